@@ -1,0 +1,1 @@
+"""torchweld: kernel fusion for PyTorch that is exact and explained."""

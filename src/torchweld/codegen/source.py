@@ -1,0 +1,68 @@
+"""What code generation hands to the runtime: sources, and how to call them."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Union
+
+from torchweld.ir.nodes import Buffer
+from torchweld.ir.size import Size
+
+
+@dataclass(frozen=True, slots=True)
+class BufferArg:
+    """The address of a buffer's first element."""
+
+    buffer: str
+
+
+@dataclass(frozen=True, slots=True)
+class SizeArg:
+    """A 64-bit integer that the host computes from the shape symbols. `divisible_by_16` promises so (Triton)."""
+
+    size: Size
+    divisible_by_16: bool = False
+
+
+KernelArg = Union[BufferArg, SizeArg]
+
+
+@dataclass(frozen=True, slots=True)
+class GridDim:
+    """ceil(size / block) programs, at most `limit` (the kernel then strides over the rest)."""
+
+    size: Size
+    block: int = 1
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """One compiled function.
+
+    C++:    extern "C" void NAME(void* const* pointers, const int64_t* sizes): BufferArgs in order, then SizeArgs in order;
+            threads are OpenMP's.
+    Triton: a @triton.jit function NAME whose arguments are `args` in order, then `constants` by name; `signature` has the Triton type
+            of each argument ("*bf16", "i32", "i64").
+    """
+
+    language: Literal["cpp", "triton"]
+    name: str
+    text: str
+    args: tuple[KernelArg, ...]
+    grid: tuple[GridDim, ...] = ()
+    constants: tuple[tuple[str, int], ...] = ()
+    signature: tuple[str, ...] = ()
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class KernelBundle:
+    """Sources to run in order for one Comp, the scratch buffers that they share (uninitialised unless in `zeroed`), and the
+    buffers that must be filled or copied first (Store.init): (buffer, number or name of the buffer to copy)."""
+
+    comp: str
+    sources: tuple[KernelSource, ...]
+    scratch: tuple[Buffer, ...] = ()
+    zeroed: tuple[str, ...] = ()
+    prefill: tuple[tuple[str, float | int | str], ...] = ()

@@ -1,0 +1,328 @@
+"""The IR: a graph of computations over buffers. Its grammar:
+
+    Graph   = symbols, buffers, nodes (in an order that respects data flow), inputs, outputs
+    Node    = Comp | Extern
+    Comp    = axes, body, stores              one loop nest; after planning, one kernel
+    Extern  = target, args, outputs           a library call: ATen, cuBLAS, oneDNN, SDPA
+    body    = (Const | Index | Load | Op | Cast | Reduce | Scan | Pick)*     SSA: value k is the k-th instruction
+    Store   = buffer[index...] <- value, optionally combined with what is there
+
+A lowered ATen operation and a fused kernel are the same thing, a `Comp`: fusion concatenates bodies. A value lives at the
+points of the axes that it depends on: `Load` and `Index` on those in their maps, `Op` and `Cast` on those of their
+arguments, `Reduce` on its argument's less the reduced ones. A view, permute, slice, expand or broadcast is an index map,
+never a node. Softmax over j, for example, is one Comp:
+
+    comp softmax [i:1024, j:768] {
+      %0 = load x[i, j] : f32
+      %1 = reduce.max[j] %0 : f32
+      %2 = sub %0 %1 : f32
+      %3 = exp %2 : f32
+      %4 = reduce.sum[j] %3 : f32
+      %5 = div %3 %4 : f32
+      store y[i, j] %5
+    }
+
+Numbers: arithmetic on 16-bit floats is written out: `Load` gives the stored dtype, `Cast` widens to f32, `Cast` narrows
+before the `Store`. A narrowing followed by a widening disappears in fusion unless it is marked `must_round`.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Union
+
+from torchweld.core.dtypes import DType
+from torchweld.ir.affine import Affine
+from torchweld.ir.size import Size
+
+Value = int  # position of an instruction in its body
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    name: str
+    extent: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """An index that is a computed integer value (embedding, gather, scatter): already in range, never negative."""
+
+    value: Value
+
+
+IndexMap = tuple[Union[Affine, Ref], ...]  # one entry per buffer dimension
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    value: float | int | bool
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The i64 value of an affine map at the current point; a map without axes is a size."""
+
+    map: Affine
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """buffer[index], or `fill` where `guard` (a b1 value) is false, without touching memory there.
+
+    `exact`: the consumer needs the value as stored (rounded), even when the producer is fused in.
+    """
+
+    buffer: str
+    index: IndexMap
+    dtype: DType
+    guard: Value | None = None
+    fill: float | int | bool = 0
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    name: str  # a row of ir.scalar.TABLE
+    args: tuple[Value, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Conversion by value, as torch's `to`. `must_round`: the user asked for it, so fusion keeps it."""
+
+    arg: Value
+    dtype: DType
+    must_round: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """A reduction of a value over `axes` by a monoid of ir.monoid.TABLE.
+
+    One argument and one result for most. Tuple monoids have several results, read with `Pick`:
+    argmax, argmin: args (value, index i64) -> (value, index), the first of equal ones, NaN wins;
+    welford: args (value,) -> (mean, M2), by Chan's merge;  logsumexp: args (value,) -> (max, sum of exp(value - max)).
+    `dtype` is that of result 0.
+    """
+
+    monoid: str
+    args: tuple[Value, ...]
+    axes: tuple[str, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Inclusive prefix of a value along one axis by a monoid (sum, prod, max, min)."""
+
+    monoid: str
+    arg: Value
+    axis: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """Result `item` of a tuple reduction."""
+
+    arg: Value
+    item: int
+    dtype: DType
+
+
+Instr = Union[Const, Index, Load, Op, Cast, Reduce, Scan, Pick]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """buffer[index] <- value. `combine`: None overwrites; "add", "max", "min", "mul" combine with what is there, in any
+    order (scatter), on a buffer that `init` (a number) fills first, or that holds a copy of buffer `init` (a name).
+    `guard`: a b1 value; nothing is written where it is false."""
+
+    buffer: str
+    index: IndexMap
+    value: Value
+    combine: str | None = None
+    init: float | int | str | None = None
+    guard: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a node came from: the ATen overload, the module path and the user's source line (file:line)."""
+
+    op: str
+    module: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comp:
+    """One loop nest. Every store covers all points of the axes that its value depends on."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    body: tuple[Instr, ...]
+    stores: tuple[Store, ...]
+    origins: tuple[Origin, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Buffers read, each once, in order of first use."""
+        loaded = [i.buffer for i in self.body if isinstance(i, Load)]
+        copied = [s.init for s in self.stores if isinstance(s.init, str)]
+        return tuple(dict.fromkeys(loaded + copied))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(s.buffer for s in self.stores))
+
+    def extent(self, axis: str) -> Size:
+        return next(a.extent for a in self.axes if a.name == axis)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A strided window on a buffer's memory, as torch.as_strided: `strides` and `offset` in elements."""
+
+    buffer: str
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    offset: Size = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """A non-numeric constant argument, by name: Attr("dtype", "bf16"), Attr("layout", "strided"), Attr("device", "cuda:0"),
+    Attr("memory_format", "channels_last")."""
+
+    kind: str
+    name: str
+
+
+# float and int stand for themselves; a str is a plain string argument.
+Arg = Union[View, Attr, Size, float, bool, str, None, tuple["Arg", ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Extern:
+    """A library call. `target` is an ATen overload ("aten.addmm.default") or a name of kernels/library.py
+    ("torchweld.linear"). `outputs` name the buffers that receive the results, None for a result nobody uses. The buffers'
+    strides are what eager returns; the runtime copies if a call ever returns another layout."""
+
+    name: str
+    target: str
+    args: tuple[Arg, ...]
+    kwargs: tuple[tuple[str, Arg], ...]
+    outputs: tuple[str | None, ...]
+    mutates: tuple[str, ...] = ()
+    origins: tuple[Origin, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(v.buffer for v in views(self.args + tuple(a for _, a in self.kwargs))))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return tuple(o for o in self.outputs if o) + self.mutates
+
+
+Node = Union[Comp, Extern]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor in memory. `strides` in elements; `device` as torch prints it. `frozen`: a parameter or constant that does not
+    change between calls unless its version counter says so: what is derived from it may be kept."""
+
+    name: str
+    shape: tuple[Size, ...]
+    dtype: DType
+    strides: tuple[Size, ...]
+    device: str = "cpu"
+    frozen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A shape symbol and how its value is found at a call.
+
+    source: ("size", input position, dimension), ("stride", input position, dimension), ("int", input position), or
+    (operation, size, size) with operation floor_div, mod, min or max over symbols bound before it.
+    `hint`: the value seen at capture.
+    """
+
+    name: str
+    source: tuple
+    hint: int
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A whole captured program. `inputs` are positional: a buffer's name, or None for an argument that is no tensor or that
+    nothing reads. `outputs`: a View for a tensor, else the Size or constant itself."""
+
+    name: str
+    symbols: tuple[Symbol, ...]
+    buffers: Mapping[str, Buffer] = field(hash=False)
+    nodes: tuple[Node, ...]
+    inputs: tuple[str | None, ...]
+    outputs: tuple[Arg, ...]
+
+    @property
+    def hints(self) -> dict[str, int]:
+        return {s.name: s.hint for s in self.symbols}
+
+
+def views(args) -> list[View]:
+    """Every View in nested arguments, in order."""
+    found: list[View] = []
+    for arg in args:
+        if isinstance(arg, View):
+            found.append(arg)
+        elif isinstance(arg, tuple):
+            found.extend(views(arg))
+    return found
+
+
+def operands(instr: Instr) -> tuple[Value, ...]:
+    """The values that an instruction uses."""
+    if isinstance(instr, (Op, Reduce)):
+        return instr.args
+    if isinstance(instr, (Cast, Scan, Pick)):
+        return (instr.arg,)
+    if isinstance(instr, Load):
+        indirect = tuple(r.value for r in instr.index if isinstance(r, Ref))
+        return indirect + (() if instr.guard is None else (instr.guard,))
+    return ()
+
+
+def store_operands(store: Store) -> tuple[Value, ...]:
+    indirect = tuple(r.value for r in store.index if isinstance(r, Ref))
+    return (store.value, *indirect) + (() if store.guard is None else (store.guard,))
+
+
+def map_axes(index: IndexMap) -> frozenset[str]:
+    """The axes that the affine entries of an index map depend on."""
+    return frozenset().union(*(i.axes for i in index if isinstance(i, Affine)))
+
+
+def value_axes(body: tuple[Instr, ...]) -> list[frozenset[str]]:
+    """For each value, the axes that it varies along."""
+    found: list[frozenset[str]] = []
+    for instr in body:
+        axes = frozenset().union(*(found[v] for v in operands(instr)))
+        if isinstance(instr, Index):
+            axes = instr.map.axes
+        elif isinstance(instr, Load):
+            axes |= map_axes(instr.index)
+        elif isinstance(instr, Reduce):
+            axes -= frozenset(instr.axes)
+        elif isinstance(instr, Scan):
+            axes |= {instr.axis}
+        found.append(axes)
+    return found

@@ -1,0 +1,35 @@
+"""What every tier shares: a fresh cache, and GPU tests only where there is a GPU."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One cache for all workers of a run: set before any test imports torchweld."""
+    if "TORCHWELD_CACHE_DIR" not in os.environ:
+        os.environ["TORCHWELD_CACHE_DIR"] = tempfile.mkdtemp(prefix="torchweld-test-cache-")
+        config.add_cleanup(_remove_cache)
+
+
+def _remove_cache() -> None:
+    import shutil
+
+    shutil.rmtree(os.environ.pop("TORCHWELD_CACHE_DIR"), ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu = [item for item in items if "gpu" in item.keywords or "gpu" in Path(item.path).parts]
+    if gpu and not _has_gpu():
+        for item in gpu:
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

@@ -1,0 +1,18 @@
+"""What capture hands on: one ATen graph, as AOTAutograd or export gives it."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+
+@dataclass(frozen=True)
+class Captured:
+    """`module`: functional ATen operations; each placeholder's meta["val"] is a FakeTensor, SymInt or constant. `static_inputs`:
+    positions of parameters and buffers, whose storage stays the same between calls (their values may change in place)."""
+
+    module: torch.fx.GraphModule
+    name: str
+    kind: Literal["inference", "forward", "backward"]
+    static_inputs: frozenset[int] = frozenset()

@@ -1,10 +1,24 @@
-"""Writing bodies: a builder that gives equal instructions one value (common subexpressions never appear twice)."""
+"""Writing bodies: a builder that gives equal instructions one value (common subexpressions never
+appear twice)."""
+
 from __future__ import annotations
 
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.ir.affine import Affine
-from torchweld.ir.nodes import Cast, Const, Index, IndexMap, Instr, Load, Op, Pick, Reduce, Scan, Value
+from torchweld.ir.nodes import (
+    Cast,
+    Const,
+    Index,
+    IndexMap,
+    Instr,
+    Load,
+    Op,
+    Pick,
+    Reduce,
+    Scan,
+    Value,
+)
 from torchweld.ir.scalar import TABLE
 
 
@@ -35,11 +49,20 @@ class BodyBuilder:
     def index(self, index: Affine) -> Value:
         return self.emit(Index(index, dtypes.i64))
 
-    def load(self, buffer: str, index: IndexMap, dtype: DType, guard: Value | None = None, fill=0, exact=False) -> Value:
+    def load(
+        self,
+        buffer: str,
+        index: IndexMap,
+        dtype: DType,
+        guard: Value | None = None,
+        fill=0,
+        exact=False,
+    ) -> Value:
         return self.emit(Load(buffer, index, dtype, guard, fill, exact))
 
     def op(self, name: str, *args: Value) -> Value:
-        """An operation of the scalar table whose dtype follows from its arguments (all but `free` ones)."""
+        """An operation of the scalar table whose dtype follows from its arguments (all but `free`
+        ones)."""
         result = TABLE[name].result
         if result == "free":
             raise ValueError(f"{name} has no dtype of its own: use emit(Op(...))")

@@ -1,12 +1,15 @@
-"""Frames: which axes of a Comp are its rows and which its columns. A Comp with a frame can be one kernel.
+"""Frames: which axes of a Comp are its rows and which its columns. A Comp with a frame can be one
+kernel.
 
     rows     parallel points; each is computed on its own
     columns  what row reductions and scans run over; pointwise values may live there too
 
-Every `Reduce` runs over exactly the columns (a row reduction: norm, softmax, ...) or over exactly the rows (a column
-reduction: the weight gradient of a norm), in which case nothing but columnwise values and stores may follow it. A `Scan` runs over the only
-column. A pointwise Comp has rows alone.
+Every `Reduce` runs over exactly the columns (a row reduction: norm, softmax, ...) or over exactly
+the rows (a column reduction: the weight gradient of a norm), in which case nothing but columnwise
+values and stores may follow it. A `Scan` runs over the only column. A pointwise Comp has rows
+alone.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -16,7 +19,8 @@ from torchweld.ir.nodes import Comp, Instr, Reduce, Scan, operands, value_axes
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Axis names, in the Comp's order. `column_reductions`: values of the Reduces that run over the rows."""
+    """Axis names, in the Comp's order. `column_reductions`: values of the Reduces that run over the
+    rows."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -31,27 +35,37 @@ def frame_of(comp: Comp) -> Frame | None:
         return Frame(names, ())
     if len(reduced) > 2:
         return None
-    for columns in sorted(reduced, key=lambda axes: [names.index(a) for a in sorted(axes)], reverse=True):
+    for columns in sorted(
+        reduced, key=lambda axes: [names.index(a) for a in sorted(axes)], reverse=True
+    ):
         frame = _try_columns(comp, names, columns, reduced)
         if frame is not None:
             return frame
     return None
 
 
-def _try_columns(comp: Comp, names, columns: frozenset[str], reduced: set[frozenset[str]]) -> Frame | None:
+def _try_columns(
+    comp: Comp, names, columns: frozenset[str], reduced: set[frozenset[str]]
+) -> Frame | None:
     rows = frozenset(names) - columns
     others = reduced - {columns}
     if others and others != {rows}:
         return None
     if any(isinstance(i, Scan) and columns != {i.axis} for i in comp.body):
         return None
-    over_rows = tuple(v for v, i in enumerate(comp.body) if isinstance(i, Reduce) and _reduced(i) in others)
+    over_rows = tuple(
+        v for v, i in enumerate(comp.body) if isinstance(i, Reduce) and _reduced(i) in others
+    )
     if over_rows and not _only_columnwise_after(comp.body, set(over_rows), rows):
         return None
-    return Frame(tuple(n for n in names if n in rows), tuple(n for n in names if n in columns), over_rows)
+    return Frame(
+        tuple(n for n in names if n in rows), tuple(n for n in names if n in columns), over_rows
+    )
 
 
-def _only_columnwise_after(body: tuple[Instr, ...], reductions: set[int], rows: frozenset[str]) -> bool:
+def _only_columnwise_after(
+    body: tuple[Instr, ...], reductions: set[int], rows: frozenset[str]
+) -> bool:
     """No value that depends on a column reduction varies along rows or is reduced again."""
     axes, after = value_axes(body), set(reductions)
     for value, instr in enumerate(body):

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
+from torchweld.core.dtypes import DType, to_torch
+
 
 @dataclass(frozen=True, slots=True)
 class Monoid:
-    """`results`: number of components. `over(args, dims)` reduces tensors over `dims` (kept, with extent one) and returns
-    the components. `identity`: of each component, for floats; integers use their dtype's limits (see `identity_of`)."""
+    """`results`: number of components. `over(args, dims)` reduces tensors over `dims` (kept, with
+    extent one) and returns the components. `identity`: of each component, for floats; integers use
+    their dtype's limits (see `identity_of`)."""
 
     name: str
     results: int
@@ -24,7 +27,8 @@ class Monoid:
 def _flatten(t: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
     """`dims` moved last and merged."""
     keep = [d for d in range(t.dim()) if d not in dims]
-    return t.permute(*keep, *dims).reshape(*(t.shape[d] for d in keep), -1)
+    merged = math.prod(t.shape[d] for d in dims)  # not -1, which is ambiguous for empty tensors
+    return t.permute(*keep, *dims).reshape(*(t.shape[d] for d in keep), merged)
 
 
 def _unflatten(t: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
@@ -49,7 +53,9 @@ def _arg_extreme(fn):
         flat, position = _flatten(args[0], dims), _flatten(args[1], dims)
         at = fn(flat, -1)  # torch returns the first NaN if there is one; ties are resolved below
         best = flat.gather(-1, at[..., None])
-        same = torch.where(torch.isnan(best), torch.isnan(flat), flat == best) if flat.is_floating_point() else flat == best
+        same = flat == best
+        if flat.is_floating_point():
+            same = torch.where(torch.isnan(best), torch.isnan(flat), same)
         first = torch.where(same, position, torch.iinfo(torch.int64).max).amin(-1)
         return _unflatten(best[..., 0], dims), _unflatten(first, dims)
 
@@ -67,13 +73,33 @@ def _logsumexp(args, dims):
     return top, torch.exp(args[0] - shift).sum(dims, keepdim=True)
 
 
+def _any(args, dims):
+    return (_unflatten(_flatten(args[0], dims).any(-1), dims),)
+
+
+def _all(args, dims):
+    return (_unflatten(_flatten(args[0], dims).all(-1), dims),)
+
+
+def _sum(args, dims):
+    return (args[0].sum(dims, keepdim=True, dtype=args[0].dtype),)
+
+
+def _cummax(t, dim):
+    return torch.cummax(t, dim).values
+
+
+def _cummin(t, dim):
+    return torch.cummin(t, dim).values
+
+
 _ROWS = (
-    Monoid("sum", 1, (0.0,), lambda a, d: (a[0].sum(d, keepdim=True, dtype=a[0].dtype),), scan=torch.cumsum),
+    Monoid("sum", 1, (0.0,), _sum, scan=torch.cumsum),
     Monoid("prod", 1, (1.0,), _prod, scan=torch.cumprod),
-    Monoid("max", 1, (-math.inf,), _extreme(torch.amax), True, lambda t, d: torch.cummax(t, d).values),
-    Monoid("min", 1, (math.inf,), _extreme(torch.amin), True, lambda t, d: torch.cummin(t, d).values),
-    Monoid("any", 1, (0,), lambda a, d: (_unflatten(_flatten(a[0], d).any(-1), d),), True),
-    Monoid("all", 1, (1,), lambda a, d: (_unflatten(_flatten(a[0], d).all(-1), d),), True),
+    Monoid("max", 1, (-math.inf,), _extreme(torch.amax), True, _cummax),
+    Monoid("min", 1, (math.inf,), _extreme(torch.amin), True, _cummin),
+    Monoid("any", 1, (0,), _any, True),
+    Monoid("all", 1, (1,), _all, True),
     Monoid("argmax", 2, (-math.inf, 2**63 - 1), _arg_extreme(torch.argmax), True),
     Monoid("argmin", 2, (math.inf, 2**63 - 1), _arg_extreme(torch.argmin), True),
     Monoid("welford", 2, (0.0, 0.0), _welford),
@@ -81,3 +107,17 @@ _ROWS = (
 )
 
 TABLE = {row.name: row for row in _ROWS}
+
+
+def identity_of(name: str, dtype: DType, item: int = 0) -> float | int | bool:
+    """Component `item` of a monoid's identity in `dtype`: an integer's limit where a float's is
+    infinite."""
+    identity = TABLE[name].identity[item]
+    if dtype.kind == "bool":
+        return identity > 0
+    if dtype.is_float:
+        return float(identity)
+    if math.isinf(identity):
+        limits = torch.iinfo(to_torch(dtype))
+        return limits.max if identity > 0 else limits.min
+    return int(identity)

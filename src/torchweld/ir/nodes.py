@@ -4,13 +4,14 @@
     Node    = Comp | Extern
     Comp    = axes, body, stores              one loop nest; after planning, one kernel
     Extern  = target, args, outputs           a library call: ATen, cuBLAS, oneDNN, SDPA
-    body    = (Const | Index | Load | Op | Cast | Reduce | Scan | Pick)*     SSA: value k is the k-th instruction
+    body    = (Const | Index | Load | Op | Cast | Reduce | Scan | Pick)*  SSA: value k is the k-th
     Store   = buffer[index...] <- value, optionally combined with what is there
 
-A lowered ATen operation and a fused kernel are the same thing, a `Comp`: fusion concatenates bodies. A value lives at the
-points of the axes that it depends on: `Load` and `Index` on those in their maps, `Op` and `Cast` on those of their
-arguments, `Reduce` on its argument's less the reduced ones. A view, permute, slice, expand or broadcast is an index map,
-never a node. Softmax over j, for example, is one Comp:
+A lowered ATen operation and a fused kernel are the same thing, a `Comp`: fusion concatenates
+bodies. A value lives at the points of the axes that it depends on: `Load` and `Index` on those in
+their maps, `Op` and `Cast` on those of their arguments, `Reduce` on its argument's less the reduced
+ones. A view, permute, slice, expand or broadcast is an index map, never a node. Softmax over j, for
+example, is one Comp:
 
     comp softmax [i:1024, j:768] {
       %0 = load x[i, j] : f32
@@ -22,9 +23,11 @@ never a node. Softmax over j, for example, is one Comp:
       store y[i, j] %5
     }
 
-Numbers: arithmetic on 16-bit floats is written out: `Load` gives the stored dtype, `Cast` widens to f32, `Cast` narrows
-before the `Store`. A narrowing followed by a widening disappears in fusion unless it is marked `must_round`.
+Numbers: arithmetic on 16-bit floats is written out: `Load` gives the stored dtype, `Cast` widens to
+f32, `Cast` narrows before the `Store`. A narrowing followed by a widening disappears in fusion
+unless it is marked `must_round`.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -46,7 +49,8 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """An index that is a computed integer value (embedding, gather, scatter): already in range, never negative."""
+    """An index that is a computed integer value (embedding, gather, scatter): already in range,
+    never negative."""
 
     value: Value
 
@@ -92,7 +96,8 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Conversion by value, as torch's `to`. `must_round`: the user asked for it, so fusion keeps it."""
+    """Conversion by value, as torch's `to`. `must_round`: the user asked for it, so fusion keeps
+    it."""
 
     arg: Value
     dtype: DType
@@ -105,7 +110,8 @@ class Reduce:
 
     One argument and one result for most. Tuple monoids have several results, read with `Pick`:
     argmax, argmin: args (value, index i64) -> (value, index), the first of equal ones, NaN wins;
-    welford: args (value,) -> (mean, M2), by Chan's merge;  logsumexp: args (value,) -> (max, sum of exp(value - max)).
+    welford: args (value,) -> (mean, M2), by Chan's merge;
+    logsumexp: args (value,) -> (max, sum of exp(value - max)).
     `dtype` is that of result 0.
     """
 
@@ -139,9 +145,10 @@ Instr = Union[Const, Index, Load, Op, Cast, Reduce, Scan, Pick]
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[index] <- value. `combine`: None overwrites; "add", "max", "min", "mul" combine with what is there, in any
-    order (scatter), on a buffer that `init` (a number) fills first, or that holds a copy of buffer `init` (a name).
-    `guard`: a b1 value; nothing is written where it is false."""
+    """buffer[index] <- value. `combine`: None overwrites; "add", "max", "min", "mul" combine with
+    what is there, in any order (scatter), on a buffer that `init` (a number) fills first, or that
+    holds a copy of buffer `init` (a name). `guard`: a b1 value; nothing is written where it is
+    false."""
 
     buffer: str
     index: IndexMap
@@ -153,7 +160,8 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a node came from: the ATen overload, the module path and the user's source line (file:line)."""
+    """Where a node came from: the ATen overload, the module path and the user's source line
+    (file:line)."""
 
     op: str
     module: str = ""
@@ -187,7 +195,8 @@ class Comp:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A strided window on a buffer's memory, as torch.as_strided: `strides` and `offset` in elements."""
+    """A strided window on a buffer's memory, as torch.as_strided: `strides` and `offset` in
+    elements."""
 
     buffer: str
     shape: tuple[Size, ...]
@@ -197,8 +206,8 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Attr:
-    """A non-numeric constant argument, by name: Attr("dtype", "bf16"), Attr("layout", "strided"), Attr("device", "cuda:0"),
-    Attr("memory_format", "channels_last")."""
+    """A non-numeric constant argument, by name: Attr("dtype", "bf16"), Attr("layout", "strided"),
+    Attr("device", "cuda:0"), Attr("memory_format", "channels_last")."""
 
     kind: str
     name: str
@@ -210,9 +219,10 @@ Arg = Union[View, Attr, Size, float, bool, str, None, tuple["Arg", ...]]
 
 @dataclass(frozen=True, slots=True)
 class Extern:
-    """A library call. `target` is an ATen overload ("aten.addmm.default") or a name of kernels/library.py
-    ("torchweld.linear"). `outputs` name the buffers that receive the results, None for a result nobody uses. The buffers'
-    strides are what eager returns; the runtime copies if a call ever returns another layout."""
+    """A library call. `target` is an ATen overload ("aten.addmm.default") or a name of
+    kernels/library.py ("torchweld.linear"). `outputs` name the buffers that receive the results,
+    None for a result nobody uses. The buffers' strides are what eager returns; the runtime copies
+    if a call ever returns another layout."""
 
     name: str
     target: str
@@ -224,7 +234,8 @@ class Extern:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(v.buffer for v in views(self.args + tuple(a for _, a in self.kwargs))))
+        keyword = tuple(arg for _, arg in self.kwargs)
+        return tuple(dict.fromkeys(v.buffer for v in views(self.args + keyword)))
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -236,8 +247,9 @@ Node = Union[Comp, Extern]
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A tensor in memory. `strides` in elements; `device` as torch prints it. `frozen`: a parameter or constant that does not
-    change between calls unless its version counter says so: what is derived from it may be kept."""
+    """A tensor in memory. `strides` in elements; `device` as torch prints it. `frozen`: a parameter
+    or constant that does not change between calls unless its version counter says so: what is
+    derived from it may be kept."""
 
     name: str
     shape: tuple[Size, ...]
@@ -251,8 +263,9 @@ class Buffer:
 class Symbol:
     """A shape symbol and how its value is found at a call.
 
-    source: ("size", input position, dimension), ("stride", input position, dimension), ("int", input position), or
-    (operation, size, size) with operation floor_div, mod, min or max over symbols bound before it.
+    source: ("size", input position, dimension), ("stride", input position, dimension),
+    ("int", input position), or (operation, size, size) with operation floor_div, mod, min or max
+    over symbols bound before it.
     `hint`: the value seen at capture.
     """
 
@@ -263,8 +276,9 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A whole captured program. `inputs` are positional: a buffer's name, or None for an argument that is no tensor or that
-    nothing reads. `outputs`: a View for a tensor, else the Size or constant itself."""
+    """A whole captured program. `inputs` are positional: a buffer's name, or None for an argument
+    that is no tensor or that nothing reads. `outputs`: a View for a tensor, else the Size or
+    constant itself."""
 
     name: str
     symbols: tuple[Symbol, ...]

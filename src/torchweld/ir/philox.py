@@ -1,7 +1,8 @@
-"""Philox4x32-10, counter-based random numbers (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+"""Philox4x32-10, counter-based random numbers (Salmon et al., "Parallel random numbers: as easy as
+1, 2, 3", SC 2011).
 
-The stream of a seed is indexed by logical element number, so forward and backward, and every device and tiling, draw the
-same number for the same element without storing it.
+The stream of a seed is indexed by logical element number, so forward and backward, and every device
+and tiling, draw the same number for the same element without storing it.
 """
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _LOW = 0xFFFFFFFF
 
 
 def words(seed: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """First output word (int64 holding 32 bits) for counter (index low, index high, 0, 0) and key (seed low, high)."""
+    """First output word (int64 holding 32 bits) for counter (index low, index high, 0, 0) and key
+    (seed low, high)."""
     c0, c1 = index & _LOW, (index >> 32) & _LOW
     c2, c3 = torch.zeros_like(c0), torch.zeros_like(c0)
     k0, k1 = seed & _LOW, (seed >> 32) & _LOW

@@ -1,13 +1,14 @@
-"""The scalar operation table: one row per operation, read by the checker, the interpreter, the cost model and (by name)
-by each code printer.
+"""The scalar operation table: one row per operation, read by the checker, the interpreter, the cost
+model and (by name) by each code printer.
 
 `result` says how the dtype follows from the arguments:
   same   all arguments have one dtype, the result has it too
   bool   all arguments have one dtype, the result is b1
   where  (b1, t, t) -> t
   free   given by the instruction (cast, bitcast, philox)
-`cost` is in units of one fused multiply-add; `sfu` marks what a GPU computes on its special-function units.
-`meaning` evaluates the operation on torch tensors: it is the definition, in the dtype of its arguments.
+`cost` is in units of one fused multiply-add; `sfu` marks what a GPU computes on its
+special-function units. `meaning` evaluates the operation on torch tensors: it is the definition, in
+the dtype of its arguments.
 """
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class ScalarOp:
     meaning: Callable
     sfu: bool = False
     commutative: bool = False
-    exact: bool = False  # the value decides something discrete: its arguments must be the rounded ones
+    exact: bool = False  # it decides something discrete: its arguments must be the rounded ones
 
 
 def _floor_div(a, b):
@@ -115,7 +116,8 @@ _ROWS = (
     _compare("gt", torch.gt),
     _compare("ge", torch.ge),
     ScalarOp("where", 3, "where", "fib", 1.0, torch.where),
-    # (seed i64, index i64) -> f32 uniform in [0, 1): Philox4x32-10 of the pair; the same on every device (ir/philox.py).
+    # (seed i64, index i64) -> f32 uniform in [0, 1): Philox4x32-10 of the pair; the same on every
+    # device (ir/philox.py).
     ScalarOp("philox", 2, "free", "i", 30.0, philox.uniform),
 )
 

@@ -1,7 +1,7 @@
 """Sizes: integers, or polynomials with integer coefficients in shape symbols.
 
-A size known at compile time is a plain `int`; anything else is a `Poly`. Arithmetic on either gives whichever is
-simplest, so code that handles sizes is written once, with Python's operators.
+A size known at compile time is a plain `int`; anything else is a `Poly`. Arithmetic on either gives
+whichever is simplest, so code that handles sizes is written once, with Python's operators.
 """
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Monomial = tuple[str, ...]  # symbol names, sorted, repeated for powers; () is t
 
 @dataclass(frozen=True, slots=True)
 class Poly:
-    """sum of coefficient * product of symbols; never constant (that is an int). Terms are sorted, none is zero."""
+    """sum of coefficient * product of symbols; never constant (that is an int). Terms are sorted,
+    none is zero."""
 
     terms: tuple[tuple[Monomial, int], ...]
 

@@ -14,6 +14,7 @@ _FROM_INPUT = {
     "int": lambda inputs, position: inputs[position],
 }
 _FROM_SIZES = {"floor_div": operator.floordiv, "mod": operator.mod, "min": min, "max": max}
+SOURCES = frozenset(_FROM_INPUT) | frozenset(_FROM_SIZES)
 
 
 def bind(symbols: Iterable[Symbol], inputs: Sequence) -> dict[str, int]:

@@ -1,0 +1,88 @@
+"""C++ sources to addresses of functions: one compiler process per distinct source, results kept in
+the cache."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from torchweld.codegen import cpp_flags
+from torchweld.core.errors import BuildError, EnvironmentProblem
+from torchweld.runtime.cache import Artifacts, digest
+
+_COMPILE_SECONDS = 120
+
+
+def compile_cpp(text: str, artifacts: Artifacts) -> tuple[Path, bool]:
+    """(shared object, whether it was compiled now). Raises BuildError with the compiler's first
+    lines, EnvironmentProblem without a compiler."""
+    compiler, flags = find_compiler(), cpp_flags.FLAGS
+    key = digest(text, *flags, *compiler_identity(compiler), *cpu_identity())
+    return artifacts.make(key, ".so", lambda target: _run(compiler, flags, text, target))
+
+
+def load_function(library: Path, name: str) -> int:
+    """The address of `extern "C"` function `name`. The library stays loaded for the life of the
+    process."""
+    try:
+        function = getattr(_library(library), name)
+    except (OSError, AttributeError) as error:
+        raise BuildError(f"{library.name} does not load: {error}") from error
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+@cache
+def find_compiler() -> str:
+    """CXX of the environment, else g++, as a full path."""
+    found = shutil.which(os.environ.get("CXX") or cpp_flags.COMPILER)
+    if found is None:
+        raise EnvironmentProblem("no C++ compiler", do=f"install {cpp_flags.COMPILER}, or set CXX")
+    return found
+
+
+@cache
+def compiler_identity(compiler: str) -> tuple[str, ...]:
+    said = subprocess.run(
+        [compiler, "--version"], capture_output=True, text=True, check=False
+    ).stdout
+    return (compiler, said.partition("\n")[0], torch.__version__)
+
+
+@cache
+def cpu_identity() -> tuple[str, ...]:
+    """What -march=native depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return (platform.machine(), platform.processor())
+    wanted = ("flags", "model name", "Features", "cpu family", "model\t", "stepping")
+    first = {line.partition(":")[0]: line for line in reversed(lines) if line.startswith(wanted)}
+    return (platform.machine(), *(first[name] for name in sorted(first)))
+
+
+@cache
+def _library(path: Path) -> ctypes.CDLL:
+    return ctypes.CDLL(str(path))
+
+
+def _run(compiler: str, flags: tuple[str, ...], text: str, target: Path) -> None:
+    source = target.with_suffix(".cpp")
+    source.write_text(text)
+    command = [compiler, *flags, str(source), "-o", str(target)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"{Path(compiler).name} took more than {_COMPILE_SECONDS} s") from error
+    if done.returncode:
+        raise BuildError(
+            f"{Path(compiler).name} failed: " + " | ".join(done.stderr.splitlines()[:6])
+        )

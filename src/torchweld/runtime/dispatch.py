@@ -1,0 +1,98 @@
+"""Calling many C++ kernels from Python at once: a small compiled walker over a table of calls.
+
+A call in the table is a row of 64-bit integers:  function, number of pointers, number of sizes,
+(base, byte offset) for each pointer, sizes. `bases` is the one thing that changes from call to
+call: the address of each buffer that moves, of the arena and of the constants. So Python writes a
+few integers, and a kernel costs some nanoseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from torchweld.runtime.build import compile_cpp, load_function
+from torchweld.runtime.cache import Artifacts
+
+MAX_POINTERS = 512
+
+_SOURCE = r"""
+#include <stdint.h>
+#include <string.h>
+typedef void (*Kernel)(void* const*, const int64_t*);
+
+extern "C" void torchweld_walk(const int64_t* call, int64_t count, const int64_t* bases) {
+  void* pointers[MAX_POINTERS];
+  for (; count > 0; --count) {
+    const int64_t* slot = call + 3;
+    for (int64_t i = 0; i < call[1]; ++i, slot += 2)
+      pointers[i] = (char*)bases[slot[0]] + slot[1];
+    ((Kernel)call[0])(pointers, slot);
+    call = slot + call[2];
+  }
+}
+
+// pointers: target; sizes: bytes
+extern "C" void torchweld_zero(void* const* pointers, const int64_t* sizes) { memset(pointers[0], 0,
+sizes[0]); }
+
+// pointers: target, source; sizes: bytes
+extern "C" void torchweld_copy(void* const* pointers, const int64_t* sizes) { memcpy(pointers[0],
+pointers[1], sizes[0]); }
+
+// pointers: target; sizes: elements, bytes of one, its bits
+extern "C" void torchweld_fill(void* const* pointers, const int64_t* sizes) {
+  char* target = (char*)pointers[0];
+  for (int64_t i = 0; i < sizes[0]; ++i) memcpy(target + i * sizes[1], sizes + 2, sizes[1]);
+}
+""".replace("MAX_POINTERS", str(MAX_POINTERS))
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An address: that of slot `base`, plus bytes."""
+
+    base: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NativeCall:
+    function: int
+    pointers: tuple[Pointer, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Helpers:
+    """Addresses of the walker's own kernels, and the walker: walk(table address, count, bases
+    address)."""
+
+    walk: Callable[[int, int, int], None]
+    zero: int
+    copy: int
+    fill: int
+
+
+def table(calls: Sequence[NativeCall]) -> array:
+    """The calls as the walker reads them."""
+    rows = array("q")
+    for call in calls:
+        if len(call.pointers) > MAX_POINTERS:
+            raise ValueError(f"{len(call.pointers)} pointers in one kernel; at most {MAX_POINTERS}")
+        rows.extend((call.function, len(call.pointers), len(call.sizes)))
+        for pointer in call.pointers:
+            rows.extend((pointer.base, pointer.offset))
+        rows.extend(call.sizes)
+    return rows
+
+
+@cache
+def helpers(artifacts: Artifacts) -> Helpers:
+    library, _ = compile_cpp(_SOURCE, artifacts)
+    walk = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+    zero, copy, fill = (load_function(library, f"torchweld_{n}") for n in ("zero", "copy", "fill"))
+    return Helpers(walk(load_function(library, "torchweld_walk")), zero, copy, fill)

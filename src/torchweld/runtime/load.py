@@ -1,0 +1,107 @@
+"""From sources to a Program: kernels compiled side by side, each distinct one once; one that fails
+is interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from torchweld.codegen.source import KernelBundle, KernelSource
+from torchweld.core.errors import BuildError, EnvironmentProblem
+from torchweld.core.events import warn_once
+from torchweld.core.options import Options
+from torchweld.ir.nodes import Extern, Graph
+from torchweld.runtime import dispatch
+from torchweld.runtime.build import compile_cpp, load_function
+from torchweld.runtime.cache import Artifacts, open_cache
+from torchweld.runtime.externs import operator
+from torchweld.runtime.library_calls import LIBRARY
+from torchweld.runtime.placement import place
+from torchweld.runtime.program import Program
+from torchweld.runtime.record import note
+from torchweld.runtime.steps import Loaded
+
+
+def load(
+    graph: Graph,
+    bundles: Mapping[str, KernelBundle],
+    constants: Mapping[str, torch.Tensor],
+    options: Options,
+    *,
+    kind: str = "inference",
+    static_inputs: frozenset[int] = frozenset(),
+    record=None,
+) -> Program:
+    """A program that runs `graph`. `bundles`: the kernels of each Comp, by its name; a Comp without
+    one is interpreted. `constants`: tensors by buffer name. `static_inputs`: positions whose
+    storage stays the same between calls. `record`: an object with a list `events`, or None."""
+    artifacts = open_cache(options)
+    functions = load_kernels(bundles, artifacts, options, record)
+    native = any(s.language == "cpp" for s in functions)
+    loaded = Loaded(
+        graph=graph,
+        bundles=bundles,
+        placement=place(graph, bundles, constants),
+        functions=functions,
+        calls={n.name: _call(n, record) for n in graph.nodes if isinstance(n, Extern)},
+        helpers=dispatch.helpers(artifacts) if native else None,
+        static_buffers=frozenset(
+            n for p, n in enumerate(graph.inputs) if p in static_inputs and n is not None
+        ),
+        record=record,
+    )
+    return Program(loaded, constants)
+
+
+def load_kernels(
+    bundles: Mapping[str, KernelBundle], artifacts: Artifacts, options: Options, record=None
+) -> dict[KernelSource, object]:
+    """Every source that compiles -> its function. Sources that differ in arguments only share one
+    compilation."""
+    users = {s: b.comp for b in bundles.values() for s in b.sources}
+    made: dict[tuple, object] = {}
+    jobs = {_identity(s): s for s in users}
+    with ThreadPoolExecutor(max(1, min(options.compile_jobs, len(jobs)))) as workers:
+        futures = {i: workers.submit(_load_one, s, artifacts, options) for i, s in jobs.items()}
+        for identity, future in futures.items():
+            try:
+                made[identity] = future.result()
+            except (BuildError, EnvironmentProblem) as error:
+                _report(users[jobs[identity]], error, record)
+    return {s: made[_identity(s)] for s in users if _identity(s) in made}
+
+
+def _identity(source: KernelSource) -> tuple:
+    """What decides the binary."""
+    return (
+        source.language,
+        source.name,
+        source.text,
+        source.constants,
+        source.signature,
+        source.num_warps,
+        source.num_stages,
+    )
+
+
+def _load_one(source: KernelSource, artifacts: Artifacts, options: Options):
+    if source.language == "cpp":
+        library, _ = compile_cpp(source.text, artifacts)
+        return load_function(library, source.name)
+    from torchweld.runtime.triton_compile import (
+        compile_triton,
+    )  # triton is there only with CUDA builds
+
+    return compile_triton(source, artifacts)
+
+
+def _report(comp: str, error: Exception, record) -> None:
+    warn_once(f"build {error}", f"kernel {comp} runs as separate operations: {error}")
+    note(record, "fallback", comp, str(error))
+
+
+def _call(node: Extern, record) -> Callable:
+    factory = LIBRARY.get(node.target)
+    return operator(node.target) if factory is None else factory(node.name, record)

@@ -1,0 +1,128 @@
+"""Where temporaries live: offsets in one arena by lifetime, and the arenas themselves.
+
+Buffers whose lifetimes overlap get disjoint ranges. Largest first, each into the tightest gap left
+between those already placed that live at the same time (Pisarchyk and Lee, "Efficient memory
+management for deep neural net inference", 2020).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+
+ALIGNMENT = 256  # bytes: vector loads and TMA on a GPU, whole cache lines on a CPU
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A buffer of `bytes`, needed from step `first` to step `last`, both included."""
+
+    name: str
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Byte offsets by buffer name and the arena's size, all multiples of ALIGNMENT."""
+
+    offsets: dict[str, int]
+    total: int
+
+
+def aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def assign(lifetimes: Iterable[Lifetime]) -> Layout:
+    """Offsets for all; deterministic. Empty buffers share offset 0."""
+    placed: list[tuple[int, int, Lifetime]] = []  # (start, end, lifetime)
+    offsets: dict[str, int] = {}
+    for life in sorted(lifetimes, key=lambda v: (-v.bytes, v.first, v.name)):
+        size = aligned(life.bytes)
+        busy = sorted((s, e) for s, e, other in placed if _overlap(life, other))
+        start = _tightest_gap(busy, size)
+        offsets[life.name] = start
+        if size:
+            placed.append((start, start + size, life))
+    return Layout(offsets, max((end for _, end, _ in placed), default=0))
+
+
+def _overlap(a: Lifetime, b: Lifetime) -> bool:
+    return a.first <= b.last and b.first <= a.last
+
+
+def _tightest_gap(busy: list[tuple[int, int]], size: int) -> int:
+    """The start of the smallest gap that holds `size`, else the end of what is busy."""
+    best, best_gap, cursor = None, None, 0
+    for start, end in busy:
+        gap = start - cursor
+        if gap >= size and (best_gap is None or gap < best_gap):
+            best, best_gap = cursor, gap
+        cursor = max(cursor, end)
+    return cursor if best is None else best
+
+
+class Arena:
+    """One block of memory on one device, used by one call at a time. `bindings`: what programs
+    prepared for this very block (addresses, tensor views), so that they need not do so again."""
+
+    def __init__(self, device: torch.device, size: int) -> None:
+        self.memory = torch.empty(size + ALIGNMENT, dtype=torch.uint8, device=device)
+        self.start = -self.memory.data_ptr() % ALIGNMENT
+        self.address = self.memory.data_ptr() + self.start
+        self.size = size
+        self.bindings: WeakKeyDictionary = WeakKeyDictionary()
+
+    def view(self, offset: int, dtype: torch.dtype, shape, strides) -> torch.Tensor:
+        """A tensor at byte `offset`, which is aligned to its dtype."""
+        count = (self.size - offset) // dtype.itemsize
+        flat = self.memory[self.start + offset :][: count * dtype.itemsize].view(dtype)
+        return flat.as_strided(shape, strides)
+
+    def owns(self, address: int) -> bool:
+        return self.address <= address < self.address + self.size
+
+
+class ArenaPool:
+    """Idle arenas, at most one per place (a device, or a stream of one): programs that run one
+    after another share it, so that idle memory is the largest of their needs, not the sum."""
+
+    def __init__(self) -> None:
+        self._idle: dict[Hashable, Arena] = {}
+        self._lock = threading.Lock()
+
+    def take(self, place: Hashable, device: torch.device, size: int) -> Arena:
+        """An arena of at least `size` bytes. A smaller idle one is freed first: the two never exist
+        together."""
+        with self._lock:
+            arena = self._idle.pop(place, None)
+        if arena is not None and arena.size >= size:
+            return arena
+        del arena
+        return Arena(device, size)
+
+    def give(self, place: Hashable, arena: Arena) -> None:
+        """Keeps the larger of this one and the idle one."""
+        with self._lock:
+            idle = self._idle.get(place)
+            if idle is None or idle.size < arena.size:
+                self._idle[place] = arena
+
+    def release(self) -> None:
+        """Frees what is idle."""
+        with self._lock:
+            self._idle.clear()
+
+    @property
+    def idle_bytes(self) -> dict[Hashable, int]:
+        with self._lock:
+            return {place: arena.size for place, arena in self._idle.items()}
+
+
+POOL = ArenaPool()

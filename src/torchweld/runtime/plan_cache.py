@@ -1,0 +1,105 @@
+"""Finished plans on disk: a second process neither plans, generates, nor measures."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from torchweld.codegen.source import KernelBundle
+from torchweld.core.errors import TorchweldError
+from torchweld.core.options import Options
+from torchweld.ir.nodes import Graph
+from torchweld.ir.parser import parse_graph
+from torchweld.ir.printer import text
+from torchweld.runtime.build import cpu_identity
+from torchweld.runtime.cache import Artifacts, digest, open_cache
+from torchweld.runtime.codec import decode, encode
+
+_SUFFIX = ".plan.json"
+
+
+@dataclass(frozen=True)
+class StoredPlan:
+    """`decisions`: frozen records or JSON values, for `explain`."""
+
+    graph: Graph
+    bundles: Mapping[str, KernelBundle]
+    decisions: tuple = ()
+
+
+class PlanCache:
+    """`records`: the classes that decisions are made of."""
+
+    def __init__(self, artifacts: Artifacts, records: Iterable[type] = ()) -> None:
+        self._artifacts, self._records = artifacts, tuple(records)
+
+    @classmethod
+    def open(cls, options: Options, records: Iterable[type] = ()) -> PlanCache:
+        return cls(open_cache(options), records)
+
+    def key(self, graph: Graph | str, options: Options, device: str, *more: str) -> str:
+        """`graph`: as lowered. `device`: as torch prints it. `more`: anything else that the plan
+        depends on."""
+        lowered = graph if isinstance(graph, str) else text(graph)
+        return digest(
+            lowered,
+            repr(options.cache_key()),
+            *device_identity(str(device)),
+            *code_identity(),
+            *more,
+        )
+
+    def get(self, key: str) -> StoredPlan | None:
+        """The plan, or None where there is none that can be read."""
+        content = self._artifacts.get(key, _SUFFIX)
+        if content is None:
+            return None
+        try:
+            stored = decode(content.decode(), self._records)
+            return StoredPlan(parse_graph(stored["graph"]), stored["bundles"], stored["decisions"])
+        except (ValueError, KeyError, TypeError, TorchweldError):
+            return None
+
+    def put(self, key: str, plan: StoredPlan) -> None:
+        """Keeps the plan. Raises TypeError if its decisions are of classes that `records` does not
+        name."""
+        stored = {
+            "graph": text(plan.graph),
+            "bundles": dict(plan.bundles),
+            "decisions": tuple(plan.decisions),
+        }
+        self._artifacts.put(key, _SUFFIX, encode(stored, self._records).encode())
+
+
+def device_identity(device: str) -> tuple[str, ...]:
+    """What measurements on a device depend on."""
+    if not device.startswith("cuda"):
+        return (device, str(torch.get_num_threads()), *cpu_identity())
+    properties = torch.cuda.get_device_properties(torch.device(device))
+    return (
+        "cuda",
+        properties.name,
+        f"{properties.major}.{properties.minor}",
+        str(torch.version.cuda),
+    )
+
+
+@cache
+def code_identity() -> tuple[str, ...]:
+    """Versions, and the content of this package: a changed code generator must not find plans of
+    the old one."""
+    package = Path(__file__).parent.parent
+    sources = sorted(p for pattern in ("*.py", "*.h") for p in package.rglob(pattern))
+    return (torch.__version__, _version("triton"), digest(*(p.read_bytes() for p in sources)))
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"

@@ -1,0 +1,212 @@
+"""A loaded graph: called with the flat inputs, gives the flat outputs.
+
+Sizes are bound at the call; everything that follows from them (offsets, addresses, argument lists)
+is worked out once for each set of sizes and kept. Threads may call one program at the same time:
+each call has its own arena and tables.
+
+Kernels use OpenMP, as torch does: after a fork in a process that has run parallel regions, call
+`torch.set_num_threads(1)` in the child first, which PyTorch's own operators need just as much.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from torchweld.core import dtypes
+from torchweld.core.errors import UsageError
+from torchweld.ir.bind import bind
+from torchweld.ir.size import evaluate
+from torchweld.runtime.memory import POOL, Arena, ArenaPool
+from torchweld.runtime.record import note
+from torchweld.runtime.steps import (
+    Binding,
+    Loaded,
+    Shaped,
+    bind_program,
+    has_layout,
+    in_layout,
+    shape_program,
+)
+from torchweld.runtime.torch_private import below_autograd, raw_stream
+
+MAX_SHAPES = 64  # sets of sizes that are kept ready
+_data_ptr = torch.Tensor.data_ptr
+
+
+class Program:
+    """`program(args: list) -> list`: boxed, `args` is emptied so that inputs can be freed early."""
+
+    def __init__(
+        self, loaded: Loaded, constants: Mapping[str, torch.Tensor], pool: ArenaPool = POOL
+    ) -> None:
+        self.record = loaded.record
+        self._loaded, self._constants, self._pool = loaded, dict(constants), pool
+        self._shapes: OrderedDict[tuple, _ForShape] = OrderedDict()
+        self._lock = threading.Lock()
+        self._devices = tuple(torch.device(d) for d in loaded.placement.devices)
+        self._symbol_sources = tuple(
+            s for s in loaded.graph.symbols if s.source[0] in ("size", "stride", "int")
+        )
+        self._set_static(loaded.static_buffers)
+
+    @property
+    def loaded(self) -> Loaded:
+        return self._loaded
+
+    def __call__(self, args: list) -> list:
+        return self._run(self._prepared(args), args)
+
+    def arena_bytes(self, args: list) -> int:
+        """Memory for temporaries with inputs like these."""
+        return sum(layout.total for layout in self._prepared(args).shaped.layouts)
+
+    def _run(self, prepared: _ForShape, args: list) -> list:
+        pointers = tuple(map(_data_ptr, [args[p] for p in self._static]))
+        with self._arenas(prepared.shaped) as arenas:
+            binding = self._binding(prepared, arenas, pointers, args)
+            if binding is None:
+                return self._run(self._prepared(args), args)
+            with below_autograd():
+                return self._execute(prepared, binding, args)
+
+    def _execute(self, prepared: _ForShape, binding: Binding, args: list) -> list:
+        tensors, bases = binding.tensors.copy(), binding.bases[:]
+        restore = prepared.place_inputs(args, tensors, bases, self.record)
+        args.clear()
+        address = bases.buffer_info()[0]
+        for step in prepared.shaped.steps:
+            step(tensors, bases, address)
+        for original, used in restore:
+            original.copy_(used)
+        return [output(tensors) for output in prepared.shaped.outputs]
+
+    def _prepared(self, args: list) -> _ForShape:
+        key = tuple([_symbol_value(s.source, args) for s in self._symbol_sources])
+        found = self._shapes.get(key)
+        if found is None:
+            sizes = bind(self._loaded.graph.symbols, args)
+            found = _ForShape(self._loaded, shape_program(self._loaded, sizes))
+            with self._lock:
+                self._shapes[key] = found
+                while len(self._shapes) > MAX_SHAPES:
+                    self._shapes.popitem(last=False)
+        return found
+
+    @contextmanager
+    def _arenas(self, shaped: Shaped):
+        """One arena on each device, for this call alone."""
+        taken = [(_place(d), d, layout.total) for d, layout in zip(self._devices, shaped.layouts)]
+        arenas = tuple(self._pool.take(*need) for need in taken)
+        try:
+            yield arenas
+        finally:
+            for (place, _, _), arena in zip(taken, arenas):
+                self._pool.give(place, arena)
+
+    def _binding(
+        self, prepared: _ForShape, arenas: tuple[Arena, ...], pointers, args
+    ) -> Binding | None:
+        """What was prepared for these arenas and static inputs. None if a static input has come in
+        another layout: it counts as moving from now on."""
+        kept = arenas[0].bindings if arenas else prepared.without_arena
+        binding = kept.get(prepared)
+        if binding is not None and binding.pointers == pointers and len(arenas) < 2:
+            return binding
+        odd = [n for p, n in self._static.items() if not prepared.expects(n, args[p])]
+        if odd:
+            self._set_static(self._loaded.static_buffers - frozenset(odd))
+            return None
+        steady = self._constants | {n: args[p] for p, n in self._static.items()}
+        with (
+            torch.no_grad()
+        ):  # not below autograd: views of weights must share their version counters
+            binding = bind_program(self._loaded, prepared.shaped, arenas, steady, pointers)
+        kept[prepared] = binding
+        return binding
+
+    def _set_static(self, names: frozenset[str]) -> None:
+        self._loaded = replace(self._loaded, static_buffers=names)
+        inputs = self._loaded.graph.inputs
+        self._static = {p: n for p, n in enumerate(inputs) if n in names}
+        self._shapes.clear()
+
+
+class _ForShape:
+    """A program at known sizes, and what it expects of its moving inputs."""
+
+    def __init__(self, loaded: Loaded, shaped: Shaped) -> None:
+        self.shaped, self._loaded = shaped, loaded
+        self.without_arena: dict = {}
+        mutated = frozenset(n for node in loaded.graph.nodes for n in node.writes)
+        self._inputs = tuple(
+            (position, name, loaded.placement.slots[name], *self._layout(name), name in mutated)
+            for position, name in enumerate(loaded.graph.inputs)
+            if name is not None and name not in loaded.static_buffers
+        )
+
+    def expects(self, name: str, tensor: torch.Tensor) -> bool:
+        shape, strides, dtype = self._layout(name)
+        return tensor.dtype == dtype and has_layout(tensor, shape, strides) and _well_placed(tensor)
+
+    def place_inputs(self, args: list, tensors: list, bases, record) -> list:
+        """Fills in the moving inputs. Returns (caller's tensor, copy) of those that the program
+        changes but that had to be copied."""
+        restore = []
+        for position, name, slot, shape, strides, dtype, mutated in self._inputs:
+            tensor = args[position]
+            if (
+                tensor.stride() != strides
+                or tensor.shape != shape
+                or tensor.dtype != dtype
+                or not _well_placed(tensor)
+            ):
+                tensor = _conformed(tensor, name, shape, strides, dtype, record)
+                if mutated and tensor is not args[position]:
+                    restore.append((args[position], tensor))
+            tensors[slot] = tensor
+            bases[slot] = tensor.data_ptr()
+        return restore
+
+    def _layout(self, name: str) -> tuple:
+        buffer, sizes = self._loaded.graph.buffers[name], self.shaped.sizes
+        shape, strides = (
+            tuple(evaluate(s, sizes) for s in part) for part in (buffer.shape, buffer.strides)
+        )
+        return shape, strides, dtypes.to_torch(buffer.dtype)
+
+
+def _conformed(tensor: torch.Tensor, name: str, shape, strides, dtype, record) -> torch.Tensor:
+    """`tensor` itself, if only irrelevant strides differ, or a copy in the layout that kernels were
+    made for."""
+    if tensor.shape != shape or tensor.dtype != dtype:
+        raise UsageError(
+            f"input {name} is {tensor.dtype} {list(tensor.shape)}, not {dtype} {list(shape)}",
+            do="compile for this input, or with dynamic=True",
+        )
+    if has_layout(tensor, shape, strides) and _well_placed(tensor):
+        return tensor
+    note(record, "copied_input", name, f"strides {tensor.stride()}, compiled for {strides}")
+    return in_layout(tensor, shape, strides)
+
+
+def _well_placed(tensor: torch.Tensor) -> bool:
+    """GPU kernels are compiled for addresses that are multiples of 16 bytes."""
+    return not tensor.is_cuda or tensor.data_ptr() % 16 == 0
+
+
+def _symbol_value(source: tuple, args: list) -> int:
+    kind, position, *dim = source
+    if kind == "size":
+        return args[position].shape[dim[0]]
+    return args[position].stride(dim[0]) if kind == "stride" else args[position]
+
+
+def _place(device: torch.device):
+    """Arenas are shared along one stream of work."""
+    return (device, raw_stream(device.index or 0)) if device.type == "cuda" else device

@@ -1,1 +1,32 @@
-"""torchweld: kernel fusion for PyTorch that is exact and explained."""
+"""Kernel fusion for PyTorch: exact, measured, explained."""
+from __future__ import annotations
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "fuse": "torchweld.api",
+    "unfuse": "torchweld.api",
+    "records": "torchweld.api",
+    "Options": "torchweld.core.options",
+    "TorchweldError": "torchweld.core.errors",
+    "TorchweldWarning": "torchweld.core.events",
+    "events": "torchweld.core.events",
+    "verify": "torchweld.exact.verify",
+    "explain": "torchweld.report.explain",
+}
+__all__ = ["Options", "TorchweldError", "TorchweldWarning", "events", "explain", "fuse", "records", "unfuse", "verify"]
+
+
+def __getattr__(name: str):
+    """Names are imported when first used, so that `import torchweld` costs nothing."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'torchweld' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,176 @@
+"""The Dynamo backend: forward and backward by AOTAutograd, each graph handed to `compile_graph`.
+
+A compiled graph has the boxed convention `fn(args: list) -> list`: it may clear `args`.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import torch
+
+from torchweld.capture import attention, decompose, joint, random, torch_private
+from torchweld.capture.captured import Captured
+from torchweld.core import events
+from torchweld.core.options import Options
+
+Boxed = Callable[[list], Sequence]
+CompileGraph = Callable[[Captured, Options], Boxed]
+OnCompiled = Callable[[Captured, Boxed], None]
+
+_numbers = itertools.count()
+
+
+def make_backend(
+    compile_graph: CompileGraph, options: Options, on_compiled: OnCompiled | None = None
+) -> Callable:
+    """backend(gm, example_inputs) -> callable, for torch.compile.
+
+    `on_compiled(captured, callable)` is told of each graph when `compile_graph` has compiled it.
+    """
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
+        session = _Session(compile_graph, options, on_compiled, f"graph{next(_numbers)}")
+        attention.simplify(gm)
+        traced = torch_private.trace_with_autograd(
+            session.forward, session.backward, session.inference, joint.partition, decompose.table()
+        )
+        try:
+            return traced(gm, example_inputs)
+        except torch_private.DynamoControl:
+            raise
+        except Exception as error:
+            message = f"a graph was not traced and runs in eager: {describe(error)}"
+            events.warn_once(f"trace:{describe(error)}", message)
+            return gm.forward
+
+    return backend
+
+
+def compile_or_run_eagerly(
+    compile_graph: CompileGraph,
+    captured: Captured,
+    options: Options,
+    on_compiled: OnCompiled | None = None,
+) -> Boxed:
+    """`compile_graph(captured, options)`; if that raises, the captured operations one by one, with one
+    warning per cause."""
+    captured, constants = lift_constants(captured)
+    try:
+        compiled = compile_graph(captured, options)
+    except Exception as error:
+        message = f"{captured.name} ({captured.kind}) runs unfused: {describe(error)}"
+        events.warn_once(f"compile:{describe(error)}", message)
+        compiled = run_eagerly(captured.module)
+    if on_compiled is not None:
+        on_compiled(captured, compiled)
+    return _with_constants(compiled, constants) if constants else boxed(compiled)
+
+
+def run_eagerly(module: torch.fx.GraphModule) -> Boxed:
+    """The module's operations one by one, freeing each value after its last use."""
+
+    def run(args: list) -> Sequence:
+        inputs = tuple(args)
+        args.clear()
+        return module(*inputs)
+
+    return run
+
+
+def boxed(fn: Callable) -> Callable:
+    """`fn`, marked as taking its arguments in a list."""
+    if getattr(fn, "_boxed_call", False):
+        return fn
+
+    def call(args: list) -> Sequence:
+        return fn(args)
+
+    call._boxed_call = True
+    return call
+
+
+def lift_constants(captured: Captured) -> tuple[Captured, list[torch.Tensor]]:
+    """(captured, values): tensors that the graph holds as attributes become static inputs after the others."""
+    module, values = captured.module, []
+    inputs = module.graph.find_nodes(op="placeholder")
+    static = set(captured.static_inputs)
+    for node in module.graph.find_nodes(op="get_attr"):
+        value = _attribute(module, node.target)
+        if not isinstance(value, torch.Tensor):
+            continue
+        with module.graph.inserting_before(node):
+            placeholder = module.graph.placeholder(f"constant_{len(values)}")
+        placeholder.meta = dict(node.meta)
+        node.replace_all_uses_with(placeholder)
+        module.graph.erase_node(node)
+        static.add(len(inputs) + len(values))
+        values.append(value)
+    if not values:
+        return captured, values
+    module.graph.lint()
+    module.recompile()
+    return Captured(module, captured.name, captured.kind, frozenset(static)), values
+
+
+def describe(error: Exception) -> str:
+    """The error's type and the first line of what it says."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+class _Session:
+    """One Dynamo graph on its way: what its compilers share."""
+
+    def __init__(self, compile_graph, options, on_compiled, name: str) -> None:
+        self._compile_graph, self._options, self._on_compiled = compile_graph, options, on_compiled
+        self._name = name
+        self._static_names: frozenset[str] = frozenset()  # the forward's parameters and buffers
+
+    def inference(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
+        joint.drop_detach(gm)
+        random.gather_seeds(gm)
+        return self._compile(gm, "inference", torch_private.static_input_positions())
+
+    def forward(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
+        static = torch_private.static_input_positions()
+        self._static_names = _names_at(gm, static)
+        return self._compile(gm, "forward", static)
+
+    def backward(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
+        """Compiled at the first backward: a forward whose gradient nobody asks for pays nothing."""
+        names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
+        static = frozenset(i for i, name in enumerate(names) if name in self._static_names)
+        compiled: list[Boxed] = []
+
+        def run(args: list) -> Sequence:
+            if not compiled:
+                compiled.append(self._compile(gm, "backward", static))
+            return compiled[0](args)
+
+        return boxed(run)
+
+    def _compile(self, gm: torch.fx.GraphModule, kind, static: frozenset[int]) -> Boxed:
+        gm.recompile()
+        captured = Captured(gm, f"{self._name}_{kind}", kind, static)
+        return compile_or_run_eagerly(
+            self._compile_graph, captured, self._options, self._on_compiled
+        )
+
+
+def _with_constants(compiled: Boxed, constants: list[torch.Tensor]) -> Boxed:
+    def run(args: list) -> Sequence:
+        args.extend(constants)
+        return compiled(args)
+
+    return boxed(run)
+
+
+def _names_at(gm: torch.fx.GraphModule, positions: frozenset[int]) -> frozenset[str]:
+    names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
+    return frozenset(names[p] for p in positions if p < len(names))
+
+
+def _attribute(module, target: str):
+    for part in target.split("."):
+        module = getattr(module, part)
+    return module

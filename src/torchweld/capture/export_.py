@@ -1,0 +1,239 @@
+"""The ahead-of-time form: a module exported once per signature, called without Dynamo's guards.
+
+Parameters and buffers are looked up in the live module at every call, so what is loaded, moved, trained
+or replaced is followed. Plain Python attributes are constants of the capture: torch.export does not see
+them.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils.hooks import RemovableHandle
+
+from torchweld.capture import aot, attention, decompose, joint, random, torch_private
+from torchweld.capture.captured import Captured
+from torchweld.core import events
+from torchweld.core.errors import UsageError
+from torchweld.core.options import Options
+
+MAX_SIGNATURES = 8
+_WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_numbers = itertools.count()
+
+
+class AheadOfTime:
+    """Calls of one module: an exported graph where one fits, `otherwise` (torch.compile) where none can.
+
+    A call goes `otherwise` when it needs a gradient, under autocast and other ambient modes, when a
+    module has forward hooks, when the model cannot be exported, and when there have been more than
+    MAX_SIGNATURES kinds of inputs (the last two with one warning).
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, compile_graph: aot.CompileGraph, options: Options,
+        on_compiled: aot.OnCompiled | None, otherwise: Callable,
+    ) -> None:  # fmt: skip
+        self._model, self._compile_graph, self._options = model, compile_graph, options
+        self._on_compiled, self._otherwise = on_compiled, otherwise
+        self._live = LiveState(model)
+        self._programs: list[Exported] = []
+        self._refused = False
+
+    def __call__(self, *args, **kwargs):
+        if self._refused or self._live.has_hooks() or not torch_private.plain_surroundings():
+            return self._otherwise(*args, **kwargs)
+        inputs, key = flatten(args, kwargs)
+        values = [*self._live.tensors(), *inputs]
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in values):
+            return self._otherwise(*args, **kwargs)
+        key = (key, self._live.training())
+        for program in self._programs:
+            if program.fits(key, values):
+                return program.run(values)
+        program = self.capture(args, kwargs)
+        return self._otherwise(*args, **kwargs) if program is None else program.run(values)
+
+    def capture(self, args: tuple, kwargs: dict) -> Exported | None:
+        """Captures for these inputs now; None if that cannot be done."""
+        if len(self._programs) >= MAX_SIGNATURES:
+            return self._refuse(f"more than {MAX_SIGNATURES} kinds of inputs")
+        try:
+            program = capture_export(
+                self._model, args, kwargs, self._options, self._compile_graph, self._on_compiled
+            )
+        except Exception as error:
+            return self._refuse(aot.describe(error))
+        self._programs.insert(0, program)
+        return program
+
+    def _refuse(self, why: str) -> None:
+        self._refused = True
+        name = type(self._model).__name__
+        message = f"{name} is captured by torch.compile, not ahead of time: {why}"
+        events.warn_once(f"export:{name}:{why}", message)
+
+
+class LiveState:
+    """What a call looks up again in the module: tensors, training flags, hooks."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._modules = list(model.modules())
+        self._flags = [module.__dict__ for module in self._modules]
+        places = dict(_tensor_places(model))
+        self.positions = {name: i for i, name in enumerate(places)}
+        self._places = list(places.values())
+        self._hooks_seen, self._hooked = -1, False
+
+    def tensors(self) -> list:
+        """The parameters and buffers of now, at `positions` of their qualified names."""
+        return [owner.get(name) for owner, name in self._places]
+
+    def training(self) -> list[bool]:
+        return [flags["training"] for flags in self._flags]
+
+    def has_hooks(self) -> bool:
+        """Some module has forward hooks. Looked at again only after a hook was registered anywhere."""
+        if self._hooked or self._hooks_seen != RemovableHandle.next_id:
+            self._hooks_seen = RemovableHandle.next_id
+            self._hooked = any(m._forward_hooks or m._forward_pre_hooks for m in self._modules)
+        return self._hooked
+
+
+def _tensor_places(model: torch.nn.Module):
+    """(qualified name, (dict that holds the tensor, its key there)) of parameters and buffers."""
+    for prefix, module in model.named_modules():
+        for owner in (module._parameters, module._buffers):
+            for name, value in owner.items():
+                if value is not None:
+                    yield f"{prefix}.{name}" if prefix else name, (owner, name)
+
+
+@dataclass
+class Exported:
+    """One captured signature. `values` of a call: the live tensors, then the tensors among its inputs.
+
+    order: for each input of `program`, its position in values + constants.
+    written: positions in values that the first outputs are copied to; the other outputs are the user's.
+    constants: tensors that are neither (made by the trace).
+    """
+
+    program: aot.Boxed
+    key: tuple
+    order: list[int]
+    written: list[int]
+    constants: list[torch.Tensor]
+    out_spec: pytree.TreeSpec
+    kinds: list[tuple]
+    checks: list[torch_private.TensorCheck] = field(default_factory=list)
+
+    def fits(self, key: tuple, values: list) -> bool:
+        """The call has this structure, these constants and training flags, and tensors of these kinds."""
+        if key != self.key:
+            return False
+        return any(check.passes(*values) for check in self.checks) or self._fits_slowly(values)
+
+    def _fits_slowly(self, values: list) -> bool:
+        if any(v is None for v in values) or [kind_of(v) for v in values] != self.kinds:
+            return False
+        self.checks.append(torch_private.TensorCheck(values))  # the same in another mode
+        return True
+
+    def run(self, values: list):
+        values = values + self.constants
+        outputs = self.program([values[i] for i in self.order])
+        for place, value in zip(self.written, outputs):
+            values[place].copy_(value)
+        return pytree.tree_unflatten(list(outputs[len(self.written) :]), self.out_spec)
+
+
+def capture_export(
+    model: torch.nn.Module, args: tuple, kwargs: dict, options: Options,
+    compile_graph: aot.CompileGraph, on_compiled: aot.OnCompiled | None = None,
+) -> Exported:  # fmt: skip
+    """`model` exported and compiled for inputs such as these, without gradients.
+
+    Sizes, training flags and all that is no tensor are constants. Raises what torch.export raises for a
+    model that it cannot trace, UsageError for one that writes to its inputs.
+    """
+    live = LiveState(model)
+    inputs, key = flatten(args, kwargs)
+    values = [*live.tensors(), *inputs]
+    kinds = [kind_of(v) for v in values]
+    with torch.no_grad():
+        program = torch.export.export(model, args, kwargs, strict=False)
+        attention.simplify(program.graph_module)
+        program = program.run_decompositions(decompose.table())
+    order, constants = _wire_inputs(program, live, len(values))
+    static = frozenset(i for i, v in enumerate(order) if v < len(live.positions) or v >= len(values))
+    captured = Captured(_clean(program), f"export{next(_numbers)}", "inference", static)
+    return Exported(
+        aot.compile_or_run_eagerly(compile_graph, captured, options, on_compiled),
+        (key, live.training()),
+        order,
+        _written(program, live),
+        constants,
+        program.call_spec.out_spec,
+        kinds,
+        [torch_private.TensorCheck(values)],
+    )
+
+
+def _wire_inputs(program: ExportedProgram, live: LiveState, values: int) -> tuple[list[int], list]:
+    """(position of each graph input in values + constants, the constants); drops inputs that are no tensors."""
+    order, constants = [], []
+    user = itertools.count(len(live.positions))
+    nodes = program.graph_module.graph.find_nodes(op="placeholder")
+    for node, spec in zip(nodes, program.graph_signature.input_specs):
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            order.append(live.positions[spec.target])
+        elif spec.kind == InputKind.CONSTANT_TENSOR:
+            order.append(values + len(constants))
+            constants.append(program.constants[spec.target])
+        elif isinstance(node.meta["val"], torch.Tensor):
+            order.append(next(user))
+        else:
+            program.graph_module.graph.erase_node(node)
+    return order, constants
+
+
+def _written(program: ExportedProgram, live: LiveState) -> list[int]:
+    specs = program.graph_signature.output_specs
+    if any(s.kind == OutputKind.USER_INPUT_MUTATION for s in specs):
+        raise UsageError("the model writes to its inputs")
+    return [live.positions[s.target] for s in specs if s.kind in _WRITES]
+
+
+def _clean(program: ExportedProgram) -> torch.fx.GraphModule:
+    """The graph without what only checks, as plain a module as AOTAutograd gives."""
+    graph = program.graph_module.graph
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
+        graph.erase_node(node)
+    module = torch.fx.GraphModule(program.graph_module, graph)
+    joint.drop_detach(module)
+    random.gather_seeds(module)
+    graph.eliminate_dead_code()
+    module.recompile()
+    return module
+
+
+def flatten(args: tuple, kwargs: dict) -> tuple[Sequence[torch.Tensor], object]:
+    """(the tensors of a call, a key that says how they are arranged and what everything else is)."""
+    if not kwargs and all(type(a) is torch.Tensor for a in args):
+        return args, len(args)
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    others = tuple(None if isinstance(x, torch.Tensor) else (type(x), x) for x in leaves)
+    return tensors, (spec, others)
+
+
+def kind_of(t: torch.Tensor) -> tuple:
+    """What a capture depends on: shape, strides, dtype, device; the class too, unless it is a plain one."""
+    known = torch.Tensor if type(t) in _PLAIN else type(t)
+    return tuple(t.shape), t.stride(), t.dtype, t.device, known

@@ -1,0 +1,89 @@
+"""Every private name of torch that capture uses, so that a new release is checked in one place.
+
+`tests/pure/test_capture_private.py` says which names and why; it fails on a release that moves one.
+"""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+import torch
+import torch._functorch.config as functorch_config
+from torch._C._dynamo.guards import TensorGuards
+from torch._decomp import core_aten_decompositions
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TorchDynamoException
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
+from torch.utils._python_dispatch import _disable_current_modes
+
+Compiler = Callable[[torch.fx.GraphModule, Sequence], Callable]
+
+# Dynamo's own control flow (restart the analysis, skip the frame): never ours to swallow.
+DynamoControl = TorchDynamoException
+
+
+def core_decompositions() -> dict:
+    """A fresh copy of torch's core ATen decomposition table: {OpOverload: function}."""
+    return dict(core_aten_decompositions())
+
+
+def trace_with_autograd(
+    forward: Compiler, backward: Compiler, inference: Compiler, partition: Callable, decompositions: dict
+) -> Callable:
+    """A Dynamo backend that traces forward and backward together, functionalises them and hands each part to its compiler.
+
+    Views are recomputed in the backward rather than saved, so that parameters reach it as themselves.
+    """
+    backend = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        partition_fn=partition,
+        decompositions=decompositions,
+    )
+
+    def traced(gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
+        with functorch_config.patch(recompute_views=True):
+            return backend(gm, example_inputs)
+
+    return traced
+
+
+def min_cut_partition(joint: torch.fx.GraphModule, inputs, **kwargs):
+    """(forward, backward): what is cheap is computed again in the backward, by a minimum cut over the bytes saved."""
+    return min_cut_rematerialization_partition(joint, inputs, **kwargs)
+
+
+def static_input_positions() -> frozenset[int]:
+    """During a compiler's call: positions of the forward's inputs that are parameters or buffers."""
+    context = TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return frozenset()
+    return frozenset(context.fw_metadata.static_input_indices)
+
+
+def without_modes() -> contextlib.AbstractContextManager:
+    """Real tensors inside a trace: no fake mode, no functionalisation, no proxies."""
+    return _disable_current_modes()
+
+
+def plain_surroundings() -> bool:
+    """No autocast, no functorch transform, no dispatch mode: a graph captured without them may be called."""
+    return not (
+        torch._C._is_any_autocast_enabled()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack()
+    )
+
+
+class TensorCheck:
+    """`passes(*tensors)`: one C++ call, 40 ns a tensor, that compares class, dtype, device, sizes, strides and
+    dispatch keys with those of the tensors that it was made from. Stricter than need be, never laxer."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.passes = TensorGuards(
+            *tensors,
+            dynamic_dims_sizes=[list(t.shape) for t in tensors],
+            dynamic_dims_strides=[list(t.stride()) for t in tensors],
+        ).check

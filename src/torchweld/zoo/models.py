@@ -23,8 +23,8 @@ SizeName = Literal["cpu", "cuda", "tiny"]
 
 @dataclass(frozen=True)
 class Size:
-    """`length`: tokens a row, or 0 where the model has no such dimension. `config`: what differs from
-    the full architecture."""
+    """`length`: tokens a row, or 0 where the model has no such dimension. `config`: what differs
+    from the full architecture."""
 
     batch: int
     length: int = 0
@@ -71,9 +71,9 @@ def load(
     length: int | None = None,
     seed: int = 0,
 ) -> Target:
-    """The named model with random weights and inputs, the same for the same seed. `batch` and `length`
-    replace those of the size. Errors: UsageError for an unknown name, EnvironmentProblem if
-    `transformers` is missing."""
+    """The named model with random weights and inputs, the same for the same seed and device.
+    `batch` and `length` replace those of the size. Errors: UsageError for an unknown name,
+    EnvironmentProblem if `transformers` is missing."""
     entry = TABLE.get(name)
     if entry is None:
         raise UsageError(
@@ -82,7 +82,7 @@ def load(
         )
     chosen = getattr(entry, size)
     chosen = replace(chosen, batch=batch or chosen.batch, length=length or chosen.length)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(), torch.device(device):  # a billion weights drawn where they stay
         torch.manual_seed(seed)
         model = entry.build(entry.config | chosen.config)
         args = entry.inputs(chosen, model)
@@ -93,7 +93,7 @@ def load(
 
 
 def shifted_cross_entropy(output: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Float32 cross-entropy of logits [b, s, v] at each position with the next token, ids [b, s]."""
+    """Float32 cross-entropy of each position's logits [b, s, v] with the next token of [b, s]."""
     logits = tensors(output)[0][:, :-1]
     return F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
 

@@ -1,4 +1,4 @@
-"""What can be reported on: a model, inputs that fit it, and a loss. From the zoo or a user's file."""
+"""What can be reported on: a model, inputs that fit it, a loss. From the zoo or a user's file."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def tensors(output: Any) -> list[torch.Tensor]:
 
 
 def regression_loss(output: Any, *_inputs) -> torch.Tensor:
-    """Mean squared distance of the first floating output from a cosine ramp over its last dimension.
-    (A plain mean has no gradient behind a normalisation.)"""
+    """Mean squared distance of the first floating output from a cosine ramp over its last
+    dimension. (A plain mean has no gradient behind a normalisation.)"""
     first = next(t for t in tensors(output) if t.is_floating_point())
     ramp = torch.cos(
         torch.arange(
@@ -94,7 +94,7 @@ def prepare(
     device: str,
     train: bool,
 ) -> Target:
-    """Moves model and inputs to the device, and their floating parts to dtype (None keeps each as it
+    """Moves model and inputs to the device, their floating parts to dtype (None keeps each as it
     is), and sets train or eval mode."""
 
     def move(value):

@@ -1,0 +1,77 @@
+"""The command line. Whatever a user can get wrong ends in one line on stderr and exit code 2."""
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchweld.core.errors import EnvironmentProblem, TorchweldError, UsageError
+
+app = typer.Typer(
+    help="Kernel fusion for PyTorch: exact, measured, explained.",
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+class Device(str, Enum):
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class DType(str, Enum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    float64 = "float64"
+
+
+@app.command()
+def report(
+    target: Annotated[str, typer.Argument(help="A name of the zoo, or path/to/file.py:function.")],
+    device: Annotated[Device | None, typer.Option(help="Default: a GPU if there is one.")] = None,
+    dtype: Annotated[DType | None, typer.Option(
+        help="Default: float32 on the CPU, bfloat16 on a GPU; a file's model as it is.")] = None,
+    train: Annotated[bool, typer.Option(help="Forward, loss and backward.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Also write the report as JSON.")] = None,
+    against: Annotated[str | None, typer.Option(
+        help="Baselines, of eager, inductor, inductor-reduce-overhead, inductor-max-autotune."),
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    seed: Annotated[int, typer.Option(help="Of a zoo model's weights and inputs.")] = 0,
+    tiny: Annotated[bool, typer.Option(help="A zoo model cut small, for a quick try.")] = False,
+    seconds: Annotated[float, typer.Option(min=0, help="Of paired timing.")] = 20.0,
+) -> None:
+    """Measure TARGET in eager, under torch.compile and fused, and say what was fused and why."""
+    with errors_in_one_line():
+        from torchweld.cli.report import Request, run
+
+        run(Request(target, device and device.value, dtype and dtype.value, train, json, against,
+                    threads, seed, tiny, seconds))
+
+
+@app.command()
+def zoo() -> None:
+    """List the models that `report` knows by name."""
+    with errors_in_one_line():
+        from torchweld.cli.zoo import show_zoo
+
+        show_zoo()
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """UsageError and EnvironmentProblem become their one line and exit code 2."""
+    try:
+        yield
+    except (UsageError, EnvironmentProblem) as error:
+        typer.echo(f"torchweld: {error}", err=True)
+        raise typer.Exit(2) from None
+    except TorchweldError as error:
+        typer.echo(f"torchweld: {error} (this is a bug of torchweld)", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        sys.exit(130)

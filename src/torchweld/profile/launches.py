@@ -1,0 +1,37 @@
+"""How many kernels a call launches: on a GPU from a profiler trace, elsewhere from generated
+code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from torchweld.profile.quiet import quiet_stderr
+
+NOT_KERNELS = ("Memcpy", "Memset")
+# In the wrapper that Inductor writes: a generated kernel, a library call, an ATen fallback.
+INDUCTOR_CALL = re.compile(r"^\s+(?:\w+ = )?(?:cpp_fused\w*\(|extern_kernels\.|torch\.ops\.)", re.M)
+
+
+def gpu_kernels(call: Callable[[], object]) -> list[tuple[str, float]]:
+    """(name, microseconds) of each kernel that one call runs, in order of time; copies and fills
+    by the driver are left out. Needs a CUDA device."""
+    torch.cuda.synchronize()
+    with quiet_stderr(), profile(activities=[ProfilerActivity.CUDA]) as trace:
+        call()
+        torch.cuda.synchronize()
+    events = [e for e in trace.events() if e.device_type == DeviceType.CUDA]
+    events.sort(key=lambda e: e.time_range.start)
+    return [(e.name, e.device_time) for e in events if not e.name.startswith(NOT_KERNELS)]
+
+
+def inductor_cpu_calls(cache: Path) -> int | None:
+    """Kernels and library calls in the code that Inductor wrote for the CPU under `cache`; None
+    if there is none that this can read."""
+    wrappers = [text for p in cache.rglob("*.py") if "def call(" in (text := p.read_text())]
+    return sum(len(INDUCTOR_CALL.findall(text)) for text in wrappers) or None

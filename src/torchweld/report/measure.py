@@ -1,0 +1,157 @@
+"""Measure a target in several ways, paired, in one process: the figures of a report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from torchweld.profile.launches import gpu_kernels, inductor_cpu_calls
+from torchweld.profile.memory import added_bytes, live_bytes
+from torchweld.profile.paired import time_paired
+from torchweld.profile.traffic import CountTraffic
+from torchweld.report.data import Timing, Way
+from torchweld.report.ways import WAYS, fresh_inductor_cache
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is run: `model(*args, **kwargs)`, and when training the backward pass of the scalar
+    that it returns. `device`: "cpu" or "cuda"."""
+
+    model: torch.nn.Module
+    args: tuple
+    kwargs: dict
+    train: bool
+    device: str
+
+    def call(self, run: Callable) -> object:
+        """One step by `run`, which stands in for the model."""
+        if not self.train:
+            with torch.no_grad():
+                return run(*self.args, **self.kwargs)
+        self.model.zero_grad(set_to_none=True)
+        loss = run(*self.args, **self.kwargs)
+        loss.backward()
+        return loss.detach()
+
+
+@dataclass
+class Prepared:
+    """A way made ready: what stands in for the model, and what its first call showed."""
+
+    name: str
+    run: Callable
+    first_call_s: float
+    kept_bytes: int
+    inductor_calls: int | None = None
+
+    def step(self, workload: Workload) -> Callable[[], object]:
+        if not WAYS[self.name].replays:
+            return lambda: workload.call(self.run)
+
+        def replayed() -> object:
+            torch.compiler.cudagraph_mark_step_begin()
+            return workload.call(self.run)
+
+        return replayed
+
+
+Heard = Callable[[str, float], None]  # (what is being done, fraction done)
+WARM_CALLS = 3  # reduce-overhead records its graph in the second call and replays from the third
+
+
+def prepare(name: str, workload: Workload) -> Prepared:
+    """Builds the named way and makes its first call, then warms it. Raises what the way raises."""
+    recipe = WAYS[name]
+    before = live_bytes(workload.device)
+    with fresh_inductor_cache() if recipe.inductor else nullcontext() as cache:
+        start = time.perf_counter()
+        ready = Prepared(name, recipe.prepare(workload.model), 0.0, 0)
+        ready.step(workload)()
+        _wait(workload.device)
+        ready.first_call_s = time.perf_counter() - start
+        for _ in range(WARM_CALLS):
+            ready.step(workload)()
+        if recipe.inductor and workload.device == "cpu":
+            ready.inductor_calls = inductor_cpu_calls(Path(cache))
+    workload.model.zero_grad(set_to_none=True)
+    ready.kept_bytes = max(0, live_bytes(workload.device) - before)
+    return ready
+
+
+def measure(
+    names: list[str], workload: Workload, seconds: float, heard: Heard
+) -> tuple[list[Way], dict[str, Prepared]]:
+    """Ways in the order of `names`, timed for about `seconds`. A way that does not run is
+    reported with its problem; torchweld's own failure is raised."""
+    ways, ready = [], {}
+    for count, name in enumerate(names):
+        heard(f"compile and call: {name}", 0.5 * count / len(names))
+        try:
+            ready[name] = prepare(name, workload)
+        except Exception as error:
+            if name == "torchweld":
+                raise
+            ways.append(Way(name, problem=one_line(error)))
+            continue
+        ways.append(
+            Way(name, first_call_s=ready[name].first_call_s, **_counts(ready[name], workload))
+        )
+    timings = _time(ready, workload, seconds, lambda done: heard("time, paired", 0.5 + 0.5 * done))
+    return [replace(way, timing=timings.get(way.name)) for way in ways], ready
+
+
+def one_line(error: BaseException) -> str:
+    """The error's type and the first line of what it says."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+
+
+def _counts(ready: Prepared, workload: Workload) -> dict[str, int | None]:
+    step = ready.step(workload)
+    counts: dict[str, int | None] = {"kernels": ready.inductor_calls}
+    if ready.name == "eager":
+        with CountTraffic() as counted:
+            step()
+        counts.update(kernels=counted.traffic.operations, bytes_moved=counted.traffic.bytes_moved)
+    if workload.device == "cuda":
+        counts["kernels"] = len(gpu_kernels(step))
+    workload.model.zero_grad(set_to_none=True)
+    return counts | {"peak_bytes": ready.kept_bytes + added_bytes(step, workload.device)}
+
+
+def _time(
+    ready: dict[str, Prepared], workload: Workload, seconds: float, on_round
+) -> dict[str, Timing]:
+    steps = {name: way.step(workload) for name, way in ready.items()}
+    paired = time_paired(steps, workload.device, seconds, on_round)
+    return {
+        name: Timing(
+            paired.rounds,
+            paired.median_ms(name),
+            paired.iqr_ms(name),
+            paired.ratio(name, "torchweld"),
+        )
+        for name in steps
+    }
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """CPU threads of torch inside; None leaves them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

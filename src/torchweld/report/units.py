@@ -1,0 +1,28 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+
+def bytes_text(count: int | None) -> str:
+    """1234567 -> "1.23 MB" (powers of 1000); None -> "-"."""
+    if count is None:
+        return "-"
+    value, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while abs(value) >= 999.5 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{count} B" if units[0] == "B" else f"{value:.3g} {units[0]}"
+
+
+def count_text(count: int | None) -> str:
+    return "-" if count is None else str(count)
+
+
+def ms_text(milliseconds: float) -> str:
+    """Three significant digits."""
+    return f"{milliseconds:.3g}" if milliseconds < 100 else f"{milliseconds:.0f}"
+
+
+def seconds_text(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"

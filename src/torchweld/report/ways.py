@@ -1,0 +1,81 @@
+"""The ways of running a model that a report compares: a table of names and how each is prepared."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from torchweld.core.errors import UsageError
+
+Prepare = Callable[[nn.Module], Callable]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """`prepare(model)` gives what is called in its place. `inductor`: compiles through Inductor,
+    whose cache is then a fresh folder, so that its first call is cold. `replays`: through CUDA
+    graphs whose outputs the next call overwrites."""
+
+    prepare: Prepare
+    inductor: bool = False
+    replays: bool = False
+
+
+def _compiled(mode: str) -> Prepare:
+    return lambda model: torch.compile(model, mode=mode)
+
+
+def _torchweld(model: nn.Module) -> Callable:
+    import torchweld
+
+    return torchweld.fuse(model)
+
+
+WAYS: dict[str, Recipe] = {
+    "eager": Recipe(lambda model: model),
+    "inductor": Recipe(_compiled("default"), inductor=True),
+    "inductor-reduce-overhead": Recipe(_compiled("reduce-overhead"), inductor=True, replays=True),
+    "inductor-max-autotune": Recipe(_compiled("max-autotune"), inductor=True, replays=True),
+    "torchweld": Recipe(_torchweld),
+}
+USUAL = {"cpu": ("eager", "inductor"), "cuda": ("eager", "inductor", "inductor-reduce-overhead")}
+
+
+def chosen_ways(against: str | None, device: str) -> list[str]:
+    """The baselines named in a comma-separated list (None: the usual ones), then torchweld. Errors:
+    UsageError for a name that is not in the table."""
+    names = (
+        list(USUAL[device])
+        if against is None
+        else [n.strip() for n in against.split(",") if n.strip()]
+    )
+    unknown = [name for name in names if name not in WAYS]
+    if unknown:
+        raise UsageError(
+            f"there is no baseline {unknown[0]!r}", do=f"choose from {', '.join(WAYS)}"
+        )
+    return [*dict.fromkeys(n for n in names if n != "torchweld"), "torchweld"]
+
+
+@contextmanager
+def fresh_inductor_cache() -> Iterator[Path]:
+    """An empty Inductor (and Triton) cache folder, in force inside."""
+    before = {
+        name: os.environ.pop(name, None) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    }
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        try:
+            yield Path(folder)
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value

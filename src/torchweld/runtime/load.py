@@ -47,12 +47,14 @@ def load(
         functions=functions,
         calls={n.name: _call(n, record) for n in graph.nodes if isinstance(n, Extern)},
         helpers=dispatch.helpers(artifacts) if native else None,
-        static_buffers=frozenset(
-            n for p, n in enumerate(graph.inputs) if p in static_inputs and n is not None
-        ),
+        static_buffers=_static_names(graph, static_inputs) - frozenset(constants),
         record=record,
     )
     return Program(loaded, constants)
+
+
+def _static_names(graph: Graph, positions: frozenset[int]) -> frozenset[str]:
+    return frozenset(n for p, n in enumerate(graph.inputs) if p in positions and n is not None)
 
 
 def load_kernels(

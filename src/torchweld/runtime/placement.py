@@ -73,8 +73,10 @@ def returned_buffers(outputs: tuple[Arg, ...]) -> frozenset[str]:
 
 
 def _kinds(graph: Graph, constants: frozenset[str]) -> dict[str, Kind]:
-    kinds: dict[str, Kind] = dict.fromkeys((n for n in graph.inputs if n is not None), "input")
-    kinds.update(dict.fromkeys(constants & graph.buffers.keys(), "constant"))
+    kinds: dict[str, Kind] = dict.fromkeys(constants & graph.buffers.keys(), "constant")
+    for name in graph.inputs:
+        if name is not None:
+            kinds.setdefault(name, "input")
     returned = returned_buffers(graph.outputs)
     for node in graph.nodes:
         for name in node.writes:

@@ -147,7 +147,7 @@ class _ForShape:
         self._inputs = tuple(
             (position, name, loaded.placement.slots[name], *self._layout(name), name in mutated)
             for position, name in enumerate(loaded.graph.inputs)
-            if name is not None and name not in loaded.static_buffers
+            if loaded.placement.kinds.get(name) == "input" and name not in loaded.static_buffers
         )
 
     def expects(self, name: str, tensor: torch.Tensor) -> bool:

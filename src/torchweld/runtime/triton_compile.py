@@ -1,0 +1,141 @@
+"""Triton sources to compiled kernels, ahead of time and with or without a GPU, and what they cost.
+
+All that differs between Triton's versions (3.6 and later) is in this module: `ASTSource`, the attributes that promise alignment, and the
+order of a launcher's arguments. Sources live in memory: Triton reads them through `linecache`, and keeps the binaries in its
+own cache.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from torchweld.codegen.source import KernelSource, SizeArg
+from torchweld.core.errors import BuildError
+from torchweld.runtime.cache import digest
+
+_ALIGNMENT = [["tt.divisibility", 16]]
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Of one thread (registers, spills in bytes), of one block (shared memory in bytes), and the number of global loads and stores
+    in the PTX by width."""
+
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    wide_loads: int
+    wide_stores: int
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A compiled kernel that can be started on any device of its architecture."""
+
+    compiled: object
+    handles: dict = field(default_factory=dict)
+
+    def __call__(self, grid: tuple[int, int, int], stream: int, values: list[int]) -> None:
+        """Starts `grid` blocks on `stream` of the current device; `values`: addresses and sizes, in the source's order."""
+        device = torch.cuda.current_device()
+        handle = self.handles.get(device)
+        if handle is None:
+            handle = self.handles[device] = _loaded(self.compiled)
+        run, function, metadata = handle
+        run(*grid, stream, function, metadata, None, None, None, *values)
+
+
+def compile_source(source: KernelSource, arch: int, unaligned: frozenset[int] = frozenset()):
+    """Triton's CompiledKernel of `source` for compute capability `arch` (80, 90, ...); no GPU needed.
+
+    Pointers are taken to be multiples of 16 bytes, except arguments at positions `unaligned`. Raises BuildError.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    function = _function(source)
+    names = function.arg_names
+    constants = dict(source.constants)
+    types = dict(zip(names, source.signature))
+    described = ASTSource(
+        fn=function,
+        signature={n: types.get(n, "constexpr") for n in names},
+        constexprs={(names.index(n),): v for n, v in constants.items()},
+        attrs={(i,): _ALIGNMENT for i, a in enumerate(source.args) if i not in unaligned and _aligned(a)},
+    )
+    options = {"num_warps": source.num_warps, "num_stages": source.num_stages}
+    try:
+        return triton.compile(described, target=GPUTarget("cuda", arch, 32), options=options)
+    except Exception as error:
+        raise BuildError(f"{source.name} does not compile for sm_{arch}: {_first_line(error)}") from error
+
+
+def compile_triton(source: KernelSource, artifacts=None) -> Launcher:
+    """A launcher for the architecture of the current device. Raises BuildError. `artifacts` is not used: Triton has its own cache."""
+    major, minor = torch.cuda.get_device_capability()
+    return Launcher(compile_source(source, 10 * major + minor))
+
+
+def resources(compiled) -> Resources:
+    """What `ptxas` says of a compiled kernel."""
+    ptx = compiled.asm["ptx"]
+    said = _ptxas(ptx)
+    spilled = sum(map(int, re.findall(r"(\d+) bytes spill", said)))
+    return Resources(
+        int(re.search(r"Used (\d+) registers", said).group(1)),
+        spilled,
+        compiled.metadata.shared,
+        len(re.findall(r"ld\.global\S*\.v4\.b32|ld\.global\S*\.v2\.b64", ptx)),
+        len(re.findall(r"st\.global\S*\.v4\.b32|st\.global\S*\.v2\.b64", ptx)),
+    )
+
+
+def _function(source: KernelSource):
+    """The @triton.jit function that `source.text` defines."""
+    filename = f"<torchweld {source.name} {digest(source.text)}>"
+    linecache.cache[filename] = (len(source.text), None, source.text.splitlines(True), filename)
+    namespace = {"__name__": f"torchweld_kernel_{source.name}"}
+    exec(compile(source.text, filename, "exec"), namespace)
+    return namespace[source.name]
+
+
+def _aligned(argument) -> bool:
+    return argument.divisible_by_16 if isinstance(argument, SizeArg) else True
+
+
+def _loaded(compiled) -> tuple:
+    """(start, function, metadata) on the current device; a CompiledKernel belongs to one device, so each gets its own."""
+    from triton.compiler import CompiledKernel
+
+    own = CompiledKernel(compiled.src, compiled.metadata_group, compiled.hash)
+    return own.run, own.function, own.packed_metadata
+
+
+def _ptxas(ptx: str) -> str:
+    target = re.search(r"\.target (\w+)", ptx).group(1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.ptx")
+        path.write_text(ptx)
+        command = [_ptxas_path(), "-v", f"--gpu-name={target}", path, "-o", "/dev/null"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+
+@cache
+def _ptxas_path() -> str:
+    import triton.backends.nvidia as nvidia
+
+    return str(Path(nvidia.__file__).parent / "bin" / "ptxas")
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1]

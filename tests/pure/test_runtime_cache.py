@@ -1,4 +1,4 @@
-"""The cache on disk: what it trusts, what it rebuilds, and that processes do not disturb each other."""
+"""The cache on disk: what it trusts, what it rebuilds, many processes at once."""
 
 from __future__ import annotations
 

@@ -1,0 +1,184 @@
+"""fx graph of functional ATen calls -> IR. One row of the lowering table per overload; whatever has none stays a call (Extern)."""
+from __future__ import annotations
+
+import operator
+import re
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from torchweld.capture import views
+from torchweld.capture.captured import Captured
+from torchweld.capture.lowering import creation, indexing, movement, norms, pointwise, reductions  # noqa: F401
+from torchweld.capture.lowering import activations, losses, random, windows  # noqa: F401
+from torchweld.capture.lowering import externs
+from torchweld.capture.lowering.build import GraphBuilder
+from torchweld.capture.lowering.call import Call, dtype_of, spec_of
+from torchweld.capture.lowering.nest import copied
+from torchweld.capture.lowering.registry import ROWS
+from torchweld.capture.views import Fill, Tensor
+from torchweld.core.errors import NotLowered
+from torchweld.core.options import Options
+from torchweld.ir.nodes import Arg, Extern, Graph, Node, Origin, views as views_in
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """`constants`: tensors that the module holds, by buffer name: the graph's last inputs, in this order."""
+
+    graph: Graph
+    constants: dict[str, torch.Tensor]
+
+
+def lower(captured: Captured, options: Options = Options()) -> Lowered:
+    """The IR of a captured graph. Raises NotLowered where a size depends on data or the graph holds a higher-order operation."""
+    return _Lowering(captured, options).run()
+
+
+class _Lowering:
+    def __init__(self, captured: Captured, options: Options) -> None:
+        self.captured = captured
+        self.graph = GraphBuilder(round_always=options.numerics == "eager")
+        self.env: dict[torch.fx.Node, object] = {}
+        self.inputs: list[str | None] = []
+        self.constants: dict[str, torch.Tensor] = {}
+        self.outputs: tuple[Arg, ...] = ()
+
+    def run(self) -> Lowered:
+        nodes = list(self.captured.module.graph.nodes)
+        self.graph.mutated = _mutated_inputs(nodes)
+        self._bind([n.meta.get("val") for n in nodes if n.op == "placeholder"])
+        for node in nodes:
+            getattr(self, f"_{node.op}")(node)
+        inputs = (*self.inputs, *self.constants)
+        kept = _live(self.graph.nodes, self.outputs)
+        used = {v.buffer for v in views_in(self.outputs)}.union(*((*n.reads, *n.writes) for n in kept))
+        buffers = {name: b for name, b in self.graph.buffers.items() if name in used or name in self.constants}
+        inputs = tuple(i if i in buffers else None for i in inputs)
+        symbols = tuple(self.graph.sizes.symbols)
+        return Lowered(Graph(self.captured.name, symbols, buffers, kept, inputs, self.outputs), self.constants)
+
+    # -- inputs
+
+    def _bind(self, values: list) -> None:
+        """Symbols, from whole sizes first, then from sizes that are a multiple of one plus a constant."""
+        sources = [(v, ("int", k)) for k, v in enumerate(values) if isinstance(v, torch.SymInt)]
+        tensors = [(k, v) for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
+        sources += [(n, ("size", k, d)) for k, t in tensors for d, n in enumerate(t.shape)]
+        sources += [(n, ("stride", k, d)) for k, t in tensors for d, n in enumerate(t.stride())]
+        sources = [(v, source) for v, source in sources if isinstance(v, torch.SymInt)]
+        for simple in (True, False):
+            for value, source in sources:
+                if value.node.expr.is_Symbol == simple:
+                    self.graph.sizes.bind(value, source)
+
+    def _placeholder(self, node: torch.fx.Node) -> None:
+        value, position = node.meta.get("val"), len(self.inputs)
+        if isinstance(value, torch.Tensor):
+            frozen = position in self.captured.static_inputs
+            self.env[node] = self._input(node.name, value, frozen)
+            self.inputs.append(self.env[node].source)
+        else:
+            self.env[node] = self._number(value)
+            self.inputs.append(None)
+
+    def _input(self, name: str, value: torch.Tensor, frozen: bool) -> Tensor:
+        spec = spec_of(self.graph, value)
+        return views.whole(self.graph.buffer(name, spec.shape, spec.dtype, spec.strides, spec.device, frozen))
+
+    def _number(self, value):
+        return self.graph.sizes.convert(value) if isinstance(value, torch.SymInt) else value
+
+    def _get_attr(self, node: torch.fx.Node) -> None:
+        value = operator.attrgetter(node.target)(self.captured.module)
+        if not isinstance(value, torch.Tensor):
+            raise NotLowered(f"{node.target} is a {type(value).__name__}")
+        if value.dim() == 0 and value.device.type == "cpu" and not value.requires_grad and dtype_of(value.dtype).kind != "opaque":
+            self.env[node] = Tensor(Fill(value.item()), dtype_of(value.dtype), "cpu", ())
+            return
+        self.env[node] = self._input(node.name, value, True)
+        self.constants[self.env[node].source] = value
+
+    # -- calls
+
+    def _call_function(self, node: torch.fx.Node) -> None:
+        if node.target is operator.getitem:
+            self.env[node] = self.env[node.args[0]][node.args[1]]
+        elif not isinstance(node.meta.get("val"), (torch.Tensor, tuple, list, type(None))):
+            self.env[node] = self._number(node.meta["val"])
+        elif not isinstance(node.target, torch._ops.OpOverload):
+            raise NotLowered(f"{node.target} is no ATen overload")
+        else:
+            self.graph.origin = origin_of(node)
+            self.env[node] = self._lower_call(node)
+
+    def _lower_call(self, node: torch.fx.Node):
+        call = Call(self.graph, node.name, node.meta.get("val"), _used(node))
+        row = ROWS.get(str(node.target))
+        if row is not None:
+            try:
+                return row(call, *map(self._argument, node.args), **{k: self._argument(v) for k, v in node.kwargs.items()})
+            except NotLowered:
+                pass
+        return externs.emit(call, node, self.env)
+
+    def _argument(self, arg):
+        if isinstance(arg, torch.fx.Node):
+            return self.env[arg]
+        if isinstance(arg, (tuple, list)):
+            return tuple(map(self._argument, arg))
+        return self._number(arg)
+
+    # -- outputs
+
+    def _output(self, node: torch.fx.Node) -> None:
+        self.outputs = tuple(self._result(arg) for arg in node.args[0])
+
+    def _result(self, arg) -> Arg:
+        value = self.env[arg] if isinstance(arg, torch.fx.Node) else arg
+        if not isinstance(value, Tensor):
+            return self._number(value)
+        strides = self.graph.sizes.many(arg.meta["val"].stride())
+        if value.copied or not value.buffer:
+            return self.graph.view_of(copied(self.graph, value, strides))
+        return externs.window(self.graph, value, strides)
+
+
+def _mutated_inputs(nodes: list[torch.fx.Node]) -> frozenset[str]:
+    """Placeholders that some call writes to."""
+    calls = [n for n in nodes if isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable]
+    return frozenset(a.name for n in calls for a in n.all_input_nodes if a.op == "placeholder")
+
+
+def _used(node: torch.fx.Node) -> frozenset[int]:
+    """The results that somebody reads."""
+    value = node.meta.get("val")
+    if not isinstance(value, (tuple, list)):
+        return frozenset((0,)) if node.users else frozenset()
+    if any(user.target is not operator.getitem for user in node.users):
+        return frozenset(range(len(value)))
+    return frozenset(user.args[1] for user in node.users if user.users)
+
+
+def _live(nodes: list[Node], outputs: tuple[Arg, ...]) -> tuple[Node, ...]:
+    """Less the Comps that nothing reads (copies for a row that then declined)."""
+    needed, kept = {v.buffer for v in views_in(outputs)}, []
+    for node in reversed(nodes):
+        if isinstance(node, Extern) or needed.intersection(node.writes):
+            needed.update(node.reads)
+            kept.append(node)
+    return tuple(reversed(kept))
+
+
+def origin_of(node: torch.fx.Node) -> Origin:
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    module = str(next(reversed(stack.values()))[0]) if stack else ""
+    return Origin(str(node.target), module, _last_line(node.meta.get("stack_trace") or ""))
+
+
+@cache
+def _last_line(trace: str) -> str:
+    """file:line of the innermost frame of a formatted stack."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', trace)
+    return ":".join(frames[-1]) if frames else ""

@@ -1,0 +1,47 @@
+"""The graph under construction: buffers, nodes, fresh names, and the copies made so far."""
+from __future__ import annotations
+
+from torchweld.capture import views
+from torchweld.capture.lowering.sizes import Sizes
+from torchweld.capture.views import Tensor
+from torchweld.core.dtypes import DType
+from torchweld.ir.nodes import Buffer, Node, Origin, View
+
+
+class GraphBuilder:
+    """`round_always`: every result of 16 bits is rounded even where fusion could keep it wide."""
+
+    def __init__(self, round_always: bool = False) -> None:
+        self.round_always = round_always
+        self.sizes = Sizes()
+        self.buffers: dict[str, Buffer] = {}
+        self.nodes: list[Node] = []
+        self.mutated: frozenset[str] = frozenset()  # inputs that a call of the graph writes to
+        self.origin = Origin("")
+        self._buffer_names: dict[str, int] = {}
+        self._node_names: dict[str, int] = {}
+        self.copies: dict[tuple, Tensor] = {}  # (tensor, layout) -> its copy
+
+    def fresh(self, name: str, taken: dict[str, int]) -> str:
+        """`name`, or name_2, name_3, ... where it is taken."""
+        count = taken[name] = taken.get(name, 0) + 1
+        return name if count == 1 else self.fresh(f"{name}_{count}", taken)
+
+    def node_name(self, name: str) -> str:
+        return self.fresh(name, self._node_names)
+
+    def buffer(self, name: str, shape, dtype: DType, strides, device: str, frozen: bool = False) -> Buffer:
+        made = Buffer(self.fresh(name, self._buffer_names), tuple(shape), dtype, tuple(strides), device, frozen)
+        self.buffers[made.name] = made
+        return made
+
+    def emit(self, node: Node) -> None:
+        self.nodes.append(node)
+
+    def view_of(self, tensor: Tensor) -> View | None:
+        """The tensor as a strided window on its buffer's memory; None where it is none."""
+        return views.as_view(tensor, self.buffers[tensor.source]) if tensor.buffer else None
+
+    def forget_copies_of(self, buffer: str) -> None:
+        """`buffer` has been written: copies made before no longer equal it."""
+        self.copies = {k: v for k, v in self.copies.items() if k[0].source != buffer}

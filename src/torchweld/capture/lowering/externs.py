@@ -1,0 +1,96 @@
+"""Calls that stay with ATen: their arguments as the IR writes them, their results as buffers."""
+from __future__ import annotations
+
+import torch
+
+from torchweld.capture import views
+from torchweld.capture.lowering.build import GraphBuilder
+from torchweld.capture.lowering.call import Call, dtype_of
+from torchweld.capture.lowering.nest import stored
+from torchweld.capture.views import Tensor
+from torchweld.core.errors import NotLowered
+from torchweld.ir.nodes import Arg, Attr, Extern, View
+from torchweld.ir.size import Poly
+
+# Products give a contiguous result whatever the strides of their operands: a transposed or sliced operand needs no copy.
+_ANY_STRIDES = frozenset(
+    f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "linear", "addmv", "mv", "matmul"))
+_ATTRS = {torch.device: "device", torch.layout: "layout", torch.memory_format: "memory_format"}
+
+
+def emit(call: Call, node: torch.fx.Node, env: dict[torch.fx.Node, object]) -> object:
+    """Appends the Extern for an fx node; gives its result(s) as the lowering functions do."""
+    schema = node.target._schema
+    writer = _Arguments(call.graph, env, str(node.target) in _ANY_STRIDES)
+    args = tuple(
+        writer.convert(a, exact=_is_written(schema.arguments[k])) for k, a in enumerate(node.args))
+    named = {a.name: a for a in schema.arguments}
+    kwargs = tuple((k, writer.convert(v, exact=_is_written(named[k]))) for k, v in node.kwargs.items())
+    outputs = tuple(_output(call, k) for k in range(len(call.specs)))
+    name = call.graph.node_name(call.name)
+    call.graph.emit(Extern(name, str(node.target), args, kwargs, outputs, tuple(writer.written), (call.graph.origin,)))
+    for buffer in writer.written:
+        call.graph.forget_copies_of(buffer)
+    results = tuple(None if o is None else views.whole(call.graph.buffers[o]) for o in outputs)
+    return results if isinstance(call.value, (tuple, list)) else results[0] if results else None
+
+
+def _output(call: Call, k: int) -> str | None:
+    spec = call.specs[k]
+    if spec is None or k not in call.used:
+        return None
+    name = call.name if len(call.specs) == 1 else f"{call.name}_{k}"
+    return call.graph.buffer(name, spec.shape, spec.dtype, spec.strides, spec.device).name
+
+
+def _is_written(argument) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+class _Arguments:
+    def __init__(self, graph: GraphBuilder, env, any_strides: bool) -> None:
+        self.graph, self.env, self.any_strides = graph, env, any_strides
+        self.written: list[str] = []
+
+    def convert(self, arg, exact: bool = False) -> Arg:
+        """`exact`: the call writes here, so a copy will not do."""
+        if isinstance(arg, torch.fx.Node):
+            value = self.env[arg]
+            return self._tensor(value, arg.meta["val"], exact) if isinstance(value, Tensor) else value
+        if isinstance(arg, (tuple, list)):
+            return tuple(self.convert(a, exact) for a in arg)
+        return constant(self.graph, arg)
+
+    def _tensor(self, tensor: Tensor, fake: torch.Tensor, exact: bool) -> View:
+        if exact:
+            return self._target(tensor)
+        return window(self.graph, tensor, None if self.any_strides else self.graph.sizes.many(fake.stride()))
+
+    def _target(self, tensor: Tensor) -> View:
+        view = self.graph.view_of(tensor)
+        if view is None or tensor.copied:
+            raise NotLowered("a mutation of what has no memory of its own")
+        self.written.append(view.buffer)
+        return view
+
+
+def window(graph: GraphBuilder, tensor: Tensor, strides=None) -> View:
+    """The tensor as a View, with these strides where they are given; copied if it is no such window."""
+    view = graph.view_of(tensor)
+    if view is not None and (strides is None or views.same_layout(view.shape, view.strides, strides)):
+        return view
+    return graph.view_of(stored(graph, tensor, strides))
+
+
+def constant(graph: GraphBuilder, arg) -> Arg:
+    """A number, string, None or attribute as the IR writes it."""
+    if arg is None or isinstance(arg, (bool, int, float, str, Poly)):
+        return arg
+    if isinstance(arg, torch.SymInt):
+        return graph.sizes.convert(arg)
+    if isinstance(arg, torch.dtype):
+        return Attr("dtype", dtype_of(arg).name)
+    for kind, name in _ATTRS.items():
+        if isinstance(arg, kind):
+            return Attr(name, str(arg).removeprefix("torch."))
+    raise NotLowered(f"no way to write an argument of type {type(arg).__name__}")

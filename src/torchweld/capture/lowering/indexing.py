@@ -1,0 +1,101 @@
+"""Indirect reads and writes: embedding, gather, index, scatter.
+
+Indices are wrapped (negative ones count from the end) and then clamped into the buffer: an index that is out of range reads or writes the
+nearest element, where eager raises IndexError on a CPU and asserts on a GPU.
+"""
+from __future__ import annotations
+
+from torchweld.capture import views
+from torchweld.capture.lowering.call import Call, normal
+from torchweld.capture.lowering.expr import Expr, where
+from torchweld.capture.lowering.nest import Nest
+from torchweld.capture.lowering.registry import lowers
+from torchweld.capture.views import Tensor
+from torchweld.core import dtypes
+from torchweld.core.errors import NotLowered
+from torchweld.ir.size import Size
+
+
+def in_range(index: Expr, size: Size, wrap: bool = True) -> Expr:
+    """An i64 index inside [0, size)."""
+    index = index.to(dtypes.i64)
+    if wrap:
+        index = where(index < 0, index + size, index)
+    return index.maximum(0).minimum(index.lift(size) - 1)
+
+
+def _free(tensor: Tensor, places) -> tuple[Tensor, tuple]:
+    return tensor, tuple(places)
+
+
+@lowers("aten.embedding.default")
+def embedding(call: Call, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+    shape = call.out.shape
+    last = len(shape) - 1
+    nest = call.nest(shape, extra=[(weight, (None, last)), (indices, tuple(range(last)))])
+    row = in_range(nest.read(indices, range(last)), weight.shape[0], wrap=False)
+    return call.finish(nest, nest.read(weight, (row, last)))
+
+
+@lowers("aten.gather.default")
+def gather(call: Call, x, d, index, *, sparse_grad=False):
+    if x.rank == 0:
+        raise NotLowered("a gather from a scalar")
+    d = normal(d, x.rank)
+    nest = call.nest(index.shape, index, extra=[(x, [None] * x.rank)])
+    at = in_range(nest.read(index), x.shape[d], wrap=False)
+    return call.finish(nest, nest.read(x, [at if k == d else nest.at(k) for k in range(x.rank)]))
+
+
+@lowers("aten.index_select.default")
+def index_select(call: Call, x, d, index):
+    if x.rank == 0:
+        raise NotLowered("a selection from a scalar")
+    d = normal(d, x.rank)
+    places = [None if k == d else k for k in range(x.rank)]
+    index = index if index.rank else views.unsqueeze(index, 0)
+    nest = call.nest(call.out.shape, extra=[(x, places), (index, (d,))])
+    at = in_range(nest.read(index, (d,)), x.shape[d], wrap=False)
+    return call.finish(nest, nest.read(x, [at if k == d else k for k in range(x.rank)]))
+
+
+@lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
+def index(call: Call, x, indices):
+    """x[i, :, j]: index tensors broadcast together; their dimensions stand where the first was, or first if they are apart."""
+    layout = _IndexLayout(x, indices)
+    nest = call.nest(call.out.shape, extra=[(x, layout.free_places()), *layout.index_operands()])
+    return call.finish(nest, nest.read(x, layout.places(nest)))
+
+
+class _IndexLayout:
+    """Where the dimensions of x[indices] come from."""
+
+    def __init__(self, x: Tensor, indices) -> None:
+        self.x, self.indices = x, [*indices, *[None] * (x.rank - len(indices))]
+        if any(t is not None and not t.dtype.is_integral for t in self.indices):
+            raise NotLowered("indexing by a mask")
+        self.indexed = [d for d, t in enumerate(self.indices) if t is not None]
+        self.rank = max(self.indices[d].rank for d in self.indexed)
+        together = self.indexed == list(range(self.indexed[0], self.indexed[-1] + 1))
+        self.first = self.indexed[0] if together else 0
+
+    def _kept(self, d: int) -> int:
+        """The result's dimension for x's dimension d, which no tensor indexes."""
+        before = sum(self.indices[k] is None for k in range(d))
+        return before if before < self.first else before + self.rank
+
+    def free_places(self):
+        return [None if t is not None else self._kept(d) for d, t in enumerate(self.indices)]
+
+    def index_places(self, d: int):
+        own = self.indices[d].rank
+        return [self.first + self.rank - own + k for k in range(own)]
+
+    def index_operands(self):
+        return [(self.indices[d], self.index_places(d)) for d in self.indexed]
+
+    def places(self, nest: Nest):
+        return [
+            self._kept(d) if t is None else in_range(nest.read(t, self.index_places(d)), self.x.shape[d])
+            for d, t in enumerate(self.indices)
+        ]

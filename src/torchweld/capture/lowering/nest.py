@@ -1,0 +1,285 @@
+"""One loop nest under construction: operands aligned to common axes, reads and stores as affine maps, reductions over dimensions."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Union
+
+from torchweld.capture import views
+from torchweld.capture.lowering.build import GraphBuilder
+from torchweld.capture.lowering.expr import Expr, number, where
+from torchweld.capture.views import Fill, Tensor
+from torchweld.core.dtypes import DType
+from torchweld.core.errors import NotLowered
+from torchweld.ir import affine
+from torchweld.ir.affine import Affine
+from torchweld.ir.build import BodyBuilder
+from torchweld.ir.nodes import Axis, Buffer, Comp, Ref, Store
+from torchweld.ir.size import Size, product
+
+# Where a dimension of an operand is read: a dimension of the nest, an affine index, or a computed one.
+Place = Union[int, Affine, Expr]
+Operand = tuple[Tensor, tuple[Union[int, None], ...]]  # None: read at an index of its own, so kept in one piece
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What eager would return: sizes, strides in elements, dtype, device."""
+
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    dtype: DType
+    device: str
+
+
+def aligned(tensor: Tensor, rank: int) -> Operand:
+    """The operand read as broadcasting has it: its last dimension with the nest's last."""
+    return tensor, tuple(range(rank - tensor.rank, rank))
+
+
+class Nest:
+    """Axes are made from the common refinement of the operands' atoms, so that every map is affine. An operand that does not
+    fit is copied first. `single`: dimensions that must be one axis (scans)."""
+
+    def __init__(self, graph: GraphBuilder, name: str, shape: Sequence[Size], operands: Sequence[Operand], single=()) -> None:
+        self.graph, self.name, self.shape = graph, name, tuple(shape)
+        self.builder = BodyBuilder()
+        self.stores: list[Store] = []
+        self._replaced: dict[Tensor, Tensor] = {}
+        extents = [[] if size == 1 else [size] for size in self.shape]
+        for tensor, places in operands:
+            self._fit(tensor, places, extents, single)
+        self._axes = [self._name_axes(d, sizes) for d, sizes in enumerate(extents)]
+        self._index = [_join(axes) for axes in self._axes]
+
+    # -- axes
+
+    def axes_of(self, dims: Sequence[int]) -> tuple[str, ...]:
+        return tuple(axis.name for d in dims for axis in self._axes[d])
+
+    def at(self, d: int) -> Affine:
+        """The index along dimension d."""
+        return self._index[d]
+
+    def position(self, d: int) -> Expr:
+        """The index along dimension d as an i64 value."""
+        return self.index_value(self._index[d])
+
+    def index_value(self, index: Affine) -> Expr:
+        return Expr(self.builder, self.builder.index(index))
+
+    def flat_index(self, dims: Sequence[int] | None = None) -> Affine:
+        """The row-major element number over `dims` (all by default)."""
+        dims = range(len(self.shape)) if dims is None else dims
+        index = affine.constant(0)
+        for d in dims:
+            index = index * self.shape[d] + self._index[d]
+        return index
+
+    # -- values
+
+    def number(self, value, dtype: DType) -> Expr:
+        return number(self.builder, value, dtype)
+
+    def read(self, tensor: Tensor, places: Sequence[Place] | None = None, *, guard: Expr | None = None, fill=0, exact=False) -> Expr:
+        """The element of `tensor` at the current point, in the stored dtype. `exact` has an effect on 16-bit floats alone."""
+        tensor = self._replaced.get(tensor, tensor)
+        places = range(len(self.shape) - tensor.rank, len(self.shape)) if places is None else places
+        index = self._map(tensor, places)
+        if not isinstance(tensor.source, str):
+            value = self._virtual(tensor, index)
+            return value if guard is None else where(guard, value, fill)
+        held = None if guard is None else guard.value
+        exact = exact and tensor.dtype.is_low_precision
+        return Expr(self.builder, self.builder.load(tensor.source, index, tensor.dtype, held, fill, exact))
+
+    def _virtual(self, tensor: Tensor, index) -> Expr:
+        if isinstance(tensor.source, Fill):
+            return self.number(tensor.source.value, tensor.dtype)
+        return self.index_value(index[0]).to(tensor.dtype)
+
+    def _map(self, tensor: Tensor, places: Sequence[Place]):
+        sums = [{} for _ in tensor.base]
+        consts, computed = list(tensor.base), {}
+        for dim, place in zip(tensor.dims, places):
+            if isinstance(place, int):
+                for atom, axis in zip(views.split_to(dim, [a.extent for a in self._axes[place]]) if dim else (), self._axes[place]):
+                    for d, c in atom.steps:
+                        sums[d][axis.name] = sums[d].get(axis.name, 0) + c
+                continue
+            for d, c in dim[0].steps if dim else ():
+                if isinstance(place, Affine):
+                    moved = place * c
+                    consts[d] = consts[d] + moved.const
+                    for name, k in moved.terms:
+                        sums[d][name] = sums[d].get(name, 0) + k
+                else:
+                    computed[d] = place * c if d not in computed else computed[d] + place * c
+        maps = [affine.of(s, c) for s, c in zip(sums, consts)]
+        return tuple(Ref(self._shift(computed[d], m).value) if d in computed else m for d, m in enumerate(maps))
+
+    def _shift(self, value: Expr, by: Affine) -> Expr:
+        return value if by == Affine() else value + self.index_value(by)
+
+    # -- reductions over whole dimensions of the nest
+
+    def reduce(self, monoid: str, value: Expr, dims: Sequence[int]) -> Expr:
+        """sum, prod, max, min, any, all. Over extent one it is the value itself."""
+        axes = self.axes_of(dims)
+        return value if not axes else Expr(self.builder, self.builder.reduce(monoid, (value.value,), axes))
+
+    def count(self, dims: Sequence[int]) -> Size:
+        return product(self.shape[d] for d in dims)
+
+    def mean(self, value: Expr, dims: Sequence[int]) -> Expr:
+        return self.reduce("sum", value, dims) / self.count(dims)
+
+    def moments(self, value: Expr, dims: Sequence[int]) -> tuple[Expr, Expr]:
+        """(mean, sum of squared deviations)."""
+        axes = self.axes_of(dims)
+        if not axes:
+            return value, value - value
+        return self._tuple("welford", (value.value,), axes)
+
+    def arg(self, monoid: str, value: Expr, dims: Sequence[int]) -> tuple[Expr, Expr]:
+        """(extreme value, its row-major position over `dims`) for argmax and argmin."""
+        axes = self.axes_of(dims)
+        position = self.index_value(self.flat_index(dims))
+        return self._tuple(monoid, (value.value, position.value), axes) if axes else (value, position)
+
+    def _tuple(self, monoid: str, args: tuple[int, ...], axes) -> tuple[Expr, Expr]:
+        value = self.builder.reduce(monoid, args, axes)
+        first, second = (self.builder.pick(value, item) for item in (0, 1))
+        return Expr(self.builder, first), Expr(self.builder, second)
+
+    def scan(self, monoid: str, value: Expr, d: int) -> Expr:
+        axes = self.axes_of([d])
+        return Expr(self.builder, self.builder.scan(monoid, value.value, axes[0])) if axes else value
+
+    # -- results
+
+    def store(self, value: Expr, spec: Spec, dims: Sequence[int | None] | None = None, must_round: bool = False) -> Tensor:
+        """A new buffer, laid out as `spec`, holding `value` for each point of `dims` (None: a dimension of extent one)."""
+        dims = range(len(self.shape)) if dims is None else dims
+        axes = [() if d is None else self._axes[d] for d in dims]
+        strides = _usable_strides(spec)
+        shape = [a.extent for group in axes for a in group]
+        steps = [s for group, stride in zip(axes, strides) for s in _group_strides(group, stride)]
+        buffer = self.graph.buffer(self.name, shape, spec.dtype, steps, spec.device)
+        index = tuple(affine.axis(a.name) for group in axes for a in group)
+        self.put(buffer, index, value.to(spec.dtype, must_round or self.graph.round_always))
+        return _regrouped(buffer, [len(group) for group in axes])
+
+    def put(self, buffer: Buffer, index, value: Expr, **how) -> None:
+        places = tuple(Ref(i.value) if isinstance(i, Expr) else i for i in index)
+        self.stores.append(Store(buffer.name, places, value.value, **how))
+
+    def close(self) -> None:
+        """Appends the Comp to the graph."""
+        axes = tuple(a for group in self._axes for a in group)
+        name = self.graph.node_name(self.name)
+        self.graph.emit(Comp(name, axes, self.builder.body, tuple(self.stores), (self.graph.origin,)))
+
+    # -- alignment
+
+    def _fit(self, tensor: Tensor, places, extents: list[list[Size]], single) -> None:
+        if tensor in self._replaced:
+            tensor = self._replaced[tensor]
+        if not self._refine(tensor, places, extents, single):
+            self._replaced[tensor] = tensor = stored(self.graph, tensor)
+            if not self._refine(tensor, places, extents, single):
+                raise NotLowered(f"shapes {tensor.shape} and {self.shape} have no common axes")
+
+    @staticmethod
+    def _refine(tensor: Tensor, places, extents, single) -> bool:
+        found = {}
+        for dim, place in zip(tensor.dims, places):
+            if place is None or place in single:
+                if len(dim) > 1:
+                    return False
+            elif dim:
+                common = views.refine(found.get(place, extents[place]), [a.extent for a in dim])
+                if common is None:
+                    return False
+                found[place] = common
+        for place, common in found.items():
+            extents[place] = common
+        return True
+
+    @staticmethod
+    def _name_axes(d: int, sizes: list[Size]) -> tuple[Axis, ...]:
+        if len(sizes) == 1:
+            return (Axis(f"i{d}", sizes[0]),)
+        return tuple(Axis(f"i{d}_{k}", size) for k, size in enumerate(sizes))
+
+
+def stored(graph: GraphBuilder, tensor: Tensor, strides: tuple[Size, ...] | None = None) -> Tensor:
+    """The tensor in a buffer of its own, with the given strides or contiguous. Equal requests share one copy."""
+    key = (tensor, strides)
+    if key not in graph.copies:
+        graph.copies[key] = copied(graph, tensor, strides or views.contiguous_strides(tensor.shape))
+    return graph.copies[key]
+
+
+def copied(graph: GraphBuilder, tensor: Tensor, strides: tuple[Size, ...]) -> Tensor:
+    """The tensor in a new buffer with one dimension for each of its own."""
+    if tensor.dtype.kind == "opaque":
+        raise NotLowered(f"no copy of {tensor.dtype}")
+    spec = Spec(tensor.shape, strides, tensor.dtype, tensor.device)
+    nest = Nest(graph, "copy", tensor.shape, [aligned(tensor, tensor.rank)])
+    buffer = graph.buffer("copy", spec.shape, spec.dtype, _usable_strides(spec), spec.device)
+    nest.put(buffer, tuple(nest.at(d) for d in range(tensor.rank)), nest.read(tensor))
+    nest.close()
+    return views.whole(buffer)
+
+
+def reshaped(graph: GraphBuilder, tensor: Tensor, shape: tuple[Size, ...]) -> Tensor:
+    """A view where there is one; else the elements laid out flat, which regroup to any shape."""
+    view = views.reshape(tensor, shape)
+    if view is None:
+        key = (tensor, "flat")
+        if key not in graph.copies:
+            graph.copies[key] = _flat_copy(graph, tensor)
+        view = views.reshape(graph.copies[key], shape)
+    if view is None:
+        raise NotLowered(f"no view of {tensor.shape} as {shape}")
+    return view
+
+
+def _flat_copy(graph: GraphBuilder, tensor: Tensor) -> Tensor:
+    nest = Nest(graph, "flatten", tensor.shape, [aligned(tensor, tensor.rank)])
+    buffer = graph.buffer("flatten", (product(tensor.shape),), tensor.dtype, (1,), tensor.device)
+    nest.put(buffer, (nest.flat_index(),), nest.read(tensor))
+    nest.close()
+    return views.whole(buffer)
+
+
+def _join(axes: tuple[Axis, ...]) -> Affine:
+    index = affine.constant(0)
+    for a in axes:
+        index = index * a.extent + affine.axis(a.name)
+    return index
+
+
+def _usable_strides(spec: Spec) -> tuple[Size, ...]:
+    """Strides of a tensor to write: those of the spec unless elements would overlap."""
+    overlap = any(s == 0 and n != 1 for s, n in zip(spec.strides, spec.shape))
+    return views.contiguous_strides(spec.shape) if overlap else spec.strides
+
+
+def _group_strides(axes: Sequence[Axis], stride: Size) -> list[Size]:
+    strides = []
+    for a in reversed(axes):
+        strides.append(stride)
+        stride = stride * a.extent
+    return strides[::-1]
+
+
+def _regrouped(buffer: Buffer, counts: list[int]) -> Tensor:
+    """The buffer's dimensions in groups of `counts`, each group one dimension of the tensor."""
+    dims, d = [], 0
+    for count in counts:
+        dims.append(tuple(views.Atom(buffer.shape[k], ((k, 1),)) for k in range(d, d + count)))
+        d += count
+    return Tensor(buffer.name, buffer.dtype, buffer.device, tuple(dims), (0,) * len(buffer.shape))
+

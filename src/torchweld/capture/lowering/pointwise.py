@@ -1,0 +1,278 @@
+"""Pointwise operations: a table from overload to scalar expression."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from torchweld.capture.lowering.call import Call, promoted
+from torchweld.capture.lowering.expr import Expr, where
+from torchweld.capture.lowering.registry import lowers
+from torchweld.capture.views import Tensor
+from torchweld.core import dtypes
+from torchweld.core.dtypes import DType
+from torchweld.core.errors import NotLowered
+from torchweld.ir.size import Poly
+
+
+def _apply(call: Call, function: Callable, dtype: DType, args, kwargs, exact: bool) -> Tensor:
+    """One nest: tensor arguments read in `dtype`, other arguments as they are."""
+    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+    if any(t.dtype.kind == "opaque" for t in tensors) or call.out.dtype.kind == "opaque":
+        raise NotLowered("no arithmetic on this dtype")
+    nest = call.nest(call.out.shape, *tensors)
+
+    def given(arg):
+        if isinstance(arg, Tensor):
+            return nest.read(arg, exact=exact).to(dtype)
+        return nest.number(arg, dtype) if isinstance(arg, Poly) else arg
+
+    result = function(*map(given, args), **{k: given(v) for k, v in kwargs.items()})
+    if not isinstance(result, Expr):
+        result = nest.number(result, dtype)
+    return call.finish(nest, result)
+
+
+def pointwise(*overloads: str, exact: bool = False) -> Callable:
+    """A row computed in the result's compute dtype. `exact`: operands are taken as stored (they decide something discrete)."""
+
+    def register(function: Callable) -> Callable:
+        @lowers(*overloads)
+        def row(call: Call, *args, **kwargs):
+            return _apply(call, function, call.compute(), args, kwargs, exact)
+
+        return function
+
+    return register
+
+
+def comparison(*overloads: str) -> Callable:
+    """A row computed in the operands' common dtype, on values as stored."""
+
+    def register(function: Callable) -> Callable:
+        @lowers(*overloads)
+        def row(call: Call, *args, **kwargs):
+            return _apply(call, function, dtypes.compute(promoted(args)), args, kwargs, True)
+
+        return function
+
+    return register
+
+
+def _truth(x) -> Expr | bool:
+    if not isinstance(x, Expr):
+        return bool(x)
+    return x if x.dtype == dtypes.b1 else x.ne(0)
+
+
+def _lift(a, b) -> tuple[Expr, Expr]:
+    return (a, a.lift(b)) if isinstance(a, Expr) else (b.lift(a), b)
+
+
+def _both(name: str) -> Callable:
+    def apply(a, b):
+        a, b = _lift(a, b)
+        return a.op(name, b)
+
+    return apply
+
+
+# -- one argument, or two, straight from the scalar table
+
+_UNARY = (
+    "neg abs sign sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh "
+    "asinh acosh atanh erf sigmoid"
+).split()
+_ROUNDING = "ceil floor trunc".split()
+_BINARY = {
+    "aten.maximum.default": "maximum", "aten.minimum.default": "minimum", "aten.fmax.default": "fmax",
+    "aten.fmin.default": "fmin", "aten.atan2.default": "atan2", "aten.copysign.Tensor": "copysign",
+    "aten.pow.Tensor_Tensor": "pow", "aten.pow.Scalar": "pow",
+}  # fmt: skip
+_EXACT_BINARY = {
+    "aten.remainder.Tensor": "remainder", "aten.remainder.Scalar": "remainder", "aten.remainder.Scalar_Tensor": "remainder",
+    "aten.fmod.Tensor": "fmod", "aten.fmod.Scalar": "fmod", "aten.floor_divide.default": "floor_div",
+    "aten.bitwise_and.Tensor": "bit_and", "aten.bitwise_and.Scalar": "bit_and", "aten.bitwise_or.Tensor": "bit_or",
+    "aten.bitwise_or.Scalar": "bit_or", "aten.bitwise_xor.Tensor": "bit_xor", "aten.bitwise_xor.Scalar": "bit_xor",
+    "aten.bitwise_left_shift.Tensor": "shl", "aten.bitwise_right_shift.Tensor": "shr",
+    "aten.bitwise_left_shift.Tensor_Scalar": "shl", "aten.bitwise_right_shift.Tensor_Scalar": "shr",
+    "aten.__and__.Tensor": "bit_and", "aten.__or__.Tensor": "bit_or",
+}  # fmt: skip
+_COMPARE = {
+    f"aten.{name}.{kind}": name for name in "eq ne lt le gt ge".split() for kind in ("Tensor", "Scalar")
+}  # fmt: skip
+
+for _name in _UNARY:
+    pointwise(f"aten.{_name}.default")(lambda x, _name=_name: x.op(_name))
+for _name in _ROUNDING:
+    pointwise(f"aten.{_name}.default", exact=True)(lambda x, _name=_name: x.op(_name) if x.dtype.is_float else x)
+for _overload, _name in _BINARY.items():
+    pointwise(_overload)(_both(_name))
+for _overload, _name in _EXACT_BINARY.items():
+    pointwise(_overload, exact=True)(_both(_name))
+for _overload, _name in _COMPARE.items():
+    comparison(_overload)(_both(_name))
+
+
+# -- arithmetic
+
+@pointwise("aten.add.Tensor", "aten.add.Scalar")
+def add(a, b, alpha=1):
+    return _both("bit_or" if _is_bool(a, b) else "add")(a, _times(b, alpha))
+
+
+@pointwise("aten.sub.Tensor", "aten.sub.Scalar")
+def sub(a, b, alpha=1):
+    return _both("sub")(a, _times(b, alpha))
+
+
+@pointwise("aten.rsub.Tensor", "aten.rsub.Scalar")
+def rsub(a, b, alpha=1):
+    return _both("sub")(b, _times(a, alpha))
+
+
+@pointwise("aten.mul.Tensor", "aten.mul.Scalar")
+def mul(a, b):
+    return _both("bit_and" if _is_bool(a, b) else "mul")(a, b)
+
+
+@lowers("aten.div.Tensor", "aten.div.Scalar", "aten.div.Tensor_mode", "aten.div.Scalar_mode", "aten.true_divide.Tensor")
+def div(call: Call, a, b, rounding_mode=None):
+    name = {None: "div", "floor": "floor_div", "trunc": "trunc_div"}[rounding_mode]
+    return _apply(call, _both(name), call.compute(), (a, b), {}, rounding_mode is not None)
+
+
+def _is_bool(a, b) -> bool:
+    return (a if isinstance(a, Expr) else b).dtype == dtypes.b1
+
+
+def _times(x, factor):
+    return x if isinstance(factor, (int, float)) and factor == 1 else x * factor
+
+
+pointwise("aten.square.default")(lambda x: x * x)
+pointwise("aten.relu.default")(lambda x: x.maximum(0))
+pointwise("aten.relu6.default")(lambda x: x.maximum(0).minimum(6))
+pointwise("aten.sgn.default")(lambda x: x.sign())
+pointwise("aten.positive.default")(lambda x: x)
+pointwise("aten.erfc.default")(lambda x: _erfc(x))
+pointwise("aten.addcmul.default")(lambda x, a, b, value=1: x + _times(a * b, value))
+pointwise("aten.addcdiv.default")(lambda x, a, b, value=1: x + _times(a / b, value))
+pointwise("aten.hypot.default")(lambda a, b: (a * a + b * b).sqrt())
+pointwise("aten.deg2rad.default")(lambda x: x * (math.pi / 180))
+pointwise("aten.rad2deg.default")(lambda x: x * (180 / math.pi))
+pointwise("aten.logit.default")(lambda x, eps=None: _logit(x, eps))
+pointwise("aten.frac.default", exact=True)(lambda x: x - x.trunc())
+
+
+def _erfc(x: Expr) -> Expr:
+    if x.dtype.bits < 64:
+        raise NotLowered("erfc's tail needs a function of its own")
+    return 1 - x.erf()
+
+
+def _logit(x: Expr, eps) -> Expr:
+    z = x if eps is None else x.maximum(eps).minimum(1 - eps)
+    return (z / (1 - z)).log()
+
+
+@lowers("aten.round.default", "aten.round.decimals")
+def round_(call: Call, x, decimals=0):
+    if decimals:
+        raise NotLowered("rounding to decimals")
+    return _apply(call, lambda v: v.round() if v.dtype.is_float else v, call.compute(), (x,), {}, True)
+
+
+@pointwise("aten.pow.Tensor_Scalar")
+def pow_scalar(x, exponent):
+    """x ** n; small powers as ATen writes them."""
+    small = {
+        0.5: lambda: x.sqrt(), 2: lambda: x * x, 3: lambda: x * x * x, -0.5: lambda: x.rsqrt(),
+        -1: lambda: x.reciprocal(), -2: lambda: (x * x).reciprocal(), 1: lambda: x,
+    }  # fmt: skip
+    if exponent in small and (x.dtype.is_float or exponent in (1, 2, 3)):
+        return small[exponent]()
+    return x.op("pow", exponent)
+
+
+@pointwise("aten.lerp.Scalar", "aten.lerp.Tensor")
+def lerp(a, b, weight):
+    """The form that is exact at both ends, chosen as ATen chooses it."""
+    if isinstance(weight, Expr):
+        return where(weight.abs() < 0.5, a + weight * (b - a), b - (b - a) * (1 - weight))
+    return a + weight * (b - a) if abs(weight) < 0.5 else b - (b - a) * (1 - weight)
+
+
+@pointwise("aten.clamp.default", "aten.clamp.Tensor")
+def clamp(x, min=None, max=None):
+    x = x if min is None else x.maximum(min)
+    return x if max is None else x.minimum(max)
+
+
+pointwise("aten.clamp_min.default", "aten.clamp_min.Tensor")(lambda x, low: x.maximum(low))
+pointwise("aten.clamp_max.default", "aten.clamp_max.Tensor")(lambda x, high: x.minimum(high))
+
+
+# -- truth
+
+comparison("aten.isnan.default")(lambda x: x.isnan() if x.dtype.is_float else x.ne(x))
+comparison("aten.isinf.default")(lambda x: x.isinf() if x.dtype.is_float else x.ne(x))
+comparison("aten.isfinite.default")(lambda x: x.abs() < math.inf if x.dtype.is_float else x.eq(x))
+comparison("aten.logical_not.default")(lambda x: _truth(x).logical_not())
+comparison("aten.logical_and.default")(lambda a, b: _truth(a) & _truth(b))
+comparison("aten.logical_or.default")(lambda a, b: _truth(a) | _truth(b))
+comparison("aten.logical_xor.default")(lambda a, b: _truth(a).bit_xor(_truth(b)))
+pointwise("aten.bitwise_not.default")(lambda x: x.logical_not() if x.dtype == dtypes.b1 else x.bit_not())
+
+
+# -- selection: the condition keeps its own dtype
+
+def _choose(call: Call, condition: Tensor, yes, no) -> Tensor:
+    nest = call.nest(call.out.shape, *(t for t in (condition, yes, no) if isinstance(t, Tensor)))
+    dtype = call.compute()
+    chosen = [nest.read(v).to(dtype) if isinstance(v, Tensor) else nest.number(v, dtype) for v in (yes, no)]
+    return call.finish(nest, where(_truth(nest.read(condition, exact=True)), *chosen))
+
+
+@lowers("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
+def where_(call: Call, condition, yes, no):
+    return _choose(call, condition, yes, no)
+
+
+@lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def masked_fill(call: Call, x, mask, value):
+    return _choose(call, mask, value, x)
+
+
+# -- conversion and copying
+
+@lowers("aten._to_copy.default", "prims.convert_element_type.default", "aten.to.dtype")
+def convert(call: Call, x, *_, **kwargs):
+    """A cast. A user's narrowing keeps its rounding when fused."""
+    if x.device != call.out.device:
+        raise NotLowered("a copy between devices")
+    if x.dtype == call.out.dtype:
+        return same(call, x)
+    return _cast(call, x)
+
+
+def _cast(call: Call, x: Tensor) -> Tensor:
+    if "opaque" in (x.dtype.kind, call.out.dtype.kind):
+        raise NotLowered("no conversion of this dtype")
+    nest = call.nest(call.out.shape, x)
+    narrows = x.dtype.is_float and call.out.dtype.is_float and call.out.dtype.bits < x.dtype.bits
+    value = nest.read(x, exact=not call.out.dtype.is_float)
+    return call.finish(nest, value.to(call.out.dtype, must_round=narrows))
+
+
+@lowers("aten.clone.default", "aten.lift_fresh_copy.default", "aten.contiguous.default")
+def same(call: Call, x, **_):
+    """A copy that nobody can tell from the original, as nothing is mutated: no operation."""
+    if x.dtype.kind == "opaque" or x.source in call.graph.mutated:
+        raise NotLowered("a copy that must be made")
+    return replace(x, copied=True)
+
+
+@lowers("aten.copy.default")
+def copy(call: Call, target, source, non_blocking=False):
+    return _cast(call, source)

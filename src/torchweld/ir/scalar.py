@@ -29,7 +29,7 @@ class ScalarOp:
     cost: float
     meaning: Callable
     sfu: bool = False
-    commutative: bool = False
+    commutative: bool = False  # to the bit
     exact: bool = False  # it decides something discrete: its arguments must be the rounded ones
 
 
@@ -100,10 +100,10 @@ _ROWS = (
     _binary("pow", torch.pow, 30, sfu=True),
     _binary("atan2", torch.atan2, 30, kinds="f"),
     _binary("copysign", torch.copysign, kinds="f"),
-    _binary("minimum", torch.minimum, commutative=True),  # NaN if either is
-    _binary("maximum", torch.maximum, commutative=True),
-    _binary("fmin", torch.fmin, commutative=True),  # the other if one is NaN
-    _binary("fmax", torch.fmax, commutative=True),
+    _binary("minimum", torch.minimum),  # NaN if either is; of 0.0 and -0.0 the order decides
+    _binary("maximum", torch.maximum),
+    _binary("fmin", torch.fmin),  # the other if one is NaN
+    _binary("fmax", torch.fmax),
     _binary("bit_and", torch.bitwise_and, kinds="ib", commutative=True),
     _binary("bit_or", torch.bitwise_or, kinds="ib", commutative=True),
     _binary("bit_xor", torch.bitwise_xor, kinds="ib", commutative=True),

@@ -1,0 +1,177 @@
+"""The order of the folders, read from the imports: docs/design.md, "One direction"."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "torchweld"
+
+# A folder imports only itself and what stands before it. Modules of the package itself are layers
+# of one file.
+LAYERS = (
+    "core", "ir", "capture", "rewrite", "plan", "schedule", "kernels", "codegen", "runtime",
+    "profile", "exact", "pipeline", "api", "__init__", "report", "zoo", "cli",
+)  # fmt: skip
+PRIVATE_TORCH = ("capture/torch_private.py", "runtime/torch_private.py")
+_PUBLIC = {"__version__", "__file__", "__name__", "__dict__", "__class__"}
+
+
+def _module(path: Path) -> str:
+    """src/torchweld/ir/nodes.py -> torchweld.ir.nodes"""
+    parts = ("torchweld", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {_module(p): p for p in sorted(PACKAGE.rglob("*.py"))}
+TREES = {module: ast.parse(path.read_text(), str(path)) for module, path in SOURCES.items()}
+
+
+def _imports(module: str) -> list[tuple[int, str]]:
+    """(line, module of this package) that it imports anywhere, inside functions too, except for
+    type checking only."""
+    found = []
+    for node in _executed(TREES[module]):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found += [(node.lineno, _target(node.module, alias.name)) for alias in node.names]
+    return [(line, name) for line, name in found if name.split(".")[0] == "torchweld"]
+
+
+def _executed(tree: ast.AST):
+    """All nodes but those under `if TYPE_CHECKING:`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        yield from _executed(node)
+
+
+def _target(module: str, name: str) -> str:
+    """`from torchweld.ir import affine` imports the module torchweld.ir.affine."""
+    return f"{module}.{name}" if f"{module}.{name}" in SOURCES else module
+
+
+def _layer(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def _where(module: str, line: int) -> str:
+    return f"{SOURCES[module].relative_to(ROOT)}:{line}"
+
+
+def test_every_folder_has_its_place():
+    unknown = sorted({_layer(m) for m in SOURCES} - set(LAYERS))
+    assert not unknown, (
+        f"no place in the order of layers: {unknown}. Add them to docs/design.md and LAYERS."
+    )
+
+
+def test_imports_go_one_way():
+    """A violation: move what is needed into the lower folder, or pass it in as an argument."""
+    wrong = [
+        f"{_where(module, line)}: {_layer(module)} may not import {target}: it comes after it"
+        for module in SOURCES
+        for line, target in _imports(module)
+        if LAYERS.index(_layer(target)) > LAYERS.index(_layer(module))
+    ]
+    assert not wrong, "\n" + "\n".join(wrong) + f"\nThe order is {' '.join(LAYERS)}."
+
+
+def test_imports_exist():
+    wrong = [
+        f"{_where(module, line)}: imports {target}, which does not exist"
+        for module in SOURCES
+        for line, target in _imports(module)
+        if target not in SOURCES
+    ]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_no_module_cycles():
+    graph = {m: {t for _, t in _imports(m) if t != m} for m in SOURCES}
+    cycle = _find_cycle(graph)
+    assert not cycle, "modules import each other in a circle: " + " -> ".join(cycle)
+
+
+def _find_cycle(graph: dict[str, set[str]]) -> list[str]:
+    """One cycle as a path whose last node is its first; empty if there is none."""
+    done: set[str] = set()
+
+    def visit(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        for target in sorted(graph.get(node, ())):
+            cycle = visit(target, [*path, node])
+            if cycle:
+                return cycle
+        done.add(node)
+        return []
+
+    return next((c for c in (visit(m, []) for m in graph) if c), [])
+
+
+def test_a_cycle_would_be_found():
+    assert _find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert _find_cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_private_torch_names_stay_in_two_modules():
+    """torch._dynamo, torch._C, torch.fx._x, torch.utils._pytree and the like: through
+    torch_private.py, with a reason."""
+    wrong = [
+        f"{_where(module, line)}: {name} is private: go through {' or '.join(PRIVATE_TORCH)}"
+        for module, path in SOURCES.items()
+        if path.relative_to(PACKAGE).as_posix() not in PRIVATE_TORCH
+        for line, name in _private_torch_names(TREES[module])
+    ]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def _private_torch_names(tree: ast.AST) -> list[tuple[int, str]]:
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            found.append((node.lineno, ast.unparse(node)))
+    private = [(line, name) for line, name in found if _is_private(name)]
+    return [
+        (line, name)
+        for line, name in private
+        if not any(other.startswith(f"{name}.") for at, other in private if at == line)
+    ]
+
+
+def _is_private(name: str) -> bool:
+    """A dotted name under torch with a part that begins with an underscore; operator names of ATen
+    are data, not API."""
+    if not re.fullmatch(r"torch(\.\w+)+", name) or name.startswith(
+        ("torch.ops.", "torch.return_types.")
+    ):
+        return False
+    return any(part.startswith("_") and part not in _PUBLIC for part in name.split(".")[1:])
+
+
+def test_private_names_are_recognised():
+    text = """import torch._inductor
+from torch.utils import _pytree
+x = torch._C._y()
+z = torch.ops.aten._softmax
+self._torch = torch.float32"""
+    assert [line for line, _ in _private_torch_names(ast.parse(text))] == [1, 2, 3]
+
+
+def test_sub_packages_re_export_nothing():
+    full = [
+        str(p.relative_to(ROOT)) for p in PACKAGE.glob("*/**/__init__.py") if p.read_text().strip()
+    ]
+    assert not full, f"__init__ files of sub-packages stay empty: {full}"

@@ -1,0 +1,231 @@
+"""Seconds that a kernel takes, as predicted from what it moves and computes.
+
+    launch + max(memory, multiply-adds, special functions) / efficiency
+
+Memory counts each buffer once per kernel at the rate of the level that it lives in, more where a
+row does not fit on chip between two passes, or where an access leaves most of a cache line unused.
+Efficiency is the share of the device that has work. Absolute values are rough; the planner compares
+kernels that do the same work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from torchweld.core.device import DeviceTable
+from torchweld.ir.affine import Affine
+from torchweld.ir.frame import Frame, frame_of
+from torchweld.ir.nodes import (
+    Buffer,
+    Cast,
+    Comp,
+    Load,
+    Op,
+    Reduce,
+    Scan,
+    Store,
+    Value,
+    map_axes,
+    operands,
+    store_operands,
+    value_axes,
+)
+from torchweld.ir.scalar import TABLE
+from torchweld.ir.size import hint
+
+_MOST_STRIDED_COST = 4.0  # neighbouring iterations find part of a line in cache again
+_PARTIAL_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """`bytes_moved` to and from memory; `fma` multiply-add equivalents; `live` values at the
+    fullest point."""
+
+    seconds: float
+    bytes_moved: int
+    fma: float
+    live: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Numbers about one Comp, sizes replaced by their hints."""
+
+    extents: Mapping[str, int]
+    frame: Frame
+    axes: list[frozenset[str]]
+    inner: str | None
+
+
+def cost(
+    comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int], device: DeviceTable
+) -> Cost:
+    """Of one kernel; `comp` has a frame."""
+    facts = _facts(comp, buffers, hints)
+    traffic = _traffic(comp, facts, buffers, hints, device)
+    memory_s = sum(_memory_seconds(b, buffers[name], hints, device) for name, b in traffic.items())
+    memory_s += _partials(facts, device) / device.llc_bytes_per_s
+    plain, special = _arithmetic(comp, facts)
+    compute_s = max(plain, special) / device.fma_per_s
+    busy = max(memory_s, compute_s) / _efficiency(comp, facts, device)
+    moved = int(sum(traffic.values()))
+    return Cost(device.launch_s + busy, moved, plain + special, _most_live(comp))
+
+
+def bytes_of(buffer: Buffer, hints: Mapping[str, int]) -> int:
+    return prod(hint(s, hints) for s in buffer.shape) * buffer.dtype.bytes
+
+
+def _facts(comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int]) -> _Facts:
+    extents = {a.name: hint(a.extent, hints) for a in comp.axes}
+    frame = frame_of(comp) or Frame(tuple(extents), ())
+    return _Facts(extents, frame, value_axes(comp.body), _inner_axis(comp, frame, buffers, hints))
+
+
+def _inner_axis(comp: Comp, frame: Frame, buffers, hints) -> str | None:
+    """The axis along which neighbouring lanes work: the one with most contiguous accesses among
+    columns, else rows."""
+    among = frame.columns or frame.rows
+    votes = dict.fromkeys(among, 0)
+    for access in _accesses(comp):
+        for name in among:
+            if _stride(access, name, buffers[access.buffer], hints) == 1:
+                votes[name] += 2 if isinstance(access, Store) else 1
+    return max(reversed(among), key=lambda n: votes[n]) if among else None
+
+
+def _accesses(comp: Comp) -> list[Load | Store]:
+    return [i for i in comp.body if isinstance(i, Load)] + list(comp.stores)
+
+
+def _stride(access: Load | Store, name: str, buffer: Buffer, hints) -> int:
+    """Elements between neighbours along axis `name`."""
+    return sum(
+        hint(index.coefficient(name), hints) * hint(stride, hints)
+        for index, stride in zip(access.index, buffer.strides)
+        if isinstance(index, Affine)
+    )
+
+
+def _traffic(comp: Comp, facts: _Facts, buffers, hints, device: DeviceTable) -> dict[str, float]:
+    """Bytes moved per buffer."""
+    moved: dict[str, float] = {}
+    most: dict[str, float] = {}
+    again = _passes_over_rows(comp, facts, device)
+    for access in _accesses(comp):
+        buffer = buffers[access.buffer]
+        whole = bytes_of(buffer, hints)
+        once = min(_points(access, facts) * buffer.dtype.bytes, whole)
+        factor = _line_waste(access, facts, buffer, hints, device)
+        if isinstance(access, Load) and facts.axes[comp.body.index(access)].intersection(
+            facts.frame.columns
+        ):
+            factor *= again
+        if isinstance(access, Store) and access.combine:
+            factor *= 2
+        moved[access.buffer] = moved.get(access.buffer, 0) + once * factor
+        most[access.buffer] = max(most.get(access.buffer, 0), whole * factor)
+    return {name: min(b, most[name]) for name, b in moved.items()}
+
+
+def _points(access: Load | Store, facts: _Facts) -> int:
+    indirect = operands(access) if isinstance(access, Load) else store_operands(access)
+    names = map_axes(access.index).union(*(facts.axes[v] for v in indirect))
+    return prod(facts.extents[n] for n in names)
+
+
+def _line_waste(access, facts: _Facts, buffer: Buffer, hints, device: DeviceTable) -> float:
+    if facts.inner is None:
+        return 1.0
+    stride = abs(_stride(access, facts.inner, buffer, hints))
+    if stride <= 1:
+        return 1.0
+    return min(stride, device.line_bytes / buffer.dtype.bytes, _MOST_STRIDED_COST)
+
+
+def _passes_over_rows(comp: Comp, facts: _Facts, device: DeviceTable) -> int:
+    """How often what varies along the columns is read: once if a row fits on chip, else once per
+    stage."""
+    columns = set(facts.frame.columns)
+    loads = [i for v, i in enumerate(comp.body) if isinstance(i, Load) and facts.axes[v] & columns]
+    row = prod(facts.extents[n] for n in columns) * sum(l.dtype.bytes for l in loads)
+    return 1 if not columns or row <= device.row_bytes else _stages(comp, facts)
+
+
+def _stages(comp: Comp, facts: _Facts) -> int:
+    """Passes over a row: reductions that wait for each other, and what comes after the last."""
+    depth = [0] * len(comp.body)
+    columns = set(facts.frame.columns)
+    for value, instr in enumerate(comp.body):
+        depth[value] = max((depth[v] for v in operands(instr)), default=0)
+        if isinstance(instr, (Reduce, Scan)) and value not in facts.frame.column_reductions:
+            depth[value] += 1
+    after = any(facts.axes[s.value] & columns for s in comp.stores)
+    return max(1, max(depth, default=0) + (1 if after else 0))
+
+
+def _arithmetic(comp: Comp, facts: _Facts) -> tuple[float, float]:
+    """Multiply-add equivalents on the ordinary and on the special-function units."""
+    plain = special = 0.0
+    for value, instr in enumerate(comp.body):
+        if isinstance(instr, (Op, Cast)):
+            points = prod(facts.extents[n] for n in facts.axes[value])
+            row = TABLE[instr.name] if isinstance(instr, Op) else None
+            if row is not None and row.sfu:
+                special += row.cost * points
+            else:
+                plain += (row.cost if row else 0.5) * points
+        elif isinstance(instr, (Reduce, Scan)):
+            over = instr.args[0] if isinstance(instr, Reduce) else instr.arg
+            plain += 1.5 * prod(facts.extents[n] for n in facts.axes[over])
+    return plain, special
+
+
+def _memory_seconds(moved: float, buffer: Buffer, hints, device: DeviceTable) -> float:
+    cached = bytes_of(buffer, hints) <= device.llc_bytes // 4
+    return moved / (device.llc_bytes_per_s if cached else device.dram_bytes_per_s)
+
+
+def _partials(facts: _Facts, device: DeviceTable) -> float:
+    """Bytes of the partial sums that each unit writes and a second step reads."""
+    columns = prod(facts.extents[n] for n in facts.frame.columns)
+    return 2.0 * _PARTIAL_BYTES * columns * device.units * len(facts.frame.column_reductions)
+
+
+def _efficiency(comp: Comp, facts: _Facts, device: DeviceTable) -> float:
+    """The share of the device that has work."""
+    points = prod(facts.extents.values())
+    if facts.frame.columns and not _can_split_columns(comp, facts):
+        tasks = float(prod(facts.extents[n] for n in facts.frame.rows))
+    else:
+        tasks = points / device.grain
+    return max(min(1.0, tasks / device.units), 1.0 / device.units)
+
+
+def _can_split_columns(comp: Comp, facts: _Facts) -> bool:
+    """Nothing along the columns waits for a reduction, so several units may share a row."""
+    return _stages(comp, facts) <= 1 and not facts.frame.column_reductions
+
+
+def _most_live(comp: Comp) -> int:
+    """Values alive at once, constants and loads that can be repeated left out."""
+    last: dict[Value, int] = {}
+    for value, instr in enumerate(comp.body):
+        for used in operands(instr):
+            last[used] = value
+    end = len(comp.body)
+    for store in comp.stores:
+        for used in store_operands(store):
+            last[used] = max(last.get(used, 0), used + 1)
+    ends = [0] * (end + 2)
+    alive = most = 0
+    for value, instr in enumerate(comp.body):
+        if operands(instr):
+            alive += 1
+            ends[min(last.get(value, value), end)] += 1
+        most = max(most, alive)
+        alive -= ends[value]
+    return most

@@ -1,0 +1,65 @@
+"""What the planner decided, as records that `explain` and the report read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+from torchweld.ir.nodes import Graph, Origin
+from torchweld.plan.refusals import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """Computations that became one kernel. Bytes are memory traffic as predicted; `saved_us` is
+    predicted too."""
+
+    kernel: str
+    members: tuple[str, ...]
+    origins: tuple[Origin, ...]
+    bytes_before: int
+    bytes_after: int
+    launches_before: int
+    launches_after: int
+    saved_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A computation that became several kernels, because it has no frame or is predicted to be
+    faster so."""
+
+    member: str
+    kernels: tuple[str, ...]
+    saved_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalRecord:
+    """A pair of kernels that exchange `bytes_at_stake` through memory, and why they were not
+    fused."""
+
+    producer: str
+    consumer: str
+    reason: Reason
+    evidence: str
+    bytes_at_stake: int
+
+
+Decision = Union[Fusion, Cut, RefusalRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every Comp of `graph` has a frame and is one kernel."""
+
+    graph: Graph
+    decisions: tuple[Decision, ...]
+
+    @property
+    def fusions(self) -> tuple[Fusion, ...]:
+        return tuple(d for d in self.decisions if isinstance(d, Fusion))
+
+    @property
+    def refusals(self) -> tuple[RefusalRecord, ...]:
+        return tuple(d for d in self.decisions if isinstance(d, RefusalRecord))

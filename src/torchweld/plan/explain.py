@@ -1,0 +1,68 @@
+"""The plan told: what was fused and gained, and for each pair that still exchanges data through
+memory, why."""
+
+from __future__ import annotations
+
+from torchweld.ir.nodes import Comp, Extern, Graph
+from torchweld.plan.cost import bytes_of
+from torchweld.plan.decisions import Fusion, RefusalRecord
+from torchweld.plan.flow import NodeId
+from torchweld.plan.moves import Move, Mover
+from torchweld.plan.refusals import Reason, Refusal
+
+
+def decisions_of(mover: Mover, graph: Graph) -> list[Fusion | RefusalRecord]:
+    """Records about `mover`'s final state; names are those of `graph`, whose nodes are in the same
+    order."""
+    order = mover.flow.order()
+    names = {number: node.name for number, node in zip(order, graph.nodes)}
+    fusions = [_fusion(mover, n, names[n]) for n in order if len(mover.members[n]) > 1]
+    refusals = [
+        _refusal(mover, producer, consumer, names) for producer, consumer in _edges(mover, order)
+    ]
+    return [*fusions, *sorted(refusals, key=lambda r: -r.bytes_at_stake)]
+
+
+def _fusion(mover: Mover, number: NodeId, name: str) -> Fusion:
+    node, members = mover.flow.nodes[number], mover.members[number]
+    before = [mover.prices.cost(mover.alone[m]) for m in members]
+    after = mover.prices.cost(node)
+    return Fusion(
+        kernel=name,
+        members=members,
+        origins=node.origins,
+        bytes_before=sum(c.bytes_moved for c in before),
+        bytes_after=after.bytes_moved,
+        launches_before=len(members),
+        launches_after=1,
+        saved_us=(sum(c.seconds for c in before) - after.seconds) * 1e6,
+    )
+
+
+def _edges(mover: Mover, order: list[NodeId]) -> list[tuple[NodeId, NodeId]]:
+    """(writer, reader) pairs of which at least one is a Comp."""
+    flow, found = mover.flow, {}
+    for number in order:
+        for buffer in flow.nodes[number].reads:
+            for writer in flow.writers[buffer]:
+                pair = flow.nodes[writer], flow.nodes[number]
+                if flow.comes_first(writer, number) and any(isinstance(n, Comp) for n in pair):
+                    found[writer, number] = None
+    return list(found)
+
+
+def _refusal(mover: Mover, producer: NodeId, consumer: NodeId, names) -> RefusalRecord:
+    nodes = mover.flow.nodes
+    exchanged = set(nodes[producer].writes).intersection(nodes[consumer].reads)
+    at_stake = sum(bytes_of(mover.prices.buffers[b], mover.prices.hints) for b in exchanged)
+    why = _why(mover, producer, consumer)
+    return RefusalRecord(names[producer], names[consumer], why.reason, why.evidence, at_stake)
+
+
+def _why(mover: Mover, producer: NodeId, consumer: NodeId) -> Refusal:
+    pair = (producer, mover.flow.nodes[producer]), (consumer, mover.flow.nodes[consumer])
+    extern = next((node for _, node in pair if isinstance(node, Extern)), None)
+    if extern is not None:
+        return Refusal(Reason.EXTERN, extern.target)
+    answer = mover.price(Move("fuse", producer, (consumer,)))
+    return answer if isinstance(answer, Refusal) else Refusal(Reason.SLOWER)

@@ -1,0 +1,58 @@
+"""What may share a kernel, whatever it would gain: order, devices, writes in place, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchweld.core.device import DeviceTable
+from torchweld.ir.nodes import Buffer, Comp, Load
+from torchweld.plan.flow import Flow, NodeId
+from torchweld.plan.refusals import Reason, Refusal
+
+
+def order_refusal(flow: Flow, first: NodeId, second: NodeId) -> Refusal | None:
+    """Why `first` and `second` (which comes later) cannot run at the same time."""
+    for number in (first, second):
+        if not isinstance(flow.nodes[number], Comp):
+            return Refusal(Reason.EXTERN, flow.nodes[number].name)
+    through = flow.detour(first, second)
+    return None if through is None else Refusal(Reason.REENTRY, flow.nodes[through].name)
+
+
+def device_refusal(one: Comp, other: Comp, buffers: Mapping[str, Buffer]) -> Refusal | None:
+    devices = {buffers[name].device for comp in (one, other) for name in comp.writes}
+    return Refusal(Reason.DEVICES, ", ".join(sorted(devices))) if len(devices) > 1 else None
+
+
+def repeat_refusal(flow: Flow, producer: NodeId) -> Refusal | None:
+    """Why the work of `producer` cannot be repeated later: what it reads has changed by then."""
+    for name in flow.nodes[producer].reads:
+        if flow.is_mutated(name):
+            return Refusal(Reason.MUTATION, name)
+    return None
+
+
+def kernel_refusal(comp: Comp, live: int, device: DeviceTable) -> Refusal | None:
+    """Why a merged Comp is no good kernel: it reads what it overwrites, or is too large."""
+    hazard = _hazard(comp)
+    if hazard is not None:
+        return Refusal(Reason.MUTATION, hazard)
+    touched = len({*comp.reads, *comp.writes})
+    if touched > device.max_buffers:
+        return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched} of {device.max_buffers}")
+    if live > device.max_live:
+        return Refusal(Reason.SPILL, f"{live} live values of {device.max_live}")
+    return None
+
+
+def _hazard(comp: Comp) -> str | None:
+    """A buffer that is read at other points than where it is written, or written twice."""
+    stores = {s.buffer: s for s in comp.stores}
+    if len(stores) != len(comp.stores):
+        return next(s.buffer for s in comp.stores if stores[s.buffer] is not s)
+    for instr in comp.body:
+        if isinstance(instr, Load) and instr.buffer in stores:
+            store = stores[instr.buffer]
+            if store.index != instr.index or store.combine:
+                return instr.buffer
+    return next((s.init for s in comp.stores if isinstance(s.init, str) and s.init in stores), None)

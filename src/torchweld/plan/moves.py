@@ -1,0 +1,199 @@
+"""The moves of the search: found around a node, priced, done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Literal
+
+from torchweld.ir.nodes import Comp, Load, Reduce, Scan
+from torchweld.plan.cost import bytes_of
+from torchweld.plan.evaluate import Evaluator, Merged
+from torchweld.plan.flow import Flow, NodeId
+from torchweld.plan.legality import order_refusal, repeat_refusal
+from torchweld.plan.refusals import Reason, Refusal
+
+_MOST_SIBLINGS, _FARTHEST_SIBLING = 6, 64
+_MOST_CONSUMERS = 64  # of a producer that is dissolved into all of them
+_NEAR = 16  # nodes over which lifetimes may grow without asking what it costs
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """fuse: `first` and the one node of `others` become a kernel. repeat: `first` is computed again
+    inside that node. dissolve: `first` is computed inside each of `others` and goes."""
+
+    kind: Literal["fuse", "repeat", "dissolve"]
+    first: NodeId
+    others: tuple[NodeId, ...]
+    saved_s: float = 0.0
+
+
+class Mover:
+    """Finds, prices and does moves on one flow. `members` names the operations that each node is
+    made of."""
+
+    def __init__(self, flow: Flow, prices: Evaluator) -> None:
+        self.flow, self.prices = flow, prices
+        self.members = {n: (node.name,) for n, node in flow.nodes.items()}
+        self.alone = {node.name: node for node in flow.nodes.values()}
+        self._tickets = count()
+
+    def ticket(self) -> int:
+        return next(self._tickets)
+
+    def moves_into(self, number: NodeId) -> Iterator[Move]:
+        """Priced moves in which `number` is the later node, or goes."""
+        if not isinstance(self.flow.nodes[number], Comp):
+            return
+        for producer in self._producers(number):
+            yield from self._priced_pair(producer, number)
+        for sibling in self._siblings(number):
+            if self.flow.comes_first(sibling, number):
+                yield from self._priced(Move("fuse", sibling, (number,)))
+        yield from self._dissolved(number)
+
+    def moves_around(self, number: NodeId) -> Iterator[Move]:
+        """Priced moves in which `number` takes part at all."""
+        yield from self.moves_into(number)
+        for consumer in self._consumers(number):
+            yield from self._priced_pair(number, consumer)
+        for sibling in self._siblings(number):
+            if self.flow.comes_first(number, sibling):
+                yield from self._priced(Move("fuse", number, (sibling,)))
+        for producer in self._producers(number):
+            yield from self._dissolved(producer)
+
+    def price(self, move: Move) -> Move | Refusal:
+        """`move` with what it saves as things stand, or why it cannot be done (any more)."""
+        nodes = self.flow.nodes
+        if not all(n in nodes for n in (move.first, *move.others)):
+            return Refusal(Reason.REENTRY, "already merged")
+        results = self._merged(move)
+        if isinstance(results, Refusal):
+            return results
+        before = sum(self.prices.cost(nodes[n]).seconds for n in move.others)
+        if move.kind != "repeat":
+            before += self.prices.cost(nodes[move.first]).seconds
+        saved = before - sum(m.cost.seconds for m in results)
+        if saved <= 0:
+            return Refusal(Reason.SLOWER, f"by {-saved * 1e6:.1f} us")
+        return replace(move, saved_s=saved)
+
+    def do(self, move: Move) -> list[Move]:
+        """The move done; the moves that are possible around the result."""
+        results = self._merged(move)
+        producer, members = move.first, self.members[move.first]
+        if move.kind == "fuse":
+            new = [self.flow.merge(producer, move.others[0], results[0].comp)]
+        else:
+            new = [self.flow.replace(n, m.comp) for n, m in zip(move.others, results)]
+            if move.kind == "dissolve":
+                self.flow.remove(producer)
+        for number, other in zip(new, move.others):
+            self.members[number] = tuple(dict.fromkeys(members + self.members[other]))
+        return [m for number in new for m in self.moves_around(number)]
+
+    def kept(self, first: NodeId, *consumers: NodeId) -> frozenset[str]:
+        """Results of `first` that someone other than `consumers` wants."""
+        writes = self.flow.nodes[first].writes
+        return frozenset(b for b in writes if self.flow.is_needed_after(b, *consumers))
+
+    def _merged(self, move: Move) -> list[Merged] | Refusal:
+        refusal = self._order(move) or self._lifetimes(move)
+        if refusal:
+            return refusal
+        first = self.flow.nodes[move.first]
+        keep = self.kept(move.first, *move.others) if move.kind == "fuse" else frozenset()
+        results = []
+        for number in move.others:
+            result = self.prices.merged(first, self.flow.nodes[number], keep)
+            if isinstance(result, Refusal):
+                return result
+            results.append(result)
+        return results
+
+    def _order(self, move: Move) -> Refusal | None:
+        if move.kind == "fuse":
+            return order_refusal(self.flow, move.first, move.others[0])
+        return repeat_refusal(self.flow, move.first)
+
+    def _lifetimes(self, move: Move) -> Refusal | None:
+        """What the producer reads must not stay in memory longer only to be read by a far
+        consumer."""
+        flow, buffers, hints = self.flow, self.prices.buffers, self.prices.hints
+        far = max(move.others, key=lambda n: flow.distance(move.first, n))
+        if flow.distance(move.first, far) <= _NEAR:
+            return None
+        node = flow.nodes[move.first]
+        prolonged = [
+            b for b in node.reads if b not in flow.inputs and not self._lives_until(b, far)
+        ]
+        freed = (
+            0 if move.kind == "repeat" else sum(bytes_of(buffers[b], hints) for b in node.writes)
+        )
+        longer = sum(bytes_of(buffers[b], hints) for b in prolonged)
+        return Refusal(Reason.MEMORY, f"{longer} bytes") if longer > freed else None
+
+    def _lives_until(self, buffer: str, number: NodeId) -> bool:
+        if buffer in self.flow.needed:
+            return True
+        return any(not self.flow.comes_first(r, number) for r in self.flow.readers[buffer])
+
+    def _priced(self, move: Move) -> Iterator[Move]:
+        priced = self.price(move)
+        if isinstance(priced, Move):
+            yield priced
+
+    def _priced_pair(self, producer: NodeId, consumer: NodeId) -> Iterator[Move]:
+        """Fuse if possible, else repeat if that saves."""
+        fused = self.price(Move("fuse", producer, (consumer,)))
+        if isinstance(fused, Move):
+            yield fused
+        elif is_pointwise(self.flow.nodes[producer]):
+            yield from self._priced(Move("repeat", producer, (consumer,)))
+
+    def _dissolved(self, number: NodeId) -> Iterator[Move]:
+        """The move that inlines `number` into its several consumers, if nobody else needs it."""
+        if not is_pointwise(self.flow.nodes[number]):
+            return
+        consumers = self._consumers(number)
+        if 2 <= len(consumers) <= _MOST_CONSUMERS and not self.kept(number, *consumers):
+            yield from self._priced(Move("dissolve", number, tuple(consumers)))
+
+    def _producers(self, number: NodeId) -> list[NodeId]:
+        found = [w for b in self.flow.nodes[number].reads for w in self.flow.writers[b]]
+        return self._comps(n for n in found if n != number and self.flow.comes_first(n, number))
+
+    def _consumers(self, number: NodeId) -> list[NodeId]:
+        found = [r for b in self.flow.nodes[number].writes for r in self.flow.readers[b]]
+        return self._comps(n for n in found if n != number and self.flow.comes_first(number, n))
+
+    def _siblings(self, number: NodeId) -> list[NodeId]:
+        """Nodes near by that read what `number` reads, and neither makes what the other needs."""
+        related = {*self._producers(number), *self._consumers(number), number}
+        found = {r for b in self.flow.nodes[number].reads for r in self.flow.readers[b]} - related
+        near = [n for n in found if self.flow.distance(n, number) <= _FARTHEST_SIBLING]
+        near.sort(key=lambda n: self.flow.distance(n, number))
+        return self._comps(near[:_MOST_SIBLINGS])
+
+    def _comps(self, numbers) -> list[NodeId]:
+        unique = dict.fromkeys(numbers)
+        return [n for n in unique if isinstance(self.flow.nodes[n], Comp)]
+
+
+def is_pointwise(node) -> bool:
+    """Whether the node may be computed again wherever it is needed."""
+    if not isinstance(node, Comp) or any(
+        s.combine or s.init is not None or s.guard is not None for s in node.stores
+    ):
+        return False
+    return not any(isinstance(i, (Reduce, Scan)) for i in node.body)
+
+
+def shared_bytes(one: Comp, other: Comp, prices: Evaluator) -> int:
+    """Bytes of the buffers that `one` writes or reads and `other` reads."""
+    loaded = {i.buffer for i in other.body if isinstance(i, Load)}
+    names = loaded.intersection((*one.writes, *one.reads))
+    return sum(bytes_of(prices.buffers[n], prices.hints) for n in names)

@@ -1,0 +1,63 @@
+"""Readable names for kernels: what they do, in at most five words."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from torchweld.ir.nodes import Comp, Origin
+
+_MOST_WORDS = 5
+_SILENT = frozenset(
+    "_to_copy to copy clone view expand permute detach unsqueeze alias convert_element_type slice "
+    "select full arange squeeze t transpose".split()
+)
+_SHORTER = {
+    "native_layer_norm": "layer_norm",
+    "_softmax": "softmax",
+    "_log_softmax": "log_softmax",
+    "native_group_norm": "group_norm",
+    "native_batch_norm": "batch_norm",
+    "_fused_rms_norm": "rms_norm",
+    "native_layer_norm_backward": "layer_norm_backward",
+    "_softmax_backward_data": "softmax_backward",
+    "_native_batch_norm_legit_no_training": "batch_norm",
+    "threshold_backward": "relu_backward",
+}
+
+
+def kernel_names(comps: Iterable[Comp], taken: Iterable[str] = ()) -> list[str]:
+    """One name for each, all different and different from `taken`."""
+    used, names = Counter(taken), []
+    for comp in comps:
+        base = kernel_name(comp.origins) or _identifier(comp.name)
+        used[base] += 1
+        name = base if used[base] == 1 else f"{base}_{used[base] - 1}"
+        while name != base and used[name]:
+            used[base] += 1
+            name = f"{base}_{used[base] - 1}"
+        used[name] += name != base
+        names.append(name)
+    return names
+
+
+def kernel_name(origins: tuple[Origin, ...]) -> str:
+    """The operations that a kernel does: fused_add_layer_norm; "" if nothing is known of them."""
+    words = [w for w in dict.fromkeys(_word(o.op) for o in origins) if w]
+    loud = [w for w in words if w not in _SILENT] or words
+    if not loud:
+        return ""
+    shown = loud if len(loud) <= _MOST_WORDS else [*loud[: _MOST_WORDS - 1], loud[-1]]
+    return "_".join((["fused"] if len(origins) > 1 else []) + shown)
+
+
+def _word(op: str) -> str:
+    """aten.native_layer_norm.default -> layer_norm"""
+    parts = op.split(".")
+    word = parts[1] if len(parts) > 1 and parts[0] in ("aten", "prims", "torchweld") else parts[0]
+    return _identifier(_SHORTER.get(word, word)).strip("_")
+
+
+def _identifier(text: str) -> str:
+    return re.sub(r"\W+", "_", text)

@@ -1,0 +1,93 @@
+"""Which operations share a kernel: best first by the seconds that a move is predicted to save.
+
+Moves: `Fuse` two kernels into one; `Repeat` a pointwise producer inside one consumer although it
+stays for others; `Dissolve` a pointwise producer into all of its consumers. A move is priced when
+it is found, checked again when its turn comes, and its neighbours are looked at anew when it is
+done. Equal layers are priced once (`plan/evaluate.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from heapq import heappop, heappush
+
+from torchweld.core.device import DeviceTable
+from torchweld.core.options import Options
+from torchweld.ir.nodes import Comp, Graph, Node, views
+from torchweld.plan.cut import cut_if_better
+from torchweld.plan.decisions import Cut, Plan
+from torchweld.plan.evaluate import Evaluator
+from torchweld.plan.explain import decisions_of
+from torchweld.plan.flow import Flow
+from torchweld.plan.moves import Move, Mover
+from torchweld.plan.names import kernel_names
+from torchweld.plan.refusals import Refusal
+
+__all__ = ["Plan", "plan"]
+
+_SAME = 0.999  # a price that fell by less is still the best
+
+
+def plan(graph: Graph, device: DeviceTable, options: Options, measure=None) -> Plan:
+    """A graph of the same meaning in which every Comp is one kernel, and what was decided.
+
+    `measure`: optional, a callable that takes a list of graphs and gives the seconds of each; see
+    `plan/measured.py`. Raises InvalidIR for a Comp that cannot be cut into kernels.
+    """
+    eager = options.numerics == "eager"
+    framed, cuts = _framed(graph, Evaluator(graph.buffers, graph.hints, device, eager), options)
+    if not options.fuse:
+        return Plan(_finished(framed, framed.nodes), tuple(cuts))
+    flow = Flow(framed)
+    mover = Mover(flow, Evaluator(framed.buffers, framed.hints, device, eager))
+    _search(mover)
+    finished = _finished(framed, tuple(flow.nodes[n] for n in flow.order()))
+    return Plan(finished, (*cuts, *decisions_of(mover, finished)))
+
+
+def _search(mover: Mover) -> None:
+    heap: list[tuple[float, int, Move]] = []
+    for number in mover.flow.order():
+        _push(heap, mover, mover.moves_into(number))
+    while heap:
+        saved, _, move = heappop(heap)
+        now = mover.price(move)
+        if isinstance(now, Refusal):
+            continue
+        if now.saved_s < -saved * _SAME:
+            _push(heap, mover, [now])
+            continue
+        _push(heap, mover, mover.do(now))
+
+
+def _push(heap: list, mover: Mover, moves) -> None:
+    for move in moves:
+        heappush(heap, (-move.saved_s, mover.ticket(), move))
+
+
+def _framed(graph: Graph, prices: Evaluator, options: Options) -> tuple[Graph, list[Cut]]:
+    """`graph` with every Comp cut until it has a frame, and further where that is faster."""
+    nodes: list[Node] = []
+    buffers, cuts = dict(graph.buffers), []
+    for node in graph.nodes:
+        if not isinstance(node, Comp):
+            nodes.append(node)
+            continue
+        device = graph.buffers[node.writes[0]].device
+        pieces, between, saved = cut_if_better(node, prices, device, options.fuse)
+        nodes += pieces
+        buffers.update((b.name, b) for b in between)
+        if len(pieces) > 1:
+            cuts.append(Cut(node.name, tuple(p.name for p in pieces), saved * 1e6))
+    return replace(graph, nodes=tuple(nodes), buffers=buffers), cuts
+
+
+def _finished(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
+    """`graph` with `nodes`, readable kernel names, and only the buffers that someone uses."""
+    comps = [n for n in nodes if isinstance(n, Comp)]
+    names = iter(kernel_names(comps, (n.name for n in nodes if not isinstance(n, Comp))))
+    named = tuple(replace(n, name=next(names)) if isinstance(n, Comp) else n for n in nodes)
+    used = {b for n in named for b in (*n.reads, *n.writes)}
+    used |= {b for b in graph.inputs if b} | {v.buffer for v in views(graph.outputs)}
+    buffers = {name: b for name, b in graph.buffers.items() if name in used}
+    return replace(graph, nodes=named, buffers=buffers)

@@ -70,13 +70,19 @@ def compile_source(source: KernelSource, arch: int, unaligned: frozenset[int] = 
         fn=function,
         signature={n: types.get(n, "constexpr") for n in names},
         constexprs={(names.index(n),): v for n, v in constants.items()},
-        attrs={(i,): _ALIGNMENT for i, a in enumerate(source.args) if i not in unaligned and _aligned(a)},
+        attrs={
+            (i,): _ALIGNMENT
+            for i, a in enumerate(source.args)
+            if i not in unaligned and _aligned(a)
+        },
     )
     options = {"num_warps": source.num_warps, "num_stages": source.num_stages}
     try:
         return triton.compile(described, target=GPUTarget("cuda", arch, 32), options=options)
     except Exception as error:
-        raise BuildError(f"{source.name} does not compile for sm_{arch}: {_first_line(error)}") from error
+        raise BuildError(
+            f"{source.name} does not compile for sm_{arch}: {_first_line(error)}"
+        ) from error
 
 
 def compile_triton(source: KernelSource, artifacts=None) -> Launcher:

@@ -1,0 +1,56 @@
+"""Triton source of a planned Comp: one kernel, or two where a reduction is shared by several programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchweld.codegen.source import KernelBundle, KernelSource
+from torchweld.codegen.triton_emit import Kernel
+from torchweld.codegen.triton_forms import FORMS
+from torchweld.core.errors import InvalidIR
+from torchweld.ir.nodes import Buffer, Comp
+from torchweld.schedule.access import Accesses, addressed
+from torchweld.schedule.cuda import Schedule, valid
+from torchweld.schedule.cuda import schedule as default_schedule
+from torchweld.schedule.partials import Finish, Partial, finish
+
+
+def generate(
+    comp: Comp,
+    buffers: Mapping[str, Buffer],
+    schedule: Schedule,
+    hints: Mapping[str, int] | None = None,
+) -> KernelBundle:
+    """The kernels of `comp`, tiled by `schedule` (of schedule/cuda.py). `hints`: typical values of symbols.
+
+    Raises InvalidIR if the schedule does not fit the Comp.
+    """
+    accesses = addressed(comp, buffers, hints)
+    if not valid(schedule, accesses):
+        raise InvalidIR(f"{comp.name} cannot be tiled so: {schedule}")
+    prefill = tuple(dict((s.buffer, s.init) for s in comp.stores if s.init is not None).items())
+    if schedule.splits == 1:
+        return KernelBundle(comp.name, (_source(accesses, buffers, schedule, ()),), prefill=prefill)
+    second = finish(accesses, buffers, schedule.splits)
+    first = _source(accesses, {**buffers, **second.buffers}, schedule, second.partials)
+    merge = _finishing_source(second, hints)
+    scratch = tuple(b for p in second.partials for b in p.scratch)
+    return KernelBundle(comp.name, (first, merge), scratch, prefill=prefill)
+
+
+def _source(
+    accesses: Accesses,
+    buffers: Mapping[str, Buffer],
+    schedule: Schedule,
+    partials: tuple[Partial, ...],
+) -> KernelSource:
+    kernel = Kernel(accesses, buffers, schedule)
+    grid = FORMS[schedule.form](kernel, partials)
+    return kernel.source(accesses.comp.name, grid)
+
+
+def _finishing_source(second: Finish, hints: Mapping[str, int] | None) -> KernelSource:
+    """The merge of partial results; few columns, never split again."""
+    schedule = default_schedule(second.comp, second.buffers, hints, sm_count=1)
+    accesses = addressed(second.comp, second.buffers, hints)
+    return _source(accesses, second.buffers, schedule, ())

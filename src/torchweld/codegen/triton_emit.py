@@ -1,0 +1,384 @@
+"""One Triton function under construction: indices, masks, loads, stores and pointwise values.
+
+Every value is a tile: [1, 1] or a scalar, [BLOCK_R, 1] along rows, [1, BLOCK_C] along columns, or [BLOCK_R, BLOCK_C]. Broadcasting does
+the rest. `r` and `c` are the linear indices of the two tile dimensions; where a dimension has several axes and an access
+is not linear in them, each axis gets a variable by division.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+
+from torchweld.codegen import triton_scalars as scalars
+from torchweld.codegen.source import BufferArg, KernelArg, KernelSource, SizeArg
+from torchweld.core import dtypes
+from torchweld.ir.affine import Affine
+from torchweld.ir.nodes import (
+    Buffer,
+    Cast,
+    Const,
+    Index,
+    Load,
+    Op,
+    Pick,
+    Value,
+    map_axes,
+    operands,
+    store_operands,
+    value_axes,
+)  # fmt: skip
+from torchweld.ir.scalar import TABLE
+from torchweld.ir.size import Size, symbols
+from torchweld.schedule.access import Access, Accesses
+from torchweld.schedule.cuda import Schedule, extent
+from torchweld.schedule.partials import SHARE
+
+_LITERAL_TYPES = (dtypes.f32, dtypes.i32, dtypes.i64)
+
+
+class Kernel:
+    """`rows`/`columns` below are the schedule's: the frame's, except in pointwise kernels, whose frame has rows alone."""
+
+    def __init__(
+        self, accesses: Accesses, buffers: Mapping[str, Buffer], schedule: Schedule
+    ) -> None:
+        self.accesses, self.buffers, self.schedule = accesses, buffers, schedule
+        self.comp, self.body = accesses.comp, accesses.comp.body
+        self.axes = value_axes(self.body)
+        self.known: dict = {}  # value, or (value, item) -> the variable that holds it
+        self.partial_results: dict[Value, list[str]] = {}
+        self.helpers: dict[str, str] = {}
+        self.index_type = "tl.int64" if is_wide(accesses, buffers) else "tl.int32"
+        self.fast = _stores_16_bits(accesses, buffers)
+        self._lines: list[str] = []
+        self._indent = 1
+        self._pointers: dict[str, str] = {}
+        self._sizes: dict[Size, str] = {}
+        self._masks = {"r": False, "c": False}
+
+    # text
+
+    def line(self, text: str) -> None:
+        self._lines.append("    " * self._indent + text)
+
+    @contextmanager
+    def loop(self, header: str):
+        """An indented block; what becomes known inside is forgotten after it."""
+        self.line(header)
+        self._indent, known = self._indent + 1, dict(self.known)
+        yield
+        self._indent, self.known = self._indent - 1, known
+
+    def pointer(self, buffer: str) -> str:
+        if buffer not in self._pointers:
+            self._pointers[buffer] = "p_" + re.sub(r"\W", "_", buffer)
+        return self._pointers[buffer]
+
+    def size(self, size: Size) -> str:
+        """A literal, or the argument that carries a size known only at the call."""
+        if isinstance(size, int):
+            return str(size) if size >= 0 else f"({size})"
+        return self._sizes.setdefault(size, f"n{len(self._sizes)}")
+
+    def source(self, name: str, grid) -> KernelSource:
+        args: list[KernelArg] = [BufferArg(b) for b in self._pointers]
+        args += [SizeArg(s, divisible_by_16(s)) for s in self._sizes]
+        names = [*self._pointers.values(), *self._sizes.values()]
+        signature = [f"*{scalars.SIGNATURE[self.buffers[b].dtype]}" for b in self._pointers]
+        signature += ["i64"] * len(self._sizes)
+        return KernelSource(
+            "triton", name, _HEADER + "".join(self.helpers.values())
+            + f"\n\n@triton.jit\ndef {name}({', '.join(names)}):\n" + "\n".join(self._lines) + "\n",
+            tuple(args), tuple(grid), (), tuple(signature), self.schedule.num_warps,
+        )  # fmt: skip
+
+    # tile dimensions
+
+    @property
+    def block_rows(self) -> int:
+        return self.schedule.block_rows
+
+    @property
+    def block_columns(self) -> int:
+        return self.schedule.block_columns
+
+    @property
+    def columns(self) -> Size:
+        """How many."""
+        return extent(self.accesses, self.schedule.columns)
+
+    def define_rows(self, block: str, covered: int) -> None:
+        """`r` from the number of its block; `covered`: points that all programs and steps together cover, 0 if unknown."""
+        if self.schedule.rows:
+            self._define("r", f"{block} * {self.block_rows}" if self.block_rows > 1 else block,
+                         f"tl.arange(0, {self.block_rows})[:, None]", self.schedule.rows, covered)  # fmt: skip
+
+    def define_columns(self, start: str, covered: int) -> None:
+        self._define("c", start, f"tl.arange(0, {self.block_columns})[None, :]",
+                     self.schedule.columns, covered)  # fmt: skip
+
+    def program(self, dimension: int) -> str:
+        text = f"tl.program_id({dimension})"
+        return text if self.index_type == "tl.int32" else f"{text}.to(tl.int64)"
+
+    def _define(
+        self, name: str, start: str, lanes: str, axes: tuple[str, ...], covered: int
+    ) -> None:
+        self.line(f"{name} = {start} + {lanes}" if start else f"{name} = {lanes}")
+        length = extent(self.accesses, axes)
+        self._masks[name] = length != covered
+        if self._masks[name]:
+            self.line(f"{name}m = {name} < {self.size(length)}")
+        if len(axes) > 1 and not all(_linear(self, m, axes) is not None for m in self._maps()):
+            self._split_axes(name, axes)
+
+    def _maps(self) -> Iterable[Affine]:
+        yield from (a.offset for a in self.accesses.all)
+        yield from (i.map for i in self.body if isinstance(i, Index))
+
+    def _split_axes(self, name: str, axes: tuple[str, ...]) -> None:
+        for k, axis in enumerate(axes):
+            inner = extent(self.accesses, axes[k + 1 :])
+            text = name if inner == 1 else f"{name} // {_factor(self.size(inner))}"
+            outer = "" if k == 0 else f" % {self.size(self.comp.extent(axis))}"
+            self.line(f"{self.axis_variable(axis)} = {text}{outer}")
+
+    def axis_variable(self, axis: str) -> str:
+        if (axis,) == self.schedule.rows:
+            return "r"
+        return "c" if (axis,) == self.schedule.columns else "i_" + re.sub(r"\W", "_", axis)
+
+    def along(self, axes: Iterable[str]) -> str:
+        """Which tile dimensions a set of axes touches: "", "r", "c" or "rc"."""
+        axes = set(axes)
+        return "r" * bool(axes & set(self.schedule.rows)) + "c" * bool(
+            axes & set(self.schedule.columns)
+        )
+
+    def mask(self, along: str, guard: str = "") -> str:
+        """The conjunction of bounds that are needed, or ""."""
+        parts = [f"{d}m" for d in along if self._masks[d]]
+        return " & ".join([*parts, guard] if guard else parts)
+
+    def shape(self, along: str) -> str:
+        rows = self.block_rows if "r" in along else 1
+        return f"[{rows}, {self.block_columns if 'c' in along else 1}]"
+
+    # values
+
+    def needed(self, targets: Iterable[Value]) -> list[Value]:
+        """What has to be computed for `targets`, in order; known values are not entered."""
+        found: set[Value] = set()
+        todo = list(targets)
+        while todo:
+            value = todo.pop()
+            if value not in found and value not in self.known:
+                found.add(value)
+                todo.extend(operands(self.body[value]))
+        return sorted(found)
+
+    def operands(self, value: Value) -> tuple[Value, ...]:
+        return operands(self.body[value])
+
+    def in_order(self, targets: Iterable[Value]) -> list[Value]:
+        """What `targets` need, loads that depend on nothing first, so that many are in flight. Constants appear at their
+        first use as a variable."""
+        needed = [v for v in self.needed(targets) if not isinstance(self.body[v], Const)]
+        plain = [v for v in needed if isinstance(self.body[v], Load) and not self.operands(v)]
+        return list(dict.fromkeys(plain + needed))
+
+    def compute(self, targets: Iterable[Value]) -> None:
+        """Emits the pointwise values that `targets` need."""
+        for value in self.in_order(targets):
+            self.value(value)
+
+    def value(self, value: Value) -> str:
+        """The variable that holds a value, emitting its definition at first use."""
+        if value not in self.known:
+            instr = self.body[value]
+            if isinstance(instr, Pick):
+                self.known[value] = self.known[(instr.arg, instr.item)]
+            else:
+                self.assign(value, self._expression(value))
+        return self.known[value]
+
+    def assign(self, key, text: str) -> str:
+        """A new variable for a result of a reduction."""
+        name = f"v{key}" if isinstance(key, int) else f"v{key[0]}_{key[1]}"
+        if text != name:
+            self.line(f"{name} = {text}")
+        self.known[key] = name
+        return name
+
+    def helper(self, text: str) -> str:
+        """`text`, with the helper functions that it calls added to the source."""
+        for name in re.findall(r"\b_[a-z_]+(?=\()", text):
+            self.helpers.setdefault(name, "\n" + scalars.HELPERS[name])
+        return text
+
+    def operation(self, name: str, kind: str, *args: str) -> str:
+        return self.helper(scalars.operation(name, kind, self.fast).format(*args))
+
+    def _expression(self, value: Value) -> str:
+        instr = self.body[value]
+        if isinstance(instr, Const):
+            return scalars.typed(instr.value, instr.dtype)
+        if isinstance(instr, Index):
+            return self._index(instr)
+        if isinstance(instr, Load):
+            return self._load(value, instr)
+        if isinstance(instr, Op):
+            return self._op(instr)
+        if isinstance(instr, Cast):
+            return scalars.cast(self.value(instr.arg), self.body[instr.arg].dtype, instr.dtype)
+        raise AssertionError(f"{instr} is emitted by the form of the kernel")
+
+    def _index(self, instr: Index) -> str:
+        if not instr.map.axes:
+            return f"tl.full((), {self.size(instr.map.const)}, tl.int64)"
+        return f"({self.offset(instr.map)}).to(tl.int64)"
+
+    def _op(self, instr: Op) -> str:
+        kind = self.body[instr.args[-1]].dtype.kind
+        if TABLE[instr.name].result == "bool":
+            kind = self.body[instr.args[0]].dtype.kind
+        args = [self._argument(instr, v) for v in instr.args]
+        return self.operation(instr.name, "int" if kind == "uint" else kind, *args)
+
+    def _argument(self, instr: Op, value: Value) -> str:
+        const = self.body[value]
+        others = [v for v in instr.args if not isinstance(self.body[v], Const)]
+        literal = instr.name in scalars.LITERAL_ARGUMENTS and others
+        if literal and isinstance(const, Const) and const.dtype in _LITERAL_TYPES:
+            return scalars.literal(const.value, const.dtype)
+        return self.value(value)
+
+    # memory
+
+    def offset(self, index: Affine) -> str:
+        """Text of an affine map; a dimension that the map is linear in takes one product."""
+        terms = []
+        for axes, name in ((self.schedule.rows, "r"), (self.schedule.columns, "c")):
+            terms += self._terms(index, axes, name)
+        terms += [self._term(SHARE, c) for a, c in index.terms if a == SHARE and a not in self._own]
+        if index.const != 0 or not terms:
+            terms.append(self.size(index.const))
+        return " + ".join(terms)
+
+    @property
+    def _own(self) -> tuple[str, ...]:
+        return self.schedule.rows + self.schedule.columns
+
+    def _terms(self, index: Affine, axes: tuple[str, ...], name: str) -> list[str]:
+        factor = _linear(self, index, axes)
+        if factor is not None:
+            return [] if factor == 0 else [self._product(name, factor)]
+        return [self._term(a, index.coefficient(a)) for a in axes if index.coefficient(a) != 0]
+
+    def _term(self, axis: str, coefficient: Size) -> str:
+        return self._product(self.axis_variable(axis), coefficient)
+
+    def _product(self, name: str, factor: Size) -> str:
+        return name if factor == 1 else f"{name} * {self.size(factor)}"
+
+    def address(self, access: Access, along: str) -> str:
+        terms = [self.offset(access.offset)]
+        terms += [f"{self.value(v)} * {self.size(stride)}" for v, stride in access.refs]
+        if not along:
+            terms.append("tl.zeros([1, 1], tl.int32)")
+        return f"{self.pointer(access.buffer)} + ({' + '.join(terms)})"
+
+    def _load(self, value: Value, instr: Load) -> str:
+        access = self.accesses.loads[value]
+        along = self.along(self.axes[value])
+        guard = "" if instr.guard is None else self.value(instr.guard)
+        arguments = [self.address(access, along)]
+        if mask := self.mask(along, guard):
+            arguments.append(f"mask={mask}")
+        if guard:
+            arguments.append(f"other={scalars.literal(instr.fill, instr.dtype)}")
+        return f"tl.load({', '.join(arguments)})"
+
+    def store(self, position: int) -> None:
+        """Store number `position` of the Comp."""
+        store, access = self.comp.stores[position], self.accesses.stores[position]
+        along = self.along(self.store_axes(position))
+        guard = "" if store.guard is None else self.value(store.guard)
+        value = self.value(store.value)
+        address = self.address(access, along)
+        function = "store" if store.combine is None else f"atomic_{store.combine}"
+        if store.combine is not None:
+            value = f"tl.broadcast_to({value}, {self.shape(along)})"
+        self.write(function, address, value, self.mask(along, guard))
+
+    def write(self, function: str, address: str, value: str, mask: str) -> None:
+        self.line(f"tl.{function}({address}, {value}{f', mask={mask}' if mask else ''})")
+
+    def store_axes(self, position: int) -> frozenset[str]:
+        store = self.comp.stores[position]
+        return map_axes(store.index).union(*(self.axes[v] for v in store_operands(store)))
+
+
+def is_wide(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether some index may not fit into 32 bits; so for every size that is not known."""
+    comp = accesses.comp
+    extents = {a.name: a.extent for a in comp.axes}
+    if not all(isinstance(e, int) for e in extents.values()):
+        return True
+    maps = [a.offset for a in accesses.all] + [i.map for i in comp.body if isinstance(i, Index)]
+    spans = [
+        m.const + sum(c * extents.get(n, 1) for n, c in m.terms if not _negative(c)) for m in maps
+    ]
+    spans += [_span(buffers[a.buffer]) for a in accesses.all if a.refs]
+    return not all(isinstance(s, int) and s < 2**31 for s in (*spans, _points(extents)))
+
+
+def divisible_by_16(size: Size) -> bool:
+    return all(c % 16 == 0 for _, c in size.terms) if symbols(size) else size % 16 == 0
+
+
+def _points(extents: Mapping[str, int]) -> int:
+    points = 2  # tiles reach beyond the last point by less than as much again
+    for e in extents.values():
+        points *= max(1, e)
+    return points
+
+
+def _negative(coefficient: Size) -> bool:
+    return isinstance(coefficient, int) and coefficient < 0
+
+
+def _span(buffer: Buffer) -> Size:
+    return sum(e * s for e, s in zip(buffer.shape, buffer.strides))
+
+
+def _factor(text: str) -> str:
+    return text if text.isalnum() else f"({text})"
+
+
+def _linear(kernel: Kernel, index: Affine, axes: tuple[str, ...]) -> Size | None:
+    """f where, along these axes, `index` is f times their linear index."""
+    if not axes:
+        return 0
+    factor = index.coefficient(axes[-1])
+    for k, axis in enumerate(axes):
+        inner = extent(kernel.accesses, axes[k + 1 :])
+        if index.coefficient(axis) != factor * inner:
+            return None
+    return factor
+
+
+def _stores_16_bits(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
+    """All float results are rounded to 16 bits and nothing discrete is decided by an intermediate one."""
+    stored = [buffers[n].dtype for n in accesses.comp.writes]
+    rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder")
+    decides = any(isinstance(i, Op) and i.name in rounds for i in accesses.comp.body)
+    return not decides and all(d.is_low_precision for d in stored if d.is_float)
+
+
+_HEADER = """import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+"""

@@ -1,0 +1,308 @@
+"""The three forms of a kernel (see schedule/cuda.py), each a function that fills a Kernel and returns its grid.
+
+`partials`: where the results of reductions are shared by several programs, the scratch buffers that take them in place of the
+stores that need the merged results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchweld.codegen import triton_reduce as reduce
+from torchweld.codegen import triton_scalars as scalars
+from torchweld.codegen.source import GridDim
+from torchweld.codegen.triton_emit import Kernel
+from torchweld.core import dtypes
+from torchweld.ir.nodes import Instr, Op, Reduce, Scan, Value
+from torchweld.ir.size import Size
+from torchweld.schedule.cuda import extent
+from torchweld.schedule.partials import Partial, depends
+
+
+def grid(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
+    """Pointwise: one tile per program."""
+    s = k.schedule
+    rows, columns = extent(k.accesses, s.rows), extent(k.accesses, s.columns)
+    k.define_rows(k.program(0), _rounded(rows, s.block_rows))
+    start = k.program(1 if s.rows else 0)
+    k.define_columns(f"{start} * {s.block_columns}", _rounded(columns, s.block_columns))
+    positions = range(len(k.comp.stores))
+    k.compute(_stored(k, positions))
+    for position in positions:
+        k.store(position)
+    across = GridDim(columns, s.block_columns)
+    return [GridDim(rows, s.block_rows), across] if s.rows else [across]
+
+
+def persistent(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
+    """Whole rows in registers; with reductions over rows, each program takes every `splits`-th block of rows."""
+    if k.accesses.frame.column_reductions:
+        return _row_reducing(k, partials)
+    s = k.schedule
+    rows = extent(k.accesses, s.rows)
+    k.define_rows(k.program(0), _rounded(rows, s.block_rows))
+    k.define_columns("", s.block_columns)
+    positions = range(len(k.comp.stores))
+    _compute_block(k, _stored(k, positions))
+    for position in positions:
+        k.store(position)
+    return [GridDim(rows, s.block_rows)]
+
+
+def looped(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
+    """As many passes over the columns as reductions depend on each other."""
+    s = k.schedule
+    rows = extent(k.accesses, s.rows)
+    k.define_rows(k.program(0), _rounded(rows, s.block_rows))
+    if s.splits > 1:
+        k.line(f"share = {k.program(1)}")
+    online = _online(k)
+    at = _stages(k, online)
+    across = [] if partials else [
+        p for p in range(len(k.comp.stores)) if "c" in k.along(k.store_axes(p))
+    ]  # fmt: skip
+    reductions = [v for v, i in enumerate(k.body) if isinstance(i, Reduce)]
+    for stage in range(max(at, default=0) + 1):
+        here = [v for v in reductions if at[v] == stage + 1 and v not in online]
+        stores = [p for p in across if _store_stage(k, p, at) == stage]
+        if here or stores:
+            _pass(k, here, stores, {m: v for v, m in online.items()})
+    _store_rest(k, partials, [p for p in range(len(k.comp.stores)) if p not in across])
+    split = [GridDim(s.splits)] if s.splits > 1 else []
+    return [GridDim(rows, s.block_rows), *split]
+
+
+FORMS = {"grid": grid, "persistent": persistent, "looped": looped}
+
+
+def _rounded(size: Size, block: int) -> int:
+    """Points that a grid of ceil(size / block) programs covers; 0 if not known."""
+    return -(-size // block) * block if isinstance(size, int) else 0
+
+
+def _stored(k: Kernel, positions: Sequence[int]) -> list[Value]:
+    """Values that stores need: theirs, their computed indices and guards."""
+    found = []
+    for position in positions:
+        store = k.comp.stores[position]
+        found += [store.value, *(v for v, _ in k.accesses.stores[position].refs)]
+        found += [] if store.guard is None else [store.guard]
+    return found
+
+
+def _compute_block(k: Kernel, targets: list[Value]) -> None:
+    """All that `targets` need, with reductions and scans over the one block of columns."""
+    for value in k.in_order(targets):
+        instr = k.body[value]
+        if isinstance(instr, Reduce):
+            reduce.know(k, value, reduce.block(k, value))
+        elif isinstance(instr, Scan):
+            k.assign(value, reduce.scan(k, value))
+        else:
+            k.value(value)
+
+
+# reductions over rows
+
+
+def _row_reducing(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
+    s, over_rows = k.schedule, k.accesses.frame.column_reductions
+    rows, step = extent(k.accesses, s.rows), s.block_rows * s.splits
+    k.define_columns("", s.block_columns)
+    k.line(f"share = {k.program(0)}")
+    after = [p for p, x in enumerate(k.comp.stores) if depends(k.body, x.value, set(over_rows))]
+    inside = [p for p in range(len(k.comp.stores)) if p not in after]
+    arguments = [k.body[v].args[0] for v in over_rows]
+    targets = _stored(k, inside) + arguments
+    _hoist(k, targets, "c")
+    for value in over_rows:
+        _accumulator(k, value, "rc")
+    steps = str(-(-rows // step)) if isinstance(rows, int) else f"tl.cdiv({k.size(rows)}, {step})"
+    with k.loop(f"for step in range({steps}):"):
+        k.define_rows(f"(share + step * {s.splits})", _rounded(rows, step))
+        _compute_block(k, targets)
+        for value in over_rows:
+            _accumulate(k, value, "rc")
+        for position in inside:
+            k.store(position)
+    for value in over_rows:
+        _finish_accumulator(k, value, 0)
+    _store_rest(k, partials, after)
+    return [GridDim(s.splits)]
+
+
+def _hoist(k: Kernel, targets: list[Value], along: str) -> None:
+    """Computes what does not change in the loop to come: scalars and values along one dimension."""
+    invariant: set[Value] = set()
+    for value in k.needed(targets):
+        instr = k.body[value]
+        from_invariant = all(v in invariant or v in k.known for v in k.operands(value))
+        if (
+            from_invariant
+            and not isinstance(instr, (Reduce, Scan))
+            and k.along(k.axes[value]) in ("", along)
+        ):
+            invariant.add(value)
+    k.compute(sorted(invariant))
+
+
+# passes over columns
+
+
+def _pass(
+    k: Kernel, reductions: list[Value], stores: list[int], online: dict[Value, Value]
+) -> None:
+    """One loop over the columns: accumulates `reductions`, makes `stores`. `online`: maximum -> the sum of exponentials that
+    runs with it."""
+    targets = _stored(k, stores) + [v for r in reductions for v in k.operands(r)]
+    _hoist(k, targets, "r")
+    running = {v: _start(k, v, v in online) for v in reductions}
+    scans = [v for v in k.needed(targets) if isinstance(k.body[v], Scan)]
+    for value in scans:
+        reduce.start_scan(k, value)
+    with k.loop(f"for block in range({_per_share(k)}):"):
+        first = f"share * {_per_share(k)} + block" if k.schedule.splits > 1 else "block"
+        k.define_columns(f"({first}) * {k.block_columns}", _covered(k))
+        _compute_pass(k, targets)
+        for value in reductions:
+            _run(k, value, running[value], online)
+        for position in stores:
+            k.store(position)
+    for value in reductions:
+        _end(k, value, running[value], online)
+
+
+def _compute_pass(k: Kernel, targets: list[Value]) -> None:
+    for value in k.in_order(targets):
+        if isinstance(k.body[value], Scan):
+            reduce.run_scan(k, value)
+        else:
+            k.value(value)
+
+
+def _per_share(k: Kernel) -> str:
+    """Blocks of columns for each share."""
+    step = k.block_columns * k.schedule.splits
+    length = k.columns
+    return (
+        str(-(-length // step)) if isinstance(length, int) else f"tl.cdiv({k.size(length)}, {step})"
+    )
+
+
+def _covered(k: Kernel) -> int:
+    return _rounded(k.columns, k.block_columns * k.schedule.splits)
+
+
+def _start(k: Kernel, value: Value, online: bool) -> list[str]:
+    along = k.along(k.axes[value])
+    if online:
+        return reduce.start_exp(k, value, k.shape(along))
+    if k.body[value].monoid in reduce.TUPLES:
+        return reduce.start(k, value, k.shape(along))
+    return [_accumulator(k, value, along.replace("c", "") + "c")]
+
+
+def _run(k: Kernel, value: Value, running: list[str], online: dict[Value, Value]) -> None:
+    instr = k.body[value]
+    along = k.along(k.axes[value]) + "c"
+    if value in online:
+        reduce.merge(k, "logsumexp", running, reduce.exp_block(k, value, instr.args[0], along))
+    elif instr.monoid in reduce.TUPLES:
+        reduce.merge(k, instr.monoid, running, reduce.block(k, value))
+    else:
+        _accumulate(k, value, along)
+
+
+def _end(k: Kernel, value: Value, running: list[str], online: dict[Value, Value]) -> None:
+    if value in online:
+        k.assign(value, running[0])
+        # exp(-inf - -inf) is NaN, as without the online rule.
+        nan = f'tl.where({running[0]} == float("-inf"), float("nan"), {running[1]})'
+        k.assign(online[value], nan)
+    elif k.body[value].monoid in reduce.TUPLES:
+        reduce.know(k, value, running)
+    else:
+        _finish_accumulator(k, value, 1)
+
+
+def _accumulator(k: Kernel, value: Value, along: str) -> str:
+    instr = k.body[value]
+    carry = reduce.carry_type(instr.dtype)
+    start = reduce.identity(instr.monoid, carry)
+    k.line(f"acc{value} = tl.full({k.shape(along)}, {start}, {scalars.TYPES[carry]})")
+    return f"acc{value}"
+
+
+def _accumulate(k: Kernel, value: Value, along: str) -> None:
+    instr = k.body[value]
+    tile = reduce.masked(k, instr.monoid, instr.args[0], along)
+    k.line(f"acc{value} = {reduce.combined(k, instr.monoid, instr.dtype, f'acc{value}', tile)}")
+
+
+def _finish_accumulator(k: Kernel, value: Value, dimension: int) -> None:
+    instr = k.body[value]
+    one = k.block_rows == 1 if dimension == 0 else k.block_columns == 1
+    text = f"acc{value}" if one else reduce.reduced(k, instr.monoid, f"acc{value}", dimension)
+    reduce.know(k, value, [reduce.narrowed(text, instr.dtype)])
+    k.partial_results[value] = [k.known[value]]
+
+
+def _store_rest(k: Kernel, partials: Sequence[Partial], positions: Sequence[int]) -> None:
+    """Partial results to scratch; without such, the stores that wait for the reductions' results."""
+    if not partials:
+        k.compute(_stored(k, positions))
+        for position in positions:
+            k.store(position)
+    for partial in partials:
+        _store_partial(k, partial)
+
+
+def _store_partial(k: Kernel, partial: Partial) -> None:
+    over_rows = partial.value in k.accesses.frame.column_reductions
+    along, kept = ("c", k.schedule.columns) if over_rows else ("r", k.schedule.rows)
+    along = along if kept else ""
+    points = k.size(extent(k.accesses, kept))
+    lane = along or "tl.zeros([1, 1], tl.int32)"
+    for buffer, text in zip(partial.scratch, k.partial_results[partial.value], strict=True):
+        pointer = k.pointer(buffer.name)
+        k.write("store", f"{pointer} + (share * {points} + {lane})", text, k.mask(along))
+
+
+# online softmax
+
+
+def _online(k: Kernel) -> dict[Value, Value]:
+    """sum(exp(x - max(x))) -> max(x): pairs that one pass can do, the sum rescaled whenever the maximum rises."""
+    found: dict[Value, Value] = {}
+    for value, instr in enumerate(k.body):
+        if isinstance(instr, Reduce) and instr.monoid == "sum":
+            top = _maximum_of(k.body, instr)
+            if top is not None and top not in found.values():
+                found[value] = top
+    return found
+
+
+def _maximum_of(body: tuple[Instr, ...], total: Reduce) -> Value | None:
+    exp = body[total.args[0]]
+    difference = body[exp.args[0]] if isinstance(exp, Op) and exp.name == "exp" else None
+    if not isinstance(difference, Op) or difference.name != "sub":
+        return None
+    arg, top = difference.args
+    wanted = Reduce("max", (arg,), total.axes, body[arg].dtype)
+    return top if body[top] == wanted and wanted.dtype in (dtypes.f32, dtypes.f64) else None
+
+
+def _stages(k: Kernel, online: dict[Value, Value]) -> list[int]:
+    """As `schedule.cuda.stages`, with online sums ready together with their maxima."""
+    found: list[int] = []
+    for value, instr in enumerate(k.body):
+        if value in online:
+            found.append(found[online[value]])
+            continue
+        stage = max((found[v] for v in k.operands(value)), default=0)
+        found.append(stage + 1 if isinstance(instr, Reduce) else stage)
+    return found
+
+
+def _store_stage(k: Kernel, position: int, at: list[int]) -> int:
+    return max(at[v] for v in _stored(k, [position]))

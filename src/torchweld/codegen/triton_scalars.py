@@ -1,0 +1,231 @@
+"""Scalar operations, casts and literals as Triton expressions.
+
+Each row is the expression for floats, for integers and (where it differs) for bools. `FAST` rows replace
+those of `FLOAT` in a kernel all of whose float results are stored in 16 bits: hardware approximations
+within two units in the last place of float32, where the precise ones are within one.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torchweld.core import dtypes
+from torchweld.core.dtypes import DType
+
+TYPES = {
+    dtypes.f64: "tl.float64", dtypes.f32: "tl.float32", dtypes.f16: "tl.float16",
+    dtypes.bf16: "tl.bfloat16", dtypes.i64: "tl.int64", dtypes.i32: "tl.int32",
+    dtypes.i16: "tl.int16", dtypes.i8: "tl.int8", dtypes.u8: "tl.uint8", dtypes.b1: "tl.int1",
+}  # fmt: skip
+SIGNATURE = {
+    dtypes.f64: "fp64", dtypes.f32: "fp32", dtypes.f16: "fp16", dtypes.bf16: "bf16",
+    dtypes.i64: "i64", dtypes.i32: "i32", dtypes.i16: "i16", dtypes.i8: "i8", dtypes.u8: "u8",
+    dtypes.b1: "i1",
+}  # fmt: skip
+
+_LIBDEVICE = [
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "exp2",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "rsqrt",
+    "trunc",
+    "exp",
+]
+
+FLOAT = {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE} | {
+    "neg": "-{0}",
+    "abs": "tl.abs({0})",
+    "sign": "tl.where({0} != {0}, 0.0, ({0} > 0).to({0}.dtype) - ({0} < 0).to({0}.dtype))",
+    "ceil": "tl.ceil({0})",
+    "floor": "tl.floor({0})",
+    "round": "libdevice.rint({0})",
+    "sqrt": "tl.sqrt_rn({0})",
+    "reciprocal": "tl.div_rn(tl.full((), 1, {0}.dtype), {0})",
+    "erf": "tl.erf({0})",
+    "sigmoid": "tl.div_rn(tl.full((), 1, {0}.dtype), 1 + libdevice.exp(-{0}))",
+    "isnan": "({0} != {0})",
+    "isinf": '(tl.abs({0}) == float("inf"))',
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "tl.div_rn({0}, {1})",
+    "floor_div": "_floor_div({0}, {1})",
+    "trunc_div": "libdevice.trunc(tl.div_rn({0}, {1}))",
+    "remainder": "_remainder({0}, {1})",
+    "fmod": "libdevice.fmod({0}, {1})",
+    "pow": "libdevice.pow({0}, {1})",
+    "atan2": "libdevice.atan2({0}, {1})",
+    "copysign": "libdevice.copysign({0}, {1})",
+    "minimum": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+    "maximum": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+    "fmin": "tl.minimum({0}, {1})",
+    "fmax": "tl.maximum({0}, {1})",
+    "eq": "({0} == {1})",
+    "ne": "({0} != {1})",
+    "lt": "({0} < {1})",
+    "le": "({0} <= {1})",
+    "gt": "({0} > {1})",
+    "ge": "({0} >= {1})",
+    "where": "tl.where({0}, {1}, {2})",
+}
+
+FAST = {
+    "exp": "tl.exp({0})",
+    "exp2": "tl.exp2({0})",
+    "sqrt": "tl.sqrt({0})",
+    "rsqrt": "tl.rsqrt({0})",
+    "div": "({0} / {1})",
+    "reciprocal": "(1 / {0})",
+    "sigmoid": "(1 / (1 + tl.exp(-{0})))",
+}
+
+_SHARED = ("neg", "abs", "add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "where")
+
+INT = {name: FLOAT[name] for name in _SHARED} | {
+    "sign": "(({0} > 0).to({0}.dtype) - ({0} < 0).to({0}.dtype))",
+    "bit_not": "~{0}",
+    "floor_div": "_floor_div_int({0}, {1})",
+    "trunc_div": "({0} // {1})",
+    "remainder": "_remainder_int({0}, {1})",
+    "fmod": "({0} % {1})",
+    "pow": "_pow_int({0}, {1})",
+    "minimum": "tl.minimum({0}, {1})",
+    "maximum": "tl.maximum({0}, {1})",
+    "fmin": "tl.minimum({0}, {1})",
+    "fmax": "tl.maximum({0}, {1})",
+    "bit_and": "({0} & {1})",
+    "bit_or": "({0} | {1})",
+    "bit_xor": "({0} ^ {1})",
+    "shl": "({0} << {1})",
+    "shr": "({0} >> {1})",
+    "philox": "_uniform({0}, {1})",
+}
+
+# One-bit integers are signed to Triton: True < False. Order is decided on the truth table instead.
+BOOL = {
+    "logical_not": "({0} == 0)",
+    "eq": "({0} == {1})",
+    "ne": "({0} != {1})",
+    "lt": "(({0} == 0) & {1})",
+    "le": "(({0} == 0) | {1})",
+    "gt": "({0} & ({1} == 0))",
+    "ge": "({0} | ({1} == 0))",
+    "bit_and": "({0} & {1})",
+    "bit_or": "({0} | {1})",
+    "bit_xor": "({0} ^ {1})",
+    "where": "tl.where({0}, {1}, {2})",
+}
+
+# Operations whose constant arguments may be written as bare literals: the result keeps the other's dtype.
+LITERAL_ARGUMENTS = frozenset(("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge"))
+
+HELPERS = {
+    "_floor_div": '''
+@triton.jit
+def _floor_div(a, b):
+    """Floor of a / b, as torch rounds it: from the exact remainder, so that it never rounds up."""
+    remainder = libdevice.fmod(a, b)
+    quotient = tl.div_rn(a - remainder, b)
+    quotient = tl.where((remainder != 0) & ((b < 0) != (remainder < 0)), quotient - 1, quotient)
+    floor = tl.floor(quotient)
+    floor = tl.where(quotient - floor > 0.5, floor + 1, floor)
+    ratio = tl.div_rn(a, b)
+    floor = tl.where(quotient == 0, libdevice.copysign(tl.zeros_like(ratio), ratio), floor)
+    return tl.where(b == 0, ratio, floor)
+''',
+    "_remainder": '''
+@triton.jit
+def _remainder(a, b):
+    """The remainder with the sign of the divisor."""
+    remainder = libdevice.fmod(a, b)
+    return tl.where((remainder != 0) & ((b < 0) != (remainder < 0)), remainder + b, remainder)
+''',
+    "_floor_div_int": """
+@triton.jit
+def _floor_div_int(a, b):
+    quotient = a // b
+    return tl.where((quotient * b != a) & ((a < 0) != (b < 0)), quotient - 1, quotient)
+""",
+    "_remainder_int": """
+@triton.jit
+def _remainder_int(a, b):
+    remainder = a % b
+    return tl.where((remainder != 0) & ((b < 0) != (remainder < 0)), remainder + b, remainder)
+""",
+    "_pow_int": '''
+@triton.jit
+def _pow_int(base, exponent):
+    """By squaring; a negative exponent gives what torch gives: 1, -1 or 0."""
+    result = tl.where(exponent < 0, 0, 1).to(base.dtype) + tl.zeros_like(base)
+    sign = tl.where((exponent & 1) == 1, base, base * base)
+    result = tl.where((exponent < 0) & ((base == 1) | (base == -1)), sign, result)
+    left = tl.where(exponent < 0, 0, exponent)
+    square = base
+    for _ in tl.static_range(6):
+        result = tl.where((left & 1) == 1, result * square, result)
+        square = square * square
+        left = left >> 1
+    return result
+''',
+    "_uniform": '''
+@triton.jit
+def _uniform(seed, index):
+    """Philox4x32-10 of (seed, index): 24 random bits in [0, 1)."""
+    low = (index & 0xFFFFFFFF).to(tl.uint32)
+    high = ((index >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    zero = low * 0
+    word, _, _, _ = tl.philox(seed, low, high, zero, zero)
+    return (word >> 8).to(tl.float32) * 5.9604644775390625e-08
+''',
+}
+
+
+def operation(name: str, kind: str, fast: bool) -> str:
+    """The expression, with {0}, {1}, ... for arguments, of an operation on arguments of a dtype kind."""
+    table = {"float": FLOAT, "bool": BOOL}.get(kind, INT)
+    return FAST[name] if fast and table is FLOAT and name in FAST else table[name]
+
+
+def cast(text: str, source: DType, target: DType) -> str:
+    """Conversion by value, with torch's steps: 16-bit floats convert from and to anything by way of f32."""
+    if target == dtypes.b1:
+        return f"({text} != 0)"
+    if target.is_low_precision and source != dtypes.f32:
+        return f"{text}.to(tl.float32).to({TYPES[target]})"
+    if source.is_low_precision and target != dtypes.f32:
+        return cast(f"{text}.to(tl.float32)", dtypes.f32, target)
+    if source.is_float and target.is_integral and target.bits < 32:
+        return f"{text}.to(tl.int32).to({TYPES[target]})"
+    return f"{text}.to({TYPES[target]})"
+
+
+def literal(value: float | int | bool, dtype: DType) -> str:
+    """A bare literal; negative ones in parentheses."""
+    if dtype.kind == "bool":
+        return "1" if value else "0"
+    if not dtype.is_float:
+        return f"({int(value)})" if value < 0 else str(int(value))
+    value = float(value)
+    if math.isnan(value) or math.isinf(value):
+        return f'float("{value}")'
+    return f"({value!r})" if math.copysign(1.0, value) < 0 else repr(value)
+
+
+def typed(value: float | int | bool, dtype: DType) -> str:
+    """A constant of exactly this dtype."""
+    return f"tl.full((), {literal(value, dtype)}, {TYPES[dtype]})"

@@ -1,0 +1,321 @@
+"""How a kernel is tiled on a GPU: a frozen record, one predicate of validity, default heuristics.
+
+Every kernel works on tiles of [block_rows, block_columns] points. Three forms:
+
+    grid        pointwise: the grid covers both dimensions
+    persistent  one program holds whole rows (all columns in one block) in registers
+    looped      one program runs over its rows' columns in blocks, as often as the reductions depend on each other
+
+`splits` > 1: with reductions over columns, programs that share the columns of a row; with reductions over rows (weight
+gradients), programs that share the rows. Each writes partial results and a second kernel merges them in a fixed order, so
+that results repeat from run to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torchweld.ir import size
+from torchweld.ir.frame import frame_of
+from torchweld.ir.nodes import (
+    Buffer,
+    Comp,
+    Reduce,
+    Scan,
+    Store,
+    map_axes,
+    store_operands,
+    value_axes,
+)
+from torchweld.ir.nodes import operands as operands_of
+from torchweld.ir.size import Size, product
+from torchweld.schedule.access import Access, Accesses, addressed
+
+PERSISTENT_COLUMNS = 16384  # beyond, rows held by 16 warps spill (measured on sm_90)
+MAX_GRID_Y = 65535
+MAX_POINTS_PER_THREAD = 128
+DEFAULT_SM_COUNT = 132
+COMBINABLE = {"add": ("i32", "i64"), "max": ("i32", "i64"), "min": ("i32", "i64")}
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """`rows` and `columns`: the axes (of `addressed(comp)`) that make up each tile dimension, outermost first."""
+
+    form: Literal["grid", "persistent", "looped"]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    block_rows: int
+    block_columns: int
+    num_warps: int
+    splits: int = 1
+
+    @property
+    def points_per_thread(self) -> int:
+        return self.block_rows * self.block_columns // (32 * self.num_warps)
+
+
+def supports(comp: Comp, buffers: Mapping[str, Buffer]) -> str | None:
+    """None if a CUDA kernel can be made of `comp`; else why not."""
+    if frame_of(comp) is None:
+        return "its reductions share no rows"
+    return next(
+        filter(None, (_uncombinable(comp, buffers, s) for s in comp.stores)), None
+    ) or _bad_column_reduction(addressed(comp, buffers))
+
+
+def schedule(
+    comp: Comp,
+    buffers: Mapping[str, Buffer],
+    hints: Mapping[str, int] | None = None,
+    sm_count: int = DEFAULT_SM_COUNT,
+) -> Schedule:
+    """The default schedule. `hints`: typical values of symbols."""
+    return default(addressed(comp, buffers, hints), hints or {}, sm_count)
+
+
+def candidates(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Iterator[Schedule]:
+    """The default first, then its neighbours: what a tuner may time."""
+    first = default(accesses, hints, sm_count)
+    seen = set()
+    for rows in (1, 2, 4, 0.5):
+        for warps in (1, 2, 0.5):
+            near = replace(
+                first,
+                block_rows=int(first.block_rows * rows),
+                num_warps=int(first.num_warps * warps),
+            )
+            if near not in seen and valid(near, accesses):
+                seen.add(near)
+                yield near
+
+
+def valid(schedule: Schedule, accesses: Accesses) -> bool:
+    """Whether codegen can make a correct kernel of this: the only place where that is decided."""
+    tile_ok = (
+        1 <= schedule.num_warps <= 32
+        and schedule.block_rows >= 1
+        and schedule.points_per_thread <= MAX_POINTS_PER_THREAD
+        and set(schedule.rows + schedule.columns) == {a.name for a in accesses.comp.axes}
+    )
+    return tile_ok and _form_fits(schedule, accesses)
+
+
+def default(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
+    frame = accesses.frame
+    if frame.column_reductions:
+        return _column_reducing(accesses, hints, sm_count)
+    if frame.columns:
+        return _reducing(accesses, hints, sm_count)
+    return _pointwise(accesses, hints, sm_count)
+
+
+def extent(accesses: Accesses, axes: tuple[str, ...]) -> Size:
+    return product(accesses.comp.extent(a) for a in axes)
+
+
+def stages(accesses: Accesses) -> list[int]:
+    """For each value, how many passes over the columns it needs before it is known."""
+    found: list[int] = []
+    for value, instr in enumerate(accesses.comp.body):
+        stage = max((found[v] for v in operands_of(instr)), default=0)
+        row_reduction = isinstance(instr, Reduce) and value not in accesses.frame.column_reductions
+        found.append(stage + 1 if row_reduction else stage)
+    return found
+
+
+def splittable(accesses: Accesses) -> bool:
+    """Reductions that do not depend on each other, whose results alone are stored."""
+    comp, columns = accesses.comp, set(accesses.frame.columns)
+    axes = value_axes(comp.body)
+    stored = (axes[s.value] | map_axes(s.index) for s in comp.stores)
+    return (
+        not any(columns & a for a in stored)
+        and not any(isinstance(i, Scan) for i in comp.body)
+        and max(stages(accesses), default=0) == 1
+        and not any(a.refs or comp.stores[k].combine for k, a in enumerate(accesses.stores))
+        and not any(a.refs for a in accesses.loads.values())
+    )
+
+
+def next_pow2(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _uncombinable(comp: Comp, buffers: Mapping[str, Buffer], store: Store) -> str | None:
+    """Float atomics would make results differ from run to run; a repeated store would combine twice."""
+    if store.combine is None:
+        return None
+    dtype = buffers[store.buffer].dtype.name
+    if dtype not in COMBINABLE.get(store.combine, ()):
+        return f"scatter with {store.combine} on {dtype} does not repeat from run to run"
+    axes = value_axes(comp.body)
+    covered = map_axes(store.index).union(*(axes[v] for v in store_operands(store)))
+    if covered != {a.name for a in comp.axes} or len(comp.stores) > 1:
+        return "a scatter shares its kernel"
+    return None
+
+
+def _bad_column_reduction(accesses: Accesses) -> str | None:
+    if not accesses.frame.column_reductions:
+        return None
+    columns = extent(accesses, accesses.frame.columns)
+    if not isinstance(columns, int) or columns > PERSISTENT_COLUMNS:
+        return f"rows of {columns} columns do not fit into registers beside sums over rows"
+    tuples = ("welford", "argmax", "argmin", "logsumexp")
+    if any(accesses.comp.body[v].monoid in tuples for v in accesses.frame.column_reductions):
+        return "a reduction over rows with several results"
+    if any(a.refs for a in accesses.all):
+        return "a reduction over rows beside computed indices"
+    return None
+
+
+def _form_fits(schedule: Schedule, accesses: Accesses) -> bool:
+    columns = extent(accesses, schedule.columns)
+    reduces = bool(accesses.frame.columns)
+    if schedule.form == "grid":
+        narrow = not isinstance(columns, int) or columns <= MAX_GRID_Y * schedule.block_columns
+        return not reduces and schedule.splits == 1 and (narrow or not schedule.rows)
+    if schedule.form == "persistent":
+        fits = isinstance(columns, int) and columns <= schedule.block_columns
+        return reduces and fits and (schedule.splits == 1 or bool(accesses.frame.column_reductions))
+    alone = not accesses.frame.column_reductions
+    return reduces and alone and (schedule.splits == 1 or splittable(accesses))
+
+
+def _rows_contiguous(accesses: Accesses, hints: Mapping[str, int]) -> bool:
+    """Whether the tensors that have columns are contiguous along a row axis rather than along the last column."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    if not rows or not columns:
+        return False
+    across = max(_contiguous_traffic(accesses, c, hints) for c in columns)
+    return _contiguous_traffic(accesses, rows[-1], hints) > across
+
+
+def _contiguous_traffic(accesses: Accesses, axis: str, hints: Mapping[str, int]) -> int:
+    """Bytes that are moved with stride one along `axis`: a broadcast tensor counts once."""
+    return sum(
+        _traffic(accesses, a, hints) for a in accesses.all if a.offset.coefficient(axis) == 1
+    )
+
+
+def _traffic(accesses: Accesses, access: Access, hints: Mapping[str, int]) -> int:
+    axes = tuple(a.name for a in accesses.comp.axes if a.name in access.offset.axes)
+    return access.bytes * size.hint(extent(accesses, axes), hints)
+
+
+def _pointwise(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
+    axes = accesses.frame.rows
+    if len(axes) < 2:
+        return _flat(accesses, axes, hints, sm_count)
+    inner = max(reversed(axes), key=lambda a: _contiguous_traffic(accesses, a, hints))
+    outer = tuple(a for a in axes if a != inner)
+    crossing = _crossing(accesses, outer, inner)
+    if crossing is not None and _long(accesses, inner):
+        others = tuple(a for a in outer if a != crossing)
+        return Schedule("grid", (*others, crossing), (inner,), 64, 32, 4)
+    block = _dividing_block(accesses.comp.extent(inner), hints)
+    rows = size.hint(extent(accesses, outer), hints)
+    found = Schedule("grid", outer, (inner,), min(2048 // block, next_pow2(rows)), block, 4)
+    if block < 128 or _scatters(accesses) or not _form_fits(found, accesses):
+        return _flat(accesses, (*outer, inner), hints, sm_count)
+    return found
+
+
+def _dividing_block(length: Size, hints: Mapping[str, int]) -> int:
+    """The largest block that leaves no lane idle; where the length is not known, a full one."""
+    if isinstance(length, int):
+        return min(length & -length, 1024) or 1
+    return min(next_pow2(size.hint(length, hints)), 512)
+
+
+def _scatters(accesses: Accesses) -> bool:
+    return any(s.combine for s in accesses.comp.stores)
+
+
+def _crossing(accesses: Accesses, outer: tuple[str, ...], inner: str) -> str | None:
+    """The axis along which some access is contiguous that strides along the innermost: a transposition."""
+    for access in accesses.all:
+        unit = [a for a in outer if access.offset.coefficient(a) == 1]
+        if unit and access.offset.coefficient(inner) not in (0, 1) and _long(accesses, unit[-1]):
+            return unit[-1]
+    return None
+
+
+def _long(accesses: Accesses, axis: str) -> bool:
+    extent = accesses.comp.extent(axis)
+    return not isinstance(extent, int) or extent >= 16
+
+
+def _flat(accesses: Accesses, axes, hints: Mapping[str, int], sm_count: int) -> Schedule:
+    """One dimension; blocks shrink until every multiprocessor has some."""
+    points = size.hint(extent(accesses, axes), hints)
+    block = 2048
+    while block > 256 and points < block * sm_count * 2:
+        block //= 2
+    return Schedule("grid", (), axes, 1, block, 4 if block >= 1024 else block // 256 or 1)
+
+
+def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    if _rows_contiguous(accesses, hints):
+        return _outer(accesses, hints, sm_count)
+    length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
+    if isinstance(length, int) and length <= PERSISTENT_COLUMNS:
+        if not (count < sm_count // 4 and length > 4096 and splittable(accesses)):
+            block = next_pow2(length)
+            block_rows = _rows_per_program(block, count, sm_count)
+            return Schedule(
+                "persistent", rows, columns, block_rows, block, _warps(block_rows * block)
+            )
+    length = size.hint(length, hints)
+    block = min(next_pow2(length), 4096)
+    splits = _splits(accesses, count, length, block, sm_count)
+    return Schedule("looped", rows, columns, 1, block, _warps(block), splits)
+
+
+def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
+    """Memory runs along the rows: wide tiles of them, few columns at a time."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
+    block_rows = min(next_pow2(count), 64)
+    if isinstance(length, int) and next_pow2(length) * block_rows <= 4096:
+        return Schedule("persistent", rows, columns, block_rows, next_pow2(length), 4)
+    length = size.hint(length, hints)
+    block = min(next_pow2(length), max(32, 2048 // block_rows))
+    programs = -(-count // block_rows)
+    splits = _splits(accesses, programs, length, block, sm_count)
+    return Schedule("looped", rows, columns, block_rows, block, 4, splits)
+
+
+def _column_reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
+    """Sums over rows beside whole rows: a fixed number of programs, each with a partial sum."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    block = next_pow2(extent(accesses, columns))
+    count = size.hint(extent(accesses, rows), hints)
+    block_rows = max(1, min(1024 // block, next_pow2(count)))
+    programs = min(2 * sm_count, max(1, -(-count // block_rows)))
+    return Schedule(
+        "persistent", rows, columns, block_rows, block, _warps(2 * block_rows * block), programs
+    )
+
+
+def _rows_per_program(block: int, count: int, sm_count: int) -> int:
+    """Short rows share a program, as long as there are programs for all multiprocessors."""
+    rows = max(1, 1024 // block)
+    while rows > 1 and count < rows * sm_count * 2:
+        rows //= 2
+    return rows
+
+
+def _warps(points: int) -> int:
+    return min(16, max(1, next_pow2(points) // 512))
+
+
+def _splits(accesses: Accesses, programs: int, length: int, block: int, sm_count: int) -> int:
+    """Enough programs to fill the device twice, if the reduction allows it."""
+    if programs >= sm_count or not splittable(accesses):
+        return 1
+    return max(1, min(2 * sm_count // max(1, programs), -(-length // block), 1024))

@@ -1,0 +1,389 @@
+"""Comps that the Triton tests share: the IR's text, buffers, and how to fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from torchweld.core import dtypes
+from torchweld.ir import interpret
+from torchweld.ir.nodes import Buffer, Comp
+from torchweld.ir.parser import parse_comp
+from torchweld.ir.size import Size, evaluate, product, symbol
+
+
+@dataclass(frozen=True)
+class Case:
+    """`fill`: buffer -> tensor, where random numbers will not do. `sizes`: values of the symbols."""
+
+    name: str
+    comp: Comp
+    buffers: dict[str, Buffer]
+    fill: Mapping = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+def case(name: str, axes: str, body: str, fill=None, sizes=None, **described) -> Case:
+    """`described`: buffer=(dtype, *shape) or (dtype, shape, strides); a str in a shape is a symbol."""
+    comp = parse_comp(f"comp {name} [{axes}] {{\n{body}\n}}")
+    return Case(name, comp, {n: _buffer(n, d) for n, d in described.items()}, fill or {}, sizes or {})
+
+
+def _buffer(name: str, described: tuple) -> Buffer:
+    dtype, *rest = described
+    shape, strides = rest if rest and isinstance(rest[0], tuple) else (tuple(rest), None)
+    shape = tuple(symbol(e) if isinstance(e, str) else e for e in shape)
+    strides = strides or tuple(product(shape[k + 1 :]) for k in range(len(shape)))
+    return Buffer(name, shape, dtypes.BY_NAME[dtype], strides, "cuda:0")
+
+
+def tensors(case: Case, device: str = "cpu", seed: int = 0) -> dict[str, torch.Tensor]:
+    """All buffers, each in memory whose gaps hold NaN (or junk): what is read is random, what is written is junk."""
+    generator = torch.Generator().manual_seed(seed)
+    made = {n: _tensor(case, b, generator) for n, b in case.buffers.items()}
+    return {n: _moved(t, device) for n, t in made.items()}
+
+
+def _tensor(case: Case, buffer: Buffer, generator) -> torch.Tensor:
+    shape = [evaluate(e, case.sizes) for e in buffer.shape]
+    strides = [evaluate(s, case.sizes) for s in buffer.strides]
+    dtype = dtypes.to_torch(buffer.dtype)
+    span = 1 + sum((e - 1) * s for e, s in zip(shape, strides)) if 0 not in shape else 0
+    memory = torch.full((span,), float("nan") if dtype.is_floating_point else 1).to(dtype)
+    view = memory.as_strided(shape, strides)
+    if buffer.name in case.fill:
+        view.copy_(case.fill[buffer.name].reshape(shape))
+    elif buffer.name in case.comp.reads:
+        view.copy_(_random(shape, dtype, generator))
+    return view
+
+
+def _random(shape, dtype, generator) -> torch.Tensor:
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator).to(dtype)
+    if dtype == torch.bool:
+        return torch.rand(shape, generator=generator) < 0.5
+    return torch.randint(0 if dtype == torch.uint8 else -7, 8, shape, generator=generator).to(dtype)
+
+
+def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """With its strides, which `to` would not keep."""
+    span = 1 + sum((e - 1) * s for e, s in zip(tensor.shape, tensor.stride()))
+    span = 0 if 0 in tensor.shape else span
+    memory = tensor.as_strided((span,), (1,)).to(device)
+    return memory.as_strided(tensor.shape, tensor.stride())
+
+
+def expected(case: Case, inputs: Mapping[str, torch.Tensor], exact: bool) -> dict[str, torch.Tensor]:
+    """What the interpreter gives for the Comp's writes: in float64 (`exact`), or in the dtypes of the program."""
+    copies = {n: inputs[n].clone() if n in case.comp.writes else inputs[n] for n in inputs}
+    return interpret.run_comp(case.comp, copies, case.buffers, case.sizes, exact)
+
+
+POINTWISE = [
+    case("bias_gelu", "i:37, j:300",
+         """%0 = load x[i, j] : bf16
+            %1 = cast %0 : f32
+            %2 = load b[j] : bf16
+            %3 = cast %2 : f32
+            %4 = add %1 %3 : f32
+            %5 = const 0.7071067811865476 : f32
+            %6 = mul %4 %5 : f32
+            %7 = erf %6 : f32
+            %8 = const 1.0 : f32
+            %9 = add %7 %8 : f32
+            %10 = mul %4 %9 : f32
+            %11 = const 0.5 : f32
+            %12 = mul %10 %11 : f32
+            %13 = cast %12 : bf16
+            store y[i, j] %13""",
+         x=("bf16", 37, 300), b=("bf16", 300), y=("bf16", 37, 300)),
+    case("gated", "i:5, j:257",
+         """%0 = load g[i, j] : f32
+            %1 = sigmoid %0 : f32
+            %2 = mul %0 %1 : f32
+            %3 = load u[i, j] : f32
+            %4 = mul %2 %3 : f32
+            store y[i, j] %4""",
+         g=("f32", 5, 257), u=("f32", 5, 257), y=("f32", 5, 257)),
+    case("transposed_copy", "i:70, j:100",
+         """%0 = load x[j, i] : f32
+            store y[i, j] %0""",
+         x=("f32", 100, 70), y=("f32", 70, 100)),
+    case("permuted_gaps", "i:3, j:5, k:40, l:17",
+         """%0 = load x[j, l, i, k] : f16
+            %1 = cast %0 : f32
+            %2 = load s[] : f32
+            %3 = mul %1 %2 : f32
+            store y[i, j, k, l] %3""",
+         x=("f16", (5, 17, 3, 40), (2600, 150, 45, 1)), s=("f32",), y=("f32", 3, 5, 40, 17)),
+    case("empty", "i:0, j:16", "%0 = load x[i, j] : f32\nstore y[i, j] %0", x=("f32", 0, 16), y=("f32", 0, 16)),
+    case("one", "i:1", "%0 = load x[i] : f32\n%1 = exp %0 : f32\nstore y[i] %1", x=("f32", 1), y=("f32", 1)),
+    case("whole", "", "%0 = load x[] : f32\n%1 = exp %0 : f32\nstore y[] %1", x=("f32",), y=("f32",)),
+    case("filled", "i:1000", "%0 = const 2.5 : f32\n%1 = index 3*i+1 : i64\nstore y[i] %0\nstore z[i] %1",
+         y=("f32", 1000), z=("i64", 1000)),
+    case("cat_rows", "i:50, j:33",
+         """%0 = index i : i64
+            %1 = const 20 : i64
+            %2 = lt %0 %1 : b1
+            %3 = load a[i, j] if %2 else 0.0 : f32
+            %4 = ge %0 %1 : b1
+            %5 = load b[i-20, j] if %4 else 0.0 : f32
+            %6 = where %2 %3 %5 : f32
+            store y[i, j] %6""",
+         a=("f32", 20, 33), b=("f32", 30, 33), y=("f32", 50, 33)),
+    case("embedding", "i:40, j:64",
+         """%0 = load ids[i] : i64
+            %1 = load table[%0, j] : bf16
+            store y[i, j] %1""",
+         fill={"ids": torch.arange(40) * 7 % 11}, ids=("i64", 40), table=("bf16", 11, 64), y=("bf16", 40, 64)),
+    case("rotary", "b:2, s:13, h:3, d:32",
+         """%0 = load x[b, s, h, d] : bf16
+            %1 = cast %0 : f32
+            %2 = index d : i64
+            %3 = const 16 : i64
+            %4 = lt %2 %3 : b1
+            %5 = load x[b, s, h, d+16] if %4 else 0.0 : bf16
+            %6 = cast %5 : f32
+            %7 = neg %6 : f32
+            %8 = ge %2 %3 : b1
+            %9 = load x[b, s, h, d-16] if %8 else 0.0 : bf16
+            %10 = cast %9 : f32
+            %11 = where %4 %7 %10 : f32
+            %12 = load cos[s, d] : f32
+            %13 = mul %1 %12 : f32
+            %14 = load sin[s, d] : f32
+            %15 = mul %11 %14 : f32
+            %16 = add %13 %15 : f32
+            %17 = cast %16 : bf16
+            store y[b, h, s, d] %17""",
+         x=("bf16", 2, 13, 3, 32), cos=("f32", 13, 32), sin=("f32", 13, 32), y=("bf16", 2, 3, 13, 32)),
+    case("dropout", "i:9, j:70",
+         """%0 = load seed[] : i64
+            %1 = index 70*i+j : i64
+            %2 = philox %0 %1 : f32
+            %3 = const 0.3 : f32
+            %4 = gt %2 %3 : b1
+            %5 = load x[i, j] : f32
+            %6 = const 0.0 : f32
+            %7 = where %4 %5 %6 : f32
+            store y[i, j] %7
+            store u[i, j] %2
+            store m[i, j] %4""",
+         fill={"seed": torch.tensor(-987654321987654321)}, seed=("i64",), x=("f32", 9, 70), y=("f32", 9, 70),
+         u=("f32", 9, 70), m=("b1", 9, 70)),
+    case("scatter_count", "i:100",
+         """%0 = load at[i] : i64
+            %1 = const 1 : i64
+            store.add y[%0] %1 init 0""",
+         fill={"at": torch.arange(100) % 7}, at=("i64", 100), y=("i64", 7)),
+    case("symbolic", "i:s0, j:24",
+         """%0 = load x[i, j] : bf16
+            %1 = load t[j, i] : bf16
+            %2 = cast %0 : f32
+            %3 = cast %1 : f32
+            %4 = add %2 %3 : f32
+            %5 = cast %4 : bf16
+            store y[i, j] %5""",
+         sizes={"s0": 61}, x=("bf16", "s0", 24), t=("bf16", 24, "s0"), y=("bf16", "s0", 24)),
+]  # fmt: skip
+
+
+_INT_OPS = ("floor_div", "trunc_div", "remainder", "fmod", "minimum", "maximum", "bit_and", "bit_xor")
+_FLOAT_OPS = ("floor_div", "trunc_div", "remainder", "fmod", "minimum", "maximum", "fmin", "fmax", "div",
+              "atan2", "copysign")  # fmt: skip
+_UNARY = (
+    "neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin "
+    "acos atan sinh cosh tanh asinh acosh atanh erf sigmoid"
+).split()
+HARD = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 1e-8, -1e-8, 1e30, 88.0, -104.0, 1e-40,
+                     float("inf"), float("-inf"), float("nan")])  # fmt: skip
+
+
+def unary(name: str, dtype: str) -> Case:
+    values = torch.cat([HARD, torch.linspace(-4, 4, 64)]).to(dtypes.to_torch(dtypes.BY_NAME[dtype]))
+    n = len(values)
+    return case(f"unary_{name}_{dtype}", f"i:{n}",
+                f"%0 = load x[i] : {dtype}\n%1 = {name} %0 : {dtype}\nstore y[i] %1",
+                fill={"x": values}, x=(dtype, n), y=(dtype, n))  # fmt: skip
+
+
+def binary(name: str, dtype: str) -> Case:
+    kind = dtypes.BY_NAME[dtype]
+    values = HARD if kind.is_float else torch.tensor([-7, -3, -1, 1, 2, 5, 9])
+    n = len(values)
+    a, b = (g.reshape(-1).to(dtypes.to_torch(kind)) for g in torch.meshgrid(values, values, indexing="ij"))
+    return case(f"{name}_{dtype}", f"i:{n * n}",
+                f"%0 = load a[i] : {dtype}\n%1 = load b[i] : {dtype}\n%2 = {name} %0 %1 : {dtype}\nstore y[i] %2",
+                fill={"a": a, "b": b}, a=(dtype, n * n), b=(dtype, n * n), y=(dtype, n * n))  # fmt: skip
+
+
+SCALARS = (
+    [unary(n, d) for n in _UNARY for d in ("f32", "f64")]
+    + [binary(n, d) for n in _FLOAT_OPS for d in ("f32", "f64")]
+    + [binary(n, d) for n in _INT_OPS for d in ("i32", "i64")]
+)
+
+
+def reduction(monoid: str, rows: int, columns: int, dtype: str = "f32", dim: int = 1, fill=None) -> Case:
+    """One reduction of x[rows, columns]; `dim` 0 reduces the rows."""
+    kept, over = ("i", "j") if dim == 1 else ("j", "i")
+    count = rows if dim == 1 else columns
+    picks = {"argmax": 2, "argmin": 2, "welford": 2, "logsumexp": 2}.get(monoid, 1)
+    position = monoid.startswith("arg")
+    lines = [f"%0 = load x[i, j] : {dtype}", f"%1 = index {over} : i64",
+             f"%2 = reduce.{monoid}[{over}] %0{' %1' if position else ''} : {dtype}"]  # fmt: skip
+    results = {"y": (dtype, count)}
+    if picks == 2:
+        other = "i64" if position else dtype
+        results["z"] = (other, count)
+        lines += [f"%3 = pick.0 %2 : {dtype}", f"%4 = pick.1 %2 : {other}",
+                  f"store y[{kept}] %3", f"store z[{kept}] %4"]  # fmt: skip
+    else:
+        lines.append(f"store y[{kept}] %2")
+    name = f"{monoid}_{dtype}_{rows}x{columns}_dim{dim}"
+    return case(name, f"i:{rows}, j:{columns}", "\n".join(lines), fill=fill, x=(dtype, rows, columns), **results)
+
+
+def softmax(rows: Size, columns: Size, sizes=None, dtype: str = "f32", fill=None) -> Case:
+    narrow = dtype != "f32"
+    widen = "%1 = cast %0 : f32" if narrow else "%1 = neg %0 : f32\n%1 = neg %1 : f32"
+    body = f"""%0 = load x[i, j] : {dtype}
+        %1 = {'cast %0' if narrow else 'abs %0'} : f32
+        %2 = const 0.125 : f32
+        %3 = mul %1 %2 : f32
+        %4 = load m[j] : f32
+        %5 = add %3 %4 : f32
+        %6 = reduce.max[j] %5 : f32
+        %7 = sub %5 %6 : f32
+        %8 = exp %7 : f32
+        %9 = reduce.sum[j] %8 : f32
+        %10 = div %8 %9 : f32
+        %11 = cast %10 : {dtype}
+        store y[i, j] %11"""
+    del widen
+    return case(f"softmax_{dtype}_{rows}x{columns}", f"i:{rows}, j:{columns}", body, fill, sizes,
+                x=(dtype, rows, columns), m=("f32", columns), y=(dtype, rows, columns))  # fmt: skip
+
+
+def add_layer_norm(rows: Size, columns: int, sizes=None) -> Case:
+    """s = x + r, y = layer_norm(s) * w + b, in bf16."""
+    return case("add_layer_norm", f"i:{rows}, j:{columns}", f"""
+      %0 = load x[i, j] : bf16
+      %1 = cast %0 : f32
+      %2 = load r[i, j] : bf16
+      %3 = cast %2 : f32
+      %4 = add %1 %3 : f32
+      %5 = cast %4 : bf16
+      %6 = cast %5 : f32
+      %7 = reduce.welford[j] %6 : f32
+      %8 = pick.0 %7 : f32
+      %9 = pick.1 %7 : f32
+      %10 = const {float(columns)} : f32
+      %11 = div %9 %10 : f32
+      %12 = const 1e-05 : f32
+      %13 = add %11 %12 : f32
+      %14 = rsqrt %13 : f32
+      %15 = sub %6 %8 : f32
+      %16 = mul %15 %14 : f32
+      %17 = load w[j] : bf16
+      %18 = cast %17 : f32
+      %19 = mul %16 %18 : f32
+      %20 = load b[j] : bf16
+      %21 = cast %20 : f32
+      %22 = add %19 %21 : f32
+      %23 = cast %22 : bf16
+      store s[i, j] %5
+      store y[i, j] %23""", sizes=sizes,
+      x=("bf16", rows, columns), r=("bf16", rows, columns), w=("bf16", columns), b=("bf16", columns),
+      s=("bf16", rows, columns), y=("bf16", rows, columns))  # fmt: skip
+
+
+def add_rms_norm(rows: int, columns: int) -> Case:
+    return case("add_rms_norm", f"i:{rows}, j:{columns}", f"""
+      %0 = load x[i, j] : bf16
+      %1 = cast %0 : f32
+      %2 = load r[i, j] : bf16
+      %3 = cast %2 : f32
+      %4 = add %1 %3 : f32
+      %5 = cast %4 : bf16
+      %6 = cast %5 : f32
+      %7 = mul %6 %6 : f32
+      %8 = reduce.sum[j] %7 : f32
+      %9 = const {float(columns)} : f32
+      %10 = div %8 %9 : f32
+      %11 = const 1e-06 : f32
+      %12 = add %10 %11 : f32
+      %13 = rsqrt %12 : f32
+      %14 = mul %6 %13 : f32
+      %15 = load w[j] : bf16
+      %16 = cast %15 : f32
+      %17 = mul %14 %16 : f32
+      %18 = cast %17 : bf16
+      store s[i, j] %5
+      store y[i, j] %18""",
+      x=("bf16", rows, columns), r=("bf16", rows, columns), w=("bf16", columns),
+      s=("bf16", rows, columns), y=("bf16", rows, columns))  # fmt: skip
+
+
+def layer_norm_backward(rows: Size, columns: int, sizes=None) -> Case:
+    """dx, dw and db from dy, x, mean and rstd: reductions over columns and over rows in one kernel."""
+    return case("layer_norm_backward", f"i:{rows}, j:{columns}", f"""
+      %0 = load dy[i, j] : bf16
+      %1 = cast %0 : f32
+      %2 = load x[i, j] : bf16
+      %3 = cast %2 : f32
+      %4 = load mean[i] : f32
+      %5 = sub %3 %4 : f32
+      %6 = load rstd[i] : f32
+      %7 = mul %5 %6 : f32
+      %8 = load w[j] : bf16
+      %9 = cast %8 : f32
+      %10 = mul %1 %9 : f32
+      %11 = reduce.sum[j] %10 : f32
+      %12 = mul %10 %7 : f32
+      %13 = reduce.sum[j] %12 : f32
+      %14 = const {1.0 / max(1, columns)} : f32
+      %15 = mul %11 %14 : f32
+      %16 = mul %13 %14 : f32
+      %17 = sub %10 %15 : f32
+      %18 = mul %7 %16 : f32
+      %19 = sub %17 %18 : f32
+      %20 = mul %19 %6 : f32
+      %21 = cast %20 : bf16
+      %22 = mul %1 %7 : f32
+      %23 = reduce.sum[i] %22 : f32
+      %24 = reduce.sum[i] %1 : f32
+      %25 = cast %23 : bf16
+      %26 = cast %24 : bf16
+      store dx[i, j] %21
+      store dw[j] %25
+      store db[j] %26""", sizes=sizes,
+      dy=("bf16", rows, columns), x=("bf16", rows, columns), mean=("f32", rows), rstd=("f32", rows),
+      w=("bf16", columns), dx=("bf16", rows, columns), dw=("bf16", columns), db=("bf16", columns))  # fmt: skip
+
+
+def cross_entropy(rows: int, columns: int) -> Case:
+    return case("cross_entropy", f"i:{rows}, j:{columns}", """
+      %0 = load x[i, j] : bf16
+      %1 = cast %0 : f32
+      %2 = reduce.logsumexp[j] %1 : f32
+      %3 = pick.0 %2 : f32
+      %4 = pick.1 %2 : f32
+      %5 = log %4 : f32
+      %6 = add %3 %5 : f32
+      %7 = load at[i] : i64
+      %8 = load x[i, %7] : bf16
+      %9 = cast %8 : f32
+      %10 = sub %6 %9 : f32
+      store y[i] %10""",
+      fill={"at": torch.arange(rows) * 13 % max(1, columns)},
+      x=("bf16", rows, columns), at=("i64", rows), y=("f32", rows))  # fmt: skip
+
+
+def cumulative(monoid: str, rows: int, columns: int) -> Case:
+    return case(f"cumulative_{monoid}", f"i:{rows}, j:{columns}",
+                f"%0 = load x[i, j] : f32\n%1 = scan.{monoid}[j] %0 : f32\nstore y[i, j] %1",
+                x=("f32", rows, columns), y=("f32", rows, columns))  # fmt: skip

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from enum import Enum
 
 from torchweld.codegen.source import BufferArg, GridDim, KernelBundle, KernelSource, SizeArg
 from torchweld.core import dtypes
@@ -40,6 +41,8 @@ def _plain(thing, known: set[str]):
     if isinstance(thing, (tuple, list)):
         return [_plain(v, known) for v in thing]
     name = type(thing).__name__
+    if isinstance(thing, Enum) and name in known:
+        return {_CLASS: name, "value": thing.value}
     if not is_dataclass(thing) or name not in known:
         raise TypeError(f"{name} has no JSON form")
     return {_CLASS: name} | {f.name: _plain(getattr(thing, f.name), known) for f in fields(thing)}

@@ -1,0 +1,71 @@
+"""Kernels of a whole graph: each distinct computation is scheduled and generated once.
+
+Repeated layers differ in the names of buffers only, so kernels are made for the canonical form of a
+Comp and then bound to the buffers of each use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+
+from torchweld.codegen import cpp, triton
+from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource
+from torchweld.core.device import DeviceTable
+from torchweld.core.errors import TorchweldError
+from torchweld.core.events import warn_once
+from torchweld.ir.canonical import canonical, signature
+from torchweld.ir.nodes import Buffer, Comp, Graph
+from torchweld.schedule import cpu, cuda
+
+
+def generate_all(graph: Graph, table: DeviceTable) -> dict[str, KernelBundle]:
+    """The bundle of each Comp of a planned graph, by its name. A Comp that cannot be generated has
+    none: the runtime interprets it."""
+    known: dict[tuple[str, str], KernelBundle | None] = {}
+    bundles = {}
+    for comp in (n for n in graph.nodes if isinstance(n, Comp)):
+        title = re.sub(r"_\d+$", "", comp.name)
+        key = title, signature(comp, graph.buffers)
+        named, order = canonical(comp)
+        if key not in known:
+            buffers = _canonical_buffers(order, graph.buffers)
+            known[key] = _generate(replace(named, name=title), buffers, graph.hints, table)
+        if known[key] is not None:
+            bundles[comp.name] = _bound(known[key], comp.name, order)
+    return bundles
+
+
+def _canonical_buffers(order: tuple[str, ...], buffers: Mapping[str, Buffer]) -> dict[str, Buffer]:
+    return {f"b{k}": replace(buffers[name], name=f"b{k}") for k, name in enumerate(order)}
+
+
+def _generate(comp: Comp, buffers: Mapping[str, Buffer], hints, table: DeviceTable):
+    try:
+        if next(iter(buffers.values())).device.startswith("cuda"):
+            return triton.generate(comp, buffers, cuda.schedule(comp, buffers, hints, table.units), hints)
+        return cpp.generate(comp, buffers, cpu.schedule(comp, buffers, hints, table.units), hints)
+    except TorchweldError as error:
+        warn_once(f"codegen {comp.name} {error}", f"{comp.name} runs interpreted: {error}")
+        return None
+
+
+def _bound(bundle: KernelBundle, name: str, order: tuple[str, ...]) -> KernelBundle:
+    """`bundle` on the buffers of one use; scratch is its own."""
+    names = {f"b{k}": buffer for k, buffer in enumerate(order)}
+    names |= {s.name: f"{name}.{s.name}" for s in bundle.scratch}
+    return replace(
+        bundle,
+        comp=name,
+        sources=tuple(_bound_source(s, names) for s in bundle.sources),
+        scratch=tuple(replace(s, name=names[s.name]) for s in bundle.scratch),
+        zeroed=tuple(names[z] for z in bundle.zeroed),
+        prefill=tuple((names[b], names.get(v, v)) for b, v in bundle.prefill),
+    )
+
+
+def _bound_source(source: KernelSource, names: Mapping[str, str]) -> KernelSource:
+    args = (BufferArg(names[a.buffer]) if isinstance(a, BufferArg) else a for a in source.args)
+    return replace(source, args=tuple(args))

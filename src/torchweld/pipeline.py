@@ -1,0 +1,121 @@
+"""The way that a model takes, on one screen:
+
+lower -> rewrite -> plan -> library calls -> schedule and generate -> load
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from torchweld.capture.captured import Captured
+from torchweld.capture.lower import Lowered, lower
+from torchweld.codegen.bundles import generate_all
+from torchweld.codegen.source import KernelBundle
+from torchweld.core.device import DeviceTable, device_table
+from torchweld.core.options import Options
+from torchweld.ir.check import check_graph
+from torchweld.ir.nodes import Graph, Origin
+from torchweld.ir.printer import text
+from torchweld.kernels.library import choose_library_calls
+from torchweld.plan.decisions import Cut, Fusion, RefusalRecord
+from torchweld.plan.refusals import Reason
+from torchweld.plan.search import plan
+from torchweld.rewrite.apply import rewrite
+from torchweld.runtime.load import load
+from torchweld.runtime.plan_cache import PlanCache, StoredPlan
+from torchweld.runtime.program import Program
+
+_DECISIONS = (Fusion, Cut, RefusalRecord, Reason, Origin)
+
+
+@dataclass(frozen=True)
+class GraphRecord:
+    """What became of one captured graph, for `explain` and `report`. `events` grows while the
+    program runs."""
+
+    name: str
+    kind: str
+    device: str
+    graph: Graph
+    bundles: dict[str, KernelBundle]
+    decisions: tuple
+    timings_s: dict[str, float]
+    cached: bool
+    events: list = field(default_factory=list)
+
+
+def compile_graph(captured: Captured, options: Options) -> Program:
+    """A callable of the captured graph's flat inputs (one list) that returns its flat outputs;
+    `.record` says what was done."""
+    stages = _Stages(options.debug)
+    device = _main_device(captured)
+    table = device_table(device)
+    lowered = stages("lower", lower, captured, options)
+    plans = PlanCache.open(options, _DECISIONS)
+    key = plans.key(lowered.graph, options, str(device), captured.kind, repr(table))
+    stored = stages("find plan", plans.get, key)
+    cached = stored is not None
+    if not cached:
+        stored = _make_plan(lowered, captured.kind, table, options, stages)
+        plans.put(key, stored)
+    record = GraphRecord(
+        captured.name, captured.kind, str(device), stored.graph, dict(stored.bundles),
+        stored.decisions, stages.seconds, cached,
+    )  # fmt: skip
+    program = stages(
+        "load", load, stored.graph, stored.bundles, lowered.constants, options,
+        kind=captured.kind, static_inputs=captured.static_inputs, record=record,
+    )  # fmt: skip
+    program.record = record
+    return program
+
+
+def _make_plan(lowered: Lowered, kind: str, table: DeviceTable, options: Options, stages):
+    graph = stages("rewrite", rewrite, lowered.graph, options)
+    planned = stages("plan", plan, graph, table, options)
+    graph = stages("library", choose_library_calls, planned.graph, table, options, kind)
+    check_graph(graph)
+    bundles = stages("generate", generate_all, graph, table)
+    return StoredPlan(graph, bundles, planned.decisions)
+
+
+def _main_device(captured: Captured) -> torch.device:
+    """The device of the graph's tensors: an accelerator if any is on one."""
+    found = torch.device("cpu")
+    for node in captured.module.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+            found = value.device
+            break
+    return found
+
+
+class _Stages:
+    """Runs stages, keeps their seconds, and prints what TORCHWELD_DEBUG asks for."""
+
+    def __init__(self, debug: int) -> None:
+        self._debug = debug
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, name: str, stage: Callable, *args, **kwargs):
+        start = time.perf_counter()
+        result = stage(*args, **kwargs)
+        self.seconds[name] = time.perf_counter() - start
+        if self._debug:
+            self._print(name, result)
+        return result
+
+    def _print(self, name: str, result) -> None:
+        print(f"torchweld: {name} {self.seconds[name]:.3f} s", file=sys.stderr)
+        graph = result if isinstance(result, Graph) else getattr(result, "graph", None)
+        if self._debug > 1 and isinstance(graph, Graph):
+            print(text(graph), file=sys.stderr)
+        if self._debug > 2 and name == "generate":
+            for bundle in result.values():
+                for source in bundle.sources:
+                    print(source.text, file=sys.stderr)

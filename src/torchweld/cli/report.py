@@ -100,3 +100,5 @@ def _check_machine(device: str) -> None:
 def _check_json(path: Path | None) -> None:
     if path and not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent}", do="make it, or name another file")
+    if path and path.is_dir():
+        raise UsageError(f"{path} is a folder", do="name a file for --json")

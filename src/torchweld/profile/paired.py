@@ -54,9 +54,10 @@ def time_paired(
         for way in order:
             times[way].append(clock(calls[way], repeats[way]))
         order = order[1:] + order[:1]
-        spent = (time.perf_counter() - start) / seconds
-        on_round(max(done / MAX_ROUNDS, min(spent, done / MIN_ROUNDS, 1.0)))
-        if spent >= 1 and done >= MIN_ROUNDS:
+        used = min(1.0, (time.perf_counter() - start) / max(seconds, 1e-9))
+        fraction = max(done / MAX_ROUNDS, min(used, done / MIN_ROUNDS))
+        on_round(fraction)
+        if fraction >= 1:
             break
     return Paired({way: tuple(found) for way, found in times.items()})
 

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 
 import torch
 
+from torchweld.core.events import events
 from torchweld.report.data import Error, Report, Subject, Way
 from torchweld.report.explain import explain
 from torchweld.report.machine import this_machine
@@ -39,6 +40,7 @@ def build_report(plan: Plan, heard: Heard) -> Report:
         subject=subject(plan.target, plan.workload),
         ways=checked,
         graphs=list(explain(ready["torchweld"].run).graphs),
+        warnings=[event.message for event in events()],
     )
 
 

@@ -128,3 +128,5 @@ class Report:
     ways: Annotated[list[Way], "the ways measured, torchweld last"]
     graphs: Annotated[list[GraphPart], "what torchweld made of the model"] = field(
         default_factory=list)
+    warnings: Annotated[list[str], "what torchweld could not do as planned, in this process"] = (
+        field(default_factory=list))

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import torch
 
+from torchweld.api import records
 from torchweld.profile.launches import gpu_kernels, inductor_cpu_calls
 from torchweld.profile.memory import added_bytes, live_bytes
 from torchweld.profile.paired import time_paired
 from torchweld.profile.traffic import CountTraffic
 from torchweld.report.data import Timing, Way
 from torchweld.report.ways import WAYS, fresh_inductor_cache
+from torchweld.report.work import bytes_moved, kernel_count
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,11 @@ class Workload:
     kwargs: dict
     train: bool
     device: str
+
+    @property
+    def inputs(self) -> tuple[tuple, dict]:
+        """As `fuse` and `verify` take them."""
+        return self.args, self.kwargs
 
     def call(self, run: Callable) -> object:
         """One step by `run`, which stands in for the model."""
@@ -71,7 +78,9 @@ def prepare(name: str, workload: Workload) -> Prepared:
     before = live_bytes(workload.device)
     with fresh_inductor_cache() if recipe.inductor else nullcontext() as cache:
         start = time.perf_counter()
-        ready = Prepared(name, recipe.prepare(workload.model), 0.0, 0)
+        ready = Prepared(
+            name, recipe.prepare(workload.model, workload.inputs, workload.train), 0.0, 0
+        )
         ready.step(workload)()
         _wait(workload.device)
         ready.first_call_s = time.perf_counter() - start
@@ -100,9 +109,10 @@ def measure(
             ways.append(Way(name, problem=one_line(error)))
             continue
         ways.append(
-            Way(name, first_call_s=ready[name].first_call_s, **_counts(ready[name], workload))
+            Way(name, first_call_s=ready[name].first_call_s, **_figures(ready[name], workload))
         )
     timings = _time(ready, workload, seconds, lambda done: heard("time, paired", 0.5 + 0.5 * done))
+    workload.model.zero_grad(set_to_none=True)
     return [replace(way, timing=timings.get(way.name)) for way in ways], ready
 
 
@@ -112,17 +122,38 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
 
 
-def _counts(ready: Prepared, workload: Workload) -> dict[str, int | None]:
+def _figures(ready: Prepared, workload: Workload) -> dict:
+    """Fields of Way, other than times and errors."""
     step = ready.step(workload)
-    counts: dict[str, int | None] = {"kernels": ready.inductor_calls}
-    if ready.name == "eager":
-        with CountTraffic() as counted:
-            step()
-        counts.update(kernels=counted.traffic.operations, bytes_moved=counted.traffic.bytes_moved)
+    found = _FIGURES.get(ready.name, _inductor_figures)(ready, step)
     if workload.device == "cuda":
-        counts["kernels"] = len(gpu_kernels(step))
+        found["kernels"] = len(gpu_kernels(step))
     workload.model.zero_grad(set_to_none=True)
-    return counts | {"peak_bytes": ready.kept_bytes + added_bytes(step, workload.device)}
+    return found | {"peak_bytes": ready.kept_bytes + added_bytes(step, workload.device)}
+
+
+def _eager_figures(ready: Prepared, step: Callable) -> dict:
+    with CountTraffic() as counted:
+        step()
+    return {"kernels": counted.traffic.operations, "bytes_moved": counted.traffic.bytes_moved}
+
+
+def _inductor_figures(ready: Prepared, step: Callable) -> dict:
+    return {"kernels": ready.inductor_calls, "first_call_cache": "cold"}
+
+
+def _torchweld_figures(ready: Prepared, step: Callable) -> dict:
+    made = records(ready.run)
+    if not made:  # it runs in eager
+        return {}
+    return {
+        "kernels": kernel_count(made),
+        "bytes_moved": bytes_moved(made),
+        "first_call_cache": "warm" if all(record.cached for record in made) else "cold",
+    }
+
+
+_FIGURES = {"eager": _eager_figures, "torchweld": _torchweld_figures}
 
 
 def _time(

@@ -25,6 +25,7 @@ def report_view(report: data.Report) -> RenderableType:
     parts.append(_verdict(report))
     for graph in report.graphs:
         parts += _graph(graph)
+    parts += [Text(f"warning: {warning}") for warning in dict.fromkeys(report.warnings)]
     return Group(*parts)
 
 

@@ -12,16 +12,18 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from torchweld.api import fuse
 from torchweld.core.errors import UsageError
 
-Prepare = Callable[[nn.Module], Callable]
+# (model, (args, kwargs), train) -> what is called in the model's place
+Prepare = Callable[[nn.Module, tuple, bool], Callable]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """`prepare(model)` gives what is called in its place. `inductor`: compiles through Inductor,
-    whose cache is then a fresh folder, so that its first call is cold. `replays`: through CUDA
-    graphs whose outputs the next call overwrites."""
+    """`prepare(model, inputs, train)` gives what is called in its place. `inductor`: compiles
+    through Inductor, whose cache is then a fresh folder, so that its first call is cold.
+    `replays`: through CUDA graphs whose outputs the next call overwrites."""
 
     prepare: Prepare
     inductor: bool = False
@@ -29,17 +31,16 @@ class Recipe:
 
 
 def _compiled(mode: str) -> Prepare:
-    return lambda model: torch.compile(model, mode=mode)
+    return lambda model, inputs, train: torch.compile(model, mode=mode)
 
 
-def _torchweld(model: nn.Module) -> Callable:
-    import torchweld
-
-    return torchweld.fuse(model)
+def _torchweld(model: nn.Module, inputs: tuple, train: bool) -> Callable:
+    """Ahead of time for inference; training captures at the first call, forward and backward."""
+    return fuse(model) if train else fuse(model, inputs)
 
 
 WAYS: dict[str, Recipe] = {
-    "eager": Recipe(lambda model: model),
+    "eager": Recipe(lambda model, inputs, train: model),
     "inductor": Recipe(_compiled("default"), inductor=True),
     "inductor-reduce-overhead": Recipe(_compiled("reduce-overhead"), inductor=True, replays=True),
     "inductor-max-autotune": Recipe(_compiled("max-autotune"), inductor=True, replays=True),

@@ -180,7 +180,7 @@ def _inputs(given, spec: str) -> tuple[tuple, dict]:
 def _describe(value) -> str:
     if isinstance(value, (tuple, list)):
         return f"{type(value).__name__} of ({', '.join(type(v).__name__ for v in value)})"
-    return f"a {type(value).__name__}"
+    return f"a value of type {type(value).__name__}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,13 +10,10 @@ import torch
 
 from torchweld.capture import views
 from torchweld.capture.captured import Captured
-from torchweld.capture.lowering import creation, indexing, movement, norms, pointwise, reductions  # noqa: F401
-from torchweld.capture.lowering import activations, losses, random, windows  # noqa: F401
-from torchweld.capture.lowering import externs
+from torchweld.capture.lowering import externs, rows
 from torchweld.capture.lowering.build import GraphBuilder
 from torchweld.capture.lowering.call import Call, dtype_of, spec_of
 from torchweld.capture.lowering.nest import copied
-from torchweld.capture.lowering.registry import ROWS
 from torchweld.capture.views import Fill, Tensor
 from torchweld.core.errors import NotLowered
 from torchweld.core.options import Options
@@ -115,7 +112,7 @@ class _Lowering:
 
     def _lower_call(self, node: torch.fx.Node):
         call = Call(self.graph, node.name, node.meta.get("val"), _used(node))
-        row = ROWS.get(str(node.target))
+        row = rows.TABLE.get(str(node.target))
         if row is not None:
             try:
                 return row(call, *map(self._argument, node.args), **{k: self._argument(v) for k, v in node.kwargs.items()})

@@ -24,10 +24,6 @@ def in_range(index: Expr, size: Size, wrap: bool = True) -> Expr:
     return index.maximum(0).minimum(index.lift(size) - 1)
 
 
-def _free(tensor: Tensor, places) -> tuple[Tensor, tuple]:
-    return tensor, tuple(places)
-
-
 @lowers("aten.embedding.default")
 def embedding(call: Call, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
     shape = call.out.shape
@@ -62,12 +58,12 @@ def index_select(call: Call, x, d, index):
 @lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(call: Call, x, indices):
     """x[i, :, j]: index tensors broadcast together; their dimensions stand where the first was, or first if they are apart."""
-    layout = _IndexLayout(x, indices)
+    layout = IndexLayout(x, indices)
     nest = call.nest(call.out.shape, extra=[(x, layout.free_places()), *layout.index_operands()])
     return call.finish(nest, nest.read(x, layout.places(nest)))
 
 
-class _IndexLayout:
+class IndexLayout:
     """Where the dimensions of x[indices] come from."""
 
     def __init__(self, x: Tensor, indices) -> None:
@@ -78,6 +74,17 @@ class _IndexLayout:
         self.rank = max(self.indices[d].rank for d in self.indexed)
         together = self.indexed == list(range(self.indexed[0], self.indexed[-1] + 1))
         self.first = self.indexed[0] if together else 0
+
+    def shape(self) -> tuple[Size, ...]:
+        """Of x[indices]."""
+        result: list[Size] = [1] * (self.rank + self.indices.count(None))
+        for d, t in enumerate(self.indices):
+            if t is None:
+                result[self._kept(d)] = self.x.shape[d]
+                continue
+            for place, size in zip(self.index_places(d), t.shape):
+                result[place] = size if size != 1 else result[place]
+        return tuple(result)
 
     def _kept(self, d: int) -> int:
         """The result's dimension for x's dimension d, which no tensor indexes."""

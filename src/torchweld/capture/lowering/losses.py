@@ -1,0 +1,77 @@
+"""Losses over classes: the negative log likelihood reads one element per row, its gradient writes by position."""
+from __future__ import annotations
+
+from torchweld.capture.lowering.call import Call
+from torchweld.capture.lowering.expr import Expr, where
+from torchweld.capture.lowering.indexing import in_range
+from torchweld.capture.lowering.nest import Nest
+from torchweld.capture.lowering.registry import lowers
+from torchweld.capture.views import Tensor
+from torchweld.core import dtypes
+from torchweld.core.errors import NotLowered
+
+NONE, MEAN, SUM = 0, 1, 2  # ATen's numbers for `reduction`
+
+
+@lowers("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
+def nll_loss_forward(call: Call, x, target, weight, reduction, ignore):
+    """x [N, C, ...] of log probabilities, target [N, ...]: (loss, sum of weights)."""
+    if x.rank < 2:
+        raise NotLowered("one sample without a batch")
+    rows = range(target.rank)
+    free = [(x, [0, None, *range(1, target.rank)])] + ([(weight, [None])] if weight is not None else [])
+    nest = call.nest(target.shape, target, extra=free)
+    valid, label, w = _label(nest, target, weight, ignore, x, rows, x.dtype)
+    picked = nest.read(x, [0, label, *range(1, target.rank)]).widen()
+    loss = where(valid, -(picked * w), 0)
+    if reduction == NONE:
+        return call.finish_all(nest, [(loss, None), None])
+    total = nest.reduce("sum", where(valid, w, 0), rows)
+    summed = nest.reduce("sum", loss, rows)
+    value = summed / total if reduction == MEAN else summed
+    return call.finish_all(nest, [(value, ()), (total, ())])
+
+
+def _label(nest: Nest, target: Tensor, weight, ignore: int, x: Tensor, places, dtype) -> tuple[Expr, Expr, Expr]:
+    """(is counted, class inside the range, its weight)."""
+    label = nest.read(target, places).to(dtypes.i64)
+    valid = label.ne(ignore)
+    label = in_range(where(valid, label, 0), x.shape[1], wrap=False)
+    compute = dtypes.compute(dtype)
+    w = nest.number(1, compute) if weight is None else nest.read(weight, [label]).to(compute)
+    return valid, label, w
+
+
+@lowers("aten.nll_loss_backward.default", "aten.nll_loss2d_backward.default")
+def nll_loss_backward(call: Call, grad, x, target, weight, reduction, ignore, total_weight):
+    """-weight[label] * grad at the label's class, divided by the sum of weights for a mean; 0 elsewhere."""
+    if x.rank < 2:
+        raise NotLowered("one sample without a batch")
+    places = [0, *range(2, x.rank)]
+    free = [(target, places)] + ([(weight, [None])] if weight is not None else [])
+    free += [(grad, places if reduction == NONE else []), (total_weight, [])]
+    nest = call.nest(x.shape, extra=free)
+    valid, label, w = _label(nest, target, weight, ignore, x, places, call.out.dtype)
+    g = nest.read(grad, places if reduction == NONE else []).to(w.dtype)
+    if reduction == MEAN:
+        g = g / nest.read(total_weight, []).to(w.dtype)
+    return call.finish(nest, where(valid & label.eq(nest.position(1)), -(w * g), 0))
+
+
+@lowers("aten.mse_loss.default")
+def mse_loss(call: Call, x, target, reduction=MEAN):
+    nest = call.nest(x.shape, x, target)
+    difference = nest.read(x).to(call.compute()) - nest.read(target).to(call.compute())
+    square, dims = difference * difference, range(x.rank)
+    if reduction == NONE:
+        return call.finish(nest, square)
+    total = nest.reduce("sum", square, dims)
+    return call.finish(nest, total / nest.count(dims) if reduction == MEAN else total, ())
+
+
+@lowers("aten.mse_loss_backward.default")
+def mse_loss_backward(call: Call, grad, x, target, reduction):
+    nest = call.nest(x.shape, grad, x, target)
+    g, value, goal = (nest.read(t).to(call.compute()) for t in (grad, x, target))
+    scale = 2 / value.lift(nest.count(range(x.rank))) if reduction == MEAN else 2
+    return call.finish(nest, (value - goal) * g * scale)

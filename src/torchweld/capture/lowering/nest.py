@@ -15,6 +15,7 @@ from torchweld.ir import affine
 from torchweld.ir.affine import Affine
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Ref, Store
+from torchweld.ir.simplify import drop_dead
 from torchweld.ir.size import Size, product
 
 # Where a dimension of an operand is read: a dimension of the nest, an affine index, or a computed one.
@@ -175,10 +176,11 @@ class Nest:
         self.stores.append(Store(buffer.name, places, value.value, **how))
 
     def close(self) -> None:
-        """Appends the Comp to the graph."""
+        """Appends the Comp to the graph, less the values that no store came to need."""
         axes = tuple(a for group in self._axes for a in group)
-        name = self.graph.node_name(self.name)
-        self.graph.emit(Comp(name, axes, self.builder.body, tuple(self.stores), (self.graph.origin,)))
+        name, stores = self.graph.node_name(self.name), tuple(self.stores)
+        comp = Comp(name, axes, self.builder.body, stores, (self.graph.origin,))
+        self.graph.emit(drop_dead(comp))
 
     # -- alignment
 

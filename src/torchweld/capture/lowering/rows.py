@@ -1,0 +1,19 @@
+"""The whole lowering table: importing the modules that hold its rows fills it."""
+from __future__ import annotations
+
+from torchweld.capture.lowering import (  # noqa: F401
+    activations,
+    creation,
+    indexing,
+    losses,
+    movement,
+    norms,
+    pointwise,
+    random,
+    reductions,
+    scatter,
+    windows,
+)
+from torchweld.capture.lowering.registry import ROWS as TABLE
+
+__all__ = ["TABLE"]

@@ -1,0 +1,149 @@
+"""Indirect writes: scatter, index_put, the gradient of an embedding. Only what does not depend on the order of writes is a Comp."""
+from __future__ import annotations
+
+from torchweld.capture import views
+from torchweld.capture.lowering.call import Call, normal
+from torchweld.capture.lowering.expr import Expr, where
+from torchweld.capture.lowering.indexing import IndexLayout, in_range
+from torchweld.capture.lowering.nest import Nest, Spec, aligned, copied
+from torchweld.capture.lowering.registry import lowers
+from torchweld.capture.views import Fill, Tensor
+from torchweld.core import dtypes
+from torchweld.core.errors import NotLowered
+
+_COMBINE = {"sum": "add", "amax": "max", "amin": "min"}
+
+
+def _start(call: Call, x: Tensor, wide: bool) -> tuple[Tensor, float | str]:
+    """(result buffer as a tensor, Store.init) to combine into: a number, or the name of a buffer to copy."""
+    spec = call.out
+    dtype = dtypes.compute(spec.dtype) if wide else spec.dtype
+    strides = views.contiguous_strides(spec.shape)
+    buffer = call.graph.buffer(call.name, spec.shape, dtype, strides, spec.device)
+    if isinstance(x.source, Fill):
+        return views.whole(buffer), x.source.value
+    widened = _converted(call, x, Spec(spec.shape, strides, dtype, spec.device))
+    return views.whole(buffer), widened.source
+
+
+def _converted(call: Call, x: Tensor, spec: Spec) -> Tensor:
+    """x in a buffer of `spec` alone, or the buffer that it is already."""
+    whole = x.buffer and x.dtype == spec.dtype and call.graph.view_of(x) == call.graph.view_of(
+        views.whole(call.graph.buffers[x.source]))
+    if whole and call.graph.buffers[x.source].strides == spec.strides:
+        return x
+    if x.dtype == spec.dtype:
+        return copied(call.graph, x, spec.strides)
+    nest = Nest(call.graph, call.name, x.shape, [aligned(x, x.rank)])
+    result = nest.store(nest.read(x).to(spec.dtype), spec)
+    nest.close()
+    return result
+
+
+def _narrowed(call: Call, result: Tensor) -> Tensor:
+    """16-bit results are combined in float32 and rounded once."""
+    if result.dtype == call.out.dtype:
+        return result
+    nest = call.nest(result.shape, result)
+    return call.finish(nest, nest.read(result).to(call.out.dtype))
+
+
+def _write(call: Call, nest: Nest, target: Tensor, init, index, value: Expr, combine, guard=None) -> Tensor:
+    buffer = call.graph.buffers[target.source]
+    places = [nest.at(i) if isinstance(i, int) else i for i in index]
+    held = None if guard is None else guard.value
+    nest.put(buffer, places, value.to(buffer.dtype), combine=combine, init=init, guard=held)
+    nest.close()
+    return target
+
+
+def _needs_float(call: Call) -> None:
+    if not (call.out.dtype.is_float or call.out.dtype.is_integral):
+        raise NotLowered("no combination of this dtype")
+
+
+@lowers("aten.scatter_add.default")
+def scatter_add(call: Call, x, d, index, source):
+    return _scatter(call, x, d, index, source, "add")
+
+
+@lowers("aten.scatter_reduce.two")
+def scatter_reduce(call: Call, x, d, index, source, reduce, *, include_self=True):
+    if reduce not in _COMBINE or not include_self:
+        raise NotLowered(f"scatter_reduce by {reduce}")
+    return _scatter(call, x, d, index, source, _COMBINE[reduce])
+
+
+@lowers("aten.scatter.value")
+def scatter_value(call: Call, x, d, index, value):
+    return _scatter(call, x, d, index, value, None)
+
+
+def _scatter(call: Call, x: Tensor, d: int, index: Tensor, source, combine: str | None) -> Tensor:
+    """out[.., index[i], ..] combined with source[i], for every i of the index's shape."""
+    if x.rank == 0:
+        raise NotLowered("a scatter into a scalar")
+    _needs_float(call)
+    d = normal(d, x.rank)
+    target, init = _start(call, x, wide=combine == "add")
+    free = [(source, [None] * x.rank)] if isinstance(source, Tensor) else []
+    nest = call.nest(index.shape, index, extra=free)
+    at = in_range(nest.read(index), x.shape[d], wrap=False)
+    every = [nest.at(k) for k in range(x.rank)]
+    value = nest.read(source, every) if free else nest.number(source, target.dtype)
+    places = [at if k == d else k for k in range(x.rank)]
+    return _narrowed(call, _write(call, nest, target, init, places, value, combine))
+
+
+@lowers("aten.embedding_dense_backward.default")
+def embedding_dense_backward(call: Call, grad, indices, rows, padding_idx, scale_grad_by_freq):
+    """Sums of gradients by row of the table; the padding row gets none."""
+    if scale_grad_by_freq:
+        raise NotLowered("gradients scaled by frequency")
+    zeros = views.filled(0.0, call.out.dtype, call.out.device, call.out.shape)
+    target, init = _start(call, zeros, wide=True)
+    last = grad.rank - 1
+    nest = call.nest(grad.shape, grad, extra=[(indices, range(last))])
+    given = nest.read(indices, range(last)).to(dtypes.i64)
+    row = in_range(given, rows, wrap=False)
+    guard = None if padding_idx < 0 else given.ne(padding_idx)
+    value = nest.read(grad).widen()
+    return _narrowed(call, _write(call, nest, target, init, [row, last], value, "add", guard))
+
+
+@lowers("aten.index_add.default")
+def index_add(call: Call, x, d, index, source, *, alpha=1):
+    _needs_float(call)
+    d = normal(d, x.rank)
+    target, init = _start(call, x, wide=True)
+    nest = call.nest(source.shape, source, extra=[(index, [d])])
+    at = in_range(nest.read(index, [d]), x.shape[d], wrap=False)
+    value = nest.read(source).to(target.dtype) * alpha
+    places = [at if k == d else k for k in range(x.rank)]
+    return _narrowed(call, _write(call, nest, target, init, places, value, "add"))
+
+
+@lowers("aten.index_put.default", "aten._unsafe_index_put.default")
+def index_put(call: Call, x, indices, values, accumulate=False):
+    """Accumulating, or writing one value everywhere: the order does not matter. A mask chooses between x and one value."""
+    if len(indices) == 1 and indices[0] is not None and indices[0].dtype == dtypes.b1:
+        return _put_where(call, x, indices[0], values, accumulate)
+    if not accumulate and any(size != 1 for size in values.shape):
+        raise NotLowered("the last of several writes to one element")
+    _needs_float(call)
+    layout = IndexLayout(x, indices)
+    shape = layout.shape()
+    target, init = _start(call, x, wide=accumulate)
+    nest = call.nest(shape, values, extra=layout.index_operands())
+    places = layout.places(nest)
+    value = nest.read(values)
+    return _narrowed(call, _write(call, nest, target, init, places, value, "add" if accumulate else None))
+
+
+def _put_where(call: Call, x: Tensor, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:
+    if accumulate or any(size != 1 for size in values.shape):
+        raise NotLowered("values by position in a mask")
+    value = views.squeeze(values, range(values.rank))
+    nest = call.nest(x.shape, x, value, extra=[(mask, range(mask.rank))])
+    chosen = nest.read(mask, range(mask.rank))
+    return call.finish(nest, where(chosen, nest.read(value), nest.read(x)))

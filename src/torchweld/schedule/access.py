@@ -155,7 +155,7 @@ def _renamed(
     kept: tuple[str, ...],
     group: tuple[str, ...],
 ) -> Accesses:
-    """Axes replaced by their images in every map; `group`, the frame's rows or columns, becomes `kept`."""
+    """Axes replaced by their images in every map; `group` (rows or columns) becomes `kept`."""
     comp, frame = accesses.comp, accesses.frame
     rows = kept if group == frame.rows else frame.rows
     columns = kept if group == frame.columns else frame.columns

@@ -1,0 +1,114 @@
+"""Generates the C++ of one kernel.
+
+    static void part(P, S, tid, parts, shared)     one thread's share
+      outer points: values that do not vary within a row, then the stages' loop nests
+      column reductions: partial sums of every thread combined in order, and what follows them
+    extern "C" void NAME(P, S)                     one parallel region around it
+
+The text depends on shapes, strides and dtypes, not on the names of buffers: equal kernels have equal texts.
+"""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from torchweld.codegen.cpp_expr import memory_type, size_text
+from torchweld.codegen.cpp_kernel import Kernel, kernel
+from torchweld.codegen.cpp_rows import emit_part
+from torchweld.codegen.emitter import Emitter
+from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
+from torchweld.ir import size
+from torchweld.ir.nodes import Buffer, Comp, Index
+from torchweld.ir.size import Poly, Size
+from torchweld.schedule import cpu
+from torchweld.schedule.access import Accesses, addressed
+from torchweld.schedule.cpu import CpuSchedule
+from torchweld.schedule.expand import expanded
+from torchweld.schedule.stages import own_cost
+
+# A parallel region costs a few microseconds: this many multiply-adds on one core.
+PARALLEL_WORK = 1 << 17
+
+
+def generate(comp: Comp, buffers: Mapping[str, Buffer], schedule: CpuSchedule | None = None,
+             hints: Mapping[str, int] | None = None) -> KernelBundle:
+    """The C++ of a planned Comp. `schedule`: that of schedule.cpu by default. `hints`: typical values of
+    symbols. Raises InvalidIR for a Comp without a frame."""
+    schedule = schedule or cpu.schedule(comp, buffers, hints)
+    accesses = addressed(expanded(comp), buffers, hints)
+    names = tuple(dict.fromkeys(a.buffer for a in accesses.all))
+    symbols = tuple(sorted(_symbols(accesses)))
+    text = _text(accesses, buffers, schedule, names, symbols)
+    name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    args = (*map(BufferArg, names), *(SizeArg(size.symbol(s)) for s in symbols))
+    source = KernelSource("cpp", name, _header() + text.replace("KERNEL", name), args)
+    prefill = tuple((s.buffer, s.init) for s in comp.stores if s.init is not None)
+    return KernelBundle(comp.name, (source,), prefill=tuple(dict.fromkeys(prefill)))
+
+
+@cache
+def _header() -> str:
+    return Path(__file__).with_name("fastmath.h").read_text()
+
+
+def _symbols(accesses: Accesses) -> frozenset[str]:
+    found: set[str] = set()
+    for extent in (a.extent for a in accesses.comp.axes):
+        found |= size.symbols(extent)
+    maps = [a.offset for a in accesses.all]
+    maps += [i.map for i in accesses.comp.body if isinstance(i, Index)]
+    for index in maps:
+        found |= size.symbols(index.const)
+        for _, coefficient in index.terms:
+            found |= size.symbols(coefficient)
+    for access in accesses.all:
+        for _, stride in access.refs:
+            found |= size.symbols(stride)
+    return frozenset(found)
+
+
+def _text(accesses: Accesses, buffers, schedule: CpuSchedule, names, symbols) -> str:
+    e = Emitter()
+    k = kernel(accesses, schedule, buffers, {n: f"p{i}" for i, n in enumerate(names)})
+    with e.block("static void part(void* const* P, const int64_t* S, int64_t tid, int64_t parts, char* shared)"):
+        _declare(e, buffers, names, symbols, set(accesses.comp.writes))
+        emit_part(k, e)
+    with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):
+        _launch(e, k, symbols)
+    return e.text
+
+
+def _declare(e: Emitter, buffers, names, symbols, written: set[str]) -> None:
+    for k, name in enumerate(names):
+        kind = ("" if name in written else "const ") + memory_type(buffers[name].dtype)
+        e.line(f"{kind}* __restrict__ const p{k} = ({kind}*)P[{k}];")
+    _declare_sizes(e, symbols)
+
+
+def _declare_sizes(e: Emitter, symbols) -> None:
+    for k, symbol in enumerate(symbols):
+        e.line(f"const int64_t n_{symbol} = S[{k}];")
+
+
+def _launch(e: Emitter, k: Kernel, symbols) -> None:
+    _declare_sizes(e, symbols)
+    serial, size_each = k.schedule.distribute == "serial", k.shared_bytes
+    threads = "1" if serial else "omp_get_max_threads()"
+    shared = f"(char*)malloc({threads} * {size_text(size_each)})" if size_each else "nullptr"
+    e.line(f"char* const shared = {shared};")
+    if serial:
+        e.line("part(P, S, 0, 1, shared);")
+    else:
+        e.line(f"#pragma omp parallel if ({_work(k.accesses)} > {PARALLEL_WORK})")
+        e.line("part(P, S, omp_get_thread_num(), omp_get_num_threads(), shared);")
+    if size_each:
+        e.line("free(shared);")
+
+
+def _work(accesses: Accesses) -> str:
+    """Multiply-adds of the whole kernel."""
+    points: Size = size.product(a.extent for a in accesses.comp.axes)
+    cost = max(1, round(sum(own_cost(i) for i in accesses.comp.body)))
+    return size_text(points * cost) if not isinstance(points, Poly) else f"{size_text(points)} * {cost}"

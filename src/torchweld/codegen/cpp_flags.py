@@ -1,0 +1,21 @@
+"""How generated C++ is compiled.
+
+-fno-math-errno and -fno-trapping-math let loops with selects vectorise without changing values.
+Contraction is off, so that `a * b + c` of the user's model rounds as eager's two operations do;
+fastmath.h writes its fused multiply-adds out. -fwrapv: integer overflow wraps, as in torch. Never
+-ffast-math: it turns denormals off in the whole process.
+"""
+
+COMPILER = "g++"
+FLAGS = (
+    "-O3",
+    "-march=native",
+    "-fopenmp",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+    "-fwrapv",
+    "-shared",
+    "-fPIC",
+    "-std=c++17",
+)

@@ -1,0 +1,140 @@
+"""What every part of the C++ generator asks about the kernel at hand."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torchweld.codegen import cpp_expr as x
+from torchweld.core.dtypes import DType
+from torchweld.ir import size
+from torchweld.ir.frame import Frame
+from torchweld.ir.nodes import Buffer, Comp, Instr, Reduce, Value, map_axes, store_operands
+from torchweld.ir.size import Size
+from torchweld.schedule.access import Accesses
+from torchweld.schedule.cpu import CpuSchedule
+from torchweld.schedule.stages import Stages, stages
+
+LINE_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """`names`: the C++ variable of each axis; `pointers`: of each buffer; `kinds`: dtype of each buffer."""
+
+    accesses: Accesses
+    schedule: CpuSchedule
+    stages: Stages
+    names: Mapping[str, str]
+    pointers: Mapping[str, str]
+    kinds: Mapping[str, DType]
+
+    @property
+    def comp(self) -> Comp:
+        return self.accesses.comp
+
+    @property
+    def frame(self) -> Frame:
+        return self.accesses.frame
+
+    @property
+    def body(self) -> tuple[Instr, ...]:
+        return self.accesses.comp.body
+
+    @property
+    def row_lane(self) -> str | None:
+        """The axis of adjacent rows that the innermost loop runs along, if it does."""
+        return self.schedule.nest[-1] if self.schedule.lane == "row" else None
+
+    @property
+    def shares_rows(self) -> bool:
+        return self.schedule.distribute == "columns"
+
+    @property
+    def split_axis(self) -> str | None:
+        """The inner axis whose range is divided among threads."""
+        if self.schedule.distribute == "inner":
+            return self.schedule.nest[-1]
+        if self.shares_rows:
+            return max(self.frame.columns, key=lambda a: size.hint(self.comp.extent(a), {}))
+        return None
+
+    @property
+    def row_reductions(self) -> tuple[Value, ...]:
+        over_rows = self.frame.column_reductions
+        return tuple(v for v, i in enumerate(self.body) if isinstance(i, Reduce) and v not in over_rows)
+
+    @property
+    def lane_block(self) -> int:
+        """Rows that a row lane runs abreast; one without a row lane."""
+        return dict(self.schedule.outer)[self.row_lane] if self.row_lane else 1
+
+    @property
+    def lane_position(self) -> str:
+        """Where in its block of rows the lane is."""
+        name = self.names[self.row_lane]
+        return f"{name} - low_{name}"
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of one accumulator that threads share: what keeps them off each other's cache lines."""
+        return max(LINE_BYTES, 8 * self.lane_block)
+
+    @property
+    def shared_bytes(self) -> Size:
+        """Memory per thread that threads exchange partial results in."""
+        columns = sum((8 * self.column_count(v) for v in self.frame.column_reductions), 0)
+        return columns + (self.slot_bytes * len(self.row_reductions) if self.shares_rows else 0)
+
+    def extent(self, axis: str) -> str:
+        return x.size_text(self.comp.extent(axis))
+
+    def bounds(self, axis: str) -> tuple[str, str]:
+        """First and last + 1 of an inner axis for this thread and outer point."""
+        name, extent = self.names[axis], self.extent(axis)
+        if dict(self.schedule.outer).get(axis, 1) > 1:
+            return f"low_{name}", f"high_{name}"
+        if axis == self.split_axis:
+            return f"{extent} * tid / parts", f"{extent} * (tid + 1) / parts"
+        return "0", extent
+
+    def column_axes(self, value: Value) -> tuple[str, ...]:
+        """The columns that a value varies along."""
+        return tuple(c for c in self.frame.columns if c in self.stages.axes[value])
+
+    def column_count(self, value: Value) -> Size:
+        return size.product(self.comp.extent(a) for a in self.column_axes(value))
+
+    def column_offset(self, value: Value) -> str:
+        """Position among `column_count` elements, for the current columns."""
+        text = ""
+        for axis in self.column_axes(value):
+            text = f"({text}) * {self.extent(axis)} + {self.names[axis]}" if text else self.names[axis]
+        return text or "0"
+
+    def store_axes(self, position: int) -> frozenset[str]:
+        store = self.comp.stores[position]
+        values = (self.stages.axes[v] for v in store_operands(store))
+        return map_axes(store.index).union(*values)
+
+    def stores_of(self, stage: int) -> list[int]:
+        return [s for s, home in enumerate(self.stages.store_homes) if home == stage]
+
+    def accumulator(self, value: Value) -> tuple[str, str]:
+        """C++ types: within a block of elements, and over blocks."""
+        return x.accumulator_type(self.body[value].monoid, self.body[value].dtype)
+
+    def identity(self, value: Value) -> str:
+        return x.identity(self.body[value].monoid, self.body[value].dtype)
+
+    def merged(self, value: Value, one: str, other: str) -> str:
+        return x.merge(self.body[value].monoid, one, other)
+
+
+def kernel(accesses: Accesses, schedule: CpuSchedule, buffers: Mapping[str, Buffer],
+           pointers: Mapping[str, str]) -> Kernel:
+    names = {a.name: f"i{k}" for k, a in enumerate(accesses.comp.axes)}
+    lane = {schedule.nest[-1]} if schedule.lane == "row" else set()
+    inner = frozenset(schedule.nest) - lane
+    passes = stages(accesses.comp, accesses.frame, inner, keep=schedule.lane == "column" and schedule.distribute != "columns")
+    kinds = {name: buffers[name].dtype for name in pointers}
+    return Kernel(accesses, schedule, passes, names, pointers, kinds)

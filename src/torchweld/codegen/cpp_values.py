@@ -1,0 +1,88 @@
+"""Values, loads and stores of a kernel as C++ statements. `texts` says how known values are written."""
+from __future__ import annotations
+
+from torchweld.codegen import cpp_expr as x
+from torchweld.codegen.cpp_kernel import Kernel
+from torchweld.codegen.emitter import Emitter
+from torchweld.core import dtypes
+from torchweld.ir.nodes import Instr, Load, Op, Reduce, Scan, Value, operands
+from torchweld.schedule.access import Access
+
+Texts = dict[Value, str]
+
+
+def define(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
+    """Computes a value where its arguments are known; `texts` gains its name."""
+    instr = k.body[value]
+    if isinstance(instr, Scan):
+        _advance(k, e, value, instr, texts)
+    e.line(f"const {x.ctype(instr.dtype)} v{value} = {_expression(k, value, instr, texts)};")
+    texts[value] = f"v{value}"
+
+
+def total(k: Kernel, value: Value) -> str:
+    """The running accumulator of a reduction or scan."""
+    return f"A{value}[{k.lane_position}]" if k.row_lane else f"A{value}"
+
+
+def result(k: Kernel, value: Value) -> str:
+    """A finished reduction, or a scan so far, in its dtype."""
+    dtype = k.body[value].dtype
+    return x.narrowed(f"({x.ctype(dtypes.compute(dtype))}){total(k, value)}", dtype)
+
+
+def widened(k: Kernel, value: Value, texts: Texts) -> str:
+    return x.widened(texts[value], k.body[value].dtype)
+
+
+def store(k: Kernel, e: Emitter, position: int, texts: Texts) -> None:
+    item, access = k.comp.stores[position], k.accesses.stores[position]
+    element, value, dtype = _element(k, access, texts), texts[item.value], k.kinds[item.buffer]
+    if item.combine is not None:
+        monoid = {"add": "sum", "mul": "prod"}.get(item.combine, item.combine)
+        value = x.narrowed(x.merge(monoid, x.widened(element, dtype), x.widened(value, dtype)), dtype)
+    guard = "" if item.guard is None else f"if ({texts[item.guard]}) "
+    e.line(f"{guard}{element} = {value};")
+
+
+def _advance(k: Kernel, e: Emitter, value: Value, scan: Scan, texts: Texts) -> None:
+    state = total(k, value)
+    e.line(f"{state} = {k.merged(value, state, widened(k, scan.arg, texts))};")
+
+
+def _expression(k: Kernel, value: Value, instr: Instr, texts: Texts) -> str:
+    if isinstance(instr, Load):
+        return _load(k, value, instr, texts)
+    if isinstance(instr, Scan):
+        return result(k, value)
+    args = [texts[v] for v in operands(instr)]
+    kinds = [k.body[v].dtype for v in operands(instr)]
+    return x.pure(instr, args, kinds, k.names, _is_shifted_exp(k, instr))
+
+
+def _is_shifted_exp(k: Kernel, instr: Instr) -> bool:
+    """exp(x - m) where m is the maximum of x over the row, or 0 where that is -inf."""
+    if not isinstance(instr, Op) or instr.name != "exp":
+        return False
+    shifted = k.body[instr.args[0]]
+    if not isinstance(shifted, Op) or shifted.name != "sub":
+        return False
+    top = k.body[shifted.args[1]]
+    if isinstance(top, Op) and top.name == "where":
+        top = k.body[top.args[2]]
+    return isinstance(top, Reduce) and top.monoid == "max" and top.args == shifted.args[:1]
+
+
+def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
+    text = _element(k, k.accesses.loads[value], texts)
+    if instr.dtype == dtypes.b1:
+        text = f"({text} != 0)"
+    if instr.guard is None:
+        return text
+    return f"{texts[instr.guard]} ? {text} : {x.literal(instr.fill, instr.dtype)}"
+
+
+def _element(k: Kernel, access: Access, texts: Texts) -> str:
+    parts = [x.affine_text(access.offset, k.names)]
+    parts += [f"(int64_t){texts[v]} * {x.size_text(s)}" for v, s in access.refs]
+    return f"{k.pointers[access.buffer]}[{' + '.join(parts)}]"

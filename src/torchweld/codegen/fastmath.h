@@ -1,0 +1,239 @@
+// Branch-free math that gcc vectorises inside an ordinary loop: no libm for float, no intrinsics, no
+// ATen. Own minimax fits; tests/compile/test_cpp_math.py states and checks the error of each function
+// against float64. double goes to libm. Fused multiply-adds are written out (-ffp-contract=off).
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#define TW static inline __attribute__((always_inline))
+TW float tw_from_bits(uint32_t u) { float f; __builtin_memcpy(&f, &u, 4); return f; }
+TW uint32_t tw_bits(float f) { uint32_t u; __builtin_memcpy(&u, &f, 4); return u; }
+TW float tw_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+TW double tw_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#define TW_INF __builtin_inff()
+
+// 16-bit floats
+TW float tw_from_bf16(uint16_t b) { return tw_from_bits((uint32_t)b << 16); }
+TW uint16_t tw_to_bf16(float f) {
+  uint32_t u = tw_bits(f), r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  return f != f ? (uint16_t)0x7fc0 : (uint16_t)r;
+}
+TW float tw_from_f16(uint16_t h) {
+  uint32_t m = ((uint32_t)h & 0x7fffu) << 13;
+  float f = tw_from_bits(m) * 0x1p112f;  // exact, denormals included
+  uint32_t u = m >= 0x0f800000u ? (m | 0x7f800000u) : tw_bits(f);
+  return tw_from_bits(u | ((uint32_t)h & 0x8000u) << 16);
+}
+TW uint16_t tw_to_f16(float f) {
+  uint32_t u = tw_bits(f), s = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+  uint32_t small = tw_bits(tw_from_bits(a) + 0.5f) - 0x3f000000u;  // rounds to 2^-24, ties to even
+  uint32_t normal = (a + 0xfffu + ((a >> 13) & 1u) - 0x38000000u) >> 13;
+  uint32_t r = a < 0x38800000u ? small : normal;
+  r = a >= 0x477ff000u ? 0x7c00u : r;
+  r = a > 0x7f800000u ? 0x7e00u : r;
+  return (uint16_t)(r | s);
+}
+
+// exponentials
+TW float tw_copysign(float m, float s) {
+  return tw_from_bits((tw_bits(m) & 0x7fffffffu) | (tw_bits(s) & 0x80000000u));
+}
+TW double tw_copysign(double m, double s) { return __builtin_copysign(m, s); }
+TW float tw_abs(float x) { return __builtin_fabsf(x); }
+TW float tw_scale2(int32_t n) { return tw_from_bits((uint32_t)(n + 127) << 23); }
+// x = n ln 2 + r, nearest n
+TW float tw_ln2_split(float x, int32_t& n) {
+  float t = tw_fma(x, 0x1.715476p+0f, 12582912.0f), nf = t - 12582912.0f;
+  n = (int32_t)(tw_bits(t) - 0x4b400000u);
+  return tw_fma(nf, -0x1.7f7d1cp-20f, tw_fma(nf, -0x1.62e400p-1f, x));
+}
+TW float tw_exp_poly(float r) {
+  float p = 0x1.6a4d60p-10f;
+  p = tw_fma(p, r, 0x1.12398ep-7f);
+  p = tw_fma(p, r, 0x1.5558b0p-5f);
+  p = tw_fma(p, r, 0x1.555492p-3f);
+  p = tw_fma(p, r, 0x1.fffffcp-2f);
+  return tw_fma(p * r, r, r) + 1.0f;
+}
+TW float tw_exp(float x) {
+  float c = x > 89.0f ? 89.0f : x;
+  c = c < -104.0f ? -104.0f : c;
+  int32_t n;
+  float p = tw_exp_poly(tw_ln2_split(c, n));
+  int32_t h = n >> 1;
+  return p * tw_scale2(h) * tw_scale2(n - h);
+}
+// for arguments known to be <= 88 (softmax after subtracting the maximum); below -87.33 gives 0
+TW float tw_exp_nonpositive(float x) {
+  float c = x < -87.33f ? -87.33f : x;
+  int32_t n;
+  float p = tw_exp_poly(tw_ln2_split(c, n));
+  return x < -87.33f ? 0.0f : p * tw_scale2(n);
+}
+TW float tw_sigmoid(float x) { return 1.0f / (1.0f + tw_exp(-x)); }
+TW float tw_expm1_poly(float r) {
+  float p = 0x1.9e7380p-13f;
+  p = tw_fma(p, r, 0x1.6d3a4ap-10f);
+  p = tw_fma(p, r, 0x1.1112d8p-7f);
+  p = tw_fma(p, r, 0x1.5554f8p-5f);
+  p = tw_fma(p, r, 0x1.555554p-3f);
+  p = tw_fma(p, r, 0.5f);
+  return tw_fma(p * r, r, r);
+}
+TW float tw_tanh(float x) {
+  float a = tw_abs(x), c = a > 9.5f ? 9.5f : a;
+  int32_t n;
+  float q = tw_expm1_poly(tw_ln2_split(c + c, n)), s = tw_scale2(n);
+  float e = tw_fma(s, q, s - 1.0f), r = e / (e + 2.0f);
+  return tw_copysign(r, x);
+}
+TW float tw_erf(float x) {
+  float t = tw_abs(x), s = x * x, q = 0x1.4f58d2p-14f;
+  q = tw_fma(q, s, -0x1.a6072cp-11f);
+  q = tw_fma(q, s, 0x1.5449e8p-8f);
+  q = tw_fma(q, s, -0x1.b80118p-6f);
+  q = tw_fma(q, s, 0x1.ce2d64p-4f);
+  q = tw_fma(q, s, -0x1.812740p-2f);
+  q = tw_fma(q, s, 0x1.06eba8p-3f);
+  float small = tw_fma(q, x, x), c = t > 4.0f ? 4.0f : t, g = -0x1.c0371ap-13f;
+  g = tw_fma(g, c, 0x1.a51c08p-9f);
+  g = tw_fma(g, c, -0x1.76ea80p-6f);
+  g = tw_fma(g, c, 0x1.af1bb2p-4f);
+  g = tw_fma(g, c, 0x1.457df4p-1f);
+  g = tw_fma(g, c, 0x1.073140p-3f);
+  int32_t n;
+  float e = tw_exp_poly(tw_ln2_split(tw_fma(-g, c, -c), n)) * tw_scale2(n);
+  return t > 0x1.db0000p-1f ? tw_copysign(1.0f - e, x) : small;
+}
+
+// logarithms
+TW float tw_log(float x) {
+  float scale = x < 0x1p-126f ? 0x1p23f : 1.0f, shift = x < 0x1p-126f ? -23.0f : 0.0f;
+  uint32_t u = tw_bits(x * scale);
+  int32_t k = (int32_t)(u - 0x3f3504f3u) >> 23;
+  float f = tw_from_bits(u - ((uint32_t)k << 23)) - 1.0f, kf = (float)k + shift;
+  float p = 0x1.147338p-4f;
+  p = tw_fma(p, f, -0x1.de01dap-4f);
+  p = tw_fma(p, f, 0x1.e6c00ap-4f);
+  p = tw_fma(p, f, -0x1.fc28cap-4f);
+  p = tw_fma(p, f, 0x1.233ba2p-3f);
+  p = tw_fma(p, f, -0x1.555c44p-3f);
+  p = tw_fma(p, f, 0x1.99a476p-3f);
+  p = tw_fma(p, f, -0x1.000006p-2f);
+  p = tw_fma(p, f, 0x1.555548p-2f);
+  float f2 = f * f, w = tw_fma(-0.5f, f2, tw_fma(p * f, f2, kf * 0x1.7f7d1cp-20f));
+  float r = tw_fma(kf, 0x1.62e400p-1f, f + w);
+  r = x == TW_INF ? x : r;
+  r = x == 0.0f ? -TW_INF : r;
+  r = x < 0.0f ? __builtin_nanf("") : r;
+  return x != x ? x : r;
+}
+
+// rounding, selection
+#define TW_FLOAT1(name, f, d) \
+  TW float tw_##name(float x) { return f(x); } \
+  TW double tw_##name(double x) { return d(x); }
+TW_FLOAT1(ceil, __builtin_ceilf, __builtin_ceil)
+TW_FLOAT1(floor, __builtin_floorf, __builtin_floor)
+TW_FLOAT1(round, __builtin_rintf, __builtin_rint)
+TW_FLOAT1(trunc, __builtin_truncf, __builtin_trunc)
+TW_FLOAT1(sqrt, __builtin_sqrtf, __builtin_sqrt)
+TW_FLOAT1(exp2, exp2f, exp2)
+TW_FLOAT1(expm1, expm1f, expm1)
+TW_FLOAT1(log2, log2f, log2)
+TW_FLOAT1(log10, log10f, log10)
+TW_FLOAT1(log1p, log1pf, log1p)
+TW_FLOAT1(sin, sinf, sin)
+TW_FLOAT1(cos, cosf, cos)
+TW_FLOAT1(tan, tanf, tan)
+TW_FLOAT1(asin, asinf, asin)
+TW_FLOAT1(acos, acosf, acos)
+TW_FLOAT1(atan, atanf, atan)
+TW_FLOAT1(sinh, sinhf, sinh)
+TW_FLOAT1(cosh, coshf, cosh)
+TW_FLOAT1(asinh, asinhf, asinh)
+TW_FLOAT1(acosh, acoshf, acosh)
+TW_FLOAT1(atanh, atanhf, atanh)
+TW double tw_exp(double x) { return exp(x); }
+TW double tw_log(double x) { return log(x); }
+TW double tw_tanh(double x) { return tanh(x); }
+TW double tw_erf(double x) { return erf(x); }
+TW double tw_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+TW double tw_exp_nonpositive(double x) { return exp(x); }
+TW float tw_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+TW double tw_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
+TW float tw_atan2(float y, float x) { return atan2f(y, x); }
+TW double tw_atan2(double y, double x) { return atan2(y, x); }
+TW double tw_abs(double x) { return __builtin_fabs(x); }
+TW bool tw_isinf(float x) { return tw_abs(x) == TW_INF; }
+TW bool tw_isinf(double x) { return tw_abs(x) == (double)TW_INF; }
+template <class T> TW T tw_abs(T x) { return x < 0 ? (T)-x : x; }
+template <class T> TW T tw_sign(T x) { return x > 0 ? (T)1 : x < 0 ? (T)-1 : x; }
+template <class T> TW T tw_maximum(T a, T b) { T m = a > b ? a : b; return a != a ? a : m; }
+template <class T> TW T tw_minimum(T a, T b) { T m = a < b ? a : b; return a != a ? a : m; }
+template <class T> TW T tw_fmax(T a, T b) { T m = a > b ? a : b; return b != b ? a : m; }
+template <class T> TW T tw_fmin(T a, T b) { T m = a < b ? a : b; return b != b ? a : m; }
+
+// division with a remainder; integer division by zero is the user's error, and gives zero
+template <class T> TW T tw_trunc_div(T a, T b) { return b == 0 ? 0 : b == (T)-1 ? (T)-a : a / b; }
+template <class T> TW T tw_fmod(T a, T b) { return b == 0 || b == (T)-1 ? 0 : a % b; }
+template <class T> TW T tw_remainder(T a, T b) {
+  T r = tw_fmod(a, b);
+  return r != 0 && ((r < 0) != (b < 0)) ? (T)(r + b) : r;
+}
+template <class T> TW T tw_floor_div(T a, T b) {
+  T q = tw_trunc_div(a, b);
+  return tw_fmod(a, b) != 0 && ((a < 0) != (b < 0)) ? (T)(q - 1) : q;
+}
+#define TW_DIVISION(T, fmod, floor, trunc) \
+  TW T tw_fmod(T a, T b) { return fmod(a, b); } \
+  TW T tw_trunc_div(T a, T b) { return trunc(a / b); } \
+  TW T tw_remainder(T a, T b) { \
+    T r = fmod(a, b); \
+    return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; \
+  } \
+  TW T tw_floor_div(T a, T b) { \
+    T r = fmod(a, b), q = (a - r) / b; \
+    q = r != 0 && ((b < 0) != (r < 0)) ? q - 1 : q; \
+    T f = floor(q); \
+    f = q - f > (T)0.5 ? f + 1 : f; \
+    f = q == 0 ? tw_copysign((T)0, a / b) : f; \
+    return b == 0 ? a / b : f; \
+  }
+TW_DIVISION(float, fmodf, floorf, truncf)
+TW_DIVISION(double, fmod, floor, trunc)
+TW float tw_pow(float a, float b) { return powf(a, b); }
+TW double tw_pow(double a, double b) { return pow(a, b); }
+template <class T> TW T tw_pow(T a, T b) {
+  if (b < 0) return a == 1 ? 1 : a == (T)-1 ? (b & 1 ? (T)-1 : 1) : 0;
+  T r = 1;
+  for (; b; b >>= 1, a *= a) r = b & 1 ? (T)(r * a) : r;
+  return r;
+}
+template <class T> TW T tw_shl(T a, T b) {
+  return b < 0 || b >= (T)(8 * sizeof(T)) ? 0 : (T)((uint64_t)a << b);
+}
+template <class T> TW T tw_shr(T a, T b) {
+  T most = 8 * sizeof(T) - 1, by = b < 0 || b > most ? most : b;
+  return (T)-1 > 0 && by != b ? 0 : a >> by;
+}
+
+// Philox4x32-10 (ir/philox.py): uniform in [0, 1)
+TW float tw_philox(int64_t seed, int64_t index) {
+  uint32_t a = (uint32_t)index, b = (uint32_t)(index >> 32), c = 0, d = 0;
+  uint32_t k = (uint32_t)seed, l = (uint32_t)(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    uint64_t p = (uint64_t)a * 0xD2511F53u, q = (uint64_t)c * 0xCD9E8D57u;
+    a = (uint32_t)(q >> 32) ^ b ^ k, b = (uint32_t)q;
+    c = (uint32_t)(p >> 32) ^ d ^ l, d = (uint32_t)p;
+    k += 0x9E3779B9u, l += 0xBB67AE85u;
+  }
+  return (float)(a >> 8) * 0x1p-24f;
+}
+
+#pragma omp declare reduction(tw_max : float, double : omp_out = tw_maximum(omp_out, omp_in)) \
+    initializer(omp_priv = -TW_INF)
+#pragma omp declare reduction(tw_min : float, double : omp_out = tw_minimum(omp_out, omp_in)) \
+    initializer(omp_priv = TW_INF)
+extern "C" int omp_get_thread_num(void) noexcept;
+extern "C" int omp_get_num_threads(void) noexcept;
+extern "C" int omp_get_max_threads(void) noexcept;

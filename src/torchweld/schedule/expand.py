@@ -1,0 +1,112 @@
+"""Tuple reductions as plain ones: what back ends that pass over a cached row need to know of them.
+
+    welford(x)          mean = sum(x) / n;  M2 = sum((x - mean)^2) - sum(x - mean)^2 / n
+    logsumexp(x)        m = max(x), s = 0 where m is -inf, else m;  (m, sum(exp(x - s)))
+    argmax(x, at)       m = max(x);  (m, min(at where x == m or isnan(x)))      argmin alike
+
+All exact restatements: the second sum of welford corrects for the rounding of the mean.
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from torchweld.core import dtypes
+from torchweld.ir.affine import Affine, constant
+from torchweld.ir.build import BodyBuilder
+from torchweld.ir.nodes import (
+    Cast,
+    Comp,
+    Instr,
+    Load,
+    Op,
+    Pick,
+    Reduce,
+    Ref,
+    Scan,
+    Store,
+    Value,
+)
+from torchweld.ir.size import product
+
+TUPLES = ("welford", "logsumexp", "argmax", "argmin")
+_LAST = 2**63 - 1
+
+
+def expanded(comp: Comp) -> Comp:
+    """`comp` without tuple reductions and Picks; itself if it has none."""
+    if not any(isinstance(i, Reduce) and i.monoid in TUPLES for i in comp.body):
+        return comp
+    b = BodyBuilder()
+    results: list[tuple[Value, ...]] = []
+    for instr in comp.body:
+        results.append(_emit(comp, b, instr, results))
+    images = [r[0] for r in results]
+    return replace(comp, body=b.body, stores=tuple(_store(s, images) for s in comp.stores))
+
+
+def _emit(comp: Comp, b: BodyBuilder, instr: Instr, results: list[tuple[Value, ...]]):
+    if isinstance(instr, Pick):
+        return (results[instr.arg][instr.item],)
+    images = [r[0] for r in results]
+    if isinstance(instr, Reduce) and instr.monoid in TUPLES:
+        args = tuple(images[a] for a in instr.args)
+        return _RULES[instr.monoid](comp, b, instr, args)
+    return (b.emit(with_values(instr, images)),)
+
+
+def with_values(instr: Instr, images: list[Value]) -> Instr:
+    """`instr` with each value replaced by its image."""
+    if isinstance(instr, (Op, Reduce)):
+        return replace(instr, args=tuple(images[a] for a in instr.args))
+    if isinstance(instr, (Cast, Scan, Pick)):
+        return replace(instr, arg=images[instr.arg])
+    if isinstance(instr, Load):
+        guard = None if instr.guard is None else images[instr.guard]
+        return replace(instr, index=_refs(instr.index, images), guard=guard)
+    return instr
+
+
+def _store(store: Store, images: list[Value]) -> Store:
+    guard = None if store.guard is None else images[store.guard]
+    index = _refs(store.index, images)
+    return replace(store, index=index, value=images[store.value], guard=guard)
+
+
+def _refs(index, images: list[Value]):
+    return tuple(i if isinstance(i, Affine) else Ref(images[i.value]) for i in index)
+
+
+def _welford(comp: Comp, b: BodyBuilder, instr: Reduce, args):
+    count = b.index(constant(product(comp.extent(a) for a in instr.axes)))
+    n = b.cast(count, instr.dtype)
+    mean = b.op("div", b.reduce("sum", args, instr.axes), n)
+    off = b.op("sub", args[0], mean)
+    squares = b.reduce("sum", (b.op("mul", off, off),), instr.axes)
+    rest = b.reduce("sum", (off,), instr.axes)
+    return mean, b.op("sub", squares, b.op("div", b.op("mul", rest, rest), n))
+
+
+def _logsumexp(comp: Comp, b: BodyBuilder, instr: Reduce, args):
+    top = b.reduce("max", args, instr.axes)
+    lowest = b.op("eq", top, b.const(-math.inf, instr.dtype))
+    shift = b.op("where", lowest, b.const(0.0, instr.dtype), top)
+    return top, b.reduce("sum", (b.op("exp", b.op("sub", args[0], shift)),), instr.axes)
+
+
+def _arg_extreme(comp: Comp, b: BodyBuilder, instr: Reduce, args):
+    value, position = args
+    best = b.reduce(instr.monoid.removeprefix("arg"), (value,), instr.axes)
+    hit = b.op("eq", value, best)
+    if instr.dtype.is_float:
+        hit = b.op("bit_or", hit, b.op("isnan", value))
+    at = b.op("where", hit, position, b.const(_LAST, dtypes.i64))
+    return best, b.reduce("min", (at,), instr.axes)
+
+
+_RULES = {
+    "welford": _welford,
+    "logsumexp": _logsumexp,
+    "argmax": _arg_extreme,
+    "argmin": _arg_extreme,
+}

@@ -1,0 +1,448 @@
+"""Generated C++ against the interpreter in float64, over every kind of kernel."""
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from cpp_runner import error, reference, run
+
+from torchweld.core import dtypes as d
+from torchweld.ir.parser import parse_comp
+from torchweld.ir.size import symbol
+
+F32_ERROR, BF16_ERROR = 4e-7, 2.5e-3
+
+
+def randn(*shape, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def check(text, tensors, outputs, limit=F32_ERROR, **kwargs):
+    """Every written buffer is within `limit` (relative L2) of float64; zero means bitwise."""
+    comp = parse_comp(text)
+    found, exact = run(comp, tensors, outputs, **kwargs), reference(comp, tensors, outputs, kwargs.get("sizes"))
+    for name, tensor in found.items():
+        assert error(tensor, exact[name].double()) <= limit, name
+    again = run(comp, tensors, outputs, **kwargs)
+    assert all(torch.equal(found[n].nan_to_num(), again[n].nan_to_num()) for n in found)
+    return found
+
+
+# -- pointwise --
+
+CHAIN = """
+comp chain [i:{i}, j:{j}] {{
+  %0 = load x[i, j] : f32
+  %1 = load b[j] : f32
+  %2 = add %0 %1 : f32
+  %3 = erf %2 : f32
+  %4 = mul %3 %0 : f32
+  store y[i, j] %4
+}}
+"""
+
+
+@pytest.mark.parametrize(("i", "j"), [(1, 1), (3, 5), (0, 7), (7, 0), (129, 127), (2, 5000), (1000, 64)])
+def test_pointwise_with_a_broadcast(i, j):
+    check(CHAIN.format(i=i, j=j), {"x": randn(i, j), "b": randn(j)}, {"y": ((i, j), d.f32)})
+
+
+@pytest.mark.parametrize("shape", [(64, 96), (33, 65), (8, 3), (1, 9)])
+def test_transposes_are_bitwise(shape):
+    i, j = shape
+    text = f"""
+comp transpose [i:{i}, j:{j}] {{
+  %0 = load x[i, j] : f32
+  store y[i, j] %0
+}}
+"""
+    check(text, {"x": randn(j, i).t()}, {"y": ((i, j), d.f32)}, 0)
+    check(text, {"x": randn(i, 2 * j)[:, ::2]}, {"y": ((i, j), d.f32, (1, i))}, 0)
+
+
+def test_permuted_rank_four_with_gaps():
+    text = """
+comp permute [n:2, c:5, h:7, w:9] {
+  %0 = load x[n, c, h, w] : f32
+  %1 = load b[c] : f32
+  %2 = mul %0 %1 : f32
+  store y[n, c, h, w] %2
+}
+"""
+    channels_last = (5 * 7 * 9, 1, 9 * 5, 5)
+    x = torch.full((2, 7, 9, 8), math.nan)
+    x[..., :5] = randn(2, 7, 9, 5)
+    check(text, {"x": x.permute(0, 3, 1, 2)[:, :5], "b": randn(5)}, {"y": ((2, 5, 7, 9), d.f32, channels_last)})
+
+
+def test_a_constant_covers_what_the_store_indexes():
+    text = """
+comp full [i:3, j:5] {
+  %0 = const 2.5 : f32
+  store y[i, j] %0
+}
+"""
+    check(text, {}, {"y": ((3, 5), d.f32)}, 0)
+
+
+def test_scalar_kernel():
+    text = """
+comp scalar [] {
+  %0 = load x[] : f32
+  %1 = add %0 %0 : f32
+  store y[] %1
+}
+"""
+    check(text, {"x": randn()}, {"y": ((), d.f32)}, 0)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_sixteen_bit_floats_round_as_torch_does(dtype):
+    text = f"""
+comp round [i:5003] {{
+  %0 = load x[i] : f32
+  %1 = cast %0 : {dtype}
+  store y[i] %1
+}}
+"""
+    x = randn(5003) * torch.logspace(-10, 6, 5003)
+    x[:6] = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 65520.0])
+    found = run(parse_comp(text), {"x": x}, {"y": ((5003,), d.BY_NAME[dtype])})["y"]
+    expected = x.to(found.dtype)
+    assert torch.equal(found.view(torch.int16)[1:], expected.view(torch.int16)[1:]) and found[0].isnan()
+    back = f"""
+comp widen [i:65536] {{
+  %0 = load x[i] : {dtype}
+  %1 = cast %0 : f32
+  store y[i] %1
+}}
+"""
+    every = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(found.dtype)
+    wide = run(parse_comp(back), {"x": every}, {"y": ((65536,), d.f32)})["y"]
+    assert torch.equal(wide.nan_to_num(7.0), every.float().nan_to_num(7.0))
+
+
+# -- guards, indirection, scatter --
+
+
+def test_cat_by_guards_reads_nothing_outside():
+    text = """
+comp cat [i:6, j:12] {
+  %0 = index j : i64
+  %1 = const 5 : i64
+  %2 = lt %0 %1 : b1
+  %3 = load x[i, j] if %2 else 0.0 : f32
+  %4 = logical_not %2 : b1
+  %5 = load z[i, j-5] if %4 else 0.0 : f32
+  %6 = where %2 %3 %5 : f32
+  store y[i, j] %6
+}
+"""
+    check(text, {"x": randn(6, 5), "z": randn(6, 7, seed=1)}, {"y": ((6, 12), d.f32)}, 0)
+
+
+def test_gather_and_embedding():
+    text = """
+comp embedding [i:17, j:24] {
+  %0 = load at[i] : i64
+  %1 = load table[%0, j] : f32
+  store y[i, j] %1
+}
+"""
+    at = torch.randint(0, 9, (17,))
+    check(text, {"at": at, "table": randn(9, 24)}, {"y": ((17, 24), d.f32)}, 0)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(500, 96), (2000, 33), (300, 1)])
+def test_scatter_add_repeats_and_is_right(rows, columns):
+    text = f"""
+comp scatter [i:{rows}, j:{columns}] {{
+  %0 = load at[i] : i64
+  %1 = load g[i, j] : f32
+  store.add y[%0, j] %1 init 0.0
+}}
+"""
+    tensors = {"at": torch.randint(0, 7, (rows,)), "g": randn(rows, columns)}
+    check(text, tensors, {"y": ((7, columns), d.f32)}, 2e-6)
+
+
+def test_scatter_within_the_lane():
+    text = """
+comp scatter [i:40, j:50] {
+  %0 = load at[i, j] : i64
+  %1 = load g[i, j] : f32
+  store.add y[i, %0] %1 init 0.0
+}
+"""
+    check(text, {"at": torch.randint(0, 5, (40, 50)), "g": randn(40, 50)}, {"y": ((40, 5), d.f32)}, 1e-6)
+
+
+# -- reductions --
+
+SOFTMAX = """
+comp softmax [i:{i}, j:{j}] {{
+  %0 = load x[i, j] : f32
+  %1 = reduce.max[j] %0 : f32
+  %2 = sub %0 %1 : f32
+  %3 = exp %2 : f32
+  %4 = reduce.sum[j] %3 : f32
+  %5 = div %3 %4 : f32
+  store y[i, j] %5
+}}
+"""
+
+
+@pytest.mark.parametrize(("i", "j"), [(5, 1), (100, 77), (3, 128), (0, 9), (40, 1000), (2, 20011), (1, 70000)])
+def test_softmax(i, j):
+    check(SOFTMAX.format(i=i, j=j), {"x": randn(i, j) * 5}, {"y": ((i, j), d.f32)})
+
+
+def test_softmax_of_hard_rows():
+    x = randn(6, 37)
+    x[0, 3], x[1], x[2, :20], x[3, 5] = math.nan, -math.inf, -math.inf, math.inf
+    check(SOFTMAX.format(i=6, j=37), {"x": x}, {"y": ((6, 37), d.f32)})
+
+
+@pytest.mark.parametrize(("i", "j"), [(300, 50), (20, 513), (7, 3), (5000, 4)])
+def test_softmax_over_a_strided_axis(i, j):
+    check(SOFTMAX.format(i=i, j=j), {"x": randn(j, i).t()}, {"y": ((i, j), d.f32, (1, i))})
+
+
+LAYERNORM = """
+comp layernorm [i:{i}, j:{j}] {{
+  %0 = load x[i, j] : {t}
+  %1 = cast %0 : f32
+  %2 = load r[i, j] : {t}
+  %3 = cast %2 : f32
+  %4 = add %1 %3 : f32
+  %5 = reduce.welford[j] %4 : f32
+  %6 = pick.0 %5 : f32
+  %7 = pick.1 %5 : f32
+  %8 = const {j}.0 : f32
+  %9 = div %7 %8 : f32
+  %10 = const 1e-05 : f32
+  %11 = add %9 %10 : f32
+  %12 = rsqrt %11 : f32
+  %13 = sub %4 %6 : f32
+  %14 = mul %13 %12 : f32
+  %15 = load w[j] : f32
+  %16 = mul %14 %15 : f32
+  %17 = cast %16 : {t}
+  %18 = cast %4 : {t}
+  store y[i, j] %17
+  store s[i, j] %18
+  store rstd[i] %12
+}}
+"""
+
+
+@pytest.mark.parametrize(("i", "j"), [(100, 768), (7, 127), (3, 5000), (1, 1000)])
+@pytest.mark.parametrize(("name", "dtype"), [("f32", torch.float32), ("bf16", torch.bfloat16)])
+def test_layernorm_with_residual(i, j, name, dtype):
+    tensors = {"x": randn(i, j, dtype=dtype), "r": randn(i, j, dtype=dtype, seed=1), "w": randn(j, seed=2)}
+    kind = d.BY_NAME[name]
+    outputs = {"y": ((i, j), kind), "s": ((i, j), kind), "rstd": ((i,), d.f32)}
+    check(LAYERNORM.format(i=i, j=j, t=name), tensors, outputs, F32_ERROR if name == "f32" else BF16_ERROR)
+
+
+def test_offset_mean_keeps_the_variance():
+    tensors = {"x": randn(50, 768) + 1000, "r": torch.zeros(50, 768), "w": torch.ones(768)}
+    outputs = {"y": ((50, 768), d.f32), "s": ((50, 768), d.f32), "rstd": ((50,), d.f32)}
+    found = check(LAYERNORM.format(i=50, j=768, t="f32"), tensors, outputs, 1e-4)
+    variance = tensors["x"].double().var(1, correction=0)
+    assert error(found["rstd"], (variance + 1e-5).rsqrt()) < 1e-6
+
+
+LAYERNORM_BACKWARD = """
+comp backward [i:{i}, j:{j}] {{
+  %0 = load g[i, j] : f32
+  %1 = load x[i, j] : f32
+  %2 = load mean[i] : f32
+  %3 = load rstd[i] : f32
+  %4 = load w[j] : f32
+  %5 = sub %1 %2 : f32
+  %6 = mul %5 %3 : f32
+  %7 = mul %0 %4 : f32
+  %8 = reduce.sum[j] %7 : f32
+  %9 = mul %7 %6 : f32
+  %10 = reduce.sum[j] %9 : f32
+  %11 = const {j}.0 : f32
+  %12 = div %8 %11 : f32
+  %13 = div %10 %11 : f32
+  %14 = mul %6 %13 : f32
+  %15 = sub %7 %12 : f32
+  %16 = sub %15 %14 : f32
+  %17 = mul %16 %3 : f32
+  %18 = mul %0 %6 : f32
+  %19 = reduce.sum[i] %18 : f32
+  %20 = reduce.sum[i] %0 : f32
+  store dx[i, j] %17
+  store dw[j] %19
+  store db[j] %20
+}}
+"""
+
+
+@pytest.mark.parametrize(("i", "j"), [(300, 96), (3, 1000), (0, 5), (1031, 257)])
+def test_layernorm_backward_in_one_kernel(i, j):
+    tensors = {"g": randn(i, j), "x": randn(i, j, seed=1), "mean": randn(i, seed=2) * 0.1,
+               "rstd": randn(i, seed=3).abs() + 0.5, "w": randn(j, seed=4)}
+    outputs = {"dx": ((i, j), d.f32), "dw": ((j,), d.f32), "db": ((j,), d.f32)}
+    check(LAYERNORM_BACKWARD.format(i=i, j=j), tensors, outputs)
+
+
+@pytest.mark.parametrize("monoid", ["sum", "max", "min", "prod"])
+@pytest.mark.parametrize(("reduced", "kept"), [("j, k", "i"), ("i, k", "j"), ("i, j", "k"), ("i, j, k", ""), ("j", "i, k")])
+def test_reductions_over_any_axes(monoid, reduced, kept):
+    extents = {"i": 9, "j": 70, "k": 33}
+    text = f"""
+comp reduction [i:9, j:70, k:33] {{
+  %0 = load x[i, j, k] : f32
+  %1 = reduce.{monoid}[{reduced}] %0 : f32
+  store y[{kept}] %1
+}}
+"""
+    shape = tuple(extents[a] for a in kept.split(", ") if a)
+    x = 1 + 0.01 * randn(9, 70, 33) if monoid == "prod" else randn(9, 70, 33)
+    exact = monoid in ("max", "min")
+    check(text, {"x": x}, {"y": (shape, d.f32)}, 0 if exact else 2e-5 if monoid == "prod" else 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1_000_003,), (200_001, 5), (5, 200_001)])
+def test_long_sums_are_as_exact_as_eager(shape):
+    names, x = ["i", "j"][: len(shape)], torch.rand(*shape, generator=torch.Generator().manual_seed(0))
+    axes = ", ".join(f"{n}:{e}" for n, e in zip(names, shape))
+    for reduced in ([n] for n in names):
+        kept = [n for n in names if n not in reduced]
+        text = f"""
+comp long [{axes}] {{
+  %0 = load x[{', '.join(names)}] : f32
+  %1 = reduce.sum[{', '.join(reduced)}] %0 : f32
+  store y[{', '.join(kept)}] %1
+}}
+"""
+        dims = [names.index(n) for n in reduced]
+        exact = x.double().sum(dims)
+        outputs = {"y": (tuple(exact.shape), d.f32)}
+        eager = error(x.sum(dims), exact)
+        check(text, {"x": x}, outputs, max(1.5 * eager, 6e-8))
+
+
+@pytest.mark.parametrize("monoid", ["argmax", "argmin"])
+@pytest.mark.parametrize("strided", [False, True])
+def test_arg_extremes_take_the_first_and_nan_wins(monoid, strided):
+    text = f"""
+comp arg [i:40, j:53] {{
+  %0 = load x[i, j] : f32
+  %1 = index j : i64
+  %2 = reduce.{monoid}[j] %0 %1 : f32
+  %3 = pick.1 %2 : i64
+  store y[i] %3
+}}
+"""
+    x = torch.randint(0, 4, (40, 53)).float()
+    x[3, 20], x[3, 30], x[4] = math.nan, math.nan, -math.inf
+    x = x.t().contiguous().t() if strided else x
+    check(text, {"x": x}, {"y": ((40,), d.i64)}, 0)
+
+
+def test_logsumexp_then_mean_over_rows():
+    text = """
+comp loss [i:60, j:301] {
+  %0 = load x[i, j] : f32
+  %1 = reduce.logsumexp[j] %0 : f32
+  %2 = pick.0 %1 : f32
+  %3 = pick.1 %1 : f32
+  %4 = log %3 : f32
+  %5 = add %4 %2 : f32
+  %6 = reduce.sum[i] %5 : f32
+  %7 = const 60.0 : f32
+  %8 = div %6 %7 : f32
+  store lse[i] %5
+  store loss[] %8
+}
+"""
+    check(text, {"x": randn(60, 301) * 4}, {"lse": ((60,), d.f32), "loss": ((), d.f32)})
+
+
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("monoid", ["sum", "max"])
+def test_scans(strided, monoid):
+    text = f"""
+comp scan [i:30, j:211] {{
+  %0 = load x[i, j] : f32
+  %1 = scan.{monoid}[j] %0 : f32
+  store y[i, j] %1
+}}
+"""
+    x = randn(211, 30).t() if strided else randn(30, 211)
+    check(text, {"x": x}, {"y": ((30, 211), d.f32, x.stride())}, 0 if monoid == "max" else F32_ERROR)
+
+
+def test_booleans_and_integers():
+    text = """
+comp mixed [i:20, j:67] {
+  %0 = load m[i, j] : b1
+  %1 = load k[i, j] : i32
+  %2 = const 3 : i32
+  %3 = remainder %1 %2 : i32
+  %4 = const 1 : i32
+  %5 = eq %3 %4 : b1
+  %6 = bit_and %0 %5 : b1
+  %7 = reduce.any[j] %6 : b1
+  %8 = reduce.all[j] %0 : b1
+  %9 = cast %1 : i64
+  %10 = reduce.sum[j] %9 : i64
+  %11 = reduce.max[j] %1 : i32
+  store any[i] %7
+  store all[i] %8
+  store sum[i] %10
+  store max[i] %11
+  store hit[i, j] %6
+}
+"""
+    mask = torch.rand(20, 67) < 0.5
+    mask[3], mask[4] = True, False
+    tensors = {"m": mask, "k": torch.randint(-50, 50, (20, 67), dtype=torch.int32)}
+    outputs = {"any": ((20,), d.b1), "all": ((20,), d.b1), "sum": ((20,), d.i64), "max": ((20,), d.i32),
+               "hit": ((20, 67), d.b1)}
+    check(text, tensors, outputs, 0)
+
+
+def test_float64():
+    text = SOFTMAX.replace("f32", "f64")
+    check(text.format(i=10, j=33), {"x": randn(10, 33).double()}, {"y": ((10, 33), d.f64)}, 1e-15)
+
+
+def test_dropout_draws_what_the_interpreter_draws():
+    text = """
+comp dropout [i:1000] {
+  %0 = load seed[] : i64
+  %1 = index i : i64
+  %2 = philox %0 %1 : f32
+  store y[i] %2
+}
+"""
+    check(text, {"seed": torch.tensor(2**40 + 12345)}, {"y": ((1000,), d.f32)}, 0)
+
+
+def test_symbolic_sizes():
+    text = """
+comp softmax [i:s0, j:s1] {
+  %0 = load x[i, j] : f32
+  %1 = reduce.max[j] %0 : f32
+  %2 = sub %0 %1 : f32
+  %3 = exp %2 : f32
+  %4 = reduce.sum[j] %3 : f32
+  %5 = div %3 %4 : f32
+  store y[i, j] %5
+}
+"""
+    from torchweld.ir.nodes import Buffer
+
+    s0, s1 = symbol("s0"), symbol("s1")
+    symbolic = {n: Buffer(n, (s0, s1), d.f32, (s1, 1)) for n in "xy"}
+    for i, j in [(4, 100), (0, 3), (3, 0), (17, 3001)]:
+        check(text, {"x": randn(i, j)}, {"y": ((i, j), d.f32)}, sizes={"s0": i, "s1": j}, symbolic=symbolic)

@@ -10,7 +10,10 @@ import json
 import re
 from collections.abc import Callable
 
+import torch
+
 from torchweld.core import dtypes
+from torchweld.core.dtypes import DType
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import affine
 from torchweld.ir.affine import Affine
@@ -403,11 +406,14 @@ def _optional_name(line: _Line) -> str | None:
     return None if line.accept("_") else _name(line)
 
 
-def _dtype(line: _Line):
+def _dtype(line: _Line) -> DType:
     name = line.take("name")
-    if name not in dtypes.BY_NAME:
+    if name in dtypes.BY_NAME:
+        return dtypes.BY_NAME[name]
+    opaque = getattr(torch, name, None)  # one that only library calls read and write
+    if not isinstance(opaque, torch.dtype):
         raise line.error(f"unknown dtype {name!r}")
-    return dtypes.BY_NAME[name]
+    return DType(name, "opaque", opaque.itemsize * 8)
 
 
 def _value(line: _Line) -> int:

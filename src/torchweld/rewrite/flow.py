@@ -1,0 +1,72 @@
+"""What several rules ask of a graph: which buffers are outputs, which change, what a library call
+may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+
+import torch
+
+from torchweld.ir.nodes import Arg, Comp, Extern, Graph, Node, View, views
+from torchweld.ir.substitute import rename_buffers
+
+
+def output_buffers(graph: Graph) -> set[str]:
+    return {v.buffer for v in views(graph.outputs)}
+
+
+def mutated_buffers(graph: Graph) -> frozenset[str]:
+    """Buffers that some call writes to after they were made."""
+    return frozenset(b for n in graph.nodes if isinstance(n, Extern) for b in n.mutates)
+
+
+def rename(node: Node, names: Mapping[str, str]) -> Node:
+    """A node that reads and writes other buffers."""
+    if not names:
+        return node
+    if isinstance(node, Comp):
+        return rename_buffers(node, names)
+    return replace(
+        node,
+        args=rename_args(node.args, names),
+        kwargs=tuple((k, rename_arg(a, names)) for k, a in node.kwargs),
+        outputs=tuple(names.get(o, o) if o else o for o in node.outputs),
+        mutates=tuple(names.get(m, m) for m in node.mutates),
+    )
+
+
+def rename_args(args: tuple[Arg, ...], names: Mapping[str, str]) -> tuple[Arg, ...]:
+    return tuple(rename_arg(a, names) for a in args)
+
+
+def rename_arg(arg: Arg, names: Mapping[str, str]) -> Arg:
+    if isinstance(arg, View):
+        return replace(arg, buffer=names.get(arg.buffer, arg.buffer))
+    return rename_args(arg, names) if isinstance(arg, tuple) else arg
+
+
+def without_unused_buffers(graph: Graph) -> Graph:
+    """Inputs keep their buffers, read or not."""
+    used = output_buffers(graph) | {i for i in graph.inputs if i}
+    for node in graph.nodes:
+        used.update(node.reads, node.writes)
+    return replace(graph, buffers={n: b for n, b in graph.buffers.items() if n in used})
+
+
+def is_pure(extern: Extern) -> bool:
+    """The same results whenever it is called with the same arguments, and nothing else changes."""
+    return not extern.mutates and _is_pure_target(extern.target)
+
+
+@cache
+def _is_pure_target(target: str) -> bool:
+    """True of ATen's functional overloads that draw no random numbers; anything unknown may have
+    effects."""
+    namespace, _, rest = target.partition(".")
+    name, _, overload = rest.partition(".")
+    if namespace != "aten" or not overload:
+        return False
+    op = getattr(getattr(torch.ops.aten, name), overload)
+    return not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags

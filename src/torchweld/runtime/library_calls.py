@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 
+from torchweld.kernels.library import LINEAR, LINEAR_PIECE
 from torchweld.runtime import torch_private
 from torchweld.runtime.record import note
 
@@ -46,23 +47,30 @@ def _version(weight: torch.Tensor) -> int:
 
 
 def _linear(name: str, record) -> Callable:
-    """(x [..., k], weight [n, k], bias [n] or None, activation, algorithm or None) -> [..., n]"""
-    pack = Packed(lambda w: torch_private.pack_linear_weight(w, None), name, record)
+    """(x [m, k], weight [n, k], bias [n] or None, activation, algorithm or None) -> [m, n].
+
+    A long float32 reduction is done in pieces, each added to the sum of those before it."""
+    pack = Packed(_pack_pieces, name, record)
 
     def linear(x, weight, bias=None, activation="none", algorithm=None):
-        return torch_private.packed_linear(x, pack(weight), bias, activation, [], algorithm)
+        pieces = pack(weight)
+        if len(pieces) == 1:
+            return torch_private.packed_linear(x, pieces[0][1], bias, activation, [], algorithm)
+        (columns, packed), *rest = pieces
+        total = torch_private.packed_linear(x[:, columns], packed, bias, "none", [], None)
+        for columns, packed in rest:
+            total = torch_private.packed_linear_add(x[:, columns], total, packed)
+        return total
 
     return linear
 
 
-def _linear_binary(name: str, record) -> Callable:
-    """(x [..., k], other [..., n], weight [n, k], bias [n] or None, operation) -> [..., n]"""
-    pack = Packed(lambda w: torch_private.pack_linear_weight(w, None), name, record)
-
-    def linear(x, other, weight, bias=None, operation="add"):
-        return torch_private.packed_linear_binary(x, other, pack(weight), bias, operation)
-
-    return linear
+def _pack_pieces(weight: torch.Tensor) -> list[tuple[slice, torch.Tensor]]:
+    """(columns of x, packed weight) for each piece of the reduction."""
+    width = weight.shape[1]
+    step = LINEAR_PIECE if weight.dtype == torch.float32 else width
+    columns = [slice(start, min(start + step, width)) for start in range(0, width, step)]
+    return [(c, torch_private.pack_linear_weight(weight[:, c].contiguous())) for c in columns]
 
 
 def _convolution(name: str, record) -> Callable:
@@ -84,7 +92,6 @@ def _convolution(name: str, record) -> Callable:
 
 
 LIBRARY: dict[str, Callable[[str, object], Callable]] = {
-    "torchweld.linear": _linear,
-    "torchweld.linear_binary": _linear_binary,
+    LINEAR: _linear,
     "torchweld.convolution": _convolution,
 }

@@ -7,6 +7,7 @@ writes it and dropped after the one that last reads it.
 
 from __future__ import annotations
 
+import math
 import struct
 from array import array
 from collections.abc import Callable, Mapping
@@ -387,9 +388,7 @@ def _call(
         for target, result in zip(targets, results):
             if target is not None:
                 slot, shape, strides = target
-                if not has_layout(result, shape, strides):
-                    note(record, "copied_result", name, f"strides {result.stride()}, not {strides}")
-                    result = in_layout(result, shape, strides)
+                result = _laid_out(result, shape, strides, name, record)
                 place = result.data_ptr()
                 if any(0 <= place - bases[d] < total for d, total in enumerate(totals)):
                     result = in_layout(result, shape, strides)
@@ -400,6 +399,18 @@ def _call(
 
 
 # -- tensors --
+
+
+def _laid_out(result: torch.Tensor, shape, strides, name: str, record) -> torch.Tensor:
+    """A result as the graph's buffer: itself, the same memory under another shape, or a copy."""
+    if has_layout(result, shape, strides):
+        return result
+    if result.shape != shape and result.numel() == math.prod(shape) and result.is_contiguous():
+        result = result.view(shape)
+        if has_layout(result, shape, strides):
+            return result
+    note(record, "copied_result", name, f"strides {result.stride()}, not {strides}")
+    return in_layout(result, shape, strides)
 
 
 def window(tensor: torch.Tensor, shape, strides, offset: int) -> torch.Tensor:

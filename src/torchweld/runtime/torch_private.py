@@ -17,10 +17,10 @@ def raw_stream(device_index: int) -> int:
     return torch._C._cuda_getCurrentRawStream(device_index)
 
 
-def pack_linear_weight(weight: torch.Tensor, rows: int | None) -> torch.Tensor:
-    """`weight` [out, in] in the layout that oneDNN prefers for an input of `rows` rows; there is no
-    public packing."""
-    return torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+def pack_linear_weight(weight: torch.Tensor) -> torch.Tensor:
+    """`weight` [out, in], contiguous, in the layout that oneDNN prefers; there is no public
+    packing."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
 
 def packed_linear(
@@ -30,9 +30,9 @@ def packed_linear(
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation, scalars, algorithm)
 
 
-def packed_linear_binary(x, other, packed, bias, operation: str) -> torch.Tensor:
-    """(x @ weight.T + bias) `operation` other, as one oneDNN call."""
-    return torch.ops.mkldnn._linear_pointwise.binary(x, other, packed, bias, operation)
+def packed_linear_add(x, total, packed) -> torch.Tensor:
+    """x @ weight.T + total, as one oneDNN call."""
+    return torch.ops.mkldnn._linear_pointwise.binary(x, total, packed, None, "add")
 
 
 def pack_convolution_weight(weight, padding, stride, dilation, groups, input_size) -> torch.Tensor:
@@ -49,7 +49,3 @@ def packed_convolution(
     return torch.ops.mkldnn._convolution_pointwise(
         x, packed, bias, padding, stride, dilation, groups, activation, scalars, algorithm
     )
-
-
-def has_onednn_packing() -> bool:
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")

@@ -1,0 +1,166 @@
+"""Linear layers on packed weights: exact, up to date with the weight, only where allowed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from torchweld.core.device import device_table
+from torchweld.core.options import Options
+from torchweld.ir.nodes import Extern
+from torchweld.ir.parser import parse_graph
+from torchweld.kernels.library import LINEAR, choose_library_calls
+from torchweld.runtime.load import load
+
+GRAPH = """
+graph layer {{
+  buffer x : {dtype}[{m}, {k}] strides [{k}, 1] on cpu
+  buffer w : {dtype}[{n}, {k}] strides [{k}, 1] on cpu{frozen}
+  buffer b : {dtype}[{n}] strides [1] on cpu frozen
+  buffer t : {dtype}[{m}, {n}] strides [{n}, 1] on cpu
+  buffer y : {dtype}[1, {m}, {n}] strides [{mn}, {n}, 1] on cpu
+  input x, w, b
+  extern up t = "aten.addmm.default"(view(b, [{n}], [1], 0), {xv}, {wv}) {{
+  }}
+  comp act [i:{m}, j:{n}] {{
+    %0 = load t[i, j] : {dtype}
+    %1 = cast %0 : f32
+    {body}
+    store y[0, i, j] %9
+  }}
+  output view(y, [1, {m}, {n}], [{mn}, {n}, 1], 0)
+}}"""
+SILU = ["sigmoid %1 : f32", "mul %1 %2 : f32"]
+GELU = [
+    "const 0.5 : f32",
+    "mul %2 %1 : f32",
+    "const 0.7071067811865476 : f32",
+    "mul %1 %4 : f32",
+    "erf %5 : f32",
+    "const 1.0 : f32",
+    "add %6 %7 : f32",
+    "mul %3 %8 : f32",
+]
+CLAMPED = [*SILU, "const 5.0 : f32", "minimum %3 %4 : f32"]
+SCALED = [*SILU, "const 1.5 : f32", "mul %3 %4 : f32"]
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+def layer(m, k, n, dtype="f32", body=SILU, frozen=" frozen"):
+    xv, wv = f"view(x, [{m}, {k}], [{k}, 1], 0)", f"view(w, [{k}, {n}], [1, {k}], 0)"
+    lines = [f"%{2 + i} = {text}" for i, text in enumerate(body)]
+    last = len(body) + 1
+    if dtype != "f32":
+        lines.append(f"%{last + 1} = cast %{last} : {dtype}")
+        last += 1
+    text = GRAPH.format(
+        m=m, k=k, n=n, mn=m * n, dtype=dtype, xv=xv, wv=wv, frozen=frozen, body="\n    ".join(lines)
+    )
+    return parse_graph(text.replace("store y[0, i, j] %9", f"store y[0, i, j] %{last}"))
+
+
+def chosen(graph, kind="inference", **options):
+    return choose_library_calls(graph, device_table("cpu"), Options(**options), kind)
+
+
+def inputs(m, k, n, dtype=torch.float32):
+    weight = torch.nn.Parameter((torch.randn(n, k) / k**0.5).to(dtype))
+    return torch.randn(m, k).to(dtype), weight, torch.randn(n).to(dtype)
+
+
+def error(value, exact):
+    return float(((value.double() - exact).norm() / exact.norm()).detach())
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("m, k, n", [(1, 1031, 1024), (17, 768, 257), (33, 2000, 129)])
+@pytest.mark.parametrize("body, act", [(SILU, F.silu), (GELU, F.gelu)], ids=["silu", "gelu"])
+def test_as_exact_as_eager(m, k, n, dtype, body, act):
+    program = load(chosen(layer(m, k, n, dtype, body)), {}, {}, Options(), static_inputs={1, 2})
+    for _ in range(2):
+        x, weight, bias = inputs(m, k, n, DTYPES[dtype])
+        (y,) = program([x, weight, bias])
+        exact = act(F.linear(x.double(), weight.detach().double(), bias.double()))[None]
+        eager = act(F.linear(x, weight, bias))[None]
+        assert y.dtype == x.dtype
+        assert y.shape == exact.shape
+        assert error(y, exact) <= 1.5 * error(eager, exact) + torch.finfo(x.dtype).eps
+
+
+def targets(graph):
+    return [n.target if isinstance(n, Extern) else "comp" for n in graph.nodes]
+
+
+def activations(graph):
+    return [n.args[3:] for n in graph.nodes if isinstance(n, Extern)]
+
+
+def test_the_activation_moves_into_the_call():
+    assert targets(chosen(layer(16, 768, 768))) == [LINEAR]
+    assert activations(chosen(layer(16, 768, 768))) == [("swish", None)]
+    assert activations(chosen(layer(16, 768, 768, body=GELU))) == [("gelu", "none")]
+
+
+@pytest.mark.parametrize("body", [CLAMPED, SCALED], ids=["clamped", "scaled"])
+def test_another_function_stays_a_kernel(body):
+    graph = chosen(layer(16, 768, 768, body=body))
+    assert targets(graph) == [LINEAR, "comp"]
+    assert activations(graph) == [("none", None)]
+
+
+def test_a_reduction_in_pieces_takes_no_activation():
+    assert targets(chosen(layer(16, 769, 768))) == [LINEAR, "comp"]
+
+
+def test_eager_numerics_round_before_the_activation():
+    assert targets(chosen(layer(16, 768, 768), numerics="eager")) == [LINEAR, "comp"]
+
+
+@pytest.mark.parametrize(
+    "graph, kind, options",
+    [
+        (layer(16, 768, 768), "forward", {}),
+        (layer(16, 768, 768), "inference", {"pack_weights": False}),
+        (layer(16, 768, 768, frozen=""), "inference", {}),
+        (layer(2, 16, 16), "inference", {}),
+    ],
+    ids=["training", "option", "a weight that changes", "too small"],
+)
+def test_what_stays_with_aten(graph, kind, options):
+    assert chosen(graph, kind, **options) == graph
+
+
+def test_a_measurement_decides():
+    graph, asked = layer(16, 768, 768), []
+
+    def faster(now, candidate):
+        asked.append((targets(now), targets(candidate)))
+        return False
+
+    assert choose_library_calls(graph, device_table("cpu"), Options(), "inference", faster) == graph
+    assert asked == [(["aten.addmm.default"], [LINEAR])]
+
+
+def test_a_changed_weight_is_packed_again():
+    program = load(chosen(layer(16, 768, 768)), {}, {}, Options(), static_inputs={1, 2})
+    x, weight, bias = inputs(16, 768, 768)
+    before = program([x, weight, bias])[0]
+    with torch.no_grad():
+        weight.mul_(2)
+    changed = program([x, weight, bias])[0]
+    assert not torch.equal(before, changed)
+    torch.testing.assert_close(changed[0], F.silu(F.linear(x, weight.detach(), bias)))
+    weight.data = torch.randn(768, 768)
+    torch.testing.assert_close(
+        program([x, weight, bias])[0][0], F.silu(F.linear(x, weight.detach(), bias)),
+        rtol=1e-4, atol=1e-4,
+    )  # fmt: skip
+
+
+def test_packing_works_in_inference_mode():
+    program = load(chosen(layer(16, 768, 768)), {}, {}, Options(), static_inputs={1, 2})
+    with torch.inference_mode():
+        x, weight, bias = torch.randn(16, 768), torch.randn(768, 768), torch.randn(768)
+        y = program([x, weight, bias])[0]
+        torch.testing.assert_close(y[0], F.silu(F.linear(x, weight, bias)), rtol=1e-4, atol=1e-4)

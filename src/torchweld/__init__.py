@@ -1,4 +1,5 @@
 """Kernel fusion for PyTorch: exact, measured, explained."""
+
 from __future__ import annotations
 
 from importlib import import_module
@@ -16,7 +17,17 @@ _HOME = {
     "verify": "torchweld.exact.verify",
     "explain": "torchweld.report.explain",
 }
-__all__ = ["Options", "TorchweldError", "TorchweldWarning", "events", "explain", "fuse", "records", "unfuse", "verify"]
+__all__ = [
+    "Options",
+    "TorchweldError",
+    "TorchweldWarning",
+    "events",
+    "explain",
+    "fuse",
+    "records",
+    "unfuse",
+    "verify",
+]
 
 
 def __getattr__(name: str):

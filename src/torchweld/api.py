@@ -1,4 +1,5 @@
 """The public face: fuse, unfuse, the torch.compile backend, and what was compiled."""
+
 from __future__ import annotations
 
 import copy
@@ -14,23 +15,29 @@ from torchweld.core.errors import UsageError
 from torchweld.core.options import Options
 
 _RECENT = 256
-_compiled_anywhere: deque = deque(maxlen=_RECENT)  # what `explain` finds for torch.compile(backend="torchweld")
+_compiled_anywhere: deque = deque(
+    maxlen=_RECENT
+)  # what `explain` finds for torch.compile(backend="torchweld")
 
 
 def fuse(model: Callable, example_inputs=None, *, options: Options | None = None, **overrides):
     """`model` (a module or a function) with its operations fused; the original stays as it was.
 
-    Without `example_inputs` graphs are captured at the first call, as torch.compile does. With them (a tensor, a tuple of
-    arguments, or a dict of keyword arguments) calls that need no gradient run an exported graph, captured here and now.
+    Without `example_inputs` graphs are captured at the first call, as torch.compile does. With them
+    (a tensor, a tuple of arguments, or a dict of keyword arguments) calls that need no gradient run
+    an exported graph, captured here and now.
 
-    A fused module is of a subclass of the original's class and shares all of its state: parameters, buffers, hooks, `state_dict` keys,
-    train or eval. Copies and pickles of it hold the original and compile again at their first call.
+    A fused module is of a subclass of the original's class and shares all of its state: parameters,
+    buffers, hooks, `state_dict` keys, train or eval. Copies and pickles of it hold the original and
+    compile again at their first call.
 
     `overrides` are fields of `Options`, by name. Raises UsageError for what cannot be fused.
     """
     chosen = (options or Options()).with_(**overrides)
     if isinstance(model, torch.jit.ScriptModule):
-        raise UsageError("a TorchScript module cannot be fused", do="fuse the module that it was made from")
+        raise UsageError(
+            "a TorchScript module cannot be fused", do="fuse the module that it was made from"
+        )
     if isinstance(model, torch.nn.Module):
         fused = _share(unfuse(model), chosen)
     elif callable(model):
@@ -49,8 +56,9 @@ def unfuse(fused):
 
 
 def records(fused=None) -> list:
-    """What the pipeline recorded for each graph compiled for `fused` so far (forward, backward, each side of a graph break), in the order of
-    compilation; without an argument, the last graphs compiled in this process. Graphs that run in eager have no record."""
+    """What the pipeline recorded for each graph compiled for `fused` so far (forward, backward,
+    each side of a graph break), in the order of compilation; without an argument, the last graphs
+    compiled in this process. Graphs that run in eager have no record."""
     state = _state(fused)
     compiled = _compiled_anywhere if state is None else state.compiled
     return [r for r in (getattr(fn, "record", None) for _, fn in compiled) if r is not None]
@@ -62,8 +70,15 @@ def captured_graphs(fused) -> list[Captured]:
     return [] if state is None else [captured for captured, _ in state.compiled]
 
 
-def dynamo_backend(gm: torch.fx.GraphModule, example_inputs: Sequence, options: Mapping | None = None, mode=None, **overrides):
-    """The backend of torch.compile(model, backend="torchweld", options={...}): fields of `Options`, by name."""
+def dynamo_backend(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence,
+    options: Mapping | None = None,
+    mode=None,
+    **overrides,
+):
+    """The backend of torch.compile(model, backend="torchweld", options={...}): fields of `Options`,
+    by name."""
     if mode not in (None, "default"):
         raise UsageError(f"torch.compile mode {mode!r} has no meaning here", do="use options={...}")
     chosen = Options().with_(**dict(options or {}), **overrides)
@@ -71,25 +86,32 @@ def dynamo_backend(gm: torch.fx.GraphModule, example_inputs: Sequence, options: 
 
 
 def compile_graph(captured: Captured, options: Options) -> aot.Boxed:
-    """pipeline.compile_graph, imported when the first graph is there: importing torchweld stays cheap."""
+    """pipeline.compile_graph, imported when the first graph is there: importing torchweld stays
+    cheap."""
     from torchweld import pipeline
 
     return pipeline.compile_graph(captured, options)
 
 
 def as_arguments(example_inputs) -> tuple[tuple, dict]:
-    """(args, kwargs) of a call, from a tensor, a sequence of arguments, a dict of keyword arguments or ((...), {...})."""
+    """(args, kwargs) of a call, from a tensor, a sequence of arguments, a dict of keyword arguments
+    or ((...), {...})."""
     if isinstance(example_inputs, Mapping):
         return (), dict(example_inputs)
     if not isinstance(example_inputs, (tuple, list)):
         return (example_inputs,), {}
-    if len(example_inputs) == 2 and isinstance(example_inputs[0], (tuple, list)) and type(example_inputs[1]) is dict:
+    if (
+        len(example_inputs) == 2
+        and isinstance(example_inputs[0], (tuple, list))
+        and type(example_inputs[1]) is dict
+    ):
         return tuple(example_inputs[0]), dict(example_inputs[1])
     return tuple(example_inputs), {}
 
 
 class _State:
-    """What a fused object has beyond the original: options, compiled graphs, and the two ways to call."""
+    """What a fused object has beyond the original: options, compiled graphs, and the two ways to
+    call."""
 
     def __init__(self, original: Callable, options: Options) -> None:
         self.original, self.options = original, options
@@ -104,7 +126,7 @@ class _State:
 
     def capture(self, args: tuple, kwargs: dict) -> None:
         if not isinstance(self.original, torch.nn.Module):
-            return  # what a function closes over can change unseen: captured at the first call, with guards
+            return  # what a function closes over changes unseen: captured at the first call
         self._ahead = AheadOfTime(
             self.original, _late_compile_graph, self.options, self.remember, self._dynamo
         )
@@ -131,7 +153,8 @@ class FusedFunction:
 
 
 class FusedModule:
-    """Mixed into a subclass of the original's class. Its instance has the original's own `__dict__`: one state, two objects."""
+    """Mixed into a subclass of the original's class. Its instance has the original's own
+    `__dict__`: one state, two objects."""
 
     __slots__ = ()
 
@@ -158,7 +181,11 @@ def _share(original: torch.nn.Module, options: Options) -> torch.nn.Module:
     """An instance of a subclass of `original`'s class that shares its state."""
     kind = type(original)
     if kind not in _classes:
-        body = {"__slots__": ("_torchweld",), "__module__": kind.__module__, "__doc__": kind.__doc__}
+        body = {
+            "__slots__": ("_torchweld",),
+            "__module__": kind.__module__,
+            "__doc__": kind.__doc__,
+        }
         _classes[kind] = type(f"Fused{kind.__name__}", (FusedModule, kind), body)
     fused = object.__new__(_classes[kind])
     object.__setattr__(fused, "__dict__", original.__dict__)

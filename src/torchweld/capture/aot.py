@@ -2,6 +2,7 @@
 
 A compiled graph has the boxed convention `fn(args: list) -> list`: it may clear `args`.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -53,9 +54,8 @@ def compile_or_run_eagerly(
     options: Options,
     on_compiled: OnCompiled | None = None,
 ) -> Boxed:
-    """`compile_graph(captured, options)`; if that raises, the captured operations one by one, with one
-    warning per cause."""
-    captured, constants = lift_constants(captured)
+    """`compile_graph(captured, options)`; if that raises, the captured operations one by one, with
+    one warning per cause."""
     try:
         compiled = compile_graph(captured, options)
     except Exception as error:
@@ -64,7 +64,7 @@ def compile_or_run_eagerly(
         compiled = run_eagerly(captured.module)
     if on_compiled is not None:
         on_compiled(captured, compiled)
-    return _with_constants(compiled, constants) if constants else boxed(compiled)
+    return boxed(compiled)
 
 
 def run_eagerly(module: torch.fx.GraphModule) -> Boxed:
@@ -88,29 +88,6 @@ def boxed(fn: Callable) -> Callable:
 
     call._boxed_call = True
     return call
-
-
-def lift_constants(captured: Captured) -> tuple[Captured, list[torch.Tensor]]:
-    """(captured, values): tensors that the graph holds as attributes become static inputs after the others."""
-    module, values = captured.module, []
-    inputs = module.graph.find_nodes(op="placeholder")
-    static = set(captured.static_inputs)
-    for node in module.graph.find_nodes(op="get_attr"):
-        value = _attribute(module, node.target)
-        if not isinstance(value, torch.Tensor):
-            continue
-        with module.graph.inserting_before(node):
-            placeholder = module.graph.placeholder(f"constant_{len(values)}")
-        placeholder.meta = dict(node.meta)
-        node.replace_all_uses_with(placeholder)
-        module.graph.erase_node(node)
-        static.add(len(inputs) + len(values))
-        values.append(value)
-    if not values:
-        return captured, values
-    module.graph.lint()
-    module.recompile()
-    return Captured(module, captured.name, captured.kind, frozenset(static)), values
 
 
 def describe(error: Exception) -> str:
@@ -157,20 +134,6 @@ class _Session:
         )
 
 
-def _with_constants(compiled: Boxed, constants: list[torch.Tensor]) -> Boxed:
-    def run(args: list) -> Sequence:
-        args.extend(constants)
-        return compiled(args)
-
-    return boxed(run)
-
-
 def _names_at(gm: torch.fx.GraphModule, positions: frozenset[int]) -> frozenset[str]:
     names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
     return frozenset(names[p] for p in positions if p < len(names))
-
-
-def _attribute(module, target: str):
-    for part in target.split("."):
-        module = getattr(module, part)
-    return module

@@ -1,7 +1,8 @@
 """Attention calls said at their best, before they are taken apart.
 
-Models build masks that a kernel has a flag for, and copy keys and values that it can share. Each rule below replaces an argument
-of `scaled_dot_product_attention` by one that provably means the same:
+Models build masks that a kernel has a flag for, and copy keys and values that it can share. Each
+rule below replaces an argument of `scaled_dot_product_attention` by one that provably means the
+same:
 
     attn_mask=<all true, or all zero>              ->  attn_mask=None
     attn_mask=<lower triangle of trues or zeros>   ->  attn_mask=None, is_causal=True
@@ -10,6 +11,7 @@ of `scaled_dot_product_attention` by one that provably means the same:
 
 They work on Dynamo's graph (torch functions and methods) and on an exported one (ATen) alike.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -41,20 +43,29 @@ class _Call:
 
 
 def simplify(gm: torch.fx.GraphModule) -> int:
-    """Applies every rule to every attention call of `gm`, in place; returns how many calls changed."""
+    """Applies every rule to every attention call of `gm`, in place; returns how many calls
+    changed."""
     calls = [n for n in gm.graph.nodes if n.op == "call_function" and n.target in _TARGETS]
     if not calls:
         return 0
     constants = constant.Constants(gm)
-    changed = sum(_simplify_call(_Call(n, dict(zip(_NAMES, n.args)) | dict(n.kwargs)), constants) for n in calls)
+    changed = sum(_simplify_call(_Call(node, arguments(node)), constants) for node in calls)
     if changed:
         gm.recompile()
     return changed
 
 
+def arguments(node: torch.fx.Node) -> dict:
+    """The arguments of an attention call by name."""
+    return dict(zip(_NAMES, node.args)) | dict(node.kwargs)
+
+
 def _simplify_call(call: _Call, constants: constant.Constants) -> bool:
-    applied = [drop_trivial_mask(call, constants), flag_causal_mask(call, constants)]
-    applied += [share_repeated_heads(call), contiguous_mask(call)]
+    applied = [
+        drop_trivial_mask(call, constants) or flag_causal_mask(call, constants),
+        share_repeated_heads(call),
+        contiguous_mask(call),
+    ]
     if any(applied):
         call.store()
     return any(applied)
@@ -70,7 +81,8 @@ def drop_trivial_mask(call: _Call, constants: constant.Constants) -> bool:
 
 
 def flag_causal_mask(call: _Call, constants: constant.Constants) -> bool:
-    """attn_mask[..., i, j] = (j <= i), or 0 there and -inf elsewhere  ->  attn_mask = None, is_causal = True
+    """attn_mask[..., i, j] = (j <= i), or 0 there and -inf elsewhere  ->  attn_mask = None,
+    is_causal = True
 
     Square only: kernels disagree about which corner a rectangular triangle starts from.
     """
@@ -80,20 +92,33 @@ def flag_causal_mask(call: _Call, constants: constant.Constants) -> bool:
     rows, columns = call.value("query").shape[-2], call.value("key").shape[-2]
     if rows != columns or tuple(mask.shape[-2:]) != (rows, columns):
         return False
-    allowed, triangle = _is_allowed(mask), torch.ones(rows, columns, dtype=torch.bool, device=mask.device).tril()
-    if not (allowed == triangle).all() or not _is_forbidden(mask)[(~triangle).expand_as(mask)].all():
+    allowed, triangle = (
+        _is_allowed(mask),
+        torch.ones(rows, columns, dtype=torch.bool, device=mask.device).tril(),
+    )
+    if (
+        not (allowed == triangle).all()
+        or not _is_forbidden(mask)[(~triangle).expand_as(mask)].all()
+    ):
         return False
     call.args["attn_mask"], call.args["is_causal"] = None, True
     return True
 
 
 def share_repeated_heads(call: _Call) -> bool:
-    """key = repeat each head of k g times, value = the same of v  ->  key = k, value = v, enable_gqa = True
+    """key = repeat each head of k g times, value = the same of v  ->  key = k, value = v,
+    enable_gqa = True
 
-    Only where a fused kernel takes shared heads: never with a mask, on CUDA in 16-bit types (the flash kernel).
+    Only where a fused kernel takes shared heads: never with a mask, on CUDA in 16-bit types (the
+    flash kernel).
     """
     key, value = repeated_heads(call.args["key"]), repeated_heads(call.args["value"])
-    if key is None or value is None or call.args.get("attn_mask") is not None or call.args.get("enable_gqa"):
+    if (
+        key is None
+        or value is None
+        or call.args.get("attn_mask") is not None
+        or call.args.get("enable_gqa")
+    ):
         return False
     query, shared = call.value("query"), example(key)
     if shared.shape[1] != example(value).shape[1] or query.dim() != 4:
@@ -107,7 +132,8 @@ def share_repeated_heads(call: _Call) -> bool:
 def contiguous_mask(call: _Call) -> bool:
     """attn_mask with a last stride other than one  ->  its contiguous copy
 
-    The memory-efficient CUDA kernel refuses other strides, and torch then falls back to plain products and softmax.
+    The memory-efficient CUDA kernel refuses other strides, and torch then falls back to plain
+    products and softmax.
     """
     mask = call.value("attn_mask")
     if mask is None or mask.device.type != "cuda" or mask.dim() == 0 or mask.stride(-1) == 1:
@@ -119,19 +145,28 @@ def contiguous_mask(call: _Call) -> bool:
             copy = graph.call_method("contiguous", (node,))
         else:
             copy = graph.call_function(torch.ops.aten.contiguous.default, (node,))
-    copy.meta = {k: mask.contiguous() if k in ("example_value", "val") else v for k, v in node.meta.items()}
+    copy.meta = {
+        k: mask.contiguous() if k in ("example_value", "val") else v for k, v in node.meta.items()
+    }
     call.args["attn_mask"] = copy
     return True
 
 
 def repeated_heads(node) -> torch.fx.Node | None:
-    """x, of shape [b, h, s, d], where `node` is x with each head repeated: reshape(expand(x[:, :, None], g times)), or
-    repeat_interleave(x, g, dim=1). None for anything else."""
+    """x, of shape [b, h, s, d], where `node` is x with each head repeated: reshape(expand(x[:, :,
+    None], g times)), or repeat_interleave(x, g, dim=1). None for anything else."""
     if not isinstance(node, torch.fx.Node):
         return None
     if constant.name_of(node) == "repeat_interleave":
         return _repeat_interleave_source(node)
-    if constant.name_of(node) not in ("reshape", "view", "flatten", "_unsafe_view", "clone", "contiguous"):
+    if constant.name_of(node) not in (
+        "reshape",
+        "view",
+        "flatten",
+        "_unsafe_view",
+        "clone",
+        "contiguous",
+    ):
         return None
     if constant.name_of(node) in ("clone", "contiguous"):
         return repeated_heads(node.args[0])

@@ -1,8 +1,11 @@
-"""Values that a graph computes from nothing but itself: positions, triangles, masks built from `arange`.
+"""Values that a graph computes from nothing but itself: positions, triangles, masks built from
+`arange`.
 
-Works on Dynamo's graph and on ATen graphs: operations go by name. A value is constant if every operation behind it is a known pure one on
-constants, and nothing in the graph writes to a tensor that it was made from.
+Works on Dynamo's graph and on ATen graphs: operations go by name. A value is constant if every
+operation behind it is a known pure one on constants, and nothing in the graph writes to a tensor
+that it was made from.
 """
+
 from __future__ import annotations
 
 import torch
@@ -10,20 +13,21 @@ from torch.utils._pytree import tree_map_only  # documented as torch.utils.pytre
 
 from torchweld.capture import torch_private
 
-PURE = frozenset(
-    """
-    arange full ones zeros ones_like zeros_like full_like new_ones new_zeros new_full scalar_tensor tensor
-    add sub mul neg rsub diff cumsum floor_divide remainder abs minimum maximum clamp
-    ge gt le lt eq ne and_ or_ xor not_ logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not __and__ __or__ invert
-    where masked_fill tril triu getitem index slice select unsqueeze squeeze expand expand_as view reshape transpose permute t
-    broadcast_to repeat contiguous clone detach alias to bool float long int type_as _to_copy all any
-    """.split()
-)
+_PURE_NAMES = """
+    arange full ones zeros ones_like zeros_like full_like new_ones new_zeros new_full scalar_tensor
+    add sub mul neg rsub diff cumsum floor_divide remainder abs minimum maximum clamp tensor
+    ge gt le lt eq ne and_ or_ xor not_ invert logical_and logical_or logical_not bitwise_and
+    bitwise_or bitwise_not __and__ __or__ where masked_fill tril triu getitem index slice select
+    unsqueeze squeeze expand expand_as view reshape transpose permute t broadcast_to repeat
+    contiguous clone detach alias to bool float long int type_as _to_copy all any
+"""
+PURE = frozenset(_PURE_NAMES.split())
 LARGEST = 1 << 26  # elements; a larger value is not worth computing to learn what it is
 
 
 class Constants:
-    """Evaluates constants of one graph on demand. Build it after the last change to what a constant is made of."""
+    """Evaluates constants of one graph on demand. Build it after the last change to what a constant
+    is made of."""
 
     def __init__(self, gm: torch.fx.GraphModule) -> None:
         self._written = _written(gm.graph)
@@ -48,7 +52,9 @@ class Constants:
             return _UNKNOWN
         if any(self._values[n] is _UNKNOWN for n in node.all_input_nodes):
             return _UNKNOWN
-        args, kwargs = tree_map_only(torch.fx.Node, self._values.__getitem__, (node.args, dict(node.kwargs)))
+        args, kwargs = tree_map_only(
+            torch.fx.Node, self._values.__getitem__, (node.args, dict(node.kwargs))
+        )
         try:
             if node.op == "call_method":
                 return getattr(args[0], node.target)(*args[1:], **kwargs)
@@ -65,7 +71,8 @@ _UNKNOWN = _Unknown()
 
 
 def name_of(node: torch.fx.Node) -> str:
-    """The operation's name without namespace and overload: "expand" for torch.Tensor.expand and aten.expand.default."""
+    """The operation's name without namespace and overload: "expand" for torch.Tensor.expand and
+    aten.expand.default."""
     if node.op == "call_method":
         return node.target
     if node.op != "call_function":
@@ -97,7 +104,8 @@ def _small(node: torch.fx.Node) -> bool:
 
 
 def _written(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """Nodes that something writes to, with all that they were made from: a write goes through views to the base."""
+    """Nodes that something writes to, with all that they were made from: a write goes through views
+    to the base."""
     found: set[torch.fx.Node] = set()
     for node in graph.nodes:
         if writes(node):
@@ -111,6 +119,19 @@ def writes(node: torch.fx.Node) -> bool:
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target._schema.is_mutable
     name = name_of(node)
-    in_place = name.endswith("_") and not name.endswith("__") and name not in ("and_", "or_", "not_", "is_")
-    augmented = name in ("setitem", "iadd", "isub", "imul", "iand", "ior", "itruediv", "__setitem__")
+    in_place = (
+        name.endswith("_")
+        and not name.endswith("__")
+        and name not in ("and_", "or_", "not_", "is_")
+    )
+    augmented = name in (
+        "setitem",
+        "iadd",
+        "isub",
+        "imul",
+        "iand",
+        "ior",
+        "itruediv",
+        "__setitem__",
+    )
     return in_place or augmented or "out" in node.kwargs

@@ -1,13 +1,15 @@
 """The ahead-of-time form: a module exported once per signature, called without Dynamo's guards.
 
-Parameters and buffers are looked up in the live module at every call, so what is loaded, moved, trained
-or replaced is followed. Plain Python attributes are constants of the capture: torch.export does not see
-them.
+Parameters and buffers are looked up in the live module at every call, so what is loaded, moved,
+trained or replaced is followed. Plain Python attributes are constants of the capture: torch.export
+does not see them.
 """
+
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -23,13 +25,18 @@ from torchweld.core.errors import UsageError
 from torchweld.core.options import Options
 
 MAX_SIGNATURES = 8
+_MAX_CHECKS = (
+    4  # ways for tensors to be of the same kind: inference mode, one tensor given twice, ...
+)
 _WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+_SCALARS = (bool, int, float, str, type(None))
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _numbers = itertools.count()
 
 
 class AheadOfTime:
-    """Calls of one module: an exported graph where one fits, `otherwise` (torch.compile) where none can.
+    """Calls of one module: an exported graph where one fits, `otherwise` (torch.compile) where none
+    can.
 
     A call goes `otherwise` when it needs a gradient, under autocast and other ambient modes, when a
     module has forward hooks, when the model cannot be exported, and when there have been more than
@@ -49,6 +56,8 @@ class AheadOfTime:
     def __call__(self, *args, **kwargs):
         if self._refused or self._live.has_hooks() or not torch_private.plain_surroundings():
             return self._otherwise(*args, **kwargs)
+        if not self._live.is_current():
+            self._live, self._programs = LiveState(self._model), []
         inputs, key = flatten(args, kwargs)
         values = [*self._live.tensors(), *inputs]
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in values):
@@ -81,47 +90,70 @@ class AheadOfTime:
 
 
 class LiveState:
-    """What a call looks up again in the module: tensors, training flags, hooks."""
+    """What a call looks up again in the module: its structure, tensors, training flags and
+    hooks."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._modules = list(model.modules())
         self._flags = [module.__dict__ for module in self._modules]
-        places = dict(_tensor_places(model))
-        self.positions = {name: i for i, name in enumerate(places)}
-        self._places = list(places.values())
+        self._branches = [module._modules for module in self._modules]
+        self._children = [(branch, name) for branch in self._branches for name in branch]
+        self._structure = self._current_structure()
+        slots = dict(_slots(model))
+        self._absent = [slot for slot in slots.values() if _get(slot) is None]
+        self._present = [slot for slot in slots.values() if _get(slot) is not None]
+        names = (name for name, slot in slots.items() if _get(slot) is not None)
+        self.positions = {name: i for i, name in enumerate(names)}
         self._hooks_seen, self._hooked = -1, False
 
     def tensors(self) -> list:
         """The parameters and buffers of now, at `positions` of their qualified names."""
-        return [owner.get(name) for owner, name in self._places]
+        return [owner.get(name) for owner, name in self._present]
 
     def training(self) -> list[bool]:
         return [flags["training"] for flags in self._flags]
 
+    def is_current(self) -> bool:
+        """No module was replaced, added or removed since, and no missing parameter was set."""
+        absent = all(_get(slot) is None for slot in self._absent)
+        return absent and self._current_structure() == self._structure
+
+    def _current_structure(self) -> tuple[list, list[int]]:
+        return [branch.get(name) for branch, name in self._children], list(map(len, self._branches))
+
     def has_hooks(self) -> bool:
-        """Some module has forward hooks. Looked at again only after a hook was registered anywhere."""
+        """Some module has forward hooks. Looked at again only after a hook was registered
+        anywhere."""
         if self._hooked or self._hooks_seen != RemovableHandle.next_id:
             self._hooks_seen = RemovableHandle.next_id
             self._hooked = any(m._forward_hooks or m._forward_pre_hooks for m in self._modules)
         return self._hooked
 
 
-def _tensor_places(model: torch.nn.Module):
-    """(qualified name, (dict that holds the tensor, its key there)) of parameters and buffers."""
+def _slots(model: torch.nn.Module):
+    """(qualified name, (dict that holds the tensor or None, its key there)) of parameters and
+    buffers."""
     for prefix, module in model.named_modules():
         for owner in (module._parameters, module._buffers):
-            for name, value in owner.items():
-                if value is not None:
-                    yield f"{prefix}.{name}" if prefix else name, (owner, name)
+            for name in owner:
+                yield f"{prefix}.{name}" if prefix else name, (owner, name)
+
+
+def _get(slot: tuple[dict, str]):
+    owner, name = slot
+    return owner.get(name)
 
 
 @dataclass
 class Exported:
-    """One captured signature. `values` of a call: the live tensors, then the tensors among its inputs.
+    """One captured signature. `values` of a call: the live tensors, then the tensors among its
+    inputs.
 
     order: for each input of `program`, its position in values + constants.
-    written: positions in values that the first outputs are copied to; the other outputs are the user's.
+    written: positions in values that the first outputs are copied to; the other outputs are the
+    user's.
     constants: tensors that are neither (made by the trace).
+    tied: pairs of positions of one parameter, which the graph has under one name only.
     """
 
     program: aot.Boxed
@@ -131,18 +163,23 @@ class Exported:
     constants: list[torch.Tensor]
     out_spec: pytree.TreeSpec
     kinds: list[tuple]
+    tied: list[tuple[int, int]]
     checks: list[torch_private.TensorCheck] = field(default_factory=list)
 
     def fits(self, key: tuple, values: list) -> bool:
-        """The call has this structure, these constants and training flags, and tensors of these kinds."""
+        """The call has this structure, these constants and training flags, and tensors of these
+        kinds."""
         if key != self.key:
             return False
-        return any(check.passes(*values) for check in self.checks) or self._fits_slowly(values)
+        return any(check.passes(values) for check in self.checks) or self._fits_slowly(values)
 
     def _fits_slowly(self, values: list) -> bool:
         if any(v is None for v in values) or [kind_of(v) for v in values] != self.kinds:
             return False
-        self.checks.append(torch_private.TensorCheck(values))  # the same in another mode
+        if any(values[i] is not values[j] for i, j in self.tied):
+            return False
+        if len(self.checks) < _MAX_CHECKS:
+            self.checks.append(torch_private.TensorCheck(values))
         return True
 
     def run(self, values: list):
@@ -159,34 +196,39 @@ def capture_export(
 ) -> Exported:  # fmt: skip
     """`model` exported and compiled for inputs such as these, without gradients.
 
-    Sizes, training flags and all that is no tensor are constants. Raises what torch.export raises for a
-    model that it cannot trace, UsageError for one that writes to its inputs.
+    Sizes, training flags and all that is no tensor are constants. Raises what torch.export raises
+    for a model that it cannot trace, UsageError for one that writes to its inputs.
     """
     live = LiveState(model)
-    inputs, key = flatten(args, kwargs)
-    values = [*live.tensors(), *inputs]
+    tensors, key = flatten(args, kwargs)
+    values = [*live.tensors(), *tensors]
     kinds = [kind_of(v) for v in values]
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of LeafSpec
         program = torch.export.export(model, args, kwargs, strict=False)
         attention.simplify(program.graph_module)
         program = program.run_decompositions(decompose.table())
+    written = _written(program, live)
     order, constants = _wire_inputs(program, live, len(values))
-    static = frozenset(i for i, v in enumerate(order) if v < len(live.positions) or v >= len(values))
+    state, inputs = range(len(live.positions)), range(len(live.positions), len(values))
+    static = frozenset(i for i, position in enumerate(order) if position not in inputs)
     captured = Captured(_clean(program), f"export{next(_numbers)}", "inference", static)
     return Exported(
         aot.compile_or_run_eagerly(compile_graph, captured, options, on_compiled),
         (key, live.training()),
         order,
-        _written(program, live),
+        written,
         constants,
         program.call_spec.out_spec,
         kinds,
+        [(i, j) for i in state for j in range(i) if values[i] is values[j]],
         [torch_private.TensorCheck(values)],
     )
 
 
 def _wire_inputs(program: ExportedProgram, live: LiveState, values: int) -> tuple[list[int], list]:
-    """(position of each graph input in values + constants, the constants); drops inputs that are no tensors."""
+    """(position of each graph input in values + constants, the constants); drops inputs that are no
+    tensors."""
     order, constants = [], []
     user = itertools.count(len(live.positions))
     nodes = program.graph_module.graph.find_nodes(op="placeholder")
@@ -213,7 +255,9 @@ def _written(program: ExportedProgram, live: LiveState) -> list[int]:
 def _clean(program: ExportedProgram) -> torch.fx.GraphModule:
     """The graph without what only checks, as plain a module as AOTAutograd gives."""
     graph = program.graph_module.graph
-    for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
+    for node in graph.find_nodes(
+        op="call_function", target=torch.ops.aten._assert_tensor_metadata.default
+    ):
         graph.erase_node(node)
     module = torch.fx.GraphModule(program.graph_module, graph)
     joint.drop_detach(module)
@@ -223,17 +267,32 @@ def _clean(program: ExportedProgram) -> torch.fx.GraphModule:
     return module
 
 
-def flatten(args: tuple, kwargs: dict) -> tuple[Sequence[torch.Tensor], object]:
-    """(the tensors of a call, a key that says how they are arranged and what everything else is)."""
-    if not kwargs and all(type(a) is torch.Tensor for a in args):
-        return args, len(args)
+def flatten(args: tuple, kwargs: dict) -> tuple[list[torch.Tensor], object]:
+    """(the tensors of a call, a key that says how they are arranged and what everything else
+    is)."""
+    tensors: list[torch.Tensor] = []
+    key: list[object] = [len(args), *kwargs]
+    for value in (*args, *kwargs.values()):
+        kind = type(value)
+        if kind is torch.Tensor:
+            tensors.append(value)
+            key.append(kind)
+        elif kind in _SCALARS:
+            key.append((kind, value))
+        else:
+            return _flatten_nested(args, kwargs)
+    return tensors, key
+
+
+def _flatten_nested(args: tuple, kwargs: dict) -> tuple[list[torch.Tensor], object]:
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    others = tuple(None if isinstance(x, torch.Tensor) else (type(x), x) for x in leaves)
+    others = [None if isinstance(x, torch.Tensor) else (type(x), x) for x in leaves]
     return tensors, (spec, others)
 
 
 def kind_of(t: torch.Tensor) -> tuple:
-    """What a capture depends on: shape, strides, dtype, device; the class too, unless it is a plain one."""
+    """What a capture depends on: shape, strides, dtype, device; the class too, unless it is a plain
+    one."""
     known = torch.Tensor if type(t) in _PLAIN else type(t)
     return tuple(t.shape), t.stride(), t.dtype, t.device, known

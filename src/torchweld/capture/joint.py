@@ -1,4 +1,5 @@
 """The joint forward and backward graph, cleaned before it is cut in two."""
+
 from __future__ import annotations
 
 import torch
@@ -17,7 +18,8 @@ def partition(joint: torch.fx.GraphModule, inputs, **kwargs):
 
 
 def drop_detach(gm: torch.fx.GraphModule) -> None:
-    """y = detach(x); f(y)  ->  f(x): in a functional graph they are the same, and x would be saved twice.
+    """y = detach(x); f(y)  ->  f(x): in a functional graph they are the same, and x would be saved
+    twice.
 
     What the graph returns is left: there a detach says that output and input share memory.
     """

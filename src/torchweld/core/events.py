@@ -1,4 +1,6 @@
-"""What went differently from the plan, told once: a warning per cause and a record of all of them."""
+"""What went differently from the plan, told once: a warning per cause and a record of all of
+them."""
+
 from __future__ import annotations
 
 import threading
@@ -35,7 +37,8 @@ def record(key: str, message: str) -> bool:
 
 
 def warn_once(key: str, message: str) -> None:
-    """Records the event, and warns (`TorchweldWarning`) the first time that `key` is seen in this process."""
+    """Records the event, and warns (`TorchweldWarning`) the first time that `key` is seen in this
+    process."""
     if record(key, message):
         warnings.warn(f"torchweld: {message}", TorchweldWarning, stacklevel=3)
 

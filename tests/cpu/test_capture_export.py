@@ -1,0 +1,273 @@
+"""The ahead-of-time form: what it follows, what makes it capture again, and when it steps aside."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten
+
+from torchweld.capture import aot, export_
+from torchweld.core import events
+from torchweld.core.options import Options
+
+
+class Harness:
+    """A model ahead of time, counting captures and the calls that went the other way."""
+
+    def __init__(self, model, *args, **kwargs):
+        self.captured, self.others = [], 0
+        self.model = model
+        self.fused = export_.AheadOfTime(model, self._compile, Options(), None, self._otherwise)
+        with torch.no_grad():
+            assert self.fused.capture(args, kwargs) is not None
+
+    def _compile(self, captured, options):
+        self.captured.append(captured)
+        return aot.run_eagerly(captured.module)
+
+    def _otherwise(self, *args, **kwargs):
+        self.others += 1
+        return self.model(*args, **kwargs)
+
+    def check(self, *args, **kwargs):
+        with torch.no_grad():
+            expected, expected_spec = tree_flatten(self.model(*args, **kwargs))
+            out, spec = tree_flatten(self.fused(*args, **kwargs))
+        assert spec == expected_spec
+        for left, right in zip(out, expected, strict=True):
+            if isinstance(right, torch.Tensor):
+                torch.testing.assert_close(left, right)
+            else:
+                assert left == right
+        return len(self.captured), self.others
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    torch.manual_seed(0)
+    events.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", events.TorchweldWarning)
+        yield
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Dropout(0.5), nn.Linear(8, 2)).eval()
+
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+def test_captures_once():
+    h = Harness(mlp(), X)
+    assert h.check(X) == h.check(X + 1) == (1, 0)
+    assert h.captured[0].static_inputs == {0, 1, 2, 3}
+
+
+def test_follows_weights():
+    h = Harness(mlp(), X)
+    with torch.no_grad():
+        h.model[0].weight.mul_(3)
+        assert h.check(X) == (1, 0)
+        h.model.load_state_dict(mlp().state_dict())
+        assert h.check(X) == (1, 0)
+        h.model[3].weight = nn.Parameter(torch.ones(2, 8))
+        assert h.check(X) == (1, 0)
+        h.model[3].weight.data = torch.full((2, 8), 2.0)
+        assert h.check(X) == (1, 0)
+
+
+def test_follows_a_replaced_module():
+    h = Harness(mlp(), X)
+    h.model[3] = nn.Linear(8, 5)
+    assert h.check(X) == (2, 0)
+    h.model.append(nn.ReLU())
+    assert h.check(X) == (3, 0)
+
+
+def test_follows_a_missing_parameter_that_is_set():
+    h = Harness(nn.Linear(4, 4, bias=False), X)
+    h.model.bias = nn.Parameter(torch.ones(4))
+    assert h.check(X) == (2, 0)
+
+
+@pytest.mark.parametrize("other", [
+    torch.zeros(5, 4), torch.zeros(3, 4, dtype=torch.float64), torch.zeros(4, 3).t(), torch.zeros(1, 4).expand(3, 4),
+])  # fmt: skip
+def test_another_kind_of_input_is_captured_again(other):
+    h = Harness(nn.Softmax(-1), X)
+    assert h.check(other) == (2, 0)
+    assert h.check(other) == h.check(X) == (2, 0)
+
+
+def test_dtype_of_the_model_changes():
+    h = Harness(mlp(), X)
+    h.model.double()
+    assert h.check(X.double()) == (2, 0)
+
+
+def test_training_flags_are_part_of_the_signature():
+    h = Harness(mlp(), X)
+    h.model[2].train()
+    with torch.no_grad():
+        assert (h.fused(X) != h.fused(X)).any()
+    assert (len(h.captured), h.others) == (2, 0)
+    h.model[2].eval()
+    assert h.check(X) == (2, 0)
+
+
+def test_too_many_signatures_step_aside_with_one_warning():
+    h = Harness(nn.Softmax(-1), torch.ones(1))
+    for n in range(2, export_.MAX_SIGNATURES + 1):
+        h.check(torch.ones(n))
+    with pytest.warns(events.TorchweldWarning, match="kinds of inputs") as caught:
+        for n in range(20, 24):
+            h.check(torch.ones(n))
+    assert len(caught) == 1 and h.others == 4 and len(h.captured) == export_.MAX_SIGNATURES
+
+
+def test_gradients_step_aside():
+    h = Harness(mlp(), X)
+    assert h.fused(X).requires_grad and h.others == 1
+    h.model.requires_grad_(False)
+    assert not h.fused(X).requires_grad and h.others == 1
+    assert h.fused(X.clone().requires_grad_()).requires_grad and h.others == 2
+
+
+def test_autocast_and_transforms_step_aside():
+    h = Harness(mlp(), X)
+    with torch.no_grad():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert h.fused(X).dtype == torch.bfloat16
+        torch.testing.assert_close(torch.vmap(h.fused)(X), h.model(X))
+    assert h.others == 2
+
+
+def test_hooks_step_aside():
+    h, seen = Harness(mlp(), X), []
+    handle = h.model[1].register_forward_hook(lambda *_: seen.append(1))
+    assert h.check(X) == (1, 1) and len(seen) == 2
+    handle.remove()
+    assert h.check(X) == (1, 1)
+
+
+def test_inference_mode():
+    h = Harness(mlp(), X)
+    with torch.inference_mode():
+        for x in (X, X.clone()):
+            torch.testing.assert_close(h.fused(x), h.model(x))
+    assert h.check(X) == (1, 0)
+
+
+def test_buffers_are_written_back():
+    h = Harness(nn.BatchNorm1d(4).train(), X)
+    reference = nn.BatchNorm1d(4).train()
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(h.fused(X), reference(X))
+    assert (len(h.captured), h.others) == (1, 0)
+    for left, right in zip(h.model.buffers(), reference.buffers()):
+        torch.testing.assert_close(left, right)
+
+
+class Nested(nn.Module):
+    def forward(self, pair, *, scale=2.0, table=None, name="a"):
+        left, right = pair
+        extra = 0 if table is None else table["t"]
+        return {"sum": left + right * scale + extra, "parts": (left, [right, None, name])}
+
+
+def test_nested_inputs_and_outputs():
+    h = Harness(Nested(), (X, X + 1), scale=3.0)
+    assert h.check((X, X), scale=3.0) == (1, 0)
+    assert h.check((X, X), scale=4.0) == (2, 0)
+    assert h.check((X, X), scale=4.0, table={"t": X}) == (3, 0)
+    assert h.check((X, X), scale=4.0, name="b") == (4, 0)
+    out = h.fused((X, X), scale=4.0, name="b")
+    assert out["parts"][1][2] == "b"
+
+
+def test_keyword_arguments_in_another_order():
+    class Two(nn.Module):
+        def forward(self, a, b):
+            return a - b
+
+    h = Harness(Two(), a=X, b=X * 2)
+    h.check(b=X, a=X * 3)
+    h.check(X, X + 1)
+    h.check(X, b=X + 1)
+    assert h.others == 0
+
+
+def test_tied_weights_and_one_input_given_twice():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.b.weight = self.a.weight
+
+        def forward(self, x, y):
+            return self.b(self.a(x)) + y
+
+    h = Harness(Tied(), X, X + 1)
+    assert h.check(X, X) == h.check(X, X + 2) == (1, 0)
+    h.model.b.weight = nn.Parameter(torch.eye(4))
+    h.check(X, X)
+
+
+def test_constants_of_the_trace():
+    class Table(nn.Module):
+        def forward(self, x):
+            return x + torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+    assert Harness(Table(), X).check(X) == (1, 0)
+
+
+def test_a_model_that_writes_to_its_input_steps_aside():
+    class Writes(nn.Module):
+        def forward(self, x):
+            return x.add_(1)
+
+    fused = export_.AheadOfTime(Writes(), None, Options(), None, Writes())
+    x = torch.zeros(2)
+    with pytest.warns(events.TorchweldWarning, match="writes to its inputs"):
+        assert fused.capture((x,), {}) is None
+    torch.testing.assert_close(fused(x), torch.ones(2))
+    torch.testing.assert_close(x, torch.ones(2))
+
+
+def test_a_model_that_cannot_be_exported_steps_aside():
+    class Branches(nn.Module):
+        def forward(self, x):
+            return x * 2 if x.sum() > 0 else x - 1
+
+    fused = export_.AheadOfTime(Branches(), None, Options(), None, Branches())
+    with pytest.warns(events.TorchweldWarning, match="captured by torch.compile"):
+        fused.capture((X,), {})
+    torch.testing.assert_close(fused(X), Branches()(X))
+
+
+def test_autocast_inside_the_model():
+    class Inside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(4, 4)
+
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y = self.lin(x)
+            return y.float() + x
+
+    assert Harness(Inside(), X).check(X) == (1, 0)
+
+
+def test_exported_graph_is_plain_aten():
+    h = Harness(mlp(), X)
+    nodes = h.captured[0].module.graph.nodes
+    assert all(
+        isinstance(n.target, torch._ops.OpOverload) for n in nodes if n.op == "call_function"
+    )
+    assert all(isinstance(n.meta["val"], torch.Tensor) for n in nodes if n.op == "placeholder")

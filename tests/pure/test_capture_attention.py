@@ -1,0 +1,190 @@
+"""Attention arguments: each rule applies where it is proved, refuses where it is not, and changes
+no value."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from torchweld.capture import attention, constant
+
+N, D = 6, 8
+
+
+def qkv(heads=4, kv_heads=4, n=N, m=N):
+    torch.manual_seed(0)
+    return (
+        torch.randn(2, heads, n, D),
+        torch.randn(2, kv_heads, m, D),
+        torch.randn(2, kv_heads, m, D),
+    )
+
+
+def dynamo_graph(fn, *args):
+    """Dynamo's graph of fn(*args), and its inputs: in the order of their first use."""
+    found = []
+
+    def backend(gm, example_inputs):
+        def run(*inputs):
+            found.append((gm, inputs))
+            return gm(*inputs)
+
+        return run
+
+    torch._dynamo.reset()
+    torch.compile(fn, backend=backend, fullgraph=True, dynamic=False)(*args)
+    return found[0]
+
+
+def exported_graph(fn, *args):
+    class Model(torch.nn.Module):
+        def forward(self, *args):
+            return fn(*args)
+
+    return torch.export.export(Model(), args, strict=False).graph_module, args
+
+
+def call_of(gm):
+    node = next(n for n in gm.graph.nodes if "scaled_dot_product_attention" in str(n.target))
+    return attention.arguments(node)
+
+
+def simplified(capture, fn, *args):
+    """(how many calls changed, the call's arguments) with the graph's value checked against the
+    function's."""
+    gm, inputs = capture(fn, *args)
+    changed = attention.simplify(gm)
+    gm.graph.lint()
+    result = gm(*inputs)
+    torch.testing.assert_close(result[0], fn(*args))
+    return changed, call_of(gm)
+
+
+both = pytest.mark.parametrize("capture", [dynamo_graph, exported_graph])
+
+
+@both
+@pytest.mark.parametrize("make", [
+    lambda q: torch.ones(N, N, dtype=torch.bool),
+    lambda q: torch.zeros(N, N),
+    lambda q: torch.zeros(1, 1, N, N),
+    lambda q: (torch.arange(N)[:, None] >= 0).expand(N, N),
+    lambda q: (torch.arange(N)[None, None, :, None] >= 0).expand(2, -1, N, N),
+])  # fmt: skip
+def test_trivial_mask_is_dropped(capture, make):
+    changed, args = simplified(
+        capture, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, make(q)), *qkv()
+    )
+    assert changed == 1 and args["attn_mask"] is None and not args.get("is_causal")
+
+
+@both
+@pytest.mark.parametrize("make", [
+    lambda: torch.ones(N, N, dtype=torch.bool).tril(),
+    lambda: torch.full((N, N), -torch.inf).triu(1),
+    lambda: torch.arange(N)[:, None] >= torch.arange(N),
+    lambda: (torch.arange(N)[None, :] <= torch.arange(N)[:, None])[None, None].expand(2, -1, N, N),
+])  # fmt: skip
+def test_causal_mask_becomes_a_flag(capture, make):
+    changed, args = simplified(
+        capture, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, make()), *qkv()
+    )
+    assert changed == 1 and args["attn_mask"] is None and args["is_causal"] is True
+
+
+@both
+@pytest.mark.parametrize("make", [
+    lambda: torch.ones(N, N, dtype=torch.bool).tril(1),
+    lambda: torch.ones(N, N, dtype=torch.bool).triu(),
+    lambda: torch.full((N, N), -1e9).triu(1),  # large is not infinite
+    lambda: torch.full((N, N), -torch.inf).triu(1) + 1,
+])  # fmt: skip
+def test_other_masks_stay(capture, make):
+    changed, args = simplified(
+        capture, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, make()), *qkv()
+    )
+    assert changed == 0 and args["attn_mask"] is not None
+
+
+@both
+def test_a_rectangular_triangle_stays(capture):
+    q, k, v = qkv(n=4, m=N)
+    mask = lambda: torch.ones(4, N, dtype=torch.bool).tril()  # noqa: E731
+    changed, _ = simplified(
+        capture, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask()), q, k, v
+    )
+    assert changed == 0
+
+
+@both
+def test_a_mask_given_by_the_user_stays(capture):
+    def fn(q, k, v, mask):
+        return F.scaled_dot_product_attention(q, k, v, mask & torch.ones(N, N, dtype=torch.bool))
+
+    changed, args = simplified(capture, fn, *qkv(), torch.ones(N, N, dtype=torch.bool))
+    assert changed == 0 and args["attn_mask"] is not None
+
+
+def test_a_mask_written_to_stays():
+    def fn(q, k, v, row):
+        mask = torch.zeros(N, N)
+        view = mask[0]
+        view.copy_(row)
+        return F.scaled_dot_product_attention(q, k, v, mask)
+
+    changed, args = simplified(dynamo_graph, fn, *qkv(), torch.randn(N))
+    assert changed == 0 and args["attn_mask"] is not None
+
+
+@both
+@pytest.mark.parametrize("repeat", [
+    lambda x: x.repeat_interleave(2, dim=1),
+    lambda x: x[:, :, None, :, :].expand(2, 2, 2, N, D).reshape(2, 4, N, D),
+    lambda x: x.unsqueeze(2).expand(-1, -1, 2, -1, -1).reshape(2, 4, N, D),
+])  # fmt: skip
+def test_repeated_heads_are_shared(capture, repeat):
+    def fn(q, k, v):
+        return F.scaled_dot_product_attention(q, repeat(k), repeat(v), is_causal=True)
+
+    changed, args = simplified(capture, fn, *qkv(kv_heads=2))
+    assert changed == 1 and args["enable_gqa"] is True
+    assert attention.example(args["key"]).shape[1] == 2
+
+
+@both
+@pytest.mark.parametrize("repeat", [
+    lambda x: x.repeat(1, 2, 1, 1),  # heads in another order
+    lambda x: x[:, None].expand(2, 2, 2, N, D).reshape(2, 4, N, D),
+    lambda x: x.repeat_interleave(2, dim=2)[:, :, :N].repeat_interleave(2, dim=1) * 1,
+])  # fmt: skip
+def test_other_repetitions_stay(capture, repeat):
+    def fn(q, k, v):
+        return F.scaled_dot_product_attention(q, repeat(k), repeat(v))
+
+    assert simplified(capture, fn, *qkv(kv_heads=2))[0] == 0
+
+
+@both
+def test_heads_are_not_shared_under_a_mask(capture):
+    def fn(q, k, v, mask):
+        k, v = k.repeat_interleave(2, dim=1), v.repeat_interleave(2, dim=1)
+        return F.scaled_dot_product_attention(q, k, v, mask)
+
+    assert simplified(capture, fn, *qkv(kv_heads=2), torch.randn(N, N))[0] == 0
+
+
+def test_constants():
+    def fn(x):
+        positions = torch.arange(5) + 2
+        mask = (positions[:, None] > torch.tensor(3)) & torch.ones(5, 5, dtype=torch.bool)
+        return torch.where(mask, x, 0.0), positions + x[0].long(), torch.rand(3)
+
+    gm, _ = dynamo_graph(fn, torch.randn(5, 5))
+    constants = constant.Constants(gm)
+    by_name = {n.name: constants.value(n) for n in gm.graph.nodes}
+    assert torch.equal(by_name["positions"], torch.arange(5) + 2)
+    assert by_name["mask"].sum() == 15
+    assert all(
+        by_name[n] is None for n in by_name if n.startswith(("l_x", "where", "rand", "output"))
+    )

@@ -1,0 +1,78 @@
+"""Which private names of torch capture depends on, and why; the file fails on a release that moves
+one."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
+from torch._functorch.partitioners import must_recompute
+from torch.utils.checkpoint import CheckpointPolicy
+
+from torchweld.capture import torch_private
+
+WHY = {
+    "aot_autograd": "functionalised forward and backward graphs for a Dynamo backend",
+    "min_cut_rematerialization_partition": "what the backward computes again",
+    "TracingContext": "which inputs are parameters and buffers",
+    "core_aten_decompositions": "the decomposition table",
+    "TorchDynamoException": "Dynamo's control flow passes through a backend",
+    "_disable_current_modes": "constants are computed on real tensors inside a trace",
+    "TensorGuards": "one call that compares two hundred tensors with what was captured",
+    "functorch_config": "views are recomputed, so that parameters reach the backward as themselves",
+}
+
+
+@pytest.mark.parametrize("name", sorted(WHY))
+def test_name_is_there(name):
+    assert hasattr(torch_private, name)
+
+
+def test_every_private_import_is_explained():
+    source = inspect.getsource(torch_private)
+    lines = [
+        x
+        for x in source.splitlines()
+        if x.startswith(("from torch.", "from torch._", "import torch._"))
+    ]
+    imported = {x.split(" as ")[-1].split(" import ")[-1].strip() for x in lines}
+    assert imported == set(WHY)
+
+
+def test_backend_takes_our_arguments():
+    assert isinstance(aot_autograd(fw_compiler=None, partition_fn=None, decompositions={}), object)
+    assert isinstance(functorch_config.recompute_views, bool)
+
+
+def test_the_partitioner_reads_our_tag():
+    node = torch.fx.Graph().placeholder("x")
+    assert not must_recompute(node)
+    node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+    assert must_recompute(node)
+
+
+def test_surroundings():
+    assert torch_private.plain_surroundings()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not torch_private.plain_surroundings()
+    seen = []
+    torch.vmap(lambda x: seen.append(torch_private.plain_surroundings()) or x)(torch.ones(2))
+    assert seen == [False]
+
+
+def test_tensor_check():
+    x, y = torch.randn(3, 4), torch.randn(5)
+    check = torch_private.TensorCheck([x, y, x])
+    assert check.passes([x, y, x])
+    other = torch.randn(3, 4)
+    assert check.passes([other, y, other])
+    assert not check.passes([x, y, other])  # no longer one tensor
+    assert not check.passes([x.double(), y, x])
+    plain = torch_private.TensorCheck([x, y])
+    assert plain.passes([other, y])
+    assert not plain.passes([torch.randn(4, 3).t(), y])
+    assert not plain.passes([torch.randn(3, 5), y])
+    assert not plain.passes([None, y])

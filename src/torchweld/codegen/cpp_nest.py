@@ -44,7 +44,6 @@ class _Nest:
             for depth in range(len(self.axes)):
                 self._at_depth(depth)
                 if depth == self.block_at and self.reductions:
-                    stack.callback(self._flush)
                     self._open_block(stack)
                 self._open_loop(depth, stack)
             self._innermost()
@@ -90,7 +89,7 @@ class _Nest:
                 f"for (int64_t b_{name} = {low}, end_{name} = {high}; b_{name} < end_{name}; b_{name} += {block})"))
             self.e.line(f"const int64_t e_{name} = b_{name} + {block} < end_{name} ? b_{name} + {block} : end_{name};")
             self.range = (f"b_{name}", f"e_{name}")
-            stack.callback(self._flush)
+        stack.callback(self._flush)
         for value in self.reductions:
             self._declare_partial(value)
 

@@ -49,19 +49,21 @@ class Mover:
             return
         for producer in self._producers(number):
             yield from self._priced_pair(producer, number)
-        for sibling in self._siblings(number):
-            if self.flow.comes_first(sibling, number):
-                yield from self._priced(Move("fuse", sibling, (number,)))
         yield from self._dissolved(number)
+
+    def sibling_moves(self, number: NodeId) -> Iterator[Move]:
+        """Priced moves that fuse `number` with nodes that share its inputs."""
+        if not isinstance(self.flow.nodes[number], Comp):
+            return
+        for sibling in self._siblings(number):
+            pair = (sibling, number) if self.flow.comes_first(sibling, number) else (number, sibling)
+            yield from self._priced(Move("fuse", pair[0], pair[1:]))
 
     def moves_around(self, number: NodeId) -> Iterator[Move]:
         """Priced moves in which `number` takes part at all."""
         yield from self.moves_into(number)
         for consumer in self._consumers(number):
             yield from self._priced_pair(number, consumer)
-        for sibling in self._siblings(number):
-            if self.flow.comes_first(number, sibling):
-                yield from self._priced(Move("fuse", number, (sibling,)))
         for producer in self._producers(number):
             yield from self._dissolved(producer)
 
@@ -81,8 +83,8 @@ class Mover:
             return Refusal(Reason.SLOWER, f"by {-saved * 1e6:.1f} us")
         return replace(move, saved_s=saved)
 
-    def do(self, move: Move) -> list[Move]:
-        """The move done; the moves that are possible around the result."""
+    def do(self, move: Move) -> list[NodeId]:
+        """The move done; the nodes that it made."""
         results = self._merged(move)
         producer, members = move.first, self.members[move.first]
         if move.kind == "fuse":
@@ -93,7 +95,7 @@ class Mover:
                 self.flow.remove(producer)
         for number, other in zip(new, move.others):
             self.members[number] = tuple(dict.fromkeys(members + self.members[other]))
-        return [m for number in new for m in self.moves_around(number)]
+        return new
 
     def kept(self, first: NodeId, *consumers: NodeId) -> frozenset[str]:
         """Results of `first` that someone other than `consumers` wants."""

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from torchweld.ir.nodes import Comp, Origin
 
 _MOST_WORDS = 5
-_SILENT = frozenset(
-    "_to_copy to copy clone view expand permute detach unsqueeze alias convert_element_type slice "
-    "select full arange squeeze t transpose".split()
+_SILENT = re.compile(
+    "_to_copy|to|copy|clone|view|expand|permute|detach|unsqueeze|squeeze|alias|slice|select|full|t"
+    "|arange|transpose|convert_element_type"
 )
 _SHORTER = {
     "native_layer_norm": "layer_norm",
@@ -45,7 +45,7 @@ def kernel_names(comps: Iterable[Comp], taken: Iterable[str] = ()) -> list[str]:
 def kernel_name(origins: tuple[Origin, ...]) -> str:
     """The operations that a kernel does: fused_add_layer_norm; "" if nothing is known of them."""
     words = [w for w in dict.fromkeys(_word(o.op) for o in origins) if w]
-    loud = [w for w in words if w not in _SILENT] or words
+    loud = [w for w in words if not _SILENT.fullmatch(w)] or words
     if not loud:
         return ""
     shown = loud if len(loud) <= _MOST_WORDS else [*loud[: _MOST_WORDS - 1], loud[-1]]

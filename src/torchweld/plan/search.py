@@ -8,6 +8,7 @@ done. Equal layers are priced once (`plan/evaluate.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from heapq import heappop, heappush
 
@@ -18,12 +19,14 @@ from torchweld.plan.cut import cut_if_better
 from torchweld.plan.decisions import Cut, Plan
 from torchweld.plan.evaluate import Evaluator
 from torchweld.plan.explain import decisions_of
-from torchweld.plan.flow import Flow
+from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.moves import Move, Mover
 from torchweld.plan.names import kernel_names
 from torchweld.plan.refusals import Refusal
 
 __all__ = ["Plan", "plan"]
+
+Finder = Callable[[NodeId], Iterable[Move]]
 
 _SAME = 0.999  # a price that fell by less is still the best
 
@@ -46,9 +49,23 @@ def plan(graph: Graph, device: DeviceTable, options: Options, measure=None) -> P
 
 
 def _search(mover: Mover) -> None:
+    """Along the flow of data first; then what shares inputs. The other way round, kernels that only
+    save a launch together would keep apart what passes data on."""
+    _best_first(mover, mover.moves_into, mover.moves_around)
+
+    def around(number):
+        yield from mover.moves_around(number)
+        yield from mover.sibling_moves(number)
+
+    _best_first(mover, mover.sibling_moves, around)
+
+
+def _best_first(mover: Mover, at_first: Finder, after: Finder) -> None:
+    """Does the moves that `at_first` finds at each node, and those that `after` finds at the nodes
+    that these make, always the one that saves most."""
     heap: list[tuple[float, int, Move]] = []
     for number in mover.flow.order():
-        _push(heap, mover, mover.moves_into(number))
+        _push(heap, mover, at_first(number))
     while heap:
         saved, _, move = heappop(heap)
         now = mover.price(move)
@@ -57,10 +74,11 @@ def _search(mover: Mover) -> None:
         if now.saved_s < -saved * _SAME:
             _push(heap, mover, [now])
             continue
-        _push(heap, mover, mover.do(now))
+        for number in mover.do(now):
+            _push(heap, mover, after(number))
 
 
-def _push(heap: list, mover: Mover, moves) -> None:
+def _push(heap: list, mover: Mover, moves: Iterable[Move]) -> None:
     for move in moves:
         heappush(heap, (-move.saved_s, mover.ticket(), move))
 

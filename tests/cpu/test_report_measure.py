@@ -106,7 +106,7 @@ def test_a_baseline_that_fails_is_told_and_the_rest_measured(monkeypatch):
     def fail(model, inputs, train):
         raise RuntimeError("no compiler\nlong trace")
 
-    monkeypatch.setitem(WAYS, "inductor", Recipe(fail, inductor=True))
+    monkeypatch.setitem(WAYS, "inductor", Recipe(fail))
     found, _ = measure(["eager", "inductor", "torchweld"], workload(), 0, silent)
     assert found[1].problem == "RuntimeError: no compiler" and found[1].timing is None
     assert found[0].timing and found[2].timing

@@ -30,8 +30,8 @@ def gpu_kernels(call: Callable[[], object]) -> list[tuple[str, float]]:
     return [(e.name, e.device_time) for e in events if not e.name.startswith(NOT_KERNELS)]
 
 
-def inductor_cpu_calls(cache: Path) -> int | None:
-    """Kernels and library calls in the code that Inductor wrote for the CPU under `cache`; None
-    if there is none that this can read."""
-    wrappers = [text for p in cache.rglob("*.py") if "def call(" in (text := p.read_text())]
-    return sum(len(INDUCTOR_CALL.findall(text)) for text in wrappers) or None
+def inductor_cpu_calls(cache: Path) -> int:
+    """Kernels and library calls in the code that Inductor wrote for the CPU under `cache`; 0 if
+    there is none that this can read."""
+    texts = (path.read_text() for path in cache.rglob("*.py"))
+    return sum(len(INDUCTOR_CALL.findall(text)) for text in texts if "def call(" in text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,13 +23,14 @@ from torchweld.report.work import bytes_moved, kernel_count
 @dataclass(frozen=True)
 class Workload:
     """What is run: `model(*args, **kwargs)`, and when training the backward pass of the scalar
-    that it returns. `device`: "cpu" or "cuda"."""
+    that it returns, then `after()`, such as an optimiser's step. `device`: "cpu" or "cuda"."""
 
     model: torch.nn.Module
     args: tuple
     kwargs: dict
     train: bool
     device: str
+    after: Callable[[], object] | None = None
 
     @property
     def inputs(self) -> tuple[tuple, dict]:
@@ -44,6 +45,8 @@ class Workload:
         self.model.zero_grad(set_to_none=True)
         loss = run(*self.args, **self.kwargs)
         loss.backward()
+        if self.after:
+            self.after()
         return loss.detach()
 
 
@@ -55,7 +58,8 @@ class Prepared:
     run: Callable
     first_call_s: float
     kept_bytes: int
-    inductor_calls: int | None = None
+    inductor_was_cold: bool
+    inductor_calls: int = 0
 
     def step(self, workload: Workload) -> Callable[[], object]:
         if not WAYS[self.name].replays:
@@ -72,48 +76,57 @@ Heard = Callable[[str, float], None]  # (what is being done, fraction done)
 WARM_CALLS = 3  # reduce-overhead records its graph in the second call and replays from the third
 
 
-def prepare(name: str, workload: Workload) -> Prepared:
+def measure(
+    names: list[str], workload: Workload, seconds: float, heard: Heard
+) -> tuple[list[Way], dict[str, Prepared]]:
+    """Ways in the order of `names`, timed for about `seconds`. A way that does not run is reported
+    with its problem; torchweld's own failure is raised.
+
+    Inductor's modes share a cache that is empty at first, so the first of them starts cold.
+    """
+    ways, ready = [], {}
+    _import_dynamo()
+    with fresh_inductor_cache() as cache:
+        for count, name in enumerate(names):
+            heard(f"compile and call: {name}", 0.5 * count / len(names))
+            try:
+                ready[name] = prepare(name, workload, cache)
+                ways.append(_way(ready[name], workload))
+            except Exception as error:
+                if name == "torchweld":
+                    raise
+                ready.pop(name, None)
+                ways.append(Way(name, problem=one_line(error)))
+        timed = _time(ready, workload, seconds, lambda d: heard("time, paired", 0.5 + 0.5 * d))
+    workload.model.zero_grad(set_to_none=True)
+    return [replace(way, timing=timed.get(way.name)) for way in ways], ready
+
+
+def prepare(name: str, workload: Workload, inductor_cache: Path) -> Prepared:
     """Builds the named way and makes its first call, then warms it. Raises what the way raises."""
-    recipe = WAYS[name]
-    before = live_bytes(workload.device)
-    with fresh_inductor_cache() if recipe.inductor else nullcontext() as cache:
-        start = time.perf_counter()
-        ready = Prepared(
-            name, recipe.prepare(workload.model, workload.inputs, workload.train), 0.0, 0
-        )
+    before, started_cold = live_bytes(workload.device), not any(inductor_cache.iterdir())
+    calls_before = inductor_cpu_calls(inductor_cache)
+    start = time.perf_counter()
+    run = WAYS[name].prepare(workload.model, workload.inputs, workload.train)
+    ready = Prepared(name, run, 0.0, 0, started_cold)
+    ready.step(workload)()
+    _wait(workload.device)
+    ready.first_call_s = time.perf_counter() - start
+    for _ in range(WARM_CALLS):
         ready.step(workload)()
-        _wait(workload.device)
-        ready.first_call_s = time.perf_counter() - start
-        for _ in range(WARM_CALLS):
-            ready.step(workload)()
-        if recipe.inductor and workload.device == "cpu":
-            ready.inductor_calls = inductor_cpu_calls(Path(cache))
+    ready.inductor_calls = inductor_cpu_calls(inductor_cache) - calls_before
     workload.model.zero_grad(set_to_none=True)
     ready.kept_bytes = max(0, live_bytes(workload.device) - before)
     return ready
 
 
-def measure(
-    names: list[str], workload: Workload, seconds: float, heard: Heard
-) -> tuple[list[Way], dict[str, Prepared]]:
-    """Ways in the order of `names`, timed for about `seconds`. A way that does not run is
-    reported with its problem; torchweld's own failure is raised."""
-    ways, ready = [], {}
-    for count, name in enumerate(names):
-        heard(f"compile and call: {name}", 0.5 * count / len(names))
-        try:
-            ready[name] = prepare(name, workload)
-        except Exception as error:
-            if name == "torchweld":
-                raise
-            ways.append(Way(name, problem=one_line(error)))
-            continue
-        ways.append(
-            Way(name, first_call_s=ready[name].first_call_s, **_figures(ready[name], workload))
-        )
-    timings = _time(ready, workload, seconds, lambda done: heard("time, paired", 0.5 + 0.5 * done))
-    workload.model.zero_grad(set_to_none=True)
-    return [replace(way, timing=timings.get(way.name)) for way in ways], ready
+def _import_dynamo() -> None:
+    """Every compiler here starts from Dynamo: none is charged for importing it."""
+    torch.compile(torch.neg, backend="eager")(torch.ones(()))
+
+
+def _way(ready: Prepared, workload: Workload) -> Way:
+    return Way(ready.name, first_call_s=ready.first_call_s, **_figures(ready, workload))
 
 
 def one_line(error: BaseException) -> str:
@@ -139,7 +152,8 @@ def _eager_figures(ready: Prepared, step: Callable) -> dict:
 
 
 def _inductor_figures(ready: Prepared, step: Callable) -> dict:
-    return {"kernels": ready.inductor_calls, "first_call_cache": "cold"}
+    found = "cold" if ready.inductor_was_cold else "warm"
+    return {"kernels": ready.inductor_calls or None, "first_call_cache": found}
 
 
 def _torchweld_figures(ready: Prepared, step: Callable) -> dict:

@@ -21,12 +21,9 @@ Prepare = Callable[[nn.Module, tuple, bool], Callable]
 
 @dataclass(frozen=True)
 class Recipe:
-    """`prepare(model, inputs, train)` gives what is called in its place. `inductor`: compiles
-    through Inductor, whose cache is then a fresh folder, so that its first call is cold.
-    `replays`: through CUDA graphs whose outputs the next call overwrites."""
+    """`replays`: through CUDA graphs whose outputs the next call overwrites."""
 
     prepare: Prepare
-    inductor: bool = False
     replays: bool = False
 
 
@@ -41,9 +38,9 @@ def _torchweld(model: nn.Module, inputs: tuple, train: bool) -> Callable:
 
 WAYS: dict[str, Recipe] = {
     "eager": Recipe(lambda model, inputs, train: model),
-    "inductor": Recipe(_compiled("default"), inductor=True),
-    "inductor-reduce-overhead": Recipe(_compiled("reduce-overhead"), inductor=True, replays=True),
-    "inductor-max-autotune": Recipe(_compiled("max-autotune"), inductor=True, replays=True),
+    "inductor": Recipe(_compiled("default")),
+    "inductor-reduce-overhead": Recipe(_compiled("reduce-overhead"), replays=True),
+    "inductor-max-autotune": Recipe(_compiled("max-autotune"), replays=True),
     "torchweld": Recipe(_torchweld),
 }
 USUAL = {"cpu": ("eager", "inductor"), "cuda": ("eager", "inductor", "inductor-reduce-overhead")}
@@ -52,11 +49,7 @@ USUAL = {"cpu": ("eager", "inductor"), "cuda": ("eager", "inductor", "inductor-r
 def chosen_ways(against: str | None, device: str) -> list[str]:
     """The baselines named in a comma-separated list (None: the usual ones), then torchweld. Errors:
     UsageError for a name that is not in the table."""
-    names = (
-        list(USUAL[device])
-        if against is None
-        else [n.strip() for n in against.split(",") if n.strip()]
-    )
+    names = USUAL[device] if against is None else [n.strip() for n in against.split(",") if n]
     unknown = [name for name in names if name not in WAYS]
     if unknown:
         raise UsageError(

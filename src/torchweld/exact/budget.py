@@ -1,0 +1,140 @@
+"""The error contract: fused against eager, both against float64.
+
+    relative L2 error    fused <= 1.5 x eager + floor
+    largest error        fused <= 3 x eager + floor
+    NaN and infinities   where eager or float64 has them
+    integers, booleans, data movement: the same bits as eager
+
+The floor is the output's resolution: a result that eager happens to get without error may still be
+rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """`terms`: the length of the longest chain of additions behind an output, where known; errors
+    of float32 sums grow with its square root. `bitwise`: the output is moved data, and equal to
+    eager's to the bit."""
+
+    relative: float = 1.5
+    largest: float = 3.0
+    terms: int = 1
+    bitwise: bool = False
+
+
+CONTRACT = Budget()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorError:
+    """One output. Errors are against `oracle`; `scale` is its largest finite magnitude. `reason` is
+    empty if `ok`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    eager_l2: float = 0.0
+    fused_l2: float = 0.0
+    eager_max: float = 0.0
+    fused_max: float = 0.0
+    scale: float = 0.0
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.reason
+
+
+def resolution(dtype: torch.dtype, terms: int = 1) -> float:
+    """Relative error that one rounding to `dtype`, and `terms` additions in the type it is computed
+    in, may leave."""
+    computed = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    return torch.finfo(dtype).eps / 2 + torch.finfo(computed).eps * (1 + math.sqrt(terms))
+
+
+def compare(
+    name: str, fused: Tensor, eager: Tensor, oracle: Tensor, budget: Budget = CONTRACT
+) -> TensorError:
+    """Whether `fused` keeps the contract. `oracle`: the same output in higher precision."""
+    about = (name, str(eager.dtype).removeprefix("torch."), tuple(eager.shape))
+    for what in ("shape", "dtype", "device"):
+        if getattr(fused, what) != getattr(eager, what):
+            found, expected = getattr(fused, what), getattr(eager, what)
+            return TensorError(*about, reason=f"{what} {found} instead of {expected}")
+    fused, eager, oracle = fused.detach(), eager.detach(), oracle.detach()
+    if budget.bitwise or not eager.is_floating_point():
+        return TensorError(*about, reason=_bit_difference(fused, eager))
+    misplaced = _misplaced(fused, eager, oracle)
+    if misplaced:
+        return TensorError(*about, reason=misplaced)
+    return _measured(about, fused, eager, oracle, budget)
+
+
+def _bit_difference(fused: Tensor, eager: Tensor) -> str:
+    same = fused == eager
+    if eager.is_floating_point() or eager.is_complex():
+        same |= fused.isnan() & eager.isnan()
+    count = int((~same).sum())
+    return f"{count} of {same.numel()} elements differ, and must not" if count else ""
+
+
+def _misplaced(fused: Tensor, eager: Tensor, oracle: Tensor) -> str:
+    """NaN or infinities where neither eager nor the oracle has them, or the other way round."""
+    rounded = oracle.to(eager.dtype)
+    for what, test in _CLASSES:
+        at = test(fused)
+        wrong = (at != test(eager)) & (at != test(rounded))
+        if wrong.any():
+            first = tuple(wrong.nonzero()[0].tolist())
+            return f"{what}: {int(wrong.sum())} elements, first at {first}: " + (
+                f"fused {fused[first].item()}, eager {eager[first].item()}"
+            )
+    return ""
+
+
+_CLASSES = (
+    ("NaN", torch.isnan),
+    ("infinity", torch.isposinf),
+    ("negative infinity", torch.isneginf),
+)
+
+
+def _measured(about, fused: Tensor, eager: Tensor, oracle: Tensor, budget: Budget) -> TensorError:
+    oracle = oracle.double()
+    finite = fused.isfinite() & eager.isfinite() & oracle.isfinite()
+    truth = oracle[finite]
+    eager_error, fused_error = ((t[finite].double() - truth).abs() for t in (eager, fused))
+    if truth.numel() == 0:
+        return TensorError(*about)
+    norm, scale = float(truth.norm()), float(truth.abs().max())
+    floor = resolution(eager.dtype, budget.terms)
+    tiny = torch.finfo(eager.dtype).tiny
+    found = TensorError(
+        *about,
+        eager_l2=float(eager_error.norm()) / max(norm, tiny),
+        fused_l2=float(fused_error.norm()) / max(norm, tiny),
+        eager_max=float(eager_error.max()),
+        fused_max=float(fused_error.max()),
+        scale=scale,
+    )
+    return _judged(found, budget, floor, tiny)
+
+
+def _judged(found: TensorError, budget: Budget, floor: float, tiny: float) -> TensorError:
+    l2_limit = budget.relative * found.eager_l2 + floor
+    max_limit = budget.largest * found.eager_max + floor * found.scale + tiny
+    reasons = []
+    if not found.fused_l2 <= l2_limit and found.fused_max > tiny:
+        reasons.append(f"relative L2 error {found.fused_l2:.2e} above {l2_limit:.2e}")
+    if not found.fused_max <= max_limit:
+        reasons.append(f"largest error {found.fused_max:.2e} above {max_limit:.2e}")
+    values = {f: getattr(found, f) for f in TensorError.__dataclass_fields__}
+    return TensorError(**{**values, "reason": "; ".join(reasons)})

@@ -1,0 +1,225 @@
+"""Is a fused model as exact as the original? Both are run, and measured against the model in
+float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchweld.exact.budget import CONTRACT, Budget, TensorError, compare
+from torchweld.exact.trees import map_tensors, tensors
+
+_COLUMNS = ("eager rel L2", "fused rel L2", "eager max", "fused max")
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """Errors of each output (and gradient, and changed buffer) for each seed. `oracle`: "float64",
+    "float32" or "eager"."""
+
+    errors: tuple[TensorError, ...]
+    oracle: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return all(e.ok for e in self.errors)
+
+    @property
+    def worst(self) -> TensorError | None:
+        """What breaks the contract, else the output with the largest error of fused relative to
+        eager."""
+        return max(self.errors, key=_badness, default=None)
+
+    def __str__(self) -> str:
+        verdict = "within the error budget" if self.ok else "OUTSIDE the error budget"
+        lines = [f"{verdict}: {len(self.errors)} tensors against {self.oracle}"]
+        lines.append(f"{'':32}" + "".join(f"{c:>14}" for c in _COLUMNS))
+        for error in sorted(self.errors, key=_badness, reverse=True)[:20]:
+            numbers = (error.eager_l2, error.fused_l2, error.eager_max, error.fused_max)
+            cells = "".join(f"{n:14.2e}" for n in numbers)
+            lines.append(f"{error.name[-32:]:32}{cells}  {error.reason}".rstrip())
+        return "\n".join([*lines, *self.notes])
+
+
+def verify(
+    model: Callable,
+    fused: Callable,
+    example_inputs,
+    *,
+    train: bool = False,
+    seeds: Sequence[int] = (0, 1, 2),
+    budget: Budget = CONTRACT,
+) -> VerifyReport:
+    """Errors of `model` (eager) and of `fused` against `model` in float64.
+
+    `example_inputs`: a tensor, a tuple of arguments, a dict of keyword arguments, or (tuple, dict).
+    The first seed uses them as they are, the others normal numbers of the same mean and deviation.
+    `train` also compares the gradients of parameters and of floating inputs. Neither gradients nor
+    buffers of the model are changed.
+    """
+    oracle, precision, notes = _oracle(model, example_inputs)
+    notes += _randomness(model)
+    errors: list[TensorError] = []
+    for seed in seeds:
+        inputs = _vary(example_inputs, seed)
+        expected = _run(model, inputs, train, seed)
+        got = _run(fused, inputs, train, seed)
+        exact = (
+            expected
+            if oracle is None
+            else _run(oracle, map_tensors(precision, inputs), train, seed)
+        )
+        errors += _compare(got, expected, exact, seed, budget)
+    name = (
+        "eager" if oracle is None else str(precision(torch.zeros(())).dtype).removeprefix("torch.")
+    )
+    return VerifyReport(tuple(errors), name, tuple(notes))
+
+
+def arguments(example_inputs) -> tuple[tuple, dict]:
+    """(args, kwargs) of a call."""
+    if isinstance(example_inputs, Mapping):
+        return (), dict(example_inputs)
+    if not isinstance(example_inputs, (tuple, list)):
+        return (example_inputs,), {}
+    pair = len(example_inputs) == 2 and isinstance(example_inputs[0], (tuple, list))
+    if pair and isinstance(example_inputs[1], Mapping):
+        return tuple(example_inputs[0]), dict(example_inputs[1])
+    return tuple(example_inputs), {}
+
+
+def _oracle(model: Callable, example_inputs) -> tuple[Callable | None, Callable, list[str]]:
+    """A copy of the model in the highest precision that it runs in, and what brings inputs
+    there."""
+    notes: list[str] = []
+    for dtype in (torch.float64, torch.float32):
+        precision = _to(dtype)
+        try:
+            oracle = copy.deepcopy(model).to(dtype) if isinstance(model, nn.Module) else model
+            _run(oracle, map_tensors(precision, example_inputs), False, 0)
+            return oracle, precision, notes
+        except Exception as error:  # whatever a model does with a dtype that it was not written for
+            first = (str(error).splitlines() or [""])[0]
+            notes.append(
+                f"no {str(dtype).removeprefix('torch.')} oracle: {type(error).__name__}: {first}"
+            )
+    return None, _to(None), notes
+
+
+def _to(dtype: torch.dtype | None) -> Callable[[Tensor], Tensor]:
+    def precision(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
+
+    return precision
+
+
+def _vary(example_inputs, seed: int):
+    """The inputs themselves for seed 0; else other floats of the same mean and deviation."""
+    if seed == 0:
+        return example_inputs
+    generator = torch.Generator().manual_seed(seed)
+
+    def varied(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point() or tensor.numel() < 2:
+            return tensor
+        values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(
+            tensor.device
+        )
+        wide = tensor.detach().double()
+        finite = wide[wide.isfinite()]
+        if finite.numel() < 2:
+            return tensor
+        return torch.where(wide.isfinite(), values * finite.std() + finite.mean(), wide).to(
+            tensor.dtype
+        )
+
+    return map_tensors(varied, example_inputs)
+
+
+def _run(call: Callable, example_inputs, train: bool, seed: int) -> dict[str, Tensor]:
+    """Outputs, changed buffers and, if `train`, gradients, by name."""
+    held = dict(call.named_buffers()) if isinstance(call, nn.Module) else {}
+    before = {name: b.detach().clone() for name, b in held.items()}
+    inputs = map_tensors(lambda t: _leaf(t, train), example_inputs)
+    args, kwargs = arguments(inputs)
+    torch.manual_seed(seed)
+    try:
+        with torch.set_grad_enabled(train):
+            outputs = tensors(call(*args, **kwargs))
+        found = {k: v.detach().clone() for k, v in outputs.items()}
+        changed = {
+            f"buffer {n}": b.detach().clone() for n, b in held.items() if not _same(b, before[n])
+        }
+        return found | changed | (_gradients(call, inputs, outputs) if train else {})
+    finally:
+        with torch.no_grad():
+            for name, buffer in held.items():
+                buffer.copy_(before[name])
+
+
+def _leaf(tensor: Tensor, train: bool) -> Tensor:
+    """A copy that the call may change, with the same strides."""
+    fresh = tensor.detach().clone()
+    return fresh.requires_grad_() if train and tensor.is_floating_point() else fresh
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a, b) or bool(
+        a.is_floating_point()
+        and (a.isnan() == b.isnan()).all()
+        and torch.equal(a.nan_to_num(), b.nan_to_num())
+    )
+
+
+def _gradients(call: Callable, inputs, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of a fixed random combination of the outputs, with respect to parameters and floating
+    inputs."""
+    targets = {f"gradient of input {k}": t for k, t in tensors(inputs).items() if t.requires_grad}
+    if isinstance(call, nn.Module):
+        targets |= {f"gradient of {n}": p for n, p in call.named_parameters() if p.requires_grad}
+    generator = torch.Generator().manual_seed(0)
+    loss, weights = [], []
+    for output in outputs.values():
+        if output.requires_grad and output.is_floating_point():
+            loss.append(output)
+            weight = torch.randn(output.shape, generator=generator).to(torch.bfloat16)
+            weights.append(weight.to(output.device, output.dtype))
+    if not loss or not targets:
+        return {}
+    grads = torch.autograd.grad(loss, list(targets.values()), weights, allow_unused=True)
+    return {n: g.detach() for n, g in zip(targets, grads) if g is not None}
+
+
+def _compare(
+    fused: dict, eager: dict, oracle: dict, seed: int, budget: Budget
+) -> list[TensorError]:
+    errors = []
+    for name, expected in eager.items():
+        label = f"seed {seed}: {name}"
+        if name not in fused or name not in oracle:
+            reason = f"missing from {'the fused model' if name not in fused else 'the oracle'}"
+            errors.append(
+                TensorError(label, str(expected.dtype), tuple(expected.shape), reason=reason)
+            )
+        else:
+            errors.append(compare(label, fused[name], expected, oracle[name], budget))
+    return errors
+
+
+def _randomness(model: Callable) -> list[str]:
+    """Dropout draws other numbers in each run: such a comparison means nothing."""
+    if not isinstance(model, nn.Module):
+        return []
+    active = [
+        n for n, m in model.named_modules() if "Dropout" in type(m).__name__ and m.training and m.p
+    ]
+    return [f"dropout is active in {', '.join(active[:3])}: compare in eval mode"] if active else []
+
+
+def _badness(error: TensorError) -> tuple:
+    return bool(error.reason), error.fused_l2 / error.eager_l2 if error.eager_l2 else error.fused_l2

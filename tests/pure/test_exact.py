@@ -1,0 +1,161 @@
+"""The error contract and `verify`, on models whose fused version is known to be right or wrong."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from torchweld.exact.budget import Budget, compare, resolution
+from torchweld.exact.trees import leaves, map_tensors, tensors
+from torchweld.exact.verify import verify
+
+X = torch.randn(40, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def judged(fused, eager=None, oracle=X, **budget):
+    eager = X.float() if eager is None else eager
+    return compare("x", fused, eager, oracle, Budget(**budget)).reason
+
+
+def test_rounding_is_allowed_and_more_is_not():
+    assert judged(X.float()) == ""
+    assert judged(X.float() * (1 + 1e-7)) == ""
+    assert "relative L2" in judged(X.float() * (1 + 3e-6))
+
+
+def test_one_bad_element_is_found():
+    fused = X.float()
+    fused[3, 4] += 1e-4
+    assert "largest error" in judged(fused)
+
+
+def test_the_budget_grows_with_the_error_of_eager():
+    eager = (X * (1 + 1e-3)).float()
+    assert judged((X * (1 - 1.4e-3)).float(), eager) == ""
+    assert "relative L2" in judged((X * (1 + 1.6e-3)).float(), eager)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_special_values_must_be_where_eager_has_them(value):
+    special = X.clone()
+    special[5, 6] = value
+    assert judged(special.float(), special.float(), special) == ""
+    assert "(5, 6)" in judged(special.float())
+    assert "(5, 6)" in judged(X.float(), special.float(), special)
+
+
+def test_an_overflow_that_eager_has_and_float64_does_not_may_go():
+    large = torch.full((3,), 6e4, dtype=torch.float64)
+    overflowed = torch.full((3,), math.inf, dtype=torch.float16)
+    assert judged(large.half(), overflowed, large) == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.uint8])
+def test_integers_are_bitwise(dtype):
+    eager = torch.arange(6).to(dtype)
+    fused = eager.clone()
+    assert judged(fused, eager, eager) == ""
+    fused[1] = 0
+    assert "1 of 6" in judged(fused, eager, eager)
+
+
+def test_data_movement_is_bitwise():
+    eager = torch.tensor([1.0, math.nan])
+    assert judged(eager.clone(), eager, eager, bitwise=True) == ""
+    assert judged(eager + 1e-7, eager, eager, bitwise=True) != ""
+
+
+@pytest.mark.parametrize("fused", [X.float()[:3], X.bfloat16(), X])
+def test_shape_and_dtype_count(fused):
+    assert "instead of" in judged(fused)
+
+
+def test_empty_and_scalar_tensors():
+    empty = torch.empty(0, 3)
+    assert judged(empty, empty, empty) == ""
+    one = torch.tensor(2.0)
+    assert judged(one, one, one) == ""
+
+
+def test_resolution_grows_with_the_sum():
+    assert resolution(torch.float32, 10_000) > 10 * resolution(torch.float32)
+    assert resolution(torch.bfloat16) > 1000 * resolution(torch.float32)
+
+
+def test_trees():
+    nested = {"a": [torch.ones(1), 3], "b": (torch.zeros(2), {"c": torch.ones(3)})}
+    assert list(tensors(nested)) == ["a[0]", "b[0]", "b[1].c"]
+    assert dict(leaves(nested))["a[1]"] == 3
+    assert tensors(map_tensors(torch.neg, nested))["a[0]"].item() == -1
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x, scale=1.0):
+        return {"y": self.norm(torch.relu(self.linear(x)) * scale), "index": x.argmax(1)}
+
+
+class Wrong(Model):
+    def forward(self, x, scale=1.0):
+        out = super().forward(x, scale)
+        out["y"] = out["y"] * 1.001
+        return out
+
+
+def pair(kind):
+    model = Model()
+    other = kind()
+    other.load_state_dict(model.state_dict())
+    return model, other
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_verify_accepts_the_model_itself_and_leaves_it_as_it_was(train):
+    model, same = pair(Model)
+    before = copy.deepcopy(model.state_dict())
+    report = verify(model, same, torch.randn(16, 8), train=train)
+    assert report.ok and report.oracle == "float64" and "within" in str(report)
+    names = {e.name for e in report.errors}
+    assert {"seed 0: y", "seed 1: index", "seed 2: buffer norm.running_mean"} <= names
+    assert ("seed 0: gradient of linear.weight" in names) == train
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_verify_finds_a_wrong_result():
+    model, wrong = pair(Wrong)
+    report = verify(model, wrong, {"x": torch.randn(16, 8), "scale": 0.5})
+    assert not report.ok and report.worst.name.endswith(": y") and "OUTSIDE" in str(report)
+
+
+def test_verify_finds_a_wrong_gradient():
+    class Detached(Model):
+        def forward(self, x, scale=1.0):
+            out = super().forward(x, scale)
+            out["y"] = out["y"].detach() * 0.5 + out["y"] * 0.5
+            return out
+
+    model, wrong = pair(Detached)
+    report = verify(model, wrong, torch.randn(16, 8), train=True)
+    assert "gradient" in report.worst.name and not report.ok
+
+
+def test_verify_without_float64():
+    def picky(x):
+        if x.dtype == torch.float64:
+            raise RuntimeError("only float32 here")
+        return x.bfloat16().exp()
+
+    report = verify(picky, picky, (torch.randn(5),), seeds=(0,))
+    assert report.oracle == "float32" and "only float32 here" in report.notes[0]
+
+
+def test_verify_names_active_dropout():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    assert "dropout is active in 1" in str(verify(model, model, torch.randn(2, 4), seeds=(0,)))
+    assert not verify(model.eval(), model, torch.randn(2, 4), seeds=(0,)).notes

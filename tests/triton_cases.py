@@ -28,7 +28,9 @@ class Case:
 def case(name: str, axes: str, body: str, fill=None, sizes=None, **described) -> Case:
     """`described`: buffer=(dtype, *shape) or (dtype, shape, strides); a str in a shape is a symbol."""
     comp = parse_comp(f"comp {name} [{axes}] {{\n{body}\n}}")
-    return Case(name, comp, {n: _buffer(n, d) for n, d in described.items()}, fill or {}, sizes or {})
+    return Case(
+        name, comp, {n: _buffer(n, d) for n, d in described.items()}, fill or {}, sizes or {}
+    )
 
 
 def _buffer(name: str, described: tuple) -> Buffer:
@@ -76,7 +78,9 @@ def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
     return memory.as_strided(tensor.shape, tensor.stride())
 
 
-def expected(case: Case, inputs: Mapping[str, torch.Tensor], exact: bool) -> dict[str, torch.Tensor]:
+def expected(
+    case: Case, inputs: Mapping[str, torch.Tensor], exact: bool
+) -> dict[str, torch.Tensor]:
     """What the interpreter gives for the Comp's writes: in float64 (`exact`), or in the dtypes of the program."""
     copies = {n: inputs[n].clone() if n in case.comp.writes else inputs[n] for n in inputs}
     return interpret.run_comp(case.comp, copies, case.buffers, case.sizes, exact)
@@ -191,13 +195,19 @@ POINTWISE = [
 ]  # fmt: skip
 
 
-_INT_OPS = ("floor_div", "trunc_div", "remainder", "fmod", "minimum", "maximum", "bit_and", "bit_xor")
+_INT_OPS = (
+    "floor_div",
+    "trunc_div",
+    "remainder",
+    "fmod",
+    "minimum",
+    "maximum",
+    "bit_and",
+    "bit_xor",
+)
 _FLOAT_OPS = ("floor_div", "trunc_div", "remainder", "fmod", "minimum", "maximum", "fmin", "fmax", "div",
               "atan2", "copysign")  # fmt: skip
-_UNARY = (
-    "neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin "
-    "acos atan sinh cosh tanh asinh acosh atanh erf sigmoid"
-).split()
+_UNARY = ["neg", "abs", "sign", "ceil", "floor", "round", "trunc", "sqrt", "rsqrt", "reciprocal", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "sigmoid"]
 HARD = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 1e-8, -1e-8, 1e30, 88.0, -104.0, 1e-40,
                      float("inf"), float("-inf"), float("nan")])  # fmt: skip
 
@@ -214,7 +224,10 @@ def binary(name: str, dtype: str) -> Case:
     kind = dtypes.BY_NAME[dtype]
     values = HARD if kind.is_float else torch.tensor([-7, -3, -1, 1, 2, 5, 9])
     n = len(values)
-    a, b = (g.reshape(-1).to(dtypes.to_torch(kind)) for g in torch.meshgrid(values, values, indexing="ij"))
+    a, b = (
+        g.reshape(-1).to(dtypes.to_torch(kind))
+        for g in torch.meshgrid(values, values, indexing="ij")
+    )
     return case(f"{name}_{dtype}", f"i:{n * n}",
                 f"%0 = load a[i] : {dtype}\n%1 = load b[i] : {dtype}\n%2 = {name} %0 %1 : {dtype}\nstore y[i] %2",
                 fill={"a": a, "b": b}, a=(dtype, n * n), b=(dtype, n * n), y=(dtype, n * n))  # fmt: skip
@@ -227,7 +240,9 @@ SCALARS = (
 )
 
 
-def reduction(monoid: str, rows: int, columns: int, dtype: str = "f32", dim: int = 1, fill=None) -> Case:
+def reduction(
+    monoid: str, rows: int, columns: int, dtype: str = "f32", dim: int = 1, fill=None
+) -> Case:
     """One reduction of x[rows, columns]; `dim` 0 reduces the rows."""
     kept, over = ("i", "j") if dim == 1 else ("j", "i")
     count = rows if dim == 1 else columns
@@ -244,14 +259,20 @@ def reduction(monoid: str, rows: int, columns: int, dtype: str = "f32", dim: int
     else:
         lines.append(f"store y[{kept}] %2")
     name = f"{monoid}_{dtype}_{rows}x{columns}_dim{dim}"
-    return case(name, f"i:{rows}, j:{columns}", "\n".join(lines), fill=fill, x=(dtype, rows, columns), **results)
+    return case(
+        name,
+        f"i:{rows}, j:{columns}",
+        "\n".join(lines),
+        fill=fill,
+        x=(dtype, rows, columns),
+        **results,
+    )
 
 
 def softmax(rows: Size, columns: Size, sizes=None, dtype: str = "f32", fill=None) -> Case:
     narrow = dtype != "f32"
-    widen = "%1 = cast %0 : f32" if narrow else "%1 = neg %0 : f32\n%1 = neg %1 : f32"
     body = f"""%0 = load x[i, j] : {dtype}
-        %1 = {'cast %0' if narrow else 'abs %0'} : f32
+        %1 = {"cast" if narrow else "abs"} %0 : f32
         %2 = const 0.125 : f32
         %3 = mul %1 %2 : f32
         %4 = load m[j] : f32
@@ -261,9 +282,8 @@ def softmax(rows: Size, columns: Size, sizes=None, dtype: str = "f32", fill=None
         %8 = exp %7 : f32
         %9 = reduce.sum[j] %8 : f32
         %10 = div %8 %9 : f32
-        %11 = cast %10 : {dtype}
-        store y[i, j] %11"""
-    del widen
+        {f"%11 = cast %10 : {dtype}" if narrow else ""}
+        store y[i, j] %{11 if narrow else 10}"""
     return case(f"softmax_{dtype}_{rows}x{columns}", f"i:{rows}, j:{columns}", body, fill, sizes,
                 x=(dtype, rows, columns), m=("f32", columns), y=(dtype, rows, columns))  # fmt: skip
 
@@ -363,6 +383,26 @@ def layer_norm_backward(rows: Size, columns: int, sizes=None) -> Case:
       store db[j] %26""", sizes=sizes,
       dy=("bf16", rows, columns), x=("bf16", rows, columns), mean=("f32", rows), rstd=("f32", rows),
       w=("bf16", columns), dx=("bf16", rows, columns), dw=("bf16", columns), db=("bf16", columns))  # fmt: skip
+
+
+def gelu_mul(rows: int, columns: int) -> Case:
+    return case("gelu_mul", f"i:{rows}, j:{columns}", """
+      %0 = load g[i, j] : bf16
+      %1 = cast %0 : f32
+      %2 = const 0.7071067811865476 : f32
+      %3 = mul %1 %2 : f32
+      %4 = erf %3 : f32
+      %5 = const 1.0 : f32
+      %6 = add %4 %5 : f32
+      %7 = mul %1 %6 : f32
+      %8 = const 0.5 : f32
+      %9 = mul %7 %8 : f32
+      %10 = load u[i, j] : bf16
+      %11 = cast %10 : f32
+      %12 = mul %9 %11 : f32
+      %13 = cast %12 : bf16
+      store y[i, j] %13""",
+      g=("bf16", rows, columns), u=("bf16", rows, columns), y=("bf16", rows, columns))  # fmt: skip
 
 
 def cross_entropy(rows: int, columns: int) -> Case:

@@ -1,4 +1,5 @@
-"""Triton source of a planned Comp: one kernel, or two where a reduction is shared by several programs."""
+"""Triton source of a planned Comp: one kernel, or two where a reduction is shared by several
+programs."""
 
 from __future__ import annotations
 
@@ -10,8 +11,7 @@ from torchweld.codegen.triton_forms import FORMS
 from torchweld.core.errors import InvalidIR
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.schedule.access import Accesses, addressed
-from torchweld.schedule.cuda import Schedule, valid
-from torchweld.schedule.cuda import schedule as default_schedule
+from torchweld.schedule.cuda import Schedule, default, valid
 from torchweld.schedule.partials import Finish, Partial, finish
 
 
@@ -21,7 +21,8 @@ def generate(
     schedule: Schedule,
     hints: Mapping[str, int] | None = None,
 ) -> KernelBundle:
-    """The kernels of `comp`, tiled by `schedule` (of schedule/cuda.py). `hints`: typical values of symbols.
+    """The kernels of `comp`, tiled by `schedule` (of schedule/cuda.py). `hints`: typical values of
+    symbols.
 
     Raises InvalidIR if the schedule does not fit the Comp.
     """
@@ -33,7 +34,7 @@ def generate(
         return KernelBundle(comp.name, (_source(accesses, buffers, schedule, ()),), prefill=prefill)
     second = finish(accesses, buffers, schedule.splits)
     first = _source(accesses, {**buffers, **second.buffers}, schedule, second.partials)
-    merge = _finishing_source(second, hints)
+    merge = _finishing_source(second, hints or {})
     scratch = tuple(b for p in second.partials for b in p.scratch)
     return KernelBundle(comp.name, (first, merge), scratch, prefill=prefill)
 
@@ -49,8 +50,8 @@ def _source(
     return kernel.source(accesses.comp.name, grid)
 
 
-def _finishing_source(second: Finish, hints: Mapping[str, int] | None) -> KernelSource:
-    """The merge of partial results; few columns, never split again."""
-    schedule = default_schedule(second.comp, second.buffers, hints, sm_count=1)
+def _finishing_source(second: Finish, hints: Mapping[str, int]) -> KernelSource:
+    """The merge of partial results. Few columns: one multiprocessor's worth of programs is never
+    split again."""
     accesses = addressed(second.comp, second.buffers, hints)
-    return _source(accesses, second.buffers, schedule, ())
+    return _source(accesses, second.buffers, default(accesses, hints, sm_count=1), ())

@@ -1,9 +1,9 @@
 """One Triton function under construction: indices, masks, loads, stores and pointwise values.
 
-Every value is a tile: [1, 1] or a scalar, [BLOCK_R, 1] along rows, [1, BLOCK_C] along columns, or [BLOCK_R, BLOCK_C]. Broadcasting does
-the rest. `r` and `c` are the linear indices of the two tile dimensions; where a dimension has several axes and an access
-is not linear in them, each axis gets a variable by division.
-"""
+Every value is a tile: [1, 1] or a scalar, [BLOCK_R, 1] along rows, [1, BLOCK_C] along columns, or
+[BLOCK_R, BLOCK_C]. Broadcasting does the rest. `r` and `c` are the linear indices of the two tile
+dimensions; where a dimension has several axes and an access is not linear in them, each axis gets a
+variable by division."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ _LITERAL_TYPES = (dtypes.f32, dtypes.i32, dtypes.i64)
 
 
 class Kernel:
-    """`rows`/`columns` below are the schedule's: the frame's, except in pointwise kernels, whose frame has rows alone."""
+    """`rows`/`columns` below are the schedule's: the frame's, except in pointwise kernels, whose
+    frame has rows alone."""
 
     def __init__(
         self, accesses: Accesses, buffers: Mapping[str, Buffer], schedule: Schedule
@@ -110,14 +111,20 @@ class Kernel:
         return extent(self.accesses, self.schedule.columns)
 
     def define_rows(self, block: str, covered: int) -> None:
-        """`r` from the number of its block; `covered`: points that all programs and steps together cover, 0 if unknown."""
+        """`r` from the number of its block; `covered`: points that all programs and steps together
+        cover, 0 if unknown."""
         if self.schedule.rows:
-            self._define("r", f"{block} * {self.block_rows}" if self.block_rows > 1 else block,
-                         f"tl.arange(0, {self.block_rows})[:, None]", self.schedule.rows, covered)  # fmt: skip
+            self._define(
+                "r",
+                f"{block} * {self.block_rows}" if self.block_rows > 1 else block,
+                f"tl.arange(0, {self.block_rows})[:, None]",
+                self.schedule.rows,
+                covered,
+            )
 
     def define_columns(self, start: str, covered: int) -> None:
-        self._define("c", start, f"tl.arange(0, {self.block_columns})[None, :]",
-                     self.schedule.columns, covered)  # fmt: skip
+        lanes = f"tl.arange(0, {self.block_columns})[None, :]"
+        self._define("c", start, lanes, self.schedule.columns, covered)
 
     def program(self, dimension: int) -> str:
         text = f"tl.program_id({dimension})"
@@ -183,8 +190,8 @@ class Kernel:
         return operands(self.body[value])
 
     def in_order(self, targets: Iterable[Value]) -> list[Value]:
-        """What `targets` need, loads that depend on nothing first, so that many are in flight. Constants appear at their
-        first use as a variable."""
+        """What `targets` need, loads that depend on nothing first, so that many are in flight.
+        Constants appear at their first use as a variable."""
         needed = [v for v in self.needed(targets) if not isinstance(self.body[v], Const)]
         plain = [v for v in needed if isinstance(self.body[v], Load) and not self.operands(v)]
         return list(dict.fromkeys(plain + needed))
@@ -371,7 +378,8 @@ def _linear(kernel: Kernel, index: Affine, axes: tuple[str, ...]) -> Size | None
 
 
 def _stores_16_bits(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
-    """All float results are rounded to 16 bits and nothing discrete is decided by an intermediate one."""
+    """All float results are rounded to 16 bits and nothing discrete is decided by an intermediate
+    one."""
     stored = [buffers[n].dtype for n in accesses.comp.writes]
     rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder")
     decides = any(isinstance(i, Op) and i.name in rounds for i in accesses.comp.body)

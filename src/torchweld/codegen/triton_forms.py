@@ -1,8 +1,8 @@
-"""The three forms of a kernel (see schedule/cuda.py), each a function that fills a Kernel and returns its grid.
+"""The three forms of a kernel (see schedule/cuda.py), each a function that fills a Kernel and
+returns its grid.
 
-`partials`: where the results of reductions are shared by several programs, the scratch buffers that take them in place of the
-stores that need the merged results.
-"""
+`partials`: where the results of reductions are shared by several programs, the scratch buffers that
+take them in place of the stores that need the merged results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def grid(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
 
 
 def persistent(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
-    """Whole rows in registers; with reductions over rows, each program takes every `splits`-th block of rows."""
+    """Whole rows in registers; with reductions over rows, each program takes every `splits`-th
+    block of rows."""
     if k.accesses.frame.column_reductions:
         return _row_reducing(k, partials)
     s = k.schedule
@@ -152,8 +153,8 @@ def _hoist(k: Kernel, targets: list[Value], along: str) -> None:
 def _pass(
     k: Kernel, reductions: list[Value], stores: list[int], online: dict[Value, Value]
 ) -> None:
-    """One loop over the columns: accumulates `reductions`, makes `stores`. `online`: maximum -> the sum of exponentials that
-    runs with it."""
+    """One loop over the columns: accumulates `reductions`, makes `stores`. `online`: maximum -> the
+    sum of exponentials that runs with it."""
     targets = _stored(k, stores) + [v for r in reductions for v in k.operands(r)]
     _hoist(k, targets, "r")
     running = {v: _start(k, v, v in online) for v in reductions}
@@ -248,7 +249,8 @@ def _finish_accumulator(k: Kernel, value: Value, dimension: int) -> None:
 
 
 def _store_rest(k: Kernel, partials: Sequence[Partial], positions: Sequence[int]) -> None:
-    """Partial results to scratch; without such, the stores that wait for the reductions' results."""
+    """Partial results to scratch; without such, the stores that wait for the reductions'
+    results."""
     if not partials:
         k.compute(_stored(k, positions))
         for position in positions:
@@ -272,7 +274,8 @@ def _store_partial(k: Kernel, partial: Partial) -> None:
 
 
 def _online(k: Kernel) -> dict[Value, Value]:
-    """sum(exp(x - max(x))) -> max(x): pairs that one pass can do, the sum rescaled whenever the maximum rises."""
+    """sum(exp(x - max(x))) -> max(x): pairs that one pass can do, the sum rescaled whenever the
+    maximum rises."""
     found: dict[Value, Value] = {}
     for value, instr in enumerate(k.body):
         if isinstance(instr, Reduce) and instr.monoid == "sum":

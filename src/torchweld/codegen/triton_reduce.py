@@ -1,7 +1,8 @@
-"""Reductions and scans of a tile, by monoid: of one block, merged into a running result, and finished.
+"""Reductions and scans of a tile, by monoid: of one block, merged into a running result, and
+finished.
 
-Single-result monoids run lane by lane: the accumulator is a tile, reduced once after the loop. Tuple monoids are reduced
-block by block and merged:
+Single-result monoids run lane by lane: the accumulator is a tile, reduced once after the loop.
+Tuple monoids are reduced block by block and merged:
 
     argmax     (value, position), the first of equal ones, NaN wins
     welford    (mean, M2, count): exact within a block, Chan's formula between blocks

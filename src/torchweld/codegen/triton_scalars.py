@@ -1,8 +1,8 @@
 """Scalar operations, casts and literals as Triton expressions.
 
-Each row is the expression for floats, for integers and (where it differs) for bools. `FAST` rows replace
-those of `FLOAT` in a kernel all of whose float results are stored in 16 bits: hardware approximations
-within two units in the last place of float32, where the precise ones are within one.
+Each row is the expression for floats, for integers and (where it differs) for bools. `FAST` rows
+replace those of `FLOAT` in a kernel all of whose float results are stored in 16 bits: hardware
+approximations within two units in the last place of float32, where the precise ones are within one.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ FLOAT = {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE} | {
     "ceil": "tl.ceil({0})",
     "floor": "tl.floor({0})",
     "round": "libdevice.rint({0})",
-    "sqrt": "tl.sqrt_rn({0})",
-    "reciprocal": "tl.div_rn(tl.full((), 1, {0}.dtype), {0})",
+    "sqrt": "libdevice.sqrt_rn({0})",
+    "reciprocal": "libdevice.div_rn(tl.full((), 1, {0}.dtype), {0})",
     "erf": "tl.erf({0})",
-    "sigmoid": "tl.div_rn(tl.full((), 1, {0}.dtype), 1 + libdevice.exp(-{0}))",
+    "sigmoid": "libdevice.div_rn(tl.full((), 1, {0}.dtype), 1 + libdevice.exp(-{0}))",
     "isnan": "({0} != {0})",
     "isinf": '(tl.abs({0}) == float("inf"))',
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
-    "div": "tl.div_rn({0}, {1})",
+    "div": "libdevice.div_rn({0}, {1})",
     "floor_div": "_floor_div({0}, {1})",
-    "trunc_div": "libdevice.trunc(tl.div_rn({0}, {1}))",
+    "trunc_div": "libdevice.trunc(libdevice.div_rn({0}, {1}))",
     "remainder": "_remainder({0}, {1})",
     "fmod": "libdevice.fmod({0}, {1})",
     "pow": "libdevice.pow({0}, {1})",
@@ -131,7 +131,7 @@ BOOL = {
     "where": "tl.where({0}, {1}, {2})",
 }
 
-# Operations whose constant arguments may be written as bare literals: the result keeps the other's dtype.
+# Operations whose constant arguments may be bare literals: the result keeps the other's dtype.
 LITERAL_ARGUMENTS = frozenset(("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge"))
 
 HELPERS = {
@@ -140,11 +140,11 @@ HELPERS = {
 def _floor_div(a, b):
     """Floor of a / b, as torch rounds it: from the exact remainder, so that it never rounds up."""
     remainder = libdevice.fmod(a, b)
-    quotient = tl.div_rn(a - remainder, b)
+    quotient = libdevice.div_rn(a - remainder, b)
     quotient = tl.where((remainder != 0) & ((b < 0) != (remainder < 0)), quotient - 1, quotient)
     floor = tl.floor(quotient)
     floor = tl.where(quotient - floor > 0.5, floor + 1, floor)
-    ratio = tl.div_rn(a, b)
+    ratio = libdevice.div_rn(a, b)
     floor = tl.where(quotient == 0, libdevice.copysign(tl.zeros_like(ratio), ratio), floor)
     return tl.where(b == 0, ratio, floor)
 ''',
@@ -196,13 +196,15 @@ def _uniform(seed, index):
 
 
 def operation(name: str, kind: str, fast: bool) -> str:
-    """The expression, with {0}, {1}, ... for arguments, of an operation on arguments of a dtype kind."""
+    """The expression, with {0}, {1}, ... for arguments, of an operation on arguments of a dtype
+    kind."""
     table = {"float": FLOAT, "bool": BOOL}.get(kind, INT)
     return FAST[name] if fast and table is FLOAT and name in FAST else table[name]
 
 
 def cast(text: str, source: DType, target: DType) -> str:
-    """Conversion by value, with torch's steps: 16-bit floats convert from and to anything by way of f32."""
+    """Conversion by value, with torch's steps: 16-bit floats convert from and to anything by way of
+    f32."""
     if target == dtypes.b1:
         return f"({text} != 0)"
     if target.is_low_precision and source != dtypes.f32:

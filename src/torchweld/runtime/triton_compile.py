@@ -1,9 +1,8 @@
 """Triton sources to compiled kernels, ahead of time and with or without a GPU, and what they cost.
 
-All that differs between Triton's versions (3.6 and later) is in this module: `ASTSource`, the attributes that promise alignment, and the
-order of a launcher's arguments. Sources live in memory: Triton reads them through `linecache`, and keeps the binaries in its
-own cache.
-"""
+All that differs between Triton's versions (3.6 and later) is in this module: `ASTSource`, the
+attributes that promise alignment, and the order of a launcher's arguments. Sources live in memory:
+Triton reads them through `linecache`, and keeps the binaries in its own cache."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ _ALIGNMENT = [["tt.divisibility", 16]]
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Of one thread (registers, spills in bytes), of one block (shared memory in bytes), and the number of global loads and stores
-    in the PTX by width."""
+    """Of one thread (registers, spills in bytes), of one block (shared memory in bytes), and the
+    number of global loads and stores in the PTX by width."""
 
     registers: int
     spill_bytes: int
@@ -44,7 +43,8 @@ class Launcher:
     handles: dict = field(default_factory=dict)
 
     def __call__(self, grid: tuple[int, int, int], stream: int, values: list[int]) -> None:
-        """Starts `grid` blocks on `stream` of the current device; `values`: addresses and sizes, in the source's order."""
+        """Starts `grid` blocks on `stream` of the current device; `values`: addresses and sizes, in
+        the source's order."""
         device = torch.cuda.current_device()
         handle = self.handles.get(device)
         if handle is None:
@@ -54,10 +54,11 @@ class Launcher:
 
 
 def compile_source(source: KernelSource, arch: int, unaligned: frozenset[int] = frozenset()):
-    """Triton's CompiledKernel of `source` for compute capability `arch` (80, 90, ...); no GPU needed.
+    """Triton's CompiledKernel of `source` for compute capability `arch` (80, 90, ...); no GPU
+    needed.
 
-    Pointers are taken to be multiples of 16 bytes, except arguments at positions `unaligned`. Raises BuildError.
-    """
+    Pointers are taken to be multiples of 16 bytes, except arguments at positions `unaligned`.
+    Raises BuildError."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -86,7 +87,8 @@ def compile_source(source: KernelSource, arch: int, unaligned: frozenset[int] = 
 
 
 def compile_triton(source: KernelSource, artifacts=None) -> Launcher:
-    """A launcher for the architecture of the current device. Raises BuildError. `artifacts` is not used: Triton has its own cache."""
+    """A launcher for the architecture of the current device. Raises BuildError. `artifacts` is not
+    used: Triton has its own cache."""
     major, minor = torch.cuda.get_device_capability()
     return Launcher(compile_source(source, 10 * major + minor))
 
@@ -119,7 +121,8 @@ def _aligned(argument) -> bool:
 
 
 def _loaded(compiled) -> tuple:
-    """(start, function, metadata) on the current device; a CompiledKernel belongs to one device, so each gets its own."""
+    """(start, function, metadata) on the current device; a CompiledKernel belongs to one device, so
+    each gets its own."""
     from triton.compiler import CompiledKernel
 
     own = CompiledKernel(compiled.src, compiled.metadata_group, compiled.hash)

@@ -4,12 +4,12 @@ Every kernel works on tiles of [block_rows, block_columns] points. Three forms:
 
     grid        pointwise: the grid covers both dimensions
     persistent  one program holds whole rows (all columns in one block) in registers
-    looped      one program runs over its rows' columns in blocks, as often as the reductions depend on each other
+    looped      one program runs over its rows' columns in blocks, as often as the reductions depend
+    on each other
 
-`splits` > 1: with reductions over columns, programs that share the columns of a row; with reductions over rows (weight
-gradients), programs that share the rows. Each writes partial results and a second kernel merges them in a fixed order, so
-that results repeat from run to run.
-"""
+`splits` > 1: with reductions over columns, programs that share the columns of a row; with
+reductions over rows (weight gradients), programs that share the rows. Each writes partial results
+and a second kernel merges them in a fixed order, so that results repeat from run to run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from torchweld.core.device import DeviceTable
+from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
 from torchweld.ir.frame import frame_of
 from torchweld.ir.nodes import (
@@ -36,13 +38,13 @@ from torchweld.schedule.access import Access, Accesses, addressed
 PERSISTENT_COLUMNS = 16384  # beyond, rows held by 16 warps spill (measured on sm_90)
 MAX_GRID_Y = 65535
 MAX_POINTS_PER_THREAD = 128
-DEFAULT_SM_COUNT = 132
 COMBINABLE = {"add": ("i32", "i64"), "max": ("i32", "i64"), "min": ("i32", "i64")}
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`rows` and `columns`: the axes (of `addressed(comp)`) that make up each tile dimension, outermost first."""
+    """`rows` and `columns`: the axes (of `addressed(comp)`) that make up each tile dimension,
+    outermost first."""
 
     form: Literal["grid", "persistent", "looped"]
     rows: tuple[str, ...]
@@ -69,11 +71,17 @@ def supports(comp: Comp, buffers: Mapping[str, Buffer]) -> str | None:
 def schedule(
     comp: Comp,
     buffers: Mapping[str, Buffer],
+    table: DeviceTable,
     hints: Mapping[str, int] | None = None,
-    sm_count: int = DEFAULT_SM_COUNT,
 ) -> Schedule:
-    """The default schedule. `hints`: typical values of symbols."""
-    return default(addressed(comp, buffers, hints), hints or {}, sm_count)
+    """The default schedule for a device. `hints`: typical values of symbols.
+
+    Raises InvalidIR where `supports` gives a reason.
+    """
+    reason = supports(comp, buffers)
+    if reason is not None:
+        raise InvalidIR(f"{comp.name} cannot be a CUDA kernel: {reason}")
+    return default(addressed(comp, buffers, hints), hints or {}, table.units)
 
 
 def candidates(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Iterator[Schedule]:
@@ -145,7 +153,8 @@ def next_pow2(n: int) -> int:
 
 
 def _uncombinable(comp: Comp, buffers: Mapping[str, Buffer], store: Store) -> str | None:
-    """Float atomics would make results differ from run to run; a repeated store would combine twice."""
+    """Float atomics would make results differ from run to run; a repeated store would combine
+    twice."""
     if store.combine is None:
         return None
     dtype = buffers[store.buffer].dtype.name
@@ -186,7 +195,8 @@ def _form_fits(schedule: Schedule, accesses: Accesses) -> bool:
 
 
 def _rows_contiguous(accesses: Accesses, hints: Mapping[str, int]) -> bool:
-    """Whether the tensors that have columns are contiguous along a row axis rather than along the last column."""
+    """Whether the tensors that have columns are contiguous along a row axis rather than along the
+    last column."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
     if not rows or not columns:
         return False
@@ -236,7 +246,8 @@ def _scatters(accesses: Accesses) -> bool:
 
 
 def _crossing(accesses: Accesses, outer: tuple[str, ...], inner: str) -> str | None:
-    """The axis along which some access is contiguous that strides along the innermost: a transposition."""
+    """The axis along which some access is contiguous that strides along the innermost: a
+    transposition."""
     for access in accesses.all:
         unit = [a for a in outer if access.offset.coefficient(a) == 1]
         if unit and access.offset.coefficient(inner) not in (0, 1) and _long(accesses, unit[-1]):
@@ -263,13 +274,12 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Sc
     if _rows_contiguous(accesses, hints):
         return _outer(accesses, hints, sm_count)
     length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
-    if isinstance(length, int) and length <= PERSISTENT_COLUMNS:
-        if not (count < sm_count // 4 and length > 4096 and splittable(accesses)):
-            block = next_pow2(length)
-            block_rows = _rows_per_program(block, count, sm_count)
-            return Schedule(
-                "persistent", rows, columns, block_rows, block, _warps(block_rows * block)
-            )
+    fits = isinstance(length, int) and length <= PERSISTENT_COLUMNS
+    idle = count < sm_count // 4 and size.hint(length, hints) > 4096 and splittable(accesses)
+    if fits and not idle:
+        block = next_pow2(length)
+        block_rows = _rows_per_program(block, count, sm_count)
+        return Schedule("persistent", rows, columns, block_rows, block, _warps(block_rows * block))
     length = size.hint(length, hints)
     block = min(next_pow2(length), 4096)
     splits = _splits(accesses, count, length, block, sm_count)

@@ -1,7 +1,8 @@
-"""Reductions in two kernels: the first writes partial results, `finish` is the Comp that merges them.
+"""Reductions in two kernels: the first writes partial results, `finish` is the Comp that merges
+them.
 
-    partial[s, p] = reduction of points p over the s-th share        (scratch, one per result of the monoid)
-    result[p]     = merge over s, in order of s                      (then whatever the original did with the result)
+    partial[s, p]   reduction of point p over the s-th share: scratch, one for each monoid result
+    result[p]       merge over s in order; then whatever the original did with the result
 
 Chan's merge needs the number of points in each share: welford has it as a third partial result.
 """
@@ -57,8 +58,8 @@ class Finish:
 
 
 def finish(accesses: Accesses, buffers: Mapping[str, Buffer], splits: int) -> Finish:
-    """The second kernel of `accesses.comp`, whose reductions (over rows if there are such, else over columns) are in
-    `splits` shares."""
+    """The second kernel of `accesses.comp`, whose reductions (over rows if there are such, else
+    over columns) are in `splits` shares."""
     comp, frame = accesses.comp, accesses.frame
     reduced = frame.column_reductions or tuple(
         v for v, i in enumerate(comp.body) if isinstance(i, Reduce)

@@ -1,0 +1,155 @@
+"""Generated Triton kernels on a GPU, against the IR interpreter: float64, and eager's
+arithmetic."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import triton_cases as cases
+from triton_cases import Case, expected, reduction, tensors
+from triton_run import bundle_of, gpu_starter, launches, prepare
+
+from torchweld.core import dtypes
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+
+_TIES = torch.tensor([[1.0, 3.0, 3.0, 0.0], [float("nan"), 5.0, float("nan"), 9.0],
+                      [float("-inf")] * 4, [float("inf"), 1.0, float("inf"), 2.0]])  # fmt: skip
+_MASKED = torch.zeros(20000)
+_MASKED[:10000] = float("-inf")
+_ALL_MASKED = torch.full((70,), float("-inf"))
+_OFFSET = torch.randn(33, 1000, generator=torch.Generator().manual_seed(3)) + 1000
+
+ALL = [
+    *cases.POINTWISE,
+    *cases.SCALARS,
+    *(cases.softmax(5, c) for c in (1, 2, 127, 128, 129, 4096)),
+    cases.softmax(3, 20000),
+    cases.softmax(3, 20000, dtype="bf16", fill={"m": _MASKED}),
+    cases.softmax(4, 70, fill={"m": _ALL_MASKED}),
+    cases.softmax("s0", "s1", sizes={"s0": 7, "s1": 1000}),
+    cases.softmax(300, 17),
+    *(cases.add_layer_norm(7, c) for c in (1, 96, 768, 1023, 4096, 20000)),
+    cases.add_layer_norm("s0", 768, sizes={"s0": 19}),
+    *(cases.add_rms_norm(5, c) for c in (64, 4096)),
+    *(cases.layer_norm_backward(r, c) for r, c in ((1, 8), (13, 40), (1000, 768), (700, 4096))),
+    cases.layer_norm_backward("s0", 257, sizes={"s0": 301}),
+    *(cases.cross_entropy(6, c) for c in (1, 300, 50257)),
+    *(cases.cumulative(m, 3, c) for m in ("sum", "prod", "max", "min") for c in (1, 100, 20000)),
+    *(reduction(m, 5, c) for c in (1, 127, 1024) for m in
+      ("sum", "prod", "max", "min", "argmax", "argmin", "welford", "logsumexp")),
+    *(reduction(m, 3, 50001) for m in ("sum", "max", "argmax", "argmin", "welford", "logsumexp")),
+    *(reduction(m, 1501, 200, dim=0) for m in
+      ("sum", "max", "argmax", "argmin", "welford", "logsumexp")),
+    *(reduction(m, 4, 4, fill={"x": _TIES}) for m in ("max", "min", "argmax", "argmin")),
+    reduction("welford", 33, 1000, fill={"x": _OFFSET}),
+    *(reduction(m, 40, 33, dtype="i64") for m in ("sum", "max", "min", "argmax")),
+    *(reduction(m, 40, 33, dtype="i32") for m in ("max", "argmin")),
+    *(reduction(m, 40, 33, dtype="b1") for m in ("any", "all")),
+    *(reduction(m, 9, 70, dtype="f64") for m in ("sum", "max", "welford", "logsumexp")),
+    reduction("sum", 5, 0),
+    reduction("sum", 0, 5),
+    reduction("sum", 2, 1 << 20),
+]  # fmt: skip
+
+
+def title(case: Case) -> str:
+    return f"{case.name}-{'x'.join(str(a.extent) for a in case.comp.axes)}"
+
+
+SHARED = [c for c in ALL if len(bundle_of(c).sources) == 2]
+MOVES = ("transposed_copy", "embedding", "cat_rows", "dropout")
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict:
+    """Every kernel of every case, compiled at once."""
+    from torchweld.runtime.triton_compile import compile_triton
+
+    sources = [s for c in ALL for s in bundle_of(c).sources]
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip(sources, pool.map(compile_triton, sources)))
+
+
+def run(case: Case, compiled: dict) -> dict[str, torch.Tensor]:
+    on_gpu = tensors(case, "cuda")
+    bundle = bundle_of(case)
+    prepare(case, bundle, on_gpu)
+    launches(case, bundle, on_gpu, gpu_starter(compiled))
+    return {n: on_gpu[n].cpu() for n in case.comp.writes}
+
+
+@pytest.mark.parametrize("case", ALL, ids=title)
+def test_kernel_agrees_with_the_interpreter(case: Case, compiled: dict):
+    got = run(case, compiled)
+    exact = expected(case, tensors(case), exact=True)
+    eager = expected(case, tensors(case), exact=False)
+    for name in case.comp.writes:
+        check(name, case, got[name], eager[name], exact[name])
+
+
+def check(
+    name: str, case: Case, got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor
+) -> None:
+    """Bitwise for what is no float; for floats, within 1.5 x (and at worst 3 x) the error of
+    eager's arithmetic, with a floor of what the dtype resolves."""
+    assert got.dtype == eager.dtype and got.shape == eager.shape
+    if not got.dtype.is_floating_point:
+        assert torch.equal(got, eager), name
+        return
+    assert torch.equal(got.isnan(), eager.isnan()), name
+    wide = exact.double().nan_to_num(0.0, 0.0, 0.0)
+    infinite = eager.isinf()
+    assert torch.equal(got[infinite], eager[infinite]), name
+    keep = (~infinite & ~got.isinf()).double()
+    assert torch.equal(got.isinf(), infinite), name
+    mine, theirs = (_apart(t, wide, keep) for t in (got, eager))
+    resolution = 4 * torch.finfo(got.dtype).eps * (wide * keep).abs()
+    assert mine.norm() <= 1.5 * theirs.norm() + resolution.norm() + 1e-37, name
+    worst = 3 * theirs.max() + resolution.max() if mine.numel() else 0.0
+    assert mine.numel() == 0 or mine.max() <= worst + 1e-37, name
+
+
+def _apart(t: torch.Tensor, exact: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    return (t.double().nan_to_num(0.0, 0.0, 0.0) - exact).abs() * keep
+
+
+@pytest.mark.parametrize("case", [c for c in cases.POINTWISE if c.name in MOVES], ids=title)
+def test_data_movement_is_bitwise(case: Case, compiled: dict):
+    got, eager = run(case, compiled), expected(case, tensors(case), exact=False)
+    assert all(torch.equal(got[n], eager[n]) for n in case.comp.writes)
+
+
+@pytest.mark.parametrize("case", SHARED, ids=title)
+def test_results_repeat(case: Case, compiled: dict):
+    first = run(case, compiled)
+    for _ in range(3):
+        again = run(case, compiled)
+        assert all(_same(first[n], again[n]) for n in first)
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    bits = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}[a.element_size()]
+    return torch.equal(a.contiguous().view(bits), b.contiguous().view(bits))
+
+
+def test_every_dtype_moves():
+    """A copy with a cast to and from every dtype."""
+    from torchweld.runtime.triton_compile import compile_triton
+
+    for source in dtypes.ALL:
+        case = cases.case(
+            f"copy_{source}",
+            "i:100",
+            f"%0 = load x[i] : {source}\nstore y[i] %0",
+            x=(source.name, 100),
+            y=(source.name, 100),
+        )
+        bundle = bundle_of(case)
+        got = run(case, {s: compile_triton(s) for s in bundle.sources})
+        assert _same(got["y"], tensors(case)["x"])

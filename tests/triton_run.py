@@ -1,0 +1,60 @@
+"""Generates and runs a test case's kernels, on a GPU or (slowly) in Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource
+from torchweld.codegen.triton import generate
+from torchweld.core import dtypes
+from torchweld.core.device import named_table
+from torchweld.ir.size import evaluate
+from torchweld.runtime.launcher import grid_of
+from torchweld.schedule.cuda import Schedule, schedule
+from triton_cases import Case
+
+H100 = named_table("H100")
+
+
+def bundle_of(case: Case, chosen: Schedule | None = None) -> KernelBundle:
+    chosen = chosen or schedule(case.comp, case.buffers, H100, case.sizes)
+    return generate(case.comp, case.buffers, chosen, case.sizes)
+
+
+def prepare(case: Case, bundle: KernelBundle, tensors: dict[str, torch.Tensor]) -> None:
+    """Adds scratch (filled with junk) and fills what stores combine with."""
+    device = next(iter(tensors.values())).device
+    for name, init in bundle.prefill:
+        tensors[name].copy_(tensors[init] if isinstance(init, str) else torch.tensor(init))
+    for scratch in bundle.scratch:
+        count = evaluate(scratch.shape[0], case.sizes)
+        junk = float("nan") if scratch.dtype.is_float else 1
+        dtype = dtypes.to_torch(scratch.dtype)
+        tensors[scratch.name] = torch.full((count,), junk, device=device).to(dtype)
+
+
+def launches(case: Case, bundle: KernelBundle, tensors: Mapping[str, torch.Tensor], start) -> None:
+    """`start(source, grid, arguments)` for each kernel with something to do; arguments are tensors
+    and sizes."""
+    for source in bundle.sources:
+        grid = grid_of(source.grid, case.sizes)
+        if 0 not in grid:
+            start(source, grid, [_argument(a, tensors, case.sizes) for a in source.args])
+
+
+def _argument(argument, tensors, sizes):
+    if isinstance(argument, BufferArg):
+        return tensors[argument.buffer]
+    return evaluate(argument.size, sizes)
+
+
+def gpu_starter(compiled: Mapping[KernelSource, object]):
+    """Starts kernels by their launchers on the current stream."""
+
+    def start(source: KernelSource, grid, arguments) -> None:
+        values = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in arguments]
+        compiled[source](grid, torch.cuda.current_stream().cuda_stream, values)
+
+    return start

@@ -102,7 +102,7 @@ def test_a_chain_for_many_sizes(native, length, record):
 def test_intermediates_share_memory():
     graph, bundles = chain_graph(9)
     program = load(graph, bundles, {}, Options())
-    assert program.arena_bytes([torch.zeros(1024)]) == 2 * 4096
+    assert program.arena_needs([torch.zeros(1024)]) == [(torch.device("cpu"), 2 * 4096)]
 
 
 def test_outputs_stay_as_they_are_after_later_calls():

@@ -17,6 +17,7 @@ from torchweld.runtime import dispatch
 from torchweld.runtime.build import compile_cpp, load_function
 from torchweld.runtime.cache import Artifacts, open_cache
 from torchweld.runtime.externs import operator
+from torchweld.runtime.graphs import GraphedProgram, with_graph
 from torchweld.runtime.library_calls import LIBRARY
 from torchweld.runtime.placement import place
 from torchweld.runtime.program import Program
@@ -33,10 +34,11 @@ def load(
     kind: str = "inference",
     static_inputs: frozenset[int] = frozenset(),
     record=None,
-) -> Program:
+) -> Program | GraphedProgram:
     """A program that runs `graph`. `bundles`: the kernels of each Comp, by its name; a Comp without
     one is interpreted. `constants`: tensors by buffer name. `static_inputs`: positions whose
-    storage stays the same between calls. `record`: an object with a list `events`, or None."""
+    storage stays the same between calls. `kind`: inference, forward or backward. `record`: an
+    object with a list `events`, or None."""
     artifacts = open_cache(options)
     functions = load_kernels(bundles, artifacts, options, record)
     native = any(s.language == "cpp" for s in functions)
@@ -50,7 +52,7 @@ def load(
         static_buffers=_static_names(graph, static_inputs) - frozenset(constants),
         record=record,
     )
-    return Program(loaded, constants)
+    return with_graph(Program(loaded, constants), kind, options.cuda_graphs)
 
 
 def _static_names(graph: Graph, positions: frozenset[int]) -> frozenset[str]:

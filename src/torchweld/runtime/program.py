@@ -59,21 +59,35 @@ class Program:
     def loaded(self) -> Loaded:
         return self._loaded
 
+    @property
+    def static_positions(self) -> tuple[int, ...]:
+        """Inputs that are read where they are, as long as they stay there."""
+        return tuple(self._static)
+
+    @property
+    def moving_positions(self) -> tuple[int, ...]:
+        """Inputs that may be elsewhere at each call."""
+        kinds, inputs = self._loaded.placement.kinds, self._loaded.graph.inputs
+        given = [p for p, n in enumerate(inputs) if kinds.get(n) == "input"]
+        return tuple(p for p in given if p not in self._static)
+
     def __call__(self, args: list) -> list:
-        return self._run(self._prepared(args), args)
+        with self._arenas(self.arena_needs(args)) as arenas:
+            return self.run_in(arenas, args)
 
-    def arena_bytes(self, args: list) -> int:
-        """Memory for temporaries with inputs like these."""
-        return sum(layout.total for layout in self._prepared(args).shaped.layouts)
+    def arena_needs(self, args: list) -> list[tuple[torch.device, int]]:
+        """The bytes for temporaries on each device, with inputs like these."""
+        layouts = self._prepared(args).shaped.layouts
+        return [(d, layout.total) for d, layout in zip(self._devices, layouts)]
 
-    def _run(self, prepared: _ForShape, args: list) -> list:
-        pointers = tuple(map(_data_ptr, [args[p] for p in self._static]))
-        with self._arenas(prepared.shaped) as arenas:
-            binding = self._binding(prepared, arenas, pointers, args)
-            if binding is None:
-                return self._run(self._prepared(args), args)
-            with below_autograd():
-                return self._execute(prepared, binding, args)
+    def run_in(self, arenas: tuple[Arena, ...], args: list) -> list:
+        """A call whose temporaries live in `arenas`, which nothing else uses meanwhile."""
+        prepared = self._prepared(args)
+        binding = self._binding(prepared, arenas, args)
+        if binding is None:
+            return self.run_in(arenas, args)
+        with below_autograd():
+            return self._execute(prepared, binding, args)
 
     def _execute(self, prepared: _ForShape, binding: Binding, args: list) -> list:
         tensors, bases = binding.tensors.copy(), binding.bases[:]
@@ -99,21 +113,20 @@ class Program:
         return found
 
     @contextmanager
-    def _arenas(self, shaped: Shaped):
+    def _arenas(self, needs: list[tuple[torch.device, int]]):
         """One arena on each device, for this call alone."""
-        taken = [(_place(d), d, layout.total) for d, layout in zip(self._devices, shaped.layouts)]
-        arenas = tuple(self._pool.take(*need) for need in taken)
+        places = [_place(device) for device, _ in needs]
+        arenas = tuple(self._pool.take(place, *need) for place, need in zip(places, needs))
         try:
             yield arenas
         finally:
-            for (place, _, _), arena in zip(taken, arenas):
+            for place, arena in zip(places, arenas):
                 self._pool.give(place, arena)
 
-    def _binding(
-        self, prepared: _ForShape, arenas: tuple[Arena, ...], pointers, args
-    ) -> Binding | None:
+    def _binding(self, prepared: _ForShape, arenas: tuple[Arena, ...], args) -> Binding | None:
         """What was prepared for these arenas and static inputs. None if a static input has come in
         another layout: it counts as moving from now on."""
+        pointers = tuple(map(_data_ptr, [args[p] for p in self._static]))
         kept = arenas[0].bindings if arenas else prepared.without_arena
         binding = kept.get(prepared)
         if binding is not None and binding.pointers == pointers and len(arenas) < 2:
@@ -123,9 +136,7 @@ class Program:
             self._set_static(self._loaded.static_buffers - frozenset(odd))
             return None
         steady = self._constants | {n: args[p] for p, n in self._static.items()}
-        with (
-            torch.no_grad()
-        ):  # not below autograd: views of weights must share their version counters
+        with torch.no_grad():  # not below autograd: views must share their base's version counter
             binding = bind_program(self._loaded, prepared.shaped, arenas, steady, pointers)
         kept[prepared] = binding
         return binding

@@ -50,6 +50,11 @@ class Loaded:
     static_buffers: frozenset[str]
     record: object = None
 
+    def is_compiled(self, comp: Comp) -> bool:
+        """Whether `comp` runs as its kernels; else it is interpreted."""
+        bundle = self.bundles.get(comp.name)
+        return bundle is not None and all(s in self.functions for s in bundle.sources)
+
 
 @dataclass(frozen=True, slots=True)
 class FixedView:
@@ -99,7 +104,7 @@ class _Shaper:
             self._allocate(position)
             if isinstance(node, Extern):
                 self._extern(node)
-            elif self._is_loaded(node):
+            elif self.loaded.is_compiled(node):
                 self._kernels(node)
             else:
                 self._interpreted(node)
@@ -216,10 +221,6 @@ class _Shaper:
         return lambda tensors: fetch(tensors)[0][0]
 
     # -- nodes --
-
-    def _is_loaded(self, comp: Comp) -> bool:
-        bundle = self.loaded.bundles.get(comp.name)
-        return bundle is not None and all(s in self.loaded.functions for s in bundle.sources)
 
     def _kernels(self, comp: Comp) -> None:
         bundle = self.loaded.bundles[comp.name]

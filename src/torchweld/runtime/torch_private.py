@@ -49,3 +49,10 @@ def packed_convolution(
     return torch.ops.mkldnn._convolution_pointwise(
         x, packed, bias, padding, stride, dilation, groups, activation, scalars, algorithm
     )
+
+
+def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    """Each source into its target, in as few launches as torch can; there is no public grouped
+    copy."""
+    if targets:
+        torch._foreach_copy_(targets, sources)

@@ -1,0 +1,276 @@
+"""CUDA graphs: a program of known sizes, recorded once and replayed with one call.
+
+The first call runs as usual, which loads kernels and lets libraries choose their algorithms; the
+second is recorded. Inputs whose storage is fixed (parameters) are read where they are; others are
+copied into buffers that the graph reads. Outputs are copied out, so a caller may keep them.
+
+All graphs of a device share one arena and one pool of library results. That is safe because
+replays follow one another: a lock orders threads, and a stream waits for the one used before it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from torchweld.core.device import DeviceTable, device_table
+from torchweld.ir.nodes import Comp, Extern, View
+from torchweld.runtime.memory import Arena, ArenaPool
+from torchweld.runtime.program import Program
+from torchweld.runtime.record import note
+from torchweld.runtime.steps import Loaded
+from torchweld.runtime.torch_private import copy_all
+
+_SAVED_S = 1.0e-6  # what a launch costs more outside a graph, when the GPU is the bottleneck
+_MOST_KEPT_BYTES = 32 << 20  # inputs and outputs of a training graph; peak memory stays eager's
+_MAX_RECORDINGS = 8  # a program whose parameters keep moving is not worth recording again
+_data_ptr = torch.Tensor.data_ptr
+
+# Calls that wait for the GPU or choose sizes by data, which a recording cannot do.
+_NOT_RECORDABLE = frozenset(
+    f"aten.{name}"
+    for name in (
+        "_local_scalar_dense", "item", "nonzero", "masked_select", "unique_dim", "_unique2",
+        "unique_consecutive", "bincount", "repeat_interleave", "multinomial", "equal",
+    )
+)  # fmt: skip
+
+
+def why_not_recorded(loaded: Loaded, kind: str, table: DeviceTable | None = None) -> str | None:
+    """The reason against a CUDA graph, None where there is none. `kind`: inference, forward or
+    backward; `table`: the GPU's, looked up if not given."""
+    devices = {b.device for b in loaded.graph.buffers.values()}
+    if loaded.graph.symbols:
+        return "its sizes vary"
+    if len(devices) != 1 or not next(iter(devices)).startswith("cuda"):
+        return "it is not on one GPU alone"
+    for check in (_unrecordable_call, _interpreted, _moving_input_changed):
+        reason = check(loaded)
+        if reason is not None:
+            return reason
+    if kind != "inference" and _copied_bytes(loaded) > _MOST_KEPT_BYTES:
+        return "what it saves for the backward pass would be in memory twice"
+    return _not_worth_it(loaded, table or device_table(next(iter(devices))))
+
+
+def _unrecordable_call(loaded: Loaded) -> str | None:
+    for node in loaded.graph.nodes:
+        if isinstance(node, Extern) and node.target.rpartition(".")[0] in _NOT_RECORDABLE:
+            return f"{node.target} waits for the GPU"
+    return None
+
+
+def _interpreted(loaded: Loaded) -> str | None:
+    """Interpreted kernels build small tensors on the host."""
+    for node in loaded.graph.nodes:
+        if isinstance(node, Comp) and not loaded.is_compiled(node):
+            return f"{node.name} is not compiled"
+    return None
+
+
+def _moving_input_changed(loaded: Loaded) -> str | None:
+    fixed = loaded.static_buffers
+    written = {n for node in loaded.graph.nodes for n in node.writes}
+    changed = [n for n in loaded.graph.inputs if n in written and n not in fixed]
+    return f"it changes its input {changed[0]}" if changed else None
+
+
+def _not_worth_it(loaded: Loaded, table: DeviceTable) -> str | None:
+    copied_s = 2 * _copied_bytes(loaded) / table.dram_bytes_per_s
+    saved_s = _launches(loaded) * _SAVED_S
+    if copied_s < saved_s:
+        return None
+    return f"copying its inputs and outputs takes {copied_s:.1e} s, it saves {saved_s:.1e} s"
+
+
+def _copied_bytes(loaded: Loaded) -> int:
+    buffers, kinds = loaded.graph.buffers, loaded.placement.kinds
+    names = [n for n in loaded.graph.inputs if kinds.get(n) == "input"]
+    moving = [buffers[n] for n in names if n not in loaded.static_buffers]
+    views = [v for v in loaded.graph.outputs if isinstance(v, View)]
+    results = [v for v in views if kinds[v.buffer] not in ("input", "constant")]
+    return sum(_bytes(b.shape, b.dtype) for b in moving) + sum(
+        _bytes(v.shape, buffers[v.buffer].dtype) for v in results
+    )
+
+
+def _bytes(shape, dtype) -> int:
+    count = dtype.bytes
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def _launches(loaded: Loaded) -> int:
+    bundles = loaded.bundles
+    return sum(
+        len(bundles[n.name].sources) if isinstance(n, Comp) else 1 for n in loaded.graph.nodes
+    )
+
+
+@dataclass(frozen=True)
+class _Domain:
+    """What the graphs of one device share. `last`: the stream of the latest replay."""
+
+    lock: threading.RLock
+    arenas: ArenaPool
+    pool: object
+    stream: torch.cuda.Stream
+    last: list
+
+    def follow(self, stream: torch.cuda.Stream) -> None:
+        """`stream` waits for the one that replayed last."""
+        if self.last and self.last[0] != stream:
+            stream.wait_stream(self.last[0])
+        self.last[:] = [stream]
+
+
+@cache
+def _domain(device: torch.device) -> _Domain:
+    with torch.cuda.device(device):
+        pool = torch.cuda.graph_pool_handle()
+        return _Domain(threading.RLock(), ArenaPool(), pool, torch.cuda.Stream(device), [])
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """`inputs`: the buffers that the graph reads, by position of the moving inputs. `outputs`: in
+    order; a tensor to copy out, or a function of the call's arguments. `arenas`: kept for as long
+    as the graph may write to them."""
+
+    graph: torch.cuda.CUDAGraph
+    pointers: tuple[int, ...]
+    inputs: dict[int, torch.Tensor]
+    outputs: tuple
+    arenas: tuple[Arena, ...]
+
+
+class GraphedProgram:
+    """A Program that replays itself. Same calling convention."""
+
+    def __init__(self, program: Program) -> None:
+        self.record = program.record
+        self._program = program
+        self._device = torch.device(next(iter(program.loaded.graph.buffers.values())).device)
+        self._recording: _Recording | None = None
+        self._warm, self._recordings = False, 0
+
+    @property
+    def loaded(self) -> Loaded:
+        return self._program.loaded
+
+    def __call__(self, args: list) -> list:
+        if torch.cuda.is_current_stream_capturing():
+            return self._program(args)
+        domain = _domain(self._device)
+        with domain.lock, torch.cuda.device(self._device):
+            ready = self._ready(args, domain)
+            if ready is None or not _fits(ready, args):
+                return self._program(args)
+            return self._replay(ready, args, domain)
+
+    def _ready(self, args: list, domain: _Domain) -> _Recording | None:
+        """The recording for these arguments, made now if the program is warm; None: run as
+        usual."""
+        pointers = self._pointers(args)
+        if self._recording is not None and self._recording.pointers != pointers:
+            self._recording, self._warm = None, False
+        if self._recording is None and self._warm and self._recordings < _MAX_RECORDINGS:
+            self._recordings += 1
+            self._recording = self._try_record(args, pointers, domain)
+        self._warm = True
+        return self._recording
+
+    def _pointers(self, args: list) -> tuple[int, ...]:
+        return tuple(map(_data_ptr, [args[p] for p in self._program.static_positions]))
+
+    def _try_record(self, args: list, pointers, domain: _Domain) -> _Recording | None:
+        try:
+            recording = self._make_recording(args, pointers, domain)
+        except RuntimeError as error:
+            self._recordings = _MAX_RECORDINGS
+            note(self.record, "no_graph", self.loaded.graph.name, str(error).partition("\n")[0])
+            return None
+        note(self.record, "graph", self.loaded.graph.name, "recorded as a CUDA graph")
+        return recording
+
+    def _make_recording(self, args: list, pointers, domain: _Domain) -> _Recording:
+        inputs = {p: _like(args[p]) for p in self._program.moving_positions}
+        copy_all(list(inputs.values()), [args[p] for p in inputs])
+        given = [inputs.get(p, a) for p, a in enumerate(args)]
+        graph = torch.cuda.CUDAGraph()
+        needs = self._program.arena_needs(given)
+        with _arenas(domain.arenas, needs) as arenas, _capture(graph, domain):
+            results = self._program.run_in(arenas, given)
+        sources = map(self._output_source, self.loaded.graph.outputs, results)
+        return _Recording(graph, pointers, inputs, tuple(sources), arenas)
+
+    def _output_source(self, output, result):
+        """A tensor that each replay fills, or what gives the output from the arguments."""
+        kind = isinstance(output, View) and self.loaded.placement.kinds[output.buffer]
+        if kind != "input":
+            return result if kind and kind != "constant" else _always(result)
+        position = self.loaded.graph.inputs.index(output.buffer)
+        return lambda args: args[position].as_strided(
+            output.shape, output.strides, args[position].storage_offset() + output.offset
+        )
+
+    def _replay(self, recording: _Recording, args: list, domain: _Domain) -> list:
+        domain.follow(torch.cuda.current_stream(self._device))
+        copy_all(list(recording.inputs.values()), [args[p] for p in recording.inputs])
+        recording.graph.replay()
+        outputs = [s(args) if callable(s) else _like(s) for s in recording.outputs]
+        filled = [(o, s) for o, s in zip(outputs, recording.outputs) if not callable(s)]
+        copy_all([o for o, _ in filled], [s for _, s in filled])
+        args.clear()
+        return outputs
+
+
+@contextmanager
+def _arenas(pool: ArenaPool, needs: list[tuple[torch.device, int]]):
+    """Allocated outside the recording, so that graphs can share them."""
+    arenas = tuple(pool.take(device, device, size) for device, size in needs)
+    try:
+        yield arenas
+    finally:
+        for (device, _), arena in zip(needs, arenas):
+            pool.give(device, arena)
+
+
+def _capture(graph: torch.cuda.CUDAGraph, domain: _Domain):
+    mode = "thread_local"  # other threads may go on using the GPU
+    return torch.cuda.graph(graph, pool=domain.pool, stream=domain.stream, capture_error_mode=mode)
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+
+
+def _fits(recording: _Recording, args: list) -> bool:
+    """Other shapes and types are for the program to refuse."""
+    pairs = [(buffer, args[p]) for p, buffer in recording.inputs.items()]
+    return all(b.shape == a.shape and b.dtype == a.dtype for b, a in pairs)
+
+
+def _always(value) -> Callable:
+    return lambda args: value
+
+
+def with_graph(program: Program, kind: str, wanted: bool) -> Program | GraphedProgram:
+    """`program`, as a CUDA graph where that is wanted, possible and worth it; the record says why
+    not."""
+    graph = program.loaded.graph
+    if not wanted or not any(b.device.startswith("cuda") for b in graph.buffers.values()):
+        return program
+    reason = why_not_recorded(program.loaded, kind)
+    if reason is None:
+        return GraphedProgram(program)
+    note(program.record, "no_graph", graph.name, reason)
+    return program

@@ -1,0 +1,72 @@
+"""Which programs may be recorded as CUDA graphs: each refusal, with its reason. No GPU needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchweld.codegen.source import BufferArg, GridDim, KernelBundle, KernelSource
+from torchweld.core.device import named_table
+from torchweld.ir.parser import parse_graph
+from torchweld.runtime.graphs import why_not_recorded
+from torchweld.runtime.placement import place
+from torchweld.runtime.steps import Loaded
+
+TEXT = """
+graph g {{
+  {symbol}
+  buffer x : f32[{n}] strides [1] on {device}
+  buffer t : f32[{n}] strides [1] on cuda:0
+  buffer y : f32[{n}] strides [1] on cuda:0
+  input x
+  comp k [i:{n}] {{
+    %0 = load x[i] : f32
+    store t[i] %0
+  }}
+  extern call {output} = "{target}"(view({argument}, [{n}], [1], 0)) {mutates} {{
+  }}
+  output view(y, [{n}], [1], 0)
+}}"""
+SOURCE = KernelSource("triton", "k", "", (BufferArg("x"), BufferArg("t")), (GridDim(1),))
+BUNDLES = {"k": KernelBundle("k", (SOURCE,))}
+H100 = named_table("H100")
+
+
+def loaded(
+    n="1024", symbol="", device="cuda:0", target="aten.relu.default", output="y", argument="t",
+    mutates="", compiled=True, static=frozenset(),
+):  # fmt: skip
+    graph = parse_graph(
+        TEXT.format(
+            n=n, symbol=symbol, device=device, target=target, output=output, argument=argument,
+            mutates=mutates,
+        )
+    )  # fmt: skip
+    functions = {SOURCE: None} if compiled else {}
+    return Loaded(graph, BUNDLES, place(graph, BUNDLES, ()), functions, {}, None, static)
+
+
+def test_a_small_static_program_on_one_gpu_is_recorded():
+    assert why_not_recorded(loaded(), "inference", H100) is None
+    assert why_not_recorded(loaded(), "forward", H100) is None
+
+
+@pytest.mark.parametrize(
+    "program, kind, reason",
+    [
+        (loaded(n="s0", symbol='symbol s0 = ["size", 0, 0] hint 8'), "inference", "sizes vary"),
+        (loaded(device="cpu"), "inference", "not on one GPU"),
+        (loaded(device="cuda:1"), "inference", "not on one GPU"),
+        (loaded(target="aten.nonzero.default"), "inference", "waits for the GPU"),
+        (loaded(compiled=False), "inference", "not compiled"),
+        (loaded(mutates="mutates x"), "inference", "changes its input x"),
+        (loaded(n=str(10**9)), "inference", "copying its inputs"),
+        (loaded(n=str(10**7)), "backward", "in memory twice"),
+    ],
+)
+def test_refusals(program, kind, reason):
+    assert reason in why_not_recorded(program, kind, H100)
+
+
+def test_a_changed_input_whose_storage_is_fixed_may_be_recorded():
+    program = loaded(mutates="mutates x", static=frozenset({"x"}))
+    assert why_not_recorded(program, "inference", H100) is None

@@ -10,10 +10,11 @@ import torch
 
 from torchweld.capture import views
 from torchweld.capture.captured import Captured
-from torchweld.capture.lowering import externs, rows
+from torchweld.capture.lowering import externs
 from torchweld.capture.lowering.build import GraphBuilder
 from torchweld.capture.lowering.call import Call, dtype_of, spec_of
 from torchweld.capture.lowering.nest import copied
+from torchweld.capture.lowering.rows import ROWS
 from torchweld.capture.views import Fill, Tensor
 from torchweld.core.errors import NotLowered
 from torchweld.core.options import Options
@@ -112,7 +113,7 @@ class _Lowering:
 
     def _lower_call(self, node: torch.fx.Node):
         call = Call(self.graph, node.name, node.meta.get("val"), _used(node))
-        row = rows.TABLE.get(str(node.target))
+        row = ROWS.get(str(node.target))
         if row is not None:
             try:
                 return row(call, *map(self._argument, node.args), **{k: self._argument(v) for k, v in node.kwargs.items()})

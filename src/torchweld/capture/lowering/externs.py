@@ -1,6 +1,9 @@
 """Calls that stay with ATen: their arguments as the IR writes them, their results as buffers."""
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 
 from torchweld.capture import views
@@ -15,17 +18,24 @@ from torchweld.ir.size import Poly
 # Products give a contiguous result whatever the strides of their operands: a transposed or sliced operand needs no copy.
 _ANY_STRIDES = frozenset(
     f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "linear", "addmv", "mv", "matmul"))
+# Attention reads keys and values (arguments 1 and 2) by their strides, the last of which must be one; the result's layout
+# follows the query.
+_STRIDED_KEYS = ("aten._scaled_dot_product_", "aten.scaled_dot_product_attention")
+SAME, ANY, ROWS, WRITTEN = "eager's strides", "any strides", "unit last stride", "in place"
 _ATTRS = {torch.device: "device", torch.layout: "layout", torch.memory_format: "memory_format"}
 
 
 def emit(call: Call, node: torch.fx.Node, env: dict[torch.fx.Node, object]) -> object:
     """Appends the Extern for an fx node; gives its result(s) as the lowering functions do."""
     schema = node.target._schema
-    writer = _Arguments(call.graph, env, str(node.target) in _ANY_STRIDES)
+    writer = _Arguments(call.graph, env)
+    layouts = _layouts(str(node.target))
     args = tuple(
-        writer.convert(a, exact=_is_written(schema.arguments[k])) for k, a in enumerate(node.args))
+        writer.convert(a, _layout_of(schema.arguments[k], layouts(k)))
+        for k, a in enumerate(node.args))
     named = {a.name: a for a in schema.arguments}
-    kwargs = tuple((k, writer.convert(v, exact=_is_written(named[k]))) for k, v in node.kwargs.items())
+    kwargs = tuple(
+        (k, writer.convert(v, _layout_of(named[k], SAME))) for k, v in node.kwargs.items())
     outputs = tuple(_output(call, k) for k in range(len(call.specs)))
     name = call.graph.node_name(call.name)
     call.graph.emit(Extern(name, str(node.target), args, kwargs, outputs, tuple(writer.written), (call.graph.origin,)))
@@ -43,28 +53,44 @@ def _output(call: Call, k: int) -> str | None:
     return call.graph.buffer(name, spec.shape, spec.dtype, spec.strides, spec.device).name
 
 
-def _is_written(argument) -> bool:
-    return argument.alias_info is not None and argument.alias_info.is_write
+def _layouts(target: str) -> Callable[[int], str]:
+    """What strides each positional argument may have."""
+    if target in _ANY_STRIDES:
+        return lambda k: ANY
+    if target.startswith(_STRIDED_KEYS) and "backward" not in target:
+        return lambda k: ROWS if k in (1, 2) else SAME
+    return lambda k: SAME
+
+
+def _layout_of(argument, layout: str) -> str:
+    written = argument.alias_info is not None and argument.alias_info.is_write
+    return WRITTEN if written else layout
 
 
 class _Arguments:
-    def __init__(self, graph: GraphBuilder, env, any_strides: bool) -> None:
-        self.graph, self.env, self.any_strides = graph, env, any_strides
+    def __init__(self, graph: GraphBuilder, env) -> None:
+        self.graph, self.env = graph, env
         self.written: list[str] = []
 
-    def convert(self, arg, exact: bool = False) -> Arg:
-        """`exact`: the call writes here, so a copy will not do."""
+    def convert(self, arg, layout: str) -> Arg:
         if isinstance(arg, torch.fx.Node):
             value = self.env[arg]
-            return self._tensor(value, arg.meta["val"], exact) if isinstance(value, Tensor) else value
+            is_tensor = isinstance(value, Tensor)
+            return self._tensor(value, arg.meta["val"], layout) if is_tensor else value
         if isinstance(arg, (tuple, list)):
-            return tuple(self.convert(a, exact) for a in arg)
+            return tuple(self.convert(a, layout) for a in arg)
         return constant(self.graph, arg)
 
-    def _tensor(self, tensor: Tensor, fake: torch.Tensor, exact: bool) -> View:
-        if exact:
+    def _tensor(self, tensor: Tensor, fake: torch.Tensor, layout: str) -> View:
+        if layout == WRITTEN:
             return self._target(tensor)
-        return window(self.graph, tensor, None if self.any_strides else self.graph.sizes.many(fake.stride()))
+        if layout == ANY:
+            return window(self.graph, tensor)
+        if layout == ROWS:
+            view = self.graph.view_of(tensor)
+            if view is not None and view.strides[-1] == 1:
+                return view
+        return window(self.graph, tensor, self.graph.sizes.many(fake.stride()))
 
     def _target(self, tensor: Tensor) -> View:
         view = self.graph.view_of(tensor)
@@ -78,7 +104,7 @@ def window(graph: GraphBuilder, tensor: Tensor, strides=None) -> View:
     """The tensor as a View, with these strides where they are given; copied if it is no such window."""
     view = graph.view_of(tensor)
     if view is not None and (strides is None or views.same_layout(view.shape, view.strides, strides)):
-        return view
+        return view if strides is None else replace(view, strides=tuple(strides))
     return graph.view_of(stored(graph, tensor, strides))
 
 

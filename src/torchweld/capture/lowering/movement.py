@@ -5,12 +5,13 @@ from dataclasses import replace
 
 from torchweld.capture import views
 from torchweld.capture.lowering.call import Call, normal, normal_dims
+from torchweld.capture.lowering.expr import Expr
 from torchweld.capture.lowering.nest import Spec, stored
 from torchweld.capture.lowering.registry import lowers
 from torchweld.capture.views import Tensor
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
-from torchweld.ir.size import Size, product
+from torchweld.ir.size import Size, divide, product
 
 
 # -- views
@@ -154,19 +155,57 @@ def alias(call: Call, x):
 def cat(call: Call, tensors, d=0):
     """One nest over the result: each part behind a guard on the position."""
     shape = call.out.shape
-    d, rank = normal(d, len(shape)), len(shape)
-    parts = [t for t in tensors if not (t.rank == 1 and t.shape[0] == 0 and rank > 1)]
+    d = normal(d, len(shape))
+    parts = [t for t in tensors if not (t.rank == 1 and t.shape[0] == 0 and len(shape) > 1)]
+    tail = _common_tail(parts, d)
+    inner = product(tail)
+    parts = [views.reshape(t, _opened(t.shape, d, inner, tail)) for t in parts]
+    strides = views.contiguous_strides(tail)
+    spec = replace(call.out, shape=_opened(shape, d, inner, tail), strides=(
+        *call.out.strides[:d], *(call.out.strides[d] * s for s in (inner, *strides)),
+        *call.out.strides[d + 1 :]))
+    return call.reshaped(_joined(call, parts, d, spec), shape)
+
+
+def _common_tail(parts: list[Tensor], d: int) -> tuple[Size, ...]:
+    """The inner extents of dimension d that every part can be split into, so that the joint is between whole blocks;
+    () where there are none (a part in pieces is then copied)."""
+    tails = [tuple(atom.extent for atom in t.dims[d][1:]) for t in parts]
+    tail = max(tails, key=len)
+    inner = product(tail)
+    for t in parts:
+        if divide(t.shape[d], inner) is None or views.reshape(t, _opened(t.shape, d, inner, tail)) is None:
+            return ()
+    return tail
+
+
+def _opened(shape, d: int, inner: Size, tail) -> tuple[Size, ...]:
+    """Dimension d as (d / inner, *tail)."""
+    return (*shape[:d], divide(shape[d], inner), *tail, *shape[d + 1 :])
+
+
+def _joined(call: Call, parts: list[Tensor], d: int, spec: Spec) -> Tensor:
+    rank = len(spec.shape)
     places = tuple(None if k == d else k for k in range(rank))
-    nest = call.nest(shape, extra=[(t, places) for t in parts])
-    at, dtype, start, result = nest.position(d), call.out.dtype, 0, None
+    nest = call.nest(spec.shape, extra=[(t, places) for t in parts])
+    at, start, result = nest.position(d), 0, None
     for part in parts:
         here = tuple(nest.at(k) + (start * -1) if k == d else k for k in range(rank))
         end = start + part.shape[d]
-        inside = at < end if result is None else (at >= start) & (at < end)
-        value = nest.read(part, here, guard=inside).to(dtype)
+        inside = _between(at, start, end, spec.shape[d])
+        value = nest.read(part, here, guard=inside).to(spec.dtype)
         result = value if result is None else inside.where(value, result)
         start = end
-    return call.finish(nest, result)
+    result = nest.store(result, spec)
+    nest.close()
+    return result
+
+
+def _between(at: Expr, start: Size, end: Size, size: Size) -> Expr | None:
+    """start <= at < end, less the half that always holds; None if both do."""
+    if start == 0:
+        return None if end == size else at < end
+    return at >= start if end == size else (at >= start) & (at < end)
 
 
 @lowers("aten.stack.default")

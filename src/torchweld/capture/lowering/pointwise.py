@@ -96,7 +96,7 @@ _EXACT_BINARY = {
     "aten.bitwise_or.Scalar": "bit_or", "aten.bitwise_xor.Tensor": "bit_xor", "aten.bitwise_xor.Scalar": "bit_xor",
     "aten.bitwise_left_shift.Tensor": "shl", "aten.bitwise_right_shift.Tensor": "shr",
     "aten.bitwise_left_shift.Tensor_Scalar": "shl", "aten.bitwise_right_shift.Tensor_Scalar": "shr",
-    "aten.__and__.Tensor": "bit_and", "aten.__or__.Tensor": "bit_or",
+    "aten.__lshift__.Scalar": "shl", "aten.__rshift__.Scalar": "shr", "aten.__and__.Tensor": "bit_and", "aten.__or__.Tensor": "bit_or",
 }  # fmt: skip
 _COMPARE = {
     f"aten.{name}.{kind}": name for name in "eq ne lt le gt ge".split() for kind in ("Tensor", "Scalar")

@@ -14,6 +14,6 @@ from torchweld.capture.lowering import (  # noqa: F401
     scatter,
     windows,
 )
-from torchweld.capture.lowering.registry import ROWS as TABLE
+from torchweld.capture.lowering.registry import ROWS
 
-__all__ = ["TABLE"]
+__all__ = ["ROWS"]

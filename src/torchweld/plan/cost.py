@@ -21,6 +21,7 @@ from torchweld.ir.nodes import (
     Buffer,
     Cast,
     Comp,
+    Instr,
     Load,
     Op,
     Reduce,
@@ -37,6 +38,7 @@ from torchweld.ir.size import hint
 
 _MOST_STRIDED_COST = 4.0  # neighbouring iterations find part of a line in cache again
 _PARTIAL_BYTES = 4
+_INDEX_ARITHMETIC = 0.25  # masks and positions: compilers hoist and split most of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +84,17 @@ def bytes_of(buffer: Buffer, hints: Mapping[str, int]) -> int:
 def _facts(comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int]) -> _Facts:
     extents = {a.name: hint(a.extent, hints) for a in comp.axes}
     frame = frame_of(comp) or Frame(tuple(extents), ())
-    return _Facts(extents, frame, value_axes(comp.body), _inner_axis(comp, frame, buffers, hints))
+    return _Facts(extents, frame, value_axes(comp.body), _inner_axis(comp, buffers, hints))
 
 
-def _inner_axis(comp: Comp, frame: Frame, buffers, hints) -> str | None:
-    """The axis along which neighbouring lanes work: the one with most contiguous accesses among
-    columns, else rows."""
-    among = frame.columns or frame.rows
-    votes = dict.fromkeys(among, 0)
+def _inner_axis(comp: Comp, buffers, hints) -> str | None:
+    """The axis along which neighbouring lanes work: the one with most contiguous accesses."""
+    votes = {a.name: 0 for a in comp.axes}
     for access in _accesses(comp):
-        for name in among:
+        for name in votes:
             if _stride(access, name, buffers[access.buffer], hints) == 1:
                 votes[name] += 2 if isinstance(access, Store) else 1
-    return max(reversed(among), key=lambda n: votes[n]) if among else None
+    return max(reversed(votes), key=votes.get) if votes else None
 
 
 def _accesses(comp: Comp) -> list[Load | Store]:
@@ -156,32 +156,60 @@ def _passes_over_rows(comp: Comp, facts: _Facts, device: DeviceTable) -> int:
 
 
 def _stages(comp: Comp, facts: _Facts) -> int:
-    """Passes over a row: reductions that wait for each other, and what comes after the last."""
-    depth = [0] * len(comp.body)
+    """Passes over a row: what varies along the columns waits for so many reductions, plus one."""
     columns = set(facts.frame.columns)
+    depth, deepest = [0] * len(comp.body), 0
     for value, instr in enumerate(comp.body):
         depth[value] = max((depth[v] for v in operands(instr)), default=0)
+        if facts.axes[value] & columns:
+            deepest = max(deepest, depth[value])
         if isinstance(instr, (Reduce, Scan)) and value not in facts.frame.column_reductions:
             depth[value] += 1
-    after = any(facts.axes[s.value] & columns for s in comp.stores)
-    return max(1, max(depth, default=0) + (1 if after else 0))
+    return deepest + 1
 
 
 def _arithmetic(comp: Comp, facts: _Facts) -> tuple[float, float]:
     """Multiply-add equivalents on the ordinary and on the special-function units."""
     plain = special = 0.0
+    loaded = _depends_on_loads(comp)
     for value, instr in enumerate(comp.body):
-        if isinstance(instr, (Op, Cast)):
-            points = prod(facts.extents[n] for n in facts.axes[value])
-            row = TABLE[instr.name] if isinstance(instr, Op) else None
-            if row is not None and row.sfu:
-                special += row.cost * points
-            else:
-                plain += (row.cost if row else 0.5) * points
-        elif isinstance(instr, (Reduce, Scan)):
-            over = instr.args[0] if isinstance(instr, Reduce) else instr.arg
-            plain += 1.5 * prod(facts.extents[n] for n in facts.axes[over])
+        each, is_special = _instruction_cost(instr)
+        if each == 0.0:
+            continue
+        varies = value if isinstance(instr, (Op, Cast)) else operands(instr)[0]
+        total = each * _times(facts, varies) * (1.0 if loaded[value] else _INDEX_ARITHMETIC)
+        if is_special:
+            special += total
+        else:
+            plain += total
     return plain, special
+
+
+def _instruction_cost(instr: Instr) -> tuple[float, bool]:
+    """Of one evaluation, and whether it occupies the special-function units."""
+    if isinstance(instr, Op):
+        return TABLE[instr.name].cost, TABLE[instr.name].sfu
+    if isinstance(instr, Cast):
+        return 0.5, False
+    return (1.5, False) if isinstance(instr, (Reduce, Scan)) else (0.0, False)
+
+
+def _times(facts: _Facts, value: Value) -> int:
+    """How often a value is computed: once a row if it is the same along it, else at every point,
+    since outer loops do not keep what varies along the inner one."""
+    along = facts.frame.columns or ((facts.inner,) if facts.inner else ())
+    points = prod(facts.extents.values())
+    if facts.axes[value].intersection(along):
+        return points
+    return points // max(1, prod(facts.extents[n] for n in along))
+
+
+def _depends_on_loads(comp: Comp) -> list[bool]:
+    """Which values are more than arithmetic on indices and constants."""
+    found: list[bool] = []
+    for instr in comp.body:
+        found.append(isinstance(instr, Load) or any(found[v] for v in operands(instr)))
+    return found
 
 
 def _memory_seconds(moved: float, buffer: Buffer, hints, device: DeviceTable) -> float:

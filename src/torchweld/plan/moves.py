@@ -56,8 +56,9 @@ class Mover:
         if not isinstance(self.flow.nodes[number], Comp):
             return
         for sibling in self._siblings(number):
-            pair = (sibling, number) if self.flow.comes_first(sibling, number) else (number, sibling)
-            yield from self._priced(Move("fuse", pair[0], pair[1:]))
+            first = self.flow.comes_first(sibling, number)
+            one, other = (sibling, number) if first else (number, sibling)
+            yield from self._priced(Move("fuse", one, (other,)))
 
     def moves_around(self, number: NodeId) -> Iterator[Move]:
         """Priced moves in which `number` takes part at all."""

@@ -10,8 +10,12 @@ from torchweld.ir.nodes import Comp, Origin
 
 _MOST_WORDS = 5
 _SILENT = re.compile(
-    "_to_copy|to|copy|clone|view|expand|permute|detach|unsqueeze|squeeze|alias|slice|select|full|t"
+    "to_copy|to|copy|clone|view|expand|permute|detach|unsqueeze|squeeze|alias|slice|select|full|t"
     "|arange|transpose|convert_element_type"
+)
+_PLAIN = re.compile(
+    "add|sub|rsub|mul|div|neg|pow|eq|ne|lt|le|gt|ge|where|sum|mean|cat|bitwise_.*|logical_.*|index"
+    "|.?mm|addmm|sin|cos|rsqrt|masked_fill"
 )
 _SHORTER = {
     "native_layer_norm": "layer_norm",
@@ -48,7 +52,8 @@ def kernel_name(origins: tuple[Origin, ...]) -> str:
     loud = [w for w in words if not _SILENT.fullmatch(w)] or words
     if not loud:
         return ""
-    shown = loud if len(loud) <= _MOST_WORDS else [*loud[: _MOST_WORDS - 1], loud[-1]]
+    ranked = sorted(loud, key=lambda w: bool(_PLAIN.fullmatch(w)))[:_MOST_WORDS]
+    shown = [w for w in loud if w in ranked]
     return "_".join((["fused"] if len(origins) > 1 else []) + shown)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -12,17 +12,21 @@ from torchweld.ir import interpret
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.size import Size, evaluate, product, symbol
+from torchweld.schedule.access import addressed
+from torchweld.schedule.cuda import Schedule
 
 
 @dataclass(frozen=True)
 class Case:
-    """`fill`: buffer -> tensor, where random numbers will not do. `sizes`: values of the symbols."""
+    """`fill`: buffer -> tensor, where random numbers will not do. `sizes`: values of the symbols.
+    `schedule`: None for the default."""
 
     name: str
     comp: Comp
     buffers: dict[str, Buffer]
     fill: Mapping = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    schedule: Schedule | None = None
 
 
 def case(name: str, axes: str, body: str, fill=None, sizes=None, **described) -> Case:
@@ -78,12 +82,11 @@ def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
     return memory.as_strided(tensor.shape, tensor.stride())
 
 
-def expected(
-    case: Case, inputs: Mapping[str, torch.Tensor], exact: bool
-) -> dict[str, torch.Tensor]:
-    """What the interpreter gives for the Comp's writes: in float64 (`exact`), or in the dtypes of the program."""
-    copies = {n: inputs[n].clone() if n in case.comp.writes else inputs[n] for n in inputs}
-    return interpret.run_comp(case.comp, copies, case.buffers, case.sizes, exact)
+def expected(case: Case, inputs: Mapping[str, torch.Tensor], exact: bool) -> dict:
+    """What the interpreter gives, on the CPU, for the Comp's writes: in float64 (`exact`), or in
+    the dtypes of the program."""
+    layouts = {n: replace(b, device="cpu") for n, b in case.buffers.items()}
+    return interpret.run_comp(case.comp, dict(inputs), layouts, case.sizes, exact)
 
 
 POINTWISE = [
@@ -267,6 +270,16 @@ def reduction(
         x=(dtype, rows, columns),
         **results,
     )
+
+
+def looped(case: Case, block: int, splits: int = 1, block_rows: int = 2) -> Case:
+    """The same with a loop over blocks of columns, shared by `splits` programs."""
+    frame = addressed(case.comp, case.buffers, case.sizes).frame
+    schedule = Schedule("looped", frame.rows, frame.columns, block_rows, block, 4, splits)
+    return replace(case, name=f"{case.name}_looped{splits}", schedule=schedule)
+
+
+MONOIDS = ("sum", "prod", "max", "min", "argmax", "argmin", "welford", "logsumexp")
 
 
 def softmax(rows: Size, columns: Size, sizes=None, dtype: str = "f32", fill=None) -> Case:

@@ -19,7 +19,7 @@ H100 = named_table("H100")
 
 
 def bundle_of(case: Case, chosen: Schedule | None = None) -> KernelBundle:
-    chosen = chosen or schedule(case.comp, case.buffers, H100, case.sizes)
+    chosen = chosen or case.schedule or schedule(case.comp, case.buffers, H100, case.sizes)
     return generate(case.comp, case.buffers, chosen, case.sizes)
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import triton_cases as cases
-from triton_cases import Case, expected, reduction, tensors
+from triton_cases import Case, expected, looped, reduction, tensors
 from triton_run import bundle_of, gpu_starter, launches, prepare
 
 from torchweld.core import dtypes
@@ -22,6 +22,8 @@ _TIES = torch.tensor([[1.0, 3.0, 3.0, 0.0], [float("nan"), 5.0, float("nan"), 9.
                       [float("-inf")] * 4, [float("inf"), 1.0, float("inf"), 2.0]])  # fmt: skip
 _MASKED = torch.zeros(20000)
 _MASKED[:10000] = float("-inf")
+_PARTLY_MASKED = torch.zeros(150)
+_PARTLY_MASKED[:70] = float("-inf")
 _ALL_MASKED = torch.full((70,), float("-inf"))
 _OFFSET = torch.randn(33, 1000, generator=torch.Generator().manual_seed(3)) + 1000
 
@@ -55,6 +57,12 @@ ALL = [
     reduction("sum", 5, 0),
     reduction("sum", 0, 5),
     reduction("sum", 2, 1 << 20),
+    looped(cases.softmax(3, 150, fill={"m": _PARTLY_MASKED}), 32),
+    looped(cases.softmax(3, 150, fill={"m": torch.full((150,), float("-inf"))}), 32),
+    looped(cases.add_layer_norm(3, 100), 32),
+    *(looped(reduction(m, 5, 150), 32) for m in cases.MONOIDS),
+    *(looped(reduction(m, 3, 1500), 64, 4) for m in cases.MONOIDS),
+    *(looped(reduction(m, 1000, 12, dim=0), 8, 5, 8) for m in cases.MONOIDS),
 ]  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def compile_source(source: KernelSource, arch: int, unaligned: frozenset[int] = 
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    function = _function(source)
+    function = jit_function(source)
     names = function.arg_names
     constants = dict(source.constants)
     types = dict(zip(names, source.signature))
@@ -86,6 +86,15 @@ def compile_source(source: KernelSource, arch: int, unaligned: frozenset[int] = 
         ) from error
 
 
+def jit_function(source: KernelSource):
+    """The @triton.jit function that `source.text` defines."""
+    filename = f"<torchweld {source.name} {digest(source.text)}>"
+    linecache.cache[filename] = (len(source.text), None, source.text.splitlines(True), filename)
+    namespace = {"__name__": f"torchweld_kernel_{source.name}"}
+    exec(compile(source.text, filename, "exec"), namespace)
+    return namespace[source.name]
+
+
 def compile_triton(source: KernelSource, artifacts=None) -> Launcher:
     """A launcher for the architecture of the current device. Raises BuildError. `artifacts` is not
     used: Triton has its own cache."""
@@ -105,15 +114,6 @@ def resources(compiled) -> Resources:
         len(re.findall(r"ld\.global\S*\.v4\.b32|ld\.global\S*\.v2\.b64", ptx)),
         len(re.findall(r"st\.global\S*\.v4\.b32|st\.global\S*\.v2\.b64", ptx)),
     )
-
-
-def _function(source: KernelSource):
-    """The @triton.jit function that `source.text` defines."""
-    filename = f"<torchweld {source.name} {digest(source.text)}>"
-    linecache.cache[filename] = (len(source.text), None, source.text.splitlines(True), filename)
-    namespace = {"__name__": f"torchweld_kernel_{source.name}"}
-    exec(compile(source.text, filename, "exec"), namespace)
-    return namespace[source.name]
 
 
 def _aligned(argument) -> bool:

@@ -1,0 +1,72 @@
+"""Run by tests/compile/test_triton_meaning.py with TRITON_INTERPRET=1: kernels on the CPU, one line for each result.
+
+Functions of libdevice have no meaning there, so those that Triton knows under another name are
+renamed. float32 becomes bfloat16 by truncation there, so bfloat16 results may be one unit off.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import torch
+import triton_cases as cases
+from triton_cases import Case, expected, looped, reduction, tensors
+from triton_run import bundle_of, launches, prepare
+
+from torchweld.runtime.triton_compile import jit_function
+
+_RENAMED = re.compile(r"libdevice\.(exp|log|div_rn|sqrt_rn|rsqrt)\(")
+_MASKED = torch.zeros(150)
+_MASKED[:70] = float("-inf")
+
+
+ALL = [
+    *cases.POINTWISE,
+    cases.softmax(5, 70),
+    cases.add_layer_norm(7, 96),
+    cases.layer_norm_backward(13, 40),
+    cases.cross_entropy(6, 300),
+    cases.cumulative("sum", 3, 100),
+    looped(cases.cumulative("max", 3, 100), 32),
+    looped(cases.cumulative("sum", 3, 96), 32),
+    looped(cases.softmax(3, 150), 32),
+    looped(cases.softmax(3, 150, fill={"m": _MASKED}), 32),
+    looped(cases.softmax(3, 150, fill={"m": torch.full((150,), float("-inf"))}), 32),
+    looped(cases.add_layer_norm(3, 100), 32),
+    *(reduction(m, 5, 70) for m in cases.MONOIDS),
+    *(looped(reduction(m, 5, 150), 32) for m in cases.MONOIDS),
+    *(looped(reduction(m, 3, 150), 16, 4) for m in cases.MONOIDS),
+    *(looped(reduction(m, 100, 12, dim=0), 8, 5, 8) for m in ("sum", "argmin", "welford")),
+]
+
+
+def interpret(case: Case) -> dict[str, torch.Tensor]:
+    made = tensors(case)
+    bundle = bundle_of(case)
+    prepare(case, bundle, made)
+
+    def start(source, grid, arguments) -> None:
+        text = _RENAMED.sub(r"tl.\1(", source.text)
+        jit_function(replace(source, text=text))[grid](*arguments)
+
+    launches(case, bundle, made, start)
+    return {n: made[n] for n in case.comp.writes}
+
+
+def agree(got: torch.Tensor, eager: torch.Tensor) -> bool:
+    if not got.dtype.is_floating_point:
+        return torch.equal(got, eager)
+    close = 2.0**-6 if got.dtype == torch.bfloat16 else 2e-5
+    return torch.allclose(got.double(), eager.double(), rtol=close, atol=close, equal_nan=True)
+
+
+def main() -> None:
+    for case in ALL:
+        got, eager = interpret(case), expected(case, tensors(case), exact=False)
+        good = all(agree(got[n], eager[n]) for n in got)
+        print("agrees" if good else "DIFFERS", case.name, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -118,6 +118,8 @@ class _State:
         self.compiled: list[tuple[Captured, aot.Boxed]] = []
         backend = aot.make_backend(_late_compile_graph, options, self.remember)
         self._dynamo = torch.compile(original, backend=backend, dynamic=options.dynamic)
+        if isinstance(original, torch.nn.Module):
+            vars(original).pop("_is_torch_compile", None)  # torch leaves it on the module itself
         self._ahead: AheadOfTime | None = None
 
     def remember(self, captured: Captured, compiled: aot.Boxed) -> None:

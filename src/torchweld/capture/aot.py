@@ -32,12 +32,9 @@ def make_backend(
 
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
         session = _Session(compile_graph, options, on_compiled, f"graph{next(_numbers)}")
-        attention.simplify(gm)
-        traced = torch_private.trace_with_autograd(
-            session.forward, session.backward, session.inference, joint.partition, decompose.table()
-        )
         try:
-            return traced(gm, example_inputs)
+            attention.simplify(gm)
+            return session.trace(gm, example_inputs)
         except torch_private.DynamoControl:
             raise
         except Exception as error:
@@ -102,6 +99,12 @@ class _Session:
         self._compile_graph, self._options, self._on_compiled = compile_graph, options, on_compiled
         self._name = name
         self._static_names: frozenset[str] = frozenset()  # the forward's parameters and buffers
+
+    def trace(self, gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
+        """The callable for Dynamo's graph; it compiles what AOTAutograd makes of it on the way."""
+        compilers = self.forward, self.backward, self.inference
+        traced = torch_private.trace_with_autograd(*compilers, joint.partition, decompose.table())
+        return traced(gm, example_inputs)
 
     def inference(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         joint.drop_detach(gm)

@@ -9,7 +9,6 @@ that it was made from.
 from __future__ import annotations
 
 import torch
-from torch.utils._pytree import tree_map_only  # documented as torch.utils.pytree from 2.9 on
 
 from torchweld.capture import torch_private
 
@@ -52,7 +51,7 @@ class Constants:
             return _UNKNOWN
         if any(self._values[n] is _UNKNOWN for n in node.all_input_nodes):
             return _UNKNOWN
-        args, kwargs = tree_map_only(
+        args, kwargs = torch_private.pytree.tree_map_only(
             torch.fx.Node, self._values.__getitem__, (node.args, dict(node.kwargs))
         )
         try:
@@ -77,7 +76,7 @@ def name_of(node: torch.fx.Node) -> str:
         return node.target
     if node.op != "call_function":
         return ""
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, torch_private.OpOverload):
         return node.target.name().split("::")[-1].split(".")[0]
     return getattr(node.target, "__name__", "")
 
@@ -116,7 +115,7 @@ def _written(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
 def writes(node: torch.fx.Node) -> bool:
     """The operation may change one of its arguments."""
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, torch_private.OpOverload):
         return node.target._schema.is_mutable
     name = name_of(node)
     in_place = (

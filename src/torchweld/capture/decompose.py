@@ -1,8 +1,8 @@
 """Which ATen operations are taken apart before lowering: torch's core table, less what is lowered
 or called whole.
 
-An operation is kept whole when the lowering table has a row for it, when a library does it best, or
-when torch's decomposition would round elsewhere than eager does. `linear` and `matmul` arrive as
+What the lowering table has a row for stays whole: one row says where eager rounds, torch's
+decomposition in casts and steps would be read as the user's own. `linear` and `matmul` arrive as
 addmm, mm, bmm and views (autograd takes them apart before any table is asked), and stay that way.
 """
 
@@ -11,28 +11,35 @@ from __future__ import annotations
 from functools import cache
 
 from torchweld.capture import random, torch_private
+from torchweld.capture.lowering.rows import ROWS
 
-# All overloads of each.
-_KEPT_NAMES = """
-    _log_softmax _log_softmax_backward_data _softmax _softmax_backward_data
-    native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
-    native_batch_norm native_batch_norm_backward _fused_rms_norm _fused_rms_norm_backward
-    gelu gelu_backward silu silu_backward embedding embedding_dense_backward var_mean var sum
-    squeeze addmm baddbmm convolution convolution_backward
-    _scaled_dot_product_flash_attention_for_cpu upsample_nearest2d upsample_bilinear2d im2col col2im
-    grid_sampler_2d
-"""
-KEPT_WHOLE = frozenset(_KEPT_NAMES.split())
+# Calls that a library does better than their parts would be.
+LIBRARY_CALLS = frozenset(
+    {
+        "aten.baddbmm.default",
+        "aten.baddbmm.dtype",
+        "aten.im2col.default",
+        "aten.col2im.default",
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+    }
+)
+
+# Lowered whole too, but the partitioner knows only what they are made of: it computes views again.
+TAKEN_APART = frozenset(
+    {
+        "aten.detach.default",
+        "aten.t.default",
+        "aten.transpose.int",
+        "aten.transpose_copy.int",
+        "aten._reshape_alias.default",
+    }
+)
 
 
 @cache
 def table() -> dict:
     """{OpOverload: function}, shared: do not change it."""
+    whole = LIBRARY_CALLS | (ROWS.keys() - TAKEN_APART)
     core = torch_private.core_decompositions()
-    core = {op: fn for op, fn in core.items() if _name(op) not in KEPT_WHOLE}
+    core = {op: fn for op, fn in core.items() if str(op) not in whole}
     return core | random.DECOMPOSITIONS
-
-
-def _name(op) -> str:
-    """aten.gelu.default -> gelu"""
-    return op.name().split("::")[-1].split(".")[0]

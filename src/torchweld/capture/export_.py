@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils.hooks import RemovableHandle
 
 from torchweld.capture import aot, attention, decompose, joint, random, torch_private
 from torchweld.capture.captured import Captured
+from torchweld.capture.torch_private import pytree
 from torchweld.core import events
 from torchweld.core.errors import UsageError
 from torchweld.core.options import Options

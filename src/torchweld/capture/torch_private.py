@@ -11,12 +11,23 @@ from collections.abc import Callable, Sequence
 import torch
 import torch._functorch.config as functorch_config
 from torch._C._dynamo.guards import TensorGuards
-from torch._decomp import core_aten_decompositions
+from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.utils._python_dispatch import _disable_current_modes
+
+OpOverload = torch._ops.OpOverload
+pytree = torch.utils._pytree
+
+_NORMALISATIONS = [
+    torch.ops.aten.native_batch_norm,
+    torch.ops.aten._batch_norm_with_update,
+    torch.ops.aten._batch_norm_with_update_functional,
+    torch.ops.aten._batch_norm_no_update,
+    torch.ops.aten.batch_norm_backward,
+]
 
 Compiler = Callable[[torch.fx.GraphModule, Sequence], Callable]
 
@@ -25,8 +36,9 @@ DynamoControl = TorchDynamoException
 
 
 def core_decompositions() -> dict:
-    """A fresh copy of torch's core ATen decomposition table: {OpOverload: function}."""
-    return dict(core_aten_decompositions())
+    """A fresh {OpOverload: function}: torch's core ATen table, and the normalisations that it
+    leaves out."""
+    return {**core_aten_decompositions(), **get_decompositions(_NORMALISATIONS)}
 
 
 def trace_with_autograd(

@@ -14,7 +14,7 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
-from torchweld.core.dtypes import DType
+from torchweld.capture.torch_private import without_modes
 from torchweld.ir.affine import Affine, constant
 from torchweld.ir.nodes import Buffer, Cast, Comp, Const, Graph, IndexMap, Load, Op
 from torchweld.ir.scalar import TABLE
@@ -56,10 +56,11 @@ def activation_of(comp: Comp, source: str, graph: Graph) -> Activation | None:
     plain = store.combine is None and store.guard is None and given.dtype == result.dtype
     if not plain or len(loads) != 1 or not _same_places(*loads, given, store.index, result):
         return None
-    values = _values(comp, given.dtype)
-    if values is None:
-        return None
-    return next((a for a in ACTIVATIONS if _agree(a.meaning(_points()), values)), None)
+    with without_modes():  # this may be called while fake tensors are traced
+        values = _values(comp)
+        if values is None:
+            return None
+        return next((a for a in ACTIVATIONS if _agree(a.meaning(_points()), values)), None)
 
 
 def _same_places(read: IndexMap, given: Buffer, written: IndexMap, result: Buffer) -> bool:
@@ -88,9 +89,9 @@ def _flat(index: IndexMap, buffer: Buffer) -> Affine:
     return total
 
 
-def _values(comp: Comp, stored: DType) -> torch.Tensor | None:
-    """What the body makes of the points, in float64; None if it is not smooth, or rounds on the way
-    to anything but the stored type."""
+def _values(comp: Comp) -> torch.Tensor | None:
+    """What the body makes of the points, in float64; None if it is not smooth, or if a rounding in
+    it is the user's."""
     values: list = []
     for instr in comp.body:
         if isinstance(instr, Load) and instr.guard is None:

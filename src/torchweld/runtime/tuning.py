@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from torchweld.capture.torch_private import without_modes
 from torchweld.codegen.source import KernelBundle
 from torchweld.core import dtypes
 from torchweld.core.options import Options
@@ -75,7 +76,8 @@ class Tuner:
         if known is not None or self._left_s <= 0:
             return known
         start = time.perf_counter()
-        known = tuple(self._measure(graphs, kernels, device))
+        with without_modes():  # this may be called while fake tensors are traced
+            known = tuple(self._measure(graphs, kernels, device))
         self._left_s -= time.perf_counter() - start
         self._database.put(key, known)
         return known

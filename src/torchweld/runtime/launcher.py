@@ -13,8 +13,8 @@ from torchweld.runtime.dispatch import Pointer
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """`launch(grid, stream, values)` starts the kernel; `values` holds sizes already, pointers go
-    into `moving`: (position, where)."""
+    """`launch(grid, stream, values)` starts the kernel; `values` holds sizes and constants already,
+    pointers go into `moving`: (position, where)."""
 
     launch: object
     grid: tuple[int, int, int]
@@ -39,6 +39,7 @@ def launch_plan(source: KernelSource, launch, where, sizes: Mapping[str, int]) -
     if 0 in grid:
         return None
     values = [0 if isinstance(a, BufferArg) else evaluate(a.size, sizes) for a in source.args]
+    values += [value for _, value in source.constants]  # Triton's launcher parses them, unused
     moving = tuple(
         (i, where(a.buffer)) for i, a in enumerate(source.args) if isinstance(a, BufferArg)
     )

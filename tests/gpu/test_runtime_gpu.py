@@ -1,0 +1,266 @@
+"""Programs on a GPU: launches, CUDA graphs, memory; hand-written Triton kernels against eager."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from torchweld.codegen.source import BufferArg, GridDim, KernelBundle, KernelSource, SizeArg
+from torchweld.core import dtypes
+from torchweld.core.options import Options
+from torchweld.ir.nodes import Buffer
+from torchweld.ir.parser import parse_graph
+from torchweld.ir.size import symbol
+from torchweld.runtime.graphs import GraphedProgram
+from torchweld.runtime.load import load
+from torchweld.runtime.memory import POOL
+
+S = symbol("s0")
+AFFINE = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def affine(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n)
+    tl.store(y + i, v * 2 + 1, mask=i < n)
+"""
+BLOCK = 256
+
+
+@dataclass
+class Record:
+    events: list = field(default_factory=list)
+
+    def kinds(self) -> list[str]:
+        return [note.kind for note in self.events]
+
+
+def kernel(source: str, target: str, size) -> KernelSource:
+    args = (BufferArg(source), BufferArg(target), SizeArg(size))
+    grid, constants = (GridDim(size, BLOCK),), (("BLOCK", BLOCK),)
+    return KernelSource(
+        "triton", "affine", AFFINE, args, grid, constants, ("*fp32", "*fp32", "i64")
+    )
+
+
+def affine_comp(name: str, source: str, target: str, size) -> str:
+    return f"""
+  comp {name} [i:{size}] {{
+    %0 = load {source}[i] : f32
+    %1 = const 2.0 : f32
+    %2 = mul %0 %1 : f32
+    %3 = const 1.0 : f32
+    %4 = add %2 %3 : f32
+    store {target}[i] %4
+  }}"""
+
+
+def chain_graph(length: int, size=S):
+    names = ["x", *(f"t{i}" for i in range(1, length)), "y"]
+    buffers = "\n".join(f"  buffer {n} : f32[{size}] strides [1] on cuda:0" for n in names)
+    steps = [(f"k{i}", names[i], names[i + 1]) for i in range(length)]
+    symbols = "" if isinstance(size, int) else '  symbol s0 = ["size", 0, 0] hint 8\n'
+    comps = "".join(affine_comp(*step, size) for step in steps)
+    graph = parse_graph(f"""graph chain {{
+{symbols}{buffers}
+  input x
+{comps}
+  output view(y, [{size}], [1], 0)
+}}""")
+    bundles = {c: KernelBundle(c, (kernel(a, b, size),)) for c, a, b in steps}
+    return graph, bundles
+
+
+def chain(x: torch.Tensor, length: int) -> torch.Tensor:
+    for _ in range(length):
+        x = x * 2 + 1
+    return x
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda:0")
+
+
+def test_dynamic_sizes_are_launched_one_by_one():
+    record = Record()
+    graph, bundles = chain_graph(4)
+    program = load(graph, bundles, {}, Options(), record=record)
+    assert record.kinds() == ["no_graph"]
+    for size in (8, 0, 1, 255, 256, 257, 100_003):
+        x = randn(size)
+        assert torch.equal(program([x])[0], chain(x, 4))
+
+
+def test_a_static_program_is_recorded_and_its_outputs_are_safe_to_keep():
+    record = Record()
+    graph, bundles = chain_graph(6, 1000)
+    program = load(graph, bundles, {}, Options(), record=record)
+    assert isinstance(program, GraphedProgram)
+    inputs = [randn(1000) for _ in range(6)]
+    outputs = [program([x])[0] for x in inputs]
+    for x, y in zip(inputs, outputs):
+        assert torch.equal(y, chain(x, 6))
+    assert record.kinds() == ["graph"]
+
+
+def test_graphs_share_memory_and_do_not_disturb_each_other():
+    programs = []
+    for length, size in ((3, 1000), (5, 100_000), (4, 20_000)):
+        graph, bundles = chain_graph(length, size)
+        programs.append((load(graph, bundles, {}, Options()), length, size))
+    for _ in range(4):
+        kept = []
+        for program, length, size in programs:
+            x = randn(size)
+            kept.append((program([x])[0], chain(x, length)))
+        assert all(torch.equal(y, expected) for y, expected in kept)
+
+
+def test_streams_and_threads():
+    graph, bundles = chain_graph(6, 50_000)
+    program = load(graph, bundles, {}, Options())
+    wrong, barrier = [], threading.Barrier(3)
+
+    def work(seed: int) -> None:
+        barrier.wait()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(50):
+                x = randn(50_000)
+                if not torch.equal(program([x])[0], chain(x, 6)):
+                    wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(s,)) for s in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
+
+
+def test_an_unaligned_input_is_copied():
+    record = Record()
+    graph, bundles = chain_graph(2, 1000)
+    program = load(graph, bundles, {}, Options(cuda_graphs=False), record=record)
+    x = randn(1001)[1:]
+    assert torch.equal(program([x])[0], chain(x, 2))
+    assert record.kinds() == ["copied_input"]
+
+
+LINEAR = """
+graph linear {
+  buffer x : f32[64, 64] strides [64, 1] on cuda:0
+  buffer w : f32[64, 64] strides [64, 1] on cuda:0 frozen
+  buffer t : f32[64, 64] strides [64, 1] on cuda:0
+  buffer u : f32[4096] strides [1] on cuda:0
+  buffer y : f32[64, 64] strides [64, 1] on cuda:0
+  input x, w
+  extern up t = "aten.mm.default"(view(x, [64, 64], [64, 1], 0), view(w, [64, 64], [1, 64], 0)) {
+  }
+  comp k [i:4096] {
+    %0 = load t[0, i] : f32
+    %1 = const 2.0 : f32
+    %2 = mul %0 %1 : f32
+    %3 = const 1.0 : f32
+    %4 = add %2 %3 : f32
+    store u[i] %4
+  }
+  extern act y = "aten.relu.default"(view(u, [64, 64], [64, 1], 0)) {
+  }
+  output view(y, [64, 64], [64, 1], 0), view(w, [64], [1], 64)
+}"""
+
+
+def test_parameters_are_read_in_place_and_a_moved_one_is_recorded_again():
+    record = Record()
+    bundles = {"k": KernelBundle("k", (kernel("t", "u", 4096),))}
+    program = load(
+        parse_graph(LINEAR), bundles, {}, Options(), static_inputs=frozenset({1}), record=record
+    )
+    weight = torch.nn.Parameter(randn(64, 64))
+
+    def check():
+        x = randn(64, 64)
+        with torch.no_grad():
+            expected = torch.relu((x @ weight.T) * 2 + 1)
+        y, row = program([x, weight])
+        assert torch.equal(y, expected)
+        assert row.data_ptr() == weight[1].data_ptr()
+        assert not y.requires_grad
+
+    for _ in range(3):
+        check()
+    with torch.no_grad():
+        weight.mul_(2)
+    check()
+    weight.data = randn(64, 64)
+    for _ in range(3):
+        check()
+    assert record.kinds() == ["graph", "graph"]
+
+
+WAITS = """
+graph waits {
+  buffer x : f32[100] strides [1] on cuda:0
+  buffer y : f32[100] strides [1] on cuda:0
+  input x
+  extern wait y = "torchweld_test.waits.default"(view(x, [100], [1], 0)) {
+  }
+  output view(y, [100], [1], 0)
+}"""
+
+
+def test_a_call_that_cannot_be_recorded_is_found_out_and_told():
+    """The recording fails; the program goes on without."""
+    library = torch.library.Library("torchweld_test", "DEF")
+    library.define("waits(Tensor x) -> Tensor")
+    library.impl("waits", lambda x: x * (x.sum().item() * 0 + 2), "CUDA")
+    record = Record()
+    program = load(parse_graph(WAITS), {}, {}, Options(), record=record)
+    for _ in range(4):
+        x = randn(100)
+        assert torch.equal(program([x])[0], x * 2)
+    assert record.kinds() == ["no_graph"]
+
+
+def test_scratch_and_prefill_on_the_gpu():
+    graph = parse_graph("""
+graph g {
+  buffer x : f32[1000] strides [1] on cuda:0
+  buffer y : f32[1000] strides [1] on cuda:0
+  input x
+  comp k [i:1000] {
+    %0 = load x[i] : f32
+    store.add y[i] %0 init 3.0
+  }
+  output view(y, [1000], [1], 0)
+}""")
+    tmp = Buffer("tmp", (1000,), dtypes.f32, (1,), "cuda:0")
+    sources = (kernel("tmp", "y", 1000),)
+    bundle = KernelBundle("k", sources, scratch=(tmp,), zeroed=("tmp",), prefill=(("y", 3.0),))
+    program = load(graph, {"k": bundle}, {}, Options())
+    for _ in range(3):
+        assert torch.equal(program([randn(1000)])[0], torch.ones(1000, device="cuda:0"))
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_peak_memory_is_not_above_eager(graphs):
+    size, length = 1 << 22, 8
+    graph, bundles = chain_graph(length, size)
+    program = load(graph, bundles, {}, Options(cuda_graphs=graphs))
+    x = randn(size)
+    POOL.release()
+    program([x])
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    program([x])
+    ours = torch.cuda.max_memory_allocated() - before
+    torch.cuda.reset_peak_memory_stats()
+    chain(x, length)
+    eager = torch.cuda.max_memory_allocated() - before
+    assert ours <= eager

@@ -42,6 +42,7 @@ class _Lowering:
         self.inputs: list[str | None] = []
         self.constants: dict[str, torch.Tensor] = {}
         self.outputs: tuple[Arg, ...] = ()
+        self._claimed: set[str] = set()  # buffers that an output may not share
 
     def run(self) -> Lowered:
         nodes = list(self.captured.module.graph.nodes)
@@ -131,15 +132,24 @@ class _Lowering:
     # -- outputs
 
     def _output(self, node: torch.fx.Node) -> None:
-        self.outputs = tuple(self._result(arg) for arg in node.args[0])
+        results = node.args[0]
+        self._claimed = {i for i in self.inputs if i}
+        for arg in results:  # what eager itself returns as views of something
+            value = self.env.get(arg) if isinstance(arg, torch.fx.Node) else None
+            if isinstance(value, Tensor) and value.buffer and not value.copied:
+                self._claimed.add(value.source)
+        made = {arg: self._result(arg) for arg in results if isinstance(arg, torch.fx.Node)}
+        self.outputs = tuple(made[a] if isinstance(a, torch.fx.Node) else a for a in results)
 
-    def _result(self, arg) -> Arg:
-        value = self.env[arg] if isinstance(arg, torch.fx.Node) else arg
+    def _result(self, node: torch.fx.Node) -> Arg:
+        """A tensor that eager has in memory of its own shares none with an input or another output."""
+        value = self.env[node]
         if not isinstance(value, Tensor):
-            return self._number(value)
-        strides = self.graph.sizes.many(arg.meta["val"].stride())
-        if value.copied or not value.buffer:
+            return value
+        strides = self.graph.sizes.many(node.meta["val"].stride())
+        if not value.buffer or (value.copied and value.source in self._claimed):
             return self.graph.view_of(copied(self.graph, value, strides))
+        self._claimed.add(value.source)
         return externs.window(self.graph, value, strides)
 
 

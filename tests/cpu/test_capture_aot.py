@@ -121,6 +121,49 @@ def test_mutated_inputs(compiler):
     torch.testing.assert_close(args, expected)
 
 
+class Cache(nn.Module):
+    """One step of decoding: writes a row, then attends to all of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(2, 8, 4))
+
+    def forward(self, x, at, early=False):
+        before = self.keys.sum() if early else 0
+        self.keys.index_copy_(1, at, x)
+        return (x @ self.keys.transpose(1, 2)).softmax(-1) + before
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_cache_is_written_in_place(compiler, early):
+    model, reference = Cache(), Cache()
+    fused = compiled(model, compiler)
+    with torch.no_grad():
+        for position in (0, 5, 3):
+            x, at = torch.randn(2, 1, 4), torch.tensor([position])
+            torch.testing.assert_close(fused(x, at, early), reference(x, at, early))
+            torch.testing.assert_close(model.keys, reference.keys)
+    targets = compiler.targets("inference")
+    assert "aten.index_put_.default" in targets
+    assert not {"aten.index_put.default", "aten.copy_.default"} & set(targets)
+
+
+def test_a_cache_that_is_read_later_is_copied(compiler):
+    class Later(Cache):
+        def forward(self, x, at):
+            view = self.keys.clone()
+            self.keys.index_copy_(1, at, x)
+            return view * 2 + self.keys, self.keys[0]
+
+    model, reference = Later(), Later()
+    fused = compiled(model, compiler)
+    with torch.no_grad():
+        for position in (0, 5):
+            x, at = torch.randn(2, 1, 4), torch.tensor([position])
+            torch.testing.assert_close(fused(x, at), reference(x, at))
+            torch.testing.assert_close(model.keys, reference.keys)
+
+
 def test_views_as_outputs(compiler):
     def fn(x):
         y = x * 2

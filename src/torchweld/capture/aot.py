@@ -109,6 +109,7 @@ class _Session:
     def inference(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         joint.drop_detach(gm)
         random.gather_seeds(gm)
+        joint.write_in_place(gm)
         return self._compile(gm, "inference", torch_private.static_input_positions())
 
     def forward(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:

@@ -28,3 +28,42 @@ def drop_detach(gm: torch.fx.GraphModule) -> None:
             if not any(user.op == "output" for user in node.users):
                 node.replace_all_uses_with(node.args[0])
                 gm.graph.erase_node(node)
+
+
+_IN_PLACE = {
+    aten.index_put.default: aten.index_put_.default,
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter.value: aten.scatter_.value,
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.index_add.default: aten.index_add_.default,
+    aten.index_copy.default: aten.index_copy_.default,
+}
+
+
+def write_in_place(gm: torch.fx.GraphModule) -> None:
+    """y = index_put(x, at, v); ...; copy_(x, y)  ->  index_put_(x, at, v); ...
+
+    For an input x that nothing reads between the two but through y: a step of decoding then writes
+    one row of its cache, and not the whole of it twice.
+    """
+    order = {node: position for position, node in enumerate(gm.graph.nodes)}
+    for copy in gm.graph.find_nodes(op="call_function", target=aten.copy_.default):
+        target, value = copy.args[:2]
+        if (
+            value.target in _IN_PLACE
+            and value.args[0] is target
+            and _last_read(target, value, order)
+        ):
+            value.target = _IN_PLACE[value.target]
+            value.replace_all_uses_with(target)
+            gm.graph.erase_node(copy)
+
+
+def _last_read(target: torch.fx.Node, value: torch.fx.Node, order: dict) -> bool:
+    """`value` is the last to read `target`, but for the copy back; no view of it lives on."""
+    if any(user.op == "output" for user in (*target.users, *value.users)):
+        return False
+    readers = [user for user in target.users if user.target is not aten.copy_.default]
+    if any(torch_private.is_view(reader) for reader in readers):
+        return False
+    return max(order[reader] for reader in readers) == order[value]

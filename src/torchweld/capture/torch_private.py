@@ -51,6 +51,7 @@ def trace_with_autograd(
     """A Dynamo backend that traces forward and backward together, functionalises them and hands
     each part to its compiler.
 
+    Where autograd need not see a mutation of an input, it is a `copy_` at the end of the graph.
     Views are recomputed in the backward rather than saved, so that parameters reach it as
     themselves.
     """
@@ -60,6 +61,7 @@ def trace_with_autograd(
         inference_compiler=inference,
         partition_fn=partition,
         decompositions=decompositions,
+        keep_inference_input_mutations=True,
     )
 
     def traced(gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
@@ -82,6 +84,13 @@ def static_input_positions() -> frozenset[int]:
     if context is None or context.fw_metadata is None:
         return frozenset()
     return frozenset(context.fw_metadata.static_input_indices)
+
+
+def is_view(node: torch.fx.Node) -> bool:
+    """The operation's result may share memory with an argument."""
+    return isinstance(node.target, OpOverload) and any(
+        r.alias_info is not None for r in node.target._schema.returns
+    )
 
 
 def without_modes() -> contextlib.AbstractContextManager:

@@ -45,7 +45,8 @@ def _canonical_buffers(order: tuple[str, ...], buffers: Mapping[str, Buffer]) ->
 def _generate(comp: Comp, buffers: Mapping[str, Buffer], hints, table: DeviceTable):
     try:
         if next(iter(buffers.values())).device.startswith("cuda"):
-            return triton.generate(comp, buffers, cuda.schedule(comp, buffers, hints, table.units), hints)
+            tiles = cuda.schedule(comp, buffers, table, hints)
+            return triton.generate(comp, buffers, tiles, hints)
         return cpp.generate(comp, buffers, cpu.schedule(comp, buffers, hints, table.units), hints)
     except TorchweldError as error:
         warn_once(f"codegen {comp.name} {error}", f"{comp.name} runs interpreted: {error}")

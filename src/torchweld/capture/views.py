@@ -298,6 +298,19 @@ def contiguous_strides(shape: Sequence[Size]) -> tuple[Size, ...]:
     return tuple(reversed(strides))
 
 
+def is_dense(view: View) -> bool:
+    """Whether the window's elements fill one stretch of memory, each once. False where symbols hide it."""
+    dims = [(s, n) for s, n in zip(view.strides, view.shape) if n != 1]
+    if not all(isinstance(s, int) for s, _ in dims):
+        return view.strides == contiguous_strides(view.shape)
+    step = 1
+    for stride, size in sorted(dims, key=lambda dim: dim[0]):
+        if stride != step:
+            return False
+        step = step * size
+    return True
+
+
 def same_layout(shape: Sequence[Size], left: Sequence[Size], right: Sequence[Size]) -> bool:
     """Whether two strides address the same elements of `shape`."""
     return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, left, right))

@@ -18,10 +18,11 @@ from torchweld.ir.size import Poly
 # Products give a contiguous result whatever the strides of their operands: a transposed or sliced operand needs no copy.
 _ANY_STRIDES = frozenset(
     f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "linear", "addmv", "mv", "matmul"))
-# Attention reads keys and values (arguments 1 and 2) by their strides, the last of which must be one; the result's layout
-# follows the query.
+# Attention reads keys and values (arguments 1 and 2) by their strides, the last of which must be one. Its result is laid out
+# as a dense query is.
 _STRIDED_KEYS = ("aten._scaled_dot_product_", "aten.scaled_dot_product_attention")
-SAME, ANY, ROWS, WRITTEN = "eager's strides", "any strides", "unit last stride", "in place"
+SAME, ANY, WRITTEN = "eager's strides", "any strides", "in place"
+ROWS, DENSE = "unit last stride", "unit last stride, no gaps; the result follows"
 _ATTRS = {torch.device: "device", torch.layout: "layout", torch.memory_format: "memory_format"}
 
 
@@ -36,7 +37,8 @@ def emit(call: Call, node: torch.fx.Node, env: dict[torch.fx.Node, object]) -> o
     named = {a.name: a for a in schema.arguments}
     kwargs = tuple(
         (k, writer.convert(v, _layout_of(named[k], SAME))) for k, v in node.kwargs.items())
-    outputs = tuple(_output(call, k) for k in range(len(call.specs)))
+    follows = _relaxed(call, node, args[0]) if layouts(0) == DENSE else None
+    outputs = tuple(_output(call, k, follows if k == 0 else None) for k in range(len(call.specs)))
     name = call.graph.node_name(call.name)
     call.graph.emit(Extern(name, str(node.target), args, kwargs, outputs, tuple(writer.written), (call.graph.origin,)))
     for buffer in writer.written:
@@ -45,12 +47,13 @@ def emit(call: Call, node: torch.fx.Node, env: dict[torch.fx.Node, object]) -> o
     return results if isinstance(call.value, (tuple, list)) else results[0] if results else None
 
 
-def _output(call: Call, k: int) -> str | None:
+def _output(call: Call, k: int, strides) -> str | None:
     spec = call.specs[k]
     if spec is None or k not in call.used:
         return None
     name = call.name if len(call.specs) == 1 else f"{call.name}_{k}"
-    return call.graph.buffer(name, spec.shape, spec.dtype, spec.strides, spec.device).name
+    strides = spec.strides if strides is None else strides
+    return call.graph.buffer(name, spec.shape, spec.dtype, strides, spec.device).name
 
 
 def _layouts(target: str) -> Callable[[int], str]:
@@ -58,8 +61,14 @@ def _layouts(target: str) -> Callable[[int], str]:
     if target in _ANY_STRIDES:
         return lambda k: ANY
     if target.startswith(_STRIDED_KEYS) and "backward" not in target:
-        return lambda k: ROWS if k in (1, 2) else SAME
+        return lambda k: (DENSE, ROWS, ROWS)[k] if k < 3 else SAME
     return lambda k: SAME
+
+
+def _relaxed(call: Call, node: torch.fx.Node, query: View):
+    """The query's strides where they are not those that eager's result followed."""
+    eager = call.graph.sizes.many(node.args[0].meta["val"].stride())
+    return None if views.same_layout(query.shape, query.strides, eager) else query.strides
 
 
 def _layout_of(argument, layout: str) -> str:
@@ -86,10 +95,9 @@ class _Arguments:
             return self._target(tensor)
         if layout == ANY:
             return window(self.graph, tensor)
-        if layout == ROWS:
-            view = self.graph.view_of(tensor)
-            if view is not None and view.strides[-1] == 1:
-                return view
+        view = self.graph.view_of(tensor) if layout in (ROWS, DENSE) else None
+        if view is not None and view.strides[-1] == 1 and (layout == ROWS or views.is_dense(view)):
+            return view
         return window(self.graph, tensor, self.graph.sizes.many(fake.stride()))
 
     def _target(self, tensor: Tensor) -> View:

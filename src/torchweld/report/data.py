@@ -44,7 +44,9 @@ class Timing:
 
 @dataclass(frozen=True)
 class Error:
-    """Distance from the same model in float64, worst over outputs (and gradients in training)."""
+    """Distance from the same model in float64, worst over outputs (and gradients in training);
+    those that eager gets wrong by half, such as gradients that are zero but for rounding, are
+    left out."""
 
     relative_l2: Annotated[float, "L2 norm of the difference / L2 norm of the reference"]
     maximum: Annotated[float, "largest difference / largest magnitude of the reference"]

@@ -96,12 +96,12 @@ def _largest(same: list[RefusalRecord]) -> str:
 
 def _origin_text(origin: Origin) -> str:
     place = origin.module or origin.source
-    return f"{_short(origin.op)} @ {place}" if place else _short(origin.op)
+    return f"{short_name(origin.op)} @ {place}" if place else short_name(origin.op)
 
 
-def _short(op: str) -> str:
-    """aten.add.Tensor -> add"""
-    return op.removeprefix("aten.").split(".")[0]
+def short_name(op: str) -> str:
+    """aten.add.Tensor -> add; torchweld.linear stays."""
+    return op.removeprefix("aten.").split(".")[0] if op.startswith("aten.") else op
 
 
 def _event_text(event) -> str:

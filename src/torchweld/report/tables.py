@@ -9,8 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from torchweld.report import data
-from torchweld.report.units import bytes_text, count_text, ms_text, seconds_text
+from torchweld.report.explain import short_name
+from torchweld.report.units import bytes_text, count_text, ms_text, number_text, seconds_text
 
+BLANK = Text("")
 SHOWN = 8  # rows of groups and of refusals for each graph; --json has all
 
 
@@ -19,7 +21,7 @@ def show(report: data.Report, console: Console) -> None:
 
 
 def report_view(report: data.Report) -> RenderableType:
-    parts: list[RenderableType] = [_heading(report), _times(report.ways), _figures(report.ways)]
+    parts = [_heading(report), _times(report.ways), BLANK, _figures(report.ways), BLANK]
     failed = [way for way in report.ways if way.problem]
     parts += [Text(f"{way.name} was not measured: {way.problem}") for way in failed]
     parts.append(_verdict(report))
@@ -36,7 +38,7 @@ def _heading(report: data.Report) -> Text:
     return Text.assemble(
         (subject.target, "bold"),
         f" {what}, {subject.dtype}, inputs {', '.join(subject.inputs)}, "
-        f"{subject.parameters / 1e6:.1f} M parameters\n{where}, torch {machine.torch}\n")
+        f"{number_text(subject.parameters)} parameters\n{where}, torch {machine.torch}\n")
 
 
 def _times(ways: Iterable[data.Way]) -> Table:
@@ -70,11 +72,11 @@ def _verdict(report: data.Report) -> Text:
     lines = [f"torchweld is {w.timing.ratio:.2f} x as fast as {w.name}" for w in rivals]
     broken = [w.name for w in report.ways if w.error and w.error.within_contract is False]
     lines += [f"! {name} is outside the error contract" for name in broken]
-    return Text("\n".join(lines) + "\n")
+    return Text("\n".join([*lines, ""]))
 
 
 def _graph(graph: data.GraphPart) -> list[RenderableType]:
-    calls = ", ".join(f"{count} x {name}" for name, count in graph.library_calls.items())
+    calls = ", ".join(f"{n} x {short_name(name)}" for name, n in graph.library_calls.items())
     rest = f"{graph.unfused} kernels of one operation"
     rest += f"; library calls: {calls}" if calls else ""
     parts: list[RenderableType] = [_groups(graph), Text(rest + "\n")]

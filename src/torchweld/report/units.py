@@ -13,6 +13,11 @@ def bytes_text(count: int | None) -> str:
     return f"{count} B" if units[0] == "B" else f"{value:.3g} {units[0]}"
 
 
+def number_text(count: int) -> str:
+    """1236000000 -> "1.24 G"."""
+    return bytes_text(count)[:-1].strip() if count >= 1000 else str(count)
+
+
 def count_text(count: int | None) -> str:
     return "-" if count is None else str(count)
 

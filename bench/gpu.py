@@ -1,0 +1,31 @@
+"""Whole models on a GPU: eager, torch.compile's modes and torchweld, paired, into
+docs/benchmarks.md.
+
+python bench/gpu.py [--only bert,llama] [--second] [--kernels] python bench/gpu.py --render
+out/bench-gpu.json
+
+Settings: random weights, bf16, `eval()` and `no_grad` for inference, full logits, random ids and
+no mask; training ends with cross-entropy in float32 over shifted logits and AdamW(fused=True).
+"""
+from common import Case, Run, main
+
+BF16 = "bfloat16"
+CASES = [
+    Case("bert-base b32 s128", "bert-base", BF16, 32, 128),
+    Case("bert-base b1 s128", "bert-base", BF16, 1, 128),
+    Case("llama-1b b1 s16", "llama-1b", BF16, 1, 16),
+    Case("gpt2 train b8 s1024", "gpt2", BF16, 8, 1024, train=True, adamw=True),
+    Case("vit-b16 (timm) b64", "bench/timm_vit.py:make", BF16),
+    Case("llama-1b b1 s2048", "llama-1b", BF16, 1, 2048),
+    Case("geglu-mlp b64 s128", "geglu-mlp", BF16),
+    Case("resnet50 b64", "resnet50", BF16),
+    Case("gpt2 b8 s1024", "gpt2", BF16, 8, 1024),
+    Case("whisper-encoder b16", "whisper-encoder", BF16),
+    Case("llama-1b train b2 s2048", "llama-1b", BF16, 2, 2048, train=True, adamw=True),
+    Case("bert-base train b32 s128", "bert-base", BF16, 32, 128, train=True, adamw=True),
+]
+RUN = Run("cuda", ("eager", "inductor", "inductor-reduce-overhead", "torchweld"), seconds=4.0,
+          case_seconds=150.0, total_seconds=520.0)
+
+if __name__ == "__main__":
+    main("bench-gpu", CASES, RUN, "gpu_kernels.py")

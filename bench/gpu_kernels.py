@@ -151,9 +151,24 @@ def sets_for(floor_bytes: int) -> int:
 
 
 def copy_bytes_per_us() -> float:
-    x = torch.empty(1 << 29, dtype=torch.int8, device="cuda")
+    """Bytes read and written by the faster of the driver's copy and a pointwise kernel, 1 GiB each
+    way."""
+    x = torch.zeros(1 << 28, device="cuda")
     y = torch.empty_like(x)
-    return 2 * x.numel() / graph_us([lambda: y.copy_(x)] * 3)
+    moves = (lambda: y.copy_(x), lambda: torch.neg(x, out=y))
+    return max(2 * x.nbytes / _events_us(m) for m in moves)
+
+
+def _events_us(call: Callable, repeats: int = 10) -> float:
+    for _ in range(3):
+        call()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(repeats):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return 1000 * start.elapsed_time(end) / repeats
 
 
 def function_us(function: Callable, sets: list[tuple]) -> float:
@@ -182,7 +197,7 @@ def fused_us(function: Callable, sets: list[tuple]) -> float | None:
 
 
 def kernel_us(case: Case, count: int, schedule=None) -> tuple[float, list]:
-    """Time of the generated kernels, and their resources."""
+    """Time of the generated kernels, and their binaries."""
     bundle = bundle_of(case, schedule)
     compiled = {s: compile_triton(s) for s in bundle.sources}
     sets = []
@@ -191,7 +206,7 @@ def kernel_us(case: Case, count: int, schedule=None) -> tuple[float, list]:
         prepare(case, bundle, made)
         sets.append(made)
     calls = [lambda m=m: launches(case, bundle, m, gpu_starter(compiled)) for m in sets]
-    return graph_us(calls), [resources(c.compiled) for c in compiled.values()]
+    return graph_us(calls), [c.binary() for c in compiled.values()]
 
 
 def on_device(case: Case, seed: int) -> dict[str, torch.Tensor]:
@@ -213,9 +228,10 @@ def swept_us(case: Case, count: int) -> tuple[float, str]:
         list(pool.map(compile_triton, sources))
     timed = [(kernel_us(case, count, c)[0], c) for c in near]
     for us, c in sorted(timed, key=lambda t: t[0])[:4]:
-        print(f"    {us:8.1f} us  rows {c.block_rows} warps {c.num_warps} splits {c.splits}")
+        tile = f"{c.block_rows}x{c.block_columns}"
+        print(f"    {us:8.1f} us  tile {tile} warps {c.num_warps} splits {c.splits}")
     us, chosen = min(timed, key=lambda t: t[0])
-    return us, f"{chosen.block_rows}x{chosen.num_warps}w"
+    return us, f"{chosen.block_rows}x{chosen.block_columns}/{chosen.num_warps}w/{chosen.splits}"
 
 
 def attempt(what: str, call: Callable):
@@ -235,8 +251,8 @@ def measure(work: Workload, rows: int, columns: int, copy_speed: float, sweep: b
         case = work.case(rows, columns)
         made = attempt("kernel", lambda: kernel_us(case, count))
         if made:
-            result["kernel_us"], costs = made
-            print("   ", *costs)
+            result["kernel_us"], binaries = made
+            attempt("resources", lambda: print("   ", *map(resources, binaries)))
         if sweep:
             best = attempt("sweep", lambda: swept_us(case, count))
             if best:

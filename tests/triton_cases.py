@@ -89,6 +89,39 @@ def expected(case: Case, inputs: Mapping[str, torch.Tensor], exact: bool) -> dic
     return interpret.run_comp(case.comp, dict(inputs), layouts, case.sizes, exact)
 
 
+def transposed_copy(rows: int, columns: int) -> Case:
+    return case("transposed_copy", f"i:{rows}, j:{columns}",
+                "%0 = load x[j, i] : f32\nstore y[i, j] %0",
+                x=("f32", columns, rows), y=("f32", rows, columns))  # fmt: skip
+
+
+def rotary(batch: int, length: int, heads: int, width: int) -> Case:
+    """x * cos + rotate_half(x) * sin, and [b, s, h, d] becomes [b, h, s, d]."""
+    half = width // 2
+    return case("rotary", f"b:{batch}, s:{length}, h:{heads}, d:{width}", f"""
+      %0 = load x[b, s, h, d] : bf16
+      %1 = cast %0 : f32
+      %2 = index d : i64
+      %3 = const {half} : i64
+      %4 = lt %2 %3 : b1
+      %5 = load x[b, s, h, d+{half}] if %4 else 0.0 : bf16
+      %6 = cast %5 : f32
+      %7 = neg %6 : f32
+      %8 = ge %2 %3 : b1
+      %9 = load x[b, s, h, d-{half}] if %8 else 0.0 : bf16
+      %10 = cast %9 : f32
+      %11 = where %4 %7 %10 : f32
+      %12 = load cos[s, d] : f32
+      %13 = mul %1 %12 : f32
+      %14 = load sin[s, d] : f32
+      %15 = mul %11 %14 : f32
+      %16 = add %13 %15 : f32
+      %17 = cast %16 : bf16
+      store y[b, h, s, d] %17""",
+      x=("bf16", batch, length, heads, width), cos=("f32", length, width),
+      sin=("f32", length, width), y=("bf16", batch, heads, length, width))  # fmt: skip
+
+
 POINTWISE = [
     case("bias_gelu", "i:37, j:300",
          """%0 = load x[i, j] : bf16
@@ -115,10 +148,7 @@ POINTWISE = [
             %4 = mul %2 %3 : f32
             store y[i, j] %4""",
          g=("f32", 5, 257), u=("f32", 5, 257), y=("f32", 5, 257)),
-    case("transposed_copy", "i:70, j:100",
-         """%0 = load x[j, i] : f32
-            store y[i, j] %0""",
-         x=("f32", 100, 70), y=("f32", 70, 100)),
+    transposed_copy(70, 100),
     case("permuted_gaps", "i:3, j:5, k:40, l:17",
          """%0 = load x[j, l, i, k] : f16
             %1 = cast %0 : f32
@@ -146,27 +176,7 @@ POINTWISE = [
             %1 = load table[%0, j] : bf16
             store y[i, j] %1""",
          fill={"ids": torch.arange(40) * 7 % 11}, ids=("i64", 40), table=("bf16", 11, 64), y=("bf16", 40, 64)),
-    case("rotary", "b:2, s:13, h:3, d:32",
-         """%0 = load x[b, s, h, d] : bf16
-            %1 = cast %0 : f32
-            %2 = index d : i64
-            %3 = const 16 : i64
-            %4 = lt %2 %3 : b1
-            %5 = load x[b, s, h, d+16] if %4 else 0.0 : bf16
-            %6 = cast %5 : f32
-            %7 = neg %6 : f32
-            %8 = ge %2 %3 : b1
-            %9 = load x[b, s, h, d-16] if %8 else 0.0 : bf16
-            %10 = cast %9 : f32
-            %11 = where %4 %7 %10 : f32
-            %12 = load cos[s, d] : f32
-            %13 = mul %1 %12 : f32
-            %14 = load sin[s, d] : f32
-            %15 = mul %11 %14 : f32
-            %16 = add %13 %15 : f32
-            %17 = cast %16 : bf16
-            store y[b, h, s, d] %17""",
-         x=("bf16", 2, 13, 3, 32), cos=("f32", 13, 32), sin=("f32", 13, 32), y=("bf16", 2, 3, 13, 32)),
+    rotary(2, 13, 3, 32),
     case("dropout", "i:9, j:70",
          """%0 = load seed[] : i64
             %1 = index 70*i+j : i64

@@ -1,4 +1,4 @@
-"""Run by tests/compile/test_triton_meaning.py with TRITON_INTERPRET=1: kernels on the CPU, one line for each result.
+"""Kernels on the CPU, by Triton's interpreter (TRITON_INTERPRET=1): one line for each result.
 
 Functions of libdevice have no meaning there, so those that Triton knows under another name are
 renamed. float32 becomes bfloat16 by truncation there, so bfloat16 results may be one unit off.
@@ -10,11 +10,11 @@ import re
 from dataclasses import replace
 
 import torch
+
 import triton_cases as cases
+from torchweld.runtime.triton_compile import jit_function
 from triton_cases import Case, expected, looped, reduction, tensors
 from triton_run import bundle_of, launches, prepare
-
-from torchweld.runtime.triton_compile import jit_function
 
 _RENAMED = re.compile(r"libdevice\.(exp|log|div_rn|sqrt_rn|rsqrt)\(")
 _MASKED = torch.zeros(150)

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+
 import triton_cases as cases
+from torchweld.core import dtypes
 from triton_cases import Case, expected, looped, reduction, tensors
 from triton_run import bundle_of, gpu_starter, launches, prepare
-
-from torchweld.core import dtypes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -161,3 +161,13 @@ def test_every_dtype_moves():
         bundle = bundle_of(case)
         got = run(case, {s: compile_triton(s) for s in bundle.sources})
         assert _same(got["y"], tensors(case)["x"])
+
+
+def test_unaligned_pointers(compiled: dict):
+    """A tensor that starts at an odd element gets a binary that does not assume 16 bytes."""
+    case = next(c for c in cases.POINTWISE if c.name == "bias_gelu")
+    bundle, made = bundle_of(case), tensors(case, "cuda")
+    memory = torch.empty(made["x"].numel() + 1, dtype=made["x"].dtype, device="cuda")
+    made["x"] = memory[1:].view(made["x"].shape).copy_(made["x"])
+    launches(case, bundle, made, gpu_starter(compiled))
+    assert torch.equal(made["y"].cpu(), run(case, compiled)["y"])

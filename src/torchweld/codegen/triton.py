@@ -14,6 +14,8 @@ from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.cuda import Schedule, default, valid
 from torchweld.schedule.partials import Finish, Partial, finish
 
+_SM_COUNT = 132  # of an H100; it only shapes the small kernels that merge partial results
+
 
 def generate(
     comp: Comp,
@@ -51,7 +53,7 @@ def _source(
 
 
 def _finishing_source(second: Finish, hints: Mapping[str, int]) -> KernelSource:
-    """The merge of partial results. Few columns: one multiprocessor's worth of programs is never
-    split again."""
+    """The merge of partial results, never split again."""
     accesses = addressed(second.comp, second.buffers, hints)
-    return _source(accesses, second.buffers, default(accesses, hints, sm_count=1), ())
+    schedule = default(accesses, hints, _SM_COUNT, split=False)
+    return _source(accesses, second.buffers, schedule, ())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
+from math import gcd
 
 from torchweld.codegen import triton_scalars as scalars
 from torchweld.codegen.source import BufferArg, KernelArg, KernelSource, SizeArg
@@ -30,7 +31,7 @@ from torchweld.ir.nodes import (
     value_axes,
 )  # fmt: skip
 from torchweld.ir.scalar import TABLE
-from torchweld.ir.size import Size, symbols
+from torchweld.ir.size import Size, divide
 from torchweld.schedule.access import Access, Accesses
 from torchweld.schedule.cuda import Schedule, extent
 from torchweld.schedule.partials import SHARE
@@ -78,14 +79,16 @@ class Kernel:
         return self._pointers[buffer]
 
     def size(self, size: Size) -> str:
-        """A literal, or the argument that carries a size known only at the call."""
+        """A literal, or an argument times a literal: Triton finds alignment in the literal."""
         if isinstance(size, int):
             return str(size) if size >= 0 else f"({size})"
-        return self._sizes.setdefault(size, f"n{len(self._sizes)}")
+        factor = gcd(*(c for _, c in size.terms))
+        name = self._sizes.setdefault(divide(size, factor), f"n{len(self._sizes)}")
+        return name if factor == 1 else f"({name} * {factor})"
 
     def source(self, name: str, grid) -> KernelSource:
         args: list[KernelArg] = [BufferArg(b) for b in self._pointers]
-        args += [SizeArg(s, divisible_by_16(s)) for s in self._sizes]
+        args += [SizeArg(s) for s in self._sizes]
         names = [*self._pointers.values(), *self._sizes.values()]
         signature = [f"*{scalars.SIGNATURE[self.buffers[b].dtype]}" for b in self._pointers]
         signature += ["i64"] * len(self._sizes)
@@ -342,10 +345,6 @@ def is_wide(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
     return not all(isinstance(s, int) and s < 2**31 for s in (*spans, _points(extents)))
 
 
-def divisible_by_16(size: Size) -> bool:
-    return all(c % 16 == 0 for _, c in size.terms) if symbols(size) else size % 16 == 0
-
-
 def _points(extents: Mapping[str, int]) -> int:
     points = 2  # tiles reach beyond the last point by less than as much again
     for e in extents.values():
@@ -378,12 +377,11 @@ def _linear(kernel: Kernel, index: Affine, axes: tuple[str, ...]) -> Size | None
 
 
 def _stores_16_bits(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
-    """All float results are rounded to 16 bits and nothing discrete is decided by an intermediate
-    one."""
-    stored = [buffers[n].dtype for n in accesses.comp.writes]
+    """All results are rounded to 16 bits, and no intermediate value decides anything discrete."""
     rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder")
     decides = any(isinstance(i, Op) and i.name in rounds for i in accesses.comp.body)
-    return not decides and all(d.is_low_precision for d in stored if d.is_float)
+    stored = (buffers[n].dtype for n in accesses.comp.writes)
+    return not decides and all(d.is_low_precision for d in stored)
 
 
 _HEADER = """import triton

@@ -123,7 +123,7 @@ def _row_reducing(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
         k.define_rows(f"(share + step * {s.splits})", _rounded(rows, step))
         _compute_block(k, targets)
         for value in over_rows:
-            _accumulate(k, value, "rc")
+            _accumulate(k, value, "rc", over="r")
         for position in inside:
             k.store(position)
     for value in over_rows:
@@ -211,7 +211,7 @@ def _run(k: Kernel, value: Value, running: list[str], online: dict[Value, Value]
     elif instr.monoid in reduce.TUPLES:
         reduce.merge(k, instr.monoid, running, reduce.block(k, value))
     else:
-        _accumulate(k, value, along)
+        _accumulate(k, value, along, over="c")
 
 
 def _end(k: Kernel, value: Value, running: list[str], online: dict[Value, Value]) -> None:
@@ -234,9 +234,9 @@ def _accumulator(k: Kernel, value: Value, along: str) -> str:
     return f"acc{value}"
 
 
-def _accumulate(k: Kernel, value: Value, along: str) -> None:
+def _accumulate(k: Kernel, value: Value, along: str, over: str) -> None:
     instr = k.body[value]
-    tile = reduce.masked(k, instr.monoid, instr.args[0], along)
+    tile = reduce.masked(k, instr.monoid, instr.args[0], along, over)
     k.line(f"acc{value} = {reduce.combined(k, instr.monoid, instr.dtype, f'acc{value}', tile)}")
 
 

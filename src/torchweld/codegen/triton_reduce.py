@@ -69,13 +69,14 @@ def identity(monoid: str, dtype: DType) -> str:
     return str(-limit if sign < 0 else limit - 1)
 
 
-def masked(k: Kernel, monoid: str, value: Value, along: str) -> str:
-    """The argument as a tile over `along`, the identity where out of bounds."""
+def masked(k: Kernel, monoid: str, value: Value, along: str, over: str = "c") -> str:
+    """The argument as a tile over `along`, the identity where out of bounds in the dimension `over`
+    which is reduced; what is out of bounds in the other is never stored."""
     carry = carry_type(k.body[value].dtype)
     text = k.value(value)
     if k.body[value].dtype != carry:
         text = scalars.cast(text, k.body[value].dtype, carry)
-    if mask := k.mask(along):
+    if mask := k.mask(over):
         text = f"tl.where({mask}, {text}, {identity(monoid, carry)})"
     if set(k.along(k.axes[value])) != set(along):
         text = f"tl.broadcast_to({text}, {k.shape(along)})"
@@ -189,7 +190,7 @@ def _position_block(k: Kernel, value: Value, instr: Reduce, along: str) -> list[
     k.helper(f"_{instr.monoid}(")
     best = masked(k, instr.monoid, instr.args[0], along)
     at = k.value(instr.args[1])
-    if mask := k.mask(along):
+    if mask := k.mask("c"):
         at = f"tl.where({mask}, {at}, {2**63 - 1})"
     if set(along) != set(k.along(k.axes[instr.args[1]])):
         at = f"tl.broadcast_to({at}, {k.shape(along)})"
@@ -209,7 +210,7 @@ def _welford_block(k: Kernel, value: Value, instr: Reduce, along: str) -> list[s
     mean = k.assign((value, 0), k.operation("div", "float", total, divisor))
     k.line(f"d{value} = {k.value(instr.args[0])} - {mean}")
     squares = f"d{value} * d{value}"
-    if mask := k.mask(along):
+    if mask := k.mask("c"):
         squares = f"tl.where({mask}, {squares}, 0.0)"
     if set(k.along(k.axes[instr.args[0]])) != set(along):
         squares = f"tl.broadcast_to({squares}, {k.shape(along)})"

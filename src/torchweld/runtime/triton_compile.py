@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from torchweld.codegen.source import KernelSource, SizeArg
+from torchweld.codegen.source import BufferArg, KernelSource, SizeArg
 from torchweld.core.errors import BuildError
 from torchweld.runtime.cache import digest
 
@@ -37,20 +37,32 @@ class Resources:
 
 @dataclass(frozen=True)
 class Launcher:
-    """A compiled kernel that can be started on any device of its architecture."""
+    """A kernel that can be started on any device of one architecture, with pointers of any
+    alignment: one binary takes all to be multiples of 16 bytes, others are compiled when needed."""
 
-    compiled: object
-    handles: dict = field(default_factory=dict)
+    source: KernelSource
+    arch: int
+    compiled: dict = field(default_factory=dict)  # positions of unaligned pointers -> binary
+    handles: dict = field(default_factory=dict)  # (device, those positions) -> loaded binary
 
     def __call__(self, grid: tuple[int, int, int], stream: int, values: list[int]) -> None:
         """Starts `grid` blocks on `stream` of the current device; `values`: addresses and sizes, in
-        the source's order."""
-        device = torch.cuda.current_device()
-        handle = self.handles.get(device)
+        the source's order. Raises BuildError if a binary that is needed only now fails."""
+        key = torch.cuda.current_device(), self._unaligned(values)
+        handle = self.handles.get(key)
         if handle is None:
-            handle = self.handles[device] = _loaded(self.compiled)
+            handle = self.handles[key] = _loaded(self.binary(key[1]))
         run, function, metadata = handle
         run(*grid, stream, function, metadata, None, None, None, *values)
+
+    def binary(self, unaligned: frozenset[int] = frozenset()):
+        if unaligned not in self.compiled:
+            self.compiled[unaligned] = compile_source(self.source, self.arch, unaligned)
+        return self.compiled[unaligned]
+
+    def _unaligned(self, values: list[int]) -> frozenset[int]:
+        arguments = enumerate(zip(self.source.args, values))
+        return frozenset(i for i, (a, v) in arguments if v & 15 and isinstance(a, BufferArg))
 
 
 def compile_source(source: KernelSource, arch: int, unaligned: frozenset[int] = frozenset()):
@@ -77,7 +89,11 @@ def compile_source(source: KernelSource, arch: int, unaligned: frozenset[int] = 
             if i not in unaligned and _aligned(a)
         },
     )
-    options = {"num_warps": source.num_warps, "num_stages": source.num_stages}
+    options = {
+        "num_warps": source.num_warps,
+        "num_stages": source.num_stages,
+        "enable_reflect_ftz": False,  # denormals stay, as in eager's kernels
+    }
     try:
         return triton.compile(described, target=GPUTarget("cuda", arch, 32), options=options)
     except Exception as error:
@@ -96,10 +112,12 @@ def jit_function(source: KernelSource):
 
 
 def compile_triton(source: KernelSource, artifacts=None) -> Launcher:
-    """A launcher for the architecture of the current device. Raises BuildError. `artifacts` is not
-    used: Triton has its own cache."""
+    """A launcher for the architecture of the current device; its common binary is compiled now.
+    Raises BuildError. `artifacts` is not used: Triton has its own cache."""
     major, minor = torch.cuda.get_device_capability()
-    return Launcher(compile_source(source, 10 * major + minor))
+    launcher = Launcher(source, 10 * major + minor)
+    launcher.binary()
+    return launcher
 
 
 def resources(compiled) -> Resources:
@@ -130,12 +148,23 @@ def _loaded(compiled) -> tuple:
 
 
 def _ptxas(ptx: str) -> str:
+    """What `ptxas -v` writes to stderr. Raises BuildError."""
     target = re.search(r"\.target (\w+)", ptx).group(1)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.ptx")
         path.write_text(ptx)
-        command = [_ptxas_path(), "-v", f"--gpu-name={target}", path, "-o", "/dev/null"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        command = [
+            _ptxas_path(),
+            "-v",
+            f"--gpu-name={target}",
+            path,
+            "-o",
+            Path(folder, "kernel.cubin"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"ptxas: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stderr
 
 
 @cache

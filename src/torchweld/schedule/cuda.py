@@ -88,16 +88,23 @@ def candidates(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> I
     """The default first, then its neighbours: what a tuner may time."""
     first = default(accesses, hints, sm_count)
     seen = set()
-    for rows in (1, 2, 4, 0.5):
-        for warps in (1, 2, 0.5):
-            near = replace(
-                first,
-                block_rows=int(first.block_rows * rows),
-                num_warps=int(first.num_warps * warps),
-            )
-            if near not in seen and valid(near, accesses):
-                seen.add(near)
-                yield near
+    for change in _neighbours(first):
+        near = replace(first, **change)
+        if near not in seen and valid(near, accesses):
+            seen.add(near)
+            yield near
+
+
+def _neighbours(s: Schedule) -> Iterator[dict[str, int]]:
+    """Tiles of half to four times the size, each with half to twice the warps; for sums over rows,
+    also more programs."""
+    dimension = "block_rows" if s.rows else "block_columns"
+    for warps in (s.num_warps, 2 * s.num_warps, s.num_warps // 2):
+        for points in (1, 2, 4, 0.5):
+            yield {dimension: int(getattr(s, dimension) * points), "num_warps": warps}
+        if s.form == "persistent" and s.splits > 1:
+            yield {"splits": 2 * s.splits, "num_warps": warps}
+            yield {"splits": s.splits // 2, "num_warps": warps}
 
 
 def valid(schedule: Schedule, accesses: Accesses) -> bool:
@@ -111,12 +118,15 @@ def valid(schedule: Schedule, accesses: Accesses) -> bool:
     return tile_ok and _form_fits(schedule, accesses)
 
 
-def default(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
+def default(
+    accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool = True
+) -> Schedule:
+    """The first guess. `split`: whether a second kernel may merge partial results."""
     frame = accesses.frame
     if frame.column_reductions:
         return _column_reducing(accesses, hints, sm_count)
     if frame.columns:
-        return _reducing(accesses, hints, sm_count)
+        return _reducing(accesses, hints, sm_count, split)
     return _pointwise(accesses, hints, sm_count)
 
 
@@ -269,34 +279,38 @@ def _flat(accesses: Accesses, axes, hints: Mapping[str, int], sm_count: int) -> 
     return Schedule("grid", (), axes, 1, block, 4 if block >= 1024 else block // 256 or 1)
 
 
-def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
+def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool) -> Schedule:
     rows, columns = accesses.frame.rows, accesses.frame.columns
+    split = split and splittable(accesses)
     if _rows_contiguous(accesses, hints):
-        return _outer(accesses, hints, sm_count)
+        return _outer(accesses, hints, sm_count, split)
     length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
     fits = isinstance(length, int) and length <= PERSISTENT_COLUMNS
-    idle = count < sm_count // 4 and size.hint(length, hints) > 4096 and splittable(accesses)
+    idle = split and count < sm_count // 4 and size.hint(length, hints) > 4096
     if fits and not idle:
         block = next_pow2(length)
         block_rows = _rows_per_program(block, count, sm_count)
         return Schedule("persistent", rows, columns, block_rows, block, _warps(block_rows * block))
     length = size.hint(length, hints)
     block = min(next_pow2(length), 4096)
-    splits = _splits(accesses, count, length, block, sm_count)
+    splits = _splits(count, length, block, 2 * sm_count) if split else 1
     return Schedule("looped", rows, columns, 1, block, _warps(block), splits)
 
 
-def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
+def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool) -> Schedule:
     """Memory runs along the rows: wide tiles of them, few columns at a time."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
     length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
     block_rows = min(next_pow2(count), 64)
-    if isinstance(length, int) and next_pow2(length) * block_rows <= 4096:
-        return Schedule("persistent", rows, columns, block_rows, next_pow2(length), 4)
+    while block_rows > 16 and not split and count < block_rows * 2 * sm_count:
+        block_rows //= 2
+    fits = isinstance(length, int) and next_pow2(length) * block_rows <= 4096
+    if fits:
+        points = next_pow2(length) * block_rows
+        return Schedule("persistent", rows, columns, block_rows, next_pow2(length), _warps(points))
     length = size.hint(length, hints)
     block = min(next_pow2(length), max(32, 2048 // block_rows))
-    programs = -(-count // block_rows)
-    splits = _splits(accesses, programs, length, block, sm_count)
+    splits = _splits(-(-count // block_rows), length, block, 4 * sm_count) if split else 1
     return Schedule("looped", rows, columns, block_rows, block, 4, splits)
 
 
@@ -324,8 +338,8 @@ def _warps(points: int) -> int:
     return min(16, max(1, next_pow2(points) // 512))
 
 
-def _splits(accesses: Accesses, programs: int, length: int, block: int, sm_count: int) -> int:
-    """Enough programs to fill the device twice, if the reduction allows it."""
-    if programs >= sm_count or not splittable(accesses):
+def _splits(programs: int, length: int, block: int, wanted: int) -> int:
+    """Shares of the columns that make `wanted` programs, unless half as many are there already."""
+    if 2 * programs >= wanted:
         return 1
-    return max(1, min(2 * sm_count // max(1, programs), -(-length // block), 1024))
+    return max(1, min(wanted // max(1, programs), -(-length // block), 1024))

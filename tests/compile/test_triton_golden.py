@@ -1,0 +1,89 @@
+"""Golden Triton kernels: their text, and what they cost on sm_80 and sm_90. No GPU is needed.
+
+After an intended change: TORCHWELD_UPDATE_GOLDEN=1 pytest tests/compile/test_triton_golden.py, then
+read the diff.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+import triton_cases as cases
+from triton_cases import Case
+from triton_run import bundle_of
+
+triton = pytest.importorskip("triton")
+
+from torchweld.runtime.triton_compile import compile_source, resources  # noqa: E402
+
+GOLDEN = Path(__file__).parent / "golden"
+ROWS = 8192
+_NARROW_LOAD = re.compile(r"ld\.global\S*\.[bu]16 ")
+
+# Most registers of any kernel of the bundle, on either architecture.
+REGISTERS = {
+    "add_layer_norm_768": (cases.add_layer_norm(ROWS, 768), 64),
+    "add_layer_norm_4096": (cases.add_layer_norm(ROWS, 4096), 64),
+    "add_rms_norm_4096": (cases.add_rms_norm(ROWS, 4096), 64),
+    "softmax_4096": (cases.softmax(ROWS, 4096, dtype="bf16"), 64),
+    "softmax_online_32768": (cases.softmax(ROWS, 32768, dtype="bf16"), 64),
+    "gelu_mul_4096": (cases.gelu_mul(ROWS, 4096), 64),
+    "layer_norm_backward_4096": (cases.layer_norm_backward(ROWS, 4096), 96),
+    "cross_entropy_50304": (cases.cross_entropy(ROWS, 50304), 64),
+    "column_sum_4096": (cases.reduction("sum", ROWS, 4096, dim=0), 64),
+    "transposed_copy_4096": (cases.transposed_copy(4096, 4096), 64),
+    "rotary_64": (cases.rotary(8, 1024, 16, 64), 96),
+}
+
+
+@pytest.mark.parametrize("name", REGISTERS)
+def test_text(name: str):
+    text = "\n\n".join(s.text for s in bundle_of(REGISTERS[name][0]).sources)
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("TORCHWELD_UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("arch", (80, 90))
+@pytest.mark.parametrize("name", REGISTERS)
+def test_cost(name: str, arch: int):
+    case, registers = REGISTERS[name]
+    for source in bundle_of(case).sources:
+        compiled = compile_source(source, arch)
+        cost = resources(compiled)
+        assert cost.spill_bytes == 0
+        assert cost.registers <= registers
+        assert cost.wide_loads > 0
+        assert cost.wide_stores > 0 or _stores_little(case) or source.name.endswith("_finish")
+        assert not _NARROW_LOAD.search(compiled.asm["ptx"]) or name.startswith("cross_entropy")
+
+
+def _stores_little(case: Case) -> bool:
+    """Only results of reductions."""
+    return all(len(case.buffers[n].shape) == 1 for n in case.comp.writes)
+
+
+def test_wide_loads_follow_the_row_length():
+    """With an unknown number of rows, what divides the row length decides the width of loads."""
+    divisible, odd = (
+        resources(compile_source(bundle_of(cases.gelu_mul("s0", c)).sources[0], 90))
+        for c in (1000, 1001)
+    )
+    assert divisible.wide_loads > 0
+    assert odd.wide_loads == 0
+
+
+def test_spills_are_reported():
+    """The report can fail: a row of 65536 floats in four warps does not fit into registers."""
+    from torchweld.codegen.triton import generate
+    from torchweld.schedule.cuda import Schedule
+
+    case = cases.add_layer_norm(4, 16384)
+    crowded = Schedule("persistent", ("i",), ("j",), 1, 16384, 4)
+    source = generate(case.comp, case.buffers, crowded).sources[0]
+    assert resources(compile_source(source, 90)).spill_bytes > 0

@@ -1,4 +1,5 @@
 """Compiles and runs generated C++ for tests, without the runtime: g++ to a temporary folder, ctypes."""
+
 from __future__ import annotations
 
 import ctypes
@@ -30,7 +31,7 @@ def compiled(text: str, name: str):
     base.with_suffix(".cpp").write_text(text)
     command = [COMPILER, *FLAGS, str(base.with_suffix(".cpp")), "-o", str(base.with_suffix(".so"))]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[:4000] + text[text.index("static void part"):]
+    assert done.returncode == 0, done.stderr[:4000] + text[text.index("static void part") :]
     return getattr(ctypes.CDLL(str(base.with_suffix(".so"))), name)
 
 
@@ -39,26 +40,41 @@ def call(source, tensors, sizes) -> None:
     pointers = [tensors[a.buffer].data_ptr() for a in source.args if isinstance(a, BufferArg)]
     numbers = [evaluate(a.size, sizes) for a in source.args if not isinstance(a, BufferArg)]
     function = compiled(source.text, source.name)
-    function((ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(numbers))(*numbers))
+    function(
+        (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(numbers))(*numbers)
+    )
 
 
 def layouts(comp, tensors, outputs) -> dict[str, Buffer]:
     """Buffers of `tensors` (actual strides) and of outputs {name: (shape, dtype[, strides])}."""
-    found = {n: Buffer(n, tuple(t.shape), dtypes.from_torch(t.dtype), t.stride()) for n, t in tensors.items()}
+    found = {
+        n: Buffer(n, tuple(t.shape), dtypes.from_torch(t.dtype), t.stride())
+        for n, t in tensors.items()
+    }
     for name, (shape, dtype, *strides) in outputs.items():
         empty = torch.empty(shape, device="meta")
-        found[name] = Buffer(name, tuple(shape), dtype, tuple(strides[0]) if strides else empty.stride())
+        found[name] = Buffer(
+            name, tuple(shape), dtype, tuple(strides[0]) if strides else empty.stride()
+        )
     return found
 
 
-def run(comp, tensors, outputs, sizes=None, symbolic=None, schedule=None) -> dict[str, torch.Tensor]:
+def run(
+    comp, tensors, outputs, sizes=None, symbolic=None, schedule=None
+) -> dict[str, torch.Tensor]:
     """The buffers that the generated kernel writes. `symbolic`: layouts whose sizes are symbols, by name."""
     concrete = layouts(comp, tensors, outputs)
     bundle = generate(comp, {**concrete, **(symbolic or {})}, schedule)
-    written = {n: torch.empty_strided(concrete[n].shape, concrete[n].strides, dtype=dtypes.to_torch(concrete[n].dtype))
-               for n in comp.writes}
+    written = {
+        n: torch.empty_strided(
+            concrete[n].shape, concrete[n].strides, dtype=dtypes.to_torch(concrete[n].dtype)
+        )
+        for n in comp.writes
+    }
     for name, start in bundle.prefill:
-        written[name].copy_(tensors[start]) if isinstance(start, str) else written[name].fill_(start)
+        written[name].copy_(tensors[start]) if isinstance(start, str) else written[name].fill_(
+            start
+        )
     for source in bundle.sources:
         call(source, {**tensors, **written}, sizes or {})
     return written
@@ -73,7 +89,9 @@ def reference(comp, tensors, outputs, sizes=None, exact=True) -> dict[str, torch
 def error(found: torch.Tensor, exact: torch.Tensor) -> float:
     """Relative L2 error; infinite where NaN or infinities differ in place."""
     found = found.double()
-    if not torch.equal(found.isnan(), exact.isnan()) or not torch.equal(found.isinf(), exact.isinf()):
+    if not torch.equal(found.isnan(), exact.isnan()) or not torch.equal(
+        found.isinf(), exact.isinf()
+    ):
         return float("inf")
     finite = exact.isfinite()
     off = (found - exact)[finite].norm().item()

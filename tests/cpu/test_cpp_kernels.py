@@ -1,4 +1,5 @@
 """Generated C++ against the interpreter in float64, over every kind of kernel."""
+
 from __future__ import annotations
 
 import math
@@ -22,7 +23,10 @@ def randn(*shape, dtype=torch.float32, seed=0):
 def check(text, tensors, outputs, limit=F32_ERROR, **kwargs):
     """Every written buffer is within `limit` (relative L2) of float64; zero means bitwise."""
     comp = parse_comp(text)
-    found, exact = run(comp, tensors, outputs, **kwargs), reference(comp, tensors, outputs, kwargs.get("sizes"))
+    found, exact = (
+        run(comp, tensors, outputs, **kwargs),
+        reference(comp, tensors, outputs, kwargs.get("sizes")),
+    )
     for name, tensor in found.items():
         assert error(tensor, exact[name].double()) <= limit, name
     again = run(comp, tensors, outputs, **kwargs)
@@ -44,7 +48,9 @@ comp chain [i:{i}, j:{j}] {{
 """
 
 
-@pytest.mark.parametrize(("i", "j"), [(1, 1), (3, 5), (0, 7), (7, 0), (129, 127), (2, 5000), (1000, 64)])
+@pytest.mark.parametrize(
+    ("i", "j"), [(1, 1), (3, 5), (0, 7), (7, 0), (129, 127), (2, 5000), (1000, 64)]
+)
 def test_pointwise_with_a_broadcast(i, j):
     check(CHAIN.format(i=i, j=j), {"x": randn(i, j), "b": randn(j)}, {"y": ((i, j), d.f32)})
 
@@ -74,7 +80,11 @@ comp permute [n:2, c:5, h:7, w:9] {
     channels_last = (5 * 7 * 9, 1, 9 * 5, 5)
     x = torch.full((2, 7, 9, 8), math.nan)
     x[..., :5] = randn(2, 7, 9, 5)
-    check(text, {"x": x.permute(0, 3, 1, 2)[:, :5], "b": randn(5)}, {"y": ((2, 5, 7, 9), d.f32, channels_last)})
+    check(
+        text,
+        {"x": x.permute(0, 3, 1, 2)[:, :5], "b": randn(5)},
+        {"y": ((2, 5, 7, 9), d.f32, channels_last)},
+    )
 
 
 def test_a_constant_covers_what_the_store_indexes():
@@ -111,7 +121,10 @@ comp round [i:5003] {{
     x[:6] = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 65520.0])
     found = run(parse_comp(text), {"x": x}, {"y": ((5003,), d.BY_NAME[dtype])})["y"]
     expected = x.to(found.dtype)
-    assert torch.equal(found.view(torch.int16)[1:], expected.view(torch.int16)[1:]) and found[0].isnan()
+    assert (
+        torch.equal(found.view(torch.int16)[1:], expected.view(torch.int16)[1:])
+        and found[0].isnan()
+    )
     back = f"""
 comp widen [i:65536] {{
   %0 = load x[i] : {dtype}
@@ -176,7 +189,12 @@ comp scatter [i:40, j:50] {
   store.add y[i, %0] %1 init 0.0
 }
 """
-    check(text, {"at": torch.randint(0, 5, (40, 50)), "g": randn(40, 50)}, {"y": ((40, 5), d.f32)}, 1e-6)
+    check(
+        text,
+        {"at": torch.randint(0, 5, (40, 50)), "g": randn(40, 50)},
+        {"y": ((40, 5), d.f32)},
+        1e-6,
+    )
 
 
 # -- reductions --
@@ -194,7 +212,9 @@ comp softmax [i:{i}, j:{j}] {{
 """
 
 
-@pytest.mark.parametrize(("i", "j"), [(5, 1), (100, 77), (3, 128), (0, 9), (40, 1000), (2, 20011), (1, 70000)])
+@pytest.mark.parametrize(
+    ("i", "j"), [(5, 1), (100, 77), (3, 128), (0, 9), (40, 1000), (2, 20011), (1, 70000)]
+)
 def test_softmax(i, j):
     check(SOFTMAX.format(i=i, j=j), {"x": randn(i, j) * 5}, {"y": ((i, j), d.f32)})
 
@@ -241,10 +261,19 @@ comp layernorm [i:{i}, j:{j}] {{
 @pytest.mark.parametrize(("i", "j"), [(100, 768), (7, 127), (3, 5000), (1, 1000)])
 @pytest.mark.parametrize(("name", "dtype"), [("f32", torch.float32), ("bf16", torch.bfloat16)])
 def test_layernorm_with_residual(i, j, name, dtype):
-    tensors = {"x": randn(i, j, dtype=dtype), "r": randn(i, j, dtype=dtype, seed=1), "w": randn(j, seed=2)}
+    tensors = {
+        "x": randn(i, j, dtype=dtype),
+        "r": randn(i, j, dtype=dtype, seed=1),
+        "w": randn(j, seed=2),
+    }
     kind = d.BY_NAME[name]
     outputs = {"y": ((i, j), kind), "s": ((i, j), kind), "rstd": ((i,), d.f32)}
-    check(LAYERNORM.format(i=i, j=j, t=name), tensors, outputs, F32_ERROR if name == "f32" else BF16_ERROR)
+    check(
+        LAYERNORM.format(i=i, j=j, t=name),
+        tensors,
+        outputs,
+        F32_ERROR if name == "f32" else BF16_ERROR,
+    )
 
 
 def test_offset_mean_keeps_the_variance():
@@ -287,14 +316,22 @@ comp backward [i:{i}, j:{j}] {{
 
 @pytest.mark.parametrize(("i", "j"), [(300, 96), (3, 1000), (0, 5), (1031, 257)])
 def test_layernorm_backward_in_one_kernel(i, j):
-    tensors = {"g": randn(i, j), "x": randn(i, j, seed=1), "mean": randn(i, seed=2) * 0.1,
-               "rstd": randn(i, seed=3).abs() + 0.5, "w": randn(j, seed=4)}
+    tensors = {
+        "g": randn(i, j),
+        "x": randn(i, j, seed=1),
+        "mean": randn(i, seed=2) * 0.1,
+        "rstd": randn(i, seed=3).abs() + 0.5,
+        "w": randn(j, seed=4),
+    }
     outputs = {"dx": ((i, j), d.f32), "dw": ((j,), d.f32), "db": ((j,), d.f32)}
     check(LAYERNORM_BACKWARD.format(i=i, j=j), tensors, outputs)
 
 
 @pytest.mark.parametrize("monoid", ["sum", "max", "min", "prod"])
-@pytest.mark.parametrize(("reduced", "kept"), [("j, k", "i"), ("i, k", "j"), ("i, j", "k"), ("i, j, k", ""), ("j", "i, k")])
+@pytest.mark.parametrize(
+    ("reduced", "kept"),
+    [("j, k", "i"), ("i, k", "j"), ("i, j", "k"), ("i, j, k", ""), ("j", "i, k")],
+)
 def test_reductions_over_any_axes(monoid, reduced, kept):
     extents = {"i": 9, "j": 70, "k": 33}
     text = f"""
@@ -312,15 +349,18 @@ comp reduction [i:9, j:70, k:33] {{
 
 @pytest.mark.parametrize("shape", [(1_000_003,), (200_001, 5), (5, 200_001)])
 def test_long_sums_are_as_exact_as_eager(shape):
-    names, x = ["i", "j"][: len(shape)], torch.rand(*shape, generator=torch.Generator().manual_seed(0))
+    names, x = (
+        ["i", "j"][: len(shape)],
+        torch.rand(*shape, generator=torch.Generator().manual_seed(0)),
+    )
     axes = ", ".join(f"{n}:{e}" for n, e in zip(names, shape))
     for reduced in ([n] for n in names):
         kept = [n for n in names if n not in reduced]
         text = f"""
 comp long [{axes}] {{
-  %0 = load x[{', '.join(names)}] : f32
-  %1 = reduce.sum[{', '.join(reduced)}] %0 : f32
-  store y[{', '.join(kept)}] %1
+  %0 = load x[{", ".join(names)}] : f32
+  %1 = reduce.sum[{", ".join(reduced)}] %0 : f32
+  store y[{", ".join(kept)}] %1
 }}
 """
         dims = [names.index(n) for n in reduced]
@@ -378,7 +418,9 @@ comp scan [i:30, j:211] {{
 }}
 """
     x = randn(211, 30).t() if strided else randn(30, 211)
-    check(text, {"x": x}, {"y": ((30, 211), d.f32, x.stride())}, 0 if monoid == "max" else F32_ERROR)
+    check(
+        text, {"x": x}, {"y": ((30, 211), d.f32, x.stride())}, 0 if monoid == "max" else F32_ERROR
+    )
 
 
 def test_booleans_and_integers():
@@ -406,8 +448,13 @@ comp mixed [i:20, j:67] {
     mask = torch.rand(20, 67) < 0.5
     mask[3], mask[4] = True, False
     tensors = {"m": mask, "k": torch.randint(-50, 50, (20, 67), dtype=torch.int32)}
-    outputs = {"any": ((20,), d.b1), "all": ((20,), d.b1), "sum": ((20,), d.i64), "max": ((20,), d.i32),
-               "hit": ((20, 67), d.b1)}
+    outputs = {
+        "any": ((20,), d.b1),
+        "all": ((20,), d.b1),
+        "sum": ((20,), d.i64),
+        "max": ((20,), d.i32),
+        "hit": ((20, 67), d.b1),
+    }
     check(text, tensors, outputs, 0)
 
 
@@ -445,4 +492,10 @@ comp softmax [i:s0, j:s1] {
     s0, s1 = symbol("s0"), symbol("s1")
     symbolic = {n: Buffer(n, (s0, s1), d.f32, (s1, 1)) for n in "xy"}
     for i, j in [(4, 100), (0, 3), (3, 0), (17, 3001)]:
-        check(text, {"x": randn(i, j)}, {"y": ((i, j), d.f32)}, sizes={"s0": i, "s1": j}, symbolic=symbolic)
+        check(
+            text,
+            {"x": randn(i, j)},
+            {"y": ((i, j), d.f32)},
+            sizes={"s0": i, "s1": j},
+            symbolic=symbolic,
+        )

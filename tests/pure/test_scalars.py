@@ -1,4 +1,5 @@
 """codegen/scalars.py: every scalar operation has both spellings, or a reason."""
+
 import pytest
 
 from torchweld.codegen.scalars import TABLE

@@ -7,6 +7,7 @@
 
 The text depends on shapes, strides and dtypes, not on the names of buffers: equal kernels have equal texts.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -32,8 +33,12 @@ from torchweld.schedule.stages import own_cost
 PARALLEL_WORK = 1 << 17
 
 
-def generate(comp: Comp, buffers: Mapping[str, Buffer], schedule: CpuSchedule | None = None,
-             hints: Mapping[str, int] | None = None) -> KernelBundle:
+def generate(
+    comp: Comp,
+    buffers: Mapping[str, Buffer],
+    schedule: CpuSchedule | None = None,
+    hints: Mapping[str, int] | None = None,
+) -> KernelBundle:
     """The C++ of a planned Comp. `schedule`: that of schedule.cpu by default. `hints`: typical values of
     symbols. Raises InvalidIR for a Comp without a frame."""
     schedule = schedule or cpu.schedule(comp, buffers, hints)
@@ -43,13 +48,13 @@ def generate(comp: Comp, buffers: Mapping[str, Buffer], schedule: CpuSchedule | 
     text = _text(accesses, buffers, schedule, names, symbols)
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     args = (*map(BufferArg, names), *(SizeArg(size.symbol(s)) for s in symbols))
-    source = KernelSource("cpp", name, _header() + text.replace("KERNEL", name), args)
+    source = KernelSource("cpp", name, header() + text.replace("KERNEL", name), args)
     prefill = tuple((s.buffer, s.init) for s in comp.stores if s.init is not None)
     return KernelBundle(comp.name, (source,), prefill=tuple(dict.fromkeys(prefill)))
 
 
 @cache
-def _header() -> str:
+def header() -> str:
     return Path(__file__).with_name("fastmath.h").read_text()
 
 
@@ -72,7 +77,9 @@ def _symbols(accesses: Accesses) -> frozenset[str]:
 def _text(accesses: Accesses, buffers, schedule: CpuSchedule, names, symbols) -> str:
     e = Emitter()
     k = kernel(accesses, schedule, buffers, {n: f"p{i}" for i, n in enumerate(names)})
-    with e.block("static void part(void* const* P, const int64_t* S, int64_t tid, int64_t parts, char* shared)"):
+    with e.block(
+        "static void part(void* const* P, const int64_t* S, int64_t tid, int64_t parts, char* shared)"
+    ):
         _declare(e, buffers, names, symbols, set(accesses.comp.writes))
         emit_part(k, e)
     with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):
@@ -111,4 +118,8 @@ def _work(accesses: Accesses) -> str:
     """Multiply-adds of the whole kernel."""
     points: Size = size.product(a.extent for a in accesses.comp.axes)
     cost = max(1, round(sum(own_cost(i) for i in accesses.comp.body)))
-    return size_text(points * cost) if not isinstance(points, Poly) else f"{size_text(points)} * {cost}"
+    return (
+        size_text(points * cost)
+        if not isinstance(points, Poly)
+        else f"{size_text(points)} * {cost}"
+    )

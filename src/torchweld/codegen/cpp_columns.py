@@ -5,6 +5,7 @@
     barrier; sum over threads in order, then what follows
 The rows of a thread are a fixed range, so the result does not depend on timing.
 """
+
 from __future__ import annotations
 
 from contextlib import ExitStack
@@ -26,7 +27,9 @@ def declare_columns(k: Kernel, e: Emitter) -> list[str]:
     for value in k.frame.column_reductions:
         kind, count = k.accumulator(value)[0], x.size_text(k.column_count(value))
         e.line(f"{kind}* __restrict__ const c{value} = ({kind}*)malloc(sizeof({kind}) * {count});")
-        e.line(f"{_total_type(k, value)}* __restrict__ const C{value} = {_thread_total(k, value, 'tid')};")
+        e.line(
+            f"{_total_type(k, value)}* __restrict__ const C{value} = {_thread_total(k, value, 'tid')};"
+        )
         with e.block(f"for (int64_t j = 0; j < {count}; ++j)"):
             e.line(f"c{value}[j] = {k.identity(value)};")
             e.line(f"C{value}[j] = {k.identity(value)};")
@@ -92,14 +95,18 @@ def _merge_threads(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
     kind, offset = _total_type(k, value), k.column_offset(value)
     e.line(f"{kind} C{value}_all = {k.identity(value)};")
     other = f"({_thread_total(k, value, 't')})[{offset}]"
-    e.line(f"for (int64_t t = 0; t < parts; ++t) C{value}_all = {k.merged(value, f'C{value}_all', other)};")
+    e.line(
+        f"for (int64_t t = 0; t < parts; ++t) C{value}_all = {k.merged(value, f'C{value}_all', other)};"
+    )
     dtype = k.body[value].dtype
     texts[value] = x.cast(f"C{value}_all", _wide(dtype), dtype)
 
 
 def _open(k: Kernel, e: Emitter, axis: str, divided: bool, stack: ExitStack) -> None:
     name, extent = k.names[axis], k.extent(axis)
-    low, high = (f"{extent} * tid / parts", f"{extent} * (tid + 1) / parts") if divided else ("0", extent)
+    low, high = (
+        (f"{extent} * tid / parts", f"{extent} * (tid + 1) / parts") if divided else ("0", extent)
+    )
     stack.enter_context(e.block(f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"))
 
 

@@ -1,4 +1,5 @@
 """Instructions as C++ expressions. 16-bit floats are uint16_t in C++ and widened where computed with."""
+
 from __future__ import annotations
 
 import math
@@ -57,7 +58,9 @@ def size_text(size: Size) -> str:
     """A size over the kernel's int64 locals: `n_NAME` for each symbol."""
     if not isinstance(size, Poly):
         return _integer(size)
-    return "(" + " + ".join("*".join((f"{c}ll", *(f"n_{s}" for s in m))) for m, c in size.terms) + ")"
+    return (
+        "(" + " + ".join("*".join((f"{c}ll", *(f"n_{s}" for s in m))) for m, c in size.terms) + ")"
+    )
 
 
 def affine_text(index: Affine, names: dict[str, str]) -> str:
@@ -105,8 +108,13 @@ def operation(op: Op, args: list[str], kinds: list[DType], saturating: bool = Fa
     return narrowed(text, op.dtype)
 
 
-def pure(instr: Instr, args: list[str], kinds: list[DType], axis_names: dict[str, str],
-         saturating: bool = False) -> str:
+def pure(
+    instr: Instr,
+    args: list[str],
+    kinds: list[DType],
+    axis_names: dict[str, str],
+    saturating: bool = False,
+) -> str:
     """A Const, Index, Op or Cast."""
     if isinstance(instr, Const):
         return literal(instr.value, instr.dtype)
@@ -140,11 +148,13 @@ def merge(monoid: str, one: str, other: str) -> str:
     return _MERGE[monoid].format(one, other)
 
 
-def simd_reduction(monoid: str, dtype: DType) -> str:
-    """The operator of an OpenMP reduction clause."""
-    if monoid in ("max", "min"):
-        return f"tw_{monoid}" if dtype.is_float else monoid
-    return {"sum": "+", "prod": "*", "any": "|", "all": "&"}[monoid]
+def simd_operator(monoid: str) -> str:
+    """Of an OpenMP reduction clause."""
+    return {"sum": "+", "prod": "*", "any": "|", "all": "&"}.get(monoid, monoid)
+
+
+def nan(dtype: DType) -> str:
+    return literal(math.nan, dtypes.compute(dtype))
 
 
 def accumulator_type(monoid: str, dtype: DType) -> tuple[str, str]:

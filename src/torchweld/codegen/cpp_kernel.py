@@ -1,4 +1,5 @@
 """What every part of the C++ generator asks about the kernel at hand."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -61,7 +62,9 @@ class Kernel:
     @property
     def row_reductions(self) -> tuple[Value, ...]:
         over_rows = self.frame.column_reductions
-        return tuple(v for v, i in enumerate(self.body) if isinstance(i, Reduce) and v not in over_rows)
+        return tuple(
+            v for v, i in enumerate(self.body) if isinstance(i, Reduce) and v not in over_rows
+        )
 
     @property
     def lane_block(self) -> int:
@@ -108,7 +111,9 @@ class Kernel:
         """Position among `column_count` elements, for the current columns."""
         text = ""
         for axis in self.column_axes(value):
-            text = f"({text}) * {self.extent(axis)} + {self.names[axis]}" if text else self.names[axis]
+            text = (
+                f"({text}) * {self.extent(axis)} + {self.names[axis]}" if text else self.names[axis]
+            )
         return text or "0"
 
     def store_axes(self, position: int) -> frozenset[str]:
@@ -130,11 +135,20 @@ class Kernel:
         return x.merge(self.body[value].monoid, one, other)
 
 
-def kernel(accesses: Accesses, schedule: CpuSchedule, buffers: Mapping[str, Buffer],
-           pointers: Mapping[str, str]) -> Kernel:
+def kernel(
+    accesses: Accesses,
+    schedule: CpuSchedule,
+    buffers: Mapping[str, Buffer],
+    pointers: Mapping[str, str],
+) -> Kernel:
     names = {a.name: f"i{k}" for k, a in enumerate(accesses.comp.axes)}
     lane = {schedule.nest[-1]} if schedule.lane == "row" else set()
     inner = frozenset(schedule.nest) - lane
-    passes = stages(accesses.comp, accesses.frame, inner, keep=schedule.lane == "column" and schedule.distribute != "columns")
+    passes = stages(
+        accesses.comp,
+        accesses.frame,
+        inner,
+        keep=schedule.lane == "column" and schedule.distribute != "columns",
+    )
     kinds = {name: buffers[name].dtype for name in pointers}
     return Kernel(accesses, schedule, passes, names, pointers, kinds)

@@ -7,6 +7,7 @@ Lane "column" (the accumulators are scalars):      Lane "row" (they are arrays a
         simd reduction loop: a += v                        for columns, simd lane: a[l] += v
         A += a                                             A[] += a[]
 """
+
 from __future__ import annotations
 
 from contextlib import ExitStack
@@ -28,14 +29,19 @@ def emit_nest(k: Kernel, e: Emitter, stage: int, reductions: list[Value], texts:
 
 
 class _Nest:
-    def __init__(self, k: Kernel, e: Emitter, stage: int, reductions: list[Value], texts: Texts) -> None:
+    def __init__(
+        self, k: Kernel, e: Emitter, stage: int, reductions: list[Value], texts: Texts
+    ) -> None:
         self.k, self.e, self.stage, self.reductions, self.texts = k, e, stage, reductions, texts
         self.axes = k.schedule.nest
         inner = set(self.axes)
         self.values = k.stages.loops[stage]
         self.stores = [s for s in k.stores_of(stage) if k.store_axes(s) & (inner - {k.row_lane})]
-        self.over_rows = [v for v in k.frame.column_reductions
-                          if k.stages.home[v] == stage and k.body[v].args[0] in k.stages.varying]
+        self.over_rows = [
+            v
+            for v in k.frame.column_reductions
+            if k.stages.home[v] == stage and k.body[v].args[0] in k.stages.varying
+        ]
         # Where the blocks of partial sums are cut: the lane's own loop, or the last column's.
         self.block_at = len(self.axes) - (2 if k.row_lane else 1)
 
@@ -84,10 +90,16 @@ class _Nest:
         name, (low, high), extent = k.names[axis], k.bounds(axis), k.comp.extent(axis)
         self.range = (low, high)
         if any(k.accumulator(v)[0] != k.accumulator(v)[1] for v in self.reductions) and not (
-                isinstance(extent, int) and extent <= 2 * block):
-            stack.enter_context(self.e.block(
-                f"for (int64_t b_{name} = {low}, end_{name} = {high}; b_{name} < end_{name}; b_{name} += {block})"))
-            self.e.line(f"const int64_t e_{name} = b_{name} + {block} < end_{name} ? b_{name} + {block} : end_{name};")
+            isinstance(extent, int) and extent <= 2 * block
+        ):
+            stack.enter_context(
+                self.e.block(
+                    f"for (int64_t b_{name} = {low}, end_{name} = {high}; b_{name} < end_{name}; b_{name} += {block})"
+                )
+            )
+            self.e.line(
+                f"const int64_t e_{name} = b_{name} + {block} < end_{name} ? b_{name} + {block} : end_{name};"
+            )
             self.range = (f"b_{name}", f"e_{name}")
         stack.callback(self._flush)
         for value in self.reductions:
@@ -97,6 +109,8 @@ class _Nest:
         kind, start = self.k.accumulator(value)[0], self.k.identity(value)
         if not self.k.row_lane:
             self.e.line(f"{kind} a{value} = {start};")
+            if self._flags_nan(value):
+                self.e.line(f"int32_t nan{value} = 0;")
             return
         self.e.line(f"alignas(64) {kind} a{value}[{self.k.lane_block}];")
         self.e.line(f"for (int64_t l = 0; l < {self.k.lane_block}; ++l) a{value}[l] = {start};")
@@ -104,11 +118,17 @@ class _Nest:
     def _flush(self) -> None:
         for value in self.reductions:
             if self.k.row_lane:
-                merged = self.k.merged(value, f"A{value}[l]", f"({self.k.accumulator(value)[1]})a{value}[l]")
-                self.e.line(f"for (int64_t l = 0; l < {self.k.lane_block}; ++l) A{value}[l] = {merged};")
+                merged = self.k.merged(
+                    value, f"A{value}[l]", f"({self.k.accumulator(value)[1]})a{value}[l]"
+                )
+                self.e.line(
+                    f"for (int64_t l = 0; l < {self.k.lane_block}; ++l) A{value}[l] = {merged};"
+                )
             else:
-                merged = self.k.merged(value, f"A{value}", f"({self.k.accumulator(value)[1]})a{value}")
-                self.e.line(f"A{value} = {merged};")
+                partial = f"({self.k.accumulator(value)[1]})a{value}"
+                if self._flags_nan(value):
+                    partial = f"nan{value} ? {x.nan(self.k.body[value].dtype)} : {partial}"
+                self.e.line(f"A{value} = {self.k.merged(value, f'A{value}', partial)};")
 
     def _open_loop(self, depth: int, stack: ExitStack) -> None:
         axis, k = self.axes[depth], self.k
@@ -117,8 +137,9 @@ class _Nest:
         low, high = self.range if blocked else k.bounds(axis)
         if depth == len(self.axes) - 1:
             self._pragma()
-        stack.enter_context(self.e.block(
-            f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"))
+        stack.enter_context(
+            self.e.block(f"for (int64_t {name} = {low}; {name} < {high}; ++{name})")
+        )
 
     def _pragma(self) -> None:
         """Whether and how the innermost loop is vectorised."""
@@ -131,15 +152,26 @@ class _Nest:
         self.e.line(f"#pragma omp simd{clauses}")
 
     def _clause(self, value: Value) -> str:
+        flag = f" reduction(| : nan{value})" if self._flags_nan(value) else ""
+        return f" reduction({x.simd_operator(self.k.body[value].monoid)} : a{value}){flag}"
+
+    def _flags_nan(self, value: Value) -> bool:
+        """A float maximum along the lane leaves NaN to a flag: an operator that carries NaN would take
+        a custom OpenMP reduction, which gcc makes twice as slow."""
         instr = self.k.body[value]
-        return f" reduction({x.simd_reduction(instr.monoid, instr.dtype)} : a{value})"
+        return not self.k.row_lane and instr.monoid in ("max", "min") and instr.dtype.is_float
 
     def _innermost(self) -> None:
         self._at_depth(len(self.axes))
         for value in self.reductions:
             arg = widened(self.k, self._argument(value), self.texts)
             partial = f"a{value}[{self.k.lane_position}]" if self.k.row_lane else f"a{value}"
-            self.e.line(f"{partial} = {self.k.merged(value, partial, arg)};")
+            if self._flags_nan(value):
+                better = ">" if self.k.body[value].monoid == "max" else "<"
+                self.e.line(f"{partial} = {arg} {better} {partial} ? {arg} : {partial};")
+                self.e.line(f"nan{value} |= {arg} != {arg};")
+            else:
+                self.e.line(f"{partial} = {self.k.merged(value, partial, arg)};")
 
     def _argument(self, value: Value) -> Value:
         instr = self.k.body[value]

@@ -3,6 +3,7 @@
 Names in the generated text: p buffers, i axes, n_ symbols, v values, L values that vary along a row lane, a and A accumulators
 of a block and of a row, k values kept for a later stage, c and C column accumulators of a block of rows and of a thread.
 """
+
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
@@ -44,7 +45,9 @@ def _declare_kept(k: Kernel, e: Emitter) -> list[str]:
         if isinstance(count, int) and count * k.body[value].dtype.bytes <= STACK_BYTES:
             e.line(f"alignas(64) {kind} k{value}[{max(count, 1)}];")
         else:
-            e.line(f"{kind}* const k{value} = ({kind}*)malloc(sizeof({kind}) * {x.size_text(count)});")
+            e.line(
+                f"{kind}* const k{value} = ({kind}*)malloc(sizeof({kind}) * {x.size_text(count)});"
+            )
             frees.append(f"k{value}")
     return frees
 
@@ -55,7 +58,9 @@ def _outer(k: Kernel, e: Emitter):
     counts = []
     for n, (axis, block) in enumerate(k.schedule.outer):
         extent = k.extent(axis)
-        e.line(f"const int64_t m{n} = {extent if block == 1 else f'({extent} + {block - 1}) / {block}'};")
+        e.line(
+            f"const int64_t m{n} = {extent if block == 1 else f'({extent} + {block - 1}) / {block}'};"
+        )
         counts.append(f"m{n}")
     e.line(f"const int64_t points = {' * '.join(counts) or '1'};")
     if k.schedule.distribute in ("rows", "serial"):
@@ -117,8 +122,11 @@ def _stores_in_loop(k: Kernel, stage: int) -> list[int]:
 
 def _between(k: Kernel, e: Emitter, stage: int, texts: Texts) -> None:
     """Values that do not vary along inner axes, and their stores."""
-    level = [v for v, i in enumerate(k.body) if v not in k.stages.varying
-             and not isinstance(i, Reduce) and k.stages.home[v] == stage]
+    level = [
+        v
+        for v, i in enumerate(k.body)
+        if v not in k.stages.varying and not isinstance(i, Reduce) and k.stages.home[v] == stage
+    ]
     stores = [s for s in k.stores_of(stage) if s not in _stores_in_loop(k, stage)]
     laned = [s for s in stores if k.row_lane in k.store_axes(s)]
     for value in level:
@@ -159,7 +167,9 @@ def _in_lane(k: Kernel, e: Emitter, values: list[Value], stores: list[int], text
 def _used_outside(k: Kernel, values: list[Value], stores: list[int]) -> list[Value]:
     """The values that something outside this loop uses."""
     used = {u for v, i in enumerate(k.body) if v not in values for u in operands(i)}
-    used |= {u for s, item in enumerate(k.comp.stores) if s not in stores for u in store_operands(item)}
+    used |= {
+        u for s, item in enumerate(k.comp.stores) if s not in stores for u in store_operands(item)
+    }
     return [v for v in values if v in used]
 
 

@@ -1,4 +1,5 @@
 """Values, loads and stores of a kernel as C++ statements. `texts` says how known values are written."""
+
 from __future__ import annotations
 
 from torchweld.codegen import cpp_expr as x
@@ -40,7 +41,9 @@ def store(k: Kernel, e: Emitter, position: int, texts: Texts) -> None:
     element, value, dtype = _element(k, access, texts), texts[item.value], k.kinds[item.buffer]
     if item.combine is not None:
         monoid = {"add": "sum", "mul": "prod"}.get(item.combine, item.combine)
-        value = x.narrowed(x.merge(monoid, x.widened(element, dtype), x.widened(value, dtype)), dtype)
+        value = x.narrowed(
+            x.merge(monoid, x.widened(element, dtype), x.widened(value, dtype)), dtype
+        )
     guard = "" if item.guard is None else f"if ({texts[item.guard]}) "
     e.line(f"{guard}{element} = {value};")
 

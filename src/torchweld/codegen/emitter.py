@@ -1,4 +1,5 @@
 """A small structured emitter: lines and indented blocks."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator

@@ -128,6 +128,200 @@ TW float tw_log(float x) {
   return x != x ? x : r;
 }
 
+// Float functions of the rest: computed in double to about 2^-38, so that the result is nearly always
+// the rounded one. Arguments and results are floats, which no intermediate overflows or underflows.
+TW double tw_from_bits64(uint64_t u) { double f; __builtin_memcpy(&f, &u, 8); return f; }
+TW uint64_t tw_bits64(double f) { uint64_t u; __builtin_memcpy(&u, &f, 8); return u; }
+#define TW_MAGIC64 0x1.8p52
+// exp(x) - 1 for |x| beyond any float's range clamped
+TW double tw_wide_expm1(double x) {
+  double c = x > 120.0 ? 120.0 : x;
+  c = c < -120.0 ? -120.0 : c;
+  double t = tw_fma(c, 1.4426950408889634, TW_MAGIC64), n = t - TW_MAGIC64;
+  double r = tw_fma(-n, 2.3190468138462996e-17, tw_fma(-n, 0.6931471805599453, c));
+  double p = 2.505210838544172e-08;
+  p = tw_fma(p, r, 2.755731922398589e-07);
+  p = tw_fma(p, r, 2.7557319223985893e-06);
+  p = tw_fma(p, r, 2.48015873015873e-05);
+  p = tw_fma(p, r, 0.0001984126984126984);
+  p = tw_fma(p, r, 0.001388888888888889);
+  p = tw_fma(p, r, 0.008333333333333333);
+  p = tw_fma(p, r, 0.041666666666666664);
+  p = tw_fma(p, r, 0.16666666666666666);
+  p = tw_fma(p, r, 0.5);
+  double e = tw_fma(p * r, r, r);
+  double s = tw_from_bits64((tw_bits64(t) - tw_bits64(TW_MAGIC64) + 1023u) << 52);
+  return tw_fma(s, e, s - 1.0);
+}
+TW double tw_wide_exp(double x) {
+  double c = x > 120.0 ? 120.0 : x;
+  c = c < -120.0 ? -120.0 : c;
+  double t = tw_fma(c, 1.4426950408889634, TW_MAGIC64), n = t - TW_MAGIC64;
+  double r = tw_fma(-n, 2.3190468138462996e-17, tw_fma(-n, 0.6931471805599453, c));
+  double p = 2.505210838544172e-08;
+  p = tw_fma(p, r, 2.755731922398589e-07);
+  p = tw_fma(p, r, 2.7557319223985893e-06);
+  p = tw_fma(p, r, 2.48015873015873e-05);
+  p = tw_fma(p, r, 0.0001984126984126984);
+  p = tw_fma(p, r, 0.001388888888888889);
+  p = tw_fma(p, r, 0.008333333333333333);
+  p = tw_fma(p, r, 0.041666666666666664);
+  p = tw_fma(p, r, 0.16666666666666666);
+  p = tw_fma(p, r, 0.5);
+  double s = tw_from_bits64((tw_bits64(t) - tw_bits64(TW_MAGIC64) + 1023u) << 52);
+  return s * (tw_fma(p * r, r, r) + 1.0);
+}
+// 0 gives -inf, negatives NaN, inf inf
+TW double tw_wide_log(double x) {
+  uint64_t u = tw_bits64(x);
+  uint64_t k = (u - 0x3fe6a09e667f3bcdull + (1023ull << 52)) >> 52;  // biased exponent of x / sqrt(1/2)
+  double f = tw_from_bits64(u - ((k - 1023u) << 52)) - 1.0;
+  double n = tw_from_bits64(k | 0x4330000000000000ull) - (0x1p52 + 1023.0);
+  double s = f / (2.0 + f), z = s * s;
+  double p = 0.06666666666666667;
+  p = tw_fma(p, z, 0.07692307692307693);
+  p = tw_fma(p, z, 0.09090909090909091);
+  p = tw_fma(p, z, 0.1111111111111111);
+  p = tw_fma(p, z, 0.14285714285714285);
+  p = tw_fma(p, z, 0.2);
+  p = tw_fma(p, z, 0.3333333333333333);
+  double r = tw_fma(n, 0.6931471805599453, 2.0 * tw_fma(p * z, s, s));
+  r = x == 0.0 ? -(double)TW_INF : r;
+  r = x == (double)TW_INF ? x : r;
+  r = x < 0.0 ? __builtin_nan("") : r;
+  return x != x ? x : r;
+}
+TW double tw_wide_log1p(double x) {
+  double u = 1.0 + x, lost = x - (u - 1.0);
+  double r = tw_wide_log(u);
+  return u == (double)TW_INF || u <= 0.0 ? r : r + lost / u;
+}
+// good to |x| = 2^45, where neighbouring floats are millions of turns apart
+TW double tw_quarter_turn(double x, uint64_t& quadrant) {
+  double t = tw_fma(x, 0.6366197723675814, TW_MAGIC64), n = t - TW_MAGIC64;
+  quadrant = tw_bits64(t);
+  return tw_fma(-n, 6.123233995736766e-17, tw_fma(-n, 1.5707963267948966, x));
+}
+TW double tw_sin_poly(double r) {
+  double z = r * r;
+  double p = -2.505210838544172e-08;
+  p = tw_fma(p, z, 2.7557319223985893e-06);
+  p = tw_fma(p, z, -0.0001984126984126984);
+  p = tw_fma(p, z, 0.008333333333333333);
+  p = tw_fma(p, z, -0.16666666666666666);
+  return tw_fma(p * z, r, r);
+}
+TW double tw_cos_poly(double r) {
+  double z = r * r;
+  double p = 2.08767569878681e-09;
+  p = tw_fma(p, z, -2.755731922398589e-07);
+  p = tw_fma(p, z, 2.48015873015873e-05);
+  p = tw_fma(p, z, -0.001388888888888889);
+  p = tw_fma(p, z, 0.041666666666666664);
+  p = tw_fma(p, z, -0.5);
+  return tw_fma(p, z, 1.0);
+}
+TW double tw_wide_sin(double x, uint64_t turns) {
+  uint64_t q;
+  double r = tw_quarter_turn(x, q), s = tw_sin_poly(r), c = tw_cos_poly(r);
+  q += turns;
+  double v = q & 1u ? c : s;
+  return q & 2u ? -v : v;
+}
+TW double tw_wide_tan(double x) {
+  uint64_t q;
+  double r = tw_quarter_turn(x, q), s = tw_sin_poly(r), c = tw_cos_poly(r);
+  double a = q & 1u ? -c : s, b = q & 1u ? s : c;
+  return a / b;
+}
+// angle of (x, y) for y >= 0: one division by choosing among 0, pi/4, pi/2, 3pi/4, pi as base
+TW double tw_wide_angle(double y, double x) {
+  double a = __builtin_fabs(x), low = y < a ? y : a, high = y < a ? a : y;
+  bool near = low > 0.41421356237309503 * high;
+  double num = near ? low - high : low, den = near ? low + high : high;
+  double t = den == 0.0 ? 0.0 : num / den, z = t * t;
+  double p = -0.037037037037037035;
+  p = tw_fma(p, z, 0.04);
+  p = tw_fma(p, z, -0.043478260869565216);
+  p = tw_fma(p, z, 0.047619047619047616);
+  p = tw_fma(p, z, -0.05263157894736842);
+  p = tw_fma(p, z, 0.058823529411764705);
+  p = tw_fma(p, z, -0.06666666666666667);
+  p = tw_fma(p, z, 0.07692307692307693);
+  p = tw_fma(p, z, -0.09090909090909091);
+  p = tw_fma(p, z, 0.1111111111111111);
+  p = tw_fma(p, z, -0.14285714285714285);
+  p = tw_fma(p, z, 0.2);
+  p = tw_fma(p, z, -0.3333333333333333);
+  double r = tw_fma(p * z, t, t) + (near ? 0.7853981633974483 : 0.0);
+  r = y > a ? 1.5707963267948966 - r : r;
+  r = tw_copysign(1.0, x) < 0.0 ? 3.141592653589793 - r : r;
+  return x != x || y != y ? x + y : r;
+}
+TW double tw_wide_atan2(double y, double x) {
+  double infinite = (double)TW_INF;
+  bool both = __builtin_fabs(y) == infinite && __builtin_fabs(x) == infinite;
+  double v = both ? 1.0 : __builtin_fabs(y), u = both ? tw_copysign(1.0, x) : x;
+  bool up = !both && v == infinite, flat = !both && __builtin_fabs(x) == infinite;
+  v = up ? 1.0 : flat ? 0.0 : v;
+  u = up ? 0.0 : flat ? tw_copysign(1.0, x) : u;
+  double r = tw_wide_angle(v, u);
+  r = y != y || x != x ? y + x : r;
+  return tw_copysign(r, y);
+}
+TW double tw_wide_sinh(double x) {
+  double e = tw_wide_expm1(__builtin_fabs(x));
+  return tw_copysign(0.5 * (e + e / (e + 1.0)), x);
+}
+TW double tw_wide_cosh(double x) {
+  double e = tw_wide_exp(__builtin_fabs(x));
+  return 0.5 * (e + 1.0 / e);
+}
+TW double tw_wide_asinh(double x) {
+  double a = __builtin_fabs(x), z = a * a, t = a + z / (1.0 + __builtin_sqrt(z + 1.0));
+  return tw_copysign(tw_wide_log1p(a == (double)TW_INF ? a : t), x);
+}
+TW double tw_wide_acosh(double x) {
+  double t = x - 1.0, r = tw_wide_log1p(t + __builtin_sqrt(t * (x + 1.0)));
+  return x < 1.0 ? __builtin_nan("") : r;
+}
+TW double tw_wide_atanh(double x) {
+  double a = __builtin_fabs(x);
+  return tw_copysign(0.5 * tw_wide_log1p((a + a) / (1.0 - a)), x);
+}
+TW double tw_wide_pow(double a, double b) {
+  double m = __builtin_fabs(a), half = b * 0.5, infinite = (double)TW_INF;
+  bool whole = b == __builtin_trunc(b), odd = whole && half != __builtin_trunc(half);
+  double r = tw_wide_exp(b * tw_wide_log(m));
+  r = odd && tw_copysign(1.0, a) < 0.0 ? -r : r;
+  r = a < 0.0 && !whole && m != infinite ? __builtin_nan("") : r;
+  r = m == 1.0 && __builtin_fabs(b) == infinite ? 1.0 : r;
+  return b == 0.0 || a == 1.0 ? 1.0 : r;
+}
+#define TW_WIDE1(name, expression) \
+  TW float tw_##name(float v) { double x = v; return (float)(expression); } \
+  TW double tw_##name(double x) { return name(x); }
+TW_WIDE1(exp2, tw_wide_exp((x > 200.0 ? 200.0 : x) * 0.6931471805599453))
+TW_WIDE1(expm1, v == 0.0f ? x : tw_wide_expm1(x))
+TW_WIDE1(log2, tw_wide_log(x) * 1.4426950408889634)
+TW_WIDE1(log10, tw_wide_log(x) * 0.4342944819032518)
+TW_WIDE1(log1p, v == 0.0f ? x : tw_wide_log1p(x))
+TW_WIDE1(sin, v == 0.0f ? x : tw_wide_sin(x, 0))
+TW_WIDE1(cos, tw_wide_sin(x, 1))
+TW_WIDE1(tan, v == 0.0f ? x : tw_wide_tan(x))
+TW_WIDE1(asin, tw_wide_atan2(x, __builtin_sqrt((1.0 - x) * (1.0 + x))))
+TW_WIDE1(acos, tw_wide_angle(__builtin_sqrt((1.0 - x) * (1.0 + x)), x))
+TW_WIDE1(atan, tw_wide_atan2(x, 1.0))
+TW_WIDE1(sinh, tw_wide_sinh(x))
+TW_WIDE1(cosh, tw_wide_cosh(x))
+TW_WIDE1(asinh, tw_wide_asinh(x))
+TW_WIDE1(acosh, tw_wide_acosh(x))
+TW_WIDE1(atanh, tw_wide_atanh(x))
+TW float tw_atan2(float y, float x) { return (float)tw_wide_atan2(y, x); }
+TW double tw_atan2(double y, double x) { return atan2(y, x); }
+TW float tw_pow(float a, float b) { return (float)tw_wide_pow(a, b); }
+TW double tw_pow(double a, double b) { return pow(a, b); }
+
 // rounding, selection
 #define TW_FLOAT1(name, f, d) \
   TW float tw_##name(float x) { return f(x); } \
@@ -137,22 +331,6 @@ TW_FLOAT1(floor, __builtin_floorf, __builtin_floor)
 TW_FLOAT1(round, __builtin_rintf, __builtin_rint)
 TW_FLOAT1(trunc, __builtin_truncf, __builtin_trunc)
 TW_FLOAT1(sqrt, __builtin_sqrtf, __builtin_sqrt)
-TW_FLOAT1(exp2, exp2f, exp2)
-TW_FLOAT1(expm1, expm1f, expm1)
-TW_FLOAT1(log2, log2f, log2)
-TW_FLOAT1(log10, log10f, log10)
-TW_FLOAT1(log1p, log1pf, log1p)
-TW_FLOAT1(sin, sinf, sin)
-TW_FLOAT1(cos, cosf, cos)
-TW_FLOAT1(tan, tanf, tan)
-TW_FLOAT1(asin, asinf, asin)
-TW_FLOAT1(acos, acosf, acos)
-TW_FLOAT1(atan, atanf, atan)
-TW_FLOAT1(sinh, sinhf, sinh)
-TW_FLOAT1(cosh, coshf, cosh)
-TW_FLOAT1(asinh, asinhf, asinh)
-TW_FLOAT1(acosh, acoshf, acosh)
-TW_FLOAT1(atanh, atanhf, atanh)
 TW double tw_exp(double x) { return exp(x); }
 TW double tw_log(double x) { return log(x); }
 TW double tw_tanh(double x) { return tanh(x); }
@@ -161,8 +339,6 @@ TW double tw_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 TW double tw_exp_nonpositive(double x) { return exp(x); }
 TW float tw_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 TW double tw_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
-TW float tw_atan2(float y, float x) { return atan2f(y, x); }
-TW double tw_atan2(double y, double x) { return atan2(y, x); }
 TW double tw_abs(double x) { return __builtin_fabs(x); }
 TW bool tw_isinf(float x) { return tw_abs(x) == TW_INF; }
 TW bool tw_isinf(double x) { return tw_abs(x) == (double)TW_INF; }
@@ -201,8 +377,6 @@ template <class T> TW T tw_floor_div(T a, T b) {
   }
 TW_DIVISION(float, fmodf, floorf, truncf)
 TW_DIVISION(double, fmod, floor, trunc)
-TW float tw_pow(float a, float b) { return powf(a, b); }
-TW double tw_pow(double a, double b) { return pow(a, b); }
 template <class T> TW T tw_pow(T a, T b) {
   if (b < 0) return a == 1 ? 1 : a == (T)-1 ? (b & 1 ? (T)-1 : 1) : 0;
   T r = 1;
@@ -230,10 +404,6 @@ TW float tw_philox(int64_t seed, int64_t index) {
   return (float)(a >> 8) * 0x1p-24f;
 }
 
-#pragma omp declare reduction(tw_max : float, double : omp_out = tw_maximum(omp_out, omp_in)) \
-    initializer(omp_priv = -TW_INF)
-#pragma omp declare reduction(tw_min : float, double : omp_out = tw_minimum(omp_out, omp_in)) \
-    initializer(omp_priv = TW_INF)
 extern "C" int omp_get_thread_num(void) noexcept;
 extern "C" int omp_get_num_threads(void) noexcept;
 extern "C" int omp_get_max_threads(void) noexcept;

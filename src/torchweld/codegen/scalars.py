@@ -3,6 +3,7 @@
 `{0}`, `{1}`, `{2}` are the arguments. C++ calls `tw_*` of fastmath.h, overloaded by type. `None`
 says that the printer must treat the row itself, for the reason given.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass

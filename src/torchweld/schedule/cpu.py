@@ -2,7 +2,7 @@
 
     for q in outer:            distributed among threads (distribute == "rows")
       stage 0..: for nest:     the innermost loop, the lane, is vectorised
-    
+
 lane "column": the innermost loop runs along the columns of one row (pointwise: along the innermost
 axis). lane "row": it runs along a block of adjacent rows, for reductions over a strided axis.
 
@@ -13,6 +13,7 @@ distribute  "rows"     each thread takes a fixed range of outer points
 
 The division of work depends on sizes and the number of threads alone, never on timing.
 """
+
 from __future__ import annotations
 
 import os
@@ -42,8 +43,12 @@ class CpuSchedule:
     distribute: Literal["rows", "columns", "inner", "serial"]
 
 
-def schedule(comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int] | None = None,
-             threads: int | None = None) -> CpuSchedule:
+def schedule(
+    comp: Comp,
+    buffers: Mapping[str, Buffer],
+    hints: Mapping[str, int] | None = None,
+    threads: int | None = None,
+) -> CpuSchedule:
     """The default schedule of a planned Comp. `hints`: typical values of shape symbols."""
     accesses = addressed(expanded(comp), buffers, hints)
     known, threads = hints or {}, threads or os.cpu_count() or 1
@@ -82,7 +87,12 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cpu
         return CpuSchedule(tuple((a, 1) for a in rows), columns, "column", distribute)
     lane, fitting = rows[-1], [b for b in ROW_BLOCKS if count // b >= 2 * threads]
     block = fitting[0] if fitting else ROW_BLOCKS[-1]
-    if divisible and not fitting and _count(accesses, columns, hints) >= 256 and distribute == "rows":
+    if (
+        divisible
+        and not fitting
+        and _count(accesses, columns, hints) >= 256
+        and distribute == "rows"
+    ):
         block, distribute = ROW_BLOCKS[0], "columns"
     outer = (*((a, 1) for a in rows[:-1]), (lane, block))
     return CpuSchedule(outer, (*columns, lane), "row", distribute)
@@ -104,7 +114,9 @@ def _transposed(accesses: Accesses, hints: Mapping[str, int]) -> str | None:
     *others, lane = accesses.frame.rows
     jumping = [a for a in accesses.all if a.offset.coefficient(lane) not in (0, 1)]
     found = [o for o in others if any(a.offset.coefficient(o) == 1 for a in jumping)]
-    long = [o for o in found if min(_count(accesses, [o], hints), _count(accesses, [lane], hints)) >= 8]
+    long = [
+        o for o in found if min(_count(accesses, [o], hints), _count(accesses, [lane], hints)) >= 8
+    ]
     return long[0] if long else None
 
 
@@ -165,4 +177,3 @@ def combines_in_lane(accesses: Accesses, lane: str) -> bool:
     """Whether neighbours along the lane may write one element, so that it must not be vectorised."""
     colliding = [c[1] for c in _colliders(accesses) if not _apart(c)]
     return not all(_lane_apart(accesses, a, lane) for a in colliding)
-

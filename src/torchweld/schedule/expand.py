@@ -6,6 +6,7 @@
 
 All exact restatements: the second sum of welford corrects for the rounding of the mean.
 """
+
 from __future__ import annotations
 
 import math

@@ -4,6 +4,7 @@ Stage s is one loop nest over the inner axes; a row reduction accumulated in it 
 s + 1 on. What follows a column reduction belongs to FINAL, after all rows. A value that a later
 stage needs again is computed again if that is cheap, and kept in a scratch row otherwise.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from torchweld.ir.nodes import (
 from torchweld.ir.scalar import TABLE
 
 FINAL = 1 << 30
-KEEP_ABOVE = 6.0  # multiply-adds per element beyond which a value is kept, not computed again
+KEEP_ABOVE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +54,23 @@ def stages(comp: Comp, frame: Frame, inner: frozenset[str], keep: bool = True) -
     """`inner`: the axes that loops run over within a row. `keep` False: compute everything again."""
     axes = tuple(value_axes(comp.body))
     home = _homes(comp, frame)
-    store_homes = tuple(max(home_of(v, comp, frame, home) for v in store_operands(s)) for s in comp.stores)
+    store_homes = tuple(
+        max(home_of(v, comp, frame, home) for v in store_operands(s)) for s in comp.stores
+    )
     varying = frozenset(v for v, a in enumerate(axes) if a & inner)
     count = 1 + max((h for h in (*home, *store_homes) if h < FINAL), default=0)
     walk = _Walk(comp, home, store_homes, varying, keep)
     loops = tuple(walk.loop(s) for s in range(count))
-    return Stages(count, home, axes, varying, loops, frozenset(walk.kept),
-                  _final(comp, frame, store_homes), store_homes)
+    return Stages(
+        count,
+        home,
+        axes,
+        varying,
+        loops,
+        frozenset(walk.kept),
+        _final(comp, frame, store_homes),
+        store_homes,
+    )
 
 
 def home_of(value: Value, comp: Comp, frame: Frame, home) -> int:
@@ -107,9 +118,13 @@ class _Walk:
 
     def _roots(self, stage: int) -> list[Value]:
         """Arguments of this stage's reductions, and what its stores use."""
-        reductions = [i for i, h in zip(self.comp.body, self.home) if h == stage and isinstance(i, Reduce)]
+        reductions = [
+            i for i, h in zip(self.comp.body, self.home) if h == stage and isinstance(i, Reduce)
+        ]
         stores = [s for s, h in zip(self.comp.stores, self.store_homes) if h == stage]
-        return [v for i in reductions for v in i.args] + [v for s in stores for v in store_operands(s)]
+        return [v for i in reductions for v in i.args] + [
+            v for s in stores for v in store_operands(s)
+        ]
 
     def _need(self, value: Value, stage: int, found: set[Value]) -> None:
         if value in found or value not in self.varying:

@@ -1,0 +1,154 @@
+"""fastmath.h: the largest error of each float function over wide samples, in units of the last place of
+the float64 result, and its values at the edges."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+
+from torchweld.codegen import cpp
+from torchweld.codegen.cpp_flags import COMPILER, FLAGS
+
+# name -> (units in the last place, torch function)
+UNARY = {
+    "exp": (1.1, torch.exp), "log": (0.9, torch.log), "erf": (1.1, torch.erf), "tanh": (2.5, torch.tanh),
+    "sigmoid": (2.6, torch.sigmoid), "rsqrt": (1.6, torch.rsqrt),
+    "exp2": (0.51, torch.exp2), "expm1": (0.51, torch.expm1), "log2": (0.51, torch.log2),
+    "log10": (0.51, torch.log10), "log1p": (0.51, torch.log1p), "sin": (0.51, torch.sin), "cos": (0.51, torch.cos),
+    "tan": (0.51, torch.tan), "asin": (0.51, torch.asin), "acos": (0.51, torch.acos), "atan": (0.51, torch.atan),
+    "sinh": (0.51, torch.sinh), "cosh": (0.51, torch.cosh), "asinh": (0.51, torch.asinh),
+    "acosh": (0.51, torch.acosh), "atanh": (0.51, torch.atanh),
+}  # fmt: skip
+BINARY = {
+    "pow": (0.51, torch.pow), "atan2": (0.51, torch.atan2),
+    # numpy's: torch's vectorised fmod gives NaN for large quotients, its fmax keeps signalling NaN
+    "remainder": (0, np.remainder), "fmod": (0, np.fmod), "fmax": (0, np.fmax), "fmin": (0, np.fmin),
+    "floor_div": (0, torch.floor_divide), "maximum": (0, torch.maximum), "minimum": (0, torch.minimum),
+}  # fmt: skip
+EDGES = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    np.inf,
+    -np.inf,
+    np.nan,
+    1e-45,
+    -1e-45,
+    1.17e-38,
+    3.4e38,
+    -3.4e38,
+    0.5,
+    2.0,
+    -2.0,
+    3.0,
+    88.7,
+    89.0,
+    -87.4,
+    -103.9,
+    -104.5,
+    1e-8,
+    -1e-8,
+    0.9999999,
+    -0.9999999,
+]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """void test_NAME(long n, const float* x, const float* y, float* out) for every function."""
+    loop = (
+        'extern "C" void test_{0}(long n, const float* x, const float* y, float* out) {{\n#pragma omp simd\n'
+        "for (long i = 0; i < n; ++i) out[i] = tw_{0}({1}); }}\n"
+    )
+    text = (
+        cpp.header()
+        + "".join(loop.format(n, "x[i]") for n in UNARY)
+        + "".join(loop.format(n, "x[i], y[i]") for n in BINARY)
+    )
+    base = tmp_path_factory.mktemp("math") / "math"
+    base.with_suffix(".cpp").write_text(text)
+    command = [
+        COMPILER,
+        *FLAGS,
+        "-Wall",
+        str(base.with_suffix(".cpp")),
+        "-o",
+        str(base.with_suffix(".so")),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(base.with_suffix(".so")))
+
+
+def samples(seed: int) -> np.ndarray:
+    """Floats of every magnitude (random bits), ordinary ones, and edges."""
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(0, 2**32, 200_000, dtype=np.uint32).view(np.float32)
+    ordinary = [rng.normal(size=100_000) * s for s in (0.01, 1, 10, 1000)] + [
+        rng.uniform(-1, 1, 100_000)
+    ]
+    return np.concatenate([bits, *(o.astype(np.float32) for o in ordinary)])
+
+
+def apply(library, name, x, y):
+    out, address = np.empty_like(x), lambda a: a.ctypes.data_as(ctypes.c_void_p)
+    getattr(library, f"test_{name}")(ctypes.c_long(x.size), address(x), address(y), address(out))
+    return torch.from_numpy(out)
+
+
+def worst_ulp(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """Largest distance in units in the last place of the rounded result; infinite where kinds differ."""
+    rounded = exact.float()
+    if not torch.equal(found.isnan(), rounded.isnan()):
+        return float("inf")
+    inside = rounded.isfinite() & found.isfinite()
+    other = ~inside & ~found.isnan() & (found != rounded)
+    overflow = other & (exact.abs() < 3.5e38) & (exact.abs() > 3.3e38)  # either side of the limit
+    if (other & ~overflow).any():
+        return float("inf")
+    unit = torch.from_numpy(
+        np.spacing(np.maximum(rounded.abs().numpy(), np.float32(1.2e-38)))
+    ).double()
+    return ((found.double() - exact).abs() / unit)[inside].max().item()
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary_error(library, name):
+    limit, exact = UNARY[name]
+    x = samples(1)
+    if name in ("sin", "cos", "tan"):
+        x = x[~(np.abs(x) > 2.0**45)]
+    if name == "sigmoid":
+        x = x[~(x < -87)]  # denormal results, where 1 / (1 + exp(-x)) gives zero, as eager's does
+    found = apply(library, name, x, x)
+    assert worst_ulp(found, exact(torch.from_numpy(x).double())) <= limit
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary_edges(library, name):
+    x = np.array(EDGES, dtype=np.float32)
+    if name in ("sin", "cos", "tan"):
+        x[np.isfinite(x) & (np.abs(x) > 2.0**45)] = 0
+    found, exact = apply(library, name, x, x), UNARY[name][1](torch.from_numpy(x).double())
+    assert worst_ulp(found, exact) <= max(UNARY[name][0], 1)
+    zero = (found == 0) & (exact == 0)
+    assert torch.equal(found[zero].signbit(), exact[zero].signbit())
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary_error(library, name):
+    limit, exact = BINARY[name]
+    edges = np.array(EDGES, dtype=np.float32)
+    x = np.concatenate([samples(2), np.repeat(edges, len(edges))])
+    y = np.concatenate([samples(3), np.tile(edges, len(edges))])
+    found, args = apply(library, name, x, y), (torch.from_numpy(x), torch.from_numpy(y))
+    if limit:
+        args = tuple(a.double() for a in args)
+    with np.errstate(all="ignore"):
+        expected = torch.as_tensor(exact(*args))
+    assert worst_ulp(found, expected.double()) <= limit

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Literal
 
-from torchweld.ir.nodes import Comp, Load, Reduce, Scan
+from torchweld.ir.nodes import Comp, Node, Reduce, Scan
 from torchweld.plan.cost import bytes_of
 from torchweld.plan.evaluate import Evaluator, Merged
 from torchweld.plan.flow import Flow, NodeId
@@ -17,6 +17,8 @@ from torchweld.plan.refusals import Reason, Refusal
 _MOST_SIBLINGS, _FARTHEST_SIBLING = 6, 64
 _MOST_CONSUMERS = 64  # of a producer that is dissolved into all of them
 _NEAR = 16  # nodes over which lifetimes may grow without asking what it costs
+_SHORT = 1.5  # launches: a kernel that takes less gains from company
+_SLACK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,14 @@ class Move:
     saved_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A node, and the two that it was fused from, if it was."""
+
+    node: Node
+    parts: tuple[Piece, ...] = ()
+
+
 class Mover:
     """Finds, prices and does moves on one flow. `members` names the operations that each node is
     made of."""
@@ -37,6 +47,7 @@ class Mover:
     def __init__(self, flow: Flow, prices: Evaluator) -> None:
         self.flow, self.prices = flow, prices
         self.members = {n: (node.name,) for n, node in flow.nodes.items()}
+        self.pieces = {n: Piece(node) for n, node in flow.nodes.items()}
         self.alone = {node.name: node for node in flow.nodes.values()}
         self._tickets = count()
 
@@ -68,6 +79,15 @@ class Mover:
         for producer in self._producers(number):
             yield from self._dissolved(producer)
 
+    def companion_moves(self, number: NodeId) -> Iterator[Move]:
+        """Priced moves that fuse `number`, too short to fill the device, with its like."""
+        if not self._is_short(number):
+            return
+        for other in self._companions(number):
+            first = self.flow.comes_first(other, number)
+            one, two = (other, number) if first else (number, other)
+            yield from self._priced(Move("fuse", one, (two,)))
+
     def price(self, move: Move) -> Move | Refusal:
         """`move` with what it saves as things stand, or why it cannot be done (any more)."""
         nodes = self.flow.nodes
@@ -88,13 +108,16 @@ class Mover:
         """The move done; the nodes that it made."""
         results = self._merged(move)
         producer, members = move.first, self.members[move.first]
-        if move.kind == "fuse":
+        fused = move.kind == "fuse"
+        if fused:
             new = [self.flow.merge(producer, move.others[0], results[0].comp)]
         else:
             new = [self.flow.replace(n, m.comp) for n, m in zip(move.others, results)]
             if move.kind == "dissolve":
                 self.flow.remove(producer)
-        for number, other in zip(new, move.others):
+        for number, other, result in zip(new, move.others, results):
+            parts = (self.pieces.pop(producer), self.pieces.pop(other)) if fused else ()
+            self.pieces[number] = Piece(result.comp, parts)
             self.members[number] = tuple(dict.fromkeys(members + self.members[other]))
         return new
 
@@ -123,21 +146,23 @@ class Mover:
         return repeat_refusal(self.flow, move.first)
 
     def _lifetimes(self, move: Move) -> Refusal | None:
-        """What the producer reads must not stay in memory longer only to be read by a far
-        consumer."""
-        flow, buffers, hints = self.flow, self.prices.buffers, self.prices.hints
-        far = max(move.others, key=lambda n: flow.distance(move.first, n))
-        if flow.distance(move.first, far) <= _NEAR:
+        """Nothing large must stay in memory longer only because far nodes became one."""
+        flow = self.flow
+        first, far = move.first, max(move.others, key=lambda n: flow.distance(move.first, n))
+        if flow.distance(first, far) <= _NEAR:
             return None
-        node = flow.nodes[move.first]
-        prolonged = [
-            b for b in node.reads if b not in flow.inputs and not self._lives_until(b, far)
-        ]
-        freed = (
-            0 if move.kind == "repeat" else sum(bytes_of(buffers[b], hints) for b in node.writes)
-        )
-        longer = sum(bytes_of(buffers[b], hints) for b in prolonged)
-        return Refusal(Reason.MEMORY, f"{longer} bytes") if longer > freed else None
+        node, other = flow.nodes[first], flow.nodes[far]
+        longer = [b for b in node.reads if b not in flow.inputs and not self._lives_until(b, far)]
+        freed: tuple[str, ...] = ()
+        if move.kind == "fuse" and not set(node.writes).intersection(other.reads):
+            longer += [b for b in other.writes if b not in flow.inputs]
+        elif move.kind != "repeat":
+            freed = node.writes
+        extra = self._bytes(longer) - self._bytes(freed)
+        return Refusal(Reason.MEMORY, f"{extra} bytes") if extra > _SLACK_BYTES else None
+
+    def _bytes(self, names) -> int:
+        return sum(bytes_of(self.prices.buffers[b], self.prices.hints) for b in names)
 
     def _lives_until(self, buffer: str, number: NodeId) -> bool:
         if buffer in self.flow.needed:
@@ -181,6 +206,20 @@ class Mover:
         near.sort(key=lambda n: self.flow.distance(n, number))
         return self._comps(near[:_MOST_SIBLINGS])
 
+    def _companions(self, number: NodeId) -> list[NodeId]:
+        """The nearest short nodes with the same axes on either side in the order."""
+        order = [n for n in self.flow.order() if n == number or self._is_short(n)]
+        extents = tuple(a.extent for a in self.flow.nodes[number].axes)
+        like = [n for n in order if tuple(a.extent for a in self.flow.nodes[n].axes) == extents]
+        place = like.index(number)
+        return like[max(0, place - 1) : place] + like[place + 1 : place + 2]
+
+    def _is_short(self, number: NodeId) -> bool:
+        node, launch_s = self.flow.nodes[number], self.prices.device.launch_s
+        if not is_pointwise(node):
+            return False
+        return self.prices.cost(node).seconds < _SHORT * launch_s
+
     def _comps(self, numbers) -> list[NodeId]:
         unique = dict.fromkeys(numbers)
         return [n for n in unique if isinstance(self.flow.nodes[n], Comp)]
@@ -193,10 +232,3 @@ def is_pointwise(node) -> bool:
     ):
         return False
     return not any(isinstance(i, (Reduce, Scan)) for i in node.body)
-
-
-def shared_bytes(one: Comp, other: Comp, prices: Evaluator) -> int:
-    """Bytes of the buffers that `one` writes or reads and `other` reads."""
-    loaded = {i.buffer for i in other.body if isinstance(i, Load)}
-    names = loaded.intersection((*one.writes, *one.reads))
-    return sum(bytes_of(prices.buffers[n], prices.hints) for n in names)

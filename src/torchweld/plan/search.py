@@ -49,15 +49,11 @@ def plan(graph: Graph, device: DeviceTable, options: Options, measure=None) -> P
 
 
 def _search(mover: Mover) -> None:
-    """Along the flow of data first; then what shares inputs. The other way round, kernels that only
-    save a launch together would keep apart what passes data on."""
+    """Along the flow of data first, then what shares inputs, then what only saves a launch: the
+    other way round, kernels that have little in common would keep apart what passes data on."""
     _best_first(mover, mover.moves_into, mover.moves_around)
-
-    def around(number):
-        yield from mover.moves_around(number)
-        yield from mover.sibling_moves(number)
-
-    _best_first(mover, mover.sibling_moves, around)
+    for sideways in (mover.sibling_moves, mover.companion_moves):
+        _best_first(mover, sideways, lambda n, more=sideways: (*mover.moves_around(n), *more(n)))
 
 
 def _best_first(mover: Mover, at_first: Finder, after: Finder) -> None:

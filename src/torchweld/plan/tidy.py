@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from torchweld.core.dtypes import DType
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Cast, Comp, Instr, Value
+from torchweld.ir.nodes import Cast, Comp, Instr, Op, Value
 from torchweld.ir.simplify import drop_dead
 from torchweld.ir.substitute import move_store, with_operands
 
@@ -14,7 +15,8 @@ from torchweld.ir.substitute import move_store, with_operands
 def tidy(comp: Comp, eager: bool = False) -> Comp:
     """`comp` without unused values; unless `eager`, without narrowings that are widened at once.
 
-        %2 = cast %1 : bf16;  %3 = cast %2 : f32;  use %3    ->    use %1
+        %2 = cast %1 : bf16;  %3 = cast %2 : f32;  use %3                   ->    use %1
+        %4 = where %g %2 %x : bf16;  %5 = cast %4 : f32;  use %5   ->    use where %g %1 (cast %x)
 
     A narrowing stays where it is `must_round`, or stored (what is saved equals what is used).
     """
@@ -23,23 +25,44 @@ def tidy(comp: Comp, eager: bool = False) -> Comp:
 
 def _drop_roundings(comp: Comp) -> Comp:
     stored = {s.value for s in comp.stores}
-    sources = {v: _unrounded(comp.body, i, stored) for v, i in enumerate(comp.body)}
-    if all(s is None for s in sources.values()):
-        return comp
     to, at = BodyBuilder(), []
     for value, instr in enumerate(comp.body):
-        source = sources[value]
-        moved = to.emit(with_operands(instr, at.__getitem__)) if source is None else at[source]
-        at.append(moved)
+        widened = _widened(comp.body, value, stored)
+        if widened is None:
+            at.append(to.emit(with_operands(instr, at.__getitem__)))
+        else:
+            at.append(_emit_widened(to, comp.body, instr.arg, instr.dtype, at, stored))
     stores = tuple(move_store(s, at.__getitem__, {}) for s in comp.stores)
-    return _drop_roundings(drop_dead(replace(comp, body=to.body, stores=stores)))
+    return drop_dead(replace(comp, body=to.body, stores=stores))
 
 
-def _unrounded(body: tuple[Instr, ...], instr: Instr, stored: set[Value]) -> Value | None:
-    """The value that `instr` widens again, if the narrowing before it may go."""
-    if not isinstance(instr, Cast) or instr.must_round or instr.arg in stored:
+def _widened(body: tuple[Instr, ...], value: Value, stored: set[Value]) -> Value | None:
+    """What instruction `value` widens, if a narrowing behind it may go."""
+    instr = body[value]
+    if not isinstance(instr, Cast) or instr.must_round:
         return None
-    narrow = body[instr.arg]
-    if not isinstance(narrow, Cast) or narrow.must_round or not narrow.dtype.is_low_precision:
-        return None
-    return narrow.arg if body[narrow.arg].dtype == instr.dtype else None
+    return instr.arg if _has_idle_narrowing(body, instr.arg, instr.dtype, stored) else None
+
+
+def _has_idle_narrowing(body, value: Value, dtype: DType, stored: set[Value]) -> bool:
+    """Whether `value` is narrowed from `dtype` for nothing, itself or in an arm of a choice."""
+    instr = body[value]
+    if value in stored:
+        return False
+    if isinstance(instr, Cast):
+        idle = instr.dtype.is_low_precision and not instr.must_round
+        return idle and body[instr.arg].dtype == dtype
+    if isinstance(instr, Op) and instr.name == "where" and instr.dtype.is_low_precision:
+        return any(_has_idle_narrowing(body, v, dtype, stored) for v in instr.args[1:])
+    return False
+
+
+def _emit_widened(to: BodyBuilder, body, value: Value, dtype: DType, at, stored) -> Value:
+    """`value` in `dtype`, past narrowings that may go."""
+    instr = body[value]
+    if not _has_idle_narrowing(body, value, dtype, stored):
+        return to.cast(at[value], dtype)
+    if isinstance(instr, Cast):
+        return at[instr.arg]
+    arms = (_emit_widened(to, body, v, dtype, at, stored) for v in instr.args[1:])
+    return to.op("where", at[instr.args[0]], *arms)

@@ -1,0 +1,148 @@
+"""The fuzzer: random programs, and the property that fused equals eager within the budget.
+
+`programs()` is a hypothesis strategy, so failures shrink. Lines are drawn from a table of templates
+and run as they are drawn, on the real inputs, so that shapes and dtypes are known; a line that
+torch refuses is left out.
+
+Discrete operations (comparisons, argmax, casts to integers) are only drawn for values that are the
+same to the bit in any correct implementation: `exact` ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from torchweld.core.events import events
+from torchweld.exact.budget import Budget, compare
+from torchweld.exact.programs import Input, Program
+from torchweld.exact.templates import FLOATS, TEMPLATES, Scope
+
+# One small tensor is one sample of an error, where the contract's ratios are about many: a wrong
+# kernel is wrong by more.
+BUDGET = Budget(relative=5, largest=10, terms=256)
+SIZES = (1, 2, 3, 5, 7, 8, 9, 16, 17, 31, 33, 64, 65)
+MOST_ELEMENTS = 20_000
+
+
+@st.composite
+def programs(draw, most_lines: int = 8) -> Program:
+    """A program of up to `most_lines` operations on one to three inputs."""
+    inputs = tuple(draw(_inputs()))
+    scope = Scope(draw)
+    for position, spec in enumerate(inputs):
+        scope.values[f"x{position}"] = spec.make()
+        scope.exact.add(f"x{position}")
+    for _ in range(draw(st.integers(1, most_lines))):
+        _draw_line(scope)
+    made = [n for n in scope.values if n.startswith("v")]
+    if not made:
+        scope.lines.append("v0 = x0.clone()")
+        scope.exact.add("v0")
+        made = ["v0"]
+    outputs = draw(st.lists(st.sampled_from(made), min_size=1, max_size=3, unique=True))
+    if made[-1] not in outputs:
+        outputs.append(made[-1])
+    return Program(
+        inputs, tuple(scope.lines), tuple(outputs), frozenset(scope.exact & set(outputs))
+    )
+
+
+@st.composite
+def _inputs(draw) -> list[Input]:
+    shape = draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=3).map(tuple))
+    if draw(st.integers(0, 15)) == 0:
+        shape = (*shape[:-1], 0)
+    dtype = draw(st.sampled_from(FLOATS))
+    inputs = [draw(_input(shape, dtype))]
+    for _ in range(draw(st.integers(0, 2))):
+        other = draw(st.sampled_from((shape, shape[-1:], (*shape[:-1], 1), ())))
+        kind = draw(st.sampled_from((dtype, dtype, torch.float32, torch.int64, torch.bool)))
+        inputs.append(draw(_input(other, kind)))
+    return inputs
+
+
+@st.composite
+def _input(draw, shape: tuple[int, ...], dtype: torch.dtype) -> Input:
+    layout = draw(st.sampled_from(("plain", "plain", "permuted", "expanded", "gaps")))
+    values = draw(st.sampled_from(("normal", "normal", "offset", "hard")))
+    return Input(shape, dtype, layout, values, draw(st.integers(0, 3)))
+
+
+def _draw_line(scope: Scope) -> None:
+    template = scope.choose(TEMPLATES)
+    expression = template.draw(scope)
+    value = scope.run(expression) if expression else None
+    if value is None or value.numel() > MOST_ELEMENTS or value.dim() > 5:
+        return
+    name = f"v{len(scope.lines)}"
+    read = [n for n in scope.values if n in _names(expression)]
+    if template.keeps and all(n in scope.exact for n in read):
+        scope.exact.add(name)
+    scope.values[name] = value
+    scope.lines.append(f"{name} = {expression}")
+
+
+def _names(expression: str) -> set[str]:
+    return set(compile(expression, "", "eval").co_names)
+
+
+def differences(
+    program: Program, fuse: Callable, budget: Budget = BUDGET, train: bool = False
+) -> list[str]:
+    """What is wrong with the fused program: empty if it is within the budget.
+
+    `fuse(function)` returns a function to call with the same arguments. `train` also compares the
+    gradients of the inputs. A kernel that fell back to eager counts as wrong.
+    """
+    inputs = program.make_inputs()
+    eager = _results(program, program.function(), inputs, train)
+    oracle = _results(program, program.function(exact=True), _wide(inputs), train)
+    before = len(events())
+    try:
+        fused = _results(program, fuse(program.function()), inputs, train)
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}"]
+    found = [f"fell back: {event.message}" for event in events()[before:]]
+    for name, expected in eager.items():
+        bitwise = Budget(bitwise=True) if name in program.bitwise else budget
+        found += _difference(name, fused[name], expected, oracle[name], bitwise)
+    return found
+
+
+def _wide(inputs: list[Tensor]) -> list[Tensor]:
+    return [i.double() if i.is_floating_point() else i for i in inputs]
+
+
+def _results(
+    program: Program, call: Callable, inputs: list[Tensor], train: bool
+) -> dict[str, Tensor]:
+    """Outputs by name; gradients of float inputs as well where some output has one."""
+    with torch.set_grad_enabled(train):
+        leaves = [i.detach().requires_grad_(train and i.is_floating_point()) for i in inputs]
+        found = dict(zip(program.outputs, call(*leaves)))
+        ends = [t for t in found.values() if t.requires_grad]
+        targets = {f"gradient of x{k}": t for k, t in enumerate(leaves) if t.requires_grad}
+        if not ends or not targets:
+            return found
+        weights = [torch.ones_like(t) for t in ends]
+        grads = torch.autograd.grad(ends, list(targets.values()), weights, allow_unused=True)
+    return found | {n: g for n, g in zip(targets, grads) if g is not None}
+
+
+def _difference(
+    name: str, fused: Tensor, eager: Tensor, oracle: Tensor, budget: Budget
+) -> list[str]:
+    reason = compare(name, fused, eager, oracle, budget).reason
+    if not reason and not name.startswith("gradient") and _steps(fused) != _steps(eager):
+        reason = f"strides {fused.stride()} instead of {eager.stride()}"
+    return [f"{name}: {reason}"] if reason else []
+
+
+def _steps(tensor: Tensor) -> list[int]:
+    """Strides that matter: of dimensions with more than one element, of a tensor that has any."""
+    sized = zip(tensor.shape, tensor.stride())
+    return [stride for extent, stride in sized if extent > 1 and tensor.numel()]

@@ -1,0 +1,37 @@
+"""A failing program as a file that needs torchweld and torch only."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from torchweld.exact.programs import MAKE_INPUT, PREAMBLE, Program
+
+_MAIN = """
+inputs = [
+{inputs}
+]
+eager = program(*inputs)
+fused = torchweld.fuse(program)(*inputs)
+for name, e, f in zip({outputs!r}, eager, fused):
+    print(name, "eager", e.dtype, tuple(e.shape), e.stride(), "\\n", e)
+    print(name, "fused", f.dtype, tuple(f.shape), f.stride(), "\\n", f)
+"""
+
+
+def reproducer(program: Program, found: list[str]) -> str:
+    """The text of the file: what was found, the program, its inputs, eager and fused side by
+    side."""
+    remarks = "".join(f"# {line}\n" for text in found for line in text.splitlines()[:20])
+    inputs = "\n".join(f"    {i.source}," for i in program.inputs)
+    main = _MAIN.format(inputs=inputs, outputs=program.outputs)
+    return f"{remarks}{PREAMBLE}\nimport torchweld\n\n{MAKE_INPUT}\n\n{program.source}\n{main}"
+
+
+def write_reproducer(program: Program, found: list[str], folder: Path) -> Path:
+    """Writes it to `folder` under a name that follows from the program."""
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(repr(program).encode()).hexdigest()[:10]
+    path = folder / f"fuzz_{digest}.py"
+    path.write_text(reproducer(program, found))
+    return path

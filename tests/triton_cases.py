@@ -30,7 +30,8 @@ class Case:
 
 
 def case(name: str, axes: str, body: str, fill=None, sizes=None, **described) -> Case:
-    """`described`: buffer=(dtype, *shape) or (dtype, shape, strides); a str in a shape is a symbol."""
+    """`described`: buffer=(dtype, *shape) or (dtype, shape, strides); a str in a shape is a
+    symbol."""
     comp = parse_comp(f"comp {name} [{axes}] {{\n{body}\n}}")
     return Case(
         name, comp, {n: _buffer(n, d) for n, d in described.items()}, fill or {}, sizes or {}
@@ -46,7 +47,8 @@ def _buffer(name: str, described: tuple) -> Buffer:
 
 
 def tensors(case: Case, device: str = "cpu", seed: int = 0) -> dict[str, torch.Tensor]:
-    """All buffers, each in memory whose gaps hold NaN (or junk): what is read is random, what is written is junk."""
+    """All buffers, each in memory whose gaps hold NaN (or junk): what is read is random, what is
+    written is junk."""
     generator = torch.Generator().manual_seed(seed)
     made = {n: _tensor(case, b, generator) for n, b in case.buffers.items()}
     return {n: _moved(t, device) for n, t in made.items()}
@@ -156,10 +158,14 @@ POINTWISE = [
             %3 = mul %1 %2 : f32
             store y[i, j, k, l] %3""",
          x=("f16", (5, 17, 3, 40), (2600, 150, 45, 1)), s=("f32",), y=("f32", 3, 5, 40, 17)),
-    case("empty", "i:0, j:16", "%0 = load x[i, j] : f32\nstore y[i, j] %0", x=("f32", 0, 16), y=("f32", 0, 16)),
-    case("one", "i:1", "%0 = load x[i] : f32\n%1 = exp %0 : f32\nstore y[i] %1", x=("f32", 1), y=("f32", 1)),
-    case("whole", "", "%0 = load x[] : f32\n%1 = exp %0 : f32\nstore y[] %1", x=("f32",), y=("f32",)),
-    case("filled", "i:1000", "%0 = const 2.5 : f32\n%1 = index 3*i+1 : i64\nstore y[i] %0\nstore z[i] %1",
+    case("empty", "i:0, j:16", "%0 = load x[i, j] : f32\nstore y[i, j] %0",
+         x=("f32", 0, 16), y=("f32", 0, 16)),
+    case("one", "i:1", "%0 = load x[i] : f32\n%1 = exp %0 : f32\nstore y[i] %1",
+         x=("f32", 1), y=("f32", 1)),
+    case("whole", "", "%0 = load x[] : f32\n%1 = exp %0 : f32\nstore y[] %1",
+         x=("f32",), y=("f32",)),
+    case("filled", "i:1000",
+         "%0 = const 2.5 : f32\n%1 = index 3*i+1 : i64\nstore y[i] %0\nstore z[i] %1",
          y=("f32", 1000), z=("i64", 1000)),
     case("cat_rows", "i:50, j:33",
          """%0 = index i : i64
@@ -175,7 +181,8 @@ POINTWISE = [
          """%0 = load ids[i] : i64
             %1 = load table[%0, j] : bf16
             store y[i, j] %1""",
-         fill={"ids": torch.arange(40) * 7 % 11}, ids=("i64", 40), table=("bf16", 11, 64), y=("bf16", 40, 64)),
+         fill={"ids": torch.arange(40) * 7 % 11}, ids=("i64", 40), table=("bf16", 11, 64),
+         y=("bf16", 40, 64)),
     rotary(2, 13, 3, 32),
     case("dropout", "i:9, j:70",
          """%0 = load seed[] : i64
@@ -189,8 +196,8 @@ POINTWISE = [
             store y[i, j] %7
             store u[i, j] %2
             store m[i, j] %4""",
-         fill={"seed": torch.tensor(-987654321987654321)}, seed=("i64",), x=("f32", 9, 70), y=("f32", 9, 70),
-         u=("f32", 9, 70), m=("b1", 9, 70)),
+         fill={"seed": torch.tensor(-987654321987654321)}, seed=("i64",), x=("f32", 9, 70),
+         y=("f32", 9, 70), u=("f32", 9, 70), m=("b1", 9, 70)),
     case("scatter_count", "i:100",
          """%0 = load at[i] : i64
             %1 = const 1 : i64
@@ -208,21 +215,14 @@ POINTWISE = [
 ]  # fmt: skip
 
 
-_INT_OPS = (
-    "floor_div",
-    "trunc_div",
-    "remainder",
-    "fmod",
-    "minimum",
-    "maximum",
-    "bit_and",
-    "bit_xor",
-)
-_FLOAT_OPS = ("floor_div", "trunc_div", "remainder", "fmod", "minimum", "maximum", "fmin", "fmax", "div",
-              "atan2", "copysign")  # fmt: skip
-_UNARY = ["neg", "abs", "sign", "ceil", "floor", "round", "trunc", "sqrt", "rsqrt", "reciprocal", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "sigmoid"]
-HARD = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 1e-8, -1e-8, 1e30, 88.0, -104.0, 1e-40,
-                     float("inf"), float("-inf"), float("nan")])  # fmt: skip
+_INT_OPS = "floor_div trunc_div remainder fmod minimum maximum bit_and bit_xor"
+_FLOAT_OPS = "floor_div trunc_div remainder fmod minimum maximum fmin fmax div atan2 copysign"
+_UNARY = """
+    neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p
+    sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid
+"""
+HARD = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 1e-8, -1e-8, 1e30, 88.0,
+                     -104.0, 1e-40, float("inf"), float("-inf"), float("nan")])  # fmt: skip
 
 
 def unary(name: str, dtype: str) -> Case:
@@ -242,14 +242,16 @@ def binary(name: str, dtype: str) -> Case:
         for g in torch.meshgrid(values, values, indexing="ij")
     )
     return case(f"{name}_{dtype}", f"i:{n * n}",
-                f"%0 = load a[i] : {dtype}\n%1 = load b[i] : {dtype}\n%2 = {name} %0 %1 : {dtype}\nstore y[i] %2",
-                fill={"a": a, "b": b}, a=(dtype, n * n), b=(dtype, n * n), y=(dtype, n * n))  # fmt: skip
+                f"%0 = load a[i] : {dtype}\n%1 = load b[i] : {dtype}\n"
+                f"%2 = {name} %0 %1 : {dtype}\nstore y[i] %2",
+                fill={"a": a, "b": b},
+                a=(dtype, n * n), b=(dtype, n * n), y=(dtype, n * n))  # fmt: skip
 
 
 SCALARS = (
-    [unary(n, d) for n in _UNARY for d in ("f32", "f64")]
-    + [binary(n, d) for n in _FLOAT_OPS for d in ("f32", "f64")]
-    + [binary(n, d) for n in _INT_OPS for d in ("i32", "i64")]
+    [unary(n, d) for n in _UNARY.split() for d in ("f32", "f64")]
+    + [binary(n, d) for n in _FLOAT_OPS.split() for d in ("f32", "f64")]
+    + [binary(n, d) for n in _INT_OPS.split() for d in ("i32", "i64")]
 )
 
 
@@ -340,8 +342,8 @@ def add_layer_norm(rows: Size, columns: int, sizes=None) -> Case:
       %23 = cast %22 : bf16
       store s[i, j] %5
       store y[i, j] %23""", sizes=sizes,
-      x=("bf16", rows, columns), r=("bf16", rows, columns), w=("bf16", columns), b=("bf16", columns),
-      s=("bf16", rows, columns), y=("bf16", rows, columns))  # fmt: skip
+      x=("bf16", rows, columns), r=("bf16", rows, columns), w=("bf16", columns),
+      b=("bf16", columns), s=("bf16", rows, columns), y=("bf16", rows, columns))  # fmt: skip
 
 
 def add_rms_norm(rows: int, columns: int) -> Case:
@@ -372,7 +374,8 @@ def add_rms_norm(rows: int, columns: int) -> Case:
 
 
 def layer_norm_backward(rows: Size, columns: int, sizes=None) -> Case:
-    """dx, dw and db from dy, x, mean and rstd: reductions over columns and over rows in one kernel."""
+    """dx, dw and db from dy, x, mean and rstd: reductions over columns and over rows in one
+    kernel."""
     return case("layer_norm_backward", f"i:{rows}, j:{columns}", f"""
       %0 = load dy[i, j] : bf16
       %1 = cast %0 : f32
@@ -404,8 +407,9 @@ def layer_norm_backward(rows: Size, columns: int, sizes=None) -> Case:
       store dx[i, j] %21
       store dw[j] %25
       store db[j] %26""", sizes=sizes,
-      dy=("bf16", rows, columns), x=("bf16", rows, columns), mean=("f32", rows), rstd=("f32", rows),
-      w=("bf16", columns), dx=("bf16", rows, columns), dw=("bf16", columns), db=("bf16", columns))  # fmt: skip
+      dy=("bf16", rows, columns), x=("bf16", rows, columns), mean=("f32", rows),
+      rstd=("f32", rows), w=("bf16", columns), dx=("bf16", rows, columns), dw=("bf16", columns),
+      db=("bf16", columns))  # fmt: skip
 
 
 def gelu_mul(rows: int, columns: int) -> Case:

@@ -127,12 +127,13 @@ class _State:
         _remember(captured, compiled)
 
     def capture(self, args: tuple, kwargs: dict) -> None:
-        if not isinstance(self.original, torch.nn.Module):
-            return  # what a function closes over changes unseen: captured at the first call
-        self._ahead = AheadOfTime(
-            self.original, _late_compile_graph, self.options, self.remember, self._dynamo
-        )
-        self._ahead.capture(args, kwargs)
+        """Captures ahead of time what can be: a function closes over what changes unseen, symbolic
+        sizes need Dynamo's guards."""
+        if isinstance(self.original, torch.nn.Module) and not self.options.dynamic:
+            self._ahead = AheadOfTime(
+                self.original, _late_compile_graph, self.options, self.remember, self._dynamo
+            )
+            self._ahead.capture(args, kwargs)
 
     def call(self, args: tuple, kwargs: dict):
         return (self._ahead or self._dynamo)(*args, **kwargs)

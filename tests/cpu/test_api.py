@@ -161,6 +161,17 @@ def test_ahead_of_time_trains_through_the_other_way(compiled):
     assert [c.kind for c in compiled] == ["inference", "forward", "backward"]
 
 
+@pytest.mark.parametrize("examples", [None, X])
+def test_dynamic_sizes_compile_once(examples, compiled):
+    model = Net().eval()
+    fused = torchweld.fuse(model, examples, dynamic=True)
+    with torch.no_grad():
+        for rows in (3, 5, 8):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(fused(x), model(x))
+    assert len(compiled) == 1
+
+
 def test_records_and_graphs(compiled):
     fused, other = torchweld.fuse(Net().train()), torchweld.fuse(Net().eval())
     fused(X).sum().backward()

@@ -174,6 +174,83 @@ def test_heads_are_not_shared_under_a_mask(capture):
     assert simplified(capture, fn, *qkv(kv_heads=2), torch.randn(N, N))[0] == 0
 
 
+def dynamic_graph(fn, n, *more):
+    """Dynamo's graph with a symbolic length."""
+    found = []
+
+    def backend(gm, example_inputs):
+        found.append(gm)
+        return gm.forward
+
+    torch._dynamo.reset()
+    inputs = qkv(n=n, m=n)
+    torch.compile(fn, backend=backend, fullgraph=True, dynamic=True)(*inputs, *more)
+    return found[0]
+
+
+def rows(n):
+    return torch.arange(n)[None, None, :, None]
+
+
+def columns(n):
+    return torch.arange(n)[None, None, None, :]
+
+
+def packed(n):
+    """Which document of a packed row a position is in: one that starts anew where positions
+    jump."""
+    positions = torch.arange(n).unsqueeze(0).expand(2, -1)
+    jumps = torch.diff(positions, prepend=positions[:, :1] - 1, dim=-1) != 1
+    documents = jumps.cumsum(-1)
+    batch = torch.arange(2)[:, None, None, None]
+    return documents[batch, rows(n)] == documents[batch, columns(n)]
+
+
+@pytest.mark.parametrize("make", [
+    lambda n: (rows(n) >= 0).expand(2, -1, n, n),
+    lambda n: (rows(n) + columns(n) > -1).to(torch.bool),
+    lambda n: packed(n),
+    lambda n: torch.ones(n, n, dtype=torch.bool),
+])  # fmt: skip
+def test_trivial_mask_of_any_length(make):
+    def fn(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, make(q.shape[2]))
+
+    gm = dynamic_graph(fn, 13)
+    assert attention.simplify(gm) == 1 and call_of(gm)["attn_mask"] is None
+
+
+@pytest.mark.parametrize("make", [
+    lambda n: columns(n) <= rows(n),
+    lambda n: columns(n) < rows(n) + 1,
+    lambda n: (torch.arange(n)[:, None] - torch.arange(n) >= 0)[None, None].expand(2, -1, n, n),
+    lambda n: (columns(n) <= rows(n)) & packed(n) & (rows(n) >= 0),
+])  # fmt: skip
+def test_causal_mask_of_any_length(make):
+    def fn(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, make(q.shape[2]))
+
+    gm = dynamic_graph(fn, 13)
+    assert attention.simplify(gm) == 1 and call_of(gm)["is_causal"] is True
+
+
+@pytest.mark.parametrize("make", [
+    lambda n: columns(n) < rows(n),
+    lambda n: columns(n) <= rows(n) + 1,
+    lambda n: (columns(n) <= rows(n)) & (rows(n) - columns(n) < 4),  # a window
+    lambda n: rows(n) <= columns(n),
+    lambda n: torch.arange(0, 2 * n, 2)[None, :] <= torch.arange(n)[:, None],
+    lambda n: torch.arange(n + 1)[1:][None, :] <= torch.arange(n)[:, None],
+    lambda n: torch.diff(torch.arange(n), prepend=torch.tensor([5])) == 1,
+    lambda n: (columns(n) == rows(n)) | (columns(n) < rows(n)),
+])  # fmt: skip
+def test_other_masks_of_any_length_stay(make):
+    def fn(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, make(q.shape[2]))
+
+    assert attention.simplify(dynamic_graph(fn, 13)) == 0
+
+
 def test_constants():
     def fn(x):
         positions = torch.arange(5) + 2

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from torchweld.capture import constant
+from torchweld.capture import constant, positions
+from torchweld.capture.constant import example
 
 _TARGETS = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -48,8 +49,8 @@ def simplify(gm: torch.fx.GraphModule) -> int:
     calls = [n for n in gm.graph.nodes if n.op == "call_function" and n.target in _TARGETS]
     if not calls:
         return 0
-    constants = constant.Constants(gm)
-    changed = sum(_simplify_call(_Call(node, arguments(node)), constants) for node in calls)
+    masks = _Masks(gm)
+    changed = sum(_simplify_call(_Call(node, arguments(node)), masks) for node in calls)
     if changed:
         gm.recompile()
     return changed
@@ -60,9 +61,9 @@ def arguments(node: torch.fx.Node) -> dict:
     return dict(zip(_NAMES, node.args)) | dict(node.kwargs)
 
 
-def _simplify_call(call: _Call, constants: constant.Constants) -> bool:
+def _simplify_call(call: _Call, masks: _Masks) -> bool:
     applied = [
-        drop_trivial_mask(call, constants) or flag_causal_mask(call, constants),
+        drop_trivial_mask(call, masks) or flag_causal_mask(call, masks),
         share_repeated_heads(call),
         contiguous_mask(call),
     ]
@@ -71,38 +72,61 @@ def _simplify_call(call: _Call, constants: constant.Constants) -> bool:
     return any(applied)
 
 
-def drop_trivial_mask(call: _Call, constants: constant.Constants) -> bool:
+def drop_trivial_mask(call: _Call, masks: _Masks) -> bool:
     """attn_mask = all true, or all zero  ->  attn_mask = None"""
-    mask = constants.value(call.args.get("attn_mask"))
-    if mask is None or not _is_allowed(mask).all() or _broadcasts_wider(call):
+    mask = call.value("attn_mask")
+    if mask is None or _broadcasts_wider(call) or not masks.is_trivial(call.args["attn_mask"]):
         return False
     call.args["attn_mask"] = None
     return True
 
 
-def flag_causal_mask(call: _Call, constants: constant.Constants) -> bool:
+def flag_causal_mask(call: _Call, masks: _Masks) -> bool:
     """attn_mask[..., i, j] = (j <= i), or 0 there and -inf elsewhere  ->  attn_mask = None,
     is_causal = True
 
     Square only: kernels disagree about which corner a rectangular triangle starts from.
     """
-    mask = constants.value(call.args.get("attn_mask"))
+    mask = call.value("attn_mask")
     if mask is None or mask.dim() < 2 or _broadcasts_wider(call) or call.args.get("is_causal"):
         return False
-    rows, columns = call.value("query").shape[-2], call.value("key").shape[-2]
-    if rows != columns or tuple(mask.shape[-2:]) != (rows, columns):
+    sizes = (call.value("query").shape[-2], call.value("key").shape[-2], *mask.shape[-2:])
+    if any(str(size) != str(sizes[0]) for size in sizes):
         return False
-    allowed, triangle = (
-        _is_allowed(mask),
-        torch.ones(rows, columns, dtype=torch.bool, device=mask.device).tril(),
-    )
-    if (
-        not (allowed == triangle).all()
-        or not _is_forbidden(mask)[(~triangle).expand_as(mask)].all()
-    ):
+    if not masks.is_causal(call.args["attn_mask"]):
         return False
     call.args["attn_mask"], call.args["is_causal"] = None, True
     return True
+
+
+class _Masks:
+    """What a mask is, by its value where all sizes are known, by its definition where they are
+    not."""
+
+    def __init__(self, gm: torch.fx.GraphModule) -> None:
+        self._constants = constant.Constants(gm)
+        self._positions = positions.Positions(gm.graph)
+
+    def is_trivial(self, node: torch.fx.Node) -> bool:
+        mask = self._constants.value(node)
+        if mask is not None:
+            return bool(_is_allowed(mask).all())
+        truth = self._positions.mask(node)
+        return truth is not None and positions.always(truth)
+
+    def is_causal(self, node: torch.fx.Node) -> bool:
+        mask = self._constants.value(node)
+        if mask is not None:
+            return _is_triangle(mask)
+        truth = self._positions.mask(node)
+        return truth is not None and positions.is_causal(truth)
+
+
+def _is_triangle(mask: torch.Tensor) -> bool:
+    """True or 0 on and below the diagonal of the last two dimensions, false or -inf above it."""
+    below = torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).tril()
+    allowed = (_is_allowed(mask) == below).all()
+    return bool(allowed) and bool(_is_forbidden(mask)[(~below).expand_as(mask)].all())
 
 
 def share_repeated_heads(call: _Call) -> bool:
@@ -237,12 +261,5 @@ def _broadcasts_wider(call: _Call) -> bool:
     scores = (*query.shape[:-1], call.value("key").shape[-2])
     if mask.dim() > len(scores):
         return True
-    return any(m not in (1, s) for m, s in zip(reversed(mask.shape), reversed(scores)))
-
-
-def example(node) -> torch.Tensor | None:
-    """The FakeTensor that a node stands for, in either dialect."""
-    if not isinstance(node, torch.fx.Node):
-        return None
-    value = node.meta.get("example_value", node.meta.get("val"))
-    return value if isinstance(value, torch.Tensor) else None
+    pairs = zip(reversed(mask.shape), reversed(scores))
+    return any(str(m) not in ("1", str(s)) for m, s in pairs)

@@ -29,7 +29,7 @@ class Constants:
     is made of."""
 
     def __init__(self, gm: torch.fx.GraphModule) -> None:
-        self._written = _written(gm.graph)
+        self._written = written(gm.graph)
         self._values: dict[torch.fx.Node, object] = {}
 
     def value(self, node) -> torch.Tensor | None:
@@ -42,7 +42,7 @@ class Constants:
 
     def _evaluate(self, node: torch.fx.Node):
         """Sources first; `_UNKNOWN` for what is not constant."""
-        for pending in _inputs_first(node, self._values):
+        for pending in inputs_first(node, self._values):
             self._values[pending] = self._apply(pending)
         return self._values[node]
 
@@ -81,7 +81,15 @@ def name_of(node: torch.fx.Node) -> str:
     return getattr(node.target, "__name__", "")
 
 
-def _inputs_first(node: torch.fx.Node, known) -> list[torch.fx.Node]:
+def example(node) -> torch.Tensor | None:
+    """The FakeTensor that a node stands for, in either dialect."""
+    if not isinstance(node, torch.fx.Node):
+        return None
+    value = node.meta.get("example_value", node.meta.get("val"))
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def inputs_first(node: torch.fx.Node, known) -> list[torch.fx.Node]:
     """What `node` depends on and is not in `known`, in dependency order, `node` last."""
     order, stack, seen = [], [(node, False)], set()
     while stack:
@@ -96,20 +104,20 @@ def _inputs_first(node: torch.fx.Node, known) -> list[torch.fx.Node]:
 
 
 def _small(node: torch.fx.Node) -> bool:
-    value = node.meta.get("example_value", node.meta.get("val"))
-    if not isinstance(value, torch.Tensor):
+    value = example(node)
+    if value is None:
         return True
     return all(isinstance(s, int) for s in value.shape) and value.numel() <= LARGEST
 
 
-def _written(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+def written(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Nodes that something writes to, with all that they were made from: a write goes through views
     to the base."""
     found: set[torch.fx.Node] = set()
     for node in graph.nodes:
         if writes(node):
             for target in node.all_input_nodes:
-                found.update(_inputs_first(target, found))
+                found.update(inputs_first(target, found))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torchweld.codegen.scalars import TABLE
+from torchweld.codegen.scalars import CPP
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.ir.affine import Affine
@@ -99,9 +99,9 @@ def cast(text: str, source: DType, target: DType) -> str:
 def operation(op: Op, args: list[str], kinds: list[DType], saturating: bool = False) -> str:
     """`saturating`: an exp whose argument is known not to be positive."""
     if op.name == "where":
-        return TABLE["where"].cpp.format(*args)
+        return CPP["where"].format(*args)
     values = [widened(a, k) for a, k in zip(args, kinds)]
-    spelling = "tw_exp_nonpositive({0})" if saturating else TABLE[op.name].cpp
+    spelling = "tw_exp_nonpositive({0})" if saturating else CPP[op.name]
     text = spelling.format(*values)
     if op.dtype.is_integral:
         return f"({ctype(op.dtype)})({text})"  # C++ promotes short integers

@@ -1,4 +1,4 @@
-"""Linear layers on packed weights: exact, up to date with the weight, only where allowed."""
+"""Linear layers by oneDNN: exact, up to date with the weight, packed only where allowed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchweld.core.device import device_table
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Extern
 from torchweld.ir.parser import parse_graph
-from torchweld.kernels.library import LINEAR, choose_library_calls
+from torchweld.kernels.library import LINEAR, PACKED_LINEAR, choose_library_calls
 from torchweld.runtime.load import load
 
 GRAPH = """
@@ -76,8 +76,10 @@ def error(value, exact):
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("m, k, n", [(1, 1031, 1024), (17, 768, 257), (33, 2000, 129)])
 @pytest.mark.parametrize("body, act", [(SILU, F.silu), (GELU, F.gelu)], ids=["silu", "gelu"])
-def test_as_exact_as_eager(m, k, n, dtype, body, act):
-    program = load(chosen(layer(m, k, n, dtype, body)), {}, {}, Options(), static_inputs={1, 2})
+@pytest.mark.parametrize("pack", [False, True], ids=["plain", "packed"])
+def test_as_exact_as_eager(m, k, n, dtype, body, act, pack):
+    graph = chosen(layer(m, k, n, dtype, body), pack_weights=pack)
+    program = load(graph, {}, {}, Options(), static_inputs={1, 2})
     for _ in range(2):
         x, weight, bias = inputs(m, k, n, DTYPES[dtype])
         (y,) = program([x, weight, bias])
@@ -118,17 +120,24 @@ def test_eager_numerics_round_before_the_activation():
 
 
 @pytest.mark.parametrize(
-    "graph, kind, options",
+    "graph, kind",
     [
-        (layer(16, 768, 768), "forward", {}),
-        (layer(16, 768, 768), "inference", {"pack_weights": False}),
-        (layer(16, 768, 768, frozen=""), "inference", {}),
-        (layer(2, 16, 16), "inference", {}),
+        (layer(16, 768, 768), "forward"),
+        (layer(64, 768, 768), "inference"),
+        (layer(16, 768, 768, frozen=""), "inference"),
     ],
-    ids=["training", "option", "a weight that changes", "too small"],
+    ids=["training", "many rows", "a weight that changes"],
 )
-def test_what_stays_with_aten(graph, kind, options):
-    assert chosen(graph, kind, **options) == graph
+def test_what_is_not_packed(graph, kind):
+    assert targets(chosen(graph, kind, pack_weights=True)) == [LINEAR]
+
+
+def test_what_is_packed():
+    assert targets(chosen(layer(16, 768, 768), pack_weights=True)) == [PACKED_LINEAR]
+
+
+def test_a_small_product_stays_with_aten():
+    assert chosen(layer(2, 16, 16)) == layer(2, 16, 16)
 
 
 def test_a_measurement_decides():
@@ -142,8 +151,10 @@ def test_a_measurement_decides():
     assert asked == [(["aten.addmm.default"], [LINEAR])]
 
 
-def test_a_changed_weight_is_packed_again():
-    program = load(chosen(layer(16, 768, 768)), {}, {}, Options(), static_inputs={1, 2})
+@pytest.mark.parametrize("pack", [False, True], ids=["plain", "packed"])
+def test_a_changed_weight_is_seen(pack):
+    graph = chosen(layer(16, 768, 768), pack_weights=pack)
+    program = load(graph, {}, {}, Options(), static_inputs={1, 2})
     x, weight, bias = inputs(16, 768, 768)
     before = program([x, weight, bias])[0]
     with torch.no_grad():
@@ -159,7 +170,9 @@ def test_a_changed_weight_is_packed_again():
 
 
 def test_packing_works_in_inference_mode():
-    program = load(chosen(layer(16, 768, 768)), {}, {}, Options(), static_inputs={1, 2})
+    program = load(
+        chosen(layer(16, 768, 768), pack_weights=True), {}, {}, Options(), static_inputs={1, 2}
+    )
     with torch.inference_mode():
         x, weight, bias = torch.randn(16, 768), torch.randn(768, 768), torch.randn(768)
         y = program([x, weight, bias])[0]

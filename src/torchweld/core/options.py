@@ -24,7 +24,8 @@ class Options:
     cuda_graphs: bool = _option(True, "replay static-shape programs as CUDA graphs")
     tune: bool = _option(True, "time candidates that the cost model cannot separate; keep a fusion only if it wins")
     tune_seconds: float = _option(20.0, "budget for those timings, seconds per compiled graph")
-    pack_weights: bool = _option(True, "CPU inference: keep float32 weights also in oneDNN's layout, repacked when they change")
+    pack_weights: bool = _option(
+        False, "CPU inference with few rows: keep weights also in oneDNN's layout (1.4x, for their size in memory)", True)
     fuse: bool = _option(True, "False: one kernel per operation (an oracle for tests)", True)
     debug: int = _option(int(os.environ.get("TORCHWELD_DEBUG", "0")), "1 prints each stage's name and size, 2 its program, 3 the sources")
     cache_dir: Path | None = _option(None, "where kernels, plans and measurements are kept; None: $TORCHWELD_CACHE_DIR, else "

@@ -1,9 +1,11 @@
-"""Library calls chosen for contractions: which Externs of a planned graph are better made otherwise.
+"""Library calls chosen for contractions: which Externs of a planned graph to make in another way.
 
-CPU inference: a product with a weight that does not change becomes `torchweld.linear`, a oneDNN
-product on the weight packed once. Measured on Zen 4 against ATen (MKL), two threads: 2.0-2.5x
-in float32 from 16 to 1024 rows, 1.1-1.2x in bfloat16 (3x for one row). An activation that follows
-it alone moves into the call. The functions that the targets name are in `runtime/library_calls.py`.
+On a CPU a linear layer becomes `torchweld.linear`, a oneDNN product on the weight as it is.
+Measured on Zen 4 against ATen (MKL), one thread: 2.3-2.6x in float32 from 16 to 1024 rows, 1.05x
+in bfloat16. A copy of the weight in oneDNN's own layout is worth 1.4x more for 16 rows, 1.05x for
+128, 1.01x for 1024: it is made for few rows, where the option allows the memory. An activation that
+follows the layer alone moves into the call. The functions that the targets name are in
+`runtime/library_calls.py`.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from torchweld.ir.size import Size, hint, product
 from torchweld.kernels.activations import Activation, activation_of
 
 LINEAR = "torchweld.linear"
+PACKED_LINEAR = "torchweld.packed_linear"
 # oneDNN adds up the whole reduction in one chain: at 3072 terms the float32 error is 2.0 times
 # that of MKL, in pieces of 768 it is 1.35 times, for 8 % of the time.
 LINEAR_PIECE = 768
+_ROWS_TO_PACK_FOR = 64  # below
 _LEAST_WORK = 1 << 20  # multiply-adds; below, the call costs more (12 us) than it saves
 _DTYPES = frozenset((dtypes.f32, dtypes.bf16))
 
@@ -45,10 +49,12 @@ def choose_library_calls(
     """`graph` with Externs replaced by faster calls of the same mathematics. `kind`: inference,
     forward or backward; weights of training graphs change too often to be packed. `faster`
     measures a replacement, otherwise it is taken by size."""
-    packs = options.pack_weights and torch.backends.mkldnn.is_available()
-    if table.kind != "cpu" or kind != "inference" or not packs:
+    if table.kind != "cpu" or not torch.backends.mkldnn.is_available():
         return graph
-    nodes = tuple(_packed(n, graph, faster) if isinstance(n, Extern) else n for n in graph.nodes)
+    packs = options.pack_weights and kind == "inference"
+    nodes = tuple(
+        _linear_call(n, graph, packs, faster) if isinstance(n, Extern) else n for n in graph.nodes
+    )
     graph = replace(graph, nodes=nodes)
     return graph if options.numerics == "eager" else _with_activations(graph)
 
@@ -59,15 +65,14 @@ def linear_of(node: Extern) -> Linear | None:
     return reader(*node.args) if reader and not node.kwargs else None
 
 
-def can_pack(linear: Linear, graph: Graph) -> bool:
+def suits_onednn(linear: Linear, graph: Graph) -> bool:
     """Whether oneDNN takes the operands as they are, and the product is worth its call."""
     weight, x = graph.buffers[linear.weight.buffer], linear.x
-    if not weight.frozen or weight.dtype not in _DTYPES or len(x.shape) != 2:
+    if weight.dtype not in _DTYPES or len(x.shape) != 2 or not _rows_in_memory(x):
         return False
-    if graph.buffers[x.buffer].dtype != weight.dtype or not _rows_in_memory(x):
+    if graph.buffers[x.buffer].dtype != weight.dtype or not _is_bias(linear, graph):
         return False
-    sizes = (*linear.weight.shape, *linear.weight.strides)
-    if not all(isinstance(s, int) for s in sizes) or not _is_bias(linear, graph):
+    if not all(isinstance(s, int) for s in (*linear.weight.shape, *linear.weight.strides)):
         return False
     return hint(product((x.shape[0], *linear.weight.shape)), graph.hints) >= _LEAST_WORK
 
@@ -95,12 +100,17 @@ _READERS: Mapping[str, Callable] = {
 }
 
 
-def _packed(node: Extern, graph: Graph, faster: Faster | None) -> Extern:
+def _linear_call(node: Extern, graph: Graph, packs: bool, faster: Faster | None) -> Extern:
     linear = linear_of(node)
-    if linear is None or not can_pack(linear, graph):
+    if linear is None or not suits_onednn(linear, graph):
         return node
+    if linear.weight.strides[1] != 1 and faster is None:
+        return node  # a transposed weight is reordered at each call: worth it only if measured
+    few = hint(linear.x.shape[0], graph.hints) < _ROWS_TO_PACK_FOR
+    frozen = graph.buffers[linear.weight.buffer].frozen
+    target = PACKED_LINEAR if packs and few and frozen else LINEAR
     args = (linear.x, linear.weight, linear.bias, "none", None)
-    candidate = replace(node, target=LINEAR, args=args)
+    candidate = replace(node, target=target, args=args)
     if faster and not faster(alone(node, graph), alone(candidate, graph)):
         return node
     return candidate
@@ -135,7 +145,7 @@ def _with_activations(graph: Graph) -> Graph:
     readers = _readers(graph)
     fused: dict[str, Extern] = {}
     for node in graph.nodes:
-        if isinstance(node, Extern) and node.target == LINEAR and _one_piece(node, graph):
+        if isinstance(node, Extern) and _takes_activation(node, graph):
             followers = readers.get(node.outputs[0], [])
             if len(followers) == 1 and isinstance(followers[0], Comp):
                 comp = followers[0]
@@ -151,8 +161,10 @@ def _with_activations(graph: Graph) -> Graph:
     return replace(graph, nodes=nodes)
 
 
-def _one_piece(node: Extern, graph: Graph) -> bool:
+def _takes_activation(node: Extern, graph: Graph) -> bool:
     """Pieces of a reduction are added up by calls that take no activation."""
+    if node.target not in (LINEAR, PACKED_LINEAR):
+        return False
     weight = node.args[1]
     return weight.shape[1] <= LINEAR_PIECE or graph.buffers[weight.buffer].dtype != dtypes.f32
 

@@ -1,8 +1,8 @@
-"""Library calls of our own, named by Extern targets: products and convolutions on weights packed
-for oneDNN.
+"""Library calls of our own, named by Extern targets.
 
-Each entry of LIBRARY makes the function of one Extern node; it keeps the packed weight, and packs
-again when the weight's address or version says that it has changed.
+Each entry of LIBRARY makes the function of one Extern node. One that packs keeps the packed weight,
+and packs again when the weight's address or version says that it has changed (a write through
+`weight.data` changes neither).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from torchweld.kernels.library import LINEAR, LINEAR_PIECE
+from torchweld.kernels.library import LINEAR, LINEAR_PIECE, PACKED_LINEAR
 from torchweld.runtime import torch_private
 from torchweld.runtime.record import note
 
@@ -46,52 +46,49 @@ def _version(weight: torch.Tensor) -> int:
     return -1 if weight.is_inference() else weight._version
 
 
+Piece = tuple[slice, torch.Tensor]  # columns of x, and those of the weight
+
+
 def _linear(name: str, record) -> Callable:
+    """A product on the weight as it is."""
+    return _linear_with(lambda weight: [(c, weight[:, c]) for c in _columns(weight)])
+
+
+def _packed_linear(name: str, record) -> Callable:
+    """A product on a copy of the weight in oneDNN's layout."""
+    return _linear_with(Packed(_pack_pieces, name, record))
+
+
+def _linear_with(pieces_of: Callable[[torch.Tensor], list[Piece]]) -> Callable:
     """(x [m, k], weight [n, k], bias [n] or None, activation, algorithm or None) -> [m, n].
 
     A long float32 reduction is done in pieces, each added to the sum of those before it."""
-    pack = Packed(_pack_pieces, name, record)
 
     def linear(x, weight, bias=None, activation="none", algorithm=None):
-        pieces = pack(weight)
-        if len(pieces) == 1:
-            return torch_private.packed_linear(x, pieces[0][1], bias, activation, [], algorithm)
-        (columns, packed), *rest = pieces
-        total = torch_private.packed_linear(x[:, columns], packed, bias, "none", [], None)
-        for columns, packed in rest:
-            total = torch_private.packed_linear_add(x[:, columns], total, packed)
+        (columns, part), *rest = pieces_of(weight)
+        if not rest:
+            return torch_private.onednn_linear(x, part, bias, activation, algorithm)
+        total = torch_private.onednn_linear(x[:, columns], part, bias, "none", None)
+        for columns, part in rest:
+            total = torch_private.onednn_linear_add(x[:, columns], total, part)
         return total
 
     return linear
 
 
-def _pack_pieces(weight: torch.Tensor) -> list[tuple[slice, torch.Tensor]]:
-    """(columns of x, packed weight) for each piece of the reduction."""
+def _pack_pieces(weight: torch.Tensor) -> list[Piece]:
+    return [
+        (c, torch_private.pack_linear_weight(weight[:, c].contiguous())) for c in _columns(weight)
+    ]
+
+
+def _columns(weight: torch.Tensor) -> list[slice]:
     width = weight.shape[1]
-    step = LINEAR_PIECE if weight.dtype == torch.float32 else width
-    columns = [slice(start, min(start + step, width)) for start in range(0, width, step)]
-    return [(c, torch_private.pack_linear_weight(weight[:, c].contiguous())) for c in columns]
-
-
-def _convolution(name: str, record) -> Callable:
-    """(x, weight, bias or None, stride, padding, dilation, groups, activation, algorithm or None);
-    x in any layout."""
-    pack = Packed(torch_private.pack_convolution_weight, name, record)
-
-    def convolution(
-        x, weight, bias, stride, padding, dilation, groups, activation="none", algorithm=None
-    ):
-        packed = pack(
-            weight, tuple(padding), tuple(stride), tuple(dilation), groups, tuple(x.shape)
-        )
-        return torch_private.packed_convolution(
-            x, packed, bias, padding, stride, dilation, groups, activation, [], algorithm
-        )
-
-    return convolution
+    step = LINEAR_PIECE if weight.dtype == torch.float32 else max(width, 1)
+    return [slice(start, min(start + step, width)) for start in range(0, width, step)]
 
 
 LIBRARY: dict[str, Callable[[str, object], Callable]] = {
     LINEAR: _linear,
-    "torchweld.convolution": _convolution,
+    PACKED_LINEAR: _packed_linear,
 }

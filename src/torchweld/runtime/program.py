@@ -35,7 +35,7 @@ from torchweld.runtime.steps import (
 )
 from torchweld.runtime.torch_private import below_autograd, raw_stream
 
-MAX_SHAPES = 64  # sets of sizes that are kept ready
+MAX_SHAPES = 64  # sets of sizes that are kept ready; then the oldest goes
 _data_ptr = torch.Tensor.data_ptr
 
 
@@ -50,6 +50,7 @@ class Program:
         self._shapes: OrderedDict[tuple, _ForShape] = OrderedDict()
         self._lock = threading.Lock()
         self._devices = tuple(torch.device(d) for d in loaded.placement.devices)
+        self._gpu = _gpu_of(loaded)
         self._symbol_sources = tuple(
             s for s in loaded.graph.symbols if s.source[0] in ("size", "stride", "int")
         )
@@ -72,6 +73,12 @@ class Program:
         return tuple(p for p in given if p not in self._static)
 
     def __call__(self, args: list) -> list:
+        if self._gpu is None or torch.cuda.current_device() == self._gpu:
+            return self._call(args)
+        with torch.cuda.device(self._gpu):
+            return self._call(args)
+
+    def _call(self, args: list) -> list:
         with self._arenas(self.arena_needs(args)) as arenas:
             return self.run_in(arenas, args)
 
@@ -216,6 +223,12 @@ def _symbol_value(source: tuple, args: list) -> int:
     if kind == "size":
         return args[position].shape[dim[0]]
     return args[position].stride(dim[0]) if kind == "stride" else args[position]
+
+
+def _gpu_of(loaded: Loaded) -> int | None:
+    """The GPU whose streams kernels are launched on."""
+    devices = {torch.device(b.device) for b in loaded.graph.buffers.values()}
+    return next((d.index or 0 for d in devices if d.type == "cuda"), None)
 
 
 def _place(device: torch.device):

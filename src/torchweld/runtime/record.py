@@ -19,6 +19,12 @@ class Note:
 
 
 def note(record, kind: str, subject: str, text: str, amount: float = 0.0, unit: str = "") -> None:
-    """Appends to `record.events`; a record of None hears nothing."""
-    if record is not None:
-        record.events.append(Note(kind, subject, text, amount, unit))
+    """Appends to `record.events`, once for each kind and subject: programs run many times. A
+    record of None hears nothing."""
+    if record is None or any(_is(e, kind, subject) for e in record.events):
+        return
+    record.events.append(Note(kind, subject, text, amount, unit))
+
+
+def _is(event, kind: str, subject: str) -> bool:
+    return isinstance(event, Note) and (event.kind, event.subject) == (kind, subject)

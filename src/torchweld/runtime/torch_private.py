@@ -23,32 +23,15 @@ def pack_linear_weight(weight: torch.Tensor) -> torch.Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
 
-def packed_linear(
-    x, packed, bias, activation: str, scalars: list, algorithm: str | None
-) -> torch.Tensor:
-    """activation(x @ weight.T + bias) on a packed weight; `F.linear` does not take one."""
-    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation, scalars, algorithm)
+def onednn_linear(x, weight, bias, activation: str, algorithm: str | None) -> torch.Tensor:
+    """activation(x @ weight.T + bias) by oneDNN, on a plain or packed weight; `F.linear` leaves
+    float32 to MKL, and takes neither activations nor packed weights."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], algorithm)
 
 
-def packed_linear_add(x, total, packed) -> torch.Tensor:
+def onednn_linear_add(x, total, weight) -> torch.Tensor:
     """x @ weight.T + total, as one oneDNN call."""
-    return torch.ops.mkldnn._linear_pointwise.binary(x, total, packed, None, "add")
-
-
-def pack_convolution_weight(weight, padding, stride, dilation, groups, input_size) -> torch.Tensor:
-    """`weight` in the blocked layout that oneDNN prefers for an input of `input_size`."""
-    return torch.ops.mkldnn._reorder_convolution_weight(
-        weight, padding, stride, dilation, groups, input_size
-    )
-
-
-def packed_convolution(
-    x, packed, bias, padding, stride, dilation, groups, activation, scalars, algorithm
-) -> torch.Tensor:
-    """activation(convolution) on a packed weight, in the layout of x."""
-    return torch.ops.mkldnn._convolution_pointwise(
-        x, packed, bias, padding, stride, dilation, groups, activation, scalars, algorithm
-    )
+    return torch.ops.mkldnn._linear_pointwise.binary(x, total, weight, None, "add")
 
 
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:

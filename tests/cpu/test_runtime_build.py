@@ -1,0 +1,106 @@
+"""Compiling C++ kernels: once for equal sources, also between processes that start together."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource
+from torchweld.core.errors import BuildError, EnvironmentProblem
+from torchweld.core.options import Options
+from torchweld.runtime import build
+from torchweld.runtime.build import compile_cpp, load_function
+from torchweld.runtime.cache import Artifacts
+from torchweld.runtime.load import load_kernels
+
+SEVEN = 'extern "C" int seven() { return 7; }\n'
+
+
+def call(path: Path, name: str) -> int:
+    return ctypes.CFUNCTYPE(ctypes.c_int)(load_function(path, name))()
+
+
+@pytest.fixture
+def artifacts(tmp_path) -> Artifacts:
+    return Artifacts(tmp_path)
+
+
+def test_compiled_once_and_found_again(artifacts):
+    path, fresh = compile_cpp(SEVEN, artifacts)
+    assert fresh
+    assert call(path, "seven") == 7
+    assert compile_cpp(SEVEN, artifacts) == (path, False)
+
+
+def test_a_damaged_library_is_compiled_again_before_it_is_loaded(artifacts):
+    source = SEVEN.replace("7", "8")
+    path, _ = compile_cpp(source, artifacts)
+    path.write_bytes(path.read_bytes()[: 1 << 12])
+    assert compile_cpp(source, artifacts) == (path, True)
+    assert call(path, "seven") == 8
+
+
+def test_the_compilers_words_are_in_the_error(artifacts):
+    with pytest.raises(BuildError, match="nonsense"):
+        compile_cpp("nonsense here;", artifacts)
+
+
+def test_no_compiler_is_said_so(artifacts, monkeypatch):
+    monkeypatch.setenv("CXX", "/nonexistent/compiler")
+    build.find_compiler.cache_clear()
+    try:
+        with pytest.raises(EnvironmentProblem, match="CXX"):
+            compile_cpp(SEVEN, artifacts)
+    finally:
+        build.find_compiler.cache_clear()
+
+
+def test_what_the_binary_depends_on_is_in_its_key(artifacts, monkeypatch):
+    first, _ = compile_cpp(SEVEN, artifacts)
+    monkeypatch.setattr(build, "cpu_identity", lambda: ("another machine",))
+    assert compile_cpp(SEVEN, artifacts)[0] != first
+
+
+def test_equal_kernels_of_repeated_layers_are_compiled_once(artifacts, monkeypatch):
+    compiled = []
+    original = build._run
+    monkeypatch.setattr(build, "_run", lambda *a: (compiled.append(a), original(*a)))
+    bundles = {
+        f"k{i}": KernelBundle(
+            f"k{i}", (KernelSource("cpp", "seven", SEVEN, (BufferArg(f"b{i}"),)),)
+        )
+        for i in range(5)
+    }
+    functions = load_kernels(bundles, artifacts, Options())
+    assert len(compiled) == 1
+    assert len(functions) == 5
+    assert len(set(functions.values())) == 1
+
+
+_WORKER = """
+import sys, time
+from pathlib import Path
+from torchweld.runtime import build
+from torchweld.runtime.cache import Artifacts
+original, log = build._run, Path(sys.argv[2])
+def run(*args):
+    with open(log, "a") as file:
+        file.write("compiled\\n")
+    original(*args)
+build._run = run
+path, _ = build.compile_cpp(sys.argv[3], Artifacts(Path(sys.argv[1])))
+build.load_function(path, "seven")
+"""
+
+
+def test_processes_with_one_cold_cache_compile_once(tmp_path):
+    root, log = tmp_path / "cache", tmp_path / "log"
+    root.mkdir(mode=0o700)
+    command = [sys.executable, "-c", _WORKER, str(root), str(log), SEVEN]
+    workers = [subprocess.Popen(command) for _ in range(2)]
+    assert [w.wait() for w in workers] == [0, 0]
+    assert log.read_text() == "compiled\n"

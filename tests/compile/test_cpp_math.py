@@ -17,8 +17,8 @@ from torchweld.codegen.cpp_flags import COMPILER, FLAGS
 UNARY = {
     "exp": (1.1, torch.exp), "log": (0.9, torch.log), "erf": (1.1, torch.erf), "tanh": (2.5, torch.tanh),
     "sigmoid": (2.6, torch.sigmoid), "rsqrt": (1.6, torch.rsqrt),
-    "exp2": (0.51, torch.exp2), "expm1": (0.51, torch.expm1), "log2": (0.51, torch.log2),
-    "log10": (0.51, torch.log10), "log1p": (0.51, torch.log1p), "sin": (0.51, torch.sin), "cos": (0.51, torch.cos),
+    "exp2": (0.51, torch.exp2), "expm1": (1.5, torch.expm1), "log2": (0.51, torch.log2),
+    "log10": (0.51, torch.log10), "log1p": (1.6, torch.log1p), "sin": (0.51, torch.sin), "cos": (0.51, torch.cos),
     "tan": (0.51, torch.tan), "asin": (0.51, torch.asin), "acos": (0.51, torch.acos), "atan": (0.51, torch.atan),
     "sinh": (0.51, torch.sinh), "cosh": (0.51, torch.cosh), "asinh": (0.51, torch.asinh),
     "acosh": (0.51, torch.acosh), "atanh": (0.51, torch.atanh),

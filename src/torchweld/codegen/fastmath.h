@@ -79,6 +79,15 @@ TW float tw_expm1_poly(float r) {
   p = tw_fma(p, r, 0.5f);
   return tw_fma(p * r, r, r);
 }
+TW float tw_expm1(float x) {
+  float c = x > 89.0f ? 89.0f : x;
+  c = c < -20.0f ? -20.0f : c;
+  int32_t n;
+  float q = tw_expm1_poly(tw_ln2_split(c, n)), half = tw_scale2(n - 1);
+  float r = 2.0f * tw_fma(half, q, half - 0.5f);  // half: 2^128 is no float
+  return x == 0.0f ? x : r;
+}
+TW double tw_expm1(double x) { return expm1(x); }
 TW float tw_tanh(float x) {
   float a = tw_abs(x), c = a > 9.5f ? 9.5f : a;
   int32_t n;
@@ -127,6 +136,12 @@ TW float tw_log(float x) {
   r = x < 0.0f ? __builtin_nanf("") : r;
   return x != x ? x : r;
 }
+TW float tw_log1p(float x) {
+  float u = 1.0f + x, lost = x - (u - 1.0f), r = tw_log(u);
+  r = u > 0.0f && u < TW_INF ? r + lost / u : r;
+  return x == 0.0f ? x : r;
+}
+TW double tw_log1p(double x) { return log1p(x); }
 
 // Float functions of the rest: computed in double to about 2^-38, so that the result is nearly always
 // the rounded one. Arguments and results are floats, which no intermediate overflows or underflows.
@@ -302,10 +317,8 @@ TW double tw_wide_pow(double a, double b) {
   TW float tw_##name(float v) { double x = v; return (float)(expression); } \
   TW double tw_##name(double x) { return name(x); }
 TW_WIDE1(exp2, tw_wide_exp((x > 200.0 ? 200.0 : x) * 0.6931471805599453))
-TW_WIDE1(expm1, v == 0.0f ? x : tw_wide_expm1(x))
 TW_WIDE1(log2, tw_wide_log(x) * 1.4426950408889634)
 TW_WIDE1(log10, tw_wide_log(x) * 0.4342944819032518)
-TW_WIDE1(log1p, v == 0.0f ? x : tw_wide_log1p(x))
 TW_WIDE1(sin, v == 0.0f ? x : tw_wide_sin(x, 0))
 TW_WIDE1(cos, tw_wide_sin(x, 1))
 TW_WIDE1(tan, v == 0.0f ? x : tw_wide_tan(x))
@@ -395,6 +408,7 @@ template <class T> TW T tw_shr(T a, T b) {
 TW float tw_philox(int64_t seed, int64_t index) {
   uint32_t a = (uint32_t)index, b = (uint32_t)(index >> 32), c = 0, d = 0;
   uint32_t k = (uint32_t)seed, l = (uint32_t)(seed >> 32);
+#pragma GCC unroll 10
   for (int round = 0; round < 10; ++round) {
     uint64_t p = (uint64_t)a * 0xD2511F53u, q = (uint64_t)c * 0xCD9E8D57u;
     a = (uint32_t)(q >> 32) ^ b ^ k, b = (uint32_t)q;

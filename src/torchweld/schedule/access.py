@@ -49,13 +49,19 @@ class Accesses:
     def all(self) -> tuple[Access, ...]:
         return (*self.loads.values(), *self.stores)
 
-    def contiguous_bytes(self, axis: str) -> int:
-        """Bytes per point that loads and stores move with stride one along `axis`."""
-        return sum(a.bytes for a in self.all if a.offset.coefficient(axis) == 1)
+    def contiguous_bytes(self, axis: str, hints: Mapping[str, int] | None = None) -> int:
+        """Bytes that the kernel's loads and stores with stride one along `axis` touch."""
+        return sum(self.touched(a, hints) for a in self.all if a.offset.coefficient(axis) == 1)
 
-    def strided_bytes(self, axis: str) -> int:
-        """Bytes per point that loads and stores move with a stride beyond one along `axis`."""
-        return sum(a.bytes for a in self.all if a.offset.coefficient(axis) not in (0, 1))
+    def strided_bytes(self, axis: str, hints: Mapping[str, int] | None = None) -> int:
+        """Bytes that those with a stride beyond one along `axis` touch."""
+        far = [a for a in self.all if a.offset.coefficient(axis) not in (0, 1)]
+        return sum(self.touched(a, hints) for a in far)
+
+    def touched(self, access: Access, hints: Mapping[str, int] | None = None) -> int:
+        """Bytes of one access over all its points: a broadcast vector weighs little."""
+        extents = [a.extent for a in self.comp.axes if a.name in access.offset.axes]
+        return size.hint(size.product(extents), hints or {}) * access.bytes
 
 
 def addressed(
@@ -200,7 +206,7 @@ def _by_stride(
         )
 
     def contiguity(axis: str) -> tuple[int, int]:
-        return accesses.contiguous_bytes(axis), -accesses.strided_bytes(axis)
+        return accesses.contiguous_bytes(axis, hints), -accesses.strided_bytes(axis, hints)
 
     if len(group) < 2:
         return group

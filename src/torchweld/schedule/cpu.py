@@ -81,7 +81,7 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cpu
     divisible = not accesses.frame.column_reductions and not _scans(accesses)
     long = _count(accesses, columns, hints) >= 4096
     count = _count(accesses, rows, hints)
-    if not _row_lane(accesses):
+    if not _row_lane(accesses, hints):
         if divisible and long and count < 2 * threads and distribute == "rows":
             distribute = "columns"
         return CpuSchedule(tuple((a, 1) for a in rows), columns, "column", distribute)
@@ -98,12 +98,13 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cpu
     return CpuSchedule(outer, (*columns, lane), "row", distribute)
 
 
-def _row_lane(accesses: Accesses) -> bool:
+def _row_lane(accesses: Accesses, hints: Mapping[str, int]) -> bool:
     """Whether the rows, not the columns, are adjacent in memory."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
     if not rows or accesses.frame.column_reductions:
         return False
-    if accesses.contiguous_bytes(rows[-1]) > accesses.contiguous_bytes(columns[-1]):
+    along_rows = accesses.contiguous_bytes(rows[-1], hints)
+    if along_rows > accesses.contiguous_bytes(columns[-1], hints):
         return True
     extents = [accesses.comp.extent(c) for c in columns]
     return len(columns) == 1 and isinstance(extents[0], int) and extents[0] <= SHORT_COLUMN

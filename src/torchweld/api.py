@@ -31,6 +31,9 @@ def fuse(model: Callable, example_inputs=None, *, options: Options | None = None
     buffers, hooks, `state_dict` keys, train or eval. Copies and pickles of it hold the original and
     compile again at their first call.
 
+    Gradients, autocast, forward hooks and `dynamic=True` make a call of either form go through
+    torch.compile.
+
     `overrides` are fields of `Options`, by name. Raises UsageError for what cannot be fused.
     """
     chosen = (options or Options()).with_(**overrides)
@@ -133,7 +136,7 @@ class _State:
             self._ahead = AheadOfTime(
                 self.original, _late_compile_graph, self.options, self.remember, self._dynamo
             )
-            self._ahead.capture(args, kwargs)
+            self._ahead.prepare(args, kwargs)
 
     def call(self, args: tuple, kwargs: dict):
         return (self._ahead or self._dynamo)(*args, **kwargs)
@@ -172,6 +175,9 @@ class FusedModule:
     def __deepcopy__(self, memo):
         state = self._torchweld
         return memo.setdefault(id(self), _share(copy.deepcopy(state.original, memo), state.options))
+
+    def _replicate_for_data_parallel(self):
+        return self._torchweld.original._replicate_for_data_parallel()
 
     def __copy__(self):
         return _share(copy.copy(self._torchweld.original), self._torchweld.options)

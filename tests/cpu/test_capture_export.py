@@ -22,7 +22,8 @@ class Harness:
         self.model = model
         self.fused = export_.AheadOfTime(model, self._compile, Options(), None, self._otherwise)
         with torch.no_grad():
-            assert self.fused.capture(args, kwargs) is not None
+            self.fused.prepare(args, kwargs)
+        assert len(self.captured) == 1
 
     def _compile(self, captured, options):
         self.captured.append(captured)
@@ -154,6 +155,26 @@ def test_hooks_step_aside():
     assert h.check(X) == (1, 1)
 
 
+def test_what_would_step_aside_is_not_prepared():
+    def captured(model):
+        fused = export_.AheadOfTime(model, compile_graph, Options(), None, model)
+        fused.prepare((X,), {})
+        return found
+
+    def compile_graph(captured, options):
+        found.append(captured)
+        return aot.run_eagerly(captured.module)
+
+    found = []
+    assert not captured(mlp().train())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not captured(mlp())
+    hooked = mlp()
+    hooked[0].register_forward_pre_hook(lambda *_: None)
+    assert not captured(hooked)
+    assert captured(mlp())
+
+
 def test_inference_mode():
     h = Harness(mlp(), X)
     with torch.inference_mode():
@@ -234,7 +255,7 @@ def test_a_model_that_writes_to_its_input_steps_aside():
     fused = export_.AheadOfTime(Writes(), None, Options(), None, Writes())
     x = torch.zeros(2)
     with pytest.warns(events.TorchweldWarning, match="writes to its inputs"):
-        assert fused.capture((x,), {}) is None
+        fused.prepare((x,), {})
     torch.testing.assert_close(fused(x), torch.ones(2))
     torch.testing.assert_close(x, torch.ones(2))
 
@@ -246,7 +267,7 @@ def test_a_model_that_cannot_be_exported_steps_aside():
 
     fused = export_.AheadOfTime(Branches(), None, Options(), None, Branches())
     with pytest.warns(events.TorchweldWarning, match="captured by torch.compile"):
-        fused.capture((X,), {})
+        fused.prepare((X,), {})
     torch.testing.assert_close(fused(X), Branches()(X))
 
 

@@ -241,7 +241,7 @@ def test_causal_mask_of_any_length(make):
     lambda n: rows(n) <= columns(n),
     lambda n: torch.arange(0, 2 * n, 2)[None, :] <= torch.arange(n)[:, None],
     lambda n: torch.arange(n + 1)[1:][None, :] <= torch.arange(n)[:, None],
-    lambda n: torch.diff(torch.arange(n), prepend=torch.tensor([5])) == 1,
+    lambda n: (torch.diff(torch.arange(n), prepend=torch.tensor([5])) == 1)[None, :],
     lambda n: (columns(n) == rows(n)) | (columns(n) < rows(n)),
 ])  # fmt: skip
 def test_other_masks_of_any_length_stay(make):

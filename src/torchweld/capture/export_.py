@@ -54,7 +54,7 @@ class AheadOfTime:
         self._refused = False
 
     def __call__(self, *args, **kwargs):
-        if self._refused or self._live.has_hooks() or not torch_private.plain_surroundings():
+        if self._steps_aside():
             return self._otherwise(*args, **kwargs)
         if not self._live.is_current():
             self._live, self._programs = LiveState(self._model), []
@@ -66,11 +66,21 @@ class AheadOfTime:
         for program in self._programs:
             if program.fits(key, values):
                 return program.run(values)
-        program = self.capture(args, kwargs)
+        program = self._capture(args, kwargs)
         return self._otherwise(*args, **kwargs) if program is None else program.run(values)
 
-    def capture(self, args: tuple, kwargs: dict) -> Exported | None:
-        """Captures for these inputs now; None if that cannot be done."""
+    def prepare(self, args: tuple, kwargs: dict) -> None:
+        """Captures for these inputs now, unless such a call would step aside."""
+        training = torch.is_grad_enabled() and self._model.training
+        needs_grad = any(p.requires_grad for p in self._model.parameters())
+        if not self._steps_aside() and not (training and needs_grad):
+            self._capture(args, kwargs)
+
+    def _steps_aside(self) -> bool:
+        return self._refused or self._live.has_hooks() or not torch_private.plain_surroundings()
+
+    def _capture(self, args: tuple, kwargs: dict) -> Exported | None:
+        """The program for these inputs; None if that cannot be done."""
         if len(self._programs) >= MAX_SIGNATURES:
             return self._refuse(f"more than {MAX_SIGNATURES} kinds of inputs")
         try:

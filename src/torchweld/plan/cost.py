@@ -34,7 +34,7 @@ from torchweld.ir.nodes import (
     value_axes,
 )
 from torchweld.ir.scalar import TABLE
-from torchweld.ir.size import hint
+from torchweld.ir.size import Size, hint
 
 _MOST_STRIDED_COST = 4.0  # neighbouring iterations find part of a line in cache again
 _PARTIAL_BYTES = 4
@@ -78,11 +78,15 @@ def cost(
 
 
 def bytes_of(buffer: Buffer, hints: Mapping[str, int]) -> int:
-    return prod(hint(s, hints) for s in buffer.shape) * buffer.dtype.bytes
+    return prod(_number(s, hints) for s in buffer.shape) * buffer.dtype.bytes
+
+
+def _number(size: Size, hints: Mapping[str, int]) -> int:
+    return size if isinstance(size, int) else hint(size, hints)
 
 
 def _facts(comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int]) -> _Facts:
-    extents = {a.name: hint(a.extent, hints) for a in comp.axes}
+    extents = {a.name: _number(a.extent, hints) for a in comp.axes}
     frame = frame_of(comp) or Frame(tuple(extents), ())
     return _Facts(extents, frame, value_axes(comp.body), _inner_axis(comp, buffers, hints))
 
@@ -104,7 +108,7 @@ def _accesses(comp: Comp) -> list[Load | Store]:
 def _stride(access: Load | Store, name: str, buffer: Buffer, hints) -> int:
     """Elements between neighbours along axis `name`."""
     return sum(
-        hint(index.coefficient(name), hints) * hint(stride, hints)
+        _number(index.coefficient(name), hints) * _number(stride, hints)
         for index, stride in zip(access.index, buffer.strides)
         if isinstance(index, Affine)
     )

@@ -55,6 +55,12 @@ class Flow:
     def distance(self, a: NodeId, b: NodeId) -> int:
         return abs(self._place[a] - self._place[b])
 
+    def near(self, number: NodeId, reach: int) -> list[NodeId]:
+        """The nodes at most `reach` places away, in order, itself included."""
+        place = self._place[number]
+        window = self._order[max(0, place - reach) : place + reach + 1]
+        return [n for n in window if n is not None]
+
     def replace(self, number: NodeId, node: Node) -> NodeId:
         """`node` in the place of `number`, under a new number. It reads what it reads; it writes no
         less than before."""

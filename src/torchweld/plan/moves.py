@@ -208,11 +208,15 @@ class Mover:
 
     def _companions(self, number: NodeId) -> list[NodeId]:
         """The nearest short nodes with the same axes on either side in the order."""
-        order = [n for n in self.flow.order() if n == number or self._is_short(n)]
-        extents = tuple(a.extent for a in self.flow.nodes[number].axes)
-        like = [n for n in order if tuple(a.extent for a in self.flow.nodes[n].axes) == extents]
+        extents = self._extents(number)
+        near = self.flow.near(number, _FARTHEST_SIBLING)
+        short = [n for n in near if n == number or self._is_short(n)]
+        like = [n for n in short if self._extents(n) == extents]
         place = like.index(number)
         return like[max(0, place - 1) : place] + like[place + 1 : place + 2]
+
+    def _extents(self, number: NodeId) -> tuple:
+        return tuple(a.extent for a in self.flow.nodes[number].axes)
 
     def _is_short(self, number: NodeId) -> bool:
         node, launch_s = self.flow.nodes[number], self.prices.device.launch_s

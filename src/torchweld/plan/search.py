@@ -19,6 +19,7 @@ from torchweld.plan.cut import cut_if_better
 from torchweld.plan.decisions import Cut, Plan
 from torchweld.plan.evaluate import Evaluator
 from torchweld.plan.explain import decisions_of
+from torchweld.plan.fission import Measure, fission
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.moves import Move, Mover
 from torchweld.plan.names import kernel_names
@@ -31,7 +32,9 @@ Finder = Callable[[NodeId], Iterable[Move]]
 _SAME = 0.999  # a price that fell by less is still the best
 
 
-def plan(graph: Graph, device: DeviceTable, options: Options, measure=None) -> Plan:
+def plan(
+    graph: Graph, device: DeviceTable, options: Options, measure: Measure | None = None
+) -> Plan:
     """A graph of the same meaning in which every Comp is one kernel, and what was decided.
 
     `measure`: optional, a callable that takes a list of graphs and gives the seconds of each; see
@@ -45,7 +48,11 @@ def plan(graph: Graph, device: DeviceTable, options: Options, measure=None) -> P
     mover = Mover(flow, Evaluator(framed.buffers, framed.hints, device, eager))
     _search(mover)
     finished = _finished(framed, tuple(flow.nodes[n] for n in flow.order()))
-    return Plan(finished, (*cuts, *decisions_of(mover, finished)))
+    decisions = (*cuts, *decisions_of(mover, finished))
+    if measure is None:
+        return Plan(finished, decisions)
+    nodes, fissions = fission(finished, [mover.pieces[n] for n in flow.order()], mover, measure)
+    return Plan(_finished(framed, nodes), (*decisions, *fissions))
 
 
 def _search(mover: Mover) -> None:

@@ -12,6 +12,7 @@ from torchweld.ir.frame import frame_of
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Graph
 from torchweld.ir.parser import parse_graph
+from torchweld.ir.size import evaluate
 from torchweld.plan.decisions import Plan
 from torchweld.plan.search import plan
 
@@ -52,8 +53,6 @@ def random_inputs(graph: Graph, seed: int = 0) -> list:
         if layout is None:
             inputs.append(next((s.hint for s in graph.symbols if s.source[0] == "int"), None))
             continue
-        from torchweld.ir.size import evaluate
-
         shape = [evaluate(s, sizes) for s in layout.shape]
         dtype = dtypes.to_torch(layout.dtype)
         if layout.dtype.is_float:
@@ -65,9 +64,9 @@ def random_inputs(graph: Graph, seed: int = 0) -> list:
     return inputs
 
 
-def planned(graph: Graph, device=H100, **options) -> Plan:
+def planned(graph: Graph, device=H100, measure=None, **options) -> Plan:
     """The plan of `graph`, checked: every Comp framed, the meaning kept in float64 and as typed."""
-    result = plan(graph, device, Options(**options))
+    result = plan(graph, device, Options(**options), measure)
     check_graph(result.graph)
     for node in result.graph.nodes:
         assert not isinstance(node, Comp) or frame_of(node) is not None, node.name

@@ -32,7 +32,7 @@ REGISTERS = {
     "softmax_4096": (cases.softmax(ROWS, 4096, dtype="bf16"), 64),
     "softmax_online_32768": (cases.softmax(ROWS, 32768, dtype="bf16"), 64),
     "gelu_mul_4096": (cases.gelu_mul(ROWS, 4096), 64),
-    "layer_norm_backward_4096": (cases.layer_norm_backward(ROWS, 4096), 96),
+    "layer_norm_backward_4096": (cases.layer_norm_backward(ROWS, 4096), 128),
     "cross_entropy_50304": (cases.cross_entropy(ROWS, 50304), 64),
     "column_sum_4096": (cases.reduction("sum", ROWS, 4096, dim=0), 64),
     "transposed_copy_4096": (cases.transposed_copy(4096, 4096), 64),
@@ -42,7 +42,8 @@ REGISTERS = {
 
 @pytest.mark.parametrize("name", REGISTERS)
 def test_text(name: str):
-    text = "\n\n".join(s.text for s in bundle_of(REGISTERS[name][0]).sources)
+    sources = bundle_of(REGISTERS[name][0]).sources
+    text = "\n\n".join(f"# {s.num_warps} warps, {s.grid}\n{s.text}" for s in sources)
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("TORCHWELD_UPDATE_GOLDEN"):
         path.write_text(text)

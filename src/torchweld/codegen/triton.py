@@ -48,8 +48,7 @@ def _source(
     partials: tuple[Partial, ...],
 ) -> KernelSource:
     kernel = Kernel(accesses, buffers, schedule)
-    grid = FORMS[schedule.form](kernel, partials)
-    return kernel.source(accesses.comp.name, grid)
+    return kernel.source(FORMS[schedule.form](kernel, partials))
 
 
 def _finishing_source(second: Finish, hints: Mapping[str, int]) -> KernelSource:

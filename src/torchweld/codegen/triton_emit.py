@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from math import gcd
 
 from torchweld.codegen import triton_scalars as scalars
-from torchweld.codegen.source import BufferArg, KernelArg, KernelSource, SizeArg
+from torchweld.codegen.source import BufferArg, GridDim, KernelArg, KernelSource, SizeArg
 from torchweld.core import dtypes
 from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import (
@@ -86,17 +86,20 @@ class Kernel:
         name = self._sizes.setdefault(divide(size, factor), f"n{len(self._sizes)}")
         return name if factor == 1 else f"({name} * {factor})"
 
-    def source(self, name: str, grid) -> KernelSource:
+    def source(self, grid: Iterable[GridDim]) -> KernelSource:
+        """What has been written, as a function named after the Comp."""
+        name = re.sub(r"\W", "_", self.comp.name)
         args: list[KernelArg] = [BufferArg(b) for b in self._pointers]
         args += [SizeArg(s) for s in self._sizes]
-        names = [*self._pointers.values(), *self._sizes.values()]
+        names = ", ".join([*self._pointers.values(), *self._sizes.values()])
+        head = [f"\n\n@triton.jit\ndef {name}({names}):"]
+        text = _HEADER + "".join(self.helpers.values()) + "\n".join(head + self._lines) + "\n"
         signature = [f"*{scalars.SIGNATURE[self.buffers[b].dtype]}" for b in self._pointers]
         signature += ["i64"] * len(self._sizes)
+        warps = self.schedule.num_warps
         return KernelSource(
-            "triton", name, _HEADER + "".join(self.helpers.values())
-            + f"\n\n@triton.jit\ndef {name}({', '.join(names)}):\n" + "\n".join(self._lines) + "\n",
-            tuple(args), tuple(grid), (), tuple(signature), self.schedule.num_warps,
-        )  # fmt: skip
+            "triton", name, text, tuple(args), tuple(grid), (), tuple(signature), warps
+        )
 
     # tile dimensions
 
@@ -113,9 +116,9 @@ class Kernel:
         """How many."""
         return extent(self.accesses, self.schedule.columns)
 
-    def define_rows(self, block: str, covered: int) -> None:
+    def define_rows(self, block: str, covered: Size | None) -> None:
         """`r` from the number of its block; `covered`: points that all programs and steps together
-        cover, 0 if unknown."""
+        cover, None if not known."""
         if self.schedule.rows:
             self._define(
                 "r",
@@ -125,7 +128,7 @@ class Kernel:
                 covered,
             )
 
-    def define_columns(self, start: str, covered: int) -> None:
+    def define_columns(self, start: str, covered: Size | None) -> None:
         lanes = f"tl.arange(0, {self.block_columns})[None, :]"
         self._define("c", start, lanes, self.schedule.columns, covered)
 
@@ -134,7 +137,7 @@ class Kernel:
         return text if self.index_type == "tl.int32" else f"{text}.to(tl.int64)"
 
     def _define(
-        self, name: str, start: str, lanes: str, axes: tuple[str, ...], covered: int
+        self, name: str, start: str, lanes: str, axes: tuple[str, ...], covered: Size | None
     ) -> None:
         self.line(f"{name} = {start} + {lanes}" if start else f"{name} = {lanes}")
         length = extent(self.accesses, axes)

@@ -76,9 +76,11 @@ def looped(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
 FORMS = {"grid": grid, "persistent": persistent, "looped": looped}
 
 
-def _rounded(size: Size, block: int) -> int:
-    """Points that a grid of ceil(size / block) programs covers; 0 if not known."""
-    return -(-size // block) * block if isinstance(size, int) else 0
+def _rounded(size: Size, block: int) -> Size | None:
+    """Points that a grid of ceil(size / block) programs covers; None if not known."""
+    if block == 1:
+        return size
+    return -(-size // block) * block if isinstance(size, int) else None
 
 
 def _stored(k: Kernel, positions: Sequence[int]) -> list[Value]:
@@ -190,7 +192,7 @@ def _per_share(k: Kernel) -> str:
     )
 
 
-def _covered(k: Kernel) -> int:
+def _covered(k: Kernel) -> Size | None:
     return _rounded(k.columns, k.block_columns * k.schedule.splits)
 
 

@@ -315,15 +315,15 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
 
 
 def _column_reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
-    """Sums over rows beside whole rows: a fixed number of programs, each with a partial sum."""
+    """Sums over rows beside whole rows: a fixed number of programs, each with a partial sum.
+    Several short rows at a time, so that enough loads are in flight."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
     block = next_pow2(extent(accesses, columns))
     count = size.hint(extent(accesses, rows), hints)
-    block_rows = max(1, min(1024 // block, next_pow2(count)))
+    block_rows = max(1, min(4096 // block, next_pow2(-(-count // sm_count))))
     programs = min(2 * sm_count, max(1, -(-count // block_rows)))
-    return Schedule(
-        "persistent", rows, columns, block_rows, block, _warps(2 * block_rows * block), programs
-    )
+    warps = _warps(block_rows * block)
+    return Schedule("persistent", rows, columns, block_rows, block, warps, programs)
 
 
 def _rows_per_program(block: int, count: int, sm_count: int) -> int:

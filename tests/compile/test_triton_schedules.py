@@ -1,0 +1,129 @@
+"""schedule/cuda.py: what is refused and why, which form each kind of Comp gets, and that every
+candidate can be generated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import triton_cases as cases
+from torchweld.codegen.triton import generate
+from torchweld.core.errors import InvalidIR
+from torchweld.schedule.access import addressed
+from torchweld.schedule.cuda import Schedule, candidates, schedule, supports, valid
+from triton_cases import Case, case, reduction
+from triton_run import H100, bundle_of
+
+SCATTER = "%0 = load at[i] : i64\n%1 = load x[i] : {0}\nstore.{1} y[%0] %1 init 0"
+
+
+def scatter(dtype: str, combine: str) -> Case:
+    return case("scatter", "i:8", SCATTER.format(dtype, combine),
+                at=("i64", 8), x=(dtype, 8), y=(dtype, 3))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason"),
+    [
+        (scatter("f32", "add"), "does not repeat"),
+        (scatter("i64", "mul"), "does not repeat"),
+        (scatter("i8", "add"), "does not repeat"),
+        (cases.layer_norm_backward(8, 20000), "do not fit into registers"),
+        (cases.layer_norm_backward(8, 100), None),
+        (scatter("i64", "add"), None),
+        (scatter("i32", "max"), None),
+    ],
+)
+def test_supports(refused: Case, reason: str | None):
+    said = supports(refused.comp, refused.buffers)
+    assert said is None if reason is None else reason in said
+    if reason is not None:
+        with pytest.raises(InvalidIR, match="cannot be a CUDA kernel"):
+            schedule(refused.comp, refused.buffers, H100)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "form", "splits"),
+    [
+        (cases.gelu_mul(8192, 768), "grid", False),
+        (cases.transposed_copy(300, 300), "grid", False),
+        (cases.softmax(8192, 768), "persistent", False),
+        (cases.softmax(8192, 40000), "looped", False),
+        (cases.softmax(4, 1 << 20), "looped", False),
+        (reduction("sum", 4, 1 << 20), "looped", True),
+        (reduction("sum", 8192, 768), "persistent", False),
+        (reduction("sum", 8192, 768, dim=0), "looped", True),
+        (reduction("argmax", 3, 100000), "looped", True),
+        (cases.layer_norm_backward(8192, 768), "persistent", True),
+        (cases.cumulative("sum", 1, 50000), "looped", False),
+    ],
+    ids=lambda x: getattr(x, "name", x),
+)
+def test_default_forms(chosen: Case, form: str, splits: bool):
+    found = schedule(chosen.comp, chosen.buffers, H100)
+    assert (found.form, found.splits > 1) == (form, splits)
+
+
+def test_a_transposition_gets_a_square_tile_of_the_two_axes():
+    found = schedule(*_comp(cases.transposed_copy(300, 300)), H100)
+    assert min(found.block_rows, found.block_columns) >= 32
+
+
+def test_contiguous_tensors_are_one_dimension():
+    found = schedule(*_comp(cases.gelu_mul(8192, 768)), H100)
+    assert found.rows == () and len(found.columns) == 1
+
+
+MANY = [
+    cases.gelu_mul(100, 768),
+    cases.softmax(100, 768),
+    cases.softmax(100, 20000),
+    cases.layer_norm_backward(1000, 768),
+    reduction("welford", 2, 100000),
+    reduction("sum", 5000, 64, dim=0),
+]
+
+
+@pytest.mark.parametrize("one", MANY, ids=lambda c: c.name)
+def test_every_candidate_is_valid_and_can_be_generated(one: Case):
+    accesses = addressed(one.comp, one.buffers)
+    found = list(candidates(accesses, {}, H100.units))
+    assert found[0] == schedule(one.comp, one.buffers, H100)
+    assert len(set(found)) == len(found) > 2
+    for near in found:
+        assert valid(near, accesses)
+        assert bundle_of(one, near).sources
+
+
+@pytest.mark.parametrize(
+    ("one", "change"),
+    [
+        (cases.softmax(9, 768), {"block_columns": 512}),  # the row does not fit
+        (cases.softmax(9, 768), {"form": "looped", "splits": 2}),  # softmax needs whole rows
+        (cases.softmax(9, 768), {"form": "grid"}),
+        (cases.softmax(9, 768), {"columns": ()}),
+        (cases.softmax(9, 768), {"num_warps": 0}),
+        (cases.softmax(9, 768), {"num_warps": 64}),
+        (cases.layer_norm_backward(9, 768), {"form": "looped"}),
+        (cases.gelu_mul(9, 768), {"form": "persistent"}),
+        (cases.gelu_mul(9, 768), {"splits": 2}),
+    ],
+)
+def test_invalid_schedules_are_refused(one: Case, change: dict):
+    wrong = replace(schedule(one.comp, one.buffers, H100), **change)
+    assert not valid(wrong, addressed(one.comp, one.buffers))
+    with pytest.raises(InvalidIR, match="cannot be tiled"):
+        generate(one.comp, one.buffers, wrong)
+
+
+def test_a_wide_grid_of_columns_is_refused():
+    """The second grid dimension has 65535 blocks at most."""
+    one = case("wide", "i:2, j:3000000", "%0 = load b[j] : f32\nstore y[i, j] %0",
+               b=("f32", 3000000), y=("f32", (2, 3000000), (4000000, 1)))  # fmt: skip
+    wide = Schedule("grid", ("i",), ("j",), 1, 32, 1)
+    assert not valid(wide, addressed(one.comp, one.buffers))
+
+
+def _comp(one: Case):
+    return one.comp, one.buffers

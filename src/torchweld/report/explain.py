@@ -14,6 +14,7 @@ from torchweld.ir.nodes import Comp, Extern, Origin
 from torchweld.plan.decisions import Fusion, RefusalRecord
 from torchweld.report.data import GraphPart, Group, Refused
 from torchweld.report.units import bytes_text
+from torchweld.runtime.record import Note
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def graph_part(record) -> GraphPart:
         unfused=sum(comp.name not in fused_kernels for comp in comps),
         library_calls=_library_calls(record.graph.nodes),
         refusals=_refusals(d for d in record.decisions if isinstance(d, RefusalRecord)),
-        events=[_event_text(event) for event in record.events],
+        events=_events(record.events),
         seconds=dict(record.timings_s),
     )
 
@@ -104,10 +105,23 @@ def short_name(op: str) -> str:
     return op.removeprefix("aten.").split(".")[0] if op.startswith("aten.") else op
 
 
-def _event_text(event) -> str:
-    return (
-        f"{event.kind}: {event.subject}: {event.text}" if hasattr(event, "subject") else str(event)
-    )
+def _events(notes: list[Note]) -> list[str]:
+    """Notes of the same kind and text are one line."""
+    alike: dict[tuple[str, str], list[Note]] = defaultdict(list)
+    for note in notes:
+        alike[note.kind, note.text].append(note)
+    return [_event_text(same) for same in alike.values()]
+
+
+def _event_text(same: list[Note]) -> str:
+    first, amount = same[0], sum(note.amount for note in same)
+    total = f" ({_amount_text(amount, first.unit)})" if amount else ""
+    what = first.subject if len(same) == 1 else f"{len(same)} times, such as {first.subject}"
+    return f"{first.kind}: {what}: {first.text}{total}"
+
+
+def _amount_text(amount: float, unit: str) -> str:
+    return bytes_text(int(amount)) if unit in ("B", "bytes") else f"{amount:.3g} {unit}".strip()
 
 
 def _graph_text(part: GraphPart) -> str:

@@ -1,0 +1,84 @@
+"""An explanation from a record written by hand: groups, library calls, refusals, events."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import torchweld.report.explain as module
+from torchweld.core.dtypes import f32
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Origin, View
+from torchweld.plan.decisions import Cut, Fusion, RefusalRecord
+from torchweld.plan.refusals import Reason
+from torchweld.report.explain import Explanation, explain, graph_part
+from torchweld.report.work import bytes_moved, kernel_count
+from torchweld.runtime.record import Note
+
+ADD, NORM = Origin("aten.add.Tensor", "layer.0"), Origin("aten.native_layer_norm.default")
+ROWS, COLUMNS = 6, 10
+BYTES = ROWS * COLUMNS * 4
+
+
+def record():
+    buffers = {n: Buffer(n, (ROWS, COLUMNS), f32, (COLUMNS, 1)) for n in "xyzw"}
+    whole, row = (View("x", (ROWS, COLUMNS), s) for s in ((COLUMNS, 1), (0, 1)))
+    nodes = (
+        *(Comp(name, (), (), ()) for name in ("k0", "k1", "k2")),
+        Extern("mm", "aten.mm.default", (whole, row), (), ("y",)),
+        Extern("lin", "torchweld.linear", (whole,), (), ("z",)),
+    )
+    graph = Graph("g", (), buffers, nodes, ("x",), ())
+    fusions = [Fusion(k, ("a", "b"), (ADD, NORM), 900, 300, 2, 1, 4.0) for k in ("k0", "k1")]
+    refusals = [
+        RefusalRecord("a", "b", Reason.EXTERN, "mm", 50),
+        RefusalRecord("c", "d", Reason.EXTERN, "lin", 70),
+        RefusalRecord("e", "f", Reason.ROWS, "", 500),
+    ]
+    events = [Note("packed", f"w{i}", "kept twice", 1000, "B") for i in range(3)]
+    two = SimpleNamespace(sources=("first", "second"))
+    one = SimpleNamespace(sources=("only",))
+    return SimpleNamespace(
+        name="g", kind="inference", device="cpu", graph=graph,
+        bundles={"k0": two, "k1": one, "k2": one}, timings_s={"plan": 0.1}, cached=False,
+        decisions=(*fusions, Cut("m", ("k2",), 1.0), *refusals), events=events)
+
+
+def test_groups_that_repeat_are_one():
+    (group,) = graph_part(record()).groups
+    assert (group.kernel, group.repeats, group.saved_us) == ("k0", 2, 4.0)
+    assert group.operations == ["add @ layer.0", "native_layer_norm"]
+
+
+def test_refusals_by_reason_the_most_bytes_first():
+    rows, extern = graph_part(record()).refusals
+    assert (rows.reason, rows.bytes_at_stake) == (Reason.ROWS.value, 500)
+    assert (extern.pairs, extern.bytes_at_stake, extern.example) == (2, 120, "c -> d: lin")
+
+
+def test_the_rest_is_counted():
+    part = graph_part(record())
+    assert part.unfused == 1
+    assert part.library_calls == {"aten.mm.default": 1, "torchweld.linear": 1}
+    assert part.events == ["packed: 3 times, such as w0: kept twice (3 kB)"]
+
+
+def test_kernels_are_sources_and_library_calls():
+    assert kernel_count([record(), record()]) == 2 * (2 + 1 + 1 + 2)
+
+
+def test_bytes_of_a_library_call_count_an_expanded_dimension_once():
+    made = record()
+    made.graph = Graph("g", (), made.graph.buffers, made.graph.nodes[3:4], ("x",), ())
+    assert bytes_moved([made]) == BYTES + COLUMNS * 4 + BYTES
+
+
+def test_text_and_dict_hold_every_part(monkeypatch):
+    monkeypatch.setattr(module, "records", lambda fused: [record()])
+    explanation = explain("fused")
+    text = str(explanation)
+    for part in ["2 x k0: 900 B -> 300 B", "add @ layer.0, native_layer_norm", "1 kernels of one",
+                 "1 x library call aten.mm.default", "2 pairs, 120 B at stake", "kept twice"]:
+        assert part in text
+    assert explanation.to_dict()["graphs"][0]["groups"][0]["repeats"] == 2
+
+
+def test_nothing_compiled_is_told():
+    assert "call the fused model once" in str(Explanation(()))

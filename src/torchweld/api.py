@@ -64,7 +64,7 @@ def records(fused=None) -> list:
     compiled in this process. Graphs that run in eager have no record."""
     state = _state(fused)
     compiled = _compiled_anywhere if state is None else state.compiled
-    return [r for r in (getattr(fn, "record", None) for _, fn in compiled) if r is not None]
+    return [record for _, record in compiled if record is not None]
 
 
 def captured_graphs(fused) -> list[Captured]:
@@ -118,7 +118,7 @@ class _State:
 
     def __init__(self, original: Callable, options: Options) -> None:
         self.original, self.options = original, options
-        self.compiled: list[tuple[Captured, aot.Boxed]] = []
+        self.compiled: list[tuple[Captured, object]] = []  # with the pipeline's record of it
         backend = aot.make_backend(_late_compile_graph, options, self.remember)
         self._dynamo = torch.compile(original, backend=backend, dynamic=options.dynamic)
         if isinstance(original, torch.nn.Module):
@@ -126,7 +126,7 @@ class _State:
         self._ahead: AheadOfTime | None = None
 
     def remember(self, captured: Captured, compiled: aot.Boxed) -> None:
-        self.compiled.append((captured, compiled))
+        self.compiled.append((captured, getattr(compiled, "record", None)))
         _remember(captured, compiled)
 
     def capture(self, args: tuple, kwargs: dict) -> None:
@@ -207,7 +207,7 @@ def _state(fused) -> _State | None:
 
 
 def _remember(captured: Captured, compiled: aot.Boxed) -> None:
-    _compiled_anywhere.append((captured, compiled))
+    _compiled_anywhere.append((captured, getattr(compiled, "record", None)))
 
 
 def _late_compile_graph(captured: Captured, options: Options) -> aot.Boxed:

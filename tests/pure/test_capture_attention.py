@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torchweld.capture import attention, constant
 
@@ -172,6 +173,46 @@ def test_heads_are_not_shared_under_a_mask(capture):
         return F.scaled_dot_product_attention(q, k, v, mask)
 
     assert simplified(capture, fn, *qkv(kv_heads=2), torch.randn(N, N))[0] == 0
+
+
+def cuda_call(mask=None, dtype=torch.bfloat16, repeat=False):
+    """An attention call on CUDA tensors that are not there, with a mask of the user's."""
+    graph = torch.fx.Graph()
+    with FakeTensorMode():
+        kv = (2, 2 if repeat else 4, N, D)
+        values = {"q": torch.empty(2, 4, N, D, dtype=dtype, device="cuda")}
+        values |= {name: torch.empty(kv, dtype=dtype, device="cuda") for name in "kv"}
+        if mask is not None:
+            values["mask"] = mask()
+        nodes = {}
+        for name, value in values.items():
+            nodes[name] = graph.placeholder(name)
+            nodes[name].meta["example_value"] = value
+        for name in "kv" if repeat else "":
+            source, value = nodes[name], values[name].repeat_interleave(2, 1)
+            nodes[name] = graph.call_function(torch.repeat_interleave, (source, 2, 1))
+            nodes[name].meta["example_value"] = value
+    args = tuple(nodes[n] for n in "qkv")
+    kwargs = {"attn_mask": nodes["mask"]} if mask is not None else {}
+    graph.output(graph.call_function(F.scaled_dot_product_attention, args, kwargs))
+    return torch.fx.GraphModule({}, graph)
+
+
+def test_a_cuda_mask_gets_a_unit_stride():
+    gm = cuda_call(
+        lambda: torch.empty(2, 1, N, 1, dtype=torch.bool, device="cuda").expand(2, 1, N, N)
+    )
+    assert attention.simplify(gm) == 1
+    mask = call_of(gm)["attn_mask"]
+    assert mask.target == "contiguous" and attention.example(mask).stride() == (N * N, N * N, N, 1)
+    assert attention.simplify(cuda_call(lambda: torch.empty(N, N, device="cuda"))) == 0
+
+
+@pytest.mark.parametrize(
+    "dtype, shared", [(torch.bfloat16, 1), (torch.float16, 1), (torch.float32, 0)]
+)
+def test_cuda_heads_are_shared_where_the_flash_kernel_runs(dtype, shared):
+    assert attention.simplify(cuda_call(dtype=dtype, repeat=True)) == shared
 
 
 def dynamic_graph(fn, n, *more):

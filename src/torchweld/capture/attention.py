@@ -169,9 +169,9 @@ def contiguous_mask(call: _Call) -> bool:
             copy = graph.call_method("contiguous", (node,))
         else:
             copy = graph.call_function(torch.ops.aten.contiguous.default, (node,))
-    copy.meta = {
-        k: mask.contiguous() if k in ("example_value", "val") else v for k, v in node.meta.items()
-    }
+    with mask.fake_mode:
+        unit = mask.contiguous()
+    copy.meta = {k: unit if k in ("example_value", "val") else v for k, v in node.meta.items()}
     call.args["attn_mask"] = copy
     return True
 

@@ -87,6 +87,8 @@ def cast(text: str, source: DType, target: DType) -> str:
     if source == target:
         return text
     value = widened(text, source)
+    if source == dtypes.b1:  # gcc does not vectorise a conversion of bool
+        return f"({text} ? {literal(1, target)} : {literal(0, target)})"
     if target == dtypes.b1:
         return f"({value} != 0)"
     if target.is_low_precision:

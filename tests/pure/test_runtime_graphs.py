@@ -8,8 +8,8 @@ from torchweld.codegen.source import BufferArg, GridDim, KernelBundle, KernelSou
 from torchweld.core.device import named_table
 from torchweld.ir.parser import parse_graph
 from torchweld.runtime.graphs import why_not_recorded
+from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.placement import place
-from torchweld.runtime.steps import Loaded
 
 TEXT = """
 graph g {{

@@ -20,10 +20,10 @@ import torch
 
 from torchweld.core.device import DeviceTable, device_table
 from torchweld.ir.nodes import Comp, Extern, View
+from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.memory import Arena, ArenaPool
 from torchweld.runtime.program import Program
 from torchweld.runtime.record import note
-from torchweld.runtime.steps import Loaded
 from torchweld.runtime.torch_private import copy_all
 
 _SAVED_S = 1.0e-6  # what a launch costs more outside a graph, when the GPU is the bottleneck

@@ -19,10 +19,10 @@ from torchweld.runtime.cache import Artifacts, open_cache
 from torchweld.runtime.externs import operator
 from torchweld.runtime.graphs import GraphedProgram, with_graph
 from torchweld.runtime.library_calls import LIBRARY
+from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.placement import place
 from torchweld.runtime.program import Program
 from torchweld.runtime.record import note
-from torchweld.runtime.steps import Loaded
 
 
 def load(

@@ -22,17 +22,12 @@ from torchweld.core import dtypes
 from torchweld.core.errors import UsageError
 from torchweld.ir.bind import bind
 from torchweld.ir.size import evaluate
+from torchweld.runtime.binding import Binding, bind_program
+from torchweld.runtime.loaded import Loaded, Shaped
 from torchweld.runtime.memory import POOL, Arena, ArenaPool
 from torchweld.runtime.record import note
-from torchweld.runtime.steps import (
-    Binding,
-    Loaded,
-    Shaped,
-    bind_program,
-    has_layout,
-    in_layout,
-    shape_program,
-)
+from torchweld.runtime.shape import shape_program
+from torchweld.runtime.steps import has_layout, in_layout
 from torchweld.runtime.torch_private import below_autograd, raw_stream
 
 MAX_SHAPES = 64  # sets of sizes that are kept ready; then the oldest goes
@@ -170,7 +165,7 @@ class _ForShape:
 
     def expects(self, name: str, tensor: torch.Tensor) -> bool:
         shape, strides, dtype = self._layout(name)
-        return tensor.dtype == dtype and has_layout(tensor, shape, strides) and _well_placed(tensor)
+        return tensor.dtype == dtype and has_layout(tensor, shape, strides)
 
     def place_inputs(self, args: list, tensors: list, bases, record) -> list:
         """Fills in the moving inputs. Returns (caller's tensor, copy) of those that the program
@@ -178,12 +173,7 @@ class _ForShape:
         restore = []
         for position, name, slot, shape, strides, dtype, mutated in self._inputs:
             tensor = args[position]
-            if (
-                tensor.stride() != strides
-                or tensor.shape != shape
-                or tensor.dtype != dtype
-                or not _well_placed(tensor)
-            ):
+            if tensor.stride() != strides or tensor.shape != shape or tensor.dtype != dtype:
                 tensor = _conformed(tensor, name, shape, strides, dtype, record)
                 if mutated and tensor is not args[position]:
                     restore.append((args[position], tensor))
@@ -207,15 +197,10 @@ def _conformed(tensor: torch.Tensor, name: str, shape, strides, dtype, record) -
             f"input {name} is {tensor.dtype} {list(tensor.shape)}, not {dtype} {list(shape)}",
             do="compile for this input, or with dynamic=True",
         )
-    if has_layout(tensor, shape, strides) and _well_placed(tensor):
+    if has_layout(tensor, shape, strides):
         return tensor
     note(record, "copied_input", name, f"strides {tensor.stride()}, compiled for {strides}")
     return in_layout(tensor, shape, strides)
-
-
-def _well_placed(tensor: torch.Tensor) -> bool:
-    """GPU kernels are compiled for addresses that are multiples of 16 bytes."""
-    return not tensor.is_cuda or tensor.data_ptr() % 16 == 0
 
 
 def _symbol_value(source: tuple, args: list) -> int:

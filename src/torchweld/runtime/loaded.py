@@ -1,0 +1,67 @@
+"""What a program consists of: the part that is known when it is loaded, and the part that follows
+from the sizes of a call."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from torchweld.codegen.source import KernelBundle, KernelSource
+from torchweld.ir.nodes import Comp, Graph
+from torchweld.runtime.dispatch import Helpers
+from torchweld.runtime.externs import Fetch
+from torchweld.runtime.memory import Layout
+from torchweld.runtime.placement import Placement
+
+# (tensors by slot, addresses by slot, address of the addresses)
+Step = Callable[[list, array, int], None]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """All that does not depend on sizes. `functions`: of each source's text, an address (C++) or a
+    launch function (Triton); a Comp with a source that is missing there is interpreted. `calls`:
+    the function of each Extern, by node name."""
+
+    graph: Graph
+    bundles: Mapping[str, KernelBundle]
+    placement: Placement
+    functions: Mapping[KernelSource, object]
+    calls: Mapping[str, Callable]
+    helpers: Helpers | None
+    static_buffers: frozenset[str]
+    record: object = None
+
+    def is_compiled(self, comp: Comp) -> bool:
+        """Whether `comp` runs as its kernels; else it is interpreted."""
+        bundle = self.bundles.get(comp.name)
+        return bundle is not None and all(s in self.functions for s in bundle.sources)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedView:
+    """A tensor that stays the same while arenas and static inputs do: a window on `buffer`."""
+
+    buffer: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """The steps for one set of sizes. `layouts`: the arena of each device. `fixed`: the views that
+    a Binding prepares, for the slots from `first_fixed` on. `keep_alive`: memory that the steps
+    refer to by address."""
+
+    sizes: Mapping[str, int]
+    layouts: tuple[Layout, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[Fetch, ...]
+    fixed: tuple[FixedView, ...]
+    first_fixed: int
+    keep_alive: tuple = field(repr=False, default=())

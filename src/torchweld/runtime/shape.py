@@ -1,0 +1,265 @@
+"""From a loaded program and its sizes to steps.
+
+Consecutive C++ kernels become one walk over a table; memory is allocated before the walk that first
+writes it and dropped after the one that last reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+
+import torch
+
+from torchweld.codegen.source import BufferArg, KernelBundle
+from torchweld.core import dtypes
+from torchweld.ir.nodes import Buffer, Comp, Extern, View
+from torchweld.ir.size import evaluate
+from torchweld.runtime import steps
+from torchweld.runtime.dispatch import NativeCall, Pointer, table
+from torchweld.runtime.externs import Arguments, Fetch, out_form
+from torchweld.runtime.launcher import launch_plan
+from torchweld.runtime.loaded import FixedView, Loaded, Shaped, Step
+from torchweld.runtime.memory import Layout, Lifetime, assign
+from torchweld.runtime.placement import buffer_bytes, scratch_name, span
+
+
+def shape_program(loaded: Loaded, sizes: Mapping[str, int]) -> Shaped:
+    """Everything that can be worked out before a call with these sizes."""
+    return _Shaper(loaded, sizes).run()
+
+
+class _Shaper:
+    def __init__(self, loaded: Loaded, sizes: Mapping[str, int]) -> None:
+        self.loaded, self.sizes = loaded, sizes
+        self.placement, self.buffers = loaded.placement, loaded.graph.buffers
+        self.layouts = tuple(self._layout(d) for d in self.placement.devices)
+        self.first_fixed = len(self.placement.devices) + len(self.placement.slots)
+        self.fixed: dict[FixedView, int] = {}
+        self.steps: list[Step] = []
+        self.pending: list[NativeCall] = []
+        self.dying: list[int] = []
+        self.keep_alive: list = []
+
+    def run(self) -> Shaped:
+        for position, node in enumerate(self.loaded.graph.nodes):
+            self._allocate(position)
+            if isinstance(node, Extern):
+                self._extern(node)
+            elif self.loaded.is_compiled(node):
+                self._kernels(node)
+            else:
+                self._interpreted(node)
+            self._mark_dead(position)
+        self._flush()
+        outputs = tuple(self._output(o) for o in self.loaded.graph.outputs)
+        return Shaped(
+            self.sizes,
+            self.layouts,
+            tuple(self.steps),
+            outputs,
+            tuple(self.fixed),
+            self.first_fixed,
+            tuple(self.keep_alive),
+        )
+
+    # -- memory --
+
+    def _layout(self, device: str) -> Layout:
+        lives = [
+            Lifetime(n, buffer_bytes(self.buffers[n], self.sizes), *self.placement.uses[n])
+            for n, kind in self.placement.kinds.items()
+            if kind == "arena" and self.buffers[n].device == device
+        ]
+        lives += [
+            Lifetime(n, buffer_bytes(b, self.sizes), position, position)
+            for n, (b, position) in self.placement.scratch.items()
+            if b.device == device
+        ]
+        return assign(lives)
+
+    def _allocate(self, position: int) -> None:
+        """New tensors for the outputs that this node is the first to write."""
+        for name in self.loaded.graph.nodes[position].writes:
+            if self.placement.kinds[name] == "output" and self.placement.uses[name][0] == position:
+                self.steps.append(
+                    steps.new_tensor(
+                        self.placement.slots[name], *self._concrete(self.buffers[name])
+                    )
+                )
+
+    def _mark_dead(self, position: int) -> None:
+        for name in dict.fromkeys(
+            self.loaded.graph.nodes[position].reads + self.loaded.graph.nodes[position].writes
+        ):
+            moving = (
+                self.placement.kinds[name] in ("input", "extern")
+                and name not in self.loaded.static_buffers
+            )
+            if moving and self.placement.uses[name][1] == position:
+                self.dying.append(self.placement.slots[name])
+        if not self.pending:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self.dying:
+            self.steps.append(steps.drop(tuple(self.dying)))
+            self.dying = []
+
+    def _flush(self) -> None:
+        """Pending kernels become a step."""
+        if self.pending:
+            rows = table(self.pending)
+            self.keep_alive.append(rows)
+            self.steps.append(steps.walk_table(self.loaded.helpers.walk, rows, len(self.pending)))
+            self.pending = []
+        self._drop()
+
+    def _concrete(self, layout: Buffer | View) -> tuple:
+        """(shape, strides, dtype, device)"""
+        buffer = layout if isinstance(layout, Buffer) else self.buffers[layout.buffer]
+        shape, strides = (
+            tuple(evaluate(s, self.sizes) for s in part) for part in (layout.shape, layout.strides)
+        )
+        return shape, strides, dtypes.to_torch(buffer.dtype), torch.device(buffer.device)
+
+    def _where(self, comp: str) -> Callable[[str], Pointer]:
+        """The address of a buffer as kernels of `comp` name it."""
+
+        def where(name: str) -> Pointer:
+            scoped = scratch_name(comp, name)
+            if scoped in self.placement.scratch:
+                return self._in_arena(scoped, self.placement.scratch[scoped][0].device)
+            if self.placement.kinds[name] == "arena":
+                return self._in_arena(name, self.buffers[name].device)
+            return Pointer(self.placement.slots[name])
+
+        return where
+
+    def _in_arena(self, name: str, device: str) -> Pointer:
+        number = self.placement.devices.index(device)
+        return Pointer(number, self.layouts[number].offsets[name])
+
+    def fetch_view(self, view: View) -> Fetch:
+        """How a call finds the tensor that `view` is."""
+        shape, strides, dtype, _ = self._concrete(view)
+        offset, kind = evaluate(view.offset, self.sizes), self.placement.kinds[view.buffer]
+        if kind in ("arena", "constant") or view.buffer in self.loaded.static_buffers:
+            return itemgetter(
+                self._fixed_slot(FixedView(view.buffer, dtype, shape, strides, offset))
+            )
+        slot = self.placement.slots[view.buffer]
+        if offset == 0 and (shape, strides) == self._concrete(self.buffers[view.buffer])[:2]:
+            return itemgetter(slot)
+        return lambda tensors: steps.window(tensors[slot], shape, strides, offset)
+
+    def _fixed_slot(self, view: FixedView) -> int:
+        return self.first_fixed + self.fixed.setdefault(view, len(self.fixed))
+
+    def _whole(self, name: str) -> Fetch:
+        buffer = self.buffers[name]
+        return self.fetch_view(View(name, buffer.shape, buffer.strides))
+
+    def _output(self, output) -> Fetch:
+        fetch = Arguments((output,), (), self.fetch_view, self.sizes)
+        return lambda tensors: fetch(tensors)[0][0]
+
+    # -- nodes --
+
+    def _kernels(self, comp: Comp) -> None:
+        bundle = self.loaded.bundles[comp.name]
+        if any(s.language == "triton" for s in bundle.sources):
+            self._triton(comp, bundle)
+        else:
+            self._native(comp, bundle)
+
+    def _native(self, comp: Comp, bundle: KernelBundle) -> None:
+        where = self._where(comp.name)
+        for name in bundle.zeroed:
+            size = buffer_bytes(self._layout_in(comp, name), self.sizes)
+            self.pending.append(NativeCall(self.loaded.helpers.zero, (where(name),), (size,)))
+        for name, init in bundle.prefill:
+            self._prefill_native(comp, name, init)
+        for source in bundle.sources:
+            pointers = tuple(where(a.buffer) for a in source.args if isinstance(a, BufferArg))
+            numbers = tuple(
+                evaluate(a.size, self.sizes) for a in source.args if not isinstance(a, BufferArg)
+            )
+            self.pending.append(NativeCall(self.loaded.functions[source], pointers, numbers))
+
+    def _prefill_native(self, comp: Comp, name: str, init) -> None:
+        where, buffer = self._where(comp.name), self._layout_in(comp, name)
+        if not isinstance(init, str):
+            numbers = (
+                span(buffer.shape, buffer.strides, self.sizes),
+                buffer.dtype.bytes,
+                steps.bits(init, buffer),
+            )
+            self.pending.append(NativeCall(self.loaded.helpers.fill, (where(name),), numbers))
+        elif self._concrete(self.buffers[init]) == self._concrete(buffer):
+            size = buffer_bytes(buffer, self.sizes)
+            self.pending.append(
+                NativeCall(self.loaded.helpers.copy, (where(name), where(init)), (size,))
+            )
+        else:
+            self._prefill(comp, name, init)
+
+    def _triton(self, comp: Comp, bundle: KernelBundle) -> None:
+        self._flush()
+        for name in bundle.zeroed:
+            self._prefill(comp, name, 0)
+        for name, init in bundle.prefill:
+            self._prefill(comp, name, init)
+        where = self._where(comp.name)
+        plans = [
+            launch_plan(s, self.loaded.functions[s], where, self.sizes) for s in bundle.sources
+        ]
+        device = torch.device(self.buffers[comp.writes[0]].device)
+        self.steps.extend(steps.launch(p, device.index or 0) for p in plans if p is not None)
+
+    def _prefill(self, comp: Comp, name: str, init) -> None:
+        self._flush()
+        target = self._scratch_or_whole(comp, name)
+        if isinstance(init, str):
+            self.steps.append(steps.copy(target, self._whole(init)))
+        else:
+            self.steps.append(steps.fill(target, init))
+
+    def _layout_in(self, comp: Comp, name: str) -> Buffer:
+        scoped = scratch_name(comp.name, name)
+        return (
+            self.placement.scratch[scoped][0]
+            if scoped in self.placement.scratch
+            else self.buffers[name]
+        )
+
+    def _scratch_or_whole(self, comp: Comp, name: str) -> Fetch:
+        scoped = scratch_name(comp.name, name)
+        if scoped not in self.placement.scratch:
+            return self._whole(name)
+        shape, strides, dtype, _ = self._concrete(self.placement.scratch[scoped][0])
+        return itemgetter(self._fixed_slot(FixedView(scoped, dtype, shape, strides, 0)))
+
+    def _interpreted(self, comp: Comp) -> None:
+        self._flush()
+        reads = {n: self._whole(n) for n in comp.reads}
+        writes = {n: self._whole(n) for n in comp.writes}
+        self.steps.append(steps.interpret(comp, reads, writes, self.buffers, self.sizes))
+
+    def _extern(self, node: Extern) -> None:
+        self._flush()
+        arguments = Arguments(node.args, node.kwargs, self.fetch_view, self.sizes)
+        (first, *rest) = node.outputs or (None,)
+        if first is not None and self.placement.kinds[first] == "arena":
+            self.steps.append(steps.call_into(out_form(node.target), arguments, self._whole(first)))
+            return
+        targets = tuple(None if n is None else self._result(n) for n in (first, *rest))
+        totals = tuple(layout.total for layout in self.layouts)
+        function = self.loaded.calls[node.name]
+        self.steps.append(
+            steps.call(function, arguments, targets, totals, node.name, self.loaded.record)
+        )
+
+    def _result(self, name: str) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        shape, strides, *_ = self._concrete(self.buffers[name])
+        return self.placement.slots[name], shape, strides

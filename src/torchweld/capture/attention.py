@@ -170,7 +170,7 @@ def contiguous_mask(call: _Call) -> bool:
         else:
             copy = graph.call_function(torch.ops.aten.contiguous.default, (node,))
     with mask.fake_mode:
-        unit = mask.contiguous()
+        unit = torch.empty(mask.shape, dtype=mask.dtype, device=mask.device)
     copy.meta = {k: unit if k in ("example_value", "val") else v for k, v in node.meta.items()}
     call.args["attn_mask"] = copy
     return True

@@ -1,4 +1,6 @@
-"""fx graph of functional ATen calls -> IR. One row of the lowering table per overload; whatever has none stays a call (Extern)."""
+"""fx graph of functional ATen calls -> IR. One row of the lowering table per overload; whatever
+has none stays a call (Extern)."""
+
 from __future__ import annotations
 
 import operator
@@ -18,20 +20,23 @@ from torchweld.capture.lowering.rows import ROWS
 from torchweld.capture.views import Fill, Tensor
 from torchweld.core.errors import NotLowered
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Arg, Extern, Graph, Node, Origin, views as views_in
+from torchweld.ir.nodes import Arg, Extern, Graph, Node, Origin
+from torchweld.ir.nodes import views as views_in
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """`constants`: tensors that the module holds, by buffer name: the graph's last inputs, in this order."""
+    """`constants`: tensors that the module holds, by buffer name: the graph's last inputs, in this
+    order."""
 
     graph: Graph
     constants: dict[str, torch.Tensor]
 
 
-def lower(captured: Captured, options: Options = Options()) -> Lowered:
-    """The IR of a captured graph. Raises NotLowered where a size depends on data or the graph holds a higher-order operation."""
-    return _Lowering(captured, options).run()
+def lower(captured: Captured, options: Options | None = None) -> Lowered:
+    """The IR of a captured graph. Raises NotLowered where a size depends on data or the graph
+    holds a higher-order operation."""
+    return _Lowering(captured, options or Options()).run()
 
 
 class _Lowering:
@@ -52,16 +57,25 @@ class _Lowering:
             getattr(self, f"_{node.op}")(node)
         inputs = (*self.inputs, *self.constants)
         kept = _live(self.graph.nodes, self.outputs)
-        used = {v.buffer for v in views_in(self.outputs)}.union(*((*n.reads, *n.writes) for n in kept))
-        buffers = {name: b for name, b in self.graph.buffers.items() if name in used or name in self.constants}
+        used = {v.buffer for v in views_in(self.outputs)}.union(
+            *((*n.reads, *n.writes) for n in kept)
+        )
+        buffers = {
+            name: b
+            for name, b in self.graph.buffers.items()
+            if name in used or name in self.constants
+        }
         inputs = tuple(i if i in buffers else None for i in inputs)
         symbols = tuple(self.graph.sizes.symbols)
-        return Lowered(Graph(self.captured.name, symbols, buffers, kept, inputs, self.outputs), self.constants)
+        return Lowered(
+            Graph(self.captured.name, symbols, buffers, kept, inputs, self.outputs), self.constants
+        )
 
     # -- inputs
 
     def _bind(self, values: list) -> None:
-        """Symbols, from whole sizes first, then from sizes that are a multiple of one plus a constant."""
+        """Symbols, from whole sizes first, then from sizes that are a multiple of one plus a
+        constant."""
         sources = [(v, ("int", k)) for k, v in enumerate(values) if isinstance(v, torch.SymInt)]
         tensors = [(k, v) for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
         sources += [(n, ("size", k, d)) for k, t in tensors for d, n in enumerate(t.shape)]
@@ -84,7 +98,9 @@ class _Lowering:
 
     def _input(self, name: str, value: torch.Tensor, frozen: bool) -> Tensor:
         spec = spec_of(self.graph, value)
-        return views.whole(self.graph.buffer(name, spec.shape, spec.dtype, spec.strides, spec.device, frozen))
+        return views.whole(
+            self.graph.buffer(name, spec.shape, spec.dtype, spec.strides, spec.device, frozen)
+        )
 
     def _number(self, value):
         return self.graph.sizes.convert(value) if isinstance(value, torch.SymInt) else value
@@ -93,7 +109,12 @@ class _Lowering:
         value = operator.attrgetter(node.target)(self.captured.module)
         if not isinstance(value, torch.Tensor):
             raise NotLowered(f"{node.target} is a {type(value).__name__}")
-        if value.dim() == 0 and value.device.type == "cpu" and not value.requires_grad and dtype_of(value.dtype).kind != "opaque":
+        if (
+            value.dim() == 0
+            and value.device.type == "cpu"
+            and not value.requires_grad
+            and dtype_of(value.dtype).kind != "opaque"
+        ):
             self.env[node] = Tensor(Fill(value.item()), dtype_of(value.dtype), "cpu", ())
             return
         self.env[node] = self._input(node.name, value, True)
@@ -117,7 +138,11 @@ class _Lowering:
         row = ROWS.get(str(node.target))
         if row is not None:
             try:
-                return row(call, *map(self._argument, node.args), **{k: self._argument(v) for k, v in node.kwargs.items()})
+                return row(
+                    call,
+                    *map(self._argument, node.args),
+                    **{k: self._argument(v) for k, v in node.kwargs.items()},
+                )
             except NotLowered:
                 pass
         return externs.emit(call, node, self.env)
@@ -142,7 +167,8 @@ class _Lowering:
         self.outputs = tuple(made[a] if isinstance(a, torch.fx.Node) else a for a in results)
 
     def _result(self, node: torch.fx.Node) -> Arg:
-        """A tensor that eager has in memory of its own shares none with an input or another output."""
+        """A tensor that eager has in memory of its own shares none with an input or another
+        output."""
         value = self.env[node]
         if not isinstance(value, Tensor):
             return value
@@ -155,7 +181,11 @@ class _Lowering:
 
 def _mutated_inputs(nodes: list[torch.fx.Node]) -> frozenset[str]:
     """Placeholders that some call writes to."""
-    calls = [n for n in nodes if isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable]
+    calls = [
+        n
+        for n in nodes
+        if isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable
+    ]
     return frozenset(a.name for n in calls for a in n.all_input_nodes if a.op == "placeholder")
 
 

@@ -1,11 +1,16 @@
-"""Tensors as lowering sees them: a source and, per logical dimension, atoms that say where an index lands in it.
+"""Tensors as lowering sees them: a source and, per logical dimension, atoms that say where an
+index lands in it.
 
-An atom is a loop: `extent` points, each moving some of the source's dimensions by a coefficient. A dimension is a product of atoms,
-outermost first; extent one has none. Reshape regroups atoms (splitting where extents divide), permute reorders dimensions, expand
-adds atoms that move nothing, slice scales and shifts. Each of these functions gives None where no map without div and mod exists.
+An atom is a loop: `extent` points, each moving some of the source's dimensions by a coefficient. A
+dimension is a product of atoms,
+outermost first; extent one has none. Reshape regroups atoms (splitting where extents divide),
+permute reorders dimensions, expand
+adds atoms that move nothing, slice scales and shifts. Each of these functions gives None where no
+map without div and mod exists.
 
     x[B, S, 768].view(B * S, 12, 64)    ->  dims ((B@0, S@1), (12@2*64), (64@2))
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,7 +24,8 @@ from torchweld.ir.size import Size, divide, product
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """`steps`: (source dimension, coefficient), sorted, no coefficient zero; empty for a broadcast."""
+    """`steps`: (source dimension, coefficient), sorted, no coefficient zero; empty for a
+    broadcast."""
 
     extent: Size
     steps: tuple[tuple[int, Size], ...]
@@ -50,7 +56,8 @@ Dim = tuple[Atom, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`base`: the constant part of the index, per source dimension. `copied`: eager gave it memory of its own (a clone) that
+    """`base`: the constant part of the index, per source dimension. `copied`: eager gave it memory
+    of its own (a clone) that
     lowering has not: it may not leave the graph without a copy."""
 
     source: Source
@@ -79,7 +86,9 @@ def extent(dim: Dim) -> Size:
 
 def whole(buffer: Buffer) -> Tensor:
     """All of a buffer, in its own shape."""
-    dims = tuple(() if size == 1 else (Atom(size, ((d, 1),)),) for d, size in enumerate(buffer.shape))
+    dims = tuple(
+        () if size == 1 else (Atom(size, ((d, 1),)),) for d, size in enumerate(buffer.shape)
+    )
     return Tensor(buffer.name, buffer.dtype, buffer.device, dims, (0,) * len(buffer.shape))
 
 
@@ -88,7 +97,8 @@ def filled(value, dtype: DType, device: str, shape: Sequence[Size]) -> Tensor:
 
 
 def merged(atoms: Sequence[Atom]) -> tuple[Atom, ...]:
-    """The same points with fewer atoms: extent one dropped, an outer atom that continues its inner one joined to it."""
+    """The same points with fewer atoms: extent one dropped, an outer atom that continues its inner
+    one joined to it."""
     result: list[Atom] = []
     for atom in atoms:
         if atom.extent == 1:
@@ -101,7 +111,8 @@ def merged(atoms: Sequence[Atom]) -> tuple[Atom, ...]:
 
 
 def reshape(tensor: Tensor, shape: Sequence[Size]) -> Tensor | None:
-    """Atoms regrouped; None where a group boundary falls inside an atom that does not divide there."""
+    """Atoms regrouped; None where a group boundary falls inside an atom that does not divide
+    there."""
     if 0 in shape:
         return replace(tensor, dims=tuple(_broadcast(size) for size in shape))
     pool = list(merged([atom for dim in tensor.dims for atom in dim]))
@@ -138,7 +149,8 @@ def permute(tensor: Tensor, order: Sequence[int]) -> Tensor:
 
 
 def expand(tensor: Tensor, shape: Sequence[Size]) -> Tensor:
-    """`shape` as resolved (no -1); dimensions of extent one, and new ones on the left, become broadcasts."""
+    """`shape` as resolved (no -1); dimensions of extent one, and new ones on the left, become
+    broadcasts."""
     dims = ((),) * (len(shape) - tensor.rank) + tensor.dims
     return replace(tensor, dims=tuple(dim or _broadcast(size) for dim, size in zip(dims, shape)))
 
@@ -171,7 +183,9 @@ def slice_(tensor: Tensor, d: int, start: Size, length: Size, step: int = 1) -> 
 def _slice_atom(tensor: Tensor, d: int, dim: Dim, start: Size, length: Size, step: int) -> Tensor:
     steps = dim[0].steps if dim else ()
     base = _shifted(tensor.base, steps, start)
-    return replace(tensor, base=base, dims=_with(tensor.dims, d, merged((Atom(length, _scale(steps, step)),))))
+    return replace(
+        tensor, base=base, dims=_with(tensor.dims, d, merged((Atom(length, _scale(steps, step)),)))
+    )
 
 
 def select(tensor: Tensor, d: int, index: Size) -> Tensor | None:
@@ -219,7 +233,8 @@ def diagonal(tensor: Tensor, offset: int, d1: int, d2: int, length: Size) -> Ten
 
 
 def unfold(tensor: Tensor, d: int, windows: Size, size: Size, step: int) -> Tensor | None:
-    """Windows of `size` every `step` along d; the place in the window becomes the last dimension."""
+    """Windows of `size` every `step` along d; the place in the window becomes the last
+    dimension."""
     dim = tensor.dims[d]
     if len(dim) > 1:
         return None
@@ -228,9 +243,16 @@ def unfold(tensor: Tensor, d: int, windows: Size, size: Size, step: int) -> Tens
     return replace(tensor, dims=(*_with(tensor.dims, d, outer), inner))
 
 
-def strided(buffer: Buffer, shape: Sequence[Size], strides: Sequence[Size], offset: Size) -> Tensor | None:
-    """as_strided on a buffer, where each stride is a multiple of one of the buffer's and stays within its dimension."""
-    order = sorted((d for d, s in enumerate(buffer.shape) if s != 1), key=lambda d: _rank(buffer.strides[d]), reverse=True)
+def strided(
+    buffer: Buffer, shape: Sequence[Size], strides: Sequence[Size], offset: Size
+) -> Tensor | None:
+    """as_strided on a buffer, where each stride is a multiple of one of the buffer's and stays
+    within its dimension."""
+    order = sorted(
+        (d for d, s in enumerate(buffer.shape) if s != 1),
+        key=lambda d: _rank(buffer.strides[d]),
+        reverse=True,
+    )
     base, dims = [0] * len(buffer.shape), []
     for d in order:
         if isinstance(offset, int) and isinstance(buffer.strides[d], int) and buffer.strides[d] > 0:
@@ -266,11 +288,13 @@ def in_bounds(tensor: Tensor, shape: Sequence[Size]) -> bool:
             reach = c * (atom.extent - 1)
             low[d], high[d] = low[d] + min(0, reach), high[d] + max(0, reach)
     return all(not isinstance(lo, int) or lo >= 0 for lo in low) and all(
-        not (isinstance(hi, int) and isinstance(n, int)) or hi < n for hi, n in zip(high, shape))
+        not (isinstance(hi, int) and isinstance(n, int)) or hi < n for hi, n in zip(high, shape)
+    )
 
 
 def as_view(tensor: Tensor, buffer: Buffer) -> View | None:
-    """The strided window that `tensor` is on `buffer`, or None where a dimension's atoms do not follow one stride."""
+    """The strided window that `tensor` is on `buffer`, or None where a dimension's atoms do not
+    follow one stride."""
     strides = []
     for dim in tensor.dims:
         stride, count = 0, 1
@@ -286,7 +310,9 @@ def as_view(tensor: Tensor, buffer: Buffer) -> View | None:
     shape = tensor.shape
     if any(isinstance(s, int) and s < 0 for s in strides):
         return None
-    return View(buffer.name, shape, tuple(1 if n == 1 else s for n, s in zip(shape, strides)), offset)
+    return View(
+        buffer.name, shape, tuple(1 if n == 1 else s for n, s in zip(shape, strides)), offset
+    )
 
 
 def contiguous_strides(shape: Sequence[Size]) -> tuple[Size, ...]:
@@ -299,7 +325,8 @@ def contiguous_strides(shape: Sequence[Size]) -> tuple[Size, ...]:
 
 
 def is_dense(view: View) -> bool:
-    """Whether the window's elements fill one stretch of memory, each once. False where symbols hide it."""
+    """Whether the window's elements fill one stretch of memory, each once. False where symbols
+    hide it."""
     dims = [(s, n) for s, n in zip(view.strides, view.shape) if n != 1]
     if not all(isinstance(s, int) for s, _ in dims):
         return view.strides == contiguous_strides(view.shape)
@@ -317,7 +344,8 @@ def same_layout(shape: Sequence[Size], left: Sequence[Size], right: Sequence[Siz
 
 
 def refine(left: Sequence[Size], right: Sequence[Size]) -> list[Size] | None:
-    """The coarsest factorisation (outermost first) that both factorisations of one extent can be split into."""
+    """The coarsest factorisation (outermost first) that both factorisations of one extent can be
+    split into."""
     x, y, common = list(left), list(right), []
     while x and y:
         a, b = x.pop(), y.pop()

@@ -1,7 +1,11 @@
 """Lowering a function and comparing the meaning of its IR with eager."""
+
 from __future__ import annotations
 
+import operator
+
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -55,9 +59,13 @@ def resolution(dtype: torch.dtype) -> float:
 
 
 def assert_close(found, eager, precise=None, ulps: float = 8.0) -> None:
-    """`found` is as near to `precise` (float64) as eager is, with a floor of `ulps` of its dtype at its scale."""
+    """`found` is as near to `precise` (float64) as eager is, with a floor of `ulps` of its dtype
+    at its scale."""
     assert found.shape == eager.shape and found.dtype == eager.dtype, (found.shape, found.dtype)
-    assert found.stride() == eager.stride() or _same_places(found, eager), (found.stride(), eager.stride())
+    assert found.stride() == eager.stride() or _same_places(found, eager), (
+        found.stride(),
+        eager.stride(),
+    )
     if not eager.is_floating_point():
         assert torch.equal(found, eager)
         return
@@ -75,11 +83,20 @@ def assert_close(found, eager, precise=None, ulps: float = 8.0) -> None:
 
 def _same_places(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.numel() == 0 or all(
-        n == 1 or x == y for n, x, y in zip(a.shape, a.stride(), b.stride()))
+        n == 1 or x == y for n, x, y in zip(a.shape, a.stride(), b.stride())
+    )
 
 
-def check(function, *args, mode: str = "fake", all_lowered: bool = True, ulps: float = 8.0, rounds: bool = False) -> Lowered:
-    """The IR of `function` means what eager computes: natively against eager and float64, exactly against float64."""
+def check(
+    function,
+    *args,
+    mode: str = "fake",
+    all_lowered: bool = True,
+    ulps: float = 8.0,
+    rounds: bool = False,
+) -> Lowered:
+    """The IR of `function` means what eager computes: natively against eager and float64, exactly
+    against float64."""
     result = lowered(function, *args, mode=mode)
     if all_lowered:
         assert externs(result) == [], externs(result)
@@ -92,5 +109,39 @@ def check(function, *args, mode: str = "fake", all_lowered: bool = True, ulps: f
         return result
     for found, reference in zip(run(result, args, exact=True), precise, strict=True):
         if isinstance(reference, torch.Tensor) and reference.is_floating_point():
-            torch.testing.assert_close(wide(found), reference.double(), rtol=1e-5, atol=1e-6, equal_nan=True)
+            torch.testing.assert_close(
+                wide(found), reference.double(), rtol=1e-5, atol=1e-6, equal_nan=True
+            )
+    return result
+
+
+def check_call(overload, args, reference) -> Lowered:
+    """As `check`, of one call of an overload that tracing would take apart; `reference(*args)`
+    says what it means."""
+    graph = torch.fx.Graph()
+    mode = FakeTensorMode()
+    places = [
+        graph.placeholder(f"arg{k}") if isinstance(a, torch.Tensor) else a
+        for k, a in enumerate(args)
+    ]
+    fakes = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
+    for place, fake in zip(places, fakes):
+        if isinstance(fake, torch.Tensor):
+            place.meta["val"] = fake
+    node = graph.call_function(overload, tuple(places))
+    with mode:
+        node.meta["val"] = overload(*fakes)
+    results = [
+        graph.call_function(operator.getitem, (node, k)) for k in range(len(node.meta["val"]))
+    ]
+    for result, value in zip(results, node.meta["val"]):
+        result.meta["val"] = value
+    graph.output(results)
+    result = lower(Captured(torch.fx.GraphModule({}, graph), "test", "inference"))
+    check_graph(result.graph)
+    assert externs(result) == []
+    given = [a for a in args if isinstance(a, torch.Tensor)]
+    precise = reference(*map(wide, args))
+    for found, want in zip(run(result, given, exact=False), precise, strict=True):
+        assert_close(found, want.to(found.dtype), want.double(), ulps=32)
     return result

@@ -1,16 +1,17 @@
 """Activations and their gradients, as scalar expressions."""
+
 from __future__ import annotations
 
 import math
 
+from torchweld.capture import views
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.pointwise import pointwise
 from torchweld.capture.lowering.registry import lowers
 from torchweld.capture.views import Tensor
-from torchweld.ir.size import divide
 from torchweld.core.errors import NotLowered
-from torchweld.capture import views
+from torchweld.ir.size import divide
 
 _KAPPA = math.sqrt(2 / math.pi)  # gelu's tanh form is x * sigmoid(2 * KAPPA * (x + CUBIC * x**3))
 _CUBIC = 0.044715
@@ -68,6 +69,7 @@ def _softplus(x: Expr) -> Expr:
 
 # Rows below branch on a comparison of their input, which is taken as stored.
 
+
 @pointwise("aten.softplus.default", exact=True)
 def softplus(x, beta=1, threshold=20):
     z = x * beta
@@ -107,12 +109,18 @@ def elu(x, alpha=1, scale=1, input_scale=1):
 
 @pointwise("aten.elu_backward.default", exact=True)
 def elu_backward(grad, alpha, scale, input_scale, is_result, x):
-    negative = input_scale * (x + alpha * scale) if is_result else input_scale * alpha * scale * (x * input_scale).exp()
+    negative = (
+        input_scale * (x + alpha * scale)
+        if is_result
+        else input_scale * alpha * scale * (x * input_scale).exp()
+    )
     return where(x <= 0, grad * negative, grad * scale)
 
 
 pointwise("aten.celu.default", exact=True)(lambda x, alpha=1.0: elu(x, alpha, 1, 1 / alpha))
-pointwise("aten.selu.default", exact=True)(lambda x: elu(x, 1.6732632423543772, 1.0507009873554805, 1))
+pointwise("aten.selu.default", exact=True)(
+    lambda x: elu(x, 1.6732632423543772, 1.0507009873554805, 1)
+)
 
 
 @pointwise("aten.hardtanh_backward.default", exact=True)
@@ -146,7 +154,7 @@ def log_sigmoid_forward(call: Call, x):
     if 1 in call.used:
         raise NotLowered("the buffer of log_sigmoid depends on the device")
     nest = call.nest(x.shape, x)
-    return call.finish_all(nest, [(_log_sigmoid(nest.read(x).widen()), None)]) + (None,)
+    return *call.finish_all(nest, [(_log_sigmoid(nest.read(x).widen()), None)]), None
 
 
 def _log_sigmoid(x: Expr) -> Expr:
@@ -179,7 +187,9 @@ def prelu_backward(call: Call, grad, x, weight):
     nest = call.nest(x.shape, grad, x, weight)
     value, g = nest.read(x, exact=True).widen(), nest.read(grad).widen()
     w, positive = nest.read(weight).to(value.dtype), value > 0
-    return call.finish_all(nest, [(where(positive, g, g * w), None), (where(positive, 0, g * value), None)])
+    return call.finish_all(
+        nest, [(where(positive, g, g * w), None), (where(positive, 0, g * value), None)]
+    )
 
 
 @lowers("aten.glu.default")
@@ -200,7 +210,8 @@ def _halves(x: Tensor, d: int) -> tuple[Tensor, Tensor]:
 
 @lowers("aten.glu_backward.default")
 def glu_backward(call: Call, grad, x, d):
-    """Both halves' gradients, chosen by position: the halves and the gradient are read again for each."""
+    """Both halves' gradients, chosen by position: the halves and the gradient are read again for
+    each."""
     a, b = _halves(x, d)
     d = d % x.rank
     places = tuple(None if k == d else k for k in range(x.rank))

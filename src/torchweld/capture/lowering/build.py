@@ -1,4 +1,5 @@
 """The graph under construction: buffers, nodes, fresh names, and the copies made so far."""
+
 from __future__ import annotations
 
 from torchweld.capture import views
@@ -30,8 +31,17 @@ class GraphBuilder:
     def node_name(self, name: str) -> str:
         return self.fresh(name, self._node_names)
 
-    def buffer(self, name: str, shape, dtype: DType, strides, device: str, frozen: bool = False) -> Buffer:
-        made = Buffer(self.fresh(name, self._buffer_names), tuple(shape), dtype, tuple(strides), device, frozen)
+    def buffer(
+        self, name: str, shape, dtype: DType, strides, device: str, frozen: bool = False
+    ) -> Buffer:
+        made = Buffer(
+            self.fresh(name, self._buffer_names),
+            tuple(shape),
+            dtype,
+            tuple(strides),
+            device,
+            frozen,
+        )
         self.buffers[made.name] = made
         return made
 

@@ -1,4 +1,6 @@
-"""One ATen call being lowered: what eager returns for it, which results are used, and nests to write it with."""
+"""One ATen call being lowered: what eager returns for it, which results are used, and nests to
+write it with."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -29,7 +31,9 @@ class Call:
     @cached_property
     def specs(self) -> tuple[Spec | None, ...]:
         values = self.value if isinstance(self.value, (tuple, list)) else (self.value,)
-        return tuple(spec_of(self.graph, v) if isinstance(v, torch.Tensor) else None for v in values)
+        return tuple(
+            spec_of(self.graph, v) if isinstance(v, torch.Tensor) else None for v in values
+        )
 
     @property
     def out(self) -> Spec:
@@ -38,25 +42,37 @@ class Call:
     def size(self, value) -> Size:
         return self.graph.sizes.convert(value)
 
-    def nest(self, shape: Sequence[Size], *tensors: Tensor | None, extra: Sequence[Operand] = (), single=()) -> Nest:
-        """A nest over `shape` with `tensors` broadcast against it, and `extra` operands read in places of their own."""
+    def nest(
+        self,
+        shape: Sequence[Size],
+        *tensors: Tensor | None,
+        extra: Sequence[Operand] = (),
+        single=(),
+    ) -> Nest:
+        """A nest over `shape` with `tensors` broadcast against it, and `extra` operands read in
+        places of their own."""
         operands = [aligned(t, len(shape)) for t in tensors if t is not None]
         self.check_device([t for t, _ in (*operands, *extra)])
         return Nest(self.graph, self.name, shape, [*operands, *extra], single)
 
     def check_device(self, tensors: Sequence[Tensor]) -> None:
-        """A kernel reads memory of one device; only ATen knows how to mix in a scalar from another."""
+        """A kernel reads memory of one device; only ATen knows how to mix in a scalar from
+        another."""
         devices = {t.device for t in tensors if t.buffer}
         if not devices <= {s.device for s in self.specs if s}:
             raise NotLowered("operands on several devices")
 
-    def finish(self, nest: Nest, value: Expr, dims: Sequence[int | None] | None = None, **how) -> Tensor:
+    def finish(
+        self, nest: Nest, value: Expr, dims: Sequence[int | None] | None = None, **how
+    ) -> Tensor:
         """Stores the only result and closes the nest."""
         result = nest.store(value, self.out, dims, **how)
         nest.close()
         return result
 
-    def finish_all(self, nest: Nest, values: Sequence[tuple[Expr, Sequence[int | None] | None] | None]) -> tuple:
+    def finish_all(
+        self, nest: Nest, values: Sequence[tuple[Expr, Sequence[int | None] | None] | None]
+    ) -> tuple:
         """Stores the used results of several, each (value, dims), and closes the nest."""
         results = tuple(
             nest.store(given[0], self.specs[k], given[1]) if given and k in self.used else None
@@ -84,7 +100,9 @@ def spec_of(graph: GraphBuilder, value: torch.Tensor) -> Spec:
 
 def dtype_of(dtype: torch.dtype) -> DType:
     """The IR's name for a torch dtype; one that no Comp can compute with has kind "opaque"."""
-    return dtypes.from_torch(dtype) or DType(str(dtype).removeprefix("torch."), "opaque", dtype.itemsize * 8)
+    return dtypes.from_torch(dtype) or DType(
+        str(dtype).removeprefix("torch."), "opaque", dtype.itemsize * 8
+    )
 
 
 def normal(d: int, rank: int) -> int:
@@ -107,7 +125,8 @@ def kept(rank: int, dims: Sequence[int], keepdim: bool) -> list[int | None]:
 
 
 def promoted(tensors_and_numbers: Sequence) -> DType:
-    """ATen's common dtype: tensors with dimensions, then 0-dim tensors, then Python numbers; a later group counts only for
+    """ATen's common dtype: tensors with dimensions, then 0-dim tensors, then Python numbers; a
+    later group counts only for
     its higher kind (bool < int < float)."""
     groups: list[list[torch.dtype]] = [[], [], []]
     for item in tensors_and_numbers:
@@ -120,9 +139,7 @@ def promoted(tensors_and_numbers: Sequence) -> DType:
         for dtype in group[:1]:
             for other in group[1:]:
                 dtype = torch.promote_types(dtype, other)
-            if result is None:
-                result = dtype
-            elif _kind(dtype) > _kind(result):
+            if result is None or _kind(dtype) > _kind(result):
                 result = dtype
     return dtypes.from_torch(result)
 

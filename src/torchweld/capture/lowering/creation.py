@@ -1,4 +1,6 @@
-"""Tensors made from nothing: constants and ranges take no memory until something needs an address."""
+"""Tensors made from nothing: constants and ranges take no memory until something needs an
+address."""
+
 from __future__ import annotations
 
 from torchweld.capture import views

@@ -1,4 +1,6 @@
-"""Scalar expressions with Python's operators over a body builder: `x * (x + 1).sigmoid()` appends the instructions."""
+"""Scalar expressions with Python's operators over a body builder: `x * (x + 1).sigmoid()` appends
+the instructions."""
+
 from __future__ import annotations
 
 from torchweld.core import dtypes
@@ -9,7 +11,8 @@ from torchweld.ir.size import Poly
 
 
 class Expr:
-    """A value of a body. Numbers and sizes met by an operator become constants of its dtype; two values must have one dtype."""
+    """A value of a body. Numbers and sizes met by an operator become constants of its dtype; two
+    values must have one dtype."""
 
     __slots__ = ("builder", "value")
 

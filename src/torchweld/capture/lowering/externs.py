@@ -1,4 +1,5 @@
 """Calls that stay with ATen: their arguments as the IR writes them, their results as buffers."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -15,10 +16,14 @@ from torchweld.core.errors import NotLowered
 from torchweld.ir.nodes import Arg, Attr, Extern, View
 from torchweld.ir.size import Poly
 
-# Products give a contiguous result whatever the strides of their operands: a transposed or sliced operand needs no copy.
+# Products give a contiguous result whatever the strides of their operands: a transposed or sliced
+# operand needs no copy.
 _ANY_STRIDES = frozenset(
-    f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "linear", "addmv", "mv", "matmul"))
-# Attention reads keys and values (arguments 1 and 2) by their strides, the last of which must be one. Its result is laid out
+    f"aten.{name}.default"
+    for name in ("mm", "addmm", "bmm", "baddbmm", "linear", "addmv", "mv", "matmul")
+)
+# Attention reads keys and values (arguments 1 and 2) by their strides, the last of which must be
+# one. Its result is laid out
 # as a dense query is.
 _STRIDED_KEYS = ("aten._scaled_dot_product_", "aten.scaled_dot_product_attention")
 SAME, ANY, WRITTEN = "eager's strides", "any strides", "in place"
@@ -28,23 +33,58 @@ _ATTRS = {torch.device: "device", torch.layout: "layout", torch.memory_format: "
 
 def emit(call: Call, node: torch.fx.Node, env: dict[torch.fx.Node, object]) -> object:
     """Appends the Extern for an fx node; gives its result(s) as the lowering functions do."""
-    schema = node.target._schema
+    target, schema = _target(node.target), node.target._schema
     writer = _Arguments(call.graph, env)
-    layouts = _layouts(str(node.target))
+    layouts = _layouts(target)
     args = tuple(
         writer.convert(a, _layout_of(schema.arguments[k], layouts(k)))
-        for k, a in enumerate(node.args))
+        for k, a in enumerate(node.args)
+    )
     named = {a.name: a for a in schema.arguments}
     kwargs = tuple(
-        (k, writer.convert(v, _layout_of(named[k], SAME))) for k, v in node.kwargs.items())
+        (k, writer.convert(v, _layout_of(named[k], SAME))) for k, v in node.kwargs.items()
+    )
     follows = _relaxed(call, node, args[0]) if layouts(0) == DENSE else None
-    outputs = tuple(_output(call, k, follows if k == 0 else None) for k in range(len(call.specs)))
+    outputs = tuple(
+        None if _written_argument(node, k) else _output(call, k, follows if k == 0 else None)
+        for k in range(len(call.specs))
+    )
     name = call.graph.node_name(call.name)
-    call.graph.emit(Extern(name, str(node.target), args, kwargs, outputs, tuple(writer.written), (call.graph.origin,)))
+    call.graph.emit(
+        Extern(name, target, args, kwargs, outputs, tuple(writer.written), (call.graph.origin,))
+    )
     for buffer in writer.written:
         call.graph.forget_copies_of(buffer)
-    results = tuple(None if o is None else views.whole(call.graph.buffers[o]) for o in outputs)
+    results = tuple(
+        env.get(_written_argument(node, k)) if o is None else views.whole(call.graph.buffers[o])
+        for k, o in enumerate(outputs)
+    )
     return results if isinstance(call.value, (tuple, list)) else results[0] if results else None
+
+
+def _written_argument(node: torch.fx.Node, k: int) -> torch.fx.Node | None:
+    """The argument that result k is (`x.add_(y)` gives x)."""
+    returns, arguments = node.target._schema.returns, node.target._schema.arguments
+    alias = returns[k].alias_info if k < len(returns) else None
+    if alias is None or not alias.is_write:
+        return None
+    same = (
+        n
+        for n, a in zip(node.args, arguments)
+        if a.alias_info and a.alias_info.is_write and a.alias_info.before_set == alias.before_set
+    )
+    return next(same, None)
+
+
+def _target(overload: torch._ops.OpOverload) -> str:
+    """The overload's name; for a view, the name of the same operation with memory of its own."""
+    if not any(r.alias_info and not r.alias_info.is_write for r in overload._schema.returns):
+        return str(overload)
+    namespace, name, kind = str(overload).split(".")
+    packet = getattr(getattr(torch.ops, namespace), f"{name}_copy", None)
+    if packet is None or kind not in packet.overloads():
+        raise NotLowered(f"{overload} gives a view that cannot be followed")
+    return f"{namespace}.{name}_copy.{kind}"
 
 
 def _output(call: Call, k: int, strides) -> str | None:
@@ -109,9 +149,12 @@ class _Arguments:
 
 
 def window(graph: GraphBuilder, tensor: Tensor, strides=None) -> View:
-    """The tensor as a View, with these strides where they are given; copied if it is no such window."""
+    """The tensor as a View, with these strides where they are given; copied if it is no such
+    window."""
     view = graph.view_of(tensor)
-    if view is not None and (strides is None or views.same_layout(view.shape, view.strides, strides)):
+    if view is not None and (
+        strides is None or views.same_layout(view.shape, view.strides, strides)
+    ):
         return view if strides is None else replace(view, strides=tuple(strides))
     return graph.view_of(stored(graph, tensor, strides))
 

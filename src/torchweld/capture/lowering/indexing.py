@@ -1,8 +1,10 @@
 """Indirect reads and writes: embedding, gather, index, scatter.
 
-Indices are wrapped (negative ones count from the end) and then clamped into the buffer: an index that is out of range reads or writes the
+Indices are wrapped (negative ones count from the end) and then clamped into the buffer: an index
+that is out of range reads or writes the
 nearest element, where eager raises IndexError on a CPU and asserts on a GPU.
 """
+
 from __future__ import annotations
 
 from torchweld.capture import views
@@ -57,7 +59,8 @@ def index_select(call: Call, x, d, index):
 
 @lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(call: Call, x, indices):
-    """x[i, :, j]: index tensors broadcast together; their dimensions stand where the first was, or first if they are apart."""
+    """x[i, :, j]: index tensors broadcast together; their dimensions stand where the first was, or
+    first if they are apart."""
     layout = IndexLayout(x, indices)
     nest = call.nest(call.out.shape, extra=[(x, layout.free_places()), *layout.index_operands()])
     return call.finish(nest, nest.read(x, layout.places(nest)))
@@ -103,6 +106,8 @@ class IndexLayout:
 
     def places(self, nest: Nest):
         return [
-            self._kept(d) if t is None else in_range(nest.read(t, self.index_places(d)), self.x.shape[d])
+            self._kept(d)
+            if t is None
+            else in_range(nest.read(t, self.index_places(d)), self.x.shape[d])
             for d, t in enumerate(self.indices)
         ]

@@ -1,4 +1,6 @@
-"""Losses over classes: the negative log likelihood reads one element per row, its gradient writes by position."""
+"""Losses over classes: the negative log likelihood reads one element per row, its gradient writes
+by position."""
+
 from __future__ import annotations
 
 from torchweld.capture.lowering.call import Call
@@ -19,7 +21,9 @@ def nll_loss_forward(call: Call, x, target, weight, reduction, ignore):
     if x.rank < 2:
         raise NotLowered("one sample without a batch")
     rows = range(target.rank)
-    free = [(x, [0, None, *range(1, target.rank)])] + ([(weight, [None])] if weight is not None else [])
+    free = [(x, [0, None, *range(1, target.rank)])] + (
+        [(weight, [None])] if weight is not None else []
+    )
     nest = call.nest(target.shape, target, extra=free)
     valid, label, w = _label(nest, target, weight, ignore, x, rows, x.dtype)
     picked = nest.read(x, [0, label, *range(1, target.rank)]).widen()
@@ -32,7 +36,9 @@ def nll_loss_forward(call: Call, x, target, weight, reduction, ignore):
     return call.finish_all(nest, [(value, ()), (total, ())])
 
 
-def _label(nest: Nest, target: Tensor, weight, ignore: int, x: Tensor, places, dtype) -> tuple[Expr, Expr, Expr]:
+def _label(
+    nest: Nest, target: Tensor, weight, ignore: int, x: Tensor, places, dtype
+) -> tuple[Expr, Expr, Expr]:
     """(is counted, class inside the range, its weight)."""
     label = nest.read(target, places).to(dtypes.i64)
     valid = label.ne(ignore)
@@ -44,7 +50,8 @@ def _label(nest: Nest, target: Tensor, weight, ignore: int, x: Tensor, places, d
 
 @lowers("aten.nll_loss_backward.default", "aten.nll_loss2d_backward.default")
 def nll_loss_backward(call: Call, grad, x, target, weight, reduction, ignore, total_weight):
-    """-weight[label] * grad at the label's class, divided by the sum of weights for a mean; 0 elsewhere."""
+    """-weight[label] * grad at the label's class, divided by the sum of weights for a mean; 0
+    elsewhere."""
     if x.rank < 2:
         raise NotLowered("one sample without a batch")
     places = [0, *range(2, x.rank)]

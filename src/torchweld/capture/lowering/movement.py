@@ -1,4 +1,5 @@
 """Views, which cost nothing, and what moves data: cat, pad, scatter into a slice, repeat, roll."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -13,11 +14,18 @@ from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
 from torchweld.ir.size import Size, divide, product
 
-
 # -- views
 
-@lowers("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten._reshape_alias.default",
-        "aten.flatten.using_ints", "aten.unflatten.int", "aten.view_copy.default")
+
+@lowers(
+    "aten.view.default",
+    "aten._unsafe_view.default",
+    "aten.reshape.default",
+    "aten._reshape_alias.default",
+    "aten.flatten.using_ints",
+    "aten.unflatten.int",
+    "aten.view_copy.default",
+)
 def view(call: Call, x, *_):
     return call.reshaped(x, call.out.shape)
 
@@ -41,14 +49,25 @@ def transpose(call: Call, x, d1, d2):
     return views.permute(x, order)
 
 
-@lowers("aten.expand.default", "aten.expand_copy.default", "aten.expand_as.default", "aten.broadcast_to.default")
+@lowers(
+    "aten.expand.default",
+    "aten.expand_copy.default",
+    "aten.expand_as.default",
+    "aten.broadcast_to.default",
+)
 def expand(call: Call, x, *_, implicit=False):
     return views.expand(x, call.out.shape)
 
 
 @lowers("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims")
 def squeeze(call: Call, x, dims=None):
-    wanted = normal_dims(dims, x.rank) if dims is not None and dims != () else range(x.rank) if dims is None else ()
+    wanted = (
+        normal_dims(dims, x.rank)
+        if dims is not None and dims != ()
+        else range(x.rank)
+        if dims is None
+        else ()
+    )
     return views.squeeze(x, [d for d in wanted if d < x.rank and x.shape[d] == 1])
 
 
@@ -71,7 +90,9 @@ def narrow(call: Call, x, d, start, length):
 
 def _slice(call: Call, x: Tensor, d: int, start: Size, length: Size, step: int = 1) -> Tensor:
     found = views.slice_(x, d, start, length, step)
-    return found if found is not None else views.slice_(stored(call.graph, x), d, start, length, step)
+    return (
+        found if found is not None else views.slice_(stored(call.graph, x), d, start, length, step)
+    )
 
 
 def clamped(call: Call, index: Size | None, size: Size) -> Size:
@@ -95,8 +116,15 @@ def select(call: Call, x, d, index):
     return found if found is not None else views.select(stored(call.graph, x), d, index)
 
 
-@lowers("aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default", "aten.split.sizes",
-        "aten.split_with_sizes_copy.default", "aten.tensor_split.sections", "aten.unsafe_split.Tensor")
+@lowers(
+    "aten.split.Tensor",
+    "aten.split_with_sizes.default",
+    "aten.chunk.default",
+    "aten.split.sizes",
+    "aten.split_with_sizes_copy.default",
+    "aten.tensor_split.sections",
+    "aten.unsafe_split.Tensor",
+)
 def split(call: Call, x, _, d=0):
     d, start, parts = normal(d, x.rank), 0, []
     for spec in call.specs:
@@ -114,7 +142,11 @@ def unbind(call: Call, x, d=0):
 def diagonal(call: Call, x, offset=0, dim1=0, dim2=1):
     places, length = (normal(dim1, x.rank), normal(dim2, x.rank)), call.out.shape[-1]
     found = views.diagonal(x, offset, *places, length)
-    return found if found is not None else views.diagonal(stored(call.graph, x), offset, *places, length)
+    return (
+        found
+        if found is not None
+        else views.diagonal(stored(call.graph, x), offset, *places, length)
+    )
 
 
 @lowers("aten.unfold.default")
@@ -143,13 +175,23 @@ def flip(call: Call, x, dims):
     return replace(views.flip(x, normal_dims(dims, x.rank) if dims else ()), copied=True)
 
 
-@lowers("aten.alias.default", "aten.detach.default", "aten.lift_fresh.default", "aten.view_of.default", "aten.lift.default",
-        "aten.detach_copy.default", "aten.alias_copy.default", "prims.view_of.default", "aten.resolve_conj.default")
+@lowers(
+    "aten.alias.default",
+    "aten.detach.default",
+    "aten.lift_fresh.default",
+    "aten.view_of.default",
+    "aten.lift.default",
+    "aten.detach_copy.default",
+    "aten.alias_copy.default",
+    "prims.view_of.default",
+    "aten.resolve_conj.default",
+)
 def alias(call: Call, x):
     return x
 
 
 # -- movement
+
 
 @lowers("aten.cat.default", "aten.concat.default")
 def cat(call: Call, tensors, d=0):
@@ -161,20 +203,30 @@ def cat(call: Call, tensors, d=0):
     inner = product(tail)
     parts = [views.reshape(t, _opened(t.shape, d, inner, tail)) for t in parts]
     strides = views.contiguous_strides(tail)
-    spec = replace(call.out, shape=_opened(shape, d, inner, tail), strides=(
-        *call.out.strides[:d], *(call.out.strides[d] * s for s in (inner, *strides)),
-        *call.out.strides[d + 1 :]))
+    spec = replace(
+        call.out,
+        shape=_opened(shape, d, inner, tail),
+        strides=(
+            *call.out.strides[:d],
+            *(call.out.strides[d] * s for s in (inner, *strides)),
+            *call.out.strides[d + 1 :],
+        ),
+    )
     return call.reshaped(_joined(call, parts, d, spec), shape)
 
 
 def _common_tail(parts: list[Tensor], d: int) -> tuple[Size, ...]:
-    """The inner extents of dimension d that every part can be split into, so that the joint is between whole blocks;
+    """The inner extents of dimension d that every part can be split into, so that the joint is
+    between whole blocks;
     () where there are none (a part in pieces is then copied)."""
     tails = [tuple(atom.extent for atom in t.dims[d][1:]) for t in parts]
     tail = max(tails, key=len)
     inner = product(tail)
     for t in parts:
-        if divide(t.shape[d], inner) is None or views.reshape(t, _opened(t.shape, d, inner, tail)) is None:
+        if (
+            divide(t.shape[d], inner) is None
+            or views.reshape(t, _opened(t.shape, d, inner, tail)) is None
+        ):
             return ()
     return tail
 
@@ -232,7 +284,9 @@ def constant_pad_nd(call: Call, x, pad, value=0):
     return call.finish(nest, nest.read(x, here, guard=inside, fill=value))
 
 
-def _inserted(call: Call, x: Tensor, part: Tensor, d: int, start: Size, length: Size, step: int) -> Tensor:
+def _inserted(
+    call: Call, x: Tensor, part: Tensor, d: int, start: Size, length: Size, step: int
+) -> Tensor:
     """x with part[..] in place of x[.., start : start + length * step : step, ..]."""
     places = tuple(range(x.rank))
     nest = call.nest(x.shape, x, extra=[(part, tuple(None if k == d else k for k in places))])
@@ -274,6 +328,7 @@ def diagonal_scatter(call: Call, x, part, offset=0, dim1=0, dim2=1):
 
 # -- gradients of views: zeros with the gradient in a window
 
+
 @lowers("aten.slice_backward.default")
 def slice_backward(call: Call, grad, sizes, d, start, end, step):
     return slice_scatter(call, _zeros(call, grad), grad, d, start, end, step)
@@ -299,7 +354,9 @@ def repeat(call: Call, x, counts):
     shape = (1,) * (len(call.out.shape) - x.rank) + x.shape
     counts = (1,) * (len(shape) - len(counts)) + tuple(counts)
     beside = tuple(n for size in shape for n in (1, size))
-    copies = views.expand(call.reshaped(x, beside), tuple(n for c, s in zip(counts, shape) for n in (c, s)))
+    copies = views.expand(
+        call.reshaped(x, beside), tuple(n for c, s in zip(counts, shape) for n in (c, s))
+    )
     return replace(call.reshaped(copies, call.out.shape), copied=True)
 
 
@@ -323,8 +380,14 @@ def _rolled(call: Call, x: Tensor, d: int, shift: int) -> Tensor:
         return x
     nest = call.nest(x.shape, extra=[(x, tuple(None if k == d else k for k in range(x.rank)))])
     first = nest.position(d) < shift
-    tail = nest.read(x, tuple(nest.at(d) + (size - shift) if k == d else k for k in range(x.rank)), guard=first)
-    head = nest.read(x, tuple(nest.at(d) + -shift if k == d else k for k in range(x.rank)), guard=first.logical_not())
+    tail = nest.read(
+        x, tuple(nest.at(d) + (size - shift) if k == d else k for k in range(x.rank)), guard=first
+    )
+    head = nest.read(
+        x,
+        tuple(nest.at(d) + -shift if k == d else k for k in range(x.rank)),
+        guard=first.logical_not(),
+    )
     spec = Spec(x.shape, views.contiguous_strides(x.shape), x.dtype, x.device)
     result = nest.store(first.where(tail, head), spec)
     nest.close()

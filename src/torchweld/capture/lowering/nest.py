@@ -1,4 +1,6 @@
-"""One loop nest under construction: operands aligned to common axes, reads and stores as affine maps, reductions over dimensions."""
+"""One loop nest under construction: operands aligned to common axes, reads and stores as affine
+maps, reductions over dimensions."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,9 +20,12 @@ from torchweld.ir.nodes import Axis, Buffer, Comp, Ref, Store
 from torchweld.ir.simplify import drop_dead
 from torchweld.ir.size import Size, product
 
-# Where a dimension of an operand is read: a dimension of the nest, an affine index, or a computed one.
+# Where a dimension of an operand is read: a dimension of the nest, an affine index, or a computed
+# one.
 Place = Union[int, Affine, Expr]
-Operand = tuple[Tensor, tuple[Union[int, None], ...]]  # None: read at an index of its own, so kept in one piece
+Operand = tuple[
+    Tensor, tuple[Union[int, None], ...]
+]  # None: read at an index of its own, so kept in one piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +44,18 @@ def aligned(tensor: Tensor, rank: int) -> Operand:
 
 
 class Nest:
-    """Axes are made from the common refinement of the operands' atoms, so that every map is affine. An operand that does not
+    """Axes are made from the common refinement of the operands' atoms, so that every map is
+    affine. An operand that does not
     fit is copied first. `single`: dimensions that must be one axis (scans)."""
 
-    def __init__(self, graph: GraphBuilder, name: str, shape: Sequence[Size], operands: Sequence[Operand], single=()) -> None:
+    def __init__(
+        self,
+        graph: GraphBuilder,
+        name: str,
+        shape: Sequence[Size],
+        operands: Sequence[Operand],
+        single=(),
+    ) -> None:
         self.graph, self.name, self.shape = graph, name, tuple(shape)
         self.builder = BodyBuilder()
         self.stores: list[Store] = []
@@ -82,8 +95,17 @@ class Nest:
     def number(self, value, dtype: DType) -> Expr:
         return number(self.builder, value, dtype)
 
-    def read(self, tensor: Tensor, places: Sequence[Place] | None = None, *, guard: Expr | None = None, fill=0, exact=False) -> Expr:
-        """The element of `tensor` at the current point, in the stored dtype. `exact` has an effect on 16-bit floats alone."""
+    def read(
+        self,
+        tensor: Tensor,
+        places: Sequence[Place] | None = None,
+        *,
+        guard: Expr | None = None,
+        fill=0,
+        exact=False,
+    ) -> Expr:
+        """The element of `tensor` at the current point, in the stored dtype. `exact` has an effect
+        on 16-bit floats alone."""
         tensor = self._replaced.get(tensor, tensor)
         places = range(len(self.shape) - tensor.rank, len(self.shape)) if places is None else places
         index = self._map(tensor, places)
@@ -92,7 +114,9 @@ class Nest:
             return value if guard is None else where(guard, value, fill)
         held = None if guard is None else guard.value
         exact = exact and tensor.dtype.is_low_precision
-        return Expr(self.builder, self.builder.load(tensor.source, index, tensor.dtype, held, fill, exact))
+        return Expr(
+            self.builder, self.builder.load(tensor.source, index, tensor.dtype, held, fill, exact)
+        )
 
     def _virtual(self, tensor: Tensor, index) -> Expr:
         if isinstance(tensor.source, Fill):
@@ -104,7 +128,10 @@ class Nest:
         consts, computed = list(tensor.base), {}
         for dim, place in zip(tensor.dims, places):
             if isinstance(place, int):
-                for atom, axis in zip(views.split_to(dim, [a.extent for a in self._axes[place]]) if dim else (), self._axes[place]):
+                for atom, axis in zip(
+                    views.split_to(dim, [a.extent for a in self._axes[place]]) if dim else (),
+                    self._axes[place],
+                ):
                     for d, c in atom.steps:
                         sums[d][axis.name] = sums[d].get(axis.name, 0) + c
                 continue
@@ -117,7 +144,10 @@ class Nest:
                 else:
                     computed[d] = place * c if d not in computed else computed[d] + place * c
         maps = [affine.of(s, c) for s, c in zip(sums, consts)]
-        return tuple(Ref(self._shift(computed[d], m).value) if d in computed else m for d, m in enumerate(maps))
+        return tuple(
+            Ref(self._shift(computed[d], m).value) if d in computed else m
+            for d, m in enumerate(maps)
+        )
 
     def _shift(self, value: Expr, by: Affine) -> Expr:
         return value if by == Affine() else value + self.index_value(by)
@@ -127,7 +157,11 @@ class Nest:
     def reduce(self, monoid: str, value: Expr, dims: Sequence[int]) -> Expr:
         """sum, prod, max, min, any, all. Over extent one it is the value itself."""
         axes = self.axes_of(dims)
-        return value if not axes else Expr(self.builder, self.builder.reduce(monoid, (value.value,), axes))
+        return (
+            value
+            if not axes
+            else Expr(self.builder, self.builder.reduce(monoid, (value.value,), axes))
+        )
 
     def count(self, dims: Sequence[int]) -> Size:
         return product(self.shape[d] for d in dims)
@@ -146,7 +180,9 @@ class Nest:
         """(extreme value, its row-major position over `dims`) for argmax and argmin."""
         axes = self.axes_of(dims)
         position = self.index_value(self.flat_index(dims))
-        return self._tuple(monoid, (value.value, position.value), axes) if axes else (value, position)
+        return (
+            self._tuple(monoid, (value.value, position.value), axes) if axes else (value, position)
+        )
 
     def _tuple(self, monoid: str, args: tuple[int, ...], axes) -> tuple[Expr, Expr]:
         value = self.builder.reduce(monoid, args, axes)
@@ -155,12 +191,21 @@ class Nest:
 
     def scan(self, monoid: str, value: Expr, d: int) -> Expr:
         axes = self.axes_of([d])
-        return Expr(self.builder, self.builder.scan(monoid, value.value, axes[0])) if axes else value
+        return (
+            Expr(self.builder, self.builder.scan(monoid, value.value, axes[0])) if axes else value
+        )
 
     # -- results
 
-    def store(self, value: Expr, spec: Spec, dims: Sequence[int | None] | None = None, must_round: bool = False) -> Tensor:
-        """A new buffer, laid out as `spec`, holding `value` for each point of `dims` (None: a dimension of extent one)."""
+    def store(
+        self,
+        value: Expr,
+        spec: Spec,
+        dims: Sequence[int | None] | None = None,
+        must_round: bool = False,
+    ) -> Tensor:
+        """A new buffer, laid out as `spec`, holding `value` for each point of `dims` (None: a
+        dimension of extent one)."""
         dims = range(len(self.shape)) if dims is None else dims
         axes = [() if d is None else self._axes[d] for d in dims]
         strides = _usable_strides(spec)
@@ -216,7 +261,8 @@ class Nest:
 
 
 def stored(graph: GraphBuilder, tensor: Tensor, strides: tuple[Size, ...] | None = None) -> Tensor:
-    """The tensor in a buffer of its own, with the given strides or contiguous. Equal requests share one copy."""
+    """The tensor in a buffer of its own, with the given strides or contiguous. Equal requests
+    share one copy."""
     key = (tensor, strides)
     if key not in graph.copies:
         graph.copies[key] = copied(graph, tensor, strides or views.contiguous_strides(tensor.shape))
@@ -284,4 +330,3 @@ def _regrouped(buffer: Buffer, counts: list[int]) -> Tensor:
         dims.append(tuple(views.Atom(buffer.shape[k], ((k, 1),)) for k in range(d, d + count)))
         d += count
     return Tensor(buffer.name, buffer.dtype, buffer.device, tuple(dims), (0,) * len(buffer.shape))
-

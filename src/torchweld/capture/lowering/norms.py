@@ -1,4 +1,6 @@
-"""Layer, RMS, group and batch norm, forward and backward. A forward norm is one Comp with all that it saves."""
+"""Layer, RMS, group and batch norm, forward and backward. A forward norm is one Comp with all that
+it saves."""
+
 from __future__ import annotations
 
 from torchweld.capture import views
@@ -23,6 +25,7 @@ def _scaled(value: Expr, nest: Nest, weight: Tensor | None, bias: Tensor | None)
 
 # -- layer norm: rows on the left, normalized columns on the right
 
+
 @lowers("aten.native_layer_norm.default")
 def layer_norm(call: Call, x, shape, weight, bias, eps):
     rows = x.rank - len(shape)
@@ -38,7 +41,8 @@ def layer_norm(call: Call, x, shape, weight, bias, eps):
 
 @lowers("aten.native_layer_norm_backward.default")
 def layer_norm_backward(call: Call, grad, x, shape, mean, rstd, weight, bias, mask):
-    """dx = rstd * (h - mean(h) - z * mean(h * z)), h = grad * weight, z the normalized x; dw = sum grad * z; db = sum grad."""
+    """dx = rstd * (h - mean(h) - z * mean(h * z)), h = grad * weight, z the normalized x; dw = sum
+    grad * z; db = sum grad."""
     rows = x.rank - len(shape)
     dx = dw = db = None
     if mask[0] and 0 in call.used:
@@ -49,7 +53,9 @@ def layer_norm_backward(call: Call, grad, x, shape, mean, rstd, weight, bias, ma
         nest.close()
     if call.used & {1, 2}:
         nest = call.nest(x.shape, grad, x, mean, rstd)
-        dw, db = _parameter_gradients(call, nest, grad, lambda: _normalized(nest, x, mean, rstd)[0], range(rows), mask)
+        dw, db = _parameter_gradients(
+            call, nest, grad, lambda: _normalized(nest, x, mean, rstd)[0], range(rows), mask
+        )
     return dx, dw, db
 
 
@@ -64,7 +70,9 @@ def _centred(nest: Nest, h: Expr, z: Expr, columns) -> Expr:
     return h - nest.mean(h, columns) - z * nest.mean(h * z, columns)
 
 
-def _parameter_gradients(call: Call, nest: Nest, grad: Tensor, normalized, over, mask, first: int = 1) -> tuple:
+def _parameter_gradients(
+    call: Call, nest: Nest, grad: Tensor, normalized, over, mask, first: int = 1
+) -> tuple:
     """(dw, db), each None if masked or unused: results `first` and `first + 1`."""
     dims = [d for d in range(len(nest.shape)) if d not in over]
     g, found = nest.read(grad).widen(), [None, None]
@@ -78,6 +86,7 @@ def _parameter_gradients(call: Call, nest: Nest, grad: Tensor, normalized, over,
 
 
 # -- RMS norm
+
 
 @lowers("aten._fused_rms_norm.default")
 def rms_norm(call: Call, x, shape, weight, eps):
@@ -98,7 +107,8 @@ def _epsilon(dtype: dtypes.DType) -> float:
 
 @lowers("aten._fused_rms_norm_backward.default")
 def rms_norm_backward(call: Call, grad, x, shape, rstd, weight, mask):
-    """dx = rstd * (h - z * mean(h * z)), h = grad * weight, z the normalized x; dw = sum grad * z."""
+    """dx = rstd * (h - z * mean(h * z)), h = grad * weight, z the normalized x; dw = sum grad *
+    z."""
     rows = x.rank - len(shape)
     dx = dw = None
     if mask[0] and 0 in call.used:
@@ -110,11 +120,18 @@ def rms_norm_backward(call: Call, grad, x, shape, rstd, weight, mask):
     if 1 in call.used:
         nest = call.nest(x.shape, grad, x, rstd)
         dw, _ = _parameter_gradients(
-            call, nest, grad, lambda: _normalized(nest, x, None, rstd)[0], range(rows), (*mask, False))
+            call,
+            nest,
+            grad,
+            lambda: _normalized(nest, x, None, rstd)[0],
+            range(rows),
+            (*mask, False),
+        )
     return dx, dw
 
 
 # -- group norm: x [N, C, ...] as [N, G, C / G, inner]
+
 
 def _grouped(call: Call, x: Tensor, n, c, inner, groups) -> Tensor:
     return call.reshaped(x, (n, groups, _exact(c, groups), inner))
@@ -127,7 +144,11 @@ def _exact(c, groups):
 
 
 def _per_channel(call: Call, tensor: Tensor | None, groups: int) -> Tensor | None:
-    return None if tensor is None else call.reshaped(tensor, (groups, _exact(tensor.shape[0], groups), 1))
+    return (
+        None
+        if tensor is None
+        else call.reshaped(tensor, (groups, _exact(tensor.shape[0], groups), 1))
+    )
 
 
 def _column(tensor: Tensor) -> Tensor:
@@ -145,7 +166,10 @@ def group_norm(call: Call, x, weight, bias, n, c, inner, groups, eps):
     rstd = (squares / nest.count((2, 3)) + eps).rsqrt()
     y = _scaled((value - mean) * rstd, nest, w, b)
     results = [_store_as(call, nest, y, 0, grouped) if 0 in call.used else None]
-    results += [nest.store(v, call.specs[k], (0, 1)) if k in call.used else None for k, v in ((1, mean), (2, rstd))]
+    results += [
+        nest.store(v, call.specs[k], (0, 1)) if k in call.used else None
+        for k, v in ((1, mean), (2, rstd))
+    ]
     nest.close()
     if results[0] is not None:
         results[0] = call.reshaped(results[0], call.specs[0].shape)
@@ -157,7 +181,9 @@ def _store_as(call: Call, nest: Nest, value: Expr, k: int, grouped: Tensor) -> T
     from torchweld.capture.lowering.nest import Spec
 
     spec = call.specs[k]
-    return nest.store(value, Spec(grouped.shape, views.contiguous_strides(grouped.shape), spec.dtype, spec.device))
+    return nest.store(
+        value, Spec(grouped.shape, views.contiguous_strides(grouped.shape), spec.dtype, spec.device)
+    )
 
 
 @lowers("aten.native_group_norm_backward.default")
@@ -192,10 +218,13 @@ def _store_pair(call: Call, nest: Nest, value: Expr, k: int) -> Tensor:
     from torchweld.capture.lowering.nest import Spec
 
     shape, spec = nest.shape[1:3], call.specs[k]
-    return nest.store(value, Spec(shape, views.contiguous_strides(shape), spec.dtype, spec.device), (1, 2))
+    return nest.store(
+        value, Spec(shape, views.contiguous_strides(shape), spec.dtype, spec.device), (1, 2)
+    )
 
 
 # -- batch norm: statistics over all but dimension 1
+
 
 def _channel(tensor: Tensor | None, rank: int) -> Tensor | None:
     """[C] against [N, C, ...]."""
@@ -221,7 +250,9 @@ def batch_norm_eval(call: Call, x, weight, bias, running_mean, running_var, mome
 
 
 @lowers("aten._native_batch_norm_legit_functional.default")
-def batch_norm_functional(call: Call, x, weight, bias, running_mean, running_var, training, momentum, eps):
+def batch_norm_functional(
+    call: Call, x, weight, bias, running_mean, running_var, training, momentum, eps
+):
     """(y, mean, rstd, new running mean, new running variance)."""
     if not training:
         y, *empty = batch_norm_eval(call, x, weight, bias, running_mean, running_var, momentum, eps)
@@ -234,7 +265,9 @@ def batch_norm_no_stats(call: Call, x, weight, bias, training, momentum, eps):
     return _batch_norm(call, x, weight, bias, eps)
 
 
-def _batch_norm(call: Call, x: Tensor, weight, bias, eps, running_mean=None, running_var=None, momentum=0.0) -> tuple:
+def _batch_norm(
+    call: Call, x: Tensor, weight, bias, eps, running_mean=None, running_var=None, momentum=0.0
+) -> tuple:
     w, b, m, v = (_channel(t, x.rank) for t in (weight, bias, running_mean, running_var))
     over = _others(x.rank)
     nest = call.nest(x.shape, x, w, b, m, v)
@@ -255,8 +288,11 @@ def _moving(nest: Nest, old: Tensor, new: Expr, momentum: float) -> Expr:
 
 
 @lowers("aten.native_batch_norm_backward.default")
-def batch_norm_backward(call: Call, grad, x, weight, running_mean, running_var, mean, rstd, training, eps, mask):
-    """Training: dx = rstd * weight * (grad - mean(grad) - z * mean(grad * z)); evaluation: dx = grad * weight * rstd."""
+def batch_norm_backward(
+    call: Call, grad, x, weight, running_mean, running_var, mean, rstd, training, eps, mask
+):
+    """Training: dx = rstd * weight * (grad - mean(grad) - z * mean(grad * z)); evaluation: dx =
+    grad * weight * rstd."""
     over, dx, dw, db = _others(x.rank), None, None, None
     w = _channel(weight, x.rank)
     if training:

@@ -1,4 +1,5 @@
 """Pointwise operations: a table from overload to scalar expression."""
+
 from __future__ import annotations
 
 import math
@@ -34,7 +35,8 @@ def _apply(call: Call, function: Callable, dtype: DType, args, kwargs, exact: bo
 
 
 def pointwise(*overloads: str, exact: bool = False) -> Callable:
-    """A row computed in the result's compute dtype. `exact`: operands are taken as stored (they decide something discrete)."""
+    """A row computed in the result's compute dtype. `exact`: operands are taken as stored (they
+    decide something discrete)."""
 
     def register(function: Callable) -> Callable:
         @lowers(*overloads)
@@ -79,42 +81,45 @@ def _both(name: str) -> Callable:
 
 # -- one argument, or two, straight from the scalar table
 
-_UNARY = (
-    "neg abs sign sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh "
-    "asinh acosh atanh erf sigmoid"
-).split()
-_ROUNDING = "ceil floor trunc".split()
+_UNARY = """
+    neg abs sign sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos
+    atan sinh cosh tanh asinh acosh atanh erf sigmoid
+"""
+_ROUNDING = "ceil floor trunc"
+_COMPARE = "eq ne lt le gt ge"
 _BINARY = {
-    "aten.maximum.default": "maximum", "aten.minimum.default": "minimum", "aten.fmax.default": "fmax",
-    "aten.fmin.default": "fmin", "aten.atan2.default": "atan2", "aten.copysign.Tensor": "copysign",
-    "aten.pow.Tensor_Tensor": "pow", "aten.pow.Scalar": "pow",
+    "maximum.default": "maximum", "minimum.default": "minimum", "fmax.default": "fmax",
+    "fmin.default": "fmin", "atan2.default": "atan2", "copysign.Tensor": "copysign",
+    "copysign.Scalar": "copysign", "pow.Tensor_Tensor": "pow", "pow.Scalar": "pow",
 }  # fmt: skip
 _EXACT_BINARY = {
-    "aten.remainder.Tensor": "remainder", "aten.remainder.Scalar": "remainder", "aten.remainder.Scalar_Tensor": "remainder",
-    "aten.fmod.Tensor": "fmod", "aten.fmod.Scalar": "fmod", "aten.floor_divide.default": "floor_div",
-    "aten.bitwise_and.Tensor": "bit_and", "aten.bitwise_and.Scalar": "bit_and", "aten.bitwise_or.Tensor": "bit_or",
-    "aten.bitwise_or.Scalar": "bit_or", "aten.bitwise_xor.Tensor": "bit_xor", "aten.bitwise_xor.Scalar": "bit_xor",
-    "aten.bitwise_left_shift.Tensor": "shl", "aten.bitwise_right_shift.Tensor": "shr",
-    "aten.bitwise_left_shift.Tensor_Scalar": "shl", "aten.bitwise_right_shift.Tensor_Scalar": "shr",
-    "aten.__lshift__.Scalar": "shl", "aten.__rshift__.Scalar": "shr", "aten.__and__.Tensor": "bit_and", "aten.__or__.Tensor": "bit_or",
-}  # fmt: skip
-_COMPARE = {
-    f"aten.{name}.{kind}": name for name in "eq ne lt le gt ge".split() for kind in ("Tensor", "Scalar")
+    "remainder.Tensor": "remainder", "remainder.Scalar": "remainder",
+    "remainder.Scalar_Tensor": "remainder", "fmod.Tensor": "fmod", "fmod.Scalar": "fmod",
+    "floor_divide.default": "floor_div", "floor_divide.Scalar": "floor_div",
+    "bitwise_and.Tensor": "bit_and", "bitwise_and.Scalar": "bit_and", "__and__.Tensor": "bit_and",
+    "bitwise_or.Tensor": "bit_or", "bitwise_or.Scalar": "bit_or", "__or__.Tensor": "bit_or",
+    "bitwise_xor.Tensor": "bit_xor", "bitwise_xor.Scalar": "bit_xor",
+    "bitwise_left_shift.Tensor": "shl", "bitwise_left_shift.Tensor_Scalar": "shl",
+    "__lshift__.Scalar": "shl", "bitwise_right_shift.Tensor": "shr",
+    "bitwise_right_shift.Tensor_Scalar": "shr", "__rshift__.Scalar": "shr",
 }  # fmt: skip
 
-for _name in _UNARY:
+for _name in _UNARY.split():
     pointwise(f"aten.{_name}.default")(lambda x, _name=_name: x.op(_name))
-for _name in _ROUNDING:
-    pointwise(f"aten.{_name}.default", exact=True)(lambda x, _name=_name: x.op(_name) if x.dtype.is_float else x)
+for _name in _ROUNDING.split():
+    pointwise(f"aten.{_name}.default", exact=True)(
+        lambda x, _name=_name: x.op(_name) if x.dtype.is_float else x
+    )
 for _overload, _name in _BINARY.items():
-    pointwise(_overload)(_both(_name))
+    pointwise(f"aten.{_overload}")(_both(_name))
 for _overload, _name in _EXACT_BINARY.items():
-    pointwise(_overload, exact=True)(_both(_name))
-for _overload, _name in _COMPARE.items():
-    comparison(_overload)(_both(_name))
+    pointwise(f"aten.{_overload}", exact=True)(_both(_name))
+for _name in _COMPARE.split():
+    comparison(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_both(_name))
 
 
 # -- arithmetic
+
 
 @pointwise("aten.add.Tensor", "aten.add.Scalar")
 def add(a, b, alpha=1):
@@ -136,7 +141,13 @@ def mul(a, b):
     return _both("bit_and" if _is_bool(a, b) else "mul")(a, b)
 
 
-@lowers("aten.div.Tensor", "aten.div.Scalar", "aten.div.Tensor_mode", "aten.div.Scalar_mode", "aten.true_divide.Tensor")
+@lowers(
+    "aten.div.Tensor",
+    "aten.div.Scalar",
+    "aten.div.Tensor_mode",
+    "aten.div.Scalar_mode",
+    "aten.true_divide.Tensor",
+)
 def div(call: Call, a, b, rounding_mode=None):
     name = {None: "div", "floor": "floor_div", "trunc": "trunc_div"}[rounding_mode]
     return _apply(call, _both(name), call.compute(), (a, b), {}, rounding_mode is not None)
@@ -180,7 +191,9 @@ def _logit(x: Expr, eps) -> Expr:
 def round_(call: Call, x, decimals=0):
     if decimals:
         raise NotLowered("rounding to decimals")
-    return _apply(call, lambda v: v.round() if v.dtype.is_float else v, call.compute(), (x,), {}, True)
+    return _apply(
+        call, lambda v: v.round() if v.dtype.is_float else v, call.compute(), (x,), {}, True
+    )
 
 
 @pointwise("aten.pow.Tensor_Scalar")
@@ -222,15 +235,21 @@ comparison("aten.logical_not.default")(lambda x: _truth(x).logical_not())
 comparison("aten.logical_and.default")(lambda a, b: _truth(a) & _truth(b))
 comparison("aten.logical_or.default")(lambda a, b: _truth(a) | _truth(b))
 comparison("aten.logical_xor.default")(lambda a, b: _truth(a).bit_xor(_truth(b)))
-pointwise("aten.bitwise_not.default")(lambda x: x.logical_not() if x.dtype == dtypes.b1 else x.bit_not())
+pointwise("aten.bitwise_not.default")(
+    lambda x: x.logical_not() if x.dtype == dtypes.b1 else x.bit_not()
+)
 
 
 # -- selection: the condition keeps its own dtype
 
+
 def _choose(call: Call, condition: Tensor, yes, no) -> Tensor:
     nest = call.nest(call.out.shape, *(t for t in (condition, yes, no) if isinstance(t, Tensor)))
     dtype = call.compute()
-    chosen = [nest.read(v).to(dtype) if isinstance(v, Tensor) else nest.number(v, dtype) for v in (yes, no)]
+    chosen = [
+        nest.read(v).to(dtype) if isinstance(v, Tensor) else nest.number(v, dtype)
+        for v in (yes, no)
+    ]
     return call.finish(nest, where(_truth(nest.read(condition, exact=True)), *chosen))
 
 
@@ -245,6 +264,7 @@ def masked_fill(call: Call, x, mask, value):
 
 
 # -- conversion and copying
+
 
 @lowers("aten._to_copy.default", "prims.convert_element_type.default", "aten.to.dtype")
 def convert(call: Call, x, *_, **kwargs):

@@ -1,4 +1,6 @@
-"""Random numbers that are a function of a seed and the element: torchweld's own operation. Torch's random operations stay calls."""
+"""Random numbers that are a function of a seed and the element: torchweld's own operation. Torch's
+random operations stay calls."""
+
 from __future__ import annotations
 
 from torchweld.capture.lowering.call import Call

@@ -1,4 +1,5 @@
 """Reductions, scans, softmax and what is made of them."""
+
 from __future__ import annotations
 
 import math
@@ -18,7 +19,9 @@ def _over(call: Call, x: Tensor) -> Nest:
     return call.nest(x.shape, x)
 
 
-def _simple(call: Call, monoid: str, x: Tensor, dims, keepdim: bool, finish=lambda value, nest, dims: value) -> Tensor:
+def _simple(
+    call: Call, monoid: str, x: Tensor, dims, keepdim: bool, finish=lambda value, nest, dims: value
+) -> Tensor:
     """A reduction by one monoid, in the result's compute dtype."""
     dims = normal_dims(dims, x.rank)
     nest = _over(call, x)
@@ -33,7 +36,9 @@ def sum_(call: Call, x, dims=None, keepdim=False, *, dtype=None):
 
 @lowers("aten.mean.dim", "aten.mean.default")
 def mean(call: Call, x, dims=None, keepdim=False, *, dtype=None):
-    return _simple(call, "sum", x, dims, keepdim, lambda total, nest, over: total / nest.count(over))
+    return _simple(
+        call, "sum", x, dims, keepdim, lambda total, nest, over: total / nest.count(over)
+    )
 
 
 @lowers("aten.prod.dim_int", "aten.prod.default")
@@ -124,6 +129,7 @@ def _extreme_and_place(call: Call, monoid: str, x: Tensor, d: int, keepdim: bool
 
 # -- moments
 
+
 @lowers("aten.var.correction", "aten.var.dim", "aten.var.default")
 def var(call: Call, x, dims=None, unbiased=None, keepdim=False, *, correction=None):
     return _moments(call, x, dims, _correction(unbiased, correction), keepdim, root=False)[0]
@@ -157,7 +163,9 @@ def _moments(call: Call, x: Tensor, dims, correction, keepdim: bool, root: bool)
     freedom = (squares.lift(nest.count(dims)) - correction).maximum(0)
     spread = squares / freedom
     places = kept(x.rank, dims, keepdim)
-    return call.finish_all(nest, [(spread.sqrt() if root else spread, places), (average, places)][: len(call.specs)])
+    return call.finish_all(
+        nest, [(spread.sqrt() if root else spread, places), (average, places)][: len(call.specs)]
+    )
 
 
 @lowers("aten.linalg_vector_norm.default")
@@ -199,6 +207,7 @@ def logsumexp(call: Call, x, dims, keepdim=False):
 
 # -- scans
 
+
 @lowers("aten.cumsum.default")
 def cumsum(call: Call, x, d, *, dtype=None):
     return _scan(call, "sum", x, d)
@@ -218,6 +227,7 @@ def _scan(call: Call, monoid: str, x: Tensor, d: int) -> Tensor:
 
 
 # -- softmax
+
 
 @lowers("aten._softmax.default")
 def softmax(call: Call, x, d, half_to_float=False):
@@ -259,6 +269,7 @@ def log_softmax_backward(call: Call, grad, output, d, input_dtype=None):
 
 # -- triangles: the position decides
 
+
 @lowers("aten.triu.default")
 def triu(call: Call, x, diagonal=0):
     return _triangle(call, x, lambda row, column: column - row >= diagonal)
@@ -273,4 +284,3 @@ def _triangle(call: Call, x: Tensor, keeps) -> Tensor:
     nest = _over(call, x)
     keep = keeps(nest.position(x.rank - 2), nest.position(x.rank - 1))
     return call.finish(nest, where(keep, nest.read(x), 0))
-

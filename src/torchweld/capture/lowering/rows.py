@@ -1,4 +1,5 @@
 """The whole lowering table: importing the modules that hold its rows fills it."""
+
 from __future__ import annotations
 
 from torchweld.capture.lowering import (  # noqa: F401

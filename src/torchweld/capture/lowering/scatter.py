@@ -1,4 +1,6 @@
-"""Indirect writes: scatter, index_put, the gradient of an embedding. Only what does not depend on the order of writes is a Comp."""
+"""Indirect writes: scatter, index_put, the gradient of an embedding. Only what does not depend on
+the order of writes is a Comp."""
+
 from __future__ import annotations
 
 from torchweld.capture import views
@@ -15,7 +17,8 @@ _COMBINE = {"sum": "add", "amax": "max", "amin": "min"}
 
 
 def _start(call: Call, x: Tensor, wide: bool) -> tuple[Tensor, float | str]:
-    """(result buffer as a tensor, Store.init) to combine into: a number, or the name of a buffer to copy."""
+    """(result buffer as a tensor, Store.init) to combine into: a number, or the name of a buffer
+    to copy."""
     spec = call.out
     dtype = dtypes.compute(spec.dtype) if wide else spec.dtype
     strides = views.contiguous_strides(spec.shape)
@@ -28,8 +31,11 @@ def _start(call: Call, x: Tensor, wide: bool) -> tuple[Tensor, float | str]:
 
 def _converted(call: Call, x: Tensor, spec: Spec) -> Tensor:
     """x in a buffer of `spec` alone, or the buffer that it is already."""
-    whole = x.buffer and x.dtype == spec.dtype and call.graph.view_of(x) == call.graph.view_of(
-        views.whole(call.graph.buffers[x.source]))
+    whole = (
+        x.buffer
+        and x.dtype == spec.dtype
+        and call.graph.view_of(x) == call.graph.view_of(views.whole(call.graph.buffers[x.source]))
+    )
     if whole and call.graph.buffers[x.source].strides == spec.strides:
         return x
     if x.dtype == spec.dtype:
@@ -48,7 +54,9 @@ def _narrowed(call: Call, result: Tensor) -> Tensor:
     return call.finish(nest, nest.read(result).to(call.out.dtype))
 
 
-def _write(call: Call, nest: Nest, target: Tensor, init, index, value: Expr, combine, guard=None) -> Tensor:
+def _write(
+    call: Call, nest: Nest, target: Tensor, init, index, value: Expr, combine, guard=None
+) -> Tensor:
     buffer = call.graph.buffers[target.source]
     places = [nest.at(i) if isinstance(i, int) else i for i in index]
     held = None if guard is None else guard.value
@@ -125,7 +133,8 @@ def index_add(call: Call, x, d, index, source, *, alpha=1):
 
 @lowers("aten.index_put.default", "aten._unsafe_index_put.default")
 def index_put(call: Call, x, indices, values, accumulate=False):
-    """Accumulating, or writing one value everywhere: the order does not matter. A mask chooses between x and one value."""
+    """Accumulating, or writing one value everywhere: the order does not matter. A mask chooses
+    between x and one value."""
     if len(indices) == 1 and indices[0] is not None and indices[0].dtype == dtypes.b1:
         return _put_where(call, x, indices[0], values, accumulate)
     if not accumulate and any(size != 1 for size in values.shape):
@@ -137,7 +146,9 @@ def index_put(call: Call, x, indices, values, accumulate=False):
     nest = call.nest(shape, values, extra=layout.index_operands())
     places = layout.places(nest)
     value = nest.read(values)
-    return _narrowed(call, _write(call, nest, target, init, places, value, "add" if accumulate else None))
+    return _narrowed(
+        call, _write(call, nest, target, init, places, value, "add" if accumulate else None)
+    )
 
 
 def _put_where(call: Call, x: Tensor, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:

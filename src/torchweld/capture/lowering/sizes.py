@@ -1,4 +1,6 @@
-"""Torch's symbolic sizes -> ir.size: polynomials as they are, anything else (floor division, mod, ...) a symbol of its own."""
+"""Torch's symbolic sizes -> ir.size: polynomials as they are, anything else (floor division, mod,
+...) a symbol of its own."""
+
 from __future__ import annotations
 
 import torch
@@ -28,7 +30,8 @@ class Sizes:
         return {s.name: s.hint for s in self.symbols}
 
     def bind(self, value, source: tuple) -> None:
-        """`value`, an int or SymInt, can be read at a call from `source`. Binds the symbol in it if it has a new one."""
+        """`value`, an int or SymInt, can be read at a call from `source`. Binds the symbol in it
+        if it has a new one."""
         if isinstance(value, int):
             return
         expr = value.node.expr
@@ -58,7 +61,8 @@ class Sizes:
         return sizes.symbol(name)
 
     def _solve(self, expr, symbol, source: tuple, hint: int) -> None:
-        """expr = factor * symbol + rest with integers: a symbol for expr, and one derived from it."""
+        """expr = factor * symbol + rest with integers: a symbol for expr, and one derived from
+        it."""
         rest, factor = expr.as_coeff_Add()
         factor, left = factor.as_coeff_Mul()
         if left != symbol:

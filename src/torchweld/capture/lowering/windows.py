@@ -1,4 +1,6 @@
-"""Padding by reflection or replication, and nearest-neighbour upsampling: reads at computed positions."""
+"""Padding by reflection or replication, and nearest-neighbour upsampling: reads at computed
+positions."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,7 +16,9 @@ from torchweld.ir.size import Size, divide
 def _padded(call: Call, x: Tensor, pad, place: Callable[[Expr, Size], Expr]) -> Tensor:
     """`place(i, size)`: where in a dimension of `size` the position i (from -pad) reads."""
     before = {x.rank - 1 - k: pad[2 * k] for k in range(len(pad) // 2)}
-    return _moved(call, x, {d: lambda at, size, n=n: place(at - n, size) for d, n in before.items()})
+    return _moved(
+        call, x, {d: lambda at, size, n=n: place(at - n, size) for d, n in before.items()}
+    )
 
 
 def _moved(call: Call, x: Tensor, places: dict[int, Callable[[Expr, Size], Expr]]) -> Tensor:
@@ -25,12 +29,20 @@ def _moved(call: Call, x: Tensor, places: dict[int, Callable[[Expr, Size], Expr]
     return call.finish(nest, nest.read(x, at))
 
 
-@lowers("aten.replication_pad1d.default", "aten.replication_pad2d.default", "aten.replication_pad3d.default")
+@lowers(
+    "aten.replication_pad1d.default",
+    "aten.replication_pad2d.default",
+    "aten.replication_pad3d.default",
+)
 def replication_pad(call: Call, x, pad):
     return _padded(call, x, pad, lambda i, size: i.maximum(0).minimum(i.lift(size) - 1))
 
 
-@lowers("aten.reflection_pad1d.default", "aten.reflection_pad2d.default", "aten.reflection_pad3d.default")
+@lowers(
+    "aten.reflection_pad1d.default",
+    "aten.reflection_pad2d.default",
+    "aten.reflection_pad3d.default",
+)
 def reflection_pad(call: Call, x, pad):
     """|i| reflects at the first element, last - |last - |i|| at the last."""
 
@@ -41,10 +53,17 @@ def reflection_pad(call: Call, x, pad):
     return _padded(call, x, pad, place)
 
 
-@lowers("aten.upsample_nearest1d.default", "aten.upsample_nearest2d.default", "aten.upsample_nearest3d.default",
-        "aten.upsample_nearest1d.vec", "aten.upsample_nearest2d.vec", "aten.upsample_nearest3d.vec")
+@lowers(
+    "aten.upsample_nearest1d.default",
+    "aten.upsample_nearest2d.default",
+    "aten.upsample_nearest3d.default",
+    "aten.upsample_nearest1d.vec",
+    "aten.upsample_nearest2d.vec",
+    "aten.upsample_nearest3d.vec",
+)
 def upsample_nearest(call: Call, x, *_):
-    """floor(i * in / out), as integers where out is a multiple of in and as eager's float32 otherwise."""
+    """floor(i * in / out), as integers where out is a multiple of in and as eager's float32
+    otherwise."""
     shape = call.out.shape
     return _moved(call, x, {d: _nearest(shape[d], x.shape[d]) for d in range(2, x.rank)})
 
@@ -53,5 +72,8 @@ def _nearest(out: Size, size: Size) -> Callable[[Expr, Size], Expr]:
     factor = divide(out, size)
     if factor is not None:
         return lambda at, _: at.floor_div(factor)
-    return lambda at, n: (at.to(dtypes.f32) * (at.lift(n).to(dtypes.f32) / at.lift(out).to(dtypes.f32))).to(
-        dtypes.i64).minimum(at.lift(n) - 1)
+    return lambda at, n: (
+        (at.to(dtypes.f32) * (at.lift(n).to(dtypes.f32) / at.lift(out).to(dtypes.f32)))
+        .to(dtypes.i64)
+        .minimum(at.lift(n) - 1)
+    )

@@ -1,0 +1,282 @@
+"""Views, movement, indexing and losses: bitwise where no arithmetic is done."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lowered import check, comps, externs, lowered
+
+aten = torch.ops.aten
+INDEX = torch.tensor([[0, 3, 2], [1, 1, 4]])
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def rand(*shape):
+    return torch.randn(*shape)
+
+
+def test_views_read_in_place():
+    def viewed(x):
+        return [
+            x.view(6, 20) + 1,
+            x.permute(2, 0, 1, 3).reshape(4, 30) * 2,
+            x[:, 1:, ::2] + 1,
+            x[1] + x[0],
+            x.view(2, 3, 2, 2, 5).transpose(1, 3).reshape(-1) + 0,
+            x.flip(1) + x,
+            x.diagonal(0, 0, 1) + 1,
+            x.expand(3, 2, 3, 4, 5) + 1,
+            x.unbind(1)[2] + 1,
+            x.split(2, 1)[1] * 2,
+            x.unfold(3, 2, 2) * 2,
+            x.unfold(3, 3, 1) * 2,
+            x.view(120)[7:100:3] + 1,
+            *[c + 1 for c in x.chunk(3, 3)],
+        ]
+
+    check(viewed, rand(2, 3, 4, 5))
+
+
+def test_a_reshape_that_does_not_divide_is_laid_out_flat():
+    check(
+        lambda x: [x.reshape(8, 15) + 1, x.permute(2, 0, 1, 3).reshape(15, 8) + 1], rand(2, 3, 4, 5)
+    )
+
+
+def test_mixed_shapes_meet_without_copies():
+    def meet(x, y):
+        return [
+            x.view(6, 20) + y.view(2, 3, 4, 5).view(6, 20),
+            (x.view(2, 3, 20) * y.reshape(2, 3, 20)).sum((0, 1)),
+        ]
+
+    result = check(meet, rand(6, 20), rand(2, 3, 4, 5))
+    assert len(comps(result)) == 3  # add, mul, sum
+
+
+def test_outputs_have_eagers_layout_and_memory_of_their_own():
+    def outputs(x):
+        return [
+            x.transpose(0, 1),
+            x.clone(),
+            x[1:],
+            x.permute(1, 0, 2, 3).reshape(3, -1),
+            x.flip(0),
+            x.repeat(2, 1, 1, 1),
+            torch.zeros(3),
+            torch.ones(2, 2),
+            torch.zeros(3),
+            torch.arange(5),
+            x,
+            x.contiguous(),
+            x + 0,
+            (x + 0).t() if x.dim() == 2 else x.mT,
+        ]
+
+    result = check(outputs, rand(2, 3, 4, 5))
+    copied = [v.buffer for v in result.graph.outputs[6:9:2]]
+    assert len(set(copied)) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+def test_joining(dtype):
+    x, y = rand(2, 3, 4).mul(3).to(dtype), rand(2, 5, 4).mul(3).to(dtype)
+    check(
+        lambda x, y: [
+            torch.cat([x, y], 1),
+            torch.cat([x, x], 0),
+            torch.stack([x, y[:, :3]], -1),
+            torch.cat([x, y, x], -2),
+            torch.stack([x, x]),
+        ],
+        x,
+        y,
+    )
+
+
+def test_cat_of_merged_heads_needs_no_copy():
+    def merged(q, k):
+        return torch.cat([t.transpose(1, 2).reshape(2, 5, 12) for t in (q, k)], -1)
+
+    assert len(comps(check(merged, rand(2, 3, 5, 4), rand(2, 3, 5, 4)))) == 1
+
+
+def test_padding():
+    check(
+        lambda x: [
+            F.pad(x, (1, 2)),
+            F.pad(x, (1, -1, -1, 2), value=7.0),
+            F.pad(x, (2, 2), mode="reflect"),
+            F.pad(x, (2, 1), mode="replicate"),
+        ],
+        rand(2, 3, 4),
+    )
+    check(
+        lambda x: [
+            F.pad(x, (2, 1, 1, 2), mode="reflect"),
+            F.pad(x, (2, 1, 3, 2), mode="replicate"),
+            F.interpolate(x, scale_factor=2),
+            F.interpolate(x, size=(7, 3)),
+        ],
+        rand(2, 3, 4, 5),
+    )
+
+
+def test_writing_into_windows():
+    def written(x, p):
+        return [
+            aten.slice_scatter(x, p, 1, 1, 4),
+            aten.slice_scatter(x, p, 1, 0, 6, 2),
+            aten.select_scatter(x, p[:, 0], 1, -2),
+            aten.diagonal_scatter(x, p[:, 0, :1].expand(2, 6).t(), 0, 0, 2),
+            aten.slice_backward(p, [2, 7, 4], 1, 2, 5, 1),
+            aten.select_backward(p, [2, 5, 3, 4], 1, 1),
+        ]
+
+    check(written, rand(2, 6, 4), rand(2, 3, 4))
+
+
+def test_rolling_and_repeating():
+    check(
+        lambda x: [
+            x.roll(1, 0),
+            x.roll((1, -2), (1, 2)),
+            x.roll(3),
+            x.repeat(1, 2, 3),
+            x.repeat(2, 1, 1, 1),
+        ],
+        rand(2, 3, 4),
+    )
+
+
+def test_positions_decide():
+    check(
+        lambda x: [
+            x.triu(1),
+            x.tril(),
+            x.tril(-1),
+            torch.eye(3, 4),
+            torch.arange(3, 10, 2) + 0,
+            torch.arange(0, 1, 0.25),
+            torch.full((2, 2), float("-inf")).triu(1),
+        ],
+        rand(2, 3, 4),
+    )
+
+
+def test_causal_mask_takes_no_memory():
+    def mask(x):
+        at = torch.arange(5)
+        return torch.where(at[:, None] >= at[None, :], x, float("-inf"))
+
+    assert all(
+        not c.reads or c.reads == ("flat_1",) or c.reads[0] != "arange"
+        for c in comps(check(mask, rand(5, 5)))
+    )
+
+
+def test_indexing():
+    check(lambda w, i: F.embedding(i, w), rand(5, 7), INDEX)
+    check(lambda x, i: [x.gather(1, i), x.t().gather(0, i[:, :2])], rand(2, 5), INDEX)
+    check(lambda x, i: [x.index_select(1, i[0]), x.index_select(0, i[1, :1])], rand(2, 5, 3), INDEX)
+    check(
+        lambda x, i: [x[i], x[:, i], x[i, i], x[:, i, :, i[0]], x[None, i, -1], x[-i]],
+        rand(5, 5, 3, 5),
+        INDEX,
+    )
+
+
+def test_indirect_writes():
+    check(
+        lambda x, i, s: [
+            x.scatter_add(1, i, s),
+            x.scatter_reduce(1, i, s, "amax"),
+            x.scatter(1, i, 1.5),
+            aten.index_add(x, 1, i[0], s, alpha=2),
+        ],
+        rand(2, 5),
+        INDEX,
+        rand(2, 3),
+    )
+    check(
+        lambda x, i, s: [
+            aten.index_put(x, [i], s, True),
+            aten.index_put(x, [None, i], s[0, 0, :1], False),
+            aten.index_put(x, [x > 0], s[0, 0, 0]),
+        ],
+        rand(5, 7),
+        INDEX,
+        rand(2, 3, 7),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradient_of_an_embedding_is_summed_wide(dtype):
+    grad = rand(2, 3, 7).to(dtype)
+    check(lambda g, i: aten.embedding_dense_backward(g, i, 5, 1, False), grad, INDEX)
+    check(lambda g, i: aten.embedding_dense_backward(g, i, 5, -1, False), grad, INDEX)
+
+
+def test_losses():
+    x, target, weight = rand(6, 5).log_softmax(1), INDEX.view(-1), rand(5).abs()
+    check(
+        lambda x, t, w: [
+            F.nll_loss(x, t),
+            F.nll_loss(x, t, weight=w, reduction="sum"),
+            F.cross_entropy(x, t, ignore_index=2),
+            F.nll_loss(x, t, reduction="none", ignore_index=2),
+        ],
+        x,
+        target,
+        weight,
+    )
+    check(
+        lambda x, t: [F.nll_loss(x, t), F.nll_loss(x, t, reduction="none", ignore_index=2)],
+        rand(2, 5, 3, 1).log_softmax(1),
+        INDEX.view(2, 3, 1),
+    )
+    check(
+        lambda g, x, t, w: [
+            aten.nll_loss_backward(g, x, t, w, 1, 2, g * 2),
+            aten.nll_loss_backward(x[:, 0], x, t, None, 0, -100, g),
+        ],
+        torch.tensor(0.7),
+        x,
+        target,
+        weight,
+    )
+    check(
+        lambda x, y: [
+            F.mse_loss(x, y),
+            F.mse_loss(x, y, reduction="sum"),
+            aten.mse_loss_backward(x.sum(), x, y, 1),
+        ],
+        rand(3, 4),
+        rand(3, 4),
+    )
+
+
+def test_order_dependent_writes_stay_with_aten():
+    assert externs(lowered(lambda x, i, s: x.scatter(1, i, s), rand(2, 5), INDEX, rand(2, 3))) == [
+        "aten.scatter.src"
+    ]
+    assert externs(
+        lowered(lambda x, i, s: aten.index_put(x, [i], s), rand(5, 7), INDEX, rand(2, 3, 7))
+    ) == ["aten.index_put.default"]
+
+
+def test_random_operations_stay_in_order():
+    result = lowered(lambda x: [torch.rand_like(x), x + 1, torch.bernoulli(x.sigmoid())], rand(3))
+    assert externs(result) == ["aten.rand_like.default", "aten.bernoulli.default"]
+
+
+def test_overlapping_memory_is_read_by_its_window():
+    check(lambda x: [torch.as_strided(x, (2, 3), (60, 20), 5) + 1], rand(2, 3, 4, 5))
+    assert externs(lowered(lambda x: torch.as_strided(x, (3, 3), (1, 2)), rand(2, 3, 4, 5))) == [
+        "aten.as_strided_copy.default"
+    ]

@@ -1,0 +1,333 @@
+"""Pointwise rows against eager and float64, several rows to a graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lowered import check, lowered, run
+
+aten = torch.ops.aten
+FLOATS = [torch.float32, torch.bfloat16, torch.float64]
+UNARY = [
+    "neg",
+    "abs",
+    "sign",
+    "sgn",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "sigmoid",
+    "ceil",
+    "floor",
+    "trunc",
+    "round",
+    "frac",
+    "square",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "logical_not",
+]
+ACTIVATIONS = [
+    "relu",
+    "relu6",
+    "silu",
+    "mish",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "softplus",
+    "leaky_relu",
+    "elu",
+    "celu",
+    "selu",
+    "hardshrink",
+    "softshrink",
+    "gelu",
+]
+BINARY = [
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "pow",
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "atan2",
+    "remainder",
+    "fmod",
+    "floor_divide",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "copysign",
+]
+WITH_NUMBER = [
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "pow",
+    "remainder",
+    "fmod",
+    "floor_divide",
+    "eq",
+    "lt",
+    "ge",
+]
+
+
+def values(*shape, dtype=torch.float32):
+    """Normal numbers, with infinities, NaN and both zeros among the first ones of a vector."""
+    x = 2 * torch.randn(*shape, dtype=torch.float64)
+    if x.numel() > 12:
+        x.view(-1)[:6] = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1.0])
+    return x.to(dtype)
+
+
+def integers(*shape, dtype=torch.int64):
+    return torch.randint(-7, 8, shape, dtype=dtype)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_unary(dtype):
+    check(lambda x: [getattr(aten, n)(x) for n in UNARY], values(3, 13, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_activations(dtype):
+    check(lambda x: [getattr(aten, n)(x) for n in ACTIVATIONS], torch.randn(3, 13).to(dtype) * 4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_binary_with_broadcast(dtype):
+    check(
+        lambda x, y: [getattr(aten, n)(x, y) for n in BINARY],
+        torch.rand(3, 5).to(dtype) + 0.1,
+        torch.randn(5).to(dtype),
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_binary_with_number(dtype):
+    check(
+        lambda x: [getattr(aten, n)(x, 0.7) for n in WITH_NUMBER], torch.rand(3, 5).to(dtype) + 0.1
+    )
+
+
+def test_type_promotion():
+    def mixed(i, j, f, h, s):
+        return [
+            torch.add(i, j, alpha=3),
+            i / j.abs().clamp(min=1),
+            i * 2.5,
+            (f > 0) + (h > 0),
+            (f > 0) * h,
+            f + h,
+            f + s,
+            h + s,
+            i + f,
+            2**f,
+            torch.rsub(f, 2.5, alpha=2),
+            i < f,
+            h < f,
+        ]
+
+    check(
+        mixed,
+        integers(4, 3),
+        integers(4, 1, dtype=torch.int32),
+        torch.randn(4, 3),
+        torch.randn(3).bfloat16(),
+        torch.tensor(2.5, dtype=torch.float64),
+    )
+
+
+def test_integers_are_bitwise():
+    def whole(i, j):
+        k = j.abs() + 1
+        return [
+            i & j,
+            i | j,
+            i ^ j,
+            ~i,
+            i << 2,
+            i >> 1,
+            i**2,
+            i**3,
+            i**4,
+            i % k,
+            torch.fmod(i, k),
+            i // k,
+            torch.div(i, k, rounding_mode="trunc"),
+            torch.div(i, k, rounding_mode="floor"),
+            i.sign(),
+            ~(i > 0),
+        ]
+
+    check(whole, integers(4, 3), integers(4, 3))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_selection(dtype):
+    def chosen(x, y, m):
+        return [
+            torch.where(x > 0, x, y),
+            torch.where(x > y, 1.5, y),
+            torch.where(x > y, x, float("-inf")),
+            x.masked_fill(m > 0, float("-inf")),
+            x.clamp(-1, 1),
+            x.clamp(min=0),
+            torch.clamp(x, max=y),
+            x.clamp_min(0.5),
+            torch.logical_and(x, m),
+            torch.logical_or(x > 0, m),
+            torch.logical_xor(x > 0, y),
+        ]
+
+    check(chosen, values(4, 7, dtype=dtype), torch.randn(7).to(dtype), torch.randn(4, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_powers_and_mixtures(dtype):
+    x, y, z = (torch.rand(4, 3).to(dtype) + 0.2 for _ in range(3))
+    check(
+        lambda x, y, z: [
+            x**2,
+            x**3,
+            x**0.5,
+            x**-1,
+            x**-0.5,
+            x**-2,
+            x**2.5,
+            torch.lerp(x, y, 0.3),
+            torch.lerp(x, y, 0.8),
+            torch.lerp(x, y, z),
+            torch.addcmul(x, y, z, value=0.5),
+            torch.addcdiv(x, y, z, value=2),
+            torch.hypot(x, y),
+            torch.logit(x, 1e-3),
+        ],
+        x,
+        y,
+        z,
+    )
+
+
+def test_casts_round():
+    check(
+        lambda x: [
+            x.to(torch.bfloat16),
+            x.to(torch.float64),
+            x.to(torch.int64),
+            x.to(torch.bool),
+            x.half().float(),
+        ],
+        2 * torch.randn(4, 3),
+        rounds=True,
+    )
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_keeps_its_tails(approximate):
+    x = torch.linspace(-12, 12, 201)
+    check(
+        lambda g, x: [
+            F.gelu(x, approximate=approximate),
+            aten.gelu_backward(g, x, approximate=approximate),
+        ],
+        torch.randn(201),
+        x,
+        ulps=16,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_activations(dtype):
+    def gradients(g, x):
+        return [
+            aten.silu_backward(g, x),
+            aten.sigmoid_backward(g, x.sigmoid()),
+            aten.tanh_backward(g, x.tanh()),
+            aten.threshold_backward(g, x, 0),
+            aten.leaky_relu_backward(g, x, 0.1, False),
+            aten.elu_backward(g, 1.0, 1.0, 1.0, False, x),
+            aten.hardtanh_backward(g, x, -1, 1),
+            aten.hardsigmoid_backward(g, x),
+            aten.hardswish_backward(g, x),
+            aten.mish_backward(g, x),
+            aten.softplus_backward(g, x, 1.0, 20.0),
+        ]
+
+    check(gradients, torch.randn(7, 9).to(dtype), 3 * torch.randn(7, 9).to(dtype), ulps=16)
+
+
+def test_gated_units():
+    check(lambda x: F.glu(x, 1), torch.randn(3, 8, 5))
+    check(lambda g, x: aten.glu_backward(g, x, 1), torch.randn(3, 4, 5), torch.randn(3, 8, 5))
+    check(
+        lambda x, w: [
+            aten._prelu_kernel(x, w.view(1, 4, 1)),
+            *aten._prelu_kernel_backward(x * 2, x, w.view(1, 4, 1)),
+        ],
+        torch.randn(3, 4, 5),
+        torch.randn(4),
+    )
+    check(F.logsigmoid, 5 * torch.randn(7))
+
+
+def test_empty_and_scalar():
+    check(lambda x, y: [x + 1, x * y, y * 2, y.exp()], torch.randn(0, 3), torch.tensor(2.0))
+
+
+def test_eager_numerics_marks_every_rounding():
+    x = torch.randn(4, 3).bfloat16()
+    marks = {
+        numerics: [
+            i.must_round
+            for n in lowered(lambda x: x.exp() + 1, x, numerics=numerics).graph.nodes
+            for i in n.body
+            if type(i).__name__ == "Cast" and i.dtype.bits == 16
+        ]
+        for numerics in ("contract", "eager")
+    }
+    assert marks == {"contract": [False, False], "eager": [True, True]}
+
+
+def test_unknown_dtype_stays_with_aten():
+    z = torch.randn(4, dtype=torch.complex64)
+    result = lowered(lambda z: torch.view_as_real(z * 2), z)
+    targets = [n.target for n in result.graph.nodes]
+    assert targets == ["aten.mul.Tensor", "aten.view_as_real_copy.default"]
+    assert torch.equal(run(result, [z], exact=False)[0], torch.view_as_real(z * 2))

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,18 @@ def update_page(marker: str, text: str, page: Path = PAGE) -> None:
     page.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}")
 
 
-def render(files: list[Path]) -> str:
-    """A Markdown table of the rows of result files; a case measured again replaces its older
-    row."""
+def render(files: list[Path], brief: bool = False) -> str:
+    """A Markdown table of the rows of result files; a case measured again replaces its older row.
+    `brief`: only cases that were measured, and only their times."""
     rows: dict[str, dict] = {}
     commands = []
     for path in files:
         data = json.loads(path.read_text())
         commands.append(data["command"])
         rows.update({row["case"]["label"]: row for row in data["rows"]})
+    if brief:
+        measured = [row for row in rows.values() if "report" in row]
+        return "\n".join([*_where(measured, commands)[:1], "", *_brief_table(measured)])
     return "\n".join([*_where(rows.values(), commands), "", *_table(list(rows.values()))])
 
 
@@ -127,6 +130,7 @@ def main(name: str, cases: list[Case], run: Run, kernels: str) -> None:
     files = asked.render or [_measure(name, cases, run, asked)]
     text = render(files)
     update_page(f"models-{run.device}", text)
+    update_page(f"measured-{run.device}", render(files, brief=True), README)
     print(text)
     if asked.kernels and not asked.render:
         subprocess.run([sys.executable, str(ROOT / "bench" / kernels)], check=True)
@@ -209,6 +213,29 @@ def _table(rows: list[dict]) -> list[str]:
     return lines + ["| " + " | ".join(_cells(row, names)) + " |" for row in rows]
 
 
+def _brief_table(rows: list[dict]) -> list[str]:
+    lines = ["| case | eager, ms | best torch.compile, ms | torchweld, ms | ratio to best |",
+             "|---|---|---|---|---|"]
+    return lines + ["| " + " | ".join(_brief_cells(row)) + " |" for row in rows]
+
+
+def _brief_cells(row: dict) -> list[str]:
+    from torchweld.report.units import ms_text
+
+    timed = {w["name"]: w["timing"] for w in row["report"]["ways"] if w["timing"]}
+    compiled = [t["median_ms"] for name, t in timed.items() if name.startswith("inductor")]
+    shown = [[timed[n]["median_ms"]] if n in timed else [] for n in ("eager", "torchweld")]
+    shown.insert(1, compiled)
+    medians = [ms_text(min(times)) if times else "-" for times in shown]
+    return [row["case"]["label"], *medians, _best_ratio(timed)]
+
+
+def _best_ratio(timed: dict[str, dict]) -> str:
+    """The paired ratio to the fastest baseline; above 1 torchweld is ahead."""
+    ratios = [timing["ratio"] for name, timing in timed.items() if name != "torchweld"]
+    return f"{min(ratios):.2f}" if ratios else "-"
+
+
 def _cells(row: dict, names: list[str]) -> list[str]:
     from torchweld.report.units import bytes_text, ms_text
 
@@ -219,8 +246,7 @@ def _cells(row: dict, names: list[str]) -> list[str]:
     ours, eager, inductor = (ways.get(n, {}) for n in ("torchweld", "eager", "inductor"))
     timed = {n: w["timing"] for n, w in ways.items() if w["timing"]}
     medians = [ms_text(timed[n]["median_ms"]) if n in timed else "-" for n in [*names, "torchweld"]]
-    best = min((timed[n]["ratio"] for n in timed if n != "torchweld"), default=None)
-    return [label, *medians, f"{best:.2f}" if best else "-",
+    return [label, *medians, _best_ratio(timed),
             f"{_seconds(inductor)}, {_seconds(ours)}{_second(row)}",
             f"{bytes_text(eager.get('peak_bytes'))}, {bytes_text(ours.get('peak_bytes'))}",
             f"{_error(ours)} ({_error(eager)})"]

@@ -177,6 +177,17 @@ POINTWISE = [
             %6 = where %2 %3 %5 : f32
             store y[i, j] %6""",
          a=("f32", 20, 33), b=("f32", 30, 33), y=("f32", 50, 33)),
+    case("guarded_constant", "i:17",
+         """%0 = index i : i64
+            %1 = const 3 : i64
+            %2 = lt %0 %1 : b1
+            %3 = load x[5] if %2 else 7.0 : f16
+            %4 = load x[6] : f16
+            %5 = cast %3 : f32
+            %6 = cast %4 : f32
+            %7 = mul %5 %6 : f32
+            store y[i] %7""",
+         x=("f16", 9), y=("f32", 17)),
     case("embedding", "i:40, j:64",
          """%0 = load ids[i] : i64
             %1 = load table[%0, j] : bf16

@@ -36,6 +36,7 @@ from torchweld.schedule.access import Access, Accesses
 from torchweld.schedule.cuda import Schedule, extent
 from torchweld.schedule.partials import SHARE
 
+_ONE = "1"  # along nothing, but a tile: [1, 1]
 _LITERAL_TYPES = (dtypes.f32, dtypes.i32, dtypes.i64)
 
 
@@ -228,7 +229,10 @@ class Kernel:
     def helper(self, text: str) -> str:
         """`text`, with the helper functions that it calls added to the source."""
         for name in re.findall(r"\b_[a-z_]+(?=\()", text):
-            self.helpers.setdefault(name, "\n" + scalars.HELPERS[name])
+            if name not in self.helpers:
+                source = scalars.HELPERS[name]
+                self.helper(source.replace(f"def {name}(", ""))
+                self.helpers[name] = "\n" + source
         return text
 
     def operation(self, name: str, kind: str, *args: str) -> str:
@@ -297,10 +301,12 @@ class Kernel:
         return name if factor == 1 else f"{name} * {self.size(factor)}"
 
     def address(self, access: Access, along: str) -> str:
+        """A tile of pointers over the dimensions `along`; one pointer where it is ""."""
         terms = [self.offset(access.offset)]
         terms += [f"{self.value(v)} * {self.size(stride)}" for v, stride in access.refs]
-        if not along:
-            terms.append("tl.zeros([1, 1], tl.int32)")
+        axes = access.offset.axes.union(*(self.axes[v] for v, _ in access.refs))
+        if set(self.along(axes)) != set(along):
+            terms.append(f"tl.zeros({self.shape(along)}, tl.int32)")
         return f"{self.pointer(access.buffer)} + ({' + '.join(terms)})"
 
     def _load(self, value: Value, instr: Load) -> str:
@@ -320,7 +326,7 @@ class Kernel:
         along = self.along(self.store_axes(position))
         guard = "" if store.guard is None else self.value(store.guard)
         value = self.value(store.value)
-        address = self.address(access, along)
+        address = self.address(access, along or _ONE)
         function = "store" if store.combine is None else f"atomic_{store.combine}"
         if store.combine is not None:
             value = f"tl.broadcast_to({value}, {self.shape(along)})"

@@ -50,7 +50,7 @@ _LIBDEVICE = [
 FLOAT = {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE} | {
     "neg": "-{0}",
     "abs": "tl.abs({0})",
-    "sign": "tl.where({0} != {0}, 0.0, ({0} > 0).to({0}.dtype) - ({0} < 0).to({0}.dtype))",
+    "sign": "(({0} > 0).to({0}.dtype) - ({0} < 0).to({0}.dtype))",
     "ceil": "tl.ceil({0})",
     "floor": "tl.floor({0})",
     "round": "libdevice.rint({0})",
@@ -67,7 +67,7 @@ FLOAT = {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE} | {
     "floor_div": "_floor_div({0}, {1})",
     "trunc_div": "libdevice.trunc(libdevice.div_rn({0}, {1}))",
     "remainder": "_remainder({0}, {1})",
-    "fmod": "libdevice.fmod({0}, {1})",
+    "fmod": "_fmod({0}, {1})",
     "pow": "libdevice.pow({0}, {1})",
     "atan2": "libdevice.atan2({0}, {1})",
     "copysign": "libdevice.copysign({0}, {1})",
@@ -94,10 +94,9 @@ FAST = {
     "sigmoid": "(1 / (1 + tl.exp(-{0})))",
 }
 
-_SHARED = ("neg", "abs", "add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "where")
+_SHARED = ("neg", "abs", "sign", "add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "where")
 
 INT = {name: FLOAT[name] for name in _SHARED} | {
-    "sign": "(({0} > 0).to({0}.dtype) - ({0} < 0).to({0}.dtype))",
     "bit_not": "~{0}",
     "floor_div": "_floor_div_int({0}, {1})",
     "trunc_div": "({0} // {1})",
@@ -135,11 +134,17 @@ BOOL = {
 LITERAL_ARGUMENTS = frozenset(("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge"))
 
 HELPERS = {
+    "_fmod": '''
+@triton.jit
+def _fmod(a, b):
+    """Exact, so by way of float64, whose remainder handles denormals."""
+    return libdevice.fmod(a.to(tl.float64), b.to(tl.float64)).to(a.dtype)
+''',
     "_floor_div": '''
 @triton.jit
 def _floor_div(a, b):
     """Floor of a / b, as torch rounds it: from the exact remainder, so that it never rounds up."""
-    remainder = libdevice.fmod(a, b)
+    remainder = _fmod(a, b)
     quotient = libdevice.div_rn(a - remainder, b)
     quotient = tl.where((remainder != 0) & ((b < 0) != (remainder < 0)), quotient - 1, quotient)
     floor = tl.floor(quotient)
@@ -152,7 +157,7 @@ def _floor_div(a, b):
 @triton.jit
 def _remainder(a, b):
     """The remainder with the sign of the divisor."""
-    remainder = libdevice.fmod(a, b)
+    remainder = _fmod(a, b)
     return tl.where((remainder != 0) & ((b < 0) != (remainder < 0)), remainder + b, remainder)
 ''',
     "_floor_div_int": """

@@ -1,0 +1,94 @@
+"""What the cost model must get right: bytes, passes, lanes, idle units."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from plan_programs import H100
+
+from torchweld.core.device import device_table, named_table
+from torchweld.core.dtypes import f32
+from torchweld.ir.nodes import Buffer
+from torchweld.ir.parser import parse_comp
+from torchweld.plan.cost import cost
+
+
+def _buffers(**shapes) -> dict[str, Buffer]:
+    strides = {n: tuple(_suffix(s, k) for k in range(len(s))) for n, s in shapes.items()}
+    return {n: Buffer(n, s, f32, strides[n]) for n, s in shapes.items()}
+
+
+def _suffix(shape, k: int) -> int:
+    product = 1
+    for extent in shape[k + 1 :]:
+        product *= extent
+    return product
+
+
+def _copy(source: str):
+    return parse_comp(f"""comp copy [i:2048, j:2048] {{
+      %0 = load x[{source}] : f32
+      store y[i, j] %0
+    }}""")
+
+
+SQUARE = {"x": (2048, 2048), "y": (2048, 2048)}
+
+
+def test_bytes_are_counted_once_per_buffer():
+    comp = parse_comp("""comp two [i:64, j:64] {
+      %0 = load x[i, j] : f32
+      %1 = load x[i, 0] : f32
+      %2 = load w[j] : f32
+      %3 = add %0 %1 : f32
+      %4 = add %3 %2 : f32
+      store y[i, j] %4
+    }""")
+    found = cost(comp, _buffers(x=(64, 64), w=(64,), y=(64, 64)), {}, H100)
+    assert found.bytes_moved == 2 * 64 * 64 * 4 + 64 * 4
+
+
+def test_reading_across_lines_costs_more():
+    along, across = (cost(_copy(at), _buffers(**SQUARE), {}, H100) for at in ("i, j", "j, i"))
+    assert across.seconds > 1.5 * along.seconds
+
+
+SOFTMAX = """comp softmax [i:{rows}, j:{columns}] {{
+      %0 = load x[i, j] : f32
+      %1 = reduce.sum[j] %0 : f32
+      %2 = div %0 %1 : f32
+      store y[i, j] %2
+    }}"""
+
+
+def _row_kernel(rows: int, columns: int, device=H100):
+    shape = (rows, columns)
+    comp = parse_comp(SOFTMAX.format(rows=rows, columns=columns))
+    return cost(comp, _buffers(x=shape, y=shape), {}, device)
+
+
+def test_rows_that_do_not_fit_on_chip_are_read_again():
+    narrow, wide = _row_kernel(8192, 8192), _row_kernel(512, 8192 * 16)
+    assert narrow.bytes_moved == 2 * 8192 * 8192 * 4
+    assert wide.bytes_moved == 3 * 8192 * 8192 * 4
+
+
+def test_few_rows_leave_the_device_idle():
+    assert _row_kernel(8, 8192).seconds > 0.5 * _row_kernel(128, 8192).seconds
+
+
+def test_more_bandwidth_is_faster_and_launches_are_the_floor():
+    slow = replace(H100, dram_bytes_per_s=1e12)
+    assert _row_kernel(8192, 8192).seconds < _row_kernel(8192, 8192, slow).seconds
+    assert _row_kernel(1, 8).seconds >= H100.launch_s
+
+
+@pytest.mark.parametrize(("name", "row"), [("NVIDIA H100 80GB HBM3", "H100"), ("Tesla", "CUDA")])
+def test_devices_are_found_by_name(name, row):
+    assert named_table(name).name == row
+
+
+def test_the_cpu_table_is_of_this_machine():
+    table = device_table("cpu")
+    assert table.kind == "cpu" and table.units >= 1 and table.llc_bytes > table.row_bytes > 0

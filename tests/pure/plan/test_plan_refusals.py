@@ -1,0 +1,243 @@
+"""What does not fuse, and the reason that is given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from plan_programs import H100, kernels, planned, program
+
+from torchweld.core.errors import InvalidIR
+from torchweld.core.options import Options
+from torchweld.plan.refusals import Reason
+from torchweld.plan.search import plan
+
+EXP = """
+    comp first [i:64, j:128] {
+      %0 = load x[i, j] : f32
+      %1 = exp %0 : f32
+      store t[i, j] %1
+    }
+"""
+
+
+def _reasons(result) -> set[Reason]:
+    return {r.reason for r in result.refusals}
+
+
+def test_a_path_through_a_library_call_keeps_two_kernels():
+    graph = program(
+        "x f32 64 128; t f32 64 128; m f32 64 128; y f32 64 128", "x",
+        EXP + """
+        extern call m = "aten.relu.default"(view(t, [64, 128], [128, 1], 0)) {
+        }
+        comp second [i:64, j:128] {
+          %0 = load t[i, j] : f32
+          %1 = load m[i, j] : f32
+          %2 = add %0 %1 : f32
+          store y[i, j] %2
+        }
+        """, "y",
+    )  # fmt: skip
+    result = planned(graph)
+    assert len(kernels(result)) == 2
+    assert _reasons(result) == {Reason.REENTRY, Reason.EXTERN}
+    (stuck,) = (r for r in result.refusals if r.reason is Reason.REENTRY)
+    assert stuck.evidence == "call" and stuck.bytes_at_stake == 64 * 128 * 4
+
+
+def test_a_cheap_producer_is_repeated_past_a_library_call():
+    """A mask made of indices costs less to compute again than to read."""
+    graph = program(
+        "x f32 64 128; t f32 64 128; m f32 64 128; y f32 64 128", "x",
+        """
+        comp mask [i:64, j:128] {
+          %0 = index j-i : i64
+          %1 = const 0 : i64
+          %2 = gt %0 %1 : b1
+          %3 = const -inf : f32
+          %4 = const 0.0 : f32
+          %5 = where %2 %3 %4 : f32
+          store t[i, j] %5
+        }
+        extern call m = "aten.relu.default"(view(t, [64, 128], [128, 1], 0)) {
+        }
+        comp second [i:64, j:128] {
+          %0 = load t[i, j] : f32
+          %1 = load m[i, j] : f32
+          %2 = add %0 %1 : f32
+          %3 = load x[i, j] : f32
+          %4 = add %2 %3 : f32
+          store y[i, j] %4
+        }
+        """, "y",
+    )  # fmt: skip
+    second = kernels(planned(graph))[1]
+    assert "t" not in second.reads
+
+
+def test_a_reduction_is_never_repeated_for_each_row():
+    """A row's sum that every column of another row needs."""
+    graph = program(
+        "x f32 64 128; s f32 64; y f32 32 64", "x",
+        """
+        comp sums [i:64, j:128] {
+          %0 = load x[i, j] : f32
+          %1 = reduce.sum[j] %0 : f32
+          store s[i] %1
+        }
+        comp spread [k:32, i:64] {
+          %0 = load s[i] : f32
+          %1 = exp %0 : f32
+          store y[k, i] %1
+        }
+        """, "y",
+    )  # fmt: skip
+    result = planned(graph)
+    assert len(kernels(result)) == 2
+    assert _reasons(result) <= {Reason.COLUMNS, Reason.PARTIAL_STORE, Reason.NO_FRAME}
+
+
+def test_a_sum_over_rows_ends_its_kernel():
+    graph = program(
+        "x f32 64 128; s f32 128; y f32 64 128", "x",
+        """
+        comp sums [i:64, j:128] {
+          %0 = load x[i, j] : f32
+          %1 = reduce.max[j] %0 : f32
+          %2 = sub %0 %1 : f32
+          %3 = reduce.sum[i] %2 : f32
+          store s[j] %3
+        }
+        comp use [i:64, j:128] {
+          %0 = load x[i, j] : f32
+          %1 = load s[j] : f32
+          %2 = mul %0 %1 : f32
+          store y[i, j] %2
+        }
+        """, "y",
+    )  # fmt: skip
+    result = planned(graph)
+    assert len(kernels(result)) == 2
+    assert _reasons(result) == {Reason.AFTER_COLUMN_REDUCTION}
+
+
+def test_a_scatter_ends_its_kernel():
+    graph = program(
+        "x f32 64; at i64 64; t f32 8; y f32 8", "x at",
+        """
+        comp scatter [i:64] {
+          %0 = load at[i] : i64
+          %1 = load x[i] : f32
+          store.add t[%0] %1 init 0.0
+        }
+        comp use [k:8] {
+          %0 = load t[k] : f32
+          %1 = exp %0 : f32
+          store y[k] %1
+        }
+        """, "y",
+    )  # fmt: skip
+    result = planned(graph)
+    assert len(kernels(result)) == 2
+    assert _reasons(result) == {Reason.PARTIAL_WRITE}
+
+
+def test_a_buffer_written_in_place_is_read_before_it_changes():
+    """`old` reads w, then w is overwritten; what needs `old` must not read w again."""
+    graph = program(
+        "w f32 64 128; t f32 64 128; y f32 64 128; z f32 64 128", "w",
+        """
+        comp old [i:64, j:128] {
+          %0 = load w[i, j] : f32
+          %1 = exp %0 : f32
+          store t[i, j] %1
+        }
+        extern step z = "aten.relu_.default"(view(w, [64, 128], [128, 1], 0)) mutates w {
+        }
+        comp use [i:64, j:128] {
+          %0 = load t[i, j] : f32
+          %1 = load z[i, j] : f32
+          %2 = add %0 %1 : f32
+          store y[i, j] %2
+        }
+        """, "y",
+    )  # fmt: skip
+    result = planned(graph)
+    assert len(kernels(result)) == 2 and Reason.REENTRY in _reasons(result)
+
+
+def test_two_devices_do_not_share_a_kernel():
+    graph = program(
+        "x f32 64 128; t f32 64 128; y f32 64 128", "x",
+        EXP + """
+        comp second [i:64, j:128] {
+          %0 = load t[i, j] : f32
+          store y[i, j] %0
+        }
+        """, "y",
+    )  # fmt: skip
+    moved = {**graph.buffers, "y": replace(graph.buffers["y"], device="cuda:0")}
+    result = plan(replace(graph, buffers=moved), H100, Options())
+    assert len(kernels(result)) == 2 and _reasons(result) == {Reason.DEVICES}
+
+
+@pytest.mark.parametrize("limit", ["max_buffers", "max_live"])
+def test_a_kernel_that_grows_too_large_is_refused(limit):
+    adds = "\n".join(
+        f"""
+        comp add{k} [i:64] {{
+          %0 = load {"x0" if k == 1 else f"t{k - 1}"}[i] : f32
+          %1 = load x{k}[i] : f32
+          %2 = add %0 %1 : f32
+          %3 = exp %1 : f32
+          %4 = exp %3 : f32
+          %5 = add %4 %3 : f32
+          %6 = add %5 %2 : f32
+          store t{k}[i] %6
+        }}"""
+        for k in range(1, 9)
+    )
+    buffers = [f"x{k} f32 64" for k in range(9)] + [f"t{k} f32 64" for k in range(1, 9)]
+    graph = program("; ".join(buffers), " ".join(f"x{k}" for k in range(9)), adds, "t8")
+    assert len(kernels(planned(graph))) == 1
+    small = replace(H100, **{limit: 4 if limit == "max_buffers" else 2})
+    result = planned(graph, device=small)
+    assert len(kernels(result)) > 1
+    assert _reasons(result) & {Reason.TOO_MANY_BUFFERS, Reason.SPILL}
+
+
+def test_no_frame_and_no_cut_is_an_error():
+    graph = program(
+        "x f32 4 4; y f32", "x",
+        """
+        comp odd [i:4, j:4] {
+          %0 = load x[i, j] : f32
+          %1 = scan.sum[j] %0 : f32
+          %2 = scan.sum[i] %1 : f32
+          %3 = reduce.sum[i, j] %2 : f32
+          store y[] %3
+        }
+        """, "y",
+    )  # fmt: skip
+    with pytest.raises(InvalidIR, match="cannot be cut"):
+        plan(graph, H100, Options())
+
+
+def test_reductions_without_a_common_frame_are_cut():
+    graph = program(
+        "x f32 6 12; y f32 6 12", "x",
+        """
+        comp twice [i:6, j:12] {
+          %0 = load x[i, j] : f32
+          %1 = reduce.max[j] %0 : f32
+          %2 = sub %0 %1 : f32
+          %3 = reduce.sum[i] %2 : f32
+          %4 = mul %2 %3 : f32
+          store y[i, j] %4
+        }
+        """, "y",
+    )  # fmt: skip
+    result = planned(graph, fuse=False)
+    assert len(kernels(result)) == 2
+    assert len(kernels(planned(graph))) == 2

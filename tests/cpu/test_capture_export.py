@@ -194,6 +194,29 @@ def test_buffers_are_written_back():
         torch.testing.assert_close(left, right)
 
 
+def test_a_cache_is_written_in_place():
+    class Cache(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("keys", torch.zeros(2, 8, 4))
+
+        def forward(self, x, at):
+            self.keys[:, at] = x
+            return (x @ self.keys.transpose(1, 2)).softmax(-1)
+
+    x, model, reference = torch.randn(2, 1, 4), Cache(), Cache()
+    h = Harness(model, x, torch.tensor([0]))
+    assert not model.keys.any()  # capture runs nothing
+    with torch.no_grad():
+        for position in (0, 5, 3):
+            at = torch.tensor([position])
+            torch.testing.assert_close(h.fused(x, at), reference(x, at))
+            torch.testing.assert_close(model.keys, reference.keys)
+    targets = [str(n.target) for n in h.captured[0].module.graph.nodes]
+    assert "aten.index_put_.default" in targets and "aten.copy_.default" not in targets
+    assert (len(h.captured), h.others) == (1, 0)
+
+
 class Nested(nn.Module):
     def forward(self, pair, *, scale=2.0, table=None, name="a"):
         left, right = pair

@@ -160,8 +160,6 @@ class Exported:
     inputs.
 
     order: for each input of `program`, its position in values + constants.
-    written: positions in values that the first outputs are copied to; the other outputs are the
-    user's.
     constants: tensors that are neither (made by the trace).
     tied: pairs of positions of one parameter, which the graph has under one name only.
     """
@@ -169,7 +167,6 @@ class Exported:
     program: aot.Boxed
     key: tuple
     order: list[int]
-    written: list[int]
     constants: list[torch.Tensor]
     out_spec: pytree.TreeSpec
     kinds: list[tuple]
@@ -195,9 +192,7 @@ class Exported:
     def run(self, values: list):
         values = values + self.constants
         outputs = self.program([values[i] for i in self.order])
-        for place, value in zip(self.written, outputs):
-            values[place].copy_(value)
-        return pytree.tree_unflatten(list(outputs[len(self.written) :]), self.out_spec)
+        return pytree.tree_unflatten(list(outputs), self.out_spec)
 
 
 def capture_export(
@@ -218,7 +213,7 @@ def capture_export(
         program = torch.export.export(model, args, kwargs, strict=False)
         attention.simplify(program.graph_module)
         program = program.run_decompositions(decompose.table())
-    written = _written(program, live)
+    _write_back(program)
     order, constants = _wire_inputs(program, live, len(values))
     state, inputs = range(len(live.positions)), range(len(live.positions), len(values))
     static = frozenset(i for i, position in enumerate(order) if position not in inputs)
@@ -227,7 +222,6 @@ def capture_export(
         aot.compile_or_run_eagerly(compile_graph, captured, options, on_compiled),
         (key, live.training()),
         order,
-        written,
         constants,
         program.call_spec.out_spec,
         kinds,
@@ -255,11 +249,25 @@ def _wire_inputs(program: ExportedProgram, live: LiveState, values: int) -> tupl
     return order, constants
 
 
-def _written(program: ExportedProgram, live: LiveState) -> list[int]:
-    specs = program.graph_signature.output_specs
-    if any(s.kind == OutputKind.USER_INPUT_MUTATION for s in specs):
+def _write_back(program: ExportedProgram) -> None:
+    """return (new, y)  ->  copy_(buffer, new); return (y,): what the model writes to is written by
+    the graph."""
+    graph, signature = program.graph_module.graph, program.graph_signature
+    if any(s.kind == OutputKind.USER_INPUT_MUTATION for s in signature.output_specs):
         raise UsageError("the model writes to its inputs")
-    return [live.positions[s.target] for s in specs if s.kind in _WRITES]
+    placeholders = graph.find_nodes(op="placeholder")
+    homes = {s.target: node for s, node in zip(signature.input_specs, placeholders) if s.target}
+    output, kept = graph.output_node(), []
+    for value, spec in zip(output.args[0], signature.output_specs):
+        if spec.kind in _WRITES:
+            with graph.inserting_before(output):
+                copy = graph.call_function(
+                    torch.ops.aten.copy_.default, (homes[spec.target], value)
+                )
+            copy.meta = dict(homes[spec.target].meta)
+        else:
+            kept.append(value)
+    output.args = (tuple(kept),)
 
 
 def _clean(program: ExportedProgram) -> torch.fx.GraphModule:
@@ -272,7 +280,8 @@ def _clean(program: ExportedProgram) -> torch.fx.GraphModule:
     module = torch.fx.GraphModule(program.graph_module, graph)
     joint.drop_detach(module)
     random.gather_seeds(module)
-    graph.eliminate_dead_code()
+    joint.write_in_place(module)
+    module.graph.eliminate_dead_code()
     module.recompile()
     return module
 

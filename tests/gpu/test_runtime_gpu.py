@@ -264,3 +264,19 @@ def test_peak_memory_is_not_above_eager(graphs):
     chain(x, length)
     eager = torch.cuda.max_memory_allocated() - before
     assert ours <= eager
+
+
+def test_random_numbers_elsewhere_go_on_while_and_after_a_recording_fails():
+    torch.cuda.manual_seed(7)
+    expected = [randn(10) for _ in range(6)]
+    torch.cuda.manual_seed(7)
+    library = torch.library.Library("torchweld_test_random", "DEF")
+    library.define("noisy(Tensor x) -> Tensor")
+    library.impl("noisy", lambda x: x + x.sum().item(), "CUDA")
+    text = WAITS.replace("torchweld_test.waits", "torchweld_test_random.noisy")
+    program = load(parse_graph(text), {}, {}, Options())
+    stream = torch.cuda.current_stream()
+    for numbers in expected:
+        program([torch.zeros(100, device="cuda:0")])
+        assert torch.equal(randn(10), numbers)
+        assert torch.cuda.current_stream() == stream

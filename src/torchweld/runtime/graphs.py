@@ -115,13 +115,18 @@ def _launches(loaded: Loaded) -> int:
 
 @dataclass(frozen=True)
 class _Domain:
-    """What the graphs of one device share. `last`: the stream of the latest replay."""
+    """What the graphs of one device share. `last`: the stream of the latest replay. `anchor`: the
+    first graph, kept for ever, because a memory pool without a graph cannot be used again."""
 
     lock: threading.RLock
     arenas: ArenaPool
-    pool: object
     stream: torch.cuda.Stream
     last: list
+    anchor: list
+
+    def pool(self):
+        """The handle of the memory that graphs take library results from."""
+        return self.anchor[0].pool() if self.anchor else torch.cuda.graph_pool_handle()
 
     def follow(self, stream: torch.cuda.Stream) -> None:
         """`stream` waits for the one that replayed last."""
@@ -132,9 +137,7 @@ class _Domain:
 
 @cache
 def _domain(device: torch.device) -> _Domain:
-    with torch.cuda.device(device):
-        pool = torch.cuda.graph_pool_handle()
-        return _Domain(threading.RLock(), ArenaPool(), pool, torch.cuda.Stream(device), [])
+    return _Domain(threading.RLock(), ArenaPool(), torch.cuda.Stream(device), [], [])
 
 
 @dataclass(frozen=True)
@@ -242,9 +245,27 @@ def _arenas(pool: ArenaPool, needs: list[tuple[torch.device, int]]):
             pool.give(device, arena)
 
 
+@contextmanager
 def _capture(graph: torch.cuda.CUDAGraph, domain: _Domain):
-    mode = "thread_local"  # other threads may go on using the GPU
-    return torch.cuda.graph(graph, pool=domain.pool, stream=domain.stream, capture_error_mode=mode)
+    """Records what is launched inside. A recording that fails leaves its random generator and its
+    stream unusable, so it gets a generator state of its own (random calls inside then fail, and are
+    not recorded), and the stream is put back."""
+    generator = torch.cuda.default_generators[domain.stream.device.index]
+    state = generator.graphsafe_get_state()
+    recording = torch.cuda.graph(
+        graph,
+        pool=domain.pool(),
+        stream=domain.stream,
+        capture_error_mode="thread_local",  # other threads may go on using the GPU
+    )
+    generator.graphsafe_set_state(generator.clone_state())
+    try:
+        with torch.cuda.stream(torch.cuda.current_stream()), recording:
+            generator.graphsafe_set_state(state)
+            yield
+    finally:
+        generator.graphsafe_set_state(state)
+    domain.anchor[:] = domain.anchor or [graph]
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:

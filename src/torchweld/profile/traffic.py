@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from torchweld.runtime.torch_private import DispatchMode
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Traffic:
     bytes_moved: int = 0
 
 
-class CountTraffic(TorchDispatchMode):
+class CountTraffic(DispatchMode):
     """`with CountTraffic() as counted:` counts the ATen calls inside into `counted.traffic`."""
 
     def __init__(self) -> None:
@@ -60,4 +60,11 @@ def _strided(tensor: torch.Tensor) -> bool:
 
 
 def _tensors(tree) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    """Every tensor in nested tuples, lists and dicts."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, (tuple, list)):
+        return []
+    return [tensor for part in tree for tensor in _tensors(part)]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+# Sees each ATen call, those of the backward pass too; the profiler names only operators.
+DispatchMode = torch.utils._python_dispatch.TorchDispatchMode
+
 
 def below_autograd():
     """Context manager: ATen calls go past autograd's dispatch keys. The public `no_grad` still pays

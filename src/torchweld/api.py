@@ -119,7 +119,7 @@ class _State:
     def __init__(self, original: Callable, options: Options) -> None:
         self.original, self.options = original, options
         self.compiled: list[tuple[Captured, object]] = []  # with the pipeline's record of it
-        backend = aot.make_backend(_late_compile_graph, options, self.remember)
+        backend = aot.make_backend(compile_graph, options, self.remember)
         self._dynamo = torch.compile(original, backend=backend, dynamic=options.dynamic)
         if isinstance(original, torch.nn.Module):
             vars(original).pop("_is_torch_compile", None)  # torch leaves it on the module itself
@@ -134,7 +134,7 @@ class _State:
         sizes need Dynamo's guards."""
         if isinstance(self.original, torch.nn.Module) and not self.options.dynamic:
             self._ahead = AheadOfTime(
-                self.original, _late_compile_graph, self.options, self.remember, self._dynamo
+                self.original, compile_graph, self.options, self.remember, self._dynamo
             )
             self._ahead.prepare(args, kwargs)
 
@@ -208,7 +208,3 @@ def _state(fused) -> _State | None:
 
 def _remember(captured: Captured, compiled: aot.Boxed) -> None:
     _compiled_anywhere.append((captured, getattr(compiled, "record", None)))
-
-
-def _late_compile_graph(captured: Captured, options: Options) -> aot.Boxed:
-    return compile_graph(captured, options)

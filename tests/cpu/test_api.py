@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import torchweld
-from torchweld import api
+from torchweld import api, pipeline
 from torchweld.capture import aot
 from torchweld.core.errors import UsageError
 from torchweld.core.options import Options
@@ -46,7 +46,7 @@ def compiled(monkeypatch):
         run.record = (captured.name, captured.kind)
         return run
 
-    monkeypatch.setattr(api, "compile_graph", compile_graph)
+    monkeypatch.setattr(pipeline, "compile_graph", compile_graph)
     torch._dynamo.reset()
     torch.manual_seed(0)
     return found
@@ -217,7 +217,7 @@ def test_unknown_option():
 def test_options_reach_the_pipeline(monkeypatch):
     seen = []
     monkeypatch.setattr(
-        api, "compile_graph", lambda c, o: seen.append(o) or aot.run_eagerly(c.module)
+        pipeline, "compile_graph", lambda c, o: seen.append(o) or aot.run_eagerly(c.module)
     )
     torchweld.fuse(torch.relu, options=Options(tune=False), numerics="eager")(X)
     assert seen[0].numerics == "eager" and not seen[0].tune

@@ -18,7 +18,7 @@ NAMES = {
     "torch.ops.mkldnn._reorder_linear_weight": "no public packing of weights",
     "torch.ops.mkldnn._linear_pointwise": "F.linear leaves float32 to MKL, 2.4x slower on Zen",
     "torch.ops.mkldnn._linear_pointwise.binary": "the same, added to a tensor",
-    "torch.utils._python_dispatch.TorchDispatchMode": "profile counts each ATen call with its bytes",
+    "torch.utils._python_dispatch.TorchDispatchMode": "profile counts ATen calls and bytes",
     "torch._foreach_copy_": "no public grouped copy",
 }
 _CUDA_ONLY = frozenset({"torch._C._cuda_getCurrentRawStream"})

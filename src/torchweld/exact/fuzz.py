@@ -128,9 +128,15 @@ def _results(
         targets = {f"gradient of x{k}": t for k, t in enumerate(leaves) if t.requires_grad}
         if not ends or not targets:
             return found
-        weights = [torch.ones_like(t) for t in ends]
+        weights = [_weights(t) for t in ends]
         grads = torch.autograd.grad(ends, list(targets.values()), weights, allow_unused=True)
     return found | {n: g for n, g in zip(targets, grads) if g is not None}
+
+
+def _weights(output: Tensor) -> Tensor:
+    """The same for eager, fused and float64: of several signs, so that no gradient vanishes."""
+    weights = torch.arange(output.numel()).mul(1.7).cos().to(torch.bfloat16)
+    return weights.to(output.dtype).view(output.shape)
 
 
 def _difference(

@@ -39,6 +39,7 @@ TW float tw_copysign(float m, float s) {
 }
 TW double tw_copysign(double m, double s) { return __builtin_copysign(m, s); }
 TW float tw_abs(float x) { return __builtin_fabsf(x); }
+TW double tw_abs(double x) { return __builtin_fabs(x); }
 TW float tw_scale2(int32_t n) { return tw_from_bits((uint32_t)(n + 127) << 23); }
 // x = n ln 2 + r, nearest n
 TW float tw_ln2_split(float x, int32_t& n) {
@@ -271,18 +272,15 @@ TW double tw_wide_angle(double y, double x) {
   double r = tw_fma(p * z, t, t) + (near ? 0.7853981633974483 : 0.0);
   r = y > a ? 1.5707963267948966 - r : r;
   r = tw_copysign(1.0, x) < 0.0 ? 3.141592653589793 - r : r;
-  return x != x || y != y ? x + y : r;
+  r = x != x ? x : r;
+  return y != y ? y : r;
 }
+// infinities become large numbers, whose quotients have the right limits
 TW double tw_wide_atan2(double y, double x) {
-  double infinite = (double)TW_INF;
-  bool both = __builtin_fabs(y) == infinite && __builtin_fabs(x) == infinite;
-  double v = both ? 1.0 : __builtin_fabs(y), u = both ? tw_copysign(1.0, x) : x;
-  bool up = !both && v == infinite, flat = !both && __builtin_fabs(x) == infinite;
-  v = up ? 1.0 : flat ? 0.0 : v;
-  u = up ? 0.0 : flat ? tw_copysign(1.0, x) : u;
-  double r = tw_wide_angle(v, u);
-  r = y != y || x != x ? y + x : r;
-  return tw_copysign(r, y);
+  double v = __builtin_fabs(y), u = x > 1e300 ? 1e300 : x;
+  v = v > 1e300 ? 1e300 : v;
+  u = u < -1e300 ? -1e300 : u;
+  return tw_copysign(tw_wide_angle(v, u), y);
 }
 TW double tw_wide_sinh(double x) {
   double e = tw_wide_expm1(__builtin_fabs(x));
@@ -306,12 +304,14 @@ TW double tw_wide_atanh(double x) {
 }
 TW double tw_wide_pow(double a, double b) {
   double m = __builtin_fabs(a), half = b * 0.5, infinite = (double)TW_INF;
-  bool whole = b == __builtin_trunc(b), odd = whole && half != __builtin_trunc(half);
-  double r = tw_wide_exp(b * tw_wide_log(m));
-  r = odd && tw_copysign(1.0, a) < 0.0 ? -r : r;
-  r = a < 0.0 && !whole && m != infinite ? __builtin_nan("") : r;
-  r = m == 1.0 && __builtin_fabs(b) == infinite ? 1.0 : r;
-  return b == 0.0 || a == 1.0 ? 1.0 : r;
+  double r = tw_wide_exp(b * tw_wide_log(m)), sign = tw_copysign(1.0, a);
+  sign = half == __builtin_trunc(half) ? 1.0 : sign;  // even
+  sign = b == __builtin_trunc(b) ? sign : m == 0.0 ? 1.0 : m == infinite ? 1.0 : a < 0.0 ? __builtin_nan("") : 1.0;
+  r = m == 1.0 ? 1.0 : r;  // also for infinite b
+  r = b != b ? b : r;
+  r *= sign;
+  r = a == 1.0 ? 1.0 : r;
+  return b == 0.0 ? 1.0 : r;
 }
 #define TW_WIDE1(name, expression) \
   TW float tw_##name(float v) { double x = v; return (float)(expression); } \
@@ -322,9 +322,9 @@ TW_WIDE1(log10, tw_wide_log(x) * 0.4342944819032518)
 TW_WIDE1(sin, v == 0.0f ? x : tw_wide_sin(x, 0))
 TW_WIDE1(cos, tw_wide_sin(x, 1))
 TW_WIDE1(tan, v == 0.0f ? x : tw_wide_tan(x))
-TW_WIDE1(asin, tw_wide_atan2(x, __builtin_sqrt((1.0 - x) * (1.0 + x))))
+TW_WIDE1(asin, tw_copysign(tw_wide_angle(tw_abs(x), __builtin_sqrt((1.0 - x) * (1.0 + x))), x))
 TW_WIDE1(acos, tw_wide_angle(__builtin_sqrt((1.0 - x) * (1.0 + x)), x))
-TW_WIDE1(atan, tw_wide_atan2(x, 1.0))
+TW_WIDE1(atan, tw_copysign(tw_wide_angle(tw_abs(x), 1.0), x))
 TW_WIDE1(sinh, tw_wide_sinh(x))
 TW_WIDE1(cosh, tw_wide_cosh(x))
 TW_WIDE1(asinh, tw_wide_asinh(x))
@@ -352,7 +352,6 @@ TW double tw_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 TW double tw_exp_nonpositive(double x) { return exp(x); }
 TW float tw_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 TW double tw_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
-TW double tw_abs(double x) { return __builtin_fabs(x); }
 TW bool tw_isinf(float x) { return tw_abs(x) == TW_INF; }
 TW bool tw_isinf(double x) { return tw_abs(x) == (double)TW_INF; }
 template <class T> TW T tw_abs(T x) { return x < 0 ? (T)-x : x; }

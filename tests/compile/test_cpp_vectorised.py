@@ -1,0 +1,175 @@
+"""gcc vectorises the loops of generated kernels: what its optimisation report says of each."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+import torch
+
+from torchweld.codegen.cpp import generate
+from torchweld.codegen.cpp_flags import COMPILER, FLAGS
+from torchweld.core import dtypes as d
+from torchweld.ir.nodes import Buffer
+from torchweld.ir.parser import parse_comp
+from torchweld.ir.scalar import TABLE
+
+LIBM = {"remainder", "fmod", "floor_div"}  # divisions with a remainder of floats are libm's
+FLOAT_OPS = [r for r in TABLE.values() if "f" in r.kinds and r.result != "where" and r.name not in LIBM]
+
+
+def missed(text: str, shapes: dict[str, tuple], tmp_path) -> list[str]:
+    """Lines of gcc's report about simd loops that it did not vectorise."""
+    buffers = {
+        n: Buffer(n, s, t, torch.empty(s, device="meta").stride()) for n, (s, t) in shapes.items()
+    }
+    source = generate(parse_comp(text), buffers).sources[0]
+    base = tmp_path / "kernel"
+    base.with_suffix(".cpp").write_text(source.text)
+    command = [COMPILER, *FLAGS, "-fopt-info-vec", str(base.with_suffix(".cpp"))]
+    done = subprocess.run([*command, "-o", str(base)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = {int(m.split(":")[1]) for m in done.stderr.splitlines() if "loop vectorized" in m}
+    lines = source.text.splitlines()
+    loops = [simd_loop(lines, k) for k, text in enumerate(lines) if "#pragma omp simd" in text]
+    unseen = [lines[loop.start] for loop in loops if not found.intersection(loop)]
+    start = next(k for k, text in enumerate(lines) if "static void part" in text)
+    inlined = [line for line in found if line <= start]  # a loop reported at what it inlines
+    return unseen[len(inlined) :]
+
+
+def simd_loop(lines: list[str], pragma: int) -> range:
+    """Line numbers (from one) of the loop under the pragma at index `pragma`."""
+    indent = lines[pragma].index("#")
+    end = next(k for k in range(pragma + 2, len(lines)) if lines[k].startswith(" " * indent + "}"))
+    return range(pragma + 1, end + 2)
+
+
+@pytest.mark.parametrize("row", FLOAT_OPS, ids=lambda r: r.name)
+def test_float_operations(row, tmp_path):
+    args = " ".join(f"%{k}" for k in range(row.arity))
+    loads = "\n".join(f"  %{k} = load x{k}[i] : f32" for k in range(row.arity))
+    result = d.b1 if row.result == "bool" else d.f32
+    text = f"""
+comp one [i:4096] {{
+{loads}
+  %{row.arity} = {row.name} {args} : {result}
+  store y[i] %{row.arity}
+}}
+"""
+    shapes = {f"x{k}": ((4096,), d.f32) for k in range(row.arity)} | {"y": ((4096,), result)}
+    assert missed(text, shapes, tmp_path) == []
+
+
+CASES = {
+    "bf16 through a row": (
+        """
+comp norm [i:100, j:512] {
+  %0 = load x[i, j] : bf16
+  %1 = cast %0 : f32
+  %2 = reduce.welford[j] %1 : f32
+  %3 = pick.0 %2 : f32
+  %4 = sub %1 %3 : f32
+  %5 = reduce.max[j] %4 : f32
+  %6 = div %4 %5 : f32
+  %7 = cast %6 : bf16
+  store y[i, j] %7
+}
+""",
+        {"x": ((100, 512), d.bf16), "y": ((100, 512), d.bf16)},
+    ),
+    "half floats": (
+        """
+comp half [i:4096] {
+  %0 = load x[i] : f16
+  %1 = cast %0 : f32
+  %2 = exp %1 : f32
+  %3 = cast %2 : f16
+  store y[i] %3
+}
+""",
+        {"x": ((4096,), d.f16), "y": ((4096,), d.f16)},
+    ),
+    "causal mask": (
+        """
+comp causal [i:64, j:64] {
+  %0 = load x[i, j] : f32
+  %1 = index i : i64
+  %2 = index j : i64
+  %3 = le %2 %1 : b1
+  %4 = const -inf : f32
+  %5 = where %3 %0 %4 : f32
+  store y[i, j] %5
+}
+""",
+        {"x": ((64, 64), d.f32), "y": ((64, 64), d.f32)},
+    ),
+    "boolean mask": (
+        """
+comp masked [i:4096] {
+  %0 = load x[i] : f32
+  %1 = load m[i] : b1
+  %2 = cast %1 : f32
+  %3 = mul %0 %2 : f32
+  store y[i] %3
+}
+""",
+        {"x": ((4096,), d.f32), "m": ((4096,), d.b1), "y": ((4096,), d.f32)},
+    ),
+    "dropout": (
+        """
+comp dropout [i:4096] {
+  %0 = load seed[] : i64
+  %1 = index i : i64
+  %2 = philox %0 %1 : f32
+  %3 = const 0.1 : f32
+  %4 = ge %2 %3 : b1
+  %5 = cast %4 : f32
+  %6 = load x[i] : f32
+  %7 = mul %6 %5 : f32
+  store y[i] %7
+}
+""",
+        {"seed": ((), d.i64), "x": ((4096,), d.f32), "y": ((4096,), d.f32)},
+    ),
+    "cat by guards": (
+        """
+comp cat [i:6, j:1024] {
+  %0 = index j : i64
+  %1 = const 500 : i64
+  %2 = lt %0 %1 : b1
+  %3 = load x[i, j] if %2 else 0.0 : f32
+  %4 = logical_not %2 : b1
+  %5 = load z[i, j-500] if %4 else 0.0 : f32
+  %6 = where %2 %3 %5 : f32
+  store y[i, j] %6
+}
+""",
+        {"x": ((6, 500), d.f32), "z": ((6, 524), d.f32), "y": ((6, 1024), d.f32)},
+    ),
+    "sum over rows": (
+        """
+comp columns [i:1000, j:512] {
+  %0 = load x[i, j] : f32
+  %1 = reduce.sum[i] %0 : f32
+  store y[j] %1
+}
+""",
+        {"x": ((1000, 512), d.f32), "y": ((512,), d.f32)},
+    ),
+    "embedding": (
+        """
+comp embedding [i:50, j:512] {
+  %0 = load at[i] : i64
+  %1 = load table[%0, j] : f32
+  store y[i, j] %1
+}
+""",
+        {"at": ((50,), d.i64), "table": ((99, 512), d.f32), "y": ((50, 512), d.f32)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loops(name, tmp_path):
+    assert missed(*CASES[name], tmp_path) == []

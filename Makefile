@@ -26,8 +26,8 @@ pure: $(STAMP)
 	echo "pure tier: $$(( $$(date +%s) - start )) s (it should stay under 20)"
 
 bench: $(STAMP)
-	$(BIN)/python -c "import torch, sys; sys.exit(not torch.cuda.is_available())" \
-	&& $(BIN)/python bench/gpu.py || $(BIN)/python bench/cpu.py
+	if $(BIN)/python -c "import torch, sys; sys.exit(not torch.cuda.is_available())"; \
+	then $(BIN)/python bench/gpu.py; else $(BIN)/python bench/cpu.py; fi
 
 $(STAMP): constraints.txt pyproject.toml
 	@command -v g++ >/dev/null || { echo "g++ is missing: install it (Debian, Ubuntu: apt-get install g++)" >&2; exit 2; }

@@ -27,7 +27,11 @@ def gpu_kernels(call: Callable[[], object]) -> list[tuple[str, float]]:
         torch.cuda.synchronize()
     events = [e for e in trace.events() if e.device_type == DeviceType.CUDA]
     events.sort(key=lambda e: e.time_range.start)
-    return [(e.name, e.device_time) for e in events if not e.name.startswith(NOT_KERNELS)]
+    return [(e.name, e.time_range.elapsed_us()) for e in events if _is_kernel(e)]
+
+
+def _is_kernel(event) -> bool:
+    return not event.name.startswith(NOT_KERNELS) and not event.is_user_annotation
 
 
 def inductor_cpu_calls(cache: Path) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 MIN_ROUNDS, MAX_ROUNDS = 5, 200
-SHORT_MS = 1.0  # calls shorter than this are repeated inside one timing
+SHORT_MS = 5.0  # calls shorter than this are repeated inside one timing
 
 
 @dataclass(frozen=True)

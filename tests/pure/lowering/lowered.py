@@ -23,7 +23,9 @@ def capture(function, *args, mode: str = "fake") -> Captured:
     def listed(flat):
         return tensors(function(*flat))
 
-    module = make_fx(functionalize(listed), tracing_mode=mode)(list(args))
+    module = make_fx(functionalize(listed), tracing_mode=mode, _allow_non_fake_inputs=True)(
+        list(args)
+    )
     return Captured(module, "test", "inference")
 
 

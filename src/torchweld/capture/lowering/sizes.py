@@ -85,6 +85,8 @@ class Sizes:
         return self._derive(expr)
 
     def _derive(self, expr) -> Size:
+        if expr.is_Symbol:
+            raise NotLowered(f"the size {expr} depends on data")
         operation = _DERIVED.get(type(expr).__name__)
         if operation is None:
             raise NotLowered(f"the size {expr} has no expression in the input sizes")

@@ -10,6 +10,7 @@ import linecache
 import re
 import subprocess
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -42,30 +43,29 @@ class Launcher:
 
     source: KernelSource
     arch: int
+    pointers: tuple[int, ...]  # positions among the arguments
     compiled: dict = field(default_factory=dict)  # positions of unaligned pointers -> binary
     handles: dict = field(default_factory=dict)  # (device, those positions) -> loaded binary
 
     def __call__(self, grid: tuple[int, int, int], stream: int, values: list[int]) -> None:
         """Starts `grid` blocks on `stream` of the current device; `values`: addresses and sizes, in
         the source's order. Raises BuildError if a binary that is needed only now fails."""
-        key = torch.cuda.current_device(), self._unaligned(values)
+        unaligned = tuple(i for i in self.pointers if values[i] & 15)
+        key = torch.cuda.current_device(), unaligned
         handle = self.handles.get(key)
         if handle is None:
-            handle = self.handles[key] = _loaded(self.binary(key[1]))
+            handle = self.handles[key] = _loaded(self.binary(unaligned))
         run, function, metadata = handle
         run(*grid, stream, function, metadata, None, None, None, *values)
 
-    def binary(self, unaligned: frozenset[int] = frozenset()):
+    def binary(self, unaligned: tuple[int, ...] = ()):
+        """Triton's CompiledKernel, compiled at the first call."""
         if unaligned not in self.compiled:
             self.compiled[unaligned] = compile_source(self.source, self.arch, unaligned)
         return self.compiled[unaligned]
 
-    def _unaligned(self, values: list[int]) -> frozenset[int]:
-        arguments = enumerate(zip(self.source.args, values))
-        return frozenset(i for i, (a, v) in arguments if v & 15 and isinstance(a, BufferArg))
 
-
-def compile_source(source: KernelSource, arch: int, unaligned: frozenset[int] = frozenset()):
+def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] = ()):
     """Triton's CompiledKernel of `source` for compute capability `arch` (80, 90, ...); no GPU
     needed.
 
@@ -115,7 +115,8 @@ def compile_triton(source: KernelSource, artifacts=None) -> Launcher:
     """A launcher for the architecture of the current device; its common binary is compiled now.
     Raises BuildError. `artifacts` is not used: Triton has its own cache."""
     major, minor = torch.cuda.get_device_capability()
-    launcher = Launcher(source, 10 * major + minor)
+    pointers = tuple(i for i, a in enumerate(source.args) if isinstance(a, BufferArg))
+    launcher = Launcher(source, 10 * major + minor, pointers)
     launcher.binary()
     return launcher
 

@@ -12,7 +12,8 @@ rounded.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -33,14 +34,21 @@ class Budget:
 CONTRACT = Budget()
 
 
+# Errors of few elements scatter: the ratio of two root mean squares over n samples does by about
+# 1/sqrt(n), and a scalar loss is one sample. The ratios of the budget grow by 1 + SCATTER/sqrt(n).
+SCATTER = 4.0
+
+
 @dataclass(frozen=True, slots=True)
 class TensorError:
-    """One output. Errors are against `oracle`; `scale` is its largest finite magnitude. `reason` is
-    empty if `ok`."""
+    """One output. Errors are against float64 (`l2`: relative to `norm`), over its `count` finite
+    elements, of which `scale` is the largest magnitude. `reason` is empty if `ok`."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    count: int = 0
+    norm: float = 0.0
     eager_l2: float = 0.0
     fused_l2: float = 0.0
     eager_max: float = 0.0
@@ -64,18 +72,59 @@ def compare(
     name: str, fused: Tensor, eager: Tensor, oracle: Tensor, budget: Budget = CONTRACT
 ) -> TensorError:
     """Whether `fused` keeps the contract. `oracle`: the same output in higher precision."""
+    return judge(measure(name, fused, eager, oracle, budget.bitwise), budget)
+
+
+def measure(
+    name: str, fused: Tensor, eager: Tensor, oracle: Tensor, bitwise: bool = False
+) -> TensorError:
+    """Errors, not judged yet; what is wrong whatever the budget has its reason."""
     about = (name, str(eager.dtype).removeprefix("torch."), tuple(eager.shape))
     for what in ("shape", "dtype", "device"):
         if getattr(fused, what) != getattr(eager, what):
             found, expected = getattr(fused, what), getattr(eager, what)
             return TensorError(*about, reason=f"{what} {found} instead of {expected}")
     fused, eager, oracle = fused.detach(), eager.detach(), oracle.detach()
-    if budget.bitwise or not eager.is_floating_point():
+    if bitwise or not eager.is_floating_point():
         return TensorError(*about, reason=_bit_difference(fused, eager))
     misplaced = _misplaced(fused, eager, oracle)
     if misplaced:
         return TensorError(*about, reason=misplaced)
-    return _measured(about, fused, eager, oracle, budget)
+    return _measured(about, fused, eager, oracle)
+
+
+def pool(errors: Sequence[TensorError]) -> TensorError:
+    """One output over several runs: the first that is wrong, else the errors taken together."""
+    for error in errors:
+        if not error.ok:
+            return error
+    norm = _root(e.norm for e in errors)
+    share = norm or 1.0
+    return replace(
+        errors[0],
+        count=sum(e.count for e in errors),
+        norm=norm,
+        eager_l2=_root(e.eager_l2 * e.norm for e in errors) / share,
+        fused_l2=_root(e.fused_l2 * e.norm for e in errors) / share,
+        **{f: max(getattr(e, f) for e in errors) for f in ("eager_max", "fused_max", "scale")},
+    )
+
+
+def judge(found: TensorError, budget: Budget = CONTRACT) -> TensorError:
+    """`found` with the reason why it is outside the budget, if it is."""
+    if not found.ok or not found.count:
+        return found
+    dtype = getattr(torch, found.dtype)
+    floor, tiny = resolution(dtype, budget.terms), torch.finfo(dtype).tiny
+    scatter = 1 + SCATTER / math.sqrt(found.count)
+    l2_limit = budget.relative * scatter * found.eager_l2 + floor
+    max_limit = budget.largest * scatter * found.eager_max + floor * found.scale + tiny
+    reasons = []
+    if not found.fused_l2 <= l2_limit and found.fused_max > tiny:
+        reasons.append(f"relative L2 error {found.fused_l2:.2e} above {l2_limit:.2e}")
+    if not found.fused_max <= max_limit:
+        reasons.append(f"largest error {found.fused_max:.2e} above {max_limit:.2e}")
+    return replace(found, reason="; ".join(reasons))
 
 
 def _bit_difference(fused: Tensor, eager: Tensor) -> str:
@@ -107,34 +156,25 @@ _CLASSES = (
 )
 
 
-def _measured(about, fused: Tensor, eager: Tensor, oracle: Tensor, budget: Budget) -> TensorError:
-    oracle = oracle.double()
+def _measured(about, fused: Tensor, eager: Tensor, oracle: Tensor) -> TensorError:
     finite = fused.isfinite() & eager.isfinite() & oracle.isfinite()
-    truth = oracle[finite]
-    eager_error, fused_error = ((t[finite].double() - truth).abs() for t in (eager, fused))
+    truth = oracle[finite].double()
     if truth.numel() == 0:
         return TensorError(*about)
-    norm, scale = float(truth.norm()), float(truth.abs().max())
-    floor = resolution(eager.dtype, budget.terms)
-    tiny = torch.finfo(eager.dtype).tiny
-    found = TensorError(
+    eager_error, fused_error = ((t[finite].double() - truth).abs() for t in (eager, fused))
+    norm = max(float(truth.norm()), torch.finfo(eager.dtype).tiny)
+    return TensorError(
         *about,
-        eager_l2=float(eager_error.norm()) / max(norm, tiny),
-        fused_l2=float(fused_error.norm()) / max(norm, tiny),
+        count=truth.numel(),
+        norm=norm,
+        eager_l2=float(eager_error.norm()) / norm,
+        fused_l2=float(fused_error.norm()) / norm,
         eager_max=float(eager_error.max()),
         fused_max=float(fused_error.max()),
-        scale=scale,
+        scale=float(truth.abs().max()),
     )
-    return _judged(found, budget, floor, tiny)
 
 
-def _judged(found: TensorError, budget: Budget, floor: float, tiny: float) -> TensorError:
-    l2_limit = budget.relative * found.eager_l2 + floor
-    max_limit = budget.largest * found.eager_max + floor * found.scale + tiny
-    reasons = []
-    if not found.fused_l2 <= l2_limit and found.fused_max > tiny:
-        reasons.append(f"relative L2 error {found.fused_l2:.2e} above {l2_limit:.2e}")
-    if not found.fused_max <= max_limit:
-        reasons.append(f"largest error {found.fused_max:.2e} above {max_limit:.2e}")
-    values = {f: getattr(found, f) for f in TensorError.__dataclass_fields__}
-    return TensorError(**{**values, "reason": "; ".join(reasons)})
+def _root(values: Iterable[float]) -> float:
+    """Square root of the sum of squares."""
+    return math.sqrt(sum(v * v for v in values))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchweld.exact.budget import CONTRACT, Budget, TensorError, compare
+from torchweld.exact.budget import CONTRACT, Budget, TensorError, judge, measure, pool
 from torchweld.exact.trees import map_tensors, tensors
 
 _COLUMNS = ("eager rel L2", "fused rel L2", "eager max", "fused max")
@@ -18,8 +18,8 @@ _COLUMNS = ("eager rel L2", "fused rel L2", "eager max", "fused max")
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """Errors of each output (and gradient, and changed buffer) for each seed. `oracle`: "float64",
-    "float32" or "eager"."""
+    """Errors of each output (and gradient, and changed buffer), over all seeds. `oracle`:
+    "float64", "float32" or "eager"."""
 
     errors: tuple[TensorError, ...]
     oracle: str
@@ -64,21 +64,21 @@ def verify(
     """
     oracle, precision, notes = _oracle(model, example_inputs)
     notes += _randomness(model)
-    errors: list[TensorError] = []
+    measured: dict[str, list[TensorError]] = {}
     for seed in seeds:
         inputs = _vary(example_inputs, seed)
         expected = _run(model, inputs, train, seed)
         got = _run(fused, inputs, train, seed)
-        exact = (
-            expected
-            if oracle is None
-            else _run(oracle, map_tensors(precision, inputs), train, seed)
-        )
-        errors += _compare(got, expected, exact, seed, budget)
-    name = (
-        "eager" if oracle is None else str(precision(torch.zeros(())).dtype).removeprefix("torch.")
-    )
-    return VerifyReport(tuple(errors), name, tuple(notes))
+        exact = expected
+        if oracle is not None:
+            exact = _run(oracle, map_tensors(precision, inputs), train, seed)
+        for name, tensor in expected.items():
+            error = _measure(name, got.get(name), tensor, exact.get(name), budget.bitwise)
+            measured.setdefault(name, []).append(error)
+    errors = tuple(judge(pool(found), budget) for found in measured.values())
+    dtype = precision(torch.zeros(())).dtype
+    name = "eager" if oracle is None else str(dtype).removeprefix("torch.")
+    return VerifyReport(errors, name, tuple(notes))
 
 
 def arguments(example_inputs) -> tuple[tuple, dict]:
@@ -195,20 +195,11 @@ def _gradients(call: Callable, inputs, outputs: dict[str, Tensor]) -> dict[str, 
     return {n: g.detach() for n, g in zip(targets, grads) if g is not None}
 
 
-def _compare(
-    fused: dict, eager: dict, oracle: dict, seed: int, budget: Budget
-) -> list[TensorError]:
-    errors = []
-    for name, expected in eager.items():
-        label = f"seed {seed}: {name}"
-        if name not in fused or name not in oracle:
-            reason = f"missing from {'the fused model' if name not in fused else 'the oracle'}"
-            errors.append(
-                TensorError(label, str(expected.dtype), tuple(expected.shape), reason=reason)
-            )
-        else:
-            errors.append(compare(label, fused[name], expected, oracle[name], budget))
-    return errors
+def _measure(name: str, fused: Tensor | None, eager: Tensor, oracle: Tensor | None, bitwise: bool):
+    if fused is not None and oracle is not None:
+        return measure(name, fused, eager, oracle, bitwise)
+    reason = f"missing from {'the fused model' if fused is None else 'the oracle'}"
+    return TensorError(name, str(eager.dtype), tuple(eager.shape), reason=reason)
 
 
 def _randomness(model: Callable) -> list[str]:

@@ -305,6 +305,21 @@ def test_a_compiler_that_fails_leaves_eager(compiler):
     assert {e.key for e in events.events()} == {"compile:RuntimeError: no such luck"}
 
 
+def test_a_first_call_that_fails_leaves_eager(compiler):
+    def broken(captured, options):
+        def run(args):
+            args.clear()
+            raise KeyError("not now")
+
+        return run
+
+    fused = torch.compile(nn.Linear(3, 3), backend=aot.make_backend(broken, Options()))
+    with pytest.warns(events.TorchweldWarning, match="not now") as caught:
+        for _ in range(2):
+            fused(torch.ones(2, 3)).sum().backward()
+    assert len([w for w in caught if w.category is events.TorchweldWarning]) == 1
+
+
 def test_dropout_saves_a_seed_and_no_mask(compiler):
     model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.25), nn.Linear(64, 64), nn.Dropout(0.5))
     compiled(model, compiler)(torch.randn(32, 64)).sum().backward()

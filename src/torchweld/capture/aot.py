@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from torchweld.capture import attention, decompose, joint, random, torch_private
+from torchweld.capture import attention, constant, decompose, joint, random, torch_private
 from torchweld.capture.captured import Captured
 from torchweld.core import events
 from torchweld.core.options import Options
@@ -51,17 +51,45 @@ def compile_or_run_eagerly(
     options: Options,
     on_compiled: OnCompiled | None = None,
 ) -> Boxed:
-    """`compile_graph(captured, options)`; if that raises, the captured operations one by one, with
-    one warning per cause."""
+    """`compile_graph(captured, options)`; if that or its first call raises, the captured operations
+    one by one, with one warning per cause."""
     try:
         compiled = compile_graph(captured, options)
     except Exception as error:
-        message = f"{captured.name} ({captured.kind}) runs unfused: {describe(error)}"
-        events.warn_once(f"compile:{describe(error)}", message)
+        _warn_unfused("compile", captured, error)
         compiled = run_eagerly(captured.module)
     if on_compiled is not None:
         on_compiled(captured, compiled)
-    return boxed(compiled)
+    return _FirstCallGuarded(captured, compiled)
+
+
+class _FirstCallGuarded:
+    """A compiled graph that is replaced by its operations if its first call fails.
+
+    A graph that writes to its inputs cannot be run twice: there the error is the user's to see.
+    """
+
+    _boxed_call = True
+
+    def __init__(self, captured: Captured, compiled: Boxed) -> None:
+        self._captured, self._compiled = captured, compiled
+        self._trusted = any(constant.writes(n) for n in captured.module.graph.nodes)
+
+    def __call__(self, args: list) -> Sequence:
+        if self._trusted:
+            return self._compiled(args)
+        self._trusted, kept = True, list(args)
+        try:
+            return self._compiled(args)
+        except Exception as error:
+            _warn_unfused("call", self._captured, error)
+            self._compiled = run_eagerly(self._captured.module)
+            return self._compiled(kept)
+
+
+def _warn_unfused(stage: str, captured: Captured, error: Exception) -> None:
+    message = f"{captured.name} ({captured.kind}) runs unfused: {describe(error)}"
+    events.warn_once(f"{stage}:{describe(error)}", message)
 
 
 def run_eagerly(module: torch.fx.GraphModule) -> Boxed:
@@ -73,18 +101,6 @@ def run_eagerly(module: torch.fx.GraphModule) -> Boxed:
         return module(*inputs)
 
     return run
-
-
-def boxed(fn: Callable) -> Callable:
-    """`fn`, marked as taking its arguments in a list."""
-    if getattr(fn, "_boxed_call", False):
-        return fn
-
-    def call(args: list) -> Sequence:
-        return fn(args)
-
-    call._boxed_call = True
-    return call
 
 
 def describe(error: Exception) -> str:
@@ -128,7 +144,8 @@ class _Session:
                 compiled.append(self._compile(gm, "backward", static))
             return compiled[0](args)
 
-        return boxed(run)
+        run._boxed_call = True
+        return run
 
     def _compile(self, gm: torch.fx.GraphModule, kind, static: frozenset[int]) -> Boxed:
         gm.recompile()

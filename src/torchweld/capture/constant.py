@@ -21,6 +21,12 @@ _PURE_NAMES = """
     contiguous clone detach alias to bool float long int type_as _to_copy all any
 """
 PURE = frozenset(_PURE_NAMES.split())
+_PURE_DESPITE_NAME = ("and_", "or_", "not_", "is_")
+_AUGMENTED_NAMES = """
+    setitem __setitem__ iadd isub imul imatmul itruediv ifloordiv imod ipow iand ior ixor ilshift
+    irshift
+"""
+_AUGMENTED = frozenset(_AUGMENTED_NAMES.split())
 LARGEST = 1 << 26  # elements; a larger value is not worth computing to learn what it is
 
 
@@ -126,19 +132,5 @@ def writes(node: torch.fx.Node) -> bool:
     if isinstance(node.target, torch_private.OpOverload):
         return node.target._schema.is_mutable
     name = name_of(node)
-    in_place = (
-        name.endswith("_")
-        and not name.endswith("__")
-        and name not in ("and_", "or_", "not_", "is_")
-    )
-    augmented = name in (
-        "setitem",
-        "iadd",
-        "isub",
-        "imul",
-        "iand",
-        "ior",
-        "itruediv",
-        "__setitem__",
-    )
-    return in_place or augmented or "out" in node.kwargs
+    in_place = name.endswith("_") and not name.endswith("__") and name not in _PURE_DESPITE_NAME
+    return in_place or name in _AUGMENTED or "out" in node.kwargs

@@ -6,11 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from torchweld.core import dtypes
 from torchweld.core.device import device_table
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Extern
 from torchweld.ir.parser import parse_graph
-from torchweld.kernels.library import LINEAR, PACKED_LINEAR, choose_library_calls
+from torchweld.kernels.library import LINEAR, PACKED_LINEAR, choose_library_calls, linear_pieces
 from torchweld.runtime.load import load
 
 GRAPH = """
@@ -74,7 +75,9 @@ def error(value, exact):
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("m, k, n", [(1, 1031, 1024), (17, 768, 257), (33, 2000, 129)])
+@pytest.mark.parametrize(
+    "m, k, n", [(1, 1031, 1024), (17, 768, 257), (33, 2000, 129), (65, 512, 64)]
+)
 @pytest.mark.parametrize("body, act", [(SILU, F.silu), (GELU, F.gelu)], ids=["silu", "gelu"])
 @pytest.mark.parametrize("pack", [False, True], ids=["plain", "packed"])
 def test_as_exact_as_eager(m, k, n, dtype, body, act, pack):
@@ -113,6 +116,61 @@ def test_another_function_stays_a_kernel(body):
 
 def test_a_reduction_in_pieces_takes_no_activation():
     assert targets(chosen(layer(16, 769, 768))) == [LINEAR, "comp"]
+
+
+@pytest.mark.parametrize(
+    "width, sizes",
+    [
+        (1, [1]),
+        (384, [384]),
+        (385, [384, 1]),
+        (512, [384, 128]),
+        (768, [768]),
+        (1024, [768, 256]),
+        (3072, [768] * 4),
+        (2048, [768, 768, 384, 128]),
+    ],
+)
+def test_pieces_cover_the_reduction(width, sizes):
+    pieces = linear_pieces(width, dtypes.f32)
+    assert [p.stop - p.start for p in pieces] == sizes
+    assert (pieces[0].start, pieces[-1].stop) == (0, width)
+    assert linear_pieces(width, dtypes.bf16) == [slice(0, width)]
+
+
+GRADIENT = """
+graph gradient {
+  buffer g : f32[40, 200] strides [200, 1] on cpu
+  buffer w : f32[200, 390] strides [390, 1] on cpu
+  buffer x : f32[40, 390] strides [390, 1] on cpu
+  buffer dx : f32[40, 390] strides [390, 1] on cpu
+  buffer dw : f32[200, 390] strides [390, 1] on cpu
+  input g, w, x
+  extern a dx = "aten.mm.default"({G}, {W}) {
+  }
+  extern b dw = "aten.mm.default"({T}, {X}) {
+  }
+  output view(dx, [40, 390], [390, 1], 0), view(dw, [200, 390], [390, 1], 0)
+}"""
+OPERANDS = {
+    "{G}": "view(g, [40, 200], [200, 1], 0)",
+    "{T}": "view(g, [200, 40], [1, 200], 0)",
+    "{W}": "view(w, [200, 390], [390, 1], 0)",
+    "{X}": "view(x, [40, 390], [390, 1], 0)",
+}
+
+
+def test_gradients_are_products_too():
+    text = GRADIENT
+    for name, view in OPERANDS.items():
+        text = text.replace(name, view)
+    graph = chosen(parse_graph(text), "backward")
+    assert targets(graph) == [LINEAR, LINEAR]
+    g, w, x = torch.randn(40, 200), torch.randn(200, 390), torch.randn(40, 390)
+    dx, dw = load(graph, {}, {}, Options())([g, w, x])
+    for mine, a, b in ((dx, g, w), (dw, g.T, x)):
+        exact = a.double() @ b.double()
+        assert error(mine, exact) <= 1.5 * error(a @ b, exact) + torch.finfo(x.dtype).eps
 
 
 def test_eager_numerics_round_before_the_activation():

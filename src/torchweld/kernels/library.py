@@ -1,11 +1,11 @@
 """Library calls chosen for contractions: which Externs of a planned graph to make in another way.
 
-On a CPU a linear layer becomes `torchweld.linear`, a oneDNN product on the weight as it is.
-Measured on Zen 4 against ATen (MKL), one thread: 2.3-2.6x in float32 from 16 to 1024 rows, 1.05x
-in bfloat16. A copy of the weight in oneDNN's own layout is worth 1.4x more for 16 rows, 1.05x for
-128, 1.01x for 1024: it is made for few rows, where the option allows the memory. An activation that
-follows the layer alone moves into the call. The functions that the targets name are in
-`runtime/library_calls.py`.
+On a CPU a product of matrices becomes `torchweld.linear`, a oneDNN call on the weight as it is.
+Measured on Zen 4 against ATen (MKL), one thread: 2.2-2.6x in float32 from 16 to 1024 rows, also for
+the two products of its gradient, with operands transposed; 1.05x in bfloat16. A copy of the weight
+in oneDNN's own layout is worth 1.4x more for 16 rows, 1.05x for 128, 1.01x for 1024: it is made for
+few rows, where the option allows the memory. An activation that follows the layer alone moves into
+the call. The functions that the targets name are in `runtime/library_calls.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 
 from torchweld.core import dtypes
 from torchweld.core.device import DeviceTable
+from torchweld.core.dtypes import DType
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, View, views
 from torchweld.ir.size import Size, hint, product
@@ -24,10 +25,8 @@ from torchweld.kernels.activations import Activation, activation_of
 
 LINEAR = "torchweld.linear"
 PACKED_LINEAR = "torchweld.packed_linear"
-# oneDNN adds up the whole reduction in one chain: at 3072 terms the float32 error is 2.0 times
-# that of MKL, in pieces of 768 it is 1.35 times, for 8 % of the time.
-LINEAR_PIECE = 768
-_ROWS_TO_PACK_FOR = 64  # below
+_CHAIN = 384  # terms
+_ROWS_TO_PACK_FOR = 64  # fewer
 _LEAST_WORK = 1 << 20  # multiply-adds; below, the call costs more (12 us) than it saves
 _DTYPES = frozenset((dtypes.f32, dtypes.bf16))
 
@@ -68,17 +67,42 @@ def linear_of(node: Extern) -> Linear | None:
 def suits_onednn(linear: Linear, graph: Graph) -> bool:
     """Whether oneDNN takes the operands as they are, and the product is worth its call."""
     weight, x = graph.buffers[linear.weight.buffer], linear.x
-    if weight.dtype not in _DTYPES or len(x.shape) != 2 or not _rows_in_memory(x):
+    if weight.dtype not in _DTYPES or len(x.shape) != 2:
         return False
     if graph.buffers[x.buffer].dtype != weight.dtype or not _is_bias(linear, graph):
         return False
     if not all(isinstance(s, int) for s in (*linear.weight.shape, *linear.weight.strides)):
         return False
+    if not _suits_layouts(linear, weight.dtype):
+        return False
     return hint(product((x.shape[0], *linear.weight.shape)), graph.hints) >= _LEAST_WORK
 
 
-def _rows_in_memory(x: View) -> bool:
-    return x.strides[1] == 1 and x.strides[0] == x.shape[1]
+def linear_pieces(width: int, dtype: DType) -> list[slice]:
+    """How a reduction over `width` columns is divided. oneDNN adds up float32 in one chain, or two
+    for 768: at 3072 terms its error is 2.0 times that of MKL, at 512 1.6 times, in these pieces at
+    most 1.45 times, for 8 % of the time."""
+    steps, start = [], 0
+    while dtype == dtypes.f32 and width - start > _CHAIN:
+        step = 2 * _CHAIN if width - start >= 2 * _CHAIN else _CHAIN
+        steps.append(slice(start, start + step))
+        start += step
+    return steps if start == width > 0 else [*steps, slice(start, width)]
+
+
+def _suits_layouts(linear: Linear, dtype: DType) -> bool:
+    """Float32 operands may be transposed: oneDNN reorders them, and still wins."""
+    x, weight = linear.x, linear.weight
+    if dtype == dtypes.f32:
+        return all(_has_rows(v) or _has_rows(_transposed(v)) for v in (x, weight))
+    return _has_rows(x) and _has_rows(weight)
+
+
+def _has_rows(view: View) -> bool:
+    """Rows lie one after the other in memory, perhaps with gaps."""
+    row, step = view.strides
+    gap = isinstance(row, int) and isinstance(view.shape[1], int) and row > view.shape[1]
+    return step == 1 and (gap or row == view.shape[1])
 
 
 def _is_bias(linear: Linear, graph: Graph) -> bool:
@@ -104,8 +128,6 @@ def _linear_call(node: Extern, graph: Graph, packs: bool, faster: Faster | None)
     linear = linear_of(node)
     if linear is None or not suits_onednn(linear, graph):
         return node
-    if linear.weight.strides[1] != 1 and faster is None:
-        return node  # a transposed weight is reordered at each call: worth it only if measured
     few = hint(linear.x.shape[0], graph.hints) < _ROWS_TO_PACK_FOR
     frozen = graph.buffers[linear.weight.buffer].frozen
     target = PACKED_LINEAR if packs and few and frozen else LINEAR
@@ -166,7 +188,7 @@ def _takes_activation(node: Extern, graph: Graph) -> bool:
     if node.target not in (LINEAR, PACKED_LINEAR):
         return False
     weight = node.args[1]
-    return weight.shape[1] <= LINEAR_PIECE or graph.buffers[weight.buffer].dtype != dtypes.f32
+    return len(linear_pieces(weight.shape[1], graph.buffers[weight.buffer].dtype)) == 1
 
 
 def _fused(node: Extern, comp: Comp, activation: Activation) -> Extern:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import torch
 
-from torchweld.kernels.library import LINEAR, LINEAR_PIECE, PACKED_LINEAR
+from torchweld.core import dtypes
+from torchweld.kernels.library import LINEAR, PACKED_LINEAR, linear_pieces
 from torchweld.runtime import torch_private
 from torchweld.runtime.record import note
 
@@ -83,9 +84,7 @@ def _pack_pieces(weight: torch.Tensor) -> list[Piece]:
 
 
 def _columns(weight: torch.Tensor) -> list[slice]:
-    width = weight.shape[1]
-    step = LINEAR_PIECE if weight.dtype == torch.float32 else max(width, 1)
-    return [slice(start, min(start + step, width)) for start in range(0, width, step)]
+    return linear_pieces(weight.shape[1], dtypes.from_torch(weight.dtype))
 
 
 LIBRARY: dict[str, Callable[[str, object], Callable]] = {

@@ -14,6 +14,7 @@ from math import gcd
 
 from torchweld.codegen import triton_scalars as scalars
 from torchweld.codegen.source import BufferArg, GridDim, KernelArg, KernelSource, SizeArg
+from torchweld.codegen.triton_helpers import HELPERS
 from torchweld.core import dtypes
 from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import (
@@ -230,7 +231,7 @@ class Kernel:
         """`text`, with the helper functions that it calls added to the source."""
         for name in re.findall(r"\b_[a-z_]+(?=\()", text):
             if name not in self.helpers:
-                source = scalars.HELPERS[name]
+                source = HELPERS[name]
                 self.helper(source.replace(f"def {name}(", ""))
                 self.helpers[name] = "\n" + source
         return text

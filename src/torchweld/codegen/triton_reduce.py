@@ -27,27 +27,6 @@ _OPERATION = {
 }
 TUPLES = ("argmax", "argmin", "welford", "logsumexp")
 
-scalars.HELPERS.update({
-    "_reduce_mul": "\n@triton.jit\ndef _reduce_mul(a, b):\n    return a * b\n",
-    "_reduce_maximum": "\n@triton.jit\ndef _reduce_maximum(a, b):\n"
-                       "    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
-    "_reduce_minimum": "\n@triton.jit\ndef _reduce_minimum(a, b):\n"
-                       "    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
-    "_reduce_add": "\n@triton.jit\ndef _reduce_add(a, b):\n    return a + b\n",
-    **{
-        f"_{name}": f'''
-@triton.jit
-def _{name}(a, a_at, b, b_at):
-    """The {word} of two with its position: NaN first, then the lower position."""
-    a_nan, b_nan = a != a, b != b
-    same = (a == b) | (a_nan & b_nan)
-    first = (a {sign} b) & (b_nan == 0) | (a_nan & (b_nan == 0)) | (same & (a_at < b_at))
-    return tl.where(first, a, b), tl.where(first, a_at, b_at)
-'''
-        for name, word, sign in (("argmax", "larger", ">"), ("argmin", "smaller", "<"))
-    },
-})  # fmt: skip
-
 
 def carry_type(dtype: DType) -> DType:
     """What a running result is kept in: small integers and bools in i32, 16-bit floats in f32."""

@@ -1,0 +1,105 @@
+"""Functions that generated Triton kernels call, by name; a source has those that it needs."""
+
+HELPERS = {
+    "_fmod": '''
+@triton.jit
+def _fmod(a, b):
+    """Exact, so by way of float64, whose remainder handles denormals."""
+    return libdevice.fmod(a.to(tl.float64), b.to(tl.float64)).to(a.dtype)
+''',
+    "_floor_div": '''
+@triton.jit
+def _floor_div(a, b):
+    """Floor of a / b, as torch rounds it: from the exact remainder, so that it never rounds up."""
+    remainder = _fmod(a, b)
+    quotient = libdevice.div_rn(a - remainder, b)
+    quotient = tl.where((remainder != 0) & ((b < 0) != (remainder < 0)), quotient - 1, quotient)
+    floor = tl.floor(quotient)
+    floor = tl.where(quotient - floor > 0.5, floor + 1, floor)
+    ratio = libdevice.div_rn(a, b)
+    floor = tl.where(quotient == 0, libdevice.copysign(tl.zeros_like(ratio), ratio), floor)
+    return tl.where(b == 0, ratio, floor)
+''',
+    "_remainder": '''
+@triton.jit
+def _remainder(a, b):
+    """The remainder with the sign of the divisor."""
+    remainder = _fmod(a, b)
+    return tl.where((remainder != 0) & ((b < 0) != (remainder < 0)), remainder + b, remainder)
+''',
+    "_floor_div_int": """
+@triton.jit
+def _floor_div_int(a, b):
+    quotient = a // b
+    return tl.where((quotient * b != a) & ((a < 0) != (b < 0)), quotient - 1, quotient)
+""",
+    "_remainder_int": """
+@triton.jit
+def _remainder_int(a, b):
+    remainder = a % b
+    return tl.where((remainder != 0) & ((b < 0) != (remainder < 0)), remainder + b, remainder)
+""",
+    "_pow_int": '''
+@triton.jit
+def _pow_int(base, exponent):
+    """By squaring; a negative exponent gives what torch gives: 1, -1 or 0."""
+    result = tl.where(exponent < 0, 0, 1).to(base.dtype) + tl.zeros_like(base)
+    sign = tl.where((exponent & 1) == 1, base, base * base)
+    result = tl.where((exponent < 0) & ((base == 1) | (base == -1)), sign, result)
+    left = tl.where(exponent < 0, 0, exponent)
+    square = base
+    for _ in tl.static_range(6):
+        result = tl.where((left & 1) == 1, result * square, result)
+        square = square * square
+        left = left >> 1
+    return result
+''',
+    "_uniform": '''
+@triton.jit
+def _uniform(seed, index):
+    """Philox4x32-10 of (seed, index): 24 random bits in [0, 1)."""
+    low = (index & 0xFFFFFFFF).to(tl.uint32)
+    high = ((index >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    zero = low * 0
+    word, _, _, _ = tl.philox(seed, low, high, zero, zero)
+    return (word >> 8).to(tl.float32) * 5.9604644775390625e-08
+''',
+    "_reduce_add": """
+@triton.jit
+def _reduce_add(a, b):
+    return a + b
+""",
+    "_reduce_mul": """
+@triton.jit
+def _reduce_mul(a, b):
+    return a * b
+""",
+    "_reduce_maximum": """
+@triton.jit
+def _reduce_maximum(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "_reduce_minimum": """
+@triton.jit
+def _reduce_minimum(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "_argmax": '''
+@triton.jit
+def _argmax(a, a_at, b, b_at):
+    """The larger of two with its position: NaN first, then the lower position."""
+    a_nan, b_nan = a != a, b != b
+    same = (a == b) | (a_nan & b_nan)
+    first = (a > b) & (b_nan == 0) | (a_nan & (b_nan == 0)) | (same & (a_at < b_at))
+    return tl.where(first, a, b), tl.where(first, a_at, b_at)
+''',
+    "_argmin": '''
+@triton.jit
+def _argmin(a, a_at, b, b_at):
+    """The smaller of two with its position: NaN first, then the lower position."""
+    a_nan, b_nan = a != a, b != b
+    same = (a == b) | (a_nan & b_nan)
+    first = (a < b) & (b_nan == 0) | (a_nan & (b_nan == 0)) | (same & (a_at < b_at))
+    return tl.where(first, a, b), tl.where(first, a_at, b_at)
+''',
+}

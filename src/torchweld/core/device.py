@@ -25,6 +25,7 @@ class DeviceTable:
     line_bytes       smallest piece of memory that is moved: a sector, or a cache line
     launch_s         added to every kernel
     grain            elements that one unit needs before a pointwise kernel keeps it busy
+    max_columns      of a row that is held in registers beside sums over the rows; 0: no limit
     max_live, max_buffers   values and buffers of one kernel beyond which it spills
     """
 
@@ -42,6 +43,7 @@ class DeviceTable:
     grain: int
     shared_bytes: int = 0
     capability: tuple[int, int] = (0, 0)
+    max_columns: int = 16384
     max_live: int = 48
     max_buffers: int = 48
 
@@ -116,6 +118,7 @@ def _cpu_table(threads: int) -> DeviceTable:
         row_bytes=l2 // 2,
         line_bytes=64,
         grain=4096,
+        max_columns=0,
         max_live=96,
         max_buffers=96,
     )

@@ -38,6 +38,7 @@ from torchweld.ir.size import Size, hint
 
 _MOST_STRIDED_COST = 4.0  # neighbouring iterations find part of a line in cache again
 _PARTIAL_BYTES = 4
+_LANES = 32  # adjacent rows that one unit takes together
 _INDEX_ARITHMETIC = 0.25  # masks and positions: compilers hoist and split most of it
 
 
@@ -231,15 +232,20 @@ def _efficiency(comp: Comp, facts: _Facts, device: DeviceTable) -> float:
     """The share of the device that has work."""
     points = prod(facts.extents.values())
     if facts.frame.columns and not _can_split_columns(comp, facts):
-        tasks = float(prod(facts.extents[n] for n in facts.frame.rows))
+        tasks = prod(facts.extents[n] for n in facts.frame.rows)
+        if facts.inner in facts.frame.rows:
+            tasks /= min(_LANES, facts.extents[facts.inner])
     else:
         tasks = points / device.grain
     return max(min(1.0, tasks / device.units), 1.0 / device.units)
 
 
 def _can_split_columns(comp: Comp, facts: _Facts) -> bool:
-    """Nothing along the columns waits for a reduction, so several units may share a row."""
-    return _stages(comp, facts) <= 1 and not facts.frame.column_reductions
+    """Several units may share a row: its reductions wait for nothing, and only they are stored."""
+    columns = set(facts.frame.columns)
+    along = (facts.axes[s.value] | map_axes(s.index) for s in comp.stores)
+    waits = any(isinstance(i, Scan) for i in comp.body) or _stages(comp, facts) > 1
+    return not waits and not any(columns & a for a in along)
 
 
 def _most_live(comp: Comp) -> int:

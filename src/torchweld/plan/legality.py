@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torchweld.core.device import DeviceTable
-from torchweld.ir.nodes import Buffer, Comp, Load
+from torchweld.ir.frame import frame_of
+from torchweld.ir.monoid import TABLE
+from torchweld.ir.nodes import Buffer, Comp, IndexMap, Load, Reduce, Ref, Scan
+from torchweld.ir.size import product
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.refusals import Reason, Refusal
 
@@ -42,7 +45,32 @@ def kernel_refusal(comp: Comp, live: int, device: DeviceTable) -> Refusal | None
         return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched} of {device.max_buffers}")
     if live > device.max_live:
         return Refusal(Reason.SPILL, f"{live} live values of {device.max_live}")
-    return None
+    return _scatter_refusal(comp) or _row_sums_refusal(comp, device)
+
+
+def _scatter_refusal(comp: Comp) -> Refusal | None:
+    """Only pointwise work is done on the way to a scatter, and no other result with it."""
+    scattered = [s.buffer for s in comp.stores if s.combine or _is_indirect(s.index)]
+    alone = len(comp.stores) == 1 and not any(isinstance(i, (Reduce, Scan)) for i in comp.body)
+    return Refusal(Reason.SCATTER, scattered[0]) if scattered and not alone else None
+
+
+def _row_sums_refusal(comp: Comp, device: DeviceTable) -> Refusal | None:
+    """On a GPU, sums over rows are kept in the registers of programs that hold whole rows."""
+    frame = frame_of(comp)
+    if not device.max_columns or frame is None or not frame.column_reductions:
+        return None
+    columns = product(comp.extent(n) for n in frame.columns)
+    if not isinstance(columns, int) or columns > device.max_columns:
+        return Refusal(Reason.ROW_SUMS, f"{columns} columns")
+    if any(TABLE[comp.body[v].monoid].results > 1 for v in frame.column_reductions):
+        return Refusal(Reason.ROW_SUMS, "a reduction with several results")
+    loads = [i for i in comp.body if isinstance(i, Load) and _is_indirect(i.index)]
+    return Refusal(Reason.ROW_SUMS, f"{loads[0].buffer} is read indirectly") if loads else None
+
+
+def _is_indirect(index: IndexMap) -> bool:
+    return any(isinstance(entry, Ref) for entry in index)
 
 
 def _hazard(comp: Comp) -> str | None:

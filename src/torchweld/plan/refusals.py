@@ -22,6 +22,8 @@ class Reason(Enum):
     AFTER_COLUMN_REDUCTION = "the consumer needs a sum over all rows before it can start"
     NO_FRAME = "the reductions of both do not fit one loop nest"
     PARTIAL_STORE = "a result would be stored many times over"
+    SCATTER = "a scatter runs alone: its writes may collide, so its kernel is ordered or serial"
+    ROW_SUMS = "sums over rows need few, plainly read columns, which stay in registers"
     NO_HOME = "a result that others need would not be stored exactly once"
     TOO_MANY_BUFFERS = "one kernel would touch too many buffers"
     SPILL = "one kernel would need more live values than there are registers"

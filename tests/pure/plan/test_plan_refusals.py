@@ -143,6 +143,55 @@ def test_a_scatter_ends_its_kernel():
     assert _reasons(result) == {Reason.PARTIAL_WRITE}
 
 
+def test_a_scatter_takes_in_pointwise_work_but_no_other_result():
+    body = """
+        comp softmax [i:64, j:8] {
+          %0 = load x[i, j] : f32
+          %1 = reduce.sum[j] %0 : f32
+          %2 = div %0 %1 : f32
+          store t[i, j] %2
+        }
+        comp scale [i:64, j:8] {
+          %0 = load t[i, j] : f32
+          %1 = const 2.0 : f32
+          %2 = mul %0 %1 : f32
+          store u[i, j] %2
+        }
+        comp scatter [i:64, j:8] {
+          %0 = load at[i] : i64
+          %1 = load u[i, j] : f32
+          store.add y[%0, j] %1 init 0.0
+        }
+    """
+    buffers = "x f32 64 8; at i64 64; t f32 64 8; u f32 64 8; y f32 4 8"
+    result = planned(program(buffers, "x at", body, "y"))
+    *_, scatter = kernels(result)
+    assert len(kernels(result)) == 2
+    assert len(scatter.stores) == 1 and _reasons(result) == {Reason.SCATTER}
+
+
+NORM_BACKWARD = """
+    comp dx [i:64, j:{n}] {{
+      %0 = load g[i, j] : f32
+      %1 = reduce.sum[j] %0 : f32
+      %2 = sub %0 %1 : f32
+      store dx[i, j] %2
+    }}
+    comp db [i:64, j:{n}] {{
+      %0 = load g[i, j] : f32
+      %1 = reduce.sum[i] %0 : f32
+      store db[j] %1
+    }}
+"""
+
+
+@pytest.mark.parametrize(("columns", "count"), [(64, 1), (32768, 2)])
+def test_sums_over_rows_need_rows_that_fit_into_registers(columns, count):
+    buffers = f"g f32 64 {columns}; dx f32 64 {columns}; db f32 {columns}"
+    graph = program(buffers, "g", NORM_BACKWARD.format(n=columns), "dx db")
+    assert len(kernels(planned(graph))) == count
+
+
 def test_a_buffer_written_in_place_is_read_before_it_changes():
     """`old` reads w, then w is overwritten; what needs `old` must not read w again."""
     graph = program(

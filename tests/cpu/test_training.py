@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torchweld
+from torchweld.core import events
 
 
 class Attention(nn.Module):
@@ -52,8 +53,12 @@ CASES = {
 }  # fmt: skip
 
 
+pytestmark = pytest.mark.filterwarnings("error::torchweld.core.events.TorchweldWarning")
+
+
 @pytest.fixture(autouse=True)
 def _fresh():
+    events.clear()
     torch._dynamo.reset()
     torch.manual_seed(0)
 

@@ -13,6 +13,7 @@ from torchweld.capture.captured import Captured
 from torchweld.capture.lower import Lowered, lower
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
+from torchweld.ir.frame import frame_of
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Extern
 
@@ -32,6 +33,7 @@ def capture(function, *args, mode: str = "fake") -> Captured:
 def lowered(function, *args, mode: str = "fake", **options) -> Lowered:
     result = lower(capture(function, *args, mode=mode), Options(**options))
     check_graph(result.graph)
+    assert all(frame_of(comp) for comp in comps(result))  # each is one kernel as it stands
     return result
 
 

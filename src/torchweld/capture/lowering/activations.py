@@ -151,10 +151,13 @@ def softshrink(x, lambd=0.5):
 @lowers("aten.log_sigmoid_forward.default")
 def log_sigmoid_forward(call: Call, x):
     """(log sigmoid(x), exp(-|x|)); on a GPU the second is empty."""
-    if 1 in call.used:
-        raise NotLowered("the buffer of log_sigmoid depends on the device")
     nest = call.nest(x.shape, x)
-    return *call.finish_all(nest, [(_log_sigmoid(nest.read(x).widen()), None)]), None
+    value = nest.read(x).widen()
+    decay = ((-value.abs()).exp(), None) if call.specs[1].shape == x.shape else None
+    y, kept = call.finish_all(nest, [(_log_sigmoid(value), None), decay])
+    if kept is None:
+        kept = views.filled(0.0, x.dtype, x.device, call.specs[1].shape)
+    return y, kept
 
 
 def _log_sigmoid(x: Expr) -> Expr:

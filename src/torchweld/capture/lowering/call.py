@@ -18,6 +18,8 @@ from torchweld.core.dtypes import DType
 from torchweld.core.errors import NotLowered
 from torchweld.ir.size import Size
 
+Overload = type(torch.ops.aten.add.Tensor)  # the class of all ATen and custom overloads
+
 
 @dataclass
 class Call:

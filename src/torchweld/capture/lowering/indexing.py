@@ -23,7 +23,7 @@ def in_range(index: Expr, size: Size, wrap: bool = True) -> Expr:
     index = index.to(dtypes.i64)
     if wrap:
         index = where(index < 0, index + size, index)
-    return index.maximum(0).minimum(index.lift(size) - 1)
+    return index.maximum(0).minimum(size - 1)
 
 
 @lowers("aten.embedding.default")

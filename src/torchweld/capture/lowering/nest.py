@@ -10,7 +10,7 @@ from typing import Union
 from torchweld.capture import views
 from torchweld.capture.lowering.build import GraphBuilder
 from torchweld.capture.lowering.expr import Expr, number, where
-from torchweld.capture.views import Fill, Tensor
+from torchweld.capture.views import Atom, Dim, Fill, Tensor
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import NotLowered
 from torchweld.ir import affine
@@ -124,30 +124,29 @@ class Nest:
         return self.index_value(index[0]).to(tensor.dtype)
 
     def _map(self, tensor: Tensor, places: Sequence[Place]):
+        """The index map of the source: per dimension of it, an affine map or a Ref."""
         sums = [{} for _ in tensor.base]
         consts, computed = list(tensor.base), {}
         for dim, place in zip(tensor.dims, places):
-            if isinstance(place, int):
-                for atom, axis in zip(
-                    views.split_to(dim, [a.extent for a in self._axes[place]]) if dim else (),
-                    self._axes[place],
-                ):
-                    for d, c in atom.steps:
-                        sums[d][axis.name] = sums[d].get(axis.name, 0) + c
+            if not dim:
                 continue
-            for d, c in dim[0].steps if dim else ():
-                if isinstance(place, Affine):
-                    moved = place * c
-                    consts[d] = consts[d] + moved.const
-                    for name, k in moved.terms:
-                        sums[d][name] = sums[d].get(name, 0) + k
-                else:
-                    computed[d] = place * c if d not in computed else computed[d] + place * c
+            if isinstance(place, int):
+                self._add_axes(sums, dim, place)
+            elif isinstance(place, Affine):
+                _add_affine(sums, consts, dim[0], place)
+            else:
+                _add_value(computed, dim[0], place)
         maps = [affine.of(s, c) for s, c in zip(sums, consts)]
         return tuple(
             Ref(self._shift(computed[d], m).value) if d in computed else m
             for d, m in enumerate(maps)
         )
+
+    def _add_axes(self, sums: list[dict], dim: Dim, place: int) -> None:
+        axes = self._axes[place]
+        for atom, axis in zip(views.split_to(dim, [a.extent for a in axes]), axes):
+            for d, c in atom.steps:
+                sums[d][axis.name] = sums[d].get(axis.name, 0) + c
 
     def _shift(self, value: Expr, by: Affine) -> Expr:
         return value if by == Affine() else value + self.index_value(by)
@@ -260,6 +259,19 @@ class Nest:
         return tuple(Axis(f"i{d}_{k}", size) for k, size in enumerate(sizes))
 
 
+def _add_affine(sums: list[dict], consts: list[Size], atom: Atom, place: Affine) -> None:
+    for d, c in atom.steps:
+        consts[d] = consts[d] + place.const * c
+        for name, k in place.terms:
+            sums[d][name] = sums[d].get(name, 0) + k * c
+
+
+def _add_value(computed: dict[int, Expr], atom: Atom, place: Expr) -> None:
+    for d, c in atom.steps:
+        part = place if c == 1 else place * c
+        computed[d] = computed[d] + part if d in computed else part
+
+
 def stored(graph: GraphBuilder, tensor: Tensor, strides: tuple[Size, ...] | None = None) -> Tensor:
     """The tensor in a buffer of its own, with the given strides or contiguous. Equal requests
     share one copy."""
@@ -327,6 +339,6 @@ def _regrouped(buffer: Buffer, counts: list[int]) -> Tensor:
     """The buffer's dimensions in groups of `counts`, each group one dimension of the tensor."""
     dims, d = [], 0
     for count in counts:
-        dims.append(tuple(views.Atom(buffer.shape[k], ((k, 1),)) for k in range(d, d + count)))
+        dims.append(tuple(Atom(buffer.shape[k], ((k, 1),)) for k in range(d, d + count)))
         d += count
     return Tensor(buffer.name, buffer.dtype, buffer.device, tuple(dims), (0,) * len(buffer.shape))

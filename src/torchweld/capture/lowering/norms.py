@@ -6,15 +6,11 @@ from __future__ import annotations
 from torchweld.capture import views
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr
-from torchweld.capture.lowering.nest import Nest
+from torchweld.capture.lowering.nest import Nest, Spec
 from torchweld.capture.lowering.registry import lowers
 from torchweld.capture.views import Tensor
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
-
-
-def _read(nest: Nest, tensor: Tensor | None, default: float, like: Expr) -> Expr:
-    return like.lift(default) if tensor is None else nest.read(tensor).to(like.dtype)
 
 
 def _scaled(value: Expr, nest: Nest, weight: Tensor | None, bias: Tensor | None) -> Expr:
@@ -178,8 +174,6 @@ def group_norm(call: Call, x, weight, bias, n, c, inner, groups, eps):
 
 def _store_as(call: Call, nest: Nest, value: Expr, k: int, grouped: Tensor) -> Tensor:
     """Result k, laid out as eager has it: its channels split in two, the rest one dimension."""
-    from torchweld.capture.lowering.nest import Spec
-
     spec = call.specs[k]
     return nest.store(
         value, Spec(grouped.shape, views.contiguous_strides(grouped.shape), spec.dtype, spec.device)
@@ -215,8 +209,6 @@ def _group_parameters(call: Call, nest: Nest, grad: Tensor, normalized, mask) ->
 
 
 def _store_pair(call: Call, nest: Nest, value: Expr, k: int) -> Tensor:
-    from torchweld.capture.lowering.nest import Spec
-
     shape, spec = nest.shape[1:3], call.specs[k]
     return nest.store(
         value, Spec(shape, views.contiguous_strides(shape), spec.dtype, spec.device), (1, 2)

@@ -35,7 +35,7 @@ def _moved(call: Call, x: Tensor, places: dict[int, Callable[[Expr, Size], Expr]
     "aten.replication_pad3d.default",
 )
 def replication_pad(call: Call, x, pad):
-    return _padded(call, x, pad, lambda i, size: i.maximum(0).minimum(i.lift(size) - 1))
+    return _padded(call, x, pad, lambda i, size: i.maximum(0).minimum(size - 1))
 
 
 @lowers(
@@ -47,7 +47,7 @@ def reflection_pad(call: Call, x, pad):
     """|i| reflects at the first element, last - |last - |i|| at the last."""
 
     def place(i: Expr, size: Size) -> Expr:
-        last = i.lift(size) - 1
+        last = i.lift(size - 1)
         return last - (last - i.abs()).abs()
 
     return _padded(call, x, pad, place)
@@ -75,5 +75,5 @@ def _nearest(out: Size, size: Size) -> Callable[[Expr, Size], Expr]:
     return lambda at, n: (
         (at.to(dtypes.f32) * (at.lift(n).to(dtypes.f32) / at.lift(out).to(dtypes.f32)))
         .to(dtypes.i64)
-        .minimum(at.lift(n) - 1)
+        .minimum(n - 1)
     )

@@ -60,12 +60,12 @@ def _tensor(case: Case, buffer: Buffer, generator) -> torch.Tensor:
     dtype = dtypes.to_torch(buffer.dtype)
     span = 1 + sum((e - 1) * s for e, s in zip(shape, strides)) if 0 not in shape else 0
     memory = torch.full((span,), float("nan") if dtype.is_floating_point else 1).to(dtype)
-    view = memory.as_strided(shape, strides)
-    if buffer.name in case.fill:
-        view.copy_(case.fill[buffer.name].reshape(shape))
-    elif buffer.name in case.comp.reads:
-        view.copy_(_random(shape, dtype, generator))
-    return view
+    if buffer.name in case.fill or buffer.name in case.comp.reads:
+        values = case.fill.get(buffer.name)
+        values = _random(shape, dtype, generator) if values is None else values.reshape(shape)
+        once = [e if s else min(e, 1) for e, s in zip(shape, strides)]  # of an expanded dimension
+        memory.as_strided(once, strides).copy_(values[tuple(map(slice, once))])
+    return memory.as_strided(shape, strides)
 
 
 def _random(shape, dtype, generator) -> torch.Tensor:
@@ -214,6 +214,12 @@ POINTWISE = [
             %1 = const 1 : i64
             store.add y[%0] %1 init 0""",
          fill={"at": torch.arange(100) % 7}, at=("i64", 100), y=("i64", 7)),
+    case("scatter_expanded", "i:5, j:3",
+         """%0 = load at[i] : i64
+            %1 = load x[j] : i64
+            store.add y[%0] %1 init 0""",
+         at=("i64", (5,), (0,)), x=("i64", (3,), (0,)), y=("i64", 7),
+         fill={"at": torch.full((5,), 2)}),
     case("symbolic", "i:s0, j:24",
          """%0 = load x[i, j] : bf16
             %1 = load t[j, i] : bf16

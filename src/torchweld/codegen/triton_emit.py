@@ -322,14 +322,16 @@ class Kernel:
         return f"tl.load({', '.join(arguments)})"
 
     def store(self, position: int) -> None:
-        """Store number `position` of the Comp."""
+        """Store number `position` of the Comp. One that combines happens at every point, also along
+        axes where all tensors are expanded."""
         store, access = self.comp.stores[position], self.accesses.stores[position]
-        along = self.along(self.store_axes(position))
+        along = self.along(self._own if store.combine else self.store_axes(position))
         guard = "" if store.guard is None else self.value(store.guard)
         value = self.value(store.value)
         address = self.address(access, along or _ONE)
-        function = "store" if store.combine is None else f"atomic_{store.combine}"
+        function = "store"
         if store.combine is not None:
+            function = f"atomic_{store.combine}"
             value = f"tl.broadcast_to({value}, {self.shape(along)})"
         self.write(function, address, value, self.mask(along, guard))
 

@@ -78,6 +78,20 @@ comp norm [i:100, j:512] {
 """,
         {"x": ((100, 512), d.bf16), "y": ((100, 512), d.bf16)},
     ),
+    "odd rows": (
+        """
+comp softmax [i:100, j:127] {
+  %0 = load x[i, j] : f32
+  %1 = reduce.max[j] %0 : f32
+  %2 = sub %0 %1 : f32
+  %3 = exp %2 : f32
+  %4 = reduce.sum[j] %3 : f32
+  %5 = div %3 %4 : f32
+  store y[i, j] %5
+}
+""",
+        {"x": ((100, 127), d.f32), "y": ((100, 127), d.f32)},
+    ),
     "half floats": (
         """
 comp half [i:4096] {

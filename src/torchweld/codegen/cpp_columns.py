@@ -37,9 +37,14 @@ def declare_columns(k: Kernel, e: Emitter) -> list[str]:
     return frees
 
 
-def accumulate_column(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
-    at = f"c{value}[{k.column_offset(value)}]"
-    e.line(f"{at} = {k.merged(value, at, widened(k, k.body[value].args[0], texts))};")
+def accumulate_column(
+    k: Kernel, e: Emitter, value: Value, texts: Texts, mask: str | None = None
+) -> None:
+    """One element joins. `mask`: whether it has not joined before."""
+    at, arg = f"c{value}[{k.column_offset(value)}]", widened(k, k.body[value].args[0], texts)
+    if mask:
+        arg = f"({mask} ? {arg} : {k.identity(value)})"
+    e.line(f"{at} = {k.merged(value, at, arg)};")
 
 
 def flush_columns(k: Kernel, e: Emitter) -> None:

@@ -1,4 +1,4 @@
-"""The loop nest of one stage: over the inner axes, computing each value at the depth where it first varies.
+"""The loop nest of one stage: over the inner axes, each value at the depth where it first varies.
 
 Lane "column" (the accumulators are scalars):      Lane "row" (they are arrays along the lane):
     for outer columns                                  for outer columns
@@ -6,6 +6,10 @@ Lane "column" (the accumulators are scalars):      Lane "row" (they are arrays a
         a = identity                                       a[] = identity
         simd reduction loop: a += v                        for columns, simd lane: a[l] += v
         A += a                                             A[] += a[]
+
+A lane of columns whose length is no multiple of LANES ends in one vector that overlaps the one
+before, and adds only its new elements to sums: gcc would run the rest one by one, which takes four
+times as long for a softmax over 127 columns.
 """
 
 from __future__ import annotations
@@ -15,13 +19,23 @@ from contextlib import ExitStack
 from torchweld.codegen import cpp_expr as x
 from torchweld.codegen.cpp_columns import accumulate_column
 from torchweld.codegen.cpp_kernel import Kernel
-from torchweld.codegen.cpp_values import Texts, define, store, widened
+from torchweld.codegen.cpp_partial import (
+    advance_partial,
+    declare_partial,
+    merge_partial,
+    reduction_clause,
+)
+from torchweld.codegen.cpp_values import Texts, define, store
 from torchweld.codegen.emitter import Emitter
-from torchweld.ir.nodes import Reduce, Scan, Value
+from torchweld.ir.nodes import Scan, Value
 from torchweld.schedule.cpu import combines_in_lane
+from torchweld.schedule.stages import own_cost
 
 SUM_BLOCK = 1024
 ROW_SUM_BLOCK = 64
+LANES = 16
+LONG_LANE = 4096  # the rest of a longer lane does not matter
+CHEAP_LOOP = 6.0  # nor that of a loop with less work (multiply-adds) per element
 
 
 def emit_nest(k: Kernel, e: Emitter, stage: int, reductions: list[Value], texts: Texts) -> None:
@@ -29,14 +43,12 @@ def emit_nest(k: Kernel, e: Emitter, stage: int, reductions: list[Value], texts:
 
 
 class _Nest:
-    def __init__(
-        self, k: Kernel, e: Emitter, stage: int, reductions: list[Value], texts: Texts
-    ) -> None:
+    def __init__(self, k: Kernel, e: Emitter, stage: int, reductions, texts: Texts) -> None:
         self.k, self.e, self.stage, self.reductions, self.texts = k, e, stage, reductions, texts
         self.axes = k.schedule.nest
-        inner = set(self.axes)
+        inner = set(self.axes) - {k.row_lane}
         self.values = k.stages.loops[stage]
-        self.stores = [s for s in k.stores_of(stage) if k.store_axes(s) & (inner - {k.row_lane})]
+        self.stores = [s for s in k.stores_of(stage) if k.store_axes(s) & inner]
         self.over_rows = [
             v
             for v in k.frame.column_reductions
@@ -44,136 +56,133 @@ class _Nest:
         ]
         # Where the blocks of partial sums are cut: the lane's own loop, or the last column's.
         self.block_at = len(self.axes) - (2 if k.row_lane else 1)
+        self.block_bounds: tuple[str, str] | None = None
 
     def emit(self) -> None:
         with ExitStack() as stack:
-            for depth in range(len(self.axes)):
-                self._at_depth(depth)
+            for depth, axis in enumerate(self.axes):
+                self._level(depth, self.texts)
                 if depth == self.block_at and self.reductions:
                     self._open_block(stack)
-                self._open_loop(depth, stack)
-            self._innermost()
+                if depth + 1 < len(self.axes):
+                    stack.enter_context(self.e.block(_loop(self.k.names[axis], *self._bounds(depth))))
+            self._lane()
+
+    # -- what is computed where --
 
     def _depth(self, axes: frozenset[str]) -> int:
         """How many loops must be open for the axes to be bound."""
         return max((d + 1 for d, a in enumerate(self.axes) if a in axes), default=0)
 
-    def _at_depth(self, depth: int) -> None:
+    def _level(self, depth: int, texts: Texts, mask: str | None = None) -> None:
+        """Everything that varies along the first `depth` axes of the nest, and no further."""
+        k = self.k
         for value in self.values:
-            if self._depth(self.k.stages.axes[value]) == depth:
-                self._value(value)
+            if self._depth(k.stages.axes[value]) == depth:
+                self._value(value, texts)
         for position in self.stores:
-            if self._depth(self.k.store_axes(position)) == depth:
-                store(self.k, self.e, position, self.texts)
+            if self._depth(k.store_axes(position)) == depth:
+                store(k, self.e, position, texts)
         for value in self.over_rows:
-            if self._depth(self.k.stages.axes[self.k.body[value].args[0]]) == depth:
-                accumulate_column(self.k, self.e, value, self.texts)
+            if self._depth(k.stages.axes[k.body[value].args[0]]) == depth:
+                accumulate_column(k, self.e, value, texts, mask)
 
-    def _value(self, value: Value) -> None:
+    def _value(self, value: Value, texts: Texts) -> None:
         """Computes a value, or reads it back where an earlier stage kept it."""
         k, kept = self.k, value in self.k.stages.kept
+        slot = f"k{value}[{k.column_offset(value)}]"
         if kept and any(value in loop for loop in k.stages.loops[: self.stage]):
-            kind = x.ctype(k.body[value].dtype)
-            self.e.line(f"const {kind} v{value} = k{value}[{k.column_offset(value)}];")
-            self.texts[value] = f"v{value}"
+            self.e.line(f"const {x.ctype(k.body[value].dtype)} v{value} = {slot};")
+            texts[value] = f"v{value}"
             return
-        define(k, self.e, value, self.texts)
+        define(k, self.e, value, texts)
         if kept:
-            self.e.line(f"k{value}[{k.column_offset(value)}] = v{value};")
+            self.e.line(f"{slot} = v{value};")
 
-    # -- loops ------------------------------------------------------------------------------------------
+    # -- loops --
+
+    def _bounds(self, depth: int) -> tuple[str, str]:
+        if depth == self.block_at and self.block_bounds:
+            return self.block_bounds
+        return self.k.bounds(self.axes[depth])
 
     def _open_block(self, stack: ExitStack) -> None:
-        """A loop over blocks of partial sums, if the axis is longer than one block, and the partial sums."""
-        k, axis = self.k, self.axes[self.block_at]
-        block = ROW_SUM_BLOCK if k.row_lane else SUM_BLOCK
-        name, (low, high), extent = k.names[axis], k.bounds(axis), k.comp.extent(axis)
-        self.range = (low, high)
-        if any(k.accumulator(v)[0] != k.accumulator(v)[1] for v in self.reductions) and not (
-            isinstance(extent, int) and extent <= 2 * block
-        ):
-            stack.enter_context(
-                self.e.block(
-                    f"for (int64_t b_{name} = {low}, end_{name} = {high}; b_{name} < end_{name}; b_{name} += {block})"
-                )
-            )
-            self.e.line(
-                f"const int64_t e_{name} = b_{name} + {block} < end_{name} ? b_{name} + {block} : end_{name};"
-            )
-            self.range = (f"b_{name}", f"e_{name}")
-        stack.callback(self._flush)
+        """The partial results, within a loop over blocks if the axis is longer than one."""
+        axis = self.axes[self.block_at]
+        if self._needs_blocks(axis):
+            name, (low, high) = self.k.names[axis], self.k.bounds(axis)
+            block = ROW_SUM_BLOCK if self.k.row_lane else SUM_BLOCK
+            stack.enter_context(self.e.block())
+            self.e.line(f"const int64_t end_{name} = {high};")
+            header = f"for (int64_t b_{name} = {low}; b_{name} < end_{name}; b_{name} += {block})"
+            stack.enter_context(self.e.block(header))
+            end, last = f"b_{name} + {block}", f"end_{name}"
+            self.e.line(f"const int64_t e_{name} = {end} < {last} ? {end} : {last};")
+            self.block_bounds = (f"b_{name}", f"e_{name}")
         for value in self.reductions:
-            self._declare_partial(value)
+            declare_partial(self.k, self.e, value)
+        stack.callback(lambda: [merge_partial(self.k, self.e, v) for v in self.reductions])
 
-    def _declare_partial(self, value: Value) -> None:
-        kind, start = self.k.accumulator(value)[0], self.k.identity(value)
-        if not self.k.row_lane:
-            self.e.line(f"{kind} a{value} = {start};")
-            if self._flags_nan(value):
-                self.e.line(f"int32_t nan{value} = 0;")
+    def _needs_blocks(self, axis: str) -> bool:
+        """Long sums whose total is wider than their partial sums."""
+        extent, types = self.k.comp.extent(axis), map(self.k.accumulator, self.reductions)
+        long = not isinstance(extent, int) or extent > 2 * SUM_BLOCK
+        if self.k.row_lane:
+            long = not isinstance(extent, int) or extent > 2 * ROW_SUM_BLOCK
+        return long and any(partial != total for partial, total in types)
+
+    def _lane(self) -> None:
+        """The innermost loop."""
+        depth = len(self.axes) - 1
+        name, (low, high) = self.k.names[self.axes[depth]], self._bounds(depth)
+        if not self._overlaps():
+            self._body(_loop(name, low, high))
             return
-        self.e.line(f"alignas(64) {kind} a{value}[{self.k.lane_block}];")
-        self.e.line(f"for (int64_t l = 0; l < {self.k.lane_block}; ++l) a{value}[l] = {start};")
+        with self.e.block():
+            self._overlapping(name, low, high)
 
-    def _flush(self) -> None:
-        for value in self.reductions:
-            if self.k.row_lane:
-                merged = self.k.merged(
-                    value, f"A{value}[l]", f"({self.k.accumulator(value)[1]})a{value}[l]"
-                )
-                self.e.line(
-                    f"for (int64_t l = 0; l < {self.k.lane_block}; ++l) A{value}[l] = {merged};"
-                )
-            else:
-                partial = f"({self.k.accumulator(value)[1]})a{value}"
-                if self._flags_nan(value):
-                    partial = f"nan{value} ? {x.nan(self.k.body[value].dtype)} : {partial}"
-                self.e.line(f"A{value} = {self.k.merged(value, f'A{value}', partial)};")
+    def _overlapping(self, name: str, low: str, high: str) -> None:
+        """Whole vectors, then one that ends where the lane ends; one by one if it is too short."""
+        self.e.line(f"const int64_t rest = ({high} - {low}) % {LANES}, whole = {high} - rest;")
+        self._body(_loop(name, low, "whole"))
+        with self.e.block(f"if (rest && {high} - {low} >= {LANES})"):
+            position = f"const int64_t {name} = {high} - {LANES} + l;"
+            self._body(f"for (int64_t l = 0; l < {LANES}; ++l)", position)
+        if not isinstance(self.k.comp.extent(self.axes[-1]), int):
+            with self.e.block("else"):
+                self._body(_loop(name, "whole", high))
 
-    def _open_loop(self, depth: int, stack: ExitStack) -> None:
-        axis, k = self.axes[depth], self.k
-        name = k.names[axis]
-        blocked = depth == self.block_at and self.reductions
-        low, high = self.range if blocked else k.bounds(axis)
-        if depth == len(self.axes) - 1:
-            self._pragma()
-        stack.enter_context(
-            self.e.block(f"for (int64_t {name} = {low}; {name} < {high}; ++{name})")
-        )
+    def _body(self, header: str, position: str | None = None) -> None:
+        """One vectorised loop. With `position`, it is the overlapping vector."""
+        mask, texts = "fresh" if position else None, dict(self.texts)
+        if self._vectorises():
+            clauses = [] if self.k.row_lane else [reduction_clause(self.k, v) for v in self.reductions]
+            self.e.line(f"#pragma omp simd{''.join(clauses)}")
+        with self.e.block(header):
+            if position:
+                self.e.lines([position, f"const bool fresh = l >= {LANES} - rest;"])
+            self._level(len(self.axes), texts, mask)
+            for value in self.reductions:
+                advance_partial(self.k, self.e, value, texts, mask)
 
-    def _pragma(self) -> None:
-        """Whether and how the innermost loop is vectorised."""
+    def _vectorises(self) -> bool:
         k = self.k
         scans = any(isinstance(k.body[v], Scan) for v in self.values) and not k.row_lane
         colliding = any(k.comp.stores[s].combine or k.accesses.stores[s].refs for s in self.stores)
-        if scans or (colliding and combines_in_lane(k.accesses, self.axes[-1])):
-            return
-        clauses = "" if k.row_lane else "".join(map(self._clause, self.reductions))
-        self.e.line(f"#pragma omp simd{clauses}")
+        return not scans and not (colliding and combines_in_lane(k.accesses, self.axes[-1]))
 
-    def _clause(self, value: Value) -> str:
-        flag = f" reduction(| : nan{value})" if self._flags_nan(value) else ""
-        return f" reduction({x.simd_operator(self.k.body[value].monoid)} : a{value}){flag}"
+    def _overlaps(self) -> bool:
+        """Whether the lane ends in an overlapping vector. Not where the kernel reads what it writes."""
+        extent, lane, comp = self.k.comp.extent(self.axes[-1]), self.axes[-1], self.k.comp
+        if self.k.row_lane or dict(self.k.schedule.outer).get(lane, 1) > 1:
+            return False
+        if isinstance(extent, int) and (extent % LANES == 0 or not LANES < extent <= LONG_LANE):
+            return False
+        in_place = set(comp.reads) & set(comp.writes) or any(s.combine for s in comp.stores)
+        work = sum(own_cost(comp.body[v]) for v in self.values)
+        return not in_place and self._vectorises() and work > CHEAP_LOOP
 
-    def _flags_nan(self, value: Value) -> bool:
-        """A float maximum along the lane leaves NaN to a flag: an operator that carries NaN would take
-        a custom OpenMP reduction, which gcc makes twice as slow."""
-        instr = self.k.body[value]
-        return not self.k.row_lane and instr.monoid in ("max", "min") and instr.dtype.is_float
 
-    def _innermost(self) -> None:
-        self._at_depth(len(self.axes))
-        for value in self.reductions:
-            arg = widened(self.k, self._argument(value), self.texts)
-            partial = f"a{value}[{self.k.lane_position}]" if self.k.row_lane else f"a{value}"
-            if self._flags_nan(value):
-                better = ">" if self.k.body[value].monoid == "max" else "<"
-                self.e.line(f"{partial} = {arg} {better} {partial} ? {arg} : {partial};")
-                self.e.line(f"nan{value} |= {arg} != {arg};")
-            else:
-                self.e.line(f"{partial} = {self.k.merged(value, partial, arg)};")
+def _loop(name: str, low: str, high: str) -> str:
+    return f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"
 
-    def _argument(self, value: Value) -> Value:
-        instr = self.k.body[value]
-        assert isinstance(instr, Reduce)
-        return instr.args[0]

@@ -16,7 +16,7 @@ from torchweld.core import dtypes
 from torchweld.ir.nodes import Instr, Op, Reduce, Scan, Value
 from torchweld.ir.size import Size
 from torchweld.schedule.cuda import extent
-from torchweld.schedule.partials import Partial, depends
+from torchweld.schedule.partials import Partial, dependents
 
 
 def grid(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
@@ -113,7 +113,8 @@ def _row_reducing(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     rows, step = extent(k.accesses, s.rows), s.block_rows * s.splits
     k.define_columns("", s.block_columns)
     k.line(f"share = {k.program(0)}")
-    after = [p for p, x in enumerate(k.comp.stores) if depends(k.body, x.value, set(over_rows))]
+    waiting = dependents(k.body, over_rows)
+    after = [p for p, x in enumerate(k.comp.stores) if x.value in waiting]
     inside = [p for p in range(len(k.comp.stores)) if p not in after]
     arguments = [k.body[v].args[0] for v in over_rows]
     targets = _stored(k, inside) + arguments

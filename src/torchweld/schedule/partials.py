@@ -10,7 +10,7 @@ Chan's merge needs the number of points in each share: welford has it as a third
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from torchweld.core import dtypes
@@ -69,7 +69,8 @@ def finish(accesses: Accesses, buffers: Mapping[str, Buffer], splits: int) -> Fi
     points = product(a.extent for a in axes)
     device = buffers[comp.stores[0].buffer].device
     partials = tuple(_partial(comp, v, splits, points, device) for v in reduced)
-    stores = tuple(s for s in comp.stores if depends(comp.body, s.value, set(reduced)))
+    waiting = dependents(comp.body, reduced)
+    stores = tuple(s for s in comp.stores if s.value in waiting)
     body, moved = _finish_body(comp, partials, _linear(axes, points), stores)
     finished = Comp(
         f"{comp.name}_finish",
@@ -84,9 +85,13 @@ def finish(accesses: Accesses, buffers: Mapping[str, Buffer], splits: int) -> Fi
     return Finish(finished, partials, flat)
 
 
-def depends(body: tuple[Instr, ...], value: Value, on: set[Value]) -> bool:
-    """Whether `value` is, or is computed from, a value in `on`."""
-    return value in on or any(depends(body, v, on) for v in operands(body[value]))
+def dependents(body: tuple[Instr, ...], on: Collection[Value]) -> set[Value]:
+    """The values in `on`, and those that are computed from them."""
+    found = set(on)
+    for value, instr in enumerate(body):
+        if not found.isdisjoint(operands(instr)):
+            found.add(value)
+    return found
 
 
 def result_dtypes(instr: Reduce) -> tuple[DType, ...]:

@@ -14,15 +14,6 @@ from torchweld.exact.verify import verify
 X = torch.randn(40, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small tensors on a busy machine: threads that wait for each other cost seconds."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def judged(fused, eager=None, oracle=X, **budget):
     eager = X.float() if eager is None else eager
     return compare("x", fused, eager, oracle, Budget(**budget)).reason

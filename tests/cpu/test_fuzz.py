@@ -21,7 +21,7 @@ def test_random_programs(tmp_path_factory):
         torch.compiler.reset()  # each program is compiled once, and forgotten
         return torchweld.fuse(function, cache_dir=cache, tune=False)
 
-    @settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=QUIET)
+    @settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=QUIET)
     @given(programs())
     def fused_equals_eager(program):
         found = differences(program, fuse)

@@ -76,7 +76,7 @@ def error(value, exact):
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize(
-    "m, k, n", [(1, 1031, 1024), (17, 768, 257), (33, 2000, 129), (65, 512, 64)]
+    "m, k, n", [(1, 1031, 1024), (17, 768, 257), (33, 2000, 129), (515, 512, 64)]
 )
 @pytest.mark.parametrize("body, act", [(SILU, F.silu), (GELU, F.gelu)], ids=["silu", "gelu"])
 @pytest.mark.parametrize("pack", [False, True], ids=["plain", "packed"])
@@ -115,7 +115,12 @@ def test_another_function_stays_a_kernel(body):
 
 
 def test_a_reduction_in_pieces_takes_no_activation():
-    assert targets(chosen(layer(16, 769, 768))) == [LINEAR, "comp"]
+    assert targets(chosen(layer(512, 769, 768))) == [LINEAR, "comp"]
+    assert targets(chosen(layer(16, 769, 768), pack_weights=True)) == [PACKED_LINEAR, "comp"]
+
+
+def test_a_weight_in_pieces_is_copied_for_many_rows_only():
+    assert chosen(layer(511, 769, 768)) == layer(511, 769, 768)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ LINEAR = "torchweld.linear"
 PACKED_LINEAR = "torchweld.packed_linear"
 _CHAIN = 384  # terms
 _ROWS_TO_PACK_FOR = 64  # fewer
+_ROWS_TO_COPY_FOR = 512  # at least
 _LEAST_WORK = 1 << 20  # multiply-adds; below, the call costs more (12 us) than it saves
 _DTYPES = frozenset((dtypes.f32, dtypes.bf16))
 
@@ -91,18 +92,16 @@ def linear_pieces(width: int, dtype: DType) -> list[slice]:
 
 
 def _suits_layouts(linear: Linear, dtype: DType) -> bool:
-    """Float32 operands may be transposed: oneDNN reorders them, and still wins."""
+    """Float32 operands may be transposed: oneDNN reorders them, and still wins. A weight with gaps
+    between its rows falls to its reference kernel, a thousand times slower."""
     x, weight = linear.x, linear.weight
     if dtype == dtypes.f32:
-        return all(_has_rows(v) or _has_rows(_transposed(v)) for v in (x, weight))
-    return _has_rows(x) and _has_rows(weight)
+        return all(_is_dense(v) or _is_dense(_transposed(v)) for v in (x, weight))
+    return _is_dense(x) and _is_dense(weight)
 
 
-def _has_rows(view: View) -> bool:
-    """Rows lie one after the other in memory, perhaps with gaps."""
-    row, step = view.strides
-    gap = isinstance(row, int) and isinstance(view.shape[1], int) and row > view.shape[1]
-    return step == 1 and (gap or row == view.shape[1])
+def _is_dense(view: View) -> bool:
+    return view.strides == (view.shape[1], 1)
 
 
 def _is_bias(linear: Linear, graph: Graph) -> bool:
@@ -128,14 +127,26 @@ def _linear_call(node: Extern, graph: Graph, packs: bool, faster: Faster | None)
     linear = linear_of(node)
     if linear is None or not suits_onednn(linear, graph):
         return node
-    few = hint(linear.x.shape[0], graph.hints) < _ROWS_TO_PACK_FOR
-    frozen = graph.buffers[linear.weight.buffer].frozen
-    target = PACKED_LINEAR if packs and few and frozen else LINEAR
+    target = _target(linear, graph, packs)
+    if target is None:
+        return node
     args = (linear.x, linear.weight, linear.bias, "none", None)
     candidate = replace(node, target=target, args=args)
     if faster and not faster(alone(node, graph), alone(candidate, graph)):
         return node
     return candidate
+
+
+def _target(linear: Linear, graph: Graph, packs: bool) -> str | None:
+    """Which call, None for ATen's. Pieces of a weight whose rows lie in memory are copied at each
+    call, which only many rows pay for."""
+    rows = hint(linear.x.shape[0], graph.hints)
+    weight = graph.buffers[linear.weight.buffer]
+    pieces = linear_pieces(linear.weight.shape[1], weight.dtype)
+    copies = len(pieces) > 1 and _is_dense(linear.weight)
+    if packs and weight.frozen and (copies or rows < _ROWS_TO_PACK_FOR):
+        return PACKED_LINEAR
+    return None if copies and rows < _ROWS_TO_COPY_FOR else LINEAR
 
 
 def alone(node: Extern, graph: Graph) -> Graph:

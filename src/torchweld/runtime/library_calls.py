@@ -52,7 +52,7 @@ Piece = tuple[slice, torch.Tensor]  # columns of x, and those of the weight
 
 def _linear(name: str, record) -> Callable:
     """A product on the weight as it is."""
-    return _linear_with(lambda weight: [(c, weight[:, c]) for c in _columns(weight)])
+    return _linear_with(_plain_pieces)
 
 
 def _packed_linear(name: str, record) -> Callable:
@@ -75,6 +75,15 @@ def _linear_with(pieces_of: Callable[[torch.Tensor], list[Piece]]) -> Callable:
         return total
 
     return linear
+
+
+def _plain_pieces(weight: torch.Tensor) -> list[Piece]:
+    """oneDNN has no fast kernel for a weight with gaps between its rows: such pieces are copied."""
+    columns = _columns(weight)
+    if len(columns) == 1:
+        return [(columns[0], weight)]
+    parts = [(c, weight[:, c]) for c in columns]
+    return parts if weight.stride(1) != 1 else [(c, p.contiguous()) for c, p in parts]
 
 
 def _pack_pieces(weight: torch.Tensor) -> list[Piece]:

@@ -449,6 +449,18 @@ def gelu_mul(rows: int, columns: int) -> Case:
       g=("bf16", rows, columns), u=("bf16", rows, columns), y=("bf16", rows, columns))  # fmt: skip
 
 
+def guarded_sum(rows: int, columns: int) -> Case:
+    """A store with a guard (true of finite sums) after a reduction."""
+    return case("guarded_sum", f"i:{rows}, j:{columns}", """
+      %0 = load x[i, j] : f32
+      %1 = reduce.sum[j] %0 : f32
+      %2 = const 0.0 : f32
+      %3 = mul %1 %2 : f32
+      %4 = eq %3 %2 : b1
+      store y[i] %1 if %4""",
+      x=("f32", rows, columns), y=("f32", rows))  # fmt: skip
+
+
 def cross_entropy(rows: int, columns: int) -> Case:
     return case("cross_entropy", f"i:{rows}, j:{columns}", """
       %0 = load x[i, j] : bf16

@@ -42,6 +42,8 @@ ALL = [
     cases.add_layer_norm(7, 96),
     cases.layer_norm_backward(13, 40),
     cases.cross_entropy(6, 300),
+    cases.guarded_sum(5, 70),
+    looped(cases.guarded_sum(5, 700), 32, 3),
     cases.cumulative("sum", 3, 100),
     looped(cases.cumulative("max", 3, 100), 32),
     looped(cases.cumulative("sum", 3, 96), 32),

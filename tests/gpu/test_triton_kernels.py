@@ -36,6 +36,8 @@ ALL = [
     cases.softmax(4, 70, fill={"m": _ALL_MASKED}),
     cases.softmax("s0", "s1", sizes={"s0": 7, "s1": 1000}),
     cases.softmax(300, 17),
+    cases.guarded_sum(5, 70),
+    looped(cases.guarded_sum(5, 700), 32, 3),
     *(cases.add_layer_norm(7, c) for c in (1, 96, 768, 1023, 4096, 20000)),
     cases.add_layer_norm("s0", 768, sizes={"s0": 19}),
     *(cases.add_rms_norm(5, c) for c in (64, 4096)),

@@ -13,7 +13,7 @@ from torchweld.codegen import triton_scalars as scalars
 from torchweld.codegen.source import GridDim
 from torchweld.codegen.triton_emit import Kernel
 from torchweld.core import dtypes
-from torchweld.ir.nodes import Instr, Op, Reduce, Scan, Value
+from torchweld.ir.nodes import Instr, Op, Reduce, Scan, Value, store_operands
 from torchweld.ir.size import Size
 from torchweld.schedule.cuda import extent
 from torchweld.schedule.partials import Partial, dependents
@@ -113,9 +113,9 @@ def _row_reducing(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     rows, step = extent(k.accesses, s.rows), s.block_rows * s.splits
     k.define_columns("", s.block_columns)
     k.line(f"share = {k.program(0)}")
-    waiting = dependents(k.body, over_rows)
-    after = [p for p, x in enumerate(k.comp.stores) if x.value in waiting]
-    inside = [p for p in range(len(k.comp.stores)) if p not in after]
+    waiting, positions = dependents(k.body, over_rows), range(len(k.comp.stores))
+    after = [p for p in positions if not waiting.isdisjoint(store_operands(k.comp.stores[p]))]
+    inside = [p for p in positions if p not in after]
     arguments = [k.body[v].args[0] for v in over_rows]
     targets = _stored(k, inside) + arguments
     _hoist(k, targets, "c")

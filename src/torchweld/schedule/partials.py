@@ -33,6 +33,7 @@ from torchweld.ir.nodes import (
     Store,
     Value,
     operands,
+    store_operands,
 )  # fmt: skip
 from torchweld.ir.size import Size, product
 from torchweld.schedule.access import Accesses
@@ -70,13 +71,13 @@ def finish(accesses: Accesses, buffers: Mapping[str, Buffer], splits: int) -> Fi
     device = buffers[comp.stores[0].buffer].device
     partials = tuple(_partial(comp, v, splits, points, device) for v in reduced)
     waiting = dependents(comp.body, reduced)
-    stores = tuple(s for s in comp.stores if s.value in waiting)
+    stores = tuple(s for s in comp.stores if not waiting.isdisjoint(store_operands(s)))
     body, moved = _finish_body(comp, partials, _linear(axes, points), stores)
     finished = Comp(
         f"{comp.name}_finish",
         (*axes, Axis(SHARE, splits)),
         body,
-        tuple(replace(s, value=moved[s.value]) for s in stores),
+        tuple(replace(s, value=moved[s.value], guard=moved.get(s.guard)) for s in stores),
         comp.origins,
     )
     flat = {b.name: b for p in partials for b in p.scratch}
@@ -135,7 +136,8 @@ def _finish_body(comp: Comp, partials, index: Affine, stores: tuple[Store, ...])
         return moved[value]
 
     for store in stores:
-        move(store.value)
+        for value in store_operands(store):
+            move(value)
     return builder.body, moved
 
 

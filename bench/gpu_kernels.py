@@ -121,7 +121,7 @@ WORKLOADS = (
     Workload("gelu*u bwd", gelu_mul_backward,
              lambda n, c: (_randn(n, c), _randn(n, c), _randn(n, c)), lambda n, c: 10 * n * c),
 )  # fmt: skip
-SHAPES = ((16384, 4096), (8192, 768))
+SHAPES = ((16384, 4096), (8192, 768), (131072, 128))
 
 
 def graph_us(calls: list[Callable]) -> float:

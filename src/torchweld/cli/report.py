@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from torchweld.core.errors import EnvironmentProblem, UsageError
+from torchweld.core.events import TorchweldWarning
 from torchweld.core.options import Options
 from torchweld.report import data
 from torchweld.report.build import Plan, build_report
@@ -45,7 +47,8 @@ def run(request: Request) -> None:
     ways = chosen_ways(request.against, device)
     _check_machine(device)
     _check_json(request.json)
-    with threads(request.threads):
+    with threads(request.threads), warnings.catch_warnings():
+        warnings.simplefilter("ignore", TorchweldWarning)  # the report lists them
         plan = Plan(request.target, _workload(request, device), ways, request.seconds)
         report = _with_progress(plan)
     show(report, Console())

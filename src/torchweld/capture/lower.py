@@ -14,9 +14,10 @@ from torchweld.capture import views
 from torchweld.capture.captured import Captured
 from torchweld.capture.lowering import externs
 from torchweld.capture.lowering.build import GraphBuilder
-from torchweld.capture.lowering.call import Call, Overload, dtype_of, spec_of
+from torchweld.capture.lowering.call import Call, dtype_of, spec_of
 from torchweld.capture.lowering.nest import copied
 from torchweld.capture.lowering.rows import ROWS
+from torchweld.capture.torch_private import OpOverload
 from torchweld.capture.views import Fill, Tensor
 from torchweld.core.errors import NotLowered
 from torchweld.core.options import Options
@@ -127,7 +128,7 @@ class _Lowering:
             self.env[node] = self.env[node.args[0]][node.args[1]]
         elif not isinstance(node.meta.get("val"), (torch.Tensor, tuple, list, type(None))):
             self.env[node] = self._number(node.meta["val"])
-        elif not isinstance(node.target, Overload):
+        elif not isinstance(node.target, OpOverload):
             raise NotLowered(f"{node.target} is no ATen overload")
         else:
             self.graph.origin = origin_of(node)
@@ -181,7 +182,7 @@ class _Lowering:
 
 def _mutated_inputs(nodes: list[torch.fx.Node]) -> frozenset[str]:
     """Placeholders that some call writes to."""
-    calls = [n for n in nodes if isinstance(n.target, Overload) and n.target._schema.is_mutable]
+    calls = [n for n in nodes if isinstance(n.target, OpOverload) and n.target._schema.is_mutable]
     return frozenset(a.name for n in calls for a in n.all_input_nodes if a.op == "placeholder")
 
 

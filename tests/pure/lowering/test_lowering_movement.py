@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from lowered import check, comps, externs, lowered
+from lowered import check, comps, externs, lowered, run
 
 aten = torch.ops.aten
 INDEX = torch.tensor([[0, 3, 2], [1, 1, 4]])
@@ -280,3 +280,17 @@ def test_overlapping_memory_is_read_by_its_window():
     assert externs(lowered(lambda x: torch.as_strided(x, (3, 3), (1, 2)), rand(2, 3, 4, 5))) == [
         "aten.as_strided_copy.default"
     ]
+
+
+def test_a_copy_of_what_is_written_later_is_made():
+    def stepped(x):
+        before = x.clone()
+        x.add_(1)
+        return [before.flip(0), before]
+
+    x = rand(4)
+    result = lowered(stepped, x)
+    assert externs(result) == ["aten.clone.default", "aten.copy_.default"]
+    given = x.clone()
+    flipped, before = run(result, [given], exact=False)
+    assert torch.equal(before, x) and torch.equal(flipped, x.flip(0)) and torch.equal(given, x + 1)

@@ -4,7 +4,7 @@ write it with."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -17,8 +17,6 @@ from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import NotLowered
 from torchweld.ir.size import Size
-
-Overload = type(torch.ops.aten.add.Tensor)  # the class of all ATen and custom overloads
 
 
 @dataclass
@@ -83,6 +81,13 @@ class Call:
         if nest.stores:
             nest.close()
         return results
+
+    def fresh(self, tensor: Tensor) -> Tensor:
+        """A result that eager copies: the same elements, left where they are, since nobody can tell
+        until it is an output. Raises NotLowered where somebody can."""
+        if tensor.dtype.kind == "opaque" or tensor.source in self.graph.mutated:
+            raise NotLowered("a copy that must be made")
+        return replace(tensor, copied=True)
 
     def reshaped(self, tensor: Tensor, shape: Sequence[Size]) -> Tensor:
         return reshaped(self.graph, tensor, tuple(shape))

@@ -9,8 +9,9 @@ import torch
 
 from torchweld.capture import views
 from torchweld.capture.lowering.build import GraphBuilder
-from torchweld.capture.lowering.call import Call, Overload, dtype_of
+from torchweld.capture.lowering.call import Call, dtype_of
 from torchweld.capture.lowering.nest import stored
+from torchweld.capture.torch_private import OpOverload
 from torchweld.capture.views import Tensor
 from torchweld.core.errors import NotLowered
 from torchweld.ir.nodes import Arg, Attr, Extern, View
@@ -76,7 +77,7 @@ def _written_argument(node: torch.fx.Node, k: int) -> torch.fx.Node | None:
     return next(same, None)
 
 
-def _target(overload: Overload) -> str:
+def _target(overload: OpOverload) -> str:
     """The overload's name; for a view, the name of the same operation with memory of its own."""
     if not any(r.alias_info and not r.alias_info.is_write for r in overload._schema.returns):
         return str(overload)

@@ -24,13 +24,12 @@ from torchweld.ir.size import Size, divide, product
     "aten._reshape_alias.default",
     "aten.flatten.using_ints",
     "aten.unflatten.int",
-    "aten.view_copy.default",
 )
 def view(call: Call, x, *_):
     return call.reshaped(x, call.out.shape)
 
 
-@lowers("aten.permute.default", "aten.permute_copy.default")
+@lowers("aten.permute.default")
 def permute(call: Call, x, order):
     return views.permute(x, [normal(d, x.rank) for d in order])
 
@@ -40,7 +39,7 @@ def t(call: Call, x):
     return x if x.rank < 2 else transpose(call, x, -2, -1)
 
 
-@lowers("aten.transpose.int", "aten.swapaxes.default", "aten.transpose_copy.int")
+@lowers("aten.transpose.int", "aten.swapaxes.default")
 def transpose(call: Call, x, d1, d2):
     order = list(range(x.rank))
     if order:
@@ -51,7 +50,6 @@ def transpose(call: Call, x, d1, d2):
 
 @lowers(
     "aten.expand.default",
-    "aten.expand_copy.default",
     "aten.expand_as.default",
     "aten.broadcast_to.default",
 )
@@ -76,7 +74,7 @@ def unsqueeze(call: Call, x, d):
     return views.unsqueeze(x, d if d >= 0 else d + x.rank + 1)
 
 
-@lowers("aten.slice.Tensor", "aten.slice_copy.Tensor")
+@lowers("aten.slice.Tensor")
 def slice_(call: Call, x, d=0, start=None, end=None, step=1):
     d = normal(d, x.rank)
     return _slice(call, x, d, clamped(call, start, x.shape[d]), call.out.shape[d], step)
@@ -107,7 +105,7 @@ def clamped(call: Call, index: Size | None, size: Size) -> Size:
     return size if hint(index) > hint(size) else index
 
 
-@lowers("aten.select.int", "aten.select_copy.int")
+@lowers("aten.select.int")
 def select(call: Call, x, d, index):
     d = normal(d, x.rank)
     if call.graph.sizes.hint(index) < 0:
@@ -121,7 +119,6 @@ def select(call: Call, x, d, index):
     "aten.split_with_sizes.default",
     "aten.chunk.default",
     "aten.split.sizes",
-    "aten.split_with_sizes_copy.default",
     "aten.tensor_split.sections",
     "aten.unsafe_split.Tensor",
 )
@@ -138,7 +135,7 @@ def unbind(call: Call, x, d=0):
     return tuple(select(call, x, d, k) for k in range(len(call.specs)))
 
 
-@lowers("aten.diagonal.default", "aten.diagonal_copy.default")
+@lowers("aten.diagonal.default")
 def diagonal(call: Call, x, offset=0, dim1=0, dim2=1):
     places, length = (normal(dim1, x.rank), normal(dim2, x.rank)), call.out.shape[-1]
     found = views.diagonal(x, offset, *places, length)
@@ -172,7 +169,7 @@ def as_strided(call: Call, x, shape, strides, offset=None):
 
 @lowers("aten.flip.default")
 def flip(call: Call, x, dims):
-    return replace(views.flip(x, normal_dims(dims, x.rank) if dims else ()), copied=True)
+    return call.fresh(views.flip(x, normal_dims(dims, x.rank) if dims else ()))
 
 
 @lowers(
@@ -181,8 +178,6 @@ def flip(call: Call, x, dims):
     "aten.lift_fresh.default",
     "aten.view_of.default",
     "aten.lift.default",
-    "aten.detach_copy.default",
-    "aten.alias_copy.default",
     "prims.view_of.default",
     "aten.resolve_conj.default",
 )
@@ -357,7 +352,7 @@ def repeat(call: Call, x, counts):
     copies = views.expand(
         call.reshaped(x, beside), tuple(n for c, s in zip(counts, shape) for n in (c, s))
     )
-    return replace(call.reshaped(copies, call.out.shape), copied=True)
+    return call.fresh(call.reshaped(copies, call.out.shape))
 
 
 @lowers("aten.roll.default")
@@ -365,10 +360,10 @@ def roll(call: Call, x, shifts, dims=()):
     """out[i] = x[i - shift], wrapped: two guarded reads per rolled dimension."""
     if not dims:
         flat = call.reshaped(x, (product(x.shape),))
-        return replace(call.reshaped(_rolled(call, flat, 0, shifts[0]), x.shape), copied=True)
+        return call.fresh(call.reshaped(_rolled(call, flat, 0, shifts[0]), x.shape))
     for d, shift in zip(dims, shifts):
         x = _rolled(call, x, normal(d, x.rank), shift)
-    return replace(x, copied=True)
+    return call.fresh(x)
 
 
 def _rolled(call: Call, x: Tensor, d: int, shift: int) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from torchweld.capture.lowering.call import Call, promoted
 from torchweld.capture.lowering.expr import Expr, where
@@ -287,10 +286,7 @@ def _cast(call: Call, x: Tensor) -> Tensor:
 
 @lowers("aten.clone.default", "aten.lift_fresh_copy.default", "aten.contiguous.default")
 def same(call: Call, x, **_):
-    """A copy that nobody can tell from the original, as nothing is mutated: no operation."""
-    if x.dtype.kind == "opaque" or x.source in call.graph.mutated:
-        raise NotLowered("a copy that must be made")
-    return replace(x, copied=True)
+    return call.fresh(x)
 
 
 @lowers("aten.copy.default")

@@ -9,13 +9,17 @@ from torchweld.codegen import cpp_expr as x
 from torchweld.core.dtypes import DType
 from torchweld.ir import size
 from torchweld.ir.frame import Frame
-from torchweld.ir.nodes import Buffer, Comp, Instr, Reduce, Value, map_axes, store_operands
+from torchweld.ir.nodes import Buffer, Comp, Instr, Reduce, Scan, Value, map_axes, store_operands
 from torchweld.ir.size import Size
 from torchweld.schedule.access import Accesses
 from torchweld.schedule.cpu import CpuSchedule
-from torchweld.schedule.stages import Stages, stages
+from torchweld.schedule.stages import Stages, own_cost, stages
 
 LINE_BYTES = 64
+LANES = 16
+LONG_LANE = 4096  # the rest of a longer lane does not matter
+FEW = 4  # nor that of so few elements, which two more horizontal sums outweigh
+CHEAP_ROW = 6.0  # nor that of rows with less work (multiply-adds) per element
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,59 @@ class Kernel:
                 f"({text}) * {self.extent(axis)} + {self.names[axis]}" if text else self.names[axis]
             )
         return text or "0"
+
+    @property
+    def staged(self) -> tuple[Value, ...]:
+        """Loads of a transposed tile that jump along the lane: they are copied line by line first, as
+        lines at power-of-two distances fall into one set of the cache and would evict each other."""
+        blocked = [a for a in self.schedule.nest if dict(self.schedule.outer).get(a, 1) > 1]
+        if len(blocked) != 2:
+            return ()
+        across, lane = blocked
+        return tuple(
+            v
+            for v, access in self.accesses.loads.items()
+            if access.offset.coefficient(across) == 1
+            and access.offset.coefficient(lane) not in (0, 1)
+            and not access.refs
+            and self.body[v].guard is None
+        )
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether lanes end in a vector that overlaps the one before (cpp_nest.py): where they are short,
+        no multiple of LANES and worth it. Not where the kernel reads what it writes, or scans."""
+        comp, lane = self.comp, self.schedule.nest[-1:]
+        if not lane or self.row_lane or dict(self.schedule.outer).get(lane[0], 1) > 1:
+            return False
+        extent = comp.extent(lane[0])
+        few = isinstance(extent, int) and extent % LANES < FEW
+        if few or isinstance(extent, int) and not LANES < extent <= LONG_LANE:
+            return False
+        if set(comp.reads) & set(comp.writes) or any(s.combine for s in comp.stores):
+            return False
+        work = sum(own_cost(comp.body[v]) for v in self.stages.varying)
+        return work > CHEAP_ROW and not any(isinstance(i, Scan) for i in comp.body)
+
+    def kept_count(self, value: Value) -> Size:
+        """Elements of the scratch row of a kept value, with room for the overlapping vector."""
+        *outer, last = self.column_axes(value)
+        extent = self.comp.extent(last)
+        return size.product(self.comp.extent(a) for a in outer) * (extent + self._room(last))
+
+    def kept_offset(self, value: Value, position: str | None = None) -> str:
+        """Where in it the current columns are. The overlapping vector has a place of its own, from
+        `position` on: reading what two stores wrote would stall."""
+        *outer, last = self.column_axes(value)
+        text = "0"
+        for axis in outer:
+            text = f"({text}) * {self.extent(axis)} + {self.names[axis]}"
+        at = position if position and last == self.schedule.nest[-1] else self.names[last]
+        pitch = x.size_text(self.comp.extent(last) + self._room(last))
+        return f"({text}) * {pitch} + {at}" if outer else at
+
+    def _room(self, axis: str) -> int:
+        return LANES if self.overlaps and axis == self.schedule.nest[-1] else 0
 
     def store_axes(self, position: int) -> frozenset[str]:
         store = self.comp.stores[position]

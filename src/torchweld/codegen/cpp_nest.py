@@ -18,27 +18,25 @@ from contextlib import ExitStack
 
 from torchweld.codegen import cpp_expr as x
 from torchweld.codegen.cpp_columns import accumulate_column
-from torchweld.codegen.cpp_kernel import Kernel
+from torchweld.codegen.cpp_kernel import LANES, Kernel
 from torchweld.codegen.cpp_partial import (
     advance_partial,
     declare_partial,
     merge_partial,
     reduction_clause,
 )
-from torchweld.codegen.cpp_values import Texts, define, store
+from torchweld.codegen.cpp_values import Texts, define, element, store
 from torchweld.codegen.emitter import Emitter
 from torchweld.ir.nodes import Scan, Value
 from torchweld.schedule.cpu import combines_in_lane
-from torchweld.schedule.stages import own_cost
 
 SUM_BLOCK = 1024
 ROW_SUM_BLOCK = 64
-LANES = 16
-LONG_LANE = 4096  # the rest of a longer lane does not matter
-CHEAP_LOOP = 6.0  # nor that of a loop with less work (multiply-adds) per element
 
 
 def emit_nest(k: Kernel, e: Emitter, stage: int, reductions: list[Value], texts: Texts) -> None:
+    for value in k.staged:
+        _stage_tile(k, e, value)
     _Nest(k, e, stage, reductions, dict(texts)).emit()
 
 
@@ -65,7 +63,9 @@ class _Nest:
                 if depth == self.block_at and self.reductions:
                     self._open_block(stack)
                 if depth + 1 < len(self.axes):
-                    stack.enter_context(self.e.block(_loop(self.k.names[axis], *self._bounds(depth))))
+                    stack.enter_context(
+                        self.e.block(_loop(self.k.names[axis], *self._bounds(depth)))
+                    )
             self._lane()
 
     # -- what is computed where --
@@ -79,7 +79,7 @@ class _Nest:
         k = self.k
         for value in self.values:
             if self._depth(k.stages.axes[value]) == depth:
-                self._value(value, texts)
+                self._value(value, texts, mask)
         for position in self.stores:
             if self._depth(k.store_axes(position)) == depth:
                 store(k, self.e, position, texts)
@@ -87,10 +87,10 @@ class _Nest:
             if self._depth(k.stages.axes[k.body[value].args[0]]) == depth:
                 accumulate_column(k, self.e, value, texts, mask)
 
-    def _value(self, value: Value, texts: Texts) -> None:
+    def _value(self, value: Value, texts: Texts, mask: str | None) -> None:
         """Computes a value, or reads it back where an earlier stage kept it."""
         k, kept = self.k, value in self.k.stages.kept
-        slot = f"k{value}[{k.column_offset(value)}]"
+        slot = f"k{value}[{k.kept_offset(value, 'whole + l' if mask else None)}]" if kept else ""
         if kept and any(value in loop for loop in k.stages.loops[: self.stage]):
             self.e.line(f"const {x.ctype(k.body[value].dtype)} v{value} = {slot};")
             texts[value] = f"v{value}"
@@ -135,7 +135,7 @@ class _Nest:
         """The innermost loop."""
         depth = len(self.axes) - 1
         name, (low, high) = self.k.names[self.axes[depth]], self._bounds(depth)
-        if not self._overlaps():
+        if not self.k.overlaps:
             self._body(_loop(name, low, high))
             return
         with self.e.block():
@@ -156,7 +156,9 @@ class _Nest:
         """One vectorised loop. With `position`, it is the overlapping vector."""
         mask, texts = "fresh" if position else None, dict(self.texts)
         if self._vectorises():
-            clauses = [] if self.k.row_lane else [reduction_clause(self.k, v) for v in self.reductions]
+            clauses = (
+                [] if self.k.row_lane else [reduction_clause(self.k, v) for v in self.reductions]
+            )
             self.e.line(f"#pragma omp simd{''.join(clauses)}")
         with self.e.block(header):
             if position:
@@ -171,18 +173,18 @@ class _Nest:
         colliding = any(k.comp.stores[s].combine or k.accesses.stores[s].refs for s in self.stores)
         return not scans and not (colliding and combines_in_lane(k.accesses, self.axes[-1]))
 
-    def _overlaps(self) -> bool:
-        """Whether the lane ends in an overlapping vector. Not where the kernel reads what it writes."""
-        extent, lane, comp = self.k.comp.extent(self.axes[-1]), self.axes[-1], self.k.comp
-        if self.k.row_lane or dict(self.k.schedule.outer).get(lane, 1) > 1:
-            return False
-        if isinstance(extent, int) and (extent % LANES == 0 or not LANES < extent <= LONG_LANE):
-            return False
-        in_place = set(comp.reads) & set(comp.writes) or any(s.combine for s in comp.stores)
-        work = sum(own_cost(comp.body[v]) for v in self.values)
-        return not in_place and self._vectorises() and work > CHEAP_LOOP
+
+def _stage_tile(k: Kernel, e: Emitter, value: Value) -> None:
+    """t[lane][across] = the tile of a load, read along its own lines."""
+    across, lane = k.schedule.nest
+    side, kind = dict(k.schedule.outer)[lane], x.memory_type(k.body[value].dtype)
+    e.line(f"alignas(64) {kind} t{value}[{side}][{side} + 1];")
+    with e.block(_loop(k.names[lane], *k.bounds(lane))):
+        e.line("#pragma omp simd")
+        with e.block(_loop(k.names[across], *k.bounds(across))):
+            at = "".join(f"[{k.names[a]} - low_{k.names[a]}]" for a in (lane, across))
+            e.line(f"t{value}{at} = {element(k, k.accesses.loads[value], {})};")
 
 
 def _loop(name: str, low: str, high: str) -> str:
     return f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"
-

@@ -41,7 +41,7 @@ def _declare_kept(k: Kernel, e: Emitter) -> list[str]:
     """One row of scratch per kept value; gives the names to free."""
     frees = []
     for value in sorted(k.stages.kept):
-        kind, count = x.ctype(k.body[value].dtype), k.column_count(value)
+        kind, count = x.ctype(k.body[value].dtype), k.kept_count(value)
         if isinstance(count, int) and count * k.body[value].dtype.bytes <= STACK_BYTES:
             e.line(f"alignas(64) {kind} k{value}[{max(count, 1)}];")
         else:

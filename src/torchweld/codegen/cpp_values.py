@@ -38,14 +38,14 @@ def widened(k: Kernel, value: Value, texts: Texts) -> str:
 
 def store(k: Kernel, e: Emitter, position: int, texts: Texts) -> None:
     item, access = k.comp.stores[position], k.accesses.stores[position]
-    element, value, dtype = _element(k, access, texts), texts[item.value], k.kinds[item.buffer]
+    target, value, dtype = element(k, access, texts), texts[item.value], k.kinds[item.buffer]
     if item.combine is not None:
         monoid = {"add": "sum", "mul": "prod"}.get(item.combine, item.combine)
         value = x.narrowed(
-            x.merge(monoid, x.widened(element, dtype), x.widened(value, dtype)), dtype
+            x.merge(monoid, x.widened(target, dtype), x.widened(value, dtype)), dtype
         )
     guard = "" if item.guard is None else f"if ({texts[item.guard]}) "
-    e.line(f"{guard}{element} = {value};")
+    e.line(f"{guard}{target} = {value};")
 
 
 def _advance(k: Kernel, e: Emitter, value: Value, scan: Scan, texts: Texts) -> None:
@@ -77,7 +77,10 @@ def _is_shifted_exp(k: Kernel, instr: Instr) -> bool:
 
 
 def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
-    text = _element(k, k.accesses.loads[value], texts)
+    text = element(k, k.accesses.loads[value], texts)
+    if value in k.staged:
+        across, lane = (k.names[a] for a in k.schedule.nest)
+        text = f"t{value}[{lane} - low_{lane}][{across} - low_{across}]"
     if instr.dtype == dtypes.b1:
         text = f"({text} != 0)"
     if instr.guard is None:
@@ -85,7 +88,7 @@ def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
     return f"{texts[instr.guard]} ? {text} : {x.literal(instr.fill, instr.dtype)}"
 
 
-def _element(k: Kernel, access: Access, texts: Texts) -> str:
+def element(k: Kernel, access: Access, texts: Texts) -> str:
     parts = [x.affine_text(access.offset, k.names)]
     parts += [f"(int64_t){texts[v]} * {x.size_text(s)}" for v, s in access.refs]
     return f"{k.pointers[access.buffer]}[{' + '.join(parts)}]"

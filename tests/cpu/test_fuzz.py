@@ -1,6 +1,7 @@
 """Random programs: fused equals eager within the budget. Deterministic: the same programs in every
 run."""
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
@@ -13,19 +14,21 @@ from torchweld.exact.shrink import reproducer, write_reproducer
 QUIET = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
 
-def test_random_programs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fuzz")
-    cache = tmp_path_factory.mktemp("cache")
-
+@pytest.mark.parametrize(
+    "train, dynamic, count",
+    [(False, None, 40), (True, None, 15), (False, True, 15)],
+    ids=["inference", "training", "dynamic"],
+)
+def test_random_programs(tmp_path, train, dynamic, count):
     def fuse(function):
         torch.compiler.reset()  # each program is compiled once, and forgotten
-        return torchweld.fuse(function, cache_dir=cache, tune=False)
+        return torchweld.fuse(function, cache_dir=tmp_path / "cache", tune=False, dynamic=dynamic)
 
-    @settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=QUIET)
+    @settings(max_examples=count, derandomize=True, deadline=None, suppress_health_check=QUIET)
     @given(programs())
     def fused_equals_eager(program):
-        found = differences(program, fuse)
-        assert not found, f"{found}\n{write_reproducer(program, found, folder)}\n{program.source}"
+        found = differences(program, fuse, train=train)
+        assert not found, f"{found}\n{write_reproducer(program, found, tmp_path)}\n{program.source}"
 
     fused_equals_eager()
 

@@ -47,7 +47,6 @@ pointwise("aten.mish.default")(lambda x: x * _softplus(x).tanh())
 pointwise("aten.hardsigmoid.default")(lambda x: (x + 3).maximum(0).minimum(6) / 6)
 pointwise("aten.hardswish.default")(lambda x: x * (x + 3).maximum(0).minimum(6) / 6)
 pointwise("aten.hardtanh.default")(lambda x, low=-1, high=1: x.maximum(low).minimum(high))
-pointwise("aten.softsign.default")(lambda x: x / (1 + x.abs()))
 
 
 @pointwise("aten.silu_backward.default")

@@ -176,7 +176,6 @@ def flip(call: Call, x, dims):
     "aten.alias.default",
     "aten.detach.default",
     "aten.lift_fresh.default",
-    "aten.view_of.default",
     "aten.lift.default",
     "prims.view_of.default",
     "aten.resolve_conj.default",

@@ -1,4 +1,4 @@
-"""What the lowering table must hold: every row is a real overload, and what models need is there."""
+"""The lowering table: every row is a real overload, and what models need is there."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _NARROW_LOAD = re.compile(r"ld\.global\S*\.[bu]16 ")
 
 # Most registers of any kernel of the bundle, on either architecture.
 REGISTERS = {
-    "add_layer_norm_768": (cases.add_layer_norm(ROWS, 768), 64),
+    "add_layer_norm_768": (cases.add_layer_norm(ROWS, 768), 96),
     "add_layer_norm_4096": (cases.add_layer_norm(ROWS, 4096), 64),
     "add_rms_norm_4096": (cases.add_rms_norm(ROWS, 4096), 64),
     "softmax_4096": (cases.softmax(ROWS, 4096, dtype="bf16"), 64),

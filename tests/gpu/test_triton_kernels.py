@@ -112,6 +112,8 @@ def check(
     if not got.dtype.is_floating_point:
         assert torch.equal(got, eager), name
         return
+    # The CPU's fmodf gives NaN for denormal divisors, where the remainder is a number.
+    eager = torch.where(eager.isnan() & ~exact.isnan(), exact.to(eager.dtype), eager)
     assert torch.equal(got.isnan(), eager.isnan()), name
     wide = exact.double().nan_to_num(0.0, 0.0, 0.0)
     infinite = eager.isinf()

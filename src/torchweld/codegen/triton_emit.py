@@ -22,9 +22,11 @@ from torchweld.ir.nodes import (
     Cast,
     Const,
     Index,
+    Instr,
     Load,
     Op,
     Pick,
+    Reduce,
     Value,
     map_axes,
     operands,
@@ -263,6 +265,8 @@ class Kernel:
         if TABLE[instr.name].result == "bool":
             kind = self.body[instr.args[0]].dtype.kind
         args = [self._argument(instr, v) for v in instr.args]
+        if instr.name == "div" and self.fast and sums_exponentials(self.body, instr.args[1]):
+            return f"{args[0]} * (1 / {args[1]})"  # one division for each row; the sum is >= 1
         return self.operation(instr.name, "int" if kind == "uint" else kind, *args)
 
     def _argument(self, instr: Op, value: Value) -> str:
@@ -341,6 +345,25 @@ class Kernel:
     def store_axes(self, position: int) -> frozenset[str]:
         store = self.comp.stores[position]
         return map_axes(store.index).union(*(self.axes[v] for v in store_operands(store)))
+
+
+def sums_exponentials(body: tuple[Instr, ...], value: Value) -> bool:
+    """Whether `value` is sum(exp(x - max(x))): at least one, or NaN."""
+    instr = body[value]
+    return (
+        isinstance(instr, Reduce) and instr.monoid == "sum" and maximum_of(body, instr) is not None
+    )
+
+
+def maximum_of(body: tuple[Instr, ...], total: Reduce) -> Value | None:
+    """The value max(x) if `total` is sum(exp(x - max(x)))."""
+    exp = body[total.args[0]]
+    difference = body[exp.args[0]] if isinstance(exp, Op) and exp.name == "exp" else None
+    if not isinstance(difference, Op) or difference.name != "sub":
+        return None
+    arg, top = difference.args
+    wanted = Reduce("max", (arg,), total.axes, body[arg].dtype)
+    return top if body[top] == wanted and wanted.dtype in (dtypes.f32, dtypes.f64) else None
 
 
 def is_wide(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from torchweld.codegen import triton_reduce as reduce
 from torchweld.codegen import triton_scalars as scalars
 from torchweld.codegen.source import GridDim
-from torchweld.codegen.triton_emit import Kernel
-from torchweld.core import dtypes
-from torchweld.ir.nodes import Instr, Op, Reduce, Scan, Value, store_operands
+from torchweld.codegen.triton_emit import Kernel, maximum_of
+from torchweld.ir.nodes import Reduce, Scan, Value, store_operands
 from torchweld.ir.size import Size
 from torchweld.schedule.cuda import extent
 from torchweld.schedule.partials import Partial, dependents
@@ -282,20 +281,10 @@ def _online(k: Kernel) -> dict[Value, Value]:
     found: dict[Value, Value] = {}
     for value, instr in enumerate(k.body):
         if isinstance(instr, Reduce) and instr.monoid == "sum":
-            top = _maximum_of(k.body, instr)
+            top = maximum_of(k.body, instr)
             if top is not None and top not in found.values():
                 found[value] = top
     return found
-
-
-def _maximum_of(body: tuple[Instr, ...], total: Reduce) -> Value | None:
-    exp = body[total.args[0]]
-    difference = body[exp.args[0]] if isinstance(exp, Op) and exp.name == "exp" else None
-    if not isinstance(difference, Op) or difference.name != "sub":
-        return None
-    arg, top = difference.args
-    wanted = Reduce("max", (arg,), total.axes, body[arg].dtype)
-    return top if body[top] == wanted and wanted.dtype in (dtypes.f32, dtypes.f64) else None
 
 
 def _stages(k: Kernel, online: dict[Value, Value]) -> list[int]:

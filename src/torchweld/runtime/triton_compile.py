@@ -12,7 +12,6 @@ import subprocess
 import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -124,7 +123,7 @@ def compile_triton(source: KernelSource, artifacts=None) -> Launcher:
 def resources(compiled) -> Resources:
     """What `ptxas` says of a compiled kernel."""
     ptx = compiled.asm["ptx"]
-    said = _ptxas(ptx)
+    said = _ptxas(ptx, compiled.metadata.target.arch)
     spilled = sum(map(int, re.findall(r"(\d+) bytes spill", said)))
     return Resources(
         int(re.search(r"Used (\d+) registers", said).group(1)),
@@ -148,14 +147,16 @@ def _loaded(compiled) -> tuple:
     return own.run, own.function, own.packed_metadata
 
 
-def _ptxas(ptx: str) -> str:
-    """What `ptxas -v` writes to stderr. Raises BuildError."""
+def _ptxas(ptx: str, arch: int) -> str:
+    """What `ptxas -v`, the one that Triton uses, writes to stderr. Raises BuildError."""
+    from triton.backends.nvidia.compiler import get_ptxas
+
     target = re.search(r"\.target (\w+)", ptx).group(1)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.ptx")
         path.write_text(ptx)
         command = [
-            _ptxas_path(),
+            get_ptxas(arch).path,
             "-v",
             f"--gpu-name={target}",
             path,
@@ -166,13 +167,6 @@ def _ptxas(ptx: str) -> str:
     if done.returncode:
         raise BuildError(f"ptxas: {done.stderr.strip() or done.stdout.strip()}")
     return done.stderr
-
-
-@cache
-def _ptxas_path() -> str:
-    import triton.backends.nvidia as nvidia
-
-    return str(Path(nvidia.__file__).parent / "bin" / "ptxas")
 
 
 def _first_line(error: Exception) -> str:

@@ -136,10 +136,12 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, milliseconds, medians of {args.rounds} rounds"
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, milliseconds, "
+        f"medians of {args.rounds} rounds"
     )
     print(
-        f"{'kernel':32} {'eager':>14} {'torch.compile':>14} {'torchweld':>14} {'vs eager':>10} {'vs compile':>10}"
+        f"{'kernel':32} {'eager':>14} {'torch.compile':>14} {'torchweld':>14}"
+        f" {'vs eager':>10} {'vs compile':>10}"
     )
     found = []
     with torch.no_grad():
@@ -148,7 +150,8 @@ def main() -> None:
                 inputs = case.inputs()
                 found.append(report(case, rounds(ways(case, inputs), inputs, args.rounds)))
     print(
-        f"geometric mean against torch.compile: {statistics.geometric_mean(found):.2f}x, lowest {min(found):.2f}x"
+        f"geometric mean against torch.compile: {statistics.geometric_mean(found):.2f}x, "
+        f"lowest {min(found):.2f}x"
     )
 
 

@@ -1,4 +1,4 @@
-"""Compiles and runs generated C++ for tests, without the runtime: g++ to a temporary folder, ctypes."""
+"""Compiles and runs generated C++ for tests, without the runtime: g++ to a temporary folder."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def layouts(comp, tensors, outputs) -> dict[str, Buffer]:
 def run(
     comp, tensors, outputs, sizes=None, symbolic=None, schedule=None
 ) -> dict[str, torch.Tensor]:
-    """The buffers that the generated kernel writes. `symbolic`: layouts whose sizes are symbols, by name."""
+    """The buffers that the generated kernel writes. `symbolic`: layouts with symbols, by name."""
     concrete = layouts(comp, tensors, outputs)
     bundle = generate(comp, {**concrete, **(symbolic or {})}, schedule)
     written = {

@@ -1,5 +1,5 @@
-"""fastmath.h: the largest error of each float function over wide samples, in units of the last place of
-the float64 result, and its values at the edges."""
+"""fastmath.h: the largest error of each float function over wide samples, in units of the last
+place of the float64 result, and its values at the edges."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ from torchweld.codegen.cpp_flags import COMPILER, FLAGS
 
 # name -> (units in the last place, torch function)
 UNARY = {
-    "exp": (1.1, torch.exp), "log": (0.9, torch.log), "erf": (1.1, torch.erf), "tanh": (2.5, torch.tanh),
+    "exp": (1.1, torch.exp), "log": (0.9, torch.log), "erf": (1.1, torch.erf),
+    "tanh": (2.5, torch.tanh),
     "sigmoid": (2.6, torch.sigmoid), "rsqrt": (1.6, torch.rsqrt),
     "exp2": (0.51, torch.exp2), "expm1": (1.5, torch.expm1), "log2": (0.51, torch.log2),
-    "log10": (0.51, torch.log10), "log1p": (1.6, torch.log1p), "sin": (0.51, torch.sin), "cos": (0.51, torch.cos),
-    "tan": (0.51, torch.tan), "asin": (0.51, torch.asin), "acos": (0.51, torch.acos), "atan": (0.51, torch.atan),
+    "log10": (0.51, torch.log10), "log1p": (1.6, torch.log1p),
+    "sin": (0.51, torch.sin), "cos": (0.51, torch.cos),
+    "tan": (0.51, torch.tan), "asin": (0.51, torch.asin), "acos": (0.51, torch.acos),
+    "atan": (0.51, torch.atan),
     "sinh": (0.51, torch.sinh), "cosh": (0.51, torch.cosh), "asinh": (0.51, torch.asinh),
     "acosh": (0.51, torch.acosh), "atanh": (0.51, torch.atanh),
 }  # fmt: skip
 BINARY = {
     "pow": (0.51, torch.pow), "atan2": (0.51, torch.atan2),
     # numpy's: torch's vectorised fmod gives NaN for large quotients, its fmax keeps signalling NaN
-    "remainder": (0, np.remainder), "fmod": (0, np.fmod), "fmax": (0, np.fmax), "fmin": (0, np.fmin),
-    "floor_div": (0, torch.floor_divide), "maximum": (0, torch.maximum), "minimum": (0, torch.minimum),
+    "remainder": (0, np.remainder), "fmod": (0, np.fmod),
+    "fmax": (0, np.fmax), "fmin": (0, np.fmin),
+    "floor_div": (0, torch.floor_divide), "maximum": (0, torch.maximum),
+    "minimum": (0, torch.minimum),
 }  # fmt: skip
 EDGES = [
     0.0,
@@ -62,7 +67,8 @@ EDGES = [
 def library(tmp_path_factory):
     """void test_NAME(long n, const float* x, const float* y, float* out) for every function."""
     loop = (
-        'extern "C" void test_{0}(long n, const float* x, const float* y, float* out) {{\n#pragma omp simd\n'
+        'extern "C" void test_{0}(long n, const float* x, const float* y, float* out) {{\n'
+        "#pragma omp simd\n"
         "for (long i = 0; i < n; ++i) out[i] = tw_{0}({1}); }}\n"
     )
     text = (
@@ -102,7 +108,7 @@ def apply(library, name, x, y):
 
 
 def worst_ulp(found: torch.Tensor, exact: torch.Tensor) -> float:
-    """Largest distance in units in the last place of the rounded result; infinite where kinds differ."""
+    """Largest distance in units in the last place of the rounded result; inf where kinds differ."""
     rounded = exact.float()
     if not torch.equal(found.isnan(), rounded.isnan()):
         return float("inf")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 import torch
-from cpp_runner import error, reference, run
 
+from cpp_runner import error, reference, run
 from torchweld.core import dtypes as d
+from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.size import symbol
 
@@ -475,27 +477,69 @@ comp dropout [i:1000] {
     check(text, {"seed": torch.tensor(2**40 + 12345)}, {"y": ((1000,), d.f32)}, 0)
 
 
-def test_symbolic_sizes():
+@pytest.mark.parametrize("strided", [False, True])
+def test_symbolic_sizes(strided):
+    text = SOFTMAX.format(i="s0", j="s1")
+    s0, s1 = symbol("s0"), symbol("s1")
+    strides = (1, s0) if strided else (s1, 1)
+    symbolic = {n: Buffer(n, (s0, s1), d.f32, strides) for n in "xy"}
+    for i, j in [(4, 100), (0, 3), (3, 0), (17, 3001), (300, 9)]:
+        x = randn(j, i).t() if strided else randn(i, j)
+        outputs, sizes = {"y": ((i, j), d.f32, x.stride())}, {"s0": i, "s1": j}
+        check(text, {"x": x}, outputs, sizes=sizes, symbolic=symbolic)
+
+
+def test_symbolic_sums_over_rows():
     text = """
-comp softmax [i:s0, j:s1] {
+comp sums [i:s0, j:s1] {
   %0 = load x[i, j] : f32
-  %1 = reduce.max[j] %0 : f32
-  %2 = sub %0 %1 : f32
-  %3 = exp %2 : f32
-  %4 = reduce.sum[j] %3 : f32
-  %5 = div %3 %4 : f32
-  store y[i, j] %5
+  %1 = exp %0 : f32
+  %2 = reduce.sum[i] %1 : f32
+  store y[j] %2
 }
 """
-    from torchweld.ir.nodes import Buffer
-
     s0, s1 = symbol("s0"), symbol("s1")
-    symbolic = {n: Buffer(n, (s0, s1), d.f32, (s1, 1)) for n in "xy"}
-    for i, j in [(4, 100), (0, 3), (3, 0), (17, 3001)]:
-        check(
-            text,
-            {"x": randn(i, j)},
-            {"y": ((i, j), d.f32)},
-            sizes={"s0": i, "s1": j},
-            symbolic=symbolic,
-        )
+    symbolic = {"x": Buffer("x", (s0, s1), d.f32, (s1, 1)), "y": Buffer("y", (s1,), d.f32, (1,))}
+    for i, j in [(4, 100), (0, 3), (3, 0), (3001, 17), (9, 300)]:
+        sizes = {"s0": i, "s1": j}
+        check(text, {"x": randn(i, j)}, {"y": ((j,), d.f32)}, sizes=sizes, symbolic=symbolic)
+
+
+# -- random nests --
+
+AXES = "ijk"
+
+
+def random_operand(rng: random.Random, extents):
+    """A tensor over some of the axes, its dimensions in memory in any order, with gaps of NaN."""
+    axes = [a for a in AXES if rng.random() < 0.75] or ["k"]
+    memory = rng.sample(axes, len(axes))
+    wide = torch.full([extents[a] + rng.choice([0, 0, 3]) for a in memory], math.nan)
+    tensor = wide[tuple(slice(extents[a]) for a in memory)]
+    generator = torch.Generator().manual_seed(rng.randrange(2**30))
+    tensor.copy_(torch.rand(tensor.shape, generator=generator))
+    return axes, tensor.permute([memory.index(a) for a in axes])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_nests(seed):
+    rng = random.Random(seed)
+    extents = {a: rng.choice([1, 2, 5, 16, 17, 33, 64, 127, 130]) for a in AXES}
+    (x_axes, x), (z_axes, z) = random_operand(rng, extents), random_operand(rng, extents)
+    reduced = ", ".join(sorted(rng.sample(AXES, rng.choice([1, 1, 2, 3]))))
+    body = f"""
+  %0 = load x[{", ".join(x_axes)}] : f32
+  %1 = load z[{", ".join(z_axes)}] : f32
+  %2 = add %0 %1 : f32
+  %3 = exp %2 : f32
+  %4 = reduce.sum[{reduced}] %3 : f32
+  %5 = reduce.max[{reduced}] %2 : f32
+  %6 = div %3 %4 : f32
+  %7 = mul %6 %5 : f32
+  store y[i, j, k] %7
+"""
+    header = ", ".join(f"{a}:{n}" for a, n in extents.items())
+    memory = rng.sample(AXES, 3)
+    empty = torch.empty([extents[a] for a in memory]).permute([memory.index(a) for a in AXES])
+    outputs = {"y": (tuple(extents.values()), d.f32, empty.stride())}
+    check(f"comp nest [{header}] {{{body}}}", {"x": x, "z": z}, outputs, 1e-6)

@@ -5,7 +5,8 @@
       column reductions: partial sums of every thread combined in order, and what follows them
     extern "C" void NAME(P, S)                     one parallel region around it
 
-The text depends on shapes, strides and dtypes, not on the names of buffers: equal kernels have equal texts.
+The text depends on shapes, strides and dtypes, not on names of buffers: equal kernels have equal
+texts.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from torchweld.schedule.stages import own_cost
 
 # A parallel region costs a few microseconds: this many multiply-adds on one core.
 PARALLEL_WORK = 1 << 17
+_PART = "void* const* P, const int64_t* S, int64_t tid, int64_t parts, char* shared"
 
 
 def generate(
@@ -39,7 +41,7 @@ def generate(
     schedule: CpuSchedule | None = None,
     hints: Mapping[str, int] | None = None,
 ) -> KernelBundle:
-    """The C++ of a planned Comp. `schedule`: that of schedule.cpu by default. `hints`: typical values of
+    """The C++ of a planned Comp. `schedule`: schedule.cpu's by default. `hints`: typical values of
     symbols. Raises InvalidIR for a Comp without a frame."""
     schedule = schedule or cpu.schedule(comp, buffers, hints)
     accesses = addressed(expanded(comp), buffers, hints)
@@ -77,9 +79,7 @@ def _symbols(accesses: Accesses) -> frozenset[str]:
 def _text(accesses: Accesses, buffers, schedule: CpuSchedule, names, symbols) -> str:
     e = Emitter()
     k = kernel(accesses, schedule, buffers, {n: f"p{i}" for i, n in enumerate(names)})
-    with e.block(
-        "static void part(void* const* P, const int64_t* S, int64_t tid, int64_t parts, char* shared)"
-    ):
+    with e.block(f"static void part({_PART})"):
         _declare(e, buffers, names, symbols, set(accesses.comp.writes))
         emit_part(k, e)
     with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):

@@ -14,6 +14,8 @@ from torchweld.codegen import cpp_expr as x
 from torchweld.codegen.cpp_kernel import Kernel
 from torchweld.codegen.cpp_values import Texts, define, store, widened
 from torchweld.codegen.emitter import Emitter
+from torchweld.core import dtypes
+from torchweld.ir import size
 from torchweld.ir.nodes import Value
 from torchweld.ir.size import Size
 from torchweld.schedule.stages import FINAL
@@ -27,9 +29,8 @@ def declare_columns(k: Kernel, e: Emitter) -> list[str]:
     for value in k.frame.column_reductions:
         kind, count = k.accumulator(value)[0], x.size_text(k.column_count(value))
         e.line(f"{kind}* __restrict__ const c{value} = ({kind}*)malloc(sizeof({kind}) * {count});")
-        e.line(
-            f"{_total_type(k, value)}* __restrict__ const C{value} = {_thread_total(k, value, 'tid')};"
-        )
+        total = f"{_total_type(k, value)}* __restrict__ const C{value}"
+        e.line(f"{total} = {_thread_total(k, value, 'tid')};")
         with e.block(f"for (int64_t j = 0; j < {count}; ++j)"):
             e.line(f"c{value}[j] = {k.identity(value)};")
             e.line(f"C{value}[j] = {k.identity(value)};")
@@ -61,13 +62,14 @@ def flush_columns(k: Kernel, e: Emitter) -> None:
 
 
 def finish_columns(k: Kernel, e: Emitter) -> None:
-    """Merges the threads' sums, and computes and stores what follows; columns are divided among threads."""
+    """Merges the threads' sums, and computes and stores what follows, each thread for a range of
+    columns."""
     if not k.frame.column_reductions:
         return
     if k.schedule.distribute != "serial":
         e.line("#pragma omp barrier")
     columns, texts = k.frame.columns, {}
-    longest = max(columns, key=lambda a: _hint(k.comp.extent(a)))
+    longest = max(columns, key=lambda a: size.hint(k.comp.extent(a), {}))
     with ExitStack() as stack:
         for depth in range(len(columns) + 1):
             _final_level(k, e, depth, texts)
@@ -100,11 +102,10 @@ def _merge_threads(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
     kind, offset = _total_type(k, value), k.column_offset(value)
     e.line(f"{kind} C{value}_all = {k.identity(value)};")
     other = f"({_thread_total(k, value, 't')})[{offset}]"
-    e.line(
-        f"for (int64_t t = 0; t < parts; ++t) C{value}_all = {k.merged(value, f'C{value}_all', other)};"
-    )
+    merged = k.merged(value, f"C{value}_all", other)
+    e.line(f"for (int64_t t = 0; t < parts; ++t) C{value}_all = {merged};")
     dtype = k.body[value].dtype
-    texts[value] = x.cast(f"C{value}_all", _wide(dtype), dtype)
+    texts[value] = x.cast(f"C{value}_all", dtypes.f64 if dtype.is_float else dtype, dtype)
 
 
 def _open(k: Kernel, e: Emitter, axis: str, divided: bool, stack: ExitStack) -> None:
@@ -119,21 +120,10 @@ def _total_type(k: Kernel, value: Value) -> str:
     return k.accumulator(value)[1]
 
 
-def _wide(dtype):
-    from torchweld.core import dtypes
-
-    return dtypes.f64 if dtype.is_float else dtype
-
-
 def _thread_total(k: Kernel, value: Value, thread: str) -> str:
     """The address of a thread's sums in the shared memory."""
     before: Size = sum((8 * k.column_count(v) for v in k.frame.column_reductions if v < value), 0)
     if k.shares_rows:
         before = before + k.slot_bytes * len(k.row_reductions)
-    return f"({_total_type(k, value)}*)(shared + {x.size_text(k.shared_bytes)} * {thread} + {x.size_text(before)})"
-
-
-def _hint(extent: Size) -> int:
-    from torchweld.ir import size
-
-    return size.hint(extent, {})
+    address = f"shared + {x.size_text(k.shared_bytes)} * {thread} + {x.size_text(before)}"
+    return f"({_total_type(k, value)}*)({address})"

@@ -1,4 +1,4 @@
-"""Instructions as C++ expressions. 16-bit floats are uint16_t in C++ and widened where computed with."""
+"""Instructions as C++ expressions. 16-bit floats are uint16_t, and widened where computed with."""
 
 from __future__ import annotations
 

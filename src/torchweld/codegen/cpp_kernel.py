@@ -24,7 +24,7 @@ CHEAP_ROW = 6.0  # nor that of rows with less work (multiply-adds) per element
 
 @dataclass(frozen=True)
 class Kernel:
-    """`names`: the C++ variable of each axis; `pointers`: of each buffer; `kinds`: dtype of each buffer."""
+    """`names`: the C++ variable of each axis; `pointers`: of each buffer; `kinds`: their dtypes."""
 
     accesses: Accesses
     schedule: CpuSchedule
@@ -122,8 +122,8 @@ class Kernel:
 
     @property
     def staged(self) -> tuple[Value, ...]:
-        """Loads of a transposed tile that jump along the lane: they are copied line by line first, as
-        lines at power-of-two distances fall into one set of the cache and would evict each other."""
+        """Loads of a transposed tile that jump along the lane: they are copied line by line first,
+        as lines at power-of-two distances fall into one set of the cache and evict each other."""
         blocked = [a for a in self.schedule.nest if dict(self.schedule.outer).get(a, 1) > 1]
         if len(blocked) != 2:
             return ()
@@ -139,14 +139,14 @@ class Kernel:
 
     @property
     def overlaps(self) -> bool:
-        """Whether lanes end in a vector that overlaps the one before (cpp_nest.py): where they are short,
-        no multiple of LANES and worth it. Not where the kernel reads what it writes, or scans."""
+        """Whether lanes end in a vector that overlaps the one before (cpp_nest.py): where they are
+        short, no multiple of LANES and worth it. Not where the kernel reads what it writes."""
         comp, lane = self.comp, self.schedule.nest[-1:]
         if not lane or self.row_lane or dict(self.schedule.outer).get(lane[0], 1) > 1:
             return False
         extent = comp.extent(lane[0])
         few = isinstance(extent, int) and extent % LANES < FEW
-        if few or isinstance(extent, int) and not LANES < extent <= LONG_LANE:
+        if few or (isinstance(extent, int) and not LANES < extent <= LONG_LANE):
             return False
         if set(comp.reads) & set(comp.writes) or any(s.combine for s in comp.stores):
             return False

@@ -1,5 +1,5 @@
-"""Partial results of reductions within a block of elements: declared, advanced in the innermost loop,
-and merged into the running total of the row."""
+"""Partial results of reductions within a block of elements: declared, advanced in the innermost
+loop, and merged into the running total of the row."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def reduction_clause(k: Kernel, value: Value) -> str:
 
 
 def _flags_nan(k: Kernel, value: Value) -> bool:
-    """A float maximum along the lane leaves NaN to a flag: an operator that carries NaN would take a
-    custom OpenMP reduction, which gcc makes twice as slow."""
+    """A float maximum along the lane leaves NaN to a flag: an operator that carries NaN would take
+    a custom OpenMP reduction, which gcc makes twice as slow."""
     instr = k.body[value]
     return not k.row_lane and instr.monoid in ("max", "min") and instr.dtype.is_float

@@ -1,7 +1,8 @@
 """One thread's share of a kernel (schedule/cpu.py says which loops there are).
 
-Names in the generated text: p buffers, i axes, n_ symbols, v values, L values that vary along a row lane, a and A accumulators
-of a block and of a row, k values kept for a later stage, c and C column accumulators of a block of rows and of a thread.
+Names in the generated text: p buffers, i axes, n_ symbols, v values, L values that vary along a row
+lane, a and A accumulators of a block and of a row, k values kept for a later stage, t staged tiles,
+c and C column accumulators of a block of rows and of a thread.
 """
 
 from __future__ import annotations
@@ -58,9 +59,8 @@ def _outer(k: Kernel, e: Emitter):
     counts = []
     for n, (axis, block) in enumerate(k.schedule.outer):
         extent = k.extent(axis)
-        e.line(
-            f"const int64_t m{n} = {extent if block == 1 else f'({extent} + {block - 1}) / {block}'};"
-        )
+        count = extent if block == 1 else f"({extent} + {block - 1}) / {block}"
+        e.line(f"const int64_t m{n} = {count};")
         counts.append(f"m{n}")
     e.line(f"const int64_t points = {' * '.join(counts) or '1'};")
     if k.schedule.distribute in ("rows", "serial"):

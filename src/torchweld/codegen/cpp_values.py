@@ -1,4 +1,4 @@
-"""Values, loads and stores of a kernel as C++ statements. `texts` says how known values are written."""
+"""Values, loads and stores of a kernel as C++ statements. `texts`: how known values are written."""
 
 from __future__ import annotations
 

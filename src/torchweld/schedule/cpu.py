@@ -175,6 +175,6 @@ def _lane_apart(accesses: Accesses, access: Access, lane: str) -> bool:
 
 
 def combines_in_lane(accesses: Accesses, lane: str) -> bool:
-    """Whether neighbours along the lane may write one element, so that it must not be vectorised."""
+    """Whether neighbours along the lane may write one element: it must not be vectorised then."""
     colliding = [c[1] for c in _colliders(accesses) if not _apart(c)]
     return not all(_lane_apart(accesses, a, lane) for a in colliding)

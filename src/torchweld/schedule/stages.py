@@ -51,7 +51,7 @@ class Stages:
 
 
 def stages(comp: Comp, frame: Frame, inner: frozenset[str], keep: bool = True) -> Stages:
-    """`inner`: the axes that loops run over within a row. `keep` False: compute everything again."""
+    """`inner`: the axes that loops run over in a row. `keep` False: compute everything again."""
     axes = tuple(value_axes(comp.body))
     home = _homes(comp, frame)
     store_homes = tuple(

@@ -1,0 +1,153 @@
+"""schedule/cpu.py, stages.py and expand.py: which loops there are, and what each computes."""
+
+import pytest
+import torch
+
+from torchweld.core import dtypes as d
+from torchweld.ir.frame import frame_of
+from torchweld.ir.nodes import Buffer, Reduce
+from torchweld.ir.parser import parse_comp
+from torchweld.schedule.cpu import TILE, schedule
+from torchweld.schedule.expand import TUPLES, expanded
+from torchweld.schedule.stages import FINAL, stages
+
+SOFTMAX = """
+comp softmax [i:{i}, j:{j}] {{
+  %0 = load x[i, j] : f32
+  %1 = reduce.max[j] %0 : f32
+  %2 = sub %0 %1 : f32
+  %3 = exp %2 : f32
+  %4 = reduce.sum[j] %3 : f32
+  %5 = div %3 %4 : f32
+  store y[i, j] %5
+}}
+"""
+COPY = """
+comp copy [i:{i}, j:{j}] {{
+  %0 = load x[i, j] : f32
+  store y[i, j] %0
+}}
+"""
+
+
+def buffers(shapes):
+    """{name: shape or (shape, strides)} as f32 buffers."""
+    found = {}
+    for name, (shape, *strides) in shapes.items():
+        strides = strides[0] if strides else torch.empty(shape, device="meta").stride()
+        found[name] = Buffer(name, tuple(shape), d.f32, tuple(strides))
+    return found
+
+
+def softmax(i, j, *strides):
+    layout = ((i, j), *strides)
+    return schedule(
+        parse_comp(SOFTMAX.format(i=i, j=j)), buffers({"x": layout, "y": layout}), threads=4
+    )
+
+
+def test_rows_are_distributed_and_columns_are_the_lane():
+    found = softmax(1000, 64)
+    assert (found.lane, found.distribute) == ("column", "rows")
+    assert found.outer == (("i", 1),) and found.nest == ("j",)
+
+
+def test_few_long_rows_are_shared():
+    assert softmax(2, 100_000).distribute == "columns"
+
+
+def test_strided_columns_put_rows_abreast():
+    found = softmax(5000, 64, (1, 5000))
+    assert found.lane == "row" and found.nest == ("j", "i")
+    assert dict(found.outer)["i"] > 1
+
+
+def test_short_columns_put_rows_abreast():
+    assert softmax(5000, 4).lane == "row"
+
+
+@pytest.mark.parametrize(("i", "j", "tiled"), [(64, 64, True), (64, 3, False)])
+def test_transposes_are_tiled(i, j, tiled):
+    shapes = {"x": ((i, j), (1, i)), "y": ((i, j),)}
+    found = schedule(parse_comp(COPY.format(i=i, j=j)), buffers(shapes), threads=4)
+    assert ([b for _, b in found.outer] == [TILE, TILE]) == tiled
+
+
+def test_a_broadcast_vector_does_not_choose_the_lane():
+    text = """
+comp bias [n:16, c:64, s:784] {
+  %0 = load x[n, c, s] : f32
+  %1 = load b[c] : f32
+  %2 = load w[c] : f32
+  %3 = mul %0 %1 : f32
+  %4 = add %3 %2 : f32
+  store y[n, c, s] %4
+}
+"""
+    shapes = {"x": ((16, 64, 784),), "y": ((16, 64, 784),), "b": ((64,),), "w": ((64,),)}
+    assert schedule(parse_comp(text), buffers(shapes), threads=4).nest == ("s",)
+
+
+SCATTER = """
+comp scatter [i:40, j:32] {{
+  %0 = load at[{at}] : i64
+  %1 = load g[i, j] : f32
+  store.add y[{to}] %1 init 0.0
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("at", "to", "distribute"), [("i", "%0, j", "inner"), ("i, j", "i, %0", "serial")]
+)
+def test_scatter_is_divided_where_no_two_threads_meet(at, to, distribute):
+    shape = (40,) if at == "i" else (40, 32)
+    shapes = {"at": (shape,), "g": ((40, 32),), "y": ((40, 32),)}
+    found = schedule(parse_comp(SCATTER.format(at=at, to=to)), buffers(shapes), threads=4)
+    assert found.distribute == distribute
+
+
+def test_stages_keep_what_is_dear_and_recompute_what_is_cheap():
+    comp = parse_comp(SOFTMAX.format(i=8, j=8))
+    found = stages(comp, frame_of(comp), frozenset("j"))
+    assert found.count == 3
+    assert found.loops == ((0,), (0, 2, 3), (3, 5))
+    assert found.kept == {3}
+    assert stages(comp, frame_of(comp), frozenset("j"), keep=False).kept == frozenset()
+
+
+def test_what_follows_a_column_reduction_is_final():
+    comp = parse_comp("""
+comp mean [i:8, j:8] {
+  %0 = load x[i, j] : f32
+  %1 = reduce.sum[j] %0 : f32
+  %2 = sub %0 %1 : f32
+  %3 = reduce.sum[i] %2 : f32
+  %4 = const 8.0 : f32
+  %5 = div %3 %4 : f32
+  store y[j] %5
+}
+""")
+    found = stages(comp, frame_of(comp), frozenset("j"))
+    assert found.store_homes == (FINAL,) and found.final == (3, 4, 5)
+
+
+@pytest.mark.parametrize("monoid", TUPLES)
+def test_tuple_reductions_expand(monoid):
+    args = "%0 %1" if monoid.startswith("arg") else "%0"
+    second = "i64" if monoid.startswith("arg") else "f32"
+    comp = parse_comp(f"""
+comp one [i:8, j:8] {{
+  %0 = load x[i, j] : f32
+  %1 = index j : i64
+  %2 = reduce.{monoid}[j] {args} : f32
+  %3 = pick.0 %2 : f32
+  %4 = pick.1 %2 : {second}
+  store y[i] %3
+  store z[i] %4
+}}
+""")
+    found = expanded(comp)
+    assert not any(isinstance(i, Reduce) and i.monoid in TUPLES for i in found.body)
+    assert frame_of(found) == frame_of(comp)
+    assert expanded(found) is found

@@ -229,7 +229,9 @@ def swept_us(case: Case, count: int) -> tuple[float, str]:
     timed = [(kernel_us(case, count, c)[0], c) for c in near]
     for us, c in sorted(timed, key=lambda t: t[0])[:4]:
         tile = f"{c.block_rows}x{c.block_columns}"
-        print(f"    {us:8.1f} us  tile {tile} warps {c.num_warps} splits {c.splits}")
+        print(
+            f"    {us:8.1f} us  tile {tile} warps {c.num_warps} splits {c.splits} stages {c.stages}"
+        )
     us, chosen = min(timed, key=lambda t: t[0])
     return us, f"{chosen.block_rows}x{chosen.block_columns}/{chosen.num_warps}w/{chosen.splits}"
 

@@ -121,7 +121,8 @@ def _row_reducing(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     for value in over_rows:
         _accumulator(k, value, "rc")
     steps = str(-(-rows // step)) if isinstance(rows, int) else f"tl.cdiv({k.size(rows)}, {step})"
-    with k.loop(f"for step in range({steps}):"):
+    ahead = f"tl.range({steps}, num_stages={s.stages})" if s.stages > 1 else f"range({steps})"
+    with k.loop(f"for step in {ahead}:"):
         k.define_rows(f"(share + step * {s.splits})", _rounded(rows, step))
         _compute_block(k, targets)
         for value in over_rows:

@@ -37,6 +37,8 @@ from torchweld.schedule.access import Access, Accesses, addressed
 
 PERSISTENT_COLUMNS = 16384  # beyond, rows held by 16 warps spill (measured on sm_90)
 MAX_GRID_Y = 65535
+MAX_STAGES = 4
+MAX_STAGED_BYTES = 64 << 10  # of shared memory, which leaves room for other blocks on any GPU
 MAX_POINTS_PER_THREAD = 128
 COMBINABLE = {"add": ("i32", "i64"), "max": ("i32", "i64"), "min": ("i32", "i64")}
 
@@ -53,6 +55,7 @@ class Schedule:
     block_columns: int
     num_warps: int
     splits: int = 1
+    stages: int = 1  # of the loop over blocks of rows: loads run that many steps ahead
 
     @property
     def points_per_thread(self) -> int:
@@ -105,12 +108,15 @@ def _neighbours(s: Schedule) -> Iterator[dict[str, int]]:
         if s.form == "persistent" and s.splits > 1:
             yield {"splits": 2 * s.splits, "num_warps": warps}
             yield {"splits": s.splits // 2, "num_warps": warps}
+            yield from ({"stages": n, "num_warps": warps} for n in (1, 3))
 
 
 def valid(schedule: Schedule, accesses: Accesses) -> bool:
     """Whether codegen can make a correct kernel of this: the only place where that is decided."""
     tile_ok = (
         1 <= schedule.num_warps <= 32
+        and 1 <= schedule.stages <= MAX_STAGES
+        and (schedule.stages == 1 or _staged_bytes(schedule, accesses) <= MAX_STAGED_BYTES)
         and schedule.block_rows >= 1
         and schedule.points_per_thread <= MAX_POINTS_PER_THREAD
         and set(schedule.rows + schedule.columns) == {a.name for a in accesses.comp.axes}
@@ -189,6 +195,14 @@ def _bad_column_reduction(accesses: Accesses) -> str | None:
     if any(a.refs for a in accesses.all):
         return "a reduction over rows beside computed indices"
     return None
+
+
+def _staged_bytes(schedule: Schedule, accesses: Accesses) -> int:
+    """Shared memory for the tiles of tensors that are read row by row."""
+    rows, columns = set(accesses.frame.rows), set(accesses.frame.columns)
+    reads = ((a.bytes, a.offset.axes) for a in accesses.loads.values())
+    width = sum(n for n, axes in reads if rows & axes and columns & axes)
+    return schedule.stages * width * schedule.block_rows * schedule.block_columns
 
 
 def _form_fits(schedule: Schedule, accesses: Accesses) -> bool:
@@ -324,7 +338,8 @@ def _column_reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int
     block_rows = max(1, min(4096 // block, next_pow2(-(-count // sm_count))))
     programs = min(2 * sm_count, max(1, -(-count // block_rows)))
     warps = _row_warps(block_rows, block)
-    return Schedule("persistent", rows, columns, block_rows, block, warps, programs)
+    made = Schedule("persistent", rows, columns, block_rows, block, warps, programs, stages=2)
+    return made if valid(made, accesses) else replace(made, stages=1)
 
 
 def _rows_per_program(block: int, count: int, sm_count: int) -> int:

@@ -18,8 +18,10 @@ _COMBINE = {"sum": "add", "amax": "max", "amin": "min"}
 
 def _start(call: Call, x: Tensor, wide: bool) -> tuple[Tensor, float | str]:
     """(result buffer as a tensor, Store.init) to combine into: a number, or the name of a buffer
-    to copy."""
+    to copy. `wide`: sums, which a GPU's atomics would add in another order each time."""
     spec = call.out
+    if wide and spec.dtype.is_float and spec.device.startswith("cuda"):
+        raise NotLowered("sums of floats in any order do not repeat from run to run on a GPU")
     dtype = dtypes.compute(spec.dtype) if wide else spec.dtype
     strides = views.contiguous_strides(spec.shape)
     buffer = call.graph.buffer(call.name, spec.shape, dtype, strides, spec.device)

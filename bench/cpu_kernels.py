@@ -4,13 +4,16 @@ process.
 python bench/cpu_kernels.py [--rounds 30] [--threads N] [--only NAME]
 
 Each round times every way once, in turn; the table gives medians in milliseconds, the spread
-(interquartile range over median) and the median over rounds of the paired ratio to
-torch.compile.
+(interquartile range over median) and the median over rounds of the paired ratios. Freed memory
+stays with the process, as in a program that has run for a while: whether a fresh output of 25 MB
+pays page faults (5 ms) would otherwise hang on the order of the ways. `--fault` leaves the
+allocator alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import statistics
 import time
 from collections.abc import Callable
@@ -108,6 +111,14 @@ def rounds(
     return {name: t[2:] for name, t in times.items()}
 
 
+def keep_freed_memory() -> None:
+    """glibc's malloc: no mappings of their own for large blocks (M_MMAP_MAX), and no trimming
+    (M_TRIM_THRESHOLD)."""
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(-4, 0)
+    mallopt(-1, 2**31 - 1)
+
+
 def spread(times: list[float]) -> float:
     low, middle, high = statistics.quantiles(times, n=4)
     return (high - low) / middle
@@ -133,7 +144,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--only", default="")
+    parser.add_argument("--fault", action="store_true")
     args = parser.parse_args()
+    if not args.fault:
+        keep_freed_memory()
     torch.set_num_threads(args.threads)
     print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, milliseconds, "

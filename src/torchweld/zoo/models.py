@@ -147,7 +147,7 @@ LLAMA_1B = dict(use_cache=False, hidden_size=2048, intermediate_size=8192, num_h
                 num_attention_heads=32, num_key_value_heads=8, vocab_size=128256,
                 max_position_embeddings=4096, tie_word_embeddings=True)
 WHISPER = dict(d_model=512, encoder_layers=6, encoder_attention_heads=8, encoder_ffn_dim=2048,
-               dropout=0.0)
+               decoder_attention_heads=8, dropout=0.0)
 
 TINY = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48)
 TINY_TEXT = TINY | dict(vocab_size=101, max_position_embeddings=16)

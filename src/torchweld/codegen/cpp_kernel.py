@@ -9,7 +9,7 @@ from torchweld.codegen import cpp_expr as x
 from torchweld.core.dtypes import DType
 from torchweld.ir import size
 from torchweld.ir.frame import Frame
-from torchweld.ir.nodes import Buffer, Comp, Instr, Reduce, Scan, Value, map_axes, store_operands
+from torchweld.ir.nodes import Buffer, Comp, Instr, Reduce, Scan, Value, store_axes
 from torchweld.ir.size import Size
 from torchweld.schedule.access import Accesses
 from torchweld.schedule.cpu import CpuSchedule
@@ -174,9 +174,7 @@ class Kernel:
         return LANES if self.overlaps and axis == self.schedule.nest[-1] else 0
 
     def store_axes(self, position: int) -> frozenset[str]:
-        store = self.comp.stores[position]
-        values = (self.stages.axes[v] for v in store_operands(store))
-        return map_axes(store.index).union(*values)
+        return store_axes(self.comp, self.comp.stores[position], self.stages.axes)
 
     def stores_of(self, stage: int) -> list[int]:
         return [s for s, home in enumerate(self.stages.store_homes) if home == stage]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from torchweld.codegen import cpp_expr as x
 from torchweld.codegen.cpp_kernel import Kernel
 from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
-from torchweld.ir.nodes import Instr, Load, Op, Reduce, Scan, Value, operands
+from torchweld.ir.nodes import Const, Instr, Load, Op, Reduce, Scan, Value, operands
 from torchweld.schedule.access import Access
 
 Texts = dict[Value, str]
@@ -64,16 +66,26 @@ def _expression(k: Kernel, value: Value, instr: Instr, texts: Texts) -> str:
 
 
 def _is_shifted_exp(k: Kernel, instr: Instr) -> bool:
-    """exp(x - m) where m is the maximum of x over the row, or 0 where that is -inf."""
+    """exp(x - m) where m is the maximum of x over the row, or 0 where that is -inf (but not where
+    it is inf: exp(inf) is asked for then)."""
     if not isinstance(instr, Op) or instr.name != "exp":
         return False
     shifted = k.body[instr.args[0]]
     if not isinstance(shifted, Op) or shifted.name != "sub":
         return False
     top = k.body[shifted.args[1]]
-    if isinstance(top, Op) and top.name == "where":
+    if isinstance(top, Op) and top.name == "where" and _is_lowest(k, top.args[0], top.args[2]):
         top = k.body[top.args[2]]
     return isinstance(top, Reduce) and top.monoid == "max" and top.args == shifted.args[:1]
+
+
+def _is_lowest(k: Kernel, condition: Value, value: Value) -> bool:
+    """Whether `condition` is value == -inf."""
+    instr = k.body[condition]
+    if not isinstance(instr, Op) or instr.name != "eq" or value not in instr.args:
+        return False
+    others = [k.body[v] for v in instr.args if v != value]
+    return any(isinstance(o, Const) and o.value == -math.inf for o in others)
 
 
 def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:

@@ -355,7 +355,7 @@ TW double tw_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
 TW bool tw_isinf(float x) { return tw_abs(x) == TW_INF; }
 TW bool tw_isinf(double x) { return tw_abs(x) == (double)TW_INF; }
 template <class T> TW T tw_abs(T x) { return x < 0 ? (T)-x : x; }
-template <class T> TW T tw_sign(T x) { return x > 0 ? (T)1 : x < 0 ? (T)-1 : x; }
+template <class T> TW T tw_sign(T x) { return x > 0 ? (T)1 : x < 0 ? (T)-1 : (T)0; }
 template <class T> TW T tw_maximum(T a, T b) { T m = a > b ? a : b; return a != a ? a : m; }
 template <class T> TW T tw_minimum(T a, T b) { T m = a < b ? a : b; return a != a ? a : m; }
 template <class T> TW T tw_fmax(T a, T b) { T m = a > b ? a : b; return b != b ? a : m; }

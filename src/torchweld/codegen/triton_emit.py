@@ -28,9 +28,8 @@ from torchweld.ir.nodes import (
     Pick,
     Reduce,
     Value,
-    map_axes,
     operands,
-    store_operands,
+    store_axes,
     value_axes,
 )  # fmt: skip
 from torchweld.ir.scalar import TABLE
@@ -329,7 +328,7 @@ class Kernel:
         """Store number `position` of the Comp. One that combines happens at every point, also along
         axes where all tensors are expanded."""
         store, access = self.comp.stores[position], self.accesses.stores[position]
-        along = self.along(self._own if store.combine else self.store_axes(position))
+        along = self.along(self.store_axes(position))
         guard = "" if store.guard is None else self.value(store.guard)
         value = self.value(store.value)
         address = self.address(access, along or _ONE)
@@ -343,8 +342,7 @@ class Kernel:
         self.line(f"tl.{function}({address}, {value}{f', mask={mask}' if mask else ''})")
 
     def store_axes(self, position: int) -> frozenset[str]:
-        store = self.comp.stores[position]
-        return map_axes(store.index).union(*(self.axes[v] for v in store_operands(store)))
+        return store_axes(self.comp, self.comp.stores[position], self.axes)
 
 
 def sums_exponentials(body: tuple[Instr, ...], value: Value) -> bool:

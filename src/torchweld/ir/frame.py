@@ -5,8 +5,8 @@ kernel.
     columns  what row reductions and scans run over; pointwise values may live there too
 
 Every `Reduce` runs over exactly the columns (a row reduction: norm, softmax, ...) or over exactly
-the rows (a column reduction: the weight gradient of a norm), in which case nothing but columnwise
-values and stores may follow it. A `Scan` runs over the only column. A pointwise Comp has rows
+the rows (a column reduction with one result: the weight gradient of a norm), in which case nothing
+but columnwise values and stores may follow it. A `Scan` runs over the only column. A pointwise Comp has rows
 alone.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchweld.ir.monoid import TABLE
 from torchweld.ir.nodes import Comp, Instr, Reduce, Scan, operands, value_axes
 
 
@@ -56,6 +57,8 @@ def _try_columns(
     over_rows = tuple(
         v for v, i in enumerate(comp.body) if isinstance(i, Reduce) and _reduced(i) in others
     )
+    if any(TABLE[comp.body[v].monoid].results > 1 for v in over_rows):
+        return None
     if over_rows and not _only_columnwise_after(comp.body, set(over_rows), rows):
         return None
     return Frame(

@@ -41,6 +41,7 @@ from torchweld.ir.nodes import (
     View,
     map_axes,
     operands,
+    store_axes,
     store_operands,
     value_axes,
 )
@@ -182,8 +183,7 @@ def _run_piece(comp: Comp, point: _Point, written: Mapping[str, Tensor]) -> None
         for dead in dying.get(position, ()):
             values[dead] = None
     for store in comp.stores:
-        covered = map_axes(store.index).union(*(axes[v] for v in store_operands(store)))
-        _store(store, covered, values, point, written[store.buffer])
+        _store(store, store_axes(comp, store, axes), values, point, written[store.buffer])
 
 
 def _last_uses(comp: Comp) -> dict[int, list[int]]:
@@ -203,7 +203,7 @@ def _pieces(comp: Comp, extents: Mapping[str, int], tensors: list[Tensor]):
     limit = max([PIECE_ELEMENTS, *(2 * t.numel() for t in tensors)])
     spans = value_axes(comp.body)
     largest = max((_points(span, extents) for span in spans), default=1)
-    axis = _divisible_axis(comp, extents, spans) if largest > limit else None
+    axis = _divisible_axis(comp, extents) if largest > limit else None
     if axis is None:
         return [whole]
     step = max(1, extents[axis] * limit // largest)
@@ -211,15 +211,10 @@ def _pieces(comp: Comp, extents: Mapping[str, int], tensors: list[Tensor]):
     return [{**whole, axis: (start, min(start + step, extents[axis]))} for start in starts]
 
 
-def _divisible_axis(comp: Comp, extents: Mapping[str, int], spans) -> str | None:
-    """The longest axis that no reduction or scan runs over and that every combining store
-    covers."""
+def _divisible_axis(comp: Comp, extents: Mapping[str, int]) -> str | None:
+    """The longest axis that no reduction or scan runs over."""
     fixed = {a for i in comp.body if isinstance(i, Reduce) for a in i.axes}
     fixed |= {i.axis for i in comp.body if isinstance(i, Scan)}
-    for store in comp.stores:
-        if store.combine:
-            covered = map_axes(store.index).union(*(spans[v] for v in store_operands(store)))
-            fixed |= set(extents) - covered
     free = [name for name in extents if name not in fixed]
     return max(free, key=extents.get, default=None)
 

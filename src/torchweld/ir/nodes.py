@@ -30,7 +30,7 @@ unless it is marked `must_round`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -170,7 +170,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Comp:
-    """One loop nest. Every store covers all points of the axes that its value depends on."""
+    """One loop nest. Every store covers all points of the axes that its value and its place depend
+    on; one that combines, all points of the Comp."""
 
     name: str
     axes: tuple[Axis, ...]
@@ -318,6 +319,13 @@ def operands(instr: Instr) -> tuple[Value, ...]:
 def store_operands(store: Store) -> tuple[Value, ...]:
     indirect = tuple(r.value for r in store.index if isinstance(r, Ref))
     return (store.value, *indirect) + (() if store.guard is None else (store.guard,))
+
+
+def store_axes(comp: Comp, store: Store, axes: Sequence[frozenset[str]]) -> frozenset[str]:
+    """The axes whose points a store happens at, each once. `axes`: of each value."""
+    if store.combine is not None:
+        return frozenset(a.name for a in comp.axes)
+    return map_axes(store.index).union(*(axes[v] for v in store_operands(store)))
 
 
 def map_axes(index: IndexMap) -> frozenset[str]:

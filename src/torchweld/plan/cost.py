@@ -234,7 +234,7 @@ def _efficiency(comp: Comp, facts: _Facts, device: DeviceTable) -> float:
     if facts.frame.columns and not _can_split_columns(comp, facts):
         tasks = prod(facts.extents[n] for n in facts.frame.rows)
         if facts.inner in facts.frame.rows:
-            tasks /= min(_LANES, facts.extents[facts.inner])
+            tasks /= max(1, min(_LANES, facts.extents[facts.inner]))
     else:
         tasks = points / device.grain
     return max(min(1.0, tasks / device.units), 1.0 / device.units)

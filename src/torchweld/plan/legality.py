@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from torchweld.core.device import DeviceTable
 from torchweld.ir.frame import frame_of
-from torchweld.ir.monoid import TABLE
 from torchweld.ir.nodes import Buffer, Comp, IndexMap, Load, Reduce, Ref, Scan
 from torchweld.ir.size import product
 from torchweld.plan.flow import Flow, NodeId
@@ -63,8 +62,6 @@ def _row_sums_refusal(comp: Comp, device: DeviceTable) -> Refusal | None:
     columns = product(comp.extent(n) for n in frame.columns)
     if not isinstance(columns, int) or columns > device.max_columns:
         return Refusal(Reason.ROW_SUMS, f"{columns} columns")
-    if any(TABLE[comp.body[v].monoid].results > 1 for v in frame.column_reductions):
-        return Refusal(Reason.ROW_SUMS, "a reduction with several results")
     loads = [i for i in comp.body if isinstance(i, Load) and _is_indirect(i.index)]
     return Refusal(Reason.ROW_SUMS, f"{loads[0].buffer} is read indirectly") if loads else None
 

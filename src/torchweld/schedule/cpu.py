@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torchweld.ir import size
-from torchweld.ir.nodes import Buffer, Comp, Scan, map_axes, store_operands, value_axes
+from torchweld.ir.nodes import Buffer, Comp, Scan, store_axes, value_axes
 from torchweld.schedule.access import Access, Accesses, addressed
 from torchweld.schedule.expand import expanded
 
@@ -135,7 +135,7 @@ def _colliders(accesses: Accesses) -> list[tuple[Accesses, Access, frozenset[str
     found = []
     for store, access in pairs:
         if store.combine is not None or access.refs:
-            points = map_axes(store.index).union(*(axes[v] for v in store_operands(store)))
+            points = store_axes(accesses.comp, store, axes)
             found.append((accesses, access, points))
     return found
 

@@ -193,6 +193,7 @@ def cat(call: Call, tensors, d=0):
     shape = call.out.shape
     d = normal(d, len(shape))
     parts = [t for t in tensors if not (t.rank == 1 and t.shape[0] == 0 and len(shape) > 1)]
+    parts = [t for t in parts if t.shape[d] != 0] or parts[:1]
     tail = _common_tail(parts, d)
     inner = product(tail)
     parts = [views.reshape(t, _opened(t.shape, d, inner, tail)) for t in parts]

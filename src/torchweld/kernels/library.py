@@ -91,6 +91,20 @@ def linear_pieces(width: int, dtype: DType) -> list[slice]:
     return steps if start == width > 0 else [*steps, slice(start, width)]
 
 
+def workspace_bytes(node: Extern, graph: Graph) -> int:
+    """What a call allocates beside its result, at the sizes seen at capture: of a reduction in
+    pieces, the sum before, and a copy of a piece of the weight."""
+    if node.target not in (LINEAR, PACKED_LINEAR):
+        return 0
+    x, weight, *_ = node.args
+    dtype = graph.buffers[weight.buffer].dtype
+    pieces = linear_pieces(weight.shape[1], dtype)
+    if len(pieces) == 1:
+        return 0
+    copied = 0 if node.target == PACKED_LINEAR else pieces[0].stop * weight.shape[0]
+    return (hint(x.shape[0], graph.hints) * weight.shape[0] + copied) * dtype.bytes
+
+
 def _suits_layouts(linear: Linear, dtype: DType) -> bool:
     """Float32 operands may be transposed: oneDNN reorders them, and still wins. A weight with gaps
     between its rows falls to its reference kernel, a thousand times slower."""

@@ -36,6 +36,15 @@ def operator(target: str) -> Callable:
     return found
 
 
+@cache
+def is_random(target: str) -> bool:
+    """Whether a call draws from torch's generator."""
+    try:
+        return torch.Tag.nondeterministic_seeded in operator(target).tags
+    except InvalidIR:  # a library call of our own
+        return False
+
+
 def out_form(target: str) -> Callable | None:
     """The variant that writes into a given tensor (keyword `out`), if it does so without extra
     work."""

@@ -7,7 +7,7 @@ and packs again when the weight's address or version says that it has changed (a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -60,30 +60,32 @@ def _packed_linear(name: str, record) -> Callable:
     return _linear_with(Packed(_pack_pieces, name, record))
 
 
-def _linear_with(pieces_of: Callable[[torch.Tensor], list[Piece]]) -> Callable:
+def _linear_with(pieces_of: Callable[[torch.Tensor], Iterable[Piece]]) -> Callable:
     """(x [m, k], weight [n, k], bias [n] or None, activation, algorithm or None) -> [m, n].
 
     A long float32 reduction is done in pieces, each added to the sum of those before it."""
 
     def linear(x, weight, bias=None, activation="none", algorithm=None):
-        (columns, part), *rest = pieces_of(weight)
-        if not rest:
+        pieces = iter(pieces_of(weight))
+        columns, part = next(pieces)
+        if len(_columns(weight)) == 1:
             return torch_private.onednn_linear(x, part, bias, activation, algorithm)
         total = torch_private.onednn_linear(x[:, columns], part, bias, "none", None)
-        for columns, part in rest:
+        del part  # before the next is copied
+        for columns, part in pieces:
             total = torch_private.onednn_linear_add(x[:, columns], total, part)
+            del part
         return total
 
     return linear
 
 
-def _plain_pieces(weight: torch.Tensor) -> list[Piece]:
-    """oneDNN has no fast kernel for a weight with gaps between its rows: such pieces are copied."""
+def _plain_pieces(weight: torch.Tensor) -> Iterator[Piece]:
+    """oneDNN has no fast kernel for a weight with gaps between its rows: such pieces are copied,
+    one at a time."""
     columns = _columns(weight)
-    if len(columns) == 1:
-        return [(columns[0], weight)]
-    parts = [(c, weight[:, c]) for c in columns]
-    return parts if weight.stride(1) != 1 else [(c, p.contiguous()) for c, p in parts]
+    gaps = len(columns) > 1 and weight.stride(1) == 1
+    return ((c, weight[:, c].contiguous() if gaps else weight[:, c]) for c in columns)
 
 
 def _pack_pieces(weight: torch.Tensor) -> list[Piece]:

@@ -13,6 +13,7 @@ from torchweld.core.errors import BuildError, EnvironmentProblem
 from torchweld.core.events import warn_once
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Extern, Graph
+from torchweld.kernels.library import workspace_bytes
 from torchweld.runtime import dispatch
 from torchweld.runtime.build import compile_cpp, load_function
 from torchweld.runtime.cache import Artifacts, open_cache
@@ -20,7 +21,8 @@ from torchweld.runtime.externs import operator
 from torchweld.runtime.graphs import GraphedProgram, with_graph
 from torchweld.runtime.library_calls import LIBRARY
 from torchweld.runtime.loaded import Loaded
-from torchweld.runtime.placement import place
+from torchweld.runtime.order import by_memory
+from torchweld.runtime.placement import buffer_bytes, peak_bytes, place
 from torchweld.runtime.program import Program
 from torchweld.runtime.record import note
 
@@ -39,20 +41,32 @@ def load(
     one is interpreted. `constants`: tensors by buffer name. `static_inputs`: positions whose
     storage stays the same between calls. `kind`: inference, forward or backward. `record`: an
     object with a list `events`, or None."""
+    frees_inputs = kind == "backward"
+    calls = [n for n in graph.nodes if isinstance(n, Extern)]
+    workspaces = {n.name: workspace_bytes(n, graph) for n in calls}
+    graph = _reordered(graph, constants, workspaces, frees_inputs)
     artifacts = open_cache(options)
     functions = load_kernels(bundles, artifacts, options, record)
     native = any(s.language == "cpp" for s in functions)
     loaded = Loaded(
         graph=graph,
         bundles=bundles,
-        placement=place(graph, bundles, constants),
+        placement=place(graph, bundles, constants, workspaces, frees_inputs),
         functions=functions,
-        calls={n.name: _call(n, record) for n in graph.nodes if isinstance(n, Extern)},
+        calls={n.name: _call(n, record) for n in calls},
         helpers=dispatch.helpers(artifacts) if native else None,
         static_buffers=_static_names(graph, static_inputs) - frozenset(constants),
+        keeps_arena=kind != "backward",  # the optimizer wants the memory now
         record=record,
     )
     return with_graph(Program(loaded, constants), kind, options.cuda_graphs)
+
+
+def _reordered(graph: Graph, constants, workspaces, frees_inputs: bool) -> Graph:
+    sizes = {n: buffer_bytes(b, graph.hints) for n, b in graph.buffers.items()}
+    return by_memory(
+        graph, sizes, frees_inputs, lambda g: peak_bytes(g, constants, workspaces, frees_inputs)
+    )
 
 
 def _static_names(graph: Graph, positions: frozenset[int]) -> frozenset[str]:

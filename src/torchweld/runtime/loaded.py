@@ -24,7 +24,7 @@ Step = Callable[[list, array, int], None]
 class Loaded:
     """All that does not depend on sizes. `functions`: of each source's text, an address (C++) or a
     launch function (Triton); a Comp with a source that is missing there is interpreted. `calls`:
-    the function of each Extern, by node name."""
+    the function of each Extern, by node name. `keeps_arena`: between calls, for the next one."""
 
     graph: Graph
     bundles: Mapping[str, KernelBundle]
@@ -33,6 +33,7 @@ class Loaded:
     calls: Mapping[str, Callable]
     helpers: Helpers | None
     static_buffers: frozenset[str]
+    keeps_arena: bool = True
     record: object = None
 
     def is_compiled(self, comp: Comp) -> bool:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 ALIGNMENT = 256  # bytes: vector loads and TMA on a GPU, whole cache lines on a CPU
+_SMALL_BYTES = 1 << 20  # an arena that does not matter to the peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +99,11 @@ class ArenaPool:
         self._lock = threading.Lock()
 
     def take(self, place: Hashable, device: torch.device, size: int) -> Arena:
-        """An arena of at least `size` bytes. A smaller idle one is freed first: the two never exist
-        together."""
+        """An arena of at least `size` bytes. An idle one that is too small, or so large that it
+        would add to the call's peak, is freed first: the two never exist together."""
         with self._lock:
             arena = self._idle.pop(place, None)
-        if arena is not None and arena.size >= size:
+        if arena is not None and size <= arena.size <= 2 * size + _SMALL_BYTES:
             return arena
         del arena
         return Arena(device, size)

@@ -2,21 +2,24 @@
 
 input     given by the caller              output  a new tensor, handed to the caller
 constant  the same tensor in every call    extern  allocated by the library call that makes it
-arena     a range of the device's arena
+arena     a range of the device's arena    own     a temporary that is a tensor of its own
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from torchweld.codegen.source import KernelBundle
 from torchweld.ir.nodes import Arg, Buffer, Comp, Extern, Graph, views
 from torchweld.ir.size import Size, evaluate
+from torchweld.runtime.budget import fullest, own_tensors
 from torchweld.runtime.externs import out_form
+from torchweld.runtime.memory import Lifetime
 
-Kind = Literal["input", "constant", "output", "extern", "arena"]
+Kind = Literal["input", "constant", "output", "extern", "arena", "own"]
 
 
 @dataclass(frozen=True)
@@ -33,21 +36,80 @@ class Placement:
     scratch: Mapping[str, tuple[Buffer, int]]
 
 
-def place(graph: Graph, bundles: Mapping[str, KernelBundle], constants: Iterable[str]) -> Placement:
-    kinds = _kinds(graph, frozenset(constants))
+def place(
+    graph: Graph,
+    bundles: Mapping[str, KernelBundle],
+    constants: Iterable[str],
+    workspaces: Mapping[str, int] = MappingProxyType({}),
+    frees_inputs: bool = False,
+) -> Placement:
+    """`workspaces`: the bytes that calls need for themselves, by node name. `frees_inputs`: the
+    caller gives its inputs away (a backward's saved activations), so that they need no memory after
+    their last use."""
+    kinds, uses = _kinds(graph, frozenset(constants)), _uses(graph)
     scratch = {
         scratch_name(node.name, b.name): (b, position)
         for position, node in enumerate(graph.nodes)
         if isinstance(node, Comp) and node.name in bundles
         for b in bundles[node.name].scratch
     }
+    for device in {b.device for b in graph.buffers.values()}:
+        own = _own(graph, kinds, uses, scratch, device, workspaces, frees_inputs)
+        kinds.update(dict.fromkeys(own, "own"))
     in_arena = [graph.buffers[n] for n, k in kinds.items() if k == "arena"] + [
         b for b, _ in scratch.values()
     ]
     devices = tuple(sorted({b.device for b in in_arena}))
     rest = [n for n, k in kinds.items() if k != "arena"]
     slots = {n: len(devices) + i for i, n in enumerate(rest)}
-    return Placement(kinds, devices, slots, _uses(graph), scratch)
+    return Placement(kinds, devices, slots, uses, scratch)
+
+
+def peak_bytes(
+    graph: Graph, constants: Iterable[str], workspaces: Mapping[str, int], frees_inputs: bool
+) -> int:
+    """What a call needs at its fullest moment, at the sizes seen at capture, if each tensor is
+    freed after its last use. `workspaces`: what calls need for themselves, by node name."""
+    kinds, uses = _kinds(graph, frozenset(constants)), _uses(graph)
+    wanted = frozenset(("arena", *_elsewhere(frees_inputs)))
+    names = [n for n, k in kinds.items() if k in wanted and n in uses]
+    lives = [Lifetime(n, buffer_bytes(graph.buffers[n], graph.hints), *uses[n]) for n in names]
+    return fullest(lives + _workspace_lifetimes(graph, workspaces))
+
+
+def _workspace_lifetimes(graph: Graph, workspaces: Mapping[str, int]) -> list[Lifetime]:
+    needs = [(n.name, workspaces.get(n.name, 0), at) for at, n in enumerate(graph.nodes)]
+    return [Lifetime(name, size, at, at) for name, size, at in needs if size]
+
+
+def _elsewhere(frees_inputs: bool) -> tuple[Kind, ...]:
+    """The kinds of memory beside the arena that come and go during a call."""
+    return ("output", "extern", "input") if frees_inputs else ("output", "extern")
+
+
+def lifetimes(
+    buffers: Mapping[str, Buffer], kinds, uses, device: str, wanted: Iterable[Kind], sizes
+) -> list[Lifetime]:
+    """Of the buffers of the `wanted` kinds on one device."""
+    names = [n for n, k in kinds.items() if k in wanted and buffers[n].device == device]
+    return [Lifetime(n, buffer_bytes(buffers[n], sizes), *uses[n]) for n in names if n in uses]
+
+
+def scratch_lifetimes(scratch, device: str, sizes: Mapping[str, int]) -> list[Lifetime]:
+    here = [(n, b, at) for n, (b, at) in scratch.items() if b.device == device]
+    return [Lifetime(n, buffer_bytes(b, sizes), at, at) for n, b, at in here]
+
+
+def _own(
+    graph: Graph, kinds, uses, scratch, device: str, workspaces, frees_inputs: bool
+) -> frozenset[str]:
+    """The temporaries that leave the arena, at the sizes seen at capture."""
+    temporaries, others = (
+        lifetimes(graph.buffers, kinds, uses, device, wanted, graph.hints)
+        for wanted in (("arena",), _elsewhere(frees_inputs))
+    )
+    others += _workspace_lifetimes(graph, workspaces)
+    return own_tensors(temporaries, scratch_lifetimes(scratch, device, graph.hints), others)
 
 
 def scratch_name(comp: str, buffer: str) -> str:

@@ -122,7 +122,7 @@ class Program:
         try:
             yield arenas
         finally:
-            for place, arena in zip(places, arenas):
+            for place, arena in zip(places, arenas if self._loaded.keeps_arena else ()):
                 self._pool.give(place, arena)
 
     def _binding(self, prepared: _ForShape, arenas: tuple[Arena, ...], args) -> Binding | None:

@@ -20,8 +20,16 @@ from torchweld.runtime.dispatch import NativeCall, Pointer, table
 from torchweld.runtime.externs import Arguments, Fetch, out_form
 from torchweld.runtime.launcher import launch_plan
 from torchweld.runtime.loaded import FixedView, Loaded, Shaped, Step
-from torchweld.runtime.memory import Layout, Lifetime, assign
-from torchweld.runtime.placement import buffer_bytes, scratch_name, span
+from torchweld.runtime.memory import Layout, assign
+from torchweld.runtime.placement import (
+    buffer_bytes,
+    lifetimes,
+    scratch_lifetimes,
+    scratch_name,
+    span,
+)
+
+_WORTH_A_STEP_BYTES = 1 << 16  # a walk over kernels costs 1 us more than one that goes on
 
 
 def shape_program(loaded: Loaded, sizes: Mapping[str, int]) -> Shaped:
@@ -66,22 +74,16 @@ class _Shaper:
     # -- memory --
 
     def _layout(self, device: str) -> Layout:
-        lives = [
-            Lifetime(n, buffer_bytes(self.buffers[n], self.sizes), *self.placement.uses[n])
-            for n, kind in self.placement.kinds.items()
-            if kind == "arena" and self.buffers[n].device == device
-        ]
-        lives += [
-            Lifetime(n, buffer_bytes(b, self.sizes), position, position)
-            for n, (b, position) in self.placement.scratch.items()
-            if b.device == device
-        ]
-        return assign(lives)
+        kinds, uses = self.placement.kinds, self.placement.uses
+        lives = lifetimes(self.buffers, kinds, uses, device, ("arena",), self.sizes)
+        return assign(lives + scratch_lifetimes(self.placement.scratch, device, self.sizes))
 
     def _allocate(self, position: int) -> None:
-        """New tensors for the outputs that this node is the first to write."""
+        """New tensors for what this node is the first to write, and what has no place yet."""
         for name in self.loaded.graph.nodes[position].writes:
-            if self.placement.kinds[name] == "output" and self.placement.uses[name][0] == position:
+            is_tensor = self.placement.kinds[name] in ("output", "own")
+            if is_tensor and self.placement.uses[name][0] == position:
+                self._flush_for(name)
                 self.steps.append(
                     steps.new_tensor(
                         self.placement.slots[name], *self._concrete(self.buffers[name])
@@ -93,13 +95,19 @@ class _Shaper:
             self.loaded.graph.nodes[position].reads + self.loaded.graph.nodes[position].writes
         ):
             moving = (
-                self.placement.kinds[name] in ("input", "extern")
+                self.placement.kinds[name] in ("input", "extern", "own")
                 and name not in self.loaded.static_buffers
             )
             if moving and self.placement.uses[name][1] == position:
+                self._flush_for(name)
                 self.dying.append(self.placement.slots[name])
         if not self.pending:
             self._drop()
+
+    def _flush_for(self, name: str) -> None:
+        """Kernels that wait to be called hold memory that `name` may share or must outlive."""
+        if self.pending and buffer_bytes(self.buffers[name], self.sizes) >= _WORTH_A_STEP_BYTES:
+            self._flush()
 
     def _drop(self) -> None:
         if self.dying:
@@ -250,7 +258,7 @@ class _Shaper:
         self._flush()
         arguments = Arguments(node.args, node.kwargs, self.fetch_view, self.sizes)
         (first, *rest) = node.outputs or (None,)
-        if first is not None and self.placement.kinds[first] == "arena":
+        if first is not None and self.placement.kinds[first] in ("arena", "own"):
             self.steps.append(steps.call_into(out_form(node.target), arguments, self._whole(first)))
             return
         targets = tuple(None if n is None else self._result(n) for n in (first, *rest))

@@ -107,7 +107,7 @@ def _stage(k: Kernel, e: Emitter, stage: int, texts: Texts) -> None:
 def _bind_results(k: Kernel, e: Emitter, values: list[Value], texts: Texts) -> None:
     for value in values:
         texts[value] = result(k, value)
-        if not k.row_lane:
+        if k.row_lane not in k.stages.axes[value]:
             e.line(f"const {x.ctype(k.body[value].dtype)} v{value} = {texts[value]};")
             texts[value] = f"v{value}"
 

@@ -24,8 +24,11 @@ def define(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
 
 
 def total(k: Kernel, value: Value) -> str:
-    """The running accumulator of a reduction or scan."""
-    return f"A{value}[{k.lane_position}]" if k.row_lane else f"A{value}"
+    """The running accumulator of a reduction or scan. Along a lane of rows it is an array, all of
+    one value where rows do not differ."""
+    if not k.row_lane:
+        return f"A{value}"
+    return f"A{value}[{k.lane_position if k.row_lane in k.stages.axes[value] else '0'}]"
 
 
 def result(k: Kernel, value: Value) -> str:

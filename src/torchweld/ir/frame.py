@@ -69,14 +69,19 @@ def _try_columns(
 def _only_columnwise_after(
     body: tuple[Instr, ...], reductions: set[int], rows: frozenset[str]
 ) -> bool:
-    """No value that depends on a column reduction varies along rows or is reduced again."""
-    axes, after = value_axes(body), set(reductions)
+    """No value that depends on a column reduction varies along rows, is reduced again or needs a
+    row reduction too: there may be no row."""
+    axes, after, of_rows = value_axes(body), set(reductions), set()
     for value, instr in enumerate(body):
-        if value in reductions or not after.intersection(operands(instr)):
+        if value in reductions:
             continue
-        if axes[value] & rows or isinstance(instr, (Reduce, Scan)):
+        reduces, used = isinstance(instr, (Reduce, Scan)), set(operands(instr))
+        if reduces or used & of_rows:
+            of_rows.add(value)
+        if used & after:
+            after.add(value)
+        if value in after and (axes[value] & rows or value in of_rows):
             return False
-        after.add(value)
     return True
 
 

@@ -171,7 +171,7 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class Comp:
     """One loop nest. Every store covers all points of the axes that its value and its place depend
-    on; one that combines, all points of the Comp."""
+    on; one that combines, of all axes that are not reduced."""
 
     name: str
     axes: tuple[Axis, ...]
@@ -322,10 +322,12 @@ def store_operands(store: Store) -> tuple[Value, ...]:
 
 
 def store_axes(comp: Comp, store: Store, axes: Sequence[frozenset[str]]) -> frozenset[str]:
-    """The axes whose points a store happens at, each once. `axes`: of each value."""
-    if store.combine is not None:
-        return frozenset(a.name for a in comp.axes)
-    return map_axes(store.index).union(*(axes[v] for v in store_operands(store)))
+    """The axes at whose points a store happens, once at each. `axes`: of each value."""
+    found = map_axes(store.index).union(*(axes[v] for v in store_operands(store)))
+    if store.combine is None:
+        return found
+    reduced = {a for i in comp.body if isinstance(i, Reduce) for a in i.axes}
+    return found | {a.name for a in comp.axes if a.name not in reduced}
 
 
 def map_axes(index: IndexMap) -> frozenset[str]:

@@ -1,6 +1,6 @@
 """Seconds that a kernel takes, as predicted from what it moves and computes.
 
-    launch + max(memory, multiply-adds, special functions) / efficiency
+    launch + (larger + smaller / 2) / efficiency        of memory and arithmetic
 
 Memory counts each buffer once per kernel at the rate of the level that it lives in, more where a
 row does not fit on chip between two passes, or where an access leaves most of a cache line unused.
@@ -37,6 +37,7 @@ from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, hint
 
 _MOST_STRIDED_COST = 4.0  # neighbouring iterations find part of a line in cache again
+_HIDDEN = 0.5  # of the shorter of memory and arithmetic: waits overlap in part only
 _PARTIAL_BYTES = 4
 _LANES = 32  # adjacent rows that one unit takes together
 _INDEX_ARITHMETIC = 0.25  # masks and positions: compilers hoist and split most of it
@@ -73,7 +74,8 @@ def cost(
     memory_s += _partials(facts, device) / device.llc_bytes_per_s
     plain, special = _arithmetic(comp, facts)
     compute_s = max(plain, special) / device.fma_per_s
-    busy = max(memory_s, compute_s) / _efficiency(comp, facts, device)
+    hidden_s = _HIDDEN * min(memory_s, compute_s)
+    busy = (memory_s + compute_s - hidden_s) / _efficiency(comp, facts, device)
     moved = int(sum(traffic.values()))
     return Cost(device.launch_s + busy, moved, plain + special, _most_live(comp))
 

@@ -56,7 +56,7 @@ def load(
         calls={n.name: _call(n, record) for n in calls},
         helpers=dispatch.helpers(artifacts) if native else None,
         static_buffers=_static_names(graph, static_inputs) - frozenset(constants),
-        keeps_arena=kind != "backward",  # the optimizer wants the memory now
+        keeps_arena=kind == "inference",  # what follows in training wants the memory
         record=record,
     )
     return with_graph(Program(loaded, constants), kind, options.cuda_graphs)

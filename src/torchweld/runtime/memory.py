@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 ALIGNMENT = 256  # bytes: vector loads and TMA on a GPU, whole cache lines on a CPU
-_SMALL_BYTES = 1 << 20  # an arena that does not matter to the peak
+_SMALL_BYTES = 1 << 16  # an arena that does not matter to the peak
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,9 @@ class AheadOfTime:
         for program in self._programs:
             if program.fits(key, values):
                 return program.run(values)
+        if any(t is None for t in values):  # a parameter was removed
+            self._live, self._programs = LiveState(self._model), []
+            values = [*self._live.tensors(), *inputs]
         program = self._capture(args, kwargs)
         return self._otherwise(*args, **kwargs) if program is None else program.run(values)
 

@@ -17,7 +17,7 @@ from torchweld.capture.lowering.build import GraphBuilder
 from torchweld.capture.lowering.call import Call, dtype_of, spec_of
 from torchweld.capture.lowering.nest import copied
 from torchweld.capture.lowering.rows import ROWS
-from torchweld.capture.torch_private import OpOverload
+from torchweld.capture.torch_private import OpOverload, without_modes
 from torchweld.capture.views import Fill, Tensor
 from torchweld.core.errors import NotLowered
 from torchweld.core.options import Options
@@ -57,7 +57,7 @@ class _Lowering:
         for node in nodes:
             getattr(self, f"_{node.op}")(node)
         inputs = (*self.inputs, *self.constants)
-        kept = _live(self.graph.nodes, self.outputs)
+        kept = _live(self.graph.nodes, inputs, self.outputs)
         used = {v.buffer for v in views_in(self.outputs)}.union(
             *((*n.reads, *n.writes) for n in kept)
         )
@@ -116,7 +116,9 @@ class _Lowering:
             and not value.requires_grad
             and dtype_of(value.dtype).kind != "opaque"
         ):
-            self.env[node] = Tensor(Fill(value.item()), dtype_of(value.dtype), "cpu", ())
+            with without_modes():
+                number = value.item()
+            self.env[node] = Tensor(Fill(number), dtype_of(value.dtype), "cpu", ())
             return
         self.env[node] = self._input(node.name, value, True)
         self.constants[self.env[node].source] = value
@@ -196,9 +198,10 @@ def _used(node: torch.fx.Node) -> frozenset[int]:
     return frozenset(user.args[1] for user in node.users if user.users)
 
 
-def _live(nodes: list[Node], outputs: tuple[Arg, ...]) -> tuple[Node, ...]:
-    """Less the Comps that nothing reads (copies for a row that then declined)."""
-    needed, kept = {v.buffer for v in views_in(outputs)}, []
+def _live(nodes: list[Node], inputs: tuple, outputs: tuple[Arg, ...]) -> tuple[Node, ...]:
+    """Less the Comps that nothing reads (copies for a row that then declined). `inputs`: what is
+    written there, the caller sees."""
+    needed, kept = {*inputs, *(v.buffer for v in views_in(outputs))}, []
     for node in reversed(nodes):
         if isinstance(node, Extern) or needed.intersection(node.writes):
             needed.update(node.reads)

@@ -59,7 +59,7 @@ _FROM_TORCH = {t: d for d, t in _TORCH.items()}
 
 
 def to_torch(dtype: DType) -> torch.dtype:
-    return _TORCH[dtype]
+    return getattr(torch, dtype.name) if dtype.kind == "opaque" else _TORCH[dtype]
 
 
 def from_torch(dtype: torch.dtype) -> DType | None:

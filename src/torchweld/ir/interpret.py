@@ -393,8 +393,6 @@ def _write(target: Tensor, places: list[Tensor], value: Tensor, combine: str | N
 
 
 def _torch(dtype: DType, exact: bool) -> torch.dtype:
-    if dtype.name not in dtypes.BY_NAME:
-        return getattr(torch, dtype.name)  # one that only library calls read and write
     return torch.float64 if exact and dtype.is_float else dtypes.to_torch(dtype)
 
 

@@ -1,10 +1,12 @@
 """Tuple reductions as plain ones: what back ends that pass over a cached row need to know of them.
 
-    welford(x)          mean = sum(x) / n;  M2 = sum((x - mean)^2) - sum(x - mean)^2 / n
+    welford(x)          m = sum(x) / n;  mean = m + sum(x - m) / n;
+                        M2 = sum((x - m)^2) - sum(x - m)^2 / n
     logsumexp(x)        m = max(x), s = 0 where m is -inf, else m;  (m, sum(exp(x - s)))
     argmax(x, at)       m = max(x);  (m, min(at where x == m or isnan(x)))      argmin alike
 
-All exact restatements: the second sum of welford corrects for the rounding of the mean.
+All exact restatements: the second sum of welford corrects for the rounding of the mean, so that
+equal values have that value as their mean and no variance.
 """
 
 from __future__ import annotations
@@ -85,7 +87,8 @@ def _welford(comp: Comp, b: BodyBuilder, instr: Reduce, args):
     off = b.op("sub", args[0], mean)
     squares = b.reduce("sum", (b.op("mul", off, off),), instr.axes)
     rest = b.reduce("sum", (off,), instr.axes)
-    return mean, b.op("sub", squares, b.op("div", b.op("mul", rest, rest), n))
+    missed = b.op("div", rest, n)
+    return b.op("add", mean, missed), b.op("sub", squares, b.op("mul", rest, missed))
 
 
 def _logsumexp(comp: Comp, b: BodyBuilder, instr: Reduce, args):

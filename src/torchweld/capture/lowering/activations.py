@@ -103,7 +103,7 @@ def leaky_relu_backward(grad, x, slope, is_result=False):
 
 @pointwise("aten.elu.default", exact=True)
 def elu(x, alpha=1, scale=1, input_scale=1):
-    return where(x <= 0, (x * input_scale).expm1() * (alpha * scale), x * scale)
+    return where(x > 0, x * scale, (x * input_scale).expm1() * (alpha * scale))
 
 
 @pointwise("aten.elu_backward.default", exact=True)
@@ -113,7 +113,7 @@ def elu_backward(grad, alpha, scale, input_scale, is_result, x):
         if is_result
         else input_scale * alpha * scale * (x * input_scale).exp()
     )
-    return where(x <= 0, grad * negative, grad * scale)
+    return where(x > 0, grad * scale, grad * negative)  # NaN gives NaN
 
 
 pointwise("aten.celu.default", exact=True)(lambda x, alpha=1.0: elu(x, alpha, 1, 1 / alpha))

@@ -16,7 +16,7 @@ from torchweld.core.errors import NotLowered
 from torchweld.ir import affine
 from torchweld.ir.affine import Affine
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Axis, Buffer, Comp, Ref, Store
+from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Ref, Store
 from torchweld.ir.simplify import drop_dead
 from torchweld.ir.size import Size, product
 
@@ -107,6 +107,7 @@ class Nest:
         """The element of `tensor` at the current point, in the stored dtype. `exact` has an effect
         on 16-bit floats alone."""
         tensor = self._replaced.get(tensor, tensor)
+        _needs_computable(tensor.dtype)
         places = range(len(self.shape) - tensor.rank, len(self.shape)) if places is None else places
         index = self._map(tensor, places)
         if not isinstance(tensor.source, str):
@@ -216,6 +217,7 @@ class Nest:
         return _regrouped(buffer, [len(group) for group in axes])
 
     def put(self, buffer: Buffer, index, value: Expr, **how) -> None:
+        _needs_computable(buffer.dtype)
         places = tuple(Ref(i.value) if isinstance(i, Expr) else i for i in index)
         self.stores.append(Store(buffer.name, places, value.value, **how))
 
@@ -284,13 +286,28 @@ def stored(graph: GraphBuilder, tensor: Tensor, strides: tuple[Size, ...] | None
 def copied(graph: GraphBuilder, tensor: Tensor, strides: tuple[Size, ...]) -> Tensor:
     """The tensor in a new buffer with one dimension for each of its own."""
     if tensor.dtype.kind == "opaque":
-        raise NotLowered(f"no copy of {tensor.dtype}")
+        return _copied_by_aten(graph, tensor, strides)
     spec = Spec(tensor.shape, strides, tensor.dtype, tensor.device)
     nest = Nest(graph, "copy", tensor.shape, [aligned(tensor, tensor.rank)])
     buffer = graph.buffer("copy", spec.shape, spec.dtype, _usable_strides(spec), spec.device)
     nest.put(buffer, tuple(nest.at(d) for d in range(tensor.rank)), nest.read(tensor))
     nest.close()
     return views.whole(buffer)
+
+
+def _copied_by_aten(graph: GraphBuilder, tensor: Tensor, strides: tuple[Size, ...]) -> Tensor:
+    view = graph.view_of(tensor)
+    if view is None:
+        raise NotLowered(f"no copy of {tensor.dtype} through indices")
+    buffer = graph.buffer("copy", tensor.shape, tensor.dtype, strides, tensor.device)
+    name, target = graph.node_name("copy"), "aten.clone.default"
+    graph.emit(Extern(name, target, (view,), (), (buffer.name,), (), (graph.origin,)))
+    return views.whole(buffer)
+
+
+def _needs_computable(dtype: DType) -> None:
+    if dtype.kind == "opaque":
+        raise NotLowered(f"no arithmetic on {dtype}")
 
 
 def reshaped(graph: GraphBuilder, tensor: Tensor, shape: tuple[Size, ...]) -> Tensor:

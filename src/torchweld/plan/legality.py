@@ -35,7 +35,7 @@ def repeat_refusal(flow: Flow, producer: NodeId) -> Refusal | None:
 
 
 def kernel_refusal(comp: Comp, live: int, device: DeviceTable) -> Refusal | None:
-    """Why a merged Comp is no good kernel: it reads what it overwrites, or is too large."""
+    """Why a merged Comp is no good kernel: it reads what it writes, or is too large."""
     hazard = _hazard(comp)
     if hazard is not None:
         return Refusal(Reason.MUTATION, hazard)
@@ -71,13 +71,6 @@ def _is_indirect(index: IndexMap) -> bool:
 
 
 def _hazard(comp: Comp) -> str | None:
-    """A buffer that is read at other points than where it is written, or written twice."""
-    stores = {s.buffer: s for s in comp.stores}
-    if len(stores) != len(comp.stores):
-        return next(s.buffer for s in comp.stores if stores[s.buffer] is not s)
-    for instr in comp.body:
-        if isinstance(instr, Load) and instr.buffer in stores:
-            store = stores[instr.buffer]
-            if store.index != instr.index or store.combine:
-                return instr.buffer
-    return next((s.init for s in comp.stores if isinstance(s.init, str) and s.init in stores), None)
+    """A buffer that is read and written, or written twice."""
+    stored = [s.buffer for s in comp.stores]
+    return next((b for b in stored if b in comp.reads or stored.count(b) > 1), None)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torchweld.ir.nodes import Comp, Graph, Node
-from torchweld.rewrite.flow import is_pure, output_buffers, without_unused_buffers
+from torchweld.rewrite.flow import is_pure, output_buffers, without_unused_buffers, written_inputs
 
 
 def drop_dead_nodes(graph: Graph) -> Graph:
     """Without the nodes that no output needs. A call that draws random numbers or has effects
     stays."""
-    needed, kept = output_buffers(graph), []
+    needed, kept = output_buffers(graph) | written_inputs(graph), []
     for node in reversed(graph.nodes):
         if needed.intersection(node.writes) or not _may_go(node):
             needed.update(node.reads)

@@ -18,8 +18,13 @@ def output_buffers(graph: Graph) -> set[str]:
 
 
 def mutated_buffers(graph: Graph) -> frozenset[str]:
-    """Buffers that some call writes to after they were made."""
-    return frozenset(b for n in graph.nodes if isinstance(n, Extern) for b in n.mutates)
+    """Buffers that change after they were made: by a call, or inputs that are written."""
+    called = frozenset(b for n in graph.nodes if isinstance(n, Extern) for b in n.mutates)
+    return called | written_inputs(graph)
+
+
+def written_inputs(graph: Graph) -> frozenset[str]:
+    return frozenset(b for n in graph.nodes for b in n.writes).intersection(graph.inputs)
 
 
 def rename(node: Node, names: Mapping[str, str]) -> Node:

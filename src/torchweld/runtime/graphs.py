@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+from torch.autograd.graph import increment_version
 
 from torchweld.core.device import DeviceTable, device_table
 from torchweld.ir.nodes import Comp, Extern, View
@@ -227,6 +228,7 @@ class GraphedProgram:
         domain.follow(torch.cuda.current_stream(self._device))
         copy_all(list(recording.inputs.values()), [args[p] for p in recording.inputs])
         recording.graph.replay()
+        increment_version([args[p] for p in self._program.written_positions])
         outputs = [s(args) if callable(s) else _like(s) for s in recording.outputs]
         filled = [(o, s) for o, s in zip(outputs, recording.outputs) if not callable(s)]
         copy_all([o for o, _ in filled], [s for _, s in filled])

@@ -17,10 +17,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
+from torch.autograd.graph import increment_version
 
 from torchweld.core import dtypes
 from torchweld.core.errors import UsageError
 from torchweld.ir.bind import bind
+from torchweld.ir.nodes import Comp
 from torchweld.ir.size import evaluate
 from torchweld.runtime.binding import Binding, bind_program
 from torchweld.runtime.loaded import Loaded, Shaped
@@ -49,6 +51,7 @@ class Program:
         self._symbol_sources = tuple(
             s for s in loaded.graph.symbols if s.source[0] in ("size", "stride", "int")
         )
+        self._written = _written_by_kernels(loaded)
         self._set_static(loaded.static_buffers)
 
     @property
@@ -59,6 +62,11 @@ class Program:
     def static_positions(self) -> tuple[int, ...]:
         """Inputs that are read where they are, as long as they stay there."""
         return tuple(self._static)
+
+    @property
+    def written_positions(self) -> tuple[int, ...]:
+        """Inputs that kernels write to."""
+        return self._written
 
     @property
     def moving_positions(self) -> tuple[int, ...]:
@@ -94,10 +102,13 @@ class Program:
     def _execute(self, prepared: _ForShape, binding: Binding, args: list) -> list:
         tensors, bases = binding.tensors.copy(), binding.bases[:]
         restore = prepared.place_inputs(args, tensors, bases, self.record)
+        written = [args[p] for p in self._written]
         args.clear()
         address = bases.buffer_info()[0]
         for step in prepared.shaped.steps:
             step(tensors, bases, address)
+        if written:
+            increment_version(written)  # kernels change memory behind torch's back
         for original, used in restore:
             original.copy_(used)
         return [output(tensors) for output in prepared.shaped.outputs]
@@ -187,6 +198,12 @@ class _ForShape:
             tuple(evaluate(s, sizes) for s in part) for part in (buffer.shape, buffer.strides)
         )
         return shape, strides, dtypes.to_torch(buffer.dtype)
+
+
+def _written_by_kernels(loaded: Loaded) -> tuple[int, ...]:
+    comps = [n for n in loaded.graph.nodes if isinstance(n, Comp)]
+    written = {name for comp in comps for name in comp.writes}
+    return tuple(p for p, n in enumerate(loaded.graph.inputs) if n in written)
 
 
 def _conformed(tensor: torch.Tensor, name: str, shape, strides, dtype, record) -> torch.Tensor:

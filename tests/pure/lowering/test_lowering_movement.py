@@ -241,16 +241,6 @@ def test_losses():
         INDEX.view(2, 3, 1),
     )
     check(
-        lambda g, x, t, w: [
-            aten.nll_loss_backward(g, x, t, w, 1, 2, g * 2),
-            aten.nll_loss_backward(x[:, 0], x, t, None, 0, -100, g),
-        ],
-        torch.tensor(0.7),
-        x,
-        target,
-        weight,
-    )
-    check(
         lambda x, y: [
             F.mse_loss(x, y),
             F.mse_loss(x, y, reduction="sum"),
@@ -290,7 +280,7 @@ def test_a_copy_of_what_is_written_later_is_made():
 
     x = rand(4)
     result = lowered(stepped, x)
-    assert externs(result) == ["aten.clone.default", "aten.copy_.default"]
+    assert externs(result) == ["aten.clone.default"]
     given = x.clone()
     flipped, before = run(result, [given], exact=False)
     assert torch.equal(before, x) and torch.equal(flipped, x.flip(0)) and torch.equal(given, x + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from torchweld.capture import views
 from torchweld.capture.lowering.call import Call, promoted
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.registry import lowers
@@ -292,3 +293,19 @@ def same(call: Call, x, **_):
 @lowers("aten.copy.default")
 def copy(call: Call, target, source, non_blocking=False):
     return _cast(call, source)
+
+
+@lowers("aten.copy_.default")
+def copy_in_place(call: Call, target, source, non_blocking=False):
+    """A store into the memory of an input, as whole as it came."""
+    buffer = call.graph.buffers.get(target.source)
+    if buffer is None or target != views.whole(buffer) or source.source == target.source:
+        raise NotLowered("a copy into a part, or onto itself")
+    if "opaque" in (source.dtype.kind, buffer.dtype.kind):
+        raise NotLowered("a copy that ATen makes")
+    nest = call.nest(target.shape, source)
+    value = nest.read(source).to(buffer.dtype, must_round=True)
+    nest.put(buffer, tuple(nest.at(d) for d in range(target.rank)), value)
+    nest.close()
+    call.graph.forget_copies_of(buffer.name)
+    return target

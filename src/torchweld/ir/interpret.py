@@ -95,9 +95,10 @@ def run_graph(
     tensors = {n: t for n, t in zip(graph.inputs, inputs) if n is not None}
     if exact:
         tensors = {n: _widened(t) for n, t in tensors.items()}
+    given = dict(tensors)
     for node in graph.nodes:
         if isinstance(node, Comp):
-            tensors |= run_comp(node, tensors, graph.buffers, sizes, exact)
+            tensors |= run_comp(node, tensors, graph.buffers, sizes, exact, into=given)
         else:
             tensors |= _run_extern(node, tensors, graph.buffers, sizes, exact, extern or call_aten)
     return [resolve(o, tensors, sizes) for o in graph.outputs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchweld.capture import random, torch_private
+from torchweld.capture import losses, random, torch_private
 
 aten = torch.ops.aten
 
@@ -14,6 +14,7 @@ def partition(joint: torch.fx.GraphModule, inputs, **kwargs):
     drop_detach(joint)
     random.gather_seeds(joint)
     random.recompute_masks(joint)
+    losses.recompute_log_probabilities(joint)
     return torch_private.min_cut_partition(joint, inputs, **kwargs)
 
 

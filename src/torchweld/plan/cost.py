@@ -11,7 +11,7 @@ kernels that do the same work.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from torchweld.core.device import DeviceTable
@@ -91,16 +91,20 @@ def _number(size: Size, hints: Mapping[str, int]) -> int:
 def _facts(comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int]) -> _Facts:
     extents = {a.name: _number(a.extent, hints) for a in comp.axes}
     frame = frame_of(comp) or Frame(tuple(extents), ())
-    return _Facts(extents, frame, value_axes(comp.body), _inner_axis(comp, buffers, hints))
+    facts = _Facts(extents, frame, value_axes(comp.body), None)
+    return replace(facts, inner=_inner_axis(comp, facts, buffers, hints))
 
 
-def _inner_axis(comp: Comp, buffers, hints) -> str | None:
-    """The axis along which neighbouring lanes work: the one with most contiguous accesses."""
+def _inner_axis(comp: Comp, facts: _Facts, buffers, hints) -> str | None:
+    """The axis along which neighbouring lanes work: the one along which most bytes are
+    contiguous."""
     votes = {a.name: 0 for a in comp.axes}
     for access in _accesses(comp):
+        buffer = buffers[access.buffer]
+        touched = _points(access, facts) * buffer.dtype.bytes
         for name in votes:
-            if _stride(access, name, buffers[access.buffer], hints) == 1:
-                votes[name] += 2 if isinstance(access, Store) else 1
+            if _stride(access, name, buffer, hints) == 1:
+                votes[name] += touched
     return max(reversed(votes), key=votes.get) if votes else None
 
 

@@ -20,7 +20,7 @@ NEEDED = """
     _native_batch_norm_legit_functional.default _native_batch_norm_legit_no_training.default
     native_batch_norm_backward.default embedding.default embedding_dense_backward.default
     gather.default index.Tensor index_select.default index_put.default scatter_add.default
-    nll_loss_forward.default nll_loss_backward.default view.default permute.default expand.default
+    nll_loss_forward.default view.default permute.default expand.default
     slice.Tensor select.int cat.default stack.default split.Tensor split_with_sizes.default
     unsqueeze.default squeeze.dim constant_pad_nd.default slice_backward.default
     select_backward.default full.default zeros_like.default arange.start_step scalar_tensor.default

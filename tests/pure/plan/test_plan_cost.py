@@ -106,5 +106,17 @@ TURNED = """comp turn [h:32, s:2048, d:64] {{
 @pytest.mark.parametrize("device", [H100, device_table("cpu")], ids=["cuda", "cpu"])
 def test_a_cosine_for_every_head_does_not_hide_behind_memory(device):
     buffers = _buffers(x=(32, 2048, 64), y=(32, 2048, 64), a=(2048, 64))
-    plain, cosine = (cost(parse_comp(TURNED.format(f)), buffers, {}, device) for f in ("neg", "cos"))
+    comps = (parse_comp(TURNED.format(name)) for name in ("neg", "cos"))
+    plain, cosine = (cost(comp, buffers, {}, device) for comp in comps)
     assert cosine.seconds > 1.1 * plain.seconds
+
+
+def test_few_results_do_not_decide_along_which_axis_memory_is_read():
+    """A maximum of each row is stored along the rows; the rows are read along the columns."""
+    comp = parse_comp("""comp maximum [i:512, j:4096] {
+      %0 = load x[i, j] : f32
+      %1 = reduce.max[j] %0 : f32
+      store m[i] %1
+    }""")
+    found = cost(comp, _buffers(x=(512, 4096), m=(512,)), {}, H100)
+    assert found.bytes_moved == 512 * 4096 * 4 + 512 * 4

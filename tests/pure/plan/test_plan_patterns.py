@@ -76,6 +76,60 @@ def test_log_softmax_and_picked_targets_are_one_kernel():
     assert frame_of(kernel).columns == ("j",)
 
 
+def test_the_log_probabilities_of_a_mean_loss_stay_out_of_memory():
+    """As the joint graph of a training step has it: maxima and logarithms are saved, and each row's
+    loss is its own node before the mean."""
+    graph = program(
+        "x bf16 4096 128; at i64 4096; w f32 4096 128; m f32 4096 1; d f32 4096 128;"
+        "e f32 4096 128; s f32 4096 1; t f32 4096 128; l f32 4096; y f32", "x at",
+        """
+        comp widen [i:4096, j:128] {
+          %0 = load x[i, j] : bf16
+          %1 = cast %0 : f32
+          store w[i, j] %1
+        }
+        comp amax [i:4096, j:128] {
+          %0 = load w[i, j] : f32
+          %1 = reduce.max[j] %0 : f32
+          store m[i, 0] %1
+        }
+        comp shift [i:4096, j:128] {
+          %0 = load w[i, j] : f32
+          %1 = load m[i, 0] : f32
+          %2 = sub %0 %1 : f32
+          store d[i, j] %2
+        }
+        comp sum [i:4096, j:128] {
+          %0 = load d[i, j] : f32
+          %1 = exp %0 : f32
+          %2 = reduce.sum[j] %1 : f32
+          %3 = log %2 : f32
+          store s[i, 0] %3
+        }
+        comp log_softmax [i:4096, j:128] {
+          %0 = load d[i, j] : f32
+          %1 = load s[i, 0] : f32
+          %2 = sub %0 %1 : f32
+          store t[i, j] %2
+        }
+        comp each [i:4096] {
+          %0 = load at[i] : i64
+          %1 = load t[i, %0] : f32
+          %2 = neg %1 : f32
+          store l[i] %2
+        }
+        comp mean [i:4096] {
+          %0 = load l[i] : f32
+          %1 = reduce.sum[i] %0 : f32
+          store y[] %1
+        }
+        """, "m s y",
+    )  # fmt: skip
+    rows, loss = kernels(planned(graph))
+    assert rows.reads == ("x",) and set(rows.writes) == {"m", "s"}
+    assert loss.writes == ("y",) and "t" not in loss.reads
+
+
 def test_a_norm_and_a_rotation_of_its_halves_are_one_kernel():
     graph = program(
         "x f32 16 32; t f32 16 32; y f32 16 32", "x",

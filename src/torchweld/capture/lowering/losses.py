@@ -1,23 +1,27 @@
-"""Losses over classes: the negative log likelihood reads one element per row, its gradient writes
-by position."""
+"""Losses: the negative log likelihood reads one element per row. Its gradient is taken apart, in
+`capture/losses.py`."""
 
 from __future__ import annotations
 
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.indexing import in_range
-from torchweld.capture.lowering.nest import Nest
+from torchweld.capture.lowering.nest import Nest, Spec
 from torchweld.capture.lowering.registry import lowers
 from torchweld.capture.views import Tensor
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
+from torchweld.ir.size import product
 
 NONE, MEAN, SUM = 0, 1, 2  # ATen's numbers for `reduction`
 
 
 @lowers("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
 def nll_loss_forward(call: Call, x, target, weight, reduction, ignore):
-    """x [N, C, ...] of log probabilities, target [N, ...]: (loss, sum of weights)."""
+    """x [N, C, ...] of log probabilities, target [N, ...]: (loss, sum of weights).
+
+    The loss of each row is a node of its own: fused with what makes x, it keeps x out of memory.
+    """
     if x.rank < 2:
         raise NotLowered("one sample without a batch")
     rows = range(target.rank)
@@ -30,10 +34,20 @@ def nll_loss_forward(call: Call, x, target, weight, reduction, ignore):
     loss = where(valid, -(picked * w), 0)
     if reduction == NONE:
         return call.finish_all(nest, [(loss, None), None])
+    each = nest.store(loss, _spec_of_rows(call, target.shape))
+    nest.close()
+    nest = call.nest(target.shape, target, each, extra=free[1:])
+    valid, _, w = _label(nest, target, weight, ignore, x, rows, x.dtype)
     total = nest.reduce("sum", where(valid, w, 0), rows)
-    summed = nest.reduce("sum", loss, rows)
+    summed = nest.reduce("sum", nest.read(each), rows)
     value = summed / total if reduction == MEAN else summed
     return call.finish_all(nest, [(value, ()), (total, ())])
+
+
+def _spec_of_rows(call: Call, shape) -> Spec:
+    """Contiguous, in the type that losses are added up in."""
+    strides = tuple(product(shape[k + 1 :]) for k in range(len(shape)))
+    return Spec(tuple(shape), strides, call.compute(), call.out.device)
 
 
 def _label(
@@ -46,23 +60,6 @@ def _label(
     compute = dtypes.compute(dtype)
     w = nest.number(1, compute) if weight is None else nest.read(weight, [label]).to(compute)
     return valid, label, w
-
-
-@lowers("aten.nll_loss_backward.default", "aten.nll_loss2d_backward.default")
-def nll_loss_backward(call: Call, grad, x, target, weight, reduction, ignore, total_weight):
-    """-weight[label] * grad at the label's class, divided by the sum of weights for a mean; 0
-    elsewhere."""
-    if x.rank < 2:
-        raise NotLowered("one sample without a batch")
-    places = [0, *range(2, x.rank)]
-    free = [(target, places)] + ([(weight, [None])] if weight is not None else [])
-    free += [(grad, places if reduction == NONE else []), (total_weight, [])]
-    nest = call.nest(x.shape, extra=free)
-    valid, label, w = _label(nest, target, weight, ignore, x, places, call.out.dtype)
-    g = nest.read(grad, places if reduction == NONE else []).to(w.dtype)
-    if reduction == MEAN:
-        g = g / nest.read(total_weight, []).to(w.dtype)
-    return call.finish(nest, where(valid & label.eq(nest.position(1)), -(w * g), 0))
 
 
 @lowers("aten.mse_loss.default")

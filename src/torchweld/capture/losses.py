@@ -1,0 +1,82 @@
+"""Cross-entropy taken apart, so that a backward may keep two numbers of each row and take the last
+steps again.
+
+The log probabilities of every class are larger than anything else that a language model saves. In
+one piece each, these operations would need them in memory; in steps, the partitioner saves
+the logits that are there anyway.
+
+A 16-bit result stays in one piece: its steps would round.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.checkpoint import CheckpointPolicy
+
+aten = torch.ops.aten
+_WIDE = (torch.float32, torch.float64)
+_MEAN = 1  # ATen's number for `reduction`
+
+
+def log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
+    """(x - max) - log(sum(exp(x - max)))"""
+    if half_to_float:
+        x = x.to(torch.float32)
+    if x.dtype not in _WIDE or x.dim() == 0 or x.shape[dim] == 0:
+        return NotImplemented
+    shifted = x - x.amax(dim, keepdim=True)
+    return (shifted - shifted.exp().sum(dim, keepdim=True).log()).contiguous()
+
+
+def log_softmax_backward(
+    grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
+) -> torch.Tensor:
+    """grad - softmax * sum(grad)"""
+    if output.dtype not in _WIDE or output.dim() == 0:
+        return NotImplemented
+    return (grad - output.exp() * grad.sum(dim, keepdim=True)).to(input_dtype)
+
+
+def nll_loss_backward(grad, x, target, weight, reduction, ignore, total_weight):
+    """-weight[label] * grad at the label's class, divided by the sum of weights for a mean; 0
+    elsewhere. x [N, C, ...], target [N, ...]."""
+    if x.dim() < 2 or x.dtype not in _WIDE:
+        return NotImplemented
+    along = [-1] + [1] * (x.dim() - 2)
+    classes = torch.arange(x.shape[1], device=x.device).view(along)
+    label = target.unsqueeze(1)
+    scale = grad / total_weight if reduction == _MEAN else grad
+    scale = -(scale.unsqueeze(1) if scale.dim() else scale)
+    if weight is not None:
+        scale = scale * weight.view(along)
+    return torch.where((label == classes) & (label != ignore), scale, 0.0)
+
+
+def recompute_log_probabilities(joint: torch.fx.GraphModule) -> None:
+    """Tags what `log_softmax` was taken apart to, so that the partitioner saves the logits and two
+    numbers a row. Results that are returned are in memory anyway."""
+    for log in joint.graph.find_nodes(op="call_function", target=aten.log.default):
+        for result in _normalised(log):
+            if not any(user.op == "output" for user in result.users):
+                for node in (result, result.args[0]):
+                    node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+
+
+def _normalised(log: torch.fx.Node) -> list[torch.fx.Node]:
+    """Each y = shifted - log(sum(exp(shifted))) with shifted = x - amax(x)."""
+    total = log.args[0]
+    exp = total.args[0] if total.target is aten.sum.dim_IntList else None
+    shifted = exp.args[0] if exp is not None and exp.target is aten.exp.default else None
+    if shifted is None or shifted.target is not aten.sub.Tensor:
+        return []
+    if getattr(shifted.args[1], "target", None) is not aten.amax.default:
+        return []
+    return [y for y in log.users if y.target is aten.sub.Tensor and y.args == (shifted, log)]
+
+
+DECOMPOSITIONS = {
+    aten._log_softmax.default: log_softmax,
+    aten._log_softmax_backward_data.default: log_softmax_backward,
+    aten.nll_loss_backward.default: nll_loss_backward,
+    aten.nll_loss2d_backward.default: nll_loss_backward,
+}

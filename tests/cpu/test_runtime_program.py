@@ -11,14 +11,16 @@ import pytest
 import torch
 
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
-from torchweld.core import dtypes
+from torchweld.core import dtypes, events
 from torchweld.core.errors import UsageError
+from torchweld.core.events import TorchweldWarning
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_graph
 from torchweld.ir.size import symbol
 from torchweld.runtime.load import load
-from torchweld.runtime.memory import POOL
+from torchweld.runtime.memory import POOL, ArenaPool
+from torchweld.runtime.program import Program
 
 S = symbol("s0")
 AFFINE = """#include <stdint.h>
@@ -398,3 +400,57 @@ def test_a_result_in_the_arenas_memory_is_copied():
     (y,) = program([x, e])
     program([torch.zeros(4, 6), e])
     assert torch.equal(y, x)
+
+
+class ShortPool(ArenaPool):
+    """Fails for want of memory until it has been released `failures` times."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    def take(self, place, device, size):
+        if self.failures:
+            raise torch.OutOfMemoryError("no memory")
+        return super().take(place, device, size)
+
+    def release(self) -> None:
+        self.failures -= 1
+        super().release()
+
+
+def short_program(failures: int, record: Record, kind: str = "inference") -> Program:
+    graph, bundles = chain_graph(3)
+    loaded = load(graph, bundles, {}, Options(), kind=kind, record=record).loaded
+    return Program(loaded, {}, ShortPool(failures))
+
+
+def test_a_call_without_memory_is_made_again(record):
+    events.clear()
+    program = short_program(1, record)
+    x = torch.randn(50)
+    with pytest.warns(TorchweldWarning, match="called again: no memory"):
+        assert torch.equal(program([x])[0], chain(x, 3))
+    assert torch.equal(program([x])[0], chain(x, 3))
+    assert record.kinds() == ["out_of_memory"]
+
+
+@pytest.mark.filterwarnings("ignore::torchweld.core.events.TorchweldWarning")
+@pytest.mark.parametrize(("kind", "failures"), [("inference", 2), ("backward", 1)])
+def test_a_call_without_memory_fails_as_eager_does(kind, failures, record):
+    """After the second attempt; at once where the inputs are freed on the way."""
+    with pytest.raises(torch.OutOfMemoryError):
+        short_program(failures, record, kind)([torch.randn(50)])
+
+
+def test_programs_that_alternate_share_an_arena():
+    pool = ArenaPool()
+    programs = []
+    for length in (3, 6):
+        graph, bundles = chain_graph(length)
+        programs.append((Program(load(graph, bundles, {}, Options()).loaded, {}, pool), length))
+    for size in (1000, 3000, 500):
+        for program, length in programs:
+            x = torch.randn(size)
+            assert torch.equal(program([x])[0], chain(x, length))
+    assert len(pool.idle_bytes) == 1

@@ -16,7 +16,7 @@ from torchweld.ir.parser import parse_graph
 from torchweld.ir.size import symbol
 from torchweld.runtime.graphs import GraphedProgram
 from torchweld.runtime.load import load
-from torchweld.runtime.memory import POOL
+from torchweld.runtime.memory import POOL, Arena
 
 S = symbol("s0")
 AFFINE = """
@@ -280,3 +280,29 @@ def test_random_numbers_elsewhere_go_on_while_and_after_a_recording_fails():
         program([torch.zeros(100, device="cuda:0")])
         assert torch.equal(randn(10), numbers)
         assert torch.cuda.current_stream() == stream
+
+
+@pytest.mark.filterwarnings("ignore::torchweld.core.events.TorchweldWarning")
+def test_idle_memory_is_freed_where_it_is_short():
+    """A call fits only once the idle arena of another stream is gone."""
+    size = 1 << 24
+    graph, bundles = chain_graph(4, size)
+    record = Record()
+    program = load(graph, bundles, {}, Options(cuda_graphs=False), record=record)
+    x = randn(size)
+    program([x])
+    POOL.release()
+    torch.cuda.empty_cache()
+    device = x.device
+    idle = 16 * x.nbytes
+    POOL.give((device, "another stream"), Arena(device, idle))
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(
+        (torch.cuda.memory_reserved() + x.nbytes) / total, device
+    )
+    try:
+        assert torch.equal(program([x])[0], chain(x, 4))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        POOL.release()
+    assert record.kinds() == ["out_of_memory"]

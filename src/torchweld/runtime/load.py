@@ -57,6 +57,7 @@ def load(
         helpers=dispatch.helpers(artifacts) if native else None,
         static_buffers=_static_names(graph, static_inputs) - frozenset(constants),
         keeps_arena=kind == "inference",  # what follows in training wants the memory
+        frees_inputs=frees_inputs,
         record=record,
     )
     return with_graph(Program(loaded, constants), kind, options.cuda_graphs)

@@ -24,7 +24,8 @@ Step = Callable[[list, array, int], None]
 class Loaded:
     """All that does not depend on sizes. `functions`: of each source's text, an address (C++) or a
     launch function (Triton); a Comp with a source that is missing there is interpreted. `calls`:
-    the function of each Extern, by node name. `keeps_arena`: between calls, for the next one."""
+    the function of each Extern, by node name. `keeps_arena`: between calls, for the next one.
+    `frees_inputs`: the caller gives its inputs away."""
 
     graph: Graph
     bundles: Mapping[str, KernelBundle]
@@ -34,7 +35,14 @@ class Loaded:
     helpers: Helpers | None
     static_buffers: frozenset[str]
     keeps_arena: bool = True
+    frees_inputs: bool = False
     record: object = None
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a call that failed can be made again with the same inputs."""
+        written = {name for node in self.graph.nodes for name in node.writes}
+        return not self.frees_inputs and written.isdisjoint(self.graph.inputs)
 
     def is_compiled(self, comp: Comp) -> bool:
         """Whether `comp` runs as its kernels; else it is interpreted."""

@@ -21,6 +21,7 @@ from torch.autograd.graph import increment_version
 
 from torchweld.core import dtypes
 from torchweld.core.errors import UsageError
+from torchweld.core.events import warn_once
 from torchweld.ir.bind import bind
 from torchweld.ir.nodes import Comp
 from torchweld.ir.size import evaluate
@@ -52,6 +53,7 @@ class Program:
             s for s in loaded.graph.symbols if s.source[0] in ("size", "stride", "int")
         )
         self._written = _written_by_kernels(loaded)
+        self._may_repeat = loaded.may_repeat
         self._set_static(loaded.static_buffers)
 
     @property
@@ -82,6 +84,21 @@ class Program:
             return self._call(args)
 
     def _call(self, args: list) -> list:
+        """Runs. Where memory is short, idle arenas are freed and the call is made once more, unless
+        it changes its inputs or was given them to free."""
+        kept = list(args) if self._may_repeat else None
+        try:
+            return self._run(args)
+        except RuntimeError as error:
+            if kept is None or not _is_out_of_memory(error):
+                raise
+            message = str(error).partition("\n")[0]
+        warn_once("out of memory", f"{self._loaded.graph.name} is called again: {message}")
+        note(self.record, "out_of_memory", self._loaded.graph.name, message)
+        self._pool.release()
+        return self._run(kept)
+
+    def _run(self, args: list) -> list:
         with self._arenas(self.arena_needs(args)) as arenas:
             return self.run_in(arenas, args)
 
@@ -198,6 +215,11 @@ class _ForShape:
             tuple(evaluate(s, sizes) for s in part) for part in (buffer.shape, buffer.strides)
         )
         return shape, strides, dtypes.to_torch(buffer.dtype)
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """CUDA has a type for it, the CPU allocator a message."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def _written_by_kernels(loaded: Loaded) -> tuple[int, ...]:

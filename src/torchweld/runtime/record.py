@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """`kind`: fallback, copied_input, copied_result, packed, compiled, graph, no_graph, library.
+    """`kind`: fallback, copied_input, copied_result, packed, compiled, graph, no_graph, library,
+    out_of_memory.
     `amount` in `unit`."""
 
     kind: str

@@ -461,6 +461,17 @@ def guarded_sum(rows: int, columns: int) -> Case:
       x=("f32", rows, columns), y=("f32", rows))  # fmt: skip
 
 
+def doubled_and_summed(rows: int, columns: int) -> Case:
+    """A pointwise result beside its sums over rows: memory runs along what is kept."""
+    return case("doubled_and_summed", f"i:{rows}, j:{columns}", """
+      %0 = load x[i, j] : f32
+      %1 = add %0 %0 : f32
+      %2 = reduce.sum[i] %1 : f32
+      store y[i, j] %1
+      store s[j] %2""",
+      x=("f32", rows, columns), y=("f32", rows, columns), s=("f32", columns))  # fmt: skip
+
+
 def cross_entropy(rows: int, columns: int) -> Case:
     return case("cross_entropy", f"i:{rows}, j:{columns}", """
       %0 = load x[i, j] : bf16

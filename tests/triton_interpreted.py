@@ -44,6 +44,7 @@ ALL = [
     cases.cross_entropy(6, 300),
     cases.guarded_sum(5, 70),
     looped(cases.guarded_sum(5, 700), 32, 3),
+    looped(cases.doubled_and_summed(70, 40), 8, 3, 16),
     cases.cumulative("sum", 3, 100),
     looped(cases.cumulative("max", 3, 100), 32),
     looped(cases.cumulative("sum", 3, 96), 32),

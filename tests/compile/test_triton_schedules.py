@@ -55,6 +55,7 @@ def test_supports(refused: Case, reason: str | None):
         (reduction("sum", 8192, 768), "persistent", False),
         (reduction("sum", 8192, 768, dim=0), "looped", True),
         (reduction("argmax", 3, 100000), "looped", True),
+        (cases.doubled_and_summed(4096, 3072), "looped", True),
         (cases.layer_norm_backward(8192, 768), "persistent", True),
         (cases.cumulative("sum", 1, 50000), "looped", False),
     ],

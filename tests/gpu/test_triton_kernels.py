@@ -38,6 +38,7 @@ ALL = [
     cases.softmax(300, 17),
     cases.guarded_sum(5, 70),
     looped(cases.guarded_sum(5, 700), 32, 3),
+    cases.doubled_and_summed(4096, 300),
     *(cases.add_layer_norm(7, c) for c in (1, 96, 768, 1023, 4096, 20000)),
     cases.add_layer_norm("s0", 768, sizes={"s0": 19}),
     *(cases.add_rms_norm(5, c) for c in (64, 4096)),

@@ -58,9 +58,7 @@ def looped(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
         k.line(f"share = {k.program(1)}")
     online = _online(k)
     at = _stages(k, online)
-    across = [] if partials else [
-        p for p in range(len(k.comp.stores)) if "c" in k.along(k.store_axes(p))
-    ]  # fmt: skip
+    across = [p for p in range(len(k.comp.stores)) if "c" in k.along(k.store_axes(p))]
     reductions = [v for v, i in enumerate(k.body) if isinstance(i, Reduce)]
     for stage in range(max(at, default=0) + 1):
         here = [v for v in reductions if at[v] == stage + 1 and v not in online]

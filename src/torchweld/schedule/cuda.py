@@ -28,6 +28,7 @@ from torchweld.ir.nodes import (
     Scan,
     Store,
     map_axes,
+    store_axes,
     store_operands,
     value_axes,
 )
@@ -151,14 +152,17 @@ def stages(accesses: Accesses) -> list[int]:
 
 
 def splittable(accesses: Accesses) -> bool:
-    """Reductions that do not depend on each other, whose results alone are stored."""
+    """Reductions that do not depend on each other; what else is stored lies along the columns, so
+    that each point belongs to one share."""
     comp, columns = accesses.comp, set(accesses.frame.columns)
-    axes = value_axes(comp.body)
-    stored = (axes[s.value] | map_axes(s.index) for s in comp.stores)
+    axes, stage = value_axes(comp.body), stages(accesses)
     return (
-        not any(columns & a for a in stored)
+        max(stage, default=0) == 1
+        and all(
+            max(stage[v] for v in store_operands(s)) == (0 if columns & a else 1)
+            for s, a in ((s, store_axes(comp, s, axes)) for s in comp.stores)
+        )
         and not any(isinstance(i, Scan) for i in comp.body)
-        and max(stages(accesses), default=0) == 1
         and not any(a.refs or comp.stores[k].combine for k, a in enumerate(accesses.stores))
         and not any(a.refs for a in accesses.loads.values())
     )

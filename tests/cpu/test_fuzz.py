@@ -6,6 +6,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 import torchweld
+from torchweld.core.events import events
 from torchweld.exact.budget import Budget
 from torchweld.exact.fuzz import differences, programs
 from torchweld.exact.programs import Input, Program
@@ -64,3 +65,60 @@ def test_a_reproducer_runs_on_its_own(capsys):
     assert text.startswith("# v0: 1 of 12 elements differ\n")
     exec(text.replace("torchweld.fuse(program)", "program"), {})
     assert "v0 fused torch.float32 (4, 3) (1, 4)" in capsys.readouterr().out
+
+
+NAN, INF = float("nan"), float("inf")
+FOUND = {  # what the fuzzer found, once mended: a program and its inputs
+    "cat of nothing": (lambda x: torch.cat([x, x, x]), torch.empty(0)),
+    "cat with nothing": (lambda x: torch.cat([x[:, :0], x, x[:, :0]], 1), torch.randn(2, 3)),
+    "sign": (lambda x: (x.sign(), x.sgn()), torch.tensor([NAN, -0.0, 0.0, INF, -3.0] * 7)),
+    "two argmax": (lambda x: (x.argmax(0), x.argmax(1)), torch.randn(2).expand(2, 2)),
+    "index_add of one value": (
+        lambda x, i: x.new_zeros(4).index_add(0, i % 4, x),
+        torch.randn(1).expand(2), torch.tensor([1]).expand(2),
+    ),
+    "logsumexp of inf": (
+        lambda x: (x.logsumexp(1), x.logsumexp(0)),
+        torch.tensor([[1.0, INF, 0.0], [-INF, -INF, -INF], [INF, -INF, INF], [1.0, 2.0, 3.0]]),
+    ),
+    "no columns": (lambda x: ((-x.abs()).exp(), x.sum(0), x.mean(1)), torch.empty(2, 0)),
+    "norm of one value": (
+        lambda x: torch.nn.functional.layer_norm(x, (7,)), torch.full((5, 7), 1 / 3),
+    ),
+    "a maximum that no column changes": (
+        lambda x: (lambda y: y == y.amax(0, keepdim=True))(x.repeat_interleave(2, 1)),
+        torch.randn(65, 1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", FOUND)
+def test_what_the_fuzzer_found(name, dynamic):
+    function, *inputs = FOUND[name]
+    torch.compiler.reset()
+    before = len(events())
+    found = torchweld.fuse(function, tune=False, dynamic=dynamic)(*inputs)
+    torch.testing.assert_close(found, function(*inputs), atol=1e-6, rtol=1e-6, equal_nan=True)
+    assert events()[before:] == ()
+
+
+def test_a_sum_over_no_rows_beside_one_over_columns():
+    def program(x, y):
+        return torch.softmax(y, 0), torch.exp(-x.abs()), torch.cat([x, x + y, x])
+
+    inputs = [torch.randn(65, n, requires_grad=True) for n in (0, 1)]
+    before, gradients = len(events()), []
+    for function in (program, torchweld.fuse(program, tune=False, dynamic=True)):
+        loss = sum((t * t).sum() for t in function(*inputs))
+        gradients.append(torch.autograd.grad(loss, inputs))
+    torch.testing.assert_close(gradients[1], gradients[0])
+    assert events()[before:] == ()
+
+
+def test_gradients_of_nan():
+    x = torch.full((33,), NAN, requires_grad=True)
+    torch.nn.functional.elu(x).sum().backward()
+    eager, x.grad = x.grad, None
+    torchweld.fuse(lambda x: torch.nn.functional.elu(x), tune=False)(x).sum().backward()
+    assert eager[:32].isnan().all() and x.grad.isnan().all()

@@ -284,3 +284,12 @@ def test_a_copy_of_what_is_written_later_is_made():
     given = x.clone()
     flipped, before = run(result, [given], exact=False)
     assert torch.equal(before, x) and torch.equal(flipped, x.flip(0)) and torch.equal(given, x + 1)
+
+
+def test_a_matrix_that_two_products_read_both_ways_is_copied_once():
+    def gradients(g, x, w):
+        flat = g.transpose(0, 1).reshape(5, 12)
+        return [flat @ w, flat.t() @ x]
+
+    result = check(gradients, rand(3, 5, 4), rand(5, 6), rand(12, 2), all_lowered=False)
+    assert len(comps(result)) == 1

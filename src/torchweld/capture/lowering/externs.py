@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations
 
 import torch
 
@@ -157,7 +158,19 @@ def window(graph: GraphBuilder, tensor: Tensor, strides=None) -> View:
         strides is None or views.same_layout(view.shape, view.strides, strides)
     ):
         return view if strides is None else replace(view, strides=tuple(strides))
-    return graph.view_of(stored(graph, tensor, strides))
+    made = _transposed_copy(graph, tensor) if strides is None else None
+    return graph.view_of(made or stored(graph, tensor, strides))
+
+
+def _transposed_copy(graph: GraphBuilder, tensor: Tensor) -> Tensor | None:
+    """A copy made before of the same elements, its dimensions in another order: the two products of
+    a gradient read one matrix both ways."""
+    for order in permutations(range(tensor.rank)):
+        twin = replace(tensor, dims=tuple(tensor.dims[d] for d in order))
+        made = graph.copies.get((twin, None))
+        if made is not None:
+            return replace(made, dims=tuple(made.dims[order.index(d)] for d in range(tensor.rank)))
+    return None
 
 
 def constant(graph: GraphBuilder, arg) -> Arg:

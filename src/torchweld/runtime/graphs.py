@@ -2,7 +2,8 @@
 
 The first call runs as usual, which loads kernels and lets libraries choose their algorithms; the
 second is recorded. Inputs whose storage is fixed (parameters) are read where they are; others are
-copied into buffers that the graph reads. Outputs are copied out, so a caller may keep them.
+copied into buffers that the graph reads. Outputs are copied out, so a caller may keep them; large
+ones that the last calls make (logits) are made after the replay instead, in memory of their own.
 
 All graphs of a device share one arena and one pool of library results. That is safe because
 replays follow one another: a lock orders threads, and a stream waits for the one used before it.
@@ -11,7 +12,6 @@ replays follow one another: a lock orders threads, and a stream waits for the on
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -23,8 +23,10 @@ from torchweld.core.device import DeviceTable, device_table
 from torchweld.ir.nodes import Comp, Extern, View
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.memory import Arena, ArenaPool
-from torchweld.runtime.program import Program
+from torchweld.runtime.placement import tail_start
+from torchweld.runtime.program import Paused, Program
 from torchweld.runtime.record import note
+from torchweld.runtime.steps import window
 from torchweld.runtime.torch_private import copy_all
 
 _SAVED_S = 1.0e-6  # what a launch costs more outside a graph, when the GPU is the bottleneck
@@ -93,11 +95,19 @@ def _copied_bytes(loaded: Loaded) -> int:
     buffers, kinds = loaded.graph.buffers, loaded.placement.kinds
     names = [n for n in loaded.graph.inputs if kinds.get(n) == "input"]
     moving = [buffers[n] for n in names if n not in loaded.static_buffers]
-    views = [v for v in loaded.graph.outputs if isinstance(v, View)]
-    results = [v for v in views if kinds[v.buffer] not in ("input", "constant")]
+    made = _recorded_buffers(loaded)
+    results = [v for v in loaded.graph.outputs if isinstance(v, View) and v.buffer in made]
     return sum(_bytes(b.shape, b.dtype) for b in moving) + sum(
         _bytes(v.shape, buffers[v.buffer].dtype) for v in results
     )
+
+
+def _recorded_buffers(loaded: Loaded) -> frozenset[str]:
+    """What the recording makes: all but inputs, constants and what the tail makes."""
+    graph, kinds = loaded.graph, loaded.placement.kinds
+    head = graph.nodes[: tail_start(graph, {})]
+    made = {name for node in head for name in node.writes}
+    return frozenset(n for n in made if kinds[n] not in ("input", "constant"))
 
 
 def _bytes(shape, dtype) -> int:
@@ -143,14 +153,13 @@ def _domain(device: torch.device) -> _Domain:
 
 @dataclass(frozen=True)
 class _Recording:
-    """`inputs`: the buffers that the graph reads, by position of the moving inputs. `outputs`: in
-    order; a tensor to copy out, or a function of the call's arguments. `arenas`: kept for as long
-    as the graph may write to them."""
+    """`inputs`: the buffers that the graph reads, by position of the moving inputs. `paused`: what
+    a replay leaves the program in. `arenas`: kept for as long as the graph may write to them."""
 
     graph: torch.cuda.CUDAGraph
     pointers: tuple[int, ...]
     inputs: dict[int, torch.Tensor]
-    outputs: tuple
+    paused: Paused
     arenas: tuple[Arena, ...]
 
 
@@ -162,6 +171,12 @@ class GraphedProgram:
         self._program = program
         self._device = torch.device(next(iter(program.loaded.graph.buffers.values())).device)
         self._recording: _Recording | None = None
+        graph, kinds = self.loaded.graph, self.loaded.placement.kinds
+        outputs = [(p, v) for p, v in enumerate(graph.outputs) if isinstance(v, View)]
+        given = {n: p for p, n in enumerate(graph.inputs) if kinds.get(n) == "input"}
+        recorded = _recorded_buffers(self.loaded)
+        self._copied = [p for p, v in outputs if v.buffer in recorded]
+        self._windows = [(p, given[v.buffer], v) for p, v in outputs if v.buffer in given]
         self._warm, self._recordings = False, 0
 
     @property
@@ -210,28 +225,26 @@ class GraphedProgram:
         graph = torch.cuda.CUDAGraph()
         needs = self._program.arena_needs(given)
         with _arenas(domain.arenas, needs) as arenas, _capture(graph, domain):
-            results = self._program.run_in(arenas, given)
-        sources = map(self._output_source, self.loaded.graph.outputs, results)
-        return _Recording(graph, pointers, inputs, tuple(sources), arenas)
+            paused = self._program.run_head(arenas, given)
+        return _Recording(graph, pointers, inputs, paused, arenas)
 
-    def _output_source(self, output, result):
-        """A tensor that each replay fills, or what gives the output from the arguments."""
-        kind = isinstance(output, View) and self.loaded.placement.kinds[output.buffer]
-        if kind != "input":
-            return result if kind and kind != "constant" else _always(result)
-        position = self.loaded.graph.inputs.index(output.buffer)
-        return lambda args: args[position].as_strided(
-            output.shape, output.strides, args[position].storage_offset() + output.offset
-        )
+    def _handed_out(self, results: list, args: list) -> list:
+        """The outputs, from what a replay and the tail have left: copies of what the next replay
+        overwrites, windows on the caller's own inputs, and the rest as it is."""
+        outputs = list(results)
+        for place, position, view in self._windows:
+            outputs[place] = window(args[position], view.shape, view.strides, view.offset)
+        for place in self._copied:
+            outputs[place] = _like(results[place])
+        copy_all([outputs[p] for p in self._copied], [results[p] for p in self._copied])
+        return outputs
 
     def _replay(self, recording: _Recording, args: list, domain: _Domain) -> list:
         domain.follow(torch.cuda.current_stream(self._device))
         copy_all(list(recording.inputs.values()), [args[p] for p in recording.inputs])
         recording.graph.replay()
         increment_version([args[p] for p in self._program.written_positions])
-        outputs = [s(args) if callable(s) else _like(s) for s in recording.outputs]
-        filled = [(o, s) for o, s in zip(outputs, recording.outputs) if not callable(s)]
-        copy_all([o for o, _ in filled], [s for _, s in filled])
+        outputs = self._handed_out(recording.paused.run_tail(), args)
         args.clear()
         return outputs
 
@@ -280,10 +293,6 @@ def _fits(recording: _Recording, args: list) -> bool:
     """Other shapes and types are for the program to refuse."""
     pairs = [(buffer, args[p]) for p, buffer in recording.inputs.items()]
     return all(b.shape == a.shape and b.dtype == a.dtype for b, a in pairs)
-
-
-def _always(value) -> Callable:
-    return lambda args: value
 
 
 def with_graph(program: Program, kind: str, wanted: bool) -> Program | GraphedProgram:

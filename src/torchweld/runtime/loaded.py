@@ -63,13 +63,15 @@ class FixedView:
 
 @dataclass(frozen=True)
 class Shaped:
-    """The steps for one set of sizes. `layouts`: the arena of each device. `fixed`: the views that
+    """The steps for one set of sizes; `tail`: those that make large outputs, on a GPU, and come
+    last. `layouts`: the arena of each device. `fixed`: the views that
     a Binding prepares, for the slots from `first_fixed` on. `keep_alive`: memory that the steps
     refer to by address."""
 
     sizes: Mapping[str, int]
     layouts: tuple[Layout, ...]
     steps: tuple[Step, ...]
+    tail: tuple[Step, ...]
     outputs: tuple[Fetch, ...]
     fixed: tuple[FixedView, ...]
     first_fixed: int

@@ -22,6 +22,10 @@ from torchweld.runtime.memory import Lifetime
 Kind = Literal["input", "constant", "output", "extern", "arena", "own"]
 
 
+_LARGE_OUTPUT_BYTES = 1 << 20
+_TAIL_NODES = 3
+
+
 @dataclass(frozen=True)
 class Placement:
     """`devices`: those that have an arena; arena d is slot d. `slots`: the position of every other
@@ -128,6 +132,16 @@ def span(shape: Iterable[Size], strides: Iterable[Size], sizes: Mapping[str, int
 
 def buffer_bytes(buffer: Buffer, sizes: Mapping[str, int]) -> int:
     return span(buffer.shape, buffer.strides, sizes) * buffer.dtype.bytes
+
+
+def tail_start(graph: Graph, sizes: Mapping[str, int]) -> int:
+    """The first of the last few nodes that make all large outputs; the number of nodes if others
+    make some, or there are none."""
+    returned = returned_buffers(graph.outputs)
+    large = {n for n in returned if buffer_bytes(graph.buffers[n], sizes) >= _LARGE_OUTPUT_BYTES}
+    makers = [p for p, node in enumerate(graph.nodes) if large.intersection(node.writes)]
+    start = min(makers, default=len(graph.nodes))
+    return start if len(graph.nodes) - start <= _TAIL_NODES else len(graph.nodes)
 
 
 def returned_buffers(outputs: tuple[Arg, ...]) -> frozenset[str]:

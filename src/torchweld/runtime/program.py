@@ -11,10 +11,11 @@ Kernels use OpenMP, as torch does: after a fork in a process that has run parall
 from __future__ import annotations
 
 import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch.autograd.graph import increment_version
@@ -26,7 +27,7 @@ from torchweld.ir.bind import bind
 from torchweld.ir.nodes import Comp
 from torchweld.ir.size import evaluate
 from torchweld.runtime.binding import Binding, bind_program
-from torchweld.runtime.loaded import Loaded, Shaped
+from torchweld.runtime.loaded import Loaded, Shaped, Step
 from torchweld.runtime.memory import POOL, Arena, ArenaPool
 from torchweld.runtime.record import note
 from torchweld.runtime.shape import shape_program
@@ -116,14 +117,25 @@ class Program:
         with below_autograd():
             return self._execute(prepared, binding, args)
 
+    def run_head(self, arenas: tuple[Arena, ...], args: list) -> Paused:
+        """A call up to its tail; `args` has every input in the layout that the graph says."""
+        prepared = self._prepared(args)
+        binding = self._binding(prepared, arenas, args)
+        if binding is None:
+            return self.run_head(arenas, args)
+        tensors, bases = binding.tensors.copy(), binding.bases[:]
+        prepared.place_inputs(args, tensors, bases, self.record)
+        with below_autograd():
+            _take(prepared.shaped.steps, tensors, bases)
+        return Paused(prepared.shaped, tensors, bases)
+
     def _execute(self, prepared: _ForShape, binding: Binding, args: list) -> list:
         tensors, bases = binding.tensors.copy(), binding.bases[:]
         restore = prepared.place_inputs(args, tensors, bases, self.record)
         written = [args[p] for p in self._written]
         args.clear()
-        address = bases.buffer_info()[0]
-        for step in prepared.shaped.steps:
-            step(tensors, bases, address)
+        _take(prepared.shaped.steps, tensors, bases)
+        _take(prepared.shaped.tail, tensors, bases)
         if written:
             increment_version(written)  # kernels change memory behind torch's back
         for original, used in restore:
@@ -176,6 +188,28 @@ class Program:
         inputs = self._loaded.graph.inputs
         self._static = {p: n for p, n in enumerate(inputs) if n in names}
         self._shapes.clear()
+
+
+@dataclass(frozen=True)
+class Paused:
+    """A call before its tail."""
+
+    shaped: Shaped
+    tensors: list
+    bases: array
+
+    def run_tail(self) -> list:
+        """The outputs. It may be called any number of times."""
+        tensors, bases = self.tensors.copy(), self.bases[:]
+        with below_autograd():
+            _take(self.shaped.tail, tensors, bases)
+        return [output(tensors) for output in self.shaped.outputs]
+
+
+def _take(steps: tuple[Step, ...], tensors: list, bases: array) -> None:
+    address = bases.buffer_info()[0]
+    for step in steps:
+        step(tensors, bases, address)
 
 
 class _ForShape:

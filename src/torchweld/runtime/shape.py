@@ -27,6 +27,7 @@ from torchweld.runtime.placement import (
     scratch_lifetimes,
     scratch_name,
     span,
+    tail_start,
 )
 
 _WORTH_A_STEP_BYTES = 1 << 16  # a walk over kernels costs 1 us more than one that goes on
@@ -50,7 +51,11 @@ class _Shaper:
         self.keep_alive: list = []
 
     def run(self) -> Shaped:
+        tail, steps_before = self._tail_start(), None
         for position, node in enumerate(self.loaded.graph.nodes):
+            if position == tail:
+                self._flush()
+                steps_before = len(self.steps)
             self._allocate(position)
             if isinstance(node, Extern):
                 self._extern(node)
@@ -64,12 +69,18 @@ class _Shaper:
         return Shaped(
             self.sizes,
             self.layouts,
-            tuple(self.steps),
+            tuple(self.steps[:steps_before]),
+            tuple(self.steps[steps_before:]) if steps_before is not None else (),
             outputs,
             tuple(self.fixed),
             self.first_fixed,
             tuple(self.keep_alive),
         )
+
+    def _tail_start(self) -> int:
+        on_gpu = any(b.device.startswith("cuda") for b in self.buffers.values())
+        graph = self.loaded.graph
+        return tail_start(graph, self.sizes) if on_gpu else len(graph.nodes)
 
     # -- memory --
 

@@ -306,3 +306,61 @@ def test_idle_memory_is_freed_where_it_is_short():
         torch.cuda.set_per_process_memory_fraction(1.0, device)
         POOL.release()
     assert record.kinds() == ["out_of_memory"]
+
+
+LOGITS = """
+graph logits {
+  buffer x : f32[32768] strides [1] on cuda:0
+  buffer w : f32[64, 8192] strides [8192, 1] on cuda:0 frozen
+  buffer t : f32[32768] strides [1] on cuda:0
+  buffer h : f32[32768] strides [1] on cuda:0
+  buffer y : f32[512, 8192] strides [8192, 1] on cuda:0
+  input x, w
+  comp k0 [i:32768] {
+    %0 = load x[i] : f32
+    %1 = const 2.0 : f32
+    %2 = mul %0 %1 : f32
+    %3 = const 1.0 : f32
+    %4 = add %2 %3 : f32
+    store t[i] %4
+  }
+  comp k1 [i:32768] {
+    %0 = load t[i] : f32
+    %1 = const 2.0 : f32
+    %2 = mul %0 %1 : f32
+    %3 = const 1.0 : f32
+    %4 = add %2 %3 : f32
+    store h[i] %4
+  }
+  extern head y = "aten.mm.default"(view(h, [512, 64], [64, 1], 0), view(w, [64, 8192], [8192, 1], 0)) {
+  }
+  output view(y, [512, 8192], [8192, 1], 0), view(t, [100], [1], 0)
+}"""  # noqa: E501
+
+
+def test_large_outputs_are_made_once():
+    """Logits of 16 MB are in memory once, though the program is replayed."""
+    record = Record()
+    bundles = {
+        "k0": KernelBundle("k0", (kernel("x", "t", 32768),)),
+        "k1": KernelBundle("k1", (kernel("t", "h", 32768),)),
+    }
+    program = load(
+        parse_graph(LOGITS), bundles, {}, Options(), static_inputs=frozenset({1}), record=record
+    )
+    weight = randn(64, 8192)
+    torch.mm(randn(512, 64), weight)  # cuBLAS takes its workspace
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    kept = []
+    for _ in range(4):
+        x = randn(32768)
+        kept.append((x, *program([x, weight])))
+    for x, y, t in kept:
+        assert torch.equal(t, chain(x, 1)[:100])
+        torch.testing.assert_close(y, chain(x, 2).view(512, 64) @ weight, rtol=1e-3, atol=1e-3)
+    assert record.kinds() == ["graph"]
+    del kept, x, y, t
+    torch.cuda.reset_peak_memory_stats()
+    program([randn(32768), weight])
+    assert torch.cuda.max_memory_allocated() - before < 1.25 * 512 * 8192 * 4

@@ -25,6 +25,7 @@ from torchweld.ir.nodes import (
     Load,
     Op,
     Reduce,
+    Ref,
     Scan,
     Store,
     Value,
@@ -176,7 +177,8 @@ def _stages(comp: Comp, facts: _Facts) -> int:
             deepest = max(deepest, depth[value])
         if isinstance(instr, (Reduce, Scan)) and value not in facts.frame.column_reductions:
             depth[value] += 1
-    return deepest + 1
+    along = (s.value for s in comp.stores if map_axes(s.index) & columns)
+    return max(deepest, *(depth[v] for v in along), 0) + 1
 
 
 def _arithmetic(comp: Comp, facts: _Facts) -> tuple[float, float]:
@@ -247,11 +249,9 @@ def _efficiency(comp: Comp, facts: _Facts, device: DeviceTable) -> float:
 
 
 def _can_split_columns(comp: Comp, facts: _Facts) -> bool:
-    """Several units may share a row: its reductions wait for nothing, and only they are stored."""
-    columns = set(facts.frame.columns)
-    along = (facts.axes[s.value] | map_axes(s.index) for s in comp.stores)
+    """Several units may share a row: nothing along it waits for its reductions, or is scattered."""
     waits = any(isinstance(i, Scan) for i in comp.body) or _stages(comp, facts) > 1
-    return not waits and not any(columns & a for a in along)
+    return not waits and not any(isinstance(i, Ref) for a in _accesses(comp) for i in a.index)
 
 
 def _most_live(comp: Comp) -> int:

@@ -120,3 +120,18 @@ def test_few_results_do_not_decide_along_which_axis_memory_is_read():
     }""")
     found = cost(comp, _buffers(x=(512, 4096), m=(512,)), {}, H100)
     assert found.bytes_moved == 512 * 4096 * 4 + 512 * 4
+
+
+def test_units_share_a_row_unless_something_along_it_waits():
+    """A bias gradient beside the pointwise work that makes it, against a softmax's shape."""
+    text = """comp both [i:8, j:65536] {{
+      %0 = load x[i, j] : f32
+      %1 = mul %0 %0 : f32
+      %2 = reduce.sum[j] %1 : f32
+      %3 = add %1 %{} : f32
+      store y[i, j] %3
+      store s[i] %2
+    }}"""
+    buffers = _buffers(x=(8, 65536), y=(8, 65536), s=(8,))
+    free, waiting = (cost(parse_comp(text.format(v)), buffers, {}, H100) for v in (0, 2))
+    assert free.seconds < 0.5 * waiting.seconds

@@ -87,7 +87,7 @@ FOUND = {  # what the fuzzer found, once mended: a program and its inputs
     ),
     "a maximum that no column changes": (
         lambda x: (lambda y: y == y.amax(0, keepdim=True))(x.repeat_interleave(2, 1)),
-        torch.randn(65, 1),
+        torch.randn(65, 2)[:, :1],
     ),
 }  # fmt: skip
 
@@ -100,19 +100,6 @@ def test_what_the_fuzzer_found(name, dynamic):
     before = len(events())
     found = torchweld.fuse(function, tune=False, dynamic=dynamic)(*inputs)
     torch.testing.assert_close(found, function(*inputs), atol=1e-6, rtol=1e-6, equal_nan=True)
-    assert events()[before:] == ()
-
-
-def test_a_sum_over_no_rows_beside_one_over_columns():
-    def program(x, y):
-        return torch.softmax(y, 0), torch.exp(-x.abs()), torch.cat([x, x + y, x])
-
-    inputs = [torch.randn(65, n, requires_grad=True) for n in (0, 1)]
-    before, gradients = len(events()), []
-    for function in (program, torchweld.fuse(program, tune=False, dynamic=True)):
-        loss = sum((t * t).sum() for t in function(*inputs))
-        gradients.append(torch.autograd.grad(loss, inputs))
-    torch.testing.assert_close(gradients[1], gradients[0])
     assert events()[before:] == ()
 
 

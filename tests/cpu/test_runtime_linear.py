@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -42,6 +44,21 @@ GELU = [
     "const 1.0 : f32",
     "add %6 %7 : f32",
     "mul %3 %8 : f32",
+]
+TANH_GELU = [
+    "mul %1 %1 : f32",
+    "mul %2 %1 : f32",
+    "const 0.044715 : f32",
+    "mul %3 %4 : f32",
+    "add %1 %5 : f32",
+    "const 0.7978845608028654 : f32",
+    "mul %6 %7 : f32",
+    "tanh %8 : f32",
+    "const 1.0 : f32",
+    "add %9 %10 : f32",
+    "const 0.5 : f32",
+    "mul %12 %1 : f32",
+    "mul %13 %11 : f32",
 ]
 CLAMPED = [*SILU, "const 5.0 : f32", "minimum %3 %4 : f32"]
 SCALED = [*SILU, "const 1.5 : f32", "mul %3 %4 : f32"]
@@ -240,3 +257,24 @@ def test_packing_works_in_inference_mode():
         x, weight, bias = torch.randn(16, 768), torch.randn(768, 768), torch.randn(768)
         y = program([x, weight, bias])[0]
         torch.testing.assert_close(y[0], F.silu(F.linear(x, weight, bias)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("body", "numerics", "target"),
+    [
+        (TANH_GELU, "contract", "aten._addmm_activation.default"),
+        (TANH_GELU, "eager", "aten.addmm.default"),
+        (GELU, "contract", "aten.addmm.default"),
+        (SILU, "contract", "aten.addmm.default"),
+    ],
+    ids=["tanh", "tanh, rounded", "erf", "silu"],
+)
+def test_on_a_gpu_only_the_gelu_by_tanh_moves_into_the_product(body, numerics, target):
+    """cublasLt's epilogue is that one."""
+    graph = layer(64, 48, 32, "bf16", body)
+    moved = {n: replace(b, device="cuda:0") for n, b in graph.buffers.items()}
+    graph = replace(graph, buffers=moved)
+    options = Options(numerics=numerics)
+    first, *rest = choose_library_calls(graph, device_table("cuda"), options, "inference").nodes
+    assert first.target == target
+    assert (first.outputs == ("y",)) == (not rest) == (target != "aten.addmm.default")

@@ -6,6 +6,10 @@ the two products of its gradient, with operands transposed; 1.05x in bfloat16. A
 in oneDNN's own layout is worth 1.4x more for 16 rows, 1.05x for 128, 1.01x for 1024: it is made for
 few rows, where the option allows the memory. An activation that follows the layer alone moves into
 the call. The functions that the targets name are in `runtime/library_calls.py`.
+
+On a GPU `addmm` takes a gelu that follows it alone, where it is the one by tanh: that is cublasLt's
+epilogue (on a CPU the same call is the one by erf). Measured on an H100, [4096, 768] times
+[768, 3072] in bfloat16: 38.3 us where the two calls take 32.9 + 19.5.
 """
 
 from __future__ import annotations
@@ -21,9 +25,10 @@ from torchweld.core.dtypes import DType
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, View, views
 from torchweld.ir.size import Size, hint, product
-from torchweld.kernels.activations import Activation, activation_of
+from torchweld.kernels.activations import activation_of
 
 LINEAR = "torchweld.linear"
+ADDMM_ACTIVATION = "aten._addmm_activation.default"
 PACKED_LINEAR = "torchweld.packed_linear"
 _CHAIN = 384  # terms
 _ROWS_TO_PACK_FOR = 64  # fewer
@@ -32,6 +37,8 @@ _LEAST_WORK = 1 << 20  # multiply-adds; below, the call costs more (12 us) than 
 _DTYPES = frozenset((dtypes.f32, dtypes.bf16))
 
 Faster = Callable[[Graph, Graph], bool]  # (now, candidate) -> whether the candidate wins
+# (call, activation that follows, graph) -> the call that does both
+WithActivation = Callable[[Extern, Comp, Graph], "Extern | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,8 @@ def choose_library_calls(
     """`graph` with Externs replaced by faster calls of the same mathematics. `kind`: inference,
     forward or backward; weights of training graphs change too often to be packed. `faster`
     measures a replacement, otherwise it is taken by size."""
+    if table.kind == "cuda" and options.numerics != "eager":
+        return _with_activations(graph, _addmm_with)
     if table.kind != "cpu" or not torch.backends.mkldnn.is_available():
         return graph
     packs = options.pack_weights and kind == "inference"
@@ -56,7 +65,7 @@ def choose_library_calls(
         _linear_call(n, graph, packs, faster) if isinstance(n, Extern) else n for n in graph.nodes
     )
     graph = replace(graph, nodes=nodes)
-    return graph if options.numerics == "eager" else _with_activations(graph)
+    return graph if options.numerics == "eager" else _with_activations(graph, _linear_with)
 
 
 def linear_of(node: Extern) -> Linear | None:
@@ -186,19 +195,17 @@ def _known(sizes: tuple[Size, ...], hints: Mapping[str, int]) -> tuple[int, ...]
     return tuple(hint(s, hints) for s in sizes)
 
 
-def _with_activations(graph: Graph) -> Graph:
+def _with_activations(graph: Graph, with_activation: WithActivation) -> Graph:
     """before: t = linear(x, w, b, "none");  y = act(t), t used nowhere else
     after:  y = linear(x, w, b, act)"""
     readers = _readers(graph)
     fused: dict[str, Extern] = {}
     for node in graph.nodes:
-        if isinstance(node, Extern) and _takes_activation(node, graph):
-            followers = readers.get(node.outputs[0], [])
-            if len(followers) == 1 and isinstance(followers[0], Comp):
-                comp = followers[0]
-                activation = activation_of(comp, node.outputs[0], graph)
-                if activation is not None:
-                    fused[node.name] = _fused(node, comp, activation)
+        followers = readers.get(node.writes[0], []) if node.writes else []
+        if isinstance(node, Extern) and len(followers) == 1 and isinstance(followers[0], Comp):
+            call = with_activation(node, followers[0], graph)
+            if call is not None:
+                fused[node.name] = call
     gone = {node.outputs[0]: node.name for node in fused.values()}
     nodes = tuple(
         fused.get(n.name, n)
@@ -208,17 +215,31 @@ def _with_activations(graph: Graph) -> Graph:
     return replace(graph, nodes=nodes)
 
 
-def _takes_activation(node: Extern, graph: Graph) -> bool:
+def _linear_with(node: Extern, comp: Comp, graph: Graph) -> Extern | None:
     """Pieces of a reduction are added up by calls that take no activation."""
     if node.target not in (LINEAR, PACKED_LINEAR):
-        return False
+        return None
     weight = node.args[1]
-    return len(linear_pieces(weight.shape[1], graph.buffers[weight.buffer].dtype)) == 1
+    if len(linear_pieces(weight.shape[1], graph.buffers[weight.buffer].dtype)) > 1:
+        return None
+    activation = activation_of(comp, node.outputs[0], graph)
+    return activation and _fused(
+        node, comp, args=(*node.args[:3], activation.name, activation.algorithm)
+    )
 
 
-def _fused(node: Extern, comp: Comp, activation: Activation) -> Extern:
-    args = (*node.args[:3], activation.name, activation.algorithm)
-    return replace(node, args=args, outputs=comp.writes, origins=node.origins + comp.origins)
+def _addmm_with(node: Extern, comp: Comp, graph: Graph) -> Extern | None:
+    """The epilogue takes a bias along the rows."""
+    if node.target != "aten.addmm.default" or node.kwargs or len(node.args[0].shape) != 1:
+        return None
+    activation = activation_of(comp, node.outputs[0], graph)
+    if activation is None or (activation.name, activation.algorithm) != ("gelu", "tanh"):
+        return None
+    return _fused(node, comp, target=ADDMM_ACTIVATION, kwargs=(("use_gelu", True),))
+
+
+def _fused(node: Extern, comp: Comp, **changes) -> Extern:
+    return replace(node, outputs=comp.writes, origins=node.origins + comp.origins, **changes)
 
 
 def _readers(graph: Graph) -> dict[str, list]:

@@ -85,6 +85,9 @@ FOUND = {  # what the fuzzer found, once mended: a program and its inputs
     "norm of one value": (
         lambda x: torch.nn.functional.layer_norm(x, (7,)), torch.full((5, 7), 1 / 3),
     ),
+    "softmax over repeated values": (
+        lambda x: ((-x.abs()).exp(), x.repeat_interleave(2, 0).softmax(0)), torch.randn(2),
+    ),
     "a maximum that no column changes": (
         lambda x: (lambda y: y == y.amax(0, keepdim=True))(x.repeat_interleave(2, 1)),
         torch.randn(65, 2)[:, :1],

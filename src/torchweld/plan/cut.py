@@ -148,6 +148,7 @@ def _with_loads(comp: Comp, saved: dict[Value, Buffer], axes) -> Comp:
 
 def _only_used_axes(comp: Comp) -> Comp:
     used = frozenset().union(*value_axes(comp.body), *(map_axes(s.index) for s in comp.stores))
+    used |= {a for i in comp.body if isinstance(i, Reduce) for a in i.axes}
     return replace(comp, axes=tuple(a for a in comp.axes if a.name in used))
 
 

@@ -22,6 +22,7 @@ from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Graph, Origin
 from torchweld.ir.printer import text
 from torchweld.kernels.library import choose_library_calls
+from torchweld.kernels.rows import align_rows
 from torchweld.plan.decisions import Cut, Fusion, RefusalRecord
 from torchweld.plan.refusals import Reason
 from torchweld.plan.search import plan
@@ -57,11 +58,12 @@ def compile_graph(captured: Captured, options: Options) -> Program:
     table = device_table(device)
     lowered = stages("lower", lower, captured, options)
     plans = PlanCache.open(options, _DECISIONS)
-    key = plans.key(lowered.graph, options, str(device), captured.kind, repr(table))
+    loose = sorted(captured.loose_outputs)
+    key = plans.key(lowered.graph, options, str(device), captured.kind, repr(table), repr(loose))
     stored = stages("find plan", plans.get, key)
     cached = stored is not None
     if not cached:
-        stored = _make_plan(lowered, captured.kind, table, options, stages)
+        stored = _make_plan(lowered, captured, table, options, stages)
         plans.put(key, stored)
     record = GraphRecord(
         captured.name, captured.kind, str(device), stored.graph, dict(stored.bundles),
@@ -75,10 +77,13 @@ def compile_graph(captured: Captured, options: Options) -> Program:
     return program
 
 
-def _make_plan(lowered: Lowered, kind: str, table: DeviceTable, options: Options, stages):
+def _make_plan(
+    lowered: Lowered, captured: Captured, table: DeviceTable, options: Options, stages
+) -> StoredPlan:
     graph = stages("rewrite", rewrite, lowered.graph, options)
     planned = stages("plan", plan, graph, table, options)
-    graph = stages("library", choose_library_calls, planned.graph, table, options, kind)
+    graph = stages("library", choose_library_calls, planned.graph, table, options, captured.kind)
+    graph = stages("rows", align_rows, graph, table, captured.loose_outputs)
     check_graph(graph)
     bundles = stages("generate", generate_all, graph, table)
     return StoredPlan(graph, bundles, planned.decisions)

@@ -115,6 +115,7 @@ class _Session:
         self._compile_graph, self._options, self._on_compiled = compile_graph, options, on_compiled
         self._name = name
         self._static_names: frozenset[str] = frozenset()  # the forward's parameters and buffers
+        self._kept_names: frozenset[str] = frozenset()  # what it keeps for the backward
 
     def trace(self, gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
         """The callable for Dynamo's graph; it compiles what AOTAutograd makes of it on the way."""
@@ -131,7 +132,11 @@ class _Session:
     def forward(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         static = torch_private.static_input_positions()
         self._static_names = _names_at(gm, static)
-        return self._compile(gm, "forward", static)
+        outputs = gm.graph.output_node().args[0]
+        results = torch_private.number_of_results()
+        kept = range(len(outputs) if results is None else results, len(outputs))
+        self._kept_names = frozenset(getattr(outputs[i], "name", "") for i in kept)
+        return self._compile(gm, "forward", static, frozenset(kept))
 
     def backward(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         """Compiled at the first backward: a forward whose gradient nobody asks for pays nothing."""
@@ -141,15 +146,18 @@ class _Session:
 
         def run(args: list) -> Sequence:
             if not compiled:
+                _take_strides(gm, args, self._kept_names)
                 compiled.append(self._compile(gm, "backward", static))
             return compiled[0](args)
 
         run._boxed_call = True
         return run
 
-    def _compile(self, gm: torch.fx.GraphModule, kind, static: frozenset[int]) -> Boxed:
+    def _compile(
+        self, gm: torch.fx.GraphModule, kind, static, loose: frozenset[int] = frozenset()
+    ) -> Boxed:
         gm.recompile()
-        captured = Captured(gm, f"{self._name}_{kind}", kind, static)
+        captured = Captured(gm, f"{self._name}_{kind}", kind, static, loose)
         return compile_or_run_eagerly(
             self._compile_graph, captured, self._options, self._on_compiled
         )
@@ -158,3 +166,14 @@ class _Session:
 def _names_at(gm: torch.fx.GraphModule, positions: frozenset[int]) -> frozenset[str]:
     names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
     return frozenset(names[p] for p in positions if p < len(names))
+
+
+def _take_strides(gm: torch.fx.GraphModule, args: Sequence, names: frozenset[str]) -> None:
+    """The placeholders with these names say the strides that their values really have, where these
+    are numbers: the forward may have laid them out in another way than eager."""
+    for node, arg in zip(gm.graph.find_nodes(op="placeholder"), args):
+        value = node.meta.get("val")
+        if node.name in names and isinstance(value, torch.Tensor):
+            known = all(isinstance(n, int) for n in (*value.shape, *value.stride()))
+            if known and value.stride() != arg.stride():
+                node.meta["val"] = value.as_strided(value.shape, arg.stride())

@@ -9,10 +9,15 @@ import torch
 
 @dataclass(frozen=True)
 class Captured:
-    """`module`: functional ATen operations; each placeholder's meta["val"] is a FakeTensor, SymInt or constant. `static_inputs`:
-    positions of parameters and buffers, whose storage stays the same between calls (their values may change in place)."""
+    """`module`: functional ATen operations; each placeholder's meta["val"] is a FakeTensor, SymInt
+    or constant.
+    `static_inputs`: positions of parameters and buffers, whose storage stays the same between calls
+    (their values may change in place).
+    `loose_outputs`: positions of outputs that only the backward sees: they may have any strides.
+    """
 
     module: torch.fx.GraphModule
     name: str
     kind: Literal["inference", "forward", "backward"]
     static_inputs: frozenset[int] = frozenset()
+    loose_outputs: frozenset[int] = frozenset()

@@ -86,6 +86,15 @@ def static_input_positions() -> frozenset[int]:
     return frozenset(context.fw_metadata.static_input_indices)
 
 
+def number_of_results() -> int | None:
+    """During the forward compiler's call: how many of its outputs autograd or the user sees; those
+    after them are kept for the backward. None if it is not known."""
+    context = TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return None
+    return context.fw_metadata.num_forward
+
+
 def is_view(node: torch.fx.Node) -> bool:
     """The operation's result may share memory with an argument."""
     return isinstance(node.target, OpOverload) and any(

@@ -161,10 +161,9 @@ def _kinds(graph: Graph, constants: frozenset[str]) -> dict[str, Kind]:
 
 
 def _kind_written(node: Comp | Extern, name: str, returned: frozenset[str]) -> Kind:
-    if isinstance(node, Comp):
-        return "output" if name in returned else "arena"
-    writes_in_place = out_form(node.target) is not None and name not in returned
-    return "arena" if writes_in_place else "extern"
+    if isinstance(node, Extern) and out_form(node.target) is None:
+        return "extern"
+    return "output" if name in returned else "arena"
 
 
 def _uses(graph: Graph) -> dict[str, tuple[int, int]]:

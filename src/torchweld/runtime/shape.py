@@ -269,7 +269,7 @@ class _Shaper:
         self._flush()
         arguments = Arguments(node.args, node.kwargs, self.fetch_view, self.sizes)
         (first, *rest) = node.outputs or (None,)
-        if first is not None and self.placement.kinds[first] in ("arena", "own"):
+        if first is not None and self.placement.kinds[first] != "extern":
             self.steps.append(steps.call_into(out_form(node.target), arguments, self._whole(first)))
             return
         targets = tuple(None if n is None else self._result(n) for n in (first, *rest))

@@ -1,0 +1,60 @@
+"""Padded rows, run: plans as for a GPU, kernels of the CPU, against eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import torchweld
+from torchweld import pipeline
+from torchweld.core.device import named_table
+from torchweld.kernels.rows import align_rows
+
+
+class Loss(nn.Module):
+    def __init__(self, returns_logits: bool) -> None:
+        super().__init__()
+        self.head = nn.Linear(48, 101, bias=False)
+        self.returns_logits = returns_logits
+
+    def forward(self, x, target):
+        logits = self.head(torch.tanh(x))
+        loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), target)
+        return (loss, logits) if self.returns_logits else (loss,)
+
+
+@pytest.fixture
+def padded(monkeypatch, tmp_path) -> list[str]:
+    """Names of buffers whose rows were set apart."""
+    found: list[str] = []
+
+    def align(graph, table, loose):
+        result = align_rows(graph, named_table("H100"), loose)
+        found.extend(n for n, b in result.buffers.items() if b != graph.buffers.get(n))
+        return result
+
+    monkeypatch.setattr(pipeline, "align_rows", align)
+    monkeypatch.setenv("TORCHWELD_CACHE_DIR", str(tmp_path))
+    return found
+
+
+@pytest.mark.parametrize("returns_logits", [False, True])
+def test_training_with_padded_logits(padded, returns_logits):
+    torch.manual_seed(0)
+    model = Loss(returns_logits).to(torch.bfloat16)
+    x = torch.randn(2, 7, 48, dtype=torch.bfloat16, requires_grad=True)
+    target = torch.randint(101, (12,))
+    fused = torchweld.fuse(model)
+    results = []
+    for call in (model, fused):
+        loss, *logits = call(x, target)
+        loss.backward()
+        results.append([loss.detach(), x.grad, model.head.weight.grad, *logits])
+        x.grad = model.head.weight.grad = None
+    for eager, ours in zip(*results):
+        torch.testing.assert_close(ours, eager, rtol=2e-2, atol=1e-3)
+        assert ours.stride() == eager.stride()
+    assert len(padded) == (1 if returns_logits else 2)
+    events = [e for record in torchweld.api.records(fused) for e in record.events]
+    assert not [e for e in events if e.kind.startswith("copied")]

@@ -1,0 +1,127 @@
+"""Row strides of products: what is padded, what is copied, and what is left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchweld.core.device import device_table, named_table
+from torchweld.ir.check import check_graph
+from torchweld.ir.nodes import Comp, Graph, View
+from torchweld.ir.parser import parse_graph
+from torchweld.kernels.rows import align_rows
+
+H100 = named_table("H100")
+M, K, N = 8192, 768, 50257
+PITCH = 50304  # 50257 bf16 in whole lines of 128 bytes
+BOTH = ("z", "y")
+
+
+def product(m=M, k=K, n=N, dtype="bf16", target="mm", outputs=("z",)) -> Graph:
+    """v = w; y = x @ v (+ b); z = y"""
+    bias = f"view(b, [{n}], [1], 0), " if target == "addmm" else ""
+    half = f"[2, {m // 2}, {n}], [{m // 2 * n}, {n}, 1], 0"
+    results = ", ".join(f"view({o}, {half})" for o in outputs)
+    args = f"{bias}view(x, [{m}, {k}], [{k}, 1], 0), view(v, [{k}, {n}], [{n}, 1], 0)"
+    graph = parse_graph(f"""graph g {{
+  buffer x : {dtype}[{m}, {k}] strides [{k}, 1] on cuda:0
+  buffer w : {dtype}[{k}, {n}] strides [{n}, 1] on cuda:0
+  buffer b : {dtype}[{n}] strides [1] on cuda:0
+  buffer v : {dtype}[{k}, {n}] strides [{n}, 1] on cuda:0
+  buffer y : {dtype}[{m}, {n}] strides [{n}, 1] on cuda:0
+  buffer z : {dtype}[{m}, {n}] strides [{n}, 1] on cuda:0
+  input x, w, b
+  comp v [i:{k}, j:{n}] {{
+    %0 = load w[i, j] : {dtype}
+    store v[i, j] %0
+  }}
+  extern y y = "aten.{target}.default"({args}) {{
+  }}
+  comp z [i:{m}, j:{n}] {{
+    %0 = load y[i, j] : {dtype}
+    store z[i, j] %0
+  }}
+  output {results}
+}}""")
+    check_graph(graph)
+    return graph
+
+
+def aligned(graph: Graph, loose=(), table=H100) -> Graph:
+    result = align_rows(graph, table, loose)
+    check_graph(result)
+    return result
+
+
+def stride(graph: Graph, name: str) -> int:
+    return graph.buffers[name].strides[0]
+
+
+def comps(graph: Graph) -> list[str]:
+    return [n.name for n in graph.nodes if isinstance(n, Comp)]
+
+
+def test_temporaries_of_a_product_get_longer_rows():
+    graph = aligned(product())
+    assert stride(graph, "v") == stride(graph, "y") == PITCH
+    assert stride(graph, "z") == N and comps(graph) == ["v", "z"]
+    assert graph.nodes[1].args[1] == View("v", (K, N), (PITCH, 1))
+
+
+@pytest.mark.parametrize(("n", "pitch"), [(101, 104), (1001, 1008), (31, 31), (768, 768)])
+def test_short_rows_are_padded_to_16_bytes_or_left(n, pitch):
+    graph = aligned(product(64, 64, n))
+    assert stride(graph, "y") == pitch
+
+
+def test_what_only_the_backward_sees_may_have_any_strides():
+    graph = aligned(product(outputs=BOTH), loose=(1,))
+    assert stride(graph, "y") == PITCH and comps(graph) == ["v", "z"]
+    assert graph.outputs[1].strides == (M // 2 * PITCH, PITCH, 1)
+    assert graph.outputs[0].strides == (M // 2 * N, N, 1)
+
+
+def test_what_the_user_sees_is_copied_where_the_product_is_large():
+    graph = aligned(product(outputs=BOTH))
+    assert stride(graph, "y") == N and stride(graph, "y_rows") == PITCH
+    assert graph.outputs == product(outputs=BOTH).outputs
+    assert comps(graph) == ["v", "copy_y", "z"] and graph.nodes[1].outputs == ("y_rows",)
+
+
+def test_a_small_product_is_not_worth_a_copy():
+    graph = product(64, 64, 1001, outputs=BOTH)
+    assert aligned(graph) == graph
+
+
+def test_an_input_is_copied_before_the_product():
+    graph = product()
+    (copied,) = [n for n in graph.nodes if n.name == "v"]
+    nodes = tuple(n for n in graph.nodes if n is not copied)
+    direct = Graph(
+        "g", (), {k: b for k, b in graph.buffers.items() if k != "w"},
+        nodes, ("x", "v", "b"), graph.outputs,
+    )  # fmt: skip
+    result = aligned(direct)
+    assert comps(result) == ["copy_v_rows", "z"] and stride(result, "v") == N
+    assert result.nodes[1].args[1] == View("v_rows", (K, N), (PITCH, 1))
+
+
+def test_a_bias_that_would_have_to_be_written_first_counts():
+    assert stride(aligned(product(64, 64, 1001, target="addmm")), "y") == 1001
+    assert stride(aligned(product(target="addmm")), "y") == PITCH
+
+
+@pytest.mark.parametrize("change", [dict(dtype="f32"), dict(n=50304)])
+def test_others_stay_as_they_are(change):
+    graph = product(**change)
+    assert aligned(graph) == graph
+
+
+def test_nothing_changes_on_a_cpu():
+    assert align_rows(product(), device_table("cpu")) == product()
+
+
+def test_a_window_across_rows_keeps_the_buffer_as_it_is():
+    graph = product()
+    flat = View("y", (M * N,), (1,))
+    seen = Graph(graph.name, (), graph.buffers, graph.nodes, graph.inputs, (*graph.outputs, flat))
+    assert stride(aligned(seen, loose=(1,)), "y") == N

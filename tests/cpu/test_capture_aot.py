@@ -399,9 +399,12 @@ def test_custom_operators_are_well_formed():
     )
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("shape", [(6, 5), (2, 5, 3)])
-def test_cross_entropy_saves_the_logits_not_the_log_probabilities(compiler, shape, reduction):
+def test_cross_entropy_saves_the_logits_not_the_log_probabilities(
+    compiler, shape, reduction, weighted
+):
     def loss(x, weight, classes):
         return F.cross_entropy(
             (x * 2).float(), classes, weight, reduction=reduction, ignore_index=1
@@ -410,7 +413,7 @@ def test_cross_entropy_saves_the_logits_not_the_log_probabilities(compiler, shap
     x = torch.randn(shape, dtype=torch.bfloat16, requires_grad=True)
     classes = torch.randint(0, 5, (shape[0], *shape[2:]))
     classes.view(-1)[:2] = torch.tensor([1, 4])  # one is ignored, one is not
-    weight = torch.rand(5)
+    weight = torch.rand(5) if weighted else None
     compiled = torch.compile(loss, backend=aot.make_backend(compiler, Options()))
     (expected,) = torch.autograd.grad(loss(x, weight, classes), x)
     (given,) = torch.autograd.grad(compiled(x, weight, classes), x)
@@ -418,3 +421,4 @@ def test_cross_entropy_saves_the_logits_not_the_log_probabilities(compiler, shap
     (forward,) = (c.module for c in compiler.captured if c.kind == "forward")
     saved = [n.meta["val"] for n in forward.graph.output_node().args[0][1:] if n is not None]
     assert not any(t.dtype == torch.float32 and t.shape == x.shape for t in saved)
+    assert weighted == ("aten.sum.dim_IntList" in compiler.targets("backward"))

@@ -14,6 +14,7 @@ def partition(joint: torch.fx.GraphModule, inputs, **kwargs):
     drop_detach(joint)
     random.gather_seeds(joint)
     random.recompute_masks(joint)
+    losses.add_up_hits(joint)
     losses.recompute_log_probabilities(joint)
     return torch_private.min_cut_partition(joint, inputs, **kwargs)
 

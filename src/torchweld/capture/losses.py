@@ -42,7 +42,7 @@ def nll_loss_backward(grad, x, target, weight, reduction, ignore, total_weight):
     elsewhere. x [N, C, ...], target [N, ...]."""
     if x.dim() < 2 or x.dtype not in _WIDE:
         return NotImplemented
-    along = [-1] + [1] * (x.dim() - 2)
+    along = [1, -1] + [1] * (x.dim() - 2)
     classes = torch.arange(x.shape[1], device=x.device).view(along)
     label = target.unsqueeze(1)
     scale = grad / total_weight if reduction == _MEAN else grad
@@ -72,6 +72,36 @@ def _normalised(log: torch.fx.Node) -> list[torch.fx.Node]:
     if getattr(shifted.args[1], "target", None) is not aten.amax.default:
         return []
     return [y for y in log.users if y.target is aten.sub.Tensor and y.args == (shifted, log)]
+
+
+def add_up_hits(joint: torch.fx.GraphModule) -> None:
+    """sum(where(label == classes & counted, scale, 0), classes) -> where(counted, scale, 0): a
+    gradient of the loss is not zero at one class of each row."""
+    for total in joint.graph.find_nodes(op="call_function", target=aten.sum.dim_IntList):
+        chosen = total.args[0]
+        if chosen.target is not aten.where.self or total.args[1:] != ([1], True):
+            continue
+        hit, scale, zero = chosen.args
+        parts = hit.args if hit.target is aten.bitwise_and.Tensor else ()
+        if [p.target for p in parts] != [aten.eq.Tensor, aten.ne.Scalar] or not _is_hit(parts[0]):
+            continue
+        if _classes_of(scale) == _classes_of(zero) == 1:
+            total.target, total.args = aten.where.self, (parts[1], scale, zero)
+
+
+def _is_hit(equal: torch.fx.Node) -> bool:
+    """label [N, 1, ...] against all classes, as `nll_loss_backward` compares them."""
+    label, classes = equal.args
+    return _classes_of(label) == 1 and "arange" in str(_unviewed(classes).target)
+
+
+def _unviewed(node: torch.fx.Node) -> torch.fx.Node:
+    return _unviewed(node.args[0]) if node.target is aten.view.default else node
+
+
+def _classes_of(node: torch.fx.Node) -> int:
+    value = node.meta["val"]
+    return value.shape[1] if value.dim() > 1 else value.numel()
 
 
 DECOMPOSITIONS = {

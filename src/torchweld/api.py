@@ -13,6 +13,7 @@ from torchweld.capture.captured import Captured
 from torchweld.capture.export_ import AheadOfTime
 from torchweld.core.errors import UsageError
 from torchweld.core.options import Options
+from torchweld.exact.trees import as_arguments
 
 _RECENT = 256
 _compiled_anywhere: deque = deque(
@@ -94,22 +95,6 @@ def compile_graph(captured: Captured, options: Options) -> aot.Boxed:
     from torchweld import pipeline
 
     return pipeline.compile_graph(captured, options)
-
-
-def as_arguments(example_inputs) -> tuple[tuple, dict]:
-    """(args, kwargs) of a call, from a tensor, a sequence of arguments, a dict of keyword arguments
-    or ((...), {...})."""
-    if isinstance(example_inputs, Mapping):
-        return (), dict(example_inputs)
-    if not isinstance(example_inputs, (tuple, list)):
-        return (example_inputs,), {}
-    if (
-        len(example_inputs) == 2
-        and isinstance(example_inputs[0], (tuple, list))
-        and type(example_inputs[1]) is dict
-    ):
-        return tuple(example_inputs[0]), dict(example_inputs[1])
-    return tuple(example_inputs), {}
 
 
 class _State:

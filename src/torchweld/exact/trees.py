@@ -35,3 +35,19 @@ def map_tensors(function: Callable[[Tensor], Tensor], value):
     if isinstance(value, (tuple, list)):
         return type(value)(map_tensors(function, v) for v in value)
     return value
+
+
+def as_arguments(example_inputs) -> tuple[tuple, dict]:
+    """(args, kwargs) of a call, from a tensor, a sequence of arguments, a dict of keyword arguments
+    or ((...), {...})."""
+    if isinstance(example_inputs, Mapping):
+        return (), dict(example_inputs)
+    if not isinstance(example_inputs, (tuple, list)):
+        return (example_inputs,), {}
+    if (
+        len(example_inputs) == 2
+        and isinstance(example_inputs[0], (tuple, list))
+        and type(example_inputs[1]) is dict
+    ):
+        return tuple(example_inputs[0]), dict(example_inputs[1])
+    return tuple(example_inputs), {}

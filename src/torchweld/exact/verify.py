@@ -4,14 +4,14 @@ float64."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from torchweld.exact.budget import CONTRACT, Budget, TensorError, judge, measure, pool
-from torchweld.exact.trees import map_tensors, tensors
+from torchweld.exact.trees import as_arguments, map_tensors, tensors
 
 _COLUMNS = ("eager rel L2", "fused rel L2", "eager max", "fused max")
 
@@ -81,18 +81,6 @@ def verify(
     return VerifyReport(errors, name, tuple(notes))
 
 
-def arguments(example_inputs) -> tuple[tuple, dict]:
-    """(args, kwargs) of a call."""
-    if isinstance(example_inputs, Mapping):
-        return (), dict(example_inputs)
-    if not isinstance(example_inputs, (tuple, list)):
-        return (example_inputs,), {}
-    pair = len(example_inputs) == 2 and isinstance(example_inputs[0], (tuple, list))
-    if pair and isinstance(example_inputs[1], Mapping):
-        return tuple(example_inputs[0]), dict(example_inputs[1])
-    return tuple(example_inputs), {}
-
-
 def _oracle(model: Callable, example_inputs) -> tuple[Callable | None, Callable, list[str]]:
     """A copy of the model in the highest precision that it runs in, and what brings inputs
     there."""
@@ -146,7 +134,7 @@ def _run(call: Callable, example_inputs, train: bool, seed: int) -> dict[str, Te
     held = dict(call.named_buffers()) if isinstance(call, nn.Module) else {}
     before = {name: b.detach().clone() for name, b in held.items()}
     inputs = map_tensors(lambda t: _leaf(t, train), example_inputs)
-    args, kwargs = arguments(inputs)
+    args, kwargs = as_arguments(inputs)
     torch.manual_seed(seed)
     try:
         with torch.set_grad_enabled(train):

@@ -77,7 +77,7 @@ def graphed(request, monkeypatch):
     original = Program.run_head
 
     @contextmanager
-    def capture(recording, domain):
+    def capture(recording, domain, draws):
         made.append(recording)
         with monkeypatch.context() as patched:
             patched.setattr("torchweld.runtime.program._take", take)

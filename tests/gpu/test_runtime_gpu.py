@@ -379,3 +379,51 @@ def test_the_epilogue_of_addmm_is_the_gelu_by_tanh(dtype, sizes):
     if dtype == torch.float32:
         assert (found - tanh).norm() < 0.1 * (found - erf).norm()
     assert (found - tanh).norm() <= max(torch.finfo(dtype).eps, 1e-6) * tanh.norm()
+
+
+NOISY = """
+graph noisy {
+  buffer x : f32[1000] strides [1] on cuda:0
+  buffer r : f32[1000] strides [1] on cuda:0
+  buffer t : f32[1000] strides [1] on cuda:0
+  buffer y : f32[1000] strides [1] on cuda:0
+  input x
+  extern draw r = "aten.rand_like.default"(view(x, [1000], [1], 0)) {
+  }
+  comp k0 [i:1000] {
+    %0 = load r[i] : f32
+    %1 = const 2.0 : f32
+    %2 = mul %0 %1 : f32
+    %3 = const 1.0 : f32
+    %4 = add %2 %3 : f32
+    store t[i] %4
+  }
+  comp k1 [i:1000] {
+    %0 = load t[i] : f32
+    %1 = const 2.0 : f32
+    %2 = mul %0 %1 : f32
+    %3 = const 1.0 : f32
+    %4 = add %2 %3 : f32
+    store y[i] %4
+  }
+  output view(y, [1000], [1], 0)
+}"""
+
+
+def test_random_calls_are_recorded_and_follow_the_users_seed():
+    record = Record()
+    bundles = {
+        "k0": KernelBundle("k0", (kernel("r", "t", 1000),)),
+        "k1": KernelBundle("k1", (kernel("t", "y", 1000),)),
+    }
+    program = load(parse_graph(NOISY), bundles, {}, Options(), record=record)
+    x = randn(1000)
+    torch.cuda.manual_seed(3)
+    expected = [chain(torch.rand_like(x), 2) for _ in range(5)]
+    for first in (0, 0, 2):
+        torch.cuda.manual_seed(3)
+        for number in range(5):
+            # some numbers are drawn by eager in between
+            drawn = chain(torch.rand_like(x), 2) if number < first else program([x])[0]
+            assert torch.equal(drawn, expected[number])
+    assert record.kinds() == ["graph"]

@@ -21,6 +21,7 @@ from torch.autograd.graph import increment_version
 
 from torchweld.core.device import DeviceTable, device_table
 from torchweld.ir.nodes import Comp, Extern, View
+from torchweld.runtime.externs import is_random
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.memory import Arena, ArenaPool
 from torchweld.runtime.placement import tail_start
@@ -110,6 +111,12 @@ def _recorded_buffers(loaded: Loaded) -> frozenset[str]:
     return frozenset(n for n in made if kinds[n] not in ("input", "constant"))
 
 
+def _draws(target: str) -> bool:
+    """Attention is marked as random for its dropout, which models hardly use in a graph that is
+    recorded: with it, the recording fails and the program runs without."""
+    return is_random(target) and "scaled_dot_product" not in target
+
+
 def _bytes(shape, dtype) -> int:
     count = dtype.bytes
     for extent in shape:
@@ -175,6 +182,7 @@ class GraphedProgram:
         outputs = [(p, v) for p, v in enumerate(graph.outputs) if isinstance(v, View)]
         given = {n: p for p, n in enumerate(graph.inputs) if kinds.get(n) == "input"}
         recorded = _recorded_buffers(self.loaded)
+        self._draws = any(isinstance(n, Extern) and _draws(n.target) for n in graph.nodes)
         self._copied = [p for p, v in outputs if v.buffer in recorded]
         self._windows = [(p, given[v.buffer], v) for p, v in outputs if v.buffer in given]
         self._warm, self._recordings = False, 0
@@ -224,7 +232,7 @@ class GraphedProgram:
         given = [inputs.get(p, a) for p, a in enumerate(args)]
         graph = torch.cuda.CUDAGraph()
         needs = self._program.arena_needs(given)
-        with _arenas(domain.arenas, needs) as arenas, _capture(graph, domain):
+        with _arenas(domain.arenas, needs) as arenas, _capture(graph, domain, self._draws):
             paused = self._program.run_head(arenas, given)
         return _Recording(graph, pointers, inputs, paused, arenas)
 
@@ -261,25 +269,29 @@ def _arenas(pool: ArenaPool, needs: list[tuple[torch.device, int]]):
 
 
 @contextmanager
-def _capture(graph: torch.cuda.CUDAGraph, domain: _Domain):
+def _capture(graph: torch.cuda.CUDAGraph, domain: _Domain, draws: bool):
     """Records what is launched inside. A recording that fails leaves its random generator and its
-    stream unusable, so it gets a generator state of its own (random calls inside then fail, and are
-    not recorded), and the stream is put back."""
+    stream unusable. So the stream is put back, and a graph that draws no random numbers gets a
+    generator state of its own: other threads may draw meanwhile. One that does (`draws`) must have
+    the user's, whose numbers go on at each replay; if it fails, a copy from before takes the place
+    of that state, and graphs recorded with it draw on from the old one."""
     generator = torch.cuda.default_generators[domain.stream.device.index]
-    state = generator.graphsafe_get_state()
+    state, spare = generator.graphsafe_get_state(), generator.clone_state()
     recording = torch.cuda.graph(
         graph,
         pool=domain.pool(),
         stream=domain.stream,
         capture_error_mode="thread_local",  # other threads may go on using the GPU
     )
-    generator.graphsafe_set_state(generator.clone_state())
+    recorded_with, goes_on_with = (state, spare) if draws else (spare, state)
+    generator.graphsafe_set_state(recorded_with)
     try:
         with torch.cuda.stream(torch.cuda.current_stream()), recording:
             generator.graphsafe_set_state(state)
             yield
+        goes_on_with = state
     finally:
-        generator.graphsafe_set_state(state)
+        generator.graphsafe_set_state(goes_on_with)
     domain.anchor[:] = domain.anchor or [graph]
 
 

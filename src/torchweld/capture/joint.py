@@ -12,6 +12,7 @@ aten = torch.ops.aten
 def partition(joint: torch.fx.GraphModule, inputs, **kwargs):
     """(forward, backward) of a joint graph."""
     drop_detach(joint)
+    widen_statistics(joint)
     random.gather_seeds(joint)
     random.recompute_masks(joint)
     losses.add_up_hits(joint)
@@ -30,6 +31,20 @@ def drop_detach(gm: torch.fx.GraphModule) -> None:
             if not any(user.op == "output" for user in node.users):
                 node.replace_all_uses_with(node.args[0])
                 gm.graph.erase_node(node)
+
+
+def widen_statistics(gm: torch.fx.GraphModule) -> None:
+    """A batch norm of 16-bit values with float32 parameters saves its mean and deviation in
+    float32, as the kernels do; fake tensors say 16 bits on the CPU."""
+    target = aten._native_batch_norm_legit_functional.default
+    for node in gm.graph.find_nodes(op="call_function", target=target):
+        parameters = [a.meta["val"].dtype for a in node.args[1:5] if isinstance(a, torch.fx.Node)]
+        if torch.float32 not in parameters:
+            continue
+        y, mean, rstd, *running = node.meta["val"]
+        node.meta["val"] = (y, mean.float(), rstd.float(), *running)
+        for user in node.users:
+            user.meta["val"] = node.meta["val"][user.args[1]]
 
 
 _IN_PLACE = {

@@ -490,6 +490,32 @@ def cross_entropy(rows: int, columns: int) -> Case:
       x=("bf16", rows, columns), at=("i64", rows), y=("f32", rows))  # fmt: skip
 
 
+def cross_entropy_backward(rows: int, columns: int) -> Case:
+    """From the gradient of each row's loss, its maximum and the logarithm of its sum."""
+    return case("cross_entropy_backward", f"i:{rows}, j:{columns}", """
+      %0 = load at[i] : i64
+      %1 = index j : i64
+      %2 = eq %0 %1 : b1
+      %3 = load g[i] : f32
+      %4 = const 0.0 : f32
+      %5 = where %2 %3 %4 : f32
+      %6 = reduce.sum[j] %5 : f32
+      %7 = load x[i, j] : bf16
+      %8 = cast %7 : f32
+      %9 = load top[i] : f32
+      %10 = sub %8 %9 : f32
+      %11 = load log[i] : f32
+      %12 = sub %10 %11 : f32
+      %13 = exp %12 : f32
+      %14 = mul %13 %6 : f32
+      %15 = sub %5 %14 : f32
+      %16 = cast %15 : bf16
+      store dx[i, j] %16""",
+      fill={"at": torch.arange(rows) * 13 % max(1, columns)},
+      x=("bf16", rows, columns), at=("i64", rows), g=("f32", rows), top=("f32", rows),
+      log=("f32", rows), dx=("bf16", rows, columns))  # fmt: skip
+
+
 def cumulative(monoid: str, rows: int, columns: int) -> Case:
     return case(f"cumulative_{monoid}", f"i:{rows}, j:{columns}",
                 f"%0 = load x[i, j] : f32\n%1 = scan.{monoid}[j] %0 : f32\nstore y[i, j] %1",

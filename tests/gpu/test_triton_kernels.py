@@ -44,7 +44,8 @@ ALL = [
     *(cases.add_rms_norm(5, c) for c in (64, 4096)),
     *(cases.layer_norm_backward(r, c) for r, c in ((1, 8), (13, 40), (1000, 768), (700, 4096))),
     cases.layer_norm_backward("s0", 257, sizes={"s0": 301}),
-    *(cases.cross_entropy(6, c) for c in (1, 300, 50257)),
+    *(cases.cross_entropy(6, c) for c in (1, 300, 20001, 50257)),
+    *(cases.cross_entropy_backward(6, c) for c in (300, 20001, 50257)),
     *(cases.cumulative(m, 3, c) for m in ("sum", "prod", "max", "min") for c in (1, 100, 20000)),
     *(reduction(m, 5, c) for c in (1, 127, 1024) for m in
       ("sum", "prod", "max", "min", "argmax", "argmin", "welford", "logsumexp")),

@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import gcd
 
 from torchweld.codegen import triton_scalars as scalars
 from torchweld.codegen.source import BufferArg, GridDim, KernelArg, KernelSource, SizeArg
 from torchweld.codegen.triton_helpers import HELPERS
 from torchweld.core import dtypes
-from torchweld.ir.affine import Affine
+from torchweld.ir.affine import Affine, constant
 from torchweld.ir.nodes import (
     Buffer,
     Cast,
@@ -42,6 +43,15 @@ _ONE = "1"  # along nothing, but a tile: [1, 1]
 _LITERAL_TYPES = (dtypes.f32, dtypes.i32, dtypes.i64)
 
 
+@dataclass(frozen=True, slots=True)
+class RowStart:
+    """Where a row begins, for the accesses with `offset` in common: blocks of columns begin at the
+    multiple of `lanes` elements before it, `row_aligned` (`row_shift` elements early)."""
+
+    offset: Affine
+    lanes: int
+
+
 class Kernel:
     """`rows`/`columns` below are the schedule's: the frame's, except in pointwise kernels, whose
     frame has rows alone."""
@@ -57,6 +67,7 @@ class Kernel:
         self.helpers: dict[str, str] = {}
         self.index_type = "tl.int64" if is_wide(accesses, buffers) else "tl.int32"
         self.fast = _stores_16_bits(accesses, buffers)
+        self.row_start: RowStart | None = None
         self._lines: list[str] = []
         self._indent = 1
         self._pointers: dict[str, str] = {}
@@ -133,7 +144,26 @@ class Kernel:
 
     def define_columns(self, start: str, covered: Size | None) -> None:
         lanes = f"tl.arange(0, {self.block_columns})[None, :]"
+        if self.row_start is not None:
+            self.line(f"at = {start} + {lanes}")
+            start, lanes = "at", "(-row_shift)"
         self._define("c", start, lanes, self.schedule.columns, covered)
+
+    def start_of_row(self, access: Access) -> Affine | None:
+        """The offset of its first column, if its columns are next to each other in memory."""
+        if access.refs or _linear(self, access.offset, self.schedule.columns) != 1:
+            return None
+        return self._without_columns(access.offset)
+
+    def _without_columns(self, index: Affine) -> Affine:
+        return index.substitute({a: constant(0) for a in self.schedule.columns})
+
+    def align_rows(self, offset: Affine, lanes: int) -> None:
+        """From here on, blocks of columns begin at multiples of `lanes` elements (see RowStart)."""
+        start = self.offset(offset)
+        self.line(f"row_aligned = ({start}) // {lanes} * {lanes}")
+        self.line(f"row_shift = {start} - row_aligned")
+        self.row_start = RowStart(offset, lanes)
 
     def program(self, dimension: int) -> str:
         text = f"tl.program_id({dimension})"
@@ -146,7 +176,9 @@ class Kernel:
         length = extent(self.accesses, axes)
         self._masks[name] = length != covered
         if self._masks[name]:
-            self.line(f"{name}m = {name} < {self.size(length)}")
+            inside = f"{name} < {self.size(length)}"
+            early = name == "c" and self.row_start is not None
+            self.line(f"{name}m = ({name} >= 0) & ({inside})" if early else f"{name}m = {inside}")
         if len(axes) > 1 and not all(_linear(self, m, axes) is not None for m in self._maps()):
             self._split_axes(name, axes)
 
@@ -280,6 +312,8 @@ class Kernel:
 
     def offset(self, index: Affine) -> str:
         """Text of an affine map; a dimension that the map is linear in takes one product."""
+        if self._starts_aligned(index):
+            return "row_aligned + at"
         terms = []
         for axes, name in ((self.schedule.rows, "r"), (self.schedule.columns, "c")):
             terms += self._terms(index, axes, name)
@@ -287,6 +321,13 @@ class Kernel:
         if index.const != 0 or not terms:
             terms.append(self.size(index.const))
         return " + ".join(terms)
+
+    def _starts_aligned(self, index: Affine) -> bool:
+        return (
+            self.row_start is not None
+            and _linear(self, index, self.schedule.columns) == 1
+            and self._without_columns(index) == self.row_start.offset
+        )
 
     @property
     def _own(self) -> tuple[str, ...]:

@@ -7,11 +7,14 @@ take them in place of the stores that need the merged results."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
 
 from torchweld.codegen import triton_reduce as reduce
 from torchweld.codegen import triton_scalars as scalars
 from torchweld.codegen.source import GridDim
 from torchweld.codegen.triton_emit import Kernel, maximum_of
+from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Reduce, Scan, Value, store_operands
 from torchweld.ir.size import Size
 from torchweld.schedule.cuda import extent
@@ -56,6 +59,7 @@ def looped(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     k.define_rows(k.program(0), _rounded(rows, s.block_rows))
     if s.splits > 1:
         k.line(f"share = {k.program(1)}")
+    _align_rows(k)
     online = _online(k)
     at = _stages(k, online)
     across = [p for p in range(len(k.comp.stores)) if "c" in k.along(k.store_axes(p))]
@@ -162,14 +166,14 @@ def _pass(
     scans = [v for v in k.needed(targets) if isinstance(k.body[v], Scan)]
     for value in scans:
         reduce.start_scan(k, value)
-    with k.loop(f"for block in range({_per_share(k)}):"):
-        first = f"share * {_per_share(k)} + block" if k.schedule.splits > 1 else "block"
-        k.define_columns(f"({first}) * {k.block_columns}", _covered(k))
-        _compute_pass(k, targets)
-        for value in reductions:
-            _run(k, value, running[value], online)
-        for position in stores:
-            k.store(position)
+    for walk in _walks(k):
+        with k.loop(f"for block in {walk.blocks}:"):
+            k.define_columns(f"({walk.number}) * {k.block_columns}", walk.covered)
+            _compute_pass(k, targets)
+            for value in reductions:
+                _run(k, value, running[value], online)
+            for position in stores:
+                k.store(position)
     for value in reductions:
         _end(k, value, running[value], online)
 
@@ -182,33 +186,86 @@ def _compute_pass(k: Kernel, targets: list[Value]) -> None:
             k.value(value)
 
 
-def _per_share(k: Kernel) -> str:
-    """Blocks of columns for each share."""
-    step = k.block_columns * k.schedule.splits
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A loop over blocks of columns. `number`: of the block at a step; `covered`: columns that the
+    steps cover, None if some are out of bounds."""
+
+    blocks: str
+    number: str
+    covered: Size | None
+
+
+def _walks(k: Kernel) -> list[_Walk]:
+    """Whole blocks need no masks, whose loads are then wide whatever the length; the blocks at the
+    ends of a row come after them."""
+    length, block = k.columns, k.block_columns
+    if k.schedule.splits > 1:
+        step = block * k.schedule.splits
+        per_share = _quotient(k, length, step, up=True)
+        covered = _rounded(length, step)
+        return [_Walk(f"range({per_share})", f"share * {per_share} + block", covered)]
+    if isinstance(length, int) and (length % block == 0 or length < 2 * block) and not k.row_start:
+        blocks = -(-length // block)
+        return [_Walk(f"range({blocks})", "block", blocks * block)]
+    if k.row_start is None:
+        whole, every = _quotient(k, length, block), _quotient(k, length, block, up=True)
+        return [_Walk(f"range({whole})", "block", length),
+                _Walk(f"range({whole}, {every})", "block", None)]  # fmt: skip
+    return _walks_from_aligned(k, length, block)
+
+
+def _walks_from_aligned(k: Kernel, length: Size, block: int) -> list[_Walk]:
+    """Blocks begin up to row_start.lanes - 1 columns early: the first and the last are masked."""
+    every = _quotient(k, length + k.row_start.lanes - 1, block, up=True)
+    whole = _quotient(k, length, block)
+    whole = whole if isinstance(length, int) else f"tl.maximum({whole}, 1)"
+    first = f"tl.where(block == {whole} - 1, 0, block)"
+    return [_Walk(f"range(1, {whole})", "block", length),
+            _Walk(f"range({whole} - 1, {every})", first, None)]  # fmt: skip
+
+
+def _quotient(k: Kernel, length: Size, step: int, up: bool = False) -> str:
+    if isinstance(length, int):
+        return str(-(-length // step) if up else length // step)
+    return f"tl.cdiv({k.size(length)}, {step})" if up else f"({k.size(length)} // {step})"
+
+
+def _align_rows(k: Kernel) -> None:
+    """Where rows are not a multiple of 16 bytes apart: blocks that begin at such a multiple."""
+    starts = [(start, a.bytes) for a in k.accesses.all if (start := k.start_of_row(a)) is not None]
+    scans = any(isinstance(i, Scan) for i in k.body)
+    if not starts or scans or k.block_rows > 1 or k.schedule.splits > 1:
+        return
+    common = max((s for s, _ in starts), key=[s for s, _ in starts].count)
+    lanes = 16 // min(n for s, n in starts if s == common)
     length = k.columns
-    return (
-        str(-(-length // step)) if isinstance(length, int) else f"tl.cdiv({k.size(length)}, {step})"
+    if (isinstance(length, int) and length < 2 * k.block_columns) or _divides(lanes, common):
+        return
+    k.align_rows(common, lanes)
+
+
+def _divides(lanes: int, start: Affine) -> bool:
+    sizes = [start.const, *(c for _, c in start.terms)]
+    return all(
+        (s if isinstance(s, int) else gcd(*(c for _, c in s.terms))) % lanes == 0 for s in sizes
     )
 
 
-def _covered(k: Kernel) -> Size | None:
-    return _rounded(k.columns, k.block_columns * k.schedule.splits)
-
-
 def _start(k: Kernel, value: Value, online: bool) -> list[str]:
-    along = k.along(k.axes[value])
-    if online:
-        return reduce.start_exp(k, value, k.shape(along))
+    along = k.along(k.axes[value]).replace("c", "")
+    if online or k.body[value].monoid == "logsumexp":
+        return reduce.start_exp(k, value, k.shape(along + "c"))
     if k.body[value].monoid in reduce.TUPLES:
         return reduce.start(k, value, k.shape(along))
-    return [_accumulator(k, value, along.replace("c", "") + "c")]
+    return [_accumulator(k, value, along + "c")]
 
 
 def _run(k: Kernel, value: Value, running: list[str], online: dict[Value, Value]) -> None:
     instr = k.body[value]
     along = k.along(k.axes[value]) + "c"
-    if value in online:
-        reduce.merge(k, "logsumexp", running, reduce.exp_block(k, value, instr.args[0], along))
+    if value in online or instr.monoid == "logsumexp":
+        reduce.run_exp(k, value, running, along)
     elif instr.monoid in reduce.TUPLES:
         reduce.merge(k, instr.monoid, running, reduce.block(k, value))
     else:
@@ -217,10 +274,12 @@ def _run(k: Kernel, value: Value, running: list[str], online: dict[Value, Value]
 
 def _end(k: Kernel, value: Value, running: list[str], online: dict[Value, Value]) -> None:
     if value in online:
-        k.assign(value, running[0])
+        top, total = reduce.end_exp(k, value, running)
+        k.assign(value, top)
         # exp(-inf - -inf) is NaN, as without the online rule.
-        nan = f'tl.where({running[0]} == float("-inf"), float("nan"), {running[1]})'
-        k.assign(online[value], nan)
+        k.assign(online[value], f'tl.where({top} == float("-inf"), float("nan"), {total})')
+    elif k.body[value].monoid == "logsumexp":
+        reduce.know(k, value, reduce.end_exp(k, value, running))
     elif k.body[value].monoid in reduce.TUPLES:
         reduce.know(k, value, running)
     else:

@@ -6,10 +6,12 @@ Tuple monoids are reduced block by block and merged:
 
     argmax     (value, position), the first of equal ones, NaN wins
     welford    (mean, M2, count): exact within a block, Chan's formula between blocks
-    logsumexp  (max, sum of exp(x - max)), rescaled when the maximum rises; -inf is no shift
+    logsumexp  (max, sum of exp(x - max)): within a block after its maximum; in a loop lane by lane
 """
 
 from __future__ import annotations
+
+import torch
 
 from torchweld.codegen import triton_scalars as scalars
 from torchweld.codegen.triton_emit import Kernel
@@ -99,7 +101,6 @@ def start(k: Kernel, value: Value, shape: str) -> list[str]:
     dtype = carry_type(k.body[value].dtype)
     starts = {
         "welford": [("0.0", dtype)] * 3,
-        "logsumexp": [(identity("max", dtype), dtype), ("0.0", dtype)],
     }.get(monoid, [(identity(monoid, dtype), dtype), (str(2**63 - 1), dtypes.i64)])
     names = [f"acc{value}_{item}" for item in range(len(starts))]
     for name, (text, kind) in zip(names, starts):
@@ -108,12 +109,35 @@ def start(k: Kernel, value: Value, shape: str) -> list[str]:
 
 
 def start_exp(k: Kernel, value: Value, shape: str) -> list[str]:
-    """Variables that hold (max, sum of exponentials) of nothing."""
+    """Variables that hold, lane by lane, (max, sum of exponentials) of nothing. The maximum begins
+    at the lowest finite number, from which every other can be subtracted."""
     dtype = carry_type(k.body[value].dtype)
+    lowest = -torch.finfo(dtypes.to_torch(dtype)).max
     names = [f"acc{value}_0", f"acc{value}_1"]
-    for name, text in zip(names, (identity("max", dtype), "0.0")):
-        k.line(f"{name} = tl.full({shape}, {text}, {scalars.TYPES[dtype]})")
+    for name, number in zip(names, (lowest, 0.0)):
+        k.line(f"{name} = tl.full({shape}, {number!r}, {scalars.TYPES[dtype]})")
     return names
+
+
+def run_exp(k: Kernel, value: Value, running: list[str], along: str) -> None:
+    """Takes in a block with one exponential for each lane: what is less is scaled to what is more,
+    whether that is the sum so far or the new number."""
+    top, total = running
+    k.line(f"x = {masked(k, 'max', k.body[value].args[0], along)}")
+    k.line(f"more = x - {top}")
+    k.line(f"scale = {k.operation('exp', 'float', '(-tl.abs(more))')}")
+    k.line(f"{total} = tl.where(more > 0, {total} * scale + 1.0, {total} + scale)")
+    k.line(f"{top} = {k.operation('maximum', 'float', top, 'x')}")
+
+
+def end_exp(k: Kernel, value: Value, running: list[str]) -> list[str]:
+    """(max, sum) of all lanes."""
+    top, total = running
+    k.line(f"top = {reduced(k, 'max', top, 1)}")
+    scale = k.operation("exp", "float", f"({top} - top)")
+    k.line(f"{total} = tl.sum({total} * {scale}, axis=1, keep_dims=True)")
+    k.line(f'{top} = tl.where({total} == 0.0, float("-inf"), top)')
+    return running
 
 
 def start_scan(k: Kernel, value: Value) -> None:
@@ -206,21 +230,11 @@ def _count(k: Kernel, shape: str, kind: str) -> str:
 
 
 def _logsumexp_block(k: Kernel, value: Value, instr: Reduce, along: str) -> list[str]:
-    return exp_block(k, value, instr.args[0], along)
-
-
-def exp_block(k: Kernel, value: Value, arg: Value, along: str) -> list[str]:
-    """(max, sum of exp(x - max)) of a block of the value `arg`."""
-    tile = masked(k, "max", arg, along)
+    tile = masked(k, "max", instr.args[0], along)
     top = k.assign((value, 0), reduced(k, "max", tile, 1))
-    shift = shift_of(top)
+    shift = f'tl.where({top} == float("-inf"), 0.0, {top})'  # nothing where all are -inf
     exp = k.operation("exp", "float", f"({tile} - {shift})")
     return [top, k.assign((value, 1), f"tl.sum({exp}, axis=1, keep_dims=True)")]
-
-
-def shift_of(top: str) -> str:
-    """What to subtract: nothing where all values so far are -inf."""
-    return f'tl.where({top} == float("-inf"), 0.0, {top})'
 
 
 def _merge_position(monoid: str):
@@ -240,16 +254,6 @@ def _merge_welford(k: Kernel, old: list[str], new: list[str]) -> None:
     k.line(f"{count} = total")
 
 
-def _merge_logsumexp(k: Kernel, old: list[str], new: list[str]) -> None:
-    (top, total), (top_b, total_b) = old, new
-    k.line(f"top = {k.operation('maximum', 'float', top, top_b)}")
-    k.line(f"shift = {shift_of('top')}")
-    left = k.operation("exp", "float", f"({top} - shift)")
-    right = k.operation("exp", "float", f"({top_b} - shift)")
-    k.line(f"{total} = {total} * {left} + {total_b} * {right}")
-    k.line(f"{top} = top")
-
-
 _BLOCKS = {
     "argmax": _position_block,
     "argmin": _position_block,
@@ -260,5 +264,4 @@ _MERGES = {
     "argmax": _merge_position("argmax"),
     "argmin": _merge_position("argmin"),
     "welford": _merge_welford,
-    "logsumexp": _merge_logsumexp,
 }

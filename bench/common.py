@@ -44,13 +44,21 @@ class Run:
     second_process: bool = False
 
 
-def measure_case(case: Case, run: Run) -> dict:
-    """The case's report as plain data; called in the case's own process."""
-    from torchweld.report.build import Plan, build_report
+def measure_case(case: Case, run: Run, write: Callable[[dict], object]) -> None:
+    """Writes the case's report as plain data, and again with the errors of torchweld and eager, for
+    which there may be no time; called in the case's own process."""
+    from torchweld.report.build import Plan, measured_report, with_errors
 
     workload = _workload(case, run.device)
     plan = Plan(case.label, workload, list(run.ways), run.seconds)
-    return asdict(build_report(plan, lambda what, done: None))
+    report, ready = measured_report(plan, _unheard)
+    write(asdict(report))
+    checked = {"torchweld": ready["torchweld"]}
+    write(asdict(with_errors(report, checked, workload, _unheard)))
+
+
+def _unheard(what: str, done: float) -> None:
+    """Nobody watches."""
 
 
 def run_cases(cases: Iterable[Case], run: Run, script: str) -> list[dict]:
@@ -71,7 +79,14 @@ def run_cases(cases: Iterable[Case], run: Run, script: str) -> list[dict]:
 def child_main(arguments: list[str]) -> None:
     """`--child CASE RUN FILE`, both in JSON: measures and writes the report to FILE."""
     case, run = Case(**json.loads(arguments[0])), Run(**json.loads(arguments[1]))
-    Path(arguments[2]).write_text(json.dumps(measure_case(case, run)))
+    measure_case(case, run, lambda report: _replace(Path(arguments[2]), json.dumps(report)))
+
+
+def _replace(path: Path, text: str) -> None:
+    """In one step: a reader sees the old text or the new."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.replace(path)
 
 
 def write_results(rows: list[dict], name: str) -> Path:
@@ -119,6 +134,7 @@ def main(name: str, cases: list[Case], run: Run, kernels: str) -> None:
     parser = ArgumentParser(description=f"Whole models on the {run.device}: {_labels(cases)}",
                             formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="parts of labels, separated by commas")
+    parser.add_argument("--part", default="1/1", help="2/3: the second, fifth, ... case of these")
     parser.add_argument("--against", default=",".join(run.ways[:-1]), help="baselines")
     parser.add_argument("--seconds", type=float, default=run.seconds, help="timing, a case")
     parser.add_argument("--total", type=float, default=run.total_seconds, help="seconds in all")
@@ -140,6 +156,8 @@ def main(name: str, cases: list[Case], run: Run, kernels: str) -> None:
 def _measure(name: str, cases: list[Case], run: Run, asked) -> Path:
     parts = [part for part in asked.only.split(",") if part]
     chosen = [c for c in cases if not parts or any(part in c.label for part in parts)]
+    number, of = map(int, asked.part.split("/"))
+    chosen = chosen[number - 1 :: of]
     ways = (*(w for w in asked.against.split(",") if w), "torchweld")
     wanted = Run(run.device, ways, asked.seconds, run.case_seconds, asked.total, asked.second)
     return write_results(run_cases(chosen, wanted, sys.argv[0]), name)
@@ -182,10 +200,17 @@ def _in_child(case: Case, run: Run, script: str, cache: str, budget: float) -> d
             done = subprocess.run(command, capture_output=True, text=True, timeout=budget,
                                   env=environment, stdin=subprocess.DEVNULL)
         except subprocess.TimeoutExpired:
-            return row | {"problem": f"not finished within {budget:.0f} s"}
+            row["problem"] = f"not finished within {budget:.0f} s"
+            return row | _report_in(out.name)
         if done.returncode:
-            return row | {"problem": _last_line(done.stderr), "stderr": done.stderr[-4000:]}
-        return row | {"report": json.loads(Path(out.name).read_text())}
+            row |= {"problem": _last_line(done.stderr), "stderr": done.stderr[-4000:]}
+        return row | _report_in(out.name)
+
+
+def _report_in(file: str) -> dict:
+    """What a child wrote, nothing if it did not come so far."""
+    text = Path(file).read_text()
+    return {"report": json.loads(text)} if text else {}
 
 
 def _only_torchweld(run: Run) -> Run:
@@ -269,8 +294,14 @@ def _progress(row: dict) -> str:
     if "report" not in row:
         return f"{row['case']['label']}: {row['problem']}"
     timed = [way for way in row["report"]["ways"] if way["timing"]]
-    return f"{row['case']['label']}: " + ", ".join(
-        f"{way['name']} {way['timing']['median_ms']:.3g} ms" for way in timed)
+    return f"{row['case']['label']}: " + ", ".join(map(_progress_of_way, timed))
+
+
+def _progress_of_way(way: dict) -> str:
+    from torchweld.report.units import bytes_text
+
+    return (f"{way['name']} {way['timing']['median_ms']:.3g} ms (first call {_seconds(way)} s, "
+            f"peak {bytes_text(way['peak_bytes'])})")
 
 
 def _labels(cases: list[Case]) -> str:

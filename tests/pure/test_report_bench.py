@@ -72,6 +72,16 @@ def test_only_what_stands_between_the_markers_changes(common, tmp_path):
         "<!-- b:begin -->\nsecond\n<!-- b:end -->\n\nby hand\n")
 
 
+def test_what_a_child_wrote_before_it_failed_is_kept(common, tmp_path):
+    script = tmp_path / "child.py"
+    script.write_text("""import pathlib, sys
+pathlib.Path(sys.argv[-1]).write_text('{"ways": []}')
+raise MemoryError("in float64")""")
+    run = common.Run("cpu", (), 0, 9, 9)
+    (kept,) = common.run_cases([common.Case("x", "bert-base", "float32")], run, str(script))
+    assert kept["report"] == {"ways": []} and kept["problem"] == "MemoryError: in float64"
+
+
 def test_a_child_that_fails_or_is_late_is_a_row_with_a_problem(common, tmp_path):
     script = tmp_path / "child.py"
     case, run = common.Case("x", "bert-base", "float32"), common.Run("cpu", (), 0, 9, 9)

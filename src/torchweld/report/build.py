@@ -10,7 +10,7 @@ import torch
 
 from torchweld.core.events import events
 from torchweld.exact.verify import verify
-from torchweld.report.data import Error, Report, Subject, Way
+from torchweld.report.data import Error, Report, Subject
 from torchweld.report.explain import explain
 from torchweld.report.machine import this_machine
 from torchweld.report.measure import Heard, Prepared, Workload, measure
@@ -31,10 +31,14 @@ class Plan:
 
 def build_report(plan: Plan, heard: Heard) -> Report:
     """Compiles, measures, verifies and explains. `heard(what, fraction)` is told how far it is."""
-    ways, ready = measure(plan.ways, plan.workload, plan.seconds, lambda s, f: heard(s, 0.8 * f))
-    heard("check against float64", 0.8)
-    ways = _with_errors(ways, ready, plan.workload, lambda s, f: heard(s, 0.8 + 0.2 * f))
-    return Report(
+    report, ready = measured_report(plan, lambda s, f: heard(s, 0.8 * f))
+    return with_errors(report, ready, plan.workload, lambda s, f: heard(s, 0.8 + 0.2 * f))
+
+
+def measured_report(plan: Plan, heard: Heard) -> tuple[Report, dict[str, Prepared]]:
+    """The report without errors, and the ways that can be checked for theirs."""
+    ways, ready = measure(plan.ways, plan.workload, plan.seconds, heard)
+    report = Report(
         schema_version=SCHEMA_VERSION,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         machine=this_machine(plan.workload.device),
@@ -43,6 +47,7 @@ def build_report(plan: Plan, heard: Heard) -> Report:
         graphs=list(explain(ready["torchweld"].run).graphs),
         warnings=[event.message for event in events()],
     )
+    return report, ready
 
 
 def subject(target: str, workload: Workload) -> Subject:
@@ -66,10 +71,11 @@ def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _with_errors(
-    ways: list[Way], ready: dict[str, Prepared], workload: Workload, heard: Heard
-) -> list[Way]:
-    """Each way's error against float64. Eager's comes with every comparison."""
+def with_errors(
+    report: Report, ready: dict[str, Prepared], workload: Workload, heard: Heard
+) -> Report:
+    """The errors against float64 of the ways that are ready. Eager's comes with every
+    comparison."""
     errors: dict[str, Error] = {}
     compared = [name for name in ready if name != "eager"]
     for count, name in enumerate(compared):
@@ -80,7 +86,8 @@ def _with_errors(
         within = all(e.ok for e in found.errors if e.eager_l2 < MEANINGLESS)
         errors[name] = _worst([(e.fused_l2, e.fused_max / e.scale) for e in told], within)
         errors["eager"] = _worst([(e.eager_l2, e.eager_max / e.scale) for e in told], None)
-    return [replace(way, error=errors.get(way.name)) for way in ways]
+    ways = [replace(way, error=errors.get(way.name)) for way in report.ways]
+    return replace(report, ways=ways, warnings=[event.message for event in events()])
 
 
 def _worst(found: list[tuple[float, float]], within: bool | None) -> Error:

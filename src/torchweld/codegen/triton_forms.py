@@ -7,16 +7,13 @@ take them in place of the stores that need the merged results."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import gcd
 
 from torchweld.codegen import triton_reduce as reduce
 from torchweld.codegen import triton_scalars as scalars
 from torchweld.codegen.source import GridDim
 from torchweld.codegen.triton_emit import Kernel, maximum_of
-from torchweld.ir.affine import Affine
+from torchweld.codegen.triton_walks import align_rows, rounded, walks
 from torchweld.ir.nodes import Reduce, Scan, Value, store_operands
-from torchweld.ir.size import Size
 from torchweld.schedule.cuda import extent
 from torchweld.schedule.partials import Partial, dependents
 
@@ -25,9 +22,9 @@ def grid(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     """Pointwise: one tile per program."""
     s = k.schedule
     rows, columns = extent(k.accesses, s.rows), extent(k.accesses, s.columns)
-    k.define_rows(k.program(0), _rounded(rows, s.block_rows))
+    k.define_rows(k.program(0), rounded(rows, s.block_rows))
     start = k.program(1 if s.rows else 0)
-    k.define_columns(f"{start} * {s.block_columns}", _rounded(columns, s.block_columns))
+    k.define_columns(f"{start} * {s.block_columns}", rounded(columns, s.block_columns))
     positions = range(len(k.comp.stores))
     k.compute(_stored(k, positions))
     for position in positions:
@@ -43,7 +40,7 @@ def persistent(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
         return _row_reducing(k, partials)
     s = k.schedule
     rows = extent(k.accesses, s.rows)
-    k.define_rows(k.program(0), _rounded(rows, s.block_rows))
+    k.define_rows(k.program(0), rounded(rows, s.block_rows))
     k.define_columns("", s.block_columns)
     positions = range(len(k.comp.stores))
     _compute_block(k, _stored(k, positions))
@@ -56,10 +53,10 @@ def looped(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     """As many passes over the columns as reductions depend on each other."""
     s = k.schedule
     rows = extent(k.accesses, s.rows)
-    k.define_rows(k.program(0), _rounded(rows, s.block_rows))
+    k.define_rows(k.program(0), rounded(rows, s.block_rows))
     if s.splits > 1:
         k.line(f"share = {k.program(1)}")
-    _align_rows(k)
+    align_rows(k)
     online = _online(k)
     at = _stages(k, online)
     across = [p for p in range(len(k.comp.stores)) if "c" in k.along(k.store_axes(p))]
@@ -75,13 +72,6 @@ def looped(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
 
 
 FORMS = {"grid": grid, "persistent": persistent, "looped": looped}
-
-
-def _rounded(size: Size, block: int) -> Size | None:
-    """Points that a grid of ceil(size / block) programs covers; None if not known."""
-    if block == 1:
-        return size
-    return -(-size // block) * block if isinstance(size, int) else None
 
 
 def _stored(k: Kernel, positions: Sequence[int]) -> list[Value]:
@@ -125,7 +115,7 @@ def _row_reducing(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     steps = str(-(-rows // step)) if isinstance(rows, int) else f"tl.cdiv({k.size(rows)}, {step})"
     ahead = f"tl.range({steps}, num_stages={s.stages})" if s.stages > 1 else f"range({steps})"
     with k.loop(f"for step in {ahead}:"):
-        k.define_rows(f"(share + step * {s.splits})", _rounded(rows, step))
+        k.define_rows(f"(share + step * {s.splits})", rounded(rows, step))
         _compute_block(k, targets)
         for value in over_rows:
             _accumulate(k, value, "rc", over="r")
@@ -166,7 +156,7 @@ def _pass(
     scans = [v for v in k.needed(targets) if isinstance(k.body[v], Scan)]
     for value in scans:
         reduce.start_scan(k, value)
-    for walk in _walks(k):
+    for walk in walks(k):
         with k.loop(f"for block in {walk.blocks}:"):
             k.define_columns(f"({walk.number}) * {k.block_columns}", walk.covered)
             _compute_pass(k, targets)
@@ -184,72 +174,6 @@ def _compute_pass(k: Kernel, targets: list[Value]) -> None:
             reduce.run_scan(k, value)
         else:
             k.value(value)
-
-
-@dataclass(frozen=True, slots=True)
-class _Walk:
-    """A loop over blocks of columns. `number`: of the block at a step; `covered`: columns that the
-    steps cover, None if some are out of bounds."""
-
-    blocks: str
-    number: str
-    covered: Size | None
-
-
-def _walks(k: Kernel) -> list[_Walk]:
-    """Whole blocks need no masks, whose loads are then wide whatever the length; the blocks at the
-    ends of a row come after them."""
-    length, block = k.columns, k.block_columns
-    if k.schedule.splits > 1:
-        step = block * k.schedule.splits
-        per_share = _quotient(k, length, step, up=True)
-        covered = _rounded(length, step)
-        return [_Walk(f"range({per_share})", f"share * {per_share} + block", covered)]
-    if isinstance(length, int) and (length % block == 0 or length < 2 * block) and not k.row_start:
-        blocks = -(-length // block)
-        return [_Walk(f"range({blocks})", "block", blocks * block)]
-    if k.row_start is None:
-        whole, every = _quotient(k, length, block), _quotient(k, length, block, up=True)
-        return [_Walk(f"range({whole})", "block", length),
-                _Walk(f"range({whole}, {every})", "block", None)]  # fmt: skip
-    return _walks_from_aligned(k, length, block)
-
-
-def _walks_from_aligned(k: Kernel, length: Size, block: int) -> list[_Walk]:
-    """Blocks begin up to row_start.lanes - 1 columns early: the first and the last are masked."""
-    every = _quotient(k, length + k.row_start.lanes - 1, block, up=True)
-    whole = _quotient(k, length, block)
-    whole = whole if isinstance(length, int) else f"tl.maximum({whole}, 1)"
-    first = f"tl.where(block == {whole} - 1, 0, block)"
-    return [_Walk(f"range(1, {whole})", "block", length),
-            _Walk(f"range({whole} - 1, {every})", first, None)]  # fmt: skip
-
-
-def _quotient(k: Kernel, length: Size, step: int, up: bool = False) -> str:
-    if isinstance(length, int):
-        return str(-(-length // step) if up else length // step)
-    return f"tl.cdiv({k.size(length)}, {step})" if up else f"({k.size(length)} // {step})"
-
-
-def _align_rows(k: Kernel) -> None:
-    """Where rows are not a multiple of 16 bytes apart: blocks that begin at such a multiple."""
-    starts = [(start, a.bytes) for a in k.accesses.all if (start := k.start_of_row(a)) is not None]
-    scans = any(isinstance(i, Scan) for i in k.body)
-    if not starts or scans or k.block_rows > 1 or k.schedule.splits > 1:
-        return
-    common = max((s for s, _ in starts), key=[s for s, _ in starts].count)
-    lanes = 16 // min(n for s, n in starts if s == common)
-    length = k.columns
-    if (isinstance(length, int) and length < 2 * k.block_columns) or _divides(lanes, common):
-        return
-    k.align_rows(common, lanes)
-
-
-def _divides(lanes: int, start: Affine) -> bool:
-    sizes = [start.const, *(c for _, c in start.terms)]
-    return all(
-        (s if isinstance(s, int) else gcd(*(c for _, c in s.terms))) % lanes == 0 for s in sizes
-    )
 
 
 def _start(k: Kernel, value: Value, online: bool) -> list[str]:

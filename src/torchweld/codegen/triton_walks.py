@@ -1,0 +1,94 @@
+"""How a looped kernel walks along its columns: which blocks need masks, and where they begin.
+
+A mask keeps Triton from loading 16 bytes at a time, unless it sees that eight elements share one.
+So only the blocks at the ends of a row have masks. Where rows are not a multiple of 16 bytes apart
+(an odd vocabulary), blocks begin at such multiples, not at the row's first element."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from torchweld.codegen.triton_emit import Kernel
+from torchweld.ir.affine import Affine
+from torchweld.ir.nodes import Scan
+from torchweld.ir.size import Size
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A loop over blocks of columns. `number`: of the block at a step; `covered`: columns that the
+    steps cover, None if some are out of bounds."""
+
+    blocks: str
+    number: str
+    covered: Size | None
+
+
+def walks(k: Kernel) -> list[Walk]:
+    """Whole blocks need no masks, whose loads are then wide whatever the length; the blocks at the
+    ends of a row come after them."""
+    length, block = k.columns, k.block_columns
+    if k.schedule.splits > 1:
+        step = block * k.schedule.splits
+        per_share = _quotient(k, length, step, up=True)
+        covered = rounded(length, step)
+        return [Walk(f"range({per_share})", f"share * {per_share} + block", covered)]
+    if k.row_start is not None:
+        return _walks_from_aligned(k, length, block)
+    if not _worth_peeling(k):
+        blocks = _quotient(k, length, block, up=True)
+        return [Walk(f"range({blocks})", "block", rounded(length, block))]
+    whole, every = _quotient(k, length, block), _quotient(k, length, block, up=True)
+    return [Walk(f"range({whole})", "block", length),
+            Walk(f"range({whole}, {every})", "block", None)]  # fmt: skip
+
+
+def _worth_peeling(k: Kernel) -> bool:
+    """Rows of several blocks, not a whole number of them, along which memory runs."""
+    length, block = k.columns, k.block_columns
+    if isinstance(length, int) and (length % block == 0 or length < 2 * block):
+        return False
+    return any(k.start_of_row(a) is not None for a in k.accesses.all)
+
+
+def _walks_from_aligned(k: Kernel, length: Size, block: int) -> list[Walk]:
+    """Blocks begin up to row_start.lanes - 1 columns early: the first and the last are masked."""
+    every = _quotient(k, length + k.row_start.lanes - 1, block, up=True)
+    whole = _quotient(k, length, block)
+    whole = whole if isinstance(length, int) else f"tl.maximum({whole}, 1)"
+    first = f"tl.where(block == {whole} - 1, 0, block)"
+    return [Walk(f"range(1, {whole})", "block", length),
+            Walk(f"range({whole} - 1, {every})", first, None)]  # fmt: skip
+
+
+def _quotient(k: Kernel, length: Size, step: int, up: bool = False) -> str:
+    if isinstance(length, int):
+        return str(-(-length // step) if up else length // step)
+    return f"tl.cdiv({k.size(length)}, {step})" if up else f"({k.size(length)} // {step})"
+
+
+def align_rows(k: Kernel) -> None:
+    """Where rows are not a multiple of 16 bytes apart: blocks that begin at such a multiple."""
+    starts = [(start, a.bytes) for a in k.accesses.all if (start := k.start_of_row(a)) is not None]
+    scans = any(isinstance(i, Scan) for i in k.body)
+    if not starts or scans or k.block_rows > 1 or k.schedule.splits > 1:
+        return
+    common = max((s for s, _ in starts), key=[s for s, _ in starts].count)
+    lanes = 16 // min(n for s, n in starts if s == common)
+    if _worth_peeling(k) and not _divides(lanes, common):
+        k.align_rows(common, lanes)
+
+
+def _divides(lanes: int, start: Affine) -> bool:
+    sizes = [start.const, *(c for _, c in start.terms)]
+    return all(
+        (s if isinstance(s, int) else gcd(*(c for _, c in s.terms))) % lanes == 0 for s in sizes
+    )
+
+
+def rounded(size: Size, block: int) -> Size | None:
+    """Points that a grid of ceil(size / block) programs covers; None if not known."""
+    if block == 1:
+        return size
+    return -(-size // block) * block if isinstance(size, int) else None

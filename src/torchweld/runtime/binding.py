@@ -24,36 +24,37 @@ class Binding:
     pointers: tuple[int, ...]
 
 
-def bind_program(
-    loaded: Loaded,
-    shaped: Shaped,
-    arenas: tuple[Arena, ...],
-    steady: Mapping[str, torch.Tensor],
-    pointers,
+def bind_steady(
+    loaded: Loaded, shaped: Shaped, steady: Mapping[str, torch.Tensor], pointers: tuple[int, ...]
 ) -> Binding:
-    """`steady`: constants and static inputs by buffer name."""
-    placement = loaded.placement
+    """All but the arenas. `steady`: constants and static inputs by buffer name."""
+    slots = loaded.placement.slots
     tensors: list = [None] * (shaped.first_fixed + len(shaped.fixed))
     bases = array("q", bytes(8 * len(tensors)))
-    for number, arena in enumerate(arenas):
-        bases[number] = arena.address
     for name, tensor in steady.items():
-        tensors[placement.slots[name]] = tensor
-        bases[placement.slots[name]] = tensor.data_ptr()
-    for number, view in enumerate(shaped.fixed):
-        tensors[shaped.first_fixed + number] = _fixed_tensor(
-            placement, shaped, arenas, steady, view, loaded
-        )
+        tensors[slots[name]], bases[slots[name]] = tensor, tensor.data_ptr()
+    for slot, view in enumerate(shaped.fixed, shaped.first_fixed):
+        if view.buffer in steady:
+            tensors[slot] = window(steady[view.buffer], view.shape, view.strides, view.offset)
     return Binding(tensors, bases, pointers)
 
 
-def _fixed_tensor(
-    placement, shaped, arenas, steady, view: FixedView, loaded: Loaded
-) -> torch.Tensor:
-    if view.buffer in steady:
-        return window(steady[view.buffer], view.shape, view.strides, view.offset)
-    scratch = placement.scratch.get(view.buffer)
+def bind_arenas(
+    binding: Binding, loaded: Loaded, shaped: Shaped, arenas: tuple[Arena, ...]
+) -> Binding:
+    """`binding` with the arenas, which may be others at each call."""
+    tensors, bases = binding.tensors.copy(), binding.bases[:]
+    for number, arena in enumerate(arenas):
+        bases[number] = arena.address
+    for slot, view in enumerate(shaped.fixed, shaped.first_fixed):
+        if tensors[slot] is None:
+            tensors[slot] = _in_arena(loaded, shaped, arenas, view)
+    return Binding(tensors, bases, binding.pointers)
+
+
+def _in_arena(loaded: Loaded, shaped: Shaped, arenas, view: FixedView) -> torch.Tensor:
+    scratch = loaded.placement.scratch.get(view.buffer)
     device = scratch[0].device if scratch else loaded.graph.buffers[view.buffer].device
-    number = placement.devices.index(device)
+    number = loaded.placement.devices.index(device)
     start = shaped.layouts[number].offsets[view.buffer] + view.offset * view.dtype.itemsize
     return arenas[number].view(start, view.dtype, view.shape, view.strides)

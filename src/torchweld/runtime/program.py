@@ -26,7 +26,7 @@ from torchweld.core.events import warn_once
 from torchweld.ir.bind import bind
 from torchweld.ir.nodes import Comp
 from torchweld.ir.size import evaluate
-from torchweld.runtime.binding import Binding, bind_program
+from torchweld.runtime.binding import Binding, bind_arenas, bind_steady
 from torchweld.runtime.loaded import Loaded, Shaped, Step
 from torchweld.runtime.memory import POOL, Arena, ArenaPool
 from torchweld.runtime.record import note
@@ -173,15 +173,26 @@ class Program:
         binding = kept.get(prepared)
         if binding is not None and binding.pointers == pointers and len(arenas) < 2:
             return binding
+        steady = self._steady(prepared, pointers, args)
+        if steady is None:
+            return None
+        with torch.no_grad():  # not below autograd: views must share their base's version counter
+            binding = bind_arenas(steady, self._loaded, prepared.shaped, arenas)
+        kept[prepared] = binding
+        return binding
+
+    def _steady(self, prepared: _ForShape, pointers: tuple[int, ...], args) -> Binding | None:
+        """The part of a binding that no arena changes."""
+        if prepared.steady is not None and prepared.steady.pointers == pointers:
+            return prepared.steady
         odd = [n for p, n in self._static.items() if not prepared.expects(n, args[p])]
         if odd:
             self._set_static(self._loaded.static_buffers - frozenset(odd))
             return None
         steady = self._constants | {n: args[p] for p, n in self._static.items()}
-        with torch.no_grad():  # not below autograd: views must share their base's version counter
-            binding = bind_program(self._loaded, prepared.shaped, arenas, steady, pointers)
-        kept[prepared] = binding
-        return binding
+        with torch.no_grad():
+            prepared.steady = bind_steady(self._loaded, prepared.shaped, steady, pointers)
+        return prepared.steady
 
     def _set_static(self, names: frozenset[str]) -> None:
         self._loaded = replace(self._loaded, static_buffers=names)
@@ -218,6 +229,7 @@ class _ForShape:
     def __init__(self, loaded: Loaded, shaped: Shaped) -> None:
         self.shaped, self._loaded = shaped, loaded
         self.without_arena: dict = {}
+        self.steady: Binding | None = None
         mutated = frozenset(n for node in loaded.graph.nodes for n in node.writes)
         self._inputs = tuple(
             (position, name, loaded.placement.slots[name], *self._layout(name), name in mutated)

@@ -219,8 +219,8 @@ def test_options_reach_the_pipeline(monkeypatch):
     monkeypatch.setattr(
         pipeline, "compile_graph", lambda c, o: seen.append(o) or aot.run_eagerly(c.module)
     )
-    torchweld.fuse(torch.relu, options=Options(tune=False), numerics="eager")(X)
-    assert seen[0].numerics == "eager" and not seen[0].tune
+    torchweld.fuse(torch.relu, options=Options(fuse=False), numerics="eager")(X)
+    assert seen[0].numerics == "eager" and not seen[0].fuse
 
 
 def test_inside_another_compiled_model():

@@ -23,7 +23,7 @@ QUIET = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_to
 def test_random_programs(tmp_path, train, dynamic, count):
     def fuse(function):
         torch.compiler.reset()  # each program is compiled once, and forgotten
-        return torchweld.fuse(function, cache_dir=tmp_path / "cache", tune=False, dynamic=dynamic)
+        return torchweld.fuse(function, cache_dir=tmp_path / "cache", dynamic=dynamic)
 
     @settings(max_examples=count, derandomize=True, deadline=None, suppress_health_check=QUIET)
     @given(programs())
@@ -101,7 +101,7 @@ def test_what_the_fuzzer_found(name, dynamic):
     function, *inputs = FOUND[name]
     torch.compiler.reset()
     before = len(events())
-    found = torchweld.fuse(function, tune=False, dynamic=dynamic)(*inputs)
+    found = torchweld.fuse(function, dynamic=dynamic)(*inputs)
     torch.testing.assert_close(found, function(*inputs), atol=1e-6, rtol=1e-6, equal_nan=True)
     assert events()[before:] == ()
 
@@ -110,5 +110,5 @@ def test_gradients_of_nan():
     x = torch.full((33,), NAN, requires_grad=True)
     torch.nn.functional.elu(x).sum().backward()
     eager, x.grad = x.grad, None
-    torchweld.fuse(lambda x: torch.nn.functional.elu(x), tune=False)(x).sum().backward()
+    torchweld.fuse(lambda x: torch.nn.functional.elu(x))(x).sum().backward()
     assert eager[:32].isnan().all() and x.grad.isnan().all()

@@ -220,17 +220,6 @@ def test_a_small_product_stays_with_aten():
     assert chosen(layer(2, 16, 16)) == layer(2, 16, 16)
 
 
-def test_a_measurement_decides():
-    graph, asked = layer(16, 768, 768), []
-
-    def faster(now, candidate):
-        asked.append((targets(now), targets(candidate)))
-        return False
-
-    assert choose_library_calls(graph, device_table("cpu"), Options(), "inference", faster) == graph
-    assert asked == [(["aten.addmm.default"], [LINEAR])]
-
-
 @pytest.mark.parametrize("pack", [False, True], ids=["plain", "packed"])
 def test_a_changed_weight_is_seen(pack):
     graph = chosen(layer(16, 768, 768), pack_weights=pack)

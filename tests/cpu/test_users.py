@@ -34,7 +34,7 @@ def no_fallback(recwarn):
 
 
 def fuse(model, *args, **options):
-    return torchweld.fuse(model, *args, tune=False, **options)
+    return torchweld.fuse(model, *args, **options)
 
 
 def close(found, expected, tolerance=2e-5):

@@ -1,10 +1,14 @@
-"""Every option, typed, in one place. `cached` says whether the value is part of the key of cached kernels and plans."""
+"""Every option, typed, in one place. `cached` says whether the value is part of the key of cached
+kernels and plans."""
+
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
+
+from torchweld.core.errors import UsageError
 
 
 def _option(default, doc: str, cached: bool = False):
@@ -19,26 +23,43 @@ def _default_cache() -> Path:
 @dataclass(frozen=True, slots=True)
 class Options:
     numerics: Literal["contract", "eager"] = _option(
-        "contract", "contract: intermediates of a fused kernel stay in float32; eager: round wherever eager rounds", True)
-    dynamic: bool | None = _option(None, "sizes: True symbols, False constants, None as torch.compile decides")
+        "contract",
+        "contract: intermediates of a fused kernel stay in float32; eager: round wherever eager "
+        "rounds",
+        cached=True,
+    )
+    dynamic: bool | None = _option(
+        None, "sizes: True symbols, False constants, None as torch.compile decides"
+    )
     cuda_graphs: bool = _option(True, "replay static-shape programs as CUDA graphs")
-    tune: bool = _option(True, "time candidates that the cost model cannot separate; keep a fusion only if it wins")
-    tune_seconds: float = _option(20.0, "budget for those timings, seconds per compiled graph")
     pack_weights: bool = _option(
-        False, "CPU inference with few rows: keep weights also in oneDNN's layout (1.4x, for their size in memory)", True)
-    fuse: bool = _option(True, "False: one kernel per operation (an oracle for tests)", True)
-    debug: int = _option(int(os.environ.get("TORCHWELD_DEBUG", "0")), "1 prints each stage's name and size, 2 its program, 3 the sources")
-    cache_dir: Path | None = _option(None, "where kernels, plans and measurements are kept; None: $TORCHWELD_CACHE_DIR, else "
-                                           "$XDG_CACHE_HOME/torchweld or ~/.cache/torchweld")
+        False,
+        "CPU inference with few rows: keep weights also in oneDNN's layout (1.4x, for their size "
+        "in memory)",
+        cached=True,
+    )
+    fuse: bool = _option(
+        True, "False: one kernel per operation (an oracle for tests)", cached=True
+    )
+    debug: int = _option(
+        int(os.environ.get("TORCHWELD_DEBUG", "0")),
+        "1 prints each stage's name and size, 2 its program, 3 the sources",
+    )
+    cache_dir: Path | None = _option(
+        None,
+        "where kernels and plans are kept; None: $TORCHWELD_CACHE_DIR, else "
+        "$XDG_CACHE_HOME/torchweld or ~/.cache/torchweld",
+    )
     compile_jobs: int = _option(os.cpu_count() or 1, "kernels compiled at a time")
 
     def with_(self, **changes) -> Options:
         known = {f.name for f in fields(self)}
         unknown = sorted(set(changes) - known)
         if unknown:
-            from torchweld.core.errors import UsageError
-
-            raise UsageError(f"unknown option {', '.join(unknown)}", do=f"choose from {', '.join(sorted(known))}")
+            raise UsageError(
+                f"unknown option {', '.join(unknown)}",
+                do=f"choose from {', '.join(sorted(known))}",
+            )
         return replace(self, **changes)
 
     def cache_root(self) -> Path:

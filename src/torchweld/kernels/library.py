@@ -23,8 +23,8 @@ from torchweld.core import dtypes
 from torchweld.core.device import DeviceTable
 from torchweld.core.dtypes import DType
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, View, views
-from torchweld.ir.size import Size, hint, product
+from torchweld.ir.nodes import Comp, Extern, Graph, View, views
+from torchweld.ir.size import hint, product
 from torchweld.kernels.activations import activation_of
 
 LINEAR = "torchweld.linear"
@@ -36,7 +36,6 @@ _ROWS_TO_COPY_FOR = 512  # at least
 _LEAST_WORK = 1 << 20  # multiply-adds; below, the call costs more (12 us) than it saves
 _DTYPES = frozenset((dtypes.f32, dtypes.bf16))
 
-Faster = Callable[[Graph, Graph], bool]  # (now, candidate) -> whether the candidate wins
 # (call, activation that follows, graph) -> the call that does both
 WithActivation = Callable[[Extern, Comp, Graph], "Extern | None"]
 
@@ -50,21 +49,16 @@ class Linear:
     bias: View | None
 
 
-def choose_library_calls(
-    graph: Graph, table: DeviceTable, options: Options, kind: str, faster: Faster | None = None
-) -> Graph:
+def choose_library_calls(graph: Graph, table: DeviceTable, options: Options, kind: str) -> Graph:
     """`graph` with Externs replaced by faster calls of the same mathematics. `kind`: inference,
-    forward or backward; weights of training graphs change too often to be packed. `faster`
-    measures a replacement, otherwise it is taken by size."""
+    forward or backward; weights of training graphs change too often to be packed."""
     if table.kind == "cuda" and options.numerics != "eager":
         return _with_activations(graph, _addmm_with)
     if table.kind != "cpu" or not torch.backends.mkldnn.is_available():
         return graph
     packs = options.pack_weights and kind == "inference"
-    nodes = tuple(
-        _linear_call(n, graph, packs, faster) if isinstance(n, Extern) else n for n in graph.nodes
-    )
-    graph = replace(graph, nodes=nodes)
+    nodes = (_linear_call(n, graph, packs) if isinstance(n, Extern) else n for n in graph.nodes)
+    graph = replace(graph, nodes=tuple(nodes))
     return graph if options.numerics == "eager" else _with_activations(graph, _linear_with)
 
 
@@ -146,7 +140,7 @@ _READERS: Mapping[str, Callable] = {
 }
 
 
-def _linear_call(node: Extern, graph: Graph, packs: bool, faster: Faster | None) -> Extern:
+def _linear_call(node: Extern, graph: Graph, packs: bool) -> Extern:
     linear = linear_of(node)
     if linear is None or not suits_onednn(linear, graph):
         return node
@@ -154,10 +148,7 @@ def _linear_call(node: Extern, graph: Graph, packs: bool, faster: Faster | None)
     if target is None:
         return node
     args = (linear.x, linear.weight, linear.bias, "none", None)
-    candidate = replace(node, target=target, args=args)
-    if faster and not faster(alone(node, graph), alone(candidate, graph)):
-        return node
-    return candidate
+    return replace(node, target=target, args=args)
 
 
 def _target(linear: Linear, graph: Graph, packs: bool) -> str | None:
@@ -170,29 +161,6 @@ def _target(linear: Linear, graph: Graph, packs: bool) -> str | None:
     if packs and weight.frozen and (copies or rows < _ROWS_TO_PACK_FOR):
         return PACKED_LINEAR
     return None if copies and rows < _ROWS_TO_COPY_FOR else LINEAR
-
-
-def alone(node: Extern, graph: Graph) -> Graph:
-    """A graph of one call, at the sizes seen at capture: what two ways of it are timed with."""
-    names = (*node.reads, *(o for o in node.outputs if o))
-    buffers = {n: _at_hints(graph.buffers[n], graph.hints) for n in names}
-    args = tuple(_view_at_hints(a, graph.hints) if isinstance(a, View) else a for a in node.args)
-    results = [buffers[o] for o in node.outputs if o]
-    outputs = tuple(View(b.name, b.shape, b.strides) for b in results)
-    return Graph("alone", (), buffers, (replace(node, args=args, origins=()),), node.reads, outputs)
-
-
-def _at_hints(buffer: Buffer, hints: Mapping[str, int]) -> Buffer:
-    return replace(buffer, shape=_known(buffer.shape, hints), strides=_known(buffer.strides, hints))
-
-
-def _view_at_hints(view: View, hints: Mapping[str, int]) -> View:
-    shape, strides = _known(view.shape, hints), _known(view.strides, hints)
-    return View(view.buffer, shape, strides, hint(view.offset, hints))
-
-
-def _known(sizes: tuple[Size, ...], hints: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(hint(s, hints) for s in sizes)
 
 
 def _with_activations(graph: Graph, with_activation: WithActivation) -> Graph:

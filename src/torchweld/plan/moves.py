@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Literal
 
-from torchweld.ir.nodes import Comp, Node, Reduce, Scan
+from torchweld.ir.nodes import Comp, Reduce, Scan
 from torchweld.plan.cost import bytes_of
 from torchweld.plan.evaluate import Evaluator, Merged
 from torchweld.plan.flow import Flow, NodeId
@@ -32,14 +32,6 @@ class Move:
     saved_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A node, and the two that it was fused from, if it was."""
-
-    node: Node
-    parts: tuple[Piece, ...] = ()
-
-
 class Mover:
     """Finds, prices and does moves on one flow. `members` names the operations that each node is
     made of."""
@@ -47,7 +39,6 @@ class Mover:
     def __init__(self, flow: Flow, prices: Evaluator) -> None:
         self.flow, self.prices = flow, prices
         self.members = {n: (node.name,) for n, node in flow.nodes.items()}
-        self.pieces = {n: Piece(node) for n, node in flow.nodes.items()}
         self.alone = {node.name: node for node in flow.nodes.values()}
         self._tickets = count()
 
@@ -108,16 +99,13 @@ class Mover:
         """The move done; the nodes that it made."""
         results = self._merged(move)
         producer, members = move.first, self.members[move.first]
-        fused = move.kind == "fuse"
-        if fused:
+        if move.kind == "fuse":
             new = [self.flow.merge(producer, move.others[0], results[0].comp)]
         else:
             new = [self.flow.replace(n, m.comp) for n, m in zip(move.others, results)]
             if move.kind == "dissolve":
                 self.flow.remove(producer)
-        for number, other, result in zip(new, move.others, results):
-            parts = (self.pieces.pop(producer), self.pieces.pop(other)) if fused else ()
-            self.pieces[number] = Piece(result.comp, parts)
+        for number, other in zip(new, move.others):
             self.members[number] = tuple(dict.fromkeys(members + self.members[other]))
         return new
 

@@ -19,7 +19,6 @@ from torchweld.plan.cut import cut_if_better
 from torchweld.plan.decisions import Cut, Plan
 from torchweld.plan.evaluate import Evaluator
 from torchweld.plan.explain import decisions_of
-from torchweld.plan.fission import Measure, fission
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.moves import Move, Mover
 from torchweld.plan.names import kernel_names
@@ -32,13 +31,10 @@ Finder = Callable[[NodeId], Iterable[Move]]
 _SAME = 0.999  # a price that fell by less is still the best
 
 
-def plan(
-    graph: Graph, device: DeviceTable, options: Options, measure: Measure | None = None
-) -> Plan:
+def plan(graph: Graph, device: DeviceTable, options: Options) -> Plan:
     """A graph of the same meaning in which every Comp is one kernel, and what was decided.
 
-    `measure`: optional, a callable that takes a list of graphs and gives the seconds of each; see
-    `plan/measured.py`. Raises InvalidIR for a Comp that cannot be cut into kernels.
+    Raises InvalidIR for a Comp that cannot be cut into kernels.
     """
     eager = options.numerics == "eager"
     framed, cuts = _framed(graph, Evaluator(graph.buffers, graph.hints, device, eager), options)
@@ -48,11 +44,7 @@ def plan(
     mover = Mover(flow, Evaluator(framed.buffers, framed.hints, device, eager))
     _search(mover)
     finished = _finished(framed, tuple(flow.nodes[n] for n in flow.order()))
-    decisions = (*cuts, *decisions_of(mover, finished))
-    if measure is None:
-        return Plan(finished, decisions)
-    nodes, fissions = fission(finished, [mover.pieces[n] for n in flow.order()], mover, measure)
-    return Plan(_finished(framed, nodes), (*decisions, *fissions))
+    return Plan(finished, (*cuts, *decisions_of(mover, finished)))
 
 
 def _search(mover: Mover) -> None:

@@ -64,9 +64,9 @@ def random_inputs(graph: Graph, seed: int = 0) -> list:
     return inputs
 
 
-def planned(graph: Graph, device=H100, measure=None, **options) -> Plan:
+def planned(graph: Graph, device=H100, **options) -> Plan:
     """The plan of `graph`, checked: every Comp framed, the meaning kept in float64 and as typed."""
-    result = plan(graph, device, Options(**options), measure)
+    result = plan(graph, device, Options(**options))
     check_graph(result.graph)
     for node in result.graph.nodes:
         assert not isinstance(node, Comp) or frame_of(node) is not None, node.name

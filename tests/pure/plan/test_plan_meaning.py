@@ -11,7 +11,6 @@ from plan_programs import kernels, planned, program, random_inputs
 from torchweld.core.device import device_table
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Graph
-from torchweld.plan.fission import Measure
 
 POINTWISE = ("exp", "neg", "tanh", "abs")
 ROWS, COLUMNS = 6, 12
@@ -117,26 +116,6 @@ def test_random_programs(seed):
 def test_one_kernel_per_operation(seed):
     graph = random_program(seed)
     assert len(kernels(planned(graph, fuse=False))) >= len(graph.nodes)
-
-
-def faster_when_cut(graphs: list[Graph]) -> list[float]:
-    return [2.0 - 0.1 * len(g.nodes) for g in graphs]
-
-
-def faster_when_whole(graphs: list[Graph]) -> list[float]:
-    return [1.0 + len(g.nodes) for g in graphs]
-
-
-@pytest.mark.parametrize("measure", [faster_when_cut, faster_when_whole])
-def test_measured_plans(measure: Measure):
-    for seed in range(30):
-        graph = random_program(seed)
-        whole = planned(graph)
-        measured = planned(graph, measure=measure)
-        if measure is faster_when_whole:
-            assert measured.graph.nodes == whole.graph.nodes
-        else:
-            assert len(kernels(measured)) >= len(kernels(whole))
 
 
 def test_symbolic_sizes():

@@ -49,6 +49,7 @@ class Workload:
     inputs: Callable
     floor_bytes: Callable  # (rows, columns) -> bytes
     case: Callable | None = None
+    shapes: tuple[tuple[int, int], ...] = ((16384, 4096), (8192, 768), (131072, 128))
 
 
 def _randn(*shape, dtype=torch.bfloat16):
@@ -98,6 +99,16 @@ def gelu_mul_backward(dy, g, u):
     return torch.ops.aten.gelu_backward(dy * u, g), dy * F.gelu(g)
 
 
+def cross_entropy(x, at):
+    return F.cross_entropy(x.float(), at, reduction="none")
+
+
+def cross_entropy_backward(x, at, logsumexp, g):
+    hit = torch.arange(x.shape[-1], device=x.device) == at
+    return ((torch.exp(x.float() - logsumexp) - hit.float()) * g).to(x.dtype)
+
+
+VOCABULARY = ((8192, 50257),)
 WORKLOADS = (
     Workload("add+LayerNorm", add_layer_norm,
              lambda n, c: (_randn(n, c), _randn(n, c), _randn(c), _randn(c)),
@@ -120,8 +131,15 @@ WORKLOADS = (
              lambda n, c: 6 * n * c),
     Workload("gelu*u bwd", gelu_mul_backward,
              lambda n, c: (_randn(n, c), _randn(n, c), _randn(n, c)), lambda n, c: 10 * n * c),
+    Workload("cross-entropy", cross_entropy,
+             lambda n, c: (_randn(n, c), torch.arange(n, device="cuda") % c),
+             lambda n, c: 2 * n * c + 12 * n, cases.cross_entropy, VOCABULARY),
+    Workload("cross-entropy bwd", cross_entropy_backward,
+             lambda n, c: (_randn(n, c), torch.arange(n, device="cuda")[:, None] % c,
+                           _randn(n, 1, dtype=torch.float32) + 11,
+                           _randn(n, 1, dtype=torch.float32)),
+             lambda n, c: 4 * n * c + 16 * n, cases.cross_entropy_backward, VOCABULARY),
 )  # fmt: skip
-SHAPES = ((16384, 4096), (8192, 768), (131072, 128))
 
 
 def graph_us(calls: list[Callable]) -> float:
@@ -197,26 +215,29 @@ def fused_us(function: Callable, sets: list[tuple]) -> float | None:
 
 
 def kernel_us(case: Case, count: int, schedule=None) -> tuple[float, list]:
-    """Time of the generated kernels, and their binaries."""
+    """Time of the generated kernels, and their binaries. Results go to the same memory for all sets
+    of inputs, as an allocator that gets its blocks back would have it."""
     bundle = bundle_of(case, schedule)
     compiled = {s: compile_triton(s) for s in bundle.sources}
     sets = []
     for seed in range(count):
         made = on_device(case, seed)
         prepare(case, bundle, made)
-        sets.append(made)
+        results = (*case.comp.writes, *(b.name for b in bundle.scratch))
+        sets.append(made | {n: sets[0][n] for n in results if sets})
     calls = [lambda m=m: launches(case, bundle, m, gpu_starter(compiled)) for m in sets]
     return graph_us(calls), [c.binary() for c in compiled.values()]
 
 
 def on_device(case: Case, seed: int) -> dict[str, torch.Tensor]:
-    """Random buffers, made on the device."""
+    """Random buffers, made on the device; integers, which may be positions, are zero."""
     from torchweld.core import dtypes
 
     torch.manual_seed(seed)
+    made = {n: (b.shape, dtypes.to_torch(b.dtype)) for n, b in case.buffers.items()}
     return {
-        n: torch.randn(b.shape, device="cuda").to(dtypes.to_torch(b.dtype))
-        for n, b in case.buffers.items()
+        n: (torch.randn if d.is_floating_point else torch.zeros)(s, device="cuda", dtype=d)
+        for n, (s, d) in made.items()
     }
 
 
@@ -290,7 +311,7 @@ def main() -> None:
     copy_speed = copy_bytes_per_us()
     works = WORKLOADS[:4] if options.quick else WORKLOADS
     results = [
-        measure(w, *shape, copy_speed, not options.no_sweep) for w in works for shape in SHAPES
+        measure(w, *shape, copy_speed, not options.no_sweep) for w in works for shape in w.shapes
     ]
     out = Path(os.environ.get("OUT", "out"))
     out.mkdir(parents=True, exist_ok=True)

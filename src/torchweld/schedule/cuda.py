@@ -340,10 +340,19 @@ def _column_reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int
     block = next_pow2(extent(accesses, columns))
     count = size.hint(extent(accesses, rows), hints)
     block_rows = max(1, min(4096 // block, next_pow2(-(-count // sm_count))))
-    programs = min(2 * sm_count, max(1, -(-count // block_rows)))
+    programs = _equal_shares(-(-count // block_rows), 2 * sm_count)
     warps = _row_warps(block_rows, block)
     made = Schedule("persistent", rows, columns, block_rows, block, warps, programs, stages=2)
     return made if valid(made, accesses) else replace(made, stages=1)
+
+
+def _equal_shares(blocks: int, most: int) -> int:
+    """As many programs as have equally many blocks, so that none needs masks; but at least 90 % of
+    `most` where there are enough blocks."""
+    if blocks <= most:
+        return max(1, blocks)
+    enough = range(most, most - most // 10, -1)
+    return next((p for p in enough if blocks % p == 0), most)
 
 
 def _rows_per_program(block: int, count: int, sm_count: int) -> int:

@@ -69,16 +69,15 @@ def align_rows(
     positions of outputs that may have any strides, if they are numbers."""
     if table.kind != "cuda":
         return graph
-    fixed = _Uses.of(graph, frozenset(loose_outputs))
+    uses = _Uses.of(graph, frozenset(loose_outputs))
     chosen: dict[str, _Rows] = {}
     for node in graph.nodes:
         if _is_product(node):
-            chosen |= _worth_it(node, graph, fixed, table, chosen)
-    for name in chosen:
-        if name in fixed.held:
-            graph = _with_copy(graph, name)
-    copies = {_copy_name(n): rows for n, rows in chosen.items() if n in fixed.held}
-    return _padded(graph, copies | {n: r for n, r in chosen.items() if n not in fixed.held})
+            chosen |= _worth_it(node, graph, uses, table, chosen)
+    for name in [n for n in chosen if n in uses.held]:
+        graph = _with_copy(graph, name)
+    names = {n: _copy_name(n) if n in uses.held else n for n in chosen}
+    return _padded(graph, {names[n]: rows for n, rows in chosen.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +92,9 @@ class _Uses:
     def of(cls, graph: Graph, loose: frozenset[int]) -> _Uses:
         outputs = [o for i, o in enumerate(graph.outputs) if i not in loose or _is_dynamic(o)]
         calls = [n for n in graph.nodes if isinstance(n, Extern) and not _is_product(n)]
-        held = {n for n in graph.inputs if n is not None}.union(
-            (v.buffer for v in views(outputs)), *((*n.reads, *n.writes) for n in calls)
-        )
         given = {n for n in graph.inputs if n is not None}
+        seen = {v.buffer for v in views(outputs)}
+        held = given.union(seen, *((*n.reads, *n.writes) for n in calls))
         written = {w for n in graph.nodes for w in n.writes}
         changed = {m for n in graph.nodes if isinstance(n, Extern) for m in n.mutates}
         return cls(frozenset(held), frozenset(changed | (given & written)))

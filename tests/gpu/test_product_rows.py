@@ -1,0 +1,42 @@
+"""Padded rows on a GPU: a language model's head and its loss, with an odd number of classes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import torchweld
+from torchweld.api import records
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+CLASSES, PITCH = 50257, 50304
+
+
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, CLASSES, bias=False)
+
+    def forward(self, x, target):
+        return nn.functional.cross_entropy(self.head(torch.tanh(x)).float(), target)
+
+
+def test_logits_and_their_gradients_lie_in_aligned_rows():
+    torch.manual_seed(0)
+    model = Head().to("cuda", torch.bfloat16)
+    x = torch.randn(128, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    target = torch.randint(CLASSES, (128,), device="cuda")
+    fused = torchweld.fuse(model)
+    results = []
+    for call in (model, fused):
+        loss = call(x, target)
+        loss.backward()
+        results.append([loss.detach(), x.grad, model.head.weight.grad])
+        x.grad = model.head.weight.grad = None
+    for eager, ours in zip(*results):
+        assert (ours - eager).float().norm() <= 2e-2 * eager.float().norm()
+    for record in records(fused):
+        rows = [b for b in record.graph.buffers.values() if b.shape[-1:] == (CLASSES,)]
+        assert rows and all(b.strides[-2] == PITCH for b in rows)
+        assert not [note for note in record.events if note.kind.startswith("copied")]

@@ -92,6 +92,7 @@ def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] =
         "num_warps": source.num_warps,
         "num_stages": source.num_stages,
         "enable_reflect_ftz": False,  # denormals stay, as in eager's kernels
+        "enable_fp_fusion": True,  # the default changes in Triton 3.10
     }
     try:
         return triton.compile(described, target=GPUTarget("cuda", arch, 32), options=options)

@@ -21,6 +21,7 @@ from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Graph, Origin
 from torchweld.ir.printer import text
+from torchweld.kernels.channels import channels_last
 from torchweld.kernels.library import choose_library_calls
 from torchweld.kernels.rows import align_rows
 from torchweld.plan.decisions import Cut, Fusion, RefusalRecord
@@ -81,6 +82,7 @@ def _make_plan(
     lowered: Lowered, captured: Captured, table: DeviceTable, options: Options, stages
 ) -> StoredPlan:
     graph = stages("rewrite", rewrite, lowered.graph, options)
+    graph = stages("channels", channels_last, graph, table, captured.loose_outputs)
     planned = stages("plan", plan, graph, table, options)
     graph = stages("library", choose_library_calls, planned.graph, table, options, captured.kind)
     graph = stages("rows", align_rows, graph, table, captured.loose_outputs)

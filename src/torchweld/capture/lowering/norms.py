@@ -231,12 +231,15 @@ def _others(rank: int) -> list[int]:
 
 @lowers("aten._native_batch_norm_legit_no_training.default")
 def batch_norm_eval(call: Call, x, weight, bias, running_mean, running_var, momentum, eps):
+    """Rounded to the result's dtype, fused or not: where scales are just below one, as of a new
+    model, sums of unrounded results and 16-bit residuals fall below ties again and again, and a
+    ResNet-50 ends with 3.5 times the error of eager."""
     w, b, m, v = (_channel(t, x.rank) for t in (weight, bias, running_mean, running_var))
     nest = call.nest(x.shape, x, w, b, m, v)
     value = nest.read(x).widen()
     rstd = (nest.read(v).to(value.dtype) + eps).rsqrt()
     y = _scaled((value - nest.read(m).to(value.dtype)) * rstd, nest, w, b)
-    result = nest.store(y, call.out)
+    result = nest.store(y, call.out, must_round=True)
     nest.close()
     return result, *(views.filled(0.0, s.dtype, s.device, s.shape) for s in call.specs[1:])
 

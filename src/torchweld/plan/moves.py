@@ -16,7 +16,9 @@ from torchweld.plan.refusals import Reason, Refusal
 
 _MOST_SIBLINGS, _FARTHEST_SIBLING = 6, 64
 _MOST_CONSUMERS = 64  # of a producer that is dissolved into all of them
-_NEAR = 16  # nodes over which lifetimes may grow without asking what it costs
+# Nodes over which lifetimes may grow without asking what it costs. What is computed again keeps its
+# inputs in memory, often through a library call.
+_NEAR = {"fuse": 16, "repeat": 3, "dissolve": 3}
 _SHORT = 1.5  # launches: a kernel that takes less gains from company
 _SLACK_BYTES = 1 << 20
 
@@ -137,7 +139,7 @@ class Mover:
         """Nothing large must stay in memory longer only because far nodes became one."""
         flow = self.flow
         first, far = move.first, max(move.others, key=lambda n: flow.distance(move.first, n))
-        if flow.distance(first, far) <= _NEAR:
+        if flow.distance(first, far) <= _NEAR[move.kind]:
             return None
         node, other = flow.nodes[first], flow.nodes[far]
         longer = [b for b in node.reads if b not in flow.inputs and not self._lives_until(b, far)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from plan_programs import kernels, planned, program
 
 from torchweld.ir.frame import frame_of
@@ -280,3 +282,44 @@ def test_equal_layers_are_planned_alike():
     assert len(kernels(result)) == count
     assert len({k.body[1:] for k in kernels(result)}) == 1
     assert len({f.saved_us for f in result.fusions}) == 1
+
+
+def test_a_sum_that_is_needed_again_behind_library_calls_is_stored():
+    """Computed again at the end, its two terms would stay in memory all the way."""
+    names = ["h", "t", *(f"v{k}" for k in range(5))]
+    calls = [
+        f"""extern call{k} {b} = "aten.relu.default"(view({a}, [1024, 1024], [1024, 1], 0)) {{
+        }}"""
+        for k, (a, b) in enumerate(pairwise(names[1:]))
+    ]
+    graph = program(
+        "; ".join(f"{n} f32 1024 1024" for n in ("b", "b2", *names, "y"))
+        + "; a bf16 1024 1024; a2 bf16 1024 1024", "a b",
+        """
+        extern left a2 = "aten.relu.default"(view(a, [1024, 1024], [1024, 1], 0)) {
+        }
+        extern right b2 = "aten.relu.default"(view(b, [1024, 1024], [1024, 1], 0)) {
+        }
+        comp add [i:1024, j:1024] {
+          %0 = load a2[i, j] : bf16
+          %1 = cast %0 : f32
+          %2 = load b2[i, j] : f32
+          %3 = add %1 %2 : f32
+          store h[i, j] %3
+        }
+        comp exp [i:1024, j:1024] {
+          %0 = load h[i, j] : f32
+          %1 = exp %0 : f32
+          store t[i, j] %1
+        }
+        """ + "\n".join(calls) + """
+        comp end [i:1024, j:1024] {
+          %0 = load v4[i, j] : f32
+          %1 = load h[i, j] : f32
+          %2 = add %0 %1 : f32
+          store y[i, j] %2
+        }
+        """, "y",
+    )  # fmt: skip
+    result = planned(graph)
+    assert "h" in result.graph.buffers and "h" in kernels(result)[-1].reads

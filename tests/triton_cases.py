@@ -308,6 +308,12 @@ def looped(case: Case, block: int, splits: int = 1, block_rows: int = 2) -> Case
     return replace(case, name=f"{case.name}_looped{splits}", schedule=schedule)
 
 
+def flat(case: Case, block: int) -> Case:
+    """A pointwise case in one dimension, in small blocks."""
+    rows = addressed(case.comp, case.buffers, case.sizes).frame.rows
+    return replace(case, name=f"{case.name}_flat", schedule=Schedule("grid", (), rows, 1, block, 1))
+
+
 MONOIDS = ("sum", "prod", "max", "min", "argmax", "argmin", "welford", "logsumexp")
 
 

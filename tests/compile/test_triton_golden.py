@@ -70,14 +70,11 @@ def _stores_little(case: Case) -> bool:
     return all(len(case.buffers[n].shape) == 1 for n in case.comp.writes)
 
 
-def test_wide_loads_follow_the_row_length():
-    """With an unknown number of rows, what divides the row length decides the width of loads."""
-    divisible, odd = (
-        resources(compile_source(bundle_of(cases.gelu_mul("s0", c)).sources[0], 90))
-        for c in (1000, 1001)
-    )
-    assert divisible.wide_loads > 0
-    assert odd.wide_loads == 0
+@pytest.mark.parametrize("case", [cases.gelu_mul("s0", 1000), cases.gelu_mul("s0", 1001),
+                                  cases.gelu_mul(1001, 1001), cases.cross_entropy(9, 50257)],
+                         ids=lambda c: "x".join(str(a.extent) for a in c.comp.axes))  # fmt: skip
+def test_loads_are_wide_whatever_the_row_length(case: Case):
+    assert resources(compile_source(bundle_of(case).sources[0], 90)).wide_loads > 0
 
 
 def test_spills_are_reported():

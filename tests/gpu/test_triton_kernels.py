@@ -30,6 +30,7 @@ _OFFSET = torch.randn(33, 1000, generator=torch.Generator().manual_seed(3)) + 10
 ALL = [
     *cases.POINTWISE,
     *cases.SCALARS,
+    cases.gelu_mul(101, 1001),
     *(cases.softmax(5, c) for c in (1, 2, 127, 128, 129, 4096)),
     cases.softmax(3, 20000),
     cases.softmax(3, 20000, dtype="bf16", fill={"m": _MASKED}),

@@ -80,7 +80,7 @@ class Kernel:
         self._lines.append("    " * self._indent + text)
 
     @contextmanager
-    def loop(self, header: str):
+    def indented(self, header: str):
         """An indented block; what becomes known inside is forgotten after it."""
         self.line(header)
         self._indent, known = self._indent + 1, dict(self.known)

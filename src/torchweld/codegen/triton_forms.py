@@ -7,12 +7,13 @@ take them in place of the stores that need the merged results."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from torchweld.codegen import triton_reduce as reduce
 from torchweld.codegen import triton_scalars as scalars
 from torchweld.codegen.source import GridDim
 from torchweld.codegen.triton_emit import Kernel, maximum_of
-from torchweld.codegen.triton_walks import align_rows, rounded, walks
+from torchweld.codegen.triton_walks import align_rows, rounded, walks, whole_blocks_apart
 from torchweld.ir.nodes import Reduce, Scan, Value, store_operands
 from torchweld.schedule.cuda import extent
 from torchweld.schedule.partials import Partial, dependents
@@ -23,12 +24,14 @@ def grid(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     s = k.schedule
     rows, columns = extent(k.accesses, s.rows), extent(k.accesses, s.columns)
     k.define_rows(k.program(0), rounded(rows, s.block_rows))
-    start = k.program(1 if s.rows else 0)
-    k.define_columns(f"{start} * {s.block_columns}", rounded(columns, s.block_columns))
     positions = range(len(k.comp.stores))
-    k.compute(_stored(k, positions))
-    for position in positions:
-        k.store(position)
+    k.line(f"block = {k.program(1 if s.rows else 0)}")
+    for header, covered in whole_blocks_apart(k):
+        with k.indented(header) if header else nullcontext():
+            k.define_columns(f"block * {s.block_columns}", covered)
+            k.compute(_stored(k, positions))
+            for position in positions:
+                k.store(position)
     across = GridDim(columns, s.block_columns)
     return [GridDim(rows, s.block_rows), across] if s.rows else [across]
 
@@ -114,7 +117,7 @@ def _row_reducing(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
         _accumulator(k, value, "rc")
     steps = str(-(-rows // step)) if isinstance(rows, int) else f"tl.cdiv({k.size(rows)}, {step})"
     ahead = f"tl.range({steps}, num_stages={s.stages})" if s.stages > 1 else f"range({steps})"
-    with k.loop(f"for step in {ahead}:"):
+    with k.indented(f"for step in {ahead}:"):
         k.define_rows(f"(share + step * {s.splits})", rounded(rows, step))
         _compute_block(k, targets)
         for value in over_rows:
@@ -157,7 +160,7 @@ def _pass(
     for value in scans:
         reduce.start_scan(k, value)
     for walk in walks(k):
-        with k.loop(f"for block in {walk.blocks}:"):
+        with k.indented(f"for block in {walk.blocks}:"):
             k.define_columns(f"({walk.number}) * {k.block_columns}", walk.covered)
             _compute_pass(k, targets)
             for value in reductions:

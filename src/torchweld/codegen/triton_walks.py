@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from torchweld.codegen.triton_emit import Kernel
-from torchweld.ir.affine import Affine
+from torchweld.ir.affine import Affine, constant
 from torchweld.ir.nodes import Scan
 from torchweld.ir.size import Size
 
@@ -42,6 +42,18 @@ def walks(k: Kernel) -> list[Walk]:
     whole, every = _quotient(k, length, block), _quotient(k, length, block, up=True)
     return [Walk(f"range({whole})", "block", length),
             Walk(f"range({whole}, {every})", "block", None)]  # fmt: skip
+
+
+def whole_blocks_apart(k: Kernel) -> list[tuple[str, Size | None]]:
+    """The branches of a kernel without loops, by the number of its `block`, and the columns that
+    each covers: one without masks if a length like 1001 would make them narrow."""
+    length, step = k.columns, k.block_columns
+    covered = rounded(length, step)
+    wide = (16 // a.bytes for a in k.accesses.all if k.start_of_row(a) is not None)
+    narrow = any(not _divides(lanes, constant(length)) for lanes in wide)
+    if covered == length or not narrow or (isinstance(length, int) and length < 2 * step):
+        return [("", covered)]
+    return [(f"if block < {_quotient(k, length, step)}:", length), ("else:", None)]
 
 
 def _worth_peeling(k: Kernel) -> bool:

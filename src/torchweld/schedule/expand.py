@@ -1,12 +1,12 @@
-"""Tuple reductions as plain ones: what back ends that pass over a cached row need to know of them.
+"""Tuple reductions as plain ones: what a back end that passes over rows needs to know.
 
-    welford(x)          m = sum(x) / n;  mean = m + sum(x - m) / n;
-                        M2 = sum((x - m)^2) - sum(x - m)^2 / n
+    welford(x)          mean = sum(x) / n, in float64 for float32;
+                        M2 = sum((x - mean)^2) - sum(x - mean)^2 / n
     logsumexp(x)        m = max(x), s = 0 where m is -inf, else m;  (m, sum(exp(x - s)))
     argmax(x, at)       m = max(x);  (m, min(at where x == m or isnan(x)))      argmin alike
 
-All exact restatements: the second sum of welford corrects for the rounding of the mean, so that
-equal values have that value as their mean and no variance.
+All exact restatements: the mean of equal values is that value, and the second sum of welford
+corrects for the rounding of the mean.
 """
 
 from __future__ import annotations
@@ -82,13 +82,20 @@ def _refs(index, images: list[Value]):
 
 def _welford(comp: Comp, b: BodyBuilder, instr: Reduce, args):
     count = b.index(constant(product(comp.extent(a) for a in instr.axes)))
-    n = b.cast(count, instr.dtype)
-    mean = b.op("div", b.reduce("sum", args, instr.axes), n)
+    wide = instr.dtype if _was_narrow(b, args[0]) else dtypes.f64
+    total = b.reduce("sum", (b.cast(args[0], wide),), instr.axes)
+    mean = b.cast(b.op("div", total, b.cast(count, wide)), instr.dtype)
     off = b.op("sub", args[0], mean)
     squares = b.reduce("sum", (b.op("mul", off, off),), instr.axes)
     rest = b.reduce("sum", (off,), instr.axes)
-    missed = b.op("div", rest, n)
-    return b.op("add", mean, missed), b.op("sub", squares, b.op("mul", rest, missed))
+    missed = b.op("div", rest, b.cast(count, instr.dtype))
+    return mean, b.op("sub", squares, b.op("mul", rest, missed))
+
+
+def _was_narrow(b: BodyBuilder, value: Value) -> bool:
+    """A 16-bit value widened: sums of such in float32 are exact enough."""
+    instr = b[value]
+    return isinstance(instr, Cast) and b[instr.arg].dtype.is_low_precision
 
 
 def _logsumexp(comp: Comp, b: BodyBuilder, instr: Reduce, args):

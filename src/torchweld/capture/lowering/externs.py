@@ -11,7 +11,7 @@ import torch
 from torchweld.capture import views
 from torchweld.capture.lowering.build import GraphBuilder
 from torchweld.capture.lowering.call import Call, dtype_of
-from torchweld.capture.lowering.nest import stored
+from torchweld.capture.lowering.nest import stored, usable_strides
 from torchweld.capture.torch_private import OpOverload
 from torchweld.capture.views import Tensor
 from torchweld.core.errors import NotLowered
@@ -94,7 +94,7 @@ def _output(call: Call, k: int, strides) -> str | None:
     if spec is None or k not in call.used:
         return None
     name = call.name if len(call.specs) == 1 else f"{call.name}_{k}"
-    strides = spec.strides if strides is None else strides
+    strides = usable_strides(spec) if strides is None else strides
     return call.graph.buffer(name, spec.shape, spec.dtype, strides, spec.device).name
 
 

@@ -208,7 +208,7 @@ class Nest:
         dimension of extent one)."""
         dims = range(len(self.shape)) if dims is None else dims
         axes = [() if d is None else self._axes[d] for d in dims]
-        strides = _usable_strides(spec)
+        strides = usable_strides(spec)
         shape = [a.extent for group in axes for a in group]
         steps = [s for group, stride in zip(axes, strides) for s in _group_strides(group, stride)]
         buffer = self.graph.buffer(self.name, shape, spec.dtype, steps, spec.device)
@@ -289,7 +289,7 @@ def copied(graph: GraphBuilder, tensor: Tensor, strides: tuple[Size, ...]) -> Te
         return _copied_by_aten(graph, tensor, strides)
     spec = Spec(tensor.shape, strides, tensor.dtype, tensor.device)
     nest = Nest(graph, "copy", tensor.shape, [aligned(tensor, tensor.rank)])
-    buffer = graph.buffer("copy", spec.shape, spec.dtype, _usable_strides(spec), spec.device)
+    buffer = graph.buffer("copy", spec.shape, spec.dtype, usable_strides(spec), spec.device)
     nest.put(buffer, tuple(nest.at(d) for d in range(tensor.rank)), nest.read(tensor))
     nest.close()
     return views.whole(buffer)
@@ -338,7 +338,7 @@ def _join(axes: tuple[Axis, ...]) -> Affine:
     return index
 
 
-def _usable_strides(spec: Spec) -> tuple[Size, ...]:
+def usable_strides(spec: Spec) -> tuple[Size, ...]:
     """Strides of a tensor to write: those of the spec unless elements would overlap."""
     overlap = any(s == 0 and n != 1 for s, n in zip(spec.strides, spec.shape))
     return views.contiguous_strides(spec.shape) if overlap else spec.strides

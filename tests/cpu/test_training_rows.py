@@ -10,6 +10,8 @@ import torchweld
 from torchweld import pipeline
 from torchweld.core.device import named_table
 from torchweld.kernels.rows import align_rows
+from torchweld.runtime.externs import _OUT_FORMS as OUT_FORMS
+from torchweld.runtime.externs import out_form
 
 
 class Loss(nn.Module):
@@ -58,3 +60,17 @@ def test_training_with_padded_logits(padded, returns_logits):
     assert len(padded) == (1 if returns_logits else 2)
     events = [e for record in torchweld.api.records(fused) for e in record.events]
     assert not [e for e in events if e.kind.startswith("copied")]
+
+
+@pytest.mark.parametrize("target", sorted(OUT_FORMS))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_calls_write_into_rows_that_are_apart(target, dtype):
+    torch.manual_seed(0)
+    batch = (3,) if "bmm" in target else ()
+    a, b = (torch.randn(*batch, m, n, dtype=dtype) for m, n in ((5, 33), (33, 101)))
+    extra = [torch.randn(*batch, 5, 101, dtype=dtype)] if "add" in target else []
+    apart = torch.full((*batch, 5, 104), 7.0, dtype=dtype)
+    out_form(target)(*extra, a, b, out=apart[..., :101])
+    expected = a.double() @ b.double() + (extra[0].double() if extra else 0)
+    torch.testing.assert_close(apart[..., :101].double(), expected, rtol=2e-2, atol=2e-2)
+    assert (apart[..., 101:] == 7).all()

@@ -125,3 +125,46 @@ def test_a_window_across_rows_keeps_the_buffer_as_it_is():
     flat = View("y", (M * N,), (1,))
     seen = Graph(graph.name, (), graph.buffers, graph.nodes, graph.inputs, (*graph.outputs, flat))
     assert stride(aligned(seen, loose=(1,)), "y") == N
+
+
+DYNAMIC = """graph g {
+  symbol s0 = ["size", 0, 0] hint 8192
+  buffer x : bf16[s0, 768] strides [768, 1] on cuda:0
+  buffer w : bf16[768, 50257] strides [1, 768] on cuda:0
+  buffer y : bf16[s0, 50257] strides [50257, 1] on cuda:0
+  buffer z : bf16[s0, 50257] strides [50257, 1] on cuda:0
+  input x, w
+  extern y y = "aten.mm.default"(view(x, [s0, 768], [768, 1], 0), view(w, [768, 50257], [1, 768], 0)) {
+  }
+  comp z [i:s0, j:50257] {
+    %0 = load y[i, j] : bf16
+    store z[i, j] %0
+  }
+  output view(z, [s0, 50257], [50257, 1], 0), view(y, [s0, 50257], [50257, 1], 0)
+}"""  # noqa: E501
+
+
+def test_rows_without_a_known_number_are_padded_but_not_where_the_backward_would_see_it():
+    graph = parse_graph(DYNAMIC)
+    inside = Graph("g", graph.symbols, graph.buffers, graph.nodes, graph.inputs, graph.outputs[:1])
+    assert stride(aligned(inside), "y") == PITCH
+    kept = aligned(graph, loose=(1,))
+    assert stride(kept, "y") == N and stride(kept, "y_rows") == PITCH
+
+
+def test_batches_of_matrices_keep_their_order():
+    graph = parse_graph("""graph g {
+  buffer a : bf16[6, 64, 32] strides [2048, 32, 1] on cuda:0
+  buffer b : bf16[6, 32, 197] strides [6304, 1, 32] on cuda:0
+  buffer y : bf16[6, 64, 197] strides [12608, 197, 1] on cuda:0
+  buffer z : bf16[2, 64, 32] strides [2048, 32, 1] on cuda:0
+  input a, b
+  extern y y = "aten.bmm.default"(view(a, [6, 64, 32], [2048, 32, 1], 0), view(b, [6, 32, 197], [6304, 1, 32], 0)) {
+  }
+  extern z z = "aten.bmm.default"(view(y, [2, 64, 197], [37824, 197, 1], 12608), view(b, [2, 197, 32], [6304, 32, 1], 0)) {
+  }
+  output view(z, [2, 64, 32], [2048, 32, 1], 0)
+}""")  # noqa: E501
+    result = aligned(graph)
+    assert result.buffers["y"].strides == (64 * 200, 200, 1)
+    assert result.nodes[1].args[0] == View("y", (2, 64, 197), (3 * 64 * 200, 200, 1), 64 * 200)

@@ -175,13 +175,15 @@ def test_heads_are_not_shared_under_a_mask(capture):
     assert simplified(capture, fn, *qkv(kv_heads=2), torch.randn(N, N))[0] == 0
 
 
-def cuda_call(mask=None, dtype=torch.bfloat16, repeat=False):
+def cuda_call(mask=None, dtype=torch.bfloat16, repeat=False, turned=False):
     """An attention call on CUDA tensors that are not there, with a mask of the user's."""
     graph = torch.fx.Graph()
     with FakeTensorMode():
         kv = (2, 2 if repeat else 4, N, D)
         values = {"q": torch.empty(2, 4, N, D, dtype=dtype, device="cuda")}
         values |= {name: torch.empty(kv, dtype=dtype, device="cuda") for name in "kv"}
+        if turned:
+            values["v"] = torch.empty(2, 4, D, N, dtype=dtype, device="cuda").mT
         if mask is not None:
             values["mask"] = mask()
         nodes = {}
@@ -206,6 +208,14 @@ def test_a_cuda_mask_gets_a_unit_stride():
     mask = call_of(gm)["attn_mask"]
     assert mask.target == "contiguous" and attention.example(mask).stride() == (N * N, N * N, N, 1)
     assert attention.simplify(cuda_call(lambda: torch.empty(N, N, device="cuda"))) == 0
+
+
+def test_cuda_values_get_a_unit_stride():
+    gm = cuda_call(turned=True)
+    assert attention.simplify(gm) == 1
+    args = call_of(gm)
+    assert args["value"].target == "contiguous" and args["query"].op == args["key"].op
+    assert attention.example(args["value"]).stride() == (4 * N * D, N * D, D, 1)
 
 
 @pytest.mark.parametrize(

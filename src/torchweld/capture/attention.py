@@ -7,7 +7,7 @@ same:
     attn_mask=<all true, or all zero>              ->  attn_mask=None
     attn_mask=<lower triangle of trues or zeros>   ->  attn_mask=None, is_causal=True
     key, value=<each head repeated g times>        ->  key, value=<as they were>, enable_gqa=True
-    attn_mask=<last stride not one> (CUDA)         ->  attn_mask=<contiguous>
+    <any tensor with a last stride not one> (CUDA) ->  its contiguous copy
 
 They work on Dynamo's graph (torch functions and methods) and on an exported one (ATen) alike.
 """
@@ -65,7 +65,7 @@ def _simplify_call(call: _Call, masks: _Masks) -> bool:
     applied = [
         drop_trivial_mask(call, masks) or flag_causal_mask(call, masks),
         share_repeated_heads(call),
-        contiguous_mask(call),
+        unit_last_strides(call),
     ]
     if any(applied):
         call.store()
@@ -153,27 +153,35 @@ def share_repeated_heads(call: _Call) -> bool:
     return True
 
 
-def contiguous_mask(call: _Call) -> bool:
-    """attn_mask with a last stride other than one  ->  its contiguous copy
+def unit_last_strides(call: _Call) -> bool:
+    """An argument with a last stride other than one  ->  its contiguous copy
 
-    The memory-efficient CUDA kernel refuses other strides, and torch then falls back to plain
-    products and softmax.
+    The fused CUDA kernels refuse other strides, and torch then falls back to plain products and
+    softmax. (That rows of a mask start at multiples of 16 bytes, torch sees to itself.)
     """
-    mask = call.value("attn_mask")
-    if mask is None or mask.device.type != "cuda" or mask.dim() == 0 or mask.stride(-1) == 1:
+    strided = [name for name in _NAMES[:4] if _is_strided(call.value(name))]
+    for name in strided:
+        call.args[name] = _contiguous(call.node, call.args[name])
+    return bool(strided)
+
+
+def _is_strided(tensor: torch.Tensor | None) -> bool:
+    if tensor is None or tensor.device.type != "cuda":
         return False
-    node = call.args["attn_mask"]
-    graph = call.node.graph
-    with graph.inserting_before(call.node):
-        if call.node.target is F.scaled_dot_product_attention:
-            copy = graph.call_method("contiguous", (node,))
+    return tensor.dim() > 0 and tensor.stride(-1) != 1
+
+
+def _contiguous(call: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
+    with call.graph.inserting_before(call):
+        if call.target is F.scaled_dot_product_attention:
+            copy = call.graph.call_method("contiguous", (node,))
         else:
-            copy = graph.call_function(torch.ops.aten.contiguous.default, (node,))
-    with mask.fake_mode:
-        unit = torch.empty(mask.shape, dtype=mask.dtype, device=mask.device)
+            copy = call.graph.call_function(torch.ops.aten.contiguous.default, (node,))
+    fake = example(node)
+    with fake.fake_mode:
+        unit = torch.empty(fake.shape, dtype=fake.dtype, device=fake.device)
     copy.meta = {k: unit if k in ("example_value", "val") else v for k, v in node.meta.items()}
-    call.args["attn_mask"] = copy
-    return True
+    return copy
 
 
 def repeated_heads(node) -> torch.fx.Node | None:

@@ -91,7 +91,7 @@ def test_every_candidate_is_valid_and_can_be_generated(one: Case):
     accesses = addressed(one.comp, one.buffers)
     found = list(candidates(accesses, {}, H100.units))
     assert found[0] == schedule(one.comp, one.buffers, H100)
-    assert len(set(found)) == len(found) > 2
+    assert 2 < len(set(found)) == len(found) <= 6
     for near in found:
         assert valid(near, accesses)
         assert bundle_of(one, near).sources

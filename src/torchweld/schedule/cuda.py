@@ -89,7 +89,7 @@ def schedule(
 
 
 def candidates(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Iterator[Schedule]:
-    """The default first, then its neighbours: what a tuner may time."""
+    """The default first, then at most five neighbours: what a tuner may time."""
     first = default(accesses, hints, sm_count)
     seen = set()
     for change in _neighbours(first):
@@ -100,16 +100,16 @@ def candidates(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> I
 
 
 def _neighbours(s: Schedule) -> Iterator[dict[str, int]]:
-    """Tiles of half to four times the size, each with half to twice the warps; for sums over rows,
-    also more programs."""
+    """Other warps and tiles; for sums over rows, other numbers of steps that loads run ahead in
+    place of some."""
     dimension = "block_rows" if s.rows else "block_columns"
-    for warps in (s.num_warps, 2 * s.num_warps, s.num_warps // 2):
-        for points in (1, 2, 4, 0.5):
-            yield {dimension: int(getattr(s, dimension) * points), "num_warps": warps}
-        if s.form == "persistent" and s.splits > 1:
-            yield {"splits": 2 * s.splits, "num_warps": warps}
-            yield {"splits": s.splits // 2, "num_warps": warps}
-            yield from ({"stages": n, "num_warps": warps} for n in (1, 3))
+    sums_over_rows = s.form == "persistent" and s.splits > 1
+    tiles = ((1, 1), (1, 2), (1, 0.5), (2, 2)) + (((2, 1), (0.5, 1)) if not sums_over_rows else ())
+    for points, warps in tiles:
+        tile = int(getattr(s, dimension) * points)
+        yield {dimension: tile, "num_warps": int(s.num_warps * warps)}
+    if sums_over_rows:
+        yield from ({"stages": n} for n in (1, 2, 3) if n != s.stages)
 
 
 def valid(schedule: Schedule, accesses: Accesses) -> bool:

@@ -34,6 +34,7 @@ from torchweld.ir.nodes import (
     Store,
     Value,
     map_axes,
+    operands,
     store_operands,
     value_axes,
 )
@@ -271,14 +272,25 @@ def _linked(
 
 def _evaluate(to: BodyBuilder, comp: Comp, wanted: Value, at_home, place: Place) -> Value:
     """Value `wanted` of `comp` at `place`; reductions are the same everywhere in a row, so they
-    come from home."""
-    at: list[Value] = []
+    come from home, and their arguments are not computed again."""
+    needed, at = _needed_beside_reductions(comp, wanted), []
     for value, instr in enumerate(comp.body[: wanted + 1]):
-        if isinstance(instr, (Reduce, Scan)):
+        if value not in needed:
+            at.append(None)
+        elif isinstance(instr, (Reduce, Scan)):
             at.append(at_home[value])
         else:
             at.append(copy_instr(to, instr, at, place))
     return at[wanted]
+
+
+def _needed_beside_reductions(comp: Comp, wanted: Value) -> set[Value]:
+    """What `wanted` is computed from, up to the nearest reductions."""
+    needed = {wanted}
+    for value in range(wanted, -1, -1):
+        if value in needed and not isinstance(comp.body[value], (Reduce, Scan)):
+            needed.update(operands(comp.body[value]))
+    return needed
 
 
 def _checked(comp: Comp) -> Comp | Refusal:

@@ -15,7 +15,7 @@ from torchweld.codegen.cpp_flags import COMPILER, FLAGS
 
 # name -> (units in the last place, torch function)
 UNARY = {
-    "exp": (1.1, torch.exp), "log": (0.9, torch.log), "erf": (1.1, torch.erf),
+    "exp": (1.1, torch.exp), "log": (0.9, torch.log), "erf": (1.2, torch.erf),
     "tanh": (2.5, torch.tanh),
     "sigmoid": (2.6, torch.sigmoid), "rsqrt": (1.6, torch.rsqrt),
     "exp2": (0.51, torch.exp2), "expm1": (1.5, torch.expm1), "log2": (0.51, torch.log2),

@@ -108,7 +108,7 @@ def test_every_candidate_is_valid_and_can_be_generated(one: Case):
         (cases.softmax(9, 768), {"num_warps": 64}),
         (cases.layer_norm_backward(9, 768), {"form": "looped"}),
         (cases.layer_norm_backward(9, 768), {"stages": 0}),
-        (cases.layer_norm_backward(9, 16384), {"stages": 2}),  # its rows fill shared memory
+        (cases.layer_norm_backward(9, 16384), {"stages": 3}),  # its rows fill shared memory
         (cases.gelu_mul(9, 768), {"form": "persistent"}),
         (cases.gelu_mul(9, 768), {"splits": 2}),
     ],

@@ -363,6 +363,8 @@ class Kernel:
             arguments.append(f"mask={mask}")
         if guard:
             arguments.append(f"other={scalars.literal(instr.fill, instr.dtype)}")
+        if along == "c" and self.schedule.rows:
+            arguments.append('eviction_policy="evict_last"')  # every program reads it
         return f"tl.load({', '.join(arguments)})"
 
     def store(self, position: int) -> None:

@@ -40,6 +40,8 @@ PERSISTENT_COLUMNS = 16384  # beyond, rows held by 16 warps spill (measured on s
 MAX_GRID_Y = 65535
 MAX_STAGES = 4
 MAX_STAGED_BYTES = 64 << 10  # of shared memory, which leaves room for other blocks on any GPU
+LARGE = 16 << 20  # points: below, a last wave of large blocks leaves multiprocessors idle
+LOOPED_COLUMNS = 2048  # of a block: at 8 elements for each thread, enough threads hide the loads
 MAX_POINTS_PER_THREAD = 128
 COMBINABLE = {"add": ("i32", "i64"), "max": ("i32", "i64"), "min": ("i32", "i64")}
 
@@ -206,7 +208,7 @@ def _staged_bytes(schedule: Schedule, accesses: Accesses) -> int:
     rows, columns = set(accesses.frame.rows), set(accesses.frame.columns)
     reads = ((a.bytes, a.offset.axes) for a in accesses.loads.values())
     width = sum(n for n, axes in reads if rows & axes and columns & axes)
-    return schedule.stages * width * schedule.block_rows * schedule.block_columns
+    return (schedule.stages - 1) * width * schedule.block_rows * schedule.block_columns
 
 
 def _form_fits(schedule: Schedule, accesses: Accesses) -> bool:
@@ -291,10 +293,10 @@ def _long(accesses: Accesses, axis: str) -> bool:
 def _flat(accesses: Accesses, axes, hints: Mapping[str, int], sm_count: int) -> Schedule:
     """One dimension; blocks shrink until every multiprocessor has some."""
     points = size.hint(extent(accesses, axes), hints)
-    block = 2048
+    block = 1024 if points >= LARGE else 512
     while block > 256 and points < block * sm_count * 2:
         block //= 2
-    return Schedule("grid", (), axes, 1, block, 4 if block >= 1024 else block // 256 or 1)
+    return Schedule("grid", (), axes, 1, block, min(4, block // 256))
 
 
 def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool) -> Schedule:
@@ -308,12 +310,12 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split
     if fits and not idle:
         block = next_pow2(length)
         block_rows = _rows_per_program(block, count, sm_count)
-        warps = _row_warps(block_rows, block)
+        warps = _row_warps(accesses, block_rows, block, hints)
         return Schedule("persistent", rows, columns, block_rows, block, warps)
     length = size.hint(length, hints)
-    block = min(next_pow2(length), 4096)
+    block = min(next_pow2(length), LOOPED_COLUMNS)
     splits = _splits(count, length, block, 2 * sm_count) if split else 1
-    return Schedule("looped", rows, columns, 1, block, _warps(block), splits)
+    return Schedule("looped", rows, columns, 1, block, max(1, block // 256), splits)
 
 
 def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool) -> Schedule:
@@ -335,39 +337,47 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
 
 def _column_reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
     """Sums over rows beside whole rows: a fixed number of programs, each with a partial sum.
-    Several short rows at a time, so that enough loads are in flight."""
+    Several short rows at a time, loads as far ahead as shared memory allows. Two programs for each
+    multiprocessor, but one where rows are long and partial sums therefore large."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
     block = next_pow2(extent(accesses, columns))
     count = size.hint(extent(accesses, rows), hints)
     block_rows = max(1, min(4096 // block, next_pow2(-(-count // sm_count))))
-    programs = _equal_shares(-(-count // block_rows), 2 * sm_count)
-    warps = _row_warps(block_rows, block)
-    made = Schedule("persistent", rows, columns, block_rows, block, warps, programs, stages=2)
-    return made if valid(made, accesses) else replace(made, stages=1)
+    most = sm_count if block >= 2048 else 2 * sm_count
+    programs = _equal_shares(-(-count // block_rows), most, most * 9 // 10)
+    short_row_warps = min(8, max(1, block_rows, block // 256))
+    warps = short_row_warps if block <= 1024 else _warps(block_rows * block)
+    made = Schedule("persistent", rows, columns, block_rows, block, warps, programs)
+    ahead = (4, 3) if count > programs * block_rows else ()  # two stages are slower than none
+    deeper = (replace(made, stages=n) for n in ahead)
+    return next((s for s in deeper if valid(s, accesses)), made)
 
 
-def _equal_shares(blocks: int, most: int) -> int:
-    """As many programs as have equally many blocks, so that none needs masks; but at least 90 % of
-    `most` where there are enough blocks."""
+def _equal_shares(blocks: int, most: int, least: int) -> int:
+    """As many programs as have equally many blocks, so that none needs masks; `most` where no
+    number above `least` divides."""
     if blocks <= most:
         return max(1, blocks)
-    enough = range(most, most - most // 10, -1)
-    return next((p for p in enough if blocks % p == 0), most)
+    return next((p for p in range(most, least, -1) if blocks % p == 0), most)
 
 
 def _rows_per_program(block: int, count: int, sm_count: int) -> int:
     """Short rows share a program, as long as there are programs for all multiprocessors."""
-    rows = max(1, 2048 // block)
+    rows = max(1, 1024 // block)
     while rows > 1 and count < rows * sm_count * 2:
         rows //= 2
     return rows
 
 
-def _row_warps(block_rows: int, block: int) -> int:
-    """Rows of up to 1024 columns belong to one warp, which reduces without shared memory: measured
-    4 to 10 % faster than two warps at 768 columns."""
+def _row_warps(accesses: Accesses, block_rows: int, block: int, hints: Mapping[str, int]) -> int:
+    """Rows of up to 1024 columns belong to one warp, which reduces without shared memory, unless
+    they move so much that the memory is what is waited for (8 bytes for each point)."""
     points = block_rows * block
-    return max(1, points // 1024) if block <= 1024 else _warps(points)
+    if block > 1024:
+        return _warps(points)
+    traffic = sum(_traffic(accesses, a, hints) for a in accesses.all)
+    count = size.hint(extent(accesses, accesses.frame.rows + accesses.frame.columns), hints)
+    return max(1, points // 256) if traffic >= 8 * count else 1
 
 
 def _warps(points: int) -> int:
@@ -378,4 +388,5 @@ def _splits(programs: int, length: int, block: int, wanted: int) -> int:
     """Shares of the columns that make `wanted` programs, unless half as many are there already."""
     if 2 * programs >= wanted:
         return 1
-    return max(1, min(wanted // max(1, programs), -(-length // block), 1024))
+    most = min(wanted // max(1, programs), 1024)
+    return _equal_shares(-(-length // block), most, most * 2 // 3)

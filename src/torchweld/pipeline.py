@@ -22,6 +22,7 @@ from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Graph, Origin
 from torchweld.ir.printer import text
 from torchweld.kernels.channels import channels_last
+from torchweld.kernels.extents import align_extents
 from torchweld.kernels.library import choose_library_calls
 from torchweld.kernels.rows import align_rows
 from torchweld.plan.decisions import Cut, Fusion, RefusalRecord
@@ -86,6 +87,7 @@ def _make_plan(
     planned = stages("plan", plan, graph, table, options)
     graph = stages("library", choose_library_calls, planned.graph, table, options, captured.kind)
     graph = stages("rows", align_rows, graph, table, captured.loose_outputs)
+    graph = stages("extents", align_extents, graph, table)
     check_graph(graph)
     bundles = stages("generate", generate_all, graph, table)
     return StoredPlan(graph, bundles, planned.decisions)

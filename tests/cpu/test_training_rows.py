@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from torch import nn
 import torchweld
 from torchweld import pipeline
 from torchweld.core.device import named_table
+from torchweld.kernels.extents import align_extents
 from torchweld.kernels.rows import align_rows
 from torchweld.runtime.externs import _OUT_FORMS as OUT_FORMS
 from torchweld.runtime.externs import out_form
@@ -37,6 +40,8 @@ def padded(monkeypatch, tmp_path) -> list[str]:
         return result
 
     monkeypatch.setattr(pipeline, "align_rows", align)
+    fast = replace(named_table("H100"), tensor_fma_per_s=1.0)  # every gain is worth its copies
+    monkeypatch.setattr(pipeline, "align_extents", lambda graph, _: align_extents(graph, fast))
     monkeypatch.setenv("TORCHWELD_CACHE_DIR", str(tmp_path))
     return found
 
@@ -60,6 +65,8 @@ def test_training_with_padded_logits(padded, returns_logits):
     assert len(padded) == (1 if returns_logits else 2)
     events = [e for record in torchweld.api.records(fused) for e in record.events]
     assert not [e for e in events if e.kind.startswith("copied")]
+    made = {n.name for record in torchweld.api.records(fused) for n in record.graph.nodes}
+    assert "mm_2_rest" in made and ("copy_mm_weight" in made) != returns_logits
 
 
 @pytest.mark.parametrize("target", sorted(OUT_FORMS))

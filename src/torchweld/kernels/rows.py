@@ -20,11 +20,11 @@ from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Arg, Axis, Buffer, Comp, Extern, Graph, Node, Store, View, views
 from torchweld.ir.size import Size, divide, hint, product
 
-_ALIGNMENT = 16  # bytes that every row must start at a multiple of
+ALIGNMENT = 16  # bytes that every row must start at a multiple of
 _LINE = 128  # bytes, where it adds little
 _LONG_ROW, _SHORT_ROW = 4096, 64  # bytes: padded to whole lines; not padded at all
-_TIME_LOST = 4.0  # of unaligned products, in times of aligned ones
-_MARGIN = 2.0  # a copy must gain that many times its cost
+TIME_LOST = 4.0  # of unaligned products, in times of aligned ones
+MARGIN = 2.0  # a copy must gain that many times its cost
 
 # Where the two matrices are among the arguments.
 _OPERANDS = {
@@ -125,8 +125,8 @@ def _worth_it(
     new = [n for n in found if n not in chosen]
     cost_s = sum(_cost_s(n, node, graph, uses, table) for n in new)
     multiply_adds = hint(product((*windows[-1].shape, windows[0].shape[-1])), graph.hints)
-    gain_s = _TIME_LOST * multiply_adds / table.tensor_fma_per_s
-    return found if cost_s * _MARGIN <= gain_s else {}
+    gain_s = TIME_LOST * multiply_adds / table.tensor_fma_per_s
+    return found if cost_s * MARGIN <= gain_s else {}
 
 
 def _windows(node: Extern, graph: Graph) -> list[View]:
@@ -141,7 +141,7 @@ def _whole(buffer: Buffer) -> View:
 
 def _is_aligned(view: View, dtype: DType) -> bool:
     places = [s for n, s in zip(view.shape, view.strides) if s != 1 and n != 1]
-    return all(divide(p * dtype.bytes, _ALIGNMENT) is not None for p in (*places, view.offset))
+    return all(divide(p * dtype.bytes, ALIGNMENT) is not None for p in (*places, view.offset))
 
 
 def _rows_of(buffer: Buffer) -> _Rows | None:
@@ -152,7 +152,7 @@ def _rows_of(buffer: Buffer) -> _Rows | None:
     size = dense[0] * buffer.dtype.bytes
     if size < _SHORT_ROW:
         return None
-    unit = _LINE if size >= _LONG_ROW else _ALIGNMENT
+    unit = _LINE if size >= _LONG_ROW else ALIGNMENT
     rows = _Rows(dense[0], -(-size // unit) * unit // buffer.dtype.bytes)
     return rows if rows.move(_whole(buffer)) is not None else None
 

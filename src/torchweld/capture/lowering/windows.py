@@ -1,16 +1,22 @@
-"""Padding by reflection or replication, and nearest-neighbour upsampling: reads at computed
-positions."""
+"""Padding by reflection or replication, nearest-neighbour upsampling, max pooling of small windows:
+reads at computed positions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from functools import reduce
+from itertools import product
 
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr
 from torchweld.capture.lowering.registry import lowers
 from torchweld.capture.views import Tensor
 from torchweld.core import dtypes
+from torchweld.core.errors import NotLowered
 from torchweld.ir.size import Size, divide
+
+_LARGEST_WINDOW = 16  # elements, each a read of its own
 
 
 def _padded(call: Call, x: Tensor, pad, place: Callable[[Expr, Size], Expr]) -> Tensor:
@@ -77,3 +83,36 @@ def _nearest(out: Size, size: Size) -> Callable[[Expr, Size], Expr]:
         .to(dtypes.i64)
         .minimum(n - 1)
     )
+
+
+@lowers("aten.max_pool2d_with_indices.default")
+def max_pool2d(call: Call, x, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
+    """The maximum, NaN if there is one, of each window's elements that are inside x. The call stays
+    where somebody reads the positions (a gradient does)."""
+    kernel, padding, dilation = _pair(kernel_size), _pair(padding), _pair(dilation)
+    steps = _pair(stride) if stride else kernel
+    spec = call.specs[0]
+    if 1 in call.used or not spec.dtype.is_float or kernel[0] * kernel[1] > _LARGEST_WINDOW:
+        raise NotLowered("a pooling that needs positions or has a large window")
+    first = x.rank - 2
+    nest = call.nest(spec.shape, extra=[(x, [*range(first), None, None])])
+
+    def element(*offsets: int) -> Expr:
+        """The element of the window at an offset from its corner, -inf outside."""
+        places: list = list(range(first))
+        inside = nest.number(True, dtypes.b1)
+        for k, offset in enumerate(offsets):
+            shift = offset * dilation[k] - padding[k]
+            at = nest.position(first + k) * steps[k] + shift
+            inside = inside & (at >= 0) & (at < x.shape[first + k])
+            places.append(nest.at(first + k) * steps[k] + shift)
+        return nest.read(x, places, guard=inside, fill=-math.inf).widen()
+
+    window = [element(*offsets) for offsets in product(range(kernel[0]), range(kernel[1]))]
+    return call.finish_all(nest, [(reduce(lambda a, b: a.maximum(b), window), None), None])
+
+
+def _pair(value: int | Sequence[int]) -> tuple[int, int]:
+    """One number for both dimensions, or one for each."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * 2 if len(values) == 1 else values

@@ -1,0 +1,52 @@
+"""Max pooling as a kernel: bitwise eager's, NaN and infinities among the elements."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import torchweld
+from torchweld.ir.nodes import Extern
+
+WINDOWS = [  # kernel, stride, padding, dilation, rounded up, shape
+    (3, 2, 1, 1, False, (2, 5, 17, 16)),
+    (2, None, 0, 1, False, (1, 3, 7, 7)),
+    ((2, 3), (1, 2), (1, 1), 2, True, (2, 3, 11, 12)),
+    (3, 2, 1, 1, True, (3, 8, 8)),
+    (3, 1, 1, 1, False, (0, 2, 5, 5)),
+    (3, 3, 0, 1, True, (2, 2, 7, 8)),
+    (5, 1, 2, 1, False, (1, 2, 9, 9)),
+]
+
+
+class Pool(nn.Module):
+    def __init__(self, window) -> None:
+        super().__init__()
+        self.kernel, self.stride, self.padding, self.dilation, self.ceil = window
+
+    def forward(self, x):
+        how = dict(padding=self.padding, dilation=self.dilation, ceil_mode=self.ceil)
+        return F.max_pool2d(x.relu() - 1, self.kernel, self.stride, **how)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_max_pool(window, last, dtype):
+    *window, shape = window
+    x = torch.randn(shape).to(dtype)
+    if x.numel():
+        x.view(-1)[3], x.view(-1)[9] = float("nan"), -float("inf")
+    if last and len(shape) == 4:
+        x = x.to(memory_format=torch.channels_last)
+    torch._dynamo.reset()
+    model = Pool(window)
+    fused = torchweld.fuse(model)
+    with torch.no_grad():
+        got, expected = fused(x), model(x)
+    assert got.stride() == expected.stride() and got.dtype == expected.dtype
+    torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+    nodes = [n for r in torchweld.api.records(fused) for n in r.graph.nodes]
+    assert nodes and any(isinstance(n, Extern) for n in nodes) == (window[0] == 5)

@@ -314,6 +314,12 @@ def flat(case: Case, block: int) -> Case:
     return replace(case, name=f"{case.name}_flat", schedule=Schedule("grid", (), rows, 1, block, 1))
 
 
+def tiled(case: Case, block: int) -> Case:
+    """A pointwise case of two axes, a block of one row for each program."""
+    rows, columns = addressed(case.comp, case.buffers, case.sizes).frame.rows
+    return replace(case, schedule=Schedule("grid", (rows,), (columns,), 1, block, 1))
+
+
 MONOIDS = ("sum", "prod", "max", "min", "argmax", "argmin", "welford", "logsumexp")
 
 
@@ -476,6 +482,18 @@ def doubled_and_summed(rows: int, columns: int) -> Case:
       store y[i, j] %1
       store s[j] %2""",
       x=("f32", rows, columns), y=("f32", rows, columns), s=("f32", columns))  # fmt: skip
+
+
+def row_scaled(rows: int, columns: int) -> Case:
+    """Pointwise, but not in one dimension: a number for each row."""
+    return case("row_scaled", f"i:{rows}, j:{columns}", """
+      %0 = load x[i, j] : bf16
+      %1 = cast %0 : f32
+      %2 = load s[i] : f32
+      %3 = mul %1 %2 : f32
+      %4 = cast %3 : bf16
+      store y[i, j] %4""",
+      x=("bf16", rows, columns), s=("f32", rows), y=("bf16", rows, columns))  # fmt: skip
 
 
 def cross_entropy(rows: int, columns: int) -> Case:

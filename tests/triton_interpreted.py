@@ -39,6 +39,7 @@ _MASKED[:70] = float("-inf")
 ALL = [
     *cases.POINTWISE,
     cases.flat(cases.gelu_mul(7, 101), 64),
+    *(cases.tiled(cases.row_scaled(7, c), 16) for c in (101, 104, 127, 33)),
     cases.softmax(5, 70),
     cases.add_layer_norm(7, 96),
     cases.layer_norm_backward(13, 40),

@@ -71,7 +71,8 @@ def _stores_little(case: Case) -> bool:
 
 
 @pytest.mark.parametrize("case", [cases.gelu_mul("s0", 1000), cases.gelu_mul("s0", 1001),
-                                  cases.gelu_mul(1001, 1001), cases.cross_entropy(9, 50257)],
+                                  cases.gelu_mul(1001, 1001), cases.row_scaled(9, 5003),
+                                  cases.cross_entropy(9, 50257)],
                          ids=lambda c: "x".join(str(a.extent) for a in c.comp.axes))  # fmt: skip
 def test_loads_are_wide_whatever_the_row_length(case: Case):
     assert resources(compile_source(bundle_of(case).sources[0], 90)).wide_loads > 0

@@ -71,6 +71,11 @@ def test_a_transposition_gets_a_square_tile_of_the_two_axes():
     assert min(found.block_rows, found.block_columns) >= 32
 
 
+def test_long_rows_of_odd_length_get_a_row_for_each_program():
+    found = schedule(*_comp(cases.row_scaled(64, 50257)), H100)
+    assert found.form == "grid" and found.block_rows == 1 and found.rows
+
+
 def test_contiguous_tensors_are_one_dimension():
     found = schedule(*_comp(cases.gelu_mul(8192, 768)), H100)
     assert found.rows == () and len(found.columns) == 1

@@ -25,6 +25,8 @@ def grid(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     rows, columns = extent(k.accesses, s.rows), extent(k.accesses, s.columns)
     k.define_rows(k.program(0), rounded(rows, s.block_rows))
     positions = range(len(k.comp.stores))
+    if s.rows:
+        align_rows(k)
     k.line(f"block = {k.program(1 if s.rows else 0)}")
     for header, covered in whole_blocks_apart(k):
         with k.indented(header) if header else nullcontext():
@@ -32,7 +34,8 @@ def grid(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
             k.compute(_stored(k, positions))
             for position in positions:
                 k.store(position)
-    across = GridDim(columns, s.block_columns)
+    early = k.row_start.lanes - 1 if k.row_start is not None else 0
+    across = GridDim(columns + early, s.block_columns)
     return [GridDim(rows, s.block_rows), across] if s.rows else [across]
 
 

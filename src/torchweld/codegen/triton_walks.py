@@ -48,12 +48,15 @@ def whole_blocks_apart(k: Kernel) -> list[tuple[str, Size | None]]:
     """The branches of a kernel without loops, by the number of its `block`, and the columns that
     each covers: one without masks if a length like 1001 would make them narrow."""
     length, step = k.columns, k.block_columns
+    whole = f"block < {_quotient(k, length, step)}"
+    if k.row_start is not None:
+        return [(f"if (block > 0) & ({whole}):", length), ("else:", None)]
     covered = rounded(length, step)
     wide = (16 // a.bytes for a in k.accesses.all if k.start_of_row(a) is not None)
     narrow = any(not _divides(lanes, constant(length)) for lanes in wide)
     if covered == length or not narrow or (isinstance(length, int) and length < 2 * step):
         return [("", covered)]
-    return [(f"if block < {_quotient(k, length, step)}:", length), ("else:", None)]
+    return [(f"if {whole}:", length), ("else:", None)]
 
 
 def _worth_peeling(k: Kernel) -> bool:

@@ -256,9 +256,13 @@ def _pointwise(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> S
     if crossing is not None and _long(accesses, inner):
         others = tuple(a for a in outer if a != crossing)
         return Schedule("grid", (*others, crossing), (inner,), 64, 32, 4)
-    block = _dividing_block(accesses.comp.extent(inner), hints)
+    length = accesses.comp.extent(inner)
+    block = _dividing_block(length, hints)
     rows = size.hint(extent(accesses, outer), hints)
     found = Schedule("grid", outer, (inner,), min(2048 // block, next_pow2(rows)), block, 4)
+    if block < 128 and isinstance(length, int) and length >= 2 * LOOPED_COLUMNS:
+        block = LOOPED_COLUMNS
+        found = Schedule("grid", outer, (inner,), 1, block, 8)
     if block < 128 or _scatters(accesses) or not _form_fits(found, accesses):
         return _flat(accesses, (*outer, inner), hints, sm_count)
     return found

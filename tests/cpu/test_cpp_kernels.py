@@ -158,6 +158,44 @@ comp cat [i:6, j:12] {
     check(text, {"x": randn(6, 5), "z": randn(6, 7, seed=1)}, {"y": ((6, 12), d.f32)}, 0)
 
 
+@pytest.mark.parametrize("test", ["lt %0 %1", "le %0 %1", "ge %0 %1", "gt %0 %1"])
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize(("shift", "limit"), [(-24, 16), (0, 39), (0, 2)])
+def test_a_lane_is_cut_where_a_comparison_changes(test, mirrored, shift, limit):
+    name, one, other = test.split()
+    test = f"{name} {other} {one}" if mirrored else test
+    text = f"""
+comp cut [i:1000, j:96] {{
+  %0 = index j{shift:+d} : i64
+  %1 = const {limit} : i64
+  %2 = {test} : b1
+  %3 = load x[i, j] if %2 else -1.0 : f32
+  store y[i, j] %3
+}}
+"""
+    check(text, {"x": randn(1000, 96)}, {"y": ((1000, 96), d.f32)}, 0)
+
+
+def test_a_row_is_reduced_over_its_segments():
+    text = """
+comp segments [i:5, j:80] {
+  %0 = index j : i64
+  %1 = const 32 : i64
+  %2 = lt %0 %1 : b1
+  %3 = load x[i, j] : f32
+  %4 = neg %3 : f32
+  %5 = where %2 %3 %4 : f32
+  %6 = reduce.max[j] %5 : f32
+  %7 = sub %5 %6 : f32
+  %8 = exp %7 : f32
+  %9 = reduce.sum[j] %8 : f32
+  %10 = div %8 %9 : f32
+  store y[i, j] %10
+}
+"""
+    check(text, {"x": randn(5, 80)}, {"y": ((5, 80), d.f32)})
+
+
 def test_gather_and_embedding():
     text = """
 comp embedding [i:17, j:24] {

@@ -25,8 +25,10 @@ from torchweld.codegen.cpp_partial import (
     merge_partial,
     reduction_clause,
 )
+from torchweld.codegen.cpp_segments import segments
 from torchweld.codegen.cpp_values import Texts, define, element, store
 from torchweld.codegen.emitter import Emitter
+from torchweld.core import dtypes
 from torchweld.ir.nodes import Scan, Value
 from torchweld.schedule.cpu import combines_in_lane
 
@@ -78,7 +80,7 @@ class _Nest:
         """Everything that varies along the first `depth` axes of the nest, and no further."""
         k = self.k
         for value in self.values:
-            if self._depth(k.stages.axes[value]) == depth:
+            if self._depth(k.stages.axes[value]) == depth and value not in texts:
                 self._value(value, texts, mask)
         for position in self.stores:
             if self._depth(k.store_axes(position)) == depth:
@@ -135,11 +137,15 @@ class _Nest:
         """The innermost loop."""
         depth = len(self.axes) - 1
         name, (low, high) = self.k.names[self.axes[depth]], self._bounds(depth)
-        if not self.k.overlaps:
+        if self.k.overlaps:
+            with self.e.block():
+                self._overlapping(name, low, high)
+        elif pieces := segments(self.k, self.values) if low == "0" else ():
+            for piece in pieces:
+                known = {v: x.literal(c, dtypes.b1) for v, c in piece.known.items()}
+                self._body(_loop(name, str(piece.low), str(piece.high)), known=known)
+        else:
             self._body(_loop(name, low, high))
-            return
-        with self.e.block():
-            self._overlapping(name, low, high)
 
     def _overlapping(self, name: str, low: str, high: str) -> None:
         """Whole vectors, then one that ends where the lane ends; one by one if it is too short."""
@@ -152,9 +158,10 @@ class _Nest:
             with self.e.block("else"):
                 self._body(_loop(name, "whole", high))
 
-    def _body(self, header: str, position: str | None = None) -> None:
-        """One vectorised loop. With `position`, it is the overlapping vector."""
-        mask, texts = "fresh" if position else None, dict(self.texts)
+    def _body(self, header: str, position: str | None = None, known: Texts | None = None) -> None:
+        """One vectorised loop. With `position`, it is the overlapping vector. `known`: values that
+        are constants in it."""
+        mask, texts = "fresh" if position else None, self.texts | (known or {})
         if self._vectorises():
             clauses = (
                 [] if self.k.row_lane else [reduction_clause(self.k, v) for v in self.reductions]

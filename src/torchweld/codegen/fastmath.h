@@ -96,6 +96,17 @@ TW float tw_tanh(float x) {
   float e = tw_fma(s, q, s - 1.0f), r = e / (e + 2.0f);
   return tw_copysign(r, x);
 }
+// e^x for x in [-87, 0] where the result joins 1 and is at most 0.2: absolute error 2^-26
+TW float tw_exp_tail(float x) {
+  float t = tw_fma(x, 0x1.715476p+0f, 12582912.0f), r = tw_fma(t - 12582912.0f, -0x1.62e430p-1f, x);
+  float p = 0x1.0fa834p-7f;
+  p = tw_fma(p, r, 0x1.573a54p-5f);
+  p = tw_fma(p, r, 0x1.555a6ap-3f);
+  p = tw_fma(p, r, 0x1.fffdc6p-2f);
+  p = tw_fma(p, r, 0x1.fffff6p-1f);
+  p = tw_fma(p, r, 1.0f);
+  return tw_from_bits(tw_bits(p) + (tw_bits(t) << 23));
+}
 TW float tw_erf(float x) {
   float t = tw_abs(x), s = x * x, q = 0x1.4f58d2p-14f;
   q = tw_fma(q, s, -0x1.a6072cp-11f);
@@ -110,8 +121,7 @@ TW float tw_erf(float x) {
   g = tw_fma(g, c, 0x1.af1bb2p-4f);
   g = tw_fma(g, c, 0x1.457df4p-1f);
   g = tw_fma(g, c, 0x1.073140p-3f);
-  int32_t n;
-  float e = tw_exp_poly(tw_ln2_split(tw_fma(-g, c, -c), n)) * tw_scale2(n);
+  float e = tw_exp_tail(tw_fma(-g, c, -c));
   return t > 0x1.db0000p-1f ? tw_copysign(1.0f - e, x) : small;
 }
 

@@ -73,7 +73,8 @@ def compile_graph(captured: Captured, options: Options) -> Program:
     )  # fmt: skip
     program = stages(
         "load", load, stored.graph, stored.bundles, lowered.constants, options,
-        kind=captured.kind, static_inputs=captured.static_inputs, record=record,
+        kind=captured.kind, static_inputs=captured.static_inputs,
+        loose_outputs=captured.loose_outputs, record=record,
     )  # fmt: skip
     program.record = record
     return program

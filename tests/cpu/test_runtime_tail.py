@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager, nullcontext
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ class Replays:
 
 
 class Domain:
-    lock, arenas = threading.RLock(), ArenaPool()
+    lock, arenas, recordings = threading.RLock(), ArenaPool(), WeakSet()
 
     def follow(self, stream) -> None:
         pass
@@ -77,7 +78,7 @@ def graphed(request, monkeypatch):
     original = Program.run_head
 
     @contextmanager
-    def capture(recording, domain, draws):
+    def capture(recording, domain, draws, shared):
         made.append(recording)
         with monkeypatch.context() as patched:
             patched.setattr("torchweld.runtime.program._take", take)

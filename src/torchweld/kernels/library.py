@@ -7,9 +7,10 @@ in oneDNN's own layout is worth 1.4x more for 16 rows, 1.05x for 128, 1.01x for 
 few rows, where the option allows the memory. An activation that follows the layer alone moves into
 the call. The functions that the targets name are in `runtime/library_calls.py`.
 
-On a GPU `addmm` takes a gelu that follows it alone, where it is the one by tanh: that is cublasLt's
-epilogue (on a CPU the same call is the one by erf). Measured on an H100, [4096, 768] times
-[768, 3072] in bfloat16: 38.3 us where the two calls take 32.9 + 19.5.
+On a GPU `addmm` of 16-bit types takes a gelu that follows it alone, where it is the one by tanh:
+that is cublasLt's epilogue (on a CPU the same call is the one by erf), whose error in float32 is
+1e-6 to 3e-6 of the result's norm. Measured on an H100, [4096, 768] times [768, 3072] in bfloat16:
+38.3 us where the two calls take 32.9 + 19.5.
 """
 
 from __future__ import annotations
@@ -199,6 +200,8 @@ def _linear_with(node: Extern, comp: Comp, graph: Graph) -> Extern | None:
 def _addmm_with(node: Extern, comp: Comp, graph: Graph) -> Extern | None:
     """The epilogue takes a bias along the rows."""
     if node.target != "aten.addmm.default" or node.kwargs or len(node.args[0].shape) != 1:
+        return None
+    if graph.buffers[node.args[0].buffer].dtype.bytes != 2:
         return None
     activation = activation_of(comp, node.outputs[0], graph)
     if activation is None or (activation.name, activation.algorithm) != ("gelu", "tanh"):

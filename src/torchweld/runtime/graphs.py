@@ -5,16 +5,23 @@ second is recorded. Inputs whose storage is fixed (parameters) are read where th
 copied into buffers that the graph reads. Outputs are copied out, so a caller may keep them; large
 ones that the last calls make (logits) are made after the replay instead, in memory of their own.
 
-All graphs of a device share one arena and one pool of library results. That is safe because
-replays follow one another: a lock orders threads, and a stream waits for the one used before it.
+A training step copies nothing large: what a forward keeps for its backward, and the gradients, are
+handed out where they are (`handout.py`), and the backward reads them there. While one of them is in
+use (a gradient that is added to, a second forward before the backward) calls run without the graph,
+which is dropped and recorded again some calls later, a few times.
+
+All graphs of a device share one arena. That is safe because replays follow one another: a lock
+orders threads, and a stream waits for the one used before it. Those of inference share one pool of
+library results too; those of training have one each, because what they hand out outlives a replay.
 """
 
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from weakref import WeakSet
 
 import torch
 from torch.autograd.graph import increment_version
@@ -22,17 +29,19 @@ from torch.autograd.graph import increment_version
 from torchweld.core.device import DeviceTable, device_table
 from torchweld.ir.nodes import Comp, Extern, View
 from torchweld.runtime.externs import is_random
+from torchweld.runtime.handout import HandedOut
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.memory import Arena, ArenaPool
-from torchweld.runtime.placement import tail_start
+from torchweld.runtime.placement import LARGE_OUTPUT_BYTES, tail_start
 from torchweld.runtime.program import Paused, Program
 from torchweld.runtime.record import note
 from torchweld.runtime.steps import window
-from torchweld.runtime.torch_private import copy_all
+from torchweld.runtime.torch_private import copy_all, end_failed_allocation
 
 _SAVED_S = 1.0e-6  # what a launch costs more outside a graph, when the GPU is the bottleneck
-_MOST_KEPT_BYTES = 32 << 20  # inputs and outputs of a training graph; peak memory stays eager's
+_MOST_COPIED_BYTES = 32 << 20  # inputs of a training graph, which are then in memory twice
 _MAX_RECORDINGS = 8  # a program whose parameters keep moving is not worth recording again
+_WARM_CALLS = {"inference": 1, "forward": 2, "backward": 2}
 _data_ptr = torch.Tensor.data_ptr
 
 # Calls that wait for the GPU or choose sizes by data, which a recording cannot do.
@@ -57,8 +66,8 @@ def why_not_recorded(loaded: Loaded, kind: str, table: DeviceTable | None = None
         reason = check(loaded)
         if reason is not None:
             return reason
-    if kind != "inference" and _copied_bytes(loaded) > _MOST_KEPT_BYTES:
-        return "what it saves for the backward pass would be in memory twice"
+    if kind != "inference":
+        return None
     return _not_worth_it(loaded, table or device_table(next(iter(devices))))
 
 
@@ -106,7 +115,7 @@ def _copied_bytes(loaded: Loaded) -> int:
 def _recorded_buffers(loaded: Loaded) -> frozenset[str]:
     """What the recording makes: all but inputs, constants and what the tail makes."""
     graph, kinds = loaded.graph, loaded.placement.kinds
-    head = graph.nodes[: tail_start(graph, {})]
+    head = graph.nodes[: tail_start(graph, {})] if loaded.has_tail else graph.nodes
     made = {name for node in head for name in node.writes}
     return frozenset(n for n in made if kinds[n] not in ("input", "constant"))
 
@@ -134,17 +143,23 @@ def _launches(loaded: Loaded) -> int:
 @dataclass(frozen=True)
 class _Domain:
     """What the graphs of one device share. `last`: the stream of the latest replay. `anchor`: the
-    first graph, kept for ever, because a memory pool without a graph cannot be used again."""
+    first graph of inference, kept for ever, because a memory pool without a graph cannot be used
+    again. `recordings`: all that are in use."""
 
     lock: threading.RLock
     arenas: ArenaPool
     stream: torch.cuda.Stream
     last: list
     anchor: list
+    recordings: WeakSet
 
-    def pool(self):
-        """The handle of the memory that graphs take library results from."""
+    def shared_pool(self):
+        """The handle of the memory that graphs of inference take library results from."""
         return self.anchor[0].pool() if self.anchor else torch.cuda.graph_pool_handle()
+
+    def fixed_addresses(self) -> set[int]:
+        """Where graphs keep what they hand out."""
+        return {address for recording in self.recordings for address in recording.addresses}
 
     def follow(self, stream: torch.cuda.Stream) -> None:
         """`stream` waits for the one that replayed last."""
@@ -155,37 +170,57 @@ class _Domain:
 
 @cache
 def _domain(device: torch.device) -> _Domain:
-    return _Domain(threading.RLock(), ArenaPool(), torch.cuda.Stream(device), [], [])
+    return _Domain(threading.RLock(), ArenaPool(), torch.cuda.Stream(device), [], [], WeakSet())
+
+
+@dataclass(frozen=True, eq=False)
+class _Recording:
+    """`fixed`: positions of inputs that the graph reads where they are, at `pointers`. `inputs`:
+    the buffers that it reads instead of others, by position. `arenas`: kept for as long as the
+    graph may write to them. `addresses`: of what it hands out."""
+
+    graph: torch.cuda.CUDAGraph
+    fixed: tuple[int, ...]
+    pointers: tuple[int, ...]
+    inputs: dict[int, torch.Tensor]
+    left: _Left
+    arenas: tuple[Arena, ...]
+    addresses: frozenset[int]
 
 
 @dataclass(frozen=True)
-class _Recording:
-    """`inputs`: the buffers that the graph reads, by position of the moving inputs. `paused`: what
-    a replay leaves the program in. `arenas`: kept for as long as the graph may write to them."""
+class _Left:
+    """What a replay leaves: the outputs, or where a program with a tail goes on."""
 
-    graph: torch.cuda.CUDAGraph
-    pointers: tuple[int, ...]
-    inputs: dict[int, torch.Tensor]
-    paused: Paused
-    arenas: tuple[Arena, ...]
+    outputs: list | None
+    paused: Paused | None
+
+    def results(self) -> list:
+        return self.paused.run_tail() if self.outputs is None else self.outputs
 
 
 class GraphedProgram:
-    """A Program that replays itself. Same calling convention."""
+    """A Program that replays itself. Same calling convention. `kind`: inference, forward or
+    backward. `loose`: positions of outputs that only the backward sees."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(
+        self, program: Program, kind: str = "inference", loose: frozenset[int] = frozenset()
+    ) -> None:
         self.record = program.record
-        self._program = program
+        self._program, self._kind = program, kind
         self._device = torch.device(next(iter(program.loaded.graph.buffers.values())).device)
         self._recording: _Recording | None = None
+        self._handed_out = HandedOut()
         graph, kinds = self.loaded.graph, self.loaded.placement.kinds
         outputs = [(p, v) for p, v in enumerate(graph.outputs) if isinstance(v, View)]
         given = {n: p for p, n in enumerate(graph.inputs) if kinds.get(n) == "input"}
         recorded = _recorded_buffers(self.loaded)
+        made = [p for p, v in outputs if v.buffer in recorded]
         self._draws = any(isinstance(n, Extern) and _draws(n.target) for n in graph.nodes)
-        self._copied = [p for p, v in outputs if v.buffer in recorded]
+        self._given_away = _given_away(self.loaded, kind, loose, made)
+        self._copied = [p for p in made if p not in self._given_away]
         self._windows = [(p, given[v.buffer], v) for p, v in outputs if v.buffer in given]
-        self._warm, self._recordings = False, 0
+        self._calls, self._recordings = 0, 0
 
     @property
     def loaded(self) -> Loaded:
@@ -203,22 +238,32 @@ class GraphedProgram:
 
     def _ready(self, args: list, domain: _Domain) -> _Recording | None:
         """The recording for these arguments, made now if the program is warm; None: run as
-        usual."""
-        pointers = self._pointers(args)
-        if self._recording is not None and self._recording.pointers != pointers:
-            self._recording, self._warm = None, False
-        if self._recording is None and self._warm and self._recordings < _MAX_RECORDINGS:
-            self._recordings += 1
-            self._recording = self._try_record(args, pointers, domain)
-        self._warm = True
+        usual. One that does not suit is dropped, so that its memory is free for that call."""
+        recording = self._recording
+        if recording is not None:
+            moved = _pointers(args, recording.fixed) != recording.pointers
+            if not moved and not self._handed_out.in_use():
+                return recording
+            self._drop()
+        self._calls += 1
+        if self._calls > _WARM_CALLS[self._kind] and self._recordings < _MAX_RECORDINGS:
+            self._recording = self._try_record(args, domain)
         return self._recording
 
-    def _pointers(self, args: list) -> tuple[int, ...]:
-        return tuple(map(_data_ptr, [args[p] for p in self._program.static_positions]))
+    def _drop(self) -> None:
+        self._recording, self._calls = None, 0
+        if self._recordings == _MAX_RECORDINGS:
+            text = f"dropped {_MAX_RECORDINGS} times: inputs moved, or its outputs were in use"
+            note(self.record, "no_graph", self.loaded.graph.name, text)
 
-    def _try_record(self, args: list, pointers, domain: _Domain) -> _Recording | None:
+    def _try_record(self, args: list, domain: _Domain) -> _Recording | None:
+        """None too where another call may suit: a backward of a forward that ran without graph."""
+        fixed = self._fixed_positions(args, domain)
+        if self._kind != "inference" and self._copied_bytes(args, fixed) > _MOST_COPIED_BYTES:
+            return None
+        self._recordings += 1
         try:
-            recording = self._make_recording(args, pointers, domain)
+            recording = self._make_recording(args, fixed, domain)
         except RuntimeError as error:
             self._recordings = _MAX_RECORDINGS
             note(self.record, "no_graph", self.loaded.graph.name, str(error).partition("\n")[0])
@@ -226,25 +271,59 @@ class GraphedProgram:
         note(self.record, "graph", self.loaded.graph.name, "recorded as a CUDA graph")
         return recording
 
-    def _make_recording(self, args: list, pointers, domain: _Domain) -> _Recording:
-        inputs = {p: _like(args[p]) for p in self._program.moving_positions}
+    def _fixed_positions(self, args: list, domain: _Domain) -> tuple[int, ...]:
+        """Parameters, and what other graphs hand out."""
+        static = self._program.static_positions
+        if self._kind == "inference":
+            return static
+        known, moving = domain.fixed_addresses(), self._program.moving_positions
+        return (*static, *(p for p in moving if args[p].data_ptr() in known))
+
+    def _copied_bytes(self, args: list, fixed: tuple[int, ...]) -> int:
+        return sum(args[p].nbytes for p in self._program.moving_positions if p not in fixed)
+
+    def _make_recording(self, args: list, fixed, domain: _Domain) -> _Recording:
+        inputs = {p: _like(args[p]) for p in self._program.moving_positions if p not in fixed}
         copy_all(list(inputs.values()), [args[p] for p in inputs])
         given = [inputs.get(p, a) for p, a in enumerate(args)]
         graph = torch.cuda.CUDAGraph()
         needs = self._program.arena_needs(given)
-        with _arenas(domain.arenas, needs) as arenas, _capture(graph, domain, self._draws):
+        shared = self._kind == "inference"
+        with (
+            _arenas(domain.arenas, needs) as arenas,
+            _capture(graph, domain, self._draws, shared),
+        ):
             paused = self._program.run_head(arenas, given)
-        return _Recording(graph, pointers, inputs, paused, arenas)
+        left = self._left(paused)
+        addresses = {left.outputs[p].data_ptr() for p in self._given_away}
+        pointers = _pointers(args, fixed)
+        recording = _Recording(
+            graph, fixed, pointers, inputs, left, arenas, frozenset(addresses - {0})
+        )
+        domain.recordings.add(recording)
+        return recording
 
-    def _handed_out(self, results: list, args: list) -> list:
-        """The outputs, from what a replay and the tail have left: copies of what the next replay
-        overwrites, windows on the caller's own inputs, and the rest as it is."""
+    def _left(self, paused: Paused) -> _Left:
+        """In training only the outputs that the graph makes: it must not keep its inputs alive,
+        which other graphs have handed out."""
+        if self._kind == "inference":
+            return _Left(None, paused)
+        outputs, made = paused.run_tail(), (*self._copied, *self._given_away)
+        return _Left([t if p in made else None for p, t in enumerate(outputs)], None)
+
+    def _outputs(self, results: list, args: list) -> list:
+        """The outputs, from what a replay and the tail have left: what is given away, copies of
+        what the next replay overwrites, windows on the caller's own inputs, and the rest as it
+        is."""
         outputs = list(results)
         for place, position, view in self._windows:
             outputs[place] = window(args[position], view.shape, view.strides, view.offset)
         for place in self._copied:
             outputs[place] = _like(results[place])
         copy_all([outputs[p] for p in self._copied], [results[p] for p in self._copied])
+        given = self._handed_out.give([results[p] for p in self._given_away])
+        for place, tensor in zip(self._given_away, given):
+            outputs[place] = tensor
         return outputs
 
     def _replay(self, recording: _Recording, args: list, domain: _Domain) -> list:
@@ -252,9 +331,28 @@ class GraphedProgram:
         copy_all(list(recording.inputs.values()), [args[p] for p in recording.inputs])
         recording.graph.replay()
         increment_version([args[p] for p in self._program.written_positions])
-        outputs = self._handed_out(recording.paused.run_tail(), args)
+        outputs = self._outputs(recording.left.results(), args)
         args.clear()
         return outputs
+
+
+def _given_away(loaded: Loaded, kind: str, loose: frozenset[int], made: list[int]) -> list[int]:
+    """Of the outputs at positions `made`, those that are not copied: gradients, what is kept for
+    the backward, and what is too large to be in memory twice."""
+    if kind == "inference":
+        return []
+    views, buffers = loaded.graph.outputs, loaded.graph.buffers
+    kept = {views[p].buffer for p in made if kind == "backward" or p in loose}
+    large = {
+        views[p].buffer
+        for p in made
+        if _bytes(views[p].shape, buffers[views[p].buffer].dtype) >= LARGE_OUTPUT_BYTES
+    }
+    return [p for p in made if views[p].buffer in kept | large]
+
+
+def _pointers(args: list, positions: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(_data_ptr, [args[p] for p in positions]))
 
 
 @contextmanager
@@ -269,17 +367,19 @@ def _arenas(pool: ArenaPool, needs: list[tuple[torch.device, int]]):
 
 
 @contextmanager
-def _capture(graph: torch.cuda.CUDAGraph, domain: _Domain, draws: bool):
-    """Records what is launched inside. A recording that fails leaves its random generator and its
-    stream unusable. So the stream is put back, and a graph that draws no random numbers gets a
+def _capture(graph: torch.cuda.CUDAGraph, domain: _Domain, draws: bool, shared: bool):
+    """Records what is launched inside, in the memory pool that graphs share or one of its own. A
+    recording that fails leaves its random generator, its stream and its pool unusable. So the
+    stream is put back, the allocator is told, and a graph that draws no random numbers gets a
     generator state of its own: other threads may draw meanwhile. One that does (`draws`) must have
     the user's, whose numbers go on at each replay; if it fails, a copy from before takes the place
     of that state, and graphs recorded with it draw on from the old one."""
     generator = torch.cuda.default_generators[domain.stream.device.index]
     state, spare = generator.graphsafe_get_state(), generator.clone_state()
+    pool = domain.shared_pool() if shared else torch.cuda.graph_pool_handle()
     recording = torch.cuda.graph(
         graph,
-        pool=domain.pool(),
+        pool=pool,
         stream=domain.stream,
         capture_error_mode="thread_local",  # other threads may go on using the GPU
     )
@@ -290,9 +390,14 @@ def _capture(graph: torch.cuda.CUDAGraph, domain: _Domain, draws: bool):
             generator.graphsafe_set_state(state)
             yield
         goes_on_with = state
+    except BaseException:
+        with suppress(RuntimeError):  # if it never began
+            end_failed_allocation(domain.stream.device.index, pool)
+        raise
     finally:
         generator.graphsafe_set_state(goes_on_with)
-    domain.anchor[:] = domain.anchor or [graph]
+    if shared and not domain.anchor:
+        domain.anchor.append(graph)
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
@@ -307,14 +412,16 @@ def _fits(recording: _Recording, args: list) -> bool:
     return all(b.shape == a.shape and b.dtype == a.dtype for b, a in pairs)
 
 
-def with_graph(program: Program, kind: str, wanted: bool) -> Program | GraphedProgram:
+def with_graph(
+    program: Program, kind: str, wanted: bool, loose: frozenset[int] = frozenset()
+) -> Program | GraphedProgram:
     """`program`, as a CUDA graph where that is wanted, possible and worth it; the record says why
-    not."""
+    not. `loose`: positions of outputs that only the backward sees."""
     graph = program.loaded.graph
     if not wanted or not any(b.device.startswith("cuda") for b in graph.buffers.values()):
         return program
     reason = why_not_recorded(program.loaded, kind)
     if reason is None:
-        return GraphedProgram(program)
+        return GraphedProgram(program, kind, loose)
     note(program.record, "no_graph", graph.name, reason)
     return program

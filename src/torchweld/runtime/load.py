@@ -35,12 +35,13 @@ def load(
     *,
     kind: str = "inference",
     static_inputs: frozenset[int] = frozenset(),
+    loose_outputs: frozenset[int] = frozenset(),
     record=None,
 ) -> Program | GraphedProgram:
     """A program that runs `graph`. `bundles`: the kernels of each Comp, by its name; a Comp without
     one is interpreted. `constants`: tensors by buffer name. `static_inputs`: positions whose
-    storage stays the same between calls. `kind`: inference, forward or backward. `record`: an
-    object with a list `events`, or None."""
+    storage stays the same between calls. `loose_outputs`: positions that only the backward sees.
+    `kind`: inference, forward or backward. `record`: an object with a list `events`, or None."""
     frees_inputs = kind == "backward"
     calls = [n for n in graph.nodes if isinstance(n, Extern)]
     workspaces = {n.name: workspace_bytes(n, graph) for n in calls}
@@ -58,9 +59,10 @@ def load(
         static_buffers=_static_names(graph, static_inputs) - frozenset(constants),
         keeps_arena=kind == "inference",  # what follows in training wants the memory
         frees_inputs=frees_inputs,
+        has_tail=kind == "inference",  # in training what is handed out must stay where it is
         record=record,
     )
-    return with_graph(Program(loaded, constants), kind, options.cuda_graphs)
+    return with_graph(Program(loaded, constants), kind, options.cuda_graphs, loose_outputs)
 
 
 def _reordered(graph: Graph, constants, workspaces, frees_inputs: bool) -> Graph:

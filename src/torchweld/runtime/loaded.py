@@ -25,7 +25,8 @@ class Loaded:
     """All that does not depend on sizes. `functions`: of each source's text, an address (C++) or a
     launch function (Triton); a Comp with a source that is missing there is interpreted. `calls`:
     the function of each Extern, by node name. `keeps_arena`: between calls, for the next one.
-    `frees_inputs`: the caller gives its inputs away."""
+    `frees_inputs`: the caller gives its inputs away. `has_tail`: on a GPU, large outputs of the
+    last calls are made after a replay."""
 
     graph: Graph
     bundles: Mapping[str, KernelBundle]
@@ -36,6 +37,7 @@ class Loaded:
     static_buffers: frozenset[str]
     keeps_arena: bool = True
     frees_inputs: bool = False
+    has_tail: bool = True
     record: object = None
 
     @property

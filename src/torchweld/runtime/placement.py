@@ -22,7 +22,7 @@ from torchweld.runtime.memory import Lifetime
 Kind = Literal["input", "constant", "output", "extern", "arena", "own"]
 
 
-_LARGE_OUTPUT_BYTES = 1 << 20
+LARGE_OUTPUT_BYTES = 1 << 20
 _TAIL_NODES = 3
 
 
@@ -138,7 +138,7 @@ def tail_start(graph: Graph, sizes: Mapping[str, int]) -> int:
     """The first of the last few nodes that make all large outputs; the number of nodes if others
     make some, or there are none."""
     returned = returned_buffers(graph.outputs)
-    large = {n for n in returned if buffer_bytes(graph.buffers[n], sizes) >= _LARGE_OUTPUT_BYTES}
+    large = {n for n in returned if buffer_bytes(graph.buffers[n], sizes) >= LARGE_OUTPUT_BYTES}
     makers = [p for p, node in enumerate(graph.nodes) if large.intersection(node.writes)]
     start = min(makers, default=len(graph.nodes))
     return start if len(graph.nodes) - start <= _TAIL_NODES else len(graph.nodes)

@@ -80,7 +80,8 @@ class _Shaper:
     def _tail_start(self) -> int:
         on_gpu = any(b.device.startswith("cuda") for b in self.buffers.values())
         graph = self.loaded.graph
-        return tail_start(graph, self.sizes) if on_gpu else len(graph.nodes)
+        tail = on_gpu and self.loaded.has_tail
+        return tail_start(graph, self.sizes) if tail else len(graph.nodes)
 
     # -- memory --
 

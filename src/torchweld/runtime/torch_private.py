@@ -37,6 +37,13 @@ def onednn_linear_add(x, total, weight) -> torch.Tensor:
     return torch.ops.mkldnn._linear_pointwise.binary(x, total, weight, None, "add")
 
 
+def end_failed_allocation(device_index: int, pool: tuple[int, int]) -> None:
+    """After a CUDA graph whose recording failed: torch leaves the allocator believing that the
+    recording goes on, so that memory is never given back again and `pool` cannot be used."""
+    torch._C._cuda_endAllocateToPool(device_index, pool)
+    torch._C._cuda_releasePool(device_index, pool)
+
+
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     """Each source into its target, in as few launches as torch can; there is no public grouped
     copy."""

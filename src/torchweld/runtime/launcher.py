@@ -8,24 +8,24 @@ from dataclasses import dataclass
 
 from torchweld.codegen.source import BufferArg, GridDim, KernelSource
 from torchweld.ir.size import evaluate
-from torchweld.runtime.dispatch import Pointer
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """`launch(grid, stream, values)` starts the kernel; `values` holds sizes and constants already,
-    pointers go into `moving`: (position, where)."""
+    """`launch(grid, stream, values, device, aligned)` starts the kernel; `values` holds sizes and
+    constants already, pointers go into `moving`: (position, base, offset)."""
 
     launch: object
     grid: tuple[int, int, int]
     values: tuple[int, ...]
-    moving: tuple[tuple[int, Pointer], ...]
+    moving: tuple[tuple[int, int, int], ...]
 
-    def __call__(self, bases, stream: int) -> None:
-        values = list(self.values)
-        for position, pointer in self.moving:
-            values[position] = bases[pointer.base] + pointer.offset
-        self.launch(self.grid, stream, values)
+    def __call__(self, bases, device: int, stream: int) -> None:
+        values, bits = list(self.values), 0
+        for position, base, offset in self.moving:
+            values[position] = address = bases[base] + offset
+            bits |= address
+        self.launch(self.grid, stream, values, device, not bits & 15)
 
 
 def grid_of(dims: tuple[GridDim, ...], sizes: Mapping[str, int]) -> tuple[int, int, int]:
@@ -40,9 +40,8 @@ def launch_plan(source: KernelSource, launch, where, sizes: Mapping[str, int]) -
         return None
     values = [0 if isinstance(a, BufferArg) else evaluate(a.size, sizes) for a in source.args]
     values += [value for _, value in source.constants]  # Triton's launcher parses them, unused
-    moving = tuple(
-        (i, where(a.buffer)) for i, a in enumerate(source.args) if isinstance(a, BufferArg)
-    )
+    pointers = [(i, where(a.buffer)) for i, a in enumerate(source.args) if isinstance(a, BufferArg)]
+    moving = tuple((i, pointer.base, pointer.offset) for i, pointer in pointers)
     return LaunchPlan(launch, grid, tuple(values), moving)
 
 

@@ -79,12 +79,16 @@ class Arena:
         self.address = self.memory.data_ptr() + self.start
         self.size = size
         self.bindings: WeakKeyDictionary = WeakKeyDictionary()
+        self._flat: dict[torch.dtype, torch.Tensor] = {}
 
     def view(self, offset: int, dtype: torch.dtype, shape, strides) -> torch.Tensor:
         """A tensor at byte `offset`, which is aligned to its dtype."""
-        count = (self.size - offset) // dtype.itemsize
-        flat = self.memory[self.start + offset :][: count * dtype.itemsize].view(dtype)
-        return flat.as_strided(shape, strides)
+        flat = self._flat.get(dtype)
+        if flat is None:
+            whole = self.size // dtype.itemsize * dtype.itemsize
+            flat = self._flat[dtype] = self.memory[self.start :][:whole].view(dtype)
+        first = self.start + offset
+        return flat.as_strided(shape, strides, first // dtype.itemsize)
 
     def owns(self, address: int) -> bool:
         return self.address <= address < self.address + self.size

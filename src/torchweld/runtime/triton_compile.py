@@ -46,11 +46,20 @@ class Launcher:
     compiled: dict = field(default_factory=dict)  # positions of unaligned pointers -> binary
     handles: dict = field(default_factory=dict)  # (device, those positions) -> loaded binary
 
-    def __call__(self, grid: tuple[int, int, int], stream: int, values: list[int]) -> None:
+    def __call__(
+        self,
+        grid: tuple[int, int, int],
+        stream: int,
+        values: list[int],
+        device: int | None = None,
+        aligned: bool = False,
+    ) -> None:
         """Starts `grid` blocks on `stream` of the current device; `values`: addresses and sizes, in
-        the source's order. Raises BuildError if a binary that is needed only now fails."""
-        unaligned = tuple(i for i in self.pointers if values[i] & 15)
-        key = torch.cuda.current_device(), unaligned
+        the source's order. `device`: its number, where that is known; `aligned`: the addresses are
+        known to be multiples of 16. Raises BuildError if a binary that is needed only now fails."""
+        device = torch.cuda.current_device() if device is None else device
+        unaligned = () if aligned else tuple(i for i in self.pointers if values[i] & 15)
+        key = device, unaligned
         handle = self.handles.get(key)
         if handle is None:
             handle = self.handles[key] = _loaded(self.binary(unaligned))

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-
 from torchweld.codegen import cpp, triton
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource
 from torchweld.core.device import DeviceTable

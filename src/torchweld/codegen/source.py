@@ -17,7 +17,8 @@ class BufferArg:
 
 @dataclass(frozen=True, slots=True)
 class SizeArg:
-    """A 64-bit integer that the host computes from the shape symbols. `divisible_by_16` promises so (Triton)."""
+    """A 64-bit integer that the host computes from the shape symbols; `divisible_by_16` is a
+    promise that Triton specialises on."""
 
     size: Size
     divisible_by_16: bool = False
@@ -39,10 +40,10 @@ class GridDim:
 class KernelSource:
     """One compiled function.
 
-    C++:    extern "C" void NAME(void* const* pointers, const int64_t* sizes): BufferArgs in order, then SizeArgs in order;
-            threads are OpenMP's.
-    Triton: a @triton.jit function NAME whose arguments are `args` in order, then `constants` by name; `signature` has the Triton type
-            of each argument ("*bf16", "i32", "i64").
+    C++:    extern "C" void NAME(void* const* pointers, const int64_t* sizes): BufferArgs in order,
+            then SizeArgs in order; threads are OpenMP's.
+    Triton: a @triton.jit function NAME whose arguments are `args` in order, then `constants` by
+            name; `signature` has the Triton type of each argument ("*bf16", "i32", "i64").
     """
 
     language: Literal["cpp", "triton"]
@@ -58,8 +59,9 @@ class KernelSource:
 
 @dataclass(frozen=True, slots=True)
 class KernelBundle:
-    """Sources to run in order for one Comp, the scratch buffers that they share (uninitialised unless in `zeroed`), and the
-    buffers that must be filled or copied first (Store.init): (buffer, number or name of the buffer to copy)."""
+    """Sources to run in order for one Comp; the scratch buffers that they share, uninitialised
+    unless in `zeroed`; and the buffers that must be filled or copied first (Store.init): (buffer,
+    number or name of the buffer to copy)."""
 
     comp: str
     sources: tuple[KernelSource, ...]

@@ -1,4 +1,4 @@
-"""Element types, named as the IR prints them, with what the planner and the code generators need to know."""
+"""Element types, named as the IR prints them, and what planning and codegen ask of them."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One element type. `bits` is the storage size of one element; bool is stored in 8 bits, as torch does."""
+    """One element type. `bits` is the storage size of one element; bool is stored in 8 bits, as
+    torch does."""
 
     name: str
     kind: str  # "float", "int", "uint" or "bool"
@@ -63,11 +64,12 @@ def to_torch(dtype: DType) -> torch.dtype:
 
 
 def from_torch(dtype: torch.dtype) -> DType | None:
-    """The IR's name of a torch dtype, or None for one that stays with ATen (complex, float8, ...)."""
+    """The IR's name of a torch dtype, or None for one that stays with ATen (complex, float8)."""
     return _FROM_TORCH.get(dtype)
 
 
 @cache
 def compute(dtype: DType) -> DType:
-    """The type in which arithmetic on `dtype` is done: float32 for 16-bit floats, as in ATen's kernels."""
+    """The type in which arithmetic on `dtype` is done: float32 for 16-bit floats, as in ATen's
+    kernels."""
     return f32 if dtype.is_low_precision else dtype

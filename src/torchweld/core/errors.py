@@ -7,23 +7,28 @@ class TorchweldError(Exception):
 
     def __init__(self, what: str, *, where: str = "", do: str = "") -> None:
         self.what, self.where, self.do = what, where, do
-        super().__init__("".join([what, f" (at {where})" if where else "", f": {do}" if do else ""]))
+        place, advice = f" (at {where})" if where else "", f": {do}" if do else ""
+        super().__init__(what + place + advice)
 
 
 class UsageError(TorchweldError):
-    """What the user gave cannot work: a wrong target, inputs that do not fit. The command line exits with code 2."""
+    """What the user gave cannot work: a wrong target, inputs that do not fit. The command line
+    exits with code 2."""
 
 
 class EnvironmentProblem(TorchweldError):
-    """The machine lacks something: a compiler, a GPU, a writable cache. The command line exits with code 2."""
+    """The machine lacks something: a compiler, a GPU, a writable cache. The command line exits with
+    code 2."""
 
 
 class BuildError(TorchweldError):
-    """A generated kernel did not compile. Caught inside: the region runs as ATen operations, with one warning."""
+    """A generated kernel did not compile. Caught inside: the region runs as ATen operations, with
+    one warning."""
 
 
 class InvalidIR(TorchweldError):
-    """A stage produced a program that breaks the IR's rules: a bug of torchweld. Caught inside, as BuildError is."""
+    """A stage produced a program that breaks the IR's rules: a bug of torchweld. Caught inside, as
+    BuildError is."""
 
 
 class NotLowered(TorchweldError):

@@ -6,8 +6,8 @@ kernel.
 
 Every `Reduce` runs over exactly the columns (a row reduction: norm, softmax, ...) or over exactly
 the rows (a column reduction with one result: the weight gradient of a norm), in which case nothing
-but columnwise values and stores may follow it. A `Scan` runs over the only column. A pointwise Comp has rows
-alone.
+but columnwise values and stores may follow it. A `Scan` runs over the only column. A pointwise Comp
+has rows alone.
 """
 
 from __future__ import annotations

@@ -61,7 +61,11 @@ def notes(fused) -> dict[str, list[str]]:
 
 
 def kinds(fused) -> dict[str, list[str]]:
-    return {kind: [k for k, _ in found] for kind, found in notes(fused).items()}
+    """Whether each graph was recorded."""
+    wanted = ("graph", "no_graph")
+    return {
+        kind: [k for k, _ in found if k in wanted] for kind, found in notes(fused).items()
+    }
 
 
 RECORDED = {"forward": ["graph"], "backward": ["graph"]}

@@ -268,7 +268,8 @@ class GraphedProgram:
             self._recordings = _MAX_RECORDINGS
             note(self.record, "no_graph", self.loaded.graph.name, str(error).partition("\n")[0])
             return None
-        note(self.record, "graph", self.loaded.graph.name, "recorded as a CUDA graph")
+        text, kept = "recorded as a CUDA graph", self._kept_bytes(recording)
+        note(self.record, "graph", self.loaded.graph.name, text, kept, "bytes")
         return recording
 
     def _fixed_positions(self, args: list, domain: _Domain) -> tuple[int, ...]:
@@ -278,6 +279,12 @@ class GraphedProgram:
             return static
         known, moving = domain.fixed_addresses(), self._program.moving_positions
         return (*static, *(p for p in moving if args[p].data_ptr() in known))
+
+    def _kept_bytes(self, recording: _Recording) -> int:
+        """What it holds between calls, beside the arena that graphs share and temporaries of
+        library calls."""
+        given = [recording.left.outputs[p] for p in self._given_away]
+        return sum(t.nbytes for t in (*recording.inputs.values(), *given))
 
     def _copied_bytes(self, args: list, fixed: tuple[int, ...]) -> int:
         return sum(args[p].nbytes for p in self._program.moving_positions if p not in fixed)

@@ -65,7 +65,7 @@ class _Alias:
 def replayed(monkeypatch):
     """Every graph of a program is "recorded"; the list of recordings."""
     torch.compiler.reset()
-    domain = graphs._Domain(threading.RLock(), ArenaPool(), None, [], [], WeakSet())
+    domain = graphs._Domain(threading.RLock(), ArenaPool(), None, [], [], WeakSet(), WeakSet())
     monkeypatch.setattr(graphs._Domain, "follow", lambda self, stream: None)
     recordings: list[Replays] = []
 
@@ -247,3 +247,11 @@ def test_it_gives_up_where_outputs_are_always_in_use(replayed):
             p.grad = None
     told = {r.kind: [e.kind for e in r.events] for r in records(fused)}
     assert told == {"forward": ["graph"], "backward": ["graph", "no_graph"]}
+
+
+def test_graphs_of_training_share_one_arena(replayed):
+    _, fused = pair()
+    for _ in range(5):
+        fused(batch())[1].backward()
+    assert len(replayed) == 2
+    assert len({id(arena) for r in replayed for arena in r.arenas}) == 1

@@ -144,7 +144,7 @@ def _launches(loaded: Loaded) -> int:
 class _Domain:
     """What the graphs of one device share. `last`: the stream of the latest replay. `anchor`: the
     first graph of inference, kept for ever, because a memory pool without a graph cannot be used
-    again. `recordings`: all that are in use."""
+    again. `recordings`: all that are in use. `training`: the programs of training steps."""
 
     lock: threading.RLock
     arenas: ArenaPool
@@ -152,6 +152,7 @@ class _Domain:
     last: list
     anchor: list
     recordings: WeakSet
+    training: WeakSet
 
     def shared_pool(self):
         """The handle of the memory that graphs of inference take library results from."""
@@ -160,6 +161,12 @@ class _Domain:
     def fixed_addresses(self) -> set[int]:
         """Where graphs keep what they hand out."""
         return {address for recording in self.recordings for address in recording.addresses}
+
+    def largest_arena(self, device: torch.device) -> int:
+        """The bytes that any program of training needs: they are to share one arena, not to hold
+        one each."""
+        needs = [need for program in self.training for need in program.needs]
+        return max((size for d, size in needs if d == device), default=0)
 
     def follow(self, stream: torch.cuda.Stream) -> None:
         """`stream` waits for the one that replayed last."""
@@ -170,7 +177,8 @@ class _Domain:
 
 @cache
 def _domain(device: torch.device) -> _Domain:
-    return _Domain(threading.RLock(), ArenaPool(), torch.cuda.Stream(device), [], [], WeakSet())
+    stream = torch.cuda.Stream(device)
+    return _Domain(threading.RLock(), ArenaPool(), stream, [], [], WeakSet(), WeakSet())
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,6 +229,7 @@ class GraphedProgram:
         self._copied = [p for p in made if p not in self._given_away]
         self._windows = [(p, given[v.buffer], v) for p, v in outputs if v.buffer in given]
         self._calls, self._recordings = 0, 0
+        self.needs: list[tuple[torch.device, int]] = []  # bytes of arenas
 
     @property
     def loaded(self) -> Loaded:
@@ -246,6 +255,9 @@ class GraphedProgram:
                 return recording
             self._drop()
         self._calls += 1
+        if self._kind != "inference":
+            self.needs = self._program.arena_needs(args)
+            domain.training.add(self)
         if self._calls > _WARM_CALLS[self._kind] and self._recordings < _MAX_RECORDINGS:
             self._recording = self._try_record(args, domain)
         return self._recording
@@ -295,6 +307,8 @@ class GraphedProgram:
         given = [inputs.get(p, a) for p, a in enumerate(args)]
         graph = torch.cuda.CUDAGraph()
         needs = self._program.arena_needs(given)
+        if self._kind != "inference":
+            needs = [(d, max(size, domain.largest_arena(d))) for d, size in needs]
         shared = self._kind == "inference"
         with (
             _arenas(domain.arenas, needs) as arenas,

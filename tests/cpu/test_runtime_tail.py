@@ -11,7 +11,7 @@ import torch
 
 from torchweld.core.options import Options
 from torchweld.ir.parser import parse_graph
-from torchweld.runtime import graphs, shape
+from torchweld.runtime import graphs, recordable, shape
 from torchweld.runtime.graphs import GraphedProgram
 from torchweld.runtime.load import load
 from torchweld.runtime.memory import ArenaPool
@@ -93,7 +93,7 @@ def graphed(request, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     start = tail_start(graph, {}) if request.param == "tail" else len(graph.nodes)
     monkeypatch.setattr(shape._Shaper, "_tail_start", lambda self: start)
-    monkeypatch.setattr(graphs, "tail_start", lambda graph, sizes: start)
+    monkeypatch.setattr(recordable, "tail_start", lambda graph, sizes: start)
     program = load(graph, {}, {"c": constant}, Options(), static_inputs=frozenset({1}))
     return GraphedProgram(program), constant
 

@@ -7,9 +7,9 @@ import pytest
 from torchweld.codegen.source import BufferArg, GridDim, KernelBundle, KernelSource
 from torchweld.core.device import named_table
 from torchweld.ir.parser import parse_graph
-from torchweld.runtime.graphs import why_not_recorded
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.placement import place
+from torchweld.runtime.recordable import why_not_recorded
 
 TEXT = """
 graph g {{

@@ -26,118 +26,22 @@ from weakref import WeakSet
 import torch
 from torch.autograd.graph import increment_version
 
-from torchweld.core.device import DeviceTable, device_table
-from torchweld.ir.nodes import Comp, Extern, View
+from torchweld.ir.nodes import Extern, View
 from torchweld.runtime.externs import is_random
 from torchweld.runtime.handout import HandedOut
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.memory import Arena, ArenaPool
-from torchweld.runtime.placement import LARGE_OUTPUT_BYTES, tail_start
+from torchweld.runtime.placement import LARGE_OUTPUT_BYTES
 from torchweld.runtime.program import Paused, Program
 from torchweld.runtime.record import note
+from torchweld.runtime.recordable import recorded_buffers, view_bytes, why_not_recorded
 from torchweld.runtime.steps import window
 from torchweld.runtime.torch_private import copy_all, end_failed_allocation
 
-_SAVED_S = 1.0e-6  # what a launch costs more outside a graph, when the GPU is the bottleneck
 _MOST_COPIED_BYTES = 32 << 20  # inputs of a training graph, which are then in memory twice
 _MAX_RECORDINGS = 8  # a program whose parameters keep moving is not worth recording again
 _WARM_CALLS = {"inference": 1, "forward": 2, "backward": 2}
 _data_ptr = torch.Tensor.data_ptr
-
-# Calls that wait for the GPU or choose sizes by data, which a recording cannot do.
-_NOT_RECORDABLE = frozenset(
-    f"aten.{name}"
-    for name in (
-        "_local_scalar_dense", "item", "nonzero", "masked_select", "unique_dim", "_unique2",
-        "unique_consecutive", "bincount", "repeat_interleave", "multinomial", "equal",
-    )
-)  # fmt: skip
-
-
-def why_not_recorded(loaded: Loaded, kind: str, table: DeviceTable | None = None) -> str | None:
-    """The reason against a CUDA graph, None where there is none. `kind`: inference, forward or
-    backward; `table`: the GPU's, looked up if not given."""
-    devices = {b.device for b in loaded.graph.buffers.values()}
-    if loaded.graph.symbols:
-        return "its sizes vary"
-    if len(devices) != 1 or not next(iter(devices)).startswith("cuda"):
-        return "it is not on one GPU alone"
-    for check in (_unrecordable_call, _interpreted, _moving_input_changed):
-        reason = check(loaded)
-        if reason is not None:
-            return reason
-    if kind != "inference":
-        return None
-    return _not_worth_it(loaded, table or device_table(next(iter(devices))))
-
-
-def _unrecordable_call(loaded: Loaded) -> str | None:
-    for node in loaded.graph.nodes:
-        if isinstance(node, Extern) and node.target.rpartition(".")[0] in _NOT_RECORDABLE:
-            return f"{node.target} waits for the GPU"
-    return None
-
-
-def _interpreted(loaded: Loaded) -> str | None:
-    """Interpreted kernels build small tensors on the host."""
-    for node in loaded.graph.nodes:
-        if isinstance(node, Comp) and not loaded.is_compiled(node):
-            return f"{node.name} is not compiled"
-    return None
-
-
-def _moving_input_changed(loaded: Loaded) -> str | None:
-    fixed = loaded.static_buffers
-    written = {n for node in loaded.graph.nodes for n in node.writes}
-    changed = [n for n in loaded.graph.inputs if n in written and n not in fixed]
-    return f"it changes its input {changed[0]}" if changed else None
-
-
-def _not_worth_it(loaded: Loaded, table: DeviceTable) -> str | None:
-    copied_s = 2 * _copied_bytes(loaded) / table.dram_bytes_per_s
-    saved_s = _launches(loaded) * _SAVED_S
-    if copied_s < saved_s:
-        return None
-    return f"copying its inputs and outputs takes {copied_s:.1e} s, it saves {saved_s:.1e} s"
-
-
-def _copied_bytes(loaded: Loaded) -> int:
-    buffers, kinds = loaded.graph.buffers, loaded.placement.kinds
-    names = [n for n in loaded.graph.inputs if kinds.get(n) == "input"]
-    moving = [buffers[n] for n in names if n not in loaded.static_buffers]
-    made = _recorded_buffers(loaded)
-    results = [v for v in loaded.graph.outputs if isinstance(v, View) and v.buffer in made]
-    return sum(_bytes(b.shape, b.dtype) for b in moving) + sum(
-        _bytes(v.shape, buffers[v.buffer].dtype) for v in results
-    )
-
-
-def _recorded_buffers(loaded: Loaded) -> frozenset[str]:
-    """What the recording makes: all but inputs, constants and what the tail makes."""
-    graph, kinds = loaded.graph, loaded.placement.kinds
-    head = graph.nodes[: tail_start(graph, {})] if loaded.has_tail else graph.nodes
-    made = {name for node in head for name in node.writes}
-    return frozenset(n for n in made if kinds[n] not in ("input", "constant"))
-
-
-def _draws(target: str) -> bool:
-    """Attention is marked as random for its dropout, which models hardly use in a graph that is
-    recorded: with it, the recording fails and the program runs without."""
-    return is_random(target) and "scaled_dot_product" not in target
-
-
-def _bytes(shape, dtype) -> int:
-    count = dtype.bytes
-    for extent in shape:
-        count *= extent
-    return count
-
-
-def _launches(loaded: Loaded) -> int:
-    bundles = loaded.bundles
-    return sum(
-        len(bundles[n.name].sources) if isinstance(n, Comp) else 1 for n in loaded.graph.nodes
-    )
 
 
 @dataclass(frozen=True)
@@ -222,7 +126,7 @@ class GraphedProgram:
         graph, kinds = self.loaded.graph, self.loaded.placement.kinds
         outputs = [(p, v) for p, v in enumerate(graph.outputs) if isinstance(v, View)]
         given = {n: p for p, n in enumerate(graph.inputs) if kinds.get(n) == "input"}
-        recorded = _recorded_buffers(self.loaded)
+        recorded = recorded_buffers(self.loaded)
         made = [p for p, v in outputs if v.buffer in recorded]
         self._draws = any(isinstance(n, Extern) and _draws(n.target) for n in graph.nodes)
         self._given_away = _given_away(self.loaded, kind, loose, made)
@@ -367,7 +271,7 @@ def _given_away(loaded: Loaded, kind: str, loose: frozenset[int], made: list[int
     large = {
         views[p].buffer
         for p in made
-        if _bytes(views[p].shape, buffers[views[p].buffer].dtype) >= LARGE_OUTPUT_BYTES
+        if view_bytes(views[p].shape, buffers[views[p].buffer].dtype) >= LARGE_OUTPUT_BYTES
     }
     return [p for p in made if views[p].buffer in kept | large]
 
@@ -419,6 +323,12 @@ def _capture(graph: torch.cuda.CUDAGraph, domain: _Domain, draws: bool, shared: 
         generator.graphsafe_set_state(goes_on_with)
     if shared and not domain.anchor:
         domain.anchor.append(graph)
+
+
+def _draws(target: str) -> bool:
+    """Attention is marked as random for its dropout, which models hardly use in a graph that is
+    recorded: with it, the recording fails and the program runs without."""
+    return is_random(target) and "scaled_dot_product" not in target
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:

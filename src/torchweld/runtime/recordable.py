@@ -1,0 +1,100 @@
+"""Which programs may be recorded as CUDA graphs, and whether that is worth it."""
+
+from __future__ import annotations
+
+from torchweld.core.device import DeviceTable, device_table
+from torchweld.ir.nodes import Comp, Extern, View
+from torchweld.runtime.loaded import Loaded
+from torchweld.runtime.placement import tail_start
+
+_SAVED_S = 1.0e-6  # what a launch costs more outside a graph, when the GPU is the bottleneck
+
+# Calls that wait for the GPU or choose sizes by data, which a recording cannot do.
+_NOT_RECORDABLE = frozenset(
+    f"aten.{name}"
+    for name in (
+        "_local_scalar_dense", "item", "nonzero", "masked_select", "unique_dim", "_unique2",
+        "unique_consecutive", "bincount", "repeat_interleave", "multinomial", "equal",
+    )
+)  # fmt: skip
+
+
+def why_not_recorded(loaded: Loaded, kind: str, table: DeviceTable | None = None) -> str | None:
+    """The reason against a CUDA graph, None where there is none. `kind`: inference, forward or
+    backward; `table`: the GPU's, looked up if not given."""
+    devices = {b.device for b in loaded.graph.buffers.values()}
+    if loaded.graph.symbols:
+        return "its sizes vary"
+    if len(devices) != 1 or not next(iter(devices)).startswith("cuda"):
+        return "it is not on one GPU alone"
+    for check in (_unrecordable_call, _interpreted, _moving_input_changed):
+        reason = check(loaded)
+        if reason is not None:
+            return reason
+    if kind != "inference":
+        return None
+    return _not_worth_it(loaded, table or device_table(next(iter(devices))))
+
+
+def _unrecordable_call(loaded: Loaded) -> str | None:
+    for node in loaded.graph.nodes:
+        if isinstance(node, Extern) and node.target.rpartition(".")[0] in _NOT_RECORDABLE:
+            return f"{node.target} waits for the GPU"
+    return None
+
+
+def _interpreted(loaded: Loaded) -> str | None:
+    """Interpreted kernels build small tensors on the host."""
+    for node in loaded.graph.nodes:
+        if isinstance(node, Comp) and not loaded.is_compiled(node):
+            return f"{node.name} is not compiled"
+    return None
+
+
+def _moving_input_changed(loaded: Loaded) -> str | None:
+    fixed = loaded.static_buffers
+    written = {n for node in loaded.graph.nodes for n in node.writes}
+    changed = [n for n in loaded.graph.inputs if n in written and n not in fixed]
+    return f"it changes its input {changed[0]}" if changed else None
+
+
+def _not_worth_it(loaded: Loaded, table: DeviceTable) -> str | None:
+    copied_s = 2 * _copied_bytes(loaded) / table.dram_bytes_per_s
+    saved_s = _launches(loaded) * _SAVED_S
+    if copied_s < saved_s:
+        return None
+    return f"copying its inputs and outputs takes {copied_s:.1e} s, it saves {saved_s:.1e} s"
+
+
+def _copied_bytes(loaded: Loaded) -> int:
+    buffers, kinds = loaded.graph.buffers, loaded.placement.kinds
+    names = [n for n in loaded.graph.inputs if kinds.get(n) == "input"]
+    moving = [buffers[n] for n in names if n not in loaded.static_buffers]
+    made = recorded_buffers(loaded)
+    results = [v for v in loaded.graph.outputs if isinstance(v, View) and v.buffer in made]
+    return sum(view_bytes(b.shape, b.dtype) for b in moving) + sum(
+        view_bytes(v.shape, buffers[v.buffer].dtype) for v in results
+    )
+
+
+def recorded_buffers(loaded: Loaded) -> frozenset[str]:
+    """What the recording makes: all but inputs, constants and what the tail makes."""
+    graph, kinds = loaded.graph, loaded.placement.kinds
+    head = graph.nodes[: tail_start(graph, {})] if loaded.has_tail else graph.nodes
+    made = {name for node in head for name in node.writes}
+    return frozenset(n for n in made if kinds[n] not in ("input", "constant"))
+
+
+def view_bytes(shape, dtype) -> int:
+    """Of a tensor of known shape."""
+    count = dtype.bytes
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def _launches(loaded: Loaded) -> int:
+    bundles = loaded.bundles
+    return sum(
+        len(bundles[n.name].sources) if isinstance(n, Comp) else 1 for n in loaded.graph.nodes
+    )

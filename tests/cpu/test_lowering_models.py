@@ -12,6 +12,7 @@ from torchweld.capture.aot import make_backend
 from torchweld.capture.lower import lower
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
+from torchweld.ir.index_check import CHECK_INDEX
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Extern
 from torchweld.zoo.models import load
@@ -48,8 +49,8 @@ class Interpreted:
         lowered = lower(captured, options)
         check_graph(lowered.graph)
         self.graphs += 1
-        calls = {n.target.split(".")[1] for n in lowered.graph.nodes if isinstance(n, Extern)}
-        self.externs |= calls
+        targets = {n.target for n in lowered.graph.nodes if isinstance(n, Extern)} - {CHECK_INDEX}
+        self.externs |= {t.split(".")[1] for t in targets}
         constants = list(lowered.constants.values())
         return lambda args: run_graph(lowered.graph, [*args, *constants], exact=False)
 

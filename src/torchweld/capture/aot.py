@@ -13,6 +13,7 @@ import torch
 from torchweld.capture import attention, constant, decompose, joint, random, torch_private
 from torchweld.capture.captured import Captured
 from torchweld.core import events
+from torchweld.core.errors import IndexOutOfRange
 from torchweld.core.options import Options
 
 Boxed = Callable[[list], Sequence]
@@ -81,6 +82,9 @@ class _FirstCallGuarded:
         self._trusted, kept = True, list(args)
         try:
             return self._compiled(args)
+        except IndexOutOfRange:  # the graph works; what it was given does not
+            self._trusted = False
+            raise
         except Exception as error:
             _warn_unfused("call", self._captured, error)
             self._compiled = run_eagerly(self._captured.module)

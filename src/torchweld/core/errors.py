@@ -33,3 +33,8 @@ class InvalidIR(TorchweldError):
 
 class NotLowered(TorchweldError):
     """An ATen call has no lowering for these arguments. Caught inside: it becomes an Extern."""
+
+
+class IndexOutOfRange(TorchweldError, IndexError):
+    """An index of the user's lies outside the tensor that it points into, on a CPU: eager raises
+    IndexError too."""

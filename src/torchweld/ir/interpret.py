@@ -21,6 +21,7 @@ from torchweld.core.dtypes import DType
 from torchweld.ir import monoid
 from torchweld.ir.affine import Affine
 from torchweld.ir.bind import bind
+from torchweld.ir.index_check import CHECK_INDEX, check_index
 from torchweld.ir.nodes import (
     Attr,
     Buffer,
@@ -105,7 +106,9 @@ def run_graph(
 
 
 def call_aten(node: Extern, args: list, kwargs: dict):
-    """Calls the overload `namespace.name.overload` that the node names."""
+    """Calls the overload `namespace.name.overload` that the node names; checks indices."""
+    if node.target == CHECK_INDEX:
+        return check_index(node, *args)
     namespace, name, overload = node.target.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), name), overload)(*args, **kwargs)
 

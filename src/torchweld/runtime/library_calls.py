@@ -8,10 +8,13 @@ and packs again when the weight's address or version says that it has changed (a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import torch
 
 from torchweld.core import dtypes
+from torchweld.ir.index_check import CHECK_INDEX, check_index
+from torchweld.ir.nodes import Extern
 from torchweld.kernels.library import LINEAR, PACKED_LINEAR, linear_pieces
 from torchweld.runtime import torch_private
 from torchweld.runtime.record import note
@@ -50,14 +53,14 @@ def _version(weight: torch.Tensor) -> int:
 Piece = tuple[slice, torch.Tensor]  # columns of x, and those of the weight
 
 
-def _linear(name: str, record) -> Callable:
+def _linear(node: Extern, record) -> Callable:
     """A product on the weight as it is."""
     return _linear_with(_plain_pieces)
 
 
-def _packed_linear(name: str, record) -> Callable:
+def _packed_linear(node: Extern, record) -> Callable:
     """A product on a copy of the weight in oneDNN's layout."""
-    return _linear_with(Packed(_pack_pieces, name, record))
+    return _linear_with(Packed(_pack_pieces, node.name, record))
 
 
 def _linear_with(pieces_of: Callable[[torch.Tensor], Iterable[Piece]]) -> Callable:
@@ -98,7 +101,13 @@ def _columns(weight: torch.Tensor) -> list[slice]:
     return linear_pieces(weight.shape[1], dtypes.from_torch(weight.dtype))
 
 
-LIBRARY: dict[str, Callable[[str, object], Callable]] = {
+def _check_index(node: Extern, record) -> Callable:
+    """(outside [] bool, lowest, extent) -> None; raises IndexOutOfRange."""
+    return partial(check_index, node)
+
+
+LIBRARY: dict[str, Callable[[Extern, object], Callable]] = {
+    CHECK_INDEX: _check_index,
     LINEAR: _linear,
     PACKED_LINEAR: _packed_linear,
 }

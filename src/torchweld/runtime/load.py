@@ -125,4 +125,4 @@ def _report(comp: str, error: Exception, record) -> None:
 
 def _call(node: Extern, record) -> Callable:
     factory = LIBRARY.get(node.target)
-    return operator(node.target) if factory is None else factory(node.name, record)
+    return operator(node.target) if factory is None else factory(node, record)

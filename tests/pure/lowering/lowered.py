@@ -14,6 +14,7 @@ from torchweld.capture.lower import Lowered, lower
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.frame import frame_of
+from torchweld.ir.index_check import CHECK_INDEX
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Extern
 
@@ -38,7 +39,9 @@ def lowered(function, *args, mode: str = "fake", **options) -> Lowered:
 
 
 def externs(result: Lowered) -> list[str]:
-    return [n.target for n in result.graph.nodes if isinstance(n, Extern)]
+    """Targets of the library calls, checks of indices aside."""
+    targets = [n.target for n in result.graph.nodes if isinstance(n, Extern)]
+    return [t for t in targets if t != CHECK_INDEX]
 
 
 def comps(result: Lowered) -> list[Comp]:

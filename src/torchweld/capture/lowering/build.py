@@ -22,6 +22,7 @@ class GraphBuilder:
         self._buffer_names: dict[str, int] = {}
         self._node_names: dict[str, int] = {}
         self.copies: dict[tuple, Tensor] = {}  # (tensor, layout) -> its copy
+        self.checked: set[tuple] = set()  # (index tensor, bounds) that a check has seen
 
     def fresh(self, name: str, taken: dict[str, int]) -> str:
         """`name`, or name_2, name_3, ... where it is taken."""
@@ -53,5 +54,6 @@ class GraphBuilder:
         return views.as_view(tensor, self.buffers[tensor.source]) if tensor.buffer else None
 
     def forget_copies_of(self, buffer: str) -> None:
-        """`buffer` has been written: copies made before no longer equal it."""
+        """`buffer` has been written: copies and checks made before no longer speak of it."""
         self.copies = {k: v for k, v in self.copies.items() if k[0].source != buffer}
+        self.checked = {k for k in self.checked if k[0].source != buffer}

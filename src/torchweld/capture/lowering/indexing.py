@@ -1,20 +1,25 @@
-"""Indirect reads and writes: embedding, gather, index, scatter.
+"""Indirect reads: embedding, gather, index_select, index; and what indirect writes share with them.
 
-Indices are wrapped (negative ones count from the end) and then clamped into the buffer: an index
-that is out of range reads or writes the
-nearest element, where eager raises IndexError on a CPU and asserts on a GPU.
+Indices are wrapped (negative ones count from the end) and then clamped into the buffer, so that no
+access leaves it. On a CPU, indices that are out of range raise IndexError: `check_range` reduces
+them to one flag, which a call reads at the end of the check. On a GPU reading a flag would stop the
+stream: there an index out of range reads or writes the nearest element.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torchweld.capture import views
 from torchweld.capture.lowering.call import Call, normal
 from torchweld.capture.lowering.expr import Expr, where
-from torchweld.capture.lowering.nest import Nest
+from torchweld.capture.lowering.nest import Nest, Spec, aligned
 from torchweld.capture.lowering.registry import lowers
-from torchweld.capture.views import Tensor
+from torchweld.capture.views import Fill, Iota, Tensor
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
+from torchweld.ir.index_check import CHECK_INDEX
+from torchweld.ir.nodes import Extern
 from torchweld.ir.size import Size
 
 
@@ -26,10 +31,58 @@ def in_range(index: Expr, size: Size, wrap: bool = True) -> Expr:
     return index.maximum(0).minimum(size - 1)
 
 
+def check_range(
+    call: Call, index: Tensor, extent: Size, lowest: Size = 0, ignored: int | None = None
+) -> None:
+    """On a CPU, appends what raises IndexError unless every index is in [lowest, extent) or is
+    `ignored`. Once for the same indices and bounds; not for indices that cannot be outside."""
+    index, graph = _each_once(index), call.graph
+    key = (index, lowest, extent, ignored)
+    if index.device != "cpu" or key in graph.checked or _is_within(index, lowest, extent):
+        return
+    graph.checked.add(key)
+    nest = Nest(graph, "check_index", index.shape, [aligned(index, index.rank)])
+    value = nest.read(index).to(dtypes.i64)
+    outside = (value < lowest) | (value >= extent)
+    if ignored is not None:
+        outside = outside & value.ne(ignored)
+    flag = nest.reduce("any", outside, range(index.rank))
+    result = nest.store(flag, Spec((), (), dtypes.b1, index.device), ())
+    nest.close(op=CHECK_INDEX)
+    args = (graph.view_of(result), lowest, extent)
+    name = graph.node_name("check_index")
+    graph.emit(Extern(name, CHECK_INDEX, args, (), (), (), (graph.origin,)))
+
+
+def _each_once(index: Tensor) -> Tensor:
+    """The same elements without those that a broadcast repeats, and without empty dimensions."""
+    dims = (tuple(a for a in dim if a.steps or a.extent == 0) for dim in index.dims)
+    return replace(index, dims=tuple(dim for dim in dims if dim), copied=False)
+
+
+def _is_within(index: Tensor, lowest: Size, extent: Size) -> bool:
+    """Whether a constant or a progression is known to be in [lowest, extent)."""
+    if isinstance(index.source, Fill):
+        first = last = int(index.source.value)
+    elif isinstance(index.source, Iota):
+        first = last = index.base[0]
+        for atom in (a for dim in index.dims for a in dim):
+            step = sum((c for _, c in atom.steps), 0)
+            if not isinstance(step, int):
+                return False
+            reach = (atom.extent - 1) * step
+            first, last = (first, last + reach) if step > 0 else (first + reach, last)
+    else:
+        return False
+    below, above = first - lowest, extent - 1 - last
+    return isinstance(below, int) and isinstance(above, int) and below >= 0 and above >= 0
+
+
 @lowers("aten.embedding.default")
 def embedding(call: Call, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
     shape = call.out.shape
     last = len(shape) - 1
+    check_range(call, indices, weight.shape[0])
     nest = call.nest(shape, extra=[(weight, (None, last)), (indices, tuple(range(last)))])
     row = in_range(nest.read(indices, range(last)), weight.shape[0], wrap=False)
     return call.finish(nest, nest.read(weight, (row, last)))
@@ -40,6 +93,7 @@ def gather(call: Call, x, d, index, *, sparse_grad=False):
     if x.rank == 0:
         raise NotLowered("a gather from a scalar")
     d = normal(d, x.rank)
+    check_range(call, index, x.shape[d])
     nest = call.nest(index.shape, index, extra=[(x, [None] * x.rank)])
     at = in_range(nest.read(index), x.shape[d], wrap=False)
     return call.finish(nest, nest.read(x, [at if k == d else nest.at(k) for k in range(x.rank)]))
@@ -50,6 +104,7 @@ def index_select(call: Call, x, d, index):
     if x.rank == 0:
         raise NotLowered("a selection from a scalar")
     d = normal(d, x.rank)
+    check_range(call, index, x.shape[d])
     places = [None if k == d else k for k in range(x.rank)]
     index = index if index.rank else views.unsqueeze(index, 0)
     nest = call.nest(call.out.shape, extra=[(x, places), (index, (d,))])
@@ -57,10 +112,17 @@ def index_select(call: Call, x, d, index):
     return call.finish(nest, nest.read(x, [at if k == d else k for k in range(x.rank)]))
 
 
-@lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
+@lowers("aten.index.Tensor")
 def index(call: Call, x, indices):
     """x[i, :, j]: index tensors broadcast together; their dimensions stand where the first was, or
     first if they are apart."""
+    IndexLayout(x, indices).check(call)
+    return unsafe_index(call, x, indices)
+
+
+@lowers("aten._unsafe_index.Tensor")
+def unsafe_index(call: Call, x, indices):
+    """`index` with indices that a decomposition has made, in range."""
     layout = IndexLayout(x, indices)
     nest = call.nest(call.out.shape, extra=[(x, layout.free_places()), *layout.index_operands()])
     return call.finish(nest, nest.read(x, layout.places(nest)))
@@ -77,6 +139,10 @@ class IndexLayout:
         self.rank = max(self.indices[d].rank for d in self.indexed)
         together = self.indexed == list(range(self.indexed[0], self.indexed[-1] + 1))
         self.first = self.indexed[0] if together else 0
+
+    def check(self, call: Call) -> None:
+        for d in self.indexed:
+            check_range(call, self.indices[d], self.x.shape[d], -self.x.shape[d])
 
     def shape(self) -> tuple[Size, ...]:
         """Of x[indices]."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr, where
-from torchweld.capture.lowering.indexing import in_range
+from torchweld.capture.lowering.indexing import check_range, in_range
 from torchweld.capture.lowering.nest import Nest, Spec
 from torchweld.capture.lowering.registry import lowers
 from torchweld.capture.views import Tensor
@@ -24,6 +24,7 @@ def nll_loss_forward(call: Call, x, target, weight, reduction, ignore):
     """
     if x.rank < 2:
         raise NotLowered("one sample without a batch")
+    check_range(call, target, x.shape[1], ignored=ignore)
     rows = range(target.rank)
     free = [(x, [0, None, *range(1, target.rank)])] + (
         [(weight, [None])] if weight is not None else []

@@ -4,7 +4,7 @@ maps, reductions over dimensions."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Union
 
 from torchweld.capture import views
@@ -221,11 +221,13 @@ class Nest:
         places = tuple(Ref(i.value) if isinstance(i, Expr) else i for i in index)
         self.stores.append(Store(buffer.name, places, value.value, **how))
 
-    def close(self) -> None:
-        """Appends the Comp to the graph, less the values that no store came to need."""
+    def close(self, op: str = "") -> None:
+        """Appends the Comp to the graph, less the values that no store came to need. `op`: what it
+        does, where that is not what the call does."""
         axes = tuple(a for group in self._axes for a in group)
         name, stores = self.graph.node_name(self.name), tuple(self.stores)
-        comp = Comp(name, axes, self.builder.body, stores, (self.graph.origin,))
+        origin = replace(self.graph.origin, op=op) if op else self.graph.origin
+        comp = Comp(name, axes, self.builder.body, stores, (origin,))
         self.graph.emit(drop_dead(comp))
 
     # -- alignment

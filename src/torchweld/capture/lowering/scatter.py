@@ -6,7 +6,7 @@ from __future__ import annotations
 from torchweld.capture import views
 from torchweld.capture.lowering.call import Call, normal
 from torchweld.capture.lowering.expr import Expr, where
-from torchweld.capture.lowering.indexing import IndexLayout, in_range
+from torchweld.capture.lowering.indexing import IndexLayout, check_range, in_range
 from torchweld.capture.lowering.nest import Nest, Spec, aligned, copied
 from torchweld.capture.lowering.registry import lowers
 from torchweld.capture.views import Fill, Tensor
@@ -95,6 +95,7 @@ def _scatter(call: Call, x: Tensor, d: int, index: Tensor, source, combine: str 
         raise NotLowered("a scatter into a scalar")
     _needs_float(call)
     d = normal(d, x.rank)
+    check_range(call, index, x.shape[d])
     target, init = _start(call, x, wide=combine == "add")
     free = [(source, [None] * x.rank)] if isinstance(source, Tensor) else []
     nest = call.nest(index.shape, index, extra=free)
@@ -125,6 +126,7 @@ def embedding_dense_backward(call: Call, grad, indices, rows, padding_idx, scale
 def index_add(call: Call, x, d, index, source, *, alpha=1):
     _needs_float(call)
     d = normal(d, x.rank)
+    check_range(call, index, x.shape[d])
     target, init = _start(call, x, wide=True)
     nest = call.nest(source.shape, source, extra=[(index, [d])])
     at = in_range(nest.read(index, [d]), x.shape[d], wrap=False)
@@ -133,10 +135,20 @@ def index_add(call: Call, x, d, index, source, *, alpha=1):
     return _narrowed(call, _write(call, nest, target, init, places, value, "add"))
 
 
-@lowers("aten.index_put.default", "aten._unsafe_index_put.default")
+@lowers("aten.index_put.default")
 def index_put(call: Call, x, indices, values, accumulate=False):
     """Accumulating, or writing one value everywhere: the order does not matter. A mask chooses
     between x and one value."""
+    return _put(call, x, indices, values, accumulate, checked=True)
+
+
+@lowers("aten._unsafe_index_put.default")
+def unsafe_index_put(call: Call, x, indices, values, accumulate=False):
+    """`index_put` with indices that a decomposition has made, in range."""
+    return _put(call, x, indices, values, accumulate, checked=False)
+
+
+def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, checked: bool):
     if len(indices) == 1 and indices[0] is not None and indices[0].dtype == dtypes.b1:
         return _put_where(call, x, indices[0], values, accumulate)
     if not accumulate and any(size != 1 for size in values.shape):
@@ -144,6 +156,8 @@ def index_put(call: Call, x, indices, values, accumulate=False):
     _needs_float(call)
     layout = IndexLayout(x, indices)
     shape = layout.shape()
+    if checked:
+        layout.check(call)
     target, init = _start(call, x, wide=accumulate)
     nest = call.nest(shape, values, extra=layout.index_operands())
     places = layout.places(nest)

@@ -1,0 +1,74 @@
+"""Which checks of indices lowering writes, and that they stand in nobody's way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lowered import check, lowered
+
+from torchweld.core.device import device_table
+from torchweld.core.errors import IndexOutOfRange
+from torchweld.core.options import Options
+from torchweld.ir.index_check import CHECK_INDEX
+from torchweld.ir.interpret import run_graph
+from torchweld.ir.nodes import Comp, Extern
+from torchweld.plan.search import plan
+from torchweld.rewrite.apply import rewrite
+
+X = torch.randn(5, 7)
+I = torch.tensor([4, 0, 2])
+
+
+def checks(function, *args, **how) -> list[Extern]:
+    nodes = lowered(function, *args, **how).graph.nodes
+    return [n for n in nodes if isinstance(n, Extern) and n.target == CHECK_INDEX]
+
+
+def test_bounds_of_each_operation():
+    assert [n.args[1:] for n in checks(lambda x, i: x[i], X, I)] == [(-5, 5)]
+    assert [n.args[1:] for n in checks(lambda x, i: x.index_select(1, i), X, I)] == [(0, 7)]
+
+
+def test_equal_checks_are_one():
+    def both(x, i):
+        return x[i], (x + 1)[i], x.index_select(0, i), x.sin().index_select(0, i)
+
+    assert [n.args[1:] for n in checks(both, X, I)] == [(-5, 5), (0, 5)]
+
+
+def test_repeated_indices_are_read_once():
+    def wide(x, i):
+        return x.gather(0, i[:, None].expand(3, 7))
+
+    graph = lowered(wide, X, I).graph
+    assert [a.extent for a in graph.nodes[0].axes] == [3]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[torch.arange(5)],
+        lambda x: x[torch.arange(4, -1, -1)],
+        lambda x: x.index_select(1, torch.arange(6)[::2]),
+        lambda x: x.gather(0, torch.full((2, 7), 4)),
+    ],
+)
+def test_what_is_in_range_by_its_making_is_not_checked(function):
+    assert checks(function, X) == []
+    check(function, X)
+
+
+def test_a_progression_that_leaves_the_range_is_checked():
+    result = lowered(lambda x: x.index_select(0, torch.arange(6)), torch.randn(5, 2))
+    with pytest.raises(IndexOutOfRange):
+        run_graph(result.graph, [torch.randn(5, 2)])
+
+
+def test_a_check_stays_and_what_is_around_fuses():
+    def model(x, i):
+        return torch.nn.functional.embedding(i, x.sin()).softmax(-1)
+
+    graph = rewrite(lowered(model, X, I).graph, Options())
+    nodes = plan(graph, device_table("cpu"), Options()).graph.nodes
+    assert [n.target for n in nodes if isinstance(n, Extern)] == [CHECK_INDEX]
+    assert len([n for n in nodes if isinstance(n, Comp)]) == 2  # the flag, and everything else

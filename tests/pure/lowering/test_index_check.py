@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from lowered import check, lowered
+from torch._subclasses import FakeTensorMode
 
+from torchweld.capture import views
+from torchweld.capture.lowering.build import GraphBuilder
+from torchweld.capture.lowering.call import Call
+from torchweld.capture.lowering.indexing import check_range
+from torchweld.core import dtypes
 from torchweld.core.device import device_table
 from torchweld.core.errors import IndexOutOfRange
 from torchweld.core.options import Options
@@ -62,6 +68,24 @@ def test_a_progression_that_leaves_the_range_is_checked():
     result = lowered(lambda x: x.index_select(0, torch.arange(6)), torch.randn(5, 2))
     with pytest.raises(IndexOutOfRange):
         run_graph(result.graph, [torch.randn(5, 2)])
+
+
+def test_a_single_index_is_checked():
+    def select(x, i):
+        return x.index_select(0, i)
+
+    assert [n.args[1:] for n in checks(select, X, torch.tensor(2))] == [(0, 5)]
+    check(select, X, torch.tensor(2))
+
+
+@pytest.mark.parametrize(("device", "nodes"), [("cpu", 2), ("cuda", 0)])
+def test_reads_of_a_gpu_are_not_checked_wherever_the_index_is(device, nodes):
+    with FakeTensorMode():
+        result = torch.empty(3, 7, device=device)
+    graph = GraphBuilder()
+    index = views.whole(graph.buffer("i", (3,), dtypes.i64, (1,), "cpu"))
+    check_range(Call(graph, "index", result, frozenset((0,))), index, 5)
+    assert len(graph.nodes) == nodes
 
 
 def test_a_check_stays_and_what_is_around_fuses():

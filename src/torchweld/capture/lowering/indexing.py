@@ -1,9 +1,8 @@
 """Indirect reads: embedding, gather, index_select, index; and what indirect writes share with them.
 
 Indices are wrapped (negative ones count from the end) and then clamped into the buffer, so that no
-access leaves it. On a CPU, indices that are out of range raise IndexError: `check_range` reduces
-them to one flag, which a call reads at the end of the check. On a GPU reading a flag would stop the
-stream: there an index out of range reads or writes the nearest element.
+access leaves it. On a CPU, an index that is out of range raises IndexError: see `check_range`. On a
+GPU, where reading a flag would stop the stream, it reads or writes the nearest element.
 """
 
 from __future__ import annotations
@@ -38,7 +37,8 @@ def check_range(
     `ignored`. Once for the same indices and bounds; not for indices that cannot be outside."""
     index, graph = _each_once(index), call.graph
     key = (index, lowest, extent, ignored)
-    if index.device != "cpu" or key in graph.checked or _is_within(index, lowest, extent):
+    on_cpu = call.out.device == "cpu"  # an index there may point into a GPU's tensor
+    if not on_cpu or key in graph.checked or _is_within(index, lowest, extent):
         return
     graph.checked.add(key)
     nest = Nest(graph, "check_index", index.shape, [aligned(index, index.rank)])
@@ -47,7 +47,7 @@ def check_range(
     if ignored is not None:
         outside = outside & value.ne(ignored)
     flag = nest.reduce("any", outside, range(index.rank))
-    result = nest.store(flag, Spec((), (), dtypes.b1, index.device), ())
+    result = nest.store(flag, Spec((), (), dtypes.b1, "cpu"), ())
     nest.close(op=CHECK_INDEX)
     args = (graph.view_of(result), lowest, extent)
     name = graph.node_name("check_index")

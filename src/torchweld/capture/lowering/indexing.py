@@ -61,21 +61,28 @@ def _each_once(index: Tensor) -> Tensor:
 
 
 def _is_within(index: Tensor, lowest: Size, extent: Size) -> bool:
-    """Whether a constant or a progression is known to be in [lowest, extent)."""
-    if isinstance(index.source, Fill):
-        first = last = int(index.source.value)
-    elif isinstance(index.source, Iota):
-        first = last = index.base[0]
-        for atom in (a for dim in index.dims for a in dim):
-            step = sum((c for _, c in atom.steps), 0)
-            if not isinstance(step, int):
-                return False
-            reach = (atom.extent - 1) * step
-            first, last = (first, last + reach) if step > 0 else (first + reach, last)
-    else:
+    """Whether the elements are known to be in [lowest, extent): constants and progressions are."""
+    ends = _ends(index)
+    if ends is None:
         return False
-    below, above = first - lowest, extent - 1 - last
-    return isinstance(below, int) and isinstance(above, int) and below >= 0 and above >= 0
+    room = (ends[0] - lowest, extent - 1 - ends[1])
+    return all(isinstance(r, int) and r >= 0 for r in room)
+
+
+def _ends(index: Tensor) -> tuple[Size, Size] | None:
+    """(smallest, largest) element of what takes no memory; None where that is not known."""
+    if isinstance(index.source, Fill):
+        return int(index.source.value), int(index.source.value)
+    if not isinstance(index.source, Iota):
+        return None
+    low = high = index.base[0]
+    for atom in (a for dim in index.dims for a in dim):
+        step = sum((c for _, c in atom.steps), 0)
+        if not isinstance(step, int):
+            return None
+        reach = (atom.extent - 1) * step
+        low, high = (low, high + reach) if step > 0 else (low + reach, high)
+    return low, high
 
 
 @lowers("aten.embedding.default")
@@ -116,14 +123,19 @@ def index_select(call: Call, x, d, index):
 def index(call: Call, x, indices):
     """x[i, :, j]: index tensors broadcast together; their dimensions stand where the first was, or
     first if they are apart."""
-    IndexLayout(x, indices).check(call)
-    return unsafe_index(call, x, indices)
+    layout = IndexLayout(x, indices)
+    layout.check(call)
+    return _read(call, layout)
 
 
 @lowers("aten._unsafe_index.Tensor")
 def unsafe_index(call: Call, x, indices):
     """`index` with indices that a decomposition has made, in range."""
-    layout = IndexLayout(x, indices)
+    return _read(call, IndexLayout(x, indices))
+
+
+def _read(call: Call, layout: IndexLayout) -> Tensor:
+    x = layout.x
     nest = call.nest(call.out.shape, extra=[(x, layout.free_places()), *layout.index_operands()])
     return call.finish(nest, nest.read(x, layout.places(nest)))
 

@@ -127,7 +127,7 @@ def _seeds(calls: list[Extern], graph: Graph) -> set[str]:
 def _free_buffers(graph: Graph, loose: frozenset[int]) -> frozenset[str]:
     """Images whose layout nobody outside sees, and that every call takes either way."""
     held = {n for n in graph.inputs if n is not None}
-    outputs = [o for i, o in enumerate(graph.outputs) if i not in loose or _is_dynamic(o)]
+    outputs = [o for i, o in enumerate(graph.outputs) if i not in loose or is_dynamic(o)]
     held.update(v.buffer for v in views(outputs))
     windows = views(graph.outputs)
     for node in graph.nodes:
@@ -146,7 +146,7 @@ def _free_buffers(graph: Graph, loose: frozenset[int]) -> frozenset[str]:
 def _follows(node: Extern, graph: Graph, free: set[str]) -> bool:
     """Whether the image that the results follow has channels last or can be brought there."""
     leader = node.args[_CALLS[node.target].args[0]]
-    return leader.buffer in free or _is_channels_last(leader) or _is_image(leader, graph)
+    return leader.buffer in free or is_channels_last(leader) or _is_image(leader, graph)
 
 
 def _connected(graph: Graph, free: frozenset[str], seeds: set[str]) -> frozenset[str]:
@@ -231,7 +231,7 @@ def _with_copies(
     args = list(node.args)
     for k in _CALLS[node.target].args:
         view = args[k]
-        if _is_channels_last(view) or not _is_image(view, graph):
+        if is_channels_last(view) or not _is_image(view, graph):
             continue
         if view.buffer not in copies:
             source = graph.buffers[view.buffer]
@@ -261,7 +261,8 @@ def _channels_last_strides(shape: tuple[Size, ...]) -> tuple[Size, ...]:
     return (channels * height * width, 1, width * channels, channels)
 
 
-def _is_channels_last(view: View) -> bool:
+def is_channels_last(view: View) -> bool:
+    """Whether it is an image with the channels innermost."""
     return len(view.shape) == _IMAGE_RANK and view.strides == _channels_last_strides(view.shape)
 
 
@@ -276,6 +277,7 @@ def _is_whole(view: View, graph: Graph) -> bool:
     return (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
 
 
-def _is_dynamic(output: Arg) -> bool:
+def is_dynamic(output: Arg) -> bool:
+    """Whether its sizes or strides depend on shape symbols."""
     sizes = (*output.shape, *output.strides) if isinstance(output, View) else ()
     return not all(isinstance(s, int) for s in sizes)

@@ -65,7 +65,7 @@ class _Alias:
 def replayed(monkeypatch):
     """Every graph of a program is "recorded"; the list of recordings."""
     torch.compiler.reset()
-    domain = graphs._Domain(threading.RLock(), ArenaPool(), None, [], [], WeakSet(), WeakSet())
+    domain = graphs._Domain(threading.RLock(), ArenaPool(), None, [], [], [], WeakSet(), WeakSet())
     monkeypatch.setattr(graphs._Domain, "follow", lambda self, stream: None)
     recordings: list[Replays] = []
 

@@ -227,6 +227,24 @@ def test_a_call_that_cannot_be_recorded_is_found_out_and_told():
     assert record.kinds() == ["no_graph"]
 
 
+def test_graphs_before_and_after_a_recording_that_fails():
+    library = torch.library.Library("torchweld_test_between", "DEF")
+    library.define("waits(Tensor x) -> Tensor")
+    library.impl("waits", lambda x: x * (x.sum().item() * 0 + 2), "CUDA")
+    text = WAITS.replace("torchweld_test.waits", "torchweld_test_between.waits")
+    graph, bundles = chain_graph(4, 1000)
+    records = [Record(), Record(), Record()]
+    before, after = (load(graph, bundles, {}, Options(), record=r) for r in records[::2])
+    failing = load(parse_graph(text), {}, {}, Options(), record=records[1])
+    for program in (before, failing, after, before):
+        for _ in range(3):
+            x = randn(100 if program is failing else 1000)
+            expected = x * 2 if program is failing else chain(x, 4)
+            assert torch.equal(program([x])[0], expected)
+    kinds = [r.kinds() for r in records]
+    assert kinds == [["graph"], ["no_graph"], ["graph"]], [r.events for r in records]
+
+
 def test_scratch_and_prefill_on_the_gpu():
     graph = parse_graph("""
 graph g {

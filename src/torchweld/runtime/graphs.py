@@ -47,20 +47,31 @@ _data_ptr = torch.Tensor.data_ptr
 @dataclass(frozen=True)
 class _Domain:
     """What the graphs of one device share. `last`: the stream of the latest replay. `anchor`: the
-    first graph of inference, kept for ever, because a memory pool without a graph cannot be used
-    again. `recordings`: all that are in use. `training`: the programs of training steps."""
+    first graph of inference in the shared pool, kept, because a memory pool without a graph cannot
+    be used again. `failed`: graphs whose recording failed, kept for ever: torch's allocator of
+    pinned memory goes on asking them. `recordings`: all that are in use. `training`: the programs
+    of training steps."""
 
     lock: threading.RLock
     arenas: ArenaPool
     stream: torch.cuda.Stream
     last: list
     anchor: list
+    failed: list
     recordings: WeakSet
     training: WeakSet
 
     def shared_pool(self):
         """The handle of the memory that graphs of inference take library results from."""
         return self.anchor[0].pool() if self.anchor else torch.cuda.graph_pool_handle()
+
+    def give_up(self, graph: torch.cuda.CUDAGraph, shared: bool) -> None:
+        """After a failed recording. Its pool cannot be recorded to again: torch tells the allocator
+        of pinned memory that a recording begins, but not that it failed. So later graphs share a
+        new pool."""
+        self.failed.append(graph)
+        if shared:
+            self.anchor.clear()
 
     def fixed_addresses(self) -> set[int]:
         """Where graphs keep what they hand out."""
@@ -82,7 +93,7 @@ class _Domain:
 @cache
 def _domain(device: torch.device) -> _Domain:
     stream = torch.cuda.Stream(device)
-    return _Domain(threading.RLock(), ArenaPool(), stream, [], [], WeakSet(), WeakSet())
+    return _Domain(threading.RLock(), ArenaPool(), stream, [], [], [], WeakSet(), WeakSet())
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,10 +306,11 @@ def _arenas(pool: ArenaPool, needs: list[tuple[torch.device, int]]):
 def _capture(graph: torch.cuda.CUDAGraph, domain: _Domain, draws: bool, shared: bool):
     """Records what is launched inside, in the memory pool that graphs share or one of its own. A
     recording that fails leaves its random generator, its stream and its pool unusable. So the
-    stream is put back, the allocator is told, and a graph that draws no random numbers gets a
-    generator state of its own: other threads may draw meanwhile. One that does (`draws`) must have
-    the user's, whose numbers go on at each replay; if it fails, a copy from before takes the place
-    of that state, and graphs recorded with it draw on from the old one."""
+    stream is put back, the allocator is told, later graphs share another pool, and a graph that
+    draws no random numbers gets a generator state of its own: other threads may draw meanwhile. One
+    that does (`draws`) must have the user's, whose numbers go on at each replay; if it fails, a
+    copy from before takes the place of that state, and graphs recorded with it draw on from the old
+    one."""
     generator = torch.cuda.default_generators[domain.stream.device.index]
     state, spare = generator.graphsafe_get_state(), generator.clone_state()
     pool = domain.shared_pool() if shared else torch.cuda.graph_pool_handle()
@@ -318,6 +330,7 @@ def _capture(graph: torch.cuda.CUDAGraph, domain: _Domain, draws: bool, shared: 
     except BaseException:
         with suppress(RuntimeError):  # if it never began
             end_failed_allocation(domain.stream.device.index, pool)
+        domain.give_up(graph, shared)
         raise
     finally:
         generator.graphsafe_set_state(goes_on_with)

@@ -39,7 +39,8 @@ def onednn_linear_add(x, total, weight) -> torch.Tensor:
 
 def end_failed_allocation(device_index: int, pool: tuple[int, int]) -> None:
     """After a CUDA graph whose recording failed: torch leaves the allocator believing that the
-    recording goes on, so that memory is never given back again and `pool` cannot be used."""
+    recording goes on, so that memory is never given back again. The allocator of pinned memory
+    cannot be told, so `pool` is not to be recorded to again."""
     torch._C._cuda_endAllocateToPool(device_index, pool)
     torch._C._cuda_releasePool(device_index, pool)
 

@@ -195,6 +195,9 @@ def peak_bytes(run, model) -> int:
     return torch.cuda.max_memory_allocated()
 
 
+@pytest.mark.xfail(
+    strict=True, reason="1602 against 1407 MiB on an H100: docs/limits.md, CUDA graphs of training"
+)
 def test_peak_memory_is_not_above_eager(net):
     eager, fused = net
     x = batch(64 * ROWS)  # 32 MiB

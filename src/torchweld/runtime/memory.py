@@ -90,9 +90,6 @@ class Arena:
         first = self.start + offset
         return flat.as_strided(shape, strides, first // dtype.itemsize)
 
-    def owns(self, address: int) -> bool:
-        return self.address <= address < self.address + self.size
-
 
 class ArenaPool:
     """Idle arenas, at most one per place (a device, or a stream of one): programs that run one

@@ -1,4 +1,4 @@
-"""Finished plans on disk: a second process neither plans, generates, nor measures."""
+"""Finished plans on disk: a second process neither plans nor generates."""
 
 from __future__ import annotations
 

@@ -24,7 +24,20 @@ class SizeArg:
     divisible_by_16: bool = False
 
 
-KernelArg = Union[BufferArg, SizeArg]
+@dataclass(frozen=True, slots=True)
+class DescriptorArg:
+    """A TMA descriptor of a window on a buffer: `shape`, `strides` and `offset` in elements, the last
+    stride one, the others multiples of 16 bytes; tiles of `block` elements, swizzled as
+    `NVMMASharedLayout.get_default_for` says. Out of bounds it reads zeros and writes nothing."""
+
+    buffer: str
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    block: tuple[int, ...]
+    offset: Size = 0
+
+
+KernelArg = Union[BufferArg, SizeArg, DescriptorArg]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +56,13 @@ class KernelSource:
     C++:    extern "C" void NAME(void* const* pointers, const int64_t* sizes): BufferArgs in order,
             then SizeArgs in order; threads are OpenMP's.
     Triton: a @triton.jit function NAME whose arguments are `args` in order, then `constants` by
-            name; `signature` has the Triton type of each argument ("*bf16", "i32", "i64").
+            name; `signature` has the Triton type of each argument ("*bf16", "i32", "i64"; of a
+            descriptor the type of an element, "bf16").
+    Gluon:  the same with @gluon.jit, for Hopper. `otherwise` is launched in its place where the
+            address under a descriptor is no multiple of 16 bytes.
     """
 
-    language: Literal["cpp", "triton"]
+    language: Literal["cpp", "triton", "gluon"]
     name: str
     text: str
     args: tuple[KernelArg, ...]
@@ -55,6 +71,8 @@ class KernelSource:
     signature: tuple[str, ...] = ()
     num_warps: int = 4
     num_stages: int = 2
+    max_registers: int | None = None
+    otherwise: KernelSource | None = None
 
 
 @dataclass(frozen=True, slots=True)

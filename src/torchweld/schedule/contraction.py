@@ -1,0 +1,116 @@
+"""Products of matrices inside a Comp, with what happens to their results: the form that the product
+templates fill.
+
+    comp mm_gelu [m:8192, n:3072, k:768] {
+      %0 = load x[m, k] : bf16
+      %1 = cast %0 : f32
+      %2 = load w[n, k] : bf16
+      %3 = cast %2 : f32
+      %4 = mul %1 %3 : f32
+      %5 = reduce.sum[k] %4 : f32        the product; its dtype is that of the accumulator
+      ...                                pointwise over rows and columns: the epilogue
+      store y[m, n] %9
+    }
+
+A product is `reduce.sum` over the depth of `left * right`, where `left` varies along the rows and
+`right` along the columns. Several products of one Comp share rows, columns and depth (gate and up).
+Axes in both operands are a batch. All else in the body is pointwise over rows and columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchweld.core import dtypes
+from torchweld.ir.nodes import Cast, Instr, Load, Op, Reduce, Scan, Value, value_axes
+from torchweld.schedule.access import Accesses
+
+TENSOR_DTYPES = frozenset((dtypes.bf16, dtypes.f16))
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`value`: the Reduce. `left`, `right`: its factors, in float32; `left_load`, `right_load`: the
+    Loads that they are the widened values of, None where something is computed before."""
+
+    value: Value
+    left: Value
+    right: Value
+    left_load: Value | None
+    right_load: Value | None
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """Axis names of `Accesses.comp`, outermost first. `row_sums`: other reductions over the depth,
+    whose results vary along rows alone (the statistics of a norm that is applied after the
+    product)."""
+
+    batch: tuple[str, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    depth: tuple[str, ...]
+    products: tuple[Product, ...]
+    row_sums: tuple[Value, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether every factor is read from memory as it is, and nothing else is reduced."""
+        loads = [v for p in self.products for v in (p.left_load, p.right_load)]
+        return None not in loads and not self.row_sums
+
+
+def contraction_of(accesses: Accesses) -> Contraction | None:
+    """The products that `accesses.comp` makes, None if it is anything but products and their
+    epilogue."""
+    comp, frame = accesses.comp, accesses.frame
+    reductions = [v for v, i in enumerate(comp.body) if isinstance(i, Reduce)]
+    if frame.column_reductions or any(isinstance(i, Scan) for i in comp.body):
+        return None
+    found = {v: _product(comp.body, v) for v in reductions}
+    products = tuple(p for p in found.values() if p is not None)
+    if not products:
+        return None
+    axes = value_axes(comp.body)
+    left, right = axes[products[0].left], axes[products[0].right]
+    if any((axes[p.left], axes[p.right]) != (left, right) for p in products):
+        return None
+    sums = tuple(v for v, p in found.items() if p is None)
+    depth = frozenset(frame.columns)
+    own = left - right - depth
+    if any(axes[v] - own for v in sums) or left | right != {a.name for a in comp.axes}:
+        return None
+
+    def ordered(names: frozenset[str]) -> tuple[str, ...]:
+        return tuple(n for n in (*frame.rows, *frame.columns) if n in names)
+
+    return Contraction(
+        ordered(left & right - depth), ordered(own), ordered(right - left - depth),
+        frame.columns, products, sums,
+    )  # fmt: skip
+
+
+def _product(body: tuple[Instr, ...], value: Value) -> Product | None:
+    """The product that a Reduce is: its first factor is the left one."""
+    instr = body[value]
+    factor = body[instr.args[0]]
+    if instr.monoid != "sum" or instr.dtype != dtypes.f32:
+        return None
+    if not isinstance(factor, Op) or factor.name != "mul":
+        return None
+    axes = value_axes(body)
+    left, right = factor.args
+    reduced = frozenset(instr.axes)
+    if not (reduced <= axes[left] and reduced <= axes[right]):
+        return None
+    if not (axes[left] - axes[right] and axes[right] - axes[left]):
+        return None
+    return Product(value, left, right, _widened_load(body, left), _widened_load(body, right))
+
+
+def _widened_load(body: tuple[Instr, ...], value: Value) -> Value | None:
+    cast = body[value]
+    if not isinstance(cast, Cast) or not isinstance(body[cast.arg], Load):
+        return None
+    load = body[cast.arg]
+    return cast.arg if load.dtype in TENSOR_DTYPES and load.guard is None else None

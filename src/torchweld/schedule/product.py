@@ -1,0 +1,28 @@
+"""How a Comp that makes products (schedule/contraction.py) is tiled: a frozen record and the rules
+that choose one. Three forms of kernel:
+
+    gluon    persistent, warp-specialised, TMA: Hopper, rows and columns in tiles of 64 and more
+    triton   software-pipelined dots: any GPU from sm_80, any alignment, factors that are computed
+    stream   few rows (decode): the right factor is streamed once, its depth shared by programs
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class ProductSchedule:
+    """Tiles of `block_m` rows by `block_n` columns of each product, `block_k` of the depth a step.
+    `group`: rows of tiles that are walked together, so that columns stay in the last-level cache.
+    `splits`: programs that share one tile's depth."""
+
+    form: Literal["gluon", "triton", "stream"]
+    block_m: int
+    block_n: int
+    block_k: int
+    num_warps: int
+    stages: int
+    group: int = 8
+    splits: int = 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchweld.profile.memory import added_bytes, live_bytes
-from torchweld.profile.paired import MIN_ROUNDS, time_paired
-from torchweld.profile.traffic import CountTraffic
+from torchweld.profiling.memory import added_bytes, live_bytes
+from torchweld.profiling.paired import MIN_ROUNDS, time_paired
+from torchweld.profiling.traffic import CountTraffic
 from torchweld.report import ways as ways_module
 from torchweld.report.measure import Workload, measure
 from torchweld.report.ways import WAYS, Recipe, chosen_ways, fresh_inductor_cache

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from torchweld.api import records
-from torchweld.profile.launches import gpu_kernels, inductor_cpu_calls
-from torchweld.profile.memory import added_bytes, live_bytes
-from torchweld.profile.paired import time_paired
-from torchweld.profile.traffic import CountTraffic
+from torchweld.profiling.launches import gpu_kernels, inductor_cpu_calls
+from torchweld.profiling.memory import added_bytes, live_bytes
+from torchweld.profiling.paired import time_paired
+from torchweld.profiling.traffic import CountTraffic
 from torchweld.report.data import Timing, Way
 from torchweld.report.ways import WAYS, fresh_inductor_cache
 from torchweld.report.work import bytes_moved, kernel_count

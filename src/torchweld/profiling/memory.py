@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from torchweld.profile.quiet import quiet_stderr
+from torchweld.profiling.quiet import quiet_stderr
 
 
 def live_bytes(device: str) -> int:

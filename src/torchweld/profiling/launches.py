@@ -11,7 +11,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from torchweld.profile.quiet import quiet_stderr
+from torchweld.profiling.quiet import quiet_stderr
 
 NOT_KERNELS = ("Memcpy", "Memset")
 # In the wrapper that Inductor writes: a generated kernel, a library call, an ATen fallback.

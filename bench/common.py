@@ -245,7 +245,7 @@ def _brief_table(rows: list[dict]) -> list[str]:
 
 
 def _brief_cells(row: dict) -> list[str]:
-    from torchweld.report.units import ms_text
+    from torchweld.core.units import ms_text
 
     timed = {w["name"]: w["timing"] for w in row["report"]["ways"] if w["timing"]}
     compiled = [t["median_ms"] for name, t in timed.items() if name.startswith("inductor")]
@@ -262,7 +262,7 @@ def _best_ratio(timed: dict[str, dict]) -> str:
 
 
 def _cells(row: dict, names: list[str]) -> list[str]:
-    from torchweld.report.units import bytes_text, ms_text
+    from torchweld.core.units import bytes_text, ms_text
 
     label = row["case"]["label"]
     if "report" not in row:
@@ -298,7 +298,7 @@ def _progress(row: dict) -> str:
 
 
 def _progress_of_way(way: dict) -> str:
-    from torchweld.report.units import bytes_text
+    from torchweld.core.units import bytes_text
 
     return (f"{way['name']} {way['timing']['median_ms']:.3g} ms (first call {_seconds(way)} s, "
             f"peak {bytes_text(way['peak_bytes'])})")

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from torchweld.core.errors import UsageError
+from torchweld.core.units import bytes_text, ms_text, seconds_text
 from torchweld.report import schema
 from torchweld.report.data import (
     Error,
@@ -22,7 +23,6 @@ from torchweld.report.data import (
     Way,
 )
 from torchweld.report.tables import SHOWN, show
-from torchweld.report.units import bytes_text, ms_text, seconds_text
 
 REPORT = Report(
     schema_version=1,

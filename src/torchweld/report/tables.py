@@ -8,9 +8,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from torchweld.core.units import bytes_text, count_text, ms_text, number_text, seconds_text
 from torchweld.report import data
-from torchweld.report.explain import short_name
-from torchweld.report.units import bytes_text, count_text, ms_text, number_text, seconds_text
+from torchweld.report.parts import short_name
 
 BLANK = Text("")
 SHOWN = 8  # rows of groups and of refusals for each graph; --json has all
@@ -103,9 +103,9 @@ def _refusals(graph: data.GraphPart) -> Table:
     return _and_more(table, len(graph.refusals))
 
 
-def _counted(operations: list[str]) -> list[str]:
-    """["add @ a", "mul @ b", "add @ c"] -> ["2 add", "mul"]"""
-    names = [operation.partition(" @ ")[0] for operation in operations]
+def _counted(operations: list[data.Operation]) -> list[str]:
+    """add, mul, add -> ["2 add", "mul"]"""
+    names = [operation.name for operation in operations]
     return [f"{names.count(n)} {n}" if names.count(n) > 1 else n for n in dict.fromkeys(names)]
 
 

@@ -31,6 +31,31 @@ def test_one_sample_is_not_held_to_a_ratio_and_many_are():
     assert "relative L2" in judged(torch.tensor(1 + 1e-2), eager, one)
 
 
+def _flipped(flips: int, generator: torch.Generator) -> torch.Tensor:
+    """Small errors everywhere, and `flips` elements 1000 times further off."""
+    noise = 1e-6 * torch.randn(X.shape, dtype=X.dtype, generator=generator)
+    places = torch.randint(X.numel(), (flips,), generator=generator)
+    noise.view(-1)[places] = 1e-3 * torch.randn(flips, dtype=X.dtype, generator=generator)
+    return X + noise
+
+
+def test_errors_of_few_elements_are_few_samples():
+    """Gradients behind a relu: which values are rounded across zero differs in any two ways to sum.
+    Without the count of samples, 11 of these 200 pairs break the contract."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.poisson(torch.full((200, 2), 16.0), generator).int().tolist()
+    pairs = [[_flipped(n, generator).float() for n in numbers] for numbers in drawn]
+    assert [judged(*pair) for pair in pairs] == [""] * len(pairs)
+    assert "relative L2" in judged(_flipped(400, generator).float(), pairs[0][1])
+
+
+def test_many_errors_are_not_excused_by_the_few_of_eager():
+    generator = torch.Generator().manual_seed(0)
+    eager = _flipped(5, generator).float()
+    error = 1e-3 * torch.randn(X.shape, dtype=X.dtype, generator=generator)
+    assert "relative L2" in judged((X + error).float(), eager)
+
+
 def test_errors_are_pooled():
     good, bad = (
         measure("x", (X * f).float(), (X * (1 + 1e-3)).float(), X) for f in (1 + 1e-3, 1 + 1.9e-3)

@@ -36,13 +36,16 @@ CONTRACT = Budget()
 
 # Errors of few elements scatter: the ratio of two root mean squares over n samples does by about
 # 1/sqrt(n), and a scalar loss is one sample. The ratios of the budget grow by 1 + SCATTER/sqrt(n).
+# Where eager's error is that of few elements, these are the samples: a value rounded across zero
+# flips its relu, and a few flips are the error of a gradient, 1000 times that of the others.
 SCATTER = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class TensorError:
     """One output. Errors are against float64 (`l2`: relative to `norm`), over its `count` finite
-    elements, of which `scale` is the largest magnitude. `reason` is empty if `ok`."""
+    elements, of which `scale` is the largest magnitude. `eager_l4`: the fourth root of the sum of
+    eager's errors to the fourth. `reason` is empty if `ok`."""
 
     name: str
     dtype: str
@@ -51,6 +54,7 @@ class TensorError:
     norm: float = 0.0
     eager_l2: float = 0.0
     fused_l2: float = 0.0
+    eager_l4: float = 0.0
     eager_max: float = 0.0
     fused_max: float = 0.0
     scale: float = 0.0
@@ -59,6 +63,14 @@ class TensorError:
     @property
     def ok(self) -> bool:
         return not self.reason
+
+    @property
+    def samples(self) -> float:
+        """How many elements make up eager's error: all if it is spread as normal numbers are."""
+        if not self.eager_l4:
+            return self.count
+        spread = 3 * (self.eager_l2 * self.norm / self.eager_l4) ** 4
+        return max(1.0, min(self.count, spread))
 
 
 def resolution(dtype: torch.dtype, terms: int = 1) -> float:
@@ -106,6 +118,7 @@ def pool(errors: Sequence[TensorError]) -> TensorError:
         norm=norm,
         eager_l2=_root(e.eager_l2 * e.norm for e in errors) / share,
         fused_l2=_root(e.fused_l2 * e.norm for e in errors) / share,
+        eager_l4=_root(e.eager_l4**2 for e in errors) ** 0.5,
         **{f: max(getattr(e, f) for e in errors) for f in ("eager_max", "fused_max", "scale")},
     )
 
@@ -116,7 +129,7 @@ def judge(found: TensorError, budget: Budget = CONTRACT) -> TensorError:
         return found
     dtype = getattr(torch, found.dtype)
     floor, tiny = resolution(dtype, budget.terms), torch.finfo(dtype).tiny
-    scatter = 1 + SCATTER / math.sqrt(found.count)
+    scatter = 1 + SCATTER / math.sqrt(found.samples)
     l2_limit = budget.relative * scatter * found.eager_l2 + floor
     max_limit = budget.largest * scatter * found.eager_max + floor * found.scale + tiny
     reasons = []
@@ -169,6 +182,7 @@ def _measured(about, fused: Tensor, eager: Tensor, oracle: Tensor) -> TensorErro
         norm=norm,
         eager_l2=float(eager_error.norm()) / norm,
         fused_l2=float(fused_error.norm()) / norm,
+        eager_l4=float(eager_error.norm(4)),
         eager_max=float(eager_error.max()),
         fused_max=float(fused_error.max()),
         scale=float(truth.abs().max()),

@@ -10,38 +10,47 @@ from rich.console import Console
 
 from torchweld.core.errors import UsageError
 from torchweld.core.units import bytes_text, ms_text, seconds_text
+from torchweld.profiling.data import Place
 from torchweld.report import schema
 from torchweld.report.data import (
+    SCHEMA_VERSION,
+    Apart,
     Error,
     GraphPart,
     Group,
+    KernelError,
     Machine,
     Refused,
     Report,
+    Source,
     Subject,
     Timing,
     Way,
 )
 from torchweld.report.tables import SHOWN, show
 
+ADD, MUL = Place("aten.add.Tensor", "layer.0", "model.py:7"), Place("aten.mul.Tensor", "layer.0")
+ADDMM = Place("aten.addmm.default", "layer.0.linear", "linear.py:9")
 REPORT = Report(
-    schema_version=1,
+    schema_version=SCHEMA_VERSION,
     date="2026-11-20T12:00:00+00:00",
     machine=Machine("cpu", "A processor", 4, "3.12.1", "2.13.0", "0.1.0", None),
     subject=Subject("bert-base", ["int64[8, 128]"], "float32", 109_500_000, False),
     ways=[
-        Way("eager", timing=Timing(9, 730.1, 12.5, 1.31), kernels=312, bytes_moved=1_200_000_000,
-            peak_bytes=40_000_000, first_call_s=0.7, error=Error(3.1e-7, 2e-6, None)),
+        Way("eager", timing=Timing(9, 730.1, 12.5, 1.31, 1.29, 1.34), kernels=312,
+            bytes_moved=1_200_000_000, peak_bytes=40_000_000, first_call_s=0.7, error=Error(3.1e-7, 2e-6, None)),
         Way("inductor-reduce-overhead", problem="RuntimeError: no CUDA graphs here"),
-        Way("torchweld", timing=Timing(9, 557.0, 3.5, 1.0), kernels=98, bytes_moved=900_000_000,
-            peak_bytes=30_000_000, first_call_s=4.2, first_call_cache="cold",
+        Way("torchweld", timing=Timing(9, 557.0, 3.5, 1.0, 1.0, 1.0), kernels=98,
+            bytes_moved=900_000_000, peak_bytes=30_000_000, first_call_s=4.2, first_call_cache="cold",
             error=Error(2.9e-7, 1.9e-6, False)),
     ],
     graphs=[GraphPart(
         "graph0", "inference",
-        [Group("k0", ["add @ layer.0", "mul @ layer.0", "add @ layer.0"], 900, 300, 12.5, 12)],
+        [Group("k0", [ADD, MUL, ADD], 900, 300, 12.5, 12, [Source("cpp", "tw_1", "int x;")],
+               KernelError(1e-7, 2e-7, 1e-6, 2e-6))],
         3, {"aten.addmm.default": 72},
-        [Refused("one side is a library call", 40, 123_456_789, "addmm_1 -> gelu_1")],
+        [Refused("one side is a library call", 40, 123_456_789, "addmm_1 -> gelu_1", 80.5,
+                 "Nothing.", [Apart(ADDMM, MUL, "aten.addmm.default", 40, 123_456_789)])],
         ["fallback: k7: g++ failed"], {"plan": 0.4})],
     warnings=["graph1 runs unfused"],
 )
@@ -59,8 +68,28 @@ def test_json_round_trip():
 
 def test_json_with_a_wrong_field_is_refused():
     text = schema.to_json(REPORT).replace('"rounds": 9', '"rounds": "many"')
-    with pytest.raises(ValueError, match="rounds"):
+    with pytest.raises(UsageError, match=r"wrong at ways\.0\.timing\.rounds: "):
         schema.from_json(text)
+
+
+@pytest.mark.parametrize("text, said", [
+    (schema.to_json(REPORT)[:-40], "it is no JSON"),
+    (schema.to_json(replace(REPORT, schema_version=1)), "a report of schema 1; this torchweld"),
+    ("[]", "it is no report"),
+    ("{}", "it is no report"),
+])
+def test_what_is_no_report_of_this_version_is_told(text, said, tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=f"r.json: .*{said}"):
+        schema.read_json(path)
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path):
+    (tmp_path / "b").write_bytes(b"\xff\xfe")
+    for path, why in ((tmp_path / "none", "No such file"), (tmp_path / "b", "it is no text")):
+        with pytest.raises(UsageError, match=f"cannot be read: {why}"):
+            schema.read_json(path)
 
 
 def test_the_written_file_is_whole_or_the_old_one(tmp_path):

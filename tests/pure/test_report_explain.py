@@ -1,14 +1,24 @@
 """An explanation from a record written by hand: groups, library calls, refusals, events."""
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
+
 import torchweld.report.explain as module
+from torchweld.codegen.cpp import header
+from torchweld.codegen.source import KernelSource
+from torchweld.core.device import device_table
 from torchweld.core.dtypes import f32
 from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Origin, View
 from torchweld.plan.decisions import Cut, Fusion, RefusalRecord
 from torchweld.plan.refusals import Reason
-from torchweld.report.explain import Explanation, explain, graph_part
+from torchweld.profiling.data import Place
+from torchweld.report.advice import ADVICE
+from torchweld.report.data import Source
+from torchweld.report.explain import Explanation, explain
+from torchweld.report.parts import graph_part
 from torchweld.report.work import bytes_moved, kernel_count
 from torchweld.runtime.record import Note
 
@@ -33,8 +43,9 @@ def record():
         RefusalRecord("e", "f", Reason.ROWS, "", 500),
     ]
     events = [Note("packed", f"w{i}", "kept twice", 1000, "B") for i in range(3)]
-    two = SimpleNamespace(sources=("first", "second"))
-    one = SimpleNamespace(sources=("only",))
+    source = KernelSource("cpp", "tw_1", header() + "int only;\n", ())
+    two = SimpleNamespace(sources=(source, replace(source, name="tw_2")))
+    one = SimpleNamespace(sources=(source,))
     return SimpleNamespace(
         name="g", kind="inference", device="cpu", graph=graph,
         bundles={"k0": two, "k1": one, "k2": one}, timings_s={"plan": 0.1}, cached=False,
@@ -44,13 +55,36 @@ def record():
 def test_groups_that_repeat_are_one():
     (group,) = graph_part(record()).groups
     assert (group.kernel, group.repeats, group.saved_us) == ("k0", 2, 4.0)
-    assert group.operations == ["add @ layer.0", "native_layer_norm"]
+    assert group.operations == [Place(ADD.op, "layer.0"), Place(NORM.op)]
+    assert group.sources == [Source("cpp", "tw_1", "int only;\n"),
+                             Source("cpp", "tw_2", "int only;\n")]
 
 
 def test_refusals_by_reason_the_most_bytes_first():
     rows, extern = graph_part(record()).refusals
     assert (rows.reason, rows.bytes_at_stake) == (Reason.ROWS.value, 500)
     assert (extern.pairs, extern.bytes_at_stake, extern.example) == (2, 120, "c -> d: lin")
+    assert extern.cost_us == pytest.approx(2 * 120 / device_table("cpu").dram_bytes_per_s * 1e6)
+    assert extern.advice == ADVICE[Reason.EXTERN]
+    assert [(a.producer.op, a.pairs, a.bytes_at_stake) for a in extern.apart] == [
+        ("c", 1, 70), ("a", 1, 50)]
+
+
+def test_a_refused_pair_is_told_by_its_lines():
+    made = record()
+    origins = Origin("aten.mul.Tensor", "m", "f.py:3"), Origin("aten.add.Tensor", "m", "f.py:4")
+    made.graph = replace(made.graph, nodes=(Comp("a", (), (), (), origins),
+                                            Comp("b", (), (), (), origins)))
+    same = [RefusalRecord("a", "b", Reason.ROWS, "rows 4", 8)] * 3
+    made.decisions = (*same, RefusalRecord("b", "gone", Reason.ROWS, "rows 4", 8))
+    alike, other = graph_part(made).refusals[0].apart
+    assert (alike.producer.source, alike.consumer.source) == ("f.py:4", "f.py:3")
+    assert (alike.pairs, alike.bytes_at_stake, alike.evidence) == (3, 24, "rows 4")
+    assert other.consumer == Place("gone")
+
+
+def test_every_reason_has_its_advice():
+    assert set(ADVICE) == set(Reason)
 
 
 def test_the_rest_is_counted():

@@ -10,12 +10,11 @@ import torch
 
 from torchweld.core.events import events
 from torchweld.exact.verify import verify
-from torchweld.report.data import Error, Report, Subject
+from torchweld.report.data import SCHEMA_VERSION, Error, Report, Subject
 from torchweld.report.explain import explain
 from torchweld.report.machine import this_machine
 from torchweld.report.measure import Heard, Prepared, Workload, measure
 
-SCHEMA_VERSION = 1
 MEANINGLESS = 0.5  # eager is wrong by this much: the result is rounding noise, a zero gradient
 
 

@@ -7,6 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from torchweld.profiling.data import Place, Profile
+
+SCHEMA_VERSION = 2
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -23,13 +27,15 @@ class Machine:
 
 @dataclass(frozen=True)
 class Subject:
-    """What was measured."""
+    """What was measured, and the command that did."""
 
     target: Annotated[str, "name in the zoo, or path/to/file.py:function"]
     inputs: Annotated[list[str], "dtype and shape of each example input"]
     dtype: Annotated[str, "dtype of the model's first floating parameter"]
     parameters: Annotated[int, "number of parameters"]
     train: Annotated[bool, "true: forward, loss and backward; false: forward without gradients"]
+    command: Annotated[str, "the command that made this report; empty: not made by one"] = ""
+    seed: Annotated[int | None, "seed of weights and inputs; null: a file's own"] = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class Timing:
     median_ms: Annotated[float, "median time of a call, milliseconds"]
     iqr_ms: Annotated[float, "distance between the quartiles of that time, milliseconds"]
     ratio: Annotated[float, "median over the rounds of this way's time / torchweld's time"]
+    ratio_low: Annotated[float, "first quartile of that ratio"]
+    ratio_high: Annotated[float, "third quartile of that ratio"]
 
 
 @dataclass(frozen=True)
@@ -84,15 +92,48 @@ class Way:
 
 
 @dataclass(frozen=True)
+class Source:
+    """Generated code of one kernel."""
+
+    language: Annotated[str, "cpp or triton"]
+    name: Annotated[str, "function, as a trace names it"]
+    text: Annotated[str, "its text, without the prelude that all C++ kernels share"]
+
+
+@dataclass(frozen=True)
+class KernelError:
+    """A kernel run alone on normal random numbers, against the same operations in float64."""
+
+    fused_l2: Annotated[float, "L2 norm of the kernel's error / L2 norm of the result"]
+    aten_l2: Annotated[float, "the same for ATen operations one by one"]
+    fused_max: Annotated[float, "largest error of the kernel / largest magnitude"]
+    aten_max: Annotated[float, "the same for ATen operations one by one"]
+
+
+@dataclass(frozen=True)
 class Group:
     """Operations that became one kernel."""
 
     kernel: Annotated[str, "name of the generated kernel (the first, if it repeats)"]
-    operations: Annotated[list[str], "the ATen operations in it and the module that calls each"]
+    operations: Annotated[list[Place], "the ATen operations in it"]
     bytes_before: Annotated[int, "predicted bytes moved with a kernel for each operation"]
     bytes_after: Annotated[int, "predicted bytes moved by the fused kernel"]
     saved_us: Annotated[float, "predicted microseconds saved by one such kernel"]
     repeats: Annotated[int, "how many such kernels the graph has"] = 1
+    sources: Annotated[list[Source], "its generated code, of the first if it repeats"] = field(
+        default_factory=list)
+    error: Annotated[KernelError | None, "null: not measured, or it computes no floats"] = None
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Neighbours that were not fused; those that look alike are one."""
+
+    producer: Annotated[Place, "the last operation of the kernel or call that writes"]
+    consumer: Annotated[Place, "the first operation of the kernel or call that reads"]
+    evidence: Annotated[str, "the names, sizes or axes that decided it"]
+    pairs: Annotated[int, "how many pairs look alike"]
+    bytes_at_stake: Annotated[int, "bytes that they exchange through memory"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +144,9 @@ class Refused:
     pairs: Annotated[int, "how many pairs of neighbours"]
     bytes_at_stake: Annotated[int, "bytes that those pairs exchange through memory"]
     example: Annotated[str, "the pair with the most bytes, and the evidence"]
+    cost_us: Annotated[float, "predicted microseconds to write those bytes and read them again"]
+    advice: Annotated[str, "what can be changed in the model; empty: nothing"]
+    apart: Annotated[list[Apart], "the pairs with the most bytes"] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -123,7 +167,7 @@ class GraphPart:
 class Report:
     """`torchweld report` in one record."""
 
-    schema_version: Annotated[int, "1; raised when a field changes its meaning"]
+    schema_version: Annotated[int, "2; raised when a field changes its meaning"]
     date: Annotated[str, "when, UTC, ISO 8601"]
     machine: Annotated[Machine, "where"]
     subject: Annotated[Subject, "what"]
@@ -132,3 +176,6 @@ class Report:
         default_factory=list)
     warnings: Annotated[list[str], "what torchweld could not do as planned, in this process"] = (
         field(default_factory=list))
+    profiles: Annotated[
+        list[Profile], "each kernel before (eager) and after (torchweld); empty: not asked for"
+    ] = field(default_factory=list)

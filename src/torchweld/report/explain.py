@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from torchweld.api import records
-from torchweld.report.data import GraphPart, Group, Operation, Refused
-from torchweld.report.parts import graph_part
-from torchweld.report.units import bytes_text
+from torchweld.core.units import bytes_text
+from torchweld.profiling.data import Place
+from torchweld.report.data import GraphPart, Group, Refused
+from torchweld.report.parts import graph_part, short_name
 
 NOTHING_YET = "Nothing is compiled yet: call the fused model once, then explain it."
 
@@ -28,12 +29,12 @@ class Explanation:
 
     def to_html(self) -> str:
         """A whole page, as `torchweld report --html` writes, without what is measured."""
-        from torchweld.report.page import explanation_page
+        from torchweld.report.page.render import explanation_page
 
         return explanation_page(self)
 
     def _repr_html_(self) -> str:
-        from torchweld.report.page import explanation_fragment
+        from torchweld.report.page.render import explanation_fragment
 
         return explanation_fragment(self)
 
@@ -47,10 +48,10 @@ def explain(fused=None) -> Explanation:
     return Explanation(tuple(graph_part(record) for record in records(fused)))
 
 
-def operation_text(operation: Operation) -> str:
+def place_text(place: Place) -> str:
     """add @ layer.0, model.py:12"""
-    place = ", ".join(part for part in (operation.module, operation.line) if part)
-    return f"{operation.name} @ {place}" if place else operation.name
+    where = ", ".join(part for part in (place.module, place.source) if part)
+    return f"{short_name(place.op)} @ {where}" if where else short_name(place.op)
 
 
 def _graph_text(part: GraphPart) -> str:
@@ -67,7 +68,7 @@ def _group_lines(group: Group) -> list[str]:
     moved = f"{bytes_text(group.bytes_before)} -> {bytes_text(group.bytes_after)}"
     return [
         f"  {group.repeats} x {group.kernel}: {moved}, {group.saved_us:.1f} us saved (predicted)",
-        f"      {', '.join(operation_text(operation) for operation in group.operations)}",
+        f"      {', '.join(place_text(place) for place in group.operations)}",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import torch
 from torchweld.api import records
 from torchweld.profiling.launches import gpu_kernels, inductor_cpu_calls
 from torchweld.profiling.memory import added_bytes, live_bytes
-from torchweld.profiling.paired import time_paired
+from torchweld.profiling.paired import Paired, time_paired
 from torchweld.profiling.traffic import CountTraffic
 from torchweld.report.data import Timing, Way
 from torchweld.report.ways import WAYS, fresh_inductor_cache
@@ -175,15 +176,13 @@ def _time(
 ) -> dict[str, Timing]:
     steps = {name: way.step(workload) for name, way in ready.items()}
     paired = time_paired(steps, workload.device, seconds, on_round)
-    return {
-        name: Timing(
-            paired.rounds,
-            paired.median_ms(name),
-            paired.iqr_ms(name),
-            paired.ratio(name, "torchweld"),
-        )
-        for name in steps
-    }
+    return {name: _timing(paired, name) for name in steps}
+
+
+def _timing(paired: Paired, name: str) -> Timing:
+    pairs = zip(paired.times_ms[name], paired.times_ms["torchweld"])
+    low, middle, high = statistics.quantiles([a / b for a, b in pairs], n=4, method="inclusive")
+    return Timing(paired.rounds, paired.median_ms(name), paired.iqr_ms(name), middle, low, high)
 
 
 def _wait(device: str) -> None:

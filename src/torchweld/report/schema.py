@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import fields
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import NoneType, UnionType
 from typing import Union, get_args, get_origin, get_type_hints
 
 from torchweld.core.errors import UsageError
+from torchweld.profiling import data as profiling
 from torchweld.report import data
 
 RECORDS = (
@@ -20,7 +22,23 @@ RECORDS = (
     data.Error,
     data.GraphPart,
     data.Group,
+    data.Source,
+    data.KernelError,
     data.Refused,
+    data.Apart,
+    profiling.Place,
+    profiling.Profile,
+    profiling.Roofline,
+    profiling.Totals,
+    profiling.Gap,
+    profiling.Kernel,
+    profiling.Launch,
+    profiling.ModuleSum,
+    profiling.Memory,
+    profiling.Alive,
+    profiling.Opportunity,
+    profiling.Accuracy,
+    profiling.Energy,
 )
 
 
@@ -29,20 +47,59 @@ def to_json(report: data.Report) -> str:
 
 
 def from_json(text: str) -> data.Report:
-    """Errors: pydantic.ValidationError, with every field that is wrong."""
-    return _adapter().validate_json(text)
+    """Errors: UsageError, in one line: no JSON (cut short), no report, another version, a field
+    that is wrong."""
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"it is no JSON: {error}", do="make it anew") from None
+    version = values.get("schema_version") if isinstance(values, dict) else None
+    if version != data.SCHEMA_VERSION:
+        found = "no report" if version is None else f"a report of schema {version}"
+        raise UsageError(
+            f"it is {found}; this torchweld reads schema {data.SCHEMA_VERSION}",
+            do="make it anew with torchweld report --json",
+        )
+    return _validated(text)
+
+
+def _validated(text: str) -> data.Report:
+    from pydantic import ValidationError
+
+    try:
+        return _adapter().validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UsageError(f"it is wrong at {place}: {first['msg']}", do="make it anew") from None
+
+
+def read_json(path: Path) -> data.Report:
+    """Errors: UsageError, which names the file."""
+    try:
+        return from_json(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(f"{path} cannot be read: {why}", do="name a report's JSON") from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.what}", do=error.do) from None
 
 
 def write_json(report: data.Report, path: Path) -> None:
-    """Written beside `path`, then renamed, so that a reader never sees half of it."""
+    write_whole(to_json(report), path)
+
+
+def write_whole(text: str, path: Path) -> None:
+    """Written beside `path`, then renamed, so that a reader never sees half of it. Errors:
+    UsageError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(to_json(report))
+        beside.write_text(text, encoding="utf-8")
         beside.replace(path)
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror}", do="name another file"
-        ) from error
+        beside.unlink(missing_ok=True)
+        why = f"{path} cannot be written: {error.strerror}"
+        raise UsageError(why, do="name another file") from error
 
 
 def markdown() -> str:
@@ -50,8 +107,8 @@ def markdown() -> str:
     intro = (
         "# The report as data\n\n`torchweld report TARGET --json FILE` writes one `Report`. "
         "Times and sizes have their unit in the name; `null` means that a figure could not be "
-        "had. This page is made from `src/torchweld/report/data.py` by "
-        "`python -m torchweld.report.schema`.\n"
+        "had. This page is made from `src/torchweld/report/data.py` and "
+        "`src/torchweld/profiling/data.py` by `python -m torchweld.report.schema`.\n"
     )
     return intro + "".join(_record_markdown(record) for record in RECORDS)
 
@@ -82,12 +139,15 @@ def _row(name: str, kind, meaning: str) -> str:
 
 
 def _type_text(kind) -> str:
-    """str -> str;  list[Way] -> list of Way;  str | None -> str or null"""
+    """str -> str;  list[Way] -> list of Way;  str | None -> str or null;  tuple[float, int] ->
+    (number, integer)"""
     parts = [_type_text(part) for part in get_args(kind)]
     if isinstance(kind, UnionType) or get_origin(kind) is Union:
         return " or ".join(parts)
     if get_origin(kind) is list:
         return f"list of {parts[0]}"
+    if get_origin(kind) is tuple:
+        return f"({', '.join(parts)})"
     if get_origin(kind) is dict:
         return f"object of {parts[1]}"
     return {NoneType: "null", float: "number", int: "integer", str: "string", bool: "boolean"}.get(

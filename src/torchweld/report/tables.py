@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchweld.core.units import bytes_text, count_text, ms_text, number_text, seconds_text
+from torchweld.profiling.data import Place
 from torchweld.report import data
 from torchweld.report.parts import short_name
 
@@ -103,9 +104,9 @@ def _refusals(graph: data.GraphPart) -> Table:
     return _and_more(table, len(graph.refusals))
 
 
-def _counted(operations: list[data.Operation]) -> list[str]:
+def _counted(operations: list[Place]) -> list[str]:
     """add, mul, add -> ["2 add", "mul"]"""
-    names = [operation.name for operation in operations]
+    names = [short_name(operation.op) for operation in operations]
     return [f"{names.count(n)} {n}" if names.count(n) > 1 else n for n in dict.fromkeys(names)]
 
 

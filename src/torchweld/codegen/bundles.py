@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from torchweld.codegen import cpp, triton
-from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource
+from torchweld.codegen.source import KernelBundle, KernelSource, SizeArg
 from torchweld.core.device import DeviceTable
 from torchweld.core.errors import TorchweldError
 from torchweld.core.events import warn_once
@@ -67,5 +67,8 @@ def _bound(bundle: KernelBundle, name: str, order: tuple[str, ...]) -> KernelBun
 
 
 def _bound_source(source: KernelSource, names: Mapping[str, str]) -> KernelSource:
-    args = (BufferArg(names[a.buffer]) if isinstance(a, BufferArg) else a for a in source.args)
-    return replace(source, args=tuple(args))
+    args = tuple(
+        a if isinstance(a, SizeArg) else replace(a, buffer=names[a.buffer]) for a in source.args
+    )
+    otherwise = source.otherwise and _bound_source(source.otherwise, names)
+    return replace(source, args=args, otherwise=otherwise)

@@ -26,15 +26,17 @@ class SizeArg:
 
 @dataclass(frozen=True, slots=True)
 class DescriptorArg:
-    """A TMA descriptor of a window on a buffer: `shape`, `strides` and `offset` in elements, the last
-    stride one, the others multiples of 16 bytes; tiles of `block` elements, swizzled as
-    `NVMMASharedLayout.get_default_for` says. Out of bounds it reads zeros and writes nothing."""
+    """A TMA descriptor of a window on a buffer: `shape`, `strides` and `offset` in elements of
+    `item_bytes`, the last stride one, the others multiples of 16 bytes; tiles of `block` elements,
+    swizzled as `NVMMASharedLayout.get_default_for` says. Out of bounds it reads zeros and writes
+    nothing."""
 
     buffer: str
     shape: tuple[Size, ...]
     strides: tuple[Size, ...]
     block: tuple[int, ...]
     offset: Size = 0
+    item_bytes: int = 2
 
 
 KernelArg = Union[BufferArg, SizeArg, DescriptorArg]
@@ -56,10 +58,10 @@ class KernelSource:
     C++:    extern "C" void NAME(void* const* pointers, const int64_t* sizes): BufferArgs in order,
             then SizeArgs in order; threads are OpenMP's.
     Triton: a @triton.jit function NAME whose arguments are `args` in order, then `constants` by
-            name; `signature` has the Triton type of each argument ("*bf16", "i32", "i64"; of a
-            descriptor the type of an element, "bf16").
-    Gluon:  the same with @gluon.jit, for Hopper. `otherwise` is launched in its place where the
-            address under a descriptor is no multiple of 16 bytes.
+            name; `signature` has the Triton type of each argument ("*bf16", "i32", "i64").
+    Gluon:  the same with @gluon.jit, for Hopper; of a DescriptorArg, `signature` has the type of an
+            element ("bf16"). `otherwise` is launched in its place where the address under a
+            descriptor is no multiple of 16 bytes.
     """
 
     language: Literal["cpp", "triton", "gluon"]

@@ -8,14 +8,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 
-from torchweld.codegen.source import BufferArg, GridDim, KernelBundle, KernelSource, SizeArg
+from torchweld.codegen.source import (
+    BufferArg,
+    DescriptorArg,
+    GridDim,
+    KernelBundle,
+    KernelSource,
+    SizeArg,
+)
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.size import Poly
 
 _CLASS = "$"
-_RECORDS = (KernelBundle, KernelSource, BufferArg, SizeArg, GridDim, Buffer, Poly)
+_RECORDS = (
+    KernelBundle, KernelSource, BufferArg, SizeArg, DescriptorArg, GridDim, Buffer, Poly,
+)  # fmt: skip
 
 
 def encode(thing, also: Iterable[type] = ()) -> str:

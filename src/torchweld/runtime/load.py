@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from torchweld.codegen.source import KernelBundle, KernelSource
+from torchweld.codegen.source import DescriptorArg, KernelBundle, KernelSource
 from torchweld.core.errors import BuildError, EnvironmentProblem
 from torchweld.core.events import warn_once
 from torchweld.core.options import Options
@@ -104,6 +104,8 @@ def _identity(source: KernelSource) -> tuple:
         source.signature,
         source.num_warps,
         source.num_stages,
+        source.max_registers,
+        tuple(a.block for a in source.args if isinstance(a, DescriptorArg)),
     )
 
 

@@ -188,7 +188,7 @@ class _Shaper:
 
     def _kernels(self, comp: Comp) -> None:
         bundle = self.loaded.bundles[comp.name]
-        if any(s.language == "triton" for s in bundle.sources):
+        if any(s.language != "cpp" for s in bundle.sources):
             self._triton(comp, bundle)
         else:
             self._native(comp, bundle)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from torchweld.codegen.source import BufferArg, KernelSource, SizeArg
+from torchweld.codegen.source import BufferArg, DescriptorArg, KernelSource, SizeArg
 from torchweld.core.errors import BuildError
 from torchweld.runtime.cache import digest
 
@@ -66,6 +66,10 @@ class Launcher:
         run, function, metadata = handle
         run(*grid, stream, function, metadata, None, None, None, *values)
 
+    def otherwise(self) -> Launcher:
+        """Of the source for addresses that TMA does not take; compiled when it is first needed."""
+        return _launcher(self.source.otherwise, self.arch)
+
     def binary(self, unaligned: tuple[int, ...] = ()):
         """Triton's CompiledKernel, compiled at the first call."""
         if unaligned not in self.compiled:
@@ -81,34 +85,55 @@ def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] =
     Raises BuildError."""
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
-    function = jit_function(source)
-    names = function.arg_names
-    constants = dict(source.constants)
-    types = dict(zip(names, source.signature))
-    described = ASTSource(
-        fn=function,
-        signature={n: types.get(n, "constexpr") for n in names},
-        constexprs={(names.index(n),): v for n, v in constants.items()},
-        attrs={
-            (i,): _ALIGNMENT
-            for i, a in enumerate(source.args)
-            if i not in unaligned and _aligned(a)
-        },
-    )
     options = {
         "num_warps": source.num_warps,
         "num_stages": source.num_stages,
         "enable_reflect_ftz": False,  # denormals stay, as in eager's kernels
         "enable_fp_fusion": True,  # the default changes in Triton 3.10
     }
+    if source.max_registers is not None:
+        options["maxnreg"] = source.max_registers
     try:
+        described = _described(source, unaligned)
         return triton.compile(described, target=GPUTarget("cuda", arch, 32), options=options)
     except Exception as error:
         raise BuildError(
             f"{source.name} does not compile for sm_{arch}: {_first_line(error)}"
         ) from error
+
+
+def _described(source: KernelSource, unaligned: Collection[int]):
+    """Triton's description of what to compile: types of arguments, constants, promised
+    alignment."""
+    if source.language == "gluon":
+        from triton.experimental.gluon._runtime import GluonASTSource as Source
+    else:
+        from triton.compiler import ASTSource as Source
+    function = jit_function(source)
+    names = function.arg_names
+    types = dict(zip(names, map(_type, source.args, source.signature)))
+    return Source(
+        fn=function,
+        signature={n: types.get(n, "constexpr") for n in names},
+        constexprs={(names.index(n),): v for n, v in source.constants},
+        attrs={
+            (i,): _ALIGNMENT
+            for i, a in enumerate(source.args)
+            if i not in unaligned and _aligned(a)
+        },
+    )
+
+
+def _type(argument, named: str) -> str:
+    """The type of an argument as a signature has it; `named`: of a descriptor, its elements'."""
+    if not isinstance(argument, DescriptorArg):
+        return named
+    from triton.experimental.gluon import language as gl
+
+    dtype = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32}[named]
+    layout = gl.NVMMASharedLayout.get_default_for(list(argument.block), dtype)
+    return f"tensordesc<{named}[{','.join(map(str, argument.block))}],{layout!r}>"
 
 
 def jit_function(source: KernelSource):
@@ -124,10 +149,14 @@ def compile_triton(source: KernelSource, artifacts=None) -> Launcher:
     """A launcher for the architecture of the current device; its common binary is compiled now.
     Raises BuildError. `artifacts` is not used: Triton has its own cache."""
     major, minor = torch.cuda.get_device_capability()
-    pointers = tuple(i for i, a in enumerate(source.args) if isinstance(a, BufferArg))
-    launcher = Launcher(source, 10 * major + minor, pointers)
+    launcher = _launcher(source, 10 * major + minor)
     launcher.binary()
     return launcher
+
+
+def _launcher(source: KernelSource, arch: int) -> Launcher:
+    pointers = tuple(i for i, a in enumerate(source.args) if isinstance(a, BufferArg))
+    return Launcher(source, arch, pointers)
 
 
 def resources(compiled) -> Resources:
@@ -145,7 +174,9 @@ def resources(compiled) -> Resources:
 
 
 def _aligned(argument) -> bool:
-    return argument.divisible_by_16 if isinstance(argument, SizeArg) else True
+    if isinstance(argument, SizeArg):
+        return argument.divisible_by_16
+    return isinstance(argument, BufferArg)
 
 
 def _loaded(compiled) -> tuple:

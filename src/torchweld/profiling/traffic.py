@@ -28,8 +28,8 @@ class CountTraffic(DispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        touched = _tensors((args, kwargs)), _tensors(result)
-        if touched[1] and not _is_view(func, *touched):
+        touched = tensors_in((args, kwargs)), tensors_in(result)
+        if touched[1] and not is_view(func, *touched):
             self.traffic.operations += 1
             self.traffic.bytes_moved += sum(distinct_bytes(t) for side in touched for t in side)
         return result
@@ -43,7 +43,7 @@ def distinct_bytes(tensor: torch.Tensor) -> int:
     return count * tensor.element_size()
 
 
-def _is_view(func, given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
+def is_view(func, given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
     """A result that is a window on an argument's memory, and nothing written: no work."""
     if func._schema.is_mutable:
         return False
@@ -59,7 +59,7 @@ def _strided(tensor: torch.Tensor) -> bool:
     return tensor.layout == torch.strided
 
 
-def _tensors(tree) -> list[torch.Tensor]:
+def tensors_in(tree) -> list[torch.Tensor]:
     """Every tensor in nested tuples, lists and dicts."""
     if isinstance(tree, torch.Tensor):
         return [tree]
@@ -67,4 +67,4 @@ def _tensors(tree) -> list[torch.Tensor]:
         tree = tree.values()
     elif not isinstance(tree, (tuple, list)):
         return []
-    return [tensor for part in tree for tensor in _tensors(part)]
+    return [tensor for part in tree for tensor in tensors_in(part)]

@@ -27,6 +27,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from torchweld.ir.nodes import Extern, View
+from torchweld.runtime import regions
 from torchweld.runtime.externs import is_random
 from torchweld.runtime.handout import HandedOut
 from torchweld.runtime.loaded import Loaded
@@ -151,7 +152,7 @@ class GraphedProgram:
         return self._program.loaded
 
     def __call__(self, args: list) -> list:
-        if torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_current_stream_capturing() or regions.wanted():
             return self._program(args)
         domain = _domain(self._device)
         with domain.lock, torch.cuda.device(self._device):

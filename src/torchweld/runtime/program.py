@@ -26,6 +26,7 @@ from torchweld.core.events import warn_once
 from torchweld.ir.bind import bind
 from torchweld.ir.nodes import Comp
 from torchweld.ir.size import evaluate
+from torchweld.runtime import regions
 from torchweld.runtime.binding import Binding, bind_arenas, bind_steady
 from torchweld.runtime.loaded import Loaded, Shaped, Step
 from torchweld.runtime.memory import POOL, Arena, ArenaPool
@@ -134,13 +135,14 @@ class Program:
         restore = prepared.place_inputs(args, tensors, bases, self.record)
         written = [args[p] for p in self._written]
         args.clear()
-        _take(prepared.shaped.steps, tensors, bases)
-        _take(prepared.shaped.tail, tensors, bases)
+        shaped = prepared.named() if regions.wanted() else prepared.shaped
+        _take(shaped.steps, tensors, bases)
+        _take(shaped.tail, tensors, bases)
         if written:
             increment_version(written)  # kernels change memory behind torch's back
         for original, used in restore:
             original.copy_(used)
-        return [output(tensors) for output in prepared.shaped.outputs]
+        return [output(tensors) for output in shaped.outputs]
 
     def _prepared(self, args: list) -> _ForShape:
         key = tuple([_symbol_value(s.source, args) for s in self._symbol_sources])
@@ -230,12 +232,19 @@ class _ForShape:
         self.shaped, self._loaded = shaped, loaded
         self.without_arena: dict = {}
         self.steady: Binding | None = None
+        self._named: Shaped | None = None
         mutated = frozenset(n for node in loaded.graph.nodes for n in node.writes)
         self._inputs = tuple(
             (position, name, loaded.placement.slots[name], *self._layout(name), name in mutated)
             for position, name in enumerate(loaded.graph.inputs)
             if loaded.placement.kinds.get(name) == "input" and name not in loaded.static_buffers
         )
+
+    def named(self) -> Shaped:
+        """The same steps in ranges with their nodes' names, on the same memory."""
+        if self._named is None:
+            self._named = shape_program(self._loaded, self.shaped.sizes, named=True)
+        return self._named
 
     def expects(self, name: str, tensor: torch.Tensor) -> bool:
         shape, strides, dtype = self._layout(name)

@@ -29,18 +29,20 @@ from torchweld.runtime.placement import (
     span,
     tail_start,
 )
+from torchweld.runtime.regions import region, region_name
 
 _WORTH_A_STEP_BYTES = 1 << 16  # a walk over kernels costs 1 us more than one that goes on
 
 
-def shape_program(loaded: Loaded, sizes: Mapping[str, int]) -> Shaped:
-    """Everything that can be worked out before a call with these sizes."""
-    return _Shaper(loaded, sizes).run()
+def shape_program(loaded: Loaded, sizes: Mapping[str, int], named: bool = False) -> Shaped:
+    """Everything that can be worked out before a call with these sizes. `named`: each node is a
+    step of its own, in a range with its name."""
+    return _Shaper(loaded, sizes, named).run()
 
 
 class _Shaper:
-    def __init__(self, loaded: Loaded, sizes: Mapping[str, int]) -> None:
-        self.loaded, self.sizes = loaded, sizes
+    def __init__(self, loaded: Loaded, sizes: Mapping[str, int], named: bool) -> None:
+        self.loaded, self.sizes, self.named = loaded, sizes, named
         self.placement, self.buffers = loaded.placement, loaded.graph.buffers
         self.layouts = tuple(self._layout(d) for d in self.placement.devices)
         self.first_fixed = len(self.placement.devices) + len(self.placement.slots)
@@ -57,12 +59,17 @@ class _Shaper:
                 self._flush()
                 steps_before = len(self.steps)
             self._allocate(position)
+            first = len(self.steps)
             if isinstance(node, Extern):
                 self._extern(node)
             elif self.loaded.is_compiled(node):
                 self._kernels(node)
             else:
                 self._interpreted(node)
+            if self.named:
+                self._flush()
+                name = region_name(self.loaded.graph.name, node.name)
+                self.steps[first:] = [region(name, tuple(self.steps[first:]))]
             self._mark_dead(position)
         self._flush()
         outputs = tuple(self._output(o) for o in self.loaded.graph.outputs)

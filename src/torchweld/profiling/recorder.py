@@ -1,0 +1,207 @@
+"""Each operation that a step asks of ATen: what it works on, where it comes from, and the memory
+that it leaves.
+
+A dispatch mode sees the calls below autograd, so those of the backward too; global hooks say which
+module is running; the stack says which line. Backward operations take the place of the forward
+operation that made their autograd node.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules import module as hooks
+
+from torchweld.profiling.data import Place
+from torchweld.profiling.traffic import is_view, tensors_in
+from torchweld.runtime import torch_private
+
+_ALLOCATIONS = frozenset(
+    f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty",
+                                 "new_empty_strided", "empty_permuted", "set_", "resize_"))
+_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
+
+
+@dataclass(frozen=True)
+class Meta:
+    """A tensor argument or result, without its memory."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """`args`, `kwargs` and `results` hold a Meta where a tensor was. `op`: an OpOverload.
+    `sequence`: of the autograd node, to find the forward operation by."""
+
+    op: Callable
+    place: Place
+    backward: bool
+    args: tuple
+    kwargs: tuple
+    results: object
+    sequence: int
+
+    @property
+    def name(self) -> str:
+        """As the profiler calls it: aten::addmm."""
+        return self.op.name().partition(".")[0]
+
+
+@dataclass
+class Block:
+    """Memory that a call made (by position). `freed`: the number of calls made when it was gone,
+    None if it lives on."""
+
+    call: int
+    bytes: int
+    meta: Meta
+    freed: int | None = None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """`calls`: those that do work, in order."""
+
+    calls: tuple[Call, ...]
+    blocks: tuple[Block, ...]
+
+
+def record(step: Callable[[], object], names: Mapping[int, str]) -> Recording:
+    """Runs `step` once. `names`: the path of each module, by its id."""
+    modules = _ModuleStack(names)
+    with modules, _Recorder(modules) as recorder:
+        kept = step()
+        recorder.look_for_freed()
+    del kept
+    return Recording(tuple(_placed(recorder.calls)), tuple(recorder.blocks))
+
+
+class _Recorder(torch_private.DispatchMode):
+    def __init__(self, modules: _ModuleStack) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.blocks: list[Block] = []
+        self._modules = modules
+        self._storages: dict[int, tuple[StorageWeakRef, Block | None]] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        given, made = tensors_in((args, kwargs)), tensors_in(result)
+        if made and not is_view(func, given, made):
+            self.look_for_freed()
+            for tensor in given:
+                self._see(tensor, None)
+            works = func.name().partition(".")[0] not in _ALLOCATIONS
+            for tensor in made:
+                block = Block(len(self.calls), _storage_bytes(tensor), _meta(tensor))
+                self._see(tensor, block)
+            if works:
+                self.calls.append(self._call(func, args, kwargs, result))
+        return result
+
+    def _call(self, func, args, kwargs, result) -> Call:
+        sequence = torch_private.sequence_number_in_backward()
+        backward = sequence is not None
+        place = Place(str(func))
+        if not backward:
+            place = Place(str(func), self._modules.current, _users_line())
+            sequence = torch_private.next_sequence_number() - 1
+        keywords = tuple((name, _meta(value)) for name, value in kwargs.items())
+        return Call(func, place, backward, _meta(tuple(args)), keywords, _meta(result), sequence)
+
+    def _see(self, tensor: torch.Tensor, block: Block | None) -> None:
+        """Keeps an eye on the storage, if it is a new one; a `block` is what a call has made."""
+        if tensor.layout != torch.strided:
+            return
+        ref = StorageWeakRef(tensor.untyped_storage())
+        if ref.cdata not in self._storages:
+            self._storages[ref.cdata] = ref, block
+            if block:
+                self.blocks.append(block)
+
+    def look_for_freed(self) -> None:
+        """Marks what is gone since the last call."""
+        gone = [key for key, (ref, _) in self._storages.items() if ref.expired()]
+        for key in gone:
+            _, block = self._storages.pop(key)
+            if block:
+                block.freed = len(self.calls)
+
+
+class _ModuleStack:
+    """The path of the module whose forward runs, while in force."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names, self._stack, self._handles = names, [""], []
+
+    @property
+    def current(self) -> str:
+        return self._stack[-1]
+
+    def __enter__(self) -> _ModuleStack:
+        self._handles = [
+            hooks.register_module_forward_pre_hook(self._enter),
+            hooks.register_module_forward_hook(self._leave, always_call=True),
+        ]
+        return self
+
+    def __exit__(self, *_error) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _enter(self, module, _args) -> None:
+        self._stack.append(self._names.get(id(module), self._stack[-1]))
+
+    def _leave(self, _module, _args, _result) -> None:
+        if len(self._stack) > 1:
+            self._stack.pop()
+
+
+def _placed(calls: list[Call]) -> list[Call]:
+    """Backward calls at the module and line of their forward."""
+    made_by: dict[int, Call] = {}
+    for call in calls:
+        if not call.backward:
+            made_by.setdefault(call.sequence, call)
+    return [_at_forward(call, made_by.get(call.sequence)) for call in calls]
+
+
+def _at_forward(call: Call, forward: Call | None) -> Call:
+    if not call.backward or forward is None:
+        return call
+    place = Place(call.place.op, forward.place.module, forward.place.source)
+    return replace(call, place=place)
+
+
+def _users_line() -> str:
+    """file:line of the innermost frame outside torch and this folder."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+
+
+def _meta(value):
+    """Tensors in nested arguments become Metas; lists become tuples, to be hashable."""
+    if isinstance(value, torch.Tensor):
+        strides = value.stride() if value.layout == torch.strided else ()
+        return Meta(tuple(value.shape), tuple(strides), value.dtype)
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_meta, value))
+    return value
+
+
+def _storage_bytes(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().nbytes() if tensor.layout == torch.strided else 0

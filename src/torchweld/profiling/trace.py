@@ -1,0 +1,125 @@
+"""A profiler's trace, read: operators as trees, device kernels with the operator that launched
+them, and the steps that they belong to.
+
+The format is Chrome's, as `torch.profiler` exports it. Times are microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchweld.core.errors import UsageError
+
+STEP = "torchweld.step"
+_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_HOST = ("cpu_op", "user_annotation")
+_LAUNCH = ("cuda_runtime", "cuda_driver")
+
+
+@dataclass
+class Host:
+    """An operator or a named range on the host, with what it called and the kernels that it
+    launched itself."""
+
+    name: str
+    start_us: float
+    duration_us: float
+    children: list[Host] = field(default_factory=list)
+    kernels: list[Device] = field(default_factory=list)
+
+    @property
+    def end_us(self) -> float:
+        return self.start_us + self.duration_us
+
+    def all_kernels(self) -> list[Device]:
+        return self.kernels + [k for child in self.children for k in child.all_kernels()]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A kernel, copy or fill on a GPU."""
+
+    name: str
+    start_us: float
+    duration_us: float
+    copy: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: `operators` are roots, in order of time; `kernels` in order of time."""
+
+    start_us: float
+    duration_us: float
+    operators: tuple[Host, ...]
+    kernels: tuple[Device, ...]
+
+
+def read_trace(path: Path) -> list[Step]:
+    """Every step in the file, in order. Errors: UsageError for a file that is no such trace."""
+    try:
+        events = json.loads(path.read_text())["traceEvents"]
+        return steps_of([e for e in events if e.get("ph") == "X"])
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = type(error).__name__
+        raise UsageError(f"{path} is no trace of torch.profiler ({what})",
+                         do="export it anew with export_chrome_trace") from None
+
+
+def steps_of(events: list[dict]) -> list[Step]:
+    """`events`: complete ones ("ph": "X")."""
+    by_thread: dict[tuple, list[dict]] = {}
+    for event in events:
+        if event.get("cat") in (*_HOST, *_LAUNCH):
+            by_thread.setdefault((event["pid"], event["tid"]), []).append(event)
+    devices = {e["args"].get("correlation"): _device(e) for e in events if e["cat"] in _DEVICE}
+    roots = [root for found in by_thread.values() for root in _trees(found, devices)]
+    marks = sorted((e for e in events if _is_step(e)), key=lambda e: e["ts"])
+    return [_step(mark, roots, list(devices.values())) for mark in marks]
+
+
+def walk(roots: Iterable[Host]) -> Iterator[Host]:
+    """Every host event, callers before what they call, in order of time."""
+    for root in roots:
+        yield root
+        yield from walk(root.children)
+
+
+def _is_step(event: dict) -> bool:
+    return event["cat"] == "user_annotation" and event["name"] == STEP
+
+
+def _device(event: dict) -> Device:
+    return Device(event["name"], event["ts"], event["dur"], event["cat"] != "kernel")
+
+
+def _trees(events: list[dict], devices: dict) -> list[Host]:
+    """Nested by time, on one thread. Launches hand their kernel to the innermost operator."""
+    roots: list[Host] = []
+    stack: list[Host] = []
+    for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
+        while stack and event["ts"] >= stack[-1].end_us:
+            stack.pop()
+        if event["cat"] in _LAUNCH:
+            kernel = devices.get(event["args"].get("correlation"))
+            if kernel is not None and stack:
+                stack[-1].kernels.append(kernel)
+            continue
+        if _is_step(event):
+            continue
+        host = Host(event["name"], event["ts"], event["dur"])
+        (stack[-1].children if stack else roots).append(host)
+        stack.append(host)
+    return roots
+
+
+def _step(mark: dict, roots: list[Host], devices: list[Device]) -> Step:
+    start, end = mark["ts"], mark["ts"] + mark["dur"]
+    operators = sorted((r for r in roots if start <= r.start_us < end), key=lambda r: r.start_us)
+    kernels = sorted((d for d in devices if start <= d.start_us < end), key=lambda d: d.start_us)
+    return Step(start, mark["dur"], tuple(operators), tuple(kernels))

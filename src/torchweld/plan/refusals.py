@@ -28,6 +28,8 @@ class Reason(Enum):
     TOO_MANY_BUFFERS = "one kernel would touch too many buffers"
     SPILL = "one kernel would need more live values than there are registers"
     MEMORY = "large inputs would have to live longer"
+    PRODUCT = "a product's kernel works on tiles, which hold no whole rows to reduce"
+    TEMPLATE = "no kernel for products takes these shapes, types or layouts"
     SLOWER = "together they are not predicted to be faster"
 
 

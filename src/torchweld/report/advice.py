@@ -40,5 +40,7 @@ ADVICE: dict[Reason, str] = {
     Reason.TOO_MANY_BUFFERS: "Concatenate the operands (one packed tensor rather than many).",
     Reason.SPILL: "Nothing: the kernel would be slower than the two are.",
     Reason.MEMORY: "Nothing: the peak of memory would rise.",
+    Reason.PRODUCT: "Nothing: the rows are reduced after the product is complete.",
+    Reason.TEMPLATE: "Use bfloat16 or float16, and sizes that are multiples of 8.",
     Reason.SLOWER: "Nothing: by the model of costs they are as fast apart.",
 }

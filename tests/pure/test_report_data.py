@@ -38,11 +38,12 @@ REPORT = Report(
     subject=Subject("bert-base", ["int64[8, 128]"], "float32", 109_500_000, False),
     ways=[
         Way("eager", timing=Timing(9, 730.1, 12.5, 1.31, 1.29, 1.34), kernels=312,
-            bytes_moved=1_200_000_000, peak_bytes=40_000_000, first_call_s=0.7, error=Error(3.1e-7, 2e-6, None)),
+            bytes_moved=1_200_000_000, peak_bytes=40_000_000, first_call_s=0.7,
+            error=Error(3.1e-7, 2e-6, None)),
         Way("inductor-reduce-overhead", problem="RuntimeError: no CUDA graphs here"),
         Way("torchweld", timing=Timing(9, 557.0, 3.5, 1.0, 1.0, 1.0), kernels=98,
-            bytes_moved=900_000_000, peak_bytes=30_000_000, first_call_s=4.2, first_call_cache="cold",
-            error=Error(2.9e-7, 1.9e-6, False)),
+            bytes_moved=900_000_000, peak_bytes=30_000_000, first_call_s=4.2,
+            first_call_cache="cold", error=Error(2.9e-7, 1.9e-6, False)),
     ],
     graphs=[GraphPart(
         "graph0", "inference",

@@ -14,7 +14,8 @@ templates fill.
 
 A product is `reduce.sum` over the depth of `left * right`, where `left` varies along the rows and
 `right` along the columns. Several products of one Comp share rows, columns and depth (gate and up).
-Axes in both operands are a batch. All else in the body is pointwise over rows and columns.
+Axes in both operands are a batch. All else in the body is pointwise over rows and columns. A single
+row has no axis, where both factors are read from memory as they are.
 """
 
 from __future__ import annotations
@@ -103,9 +104,11 @@ def _product(body: tuple[Instr, ...], value: Value) -> Product | None:
     reduced = frozenset(instr.axes)
     if not (reduced <= axes[left] and reduced <= axes[right]):
         return None
-    if not (axes[left] - axes[right] and axes[right] - axes[left]):
+    loads = _widened_load(body, left), _widened_load(body, right)
+    single_row = None not in loads and not axes[left] - axes[right]
+    if not (axes[right] - axes[left] and (single_row or axes[left] - axes[right])):
         return None
-    return Product(value, left, right, _widened_load(body, left), _widened_load(body, right))
+    return Product(value, left, right, *loads)
 
 
 def _widened_load(body: tuple[Instr, ...], value: Value) -> Value | None:

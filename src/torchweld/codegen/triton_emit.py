@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from math import gcd
 
@@ -34,10 +35,9 @@ from torchweld.ir.nodes import (
     value_axes,
 )  # fmt: skip
 from torchweld.ir.scalar import TABLE
-from torchweld.ir.size import Size, divide
+from torchweld.ir.size import Size, divide, product
 from torchweld.schedule.access import Access, Accesses
 from torchweld.schedule.cuda import Schedule, extent
-from torchweld.schedule.partials import SHARE
 
 _ONE = "1"  # along nothing, but a tile: [1, 1]
 _LITERAL_TYPES = (dtypes.f32, dtypes.i32, dtypes.i64)
@@ -52,40 +52,67 @@ class RowStart:
     lanes: int
 
 
+class _Lines:
+    """The text so far, at the depth of the innermost block."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.depth = 1
+
+    def add(self, text: str) -> None:
+        self.texts.append("    " * self.depth + text)
+
+
 class Kernel:
     """`rows`/`columns` below are the schedule's: the frame's, except in pointwise kernels, whose
     frame has rows alone."""
 
     def __init__(
-        self, accesses: Accesses, buffers: Mapping[str, Buffer], schedule: Schedule
+        self,
+        accesses: Accesses,
+        buffers: Mapping[str, Buffer],
+        schedule: Schedule,
+        dimensions: Iterable[tuple[str, ...]] | None = None,
     ) -> None:
+        """`dimensions`: axes that share a linear index; all of them if None."""
         self.accesses, self.buffers, self.schedule = accesses, buffers, schedule
         self.comp, self.body = accesses.comp, accesses.comp.body
         self.axes = value_axes(self.body)
         self.known: dict = {}  # value, or (value, item) -> the variable that holds it
         self.partial_results: dict[Value, list[str]] = {}
         self.helpers: dict[str, str] = {}
-        self.index_type = "tl.int64" if is_wide(accesses, buffers) else "tl.int32"
+        wide = is_wide(accesses, buffers, dimensions)
+        self.index_type = "tl.int64" if wide else "tl.int32"
         self.fast = _stores_16_bits(accesses, buffers)
         self.row_start: RowStart | None = None
-        self._lines: list[str] = []
-        self._indent = 1
+        self._lines = _Lines()
         self._pointers: dict[str, str] = {}
         self._sizes: dict[Size, str] = {}
-        self._masks = {"r": False, "c": False}
+        self._masks: set[str] = set()  # tile dimensions that reach out of bounds
+        self._names = {"r": "r", "c": "c"}
+
+    def facing(self, schedule: Schedule, rows: str = "r", columns: str = "c") -> Kernel:
+        """The same function with other tile dimensions: `schedule`'s, whose indices are named
+        `rows` and `columns`. It shares the text, and indices of the same name."""
+        other = copy(self)
+        other.schedule, other.known = schedule, {}
+        other._names = {"r": rows, "c": columns}
+        return other
 
     # text
 
     def line(self, text: str) -> None:
-        self._lines.append("    " * self._indent + text)
+        self._lines.add(text)
 
     @contextmanager
     def indented(self, header: str):
         """An indented block; what becomes known inside is forgotten after it."""
         self.line(header)
-        self._indent, known = self._indent + 1, dict(self.known)
+        known = dict(self.known)
+        self._lines.depth += 1
         yield
-        self._indent, self.known = self._indent - 1, known
+        self._lines.depth -= 1
+        self.known = known
 
     def pointer(self, buffer: str) -> str:
         if buffer not in self._pointers:
@@ -107,7 +134,7 @@ class Kernel:
         args += [SizeArg(s) for s in self._sizes]
         names = ", ".join([*self._pointers.values(), *self._sizes.values()])
         head = [f"\n\n@triton.jit\ndef {name}({names}):"]
-        text = _HEADER + "".join(self.helpers.values()) + "\n".join(head + self._lines) + "\n"
+        text = _HEADER + "".join(self.helpers.values()) + "\n".join(head + self._lines.texts) + "\n"
         signature = [f"*{scalars.SIGNATURE[self.buffers[b].dtype]}" for b in self._pointers]
         signature += ["i64"] * len(self._sizes)
         warps = self.schedule.num_warps
@@ -134,8 +161,8 @@ class Kernel:
         """`r` from the number of its block; `covered`: points that all programs and steps together
         cover, None if not known."""
         if self.schedule.rows:
-            self._define(
-                "r",
+            self.define(
+                self._names["r"],
                 f"{block} * {self.block_rows}" if self.block_rows > 1 else block,
                 f"tl.arange(0, {self.block_rows})[:, None]",
                 self.schedule.rows,
@@ -147,7 +174,7 @@ class Kernel:
         if self.row_start is not None:
             self.line(f"at = {start} + {lanes}")
             start, lanes = "at", "(-row_shift)"
-        self._define("c", start, lanes, self.schedule.columns, covered)
+        self.define(self._names["c"], start, lanes, self.schedule.columns, covered)
 
     def start_of_row(self, access: Access) -> Affine | None:
         """The offset of its first column, if its columns are next to each other in memory."""
@@ -169,24 +196,28 @@ class Kernel:
         text = f"tl.program_id({dimension})"
         return text if self.index_type == "tl.int32" else f"{text}.to(tl.int64)"
 
-    def _define(
+    def define(
         self, name: str, start: str, lanes: str, axes: tuple[str, ...], covered: Size | None
     ) -> None:
+        """The linear index `name` of `axes`, and where it needs one its mask."""
         self.line(f"{name} = {start} + {lanes}" if start else f"{name} = {lanes}")
         length = extent(self.accesses, axes)
-        self._masks[name] = length != covered
-        if self._masks[name]:
+        if length == covered:
+            self._masks.discard(name)
+        else:
+            self._masks.add(name)
             inside = f"{name} < {self.size(length)}"
             early = name == "c" and self.row_start is not None
             self.line(f"{name}m = ({name} >= 0) & ({inside})" if early else f"{name}m = {inside}")
         if len(axes) > 1 and not all(_linear(self, m, axes) is not None for m in self._maps()):
-            self._split_axes(name, axes)
+            self.split_axes(name, axes)
 
     def _maps(self) -> Iterable[Affine]:
         yield from (a.offset for a in self.accesses.all)
         yield from (i.map for i in self.body if isinstance(i, Index))
 
-    def _split_axes(self, name: str, axes: tuple[str, ...]) -> None:
+    def split_axes(self, name: str, axes: tuple[str, ...]) -> None:
+        """A variable for each of `axes`, from their linear index `name`."""
         for k, axis in enumerate(axes):
             inner = extent(self.accesses, axes[k + 1 :])
             text = name if inner == 1 else f"{name} // {_factor(self.size(inner))}"
@@ -195,8 +226,10 @@ class Kernel:
 
     def axis_variable(self, axis: str) -> str:
         if (axis,) == self.schedule.rows:
-            return "r"
-        return "c" if (axis,) == self.schedule.columns else "i_" + re.sub(r"\W", "_", axis)
+            return self._names["r"]
+        if (axis,) == self.schedule.columns:
+            return self._names["c"]
+        return "i_" + re.sub(r"\W", "_", axis)
 
     def along(self, axes: Iterable[str]) -> str:
         """Which tile dimensions a set of axes touches: "", "r", "c" or "rc"."""
@@ -207,8 +240,13 @@ class Kernel:
 
     def mask(self, along: str, guard: str = "") -> str:
         """The conjunction of bounds that are needed, or ""."""
-        parts = [f"{d}m" for d in along if self._masks[d]]
+        names = (self._names[d] for d in along)
+        parts = [f"{name}m" for name in names if name in self._masks]
         return " & ".join([*parts, guard] if guard else parts)
+
+    def masked(self, name: str) -> bool:
+        """Whether some points of a linear index are out of bounds."""
+        return name in self._masks
 
     def shape(self, along: str) -> str:
         rows = self.block_rows if "r" in along else 1
@@ -316,8 +354,8 @@ class Kernel:
             return "row_aligned + at"
         terms = []
         for axes, name in ((self.schedule.rows, "r"), (self.schedule.columns, "c")):
-            terms += self._terms(index, axes, name)
-        terms += [self._term(SHARE, c) for a, c in index.terms if a == SHARE and a not in self._own]
+            terms += self._terms(index, axes, self._names[name])
+        terms += [self._term(a, c) for a, c in index.terms if a not in self._own]
         if index.const != 0 or not terms:
             terms.append(self.size(index.const))
         return " + ".join(terms)
@@ -407,8 +445,13 @@ def maximum_of(body: tuple[Instr, ...], total: Reduce) -> Value | None:
     return top if body[top] == wanted and wanted.dtype in (dtypes.f32, dtypes.f64) else None
 
 
-def is_wide(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether some index may not fit into 32 bits; so for every size that is not known."""
+def is_wide(
+    accesses: Accesses,
+    buffers: Mapping[str, Buffer],
+    dimensions: Iterable[tuple[str, ...]] | None = None,
+) -> bool:
+    """Whether some index may not fit into 32 bits; so for every size that is not known.
+    `dimensions`: axes that share a linear index."""
     comp = accesses.comp
     extents = {a.name: a.extent for a in comp.axes}
     if not all(isinstance(e, int) for e in extents.values()):
@@ -418,14 +461,13 @@ def is_wide(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
         m.const + sum(c * extents.get(n, 1) for n, c in m.terms if not _negative(c)) for m in maps
     ]
     spans += [_span(buffers[a.buffer]) for a in accesses.all if a.refs]
-    return not all(isinstance(s, int) and s < 2**31 for s in (*spans, _points(extents)))
+    spans += [_points([extents[a] for a in axes]) for axes in dimensions or [tuple(extents)]]
+    return not all(isinstance(s, int) and s < 2**31 for s in spans)
 
 
-def _points(extents: Mapping[str, int]) -> int:
-    points = 2  # tiles reach beyond the last point by less than as much again
-    for e in extents.values():
-        points *= max(1, e)
-    return points
+def _points(extents: Iterable[int]) -> int:
+    """Twice as many as there are: tiles reach beyond the last one by less than as much again."""
+    return product([2, *(max(1, e) for e in extents)])
 
 
 def _negative(coefficient: Size) -> bool:
@@ -456,7 +498,9 @@ def _stores_16_bits(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
     """All results are rounded to 16 bits, and no intermediate value decides anything discrete."""
     rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder")
     decides = any(isinstance(i, Op) and i.name in rounds for i in accesses.comp.body)
-    stored = (buffers[n].dtype for n in accesses.comp.writes)
+    body = accesses.comp.body
+    results = (s.buffer for s in accesses.comp.stores if not isinstance(body[s.value], Const))
+    stored = [buffers[n].dtype for n in results]
     return not decides and all(d.is_low_precision for d in stored)
 
 

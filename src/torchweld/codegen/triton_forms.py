@@ -31,7 +31,7 @@ def grid(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     for header, covered in whole_blocks_apart(k):
         with k.indented(header) if header else nullcontext():
             k.define_columns(f"block * {s.block_columns}", covered)
-            k.compute(_stored(k, positions))
+            k.compute(stored(k, positions))
             for position in positions:
                 k.store(position)
     early = k.row_start.lanes - 1 if k.row_start is not None else 0
@@ -49,7 +49,7 @@ def persistent(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     k.define_rows(k.program(0), rounded(rows, s.block_rows))
     k.define_columns("", s.block_columns)
     positions = range(len(k.comp.stores))
-    _compute_block(k, _stored(k, positions))
+    _compute_block(k, stored(k, positions))
     for position in positions:
         k.store(position)
     return [GridDim(rows, s.block_rows)]
@@ -80,7 +80,7 @@ def looped(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
 FORMS = {"grid": grid, "persistent": persistent, "looped": looped}
 
 
-def _stored(k: Kernel, positions: Sequence[int]) -> list[Value]:
+def stored(k: Kernel, positions: Sequence[int]) -> list[Value]:
     """Values that stores need: theirs, their computed indices and guards."""
     found = []
     for position in positions:
@@ -114,26 +114,26 @@ def _row_reducing(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     after = [p for p in positions if not waiting.isdisjoint(store_operands(k.comp.stores[p]))]
     inside = [p for p in positions if p not in after]
     arguments = [k.body[v].args[0] for v in over_rows]
-    targets = _stored(k, inside) + arguments
-    _hoist(k, targets, "c")
+    targets = stored(k, inside) + arguments
+    hoist(k, targets, "c")
     for value in over_rows:
-        _accumulator(k, value, "rc")
+        accumulator(k, value, "rc")
     steps = str(-(-rows // step)) if isinstance(rows, int) else f"tl.cdiv({k.size(rows)}, {step})"
     ahead = f"tl.range({steps}, num_stages={s.stages})" if s.stages > 1 else f"range({steps})"
     with k.indented(f"for step in {ahead}:"):
         k.define_rows(f"(share + step * {s.splits})", rounded(rows, step))
         _compute_block(k, targets)
         for value in over_rows:
-            _accumulate(k, value, "rc", over="r")
+            accumulate(k, value, "rc", over="r")
         for position in inside:
             k.store(position)
     for value in over_rows:
-        _finish_accumulator(k, value, 0)
+        finish_accumulator(k, value, 0)
     _store_rest(k, partials, after)
     return [GridDim(s.splits)]
 
 
-def _hoist(k: Kernel, targets: list[Value], along: str) -> None:
+def hoist(k: Kernel, targets: list[Value], along: str) -> None:
     """Computes what does not change in the loop to come: scalars and values along one dimension."""
     invariant: set[Value] = set()
     for value in k.needed(targets):
@@ -156,8 +156,8 @@ def _pass(
 ) -> None:
     """One loop over the columns: accumulates `reductions`, makes `stores`. `online`: maximum -> the
     sum of exponentials that runs with it."""
-    targets = _stored(k, stores) + [v for r in reductions for v in k.operands(r)]
-    _hoist(k, targets, "r")
+    targets = stored(k, stores) + [v for r in reductions for v in k.operands(r)]
+    hoist(k, targets, "r")
     running = {v: _start(k, v, v in online) for v in reductions}
     scans = [v for v in k.needed(targets) if isinstance(k.body[v], Scan)]
     for value in scans:
@@ -188,7 +188,7 @@ def _start(k: Kernel, value: Value, online: bool) -> list[str]:
         return reduce.start_exp(k, value, k.shape(along + "c"))
     if k.body[value].monoid in reduce.TUPLES:
         return reduce.start(k, value, k.shape(along))
-    return [_accumulator(k, value, along + "c")]
+    return [accumulator(k, value, along + "c")]
 
 
 def _run(k: Kernel, value: Value, running: list[str], online: dict[Value, Value]) -> None:
@@ -199,7 +199,7 @@ def _run(k: Kernel, value: Value, running: list[str], online: dict[Value, Value]
     elif instr.monoid in reduce.TUPLES:
         reduce.merge(k, instr.monoid, running, reduce.block(k, value))
     else:
-        _accumulate(k, value, along, over="c")
+        accumulate(k, value, along, over="c")
 
 
 def _end(k: Kernel, value: Value, running: list[str], online: dict[Value, Value]) -> None:
@@ -213,10 +213,10 @@ def _end(k: Kernel, value: Value, running: list[str], online: dict[Value, Value]
     elif k.body[value].monoid in reduce.TUPLES:
         reduce.know(k, value, running)
     else:
-        _finish_accumulator(k, value, 1)
+        finish_accumulator(k, value, 1)
 
 
-def _accumulator(k: Kernel, value: Value, along: str) -> str:
+def accumulator(k: Kernel, value: Value, along: str) -> str:
     instr = k.body[value]
     carry = reduce.carry_type(instr.dtype)
     start = reduce.identity(instr.monoid, carry)
@@ -224,13 +224,13 @@ def _accumulator(k: Kernel, value: Value, along: str) -> str:
     return f"acc{value}"
 
 
-def _accumulate(k: Kernel, value: Value, along: str, over: str) -> None:
+def accumulate(k: Kernel, value: Value, along: str, over: str) -> None:
     instr = k.body[value]
     tile = reduce.masked(k, instr.monoid, instr.args[0], along, over)
     k.line(f"acc{value} = {reduce.combined(k, instr.monoid, instr.dtype, f'acc{value}', tile)}")
 
 
-def _finish_accumulator(k: Kernel, value: Value, dimension: int) -> None:
+def finish_accumulator(k: Kernel, value: Value, dimension: int) -> None:
     instr = k.body[value]
     one = k.block_rows == 1 if dimension == 0 else k.block_columns == 1
     text = f"acc{value}" if one else reduce.reduced(k, instr.monoid, f"acc{value}", dimension)
@@ -242,7 +242,7 @@ def _store_rest(k: Kernel, partials: Sequence[Partial], positions: Sequence[int]
     """Partial results to scratch; without such, the stores that wait for the reductions'
     results."""
     if not partials:
-        k.compute(_stored(k, positions))
+        k.compute(stored(k, positions))
         for position in positions:
             k.store(position)
     for partial in partials:
@@ -288,4 +288,4 @@ def _stages(k: Kernel, online: dict[Value, Value]) -> list[int]:
 
 
 def _store_stage(k: Kernel, position: int, at: list[int]) -> int:
-    return max(at[v] for v in _stored(k, [position]))
+    return max(at[v] for v in stored(k, [position]))

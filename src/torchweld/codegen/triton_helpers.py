@@ -1,6 +1,16 @@
 """Functions that generated Triton kernels call, by name; a source has those that it needs."""
 
 HELPERS = {
+    "_tile_at": '''
+@triton.jit
+def _tile_at(tile, tiles_r, tiles_c, group):
+    """(row, column) of a tile: `group` rows of tiles at a time, column by column, so that what they
+    share stays in the last-level cache."""
+    width = group * tiles_c
+    first = tile // width * group
+    rows = tl.minimum(tiles_r - first, group)
+    return first + tile % width % rows, tile % width // rows
+''',
     "_fmod": '''
 @triton.jit
 def _fmod(a, b):

@@ -31,15 +31,15 @@ def walks(k: Kernel) -> list[Walk]:
     length, block = k.columns, k.block_columns
     if k.schedule.splits > 1:
         step = block * k.schedule.splits
-        per_share = _quotient(k, length, step, up=True)
+        per_share = quotient(k, length, step, up=True)
         covered = rounded(length, step)
         return [Walk(f"range({per_share})", f"share * {per_share} + block", covered)]
     if k.row_start is not None:
         return _walks_from_aligned(k, length, block)
     if not _worth_peeling(k):
-        blocks = _quotient(k, length, block, up=True)
+        blocks = quotient(k, length, block, up=True)
         return [Walk(f"range({blocks})", "block", rounded(length, block))]
-    whole, every = _quotient(k, length, block), _quotient(k, length, block, up=True)
+    whole, every = quotient(k, length, block), quotient(k, length, block, up=True)
     return [Walk(f"range({whole})", "block", length),
             Walk(f"range({whole}, {every})", "block", None)]  # fmt: skip
 
@@ -48,7 +48,7 @@ def whole_blocks_apart(k: Kernel) -> list[tuple[str, Size | None]]:
     """The branches of a kernel without loops, by the number of its `block`, and the columns that
     each covers: one without masks if a length like 1001 would make them narrow."""
     length, step = k.columns, k.block_columns
-    whole = f"block < {_quotient(k, length, step)}"
+    whole = f"block < {quotient(k, length, step)}"
     if k.row_start is not None:
         return [(f"if (block > 0) & ({whole}):", length), ("else:", None)]
     covered = rounded(length, step)
@@ -69,15 +69,15 @@ def _worth_peeling(k: Kernel) -> bool:
 
 def _walks_from_aligned(k: Kernel, length: Size, block: int) -> list[Walk]:
     """Blocks begin up to row_start.lanes - 1 columns early: the first and the last are masked."""
-    every = _quotient(k, length + k.row_start.lanes - 1, block, up=True)
-    whole = _quotient(k, length, block)
+    every = quotient(k, length + k.row_start.lanes - 1, block, up=True)
+    whole = quotient(k, length, block)
     whole = whole if isinstance(length, int) else f"tl.maximum({whole}, 1)"
     first = f"tl.where(block == {whole} - 1, 0, block)"
     return [Walk(f"range(1, {whole})", "block", length),
             Walk(f"range({whole} - 1, {every})", first, None)]  # fmt: skip
 
 
-def _quotient(k: Kernel, length: Size, step: int, up: bool = False) -> str:
+def quotient(k: Kernel, length: Size, step: int, up: bool = False) -> str:
     if isinstance(length, int):
         return str(-(-length // step) if up else length // step)
     return f"tl.cdiv({k.size(length)}, {step})" if up else f"({k.size(length)} // {step})"

@@ -1,0 +1,232 @@
+"""How the Triton product template is tiled: what it refuses, which tiles are correct, the default
+and its neighbours.
+
+    triton    tiles of rows and columns, each program walks the whole depth
+    stream    up to STREAM_ROWS rows: narrow tiles of columns, `splits` programs share the depth, so
+              that enough of the right factor is in flight on all multiprocessors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from torchweld.core import dtypes
+from torchweld.core.device import DeviceTable
+from torchweld.core.dtypes import DType
+from torchweld.core.errors import InvalidIR
+from torchweld.ir import size
+from torchweld.ir.nodes import Buffer, Cast, Instr, Reduce, Value, operands, store_axes, value_axes
+from torchweld.schedule.access import Accesses
+from torchweld.schedule.contraction import TENSOR_DTYPES, Contraction
+from torchweld.schedule.cuda import MAX_GRID_Y, extent, next_pow2
+from torchweld.schedule.expand import TUPLES
+from torchweld.schedule.product import ProductSchedule
+
+STREAM_ROWS = 64
+MAX_STAGES = 8
+MAX_SPLITS = 16
+MAX_ACCUMULATORS = 128  # float32 registers of a thread
+
+# (block_m, block_n, block_k, warps, stages) by falling size: the first that makes enough tiles is
+# the default. `_PAIRED` where two products are accumulated.
+_TILES = (
+    (128, 256, 64, 8, 3),
+    (128, 128, 64, 8, 3),
+    (128, 128, 64, 4, 3),
+    (64, 128, 64, 4, 4),
+    (64, 64, 64, 4, 4),
+    (64, 32, 64, 4, 4),
+    (32, 64, 64, 4, 4),
+    (16, 64, 64, 4, 4),
+)
+_PAIRED = (
+    (128, 128, 64, 8, 3),
+    (128, 64, 64, 4, 3),
+    (64, 64, 64, 4, 4),
+    (64, 32, 64, 4, 4),
+    (32, 64, 64, 4, 4),
+    (16, 64, 64, 4, 4),
+)
+# (block_n, block_k, warps, stages) of streams.
+_STREAMS = (
+    (32, 128, 4, 6),
+    (32, 256, 4, 4),
+    (64, 128, 4, 5),
+    (16, 256, 4, 6),
+    (16, 512, 4, 4),
+    (128, 64, 4, 5),
+)
+
+
+def supports(
+    accesses: Accesses, contraction: Contraction, buffers: Mapping[str, Buffer], table: DeviceTable
+) -> str | None:
+    """None if the template can make `contraction`; else why not."""
+    body = accesses.comp.body
+    if table.capability < (8, 0):
+        return "tensor cores of this device have no asynchronous copies"
+    if len({_factor_dtype(body, v) for v in _factors(contraction)}) > 1:
+        return "its factors differ in dtype"
+    if _factor_dtype(body, contraction.products[0].left) is None:
+        return "a factor is not rounded to 16 bits"
+    return _bad_reduction(accesses, contraction) or _bad_store(accesses, contraction)
+
+
+def factor(body: tuple[Instr, ...], value: Value) -> Value | None:
+    """The 16-bit value that a factor is the widened value of, None if there is none."""
+    cast = body[value]
+    narrow = isinstance(cast, Cast) and body[cast.arg].dtype in TENSOR_DTYPES
+    return cast.arg if narrow and cast.dtype == dtypes.f32 else None
+
+
+def schedule(
+    accesses: Accesses,
+    contraction: Contraction,
+    buffers: Mapping[str, Buffer],
+    table: DeviceTable,
+    hints: Mapping[str, int] | None = None,
+) -> ProductSchedule:
+    """The default. Raises InvalidIR where `supports` gives a reason."""
+    reason = supports(accesses, contraction, buffers, table)
+    if reason is not None:
+        raise InvalidIR(f"{accesses.comp.name} cannot be a Triton product: {reason}")
+    return next(candidates(accesses, contraction, table, hints))
+
+
+def candidates(
+    accesses: Accesses,
+    contraction: Contraction,
+    table: DeviceTable,
+    hints: Mapping[str, int] | None = None,
+) -> Iterator[ProductSchedule]:
+    """The default first, then what a tuner may time."""
+    rows = size.hint(extent(accesses, contraction.rows), hints or {})
+    found = dict.fromkeys(
+        (*_streams(accesses, contraction, table, hints or {}),)
+        if rows <= STREAM_ROWS
+        else (*_tiles(accesses, contraction, table, hints or {}),)
+    )
+    yield from (
+        s for s in found if valid(s, accesses, contraction) and _fits(s, contraction, table)
+    )
+
+
+def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:
+    """Whether codegen can make a correct kernel of this: the only place where that is decided."""
+    s, c = schedule, contraction
+    blocks = (s.block_m, s.block_n, s.block_k)
+    columns = extent(accesses, c.columns)
+    return (
+        s.form in ("triton", "stream")
+        and all(b >= 16 and b & (b - 1) == 0 for b in blocks)
+        and s.num_warps in (1, 2, 4, 8)
+        and 1 <= s.stages <= MAX_STAGES
+        and s.group >= 1
+        and accumulators(s, c) <= MAX_ACCUMULATORS
+        and (not isinstance(columns, int) or columns <= MAX_GRID_Y * s.block_n)
+        and (s.splits == 1 or _splittable(s, accesses, c))
+    )
+
+
+def accumulators(schedule: ProductSchedule, contraction: Contraction) -> int:
+    """Registers of a thread that hold products."""
+    points = schedule.block_m * schedule.block_n * len(contraction.products)
+    return points // (32 * schedule.num_warps)
+
+
+def staged_bytes(schedule: ProductSchedule, contraction: Contraction) -> int:
+    """Shared memory for the tiles of factors that are under way."""
+    lefts = len({p.left for p in contraction.products})
+    rights = len({p.right for p in contraction.products})
+    points = lefts * schedule.block_m + rights * schedule.block_n
+    return 2 * points * schedule.block_k * schedule.stages
+
+
+def _fits(schedule: ProductSchedule, contraction: Contraction, table: DeviceTable) -> bool:
+    return staged_bytes(schedule, contraction) <= table.shared_bytes
+
+
+def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:
+    """Scratch for partial results has a size that is known, and each share has some depth."""
+    extents = [extent(accesses, axes) for axes in (c.batch, c.rows, c.columns, c.depth)]
+    known = all(isinstance(e, int) for e in extents)
+    return known and 1 < s.splits <= min(MAX_SPLITS, -(-extents[3] // s.block_k))
+
+
+def _tiles(accesses, contraction, table, hints) -> Iterator[ProductSchedule]:
+    """The largest tiles of which there are enough for all multiprocessors, then its neighbours in
+    the table."""
+    extents = (contraction.batch, contraction.rows, contraction.columns)
+    batch, rows, columns = (size.hint(extent(accesses, axes), hints) for axes in extents)
+    shapes = _TILES if len(contraction.products) == 1 else _PAIRED
+    made = [ProductSchedule("triton", *shape) for shape in shapes]
+    fit = [s for s in made if _fits(s, contraction, table)]
+    programs = {s: batch * -(-rows // s.block_m) * -(-columns // s.block_n) for s in fit}
+    enough = [s for s in fit if programs[s] >= table.units] or fit[-1:]
+    first = enough[0]
+    at = fit.index(first)
+    yield first
+    yield from fit[max(0, at - 1) : at + 3]
+    yield from (replace(first, stages=n) for n in (first.stages - 1, first.stages + 1))
+    yield replace(first, block_k=32, stages=first.stages + 1)
+
+
+def _streams(accesses, contraction, table, hints) -> Iterator[ProductSchedule]:
+    rows, columns, depth = (
+        size.hint(extent(accesses, axes), hints)
+        for axes in (contraction.rows, contraction.columns, contraction.depth)
+    )
+    block_m = min(STREAM_ROWS, max(16, next_pow2(rows)))
+    for block_n, block_k, warps, stages in _STREAMS:
+        programs = -(-columns // block_n)
+        most = min(MAX_SPLITS, depth // (2 * block_k))
+        wanted = next_pow2(-(-2 * table.units * 9 // 10 // programs)) // 1
+        for splits in dict.fromkeys((min(wanted, most), min(wanted // 2, most), 1)):
+            if splits >= 1:
+                yield ProductSchedule(
+                    "stream", block_m, block_n, block_k, warps, stages, splits=splits
+                )
+
+
+def _factors(contraction: Contraction) -> list[Value]:
+    return [v for p in contraction.products for v in (p.left, p.right)]
+
+
+def _factor_dtype(body: tuple[Instr, ...], value: Value) -> DType | None:
+    narrow = factor(body, value)
+    return None if narrow is None else body[narrow].dtype
+
+
+def _bad_reduction(accesses: Accesses, contraction: Contraction) -> str | None:
+    body = accesses.comp.body
+    if any(body[v].monoid in TUPLES for v in contraction.row_sums):
+        return "a reduction of the left factor with several results"
+    reductions = {v for v, i in enumerate(body) if isinstance(i, Reduce)}
+    if any(reductions & _needed(body, body[v].args) for v in reductions):
+        return "a reduction depends on another"
+    return None
+
+
+def _bad_store(accesses: Accesses, contraction: Contraction) -> str | None:
+    comp, axes = accesses.comp, value_axes(accesses.comp.body)
+    if any(s.combine for s in comp.stores):
+        return "a scatter that combines"
+    depth = set(contraction.depth)
+    if any(depth & store_axes(comp, s, axes) for s in comp.stores):
+        return "a result that varies along the depth"
+    batch = extent(accesses, contraction.batch)
+    if isinstance(batch, int) and batch * MAX_SPLITS > MAX_GRID_Y:
+        return f"a batch of {batch}"
+    return None
+
+
+def _needed(body: tuple[Instr, ...], values: tuple[Value, ...]) -> set[Value]:
+    found: set[Value] = set()
+    todo = list(values)
+    while todo:
+        value = todo.pop()
+        if value not in found:
+            found.add(value)
+            todo.extend(operands(body[value]))
+    return found

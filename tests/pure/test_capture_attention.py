@@ -94,6 +94,25 @@ def test_causal_mask_becomes_a_flag(capture, make):
     assert changed == 1 and args["attn_mask"] is None and args["is_causal"] is True
 
 
+def test_operators_that_are_called_as_methods():
+    """Some versions of torch capture `a == b` of tensors as a.__eq__(b)."""
+
+    def fn(q, k, v):
+        i = torch.arange(N)
+        packed = (torch.diff(i, prepend=i[:1] - 1) != 1).cumsum(-1)
+        mask = (i[None, :] <= i[:, None]) & (packed[None, :] == packed[:, None])
+        return F.scaled_dot_product_attention(q, k, v, mask)
+
+    gm, _ = dynamo_graph(fn, *qkv())
+    names = {"eq": "__eq__", "ne": "__ne__", "le": "__le__", "and_": "__and__", "sub": "__sub__"}
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and constant.name_of(node) in names:
+            node.op, node.target = "call_method", names[constant.name_of(node)]
+    gm.recompile()
+    assert attention.simplify(gm) == 1
+    assert call_of(gm)["is_causal"] is True
+
+
 @both
 @pytest.mark.parametrize("make", [
     lambda: torch.ones(N, N, dtype=torch.bool).tril(1),

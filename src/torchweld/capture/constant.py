@@ -15,8 +15,8 @@ from torchweld.capture import torch_private
 _PURE_NAMES = """
     arange full ones zeros ones_like zeros_like full_like new_ones new_zeros new_full scalar_tensor
     add sub mul neg rsub diff cumsum floor_divide remainder abs minimum maximum clamp tensor
-    ge gt le lt eq ne and_ or_ xor not_ invert logical_and logical_or logical_not bitwise_and
-    bitwise_or bitwise_not __and__ __or__ where masked_fill tril triu getitem index slice select
+    ge gt le lt eq ne and_ or_ not_ invert logical_and logical_or logical_not bitwise_and
+    bitwise_or bitwise_not xor where masked_fill tril triu getitem index slice select
     unsqueeze squeeze expand expand_as view reshape transpose permute t broadcast_to repeat
     contiguous clone detach alias to bool float long int type_as _to_copy all any
 """
@@ -27,6 +27,10 @@ _AUGMENTED_NAMES = """
     irshift
 """
 _AUGMENTED = frozenset(_AUGMENTED_NAMES.split())
+# What Dynamo calls a tensor's operators, in some versions of torch.
+_OPERATORS = {f"__{n}__": n for n in "eq ne lt le gt ge add sub mul neg invert xor".split()} | {
+    "__and__": "and_", "__or__": "or_", "__radd__": "add", "__rmul__": "mul", "__rsub__": "rsub",
+}  # fmt: skip
 LARGEST = 1 << 26  # elements; a larger value is not worth computing to learn what it is
 
 
@@ -77,9 +81,9 @@ _UNKNOWN = _Unknown()
 
 def name_of(node: torch.fx.Node) -> str:
     """The operation's name without namespace and overload: "expand" for torch.Tensor.expand and
-    aten.expand.default."""
+    aten.expand.default, "eq" for ==."""
     if node.op == "call_method":
-        return node.target
+        return _OPERATORS.get(node.target, node.target)
     if node.op != "call_function":
         return ""
     if isinstance(node.target, torch_private.OpOverload):

@@ -473,6 +473,29 @@ def guarded_sum(rows: int, columns: int) -> Case:
       x=("f32", rows, columns), y=("f32", rows))  # fmt: skip
 
 
+def checked_embedding(rows: int, columns: int, dtype: str = "f32", first: int = -7) -> Case:
+    """Rows of a table by indices of which some are out of range: NaN, and a flag that is set. The
+    indices are `first`, `first` + 1, ..."""
+    indices = torch.arange(first, first + rows)
+    return case("checked_embedding", f"i:{rows}, j:{columns}", f"""
+      %0 = load at[i] : i64
+      %1 = const 0 : i64
+      %2 = const 5 : i64
+      %3 = ge %0 %1 : b1
+      %4 = lt %0 %2 : b1
+      %5 = bit_and %3 %4 : b1
+      %6 = logical_not %5 : b1
+      %7 = maximum %0 %1 : i64
+      %8 = const 4 : i64
+      %9 = minimum %7 %8 : i64
+      %10 = load x[%9, j] if %5 else nan : {dtype}
+      %11 = const True : b1
+      store y[i, j] %10
+      store outside[] %11 init 0 if %6""",
+      at=("i64", rows), x=(dtype, 5, columns), y=(dtype, rows, columns), outside=("b1",),
+      fill={"at": indices})  # fmt: skip
+
+
 def doubled_and_summed(rows: int, columns: int) -> Case:
     """A pointwise result beside its sums over rows: memory runs along what is kept."""
     return case("doubled_and_summed", f"i:{rows}, j:{columns}", """

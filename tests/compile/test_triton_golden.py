@@ -78,6 +78,13 @@ def test_loads_are_wide_whatever_the_row_length(case: Case):
     assert resources(compile_source(bundle_of(case).sources[0], 90)).wide_loads > 0
 
 
+def test_a_checked_read_is_as_wide_as_another():
+    for rows, columns in ((8192, 768), (1, 4096)):
+        source = bundle_of(cases.checked_embedding(rows, columns, "bf16")).sources[0]
+        cost = resources(compile_source(source, 90))
+        assert cost.wide_loads > 0 and cost.wide_stores > 0 and cost.registers <= 48
+
+
 def test_spills_are_reported():
     """The report can fail: a row of 65536 floats in four warps does not fit into registers."""
     from torchweld.codegen.triton import generate

@@ -40,6 +40,8 @@ ALL = [
     cases.softmax(300, 17),
     cases.guarded_sum(5, 70),
     looped(cases.guarded_sum(5, 700), 32, 3),
+    *(cases.checked_embedding(r, c) for r, c in ((13, 40), (1, 4096), (1000, 7))),
+    cases.checked_embedding(5, 40, "bf16", first=0),
     cases.doubled_and_summed(4096, 300),
     *(cases.add_layer_norm(7, c) for c in (1, 96, 768, 1023, 4096, 20000)),
     cases.add_layer_norm("s0", 768, sizes={"s0": 19}),

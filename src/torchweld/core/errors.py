@@ -36,5 +36,5 @@ class NotLowered(TorchweldError):
 
 
 class IndexOutOfRange(TorchweldError, IndexError):
-    """An index of the user's lies outside the tensor that it points into, on a CPU: eager raises
-    IndexError too."""
+    """An index of the user's lies outside the tensor that it points into. On a GPU it is told at
+    the next call, where eager's kernels would end the process's use of the GPU."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from torchweld.exact.budget import CONTRACT, Budget, TensorError, judge, measure, pool
 from torchweld.exact.trees import as_arguments, map_tensors, tensors
+from torchweld.runtime.index_flags import raise_if_any_set
 
 _COLUMNS = ("eager rel L2", "fused rel L2", "eager max", "fused max")
 
@@ -59,6 +60,7 @@ def verify(
 
     `example_inputs`: a tensor, a tuple of arguments, a dict of keyword arguments, or (tuple, dict).
     The first seed uses them as they are, the others normal numbers of the same mean and deviation.
+    Raises IndexOutOfRange if an index was out of range on a GPU, here or in any call before.
     `train` also compares the gradients of parameters and of floating inputs. Neither gradients nor
     buffers of the model are changed.
     """
@@ -75,6 +77,7 @@ def verify(
         for name, tensor in expected.items():
             error = _measure(name, got.get(name), tensor, exact.get(name), budget.bitwise)
             measured.setdefault(name, []).append(error)
+    raise_if_any_set()
     errors = tuple(judge(pool(found), budget) for found in measured.values())
     dtype = precision(torch.zeros(())).dtype
     name = "eager" if oracle is None else str(dtype).removeprefix("torch.")

@@ -48,6 +48,18 @@ def alignments(
     yield from splits
 
 
+def embeddings(one: Comp, other: Comp) -> Iterator[Images | Split]:
+    """Images of all axes of `one` among those of `other`, which may have more, under which both
+    read the same elements."""
+    inner = {a.name: a.extent for a in one.axes}
+    outer = {a.name: a.extent for a in other.axes}
+    for images in _from_shared_reads({}, one, other, inner, outer):
+        whole = isinstance(images, dict) and images.keys() == inner.keys()
+        apart = whole and covered(images, inner, outer) is not None
+        if apart or isinstance(images, Split):
+            yield images
+
+
 def _from_shared_reads(known, one: Comp, other: Comp, inner: Extents, outer: Extents):
     """What follows from reading the same elements, widest reads first."""
     shared = [

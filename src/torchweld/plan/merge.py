@@ -38,7 +38,7 @@ from torchweld.ir.nodes import (
     store_operands,
     value_axes,
 )
-from torchweld.plan.align import Images, alignments
+from torchweld.plan.align import Images, alignments, embeddings
 from torchweld.plan.inline import Place, Shapes, apart, copy_instr, copy_store, split_in_two
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.tidy import tidy
@@ -156,6 +156,9 @@ def _sibling_homes(producer: Comp, consumer: Comp) -> Homes:
     names, rest = tuple(a.name for a in producer.axes), tuple(a.name for a in consumer.axes)
     found = False
     for images in alignments(names, rest, {}, producer, consumer):
+        found = True
+        yield images if isinstance(images, Split) else Home(images)
+    for images in embeddings(producer, consumer) if _only_sets_flags(producer) else ():
         found = True
         yield images if isinstance(images, Split) else Home(images)
     if not found:
@@ -304,11 +307,23 @@ def _checked(comp: Comp) -> Comp | Refusal:
             return Refusal(Reason.NO_FRAME, "a sum over rows of a value that has no columns")
     every, rows, columns = (frozenset(n) for n in (_extents(comp), frame.rows, frame.columns))
     for store in comp.stores:
-        along = map_axes(store.index).union(*(axes[v] for v in store_operands(store)))
+        place = map_axes(store.index).union(*(axes[v] for v in store_operands(store)))
+        along = every if _may_be_repeated(store, axes) else place
         whole = along == every or (columns and along == rows)
         if not whole and not (frame.column_reductions and along <= columns):
             return Refusal(Reason.PARTIAL_STORE, store.buffer)
     return comp
+
+
+def _only_sets_flags(comp: Comp) -> bool:
+    """Whether it may as well run at more points than it has."""
+    axes = value_axes(comp.body)
+    return not _has_reductions(comp) and all(_may_be_repeated(s, axes) for s in comp.stores)
+
+
+def _may_be_repeated(store: Store, axes: list[frozenset[str]]) -> bool:
+    """Whether it stores one value to one place, at whatever points its guard holds."""
+    return store.combine is None and not axes[store.value] and not map_axes(store.index)
 
 
 def _reads_column_reduction(comp: Comp, links: Links, frame) -> bool:

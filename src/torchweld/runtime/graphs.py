@@ -154,6 +154,7 @@ class GraphedProgram:
     def __call__(self, args: list) -> list:
         if torch.cuda.is_current_stream_capturing() or regions.wanted():
             return self._program(args)
+        self._program.index_flags.raise_if_set()
         domain = _domain(self._device)
         with domain.lock, torch.cuda.device(self._device):
             ready = self._ready(args, domain)

@@ -3,6 +3,7 @@
 input     given by the caller              output  a new tensor, handed to the caller
 constant  the same tensor in every call    extern  allocated by the library call that makes it
 arena     a range of the device's arena    own     a temporary that is a tensor of its own
+flag      a byte of the host's memory, that kernels of a GPU set (`index_flags.py`)
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from types import MappingProxyType
 from typing import Literal
 
 from torchweld.codegen.source import KernelBundle
+from torchweld.ir.index_check import sticky_flags
 from torchweld.ir.nodes import Arg, Buffer, Comp, Extern, Graph, views
 from torchweld.ir.size import Size, evaluate
 from torchweld.runtime.budget import fullest, own_tensors
 from torchweld.runtime.externs import out_form
 from torchweld.runtime.memory import Lifetime
 
-Kind = Literal["input", "constant", "output", "extern", "arena", "own"]
-
+Kind = Literal["input", "constant", "output", "extern", "arena", "own", "flag"]
 
 LARGE_OUTPUT_BYTES = 1 << 20
 _TAIL_NODES = 3
@@ -150,6 +151,7 @@ def returned_buffers(outputs: tuple[Arg, ...]) -> frozenset[str]:
 
 def _kinds(graph: Graph, constants: frozenset[str]) -> dict[str, Kind]:
     kinds: dict[str, Kind] = dict.fromkeys(constants & graph.buffers.keys(), "constant")
+    kinds.update(dict.fromkeys(sticky_flags(graph), "flag"))
     for name in graph.inputs:
         if name is not None:
             kinds.setdefault(name, "input")

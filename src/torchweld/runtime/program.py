@@ -28,6 +28,7 @@ from torchweld.ir.nodes import Comp
 from torchweld.ir.size import evaluate
 from torchweld.runtime import regions
 from torchweld.runtime.binding import Binding, bind_arenas, bind_steady
+from torchweld.runtime.index_flags import flags_of
 from torchweld.runtime.loaded import Loaded, Shaped, Step
 from torchweld.runtime.memory import POOL, Arena, ArenaPool
 from torchweld.runtime.record import note
@@ -46,7 +47,9 @@ class Program:
         self, loaded: Loaded, constants: Mapping[str, torch.Tensor], pool: ArenaPool = POOL
     ) -> None:
         self.record = loaded.record
-        self._loaded, self._constants, self._pool = loaded, dict(constants), pool
+        self.index_flags = flags_of(loaded.graph)
+        self._constants = dict(constants) | self.index_flags.tensors
+        self._loaded, self._pool = loaded, pool
         self._shapes: OrderedDict[tuple, _ForShape] = OrderedDict()
         self._lock = threading.Lock()
         self._devices = tuple(torch.device(d) for d in loaded.placement.devices)
@@ -80,6 +83,8 @@ class Program:
         return tuple(p for p in given if p not in self._static)
 
     def __call__(self, args: list) -> list:
+        if self.index_flags:
+            self.index_flags.raise_if_set()
         if self._gpu is None or torch.cuda.current_device() == self._gpu:
             return self._call(args)
         with torch.cuda.device(self._gpu):

@@ -13,6 +13,7 @@ import torch
 
 from torchweld.codegen.source import BufferArg, KernelBundle
 from torchweld.core import dtypes
+from torchweld.ir.index_check import CHECK_INDEX
 from torchweld.ir.nodes import Buffer, Comp, Extern, View
 from torchweld.ir.size import evaluate
 from torchweld.runtime import steps
@@ -245,6 +246,8 @@ class _Shaper:
         self.steps.extend(steps.launch(p, device.index or 0) for p in plans if p is not None)
 
     def _prefill(self, comp: Comp, name: str, init) -> None:
+        if self.placement.kinds.get(name) == "flag":
+            return  # it is clear until it is set, and then stays so
         self._flush()
         target = self._scratch_or_whole(comp, name)
         if isinstance(init, str):
@@ -271,9 +274,12 @@ class _Shaper:
         self._flush()
         reads = {n: self._whole(n) for n in comp.reads}
         writes = {n: self._whole(n) for n in comp.writes}
-        self.steps.append(steps.interpret(comp, reads, writes, self.buffers, self.sizes))
+        flags = frozenset(n for n in writes if self.placement.kinds[n] == "flag")
+        self.steps.append(steps.interpret(comp, reads, writes, self.buffers, self.sizes, flags))
 
     def _extern(self, node: Extern) -> None:
+        if node.target == CHECK_INDEX and self.placement.kinds[node.reads[0]] == "flag":
+            return
         self._flush()
         arguments = Arguments(node.args, node.kwargs, self.fetch_view, self.sizes)
         (first, *rest) = node.outputs or (None,)

@@ -105,13 +105,17 @@ def interpret(
     writes: Mapping[str, Fetch],
     buffers: Mapping[str, Buffer],
     sizes: Mapping[str, int],
+    flags: frozenset[str] = frozenset(),
 ) -> Step:
-    """A Comp by torch operations."""
+    """A Comp by torch operations. `flags`: results that stay set once they are."""
 
     def step(tensors, bases, address):
         given = {n: fetch(tensors) for n, fetch in reads.items()}
-        into = {n: fetch(tensors) for n, fetch in writes.items()}
-        run_comp(comp, given, buffers, sizes, into=into)
+        into = {n: fetch(tensors) for n, fetch in writes.items() if n not in flags}
+        made = run_comp(comp, given, buffers, sizes, into=into)
+        for name in flags:
+            flag = writes[name](tensors)
+            flag.logical_or_(made[name].to(flag.device))
 
     return step
 

@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensorMode
 from torchweld.capture import views
 from torchweld.capture.lowering.build import GraphBuilder
 from torchweld.capture.lowering.call import Call
-from torchweld.capture.lowering.indexing import check_range
+from torchweld.capture.lowering.ranges import check_range
 from torchweld.core import dtypes
 from torchweld.core.device import device_table
 from torchweld.core.errors import IndexOutOfRange
@@ -57,11 +57,29 @@ def test_repeated_indices_are_read_once():
         lambda x: x[torch.arange(4, -1, -1)],
         lambda x: x.index_select(1, torch.arange(6)[::2]),
         lambda x: x.gather(0, torch.full((2, 7), 4)),
+        lambda x: x[x.argmax(0)],
+        lambda x: x[(x * 100).long().clamp(-5, 4)],
+        lambda x: x.index_select(0, (x[0] * 9).long() % 3 + 2),
+        lambda x: x.index_select(0, torch.where(x[0] > 0, 3, 1)),
     ],
 )
 def test_what_is_in_range_by_its_making_is_not_checked(function):
     assert checks(function, X) == []
     check(function, X)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[(x * 100).long().clamp(0, 5)],
+        lambda x: x[(x * 100).long().clamp(min=0)],
+        lambda x: x[(x * 100).long() % 6],
+        lambda x: x[x.argmax(0) + 1],
+        lambda x: x[(x * 100).int().abs()],
+    ],
+)
+def test_what_may_leave_the_range_is_checked(function):
+    assert len(checks(function, X)) == 1
 
 
 def test_a_progression_that_leaves_the_range_is_checked():
@@ -78,13 +96,17 @@ def test_a_single_index_is_checked():
     check(select, X, torch.tensor(2))
 
 
-@pytest.mark.parametrize(("device", "nodes"), [("cpu", 2), ("cuda", 0)])
-def test_reads_of_a_gpu_are_not_checked_wherever_the_index_is(device, nodes):
+@pytest.mark.parametrize(
+    ("device", "of_index", "nodes", "guarded"),
+    [("cpu", "cpu", 2, False), ("cuda:0", "cuda:0", 2, True), ("cuda:0", "cpu", 0, True)],
+)
+def test_a_gpu_checks_indices_of_its_own_and_guards_accesses(device, of_index, nodes, guarded):
     with FakeTensorMode():
         result = torch.empty(3, 7, device=device)
     graph = GraphBuilder()
-    index = views.whole(graph.buffer("i", (3,), dtypes.i64, (1,), "cpu"))
-    check_range(Call(graph, "index", result, frozenset((0,))), index, 5)
+    index = views.whole(graph.buffer("i", (3,), dtypes.i64, (1,), of_index))
+    call = Call(graph, "index", result, frozenset((0,)))
+    assert check_range(call, index, 5) == guarded
     assert len(graph.nodes) == nodes
 
 

@@ -1,98 +1,29 @@
-"""Indirect reads: embedding, gather, index_select, index; and what indirect writes share with them.
-
-Indices are wrapped (negative ones count from the end) and then clamped into the buffer, so that no
-access leaves it. On a CPU, an index that is out of range raises IndexError: see `check_range`. On a
-GPU, where reading a flag would stop the stream, it reads or writes the nearest element.
-"""
+"""Indirect reads: embedding, gather, index_select, index; and what indirect writes share with
+them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 from torchweld.capture import views
 from torchweld.capture.lowering.call import Call, normal
-from torchweld.capture.lowering.expr import Expr, where
-from torchweld.capture.lowering.nest import Nest, Spec, aligned
+from torchweld.capture.lowering.expr import Expr
+from torchweld.capture.lowering.nest import Nest
+from torchweld.capture.lowering.ranges import check_range, in_range, is_inside, read_where
 from torchweld.capture.lowering.registry import lowers
-from torchweld.capture.views import Fill, Iota, Tensor
-from torchweld.core import dtypes
+from torchweld.capture.views import Tensor
 from torchweld.core.errors import NotLowered
-from torchweld.ir.index_check import CHECK_INDEX
-from torchweld.ir.nodes import Extern
 from torchweld.ir.size import Size
-
-
-def in_range(index: Expr, size: Size, wrap: bool = True) -> Expr:
-    """An i64 index inside [0, size)."""
-    index = index.to(dtypes.i64)
-    if wrap:
-        index = where(index < 0, index + size, index)
-    return index.maximum(0).minimum(size - 1)
-
-
-def check_range(
-    call: Call, index: Tensor, extent: Size, lowest: Size = 0, ignored: int | None = None
-) -> None:
-    """On a CPU, appends what raises IndexError unless every index is in [lowest, extent) or is
-    `ignored`. Once for the same indices and bounds; not for indices that cannot be outside."""
-    index, graph = _each_once(index), call.graph
-    key = (index, lowest, extent, ignored)
-    on_cpu = call.out.device == "cpu"  # an index there may point into a GPU's tensor
-    if not on_cpu or key in graph.checked or _is_within(index, lowest, extent):
-        return
-    graph.checked.add(key)
-    nest = Nest(graph, "check_index", index.shape, [aligned(index, index.rank)])
-    value = nest.read(index).to(dtypes.i64)
-    outside = (value < lowest) | (value >= extent)
-    if ignored is not None:
-        outside = outside & value.ne(ignored)
-    flag = nest.reduce("any", outside, range(index.rank))
-    result = nest.store(flag, Spec((), (), dtypes.b1, "cpu"), ())
-    nest.close(op=CHECK_INDEX)
-    args = (graph.view_of(result), lowest, extent)
-    name = graph.node_name("check_index")
-    graph.emit(Extern(name, CHECK_INDEX, args, (), (), (), (graph.origin,)))
-
-
-def _each_once(index: Tensor) -> Tensor:
-    """The same elements without those that a broadcast repeats, and without empty dimensions."""
-    dims = (tuple(a for a in dim if a.steps or a.extent == 0) for dim in index.dims)
-    return replace(index, dims=tuple(dim for dim in dims if dim), copied=False)
-
-
-def _is_within(index: Tensor, lowest: Size, extent: Size) -> bool:
-    """Whether the elements are known to be in [lowest, extent): constants and progressions are."""
-    ends = _ends(index)
-    if ends is None:
-        return False
-    room = (ends[0] - lowest, extent - 1 - ends[1])
-    return all(isinstance(r, int) and r >= 0 for r in room)
-
-
-def _ends(index: Tensor) -> tuple[Size, Size] | None:
-    """(smallest, largest) element of what takes no memory; None where that is not known."""
-    if isinstance(index.source, Fill):
-        return int(index.source.value), int(index.source.value)
-    if not isinstance(index.source, Iota):
-        return None
-    low = high = index.base[0]
-    for atom in (a for dim in index.dims for a in dim):
-        step = sum((c for _, c in atom.steps), 0)
-        if not isinstance(step, int):
-            return None
-        reach = (atom.extent - 1) * step
-        low, high = (low, high + reach) if step > 0 else (low + reach, high)
-    return low, high
 
 
 @lowers("aten.embedding.default")
 def embedding(call: Call, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
     shape = call.out.shape
     last = len(shape) - 1
-    check_range(call, indices, weight.shape[0])
+    guarded = check_range(call, indices, weight.shape[0])
     nest = call.nest(shape, extra=[(weight, (None, last)), (indices, tuple(range(last)))])
-    row = in_range(nest.read(indices, range(last)), weight.shape[0], wrap=False)
-    return call.finish(nest, nest.read(weight, (row, last)))
+    row, guards = _place(nest.read(indices, range(last)), weight.shape[0], guarded)
+    return call.finish(nest, read_where(nest, weight, (row, last), guards))
 
 
 @lowers("aten.gather.default")
@@ -100,10 +31,11 @@ def gather(call: Call, x, d, index, *, sparse_grad=False):
     if x.rank == 0:
         raise NotLowered("a gather from a scalar")
     d = normal(d, x.rank)
-    check_range(call, index, x.shape[d])
+    guarded = check_range(call, index, x.shape[d])
     nest = call.nest(index.shape, index, extra=[(x, [None] * x.rank)])
-    at = in_range(nest.read(index), x.shape[d], wrap=False)
-    return call.finish(nest, nest.read(x, [at if k == d else nest.at(k) for k in range(x.rank)]))
+    at, guards = _place(nest.read(index), x.shape[d], guarded)
+    places = [at if k == d else nest.at(k) for k in range(x.rank)]
+    return call.finish(nest, read_where(nest, x, places, guards))
 
 
 @lowers("aten.index_select.default")
@@ -111,12 +43,19 @@ def index_select(call: Call, x, d, index):
     if x.rank == 0:
         raise NotLowered("a selection from a scalar")
     d = normal(d, x.rank)
-    check_range(call, index, x.shape[d])
+    guarded = check_range(call, index, x.shape[d])
     places = [None if k == d else k for k in range(x.rank)]
     index = index if index.rank else views.unsqueeze(index, 0)
     nest = call.nest(call.out.shape, extra=[(x, places), (index, (d,))])
-    at = in_range(nest.read(index, (d,)), x.shape[d], wrap=False)
-    return call.finish(nest, nest.read(x, [at if k == d else k for k in range(x.rank)]))
+    at, guards = _place(nest.read(index, (d,)), x.shape[d], guarded)
+    places = [at if k == d else k for k in range(x.rank)]
+    return call.finish(nest, read_where(nest, x, places, guards))
+
+
+def _place(given: Expr, extent: Size, guarded: bool) -> tuple[Expr, list[Expr]]:
+    """(an index that is never negative, inside the buffer; what must hold for the access)."""
+    guards = [is_inside(given, 0, extent)] if guarded else []
+    return in_range(given, extent, wrap=False), guards
 
 
 @lowers("aten.index.Tensor")
@@ -124,8 +63,7 @@ def index(call: Call, x, indices):
     """x[i, :, j]: index tensors broadcast together; their dimensions stand where the first was, or
     first if they are apart."""
     layout = IndexLayout(x, indices)
-    layout.check(call)
-    return _read(call, layout)
+    return _read(call, layout, layout.check(call))
 
 
 @lowers("aten._unsafe_index.Tensor")
@@ -134,10 +72,11 @@ def unsafe_index(call: Call, x, indices):
     return _read(call, IndexLayout(x, indices))
 
 
-def _read(call: Call, layout: IndexLayout) -> Tensor:
+def _read(call: Call, layout: IndexLayout, guarded: Sequence[int] = ()) -> Tensor:
     x = layout.x
     nest = call.nest(call.out.shape, extra=[(x, layout.free_places()), *layout.index_operands()])
-    return call.finish(nest, nest.read(x, layout.places(nest)))
+    guards = layout.guards(nest, guarded)
+    return call.finish(nest, read_where(nest, x, layout.places(nest), guards))
 
 
 class IndexLayout:
@@ -152,9 +91,17 @@ class IndexLayout:
         together = self.indexed == list(range(self.indexed[0], self.indexed[-1] + 1))
         self.first = self.indexed[0] if together else 0
 
-    def check(self, call: Call) -> None:
-        for d in self.indexed:
-            check_range(call, self.indices[d], self.x.shape[d], -self.x.shape[d])
+    def check(self, call: Call) -> list[int]:
+        """The dimensions of x along which accesses must be guarded."""
+        sizes = self.x.shape
+        return [
+            d for d in self.indexed if check_range(call, self.indices[d], sizes[d], -sizes[d])
+        ]
+
+    def guards(self, nest: Nest, guarded: Sequence[int]) -> list[Expr]:
+        """What must hold for an access by the indices of some dimensions."""
+        given = [(nest.read(self.indices[d], self.index_places(d)), d) for d in guarded]
+        return [is_inside(i, -self.x.shape[d], self.x.shape[d]) for i, d in given]
 
     def shape(self) -> tuple[Size, ...]:
         """Of x[indices]."""

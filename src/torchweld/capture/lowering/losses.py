@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr, where
-from torchweld.capture.lowering.indexing import check_range, in_range
 from torchweld.capture.lowering.nest import Nest, Spec
+from torchweld.capture.lowering.ranges import check_range, in_range, is_inside, read_where
 from torchweld.capture.lowering.registry import lowers
 from torchweld.capture.views import Tensor
 from torchweld.core import dtypes
@@ -24,14 +24,15 @@ def nll_loss_forward(call: Call, x, target, weight, reduction, ignore):
     """
     if x.rank < 2:
         raise NotLowered("one sample without a batch")
-    check_range(call, target, x.shape[1], ignored=ignore)
+    guarded = check_range(call, target, x.shape[1], ignored=ignore)
     rows = range(target.rank)
     free = [(x, [0, None, *range(1, target.rank)])] + (
         [(weight, [None])] if weight is not None else []
     )
     nest = call.nest(target.shape, target, extra=free)
     valid, label, w = _label(nest, target, weight, ignore, x, rows, x.dtype)
-    picked = nest.read(x, [0, label, *range(1, target.rank)]).widen()
+    guards = [is_inside(nest.read(target), 0, x.shape[1])] if guarded else []
+    picked = read_where(nest, x, [0, label, *range(1, target.rank)], guards).widen()
     loss = where(valid, -(picked * w), 0)
     if reduction == NONE:
         return call.finish_all(nest, [(loss, None), None])

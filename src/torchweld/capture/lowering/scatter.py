@@ -6,12 +6,16 @@ from __future__ import annotations
 from torchweld.capture import views
 from torchweld.capture.lowering.call import Call, normal
 from torchweld.capture.lowering.expr import Expr, where
-from torchweld.capture.lowering.indexing import IndexLayout, check_range, in_range
+from torchweld.capture.lowering.externs import window
+from torchweld.capture.lowering.indexing import IndexLayout
 from torchweld.capture.lowering.nest import Nest, Spec, aligned, copied
+from torchweld.capture.lowering.ranges import all_of, check_range, in_range, is_inside, is_within
 from torchweld.capture.lowering.registry import lowers
 from torchweld.capture.views import Fill, Tensor
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
+from torchweld.ir.nodes import Extern
+from torchweld.ir.size import Size
 
 _COMBINE = {"sum": "add", "amax": "max", "amin": "min"}
 
@@ -95,15 +99,21 @@ def _scatter(call: Call, x: Tensor, d: int, index: Tensor, source, combine: str 
         raise NotLowered("a scatter into a scalar")
     _needs_float(call)
     d = normal(d, x.rank)
-    check_range(call, index, x.shape[d])
     target, init = _start(call, x, wide=combine == "add")
+    guarded = check_range(call, index, x.shape[d])
     free = [(source, [None] * x.rank)] if isinstance(source, Tensor) else []
     nest = call.nest(index.shape, index, extra=free)
-    at = in_range(nest.read(index), x.shape[d], wrap=False)
+    given = nest.read(index)
+    at, guard = in_range(given, x.shape[d], wrap=False), _guard(given, x.shape[d], guarded)
     every = [nest.at(k) for k in range(x.rank)]
     value = nest.read(source, every) if free else nest.number(source, target.dtype)
     places = [at if k == d else k for k in range(x.rank)]
-    return _narrowed(call, _write(call, nest, target, init, places, value, combine))
+    return _narrowed(call, _write(call, nest, target, init, places, value, combine, guard))
+
+
+def _guard(given: Expr, extent: Size, guarded: bool) -> Expr | None:
+    """What must hold for a write, where it must be guarded."""
+    return is_inside(given, 0, extent) if guarded else None
 
 
 @lowers("aten.embedding_dense_backward.default")
@@ -111,6 +121,8 @@ def embedding_dense_backward(call: Call, grad, indices, rows, padding_idx, scale
     """Sums of gradients by row of the table; the padding row gets none."""
     if scale_grad_by_freq:
         raise NotLowered("gradients scaled by frequency")
+    if call.out.device.startswith("cuda"):
+        return _library_gradient(call, grad, indices, rows, padding_idx)
     zeros = views.filled(0.0, call.out.dtype, call.out.device, call.out.shape)
     target, init = _start(call, zeros, wide=True)
     last = grad.rank - 1
@@ -122,17 +134,36 @@ def embedding_dense_backward(call: Call, grad, indices, rows, padding_idx, scale
     return _narrowed(call, _write(call, nest, target, init, [row, last], value, "add", guard))
 
 
+def _library_gradient(call: Call, grad: Tensor, indices: Tensor, rows, padding_idx) -> Tensor:
+    """ATen's kernels for a GPU write wherever an index points: the forward has noticed one that is
+    out of range, but has not stopped."""
+    graph = call.graph
+    if not is_within(graph, indices, 0, rows):
+        nest = call.nest(indices.shape, indices)
+        strides = views.contiguous_strides(indices.shape)
+        spec = Spec(indices.shape, strides, indices.dtype, indices.device)
+        indices = nest.store(in_range(nest.read(indices), rows, wrap=False), spec)
+        nest.close()
+    args = (window(graph, grad), window(graph, indices), rows, padding_idx, False)
+    spec = call.out
+    result = graph.buffer(call.name, spec.shape, spec.dtype, spec.strides, spec.device)
+    name, target = graph.node_name(call.name), "aten.embedding_dense_backward.default"
+    graph.emit(Extern(name, target, args, (), (result.name,), (), (graph.origin,)))
+    return views.whole(result)
+
+
 @lowers("aten.index_add.default")
 def index_add(call: Call, x, d, index, source, *, alpha=1):
     _needs_float(call)
     d = normal(d, x.rank)
-    check_range(call, index, x.shape[d])
     target, init = _start(call, x, wide=True)
+    guarded = check_range(call, index, x.shape[d])
     nest = call.nest(source.shape, source, extra=[(index, [d])])
-    at = in_range(nest.read(index, [d]), x.shape[d], wrap=False)
+    given = nest.read(index, [d])
+    at, guard = in_range(given, x.shape[d], wrap=False), _guard(given, x.shape[d], guarded)
     value = nest.read(source).to(target.dtype) * alpha
     places = [at if k == d else k for k in range(x.rank)]
-    return _narrowed(call, _write(call, nest, target, init, places, value, "add"))
+    return _narrowed(call, _write(call, nest, target, init, places, value, "add", guard))
 
 
 @lowers("aten.index_put.default")
@@ -156,15 +187,12 @@ def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, check
     _needs_float(call)
     layout = IndexLayout(x, indices)
     shape = layout.shape()
-    if checked:
-        layout.check(call)
     target, init = _start(call, x, wide=accumulate)
+    guarded = layout.check(call) if checked else ()
     nest = call.nest(shape, values, extra=layout.index_operands())
-    places = layout.places(nest)
-    value = nest.read(values)
-    return _narrowed(
-        call, _write(call, nest, target, init, places, value, "add" if accumulate else None)
-    )
+    places, guard = layout.places(nest), all_of(layout.guards(nest, guarded))
+    value, combine = nest.read(values), "add" if accumulate else None
+    return _narrowed(call, _write(call, nest, target, init, places, value, combine, guard))
 
 
 def _put_where(call: Call, x: Tensor, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:

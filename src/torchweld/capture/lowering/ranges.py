@@ -1,0 +1,136 @@
+"""Indices of the user's, kept inside the tensors that they point into.
+
+Every index is wrapped (negative ones count from the end) and clamped, so that no access leaves its
+buffer. One that was out of range is an error all the same. On a CPU the call stops: a Comp reduces
+the indices to a flag, and `torchweld.check_index` raises. A GPU's stream is not stopped to look at
+a flag: there the flag stays set until the host looks (`runtime/index_flags.py`), and until then a
+float that is read by such an index is NaN, and nothing is written by it.
+
+Indices that cannot be out of range by their making (constants, progressions, what the user clamped)
+need nothing of this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torchweld.capture.lowering.build import GraphBuilder
+from torchweld.capture.lowering.call import Call
+from torchweld.capture.lowering.expr import Expr, where
+from torchweld.capture.lowering.nest import Nest, Spec, aligned
+from torchweld.capture.views import Fill, Iota, Tensor
+from torchweld.core import dtypes
+from torchweld.ir.index_check import CHECK_INDEX
+from torchweld.ir.interval import Bounds, stored_bounds
+from torchweld.ir.nodes import Comp, Extern, View
+from torchweld.ir.size import Size
+
+
+def in_range(index: Expr, size: Size, wrap: bool = True) -> Expr:
+    """An i64 index inside [0, size)."""
+    index = index.to(dtypes.i64)
+    if wrap:
+        index = where(index < 0, index + size, index)
+    return index.maximum(0).minimum(size - 1)
+
+
+def is_inside(index: Expr, lowest: Size, extent: Size) -> Expr:
+    """Whether an index lies in [lowest, extent)."""
+    index = index.to(dtypes.i64)
+    return (index >= lowest) & (index < extent)
+
+
+def read_where(nest: Nest, x: Tensor, places, guards: Sequence[Expr]) -> Expr:
+    """The element of `x` at places in its range; NaN for a float, where not all guards are true."""
+    if not guards or not x.dtype.is_float:
+        return nest.read(x, places)
+    return nest.read(x, places, guard=all_of(guards), fill=math.nan)
+
+
+def all_of(guards: Sequence[Expr]) -> Expr | None:
+    """The conjunction; None of none."""
+    first, *rest = guards or (None,)
+    for guard in rest:
+        first = first & guard
+    return first
+
+
+def check_range(
+    call: Call, index: Tensor, extent: Size, lowest: Size = 0, ignored: int | None = None
+) -> bool:
+    """Appends what notices an index that is neither in [lowest, extent) nor `ignored`; once for the
+    same indices and bounds. Whether accesses by such an index must be guarded: the call goes on."""
+    index, graph, device = _each_once(index), call.graph, call.out.device
+    if is_within(graph, index, lowest, extent):
+        return False
+    on_cpu = device == "cpu"  # an index there may point into a GPU's tensor
+    key = (index, lowest, extent, ignored)
+    if (on_cpu or index.device == device) and key not in graph.checked:
+        graph.checked.add(key)
+        _check(graph, index, extent, lowest, ignored, on_cpu)
+    return not on_cpu
+
+
+def _check(
+    graph: GraphBuilder, index: Tensor, extent: Size, lowest: Size, ignored, on_cpu: bool
+) -> None:
+    nest = Nest(graph, "check_index", index.shape, [aligned(index, index.rank)])
+    value = nest.read(index).to(dtypes.i64)
+    outside = is_inside(value, lowest, extent).logical_not()
+    if ignored is not None:
+        outside = outside & value.ne(ignored)
+    if on_cpu:
+        flag = nest.reduce("any", outside, range(index.rank))
+        result = graph.view_of(nest.store(flag, Spec((), (), dtypes.b1, "cpu"), ()))
+    else:  # no reduction: it can join any kernel that reads the indices
+        flag = graph.buffer("check_index", (), dtypes.b1, (), index.device)
+        nest.put(flag, (), nest.number(True, dtypes.b1), init=0, guard=outside.value)
+        result = View(flag.name, (), ())
+    nest.close(op=CHECK_INDEX)
+    args, name = (result, lowest, extent), graph.node_name("check_index")
+    graph.emit(Extern(name, CHECK_INDEX, args, (), (), (), (graph.origin,)))
+
+
+def _each_once(index: Tensor) -> Tensor:
+    """The same elements without those that a broadcast repeats, and without empty dimensions."""
+    dims = (tuple(a for a in dim if a.steps or a.extent == 0) for dim in index.dims)
+    return replace(index, dims=tuple(dim for dim in dims if dim), copied=False)
+
+
+def is_within(graph: GraphBuilder, index: Tensor, lowest: Size, extent: Size) -> bool:
+    """Whether the elements are known to be in [lowest, extent)."""
+    ends = _ends(index) if index.buffer is None else _bounds_of(graph, index.buffer, {})
+    if ends is None:
+        return False
+    room = (ends[0] - lowest, extent - 1 - ends[1])
+    return all(isinstance(r, int) and r >= 0 for r in room)
+
+
+def _bounds_of(graph: GraphBuilder, buffer: str, known: dict[str, Bounds | None]) -> Bounds | None:
+    """What is known of a buffer's elements from the Comps that make it."""
+    if buffer not in known:
+        known[buffer] = None  # until it is found: no Comp reads what it writes
+        makers = [n for n in graph.nodes if buffer in n.writes]
+        if len(makers) == 1 and isinstance(makers[0], Comp) and buffer not in graph.mutated:
+            known[buffer] = stored_bounds(
+                makers[0], buffer, lambda name: _bounds_of(graph, name, known)
+            )
+    return known[buffer]
+
+
+def _ends(index: Tensor) -> tuple[Size, Size] | None:
+    """(smallest, largest) element of what takes no memory; None where that is not known."""
+    if isinstance(index.source, Fill):
+        return int(index.source.value), int(index.source.value)
+    if not isinstance(index.source, Iota):
+        return None
+    low = high = index.base[0]
+    for atom in (a for dim in index.dims for a in dim):
+        step = sum((c for _, c in atom.steps), 0)
+        if not isinstance(step, int):
+            return None
+        reach = (atom.extent - 1) * step
+        low, high = (low, high + reach) if step > 0 else (low + reach, high)
+    return low, high

@@ -3,8 +3,8 @@ did not compile.
 
 Every value is a tensor with one dimension per axis of its Comp, of extent one along the axes that
 it does not depend on, so that broadcasting does what the grammar says. Values die after their last
-use. A Comp whose values would be much larger than its buffers (a product that a reduction consumes)
-is evaluated in pieces along an axis that nothing reduces.
+use. Products that are only summed are contracted (`ir/factors.py`). A Comp whose values would be
+much larger than its buffers is evaluated in pieces along an axis that nothing reduces.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torchweld.core.dtypes import DType
 from torchweld.ir import monoid
 from torchweld.ir.affine import Affine
 from torchweld.ir.bind import bind
+from torchweld.ir.factors import Factors, deferred
 from torchweld.ir.index_check import CHECK_INDEX, check_index
 from torchweld.ir.nodes import (
     Attr,
@@ -181,9 +182,12 @@ def _device(tensors: list[Tensor]) -> torch.device | None:
 
 def _run_piece(comp: Comp, point: _Point, written: Mapping[str, Tensor]) -> None:
     values: list = []
-    axes, dying = value_axes(comp.body), _last_uses(comp)
+    axes, dying, products = value_axes(comp.body), _last_uses(comp), deferred(comp)
     for position, instr in enumerate(comp.body):
-        values.append(_evaluate(instr, values, point))
+        if position in products:
+            values.append(Factors(*(values[a] for a in instr.args)))
+        else:
+            values.append(_evaluate(instr, values, point))
         for dead in dying.get(position, ()):
             values[dead] = None
     for store in comp.stores:
@@ -205,7 +209,8 @@ def _pieces(comp: Comp, extents: Mapping[str, int], tensors: list[Tensor]):
     """The ranges to evaluate one after the other: usually one that covers everything."""
     whole = {name: (0, extent) for name, extent in extents.items()}
     limit = max([PIECE_ELEMENTS, *(2 * t.numel() for t in tensors)])
-    spans = value_axes(comp.body)
+    products = deferred(comp)
+    spans = [s for v, s in enumerate(value_axes(comp.body)) if v not in products]
     largest = max((_points(span, extents) for span in spans), default=1)
     axis = _divisible_axis(comp, extents) if largest > limit else None
     if axis is None:
@@ -276,6 +281,9 @@ def _(i: Cast, values: list, point: _Point):
 @_evaluate.register
 def _(i: Reduce, values: list, point: _Point):
     row, dims = monoid.TABLE[i.monoid], point.dims(i.axes)
+    if isinstance(values[i.args[0]], Factors):
+        sizes = dict(enumerate(point.shape(point.ranges)))
+        return _to(values[i.args[0]].summed(dims, sizes), i.dtype, point.exact)
     args = [_spread(a, dims, point) for a in torch.broadcast_tensors(*(values[a] for a in i.args))]
     if any(args[0].shape[d] == 0 for d in dims):
         results = _identities(row, args, dims)

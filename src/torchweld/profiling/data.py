@@ -30,6 +30,7 @@ class Roofline:
     matmul_flops_per_s: Annotated[
         dict[str, float], "dtype -> rate of a large square matrix product, 2 flops a multiply-add"]
     vector_flops_per_s: Annotated[float, "rate of float32 arithmetic outside matrix products"]
+    product_launch_us: Annotated[float, "time of the smallest matrix product"] = 0.0
 
     def flops_per_s(self, dtype: str, product: bool) -> float:
         """The rate for a kernel of `dtype`: that of matrix products, or of plain arithmetic."""

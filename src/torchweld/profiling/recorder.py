@@ -18,13 +18,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as hooks
 
 from torchweld.profiling.data import Place
-from torchweld.profiling.traffic import is_view, tensors_in
+from torchweld.profiling.traffic import allocates, is_view, tensors_in
 from torchweld.runtime import torch_private
 
-_ALLOCATIONS = frozenset(
-    f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty",
-                                 "new_empty_strided", "empty_permuted", "set_", "resize_"))
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
+_TORCH = str(Path(torch.__file__).parent)
+_TORCHWELD = str(Path(__file__).parents[1])
+_ZOO = str(Path(__file__).parents[1] / "zoo")  # models like a user's
 
 
 @dataclass(frozen=True)
@@ -103,11 +102,10 @@ class _Recorder(torch_private.DispatchMode):
             self.look_for_freed()
             for tensor in given:
                 self._see(tensor, None)
-            works = func.name().partition(".")[0] not in _ALLOCATIONS
             for tensor in made:
                 block = Block(len(self.calls), _storage_bytes(tensor), _meta(tensor))
                 self._see(tensor, block)
-            if works:
+            if not allocates(func.name()):
                 self.calls.append(self._call(func, args, kwargs, result))
         return result
 
@@ -186,11 +184,19 @@ def _at_forward(call: Call, forward: Call | None) -> Call:
 
 
 def _users_line() -> str:
-    """file:line of the innermost frame outside torch and this folder."""
-    frame = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+    """file:line of the innermost frame outside torch; if there is none below our own, of the
+    module of torch that calls."""
+    frame, fallback = sys._getframe(3), ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_TORCH):
+            fallback = fallback or f"{file}:{frame.f_lineno}"
+        elif file.startswith(_TORCHWELD) and not file.startswith(_ZOO):
+            break
+        elif not file.startswith("<"):
+            return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+    return fallback
 
 
 def _meta(value):

@@ -9,6 +9,11 @@ import torch
 
 from torchweld.runtime.torch_private import DispatchMode
 
+_ALLOCATIONS = frozenset((
+    "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted",
+    "aten::new_empty", "aten::new_empty_strided", "aten::set_", "aten::resize_",
+))  # fmt: skip
+
 
 @dataclass
 class Traffic:
@@ -41,6 +46,19 @@ def distinct_bytes(tensor: torch.Tensor) -> int:
     for size, stride in zip(tensor.shape, tensor.stride() if _strided(tensor) else tensor.shape):
         count *= size if stride else min(size, 1)
     return count * tensor.element_size()
+
+
+def allocates(name: str) -> bool:
+    """Whether an operator ("aten::empty.memory_format") only finds memory."""
+    return name.partition(".")[0] in _ALLOCATIONS
+
+
+def only_looks(name: str) -> bool:
+    """Whether an operator ("aten::view"), by any of its overloads, is a view or an allocation."""
+    packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
+    if packet is None or allocates(name):
+        return True
+    return any(getattr(packet, overload).is_view for overload in packet.overloads())
 
 
 def is_view(func, given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:

@@ -1,0 +1,167 @@
+"""A profile of a subject, from its first step to the record that tells all."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from torchweld.core.machine import device_name, version_of
+from torchweld.core.options import Options
+from torchweld.profiling import compiled, eager, rows
+from torchweld.profiling.calibrate import calibrated, roofline, trace_steps
+from torchweld.profiling.data import (
+    SCHEMA_VERSION,
+    Energy,
+    Memory,
+    Opportunity,
+    Profile,
+    Totals,
+)
+from torchweld.profiling.held import held_memory
+from torchweld.profiling.memory import added_bytes
+from torchweld.profiling.recorder import Recording, record
+from torchweld.profiling.rows import Runs
+from torchweld.profiling.subject import Subject, first_step
+from torchweld.runtime.regions import named_regions
+
+_ALLOWED_S = 10.0  # beside three runs
+_MOST_TIMED, _MOST_PROFILED = 20, 5
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many steps are timed, and how many are profiled."""
+
+    timed: int
+    profiled: int
+
+
+@dataclass(frozen=True)
+class Seen:
+    """`steps`: the runs of each profiled step; `lengths_us`: how long each took."""
+
+    steps: list[Runs]
+    lengths_us: list[float]
+    tied_share: float
+    memory: Memory | None
+
+
+def profile_subject(
+    subject: Subject,
+    way: str,
+    *,
+    records: Callable[[], Sequence] = list,
+    opportunities: Callable[[Recording, Seen], list[Opportunity]] | None = None,
+    options: Options | None = None,
+    trace: Path | None = None,
+) -> Profile:
+    """`records`: the pipeline's, of way "torchweld", once the subject has run. `trace`: where the
+    profiler's own trace is written too. Errors: UsageError if the subject does not run."""
+    first_step(subject)
+    line = roofline(subject.device, device_name(subject.device), options)
+    budget = budget_of(subject.timed_step())
+    step_us = [subject.timed_step() * 1e6 for _ in range(budget.timed)]
+    seen = _SEE[way](subject, budget.profiled, records, trace)
+    kernels, numbers = rows.kernels_of(seen.steps, line, calibrated(line))
+    typical = seen.steps[rows.median_step(seen.steps)]
+    return Profile(
+        schema_version=SCHEMA_VERSION,
+        target=subject.name,
+        way=way,
+        train=subject.train,
+        inputs=subject.input_texts,
+        versions=_versions(),
+        steps=budget.profiled,
+        roofline=line,
+        totals=_totals(seen, step_us, numbers),
+        kernels=kernels,
+        launches=rows.timeline(typical, numbers),
+        modules=rows.module_sums(kernels),
+        memory=seen.memory,
+        opportunities=[],
+        accuracy=rows.accuracy_of(kernels),
+        energy=Energy(None, None, 0.0, "not measured"),
+    )
+
+
+def budget_of(step_s: float) -> Budget:
+    """Three times the run plus ten seconds, less the four steps that come first or look at
+    memory."""
+    steps = max(0.0, 3 + _ALLOWED_S / max(step_s, 1e-6) - 4)
+    profiled = int(min(_MOST_PROFILED, max(1.0, steps / 3)))
+    return Budget(int(min(_MOST_TIMED, max(1.0, steps - profiled - 1))), profiled)
+
+
+def _totals(seen: Seen, step_us: list[float], numbers: dict) -> Totals:
+    typical = rows.median_step(seen.steps)
+    median, busy = statistics.median(step_us), rows.busy_us(seen.steps[typical])
+    quartiles = statistics.quantiles(step_us, n=4, method="inclusive") if step_us[1:] else [0, 0, 0]
+    return Totals(
+        step_us=median,
+        step_iqr_us=quartiles[2] - quartiles[0],
+        profiled_us=statistics.median(seen.lengths_us),
+        busy_us=busy,
+        host_bound_us=max(0.0, median - busy),
+        gaps=rows.gaps(seen.steps[typical], numbers, seen.lengths_us[typical]),
+        tied_share=seen.tied_share,
+    )
+
+
+def _see_eager(subject: Subject, count: int, records, trace: Path | None) -> Seen:
+    recording = record(subject.step, subject.module_names)
+    steps = trace_steps(subject.step, subject.device, count, trace)
+    if subject.device == "cuda":
+        runs = eager.kernel_runs(recording.calls, steps)
+        tied = eager.tied_share(runs)
+    else:
+        runs = eager.operator_runs(recording.calls, steps)
+        tied = eager.found_share(recording.calls, runs)
+    typical = runs[rows.median_step(runs)]
+    memory = held_memory(recording, typical, subject.resident_bytes)
+    return Seen(runs, [s.duration_us for s in steps], tied, memory)
+
+
+def _see_torchweld(subject: Subject, count: int, records, trace: Path | None) -> Seen:
+    tasks = compiled.tasks_of(records())
+    with named_regions():
+        named = trace_steps(subject.step, subject.device, 1 if subject.device == "cuda" else count,
+                            None if subject.device == "cuda" else trace)
+    if subject.device == "cuda":
+        steps = trace_steps(subject.step, subject.device, count, trace)
+        runs = compiled.replayed_runs(compiled.launched_in(tasks, named[0]), steps)
+    else:
+        steps, runs = named, compiled.region_runs(tasks, named)
+    return Seen(runs, [s.duration_us for s in steps], eager.tied_share(runs), _peak(subject))
+
+
+def _see_inductor(subject: Subject, count: int, records, trace: Path | None) -> Seen:
+    """Nothing is tied to a line: Inductor keeps that to itself."""
+    steps = trace_steps(subject.step, subject.device, count, trace)
+    if subject.device == "cuda":
+        runs = compiled.replayed_runs((), steps)
+    else:
+        runs = compiled.region_runs({}, steps)
+    return Seen(runs, [s.duration_us for s in steps], eager.tied_share(runs), _peak(subject))
+
+
+def _peak(subject: Subject) -> Memory:
+    peak = added_bytes(subject.step, subject.device)
+    return Memory(peak, subject.resident_bytes, None, [], [])
+
+
+_SEE = {"eager": _see_eager, "torchweld": _see_torchweld, "inductor": _see_inductor}
+
+
+def _versions() -> dict[str, str]:
+    found = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchweld": version_of("torchweld") or "from source",
+        "triton": version_of("triton"),
+    }
+    return {name: version for name, version in found.items() if version}

@@ -1,0 +1,83 @@
+"""What is profiled: a callable with its inputs, one call of which is a step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from torchweld.core.errors import UsageError
+from torchweld.profiling.traffic import tensors_in
+
+
+@dataclass(frozen=True)
+class Subject:
+    """`run(*args, **kwargs)` stands in for `model`, whose modules give their names. Training:
+    `run` returns the loss, and a step is its backward too. `device`: "cpu" or "cuda"."""
+
+    name: str
+    run: Callable
+    args: tuple = ()
+    kwargs: dict = field(default_factory=dict)
+    train: bool = False
+    device: str = "cpu"
+    model: torch.nn.Module | None = None
+
+    def step(self) -> object:
+        """Errors: UsageError if the loss is no scalar."""
+        if not self.train:
+            with torch.no_grad():
+                return self.run(*self.args, **self.kwargs)
+        if self.model is not None:
+            self.model.zero_grad(set_to_none=True)
+        loss = self.run(*self.args, **self.kwargs)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            raise UsageError(f"{self.name} returned no loss to train with",
+                             do="return a scalar that requires a gradient")
+        loss.backward()
+        return loss.detach()
+
+    def timed_step(self) -> float:
+        """Seconds of a step, until its device is done."""
+        start = time.perf_counter()
+        self.step()
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    @property
+    def module_names(self) -> dict[int, str]:
+        """The path of each module, by its id."""
+        modules = self.model.named_modules() if self.model is not None else ()
+        return {id(module): path for path, module in modules}
+
+    @property
+    def input_texts(self) -> list[str]:
+        """dtype and shape of each tensor among the inputs."""
+        tensors = tensors_in((self.args, self.kwargs))
+        return [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors]
+
+    @property
+    def resident_bytes(self) -> int:
+        """Parameters, buffers and inputs, each storage once."""
+        state = [*self.model.parameters(), *self.model.buffers()] if self.model else []
+        tensors = [*state, *tensors_in((self.args, self.kwargs))]
+        strided = [t.untyped_storage() for t in tensors if t.layout == torch.strided]
+        return sum({s.data_ptr(): s.nbytes() for s in strided}.values())
+
+
+def first_step(subject: Subject) -> float:
+    """Seconds of the first step. Errors: UsageError, in one line, for whatever it raises."""
+    try:
+        return subject.timed_step()
+    except UsageError:
+        raise
+    except torch.OutOfMemoryError:
+        raise UsageError(f"{subject.name} does not fit in memory",
+                         do="make its inputs smaller") from None
+    except Exception as error:
+        said = (str(error).strip().splitlines() or [""])[0]
+        raise UsageError(f"{subject.name} raises {type(error).__name__}: {said}",
+                         do="give a callable and inputs that work together") from error

@@ -22,9 +22,11 @@ from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Graph, Origin
 from torchweld.ir.printer import text
 from torchweld.kernels.channels import channels_last
+from torchweld.kernels.cpu_products import own_products
 from torchweld.kernels.extents import align_extents
 from torchweld.kernels.layouts import contiguous_rows
 from torchweld.kernels.library import choose_library_calls
+from torchweld.kernels.patches import products_of_patches
 from torchweld.kernels.rows import align_rows
 from torchweld.plan.decisions import Cut, Fusion, RefusalRecord
 from torchweld.plan.refusals import Reason
@@ -86,9 +88,11 @@ def _make_plan(
 ) -> StoredPlan:
     graph = stages("rewrite", rewrite, lowered.graph, options)
     graph = stages("channels", channels_last, graph, table, captured.loose_outputs)
+    graph = stages("patches", products_of_patches, graph, table)
     graph = stages("layouts", contiguous_rows, graph, captured.loose_outputs)
     planned = stages("plan", plan, graph, table, options)
-    graph = stages("library", choose_library_calls, planned.graph, table, options, captured.kind)
+    graph = stages("products", own_products, planned.graph, table)
+    graph = stages("library", choose_library_calls, graph, table, options, captured.kind)
     graph = stages("rows", align_rows, graph, table, captured.loose_outputs)
     graph = stages("extents", align_extents, graph, table)
     check_graph(graph)

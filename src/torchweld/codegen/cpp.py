@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from torchweld.codegen import cpp_product
 from torchweld.codegen.cpp_expr import memory_type, size_text
 from torchweld.codegen.cpp_kernel import Kernel, kernel
 from torchweld.codegen.cpp_rows import emit_part
@@ -27,12 +28,18 @@ from torchweld.ir.size import Poly, Size
 from torchweld.schedule import cpu
 from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.cpu import CpuSchedule
+from torchweld.schedule.cpu_product import CpuProduct, cpu_product
 from torchweld.schedule.expand import expanded
 from torchweld.schedule.stages import own_cost
 
 # A parallel region costs a few microseconds: this many multiply-adds on one core.
 PARALLEL_WORK = 1 << 17
 _PART = "void* const* P, const int64_t* S, int64_t tid, int64_t parts, char* shared"
+
+_FINISH = (
+    "void* const* P, const int64_t* S, int64_t batch, int64_t row0, int64_t rows, "
+    "int64_t column0, int64_t columns, const float* c"
+)
 
 
 def generate(
@@ -43,8 +50,11 @@ def generate(
 ) -> KernelBundle:
     """The C++ of a planned Comp. `schedule`: schedule.cpu's by default. `hints`: typical values of
     symbols. Raises InvalidIR for a Comp without a frame."""
-    schedule = schedule or cpu.schedule(comp, buffers, hints)
     accesses = addressed(expanded(comp), buffers, hints)
+    product = cpu_product(accesses, hints)
+    if product is not None:
+        return _product(accesses, product, buffers)
+    schedule = schedule or cpu.schedule(comp, buffers, hints)
     names = tuple(dict.fromkeys(a.buffer for a in accesses.all))
     symbols = tuple(sorted(_symbols(accesses)))
     text = _text(accesses, buffers, schedule, names, symbols)
@@ -53,6 +63,37 @@ def generate(
     source = KernelSource("cpp", name, header() + text.replace("KERNEL", name), args)
     prefill = tuple((s.buffer, s.init) for s in comp.stores if s.init is not None)
     return KernelBundle(comp.name, (source,), prefill=tuple(dict.fromkeys(prefill)))
+
+
+def _product(
+    accesses: Accesses, product: CpuProduct, buffers: Mapping[str, Buffer]
+) -> KernelBundle:
+    comp = accesses.comp
+    packed = cpp_product.packed_buffer(product, accesses, buffers[comp.writes[0]].device)
+    buffers = {**buffers, packed.name: packed}
+    names = (*dict.fromkeys(a.buffer for a in accesses.all), packed.name)
+    symbols = tuple(sorted(_symbols(accesses)))
+    text = _product_text(accesses, product, buffers, names, symbols)
+    name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    args = (*map(BufferArg, names), *(SizeArg(size.symbol(s)) for s in symbols))
+    text = header() + cpp_product.header() + text.replace("KERNEL", name)
+    return KernelBundle(comp.name, (KernelSource("cpp", name, text, args),), scratch=(packed,))
+
+
+def _product_text(accesses, product: CpuProduct, buffers, names, symbols) -> str:
+    e = Emitter()
+    pointers = {n: f"p{i}" for i, n in enumerate(names)}
+    k = cpp_product.product_kernel(accesses, product, buffers, pointers)
+    written = {*accesses.comp.writes, names[-1]}
+    with e.block(f"static void finish({_FINISH})"):
+        _declare(e, buffers, names, symbols, written)
+        cpp_product.emit_finish(k, e, product)
+    with e.block(f"static void part({_PART})"):
+        _declare(e, buffers, names, symbols, written)
+        cpp_product.emit_multiply(k, e, product, pointers[names[-1]])
+    with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):
+        _launch(e, k, symbols)
+    return e.text
 
 
 @cache

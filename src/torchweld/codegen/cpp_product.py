@@ -1,0 +1,122 @@
+"""Products of matrices in C++: the loops of product.h, and what follows the sums of each block.
+
+    static void finish(P, S, batch, row0, rows, column0, columns, c)
+    static void part(P, S, tid, parts, shared)      tw_multiply(..., finish) for each batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from torchweld.codegen import cpp_expr as x
+from torchweld.codegen.cpp_kernel import Kernel, kernel
+from torchweld.codegen.cpp_values import Texts, define, store
+from torchweld.codegen.emitter import Emitter
+from torchweld.core import dtypes
+from torchweld.ir.nodes import Buffer, Value
+from torchweld.schedule.access import Access, Accesses
+from torchweld.schedule.cpu import CpuSchedule
+from torchweld.schedule.cpu_product import CpuProduct, packed_elements
+
+_BATCH = "batch"
+
+
+@cache
+def header() -> str:
+    return Path(__file__).with_name("product.h").read_text()
+
+
+def packed_buffer(product: CpuProduct, accesses: Accesses, device: str) -> Buffer:
+    """The scratch memory of one product."""
+    return Buffer("packed", (packed_elements(product, accesses),), dtypes.f32, (1,), device)
+
+
+def product_kernel(
+    accesses: Accesses, product: CpuProduct, buffers: Mapping[str, Buffer], pointers
+) -> Kernel:
+    """What the statements after the sums are written with."""
+    loop = CpuSchedule((), (product.lane,), "column", "rows")
+    return kernel(accesses, loop, buffers, pointers)
+
+
+def emit_finish(k: Kernel, e: Emitter, product: CpuProduct) -> None:
+    """The body of `finish`."""
+    if product.batch:
+        e.line(f"const int64_t {k.names[product.batch]} = {_BATCH};")
+    if product.lane == product.column:
+        _along_columns(k, e, product)
+    else:
+        _along_rows(k, e, product)
+
+
+def emit_multiply(k: Kernel, e: Emitter, product: CpuProduct, packed: str) -> None:
+    """The body of `part`: one product for each batch."""
+    count = k.extent(product.batch) if product.batch else "1"
+    with e.block(f"for (int64_t {_BATCH} = 0; {_BATCH} < {count}; ++{_BATCH})"):
+        extents = ", ".join(k.extent(a) for a in (product.row, product.column, product.depth))
+        left, right = (k.accesses.loads[v] for v in (product.left, product.right))
+        starts = f"{_start(k, left, product)}, {_start(k, right, product)}"
+        steps = [(left, product.row), (left, product.depth)]
+        steps += [(right, product.column), (right, product.depth)]
+        strides = ", ".join(x.size_text(a.offset.coefficient(axis)) for a, axis in steps)
+        values = f"{extents}, {starts}, {strides}, {product.block}, {packed}"
+        e.line(f"const tw_product a = {{{values}}};")
+        body = f"finish(P, S, {_BATCH}, row, rows, column, columns, c);"
+        e.line("tw_multiply(a, tid, parts, [=](int64_t row, int64_t rows, int64_t column,")
+        e.line(f"    int64_t columns, const float* c) {{ {body} }});")
+
+
+def _start(k: Kernel, access: Access, product: CpuProduct) -> str:
+    offset = x.size_text(access.offset.const)
+    if product.batch:
+        offset += f" + {x.size_text(access.offset.coefficient(product.batch))} * {_BATCH}"
+    return f"{k.pointers[access.buffer]} + {offset}"
+
+
+def _along_columns(k: Kernel, e: Emitter, product: CpuProduct) -> None:
+    row, column = k.names[product.row], k.names[product.column]
+    with e.block(f"for (int64_t {row} = row0; {row} < row0 + rows; ++{row})"):
+        sums = f"c[({row} - row0) * TW_COLUMNS + {column} - column0]"
+        _lane(k, e, product, (column, "column0", "column0 + columns"), sums)
+
+
+def _along_rows(k: Kernel, e: Emitter, product: CpuProduct) -> None:
+    """The sums of a few columns are turned first."""
+    row, column = k.names[product.row], k.names[product.column]
+    with e.block("for (int64_t low = 0; low < columns; low += TW_WIDTH)"):
+        e.line("const int64_t high = low + TW_WIDTH < columns ? low + TW_WIDTH : columns;")
+        e.line("alignas(64) float turned[TW_WIDTH][TW_CHUNK];")
+        with e.block("for (int64_t i = 0; i < rows; i += TW_WIDTH)"):
+            e.line("tw_transpose(c + i * TW_COLUMNS + low, TW_COLUMNS, &turned[0][i], TW_CHUNK);")
+        with e.block(
+            f"for (int64_t {column} = column0 + low; {column} < column0 + high; ++{column})"
+        ):
+            sums = f"turned[{column} - column0 - low][{row} - row0]"
+            _lane(k, e, product, (row, "row0", "row0 + rows"), sums)
+
+
+def _lane(k: Kernel, e: Emitter, product: CpuProduct, loop: tuple[str, ...], sums: str) -> None:
+    """One vectorised loop (variable, first, end): the sums, and all that follows them."""
+    texts: Texts = {}
+    values = _following(k, product)
+    fixed = [v for v in values if product.lane not in k.stages.axes[v]]
+    for value in fixed:
+        define(k, e, value, texts)
+    name, low, high = loop
+    e.line("#pragma omp simd")
+    with e.block(f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"):
+        e.line(f"const float v{product.value} = {sums};")
+        texts[product.value] = f"v{product.value}"
+        for value in values:
+            if value not in texts:
+                define(k, e, value, texts)
+        for position in range(len(k.comp.stores)):
+            store(k, e, position, texts)
+
+
+def _following(k: Kernel, product: CpuProduct) -> list[Value]:
+    factor = k.body[product.value].args[0]
+    gone = {product.value, factor, product.left, product.right}
+    return [v for v in range(len(k.body)) if v not in gone]

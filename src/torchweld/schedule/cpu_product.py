@@ -1,0 +1,144 @@
+"""How a product of float32 matrices runs on a CPU (codegen/product.h), with what follows it.
+
+    comp linear_gelu [m, n, k] {
+      %0 = load x[m, k] exact : f32
+      %1 = load w[n, k] exact : f32
+      %2 = mul %0 %1 : f32
+      %3 = reduce.sum[k] %2 : f32
+      ...                          pointwise over m and n
+      store y[m, n] %9
+    }
+
+Loads marked exact are what kernels/cpu_products.py makes of a library call, whose error is that of
+blocks of 192 terms. Sums that a user wrote out are not products: eager adds those up pairwise,
+which is more exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torchweld.core import dtypes
+from torchweld.ir import size
+from torchweld.ir.affine import Affine
+from torchweld.ir.nodes import Comp, Instr, Load, Op, Reduce, Value, operands, store_operands
+from torchweld.ir.size import Size
+from torchweld.schedule.access import Accesses
+
+PANEL, MOST_PANELS = 48, 8  # columns; product.h's TW_PANEL with the widest vectors
+_PACKED_BYTES = 8 << 20
+# Seconds that packing adds, relative to a copy along rows: by turning squares of registers, and by
+# gathering groups of rows in each block of columns.
+_COPIED, _TURNED, _GATHERED = 1.0, 2.0, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class CpuProduct:
+    """C[row, column] = `value`: the sum over `depth` of `left` * `right`, two Loads. `left` is
+    read row by row, `right` is packed, `block` columns at a time. `lane`: the axis along which what
+    follows is vectorised. `batch`: an outer axis of both, or None."""
+
+    value: Value
+    left: Value
+    right: Value
+    batch: str | None
+    row: str
+    column: str
+    depth: str
+    block: int
+    lane: str
+
+
+def cpu_product(accesses: Accesses, hints: Mapping[str, int] | None = None) -> CpuProduct | None:
+    """How `accesses.comp` runs as a product, None if it is none, or one with more than an axis of
+    each kind."""
+    comp, known = accesses.comp, hints or {}
+    value = product_of(comp)
+    if value is None or len(accesses.frame.columns) != 1 or accesses.frame.column_reductions:
+        return None
+    (depth,) = accesses.frame.columns
+    one, other = comp.body[comp.body[value].args[0]].args
+    offsets = {v: accesses.loads[v].offset for v in (one, other)}
+    if any(accesses.loads[v].refs for v in offsets):
+        return None
+    first, second = (offsets[v].axes - {depth} for v in (one, other))
+    batch, rows, columns = first & second, first - second, second - first
+    if len(batch) > 1 or len(rows) != 1 or len(columns) != 1:
+        return None
+    if set(accesses.frame.rows) != batch | rows | columns:
+        return None
+    if not _follows_pointwise(comp, value, depth):
+        return None
+    return _oriented(accesses, known, value, (one, *rows), (other, *columns), *(batch or (None,)))
+
+
+def product_of(comp: Comp) -> Value | None:
+    """The sum that makes `comp` a product: its only reduction."""
+    reductions = [v for v, i in enumerate(comp.body) if isinstance(i, Reduce)]
+    return reductions[0] if len(reductions) == 1 and _is_product(comp, reductions[0]) else None
+
+
+def _is_product(comp: Comp, value: Value) -> bool:
+    instr = comp.body[value]
+    factor = comp.body[instr.args[0]]
+    if instr.monoid != "sum" or not isinstance(factor, Op) or factor.name != "mul":
+        return False
+    return all(map(_is_factor, (comp.body[a] for a in factor.args)))
+
+
+def _is_factor(instr: Instr) -> bool:
+    known = isinstance(instr, Load) and instr.dtype == dtypes.f32
+    return known and instr.exact and instr.guard is None
+
+
+def _follows_pointwise(comp: Comp, value: Value, depth: str) -> bool:
+    """Whether all else is one value for each row and column, and is stored there."""
+    factors = {value, comp.body[value].args[0], *comp.body[comp.body[value].args[0]].args}
+    rest = [i for v, i in enumerate(comp.body) if v not in factors]
+    loaded = [i for i in rest if isinstance(i, Load)]
+    indices = [*(i.index for i in loaded), *(s.index for s in comp.stores)]
+    plain = all(isinstance(e, Affine) and depth not in e.axes for index in indices for e in index)
+    used = {u for i in rest for u in operands(i)}
+    used |= {u for s in comp.stores for u in store_operands(s)}
+    return plain and used.isdisjoint(factors - {value}) and not any(s.combine for s in comp.stores)
+
+
+def _oriented(accesses: Accesses, hints, value: Value, one, other, batch) -> CpuProduct:
+    """Whose elements are packed: those of the factor for which that, and gathering the rows of the
+    other, costs less."""
+    (depth,) = accesses.frame.columns
+    pairs = [(one, other), (other, one)]
+    left, right = min(pairs, key=lambda p: _packing(accesses, hints, *p, depth))
+    lane = max((right[1], left[1]), key=lambda a: _written(accesses, value, a, hints))
+    block = _block(accesses.comp.extent(right[1]), size.hint(accesses.comp.extent(depth), hints))
+    return CpuProduct(value, left[0], right[0], batch, left[1], right[1], depth, block, lane)
+
+
+def _block(columns: Size, depth: int) -> int:
+    """Whole panels, as many as there are if that is known, and as the memory for them allows."""
+    wanted = -(-columns // PANEL) if isinstance(columns, int) else MOST_PANELS
+    allowed = _PACKED_BYTES // (4 * PANEL * max(depth, 1))
+    return PANEL * max(1, min(MOST_PANELS, wanted, allowed))
+
+
+def _packing(accesses: Accesses, hints, left, right, depth: str) -> float:
+    (load, row), (packed, column) = left, right
+    rows, columns = (size.hint(accesses.comp.extent(a), hints) for a in (row, column))
+    along = accesses.loads[packed].offset.coefficient(column) == 1
+    cost = columns * (_COPIED if along else _TURNED)
+    if accesses.loads[load].offset.coefficient(depth) != 1:
+        cost += rows * _GATHERED * -(-columns // (PANEL * MOST_PANELS))
+    return cost
+
+
+def _written(accesses: Accesses, value: Value, axis: str, hints) -> int:
+    """Bytes that run along `axis` in what follows the product."""
+    factors = accesses.comp.body[accesses.comp.body[value].args[0]].args
+    others = [a for v, a in accesses.loads.items() if v not in factors]
+    touched = [*others, *accesses.stores]
+    return sum(accesses.touched(a, hints) for a in touched if a.offset.coefficient(axis) == 1)
+
+
+def packed_elements(product: CpuProduct, accesses: Accesses) -> Size:
+    return product.block * accesses.comp.extent(product.depth)

@@ -1,0 +1,179 @@
+"""Products of float32 matrices by kernels of our own: as exact as eager's, in every layout, with what
+follows them inside."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import torchweld
+from torchweld.codegen import cpp
+from torchweld.core.device import device_table
+from torchweld.core.options import Options
+from torchweld.ir.nodes import Comp, Extern
+from torchweld.ir.parser import parse_graph
+from torchweld.kernels.cpu_products import own_products
+from torchweld.runtime.load import load
+from torchweld.schedule.cpu_product import product_of
+
+GRAPH = """
+graph g {{
+  buffer x : f32{x} on cpu
+  buffer w : f32{w} on cpu
+  buffer b : f32[{n}] strides [1] on cpu
+  buffer t : f32[{m}, {n}] strides [{n}, 1] on cpu
+  buffer y : f32{y} on cpu
+  input x, w, b
+  extern up t = "aten.addmm.default"(view(b, [{m}, {n}], [0, 1], 0), {xv}, {wv}) {{
+  }}
+  comp act [i:{m}, j:{n}] {{
+    %0 = load t[i, j] : f32
+    %1 = sigmoid %0 : f32
+    %2 = mul %0 %1 : f32
+    store y[i, j] %2
+  }}
+  output view(y, [{m}, {n}], {ys}, 0)
+}}"""
+
+
+def layer(m, k, n, turned):
+    """silu(x @ w + b); `turned`: which of x, w and y lie in memory column by column."""
+    rows = {"x": (m, k), "w": (k, n), "y": (m, n)}
+    strides = {v: [1, r] if v in turned else [c, 1] for v, (r, c) in rows.items()}
+    kinds = {v: f"[{r}, {c}] strides {strides[v]}" for v, (r, c) in rows.items()}
+    xv, wv = (f"view({v}, {list(rows[v])}, {strides[v]}, 0)" for v in "xw")
+    return parse_graph(GRAPH.format(m=m, k=k, n=n, xv=xv, wv=wv, ys=strides["y"], **kinds))
+
+
+def compiled(graph):
+    table = device_table("cpu")
+    made = own_products(graph, table)
+    comps = [n for n in made.nodes if isinstance(n, Comp)]
+    bundles = {c.name: cpp.generate(c, made.buffers) for c in comps}
+    return made, load(made, bundles, {}, Options())
+
+
+def error(value, exact):
+    return float((value.double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("turned", ["", "x", "w", "y", "xw", "xwy"])
+@pytest.mark.parametrize(
+    "m, k, n", [(8, 8192, 8), (17, 400, 97), (129, 193, 50), (100, 96, 481), (1031, 64, 47)]
+)
+def test_as_exact_as_eager(m, k, n, turned):
+    graph, program = compiled(layer(m, k, n, turned))
+    assert [type(node) for node in graph.nodes] == [Comp]
+    made = {"x": torch.randn(m, k), "w": torch.randn(k, n) / k**0.5}
+    x, w = (v.t().contiguous().t() if name in turned else v for name, v in made.items())
+    b = torch.randn(n)
+    exact = F.silu(x.double() @ w.double() + b.double())
+    (y,) = program([x, w, b])
+    assert y.is_contiguous() != ("y" in turned)
+    assert error(y, exact) <= 1.5 * error(F.silu(torch.addmm(b, x, w)), exact)
+
+
+def test_what_few_rows_or_little_work_need_is_the_library():
+    few, small = layer(7, 4096, 4096, ""), layer(64, 64, 64, "")
+    for graph in (few, small):
+        kept = own_products(graph, device_table("cpu"))
+        assert [type(node) for node in kept.nodes] == [Extern, Comp]
+
+
+def test_a_result_that_others_read_is_stored():
+    text = """
+    graph g {
+      buffer x : f32[64, 128] strides [128, 1] on cpu
+      buffer w : f32[128, 128] strides [128, 1] on cpu
+      buffer t : f32[64, 128] strides [128, 1] on cpu
+      buffer y : f32[64, 128] strides [128, 1] on cpu
+      input x, w
+      extern up t = "aten.mm.default"(view(x, [64, 128], [128, 1], 0),
+        view(w, [128, 128], [128, 1], 0)) {
+      }
+      comp act [i:64, j:128] {
+        %0 = load t[i, j] : f32
+        %1 = exp %0 : f32
+        store y[i, j] %1
+      }
+      output view(t, [64, 128], [128, 1], 0), view(y, [64, 128], [128, 1], 0)
+    }"""
+    graph, program = compiled(parse_graph(text))
+    assert [product_of(n) is not None for n in graph.nodes] == [True, False]
+    x, w = torch.randn(64, 128), torch.randn(128, 128) / 16
+    t, y = program([x, w])
+    torch.testing.assert_close(t, x @ w)
+    torch.testing.assert_close(y, t.exp())
+
+
+def test_a_factor_that_is_overwritten_before_the_reader_keeps_the_product_where_it_is():
+    text = """
+    graph g {
+      buffer x : f32[64, 128] strides [128, 1] on cpu
+      buffer w : f32[128, 128] strides [128, 1] on cpu
+      buffer t : f32[64, 128] strides [128, 1] on cpu
+      buffer y : f32[64, 128] strides [128, 1] on cpu
+      input x, w
+      extern up t = "aten.mm.default"(view(x, [64, 128], [128, 1], 0),
+        view(w, [128, 128], [128, 1], 0)) {
+      }
+      comp clear [i:64, j:128] {
+        %0 = const 0.0 : f32
+        store x[i, j] %0
+      }
+      comp act [i:64, j:128] {
+        %0 = load t[i, j] : f32
+        %1 = exp %0 : f32
+        store y[i, j] %1
+      }
+      output view(y, [64, 128], [128, 1], 0)
+    }"""
+    graph = own_products(parse_graph(text), device_table("cpu"))
+    assert [product_of(n) is not None for n in graph.nodes] == [True, False, False]
+
+
+class Layers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(96, 200), torch.nn.Linear(200, 96, bias=False)
+
+    def forward(self, x):
+        heads = x.view(*x.shape[:2], 3, 32).transpose(1, 2)
+        mixed = (heads @ heads.transpose(2, 3)).softmax(-1) @ heads
+        x = x + mixed.transpose(1, 2).reshape(x.shape)
+        return x + self.down(F.gelu(self.up(x)))
+
+
+def gradients(call, model, x):
+    """The result, and the gradients of the input and the parameters."""
+    model.zero_grad()
+    x = x.clone().requires_grad_()
+    y = call(x)
+    y.square().sum().backward()
+    return [y.detach(), x.grad, *(p.grad.clone() for p in model.parameters())]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_layers_in_training(dynamic):
+    """Batches of products, sizes that change, and the two products of each gradient."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    model = Layers()
+    exact_model = copy.deepcopy(model).double()
+    fused = torchweld.fuse(model, dynamic=dynamic)
+    for length in (70, 81):
+        x = torch.randn(4, length, 96)
+        expected = gradients(exact_model, exact_model, x.double())
+        for value, exact in zip(gradients(fused, model, x), expected):
+            assert error(value, exact) < 2e-6
+
+
+def test_user_written_sums_are_no_products():
+    torch._dynamo.reset()
+    x, y = torch.randn(64, 1, 512), torch.randn(1, 96, 512)
+    fused = torchweld.fuse(lambda a, b: (a * b).sum(-1))
+    exact = (x.double() * y.double()).sum(-1)
+    assert error(fused(x, y), exact) <= 1.5 * error((x * y).sum(-1), exact)

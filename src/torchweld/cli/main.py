@@ -1,6 +1,7 @@
 """The command line. Whatever a user can get wrong ends in one line on stderr and exit code 2."""
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,12 +32,17 @@ class DType(str, Enum):
 
 @app.command()
 def report(
-    target: Annotated[str, typer.Argument(help="A name of the zoo, or path/to/file.py:function.")],
+    target: Annotated[str, typer.Argument(
+        help="A name of the zoo, path/to/file.py:function, or a report saved as .json, to be shown "
+        "again.")],
     device: Annotated[Device | None, typer.Option(help="Default: a GPU if there is one.")] = None,
     dtype: Annotated[DType | None, typer.Option(
         help="Default: float32 on the CPU, bfloat16 on a GPU; a file's model as it is.")] = None,
     train: Annotated[bool, typer.Option(help="Forward, loss and backward.")] = False,
-    json: Annotated[Path | None, typer.Option(help="Also write the report as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(
+        help="Also write the report as one page, with a profile of each kernel.")] = None,
+    json: Annotated[Path | None, typer.Option(
+        help="Also write the report as JSON, with a profile of each kernel.")] = None,
     against: Annotated[str | None, typer.Option(
         help="Baselines, of eager, inductor, inductor-reduce-overhead, inductor-max-autotune."),
     ] = None,
@@ -49,8 +55,26 @@ def report(
     with errors_in_one_line():
         from torchweld.cli.report import Request, run
 
-        run(Request(target, device and device.value, dtype and dtype.value, train, json, against,
-                    threads, seed, tiny, seconds))
+        run(Request(target, device and device.value, dtype and dtype.value, train, html, json,
+                    against, threads, seed, tiny, seconds, _command()))
+
+
+@app.command()
+def compare(
+    before: Annotated[Path, typer.Argument(help="A report, as `report --json` writes it.")],
+    after: Annotated[Path, typer.Argument(help="Another one, of the same target.")],
+    tolerance: Annotated[float, typer.Option(
+        min=0, help="Relative change that counts, if it is beyond the noise, too.")] = 0.05,
+    relative_to: Annotated[str | None, typer.Option(
+        help="Judge the time relative to that of this way, for machines that vary: eager.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False,
+) -> None:
+    """Say what became faster or slower beyond the noise. Exit code 1: something became worse."""
+    with errors_in_one_line():
+        from torchweld.cli.compare import run
+
+        if run(before, after, tolerance, relative_to, json):
+            raise typer.Exit(1)
 
 
 @app.command()
@@ -60,6 +84,10 @@ def zoo() -> None:
         from torchweld.cli.zoo import show_zoo
 
         show_zoo()
+
+
+def _command() -> str:
+    return shlex.join(["torchweld", *sys.argv[1:]])
 
 
 @contextmanager

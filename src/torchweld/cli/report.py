@@ -1,4 +1,5 @@
-"""`torchweld report`: check what was asked, build the target, measure with a progress bar, show."""
+"""`torchweld report`: check what was asked, build the target, measure with a progress bar, show; or
+show a saved report again."""
 from __future__ import annotations
 
 import shutil
@@ -17,7 +18,7 @@ from torchweld.core.options import Options
 from torchweld.report import data
 from torchweld.report.build import Plan, build_report
 from torchweld.report.measure import Workload, threads
-from torchweld.report.schema import write_json
+from torchweld.report.schema import read_json, write_json, write_whole
 from torchweld.report.tables import show
 from torchweld.report.ways import chosen_ways
 from torchweld.zoo import models, targets
@@ -33,27 +34,44 @@ class Request:
     device: str | None
     dtype: str | None
     train: bool
+    html: Path | None
     json: Path | None
     against: str | None
     threads: int | None
     seed: int
     tiny: bool
     seconds: float
+    command: str = ""
 
 
 def run(request: Request) -> None:
     """Errors: UsageError or EnvironmentProblem for whatever the user can mend."""
-    device = _device(request.device)
-    ways = chosen_ways(request.against, device)
-    _check_machine(device)
-    _check_json(request.json)
-    with threads(request.threads), warnings.catch_warnings():
-        warnings.simplefilter("ignore", TorchweldWarning)  # the report lists them
-        plan = Plan(request.target, _workload(request, device), ways, request.seconds)
-        report = _with_progress(plan)
+    _check_output(request.html, "--html")
+    _check_output(request.json, "--json")
+    saved = request.target.endswith(".json")
+    report = read_json(Path(request.target)) if saved else _measured(request)
     show(report, Console())
     if request.json:
         write_json(report, request.json)
+    if request.html:
+        from torchweld.report.page.render import report_page
+
+        write_whole(report_page(report), request.html)
+
+
+def _measured(request: Request) -> data.Report:
+    device = _device(request.device)
+    ways = chosen_ways(request.against, device)
+    _check_machine(device)
+    in_zoo = not _is_file(request.target)
+    with threads(request.threads), warnings.catch_warnings():
+        warnings.simplefilter("ignore", TorchweldWarning)  # the report lists them
+        plan = Plan(
+            request.target, _workload(request, device), ways, request.seconds,
+            kernels=bool(request.html or request.json), command=request.command,
+            seed=request.seed if in_zoo else None,
+        )  # fmt: skip
+        return _with_progress(plan)
 
 
 def _with_progress(plan: Plan) -> data.Report:
@@ -72,13 +90,17 @@ def _workload(request: Request, device: str) -> Workload:
 
 
 def _target(request: Request, device: str) -> targets.Target:
-    if ":" in request.target or request.target.endswith(".py"):
+    if _is_file(request.target):
         dtype = getattr(torch, request.dtype) if request.dtype else None
         return targets.load_target(request.target, dtype=dtype, device=device, train=request.train)
     dtype = getattr(torch, request.dtype or USUAL_DTYPE[device])
     size = "tiny" if request.tiny else device
     return models.load(request.target, size, dtype=dtype, device=device, train=request.train,
                        seed=request.seed)
+
+
+def _is_file(target: str) -> bool:
+    return ":" in target or target.endswith(".py")
 
 
 def _device(asked: str | None) -> str:
@@ -100,8 +122,16 @@ def _check_machine(device: str) -> None:
                                  do="set TORCHWELD_CACHE_DIR to a folder that can") from error
 
 
-def _check_json(path: Path | None) -> None:
-    if path and not path.parent.is_dir():
+def _check_output(path: Path | None, option: str) -> None:
+    """Before the work is done, not after."""
+    if path is None:
+        return
+    if not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent}", do="make it, or name another file")
-    if path and path.is_dir():
-        raise UsageError(f"{path} is a folder", do="name a file for --json")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", do=f"name a file for {option}")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        why = f"{path.parent} cannot be written ({error.strerror})"
+        raise UsageError(why, do=f"name a file elsewhere for {option}") from error

@@ -8,10 +8,14 @@ from datetime import datetime, timezone
 
 import torch
 
+from torchweld.api import records
 from torchweld.core.events import events
 from torchweld.exact.verify import verify
+from torchweld.profiling import subject as profiling
+from torchweld.profiling.run import profile_subject
 from torchweld.report.data import SCHEMA_VERSION, Error, Report, Subject
 from torchweld.report.explain import explain
+from torchweld.report.kernel_errors import with_kernel_errors
 from torchweld.report.machine import this_machine
 from torchweld.report.measure import Heard, Prepared, Workload, measure
 
@@ -20,17 +24,24 @@ MEANINGLESS = 0.5  # eager is wrong by this much: the result is rounding noise, 
 
 @dataclass(frozen=True)
 class Plan:
-    """`ways`: names of report.ways, torchweld last. `seconds`: of paired timing."""
+    """`ways`: names of report.ways, torchweld last. `seconds`: of paired timing. `kernels`: whether
+    each kernel is measured, too. `command`, `seed`: told in the report."""
 
     target: str
     workload: Workload
     ways: list[str]
     seconds: float = 20.0
+    kernels: bool = False
+    command: str = ""
+    seed: int | None = None
 
 
 def build_report(plan: Plan, heard: Heard) -> Report:
     """Compiles, measures, verifies and explains. `heard(what, fraction)` is told how far it is."""
-    report, ready = measured_report(plan, lambda s, f: heard(s, 0.8 * f))
+    until = 0.6 if plan.kernels else 0.8
+    report, ready = measured_report(plan, lambda s, f: heard(s, until * f))
+    if plan.kernels:
+        report = with_kernels(report, ready, plan.workload, lambda s, f: heard(s, 0.6 + 0.2 * f))
     return with_errors(report, ready, plan.workload, lambda s, f: heard(s, 0.8 + 0.2 * f))
 
 
@@ -41,7 +52,9 @@ def measured_report(plan: Plan, heard: Heard) -> tuple[Report, dict[str, Prepare
         schema_version=SCHEMA_VERSION,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         machine=this_machine(plan.workload.device),
-        subject=subject(plan.target, plan.workload),
+        subject=replace(
+            subject(plan.target, plan.workload), command=plan.command, seed=plan.seed
+        ),
         ways=ways,
         graphs=list(explain(ready["torchweld"].run).graphs),
         warnings=[event.message for event in events()],
@@ -68,6 +81,28 @@ def _tensors(values) -> list[torch.Tensor]:
 
 def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def with_kernels(
+    report: Report, ready: dict[str, Prepared], workload: Workload, heard: Heard
+) -> Report:
+    """The report with each kernel measured: profiles before and after, errors of fused kernels."""
+    runs = {"eager": workload.model, "torchweld": ready["torchweld"].run}
+    made = records(runs["torchweld"])
+    profiles = []
+    for count, (way, run) in enumerate(runs.items()):
+        heard(f"profile: {way}", count / 3)
+        profiles.append(profile_subject(_profiled(report, workload, run), way, records=lambda: made))
+    heard("errors of the kernels", 2 / 3)
+    workload.model.zero_grad(set_to_none=True)
+    return replace(report, profiles=profiles, graphs=with_kernel_errors(report.graphs, made))
+
+
+def _profiled(report: Report, workload: Workload, run: Callable) -> profiling.Subject:
+    return profiling.Subject(
+        report.subject.target, run, workload.args, workload.kwargs, workload.train,
+        workload.device, workload.model,
+    )  # fmt: skip
 
 
 def with_errors(

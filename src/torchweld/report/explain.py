@@ -12,7 +12,7 @@ from torchweld.api import records
 from torchweld.core.units import bytes_text
 from torchweld.profiling.data import Place
 from torchweld.report.data import GraphPart, Group, Refused
-from torchweld.report.parts import graph_part, short_name
+from torchweld.report.parts import graph_part, short_name, short_source
 
 NOTHING_YET = "Nothing is compiled yet: call the fused model once, then explain it."
 
@@ -50,7 +50,7 @@ def explain(fused=None) -> Explanation:
 
 def place_text(place: Place) -> str:
     """add @ layer.0, model.py:12"""
-    where = ", ".join(part for part in (place.module, place.source) if part)
+    where = ", ".join(part for part in (place.module, short_source(place.source)) if part)
     return f"{short_name(place.op)} @ {where}" if where else short_name(place.op)
 
 

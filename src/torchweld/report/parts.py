@@ -47,6 +47,13 @@ def short_name(op: str) -> str:
     return op.removeprefix("aten.").split(".")[0] if op.startswith("aten.") else op
 
 
+def short_source(source: str) -> str:
+    """.../site-packages/transformers/models/x.py:12 -> transformers/models/x.py:12; a path that is
+    long otherwise loses its beginning, too."""
+    inside = source.rpartition("site-packages/")[2]
+    return inside if inside != source else "/".join(source.split("/")[-3:])
+
+
 def _groups(fusions: list[Fusion], bundles: Mapping[str, KernelBundle]) -> list[Group]:
     """Kernels that hold the same operations are one group, repeated."""
     alike = _by(fusions, lambda f: (tuple(o.op for o in f.origins), f.bytes_before, f.bytes_after))

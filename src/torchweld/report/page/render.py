@@ -24,7 +24,7 @@ from torchweld.report.page.rows import (
     module_rows,
     operations_text,
 )
-from torchweld.report.parts import short_name
+from torchweld.report.parts import short_name, short_source
 
 HERE = Path(__file__).parent
 LIBRARIES = ("d3.min.js", "plot.umd.min.js")
@@ -84,6 +84,7 @@ def _environment() -> Environment:
         "joules": joules_text,
         "operations": operations_text,
         "short": short_name,
+        "line": short_source,
         "general": general,
         "where": where_text,
         "highlighted": highlighted,
@@ -110,7 +111,7 @@ def joules_text(joules: float | None) -> str:
 
 def where_text(place: Place) -> str:
     """module, file:line"""
-    return ", ".join(part for part in (place.module, place.source) if part)
+    return ", ".join(part for part in (place.module, short_source(place.source)) if part)
 
 
 def highlighted(source: Source) -> Markup:

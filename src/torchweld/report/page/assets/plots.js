@@ -14,7 +14,8 @@ function put(id, plot) {
   if (place) place.replaceChildren(plot);
 }
 
-const microseconds = us => us >= 1e4 ? `${(us / 1e3).toPrecision(3)} ms` : `${us.toPrecision(3)} µs`;
+const digits = value => Number(value.toPrecision(3)).toLocaleString("en", { maximumFractionDigits: 3 });
+const microseconds = us => us >= 1e4 ? `${digits(us / 1e3)} ms` : `${digits(us)} µs`;
 const bytes = d3.format(".3~s");
 
 // -- ways --
@@ -22,13 +23,13 @@ const bytes = d3.format(".3~s");
 function plotWays(ways) {
   if (!ways.length) return;
   put("plot-ways", Plot.plot({
-    width: WIDTH, height: 34 * ways.length + 44, marginLeft: 190, marginRight: 70, style: { background: "none", fontSize: "13px" },
+    width: WIDTH, height: 34 * ways.length + 62, marginLeft: 190, marginRight: 70, marginBottom: 42, style: { background: "none", fontSize: "13px" },
     x: { label: "milliseconds of a call, median; the line spans its quartiles", zero: true, grid: true },
     y: { label: null, domain: ways.map(w => w.name) },
     marks: [
       Plot.barX(ways, { x: "ms", y: "name", fill: w => w.name === "torchweld" ? "var(--generated)" : "var(--copy)", insetTop: 3, insetBottom: 3 }),
       Plot.ruleY(ways, { x1: w => w.ms - w.iqr / 2, x2: w => w.ms + w.iqr / 2, y: "name", stroke: "var(--ink)", strokeWidth: 1.6 }),
-      Plot.text(ways, { x: w => w.ms + w.iqr / 2, y: "name", text: w => `${w.ms.toPrecision(3)} ms`, textAnchor: "start", dx: 6, fill: "var(--ink)" }),
+      Plot.text(ways, { x: w => w.ms + w.iqr / 2, y: "name", text: w => `${digits(w.ms)} ms`, textAnchor: "start", dx: 6, fill: "var(--ink)" }),
     ],
   }));
 }
@@ -169,8 +170,8 @@ function plotRoofline(roof, profiles) {
     marks: [
       ...lines.map(l => Plot.line(l.points, { stroke: "var(--soft)", strokeDasharray: l.name === "cache" ? "4 3" : null })),
       Plot.text(lines.filter(l => l.flat), { x: high, y: l => l.points[1][1], text: "name", textAnchor: "start", dx: 6, fill: "var(--soft)" }),
-      Plot.text(lines.filter(l => !l.flat), { x: l => l.points[0][0], y: l => l.points[0][1], text: "name", textAnchor: "start", dx: 12, dy: -16, fill: "var(--soft)" }),
-      Plot.dot(points, { x: "intensity", y: "rate", r: "us", symbol: "way", stroke: "way", fill: "way", fillOpacity: 0.35 }),
+      Plot.text(lines.filter(l => !l.flat), { x: l => l.points[0][0], y: l => l.points[0][1], text: "name", textAnchor: "start", dx: 34, dy: -6, fill: "var(--soft)" }),
+      Plot.dot(points, { x: "intensity", y: "rate", r: "us", symbol: "way", stroke: "way", fill: "way", fillOpacity: 0.3 }),
       Plot.tip(points, Plot.pointer({ x: "intensity", y: "rate", title: "title", fill: "var(--ground)", stroke: "var(--line)" })),
     ],
   }));
@@ -180,8 +181,9 @@ function plotRoofline(roof, profiles) {
 
 function plotMemory(profiles) {
   const lines = profiles.filter(p => p.memory).flatMap(p => p.memory.line.map(([at, size]) => ({ way: p.way, at, size })));
-  const peaks = profiles.filter(p => p.memory && p.memory.at !== null).map(p => ({ way: p.way, at: p.memory.at, size: p.memory.peak }));
-  if (!lines.length) return;
+  const peaks = profiles.filter(p => p.memory).map(p => ({ way: p.way, at: p.memory.at, size: p.memory.peak }));
+  const end = d3.max(profiles, p => p.step);
+  if (!peaks.length) return;
   put("plot-memory", Plot.plot({
     width: WIDTH, height: 260, marginLeft: 74, marginRight: 120, style: { background: "none", fontSize: "12px" },
     x: { label: "microseconds", grid: true },
@@ -190,8 +192,9 @@ function plotMemory(profiles) {
     marks: [
       Plot.areaY(lines, { x: "at", y2: "size", y1: 0, fill: "way", fillOpacity: 0.15, curve: "step-after" }),
       Plot.lineY(lines, { x: "at", y: "size", stroke: "way", curve: "step-after" }),
-      Plot.dot(peaks, { x: "at", y: "size", fill: "way", r: 4 }),
-      Plot.text(peaks, { x: "at", y: "size", text: p => `${bytes(p.size)}B`, dy: -10, fill: "var(--ink)" }),
+      Plot.ruleY(peaks.filter(p => p.at === null), { y: "size", x1: 0, x2: end, stroke: "way", strokeDasharray: "5 4" }),
+      Plot.dot(peaks.filter(p => p.at !== null), { x: "at", y: "size", fill: "way", r: 4 }),
+      Plot.text(peaks, { x: p => p.at ?? end, y: "size", text: p => `${bytes(p.size)}B${p.at === null ? " at most" : ""}`, dy: -10, fill: "var(--ink)" }),
       Plot.tip(lines, Plot.pointerX({ x: "at", y: "size", title: p => `${p.way}\n${bytes(p.size)}B at ${microseconds(p.at)}`, fill: "var(--ground)", stroke: "var(--line)" })),
     ],
   }));

@@ -28,7 +28,8 @@ _AUGMENTED_NAMES = """
 """
 _AUGMENTED = frozenset(_AUGMENTED_NAMES.split())
 # What Dynamo calls a tensor's operators, in some versions of torch.
-_OPERATORS = {f"__{n}__": n for n in "eq ne lt le gt ge add sub mul neg invert xor".split()} | {
+_NAMES = ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "neg", "invert", "xor")
+_OPERATORS = {f"__{n}__": n for n in _NAMES} | {
     "__and__": "and_", "__or__": "or_", "__radd__": "add", "__rmul__": "mul", "__rsub__": "rsub",
 }  # fmt: skip
 LARGEST = 1 << 26  # elements; a larger value is not worth computing to learn what it is

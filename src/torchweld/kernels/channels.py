@@ -135,7 +135,7 @@ def _free_buffers(graph: Graph, loose: frozenset[int]) -> frozenset[str]:
             images = set(_image_names(node))
             held.update({*node.reads, *node.writes} - images, node.mutates)
             windows += views((*node.args, *(a for _, a in node.kwargs)))
-    held.update(v.buffer for v in windows if not _is_whole(v, graph))
+    held.update(v.buffer for v in windows if not is_whole(v, graph))
     free = {n for n, b in graph.buffers.items() if len(b.shape) == _IMAGE_RANK} - held
     for node in graph.nodes:
         if isinstance(node, Extern) and node.target in _CALLS and not _follows(node, graph, free):
@@ -269,10 +269,11 @@ def is_channels_last(view: View) -> bool:
 def _is_image(view: View, graph: Graph) -> bool:
     """Whether it can be copied, whole, and the copy stays true."""
     lasts = view.buffer not in mutated_buffers(graph)
-    return lasts and len(view.shape) == _IMAGE_RANK and _is_whole(view, graph)
+    return lasts and len(view.shape) == _IMAGE_RANK and is_whole(view, graph)
 
 
-def _is_whole(view: View, graph: Graph) -> bool:
+def is_whole(view: View, graph: Graph) -> bool:
+    """Whether a view is its buffer, all of it."""
     buffer = graph.buffers[view.buffer]
     return (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
 

@@ -1,0 +1,75 @@
+"""Convolutions whose windows do not overlap become products that mean the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lowered import capture
+
+from torchweld.capture.lower import lower
+from torchweld.core.device import named_table
+from torchweld.core.options import Options
+from torchweld.ir.check import check_graph
+from torchweld.ir.interpret import run_graph
+from torchweld.ir.nodes import Extern
+from torchweld.kernels.channels import channels_last
+from torchweld.kernels.patches import products_of_patches
+
+TABLE = named_table("H100")
+
+
+def net(stride, bias=True, **how):
+    """A convolution between pointwise operations: its result is a temporary."""
+
+    def run(x, w, b):
+        y = F.conv2d(torch.relu(x), w, b if bias else None, stride=stride, **how)
+        return torch.tanh(y).flatten(2).transpose(1, 2), F.avg_pool2d(y, 2)
+
+    return run
+
+
+def case(kernel, channels=8, size=(12, 20), groups=1, dtype=torch.bfloat16):
+    torch.manual_seed(0)
+    x = torch.randn(2, channels, *size, dtype=dtype)
+    w = torch.randn(16, channels // groups, *kernel, dtype=dtype)
+    return x, w, torch.randn(16, dtype=dtype)
+
+
+def converted(function, args):
+    graph = channels_last(lower(capture(function, *args), Options()).graph, TABLE)
+    after = products_of_patches(graph, TABLE)
+    check_graph(after)
+    return graph, after
+
+
+def targets(graph) -> set[str]:
+    return {n.target for n in graph.nodes if isinstance(n, Extern)}
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize("kernel", [(1, 1), (4, 4), (3, 5)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_product_of_the_same_meaning(kernel, bias, last):
+    x, w, b = case(kernel, size=(13, 22))  # some pixels at the edges are in no window
+    if last:
+        x, w = (t.to(memory_format=torch.channels_last) for t in (x, w))
+    before, after = converted(net(kernel, bias), (x, w, b))
+    assert targets(after) & {"aten.addmm.default", "aten.mm.default"}
+    assert "aten.convolution.default" not in targets(after)
+    args = [x, w, b]
+    wanted = run_graph(before, args)
+    for one, other in zip(run_graph(after, args), wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("function,args", [
+    (net((3, 3)), case((4, 4))),  # windows with gaps between them
+    (net((4, 4), padding=2), case((4, 4))),
+    (net((4, 4), groups=2), case((4, 4), groups=2)),
+    (net((3, 3)), case((3, 3), channels=3)),  # rows of 27 are not aligned
+    (net((4, 4)), case((4, 4), dtype=torch.float32)),
+], ids=["stride", "padding", "groups", "odd depth", "float32"])  # fmt: skip
+def test_others_stay(function, args):
+    _, after = converted(function, args)
+    assert "aten.convolution.default" in targets(after)

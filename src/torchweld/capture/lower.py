@@ -7,6 +7,7 @@ import operator
 import re
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -23,6 +24,9 @@ from torchweld.core.errors import NotLowered
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Arg, Extern, Graph, Node, Origin
 from torchweld.ir.nodes import views as views_in
+
+
+_TORCH = str(Path(torch.__file__).parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,12 +215,20 @@ def _live(nodes: list[Node], inputs: tuple, outputs: tuple[Arg, ...]) -> tuple[N
 
 def origin_of(node: torch.fx.Node) -> Origin:
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
-    module = str(next(reversed(stack.values()))[0]) if stack else ""
-    return Origin(str(node.target), module, _last_line(node.meta.get("stack_trace") or ""))
+    module = _module_path(str(next(reversed(stack.values()))[0])) if stack else ""
+    return Origin(str(node.target), module, _users_line(node.meta.get("stack_trace") or ""))
 
 
 @cache
-def _last_line(trace: str) -> str:
-    """file:line of the innermost frame of a formatted stack."""
+def _module_path(name: str) -> str:
+    """As `named_modules` says it. L['self']._modules['fc'].act  ->  fc.act"""
+    name = re.sub(r"\._modules\['([^']+)'\]", r".\1", name)
+    return re.sub(r"^[LG]\['\w+'\]\.?", "", name)
+
+
+@cache
+def _users_line(trace: str) -> str:
+    """file:line of the innermost frame of a formatted stack outside torch, if there is one."""
     frames = re.findall(r'File "([^"]+)", line (\d+)', trace)
-    return ":".join(frames[-1]) if frames else ""
+    users = [frame for frame in frames if not frame[0].startswith(_TORCH)]
+    return ":".join((users or frames)[-1]) if frames else ""

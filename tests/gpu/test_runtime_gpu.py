@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+import torchweld
+from torchweld.api import records
 from torchweld.codegen.source import BufferArg, GridDim, KernelBundle, KernelSource, SizeArg
 from torchweld.core import dtypes
 from torchweld.core.options import Options
@@ -443,3 +445,18 @@ def test_random_calls_are_recorded_and_follow_the_users_seed():
             drawn = chain(torch.rand_like(x), 2) if number < first else program([x])[0]
             assert torch.equal(drawn, expected[number])
     assert record.kinds() == ["graph"], record.events
+
+
+def test_a_recorded_product_keeps_no_second_workspace():
+    """Of 32 MiB on Hopper. What a graph holds beyond its own small tensors is not counted twice."""
+    torch.compiler.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).cuda().eval()
+    fused, x = torchweld.fuse(model), randn(32, 64)
+    with torch.no_grad():
+        model(x)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()  # eager's workspace included
+        for _ in range(4):
+            fused(x)
+    assert [e.kind for r in records(fused) for e in r.events] == ["graph"]
+    assert torch.cuda.memory_allocated() <= before + (1 << 20)

@@ -23,6 +23,7 @@ NAMES = {
     "torch._C._current_autograd_node": "the same, in the backward",
     "torch._C._profiler._RecordFunctionFast": "record_function costs ten times as much",
     "torch._foreach_copy_": "no public grouped copy",
+    "torch._C._cuda_clearCublasWorkspaces": "a recording would keep a second workspace",
     "torch._C._cuda_endAllocateToPool": "a recording that fails leaves the allocator in it",
     "torch._C._cuda_releasePool": "a recording that fails keeps its pool",
 }

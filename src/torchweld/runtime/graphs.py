@@ -37,7 +37,11 @@ from torchweld.runtime.program import Paused, Program
 from torchweld.runtime.record import note
 from torchweld.runtime.recordable import recorded_buffers, view_bytes, why_not_recorded
 from torchweld.runtime.steps import window
-from torchweld.runtime.torch_private import copy_all, end_failed_allocation
+from torchweld.runtime.torch_private import (
+    copy_all,
+    end_failed_allocation,
+    free_cublas_workspaces,
+)
 
 _MOST_COPIED_BYTES = 32 << 20  # inputs of a training graph, which are then in memory twice
 _MAX_RECORDINGS = 8  # a program whose parameters keep moving is not worth recording again
@@ -312,7 +316,8 @@ def _capture(graph: torch.cuda.CUDAGraph, domain: _Domain, draws: bool, shared: 
     draws no random numbers gets a generator state of its own: other threads may draw meanwhile. One
     that does (`draws`) must have the user's, whose numbers go on at each replay; if it fails, a
     copy from before takes the place of that state, and graphs recorded with it draw on from the old
-    one."""
+    one. cuBLAS gets its workspace from the graph's pool, and gives it back there at the end, so that
+    later graphs of the pool use it too; the one of the calls that have warmed up is freed."""
     generator = torch.cuda.default_generators[domain.stream.device.index]
     state, spare = generator.graphsafe_get_state(), generator.clone_state()
     pool = domain.shared_pool() if shared else torch.cuda.graph_pool_handle()
@@ -324,6 +329,7 @@ def _capture(graph: torch.cuda.CUDAGraph, domain: _Domain, draws: bool, shared: 
     )
     recorded_with, goes_on_with = (state, spare) if draws else (spare, state)
     generator.graphsafe_set_state(recorded_with)
+    free_cublas_workspaces()
     try:
         with torch.cuda.stream(torch.cuda.current_stream()), recording:
             generator.graphsafe_set_state(state)
@@ -335,6 +341,7 @@ def _capture(graph: torch.cuda.CUDAGraph, domain: _Domain, draws: bool, shared: 
         domain.give_up(graph, shared)
         raise
     finally:
+        free_cublas_workspaces()
         generator.graphsafe_set_state(goes_on_with)
     if shared and not domain.anchor:
         domain.anchor.append(graph)

@@ -45,6 +45,12 @@ def end_failed_allocation(device_index: int, pool: tuple[int, int]) -> None:
     torch._C._cuda_releasePool(device_index, pool)
 
 
+def free_cublas_workspaces() -> None:
+    """cuBLAS has a workspace of 32 MiB on each stream that it has run on, kept for ever; one that
+    is needed again is made again. No call of cuBLAS may be under way in another thread."""
+    torch._C._cuda_clearCublasWorkspaces()
+
+
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     """Each source into its target, in as few launches as torch can; there is no public grouped
     copy."""

@@ -22,6 +22,7 @@ from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Graph, Origin
 from torchweld.ir.printer import text
 from torchweld.kernels.channels import channels_last
+from torchweld.kernels.convolutions import own_convolutions
 from torchweld.kernels.cpu_products import own_products
 from torchweld.kernels.extents import align_extents
 from torchweld.kernels.layouts import contiguous_rows
@@ -92,6 +93,7 @@ def _make_plan(
     graph = stages("layouts", contiguous_rows, graph, captured.loose_outputs)
     planned = stages("plan", plan, graph, table, options)
     graph = stages("products", own_products, planned.graph, table)
+    graph = stages("convolutions", own_convolutions, graph, table, options)
     graph = stages("library", choose_library_calls, graph, table, options, captured.kind)
     graph = stages("rows", align_rows, graph, table, captured.loose_outputs)
     graph = stages("extents", align_extents, graph, table)

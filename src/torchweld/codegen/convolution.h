@@ -1,0 +1,155 @@
+// Convolutions of float32 images,  y[n, o, h, w] = sum over c, i, j of x[n, c, h', w'] * weight[o, c, i, j],
+// as products without a copy of the windows: x, y and the weights stay as they lie in memory.
+//
+//   for groups of output channels, for PANEL pixels of y:   shared out among threads
+//     for blocks of channels:                               about DEPTH terms in one chain, as eager's
+//       gather the pixels' windows: [c, i, j][PANEL]         fits the first-level cache
+//       for GROUPs of output channels:                      tiles of product.h, rows are weights
+//     finish(n, o, pixel, count, sums)                      what the caller does with the sums
+//
+// Measured on Zen 5, one thread, ResNet-50's shapes: 210-260 GFLOP/s where oneDNN, in eager's order,
+// reaches 250 for 3 x 3 and 110 for 1 x 1; the error against float64 is eager's.
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=fast")
+enum { TW_CHAIN = 144, TW_SIDE = 16, TW_TAPS = 192, TW_RESULTS = 256 };
+
+struct tw_convolution {
+  const float *x, *weight;
+  int64_t images, channels, height, width, x_image, x_channel, x_row;  // columns of x are adjacent
+  int64_t results, out_height, out_width;
+  int64_t taps_h, taps_w, stride_h, stride_w, dilation_h, dilation_w, padding_h, padding_w;
+};
+
+// Lanes of a vector that lie in one row of y; `start`: the element of x, from the start of a channel,
+// that lane 0 would have at the first tap.
+struct tw_run {
+  int64_t start;
+  uint32_t lanes;
+};
+// Of each vector of pixels: its runs, and the lanes that are inside x at each tap.
+struct tw_pixels {
+  int vectors, runs[TW_VECTORS];
+  tw_run run[TW_VECTORS][TW_WIDTH];
+  uint32_t rows[TW_VECTORS][TW_SIDE], columns[TW_VECTORS][TW_SIDE];
+};
+
+static void tw_locate(const tw_convolution& a, int64_t first, int64_t count, tw_pixels& to) {
+  to.vectors = (count + TW_WIDTH - 1) / TW_WIDTH;
+  memset(to.runs, 0, sizeof to.runs);
+  memset(to.rows, 0, sizeof to.rows);
+  memset(to.columns, 0, sizeof to.columns);
+  int64_t w = first % a.out_width, h = first / a.out_width % a.out_height;
+  int64_t n = first / (a.out_width * a.out_height);
+  for (int64_t at = 0; at < count; ++at) {
+    int v = at / TW_WIDTH, lane = at % TW_WIDTH;
+    int64_t y = h * a.stride_h - a.padding_h, x = w * a.stride_w - a.padding_w;
+    if (lane == 0 || w == 0)
+      to.run[v][to.runs[v]++] = {n * a.x_image + y * a.x_row + x - lane * a.stride_w, 0};
+    to.run[v][to.runs[v] - 1].lanes |= 1u << lane;
+    for (int64_t i = 0; i < a.taps_h; ++i)
+      to.rows[v][i] |= (uint32_t)((uint64_t)(y + i * a.dilation_h) < (uint64_t)a.height) << lane;
+    for (int64_t j = 0; j < a.taps_w; ++j)
+      to.columns[v][j] |= (uint32_t)((uint64_t)(x + j * a.dilation_w) < (uint64_t)a.width) << lane;
+    if (++w == a.out_width) {
+      w = 0;
+      if (++h == a.out_height) h = 0, ++n;
+    }
+  }
+}
+
+// `v` with p[lane * STRIDE] in the lanes of the mask; nothing is read elsewhere.
+TW tw_vector tw_lanes_of(const float* p, int64_t stride, uint32_t mask, tw_vector v) {
+  for (int lane = 0; lane < TW_WIDTH; ++lane)
+    if (mask >> lane & 1) v[lane] = p[lane * stride];
+  return v;
+}
+#if defined(__AVX512F__) && defined(__BMI2__)
+TW tw_vector tw_masked(const float* p, uint32_t mask, tw_vector v) {
+  return (tw_vector)__builtin_ia32_loadups512_mask(p, v, mask);
+}
+template <int STRIDE>
+TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int runs, uint32_t inside) {
+  tw_vector low = {}, high = {};
+  for (int r = 0; r < runs; ++r) {
+    uint32_t mask = run[r].lanes & inside;
+    const float* from = p + run[r].start;
+    if (STRIDE == 1) {
+      low = tw_masked(from, mask, low);
+    } else if (STRIDE == 2) {
+      uint32_t even = __builtin_ia32_pdep_si(mask, 0x55555555);
+      low = tw_masked(from, even & 0xffff, low);
+      high = tw_masked(from + TW_WIDTH, even >> 16, high);
+    } else {
+      low = tw_lanes_of(from, stride, mask, low);
+    }
+  }
+  if (STRIDE != 2) return low;
+  return __builtin_shuffle(low, high, (tw_lanes){0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30});
+}
+#else
+template <int STRIDE>
+TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int runs, uint32_t inside) {
+  tw_vector v = {};
+  for (int r = 0; r < runs; ++r) v = tw_lanes_of(p + run[r].start, stride, run[r].lanes & inside, v);
+  return v;
+}
+#endif
+
+template <int STRIDE>
+static __attribute__((noinline)) void tw_windows(
+    const tw_convolution& a, const tw_pixels& pixels, int64_t channel, int64_t channels, float* to) {
+  for (int64_t c = channel; c < channel + channels; ++c)
+    for (int64_t i = 0; i < a.taps_h; ++i)
+      for (int64_t j = 0; j < a.taps_w; ++j) {
+        const float* from = a.x + c * a.x_channel + i * a.dilation_h * a.x_row + j * a.dilation_w;
+        for (int v = 0; v < pixels.vectors; ++v, to += TW_WIDTH)
+          tw_write(to, tw_gather<STRIDE>(from, a.stride_w, pixels.run[v], pixels.runs[v],
+                                         pixels.rows[v][i] & pixels.columns[v][j]));
+      }
+}
+
+// c[result][PANEL] = the sums of `results` output channels, from `result` on, at the pixels.
+static void tw_sums(const tw_convolution& a, const tw_pixels& pixels, int64_t result, int64_t results, float* c) {
+  alignas(64) float panel[TW_TAPS * TW_PANEL], rest[TW_TAPS * TW_GROUP];
+  int64_t taps = a.taps_h * a.taps_w, row = a.channels * taps, whole = results / TW_GROUP * TW_GROUP;
+  int64_t step = taps > TW_CHAIN ? 1 : TW_CHAIN / taps;
+  for (int64_t channel = 0; channel < a.channels; channel += step) {
+    int64_t channels = a.channels - channel < step ? a.channels - channel : step, depth = channels * taps;
+    if (a.stride_w == 1) tw_windows<1>(a, pixels, channel, channels, panel);
+    else if (a.stride_w == 2) tw_windows<2>(a, pixels, channel, channels, panel);
+    else tw_windows<0>(a, pixels, channel, channels, panel);
+    const float* weight = a.weight + result * row + channel * taps;
+    for (int64_t o = 0; o < whole; o += TW_GROUP)
+      tw_tiles<false>(pixels.vectors, depth, weight + o * row, row, panel, c + o * TW_PANEL, TW_PANEL, channel == 0);
+    if (whole == results) continue;
+    for (int64_t k = 0; k < depth; ++k)
+      for (int64_t o = 0; o < TW_GROUP; ++o)
+        rest[k * TW_GROUP + o] = whole + o < results ? weight[(whole + o) * row + k] : 0;
+    tw_tiles<true>(pixels.vectors, depth, rest, 0, panel, c + whole * TW_PANEL, TW_PANEL, channel == 0);
+  }
+}
+
+// finish(image, result, pixel, count, sums) for runs of pixels of one image.
+template <class Finish>
+static void tw_convolve(const tw_convolution& a, int64_t tid, int64_t parts, Finish finish) {
+  alignas(64) float c[TW_RESULTS * TW_PANEL];
+  int64_t area = a.out_height * a.out_width, all = a.images * area, tiles = (all + TW_PANEL - 1) / TW_PANEL;
+  int64_t group = TW_RESULTS;
+  if (tiles * ((a.results + group - 1) / group) < 4 * parts) group /= 2;
+  int64_t work = tiles * ((a.results + group - 1) / group);
+  for (int64_t t = work * tid / parts; t < work * (tid + 1) / parts; ++t) {
+    int64_t first = t % tiles * TW_PANEL, result = t / tiles * group;
+    int64_t count = all - first < TW_PANEL ? all - first : TW_PANEL;
+    int64_t results = a.results - result < group ? a.results - result : group;
+    tw_pixels pixels;
+    tw_locate(a, first, count, pixels);
+    tw_sums(a, pixels, result, results, c);
+    for (int64_t at = 0; at < count;) {
+      int64_t image = (first + at) / area, pixel = (first + at) % area;
+      int64_t run = area - pixel < count - at ? area - pixel : count - at;
+      for (int64_t o = 0; o < results; ++o) finish(image, result + o, pixel, run, c + o * TW_PANEL + at);
+      at += run;
+    }
+  }
+}
+#pragma GCC pop_options

@@ -1,0 +1,118 @@
+"""Convolutions in C++: the loops of convolution.h, and what follows the sums.
+
+static void finish(P, S, image, result, pixel, count, sums)     one run of pixels
+static void part(P, S, tid, parts, shared)                      tw_convolve(..., finish)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from torchweld.codegen import cpp, cpp_product
+from torchweld.codegen import cpp_expr as x
+from torchweld.codegen.cpp_kernel import Kernel, kernel
+from torchweld.codegen.cpp_values import Texts, define, store
+from torchweld.codegen.emitter import Emitter
+from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
+from torchweld.ir import size
+from torchweld.ir.nodes import Buffer, Comp, Load, Value, operands
+from torchweld.schedule.cpu import CpuSchedule
+from torchweld.schedule.cpu_convolution import SUMS, CpuConvolution
+
+_FINISH = (
+    "void* const* P, const int64_t* S, int64_t image, int64_t result, int64_t pixel, "
+    "int64_t count, const float* sums"
+)
+
+
+@cache
+def header() -> str:
+    return Path(__file__).with_name("convolution.h").read_text()
+
+
+def generate(
+    comp: Comp, convolution: CpuConvolution, buffers: Mapping[str, Buffer]
+) -> KernelBundle:
+    """The C++ of `comp`, which is `convolution`."""
+    finish = convolution.finish
+    names = tuple(dict.fromkeys((*comp.reads, *comp.writes)))
+    pointers = {n: f"p{i}" for i, n in enumerate(names)} | {SUMS: "sums"}
+    shown = {**buffers, SUMS: buffers[convolution.image.buffer]}  # also float32
+    nest = (convolution.pixel,) if convolution.pixel else ()
+    k = kernel(finish, CpuSchedule((), nest, "column", "rows"), shown, pointers)
+    symbols = tuple(sorted(cpp._symbols(finish) | _symbols(convolution, comp)))
+    text = _text(k, comp, convolution, buffers, names, symbols)
+    name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    args = (*map(BufferArg, names), *(SizeArg(size.symbol(s)) for s in symbols))
+    headers = cpp.header() + cpp_product.header() + header()
+    return KernelBundle(
+        comp.name, (KernelSource("cpp", name, headers + text.replace("KERNEL", name), args),)
+    )
+
+
+def _symbols(convolution: CpuConvolution, comp: Comp) -> frozenset[str]:
+    return size.symbols(comp.extent(convolution.batch))
+
+
+def _text(k: Kernel, comp: Comp, convolution: CpuConvolution, buffers, names, symbols) -> str:
+    e = Emitter()
+    written = set(comp.writes)
+    with e.block(f"static void finish({_FINISH})"):
+        cpp._declare(e, buffers, names, symbols, written)
+        _emit_finish(k, e, convolution)
+    with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):
+        cpp._declare(e, buffers, names, symbols, written)
+        _emit_geometry(k, e, comp, convolution, buffers)
+        e.line("#pragma omp parallel")
+        e.line("tw_convolve(a, omp_get_thread_num(), omp_get_num_threads(),")
+        e.line("    [=](int64_t image, int64_t result, int64_t pixel, int64_t count,")
+        e.line("        const float* sums) { finish(P, S, image, result, pixel, count, sums); });")
+    return e.text
+
+
+def _emit_finish(k: Kernel, e: Emitter, convolution: CpuConvolution) -> None:
+    """One vectorised loop over the pixels; what is the same for all of them comes first."""
+    texts: Texts = {}
+    for axis, where in ((convolution.batch, "image"), (convolution.result, "result")):
+        if axis in k.names:
+            e.line(f"const int64_t {k.names[axis]} = {where};")
+    total = next(v for v, i in enumerate(k.body) if isinstance(i, Load) and i.buffer == SUMS)
+    varying = _varying(k, total, convolution.pixel)
+    for value in range(len(k.body)):
+        if value not in varying:
+            define(k, e, value, texts)
+    e.line("#pragma omp simd")
+    with e.block("for (int64_t at = 0; at < count; ++at)"):
+        if convolution.pixel:
+            e.line(f"const int64_t {k.names[convolution.pixel]} = pixel + at;")
+        e.line(f"const float v{total} = sums[at];")
+        texts[total] = f"v{total}"
+        for value in sorted(varying - {total}):
+            define(k, e, value, texts)
+        for position in range(len(k.comp.stores)):
+            store(k, e, position, texts)
+
+
+def _varying(k: Kernel, total: Value, pixel: str | None) -> set[Value]:
+    """The sum, and what varies along the pixels or follows from it."""
+    found = {total}
+    for value, instr in enumerate(k.body):
+        if pixel in k.stages.axes[value] or found.intersection(operands(instr)):
+            found.add(value)
+    return found
+
+
+def _emit_geometry(k: Kernel, e: Emitter, comp: Comp, c: CpuConvolution, buffers) -> None:
+    """The struct of convolution.h."""
+    image, down, across = buffers[c.image.buffer], *c.windows
+    outputs = [comp.extent(w.out) for w in c.windows]
+    sides = [comp.extent(c.batch), comp.extent(c.channel), down.size, across.size]
+    numbers = [*sides, *image.strides[:3], comp.extent(c.result), *outputs]
+    for field in ("taps", "stride", "dilation", "padding"):
+        numbers += [getattr(w, field) for w in c.windows]
+    pointers = f"{k.pointers[c.image.buffer]}, {k.pointers[c.weight.buffer]}"
+    values = ", ".join(map(x.size_text, numbers))
+    e.line(f"const tw_convolution a = {{{pointers}, {values}}};")

@@ -1,0 +1,156 @@
+"""Convolutions of float32 images on a CPU: library calls become Comps (schedule/cpu_convolution.py),
+and take in what follows them.
+
+    before: t = convolution(x, w, b);  y = relu(batch_norm(t) + r), t used nowhere else
+    after:  comp [n, o, h, w, c, i, j] { store y[n, o, h, w] relu(batch_norm(sum + b[o]) + r) }
+
+Images keep eager's layout and weights theirs; nothing is packed or kept. oneDNN with channels last
+adds up each window in one chain, for a window of 4608 terms with 5 times the error of eager's; the
+kernels here add up chains of 144 terms, with eager's error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from torchweld.core import dtypes
+from torchweld.core.device import DeviceTable
+from torchweld.core.options import Options
+from torchweld.ir.affine import Affine, axis, constant
+from torchweld.ir.build import BodyBuilder
+from torchweld.ir.nodes import Axis, Comp, Extern, Graph, Store, Value, View, views
+from torchweld.ir.size import hint, product
+from torchweld.plan.merge import Rules, merge
+from torchweld.schedule.cpu_convolution import cpu_convolution, place
+
+_CALL = "aten.convolution.default"
+_FEWEST = 8  # output channels; below, the library
+_LEAST_WORK = 1 << 19  # multiply-adds
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The arguments of an aten.convolution over images."""
+
+    image: View
+    weight: View
+    bias: View | None
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+def own_convolutions(graph: Graph, table: DeviceTable, options: Options) -> Graph:
+    """`graph` with convolutions made by kernels of our own where those are faster."""
+    if not options.fuse or not _has_vectors(table):
+        return graph
+    nodes = tuple(_convolution_comp(n, graph) or n for n in graph.nodes)
+    return graph if nodes == graph.nodes else _with_epilogues(replace(graph, nodes=nodes))
+
+
+def _has_vectors(table: DeviceTable) -> bool:
+    """Windows are gathered by masked loads."""
+    return table.kind == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+# -- a library call as a Comp --
+
+
+def _convolution_comp(node: object, graph: Graph) -> Comp | None:
+    call = _read(node) if isinstance(node, Extern) else None
+    if call is None or not _suits(call, node, graph):
+        return None
+    comp = _as_comp(node, call, graph)
+    return comp if cpu_convolution(comp, graph.buffers, graph.hints) else None
+
+
+def _read(node: Extern) -> _Call | None:
+    if node.target != _CALL or node.kwargs or node.outputs[0] is None:
+        return None
+    image, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
+    if transposed or groups != 1 or len(image.shape) != 4:
+        return None
+    return _Call(image, weight, bias, stride, padding, dilation)
+
+
+def _suits(call: _Call, node: Extern, graph: Graph) -> bool:
+    """Float32, whole buffers, and worth a kernel."""
+    kinds = {graph.buffers[n].dtype for n in (*node.reads, *node.writes)}
+    if kinds != {dtypes.f32} or not all(_is_whole(v, graph) for v in views(node.args)):
+        return False
+    result = graph.buffers[node.outputs[0]]
+    work = product((*result.shape, *call.weight.shape[1:]))
+    known = all(isinstance(s, int) for s in (*result.shape[1:], *call.image.shape[1:]))
+    return known and result.shape[1] >= _FEWEST and hint(work, graph.hints) >= _LEAST_WORK
+
+
+def _is_whole(view: View, graph: Graph) -> bool:
+    buffer = graph.buffers[view.buffer]
+    return (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
+
+
+def _as_comp(node: Extern, call: _Call, graph: Graph) -> Comp:
+    result = graph.buffers[node.outputs[0]]
+    names = ("n", "o", "h", "w", "c", "i", "j")
+    extents = (*result.shape, *call.weight.shape[1:])
+    n, o, h, w, c, i, j = map(axis, names)
+    windows = [
+        place(out, stride, kernel, dilation, padding)
+        for out, kernel, stride, dilation, padding in zip(
+            "hw", "ij", call.stride, call.dilation, call.padding
+        )
+    ]
+    b = BodyBuilder()
+    guard = _inside(b, windows, call.image.shape[2:]) if any(call.padding) else None
+    pixel = b.load(call.image.buffer, (n, c, *windows), dtypes.f32, guard, 0.0, exact=True)
+    weight = b.load(call.weight.buffer, (o, c, i, j), dtypes.f32, exact=True)
+    value = b.reduce("sum", (b.op("mul", pixel, weight),), ("c", "i", "j"))
+    if call.bias is not None:
+        value = b.op("add", value, b.load(call.bias.buffer, (o,), dtypes.f32))
+    axes = tuple(map(Axis, names, extents))
+    return Comp(node.name, axes, b.body, (Store(result.name, (n, o, h, w), value),), node.origins)
+
+
+def _inside(b: BodyBuilder, indices: Sequence[Affine], sizes: Sequence[int]) -> Value:
+    """Whether each index is within its size."""
+    zero, guard = b.index(constant(0)), None
+    for index, size in zip(indices, sizes):
+        at = b.index(index)
+        for condition in (b.op("ge", at, zero), b.op("lt", at, b.index(constant(size)))):
+            guard = condition if guard is None else b.op("bit_and", guard, condition)
+    return guard
+
+
+# -- what follows --
+
+
+def _with_epilogues(graph: Graph) -> Graph:
+    """Each convolution inside the pointwise kernel that alone reads its result, as long as the two
+    are still a convolution."""
+    held = {v.buffer for v in views(graph.outputs)} | {n for n in graph.inputs if n}
+    nodes = list(graph.nodes)
+    for node in reversed(graph.nodes):
+        if not isinstance(node, Comp) or not cpu_convolution(node, graph.buffers, graph.hints):
+            continue
+        made = node.writes[0]
+        readers = [n for n in nodes if made in n.reads]
+        if made in held or len(readers) != 1 or not isinstance(readers[0], Comp):
+            continue
+        between = nodes[nodes.index(node) + 1 : nodes.index(readers[0]) + 1]
+        if any(not set(node.reads).isdisjoint(n.writes) for n in between):
+            continue
+        fused = _fused(node, readers[0], graph)
+        if fused is not None:
+            nodes[nodes.index(readers[0])] = fused
+            nodes.remove(node)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _fused(comp: Comp, reader: Comp, graph: Graph) -> Comp | None:
+    shapes = {n: b.shape for n, b in graph.buffers.items()}
+    fused = merge(comp, reader, Rules(shapes=shapes))
+    known = isinstance(fused, Comp) and cpu_convolution(fused, graph.buffers, graph.hints)
+    return fused if known else None

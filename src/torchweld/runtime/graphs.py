@@ -316,8 +316,8 @@ def _capture(graph: torch.cuda.CUDAGraph, domain: _Domain, draws: bool, shared: 
     draws no random numbers gets a generator state of its own: other threads may draw meanwhile. One
     that does (`draws`) must have the user's, whose numbers go on at each replay; if it fails, a
     copy from before takes the place of that state, and graphs recorded with it draw on from the old
-    one. cuBLAS gets its workspace from the graph's pool, and gives it back there at the end, so that
-    later graphs of the pool use it too; the one of the calls that have warmed up is freed."""
+    one. cuBLAS gets its workspace from the graph's pool and gives it back there at the end, for
+    later graphs of the pool; the one of the calls that have warmed up is freed."""
     generator = torch.cuda.default_generators[domain.stream.device.index]
     state, spare = generator.graphsafe_get_state(), generator.clone_state()
     pool = domain.shared_pool() if shared else torch.cuda.graph_pool_handle()

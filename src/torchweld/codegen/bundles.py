@@ -49,6 +49,9 @@ def _generate(comp: Comp, buffers: Mapping[str, Buffer], hints, table: DeviceTab
         convolution = cpu_convolution(comp, buffers, hints)
         if convolution is not None:
             return cpp_convolution.generate(comp, convolution, buffers)
+        convolution = cpu_convolution(comp, buffers, hints)
+        if convolution is not None:
+            return cpp_convolution.generate(comp, convolution, buffers)
         return cpp.generate(comp, buffers, cpu.schedule(comp, buffers, hints, table.units), hints)
     except TorchweldError as error:
         warn_once(f"codegen {comp.name} {error}", f"{comp.name} runs interpreted: {error}")

@@ -33,14 +33,11 @@ from torchweld.capture.views import (
     split_to,
     whole,
 )
-from torchweld.core import dtypes
 from torchweld.ir import affine
 from torchweld.ir.affine import Affine
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, IndexMap, Store, View
+from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, IndexMap, Store, View
 from torchweld.ir.size import Size, divide
-
-DTYPES = frozenset((dtypes.bf16, dtypes.f16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +75,14 @@ def is_product(node) -> bool:
 
 
 def product_comp(node: Extern, buffers: Mapping[str, Buffer]) -> Comp | None:
-    """The Comp of a product of 16-bit matrices on a GPU; None for other dtypes and devices, and for
-    windows that no map without div and mod describes."""
+    """The Comp of a product of float matrices of one dtype; None for others, and for windows that
+    no map without div and mod describes."""
     if not is_product(node):
         return None
     call, result = _READERS[node.target](*node.args, **dict(node.kwargs)), node.outputs[0]
     named = [v.buffer for v in (call.left, call.right, call.bias) if v] + [result]
-    if any(buffers[n].dtype != buffers[result].dtype for n in named):
-        return None
-    if buffers[result].dtype not in DTYPES or not buffers[result].device.startswith("cuda"):
+    dtypes = {buffers[n].dtype for n in named}
+    if len(dtypes) > 1 or not buffers[result].dtype.is_float:
         return None
     operands = _operands(call, buffers, buffers[result])
     return operands and _comp(node, call, operands)
@@ -266,10 +262,7 @@ def _loaded(body: BodyBuilder, tensor: Tensor, axes: Sequence[tuple[Axis, ...]])
 
 
 def _scaled(body: BodyBuilder, value: int, factor: float) -> int:
-    return value if factor == 1 else body.op("mul", value, body.const(float(factor), dtypes.f32))
+    if factor == 1:
+        return value
+    return body.op("mul", value, body.const(float(factor), body[value].dtype))
 
-
-def product_comps(graph: Graph) -> dict[str, Comp]:
-    """The Comp of each product of `graph` that has one, by the node's name."""
-    found = {n.name: product_comp(n, graph.buffers) for n in graph.nodes if is_product(n)}
-    return {name: comp for name, comp in found.items() if comp is not None}

@@ -8,40 +8,48 @@ The same formula serves both sides, so that what it gets wrong falls out of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 
 from torchweld.core.device import DeviceTable
+from torchweld.ir.nodes import Comp, Extern, Graph, Load, Node
+from torchweld.ir.size import hint, product
+from torchweld.kernels.products_comp import product_comp
+from torchweld.plan.cost import bytes_of, cost
+from torchweld.schedule.access import Accesses, addressed
+from torchweld.schedule.contraction import Contraction, contraction_of
+from torchweld.schedule.product import ProductSchedule
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """`tflops` that a product of endless depth reaches; at `half_depth` it is half of that.
-    `memory`: share of copy speed that it streams operands at. `exposed`: share of the time of the
-    epilogue's further bytes that the main loop does not hide. `tiles`: rows by columns."""
+    """`tflops` that a product of endless depth reaches in the largest tiles; at `half_depth` it is
+    half of that. `memory`: share of copy speed that it streams operands at. `exposed`: share of the
+    time of the epilogue's further bytes that the main loop does not hide."""
 
     tflops: float
     half_depth: float
     memory: float
     exposed: float
-    tiles: tuple[tuple[int, int], ...]
 
-
-_LARGE = ((128, 256), (256, 128), (128, 128), (128, 64), (64, 64))
 
 # H100, bf16, 8192 x 3072 per product. cuBLAS: 663, 679, 683 TFLOP/s at depths 768, 2048, 4096; the
 # gated pair in Gluon, epilogue included, 626, 667, 688; one product in Gluon assumed 620, 650, 670;
 # Triton's own pipelining 460 to 480. cuBLAS streams the weights of 16 rows at 2.6 of 3.02 TB/s; 0.9
 # is the aim of the streaming kernels.
 RATES: Mapping[str, Rate] = {
-    "library": Rate(686, 26, 0.86, 0.0, _LARGE),
-    "gluon": Rate(683, 78, 0.80, 0.3, ((128, 256), (128, 192), (128, 128), (64, 256), (64, 128))),
-    "gluon pair": Rate(704, 96, 0.80, 0.3, ((128, 128), (64, 128), (128, 64))),
-    "triton": Rate(490, 40, 0.80, 0.3, _LARGE),
-    "stream": Rate(300, 40, 0.90, 0.3, ((16, 64), (32, 64), (64, 64))),
+    "library": Rate(686, 26, 0.86, 0.0),
+    "gluon": Rate(683, 78, 0.80, 0.3),
+    "gluon pair": Rate(704, 96, 0.80, 0.3),
+    "triton": Rate(490, 40, 0.80, 0.3),
+    "stream": Rate(300, 40, 0.90, 0.3),
 }
 _H100_TENSOR_FMA_PER_S = 3.4e14  # the rates above are of such a device
+# Rows, columns of the library's tiles, of which it picks the best.
+_LIBRARY_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64))
+# Rate by elements of a tile, all products together: smaller ones read more for each product.
+_SMALL_TILES = {32768: 1.0, 24576: 0.97, 16384: 0.91, 8192: 0.77, 4096: 0.6, 2048: 0.45, 0: 0.3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,34 +64,75 @@ class Work:
     more_bytes: int = 0
 
 
-def seconds(work: Work, form: str, device: DeviceTable) -> float:
-    """Of one kernel that makes the products, by form of kernel or "library" (one call for each)."""
+def library_s(work: Work, device: DeviceTable) -> float:
+    """Of one call."""
+    return min(_seconds(work, "library", *tile, 1, device) for tile in _LIBRARY_TILES)
+
+
+def kernel_s(work: Work, schedule: ProductSchedule, device: DeviceTable) -> float:
+    """Of one kernel that makes all products."""
+    pair = schedule.form == "gluon" and work.products > 1
+    form = "gluon pair" if pair else schedule.form
+    tile = schedule.block_m, schedule.block_n
+    return _seconds(work, form, *tile, schedule.splits, device)
+
+
+def _seconds(
+    work: Work, form: str, block_m: int, block_n: int, splits: int, device: DeviceTable
+) -> float:
     rate = RATES[form]
-    scale = device.tensor_fma_per_s / _H100_TENSOR_FMA_PER_S
-    best = _reuse(*rate.tiles[0])
-    flops = min(_padded_flops(work, tile, best, device.units) for tile in rate.tiles)
-    tflops = rate.tflops * work.depth / (work.depth + rate.half_depth)
-    compute_s = flops / (tflops * 1e12 * scale)
+    area = block_m * block_n * work.products
+    share = next(s for least, s in _SMALL_TILES.items() if area >= least)
+    tflops = rate.tflops * share * work.depth / (work.depth + rate.half_depth)
+    per_unit = tflops * 1e12 * device.tensor_fma_per_s / _H100_TENSOR_FMA_PER_S / device.units
+    tiles = work.batch * ceil(work.rows / block_m) * ceil(work.columns / block_n) * splits
+    waves = ceil(tiles / device.units)
+    compute_s = waves * 2.0 * area * (work.depth / splits) / per_unit
     memory_s = _operand_bytes(work) / (rate.memory * device.dram_bytes_per_s)
     more_s = rate.exposed * work.more_bytes / device.dram_bytes_per_s
     return device.launch_s + max(compute_s, memory_s) + more_s
 
 
-def _padded_flops(work: Work, tile: tuple[int, int], best: float, units: int) -> float:
-    """As many as whole waves of whole tiles would make; of tiles that reuse less than `best`, whose
-    rate is lower, more."""
-    rows, columns = tile
-    tiles = work.batch * ceil(work.rows / rows) * ceil(work.columns / columns)
-    waves = ceil(tiles / units)
-    each = 2.0 * rows * columns * work.depth * work.products
-    return waves * units * each / min(1.0, _reuse(*tile) / best) ** 0.5
-
-
-def _reuse(rows: int, columns: int) -> float:
-    """Multiply-adds per element loaded."""
-    return rows * columns / (rows + columns)
-
-
 def _operand_bytes(work: Work) -> int:
     left, right = work.rows * work.depth, work.products * work.columns * work.depth
     return 2 * work.batch * (left + right + work.rows * work.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Of the nodes of one graph on one device, at typical sizes."""
+
+    graph: Graph
+    device: DeviceTable
+
+    def comp_s(self, comp: Comp) -> float:
+        return cost(comp, self.graph.buffers, self.graph.hints, self.device).seconds
+
+    def call_s(self, node: Extern) -> float:
+        """Of a library's product that has a Comp."""
+        made = product_comp(node, self.graph.buffers)
+        accesses = addressed(made, self.graph.buffers, self.graph.hints)
+        return library_s(self._work(accesses, contraction_of(accesses)), self.device)
+
+    def fused_s(self, accesses: Accesses, form: Contraction, chosen: ProductSchedule) -> float:
+        return kernel_s(self._work(accesses, form), chosen, self.device)
+
+    def moved(self, node: Node) -> int:
+        """Bytes of what the node reads and writes, each once."""
+        return self._bytes((*node.reads, *node.writes))
+
+    def _work(self, accesses: Accesses, form: Contraction) -> Work:
+        comp = accesses.comp
+        factors = {v for p in form.products for v in (p.left_load, p.right_load)}
+        loads = [i for v, i in enumerate(comp.body) if isinstance(i, Load) and v not in factors]
+        batch, rows, columns, depth = (
+            hint(product(comp.extent(a) for a in axes), self.graph.hints)
+            for axes in (form.batch, form.rows, form.columns, form.depth)
+        )
+        moved = self._bytes((*(i.buffer for i in loads), *comp.writes))
+        more = max(0, moved - 2 * batch * rows * columns)
+        return Work(batch, rows, columns, depth, len(form.products), more)
+
+    def _bytes(self, names: Iterable[str]) -> int:
+        unique = dict.fromkeys(names)
+        return sum(bytes_of(self.graph.buffers[n], self.graph.hints) for n in unique)

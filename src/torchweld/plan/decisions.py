@@ -12,7 +12,9 @@ from torchweld.plan.refusals import Reason
 @dataclass(frozen=True, slots=True)
 class Fusion:
     """Computations that became one kernel. Bytes are memory traffic as predicted; `saved_us` is
-    predicted too."""
+    predicted too. `separate_us`, `fused_us`: of a product with its neighbours, both sides as
+    predicted: the library's calls and the kernel that read their results, and what replaced
+    them."""
 
     kernel: str
     members: tuple[str, ...]
@@ -22,6 +24,8 @@ class Fusion:
     launches_before: int
     launches_after: int
     saved_us: float
+    separate_us: float | None = None
+    fused_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,20 @@ class Flow:
         self._read_anew(new)
         return new
 
+    def split(self, number: NodeId, first: Node, rest: Node) -> NodeId:
+        """`first`, then `rest`, in the place of `number`; the number of `first`. Together they read
+        and write what it did; `rest` may read what `first` writes."""
+        place = self._place[number]
+        self._order.insert(place + 1, None)
+        self._place = {n: p + (p > place) for n, p in self._place.items()}
+        parts = self._take_place(place, first), self._take_place(place + 1, rest)
+        for new in parts:
+            self._inherit(new, number)
+        self._forget(number)
+        for new in parts:
+            self._read_anew(new)
+        return parts[0]
+
     def remove(self, number: NodeId) -> None:
         """A node whose results nobody needs any more."""
         self._order[self._place[number]] = None

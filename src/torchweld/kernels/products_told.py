@@ -1,0 +1,86 @@
+"""What was decided about products, as records in the place of those that no longer hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from torchweld.ir.nodes import Comp, Graph
+from torchweld.kernels.products_cost import Prices
+from torchweld.plan.cost import bytes_of
+from torchweld.plan.decisions import Cut, Decision, Fusion, Plan, RefusalRecord
+from torchweld.plan.refusals import Refusal
+
+Pair = tuple[str, str]  # names of a call and of its reader
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """`calls` and `consumer` of the planned graph that became the kernel `comp` and, where the
+    consumer was cut, `rest`."""
+
+    comp: Comp
+    rest: Comp | None
+    calls: tuple[str, ...]
+    consumer: str
+    before_s: float
+    after_s: float
+
+
+def decisions(
+    plan: Plan, taken: Iterable[Taken], refused: Mapping[Pair, Refusal], prices: Prices
+) -> tuple[Decision, ...]:
+    """The plan's decisions brought up to date; the names of `taken` are those of the new graph."""
+    made, names = [], {}
+    for one in taken:
+        made += _told(one, plan, prices)
+        names |= dict.fromkeys((*one.calls, one.consumer), one.comp.name)
+    gone = {d.kernel for d in made if isinstance(d, Fusion)} | set(names)
+    kept = [d for d in plan.decisions if not (isinstance(d, Fusion) and d.kernel in gone)]
+    kept = [d for d in kept if not _is_outdated(d, names, refused)]
+    told = [_record(pair, why, prices.graph) for pair, why in refused.items()]
+    return (*made, *(_renamed(d, names) for d in (*kept, *told)))
+
+
+def _told(one: Taken, plan: Plan, prices: Prices) -> list[Decision]:
+    nodes = {n.name: n for n in prices.graph.nodes}
+    before = next((f for f in plan.fusions if f.kernel == one.consumer), None)
+    gain_us = (one.before_s - one.after_s) * 1e6
+    kernels = [one.comp, *([one.rest] if one.rest else [])]
+    own_bytes = before.bytes_before if before else prices.moved(nodes[one.consumer])
+    fusion = Fusion(
+        kernel=one.comp.name,
+        members=(*one.calls, *(before.members if before else (one.consumer,))),
+        origins=one.comp.origins,
+        bytes_before=own_bytes + sum(prices.moved(nodes[c]) for c in one.calls),
+        bytes_after=sum(prices.moved(k) for k in kernels),
+        launches_before=len(one.calls) + (before.launches_before if before else 1),
+        launches_after=len(kernels),
+        saved_us=gain_us + (before.saved_us if before else 0.0),
+        separate_us=one.before_s * 1e6,
+        fused_us=one.after_s * 1e6,
+    )
+    cut = Cut(one.consumer, tuple(k.name for k in kernels), gain_us)
+    return [fusion, cut] if one.rest else [fusion]
+
+
+def _is_outdated(decision: Decision, names: Mapping[str, str], refused) -> bool:
+    """A refusal between what is one kernel now, or for which there is a better reason."""
+    if not isinstance(decision, RefusalRecord):
+        return False
+    pair = decision.producer, decision.consumer
+    return names.get(pair[0], "") == names.get(pair[1]) or pair in refused
+
+
+def _record(pair: Pair, why: Refusal, graph: Graph) -> RefusalRecord:
+    one, other = (next(n for n in graph.nodes if n.name == name) for name in pair)
+    exchanged = set(one.writes).intersection(other.reads)
+    at_stake = sum(bytes_of(graph.buffers[b], graph.hints) for b in exchanged)
+    return RefusalRecord(*pair, why.reason, why.evidence, at_stake)
+
+
+def _renamed(decision: Decision, names: Mapping[str, str]) -> Decision:
+    if not isinstance(decision, RefusalRecord):
+        return decision
+    producer, consumer = (names.get(n, n) for n in (decision.producer, decision.consumer))
+    return replace(decision, producer=producer, consumer=consumer)

@@ -82,6 +82,18 @@ def addressed(
     return _ordered(accesses, hints or {})
 
 
+def linear(accesses: Accesses, index: Affine, axes: tuple[str, ...]) -> Size | None:
+    """f where, along `axes` (outermost first), `index` is f times their linear index."""
+    if not axes:
+        return 0
+    factor = index.coefficient(axes[-1])
+    for k, axis in enumerate(axes):
+        inner = size.product(accesses.comp.extent(a) for a in axes[k + 1 :])
+        if index.coefficient(axis) != factor * inner:
+            return None
+    return factor
+
+
 def _flat(comp: Comp, frame: Frame, buffers: Mapping[str, Buffer]) -> Accesses:
     loads = {
         v: _access(i.buffer, i.index, buffers)

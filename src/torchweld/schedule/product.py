@@ -16,7 +16,9 @@ from typing import Literal
 class ProductSchedule:
     """Tiles of `block_m` rows by `block_n` columns of each product, `block_k` of the depth a step.
     `group`: rows of tiles that are walked together, so that columns stay in the last-level cache.
-    `splits`: programs that share one tile's depth."""
+    `splits`: programs that share one tile's depth. Of the form gluon: `programs`, blocks at a time,
+    each of which walks over tiles; `pingpong`: four warps have a tile of their own, so that the
+    epilogue of one runs beside the products of another."""
 
     form: Literal["gluon", "triton", "stream"]
     block_m: int
@@ -26,3 +28,5 @@ class ProductSchedule:
     stages: int
     group: int = 8
     splits: int = 1
+    programs: int = 132
+    pingpong: bool = False

@@ -1,0 +1,519 @@
+"""Gluon source of products with their epilogue, for Hopper: persistent blocks, one on each
+multiprocessor, in which one warp copies and the others multiply.
+
+    produce   has the TMA unit fill a ring of stages with tiles of the factors, as far ahead as
+              there is space, across the borders of output tiles
+    fetch     the same of the residual tiles that the epilogue reads, slice by slice
+    consume   multiplies what has arrived, two steps in flight, then calls `finish` for each slice
+    finish    the epilogue (gluon_epilogue.py)
+
+Barriers: `ready[s]` says that stage s has arrived, `empty[s]` that it has been used; `came` and
+`used` the same of residuals. With `pingpong` two groups of warps consume, each every other tile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from torchweld.codegen import triton_product
+from torchweld.codegen import triton_scalars as scalars
+from torchweld.codegen.gluon_epilogue import Epilogue, residual_name, result_name
+from torchweld.codegen.gluon_names import HEADER, dialect
+from torchweld.codegen.source import (
+    BufferArg,
+    DescriptorArg,
+    GridDim,
+    KernelArg,
+    KernelBundle,
+    KernelSource,
+    SizeArg,
+)
+from torchweld.core.device import named_table
+from torchweld.core.errors import InvalidIR
+from torchweld.ir.nodes import Buffer, Comp
+from torchweld.ir.size import Size, product
+from torchweld.schedule import product_triton
+from torchweld.schedule.access import Accesses, addressed
+from torchweld.schedule.contraction import Contraction, contraction_of
+from torchweld.schedule.product import ProductSchedule
+from torchweld.schedule.product_gluon import (
+    PARTS,
+    SLICE,
+    Roles,
+    Window,
+    roles,
+    valid,
+)
+
+COPY_REGISTERS = 24  # of a thread that has TMA copy
+CONSUMER_REGISTERS = 232  # of a thread of the second group with pingpong
+MAX_REGISTERS = {4: 255, 8: 168}  # of a thread, by warps that multiply: all that there are
+_TYPES = {"bf16": "gl.bfloat16", "f16": "gl.float16", "f32": "gl.float32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Tiles in shared memory, `slots` of them, that TMA fills or empties. `name`: of the memory;
+    `column`: where they begin within the columns of an output tile."""
+
+    name: str
+    window: Window
+    block: tuple[int, ...]
+    slots: str
+    column: int = 0
+    first: str = ""  # the tile whose descriptor serves this one too
+
+    @property
+    def descriptor(self) -> str:
+        return f"d_{self.first or self.name}"
+
+
+def generate(
+    comp: Comp,
+    buffers: Mapping[str, Buffer],
+    schedule: ProductSchedule,
+    hints: Mapping[str, int] | None = None,
+) -> KernelBundle:
+    """The kernel of `comp`, whose products contraction_of finds, tiled by `schedule`. Raises
+    InvalidIR if the schedule does not fit."""
+    accesses = addressed(comp, buffers, hints)
+    contraction = contraction_of(accesses)
+    if contraction is None or not valid(schedule, accesses, contraction):
+        raise InvalidIR(f"{comp.name} cannot be tiled so: {schedule}")
+    source = _Writer(accesses, contraction, buffers, schedule).source()
+    other = _otherwise(comp, buffers, accesses, contraction, hints)
+    return KernelBundle(comp.name, (replace(source, otherwise=other),))
+
+
+def _otherwise(
+    comp: Comp,
+    buffers: Mapping[str, Buffer],
+    accesses: Accesses,
+    contraction: Contraction,
+    hints: Mapping[str, int] | None,
+) -> KernelSource:
+    """The same in Triton, for addresses that TMA does not take: one kernel without scratch."""
+    tiles = product_triton.candidates(accesses, contraction, named_table("H100"), hints)
+    alone = next(t for t in tiles if t.splits == 1)
+    return triton_product.generate(comp, buffers, alone, hints).sources[0]
+
+
+class _Writer:
+    """The text of one kernel, function by function."""
+
+    def __init__(
+        self,
+        accesses: Accesses,
+        contraction: Contraction,
+        buffers: Mapping[str, Buffer],
+        schedule: ProductSchedule,
+    ) -> None:
+        self.accesses, self.contraction, self.buffers = accesses, contraction, buffers
+        self.schedule, self.parts = schedule, PARTS[schedule.block_n]
+        self.roles = roles(accesses, contraction, schedule)
+        self.left, self.right = _factor_tiles(self.roles, schedule)
+        self.residuals, self.results = _epilogue_tiles(self.roles, schedule)
+        self.epilogue = Epilogue(accesses, contraction, buffers, schedule, self.roles)
+        self.epilogue.emit()
+        self.epilogue.helper("_tile_at(")
+        self.name = re.sub(r"\W", "_", accesses.comp.name)
+        self.walk = self._walk()
+
+    @property
+    def staged(self) -> tuple[Tile, ...]:
+        return (*self.left.values(), *(t for parts in self.right.values() for t in parts))
+
+    @property
+    def tiles(self) -> tuple[Tile, ...]:
+        return (*self.staged, *self.residuals, *self.results)
+
+    @property
+    def accumulators(self) -> list[tuple[int, int, str]]:
+        """(product, part, name), in the order of their instructions."""
+        names = self.epilogue.accumulators
+        letters = "ab" if len(self.parts) > 1 else [""]
+        return [(p, q, f"{names[p]}{letters[q]}")
+                for q in range(len(self.parts)) for p in range(len(names))]  # fmt: skip
+
+    def source(self) -> KernelSource:
+        functions = [self._finish(), self._consume(), self._produce()]
+        functions += [self._fetch()] if self.residuals else []
+        helpers = [*self.epilogue.helpers.values(), *([_HALVES] if self._is_sliced else [])]
+        text = "".join([HEADER, self._constants(), *helpers, *functions, self._entry()])
+        pointers, sizes = self.epilogue.arguments
+        described = [t for t in self.tiles if not t.first]
+        args: list[KernelArg] = [_descriptor_arg(t) for t in described]
+        args += [*map(BufferArg, pointers), *map(SizeArg, sizes)]
+        signature = [scalars.SIGNATURE[t.window.dtype] for t in described]
+        signature += [f"*{scalars.SIGNATURE[self.buffers[b].dtype]}" for b in pointers]
+        signature += ["i64"] * len(sizes)
+        warps = self.schedule.num_warps
+        registers = MAX_REGISTERS[8 if self.schedule.pingpong else warps]
+        return KernelSource(
+            "gluon", self.name, dialect(text), tuple(args), (self._grid(),), (), tuple(signature),
+            warps, max_registers=registers,
+        )  # fmt: skip
+
+    @property
+    def _is_sliced(self) -> bool:
+        return self.parts != (SLICE,) * len(self.parts)
+
+    # sizes
+
+    def _extent(self, axes: Iterable[str]) -> Size:
+        return product(self.accesses.comp.extent(a) for a in axes)
+
+    def _grid(self) -> GridDim:
+        s, c = self.schedule, self.contraction
+        rows = _blocks(self._extent(c.rows), s.block_m)
+        columns = _blocks(self._extent(c.columns), s.block_n)
+        return GridDim(rows * columns * self._extent(c.batch), 1, s.programs)
+
+    def _walk(self) -> list[str]:
+        """Lines that say how many tiles there are, in all functions that walk over them."""
+        s, c = self.schedule, self.contraction
+        lines = [
+            f"tiles_r = {self._count(self._extent(c.rows), s.block_m)}",
+            f"tiles_c = {self._count(self._extent(c.columns), s.block_n)}",
+            f"depth = {self._number(self._extent(c.depth))}",
+        ]
+        if not c.batch:
+            return [*lines, "tiles = tiles_r * tiles_c"]
+        return [*lines, f"tiles = tiles_r * tiles_c * {self._number(self._extent(c.batch))}"]
+
+    def _count(self, size: Size, block: int) -> str:
+        if isinstance(size, int):
+            return str(-(-size // block))
+        return f"tl.cdiv({self.epilogue.size(size)}, {block}).to(tl.int32)"
+
+    def _number(self, size: Size) -> str:
+        text = self.epilogue.size(size)
+        return text if isinstance(size, int) else f"{text}.to(tl.int32)"
+
+    def _place(self) -> list[str]:
+        """Lines that find the place of `tile`."""
+        batch = self.contraction.batch
+        if not batch:
+            return ["m, n = _tile_at(tile, tiles_r, tiles_c, GROUP)"]
+        lines = ["m, n = _tile_at(tile % (tiles_r * tiles_c), tiles_r, tiles_c, GROUP)",
+                 "batch = tile // (tiles_r * tiles_c)"]  # fmt: skip
+        for k, axis in enumerate(batch):
+            inner = self._number(self._extent(batch[k + 1 :]))
+            wrapped = f" % {self._number(self._extent([axis]))}" if k else ""
+            lines.append(f"at_{axis} = batch // {inner}{wrapped}")
+        return lines
+
+    def _corner(self, tile: Tile, column: int) -> str:
+        """Coordinates of a tile, `column` columns into the output tile."""
+        names = {"rows": "m * ROWS", "columns": f"n * TILE_COLUMNS{_plus(column)}", "depth": "k"}
+        return f"[{', '.join(names.get(d) or f'at_{d}' for d in tile.window.dims)}]"
+
+    # arguments
+
+    @property
+    def _sizes(self) -> list[str]:
+        return self.epilogue.memory[len(self.epilogue.arguments[0]) :]
+
+    @property
+    def _finish_memory(self) -> list[str]:
+        """What `finish` is passed beside its place."""
+        barriers = ["came", "used"] if self.residuals else []
+        return [*(t.descriptor for t in self.results), *(t.name for t in self.residuals),
+                *(t.name for t in self.results), *barriers, *self.epilogue.memory]  # fmt: skip
+
+    @property
+    def _consume_arguments(self) -> list[str]:
+        return [*(t.name for t in self.staged), "ready", "empty", *self._finish_memory]
+
+    @property
+    def _produce_arguments(self) -> list[str]:
+        descriptors = [t.descriptor for t in self.staged if not t.first]
+        return [*descriptors, *(t.name for t in self.staged), "ready", "empty", *self._sizes]
+
+    @property
+    def _fetch_arguments(self) -> list[str]:
+        return [*(t.descriptor for t in self.residuals), *(t.name for t in self.residuals), "came",
+                "used", *self._sizes]  # fmt: skip
+
+    # functions
+
+    def _constants(self) -> str:
+        s = self.schedule
+        numbers = {"ROWS": s.block_m, "TILE_COLUMNS": s.block_n, "COLUMNS": SLICE,
+                   "DEPTH": s.block_k, "STAGES": s.stages, "GROUP": s.group}  # fmt: skip
+        numbers |= {"SLOTS": self.roles.result_slots} if self.results else {}
+        numbers |= {"FETCHED": self.roles.residual_slots} if self.residuals else {}
+        lines = [f"{name} = gl.constexpr({number})" for name, number in numbers.items()]
+        widths = {w for part in self.parts for w in _halvings(part)}
+        for columns in sorted(widths):
+            lines.append(f"ACC_{columns} = gl.constexpr(gl.NVMMADistributedLayout("
+                         f"version=[3, 0], warps_per_cta=[{s.num_warps}, 1], "
+                         f"instr_shape=[16, {columns}, 16]))")  # fmt: skip
+        lines.append(f"ACC = ACC_{SLICE}")
+        if self._stores_directly:
+            lines.append(f"OUT = gl.constexpr({self._out_layout()})")
+        return "\n" + "\n".join(lines) + "\n"
+
+    @property
+    def _stores_directly(self) -> bool:
+        return len(self.results) < len(self.accesses.comp.stores)
+
+    def _out_layout(self) -> str:
+        """In which eight neighbours share a thread."""
+        across = min(SLICE // 8, 32)
+        return (f"gl.BlockedLayout([1, 8], [{32 // across}, {across}], "
+                f"[{self.schedule.num_warps}, 1], [1, 0])")  # fmt: skip
+
+    def _finish(self) -> str:
+        e = self.epilogue
+        arguments = [*e.accumulators, "row", "column", *e.batch, "turn", *self._finish_memory]
+        first = ["out = turn % SLOTS"] if self.results else []
+        if self.schedule.pingpong:
+            arguments.append("GROUP_OF_WARPS: gl.constexpr")
+            first = ["out = GROUP_OF_WARPS * SLOTS + turn % SLOTS"] if self.results else []
+        return _function("finish", arguments, [*first, *e.lines])
+
+    def _consume(self) -> str:
+        names = [name for *_, name in self.accumulators]
+        everything = ", ".join(names)
+        deps = f"({everything},)" if len(names) == 1 else f"({everything})"
+        loop = [
+            "stage = step % STAGES",
+            "mbarrier.wait(ready.index(stage), step // STAGES & 1)",
+            *(self._multiply(p, q, name) for p, q, name in self.accumulators),
+            f"{everything} = warpgroup_mma_wait({len(names)}, deps={deps})",
+            "mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=k > 0)",
+            "started = True",
+            "step += 1",
+        ]
+        body = [
+            *self._place(),
+            *(self._zeros(q, name) for _, q, name in self.accumulators),
+            "started = False",
+            *_block("for k in range(0, depth, DEPTH):", loop),
+            f"{everything} = warpgroup_mma_wait(0, deps={deps})",
+            "mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1)",
+            *self._finish_slices(),
+        ]
+        lines = [*self.walk, *self._walk_over_tiles(body)]
+        lines += ["tma.store_wait(0)"] if self.results else []
+        arguments = list(self._consume_arguments)
+        arguments += ["GROUP_OF_WARPS: gl.constexpr"] if self.schedule.pingpong else []
+        return _function("consume", arguments, lines)
+
+    def _walk_over_tiles(self, body: list[str]) -> list[str]:
+        """`step` counts steps along the depth, `turn` slices, of all tiles of a block."""
+        slices = self.schedule.block_n // SLICE
+        if not self.schedule.pingpong:
+            loop = "for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):"
+            return ["step, turn = 0, 0", *_block(loop, body)]
+        skip = ["step += steps", f"turn += {slices}"]
+        return [
+            "steps = tl.cdiv(depth, DEPTH)",
+            f"step, turn = GROUP_OF_WARPS * steps, GROUP_OF_WARPS * {slices}",
+            "programs = gl.num_programs(0)",
+            "first = gl.program_id(0) + GROUP_OF_WARPS * programs",
+            *_block("for tile in range(first, tiles, 2 * programs):", [*body, *skip]),
+        ]
+
+    def _zeros(self, part: int, name: str) -> str:
+        columns = self.parts[part]
+        return f"{name} = gl.zeros((ROWS, {columns}), gl.float32, ACC_{columns})"
+
+    def _multiply(self, number: int, part: int, name: str) -> str:
+        left, right = self.roles.factors[number]
+        x, w = self.left[left], self.right[right][part]
+        return (f"{name} = warpgroup_mma({_matrix(x, 'depth')}, {_matrix(w, 'columns')}, {name}, "
+                f"is_async=True, use_acc=started)")  # fmt: skip
+
+    def _finish_slices(self) -> list[str]:
+        lines, sliced = [], {}
+        for number, part, name in self.accumulators:
+            made, sliced[number, part] = _slices(name, self.parts[part])
+            lines += made
+        column = 0
+        for part, columns in enumerate(self.parts):
+            for k in range(columns // SLICE):
+                names = [sliced[p, part][k] for p in range(len(self.roles.factors))]
+                lines += [self._call_finish(names, column), "turn += 1"]
+                column += SLICE
+        return lines
+
+    def _call_finish(self, slices: list[str], column: int) -> str:
+        arguments = [*slices, "m * ROWS", f"n * TILE_COLUMNS{_plus(column)}", *self.epilogue.batch,
+                     "turn", *self._finish_memory]  # fmt: skip
+        arguments += ["GROUP_OF_WARPS"] if self.schedule.pingpong else []
+        return f"finish({', '.join(arguments)})"
+
+    def _produce(self) -> str:
+        loop = [
+            "stage = step % STAGES",
+            "mbarrier.wait(empty.index(stage), (step // STAGES & 1) ^ 1)",
+            "full = ready.index(stage)",
+            f"mbarrier.expect(full, {_bytes(self.staged)})",
+            *(self._copy_in(t, t.column, "full", "stage") for t in self.staged),
+            "step += 1",
+        ]
+        body = [*self._place(), *_block("for k in range(0, depth, DEPTH):", loop)]
+        tiles = "for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):"
+        lines = [*self.walk, "step = 0", *_block(tiles, body)]
+        return _function("produce", self._produce_arguments, lines)
+
+    def _fetch(self) -> str:
+        body = self._place()
+        for column in range(0, self.schedule.block_n, SLICE):
+            body += [
+                "slot = turn % FETCHED",
+                "mbarrier.wait(used.index(slot), (turn // FETCHED & 1) ^ 1)",
+                "full = came.index(slot)",
+                f"mbarrier.expect(full, {_bytes(self.residuals)})",
+                *(self._copy_in(t, column, "full", "slot") for t in self.residuals),
+                "turn += 1",
+            ]
+        tiles = "for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):"
+        lines = [*self.walk, "turn = 0", *_block(tiles, body)]
+        return _function("fetch", self._fetch_arguments, lines)
+
+    def _copy_in(self, tile: Tile, column: int, barrier: str, slot: str) -> str:
+        corner = self._corner(tile, column)
+        return f"copy_in({tile.descriptor}, {corner}, {barrier}, {tile.name}.index({slot}))"
+
+    def _entry(self) -> str:
+        lines = [_allocate(t) for t in self.tiles]
+        for (ready, empty), slots in self._barriers.items():
+            for name in (ready, empty):
+                lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{slots}, 1], "
+                             "mbarrier.MBarrierLayout())")  # fmt: skip
+            lines += _block(f"for i in gl.static_range({slots}):", [
+                f"mbarrier.init({ready}.index(i), count=1)",
+                f"mbarrier.init({empty}.index(i), count=1)",
+            ])  # fmt: skip
+        arguments = [*(t.descriptor for t in self.tiles if not t.first), *self.epilogue.memory]
+        return _function(self.name, arguments, [*lines, *self._specialize()])
+
+    @property
+    def _barriers(self) -> dict[tuple[str, str], str]:
+        """Pairs of barriers, and how many of each."""
+        residual = {("came", "used"): "FETCHED"} if self.residuals else {}
+        return {("ready", "empty"): "STAGES"} | residual
+
+    def _specialize(self) -> list[str]:
+        """Which warps run what."""
+        consume = self._consume_arguments
+        workers = [("produce", self._produce_arguments, 1, COPY_REGISTERS)]
+        if self.residuals:
+            workers.append(("fetch", self._fetch_arguments, 1, COPY_REGISTERS))
+        if self.schedule.pingpong:
+            workers.insert(0, ("consume", [*consume, "1"], 4, CONSUMER_REGISTERS))
+            consume = [*consume, "0"]
+        roles = [("consume", consume), *(w[:2] for w in workers)]
+        return [
+            "gl.warp_specialize([",
+            *(f"    ({name}, ({', '.join(arguments)},))," for name, arguments in roles),
+            f"], {[w[2] for w in workers]}, {[w[3] for w in workers]})",
+        ]
+
+
+_HALVES = '''
+
+@gluon.jit
+def halves(tile, LAYOUT: gl.constexpr):
+    """The left and the right half of the columns: which thread holds what stays."""
+    ROWS: gl.constexpr = tile.shape[0]
+    COLUMNS: gl.constexpr = tile.shape[1] // 2
+    left, right = tile.reshape((ROWS, 2, COLUMNS)).permute((0, 2, 1)).split()
+    left = gl.convert_layout(left, LAYOUT, assert_trivial=True)
+    return left, gl.convert_layout(right, LAYOUT, assert_trivial=True)
+'''
+
+
+def _factor_tiles(roles: Roles, schedule: ProductSchedule):
+    """The tiles of each left factor, and those of the parts of each right one."""
+    parts = PARTS[schedule.block_n]
+    left: dict[Window, Tile] = {}
+    right: dict[Window, tuple[Tile, ...]] = {}
+    for x, w in roles.factors:
+        block = x.block(rows=schedule.block_m, depth=schedule.block_k)
+        left.setdefault(x, Tile(_numbered("x", len(left)), x, block, "STAGES"))
+        name = _numbered("w", len(right))
+        right.setdefault(w, tuple(
+            Tile(f"{name}{'ab'[q] if len(parts) > 1 else ''}", w,
+                 w.block(columns=parts[q], depth=schedule.block_k), "STAGES", sum(parts[:q]))
+            for q in range(len(parts))
+        ))  # fmt: skip
+    return left, right
+
+
+def _epilogue_tiles(roles: Roles, schedule: ProductSchedule):
+    """The tiles of residuals and of results, a slice each."""
+    extents = {"rows": schedule.block_m, "columns": SLICE}
+    groups = "2 * " if schedule.pingpong else ""
+    residuals = [Tile(residual_name(v), w, w.block(**extents), "FETCHED")
+                 for v, w in roles.residuals.items()]  # fmt: skip
+    results = [Tile(result_name(p), w, w.block(**extents), f"{groups}SLOTS")
+               for p, w in roles.results.items()]  # fmt: skip
+    return residuals, results
+
+
+def _numbered(letter: str, number: int) -> str:
+    return f"{letter}{number + 1}" if number else letter
+
+
+def _halvings(columns: int) -> list[int]:
+    """Widths from that of an accumulator down to that of a slice."""
+    return [columns] if columns == SLICE else [columns, *_halvings(columns // 2)]
+
+
+def _slices(name: str, columns: int) -> tuple[list[str], list[str]]:
+    """Lines that cut an accumulator, and the names of its slices from left to right."""
+    if columns == SLICE:
+        return [], [name]
+    left, right = f"{name}l", f"{name}r"
+    lines = [f"{left}, {right} = halves({name}, ACC_{columns // 2})"]
+    first, lefts = _slices(left, columns // 2)
+    second, rights = _slices(right, columns // 2)
+    return [*lines, *first, *second], [*lefts, *rights]
+
+
+def _descriptor_arg(tile: Tile) -> DescriptorArg:
+    w = tile.window
+    return DescriptorArg(w.buffer, w.shape, w.strides, tile.block, w.offset, w.dtype.bytes)
+
+
+def _allocate(tile: Tile) -> str:
+    shape = ", ".join([tile.slots, *map(str, tile.block)])
+    dtype = _TYPES[tile.window.dtype.name]
+    return (f"{tile.name} = gl.allocate_shared_memory({dtype}, [{shape}], "
+            f"{tile.descriptor}.layout)")  # fmt: skip
+
+
+def _matrix(tile: Tile, last: str) -> str:
+    """The stage's tile as a matrix whose last dimension is `last`."""
+    text = f"{tile.name}.index(stage)"
+    if len(tile.block) > 2:
+        text += f".reshape(({tile.block[-2]}, {tile.block[-1]}))"
+    return text if tile.window.dims[-1] == last else f"{text}.permute((1, 0))"
+
+
+def _bytes(tiles: Iterable[Tile]) -> int:
+    return sum(product(t.block) * t.window.dtype.bytes for t in tiles)
+
+
+def _blocks(size: Size, block: int) -> Size:
+    """How many blocks; no fewer, where that is not known."""
+    return -(-size // block) if isinstance(size, int) else size
+
+
+def _plus(column: int) -> str:
+    return f" + {column}" if column else ""
+
+
+def _block(header: str, lines: Iterable[str]) -> list[str]:
+    return [header, *(f"    {line}" for line in lines)]
+
+
+def _function(name: str, arguments: Iterable[str], lines: Iterable[str]) -> str:
+    body = "\n".join(f"    {line}" for line in lines)
+    return f"\n\n@gluon.jit\ndef {name}({', '.join(arguments)}):\n{body}\n"

@@ -1,0 +1,320 @@
+"""Products of matrices on Hopper's asynchronous units: what the form "gluon" can serve, and how it
+is tiled.
+
+One warp has the TMA unit copy tiles of the factors into a ring of `stages` in shared memory; groups
+of four warps multiply what has arrived, then compute the epilogue on their part of the tile. The
+columns of a tile are one or two parts of a power of two, each with accumulators of its own, so that
+the epilogue has few live values at a time and a tile may have 192 columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd
+
+from torchweld.core.device import DeviceTable
+from torchweld.core.dtypes import DType
+from torchweld.core.errors import InvalidIR
+from torchweld.ir import size
+from torchweld.ir.nodes import Buffer, Const, Load, Store, Value, value_axes
+from torchweld.ir.size import Size, product
+from torchweld.schedule.access import Access, Accesses, linear
+from torchweld.schedule.contraction import Contraction
+from torchweld.schedule.product import ProductSchedule
+
+PARTS = {64: (64,), 128: (128,), 192: (128, 64), 256: (256,)}  # columns of a tile, by accumulator
+SHARED_BYTES = (227 << 10) - 2048  # of one block, less barriers and what Triton keeps there
+MAX_ACCUMULATORS = 128  # registers of a thread
+SLICE = 64  # columns that the epilogue has in registers at a time: more spill with erf
+MIN_STAGES = 3
+TMA_BYTES = 16  # strides and addresses are multiples of it
+_SIDES = ("rows", "columns", "depth")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A buffer as TMA sees it: `dims` are axes of the batch, then two of "rows", "columns" and
+    "depth"; it is contiguous along the last. `strides` and `offset` in elements."""
+
+    buffer: str
+    dtype: DType
+    dims: tuple[str, ...]
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    offset: Size
+
+    def block(self, **extents: int) -> tuple[int, ...]:
+        """A tile: one along the batch, `extents` along the sides."""
+        return tuple(extents.get(d, 1) for d in self.dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What passes through shared memory. `factors`: of each product, the left and the right one;
+    `residuals`: loads of whole tiles in the epilogue, in `residual_slots` at a time; `results`:
+    stores, by position, in `result_slots`."""
+
+    factors: tuple[tuple[Window, Window], ...]
+    residuals: Mapping[Value, Window]
+    results: Mapping[int, Window]
+    residual_slots: int = 0
+    result_slots: int = 0
+
+    @property
+    def inputs(self) -> tuple[Window, ...]:
+        """The factors, each once, in order of first use."""
+        return tuple(dict.fromkeys(w for pair in self.factors for w in pair))
+
+
+def supports(
+    accesses: Accesses,
+    contraction: Contraction,
+    buffers: Mapping[str, Buffer],
+    table: DeviceTable,
+) -> str | None:
+    """None if the form "gluon" can make these products, else why not."""
+    if table.capability[0] != 9:
+        return f"{table.name} is no Hopper GPU"
+    if not contraction.plain:
+        return "a factor is computed before it is multiplied"
+    if not contraction.rows:
+        return "a single row"
+    if any(s.combine for s in accesses.comp.stores):
+        return "a store combines with what is there"
+    if any(a.extent == 0 for a in accesses.comp.axes):
+        return "nothing to multiply"
+    if len({accesses.comp.body[p.left_load].dtype for p in contraction.products}) > 1:
+        return "factors of different types"
+    for p in contraction.products:
+        for load, side in ((p.left_load, "rows"), (p.right_load, "columns")):
+            found = _factor(accesses, contraction, load, side)
+            if isinstance(found, str):
+                return found
+    count = len(contraction.products)
+    return None if count <= 2 else f"{count} products at a time"
+
+
+def roles(accesses: Accesses, contraction: Contraction, schedule: ProductSchedule) -> Roles:
+    """The windows of a Comp that is supported. Results, then residuals pass through shared memory
+    as long as there is space beside the ring of stages."""
+    factors = tuple(
+        (_factor(accesses, contraction, p.left_load, "rows"),
+         _factor(accesses, contraction, p.right_load, "columns"))
+        for p in contraction.products
+    )  # fmt: skip
+    left = _space(schedule, factors)
+    slices = schedule.block_n // SLICE
+    slots, results = min(2, slices), {}
+    for position, window in _results(accesses, contraction).items():
+        need = slots * _slice_bytes(window, schedule) * (2 if schedule.pingpong else 1)
+        if need <= left:
+            results[position], left = window, left - need
+    left -= _scratch_bytes(accesses, results, schedule)
+    residuals = _residuals(accesses, contraction)
+    each = sum(_slice_bytes(w, schedule) for w in residuals.values())
+    fetched = min(left // each, slices) if residuals else 0
+    return Roles(factors, residuals if fetched > 0 else {}, results, fetched, slots)
+
+
+def _space(schedule: ProductSchedule, factors: tuple[tuple[Window, Window], ...]) -> int:
+    """Bytes beside the ring of stages."""
+    return SHARED_BYTES - schedule.stages * stage_bytes(Roles(factors, {}, {}), schedule)
+
+
+def stage_bytes(roles: Roles, schedule: ProductSchedule) -> int:
+    """Of one step along the depth, all factors."""
+    sides = {"rows": schedule.block_m, "columns": schedule.block_n, "depth": schedule.block_k}
+    return sum(product(w.block(**sides)) * w.dtype.bytes for w in roles.inputs)
+
+
+def _slice_bytes(window: Window, schedule: ProductSchedule) -> int:
+    return schedule.block_m * SLICE * window.dtype.bytes
+
+
+def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:
+    """Whether codegen can make a correct kernel of this that does not spill."""
+    count = len(contraction.products)
+    threads = 32 * schedule.num_warps
+    return (
+        schedule.form == "gluon"
+        and schedule.splits == 1
+        and schedule.block_n in PARTS
+        and schedule.num_warps in (4, 8)
+        and (schedule.num_warps == 4 or not schedule.pingpong)
+        and schedule.block_m % (16 * schedule.num_warps) == 0
+        and schedule.block_m in (64, 128, 256)
+        and schedule.block_k in (32, 64, 128)
+        and count * schedule.block_m * schedule.block_n <= MAX_ACCUMULATORS * threads
+        and schedule.stages >= 2
+        and _ring_fits(schedule, accesses, contraction)
+    )
+
+
+def _ring_fits(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:
+    used = roles(accesses, contraction, schedule)
+    scratch = _scratch_bytes(accesses, used.results, schedule)
+    return _space(schedule, used.factors) >= scratch
+
+
+def schedule(
+    accesses: Accesses,
+    contraction: Contraction,
+    buffers: Mapping[str, Buffer],
+    table: DeviceTable,
+    hints: Mapping[str, int] | None = None,
+) -> ProductSchedule:
+    """The default tiles. Raises InvalidIR where `supports` gives a reason."""
+    reason = supports(accesses, contraction, buffers, table)
+    if reason is not None:
+        raise InvalidIR(f"{accesses.comp.name} is no kernel of the form gluon: {reason}")
+    return next(candidates(accesses, contraction, table, hints))
+
+
+def candidates(
+    accesses: Accesses,
+    contraction: Contraction,
+    table: DeviceTable,
+    hints: Mapping[str, int] | None = None,
+) -> Iterator[ProductSchedule]:
+    """Valid schedules, the most promising first."""
+    tiles = _PAIR_TILES if len(contraction.products) == 2 else _TILES
+    extents = tuple(
+        size.hint(product(accesses.comp.extent(a) for a in axes), hints or {})
+        for axes in (contraction.rows, contraction.columns)
+    )
+    batch = size.hint(product(accesses.comp.extent(a) for a in contraction.batch), hints or {})
+
+    def waste(tile) -> float:
+        """Time of all waves, as if each tile took as long as its area."""
+        m, n, *_ = tile
+        count = batch * -(-extents[0] // m) * -(-extents[1] // n)
+        return -(-count // table.units) * m * n * _PENALTY[m * n]
+
+    for m, n, warps, pingpong in sorted(tiles, key=waste):
+        for stages in (6, 5, 4, 3):
+            found = ProductSchedule("gluon", m, n, 64, warps, stages, programs=table.units,
+                                    pingpong=pingpong)  # fmt: skip
+            if valid(found, accesses, contraction) and _passes(found, accesses, contraction):
+                yield found
+                break
+
+
+# rows, columns, warps that multiply, whether two groups of them take turns
+_TILES = (
+    (128, 256, 8, False), (128, 128, 4, True), (256, 128, 8, False), (128, 192, 8, False),
+    (128, 128, 8, False), (128, 64, 4, False), (64, 256, 4, False), (64, 128, 4, False),
+    (64, 64, 4, False),
+)  # fmt: skip
+_PAIR_TILES = (
+    (128, 128, 8, False), (128, 64, 4, True), (256, 64, 8, False), (128, 64, 4, False),
+    (64, 128, 4, False), (64, 64, 4, False),
+)  # fmt: skip
+# Smaller tiles read more for each product.
+_PENALTY = {32768: 1.0, 24576: 1.03, 16384: 1.1, 8192: 1.3, 4096: 1.7}
+
+
+def _passes(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:
+    """Whether all that can pass through shared memory does, two residual slots at least, unless
+    stages are at their fewest."""
+    used = roles(accesses, contraction, schedule)
+    slots = min(2, schedule.block_n // SLICE)
+    results = len(used.results) == len(_results(accesses, contraction))
+    fetched = not _residuals(accesses, contraction) or used.residual_slots >= slots
+    return schedule.stages <= MIN_STAGES or (results and fetched)
+
+
+def _factor(
+    accesses: Accesses, contraction: Contraction, load: Value, side: str
+) -> Window | str:
+    return _window(accesses, contraction, accesses.loads[load], accesses.comp.body[load].dtype,
+                   (side, "depth"))  # fmt: skip
+
+
+def _residuals(accesses: Accesses, contraction: Contraction) -> dict[Value, Window]:
+    """Loads in the epilogue of whole tiles that TMA can make."""
+    factors = {v for p in contraction.products for v in (p.left_load, p.right_load)}
+    body, axes = accesses.comp.body, value_axes(accesses.comp.body)
+    needed = frozenset(contraction.rows + contraction.columns)
+    found = {}
+    for value, access in accesses.loads.items():
+        load = body[value]
+        assert isinstance(load, Load)
+        if value not in factors and load.guard is None and needed <= axes[value]:
+            found[value] = _tile_window(accesses, contraction, access, load.dtype)
+    return {v: w for v, w in found.items() if isinstance(w, Window)}
+
+
+def _results(accesses: Accesses, contraction: Contraction) -> dict[int, Window]:
+    """Stores of whole tiles that TMA can make, by position."""
+    found = {}
+    for position, (store, access) in enumerate(zip(accesses.comp.stores, accesses.stores)):
+        if _stores_tiles(accesses, contraction, store):
+            dtype = accesses.comp.body[store.value].dtype
+            found[position] = _tile_window(accesses, contraction, access, dtype)
+    return {p: w for p, w in found.items() if isinstance(w, Window)}
+
+
+def _stores_tiles(accesses: Accesses, contraction: Contraction, store: Store) -> bool:
+    value = accesses.comp.body[store.value]
+    axes = value_axes(accesses.comp.body)[store.value]
+    needed = frozenset(contraction.batch + contraction.rows + contraction.columns)
+    return store.guard is None and needed <= axes and not isinstance(value, Const)
+
+
+def _tile_window(
+    accesses: Accesses, contraction: Contraction, access: Access, dtype: DType
+) -> Window | str:
+    if not dtype.is_float or dtype.bits > 32:
+        return f"{dtype} does not pass through TMA"
+    found = _window(accesses, contraction, access, dtype, ("rows", "columns"))
+    if isinstance(found, Window) and found.dims[-1] != "columns":
+        return "rows are contiguous"
+    return found
+
+
+def _window(
+    accesses: Accesses,
+    contraction: Contraction,
+    access: Access,
+    dtype: DType,
+    sides: tuple[str, str],
+) -> Window | str:
+    """Of an access, or why TMA cannot make it."""
+    if access.refs:
+        return "computed indices"
+    strides = {s: linear(accesses, access.offset, getattr(contraction, s)) for s in sides}
+    if any(s is None or s == 0 for s in strides.values()):
+        return f"{access.buffer} is no matrix of rows at equal distances"
+    if strides[sides[1]] != 1:
+        sides = sides[::-1]
+    if strides[sides[1]] != 1:
+        return f"{access.buffer} is contiguous along neither side"
+    batch = tuple(a for a in contraction.batch if access.offset.coefficient(a) != 0)
+    if len(batch) > 3:
+        return "more than five dimensions"
+    steps = (*(access.offset.coefficient(a) for a in batch), strides[sides[0]])
+    lanes = TMA_BYTES // dtype.bytes
+    if any(_factor_of(s) % lanes for s in (*steps, access.offset.const)):
+        return f"{access.buffer} is not aligned to {TMA_BYTES} bytes in each row"
+    extents = (*(accesses.comp.extent(a) for a in batch),
+               *(product(accesses.comp.extent(a) for a in getattr(contraction, s))
+                 for s in sides))  # fmt: skip
+    dims = (*batch, *sides)
+    return Window(access.buffer, dtype, dims, extents, (*steps, 1), access.offset.const)
+
+
+def _factor_of(size: Size) -> int:
+    """The largest number known to divide a size."""
+    return size if isinstance(size, int) else gcd(*(c for _, c in size.terms))
+
+
+def _scratch_bytes(
+    accesses: Accesses, results: Mapping[int, Window], schedule: ProductSchedule
+) -> int:
+    """Shared memory in which values that are stored from registers change places, a slice at a
+    time."""
+    body = accesses.comp.body
+    direct = [s for p, s in enumerate(accesses.comp.stores) if p not in results]
+    width = max((body[s.value].dtype.bytes for s in direct), default=0)
+    return schedule.block_m * SLICE * width

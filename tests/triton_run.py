@@ -6,16 +6,31 @@ from collections.abc import Mapping
 
 import torch
 
+from torchweld.codegen import triton_product
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource
 from torchweld.codegen.triton import generate
 from torchweld.core import dtypes
 from torchweld.core.device import named_table
 from torchweld.ir.size import evaluate
 from torchweld.runtime.launcher import grid_of
+from torchweld.schedule import product_triton
+from torchweld.schedule.access import addressed
+from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.cuda import Schedule, schedule
+from torchweld.schedule.product import ProductSchedule
 from triton_cases import Case
 
 H100 = named_table("H100")
+
+
+def product_bundle(case: Case, chosen: ProductSchedule | None = None) -> KernelBundle:
+    """The Triton product kernel of a case, by default with the default tiles of an H100."""
+    chosen = chosen or case.schedule
+    if chosen is None:
+        accesses = addressed(case.comp, case.buffers, case.sizes)
+        found = contraction_of(accesses)
+        chosen = product_triton.schedule(accesses, found, case.buffers, H100, case.sizes)
+    return triton_product.generate(case.comp, case.buffers, chosen, case.sizes)
 
 
 def bundle_of(case: Case, chosen: Schedule | None = None) -> KernelBundle:
@@ -30,7 +45,7 @@ def prepare(case: Case, bundle: KernelBundle, tensors: dict[str, torch.Tensor]) 
         tensors[name].copy_(tensors[init] if isinstance(init, str) else torch.tensor(init))
     for scratch in bundle.scratch:
         count = evaluate(scratch.shape[0], case.sizes)
-        junk = float("nan") if scratch.dtype.is_float else 1
+        junk = float("nan") if scratch.dtype.is_float else int(scratch.name not in bundle.zeroed)
         dtype = dtypes.to_torch(scratch.dtype)
         tensors[scratch.name] = torch.full((count,), junk, device=device).to(dtype)
 

@@ -225,11 +225,14 @@ class Kernel:
             self.line(f"{self.axis_variable(axis)} = {text}{outer}")
 
     def axis_variable(self, axis: str) -> str:
-        if (axis,) == self.schedule.rows:
-            return self._names["r"]
-        if (axis,) == self.schedule.columns:
-            return self._names["c"]
-        return "i_" + re.sub(r"\W", "_", axis)
+        prefix = "i"
+        for axes, dimension in ((self.schedule.rows, "r"), (self.schedule.columns, "c")):
+            name = self._names[dimension]
+            if (axis,) == axes:
+                return name
+            if axis in axes and name != dimension:
+                prefix = name
+        return f"{prefix}_" + re.sub(r"\W", "_", axis)
 
     def along(self, axes: Iterable[str]) -> str:
         """Which tile dimensions a set of axes touches: "", "r", "c" or "rc"."""

@@ -111,18 +111,18 @@ def _position(t: _Template) -> None:
     if c.batch:
         k.line(f"batch = {_wide(k, f'(tl.program_id(2) // {s.splits})')}")
         k.split_axes("batch", c.batch)
-    _define(t, "r", _wide(k, "tile_r"), s.block_m, c.rows)
-    _define(t, "c", _wide(k, "tile_c"), s.block_n, c.columns)
+    _define(k, "r", _wide(k, "tile_r"), s.block_m, c.rows)
+    _define(k, "c", _wide(k, "tile_c"), s.block_n, c.columns)
 
 
 def _wide(k: Kernel, number: str) -> str:
     return number if k.index_type == "tl.int32" else f"{number}.to(tl.int64)"
 
 
-def _define(t: _Template, name: str, block: str, points: int, axes: tuple[str, ...], steps=1):
+def _define(k: Kernel, name: str, block: str, points: int, axes: tuple[str, ...], steps: int = 1):
     lanes = f"tl.arange(0, {points})[{':, None' if name[0] == 'r' else 'None, :'}]"
-    covered = rounded(t.extent(axes), points * steps)
-    t.end.define(name, f"{block} * {points}", lanes, axes, covered)
+    covered = rounded(extent(k.accesses, axes), points * steps)
+    k.define(name, f"{block} * {points}", lanes, axes, covered)
 
 
 def _main_loop(t: _Template) -> None:
@@ -137,8 +137,8 @@ def _main_loop(t: _Template) -> None:
     steps = quotient(k, t.extent(c.depth), s.block_k * s.splits, up=True)
     with k.indented(f"for block in tl.range({steps}, num_stages={s.stages}):"):
         step = "block" if s.splits == 1 else f"(share * {steps} + block)"
-        for name in ("ck", "rk"):
-            _define(t, name, step, s.block_k, c.depth, s.splits)
+        for face, name in ((t.left, "ck"), (t.right, "rk")):
+            _define(face, name, step, s.block_k, c.depth, s.splits)
         for p in c.products:
             a = _factor(t.left, factor(k.body, p.left), "ck")
             b = _factor(t.right, factor(k.body, p.right), "rk")

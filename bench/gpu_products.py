@@ -1,0 +1,451 @@
+"""Products with their neighbours on a GPU: library call and the rest apart, against each candidate
+schedule of each form of fused kernel.
+
+    python bench/gpu_products.py [--only gated,stream] [--forms gluon,triton,stream]
+                                 [--candidates 8] [--seconds 150]
+
+`library` is cuBLAS as torch calls it (gate and up merged into one product), and one generated
+pointwise kernel for what follows. Each way is a CUDA graph of one call for each set of inputs; sets
+rotate so that L2 does not hold the weights; ways are replayed in turn, and each round gives the
+ratio of a way to the library. What fails to compile or computes something else is recorded and
+skipped. The table comes last; JSON goes to $OUT (default ./out).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+import product_cases as cases
+from product_cases import Body, silu
+from torchweld.codegen.source import KernelBundle, KernelSource
+from torchweld.core import dtypes
+from torchweld.core.device import device_table, named_table
+from torchweld.ir import affine
+from torchweld.ir.size import product
+from torchweld.runtime.dispatch import Pointer
+from torchweld.runtime.launcher import launch_plan
+from torchweld.runtime.triton_compile import compile_source, compile_triton, resources
+from torchweld.schedule.access import addressed
+from torchweld.schedule.contraction import contraction_of
+from triton_cases import Case
+from triton_run import bundle_of
+
+ROTATED_BYTES = 300 << 20  # six times the L2 of an H100
+MAX_SETS = 40
+ROUNDS = 12
+COPY_BYTES_PER_US = 3.02e6
+FORMS = {  # form: the modules of its schedule and its template
+    "gluon": ("torchweld.schedule.product_gluon", "torchweld.codegen.gluon_product"),
+    "triton": ("torchweld.schedule.product_triton", "torchweld.codegen.triton_product"),
+    "stream": ("torchweld.schedule.product_triton", "torchweld.codegen.triton_product"),
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`fused(m, n, k)`: the whole; `rest(m, n)`: what follows the library's result `p`, None if
+    nothing does; `before(m, k)`: what comes before, makes `x`; `call(tensors)`: the library."""
+
+    fused: Callable[..., Case]
+    call: Callable[[dict], object]
+    rest: Callable[..., Case] | None = None
+    before: Callable[..., Case] | None = None
+
+
+def _gate(m: int, n: int) -> Case:
+    """silu(p[:, :n]) * p[:, n:]"""
+    b = Body("bf16", m=m, n=n)
+    row, column = affine.axis("m"), affine.axis("n")
+    b.extents["j"] = 2 * n
+    b.declare("p", "mj")
+    del b.extents["j"]
+    gate, up = (b.builder.widen(b.builder.load("p", (row, at), b.dtype))
+                for at in (column, column + n))  # fmt: skip
+    b.write("y", "mn", b.op("mul", silu(b, gate), up))
+    return b.case("gate")
+
+
+def _gelu(m: int, n: int) -> Case:
+    b = Body("bf16", m=m, n=n)
+    b.write("y", "mn", cases.gelu(b, b.read("p", "mn")))
+    return b.case("gelu")
+
+
+def _add(m: int, n: int) -> Case:
+    b = Body("bf16", m=m, n=n)
+    b.write("y", "mn", b.op("add", b.read("p", "mn"), b.read("r", "mn")))
+    return b.case("add")
+
+
+def _norm(m: int, k: int) -> Case:
+    """h -> x, RMSNorm without weights."""
+    b = Body("bf16", m=m, k=k)
+    h = b.read("h", "mk")
+    mean = b.op("mul", b.sum(b.op("mul", h, h)), 1.0 / k)
+    b.write("x", "mk", b.op("mul", h, b.op("rsqrt", b.op("add", mean, 1e-6))))
+    return b.case("rms_norm")
+
+
+def _mm(t: dict) -> None:
+    torch.mm(t["x"], t["w"].t(), out=t["p"])
+
+
+def _addmm(t: dict) -> None:
+    torch.addmm(t["b"], t["x"], t["w"].t(), out=t["p"])
+
+
+KINDS = {
+    "plain": Kind(cases.linear, lambda t: torch.mm(t["x"], t["w"].t(), out=t["y"])),
+    "bias_gelu": Kind(cases.bias_gelu, _addmm, _gelu),
+    "bias_residual": Kind(cases.bias_residual, _addmm, _add),
+    "residual": Kind(cases.residual, _mm, _add),
+    "gated": Kind(cases.gated, _mm, _gate),
+    "normed_pair": Kind(lambda m, n, k: cases.normed(m, n, k, pair=True), _mm, _gate, _norm),
+}
+PAIRS = {"gated": ("wg", "wu"), "normed_pair": ("w", "wu")}  # halves of the library's weights
+
+SHAPES = (
+    # decode: Llama-1B, Llama-8B, GPT-2, BERT-base at few rows
+    *(("gated", m, 8192, 2048) for m in (1, 4, 16, 64)),
+    *(("normed_pair", m, 8192, 2048) for m in (1, 16)),
+    *(("residual", m, 2048, 8192) for m in (1, 4, 16, 64)),
+    *(("residual", m, 2048, 2048) for m in (1, 16, 64)),
+    *(("plain", m, 3072, 2048) for m in (1, 16, 64)),
+    *(("plain", m, 128256, 2048) for m in (1, 16)),
+    *(("gated", m, 14336, 4096) for m in (1, 16)),
+    *(("bias_gelu", m, 3072, 768) for m in (1, 16, 64)),
+    *(("bias_residual", m, 768, 3072) for m in (1, 16, 64)),
+    # one sequence, a batch
+    ("bias_gelu", 128, 3072, 768), ("bias_residual", 128, 768, 3072), ("plain", 128, 2304, 768),
+    ("bias_gelu", 4096, 3072, 768), ("bias_residual", 4096, 768, 3072),
+    ("bias_residual", 4096, 768, 768), ("plain", 4096, 2304, 768),
+    ("gated", 8192, 3072, 768), ("gated", 2048, 8192, 2048), ("residual", 2048, 2048, 8192),
+    ("bias_gelu", 12608, 3072, 768), ("gated", 4096, 14336, 4096),
+)  # fmt: skip
+
+
+@dataclass
+class Way:
+    """One way to do a workload: the kernels (none: the library), what is measured of them."""
+
+    name: str
+    schedule: dict = field(default_factory=dict)
+    bundle: KernelBundle | None = None
+    us: float | None = None
+    ratio: float | None = None  # of the library's time to this, by rounds
+    problem: str | None = None
+    resources: list = field(default_factory=list)
+
+    @property
+    def record(self) -> dict:
+        left_out = ("bundle",)
+        return {k: v for k, v in vars(self).items() if k not in left_out and v is not None}
+
+
+@dataclass
+class Work:
+    kind: str
+    m: int
+    n: int
+    k: int
+    case: Case
+    ways: list[Way]
+    problem: str | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind} {self.m} x {self.n} x {self.k}"
+
+    @property
+    def bytes(self) -> int:
+        """Read and written, each once."""
+        buffers = self.case.buffers.values()
+        return sum(product(b.shape) * b.dtype.bytes for b in buffers)
+
+    @property
+    def flops(self) -> int:
+        pair = 2 if self.kind in PAIRS else 1
+        return 2 * pair * self.m * self.n * self.k
+
+
+def work_of(kind: str, m: int, n: int, k: int, forms: Iterable[str], most: int, table) -> Work:
+    case = KINDS[kind].fused(m, n, k)
+    ways = [w for f in forms for w in _ways(case, f, table)[:most]]
+    return Work(kind, m, n, k, case, [Way("library"), *ways])
+
+
+def _ways(case: Case, form: str, table) -> list[Way]:
+    """The candidates of a form, none where it refuses."""
+    try:
+        rules, template = map(import_module, FORMS[form])
+    except ImportError:
+        return []
+    accesses = addressed(case.comp, case.buffers, {})
+    contraction = contraction_of(accesses)
+    if contraction is None or rules.supports(accesses, contraction, case.buffers, table):
+        return []
+    found = []
+    for s in rules.candidates(accesses, contraction, table, {}):
+        if s.form == form:
+            found.append(_way(case, s, template.generate))
+    return found
+
+
+def _way(case: Case, schedule, generate: Callable) -> Way:
+    made = Way(schedule.form, asdict(schedule))
+    try:
+        made.bundle = generate(case.comp, case.buffers, schedule, {})
+    except Exception as error:
+        made.problem = f"generate: {type(error).__name__}: {error}"
+    return made
+
+
+# compiling, in other processes: Triton's cache has the binaries for this one
+
+
+def compile_all(works: list[Work], arch: int, deadline: float) -> None:
+    sources = {s: w for work in works for w in work.ways if w.bundle for s in w.bundle.sources}
+    context = multiprocessing.get_context("spawn")
+    processes = max(1, min(len(sources), (os.cpu_count() or 2) - 1))
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        jobs = {pool.submit(_compile, source, arch): way for source, way in sources.items()}
+        try:
+            for done in as_completed(jobs, timeout=max(1.0, deadline - time.monotonic())):
+                jobs[done].problem, jobs[done].resources = done.result()
+        except TimeoutError:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for job, way in jobs.items():
+            if not job.done() or job.cancelled():
+                way.problem = "not compiled in time"
+
+
+def _compile(source: KernelSource, arch: int) -> tuple[str | None, list]:
+    try:
+        return None, [asdict(resources(compile_source(source, arch)))]
+    except Exception as error:
+        return f"compile: {error}"[:300], []
+
+
+# running
+
+
+def tensors_of(work: Work, seed: int) -> dict[str, torch.Tensor]:
+    """All buffers of the fused Comp and of the library's way; weights are such that results are
+    about one."""
+    torch.manual_seed(seed)
+    made = {n: _random(b) for n, b in work.case.buffers.items()}
+    if work.kind in PAIRS:
+        whole = torch.randn(2 * work.n, work.k, device="cuda", dtype=torch.bfloat16)
+        made |= dict(zip(PAIRS[work.kind], whole.mul_(work.k**-0.5).chunk(2)))
+        made["whole"] = whole
+    else:
+        made["w"].mul_(work.k**-0.5)
+        made["whole"] = made["w"]
+    columns = work.n * (2 if work.kind in PAIRS else 1)
+    made["p"] = torch.empty(work.m, columns, device="cuda", dtype=torch.bfloat16)
+    made["want"] = torch.empty_like(made["y"])
+    return made
+
+
+def _random(buffer) -> torch.Tensor:
+    dtype = dtypes.to_torch(buffer.dtype)
+    return torch.randn(buffer.shape, device="cuda", dtype=dtype)
+
+
+def library_call(work: Work, t: dict) -> Callable[[], None]:
+    """What precedes, the library, what follows; the result is `want`."""
+    kind = KINDS[work.kind]
+    given = {**t, "y": t["want"], "w": t["whole"]}
+    before = after = None
+    if kind.before is not None:
+        given |= {"h": t["x"], "x": torch.empty_like(t["x"])}
+        before = kernel_call(kind.before(work.m, work.k), None, given)
+    if kind.rest is not None:
+        after = kernel_call(kind.rest(work.m, work.n), None, given)
+
+    def call() -> None:
+        if before:
+            before()
+        kind.call(given)
+        if after:
+            after()
+
+    return call
+
+
+def kernel_call(case: Case, bundle: KernelBundle | None, t: dict) -> Callable[[], None]:
+    """The launches of a bundle (by default the pointwise kernels of `case`) on these tensors."""
+    bundle = bundle or bundle_of(case)
+    names = {a.buffer for s in bundle.sources for a in s.args if hasattr(a, "buffer")}
+    scratch = {b.name: _scratch(b) for b in bundle.scratch}
+    given = {n: scratch[n] if n in scratch else t[n] for n in names}
+    slots = {n: i for i, n in enumerate(given)}
+    bases = [tensor.data_ptr() for tensor in given.values()]
+    plans = [launch_plan(s, compile_triton(s), lambda n: Pointer(slots[n]), {})
+             for s in bundle.sources]  # fmt: skip
+    device = torch.cuda.current_device()
+
+    def call(kept=given) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        for plan in plans:
+            plan(bases, device, stream)
+
+    return call
+
+
+def _scratch(buffer) -> torch.Tensor:
+    return torch.zeros(product(buffer.shape), device="cuda", dtype=dtypes.to_torch(buffer.dtype))
+
+
+def graph_of(calls: list[Callable]) -> torch.cuda.CUDAGraph:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        calls[0]()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    return graph
+
+
+def measure(work: Work) -> None:
+    """Fills in the times of all ways that work."""
+    count = max(2, min(MAX_SETS, -(-ROTATED_BYTES // work.bytes)))
+    sets = [tensors_of(work, seed) for seed in range(count)]
+    graphs: dict[int, torch.cuda.CUDAGraph] = {}
+    for number, way in enumerate(work.ways):
+        if way.problem is None:
+            try:
+                graphs[number] = _checked_graph(work, way, sets)
+            except Exception as error:
+                way.problem = f"run: {type(error).__name__}: {error}"[:300]
+    times = _in_turn(graphs)
+    for number, spans in times.items():
+        way = work.ways[number]
+        way.us = 1000 * statistics.median(spans) / count
+        way.ratio = statistics.median(a / b for a, b in zip(times[0], spans))
+
+
+def _checked_graph(work: Work, way: Way, sets: list[dict]) -> torch.cuda.CUDAGraph:
+    if way.bundle is None:
+        return graph_of([library_call(work, t) for t in sets])
+    calls = [kernel_call(work.case, way.bundle, t) for t in sets]
+    for t in sets[:2]:
+        t["y"].fill_(float("nan"))
+    graph = graph_of(calls)
+    graph.replay()
+    torch.cuda.synchronize()
+    for t in sets[:2]:
+        error = float((t["y"].float() - t["want"].float()).norm() / t["want"].float().norm())
+        if not error < 1e-2:
+            raise ValueError(f"its result is wrong: L2 error {error:.1e}")
+    return graph
+
+
+def _in_turn(graphs: dict[int, torch.cuda.CUDAGraph]) -> dict[int, list[float]]:
+    """Milliseconds of each replay, by graph; the first round is not counted."""
+    marks: dict[int, list] = {number: [] for number in graphs}
+    for _ in range(ROUNDS + 1):
+        for number, graph in graphs.items():
+            pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            pair[0].record()
+            graph.replay()
+            pair[1].record()
+            marks[number].append(pair)
+    torch.cuda.synchronize()
+    return {n: [a.elapsed_time(b) for a, b in pairs[1:]] for n, pairs in marks.items()}
+
+
+# reporting
+
+
+def table_of(works: list[Work]) -> str:
+    forms = list(FORMS)
+    lines = [f"{'':34}{'library':>9}" + "".join(f"{f:>9}" for f in forms) + "   best (ratio)"]
+    for work in works:
+        timed = [w for w in work.ways if w.us is not None]
+        if not timed:
+            lines.append(f"{work.label:34}  {work.problem or 'nothing was timed'}")
+            continue
+        cells = [_cell(timed, name) for name in ("library", *forms)]
+        best = min(timed, key=lambda w: w.us)
+        lines.append(f"{work.label:34}" + "".join(cells) + f"   {_best(work, best)}")
+    return "\n".join(lines)
+
+
+def _cell(ways: list[Way], name: str) -> str:
+    own = [w.us for w in ways if w.name == name]
+    return f"{min(own):9.2f}" if own else f"{'-':>9}"
+
+
+def _best(work: Work, way: Way) -> str:
+    rate = f"{work.flops / way.us / 1e6:4.0f} TFLOP/s"
+    share = work.bytes / way.us / COPY_BYTES_PER_US
+    return f"{way.ratio:.2f} {rate}, {share:.2f} of copy, {_schedule(way)}"
+
+
+def _schedule(way: Way) -> str:
+    s = way.schedule
+    if not s:
+        return way.name
+    tile = f"{s['block_m']}x{s['block_n']}x{s['block_k']}"
+    return f"{way.name} {tile} {s['num_warps']}w {s['stages']}s /{s['splits']}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="parts of labels, separated by commas")
+    parser.add_argument("--forms", default=",".join(FORMS))
+    parser.add_argument("--candidates", type=int, default=8, help="of each form at most")
+    parser.add_argument("--seconds", type=float, default=150, help="in all")
+    parser.add_argument("--dry", action="store_true", help="compile only; needs no GPU")
+    asked = parser.parse_args()
+    deadline = time.monotonic() + asked.seconds
+    parts = [part for part in asked.only.split(",") if part]
+    device = named_table("H100") if asked.dry else device_table("cuda")
+    works = [work_of(*shape, asked.forms.split(","), asked.candidates, device) for shape in SHAPES]
+    works = [w for w in works if not parts or any(part in w.label for part in parts)]
+    arch = 10 * device.capability[0] + device.capability[1]
+    compile_all(works, arch, time.monotonic() + asked.seconds * 0.6)
+    for work in works:
+        if asked.dry or time.monotonic() > deadline:
+            work.problem = "compiled only" if asked.dry else "no time was left"
+            continue
+        measure(work)
+        print(work.label, *(f"{_schedule(w)}: {w.us:.2f}" for w in work.ways if w.us), sep="; ",
+              flush=True)  # fmt: skip
+        torch.cuda.empty_cache()
+    print(_written(works))
+    print(table_of(works))
+
+
+def _written(works: list[Work]) -> str:
+    folder = Path(os.environ.get("OUT", "out"))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "gpu_products.json"
+    rows = [{"label": w.label, "kind": w.kind, "shape": [w.m, w.n, w.k], "bytes": w.bytes,
+             "flops": w.flops, "problem": w.problem, "ways": [way.record for way in w.ways]}
+            for w in works]  # fmt: skip
+    problems = [f"{w.label}, {_schedule(way)}: {way.problem}" for w in works for way in w.ways
+                if way.problem]  # fmt: skip
+    path.write_text(json.dumps({"command": sys.argv[1:], "rows": rows}, indent=1) + "\n")
+    return "\n".join([*dict.fromkeys(problems), f"wrote {path}"])
+
+
+if __name__ == "__main__":
+    main()

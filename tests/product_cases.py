@@ -1,0 +1,218 @@
+"""Comps that make products, for tests and benchmarks of the product templates: every kind of factor
+and of epilogue, at any size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from torchweld.core import dtypes
+from torchweld.core.dtypes import DType
+from torchweld.ir import affine
+from torchweld.ir.build import BodyBuilder
+from torchweld.ir.nodes import Axis, Buffer, Comp, Op, Store, Value
+from torchweld.ir.size import Size, product, symbol
+from triton_cases import Case
+
+HARD = torch.tensor([float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1.0, -2.5, 300.0])
+
+
+class Body:
+    """A Comp being written. Axes are named by one letter: `read("x", "mk")` is x[m, k] in
+    float32."""
+
+    def __init__(self, dtype: str, **extents: Size | str) -> None:
+        self.builder = BodyBuilder()
+        self.dtype = dtypes.BY_NAME[dtype]
+        self.extents = {n: symbol(e) if isinstance(e, str) else e for n, e in extents.items()}
+        self.buffers: dict[str, Buffer] = {}
+        self.stores: list[Store] = []
+
+    def read(self, name: str, axes: str, dtype: DType | None = None, gap: int = 0) -> Value:
+        """`gap`: elements between rows."""
+        dtype = dtype or self.dtype
+        self.declare(name, axes, dtype, gap)
+        return self.builder.widen(self.builder.load(name, self.index(axes), dtype))
+
+    def op(self, name: str, *args: Value | float) -> Value:
+        values = (a if isinstance(a, int) else self.builder.const(a, dtypes.f32) for a in args)
+        return self.builder.op(name, *values)
+
+    def sum(self, value: Value) -> Value:
+        return self.builder.reduce("sum", (value,), tuple(a for a in self.extents if a in "kl"))
+
+    def dot(self, left: Value, right: Value) -> Value:
+        return self.sum(self.op("mul", left, right))
+
+    def rounded(self, value: Value) -> Value:
+        return self.builder.cast(self.builder.cast(value, self.dtype), dtypes.f32)
+
+    def write(
+        self, name: str, axes: str, value: Value, dtype: DType | None = None, guard=None
+    ) -> None:
+        dtype = dtype or self.dtype
+        self.declare(name, axes, dtype, 0)
+        value = self.builder.cast(value, dtype)
+        self.stores.append(Store(name, self.index(axes), value, guard=guard))
+
+    def case(self, name: str, fill: Mapping | None = None, sizes=None) -> Case:
+        axes = tuple(Axis(n, e) for n, e in self.extents.items())
+        comp = Comp(name, axes, self.builder.body, tuple(self.stores))
+        return Case(name, comp, self.buffers, fill or {}, sizes or {})
+
+    def index(self, axes: str) -> tuple:
+        return tuple(affine.axis(a) for a in axes)
+
+    def declare(self, name: str, axes: str, dtype: DType | None = None, gap: int = 0) -> None:
+        shape = tuple(self.extents[a] for a in axes)
+        outer = (product(shape[k + 1 : -1]) * (shape[-1] + gap) for k in range(len(shape) - 1))
+        strides = (*outer, 1) if shape else ()
+        self.buffers[name] = Buffer(name, shape, dtype or self.dtype, strides, "cuda:0")
+
+
+def with_schedule(case: Case, schedule) -> Case:
+    return replace(case, schedule=schedule)
+
+
+def gelu(body: Body, x: Value) -> Value:
+    inner = body.op("erf", body.op("mul", x, 0.7071067811865476))
+    return body.op("mul", body.op("mul", x, body.op("add", inner, 1.0)), 0.5)
+
+
+def silu(body: Body, x: Value) -> Value:
+    return body.op("mul", x, body.op("sigmoid", x))
+
+
+def linear(m, n, k, dtype="bf16", left="mk", right="nk", gap=0, fill=None, sizes=None) -> Case:
+    b = Body(dtype, m=m, n=n, k=k)
+    b.write("y", "mn", b.dot(b.read("x", left, gap=gap), b.read("w", right, gap=gap)))
+    return b.case("linear", fill, sizes)
+
+
+def bias_gelu(m, n, k, dtype="bf16", sizes=None, fill=None) -> Case:
+    b = Body(dtype, m=m, n=n, k=k)
+    made = b.dot(b.read("x", "mk"), b.read("w", "nk"))
+    b.write("y", "mn", gelu(b, b.op("add", made, b.read("b", "n"))))
+    return b.case("bias_gelu", fill, sizes)
+
+
+def bias_residual(m, n, k, dtype="bf16", sizes=None) -> Case:
+    b = Body(dtype, m=m, n=n, k=k)
+    made = b.op("add", b.dot(b.read("x", "mk"), b.read("w", "nk")), b.read("b", "n"))
+    b.write("y", "mn", b.op("add", made, b.read("r", "mn")))
+    return b.case("bias_residual", None, sizes)
+
+
+def residual(m, n, k, dtype="bf16") -> Case:
+    b = Body(dtype, m=m, n=n, k=k)
+    b.write("y", "mn", b.op("add", b.dot(b.read("x", "mk"), b.read("w", "nk")), b.read("r", "mn")))
+    return b.case("residual", None, None)
+
+
+def gated(m, n, k, dtype="bf16", sizes=None) -> Case:
+    b = Body(dtype, m=m, n=n, k=k)
+    x = b.read("x", "mk")
+    gate, up = (b.dot(x, b.read(w, "nk")) for w in ("wg", "wu"))
+    b.write("y", "mn", b.op("mul", silu(b, gate), up))
+    return b.case("gated", None, sizes)
+
+
+def normed(m, n, k, dtype="bf16", pair=False) -> Case:
+    """RMSNorm before the product, applied after it; its weights are in `w`."""
+    b = Body(dtype, m=m, n=n, k=k)
+    x = b.read("x", "mk")
+    mean = b.op("mul", b.sum(b.op("mul", x, x)), 1.0 / k)
+    scale = b.op("rsqrt", b.op("add", mean, 1e-6))
+    made = b.op("mul", b.dot(x, b.read("w", "nk")), scale)
+    if pair:
+        up = b.op("mul", b.dot(x, b.read("wu", "nk")), scale)
+        made = b.op("mul", silu(b, made), up)
+    b.write("y", "mn", made)
+    return b.case("normed_pair" if pair else "normed")
+
+
+def scaled_outputs(m, n, k, dtype="bf16") -> Case:
+    """Row scales, a scalar, results in three dtypes."""
+    b = Body(dtype, m=m, n=n, k=k)
+    made = b.op("mul", b.dot(b.read("x", "mk"), b.read("w", "nk")), b.read("s", "m", dtypes.f32))
+    made = b.op("add", made, b.read("a", "", dtypes.f32))
+    b.write("y", "mn", made)
+    b.write("z", "mn", made, dtypes.f32)
+    b.write("positive", "mn", b.op("gt", made, 0.0), dtypes.b1)
+    return b.case("scaled_outputs")
+
+
+def heads(batch, length, count, width, k, dtype="bf16", transposed=False) -> Case:
+    """[b, s, k] to heads [b, h, s, d]; `transposed`: keys, [b, h, d, s]."""
+    b = Body(dtype, b=batch, s=length, h=count, d=width, k=k)
+    made = b.op("add", b.dot(b.read("x", "bsk"), b.read("w", "hdk")), b.read("v", "hd"))
+    b.write("y", "bhds" if transposed else "bhsd", made)
+    return b.case("heads_transposed" if transposed else "heads")
+
+
+def from_heads(batch, length, count, width, n, dtype="bf16") -> Case:
+    """Heads [b, k, s, l], put together and multiplied: a depth of two axes."""
+    b = Body(dtype, b=batch, s=length, n=n, k=count, l=width)
+    b.write("y", "bsn", b.dot(b.read("x", "bksl"), b.read("w", "nkl")))
+    return b.case("from_heads")
+
+
+def batched(batch, m, n, k, dtype="bf16", right="bkn") -> Case:
+    """Scores with a mask that all of a batch share."""
+    b = Body(dtype, b=batch, m=m, n=n, k=k)
+    made = b.op("mul", b.dot(b.read("x", "bmk"), b.read("w", right)), 0.125)
+    b.write("y", "bmn", b.op("add", made, b.read("mask", "mn", dtypes.f32)))
+    return b.case("batched")
+
+
+def gate_before(m, n, k, dtype="bf16") -> Case:
+    """The left factor is computed and rounded: silu(g) * u."""
+    b = Body(dtype, m=m, n=n, k=k)
+    left = b.rounded(b.op("mul", silu(b, b.read("g", "mk")), b.read("u", "mk")))
+    b.write("y", "mn", b.op("add", b.dot(left, b.read("w", "nk")), b.read("r", "mn")))
+    return b.case("gate_before")
+
+
+def scaled_before(m, n, k, dtype="bf16") -> Case:
+    """Both factors are computed and rounded, one from a column, one from a row."""
+    b = Body(dtype, m=m, n=n, k=k)
+    left = b.rounded(b.op("add", b.read("x", "mk"), b.read("s", "m", dtypes.f32)))
+    right = b.rounded(b.op("mul", b.read("w", "nk"), b.read("t", "k", dtypes.f32)))
+    b.write("y", "mn", b.dot(left, right))
+    return b.case("scaled_before")
+
+
+def dropout(m, n, k, dtype="bf16") -> Case:
+    """Also what was dropped."""
+    b = Body(dtype, m=m, n=n, k=k)
+    made = b.dot(b.read("x", "mk"), b.read("w", "nk"))
+    at = b.builder.index(affine.axis("m") * n + affine.axis("n"))
+    uniform = b.builder.emit(Op("philox", (b.read("seed", "", dtypes.i64), at), dtypes.f32))
+    kept = b.op("gt", uniform, 0.3)
+    b.write("y", "mn", b.op("where", kept, made, b.builder.const(0.0, dtypes.f32)))
+    b.write("kept", "mn", kept, dtypes.b1)
+    return b.case("dropout", {"seed": torch.tensor(-987654321987654321)})
+
+
+def lower_half(m, n, k, dtype="bf16") -> Case:
+    """Only what is on or below the diagonal is stored, else zero, beside a guarded load."""
+    b = Body(dtype, m=m, n=n, k=k)
+    row, column = (b.builder.index(affine.axis(a)) for a in "mn")
+    below = b.op("ge", row, column)
+    b.declare("r", "mn", b.dtype, 0)
+    kept = b.builder.widen(b.builder.load("r", b.index("mn"), b.dtype, below, 7.0))
+    made = b.op("add", b.dot(b.read("x", "mk"), b.read("w", "nk")), kept)
+    b.write("y", "mn", made)
+    b.write("z", "mn", made, guard=below)
+    b.write("z", "mn", b.builder.const(0.0, dtypes.f32), guard=b.op("logical_not", below))
+    return b.case("lower_half")
+
+
+def hard(case: Case, rows: int, depth: int) -> Case:
+    """NaN, infinities and zeros in some rows of x."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(rows, depth, generator=generator)
+    x[: len(HARD), 0] = HARD[:rows]
+    return replace(case, name=f"{case.name}_hard", fill={**case.fill, "x": x})

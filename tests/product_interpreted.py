@@ -1,0 +1,63 @@
+"""Product kernels on the CPU, by Triton's interpreter (TRITON_INTERPRET=1): one line for each
+result. In float16: bfloat16 dots are wrong there."""
+
+from __future__ import annotations
+
+import product_cases as cases
+from product_check import problems
+from torchweld.schedule.product import ProductSchedule
+from triton_cases import Case, tensors
+from triton_interpreted import start
+from triton_run import launches, prepare, product_bundle
+
+TILE = ProductSchedule("triton", 32, 32, 16, 4, 2, group=2)
+STREAM = ProductSchedule("stream", 16, 16, 32, 4, 2)
+SHARED = ProductSchedule("stream", 16, 16, 32, 4, 2, splits=3)
+
+ALL = [
+    (cases.linear(64, 32, 32, "f16"), TILE),
+    (cases.linear(37, 50, 70, "f16"), TILE),
+    (cases.linear(37, 50, 70, "f16", "km", "kn", gap=3), TILE),
+    (cases.linear("s0", 40, 24, "f16", sizes={"s0": 37}), TILE),
+    (cases.linear(37, 40, "s0", "f16", sizes={"s0": 29}), TILE),
+    (cases.bias_gelu(33, 31, 17, "f16"), TILE),
+    (cases.bias_residual(65, 33, 16, "f16"), TILE),
+    (cases.gated(33, 40, 20, "f16"), TILE),
+    (cases.normed(33, 40, 20, "f16"), TILE),
+    (cases.normed(5, 40, 100, "f16", pair=True), SHARED),
+    (cases.scaled_outputs(33, 40, 20, "f16"), TILE),
+    (cases.heads(3, 7, 2, 20, 24, "f16"), TILE),
+    (cases.heads(3, 7, 2, 20, 24, "f16", transposed=True), TILE),
+    (cases.from_heads(3, 7, 2, 20, 24, "f16"), TILE),
+    (cases.batched(3, 20, 33, 24, "f16"), TILE),
+    (cases.batched(3, 5, 33, 100, "f16", "bnk"), SHARED),
+    (cases.gate_before(33, 40, 20, "f16"), TILE),
+    (cases.scaled_before(33, 40, 20, "f16"), TILE),
+    (cases.dropout(33, 40, 20, "f16"), TILE),
+    (cases.lower_half(33, 40, 20, "f16"), TILE),
+    (cases.hard(cases.bias_gelu(33, 31, 17, "f16"), 33, 17), TILE),
+    (cases.hard(cases.normed(9, 31, 70, "f16"), 9, 70), SHARED),
+    (cases.linear(1, 50, 130, "f16"), STREAM),
+    (cases.bias_residual(1, 50, 130, "f16"), SHARED),
+    (cases.hard(cases.gated(1, 50, 130, "f16"), 1, 130), SHARED),
+    (cases.normed(1, 50, 130, "f16"), SHARED),
+    (cases.linear(37, 50, 130, "f16"), SHARED),
+]  # fmt: skip
+
+
+def run(case: Case, schedule: ProductSchedule) -> list[str]:
+    made, bundle = tensors(case), product_bundle(case, schedule)
+    prepare(case, bundle, made)
+    launches(case, bundle, made, start)
+    counters = [n for n in bundle.zeroed if made[n].any()]
+    return problems(case, made) + [f"{n} is not zero again" for n in counters]
+
+
+def main() -> None:
+    for case, schedule in ALL:
+        found = run(case, schedule)
+        print(f"DIFFERS {case.name} {found}" if found else f"agrees {case.name}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

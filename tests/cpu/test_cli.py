@@ -16,6 +16,9 @@ import torch
 def make():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(8, 9), torch.nn.GELU()), torch.randn(3, 8)
+def norm():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.GELU(), torch.nn.LayerNorm(8)), torch.randn(3, 8)
 def misfit():
     return torch.nn.Linear(8, 9), torch.randn(3, 7)
 """
@@ -61,6 +64,29 @@ def test_report_shows_and_writes_the_same(target, tmp_path):
     assert [p.name for p in tmp_path.iterdir() if "json" in p.name] == ["report.json"]
 
 
+def test_report_writes_a_page_that_the_json_gives_again(target, tmp_path):
+    page, again, data = (tmp_path / n for n in ("page.html", "again.html", "report.json"))
+    result = run("report", target.replace("make", "norm"), "--against", "", "--html", page,
+                 "--json", data, "--seconds", 0, "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    report = schema.from_json(data.read_text())
+    assert [profile.way for profile in report.profiles] == ["eager", "torchweld"]
+    (group,) = report.graphs[0].groups
+    assert group.error.fused_l2 < 1e-5 and "tw_" in group.sources[0].text
+    assert report.subject.seed is None and report.subject.command.startswith("torchweld ")
+    result = run("report", data, "--html", again)
+    assert result.exit_code == 0 and "Work, memory, error" in result.stdout
+    assert again.read_text() == page.read_text() and "id=\"kernels\"" in page.read_text()
+
+
+def test_report_without_a_file_profiles_no_kernels(target, monkeypatch):
+    from torchweld.report import build
+
+    monkeypatch.setattr(build, "with_kernels", None)
+    result = run("report", target, "--against", "", "--seconds", 0, "--device", "cpu")
+    assert result.exit_code == 0, result.output
+
+
 def test_report_trains(target, tmp_path):
     out = tmp_path / "report.json"
     result = run("report", target, "--train", "--against", "eager", "--json", out, "--seconds", 0,
@@ -100,7 +126,22 @@ def test_an_unwritable_cache_is_told(target, monkeypatch, tmp_path):
     assert "cannot be written" in said and "TORCHWELD_CACHE_DIR" in said
 
 
-def test_a_json_file_that_cannot_be_written_is_told(target, tmp_path):
-    said = refused("report", target, "--json", tmp_path, "--device", "cpu", "--against", "",
-                   "--seconds", 0)
-    assert "is a folder" in said
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_a_file_that_cannot_be_written_is_told_before_the_work(target, tmp_path, option):
+    assert "is a folder" in refused("report", target, option, tmp_path, "--device", "cpu")
+    said = refused("report", target, option, "/proc/report", "--device", "cpu")
+    assert "/proc cannot be written" in said and option in said
+
+
+def test_a_saved_report_that_is_cut_short_is_told_and_nothing_is_overwritten(tmp_path):
+    (tmp_path / "cut.json").write_text('{"schema_version": 2, "date"')
+    (tmp_path / "page.html").write_text("old")
+    said = refused("report", tmp_path / "cut.json", "--html", tmp_path / "page.html")
+    assert "it is no JSON" in said and (tmp_path / "page.html").read_text() == "old"
+
+
+def test_a_model_that_raises_is_told_and_nothing_is_overwritten(target, tmp_path):
+    (tmp_path / "page.html").write_text("old")
+    refused("report", target.replace("make", "misfit"), "--device", "cpu", "--html",
+            tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text() == "old"

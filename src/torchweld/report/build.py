@@ -92,7 +92,8 @@ def with_kernels(
     profiles = []
     for count, (way, run) in enumerate(runs.items()):
         heard(f"profile: {way}", count / 3)
-        profiles.append(profile_subject(_profiled(report, workload, run), way, records=lambda: made))
+        subject_ = _profiled(report, workload, run)
+        profiles.append(profile_subject(subject_, way, records=lambda: made))
     heard("errors of the kernels", 2 / 3)
     workload.model.zero_grad(set_to_none=True)
     return replace(report, profiles=profiles, graphs=with_kernel_errors(report.graphs, made))

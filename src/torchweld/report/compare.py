@@ -1,4 +1,4 @@
-"""Two saved reports: what became faster or slower, beyond the noise that each measured of itself."""
+"""Two saved reports: what became faster or slower, beyond the noise that each measured."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from torchweld.codegen.source import KernelBundle
-from torchweld.core.options import Options
 from torchweld.core.events import record as record_event
+from torchweld.core.options import Options
 from torchweld.exact.budget import TensorError, measure
 from torchweld.ir.interpret import allocate, run_comp
 from torchweld.ir.nodes import Buffer, Comp, Graph, Symbol, View

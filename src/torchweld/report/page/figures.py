@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from torchweld.profiling.data import Kernel, Profile, Roofline
+from torchweld.profiling.data import Kernel, Profile
 from torchweld.report.data import Report
 from torchweld.report.page.rows import operations_text
 
@@ -18,18 +18,22 @@ def figures_json(report: Report) -> str:
             {"name": w.name, "ms": w.timing.median_ms, "iqr": w.timing.iqr_ms}
             for w in report.ways if w.timing
         ],
-        "roofline": _roofline(report.profiles[0].roofline) if report.profiles else None,
+        "roofline": _roofline(report.profiles) if report.profiles else None,
         "profiles": [_profile(profile) for profile in report.profiles],
     }  # fmt: skip
     return json.dumps(figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _roofline(roofline: Roofline) -> dict:
+def _roofline(profiles: list[Profile]) -> dict:
+    """Rates of products in the types that the model has products in."""
+    roofline = profiles[0].roofline
+    used = {k.dtype for profile in profiles for k in profile.kernels if k.product}
+    rates = roofline.matmul_flops_per_s
     return {
         "memory": roofline.memory_bytes_per_s,
         "cache": roofline.cache_bytes_per_s,
         "vector": roofline.vector_flops_per_s,
-        "products": roofline.matmul_flops_per_s,
+        "products": {dtype: rate for dtype, rate in rates.items() if dtype in used} or rates,
     }
 
 

@@ -182,7 +182,7 @@ function plotRoofline(roof, profiles) {
 function plotMemory(profiles) {
   const lines = profiles.filter(p => p.memory).flatMap(p => p.memory.line.map(([at, size]) => ({ way: p.way, at, size })));
   const peaks = profiles.filter(p => p.memory).map(p => ({ way: p.way, at: p.memory.at, size: p.memory.peak }));
-  const end = d3.max(profiles, p => p.step);
+  const end = d3.max([...profiles.map(p => p.step), ...lines.map(l => l.at)]);
   if (!peaks.length) return;
   put("plot-memory", Plot.plot({
     width: WIDTH, height: 260, marginLeft: 74, marginRight: 120, style: { background: "none", fontSize: "12px" },
@@ -194,7 +194,7 @@ function plotMemory(profiles) {
       Plot.lineY(lines, { x: "at", y: "size", stroke: "way", curve: "step-after" }),
       Plot.ruleY(peaks.filter(p => p.at === null), { y: "size", x1: 0, x2: end, stroke: "way", strokeDasharray: "5 4" }),
       Plot.dot(peaks.filter(p => p.at !== null), { x: "at", y: "size", fill: "way", r: 4 }),
-      Plot.text(peaks, { x: p => p.at ?? end, y: "size", text: p => `${bytes(p.size)}B${p.at === null ? " at most" : ""}`, dy: -10, fill: "var(--ink)" }),
+      Plot.text(peaks, { x: p => p.at ?? end, y: "size", text: p => `${bytes(p.size)}B${p.at === null ? " at most, " + p.way : ""}`, textAnchor: "end", dy: -10, fill: "var(--ink)" }),
       Plot.tip(lines, Plot.pointerX({ x: "at", y: "size", title: p => `${p.way}\n${bytes(p.size)}B at ${microseconds(p.at)}`, fill: "var(--ground)", stroke: "var(--line)" })),
     ],
   }));

@@ -28,14 +28,16 @@ from torchweld.kernels.extents import align_extents
 from torchweld.kernels.layouts import contiguous_rows
 from torchweld.kernels.library import choose_library_calls
 from torchweld.kernels.patches import products_of_patches
+from torchweld.kernels.products import form_products
 from torchweld.kernels.rows import align_rows
-from torchweld.plan.decisions import Cut, Fusion, RefusalRecord
+from torchweld.plan.decisions import Cut, Fusion, Plan, RefusalRecord
 from torchweld.plan.refusals import Reason
 from torchweld.plan.search import plan
 from torchweld.rewrite.apply import rewrite
 from torchweld.runtime.load import load
 from torchweld.runtime.plan_cache import PlanCache, StoredPlan
 from torchweld.runtime.program import Program
+from torchweld.schedule.product_choice import choose
 
 _DECISIONS = (Fusion, Cut, RefusalRecord, Reason, Origin)
 
@@ -84,14 +86,27 @@ def compile_graph(captured: Captured, options: Options) -> Program:
     return program
 
 
-def _make_plan(
+def plan_graph(captured: Captured, options: Options) -> tuple[Graph, Plan]:
+    """The captured graph as the planner is given it, and its plan; nothing is generated."""
+    stages, table = _Stages(options.debug), device_table(_main_device(captured))
+    return _planned(stages("lower", lower, captured, options), captured, table, options, stages)
+
+
+def _planned(
     lowered: Lowered, captured: Captured, table: DeviceTable, options: Options, stages
-) -> StoredPlan:
+) -> tuple[Graph, Plan]:
     graph = stages("rewrite", rewrite, lowered.graph, options)
     graph = stages("channels", channels_last, graph, table, captured.loose_outputs)
     graph = stages("patches", products_of_patches, graph, table)
     graph = stages("layouts", contiguous_rows, graph, captured.loose_outputs)
     planned = stages("plan", plan, graph, table, options)
+    return graph, stages("join products", form_products, planned, table, options, choose)
+
+
+def _make_plan(
+    lowered: Lowered, captured: Captured, table: DeviceTable, options: Options, stages
+) -> StoredPlan:
+    _, planned = _planned(lowered, captured, table, options, stages)
     graph = stages("products", own_products, planned.graph, table)
     graph = stages("convolutions", own_convolutions, graph, table, options)
     graph = stages("library", choose_library_calls, graph, table, options, captured.kind)

@@ -10,14 +10,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from torchweld.codegen import cpp, cpp_convolution, triton
+from torchweld.codegen import cpp, cpp_convolution, cuda
 from torchweld.codegen.source import KernelBundle, KernelSource, SizeArg
 from torchweld.core.device import DeviceTable
 from torchweld.core.errors import TorchweldError
 from torchweld.core.events import warn_once
 from torchweld.ir.canonical import canonical, signature
 from torchweld.ir.nodes import Buffer, Comp, Graph
-from torchweld.schedule import cpu, cuda
+from torchweld.schedule import cpu
 from torchweld.schedule.cpu_convolution import cpu_convolution
 
 
@@ -45,8 +45,7 @@ def _canonical_buffers(order: tuple[str, ...], buffers: Mapping[str, Buffer]) ->
 def _generate(comp: Comp, buffers: Mapping[str, Buffer], hints, table: DeviceTable):
     try:
         if next(iter(buffers.values())).device.startswith("cuda"):
-            tiles = cuda.schedule(comp, buffers, table, hints)
-            return triton.generate(comp, buffers, tiles, hints)
+            return cuda.generate(comp, buffers, table, hints)
         convolution = cpu_convolution(comp, buffers, hints)
         if convolution is not None:
             return cpp_convolution.generate(comp, convolution, buffers)

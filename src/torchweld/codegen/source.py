@@ -81,7 +81,8 @@ class KernelSource:
 class KernelBundle:
     """Sources to run in order for one Comp; the scratch buffers that they share, uninitialised
     unless in `zeroed`; and the buffers that must be filled or copied first (Store.init): (buffer,
-    number or name of the buffer to copy)."""
+    number or name of the buffer to copy). Kernels of a GPU find what is `zeroed` zero and leave it
+    so (counters of known length)."""
 
     comp: str
     sources: tuple[KernelSource, ...]

@@ -9,14 +9,14 @@ flag      a byte of the host's memory, that kernels of a GPU set (`index_flags.p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
 from torchweld.codegen.source import KernelBundle
 from torchweld.ir.index_check import sticky_flags
 from torchweld.ir.nodes import Arg, Buffer, Comp, Extern, Graph, views
-from torchweld.ir.size import Size, evaluate
+from torchweld.ir.size import Size, evaluate, product
 from torchweld.runtime.budget import fullest, own_tensors
 from torchweld.runtime.externs import out_form
 from torchweld.runtime.memory import Lifetime
@@ -32,13 +32,16 @@ class Placement:
     """`devices`: those that have an arena; arena d is slot d. `slots`: the position of every other
     buffer among a call's tensors and addresses. `uses`: (first node that writes, last node that
     touches), inputs and constants from -1, outputs to the end. `scratch`: the memory that kernels
-    need for themselves, by scoped name, with the node that it belongs to."""
+    need for themselves, by scoped name, with the first and the last node that it is for.
+    `counters`: of the scratch that kernels of a GPU find zero and leave zero, the region that they
+    share, by scoped name."""
 
     kinds: Mapping[str, Kind]
     devices: tuple[str, ...]
     slots: Mapping[str, int]
     uses: Mapping[str, tuple[int, int]]
-    scratch: Mapping[str, tuple[Buffer, int]]
+    scratch: Mapping[str, tuple[Buffer, int, int]]
+    counters: Mapping[str, str]
 
 
 def place(
@@ -53,21 +56,49 @@ def place(
     their last use."""
     kinds, uses = _kinds(graph, frozenset(constants)), _uses(graph)
     scratch = {
-        scratch_name(node.name, b.name): (b, position)
+        scratch_name(node.name, b.name): (b, position, position)
         for position, node in enumerate(graph.nodes)
         if isinstance(node, Comp) and node.name in bundles
         for b in bundles[node.name].scratch
     }
+    counters = _counters(graph, bundles, scratch)
+    regions = _regions(counters, scratch, len(graph.nodes) - 1)
+    scratch = {n: entry for n, entry in scratch.items() if n not in counters} | regions
     for device in {b.device for b in graph.buffers.values()}:
         own = _own(graph, kinds, uses, scratch, device, workspaces, frees_inputs)
         kinds.update(dict.fromkeys(own, "own"))
     in_arena = [graph.buffers[n] for n, k in kinds.items() if k == "arena"] + [
-        b for b, _ in scratch.values()
+        b for b, *_ in scratch.values()
     ]
     devices = tuple(sorted({b.device for b in in_arena}))
     rest = [n for n, k in kinds.items() if k != "arena"]
     slots = {n: len(devices) + i for i, n in enumerate(rest)}
-    return Placement(kinds, devices, slots, uses, scratch)
+    return Placement(kinds, devices, slots, uses, scratch, counters)
+
+
+def _counters(graph: Graph, bundles: Mapping[str, KernelBundle], scratch) -> dict[str, str]:
+    """The region of each zeroed scratch buffer of a GPU's kernels: one for each device."""
+    names = (
+        scratch_name(node.name, zeroed)
+        for node in graph.nodes
+        if isinstance(node, Comp) and node.name in bundles
+        if bundles[node.name].sources[0].language != "cpp"
+        for zeroed in bundles[node.name].zeroed
+    )
+    return {name: f"/zero on {scratch[name][0].device}" for name in names}
+
+
+def _regions(counters: Mapping[str, str], scratch, end: int) -> dict[str, tuple[Buffer, int, int]]:
+    """Memory for the largest buffer of each region, for all of a call: one kernel runs at a
+    time."""
+    lengths: dict[str, int] = {}
+    for name, region in counters.items():
+        lengths[region] = max(lengths.get(region, 0), product(scratch[name][0].shape))
+    like = {region: scratch[name][0] for name, region in counters.items()}
+    return {
+        region: (replace(like[region], name=region, shape=(n,), strides=(1,)), 0, end)
+        for region, n in lengths.items()
+    }
 
 
 def peak_bytes(
@@ -101,8 +132,8 @@ def lifetimes(
 
 
 def scratch_lifetimes(scratch, device: str, sizes: Mapping[str, int]) -> list[Lifetime]:
-    here = [(n, b, at) for n, (b, at) in scratch.items() if b.device == device]
-    return [Lifetime(n, buffer_bytes(b, sizes), at, at) for n, b, at in here]
+    here = [(n, *entry) for n, entry in scratch.items() if entry[0].device == device]
+    return [Lifetime(n, buffer_bytes(b, sizes), first, last) for n, b, first, last in here]
 
 
 def _own(

@@ -55,6 +55,7 @@ class _Shaper:
 
     def run(self) -> Shaped:
         tail, steps_before = self._tail_start(), None
+        self._zero_counters()
         for position, node in enumerate(self.loaded.graph.nodes):
             if position == tail:
                 self._flush()
@@ -156,6 +157,7 @@ class _Shaper:
 
         def where(name: str) -> Pointer:
             scoped = scratch_name(comp, name)
+            scoped = self.placement.counters.get(scoped, scoped)
             if scoped in self.placement.scratch:
                 return self._in_arena(scoped, self.placement.scratch[scoped][0].device)
             if self.placement.kinds[name] == "arena":
@@ -234,8 +236,6 @@ class _Shaper:
 
     def _triton(self, comp: Comp, bundle: KernelBundle) -> None:
         self._flush()
-        for name in bundle.zeroed:
-            self._prefill(comp, name, 0)
         for name, init in bundle.prefill:
             self._prefill(comp, name, init)
         where = self._where(comp.name)
@@ -244,6 +244,10 @@ class _Shaper:
         ]
         device = torch.device(self.buffers[comp.writes[0]].device)
         self.steps.extend(steps.launch(p, device.index or 0) for p in plans if p is not None)
+
+    def _zero_counters(self) -> None:
+        for counters in dict.fromkeys(self.placement.counters.values()):
+            self.steps.append(steps.fill(self._whole_scratch(counters), 0))
 
     def _prefill(self, comp: Comp, name: str, init) -> None:
         if self.placement.kinds.get(name) == "flag":
@@ -265,8 +269,11 @@ class _Shaper:
 
     def _scratch_or_whole(self, comp: Comp, name: str) -> Fetch:
         scoped = scratch_name(comp.name, name)
-        if scoped not in self.placement.scratch:
-            return self._whole(name)
+        if scoped in self.placement.scratch:
+            return self._whole_scratch(scoped)
+        return self._whole(name)
+
+    def _whole_scratch(self, scoped: str) -> Fetch:
         shape, strides, dtype, _ = self._concrete(self.placement.scratch[scoped][0])
         return itemgetter(self._fixed_slot(FixedView(scoped, dtype, shape, strides, 0)))
 

@@ -1,0 +1,41 @@
+"""The kernels of one Comp on a GPU: a product template where it makes products, else Triton's tiles
+of rows and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchweld.codegen import gluon_product, triton, triton_product
+from torchweld.codegen.source import KernelBundle
+from torchweld.core.device import DeviceTable
+from torchweld.ir.nodes import Buffer, Comp
+from torchweld.schedule import cuda
+from torchweld.schedule.access import addressed
+from torchweld.schedule.contraction import contraction_of
+from torchweld.schedule.product import ProductSchedule
+from torchweld.schedule.product_choice import choose
+
+_PRODUCTS = {"gluon": gluon_product, "triton": triton_product, "stream": triton_product}
+
+
+def generate(
+    comp: Comp,
+    buffers: Mapping[str, Buffer],
+    table: DeviceTable,
+    hints: Mapping[str, int] | None = None,
+) -> KernelBundle:
+    """The kernels of `comp` as the defaults tile it. Raises InvalidIR where none can be made."""
+    tiles = _product_schedule(comp, buffers, table, hints)
+    if tiles is not None:
+        return _PRODUCTS[tiles.form].generate(comp, buffers, tiles, hints)
+    return triton.generate(comp, buffers, cuda.schedule(comp, buffers, table, hints), hints)
+
+
+def _product_schedule(comp, buffers, table, hints) -> ProductSchedule | None:
+    """None for a Comp without products, or with such as no template serves."""
+    accesses = addressed(comp, buffers, hints)
+    contraction = contraction_of(accesses)
+    if contraction is None:
+        return None
+    tiles = choose(accesses, contraction, buffers, table, hints)
+    return tiles if isinstance(tiles, ProductSchedule) else None

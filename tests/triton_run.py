@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import multiprocessing
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
@@ -73,3 +76,21 @@ def gpu_starter(compiled: Mapping[KernelSource, object]):
         compiled[source](grid, torch.cuda.current_stream().cuda_stream, values)
 
     return start
+
+
+def compile_in_processes(sources: Iterable[KernelSource]) -> dict[KernelSource, object]:
+    """Launchers of all; other processes fill Triton's cache first, as many as there are cores."""
+    from torchweld.runtime.triton_compile import compile_triton
+
+    sources = list(dict.fromkeys(sources))
+    processes = min(len(sources), os.cpu_count() or 1)
+    major, minor = torch.cuda.get_device_capability()
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(_compile, sources, [10 * major + minor] * len(sources)))
+    return {s: compile_triton(s) for s in sources}
+
+
+def _compile(source: KernelSource, arch: int) -> None:
+    from torchweld.runtime.triton_compile import compile_source
+
+    compile_source(source, arch)

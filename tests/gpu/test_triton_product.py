@@ -1,0 +1,142 @@
+"""The Triton product template on a GPU: every kind of factor and epilogue against float64, over
+sizes, alignments and dtypes, with default tiles and with all others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import product_cases as cases
+from product_check import problems
+from torchweld.schedule.access import addressed
+from torchweld.schedule.contraction import contraction_of
+from torchweld.schedule.product import ProductSchedule
+from torchweld.schedule.product_triton import candidates
+from triton_cases import Case, tensors
+from triton_run import H100, compile_in_processes, gpu_starter, launches, prepare, product_bundle
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+
+
+def epilogues(dtype: str) -> list[Case]:
+    return [
+        cases.linear(256, 128, 64, dtype),
+        cases.linear(255, 129, 127, dtype),
+        cases.linear(300, 200, 72, dtype, "km", "kn"),
+        cases.linear(129, 333, 100, dtype, gap=3),
+        cases.linear("s0", 136, 72, dtype, sizes={"s0": 201}),
+        cases.linear(136, 72, "s0", dtype, sizes={"s0": 100}),
+        cases.bias_gelu(131, 257, 65, dtype),
+        cases.bias_gelu("s0", 256, 64, dtype, sizes={"s0": 70}),
+        cases.bias_residual(257, 384, 192, dtype),
+        cases.gated(250, 200, 136, dtype),
+        cases.normed(130, 264, 200, dtype),
+        cases.normed(130, 264, 200, dtype, pair=True),
+        cases.scaled_outputs(100, 130, 88, dtype),
+        cases.heads(3, 50, 4, 32, 96, dtype),
+        cases.heads(3, 50, 4, 32, 96, dtype, transposed=True),
+        cases.from_heads(3, 50, 4, 32, 130, dtype),
+        cases.batched(6, 70, 90, 40, dtype),
+        cases.batched(6, 70, 90, 40, dtype, "bnk"),
+        cases.gate_before(130, 100, 200, dtype),
+        cases.scaled_before(130, 100, 77, dtype),
+        cases.dropout(130, 100, 64, dtype),
+        cases.lower_half(130, 100, 64, dtype),
+        cases.hard(cases.bias_gelu(131, 257, 65, dtype), 131, 65),
+    ]
+
+
+def streams(dtype: str) -> list[Case]:
+    return [
+        *(cases.linear(m, 300, 1000, dtype) for m in (1, 2, 16, 17, 64)),
+        cases.bias_residual(1, 2048, 2048, dtype),
+        cases.bias_residual(5, 129, 4100, dtype),
+        cases.gated(1, 520, 1024, dtype),
+        cases.gated(33, 130, 777, dtype),
+        cases.normed(1, 300, 1024, dtype),
+        cases.normed(7, 300, 1000, dtype, pair=True),
+        cases.hard(cases.gated(9, 200, 512, dtype), 9, 512),
+        cases.hard(cases.linear(1, 200, 512, dtype), 1, 512),
+        cases.batched(4, 1, 300, 512, dtype, "bnk"),
+        cases.linear(16, 264, 4096, dtype, right="kn"),
+    ]
+
+
+def _near(case: Case) -> list[Case]:
+    """The case with each schedule that a tuner may time."""
+    accesses = addressed(case.comp, case.buffers, case.sizes)
+    found = candidates(accesses, contraction_of(accesses), H100, case.sizes)
+    return [replace(case, schedule=s) for s in found]
+
+
+TILES = [
+    ProductSchedule("triton", *tile)
+    for tile in ((16, 16, 16, 1, 2), (32, 64, 32, 2, 4), (64, 256, 64, 8, 3), (128, 32, 128, 4, 2))
+]
+SWEPT = [
+    *_near(cases.bias_residual(200, 300, 136)),
+    *_near(cases.gated(200, 300, 136)),
+    *_near(cases.normed(13, 264, 2000, pair=True)),
+    *_near(cases.residual(1, 264, 2000)),
+    *(replace(cases.bias_residual(200, 300, 136), schedule=s) for s in TILES),
+]
+ALL = [c for d in ("bf16", "f16") for c in (*epilogues(d), *streams(d))] + SWEPT
+SHARED = [c for c in ALL if product_bundle(c).zeroed]
+
+
+def title(case: Case) -> str:
+    s = case.schedule
+    tile = "" if s is None else f"-{s.block_m}x{s.block_n}x{s.block_k}w{s.num_warps}/{s.splits}"
+    dtype = next(iter(case.buffers.values())).dtype
+    return f"{case.name}-{dtype}-{'x'.join(str(a.extent) for a in case.comp.axes)}{tile}"
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict:
+    return compile_in_processes([s for c in ALL for s in product_bundle(c).sources])
+
+
+def run(case: Case, compiled: dict, times: int = 1) -> list[dict[str, torch.Tensor]]:
+    """The results of each of several calls; counters are zero again after each."""
+    found, made, bundle = [], tensors(case, "cuda"), product_bundle(case)
+    prepare(case, bundle, made)
+    for _ in range(times):
+        for name in case.comp.writes:
+            made[name].fill_(1)
+        launches(case, bundle, made, gpu_starter(compiled))
+        found.append({n: made[n].cpu() for n in case.comp.writes})
+        assert not any(made[n].any() for n in bundle.zeroed)
+    return found
+
+
+@pytest.mark.parametrize("case", ALL, ids=title)
+def test_results_are_as_exact_as_eager(case: Case, compiled: dict):
+    assert problems(case, run(case, compiled)[0]) == []
+
+
+@pytest.mark.parametrize("case", SHARED, ids=title)
+def test_shared_depth_repeats(case: Case, compiled: dict):
+    first, *others = run(case, compiled, times=5)
+    for again in others:
+        assert all(torch.equal(_bits(first[n]), _bits(again[n])) for n in first)
+
+
+def _bits(t: torch.Tensor) -> torch.Tensor:
+    return t.contiguous().view({4: torch.int32, 2: torch.int16, 1: torch.int8}[t.element_size()])
+
+
+def test_unaligned_pointers():
+    """Tensors that start at an odd element get a binary that does not assume 16 bytes."""
+    case = cases.bias_residual(70, 136, 72)
+    bundle, made = product_bundle(case), tensors(case, "cuda")
+    for name in ("x", "w"):
+        memory = torch.empty(made[name].numel() + 1, dtype=made[name].dtype, device="cuda")
+        made[name] = memory[1:].view(made[name].shape).copy_(made[name])
+    compiled = compile_in_processes(bundle.sources)
+    launches(case, bundle, made, gpu_starter(compiled))
+    assert problems(case, {"y": made["y"].cpu()}) == []

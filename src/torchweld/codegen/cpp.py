@@ -38,7 +38,7 @@ _PART = "void* const* P, const int64_t* S, int64_t tid, int64_t parts, char* sha
 
 _FINISH = (
     "void* const* P, const int64_t* S, int64_t batch, int64_t row0, int64_t rows, "
-    "int64_t column0, int64_t columns, const float* c"
+    "int64_t column0, int64_t columns, const float* c, int64_t c_row"
 )
 
 
@@ -69,28 +69,29 @@ def _product(
     accesses: Accesses, product: CpuProduct, buffers: Mapping[str, Buffer]
 ) -> KernelBundle:
     comp = accesses.comp
-    packed = cpp_product.packed_buffer(product, accesses, buffers[comp.writes[0]].device)
-    buffers = {**buffers, packed.name: packed}
-    names = (*dict.fromkeys(a.buffer for a in accesses.all), packed.name)
+    device = buffers[comp.writes[0]].device
+    scratch = cpp_product.scratch_buffers(product, accesses, device)
+    buffers = {**buffers, **{b.name: b for b in scratch}}
+    names = (*dict.fromkeys(a.buffer for a in accesses.all), *(b.name for b in scratch))
     symbols = tuple(sorted(_symbols(accesses)))
     text = _product_text(accesses, product, buffers, names, symbols)
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     args = (*map(BufferArg, names), *(SizeArg(size.symbol(s)) for s in symbols))
     text = header() + cpp_product.header() + text.replace("KERNEL", name)
-    return KernelBundle(comp.name, (KernelSource("cpp", name, text, args),), scratch=(packed,))
+    return KernelBundle(comp.name, (KernelSource("cpp", name, text, args),), scratch=scratch)
 
 
 def _product_text(accesses, product: CpuProduct, buffers, names, symbols) -> str:
     e = Emitter()
     pointers = {n: f"p{i}" for i, n in enumerate(names)}
     k = cpp_product.product_kernel(accesses, product, buffers, pointers)
-    written = {*accesses.comp.writes, names[-1]}
+    written = {*accesses.comp.writes, "packed", "sums"}
     with e.block(f"static void finish({_FINISH})"):
         _declare(e, buffers, names, symbols, written)
         cpp_product.emit_finish(k, e, product)
     with e.block(f"static void part({_PART})"):
         _declare(e, buffers, names, symbols, written)
-        cpp_product.emit_multiply(k, e, product, pointers[names[-1]])
+        cpp_product.emit_multiply(k, e, product)
     with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):
         _launch(e, k, symbols)
     return e.text

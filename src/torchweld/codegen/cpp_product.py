@@ -18,7 +18,7 @@ from torchweld.core import dtypes
 from torchweld.ir.nodes import Buffer, Value
 from torchweld.schedule.access import Access, Accesses
 from torchweld.schedule.cpu import CpuSchedule
-from torchweld.schedule.cpu_product import CpuProduct, packed_elements
+from torchweld.schedule.cpu_product import CpuProduct, scratch_elements
 
 _BATCH = "batch"
 
@@ -28,9 +28,9 @@ def header() -> str:
     return Path(__file__).with_name("product.h").read_text()
 
 
-def packed_buffer(product: CpuProduct, accesses: Accesses, device: str) -> Buffer:
-    """The scratch memory of one product."""
-    return Buffer("packed", (packed_elements(product, accesses),), dtypes.f32, (1,), device)
+def scratch_buffers(product: CpuProduct, accesses: Accesses, device: str) -> tuple[Buffer, ...]:
+    sizes = scratch_elements(product, accesses)
+    return tuple(Buffer(name, (n,), dtypes.f32, (1,), device) for name, n in sizes.items())
 
 
 def product_kernel(
@@ -51,7 +51,7 @@ def emit_finish(k: Kernel, e: Emitter, product: CpuProduct) -> None:
         _along_rows(k, e, product)
 
 
-def emit_multiply(k: Kernel, e: Emitter, product: CpuProduct, packed: str) -> None:
+def emit_multiply(k: Kernel, e: Emitter, product: CpuProduct) -> None:
     """The body of `part`: one product for each batch."""
     count = k.extent(product.batch) if product.batch else "1"
     with e.block(f"for (int64_t {_BATCH} = 0; {_BATCH} < {count}; ++{_BATCH})"):
@@ -61,11 +61,13 @@ def emit_multiply(k: Kernel, e: Emitter, product: CpuProduct, packed: str) -> No
         steps = [(left, product.row), (left, product.depth)]
         steps += [(right, product.column), (right, product.depth)]
         strides = ", ".join(x.size_text(a.offset.coefficient(axis)) for a, axis in steps)
-        values = f"{extents}, {starts}, {strides}, {product.block}, {packed}"
-        e.line(f"const tw_product a = {{{values}}};")
-        body = f"finish(P, S, {_BATCH}, row, rows, column, columns, c);"
+        memory = f"{k.pointers['packed']}, {k.pointers.get('sums', 'nullptr')}"
+        e.line(f"const tw_product a = {{{extents}, {starts}, {strides},")
+        e.line(f"                      {product.block}, {product.stretch}, {memory}}};")
         e.line("tw_multiply(a, tid, parts, [=](int64_t row, int64_t rows, int64_t column,")
-        e.line(f"    int64_t columns, const float* c) {{ {body} }});")
+        e.line("    int64_t columns, const float* c, int64_t c_row) {")
+        e.line(f"  finish(P, S, {_BATCH}, row, rows, column, columns, c, c_row);")
+        e.line("});")
 
 
 def _start(k: Kernel, access: Access, product: CpuProduct) -> str:
@@ -78,7 +80,7 @@ def _start(k: Kernel, access: Access, product: CpuProduct) -> str:
 def _along_columns(k: Kernel, e: Emitter, product: CpuProduct) -> None:
     row, column = k.names[product.row], k.names[product.column]
     with e.block(f"for (int64_t {row} = row0; {row} < row0 + rows; ++{row})"):
-        sums = f"c[({row} - row0) * TW_COLUMNS + {column} - column0]"
+        sums = f"c[({row} - row0) * c_row + {column} - column0]"
         _lane(k, e, product, (column, "column0", "column0 + columns"), sums)
 
 
@@ -89,7 +91,7 @@ def _along_rows(k: Kernel, e: Emitter, product: CpuProduct) -> None:
         e.line("const int64_t high = low + TW_WIDTH < columns ? low + TW_WIDTH : columns;")
         e.line("alignas(64) float turned[TW_WIDTH][TW_CHUNK];")
         with e.block("for (int64_t i = 0; i < rows; i += TW_WIDTH)"):
-            e.line("tw_transpose(c + i * TW_COLUMNS + low, TW_COLUMNS, &turned[0][i], TW_CHUNK);")
+            e.line("tw_transpose(c + i * c_row + low, c_row, &turned[0][i], TW_CHUNK);")
         with e.block(
             f"for (int64_t {column} = column0 + low; {column} < column0 + high; ++{column})"
         ):

@@ -1,11 +1,12 @@
 // Products of float32 matrices,  C[r, p] = sum over k of R[r, k] * Q[p, k],  made for -march=native by
 // gcc's vector types. R's rows are broadcast, Q's columns lie along the vectors:
 //
-//   for blocks of columns:                 all threads pack Q's block into panels of [k][PANEL]
+//   for blocks of columns, for stretches of the depth:
+//     all threads pack that part of Q into panels of [k][PANEL]
 //     for chunks of this thread's rows:
-//       for blocks of the depth:           DEPTH terms in one chain, added to C: as exact as MKL
+//       for DEPTH terms of the stretch:    one chain, added to C: as exact as MKL
 //         for panels, for GROUPs of rows:  GROUP x PANEL accumulators in registers
-//       finish(rows, columns, C)           what the caller does with the sums
+//       finish(rows, columns, C)           after the last stretch: what the caller does with the sums
 //
 // Measured on Zen 5, one thread: 240-260 GFLOP/s where MKL reaches 105 and oneDNN 230-250, whose sums
 // are one chain as long as the depth.
@@ -42,8 +43,9 @@ struct tw_product {
   int64_t rows, columns, depth;
   const float *r, *q;
   int64_t r_row, r_depth, q_column, q_depth;  // strides; in each pair one is 1
-  int64_t block;                              // columns that are packed together
-  float* packed;                              // shared by the threads: block * depth elements
+  int64_t block, stretch;                     // columns and terms that are packed together
+  float* packed;                              // block * stretch elements, shared by the threads
+  float* sums;                                // rows * block elements; unused if stretch is the depth
 };
 
 // GROUP rows by V vectors of columns. Rows `r_row` apart (r_depth 1), or packed as [k][GROUP].
@@ -117,12 +119,14 @@ static void tw_pack_panel(const float* from, int64_t column, int64_t step, int64
   }
 }
 
-// One chunk of rows, whose sums go to c[row][COLUMNS].
-static void tw_chunk(const tw_product& a, int64_t row, int64_t rows, int64_t columns, float* c) {
+// One chunk of rows and one stretch of the depth, added to c.
+static void tw_chunk(const tw_product& a, int64_t row, int64_t rows, int64_t columns, int64_t from_depth,
+                     int64_t stretch, float* c, int64_t c_row) {
+  if (stretch == 0) memset(c, 0, sizeof(float) * rows * c_row);
   alignas(64) float packed[TW_CHUNK * TW_DEPTH];
   int64_t in_place = a.r_depth == 1 ? rows / TW_GROUP * TW_GROUP : 0;
-  for (int64_t k = 0; k < a.depth; k += TW_DEPTH) {
-    int64_t depth = a.depth - k < TW_DEPTH ? a.depth - k : TW_DEPTH;
+  for (int64_t at = 0; at < stretch; at += TW_DEPTH) {
+    int64_t k = from_depth + at, depth = stretch - at < TW_DEPTH ? stretch - at : TW_DEPTH;
     for (int64_t i = in_place; i < rows; i += TW_GROUP) {
       int64_t group = rows - i < TW_GROUP ? rows - i : TW_GROUP;
       const float* from = a.r + (row + i) * a.r_row + k * a.r_depth;
@@ -134,39 +138,50 @@ static void tw_chunk(const tw_product& a, int64_t row, int64_t rows, int64_t col
     }
     for (int64_t p = 0; p < columns; p += TW_PANEL) {
       int vectors = columns - p < TW_PANEL ? (columns - p + TW_WIDTH - 1) / TW_WIDTH : TW_VECTORS;
-      const float* q = a.packed + p * a.depth + k * vectors * TW_WIDTH;
+      const float* q = a.packed + p * stretch + at * vectors * TW_WIDTH;
       for (int64_t i = 0; i < in_place; i += TW_GROUP)
         tw_tiles<false>(vectors, depth, a.r + (row + i) * a.r_row + k, a.r_row, q,
-                        c + i * TW_COLUMNS + p, TW_COLUMNS, k == 0);
+                        c + i * c_row + p, c_row, k == 0);
       for (int64_t i = in_place; i < rows; i += TW_GROUP)
-        tw_tiles<true>(vectors, depth, packed + i * TW_DEPTH, 0, q, c + i * TW_COLUMNS + p, TW_COLUMNS, k == 0);
+        tw_tiles<true>(vectors, depth, packed + i * TW_DEPTH, 0, q, c + i * c_row + p, c_row, k == 0);
     }
   }
-  if (a.depth == 0) memset(c, 0, sizeof(float) * TW_CHUNK * TW_COLUMNS);
 }
 
-// finish(row, rows, column, columns, c): rows of COLUMNS sums. Called by all threads of a region.
+// Panels of `columns` columns and `stretch` terms, of which this thread packs a share.
+static void tw_pack(const tw_product& a, int64_t column, int64_t columns, int64_t from_depth, int64_t stretch,
+                    int64_t tid, int64_t parts) {
+  int64_t panels = (columns + TW_PANEL - 1) / TW_PANEL, blocks = (stretch + TW_DEPTH - 1) / TW_DEPTH;
+  for (int64_t t = panels * blocks * tid / parts; t < panels * blocks * (tid + 1) / parts; ++t) {
+    int64_t p = t / blocks * TW_PANEL, k = t % blocks * TW_DEPTH;
+    tw_pack_panel(a.q + (column + p) * a.q_column + from_depth * a.q_depth, a.q_column, a.q_depth,
+                  columns - p < TW_PANEL ? columns - p : TW_PANEL, k,
+                  k + TW_DEPTH < stretch ? k + TW_DEPTH : stretch, a.packed + p * stretch);
+  }
+}
+
+// finish(row, rows, column, columns, c, c_row). Called by all threads of a region.
 template <class Finish>
 static void tw_multiply(const tw_product& a, int64_t tid, int64_t parts, Finish finish) {
-  alignas(64) float c[TW_CHUNK * TW_COLUMNS];
+  alignas(64) float local[TW_CHUNK * TW_COLUMNS];
   int64_t groups = (a.rows + TW_GROUP - 1) / TW_GROUP, end = groups * (tid + 1) / parts * TW_GROUP;
   end = end < a.rows ? end : a.rows;
   for (int64_t column = 0; column < a.columns; column += a.block) {
-    int64_t columns = a.columns - column < a.block ? a.columns - column : a.block;
-    int64_t panels = (columns + TW_PANEL - 1) / TW_PANEL, blocks = (a.depth + TW_DEPTH - 1) / TW_DEPTH;
-    for (int64_t t = panels * blocks * tid / parts; t < panels * blocks * (tid + 1) / parts; ++t) {
-      int64_t p = t / blocks * TW_PANEL, k = t % blocks * TW_DEPTH;
-      tw_pack_panel(a.q + (column + p) * a.q_column, a.q_column, a.q_depth,
-                    columns - p < TW_PANEL ? columns - p : TW_PANEL, k,
-                    k + TW_DEPTH < a.depth ? k + TW_DEPTH : a.depth, a.packed + p * a.depth);
-    }
+    int64_t k = 0;
+    do {
+      int64_t columns = a.columns - column < a.block ? a.columns - column : a.block;
+      int64_t stretch = a.depth - k < a.stretch ? a.depth - k : a.stretch;
+      bool whole = a.depth <= a.stretch;
+      tw_pack(a, column, columns, k, stretch, tid, parts);
 #pragma omp barrier
-    for (int64_t row = groups * tid / parts * TW_GROUP; row < end; row += TW_CHUNK) {
-      int64_t rows = end - row < TW_CHUNK ? end - row : TW_CHUNK;
-      tw_chunk(a, row, rows, columns, c);
-      finish(row, rows, column, columns, c);
-    }
+      for (int64_t row = groups * tid / parts * TW_GROUP; row < end; row += TW_CHUNK) {
+        int64_t rows = end - row < TW_CHUNK ? end - row : TW_CHUNK, c_row = whole ? TW_COLUMNS : a.block;
+        float* c = whole ? local : a.sums + row * a.block;
+        tw_chunk(a, row, rows, columns, k, stretch, c, c_row);
+        if (k + stretch == a.depth) finish(row, rows, column, columns, c, c_row);
+      }
 #pragma omp barrier
+    } while ((k += a.stretch) < a.depth);
   }
 }
 #pragma GCC pop_options

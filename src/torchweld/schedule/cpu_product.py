@@ -27,7 +27,8 @@ from torchweld.ir.size import Size
 from torchweld.schedule.access import Accesses
 
 PANEL, MOST_PANELS = 48, 8  # columns; product.h's TW_PANEL with the widest vectors
-_PACKED_BYTES = 8 << 20
+DEEPEST = 16 * 192  # terms that are packed together: 4.7 MB
+_SLACK_ROWS = 16  # that the last group and a turned square reach beyond
 # Seconds that packing adds, relative to a copy along rows: by turning squares of registers, and by
 # gathering groups of rows in each block of columns.
 _COPIED, _TURNED, _GATHERED = 1.0, 2.0, 2.0
@@ -36,8 +37,8 @@ _COPIED, _TURNED, _GATHERED = 1.0, 2.0, 2.0
 @dataclass(frozen=True, slots=True)
 class CpuProduct:
     """C[row, column] = `value`: the sum over `depth` of `left` * `right`, two Loads. `left` is
-    read row by row, `right` is packed, `block` columns at a time. `lane`: the axis along which what
-    follows is vectorised. `batch`: an outer axis of both, or None."""
+    read row by row, `right` is packed, `block` columns and `stretch` terms at a time. `lane`: the
+    axis along which what follows is vectorised. `batch`: an outer axis of both, or None."""
 
     value: Value
     left: Value
@@ -47,6 +48,7 @@ class CpuProduct:
     column: str
     depth: str
     block: int
+    stretch: int
     lane: str
 
 
@@ -111,15 +113,13 @@ def _oriented(accesses: Accesses, hints, value: Value, one, other, batch) -> Cpu
     pairs = [(one, other), (other, one)]
     left, right = min(pairs, key=lambda p: _packing(accesses, hints, *p, depth))
     lane = max((right[1], left[1]), key=lambda a: _written(accesses, value, a, hints))
-    block = _block(accesses.comp.extent(right[1]), size.hint(accesses.comp.extent(depth), hints))
-    return CpuProduct(value, left[0], right[0], batch, left[1], right[1], depth, block, lane)
-
-
-def _block(columns: Size, depth: int) -> int:
-    """Whole panels, as many as there are if that is known, and as the memory for them allows."""
-    wanted = -(-columns // PANEL) if isinstance(columns, int) else MOST_PANELS
-    allowed = _PACKED_BYTES // (4 * PANEL * max(depth, 1))
-    return PANEL * max(1, min(MOST_PANELS, wanted, allowed))
+    columns, deep = accesses.comp.extent(right[1]), accesses.comp.extent(depth)
+    panels = -(-columns // PANEL) if isinstance(columns, int) else MOST_PANELS
+    block = PANEL * max(1, min(MOST_PANELS, panels))
+    stretch = min(deep, DEEPEST) if isinstance(deep, int) else DEEPEST
+    return CpuProduct(
+        value, left[0], right[0], batch, left[1], right[1], depth, block, stretch, lane
+    )
 
 
 def _packing(accesses: Accesses, hints, left, right, depth: str) -> float:
@@ -140,5 +140,10 @@ def _written(accesses: Accesses, value: Value, axis: str, hints) -> int:
     return sum(accesses.touched(a, hints) for a in touched if a.offset.coefficient(axis) == 1)
 
 
-def packed_elements(product: CpuProduct, accesses: Accesses) -> Size:
-    return product.block * accesses.comp.extent(product.depth)
+def scratch_elements(product: CpuProduct, accesses: Accesses) -> dict[str, Size]:
+    """Memory that the threads share: the packed columns, and where the depth takes more than one
+    stretch, the sums so far."""
+    found: dict[str, Size] = {"packed": product.block * product.stretch}
+    if accesses.comp.extent(product.depth) != product.stretch:
+        found["sums"] = product.block * (accesses.comp.extent(product.row) + _SLACK_ROWS)
+    return found

@@ -54,7 +54,7 @@ def choose_library_calls(graph: Graph, table: DeviceTable, options: Options, kin
     """`graph` with Externs replaced by faster calls of the same mathematics. `kind`: inference,
     forward or backward; weights of training graphs change too often to be packed."""
     if table.kind == "cuda" and options.numerics != "eager":
-        return _with_activations(graph, _addmm_with)
+        return _with_activations(graph, with_gelu)
     if table.kind != "cpu" or not torch.backends.mkldnn.is_available():
         return graph
     packs = options.pack_weights and kind == "inference"
@@ -197,8 +197,9 @@ def _linear_with(node: Extern, comp: Comp, graph: Graph) -> Extern | None:
     )
 
 
-def _addmm_with(node: Extern, comp: Comp, graph: Graph) -> Extern | None:
-    """The epilogue takes a bias along the rows."""
+def with_gelu(node: Extern, comp: Comp, graph: Graph) -> Extern | None:
+    """cublasLt's product with a gelu behind it, if that is what the two nodes are: its epilogue
+    takes a bias along the rows."""
     if node.target != "aten.addmm.default" or node.kwargs or len(node.args[0].shape) != 1:
         return None
     if graph.buffers[node.args[0].buffer].dtype.bytes != 2:

@@ -144,8 +144,8 @@ class Former:
         )
         if isinstance(chosen, str):
             return Refusal(Reason.TEMPLATE, chosen)
-        before = sum(self.prices.call_s(self.flow.nodes[c]) for c in calls)
-        before += self.prices.comp_s(self.flow.nodes[number])
+        nodes = self.flow.nodes
+        before = self.prices.apart_s([nodes[c] for c in calls], nodes[number])
         after = self.prices.fused_s(accesses, contraction, chosen)
         after += self.prices.comp_s(parts.rest) if parts.rest else 0.0
         return Offer(calls, comp, parts.rest, before, after)

@@ -8,13 +8,14 @@ The same formula serves both sides, so that what it gets wrong falls out of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from torchweld.core.device import DeviceTable
 from torchweld.ir.nodes import Comp, Extern, Graph, Load, Node
 from torchweld.ir.size import hint, product
+from torchweld.kernels.library import with_gelu
 from torchweld.kernels.products_comp import product_comp
 from torchweld.plan.cost import bytes_of, cost
 from torchweld.schedule.access import Accesses, addressed
@@ -45,6 +46,7 @@ RATES: Mapping[str, Rate] = {
     "triton": Rate(490, 40, 0.80, 0.3),
     "stream": Rate(300, 40, 0.90, 0.3),
 }
+_GELU = 38.3 / 32.9  # cublasLt's gelu epilogue, [4096, 768] x [768, 3072], in times of the product
 _H100_TENSOR_FMA_PER_S = 3.4e14  # the rates above are of such a device
 # Rows, columns of the library's tiles, of which it picks the best.
 _LIBRARY_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64))
@@ -107,6 +109,12 @@ class Prices:
 
     def comp_s(self, comp: Comp) -> float:
         return cost(comp, self.graph.buffers, self.graph.hints, self.device).seconds
+
+    def apart_s(self, calls: Sequence[Extern], reader: Comp) -> float:
+        """Of the calls and then the Comp that reads their results."""
+        calls_s = sum(map(self.call_s, calls))
+        together = len(calls) == 1 and with_gelu(calls[0], reader, self.graph)
+        return _GELU * calls_s if together else calls_s + self.comp_s(reader)
 
     def call_s(self, node: Extern) -> float:
         """Of a library's product that has a Comp."""

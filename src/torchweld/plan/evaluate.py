@@ -49,8 +49,27 @@ class Evaluator:
             self._costs[number] = cost(comp, self.buffers, self.hints, self.device)
         return self._costs[number]
 
-    def merged(self, producer: Comp, consumer: Comp, keep: frozenset[str]) -> Merged | Refusal:
-        """`producer` merged into `consumer` with `keep` still stored, or why not."""
+    def merged_cost(self, producer: Comp, consumer: Comp, keep: frozenset[str]) -> Cost | Refusal:
+        """The price of `producer` merged into `consumer` with `keep` still stored, or why it cannot
+        be."""
+        result, _, _ = self._pair(producer, consumer, keep)
+        return result if isinstance(result, Refusal) else result.cost
+
+    def merged(self, producer: Comp, consumer: Comp, keep: frozenset[str]) -> Comp | Refusal:
+        """The Comp that `merged_cost` is the price of."""
+        result, template, names = self._pair(producer, consumer, keep)
+        if isinstance(result, Refusal):
+            return result
+        origins = tuple(dict.fromkeys(producer.origins + consumer.origins))
+        comp = result.comp
+        if template != names:
+            comp = rename_buffers(comp, dict(zip(template, names)))
+        return replace(comp, name=consumer.name, origins=origins)
+
+    def _pair(
+        self, producer: Comp, consumer: Comp, keep: frozenset[str]
+    ) -> tuple[Merged | Refusal, tuple[str, ...], tuple[str, ...]]:
+        """The merge of a pair like this, the names of its buffers, and those of this pair."""
         one, other = self.signatures.of(producer), self.signatures.of(consumer)
         names = one.buffers + other.buffers
         first = {name: k for k, name in reversed(list(enumerate(names)))}
@@ -60,11 +79,7 @@ class Evaluator:
         )  # fmt: skip
         if key not in self._pairs:
             self._pairs[key] = (self._merge(producer, consumer, keep), names)
-        result, template = self._pairs[key]
-        if isinstance(result, Refusal) or template == names:
-            return self._named(result, producer, consumer)
-        comp = rename_buffers(result.comp, dict(zip(template, names)))
-        return self._named(replace(result, comp=comp), producer, consumer)
+        return *self._pairs[key], names
 
     def _merge(self, producer: Comp, consumer: Comp, keep: frozenset[str]) -> Merged | Refusal:
         refusal = device_refusal(producer, consumer, self.buffers)
@@ -76,9 +91,3 @@ class Evaluator:
             return comp
         price = self.cost(comp)
         return kernel_refusal(comp, price.live, self.device) or Merged(comp, price)
-
-    def _named(self, result, producer: Comp, consumer: Comp):
-        if isinstance(result, Refusal):
-            return result
-        origins = tuple(dict.fromkeys(producer.origins + consumer.origins))
-        return replace(result, comp=replace(result.comp, name=consumer.name, origins=origins))

@@ -8,8 +8,8 @@ from itertools import count
 from typing import Literal
 
 from torchweld.ir.nodes import Comp, Reduce, Scan
-from torchweld.plan.cost import bytes_of
-from torchweld.plan.evaluate import Evaluator, Merged
+from torchweld.plan.cost import Cost, bytes_of
+from torchweld.plan.evaluate import Evaluator
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.legality import order_refusal, repeat_refusal
 from torchweld.plan.refusals import Reason, Refusal
@@ -43,6 +43,7 @@ class Mover:
         self.members = {n: (node.name,) for n, node in flow.nodes.items()}
         self.alone = {node.name: node for node in flow.nodes.values()}
         self._tickets = count()
+        self._known: dict[tuple, Cost | Refusal] = {}  # (first, other, kept buffers)
 
     def ticket(self) -> int:
         return next(self._tickets)
@@ -86,25 +87,25 @@ class Mover:
         nodes = self.flow.nodes
         if not all(n in nodes for n in (move.first, *move.others)):
             return Refusal(Reason.REENTRY, "already merged")
-        results = self._merged(move)
-        if isinstance(results, Refusal):
-            return results
+        costs = self._refusal(move) or self._costs(move)
+        if isinstance(costs, Refusal):
+            return costs
         before = sum(self.prices.cost(nodes[n]).seconds for n in move.others)
         if move.kind != "repeat":
             before += self.prices.cost(nodes[move.first]).seconds
-        saved = before - sum(m.cost.seconds for m in results)
+        saved = before - sum(c.seconds for c in costs)
         if saved <= 0:
             return Refusal(Reason.SLOWER, f"by {-saved * 1e6:.1f} us")
         return replace(move, saved_s=saved)
 
     def do(self, move: Move) -> list[NodeId]:
         """The move done; the nodes that it made."""
-        results = self._merged(move)
+        comps = self._merged(move)
         producer, members = move.first, self.members[move.first]
         if move.kind == "fuse":
-            new = [self.flow.merge(producer, move.others[0], results[0].comp)]
+            new = [self.flow.merge(producer, move.others[0], comps[0])]
         else:
-            new = [self.flow.replace(n, m.comp) for n, m in zip(move.others, results)]
+            new = [self.flow.replace(n, c) for n, c in zip(move.others, comps)]
             if move.kind == "dissolve":
                 self.flow.remove(producer)
         for number, other in zip(new, move.others):
@@ -116,19 +117,28 @@ class Mover:
         writes = self.flow.nodes[first].writes
         return frozenset(b for b in writes if self.flow.is_needed_after(b, *consumers))
 
-    def _merged(self, move: Move) -> list[Merged] | Refusal:
-        refusal = self._order(move) or self._lifetimes(move)
-        if refusal:
-            return refusal
-        first = self.flow.nodes[move.first]
-        keep = self.kept(move.first, *move.others) if move.kind == "fuse" else frozenset()
-        results = []
+    def _refusal(self, move: Move) -> Refusal | None:
+        return self._order(move) or self._lifetimes(move)
+
+    def _costs(self, move: Move) -> list[Cost] | Refusal:
+        """Of the kernels that the move makes, or why one cannot be made."""
+        first, keep, costs = self.flow.nodes[move.first], self._keep(move), []
         for number in move.others:
-            result = self.prices.merged(first, self.flow.nodes[number], keep)
-            if isinstance(result, Refusal):
-                return result
-            results.append(result)
-        return results
+            pair = move.first, number, keep
+            if pair not in self._known:
+                other = self.flow.nodes[number]
+                self._known[pair] = self.prices.merged_cost(first, other, keep)
+            if isinstance(self._known[pair], Refusal):
+                return self._known[pair]
+            costs.append(self._known[pair])
+        return costs
+
+    def _merged(self, move: Move) -> list[Comp]:
+        first, keep = self.flow.nodes[move.first], self._keep(move)
+        return [self.prices.merged(first, self.flow.nodes[n], keep) for n in move.others]
+
+    def _keep(self, move: Move) -> frozenset[str]:
+        return self.kept(move.first, *move.others) if move.kind == "fuse" else frozenset()
 
     def _order(self, move: Move) -> Refusal | None:
         if move.kind == "fuse":

@@ -24,16 +24,20 @@ def figures_json(report: Report) -> str:
     return json.dumps(figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _roofline(profiles: list[Profile]) -> dict:
+def product_rates(profiles: list[Profile]) -> dict[str, float]:
     """Rates of products in the types that the model has products in."""
-    roofline = profiles[0].roofline
     used = {k.dtype for profile in profiles for k in profile.kernels if k.product}
-    rates = roofline.matmul_flops_per_s
+    rates = profiles[0].roofline.matmul_flops_per_s
+    return {dtype: rate for dtype, rate in rates.items() if dtype in used} or rates
+
+
+def _roofline(profiles: list[Profile]) -> dict:
+    roofline = profiles[0].roofline
     return {
         "memory": roofline.memory_bytes_per_s,
         "cache": roofline.cache_bytes_per_s,
         "vector": roofline.vector_flops_per_s,
-        "products": {dtype: rate for dtype, rate in rates.items() if dtype in used} or rates,
+        "products": product_rates(profiles),
     }
 
 

@@ -16,7 +16,7 @@ from pygments.lexers import CppLexer, PythonLexer
 from torchweld.core.units import bytes_text, ms_text, number_text, seconds_text
 from torchweld.profiling.data import Place, Profile
 from torchweld.report.data import Report, Source
-from torchweld.report.page.figures import figures_json
+from torchweld.report.page.figures import figures_json, product_rates
 from torchweld.report.page.rows import (
     general,
     group_times,
@@ -89,7 +89,11 @@ def _environment() -> Environment:
         "where": where_text,
         "highlighted": highlighted,
     }
-    environment.globals |= {"group_times": group_times, "asset": asset}
+    environment.globals |= {
+        "asset": asset,
+        "group_times": group_times,
+        "product_rates": product_rates,
+    }
     return environment
 
 

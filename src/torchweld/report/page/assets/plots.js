@@ -142,13 +142,15 @@ function pointsOf(profile) {
     }));
 }
 
-function roofLines(roof, low, high) {
+// Each a name and its two ends; a slope begins where it enters the frame.
+function roofLines(roof, [left, right], bottom) {
   const flat = [["arithmetic", roof.vector], ...Object.entries(roof.products).map(([t, rate]) => [`products, ${t}`, rate])];
   const top = d3.max(flat, d => d[1]);
-  const slopes = [["memory", roof.memory], ["cache", roof.cache]].map(([name, rate]) =>
-    ({ name, points: [[low, rate * low], [Math.min(high, top / rate), Math.min(rate * high, top)]] }));
-  const flats = flat.map(([name, rate]) => ({ name, flat: true, points: [[rate / roof.cache, rate], [high, rate]] }));
-  return [...slopes, ...flats];
+  const slopes = [["memory", roof.memory], ["cache", roof.cache]].map(([name, rate]) => {
+    const start = Math.max(left, bottom / rate), end = Math.max(start, Math.min(right, top / rate));
+    return { name, points: [[start, rate * start], [end, rate * end]] };
+  });
+  return [...slopes, ...flat.map(([name, rate]) => ({ name, flat: true, points: [[Math.max(left, rate / roof.cache), rate], [right, rate]] }))];
 }
 
 function plotRoofline(roof, profiles) {
@@ -157,19 +159,20 @@ function plotRoofline(roof, profiles) {
   document.getElementById("roofline-note").textContent = all - points.length
     ? `${points.length} of ${all} kernels are shown: the others do no arithmetic, or their work is not known.` : "";
   if (!points.length) return;
-  const low = Math.min(0.02, d3.min(points, p => p.intensity)) / 1.5;
-  const high = Math.max(500, d3.max(points, p => p.intensity)) * 1.5;
-  const lines = roofLines(roof, low, high);
+  const domain = [Math.min(0.02, d3.min(points, p => p.intensity)) / 1.5, Math.max(500, d3.max(points, p => p.intensity)) * 1.5];
+  const limits = [...points.map(p => p.rate), roof.vector, ...Object.values(roof.products)];
+  const [bottom, top] = [d3.min(limits) / 3, d3.max(limits) * 1.6];
+  const lines = roofLines(roof, domain, bottom);
   put("plot-roofline", Plot.plot({
     width: WIDTH, height: 430, marginLeft: 74, marginRight: 120, style: { background: "none", fontSize: "12px" },
-    x: { type: "log", domain: [low, high], label: "flop for each byte moved", grid: true, tickFormat: "~g" },
-    y: { type: "log", label: "flop/s", grid: true, tickFormat: "~s" },
+    x: { type: "log", domain, label: "flop for each byte moved", grid: true, tickFormat: "~g" },
+    y: { type: "log", domain: [bottom, top], label: "flop/s", grid: true, tickFormat: "~s" },
     r: { range: [2.5, 13] },
     color: { legend: true, domain: ["eager", "torchweld"], range: [WAY_COLOUR.eager, WAY_COLOUR.torchweld] },
     symbol: { legend: false, domain: ["eager", "torchweld"], range: ["circle", "diamond2"] },
     marks: [
       ...lines.map(l => Plot.line(l.points, { stroke: "var(--soft)", strokeDasharray: l.name === "cache" ? "4 3" : null })),
-      Plot.text(lines.filter(l => l.flat), { x: high, y: l => l.points[1][1], text: "name", textAnchor: "start", dx: 6, fill: "var(--soft)" }),
+      Plot.text(lines.filter(l => l.flat), { x: domain[1], y: l => l.points[1][1], text: "name", textAnchor: "start", dx: 6, fill: "var(--soft)" }),
       Plot.text(lines.filter(l => !l.flat), { x: l => l.points[0][0], y: l => l.points[0][1], text: "name", textAnchor: "start", dx: 34, dy: -6, fill: "var(--soft)" }),
       Plot.dot(points, { x: "intensity", y: "rate", r: "us", symbol: "way", stroke: "way", fill: "way", fillOpacity: 0.3 }),
       Plot.tip(points, Plot.pointer({ x: "intensity", y: "rate", title: "title", fill: "var(--ground)", stroke: "var(--line)" })),
@@ -194,7 +197,7 @@ function plotMemory(profiles) {
       Plot.lineY(lines, { x: "at", y: "size", stroke: "way", curve: "step-after" }),
       Plot.ruleY(peaks.filter(p => p.at === null), { y: "size", x1: 0, x2: end, stroke: "way", strokeDasharray: "5 4" }),
       Plot.dot(peaks.filter(p => p.at !== null), { x: "at", y: "size", fill: "way", r: 4 }),
-      Plot.text(peaks, { x: p => p.at ?? end, y: "size", text: p => `${bytes(p.size)}B${p.at === null ? " at most, " + p.way : ""}`, textAnchor: "end", dy: -10, fill: "var(--ink)" }),
+      Plot.text(peaks, { x: p => p.at ?? end, y: "size", text: p => `${bytes(p.size)}B${p.at === null ? " at most, " + p.way : ""}`, textAnchor: "end", dy: -10, fill: "var(--ink)", stroke: "var(--ground)", strokeWidth: 4 }),
       Plot.tip(lines, Plot.pointerX({ x: "at", y: "size", title: p => `${p.way}\n${bytes(p.size)}B at ${microseconds(p.at)}`, fill: "var(--ground)", stroke: "var(--line)" })),
     ],
   }));

@@ -40,7 +40,6 @@ from torchweld.schedule.contraction import Contraction, contraction_of
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_gluon import (
     PARTS,
-    SLICE,
     Roles,
     Window,
     roles,
@@ -48,7 +47,7 @@ from torchweld.schedule.product_gluon import (
 )
 
 COPY_REGISTERS = 24  # of a thread that has TMA copy
-CONSUMER_REGISTERS = 232  # of a thread of the second group with pingpong
+CONSUMER_REGISTERS = 240  # of a thread of the second group with pingpong
 MAX_REGISTERS = {4: 255, 8: 168}  # of a thread, by warps that multiply: all that there are
 _TYPES = {"bf16": "gl.bfloat16", "f16": "gl.float16", "f32": "gl.float32"}
 
@@ -158,7 +157,7 @@ class _Writer:
 
     @property
     def _is_sliced(self) -> bool:
-        return self.parts != (SLICE,) * len(self.parts)
+        return self.parts != (self.roles.slice,) * len(self.parts)
 
     # sizes
 
@@ -241,17 +240,17 @@ class _Writer:
 
     def _constants(self) -> str:
         s = self.schedule
-        numbers = {"ROWS": s.block_m, "TILE_COLUMNS": s.block_n, "COLUMNS": SLICE,
+        numbers = {"ROWS": s.block_m, "TILE_COLUMNS": s.block_n, "COLUMNS": self.roles.slice,
                    "DEPTH": s.block_k, "STAGES": s.stages, "GROUP": s.group}  # fmt: skip
         numbers |= {"SLOTS": self.roles.result_slots} if self.results else {}
         numbers |= {"FETCHED": self.roles.residual_slots} if self.residuals else {}
         lines = [f"{name} = gl.constexpr({number})" for name, number in numbers.items()]
-        widths = {w for part in self.parts for w in _halvings(part)}
+        widths = {w for part in self.parts for w in _halvings(part, self.roles.slice)}
         for columns in sorted(widths):
             lines.append(f"ACC_{columns} = gl.constexpr(gl.NVMMADistributedLayout("
                          f"version=[3, 0], warps_per_cta=[{s.num_warps}, 1], "
                          f"instr_shape=[16, {columns}, 16]))")  # fmt: skip
-        lines.append(f"ACC = ACC_{SLICE}")
+        lines.append(f"ACC = ACC_{self.roles.slice}")
         if self._stores_directly:
             lines.append(f"OUT = gl.constexpr({self._out_layout()})")
         return "\n" + "\n".join(lines) + "\n"
@@ -262,7 +261,7 @@ class _Writer:
 
     def _out_layout(self) -> str:
         """In which eight neighbours share a thread."""
-        across = min(SLICE // 8, 32)
+        across = min(self.roles.slice // 8, 32)
         return (f"gl.BlockedLayout([1, 8], [{32 // across}, {across}], "
                 f"[{self.schedule.num_warps}, 1], [1, 0])")  # fmt: skip
 
@@ -305,7 +304,7 @@ class _Writer:
 
     def _walk_over_tiles(self, body: list[str]) -> list[str]:
         """`step` counts steps along the depth, `turn` slices, of all tiles of a block."""
-        slices = self.schedule.block_n // SLICE
+        slices = self.schedule.block_n // self.roles.slice
         if not self.schedule.pingpong:
             loop = "for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):"
             return ["step, turn = 0, 0", *_block(loop, body)]
@@ -331,14 +330,14 @@ class _Writer:
     def _finish_slices(self) -> list[str]:
         lines, sliced = [], {}
         for number, part, name in self.accumulators:
-            made, sliced[number, part] = _slices(name, self.parts[part])
+            made, sliced[number, part] = _slices(name, self.parts[part], self.roles.slice)
             lines += made
         column = 0
         for part, columns in enumerate(self.parts):
-            for k in range(columns // SLICE):
+            for k in range(columns // self.roles.slice):
                 names = [sliced[p, part][k] for p in range(len(self.roles.factors))]
                 lines += [self._call_finish(names, column), "turn += 1"]
-                column += SLICE
+                column += self.roles.slice
         return lines
 
     def _call_finish(self, slices: list[str], column: int) -> str:
@@ -363,7 +362,7 @@ class _Writer:
 
     def _fetch(self) -> str:
         body = self._place()
-        for column in range(0, self.schedule.block_n, SLICE):
+        for column in range(0, self.schedule.block_n, self.roles.slice):
             body += [
                 "slot = turn % FETCHED",
                 "mbarrier.wait(used.index(slot), (turn // FETCHED & 1) ^ 1)",
@@ -448,7 +447,7 @@ def _factor_tiles(roles: Roles, schedule: ProductSchedule):
 
 def _epilogue_tiles(roles: Roles, schedule: ProductSchedule):
     """The tiles of residuals and of results, a slice each."""
-    extents = {"rows": schedule.block_m, "columns": SLICE}
+    extents = {"rows": schedule.block_m, "columns": roles.slice}
     groups = "2 * " if schedule.pingpong else ""
     residuals = [Tile(residual_name(v), w, w.block(**extents), "FETCHED")
                  for v, w in roles.residuals.items()]  # fmt: skip
@@ -461,19 +460,19 @@ def _numbered(letter: str, number: int) -> str:
     return f"{letter}{number + 1}" if number else letter
 
 
-def _halvings(columns: int) -> list[int]:
+def _halvings(columns: int, last: int) -> list[int]:
     """Widths from that of an accumulator down to that of a slice."""
-    return [columns] if columns == SLICE else [columns, *_halvings(columns // 2)]
+    return [columns] if columns == last else [columns, *_halvings(columns // 2, last)]
 
 
-def _slices(name: str, columns: int) -> tuple[list[str], list[str]]:
+def _slices(name: str, columns: int, wanted: int) -> tuple[list[str], list[str]]:
     """Lines that cut an accumulator, and the names of its slices from left to right."""
-    if columns == SLICE:
+    if columns == wanted:
         return [], [name]
     left, right = f"{name}l", f"{name}r"
     lines = [f"{left}, {right} = halves({name}, ACC_{columns // 2})"]
-    first, lefts = _slices(left, columns // 2)
-    second, rights = _slices(right, columns // 2)
+    first, lefts = _slices(left, columns // 2, wanted)
+    second, rights = _slices(right, columns // 2, wanted)
     return [*lines, *first, *second], [*lefts, *rights]
 
 

@@ -17,7 +17,7 @@ from torchweld.core.device import DeviceTable
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
-from torchweld.ir.nodes import Buffer, Const, Load, Store, Value, value_axes
+from torchweld.ir.nodes import Buffer, Const, Index, Load, Store, Value, value_axes
 from torchweld.ir.size import Size, product
 from torchweld.schedule.access import Access, Accesses, linear
 from torchweld.schedule.contraction import Contraction
@@ -25,8 +25,8 @@ from torchweld.schedule.product import ProductSchedule
 
 PARTS = {64: (64,), 128: (128,), 192: (128, 64), 256: (256,)}  # columns of a tile, by accumulator
 SHARED_BYTES = (227 << 10) - 2048  # of one block, less barriers and what Triton keeps there
-MAX_ACCUMULATORS = 128  # registers of a thread
-SLICE = 64  # columns that the epilogue has in registers at a time: more spill with erf
+MAX_ACCUMULATORS = 128  # registers of a thread; half of them beside wide indices (dropout)
+SLICE = 64  # columns that the epilogue has in registers at a time; twice as many spill with erf
 MIN_STAGES = 3
 TMA_BYTES = 16  # strides and addresses are multiples of it
 _SIDES = ("rows", "columns", "depth")
@@ -53,13 +53,16 @@ class Window:
 class Roles:
     """What passes through shared memory. `factors`: of each product, the left and the right one;
     `residuals`: loads of whole tiles in the epilogue, in `residual_slots` at a time; `results`:
-    stores, by position, in `result_slots`."""
+    stores, by position, in `result_slots`. `slice`: columns that the epilogue has in registers at a
+    time."""
 
     factors: tuple[tuple[Window, Window], ...]
     residuals: Mapping[Value, Window]
     results: Mapping[int, Window]
+    slice: int = SLICE
     residual_slots: int = 0
     result_slots: int = 0
+    free_bytes: int = 0  # of shared memory; negative if all does not fit
 
     @property
     def inputs(self) -> tuple[Window, ...]:
@@ -103,18 +106,34 @@ def roles(accesses: Accesses, contraction: Contraction, schedule: ProductSchedul
          _factor(accesses, contraction, p.right_load, "columns"))
         for p in contraction.products
     )  # fmt: skip
-    left = _space(schedule, factors)
-    slices = schedule.block_n // SLICE
-    slots, results = min(2, slices), {}
-    for position, window in _results(accesses, contraction).items():
-        need = slots * _slice_bytes(window, schedule) * (2 if schedule.pingpong else 1)
+    tileable = _results(accesses, contraction)
+    width = _slice(accesses, schedule, tileable)
+    points = schedule.block_m * width
+    left, slots, results = _space(schedule, factors), min(2, schedule.block_n // width), {}
+    for position, window in tileable.items():
+        need = slots * points * window.dtype.bytes * (2 if schedule.pingpong else 1)
         if need <= left:
             results[position], left = window, left - need
-    left -= _scratch_bytes(accesses, results, schedule)
+    left -= points * _scratch_width(accesses, results)
     residuals = _residuals(accesses, contraction)
-    each = sum(_slice_bytes(w, schedule) for w in residuals.values())
-    fetched = min(left // each, slices) if residuals else 0
-    return Roles(factors, residuals if fetched > 0 else {}, results, fetched, slots)
+    each = sum(points * w.dtype.bytes for w in residuals.values())
+    fetched = max(0, min(left // each, schedule.block_n // width)) if residuals else 0
+    left -= fetched * each
+    return Roles(factors, residuals if fetched else {}, results, width, fetched, slots, left)
+
+
+def _slice(
+    accesses: Accesses, schedule: ProductSchedule, tileable: Mapping[int, Window]
+) -> int:
+    """Half as many columns for groups of warps with many rows where wide indices are computed
+    (dropout) or results are stored from registers."""
+    points = schedule.block_m * SLICE // (32 * schedule.num_warps)
+    heavy = _computes_indices(accesses) or len(tileable) < len(accesses.comp.stores)
+    return SLICE // 2 if heavy and points > 32 else SLICE
+
+
+def _computes_indices(accesses: Accesses) -> bool:
+    return any(isinstance(i, Index) for i in accesses.comp.body)
 
 
 def _space(schedule: ProductSchedule, factors: tuple[tuple[Window, Window], ...]) -> int:
@@ -128,14 +147,11 @@ def stage_bytes(roles: Roles, schedule: ProductSchedule) -> int:
     return sum(product(w.block(**sides)) * w.dtype.bytes for w in roles.inputs)
 
 
-def _slice_bytes(window: Window, schedule: ProductSchedule) -> int:
-    return schedule.block_m * SLICE * window.dtype.bytes
-
-
 def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:
     """Whether codegen can make a correct kernel of this that does not spill."""
     count = len(contraction.products)
     threads = 32 * schedule.num_warps
+    most = MAX_ACCUMULATORS // 2 if _computes_indices(accesses) else MAX_ACCUMULATORS
     return (
         schedule.form == "gluon"
         and schedule.splits == 1
@@ -145,16 +161,10 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
         and schedule.block_m % (16 * schedule.num_warps) == 0
         and schedule.block_m in (64, 128, 256)
         and schedule.block_k in (32, 64, 128)
-        and count * schedule.block_m * schedule.block_n <= MAX_ACCUMULATORS * threads
+        and count * schedule.block_m * schedule.block_n <= most * threads
         and schedule.stages >= 2
-        and _ring_fits(schedule, accesses, contraction)
+        and roles(accesses, contraction, schedule).free_bytes >= 0
     )
-
-
-def _ring_fits(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:
-    used = roles(accesses, contraction, schedule)
-    scratch = _scratch_bytes(accesses, used.results, schedule)
-    return _space(schedule, used.factors) >= scratch
 
 
 def schedule(
@@ -218,7 +228,7 @@ def _passes(schedule: ProductSchedule, accesses: Accesses, contraction: Contract
     """Whether all that can pass through shared memory does, two residual slots at least, unless
     stages are at their fewest."""
     used = roles(accesses, contraction, schedule)
-    slots = min(2, schedule.block_n // SLICE)
+    slots = used.result_slots
     results = len(used.results) == len(_results(accesses, contraction))
     fetched = not _residuals(accesses, contraction) or used.residual_slots >= slots
     return schedule.stages <= MIN_STAGES or (results and fetched)
@@ -309,12 +319,9 @@ def _factor_of(size: Size) -> int:
     return size if isinstance(size, int) else gcd(*(c for _, c in size.terms))
 
 
-def _scratch_bytes(
-    accesses: Accesses, results: Mapping[int, Window], schedule: ProductSchedule
-) -> int:
-    """Shared memory in which values that are stored from registers change places, a slice at a
-    time."""
+def _scratch_width(accesses: Accesses, results: Mapping[int, Window]) -> int:
+    """Bytes for each point of a slice that is stored from registers, which change places in shared
+    memory: 32 bits at least."""
     body = accesses.comp.body
     direct = [s for p, s in enumerate(accesses.comp.stores) if p not in results]
-    width = max((body[s.value].dtype.bytes for s in direct), default=0)
-    return schedule.block_m * SLICE * width
+    return max((max(4, body[s.value].dtype.bytes) for s in direct), default=0)

@@ -1,0 +1,139 @@
+"""The Gluon product template on a GPU: every kind of epilogue against float64, over sizes,
+alignments and dtypes. Few programs walk over many tiles, so that rings of stages and slots wrap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+import torch
+
+import product_cases as cases
+from product_check import problems
+from torchweld.codegen.gluon_product import generate
+from torchweld.codegen.source import KernelSource
+from torchweld.ir.size import symbol
+from torchweld.runtime.dispatch import Pointer
+from torchweld.runtime.launcher import launch_plan
+from torchweld.schedule import product_gluon
+from torchweld.schedule.access import addressed
+from torchweld.schedule.contraction import contraction_of
+from torchweld.schedule.product import ProductSchedule
+from triton_cases import Case, tensors
+from triton_run import H100, compile_in_processes
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
+        reason="needs a Hopper GPU",
+    ),
+]
+
+TILES = (
+    ProductSchedule("gluon", 128, 256, 64, 8, 4, programs=3),
+    ProductSchedule("gluon", 128, 128, 64, 4, 4, programs=2, pingpong=True),
+    ProductSchedule("gluon", 128, 192, 64, 8, 3, programs=2),
+    ProductSchedule("gluon", 256, 128, 64, 8, 3, programs=2, group=2),
+    ProductSchedule("gluon", 64, 64, 64, 4, 5, programs=3),
+    ProductSchedule("gluon", 64, 128, 32, 4, 3, programs=132),
+)
+PAIRS = (
+    ProductSchedule("gluon", 128, 128, 64, 8, 4, programs=3),
+    ProductSchedule("gluon", 128, 64, 64, 4, 4, programs=2, pingpong=True),
+    ProductSchedule("gluon", 64, 64, 64, 4, 6, programs=2),
+)
+
+
+def epilogues(dtype: str) -> list[Case]:
+    return [
+        cases.linear(256, 128, 64, dtype),
+        cases.linear(255, 136, 128, dtype),
+        cases.linear(1000, 520, 328, dtype),
+        cases.linear(304, 200, 72, dtype, "km", "kn"),
+        cases.linear(129, 333, 104, dtype),
+        cases.linear(129, 333, 104, dtype, gap=8),
+        cases.linear("s0", 136, 72, dtype, sizes={"s0": 201}),
+        cases.linear("s0", 136, 72, dtype, sizes={"s0": 1}),
+        cases.linear(136, 72, 8 * symbol("s0"), dtype, sizes={"s0": 13}),
+        cases.bias_gelu(531, 264, 72, dtype),
+        cases.bias_gelu("s0", 256, 64, dtype, sizes={"s0": 70}),
+        cases.bias_residual(257, 384, 192, dtype),
+        cases.bias_residual(700, 392, 136, dtype),
+        cases.scaled_outputs(300, 136, 88, dtype),
+        cases.heads(3, 50, 4, 32, 96, dtype),
+        cases.heads(3, 50, 4, 32, 96, dtype, transposed=True),
+        cases.batched(6, 70, 96, 40, dtype),
+        cases.batched(6, 170, 90, 40, dtype, "bnk"),
+        cases.dropout(130, 200, 64, dtype),
+        cases.lower_half(130, 200, 64, dtype),
+        cases.hard(cases.bias_gelu(131, 264, 72, dtype), 131, 72),
+    ]
+
+
+def fitting(case: Case) -> list[Case]:
+    """The case with each tiling that is valid for it."""
+    accesses = addressed(case.comp, case.buffers, case.sizes)
+    found = contraction_of(accesses)
+    tiles = PAIRS if len(found.products) == 2 else TILES
+    assert product_gluon.supports(accesses, found, case.buffers, H100) is None
+    return [replace(case, schedule=s) for s in tiles if product_gluon.valid(s, accesses, found)]
+
+
+GATED = [cases.gated(530, 392, 200), cases.gated(250, 200, 136, "f16")]
+ALL = [tiled for c in (*epilogues("bf16"), *GATED) for tiled in fitting(c)]
+ALL += [fitting(c)[k % 2] for k, c in enumerate(epilogues("f16"))]
+
+
+def title(case: Case) -> str:
+    s = case.schedule
+    tile = f"{s.block_m}x{s.block_n}x{s.block_k}{'pp' if s.pingpong else ''}"
+    dtype = next(iter(case.buffers.values())).dtype
+    return f"{case.name}-{dtype}-{'x'.join(str(a.extent) for a in case.comp.axes)}-{tile}"
+
+
+def source_of(case: Case) -> KernelSource:
+    (source,) = generate(case.comp, case.buffers, case.schedule, case.sizes).sources
+    return source
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict:
+    return compile_in_processes(source_of(c) for c in ALL)
+
+
+def run(case: Case, compiled: dict, made: dict, names: Iterable[str]) -> None:
+    slots = {n: i for i, n in enumerate(names)}
+    source = source_of(case)
+    plan = launch_plan(source, compiled[source], lambda n: Pointer(slots[n]), case.sizes)
+    bases = [made[n].data_ptr() for n in slots]
+    plan(bases, torch.cuda.current_device(), torch.cuda.current_stream().cuda_stream)
+
+
+@pytest.mark.parametrize("case", ALL, ids=title)
+def test_results_are_as_exact_as_eager(case: Case, compiled: dict):
+    made = tensors(case, "cuda")
+    run(case, compiled, made, case.buffers)
+    assert problems(case, {n: made[n].cpu() for n in case.comp.writes}) == []
+
+
+def test_results_repeat(compiled: dict):
+    case = next(c for c in ALL if c.name == "bias_residual" and c.schedule.pingpong)
+    made, found = tensors(case, "cuda"), []
+    for _ in range(20):
+        made["y"].fill_(1)
+        run(case, compiled, made, case.buffers)
+        found.append(made["y"].clone())
+    assert all(torch.equal(found[0], again) for again in found)
+
+
+@pytest.mark.parametrize("odd", ["x", "w", "r", "y"])
+def test_unaligned_addresses(odd: str):
+    """TMA does not take them: the Triton kernel does."""
+    case = fitting(cases.bias_residual(70, 136, 72))[0]
+    made = tensors(case, "cuda")
+    memory = torch.empty(made[odd].numel() + 1, dtype=made[odd].dtype, device="cuda")
+    made[odd] = memory[1:].view(made[odd].shape).copy_(made[odd])
+    run(case, compile_in_processes([source_of(case)]), made, case.buffers)
+    assert problems(case, {"y": made["y"].cpu()}) == []

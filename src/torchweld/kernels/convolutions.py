@@ -1,5 +1,5 @@
-"""Convolutions of float32 images on a CPU: library calls become Comps (schedule/cpu_convolution.py),
-and take in what follows them.
+"""Convolutions of float32 images on a CPU: library calls become Comps
+(schedule/cpu_convolution.py), and take in what follows them.
 
     before: t = convolution(x, w, b);  y = relu(batch_norm(t) + r), t used nowhere else
     after:  comp [n, o, h, w, c, i, j] { store y[n, o, h, w] relu(batch_norm(sum + b[o]) + r) }

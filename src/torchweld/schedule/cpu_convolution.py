@@ -10,8 +10,8 @@
       store y[n, o, h, w] %m
     }
 
-kernels/convolutions.py makes such Comps of library calls; the marks `exact` tell them from sums that
-a user wrote out.
+kernels/convolutions.py makes such Comps of library calls; the marks `exact` tell them from sums
+that a user wrote out.
 """
 
 from __future__ import annotations

@@ -21,12 +21,12 @@ from torchweld.core.device import DeviceTable
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Buffer, Comp, Graph
 from torchweld.kernels.products_apart import Halves, halves
+from torchweld.kernels.products_columns import join_columns
 from torchweld.kernels.products_comp import is_product, product_comp
 from torchweld.kernels.products_cost import Prices
 from torchweld.kernels.products_told import Taken, decisions
 from torchweld.plan.decisions import Plan
 from torchweld.plan.flow import Flow, NodeId
-from torchweld.plan.legality import kernel_refusal
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.moves import is_pointwise
 from torchweld.plan.names import kernel_names
@@ -167,10 +167,20 @@ class Former:
             if refusal:
                 return refusal
             keep = frozenset(b for b in made.writes if self.flow.is_needed_after(b, number))
-            comp = merge(made, comp, Rules(keep, self.shapes))
+            comp = _joined(made, comp, Rules(keep, self.shapes))
             if isinstance(comp, Refusal):
                 return comp
-        return kernel_refusal(comp, 0, self.table) or comp
+        return self._overload(comp) or comp
+
+    def _overload(self, comp: Comp) -> Refusal | None:
+        """Why a merged Comp is no good kernel. It may store to a buffer in several places."""
+        both = set(comp.reads).intersection(comp.writes)
+        if both:
+            return Refusal(Reason.MUTATION, min(both))
+        touched = len({*comp.reads, *comp.writes})
+        if touched > self.table.max_buffers:
+            return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched} of {self.table.max_buffers}")
+        return None
 
     def _is_narrow(self, comp: Comp) -> bool:
         return all(self.graph.buffers[n].dtype in TENSOR_DTYPES for n in comp.reads)
@@ -193,6 +203,13 @@ class Former:
         self.taken[new] = Taken(
             offer.comp, offer.rest, calls, consumer, offer.before_s, offer.after_s
         )
+
+
+def _joined(made: Comp, reader: Comp, rules: Rules) -> Comp | Refusal:
+    merged = merge(made, reader, rules)
+    if not isinstance(merged, Refusal) or merged.reason != Reason.ROWS or rules.keep:
+        return merged
+    return join_columns(made, reader)
 
 
 def _why(call: NodeId, results: Mapping[tuple[NodeId, ...], Offer | Refusal]) -> Refusal:

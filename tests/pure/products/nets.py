@@ -27,8 +27,7 @@ H100 = named_table("H100")
 
 def takes_all(accesses, contraction, buffers, device, hints) -> ProductSchedule:
     """A template without limits."""
-    columns = 128 if len(contraction.products) > 1 else 256
-    return ProductSchedule("gluon", 128, columns, 64, 8, 4)
+    return ProductSchedule("triton", 32, 32, 32, 4, 3)
 
 
 def on(graph: Graph, device: str) -> Graph:

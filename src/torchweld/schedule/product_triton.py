@@ -31,7 +31,6 @@ MAX_ACCUMULATORS = 128  # float32 registers of a thread
 # (block_m, block_n, block_k, warps, stages) by falling size: the first that makes enough tiles is
 # the default. `_PAIRED` where two products are accumulated.
 _TILES = (
-    (128, 256, 64, 8, 3),
     (128, 128, 64, 8, 3),
     (128, 128, 64, 4, 3),
     (64, 128, 64, 4, 4),
@@ -66,10 +65,11 @@ def supports(
     body = accesses.comp.body
     if table.capability < (8, 0):
         return "tensor cores of this device have no asynchronous copies"
-    if len({_factor_dtype(body, v) for v in _factors(contraction)}) > 1:
-        return "its factors differ in dtype"
-    if _factor_dtype(body, contraction.products[0].left) is None:
+    found = {_factor_dtype(body, v) for v in _factors(contraction)}
+    if None in found:
         return "a factor is not rounded to 16 bits"
+    if len(found) > 1:
+        return "its factors differ in dtype"
     return _bad_reduction(accesses, contraction) or _bad_store(accesses, contraction)
 
 

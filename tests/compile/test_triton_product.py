@@ -1,0 +1,199 @@
+"""Triton product kernels without a GPU: what they compute (in Triton's interpreter), what they cost
+on sm_80 and sm_90, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import product_cases as cases
+from triton_cases import Case
+
+pytest.importorskip("triton")
+
+from test_triton_meaning import lines_of
+
+from torchweld.codegen.triton_product import generate
+from torchweld.core import dtypes
+from torchweld.core.device import named_table
+from torchweld.core.errors import InvalidIR
+from torchweld.runtime.triton_compile import compile_source, resources
+from torchweld.schedule.access import addressed
+from torchweld.schedule.contraction import contraction_of
+from torchweld.schedule.product import ProductSchedule
+from torchweld.schedule.product_triton import (
+    candidates,
+    schedule,
+    staged_bytes,
+    supports,
+    valid,
+)
+
+TABLES = {80: named_table("A100"), 90: named_table("H100")}
+SHIPPED = [
+    cases.linear(8192, 3072, 768),
+    cases.bias_gelu(4096, 3072, 768),
+    cases.bias_residual(4096, 768, 3072),
+    cases.gated(8192, 3072, 768),
+    cases.normed(8192, 3072, 768),
+    cases.batched(96, 512, 512, 64),
+    cases.gate_before(4096, 768, 3072),
+    cases.bias_gelu(128, 3072, 768, "f16"),
+    cases.linear("s0", 3072, 768, sizes={"s0": 512}),
+    cases.residual(1, 2048, 8192),
+    cases.residual(16, 2048, 8192),
+    cases.gated(16, 8192, 2048),
+    cases.normed(16, 8192, 2048, pair=True),
+    cases.bias_gelu(64, 3072, 768),
+]
+
+
+def parts(case: Case):
+    accesses = addressed(case.comp, case.buffers, case.sizes)
+    return accesses, contraction_of(accesses)
+
+
+def title(case: Case) -> str:
+    return f"{case.name}-{'x'.join(str(a.extent) for a in case.comp.axes)}"
+
+
+def test_kernels_agree_with_the_interpreter():
+    lines = lines_of("product_interpreted.py")
+    assert len(lines) > 20
+    assert [line for line in lines if not line.startswith("agrees")] == []
+
+
+@pytest.mark.parametrize("arch", TABLES)
+@pytest.mark.parametrize("case", SHIPPED, ids=title)
+def test_defaults_use_tensor_cores_and_do_not_spill(case: Case, arch: int):
+    chosen = schedule(*parts(case), case.buffers, TABLES[arch], case.sizes)
+    (source,) = generate(case.comp, case.buffers, chosen, case.sizes).sources
+    compiled = compile_source(source, arch)
+    ptx = compiled.asm["ptx"]
+    assert resources(compiled).spill_bytes == 0
+    assert compiled.metadata.shared <= TABLES[arch].shared_bytes
+    copies = "cp.async.cg.shared.global" in ptx
+    assert copies or resources(compiled).wide_loads > 0  # a single step has plain loads
+    assert "cp.async.ca" not in ptx
+    assert ("wgmma" if arch == 90 and chosen.block_m >= 64 else "mma.sync") in ptx
+
+
+@pytest.mark.parametrize("case", SHIPPED, ids=title)
+def test_the_default_is_the_first_candidate(case: Case):
+    accesses, contraction = parts(case)
+    for table in TABLES.values():
+        found = list(candidates(accesses, contraction, table, case.sizes))
+        assert found[0] == schedule(accesses, contraction, case.buffers, table, case.sizes)
+        assert 2 < len(set(found)) == len(found)
+        for near in found:
+            assert valid(near, accesses, contraction)
+            assert staged_bytes(near, contraction) <= table.shared_bytes
+            assert generate(case.comp, case.buffers, near, case.sizes).sources
+
+
+def mixed() -> Case:
+    b = cases.Body("bf16", m=32, n=32, k=32)
+    b.write("y", "mn", b.dot(b.read("x", "mk"), b.read("w", "nk", dtypes.f16)))
+    return b.case("mixed")
+
+
+def unrounded() -> Case:
+    b = cases.Body("bf16", m=32, n=32, k=32)
+    left = b.op("mul", b.read("x", "mk"), b.read("s", "m", dtypes.f32))
+    b.write("y", "mn", b.dot(left, b.read("w", "nk")))
+    return b.case("unrounded")
+
+
+def dependent() -> Case:
+    b = cases.Body("bf16", m=32, n=32, k=32)
+    x = b.read("x", "mk")
+    left = b.rounded(b.op("mul", x, b.op("rsqrt", b.sum(b.op("mul", x, x)))))
+    b.write("y", "mn", b.dot(left, b.read("w", "nk")))
+    return b.case("dependent")
+
+
+def two_results() -> Case:
+    b = cases.Body("bf16", m=32, n=32, k=32)
+    x = b.read("x", "mk")
+    spread = b.builder.reduce("welford", (x,), ("k",))
+    scale = b.builder.pick(spread, 1)
+    b.write("y", "mn", b.op("mul", b.dot(x, b.read("w", "nk")), scale))
+    return b.case("two_results")
+
+
+def along_the_depth() -> Case:
+    b = cases.Body("bf16", m=32, n=32, k=32)
+    left = b.rounded(cases.silu(b, b.read("x", "mk")))
+    b.write("y", "mn", b.dot(left, b.read("w", "nk")))
+    b.write("z", "mk", left)
+    return b.case("along_the_depth")
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (mixed(), "differ in dtype"),
+        (unrounded(), "not rounded to 16 bits"),
+        (dependent(), "depends on another"),
+        (two_results(), "several results"),
+        (along_the_depth(), "along the depth"),
+        (cases.batched(70000, 16, 16, 16), "a batch of 70000"),
+        (cases.gate_before(32, 32, 32), None),
+        (cases.linear(1, 32, 32), None),
+    ],
+    ids=lambda x: getattr(x, "name", None),
+)
+def test_supports(case: Case, reason: str | None):
+    said = supports(*parts(case), case.buffers, TABLES[90])
+    assert said is None if reason is None else reason in said
+    if reason is not None:
+        with pytest.raises(InvalidIR, match="cannot be a Triton product"):
+            schedule(*parts(case), case.buffers, TABLES[90])
+
+
+def test_old_devices_are_refused():
+    case = cases.linear(32, 32, 32)
+    turing = replace(TABLES[80], capability=(7, 5))
+    assert "asynchronous" in supports(*parts(case), case.buffers, turing)
+
+
+GOOD = ProductSchedule("triton", 64, 64, 64, 4, 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"form": "gluon"},
+        {"block_m": 8},
+        {"block_n": 48},
+        {"block_k": 0},
+        {"num_warps": 3},
+        {"stages": 0},
+        {"stages": 9},
+        {"group": 0},
+        {"block_m": 256, "block_n": 256},  # accumulators do not fit into registers
+        {"splits": 3},  # more than there are blocks of the depth
+        {"splits": 0},
+    ],
+)
+def test_invalid_schedules_are_refused(change: dict):
+    case = cases.linear(512, 512, 128)
+    assert valid(GOOD, *parts(case))
+    wrong = replace(GOOD, **change)
+    assert not valid(wrong, *parts(case))
+    with pytest.raises(InvalidIR, match="cannot be tiled"):
+        generate(case.comp, case.buffers, wrong)
+
+
+def test_a_depth_that_is_not_known_is_not_shared():
+    case = cases.linear(16, 512, "s0", sizes={"s0": 4096})
+    assert not valid(replace(GOOD, form="stream", splits=2), *parts(case))
+    assert all(s.splits == 1 for s in candidates(*parts(case), TABLES[90], case.sizes))
+
+
+def test_what_makes_no_product_is_refused():
+    b = cases.Body("bf16", m=32, k=32)
+    b.write("y", "m", b.sum(b.read("x", "mk")))
+    with pytest.raises(InvalidIR, match="cannot be tiled"):
+        generate(b.case("sums").comp, b.buffers, GOOD)

@@ -22,6 +22,7 @@ MAX_POINTERS = 512
 _SOURCE = r"""
 #include <stdint.h>
 #include <string.h>
+#include <omp.h>
 typedef void (*Kernel)(void* const*, const int64_t*);
 
 extern "C" void torchweld_walk(const int64_t* call, int64_t count, const int64_t* bases) {
@@ -35,18 +36,43 @@ extern "C" void torchweld_walk(const int64_t* call, int64_t count, const int64_t
   }
 }
 
+// Above a megabyte all threads take a share.
+template <class Share>
+static void torchweld_shared(int64_t count, int64_t bytes, Share share) {
+#pragma omp parallel if (count * bytes > (1 << 20))
+  {
+    int64_t parts = omp_get_num_threads(), part = omp_get_thread_num();
+    share(count * part / parts, count * (part + 1) / parts);
+  }
+}
+
 // pointers: target; sizes: bytes
-extern "C" void torchweld_zero(void* const* pointers, const int64_t* sizes) { memset(pointers[0], 0,
-sizes[0]); }
+extern "C" void torchweld_zero(void* const* pointers, const int64_t* sizes) {
+  char* target = (char*)pointers[0];
+  torchweld_shared(sizes[0], 1, [=](int64_t a, int64_t b) { memset(target + a, 0, b - a); });
+}
 
 // pointers: target, source; sizes: bytes
-extern "C" void torchweld_copy(void* const* pointers, const int64_t* sizes) { memcpy(pointers[0],
-pointers[1], sizes[0]); }
+extern "C" void torchweld_copy(void* const* pointers, const int64_t* sizes) {
+  char *target = (char*)pointers[0], *source = (char*)pointers[1];
+  torchweld_shared(sizes[0], 1,
+                   [=](int64_t a, int64_t b) { memcpy(target + a, source + a, b - a); });
+}
+
+template <class T>
+static void torchweld_fill_as(void* at, int64_t count, int64_t bits) {
+  T* target = (T*)at;
+  torchweld_shared(count, sizeof(T), [=](int64_t a, int64_t b) {
+    for (int64_t i = a; i < b; ++i) target[i] = (T)bits;
+  });
+}
 
 // pointers: target; sizes: elements, bytes of one, its bits
 extern "C" void torchweld_fill(void* const* pointers, const int64_t* sizes) {
-  char* target = (char*)pointers[0];
-  for (int64_t i = 0; i < sizes[0]; ++i) memcpy(target + i * sizes[1], sizes + 2, sizes[1]);
+  if (sizes[1] == 1) torchweld_fill_as<uint8_t>(pointers[0], sizes[0], sizes[2]);
+  if (sizes[1] == 2) torchweld_fill_as<uint16_t>(pointers[0], sizes[0], sizes[2]);
+  if (sizes[1] == 4) torchweld_fill_as<uint32_t>(pointers[0], sizes[0], sizes[2]);
+  if (sizes[1] == 8) torchweld_fill_as<uint64_t>(pointers[0], sizes[0], sizes[2]);
 }
 """.replace("MAX_POINTERS", str(MAX_POINTERS))
 

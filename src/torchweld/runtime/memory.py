@@ -14,6 +14,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from torchweld.runtime.huge_pages import with_huge_pages
+
 ALIGNMENT = 256  # bytes: vector loads and TMA on a GPU, whole cache lines on a CPU
 _SMALL_BYTES = 1 << 16  # an arena that does not matter to the peak
 
@@ -74,7 +76,8 @@ class Arena:
     prepared for this very block (addresses, tensor views), so that they need not do so again."""
 
     def __init__(self, device: torch.device, size: int) -> None:
-        self.memory = torch.empty(size + ALIGNMENT, dtype=torch.uint8, device=device)
+        memory = torch.empty(size + ALIGNMENT, dtype=torch.uint8, device=device)
+        self.memory = with_huge_pages(memory)
         self.start = -self.memory.data_ptr() % ALIGNMENT
         self.address = self.memory.data_ptr() + self.start
         self.size = size

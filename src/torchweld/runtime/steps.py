@@ -14,6 +14,7 @@ from torchweld.core.errors import InvalidIR
 from torchweld.ir.interpret import run_comp
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.runtime.externs import Arguments, Fetch, results_list
+from torchweld.runtime.huge_pages import FRESH_BYTES, with_huge_pages
 from torchweld.runtime.loaded import Step
 from torchweld.runtime.record import note
 from torchweld.runtime.torch_private import raw_stream
@@ -23,9 +24,11 @@ def new_tensor(slot: int, shape, strides, dtype, device) -> Step:
     """A fresh output in `slot`."""
 
     empty = torch.empty_strided
+    large = math.prod(shape) * dtype.itemsize > FRESH_BYTES
 
     def step(tensors, bases, address):
-        tensors[slot] = tensor = empty(shape, strides, dtype=dtype, device=device)
+        tensor = empty(shape, strides, dtype=dtype, device=device)
+        tensors[slot] = tensor = with_huge_pages(tensor) if large else tensor
         bases[slot] = tensor.data_ptr()
 
     return step

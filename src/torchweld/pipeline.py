@@ -5,9 +5,11 @@ lower -> rewrite -> plan -> library calls -> schedule and generate -> load
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -61,6 +63,11 @@ class GraphRecord:
 def compile_graph(captured: Captured, options: Options) -> Program:
     """A callable of the captured graph's flat inputs (one list) that returns its flat outputs;
     `.record` says what was done."""
+    with _no_garbage_collection():
+        return _compiled(captured, options)
+
+
+def _compiled(captured: Captured, options: Options) -> Program:
     stages = _Stages(options.debug)
     device = _main_device(captured)
     table = device_table(device)
@@ -115,6 +122,19 @@ def _make_plan(
     check_graph(graph)
     bundles = stages("generate", generate_all, graph, table)
     return StoredPlan(graph, bundles, planned.decisions)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """What is built here is kept or has no cycles; each full collection amid captured graphs takes
+    as long as planning them."""
+    wanted = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if wanted:
+            gc.enable()
 
 
 def _main_device(captured: Captured) -> torch.device:

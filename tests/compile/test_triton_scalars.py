@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 from torchweld.codegen import triton_scalars as scalars
+from torchweld.codegen.triton_emit import values_added_to_one
+from torchweld.codegen.triton_helpers import HELPERS
 from torchweld.core import dtypes
+from torchweld.ir.affine import axis
+from torchweld.ir.build import BodyBuilder
 from torchweld.ir.scalar import TABLE
 
 KINDS = {"f": "float", "i": "int", "b": "bool"}
@@ -49,3 +56,30 @@ def test_literals(value, dtype, text: str):
 )
 def test_casts_take_the_steps_that_torch_takes(source: str, target: str, text: str):
     assert scalars.cast("x", dtypes.BY_NAME[source], dtypes.BY_NAME[target]) == text
+
+
+def test_an_erf_that_is_added_to_one_is_found():
+    body = BodyBuilder()
+    x = body.load("x", (axis("i"),), dtypes.f32)
+    inside, alone = body.op("erf", x), body.op("erf", body.op("neg", x))
+    body.op("add", inside, body.const(1.0, dtypes.f32))
+    body.op("add", alone, body.const(0.5, dtypes.f32))
+    found = values_added_to_one(body.body)
+    assert inside in found and alone not in found
+    body.op("mul", inside, x)
+    assert inside not in values_added_to_one(body.body)
+
+
+def test_erf_near_one():
+    """The helper's formula, in numpy's float32."""
+    x = np.concatenate([np.linspace(-7, 7, 100_001), [0.0, np.inf, -np.inf, 1e30]])
+    x = x.astype(np.float32)
+    text = HELPERS["_erf_near_one"].replace("@triton.jit", "")
+    names = {"tl": SimpleNamespace(abs=np.abs, exp=np.exp, where=np.where)}
+    with np.errstate(over="ignore"):
+        exec(text, names)
+        y = names["_erf_near_one"](x)
+    assert y.dtype == np.float32
+    wanted = torch.erf(torch.from_numpy(x).double()).numpy()
+    assert np.abs(y - wanted).max() < 4e-7
+    assert np.isnan(names["_erf_near_one"](np.float32("nan")))

@@ -84,6 +84,7 @@ class Kernel:
         wide = is_wide(accesses, buffers, dimensions)
         self.index_type = "tl.int64" if wide else "tl.int32"
         self.fast = _stores_16_bits(accesses, buffers)
+        self.near_one = values_added_to_one(self.body)
         self.row_start: RowStart | None = None
         self._lines = _Lines()
         self._pointers: dict[str, str] = {}
@@ -321,6 +322,8 @@ class Kernel:
             return self._index(instr)
         if isinstance(instr, Load):
             return self._load(value, instr)
+        if isinstance(instr, Op) and instr.name == "erf" and self.fast and value in self.near_one:
+            return self.helper(f"_erf_near_one({self.value(instr.args[0])})")
         if isinstance(instr, Op):
             return self._op(instr)
         if isinstance(instr, Cast):
@@ -427,6 +430,18 @@ class Kernel:
 
     def store_axes(self, position: int) -> frozenset[str]:
         return store_axes(self.comp, self.comp.stores[position], self.axes)
+
+
+def values_added_to_one(body: tuple[Instr, ...]) -> frozenset[Value]:
+    """Those that are used in sums with a constant of at least one and nowhere else: errors far
+    below the last place of one do not show."""
+    ones = {v for v, i in enumerate(body) if isinstance(i, Const) and abs(i.value) >= 1}
+    used: dict[Value, bool] = {}
+    for instr in body:
+        summed = isinstance(instr, Op) and instr.name == "add" and not ones.isdisjoint(instr.args)
+        for value in operands(instr):
+            used[value] = used.get(value, True) and summed
+    return frozenset(value for value, only_summed in used.items() if only_summed)
 
 
 def sums_exponentials(body: tuple[Instr, ...], value: Value) -> bool:

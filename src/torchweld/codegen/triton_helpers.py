@@ -64,6 +64,19 @@ def _pow_int(base, exponent):
         left = left >> 1
     return result
 ''',
+    "_erf_near_one": '''
+@triton.jit
+def _erf_near_one(x):
+    """erf(x) within 4e-7: erfc(z) exp(z^2) as a polynomial in t = 1 / (1 + 0.39 z), fitted over
+    [0, 5] for the least error of erf (8e-9 before rounding)."""
+    z = tl.abs(x)
+    t = 1 / (1 + 0.39 * z)
+    p = 0.8866647534404539 - 0.22753721780526082 * t
+    p = 0.649559906492718 + t * (-0.6354009064919618 + t * p)
+    p = t * (0.23532525118483086 + t * (0.0913882114942452 + t * p))
+    y = 1 - p * tl.exp(-z * z)
+    return tl.where(x < 0, -y, y)
+''',
     "_uniform": '''
 @triton.jit
 def _uniform(seed, index):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -105,6 +106,15 @@ def test_text_of_models_and_sources_stays_text(page, html):
     assert "<script>alert" not in html and "<b>autotuning" not in html
     hostile = replace(example(), subject=replace(example().subject, target="</title><img src=x>"))
     assert not [a for a in Page(report_page(hostile)).all("img") if a]
+
+
+def test_names_of_kernels_stay_data():
+    report = example()
+    profile = report.profiles[0]
+    kernel = replace(profile.kernels[0], name=HOSTILE)
+    report = replace(report, profiles=[replace(profile, kernels=[kernel], launches=[])])
+    html = report_page(report)
+    assert "<script>alert" not in html and HOSTILE in Page(html).text
 
 
 def test_plots_have_their_data(page):
@@ -212,11 +222,13 @@ def test_an_explanation_has_three_forms():
     assert "model.py:12" in str(explanation)
 
 
-def test_style_of_a_cell_touches_nothing_else():
-    rules = [line for line in asset("parts.css").splitlines() if line.endswith("{") or "{ " in line]
-    for rule in rules:
-        if not rule.startswith(("@media", "/*", " ", "}")):
-            assert rule.startswith(".torchweld"), rule
+@pytest.mark.parametrize("name", ["tokens.css", "parts.css"])
+def test_style_of_a_cell_touches_nothing_else(name):
+    style = re.sub(r"/\*.*?\*/", "", asset(name), flags=re.S)
+    selectors = re.findall(r"^\s*([^{}]+?)\s*\{", style.replace("}", "}\n"), re.M)
+    rules = [s for s in selectors if not s.startswith("@")]
+    assert len(rules) >= 3
+    assert all(".torchweld" in part for rule in rules for part in rule.split(","))
 
 
 @pytest.mark.parametrize("us, said", [(None, "-"), (0, "0 µs"), (0.034, "0.03 µs"),

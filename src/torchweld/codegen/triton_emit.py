@@ -84,7 +84,7 @@ class Kernel:
         wide = is_wide(accesses, buffers, dimensions)
         self.index_type = "tl.int64" if wide else "tl.int32"
         self.fast = _stores_16_bits(accesses, buffers)
-        self.near_one = values_added_to_one(self.body)
+        self.near_one = values_added_to_one(self.body) if self.fast else frozenset()
         self.row_start: RowStart | None = None
         self._lines = _Lines()
         self._pointers: dict[str, str] = {}
@@ -322,8 +322,8 @@ class Kernel:
             return self._index(instr)
         if isinstance(instr, Load):
             return self._load(value, instr)
-        if isinstance(instr, Op) and instr.name == "erf" and self.fast and value in self.near_one:
-            return self.helper(f"_erf_near_one({self.value(instr.args[0])})")
+        if isinstance(instr, Op) and value in self.near_one and instr.name in scalars.NEAR_ONE:
+            return self.helper(scalars.NEAR_ONE[instr.name].format(self.value(instr.args[0])))
         if isinstance(instr, Op):
             return self._op(instr)
         if isinstance(instr, Cast):

@@ -94,6 +94,9 @@ FAST = {
     "sigmoid": "(1 / (1 + tl.exp(-{0})))",
 }
 
+# In the same kernels, of a result that is only added to one: errors of some 1e-7 do not show.
+NEAR_ONE = {"erf": "_erf_near_one({0})", "tanh": "(1 - 2 / (1 + tl.exp(2 * {0})))"}
+
 _SHARED = ("neg", "abs", "sign", "add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "where")
 
 INT = {name: FLOAT[name] for name in _SHARED} | {

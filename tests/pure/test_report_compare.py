@@ -89,6 +89,18 @@ def test_memory_and_the_error_contract_are_judged():
     assert verdicts(changed(error=None))["error contract"] == TOLD
 
 
+def test_kernels_that_changed_most_are_told():
+    eager, ours = BEFORE.profiles
+    slow = [replace(k, measured_us=2 * k.measured_us) if k.kind == "generated" else k
+            for k in ours.kernels]
+    found = compare(BEFORE, replace(BEFORE, profiles=[eager, replace(ours, kernels=slow)]))
+    (change,) = found.kernels
+    assert change.what == "gelu, mul, native_layer_norm @ layers.*"
+    assert change.ratio == pytest.approx(2) and not found.regressed
+    assert compare(BEFORE, BEFORE).kernels == ()
+    assert compare(BEFORE, replace(BEFORE, profiles=[])).kernels == ()
+
+
 def test_what_differs_beside_the_figures_is_noted():
     after = replace(BEFORE, machine=replace(BEFORE.machine, torch="2.14.0", name="Another"))
     assert compare(BEFORE, after).notes == ("device: A processor -> Another",

@@ -17,11 +17,10 @@ from torchweld.report.page.render import (
     asset,
     explanation_fragment,
     explanation_page,
-    joules_text,
     report_page,
-    us_text,
 )
 from torchweld.report.page.rows import general, group_times, kernel_rows, module_rows
+from torchweld.report.page.units import joules_text, us_text
 
 VOID = {"meta", "link", "input", "br", "hr", "img"}
 RAW = ("script", "style")

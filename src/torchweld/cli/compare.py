@@ -36,6 +36,11 @@ def _show(found: Comparison, console: Console) -> None:
     for change in found.changes:
         table.add_row(*_cells(change), style=_STYLES.get(change.verdict))
     console.print(table)
+    if found.kernels:
+        console.print("kernels whose time changed most, in a profile of each")
+        for change in found.kernels:
+            before, after, moved = _cells(change)[1:4]
+            console.print(f"  {before} -> {after} ({moved})  {change.what}", markup=False)
     for note in found.notes:
         console.print(f"differs: {note}", markup=False)
     worse = [change.what for change in found.changes if change.verdict == WORSE]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 from torchweld.core.errors import UsageError
 from torchweld.core.units import bytes_text
 from torchweld.report.data import Report, Way
+from torchweld.report.page.rows import kernel_rows
+from torchweld.report.page.units import us_text
 
 JUDGED = "torchweld"
+MOST_KERNELS = 8
 SAME, BETTER, WORSE, TOLD = "same", "better", "worse", "told"
 
 
@@ -29,9 +33,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`notes`: what differs between the two beside the figures."""
+    """`kernels`: those of torchweld whose time changed most, where both reports have profiles; not
+    judged, since a profile says nothing of its noise. `notes`: what differs between the two beside
+    the figures."""
 
     changes: tuple[Change, ...]
+    kernels: tuple[Change, ...]
     notes: tuple[str, ...]
 
     @property
@@ -42,6 +49,7 @@ class Comparison:
         return {
             "regressed": self.regressed,
             "changes": [asdict(change) for change in self.changes],
+            "kernels": [asdict(change) for change in self.kernels],
             "notes": list(self.notes),
         }
 
@@ -59,11 +67,9 @@ def compare(
     """
     _require_same_subject(before, after)
     both = _ways(before), _ways(after)
-    changes = [
-        *_judged(*both, tolerance, relative_to),
-        *_told(*both),
-    ]
-    return Comparison(tuple(changes), tuple(_notes(before, after)))
+    changes = (*_judged(*both, tolerance, relative_to), *_told(*both))
+    kernels = _kernels(before, after, tolerance)
+    return Comparison(changes, tuple(kernels), tuple(_notes(before, after)))
 
 
 def _require_same_subject(before: Report, after: Report) -> None:
@@ -159,6 +165,27 @@ def _told(before: dict[str, Way], after: dict[str, Way]) -> Iterator[Change]:
 def _counts(what: str, old: int | None, new: int | None, text: Callable) -> Change:
     shown = ["-" if count is None else text(count) for count in (old, new)]
     return Change(what, *shown, new / old if old and new else None, None, TOLD)
+
+
+def _kernels(before: Report, after: Report, tolerance: float) -> list[Change]:
+    """Those that do the same operations at the same place in both, the largest difference first."""
+    old, new = _kernel_times(before), _kernel_times(after)
+    moved = {what: new[what] - old[what] for what in old if what in new}
+    found = [what for what in moved if abs(moved[what]) > tolerance * old[what]]
+    found = sorted(found, key=lambda what: -abs(moved[what]))[:MOST_KERNELS]
+    return [
+        Change(what, us_text(old[what]), us_text(new[what]), new[what] / old[what], None, TOLD)
+        for what in found
+    ]
+
+
+def _kernel_times(report: Report) -> dict[str, float]:
+    """Microseconds of a step of torchweld by operations and place."""
+    found: dict[str, float] = defaultdict(float)
+    for profile in report.profiles:
+        for row in kernel_rows(profile) if profile.way == JUDGED else ():
+            found[f"{row.operations or row.name} @ {row.module or '-'}"] += row.measured_us
+    return found
 
 
 Span = tuple[float, float, float]  # low, middle, high

@@ -3,7 +3,6 @@ inside."""
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from torchweld.report.page.rows import (
     module_rows,
     operations_text,
 )
+from torchweld.report.page.units import joules_text, us_text
 from torchweld.report.parts import short_name, short_source
 
 HERE = Path(__file__).parent
@@ -95,22 +95,6 @@ def _environment() -> Environment:
         "product_rates": product_rates,
     }
     return environment
-
-
-def us_text(microseconds: float | None) -> str:
-    """Three significant digits, in µs or ms."""
-    if microseconds is None:
-        return "-"
-    if abs(microseconds) >= 9995:
-        return f"{ms_text(microseconds / 1e3)} ms"
-    digits = 2 - math.floor(math.log10(abs(microseconds))) if microseconds else 0
-    return f"{microseconds:.{min(2, max(0, digits))}f} µs"
-
-
-def joules_text(joules: float | None) -> str:
-    if joules is None:
-        return "-"
-    return f"{joules:.3g} J" if abs(joules) >= 0.1 else f"{1e3 * joules:.3g} mJ"
 
 
 def where_text(place: Place) -> str:

@@ -10,14 +10,15 @@ the epilogue has few live values at a time and a tile may have 192 columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 from torchweld.core.device import DeviceTable
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
-from torchweld.ir.nodes import Buffer, Const, Index, Load, Store, Value, value_axes
+from torchweld.ir.nodes import Buffer, Const, Index, Load, Op, Store, Value, value_axes
+from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, product
 from torchweld.schedule.access import Access, Accesses, linear
 from torchweld.schedule.contraction import Contraction
@@ -188,40 +189,82 @@ def candidates(
     hints: Mapping[str, int] | None = None,
 ) -> Iterator[ProductSchedule]:
     """Valid schedules, the most promising first."""
-    tiles = _PAIR_TILES if len(contraction.products) == 2 else _TILES
-    extents = tuple(
-        size.hint(product(accesses.comp.extent(a) for a in axes), hints or {})
-        for axes in (contraction.rows, contraction.columns)
+    shapes = _PAIR_SHAPES if len(contraction.products) == 2 else _SHAPES
+    found = []
+    for shape in shapes:
+        tries = (_tiled(shape, stages, table.units) for stages in (6, 5, 4, 3))
+        fits = (t for t in tries if valid(t, accesses, contraction)
+                and _passes(t, accesses, contraction))  # fmt: skip
+        found += list(fits)[:1]
+    cycles = {s: predicted_cycles(s, accesses, contraction, table, hints or {}) for s in found}
+    ranked = sorted(found, key=lambda s: cycles[s])
+    yield from ranked
+    yield from (replace(s, group=n) for s in ranked[:2] for n in (4, 16))
+
+
+def _tiled(shape: tuple[int, int, int, bool], stages: int, programs: int) -> ProductSchedule:
+    rows, columns, warps, pingpong = shape
+    return ProductSchedule(
+        "gluon", rows, columns, 64, warps, stages, programs=programs, pingpong=pingpong
     )
-    batch = size.hint(product(accesses.comp.extent(a) for a in contraction.batch), hints or {})
-
-    def waste(tile) -> float:
-        """Time of all waves, as if each tile took as long as its area."""
-        m, n, *_ = tile
-        count = batch * -(-extents[0] // m) * -(-extents[1] // n)
-        return -(-count // table.units) * m * n * _PENALTY[m * n]
-
-    for m, n, warps, pingpong in sorted(tiles, key=waste):
-        for stages in (6, 5, 4, 3):
-            found = ProductSchedule("gluon", m, n, 64, warps, stages, programs=table.units,
-                                    pingpong=pingpong)  # fmt: skip
-            if valid(found, accesses, contraction) and _passes(found, accesses, contraction):
-                yield found
-                break
 
 
 # rows, columns, warps that multiply, whether two groups of them take turns
-_TILES = (
+_SHAPES = (
     (128, 256, 8, False), (128, 128, 4, True), (256, 128, 8, False), (128, 192, 8, False),
-    (128, 128, 8, False), (128, 64, 4, False), (64, 256, 4, False), (64, 128, 4, False),
-    (64, 64, 4, False),
+    (128, 128, 8, False), (64, 256, 4, True), (128, 64, 4, False), (64, 256, 4, False),
+    (64, 128, 4, True), (64, 128, 4, False), (64, 64, 4, False),
 )  # fmt: skip
-_PAIR_TILES = (
-    (128, 128, 8, False), (128, 64, 4, True), (256, 64, 8, False), (128, 64, 4, False),
-    (64, 128, 4, False), (64, 64, 4, False),
+_PAIR_SHAPES = (
+    (128, 128, 8, False), (128, 64, 4, True), (256, 64, 8, False), (64, 128, 4, True),
+    (128, 64, 4, False), (64, 128, 4, False), (64, 64, 4, False),
 )  # fmt: skip
-# Smaller tiles read more for each product.
-_PENALTY = {32768: 1.0, 24576: 1.03, 16384: 1.1, 8192: 1.3, 4096: 1.7}
+
+# Of one multiprocessor and clock cycle, and in cycles: what ranks tiles. Measured rates, rounded.
+_PRODUCTS_PER_CYCLE = 2048
+_COPIED_BYTES_PER_CYCLE = 60
+_EPILOGUE_LANES = 90  # of 128, as far as its instructions find their operands ready
+_INSTRUCTIONS_PER_RESULT = 8  # to narrow, move and store it
+_TILE_CYCLES = 300  # in which neither unit has work, at the end of a tile
+_START_CYCLES = 2000
+
+
+def predicted_cycles(
+    schedule: ProductSchedule,
+    accesses: Accesses,
+    contraction: Contraction,
+    table: DeviceTable,
+    hints: Mapping[str, int],
+) -> float:
+    """Of a whole kernel whose data is in the last-level cache. With pingpong, the epilogue of one
+    tile takes place during the products of the next."""
+
+    def points(axes: tuple[str, ...]) -> int:
+        return size.hint(product(accesses.comp.extent(a) for a in axes), hints)
+
+    s = schedule
+    tiles = points(contraction.batch) * -(-points(contraction.rows) // s.block_m)
+    tiles *= -(-points(contraction.columns) // s.block_n)
+    turns = -(-tiles // table.units)
+    area = s.block_m * s.block_n
+    multiply = area * s.block_k * len(contraction.products) / _PRODUCTS_PER_CYCLE
+    copied = stage_bytes(roles(accesses, contraction, s), s) / _COPIED_BYTES_PER_CYCLE
+    steps = -(-points(contraction.depth) // s.block_k)
+    loop = steps * max(multiply, copied)
+    epilogue = area * epilogue_cost(accesses, contraction) / _EPILOGUE_LANES
+    if s.pingpong:
+        return turns * max(loop, (loop + epilogue + _TILE_CYCLES) / 2) + epilogue + _START_CYCLES
+    return turns * (loop + epilogue + _TILE_CYCLES) + _START_CYCLES
+
+
+def epilogue_cost(accesses: Accesses, contraction: Contraction) -> float:
+    """Instructions for each point of the result."""
+    body, axes = accesses.comp.body, value_axes(accesses.comp.body)
+    depth = frozenset(contraction.depth)
+    whole = frozenset(contraction.rows + contraction.columns)
+    computed = (i for v, i in enumerate(body) if whole <= axes[v] and not depth & axes[v])
+    costs = sum(TABLE[i.name].cost if isinstance(i, Op) else 1.0 for i in computed)
+    return costs + _INSTRUCTIONS_PER_RESULT * len(accesses.comp.stores)
 
 
 def _passes(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:

@@ -83,8 +83,7 @@ def _suits(call: _Call, node: Extern, graph: Graph) -> bool:
         return False
     result = graph.buffers[node.outputs[0]]
     work = product((*result.shape, *call.weight.shape[1:]))
-    known = all(isinstance(s, int) for s in (*result.shape[1:], *call.image.shape[1:]))
-    return known and result.shape[1] >= _FEWEST and hint(work, graph.hints) >= _LEAST_WORK
+    return result.shape[1] >= _FEWEST and hint(work, graph.hints) >= _LEAST_WORK
 
 
 def _is_whole(view: View, graph: Graph) -> bool:

@@ -74,6 +74,11 @@ def is_product(node) -> bool:
     return isinstance(node, Extern) and node.target in _READERS and node.outputs[0] is not None
 
 
+def left_operand(node: Extern) -> View:
+    """The left matrix of a product."""
+    return _READERS[node.target](*node.args, **dict(node.kwargs)).left
+
+
 def product_comp(node: Extern, buffers: Mapping[str, Buffer]) -> Comp | None:
     """The Comp of a product of float matrices of one dtype; None for others, and for windows that
     no map without div and mod describes."""

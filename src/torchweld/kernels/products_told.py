@@ -16,13 +16,12 @@ Pair = tuple[str, str]  # names of a call and of its reader
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """`calls` and `consumer` of the planned graph that became the kernel `comp` and, where the
-    consumer was cut, `rest`."""
+    """`parts`, nodes of the graph before, that became the kernel `comp` and, where the last of them
+    was cut, `rest`."""
 
     comp: Comp
     rest: Comp | None
-    calls: tuple[str, ...]
-    consumer: str
+    parts: tuple[str, ...]
     before_s: float
     after_s: float
 
@@ -34,7 +33,7 @@ def decisions(
     made, names = [], {}
     for one in taken:
         made += _told(one, plan, prices)
-        names |= dict.fromkeys((*one.calls, one.consumer), one.comp.name)
+        names |= dict.fromkeys(one.parts, one.comp.name)
     gone = {d.kernel for d in made if isinstance(d, Fusion)} | set(names)
     kept = [d for d in plan.decisions if not (isinstance(d, Fusion) and d.kernel in gone)]
     kept = [d for d in kept if not _is_outdated(d, names, refused)]
@@ -43,25 +42,31 @@ def decisions(
 
 
 def _told(one: Taken, plan: Plan, prices: Prices) -> list[Decision]:
-    nodes = {n.name: n for n in prices.graph.nodes}
-    before = next((f for f in plan.fusions if f.kernel == one.consumer), None)
     gain_us = (one.before_s - one.after_s) * 1e6
     kernels = [one.comp, *([one.rest] if one.rest else [])]
-    own_bytes = before.bytes_before if before else prices.moved(nodes[one.consumer])
+    before = [_alone(name, plan, prices) for name in one.parts]
     fusion = Fusion(
         kernel=one.comp.name,
-        members=(*one.calls, *(before.members if before else (one.consumer,))),
+        members=tuple(dict.fromkeys(m for f in before for m in f.members)),
         origins=one.comp.origins,
-        bytes_before=own_bytes + sum(prices.moved(nodes[c]) for c in one.calls),
+        bytes_before=sum(f.bytes_before for f in before),
         bytes_after=sum(prices.moved(k) for k in kernels),
-        launches_before=len(one.calls) + (before.launches_before if before else 1),
+        launches_before=sum(f.launches_before for f in before),
         launches_after=len(kernels),
-        saved_us=gain_us + (before.saved_us if before else 0.0),
+        saved_us=gain_us + sum(f.saved_us for f in before),
         separate_us=one.before_s * 1e6,
         fused_us=one.after_s * 1e6,
     )
-    cut = Cut(one.consumer, tuple(k.name for k in kernels), gain_us)
+    cut = Cut(one.parts[-1], tuple(k.name for k in kernels), gain_us)
     return [fusion, cut] if one.rest else [fusion]
+
+
+def _alone(name: str, plan: Plan, prices: Prices) -> Fusion:
+    """The fusion that a node was before, of itself alone if it was none."""
+    known = next((f for f in plan.fusions if f.kernel == name), None)
+    node = next(n for n in prices.graph.nodes if n.name == name)
+    moved = prices.moved(node)
+    return known or Fusion(name, (name,), node.origins, moved, moved, 1, 1, 0.0)
 
 
 def _is_outdated(decision: Decision, names: Mapping[str, str], refused) -> bool:

@@ -49,6 +49,10 @@ class Flow:
         between = self._reachable(first, second)
         return next((n for n in self.before[second] if n in between), None)
 
+    def is_before(self, a: NodeId, b: NodeId) -> bool:
+        """Whether `b` must wait for `a`."""
+        return a in self.before[b] or self.detour(a, b) is not None
+
     def comes_first(self, a: NodeId, b: NodeId) -> bool:
         return self._place[a] < self._place[b]
 

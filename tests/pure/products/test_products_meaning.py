@@ -120,7 +120,7 @@ def rotated(q, cos, sin):
     return q * cos + torch.cat((-right, left), -1) * sin
 
 
-@pytest.mark.parametrize("heads, width", [(2, 2), (5, 8), (3, 16)])
+@pytest.mark.parametrize("heads, width", [(4, 4), (5, 8), (3, 16)])
 def test_rotary_embedding(heads, width):
     """Each half of a head is a product of its own."""
 

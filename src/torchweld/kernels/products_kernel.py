@@ -1,0 +1,144 @@
+"""Merged Comps judged: whether a template makes a kernel of them, and how fast it is; and the graph
+put together again from those that were taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Union
+
+from torchweld.core.device import DeviceTable
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph
+from torchweld.ir.size import product
+from torchweld.kernels.products_comp import product_comp
+from torchweld.kernels.products_cost import Prices
+from torchweld.kernels.products_told import Taken
+from torchweld.plan.flow import Flow, NodeId
+from torchweld.plan.names import kernel_names
+from torchweld.plan.refusals import Reason, Refusal
+from torchweld.rewrite.flow import without_unused_buffers
+from torchweld.schedule.access import Accesses, addressed
+from torchweld.schedule.contraction import TENSOR_DTYPES, Contraction, contraction_of
+from torchweld.schedule.product import ProductSchedule
+
+MARGIN = 0.02  # of the time before, that a fusion must be predicted to save
+
+# (accesses, contraction, buffers, device, hints) -> how a template tiles it, or why none does
+Choose = Callable[
+    [Accesses, Contraction, Mapping[str, Buffer], DeviceTable, Mapping[str, int]],
+    Union[ProductSchedule, str],
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """`comp` as a template makes it. `alike`: what it has in common with products that could be
+    made beside it: the left operand, and the sizes."""
+
+    comp: Comp
+    schedule: ProductSchedule
+    seconds: float
+    alike: tuple
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """`comp`, and then `rest`, in the place of `nodes`."""
+
+    nodes: tuple[NodeId, ...]
+    comp: Comp
+    rest: Comp | None
+    before_s: float
+    after_s: float
+
+    @property
+    def gain_s(self) -> float:
+        return self.before_s - self.after_s
+
+    @property
+    def pays(self) -> bool:
+        return self.gain_s > MARGIN * self.before_s
+
+    def refusal(self) -> Refusal:
+        """Of one that does not pay."""
+        before, after = self.before_s * 1e6, self.after_s * 1e6
+        return Refusal(Reason.SLOWER, f"{before:.1f} us apart, {after:.1f} us together")
+
+
+class Workshop:
+    """One graph in the making. `taken`: what became of nodes, by the new kernel's number."""
+
+    def __init__(self, graph: Graph, table: DeviceTable, choose: Choose) -> None:
+        self.graph, self.table, self._choose = graph, table, choose
+        self.flow, self.prices = Flow(graph), Prices(graph, table)
+        self.shapes = {name: b.shape for name, b in graph.buffers.items()}
+        self.taken: dict[NodeId, Taken] = {}
+
+    def product(self, node: Extern) -> Comp | Refusal:
+        """The Comp of a library's product of 16-bit matrices."""
+        made = product_comp(node, self.graph.buffers)
+        narrow = made and all(self.graph.buffers[n].dtype in TENSOR_DTYPES for n in made.reads)
+        return made if narrow else Refusal(Reason.TEMPLATE, "not 16-bit matrices in plain windows")
+
+    def kernel(self, comp: Comp) -> Kernel | Refusal:
+        """The kernel that a template makes of `comp`."""
+        refusal = self._overload(comp)
+        if refusal:
+            return refusal
+        accesses = addressed(comp, self.graph.buffers, self.graph.hints)
+        form = contraction_of(accesses)
+        if form is None:
+            return Refusal(Reason.PRODUCT, comp.name)
+        chosen = self._choose(accesses, form, self.graph.buffers, self.table, self.graph.hints)
+        if isinstance(chosen, str):
+            return Refusal(Reason.TEMPLATE, chosen)
+        seconds = self.prices.fused_s(accesses, form, chosen)
+        return Kernel(comp, chosen, seconds, _alike(accesses, form))
+
+    def _overload(self, comp: Comp) -> Refusal | None:
+        """Why a merged Comp is no good kernel. It may store to a buffer in several places."""
+        both = set(comp.reads).intersection(comp.writes)
+        if both:
+            return Refusal(Reason.MUTATION, min(both))
+        touched = len({*comp.reads, *comp.writes})
+        if touched > self.table.max_buffers:
+            return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched} of {self.table.max_buffers}")
+        return None
+
+    def hazard(self, first: NodeId, second: NodeId) -> Refusal | None:
+        """What would go wrong if `first` were done where `second` is."""
+        through = self.flow.detour(first, second)
+        if through is not None:
+            return Refusal(Reason.REENTRY, self.flow.nodes[through].name)
+        changed = [b for b in self.flow.nodes[first].reads if self.flow.is_mutated(b)]
+        return Refusal(Reason.MUTATION, changed[0]) if changed else None
+
+    def take(self, offer: Offer) -> None:
+        """Does what the offer says; the last of its nodes is where the kernel stands."""
+        names = tuple(self.flow.nodes[n].name for n in offer.nodes)
+        *others, new = offer.nodes
+        if offer.rest is not None:
+            new = self.flow.split(new, offer.comp, offer.rest)
+        elif not others:
+            new = self.flow.replace(new, offer.comp)
+        for node in others:
+            new = self.flow.merge(node, new, offer.comp)
+        self.taken[new] = Taken(offer.comp, offer.rest, names, offer.before_s, offer.after_s)
+
+    def finished(self) -> tuple[Graph, list[Taken]]:
+        """The new graph, and its new kernels by their names there."""
+        order = self.flow.order()
+        new = [n for n in order if n in self.taken]
+        others = [self.flow.nodes[n].name for n in order if n not in self.taken]
+        names = dict(zip(new, kernel_names([self.flow.nodes[n] for n in new], others)))
+        pairs = ((n, self.flow.nodes[n]) for n in order)
+        nodes = tuple(replace(node, name=names.get(n, node.name)) for n, node in pairs)
+        graph = without_unused_buffers(replace(self.graph, nodes=nodes))
+        taken = (replace(t, comp=replace(t.comp, name=names[n])) for n, t in self.taken.items())
+        return graph, list(taken)
+
+
+def _alike(accesses: Accesses, form: Contraction) -> tuple:
+    body, groups = accesses.comp.body, (form.batch, form.rows, form.columns, form.depth)
+    left = {body[p.left_load].buffer if p.left_load is not None else p.left for p in form.products}
+    return left, tuple(product(accesses.comp.extent(a) for a in axes) for axes in groups)

@@ -93,6 +93,7 @@ def profile(
 
     Errors: UsageError if the target does not run with these inputs, or the file cannot be written.
     """
+    from torchweld.pipeline import plan_graph
     from torchweld.profiling.entry import profile_call
 
     way = way or ("eager" if _state(target) is None else "torchweld")
@@ -100,7 +101,7 @@ def profile(
     run = _as_run(target, args, kwargs, way, train, options)
     return profile_call(
         run, unfuse(target), args, kwargs, way=way, train=train, name=name, options=options,
-        records=lambda: records(run), trace=trace,
+        records=lambda: records(run), plan_of=plan_graph, trace=trace,
     )  # fmt: skip
 
 

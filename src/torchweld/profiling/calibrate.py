@@ -7,8 +7,10 @@ import json
 import statistics
 import tempfile
 import time
+from array import array
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,18 +19,32 @@ from torch.profiler import ProfilerActivity, profile
 from torchweld.core.device import DeviceTable, device_table
 from torchweld.core.options import Options
 from torchweld.ir.scalar import TABLE
+from torchweld.profiling import large, smallest
 from torchweld.profiling.data import Roofline
 from torchweld.profiling.quiet import quiet_stderr
 from torchweld.profiling.trace import STEP, Step, read_trace
-from torchweld.runtime.cache import digest, open_cache
+from torchweld.runtime.build import compile_cpp, load_function
+from torchweld.runtime.cache import Artifacts, digest, open_cache
+from torchweld.runtime.dispatch import NativeCall, Pointer, helpers, table
+from torchweld.runtime.regions import region, region_name
+from torchweld.runtime.steps import walk_table
 
-_VERSION = "1"  # of what is measured here
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_LARGE = {"cpu": 64 << 20, "cuda": 1 << 30}  # bytes: no cache holds it
-_PRODUCT = {"cpu": 768, "cuda": 4096}  # rows, columns and terms
-_EXP_BYTES = {"cpu": 256 << 10, "cuda": 16 << 20}
-_SMALL_CALLS = 60
-_LONG_S = 0.2
+_VERSION = "8"  # of what is measured here
+_LARGE = {"cpu": 128 << 20, "cuda": 2 << 30}  # bytes: no cache holds it
+_SMALLEST_IN_CACHE = {"cpu": 1 << 20, "cuda": 4 << 20}  # bytes, doubled five times
+_MOST_OF = 0.6  # of the best rate: what a size still in the cache reaches
+_EXP_BYTES = 256 << 10
+_BUFFER_SHARE = 2  # the cost model takes a quarter of its cache for one buffer; half is meant here
+_FRESH_BYTES = 16 << 20
+_SMALL_STEPS = 20
+_EMPTY = """
+#include <cstdint>
+extern "C" void torchweld_empty(void* const* pointers, const int64_t* sizes) {
+  float* out = (float*)pointers[0];
+#pragma omp parallel for
+  for (int64_t i = 0; i < sizes[0]; ++i) out[i] = 0;
+}
+"""
 
 
 def roofline(device: str, name: str, options: Options | None = None) -> Roofline:
@@ -39,7 +55,7 @@ def roofline(device: str, name: str, options: Options | None = None) -> Roofline
     kept = files.get(key, ".json")
     if kept is not None:
         return Roofline(**json.loads(kept))
-    found = _measure(device, name)
+    found = _measure(device, name, files)
     files.put(key, ".json", json.dumps(asdict(found)).encode())
     return found
 
@@ -51,58 +67,103 @@ def calibrated(line: Roofline) -> DeviceTable:
         row,
         dram_bytes_per_s=line.memory_bytes_per_s,
         llc_bytes_per_s=line.cache_bytes_per_s,
-        llc_bytes=line.cache_bytes,
+        llc_bytes=_BUFFER_SHARE * line.cache_bytes,
         fma_per_s=line.vector_flops_per_s / 2,
         launch_s=line.launch_us * 1e-6,
     )
 
 
-@torch.no_grad()
-def _measure(device: str, name: str) -> Roofline:
-    row = device_table(device)
-    cached = min(max(row.llc_bytes // 16, 1 << 20), 8 << 20)
-    return Roofline(
-        device=device,
-        name=name,
-        threads=torch.get_num_threads(),
-        launch_us=_least_us(device, torch.neg, "aten::neg"),
-        memory_bytes_per_s=_copy_rate(device, _LARGE[device]),
-        cache_bytes_per_s=_copy_rate(device, cached),
-        cache_bytes=row.llc_bytes,
-        matmul_flops_per_s={str(t).removeprefix("torch."): _product_rate(device, t)
-                            for t in _DTYPES},
-        vector_flops_per_s=_vector_rate(device) if device == "cpu" else 2 * row.fma_per_s,
-        product_launch_us=_least_us(device, lambda x: torch.mm(x, x), "aten::mm"),
-    )
+def _measure(device: str, name: str, files: Artifacts) -> Roofline:
+    small = _small_calls(device)
+    with torch.no_grad():
+        memory, (cached, cache_bytes) = _copy_rate(device, _LARGE[device]), _cache(device)
+        rates = large.operator_rates(device, partial(best_s, device))
+        plain = {k.removeprefix("aten::mm "): v for k, v in rates.items() if "::mm " in k}
+        plain["float32"] = max(plain["float32"], rates.get("mkldnn::_linear_pointwise float32", 0))
+        return Roofline(
+            device=device,
+            name=name,
+            threads=torch.get_num_threads(),
+            launch_us=small["aten::neg"],
+            memory_bytes_per_s=memory,
+            cache_bytes_per_s=cached,
+            cache_bytes=cache_bytes,
+            matmul_flops_per_s=plain,
+            vector_flops_per_s=_vector_rate(device),
+            generated_launch_us=_empty_kernel(files) if device == "cpu" else small["aten::neg"],
+            fresh_us_per_mb=_fresh_us_per_mb() if device == "cpu" else 0.0,
+            operator_flops_per_s=rates,
+            operator_us=small,
+        )
+
+
+def _small_calls(device: str) -> dict[str, float]:
+    """Forward operators as in inference; those of the backward alone as in training."""
+    functions = smallest.functions(device)
+    found: dict[str, float] = {}
+    for run in (smallest.run_backward, smallest.run_forward):
+        with torch.enable_grad():
+            steps = trace_steps(lambda run=run: run(functions), device, _SMALL_STEPS)
+        found |= smallest.operator_us(steps, device)
+    return found
+
+
+def _empty_kernel(files: Artifacts) -> float:
+    """What a generated kernel costs at least: a step of a program that makes four zeros on all
+    threads, between operators as in a model."""
+    library, _ = compile_cpp(_EMPTY, files)
+    name, x = region_name("calibration", "empty"), torch.ones(4)
+    call = NativeCall(load_function(library, "torchweld_empty"), (Pointer(0),), (4,))
+    rows, bases = table([call]), array("q", [x.data_ptr()])
+    step, address = region(name, (walk_table(helpers(files).walk, rows, 1),)), bases.buffer_info()
+    functions = smallest.functions("cpu")
+
+    @torch.no_grad()
+    def run() -> None:
+        for function in functions:
+            function()
+            step([], bases, address[0])
+
+    steps = trace_steps(run, "cpu", _SMALL_STEPS)
+    return statistics.median(o.duration_us for s in steps for o in s.operators if o.name == name)
 
 
 def _copy_rate(device: str, size: int) -> float:
-    source = torch.ones(size // 4, device=device)
+    """Bytes read and written a second, of a copy that touches `size` bytes."""
+    source = torch.ones(size // 8, device=device)
     target = torch.empty_like(source)
-    return 2 * size / _best_s(device, lambda: target.copy_(source))
+    return size / best_s(device, lambda: target.copy_(source))
 
 
-def _product_rate(device: str, dtype: torch.dtype) -> float:
-    """Of a smaller product where the large one would take long: no fast code for the dtype."""
-    small = _rate_of_product(_PRODUCT[device] // 3, device, dtype)
-    if 2 * _PRODUCT[device] ** 3 / small > _LONG_S:
-        return small
-    return _rate_of_product(_PRODUCT[device], device, dtype)
+def _cache(device: str) -> tuple[float, int]:
+    """(the best rate of a copy that fits in a cache, the largest size that keeps most of it)"""
+    first = _SMALLEST_IN_CACHE[device]
+    rates = {first << step: _copy_rate(device, first << step) for step in range(6)}
+    best = max(rates.values())
+    largest = max(size for size, rate in rates.items() if rate >= _MOST_OF * best)
+    return best, min(largest, device_table(device).llc_bytes // 2)  # the rest is others'
 
 
-def _rate_of_product(n: int, device: str, dtype: torch.dtype) -> float:
-    left = torch.randn(n, n, device=device).to(dtype)
-    return 2 * n**3 / _best_s(device, lambda: torch.mm(left, left))
+def _fresh_us_per_mb() -> float:
+    """What memory costs that the system gives, page by page, at the first touch."""
+    source, count = torch.ones(_FRESH_BYTES // 4), 4
+    target = torch.empty_like(source)
+    more_s = best_s("cpu", lambda: [source.clone() for _ in range(count)]) - best_s(
+        "cpu", lambda: [target.copy_(source) for _ in range(count)])
+    return max(0.0, more_s) * 1e6 / (count * _FRESH_BYTES / 1e6)
 
 
 def _vector_rate(device: str) -> float:
-    """By the exponential, which the cost model takes for so many multiply-adds."""
-    x = torch.rand(_EXP_BYTES[device] // 4, device=device)
+    """By the exponential, which the cost model takes for so many multiply-adds; of a GPU, where
+    memory would be the limit, the planner's own figure."""
+    if device == "cuda":
+        return 2 * device_table(device).fma_per_s
+    x = torch.rand(_EXP_BYTES // 4)
     y = torch.empty_like(x)
-    return 2 * TABLE["exp"].cost * x.numel() / _best_s(device, lambda: torch.exp(x, out=y))
+    return 2 * TABLE["exp"].cost * x.numel() / best_s(device, lambda: torch.exp(x, out=y))
 
 
-def _best_s(device: str, call: Callable[[], object], budget_s: float = 0.25) -> float:
+def best_s(device: str, call: Callable[[], object], budget_s: float = 0.1) -> float:
     """The least time of a call. Slow ones are made twice only."""
     clock = _cuda_s if device == "cuda" else _cpu_s
     best, start = clock(call), time.perf_counter()
@@ -125,16 +186,6 @@ def _cuda_s(call: Callable[[], object]) -> float:
     end.record()
     end.synchronize()
     return begin.elapsed_time(end) * 1e-3
-
-
-def _least_us(device: str, call: Callable[[torch.Tensor], object], operator: str) -> float:
-    """What the profiler says of a call on hardly any data: the operator's time, or its
-    kernel's."""
-    x = torch.ones(1, 1, device=device)
-    (step,) = trace_steps(lambda: [call(x) for _ in range(_SMALL_CALLS)], device, 1)
-    if device == "cuda":
-        return statistics.median(k.duration_us for k in step.kernels)
-    return statistics.median(o.duration_us for o in step.operators if o.name == operator)
 
 
 def trace_steps(

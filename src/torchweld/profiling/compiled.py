@@ -81,5 +81,9 @@ def _is_kernel(name: str) -> bool:
 
 
 def _run(event: Host, tasks: Mapping[str, Task], step: Step) -> Run:
+    """Of a library call, the operators in it: the rest is the host's."""
     task = tasks.get(event.name) or Task(event.name, "operator", ())
+    if task.kind == "library" and event.children:
+        first, last = event.children[0], event.children[-1]
+        return Run(task, first.start_us - step.start_us, last.end_us - first.start_us)
     return Run(task, event.start_us - step.start_us, event.duration_us)

@@ -25,12 +25,23 @@ class Roofline:
     threads: Annotated[int, "CPU threads that torch uses"]
     launch_us: Annotated[float, "time of the smallest operator: what a kernel costs at least"]
     memory_bytes_per_s: Annotated[float, "rate of a copy that fits in no cache, read plus written"]
-    cache_bytes_per_s: Annotated[float, "rate of a copy that stays in the last-level cache"]
-    cache_bytes: Annotated[int, "size of the last-level cache"]
+    cache_bytes_per_s: Annotated[float, "rate of a copy that stays in a cache"]
+    cache_bytes: Annotated[int, "what a copy may touch and still run at about that rate"]
     matmul_flops_per_s: Annotated[
-        dict[str, float], "dtype -> rate of a large square matrix product, 2 flops a multiply-add"]
+        dict[str, float],
+        "dtype -> best rate of a large square matrix product, 2 flops a multiply-add"]
     vector_flops_per_s: Annotated[float, "rate of float32 arithmetic outside matrix products"]
-    product_launch_us: Annotated[float, "time of the smallest matrix product"] = 0.0
+    generated_launch_us: Annotated[
+        float, "time of a generated kernel that has nothing to do"] = 0.0
+    fresh_us_per_mb: Annotated[
+        float, "what a large result costs more in memory that the system has just given"] = 0.0
+    operator_flops_per_s: Annotated[
+        dict[str, float],
+        "operator and dtype, such as 'aten::mm float32' -> its rate on a large problem"] = field(
+        default_factory=dict)
+    operator_us: Annotated[
+        dict[str, float], "operator, such as aten::addmm -> its time on hardly any data"] = field(
+        default_factory=dict)
 
     def flops_per_s(self, dtype: str, product: bool) -> float:
         """The rate for a kernel of `dtype`: that of matrix products, or of plain arithmetic."""
@@ -162,7 +173,10 @@ class Opportunity:
         list[str], "dtype and shape of the tensors that would vanish, one group"]
     intermediate_bytes: Annotated[int, "their bytes, one group"]
     saved_bytes: Annotated[int, "bytes that would not be moved, all groups"]
-    saved_us: Annotated[float, "microseconds that would be saved, all groups, as predicted"]
+    saved_us: Annotated[
+        float,
+        "microseconds that would be saved, all groups: measured_us less what the fused kernels are "
+        "predicted to take, or what the planner predicts where measured_us is null"]
     measured_us: Annotated[float | None, "what those kernels take now, all groups; null if untied"]
     confidence: Annotated[str, "high, medium or low"]
     because: Annotated[str, "what the confidence rests on, in one line"]

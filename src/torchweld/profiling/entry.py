@@ -9,6 +9,7 @@ import torch
 
 from torchweld.core.options import Options
 from torchweld.profiling.data import Profile
+from torchweld.profiling.opportunities import PlanOf
 from torchweld.profiling.run import profile_subject
 from torchweld.profiling.subject import Subject
 from torchweld.profiling.traffic import tensors_in
@@ -25,15 +26,17 @@ def profile_call(
     name: str | None,
     options: Options | None,
     records: Callable[[], Sequence],
+    plan_of: PlanOf,
     trace: Path | None,
 ) -> Profile:
     """Arguments as `torchweld.profile`; `run` stands in for `original`; `records` gives the
-    pipeline's records of it."""
+    pipeline's records of it, `plan_of` plans a captured graph."""
     model = original if isinstance(original, torch.nn.Module) else None
     name = name or getattr(original, "__name__", type(original).__name__)
     device = _device(model, args, kwargs)
     subject = Subject(name, run, args, kwargs, train, device, model)
-    return profile_subject(subject, way, records=records, options=options, trace=trace)
+    return profile_subject(subject, way, records=records, plan_of=plan_of, options=options,
+                           trace=trace)
 
 
 def _device(model: torch.nn.Module | None, args: tuple, kwargs: dict) -> str:

@@ -7,19 +7,32 @@ from torchweld.plan.cost import cost
 from torchweld.profiling.data import Roofline
 from torchweld.profiling.work import Work
 
-_IN_CACHE = 2  # a kernel whose bytes are so many times below the cache's finds them there
+# operators -> the one whose rate was measured
+_LIKE = {
+    "aten::addmm": "aten::mm",
+    "aten::bmm": "aten::mm",
+    "aten::baddbmm": "aten::mm",
+    "aten::convolution_backward": "aten::convolution",
+}
 
 
 def limits_us(work: Work, line: Roofline) -> dict[str, float]:
     """The least time that each limit of the device allows, by the regime's name."""
-    cached = work.bytes * _IN_CACHE <= line.cache_bytes
+    cached = work.bytes <= line.cache_bytes
     rate = line.cache_bytes_per_s if cached else line.memory_bytes_per_s
     flops_per_s = line.flops_per_s(work.dtype, work.product)
     return {
-        "launch": line.product_launch_us if work.product else line.launch_us,
+        "launch": launch_us(work, line),
         "memory": work.bytes / rate * 1e6,
         "compute": work.flops / flops_per_s * 1e6,
     }
+
+
+def launch_us(work: Work, line: Roofline) -> float:
+    """What the call costs before it does anything."""
+    if not work.operator:
+        return line.generated_launch_us
+    return line.operator_us.get(work.operator, line.launch_us)
 
 
 def regime_of(work: Work, line: Roofline) -> str:
@@ -34,10 +47,14 @@ def least_us(work: Work, line: Roofline) -> float:
 
 def predict_us(work: Work, line: Roofline, table: DeviceTable) -> float:
     """What one call should take. `table`: the planner's row with the roofline's rates. The
-    planner's own model prices what it knows; a library call is launched and then runs at the
-    roofline."""
+    planner's own model prices what it knows; products and library calls are launched and then run
+    at the roofline, or at the rate that their operator was seen to reach."""
+    limits = limits_us(work, line)
+    start_us = limits["launch"] + work.fresh_bytes / 1e6 * line.fresh_us_per_mb
     if work.comps:
         busy = [cost(c, g.buffers, g.hints, table).seconds - table.launch_s for c, g in work.comps]
-        return line.launch_us + sum(busy) * 1e6
-    limits = limits_us(work, line)
-    return limits["launch"] + max(limits["memory"], limits["compute"])
+        return start_us + sum(busy) * 1e6
+    operator = _LIKE.get(work.operator, work.operator)
+    rate = line.operator_flops_per_s.get(f"{operator} {work.dtype}")
+    compute_us = work.flops / rate * 1e6 if rate and work.product else limits["compute"]
+    return start_us + max(limits["memory"], compute_us)

@@ -23,6 +23,7 @@ from torchweld.runtime import torch_private
 
 _TORCH = str(Path(torch.__file__).parent)
 _TORCHWELD = str(Path(__file__).parents[1])
+_LAYERS = str(Path("nn", "modules"))
 _ZOO = str(Path(__file__).parents[1] / "zoo")  # models like a user's
 
 
@@ -190,7 +191,8 @@ def _users_line() -> str:
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_TORCH):
-            fallback = fallback or f"{file}:{frame.f_lineno}"
+            if not fallback and _LAYERS in file:
+                fallback = f"{file}:{frame.f_lineno}"
         elif file.startswith(_TORCHWELD) and not file.startswith(_ZOO):
             break
         elif not file.startswith("<"):

@@ -18,13 +18,13 @@ from torchweld.profiling.data import (
     SCHEMA_VERSION,
     Energy,
     Memory,
-    Opportunity,
     Profile,
     Totals,
 )
 from torchweld.profiling.held import held_memory
 from torchweld.profiling.memory import added_bytes
-from torchweld.profiling.recorder import Recording, record
+from torchweld.profiling.opportunities import Planned, PlanOf, opportunities, planned_graphs
+from torchweld.profiling.recorder import record
 from torchweld.profiling.rows import Runs
 from torchweld.profiling.subject import Subject, first_step
 from torchweld.runtime.regions import named_regions
@@ -56,18 +56,22 @@ def profile_subject(
     way: str,
     *,
     records: Callable[[], Sequence] = list,
-    opportunities: Callable[[Recording, Seen], list[Opportunity]] | None = None,
+    plan_of: PlanOf | None = None,
     options: Options | None = None,
     trace: Path | None = None,
 ) -> Profile:
-    """`records`: the pipeline's, of way "torchweld", once the subject has run. `trace`: where the
-    profiler's own trace is written too. Errors: UsageError if the subject does not run."""
+    """`records`: the pipeline's, of way "torchweld", once the subject has run. `plan_of`: plans a
+    captured graph; without it, and for ways other than eager, nobody looks for opportunities.
+    `trace`: where the profiler's own trace is written too. Errors: UsageError if the subject does
+    not run."""
     first_step(subject)
     line = roofline(subject.device, device_name(subject.device), options)
     budget = budget_of(subject.timed_step())
     step_us = [subject.timed_step() * 1e6 for _ in range(budget.timed)]
     seen = _SEE[way](subject, budget.profiled, records, trace)
-    kernels, numbers = rows.kernels_of(seen.steps, line, calibrated(line))
+    table = calibrated(line)
+    kernels, numbers = rows.kernels_of(seen.steps, line, table)
+    graphs, warnings = _plan(subject, plan_of if way == "eager" else None, options or Options())
     typical = seen.steps[rows.median_step(seen.steps)]
     return Profile(
         schema_version=SCHEMA_VERSION,
@@ -83,10 +87,24 @@ def profile_subject(
         launches=rows.timeline(typical, numbers),
         modules=rows.module_sums(kernels),
         memory=seen.memory,
-        opportunities=[],
+        opportunities=opportunities(graphs, kernels, line, table),
         accuracy=rows.accuracy_of(kernels),
         energy=Energy(None, None, 0.0, "not measured"),
+        warnings=warnings,
     )
+
+
+def _plan(
+    subject: Subject, plan_of: PlanOf | None, options: Options
+) -> tuple[list[Planned], list[str]]:
+    """The planned graphs of a step, and what went wrong."""
+    if plan_of is None:
+        return [], []
+    try:
+        return planned_graphs(subject, plan_of, options), []
+    except Exception as error:  # whatever torch's tracing makes of a user's model
+        said = (str(error).splitlines() or [""])[0]
+        return [], [f"no opportunities: the target is not captured: {type(error).__name__}: {said}"]
 
 
 def budget_of(step_s: float) -> Budget:

@@ -7,7 +7,8 @@ matrices, convolutions and attention are counted by their formulas.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from math import prod
 from operator import getitem
 
@@ -26,6 +27,8 @@ from torchweld.ir.nodes import (
     Extern,
     Graph,
     Load,
+    Op,
+    Reduce,
     Store,
     View,
     map_axes,
@@ -43,36 +46,50 @@ _ATTENTION = re.compile(r"aten\._(scaled_dot_product|flash|efficient)\w*attentio
 _LINEAR = ("torchweld.linear", "torchweld.packed_linear")  # x [m, k], weight [n, k], ...
 
 
+_ONEDNN = "mkldnn::_linear_pointwise"
+_LARGE_BYTES = 8 << 20  # malloc gives smaller ones memory that it has had before
 _known: dict[str, Work] = {}
 
 
 @dataclass(frozen=True)
 class Work:
-    """`comps`: what the planner's own model prices, with the sizes of their graph; empty for a
-    library call. `product`: the flops are those of matrix products."""
+    """`operator`: as the profiler calls it, empty for a generated kernel. `product`: the flops are
+    those of matrix products. `comps`: what the planner's own model prices, with the sizes of their
+    graph; empty for a library call. `fresh_bytes`: of large results in new memory."""
 
     bytes: int
     flops: float
     dtype: str
+    operator: str = ""
     product: bool = False
     comps: tuple[tuple[Comp, Graph], ...] = ()
+    fresh_bytes: int = 0
 
 
 def call_work(call: Call) -> Work:
     """Of one ATen call of eager. Calls alike are worked out once."""
     key = repr((str(call.op), call.args, call.kwargs, call.results))
     if key not in _known:
-        _known[key] = _call_work(call)
+        new = () if _writes_arguments(call) else map(_distinct_bytes, _metas(call.results))
+        _known[key] = replace(_call_work(call), fresh_bytes=_large(new))
     return _known[key]
 
 
 def node_work(node: Comp | Extern, graph: Graph) -> Work:
     """Of a generated kernel or a library call in a planned graph; symbols as at capture."""
-    if isinstance(node, Extern):
-        return _extern_work(node, graph)
+    returned = {v.buffer for v in views(graph.outputs)}
+    new = (bytes_of(graph.buffers[b], graph.hints) for b in node.writes if b in returned)
+    work = _extern_work(node, graph) if isinstance(node, Extern) else _comp_work(node, graph)
+    return replace(work, fresh_bytes=_large(new))
+
+
+def _comp_work(node: Comp, graph: Graph) -> Work:
     table, buffers = device_table("cpu"), graph.buffers
     priced = cost(node, buffers, graph.hints, table)
     touched = [_buffer_meta(buffers[name], graph) for name in (*node.reads, *node.writes)]
+    multiplied = contraction_flops(node, graph)
+    if multiplied:
+        return Work(touched_bytes(node, graph), multiplied, _largest(touched), product=True)
     return Work(touched_bytes(node, graph), 2 * priced.fma, _largest(touched),
                 comps=((node, graph),))
 
@@ -92,19 +109,41 @@ def touched_bytes(comp: Comp, graph: Graph) -> int:
     return sum(found.values()) + sum(found[Store, name] for name in scattered)
 
 
+def _large(sizes: Iterable[int]) -> int:
+    return sum(size for size in sizes if size >= _LARGE_BYTES)
+
+
+def _writes_arguments(call: Call) -> bool:
+    return call.op._schema.is_mutable
+
+
+def contraction_flops(comp: Comp, graph: Graph) -> float:
+    """Of the sums of products in a Comp whose factors do not vary along the same axes: products of
+    matrices and convolutions. What comes before and after them is little beside them."""
+    axes, extents = value_axes(comp.body), {a.name: hint(a.extent, graph.hints) for a in comp.axes}
+    total = 0.0
+    for instr in comp.body:
+        term = comp.body[instr.args[0]] if isinstance(instr, Reduce) else None
+        if isinstance(term, Op) and term.name == "mul" and instr.monoid == "sum":
+            left, right = (axes[v] for v in term.args)
+            if left - right and right - left:
+                total += 2.0 * prod(extents[name] for name in left | right)
+    return total
+
+
 def _call_work(call: Call) -> Work:
     tensors = [*_metas((call.args, call.kwargs)), *_metas(call.results)]
     moved, dtype = sum(map(_distinct_bytes, tensors)), _largest(tensors)
     flops = product_flops(call.op, call.args, dict(call.kwargs), call.results)
     if flops is not None:
-        return Work(moved, flops, dtype, product=True)
+        return Work(moved, flops, dtype, call.name, product=True)
     graph = _lowered(call)
     nodes = [n for n in graph.nodes if getattr(n, "target", "") != CHECK_INDEX] if graph else []
     comps = [n for n in nodes if isinstance(n, Comp)]
     if not comps or len(comps) < len(nodes):
-        return Work(moved, _elements(_metas(call.results)), dtype)
-    parts = [node_work(comp, graph) for comp in comps]
-    return Work(sum(p.bytes for p in parts), sum(p.flops for p in parts), dtype,
+        return Work(moved, _elements(_metas(call.results)), dtype, call.name)
+    parts = [_comp_work(comp, graph) for comp in comps]
+    return Work(sum(p.bytes for p in parts), sum(p.flops for p in parts), dtype, call.name,
                 comps=tuple((comp, graph) for comp in comps))
 
 
@@ -153,15 +192,16 @@ def _extern_work(node: Extern, graph: Graph) -> Work:
     moved, dtype = sum(map(_distinct_bytes, (*read, *written))), _largest([*read, *written])
     if node.target in _LINEAR:
         (rows, width), weight = read[0].shape, read[1].shape
-        return Work(moved, 2.0 * rows * width * weight[0], dtype, product=True)
+        return Work(moved, 2.0 * rows * width * weight[0], dtype, _ONEDNN, product=True)
     args = tuple(_plain(a, graph) for a in node.args)
     kwargs = {name: _plain(value, graph) for name, value in node.kwargs}
+    name = "aten::item" if node.target == CHECK_INDEX else "::".join(node.target.split(".")[:2])
     flops = None
     if node.target.startswith("aten."):
         flops = product_flops(aten_operator(node.target), args, kwargs, tuple(written))
     if flops is None:
-        return Work(moved, _elements(written), dtype)
-    return Work(moved, flops, dtype, product=True)
+        return Work(moved, _elements(written), dtype, name)
+    return Work(moved, flops, dtype, name, product=True)
 
 
 def _plain(arg, graph: Graph):

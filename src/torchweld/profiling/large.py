@@ -1,0 +1,85 @@
+"""Large problems for the operators that do most of a model's arithmetic, to learn the rates that
+libraries reach on this device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+from torchweld.runtime import torch_private
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_LONG_S = 0.2  # at the full size; then a small one must do: no fast code for the dtype
+_ROWS = {"cpu": 768, "cuda": 4096}
+_CHANNELS = {"cpu": 64, "cuda": 256}
+_TOKENS = {"cpu": 256, "cuda": 2048}
+
+# (call, flops) of a problem that is `1 / shrink` as large in each direction
+Problem = tuple[Callable[[], object], float]
+Problems = Callable[[str, torch.dtype, int], Problem]
+
+
+def operator_rates(
+    device: str, best_s: Callable[[Callable[[], object]], float]
+) -> dict[str, float]:
+    """"aten::mm float32" -> flops a second, for each operator and dtype that this device has code
+    for. `best_s(call)`: the seconds of a call."""
+    found = {}
+    for (operator, dtypes), problem in _TABLE.items():
+        for dtype in dtypes:
+            if operator not in _CPU_ONLY or device == "cpu":
+                name = f"{operator} {str(dtype).removeprefix('torch.')}"
+                found[name] = _rate(problem, device, dtype, best_s)
+    return {name: rate for name, rate in found.items() if rate}
+
+
+def _rate(problem: Problems, device: str, dtype: torch.dtype, best_s) -> float | None:
+    try:
+        call, flops = problem(device, dtype, 3)
+        small = flops / best_s(call)
+        call, flops = problem(device, dtype, 1)
+        return small if flops / small > _LONG_S else flops / best_s(call)
+    except RuntimeError:  # no code for the dtype
+        return None
+
+
+def _product(device: str, dtype: torch.dtype, shrink: int) -> Problem:
+    n = _ROWS[device] // shrink
+    x = torch.randn(n, n, device=device).to(dtype)
+    return lambda: torch.mm(x, x), 2.0 * n**3
+
+
+def _onednn(device: str, dtype: torch.dtype, shrink: int) -> Problem:
+    n = _ROWS[device] // shrink
+    x = torch.randn(n, n).to(dtype)
+    return lambda: torch_private.onednn_linear(x, x, None, "none", None), 2.0 * n**3
+
+
+def _convolution(device: str, dtype: torch.dtype, shrink: int) -> Problem:
+    """Windows of one and of nine, as residual networks have them."""
+    n, side = _CHANNELS[device] // shrink, 28
+    x = torch.randn(2, n, side, side, device=device).to(dtype)
+    one, nine = (torch.randn(n, n, k, k, device=device).to(dtype) for k in (1, 3))
+
+    def call() -> None:
+        F.conv2d(F.conv2d(x, one), nine, padding=1)
+
+    return call, 2.0 * 2 * side**2 * n**2 * 10
+
+
+def _attention(device: str, dtype: torch.dtype, shrink: int) -> Problem:
+    n, heads, width = _TOKENS[device] // shrink, 8, 64
+    x = torch.randn(1, heads, n, width, device=device).to(dtype)
+    return lambda: F.scaled_dot_product_attention(x, x, x), 4.0 * heads * n**2 * width
+
+
+_FLASH_CPU = "aten::_scaled_dot_product_flash_attention_for_cpu"
+_CPU_ONLY = ("mkldnn::_linear_pointwise", _FLASH_CPU)
+_TABLE: dict[tuple[str, tuple[torch.dtype, ...]], Problems] = {
+    ("aten::mm", _DTYPES): _product,
+    ("mkldnn::_linear_pointwise", (torch.float32,)): _onednn,
+    ("aten::convolution", _DTYPES[:2]): _convolution,
+    (_FLASH_CPU, _DTYPES[:2]): _attention,
+}

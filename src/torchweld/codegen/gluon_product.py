@@ -116,7 +116,6 @@ class _Writer:
         self.residuals, self.results = _epilogue_tiles(self.roles, schedule)
         self.epilogue = Epilogue(accesses, contraction, buffers, schedule, self.roles)
         self.epilogue.emit()
-        self.epilogue.helper("_tile_at(")
         self.name = re.sub(r"\W", "_", accesses.comp.name)
         self.walk = self._walk()
 
@@ -139,7 +138,7 @@ class _Writer:
     def source(self) -> KernelSource:
         functions = [self._finish(), self._consume(), self._produce()]
         functions += [self._fetch()] if self.residuals else []
-        helpers = [*self.epilogue.helpers.values(), *([_HALVES] if self._is_sliced else [])]
+        helpers = [_PLACE, *([_HALVES] if self._is_sliced else []), *self.epilogue.helpers.values()]
         text = "".join([HEADER, self._constants(), *helpers, *functions, self._entry()])
         pointers, sizes = self.epilogue.arguments
         described = [t for t in self.tiles if not t.first]
@@ -195,8 +194,8 @@ class _Writer:
         """Lines that find the place of `tile`."""
         batch = self.contraction.batch
         if not batch:
-            return ["m, n = _tile_at(tile, tiles_r, tiles_c, GROUP)"]
-        lines = ["m, n = _tile_at(tile % (tiles_r * tiles_c), tiles_r, tiles_c, GROUP)",
+            return ["m, n = place(tile, tiles_r, tiles_c)"]
+        lines = ["m, n = place(tile % (tiles_r * tiles_c), tiles_r, tiles_c)",
                  "batch = tile // (tiles_r * tiles_c)"]  # fmt: skip
         for k, axis in enumerate(batch):
             inner = self._number(self._extent(batch[k + 1 :]))
@@ -414,6 +413,18 @@ class _Writer:
             f"], {[w[2] for w in workers]}, {[w[3] for w in workers]})",
         ]
 
+
+_PLACE = '''
+
+@gluon.jit
+def place(tile, tiles_r, tiles_c):
+    """Row and column of a tile: GROUP rows of tiles at a time, column by column, so that what they
+    share stays in the last-level cache."""
+    width = GROUP * tiles_c
+    first = tile // width * GROUP
+    rows = tl.minimum(tiles_r - first, GROUP)
+    return first + tile % width % rows, tile % width // rows
+'''
 
 _HALVES = '''
 

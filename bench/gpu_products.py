@@ -47,7 +47,6 @@ from triton_run import bundle_of
 ROTATED_BYTES = 300 << 20  # six times the L2 of an H100
 MAX_SETS = 40
 ROUNDS = 12
-COPY_BYTES_PER_US = 3.02e6
 FORMS = {  # form: the modules of its schedule and its template
     "gluon": ("torchweld.schedule.product_gluon", "torchweld.codegen.gluon_product"),
     "triton": ("torchweld.schedule.product_triton", "torchweld.codegen.triton_product"),
@@ -374,7 +373,7 @@ def _in_turn(graphs: dict[int, torch.cuda.CUDAGraph]) -> dict[int, list[float]]:
 # reporting
 
 
-def table_of(works: list[Work]) -> str:
+def table_of(works: list[Work], bytes_per_us: float) -> str:
     forms = list(FORMS)
     lines = [f"{'':34}{'library':>9}" + "".join(f"{f:>9}" for f in forms) + "   best (ratio)"]
     for work in works:
@@ -384,7 +383,7 @@ def table_of(works: list[Work]) -> str:
             continue
         cells = [_cell(timed, name) for name in ("library", *forms)]
         best = min(timed, key=lambda w: w.us)
-        lines.append(f"{work.label:34}" + "".join(cells) + f"   {_best(work, best)}")
+        lines.append(f"{work.label:34}" + "".join(cells) + f"   {_best(work, best, bytes_per_us)}")
     return "\n".join(lines)
 
 
@@ -393,9 +392,9 @@ def _cell(ways: list[Way], name: str) -> str:
     return f"{min(own):9.2f}" if own else f"{'-':>9}"
 
 
-def _best(work: Work, way: Way) -> str:
+def _best(work: Work, way: Way, bytes_per_us: float) -> str:
     rate = f"{work.flops / way.us / 1e6:4.0f} TFLOP/s"
-    share = work.bytes / way.us / COPY_BYTES_PER_US
+    share = work.bytes / way.us / bytes_per_us
     return f"{way.ratio:.2f} {rate}, {share:.2f} of copy, {_schedule(way)}"
 
 
@@ -404,7 +403,8 @@ def _schedule(way: Way) -> str:
     if not s:
         return way.name
     tile = f"{s['block_m']}x{s['block_n']}x{s['block_k']}"
-    return f"{way.name} {tile} {s['num_warps']}w {s['stages']}s /{s['splits']}"
+    early = " early" if s["early"] else ""
+    return f"{way.name} {tile} {s['num_warps']}w {s['stages']}s /{s['splits']}{early}"
 
 
 def main() -> None:
@@ -431,7 +431,7 @@ def main() -> None:
               flush=True)  # fmt: skip
         torch.cuda.empty_cache()
     print(_written(works))
-    print(table_of(works))
+    print(table_of(works, device.dram_bytes_per_s / 1e6))
 
 
 def _written(works: list[Work]) -> str:

@@ -62,6 +62,8 @@ class KernelSource:
     Gluon:  the same with @gluon.jit, for Hopper; of a DescriptorArg, `signature` has the type of an
             element ("bf16"). `otherwise` is launched in its place where the address under a
             descriptor is no multiple of 16 bytes.
+    `early`: for Hopper. The kernel may begin while the one before it still runs, and waits for its
+    end before it touches what that may write.
     """
 
     language: Literal["cpp", "triton", "gluon"]
@@ -74,6 +76,7 @@ class KernelSource:
     num_warps: int = 4
     num_stages: int = 2
     max_registers: int | None = None
+    early: bool = False
     otherwise: KernelSource | None = None
 
 

@@ -1,11 +1,31 @@
 """Functions that generated Triton kernels call, by name; a source has those that it needs."""
 
 HELPERS = {
+    "_await_previous": '''
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@triton.jit
+def _await_previous():
+    """The end of the kernel before this one; the next may begin meanwhile."""
+    gdc_launch_dependents()
+    gdc_wait()
+''',
+    "_prefetch": '''
+@triton.jit
+def _prefetch(lines, inside):
+    """Has those lines that are inside brought into L2."""
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
+        "=r,l,r", [lines, inside.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1
+    )
+''',
     "_tile_at": '''
 @triton.jit
-def _tile_at(tile, tiles_r, tiles_c, group):
-    """(row, column) of a tile: `group` rows of tiles at a time, column by column, so that what they
+def _tile_at(r, c, tiles_r, tiles_c, group):
+    """The tile of a program: `group` rows of tiles at a time, column by column, so that what they
     share stays in the last-level cache."""
+    tile = r + c * tiles_r
     width = group * tiles_c
     first = tile // width * group
     rows = tl.minimum(tiles_r - first, group)

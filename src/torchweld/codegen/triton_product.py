@@ -14,7 +14,7 @@ the one that comes last adds them in the order of the shares and goes on."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchweld.codegen import triton_forms as forms
 from torchweld.codegen.source import GridDim, KernelBundle
@@ -25,11 +25,15 @@ from torchweld.core import dtypes
 from torchweld.core.errors import InvalidIR
 from torchweld.ir.nodes import Buffer, Comp, Load, Value
 from torchweld.ir.size import Size
-from torchweld.schedule.access import Accesses, addressed
+from torchweld.schedule.access import Accesses, addressed, linear
 from torchweld.schedule.contraction import Contraction, contraction_of
 from torchweld.schedule.cuda import Schedule, extent
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_triton import factor, valid
+
+LINE = 64  # elements of a line of L2
+EARLY_BYTES = 32 << 10  # that a program has fetched before it waits
+MAX_REGISTERS = 255  # told so, ptxas does not spill a few to have more blocks at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ def generate(
     scratch = tuple(partials.values())
     t = _template(accesses, contraction, {**buffers, **{b.name: b for b in scratch}}, schedule)
     _position(t)
+    if schedule.early:
+        _begin_early(t)
     _main_loop(t)
     _single_rows(t)
     if schedule.splits == 1:
@@ -81,7 +87,8 @@ def generate(
         GridDim(t.extent(contraction.batch) * schedule.splits),
     )
     zeroed = tuple(b.name for b in scratch if b.dtype == dtypes.i32)
-    return KernelBundle(comp.name, (t.end.source(blocks),), scratch, zeroed)
+    source = replace(t.end.source(blocks), early=schedule.early, max_registers=MAX_REGISTERS)
+    return KernelBundle(comp.name, (source,), scratch, zeroed)
 
 
 def _template(
@@ -102,9 +109,9 @@ def _template(
 def _position(t: _Template) -> None:
     """Which tile, of which batch and share, and the indices of its rows and columns."""
     k, s, c = t.end, t.schedule, t.contraction
-    k.line("tiles_r, tiles_c = tl.num_programs(0), tl.num_programs(1)")
-    k.line("tile = tl.program_id(0) + tl.program_id(1) * tiles_r")
-    at = k.helper(f"_tile_at(tile, tiles_r, tiles_c, {s.group})")
+    at = "tl.program_id(0), tl.program_id(1)"
+    if s.group > 1:
+        at = k.helper(f"_tile_at({at}, tl.num_programs(0), tl.num_programs(1), {s.group})")
     k.line(f"tile_r, tile_c = {at}")
     if s.splits > 1:
         k.line(f"share = tl.program_id(2) % {s.splits}")
@@ -125,6 +132,28 @@ def _define(k: Kernel, name: str, block: str, points: int, axes: tuple[str, ...]
     k.define(name, f"{block} * {points}", lanes, axes, covered)
 
 
+def _begin_early(t: _Template) -> None:
+    """The first weights are fetched while the kernel before, which may write the left factor, still
+    runs."""
+    k, s, c = t.end, t.schedule, t.contraction
+    points = max(LINE, EARLY_BYTES // (2 * s.block_n * len(c.products)))
+    tile = Schedule("grid", c.depth, c.columns, points // LINE, s.block_n, s.num_warps)
+    face = t.right.facing(tile, "line", "c")
+    start = "0" if s.splits == 1 else f"share * {_steps(t)} * {s.block_k}"
+    face.define("line", start, f"tl.arange(0, {points // LINE})[:, None] * {LINE}", c.depth, None)
+    for load in dict.fromkeys(p.right_load for p in c.products):
+        access = None if load is None else k.accesses.loads[load]
+        if access and not access.refs and linear(k.accesses, access.offset, c.depth) == 1:
+            k.line(k.helper(f"_prefetch({face.address(access, 'rc')}, {face.mask('rc')})"))
+    k.line(k.helper("_await_previous()"))
+
+
+def _steps(t: _Template) -> str:
+    """Blocks of the depth that a program walks over."""
+    s = t.schedule
+    return quotient(t.end, t.extent(t.contraction.depth), s.block_k * s.splits, up=True)
+
+
 def _main_loop(t: _Template) -> None:
     k, s, c = t.end, t.schedule, t.contraction
     for p in c.products:
@@ -134,7 +163,7 @@ def _main_loop(t: _Template) -> None:
         forms.accumulator(t.sums, value, _lanes(t, value))
     forms.hoist(t.left, [factor(k.body, p.left) for p in c.products], "r")
     forms.hoist(t.right, [factor(k.body, p.right) for p in c.products], "c")
-    steps = quotient(k, t.extent(c.depth), s.block_k * s.splits, up=True)
+    steps = _steps(t)
     with k.indented(f"for block in tl.range({steps}, num_stages={s.stages}):"):
         step = "block" if s.splits == 1 else f"(share * {steps} + block)"
         for face, name in ((t.left, "ck"), (t.right, "rk")):
@@ -218,9 +247,11 @@ def _merge(t: _Template, partials: Mapping[Value | None, Buffer]) -> None:
     read back in the order of the shares, so that it does not depend on who is last."""
     k, splits = t.end, t.schedule.splits
     done = k.pointer(partials[None].name)
-    k.line("tiles = tiles_r * tiles_c")
-    k.line(f"tile += tl.program_id(2) // {splits} * tiles")
-    k.line(f"tiles *= tl.num_programs(2) // {splits}")
+    k.line("tile = tile_r + tile_c * tl.num_programs(0)")
+    k.line("tiles = tl.num_programs(0) * tl.num_programs(1)")
+    if t.contraction.batch:
+        k.line("tile += batch * tiles")
+        k.line(f"tiles *= tl.num_programs(2) // {splits}")
     for value in t.reductions:
         address = _partial(k, value, partials[value], "share")
         k.line(f"tl.store({address}, {k.known[value]})")

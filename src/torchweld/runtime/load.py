@@ -105,6 +105,7 @@ def _identity(source: KernelSource) -> tuple:
         source.num_warps,
         source.num_stages,
         source.max_registers,
+        source.early,
         tuple(a.block for a in source.args if isinstance(a, DescriptorArg)),
     )
 

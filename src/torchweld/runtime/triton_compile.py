@@ -94,6 +94,8 @@ def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] =
     }
     if source.max_registers is not None:
         options["maxnreg"] = source.max_registers
+    if source.early:
+        options["launch_pdl"] = True
     try:
         described = _described(source, unaligned)
         return triton.compile(described, target=GPUTarget("cuda", arch, 32), options=options)

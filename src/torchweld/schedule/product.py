@@ -16,7 +16,8 @@ from typing import Literal
 class ProductSchedule:
     """Tiles of `block_m` rows by `block_n` columns of each product, `block_k` of the depth a step.
     `group`: rows of tiles that are walked together, so that columns stay in the last-level cache.
-    `splits`: programs that share one tile's depth. Of the form gluon: `programs`, blocks at a time,
+    `splits`: programs that share one tile's depth. `early`: the kernel begins while the one before
+    it still runs. Of the form gluon: `programs`, blocks at a time,
     each of which walks over tiles; `pingpong`: four warps have a tile of their own, so that the
     epilogue of one runs beside the products of another."""
 
@@ -28,5 +29,6 @@ class ProductSchedule:
     stages: int
     group: int = 8
     splits: int = 1
+    early: bool = False
     programs: int = 132
     pingpong: bool = False

@@ -173,20 +173,21 @@ def _tiles(accesses, contraction, table, hints) -> Iterator[ProductSchedule]:
 
 
 def _streams(accesses, contraction, table, hints) -> Iterator[ProductSchedule]:
+    """Each shape with as many shares of the depth as make one wave, and half as many."""
     rows, columns, depth = (
         size.hint(extent(accesses, axes), hints)
         for axes in (contraction.rows, contraction.columns, contraction.depth)
     )
     block_m = min(STREAM_ROWS, max(16, next_pow2(rows)))
+    early = table.capability >= (9, 0)
     for block_n, block_k, warps, stages in _STREAMS:
         programs = -(-columns // block_n)
-        most = min(MAX_SPLITS, depth // (2 * block_k))
-        wanted = next_pow2(-(-2 * table.units * 9 // 10 // programs)) // 1
-        for splits in dict.fromkeys((min(wanted, most), min(wanted // 2, most), 1)):
-            if splits >= 1:
-                yield ProductSchedule(
-                    "stream", block_m, block_n, block_k, warps, stages, splits=splits
-                )
+        most = max(1, min(MAX_SPLITS, depth // (2 * block_k)))
+        wanted = min(most, next_pow2(table.units // programs))
+        made = ProductSchedule("stream", block_m, block_n, block_k, warps, stages, 1, 1, early)
+        for splits in dict.fromkeys((wanted, max(1, wanted // 2), min(most, 2 * wanted))):
+            yield replace(made, splits=splits)
+        yield replace(made, splits=wanted, early=False)
 
 
 def _factors(contraction: Contraction) -> list[Value]:

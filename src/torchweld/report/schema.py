@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import fields
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Union, get_args, get_origin, get_type_hints
 
 from torchweld.core.errors import UsageError
+from torchweld.core.files import write_whole
 from torchweld.profiling import data as profiling
 from torchweld.report import data
 
@@ -87,19 +87,6 @@ def read_json(path: Path) -> data.Report:
 
 def write_json(report: data.Report, path: Path) -> None:
     write_whole(to_json(report), path)
-
-
-def write_whole(text: str, path: Path) -> None:
-    """Written beside `path`, then renamed, so that a reader never sees half of it. Errors:
-    UsageError."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        why = f"{path} cannot be written: {error.strerror}"
-        raise UsageError(why, do="name another file") from error
 
 
 def markdown() -> str:

@@ -33,7 +33,7 @@ from torchweld.schedule.product_triton import factor, valid
 
 LINE = 64  # elements of a line of L2
 EARLY_BYTES = 32 << 10  # that a program has fetched before it waits
-MAX_REGISTERS = 255  # told so, ptxas does not spill a few to have more blocks at a time
+STREAM_REGISTERS = 255  # without a limit, ptxas spills a few so that more blocks fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ def generate(
         GridDim(t.extent(contraction.batch) * schedule.splits),
     )
     zeroed = tuple(b.name for b in scratch if b.dtype == dtypes.i32)
-    source = replace(t.end.source(blocks), early=schedule.early, max_registers=MAX_REGISTERS)
+    registers = STREAM_REGISTERS if schedule.form == "stream" else None
+    source = replace(t.end.source(blocks), early=schedule.early, max_registers=registers)
     return KernelBundle(comp.name, (source,), scratch, zeroed)
 
 

@@ -20,7 +20,7 @@ from torchweld.report.page.render import (
     report_page,
 )
 from torchweld.report.page.rows import general, group_times, kernel_rows, module_rows
-from torchweld.report.page.units import joules_text, us_text
+from torchweld.report.page.units import duration_text, joules_text, us_text
 
 VOID = {"meta", "link", "input", "br", "hr", "img"}
 RAW = ("script", "style")
@@ -80,14 +80,14 @@ def test_every_part_is_there(page):
 @pytest.mark.parametrize("told", [
     "1.52 ×", "between 1.49 and 1.56", "1.16 ×", "no <b>autotuning</b> here", "41 MB → to 27 MB",
     "within the error contract", "graph1 runs unfused",  # headline
-    "busy 1421 µs", "20 GB/s from memory", "400 G flop/s in float32",  # timelines, roofline
+    "busy 1421 µs", "20 GB/s from memory", "400 G flop/s of matrix products in float32",
     "median of |log(measured / predicted)| is 0.10", "96 % are within a factor of two",
     "gelu, mul, native_layer_norm 6 ×", "231 µs saved", "model.py:13",  # groups
     "relative L2 9.0e-08, largest 8.0e-07", "111 µs → to 38.0 µs",
     "One side is a library call 6 pairs 12.6 MB at stake costs 1258 µs", "Nothing in most models.",
     "float32[64, 2048] temporary gelu layers.2, model.py:12",  # memory
     "61 mJ in eager and 38 mJ fused: 23 mJ saved a call",
-    "torchweld report geglu --html page.html", "weights and inputs: 0", "lower 0.21 s",
+    "torchweld report geglu --html page.html", "weights and inputs: 0", "lower 210 ms",
 ])  # fmt: skip
 def test_every_figure_is_told(page, told):
     assert told in page.text
@@ -156,6 +156,23 @@ def test_kernels_of_layers_are_one_row_and_misses_are_marked():
     assert [row.measured_us for row in eager] == sorted(r.measured_us for r in eager)[::-1]
     fused = next(row for row in kernel_rows(example().profiles[1]) if row.kind == "generated")
     assert (fused.name, fused.calls) == ("fused_gelu_mul_norm", LAYERS)
+
+
+def test_a_miss_that_is_small_is_not_marked():
+    profile = example().profiles[0]
+    all_worst = replace(profile.accuracy, worst=[k.id for k in profile.kernels])
+    marked = [row.operations for row in kernel_rows(replace(profile, accuracy=all_worst))
+              if row.missed]
+    assert marked == ["gelu"]  # the others are within MISS
+
+
+def test_another_way_outside_the_contract_is_marked_and_explained():
+    report = example()
+    ways = [replace(w, error=replace(w.error, within_contract=False)) if w.name == "inductor" else w
+            for w in report.ways]
+    text = Page(report_page(replace(report, ways=ways))).text
+    assert "1.8e-06 outside" in text and "Other ways promise no such thing" in text
+    assert "promise no such thing" not in Page(report_page(report)).text
 
 
 def test_what_is_not_known_is_not_guessed():
@@ -235,6 +252,11 @@ def test_style_of_a_cell_touches_nothing_else(name):
                                       (12_345, "12.3 ms"), (-2.5, "-2.50 µs")])
 def test_microseconds(us, said):
     assert us_text(us) == said
+
+
+def test_durations():
+    assert (duration_text(0.0123), duration_text(0.999), duration_text(12.3)) == (
+        "12.3 ms", "999 ms", "12 s")
 
 
 def test_joules():

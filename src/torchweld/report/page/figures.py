@@ -28,7 +28,7 @@ def product_rates(profiles: list[Profile]) -> dict[str, float]:
     """Rates of products in the types that the model has products in."""
     used = {k.dtype for profile in profiles for k in profile.kernels if k.product}
     rates = profiles[0].roofline.matmul_flops_per_s
-    return {dtype: rate for dtype, rate in rates.items() if dtype in used} or rates
+    return {dtype: rate for dtype, rate in rates.items() if dtype in used}
 
 
 def _roofline(profiles: list[Profile]) -> dict:

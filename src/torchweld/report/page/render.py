@@ -23,7 +23,7 @@ from torchweld.report.page.rows import (
     module_rows,
     operations_text,
 )
-from torchweld.report.page.units import joules_text, us_text
+from torchweld.report.page.units import duration_text, joules_text, us_text
 from torchweld.report.parts import short_name, short_source
 
 HERE = Path(__file__).parent
@@ -82,6 +82,7 @@ def _environment() -> Environment:
         "ratio": lambda ratio: "-" if ratio is None else f"{ratio:.2f}",
         "small": lambda value: f"{value:.1e}",
         "joules": joules_text,
+        "duration": duration_text,
         "operations": operations_text,
         "short": short_name,
         "line": short_source,

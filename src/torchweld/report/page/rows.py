@@ -12,6 +12,7 @@ from torchweld.profiling.data import Kernel, Place, Profile
 from torchweld.report.data import Group
 from torchweld.report.parts import short_name
 
+MISS = 1.5  # measured / predicted, or its inverse
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 _COUNTER = re.compile(r"_\d+$")
 
@@ -19,8 +20,8 @@ _COUNTER = re.compile(r"_\d+$")
 @dataclass(frozen=True, slots=True)
 class KernelRow:
     """Kernels that do the same at the same place of each layer. Times, bytes and flops are of one
-    step, all of them together; None where that is not known of each. `missed`: among the largest
-    misses of the prediction."""
+    step, all of them together; None where that is not known of each. `missed`: among the misses of
+    the prediction that matter most, and by more than MISS."""
 
     way: str
     name: str
@@ -94,6 +95,7 @@ def _looks(kernel: Kernel) -> tuple:
 
 def _kernel_row(same: list[Kernel], way: str, total: float, worst: set[int]) -> KernelRow:
     first, measured = same[0], sum(k.measured_us for k in same)
+    predicted = _sum(k.predicted_us for k in same)
     modules = dict.fromkeys(general(p.module) for k in same for p in k.places if p.module)
     alone = len(same) == 1
     return KernelRow(
@@ -108,13 +110,17 @@ def _kernel_row(same: list[Kernel], way: str, total: float, worst: set[int]) -> 
         calls=sum(k.calls for k in same),
         measured_us=measured,
         share=measured / total,
-        predicted_us=_sum(k.predicted_us for k in same),
+        predicted_us=predicted,
         bytes=_sum(k.bytes for k in same),
         flops=_sum(k.flops for k in same),
         regime=max((k.regime for k in same), key=[k.regime for k in same].count),
         limit_share=_limit(same, measured),
-        missed=any(k.id in worst for k in same),
+        missed=_is_off(measured, predicted) and any(k.id in worst for k in same),
     )
+
+
+def _is_off(measured: float, predicted: float | None) -> bool:
+    return bool(predicted) and not predicted / MISS <= measured <= predicted * MISS
 
 
 def _limit(same: list[Kernel], measured: float) -> float | None:

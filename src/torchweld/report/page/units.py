@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torchweld.core.units import ms_text
+from torchweld.core.units import ms_text, seconds_text
 
 
 def us_text(microseconds: float | None) -> str:
@@ -21,3 +21,8 @@ def joules_text(joules: float | None) -> str:
     if joules is None:
         return "-"
     return f"{joules:.3g} J" if abs(joules) >= 0.1 else f"{1e3 * joules:.3g} mJ"
+
+
+def duration_text(seconds: float) -> str:
+    """A stage of compilation: milliseconds below a second."""
+    return seconds_text(seconds) if seconds >= 1 else f"{ms_text(1e3 * seconds)} ms"

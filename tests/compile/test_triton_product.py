@@ -79,6 +79,16 @@ def test_defaults_use_tensor_cores_and_do_not_spill(case: Case, arch: int):
     assert ("wgmma" if arch == 90 and chosen.block_m >= 64 else "mma.sync") in ptx
 
 
+@pytest.mark.parametrize("arch", TABLES)
+def test_streams_begin_early_where_the_device_can(arch: int):
+    case = cases.normed(16, 8192, 2048, pair=True)
+    chosen = schedule(*parts(case), case.buffers, TABLES[arch])
+    (source,) = generate(case.comp, case.buffers, chosen).sources
+    compiled = compile_source(source, arch)
+    said = [word in compiled.asm["ptx"] for word in ("griddepcontrol.wait", "prefetch.global.L2")]
+    assert (source.early, compiled.metadata.launch_pdl, *said) == (arch == 90,) * 4
+
+
 @pytest.mark.parametrize("case", SHIPPED, ids=title)
 def test_the_default_is_the_first_candidate(case: Case):
     accesses, contraction = parts(case)

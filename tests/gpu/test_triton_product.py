@@ -4,6 +4,7 @@ sizes, alignments and dtypes, with default tiles and with all others."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -128,6 +129,36 @@ def test_shared_depth_repeats(case: Case, compiled: dict):
 
 def _bits(t: torch.Tensor) -> torch.Tensor:
     return t.contiguous().view({4: torch.int32, 2: torch.int16, 1: torch.int8}[t.element_size()])
+
+
+@pytest.mark.parametrize("splits", (1, 2))
+def test_kernels_that_begin_early_wait_for_what_they_read(splits: int):
+    """A chain of products, each of the result of the one before, in a CUDA graph."""
+    case = cases.linear(16, 512, 512)
+    early = ProductSchedule("stream", 16, 32, 128, 4, 4, 1, splits, early=True)
+    bundle, made = product_bundle(case, early), tensors(case, "cuda")
+    prepare(case, bundle, made)
+    made["w"].mul_(512**-0.5)
+    start = gpu_starter(compile_in_processes(bundle.sources))
+    chain = [made["x"], *(torch.zeros_like(made["x"]) for _ in range(30))]
+
+    def run(wait: bool) -> torch.Tensor:
+        for x, y in pairwise(chain):
+            launches(case, bundle, {**made, "x": x, "y": y}, start)
+            if wait:
+                torch.cuda.synchronize()
+        return chain[-1]
+
+    expected = run(wait=True).clone()
+    assert expected.abs().max() > 0
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run(wait=False)
+    for _ in range(20):
+        for y in chain[1:]:
+            y.zero_()
+        graph.replay()
+        assert torch.equal(chain[-1], expected)
 
 
 def test_unaligned_pointers():

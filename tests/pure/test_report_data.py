@@ -2,59 +2,21 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from rich.console import Console
 
+from report_example import example
 from torchweld.core.errors import UsageError
 from torchweld.core.units import bytes_text, ms_text, seconds_text
-from torchweld.profiling.data import Place
 from torchweld.report import schema
-from torchweld.report.data import (
-    SCHEMA_VERSION,
-    Apart,
-    Error,
-    GraphPart,
-    Group,
-    KernelError,
-    Machine,
-    Refused,
-    Report,
-    Source,
-    Subject,
-    Timing,
-    Way,
-)
+from torchweld.report.data import Report
 from torchweld.report.tables import SHOWN, show
 
-ADD, MUL = Place("aten.add.Tensor", "layer.0", "model.py:7"), Place("aten.mul.Tensor", "layer.0")
-ADDMM = Place("aten.addmm.default", "layer.0.linear", "linear.py:9")
-REPORT = Report(
-    schema_version=SCHEMA_VERSION,
-    date="2026-11-20T12:00:00+00:00",
-    machine=Machine("cpu", "A processor", 4, "3.12.1", "2.13.0", "0.1.0", None),
-    subject=Subject("bert-base", ["int64[8, 128]"], "float32", 109_500_000, False),
-    ways=[
-        Way("eager", timing=Timing(9, 730.1, 12.5, 1.31, 1.29, 1.34), kernels=312,
-            bytes_moved=1_200_000_000, peak_bytes=40_000_000, first_call_s=0.7,
-            error=Error(3.1e-7, 2e-6, None)),
-        Way("inductor-reduce-overhead", problem="RuntimeError: no CUDA graphs here"),
-        Way("torchweld", timing=Timing(9, 557.0, 3.5, 1.0, 1.0, 1.0), kernels=98,
-            bytes_moved=900_000_000, peak_bytes=30_000_000, first_call_s=4.2,
-            first_call_cache="cold", error=Error(2.9e-7, 1.9e-6, False)),
-    ],
-    graphs=[GraphPart(
-        "graph0", "inference",
-        [Group("k0", [ADD, MUL, ADD], 900, 300, 12.5, 12, [Source("cpp", "tw_1", "int x;")],
-               KernelError(1e-7, 2e-7, 1e-6, 2e-6))],
-        3, {"aten.addmm.default": 72},
-        [Refused("one side is a library call", 40, 123_456_789, "addmm_1 -> gelu_1", 80.5,
-                 "Nothing.", [Apart(ADDMM, MUL, "aten.addmm.default", 40, 123_456_789)])],
-        ["fallback: k7: g++ failed"], {"plan": 0.4})],
-    warnings=["graph1 runs unfused"],
-)
+REPORT = example()
 
 
 def shown(report: Report, width: int = 80) -> str:
@@ -68,7 +30,7 @@ def test_json_round_trip():
 
 
 def test_json_with_a_wrong_field_is_refused():
-    text = schema.to_json(REPORT).replace('"rounds": 9', '"rounds": "many"')
+    text = schema.to_json(REPORT).replace('"rounds": 41', '"rounds": "many"')
     with pytest.raises(UsageError, match=r"wrong at ways\.0\.timing\.rounds: "):
         schema.from_json(text)
 
@@ -110,30 +72,32 @@ def test_the_schema_page_is_in_date():
     assert page.read_text() == schema.markdown(), f"run {make}"
 
 
-def test_the_schema_page_names_every_field():
-    import json
+def records_in(kind) -> set[type]:
+    """The records that a value of this type can hold."""
+    inside = get_args(kind)
+    if is_dataclass(kind):
+        inside = tuple(get_type_hints(kind).values())
+    held = set().union(*(records_in(part) for part in inside))
+    return held | {kind} if is_dataclass(kind) else held
 
-    def names(value):
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                yield key
-                yield from names(inner)
-        elif isinstance(value, list):
-            for inner in value:
-                yield from names(inner)
 
-    data = json.loads(schema.to_json(REPORT))
-    data["graphs"][0].update(library_calls={}, seconds={})
-    assert all(f"| `{name}` |" in schema.markdown() for name in names(data))
+def test_the_schema_page_names_every_record_and_field():
+    assert records_in(Report) == set(schema.RECORDS)
+    page = schema.markdown()
+    for record in schema.RECORDS:
+        section = page.partition(f"## {record.__name__}\n")[2].partition("\n## ")[0]
+        assert all(f"| `{field.name}` |" in section for field in fields(record)), record
 
 
 def test_tables_fit_eighty_columns_and_hold_every_figure():
-    text = shown(REPORT)
+    ours = REPORT.ways[-1]
+    outside = replace(ours, error=replace(ours.error, within_contract=False))
+    text = shown(replace(REPORT, ways=[*REPORT.ways[:-1], outside]))
     assert all(len(line.rstrip()) <= 80 for line in text.splitlines())
-    for figure in ["1.31", "730", "12.5", "312", "1.2 GB", "30 MB", "3.1e-07", "4.20 s (cold)",
-                   "no CUDA graphs here", "2 add, mul", "12", "72 x addmm",
-                   "one side is a library call", "123 MB", "addmm_1 -> gelu_1", "g++ failed",
-                   "graph1 runs unfused", "torchweld is outside the error contract"]:
+    for figure in ["1.52", "1.46", "0.03", "24", "41 MB", "6 MB", "2.9e-07", "6.20 s (cold)",
+                   "no <b>autotuning</b> here", "gelu, mul, native_layer_norm", "38.5", "2 mul",
+                   "6 x addmm", "one side is a library call", "12.6 MB", "addmm -> gelu",
+                   "kept twice", "graph1 runs unfused", "torchweld is outside the error contract"]:
         assert figure in text, figure
 
 

@@ -19,6 +19,7 @@ from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
 from torchweld.ir import size
 from torchweld.ir.nodes import Buffer, Comp, Load, Value, operands
+from torchweld.ir.size import Size
 from torchweld.schedule.cpu import CpuSchedule
 from torchweld.schedule.cpu_convolution import SUMS, CpuConvolution
 
@@ -43,7 +44,7 @@ def generate(
     shown = {**buffers, SUMS: buffers[convolution.image.buffer]}  # also float32
     nest = (convolution.pixel,) if convolution.pixel else ()
     k = kernel(finish, CpuSchedule((), nest, "column", "rows"), shown, pointers)
-    symbols = tuple(sorted(cpp._symbols(finish) | _symbols(convolution, comp)))
+    symbols = tuple(sorted(cpp._symbols(finish) | _symbols(comp, convolution, buffers)))
     text = _text(k, comp, convolution, buffers, names, symbols)
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     args = (*map(BufferArg, names), *(SizeArg(size.symbol(s)) for s in symbols))
@@ -53,8 +54,8 @@ def generate(
     )
 
 
-def _symbols(convolution: CpuConvolution, comp: Comp) -> frozenset[str]:
-    return size.symbols(comp.extent(convolution.batch))
+def _symbols(comp: Comp, convolution: CpuConvolution, buffers) -> set[str]:
+    return {name for n in _geometry(comp, convolution, buffers) for name in size.symbols(n)}
 
 
 def _text(k: Kernel, comp: Comp, convolution: CpuConvolution, buffers, names, symbols) -> str:
@@ -65,7 +66,9 @@ def _text(k: Kernel, comp: Comp, convolution: CpuConvolution, buffers, names, sy
         _emit_finish(k, e, convolution)
     with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):
         cpp._declare(e, buffers, names, symbols, written)
-        _emit_geometry(k, e, comp, convolution, buffers)
+        pointers = (k.pointers[load.buffer] for load in (convolution.image, convolution.weight))
+        numbers = map(x.size_text, _geometry(comp, convolution, buffers))
+        e.line(f"const tw_convolution a = {{{', '.join([*pointers, *numbers])}}};")
         e.line("#pragma omp parallel")
         e.line("tw_convolve(a, omp_get_thread_num(), omp_get_num_threads(),")
         e.line("    [=](int64_t image, int64_t result, int64_t pixel, int64_t count,")
@@ -105,14 +108,13 @@ def _varying(k: Kernel, total: Value, pixel: str | None) -> set[Value]:
     return found
 
 
-def _emit_geometry(k: Kernel, e: Emitter, comp: Comp, c: CpuConvolution, buffers) -> None:
-    """The struct of convolution.h."""
+def _geometry(comp: Comp, c: CpuConvolution, buffers) -> list[Size]:
+    """The numbers of convolution.h's struct, in order."""
     image, down, across = buffers[c.image.buffer], *c.windows
+    images = comp.extent(c.batch) if c.batch else 1
+    sides = [images, comp.extent(c.channel), down.size, across.size]
     outputs = [comp.extent(w.out) for w in c.windows]
-    sides = [comp.extent(c.batch), comp.extent(c.channel), down.size, across.size]
-    numbers = [*sides, *image.strides[:3], comp.extent(c.result), *outputs]
+    numbers = [*sides, *(0, *image.strides)[-4:-1], comp.extent(c.result), *outputs]
     for field in ("taps", "stride", "dilation", "padding"):
         numbers += [getattr(w, field) for w in c.windows]
-    pointers = f"{k.pointers[c.image.buffer]}, {k.pointers[c.weight.buffer]}"
-    values = ", ".join(map(x.size_text, numbers))
-    e.line(f"const tw_convolution a = {{{pointers}, {values}}};")
+    return numbers

@@ -82,35 +82,46 @@ def _suits(call: _Call, node: Extern, graph: Graph) -> bool:
     if kinds != {dtypes.f32} or not all(_is_whole(v, graph) for v in views(node.args)):
         return False
     result = graph.buffers[node.outputs[0]]
+    if len(result.shape) not in (3, 4):
+        return False
     work = product((*result.shape, *call.weight.shape[1:]))
-    return result.shape[1] >= _FEWEST and hint(work, graph.hints) >= _LEAST_WORK
+    return result.shape[-3] >= _FEWEST and hint(work, graph.hints) >= _LEAST_WORK
 
 
 def _is_whole(view: View, graph: Graph) -> bool:
+    """Of a batch of one, the buffer may lack the dimension."""
     buffer = graph.buffers[view.buffer]
-    return (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
+    shape, strides = view.shape, view.strides
+    if shape[0] == 1 and len(buffer.shape) == len(shape) - 1:
+        shape, strides = shape[1:], strides[1:]
+    return (shape, strides, view.offset) == (buffer.shape, buffer.strides, 0)
 
 
 def _as_comp(node: Extern, call: _Call, graph: Graph) -> Comp:
-    result = graph.buffers[node.outputs[0]]
-    names = ("n", "o", "h", "w", "c", "i", "j")
-    extents = (*result.shape, *call.weight.shape[1:])
-    n, o, h, w, c, i, j = map(axis, names)
+    image, result = graph.buffers[call.image.buffer], graph.buffers[node.outputs[0]]
+    batch, row = call.image.shape[:1], tuple(map(axis, "ohw"))
     windows = [
         place(out, stride, kernel, dilation, padding)
         for out, kernel, stride, dilation, padding in zip(
             "hw", "ij", call.stride, call.dilation, call.padding
         )
     ]
+    n = constant(0) if batch == (1,) else axis("n")
+    o, c, i, j = map(axis, "ocij")
     b = BodyBuilder()
-    guard = _inside(b, windows, call.image.shape[2:]) if any(call.padding) else None
-    pixel = b.load(call.image.buffer, (n, c, *windows), dtypes.f32, guard, 0.0, exact=True)
+    sizes = call.image.shape[2:]
+    leaves = any(call.padding) or not all(isinstance(s, int) for s in sizes)
+    guard = _inside(b, windows, sizes) if leaves else None
+    read = (n, c, *windows)[-len(image.shape) :]
+    pixel = b.load(image.name, read, dtypes.f32, guard, 0.0, exact=True)
     weight = b.load(call.weight.buffer, (o, c, i, j), dtypes.f32, exact=True)
     value = b.reduce("sum", (b.op("mul", pixel, weight),), ("c", "i", "j"))
     if call.bias is not None:
         value = b.op("add", value, b.load(call.bias.buffer, (o,), dtypes.f32))
-    axes = tuple(map(Axis, names, extents))
-    return Comp(node.name, axes, b.body, (Store(result.name, (n, o, h, w), value),), node.origins)
+    written = (n, *row)[-len(result.shape) :]
+    extents = (*result.shape[-3:], *call.weight.shape[1:])
+    axes = (*(Axis("n", s) for s in batch if s != 1), *map(Axis, "ohwcij", extents))
+    return Comp(node.name, axes, b.body, (Store(result.name, written, value),), node.origins)
 
 
 def _inside(b: BodyBuilder, indices: Sequence[Affine], sizes: Sequence[int]) -> Value:

@@ -11,7 +11,7 @@
     }
 
 kernels/convolutions.py makes such Comps of library calls; the marks `exact` tell them from sums
-that a user wrote out.
+that a user wrote out. A batch of one has no axis, and its buffers may lack the dimension.
 """
 
 from __future__ import annotations
@@ -57,30 +57,31 @@ class Window:
     dilation: int
     padding: int
     taps: int
-    size: int
+    size: Size
 
     @property
     def place(self) -> Affine:
         """The index into the image."""
         return place(self.out, self.stride, self.kernel, self.dilation, self.padding)
 
-    def bounds(self, outputs: int) -> tuple[int, int]:
-        """The lowest and highest index, over `outputs` positions."""
-        low = -self.padding
-        return low, low + (outputs - 1) * self.stride + (self.taps - 1) * self.dilation
+    def leaves(self, outputs: Size) -> tuple[bool, bool]:
+        """Whether the index goes below the image, and above it, as far as is known."""
+        reach = (outputs - 1) * self.stride + (self.taps - 1) * self.dilation - self.padding
+        beyond = reach - self.size
+        return self.padding > 0, not isinstance(beyond, int) or beyond >= 0
 
 
 @dataclass(frozen=True, slots=True)
 class CpuConvolution:
     """`value`: the sum, `image` and `weight`: its Loads. Names of axes: `batch`, `result` (output
-    channel), `channel`, and those of the windows. `finish`: what follows the sums, as a Comp that
+    channel), `channel`, and those of the windows; `batch` is None for one image. `finish`: what follows the sums, as a Comp that
     loads them from the buffer SUMS, over merged axes; `pixel` and the other names are its axes,
     None where it has none because the extent is one."""
 
     value: Value
     image: Load
     weight: Load
-    batch: str
+    batch: str | None
     result: str
     channel: str
     windows: tuple[Window, Window]
@@ -105,7 +106,7 @@ def cpu_convolution(
     if loads is None:
         return None
     (image, weight), value = loads, reductions[0]
-    axes = _axes(comp, image, weight)
+    axes = _axes(image, weight)
     if axes is None or not _has_layouts(image, weight, buffers):
         return None
     batch, result, channel = axes
@@ -115,7 +116,8 @@ def cpu_convolution(
     reduced = {channel, *(w.kernel for w in windows if w.kernel)}
     if set(comp.body[value].axes) != reduced:
         return None
-    finish = _finish(comp, value, reduced, (batch, result, *(w.out for w in windows)))
+    rows = (*([batch] if batch else ()), result, *(w.out for w in windows))
+    finish = _finish(comp, value, reduced, rows)
     if finish is None:
         return None
     accesses = addressed(finish, {**buffers, SUMS: _sums(finish)}, hints)
@@ -140,33 +142,36 @@ def _factors(body: tuple[Instr, ...], value: Value) -> tuple[Load, Load] | None:
     if not isinstance(factor, Op) or factor.name != "mul":
         return None
     loads = [body[a] for a in factor.args]
-    marked = all(isinstance(i, Load) and i.exact and len(i.index) == 4 for i in loads)
-    plain = marked and loads[1].guard is None and loads[0].fill == 0
+    marked = all(isinstance(i, Load) and i.exact for i in loads)
+    ranked = marked and len(loads[0].index) in (3, 4) and len(loads[1].index) == 4
+    plain = ranked and loads[1].guard is None and loads[0].fill == 0
     affine = plain and all(isinstance(e, Affine) for i in loads for e in i.index)
     return (loads[0], loads[1]) if affine else None
 
 
-def _axes(comp: Comp, image: Load, weight: Load) -> tuple[str, str, str] | None:
+def _axes(image: Load, weight: Load) -> tuple[str | None, str, str] | None:
     """Batch, output channel and channel."""
-    batch, channel = (e.as_axis for e in image.index[:2])
+    *batch, channel, _, _ = image.index
     result, same = (e.as_axis for e in weight.index[:2])
-    if None in (batch, channel, result) or same != channel:
+    if None in (channel.as_axis, result) or same != channel.as_axis:
         return None
-    return batch, result, channel
+    if not batch or batch[0] == constant(0):
+        return None, result, same
+    return (batch[0].as_axis, result, same) if batch[0].as_axis else None
 
 
 def _has_layouts(image: Load, weight: Load, buffers: Mapping[str, Buffer]) -> bool:
     """Rows of the image lie in memory, and weights one after the other."""
     strides, (_, *window) = buffers[image.buffer].strides, buffers[weight.buffer].shape
-    if not all(isinstance(s, int) for s in (*strides, *window, *buffers[weight.buffer].shape)):
+    if not all(isinstance(s, int) for s in window):
         return False
     channels, height, width = window
     packed = (channels * height * width, height * width, width, 1)
-    return strides[3] == 1 and buffers[weight.buffer].strides == packed
+    return strides[-1] == 1 and buffers[weight.buffer].strides == packed
 
 
 def _windows(comp: Comp, image: Load, weight: Load, buffer: Buffer) -> tuple[Window, Window] | None:
-    found = tuple(_window(comp, image.index[d], weight.index[d], buffer.shape[d]) for d in (2, 3))
+    found = tuple(_window(comp, image.index[d], weight.index[d], buffer.shape[d]) for d in (-2, -1))
     if None in found or found[0].taps * found[1].taps > MOST_TAPS:
         return None
     return found if max(w.taps for w in found) <= MOST_SIDE else None
@@ -174,7 +179,7 @@ def _windows(comp: Comp, image: Load, weight: Load, buffer: Buffer) -> tuple[Win
 
 def _window(comp: Comp, index: Affine, weight: Affine, size: Size) -> Window | None:
     kernel = weight.as_axis
-    if not isinstance(size, int) or (kernel is None and weight != constant(0)):
+    if kernel is None and weight != constant(0):
         return None
     outs = [(n, c) for n, c in index.terms if n != kernel]
     numbers = (index.const, *(c for _, c in index.terms))
@@ -193,13 +198,10 @@ def _is_guarded(comp: Comp, image: Load, windows: tuple[Window, Window]) -> bool
     allowed: set[Affine] = set()
     needed: set[Affine] = set()
     for window in windows:
-        outputs = comp.extent(window.out)
-        if not isinstance(outputs, int):
-            return False
-        low, high = window.bounds(outputs)
-        above, below = window.place, window.place * -1 + (window.size - 1)
-        allowed |= {above, below}
-        needed |= ({above} if low < 0 else set()) | ({below} if high >= window.size else set())
+        sides = (window.place, window.place * -1 + (window.size - 1))
+        allowed.update(sides)
+        leaves = window.leaves(comp.extent(window.out))
+        needed.update(side for side, outside in zip(sides, leaves) if outside)
     found = set() if image.guard is None else set(_conditions(comp.body, image.guard))
     return needed <= found <= allowed
 
@@ -275,4 +277,4 @@ def _is_pointwise(instr: Instr, reduced: set[str]) -> bool:
 def _sums(finish: Comp) -> Buffer:
     """Strides for which no axes merge but those of the pixels."""
     extents = tuple(a.extent for a in finish.axes)
-    return Buffer(SUMS, extents, dtypes.f32, (0, -1, extents[3], 1))
+    return Buffer(SUMS, extents, dtypes.f32, (0, -1, extents[-1], 1)[-len(extents) :])

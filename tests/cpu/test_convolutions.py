@@ -1,0 +1,196 @@
+"""Convolutions of float32 images by kernels of our own: as exact as eager, with what follows them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import torchweld
+from torchweld.exact.verify import verify
+from torchweld.ir.nodes import Comp, Extern
+from torchweld.kernels import convolutions
+
+CALL = "aten.convolution.default"
+
+
+@pytest.fixture(autouse=True)
+def _on_any_machine(monkeypatch):
+    """They are right without masked loads too, and where they do not pay."""
+    torch._dynamo.reset()  # sizes that differ between tests are no symbols
+    monkeypatch.setattr(convolutions, "_LEAST_WORK", 0)
+    monkeypatch.setattr(convolutions, "_has_vectors", lambda table: table.kind == "cpu")
+
+
+def _nodes(fused) -> list:
+    return [n for r in torchweld.api.records(fused) for n in r.graph.nodes]
+
+
+def _calls(fused) -> list[Extern]:
+    return [n for n in _nodes(fused) if isinstance(n, Extern) and n.target == CALL]
+
+
+def _check(model: nn.Module, x: torch.Tensor, train: bool = False, own: bool = True):
+    """Within the contract, laid out as eager's, and by our kernels if they should be."""
+    fused = torchweld.fuse(model)
+    report = verify(model, fused, x, train=train)
+    assert report.ok, str(report)
+    with torch.no_grad():
+        expected, got = model(x), fused(x)
+    assert got.stride() == expected.stride()
+    assert (not _calls(fused)) == own
+    return fused
+
+
+@pytest.mark.parametrize(
+    "batch, shape, channels, how",
+    [
+        (2, (3, 37, 41), 16, dict(kernel_size=3, padding=1)),
+        (3, (17, 7, 7), 19, dict(kernel_size=3, padding=1)),
+        (1, (5, 31, 23), 9, dict(kernel_size=(5, 1), padding=(2, 0), bias=False)),
+        (2, (40, 13, 11), 33, dict(kernel_size=1)),
+        (4, (300, 5, 3), 24, dict(kernel_size=1, bias=False)),
+        (2, (6, 45, 52), 31, dict(kernel_size=3, stride=2, padding=1)),
+        (1, (3, 65, 63), 12, dict(kernel_size=7, stride=2, padding=3)),
+        (1, (8, 60, 61), 17, dict(kernel_size=3, stride=(3, 4), padding=2)),
+        (1, (16, 33, 29), 10, dict(kernel_size=3, dilation=(2, 3), padding=(2, 3))),
+        (1, (9, 40, 5), 8, dict(kernel_size=(3, 5), padding=(4, 4))),
+        (1, (700, 9, 9), 8, dict(kernel_size=9)),
+        (5, (64, 16, 16), 50, dict(kernel_size=1, stride=2)),
+        (1, (2, 60, 60), 20, dict(kernel_size=13, padding=6)),
+    ],
+)
+def test_geometries(batch, shape, channels, how):
+    torch.manual_seed(0)
+    model = nn.Conv2d(shape[0], channels, **how).eval()
+    fused = _check(model, torch.randn(batch, *shape))
+    assert [type(n) for n in _nodes(fused)] == [Comp]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        dict(kernel_size=3, groups=2),
+        dict(kernel_size=17, padding=8),
+        dict(kernel_size=3, padding=1, padding_mode="circular", groups=16),
+    ],
+    ids=["groups", "a long window", "depthwise"],
+)
+def test_others_are_calls(how):
+    _check(nn.Conv2d(16, 16, **how).eval(), torch.randn(1, 16, 40, 40), own=False)
+
+
+def test_a_long_sum_is_as_exact_as_eager():
+    """One chain of additions would have 4 times eager's error."""
+    torch.manual_seed(0)
+    model = nn.Conv2d(512, 32, 3, padding=1, bias=False).eval()
+    _check(model, torch.rand(1, 512, 9, 9))
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Conv2d(16, 24, 3, padding=1), nn.Conv2d(24, 16, 1, bias=False)
+        self.norm_up, self.norm_down = nn.BatchNorm2d(24), nn.BatchNorm2d(16)
+
+    def forward(self, x):
+        y = self.norm_down(self.down(F.relu(self.norm_up(self.up(x)))))
+        return F.relu(x + y)
+
+
+class Twins(nn.Module):
+    """Two convolutions meet; one result is read twice, a vector along pixels and one along batch and
+    channels join."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(8, 32, 3, padding=1), nn.Conv2d(8, 32, 1)
+        self.place = nn.Parameter(torch.randn(1, 1, 25, 27))
+
+    def forward(self, x):
+        a, b = self.one(x), self.two(x)
+        scale = x.mean((2, 3), keepdim=True).repeat(1, 4, 1, 1)
+        return a * torch.sigmoid(a) + b * self.place + scale
+
+
+class Seen(nn.Module):
+    """The sums are returned, and read by a reduction and by a kernel over other axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(8, 32, 3)
+        self.two = nn.Conv2d(32, 16, 3)
+        self.three = nn.Conv2d(16, 16, 1)
+
+    def forward(self, x):
+        a = self.one(x)
+        b = self.three(self.two(a))
+        return torch.cat([a.flatten(1), b.softmax(1).flatten(1), b.flatten(2).mT.flatten(1)], 1)
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("make, channels", [(Residual, 16), (Twins, 8), (Seen, 8)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_what_follows(make, channels, train, batch):
+    torch.manual_seed(0)
+    _check(make().train(train), torch.randn(batch, channels, 25, 27), train=train)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_what_follows_is_in_the_kernel(batch):
+    fused = _check(Residual().eval(), torch.randn(batch, 16, 25, 27))
+    assert [type(n) for n in _nodes(fused)] == [Comp, Comp]
+
+
+def test_channels_last_images_are_calls():
+    torch.manual_seed(0)
+    model = Residual().eval().to(memory_format=torch.channels_last)
+    x = torch.randn(2, 16, 25, 27).to(memory_format=torch.channels_last)
+    _check(model, x, own=False)
+
+
+def test_other_sizes():
+    torch.manual_seed(0)
+    model = Residual().eval()
+    fused = torchweld.fuse(model)
+    with torch.no_grad():
+        for batch, height in ((2, 25), (3, 25), (5, 25), (1, 25), (2, 31), (3, 17)):
+            x = torch.randn(batch, 16, height, height + 2)
+            torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
+    assert not _calls(fused)
+
+
+def test_the_number_of_threads_changes_nothing():
+    torch.manual_seed(0)
+    model, x = Residual().eval(), torch.randn(2, 16, 25, 27)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            with torch.no_grad():
+                results.append(torchweld.fuse(model)(x))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*results)
+
+
+def test_special_values_stay_in_their_windows():
+    torch.manual_seed(0)
+    model, x = nn.Conv2d(8, 16, 3, padding=1).eval(), torch.randn(2, 8, 25, 27)
+    x[0, 3, 0, 0], x[1, 2, 24, 26], x[1, 0, 12, 0] = float("nan"), float("inf"), -float("inf")
+    fused = torchweld.fuse(model)
+    with torch.no_grad():
+        expected, got = model(x), fused(x)
+    assert torch.equal(got.isnan(), expected.isnan())
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_weights_may_change():
+    torch.manual_seed(0)
+    model, x = Residual().eval(), torch.randn(1, 16, 25, 27)
+    fused = torchweld.fuse(model)
+    with torch.no_grad():
+        fused(x)
+        model.up.weight.mul_(2), model.norm_up.running_var.add_(1)
+        torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)

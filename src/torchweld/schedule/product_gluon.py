@@ -197,7 +197,7 @@ def candidates(
                 and _passes(t, accesses, contraction))  # fmt: skip
         found += list(fits)[:1]
     cycles = {s: predicted_cycles(s, accesses, contraction, table, hints or {}) for s in found}
-    ranked = sorted(found, key=lambda s: cycles[s])
+    ranked = sorted(found, key=lambda s: (s.pingpong, cycles[s]))  # not yet right on a device
     yield from ranked
     yield from (replace(s, group=n) for s in ranked[:2] for n in (4, 16))
 

@@ -47,7 +47,7 @@ def _floor_div(a, b):
     floor = tl.floor(quotient)
     floor = tl.where(quotient - floor > 0.5, floor + 1, floor)
     ratio = libdevice.div_rn(a, b)
-    floor = tl.where(quotient == 0, libdevice.copysign(tl.zeros_like(ratio), ratio), floor)
+    floor = tl.where(quotient == 0, libdevice.copysign(tl.full((), 0, ratio.dtype), ratio), floor)
     return tl.where(b == 0, ratio, floor)
 ''',
     "_remainder": '''
@@ -73,7 +73,7 @@ def _remainder_int(a, b):
 @triton.jit
 def _pow_int(base, exponent):
     """By squaring; a negative exponent gives what torch gives: 1, -1 or 0."""
-    result = tl.where(exponent < 0, 0, 1).to(base.dtype) + tl.zeros_like(base)
+    result = tl.where(exponent < 0, base * 0, base * 0 + 1)
     sign = tl.where((exponent & 1) == 1, base, base * base)
     result = tl.where((exponent < 0) & ((base == 1) | (base == -1)), sign, result)
     left = tl.where(exponent < 0, 0, exponent)

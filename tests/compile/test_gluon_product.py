@@ -1,0 +1,190 @@
+"""Gluon products compiled for a Hopper GPU without one: nothing spills, products are asynchronous,
+tiles go by TMA; every operation that may be in an epilogue is printed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+import product_cases as cases
+from product_cases import Body
+from torchweld.codegen.gluon_product import generate
+from torchweld.codegen.source import DescriptorArg, KernelSource
+from torchweld.core import dtypes
+from torchweld.core.errors import InvalidIR
+from torchweld.ir.nodes import Op
+from torchweld.ir.scalar import TABLE
+from torchweld.ir.size import symbol
+from torchweld.runtime.triton_compile import _described, compile_source, resources
+from torchweld.schedule import product_gluon
+from torchweld.schedule.access import addressed
+from torchweld.schedule.contraction import contraction_of
+from torchweld.schedule.product import ProductSchedule
+from triton_cases import Case
+from triton_run import H100
+
+SHARED_LIMIT = 227 << 10
+SHIPPED = [
+    cases.bias_gelu(4096, 3072, 768),
+    cases.bias_gelu(128, 3072, 768),
+    cases.bias_gelu("s0", 3072, 768, "f16", sizes={"s0": 12608}),
+    cases.bias_residual(4096, 768, 768),
+    cases.bias_residual(4096, 768, 3072),
+    cases.bias_residual(12608, 768, 768),
+    cases.residual(2048, 4096, 14336),
+    cases.gated(8192, 3072, 768),
+    cases.gated(4096, 14336, 4096, "f16"),
+    cases.linear(2048, 3072, 2048),
+    cases.linear(3072, 768, 4096, left="km", right="kn"),
+    cases.scaled_outputs(4096, 768, 768),
+    cases.heads(32, 128, 12, 64, 768),
+    cases.batched(64, 512, 512, 64),
+    cases.dropout(4096, 768, 768),
+    cases.lower_half(1024, 1024, 64),
+]
+
+
+def tiles_of(case: Case, count: int = 1) -> list[ProductSchedule]:
+    """The most promising ones."""
+    accesses = addressed(case.comp, case.buffers, case.sizes)
+    found = contraction_of(accesses)
+    assert product_gluon.supports(accesses, found, case.buffers, H100) is None
+    return list(product_gluon.candidates(accesses, found, H100, case.sizes))[:count]
+
+
+def source_of(case: Case, tiles: ProductSchedule) -> KernelSource:
+    (source,) = generate(case.comp, case.buffers, tiles, case.sizes).sources
+    return source
+
+
+def title(case: Case) -> str:
+    return f"{case.name}-{'x'.join(str(a.extent) for a in case.comp.axes)}"
+
+
+@pytest.mark.parametrize("case", SHIPPED, ids=title)
+def test_the_default_does_not_spill(case: Case):
+    (tiles,) = tiles_of(case)
+    source = source_of(case, tiles)
+    compiled = compile_source(source, 90)
+    used = resources(compiled)
+    assert used.spill_bytes == 0 and used.shared_bytes <= SHARED_LIMIT
+    assert used.registers <= source.max_registers
+    ptx = compiled.asm["ptx"]
+    assert "wgmma.mma_async" in ptx and "cp.async.bulk.tensor" in ptx and "setmaxnreg" in ptx
+    assert "mma.sync" not in ptx
+
+
+@pytest.mark.parametrize("case", [cases.bias_residual(4096, 768, 768), cases.gated(4096, 3072, 768),
+                                  cases.scaled_outputs(4096, 768, 768)], ids=title)  # fmt: skip
+def test_all_that_a_tuner_may_time_compiles(case: Case):
+    for tiles in tiles_of(case, 99):
+        if tiles.group == 8:
+            assert resources(compile_source(source_of(case, tiles), 90)).spill_bytes == 0, tiles
+
+
+def test_results_and_residuals_pass_through_shared_memory():
+    case = cases.bias_residual(4096, 768, 768)
+    source = source_of(case, tiles_of(case)[0])
+    assert [a.buffer for a in source.args if isinstance(a, DescriptorArg)] == ["x", "w", "w", "r",
+                                                                              "y"]  # fmt: skip
+    ptx = compile_source(source, 90).asm["ptx"]
+    assert "st.global" not in ptx
+    assert source.otherwise.language == "triton"
+
+
+def test_sizes_that_are_known_at_the_call_are_arguments():
+    case = cases.linear("s0", 136, 8 * symbol("s1"), sizes={"s0": 201, "s1": 9})
+    source = source_of(case, tiles_of(case)[0])
+    assert source.signature[-2:] == ("i64", "i64")
+    (grid,) = source.grid
+    assert grid.limit == 132
+    assert resources(compile_source(source, 90)).spill_bytes == 0
+
+
+def test_schedules_that_do_not_fit_are_refused():
+    case = cases.linear(256, 256, 256)
+    good = tiles_of(case)[0]
+    for change in ({"stages": 40}, {"block_m": 512}, {"num_warps": 2}, {"block_n": 96},
+                   {"splits": 2}, {"form": "triton"}):  # fmt: skip
+        with pytest.raises(InvalidIR):
+            source_of(case, replace(good, **change))
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (cases.linear(128, 64, 100), "not aligned"),
+        (cases.linear(128, 64, 64, gap=3), "not aligned"),
+        (cases.linear(136, 72, "s0"), "not aligned"),
+        (cases.normed(128, 64, 64), "is computed"),
+        (cases.gate_before(128, 64, 64), "is computed"),
+        (cases.from_heads(3, 50, 4, 32, 128), "no matrix"),
+    ],
+)
+def test_reasons(case: Case, reason: str):
+    accesses = addressed(case.comp, case.buffers, case.sizes)
+    found = contraction_of(accesses)
+    assert reason in product_gluon.supports(accesses, found, case.buffers, H100)
+
+
+def test_pingpong_is_chosen_for_heavy_epilogues():
+    assert tiles_of(cases.bias_gelu(4096, 3072, 768))[0].pingpong
+    assert not tiles_of(cases.residual(4096, 4096, 14336))[0].pingpong
+
+
+# every operation
+
+
+def chain(kind: str) -> Case:
+    """All operations on arguments of a kind, added up."""
+    b = Body("bf16", m=64, n=64, k=64)
+    made = b.dot(b.read("x", "mk"), b.read("w", "nk"))
+    b_ = b.builder
+    dtype = {"f": dtypes.f32, "i": dtypes.i32, "l": dtypes.i64, "b": dtypes.b1}[kind]
+    value = b.op("gt", made, 0.0) if kind == "b" else b_.cast(made, dtype)
+    other = b_.cast(b.read("c", "n", dtypes.f32), dtype)
+    total = made
+    for row in TABLE.values():
+        if {"l": "i"}.get(kind, kind) not in row.kinds or (row.name == "philox" and kind != "l"):
+            continue
+        which = b.op("gt", made, 0.5)
+        args = {1: (value,), 2: (value, other), 3: (which, value, other)}[row.arity]
+        free = row.name == "philox"
+        result = b_.emit(Op(row.name, args, dtypes.f32)) if free else b.op(row.name, *args)
+        total = b.op("add", total, b_.cast(result, dtypes.f32))
+    b.write("y", "mn", total)
+    return b.case(f"chain_{kind}")
+
+
+@pytest.mark.parametrize("kind", ["f", "i", "l", "b"])
+def test_every_operation_is_known_to_gluon(kind: str):
+    """Its front end takes them: the rest of the compiler is Triton's."""
+    from triton._C.libtriton import ir
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler.compiler import make_backend
+
+    source = source_of(chain(kind), ProductSchedule("gluon", 64, 64, 64, 4, 4))
+    target = GPUTarget("cuda", 90, 32)
+    backend, context = make_backend(target), ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    options = backend.parse_options({"num_warps": 4})
+    functions = backend.get_codegen_implementation(options)
+    module = _described(source, ()).make_ir(
+        target, options, functions, backend.get_module_map(), context
+    )
+    assert len(re.findall(r"tt\.extern_elementwise|arith\.", str(module))) > 10
+
+
+def test_dtypes_of_results():
+    """Results of each width, and a bool, in one kernel: some by TMA, some from registers."""
+    b = Body("f16", m=256, n=128, k=64)
+    made = b.dot(b.read("x", "mk"), b.read("w", "nk"))
+    for name, dtype in (("a", dtypes.f32), ("b", dtypes.f16), ("c", dtypes.i32), ("d", dtypes.b1)):
+        b.write(name, "mn", made if dtype != dtypes.b1 else b.op("gt", made, 0.0), dtype)
+    case = b.case("widths", {"x": torch.zeros(256, 64)})
+    for tiles in tiles_of(case, 3):
+        assert resources(compile_source(source_of(case, tiles), 90)).spill_bytes == 0

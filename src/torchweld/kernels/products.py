@@ -22,6 +22,7 @@ from torchweld.kernels.products_apart import Halves, halves
 from torchweld.kernels.products_columns import join_columns
 from torchweld.kernels.products_comp import is_product, left_operand
 from torchweld.kernels.products_kernel import Choose, Kernel, Offer, Workshop
+from torchweld.kernels.products_norm import join_norms
 from torchweld.kernels.products_side import join_siblings
 from torchweld.kernels.products_told import decisions
 from torchweld.plan.decisions import Plan
@@ -38,7 +39,7 @@ def form_products(plan: Plan, table: DeviceTable, options: Options, choose: Choo
     where that is predicted to be faster, and the decisions about each."""
     if table.kind != "cuda" or options.numerics != "contract" or not options.fuse:
         return plan
-    for join in (join_readers, join_siblings):
+    for join in (join_readers, join_siblings, join_norms):
         shop = Workshop(plan.graph, table, choose)
         refused = join(shop)
         graph, taken = shop.finished()

@@ -50,6 +50,7 @@ _GELU = 38.3 / 32.9  # cublasLt's gelu epilogue, [4096, 768] x [768, 3072], in t
 _H100_TENSOR_FMA_PER_S = 3.4e14  # the rates above are of such a device
 # Rows, columns of the library's tiles, of which it picks the best.
 _LIBRARY_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64))
+_LIBRARY_SPLITS = (1, 2, 4, 8, 16)
 # Rate by elements of a tile, all products together: smaller ones read more for each product.
 _SMALL_TILES = {32768: 1.0, 24576: 0.97, 16384: 0.91, 8192: 0.77, 4096: 0.6, 2048: 0.45, 0: 0.3}
 
@@ -67,8 +68,13 @@ class Work:
 
 
 def library_s(work: Work, device: DeviceTable) -> float:
-    """Of one call."""
-    return min(_seconds(work, "library", *tile, 1, device) for tile in _LIBRARY_TILES)
+    """Of one call, in the library's best tiles. Where it shares a tile's depth, it adds the parts
+    up in a second kernel."""
+    return min(
+        _seconds(work, "library", *tile, splits, device) + (splits > 1) * device.launch_s
+        for tile in _LIBRARY_TILES
+        for splits in _LIBRARY_SPLITS
+    )
 
 
 def kernel_s(work: Work, schedule: ProductSchedule, device: DeviceTable) -> float:
@@ -92,7 +98,14 @@ def _seconds(
     compute_s = waves * 2.0 * area * (work.depth / splits) / per_unit
     memory_s = _operand_bytes(work) / (rate.memory * device.dram_bytes_per_s)
     more_s = rate.exposed * work.more_bytes / device.dram_bytes_per_s
+    if splits > 1:
+        more_s += 2 * splits * _partial_bytes(work) / device.llc_bytes_per_s
     return device.launch_s + max(compute_s, memory_s) + more_s
+
+
+def _partial_bytes(work: Work) -> int:
+    """Of results in float32."""
+    return 4 * work.batch * work.rows * work.columns * work.products
 
 
 def _operand_bytes(work: Work) -> int:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Union
 
 from torchweld.core.device import DeviceTable
+from torchweld.ir.frame import frame_of
 from torchweld.ir.nodes import Buffer, Comp, Extern, Graph
 from torchweld.ir.size import product
-from torchweld.kernels.products_comp import product_comp
+from torchweld.kernels.products_comp import is_product, product_comp
 from torchweld.kernels.products_cost import Prices
 from torchweld.kernels.products_told import Taken
 from torchweld.plan.flow import Flow, NodeId
@@ -73,6 +74,21 @@ class Workshop:
         self.flow, self.prices = Flow(graph), Prices(graph, table)
         self.shapes = {name: b.shape for name, b in graph.buffers.items()}
         self.taken: dict[NodeId, Taken] = {}
+        self._made: dict[NodeId, Kernel | None] = {}
+
+    def made(self, number: NodeId) -> Kernel | None:
+        """The kernel that a product is, or would be."""
+        if number not in self._made:
+            node = self.flow.nodes[number]
+            comp = self.product(node) if is_product(node) else node
+            found = self.kernel(comp) if isinstance(comp, Comp) else None
+            self._made[number] = found if isinstance(found, Kernel) else None
+        return self._made[number]
+
+    def now_s(self, number: NodeId) -> float:
+        """Seconds of a product as things stand."""
+        node = self.flow.nodes[number]
+        return self.prices.call_s(node) if is_product(node) else self.made(number).seconds
 
     def product(self, node: Extern) -> Comp | Refusal:
         """The Comp of a library's product of 16-bit matrices."""
@@ -85,6 +101,8 @@ class Workshop:
         refusal = self._overload(comp)
         if refusal:
             return refusal
+        if frame_of(comp) is None:
+            return Refusal(Reason.NO_FRAME, comp.name)
         accesses = addressed(comp, self.graph.buffers, self.graph.hints)
         form = contraction_of(accesses)
         if form is None:
@@ -113,9 +131,10 @@ class Workshop:
         changed = [b for b in self.flow.nodes[first].reads if self.flow.is_mutated(b)]
         return Refusal(Reason.MUTATION, changed[0]) if changed else None
 
-    def take(self, offer: Offer) -> None:
-        """Does what the offer says; the last of its nodes is where the kernel stands."""
-        names = tuple(self.flow.nodes[n].name for n in offer.nodes)
+    def take(self, offer: Offer, *absorbed: str) -> None:
+        """Does what the offer says; the last of its nodes is where the kernel stands. `absorbed`:
+        names of nodes that are computed in it too."""
+        names = (*absorbed, *(self.flow.nodes[n].name for n in offer.nodes))
         *others, new = offer.nodes
         if offer.rest is not None:
             new = self.flow.split(new, offer.comp, offer.rest)

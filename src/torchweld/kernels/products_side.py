@@ -9,10 +9,8 @@ faster than the library (few rows).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, combinations
+from itertools import chain, combinations, pairwise
 
-from torchweld.ir.nodes import Comp
-from torchweld.kernels.products_comp import is_product
 from torchweld.kernels.products_kernel import Kernel, Offer, Workshop
 from torchweld.plan.flow import NodeId
 from torchweld.plan.merge import Rules, merge
@@ -22,58 +20,41 @@ MARGIN = 0.1  # of the time before: no traffic goes, only launches and idle mult
 _MOST_SIBLINGS = 3  # beside the first
 _FARTHEST = 32  # nodes between siblings: what the first needs must not wait for long
 
-Alone = dict[NodeId, "Kernel | None"]
-
 
 def join_siblings(shop: Workshop) -> dict[tuple[str, str], Refusal]:
     """Puts products side by side, or in a kernel of their own, where that gains. Nothing that
     passes data on is refused."""
-    alone: Alone = {n: _kernel(shop, n) for n in shop.flow.order()}
     for number in shop.flow.order():
-        if number not in shop.flow.nodes or alone.get(number) is None:
+        if number not in shop.flow.nodes or shop.made(number) is None:
             continue
-        siblings = _siblings(shop, number, alone)
+        siblings = _siblings(shop, number)
         sets = chain.from_iterable(combinations(siblings, n) for n in range(len(siblings) + 1))
-        offers = [_offer(shop, (number, *others), alone) for others in sets]
+        offers = [_offer(shop, (number, *others)) for others in sets]
         pays = [o for o in offers if o and o.gain_s > MARGIN * o.before_s]
         if pays:
             shop.take(max(pays, key=lambda o: o.gain_s))
     return {}
 
 
-def _kernel(shop: Workshop, number: NodeId) -> Kernel | None:
-    """The kernel that a product is or would be."""
-    node = shop.flow.nodes[number]
-    comp = shop.product(node) if is_product(node) else node
-    found = shop.kernel(comp) if isinstance(comp, Comp) else None
-    return found if isinstance(found, Kernel) else None
-
-
-def _siblings(shop: Workshop, number: NodeId, alone: Alone) -> list[NodeId]:
+def _siblings(shop: Workshop, number: NodeId) -> list[NodeId]:
     """The next products of the same operand and sizes that do not wait for `number`."""
     order = shop.flow.order()
     near = order[order.index(number) + 1 :][:_FARTHEST]
-    alike = [n for n in near if alone.get(n) and alone[n].alike == alone[number].alike]
-    later = [n for n in alike if not shop.flow.is_before(number, n)]
-    return later[:_MOST_SIBLINGS]
+    alike = shop.made(number).alike
+    found = [n for n in near if shop.made(n) and shop.made(n).alike == alike]
+    return [n for n in found if not shop.flow.is_before(number, n)][:_MOST_SIBLINGS]
 
 
-def _offer(shop: Workshop, numbers: Sequence[NodeId], alone: Alone) -> Offer | None:
-    first, *others = numbers
-    comp = alone[first].comp
-    for one, other in zip(numbers, others):
+def _offer(shop: Workshop, numbers: Sequence[NodeId]) -> Offer | None:
+    comp = shop.made(numbers[0]).comp
+    for one, other in pairwise(numbers):
         if shop.hazard(one, other):
             return None
-        comp = merge(comp, alone[other].comp, Rules(frozenset(comp.writes), shop.shapes))
+        comp = merge(comp, shop.made(other).comp, Rules(frozenset(comp.writes), shop.shapes))
         if isinstance(comp, Refusal):
             return None
     kernel = shop.kernel(comp)
     if not isinstance(kernel, Kernel):
         return None
-    before = sum(_now_s(shop, n, alone) for n in numbers)
+    before = sum(shop.now_s(n) for n in numbers)
     return Offer(tuple(numbers), comp, None, before, kernel.seconds)
-
-
-def _now_s(shop: Workshop, number: NodeId, alone: Alone) -> float:
-    node = shop.flow.nodes[number]
-    return shop.prices.call_s(node) if is_product(node) else alone[number].seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from torchweld.ir.nodes import Comp, Graph
 from torchweld.kernels.products_cost import Prices
@@ -30,13 +31,14 @@ def decisions(
     plan: Plan, taken: Iterable[Taken], refused: Mapping[Pair, Refusal], prices: Prices
 ) -> tuple[Decision, ...]:
     """The plan's decisions brought up to date; the names of `taken` are those of the new graph."""
-    made, names = [], {}
+    made, names, joined = [], {}, set(refused)
     for one in taken:
         made += _told(one, plan, prices)
         names |= dict.fromkeys(one.parts, one.comp.name)
+        joined.update(permutations(one.parts, 2))
     gone = {d.kernel for d in made if isinstance(d, Fusion)} | set(names)
     kept = [d for d in plan.decisions if not (isinstance(d, Fusion) and d.kernel in gone)]
-    kept = [d for d in kept if not _is_outdated(d, names, refused)]
+    kept = [d for d in kept if not _is_outdated(d, joined)]
     told = [_record(pair, why, prices.graph) for pair, why in refused.items()]
     return (*made, *(_renamed(d, names) for d in (*kept, *told)))
 
@@ -69,12 +71,10 @@ def _alone(name: str, plan: Plan, prices: Prices) -> Fusion:
     return known or Fusion(name, (name,), node.origins, moved, moved, 1, 1, 0.0)
 
 
-def _is_outdated(decision: Decision, names: Mapping[str, str], refused) -> bool:
+def _is_outdated(decision: Decision, joined: set[Pair]) -> bool:
     """A refusal between what is one kernel now, or for which there is a better reason."""
-    if not isinstance(decision, RefusalRecord):
-        return False
-    pair = decision.producer, decision.consumer
-    return names.get(pair[0], "") == names.get(pair[1]) or pair in refused
+    refusal = isinstance(decision, RefusalRecord)
+    return refusal and (decision.producer, decision.consumer) in joined
 
 
 def _record(pair: Pair, why: Refusal, graph: Graph) -> RefusalRecord:

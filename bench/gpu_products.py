@@ -8,7 +8,8 @@ schedule of each form of fused kernel.
 pointwise kernel for what follows. Each way is a CUDA graph of one call for each set of inputs; sets
 rotate so that L2 does not hold the weights; ways are replayed in turn, and each round gives the
 ratio of a way to the library. What fails to compile or computes something else is recorded and
-skipped. The table comes last; JSON goes to $OUT (default ./out).
+skipped; a fault of the GPU is recorded, and another process goes on with the next shape. The table
+comes last; JSON goes to $OUT (default ./out) after each shape.
 """
 
 from __future__ import annotations
@@ -164,6 +165,7 @@ class Work:
     case: Case
     ways: list[Way]
     problem: str | None = None
+    done: bool = False
 
     @property
     def label(self) -> str:
@@ -310,50 +312,60 @@ def _scratch(buffer) -> torch.Tensor:
     return torch.zeros(product(buffer.shape), device="cuda", dtype=dtypes.to_torch(buffer.dtype))
 
 
-def graph_of(calls: list[Callable]) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        calls[0]()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    return graph
+@dataclass
+class Recorded:
+    """A CUDA graph of some calls, which hold the memory that it uses."""
+
+    calls: list[Callable]
+    graph: torch.cuda.CUDAGraph
+
+    @classmethod
+    def of(cls, calls: list[Callable]) -> Recorded:
+        """Recorded after a call that may fail by itself, and replayed once."""
+        stream = torch.cuda.Stream()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            calls[0]()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for call in calls:
+                call()
+        graph.replay()
+        torch.cuda.synchronize()
+        return cls(calls, graph)
 
 
 def measure(work: Work) -> None:
-    """Fills in the times of all ways that work."""
+    """Fills in the times of all ways that work. Raises RuntimeError after a fault of the GPU."""
     count = max(2, min(MAX_SETS, -(-ROTATED_BYTES // work.bytes)))
     sets = [tensors_of(work, seed) for seed in range(count)]
-    graphs: dict[int, torch.cuda.CUDAGraph] = {}
+    ready: dict[int, Recorded] = {}
     for number, way in enumerate(work.ways):
         if way.problem is None:
             try:
-                graphs[number] = _checked_graph(work, way, sets)
+                ready[number] = _checked(work, way, sets)
             except Exception as error:
                 way.problem = f"run: {type(error).__name__}: {error}"[:300]
-    times = _in_turn(graphs)
+                torch.cuda.synchronize()
+    times = _in_turn({n: r.graph for n, r in ready.items()})
     for number, spans in times.items():
         way = work.ways[number]
         way.us = 1000 * statistics.median(spans) / count
         way.ratio = statistics.median(a / b for a, b in zip(times[0], spans))
 
 
-def _checked_graph(work: Work, way: Way, sets: list[dict]) -> torch.cuda.CUDAGraph:
+def _checked(work: Work, way: Way, sets: list[dict]) -> Recorded:
     if way.bundle is None:
-        return graph_of([library_call(work, t) for t in sets])
-    calls = [kernel_call(work.case, way.bundle, t) for t in sets]
-    for t in sets[:2]:
+        return Recorded.of([library_call(work, t) for t in sets])
+    for t in sets:
         t["y"].fill_(float("nan"))
-    graph = graph_of(calls)
-    graph.replay()
-    torch.cuda.synchronize()
-    for t in sets[:2]:
+    made = Recorded.of([kernel_call(work.case, way.bundle, t) for t in sets])
+    for t in sets:
         error = float((t["y"].float() - t["want"].float()).norm() / t["want"].float().norm())
         if not error < 1e-2:
             raise ValueError(f"its result is wrong: L2 error {error:.1e}")
-    return graph
+    return made
 
 
 def _in_turn(graphs: dict[int, torch.cuda.CUDAGraph]) -> dict[int, list[float]]:
@@ -407,6 +419,44 @@ def _schedule(way: Way) -> str:
     return f"{way.name} {tile} {s['num_warps']}w {s['stages']}s /{s['splits']}{early}"
 
 
+def measure_all(works: list[Work], deadline: float, report: Callable[[], None]) -> None:
+    """Each work in another process, which goes on with the next; a new one after a fault."""
+    context = multiprocessing.get_context("spawn")
+    while any(not w.done for w in works):
+        first = next(i for i, w in enumerate(works) if not w.done)
+        here, there = context.Pipe(duplex=False)
+        child = context.Process(target=_measure_from, args=(works, first, deadline, there))
+        child.start()
+        there.close()
+        try:
+            while True:
+                number, works[number] = here.recv()
+                report()
+        except EOFError:
+            child.join()
+        if not works[first].done:
+            works[first].problem, works[first].done = "its process ended", True
+
+
+def _measure_from(works: list[Work], first: int, deadline: float, pipe) -> None:
+    for number, work in enumerate(works[first:], first):
+        work.done = True
+        if time.monotonic() > deadline:
+            work.problem = "no time was left"
+            pipe.send((number, work))
+            continue
+        try:
+            measure(work)
+            pipe.send((number, work))
+        except Exception as error:
+            work.problem = f"{type(error).__name__}: {error}"[:300]
+            pipe.send((number, work))
+            return
+        print(work.label, *(f"{_schedule(w)}: {w.us:.2f}" for w in work.ways if w.us), sep="; ",
+              flush=True)  # fmt: skip
+        torch.cuda.empty_cache()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="parts of labels, separated by commas")
@@ -422,29 +472,27 @@ def main() -> None:
     works = [w for w in works if not parts or any(part in w.label for part in parts)]
     arch = 10 * device.capability[0] + device.capability[1]
     compile_all(works, arch, time.monotonic() + asked.seconds * 0.6)
-    for work in works:
-        if asked.dry or time.monotonic() > deadline:
-            work.problem = "compiled only" if asked.dry else "no time was left"
-            continue
-        measure(work)
-        print(work.label, *(f"{_schedule(w)}: {w.us:.2f}" for w in work.ways if w.us), sep="; ",
-              flush=True)  # fmt: skip
-        torch.cuda.empty_cache()
-    print(_written(works))
+    print(f"compiled in {time.monotonic() - deadline + asked.seconds:.0f} s", flush=True)
+    if not asked.dry:
+        measure_all(works, deadline, lambda: write(works))
+    print(f"wrote {write(works)}", *problems_of(works), sep="\n")
     print(table_of(works, device.dram_bytes_per_s / 1e6))
 
 
-def _written(works: list[Work]) -> str:
+def write(works: list[Work]) -> Path:
     folder = Path(os.environ.get("OUT", "out"))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "gpu_products.json"
     rows = [{"label": w.label, "kind": w.kind, "shape": [w.m, w.n, w.k], "bytes": w.bytes,
              "flops": w.flops, "problem": w.problem, "ways": [way.record for way in w.ways]}
             for w in works]  # fmt: skip
-    problems = [f"{w.label}, {_schedule(way)}: {way.problem}" for w in works for way in w.ways
-                if way.problem]  # fmt: skip
     path.write_text(json.dumps({"command": sys.argv[1:], "rows": rows}, indent=1) + "\n")
-    return "\n".join([*dict.fromkeys(problems), f"wrote {path}"])
+    return path
+
+
+def problems_of(works: list[Work]) -> list[str]:
+    return [f"{w.label}, {_schedule(way)}: {way.problem}" for w in works for way in w.ways
+            if way.problem]  # fmt: skip
 
 
 if __name__ == "__main__":

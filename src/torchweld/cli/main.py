@@ -30,6 +30,12 @@ class DType(str, Enum):
     float64 = "float64"
 
 
+class Way(str, Enum):
+    eager = "eager"
+    torchweld = "torchweld"
+    inductor = "inductor"
+
+
 @app.command()
 def report(
     target: Annotated[str, typer.Argument(
@@ -75,6 +81,31 @@ def compare(
 
         if run(before, after, tolerance, relative_to, json):
             raise typer.Exit(1)
+
+
+@app.command()
+def profile(
+    target: Annotated[str, typer.Argument(help="A name of the zoo, or path/to/file.py:function.")],
+    way: Annotated[Way, typer.Option(help="What is profiled.")] = Way.eager,
+    device: Annotated[Device | None, typer.Option(help="Default: a GPU if there is one.")] = None,
+    dtype: Annotated[DType | None, typer.Option(
+        help="Default: float32 on the CPU, bfloat16 on a GPU; a file's model as it is.")] = None,
+    train: Annotated[bool, typer.Option(help="Forward, loss and backward.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Also write the profile as JSON.")] = None,
+    trace: Annotated[Path | None, typer.Option(
+        help="Also write the trace, for Perfetto or chrome://tracing, with the kernels by "
+        "operation.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    seed: Annotated[int, typer.Option(help="Of a zoo model's weights and inputs.")] = 0,
+    tiny: Annotated[bool, typer.Option(help="A zoo model cut small, for a quick try.")] = False,
+) -> None:
+    """Say where the time of TARGET goes: each kernel with its operation, module and line, its
+    predicted time beside the measured one, what limits it, and what fusion would save."""
+    with errors_in_one_line():
+        from torchweld.cli.profile import Request, run
+
+        run(Request(target, way.value, device and device.value, dtype and dtype.value, train, json,
+                    trace, threads, seed, tiny))
 
 
 @app.command()

@@ -5,24 +5,20 @@ from __future__ import annotations
 
 import json
 import statistics
-import tempfile
 import time
 from array import array
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from torchweld.core.device import DeviceTable, device_table
 from torchweld.core.options import Options
 from torchweld.ir.scalar import TABLE
 from torchweld.profiling import large, smallest
 from torchweld.profiling.data import Roofline
-from torchweld.profiling.quiet import quiet_stderr
-from torchweld.profiling.trace import STEP, Step, read_trace
+from torchweld.profiling.tracing import trace_steps
 from torchweld.runtime.build import compile_cpp, load_function
 from torchweld.runtime.cache import Artifacts, digest, open_cache
 from torchweld.runtime.dispatch import NativeCall, Pointer, helpers, table
@@ -103,8 +99,8 @@ def _small_calls(device: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for run in (smallest.run_backward, smallest.run_forward):
         with torch.enable_grad():
-            steps = trace_steps(lambda run=run: run(functions), device, _SMALL_STEPS)
-        found |= smallest.operator_us(steps, device)
+            traced = trace_steps(lambda run=run: run(functions), device, _SMALL_STEPS)
+        found |= smallest.operator_us(traced.steps, device)
     return found
 
 
@@ -124,7 +120,7 @@ def _empty_kernel(files: Artifacts) -> float:
             function()
             step([], bases, address[0])
 
-    steps = trace_steps(run, "cpu", _SMALL_STEPS)
+    steps = trace_steps(run, "cpu", _SMALL_STEPS).steps
     return statistics.median(o.duration_us for s in steps for o in s.operators if o.name == name)
 
 
@@ -186,22 +182,3 @@ def _cuda_s(call: Callable[[], object]) -> float:
     end.record()
     end.synchronize()
     return begin.elapsed_time(end) * 1e-3
-
-
-def trace_steps(
-    call: Callable[[], object], device: str, steps: int, keep: Path | None = None
-) -> list[Step]:
-    """`steps` calls under the profiler, after one that warms it up. `keep`: where the trace is
-    written too."""
-    activities = [ProfilerActivity.CPU]
-    activities += [ProfilerActivity.CUDA] if device == "cuda" else []
-    with tempfile.TemporaryDirectory() as folder:
-        path = keep or Path(folder, "trace.json")
-        with quiet_stderr(), profile(activities=activities) as trace:
-            for _ in range(steps + 1):
-                with torch.profiler.record_function(STEP):
-                    call()
-                    if device == "cuda":
-                        torch.cuda.synchronize()
-        trace.export_chrome_trace(str(path))
-        return read_trace(path)[1:]

@@ -39,4 +39,9 @@ def match_names(expected: Sequence[str], seen: Sequence[str]) -> list[int | None
 
 def _next(expected: Sequence[str], position: int, name: str) -> int | None:
     nearby = range(position, min(position + _LOOK_AHEAD, len(expected)))
-    return next((at for at in nearby if expected[at] == name), None)
+    return next((at for at in nearby if _plain(expected[at]) == _plain(name)), None)
+
+
+def _plain(name: str) -> str:
+    """aten::add_ -> aten::add: autograd sums gradients in place only while nobody watches."""
+    return name.rstrip("_")

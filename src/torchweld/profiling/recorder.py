@@ -84,7 +84,8 @@ def record(step: Callable[[], object], names: Mapping[int, str]) -> Recording:
         kept = step()
         recorder.look_for_freed()
     del kept
-    return Recording(tuple(_placed(recorder.calls)), tuple(recorder.blocks))
+    placed = [_at_forward(call, recorder.forward.get(call.sequence)) for call in recorder.calls]
+    return Recording(tuple(placed), tuple(recorder.blocks))
 
 
 class _Recorder(torch_private.DispatchMode):
@@ -92,6 +93,7 @@ class _Recorder(torch_private.DispatchMode):
         super().__init__()
         self.calls: list[Call] = []
         self.blocks: list[Block] = []
+        self.forward: dict[int, Place] = {}  # by the number of the autograd node that it made
         self._modules = modules
         self._storages: dict[int, tuple[StorageWeakRef, Block | None]] = {}
 
@@ -99,6 +101,7 @@ class _Recorder(torch_private.DispatchMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         given, made = tensors_in((args, kwargs)), tensors_in(result)
+        place, sequence, backward = self._place(func)
         if made and not is_view(func, given, made):
             self.look_for_freed()
             for tensor in given:
@@ -107,18 +110,21 @@ class _Recorder(torch_private.DispatchMode):
                 block = Block(len(self.calls), _storage_bytes(tensor), _meta(tensor))
                 self._see(tensor, block)
             if not allocates(func.name()):
-                self.calls.append(self._call(func, args, kwargs, result))
+                keywords = tuple((name, _meta(value)) for name, value in kwargs.items())
+                self.calls.append(Call(func, place, backward, _meta(tuple(args)), keywords,
+                                       _meta(result), sequence))
         return result
 
-    def _call(self, func, args, kwargs, result) -> Call:
+    def _place(self, func) -> tuple[Place, int, bool]:
+        """Where a call comes from, the number of its autograd node, and whether that runs
+        backward."""
         sequence = torch_private.sequence_number_in_backward()
-        backward = sequence is not None
-        place = Place(str(func))
-        if not backward:
-            place = Place(str(func), self._modules.current, _users_line())
-            sequence = torch_private.next_sequence_number() - 1
-        keywords = tuple((name, _meta(value)) for name, value in kwargs.items())
-        return Call(func, place, backward, _meta(tuple(args)), keywords, _meta(result), sequence)
+        if sequence is not None:
+            return Place(str(func)), sequence, True
+        place = Place(str(func), self._modules.current, _users_line())
+        sequence = torch_private.next_sequence_number() - 1
+        self.forward.setdefault(sequence, place)
+        return place, sequence, False
 
     def _see(self, tensor: torch.Tensor, block: Block | None) -> None:
         """Keeps an eye on the storage, if it is a new one; a `block` is what a call has made."""
@@ -168,20 +174,11 @@ class _ModuleStack:
             self._stack.pop()
 
 
-def _placed(calls: list[Call]) -> list[Call]:
-    """Backward calls at the module and line of their forward."""
-    made_by: dict[int, Call] = {}
-    for call in calls:
-        if not call.backward:
-            made_by.setdefault(call.sequence, call)
-    return [_at_forward(call, made_by.get(call.sequence)) for call in calls]
-
-
-def _at_forward(call: Call, forward: Call | None) -> Call:
+def _at_forward(call: Call, forward: Place | None) -> Call:
+    """A backward call at the module and line of the forward one."""
     if not call.backward or forward is None:
         return call
-    place = Place(call.place.op, forward.place.module, forward.place.source)
-    return replace(call, place=place)
+    return replace(call, place=Place(call.place.op, forward.module, forward.source))
 
 
 def _users_line() -> str:

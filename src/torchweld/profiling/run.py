@@ -10,23 +10,26 @@ from pathlib import Path
 
 import torch
 
+from torchweld.core.files import write_whole
 from torchweld.core.machine import device_name, version_of
 from torchweld.core.options import Options
 from torchweld.profiling import compiled, eager, rows
-from torchweld.profiling.calibrate import calibrated, roofline, trace_steps
+from torchweld.profiling.calibrate import calibrated, roofline
 from torchweld.profiling.data import (
     SCHEMA_VERSION,
-    Energy,
     Memory,
     Profile,
     Totals,
 )
+from torchweld.profiling.energy import energy_of
 from torchweld.profiling.held import held_memory
 from torchweld.profiling.memory import added_bytes
 from torchweld.profiling.opportunities import Planned, PlanOf, opportunities, planned_graphs
 from torchweld.profiling.recorder import record
 from torchweld.profiling.rows import Runs
 from torchweld.profiling.subject import Subject, first_step
+from torchweld.profiling.trace import Trace
+from torchweld.profiling.tracing import trace_steps, trace_text
 from torchweld.runtime.regions import named_regions
 
 _ALLOWED_S = 10.0  # beside three runs
@@ -43,12 +46,16 @@ class Budget:
 
 @dataclass(frozen=True)
 class Seen:
-    """`steps`: the runs of each profiled step; `lengths_us`: how long each took."""
+    """`steps`: the runs of each profiled step of `trace`."""
 
     steps: list[Runs]
-    lengths_us: list[float]
+    trace: Trace
     tied_share: float
     memory: Memory | None
+
+    @property
+    def lengths_us(self) -> list[float]:
+        return [step.duration_us for step in self.trace.steps]
 
 
 def profile_subject(
@@ -62,17 +69,19 @@ def profile_subject(
 ) -> Profile:
     """`records`: the pipeline's, of way "torchweld", once the subject has run. `plan_of`: plans a
     captured graph; without it, and for ways other than eager, nobody looks for opportunities.
-    `trace`: where the profiler's own trace is written too. Errors: UsageError if the subject does
-    not run."""
+    `trace`: where the trace is written too, with the kernels by operation. Errors: UsageError if
+    the subject does not run."""
     first_step(subject)
     line = roofline(subject.device, device_name(subject.device), options)
     budget = budget_of(subject.timed_step())
     step_us = [subject.timed_step() * 1e6 for _ in range(budget.timed)]
-    seen = _SEE[way](subject, budget.profiled, records, trace)
+    seen = _SEE[way](subject, budget.profiled, records)
     table = calibrated(line)
     kernels, numbers = rows.kernels_of(seen.steps, line, table)
     graphs, warnings = _plan(subject, plan_of if way == "eager" else None, options or Options())
     typical = seen.steps[rows.median_step(seen.steps)]
+    if trace is not None:
+        write_whole(trace_text(seen.trace, seen.steps, kernels, numbers), trace)
     return Profile(
         schema_version=SCHEMA_VERSION,
         target=subject.name,
@@ -89,7 +98,7 @@ def profile_subject(
         memory=seen.memory,
         opportunities=opportunities(graphs, kernels, line, table),
         accuracy=rows.accuracy_of(kernels),
-        energy=Energy(None, None, 0.0, "not measured"),
+        energy=energy_of(subject),
         warnings=warnings,
     )
 
@@ -130,41 +139,41 @@ def _totals(seen: Seen, step_us: list[float], numbers: dict) -> Totals:
     )
 
 
-def _see_eager(subject: Subject, count: int, records, trace: Path | None) -> Seen:
+def _see_eager(subject: Subject, count: int, records) -> Seen:
     recording = record(subject.step, subject.module_names)
-    steps = trace_steps(subject.step, subject.device, count, trace)
+    trace = trace_steps(subject.step, subject.device, count)
     if subject.device == "cuda":
-        runs = eager.kernel_runs(recording.calls, steps)
+        runs = eager.kernel_runs(recording.calls, trace.steps)
         tied = eager.tied_share(runs)
     else:
-        runs = eager.operator_runs(recording.calls, steps)
+        runs = eager.operator_runs(recording.calls, trace.steps)
         tied = eager.found_share(recording.calls, runs)
     typical = runs[rows.median_step(runs)]
-    memory = held_memory(recording, typical, subject.resident_bytes)
-    return Seen(runs, [s.duration_us for s in steps], tied, memory)
+    return Seen(runs, trace, tied, held_memory(recording, typical, subject.resident_bytes))
 
 
-def _see_torchweld(subject: Subject, count: int, records, trace: Path | None) -> Seen:
+def _see_torchweld(subject: Subject, count: int, records) -> Seen:
     tasks = compiled.tasks_of(records())
+    on_gpu = subject.device == "cuda"
     with named_regions():
-        named = trace_steps(subject.step, subject.device, 1 if subject.device == "cuda" else count,
-                            None if subject.device == "cuda" else trace)
-    if subject.device == "cuda":
-        steps = trace_steps(subject.step, subject.device, count, trace)
-        runs = compiled.replayed_runs(compiled.launched_in(tasks, named[0]), steps)
+        trace = trace_steps(subject.step, subject.device, 1 if on_gpu else count)
+    if on_gpu:  # as the user runs it: in CUDA graphs
+        known = compiled.launched_in(tasks, trace.steps[0])
+        trace = trace_steps(subject.step, subject.device, count)
+        runs = compiled.replayed_runs(known, trace.steps)
     else:
-        steps, runs = named, compiled.region_runs(tasks, named)
-    return Seen(runs, [s.duration_us for s in steps], eager.tied_share(runs), _peak(subject))
+        runs = compiled.region_runs(tasks, trace.steps)
+    return Seen(runs, trace, eager.tied_share(runs), _peak(subject))
 
 
-def _see_inductor(subject: Subject, count: int, records, trace: Path | None) -> Seen:
+def _see_inductor(subject: Subject, count: int, records) -> Seen:
     """Nothing is tied to a line: Inductor keeps that to itself."""
-    steps = trace_steps(subject.step, subject.device, count, trace)
+    trace = trace_steps(subject.step, subject.device, count)
     if subject.device == "cuda":
-        runs = compiled.replayed_runs((), steps)
+        runs = compiled.replayed_runs((), trace.steps)
     else:
-        runs = compiled.region_runs({}, steps)
-    return Seen(runs, [s.duration_us for s in steps], eager.tied_share(runs), _peak(subject))
+        runs = compiled.region_runs({}, trace.steps)
+    return Seen(runs, trace, eager.tied_share(runs), _peak(subject))
 
 
 def _peak(subject: Subject) -> Memory:

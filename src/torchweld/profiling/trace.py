@@ -58,11 +58,20 @@ class Step:
     kernels: tuple[Device, ...]
 
 
-def read_trace(path: Path) -> list[Step]:
-    """Every step in the file, in order. Errors: UsageError for a file that is no such trace."""
+@dataclass(frozen=True)
+class Trace:
+    """`content`: the whole file, as JSON gives it."""
+
+    content: dict
+    steps: list[Step]
+
+
+def read_trace(path: Path) -> Trace:
+    """Errors: UsageError for a file that is no such trace."""
     try:
-        events = json.loads(path.read_text())["traceEvents"]
-        return steps_of([e for e in events if e.get("ph") == "X"])
+        content = json.loads(path.read_text())
+        complete = [e for e in content["traceEvents"] if e.get("ph") == "X"]
+        return Trace(content, steps_of(complete))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -72,7 +81,7 @@ def read_trace(path: Path) -> list[Step]:
 
 
 def steps_of(events: list[dict]) -> list[Step]:
-    """`events`: complete ones ("ph": "X")."""
+    """Every step, in order. `events`: complete ones ("ph": "X")."""
     by_thread: dict[tuple, list[dict]] = {}
     for event in events:
         if event.get("cat") in (*_HOST, *_LAUNCH):

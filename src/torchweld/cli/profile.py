@@ -1,0 +1,61 @@
+"""`torchweld profile`: check what was asked, build the target, profile it, show where the time
+goes."""
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from torchweld.api import profile
+from torchweld.cli.asked import (
+    check_machine,
+    check_output,
+    chosen_device,
+    chosen_target,
+)
+from torchweld.core.events import TorchweldWarning
+from torchweld.core.files import write_whole
+from torchweld.profiling.data import Profile
+from torchweld.profiling.tables import show
+from torchweld.report.measure import threads
+
+
+@dataclass(frozen=True)
+class Request:
+    """The command's arguments, None where the default depends on the machine or the target."""
+
+    target: str
+    way: str
+    device: str | None
+    dtype: str | None
+    train: bool
+    json: Path | None
+    trace: Path | None
+    threads: int | None
+    seed: int
+    tiny: bool
+
+
+def run(request: Request) -> None:
+    """Errors: UsageError or EnvironmentProblem for whatever the user can mend."""
+    check_output(request.json, "--json")
+    check_output(request.trace, "--trace")
+    console = Console(stderr=True)
+    with console.status("profile"), threads(request.threads), warnings.catch_warnings():
+        warnings.simplefilter("ignore", TorchweldWarning)
+        found = _profiled(request)
+    show(found, Console())
+    if request.json:
+        write_whole(json.dumps(found.to_dict(), indent=1) + "\n", request.json)
+
+
+def _profiled(request: Request) -> Profile:
+    device = chosen_device(request.device)
+    check_machine(device)
+    target = chosen_target(
+        request.target, device, request.dtype, request.train, request.seed, request.tiny)
+    return profile(target.model, target.example_inputs, way=request.way, train=request.train,
+                   name=request.target, trace=request.trace)

@@ -1,0 +1,222 @@
+"""A profile on a terminal: where the time goes, by kernel and by module, and what fusion would
+save. Readable at 80 columns."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from torchweld.core.units import bytes_text, number_text
+from torchweld.profiling.data import Kernel, Opportunity, Place, Profile
+from torchweld.profiling.tracing import short_op
+
+SHOWN = 12  # rows of each table; --json has all
+_MODULE_SHARE = 0.02  # of the time; modules below are not shown
+_LONG_NAME = 36
+
+
+def show(profile: Profile, console: Console) -> None:
+    console.print(profile_view(profile))
+
+
+def plain_text(profile: Profile) -> str:
+    """The tables as text, 80 columns wide."""
+    console = Console(width=80, file=io.StringIO(), record=True, no_color=True)
+    show(profile, console)
+    return console.export_text().rstrip()
+
+
+def profile_view(profile: Profile) -> RenderableType:
+    parts = [_heading(profile), _totals(profile), Text(), _kernels(profile), Text(),
+             _modules(profile), Text()]
+    if profile.memory:
+        parts += [_memory(profile), Text()]
+    if profile.opportunities:
+        parts += [_opportunities(profile.opportunities), Text()]
+    parts.append(_accuracy(profile))
+    return Group(*parts, *(Text(f"warning: {w}") for w in profile.warnings))
+
+
+def _heading(profile: Profile) -> Text:
+    line, what = profile.roofline, "forward + backward" if profile.train else "forward"
+    where = line.name + (f", {line.threads} threads" if line.device == "cpu" else "")
+    return Text.assemble(
+        (profile.target, "bold"),
+        f" {profile.way}, {what}, inputs {', '.join(profile.inputs)}\n{where}, torch "
+        f"{profile.versions['torch']}: memory {line.memory_bytes_per_s / 1e9:.0f} GB/s, products "
+        f"{number_text(int(line.flops_per_s(_dtype(profile), True)))}flop/s, launch "
+        f"{line.launch_us:.1f} us\n")
+
+
+def _dtype(profile: Profile) -> str:
+    return next((k.dtype for k in profile.kernels if k.product), "float32")
+
+
+def _totals(profile: Profile) -> Text:
+    totals, energy = profile.totals, profile.energy
+    share = totals.host_bound_us / totals.step_us if totals.step_us else 0.0
+    power = f"{energy.joules:.3g} J, {energy.watts:.0f} W" if energy.joules else "-"
+    return Text(
+        f"step {us_text(totals.step_us)} us (+-{us_text(totals.step_iqr_us / 2)}), kernels "
+        f"{us_text(totals.busy_us)} us, waiting for the host {us_text(totals.host_bound_us)} us "
+        f"({share:.0%})\nkernels tied to an operation: {totals.tied_share:.0%} of their time; "
+        f"energy {power}")
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Kernels alike in several layers."""
+
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def us(self) -> float:
+        return sum(k.measured_us for k in self.kernels)
+
+    @property
+    def predicted(self) -> str:
+        known = [k.predicted_us for k in self.kernels]
+        return "-" if None in known else us_text(sum(known))
+
+    @property
+    def limit(self) -> str:
+        shares = [k.limit_share * k.measured_us for k in self.kernels if k.limit_share is not None]
+        return f"{sum(shares) / self.us:.0%}" if shares and self.us else "-"
+
+    @property
+    def bytes(self) -> str:
+        known = [k.bytes for k in self.kernels]
+        return "-" if None in known else bytes_text(sum(known))
+
+
+def _kernels(profile: Profile) -> Table:
+    table = _table("kernel, where from", "calls", "us", "predicted", "bytes", "limit, reached",
+                   title="Kernels, by time")
+    lines = _alike(profile.kernels)
+    for line in lines[:SHOWN]:
+        calls = sum(k.calls for k in line.kernels)
+        table.add_row(_kernel_text(line), str(calls), us_text(line.us), line.predicted, line.bytes,
+                      f"{line.kernels[0].regime} {line.limit}")
+    return _and_more(table, len(lines))
+
+
+def _alike(kernels: Iterable[Kernel]) -> list[_Line]:
+    """Kernels of the same operations on the same lines, most time first."""
+    groups: dict[tuple, list[Kernel]] = defaultdict(list)
+    for kernel in kernels:
+        name = re.sub(r"_\d+$", "", kernel.name) if kernel.kind == "generated" else kernel.name
+        places = tuple((p.op, p.source) for p in kernel.places)
+        groups[name, places, kernel.phase].append(kernel)
+    lines = [_Line(tuple(group)) for group in groups.values()]
+    return sorted(lines, key=lambda line: -line.us)
+
+
+def _kernel_text(line: _Line) -> str:
+    """The name, and where it comes from."""
+    kernel = line.kernels[0]
+    name = short_op(kernel.name.removeprefix("aten::"))
+    name = name if len(name) <= _LONG_NAME else name[: _LONG_NAME - 2] + ".."
+    if not kernel.places:
+        return f"{name}\n  not tied to an operation"
+    module = _common([k.places[0].module for k in line.kernels])
+    return f"{name}\n  {_lines(kernel.places)}{' @ ' if module else ''}{module}"
+
+
+def _common(modules: Sequence[str]) -> str:
+    """["layer.0.fc", "layer.1.fc"] -> layer.*.fc"""
+    parts = [module.split(".") for module in modules]
+    if len({len(p) for p in parts}) > 1:
+        return "several modules"
+    return ".".join(column[0] if len(set(column)) == 1 else "*" for column in zip(*parts))
+
+
+def _lines(places: Sequence[Place]) -> str:
+    """models.py:60, or the first and last of several."""
+    lines = list(dict.fromkeys(_short(p.source) for p in places if p.source))
+    return lines[0] if len(lines) == 1 else " .. ".join([*lines[:1], *lines[-1:]])
+
+
+def _short(source: str) -> str:
+    return os.path.basename(source)
+
+
+def _modules(profile: Profile) -> Table:
+    table = _table("module", "kernels", "us", "share", "predicted", "bytes", title="Modules")
+    total = max(profile.modules[0].measured_us, 1e-9)
+    shown = [m for m in profile.modules if m.measured_us >= _MODULE_SHARE * total]
+    for module in shown[: 2 * SHOWN]:
+        depth = module.path.count(".") + bool(module.path)
+        name = module.path.rpartition(".")[2] or "the whole"
+        table.add_row("  " * depth + name, str(module.kernels), us_text(module.measured_us),
+                      f"{module.measured_us / total:.0%}", us_text(module.predicted_us),
+                      bytes_text(module.bytes))
+    return _and_more(table, len(shown), 2 * SHOWN)
+
+
+def _memory(profile: Profile) -> RenderableType:
+    memory = profile.memory
+    text = f"peak {bytes_text(memory.peak_bytes)} beside {bytes_text(memory.resident_bytes)} of "
+    text += "parameters and inputs"
+    if not memory.alive:
+        return Text(text)
+    table = _table("alive at the peak, made by", "what", "bytes", title=f"Memory: {text}")
+    for alive in memory.alive[: SHOWN // 2]:
+        place = alive.place
+        where = f"{short_op(place.op)}, {_short(place.source)} @ {place.module}" if place else "-"
+        table.add_row(where.removesuffix(" @ "), f"{alive.what} {alive.role}",
+                      bytes_text(alive.bytes))
+    return _and_more(table, len(memory.alive), SHOWN // 2)
+
+
+def _opportunities(found: Sequence[Opportunity]) -> Table:
+    table = _table("fuse", "times", "saves us", "saves bytes", "sure", title="To be had by fusion")
+    for one in found[:SHOWN]:
+        ops = ", ".join(_counted([short_op(p.op) for p in one.places]))
+        gone = ", ".join(_counted(one.intermediates)) or "no tensor"
+        table.add_row(f"{ops}\n  @ {_lines(one.places)}; {gone} vanishes", str(one.repeats),
+                      us_text(one.saved_us), bytes_text(one.saved_bytes), one.confidence)
+    return _and_more(table, len(found))
+
+
+def _counted(names: Sequence[str]) -> list[str]:
+    """["add", "mul", "add"] -> ["2 add", "mul"]"""
+    return [f"{names.count(n)} {n}" if names.count(n) > 1 else n for n in dict.fromkeys(names)]
+
+
+def _accuracy(profile: Profile) -> Text:
+    found = profile.accuracy
+    if found.median_abs_log is None:
+        return Text("nothing could be predicted")
+    worst = [f"{profile.kernels[k].name} {2.718281828 ** profile.kernels[k].miss:.2g}x"
+             for k in found.worst[:3]]
+    return Text(
+        f"prediction: median |log(measured / predicted)| {found.median_abs_log:.2f} over "
+        f"{found.kernels} kernels, {found.within_two:.0%} within a factor of two; largest misses: "
+        f"{', '.join(worst)}")
+
+
+def us_text(us: float) -> str:
+    """Three significant digits, no exponent."""
+    return f"{us:.3g}" if us < 1000 else f"{us:.0f}"
+
+
+def _and_more(table: Table, rows: int, shown: int = SHOWN) -> Table:
+    if rows > shown:
+        table.add_row(f"and {rows - shown} more (--json FILE has all)")
+    return table
+
+
+def _table(first: str, *others: str, title: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False, box=None)
+    table.add_column(first, ratio=None, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table

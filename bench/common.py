@@ -48,7 +48,12 @@ def measure_case(case: Case, run: Run, write: Callable[[dict], object]) -> None:
     """Writes the case's report as plain data, and again with the errors of torchweld and eager, for
     which there may be no time; called in the case's own process."""
     from torchweld.report.build import Plan, measured_report, with_errors
+    from torchweld.report.ways import WAYS
 
+    if "liger" in run.ways:
+        from liger import RECIPE
+
+        WAYS["liger"] = RECIPE
     workload = _workload(case, run.device)
     plan = Plan(case.label, workload, list(run.ways), run.seconds)
     report, ready = measured_report(plan, _unheard)

@@ -12,7 +12,7 @@ from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.ir import affine
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Axis, Buffer, Comp, Op, Store, Value
+from torchweld.ir.nodes import Axis, Buffer, Comp, Op, Ref, Store, Value
 from torchweld.ir.size import Size, product, symbol
 from triton_cases import Case
 
@@ -182,6 +182,28 @@ def scaled_before(m, n, k, dtype="bf16") -> Case:
     right = b.rounded(b.op("mul", b.read("w", "nk"), b.read("t", "k", dtypes.f32)))
     b.write("y", "mn", b.dot(left, right))
     return b.case("scaled_before")
+
+
+def shifted(m, n, k, dtype="bf16") -> Case:
+    """The left factor is guarded: the row before, zeros in the first place."""
+    b = Body(dtype, m=m, n=n, k=k)
+    row = affine.axis("m")
+    inside = b.op("gt", b.builder.index(row), b.builder.index(affine.constant(0)))
+    b.declare("x", "mk")
+    at = (row + -1, affine.axis("k"))
+    left = b.builder.widen(b.builder.load("x", at, b.dtype, inside, 0.0))
+    b.write("y", "mn", b.dot(left, b.read("w", "nk")))
+    return b.case("shifted")
+
+
+def gathered(m, n, k, dtype="bf16") -> Case:
+    """The rows of the left factor are looked up: an embedding, then a product."""
+    b = Body(dtype, m=m, n=n, k=k)
+    b.declare("x", "nk")
+    at = (Ref(b.read("at", "m", dtypes.i64)), affine.axis("k"))
+    left = b.builder.widen(b.builder.load("x", at, b.dtype))
+    b.write("y", "mn", b.dot(left, b.read("w", "nk")))
+    return b.case("gathered", {"at": torch.arange(m) * 7 % n})
 
 
 def dropout(m, n, k, dtype="bf16") -> Case:

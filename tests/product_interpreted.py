@@ -33,6 +33,8 @@ ALL = [
     (cases.batched(3, 5, 33, 100, "f16", "bnk"), SHARED),
     (cases.gate_before(33, 40, 20, "f16"), TILE),
     (cases.scaled_before(33, 40, 20, "f16"), TILE),
+    (cases.shifted(33, 40, 20, "f16"), TILE),
+    (cases.gathered(33, 40, 20, "f16"), TILE),
     (cases.dropout(33, 40, 20, "f16"), TILE),
     (cases.lower_half(33, 40, 20, "f16"), TILE),
     (cases.hard(cases.bias_gelu(33, 31, 17, "f16"), 33, 17), TILE),

@@ -46,6 +46,8 @@ def epilogues(dtype: str) -> list[Case]:
         cases.batched(6, 70, 90, 40, dtype, "bnk"),
         cases.gate_before(130, 100, 200, dtype),
         cases.scaled_before(130, 100, 77, dtype),
+        cases.shifted(130, 100, 77, dtype),
+        cases.gathered(130, 100, 72, dtype),
         cases.dropout(130, 100, 64, dtype),
         cases.lower_half(130, 100, 64, dtype),
         cases.hard(cases.bias_gelu(131, 257, 65, dtype), 131, 65),

@@ -38,8 +38,7 @@ STREAM_REGISTERS = 255  # without a limit, ptxas spills a few so that more block
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """`end`: the face of the epilogue; `sums`: of what is reduced of the left factor. Tiles that
-    are known are scratch, one buffer for each Reduce and a counter, where there are `splits`."""
+    """The faces: `end` is that of the epilogue, `sums` of what is reduced of the left factor."""
 
     contraction: Contraction
     schedule: ProductSchedule
@@ -188,18 +187,15 @@ def _lanes(t: _Template, value: Value) -> str:
 def _factor(face: Kernel, value: Value, depth: str) -> str:
     """The tile of a factor, zero beyond the depth; what is beyond the rows or columns is never
     stored."""
-    instr, beyond = face.body[value], face.masked(depth)
+    instr = face.body[value]
     if value in face.known:
         return face.known[value]
-    if isinstance(instr, Load):
-        address = face.address(face.accesses.loads[value], "rc")
-        mask = face.mask("rc")
-        return face.assign(
-            value, f"tl.load({address}{f', mask={mask}, other=0.0' if mask else ''})"
-        )
-    face.compute([value])
-    text = face.known[value]
-    return face.assign(value, f"tl.where({depth}m, {text}, 0.0)") if beyond else text
+    if isinstance(instr, Load) and instr.guard is None:
+        address, mask = face.address(face.accesses.loads[value], "rc"), face.mask("rc")
+        zero = f", mask={mask}, other=0.0" if mask else ""
+        return face.assign(value, f"tl.load({address}{zero})")
+    text = face.value(value)
+    return face.assign(value, f"tl.where({depth}m, {text}, 0.0)") if face.masked(depth) else text
 
 
 def _single_rows(t: _Template) -> None:

@@ -26,6 +26,7 @@ from torchweld.schedule.product import ProductSchedule
 STREAM_ROWS = 64
 MAX_STAGES = 8
 MAX_SPLITS = 16
+SHARED_REST = 4 << 10  # bytes for sums across warps
 MAX_ACCUMULATORS = 128  # float32 registers of a thread
 
 # (block_m, block_n, block_k, warps, stages) by falling size: the first that makes enough tiles is
@@ -144,7 +145,7 @@ def staged_bytes(schedule: ProductSchedule, contraction: Contraction) -> int:
 
 
 def _fits(schedule: ProductSchedule, contraction: Contraction, table: DeviceTable) -> bool:
-    return staged_bytes(schedule, contraction) <= table.shared_bytes
+    return staged_bytes(schedule, contraction) + SHARED_REST <= table.shared_bytes
 
 
 def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:

@@ -1,4 +1,4 @@
-"""Convolutions of float32 images by kernels of our own: as exact as eager, with what follows them."""
+"""Float32 convolutions by kernels of our own: as exact as eager, with what follows them."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ class Residual(nn.Module):
 
 
 class Twins(nn.Module):
-    """Two convolutions meet; one result is read twice, a vector along pixels and one along batch and
-    channels join."""
+    """Two convolutions meet; one result is read twice, a vector along pixels and one along batch
+    and channels join."""
 
     def __init__(self) -> None:
         super().__init__()

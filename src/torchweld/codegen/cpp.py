@@ -87,10 +87,10 @@ def _product_text(accesses, product: CpuProduct, buffers, names, symbols) -> str
     k = cpp_product.product_kernel(accesses, product, buffers, pointers)
     written = {*accesses.comp.writes, "packed", "sums"}
     with e.block(f"static void finish({_FINISH})"):
-        _declare(e, buffers, names, symbols, written)
+        declare(e, buffers, names, symbols, written)
         cpp_product.emit_finish(k, e, product)
     with e.block(f"static void part({_PART})"):
-        _declare(e, buffers, names, symbols, written)
+        declare(e, buffers, names, symbols, written)
         cpp_product.emit_multiply(k, e, product)
     with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):
         _launch(e, k, symbols)
@@ -122,14 +122,15 @@ def _text(accesses: Accesses, buffers, schedule: CpuSchedule, names, symbols) ->
     e = Emitter()
     k = kernel(accesses, schedule, buffers, {n: f"p{i}" for i, n in enumerate(names)})
     with e.block(f"static void part({_PART})"):
-        _declare(e, buffers, names, symbols, set(accesses.comp.writes))
+        declare(e, buffers, names, symbols, set(accesses.comp.writes))
         emit_part(k, e)
     with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):
         _launch(e, k, symbols)
     return e.text
 
 
-def _declare(e: Emitter, buffers, names, symbols, written: set[str]) -> None:
+def declare(e: Emitter, buffers, names, symbols, written: set[str]) -> None:
+    """The arguments of a kernel as locals: pointers p0.. to the buffers, sizes n_SYMBOL."""
     for k, name in enumerate(names):
         kind = ("" if name in written else "const ") + memory_type(buffers[name].dtype)
         e.line(f"{kind}* __restrict__ const p{k} = ({kind}*)P[{k}];")

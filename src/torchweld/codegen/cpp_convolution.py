@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from torchweld.codegen import cpp, cpp_product
-from torchweld.codegen import cpp_expr as x
 from torchweld.codegen.cpp_kernel import Kernel, kernel
 from torchweld.codegen.cpp_values import Texts, define, store
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
 from torchweld.ir import size
+from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Buffer, Comp, Load, Value, operands
 from torchweld.ir.size import Size
+from torchweld.schedule.access import Access, Accesses
 from torchweld.schedule.cpu import CpuSchedule
 from torchweld.schedule.cpu_convolution import SUMS, CpuConvolution
 
@@ -37,38 +39,65 @@ def header() -> str:
 def generate(
     comp: Comp, convolution: CpuConvolution, buffers: Mapping[str, Buffer]
 ) -> KernelBundle:
-    """The C++ of `comp`, which is `convolution`."""
-    finish = convolution.finish
+    """The C++ of `comp`, which is `convolution`. Sizes and strides are arguments, so that all
+    convolutions with the same things following them are compiled once."""
     names = tuple(dict.fromkeys((*comp.reads, *comp.writes)))
     pointers = {n: f"p{i}" for i, n in enumerate(names)} | {SUMS: "sums"}
     shown = {**buffers, SUMS: buffers[convolution.image.buffer]}  # also float32
     nest = (convolution.pixel,) if convolution.pixel else ()
+    finish, strides = _with_symbols(convolution.finish)
     k = kernel(finish, CpuSchedule((), nest, "column", "rows"), shown, pointers)
-    symbols = tuple(sorted(cpp._symbols(finish) | _symbols(comp, convolution, buffers)))
-    text = _text(k, comp, convolution, buffers, names, symbols)
+    geometry = _geometry(comp, convolution, buffers)
+    numbers = {f"g{i}": n for i, n in enumerate(geometry)} | strides
+    text = _text(k, comp, convolution, buffers, names, tuple(numbers))
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    args = (*map(BufferArg, names), *(SizeArg(size.symbol(s)) for s in symbols))
+    args = (*map(BufferArg, names), *map(SizeArg, numbers.values()))
     headers = cpp.header() + cpp_product.header() + header()
     return KernelBundle(
         comp.name, (KernelSource("cpp", name, headers + text.replace("KERNEL", name), args),)
     )
 
 
-def _symbols(comp: Comp, convolution: CpuConvolution, buffers) -> set[str]:
-    return {name for n in _geometry(comp, convolution, buffers) for name in size.symbols(n)}
+def _with_symbols(accesses: Accesses) -> tuple[Accesses, dict[str, Size]]:
+    """`accesses` with a symbol in the place of each stride that is not one, and what they are."""
+    numbers: dict[str, Size] = {}
+
+    def named(number: Size) -> Size:
+        if isinstance(number, int) and number in (0, 1):
+            return number
+        numbers[f"s{len(numbers)}"] = number
+        return size.symbol(f"s{len(numbers) - 1}")
+
+    def changed(access: Access) -> Access:
+        terms = tuple((axis, named(c)) for axis, c in access.offset.terms)
+        return replace(access, offset=Affine(terms, named(access.offset.const)))
+
+    loads = {v: changed(a) for v, a in accesses.loads.items()}
+    return replace(accesses, loads=loads, stores=tuple(map(changed, accesses.stores))), numbers
+
+
+def _geometry(comp: Comp, c: CpuConvolution, buffers: Mapping[str, Buffer]) -> list[Size]:
+    """The numbers of convolution.h's struct, in order."""
+    image, down, across = buffers[c.image.buffer], *c.windows
+    images = comp.extent(c.batch) if c.batch else 1
+    sides = [images, comp.extent(c.channel), down.size, across.size]
+    outputs = [comp.extent(w.out) for w in c.windows]
+    numbers = [*sides, *(0, *image.strides)[-4:-1], comp.extent(c.result), *outputs]
+    for field in ("taps", "stride", "dilation", "padding"):
+        numbers += [getattr(w, field) for w in c.windows]
+    return numbers
 
 
 def _text(k: Kernel, comp: Comp, convolution: CpuConvolution, buffers, names, symbols) -> str:
     e = Emitter()
-    written = set(comp.writes)
     with e.block(f"static void finish({_FINISH})"):
-        cpp._declare(e, buffers, names, symbols, written)
+        cpp.declare(e, buffers, names, symbols, set(comp.writes))
         _emit_finish(k, e, convolution)
     with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):
-        cpp._declare(e, buffers, names, symbols, written)
-        pointers = (k.pointers[load.buffer] for load in (convolution.image, convolution.weight))
-        numbers = map(x.size_text, _geometry(comp, convolution, buffers))
-        e.line(f"const tw_convolution a = {{{', '.join([*pointers, *numbers])}}};")
+        cpp.declare(e, buffers, names, symbols, set(comp.writes))
+        factors = [k.pointers[load.buffer] for load in (convolution.image, convolution.weight)]
+        geometry = [f"n_{s}" for s in symbols if s.startswith("g")]
+        e.line(f"const tw_convolution a = {{{', '.join(factors + geometry)}}};")
         e.line("#pragma omp parallel")
         e.line("tw_convolve(a, omp_get_thread_num(), omp_get_num_threads(),")
         e.line("    [=](int64_t image, int64_t result, int64_t pixel, int64_t count,")
@@ -106,15 +135,3 @@ def _varying(k: Kernel, total: Value, pixel: str | None) -> set[Value]:
         if pixel in k.stages.axes[value] or found.intersection(operands(instr)):
             found.add(value)
     return found
-
-
-def _geometry(comp: Comp, c: CpuConvolution, buffers) -> list[Size]:
-    """The numbers of convolution.h's struct, in order."""
-    image, down, across = buffers[c.image.buffer], *c.windows
-    images = comp.extent(c.batch) if c.batch else 1
-    sides = [images, comp.extent(c.channel), down.size, across.size]
-    outputs = [comp.extent(w.out) for w in c.windows]
-    numbers = [*sides, *(0, *image.strides)[-4:-1], comp.extent(c.result), *outputs]
-    for field in ("taps", "stride", "dilation", "padding"):
-        numbers += [getattr(w, field) for w in c.windows]
-    return numbers

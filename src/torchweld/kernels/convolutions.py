@@ -21,9 +21,10 @@ from torchweld.core.device import DeviceTable
 from torchweld.core.options import Options
 from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Axis, Comp, Extern, Graph, Store, Value, View, views
+from torchweld.ir.nodes import Axis, Comp, Extern, Graph, Node, Store, Value, View, views
 from torchweld.ir.size import hint, product
 from torchweld.plan.merge import Rules, merge
+from torchweld.plan.names import kernel_names
 from torchweld.schedule.cpu_convolution import cpu_convolution, place
 
 _CALL = "aten.convolution.default"
@@ -156,7 +157,16 @@ def _with_epilogues(graph: Graph) -> Graph:
         if fused is not None:
             nodes[nodes.index(readers[0])] = fused
             nodes.remove(node)
-    return replace(graph, nodes=tuple(nodes))
+    return replace(graph, nodes=_named(nodes, graph))
+
+
+def _named(nodes: Sequence[Node], graph: Graph) -> tuple[Node, ...]:
+    """New Comps are named after what they do."""
+    known = set(graph.nodes)
+    new = [n for n in nodes if n not in known]
+    names = kernel_names(new, [n.name for n in nodes if n in known])
+    named = {n.name: replace(n, name=name) for n, name in zip(new, names)}
+    return tuple(named.get(n.name, n) for n in nodes)
 
 
 def _fused(comp: Comp, reader: Comp, graph: Graph) -> Comp | None:

@@ -74,9 +74,9 @@ class Window:
 @dataclass(frozen=True, slots=True)
 class CpuConvolution:
     """`value`: the sum, `image` and `weight`: its Loads. Names of axes: `batch`, `result` (output
-    channel), `channel`, and those of the windows; `batch` is None for one image. `finish`: what follows the sums, as a Comp that
-    loads them from the buffer SUMS, over merged axes; `pixel` and the other names are its axes,
-    None where it has none because the extent is one."""
+    channel), `channel`, and those of the windows; `batch` is None for one image. `finish`: what
+    follows the sums, as a Comp that loads them from the buffer SUMS, over merged axes; `pixel`, the
+    innermost of them, is None where it has one pixel."""
 
     value: Value
     image: Load

@@ -1,0 +1,124 @@
+"""Which Comps run as convolutions, and that those made of library calls mean what the calls do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from torchweld.ir.interpret import run_comp
+from torchweld.ir.nodes import Comp, Extern
+from torchweld.ir.parser import parse_graph
+from torchweld.kernels import convolutions
+from torchweld.schedule.cpu_convolution import cpu_convolution
+
+CALL = """
+graph one {{
+  buffer x : f32[{n}, 3, 9, 8] strides [216, 72, 8, 1] on cpu
+  buffer w : f32[8, 3, {k}, 2] strides [{row}, {taps}, 2, 1] on cpu
+  buffer y : f32[{n}, 8, {h}, {wide}] strides [{area8}, {area}, {wide}, 1] on cpu
+  input x, w
+  extern call y = "aten.convolution.default"(view(x, [{n}, 3, 9, 8], [216, 72, 8, 1], 0), \
+view(w, [8, 3, {k}, 2], [{row}, {taps}, 2, 1], 0), None, {stride}, {padding}, {dilation}, False, \
+[0, 0], 1) {{
+  }}
+  output view(y, [{n}, 8, {h}, {wide}], [{area8}, {area}, {wide}, 1], 0)
+}}"""
+
+
+def _call(n=2, k=3, stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
+    h, wide = (
+        (s + 2 * p - d * (t - 1) - 1) // step + 1
+        for s, t, step, p, d in zip((9, 8), (k, 2), stride, padding, dilation)
+    )
+    how = dict(stride=list(stride), padding=list(padding), dilation=list(dilation))
+    text = CALL.format(
+        n=n, k=k, row=6 * k, taps=2 * k, h=h, wide=wide, area=h * wide, area8=8 * h * wide, **how
+    )
+    return parse_graph(text), how
+
+
+def _comp(graph) -> Comp:
+    (node,) = graph.nodes
+    comp = convolutions._convolution_comp(node, graph)
+    assert comp is not None
+    return comp
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(convolutions, "_LEAST_WORK", 0)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        dict(k=1),
+        dict(padding=(1, 0)),
+        dict(stride=(2, 3), padding=(2, 1)),
+        dict(dilation=(3, 2), padding=(3, 3)),
+    ],
+)
+def test_the_comp_means_the_call(n, how):
+    graph, how = _call(n, **how)
+    x, w = torch.randn(n, 3, 9, 8), torch.randn(graph.buffers["w"].shape)
+    y = torch.empty(graph.buffers["y"].shape)
+    run_comp(_comp(graph), dict(x=x, w=w), graph.buffers, {}, into=dict(y=y))
+    torch.testing.assert_close(y, F.conv2d(x, w, **how))
+
+
+def _changed(comp: Comp, old: str, new: str, graph) -> Comp:
+    """`comp` with its text changed."""
+    from torchweld.ir.printer import text
+
+    graph = parse_graph(text(replace(graph, nodes=(comp,))).replace(old, new))
+    return graph.nodes[0]
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        (" exact : f32", " : f32"),
+        ("ge %1 %0", "gt %1 %0"),
+        ("index 9 ", "index 10 "),
+        ("else 0.0", "else 1.0"),
+        ("mul %", "add %"),
+        ("reduce.sum[", "reduce.max["),
+    ],
+    ids=["no mark", "one row less", "one row more", "ones outside", "sums", "maximum"],
+)
+def test_what_is_no_convolution(old, new):
+    graph, _ = _call(padding=(1, 1))
+    comp = _comp(graph)
+    assert cpu_convolution(comp, graph.buffers) is not None
+    changed = _changed(comp, old, new, graph)
+    assert changed != comp
+    assert cpu_convolution(changed, graph.buffers) is None
+
+
+def test_windows_need_not_be_guarded_where_they_stay_inside():
+    graph, _ = _call()
+    assert not any(getattr(i, "guard", None) for i in _comp(graph).body)
+    assert cpu_convolution(_comp(graph), graph.buffers) is not None
+
+
+@pytest.mark.parametrize(
+    "name, strides",
+    [("x", (216, 1, 24, 3)), ("w", (18, 1, 6, 3))],
+)
+def test_other_layouts_are_no_convolutions(name, strides):
+    graph, _ = _call()
+    buffers = {**graph.buffers, name: replace(graph.buffers[name], strides=strides)}
+    assert cpu_convolution(_comp(graph), buffers) is None
+
+
+def test_a_small_convolution_stays_a_call(monkeypatch):
+    monkeypatch.setattr(convolutions, "_LEAST_WORK", 1 << 19)
+    graph, _ = _call()
+    (node,) = graph.nodes
+    assert isinstance(node, Extern)
+    assert convolutions._convolution_comp(node, graph) is None

@@ -59,6 +59,12 @@ class Place:
     module: Annotated[str, "path of the module that calls it, empty if there is none"] = ""
     source: Annotated[str, "file:line of the user's model, empty if it is not known"] = ""
 
+    @property
+    def short_op(self) -> str:
+        """aten.add.Tensor -> add; torchweld.linear stays."""
+        plain = self.op.removeprefix("aten.")
+        return plain.partition(".")[0] if plain != self.op else self.op
+
 
 @dataclass(frozen=True)
 class Kernel:

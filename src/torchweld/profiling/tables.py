@@ -9,14 +9,16 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from torchweld.core.units import bytes_text, number_text
-from torchweld.profiling.data import Kernel, Opportunity, Place, Profile
-from torchweld.profiling.tracing import short_op
+
+if TYPE_CHECKING:
+    from torchweld.profiling.data import Kernel, Opportunity, Place, Profile
 
 SHOWN = 12  # rows of each table; --json has all
 _MODULE_SHARE = 0.02  # of the time; modules below are not shown
@@ -122,7 +124,9 @@ def _alike(kernels: Iterable[Kernel]) -> list[_Line]:
 def _kernel_text(line: _Line) -> str:
     """The name, and where it comes from."""
     kernel = line.kernels[0]
-    name = short_op(kernel.name.removeprefix("aten::"))
+    name = kernel.name.removeprefix("aten::")
+    if kernel.kind == "library" and kernel.places:
+        name = kernel.places[0].short_op
     name = name if len(name) <= _LONG_NAME else name[: _LONG_NAME - 2] + ".."
     if not kernel.places:
         return f"{name}\n  not tied to an operation"
@@ -170,7 +174,7 @@ def _memory(profile: Profile) -> RenderableType:
     table = _table("alive at the peak, made by", "what", "bytes", title=f"Memory: {text}")
     for alive in memory.alive[: SHOWN // 2]:
         place = alive.place
-        where = f"{short_op(place.op)}, {_short(place.source)} @ {place.module}" if place else "-"
+        where = f"{place.short_op}, {_short(place.source)} @ {place.module}" if place else "-"
         table.add_row(where.removesuffix(" @ "), f"{alive.what} {alive.role}",
                       bytes_text(alive.bytes))
     return _and_more(table, len(memory.alive), SHOWN // 2)
@@ -179,7 +183,7 @@ def _memory(profile: Profile) -> RenderableType:
 def _opportunities(found: Sequence[Opportunity]) -> Table:
     table = _table("fuse", "times", "saves us", "saves bytes", "sure", title="To be had by fusion")
     for one in found[:SHOWN]:
-        ops = ", ".join(_counted([short_op(p.op) for p in one.places]))
+        ops = ", ".join(_counted([p.short_op for p in one.places]))
         gone = ", ".join(_counted(one.intermediates)) or "no tensor"
         table.add_row(f"{ops}\n  @ {_lines(one.places)}; {gone} vanishes", str(one.repeats),
                       us_text(one.saved_us), bytes_text(one.saved_bytes), one.confidence)

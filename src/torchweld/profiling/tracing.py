@@ -56,15 +56,10 @@ def trace_text(
 
 def title(kernel: Kernel) -> str:
     """add, layer_norm @ encoder.layer.0.output"""
-    names = [short_op(p.op) for p in kernel.places] or [kernel.name]
+    names = [p.short_op for p in kernel.places] or [kernel.name]
     modules = list(dict.fromkeys(p.module for p in kernel.places if p.module))
     where = f" @ {modules[0]}" + (" ..." if modules[1:] else "") if modules else ""
     return ", ".join(dict.fromkeys(names)) + where
-
-
-def short_op(op: str) -> str:
-    """aten.add.Tensor -> add"""
-    return op.removeprefix("aten.").partition(".")[0] if op.startswith("aten.") else op
 
 
 def _details(kernel: Kernel) -> dict:

@@ -130,11 +130,6 @@ def test_reasons(case: Case, reason: str):
     assert reason in product_gluon.supports(accesses, found, case.buffers, H100)
 
 
-def test_pingpong_is_chosen_for_heavy_epilogues():
-    assert tiles_of(cases.bias_gelu(4096, 3072, 768))[0].pingpong
-    assert not tiles_of(cases.residual(4096, 4096, 14336))[0].pingpong
-
-
 # every operation
 
 

@@ -8,7 +8,10 @@ multiprocessor, in which one warp copies and the others multiply.
     finish    the epilogue (gluon_epilogue.py)
 
 Barriers: `ready[s]` says that stage s has arrived, `empty[s]` that it has been used; `came` and
-`used` the same of residuals. With `pingpong` two groups of warps consume, each every other tile.
+`used` the same of residuals. With `pingpong` two groups of warps consume, each every other tile. A
+barrier tells only whether an even or an odd number of turns is over, so nobody may wait for one
+beyond the next: group g begins its products when `loops[g]` says that all of the other group's have
+arrived, and with residuals its epilogue when `ends[g]` says that the other's is over.
 """
 
 from __future__ import annotations
@@ -223,7 +226,8 @@ class _Writer:
 
     @property
     def _consume_arguments(self) -> list[str]:
-        return [*(t.name for t in self.staged), "ready", "empty", *self._finish_memory]
+        order = [b for b in ("loops", "ends") if b in self._barriers]
+        return [*(t.name for t in self.staged), "ready", "empty", *order, *self._finish_memory]
 
     @property
     def _produce_arguments(self) -> list[str]:
@@ -268,10 +272,9 @@ class _Writer:
         e = self.epilogue
         arguments = [*e.accumulators, "row", "column", *e.batch, "turn", *self._finish_memory]
         first = ["out = turn % SLOTS"] if self.results else []
-        if self.schedule.pingpong:
-            arguments.append("GROUP_OF_WARPS: gl.constexpr")
-            first = ["out = GROUP_OF_WARPS * SLOTS + turn % SLOTS"] if self.results else []
-        return _function("finish", arguments, [*first, *e.lines])
+        if self.schedule.pingpong and self.results:
+            first = ["out = WARPS * SLOTS + turn % SLOTS"]
+        return _function("finish", [*arguments, *self._group_argument], [*first, *e.lines])
 
     def _consume(self) -> str:
         names = [name for *_, name in self.accumulators]
@@ -290,29 +293,47 @@ class _Writer:
             *self._place(),
             *(self._zeros(q, name) for _, q, name in self.accumulators),
             "started = False",
+            *self._await_turn("loops"),
             *_block("for k in range(0, depth, DEPTH):", loop),
+            *self._give_turn("loops"),
             f"{everything} = warpgroup_mma_wait(0, deps={deps})",
             "mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1)",
+            *self._await_turn("ends"),
             *self._finish_slices(),
+            *self._give_turn("ends"),
         ]
         lines = [*self.walk, *self._walk_over_tiles(body)]
         lines += ["tma.store_wait(0)"] if self.results else []
-        arguments = list(self._consume_arguments)
-        arguments += ["GROUP_OF_WARPS: gl.constexpr"] if self.schedule.pingpong else []
-        return _function("consume", arguments, lines)
+        return _function("consume", [*self._consume_arguments, *self._group_argument], lines)
+
+    @property
+    def _group_argument(self) -> list[str]:
+        return ["WARPS: gl.constexpr"] if self.schedule.pingpong else []
+
+    def _await_turn(self, barriers: str) -> list[str]:
+        """Group 0 goes first."""
+        if barriers not in self._barriers:
+            return []
+        return [f"mbarrier.wait({barriers}.index(WARPS), (round & 1) ^ (1 - WARPS))"]
+
+    def _give_turn(self, barriers: str) -> list[str]:
+        if barriers not in self._barriers:
+            return []
+        return [f"mbarrier.arrive({barriers}.index(1 - WARPS), count=1)"]
 
     def _walk_over_tiles(self, body: list[str]) -> list[str]:
-        """`step` counts steps along the depth, `turn` slices, of all tiles of a block."""
+        """`step` counts steps along the depth, `turn` slices, of all tiles of a block; `round` the
+        tiles of a group."""
         slices = self.schedule.block_n // self.roles.slice
         if not self.schedule.pingpong:
             loop = "for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):"
             return ["step, turn = 0, 0", *_block(loop, body)]
-        skip = ["step += steps", f"turn += {slices}"]
+        skip = ["step += steps", f"turn += {slices}", "round += 1"]
         return [
             "steps = tl.cdiv(depth, DEPTH)",
-            f"step, turn = GROUP_OF_WARPS * steps, GROUP_OF_WARPS * {slices}",
+            f"step, turn, round = WARPS * steps, WARPS * {slices}, 0",
             "programs = gl.num_programs(0)",
-            "first = gl.program_id(0) + GROUP_OF_WARPS * programs",
+            "first = gl.program_id(0) + WARPS * programs",
             *_block("for tile in range(first, tiles, 2 * programs):", [*body, *skip]),
         ]
 
@@ -342,7 +363,7 @@ class _Writer:
     def _call_finish(self, slices: list[str], column: int) -> str:
         arguments = [*slices, "m * ROWS", f"n * TILE_COLUMNS{_plus(column)}", *self.epilogue.batch,
                      "turn", *self._finish_memory]  # fmt: skip
-        arguments += ["GROUP_OF_WARPS"] if self.schedule.pingpong else []
+        arguments += ["WARPS"] if self.schedule.pingpong else []
         return f"finish({', '.join(arguments)})"
 
     def _produce(self) -> str:
@@ -380,22 +401,21 @@ class _Writer:
 
     def _entry(self) -> str:
         lines = [_allocate(t) for t in self.tiles]
-        for (ready, empty), slots in self._barriers.items():
-            for name in (ready, empty):
-                lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{slots}, 1], "
-                             "mbarrier.MBarrierLayout())")  # fmt: skip
-            lines += _block(f"for i in gl.static_range({slots}):", [
-                f"mbarrier.init({ready}.index(i), count=1)",
-                f"mbarrier.init({empty}.index(i), count=1)",
-            ])  # fmt: skip
+        for name, count in self._barriers.items():
+            lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{count}, 1], "
+                         "mbarrier.MBarrierLayout())")  # fmt: skip
+            lines += _block(f"for i in gl.static_range({count}):",
+                            [f"mbarrier.init({name}.index(i), count=1)"])  # fmt: skip
         arguments = [*(t.descriptor for t in self.tiles if not t.first), *self.epilogue.memory]
         return _function(self.name, arguments, [*lines, *self._specialize()])
 
     @property
-    def _barriers(self) -> dict[tuple[str, str], str]:
-        """Pairs of barriers, and how many of each."""
-        residual = {("came", "used"): "FETCHED"} if self.residuals else {}
-        return {("ready", "empty"): "STAGES"} | residual
+    def _barriers(self) -> dict[str, str]:
+        """How many of each."""
+        residual = {"came": "FETCHED", "used": "FETCHED"} if self.residuals else {}
+        order = {"loops": "2"} if self.schedule.pingpong else {}
+        order |= {"ends": "2"} if order and self.residuals else {}
+        return {"ready": "STAGES", "empty": "STAGES"} | residual | order
 
     def _specialize(self) -> list[str]:
         """Which warps run what."""

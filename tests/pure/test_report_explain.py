@@ -11,11 +11,22 @@ from torchweld.codegen.cpp import header
 from torchweld.codegen.source import KernelSource
 from torchweld.core.device import device_table
 from torchweld.core.dtypes import f32
-from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Origin, View
+from torchweld.ir.affine import axis
+from torchweld.ir.nodes import (
+    Axis,
+    Buffer,
+    Comp,
+    Extern,
+    Graph,
+    Load,
+    Origin,
+    Store,
+    View,
+)
 from torchweld.plan.decisions import Cut, Fusion, RefusalRecord
 from torchweld.plan.refusals import Reason
 from torchweld.profiling.data import Place
-from torchweld.report.advice import ADVICE
+from torchweld.report.advice import ADVICE, OWN_KERNEL, OWN_KERNEL_ADVICE
 from torchweld.report.data import Source
 from torchweld.report.explain import Explanation, explain
 from torchweld.report.parts import graph_part
@@ -81,6 +92,52 @@ def test_a_refused_pair_is_told_by_its_lines():
     assert (alike.producer.source, alike.consumer.source) == ("f.py:4", "f.py:3")
     assert (alike.pairs, alike.bytes_at_stake, alike.evidence) == (3, 24, "rows 4")
     assert other.consumer == Place("gone")
+
+
+def own_product(reason=Reason.EXTERN):
+    """A product that was a library call when it was planned, and its reader: joined, or not."""
+    buffers = {n: Buffer(n, (ROWS, COLUMNS), f32, (COLUMNS, 1)) for n in "xyz"}
+    product, reader = Origin("aten.mm.default", "m", "f.py:1"), Origin("aten.gelu.default")
+    x = Load("x", (axis("i"), axis("j")), f32)
+    axes = Axis("i", ROWS), Axis("j", COLUMNS)
+    body, stores = (x,), (Store("y", x.index, 0),)
+    both = Comp("gelu", axes, body, stores, (product, reader))
+    alone = Comp("mm", axes, body, stores, (product,))
+    pair = RefusalRecord("mm", "gelu", reason, "aten.mm.default", BYTES)
+
+    def made(*nodes, decisions=(pair,)):
+        return SimpleNamespace(
+            name="g", kind="inference", device="cpu", bundles={}, timings_s={}, cached=False,
+            graph=Graph("g", (), buffers, nodes, ("x",), ()), decisions=decisions, events=[])
+
+    return made, both, alone, pair
+
+
+def test_what_a_stage_after_the_plan_joined_is_fused_not_refused():
+    made, both, _, pair = own_product()
+    part = graph_part(made(both))
+    (group,) = part.groups
+    assert [place.op for place in group.operations] == ["aten.mm.default", "aten.gelu.default"]
+    assert group.bytes_after == 2 * BYTES and group.bytes_before == 4 * BYTES
+    rate = device_table("cpu").dram_bytes_per_s
+    assert group.saved_us == pytest.approx(2 * BYTES / rate * 1e6)
+    assert part.refusals == [] and part.unfused == 0
+    fusion = Fusion("gelu", ("a", "gelu"), both.origins[1:], 900, 300, 2, 1, 4.0)
+    (group,) = graph_part(made(both, decisions=(fusion, pair))).groups
+    assert group.bytes_before - group.bytes_after == 600 + 2 * BYTES
+    assert group.saved_us == pytest.approx(4.0 + 2 * BYTES / rate * 1e6)
+
+
+def test_a_product_with_a_kernel_of_its_own_is_no_library_call():
+    made, both, alone, _ = own_product()
+    (refused,) = graph_part(made(alone, both)).refusals
+    assert (refused.reason, refused.advice) == (OWN_KERNEL, OWN_KERNEL_ADVICE)
+
+
+def test_another_reason_stays_where_a_node_is_gone():
+    made, both, *_ = own_product(Reason.ROWS)
+    (refused,) = graph_part(made(both)).refusals
+    assert refused.reason == Reason.ROWS.value
 
 
 def test_every_reason_has_its_advice():

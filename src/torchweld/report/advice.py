@@ -44,3 +44,9 @@ ADVICE: dict[Reason, str] = {
     Reason.TEMPLATE: "Use bfloat16 or float16, and sizes that are multiples of 8.",
     Reason.SLOWER: "Nothing: by the model of costs they are as fast apart.",
 }
+
+# A library call of the plan that a later stage made a kernel of our own.
+OWN_KERNEL = "one side is a product or a convolution, whose kernel is its own"
+OWN_KERNEL_ADVICE = (
+    "Nothing: what follows a product is in its kernel where that is predicted to be faster."
+)

@@ -12,9 +12,11 @@ from torchweld.core.device import device_table
 from torchweld.core.units import bytes_text
 from torchweld.ir.nodes import Comp, Extern, Node, Origin
 from torchweld.plan.decisions import Fusion, RefusalRecord
+from torchweld.plan.refusals import Reason
 from torchweld.profiling.data import Place
-from torchweld.report.advice import ADVICE
+from torchweld.report.advice import ADVICE, OWN_KERNEL, OWN_KERNEL_ADVICE
 from torchweld.report.data import Apart, GraphPart, Group, Refused, Source
+from torchweld.report.joined import decided
 from torchweld.runtime.record import Note
 
 MOST_APART = 12  # pairs named for one reason; the figures count all
@@ -23,7 +25,7 @@ T, K = TypeVar("T"), TypeVar("K", bound=Hashable)
 
 def graph_part(record) -> GraphPart:
     """What became of one graph. Errors of its kernels are not measured here."""
-    fusions = [d for d in record.decisions if isinstance(d, Fusion)]
+    fusions, refused = decided(record)
     fused_kernels = {fusion.kernel for fusion in fusions}
     comps = [node for node in record.graph.nodes if isinstance(node, Comp)]
     return GraphPart(
@@ -32,7 +34,7 @@ def graph_part(record) -> GraphPart:
         groups=_groups(fusions, record.bundles),
         unfused=sum(comp.name not in fused_kernels for comp in comps),
         library_calls=_library_calls(record.graph.nodes),
-        refusals=_refusals(record),
+        refusals=_refusals(record, refused),
         events=_events(record.events),
         seconds=dict(record.timings_s),
     )
@@ -83,26 +85,34 @@ def _library_calls(nodes: Iterable[Node]) -> dict[str, int]:
     return dict(Counter(n.target for n in nodes if isinstance(n, Extern)).most_common())
 
 
-def _refusals(record) -> list[Refused]:
-    places = {node.name: node.origins for node in record.graph.nodes}
+def _refusals(record, refused: list[RefusalRecord]) -> list[Refused]:
+    nodes = {node.name: node for node in record.graph.nodes}
     rate = device_table(record.device).dram_bytes_per_s
-    refused = [d for d in record.decisions if isinstance(d, RefusalRecord)]
-    found = [
-        _refused(same, places, rate) for same in _by(refused, lambda r: r.reason).values()
-    ]
+    alike = _by(refused, lambda r: _why(r, nodes))
+    found = [_refused(*why, same, nodes, rate) for why, same in alike.items()]
     return sorted(found, key=lambda r: -r.bytes_at_stake)
 
 
-def _refused(same: list[RefusalRecord], places: Mapping[str, tuple], rate: float) -> Refused:
-    total, reason = sum(r.bytes_at_stake for r in same), same[0].reason
+def _why(record: RefusalRecord, nodes: Mapping[str, Node]) -> tuple[str, str]:
+    """The reason as it is after the plan, and the advice."""
+    ends = nodes.get(record.producer), nodes.get(record.consumer)
+    if record.reason is Reason.EXTERN and all(isinstance(end, Comp) for end in ends):
+        return OWN_KERNEL, OWN_KERNEL_ADVICE
+    return record.reason.value, ADVICE[record.reason]
+
+
+def _refused(
+    reason: str, advice: str, same: list[RefusalRecord], nodes: Mapping[str, Node], rate: float
+) -> Refused:
+    total = sum(r.bytes_at_stake for r in same)
     return Refused(
-        reason=reason.value,
+        reason=reason,
         pairs=len(same),
         bytes_at_stake=total,
         example=_example(max(same, key=lambda r: r.bytes_at_stake)),
         cost_us=2 * total / rate * 1e6,
-        advice=ADVICE[reason],
-        apart=_apart(same, places),
+        advice=advice,
+        apart=_apart(same, nodes),
     )
 
 
@@ -111,13 +121,13 @@ def _example(record: RefusalRecord) -> str:
     return f"{pair}: {record.evidence}" if record.evidence else pair
 
 
-def _apart(same: list[RefusalRecord], places: Mapping[str, tuple]) -> list[Apart]:
+def _apart(same: list[RefusalRecord], nodes: Mapping[str, Node]) -> list[Apart]:
     """Pairs between the same lines, the most bytes first."""
 
     def ends(record: RefusalRecord) -> tuple[Place, Place]:
         return (
-            _end(record.producer, places.get(record.producer), -1),
-            _end(record.consumer, places.get(record.consumer), 0),
+            _end(record.producer, nodes.get(record.producer), -1),
+            _end(record.consumer, nodes.get(record.consumer), 0),
         )
 
     def looks(record: RefusalRecord) -> tuple:
@@ -130,9 +140,9 @@ def _apart(same: list[RefusalRecord], places: Mapping[str, tuple]) -> list[Apart
     return sorted(found, key=lambda a: -a.bytes_at_stake)[:MOST_APART]
 
 
-def _end(name: str, origins: tuple[Origin, ...] | None, side: int) -> Place:
+def _end(name: str, node: Node | None, side: int) -> Place:
     """A node by one of its operations, or by its name where no stage after the plan kept it."""
-    return place(origins[side]) if origins else Place(name)
+    return place(node.origins[side]) if node and node.origins else Place(name)
 
 
 def _events(notes: list[Note]) -> list[str]:

@@ -151,8 +151,9 @@ def _fits(schedule: ProductSchedule, contraction: Contraction, table: DeviceTabl
 def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:
     """Scratch for partial results has a size that is known, and each share has some depth."""
     extents = [extent(accesses, axes) for axes in (c.batch, c.rows, c.columns, c.depth)]
-    known = all(isinstance(e, int) for e in extents)
-    return known and 1 < s.splits <= min(MAX_SPLITS, -(-extents[3] // s.block_k))
+    if not all(isinstance(e, int) for e in extents) or extents[0] * s.splits > MAX_GRID_Y:
+        return False
+    return 1 < s.splits <= min(MAX_SPLITS, -(-extents[3] // s.block_k))
 
 
 def _tiles(accesses, contraction, table, hints) -> Iterator[ProductSchedule]:
@@ -218,7 +219,7 @@ def _bad_store(accesses: Accesses, contraction: Contraction) -> str | None:
     if any(depth & store_axes(comp, s, axes) for s in comp.stores):
         return "a result that varies along the depth"
     batch = extent(accesses, contraction.batch)
-    if isinstance(batch, int) and batch * MAX_SPLITS > MAX_GRID_Y:
+    if isinstance(batch, int) and batch > MAX_GRID_Y:
         return f"a batch of {batch}"
     return None
 

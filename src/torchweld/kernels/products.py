@@ -22,7 +22,7 @@ from torchweld.kernels.products_apart import Halves, halves
 from torchweld.kernels.products_columns import join_columns
 from torchweld.kernels.products_comp import is_product, left_operand
 from torchweld.kernels.products_kernel import Choose, Kernel, Offer, Workshop
-from torchweld.kernels.products_norm import join_norms
+from torchweld.kernels.products_norm import join_norms, may_join
 from torchweld.kernels.products_side import join_siblings
 from torchweld.kernels.products_told import decisions
 from torchweld.plan.decisions import Plan
@@ -92,8 +92,15 @@ def _offer(shop: Workshop, calls: tuple[NodeId, ...], number: NodeId) -> Offer |
     if not isinstance(kernel, Kernel):
         return kernel
     before = shop.prices.apart_s([nodes[c] for c in calls], nodes[number])
-    after = kernel.seconds + (shop.prices.comp_s(parts.rest) if parts.rest else 0.0)
+    after = kernel.seconds + _rest_s(shop, parts.rest, kernel)
     return Offer((*calls, number), comp, parts.rest, before, after)
+
+
+def _rest_s(shop: Workshop, rest: Comp | None, kernel: Kernel) -> float:
+    """Of what a cut leaves: nothing, if it is a norm that its readers will take in."""
+    if rest is None or (kernel.schedule.form == "stream" and may_join(shop, rest)):
+        return 0.0
+    return shop.prices.comp_s(rest)
 
 
 def _parts(shop: Workshop, calls: tuple[NodeId, ...], number: NodeId) -> Halves | None:

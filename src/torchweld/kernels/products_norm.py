@@ -41,10 +41,10 @@ from torchweld.plan.unify import covered, solve
 def join_norms(shop: Workshop) -> dict[tuple[str, str], Refusal]:
     """Moves norms into all of the products that read them, where that gains."""
     for number in shop.flow.order():
-        found = _readers(shop, number)
+        norm = shop.flow.nodes.get(number)
+        found = _readers(shop, norm)
         if not found:
             continue
-        norm = shop.flow.nodes.get(number)
         kernels = {n: _kernel(shop, norm, comp) for n, comp in found.items()}
         if None in kernels.values() or any(shop.hazard(number, n) for n in found):
             continue
@@ -58,10 +58,14 @@ def join_norms(shop: Workshop) -> dict[tuple[str, str], Refusal]:
     return {}
 
 
-def _readers(shop: Workshop, number: NodeId) -> dict[NodeId, Comp] | None:
-    """The products that read what `number` stores, as Comps, if nothing else does and it is a norm
+def may_join(shop: Workshop, norm: Comp) -> bool:
+    """Whether nothing but products would read the norm."""
+    return bool(_readers(shop, norm))
+
+
+def _readers(shop: Workshop, norm: Comp | None) -> dict[NodeId, Comp] | None:
+    """The products that read what `norm` stores, as Comps, if nothing else does and it is a norm
     of plainly read rows."""
-    norm = shop.flow.nodes.get(number)
     if not isinstance(norm, Comp) or len(norm.stores) != 1 or not _is_norm(norm):
         return None
     result = norm.stores[0].buffer

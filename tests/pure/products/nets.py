@@ -16,6 +16,7 @@ from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Extern, Graph
+from torchweld.ir.size import hint, product
 from torchweld.kernels.products import form_products
 from torchweld.plan.decisions import Plan
 from torchweld.plan.search import plan
@@ -25,9 +26,17 @@ from torchweld.schedule.product import ProductSchedule
 H100 = named_table("H100")
 
 
+FEW_ROWS = 64
+
+
 def takes_all(accesses, contraction, buffers, device, hints) -> ProductSchedule:
     """A template without limits."""
-    return ProductSchedule("triton", 32, 32, 32, 4, 3)
+    rows = hint(product(accesses.comp.extent(a) for a in contraction.rows), hints)
+    return ProductSchedule("stream" if rows <= FEW_ROWS else "triton", 32, 32, 32, 4, 3)
+
+
+def takes_none(accesses, contraction, buffers, device, hints) -> str:
+    return "on principle"
 
 
 def on(graph: Graph, device: str) -> Graph:

@@ -1,0 +1,212 @@
+"""Which products join what: side by side, alone, with their norm, cut from what reduces; and the
+reasons of those that stay."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from nets import H100, calls, captured, comps, formed, same_meaning, takes_all, takes_none
+
+from torchweld.core.options import Options
+from torchweld.ir.nodes import Reduce
+from torchweld.kernels.products import form_products
+from torchweld.plan.decisions import Cut, RefusalRecord
+from torchweld.plan.refusals import Reason
+
+M, K, N = 16, 256, 48
+
+
+def r(*shape, dtype=torch.bfloat16):
+    return (torch.randn(shape) / 4).to(dtype)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def sums(comp) -> int:
+    return sum(isinstance(i, Reduce) for i in comp.body)
+
+
+def reasons(plan, producer: str) -> list[Reason]:
+    found = [d for d in plan.refusals if d.producer == producer]
+    return [d.reason for d in found]
+
+
+# -- norms --
+
+
+def rms(x, w, eps=1e-5):
+    y = x.float()
+    y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps)
+    return w * y.to(x.dtype)
+
+
+def test_norm_before_a_gated_pair():
+    def block(x, w, g, u):
+        h = rms(x, w)
+        return F.silu(F.linear(h, g)) * F.linear(h, u)
+
+    _, after = same_meaning(block, r(M, K), r(K), r(N, K), r(N, K))
+    (comp,) = comps(after.graph)
+    assert calls(after.graph) == [] and sums(comp) == 3
+
+
+def test_norm_before_products_of_several_sizes():
+    def block(x, w, q, k, v):
+        h = rms(x, w)
+        return F.linear(h, q), F.linear(h, k), F.linear(h, v)
+
+    _, after = same_meaning(block, r(2, 5, K), r(K), r(2 * N, K), r(N, K), r(N, K))
+    assert calls(after.graph) == [] and [sums(c) for c in comps(after.graph)] == [2, 3]
+
+
+def test_norm_of_an_offset_row():
+    x = r(M, K) + 100
+    same_meaning(lambda x, w, a: F.linear(rms(x, w), a), x, r(K), r(N, K))
+
+
+def test_norm_of_a_residual_stream():
+    """The sum is stored for later; the norm that follows goes into its readers."""
+
+    def block(x, h, o, w, a):
+        x = x + F.linear(h, o)
+        return x, F.relu(F.linear(rms(x, w), a))
+
+    _, after = same_meaning(block, r(M, K), r(M, N), r(K, N), r(K), r(N, K))
+    assert calls(after.graph) == [] and [sums(c) for c in comps(after.graph)] == [1, 2]
+    assert any(isinstance(d, Cut) for d in after.decisions)
+
+
+@pytest.mark.parametrize("case", ["many rows", "half", "mean", "returned", "right", "residual"])
+def test_norm_that_stays(case):
+    rows = 80 if case == "many rows" else M
+    dtype = torch.float16 if case == "half" else torch.bfloat16
+
+    def block(x, w, a):
+        h = F.layer_norm(x, (K,), w) if case == "mean" else rms(x, w)
+        if case == "right":
+            return a @ h.T
+        y = F.linear(h, a)
+        return (h, y) if case == "returned" else h + y if case == "residual" else y
+
+    width = K if case == "residual" else N
+    args = r(rows, K, dtype=dtype), r(K, dtype=dtype), r(width, K, dtype=dtype)
+    _, after = formed(captured(block, *args))
+    norm = comps(after.graph)[0]
+    assert sums(norm) and not any("mm" in o.op for o in norm.origins)
+
+
+# -- side by side --
+
+
+def test_products_of_one_operand_share_a_kernel():
+    def qkv(x, q, k, v, bq, bk, bv):
+        return F.linear(x, q, bq), F.linear(x, k, bk), F.linear(x, v, bv)
+
+    _, after = same_meaning(qkv, r(3, 5, K), *(r(N, K) for _ in "qkv"), *(r(N) for _ in "qkv"))
+    (comp,) = comps(after.graph)
+    assert calls(after.graph) == [] and sums(comp) == len(comp.stores) == 3
+
+
+def test_products_with_their_own_epilogues_share_a_kernel():
+    def both(x, a, b):
+        return F.relu(F.linear(x, a)), F.linear(x, b).view(3, 5, 4, 12).transpose(1, 2) * 2.0
+
+    _, after = same_meaning(both, r(3, 5, K), r(N, K), r(N, K))
+    (comp,) = comps(after.graph)
+    assert calls(after.graph) == [] and sums(comp) == 2
+
+
+def test_a_product_that_needs_another_stays_behind_it():
+    def chain(x, a, b):
+        y = F.linear(x, a)
+        return y, F.linear(x, b) + y.sum()
+
+    same_meaning(chain, r(M, K), r(N, K), r(N, K))
+
+
+def test_many_rows_stay_apart():
+    """No traffic is saved, so nothing is worth a worse kernel."""
+    _, after = formed(captured(lambda x, a, b: (x @ a, x @ b), *[r(2048, 2048)] * 3))
+    assert calls(after.graph) == ["aten.mm.default"] * 2
+
+
+# -- cuts --
+
+
+def test_sums_over_rows_follow_the_product():
+    """A bias's gradient: the sum reads what the product's kernel stores."""
+
+    def backward(dy, w, x):
+        dh = (dy @ w) * torch.where(x > 0, 1.0, 0.1)
+        return dh, dh.sum(0)
+
+    _, after = same_meaning(backward, r(80, K), r(K, N), r(80, N))
+    assert calls(after.graph) == [] and [sums(c) for c in comps(after.graph)] == [1, 1]
+    (cut,) = (d for d in after.decisions if isinstance(d, Cut))
+    assert cut.kernels == tuple(c.name for c in comps(after.graph))
+
+
+def test_norm_behind_a_product_that_is_not_stored_stays():
+    _, after = formed(captured(lambda x, w: F.softmax(x @ w, -1), r(M, K), r(K, N)))
+    assert reasons(after, "mm") == [Reason.PRODUCT]
+
+
+# -- reasons --
+
+
+@pytest.mark.parametrize("case, reason", [
+    ("no template", Reason.TEMPLATE), ("float32", Reason.TEMPLATE), ("reversed", Reason.MAPS),
+    ("mutated", Reason.MUTATION), ("path", Reason.REENTRY),
+])  # fmt: skip
+def test_reasons(case, reason):
+    dtype = torch.float32 if case == "float32" else torch.bfloat16
+    choose = takes_none if case == "no template" else takes_all
+
+    def net(x, w, b):
+        y = x @ w
+        if case == "reversed":
+            return y.reshape(-1)[3:].relu()
+        if case == "mutated":
+            x.mul_(2)
+        if case == "path":
+            return (y @ b) @ b + y.relu()
+        return torch.relu(y)
+
+    args = (r(80, 80, dtype=dtype) for _ in range(3))
+    _, after = formed(captured(net, *args), choose)
+    found = [d for d in after.decisions if isinstance(d, RefusalRecord) and d.reason == reason]
+    assert found, after.decisions
+
+
+@pytest.mark.parametrize("options", [{"fuse": False}, {"numerics": "eager"}])
+def test_nothing_changes(options):
+    graph = captured(lambda x, w: F.relu(x @ w), r(M, K), r(K, N))
+    before, after = formed(graph, **options)
+    assert before == after
+
+
+def test_decisions_speak_of_the_graph():
+    """Kernels and members that exist, both sides' seconds, no refusal between what is one."""
+
+    def block(x, w, g, u, d):
+        h = rms(x, w)
+        return x + F.linear(F.silu(F.linear(h, g)) * F.linear(h, u), d)
+
+    _, after = formed(captured(block, r(M, K), r(K), r(N, K), r(N, K), r(K, N)))
+    names = {n.name for n in after.graph.nodes}
+    assert {f.kernel for f in after.fusions} <= names
+    gated = next(f for f in after.fusions if {"silu", "pow_1", "mm", "mm_1"} <= set(f.members))
+    assert gated.launches_before > gated.launches_after == 1
+    assert gated.separate_us > gated.fused_us > 0 and gated.bytes_before > gated.bytes_after
+    for record in after.refusals:
+        assert {record.producer, record.consumer} <= names and record.producer != record.consumer
+
+
+def test_the_second_time_nothing_is_left():
+    graph = captured(lambda x, w: F.relu(x @ w), r(M, K), r(K, N))
+    _, after = formed(graph)
+    assert form_products(after, H100, Options(), takes_all).graph == after.graph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -49,6 +50,18 @@ def test_a_wrong_kernel_shows():
     wrong = replace(source, text=source.text.replace("0.7071067811865476f", "0.71f"))
     bundle = replace(record.bundles[comp.name], sources=(wrong,))
     assert kernel_error(comp, bundle, record.graph).fused_l2 > 1e-4
+
+
+def test_a_kernel_that_does_not_compile_has_none():
+    _, (record,) = compiled(Gelu(), torch.randn(7, 33))
+    comp = comp_of(record)
+    (source,) = record.bundles[comp.name].sources
+    broken = replace(source, text=source.text + "\nthis is no C++;")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", torchweld.TorchweldWarning)
+        error = kernel_error(comp, replace(record.bundles[comp.name], sources=(broken,)),
+                             record.graph)
+    assert error is None
 
 
 def test_sizes_that_are_symbols_take_their_hints():

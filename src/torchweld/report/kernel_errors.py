@@ -4,7 +4,7 @@ ATen, both against float64."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
@@ -19,6 +19,7 @@ from torchweld.ir.nodes import Buffer, Comp, Graph, Symbol, View
 from torchweld.ir.size import evaluate
 from torchweld.report.data import GraphPart, Group, KernelError
 from torchweld.runtime.load import load
+from torchweld.runtime.record import Note
 
 MOST_ELEMENTS = 2**24  # of a kernel's buffers together; larger ones are not measured
 SEED = 0
@@ -47,13 +48,16 @@ def _with_errors(part: GraphPart, record) -> GraphPart:
 
 
 def kernel_error(comp: Comp, bundle: KernelBundle, graph: Graph) -> KernelError | None:
-    """None if it computes no floats, or is too large."""
+    """None if it computes no floats, is too large, or did not compile and runs as ATen's
+    operations."""
     alone = _alone(comp, graph)
     sizes = graph.hints
     if sum(_elements(b, sizes) for b in alone.buffers.values()) > MOST_ELEMENTS:
         return None
     given = _random_inputs(comp, alone.buffers, sizes)
     kernel = _run_kernel(alone, bundle, given)
+    if kernel is None:
+        return None
     aten = run_comp(comp, _copies(given), alone.buffers, sizes)
     exact = run_comp(comp, _wide(given), alone.buffers, sizes, exact=True)
     errors = [measure(n, kernel[n], aten[n], exact[n]) for n in comp.writes]
@@ -97,10 +101,21 @@ def _random_inputs(
     return found
 
 
+@dataclass(frozen=True)
+class _Notes:
+    """What the runtime has to tell of a kernel."""
+
+    events: list[Note] = field(default_factory=list)
+
+
 def _run_kernel(
     graph: Graph, bundle: KernelBundle, given: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    program = load(graph, {bundle.comp: bundle}, {}, Options(cuda_graphs=False))
+) -> dict[str, Tensor] | None:
+    """None if it did not compile."""
+    notes = _Notes()
+    program = load(graph, {bundle.comp: bundle}, {}, Options(cuda_graphs=False), record=notes)
+    if any(event.kind == "fallback" for event in notes.events):
+        return None
     inputs = _copies(given)
     sizes = [symbol.hint for symbol in graph.symbols]
     outputs = program([*sizes, *(inputs[name] for name in graph.inputs if name)])

@@ -9,7 +9,7 @@ and its neighbours.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torchweld.core import dtypes
 from torchweld.core.device import DeviceTable
@@ -37,17 +37,14 @@ _TILES = (
     (64, 128, 64, 4, 4),
     (64, 64, 64, 4, 4),
     (64, 32, 64, 4, 4),
-    (32, 64, 64, 4, 4),
-    (16, 64, 64, 4, 4),
 )
 _PAIRED = (
     (128, 128, 64, 8, 3),
     (128, 64, 64, 4, 3),
     (64, 64, 64, 4, 4),
     (64, 32, 64, 4, 4),
-    (32, 64, 64, 4, 4),
-    (16, 64, 64, 4, 4),
 )
+_SMALL = 64 * 64  # points of a tile; smaller ones read too much
 # (block_n, block_k, warps, stages) of streams.
 _STREAMS = (
     (32, 128, 4, 6),
@@ -57,6 +54,20 @@ _STREAMS = (
     (16, 512, 4, 4),
     (128, 64, 4, 5),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Typical extents, at least one."""
+
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+
+    def programs(self, s: ProductSchedule) -> int:
+        """Tiles of all batches."""
+        return self.batch * -(-self.rows // s.block_m) * -(-self.columns // s.block_n)
 
 
 def supports(
@@ -102,15 +113,13 @@ def candidates(
     hints: Mapping[str, int] | None = None,
 ) -> Iterator[ProductSchedule]:
     """The default first, then what a tuner may time."""
-    rows = size.hint(extent(accesses, contraction.rows), hints or {})
-    found = dict.fromkeys(
-        (*_streams(accesses, contraction, table, hints or {}),)
-        if rows <= STREAM_ROWS
-        else (*_tiles(accesses, contraction, table, hints or {}),)
-    )
-    yield from (
-        s for s in found if valid(s, accesses, contraction) and _fits(s, contraction, table)
-    )
+    c = contraction
+    extents = (extent(accesses, axes) for axes in (c.batch, c.rows, c.columns, c.depth))
+    sizes = _Sizes(*(max(1, size.hint(e, hints or {})) for e in extents))
+    few = sizes.rows <= STREAM_ROWS
+    for s in dict.fromkeys(_streams(sizes, table) if few else _tiles(c, sizes, table)):
+        if valid(s, accesses, c) and _fits(s, c, table):
+            yield s
 
 
 def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:
@@ -156,40 +165,43 @@ def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:
     return 1 < s.splits <= min(MAX_SPLITS, -(-extents[3] // s.block_k))
 
 
-def _tiles(accesses, contraction, table, hints) -> Iterator[ProductSchedule]:
+def _tiles(
+    contraction: Contraction, sizes: _Sizes, table: DeviceTable
+) -> Iterator[ProductSchedule]:
     """The largest tiles of which there are enough for all multiprocessors, then its neighbours in
-    the table."""
-    extents = (contraction.batch, contraction.rows, contraction.columns)
-    batch, rows, columns = (size.hint(extent(accesses, axes), hints) for axes in extents)
+    the table. Where even small ones are too few, they share the depth."""
     shapes = _TILES if len(contraction.products) == 1 else _PAIRED
     made = [ProductSchedule("triton", *shape) for shape in shapes]
     fit = [s for s in made if _fits(s, contraction, table)]
-    programs = {s: batch * -(-rows // s.block_m) * -(-columns // s.block_n) for s in fit}
-    enough = [s for s in fit if programs[s] >= table.units] or fit[-1:]
-    first = enough[0]
-    at = fit.index(first)
+    enough = [s for s in fit if sizes.programs(s) >= table.units]
+    if not enough or enough[0].block_m * enough[0].block_n < _SMALL:
+        small = [s for s in fit if s.block_m * s.block_n <= _SMALL]
+        yield from _shared(small, sizes, table)
+        return
+    first, at = enough[0], fit.index(enough[0])
     yield first
     yield from fit[max(0, at - 1) : at + 3]
     yield from (replace(first, stages=n) for n in (first.stages - 1, first.stages + 1))
     yield replace(first, block_k=32, stages=first.stages + 1)
 
 
-def _streams(accesses, contraction, table, hints) -> Iterator[ProductSchedule]:
-    """Each shape with as many shares of the depth as make one wave, and half as many."""
-    rows, columns, depth = (
-        size.hint(extent(accesses, axes), hints)
-        for axes in (contraction.rows, contraction.columns, contraction.depth)
-    )
-    block_m = min(STREAM_ROWS, max(16, next_pow2(rows)))
+def _streams(sizes: _Sizes, table: DeviceTable) -> Iterator[ProductSchedule]:
+    block_m = min(STREAM_ROWS, max(16, next_pow2(sizes.rows)))
+    made = [ProductSchedule("stream", block_m, *shape, group=1) for shape in _STREAMS]
+    return _shared(made, sizes, table)
+
+
+def _shared(
+    made: list[ProductSchedule], sizes: _Sizes, table: DeviceTable
+) -> Iterator[ProductSchedule]:
+    """Each with as many shares of the depth as make one wave, with half and with twice as many."""
     early = table.capability >= (9, 0)
-    for block_n, block_k, warps, stages in _STREAMS:
-        programs = -(-columns // block_n)
-        most = max(1, min(MAX_SPLITS, depth // (2 * block_k)))
-        wanted = min(most, next_pow2(table.units // programs))
-        made = ProductSchedule("stream", block_m, block_n, block_k, warps, stages, 1, 1, early)
+    for s in made:
+        most = max(1, min(MAX_SPLITS, sizes.depth // (2 * s.block_k)))
+        wanted = min(most, next_pow2(table.units // sizes.programs(s)))
         for splits in dict.fromkeys((wanted, max(1, wanted // 2), min(most, 2 * wanted))):
-            yield replace(made, splits=splits)
-        yield replace(made, splits=wanted, early=False)
+            yield replace(s, splits=splits, early=early)
+        yield replace(s, splits=wanted)
 
 
 def _factors(contraction: Contraction) -> list[Value]:

@@ -1,0 +1,161 @@
+"""Rows, sums and regimes from runs written by hand, on a device written by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from torchweld.core.device import named_table
+from torchweld.core.errors import UsageError
+from torchweld.profiling import rows
+from torchweld.profiling.data import (
+    SCHEMA_VERSION,
+    Energy,
+    Memory,
+    Place,
+    Profile,
+    Roofline,
+    Totals,
+)
+from torchweld.profiling.predict import predict_us, regime_of
+from torchweld.profiling.rows import Run, Task
+from torchweld.profiling.work import Work
+
+# 1 us a launch, 1 GB/s of memory, 4 GB/s of cache for up to 1000 bytes, 1 Gflop/s, products 10
+LINE = Roofline("cpu", "A device", 1, 1.0, 1e9, 4e9, 1000, {"float32": 1e10}, 1e9,
+                generated_launch_us=0.5, operator_us={"aten::mm": 3.0},
+                operator_flops_per_s={"aten::mm float32": 5e9})
+TABLE = named_table("H100")
+
+
+def work(moved=0, flops=0.0, operator="aten::x", product=False):
+    return Work(moved, flops, "float32", operator, product)
+
+
+@pytest.mark.parametrize(("kernel", "regime"), [
+    (work(), "launch"),
+    (work(3000, 900.0), "memory"),
+    (work(3900), "memory"),
+    (work(990), "launch"),  # in the cache: a quarter of a microsecond
+    (work(3000, 3100.0), "compute"),
+    (work(3000, 29000.0, product=True), "memory"),
+    (work(3000, 31000.0, product=True), "compute"),
+    (work(600, 0.0, operator=""), "launch"),  # generated: half a microsecond
+])
+def test_the_regime_is_the_limit_that_takes_longest(kernel, regime):
+    assert regime_of(kernel, LINE) == regime
+
+
+def test_a_prediction_is_a_launch_and_the_longer_of_memory_and_arithmetic():
+    assert predict_us(work(3000, 900.0), LINE, TABLE) == pytest.approx(1 + 3)
+    assert predict_us(work(3000, 5000.0), LINE, TABLE) == pytest.approx(1 + 5)
+    product = work(0, 50_000.0, "aten::mm", product=True)
+    assert predict_us(product, LINE, TABLE) == pytest.approx(3 + 10)  # at the library's own rate
+
+
+def place(module, op="aten.add.Tensor"):
+    return Place(op, module, "model.py:1")
+
+
+def task(name, module, moved=3000, backward=False):
+    return Task(name, "operator", (place(module),), backward, work(moved))
+
+
+A, B = task("a", "net.first"), task("b", "net.second")
+FUSED = Task("f", "generated", (place("net.first"), place("net.second.act")), False, work(2000))
+
+
+def test_a_kernel_of_several_calls_is_one_row_with_their_sum():
+    steps = [[Run(A, 0, 10), Run(B, 10, 5), Run(A, 20, 20)], [Run(A, 0, 20), Run(A, 30, 14)]]
+    (a, b), numbers = rows.kernels_of(steps, LINE, TABLE)
+    assert (a.name, a.calls, a.measured_us) == ("a", 2, 32.0)
+    assert (b.name, b.calls, b.measured_us) == ("b", 1, 2.5)
+    assert (a.bytes, a.predicted_us) == (6000, pytest.approx(8.0))
+    assert a.limit_share == pytest.approx(2 * 3 / 32)
+    assert a.miss == pytest.approx(math.log(32 / 8))
+    assert [launch.kernel for launch in rows.timeline(steps[0], numbers)] == [0, 1, 0]
+
+
+def test_the_same_kernel_in_another_layer_is_another_row():
+    found, _ = rows.kernels_of([[Run(A, 0, 1), Run(task("a", "net.second"), 1, 1)]], LINE, TABLE)
+    assert [k.places[0].module for k in found] == ["net.first", "net.second"]
+
+
+def test_a_task_without_work_has_no_prediction():
+    (kernel,), _ = rows.kernels_of([[Run(Task("k", "copy", ()), 0, 2)]], LINE, TABLE)
+    assert (kernel.predicted_us, kernel.bytes, kernel.limit_share, kernel.miss) == (None,) * 4
+
+
+def test_modules_sum_what_is_below_them_and_share_fused_kernels():
+    kernels, _ = rows.kernels_of([[Run(A, 0, 10), Run(FUSED, 10, 4), Run(B, 14, 6)]], LINE, TABLE)
+    sums = {m.path: m.measured_us for m in rows.module_sums(kernels)}
+    assert sums == {"": 20, "net": 20, "net.first": 12, "net.second": 8, "net.second.act": 2}
+    assert list(sums) == ["", "net", "net.first", "net.second", "net.second.act"]
+
+
+def test_gaps_and_busy_time_of_runs_that_overlap():
+    runs = [Run(A, 5, 10), Run(B, 10, 10), Run(A, 30, 5)]
+    _, numbers = rows.kernels_of([runs], LINE, TABLE)
+    assert rows.busy_us(runs) == 20
+    found = [(g.start_us, g.duration_us, g.before, g.after) for g in rows.gaps(runs, numbers, 50)]
+    assert found == [(35, 15, 0, None), (20, 10, 1, 0), (0, 5, None, 0)]
+
+
+def test_the_typical_step_is_the_median_one():
+    assert rows.median_step([[Run(A, 0, 9)], [Run(A, 0, 1)], [Run(A, 0, 5)]]) == 2
+
+
+def test_accuracy_names_the_misses_that_matter():
+    runs = [Run(A, 0, 40), Run(B, 40, 4), Run(task("tiny", "net", moved=10), 50, 0.05)]
+    kernels, _ = rows.kernels_of([runs], LINE, TABLE)
+    found = rows.accuracy_of(kernels)
+    assert found.kernels == 3
+    assert found.median_abs_log == pytest.approx(math.log(10))
+    assert found.within_two == pytest.approx(1 / 3)
+    assert found.worst == [0, 1]  # the tiny one is a thousandth of the time
+
+
+def test_nothing_known_is_no_accuracy():
+    assert rows.accuracy_of([]).median_abs_log is None
+
+
+def profile():
+    runs = [Run(A, 0, 10), Run(FUSED, 10, 4)]
+    kernels, numbers = rows.kernels_of([runs], LINE, TABLE)
+    totals = Totals(20.0, 1.0, 25.0, 14.0, 6.0, rows.gaps(runs, numbers, 25.0), 1.0)
+    return Profile(
+        SCHEMA_VERSION, "net", "eager", False, ["float32[2, 3]"], {"torch": "2"}, 1, LINE, totals,
+        kernels, rows.timeline(runs, numbers), rows.module_sums(kernels),
+        Memory(10, 20, 1.5, [(0.0, 4), (1.5, 10)], []), [], rows.accuracy_of(kernels),
+        Energy(None, None, 0.0, "no counter"),
+    )  # fmt: skip
+
+
+def test_a_profile_survives_json():
+    assert Profile.from_json(json.dumps(profile().to_dict())) == profile()
+
+
+def test_a_profile_is_told_at_eighty_columns():
+    text = str(profile())
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "net.first" in text and "model.py:1" in text and "100% of their time" in text
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda d: d | {"schema_version": 99}, "no profile of version"),
+    (lambda d: {}, "no profile of version"),
+    (lambda d: d | {"kernels": [{}]}, "wrong at kernels.0"),
+    (lambda d: {k: v for k, v in d.items() if k != "totals"}, "wrong at totals"),
+    (lambda d: [], "no profile of version"),
+])
+def test_other_data_is_refused_in_one_line(change, message):
+    with pytest.raises(UsageError, match=message) as error:
+        Profile.from_json(json.dumps(change(profile().to_dict())))
+    assert "\n" not in str(error.value)
+
+
+def test_half_a_profile_is_refused_in_one_line():
+    with pytest.raises(UsageError, match="is no JSON"):
+        Profile.from_json(json.dumps(profile().to_dict())[:-30])

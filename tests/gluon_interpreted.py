@@ -1,0 +1,296 @@
+"""Runs the text of Gluon product kernels on a CPU: warps that have roles of their own take turns at
+random, copies and products happen as late as they may, barriers are those of the hardware.
+
+What memory holds before a copy has come is NaN; a barrier that too many arrive at is an error, and
+so is a kernel in which all wait. Layouts mean nothing here."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import torch
+
+from torchweld.codegen.gluon_names import HEADER
+from torchweld.codegen.source import BufferArg, DescriptorArg, KernelSource
+from torchweld.ir.size import evaluate
+from torchweld.runtime.launcher import grid_of
+
+_DTYPES = {n: getattr(torch, n) for n in ("bfloat16", "float16", "float32", "int32", "int64")}
+_DTYPES["int1"] = torch.bool
+
+
+class Deadlock(AssertionError):
+    pass
+
+
+class Task:
+    """One role: a thread that runs while it is told to."""
+
+    def __init__(self, scheduler: Scheduler, run: Callable[[], None]) -> None:
+        self.scheduler, self.ready = scheduler, lambda: True
+        self.go, self.done, self.error = threading.Semaphore(0), False, None
+        self.products: list[Callable[[], None]] = []
+        self.stores: list[Callable[[], None]] = []
+        self.thread = threading.Thread(target=self._main, args=(run,), daemon=True)
+        self.thread.start()
+
+    def _main(self, run) -> None:
+        self.go.acquire()
+        try:
+            run()
+        except BaseException as error:
+            self.error = error
+        self.done = True
+        self.scheduler.back.release()
+
+    def pause(self, until: Callable[[], bool] = lambda: True) -> None:
+        self.ready = until
+        self.scheduler.back.release()
+        self.go.acquire()
+
+
+class Scheduler:
+    """Lets one task or one copy under way go on at a time."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.back = random.Random(seed), threading.Semaphore(0)
+        self.copies: list[Callable[[], None]] = []
+        self.tasks: list[Task] = []
+        self.now: Task | None = None
+
+    def run(self, roles: list[Callable[[], None]]) -> None:
+        self.tasks = [Task(self, role) for role in roles]
+        while not all(t.done for t in self.tasks):
+            able = [t for t in self.tasks if not t.done and t.ready()]
+            stores = [t for t in self.tasks if t.stores]
+            choices = [*able, *stores, *([None] if self.copies else [])]
+            if not choices:
+                raise Deadlock("all wait")
+            chosen = self.random.choice(choices)
+            if chosen is None:
+                self.copies.pop(self.random.randrange(len(self.copies)))()
+            elif chosen in able:
+                self._resume(chosen)
+            else:
+                chosen.stores.pop(0)()
+
+    def _resume(self, task: Task) -> None:
+        self.now = task
+        task.go.release()
+        self.back.acquire()
+        if task.error is not None:
+            raise task.error
+
+
+@dataclass
+class Barrier:
+    """Of one arrival in each phase, and the bytes that it expects."""
+
+    phase: int = 0
+    arrived: bool = False
+    missing: int = 0
+
+    def arrive(self, missing: int = 0) -> None:
+        assert not self.arrived, "a second arrival in one phase"
+        self.arrived = True
+        self.missing += missing
+        self.check()
+
+    def check(self) -> None:
+        if self.arrived and self.missing == 0:
+            self.phase, self.arrived = self.phase + 1, False
+
+
+class Slots:
+    """Tiles in shared memory; also one of them, or a view of one."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def index(self, number: int) -> Slots:
+        return Slots(self.tensor[int(number)])
+
+    def permute(self, order) -> Slots:
+        return Slots(self.tensor.permute(order))
+
+    def reshape(self, shape) -> Slots:
+        return Slots(self.tensor.view(shape))
+
+    def store(self, value: torch.Tensor) -> None:
+        self.tensor.copy_(value)
+
+    def load(self, layout) -> torch.Tensor:
+        return self.tensor.clone()
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    tensor: torch.Tensor
+    block: tuple[int, ...]
+    layout: None = None
+
+    def read(self, corner) -> torch.Tensor:
+        inside, within = self._cut(corner)
+        tile = torch.zeros(self.block, dtype=self.tensor.dtype)
+        tile[within] = self.tensor[inside]
+        return tile
+
+    def write(self, corner, tile: torch.Tensor) -> None:
+        inside, within = self._cut(corner)
+        self.tensor[inside] = tile[within]
+
+    def _cut(self, corner):
+        ends = [min(int(c) + b, e) for c, b, e in zip(corner, self.block, self.tensor.shape)]
+        inside = tuple(slice(int(c), max(int(c), e)) for c, e in zip(corner, ends))
+        return inside, tuple(slice(0, s.stop - s.start) for s in inside)
+
+
+@dataclass(frozen=True)
+class Pointer:
+    memory: torch.Tensor  # flat
+    offset: torch.Tensor | int = 0
+
+    def __add__(self, more) -> Pointer:
+        return Pointer(self.memory, self.offset + more)
+
+
+@dataclass
+class Machine:
+    """The names that a kernel's text uses, for one program."""
+
+    program: int
+    programs: int
+    scheduler: Scheduler
+    barriers: list[Barrier] = field(default_factory=list)
+
+    def names(self) -> dict:
+        gl = SimpleNamespace(
+            constexpr=lambda x=None: x, program_id=lambda _: self.program,
+            num_programs=lambda _: self.programs, static_range=range,
+            zeros=lambda shape, dtype, layout: torch.zeros(shape, dtype=dtype),
+            full=lambda shape, value, dtype: torch.tensor(value, dtype=dtype),
+            arange=lambda start, end, layout: torch.arange(start, end),
+            SliceLayout=lambda *_: None, BlockedLayout=lambda *_: None,
+            NVMMADistributedLayout=lambda **_: None, convert_layout=lambda x, *_, **__: x,
+            allocate_shared_memory=self.allocate, warp_specialize=self.specialize, **_DTYPES,
+        )  # fmt: skip
+        tl = SimpleNamespace(
+            load=_load, store=_store, where=torch.where, abs=torch.abs, exp=torch.exp,
+            erf=torch.erf, rsqrt=torch.rsqrt, cdiv=lambda a, b: -(-a // b), minimum=min, **_DTYPES,
+        )  # fmt: skip
+        libdevice = SimpleNamespace(exp=torch.exp, div_rn=torch.div)
+        mbarrier = SimpleNamespace(
+            MBarrierLayout=lambda: "barriers", init=self.init, wait=self.wait,
+            expect=self.expect, arrive=self.arrive,
+        )  # fmt: skip
+        return {
+            "gl": gl, "tl": tl, "libdevice": libdevice, "mbarrier": mbarrier,
+            "tma": SimpleNamespace(store_wait=self.store_wait), "copy_in": self.copy_in,
+            "copy_out": self.copy_out, "warpgroup_mma": self.multiply,
+            "warpgroup_mma_wait": self.multiply_wait, "fence_async_shared": lambda: None,
+        }  # fmt: skip
+
+    def allocate(self, dtype, shape, layout):
+        if layout == "barriers":
+            made = [Barrier() for _ in range(shape[0])]
+            return SimpleNamespace(index=lambda i: made[int(i)])
+        return Slots(torch.full(shape, float("nan"), dtype=dtype))
+
+    def init(self, barrier: Barrier, count: int) -> None:
+        assert count == 1
+
+    def specialize(self, roles, warps, registers) -> None:
+        assert len(warps) == len(registers) == len(roles) - 1
+        self.scheduler.run([lambda f=f, a=a: f(*a) for f, a in roles])
+
+    def wait(self, barrier: Barrier, parity: int) -> None:
+        self.scheduler.now.pause(lambda: barrier.phase & 1 != int(parity))
+
+    def expect(self, barrier: Barrier, count: int) -> None:
+        barrier.arrive(count)
+
+    def arrive(self, barrier: Barrier, count: int, pred=True) -> None:
+        if pred:
+            barrier.arrive()
+        self.scheduler.now.pause()
+
+    def copy_in(self, source: Descriptor, corner, barrier: Barrier, slot: Slots) -> None:
+        slot.tensor.fill_(float("nan"))
+
+        def complete() -> None:
+            tile = source.read(corner)
+            slot.tensor.copy_(tile)
+            barrier.missing -= tile.numel() * tile.element_size()
+            barrier.check()
+
+        self.scheduler.copies.append(complete)
+        self.scheduler.now.pause()
+
+    def copy_out(self, target: Descriptor, corner, slot: Slots) -> None:
+        task = self.scheduler.now
+        task.stores.append(lambda: target.write(corner, slot.tensor))
+        task.pause()
+
+    def store_wait(self, pending: int) -> None:
+        task = self.scheduler.now
+        task.pause(lambda: len(task.stores) <= pending)
+
+    def multiply(self, left: Slots, right: Slots, acc, is_async: bool, use_acc: bool):
+        def complete() -> None:
+            made = left.tensor.float() @ right.tensor.float()
+            acc.copy_(acc + made if use_acc else made)
+
+        self.scheduler.now.products.append(complete)
+        return acc
+
+    def multiply_wait(self, pending: int, deps):
+        task = self.scheduler.now
+        task.pause()
+        while len(task.products) > pending:
+            task.products.pop(0)()
+        return deps[0] if len(deps) == 1 else deps
+
+
+def interpret(
+    source: KernelSource, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int], seed=0
+) -> None:
+    """Every program of a Gluon source, one after the other."""
+    text = source.text.removeprefix(HEADER).replace("@gluon.jit\n", "").replace("@triton.jit\n", "")
+    arguments = [_argument(a, tensors, sizes) for a in source.args]
+    programs, *_ = grid_of(source.grid, sizes)
+    for program in range(programs):
+        names = Machine(program, programs, Scheduler(seed + program)).names()
+        exec(text, names)
+        names["halves"] = lambda tile, _: tile.clone().chunk(2, 1)
+        names[source.name](*arguments)
+
+
+def _argument(argument, tensors, sizes):
+    if isinstance(argument, DescriptorArg):
+        shape, strides = ([evaluate(s, sizes) for s in part]
+                          for part in (argument.shape, argument.strides))  # fmt: skip
+        tensor = tensors[argument.buffer]
+        start = tensor.storage_offset() + evaluate(argument.offset, sizes)
+        return Descriptor(tensor.as_strided(shape, strides, start), argument.block)
+    if isinstance(argument, BufferArg):
+        tensor = tensors[argument.buffer]
+        span = 1 + sum((e - 1) * s for e, s in zip(tensor.shape, tensor.stride()))
+        return Pointer(tensor.as_strided((span,), (1,)))
+    return torch.tensor(evaluate(argument.size, sizes))
+
+
+def _load(pointer: Pointer, mask=True, other=0, eviction_policy=None) -> torch.Tensor:
+    offset, mask = torch.broadcast_tensors(torch.as_tensor(pointer.offset), torch.as_tensor(mask))
+    found = pointer.memory[torch.where(mask, offset, 0)]
+    return torch.where(mask, found, torch.tensor(other, dtype=found.dtype))
+
+
+def _store(pointer: Pointer, value, mask=True) -> None:
+    offset, value, mask = torch.broadcast_tensors(
+        torch.as_tensor(pointer.offset), value, torch.as_tensor(mask)
+    )
+    pointer.memory[offset[mask]] = value[mask].to(pointer.memory.dtype)

@@ -1,0 +1,84 @@
+"""Gluon product kernels, their warps interleaved at random: what copies, multiplies and stores
+agree on whose turn it is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+import product_cases as cases
+from gluon_interpreted import interpret
+from product_check import problems
+from torchweld.codegen.gluon_product import generate
+from torchweld.ir.size import symbol
+from torchweld.schedule.product import ProductSchedule
+from triton_cases import Case, tensors
+
+
+def tiles(*tile, programs: int = 2, **more) -> ProductSchedule:
+    return ProductSchedule("gluon", *tile, programs=programs, **more)
+
+
+TOGETHER = tiles(128, 128, 64, 8, 3)
+IN_TURN = tiles(128, 128, 64, 4, 3, programs=1, pingpong=True)
+CASES = [
+    (cases.linear(300, 264, 200), TOGETHER),
+    (cases.linear(300, 392, 72), tiles(128, 192, 32, 8, 2, group=2)),
+    (cases.linear(264, 392, 136, left="km", right="kn"), tiles(256, 128, 64, 8, 2)),
+    (cases.linear("s0", 136, 8 * symbol("s1"), sizes={"s0": 201, "s1": 13}), TOGETHER),
+    (cases.bias_residual(300, 520, 200), tiles(128, 256, 64, 8, 3)),
+    (cases.scaled_outputs(300, 136, 72), TOGETHER),
+    (cases.batched(3, 150, 136, 40), TOGETHER),
+    (cases.heads(3, 50, 4, 32, 96), tiles(64, 64, 32, 4, 4)),
+    (cases.gated(300, 200, 136), TOGETHER),
+    *((cases.linear(500, 264, k), IN_TURN) for k in (40, 64, 136, 192, 200, 264)),
+    (cases.bias_residual(500, 264, 72), IN_TURN),
+    (cases.bias_residual(500, 392, 264), tiles(64, 128, 64, 4, 2, programs=3, pingpong=True)),
+    (cases.gated(300, 200, 136), tiles(128, 64, 64, 4, 4, programs=1, pingpong=True)),
+]
+
+
+def title(value) -> str:
+    if isinstance(value, str):
+        return re.sub(r"\W+", "-", value).strip("-")
+    if isinstance(value, Case):
+        return f"{value.name}-{'x'.join(str(a.extent) for a in value.comp.axes)}"
+    return f"{value.block_m}x{value.block_n}x{value.block_k}{'-in-turn' * value.pingpong}"
+
+
+@pytest.mark.parametrize(("case", "schedule"), CASES, ids=title)
+def test_results_whoever_runs_first(case: Case, schedule: ProductSchedule):
+    (source,) = generate(case.comp, case.buffers, schedule, case.sizes).sources
+    made = tensors(case)
+    interpret(source, made, case.sizes)
+    assert problems(case, made) == []
+
+
+SHORT = cases.bias_residual(500, 392, 40), tiles(64, 128, 64, 4, 6, programs=1, pingpong=True)
+NEEDED = [
+    (*SHORT, r"mbarrier.wait\(loops.*"),
+    (*SHORT, r"mbarrier.wait\(ends.*"),
+    *((cases.bias_residual(500, 264, 136), TOGETHER, f"mbarrier.wait\\({name}.*")
+      for name in ("ready", "empty", "came", "used")),
+    *((cases.bias_residual(500, 264, 136), TOGETHER, f"mbarrier.arrive\\({name}.*")
+      for name in ("empty", "used")),
+    (cases.linear(500, 264, 136), TOGETHER, r"tma.store_wait\(1\)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "schedule", "wait"), NEEDED, ids=title)
+def test_without_a_barrier_something_is_wrong(case: Case, schedule: ProductSchedule, wait: str):
+    (source,) = generate(case.comp, case.buffers, schedule, case.sizes).sources
+    text, count = re.subn(wait, "pass", source.text)
+    assert count > 0 and any(_fails(case, replace(source, text=text), seed) for seed in range(20))
+
+
+def _fails(case: Case, source, seed: int) -> bool:
+    made = tensors(case)
+    try:
+        interpret(source, made, case.sizes, seed)
+    except AssertionError:
+        return True
+    return problems(case, made) != []

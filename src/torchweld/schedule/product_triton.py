@@ -116,10 +116,12 @@ def candidates(
     c = contraction
     extents = (extent(accesses, axes) for axes in (c.batch, c.rows, c.columns, c.depth))
     sizes = _Sizes(*(max(1, size.hint(e, hints or {})) for e in extents))
-    few = sizes.rows <= STREAM_ROWS
-    for s in dict.fromkeys(_streams(sizes, table) if few else _tiles(c, sizes, table)):
-        if valid(s, accesses, c) and _fits(s, c, table):
-            yield s
+    streams = _streams(sizes, table) if sizes.rows <= STREAM_ROWS else ()
+    for made in (streams, _tiles(c, sizes, table)):  # many products at a time fit in tiles alone
+        found = [s for s in dict.fromkeys(made) if valid(s, accesses, c) and _fits(s, c, table)]
+        if found:
+            yield from found
+            return
 
 
 def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:

@@ -38,6 +38,7 @@ from torchweld.ir.affine import Affine
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, IndexMap, Store, View
 from torchweld.ir.size import Size, divide
+from torchweld.ir.substitute import drop_unit_axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,7 @@ def _comp(node: Extern, call: _Call, operands: _Operands) -> Comp | None:
     value = body.cast(value, operands.result.dtype)
     store = Store(node.outputs[0], _index(operands.result, axes), value)
     every = tuple(a for group in axes for a in group)
-    return Comp(node.name, every, body.body, (store,), node.origins)
+    return drop_unit_axes(Comp(node.name, every, body.body, (store,), node.origins))
 
 
 def _common(dims: Iterable[Dim]) -> list[Size] | None:

@@ -86,6 +86,18 @@ def test_sums_in_place_are_found_as_the_sums_that_were_recorded(path):
     assert match_operators(["aten::gelu_"], first.operators)[0].name == "aten::gelu"
 
 
+def test_a_graph_launches_many_kernels_at_once(tmp_path):
+    events = [
+        event("user_annotation", STEP, 0, 100),
+        event("cuda_runtime", "cudaGraphLaunch", 10, 5, correlation=9),
+        device("kernel", "first", 20, 5, 9), device("kernel", "second", 30, 5, 9),
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    (step,) = read_trace(path).steps
+    assert [k.name for k in step.kernels] == ["first", "second"]
+
+
 @pytest.mark.parametrize(("expected", "seen", "positions"), [
     ("abc", "abc", [0, 1, 2]),
     ("abab", "xabxab", [None, 0, 1, None, 2, 3]),

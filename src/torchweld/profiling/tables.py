@@ -124,14 +124,24 @@ def _alike(kernels: Iterable[Kernel]) -> list[_Line]:
 def _kernel_text(line: _Line) -> str:
     """The name, and where it comes from."""
     kernel = line.kernels[0]
-    name = kernel.name.removeprefix("aten::")
-    if kernel.kind == "library" and kernel.places:
-        name = kernel.places[0].short_op
+    name = _short_name(kernel)
     name = name if len(name) <= _LONG_NAME else name[: _LONG_NAME - 2] + ".."
     if not kernel.places:
         return f"{name}\n  not tied to an operation"
     module = _common([k.places[0].module for k in line.kernels])
     return f"{name}\n  {_lines(kernel.places)}{' @ ' if module else ''}{module}"
+
+
+def _short_name(kernel: Kernel) -> str:
+    """aten::mm -> mm;  void at::native::vectorized<4, ...>(...) -> mul: vectorized"""
+    if kernel.kind == "library" and kernel.name.startswith(("aten.", "torchweld.")):
+        return kernel.places[0].short_op
+    name = re.sub(r"[<(].*", "", kernel.name.removeprefix("void "))
+    if name.startswith("aten::"):
+        return name.removeprefix("aten::")
+    short = name.rpartition("::")[2]
+    tells = kernel.kind != "generated" and len(kernel.places) == 1
+    return f"{kernel.places[0].short_op}: {short}" if tells else short
 
 
 def _common(modules: Sequence[str]) -> str:

@@ -86,10 +86,14 @@ def steps_of(events: list[dict]) -> list[Step]:
     for event in events:
         if event.get("cat") in (*_HOST, *_LAUNCH):
             by_thread.setdefault((event["pid"], event["tid"]), []).append(event)
-    devices = {e["args"].get("correlation"): _device(e) for e in events if e["cat"] in _DEVICE}
-    roots = [root for found in by_thread.values() for root in _trees(found, devices)]
+    launched: dict[int | None, list[Device]] = {}  # by a graph: all with the same number
+    for event in events:
+        if event.get("cat") in _DEVICE:
+            launched.setdefault(event["args"].get("correlation"), []).append(_device(event))
+    roots = [root for found in by_thread.values() for root in _trees(found, launched)]
     marks = sorted((e for e in events if _is_step(e)), key=lambda e: e["ts"])
-    return [_step(mark, roots, list(devices.values())) for mark in marks]
+    devices = [device for found in launched.values() for device in found]
+    return [_step(mark, roots, devices) for mark in marks]
 
 
 def walk(roots: Iterable[Host]) -> Iterator[Host]:
@@ -100,24 +104,23 @@ def walk(roots: Iterable[Host]) -> Iterator[Host]:
 
 
 def _is_step(event: dict) -> bool:
-    return event["cat"] == "user_annotation" and event["name"] == STEP
+    return event.get("cat") == "user_annotation" and event["name"] == STEP
 
 
 def _device(event: dict) -> Device:
     return Device(event["name"], event["ts"], event["dur"], event["cat"] != "kernel")
 
 
-def _trees(events: list[dict], devices: dict) -> list[Host]:
-    """Nested by time, on one thread. Launches hand their kernel to the innermost operator."""
+def _trees(events: list[dict], launched: dict[int | None, list[Device]]) -> list[Host]:
+    """Nested by time, on one thread. Launches hand their kernels to the innermost operator."""
     roots: list[Host] = []
     stack: list[Host] = []
     for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
         while stack and event["ts"] >= stack[-1].end_us:
             stack.pop()
         if event["cat"] in _LAUNCH:
-            kernel = devices.get(event["args"].get("correlation"))
-            if kernel is not None and stack:
-                stack[-1].kernels.append(kernel)
+            if stack:
+                stack[-1].kernels += launched.get(event["args"].get("correlation"), [])
             continue
         if _is_step(event):
             continue

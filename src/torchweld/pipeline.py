@@ -19,6 +19,7 @@ from torchweld.capture.lower import Lowered, lower
 from torchweld.codegen.bundles import generate_all
 from torchweld.codegen.source import KernelBundle
 from torchweld.core.device import DeviceTable, device_table
+from torchweld.core.logs import logger
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Graph, Origin
@@ -90,6 +91,11 @@ def _compiled(captured: Captured, options: Options) -> Program:
         loose_outputs=captured.loose_outputs, record=record,
     )  # fmt: skip
     program.record = record
+    logger("pipeline").info(
+        "%s (%s on %s): %d kernels and calls, %s plan, %.3f s", captured.name, captured.kind,
+        device, len(stored.graph.nodes), "stored" if cached else "new",
+        sum(stages.seconds.values()),
+    )  # fmt: skip
     return program
 
 
@@ -159,6 +165,7 @@ class _Stages:
         start = time.perf_counter()
         result = stage(*args, **kwargs)
         self.seconds[name] = time.perf_counter() - start
+        logger("pipeline").debug("%s: %.3f s", name, self.seconds[name])
         if self._debug:
             self._print(name, result)
         return result

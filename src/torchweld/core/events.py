@@ -7,6 +7,8 @@ import threading
 import warnings
 from dataclasses import dataclass
 
+from torchweld.core.logs import logger
+
 
 class TorchweldWarning(UserWarning):
     """Something runs, but not as fast as it could; the message says what and why."""
@@ -28,6 +30,7 @@ _lock = threading.Lock()
 
 def record(key: str, message: str) -> bool:
     """Keeps the event; True the first time that `key` is seen."""
+    logger("events").info("%s", message)
     with _lock:
         if len(_events) < _LIMIT:
             _events.append(Event(key, message))

@@ -15,6 +15,7 @@ import torch
 
 from torchweld.core.device import DeviceTable, device_table
 from torchweld.core.errors import EnvironmentProblem
+from torchweld.core.logs import logger
 from torchweld.core.options import Options
 from torchweld.ir.scalar import TABLE
 from torchweld.profiling import large, smallest
@@ -54,6 +55,7 @@ def roofline(device: str, name: str, options: Options | None = None) -> Roofline
     kept = files.get(key, ".json")
     if kept is not None:
         return Roofline(**json.loads(kept))
+    logger("profiling").info("measuring what %s can do", name)
     found = _measure(device, name, files)
     files.put(key, ".json", json.dumps(asdict(found)).encode())
     return found

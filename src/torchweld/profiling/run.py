@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from torchweld.core.files import write_whole
+from torchweld.core.logs import logger
 from torchweld.core.machine import device_name, version_of
 from torchweld.core.options import Options
 from torchweld.profiling import compiled, eager, rows
@@ -74,6 +75,8 @@ def profile_subject(
     first_step(subject)
     line = roofline(subject.device, device_name(subject.device), options)
     budget = budget_of(subject.timed_step())
+    logger("profiling").info("%s, %s: %d steps timed, %d profiled", subject.name, way,
+                             budget.timed, budget.profiled)
     step_us = [subject.timed_step() * 1e6 for _ in range(budget.timed)]
     seen = _SEE[way](subject, budget.profiled, records)
     table = calibrated(line)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchweld.core.logs import logger
+
 
 @dataclass(frozen=True, slots=True)
 class Note:
@@ -24,6 +26,7 @@ def note(record, kind: str, subject: str, text: str, amount: float = 0.0, unit: 
     record of None hears nothing."""
     if record is None or any(_is(e, kind, subject) for e in record.events):
         return
+    logger("runtime").debug("%s: %s: %s", kind, subject, text)
     record.events.append(Note(kind, subject, text, amount, unit))
 
 

@@ -1,0 +1,52 @@
+"""Standard logging: what TORCHWELD_LOG means, and that what goes wrong is logged."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from torchweld.core import events
+from torchweld.core.errors import UsageError
+from torchweld.core.logs import levels_of
+from torchweld.runtime.record import note
+
+
+@pytest.mark.parametrize(("text", "levels"), [
+    ("", {}),
+    ("info", {"torchweld": logging.INFO}),
+    ("DEBUG", {"torchweld": logging.DEBUG}),
+    ("warning, pipeline=debug", {"torchweld": logging.WARNING,
+                                 "torchweld.pipeline": logging.DEBUG}),
+])
+def test_levels(text, levels):
+    assert levels_of(text) == levels
+
+
+@pytest.mark.parametrize("text", ["loud", "pipeline=", "pipeline=loud"])
+def test_what_means_nothing_is_refused(text):
+    with pytest.raises(UsageError, match="TORCHWELD_LOG"):
+        levels_of(text)
+
+
+def test_events_and_notes_are_logged(caplog):
+    class Record:
+        events: list = []  # noqa: RUF012
+
+    with caplog.at_level(logging.DEBUG, logger="torchweld"):
+        events.record("test_logs", "it went otherwise")
+        note(Record(), "fallback", "k7", "g++ failed")
+    assert [(r.name, r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("torchweld.events", "INFO", "it went otherwise"),
+        ("torchweld.runtime", "DEBUG", "fallback: k7: g++ failed")]
+
+
+@pytest.mark.parametrize(("level", "said"), [("info", True), ("error", False)])
+def test_the_environment_sets_it_up(level, said):
+    program = "from torchweld.core import events; events.record('key', 'a message')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
+                          env={**os.environ, "TORCHWELD_LOG": level}, check=True)
+    assert ("torchweld.events: a message" in done.stderr) == said

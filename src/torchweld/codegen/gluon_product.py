@@ -141,8 +141,9 @@ class _Writer:
     def source(self) -> KernelSource:
         functions = [self._finish(), self._consume(), self._produce()]
         functions += [self._fetch()] if self.residuals else []
+        functions += [self._entry()]
         helpers = [_PLACE, *([_HALVES] if self._is_sliced else []), *self.epilogue.helpers.values()]
-        text = "".join([HEADER, self._constants(), *helpers, *functions, self._entry()])
+        text = "".join([HEADER, self._constants(), *helpers, *functions])
         pointers, sizes = self.epilogue.arguments
         described = [t for t in self.tiles if not t.first]
         args: list[KernelArg] = [_descriptor_arg(t) for t in described]
@@ -154,7 +155,7 @@ class _Writer:
         registers = MAX_REGISTERS[8 if self.schedule.pingpong else warps]
         return KernelSource(
             "gluon", self.name, dialect(text), tuple(args), (self._grid(),), (), tuple(signature),
-            warps, max_registers=registers,
+            warps, max_registers=registers, early=self.schedule.early,
         )  # fmt: skip
 
     @property
@@ -406,6 +407,8 @@ class _Writer:
                          "mbarrier.MBarrierLayout())")  # fmt: skip
             lines += _block(f"for i in gl.static_range({count}):",
                             [f"mbarrier.init({name}.index(i), count=1)"])  # fmt: skip
+        if self.schedule.early:
+            lines.append(self.epilogue.helper("_await_previous()"))
         arguments = [*(t.descriptor for t in self.tiles if not t.first), *self.epilogue.memory]
         return _function(self.name, arguments, [*lines, *self._specialize()])
 

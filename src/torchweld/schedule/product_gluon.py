@@ -199,7 +199,7 @@ def candidates(
     cycles = {s: predicted_cycles(s, accesses, contraction, table, hints or {}) for s in found}
     ranked = sorted(found, key=lambda s: (s.pingpong, cycles[s]))  # not yet right on a device
     yield from ranked
-    yield from (replace(s, group=n) for s in ranked[:2] for n in (4, 16))
+    yield from (replace(ranked[0], **change) for change in ({"early": True}, {"group": 16}))
 
 
 def _tiled(shape: tuple[int, int, int, bool], stages: int, programs: int) -> ProductSchedule:

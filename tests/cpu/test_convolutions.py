@@ -59,6 +59,9 @@ def _check(model: nn.Module, x: torch.Tensor, train: bool = False, own: bool = T
         (1, (700, 9, 9), 8, dict(kernel_size=9)),
         (5, (64, 16, 16), 50, dict(kernel_size=1, stride=2)),
         (1, (2, 60, 60), 20, dict(kernel_size=13, padding=6)),
+        (2, (37, 23, 21), 37, dict(kernel_size=3, padding=1, groups=37)),
+        (1, (64, 30, 31), 64, dict(kernel_size=5, padding=2, stride=2, groups=64, bias=False)),
+        (3, (40, 19, 17), 40, dict(kernel_size=(1, 3), dilation=3, stride=(1, 3), groups=40)),
     ],
 )
 def test_geometries(batch, shape, channels, how):
@@ -73,9 +76,9 @@ def test_geometries(batch, shape, channels, how):
     [
         dict(kernel_size=3, groups=2),
         dict(kernel_size=17, padding=8),
-        dict(kernel_size=3, padding=1, padding_mode="circular", groups=16),
+        dict(kernel_size=1, groups=4),
     ],
-    ids=["groups", "a long window", "depthwise"],
+    ids=["groups", "a long window", "groups of pixels"],
 )
 def test_others_are_calls(how):
     _check(nn.Conv2d(16, 16, **how).eval(), torch.randn(1, 16, 40, 40), own=False)
@@ -129,8 +132,21 @@ class Seen(nn.Module):
         return torch.cat([a.flatten(1), b.softmax(1).flatten(1), b.flatten(2).mT.flatten(1)], 1)
 
 
+class Grouped(nn.Module):
+    """A norm over groups of channels and a concatenation leave images in other shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm = nn.Conv2d(8, 16, 3, padding=1), nn.GroupNorm(4, 16)
+        self.two, self.three = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(32, 8, 1)
+
+    def forward(self, x):
+        y = F.silu(self.norm(self.one(x)))
+        return self.three(torch.cat([self.two(y), y], 1)).relu()
+
+
 @pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize("make, channels", [(Residual, 16), (Twins, 8), (Seen, 8)])
+@pytest.mark.parametrize("make, channels", [(Residual, 16), (Twins, 8), (Seen, 8), (Grouped, 8)])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_what_follows(make, channels, train, batch):
     torch.manual_seed(0)

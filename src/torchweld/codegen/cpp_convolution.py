@@ -80,9 +80,10 @@ def _geometry(comp: Comp, c: CpuConvolution, buffers: Mapping[str, Buffer]) -> l
     """The numbers of convolution.h's struct, in order."""
     image, down, across = buffers[c.image.buffer], *c.windows
     images = comp.extent(c.batch) if c.batch else 1
-    sides = [images, comp.extent(c.channel), down.size, across.size]
+    channels = comp.extent(c.channel) if c.channel else 1
+    sides = [images, channels, down.size, across.size]
     outputs = [comp.extent(w.out) for w in c.windows]
-    numbers = [*sides, *(0, *image.strides)[-4:-1], comp.extent(c.result), *outputs]
+    numbers = [*sides, *image.strides[:3], comp.extent(c.result), *outputs]
     for field in ("taps", "stride", "dilation", "padding"):
         numbers += [getattr(w, field) for w in c.windows]
     return numbers
@@ -99,7 +100,8 @@ def _text(k: Kernel, comp: Comp, convolution: CpuConvolution, buffers, names, sy
         geometry = [f"n_{s}" for s in symbols if s.startswith("g")]
         e.line(f"const tw_convolution a = {{{', '.join(factors + geometry)}}};")
         e.line("#pragma omp parallel")
-        e.line("tw_convolve(a, omp_get_thread_num(), omp_get_num_threads(),")
+        loops = "tw_convolve" if convolution.channel else "tw_depthwise"
+        e.line(f"{loops}(a, omp_get_thread_num(), omp_get_num_threads(),")
         e.line("    [=](int64_t image, int64_t result, int64_t pixel, int64_t count,")
         e.line("        const float* sums) { finish(P, S, image, result, pixel, count, sums); });")
     return e.text

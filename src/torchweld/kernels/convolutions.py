@@ -11,7 +11,7 @@ kernels here add up chains of 144 terms, with eager's error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,7 +22,8 @@ from torchweld.core.options import Options
 from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Comp, Extern, Graph, Node, Store, Value, View, views
-from torchweld.ir.size import hint, product
+from torchweld.ir.size import Size, hint, product
+from torchweld.kernels.coarse import coarsened
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.names import kernel_names
 from torchweld.schedule.cpu_convolution import cpu_convolution, place
@@ -42,14 +43,24 @@ class _Call:
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
+    depthwise: bool
 
 
 def own_convolutions(graph: Graph, table: DeviceTable, options: Options) -> Graph:
     """`graph` with convolutions made by kernels of our own where those are faster."""
     if not options.fuse or not _has_vectors(table):
         return graph
+    graph = coarsened(graph, _image_shapes(graph))
     nodes = tuple(_convolution_comp(n, graph) or n for n in graph.nodes)
     return graph if nodes == graph.nodes else _with_epilogues(replace(graph, nodes=nodes))
+
+
+def _image_shapes(graph: Graph) -> Iterator[tuple[str, tuple[Size, ...]]]:
+    """The shapes in which calls read images."""
+    for node in graph.nodes:
+        call = _read(node) if isinstance(node, Extern) else None
+        if call is not None and call.image.offset == 0:
+            yield call.image.buffer, call.image.shape
 
 
 def _has_vectors(table: DeviceTable) -> bool:
@@ -72,9 +83,10 @@ def _read(node: Extern) -> _Call | None:
     if node.target != _CALL or node.kwargs or node.outputs[0] is None:
         return None
     image, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
-    if transposed or groups != 1 or len(image.shape) != 4:
+    depthwise = groups == weight.shape[0] == image.shape[1] and groups != 1
+    if transposed or len(image.shape) != 4 or (groups != 1 and not depthwise):
         return None
-    return _Call(image, weight, bias, stride, padding, dilation)
+    return _Call(image, weight, bias, stride, padding, dilation, depthwise)
 
 
 def _suits(call: _Call, node: Extern, graph: Graph) -> bool:
@@ -83,46 +95,44 @@ def _suits(call: _Call, node: Extern, graph: Graph) -> bool:
     if kinds != {dtypes.f32} or not all(_is_whole(v, graph) for v in views(node.args)):
         return False
     result = graph.buffers[node.outputs[0]]
-    if len(result.shape) not in (3, 4):
+    if len(result.shape) != 4:
         return False
     work = product((*result.shape, *call.weight.shape[1:]))
-    return result.shape[-3] >= _FEWEST and hint(work, graph.hints) >= _LEAST_WORK
+    return result.shape[1] >= _FEWEST and hint(work, graph.hints) >= _LEAST_WORK
 
 
 def _is_whole(view: View, graph: Graph) -> bool:
-    """Of a batch of one, the buffer may lack the dimension."""
     buffer = graph.buffers[view.buffer]
-    shape, strides = view.shape, view.strides
-    if shape[0] == 1 and len(buffer.shape) == len(shape) - 1:
-        shape, strides = shape[1:], strides[1:]
-    return (shape, strides, view.offset) == (buffer.shape, buffer.strides, 0)
+    return (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
 
 
 def _as_comp(node: Extern, call: _Call, graph: Graph) -> Comp:
-    image, result = graph.buffers[call.image.buffer], graph.buffers[node.outputs[0]]
-    batch, row = call.image.shape[:1], tuple(map(axis, "ohw"))
-    windows = [
-        place(out, stride, kernel, dilation, padding)
-        for out, kernel, stride, dilation, padding in zip(
-            "hw", "ij", call.stride, call.dilation, call.padding
-        )
-    ]
-    n = constant(0) if batch == (1,) else axis("n")
-    o, c, i, j = map(axis, "ocij")
+    result, sizes = graph.buffers[node.outputs[0]], call.image.shape[2:]
+    n = constant(0) if result.shape[0] == 1 else axis("n")
+    o, h, w, c, i, j = map(axis, "ohwcij")
+    summed = "ij" if call.depthwise else "cij"
     b = BodyBuilder()
-    sizes = call.image.shape[2:]
+    windows = _windows(call)
     leaves = any(call.padding) or not all(isinstance(s, int) for s in sizes)
     guard = _inside(b, windows, sizes) if leaves else None
-    read = (n, c, *windows)[-len(image.shape) :]
-    pixel = b.load(image.name, read, dtypes.f32, guard, 0.0, exact=True)
-    weight = b.load(call.weight.buffer, (o, c, i, j), dtypes.f32, exact=True)
-    value = b.reduce("sum", (b.op("mul", pixel, weight),), ("c", "i", "j"))
+    places = (n, o, *windows), (o, constant(0), i, j)
+    if not call.depthwise:
+        places = (n, c, *windows), (o, c, i, j)
+    pixel = b.load(call.image.buffer, places[0], dtypes.f32, guard, 0.0, exact=True)
+    weight = b.load(call.weight.buffer, places[1], dtypes.f32, exact=True)
+    value = b.reduce("sum", (b.op("mul", pixel, weight),), tuple(summed))
     if call.bias is not None:
         value = b.op("add", value, b.load(call.bias.buffer, (o,), dtypes.f32))
-    written = (n, *row)[-len(result.shape) :]
-    extents = (*result.shape[-3:], *call.weight.shape[1:])
-    axes = (*(Axis("n", s) for s in batch if s != 1), *map(Axis, "ohwcij", extents))
-    return Comp(node.name, axes, b.body, (Store(result.name, written, value),), node.origins)
+    extents = dict(zip("nohwcij", (*result.shape, *call.weight.shape[1:])))
+    names = ("n" if n.terms else "") + "ohw" + summed
+    axes = tuple(Axis(name, extents[name]) for name in names)
+    return Comp(node.name, axes, b.body, (Store(result.name, (n, o, h, w), value),), node.origins)
+
+
+def _windows(call: _Call) -> list[Affine]:
+    """Row and column of the image that output and window meet in."""
+    spans = zip("hw", "ij", call.stride, call.dilation, call.padding)
+    return [place(out, stride, kernel, dilation, p) for out, kernel, stride, dilation, p in spans]
 
 
 def _inside(b: BodyBuilder, indices: Sequence[Affine], sizes: Sequence[int]) -> Value:

@@ -11,7 +11,7 @@
     }
 
 kernels/convolutions.py makes such Comps of library calls; the marks `exact` tell them from sums
-that a user wrote out. A batch of one has no axis, and its buffers may lack the dimension.
+that a user wrote out. A batch of one has no axis. Depthwise, o is also the channel.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from torchweld.schedule.expand import with_values
 MOST_TAPS = 192  # of a window; convolution.h's buffers
 MOST_SIDE = 16
 SUMS = "sums"
+_ZERO = constant(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +75,17 @@ class Window:
 @dataclass(frozen=True, slots=True)
 class CpuConvolution:
     """`value`: the sum, `image` and `weight`: its Loads. Names of axes: `batch`, `result` (output
-    channel), `channel`, and those of the windows; `batch` is None for one image. `finish`: what
-    follows the sums, as a Comp that loads them from the buffer SUMS, over merged axes; `pixel`, the
-    innermost of them, is None where it has one pixel."""
+    channel), `channel`, and those of the windows; `batch` is None for one image, `channel` for a
+    depthwise convolution. `finish`: what follows the sums, as a Comp that loads them from the
+    buffer SUMS, over merged axes; `pixel`, the innermost of them, is None where it has one pixel.
+    """
 
     value: Value
     image: Load
     weight: Load
     batch: str | None
     result: str
-    channel: str
+    channel: str | None
     windows: tuple[Window, Window]
     finish: Accesses
     pixel: str | None
@@ -113,7 +115,7 @@ def cpu_convolution(
     windows = _windows(comp, image, weight, buffers[image.buffer])
     if windows is None or not _is_guarded(comp, image, windows):
         return None
-    reduced = {channel, *(w.kernel for w in windows if w.kernel)}
+    reduced = {name for name in (channel, *(w.kernel for w in windows)) if name}
     if set(comp.body[value].axes) != reduced:
         return None
     rows = (*([batch] if batch else ()), result, *(w.out for w in windows))
@@ -143,21 +145,20 @@ def _factors(body: tuple[Instr, ...], value: Value) -> tuple[Load, Load] | None:
         return None
     loads = [body[a] for a in factor.args]
     marked = all(isinstance(i, Load) and i.exact for i in loads)
-    ranked = marked and len(loads[0].index) in (3, 4) and len(loads[1].index) == 4
+    ranked = marked and all(len(i.index) == 4 for i in loads)
     plain = ranked and loads[1].guard is None and loads[0].fill == 0
     affine = plain and all(isinstance(e, Affine) for i in loads for e in i.index)
     return (loads[0], loads[1]) if affine else None
 
 
-def _axes(image: Load, weight: Load) -> tuple[str | None, str, str] | None:
+def _axes(image: Load, weight: Load) -> tuple[str | None, str, str | None] | None:
     """Batch, output channel and channel."""
-    *batch, channel, _, _ = image.index
-    result, same = (e.as_axis for e in weight.index[:2])
-    if None in (channel.as_axis, result) or same != channel.as_axis:
+    (batch, channel), (result, same) = image.index[:2], weight.index[:2]
+    if None in (channel.as_axis, result.as_axis) or (batch.as_axis is None and batch != _ZERO):
         return None
-    if not batch or batch[0] == constant(0):
-        return None, result, same
-    return (batch[0].as_axis, result, same) if batch[0].as_axis else None
+    if channel == result and same == _ZERO:
+        return batch.as_axis, result.as_axis, None
+    return (batch.as_axis, result.as_axis, same.as_axis) if channel == same else None
 
 
 def _has_layouts(image: Load, weight: Load, buffers: Mapping[str, Buffer]) -> bool:
@@ -179,7 +180,7 @@ def _windows(comp: Comp, image: Load, weight: Load, buffer: Buffer) -> tuple[Win
 
 def _window(comp: Comp, index: Affine, weight: Affine, size: Size) -> Window | None:
     kernel = weight.as_axis
-    if kernel is None and weight != constant(0):
+    if kernel is None and weight != _ZERO:
         return None
     outs = [(n, c) for n, c in index.terms if n != kernel]
     numbers = (index.const, *(c for _, c in index.terms))

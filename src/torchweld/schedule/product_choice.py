@@ -1,5 +1,7 @@
 """Which form of kernel makes the products of a Comp, and how it is tiled: streams where there are
-few rows, Gluon on Hopper, Triton elsewhere and for what Gluon does not take."""
+few rows, Gluon on Hopper, Triton elsewhere and for what Gluon does not take. Gluon's tiles are
+large: where they would leave most multiprocessors idle, Triton's smaller ones are faster (128 x
+3072 x 768 on an H100: 6.5 against 7.8 us)."""
 
 from __future__ import annotations
 
@@ -15,6 +17,8 @@ from torchweld.schedule.cuda import extent
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_triton import STREAM_ROWS
 
+_TILE = 128
+
 
 def choose(
     accesses: Accesses,
@@ -24,10 +28,17 @@ def choose(
     hints: Mapping[str, int] | None = None,
 ) -> ProductSchedule | str:
     """The default schedule, or why there is none."""
-    rows = size.hint(extent(accesses, contraction.rows), hints or {})
     reason = ""
-    for form in (product_triton,) if rows <= STREAM_ROWS else (product_gluon, product_triton):
+    for form in _forms(accesses, contraction, table, hints or {}):
         reason = form.supports(accesses, contraction, buffers, table)
         if reason is None:
             return form.schedule(accesses, contraction, buffers, table, hints)
     return reason
+
+
+def _forms(accesses: Accesses, contraction: Contraction, table: DeviceTable, hints):
+    sides = (contraction.batch, contraction.rows, contraction.columns)
+    batch, rows, columns = (size.hint(extent(accesses, axes), hints) for axes in sides)
+    tiles = batch * -(-rows // _TILE) * -(-columns // _TILE)
+    few = rows <= STREAM_ROWS or tiles < table.units // 2
+    return (product_triton,) if few else (product_gluon, product_triton)

@@ -128,6 +128,14 @@ def test_memory_is_what_the_profiler_counts_and_names_its_makers(model):
     assert max(level for _, level in found.timeline) == found.peak_bytes
 
 
+def test_memory_of_a_fused_model_is_that_of_its_plan(model):
+    found = torchweld.profile(torchweld.fuse(model, X), X).memory
+    made = {(a.what, a.role) for a in found.alive}
+    assert ("float32[6, 40]", "temporary") in made
+    assert found.timeline and found.peak_at_us is not None
+    assert max(level for _, level in found.timeline) == sum(a.bytes for a in found.alive)
+
+
 def test_saved_activations_are_told_from_temporaries(model):
     def loss(x):
         return model(x).square().mean()

@@ -4,8 +4,9 @@ the graph that it runs."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from torchweld.ir.nodes import Comp, Extern, Graph
+from torchweld.ir.nodes import Comp, Extern
 from torchweld.profiling.data import Place
 from torchweld.profiling.eager import kind_of, spread
 from torchweld.profiling.match import match_names
@@ -21,7 +22,7 @@ _INDUCTOR = "_cpp_fused_"  # in the name of a kernel that Inductor wrote for the
 def tasks_of(records: Sequence) -> dict[str, Task]:
     """The task of each node of the records' graphs, by the name of its range."""
     return {
-        region_name(record.graph.name, node.name): _task(node, record.graph, record.kind)
+        region_name(record.graph.name, node.name): _task(node, record)
         for record in records
         for node in record.graph.nodes
     }
@@ -41,7 +42,7 @@ def launched_in(tasks: Mapping[str, Task], step: Step) -> list[Task]:
             kernels = event.all_kernels()
             for kernel, work in zip(kernels, spread(kernels, task.work)):
                 kind = kind_of(kernel, task.kind)
-                found[id(kernel)] = Task(kernel.name, kind, task.places, task.backward, work)
+                found[id(kernel)] = replace(task, name=kernel.name, kind=kind, work=work)
     return [found.get(id(k), Task(k.name, kind_of(k, "operator"), ())) for k in step.kernels]
 
 
@@ -60,11 +61,13 @@ def _replayed(tasks: Sequence[Task], step: Step) -> Runs:
     return runs
 
 
-def _task(node: Comp | Extern, graph: Graph, kind: str) -> Task:
+def _task(node: Comp | Extern, record) -> Task:
     places = tuple(Place(o.op, o.module, o.source) for o in node.origins)
     name = node.target if isinstance(node, Extern) else node.name
     what = "library" if isinstance(node, Extern) else "generated"
-    return Task(name, what, places, kind == "backward", node_work(node, graph))
+    region = region_name(record.graph.name, node.name)
+    work = node_work(node, record.graph)
+    return Task(name, what, places, record.kind == "backward", work, region)
 
 
 def _kernels_in(roots: Sequence[Host]) -> list[Host]:

@@ -20,13 +20,15 @@ _NO_WORK = Work(0, 0.0, "-")
 
 @dataclass(frozen=True)
 class Task:
-    """A kernel at one place of the program. `work`: of one call, None if it is not known."""
+    """A kernel at one place of the program. `work`: of one call, None if it is not known.
+    `region`: the name of the range of torchweld's node that it is in, if it is in one."""
 
     name: str
     kind: str
     places: tuple[Place, ...]
     backward: bool = False
     work: Work | None = None
+    region: str = ""
 
 
 @dataclass(frozen=True)

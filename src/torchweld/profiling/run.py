@@ -26,6 +26,7 @@ from torchweld.profiling.energy import energy_of
 from torchweld.profiling.held import held_memory
 from torchweld.profiling.memory import added_bytes
 from torchweld.profiling.opportunities import Planned, PlanOf, opportunities, planned_graphs
+from torchweld.profiling.planned import planned_memory
 from torchweld.profiling.recorder import record
 from torchweld.profiling.rows import Runs
 from torchweld.profiling.subject import Subject, first_step
@@ -166,7 +167,9 @@ def _see_torchweld(subject: Subject, count: int, records) -> Seen:
         runs = compiled.replayed_runs(known, trace.steps)
     else:
         runs = compiled.region_runs(tasks, trace.steps)
-    return Seen(runs, trace, eager.tied_share(runs), _peak(subject))
+    peak, typical = added_bytes(subject.step, subject.device), runs[rows.median_step(runs)]
+    memory = planned_memory(records(), typical, peak, subject.resident_bytes)
+    return Seen(runs, trace, eager.tied_share(runs), memory)
 
 
 def _see_inductor(subject: Subject, count: int, records) -> Seen:
@@ -176,12 +179,9 @@ def _see_inductor(subject: Subject, count: int, records) -> Seen:
         runs = compiled.replayed_runs((), trace.steps)
     else:
         runs = compiled.region_runs({}, trace.steps)
-    return Seen(runs, trace, eager.tied_share(runs), _peak(subject))
-
-
-def _peak(subject: Subject) -> Memory:
     peak = added_bytes(subject.step, subject.device)
-    return Memory(peak, subject.resident_bytes, None, [], [])
+    memory = Memory(peak, subject.resident_bytes, None, [], [])
+    return Seen(runs, trace, eager.tied_share(runs), memory)
 
 
 _SEE = {"eager": _see_eager, "torchweld": _see_torchweld, "inductor": _see_inductor}

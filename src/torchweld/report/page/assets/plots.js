@@ -18,6 +18,12 @@ const digits = value => Number(value.toPrecision(3)).toLocaleString("en", { maxi
 const microseconds = us => us >= 1e4 ? `${digits(us / 1e3)} ms` : `${digits(us)} µs`;
 const bytes = d3.format(".3~s");
 
+// An axis of microseconds up to `end`, told in milliseconds where they are many.
+function timeAxis(end) {
+  const [divisor, label] = end > 1e4 ? [1e3, "milliseconds"] : [1, "microseconds"];
+  return { label, grid: true, tickFormat: us => (us / divisor).toLocaleString("en") };
+}
+
 // -- ways --
 
 function plotWays(ways) {
@@ -48,7 +54,7 @@ function drawTimeline(place, launches, [from, to]) {
   const shape = { x1: l => Math.max(from, l.start), x2: l => Math.min(to, l.end), y1: 0, y2: 1 };
   const plot = Plot.plot({
     width: WIDTH, height: 96, marginLeft: 74, marginTop: 8, marginBottom: 34, style: { background: "none", fontSize: "12px" },
-    x: { domain: [from, to], label: "microseconds", grid: true },
+    x: { domain: [from, to], ...timeAxis(to) },
     y: { domain: [0, 1], ticks: [], label: null },
     marks: [
       Plot.rect(seen, { ...shape, fill: l => colour(l.kind), stroke: "var(--ground)", strokeWidth: l => Math.min(0.6, 300 * (l.end - l.start) / (to - from)) }),
@@ -185,11 +191,11 @@ function plotRoofline(roof, profiles) {
 function plotMemory(profiles) {
   const lines = profiles.filter(p => p.memory).flatMap(p => p.memory.line.map(([at, size]) => ({ way: p.way, at, size })));
   const peaks = profiles.filter(p => p.memory).map(p => ({ way: p.way, at: p.memory.at, size: p.memory.peak }));
-  const end = d3.max([...profiles.map(p => p.step), ...lines.map(l => l.at)]);
+  const end = d3.max(lines, l => l.at) ?? d3.max(profiles, p => p.step);
   if (!peaks.length) return;
   put("plot-memory", Plot.plot({
     width: WIDTH, height: 260, marginLeft: 74, marginRight: 120, style: { background: "none", fontSize: "12px" },
-    x: { label: "microseconds", grid: true },
+    x: timeAxis(end),
     y: { label: "bytes", grid: true, zero: true, tickFormat: "~s", ticks: 5 },
     color: { legend: true, domain: ["eager", "torchweld"], range: [WAY_COLOUR.eager, WAY_COLOUR.torchweld] },
     marks: [

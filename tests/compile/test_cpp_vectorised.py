@@ -84,12 +84,13 @@ comp norm [i:100, j:512] {
         """
 comp softmax [i:100, j:127] {
   %0 = load x[i, j] : f32
-  %1 = reduce.max[j] %0 : f32
-  %2 = sub %0 %1 : f32
-  %3 = exp %2 : f32
-  %4 = reduce.sum[j] %3 : f32
-  %5 = div %3 %4 : f32
-  store y[i, j] %5
+  %1 = add %0 %0 : f32
+  %2 = reduce.max[j] %1 : f32
+  %3 = sub %1 %2 : f32
+  %4 = exp %3 : f32
+  %5 = reduce.sum[j] %4 : f32
+  %6 = div %4 %5 : f32
+  store y[i, j] %6
 }
 """,
         {"x": ((100, 127), d.f32), "y": ((100, 127), d.f32)},

@@ -16,10 +16,9 @@ from torchweld.schedule.cpu import CpuSchedule
 from torchweld.schedule.stages import Stages, own_cost, stages
 
 LINE_BYTES = 64
-LANES = 16
+VECTOR_BYTES, LANES = 64, 16
 LONG_LANE = 4096  # the rest of a longer lane does not matter
-FEW = 4  # nor that of so few elements, which two more horizontal sums outweigh
-CHEAP_ROW = 6.0  # nor that of rows with less work (multiply-adds) per element
+CHEAP_ROW = 6.0  # nor that of pointwise rows with less work (multiply-adds) per element
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,12 @@ class Kernel:
     def lane_block(self) -> int:
         """Rows that a row lane runs abreast; one without a row lane."""
         return dict(self.schedule.outer)[self.row_lane] if self.row_lane else 1
+
+    @property
+    def lanes(self) -> int:
+        """Elements that gcc works on together: a vector of the narrowest type in memory."""
+        narrowest = min((d.bytes for d in self.kinds.values()), default=4)
+        return max(LANES, VECTOR_BYTES // narrowest)
 
     @property
     def lane_position(self) -> str:
@@ -140,18 +145,19 @@ class Kernel:
     @property
     def overlaps(self) -> bool:
         """Whether lanes end in a vector that overlaps the one before (cpp_nest.py): where they are
-        short, no multiple of LANES and worth it. Not where the kernel reads what it writes."""
+        short, no multiple of `lanes` and worth it. Not where the kernel reads what it writes."""
         comp, lane = self.comp, self.schedule.nest[-1:]
         if not lane or self.row_lane or dict(self.schedule.outer).get(lane[0], 1) > 1:
             return False
         extent = comp.extent(lane[0])
-        few = isinstance(extent, int) and extent % LANES < FEW
-        if few or (isinstance(extent, int) and not LANES < extent <= LONG_LANE):
+        even = isinstance(extent, int) and extent % self.lanes == 0
+        if even or (isinstance(extent, int) and not self.lanes < extent <= LONG_LANE):
             return False
         if set(comp.reads) & set(comp.writes) or any(s.combine for s in comp.stores):
             return False
         work = sum(own_cost(comp.body[v]) for v in self.stages.varying)
-        return work > CHEAP_ROW and not any(isinstance(i, Scan) for i in comp.body)
+        worth = work > CHEAP_ROW or bool(self.frame.columns)
+        return worth and not any(isinstance(i, Scan) for i in comp.body)
 
     def kept_count(self, value: Value) -> Size:
         """Elements of the scratch row of a kept value, with room for the overlapping vector."""
@@ -171,7 +177,7 @@ class Kernel:
         return f"({text}) * {pitch} + {at}" if outer else at
 
     def _room(self, axis: str) -> int:
-        return LANES if self.overlaps and axis == self.schedule.nest[-1] else 0
+        return self.lanes if self.overlaps and axis == self.schedule.nest[-1] else 0
 
     def store_axes(self, position: int) -> frozenset[str]:
         return store_axes(self.comp, self.comp.stores[position], self.stages.axes)

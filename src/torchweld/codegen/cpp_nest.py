@@ -3,11 +3,11 @@
 Lane "column" (the accumulators are scalars):      Lane "row" (they are arrays along the lane):
     for outer columns                                  for outer columns
       for blocks of SUM_BLOCK columns                    for blocks of ROW_SUM_BLOCK columns
-        a = identity                                       a[] = identity
-        simd reduction loop: a += v                        for columns, simd lane: a[l] += v
-        A += a                                             A[] += a[]
+        b[] = identity                                     a[] = identity
+        for vectors, simd: b[] += v                        for columns, simd lane: a[l] += v
+        A += sum of b[]                                    A[] += a[]
 
-A lane of columns whose length is no multiple of LANES ends in one vector that overlaps the one
+A lane of columns whose length is no multiple of Kernel.lanes ends in one vector that overlaps the one
 before, and adds only its new elements to sums: gcc would run the rest one by one, which takes four
 times as long for a softmax over 127 columns.
 """
@@ -18,12 +18,16 @@ from contextlib import ExitStack
 
 from torchweld.codegen import cpp_expr as x
 from torchweld.codegen.cpp_columns import accumulate_column
-from torchweld.codegen.cpp_kernel import LANES, Kernel
+from torchweld.codegen.cpp_kernel import Kernel
 from torchweld.codegen.cpp_partial import (
+    advance_lanes,
     advance_partial,
+    declare_lane_values,
     declare_partial,
+    has_lanes,
     merge_partial,
     reduction_clause,
+    set_lane_value,
 )
 from torchweld.codegen.cpp_segments import segments
 from torchweld.codegen.cpp_values import Texts, define, element, store
@@ -144,16 +148,57 @@ class _Nest:
             for piece in pieces:
                 known = {v: x.literal(c, dtypes.b1) for v, c in piece.known.items()}
                 self._body(_loop(name, str(piece.low), str(piece.high)), known=known)
+        elif self._has_lanes():
+            self._whole_vectors(name, low, high)
         else:
             self._body(_loop(name, low, high))
 
+    def _has_lanes(self) -> bool:
+        reduces = bool(self.reductions) and self._vectorises()
+        return reduces and all(has_lanes(self.k, v) for v in self.reductions)
+
+    def _whole_vectors(self, name: str, low: str, high: str) -> None:
+        """Vectors, and what is left one by one."""
+        with self.e.block():
+            self.e.line(f"const int64_t whole = {high} - ({high} - {low}) % {self.k.lanes};")
+            self._vectors(name, low, "whole")
+            extent = self.k.comp.extent(self.axes[-1])
+            if not (low == "0" and isinstance(extent, int) and extent % self.k.lanes == 0):
+                self._body(_loop(name, "whole", high))
+
+    def _vectors(self, name: str, low: str, high: str) -> None:
+        """A whole number of vectors, reduced abreast if that can be."""
+        if not self._has_lanes():
+            return self._body(_loop(name, low, high))
+        with self.e.block(f"for (int64_t j = {low}; j < {high}; j += {self.k.lanes})"):
+            self._abreast(f"const int64_t {name} = j + l;")
+        return None
+
+    def _abreast(self, position: str, mask: str | None = None) -> None:
+        """One vector at `position`. `mask`: as in _level."""
+        declare_lane_values(self.k, self.e, self.reductions)
+        self.e.line("#pragma omp simd")
+        with self.e.block(f"for (int64_t l = 0; l < {self.k.lanes}; ++l)"):
+            self.e.line(position)
+            texts = dict(self.texts)
+            if mask:
+                self.e.line(f"const bool {mask} = tw_lane[l] >= {self.k.lanes} - rest;")
+            self._level(len(self.axes), texts, mask)
+            for value in self.reductions:
+                set_lane_value(self.k, self.e, value, texts, mask)
+        for value in self.reductions:
+            advance_lanes(self.k, self.e, value)
+
     def _overlapping(self, name: str, low: str, high: str) -> None:
         """Whole vectors, then one that ends where the lane ends; one by one if it is too short."""
-        self.e.line(f"const int64_t rest = ({high} - {low}) % {LANES}, whole = {high} - rest;")
-        self._body(_loop(name, low, "whole"))
-        with self.e.block(f"if (rest && {high} - {low} >= {LANES})"):
-            position = f"const int64_t {name} = {high} - {LANES} + l;"
-            self._body(f"for (int64_t l = 0; l < {LANES}; ++l)", position)
+        self.e.line(f"const int64_t rest = ({high} - {low}) % {self.k.lanes}, whole = {high} - rest;")
+        self._vectors(name, low, "whole")
+        with self.e.block(f"if (rest && {high} - {low} >= {self.k.lanes})"):
+            position = f"const int64_t {name} = {high} - {self.k.lanes} + l;"
+            if self._has_lanes():
+                self._abreast(position, "fresh")
+            else:
+                self._body(f"for (int64_t l = 0; l < {self.k.lanes}; ++l)", position)
         if not isinstance(self.k.comp.extent(self.axes[-1]), int):
             with self.e.block("else"):
                 self._body(_loop(name, "whole", high))
@@ -169,7 +214,7 @@ class _Nest:
             self.e.line(f"#pragma omp simd{''.join(clauses)}")
         with self.e.block(header):
             if position:
-                self.e.lines([position, f"const bool fresh = l >= {LANES} - rest;"])
+                self.e.lines([position, f"const bool fresh = tw_lane[l] >= {self.k.lanes} - rest;"])
             self._level(len(self.axes), texts, mask)
             for value in self.reductions:
                 advance_partial(self.k, self.e, value, texts, mask)

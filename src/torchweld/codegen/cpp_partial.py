@@ -9,6 +9,8 @@ from torchweld.codegen.cpp_values import Texts, widened
 from torchweld.codegen.emitter import Emitter
 from torchweld.ir.nodes import Value
 
+_LANED = ("float", "double")  # accumulators
+
 
 def declare_partial(k: Kernel, e: Emitter, value: Value) -> None:
     kind, start = k.accumulator(value)[0], k.identity(value)
@@ -19,6 +21,32 @@ def declare_partial(k: Kernel, e: Emitter, value: Value) -> None:
     e.line(f"{kind} a{value} = {start};")
     if _flags_nan(k, value):
         e.line(f"int32_t nan{value} = 0;")
+    if has_lanes(k, value):
+        e.line(f"tw_lanes<{kind}, {k.lanes}> b{value} = tw_all<{kind}, {k.lanes}>({start});")
+
+
+def has_lanes(k: Kernel, value: Value) -> bool:
+    """Whether whole vectors of the lane are reduced abreast, in `b`."""
+    instr, extent = k.body[value], k.comp.extent(k.schedule.nest[-1])
+    short = isinstance(extent, int) and extent < k.lanes
+    known = instr.monoid in ("sum", "prod", "max", "min") and k.accumulator(value)[0] in _LANED
+    return known and not k.row_lane and not short
+
+
+def declare_lane_values(k: Kernel, e: Emitter, values: list[Value]) -> None:
+    """What each lane of one vector brings."""
+    for value in values:
+        e.line(f"alignas(64) {k.accumulator(value)[0]} t{value}[{k.lanes}];")
+
+
+def set_lane_value(k: Kernel, e: Emitter, value: Value, texts: Texts, mask: str | None) -> None:
+    arg = widened(k, k.body[value].args[0], texts)
+    e.line(f"t{value}[l] = {f'{mask} ? {arg} : {k.identity(value)}' if mask else arg};")
+
+
+def advance_lanes(k: Kernel, e: Emitter, value: Value) -> None:
+    """One vector joins."""
+    e.line(f"tw_join_{k.body[value].monoid}(b{value}, t{value});")
 
 
 def advance_partial(k: Kernel, e: Emitter, value: Value, texts: Texts, mask: str | None) -> None:
@@ -49,6 +77,9 @@ def merge_partial(k: Kernel, e: Emitter, value: Value) -> None:
     if _flags_nan(k, value):
         partial = f"nan{value} ? {x.nan(k.body[value].dtype)} : {partial}"
     e.line(f"A{value} = {k.merged(value, f'A{value}', partial)};")
+    if has_lanes(k, value):
+        lanes = f"({wide})tw_across_{k.body[value].monoid}(b{value})"
+        e.line(f"A{value} = {k.merged(value, f'A{value}', lanes)};")
 
 
 def reduction_clause(k: Kernel, value: Value) -> str:

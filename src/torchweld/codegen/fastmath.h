@@ -371,6 +371,69 @@ template <class T> TW T tw_minimum(T a, T b) { T m = a < b ? a : b; return a != 
 template <class T> TW T tw_fmax(T a, T b) { T m = a > b ? a : b; return b != b ? a : m; }
 template <class T> TW T tw_fmin(T a, T b) { T m = a < b ? a : b; return b != b ? a : m; }
 
+// Reductions of L lanes abreast: gcc adds up the lanes of its own simd reductions one after another.
+// A maximum is one instruction that passes over NaN; `nan` has those that came by, else -0.
+#if defined(__AVX512F__)
+#define TW_BYTES 64
+#elif defined(__AVX__)
+#define TW_BYTES 32
+#else
+#define TW_BYTES 16
+#endif
+// a table, as gcc would split a loop where a comparison with its own position changes
+alignas(64) static const int32_t tw_lane[64] = {
+  0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+  32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60,
+  61, 62, 63};
+template <class T, int N> struct tw_some { typedef T type __attribute__((vector_size(N * sizeof(T)))); };
+template <class T, int L> struct tw_lanes {
+  enum { WIDTH = TW_BYTES / sizeof(T), COUNT = L / WIDTH };
+  typename tw_some<T, WIDTH>::type at[COUNT], nan[COUNT];
+};
+template <class T, int L> TW tw_lanes<T, L> tw_all(T value) {
+  tw_lanes<T, L> all;
+#pragma GCC unroll 16
+  for (int i = 0; i < all.COUNT; ++i) {
+    all.at[i] = typename tw_some<T, all.WIDTH>::type{} + value;
+    all.nan[i] = -typename tw_some<T, all.WIDTH>::type{};
+  }
+  return all;
+}
+template <int H> TW auto tw_half(tw_some<float, 16>::type v) {
+  return __builtin_shufflevector(v, v, 8 * H, 8 * H + 1, 8 * H + 2, 8 * H + 3, 8 * H + 4, 8 * H + 5, 8 * H + 6, 8 * H + 7);
+}
+#define TW_HALVES(T) \
+  template <int H> TW auto tw_half(tw_some<T, 8>::type v) { \
+    return __builtin_shufflevector(v, v, 4 * H, 4 * H + 1, 4 * H + 2, 4 * H + 3); \
+  } \
+  template <int H> TW auto tw_half(tw_some<T, 4>::type v) { return __builtin_shufflevector(v, v, 2 * H, 2 * H + 1); } \
+  template <int H> TW auto tw_half(tw_some<T, 2>::type v) { return typename tw_some<T, 1>::type{v[H]}; }
+TW_HALVES(float)
+TW_HALVES(double)
+#define TW_LANES(name, join, merge) \
+  template <class V> TW V tw_merged_##name(V a, V b) { return merge; } \
+  template <class T, int L> TW void tw_join_##name(tw_lanes<T, L>& to, const T* from) { \
+    _Pragma("GCC unroll 16") for (int i = 0; i < to.COUNT; ++i) { \
+      auto &a = to.at[i], &n = to.nan[i]; \
+      auto b = ((const tw_lanes<T, L>*)from)->at[i]; \
+      join; \
+    } \
+  } \
+  template <class T, int N> TW T tw_halved_##name(typename tw_some<T, N>::type v) { \
+    if constexpr (N == 1) return v[0]; \
+    else return tw_halved_##name<T, N / 2>(tw_merged_##name(tw_half<0>(v), tw_half<1>(v))); \
+  } \
+  template <class T, int L> TW T tw_across_##name(tw_lanes<T, L> all) { \
+    auto v = all.at[0] + all.nan[0]; \
+    _Pragma("GCC unroll 16") for (int i = 1; i < all.COUNT; ++i) \
+      v = tw_merged_##name(v, all.at[i] + all.nan[i]); \
+    return tw_halved_##name<T, all.WIDTH>(v); \
+  }
+TW_LANES(sum, a += b, a + b)
+TW_LANES(prod, a *= b, a * b)
+TW_LANES(max, (n = b != b ? b : n, a = b > a ? b : a), ((b > a) | (b != b)) ? b : a)
+TW_LANES(min, (n = b != b ? b : n, a = b < a ? b : a), ((b < a) | (b != b)) ? b : a)
+
 // division with a remainder; integer division by zero is the user's error, and gives zero
 template <class T> TW T tw_trunc_div(T a, T b) { return b == 0 ? 0 : b == (T)-1 ? (T)-a : a / b; }
 template <class T> TW T tw_fmod(T a, T b) { return b == 0 || b == (T)-1 ? 0 : a % b; }

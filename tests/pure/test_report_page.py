@@ -13,6 +13,7 @@ import pytest
 from report_example import HOSTILE, LAYERS, example
 from torchweld.profiling.data import Place
 from torchweld.report.explain import Explanation
+from torchweld.report.page.figures import MOST_LAUNCHES
 from torchweld.report.page.render import (
     asset,
     explanation_fragment,
@@ -125,6 +126,16 @@ def test_plots_have_their_data(page):
     name, kind, operations, module, *_ = ours["kernels"][1]
     assert (name, kind, operations, module) == (
         "fused_gelu_mul_norm", "generated", "gelu, mul, native_layer_norm", "layers.0")
+
+
+def test_a_long_timeline_is_cut_and_says_so():
+    report = example()
+    profile = report.profiles[0]
+    launches = profile.launches * (MOST_LAUNCHES // len(profile.launches) + 1)
+    html = Page(report_page(replace(report, profiles=[replace(profile, launches=launches)])))
+    (data,) = [json.loads(s) for s in html.scripts if s.startswith('{"ways"')]
+    assert len(data["profiles"][0]["launches"]) == MOST_LAUNCHES < len(launches)
+    assert f"of which the first {MOST_LAUNCHES} are drawn" in html.text
 
 
 def test_headings_sort_and_tell_it(page):

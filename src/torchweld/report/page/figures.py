@@ -48,7 +48,6 @@ def _profile(profile: Profile) -> dict:
         "step": _short(profile.totals.step_us),
         "kernels": [_kernel(kernel) for kernel in profile.kernels],
         "launches": [[n.kernel, _short(n.start_us), _short(n.duration_us)] for n in launches],
-        "cut": len(profile.launches) - len(launches),
         "memory": _memory(profile),
     }
 

@@ -15,7 +15,7 @@ from pygments.lexers import CppLexer, PythonLexer
 from torchweld.core.units import bytes_text, ms_text, number_text, seconds_text
 from torchweld.profiling.data import Place, Profile
 from torchweld.report.data import Report, Source
-from torchweld.report.page.figures import figures_json, product_rates
+from torchweld.report.page.figures import MOST_LAUNCHES, figures_json, product_rates
 from torchweld.report.page.rows import (
     general,
     group_times,
@@ -93,6 +93,7 @@ def _environment() -> Environment:
     environment.globals |= {
         "asset": asset,
         "group_times": group_times,
+        "most_launches": MOST_LAUNCHES,
         "product_rates": product_rates,
     }
     return environment

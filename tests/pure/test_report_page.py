@@ -148,6 +148,8 @@ def test_controls_and_figures_have_names(page):
     assert all(a.get("aria-label") for a in page.all("figure"))
     labels = Counter(tag for tag, _ in page.elements)
     assert labels["label"] == labels["input"] + labels["select"]
+    scrolled = [a for a in page.all("div") if "scroll" in a.get("class", "")]
+    assert len(scrolled) == 3 and all(a["tabindex"] == "0" and a["aria-label"] for a in scrolled)
     assert [a["tabindex"] for a in page.all("figure") if "timeline" in a["class"]] == ["0", "0"]
 
 

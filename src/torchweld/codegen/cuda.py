@@ -3,6 +3,7 @@ of rows and columns."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from torchweld.codegen import gluon_product, triton, triton_product
@@ -28,7 +29,9 @@ def generate(
     tiles = _product_schedule(comp, buffers, table, hints)
     if tiles is not None:
         return _PRODUCTS[tiles.form].generate(comp, buffers, tiles, hints)
-    return triton.generate(comp, buffers, cuda.schedule(comp, buffers, table, hints), hints)
+    early = os.environ.get("TORCHWELD_EARLY") == "1" and table.capability >= (9, 0)
+    tiles = cuda.schedule(comp, buffers, table, hints)
+    return triton.generate(comp, buffers, tiles, hints, early)
 
 
 def _product_schedule(comp, buffers, table, hints) -> ProductSchedule | None:

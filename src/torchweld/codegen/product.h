@@ -35,7 +35,7 @@ enum {
 };
 typedef float tw_vector __attribute__((vector_size(4 * TW_WIDTH)));
 typedef float tw_memory __attribute__((vector_size(4 * TW_WIDTH), aligned(4)));
-typedef int32_t tw_lanes __attribute__((vector_size(4 * TW_WIDTH)));
+typedef int32_t tw_order __attribute__((vector_size(4 * TW_WIDTH)));
 TW tw_vector tw_read(const float* p) { return *(const tw_memory*)p; }
 TW void tw_write(float* p, tw_vector v) { *(tw_memory*)p = v; }
 
@@ -95,8 +95,8 @@ static __attribute__((noinline)) void tw_transpose(const float* from, int64_t fr
   for (int n = 1; n < TW_WIDTH; n *= 2) {
 #pragma GCC unroll 8
     for (int i = 0; i < TW_WIDTH / 2; ++i) {
-      b[2 * i] = __builtin_shuffle(a[i], a[i + TW_WIDTH / 2], (tw_lanes){TW_LOW});
-      b[2 * i + 1] = __builtin_shuffle(a[i], a[i + TW_WIDTH / 2], (tw_lanes){TW_HIGH});
+      b[2 * i] = __builtin_shuffle(a[i], a[i + TW_WIDTH / 2], (tw_order){TW_LOW});
+      b[2 * i + 1] = __builtin_shuffle(a[i], a[i + TW_WIDTH / 2], (tw_order){TW_HIGH});
     }
 #pragma GCC unroll 16
     for (int i = 0; i < TW_WIDTH; ++i) a[i] = b[i];

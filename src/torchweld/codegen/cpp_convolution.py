@@ -1,14 +1,15 @@
 """Convolutions in C++: the loops of convolution.h, and what follows the sums.
 
-static void finish(P, S, image, result, pixel, count, sums)     one run of pixels
-static void part(P, S, tid, parts, shared)                      tw_convolve(..., finish)
+static void prepare(P, S, result, results, fixed)     what is the same for all pixels of a channel
+static void finish(P, S, image, result, fixed, pixel, count, sums)     one run of pixels
+extern "C" void NAME(P, S)                            tw_convolve(..., prepare, finish)
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -17,17 +18,19 @@ from torchweld.codegen.cpp_kernel import Kernel, kernel
 from torchweld.codegen.cpp_values import Texts, define, store
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
+from torchweld.core import dtypes
 from torchweld.ir import size
 from torchweld.ir.affine import Affine
-from torchweld.ir.nodes import Buffer, Comp, Load, Value, operands
+from torchweld.ir.nodes import Buffer, Cast, Comp, Load, Op, Value, operands
 from torchweld.ir.size import Size
 from torchweld.schedule.access import Access, Accesses
 from torchweld.schedule.cpu import CpuSchedule
 from torchweld.schedule.cpu_convolution import SUMS, CpuConvolution
 
+_PREPARE = "void* const* P, const int64_t* S, int64_t result, int64_t results, float* fixed"
 _FINISH = (
-    "void* const* P, const int64_t* S, int64_t image, int64_t result, int64_t pixel, "
-    "int64_t count, const float* sums"
+    "void* const* P, const int64_t* S, int64_t image, int64_t result, const float* fixed, "
+    "int64_t pixel, int64_t count, const float* sums"
 )
 
 
@@ -90,50 +93,105 @@ def _geometry(comp: Comp, c: CpuConvolution, buffers: Mapping[str, Buffer]) -> l
 
 
 def _text(k: Kernel, comp: Comp, convolution: CpuConvolution, buffers, names, symbols) -> str:
-    e = Emitter()
+    e, parts = Emitter(), _parts(k, convolution)
+    with e.block(f"static void prepare({_PREPARE})"):
+        cpp.declare(e, buffers, names, symbols, set(comp.writes))
+        _emit_prepare(k, e, convolution, parts)
     with e.block(f"static void finish({_FINISH})"):
         cpp.declare(e, buffers, names, symbols, set(comp.writes))
-        _emit_finish(k, e, convolution)
+        _emit_finish(k, e, convolution, parts)
     with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):
         cpp.declare(e, buffers, names, symbols, set(comp.writes))
         factors = [k.pointers[load.buffer] for load in (convolution.image, convolution.weight)]
         geometry = [f"n_{s}" for s in symbols if s.startswith("g")]
         e.line(f"const tw_convolution a = {{{', '.join(factors + geometry)}}};")
         e.line("#pragma omp parallel")
-        loops = "tw_convolve" if convolution.channel else "tw_depthwise"
-        e.line(f"{loops}(a, omp_get_thread_num(), omp_get_num_threads(),")
-        e.line("    [=](int64_t image, int64_t result, int64_t pixel, int64_t count,")
-        e.line("        const float* sums) { finish(P, S, image, result, pixel, count, sums); });")
+        with e.block():
+            _emit_loops(e, "tw_convolve" if convolution.channel else "tw_depthwise", parts)
     return e.text
 
 
-def _emit_finish(k: Kernel, e: Emitter, convolution: CpuConvolution) -> None:
-    """One vectorised loop over the pixels; what is the same for all of them comes first."""
-    texts: Texts = {}
+def _emit_loops(e: Emitter, loops: str, parts: _Parts) -> None:
+    e.line(f"float fixed[{max(1, len(parts.fixed))} * TW_RESULTS];")
+    e.line(f"{loops}(a, omp_get_thread_num(), omp_get_num_threads(),")
+    e.line("    [&](int64_t result, int64_t results) { prepare(P, S, result, results, fixed); },")
+    e.line("    [&](int64_t image, int64_t result, int64_t nth, int64_t pixel, int64_t count,")
+    e.line("        const float* sums) {")
+    e.line("      finish(P, S, image, result, fixed + nth, pixel, count, sums);")
+    e.line("    });")
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """`total`: the sum. `varying`: that, and what varies along the pixels or follows from it, in
+    order. `fixed`: what is worked out once for each channel."""
+
+    total: Value
+    varying: tuple[Value, ...]
+    fixed: tuple[Value, ...]
+
+
+def _parts(k: Kernel, convolution: CpuConvolution) -> _Parts:
+    total = next(v for v, i in enumerate(k.body) if isinstance(i, Load) and i.buffer == SUMS)
+    varying = {total}
+    for value, instr in enumerate(k.body):
+        if convolution.pixel in k.stages.axes[value] or varying.intersection(operands(instr)):
+            varying.add(value)
+    used = {u for v in varying for u in operands(k.body[v])} - varying
+    used |= {s.value for s in k.comp.stores} - varying
+    fixed = (v for v in sorted(used) if _is_worked_out(k, v, convolution))
+    return _Parts(total, tuple(sorted(varying)), tuple(fixed))
+
+
+def _is_worked_out(k: Kernel, value: Value, convolution: CpuConvolution) -> bool:
+    """Float32 arithmetic on what varies along the channels."""
+    instr = k.body[value]
+    along = k.stages.axes[value] == {convolution.result}
+    return along and isinstance(instr, (Op, Cast)) and instr.dtype == dtypes.f32
+
+
+def _emit_prepare(k: Kernel, e: Emitter, convolution: CpuConvolution, parts: _Parts) -> None:
+    if not parts.fixed:
+        return
+    e.line("#pragma omp simd")
+    with e.block("for (int64_t nth = 0; nth < results; ++nth)"):
+        e.line(f"const int64_t {k.names[convolution.result]} = result + nth;")
+        texts: Texts = {}
+        for value in _behind(k, parts.fixed):
+            define(k, e, value, texts)
+        for slot, value in enumerate(parts.fixed):
+            e.line(f"fixed[{slot} * TW_RESULTS + nth] = v{value};")
+
+
+def _emit_finish(k: Kernel, e: Emitter, convolution: CpuConvolution, parts: _Parts) -> None:
+    """One vectorised loop over the pixels."""
     for axis, where in ((convolution.batch, "image"), (convolution.result, "result")):
         if axis in k.names:
             e.line(f"const int64_t {k.names[axis]} = {where};")
-    total = next(v for v, i in enumerate(k.body) if isinstance(i, Load) and i.buffer == SUMS)
-    varying = _varying(k, total, convolution.pixel)
-    for value in range(len(k.body)):
-        if value not in varying:
+    texts: Texts = {v: f"fixed[{i} * TW_RESULTS]" for i, v in enumerate(parts.fixed)}
+    needed = _behind(k, [s.value for s in k.comp.stores], stop=texts)
+    for value in needed:
+        if value not in texts and value not in parts.varying:
             define(k, e, value, texts)
     e.line("#pragma omp simd")
     with e.block("for (int64_t at = 0; at < count; ++at)"):
         if convolution.pixel:
             e.line(f"const int64_t {k.names[convolution.pixel]} = pixel + at;")
-        e.line(f"const float v{total} = sums[at];")
-        texts[total] = f"v{total}"
-        for value in sorted(varying - {total}):
-            define(k, e, value, texts)
+        e.line(f"const float v{parts.total} = sums[at];")
+        texts[parts.total] = f"v{parts.total}"
+        for value in needed:
+            if value not in texts:
+                define(k, e, value, texts)
         for position in range(len(k.comp.stores)):
             store(k, e, position, texts)
 
 
-def _varying(k: Kernel, total: Value, pixel: str | None) -> set[Value]:
-    """The sum, and what varies along the pixels or follows from it."""
-    found = {total}
-    for value, instr in enumerate(k.body):
-        if pixel in k.stages.axes[value] or found.intersection(operands(instr)):
+def _behind(k: Kernel, values: Iterable[Value], stop: Container[Value] = ()) -> list[Value]:
+    """`values` and all that they are made of, in order; those in `stop` are not taken apart."""
+    todo, found = list(values), set()
+    while todo:
+        value = todo.pop()
+        if value not in found:
             found.add(value)
-    return found
+            todo.extend(() if value in stop else operands(k.body[value]))
+    return sorted(found)

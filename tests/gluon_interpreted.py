@@ -114,6 +114,9 @@ class Slots:
     def index(self, number: int) -> Slots:
         return Slots(self.tensor[int(number)])
 
+    def slice(self, start: int, length: int, dimension: int) -> Slots:
+        return Slots(self.tensor.narrow(dimension, start, length))
+
     def permute(self, order) -> Slots:
         return Slots(self.tensor.permute(order))
 

@@ -18,15 +18,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torchweld.codegen import triton_product
 from torchweld.codegen import triton_scalars as scalars
-from torchweld.codegen.gluon_epilogue import Epilogue, residual_name, result_name
+from torchweld.codegen.gluon_epilogue import Epilogue
 from torchweld.codegen.gluon_names import HEADER, dialect
+from torchweld.codegen.gluon_tiles import Accumulator, Tile, tiles_of, total_bytes
 from torchweld.codegen.source import (
     BufferArg,
-    DescriptorArg,
     GridDim,
     KernelArg,
     KernelBundle,
@@ -41,35 +41,11 @@ from torchweld.schedule import product_triton
 from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.contraction import Contraction, contraction_of
 from torchweld.schedule.product import ProductSchedule
-from torchweld.schedule.product_gluon import (
-    PARTS,
-    Roles,
-    Window,
-    roles,
-    valid,
-)
+from torchweld.schedule.product_gluon import roles, valid
 
 COPY_REGISTERS = 24  # of a thread that has TMA copy
 CONSUMER_REGISTERS = 240  # of a thread of the second group with pingpong
 MAX_REGISTERS = {4: 255, 8: 168}  # of a thread, by warps that multiply: all that there are
-_TYPES = {"bf16": "gl.bfloat16", "f16": "gl.float16", "f32": "gl.float32"}
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """Tiles in shared memory, `slots` of them, that TMA fills or empties. `name`: of the memory;
-    `column`: where they begin within the columns of an output tile."""
-
-    name: str
-    window: Window
-    block: tuple[int, ...]
-    slots: str
-    column: int = 0
-    first: str = ""  # the tile whose descriptor serves this one too
-
-    @property
-    def descriptor(self) -> str:
-        return f"d_{self.first or self.name}"
 
 
 def generate(
@@ -113,42 +89,24 @@ class _Writer:
         schedule: ProductSchedule,
     ) -> None:
         self.accesses, self.contraction, self.buffers = accesses, contraction, buffers
-        self.schedule, self.parts = schedule, PARTS[schedule.block_n]
+        self.schedule = schedule
         self.roles = roles(accesses, contraction, schedule)
-        self.left, self.right = _factor_tiles(self.roles, schedule)
-        self.residuals, self.results = _epilogue_tiles(self.roles, schedule)
         self.epilogue = Epilogue(accesses, contraction, buffers, schedule, self.roles)
         self.epilogue.emit()
+        self.tiles = tiles_of(self.roles, schedule, self.epilogue.accumulators)
         self.name = re.sub(r"\W", "_", accesses.comp.name)
         self.walk = self._walk()
 
-    @property
-    def staged(self) -> tuple[Tile, ...]:
-        return (*self.left.values(), *(t for parts in self.right.values() for t in parts))
-
-    @property
-    def tiles(self) -> tuple[Tile, ...]:
-        return (*self.staged, *self.residuals, *self.results)
-
-    @property
-    def accumulators(self) -> list[tuple[int, int, str]]:
-        """(product, part, name), in the order of their instructions."""
-        names = self.epilogue.accumulators
-        letters = "ab" if len(self.parts) > 1 else [""]
-        return [(p, q, f"{names[p]}{letters[q]}")
-                for q in range(len(self.parts)) for p in range(len(names))]  # fmt: skip
-
     def source(self) -> KernelSource:
         functions = [self._finish(), self._consume(), self._produce()]
-        functions += [self._fetch()] if self.residuals else []
+        functions += [self._fetch()] if self.tiles.residuals else []
         functions += [self._entry()]
         helpers = [_PLACE, *([_HALVES] if self._is_sliced else []), *self.epilogue.helpers.values()]
         text = "".join([HEADER, self._constants(), *helpers, *functions])
         pointers, sizes = self.epilogue.arguments
-        described = [t for t in self.tiles if not t.first]
-        args: list[KernelArg] = [_descriptor_arg(t) for t in described]
+        args: list[KernelArg] = [t.argument for t in self.tiles.all]
         args += [*map(BufferArg, pointers), *map(SizeArg, sizes)]
-        signature = [scalars.SIGNATURE[t.window.dtype] for t in described]
+        signature = [scalars.SIGNATURE[t.window.dtype] for t in self.tiles.all]
         signature += [f"*{scalars.SIGNATURE[self.buffers[b].dtype]}" for b in pointers]
         signature += ["i64"] * len(sizes)
         warps = self.schedule.num_warps
@@ -160,7 +118,7 @@ class _Writer:
 
     @property
     def _is_sliced(self) -> bool:
-        return self.parts != (self.roles.slice,) * len(self.parts)
+        return any(a.columns != self.roles.slice for a in self.tiles.accumulators)
 
     # sizes
 
@@ -221,24 +179,31 @@ class _Writer:
     @property
     def _finish_memory(self) -> list[str]:
         """What `finish` is passed beside its place."""
-        barriers = ["came", "used"] if self.residuals else []
-        return [*(t.descriptor for t in self.results), *(t.name for t in self.residuals),
-                *(t.name for t in self.results), *barriers, *self.epilogue.memory]  # fmt: skip
+        residuals, results = self.tiles.residuals, self.tiles.results
+        barriers = ["came", "used"] if residuals else []
+        return [*(t.descriptor for t in results), *(t.name for t in (*residuals, *results)),
+                *barriers, *self.epilogue.memory]  # fmt: skip
 
     @property
     def _consume_arguments(self) -> list[str]:
         order = [b for b in ("loops", "ends") if b in self._barriers]
-        return [*(t.name for t in self.staged), "ready", "empty", *order, *self._finish_memory]
+        return [*self._staged, "ready", "empty", *order, *self._finish_memory]
 
     @property
     def _produce_arguments(self) -> list[str]:
-        descriptors = [t.descriptor for t in self.staged if not t.first]
-        return [*descriptors, *(t.name for t in self.staged), "ready", "empty", *self._sizes]
+        descriptors = [t.descriptor for t in self.tiles.staged]
+        return [*descriptors, *self._staged, "ready", "empty", *self._sizes]
+
+    @property
+    def _staged(self) -> list[str]:
+        """Names of memory."""
+        return list(dict.fromkeys(t.memory for t in self.tiles.staged))
 
     @property
     def _fetch_arguments(self) -> list[str]:
-        return [*(t.descriptor for t in self.residuals), *(t.name for t in self.residuals), "came",
-                "used", *self._sizes]  # fmt: skip
+        residuals = self.tiles.residuals
+        return [*(t.descriptor for t in residuals), *(t.name for t in residuals), "came", "used",
+                *self._sizes]  # fmt: skip
 
     # functions
 
@@ -246,10 +211,11 @@ class _Writer:
         s = self.schedule
         numbers = {"ROWS": s.block_m, "TILE_COLUMNS": s.block_n, "COLUMNS": self.roles.slice,
                    "DEPTH": s.block_k, "STAGES": s.stages, "GROUP": s.group}  # fmt: skip
-        numbers |= {"SLOTS": self.roles.result_slots} if self.results else {}
-        numbers |= {"FETCHED": self.roles.residual_slots} if self.residuals else {}
+        numbers |= {"SLOTS": self.roles.result_slots} if self.tiles.results else {}
+        numbers |= {"FETCHED": self.roles.residual_slots} if self.tiles.residuals else {}
         lines = [f"{name} = gl.constexpr({number})" for name, number in numbers.items()]
-        widths = {w for part in self.parts for w in _halvings(part, self.roles.slice)}
+        every = (_halvings(a.columns, self.roles.slice) for a in self.tiles.accumulators)
+        widths = {width for widths in every for width in widths}
         for columns in sorted(widths):
             lines.append(f"ACC_{columns} = gl.constexpr(gl.NVMMADistributedLayout("
                          f"version=[3, 0], warps_per_cta=[{s.num_warps}, 1], "
@@ -261,7 +227,7 @@ class _Writer:
 
     @property
     def _stores_directly(self) -> bool:
-        return len(self.results) < len(self.accesses.comp.stores)
+        return len(self.tiles.results) < len(self.accesses.comp.stores)
 
     def _out_layout(self) -> str:
         """In which eight neighbours share a thread."""
@@ -272,19 +238,20 @@ class _Writer:
     def _finish(self) -> str:
         e = self.epilogue
         arguments = [*e.accumulators, "row", "column", *e.batch, "turn", *self._finish_memory]
-        first = ["out = turn % SLOTS"] if self.results else []
-        if self.schedule.pingpong and self.results:
+        first = ["out = turn % SLOTS"] if self.tiles.results else []
+        if self.schedule.pingpong and self.tiles.results:
             first = ["out = WARPS * SLOTS + turn % SLOTS"]
         return _function("finish", [*arguments, *self._group_argument], [*first, *e.lines])
 
     def _consume(self) -> str:
-        names = [name for *_, name in self.accumulators]
+        accumulators = self.tiles.accumulators
+        names = [a.name for a in accumulators]
         everything = ", ".join(names)
         deps = f"({everything},)" if len(names) == 1 else f"({everything})"
         loop = [
             "stage = step % STAGES",
             "mbarrier.wait(ready.index(stage), step // STAGES & 1)",
-            *(self._multiply(p, q, name) for p, q, name in self.accumulators),
+            *map(_multiply, accumulators),
             f"{everything} = warpgroup_mma_wait({len(names)}, deps={deps})",
             "mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=k > 0)",
             "started = True",
@@ -292,7 +259,7 @@ class _Writer:
         ]
         body = [
             *self._place(),
-            *(self._zeros(q, name) for _, q, name in self.accumulators),
+            *map(_zeros, accumulators),
             "started = False",
             *self._await_turn("loops"),
             *_block("for k in range(0, depth, DEPTH):", loop),
@@ -304,7 +271,7 @@ class _Writer:
             *self._give_turn("ends"),
         ]
         lines = [*self.walk, *self._walk_over_tiles(body)]
-        lines += ["tma.store_wait(0)"] if self.results else []
+        lines += ["tma.store_wait(0)"] if self.tiles.results else []
         return _function("consume", [*self._consume_arguments, *self._group_argument], lines)
 
     @property
@@ -338,30 +305,19 @@ class _Writer:
             *_block("for tile in range(first, tiles, 2 * programs):", [*body, *skip]),
         ]
 
-    def _zeros(self, part: int, name: str) -> str:
-        columns = self.parts[part]
-        return f"{name} = gl.zeros((ROWS, {columns}), gl.float32, ACC_{columns})"
-
-    def _multiply(self, number: int, part: int, name: str) -> str:
-        left, right = self.roles.factors[number]
-        x, w = self.left[left], self.right[right][part]
-        return (f"{name} = warpgroup_mma({_matrix(x, 'depth')}, {_matrix(w, 'columns')}, {name}, "
-                f"is_async=True, use_acc=started)")  # fmt: skip
-
     def _finish_slices(self) -> list[str]:
-        lines, sliced = [], {}
-        for number, part, name in self.accumulators:
-            made, sliced[number, part] = _slices(name, self.parts[part], self.roles.slice)
+        lines, names = [], {}
+        for a in self.tiles.accumulators:
+            made, slices = _slices(a.name, a.columns, self.roles.slice)
             lines += made
-        column = 0
-        for part, columns in enumerate(self.parts):
-            for k in range(columns // self.roles.slice):
-                names = [sliced[p, part][k] for p in range(len(self.roles.factors))]
-                lines += [self._call_finish(names, column), "turn += 1"]
-                column += self.roles.slice
+            each = len(slices) // len(a.products)
+            for k, number in enumerate(a.products):
+                names.setdefault(number, []).extend(slices[k * each : (k + 1) * each])
+        for k, slices in enumerate(zip(*(names[number] for number in sorted(names)))):
+            lines += [self._call_finish(slices, k * self.roles.slice), "turn += 1"]
         return lines
 
-    def _call_finish(self, slices: list[str], column: int) -> str:
+    def _call_finish(self, slices: Iterable[str], column: int) -> str:
         arguments = [*slices, "m * ROWS", f"n * TILE_COLUMNS{_plus(column)}", *self.epilogue.batch,
                      "turn", *self._finish_memory]  # fmt: skip
         arguments += ["WARPS"] if self.schedule.pingpong else []
@@ -372,8 +328,8 @@ class _Writer:
             "stage = step % STAGES",
             "mbarrier.wait(empty.index(stage), (step // STAGES & 1) ^ 1)",
             "full = ready.index(stage)",
-            f"mbarrier.expect(full, {_bytes(self.staged)})",
-            *(self._copy_in(t, t.column, "full", "stage") for t in self.staged),
+            f"mbarrier.expect(full, {total_bytes(self.tiles.staged)})",
+            *(self._copy_in(t, t.column, "full", "stage") for t in self.tiles.staged),
             "step += 1",
         ]
         body = [*self._place(), *_block("for k in range(0, depth, DEPTH):", loop)]
@@ -388,8 +344,8 @@ class _Writer:
                 "slot = turn % FETCHED",
                 "mbarrier.wait(used.index(slot), (turn // FETCHED & 1) ^ 1)",
                 "full = came.index(slot)",
-                f"mbarrier.expect(full, {_bytes(self.residuals)})",
-                *(self._copy_in(t, column, "full", "slot") for t in self.residuals),
+                f"mbarrier.expect(full, {total_bytes(self.tiles.residuals)})",
+                *(self._copy_in(t, column, "full", "slot") for t in self.tiles.residuals),
                 "turn += 1",
             ]
         tiles = "for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):"
@@ -398,10 +354,10 @@ class _Writer:
 
     def _copy_in(self, tile: Tile, column: int, barrier: str, slot: str) -> str:
         corner = self._corner(tile, column)
-        return f"copy_in({tile.descriptor}, {corner}, {barrier}, {tile.name}.index({slot}))"
+        return f"copy_in({tile.descriptor}, {corner}, {barrier}, {tile.slot(slot)})"
 
     def _entry(self) -> str:
-        lines = [_allocate(t) for t in self.tiles]
+        lines = [m.allocation for m in self.tiles.memories]
         for name, count in self._barriers.items():
             lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{count}, 1], "
                          "mbarrier.MBarrierLayout())")  # fmt: skip
@@ -409,22 +365,22 @@ class _Writer:
                             [f"mbarrier.init({name}.index(i), count=1)"])  # fmt: skip
         if self.schedule.early:
             lines.append(self.epilogue.helper("_await_previous()"))
-        arguments = [*(t.descriptor for t in self.tiles if not t.first), *self.epilogue.memory]
+        arguments = [*(t.descriptor for t in self.tiles.all), *self.epilogue.memory]
         return _function(self.name, arguments, [*lines, *self._specialize()])
 
     @property
     def _barriers(self) -> dict[str, str]:
         """How many of each."""
-        residual = {"came": "FETCHED", "used": "FETCHED"} if self.residuals else {}
+        residual = {"came": "FETCHED", "used": "FETCHED"} if self.tiles.residuals else {}
         order = {"loops": "2"} if self.schedule.pingpong else {}
-        order |= {"ends": "2"} if order and self.residuals else {}
+        order |= {"ends": "2"} if order and self.tiles.residuals else {}
         return {"ready": "STAGES", "empty": "STAGES"} | residual | order
 
     def _specialize(self) -> list[str]:
         """Which warps run what."""
         consume = self._consume_arguments
         workers = [("produce", self._produce_arguments, 1, COPY_REGISTERS)]
-        if self.residuals:
+        if self.tiles.residuals:
             workers.append(("fetch", self._fetch_arguments, 1, COPY_REGISTERS))
         if self.schedule.pingpong:
             workers.insert(0, ("consume", [*consume, "1"], 4, CONSUMER_REGISTERS))
@@ -462,36 +418,14 @@ def halves(tile, LAYOUT: gl.constexpr):
 '''
 
 
-def _factor_tiles(roles: Roles, schedule: ProductSchedule):
-    """The tiles of each left factor, and those of the parts of each right one."""
-    parts = PARTS[schedule.block_n]
-    left: dict[Window, Tile] = {}
-    right: dict[Window, tuple[Tile, ...]] = {}
-    for x, w in roles.factors:
-        block = x.block(rows=schedule.block_m, depth=schedule.block_k)
-        left.setdefault(x, Tile(_numbered("x", len(left)), x, block, "STAGES"))
-        name = _numbered("w", len(right))
-        right.setdefault(w, tuple(
-            Tile(f"{name}{'ab'[q] if len(parts) > 1 else ''}", w,
-                 w.block(columns=parts[q], depth=schedule.block_k), "STAGES", sum(parts[:q]))
-            for q in range(len(parts))
-        ))  # fmt: skip
-    return left, right
+def _zeros(a: Accumulator) -> str:
+    return f"{a.name} = gl.zeros((ROWS, {a.columns}), gl.float32, ACC_{a.columns})"
 
 
-def _epilogue_tiles(roles: Roles, schedule: ProductSchedule):
-    """The tiles of residuals and of results, a slice each."""
-    extents = {"rows": schedule.block_m, "columns": roles.slice}
-    groups = "2 * " if schedule.pingpong else ""
-    residuals = [Tile(residual_name(v), w, w.block(**extents), "FETCHED")
-                 for v, w in roles.residuals.items()]  # fmt: skip
-    results = [Tile(result_name(p), w, w.block(**extents), f"{groups}SLOTS")
-               for p, w in roles.results.items()]  # fmt: skip
-    return residuals, results
-
-
-def _numbered(letter: str, number: int) -> str:
-    return f"{letter}{number + 1}" if number else letter
+def _multiply(a: Accumulator) -> str:
+    left, right = a.left.matrix("stage", "depth"), a.right.matrix("stage", "columns")
+    return (f"{a.name} = warpgroup_mma({left}, {right}, {a.name}, is_async=True, "
+            "use_acc=started)")  # fmt: skip
 
 
 def _halvings(columns: int, last: int) -> list[int]:
@@ -508,30 +442,6 @@ def _slices(name: str, columns: int, wanted: int) -> tuple[list[str], list[str]]
     first, lefts = _slices(left, columns // 2, wanted)
     second, rights = _slices(right, columns // 2, wanted)
     return [*lines, *first, *second], [*lefts, *rights]
-
-
-def _descriptor_arg(tile: Tile) -> DescriptorArg:
-    w = tile.window
-    return DescriptorArg(w.buffer, w.shape, w.strides, tile.block, w.offset, w.dtype.bytes)
-
-
-def _allocate(tile: Tile) -> str:
-    shape = ", ".join([tile.slots, *map(str, tile.block)])
-    dtype = _TYPES[tile.window.dtype.name]
-    return (f"{tile.name} = gl.allocate_shared_memory({dtype}, [{shape}], "
-            f"{tile.descriptor}.layout)")  # fmt: skip
-
-
-def _matrix(tile: Tile, last: str) -> str:
-    """The stage's tile as a matrix whose last dimension is `last`."""
-    text = f"{tile.name}.index(stage)"
-    if len(tile.block) > 2:
-        text += f".reshape(({tile.block[-2]}, {tile.block[-1]}))"
-    return text if tile.window.dims[-1] == last else f"{text}.permute((1, 0))"
-
-
-def _bytes(tiles: Iterable[Tile]) -> int:
-    return sum(product(t.block) * t.window.dtype.bytes for t in tiles)
 
 
 def _blocks(size: Size, block: int) -> Size:

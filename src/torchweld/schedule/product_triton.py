@@ -24,7 +24,7 @@ from torchweld.schedule.expand import TUPLES
 from torchweld.schedule.product import ProductSchedule
 
 STREAM_ROWS = 64
-MAX_STAGES = 8
+MIN_STAGES, MAX_STAGES = 4, 12  # of streams; two are always correct
 MAX_SPLITS = 16
 SHARED_REST = 4 << 10  # bytes for sums across warps
 MAX_ACCUMULATORS = 128  # float32 registers of a thread
@@ -45,15 +45,10 @@ _PAIRED = (
     (64, 32, 64, 4, 4),
 )
 _SMALL = 64 * 64  # points of a tile; smaller ones read too much
-# (block_n, block_k, warps, stages) of streams.
-_STREAMS = (
-    (32, 128, 4, 6),
-    (32, 256, 4, 4),
-    (64, 128, 4, 5),
-    (16, 256, 4, 6),
-    (16, 512, 4, 4),
-    (128, 64, 4, 5),
-)
+# (block_m, block_n, block_k, warps) where there are few tiles.
+_FEW = ((64, 32, 64, 4), (128, 32, 64, 4), (128, 32, 64, 8), (64, 64, 64, 4), (64, 32, 128, 4))
+# (block_n, block_k, warps) of streams.
+_STREAMS = ((32, 128, 4), (32, 256, 4), (16, 256, 4), (64, 128, 4), (16, 128, 4), (64, 128, 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +111,7 @@ def candidates(
     c = contraction
     extents = (extent(accesses, axes) for axes in (c.batch, c.rows, c.columns, c.depth))
     sizes = _Sizes(*(max(1, size.hint(e, hints or {})) for e in extents))
-    streams = _streams(sizes, table) if sizes.rows <= STREAM_ROWS else ()
+    streams = _streams(c, sizes, table) if sizes.rows <= STREAM_ROWS else ()
     for made in (streams, _tiles(c, sizes, table)):  # many products at a time fit in tiles alone
         found = [s for s in dict.fromkeys(made) if valid(s, accesses, c) and _fits(s, c, table)]
         if found:
@@ -147,16 +142,18 @@ def accumulators(schedule: ProductSchedule, contraction: Contraction) -> int:
     return points // (32 * schedule.num_warps)
 
 
-def staged_bytes(schedule: ProductSchedule, contraction: Contraction) -> int:
-    """Shared memory for the tiles of factors that are under way."""
+def staged_bytes(schedule: ProductSchedule, contraction: Contraction, table: DeviceTable) -> int:
+    """Shared memory for the tiles of factors that are under way. Hopper's dots of 64 rows and more
+    read a stage while the others are."""
     lefts = len({p.left for p in contraction.products})
     rights = len({p.right for p in contraction.products})
     points = lefts * schedule.block_m + rights * schedule.block_n
-    return 2 * points * schedule.block_k * schedule.stages
+    in_use = table.capability >= (9, 0) and schedule.block_m >= 64
+    return 2 * points * schedule.block_k * (schedule.stages - (not in_use))
 
 
 def _fits(schedule: ProductSchedule, contraction: Contraction, table: DeviceTable) -> bool:
-    return staged_bytes(schedule, contraction) + SHARED_REST <= table.shared_bytes
+    return staged_bytes(schedule, contraction, table) + SHARED_REST <= table.shared_bytes
 
 
 def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:
@@ -171,14 +168,13 @@ def _tiles(
     contraction: Contraction, sizes: _Sizes, table: DeviceTable
 ) -> Iterator[ProductSchedule]:
     """The largest tiles of which there are enough for all multiprocessors, then its neighbours in
-    the table. Where even small ones are too few, they share the depth."""
+    the table. Where there are too few, small ones."""
     shapes = _TILES if len(contraction.products) == 1 else _PAIRED
     made = [ProductSchedule("triton", *shape) for shape in shapes]
     fit = [s for s in made if _fits(s, contraction, table)]
     enough = [s for s in fit if sizes.programs(s) >= table.units]
     if not enough or enough[0].block_m * enough[0].block_n < _SMALL:
-        small = [s for s in fit if s.block_m * s.block_n <= _SMALL]
-        yield from _shared(small, sizes, table)
+        yield from _in_one_wave("triton", _FEW, contraction, sizes, table)
         return
     first, at = enough[0], fit.index(enough[0])
     yield first
@@ -187,23 +183,39 @@ def _tiles(
     yield replace(first, block_k=32, stages=first.stages + 1)
 
 
-def _streams(sizes: _Sizes, table: DeviceTable) -> Iterator[ProductSchedule]:
-    block_m = min(STREAM_ROWS, max(16, next_pow2(sizes.rows)))
-    made = [ProductSchedule("stream", block_m, *shape, group=1) for shape in _STREAMS]
-    return _shared(made, sizes, table)
-
-
-def _shared(
-    made: list[ProductSchedule], sizes: _Sizes, table: DeviceTable
+def _streams(
+    contraction: Contraction, sizes: _Sizes, table: DeviceTable
 ) -> Iterator[ProductSchedule]:
-    """Each with as many shares of the depth as make one wave, with half and with twice as many."""
-    early = table.capability >= (9, 0)
-    for s in made:
-        most = max(1, min(MAX_SPLITS, sizes.depth // (2 * s.block_k)))
-        wanted = min(most, next_pow2(table.units // sizes.programs(s)))
-        for splits in dict.fromkeys((wanted, max(1, wanted // 2), min(most, 2 * wanted))):
-            yield replace(s, splits=splits, early=early)
-        yield replace(s, splits=wanted)
+    block_m = min(STREAM_ROWS, max(16, next_pow2(sizes.rows)))
+    shapes = tuple((block_m, *shape) for shape in _STREAMS)
+    return _in_one_wave("stream", shapes, contraction, sizes, table)
+
+
+def _in_one_wave(
+    form, shapes, contraction: Contraction, sizes: _Sizes, table: DeviceTable
+) -> Iterator[ProductSchedule]:
+    """Each shape with as many shares of the depth as there are idle multiprocessors for, or half
+    of them. Stages fill the shared memory of a multiprocessor, so that blocks of the next kernel,
+    which begin early, do not crowd on those that are idle first."""
+    for shape in shapes:
+        made = ProductSchedule(form, *shape, 2, 1, early=table.capability >= (9, 0))
+        most = max(1, min(MAX_SPLITS, sizes.depth // (2 * made.block_k)))
+        shares = max(1, min(most, table.units // sizes.programs(made)))
+        for splits in dict.fromkeys((shares, max(1, shares // 2))):
+            alone = splits * sizes.programs(made) <= table.units  # on its multiprocessor
+            yield _deepest(replace(made, splits=splits), contraction, table, alone)
+
+
+def _deepest(
+    s: ProductSchedule, contraction: Contraction, table: DeviceTable, alone: bool
+) -> ProductSchedule:
+    """With as many stages as fit into shared memory, of which two blocks have a half each where
+    that holds enough."""
+    deeper = [replace(s, stages=n) for n in range(MAX_STAGES, MIN_STAGES - 1, -1)]
+    needed = {d: staged_bytes(d, contraction, table) + SHARED_REST for d in deeper}
+    halves = [d for d in deeper if 2 * needed[d] <= table.shared_bytes and not alone]
+    whole = [d for d in deeper if needed[d] <= table.shared_bytes]
+    return (*halves, *whole, replace(s, stages=2))[0]
 
 
 def _factors(contraction: Contraction) -> list[Value]:

@@ -4,6 +4,7 @@ place of the float64 result, and its values at the edges."""
 from __future__ import annotations
 
 import ctypes
+import math
 import subprocess
 
 import numpy as np
@@ -158,3 +159,52 @@ def test_binary_error(library, name):
     with np.errstate(all="ignore"):
         expected = torch.as_tensor(exact(*args))
     assert worst_ulp(found, expected.double()) <= limit
+
+
+# name -> (units in the last place, function of long doubles)
+DOUBLE = {
+    "exp": (1.1, np.exp), "expm1": (2.2, np.expm1), "log": (1.0, np.log), "log1p": (1.6, np.log1p),
+    "tanh": (2.5, np.tanh), "sigmoid": (2.6, lambda x: 1 / (1 + np.exp(-x))),
+    "erf": (2.0, lambda x: np.vectorize(math.erf)(x.astype(np.float64)).astype(np.longdouble)),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def doubles(tmp_path_factory):
+    loop = (
+        'extern "C" void test_{0}(long n, const double* x, double* out) {{\n'
+        "#pragma omp simd\n"
+        "for (long i = 0; i < n; ++i) out[i] = tw_{0}(x[i]); }}\n"
+    )
+    base = tmp_path_factory.mktemp("math") / "doubles"
+    base.with_suffix(".cpp").write_text(cpp.header() + "".join(loop.format(n) for n in DOUBLE))
+    command = [COMPILER, *FLAGS, "-fopt-info-vec", str(base.with_suffix(".cpp"))]
+    done = subprocess.run(
+        [*command, "-o", str(base.with_suffix(".so"))], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    vectorized = {line.split(":")[1] for line in done.stderr.splitlines() if "loop vec" in line}
+    assert len(vectorized) == len(DOUBLE)
+    return ctypes.CDLL(str(base.with_suffix(".so")))
+
+
+@pytest.mark.parametrize("name", DOUBLE)
+def test_functions_of_doubles(doubles, name):
+    most, reference = DOUBLE[name]
+    rng = np.random.default_rng(0)
+    spread = np.exp(rng.uniform(-700, 700, 20000))
+    near = rng.uniform(-2, 2, 40000)
+    x = np.concatenate([near, rng.uniform(-745, 709.7, 40000), 10 * near, spread, -spread, EDGES])
+    if name == "sigmoid":
+        x = x[~(x < -700)]  # as for floats
+    found = np.empty_like(x)
+    pointers = [v.ctypes.data_as(ctypes.c_void_p) for v in (x, found)]
+    getattr(doubles, f"test_{name}")(ctypes.c_long(x.size), *pointers)
+    with np.errstate(all="ignore"):
+        exact = reference(x.astype(np.longdouble))
+        rounded = exact.astype(np.float64)
+        error = np.abs(found.astype(np.longdouble) - exact) / np.spacing(np.abs(rounded))
+    finite = np.isfinite(rounded)
+    assert error[finite].max() <= most
+    np.testing.assert_array_equal(found[~finite], rounded[~finite])
+    assert np.array_equal(np.signbit(found[rounded == 0]), np.signbit(rounded[rounded == 0]))

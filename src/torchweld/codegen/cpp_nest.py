@@ -7,9 +7,9 @@ Lane "column" (the accumulators are scalars):      Lane "row" (they are arrays a
         for vectors, simd: b[] += v                        for columns, simd lane: a[l] += v
         A += sum of b[]                                    A[] += a[]
 
-A lane of columns whose length is no multiple of Kernel.lanes ends in one vector that overlaps the one
-before, and adds only its new elements to sums: gcc would run the rest one by one, which takes four
-times as long for a softmax over 127 columns.
+A lane of columns whose length is no multiple of Kernel.lanes ends in one vector that overlaps the
+one before, and adds only its new elements to sums: gcc would run the rest one by one, which takes
+four times as long for a softmax over 127 columns.
 """
 
 from __future__ import annotations
@@ -191,7 +191,8 @@ class _Nest:
 
     def _overlapping(self, name: str, low: str, high: str) -> None:
         """Whole vectors, then one that ends where the lane ends; one by one if it is too short."""
-        self.e.line(f"const int64_t rest = ({high} - {low}) % {self.k.lanes}, whole = {high} - rest;")
+        lanes = self.k.lanes
+        self.e.line(f"const int64_t rest = ({high} - {low}) % {lanes}, whole = {high} - rest;")
         self._vectors(name, low, "whole")
         with self.e.block(f"if (rest && {high} - {low} >= {self.k.lanes})"):
             position = f"const int64_t {name} = {high} - {self.k.lanes} + l;"

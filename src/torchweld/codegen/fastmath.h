@@ -1,6 +1,6 @@
 // Branch-free math that gcc vectorises inside an ordinary loop: no libm for float, no intrinsics, no
 // ATen. Own minimax fits; tests/compile/test_cpp_math.py states and checks the error of each function
-// against float64. double goes to libm. Fused multiply-adds are written out (-ffp-contract=off).
+// against float64, or wider. Rare functions of double go to libm. Fused multiply-adds are written out (-ffp-contract=off).
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -88,7 +88,6 @@ TW float tw_expm1(float x) {
   float r = 2.0f * tw_fma(half, q, half - 0.5f);  // half: 2^128 is no float
   return x == 0.0f ? x : r;
 }
-TW double tw_expm1(double x) { return expm1(x); }
 TW float tw_tanh(float x) {
   float a = tw_abs(x), c = a > 9.5f ? 9.5f : a;
   int32_t n;
@@ -152,13 +151,122 @@ TW float tw_log1p(float x) {
   r = u > 0.0f && u < TW_INF ? r + lost / u : r;
   return x == 0.0f ? x : r;
 }
-TW double tw_log1p(double x) { return log1p(x); }
 
 // Float functions of the rest: computed in double to about 2^-38, so that the result is nearly always
 // the rounded one. Arguments and results are floats, which no intermediate overflows or underflows.
 TW double tw_from_bits64(uint64_t u) { double f; __builtin_memcpy(&f, &u, 8); return f; }
 TW uint64_t tw_bits64(double f) { uint64_t u; __builtin_memcpy(&u, &f, 8); return u; }
 #define TW_MAGIC64 0x1.8p52
+// Doubles, to about one unit in the last place; arguments as for floats above.
+// x = n ln 2 + r, nearest n, which is at least -2044 and at most 2048
+TW double tw_ln2_split(double x, double& n) {
+  n = tw_fma(x, 1.4426950408889634, TW_MAGIC64) - TW_MAGIC64;
+  return tw_fma(-n, 2.3190468138462996e-17, tw_fma(-n, 0.6931471805599453, x));
+}
+TW double tw_scale2(double n) { return tw_from_bits64((tw_bits64(n + TW_MAGIC64) + 1023u) << 52); }
+// (e^r - 1 - r) / r^2 for |r| <= 0.35
+TW double tw_exp_rest(double r) {
+  double p = 2.5100424157005067e-08;
+  p = tw_fma(p, r, 2.7620138719733994e-07);
+  p = tw_fma(p, r, 2.7557268378684192e-06);
+  p = tw_fma(p, r, 2.480152119021773e-05);
+  p = tw_fma(p, r, 0.00019841269863105968);
+  p = tw_fma(p, r, 0.0013888888917281794);
+  p = tw_fma(p, r, 0.008333333333330051);
+  p = tw_fma(p, r, 0.04166666666662399);
+  p = tw_fma(p, r, 0.16666666666666669);
+  p = tw_fma(p, r, 0.5000000000000001);
+  return p;
+}
+TW double tw_exp(double x) {
+  double c = x > 710.0 ? 710.0 : x, n;
+  c = c < -746.0 ? -746.0 : c;
+  double r = tw_ln2_split(c, n), p = tw_fma(tw_exp_rest(r) * r, r, r) + 1.0;
+  double half = tw_fma(n, 0.5, TW_MAGIC64) - TW_MAGIC64;
+  return p * tw_scale2(half) * tw_scale2(n - half);
+}
+TW double tw_exp_nonpositive(double x) {
+  double c = x < -708.0 ? -708.0 : x, n, r = tw_ln2_split(c, n);
+  double p = tw_fma(tw_exp_rest(r) * r, r, r) + 1.0;
+  return x < -708.0 ? 0.0 : p * tw_scale2(n);
+}
+TW double tw_sigmoid(double x) { return 1.0 / (1.0 + tw_exp(-x)); }
+TW double tw_expm1(double x) {
+  double c = x > 710.0 ? 710.0 : x, n;
+  c = c < -40.0 ? -40.0 : c;
+  double r = tw_ln2_split(c, n), q = tw_fma(tw_exp_rest(r) * r, r, r), half = tw_scale2(n - 1.0);
+  double e = 2.0 * tw_fma(half, q, half - 0.5);
+  return x == 0.0 ? x : e;
+}
+TW double tw_tanh(double x) {
+  double a = tw_abs(x), c = a > 20.0 ? 20.0 : a, n;
+  double r = tw_ln2_split(c + c, n), q = tw_fma(tw_exp_rest(r) * r, r, r), s = tw_scale2(n);
+  double e = tw_fma(s, q, s - 1.0);
+  return tw_copysign(e / (e + 2.0), x);
+}
+TW double tw_log(double x) {
+  double scale = x < 0x1p-1022 ? 0x1p54 : 1.0, shift = x < 0x1p-1022 ? 54.0 : 0.0;
+  uint64_t u = tw_bits64(x * scale);
+  uint64_t k = (u - 0x3fe6a09e667f3bcdull + (1023ull << 52)) >> 52;  // biased exponent of x / sqrt(1/2)
+  double f = tw_from_bits64(u - ((k - 1023u) << 52)) - 1.0;
+  double n = tw_from_bits64(k | 0x4330000000000000ull) - (0x1p52 + 1023.0) - shift;
+  double s = f / (2.0 + f), z = s * s, half = 0.5 * f * f;
+  double p = 0.13087330476603717;
+  p = tw_fma(p, z, 0.1326870577297007);
+  p = tw_fma(p, z, 0.15386242218879392);
+  p = tw_fma(p, z, 0.1818179559386321);
+  p = tw_fma(p, z, 0.22222222392147034);
+  p = tw_fma(p, z, 0.285714285708017);
+  p = tw_fma(p, z, 0.4000000000000088);
+  p = tw_fma(p, z, 0.6666666666666666);
+  double r = tw_fma(s, tw_fma(p, z, half), n * 2.3190468138462996e-17) - half;
+  r = tw_fma(n, 0.6931471805599453, f + r);
+  r = x == (double)TW_INF ? x : r;
+  r = x == 0.0 ? -(double)TW_INF : r;
+  r = x < 0.0 ? __builtin_nan("") : r;
+  return x != x ? x : r;
+}
+TW double tw_log1p(double x) {
+  double u = 1.0 + x, lost = x - (u - 1.0), r = tw_log(u);
+  r = u > 0.0 && u < (double)TW_INF ? r + lost / u : r;
+  return x == 0.0 ? x : r;
+}
+TW double tw_erf(double x) {
+  double a = tw_abs(x), z = x * x, c = a > 6.0 ? 6.0 : a;
+  double p = -7.795898827002142e-10;
+  p = tw_fma(p, z, 1.3720064546777686e-08);
+  p = tw_fma(p, z, -1.6208483801871705e-07);
+  p = tw_fma(p, z, 1.6447424703317362e-06);
+  p = tw_fma(p, z, -1.492473690741966e-05);
+  p = tw_fma(p, z, 0.00012055294904839707);
+  p = tw_fma(p, z, -0.0008548325975389692);
+  p = tw_fma(p, z, 0.0052239776071164225);
+  p = tw_fma(p, z, -0.02686617064323777);
+  p = tw_fma(p, z, 0.11283791670945006);
+  p = tw_fma(p, z, -0.37612638903183543);
+  p = tw_fma(p, z, 0.12837916709551256);
+  double u = tw_fma(9.6, 1.0 / (c + 2.0), -2.2);
+  double q = 4.4133850329466983e-13;
+  q = tw_fma(q, u, 1.8386753405993422e-11);
+  q = tw_fma(q, u, -7.45510449620631e-11);
+  q = tw_fma(q, u, -2.6260417449824267e-10);
+  q = tw_fma(q, u, 2.6248030731791732e-09);
+  q = tw_fma(q, u, -5.937642934649013e-10);
+  q = tw_fma(q, u, -7.00535615043276e-08);
+  q = tw_fma(q, u, 1.6350179331888476e-07);
+  q = tw_fma(q, u, 1.9795619117948376e-06);
+  q = tw_fma(q, u, -7.3405185545281365e-06);
+  q = tw_fma(q, u, -8.079220427446309e-05);
+  q = tw_fma(q, u, 0.00019713917780504528);
+  q = tw_fma(q, u, 0.005588816281840148);
+  q = tw_fma(q, u, 0.03856057042517875);
+  q = tw_fma(q, u, 0.16189356804102498);
+  q = tw_fma(q, u, 0.22142954022993183);
+  double far = tw_copysign(tw_fma(-q, tw_exp_nonpositive(-c * c), 1.0), x);
+  double r = a < 1.0 ? tw_fma(p, x, x) : far;
+  return x != x ? x : r;
+}
+
 // exp(x) - 1 for |x| beyond any float's range clamped
 TW double tw_wide_expm1(double x) {
   double c = x > 120.0 ? 120.0 : x;
@@ -354,12 +462,6 @@ TW_FLOAT1(floor, __builtin_floorf, __builtin_floor)
 TW_FLOAT1(round, __builtin_rintf, __builtin_rint)
 TW_FLOAT1(trunc, __builtin_truncf, __builtin_trunc)
 TW_FLOAT1(sqrt, __builtin_sqrtf, __builtin_sqrt)
-TW double tw_exp(double x) { return exp(x); }
-TW double tw_log(double x) { return log(x); }
-TW double tw_tanh(double x) { return tanh(x); }
-TW double tw_erf(double x) { return erf(x); }
-TW double tw_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
-TW double tw_exp_nonpositive(double x) { return exp(x); }
 TW float tw_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 TW double tw_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
 TW bool tw_isinf(float x) { return tw_abs(x) == TW_INF; }
@@ -368,6 +470,14 @@ template <class T> TW T tw_abs(T x) { return x < 0 ? (T)-x : x; }
 template <class T> TW T tw_sign(T x) { return x > 0 ? (T)1 : x < 0 ? (T)-1 : (T)0; }
 template <class T> TW T tw_maximum(T a, T b) { T m = a > b ? a : b; return a != a ? a : m; }
 template <class T> TW T tw_minimum(T a, T b) { T m = a < b ? a : b; return a != a ? a : m; }
+// The same for floats: all bits set where a is NaN. gcc makes one instruction of the comparison, and
+// does not untangle the conditions of one in another.
+TW float tw_nan_where(bool nan, float m) { return tw_from_bits(tw_bits(m) | (nan ? 0xffffffffu : 0u)); }
+TW double tw_nan_where(bool nan, double m) { return tw_from_bits64(tw_bits64(m) | (nan ? ~(uint64_t)0 : 0)); }
+TW float tw_maximum(float a, float b) { return tw_nan_where(a != a, a > b ? a : b); }
+TW float tw_minimum(float a, float b) { return tw_nan_where(a != a, a < b ? a : b); }
+TW double tw_maximum(double a, double b) { return tw_nan_where(a != a, a > b ? a : b); }
+TW double tw_minimum(double a, double b) { return tw_nan_where(a != a, a < b ? a : b); }
 template <class T> TW T tw_fmax(T a, T b) { T m = a > b ? a : b; return b != b ? a : m; }
 template <class T> TW T tw_fmin(T a, T b) { T m = a < b ? a : b; return b != b ? a : m; }
 

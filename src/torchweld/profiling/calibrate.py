@@ -17,9 +17,9 @@ from torchweld.core.device import DeviceTable, device_table
 from torchweld.core.errors import EnvironmentProblem
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
-from torchweld.ir.scalar import TABLE
 from torchweld.profiling import large, smallest
 from torchweld.profiling.data import Roofline
+from torchweld.profiling.generated import generated_rates
 from torchweld.profiling.tracing import trace_steps
 from torchweld.runtime.build import compile_cpp, load_function
 from torchweld.runtime.cache import Artifacts, digest, open_cache
@@ -27,13 +27,12 @@ from torchweld.runtime.dispatch import NativeCall, Pointer, helpers, table
 from torchweld.runtime.regions import region, region_name
 from torchweld.runtime.steps import walk_table
 
-_VERSION = "8"  # of what is measured here
+_VERSION = "11"  # of what is measured here
 _LARGE = {"cpu": 128 << 20, "cuda": 1 << 30}  # bytes: no cache holds it
 _SMALLEST_IN_CACHE = {"cpu": 1 << 20, "cuda": 4 << 20}  # bytes, doubled five times
 _MOST_OF = 0.6  # of the best rate: what a size still in the cache reaches
-_EXP_BYTES = 256 << 10
 _BUFFER_SHARE = 2  # the cost model takes a quarter of its cache for one buffer; half is meant here
-_FRESH_BYTES = 16 << 20
+_FRESH_BYTES = 48 << 20
 _SMALL_STEPS = 20
 _IN_GRAPH = 8
 _SMALLEST = "aten::neg"
@@ -49,14 +48,15 @@ extern "C" void torchweld_empty(void* const* pointers, const int64_t* sizes) {
 
 def roofline(device: str, name: str, options: Options | None = None) -> Roofline:
     """Of `device` ("cpu" or "cuda"), called `name`, with torch's present number of threads."""
-    files = open_cache(options or Options())
+    options = options or Options()
+    files = open_cache(options)
     settings = (str(torch.get_num_threads()), torch.get_float32_matmul_precision())
     key = digest("roofline", _VERSION, device, name, torch.__version__, *settings)
     kept = files.get(key, ".json")
     if kept is not None:
         return Roofline(**json.loads(kept))
     logger("profiling").info("measuring what %s can do", name)
-    found = _measure(device, name, files)
+    found = _measure(device, name, files, options)
     files.put(key, ".json", json.dumps(asdict(found)).encode())
     return found
 
@@ -74,11 +74,13 @@ def calibrated(line: Roofline) -> DeviceTable:
     )
 
 
-def _measure(device: str, name: str, files: Artifacts) -> Roofline:
+def _measure(device: str, name: str, files: Artifacts, options: Options) -> Roofline:
     small = _small_calls(device)
     with torch.no_grad():
         memory, (cached, cache_bytes) = _copy_rate(device, _LARGE[device]), _cache(device)
         rates = large.operator_rates(device, partial(best_s, device))
+        if device == "cpu":
+            rates |= generated_rates(options, partial(best_s, device))
         plain = {k.removeprefix("aten::mm "): v for k, v in rates.items() if "::mm " in k}
         plain["float32"] = max(plain["float32"], rates.get("mkldnn::_linear_pointwise float32", 0))
         return Roofline(
@@ -90,7 +92,7 @@ def _measure(device: str, name: str, files: Artifacts) -> Roofline:
             cache_bytes_per_s=cached,
             cache_bytes=cache_bytes,
             matmul_flops_per_s=plain,
-            vector_flops_per_s=_vector_rate(device),
+            vector_flops_per_s=rates.get("generated float32") or 2 * device_table(device).fma_per_s,
             generated_launch_us=_empty_kernel(files) if device == "cpu" else small[_SMALLEST],
             fresh_us_per_mb=_fresh_us_per_mb() if device == "cpu" else 0.0,
             operator_flops_per_s=rates,
@@ -150,21 +152,10 @@ def _cache(device: str) -> tuple[float, int]:
 
 def _fresh_us_per_mb() -> float:
     """What memory costs that the system gives, page by page, at the first touch."""
-    source, count = torch.ones(_FRESH_BYTES // 4), 4
+    source = torch.ones(_FRESH_BYTES // 4)
     target = torch.empty_like(source)
-    more_s = best_s("cpu", lambda: [source.clone() for _ in range(count)]) - best_s(
-        "cpu", lambda: [target.copy_(source) for _ in range(count)])
-    return max(0.0, more_s) * 1e6 / (count * _FRESH_BYTES / 1e6)
-
-
-def _vector_rate(device: str) -> float:
-    """By the exponential, which the cost model takes for so many multiply-adds; of a GPU, where
-    memory would be the limit, the planner's own figure."""
-    if device == "cuda":
-        return 2 * device_table(device).fma_per_s
-    x = torch.rand(_EXP_BYTES // 4)
-    y = torch.empty_like(x)
-    return 2 * TABLE["exp"].cost * x.numel() / best_s(device, lambda: torch.exp(x, out=y))
+    more_s = best_s("cpu", source.clone) - best_s("cpu", lambda: target.copy_(source))
+    return max(0.0, more_s) * 1e6 / (_FRESH_BYTES / 1e6)
 
 
 def best_s(device: str, call: Callable[[], object], budget_s: float = 0.1) -> float:

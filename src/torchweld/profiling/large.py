@@ -8,6 +8,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
+from torchweld.profiling.recorder import record
+from torchweld.profiling.work import call_work
 from torchweld.runtime import torch_private
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -16,26 +18,32 @@ _ROWS = {"cpu": 768, "cuda": 4096}
 _CHANNELS = {"cpu": 64, "cuda": 256}
 _TOKENS = {"cpu": 256, "cuda": 2048}
 
+Call = Callable[[], object]
+Best = Callable[[Call], float]  # the seconds of a call
+
 # (call, flops) of a problem that is `1 / shrink` as large in each direction
-Problem = tuple[Callable[[], object], float]
+Problem = tuple[Call, float]
 Problems = Callable[[str, torch.dtype, int], Problem]
 
 
-def operator_rates(
-    device: str, best_s: Callable[[Callable[[], object]], float]
-) -> dict[str, float]:
+def operator_rates(device: str, best_s: Best) -> dict[str, float]:
     """"aten::mm float32" -> flops a second, for each operator and dtype that this device has code
-    for. `best_s(call)`: the seconds of a call."""
+    for, and on a CPU for plain arithmetic too."""
     found = {}
     for (operator, dtypes), problem in _TABLE.items():
         for dtype in dtypes:
             if operator not in _CPU_ONLY or device == "cpu":
-                name = f"{operator} {str(dtype).removeprefix('torch.')}"
-                found[name] = _rate(problem, device, dtype, best_s)
+                found[f"{operator} {_name(dtype)}"] = _rate(problem, device, dtype, best_s)
+    if device == "cpu":
+        found |= _plain_rates(best_s)
     return {name: rate for name, rate in found.items() if rate}
 
 
-def _rate(problem: Problems, device: str, dtype: torch.dtype, best_s) -> float | None:
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _rate(problem: Problems, device: str, dtype: torch.dtype, best_s: Best) -> float | None:
     try:
         call, flops = problem(device, dtype, 3)
         small = flops / best_s(call)
@@ -43,6 +51,16 @@ def _rate(problem: Problems, device: str, dtype: torch.dtype, best_s) -> float |
         return small if flops / small > _LONG_S else flops / best_s(call)
     except RuntimeError:  # no code for the dtype
         return None
+
+
+def _plain_rates(best_s: Best) -> dict[str, float]:
+    """Of arithmetic, in the units of the cost model, on data in the cache."""
+    x, found = torch.randn(*_IN_CACHE), {}
+    for function in _PLAIN:
+        (call,) = record(lambda f=function: f(x), {}).calls
+        work = call_work(call)
+        found[f"{call.name} {work.dtype}"] = work.flops / best_s(lambda f=function: f(x))
+    return found
 
 
 def _product(device: str, dtype: torch.dtype, shrink: int) -> Problem:
@@ -75,6 +93,10 @@ def _attention(device: str, dtype: torch.dtype, shrink: int) -> Problem:
     return lambda: F.scaled_dot_product_attention(x, x, x), 4.0 * heads * n**2 * width
 
 
+_IN_CACHE = (128, 768)
+_PLAIN = (torch.exp, torch.tanh, torch.sigmoid, F.gelu, F.silu, torch.relu, torch.rsqrt, torch.cos,
+          lambda x: x.softmax(-1), lambda x: F.layer_norm(x, x.shape[1:], x[0], x[0]),
+          lambda x: x.pow(2))
 _FLASH_CPU = "aten::_scaled_dot_product_flash_attention_for_cpu"
 _CPU_ONLY = ("mkldnn::_linear_pointwise", _FLASH_CPU)
 _TABLE: dict[tuple[str, tuple[torch.dtype, ...]], Problems] = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torchweld.core.device import DeviceTable
 from torchweld.plan.cost import cost
 from torchweld.profiling.data import Roofline
-from torchweld.profiling.work import Work
+from torchweld.profiling.work import GENERATED, Work
 
 # operators -> the one whose rate was measured
 _LIKE = {
@@ -30,7 +32,7 @@ def limits_us(work: Work, line: Roofline) -> dict[str, float]:
 
 def launch_us(work: Work, line: Roofline) -> float:
     """What the call costs before it does anything."""
-    if not work.operator:
+    if work.operator.startswith(GENERATED):
         return line.generated_launch_us
     return line.operator_us.get(work.operator, line.launch_us)
 
@@ -48,13 +50,14 @@ def least_us(work: Work, line: Roofline) -> float:
 def predict_us(work: Work, line: Roofline, table: DeviceTable) -> float:
     """What one call should take. `table`: the planner's row with the roofline's rates. The
     planner's own model prices what it knows; products and library calls are launched and then run
-    at the roofline, or at the rate that their operator was seen to reach."""
+    at the roofline. Both at the rate of their operator, where that was measured."""
     limits = limits_us(work, line)
     start_us = limits["launch"] + work.fresh_bytes / 1e6 * line.fresh_us_per_mb
-    if work.comps:
-        busy = [cost(c, g.buffers, g.hints, table).seconds - table.launch_s for c, g in work.comps]
-        return start_us + sum(busy) * 1e6
     operator = _LIKE.get(work.operator, work.operator)
     rate = line.operator_flops_per_s.get(f"{operator} {work.dtype}")
+    if work.comps:
+        table = replace(table, fma_per_s=rate / 2) if rate else table
+        busy = [cost(c, g.buffers, g.hints, table).seconds - table.launch_s for c, g in work.comps]
+        return start_us + sum(busy) * 1e6
     compute_us = work.flops / rate * 1e6 if rate and work.product else limits["compute"]
     return start_us + max(limits["memory"], compute_us)

@@ -24,8 +24,9 @@ def functions(device: str) -> list[Callable[[], object]]:
     rows = torch.zeros(_N, dtype=torch.int64, device=device)
     return [
         *(lambda f=f: f(x) for f in (
-            torch.neg, torch.exp, torch.tanh, torch.sigmoid, torch.relu, torch.rsqrt, torch.cos,
-            F.gelu, F.silu, torch.clone, torch.mean, torch.sum)),
+            torch.neg, torch.exp, torch.log, torch.sqrt, torch.tanh, torch.sigmoid, torch.relu,
+            torch.rsqrt, torch.cos, torch.abs, F.gelu, F.silu, torch.clone, torch.mean, torch.sum,
+            torch.amax, torch.all, torch.tril)),
         lambda: F.gelu(x, approximate="tanh"),
         lambda: x + x,
         lambda: x * x,
@@ -39,6 +40,11 @@ def functions(device: str) -> list[Callable[[], object]]:
         lambda: x.to(torch.bfloat16),
         lambda: torch.cat((x, x)),
         lambda: torch.where(x > 0, x, x),
+        lambda: x.masked_fill(x > 0, 0.0),
+        lambda: (x == x) & (x != x),
+        lambda: x.cumsum(-1),
+        lambda: x.argmax(-1),
+        lambda: torch.arange(_N, device=device),
         lambda: x.mm(x),
         lambda: torch.addmm(x[0], x, x),
         lambda: torch.bmm(x[None], x[None]),

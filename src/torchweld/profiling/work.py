@@ -42,25 +42,28 @@ from torchweld.plan.cost import bytes_of, cost
 from torchweld.profiling.recorder import Call, Meta
 from torchweld.runtime.externs import operator as aten_operator
 
+GENERATED = "generated"
+GENERATED_PRODUCT, GENERATED_CONVOLUTION = f"{GENERATED} product", f"{GENERATED} convolution"
 _ATTENTION = re.compile(r"aten\._(scaled_dot_product|flash|efficient)\w*attention\w*")
 _LINEAR = ("torchweld.linear", "torchweld.packed_linear")  # x [m, k], weight [n, k], ...
 
 
 _ONEDNN = "mkldnn::_linear_pointwise"
-_LARGE_BYTES = 8 << 20  # malloc gives smaller ones memory that it has had before
+_LARGE_BYTES = 32 << 20  # glibc has the system map larger ones anew each time
 _known: dict[str, Work] = {}
 
 
 @dataclass(frozen=True)
 class Work:
-    """`operator`: as the profiler calls it, empty for a generated kernel. `product`: the flops are
-    those of matrix products. `comps`: what the planner's own model prices, with the sizes of their
-    graph; empty for a library call. `fresh_bytes`: of large results in new memory."""
+    """`operator`: as the profiler calls it, or GENERATED, GENERATED_PRODUCT or
+    GENERATED_CONVOLUTION. `product`: the flops are those of matrix products. `comps`: what the
+    planner's own model prices, with the sizes of their graph; empty for a library call.
+    `fresh_bytes`: of large results in new memory."""
 
     bytes: int
     flops: float
     dtype: str
-    operator: str = ""
+    operator: str = GENERATED
     product: bool = False
     comps: tuple[tuple[Comp, Graph], ...] = ()
     fresh_bytes: int = 0
@@ -87,9 +90,9 @@ def _comp_work(node: Comp, graph: Graph) -> Work:
     table, buffers = device_table("cpu"), graph.buffers
     priced = cost(node, buffers, graph.hints, table)
     touched = [_buffer_meta(buffers[name], graph) for name in (*node.reads, *node.writes)]
-    multiplied = contraction_flops(node, graph)
+    multiplied, kind = contraction(node, graph)
     if multiplied:
-        return Work(touched_bytes(node, graph), multiplied, _largest(touched), product=True)
+        return Work(touched_bytes(node, graph), multiplied, _largest(touched), kind, product=True)
     return Work(touched_bytes(node, graph), 2 * priced.fma, _largest(touched),
                 comps=((node, graph),))
 
@@ -117,18 +120,19 @@ def _writes_arguments(call: Call) -> bool:
     return call.op._schema.is_mutable
 
 
-def contraction_flops(comp: Comp, graph: Graph) -> float:
-    """Of the sums of products in a Comp whose factors do not vary along the same axes: products of
-    matrices and convolutions. What comes before and after them is little beside them."""
+def contraction(comp: Comp, graph: Graph) -> tuple[float, str]:
+    """The flops of the sums of products in a Comp whose factors do not vary along the same axes,
+    and which kind they are. What comes before and after them is little beside them."""
     axes, extents = value_axes(comp.body), {a.name: hint(a.extent, graph.hints) for a in comp.axes}
-    total = 0.0
+    total, kind = 0.0, GENERATED
     for instr in comp.body:
         term = comp.body[instr.args[0]] if isinstance(instr, Reduce) else None
         if isinstance(term, Op) and term.name == "mul" and instr.monoid == "sum":
             left, right = (axes[v] for v in term.args)
             if left - right and right - left:
                 total += 2.0 * prod(extents[name] for name in left | right)
-    return total
+                kind = GENERATED_CONVOLUTION if instr.axes[1:] else GENERATED_PRODUCT
+    return total, kind
 
 
 def _call_work(call: Call) -> Work:
@@ -137,7 +141,7 @@ def _call_work(call: Call) -> Work:
     flops = product_flops(call.op, call.args, dict(call.kwargs), call.results)
     if flops is not None:
         return Work(moved, flops, dtype, call.name, product=True)
-    graph = _lowered(call)
+    graph = lowered(call)
     nodes = [n for n in graph.nodes if getattr(n, "target", "") != CHECK_INDEX] if graph else []
     comps = [n for n in nodes if isinstance(n, Comp)]
     if not comps or len(comps) < len(nodes):
@@ -174,13 +178,15 @@ def _attention_flops(tensors: list[Meta], backward: bool) -> float:
     return one * (width + value.shape[-1]) * (2.5 if backward else 1.0)
 
 
-def _as_tensors(tree):
-    """Metas as tensors without memory."""
+def _as_tensors(tree, device: str = "meta"):
+    """Metas as tensors, by default without memory."""
     if isinstance(tree, Meta):
-        return torch.empty_strided(tree.shape, tree.strides, dtype=tree.dtype, device="meta")
+        return torch.empty_strided(tree.shape, tree.strides, dtype=tree.dtype, device=device)
     if isinstance(tree, (tuple, list)):
-        return tuple(map(_as_tensors, tree))
-    return {k: _as_tensors(v) for k, v in tree.items()} if isinstance(tree, dict) else tree
+        return tuple(_as_tensors(part, device) for part in tree)
+    if isinstance(tree, dict):
+        return {name: _as_tensors(value, device) for name, value in tree.items()}
+    return tree
 
 
 # -- library calls of a planned graph --
@@ -227,8 +233,8 @@ def _buffer_meta(buffer: Buffer, graph: Graph) -> Meta:
 # -- one call of eager, lowered --
 
 
-def _lowered(call: Call) -> Graph | None:
-    """The call as a graph of its own; None if it has no lowering."""
+def lowered(call: Call, device: str = "meta") -> Graph | None:
+    """The call as a graph of its own on a device; None if it has no lowering."""
     op = _functional(call.op)
     graph = torch.fx.Graph()
     placeholders: list[torch.fx.Node] = []
@@ -236,13 +242,13 @@ def _lowered(call: Call) -> Graph | None:
     def node(value):
         if isinstance(value, Meta):
             placeholders.append(graph.placeholder(f"x{len(placeholders)}"))
-            placeholders[-1].meta["val"] = _as_tensors(value)
+            placeholders[-1].meta["val"] = _as_tensors(value, device)
             return placeholders[-1]
         return tuple(map(node, value)) if isinstance(value, tuple) else value
 
     try:
         made = graph.call_function(op, node(call.args), {k: node(v) for k, v in call.kwargs})
-        made.meta["val"] = _as_tensors(call.results)
+        made.meta["val"] = _as_tensors(call.results, device)
         graph.output(_results(graph, made))
         module = torch.fx.GraphModule({}, graph)
         return lower(Captured(module, "call", "inference")).graph

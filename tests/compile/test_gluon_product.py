@@ -183,3 +183,12 @@ def test_dtypes_of_results():
     case = b.case("widths", {"x": torch.zeros(256, 64)})
     for tiles in tiles_of(case, 3):
         assert resources(compile_source(source_of(case, tiles), 90)).spill_bytes == 0
+
+
+@pytest.mark.parametrize("rows", [64, 128, 4096])
+def test_another_kernel_serves_unaligned_addresses(rows: int):
+    """One without scratch, also where the best one would share the depth of a tile."""
+    case = cases.bias_residual(rows, 768, 3072)
+    tiles = ProductSchedule("gluon", 64, 64, 64, 4, 4)
+    bundle = generate(case.comp, case.buffers, tiles, case.sizes)
+    assert bundle.scratch == () and bundle.sources[0].otherwise.language == "triton"

@@ -73,9 +73,8 @@ def _otherwise(
     hints: Mapping[str, int] | None,
 ) -> KernelSource:
     """The same in Triton, for addresses that TMA does not take: one kernel without scratch."""
-    tiles = product_triton.candidates(accesses, contraction, named_table("H100"), hints)
-    alone = next(t for t in tiles if t.splits == 1)
-    return triton_product.generate(comp, buffers, alone, hints).sources[0]
+    tiles = next(product_triton.candidates(accesses, contraction, named_table("H100"), hints))
+    return triton_product.generate(comp, buffers, replace(tiles, splits=1), hints).sources[0]
 
 
 class _Writer:

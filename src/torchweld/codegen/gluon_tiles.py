@@ -122,9 +122,9 @@ def _can_share(roles: Roles, schedule: ProductSchedule) -> bool:
     """Whether two products have the left factor in common, and right ones that lie side by side in
     one piece of memory: one instruction makes both, and reads the left factor once."""
     left, right = zip(*roles.factors)
-    alike = {(w.dims, w.dtype) for w in right}
-    wide = 2 * schedule.block_n
-    return len(set(left)) == 1 < len(set(right)) == len(alike) + 1 and wide in (128, 256)
+    kinds = {(w.dims, w.dtype) for w in right}
+    distinct = (len(set(left)), len(set(right)), len(kinds)) == (1, 2, 1)
+    return distinct and 2 * schedule.block_n in (128, 256)
 
 
 def _side_by_side(roles: Roles, schedule: ProductSchedule, names: Sequence[str]):

@@ -223,10 +223,11 @@ _PAIR_SHAPES = (
 # Of one multiprocessor and clock cycle, and in cycles: what ranks tiles. Measured rates, rounded.
 _PRODUCTS_PER_CYCLE = 2048
 _COPIED_BYTES_PER_CYCLE = 60
+_SHARED_BYTES_PER_CYCLE = 128  # to it and from it
 _EPILOGUE_LANES = 90  # of 128, as far as its instructions find their operands ready
 _INSTRUCTIONS_PER_RESULT = 8  # to narrow, move and store it
 _TILE_CYCLES = 300  # in which neither unit has work, at the end of a tile
-_START_CYCLES = 2000
+_START_CYCLES = 4500
 
 
 def predicted_cycles(
@@ -248,13 +249,20 @@ def predicted_cycles(
     turns = -(-tiles // table.units)
     area = s.block_m * s.block_n
     multiply = area * s.block_k * len(contraction.products) / _PRODUCTS_PER_CYCLE
-    copied = stage_bytes(roles(accesses, contraction, s), s) / _COPIED_BYTES_PER_CYCLE
+    staged = stage_bytes(roles(accesses, contraction, s), s)
+    shared = (staged + _read_bytes(s, len(contraction.products))) / _SHARED_BYTES_PER_CYCLE
     steps = -(-points(contraction.depth) // s.block_k)
-    loop = steps * max(multiply, copied)
+    loop = steps * max(multiply, shared, staged / _COPIED_BYTES_PER_CYCLE)
     epilogue = area * epilogue_cost(accesses, contraction) / _EPILOGUE_LANES
     if s.pingpong:
         return turns * max(loop, (loop + epilogue + _TILE_CYCLES) / 2) + epilogue + _START_CYCLES
     return turns * (loop + epilogue + _TILE_CYCLES) + _START_CYCLES
+
+
+def _read_bytes(schedule: ProductSchedule, products: int) -> int:
+    """Of shared memory in one step: an instruction reads its 64 rows and all its columns."""
+    columns = [c * products for c in PARTS[schedule.block_n]]
+    return schedule.block_m // 64 * sum(64 + c for c in columns) * schedule.block_k * 2
 
 
 def epilogue_cost(accesses: Accesses, contraction: Contraction) -> float:

@@ -97,7 +97,7 @@ def _text(k: Kernel, comp: Comp, convolution: CpuConvolution, buffers, names, sy
     with e.block(f"static void prepare({_PREPARE})"):
         cpp.declare(e, buffers, names, symbols, set(comp.writes))
         _emit_prepare(k, e, convolution, parts)
-    with e.block(f"static void finish({_FINISH})"):
+    with e.block(f"TW void finish({_FINISH})"):
         cpp.declare(e, buffers, names, symbols, set(comp.writes))
         _emit_finish(k, e, convolution, parts)
     with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):

@@ -7,6 +7,7 @@ so is a kernel in which all wait. Layouts mean nothing here."""
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -263,6 +264,7 @@ def interpret(
 ) -> None:
     """Every program of a Gluon source, one after the other."""
     text = source.text.removeprefix(HEADER).replace("@gluon.jit\n", "").replace("@triton.jit\n", "")
+    text = re.sub(r"\b(row|column|at_\w+)\.to\(tl\.int64\)", r"\1", text)  # plain numbers here
     arguments = [_argument(a, tensors, sizes) for a in source.args]
     programs, *_ = grid_of(source.grid, sizes)
     for program in range(programs):

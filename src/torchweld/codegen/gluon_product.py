@@ -24,10 +24,21 @@ from torchweld.codegen import triton_product
 from torchweld.codegen import triton_scalars as scalars
 from torchweld.codegen.gluon_epilogue import Epilogue
 from torchweld.codegen.gluon_names import HEADER, dialect
+from torchweld.codegen.gluon_text import (
+    HALVES,
+    PLACE,
+    accumulator_layout,
+    block,
+    function,
+    halvings,
+    plus,
+    slices,
+    store_layout,
+)
 from torchweld.codegen.gluon_tiles import Accumulator, Tile, tiles_of, total_bytes
+from torchweld.codegen.gluon_walk import EVERY_TILE, corner, walk_of
 from torchweld.codegen.source import (
     BufferArg,
-    GridDim,
     KernelArg,
     KernelBundle,
     KernelSource,
@@ -36,7 +47,6 @@ from torchweld.codegen.source import (
 from torchweld.core.device import named_table
 from torchweld.core.errors import InvalidIR
 from torchweld.ir.nodes import Buffer, Comp
-from torchweld.ir.size import Size, product
 from torchweld.schedule import product_triton
 from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.contraction import Contraction, contraction_of
@@ -94,13 +104,13 @@ class _Writer:
         self.epilogue.emit()
         self.tiles = tiles_of(self.roles, schedule, self.epilogue.accumulators)
         self.name = re.sub(r"\W", "_", accesses.comp.name)
-        self.walk = self._walk()
+        self.walk = walk_of(accesses, contraction, schedule, self.epilogue.size)
 
     def source(self) -> KernelSource:
         functions = [self._finish(), self._consume(), self._produce()]
         functions += [self._fetch()] if self.tiles.residuals else []
         functions += [self._entry()]
-        helpers = [_PLACE, *([_HALVES] if self._is_sliced else []), *self.epilogue.helpers.values()]
+        helpers = [PLACE, *([HALVES] if self._is_sliced else []), *self.epilogue.helpers.values()]
         text = "".join([HEADER, self._constants(), *helpers, *functions])
         pointers, sizes = self.epilogue.arguments
         args: list[KernelArg] = [t.argument for t in self.tiles.all]
@@ -111,63 +121,13 @@ class _Writer:
         warps = self.schedule.num_warps
         registers = MAX_REGISTERS[8 if self.schedule.pingpong else warps]
         return KernelSource(
-            "gluon", self.name, dialect(text), tuple(args), (self._grid(),), (), tuple(signature),
+            "gluon", self.name, dialect(text), tuple(args), (self.walk.grid,), (), tuple(signature),
             warps, max_registers=registers, early=self.schedule.early,
         )  # fmt: skip
 
     @property
     def _is_sliced(self) -> bool:
         return any(a.columns != self.roles.slice for a in self.tiles.accumulators)
-
-    # sizes
-
-    def _extent(self, axes: Iterable[str]) -> Size:
-        return product(self.accesses.comp.extent(a) for a in axes)
-
-    def _grid(self) -> GridDim:
-        s, c = self.schedule, self.contraction
-        rows = _blocks(self._extent(c.rows), s.block_m)
-        columns = _blocks(self._extent(c.columns), s.block_n)
-        return GridDim(rows * columns * self._extent(c.batch), 1, s.programs)
-
-    def _walk(self) -> list[str]:
-        """Lines that say how many tiles there are, in all functions that walk over them."""
-        s, c = self.schedule, self.contraction
-        lines = [
-            f"tiles_r = {self._count(self._extent(c.rows), s.block_m)}",
-            f"tiles_c = {self._count(self._extent(c.columns), s.block_n)}",
-            f"depth = {self._number(self._extent(c.depth))}",
-        ]
-        if not c.batch:
-            return [*lines, "tiles = tiles_r * tiles_c"]
-        return [*lines, f"tiles = tiles_r * tiles_c * {self._number(self._extent(c.batch))}"]
-
-    def _count(self, size: Size, block: int) -> str:
-        if isinstance(size, int):
-            return str(-(-size // block))
-        return f"tl.cdiv({self.epilogue.size(size)}, {block}).to(tl.int32)"
-
-    def _number(self, size: Size) -> str:
-        text = self.epilogue.size(size)
-        return text if isinstance(size, int) else f"{text}.to(tl.int32)"
-
-    def _place(self) -> list[str]:
-        """Lines that find the place of `tile`."""
-        batch = self.contraction.batch
-        if not batch:
-            return ["m, n = place(tile, tiles_r, tiles_c)"]
-        lines = ["m, n = place(tile % (tiles_r * tiles_c), tiles_r, tiles_c)",
-                 "batch = tile // (tiles_r * tiles_c)"]  # fmt: skip
-        for k, axis in enumerate(batch):
-            inner = self._number(self._extent(batch[k + 1 :]))
-            wrapped = f" % {self._number(self._extent([axis]))}" if k else ""
-            lines.append(f"at_{axis} = batch // {inner}{wrapped}")
-        return lines
-
-    def _corner(self, tile: Tile, column: int) -> str:
-        """Coordinates of a tile, `column` columns into the output tile."""
-        names = {"rows": "m * ROWS", "columns": f"n * TILE_COLUMNS{_plus(column)}", "depth": "k"}
-        return f"[{', '.join(names.get(d) or f'at_{d}' for d in tile.window.dims)}]"
 
     # arguments
 
@@ -213,26 +173,20 @@ class _Writer:
         numbers |= {"SLOTS": self.roles.result_slots} if self.tiles.results else {}
         numbers |= {"FETCHED": self.roles.residual_slots} if self.tiles.residuals else {}
         lines = [f"{name} = gl.constexpr({number})" for name, number in numbers.items()]
-        every = (_halvings(a.columns, self.roles.slice) for a in self.tiles.accumulators)
+        every = (halvings(a.columns, self.roles.slice) for a in self.tiles.accumulators)
         widths = {width for widths in every for width in widths}
         for columns in sorted(widths):
-            lines.append(f"ACC_{columns} = gl.constexpr(gl.NVMMADistributedLayout("
-                         f"version=[3, 0], warps_per_cta=[{s.num_warps}, 1], "
-                         f"instr_shape=[16, {columns}, 16]))")  # fmt: skip
+            layout = accumulator_layout(columns, s.num_warps)
+            lines.append(f"ACC_{columns} = gl.constexpr({layout})")
         lines.append(f"ACC = ACC_{self.roles.slice}")
         if self._stores_directly:
-            lines.append(f"OUT = gl.constexpr({self._out_layout()})")
+            layout = store_layout(self.roles.slice, s.num_warps)
+            lines.append(f"OUT = gl.constexpr({layout})")
         return "\n" + "\n".join(lines) + "\n"
 
     @property
     def _stores_directly(self) -> bool:
         return len(self.tiles.results) < len(self.accesses.comp.stores)
-
-    def _out_layout(self) -> str:
-        """In which eight neighbours share a thread."""
-        across = min(self.roles.slice // 8, 32)
-        return (f"gl.BlockedLayout([1, 8], [{32 // across}, {across}], "
-                f"[{self.schedule.num_warps}, 1], [1, 0])")  # fmt: skip
 
     def _finish(self) -> str:
         e = self.epilogue
@@ -240,7 +194,7 @@ class _Writer:
         first = ["out = turn % SLOTS"] if self.tiles.results else []
         if self.schedule.pingpong and self.tiles.results:
             first = ["out = WARPS * SLOTS + turn % SLOTS"]
-        return _function("finish", [*arguments, *self._group_argument], [*first, *e.lines])
+        return function("finish", [*arguments, *self._group_argument], [*first, *e.lines])
 
     def _consume(self) -> str:
         accumulators = self.tiles.accumulators
@@ -257,11 +211,11 @@ class _Writer:
             "step += 1",
         ]
         body = [
-            *self._place(),
+            *self.walk.place,
             *map(_zeros, accumulators),
             "started = False",
             *self._await_turn("loops"),
-            *_block("for k in range(0, depth, DEPTH):", loop),
+            *block("for k in range(0, depth, DEPTH):", loop),
             *self._give_turn("loops"),
             f"{everything} = warpgroup_mma_wait(0, deps={deps})",
             "mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1)",
@@ -269,9 +223,9 @@ class _Writer:
             *self._finish_slices(),
             *self._give_turn("ends"),
         ]
-        lines = [*self.walk, *self._walk_over_tiles(body)]
+        lines = [*self.walk.start, *self._walk_over_tiles(body)]
         lines += ["tma.store_wait(0)"] if self.tiles.results else []
-        return _function("consume", [*self._consume_arguments, *self._group_argument], lines)
+        return function("consume", [*self._consume_arguments, *self._group_argument], lines)
 
     @property
     def _group_argument(self) -> list[str]:
@@ -293,31 +247,30 @@ class _Writer:
         tiles of a group."""
         slices = self.schedule.block_n // self.roles.slice
         if not self.schedule.pingpong:
-            loop = "for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):"
-            return ["step, turn = 0, 0", *_block(loop, body)]
+            return ["step, turn = 0, 0", *block(EVERY_TILE, body)]
         skip = ["step += steps", f"turn += {slices}", "round += 1"]
         return [
             "steps = tl.cdiv(depth, DEPTH)",
             f"step, turn, round = WARPS * steps, WARPS * {slices}, 0",
             "programs = gl.num_programs(0)",
             "first = gl.program_id(0) + WARPS * programs",
-            *_block("for tile in range(first, tiles, 2 * programs):", [*body, *skip]),
+            *block("for tile in range(first, tiles, 2 * programs):", [*body, *skip]),
         ]
 
     def _finish_slices(self) -> list[str]:
         lines, names = [], {}
         for a in self.tiles.accumulators:
-            made, slices = _slices(a.name, a.columns, self.roles.slice)
+            made, cut = slices(a.name, a.columns, self.roles.slice)
             lines += made
-            each = len(slices) // len(a.products)
+            each = len(cut) // len(a.products)
             for k, number in enumerate(a.products):
-                names.setdefault(number, []).extend(slices[k * each : (k + 1) * each])
-        for k, slices in enumerate(zip(*(names[number] for number in sorted(names)))):
-            lines += [self._call_finish(slices, k * self.roles.slice), "turn += 1"]
+                names.setdefault(number, []).extend(cut[k * each : (k + 1) * each])
+        for k, parts in enumerate(zip(*(names[number] for number in sorted(names)))):
+            lines += [self._call_finish(parts, k * self.roles.slice), "turn += 1"]
         return lines
 
-    def _call_finish(self, slices: Iterable[str], column: int) -> str:
-        arguments = [*slices, "m * ROWS", f"n * TILE_COLUMNS{_plus(column)}", *self.epilogue.batch,
+    def _call_finish(self, parts: Iterable[str], column: int) -> str:
+        arguments = [*parts, "m * ROWS", f"n * TILE_COLUMNS{plus(column)}", *self.epilogue.batch,
                      "turn", *self._finish_memory]  # fmt: skip
         arguments += ["WARPS"] if self.schedule.pingpong else []
         return f"finish({', '.join(arguments)})"
@@ -331,13 +284,12 @@ class _Writer:
             *(self._copy_in(t, t.column, "full", "stage") for t in self.tiles.staged),
             "step += 1",
         ]
-        body = [*self._place(), *_block("for k in range(0, depth, DEPTH):", loop)]
-        tiles = "for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):"
-        lines = [*self.walk, "step = 0", *_block(tiles, body)]
-        return _function("produce", self._produce_arguments, lines)
+        body = [*self.walk.place, *block("for k in range(0, depth, DEPTH):", loop)]
+        lines = [*self.walk.start, "step = 0", *block(EVERY_TILE, body)]
+        return function("produce", self._produce_arguments, lines)
 
     def _fetch(self) -> str:
-        body = self._place()
+        body = list(self.walk.place)
         for column in range(0, self.schedule.block_n, self.roles.slice):
             body += [
                 "slot = turn % FETCHED",
@@ -347,25 +299,24 @@ class _Writer:
                 *(self._copy_in(t, column, "full", "slot") for t in self.tiles.residuals),
                 "turn += 1",
             ]
-        tiles = "for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):"
-        lines = [*self.walk, "turn = 0", *_block(tiles, body)]
-        return _function("fetch", self._fetch_arguments, lines)
+        lines = [*self.walk.start, "turn = 0", *block(EVERY_TILE, body)]
+        return function("fetch", self._fetch_arguments, lines)
 
     def _copy_in(self, tile: Tile, column: int, barrier: str, slot: str) -> str:
-        corner = self._corner(tile, column)
-        return f"copy_in({tile.descriptor}, {corner}, {barrier}, {tile.slot(slot)})"
+        where = corner(tile, column)
+        return f"copy_in({tile.descriptor}, {where}, {barrier}, {tile.slot(slot)})"
 
     def _entry(self) -> str:
         lines = [m.allocation for m in self.tiles.memories]
         for name, count in self._barriers.items():
             lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{count}, 1], "
                          "mbarrier.MBarrierLayout())")  # fmt: skip
-            lines += _block(f"for i in gl.static_range({count}):",
+            lines += block(f"for i in gl.static_range({count}):",
                             [f"mbarrier.init({name}.index(i), count=1)"])  # fmt: skip
         if self.schedule.early:
             lines.append(self.epilogue.helper("_await_previous()"))
         arguments = [*(t.descriptor for t in self.tiles.all), *self.epilogue.memory]
-        return _function(self.name, arguments, [*lines, *self._specialize()])
+        return function(self.name, arguments, [*lines, *self._specialize()])
 
     @property
     def _barriers(self) -> dict[str, str]:
@@ -392,31 +343,6 @@ class _Writer:
         ]
 
 
-_PLACE = '''
-
-@gluon.jit
-def place(tile, tiles_r, tiles_c):
-    """Row and column of a tile: GROUP rows of tiles at a time, column by column, so that what they
-    share stays in the last-level cache."""
-    width = GROUP * tiles_c
-    first = tile // width * GROUP
-    rows = tl.minimum(tiles_r - first, GROUP)
-    return first + tile % width % rows, tile % width // rows
-'''
-
-_HALVES = '''
-
-@gluon.jit
-def halves(tile, LAYOUT: gl.constexpr):
-    """The left and the right half of the columns: which thread holds what stays."""
-    ROWS: gl.constexpr = tile.shape[0]
-    COLUMNS: gl.constexpr = tile.shape[1] // 2
-    left, right = tile.reshape((ROWS, 2, COLUMNS)).permute((0, 2, 1)).split()
-    left = gl.convert_layout(left, LAYOUT, assert_trivial=True)
-    return left, gl.convert_layout(right, LAYOUT, assert_trivial=True)
-'''
-
-
 def _zeros(a: Accumulator) -> str:
     return f"{a.name} = gl.zeros((ROWS, {a.columns}), gl.float32, ACC_{a.columns})"
 
@@ -425,37 +351,3 @@ def _multiply(a: Accumulator) -> str:
     left, right = a.left.matrix("stage", "depth"), a.right.matrix("stage", "columns")
     return (f"{a.name} = warpgroup_mma({left}, {right}, {a.name}, is_async=True, "
             "use_acc=started)")  # fmt: skip
-
-
-def _halvings(columns: int, last: int) -> list[int]:
-    """Widths from that of an accumulator down to that of a slice."""
-    return [columns] if columns == last else [columns, *_halvings(columns // 2, last)]
-
-
-def _slices(name: str, columns: int, wanted: int) -> tuple[list[str], list[str]]:
-    """Lines that cut an accumulator, and the names of its slices from left to right."""
-    if columns == wanted:
-        return [], [name]
-    left, right = f"{name}l", f"{name}r"
-    lines = [f"{left}, {right} = halves({name}, ACC_{columns // 2})"]
-    first, lefts = _slices(left, columns // 2, wanted)
-    second, rights = _slices(right, columns // 2, wanted)
-    return [*lines, *first, *second], [*lefts, *rights]
-
-
-def _blocks(size: Size, block: int) -> Size:
-    """How many blocks; no fewer, where that is not known."""
-    return -(-size // block) if isinstance(size, int) else size
-
-
-def _plus(column: int) -> str:
-    return f" + {column}" if column else ""
-
-
-def _block(header: str, lines: Iterable[str]) -> list[str]:
-    return [header, *(f"    {line}" for line in lines)]
-
-
-def _function(name: str, arguments: Iterable[str], lines: Iterable[str]) -> str:
-    body = "\n".join(f"    {line}" for line in lines)
-    return f"\n\n@gluon.jit\ndef {name}({', '.join(arguments)}):\n{body}\n"

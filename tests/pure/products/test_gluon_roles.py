@@ -10,6 +10,7 @@ import pytest
 
 import product_cases as cases
 from gluon_interpreted import interpret
+from product_cases import Body
 from product_check import problems
 from torchweld.codegen.gluon_product import generate
 from torchweld.ir.size import symbol
@@ -19,6 +20,14 @@ from triton_cases import Case, tensors
 
 def tiles(*tile, programs: int = 2, **more) -> ProductSchedule:
     return ProductSchedule("gluon", *tile, programs=programs, **more)
+
+
+def two_batches(batch, heads, m, n, k) -> Case:
+    """Heads that stay apart in a result [b, m, h, n]."""
+    b = Body("bf16", b=batch, h=heads, m=m, n=n, k=k)
+    made = b.dot(b.read("x", "bhmk"), b.read("w", "bhnk"))
+    b.write("y", "bmhn", b.op("add", made, b.read("r", "bh")))
+    return b.case("two_batches", None, {"s0": 2, "s1": 3})
 
 
 TOGETHER = tiles(128, 128, 64, 8, 3)
@@ -31,6 +40,9 @@ CASES = [
     (cases.bias_residual(300, 520, 200), tiles(128, 256, 64, 8, 3)),
     (cases.scaled_outputs(300, 136, 72), TOGETHER),
     (cases.batched(3, 150, 136, 40), TOGETHER),
+    (replace(cases.batched("s0", 150, 136, 40), sizes={"s0": 3}), TOGETHER),
+    (two_batches(2, 3, 150, 72, 40), TOGETHER),
+    (two_batches("s0", "s1", 150, 72, 40), TOGETHER),
     (cases.heads(3, 50, 4, 32, 96), tiles(64, 64, 32, 4, 4)),
     (cases.gated(300, 200, 136), TOGETHER),
     *((cases.linear(500, 264, k), IN_TURN) for k in (40, 64, 136, 192, 200, 264)),

@@ -103,9 +103,29 @@ def test_a_graph_launches_many_kernels_at_once(tmp_path):
     ("abab", "xabxab", [None, 0, 1, None, 2, 3]),
     ("abcd", "acd", [0, 2, 3]),
     ("", "ab", [None, None]),
+    ("ab", "", []),
+    ("aabbcc", "abc", [0, 2, 4]),
+    ("abcdefghijklmnopqrst", "ast", [0, 18, 19]),
+    ("xay", "xbby", [0, None, None, 2]),
 ])
 def test_names_are_matched_in_order(expected, seen, positions):
-    assert match_names(list(expected), list(seen)) == positions
+    found = match_names(list(expected), list(seen))
+    known = [at for at in found if at is not None]
+    assert known == sorted(set(known)) and len(known) == sum(p is not None for p in positions)
+    assert all(at is None or expected[at] == name for at, name in zip(found, seen))
+    assert len(found) == len(seen)
+
+
+def test_a_kernel_whose_launch_is_not_in_the_trace_is_tied_by_its_operator_s_id(tmp_path):
+    kernel = device("kernel", "k", 20, 5, 9)
+    kernel["args"]["External id"] = 3
+    operator = event("cpu_op", "aten::mm", 10, 5)
+    operator["args"]["External id"] = 3
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [
+        event("user_annotation", STEP, 0, 100), operator, kernel]}))
+    (step,) = read_trace(path).steps
+    assert [k.name for k in step.operators[0].kernels] == ["k"]
 
 
 @pytest.mark.parametrize("text", [

@@ -22,11 +22,12 @@ _LAUNCH = ("cuda_runtime", "cuda_driver")
 @dataclass
 class Host:
     """An operator or a named range on the host, with what it called and the kernels that it
-    launched itself."""
+    launched itself. `external`: the trace's id of it."""
 
     name: str
     start_us: float
     duration_us: float
+    external: int | None = None
     children: list[Host] = field(default_factory=list)
     kernels: list[Device] = field(default_factory=list)
 
@@ -40,12 +41,13 @@ class Host:
 
 @dataclass(frozen=True)
 class Device:
-    """A kernel, copy or fill on a GPU."""
+    """A kernel, copy or fill on a GPU. `external`: the id of the operator that asked for it."""
 
     name: str
     start_us: float
     duration_us: float
     copy: bool
+    external: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,9 @@ def steps_of(events: list[dict]) -> list[Step]:
         if event.get("cat") in _DEVICE:
             launched.setdefault(event["args"].get("correlation"), []).append(_device(event))
     roots = [root for found in by_thread.values() for root in _trees(found, launched)]
-    marks = sorted((e for e in events if _is_step(e)), key=lambda e: e["ts"])
     devices = [device for found in launched.values() for device in found]
+    _tie_by_id(roots, devices)
+    marks = sorted((e for e in events if _is_step(e)), key=lambda e: e["ts"])
     return [_step(mark, roots, devices) for mark in marks]
 
 
@@ -108,7 +111,8 @@ def _is_step(event: dict) -> bool:
 
 
 def _device(event: dict) -> Device:
-    return Device(event["name"], event["ts"], event["dur"], event["cat"] != "kernel")
+    copies = event["cat"] != "kernel"
+    return Device(event["name"], event["ts"], event["dur"], copies, _external(event))
 
 
 def _trees(events: list[dict], launched: dict[int | None, list[Device]]) -> list[Host]:
@@ -124,10 +128,24 @@ def _trees(events: list[dict], launched: dict[int | None, list[Device]]) -> list
             continue
         if _is_step(event):
             continue
-        host = Host(event["name"], event["ts"], event["dur"])
+        host = Host(event["name"], event["ts"], event["dur"], _external(event))
         (stack[-1].children if stack else roots).append(host)
         stack.append(host)
     return roots
+
+
+def _tie_by_id(roots: list[Host], devices: list[Device]) -> None:
+    """Kernels whose launch the trace leaves out go to the operator with their id."""
+    hosts = list(walk(roots))
+    tied = {id(kernel) for host in hosts for kernel in host.kernels}
+    by_id = {host.external: host for host in hosts if host.external is not None}
+    for device in devices:
+        if id(device) not in tied and device.external in by_id:
+            by_id[device.external].kernels.append(device)
+
+
+def _external(event: dict) -> int | None:
+    return event.get("args", {}).get("External id")
 
 
 def _step(mark: dict, roots: list[Host], devices: list[Device]) -> Step:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -24,7 +26,7 @@ def trace_steps(call: Callable[[], object], device: str, steps: int) -> Trace:
     activities += [ProfilerActivity.CUDA] if device == "cuda" else []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
-        with quiet_stderr(), profile(activities=activities) as profiler:
+        with quiet_stderr(), _no_warnings(), profile(activities=activities) as profiler:
             for _ in range(steps + 1):
                 with torch.profiler.record_function(STEP):
                     call()
@@ -33,6 +35,14 @@ def trace_steps(call: Callable[[], object], device: str, steps: int) -> Trace:
         profiler.export_chrome_trace(str(path))
         found = read_trace(path)
         return Trace(found.content, found.steps[1:])
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """One release of torch warns that a profiler forgets other cycles; there is one only."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*Profiler clears events")
+        yield
 
 
 def trace_text(

@@ -172,7 +172,7 @@ def product_flops(op, args: tuple, kwargs: dict, results) -> float | None:
 
 def _attention_flops(tensors: list[Meta], backward: bool) -> float:
     """Two products, or the seven of its gradient less two that are saved: softmax is left out."""
-    query, key, value = [m for m in tensors if len(m.shape) == 4][-3:] if backward else tensors[:3]
+    query, key, value = tensors[1:4] if backward else tensors[:3]  # its own gradient comes first
     batch, heads, rows, width = query.shape
     one = 2.0 * batch * heads * rows * key.shape[-2]
     return one * (width + value.shape[-1]) * (2.5 if backward else 1.0)

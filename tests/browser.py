@@ -43,7 +43,11 @@ def browser(width: int = 1280, height: int = 900) -> Iterator[Browser]:
             ["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            yield _session(f"http://127.0.0.1:{port}", folder, (width, height), driver)
+            found = _session(f"http://127.0.0.1:{port}", folder, (width, height), driver)
+            try:
+                yield found
+            finally:
+                found.close()
         finally:
             driver.terminate()
             driver.wait(10)
@@ -70,6 +74,10 @@ def _session(server: str, folder: str, size: tuple[int, int], driver) -> Browser
 class Browser:
     def __init__(self, session: str) -> None:
         self._session = session
+
+    def close(self) -> None:
+        """Ends the browser and all of its processes."""
+        _call(self._session, method="DELETE")
 
     def open(self, path: Path) -> None:
         """Returns when the page's load event is over."""
@@ -113,10 +121,10 @@ def _browser() -> str | None:
     return next((found for name in CHROMIUM if (found := shutil.which(name))), None)
 
 
-def _call(url: str, asked: dict):
+def _call(url: str, asked: dict | None = None, method: str = "POST"):
     """Errors: RuntimeError with what the driver says."""
     request = urllib.request.Request(
-        url, json.dumps(asked).encode(), {"Content-Type": "application/json"}
+        url, json.dumps(asked or {}).encode(), {"Content-Type": "application/json"}, method=method
     )
     try:
         with _DIRECT.open(request, timeout=60) as answer:

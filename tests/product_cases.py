@@ -206,6 +206,32 @@ def gathered(m, n, k, dtype="bf16") -> Case:
     return b.case("gathered", {"at": torch.arange(m) * 7 % n})
 
 
+def side_by_side(m, columns, k, dtype="bf16") -> Case:
+    """Products of one left factor with several right ones, as one: queries, keys, values. Results
+    and biases are apart."""
+    b = Body(dtype, m=m, n=sum(columns), k=k)
+    at, n = b.builder.index(affine.axis("n")), b.extents["n"]
+    first, parts, made = 0, [], None
+    for number, width in enumerate(columns):
+        low, high = (b.builder.const(c, dtypes.i64) for c in (first, first + width))
+        guard = b.op("bit_and", b.op("lt", at, high), b.op("ge", at, low))
+        parts.append((number, guard, affine.axis("n") + -first, b.op("lt", at, high)))
+        b.extents["n"] = width
+        for name, axes in (("w", "nk"), ("b", "n"), ("y", "mn")):
+            b.declare(f"{name}{number}", axes)
+        first += width
+    b.extents["n"] = n
+    for number, guard, column, below in reversed(parts):
+        w = b.builder.load(f"w{number}", (column, affine.axis("k")), b.dtype, guard, 0.0)
+        made = w if made is None else b.builder.op("where", below, w, made)
+    product = b.dot(b.read("x", "mk"), b.builder.widen(made))
+    for number, guard, column, _ in parts:
+        add = b.builder.widen(b.builder.load(f"b{number}", (column,), b.dtype, guard, 0.0))
+        value = b.builder.cast(b.op("add", product, add), b.dtype)
+        b.stores.append(Store(f"y{number}", (affine.axis("m"), column), value, guard=guard))
+    return b.case("side_by_side")
+
+
 def dropout(m, n, k, dtype="bf16") -> Case:
     """Also what was dropped."""
     b = Body(dtype, m=m, n=n, k=k)

@@ -35,6 +35,9 @@ ALL = [
     (cases.scaled_before(33, 40, 20, "f16"), TILE),
     (cases.shifted(33, 40, 20, "f16"), TILE),
     (cases.gathered(33, 40, 20, "f16"), TILE),
+    (cases.side_by_side(5, (32, 16, 48), 100, "f16"), SHARED),  # each tile in one part
+    (cases.side_by_side(5, (20, 16, 40), 100, "f16"), SHARED),
+    (cases.side_by_side(1, (32, 64), 100, "f16"), STREAM),
     (cases.dropout(33, 40, 20, "f16"), TILE),
     (cases.lower_half(33, 40, 20, "f16"), TILE),
     (cases.hard(cases.bias_gelu(33, 31, 17, "f16"), 33, 17), TILE),

@@ -98,7 +98,7 @@ def test_the_default_is_the_first_candidate(case: Case):
         assert 2 < len(set(found)) == len(found)
         for near in found:
             assert valid(near, accesses, contraction)
-            assert staged_bytes(near, contraction, table) <= table.shared_bytes
+            assert staged_bytes(near, accesses, contraction, table) <= table.shared_bytes
             assert generate(case.comp, case.buffers, near, case.sizes).sources
 
 

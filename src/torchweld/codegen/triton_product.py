@@ -23,13 +23,15 @@ from torchweld.codegen.triton_reduce import combined
 from torchweld.codegen.triton_walks import quotient, rounded
 from torchweld.core import dtypes
 from torchweld.core.errors import InvalidIR
+from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Buffer, Comp, Load, Value
 from torchweld.ir.size import Size
-from torchweld.schedule.access import Accesses, addressed, linear
+from torchweld.schedule.access import Access, Accesses, addressed, linear
+from torchweld.schedule.concatenation import parts_of
 from torchweld.schedule.contraction import Contraction, contraction_of
 from torchweld.schedule.cuda import Schedule, extent
 from torchweld.schedule.product import ProductSchedule
-from torchweld.schedule.product_triton import factor, valid
+from torchweld.schedule.product_triton import factor, one_at_a_time, valid
 
 LINE = 64  # elements of a line of L2
 EARLY_BYTES = 32 << 10  # that a program has fetched before it waits
@@ -38,7 +40,8 @@ STREAM_REGISTERS = 255  # without a limit, ptxas spills a few so that more block
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """The faces: `end` is that of the epilogue, `sums` of what is reduced of the left factor."""
+    """The faces: `end` is that of the epilogue, `sums` of what is reduced of the left factor.
+    `starts`: of a right factor of parts, the variable that holds where this tile's part begins."""
 
     contraction: Contraction
     schedule: ProductSchedule
@@ -46,6 +49,7 @@ class _Template:
     right: Kernel
     sums: Kernel
     end: Kernel
+    starts: dict[Value, str]
 
     def extent(self, axes: tuple[str, ...]) -> Size:
         return extent(self.end.accesses, axes)
@@ -72,6 +76,7 @@ def generate(
     scratch = tuple(partials.values())
     t = _template(accesses, contraction, {**buffers, **{b.name: b for b in scratch}}, schedule)
     _position(t)
+    _choose_parts(t)
     if schedule.early:
         _begin_early(t)
     _main_loop(t)
@@ -103,7 +108,7 @@ def _template(
     right = end.facing(tile(c.depth, c.columns, s.block_k, s.block_n), "rk", "c")
     # To the dots, a single row is a tile of rows of which all but one are out of bounds.
     sums = left if c.rows else left.facing(left.schedule, "r", "ck")
-    return _Template(c, s, left, right, sums, end)
+    return _Template(c, s, left, right, sums, end, {})
 
 
 def _position(t: _Template) -> None:
@@ -120,6 +125,39 @@ def _position(t: _Template) -> None:
         k.split_axes("batch", c.batch)
     _define(k, "r", _wide(k, "tile_r"), s.block_m, c.rows)
     _define(k, "c", _wide(k, "tile_c"), s.block_n, c.columns)
+
+
+def _choose_parts(t: _Template) -> None:
+    """Where the part of a right factor begins in whose columns the tile is."""
+    k, s = t.end, t.schedule
+    for value in dict.fromkeys(factor(k.body, p.right) for p in t.contraction.products):
+        parts = one_at_a_time(k.accesses, t.contraction, s, value)
+        text = ""  # from the last part to the first
+        for part, end in zip(reversed(parts), (None, *(p.first for p in reversed(parts)))):
+            access = k.accesses.loads[part.load]
+            start = f"{k.pointer(access.buffer)} + {k.size(access.offset.const)}"
+            text = f"tl.where(tile_c < {end // s.block_n}, {start}, {text})" if text else start
+        if parts:
+            t.starts[value] = f"start{value}"
+            k.line(f"start{value} = {text}")
+
+
+def _address(t: _Template, face: Kernel, value: Value) -> str | None:
+    """Of a tile of a factor that is read as it is, None of one that is computed."""
+    access = _access(t, value)
+    if access is None or value not in t.starts:
+        return access and face.address(access, "rc")
+    return f"{t.starts[value]} + ({face.offset(Affine(access.offset.terms))})"
+
+
+def _access(t: _Template, value: Value) -> Access | None:
+    """How a factor is read that is not computed; of one in parts, the first."""
+    if value in t.starts:
+        value = parts_of(t.end.accesses, t.contraction, value)[0].load
+        return t.end.accesses.loads[value]
+    instr = t.end.body[value]
+    plain = isinstance(instr, Load) and instr.guard is None
+    return t.end.accesses.loads[value] if plain else None
 
 
 def _wide(k: Kernel, number: str) -> str:
@@ -141,10 +179,10 @@ def _begin_early(t: _Template) -> None:
     face = t.right.facing(tile, "line", "c")
     start = "0" if s.splits == 1 else f"share * {_steps(t)} * {s.block_k}"
     face.define("line", start, f"tl.arange(0, {points // LINE})[:, None] * {LINE}", c.depth, None)
-    for load in dict.fromkeys(p.right_load for p in c.products):
-        access = None if load is None else k.accesses.loads[load]
+    for value in dict.fromkeys(factor(k.body, p.right) for p in c.products):
+        access = _access(t, value)
         if access and not access.refs and linear(k.accesses, access.offset, c.depth) == 1:
-            k.line(k.helper(f"_prefetch({face.address(access, 'rc')}, {face.mask('rc')})"))
+            k.line(k.helper(f"_prefetch({_address(t, face, value)}, {face.mask('rc')})"))
     k.line(k.helper("_await_previous()"))
 
 
@@ -162,15 +200,16 @@ def _main_loop(t: _Template) -> None:
     for value in c.row_sums:
         forms.accumulator(t.sums, value, _lanes(t, value))
     forms.hoist(t.left, [factor(k.body, p.left) for p in c.products], "r")
-    forms.hoist(t.right, [factor(k.body, p.right) for p in c.products], "c")
+    rights = (factor(k.body, p.right) for p in c.products)
+    forms.hoist(t.right, [v for v in rights if v not in t.starts], "c")
     steps = _steps(t)
     with k.indented(f"for block in tl.range({steps}, num_stages={s.stages}):"):
         step = "block" if s.splits == 1 else f"(share * {steps} + block)"
         for face, name in ((t.left, "ck"), (t.right, "rk")):
             _define(face, name, step, s.block_k, c.depth, s.splits)
         for p in c.products:
-            a = _factor(t.left, factor(k.body, p.left), "ck")
-            b = _factor(t.right, factor(k.body, p.right), "rk")
+            a = _factor(t, t.left, factor(k.body, p.left), "ck")
+            b = _factor(t, t.right, factor(k.body, p.right), "rk")
             k.line(f"acc{p.value} = tl.dot({a}, {b}, acc{p.value})")
         for value in c.row_sums:
             forms.accumulate(t.sums, value, _lanes(t, value), over="c")
@@ -184,14 +223,13 @@ def _lanes(t: _Template, value: Value) -> str:
     return t.sums.along(t.sums.axes[value]) + "c"
 
 
-def _factor(face: Kernel, value: Value, depth: str) -> str:
+def _factor(t: _Template, face: Kernel, value: Value, depth: str) -> str:
     """The tile of a factor, zero beyond the depth; what is beyond the rows or columns is never
     stored."""
-    instr = face.body[value]
     if value in face.known:
         return face.known[value]
-    if isinstance(instr, Load) and instr.guard is None:
-        address, mask = face.address(face.accesses.loads[value], "rc"), face.mask("rc")
+    if (address := _address(t, face, value)) is not None:
+        mask = face.mask("rc")
         zero = f", mask={mask}, other=0.0" if mask else ""
         return face.assign(value, f"tl.load({address}{zero})")
     text = face.value(value)

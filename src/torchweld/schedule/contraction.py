@@ -15,7 +15,7 @@ templates fill.
 A product is `reduce.sum` over the depth of `left * right`, where `left` varies along the rows and
 `right` along the columns. Several products of one Comp share rows, columns and depth (gate and up).
 Axes in both operands are a batch. All else in the body is pointwise over rows and columns. A single
-row has no axis, where both factors are read from memory as they are.
+row has no axis, where both factors are read from memory.
 """
 
 from __future__ import annotations
@@ -105,10 +105,24 @@ def _product(body: tuple[Instr, ...], value: Value) -> Product | None:
     if not (reduced <= axes[left] and reduced <= axes[right]):
         return None
     loads = _widened_load(body, left), _widened_load(body, right)
-    single_row = None not in loads and not axes[left] - axes[right]
+    single_row = loads[0] is not None and _is_read(body, right) and not axes[left] - axes[right]
     if not (axes[right] - axes[left] and (single_row or axes[left] - axes[right])):
         return None
     return Product(value, left, right, *loads)
+
+
+def _is_read(body: tuple[Instr, ...], value: Value) -> bool:
+    """Whether a factor is read from memory, perhaps as matrices side by side
+    (schedule/concatenation.py)."""
+    if _widened_load(body, value) is not None:
+        return True
+    cast = body[value]
+    value = cast.arg if isinstance(cast, Cast) else value
+    while isinstance(choice := body[value], Op) and choice.name == "where":
+        _, part, value = choice.args
+        if not isinstance(body[part], Load):
+            return False
+    return isinstance(body[value], Load) and body[value].dtype in TENSOR_DTYPES
 
 
 def _widened_load(body: tuple[Instr, ...], value: Value) -> Value | None:

@@ -18,6 +18,7 @@ from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
 from torchweld.ir.nodes import Buffer, Cast, Instr, Reduce, Value, operands, store_axes, value_axes
 from torchweld.schedule.access import Accesses
+from torchweld.schedule.concatenation import Part, parts_of
 from torchweld.schedule.contraction import TENSOR_DTYPES, Contraction
 from torchweld.schedule.cuda import MAX_GRID_Y, extent, next_pow2
 from torchweld.schedule.expand import TUPLES
@@ -111,9 +112,14 @@ def candidates(
     c = contraction
     extents = (extent(accesses, axes) for axes in (c.batch, c.rows, c.columns, c.depth))
     sizes = _Sizes(*(max(1, size.hint(e, hints or {})) for e in extents))
-    streams = _streams(c, sizes, table) if sizes.rows <= STREAM_ROWS else ()
-    for made in (streams, _tiles(c, sizes, table)):  # many products at a time fit in tiles alone
-        found = [s for s in dict.fromkeys(made) if valid(s, accesses, c) and _fits(s, c, table)]
+    streams = _streams(accesses, c, sizes, table) if sizes.rows <= STREAM_ROWS else ()
+    for made in (
+        streams,
+        _tiles(accesses, c, sizes, table),
+    ):  # many products at a time fit in tiles alone
+        found = [
+            s for s in dict.fromkeys(made) if valid(s, accesses, c) and _fits(s, accesses, c, table)
+        ]
         if found:
             yield from found
             return
@@ -142,18 +148,45 @@ def accumulators(schedule: ProductSchedule, contraction: Contraction) -> int:
     return points // (32 * schedule.num_warps)
 
 
-def staged_bytes(schedule: ProductSchedule, contraction: Contraction, table: DeviceTable) -> int:
+def staged_bytes(
+    schedule: ProductSchedule, accesses: Accesses, contraction: Contraction, table: DeviceTable
+) -> int:
     """Shared memory for the tiles of factors that are under way. Hopper's dots of 64 rows and more
     read a stage while the others are."""
-    lefts = len({p.left for p in contraction.products})
-    rights = len({p.right for p in contraction.products})
-    points = lefts * schedule.block_m + rights * schedule.block_n
-    in_use = table.capability >= (9, 0) and schedule.block_m >= 64
-    return 2 * points * schedule.block_k * (schedule.stages - (not in_use))
+    c, s = contraction, schedule
+    lefts = _loaded_bytes(accesses, c, [p.left for p in c.products], s)
+    rights = _loaded_bytes(accesses, c, [p.right for p in c.products], s)
+    width = s.block_m * lefts + s.block_n * rights
+    in_use = table.capability >= (9, 0) and s.block_m >= 64
+    return width * s.block_k * (s.stages - (not in_use))
 
 
-def _fits(schedule: ProductSchedule, contraction: Contraction, table: DeviceTable) -> bool:
-    return staged_bytes(schedule, contraction, table) + SHARED_REST <= table.shared_bytes
+def one_at_a_time(
+    accesses: Accesses, contraction: Contraction, schedule: ProductSchedule, value: Value
+) -> tuple[Part, ...]:
+    """The parts of a right factor if each tile has columns of one of them alone."""
+    parts = parts_of(accesses, contraction, value)
+    return parts if all(p.first % schedule.block_n == 0 for p in parts) else ()
+
+
+def _loaded_bytes(
+    accesses: Accesses, c: Contraction, factors: list[Value], schedule: ProductSchedule
+) -> int:
+    """What is loaded for each point of the tiles of some factors."""
+    body, axes = accesses.comp.body, value_axes(accesses.comp.body)
+    found: set[Value] = set()
+    for value in factors:
+        parts = one_at_a_time(accesses, c, schedule, factor(body, value))
+        found |= {parts[0].load} if parts else _needed(body, (value,))
+    depth = set(c.depth)
+    loads = (v for v in found & set(accesses.loads) if axes[v] & depth)
+    return sum(body[v].dtype.bytes for v in loads if axes[v] - depth or not c.rows)
+
+
+def _fits(
+    schedule: ProductSchedule, accesses: Accesses, contraction: Contraction, table: DeviceTable
+) -> bool:
+    return staged_bytes(schedule, accesses, contraction, table) + SHARED_REST <= table.shared_bytes
 
 
 def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:
@@ -165,16 +198,16 @@ def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:
 
 
 def _tiles(
-    contraction: Contraction, sizes: _Sizes, table: DeviceTable
+    accesses: Accesses, contraction: Contraction, sizes: _Sizes, table: DeviceTable
 ) -> Iterator[ProductSchedule]:
     """The largest tiles of which there are enough for all multiprocessors, then its neighbours in
     the table. Where there are too few, small ones."""
     shapes = _TILES if len(contraction.products) == 1 else _PAIRED
     made = [ProductSchedule("triton", *shape) for shape in shapes]
-    fit = [s for s in made if _fits(s, contraction, table)]
+    fit = [s for s in made if _fits(s, accesses, contraction, table)]
     enough = [s for s in fit if sizes.programs(s) >= table.units]
     if not enough or enough[0].block_m * enough[0].block_n < _SMALL:
-        yield from _in_one_wave("triton", _FEW, contraction, sizes, table)
+        yield from _in_one_wave("triton", _FEW, accesses, contraction, sizes, table)
         return
     first, at = enough[0], fit.index(enough[0])
     yield first
@@ -184,15 +217,15 @@ def _tiles(
 
 
 def _streams(
-    contraction: Contraction, sizes: _Sizes, table: DeviceTable
+    accesses: Accesses, contraction: Contraction, sizes: _Sizes, table: DeviceTable
 ) -> Iterator[ProductSchedule]:
     block_m = min(STREAM_ROWS, max(16, next_pow2(sizes.rows)))
     shapes = tuple((block_m, *shape) for shape in _STREAMS)
-    return _in_one_wave("stream", shapes, contraction, sizes, table)
+    return _in_one_wave("stream", shapes, accesses, contraction, sizes, table)
 
 
 def _in_one_wave(
-    form, shapes, contraction: Contraction, sizes: _Sizes, table: DeviceTable
+    form, shapes, accesses: Accesses, contraction: Contraction, sizes: _Sizes, table: DeviceTable
 ) -> Iterator[ProductSchedule]:
     """Each shape with as many shares of the depth as there are idle multiprocessors for, or half
     of them. Stages fill the shared memory of a multiprocessor, so that blocks of the next kernel,
@@ -203,16 +236,20 @@ def _in_one_wave(
         shares = max(1, min(most, table.units // sizes.programs(made)))
         for splits in dict.fromkeys((shares, max(1, shares // 2))):
             alone = splits * sizes.programs(made) <= table.units  # on its multiprocessor
-            yield _deepest(replace(made, splits=splits), contraction, table, alone)
+            yield _deepest(replace(made, splits=splits), accesses, contraction, table, alone)
 
 
 def _deepest(
-    s: ProductSchedule, contraction: Contraction, table: DeviceTable, alone: bool
+    s: ProductSchedule,
+    accesses: Accesses,
+    contraction: Contraction,
+    table: DeviceTable,
+    alone: bool,
 ) -> ProductSchedule:
     """With as many stages as fit into shared memory, of which two blocks have a half each where
     that holds enough."""
     deeper = [replace(s, stages=n) for n in range(MAX_STAGES, MIN_STAGES - 1, -1)]
-    needed = {d: staged_bytes(d, contraction, table) + SHARED_REST for d in deeper}
+    needed = {d: staged_bytes(d, accesses, contraction, table) + SHARED_REST for d in deeper}
     halves = [d for d in deeper if 2 * needed[d] <= table.shared_bytes and not alone]
     whole = [d for d in deeper if needed[d] <= table.shared_bytes]
     return (*halves, *whole, replace(s, stages=2))[0]

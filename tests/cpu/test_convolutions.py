@@ -159,6 +159,16 @@ def test_what_follows_is_in_the_kernel(batch):
     assert [type(n) for n in _nodes(fused)] == [Comp, Comp]
 
 
+def test_a_pooling_does_not_repeat_what_is_before_it():
+    """Nor does it keep it out of the convolution's kernel."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+    )
+    fused = _check(model.eval(), torch.randn(8, 3, 96, 96))
+    assert [len(n.origins) for n in _nodes(fused)] == [3, 1]
+
+
 def test_channels_last_images_are_calls():
     torch.manual_seed(0)
     model = Residual().eval().to(memory_format=torch.channels_last)

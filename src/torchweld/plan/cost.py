@@ -41,6 +41,7 @@ _MOST_STRIDED_COST = 4.0  # neighbouring iterations find part of a line in cache
 _HIDDEN = 0.5  # of the shorter of memory and arithmetic: waits overlap in part only
 _PARTIAL_BYTES = 4
 _LANES = 32  # adjacent rows that one unit takes together
+_SCALAR = 8.0  # of arithmetic that gcc does not vectorise
 _INDEX_ARITHMETIC = 0.25  # masks and positions: compilers hoist and split most of it
 
 
@@ -75,6 +76,8 @@ def cost(
     memory_s += _partials(facts, device) / device.llc_bytes_per_s
     plain, special = _arithmetic(comp, facts)
     compute_s = max(plain, special) / device.fma_per_s
+    if device.kind == "cpu" and _reads_jumping_windows(comp, facts, buffers, hints):
+        compute_s *= _SCALAR
     hidden_s = _HIDDEN * min(memory_s, compute_s)
     busy = (memory_s + compute_s - hidden_s) / _efficiency(comp, facts, device)
     moved = int(sum(traffic.values()))
@@ -196,6 +199,18 @@ def _arithmetic(comp: Comp, facts: _Facts) -> tuple[float, float]:
         else:
             plain += total
     return plain, special
+
+
+def _reads_jumping_windows(comp: Comp, facts: _Facts, buffers, hints) -> bool:
+    """Several elements of one buffer that lie together, and far from the next lane's: a pooling
+    with a stride."""
+    if facts.inner is None:
+        return False
+    loads = [i for i in comp.body if isinstance(i, Load)]
+    jumping = [
+        i.buffer for i in loads if abs(_stride(i, facts.inner, buffers[i.buffer], hints)) > 1
+    ]
+    return len(set(jumping)) < len(jumping)
 
 
 def _instruction_cost(instr: Instr) -> tuple[float, bool]:

@@ -86,6 +86,7 @@ def test_the_same_kernel_in_another_layer_is_another_row():
 def test_a_task_without_work_has_no_prediction():
     (kernel,), _ = rows.kernels_of([[Run(Task("k", "copy", ()), 0, 2)]], LINE, TABLE)
     assert (kernel.predicted_us, kernel.bytes, kernel.limit_share, kernel.miss) == (None,) * 4
+    assert kernel.regime == "unknown"
 
 
 def test_modules_sum_what_is_below_them_and_share_fused_kernels():
@@ -115,6 +116,12 @@ def test_accuracy_names_the_misses_that_matter():
     assert found.median_abs_log == pytest.approx(math.log(10))
     assert found.within_two == pytest.approx(1 / 3)
     assert found.worst == [0, 1]  # the tiny one is a thousandth of the time
+
+
+def test_a_device_that_became_slower_shows_as_a_bias():
+    runs = [Run(A, 0, 12), Run(B, 12, 12)]  # four would do
+    kernels, _ = rows.kernels_of([runs], LINE, TABLE)
+    assert rows.accuracy_of(kernels).bias == pytest.approx(math.log(3))
 
 
 def test_nothing_known_is_no_accuracy():

@@ -84,7 +84,10 @@ class Kernel:
     bytes: Annotated[int | None, "read and written, each tensor once a call"]
     flops: Annotated[float | None, "arithmetic, 2 a multiply-add"]
     product: Annotated[bool, "whether the flops are those of matrix products"]
-    regime: Annotated[str, "launch, memory or compute: what its time is spent on at the limit"]
+    regime: Annotated[
+        str,
+        "launch, memory or compute: what its time is spent on at the limit; unknown without its "
+        "work"]
     limit_share: Annotated[
         float | None,
         "share of the device's limit that it reaches, 0 to 1: the least time that the roofline "
@@ -197,6 +200,10 @@ class Accuracy:
     weighted_abs_log: Annotated[float | None, "the same mean, weighted by measured time"]
     within_two: Annotated[float | None, "share of kernels within a factor of two"]
     worst: Annotated[list[int], "ids of the largest misses that matter, worst first"]
+    bias: Annotated[
+        float | None,
+        "median of log(measured / predicted), kernels of more than their launch: far from 0 if the "
+        "device is not as fast as when it was measured"] = None
 
 
 @dataclass(frozen=True)

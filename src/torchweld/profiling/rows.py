@@ -15,7 +15,7 @@ from torchweld.profiling.work import Work
 _LONGEST_GAPS = 10
 _WORST = 10
 _MATTERS = 0.002  # share of the kernels' time; below, a miss is not named
-_NO_WORK = Work(0, 0.0, "-")
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _kernel(
         bytes=calls * work.bytes if work else None,
         flops=calls * work.flops if work else None,
         product=bool(work and work.product),
-        regime=regime_of(work or _NO_WORK, line),
+        regime=regime_of(work, line) if work else UNKNOWN,
         limit_share=None if share is None else min(1.0, share),
     )
 
@@ -178,6 +178,7 @@ def accuracy_of(kernels: Sequence[Kernel]) -> Accuracy:
         return Accuracy(0, None, None, None, [])
     total = sum(k.measured_us for k in known)
     matter = [k for k in known if k.measured_us >= _MATTERS * total]
+    longer = [k.miss for k in known if k.regime != "launch"]
     worst = sorted(matter, key=lambda k: -abs(k.measured_us - k.predicted_us))
     return Accuracy(
         kernels=len(known),
@@ -185,4 +186,5 @@ def accuracy_of(kernels: Sequence[Kernel]) -> Accuracy:
         weighted_abs_log=sum(abs(k.miss) * k.measured_us for k in known) / total,
         within_two=sum(abs(k.miss) <= 0.6931471805599453 for k in known) / len(known),
         worst=[k.id for k in worst[:_WORST]],
+        bias=statistics.median(longer) if longer else None,
     )

@@ -4,6 +4,7 @@ save. Readable at 80 columns."""
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 from collections import defaultdict
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 SHOWN = 12  # rows of each table; --json has all
 _MODULE_SHARE = 0.02  # of the time; modules below are not shown
 _LONG_NAME = 36
+_BUSY = 0.4  # bias of the prediction from which on the device is suspected
 
 
 def show(profile: Profile, console: Console) -> None:
@@ -127,7 +129,7 @@ def _kernel_text(line: _Line) -> str:
     name = _short_name(kernel)
     name = name if len(name) <= _LONG_NAME else name[: _LONG_NAME - 2] + ".."
     if not kernel.places:
-        return f"{name}\n  not tied to an operation"
+        return name
     module = _common([k.places[0].module for k in line.kernels])
     return f"{name}\n  {_lines(kernel.places)}{' @ ' if module else ''}{module}"
 
@@ -209,8 +211,12 @@ def _accuracy(profile: Profile) -> Text:
     found = profile.accuracy
     if found.median_abs_log is None:
         return Text("nothing could be predicted")
-    worst = [f"{profile.kernels[k].name} {2.718281828 ** profile.kernels[k].miss:.2g}x"
+    worst = [f"{profile.kernels[k].name} {math.exp(profile.kernels[k].miss):.2g}x"
              for k in found.worst[:3]]
+    if found.bias is not None and abs(found.bias) > _BUSY:
+        worst.append(
+            f"all together {math.exp(found.bias):.1f}x: the device is not as fast as when it was "
+            "measured, is something else running?")
     return Text(
         f"prediction: median |log(measured / predicted)| {found.median_abs_log:.2f} over "
         f"{found.kernels} kernels, {found.within_two:.0%} within a factor of two; largest misses: "

@@ -19,11 +19,14 @@ from torchweld.ir.canonical import canonical, signature
 from torchweld.ir.nodes import Buffer, Comp, Graph
 from torchweld.schedule import cpu
 from torchweld.schedule.cpu_convolution import cpu_convolution
+from torchweld.schedule.product_choice import Choose, choose
 
 
-def generate_all(graph: Graph, table: DeviceTable) -> dict[str, KernelBundle]:
-    """The bundle of each Comp of a planned graph, by its name. A Comp that cannot be generated has
-    none: the runtime interprets it."""
+def generate_all(
+    graph: Graph, table: DeviceTable, choose: Choose = choose
+) -> dict[str, KernelBundle]:
+    """The bundle of each Comp of a planned graph, by its name; products on a GPU are tiled as
+    `choose` says. A Comp that cannot be generated has none: the runtime interprets it."""
     known: dict[tuple[str, str], KernelBundle | None] = {}
     bundles = {}
     for comp in (n for n in graph.nodes if isinstance(n, Comp)):
@@ -32,7 +35,9 @@ def generate_all(graph: Graph, table: DeviceTable) -> dict[str, KernelBundle]:
         named, order = canonical(comp)
         if key not in known:
             buffers = _canonical_buffers(order, graph.buffers)
-            known[key] = _generate(replace(named, name=title), buffers, graph.hints, table)
+            known[key] = _generate(
+                replace(named, name=title), buffers, graph.hints, table, choose
+            )
         if known[key] is not None:
             bundles[comp.name] = _bound(known[key], comp.name, order)
     return bundles
@@ -42,10 +47,12 @@ def _canonical_buffers(order: tuple[str, ...], buffers: Mapping[str, Buffer]) ->
     return {f"b{k}": replace(buffers[name], name=f"b{k}") for k, name in enumerate(order)}
 
 
-def _generate(comp: Comp, buffers: Mapping[str, Buffer], hints, table: DeviceTable):
+def _generate(
+    comp: Comp, buffers: Mapping[str, Buffer], hints, table: DeviceTable, choose: Choose
+):
     try:
         if next(iter(buffers.values())).device.startswith("cuda"):
-            return cuda.generate(comp, buffers, table, hints)
+            return cuda.generate(comp, buffers, table, hints, choose)
         convolution = cpu_convolution(comp, buffers, hints)
         if convolution is not None:
             return cpp_convolution.generate(comp, convolution, buffers)

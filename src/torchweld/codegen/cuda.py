@@ -14,7 +14,7 @@ from torchweld.schedule import cuda
 from torchweld.schedule.access import addressed
 from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.product import ProductSchedule
-from torchweld.schedule.product_choice import choose
+from torchweld.schedule.product_choice import Choose, choose
 
 _PRODUCTS = {"gluon": gluon_product, "triton": triton_product, "stream": triton_product}
 
@@ -24,9 +24,11 @@ def generate(
     buffers: Mapping[str, Buffer],
     table: DeviceTable,
     hints: Mapping[str, int] | None = None,
+    choose: Choose = choose,
 ) -> KernelBundle:
-    """The kernels of `comp` as the defaults tile it. Raises InvalidIR where none can be made."""
-    tiles = _product_schedule(comp, buffers, table, hints)
+    """The kernels of `comp`, its products tiled as `choose` says. Raises InvalidIR where none can
+    be made."""
+    tiles = _product_schedule(comp, buffers, table, hints, choose)
     if tiles is not None:
         return _PRODUCTS[tiles.form].generate(comp, buffers, tiles, hints)
     early = os.environ.get("TORCHWELD_EARLY") == "1" and table.capability >= (9, 0)
@@ -34,7 +36,7 @@ def generate(
     return triton.generate(comp, buffers, tiles, hints, early)
 
 
-def _product_schedule(comp, buffers, table, hints) -> ProductSchedule | None:
+def _product_schedule(comp, buffers, table, hints, choose: Choose) -> ProductSchedule | None:
     """None for a Comp without products, or with such as no template serves."""
     accesses = addressed(comp, buffers, hints)
     contraction = contraction_of(accesses)

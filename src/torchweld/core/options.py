@@ -38,6 +38,12 @@ class Options:
         "in memory)",
         cached=True,
     )
+    tune_seconds: float = _option(
+        0.0,
+        "on a GPU: time to measure fused products and what they replace, in each new graph; 0: as "
+        "the shipped defaults say, which repeats exactly",
+        cached=True,
+    )
     fuse: bool = _option(
         True, "False: one kernel per operation (an oracle for tests)", cached=True
     )

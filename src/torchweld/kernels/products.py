@@ -21,7 +21,7 @@ from torchweld.ir.nodes import Comp
 from torchweld.kernels.products_apart import Halves, halves
 from torchweld.kernels.products_columns import join_columns
 from torchweld.kernels.products_comp import is_product, left_operand
-from torchweld.kernels.products_kernel import Choose, Kernel, Offer, Workshop
+from torchweld.kernels.products_kernel import MARGIN, Kernel, Offer, Workshop
 from torchweld.kernels.products_norm import join_norms, may_join
 from torchweld.kernels.products_side import join_siblings
 from torchweld.kernels.products_told import decisions
@@ -30,6 +30,7 @@ from torchweld.plan.flow import NodeId
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.moves import is_pointwise
 from torchweld.plan.refusals import Reason, Refusal
+from torchweld.schedule.product_choice import Choose
 
 Answers = Mapping[tuple[NodeId, ...], "Offer | Refusal"]
 
@@ -57,8 +58,7 @@ def join_readers(shop: Workshop) -> dict[tuple[str, str], Refusal]:
             continue
         nodes = shop.flow.nodes
         answers = {group: _offer(shop, group, number) for group in _sets(shop, calls)}
-        offers = [o for o in answers.values() if isinstance(o, Offer) and o.pays]
-        best = max(offers, key=lambda o: o.gain_s, default=None)
+        best = _best([o for o in answers.values() if isinstance(o, Offer) and o.pays])
         left = [c for c in calls if best is None or c not in best.nodes]
         refused |= {(nodes[c].name, nodes[number].name): _why(c, answers) for c in left}
         if best is not None:
@@ -101,6 +101,13 @@ def _rest_s(shop: Workshop, rest: Comp | None, kernel: Kernel) -> float:
     if rest is None or (kernel.schedule.form == "stream" and may_join(shop, rest)):
         return 0.0
     return shop.prices.comp_s(rest)
+
+
+def _best(offers: list[Offer]) -> Offer | None:
+    """The one that gains most; of those as good, the one that leaves the fewest calls."""
+    most = max((o.gain_s - MARGIN * o.before_s for o in offers), default=0.0)
+    good = (o for o in offers if o.gain_s >= most)
+    return max(good, key=lambda o: (len(o.nodes), o.gain_s), default=None)
 
 
 def _parts(shop: Workshop, calls: tuple[NodeId, ...], number: NodeId) -> Halves | None:

@@ -172,7 +172,7 @@ def _loops(size: Size, stride: Size, buffer: Buffer, order: list[int]) -> Dim | 
             loops.append(Atom(size, ((d, step),)))
             break
         size = divide(size, room)
-        if size is None:
+        if size is None or room == 1:
             return None
         loops.append(Atom(room, ((d, step),)))
         stride = stride * room

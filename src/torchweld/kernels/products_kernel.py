@@ -3,13 +3,11 @@ put together again from those that were taken."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Union
 
 from torchweld.core.device import DeviceTable
 from torchweld.ir.frame import frame_of
-from torchweld.ir.nodes import Buffer, Comp, Extern, Graph
+from torchweld.ir.nodes import Comp, Extern, Graph
 from torchweld.ir.size import product
 from torchweld.kernels.products_comp import is_product, product_comp
 from torchweld.kernels.products_cost import Prices
@@ -21,14 +19,9 @@ from torchweld.rewrite.flow import without_unused_buffers
 from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.contraction import TENSOR_DTYPES, Contraction, contraction_of
 from torchweld.schedule.product import ProductSchedule
+from torchweld.schedule.product_choice import Choose
 
 MARGIN = 0.02  # of the time before, that a fusion must be predicted to save
-
-# (accesses, contraction, buffers, device, hints) -> how a template tiles it, or why none does
-Choose = Callable[
-    [Accesses, Contraction, Mapping[str, Buffer], DeviceTable, Mapping[str, int]],
-    Union[ProductSchedule, str],
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@ large: where they would leave most multiprocessors idle, Triton's smaller ones a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
+from typing import Union
 
 from torchweld.core.device import DeviceTable
 from torchweld.ir import size
@@ -18,6 +20,12 @@ from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_triton import STREAM_ROWS
 
 _TILE = 128
+
+# (accesses, contraction, buffers, device, hints) -> how a template tiles it, or why none does
+Choose = Callable[
+    [Accesses, Contraction, Mapping[str, Buffer], DeviceTable, Mapping[str, int]],
+    Union[ProductSchedule, str],
+]
 
 
 def choose(
@@ -34,6 +42,21 @@ def choose(
         if reason is None:
             return form.schedule(accesses, contraction, buffers, table, hints)
     return reason
+
+
+def candidates(
+    accesses: Accesses,
+    contraction: Contraction,
+    buffers: Mapping[str, Buffer],
+    table: DeviceTable,
+    hints: Mapping[str, int] | None = None,
+) -> Iterator[ProductSchedule]:
+    """What a tuner may time: those of each form in turn, the most promising first."""
+    forms = [f for f in (product_gluon, product_triton)
+             if f.supports(accesses, contraction, buffers, table) is None]  # fmt: skip
+    tries = [f.candidates(accesses, contraction, table, hints) for f in forms]
+    for together in zip_longest(*tries):
+        yield from (s for s in together if s is not None)
 
 
 def _forms(accesses: Accesses, contraction: Contraction, table: DeviceTable, hints):

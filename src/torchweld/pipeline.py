@@ -40,7 +40,8 @@ from torchweld.rewrite.apply import rewrite
 from torchweld.runtime.load import load
 from torchweld.runtime.plan_cache import PlanCache, StoredPlan
 from torchweld.runtime.program import Program
-from torchweld.schedule.product_choice import choose
+from torchweld.schedule.product_choice import Choose, choose
+from torchweld.tuning import Choices, Tuner
 
 _DECISIONS = (Fusion, Cut, RefusalRecord, Reason, Origin)
 
@@ -102,7 +103,9 @@ def _compiled(captured: Captured, options: Options) -> Program:
 def plan_graph(captured: Captured, options: Options) -> tuple[Graph, Plan]:
     """The captured graph as the planner is given it, and its plan; nothing is generated."""
     stages, table = _Stages(options.debug), device_table(_main_device(captured))
-    return _planned(stages("lower", lower, captured, options), captured, table, options, stages)
+    lowered = stages("lower", lower, captured, options)
+    graph, planned = _planned(lowered, captured, table, options, stages)
+    return graph, form_products(planned, table, options, choose)
 
 
 def _planned(
@@ -112,22 +115,47 @@ def _planned(
     graph = stages("channels", channels_last, graph, table, captured.loose_outputs)
     graph = stages("patches", products_of_patches, graph, table)
     graph = stages("layouts", contiguous_rows, graph, captured.loose_outputs)
-    planned = stages("plan", plan, graph, table, options)
-    return graph, stages("join products", form_products, planned, table, options, choose)
+    return graph, stages("plan", plan, graph, table, options)
 
 
 def _make_plan(
     lowered: Lowered, captured: Captured, table: DeviceTable, options: Options, stages
 ) -> StoredPlan:
     _, planned = _planned(lowered, captured, table, options, stages)
-    graph = stages("products", own_products, planned.graph, table)
+    choices = Choices()
+
+    def join(planned: Plan) -> Plan:
+        return form_products(planned, table, options, choices.choose)
+
+    def finish(graph: Graph, stages: Callable) -> tuple[Graph, dict[str, KernelBundle]]:
+        return _finished(graph, captured, table, options, choices.choose, stages)
+
+    if table.kind == "cuda" and options.tune_seconds > 0 and not planned.graph.symbols:
+        tuner = Tuner(table, options, choices, lambda graph: finish(graph, _unseen))
+        joined = stages("tune products", tuner.tuned, planned, join)
+    else:
+        joined = stages("join products", join, planned)
+    graph, bundles = finish(joined.graph, stages)
+    return StoredPlan(graph, bundles, joined.decisions)
+
+
+def _finished(
+    graph: Graph, captured: Captured, table: DeviceTable, options: Options, choose: Choose, stages
+) -> tuple[Graph, dict[str, KernelBundle]]:
+    """A planned graph with the best calls, strides and extents, and its kernels."""
+    graph = stages("products", own_products, graph, table)
     graph = stages("convolutions", own_convolutions, graph, table, options)
     graph = stages("library", choose_library_calls, graph, table, options, captured.kind)
     graph = stages("rows", align_rows, graph, table, captured.loose_outputs)
     graph = stages("extents", align_extents, graph, table)
     check_graph(graph)
-    bundles = stages("generate", generate_all, graph, table)
-    return StoredPlan(graph, bundles, planned.decisions)
+    bundles = stages("generate", generate_all, graph, table, choose)
+    return graph, bundles
+
+
+def _unseen(name: str, stage: Callable, *args, **kwargs):
+    """A stage of what is only tried."""
+    return stage(*args, **kwargs)
 
 
 @contextmanager

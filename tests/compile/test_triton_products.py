@@ -79,6 +79,25 @@ def test_defaults_use_tensor_cores_and_do_not_spill(case: Case, arch: int):
     assert ("wgmma" if arch == 90 and chosen.block_m >= 64 else "mma.sync") in ptx
 
 
+@pytest.mark.parametrize("rows", (1, 16))
+def test_a_tile_reads_one_of_several_matrices_side_by_side(rows: int):
+    case = cases.side_by_side(rows, (2048, 512, 512), 2048)
+    chosen = schedule(*parts(case), case.buffers, TABLES[90])
+    (source,) = generate(case.comp, case.buffers, chosen).sources
+    loop = source.text[source.text.index("for block") : source.text.index("tl.dot")]
+    assert loop.count("tl.load") == 2
+    assert "cp.async.cg" in compile_source(source, 90).asm["ptx"]
+
+
+def test_matrices_side_by_side_that_share_tiles_are_read_all():
+    case = cases.side_by_side(16, (2048, 500, 500), 2048)
+    chosen = schedule(*parts(case), case.buffers, TABLES[90])
+    (source,) = generate(case.comp, case.buffers, chosen).sources
+    loop = source.text[source.text.index("for block") : source.text.index("tl.dot")]
+    assert loop.count("tl.load") == 4
+    assert compile_source(source, 90).metadata.shared <= TABLES[90].shared_bytes
+
+
 @pytest.mark.parametrize("arch", TABLES)
 def test_streams_begin_early_where_the_device_can(arch: int):
     case = cases.normed(16, 8192, 2048, pair=True)

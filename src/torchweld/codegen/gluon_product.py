@@ -51,11 +51,14 @@ from torchweld.schedule import product_triton
 from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.contraction import Contraction, contraction_of
 from torchweld.schedule.product import ProductSchedule
-from torchweld.schedule.product_gluon import roles, valid
+from torchweld.schedule.product_gluon import is_small, roles, valid
 
 COPY_REGISTERS = 24  # of a thread that has TMA copy
 CONSUMER_REGISTERS = 240  # of a thread of the second group with pingpong
-MAX_REGISTERS = {4: 255, 8: 168}  # of a thread, by warps that multiply: all that there are
+# Of a thread, by all warps of a block (those that copy fill a group of four): all there are; or half,
+# where two blocks share a multiprocessor.
+MAX_REGISTERS = {8: 255, 12: 168}
+SMALL_REGISTERS = 128
 
 
 def generate(
@@ -118,11 +121,12 @@ class _Writer:
         signature = [scalars.SIGNATURE[t.window.dtype] for t in self.tiles.all]
         signature += [f"*{scalars.SIGNATURE[self.buffers[b].dtype]}" for b in pointers]
         signature += ["i64"] * len(sizes)
-        warps = self.schedule.num_warps
-        registers = MAX_REGISTERS[8 if self.schedule.pingpong else warps]
+        s = self.schedule
+        warps = s.num_warps * (2 if s.pingpong else 1) + 4
+        registers = SMALL_REGISTERS if is_small(s) else MAX_REGISTERS[warps]
         return KernelSource(
             "gluon", self.name, dialect(text), tuple(args), (self.walk.grid,), (), tuple(signature),
-            warps, max_registers=registers, early=self.schedule.early,
+            s.num_warps, max_registers=registers, early=s.early,
         )  # fmt: skip
 
     @property

@@ -124,7 +124,7 @@ def _can_share(roles: Roles, schedule: ProductSchedule) -> bool:
     left, right = zip(*roles.factors)
     kinds = {(w.dims, w.dtype) for w in right}
     distinct = (len(set(left)), len(set(right)), len(kinds)) == (1, 2, 1)
-    return distinct and 2 * schedule.block_n in (128, 256)
+    return distinct and 2 * schedule.block_n in (64, 128, 256)
 
 
 def _side_by_side(roles: Roles, schedule: ProductSchedule, names: Sequence[str]):

@@ -24,7 +24,8 @@ from torchweld.schedule.access import Access, Accesses, linear
 from torchweld.schedule.contraction import Contraction
 from torchweld.schedule.product import ProductSchedule
 
-PARTS = {64: (64,), 128: (128,), 192: (128, 64), 256: (256,)}  # columns of a tile, by accumulator
+# Columns of a tile, by accumulator.
+PARTS = {32: (32,), 64: (64,), 128: (128,), 192: (128, 64), 256: (256,)}
 SHARED_BYTES = (227 << 10) - 2048  # of one block, less barriers and what Triton keeps there
 MAX_ACCUMULATORS = 128  # registers of a thread; half of them beside wide indices (dropout)
 SLICE = 64  # columns that the epilogue has in registers at a time; twice as many spill with erf
@@ -130,7 +131,7 @@ def _slice(
     (dropout) or results are stored from registers."""
     points = schedule.block_m * SLICE // (32 * schedule.num_warps)
     heavy = _computes_indices(accesses) or len(tileable) < len(accesses.comp.stores)
-    return SLICE // 2 if heavy and points > 32 else SLICE
+    return min(schedule.block_n, SLICE // 2 if heavy and points > 32 else SLICE)
 
 
 def _computes_indices(accesses: Accesses) -> bool:
@@ -202,22 +203,26 @@ def candidates(
     yield from (replace(ranked[0], **change) for change in ({"early": True}, {"group": 16}))
 
 
-def _tiled(shape: tuple[int, int, int, bool], stages: int, programs: int) -> ProductSchedule:
+def _tiled(shape: tuple[int, int, int, bool], stages: int, units: int) -> ProductSchedule:
     rows, columns, warps, pingpong = shape
-    return ProductSchedule(
-        "gluon", rows, columns, 64, warps, stages, programs=programs, pingpong=pingpong
-    )
+    made = ProductSchedule("gluon", rows, columns, 64, warps, stages, pingpong=pingpong)
+    return replace(made, programs=units * (2 if is_small(made) else 1))
+
+
+def is_small(schedule: ProductSchedule) -> bool:
+    """Whether two blocks share a multiprocessor: registers and shared memory of each are half."""
+    return schedule.block_m * schedule.block_n <= 64 * 64 and not schedule.pingpong
 
 
 # rows, columns, warps that multiply, whether two groups of them take turns
 _SHAPES = (
     (128, 256, 8, False), (128, 128, 4, True), (256, 128, 8, False), (128, 192, 8, False),
     (128, 128, 8, False), (64, 256, 4, True), (128, 64, 4, False), (64, 256, 4, False),
-    (64, 128, 4, True), (64, 128, 4, False), (64, 64, 4, False),
+    (64, 128, 4, True), (64, 128, 4, False), (64, 64, 4, False), (64, 32, 4, False),
 )  # fmt: skip
 _PAIR_SHAPES = (
     (128, 128, 8, False), (128, 64, 4, True), (256, 64, 8, False), (64, 128, 4, True),
-    (128, 64, 4, False), (64, 128, 4, False), (64, 64, 4, False),
+    (128, 64, 4, False), (64, 128, 4, False), (64, 64, 4, False), (64, 32, 4, False),
 )  # fmt: skip
 
 # Of one multiprocessor and clock cycle, and in cycles: what ranks tiles. Measured rates, rounded.

@@ -228,15 +228,17 @@ class _Nest:
 
 
 def _stage_tile(k: Kernel, e: Emitter, value: Value) -> None:
-    """t[lane][across] = the tile of a load, read along its own lines."""
+    """t[across][lane] = the tile of a load, turned in registers."""
     across, lane = k.schedule.nest
     side, kind = dict(k.schedule.outer)[lane], x.memory_type(k.body[value].dtype)
-    e.line(f"alignas(64) {kind} t{value}[{side}][{side} + 1];")
-    with e.block(_loop(k.names[lane], *k.bounds(lane))):
-        e.line("#pragma omp simd")
-        with e.block(_loop(k.names[across], *k.bounds(across))):
-            at = "".join(f"[{k.names[a]} - low_{k.names[a]}]" for a in (lane, across))
-            e.line(f"t{value}{at} = {element(k, k.accesses.loads[value], {})};")
+    access, names = k.accesses.loads[value], [k.names[lane], k.names[across]]
+    e.line(f"alignas(64) {kind} t{value}[{side}][{side}];")
+    with e.block():
+        e.line("".join(f"const int64_t {name} = low_{name}; " for name in names))
+        step = x.size_text(access.offset.coefficient(lane))
+        sizes = ", ".join(f"high_{name} - low_{name}" for name in names)
+        at = element(k, access, {})
+        e.line(f"tw_turn_tile(&{at}, {step}, &t{value}[0][0], {side}, {sizes});")
 
 
 def _loop(name: str, low: str, high: str) -> str:

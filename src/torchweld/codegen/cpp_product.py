@@ -91,7 +91,7 @@ def _along_rows(k: Kernel, e: Emitter, product: CpuProduct) -> None:
         e.line("const int64_t high = low + TW_WIDTH < columns ? low + TW_WIDTH : columns;")
         e.line("alignas(64) float turned[TW_WIDTH][TW_CHUNK];")
         with e.block("for (int64_t i = 0; i < rows; i += TW_WIDTH)"):
-            e.line("tw_transpose(c + i * c_row + low, c_row, &turned[0][i], TW_CHUNK);")
+            e.line("tw_turn(c + i * c_row + low, c_row, &turned[0][i], TW_CHUNK);")
         with e.block(
             f"for (int64_t {column} = column0 + low; {column} < column0 + high; ++{column})"
         ):

@@ -95,7 +95,7 @@ def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
     text = element(k, k.accesses.loads[value], texts)
     if value in k.staged:
         across, lane = (k.names[a] for a in k.schedule.nest)
-        text = f"t{value}[{lane} - low_{lane}][{across} - low_{across}]"
+        text = f"t{value}[{across} - low_{across}][{lane} - low_{lane}]"
     if instr.dtype == dtypes.b1:
         text = f"({text} != 0)"
     if instr.guard is None:

@@ -481,8 +481,7 @@ TW double tw_minimum(double a, double b) { return tw_nan_where(a != a, a < b ? a
 template <class T> TW T tw_fmax(T a, T b) { T m = a > b ? a : b; return b != b ? a : m; }
 template <class T> TW T tw_fmin(T a, T b) { T m = a < b ? a : b; return b != b ? a : m; }
 
-// Reductions of L lanes abreast: gcc adds up the lanes of its own simd reductions one after another.
-// A maximum is one instruction that passes over NaN; `nan` has those that came by, else -0.
+// vectors: of gcc's own kind, in registers of this width
 #if defined(__AVX512F__)
 #define TW_BYTES 64
 #elif defined(__AVX__)
@@ -490,12 +489,64 @@ template <class T> TW T tw_fmin(T a, T b) { T m = a < b ? a : b; return b != b ?
 #else
 #define TW_BYTES 16
 #endif
+template <class T, int N> struct tw_some { typedef T type __attribute__((vector_size(N * sizeof(T)))); };
+
+// Squares of elements turned in registers, N rows and columns: to[j][i] = from[i][j], by perfect
+// shuffles of all rows, log2(N) times. Only bits are moved.
+template <class T> struct tw_square { enum { FIT = TW_BYTES / sizeof(T), N = FIT < 16 ? FIT : 16 }; };
+template <int N, class V> TW V tw_low(V a, V b) {
+  if constexpr (N == 16)
+    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  else if constexpr (N == 8) return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+  else if constexpr (N == 4) return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  else return __builtin_shufflevector(a, b, 0, 2);
+}
+template <int N, class V> TW V tw_high(V a, V b) {
+  if constexpr (N == 16)
+    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  else if constexpr (N == 8) return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+  else if constexpr (N == 4) return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  else return __builtin_shufflevector(a, b, 1, 3);
+}
+template <class T>
+static __attribute__((noinline)) void tw_turn(const T* from, int64_t from_row, T* to, int64_t to_row) {
+  enum { N = tw_square<T>::N };
+  typedef typename tw_some<T, N>::type V;
+  V a[N], b[N];
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) __builtin_memcpy(&a[i], from + i * from_row, sizeof(V));
+#pragma GCC unroll 4
+  for (int n = 1; n < N; n *= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < N / 2; ++i) {
+      b[2 * i] = tw_low<N>(a[i], a[i + N / 2]);
+      b[2 * i + 1] = tw_high<N>(a[i], a[i + N / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < N; ++i) a[i] = b[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) __builtin_memcpy(to + i * to_row, &a[i], sizeof(V));
+}
+// to[j][i] = from[i][j]: squares, and what is left at two edges one by one
+template <class T>
+static void tw_turn_tile(const T* from, int64_t from_row, T* to, int64_t to_row, int64_t rows, int64_t columns) {
+  enum { N = tw_square<T>::N };
+  const int64_t high = rows - rows % N, wide = columns - columns % N;
+  for (int64_t i = 0; i < high; i += N)
+    for (int64_t j = 0; j < wide; j += N) tw_turn(from + i * from_row + j, from_row, to + j * to_row + i, to_row);
+  if (high == rows && wide == columns) return;
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = i < high ? wide : 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
+}
+
+// Reductions of L lanes abreast: gcc adds up the lanes of its own simd reductions one after another.
+// A maximum is one instruction that passes over NaN; `nan` has those that came by, else -0.
 // a table, as gcc would split a loop where a comparison with its own position changes
 alignas(64) static const int32_t tw_lane[64] = {
   0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
   32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60,
   61, 62, 63};
-template <class T, int N> struct tw_some { typedef T type __attribute__((vector_size(N * sizeof(T)))); };
 template <class T, int L> struct tw_lanes {
   enum { WIDTH = TW_BYTES / sizeof(T), COUNT = L / WIDTH };
   typename tw_some<T, WIDTH>::type at[COUNT], nan[COUNT];

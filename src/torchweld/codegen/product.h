@@ -16,18 +16,12 @@
 #if defined(__AVX512F__)
 #define TW_WIDTH 16
 #define TW_GROUP 8
-#define TW_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define TW_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #elif defined(__AVX__)
 #define TW_WIDTH 8
 #define TW_GROUP 4
-#define TW_LOW 0, 8, 1, 9, 2, 10, 3, 11
-#define TW_HIGH 4, 12, 5, 13, 6, 14, 7, 15
 #else
 #define TW_WIDTH 4
 #define TW_GROUP 8
-#define TW_LOW 0, 4, 1, 5
-#define TW_HIGH 2, 6, 3, 7
 #endif
 enum {
   TW_VECTORS = 3, TW_PANEL = TW_VECTORS * TW_WIDTH, TW_DEPTH = 192,
@@ -86,25 +80,6 @@ static void tw_tiles(int vectors, int64_t depth, const float* r, int64_t r_row, 
   else tw_tile<3, PACKED>(depth, r, r_row, q, c, c_row, first);
 }
 
-// to[j][i] = from[i][j], WIDTH x WIDTH: perfect shuffles of all rows, log2(WIDTH) times
-static __attribute__((noinline)) void tw_transpose(const float* from, int64_t from_row, float* to, int64_t to_row) {
-  tw_vector a[TW_WIDTH], b[TW_WIDTH];
-#pragma GCC unroll 16
-  for (int i = 0; i < TW_WIDTH; ++i) a[i] = tw_read(from + i * from_row);
-#pragma GCC unroll 4
-  for (int n = 1; n < TW_WIDTH; n *= 2) {
-#pragma GCC unroll 8
-    for (int i = 0; i < TW_WIDTH / 2; ++i) {
-      b[2 * i] = __builtin_shuffle(a[i], a[i + TW_WIDTH / 2], (tw_order){TW_LOW});
-      b[2 * i + 1] = __builtin_shuffle(a[i], a[i + TW_WIDTH / 2], (tw_order){TW_HIGH});
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < TW_WIDTH; ++i) a[i] = b[i];
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < TW_WIDTH; ++i) tw_write(to + i * to_row, a[i]);
-}
-
 // to[k][j] = from[j, k] for `columns` of them, zeros up to a multiple of WIDTH; `first` <= k < `last`
 static void tw_pack_panel(const float* from, int64_t column, int64_t step, int64_t columns, int64_t first,
                           int64_t last, float* to) {
@@ -112,7 +87,7 @@ static void tw_pack_panel(const float* from, int64_t column, int64_t step, int64
   if (step == 1)
     for (; k + TW_WIDTH <= last && columns == width; k += TW_WIDTH)
       for (int64_t j = 0; j < width; j += TW_WIDTH)
-        tw_transpose(from + j * column + k, column, to + k * width + j, width);
+        tw_turn(from + j * column + k, column, to + k * width + j, width);
   for (; k < last; ++k) {
     for (int64_t j = 0; j < columns; ++j) to[k * width + j] = from[j * column + k * step];
     for (int64_t j = columns; j < width; ++j) to[k * width + j] = 0;

@@ -55,8 +55,8 @@ from torchweld.schedule.product_gluon import is_small, roles, valid
 
 COPY_REGISTERS = 24  # of a thread that has TMA copy
 CONSUMER_REGISTERS = 240  # of a thread of the second group with pingpong
-# Of a thread, by all warps of a block (those that copy fill a group of four): all there are; or half,
-# where two blocks share a multiprocessor.
+# Of a thread, by all warps of a block (those that copy fill a group of four): all that there are.
+# Two small blocks share a multiprocessor.
 MAX_REGISTERS = {8: 255, 12: 168}
 SMALL_REGISTERS = 128
 

@@ -53,9 +53,12 @@ _STREAMS = ((32, 128, 4), (32, 256, 4), (16, 256, 4), (64, 128, 4), (16, 128, 4)
 
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Typical extents, at least one."""
+class _Work:
+    """What is to be tiled, and where. Extents are typical ones, at least one."""
 
+    accesses: Accesses
+    contraction: Contraction
+    table: DeviceTable
     batch: int
     rows: int
     columns: int
@@ -64,6 +67,13 @@ class _Sizes:
     def programs(self, s: ProductSchedule) -> int:
         """Tiles of all batches."""
         return self.batch * -(-self.rows // s.block_m) * -(-self.columns // s.block_n)
+
+    def possible(self, s: ProductSchedule) -> bool:
+        return valid(s, self.accesses, self.contraction) and self.fits(s)
+
+    def fits(self, s: ProductSchedule) -> bool:
+        staged = staged_bytes(s, self.accesses, self.contraction, self.table)
+        return staged + SHARED_REST <= self.table.shared_bytes
 
 
 def supports(
@@ -111,17 +121,14 @@ def candidates(
     """The default first, then what a tuner may time."""
     c = contraction
     extents = (extent(accesses, axes) for axes in (c.batch, c.rows, c.columns, c.depth))
-    sizes = _Sizes(*(max(1, size.hint(e, hints or {})) for e in extents))
-    streams = _streams(accesses, c, sizes, table) if sizes.rows <= STREAM_ROWS else ()
-    for made in (
-        streams,
-        _tiles(accesses, c, sizes, table),
-    ):  # many products at a time fit in tiles alone
-        found = [
-            s for s in dict.fromkeys(made) if valid(s, accesses, c) and _fits(s, accesses, c, table)
-        ]
-        if found:
-            yield from found
+    work = _Work(accesses, c, table, *(max(1, size.hint(e, hints or {})) for e in extents))
+    seen: set[ProductSchedule] = set()
+    for made in (_streams(work), _tiles(work)):
+        for s in made:
+            if s not in seen and work.possible(s):
+                seen.add(s)
+                yield s
+        if seen:  # many products at a time over few rows fit in tiles alone
             return
 
 
@@ -151,14 +158,20 @@ def accumulators(schedule: ProductSchedule, contraction: Contraction) -> int:
 def staged_bytes(
     schedule: ProductSchedule, accesses: Accesses, contraction: Contraction, table: DeviceTable
 ) -> int:
-    """Shared memory for the tiles of factors that are under way. Hopper's dots of 64 rows and more
-    read a stage while the others are."""
-    c, s = contraction, schedule
+    """Shared memory for the tiles of factors that are under way."""
+    waiting = schedule.stages - (not _reads_shared(schedule, table))
+    return waiting * _stage_bytes(schedule, accesses, contraction)
+
+
+def _reads_shared(schedule: ProductSchedule, table: DeviceTable) -> bool:
+    """Hopper's dots of 64 rows and more read a stage from shared memory while others arrive."""
+    return table.capability >= (9, 0) and schedule.block_m >= 64
+
+
+def _stage_bytes(s: ProductSchedule, accesses: Accesses, c: Contraction) -> int:
     lefts = _loaded_bytes(accesses, c, [p.left for p in c.products], s)
     rights = _loaded_bytes(accesses, c, [p.right for p in c.products], s)
-    width = s.block_m * lefts + s.block_n * rights
-    in_use = table.capability >= (9, 0) and s.block_m >= 64
-    return width * s.block_k * (s.stages - (not in_use))
+    return (s.block_m * lefts + s.block_n * rights) * s.block_k
 
 
 def one_at_a_time(
@@ -183,12 +196,6 @@ def _loaded_bytes(
     return sum(body[v].dtype.bytes for v in loads if axes[v] - depth or not c.rows)
 
 
-def _fits(
-    schedule: ProductSchedule, accesses: Accesses, contraction: Contraction, table: DeviceTable
-) -> bool:
-    return staged_bytes(schedule, accesses, contraction, table) + SHARED_REST <= table.shared_bytes
-
-
 def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:
     """Scratch for partial results has a size that is known, and each share has some depth."""
     extents = [extent(accesses, axes) for axes in (c.batch, c.rows, c.columns, c.depth)]
@@ -197,17 +204,14 @@ def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:
     return 1 < s.splits <= min(MAX_SPLITS, -(-extents[3] // s.block_k))
 
 
-def _tiles(
-    accesses: Accesses, contraction: Contraction, sizes: _Sizes, table: DeviceTable
-) -> Iterator[ProductSchedule]:
+def _tiles(work: _Work) -> Iterator[ProductSchedule]:
     """The largest tiles of which there are enough for all multiprocessors, then its neighbours in
     the table. Where there are too few, small ones."""
-    shapes = _TILES if len(contraction.products) == 1 else _PAIRED
-    made = [ProductSchedule("triton", *shape) for shape in shapes]
-    fit = [s for s in made if _fits(s, accesses, contraction, table)]
-    enough = [s for s in fit if sizes.programs(s) >= table.units]
+    shapes = _TILES if len(work.contraction.products) == 1 else _PAIRED
+    fit = [s for shape in shapes if work.fits(s := ProductSchedule("triton", *shape))]
+    enough = [s for s in fit if work.programs(s) >= work.table.units]
     if not enough or enough[0].block_m * enough[0].block_n < _SMALL:
-        yield from _in_one_wave("triton", _FEW, accesses, contraction, sizes, table)
+        yield from _in_one_wave(work, "triton", _FEW)
         return
     first, at = enough[0], fit.index(enough[0])
     yield first
@@ -216,43 +220,37 @@ def _tiles(
     yield replace(first, block_k=32, stages=first.stages + 1)
 
 
-def _streams(
-    accesses: Accesses, contraction: Contraction, sizes: _Sizes, table: DeviceTable
-) -> Iterator[ProductSchedule]:
-    block_m = min(STREAM_ROWS, max(16, next_pow2(sizes.rows)))
-    shapes = tuple((block_m, *shape) for shape in _STREAMS)
-    return _in_one_wave("stream", shapes, accesses, contraction, sizes, table)
+def _streams(work: _Work) -> Iterator[ProductSchedule]:
+    if work.rows > STREAM_ROWS:
+        return iter(())
+    block_m = max(16, next_pow2(work.rows))
+    return _in_one_wave(work, "stream", [(block_m, *shape) for shape in _STREAMS])
 
 
-def _in_one_wave(
-    form, shapes, accesses: Accesses, contraction: Contraction, sizes: _Sizes, table: DeviceTable
-) -> Iterator[ProductSchedule]:
+def _in_one_wave(work: _Work, form, shapes) -> Iterator[ProductSchedule]:
     """Each shape with as many shares of the depth as there are idle multiprocessors for, or half
     of them. Stages fill the shared memory of a multiprocessor, so that blocks of the next kernel,
     which begin early, do not crowd on those that are idle first."""
+    units = work.table.units
     for shape in shapes:
-        made = ProductSchedule(form, *shape, 2, 1, early=table.capability >= (9, 0))
-        most = max(1, min(MAX_SPLITS, sizes.depth // (2 * made.block_k)))
-        shares = max(1, min(most, table.units // sizes.programs(made)))
+        made = ProductSchedule(form, *shape, 2, 1, early=work.table.capability >= (9, 0))
+        most = max(1, min(MAX_SPLITS, work.depth // (2 * made.block_k)))
+        shares = max(1, min(most, units // work.programs(made)))
         for splits in dict.fromkeys((shares, max(1, shares // 2))):
-            alone = splits * sizes.programs(made) <= table.units  # on its multiprocessor
-            yield _deepest(replace(made, splits=splits), accesses, contraction, table, alone)
+            alone = splits * work.programs(made) <= units
+            yield _deepest(work, replace(made, splits=splits), (1,) if alone else (2, 1))
 
 
-def _deepest(
-    s: ProductSchedule,
-    accesses: Accesses,
-    contraction: Contraction,
-    table: DeviceTable,
-    alone: bool,
-) -> ProductSchedule:
-    """With as many stages as fit into shared memory, of which two blocks have a half each where
-    that holds enough."""
-    deeper = [replace(s, stages=n) for n in range(MAX_STAGES, MIN_STAGES - 1, -1)]
-    needed = {d: staged_bytes(d, accesses, contraction, table) + SHARED_REST for d in deeper}
-    halves = [d for d in deeper if 2 * needed[d] <= table.shared_bytes and not alone]
-    whole = [d for d in deeper if needed[d] <= table.shared_bytes]
-    return (*halves, *whole, replace(s, stages=2))[0]
+def _deepest(work: _Work, s: ProductSchedule, blocks: tuple[int, ...]) -> ProductSchedule:
+    """With as many stages as fit into shared memory beside each other for one of these numbers of
+    blocks, the first that leaves enough."""
+    stage = _stage_bytes(s, work.accesses, work.contraction)
+    for count in blocks:
+        space = work.table.shared_bytes // count - SHARED_REST
+        stages = space // stage + (not _reads_shared(s, work.table))
+        if stages >= MIN_STAGES:
+            return replace(s, stages=min(stages, MAX_STAGES))
+    return replace(s, stages=2)
 
 
 def _factors(contraction: Contraction) -> list[Value]:

@@ -14,7 +14,9 @@ from torchweld.core.errors import UsageError
 from torchweld.profiling.data import Profile
 from torchweld.profiling.memory import added_bytes
 from torchweld.profiling.recorder import record
-from torchweld.profiling.trace import read_trace
+from torchweld.profiling.trace import read_trace, walk
+from torchweld.profiling.tracing import trace_steps
+from torchweld.runtime.regions import PREFIX, named_regions
 
 
 class Gated(torch.nn.Module):
@@ -143,6 +145,23 @@ def test_saved_activations_are_told_from_temporaries(model):
     found = torchweld.profile(loss, X, train=True).memory
     roles = {(a.place.op, a.role) for a in found.alive if a.place}
     assert ("aten.tanh.default", "saved") in roles
+
+
+def test_ranges_change_nothing_but_the_trace(model):
+    fused = torchweld.fuse(model, X)
+    with torch.no_grad():
+        plain = fused(X)
+        with named_regions():
+            named, (step,) = fused(X), trace_steps(lambda: fused(X), "cpu", 1).steps
+        (after,) = trace_steps(lambda: fused(X), "cpu", 1).steps
+    assert torch.equal(plain, named)
+    assert sum(e.name.startswith(PREFIX) for e in walk(step.operators)) == 6
+    assert not any(e.name.startswith(PREFIX) for e in walk(after.operators))
+
+
+def test_a_cpu_says_that_it_counts_no_energy(model):
+    energy = torchweld.profile(model, X).energy
+    assert energy.joules is None and "energy" in energy.problem
 
 
 def test_recording_leaves_no_hooks_behind(model):

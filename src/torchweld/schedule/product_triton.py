@@ -143,6 +143,7 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
         and s.num_warps in (1, 2, 4, 8)
         and 1 <= s.stages <= MAX_STAGES
         and s.group >= 1
+        and all(factor(accesses.comp.body, v) is not None for v in _factors(c))
         and accumulators(s, c) <= MAX_ACCUMULATORS
         and (not isinstance(columns, int) or columns <= MAX_GRID_Y * s.block_n)
         and (s.splits == 1 or _splittable(s, accesses, c))
@@ -237,8 +238,11 @@ def _in_one_wave(work: _Work, form, shapes) -> Iterator[ProductSchedule]:
         most = max(1, min(MAX_SPLITS, work.depth // (2 * made.block_k)))
         shares = max(1, min(most, units // work.programs(made)))
         for splits in dict.fromkeys((shares, max(1, shares // 2))):
-            alone = splits * work.programs(made) <= units
-            yield _deepest(work, replace(made, splits=splits), (1,) if alone else (2, 1))
+            near, programs = replace(made, splits=splits), splits * work.programs(made)
+            if programs <= units:
+                yield _deepest(work, near, (1,))
+            if programs > 0.9 * units:
+                yield _deepest(work, near, (2, 1))
 
 
 def _deepest(work: _Work, s: ProductSchedule, blocks: tuple[int, ...]) -> ProductSchedule:

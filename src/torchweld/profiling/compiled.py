@@ -11,12 +11,13 @@ from torchweld.profiling.data import Place
 from torchweld.profiling.eager import kind_of, spread
 from torchweld.profiling.match import match_names
 from torchweld.profiling.rows import Run, Runs, Task
-from torchweld.profiling.trace import Host, Step, walk
+from torchweld.profiling.trace import Device, Host, Step, walk
 from torchweld.profiling.traffic import only_looks
 from torchweld.profiling.work import node_work
 from torchweld.runtime.regions import PREFIX, region_name
 
 _INDUCTOR = "_cpp_fused_"  # in the name of a kernel that Inductor wrote for the CPU
+_INDUCTOR_GPU = "triton_"  # how those for a GPU begin
 
 
 def tasks_of(records: Sequence) -> dict[str, Task]:
@@ -56,9 +57,14 @@ def _replayed(tasks: Sequence[Task], step: Step) -> Runs:
     places = match_names([t.name for t in tasks], [k.name for k in step.kernels])
     runs = []
     for kernel, at in zip(step.kernels, places):
-        task = Task(kernel.name, kind_of(kernel, "copy"), ()) if at is None else tasks[at]
+        task = _untied(kernel) if at is None else tasks[at]
         runs.append(Run(task, kernel.start_us - step.start_us, kernel.duration_us))
     return runs
+
+
+def _untied(kernel: Device) -> Task:
+    usual = "generated" if kernel.name.startswith(_INDUCTOR_GPU) else "operator"
+    return Task(kernel.name, kind_of(kernel, usual), ())
 
 
 def _task(node: Comp | Extern, record) -> Task:

@@ -1,4 +1,4 @@
-"""Padding by reflection or replication, nearest-neighbour upsampling, max pooling of small windows:
+"""Padding by reflection or replication, nearest-neighbour upsampling, pooling of small windows:
 reads at computed positions."""
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from itertools import product
 
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr
+from torchweld.capture.lowering.nest import Nest, Spec
 from torchweld.capture.lowering.registry import lowers
 from torchweld.capture.views import Tensor
 from torchweld.core import dtypes
@@ -94,22 +95,62 @@ def max_pool2d(call: Call, x, kernel_size, stride=(), padding=0, dilation=1, cei
     spec = call.specs[0]
     if 1 in call.used or not spec.dtype.is_float or kernel[0] * kernel[1] > _LARGEST_WINDOW:
         raise NotLowered("a pooling that needs positions or has a large window")
+    if spec.device == "cpu" and _has_channels_innermost(spec):
+        raise NotLowered("a pooling that ATen does five times as fast")
+    nest = call.nest(spec.shape, extra=[(x, _rows_alone(x))])
+    beyond = ceil_mode or any(padding)
+    window = _window(nest, x, kernel, steps, padding, dilation, -math.inf if beyond else None)
+    return call.finish_all(nest, [(reduce(lambda a, b: a.maximum(b), window), None), None])
+
+
+@lowers("aten.avg_pool2d.default")
+def avg_pool2d(
+    call: Call, x, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True,
+    divisor_override=None,
+):  # fmt: skip
+    """The sum of each window's elements over their number, which is the same for all windows: those
+    that reach over the edge count what is there as zeros, or there are none."""
+    kernel, padding = _pair(kernel_size), _pair(padding)
+    steps = _pair(stride) if stride else kernel
+    uneven = ceil_mode or (any(padding) and not count_include_pad)
+    if uneven or not call.out.dtype.is_float or kernel[0] * kernel[1] > _LARGEST_WINDOW:
+        raise NotLowered("a pooling with windows of several sizes, or of many elements")
+    nest = call.nest(call.out.shape, extra=[(x, _rows_alone(x))])
+    window = _window(nest, x, kernel, steps, padding, (1, 1), 0.0 if any(padding) else None)
+    total = reduce(lambda a, b: a + b, window)
+    return call.finish(nest, total / total.lift(divisor_override or kernel[0] * kernel[1]))
+
+
+def _has_channels_innermost(spec: Spec) -> bool:
+    return len(spec.shape) == 4 and spec.strides[1] == 1 and spec.shape[1] != 1
+
+
+def _rows_alone(x: Tensor) -> list[int | None]:
+    """The dimensions that are no images'."""
+    return [*range(x.rank - 2), None, None]
+
+
+def _window(
+    nest: Nest, x: Tensor, kernel, steps, padding, dilation, fill: float | None
+) -> list[Expr]:
+    """Each element of the window at the current position, `fill` where it is outside x; None if it
+    never is."""
     first = x.rank - 2
-    nest = call.nest(spec.shape, extra=[(x, [*range(first), None, None])])
 
     def element(*offsets: int) -> Expr:
-        """The element of the window at an offset from its corner, -inf outside."""
         places: list = list(range(first))
         inside = nest.number(True, dtypes.b1)
         for k, offset in enumerate(offsets):
             shift = offset * dilation[k] - padding[k]
-            at = nest.position(first + k) * steps[k] + shift
-            inside = inside & (at >= 0) & (at < x.shape[first + k])
+            if fill is not None:
+                at = nest.position(first + k) * steps[k] + shift
+                inside = inside & (at >= 0) & (at < x.shape[first + k])
             places.append(nest.at(first + k) * steps[k] + shift)
-        return nest.read(x, places, guard=inside, fill=-math.inf).widen()
+        if fill is None:
+            return nest.read(x, places).widen()
+        return nest.read(x, places, guard=inside, fill=fill).widen()
 
-    window = [element(*offsets) for offsets in product(range(kernel[0]), range(kernel[1]))]
-    return call.finish_all(nest, [(reduce(lambda a, b: a.maximum(b), window), None), None])
+    return [element(*offsets) for offsets in product(range(kernel[0]), range(kernel[1]))]
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:

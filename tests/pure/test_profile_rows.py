@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -53,6 +54,21 @@ def test_a_prediction_is_a_launch_and_the_longer_of_memory_and_arithmetic():
     assert predict_us(work(3000, 5000.0), LINE, TABLE) == pytest.approx(1 + 5)
     product = work(0, 50_000.0, "aten::mm", product=True)
     assert predict_us(product, LINE, TABLE) == pytest.approx(3 + 10)  # at the library's own rate
+
+
+def test_a_gpu_s_product_fills_whole_waves_of_tiles():
+    rate = 6.8e14
+    line = replace(LINE, device="cuda", matmul_flops_per_s={"bfloat16": rate},
+                   operator_flops_per_s={"aten::mm bfloat16": rate})
+
+    def predicted(rows):
+        gemm = (1, rows, 4096, 4096)
+        flops = 2.0 * rows * 4096 * 4096
+        return predict_us(Work(0, flops, "bfloat16", "aten::mm", True, gemm=gemm), line, TABLE)
+
+    ideal = 2.0 * 8192 * 4096 * 4096 / rate * 1e6
+    assert ideal <= predicted(8192) < 1.35 * ideal
+    assert predicted(1) < 20  # memory: its weights
 
 
 def place(module, op="aten.add.Tensor"):

@@ -55,6 +55,22 @@ def test_products_count_two_a_multiply_add(function, args, flops):
     assert (work.product, work.flops) == (True, flops)
 
 
+def test_causal_attention_needs_half():
+    x = torch.randn(1, 2, 7, 4)
+    causal = only(lambda: F.scaled_dot_product_attention(x, x, x, is_causal=True))
+    assert causal.flops == 2 * 2 * 7 * 7 * 4
+
+
+@pytest.mark.parametrize(("function", "args", "gemm"), [
+    (torch.addmm, (torch.randn(8), X, torch.randn(10, 8)), (1, 6, 8, 10)),
+    (torch.bmm, (torch.randn(2, 3, 4), torch.randn(2, 4, 5)), (2, 3, 5, 4)),
+    (F.conv2d, (torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)), (1, 2 * 36, 4, 27)),
+    (F.gelu, (X,), None),
+])
+def test_the_sizes_of_a_product(function, args, gemm):
+    assert only(function, *args).gemm == gemm
+
+
 def test_in_place_calls_are_seen():
     calls = recorded(lambda x: x.add_(x), X.clone())
     assert [c.name for c in calls] == ["aten::add_"]
@@ -89,7 +105,7 @@ def test_a_kernel_with_a_product_in_it_is_a_product():
       %4 = tanh %3 : f32
       store y[m, n] %4
     }""", x=(5, 24), w=(7, 24), y=(5, 7))
-    assert (work.product, work.flops) == (True, 2 * 5 * 7 * 24)
+    assert (work.product, work.flops, work.gemm) == (True, 2 * 5 * 7 * 24, (1, 5, 7, 24))
     assert work.bytes == 4 * (5 * 24 + 7 * 24 + 5 * 7)
 
 

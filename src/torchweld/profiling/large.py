@@ -97,11 +97,11 @@ _IN_CACHE = (128, 768)
 _PLAIN = (torch.exp, torch.tanh, torch.sigmoid, F.gelu, F.silu, torch.relu, torch.rsqrt, torch.cos,
           lambda x: x.softmax(-1), lambda x: F.layer_norm(x, x.shape[1:], x[0], x[0]),
           lambda x: x.pow(2))
-_FLASH_CPU = "aten::_scaled_dot_product_flash_attention_for_cpu"
-_CPU_ONLY = ("mkldnn::_linear_pointwise", _FLASH_CPU)
+ATTENTION = "attention"  # whichever operator the device takes for it
+_CPU_ONLY = ("mkldnn::_linear_pointwise",)
 _TABLE: dict[tuple[str, tuple[torch.dtype, ...]], Problems] = {
     ("aten::mm", _DTYPES): _product,
     ("mkldnn::_linear_pointwise", (torch.float32,)): _onednn,
     ("aten::convolution", _DTYPES[:2]): _convolution,
-    (_FLASH_CPU, _DTYPES[:2]): _attention,
+    (ATTENTION, _DTYPES[:2]): _attention,
 }

@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torchweld.core.device import DeviceTable
+from torchweld.kernels.products_cost import Work as Gemm
+from torchweld.kernels.products_cost import library_s
 from torchweld.plan.cost import cost
 from torchweld.profiling.data import Roofline
+from torchweld.profiling.large import ATTENTION
 from torchweld.profiling.work import GENERATED, Work
 
-# operators -> the one whose rate was measured
+# operators -> the one whose rate was measured; see _like
 _LIKE = {
     "aten::addmm": "aten::mm",
+    "aten::_addmm_activation": "aten::mm",
     "aten::bmm": "aten::mm",
     "aten::baddbmm": "aten::mm",
     "aten::convolution_backward": "aten::convolution",
 }
+_SIXTEEN_BITS = ("bfloat16", "float16")
 
 
 def limits_us(work: Work, line: Roofline) -> dict[str, float]:
@@ -53,11 +58,25 @@ def predict_us(work: Work, line: Roofline, table: DeviceTable) -> float:
     at the roofline. Both at the rate of their operator, where that was measured."""
     limits = limits_us(work, line)
     start_us = limits["launch"] + work.fresh_bytes / 1e6 * line.fresh_us_per_mb
-    operator = _LIKE.get(work.operator, work.operator)
-    rate = line.operator_flops_per_s.get(f"{operator} {work.dtype}")
+    rate = line.operator_flops_per_s.get(f"{_like(work.operator)} {work.dtype}")
     if work.comps:
         table = replace(table, fma_per_s=rate / 2) if rate else table
         busy = [cost(c, g.buffers, g.hints, table).seconds - table.launch_s for c, g in work.comps]
         return start_us + sum(busy) * 1e6
+    if work.gemm and table.kind == "cuda" and work.dtype in _SIXTEEN_BITS:
+        return start_us + _in_tiles_us(work, line, table, rate)
     compute_us = work.flops / rate * 1e6 if rate and work.product else limits["compute"]
     return start_us + max(limits["memory"], compute_us)
+
+
+def _like(operator: str) -> str:
+    return ATTENTION if "attention" in operator else _LIKE.get(operator, operator)
+
+
+def _in_tiles_us(work: Work, line: Roofline, table: DeviceTable, rate: float | None) -> float:
+    """Of a product on a GPU's tensor cores, which work on tiles: the last wave is seldom full, and
+    short depths do not fill the pipeline. A convolution is slower by as much as a large one is."""
+    fastest = line.flops_per_s(work.dtype, True)
+    device = replace(table, tensor_fma_per_s=fastest / 2, launch_s=0.0)
+    slower = fastest / rate if rate else 1.0
+    return max(library_s(Gemm(*work.gemm), device), work.flops / fastest) * slower * 1e6

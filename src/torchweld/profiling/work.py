@@ -48,6 +48,7 @@ _ATTENTION = re.compile(r"aten\._(scaled_dot_product|flash|efficient)\w*attentio
 _LINEAR = ("torchweld.linear", "torchweld.packed_linear")  # x [m, k], weight [n, k], ...
 
 
+_GEMMS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation")
 _ONEDNN = "mkldnn::_linear_pointwise"
 _LARGE_BYTES = 32 << 20  # glibc has the system map larger ones anew each time
 _known: dict[str, Work] = {}
@@ -58,7 +59,8 @@ class Work:
     """`operator`: as the profiler calls it, or GENERATED, GENERATED_PRODUCT or
     GENERATED_CONVOLUTION. `product`: the flops are those of matrix products. `comps`: what the
     planner's own model prices, with the sizes of their graph; empty for a library call.
-    `fresh_bytes`: of large results in new memory."""
+    `fresh_bytes`: of large results in new memory. `gemm`: (batch, rows, columns, depth) of a
+    product, or of the one that a convolution is."""
 
     bytes: int
     flops: float
@@ -67,6 +69,7 @@ class Work:
     product: bool = False
     comps: tuple[tuple[Comp, Graph], ...] = ()
     fresh_bytes: int = 0
+    gemm: tuple[int, int, int, int] | None = None
 
 
 def call_work(call: Call) -> Work:
@@ -90,9 +93,9 @@ def _comp_work(node: Comp, graph: Graph) -> Work:
     table, buffers = device_table("cpu"), graph.buffers
     priced = cost(node, buffers, graph.hints, table)
     touched = [_buffer_meta(buffers[name], graph) for name in (*node.reads, *node.writes)]
-    multiplied, kind = contraction(node, graph)
-    if multiplied:
-        return Work(touched_bytes(node, graph), multiplied, _largest(touched), kind, product=True)
+    found = contraction(node, graph)
+    if found:
+        return replace(found, bytes=touched_bytes(node, graph), dtype=_largest(touched))
     return Work(touched_bytes(node, graph), 2 * priced.fma, _largest(touched),
                 comps=((node, graph),))
 
@@ -120,11 +123,11 @@ def _writes_arguments(call: Call) -> bool:
     return call.op._schema.is_mutable
 
 
-def contraction(comp: Comp, graph: Graph) -> tuple[float, str]:
-    """The flops of the sums of products in a Comp whose factors do not vary along the same axes,
-    and which kind they are. What comes before and after them is little beside them."""
+def contraction(comp: Comp, graph: Graph) -> Work | None:
+    """The sums of products in a Comp whose factors do not vary along the same axes, bytes left out.
+    What comes before and after them is little beside them."""
     axes, extents = value_axes(comp.body), {a.name: hint(a.extent, graph.hints) for a in comp.axes}
-    total, kind = 0.0, GENERATED
+    total, kind, gemm = 0.0, GENERATED, None
     for instr in comp.body:
         term = comp.body[instr.args[0]] if isinstance(instr, Reduce) else None
         if isinstance(term, Op) and term.name == "mul" and instr.monoid == "sum":
@@ -132,7 +135,10 @@ def contraction(comp: Comp, graph: Graph) -> tuple[float, str]:
             if left - right and right - left:
                 total += 2.0 * prod(extents[name] for name in left | right)
                 kind = GENERATED_CONVOLUTION if instr.axes[1:] else GENERATED_PRODUCT
-    return total, kind
+                depth = frozenset(instr.axes)
+                parts = (left & right) - depth, left - right, right - left, depth
+                gemm = tuple(prod(extents[name] for name in part) for part in parts)
+    return Work(0, total, "", kind, product=True, gemm=gemm) if total else None
 
 
 def _call_work(call: Call) -> Work:
@@ -140,7 +146,8 @@ def _call_work(call: Call) -> Work:
     moved, dtype = sum(map(_distinct_bytes, tensors)), _largest(tensors)
     flops = product_flops(call.op, call.args, dict(call.kwargs), call.results)
     if flops is not None:
-        return Work(moved, flops, dtype, call.name, product=True)
+        gemm = gemm_of(call.name, _metas(call.args), _metas(call.results))
+        return Work(moved, flops, dtype, call.name, product=True, gemm=gemm)
     graph = lowered(call)
     nodes = [n for n in graph.nodes if getattr(n, "target", "") != CHECK_INDEX] if graph else []
     comps = [n for n in nodes if isinstance(n, Comp)]
@@ -158,7 +165,8 @@ def product_flops(op, args: tuple, kwargs: dict, results) -> float | None:
     """2 for each multiply-add of a product, a convolution or attention; None for other calls."""
     packet = getattr(op, "overloadpacket", None)
     if _ATTENTION.fullmatch(str(packet)):
-        return _attention_flops(_metas(args), backward="backward" in str(packet))
+        share = 0.5 if _is_causal(op, args, kwargs) else 1.0
+        return share * _attention_flops(_metas(args), backward="backward" in str(packet))
     count = flop_registry.get(packet)
     if count is None:
         return None
@@ -168,6 +176,23 @@ def product_flops(op, args: tuple, kwargs: dict, results) -> float | None:
         return float(count(*given[0], **given[1], out_val=given[2]))
     except (TypeError, ValueError, RuntimeError, AssertionError, IndexError):
         return None  # arguments that torch's own counter does not know
+
+
+def gemm_of(operator: str, given: list[Meta], made: list[Meta]) -> tuple | None:
+    """(batch, rows, columns, depth) of a product or a convolution by ATen."""
+    if operator in _GEMMS:
+        left, right = given[-2:]
+        return prod(left.shape[:-2]), left.shape[-2], right.shape[-1], left.shape[-1]
+    if operator == "aten::convolution":
+        weight, result = given[1].shape, made[0].shape
+        return 1, result[0] * prod(result[2:]), weight[0], prod(weight[1:])
+    return None
+
+
+def _is_causal(op, args: tuple, kwargs: dict) -> bool:
+    """Whether only half of the scores are needed."""
+    names = [argument.name for argument in op._schema.arguments]
+    return bool((dict(zip(names, args)) | kwargs).get("is_causal"))
 
 
 def _attention_flops(tensors: list[Meta], backward: bool) -> float:
@@ -197,8 +222,9 @@ def _extern_work(node: Extern, graph: Graph) -> Work:
     written = [_buffer_meta(graph.buffers[name], graph) for name in node.writes]
     moved, dtype = sum(map(_distinct_bytes, (*read, *written))), _largest([*read, *written])
     if node.target in _LINEAR:
-        (rows, width), weight = read[0].shape, read[1].shape
-        return Work(moved, 2.0 * rows * width * weight[0], dtype, _ONEDNN, product=True)
+        (rows, width), (columns, _) = read[0].shape, read[1].shape
+        flops, gemm = 2.0 * rows * width * columns, (1, rows, columns, width)
+        return Work(moved, flops, dtype, _ONEDNN, product=True, gemm=gemm)
     args = tuple(_plain(a, graph) for a in node.args)
     kwargs = {name: _plain(value, graph) for name, value in node.kwargs}
     name = "aten::item" if node.target == CHECK_INDEX else "::".join(node.target.split(".")[:2])
@@ -207,7 +233,7 @@ def _extern_work(node: Extern, graph: Graph) -> Work:
         flops = product_flops(aten_operator(node.target), args, kwargs, tuple(written))
     if flops is None:
         return Work(moved, _elements(written), dtype, name)
-    return Work(moved, flops, dtype, name, product=True)
+    return Work(moved, flops, dtype, name, product=True, gemm=gemm_of(name, read, written))
 
 
 def _plain(arg, graph: Graph):

@@ -33,6 +33,7 @@ from torchweld.codegen.cpp_segments import segments
 from torchweld.codegen.cpp_values import Texts, define, element, store
 from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
+from torchweld.ir import size
 from torchweld.ir.nodes import Scan, Value
 from torchweld.schedule.cpu import combines_in_lane
 
@@ -58,8 +59,7 @@ class _Nest:
             for v in k.frame.column_reductions
             if k.stages.home[v] == stage and k.body[v].args[0] in k.stages.varying
         ]
-        # Where the blocks of partial sums are cut: the lane's own loop, or the last column's.
-        self.block_at = len(self.axes) - (2 if k.row_lane else 1)
+        self.block_at = self._block_depth()
         self.block_bounds: tuple[str, str] | None = None
 
     def emit(self) -> None:
@@ -73,6 +73,19 @@ class _Nest:
                         self.e.block(_loop(self.k.names[axis], *self._bounds(depth)))
                     )
             self._lane()
+
+    def _block_depth(self) -> int:
+        """At which loop partial results begin: the lane's own or the last column's, whose blocks
+        bound the length of a sum; the outermost where that needs no bound."""
+        if self.k.row_lane:
+            return len(self.axes) - 2
+        count = size.product(self.k.comp.extent(a) for a in self.axes)
+        short = isinstance(count, int) and count <= 2 * SUM_BLOCK
+        return 0 if short or not self._widens() else len(self.axes) - 1
+
+    def _widens(self) -> bool:
+        """Whether some total is wider than its partial results."""
+        return any(partial != total for partial, total in map(self.k.accumulator, self.reductions))
 
     # -- what is computed where --
 
@@ -131,11 +144,11 @@ class _Nest:
 
     def _needs_blocks(self, axis: str) -> bool:
         """Long sums whose total is wider than their partial sums."""
-        extent, types = self.k.comp.extent(axis), map(self.k.accumulator, self.reductions)
+        extent = self.k.comp.extent(axis)
         long = not isinstance(extent, int) or extent > 2 * SUM_BLOCK
         if self.k.row_lane:
             long = not isinstance(extent, int) or extent > 2 * ROW_SUM_BLOCK
-        return long and any(partial != total for partial, total in types)
+        return long and self._widens()
 
     def _lane(self) -> None:
         """The innermost loop."""

@@ -198,7 +198,7 @@ def candidates(
                 and _passes(t, accesses, contraction))  # fmt: skip
         found += list(fits)[:1]
     cycles = {s: predicted_cycles(s, accesses, contraction, table, hints or {}) for s in found}
-    ranked = sorted(found, key=lambda s: (s.pingpong, cycles[s]))  # not yet right on a device
+    ranked = sorted(found, key=lambda s: cycles[s])
     yield from ranked
     yield from (replace(ranked[0], **change) for change in ({"early": True}, {"group": 16}))
 

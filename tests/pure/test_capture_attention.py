@@ -113,6 +113,19 @@ def test_operators_that_are_called_as_methods():
     assert call_of(gm)["is_causal"] is True
 
 
+def test_operators_of_aten_by_their_old_names():
+    """aten.__and__ is another operation than aten.bitwise_and."""
+
+    def fn(q, k, v):
+        i = torch.arange(N)
+        mask = torch.ops.aten.__and__.Tensor(i[None, :] <= i[:, None], i[None, :] >= 0)
+        return F.scaled_dot_product_attention(q, k, v, mask)
+
+    gm, _ = exported_graph(fn, *qkv())
+    assert attention.simplify(gm) == 1
+    assert call_of(gm)["is_causal"] is True
+
+
 @both
 @pytest.mark.parametrize("make", [
     lambda: torch.ones(N, N, dtype=torch.bool).tril(1),

@@ -27,7 +27,7 @@ _AUGMENTED_NAMES = """
     irshift
 """
 _AUGMENTED = frozenset(_AUGMENTED_NAMES.split())
-# What Dynamo calls a tensor's operators, in some versions of torch.
+# What Dynamo, in some versions of torch, and ATen call a tensor's operators.
 _NAMES = ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "neg", "invert", "xor")
 _OPERATORS = {f"__{n}__": n for n in _NAMES} | {
     "__and__": "and_", "__or__": "or_", "__radd__": "add", "__rmul__": "mul", "__rsub__": "rsub",
@@ -83,8 +83,13 @@ _UNKNOWN = _Unknown()
 def name_of(node: torch.fx.Node) -> str:
     """The operation's name without namespace and overload: "expand" for torch.Tensor.expand and
     aten.expand.default, "eq" for ==."""
+    name = _written_name(node)
+    return _OPERATORS.get(name, name)
+
+
+def _written_name(node: torch.fx.Node) -> str:
     if node.op == "call_method":
-        return _OPERATORS.get(node.target, node.target)
+        return node.target
     if node.op != "call_function":
         return ""
     if isinstance(node.target, torch_private.OpOverload):

@@ -252,7 +252,7 @@ _RULES: dict[str, Callable[[Positions, torch.fx.Node], Value]] = {
     "diff": _diff,
     "cumsum": _cumsum,
     **dict.fromkeys(("ones", "new_ones", "ones_like"), _ones),
-    **dict.fromkeys(("and_", "bitwise_and", "logical_and", "__and__"), _and),
+    **dict.fromkeys(("and_", "bitwise_and", "logical_and"), _and),
     **dict.fromkeys(("to", "_to_copy", "contiguous", "clone", "detach", "alias"), _same),
     **dict.fromkeys(("expand", "expand_as", "broadcast_to", "bool", "long"), _same),
 }

@@ -122,7 +122,9 @@ def avg_pool2d(
 
 
 def _has_channels_innermost(spec: Spec) -> bool:
-    return len(spec.shape) == 4 and spec.strides[1] == 1 and spec.shape[1] != 1
+    """Or will have: images of 16-bit types are laid out so between convolutions."""
+    images = len(spec.shape) == 4
+    return images and (spec.dtype.is_low_precision or (spec.strides[1] == 1 and spec.shape[1] != 1))
 
 
 def _rows_alone(x: Tensor) -> list[int | None]:

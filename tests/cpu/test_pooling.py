@@ -49,4 +49,6 @@ def test_max_pool(window, last, dtype):
     assert got.stride() == expected.stride() and got.dtype == expected.dtype
     torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
     nodes = [n for r in torchweld.api.records(fused) for n in r.graph.nodes]
-    assert nodes and any(isinstance(n, Extern) for n in nodes) == (window[0] == 5)
+    innermost = last and len(shape) == 4 and 0 not in shape
+    is_call = window[0] == 5 or innermost or (dtype == torch.bfloat16 and len(shape) == 4)
+    assert nodes and any(isinstance(n, Extern) for n in nodes) == is_call

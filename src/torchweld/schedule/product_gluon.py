@@ -265,9 +265,10 @@ def predicted_cycles(
 
 
 def _read_bytes(schedule: ProductSchedule, products: int) -> int:
-    """Of shared memory in one step: an instruction reads its 64 rows and all its columns."""
-    columns = [c * products for c in PARTS[schedule.block_n]]
-    return schedule.block_m // 64 * sum(64 + c for c in columns) * schedule.block_k * 2
+    """Of shared memory in one step: 64 rows, once for all parts of the columns (they go into
+    registers), and all columns, for each 64 rows."""
+    columns = products * sum(PARTS[schedule.block_n])
+    return schedule.block_m // 64 * (64 + columns) * schedule.block_k * 2
 
 
 def epilogue_cost(accesses: Accesses, contraction: Contraction) -> float:

@@ -35,6 +35,8 @@ IN_TURN = tiles(128, 128, 64, 4, 3, programs=1, pingpong=True)
 CASES = [
     (cases.linear(300, 264, 200), TOGETHER),
     (cases.linear(300, 392, 72), tiles(128, 192, 32, 8, 2, group=2)),
+    (cases.linear(300, 392, 256), tiles(128, 192, 64, 8, 2)),
+    (cases.bias_residual(300, 392, 72), tiles(128, 192, 64, 8, 3)),
     (cases.linear(264, 392, 136, left="km", right="kn"), tiles(256, 128, 64, 8, 2)),
     (cases.linear("s0", 136, 8 * symbol("s1"), sizes={"s0": 201, "s1": 13}), TOGETHER),
     (cases.bias_residual(300, 520, 200), tiles(128, 256, 64, 8, 3)),

@@ -55,10 +55,11 @@ def test_products_count_two_a_multiply_add(function, args, flops):
     assert (work.product, work.flops) == (True, flops)
 
 
-def test_causal_attention_needs_half():
-    x = torch.randn(1, 2, 7, 4)
+@pytest.mark.parametrize(("rows", "share"), [(7, 1.0), (512, 640 / 1024)])
+def test_causal_attention_needs_the_blocks_up_to_the_diagonal(rows, share):
+    x = torch.randn(1, 1, rows, 4)
     causal = only(lambda: F.scaled_dot_product_attention(x, x, x, is_causal=True))
-    assert causal.flops == 2 * 2 * 7 * 7 * 4
+    assert causal.flops == share * 2 * 2 * rows * rows * 4
 
 
 @pytest.mark.parametrize(("function", "args", "gemm"), [

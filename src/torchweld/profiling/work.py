@@ -50,6 +50,7 @@ _LINEAR = ("torchweld.linear", "torchweld.packed_linear")  # x [m, k], weight [n
 
 _GEMMS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation")
 _ONEDNN = "mkldnn::_linear_pointwise"
+_BLOCK = 128  # rows that attention takes together
 _LARGE_BYTES = 32 << 20  # glibc has the system map larger ones anew each time
 _known: dict[str, Work] = {}
 
@@ -165,8 +166,8 @@ def product_flops(op, args: tuple, kwargs: dict, results) -> float | None:
     """2 for each multiply-add of a product, a convolution or attention; None for other calls."""
     packet = getattr(op, "overloadpacket", None)
     if _ATTENTION.fullmatch(str(packet)):
-        share = 0.5 if _is_causal(op, args, kwargs) else 1.0
-        return share * _attention_flops(_metas(args), backward="backward" in str(packet))
+        causal = _is_causal(op, args, kwargs)
+        return _attention_flops(_metas(args), "backward" in str(packet), causal)
     count = flop_registry.get(packet)
     if count is None:
         return None
@@ -195,11 +196,13 @@ def _is_causal(op, args: tuple, kwargs: dict) -> bool:
     return bool((dict(zip(names, args)) | kwargs).get("is_causal"))
 
 
-def _attention_flops(tensors: list[Meta], backward: bool) -> float:
-    """Two products, or the seven of its gradient less two that are saved: softmax is left out."""
+def _attention_flops(tensors: list[Meta], backward: bool, causal: bool) -> float:
+    """Two products, or the seven of its gradient less two that are saved: softmax is left out.
+    `causal`: of the blocks below the diagonal, and on it."""
     query, key, value = tensors[1:4] if backward else tensors[:3]  # its own gradient comes first
     batch, heads, rows, width = query.shape
     one = 2.0 * batch * heads * rows * key.shape[-2]
+    one *= min(1.0, (rows + _BLOCK) / (2 * max(rows, 1))) if causal else 1.0
     return one * (width + value.shape[-1]) * (2.5 if backward else 1.0)
 
 

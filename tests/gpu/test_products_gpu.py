@@ -19,6 +19,12 @@ D, HIDDEN, HEADS = 512, 1408, 8
 PRODUCTS = ("aten.mm.", "aten.addmm.", "aten.bmm.", "aten._addmm_activation.")
 
 
+@pytest.fixture(autouse=True)
+def _fresh():
+    """Dynamo gives up a function after eight graphs of it."""
+    torch._dynamo.reset()
+
+
 class RMSNorm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +102,9 @@ MODELS = {
     "decoder": Decoder,
     "qkv": Qkv,
 }
-SHAPES = {"one": (1, 1), "few": (1, 16), "64": (2, 32), "odd": (3, 43), "many": (8, 256)}
+SHAPES = {
+    "one": (1, 1), "three": (1, 3), "few": (1, 16), "64": (2, 32), "odd": (3, 43), "many": (8, 256),
+}  # fmt: skip
 
 
 def made(name: str, dtype: torch.dtype):

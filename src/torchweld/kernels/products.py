@@ -98,7 +98,7 @@ def _offer(shop: Workshop, calls: tuple[NodeId, ...], number: NodeId) -> Offer |
 
 def _rest_s(shop: Workshop, rest: Comp | None, kernel: Kernel) -> float:
     """Of what a cut leaves: nothing, if it is a norm that its readers will take in."""
-    if rest is None or (kernel.schedule.form == "stream" and may_join(shop, rest)):
+    if rest is None or may_join(shop, rest, kernel):
         return 0.0
     return shop.prices.comp_s(rest)
 

@@ -1,19 +1,20 @@
 """Predicted seconds of products: by the library, and in a kernel with their neighbours.
 
-    launch + waves of tiles / rate(depth), or the bytes at the rate of memory, whichever is longer
-           + what the epilogue moves beyond one result, as far as it is not hidden
+    start + waves of tiles / rate, or the operands' bytes at the rate of memory, whichever is longer
+          + the epilogue: of the last wave in full, of those before as far as it is not hidden
 
-The same formula serves both sides, so that what it gets wrong falls out of the comparison.
+One formula with the same meaning on both sides, fitted to each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from torchweld.core.device import DeviceTable
-from torchweld.ir.nodes import Comp, Extern, Graph, Load, Node
+from torchweld.ir.nodes import Comp, Extern, Graph, Load, Node, Op, value_axes
+from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import hint, product
 from torchweld.kernels.library import with_gelu
 from torchweld.kernels.products_comp import product_comp
@@ -25,39 +26,49 @@ from torchweld.schedule.product import ProductSchedule
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """`tflops` that a product of endless depth reaches in the largest tiles; at `half_depth` it is
-    half of that. `memory`: share of copy speed that it streams operands at. `exposed`: share of the
-    time of the epilogue's further bytes that the main loop does not hide."""
+    """`start_us`: of a kernel that has nothing to do, its launch included. `tflops` in tiles of
+    32768 elements (all products together); smaller ones lose by the power `small_tiles` of their
+    share, short depths by `half_depth` (at which the rate is half). `memory`: share of copy speed
+    that operands stream at. `exposed`: share of the epilogue of all waves but the last that the
+    main loop does not hide. `split_us`: to add up shares of one tile's depth."""
 
+    start_us: float
     tflops: float
+    small_tiles: float
     half_depth: float
     memory: float
     exposed: float
+    split_us: float
 
 
-# H100, bf16, 8192 x 3072 per product. cuBLAS: 663, 679, 683 TFLOP/s at depths 768, 2048, 4096; the
-# gated pair in Gluon, epilogue included, 626, 667, 688; one product in Gluon assumed 620, 650, 670;
-# Triton's own pipelining 460 to 480. cuBLAS streams the weights of 16 rows at 2.6 of 3.02 TB/s; 0.9
-# is the aim of the streaming kernels.
+# H100, bf16: bench/gpu_products.py in a CUDA graph, weights from memory: fitted to 23 shapes of the
+# library (each within 12 %) and to the better schedules of 26 shapes of each form (rms 12, 13 and
+# 8 %); with them 8192 x 3072 x 768, gated, takes 118 us and
+# 12608 x 3072 x 768 with gelu 126.
 RATES: Mapping[str, Rate] = {
-    "library": Rate(686, 26, 0.86, 0.0),
-    "gluon": Rate(683, 78, 0.80, 0.3),
-    "gluon pair": Rate(704, 96, 0.80, 0.3),
-    "triton": Rate(490, 40, 0.80, 0.3),
-    "stream": Rate(300, 40, 0.90, 0.3),
+    "library": Rate(3.0, 800, 0.0, 0, 0.90, 0.46, 2.8),
+    "gluon": Rate(4.6, 1040, 0.33, 0, 0.90, 1.0, 0.5),
+    "gluon in turn": Rate(4.6, 1040, 0.33, 0, 0.90, 0.4, 0.5),  # the epilogue's share is assumed
+    "triton": Rate(2.6, 900, 0.45, 0, 0.90, 0.8, 0.5),
+    "stream": Rate(2.8, 850, 0.37, 244, 0.96, 1.0, 0.6),
 }
 _GELU = 38.3 / 32.9  # cublasLt's gelu epilogue, [4096, 768] x [768, 3072], in times of the product
 _H100_TENSOR_FMA_PER_S = 3.4e14  # the rates above are of such a device
-# Rows, columns of the library's tiles, of which it picks the best.
+# Multiply-adds that each element of a left factor costs if it is computed on the way (a norm), in
+# every tile: [16, 2048] x [2048, 2 x 8192] takes 2.2 us more in tiles of 64 columns, 5.0 of 32.
+_COMPUTED_FMA = 16.0
+_FULL_TILE = 128 * 256  # elements
+_SUSTAINED = 7.0e14  # flops per second that the power limit leaves a long kernel, whatever makes it
+# Rows, columns of the library's tiles and shares of the depth, of which it picks the best.
 _LIBRARY_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64))
 _LIBRARY_SPLITS = (1, 2, 4, 8, 16)
-# Rate by elements of a tile, all products together: smaller ones read more for each product.
-_SMALL_TILES = {32768: 1.0, 24576: 0.97, 16384: 0.91, 8192: 0.77, 4096: 0.6, 2048: 0.45, 0: 0.3}
+_MICRO = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Sizes of `products` alike, and the bytes beside operands and one result."""
+    """Sizes of `products` alike; the epilogue's bytes beside one result, and its multiply-adds for
+    each element of it. `computed`: the left factor is."""
 
     batch: int
     rows: int
@@ -65,13 +76,18 @@ class Work:
     depth: int
     products: int = 1
     more_bytes: int = 0
+    fma: float = 0.0
+    computed: bool = False
+
+    @property
+    def results(self) -> int:
+        return self.batch * self.rows * self.columns
 
 
 def library_s(work: Work, device: DeviceTable) -> float:
-    """Of one call, in the library's best tiles. Where it shares a tile's depth, it adds the parts
-    up in a second kernel."""
+    """Of one call, in the library's best tiles."""
     return min(
-        _seconds(work, "library", *tile, splits, device) + (splits > 1) * device.launch_s
+        _seconds(work, RATES["library"], *tile, splits, device)
         for tile in _LIBRARY_TILES
         for splits in _LIBRARY_SPLITS
     )
@@ -79,33 +95,50 @@ def library_s(work: Work, device: DeviceTable) -> float:
 
 def kernel_s(work: Work, schedule: ProductSchedule, device: DeviceTable) -> float:
     """Of one kernel that makes all products."""
-    pair = schedule.form == "gluon" and work.products > 1
-    form = "gluon pair" if pair else schedule.form
     tile = schedule.block_m, schedule.block_n
-    return _seconds(work, form, *tile, schedule.splits, device)
+    form = "gluon in turn" if schedule.pingpong else schedule.form
+    return _seconds(work, RATES[form], *tile, schedule.splits, device)
 
 
 def _seconds(
-    work: Work, form: str, block_m: int, block_n: int, splits: int, device: DeviceTable
+    work: Work, rate: Rate, block_m: int, block_n: int, splits: int, device: DeviceTable
 ) -> float:
-    rate = RATES[form]
     area = block_m * block_n * work.products
-    share = next(s for least, s in _SMALL_TILES.items() if area >= least)
-    tflops = rate.tflops * share * work.depth / (work.depth + rate.half_depth)
-    per_unit = tflops * 1e12 * device.tensor_fma_per_s / _H100_TENSOR_FMA_PER_S / device.units
     tiles = work.batch * ceil(work.rows / block_m) * ceil(work.columns / block_n) * splits
-    waves = ceil(tiles / device.units)
-    compute_s = waves * 2.0 * area * (work.depth / splits) / per_unit
+    waves = max(1, ceil(tiles / device.units))
+    scale = _H100_TENSOR_FMA_PER_S / device.tensor_fma_per_s
+    tflops = rate.tflops * 1e12 / scale * min(1.0, area / _FULL_TILE) ** rate.small_tiles
+    tflops *= work.depth / (work.depth + rate.half_depth) if work.depth else 1.0
+    padded_flops = 2.0 * waves * device.units * area * work.depth / splits
     memory_s = _operand_bytes(work) / (rate.memory * device.dram_bytes_per_s)
-    more_s = rate.exposed * work.more_bytes / device.dram_bytes_per_s
-    if splits > 1:
-        more_s += 2 * splits * _partial_bytes(work) / device.llc_bytes_per_s
-    return device.launch_s + max(compute_s, memory_s) + more_s
+    epilogue_s = _epilogue_s(work, device) * (1 / waves + rate.exposed * (1 - 1 / waves))
+    split_s = 0.0 if splits == 1 else rate.split_us * _MICRO + _partials_s(work, splits, device)
+    start_s = rate.start_us * _MICRO + _computed_s(work, block_m, waves, splits, device)
+    sustained_s = _flops(work) * scale / _SUSTAINED
+    busy_s = max(padded_flops / tflops, memory_s) + epilogue_s
+    return start_s + max(busy_s, sustained_s) + split_s
 
 
-def _partial_bytes(work: Work) -> int:
-    """Of results in float32."""
-    return 4 * work.batch * work.rows * work.columns * work.products
+def _flops(work: Work) -> float:
+    return 2.0 * work.results * work.products * work.depth
+
+
+def _computed_s(work: Work, block_m: int, waves: int, splits: int, device: DeviceTable) -> float:
+    """Of left factors that every tile computes for itself."""
+    if not work.computed:
+        return 0.0
+    elements = waves * min(work.rows, block_m) * work.depth / splits
+    return elements * _COMPUTED_FMA * device.units / device.fma_per_s
+
+
+def _epilogue_s(work: Work, device: DeviceTable) -> float:
+    moved = 2 * work.results + work.more_bytes
+    return moved / device.dram_bytes_per_s + work.fma * work.results / device.fma_per_s
+
+
+def _partials_s(work: Work, splits: int, device: DeviceTable) -> float:
+    """Of results in float32, written and read again."""
+    return 2 * splits * 4 * work.results * work.products / device.llc_bytes_per_s
 
 
 def _operand_bytes(work: Work) -> int:
@@ -133,7 +166,8 @@ class Prices:
         """Of a library's product that has a Comp."""
         made = product_comp(node, self.graph.buffers)
         accesses = addressed(made, self.graph.buffers, self.graph.hints)
-        return library_s(self._work(accesses, contraction_of(accesses)), self.device)
+        work = self._work(accesses, contraction_of(accesses))
+        return library_s(replace(work, more_bytes=0, fma=0.0), self.device)
 
     def fused_s(self, accesses: Accesses, form: Contraction, chosen: ProductSchedule) -> float:
         return kernel_s(self._work(accesses, form), chosen, self.device)
@@ -152,7 +186,13 @@ class Prices:
         )
         moved = self._bytes((*(i.buffer for i in loads), *comp.writes))
         more = max(0, moved - 2 * batch * rows * columns)
-        return Work(batch, rows, columns, depth, len(form.products), more)
+        fma = sum(
+            TABLE[i.name].cost
+            for i, axes in zip(comp.body, value_axes(comp.body))
+            if isinstance(i, Op) and not axes.intersection(form.depth)
+        )
+        computed = any(p.left_load is None for p in form.products)
+        return Work(batch, rows, columns, depth, len(form.products), more, fma, computed)
 
     def _bytes(self, names: Iterable[str]) -> int:
         unique = dict.fromkeys(names)

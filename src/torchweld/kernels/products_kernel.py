@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torchweld.core.device import DeviceTable
 from torchweld.ir.frame import frame_of
 from torchweld.ir.nodes import Comp, Extern, Graph
-from torchweld.ir.size import product
+from torchweld.ir.size import Size, product
 from torchweld.kernels.products_comp import is_product, product_comp
 from torchweld.kernels.products_cost import Prices
 from torchweld.kernels.products_told import Taken
@@ -32,6 +32,7 @@ class Kernel:
     comp: Comp
     schedule: ProductSchedule
     seconds: float
+    rows: Size
     alike: tuple
 
 
@@ -104,7 +105,8 @@ class Workshop:
         if isinstance(chosen, str):
             return Refusal(Reason.TEMPLATE, chosen)
         seconds = self.prices.fused_s(accesses, form, chosen)
-        return Kernel(comp, chosen, seconds, _alike(accesses, form))
+        rows = product(accesses.comp.extent(a) for a in form.rows)
+        return Kernel(comp, chosen, seconds, rows, _alike(accesses, form))
 
     def _overload(self, comp: Comp) -> Refusal | None:
         """Why a merged Comp is no good kernel. It may store to a buffer in several places."""

@@ -32,7 +32,7 @@ FEW_ROWS = 64
 def takes_all(accesses, contraction, buffers, device, hints) -> ProductSchedule:
     """A template without limits."""
     rows = hint(product(accesses.comp.extent(a) for a in contraction.rows), hints)
-    return ProductSchedule("stream" if rows <= FEW_ROWS else "triton", 32, 32, 32, 4, 3)
+    return ProductSchedule("stream" if rows <= FEW_ROWS else "triton", 64, 64, 32, 4, 3)
 
 
 def takes_none(accesses, contraction, buffers, device, hints) -> str:

@@ -10,11 +10,13 @@ from nets import H100, calls, captured, comps, formed, same_meaning, takes_all, 
 
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Reduce
+from torchweld.ir.parser import parse_comp
 from torchweld.kernels.products import form_products
+from torchweld.kernels.products_apart import halves
 from torchweld.plan.decisions import Cut, RefusalRecord
 from torchweld.plan.refusals import Reason
 
-M, K, N = 16, 256, 48
+M, K, N = 3, 256, 48
 
 
 def r(*shape, dtype=torch.bfloat16):
@@ -59,7 +61,7 @@ def test_norm_before_products_of_several_sizes():
         h = rms(x, w)
         return F.linear(h, q), F.linear(h, k), F.linear(h, v)
 
-    _, after = same_meaning(block, r(2, 5, K), r(K), r(2 * N, K), r(N, K), r(N, K))
+    _, after = same_meaning(block, r(1, M, K), r(K), r(2 * N, K), r(N, K), r(N, K))
     assert calls(after.graph) == [] and [sums(c) for c in comps(after.graph)] == [2, 3]
 
 
@@ -144,10 +146,36 @@ def test_sums_over_rows_follow_the_product():
         dh = (dy @ w) * torch.where(x > 0, 1.0, 0.1)
         return dh, dh.sum(0)
 
-    _, after = same_meaning(backward, r(80, K), r(K, N), r(80, N))
+    _, after = same_meaning(backward, r(2048, 64), r(64, K), r(2048, K))
     assert calls(after.graph) == [] and [sums(c) for c in comps(after.graph)] == [1, 1]
-    (cut,) = (d for d in after.decisions if isinstance(d, Cut))
-    assert cut.kernels == tuple(c.name for c in comps(after.graph))
+
+
+HALVES = """comp p [m:7, n:5] {
+  %0 = load t[m, n] : bf16
+  %1 = cast %0 : f32
+  %2 = load r[m, n] : bf16
+  %3 = cast %2 : f32
+  %4 = add %1 %3 : f32
+  %5 = cast %4 : bf16
+  %6 = cast %5 : f32
+  %7 = reduce.sum[m] %6 : f32
+  store y[m, n] %5
+  store s[n] %7
+}"""
+
+
+def test_halves():
+    found = halves(parse_comp(HALVES), {"t"})
+    assert (found.first.reads, found.first.writes) == (("t", "r"), ("y",))
+    assert (found.rest.reads, found.rest.writes) == (("y",), ("s",))
+
+
+@pytest.mark.parametrize("change", [
+    ("cast %5 : f32", "mul %4 %4 : f32"),  # what is reduced is not stored
+    ("store y[m, n] %5\n", ""), ("store s[n] %7\n", ""),  # nothing on one side
+])  # fmt: skip
+def test_no_halves(change):
+    assert halves(parse_comp(HALVES.replace(*change)), {"t"}) is None
 
 
 def test_norm_behind_a_product_that_is_not_stored_stays():

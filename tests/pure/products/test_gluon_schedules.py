@@ -1,0 +1,85 @@
+"""schedule/product_gluon.py: what passes through shared memory, which tiles are correct, which come
+first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import product_cases as cases
+from torchweld.core.device import named_table
+from torchweld.schedule import product_gluon as rules
+from torchweld.schedule.access import addressed
+from torchweld.schedule.contraction import contraction_of
+from torchweld.schedule.product import ProductSchedule
+from triton_cases import Case
+
+H100 = named_table("H100")
+ALL = [
+    cases.bias_gelu(4096, 3072, 768), cases.bias_residual(4096, 768, 3072),
+    cases.gated(8192, 3072, 768), cases.scaled_outputs(4096, 768, 768),
+    cases.dropout(4096, 768, 768), cases.heads(32, 128, 12, 64, 768),
+    cases.batched(64, 512, 512, 64), cases.linear("s0", 768, 768, sizes={"s0": 4096}),
+]  # fmt: skip
+
+
+def parts(case: Case):
+    accesses = addressed(case.comp, case.buffers, case.sizes)
+    return accesses, contraction_of(accesses)
+
+
+def first(case: Case, table=H100) -> ProductSchedule:
+    return rules.schedule(*parts(case), case.buffers, table, case.sizes)
+
+
+@pytest.mark.parametrize("case", ALL, ids=lambda c: c.name)
+def test_candidates_are_valid_and_differ(case: Case):
+    found = list(rules.candidates(*parts(case), H100, case.sizes))
+    assert len(found) >= 4 and len(set(found)) == len(found)
+    for tiles in found:
+        assert rules.valid(tiles, *parts(case))
+        assert rules.roles(*parts(case), tiles).free_bytes >= 0
+
+
+def test_groups_take_turns_where_the_epilogue_is_heavy_for_the_depth():
+    assert first(cases.bias_gelu(4096, 3072, 768)).pingpong
+    assert not first(cases.residual(4096, 4096, 14336)).pingpong
+
+
+def test_tiles_fill_whole_waves():
+    """768 columns of 4096 rows are 128 tiles of 128 x 192, but 96 of 128 x 256."""
+    tiles = first(cases.bias_residual(4096, 768, 3072))
+    assert (tiles.block_m, tiles.block_n) == (128, 192)
+    few = first(cases.linear(128, 768, 768))
+    assert few.block_m * few.block_n <= 64 * 64
+
+
+def test_blocks_are_as_many_as_the_device_runs():
+    case = cases.linear(4096, 3072, 3072)
+    assert first(case, replace(H100, units=114)).programs == 114
+    assert first(cases.linear(128, 768, 768)).programs == 2 * 132
+
+
+def test_residuals_and_results_share_what_the_stages_leave():
+    case = cases.bias_residual(4096, 768, 768)
+    tiles = ProductSchedule("gluon", 128, 256, 64, 8, 3)
+    roles = rules.roles(*parts(case), tiles)
+    assert len(roles.results) == 1 and roles.result_slots == 2
+    assert len(roles.residuals) == 1 and roles.residual_slots == 3
+    full = rules.roles(*parts(case), replace(tiles, stages=4))
+    assert not full.residuals and len(full.results) == 1  # loaded from the epilogue
+
+
+def test_what_tma_cannot_store_is_stored_from_registers():
+    tiles = ProductSchedule("gluon", 128, 128, 64, 8, 3)
+    assert not rules.roles(*parts(cases.heads(3, 50, 4, 32, 96)), tiles).results
+    two = rules.roles(*parts(cases.scaled_outputs(256, 136, 64)), tiles)
+    assert [w.buffer for w in two.results.values()] == ["y", "z"]  # not the bools
+    odd = rules.roles(*parts(cases.linear(256, 133, 64)), tiles)
+    assert not odd.results  # rows of 266 bytes
+
+
+def test_another_device_is_refused():
+    case = cases.linear(256, 256, 256)
+    assert "no Hopper" in rules.supports(*parts(case), case.buffers, named_table("A100"))

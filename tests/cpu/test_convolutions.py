@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torchweld
+from torchweld.codegen import bundles
 from torchweld.exact.verify import verify
 from torchweld.ir.nodes import Comp, Extern
 from torchweld.kernels import convolutions
@@ -20,7 +21,8 @@ def _on_any_machine(monkeypatch):
     """They are right without masked loads too, and where they do not pay."""
     torch._dynamo.reset()  # sizes that differ between tests are no symbols
     monkeypatch.setattr(convolutions, "_LEAST_WORK", 0)
-    monkeypatch.setattr(convolutions, "_has_vectors", lambda table: table.kind == "cpu")
+    for module in (convolutions, bundles):
+        monkeypatch.setattr(module, "has_vectors", lambda table: table.kind == "cpu")
 
 
 def _nodes(fused) -> list:
@@ -167,6 +169,40 @@ def test_a_pooling_does_not_repeat_what_is_before_it():
     )
     fused = _check(model.eval(), torch.randn(8, 3, 96, 96))
     assert [len(n.origins) for n in _nodes(fused)] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        dict(kernel_size=3, stride=2, padding=1),
+        dict(kernel_size=2),
+        dict(kernel_size=(3, 2), stride=(1, 3), dilation=(2, 1), padding=(1, 0)),
+        dict(kernel_size=3, stride=1, padding=1),
+    ],
+)
+@pytest.mark.parametrize("shape", [(2, 5, 37, 35), (1, 3, 7, 6), (4, 33, 32)])
+def test_max_pooling(how, shape):
+    torch.manual_seed(0)
+    model, x = nn.MaxPool2d(**how).eval(), torch.randn(shape)
+    x.view(-1)[5], x.view(-1)[100] = float("nan"), -float("inf")
+    fused = torchweld.fuse(model)
+    with torch.no_grad():
+        torch.testing.assert_close(fused(x), model(x), rtol=0, atol=0, equal_nan=True)
+    (record,) = torchweld.api.records(fused)
+    assert [s.name for b in record.bundles.values() for s in b.sources] == ["tw_max_pool"]
+
+
+def test_max_pooling_of_a_part():
+    """Some of the channels, and of the rows."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 6, 20, 22)
+    for part in (lambda x: x[:, 1:4], lambda x: x[:, :4], lambda x: x[1:, :, 3:], lambda x: x.mT):
+        torch._dynamo.reset()
+
+        def pooled(x, part=part):
+            return F.max_pool2d(part(x + 1), 3, 2, 1)
+
+        torch.testing.assert_close(torchweld.fuse(pooled)(x), pooled(x), rtol=0, atol=0)
 
 
 def test_channels_last_images_are_calls():

@@ -10,15 +10,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from torchweld.codegen import cpp, cpp_convolution, cuda
+from torchweld.codegen import cpp, cpp_convolution, cpp_pooling, cuda
 from torchweld.codegen.source import KernelBundle, KernelSource, SizeArg
 from torchweld.core.device import DeviceTable
 from torchweld.core.errors import TorchweldError
 from torchweld.core.events import warn_once
 from torchweld.ir.canonical import canonical, signature
 from torchweld.ir.nodes import Buffer, Comp, Graph
+from torchweld.kernels.convolutions import has_vectors
 from torchweld.schedule import cpu
 from torchweld.schedule.cpu_convolution import cpu_convolution
+from torchweld.schedule.cpu_pooling import cpu_pooling
 from torchweld.schedule.product_choice import Choose, choose
 
 
@@ -56,6 +58,9 @@ def _generate(
         convolution = cpu_convolution(comp, buffers, hints)
         if convolution is not None:
             return cpp_convolution.generate(comp, convolution, buffers)
+        pooling = cpu_pooling(comp, buffers) if has_vectors(table) else None
+        if pooling is not None:
+            return cpp_pooling.generate(comp, pooling)
         return cpp.generate(comp, buffers, cpu.schedule(comp, buffers, hints, table.units), hints)
     except TorchweldError as error:
         warn_once(f"codegen {comp.name} {error}", f"{comp.name} runs interpreted: {error}")

@@ -80,8 +80,9 @@ TW tw_vector tw_masked(const float* p, uint32_t mask, tw_vector v) {
   return (tw_vector)__builtin_ia32_loadups512_mask(p, v, mask);
 }
 template <int STRIDE>
-TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int runs, uint32_t inside) {
-  tw_vector low = {}, high = {};
+TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int runs, uint32_t inside,
+                       tw_vector outside = (tw_vector){}) {
+  tw_vector low = outside, high = outside;
   for (int r = 0; r < runs; ++r) {
     uint32_t mask = run[r].lanes & inside;
     const float* from = p + run[r].start;
@@ -100,8 +101,9 @@ TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int ru
 }
 #else
 template <int STRIDE>
-TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int runs, uint32_t inside) {
-  tw_vector v = {};
+TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int runs, uint32_t inside,
+                       tw_vector outside = (tw_vector){}) {
+  tw_vector v = outside;
   for (int r = 0; r < runs; ++r) v = tw_lanes_of(p + run[r].start, stride, run[r].lanes & inside, v);
   return v;
 }
@@ -245,6 +247,44 @@ static void tw_depthwise(const tw_convolution& a, int64_t tid, int64_t parts, Pr
     if (a.stride_w == 1) tw_depthwise_plane<1>(a, image, result, nth, finish);
     else if (a.stride_w == 2) tw_depthwise_plane<2>(a, image, result, nth, finish);
     else tw_depthwise_plane<0>(a, image, result, nth, finish);
+  }
+}
+
+// y[p, h, w] = the maximum of x[p, h', w'] over a window, NaN if there is one. Planes are dense.
+struct tw_pooling {
+  const float* x;
+  float* y;
+  int64_t planes, height, width, out_height, out_width;
+  int64_t taps_h, taps_w, stride_h, stride_w, dilation_h, dilation_w, padding_h, padding_w;
+};
+template <int STRIDE>
+static __attribute__((noinline)) void tw_pool_row(const tw_pooling& a, const float* x, int64_t h, float* y) {
+  int64_t top = h * a.stride_h - a.padding_h, stride = STRIDE ? STRIDE : a.stride_w;
+  for (int64_t w = 0; w < a.out_width; w += TW_WIDTH) {
+    int64_t count = a.out_width - w < TW_WIDTH ? a.out_width - w : TW_WIDTH;
+    tw_vector lowest = (tw_vector){} - TW_INF, best = lowest;
+    for (int64_t j = 0; j < a.taps_w; ++j) {
+      int64_t from = w * stride - a.padding_w + j * a.dilation_w;  // column of lane 0
+      tw_run run = {top * a.width + from, tw_inside(from, stride, count, a.width)};
+      for (int64_t i = 0; i < a.taps_h; ++i)
+        if ((uint64_t)(top + i * a.dilation_h) < (uint64_t)a.height) {
+          const float* row = x + i * a.dilation_h * a.width;
+          tw_vector v = tw_gather<STRIDE>(row, stride, &run, 1, run.lanes, lowest);
+          best = (v > best) | (v != v) ? v : best;
+        }
+    }
+    if (count == TW_WIDTH) tw_write(y + w, best);
+    else for (int64_t lane = 0; lane < count; ++lane) y[w + lane] = best[lane];
+  }
+}
+static void tw_pool(const tw_pooling& a, int64_t tid, int64_t parts) {
+  int64_t work = a.planes * a.out_height;
+  for (int64_t t = work * tid / parts; t < work * (tid + 1) / parts; ++t) {
+    const float* x = a.x + t / a.out_height * a.height * a.width;
+    int64_t h = t % a.out_height;
+    if (a.stride_w == 1) tw_pool_row<1>(a, x, h, a.y + t * a.out_width);
+    else if (a.stride_w == 2) tw_pool_row<2>(a, x, h, a.y + t * a.out_width);
+    else tw_pool_row<0>(a, x, h, a.y + t * a.out_width);
   }
 }
 #pragma GCC pop_options

@@ -48,7 +48,7 @@ class _Call:
 
 def own_convolutions(graph: Graph, table: DeviceTable, options: Options) -> Graph:
     """`graph` with convolutions made by kernels of our own where those are faster."""
-    if not options.fuse or not _has_vectors(table):
+    if not options.fuse or not has_vectors(table):
         return graph
     graph = coarsened(graph, _image_shapes(graph))
     nodes = tuple(_convolution_comp(n, graph) or n for n in graph.nodes)
@@ -63,7 +63,7 @@ def _image_shapes(graph: Graph) -> Iterator[tuple[str, tuple[Size, ...]]]:
             yield call.image.buffer, call.image.shape
 
 
-def _has_vectors(table: DeviceTable) -> bool:
+def has_vectors(table: DeviceTable) -> bool:
     """Windows are gathered by masked loads."""
     return table.kind == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512"
 

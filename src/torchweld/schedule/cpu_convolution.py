@@ -16,7 +16,7 @@ that a user wrote out. A batch of one has no axis. Depthwise, o is also the chan
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchweld.core import dtypes
@@ -65,12 +65,6 @@ class Window:
         """The index into the image."""
         return place(self.out, self.stride, self.kernel, self.dilation, self.padding)
 
-    def leaves(self, outputs: Size) -> tuple[bool, bool]:
-        """Whether the index goes below the image, and above it, as far as is known."""
-        reach = (outputs - 1) * self.stride + (self.taps - 1) * self.dilation - self.padding
-        beyond = reach - self.size
-        return self.padding > 0, not isinstance(beyond, int) or beyond >= 0
-
 
 @dataclass(frozen=True, slots=True)
 class CpuConvolution:
@@ -113,7 +107,9 @@ def cpu_convolution(
         return None
     batch, result, channel = axes
     windows = _windows(comp, image, weight, buffers[image.buffer])
-    if windows is None or not _is_guarded(comp, image, windows):
+    if windows is None:
+        return None
+    if not is_inside(comp, image.guard, [(w.place, w.size) for w in windows]):
         return None
     reduced = {name for name in (channel, *(w.kernel for w in windows)) if name}
     if set(comp.body[value].axes) != reduced:
@@ -194,16 +190,18 @@ def _window(comp: Comp, index: Affine, weight: Affine, size: Size) -> Window | N
     return Window(out, kernel, stride, dilation, -index.const, taps, size)
 
 
-def _is_guarded(comp: Comp, image: Load, windows: tuple[Window, Window]) -> bool:
-    """The image is read where its indices are inside, and nowhere else."""
+def is_inside(comp: Comp, guard: Value | None, places: Sequence[tuple[Affine, Size]]) -> bool:
+    """Whether `guard` holds where each index is in [0, size), and nowhere else; it may leave out
+    what holds anyhow."""
     allowed: set[Affine] = set()
     needed: set[Affine] = set()
-    for window in windows:
-        sides = (window.place, window.place * -1 + (window.size - 1))
-        allowed.update(sides)
-        leaves = window.leaves(comp.extent(window.out))
-        needed.update(side for side, outside in zip(sides, leaves) if outside)
-    found = set() if image.guard is None else set(_conditions(comp.body, image.guard))
+    for index, extent in places:
+        above, below = index, index * -1 + (extent - 1)
+        highest = sum((c * (comp.extent(a) - 1) for a, c in index.terms), index.const) - extent
+        allowed |= {above, below}
+        needed |= {above} if not isinstance(index.const, int) or index.const < 0 else set()
+        needed |= {below} if not isinstance(highest, int) or highest >= 0 else set()
+    found = set() if guard is None else set(_conditions(comp.body, guard))
     return needed <= found <= allowed
 
 

@@ -19,6 +19,8 @@ def make():
 def norm():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.GELU(), torch.nn.LayerNorm(8)), torch.randn(3, 8)
+def frozen():
+    return torch.nn.GELU(), torch.randn(3, 8)
 def misfit():
     return torch.nn.Linear(8, 9), torch.randn(3, 7)
 """
@@ -107,6 +109,11 @@ def test_wrong_arguments_are_told(arguments, said):
 
 def test_inputs_that_do_not_fit_are_told(target):
     assert "do not fit" in refused("report", target.replace("make", "misfit"), "--device", "cpu")
+
+
+def test_a_model_that_cannot_be_trained_is_told(target):
+    said = refused("report", target.replace("make", "frozen"), "--train", "--device", "cpu")
+    assert "a training step of" in said and "does not require grad" in said
 
 
 def test_a_missing_gpu_is_told(target, monkeypatch):

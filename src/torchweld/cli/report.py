@@ -20,7 +20,7 @@ from torchweld.core.events import TorchweldWarning
 from torchweld.core.files import write_whole
 from torchweld.report import data
 from torchweld.report.build import Plan, build_report
-from torchweld.report.measure import Workload, threads
+from torchweld.report.measure import Workload, check_trains, threads
 from torchweld.report.schema import read_json, write_json
 from torchweld.report.tables import show
 from torchweld.report.ways import chosen_ways
@@ -88,4 +88,7 @@ def _workload(request: Request, device: str) -> Workload:
     target = chosen_target(
         request.target, device, request.dtype, request.train, request.seed, request.tiny)
     targets.check_fits(target)
-    return Workload(target.model, target.args, target.kwargs or {}, target.train, device)
+    workload = Workload(target.model, target.args, target.kwargs or {}, target.train, device)
+    if request.train:
+        check_trains(request.target, workload)
+    return workload

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from torchweld.api import records
+from torchweld.core.errors import UsageError
 from torchweld.profiling.launches import gpu_kernels, inductor_cpu_calls
 from torchweld.profiling.memory import added_bytes, live_bytes
 from torchweld.profiling.paired import Paired, time_paired
@@ -101,6 +102,20 @@ def measure(
         timed = _time(ready, workload, seconds, lambda d: heard("time, paired", 0.5 + 0.5 * d))
     workload.model.zero_grad(set_to_none=True)
     return [replace(way, timing=timed.get(way.name)) for way in ways], ready
+
+
+def check_trains(target: str, workload: Workload) -> None:
+    """Makes one step in eager. Errors: UsageError if it fails: no gradient, a backward that
+    raises."""
+    try:
+        workload.call(workload.model)
+    except Exception as error:
+        raise UsageError(
+            f"a training step of {target} fails in eager: {one_line(error)}",
+            do="give a model with parameters, whose loss has a gradient",
+        ) from error
+    finally:
+        workload.model.zero_grad(set_to_none=True)
 
 
 def prepare(name: str, workload: Workload, inductor_cache: Path) -> Prepared:

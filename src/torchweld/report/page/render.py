@@ -3,6 +3,7 @@ inside."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -72,24 +73,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=StrictUndefined,
     )  # fmt: skip
-    environment.filters |= {
-        "bytes": bytes_text,
-        "number": lambda count: "-" if count is None else number_text(round(count)),
-        "ms": ms_text,
-        "us": us_text,
-        "seconds": seconds_text,
-        "percent": lambda share: "-" if share is None else f"{100 * share:.0f} %",
-        "ratio": lambda ratio: "-" if ratio is None else f"{ratio:.2f}",
-        "small": lambda value: f"{value:.1e}",
-        "joules": joules_text,
-        "duration": duration_text,
-        "operations": operations_text,
-        "short": short_name,
-        "line": short_source,
-        "general": general,
-        "where": where_text,
-        "highlighted": highlighted,
-    }
+    environment.filters |= _FILTERS
     environment.globals |= {
         "asset": asset,
         "group_times": group_times,
@@ -108,3 +92,23 @@ def highlighted(source: Source) -> Markup:
     """Generated code with its tokens marked by short classes; escaped."""
     formatter = HtmlFormatter(nowrap=True)
     return Markup(highlight(source.text, _LEXERS[source.language](), formatter))
+
+
+_FILTERS: dict[str, Callable] = {
+    "bytes": bytes_text,
+    "number": lambda count: "-" if count is None else number_text(round(count)),
+    "ms": ms_text,
+    "us": us_text,
+    "seconds": seconds_text,
+    "percent": lambda share: "-" if share is None else f"{100 * share:.0f} %",
+    "ratio": lambda ratio: "-" if ratio is None else f"{ratio:.2f}",
+    "small": lambda value: f"{value:.1e}",
+    "joules": joules_text,
+    "duration": duration_text,
+    "operations": operations_text,
+    "short": short_name,
+    "line": short_source,
+    "general": general,
+    "where": where_text,
+    "highlighted": highlighted,
+}

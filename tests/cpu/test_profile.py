@@ -84,6 +84,8 @@ def test_the_backward_takes_the_forward_s_places(model):
     assert ("aten.tanh_backward.default", line(2)) in backward
     assert {("aten.mm.default", line(1)), ("aten.mm.default", line(4))} <= backward
     assert found.totals.tied_share == 1.0
+    assert {k.places[0].module for k in found.kernels} >= {"first.up", "second.down", "first"}
+    assert not any(k.name == "aten::add_" for k in found.kernels)  # each step starts afresh
 
 
 def test_fused_kernels_are_tied_to_all_their_operations(model):
@@ -142,7 +144,7 @@ def test_saved_activations_are_told_from_temporaries(model):
     def loss(x):
         return model(x).square().mean()
 
-    found = torchweld.profile(loss, X, train=True).memory
+    found = torchweld.profile(loss, torch.randn(600, 24), train=True).memory
     roles = {(a.place.op, a.role) for a in found.alive if a.place}
     assert ("aten.tanh.default", "saved") in roles
 

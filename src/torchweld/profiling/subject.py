@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -30,8 +32,8 @@ class Subject:
         if not self.train:
             with torch.no_grad():
                 return self.run(*self.args, **self.kwargs)
-        if self.model is not None:
-            self.model.zero_grad(set_to_none=True)
+        for module in self.roots:
+            module.zero_grad(set_to_none=True)
         loss = self.run(*self.args, **self.kwargs)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise UsageError(f"{self.name} returned no loss to train with",
@@ -47,11 +49,22 @@ class Subject:
             torch.cuda.synchronize()
         return time.perf_counter() - start
 
+    @cached_property
+    def roots(self) -> tuple[torch.nn.Module, ...]:
+        """`model`, or the modules that a function refers to by name."""
+        if self.model is not None:
+            return (self.model,)
+        try:
+            names = inspect.getclosurevars(inspect.unwrap(self.run))
+        except TypeError:  # no function of Python's
+            return ()
+        values = (*names.nonlocals.values(), *names.globals.values())
+        return tuple(v for v in values if isinstance(v, torch.nn.Module))
+
     @property
     def module_names(self) -> dict[int, str]:
-        """The path of each module, by its id."""
-        modules = self.model.named_modules() if self.model is not None else ()
-        return {id(module): path for path, module in modules}
+        """The path of each module below its root, by its id."""
+        return {id(module): path for root in self.roots for path, module in root.named_modules()}
 
     @property
     def input_texts(self) -> list[str]:
@@ -62,7 +75,7 @@ class Subject:
     @property
     def resident_bytes(self) -> int:
         """Parameters, buffers and inputs, each storage once."""
-        state = [*self.model.parameters(), *self.model.buffers()] if self.model else []
+        state = [t for root in self.roots for t in (*root.parameters(), *root.buffers())]
         tensors = [*state, *tensors_in((self.args, self.kwargs))]
         strided = [t.untyped_storage() for t in tensors if t.layout == torch.strided]
         return sum({s.data_ptr(): s.nbytes() for s in strided}.values())

@@ -199,8 +199,10 @@ def candidates(
         found += list(fits)[:1]
     cycles = {s: predicted_cycles(s, accesses, contraction, table, hints or {}) for s in found}
     ranked = sorted(found, key=lambda s: cycles[s])
-    yield from ranked
-    yield from (replace(ranked[0], **change) for change in ({"early": True}, {"group": 16}))
+    yield from ranked[:2]
+    yield from (replace(s, early=True) for s in ranked[:2])
+    yield from ranked[2:]
+    yield from (replace(s, group=16) for s in ranked[:1])
 
 
 def _tiled(shape: tuple[int, int, int, bool], stages: int, units: int) -> ProductSchedule:

@@ -198,7 +198,7 @@ def candidates(
                 and _passes(t, accesses, contraction))  # fmt: skip
         found += list(fits)[:1]
     cycles = {s: predicted_cycles(s, accesses, contraction, table, hints or {}) for s in found}
-    ranked = sorted(found, key=lambda s: cycles[s])
+    ranked = sorted(found, key=lambda s: (s.pingpong, cycles[s]))  # measured: turns lose
     yield from ranked[:2]
     yield from (replace(s, early=True) for s in ranked[:2])
     yield from ranked[2:]

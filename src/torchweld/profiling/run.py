@@ -36,6 +36,7 @@ from torchweld.runtime.regions import named_regions
 
 _ALLOWED_S = 10.0  # beside three runs
 _MOST_TIMED, _MOST_PROFILED = 20, 5
+_WARM_GRAPHS = 3  # steps until CUDA graphs are recorded
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ def profile_subject(
     `trace`: where the trace is written too, with the kernels by operation. Errors: UsageError if
     the subject does not run."""
     first_step(subject)
+    for _ in range(_WARM_GRAPHS if subject.device == "cuda" and way != "eager" else 0):
+        subject.step()
     line = roofline(subject.device, device_name(subject.device), options)
     budget = budget_of(subject.timed_step())
     logger("profiling").info("%s, %s: %d steps timed, %d profiled", subject.name, way,

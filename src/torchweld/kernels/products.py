@@ -21,7 +21,7 @@ from torchweld.ir.nodes import Comp
 from torchweld.kernels.products_apart import Halves, halves
 from torchweld.kernels.products_columns import join_columns
 from torchweld.kernels.products_comp import is_product, left_operand
-from torchweld.kernels.products_kernel import MARGIN, Kernel, Offer, Workshop
+from torchweld.kernels.products_kernel import MARGIN, Judge, Kernel, Offer, Workshop
 from torchweld.kernels.products_norm import join_norms, may_join
 from torchweld.kernels.products_side import join_siblings
 from torchweld.kernels.products_told import decisions
@@ -40,8 +40,9 @@ def form_products(plan: Plan, table: DeviceTable, options: Options, choose: Choo
     where that is predicted to be faster, and the decisions about each."""
     if table.kind != "cuda" or options.numerics != "contract" or not options.fuse:
         return plan
+    judge = Judge(plan.graph, table, choose)
     for join in (join_readers, join_siblings, join_norms):
-        shop = Workshop(plan.graph, table, choose)
+        shop = Workshop(plan.graph, judge)
         refused = join(shop)
         graph, taken = shop.finished()
         plan = Plan(graph, decisions(plan, taken, refused, shop.prices))

@@ -3,7 +3,7 @@ put together again from those that were taken."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torchweld.core.device import DeviceTable
 from torchweld.ir.frame import frame_of
@@ -15,8 +15,9 @@ from torchweld.kernels.products_told import Taken
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.names import kernel_names
 from torchweld.plan.refusals import Reason, Refusal
+from torchweld.plan.signature import Signatures
 from torchweld.rewrite.flow import without_unused_buffers
-from torchweld.schedule.access import Accesses, addressed
+from torchweld.schedule.access import addressed
 from torchweld.schedule.contraction import TENSOR_DTYPES, Contraction, contraction_of
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_choice import Choose
@@ -26,14 +27,18 @@ MARGIN = 0.02  # of the time before, that a fusion must be predicted to save
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """`comp` as a template makes it. `alike`: what it has in common with products that could be
-    made beside it: the left operand, and the sizes."""
+    """`comp` as a template makes it. `left`: the buffers of its left factors; `sizes`: of batch,
+    rows, columns and depth."""
 
     comp: Comp
     schedule: ProductSchedule
     seconds: float
-    rows: Size
-    alike: tuple
+    left: frozenset[str]
+    sizes: tuple[Size, Size, Size, Size]
+
+    @property
+    def rows(self) -> Size:
+        return self.sizes[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,65 @@ class Offer:
         return Refusal(Reason.SLOWER, f"{before:.1f} us apart, {after:.1f} us together")
 
 
+@dataclass(slots=True)
+class Judge:
+    """What templates make of Comps on one device, with a memo: equal layers are judged once."""
+
+    graph: Graph
+    table: DeviceTable
+    choose: Choose
+    signatures: Signatures = field(init=False)
+    _known: dict[int, tuple[Comp, Kernel | Refusal]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.signatures = Signatures(self.graph.buffers)
+
+    def kernel(self, comp: Comp) -> Kernel | Refusal:
+        """The kernel that a template makes of `comp`."""
+        sign = self.signatures.of(comp)
+        if sign.number not in self._known:
+            self._known[sign.number] = comp, self._judged(comp)
+        first, answer = self._known[sign.number]
+        if isinstance(answer, Refusal):
+            return answer
+        names = dict(zip(self.signatures.of(first).buffers, sign.buffers))
+        return replace(answer, comp=comp, left=frozenset(names[b] for b in answer.left))
+
+    def _judged(self, comp: Comp) -> Kernel | Refusal:
+        refusal = self._overload(comp)
+        if refusal:
+            return refusal
+        if frame_of(comp) is None:
+            return Refusal(Reason.NO_FRAME, comp.name)
+        accesses = addressed(comp, self.graph.buffers, self.graph.hints)
+        form = contraction_of(accesses)
+        if form is None:
+            return Refusal(Reason.PRODUCT, comp.name)
+        chosen = self.choose(accesses, form, self.graph.buffers, self.table, self.graph.hints)
+        if isinstance(chosen, str):
+            return Refusal(Reason.TEMPLATE, chosen)
+        seconds = Prices(self.graph, self.table).fused_s(accesses, form, chosen)
+        groups = form.batch, form.rows, form.columns, form.depth
+        sizes = tuple(product(accesses.comp.extent(a) for a in axes) for axes in groups)
+        return Kernel(comp, chosen, seconds, _left(accesses.comp, form), sizes)
+
+    def _overload(self, comp: Comp) -> Refusal | None:
+        """Why a merged Comp is no good kernel. It may store to a buffer in several places."""
+        both = set(comp.reads).intersection(comp.writes)
+        if both:
+            return Refusal(Reason.MUTATION, min(both))
+        touched = len({*comp.reads, *comp.writes})
+        if touched > self.table.max_buffers:
+            return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched} of {self.table.max_buffers}")
+        return None
+
+
 class Workshop:
     """One graph in the making. `taken`: what became of nodes, by the new kernel's number."""
 
-    def __init__(self, graph: Graph, table: DeviceTable, choose: Choose) -> None:
-        self.graph, self.table, self._choose = graph, table, choose
-        self.flow, self.prices = Flow(graph), Prices(graph, table)
+    def __init__(self, graph: Graph, judge: Judge) -> None:
+        self.graph, self.kernel = graph, judge.kernel
+        self.flow, self.prices = Flow(graph), Prices(graph, judge.table)
         self.shapes = {name: b.shape for name, b in graph.buffers.items()}
         self.taken: dict[NodeId, Taken] = {}
         self._made: dict[NodeId, Kernel | None] = {}
@@ -89,34 +147,6 @@ class Workshop:
         made = product_comp(node, self.graph.buffers)
         narrow = made and all(self.graph.buffers[n].dtype in TENSOR_DTYPES for n in made.reads)
         return made if narrow else Refusal(Reason.TEMPLATE, "not 16-bit matrices in plain windows")
-
-    def kernel(self, comp: Comp) -> Kernel | Refusal:
-        """The kernel that a template makes of `comp`."""
-        refusal = self._overload(comp)
-        if refusal:
-            return refusal
-        if frame_of(comp) is None:
-            return Refusal(Reason.NO_FRAME, comp.name)
-        accesses = addressed(comp, self.graph.buffers, self.graph.hints)
-        form = contraction_of(accesses)
-        if form is None:
-            return Refusal(Reason.PRODUCT, comp.name)
-        chosen = self._choose(accesses, form, self.graph.buffers, self.table, self.graph.hints)
-        if isinstance(chosen, str):
-            return Refusal(Reason.TEMPLATE, chosen)
-        seconds = self.prices.fused_s(accesses, form, chosen)
-        rows = product(accesses.comp.extent(a) for a in form.rows)
-        return Kernel(comp, chosen, seconds, rows, _alike(accesses, form))
-
-    def _overload(self, comp: Comp) -> Refusal | None:
-        """Why a merged Comp is no good kernel. It may store to a buffer in several places."""
-        both = set(comp.reads).intersection(comp.writes)
-        if both:
-            return Refusal(Reason.MUTATION, min(both))
-        touched = len({*comp.reads, *comp.writes})
-        if touched > self.table.max_buffers:
-            return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched} of {self.table.max_buffers}")
-        return None
 
     def hazard(self, first: NodeId, second: NodeId) -> Refusal | None:
         """What would go wrong if `first` were done where `second` is."""
@@ -152,7 +182,7 @@ class Workshop:
         return graph, list(taken)
 
 
-def _alike(accesses: Accesses, form: Contraction) -> tuple:
-    body, groups = accesses.comp.body, (form.batch, form.rows, form.columns, form.depth)
-    left = {body[p.left_load].buffer if p.left_load is not None else p.left for p in form.products}
-    return left, tuple(product(accesses.comp.extent(a) for a in axes) for axes in groups)
+def _left(comp: Comp, form: Contraction) -> frozenset[str]:
+    """Buffers that left factors are read from; empty if one is computed."""
+    loads = [p.left_load for p in form.products]
+    return frozenset() if None in loads else frozenset(comp.body[v].buffer for v in loads)

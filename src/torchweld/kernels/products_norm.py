@@ -93,7 +93,7 @@ def _is_norm(comp: Comp) -> bool:
 def _product(shop: Workshop, number: NodeId, result: str) -> Comp | None:
     """The node as a Comp, if `result` is the left factor of all its products."""
     made = shop.made(number)
-    return made.comp if made and made.alike[0] == {result} else None
+    return made.comp if made and made.left == {result} else None
 
 
 def _kernel(shop: Workshop, norm: Comp, product: Comp) -> Kernel | None:

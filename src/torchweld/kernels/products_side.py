@@ -40,9 +40,10 @@ def _siblings(shop: Workshop, number: NodeId) -> list[NodeId]:
     """The next products of the same operand and sizes that do not wait for `number`."""
     order = shop.flow.order()
     near = order[order.index(number) + 1 :][:_FARTHEST]
-    alike = shop.made(number).alike
-    found = [n for n in near if shop.made(n) and shop.made(n).alike == alike]
-    return [n for n in found if not shop.flow.is_before(number, n)][:_MOST_SIBLINGS]
+    own = shop.made(number)
+    made = {n: shop.made(n) for n in near if own.left}
+    alike = [n for n, k in made.items() if k and (k.left, k.sizes) == (own.left, own.sizes)]
+    return [n for n in alike if not shop.flow.is_before(number, n)][:_MOST_SIBLINGS]
 
 
 def _offer(shop: Workshop, numbers: Sequence[NodeId]) -> Offer | None:

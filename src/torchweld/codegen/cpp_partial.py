@@ -9,7 +9,7 @@ from torchweld.codegen.cpp_values import Texts, widened
 from torchweld.codegen.emitter import Emitter
 from torchweld.ir.nodes import Value
 
-_LANED = ("float", "double")  # accumulators
+_LANED = ("float", "double", "int64_t")  # accumulators
 
 
 def declare_partial(k: Kernel, e: Emitter, value: Value) -> None:

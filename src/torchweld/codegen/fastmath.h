@@ -70,7 +70,14 @@ TW float tw_exp_nonpositive(float x) {
   float p = tw_exp_poly(tw_ln2_split(c, n));
   return x < -87.33f ? 0.0f : p * tw_scale2(n);
 }
-TW float tw_sigmoid(float x) { return 1.0f / (1.0f + tw_exp(-x)); }
+// below -88 gives 0
+TW float tw_sigmoid(float x) {
+  float c = -x > 88.0f ? 88.0f : -x;
+  c = c < -87.0f ? -87.0f : c;
+  int32_t n;
+  float p = tw_exp_poly(tw_ln2_split(c, n));
+  return x < -88.0f ? 0.0f : 1.0f / tw_fma(p, tw_scale2(n), 1.0f);
+}
 TW float tw_expm1_poly(float r) {
   float p = 0x1.9e7380p-13f;
   p = tw_fma(p, r, 0x1.6d3a4ap-10f);
@@ -571,6 +578,7 @@ template <int H> TW auto tw_half(tw_some<float, 16>::type v) {
   template <int H> TW auto tw_half(tw_some<T, 2>::type v) { return typename tw_some<T, 1>::type{v[H]}; }
 TW_HALVES(float)
 TW_HALVES(double)
+TW_HALVES(int64_t)
 #define TW_LANES(name, join, merge) \
   template <class V> TW V tw_merged_##name(V a, V b) { return merge; } \
   template <class T, int L> TW void tw_join_##name(tw_lanes<T, L>& to, const T* from) { \

@@ -1,12 +1,12 @@
 """Tuple reductions as plain ones: what a back end that passes over rows needs to know.
 
-    welford(x)          mean = sum(x) / n, in float64 for float32;
-                        M2 = sum((x - mean)^2) - sum(x - mean)^2 / n
+    welford(x)          m = sum(x / n), s = sum(x - m);
+                        (m + s / n, sum((x - m)^2) - s^2 / n)
     logsumexp(x)        m = max(x), s = 0 where m is -inf, else m;  (m, sum(exp(x - s)))
     argmax(x, at)       m = max(x);  (m, min(at where x == m or isnan(x)))      argmin alike
 
-All exact restatements: the mean of equal values is that value, and the second sum of welford
-corrects for the rounding of the mean.
+All exact restatements: what the rounding of m misses is added to the mean, so that that of equal
+values is that value, and taken from the squares.
 """
 
 from __future__ import annotations
@@ -81,21 +81,14 @@ def _refs(index, images: list[Value]):
 
 
 def _welford(comp: Comp, b: BodyBuilder, instr: Reduce, args):
-    count = b.index(constant(product(comp.extent(a) for a in instr.axes)))
-    wide = instr.dtype if _was_narrow(b, args[0]) else dtypes.f64
-    total = b.reduce("sum", (b.cast(args[0], wide),), instr.axes)
-    mean = b.cast(b.op("div", total, b.cast(count, wide)), instr.dtype)
-    off = b.op("sub", args[0], mean)
+    count = b.cast(b.index(constant(product(comp.extent(a) for a in instr.axes))), instr.dtype)
+    share = b.op("mul", args[0], b.op("reciprocal", count))  # large values do not overflow
+    near = b.reduce("sum", (share,), instr.axes)
+    off = b.op("sub", args[0], near)
     squares = b.reduce("sum", (b.op("mul", off, off),), instr.axes)
     rest = b.reduce("sum", (off,), instr.axes)
-    missed = b.op("div", rest, b.cast(count, instr.dtype))
-    return mean, b.op("sub", squares, b.op("mul", rest, missed))
-
-
-def _was_narrow(b: BodyBuilder, value: Value) -> bool:
-    """A 16-bit value widened: sums of such in float32 are exact enough."""
-    instr = b[value]
-    return isinstance(instr, Cast) and b[instr.arg].dtype.is_low_precision
+    missed = b.op("div", rest, count)
+    return b.op("add", near, missed), b.op("sub", squares, b.op("mul", rest, missed))
 
 
 def _logsumexp(comp: Comp, b: BodyBuilder, instr: Reduce, args):

@@ -48,7 +48,7 @@ class Rate:
 RATES: Mapping[str, Rate] = {
     "library": Rate(3.0, 800, 0.0, 0, 0.90, 0.46, 2.8),
     "gluon": Rate(4.6, 1040, 0.33, 0, 0.90, 1.0, 0.5),
-    "gluon in turn": Rate(4.6, 1040, 0.33, 0, 0.90, 0.4, 0.5),  # the epilogue's share is assumed
+    "gluon in turn": Rate(4.6, 600, 0.33, 0, 0.90, 1.0, 0.5),
     "triton": Rate(2.6, 900, 0.45, 0, 0.90, 0.8, 0.5),
     "stream": Rate(2.8, 850, 0.37, 244, 0.96, 1.0, 0.6),
 }

@@ -1,10 +1,10 @@
 """Library calls chosen for contractions: which Externs of a planned graph to make in another way.
 
-On a CPU a product of matrices becomes `torchweld.linear`, a oneDNN call on the weight as it is.
-Measured on Zen 4 against ATen (MKL), one thread: 2.2-2.6x in float32 from 16 to 1024 rows, also for
-the two products of its gradient, with operands transposed; 1.05x in bfloat16. A copy of the weight
-in oneDNN's own layout is worth 1.4x more for 16 rows, 1.05x for 128, 1.01x for 1024: it is made for
-few rows, where the option allows the memory. An activation that follows the layer alone moves into
+On a CPU the products that kernels/cpu_products.py leaves become `torchweld.linear`, a oneDNN call on
+the weight as it is: those in bfloat16 (1.05x of ATen's on Zen 4, one thread), and those of so few
+rows in float32 (up to 1.3x of MKL's). A copy of the weight in oneDNN's own layout is worth 1.4x
+more for 16 rows, 1.05x for 128, 1.01x for 1024: it is made for few rows, where the option allows
+the memory. An activation that follows the layer alone moves into
 the call. The functions that the targets name are in `runtime/library_calls.py`.
 
 On a GPU `addmm` of 16-bit types takes a gelu that follows it alone, where it is the one by tanh:

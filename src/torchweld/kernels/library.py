@@ -1,6 +1,6 @@
 """Library calls chosen for contractions: which Externs of a planned graph to make in another way.
 
-On a CPU the products that kernels/cpu_products.py leaves become `torchweld.linear`, a oneDNN call on
+On a CPU products that kernels/cpu_products.py leaves become `torchweld.linear`, a oneDNN call on
 the weight as it is: those in bfloat16 (1.05x of ATen's on Zen 4, one thread), and those of so few
 rows in float32 (up to 1.3x of MKL's). A copy of the weight in oneDNN's own layout is worth 1.4x
 more for 16 rows, 1.05x for 128, 1.01x for 1024: it is made for few rows, where the option allows

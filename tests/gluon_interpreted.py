@@ -193,7 +193,8 @@ class Machine:
             expect=self.expect, arrive=self.arrive,
         )  # fmt: skip
         return {
-            "gl": gl, "tl": tl, "libdevice": libdevice, "mbarrier": mbarrier,
+            "inverse": torch.reciprocal, "exp_flushed": torch.exp, "gl": gl, "tl": tl,
+            "libdevice": libdevice, "mbarrier": mbarrier,
             "tma": SimpleNamespace(store_wait=self.store_wait), "copy_in": self.copy_in,
             "copy_out": self.copy_out, "warpgroup_mma": self.multiply,
             "warpgroup_mma_wait": self.multiply_wait, "fence_async_shared": lambda: None,

@@ -1,6 +1,7 @@
-"""The names that generated Gluon kernels use, for the versions of Triton that differ (3.6 on)."""
+"""The names that generated Gluon kernels use, for the versions of Triton that differ (3.6 on), and
+how Triton's expressions differ from Gluon's."""
 
-HEADER = """import triton
+HEADER = '''import triton
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -10,9 +11,37 @@ from triton.language.extra import libdevice
 
 copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 copy_out = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global  # before 3.9
-"""
+
+
+@gluon.jit
+def inverse(x):
+    """1 / x for x >= 1: one instruction, where a division has five for other numbers."""
+    return gl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=r,r", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def exp_flushed(x):
+    """exp(x), zero where that is no normal number: two instructions in place of five."""
+    return gl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=r,r", [x * 1.4426950408889634], dtype=gl.float32,
+        is_pure=True, pack=1)
+
+'''
+
+# An epilogue is bound by the fetch of its instructions: all points of a thread are straight code,
+# which runs once for each tile. What is added to one may be flushed to zero before.
+_DIALECT = (
+    ("tl.full((), ", "gl.full((), "),
+    ("1 / (1 + ", "1 * inverse(1 + "),
+    ("2 / (1 + ", "2 * inverse(1 + "),
+    ("(1 + tl.exp(", "(1 + exp_flushed("),
+    ("tl.exp(-z * z)", "exp_flushed(-z * z)"),
+)
 
 
 def dialect(text: str) -> str:
-    """Triton's expressions as Gluon takes them: all but one are the same."""
-    return text.replace("tl.full((), ", "gl.full((), ")
+    """Triton's expressions as Gluon takes them: nearly all are the same."""
+    for theirs, ours in _DIALECT:
+        text = text.replace(theirs, ours)
+    return text

@@ -115,7 +115,7 @@ class _Writer:
         functions += [self._fetch()] if self.tiles.residuals else []
         functions += [self._entry()]
         helpers = [PLACE, *([HALVES] if self._is_sliced else []), *self.epilogue.helpers.values()]
-        text = "".join([HEADER, self._constants(), *helpers, *functions])
+        text = HEADER + dialect("".join([self._constants(), *helpers, *functions]))
         pointers, sizes = self.epilogue.arguments
         args: list[KernelArg] = [t.argument for t in self.tiles.all]
         args += [*map(BufferArg, pointers), *map(SizeArg, sizes)]
@@ -126,7 +126,7 @@ class _Writer:
         warps = s.num_warps * (2 if s.pingpong else 1) + 4
         registers = SMALL_REGISTERS if is_small(s) else MAX_REGISTERS[warps]
         return KernelSource(
-            "gluon", self.name, dialect(text), tuple(args), (self.walk.grid,), (), tuple(signature),
+            "gluon", self.name, text, tuple(args), (self.walk.grid,), (), tuple(signature),
             s.num_warps, max_registers=registers, early=s.early,
         )  # fmt: skip
 

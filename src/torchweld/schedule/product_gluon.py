@@ -17,7 +17,7 @@ from torchweld.core.device import DeviceTable
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
-from torchweld.ir.nodes import Buffer, Const, Index, Load, Op, Store, Value, value_axes
+from torchweld.ir.nodes import Buffer, Const, Index, Instr, Load, Op, Store, Value, value_axes
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, product
 from torchweld.schedule.access import Access, Accesses, linear
@@ -231,8 +231,9 @@ _PAIR_SHAPES = (
 _PRODUCTS_PER_CYCLE = 2048
 _COPIED_BYTES_PER_CYCLE = 60
 _SHARED_BYTES_PER_CYCLE = 128  # to it and from it
-_EPILOGUE_LANES = 90  # of 128, as far as its instructions find their operands ready
-_INSTRUCTIONS_PER_RESULT = 8  # to narrow, move and store it
+_CYCLES_PER_INSTRUCTION = 2.8  # of an epilogue: straight code, bound by its fetch
+_INSTRUCTIONS_PER_RESULT = 4  # to narrow, move and store it
+_SFU_SHARE = 0.55  # of the cost of a function in the IR's table, as the fast forms are
 _TILE_CYCLES = 300  # in which neither unit has work, at the end of a tile
 _START_CYCLES = 4500
 
@@ -260,7 +261,8 @@ def predicted_cycles(
     shared = (staged + _read_bytes(s, len(contraction.products))) / _SHARED_BYTES_PER_CYCLE
     steps = -(-points(contraction.depth) // s.block_k)
     loop = steps * max(multiply, shared, staged / _COPIED_BYTES_PER_CYCLE)
-    epilogue = area * epilogue_cost(accesses, contraction) / _EPILOGUE_LANES
+    instructions = area // (32 * s.num_warps) * epilogue_cost(accesses, contraction)
+    epilogue = instructions * _CYCLES_PER_INSTRUCTION
     if s.pingpong:
         return turns * max(loop, (loop + epilogue + _TILE_CYCLES) / 2) + epilogue + _START_CYCLES
     return turns * (loop + epilogue + _TILE_CYCLES) + _START_CYCLES
@@ -279,8 +281,15 @@ def epilogue_cost(accesses: Accesses, contraction: Contraction) -> float:
     depth = frozenset(contraction.depth)
     whole = frozenset(contraction.rows + contraction.columns)
     computed = (i for v, i in enumerate(body) if whole <= axes[v] and not depth & axes[v])
-    costs = sum(TABLE[i.name].cost if isinstance(i, Op) else 1.0 for i in computed)
+    costs = sum(_instructions(i) for i in computed)
     return costs + _INSTRUCTIONS_PER_RESULT * len(accesses.comp.stores)
+
+
+def _instructions(instr: Instr) -> float:
+    if not isinstance(instr, Op):
+        return 1.0
+    row = TABLE[instr.name]
+    return row.cost * _SFU_SHARE if row.sfu else row.cost
 
 
 def _passes(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:

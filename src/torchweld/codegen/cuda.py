@@ -29,6 +29,8 @@ def generate(
     """The kernels of `comp`, its products tiled as `choose` says. Raises InvalidIR where none can
     be made."""
     tiles = _product_schedule(comp, buffers, table, hints, choose)
+    if tiles is not None and tiles.form == "stream" and tiles.early and "ahead" in buffers:
+        return triton_product.generate(comp, buffers, tiles, hints, ("ahead",))
     if tiles is not None:
         return _PRODUCTS[tiles.form].generate(comp, buffers, tiles, hints)
     early = os.environ.get("TORCHWELD_EARLY") == "1" and table.capability >= (9, 0)

@@ -16,6 +16,7 @@ which is more exact.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,11 +28,12 @@ from torchweld.ir.size import Size
 from torchweld.schedule.access import Accesses
 
 PANEL, MOST_PANELS = 48, 8  # columns; product.h's TW_PANEL with the widest vectors
+GROUP = 8  # rows that a thread takes together
 DEEPEST = 16 * 192  # terms that are packed together: 4.7 MB
 _SLACK_ROWS = 16  # that the last group and a turned square reach beyond
-# Seconds that packing adds, relative to a copy along rows: by turning squares of registers, and by
-# gathering groups of rows in each block of columns.
-_COPIED, _TURNED, _GATHERED = 1.0, 2.0, 2.0
+# Seconds per element and term, relative to packing by a copy along rows: packing by turning squares
+# of registers, gathering groups of rows in each block of columns, and a multiply-add.
+_COPIED, _TURNED, _GATHERED, _MULTIPLIED = 1.0, 2.0, 2.0, 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,11 @@ def _follows_pointwise(comp: Comp, value: Value, depth: str) -> bool:
 
 
 def _oriented(accesses: Accesses, hints, value: Value, one, other, batch) -> CpuProduct:
-    """Whose elements are packed: those of the factor for which that, and gathering the rows of the
-    other, costs less."""
+    """Whose elements are packed: those of the factor for which that, gathering the rows of the
+    other, and leaving threads without rows costs less."""
     (depth,) = accesses.frame.columns
     pairs = [(one, other), (other, one)]
-    left, right = min(pairs, key=lambda p: _packing(accesses, hints, *p, depth))
+    left, right = min(pairs, key=lambda p: _overhead(accesses, hints, *p, depth))
     lane = max((right[1], left[1]), key=lambda a: _written(accesses, value, a, hints))
     columns, deep = accesses.comp.extent(right[1]), accesses.comp.extent(depth)
     panels = -(-columns // PANEL) if isinstance(columns, int) else MOST_PANELS
@@ -122,14 +124,15 @@ def _oriented(accesses: Accesses, hints, value: Value, one, other, batch) -> Cpu
     )
 
 
-def _packing(accesses: Accesses, hints, left, right, depth: str) -> float:
+def _overhead(accesses: Accesses, hints, left, right, depth: str) -> float:
     (load, row), (packed, column) = left, right
     rows, columns = (size.hint(accesses.comp.extent(a), hints) for a in (row, column))
     along = accesses.loads[packed].offset.coefficient(column) == 1
     cost = columns * (_COPIED if along else _TURNED)
     if accesses.loads[load].offset.coefficient(depth) != 1:
         cost += rows * _GATHERED * -(-columns // (PANEL * MOST_PANELS))
-    return cost
+    busy = min(1.0, -(-rows // GROUP) / (os.cpu_count() or 1))
+    return cost + rows * columns * _MULTIPLIED / busy
 
 
 def _written(accesses: Accesses, value: Value, axis: str, hints) -> int:

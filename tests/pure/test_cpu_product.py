@@ -1,0 +1,64 @@
+"""Which factor of a product is packed, and how much of it at a time."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from torchweld.core import dtypes
+from torchweld.ir.nodes import Buffer
+from torchweld.ir.parser import parse_comp
+from torchweld.schedule.access import addressed
+from torchweld.schedule.cpu_product import DEEPEST, cpu_product, scratch_elements
+
+TEXT = """
+comp product [m:{m}, n:{n}, k:{k}] {{
+  %0 = load x[m, k] {mark}: f32
+  %1 = load w[n, k] {mark}: f32
+  %2 = mul %0 %1 : f32
+  %3 = reduce.sum[k] %2 : f32
+  store y[m, n] %3
+}}
+"""
+
+
+def planned(m, n, k, mark="exact ", turned=False):
+    strides = (1, n) if turned else (k, 1)
+    buffers = {
+        "x": Buffer("x", (m, k), dtypes.f32, (k, 1)),
+        "w": Buffer("w", (n, k), dtypes.f32, strides),
+        "y": Buffer("y", (m, n), dtypes.f32, (n, 1)),
+    }
+    accesses = addressed(parse_comp(TEXT.format(m=m, n=n, k=k, mark=mark)), buffers)
+    return cpu_product(accesses), accesses
+
+
+def test_a_sum_that_the_user_wrote_is_none():
+    assert planned(64, 64, 64, mark="")[0] is None
+
+
+def test_the_smaller_factor_is_packed_and_results_run_along_memory():
+    product, accesses = planned(128, 2048, 512)
+    assert accesses.loads[product.right].buffer == "x"
+    assert (product.row, product.column, product.lane) == ("n", "m", "n")
+    assert product.block == 144
+    assert scratch_elements(product, accesses) == {"packed": 144 * 512}
+
+
+def test_columns_in_memory_order_are_copied_rather_than_gathered():
+    product, accesses = planned(1024, 768, 768, turned=True)
+    assert accesses.loads[product.right].buffer == "w"
+
+
+def test_few_rows_are_not_what_threads_share(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    product, accesses = planned(16, 2048, 2048, turned=True)
+    assert accesses.loads[product.left].buffer == "w"
+
+
+@pytest.mark.parametrize("depth", [DEEPEST, DEEPEST + 1])
+def test_deep_sums_have_memory_of_their_own(depth):
+    product, accesses = planned(64, 100, depth)
+    assert product.stretch == DEEPEST
+    assert ("sums" in scratch_elements(product, accesses)) == (depth > DEEPEST)

@@ -80,6 +80,11 @@ def left_operand(node: Extern) -> View:
     return _READERS[node.target](*node.args, **dict(node.kwargs)).left
 
 
+def is_batched(node: Extern) -> bool:
+    """Whether the first dimension of a product's result is a batch of the right matrix too."""
+    return len(_READERS[node.target](*node.args, **dict(node.kwargs)).right.shape) > 2
+
+
 def product_comp(node: Extern, buffers: Mapping[str, Buffer]) -> Comp | None:
     """The Comp of a product of float matrices of one dtype; None for others, and for windows that
     no map without div and mod describes."""

@@ -9,18 +9,18 @@ One formula with the same meaning on both sides, fitted to each.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import ceil
+from dataclasses import dataclass
+from math import ceil, prod
 
 from torchweld.core.device import DeviceTable
 from torchweld.ir.nodes import Comp, Extern, Graph, Load, Node, Op, value_axes
 from torchweld.ir.scalar import TABLE
-from torchweld.ir.size import hint, product
+from torchweld.ir.size import Size, hint, product
 from torchweld.kernels.library import with_gelu
-from torchweld.kernels.products_comp import product_comp
+from torchweld.kernels.products_comp import is_batched, left_operand
 from torchweld.plan.cost import bytes_of, cost
-from torchweld.schedule.access import Accesses, addressed
-from torchweld.schedule.contraction import Contraction, contraction_of
+from torchweld.schedule.access import Accesses
+from torchweld.schedule.contraction import Contraction
 from torchweld.schedule.product import ProductSchedule
 
 
@@ -163,11 +163,15 @@ class Prices:
         return _GELU * calls_s if together else calls_s + self.comp_s(reader)
 
     def call_s(self, node: Extern) -> float:
-        """Of a library's product that has a Comp."""
-        made = product_comp(node, self.graph.buffers)
-        accesses = addressed(made, self.graph.buffers, self.graph.hints)
-        work = self._work(accesses, contraction_of(accesses))
-        return library_s(replace(work, more_bytes=0, fma=0.0), self.device)
+        """Of a library's product."""
+        result, depth = self.graph.buffers[node.outputs[0]], left_operand(node).shape[-1]
+        *outer, columns = (self._number(n) for n in result.shape)
+        batch = outer[0] if is_batched(node) else 1
+        rows = prod(outer) // max(1, batch)
+        return library_s(Work(batch, rows, columns, self._number(depth)), self.device)
+
+    def _number(self, extent: Size) -> int:
+        return hint(extent, self.graph.hints)
 
     def fused_s(self, accesses: Accesses, form: Contraction, chosen: ProductSchedule) -> float:
         return kernel_s(self._work(accesses, form), chosen, self.device)
@@ -181,7 +185,7 @@ class Prices:
         factors = {v for p in form.products for v in (p.left_load, p.right_load)}
         loads = [i for v, i in enumerate(comp.body) if isinstance(i, Load) and v not in factors]
         batch, rows, columns, depth = (
-            hint(product(comp.extent(a) for a in axes), self.graph.hints)
+            self._number(product(comp.extent(a) for a in axes))
             for axes in (form.batch, form.rows, form.columns, form.depth)
         )
         moved = self._bytes((*(i.buffer for i in loads), *comp.writes))

@@ -196,3 +196,20 @@ def test_symbols():
         lambda x, w, b: F.gelu(F.linear(x, w, b)), r(3, 11, K), r(N, K), r(N), mode="symbolic"
     )
     assert calls(after.graph) == []
+
+
+def test_siblings_whose_order_changes_while_the_plan_is_made():
+    """In this graph a merge puts two nodes in the other order before they are merged themselves."""
+
+    def forward(x, g, u, w, cos, sin):
+        h = F.silu(F.linear(x, g)) * F.linear(x, u)
+        q = F.linear(h, w).view(*h.shape[:2], -1, 8).transpose(1, 2)
+        q = rotated(q, torch.cat((cos, cos), -1), torch.cat((sin, sin), -1))
+        return q.transpose(1, 2).reshape(h.shape)
+
+    def steps(dy, *leaves):
+        y, backward = torch.func.vjp(forward, *leaves)
+        return [y, *backward(dy)]
+
+    b, s, d, n = 1, 5, 32, 8
+    same_meaning(steps, r(b, s, n), r(b, s, d), r(n, d), r(n, d), r(n, n), r(s, 4), r(s, 4))

@@ -16,6 +16,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LONG_S = 0.2  # at the full size; then a small one must do: no fast code for the dtype
 _ROWS = {"cpu": 768, "cuda": 4096}
 _CHANNELS = {"cpu": 64, "cuda": 256}
+_IMAGES = {"cpu": 2, "cuda": 32}
 _TOKENS = {"cpu": 256, "cuda": 2048}
 
 Call = Callable[[], object]
@@ -77,14 +78,18 @@ def _onednn(device: str, dtype: torch.dtype, shrink: int) -> Problem:
 
 def _convolution(device: str, dtype: torch.dtype, shrink: int) -> Problem:
     """Windows of one and of nine, as residual networks have them."""
-    n, side = _CHANNELS[device] // shrink, 28
-    x = torch.randn(2, n, side, side, device=device).to(dtype)
-    one, nine = (torch.randn(n, n, k, k, device=device).to(dtype) for k in (1, 3))
+    n, side, batch = _CHANNELS[device] // shrink, 28, _IMAGES[device]
+    layout = torch.contiguous_format if device == "cpu" else torch.channels_last
+
+    def make(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device=device).to(dtype, memory_format=layout)
+
+    x, one, nine = make(batch, n, side, side), make(n, n, 1, 1), make(n, n, 3, 3)
 
     def call() -> None:
         F.conv2d(F.conv2d(x, one), nine, padding=1)
 
-    return call, 2.0 * 2 * side**2 * n**2 * 10
+    return call, 2.0 * batch * side**2 * n**2 * 10
 
 
 def _attention(device: str, dtype: torch.dtype, shrink: int) -> Problem:

@@ -64,7 +64,7 @@ def predict_us(work: Work, line: Roofline, table: DeviceTable) -> float:
         busy = [cost(c, g.buffers, g.hints, table).seconds - table.launch_s for c, g in work.comps]
         return start_us + sum(busy) * 1e6
     if work.gemm and table.kind == "cuda" and work.dtype in _SIXTEEN_BITS:
-        return start_us + _in_tiles_us(work, line, table, rate)
+        return start_us + _in_tiles_us(work, line, table)
     compute_us = work.flops / rate * 1e6 if rate and work.product else limits["compute"]
     return start_us + max(limits["memory"], compute_us)
 
@@ -73,10 +73,9 @@ def _like(operator: str) -> str:
     return ATTENTION if "attention" in operator else _LIKE.get(operator, operator)
 
 
-def _in_tiles_us(work: Work, line: Roofline, table: DeviceTable, rate: float | None) -> float:
+def _in_tiles_us(work: Work, line: Roofline, table: DeviceTable) -> float:
     """Of a product on a GPU's tensor cores, which work on tiles: the last wave is seldom full, and
-    short depths do not fill the pipeline. A convolution is slower by as much as a large one is."""
+    short depths do not fill the pipeline. A convolution with its channels last is one."""
     fastest = line.flops_per_s(work.dtype, True)
     device = replace(table, tensor_fma_per_s=fastest / 2, launch_s=0.0)
-    slower = fastest / rate if rate else 1.0
-    return max(library_s(Gemm(*work.gemm), device), work.flops / fastest) * slower * 1e6
+    return max(library_s(Gemm(*work.gemm), device), work.flops / fastest) * 1e6

@@ -179,8 +179,7 @@ class Machine:
             full=lambda shape, value, dtype: torch.tensor(value, dtype=dtype),
             arange=lambda start, end, layout: torch.arange(start, end),
             SliceLayout=lambda *_: None, BlockedLayout=lambda *_: None,
-            NVMMADistributedLayout=lambda **_: None, DotOperandLayout=lambda *_: None,
-            convert_layout=lambda x, *_, **__: x,
+            NVMMADistributedLayout=lambda **_: None, convert_layout=lambda x, *_, **__: x,
             allocate_shared_memory=self.allocate, warp_specialize=self.specialize, **_DTYPES,
         )  # fmt: skip
         tl = SimpleNamespace(
@@ -245,12 +244,9 @@ class Machine:
         task = self.scheduler.now
         task.pause(lambda: len(task.stores) <= pending)
 
-    def multiply(self, left, right: Slots, acc, is_async: bool, use_acc: bool):
-        """`left`: in shared memory, or a tensor in registers."""
-
+    def multiply(self, left: Slots, right: Slots, acc, is_async: bool, use_acc: bool):
         def complete() -> None:
-            loaded = left.tensor if isinstance(left, Slots) else left
-            made = loaded.float() @ right.tensor.float()
+            made = left.tensor.float() @ right.tensor.float()
             acc.copy_(acc + made if use_acc else made)
 
         self.scheduler.now.products.append(complete)

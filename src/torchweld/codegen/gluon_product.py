@@ -35,7 +35,7 @@ from torchweld.codegen.gluon_text import (
     slices,
     store_layout,
 )
-from torchweld.codegen.gluon_tiles import Accumulator, Tile, tiles_of, total_bytes, type_name
+from torchweld.codegen.gluon_tiles import Accumulator, Tile, tiles_of, total_bytes
 from torchweld.codegen.gluon_walk import EVERY_TILE, corner, walk_of
 from torchweld.codegen.source import (
     BufferArg,
@@ -47,7 +47,6 @@ from torchweld.codegen.source import (
 from torchweld.core.device import named_table
 from torchweld.core.errors import InvalidIR
 from torchweld.ir.nodes import Buffer, Comp
-from torchweld.ir.size import product
 from torchweld.schedule import product_triton
 from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.contraction import Contraction, contraction_of
@@ -184,8 +183,6 @@ class _Writer:
             layout = accumulator_layout(columns, s.num_warps)
             lines.append(f"ACC_{columns} = gl.constexpr({layout})")
         lines.append(f"ACC = ACC_{self.roles.slice}")
-        if self._left_in_registers:
-            lines.append(f"LEFT = gl.constexpr(gl.DotOperandLayout(0, ACC_{min(widths)}, 2))")
         if self._stores_directly:
             layout = store_layout(self.roles.slice, s.num_warps)
             lines.append(f"OUT = gl.constexpr({layout})")
@@ -223,43 +220,17 @@ class _Writer:
         return function("consume", [*self._consume_arguments, *self._group_argument], lines)
 
     def _loop(self) -> list[str]:
-        """Over the depth, two steps in flight. What of the left factor is in registers is free when
-        the step after it has begun: two sets of them take turns."""
-        if not self._left_in_registers:
-            return block("for k in range(0, depth, DEPTH):", self._step())
-        memory = self.tiles.accumulators[0].left
-        dtype = type_name(memory.tile.window.dtype)
-        return [
-            f"odd = gl.zeros((ROWS, DEPTH), {dtype}, LEFT)",
-            *block("for k in range(0, depth, 2 * DEPTH):",
-                   [*self._step("even", "odd"), *self._step("odd", "even")]),
-        ]  # fmt: skip
-
-    def _step(self, left: str = "", last: str = "") -> list[str]:
-        """One along the depth. `left`: registers that its left factor is loaded to, if it is;
-        `last`: those of the step before, kept until its products are done."""
+        """Over the depth, two steps in flight."""
         accumulators = self.tiles.accumulators
-        matrix = accumulators[0].left.matrix("stage", "depth")
-        names = [a.name for a in accumulators]
-        return [
+        return block("for k in range(0, depth, DEPTH):", [
             "stage = step % STAGES",
             "mbarrier.wait(ready.index(stage), step // STAGES & 1)",
-            *([f"{left} = {matrix}.load(LEFT)"] if left else []),
-            *(_multiply(a, left or a.left.matrix("stage", "depth")) for a in accumulators),
-            _wait(len(names), [*names, *([last] if last else [])]),
+            *map(_multiply, accumulators),
+            _wait(len(accumulators), [a.name for a in accumulators]),
             "mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=started)",
             "started = True",
             "step += 1",
-        ]
-
-    @property
-    def _left_in_registers(self) -> bool:
-        """Where several instructions would read the same rows of shared memory. The steps must be
-        an even number."""
-        lefts = [a.left for a in self.tiles.accumulators]
-        depth = product(map(self.accesses.comp.extent, self.contraction.depth))
-        steps = -(-depth // self.schedule.block_k) if isinstance(depth, int) else 1
-        return len(lefts) > 1 and len(set(lefts)) == 1 and steps % 2 == 0
+        ])  # fmt: skip
 
     @property
     def _group_argument(self) -> list[str]:
@@ -381,9 +352,10 @@ def _zeros(a: Accumulator) -> str:
     return f"{a.name} = gl.zeros((ROWS, {a.columns}), gl.float32, ACC_{a.columns})"
 
 
-def _multiply(a: Accumulator, left: str) -> str:
-    return (f"{a.name} = warpgroup_mma({left}, {a.right.matrix('stage', 'columns')}, {a.name}, "
-            "is_async=True, use_acc=started)")  # fmt: skip
+def _multiply(a: Accumulator) -> str:
+    left, right = a.left.matrix("stage", "depth"), a.right.matrix("stage", "columns")
+    return (f"{a.name} = warpgroup_mma({left}, {right}, {a.name}, is_async=True, "
+            "use_acc=started)")  # fmt: skip
 
 
 def _wait(pending: int, names: Sequence[str]) -> str:

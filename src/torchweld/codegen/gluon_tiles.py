@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from torchweld.codegen.gluon_epilogue import residual_name, result_name
 from torchweld.codegen.source import DescriptorArg
-from torchweld.core.dtypes import DType
 from torchweld.ir.size import product
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_gluon import PARTS, Roles, Window
@@ -28,7 +27,7 @@ class Memory:
     @property
     def allocation(self) -> str:
         shape = ", ".join([self.slots, *map(str, self.block)])
-        dtype = type_name(self.tile.window.dtype)
+        dtype = _TYPES[self.tile.window.dtype.name]
         return (f"{self.name} = gl.allocate_shared_memory({dtype}, [{shape}], "
                 f"{self.tile.descriptor}.layout)")  # fmt: skip
 
@@ -113,10 +112,6 @@ def tiles_of(roles: Roles, schedule: ProductSchedule, names: Sequence[str]) -> T
         tuple(memories), tuple(staged), tuple(tiles[: len(residuals)]),
         tuple(tiles[len(residuals) :]), tuple(accumulators),
     )  # fmt: skip
-
-
-def type_name(dtype: DType) -> str:
-    return _TYPES[dtype.name]
 
 
 def total_bytes(tiles: Iterable[Tile]) -> int:

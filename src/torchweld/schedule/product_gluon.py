@@ -198,11 +198,13 @@ def candidates(
                 and _passes(t, accesses, contraction))  # fmt: skip
         found += list(fits)[:1]
     cycles = {s: predicted_cycles(s, accesses, contraction, table, hints or {}) for s in found}
-    ranked = sorted(found, key=lambda s: (s.pingpong, cycles[s]))  # measured: turns lose
-    yield from ranked[:2]
-    yield from (replace(s, early=True) for s in ranked[:2])
-    yield from ranked[2:]
-    yield from (replace(s, group=16) for s in ranked[:1])
+    ranked = sorted(found, key=lambda s: cycles[s])
+    apart = [s for s in ranked if s.pingpong]
+    together = [s for s in ranked if not s.pingpong]
+    yield together[0]
+    yield from (s for s in apart[:1] if cycles[s] < cycles[together[0]])
+    yield from together[1:]
+    yield from (replace(together[0], **change) for change in ({"early": True}, {"group": 16}))
 
 
 def _tiled(shape: tuple[int, int, int, bool], stages: int, units: int) -> ProductSchedule:
@@ -269,10 +271,9 @@ def predicted_cycles(
 
 
 def _read_bytes(schedule: ProductSchedule, products: int) -> int:
-    """Of shared memory in one step: 64 rows, once for all parts of the columns (they go into
-    registers), and all columns, for each 64 rows."""
-    columns = products * sum(PARTS[schedule.block_n])
-    return schedule.block_m // 64 * (64 + columns) * schedule.block_k * 2
+    """Of shared memory in one step: an instruction reads its 64 rows and all its columns."""
+    columns = [c * products for c in PARTS[schedule.block_n]]
+    return schedule.block_m // 64 * sum(64 + c for c in columns) * schedule.block_k * 2
 
 
 def epilogue_cost(accesses: Accesses, contraction: Contraction) -> float:

@@ -88,7 +88,7 @@ class Mover:
         if not all(n in nodes for n in (move.first, *move.others)):
             return Refusal(Reason.REENTRY, "already merged")
         if move.kind == "fuse" and not self.flow.comes_first(move.first, move.others[0]):
-            move = replace(move, first=move.others[0], others=(move.first,))  # the order has changed
+            move = replace(move, first=move.others[0], others=(move.first,))  # they changed places
         costs = self._refusal(move) or self._costs(move)
         if isinstance(costs, Refusal):
             return costs

@@ -1,7 +1,7 @@
 """Tuple reductions as plain ones: what a back end that passes over rows needs to know.
 
     welford(x)          m = sum(x / n), s = sum(x - m);
-                        (m + s / n, sum((x - m)^2) - s^2 / n)
+                        (m + s / n, sum((x - m)^2) - s^2 / n); of many, m is a sum in float64
     logsumexp(x)        m = max(x), s = 0 where m is -inf, else m;  (m, sum(exp(x - s)))
     argmax(x, at)       m = max(x);  (m, min(at where x == m or isnan(x)))      argmin alike
 
@@ -34,6 +34,7 @@ from torchweld.ir.size import product
 
 TUPLES = ("welford", "logsumexp", "argmax", "argmin")
 _LAST = 2**63 - 1
+_LONG = 4096  # elements, beyond which a mean near zero is not as exact as eager's otherwise
 
 
 def expanded(comp: Comp) -> Comp:
@@ -81,7 +82,11 @@ def _refs(index, images: list[Value]):
 
 
 def _welford(comp: Comp, b: BodyBuilder, instr: Reduce, args):
-    count = b.cast(b.index(constant(product(comp.extent(a) for a in instr.axes))), instr.dtype)
+    number = product(comp.extent(a) for a in instr.axes)
+    count = b.cast(b.index(constant(number)), instr.dtype)
+    long = not isinstance(number, int) or number > _LONG
+    if long and not _was_narrow(b, args[0]):
+        return _long_welford(b, instr, args, count)
     share = b.op("mul", args[0], b.op("reciprocal", count))  # large values do not overflow
     near = b.reduce("sum", (share,), instr.axes)
     off = b.op("sub", args[0], near)
@@ -89,6 +94,23 @@ def _welford(comp: Comp, b: BodyBuilder, instr: Reduce, args):
     rest = b.reduce("sum", (off,), instr.axes)
     missed = b.op("div", rest, count)
     return b.op("add", near, missed), b.op("sub", squares, b.op("mul", rest, missed))
+
+
+def _was_narrow(b: BodyBuilder, value: Value) -> bool:
+    """A 16-bit value widened: means of such need no more than float32."""
+    instr = b[value]
+    return isinstance(instr, Cast) and b[instr.arg].dtype.is_low_precision
+
+
+def _long_welford(b: BodyBuilder, instr: Reduce, args, count: Value):
+    """The mean as a sum in float64: a correction in float32 would have the rounding of x - m, which
+    is the same for all x of one magnitude and does not average out."""
+    total = b.reduce("sum", (b.cast(args[0], dtypes.f64),), instr.axes)
+    mean = b.cast(b.op("div", total, b.cast(count, dtypes.f64)), instr.dtype)
+    off = b.op("sub", args[0], mean)
+    squares = b.reduce("sum", (b.op("mul", off, off),), instr.axes)
+    rest = b.reduce("sum", (off,), instr.axes)
+    return mean, b.op("sub", squares, b.op("mul", rest, b.op("div", rest, count)))
 
 
 def _logsumexp(comp: Comp, b: BodyBuilder, instr: Reduce, args):

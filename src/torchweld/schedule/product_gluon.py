@@ -17,7 +17,18 @@ from torchweld.core.device import DeviceTable
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
-from torchweld.ir.nodes import Buffer, Const, Index, Instr, Load, Op, Store, Value, value_axes
+from torchweld.ir.nodes import (
+    Buffer,
+    Const,
+    Index,
+    Instr,
+    Load,
+    Op,
+    Store,
+    Value,
+    store_axes,
+    value_axes,
+)
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, product
 from torchweld.schedule.access import Access, Accesses, linear
@@ -87,6 +98,9 @@ def supports(
         return "a single row"
     if any(s.combine for s in accesses.comp.stores):
         return "a store combines with what is there"
+    axes, depth = value_axes(accesses.comp.body), frozenset(contraction.depth)
+    if any(depth & store_axes(accesses.comp, s, axes) for s in accesses.comp.stores):
+        return "a result that varies along the depth"
     if any(a.extent == 0 for a in accesses.comp.axes):
         return "nothing to multiply"
     if len({accesses.comp.body[p.left_load].dtype for p in contraction.products}) > 1:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import product_cases as cases
+from product_cases import Body
 from torchweld.core.device import named_table
 from torchweld.schedule import product_gluon as rules
 from torchweld.schedule.access import addressed
@@ -89,3 +90,13 @@ def test_what_tma_cannot_store_is_stored_from_registers():
 def test_another_device_is_refused():
     case = cases.linear(256, 256, 256)
     assert "no Hopper" in rules.supports(*parts(case), case.buffers, named_table("A100"))
+
+
+def test_a_result_along_the_depth_is_refused():
+    b = Body("bf16", m=128, n=64, k=64)
+    x = b.read("x", "mk")
+    b.write("y", "mn", b.dot(x, b.read("w", "nk")))
+    b.write("z", "mk", b.op("mul", x, 2.0))
+    case = b.case("both")
+    accesses, found = parts(case)
+    assert "along the depth" in rules.supports(accesses, found, case.buffers, H100)

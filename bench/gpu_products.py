@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 
@@ -42,7 +42,6 @@ from torchweld.runtime.launcher import launch_plan
 from torchweld.runtime.triton_compile import compile_source, compile_triton, resources
 from torchweld.schedule.access import addressed
 from torchweld.schedule.contraction import contraction_of
-from torchweld.schedule.product import ProductSchedule
 from triton_cases import Case
 from triton_run import bundle_of
 
@@ -211,18 +210,7 @@ def _ways(case: Case, form: str, table) -> list[Way]:
     for s in rules.candidates(accesses, contraction, table, {}):
         if s.form == form:
             found.append(_way(case, s, template.generate))
-    if form == "stream":
-        found[2:2] = [_ahead(case, way, template.generate) for way in found[:2]]
     return found
-
-
-def _ahead(case: Case, way: Way, generate: Callable) -> Way:
-    """The same, and it has the weights of the next set of inputs brought into L2 when it ends."""
-    weights = next(b for n, b in case.buffers.items() if n.startswith("w"))
-    known = {**case.buffers, "ahead": replace(weights, name="ahead")}
-    schedule = ProductSchedule(**way.schedule)
-    bundle = generate(case.comp, known, schedule, {}, ("ahead",))
-    return Way(way.name, {**way.schedule, "ahead": True}, bundle)
 
 
 def _way(case: Case, schedule, generate: Callable) -> Way:
@@ -360,8 +348,6 @@ def measure(work: Work) -> None:
     """Fills in the times of all ways that work. Raises RuntimeError after a fault of the GPU."""
     count = max(2, min(MAX_SETS, -(-ROTATED_BYTES // work.bytes)))
     sets = [tensors_of(work, seed) for seed in range(count)]
-    for here, after in zip(sets, sets[1:] + sets[:1]):
-        here["ahead"] = next(t for n, t in after.items() if n.startswith("w"))
     ready: dict[int, Recorded] = {}
     for number, way in enumerate(work.ways):
         if way.problem is None:
@@ -438,7 +424,7 @@ def _schedule(way: Way) -> str:
     if not s:
         return way.name
     tile = f"{s['block_m']}x{s['block_n']}x{s['block_k']}"
-    early = " early" * s["early"] + " ahead" * s.get("ahead", False)
+    early = " early" if s["early"] else ""
     return f"{way.name} {tile} {s['num_warps']}w {s['stages']}s /{s['splits']}{early}"
 
 

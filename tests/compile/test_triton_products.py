@@ -108,17 +108,6 @@ def test_streams_begin_early_where_the_device_can(arch: int):
     assert (source.early, compiled.metadata.launch_pdl, *said) == (arch == 90,) * 4
 
 
-def test_what_a_later_kernel_reads_is_fetched_ahead():
-    case = cases.residual(16, 2048, 2048)
-    chosen = schedule(*parts(case), case.buffers, TABLES[90])
-    known = {**case.buffers, "later": replace(case.buffers["w"], name="later")}
-    bundles = [generate(case.comp, known, chosen, {}, ahead) for ahead in ((), ("later",))]
-    alone, ahead = (b.sources[0] for b in bundles)
-    assert {a.buffer for a in ahead.args} - {a.buffer for a in alone.args} == {"later"}
-    fetched = [compile_source(s, 90).asm["ptx"].count("prefetch.global.L2") for s in (alone, ahead)]
-    assert 0 < fetched[0] < fetched[1]
-
-
 @pytest.mark.parametrize("case", SHIPPED, ids=title)
 def test_the_default_is_the_first_candidate(case: Case):
     accesses, contraction = parts(case)

@@ -6,20 +6,17 @@ Comp and then bound to the buffers of each use.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 from torchweld.codegen import cpp, cpp_convolution, cpp_pooling, cuda
-from torchweld.codegen.ahead import weights_ahead
 from torchweld.codegen.source import KernelBundle, KernelSource, SizeArg
 from torchweld.core.device import DeviceTable
 from torchweld.core.errors import TorchweldError
 from torchweld.core.events import warn_once
 from torchweld.ir.canonical import canonical, signature
 from torchweld.ir.nodes import Buffer, Comp, Graph
-from torchweld.ir.printer import buffer_text
 from torchweld.kernels.convolutions import has_vectors
 from torchweld.schedule import cpu
 from torchweld.schedule.cpu_convolution import cpu_convolution
@@ -32,25 +29,19 @@ def generate_all(
 ) -> dict[str, KernelBundle]:
     """The bundle of each Comp of a planned graph, by its name; products on a GPU are tiled as
     `choose` says. A Comp that cannot be generated has none: the runtime interprets it."""
-    known: dict[tuple[str, str, str], KernelBundle | None] = {}
+    known: dict[tuple[str, str], KernelBundle | None] = {}
     bundles = {}
-    ahead = weights_ahead(graph) if os.environ.get("TORCHWELD_AHEAD") == "1" else {}
     for comp in (n for n in graph.nodes if isinstance(n, Comp)):
         title = re.sub(r"_\d+$", "", comp.name)
-        following = ahead.get(comp.name)
-        later = {} if following is None else {"ahead": graph.buffers[following]}
+        key = title, signature(comp, graph.buffers)
         named, order = canonical(comp)
-        layouts = "".join(buffer_text(replace(b, name=n)) for n, b in later.items())
-        key = title, signature(comp, graph.buffers), layouts
         if key not in known:
             buffers = _canonical_buffers(order, graph.buffers)
-            buffers |= {n: replace(b, name=n) for n, b in later.items()}
             known[key] = _generate(
                 replace(named, name=title), buffers, graph.hints, table, choose
             )
         if known[key] is not None:
-            named_later = {n: b.name for n, b in later.items()}
-            bundles[comp.name] = _bound(known[key], comp.name, order, named_later)
+            bundles[comp.name] = _bound(known[key], comp.name, order)
     return bundles
 
 
@@ -76,11 +67,9 @@ def _generate(
         return None
 
 
-def _bound(
-    bundle: KernelBundle, name: str, order: tuple[str, ...], later: Mapping[str, str]
-) -> KernelBundle:
+def _bound(bundle: KernelBundle, name: str, order: tuple[str, ...]) -> KernelBundle:
     """`bundle` on the buffers of one use; scratch is its own."""
-    names = {f"b{k}": buffer for k, buffer in enumerate(order)} | dict(later)
+    names = {f"b{k}": buffer for k, buffer in enumerate(order)}
     names |= {s.name: f"{name}.{s.name}" for s in bundle.scratch}
     return replace(
         bundle,

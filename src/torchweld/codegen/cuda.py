@@ -3,7 +3,6 @@ of rows and columns."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from torchweld.codegen import gluon_product, triton, triton_product
@@ -29,13 +28,9 @@ def generate(
     """The kernels of `comp`, its products tiled as `choose` says. Raises InvalidIR where none can
     be made."""
     tiles = _product_schedule(comp, buffers, table, hints, choose)
-    if tiles is not None and tiles.form == "stream" and tiles.early and "ahead" in buffers:
-        return triton_product.generate(comp, buffers, tiles, hints, ("ahead",))
     if tiles is not None:
         return _PRODUCTS[tiles.form].generate(comp, buffers, tiles, hints)
-    early = os.environ.get("TORCHWELD_EARLY") == "1" and table.capability >= (9, 0)
-    tiles = cuda.schedule(comp, buffers, table, hints)
-    return triton.generate(comp, buffers, tiles, hints, early)
+    return triton.generate(comp, buffers, cuda.schedule(comp, buffers, table, hints), hints)
 
 
 def _product_schedule(comp, buffers, table, hints, choose: Choose) -> ProductSchedule | None:

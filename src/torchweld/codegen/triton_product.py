@@ -25,18 +25,16 @@ from torchweld.core import dtypes
 from torchweld.core.errors import InvalidIR
 from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Buffer, Comp, Load, Value
-from torchweld.ir.size import Size, product
+from torchweld.ir.size import Size
 from torchweld.schedule.access import Access, Accesses, addressed, linear
 from torchweld.schedule.concatenation import parts_of
 from torchweld.schedule.contraction import Contraction, contraction_of
-from torchweld.schedule.cuda import Schedule, extent, next_pow2
+from torchweld.schedule.cuda import Schedule, extent
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_triton import factor, one_at_a_time, valid
 
-LINE_BYTES = 128  # of L2
-LINE = LINE_BYTES // 2  # elements of 16 bits
+LINE = 64  # elements of a line of L2
 EARLY_BYTES = 32 << 10  # that a program has fetched before it waits
-AHEAD_BYTES = 8 << 20  # that all programs have fetched of what the next kernel reads
 STREAM_REGISTERS = 255  # without a limit, ptxas spills a few so that more blocks fit
 
 
@@ -66,10 +64,8 @@ def generate(
     buffers: Mapping[str, Buffer],
     schedule: ProductSchedule,
     hints: Mapping[str, int] | None = None,
-    ahead: tuple[str, ...] = (),
 ) -> KernelBundle:
-    """The kernel of `comp`, tiled by `schedule` of form "triton" or "stream". `ahead`: buffers that
-    a later kernel reads, whose first part is brought into L2 while this one finishes; for Hopper.
+    """The kernel of `comp`, tiled by `schedule` of form "triton" or "stream".
 
     Raises InvalidIR if `comp` makes no products or the schedule does not fit."""
     accesses = addressed(comp, buffers, hints)
@@ -84,8 +80,6 @@ def generate(
     if schedule.early:
         _begin_early(t)
     _main_loop(t)
-    for name in ahead:
-        _fetch_ahead(t, buffers[name], AHEAD_BYTES // len(ahead))
     _single_rows(t)
     if schedule.splits == 1:
         _epilogue(t)
@@ -242,22 +236,6 @@ def _factor(t: _Template, face: Kernel, value: Value, depth: str) -> str:
     return face.assign(value, f"tl.where({depth}m, {text}, 0.0)") if face.masked(depth) else text
 
 
-def _fetch_ahead(t: _Template, buffer: Buffer, most: int) -> None:
-    """Each program has its share of the first `most` bytes of a buffer brought into L2."""
-    k, s, c = t.end, t.schedule, t.contraction
-    length = product(buffer.shape)
-    programs = _tile_count(k.accesses, c, s) * s.splits
-    if not isinstance(length, int) or not isinstance(programs, int):
-        return
-    lines = min(length * buffer.dtype.bytes, most) // LINE_BYTES
-    share = next_pow2(-(-lines // programs))
-    k.line("program = tile_r + tile_c * tl.num_programs(0)")
-    k.line("program += tl.program_id(2) * tl.num_programs(0) * tl.num_programs(1)")
-    k.line(f"far = program * {share} + tl.arange(0, {share})[:, None]")
-    address = f"{k.pointer(buffer.name)} + far * {LINE_BYTES // buffer.dtype.bytes}"
-    k.line(k.helper(f"_prefetch({address}, far < {lines})"))
-
-
 def _single_rows(t: _Template) -> None:
     """Products of a single row: the first of the tile's rows."""
     k = t.end
@@ -285,7 +263,9 @@ def _partials(
     each tile are done."""
     if s.splits == 1:
         return {}
-    comp, tiles = accesses.comp, _tile_count(accesses, c, s)
+    rows, columns, batch = (extent(accesses, axes) for axes in (c.rows, c.columns, c.batch))
+    tiles = -(-rows // s.block_m) * -(-columns // s.block_n) * batch
+    comp = accesses.comp
     device = buffers[comp.stores[0].buffer].device
     points = {p.value: (s.block_m if c.rows else 1) * s.block_n for p in c.products}
     points |= {v: s.block_m if c.rows else 1 for v in c.row_sums}
@@ -295,14 +275,6 @@ def _partials(
     }
     made[None] = Buffer(f"{comp.name}_done", (tiles,), dtypes.i32, (1,), device)
     return made
-
-
-def _tile_count(accesses: Accesses, c: Contraction, s: ProductSchedule) -> Size | None:
-    """Of all batches, None where that is not known."""
-    rows, columns, batch = (extent(accesses, axes) for axes in (c.rows, c.columns, c.batch))
-    if not all(isinstance(e, int) for e in (rows, columns, batch)):
-        return None
-    return -(-rows // s.block_m) * -(-columns // s.block_n) * batch
 
 
 def _merge(t: _Template, partials: Mapping[Value | None, Buffer]) -> None:

@@ -36,7 +36,7 @@ from torchweld.ir.nodes import (
 )  # fmt: skip
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, divide, product
-from torchweld.schedule.access import Access, Accesses
+from torchweld.schedule.access import Access, Accesses, linear
 from torchweld.schedule.cuda import Schedule, extent
 
 _ONE = "1"  # along nothing, but a tile: [1, 1]
@@ -179,7 +179,7 @@ class Kernel:
 
     def start_of_row(self, access: Access) -> Affine | None:
         """The offset of its first column, if its columns are next to each other in memory."""
-        if access.refs or _linear(self, access.offset, self.schedule.columns) != 1:
+        if access.refs or linear(self.accesses, access.offset, self.schedule.columns) != 1:
             return None
         return self._without_columns(access.offset)
 
@@ -210,7 +210,7 @@ class Kernel:
             inside = f"{name} < {self.size(length)}"
             early = name == "c" and self.row_start is not None
             self.line(f"{name}m = ({name} >= 0) & ({inside})" if early else f"{name}m = {inside}")
-        if len(axes) > 1 and not all(_linear(self, m, axes) is not None for m in self._maps()):
+        if len(axes) > 1 and not all(linear(self.accesses, m, axes) is not None for m in self._maps()):
             self.split_axes(name, axes)
 
     def _maps(self) -> Iterable[Affine]:
@@ -369,7 +369,7 @@ class Kernel:
     def _starts_aligned(self, index: Affine) -> bool:
         return (
             self.row_start is not None
-            and _linear(self, index, self.schedule.columns) == 1
+            and linear(self.accesses, index, self.schedule.columns) == 1
             and self._without_columns(index) == self.row_start.offset
         )
 
@@ -378,7 +378,7 @@ class Kernel:
         return self.schedule.rows + self.schedule.columns
 
     def _terms(self, index: Affine, axes: tuple[str, ...], name: str) -> list[str]:
-        factor = _linear(self, index, axes)
+        factor = linear(self.accesses, index, axes)
         if factor is not None:
             return [] if factor == 0 else [self._product(name, factor)]
         return [self._term(a, index.coefficient(a)) for a in axes if index.coefficient(a) != 0]
@@ -498,18 +498,6 @@ def _span(buffer: Buffer) -> Size:
 
 def _factor(text: str) -> str:
     return text if text.isalnum() else f"({text})"
-
-
-def _linear(kernel: Kernel, index: Affine, axes: tuple[str, ...]) -> Size | None:
-    """f where, along these axes, `index` is f times their linear index."""
-    if not axes:
-        return 0
-    factor = index.coefficient(axes[-1])
-    for k, axis in enumerate(axes):
-        inner = extent(kernel.accesses, axes[k + 1 :])
-        if index.coefficient(axis) != factor * inner:
-            return None
-    return factor
 
 
 def _stores_16_bits(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:

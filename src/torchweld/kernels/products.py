@@ -92,6 +92,8 @@ def _offer(shop: Workshop, calls: tuple[NodeId, ...], number: NodeId) -> Offer |
     kernel = comp if isinstance(comp, Refusal) else shop.kernel(comp)
     if not isinstance(kernel, Kernel):
         return kernel
+    if kernel.schedule.form == "stream" and len(comp.stores) > len(comp.writes):
+        return Refusal(Reason.SLOWER, "few rows would stream the halves of each head apart")
     before = shop.prices.apart_s([nodes[c] for c in calls], nodes[number])
     after = kernel.seconds + _rest_s(shop, parts.rest, kernel)
     return Offer((*calls, number), comp, parts.rest, before, after)

@@ -182,19 +182,16 @@ class Prices:
 
     def _work(self, accesses: Accesses, form: Contraction) -> Work:
         comp = accesses.comp
-        factors = {v for p in form.products for v in (p.left_load, p.right_load)}
-        loads = [i for v, i in enumerate(comp.body) if isinstance(i, Load) and v not in factors]
+        spans = list(zip(comp.body, value_axes(comp.body)))
+        after = [i for i, axes in spans if not axes.intersection(form.depth)]
+        loads = [i for i in after if isinstance(i, Load)]
         batch, rows, columns, depth = (
             self._number(product(comp.extent(a) for a in axes))
             for axes in (form.batch, form.rows, form.columns, form.depth)
         )
         moved = self._bytes((*(i.buffer for i in loads), *comp.writes))
         more = max(0, moved - 2 * batch * rows * columns)
-        fma = sum(
-            TABLE[i.name].cost
-            for i, axes in zip(comp.body, value_axes(comp.body))
-            if isinstance(i, Op) and not axes.intersection(form.depth)
-        )
+        fma = sum(TABLE[i.name].cost for i in after if isinstance(i, Op))
         computed = any(p.left_load is None for p in form.products)
         return Work(batch, rows, columns, depth, len(form.products), more, fma, computed)
 

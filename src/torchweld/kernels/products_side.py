@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain, combinations, pairwise
 
+from torchweld.kernels.products_comp import is_product, left_operand
+from torchweld.kernels.products_concat import concatenated
 from torchweld.kernels.products_kernel import Kernel, Offer, Workshop
 from torchweld.plan.flow import NodeId
 from torchweld.plan.merge import Rules, merge
@@ -30,6 +32,7 @@ def join_siblings(shop: Workshop) -> dict[tuple[str, str], Refusal]:
         siblings = _siblings(shop, number)
         sets = chain.from_iterable(combinations(siblings, n) for n in range(len(siblings) + 1))
         offers = [_offer(shop, (number, *others)) for others in sets]
+        offers.append(_concatenation(shop, number))
         pays = [o for o in offers if o and o.gain_s > MARGIN * o.before_s]
         if pays:
             shop.take(max(pays, key=lambda o: o.gain_s))
@@ -44,6 +47,26 @@ def _siblings(shop: Workshop, number: NodeId) -> list[NodeId]:
     made = {n: shop.made(n) for n in near if own.left}
     alike = [n for n, k in made.items() if k and (k.left, k.sizes) == (own.left, own.sizes)]
     return [n for n in alike if not shop.flow.is_before(number, n)][:_MOST_SIBLINGS]
+
+
+def _concatenation(shop: Workshop, number: NodeId) -> Offer | None:
+    """`number` and the next products of the same operand, of any number of columns, if there are
+    few rows to stream their matrices by."""
+    order, nodes = shop.flow.order(), shop.flow.nodes
+    if not is_product(nodes[number]):
+        return None
+    near = order[order.index(number) : order.index(number) + _FARTHEST]
+    left = left_operand(nodes[number])
+    alike = [n for n in near if is_product(nodes[n]) and left_operand(nodes[n]) == left]
+    numbers = [n for n in alike if n == number or not shop.flow.is_before(number, n)]
+    numbers = [n for n in numbers if shop.made(n)][: _MOST_SIBLINGS + 1]
+    if len(numbers) < 2 or any(shop.hazard(a, b) for a, b in pairwise(numbers)):
+        return None
+    comp = concatenated([shop.made(n).comp for n in numbers])
+    kernel = comp and shop.kernel(comp)
+    if not isinstance(kernel, Kernel) or kernel.schedule.form != "stream":
+        return None
+    return Offer(tuple(numbers), comp, None, sum(map(shop.now_s, numbers)), kernel.seconds)
 
 
 def _offer(shop: Workshop, numbers: Sequence[NodeId]) -> Offer | None:

@@ -108,6 +108,19 @@ def test_streams_begin_early_where_the_device_can(arch: int):
     assert (source.early, compiled.metadata.launch_pdl, *said) == (arch == 90,) * 4
 
 
+@pytest.mark.parametrize("case", (cases.residual(16, 2048, 8192), cases.linear(1, 3072, 2048),
+                                  cases.bias_residual(128, 768, 3072)), ids=title)  # fmt: skip
+def test_few_tiles_are_one_wave_of_blocks_that_fill_a_multiprocessor(case: Case):
+    accesses, contraction = parts(case)
+    table = TABLES[90]
+    chosen = schedule(accesses, contraction, case.buffers, table)
+    (source,) = generate(case.comp, case.buffers, chosen).sources
+    rows, columns, shares = (-(-d.size // d.block) for d in source.grid)
+    assert table.units // 2 < rows * columns * shares <= table.units
+    used = staged_bytes(chosen, accesses, contraction, table)
+    assert table.shared_bytes // 2 < used <= table.shared_bytes
+
+
 @pytest.mark.parametrize("case", SHIPPED, ids=title)
 def test_the_default_is_the_first_candidate(case: Case):
     accesses, contraction = parts(case)

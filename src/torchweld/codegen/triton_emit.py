@@ -210,7 +210,8 @@ class Kernel:
             inside = f"{name} < {self.size(length)}"
             early = name == "c" and self.row_start is not None
             self.line(f"{name}m = ({name} >= 0) & ({inside})" if early else f"{name}m = {inside}")
-        if len(axes) > 1 and not all(linear(self.accesses, m, axes) is not None for m in self._maps()):
+        maps = self._maps() if len(axes) > 1 else ()
+        if any(linear(self.accesses, m, axes) is None for m in maps):
             self.split_axes(name, axes)
 
     def _maps(self) -> Iterable[Affine]:

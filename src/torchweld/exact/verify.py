@@ -94,9 +94,9 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """How far eager's own errors scatter, for outputs that seem to be outside the contract: a
-    gradient behind thousands of relus has errors of a few flipped ones, of any size. Eager is run
-    on inputs that differ in the last bit, and measured against float64 on the inputs as they are.
+    """More samples for outputs that seem to be outside the contract: a gradient behind thousands of
+    relus has errors of a few flipped ones, of any size. All three run on inputs that differ in the
+    last bit.
     """
 
     model: Callable
@@ -106,10 +106,10 @@ class _Runs:
     train: bool
 
     def nudged(self, inputs, seed: int, names: Set[str]) -> Iterator[tuple[str, TensorError]]:
-        got = _run(self.fused, inputs, self.train, seed)
-        exact = _run(self.oracle, map_tensors(self.precision, inputs), self.train, seed)
         for number in range(NUDGES):
-            eager = _run(self.model, _nudged(inputs, number), self.train, seed)
+            near = _nudged(inputs, number)
+            eager, got = (_run(m, near, self.train, seed) for m in (self.model, self.fused))
+            exact = _run(self.oracle, map_tensors(self.precision, near), self.train, seed)
             for name in eager.keys() & names:
                 yield name, _measure(name, got.get(name), eager[name], exact.get(name), False)
 

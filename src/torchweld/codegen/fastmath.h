@@ -593,15 +593,17 @@ TW_HALVES(int64_t)
     else return tw_halved_##name<T, N / 2>(tw_merged_##name(tw_half<0>(v), tw_half<1>(v))); \
   } \
   template <class T, int L> TW T tw_across_##name(tw_lanes<T, L> all) { \
-    auto v = all.at[0] + all.nan[0]; \
-    _Pragma("GCC unroll 16") for (int i = 1; i < all.COUNT; ++i) \
-      v = tw_merged_##name(v, all.at[i] + all.nan[i]); \
-    return tw_halved_##name<T, all.WIDTH>(v); \
+    auto v = all.at[0], nan = all.nan[0]; \
+    _Pragma("GCC unroll 16") for (int i = 1; i < all.COUNT; ++i) { \
+      v = tw_merged_##name(v, all.at[i]); \
+      nan += all.nan[i]; \
+    } \
+    return tw_halved_##name<T, all.WIDTH>(v) + tw_halved_sum<T, all.WIDTH>(nan); \
   }
 TW_LANES(sum, a += b, a + b)
 TW_LANES(prod, a *= b, a * b)
-TW_LANES(max, (n = b != b ? b : n, a = b > a ? b : a), ((b > a) | (b != b)) ? b : a)
-TW_LANES(min, (n = b != b ? b : n, a = b < a ? b : a), ((b < a) | (b != b)) ? b : a)
+TW_LANES(max, (n = b != b ? b : n, a = b > a ? b : a), b > a ? b : a)
+TW_LANES(min, (n = b != b ? b : n, a = b < a ? b : a), b < a ? b : a)
 
 // division with a remainder; integer division by zero is the user's error, and gives zero
 template <class T> TW T tw_trunc_div(T a, T b) { return b == 0 ? 0 : b == (T)-1 ? (T)-a : a / b; }

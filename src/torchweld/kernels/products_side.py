@@ -1,6 +1,6 @@
 """Products that share their left operand, rows, columns and depth side by side in one kernel (the
-keys and values of an attention layer), and products by themselves where a template of ours is
-faster than the library (few rows).
+keys and values of an attention layer), with any number of columns where there are few rows
+(`products_concat`), and products by themselves where a template of ours is faster than the library.
 
     extern k = mm(x, a);  extern v = mm(x, b)
  -> comp [m, n, k] { sum over k of x * a; sum over k of x * b; store k; store v }

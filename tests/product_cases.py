@@ -119,6 +119,15 @@ def gated(m, n, k, dtype="bf16", sizes=None) -> Case:
     return b.case("gated", None, sizes)
 
 
+def three(m, n, k, dtype="bf16") -> Case:
+    """Products of one left factor, each with a result of its own."""
+    b = Body(dtype, m=m, n=n, k=k)
+    x = b.read("x", "mk")
+    for part in "012":
+        b.write(f"y{part}", "mn", b.dot(x, b.read(f"w{part}", "nk")))
+    return b.case("three")
+
+
 def normed(m, n, k, dtype="bf16", pair=False) -> Case:
     """RMSNorm before the product, applied after it; its weights are in `w`."""
     b = Body(dtype, m=m, n=n, k=k)

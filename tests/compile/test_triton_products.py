@@ -46,6 +46,7 @@ SHIPPED = [
     cases.gated(16, 8192, 2048),
     cases.normed(16, 8192, 2048, pair=True),
     cases.bias_gelu(64, 3072, 768),
+    cases.three(16, 2048, 2048),
 ]
 
 

@@ -68,6 +68,7 @@ def streams(dtype: str) -> list[Case]:
         cases.batched(4, 1, 300, 512, dtype, "bnk"),
         cases.linear(16, 264, 4096, dtype, right="kn"),
         cases.linear(128, 200, 1024, dtype),
+        cases.three(9, 200, 1024, dtype),
         cases.side_by_side(16, (256, 64, 64), 1024, dtype),
         cases.side_by_side(1, (256, 64, 64), 1024, dtype),
         cases.side_by_side(7, (100, 60), 520, dtype),

@@ -29,7 +29,7 @@ from torchweld.ir.size import Size
 from torchweld.schedule.access import Access, Accesses, addressed, linear
 from torchweld.schedule.concatenation import parts_of
 from torchweld.schedule.contraction import Contraction, contraction_of
-from torchweld.schedule.cuda import Schedule, extent
+from torchweld.schedule.cuda import Schedule, extent, next_pow2
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_triton import factor, one_at_a_time, valid
 
@@ -174,11 +174,12 @@ def _begin_early(t: _Template) -> None:
     """The first weights are fetched while the kernel before, which may write the left factor, still
     runs."""
     k, s, c = t.end, t.schedule, t.contraction
-    points = max(LINE, EARLY_BYTES // (2 * s.block_n * len(c.products)))
-    tile = Schedule("grid", c.depth, c.columns, points // LINE, s.block_n, s.num_warps)
+    lines = max(1, EARLY_BYTES // (2 * LINE * s.block_n * len(c.products)))
+    lines = next_pow2(lines + 1) // 2  # the power of two below
+    tile = Schedule("grid", c.depth, c.columns, lines, s.block_n, s.num_warps)
     face = t.right.facing(tile, "line", "c")
     start = "0" if s.splits == 1 else f"share * {_steps(t)} * {s.block_k}"
-    face.define("line", start, f"tl.arange(0, {points // LINE})[:, None] * {LINE}", c.depth, None)
+    face.define("line", start, f"tl.arange(0, {lines})[:, None] * {LINE}", c.depth, None)
     for value in dict.fromkeys(factor(k.body, p.right) for p in c.products):
         access = _access(t, value)
         if access and not access.refs and linear(k.accesses, access.offset, c.depth) == 1:

@@ -46,7 +46,16 @@ def _siblings(shop: Workshop, number: NodeId) -> list[NodeId]:
     own = shop.made(number)
     made = {n: shop.made(n) for n in near if own.left}
     alike = [n for n, k in made.items() if k and (k.left, k.sizes) == (own.left, own.sizes)]
-    return [n for n in alike if not shop.flow.is_before(number, n)][:_MOST_SIBLINGS]
+    return _independent(shop, [number, *alike])[1:]
+
+
+def _independent(shop: Workshop, numbers: Sequence[NodeId]) -> list[NodeId]:
+    """The first of `numbers` that do not wait for each other."""
+    found: list[NodeId] = []
+    for number in numbers:
+        if not any(shop.flow.is_before(n, number) for n in found):
+            found.append(number)
+    return found[: _MOST_SIBLINGS + 1]
 
 
 def _concatenation(shop: Workshop, number: NodeId) -> Offer | None:
@@ -58,8 +67,7 @@ def _concatenation(shop: Workshop, number: NodeId) -> Offer | None:
     near = order[order.index(number) : order.index(number) + _FARTHEST]
     left = left_operand(nodes[number])
     alike = [n for n in near if is_product(nodes[n]) and left_operand(nodes[n]) == left]
-    numbers = [n for n in alike if n == number or not shop.flow.is_before(number, n)]
-    numbers = [n for n in numbers if shop.made(n)][: _MOST_SIBLINGS + 1]
+    numbers = _independent(shop, [n for n in alike if shop.made(n)])
     if len(numbers) < 2 or any(shop.hazard(a, b) for a, b in pairwise(numbers)):
         return None
     comp = concatenated([shop.made(n).comp for n in numbers])

@@ -131,6 +131,15 @@ def test_products_of_several_sizes_are_put_side_by_side(rows, bias):
     assert calls(after.graph) == [] and sums(comp) == 1 and len(comp.stores) == 3
 
 
+def test_a_product_that_is_added_to_another_is_not_put_beside_it():
+    def chain(x, a, b):
+        y = x @ a
+        return torch.addmm(y, x, b)
+
+    _, after = same_meaning(chain, r(M, K), r(K, N), r(K, N))
+    assert len(after.graph.nodes) == 2
+
+
 def test_heads_of_few_rows_are_not_streamed_in_halves():
     def rotary(x, w, c, s):
         q = F.linear(x, w).view(1, M, 4, -1).transpose(1, 2)

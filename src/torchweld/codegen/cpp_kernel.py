@@ -17,6 +17,7 @@ from torchweld.schedule.stages import Stages, own_cost, stages
 
 LINE_BYTES = 64
 VECTOR_BYTES, LANES = 64, 16
+LONG_ROW = 256
 LONG_LANE = 4096  # the rest of a longer lane does not matter
 CHEAP_ROW = 6.0  # nor that of pointwise rows with less work (multiply-adds) per element
 
@@ -76,9 +77,12 @@ class Kernel:
 
     @property
     def lanes(self) -> int:
-        """Elements that gcc works on together: a vector of the narrowest type in memory."""
+        """Elements that gcc works on together: a vector of the narrowest type in memory, or two, so
+        that sums along rows of some length do not wait for each other."""
         narrowest = min((d.bytes for d in self.kinds.values()), default=4)
-        return max(LANES, VECTOR_BYTES // narrowest)
+        extent = self.comp.extent(self.schedule.nest[-1]) if self.schedule.nest else 0
+        long = isinstance(extent, int) and extent >= LONG_ROW
+        return max(2 * LANES if long else LANES, VECTOR_BYTES // narrowest)
 
     @property
     def lane_position(self) -> str:

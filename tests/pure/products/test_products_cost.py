@@ -1,0 +1,53 @@
+"""Predicted seconds of products: near what an H100 measured, and ordered as they must be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from torchweld.core.device import named_table
+from torchweld.kernels.products_cost import Work, kernel_s, library_s
+from torchweld.schedule.product import ProductSchedule
+
+H100 = named_table("H100")
+GLUON = ProductSchedule("gluon", 128, 256, 64, 8, 4)
+PAIR = ProductSchedule("gluon", 128, 128, 64, 8, 4)
+STREAM = ProductSchedule("stream", 16, 32, 128, 4, 6)
+
+
+@pytest.mark.parametrize("rows, columns, depth, us", [
+    (8192, 3072, 768, 61.7), (8192, 6144, 768, 118.3), (8192, 768, 3072, 55.3),
+    (4096, 2304, 768, 24.0), (4096, 3072, 768, 32.9), (12608, 768, 768, 26.7),
+    (16, 3072, 2048, 7.7), (64, 3072, 2048, 8.0), (16, 128256, 2048, 192), (128, 2304, 768, 5.1),
+    (8192, 8192, 8192, 1600),
+])  # fmt: skip
+def test_library_as_measured(rows, columns, depth, us):
+    assert library_s(Work(1, rows, columns, depth), H100) * 1e6 == pytest.approx(us, rel=0.13)
+
+
+@pytest.mark.parametrize("work, schedule, us", [
+    (Work(1, 8192, 3072, 768, 2, 0, 10), PAIR, 113),
+    (Work(1, 2048, 8192, 2048, 2, 0, 14), PAIR, 180),
+    (Work(1, 4096, 3072, 768, 1, 0, 26), GLUON, 46.5),
+    (Work(1, 16, 8192, 2048, 2, 0, 14), STREAM, 24.6),
+    (Work(1, 16, 128256, 2048), STREAM, 180), (Work(1, 16, 3072, 2048), STREAM, 7.2),
+])  # fmt: skip
+def test_kernels_as_measured(work, schedule, us):
+    assert kernel_s(work, schedule, H100) * 1e6 == pytest.approx(us, rel=0.2)
+
+
+@pytest.mark.parametrize("more", [
+    {"rows": 4096}, {"columns": 4096}, {"depth": 2048}, {"batch": 3}, {"products": 2},
+    {"more_bytes": 1 << 24}, {"fma": 50.0}, {"computed": True},
+])  # fmt: skip
+def test_more_work_takes_longer(more):
+    work = Work(1, 2048, 2048, 1024)
+    longer = replace(work, **more)
+    assert kernel_s(longer, GLUON, H100) > kernel_s(work, GLUON, H100)
+
+
+@pytest.mark.parametrize("sizes", [(0, 8, 8), (8, 0, 8), (8, 8, 0), (1, 1, 1)])
+def test_nothing_takes_a_start(sizes):
+    assert 2e-6 < library_s(Work(1, *sizes), H100) < 5e-6
+    assert 2e-6 < kernel_s(Work(1, *sizes), GLUON, H100) < 6e-6

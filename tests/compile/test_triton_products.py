@@ -9,6 +9,7 @@ import pytest
 
 import product_cases as cases
 from triton_cases import Case
+from triton_run import product_bundle
 
 pytest.importorskip("triton")
 
@@ -240,3 +241,19 @@ def test_what_makes_no_product_is_refused():
     b.write("y", "m", b.sum(b.read("x", "mk")))
     with pytest.raises(InvalidIR, match="cannot be tiled"):
         generate(b.case("sums").comp, b.buffers, GOOD)
+
+
+def test_two_products_of_a_computed_factor_are_refused_in_large_tiles():
+    assert "computed" in _refusal(cases.normed(130, 264, 200, "bf16", pair=True))
+    assert _refusal(cases.normed(13, 264, 2000, "bf16", pair=True)) is None
+    assert _refusal(cases.normed(130, 264, 200, "bf16")) is None
+
+
+def _refusal(case: Case) -> str | None:
+    accesses = addressed(case.comp, case.buffers, case.sizes)
+    return supports(accesses, contraction_of(accesses), case.buffers, TABLES[90])
+
+
+def test_computed_right_factors_leave_shared_memory_for_themselves():
+    (source,) = product_bundle(cases.side_by_side(7, (100, 60), 520, "bf16")).sources
+    assert resources(compile_source(source, 90)).shared_bytes <= TABLES[90].shared_bytes

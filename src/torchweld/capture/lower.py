@@ -25,7 +25,6 @@ from torchweld.core.options import Options
 from torchweld.ir.nodes import Arg, Extern, Graph, Node, Origin
 from torchweld.ir.nodes import views as views_in
 
-
 _TORCH = str(Path(torch.__file__).parent)
 
 

@@ -149,11 +149,21 @@ def jit_function(source: KernelSource):
 
 def compile_triton(source: KernelSource, artifacts=None) -> Launcher:
     """A launcher for the architecture of the current device; its common binary is compiled now.
-    Raises BuildError. `artifacts` is not used: Triton has its own cache."""
+    Raises BuildError, also where the kernel would not fit. `artifacts` is not used: Triton has its
+    own cache."""
     major, minor = torch.cuda.get_device_capability()
     launcher = _launcher(source, 10 * major + minor)
-    launcher.binary()
+    _check_fits(source, launcher.binary())
     return launcher
+
+
+def _check_fits(source: KernelSource, compiled) -> None:
+    """Raises BuildError where the device has not that much shared memory."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    most = getattr(properties, "shared_memory_per_block_optin", None)
+    if most is not None and compiled.metadata.shared > most:
+        needs = f"needs {compiled.metadata.shared} bytes of shared memory of {most}"
+        raise BuildError(f"{source.name} {needs}")
 
 
 def _launcher(source: KernelSource, arch: int) -> Launcher:

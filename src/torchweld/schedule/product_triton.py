@@ -28,6 +28,7 @@ STREAM_ROWS = 64
 MIN_STAGES, MAX_STAGES = 4, 12  # of streams; two are always correct
 MAX_SPLITS = 16
 SHARED_REST = 4 << 10  # bytes for sums across warps
+_SHARED_COMPUTED = 8 << 10  # more, where a right factor is computed before it is multiplied
 MAX_ACCUMULATORS = 128  # float32 registers of a thread
 
 # (block_m, block_n, block_k, warps, stages) by falling size: the first that makes enough tiles is
@@ -73,7 +74,7 @@ class _Work:
 
     def fits(self, s: ProductSchedule) -> bool:
         staged = staged_bytes(s, self.accesses, self.contraction, self.table)
-        return staged + SHARED_REST <= self.table.shared_bytes
+        return staged + _shared_rest(self.contraction) <= self.table.shared_bytes
 
 
 def supports(
@@ -88,7 +89,11 @@ def supports(
         return "a factor is not rounded to 16 bits"
     if len(found) > 1:
         return "its factors differ in dtype"
-    return _bad_reduction(accesses, contraction) or _bad_store(accesses, contraction)
+    return (
+        _bad_factor(accesses, contraction)
+        or _bad_reduction(accesses, contraction)
+        or _bad_store(accesses, contraction)
+    )
 
 
 def factor(body: tuple[Instr, ...], value: Value) -> Value | None:
@@ -245,12 +250,17 @@ def _in_one_wave(work: _Work, form, shapes) -> Iterator[ProductSchedule]:
                 yield _deepest(work, near, (2, 1))
 
 
+def _shared_rest(contraction: Contraction) -> int:
+    computed = any(p.right_load is None for p in contraction.products)
+    return SHARED_REST + computed * _SHARED_COMPUTED
+
+
 def _deepest(work: _Work, s: ProductSchedule, blocks: tuple[int, ...]) -> ProductSchedule:
     """With as many stages as fit into shared memory beside each other for one of these numbers of
     blocks, the first that leaves enough."""
     stage = _stage_bytes(s, work.accesses, work.contraction)
     for count in blocks:
-        space = work.table.shared_bytes // count - SHARED_REST
+        space = work.table.shared_bytes // count - _shared_rest(work.contraction)
         stages = space // stage + (not _reads_shared(s, work.table))
         if stages >= MIN_STAGES:
             return replace(s, stages=min(stages, MAX_STAGES))
@@ -264,6 +274,17 @@ def _factors(contraction: Contraction) -> list[Value]:
 def _factor_dtype(body: tuple[Instr, ...], value: Value) -> DType | None:
     narrow = factor(body, value)
     return None if narrow is None else body[narrow].dtype
+
+
+def _bad_factor(accesses: Accesses, contraction: Contraction) -> str | None:
+    """Two products of a bfloat16 left factor that is computed were wrong on an H100 in tiles of 64
+    rows and more (Triton 3.6.0; streams of 16 rows a tile are right, and so is float16)."""
+    rows = extent(accesses, contraction.rows)
+    few = isinstance(rows, int) and rows <= STREAM_ROWS
+    computed = any(p.left_load is None for p in contraction.products)
+    if computed and len(contraction.products) > 1 and not few:
+        return "several products of a factor that is computed"
+    return None
 
 
 def _bad_reduction(accesses: Accesses, contraction: Contraction) -> str | None:

@@ -30,8 +30,8 @@ CASES = [
     Case("llama-1b train b2 s2048", "llama-1b", BF16, 2, 2048, train=True, adamw=True),
     Case("bert-base train b32 s128", "bert-base", BF16, 32, 128, train=True, adamw=True),
 ]
-RUN = Run("cuda", ("eager", "inductor", "inductor-reduce-overhead", "torchweld"), seconds=2.5,
-          case_seconds=120.0, total_seconds=520.0)
+RUN = Run("cuda", ("eager", "inductor", "inductor-reduce-overhead", "torchweld"), seconds=2.0,
+          case_seconds=170.0, total_seconds=540.0)
 
 if __name__ == "__main__":
     main("bench-gpu", CASES, RUN, "gpu_kernels.py")

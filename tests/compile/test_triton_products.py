@@ -243,8 +243,8 @@ def test_what_makes_no_product_is_refused():
         generate(b.case("sums").comp, b.buffers, GOOD)
 
 
-def test_two_products_of_a_computed_factor_are_refused_in_large_tiles():
-    assert "computed" in _refusal(cases.normed(130, 264, 200, "bf16", pair=True))
+def test_sums_beside_two_products_are_refused_in_large_tiles():
+    assert "sums" in _refusal(cases.normed(130, 264, 200, "bf16", pair=True))
     assert _refusal(cases.normed(13, 264, 2000, "bf16", pair=True)) is None
     assert _refusal(cases.normed(130, 264, 200, "bf16")) is None
 

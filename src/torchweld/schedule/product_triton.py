@@ -90,7 +90,7 @@ def supports(
     if len(found) > 1:
         return "its factors differ in dtype"
     return (
-        _bad_factor(accesses, contraction)
+        _bad_sums(accesses, contraction)
         or _bad_reduction(accesses, contraction)
         or _bad_store(accesses, contraction)
     )
@@ -276,14 +276,13 @@ def _factor_dtype(body: tuple[Instr, ...], value: Value) -> DType | None:
     return None if narrow is None else body[narrow].dtype
 
 
-def _bad_factor(accesses: Accesses, contraction: Contraction) -> str | None:
-    """Two products of a bfloat16 left factor that is computed were wrong on an H100 in tiles of 64
-    rows and more (Triton 3.6.0; streams of 16 rows a tile are right, and so is float16)."""
+def _bad_sums(accesses: Accesses, contraction: Contraction) -> str | None:
+    """Sums over the left factor beside two products were wrong in bfloat16 on an H100, in tiles of
+    64 rows and more (Triton 3.6.0); in streams, of 16 rows a tile, they are right."""
     rows = extent(accesses, contraction.rows)
     few = isinstance(rows, int) and rows <= STREAM_ROWS
-    computed = any(p.left_load is None for p in contraction.products)
-    if computed and len(contraction.products) > 1 and not few:
-        return "several products of a factor that is computed"
+    if contraction.row_sums and len(contraction.products) > 1 and not few:
+        return "sums over the left factor beside several products"
     return None
 
 

@@ -75,7 +75,7 @@ def test_report_writes_a_page_that_the_json_gives_again(target, tmp_path):
     assert [profile.way for profile in report.profiles] == ["eager", "torchweld"]
     (group,) = report.graphs[0].groups
     assert group.error.fused_l2 < 1e-5 and "tw_" in group.sources[0].text
-    assert report.subject.seed is None and report.subject.command.startswith("torchweld ")
+    assert report.subject.seed is None and report.subject.command.startswith("torchweld")
     result = run("report", data, "--html", again)
     assert result.exit_code == 0 and "Work, memory, error" in result.stdout
     assert again.read_text() == page.read_text() and "id=\"kernels\"" in page.read_text()

@@ -33,7 +33,6 @@ from torchweld.kernels.library import choose_library_calls
 from torchweld.kernels.patches import products_of_patches
 from torchweld.kernels.products import form_products
 from torchweld.kernels.rows import align_rows
-from torchweld.kernels.seen_results import own_results
 from torchweld.plan.decisions import Cut, Fusion, Plan, RefusalRecord
 from torchweld.plan.refusals import Reason
 from torchweld.plan.search import plan
@@ -147,7 +146,6 @@ def _finished(
     graph = stages("products", own_products, graph, table)
     graph = stages("convolutions", own_convolutions, graph, table, options)
     graph = stages("library", choose_library_calls, graph, table, options, captured.kind)
-    graph = stages("results", own_results, graph, table, captured.loose_outputs, choose)
     graph = stages("rows", align_rows, graph, table, captured.loose_outputs)
     graph = stages("extents", align_extents, graph, table)
     check_graph(graph)

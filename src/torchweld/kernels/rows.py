@@ -58,7 +58,7 @@ class _Rows:
         return replace(view, strides=tuple(strides), offset=offset)
 
     def apart(self, buffer: Buffer) -> Buffer:
-        window = self.move(whole(buffer))
+        window = self.move(_whole(buffer))
         return replace(buffer, strides=window.strides)
 
 
@@ -69,10 +69,10 @@ def align_rows(
     positions of outputs that may have any strides, if they are numbers."""
     if table.kind != "cuda":
         return graph
-    uses = Uses.of(graph, frozenset(loose_outputs))
+    uses = _Uses.of(graph, frozenset(loose_outputs))
     chosen: dict[str, _Rows] = {}
     for node in graph.nodes:
-        if is_product(node):
+        if _is_product(node):
             chosen |= _worth_it(node, graph, uses, table, chosen)
     for name in [n for n in chosen if n in uses.held]:
         graph = _with_copy(graph, name)
@@ -81,7 +81,7 @@ def align_rows(
 
 
 @dataclass(frozen=True, slots=True)
-class Uses:
+class _Uses:
     """`held`: buffers that others see as they are. `changing`: written more than once, or by a call
     that changes them: neither padded nor copied."""
 
@@ -89,9 +89,9 @@ class Uses:
     changing: frozenset[str]
 
     @classmethod
-    def of(cls, graph: Graph, loose: frozenset[int]) -> Uses:
+    def of(cls, graph: Graph, loose: frozenset[int]) -> _Uses:
         outputs = [o for i, o in enumerate(graph.outputs) if i not in loose or _is_dynamic(o)]
-        calls = [n for n in graph.nodes if isinstance(n, Extern) and not is_product(n)]
+        calls = [n for n in graph.nodes if isinstance(n, Extern) and not _is_product(n)]
         given = {n for n in graph.inputs if n is not None}
         seen = {v.buffer for v in views(outputs)}
         held = given.union(seen, *((*n.reads, *n.writes) for n in calls))
@@ -105,20 +105,19 @@ def _is_dynamic(output: Arg) -> bool:
     return not all(isinstance(s, int) for s in sizes)
 
 
-def is_product(node: Node) -> bool:
-    """Whether the node is a library's product whose result somebody wants."""
+def _is_product(node: Node) -> bool:
     return isinstance(node, Extern) and node.target in _OPERANDS and node.outputs[0] is not None
 
 
 def _worth_it(
-    node: Extern, graph: Graph, uses: Uses, table: DeviceTable, chosen: dict[str, _Rows]
+    node: Extern, graph: Graph, uses: _Uses, table: DeviceTable, chosen: dict[str, _Rows]
 ) -> dict[str, _Rows]:
     """The buffers to pad for one product: all that are in its way, or none."""
     windows = _windows(node, graph)
     dtype = graph.buffers[windows[-1].buffer].dtype
     found: dict[str, _Rows] = {}
     for view in windows:
-        if dtype.is_low_precision and not is_aligned(view, dtype):
+        if dtype.is_low_precision and not _is_aligned(view, dtype):
             rows = _rows_of(graph.buffers[view.buffer])
             if rows is None or view.buffer in uses.changing or not _helps(rows, view, graph):
                 return {}
@@ -132,21 +131,15 @@ def _worth_it(
 
 def _windows(node: Extern, graph: Graph) -> list[View]:
     """Both operands and the result."""
-    return [*operands(node), whole(graph.buffers[node.outputs[0]])]
+    operands = [node.args[i] for i in _OPERANDS[node.target]]
+    return [*operands, _whole(graph.buffers[node.outputs[0]])]
 
 
-def operands(node: Extern) -> list[View]:
-    """Both matrices of a product."""
-    return [node.args[i] for i in _OPERANDS[node.target]]
-
-
-def whole(buffer: Buffer) -> View:
-    """All of a buffer."""
+def _whole(buffer: Buffer) -> View:
     return View(buffer.name, buffer.shape, buffer.strides)
 
 
-def is_aligned(view: View, dtype: DType) -> bool:
-    """Whether each row of a matrix starts at a multiple of 16 bytes."""
+def _is_aligned(view: View, dtype: DType) -> bool:
     places = [s for n, s in zip(view.shape, view.strides) if s != 1 and n != 1]
     return all(divide(p * dtype.bytes, ALIGNMENT) is not None for p in (*places, view.offset))
 
@@ -161,21 +154,21 @@ def _rows_of(buffer: Buffer) -> _Rows | None:
         return None
     unit = _LINE if size >= _LONG_ROW else ALIGNMENT
     rows = _Rows(dense[0], -(-size // unit) * unit // buffer.dtype.bytes)
-    return rows if rows.move(whole(buffer)) is not None else None
+    return rows if rows.move(_whole(buffer)) is not None else None
 
 
 def _helps(rows: _Rows, view: View, graph: Graph) -> bool:
     """Every window on the buffer can be moved, and this one is aligned then."""
-    windows = [v for n in graph.nodes if is_product(n) for v in views(n.args)]
+    windows = [v for n in graph.nodes if _is_product(n) for v in views(n.args)]
     windows += views(graph.outputs)
     here = [v for v in windows if v.buffer == view.buffer]
     moved = rows.move(view)
     if moved is None or any(rows.move(v) is None for v in here):
         return False
-    return is_aligned(moved, graph.buffers[view.buffer].dtype)
+    return _is_aligned(moved, graph.buffers[view.buffer].dtype)
 
 
-def _cost_s(name: str, node: Extern, graph: Graph, uses: Uses, table: DeviceTable) -> float:
+def _cost_s(name: str, node: Extern, graph: Graph, uses: _Uses, table: DeviceTable) -> float:
     """What padding a buffer adds: the time of copies, a read and a write each."""
     copies = int(name in uses.held) + int(name in node.writes and node.target == _WANTS_DENSE)
     buffer = graph.buffers[name]
@@ -195,7 +188,7 @@ def _with_copy(graph: Graph, name: str) -> Graph:
     after the one that makes it."""
     copy, nodes, made = _copy_name(name), [], False
     for node in graph.nodes:
-        touches = is_product(node) and name in (*node.reads, *node.writes)
+        touches = _is_product(node) and name in (*node.reads, *node.writes)
         makes = touches and name in node.writes
         if touches and not (makes or made):
             nodes.append(_copying(graph.buffers[name], name, copy, node))
@@ -231,7 +224,7 @@ def _padded(graph: Graph, rows: dict[str, _Rows]) -> Graph:
 
     buffers = {n: rows[n].apart(b) if n in rows else b for n, b in graph.buffers.items()}
     nodes = tuple(
-        replace(n, args=_map_views(n.args, move)) if is_product(n) else n for n in graph.nodes
+        replace(n, args=_map_views(n.args, move)) if _is_product(n) else n for n in graph.nodes
     )
     return replace(graph, buffers=buffers, nodes=nodes, outputs=_map_views(graph.outputs, move))
 

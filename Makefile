@@ -22,7 +22,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check src tests bench
 
 pure: $(STAMP)
-	@start=$$(date +%s); $(TEST_ENV) $(BIN)/python -m pytest tests/pure && \
+	@start=$$(date +%s); $(TEST_ENV) $(BIN)/python -m pytest $(XDIST) tests/pure && \
 	echo "pure tier: $$(( $$(date +%s) - start )) s (it should stay under 20)"
 
 bench: $(STAMP)

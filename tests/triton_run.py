@@ -32,7 +32,7 @@ def product_bundle(case: Case, chosen: ProductSchedule | None = None) -> KernelB
     if chosen is None:
         accesses = addressed(case.comp, case.buffers, case.sizes)
         found = contraction_of(accesses)
-        chosen = product_triton.schedule(accesses, found, case.buffers, H100, case.sizes)
+        chosen = next(product_triton.candidates(accesses, found, H100, case.sizes))
     return triton_product.generate(case.comp, case.buffers, chosen, case.sizes)
 
 

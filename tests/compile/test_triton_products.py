@@ -17,19 +17,13 @@ from test_triton_meaning import lines_of
 
 from torchweld.codegen.triton_product import generate
 from torchweld.core import dtypes
-from torchweld.core.device import named_table
+from torchweld.core.device import DeviceTable, named_table
 from torchweld.core.errors import InvalidIR
 from torchweld.runtime.triton_compile import compile_source, resources
 from torchweld.schedule.access import addressed
 from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.product import ProductSchedule
-from torchweld.schedule.product_triton import (
-    candidates,
-    schedule,
-    staged_bytes,
-    supports,
-    valid,
-)
+from torchweld.schedule.product_triton import candidates, staged_bytes, supports, valid
 
 TABLES = {80: named_table("A100"), 90: named_table("H100")}
 SHIPPED = [
@@ -56,6 +50,10 @@ def parts(case: Case):
     return accesses, contraction_of(accesses)
 
 
+def default(case: Case, table: DeviceTable) -> ProductSchedule:
+    return next(candidates(*parts(case), table, case.sizes))
+
+
 def title(case: Case) -> str:
     return f"{case.name}-{'x'.join(str(a.extent) for a in case.comp.axes)}"
 
@@ -69,7 +67,7 @@ def test_kernels_agree_with_the_interpreter():
 @pytest.mark.parametrize("arch", TABLES)
 @pytest.mark.parametrize("case", SHIPPED, ids=title)
 def test_defaults_use_tensor_cores_and_do_not_spill(case: Case, arch: int):
-    chosen = schedule(*parts(case), case.buffers, TABLES[arch], case.sizes)
+    chosen = default(case, TABLES[arch])
     (source,) = generate(case.comp, case.buffers, chosen, case.sizes).sources
     compiled = compile_source(source, arch)
     ptx = compiled.asm["ptx"]
@@ -84,7 +82,7 @@ def test_defaults_use_tensor_cores_and_do_not_spill(case: Case, arch: int):
 @pytest.mark.parametrize("rows", (1, 16))
 def test_a_tile_reads_one_of_several_matrices_side_by_side(rows: int):
     case = cases.side_by_side(rows, (2048, 512, 512), 2048)
-    chosen = schedule(*parts(case), case.buffers, TABLES[90])
+    chosen = default(case, TABLES[90])
     (source,) = generate(case.comp, case.buffers, chosen).sources
     loop = source.text[source.text.index("for block") : source.text.index("tl.dot")]
     assert loop.count("tl.load") == 2
@@ -93,7 +91,7 @@ def test_a_tile_reads_one_of_several_matrices_side_by_side(rows: int):
 
 def test_matrices_side_by_side_that_share_tiles_are_read_all():
     case = cases.side_by_side(16, (2048, 500, 500), 2048)
-    chosen = schedule(*parts(case), case.buffers, TABLES[90])
+    chosen = default(case, TABLES[90])
     (source,) = generate(case.comp, case.buffers, chosen).sources
     loop = source.text[source.text.index("for block") : source.text.index("tl.dot")]
     assert loop.count("tl.load") == 4
@@ -103,7 +101,7 @@ def test_matrices_side_by_side_that_share_tiles_are_read_all():
 @pytest.mark.parametrize("arch", TABLES)
 def test_streams_begin_early_where_the_device_can(arch: int):
     case = cases.normed(16, 8192, 2048, pair=True)
-    chosen = schedule(*parts(case), case.buffers, TABLES[arch])
+    chosen = default(case, TABLES[arch])
     (source,) = generate(case.comp, case.buffers, chosen).sources
     compiled = compile_source(source, arch)
     said = [word in compiled.asm["ptx"] for word in ("griddepcontrol.wait", "prefetch.global.L2")]
@@ -115,7 +113,7 @@ def test_streams_begin_early_where_the_device_can(arch: int):
 def test_few_tiles_are_one_wave_of_blocks_that_fill_a_multiprocessor(case: Case):
     accesses, contraction = parts(case)
     table = TABLES[90]
-    chosen = schedule(accesses, contraction, case.buffers, table)
+    chosen = default(case, table)
     (source,) = generate(case.comp, case.buffers, chosen).sources
     rows, columns, shares = (-(-d.size // d.block) for d in source.grid)
     assert table.units // 2 < rows * columns * shares <= table.units
@@ -124,11 +122,10 @@ def test_few_tiles_are_one_wave_of_blocks_that_fill_a_multiprocessor(case: Case)
 
 
 @pytest.mark.parametrize("case", SHIPPED, ids=title)
-def test_the_default_is_the_first_candidate(case: Case):
+def test_candidates_are_correct_and_differ(case: Case):
     accesses, contraction = parts(case)
     for table in TABLES.values():
         found = list(candidates(accesses, contraction, table, case.sizes))
-        assert found[0] == schedule(accesses, contraction, case.buffers, table, case.sizes)
         assert 2 < len(set(found)) == len(found)
         for near in found:
             assert valid(near, accesses, contraction)
@@ -191,9 +188,6 @@ def along_the_depth() -> Case:
 def test_supports(case: Case, reason: str | None):
     said = supports(*parts(case), case.buffers, TABLES[90])
     assert said is None if reason is None else reason in said
-    if reason is not None:
-        with pytest.raises(InvalidIR, match="cannot be a Triton product"):
-            schedule(*parts(case), case.buffers, TABLES[90])
 
 
 def test_old_devices_are_refused():

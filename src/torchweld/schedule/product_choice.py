@@ -40,7 +40,7 @@ def choose(
     for form in _forms(accesses, contraction, table, hints or {}):
         reason = form.supports(accesses, contraction, buffers, table)
         if reason is None:
-            return form.schedule(accesses, contraction, buffers, table, hints)
+            return next(form.candidates(accesses, contraction, table, hints))
     return reason
 
 

@@ -15,7 +15,6 @@ from math import gcd
 
 from torchweld.core.device import DeviceTable
 from torchweld.core.dtypes import DType
-from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
 from torchweld.ir.nodes import (
     Buffer,
@@ -181,20 +180,6 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
         and schedule.stages >= 2
         and roles(accesses, contraction, schedule).free_bytes >= 0
     )
-
-
-def schedule(
-    accesses: Accesses,
-    contraction: Contraction,
-    buffers: Mapping[str, Buffer],
-    table: DeviceTable,
-    hints: Mapping[str, int] | None = None,
-) -> ProductSchedule:
-    """The default tiles. Raises InvalidIR where `supports` gives a reason."""
-    reason = supports(accesses, contraction, buffers, table)
-    if reason is not None:
-        raise InvalidIR(f"{accesses.comp.name} is no kernel of the form gluon: {reason}")
-    return next(candidates(accesses, contraction, table, hints))
 
 
 def candidates(

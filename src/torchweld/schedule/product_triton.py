@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from torchweld.core import dtypes
 from torchweld.core.device import DeviceTable
 from torchweld.core.dtypes import DType
-from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
 from torchweld.ir.nodes import Buffer, Cast, Instr, Reduce, Value, operands, store_axes, value_axes
 from torchweld.schedule.access import Accesses
@@ -101,20 +100,6 @@ def factor(body: tuple[Instr, ...], value: Value) -> Value | None:
     cast = body[value]
     narrow = isinstance(cast, Cast) and body[cast.arg].dtype in TENSOR_DTYPES
     return cast.arg if narrow and cast.dtype == dtypes.f32 else None
-
-
-def schedule(
-    accesses: Accesses,
-    contraction: Contraction,
-    buffers: Mapping[str, Buffer],
-    table: DeviceTable,
-    hints: Mapping[str, int] | None = None,
-) -> ProductSchedule:
-    """The default. Raises InvalidIR where `supports` gives a reason."""
-    reason = supports(accesses, contraction, buffers, table)
-    if reason is not None:
-        raise InvalidIR(f"{accesses.comp.name} cannot be a Triton product: {reason}")
-    return next(candidates(accesses, contraction, table, hints))
 
 
 def candidates(

@@ -8,7 +8,7 @@ extern "C" void NAME(P, S)                            tw_convolve(..., prepare, 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, Size
 from torchweld.core import dtypes
 from torchweld.ir import size
 from torchweld.ir.affine import Affine
-from torchweld.ir.nodes import Buffer, Cast, Comp, Load, Op, Value, operands
+from torchweld.ir.nodes import Buffer, Cast, Comp, Load, Op, Value, needed, operands
 from torchweld.ir.size import Size
 from torchweld.schedule.access import Access, Accesses
 from torchweld.schedule.cpu import CpuSchedule
@@ -157,7 +157,7 @@ def _emit_prepare(k: Kernel, e: Emitter, convolution: CpuConvolution, parts: _Pa
     with e.block("for (int64_t nth = 0; nth < results; ++nth)"):
         e.line(f"const int64_t {k.names[convolution.result]} = result + nth;")
         texts: Texts = {}
-        for value in _behind(k, parts.fixed):
+        for value in sorted(needed(k.body, parts.fixed)):
             define(k, e, value, texts)
         for slot, value in enumerate(parts.fixed):
             e.line(f"fixed[{slot} * TW_RESULTS + nth] = v{value};")
@@ -169,8 +169,8 @@ def _emit_finish(k: Kernel, e: Emitter, convolution: CpuConvolution, parts: _Par
         if axis in k.names:
             e.line(f"const int64_t {k.names[axis]} = {where};")
     texts: Texts = {v: f"fixed[{i} * TW_RESULTS]" for i, v in enumerate(parts.fixed)}
-    needed = _behind(k, [s.value for s in k.comp.stores], stop=texts)
-    for value in needed:
+    behind = sorted(needed(k.body, (s.value for s in k.comp.stores), stop=texts))
+    for value in behind:
         if value not in texts and value not in parts.varying:
             define(k, e, value, texts)
     e.line("#pragma omp simd")
@@ -179,19 +179,8 @@ def _emit_finish(k: Kernel, e: Emitter, convolution: CpuConvolution, parts: _Par
             e.line(f"const int64_t {k.names[convolution.pixel]} = pixel + at;")
         e.line(f"const float v{parts.total} = sums[at];")
         texts[parts.total] = f"v{parts.total}"
-        for value in needed:
+        for value in behind:
             if value not in texts:
                 define(k, e, value, texts)
         for position in range(len(k.comp.stores)):
             store(k, e, position, texts)
-
-
-def _behind(k: Kernel, values: Iterable[Value], stop: Container[Value] = ()) -> list[Value]:
-    """`values` and all that they are made of, in order; those in `stop` are not taken apart."""
-    todo, found = list(values), set()
-    while todo:
-        value = todo.pop()
-        if value not in found:
-            found.add(value)
-            todo.extend(() if value in stop else operands(k.body[value]))
-    return sorted(found)

@@ -30,6 +30,7 @@ from torchweld.ir.nodes import (
     Pick,
     Reduce,
     Value,
+    needed,
     operands,
     store_axes,
     value_axes,
@@ -261,14 +262,7 @@ class Kernel:
 
     def needed(self, targets: Iterable[Value]) -> list[Value]:
         """What has to be computed for `targets`, in order; known values are not entered."""
-        found: set[Value] = set()
-        todo = list(targets)
-        while todo:
-            value = todo.pop()
-            if value not in found and value not in self.known:
-                found.add(value)
-                todo.extend(operands(self.body[value]))
-        return sorted(found)
+        return sorted(needed(self.body, targets, stop=self.known) - self.known.keys())
 
     def operands(self, value: Value) -> tuple[Value, ...]:
         return operands(self.body[value])

@@ -30,7 +30,7 @@ unless it is marked `must_round`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -319,6 +319,20 @@ def operands(instr: Instr) -> tuple[Value, ...]:
 def store_operands(store: Store) -> tuple[Value, ...]:
     indirect = tuple(r.value for r in store.index if isinstance(r, Ref))
     return (store.value, *indirect) + (() if store.guard is None else (store.guard,))
+
+
+def needed(
+    body: Sequence[Instr], values: Iterable[Value], stop: Container[Value] = ()
+) -> set[Value]:
+    """`values` and all that they are made of; those in `stop` are not taken apart."""
+    found: set[Value] = set()
+    todo = list(values)
+    while todo:
+        value = todo.pop()
+        if value not in found:
+            found.add(value)
+            todo.extend(() if value in stop else operands(body[value]))
+    return found
 
 
 def store_axes(comp: Comp, store: Store, axes: Sequence[frozenset[str]]) -> frozenset[str]:

@@ -34,7 +34,7 @@ from torchweld.ir.nodes import (
     Reduce,
     Scan,
     Value,
-    operands,
+    needed,
     store_operands,
 )
 from torchweld.ir.size import Size
@@ -237,9 +237,9 @@ def _finish(comp: Comp, value: Value, reduced: set[str], rows: tuple[str, ...]) 
     pointwise, and stores each point once."""
     if {a.name for a in comp.axes} != {*rows, *reduced}:
         return None
-    needed = _needed(comp, value)
+    stored = (v for s in comp.stores for v in store_operands(s))
     b, images = BodyBuilder(), {}
-    for v in sorted(needed):
+    for v in sorted(needed(comp.body, stored, stop=(value,))):
         instr = comp.body[v]
         if v == value:
             instr = Load(SUMS, tuple(map(axis, rows)), dtypes.f32)
@@ -253,17 +253,6 @@ def _finish(comp: Comp, value: Value, reduced: set[str], rows: tuple[str, ...]) 
     stores = tuple(replace(s, value=images[s.value]) for s in comp.stores)
     axes = tuple(Axis(n, comp.extent(n)) for n in rows)
     return replace(comp, axes=axes, body=b.body, stores=stores)
-
-
-def _needed(comp: Comp, value: Value) -> set[Value]:
-    """What the stores need, the sum not taken apart."""
-    todo, needed = [v for s in comp.stores for v in store_operands(s)], set()
-    while todo:
-        v = todo.pop()
-        if v not in needed:
-            needed.add(v)
-            todo.extend(() if v == value else operands(comp.body[v]))
-    return needed
 
 
 def _is_pointwise(instr: Instr, reduced: set[str]) -> bool:

@@ -15,7 +15,16 @@ from torchweld.core import dtypes
 from torchweld.core.device import DeviceTable
 from torchweld.core.dtypes import DType
 from torchweld.ir import size
-from torchweld.ir.nodes import Buffer, Cast, Instr, Reduce, Value, operands, store_axes, value_axes
+from torchweld.ir.nodes import (
+    Buffer,
+    Cast,
+    Instr,
+    Reduce,
+    Value,
+    needed,
+    store_axes,
+    value_axes,
+)
 from torchweld.schedule.access import Accesses
 from torchweld.schedule.concatenation import Part, parts_of
 from torchweld.schedule.contraction import TENSOR_DTYPES, Contraction
@@ -181,7 +190,7 @@ def _loaded_bytes(
     found: set[Value] = set()
     for value in factors:
         parts = one_at_a_time(accesses, c, schedule, factor(body, value))
-        found |= {parts[0].load} if parts else _needed(body, (value,))
+        found |= {parts[0].load} if parts else needed(body, (value,))
     depth = set(c.depth)
     loads = (v for v in found & set(accesses.loads) if axes[v] & depth)
     return sum(body[v].dtype.bytes for v in loads if axes[v] - depth or not c.rows)
@@ -276,7 +285,7 @@ def _bad_reduction(accesses: Accesses, contraction: Contraction) -> str | None:
     if any(body[v].monoid in TUPLES for v in contraction.row_sums):
         return "a reduction of the left factor with several results"
     reductions = {v for v, i in enumerate(body) if isinstance(i, Reduce)}
-    if any(reductions & _needed(body, body[v].args) for v in reductions):
+    if any(reductions & needed(body, body[v].args) for v in reductions):
         return "a reduction depends on another"
     return None
 
@@ -292,14 +301,3 @@ def _bad_store(accesses: Accesses, contraction: Contraction) -> str | None:
     if isinstance(batch, int) and batch > MAX_GRID_Y:
         return f"a batch of {batch}"
     return None
-
-
-def _needed(body: tuple[Instr, ...], values: tuple[Value, ...]) -> set[Value]:
-    found: set[Value] = set()
-    todo = list(values)
-    while todo:
-        value = todo.pop()
-        if value not in found:
-            found.add(value)
-            todo.extend(operands(body[value]))
-    return found

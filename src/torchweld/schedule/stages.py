@@ -22,6 +22,7 @@ from torchweld.ir.nodes import (
     Ref,
     Scan,
     Value,
+    needed,
     operands,
     store_operands,
     value_axes,
@@ -89,15 +90,8 @@ def _homes(comp: Comp, frame: Frame) -> tuple[int, ...]:
 
 def _final(comp: Comp, frame: Frame, store_homes: tuple[int, ...]) -> tuple[Value, ...]:
     """Everything that the stores of FINAL need, from column reductions on, in order."""
-    found: set[Value] = set()
-    todo = [v for s, h in zip(comp.stores, store_homes) if h == FINAL for v in store_operands(s)]
-    while todo:
-        value = todo.pop()
-        if value not in found:
-            found.add(value)
-            if value not in frame.column_reductions:
-                todo.extend(operands(comp.body[value]))
-    return tuple(sorted(found))
+    last = [v for s, h in zip(comp.stores, store_homes) if h == FINAL for v in store_operands(s)]
+    return tuple(sorted(needed(comp.body, last, stop=frame.column_reductions)))
 
 
 class _Walk:

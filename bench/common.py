@@ -11,16 +11,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
+from tables import README, ROOT, render, render_brief, seconds, update_page
+
+SLOW = frozenset({"inductor-max-autotune"})  # to compile
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row. `adamw`: a training step ends with AdamW(fused=True) over all parameters."""
+    """One row. `adamw`: a training step ends with AdamW(fused=True) over all parameters.
+    `at_least`: the ratio to the best other way that is aimed for; `most_kernels`: in a call.
+    `checked`: the lengths of the inputs' first dimensions at which the error is looked at, where
+    the model in float64 would not fit in memory (empty: as measured)."""
 
     label: str
     target: str
@@ -29,12 +34,16 @@ class Case:
     length: int | None = None
     train: bool = False
     adamw: bool = False
+    at_least: float = 1.0
+    most_kernels: int | None = None
+    checked: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Run:
     """What a command measures: `ways` as in report.ways, `seconds` of paired timing a case, at most
-    `case_seconds` a case and `total_seconds` in all."""
+    `case_seconds` a case and `total_seconds` in all. SLOW ways come after all others, paired with
+    torchweld once more, as far as the time goes."""
 
     device: str
     ways: tuple[str, ...]
@@ -45,21 +54,42 @@ class Run:
 
 
 def measure_case(case: Case, run: Run, write: Callable[[dict], object]) -> None:
-    """Writes the case's report as plain data, and again with the errors of torchweld and eager, for
-    which there may be no time; called in the case's own process."""
-    from torchweld.report.build import Plan, measured_report, with_errors
+    """Writes the case's prediction and report as plain data, and again with the errors of torchweld
+    and eager, for which there may be no time; called in the case's own process. Without eager among
+    the ways there is no error."""
+    from liger import RECIPE
+    from predicted import predicted_ms
+    from torchweld.api import records
+    from torchweld.report.build import Plan, measured_report
     from torchweld.report.ways import WAYS
 
-    if "liger" in run.ways:
-        from liger import RECIPE
-
-        WAYS["liger"] = RECIPE
+    WAYS["liger"] = RECIPE
     workload = _workload(case, run.device)
-    plan = Plan(case.label, workload, list(run.ways), run.seconds)
-    report, ready = measured_report(plan, _unheard)
-    write(asdict(report))
-    checked = {"torchweld": ready["torchweld"]}
-    write(asdict(with_errors(report, checked, workload, _unheard)))
+    report, ready = measured_report(
+        Plan(case.label, workload, list(run.ways), run.seconds), _unheard
+    )
+    optimised = workload.model if case.adamw else None
+    predicted = predicted_ms(records(ready["torchweld"].run), run.device, optimised)
+    row = {"predicted_ms": predicted, "report": asdict(report)}
+    write(row)
+    if "eager" in run.ways:
+        write(row | {"report": asdict(_with_errors(case, report, ready, workload))})
+
+
+def _with_errors(case: Case, report, ready: dict, workload):
+    import torch
+
+    from torchweld.api import fuse
+    from torchweld.report.build import with_errors
+
+    ours = ready.pop("torchweld")
+    ready.clear()  # the others' memory
+    if case.checked:
+        torch.compiler.reset()  # or these sizes would become symbols
+        cut = tuple(slice(n) for n in case.checked)
+        workload = replace(workload, args=tuple(a[cut] for a in workload.args))
+        ours = replace(ours, run=fuse(workload.model, dynamic=False))
+    return with_errors(report, {"torchweld": ours}, workload, _unheard)
 
 
 def _unheard(what: str, done: float) -> None:
@@ -71,20 +101,31 @@ def run_cases(cases: Iterable[Case], run: Run, script: str) -> list[dict]:
     problem."""
     rows, end = [], time.monotonic() + run.total_seconds
     with tempfile.TemporaryDirectory() as cache:
-        for case in cases:
+        for part, case in product(_parts(run), list(cases)):
             budget = min(run.case_seconds, end - time.monotonic())
-            row = _in_child(case, run, script, cache, budget)
-            if run.second_process and "report" in row:
+            row = _in_child(case, part, script, cache, budget)
+            if part.second_process and "report" in row:
                 row["second"] = _in_child(case, _only_torchweld(run), script, cache, budget)
             rows.append(row)
             print(_progress(row), flush=True)
     return rows
 
 
+def _parts(run: Run) -> list[Run]:
+    """The ways that are quick to compile, and then the SLOW ones."""
+    baselines = run.ways[:-1]
+    slow = tuple(w for w in baselines if w in SLOW)
+    quick = tuple(w for w in baselines if w not in SLOW)
+    parts = [replace(run, ways=(*quick, run.ways[-1]))] if quick or not slow else []
+    if slow:
+        parts.append(replace(run, ways=(*slow, run.ways[-1]), second_process=False))
+    return parts
+
+
 def child_main(arguments: list[str]) -> None:
-    """`--child CASE RUN FILE`, both in JSON: measures and writes the report to FILE."""
+    """`--child CASE RUN FILE`, both in JSON: measures and writes the row's parts to FILE."""
     case, run = Case(**json.loads(arguments[0])), Run(**json.loads(arguments[1]))
-    measure_case(case, run, lambda report: _replace(Path(arguments[2]), json.dumps(report)))
+    measure_case(case, run, lambda parts: _replace(Path(arguments[2]), json.dumps(parts)))
 
 
 def _replace(path: Path, text: str) -> None:
@@ -103,33 +144,6 @@ def write_results(rows: list[dict], name: str) -> Path:
     return path
 
 
-def update_page(marker: str, text: str, page: Path = PAGE) -> None:
-    """Replaces what stands between the marker's two comments, or appends both."""
-    begin, end = f"<!-- {marker}:begin -->", f"<!-- {marker}:end -->"
-    page.parent.mkdir(exist_ok=True)
-    old = page.read_text() if page.exists() else "# Benchmarks\n"
-    if begin not in old:
-        old = f"{old.rstrip()}\n\n{begin}\n{end}\n"
-    before, rest = old.split(begin, 1)
-    after = rest.split(end, 1)[1]
-    page.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}")
-
-
-def render(files: list[Path], brief: bool = False) -> str:
-    """A Markdown table of the rows of result files; a case measured again replaces its older row.
-    `brief`: only cases that were measured, and only their times."""
-    rows: dict[str, dict] = {}
-    commands = []
-    for path in files:
-        data = json.loads(path.read_text())
-        commands.append(data["command"])
-        rows.update({row["case"]["label"]: row for row in data["rows"]})
-    if brief:
-        measured = [row for row in rows.values() if "report" in row]
-        return "\n".join([*_where(measured, commands)[:1], "", *_brief_table(measured)])
-    return "\n".join([*_where(rows.values(), commands), "", *_table(list(rows.values()))])
-
-
 def main(name: str, cases: list[Case], run: Run, kernels: str) -> None:
     """The command line of bench/cpu.py and bench/gpu.py."""
     from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -143,29 +157,30 @@ def main(name: str, cases: list[Case], run: Run, kernels: str) -> None:
     parser.add_argument("--against", default=",".join(run.ways[:-1]), help="baselines")
     parser.add_argument("--seconds", type=float, default=run.seconds, help="timing, a case")
     parser.add_argument("--total", type=float, default=run.total_seconds, help="seconds in all")
+    parser.add_argument("--name", default=name, help="of the result file")
     parser.add_argument("--second", action="store_true", help="also time a second process")
     parser.add_argument("--kernels", action="store_true", help=f"also run bench/{kernels}")
     parser.add_argument("--render", nargs="+", type=Path, metavar="FILE",
                         help="measure nothing: write docs/benchmarks.md from these results")
     asked = parser.parse_args()
-    files = asked.render or [_measure(name, cases, run, asked)]
+    files = asked.render or [_measure(cases, run, asked)]
     text = render(files)
     update_page(f"models-{run.device}", text)
-    update_page(f"measured-{run.device}", render(files, brief=True), README)
+    update_page(f"measured-{run.device}", render_brief(files), README)
     print(text)
     if asked.kernels and not asked.render:
         subprocess.run([sys.executable, str(ROOT / "bench" / kernels)], check=True)
     return None
 
 
-def _measure(name: str, cases: list[Case], run: Run, asked) -> Path:
+def _measure(cases: list[Case], run: Run, asked) -> Path:
     parts = [part for part in asked.only.split(",") if part]
     chosen = [c for c in cases if not parts or any(part in c.label for part in parts)]
     number, of = map(int, asked.part.split("/"))
     chosen = chosen[number - 1 :: of]
     ways = (*(w for w in asked.against.split(",") if w), "torchweld")
     wanted = Run(run.device, ways, asked.seconds, run.case_seconds, asked.total, asked.second)
-    return write_results(run_cases(chosen, wanted, sys.argv[0]), name)
+    return write_results(run_cases(chosen, wanted, sys.argv[0]), asked.name)
 
 
 def _workload(case: Case, device: str):
@@ -206,106 +221,36 @@ def _in_child(case: Case, run: Run, script: str, cache: str, budget: float) -> d
                                   env=environment, stdin=subprocess.DEVNULL)
         except subprocess.TimeoutExpired:
             row["problem"] = f"not finished within {budget:.0f} s"
-            return row | _report_in(out.name)
+            return row | _written(out.name)
         if done.returncode:
             row |= {"problem": _last_line(done.stderr), "stderr": done.stderr[-4000:]}
-        return row | _report_in(out.name)
+        return row | _written(out.name)
 
 
-def _report_in(file: str) -> dict:
-    """What a child wrote, nothing if it did not come so far."""
+def _written(file: str) -> dict:
+    """The parts of the row that a child wrote, nothing if it did not come so far."""
     text = Path(file).read_text()
-    return {"report": json.loads(text)} if text else {}
+    return json.loads(text) if text else {}
 
 
 def _only_torchweld(run: Run) -> Run:
     return Run(run.device, ("torchweld",), 0.0, run.case_seconds, run.total_seconds)
 
 
-def _where(rows: Iterable[dict], commands: list[str]) -> list[str]:
-    reports = [row["report"] for row in rows if "report" in row]
-    lines = [f"Commands: {', '.join(f'`{command}`' for command in dict.fromkeys(commands))}."]
-    if reports:
-        machine, dates = reports[0]["machine"], sorted(r["date"][:10] for r in reports)
-        threads = f", {machine['threads']} threads" if machine["device"] == "cpu" else ""
-        lines.insert(0, f"{machine['name']}{threads}, torch {machine['torch']}, Triton "
-                        f"{machine['triton']}, Python {machine['python']}, {dates[-1]}.")
-    return lines
-
-
-def _table(rows: list[dict]) -> list[str]:
-    """Milliseconds of each way, then the fastest baseline's time over torchweld's (paired)."""
-    found = [way["name"] for row in rows if "report" in row for way in row["report"]["ways"]]
-    names = [name for name in dict.fromkeys(found) if name != "torchweld"]
-    head = ["case", *(f"{name}, ms" for name in [*names, "torchweld"]), "best / torchweld",
-            "first call, s: inductor, torchweld", "peak: eager, torchweld", "error L2 (eager)"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return lines + ["| " + " | ".join(_cells(row, names)) + " |" for row in rows]
-
-
-def _brief_table(rows: list[dict]) -> list[str]:
-    lines = ["| case | eager, ms | best torch.compile, ms | torchweld, ms | ratio to best |",
-             "|---|---|---|---|---|"]
-    return lines + ["| " + " | ".join(_brief_cells(row)) + " |" for row in rows]
-
-
-def _brief_cells(row: dict) -> list[str]:
-    from torchweld.core.units import ms_text
-
-    timed = {w["name"]: w["timing"] for w in row["report"]["ways"] if w["timing"]}
-    compiled = [t["median_ms"] for name, t in timed.items() if name.startswith("inductor")]
-    shown = [[timed[n]["median_ms"]] if n in timed else [] for n in ("eager", "torchweld")]
-    shown.insert(1, compiled)
-    medians = [ms_text(min(times)) if times else "-" for times in shown]
-    return [row["case"]["label"], *medians, _best_ratio(timed)]
-
-
-def _best_ratio(timed: dict[str, dict]) -> str:
-    """The paired ratio to the fastest baseline; above 1 torchweld is ahead."""
-    ratios = [timing["ratio"] for name, timing in timed.items() if name != "torchweld"]
-    return f"{min(ratios):.2f}" if ratios else "-"
-
-
-def _cells(row: dict, names: list[str]) -> list[str]:
-    from torchweld.core.units import bytes_text, ms_text
-
-    label = row["case"]["label"]
-    if "report" not in row:
-        return [label, f"{row['problem']}", *[""] * (len(names) + 4)]
-    ways = {way["name"]: way for way in row["report"]["ways"]}
-    ours, eager, inductor = (ways.get(n, {}) for n in ("torchweld", "eager", "inductor"))
-    timed = {n: w["timing"] for n, w in ways.items() if w["timing"]}
-    medians = [ms_text(timed[n]["median_ms"]) if n in timed else "-" for n in [*names, "torchweld"]]
-    return [label, *medians, _best_ratio(timed),
-            f"{_seconds(inductor)}, {_seconds(ours)}{_second(row)}",
-            f"{bytes_text(eager.get('peak_bytes'))}, {bytes_text(ours.get('peak_bytes'))}",
-            f"{_error(ours)} ({_error(eager)})"]
-
-
-def _seconds(way: dict) -> str:
-    return f"{way['first_call_s']:.1f}" if way.get("first_call_s") is not None else "-"
-
-
-def _second(row: dict) -> str:
-    report = row.get("second", {}).get("report")
-    return f" (second process {_seconds(report['ways'][-1])})" if report else ""
-
-
-def _error(way: dict) -> str:
-    return f"{way['error']['relative_l2']:.1e}" if way.get("error") else "-"
-
-
 def _progress(row: dict) -> str:
     if "report" not in row:
         return f"{row['case']['label']}: {row['problem']}"
-    timed = [way for way in row["report"]["ways"] if way["timing"]]
-    return f"{row['case']['label']}: " + ", ".join(map(_progress_of_way, timed))
+    ways = row["report"]["ways"]
+    problem = f" ({row['problem']})" if "problem" in row else ""
+    return f"{row['case']['label']}: {', '.join(map(_progress_of_way, ways))}{problem}"
 
 
 def _progress_of_way(way: dict) -> str:
     from torchweld.core.units import bytes_text
 
-    return (f"{way['name']} {way['timing']['median_ms']:.3g} ms (first call {_seconds(way)} s, "
+    if not way["timing"]:
+        return f"{way['name']}: {way['problem']}"
+    return (f"{way['name']} {way['timing']['median_ms']:.3g} ms (first call {seconds(way)} s, "
             f"peak {bytes_text(way['peak_bytes'])})")
 
 

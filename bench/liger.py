@@ -2,42 +2,37 @@
 
 Of a Llama its norms and gated layers (its rotary embedding would be put in for every model of the
 process, so it is left out); of a gated layer of this repository its activation. For anything else
-it raises."""
+it raises. The weights are the model's own, so that a step of training changes both."""
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
 
-import torch
-from liger_kernel.ops import LigerGELUMulFunction, LigerSiLUMulFunction
-from liger_kernel.transformers import apply_liger_kernel_to_llama
 from torch import nn
 
+from tables import DOES_NOT_APPLY
 from torchweld.report.ways import Recipe
-
-_ACTIVATIONS = {
-    "GegluMlp": LigerGELUMulFunction.apply,
-    "SwiGluMlp": lambda gate, up: LigerSiLUMulFunction.apply(gate, up, 1.0, 1.0),
-}
+from torchweld.zoo.models import GegluMlp
 
 
-class _Gated(nn.Module):
-    def __init__(self, like: nn.Module) -> None:
-        super().__init__()
-        self.gate, self.up, self.down = like.gate, like.up, like.down
-        self.activation = _ACTIVATIONS[type(like).__name__]
+def _product(model: GegluMlp) -> Callable:
+    from liger_kernel.ops import LigerGELUMulFunction, LigerSiLUMulFunction
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(self.activation(self.gate(x), self.up(x)))
+    if type(model).__name__ == "SwiGluMlp":
+        return lambda gate, up: LigerSiLUMulFunction.apply(gate, up, 1.0, 1.0)
+    return LigerGELUMulFunction.apply
 
 
 def _prepare(model: nn.Module, inputs: tuple, train: bool) -> Callable:
-    if type(model).__name__ in _ACTIVATIONS:
-        return _Gated(model)
-    found = copy.deepcopy(model)
-    llama = next(m for m in found.modules() if type(m).__name__ == "LlamaForCausalLM")
-    if train:
-        raise NotImplementedError("a step of its own copy of the weights would not compare")
+    found = copy.deepcopy(model, {id(p): p for p in model.parameters()})
+    if isinstance(found, GegluMlp):
+        found.product = _product(model)
+        return found
+    llama = next((m for m in found.modules() if type(m).__name__ == "LlamaForCausalLM"), None)
+    if llama is None:
+        raise NotImplementedError(f"{DOES_NOT_APPLY} to {type(model).__name__}")
+    from liger_kernel.transformers import apply_liger_kernel_to_llama
+
     apply_liger_kernel_to_llama(rope=False, fused_linear_cross_entropy=False, model=llama)
     return found
 

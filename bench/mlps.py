@@ -1,20 +1,15 @@
 """Gated layers of usual sizes, for bench/gpu.py: a user's models outside the zoo."""
 import torch
 import torch.nn.functional as F
-from torch import nn
+
+from torchweld.zoo.models import GegluMlp
 
 
-class SwiGluMlp(nn.Module):
+class SwiGluMlp(GegluMlp):
     """down(silu(gate(x)) * up(x)) over the last dimension."""
 
-    def __init__(self, dim: int, hidden: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(dim, hidden, bias=False)
-        self.up = nn.Linear(dim, hidden, bias=False)
-        self.down = nn.Linear(hidden, dim, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+    def product(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return F.silu(gate) * up
 
 
 def swiglu():

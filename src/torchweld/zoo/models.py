@@ -57,7 +57,10 @@ class GegluMlp(nn.Module):
         self.down = nn.Linear(hidden, dim, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(F.gelu(self.gate(x), approximate="tanh") * self.up(x))
+        return self.down(self.product(self.gate(x), self.up(x)))
+
+    def product(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return F.gelu(gate, approximate="tanh") * up
 
 
 def load(

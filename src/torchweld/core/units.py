@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def bytes_text(count: int | None) -> str:
     """1234567 -> "1.23 MB" (powers of 1000); None -> "-"."""
@@ -31,3 +33,8 @@ def seconds_text(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def counted(names: Sequence[str]) -> list[str]:
+    """["add", "mul", "add"] -> ["2 add", "mul"]"""
+    return [f"{names.count(n)} {n}" if names.count(n) > 1 else n for n in dict.fromkeys(names)]

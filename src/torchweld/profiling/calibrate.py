@@ -27,7 +27,7 @@ from torchweld.runtime.dispatch import NativeCall, Pointer, helpers, table
 from torchweld.runtime.regions import region, region_name
 from torchweld.runtime.steps import walk_table
 
-_VERSION = "13"  # of what is measured here
+_VERSION = "14"  # of what is measured here
 _LARGE = {"cpu": 128 << 20, "cuda": 1 << 30}  # bytes: no cache holds it
 _SMALLEST_IN_CACHE = {"cpu": 1 << 20, "cuda": 4 << 20}  # bytes, doubled five times
 _MOST_OF = 0.6  # of the best rate: what a size still in the cache reaches
@@ -103,10 +103,11 @@ def _measure(device: str, name: str, files: Artifacts, options: Options) -> Roof
 def _small_calls(device: str) -> dict[str, float]:
     """Forward operators as in inference; those of the backward alone as in training."""
     functions = smallest.functions(device)
+    between = smallest.large_neighbour(device)
     found: dict[str, float] = {}
     for run in (smallest.run_backward, smallest.run_forward):
         with torch.enable_grad():
-            traced = trace_steps(lambda run=run: run(functions), device, _SMALL_STEPS)
+            traced = trace_steps(lambda run=run: run(functions, between), device, _SMALL_STEPS)
         found |= smallest.operator_us(traced.steps, device)
     if _SMALLEST not in found:
         raise EnvironmentProblem("torch's profiler sees no kernels on this device",
@@ -116,39 +117,45 @@ def _small_calls(device: str) -> dict[str, float]:
 
 def _empty_kernel(files: Artifacts) -> float:
     """What a generated kernel costs at least: a step of a program that makes four zeros on all
-    threads, between operators as in a model."""
+    threads, cold and warm."""
     library, _ = compile_cpp(_EMPTY, files)
     name, x = region_name("calibration", "empty"), torch.ones(4)
     call = NativeCall(load_function(library, "torchweld_empty"), (Pointer(0),), (4,))
     rows, bases = table([call]), array("q", [x.data_ptr()])
     step, address = region(name, (walk_table(helpers(files).walk, rows, 1),)), bases.buffer_info()
-    functions = smallest.functions("cpu")
 
-    @torch.no_grad()
     def run() -> None:
-        for function in functions:
-            function()
-            step([], bases, address[0])
+        smallest.run_forward([lambda: step([], bases, address[0])] * _SMALL_STEPS,
+                             smallest.large_neighbour("cpu"))
 
-    steps = trace_steps(run, "cpu", _SMALL_STEPS).steps
-    return statistics.median(o.duration_us for s in steps for o in s.operators if o.name == name)
+    steps = trace_steps(run, "cpu", 1).steps
+    return statistics.mean(o.duration_us for s in steps for o in s.operators if o.name == name)
 
 
-def _copy_rate(device: str, size: int) -> float:
-    """Bytes read and written a second, of a kernel that touches `size` bytes. (A GPU's driver
-    copies more slowly than kernels do: 2.4 and 3.0 TB/s on an H100.)"""
-    source = torch.ones(size // 8, device=device)
-    target = torch.empty_like(source)
-    return size / best_s(device, lambda: torch.neg(source, out=target))
+def _copy_rate(device: str, size: int, among: int = 0) -> float:
+    """Bytes read and written a second, of a kernel that touches `size` bytes, and comes back to
+    them after `among` bytes. (A GPU's driver copies more slowly than kernels do: 2.4 and 3.0 TB/s
+    on an H100.)"""
+    count = max(1, among // size)
+    pairs = [(torch.ones(size // 8, device=device), torch.empty(size // 8, device=device))
+             for _ in range(count)]
+
+    def call() -> None:
+        for source, target in pairs:
+            torch.neg(source, out=target)
+
+    return count * size / best_s(device, call)
 
 
 def _cache(device: str) -> tuple[float, int]:
-    """(the best rate of a copy that fits in a cache, the largest size that keeps most of it)"""
-    first = _SMALLEST_IN_CACHE[device]
-    rates = {first << step: _copy_rate(device, first << step) for step in range(6)}
+    """(the best rate of a copy that fits in the last cache, the largest size that keeps most of
+    it). A core's own cache is passed over: in a model others have been there since."""
+    half, first = device_table(device).llc_bytes // 2, _SMALLEST_IN_CACHE[device]
+    among = half if device == "cpu" else 0
+    rates = {first << step: _copy_rate(device, first << step, among) for step in range(6)}
     best = max(rates.values())
     largest = max(size for size, rate in rates.items() if rate >= _MOST_OF * best)
-    return best, min(largest, device_table(device).llc_bytes // 2)  # the rest is others'
+    return best, min(largest, half)  # the rest is others'
 
 
 def _fresh_us_per_mb() -> float:

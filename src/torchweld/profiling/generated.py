@@ -14,8 +14,9 @@ from torchweld.ir.nodes import Extern, Graph
 from torchweld.kernels.convolutions import own_convolutions
 from torchweld.kernels.cpu_products import own_products
 from torchweld.plan.search import plan
+from torchweld.profiling.lowered import lowered
 from torchweld.profiling.recorder import record
-from torchweld.profiling.work import lowered, node_work
+from torchweld.profiling.work import node_work
 from torchweld.runtime.load import load
 
 
@@ -44,7 +45,7 @@ def _planned(function: Callable, given: tuple, options: Options) -> Graph | None
     """The call as one generated kernel, None if it stays with the library."""
     (call,) = record(lambda: function(*given), {}).calls
     table, graph = device_table("cpu"), lowered(call, "cpu")
-    graph = own_products(plan(graph, table, options).graph, table)
-    graph = own_convolutions(graph, table, options)
+    planned = own_products(plan(graph, table, options), table)
+    graph = own_convolutions(planned, table, options).graph
     alone = len(graph.nodes) == 1 and not isinstance(graph.nodes[0], Extern)
     return graph if alone else None

@@ -4,10 +4,12 @@ libraries reach on this device."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 
+from torchweld.profiling.flops import ATTENTION, POINTWISE
 from torchweld.profiling.recorder import record
 from torchweld.profiling.work import call_work
 from torchweld.runtime import torch_private
@@ -15,8 +17,7 @@ from torchweld.runtime import torch_private
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LONG_S = 0.2  # at the full size; then a small one must do: no fast code for the dtype
 _ROWS = {"cpu": 768, "cuda": 4096}
-_CHANNELS = {"cpu": 64, "cuda": 256}
-_IMAGES = {"cpu": 2, "cuda": 32}
+_IMAGES = {"cpu": 4, "cuda": 128}
 _TOKENS = {"cpu": 256, "cuda": 2048}
 
 Call = Callable[[], object]
@@ -76,20 +77,17 @@ def _onednn(device: str, dtype: torch.dtype, shrink: int) -> Problem:
     return lambda: torch_private.onednn_linear(x, x, None, "none", None), 2.0 * n**3
 
 
-def _convolution(device: str, dtype: torch.dtype, shrink: int) -> Problem:
-    """Windows of one and of nine, as residual networks have them."""
-    n, side, batch = _CHANNELS[device] // shrink, 28, _IMAGES[device]
+def _convolution(window: int, device: str, dtype: torch.dtype, shrink: int) -> Problem:
+    """As in the middle of a residual network."""
+    n, side, batch = 256 // shrink, 14, _IMAGES[device]
     layout = torch.contiguous_format if device == "cpu" else torch.channels_last
 
     def make(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, device=device).to(dtype, memory_format=layout)
 
-    x, one, nine = make(batch, n, side, side), make(n, n, 1, 1), make(n, n, 3, 3)
-
-    def call() -> None:
-        F.conv2d(F.conv2d(x, one), nine, padding=1)
-
-    return call, 2.0 * batch * side**2 * n**2 * 10
+    x, w = make(batch, n, side, side), make(n, n, window, window)
+    flops = 2.0 * batch * side**2 * n**2 * window**2
+    return lambda: F.conv2d(x, w, padding=window // 2), flops
 
 
 def _attention(device: str, dtype: torch.dtype, shrink: int) -> Problem:
@@ -102,11 +100,11 @@ _IN_CACHE = (128, 768)
 _PLAIN = (torch.exp, torch.tanh, torch.sigmoid, F.gelu, F.silu, torch.relu, torch.rsqrt, torch.cos,
           lambda x: x.softmax(-1), lambda x: F.layer_norm(x, x.shape[1:], x[0], x[0]),
           lambda x: x.pow(2))
-ATTENTION = "attention"  # whichever operator the device takes for it
 _CPU_ONLY = ("mkldnn::_linear_pointwise",)
 _TABLE: dict[tuple[str, tuple[torch.dtype, ...]], Problems] = {
     ("aten::mm", _DTYPES): _product,
     ("mkldnn::_linear_pointwise", (torch.float32,)): _onednn,
-    ("aten::convolution", _DTYPES[:2]): _convolution,
+    ("aten::convolution", _DTYPES[:2]): partial(_convolution, 3),
+    (POINTWISE, _DTYPES[:2]): partial(_convolution, 1),
     (ATTENTION, _DTYPES[:2]): _attention,
 }

@@ -9,17 +9,8 @@ from torchweld.kernels.products_cost import Work as Gemm
 from torchweld.kernels.products_cost import library_s
 from torchweld.plan.cost import cost
 from torchweld.profiling.data import Roofline
-from torchweld.profiling.large import ATTENTION
 from torchweld.profiling.work import GENERATED, Work
 
-# operators -> the one whose rate was measured; see _like
-_LIKE = {
-    "aten::addmm": "aten::mm",
-    "aten::_addmm_activation": "aten::mm",
-    "aten::bmm": "aten::mm",
-    "aten::baddbmm": "aten::mm",
-    "aten::convolution_backward": "aten::convolution",
-}
 _SIXTEEN_BITS = ("bfloat16", "float16")
 
 
@@ -58,7 +49,7 @@ def predict_us(work: Work, line: Roofline, table: DeviceTable) -> float:
     at the roofline. Both at the rate of their operator, where that was measured."""
     limits = limits_us(work, line)
     start_us = limits["launch"] + work.fresh_bytes / 1e6 * line.fresh_us_per_mb
-    rate = line.operator_flops_per_s.get(f"{_like(work.operator)} {work.dtype}")
+    rate = line.operator_flops_per_s.get(f"{work.like or work.operator} {work.dtype}")
     if work.comps:
         table = replace(table, fma_per_s=rate / 2) if rate else table
         busy = [cost(c, g.buffers, g.hints, table).seconds - table.launch_s for c, g in work.comps]
@@ -67,10 +58,6 @@ def predict_us(work: Work, line: Roofline, table: DeviceTable) -> float:
         return start_us + _in_tiles_us(work, line, table)
     compute_us = work.flops / rate * 1e6 if rate and work.product else limits["compute"]
     return start_us + max(limits["memory"], compute_us)
-
-
-def _like(operator: str) -> str:
-    return ATTENTION if "attention" in operator else _LIKE.get(operator, operator)
 
 
 def _in_tiles_us(work: Work, line: Roofline, table: DeviceTable) -> float:

@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as hooks
 
 from torchweld.profiling.data import Place
+from torchweld.profiling.metas import Meta, meta_of
 from torchweld.profiling.traffic import allocates, is_view, tensors_in
 from torchweld.runtime import torch_private
 
@@ -25,18 +26,6 @@ _TORCH = str(Path(torch.__file__).parent)
 _TORCHWELD = str(Path(__file__).parents[1])
 _LAYERS = str(Path("nn", "modules"))
 _ZOO = str(Path(__file__).parents[1] / "zoo")  # models like a user's
-
-
-@dataclass(frozen=True)
-class Meta:
-    """A tensor argument or result, without its memory."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-
-    def __str__(self) -> str:
-        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
 
 
 @dataclass(frozen=True)
@@ -107,12 +96,12 @@ class _Recorder(torch_private.DispatchMode):
             for tensor in given:
                 self._see(tensor, None)
             for tensor in made:
-                block = Block(len(self.calls), _storage_bytes(tensor), _meta(tensor))
+                block = Block(len(self.calls), _storage_bytes(tensor), meta_of(tensor))
                 self._see(tensor, block)
             if not allocates(func.name()):
-                keywords = tuple((name, _meta(value)) for name, value in kwargs.items())
-                self.calls.append(Call(func, place, backward, _meta(tuple(args)), keywords,
-                                       _meta(result), sequence))
+                keywords = tuple((name, meta_of(value)) for name, value in kwargs.items())
+                self.calls.append(Call(func, place, backward, meta_of(tuple(args)), keywords,
+                                       meta_of(result), sequence))
         return result
 
     def _place(self, func) -> tuple[Place, int, bool]:
@@ -196,16 +185,6 @@ def _users_line() -> str:
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return fallback
-
-
-def _meta(value):
-    """Tensors in nested arguments become Metas; lists become tuples, to be hashable."""
-    if isinstance(value, torch.Tensor):
-        strides = value.stride() if value.layout == torch.strided else ()
-        return Meta(tuple(value.shape), tuple(strides), value.dtype)
-    if isinstance(value, (tuple, list)):
-        return tuple(map(_meta, value))
-    return value
 
 
 def _storage_bytes(tensor: torch.Tensor) -> int:

@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -15,6 +16,7 @@ from torchweld.profiling.traffic import only_looks
 from torchweld.runtime import torch_private
 
 _N = 4
+_OTHERS_BYTES = 8 << 20
 
 
 def functions(device: str) -> list[Callable[[], object]]:
@@ -63,19 +65,33 @@ def functions(device: str) -> list[Callable[[], object]]:
     ]
 
 
-def run_forward(functions: Iterable[Callable[[], object]]) -> None:
-    """Each twice in a row, cold and warm: in a model some operators come often, some once."""
+def run_forward(functions: Iterable[Callable[[], object]], between: Callable[[], object]) -> None:
+    """Each twice in a row, cold and warm: in a model some operators come often, some once.
+    `between` makes them cold."""
     with torch.no_grad():
         for function in functions:
+            between()
             function()
             function()
 
 
-def run_backward(functions: Iterable[Callable[[], object]]) -> None:
+def run_backward(functions: Iterable[Callable[[], object]], between: Callable[[], object]) -> None:
     for function in functions:
+        between()
         result = function()
         if isinstance(result, torch.Tensor) and result.requires_grad:
             result.backward(torch.ones_like(result))
+
+
+def large_neighbour(device: str) -> Callable[[], object]:
+    """What makes the next operator find a CPU's caches full of other data, as behind a large
+    product. A GPU's kernels are launched ahead, so nothing is needed there. By numpy: a trace
+    should not see it."""
+    if device != "cpu":
+        return lambda: None
+    source = np.ones(_OTHERS_BYTES // 4, np.float32)
+    target = np.empty_like(source)
+    return lambda: np.copyto(target, source)
 
 
 def operator_us(steps: Iterable[Step], device: str) -> dict[str, float]:

@@ -16,7 +16,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torchweld.core.units import bytes_text, number_text
+from torchweld.core.units import bytes_text, counted, number_text
+from torchweld.profiling.terminal import and_more, table_of
 
 if TYPE_CHECKING:
     from torchweld.profiling.data import Kernel, Opportunity, Place, Profile
@@ -102,14 +103,14 @@ class _Line:
 
 
 def _kernels(profile: Profile) -> Table:
-    table = _table("kernel, where from", "calls", "us", "predicted", "bytes", "limit, reached",
-                   title="Kernels, by time")
+    table = table_of("kernel, where from", "calls", "us", "predicted", "bytes", "limit, reached",
+                     title="Kernels, by time")
     lines = _alike(profile.kernels)
     for line in lines[:SHOWN]:
         calls = sum(k.calls for k in line.kernels)
         table.add_row(_kernel_text(line), str(calls), us_text(line.us), line.predicted, line.bytes,
                       f"{line.kernels[0].regime} {line.limit}")
-    return _and_more(table, len(lines))
+    return and_more(table, len(lines), SHOWN)
 
 
 def _alike(kernels: Iterable[Kernel]) -> list[_Line]:
@@ -165,7 +166,7 @@ def _short(source: str) -> str:
 
 
 def _modules(profile: Profile) -> Table:
-    table = _table("module", "kernels", "us", "share", "predicted", "bytes", title="Modules")
+    table = table_of("module", "kernels", "us", "share", "predicted", "bytes", title="Modules")
     total = max(profile.modules[0].measured_us, 1e-9)
     shown = [m for m in profile.modules if m.measured_us >= _MODULE_SHARE * total]
     for module in shown[: 2 * SHOWN]:
@@ -174,7 +175,7 @@ def _modules(profile: Profile) -> Table:
         table.add_row("  " * depth + name, str(module.kernels), us_text(module.measured_us),
                       f"{module.measured_us / total:.0%}", us_text(module.predicted_us),
                       bytes_text(module.bytes))
-    return _and_more(table, len(shown), 2 * SHOWN)
+    return and_more(table, len(shown), 2 * SHOWN)
 
 
 def _memory(profile: Profile) -> RenderableType:
@@ -183,28 +184,24 @@ def _memory(profile: Profile) -> RenderableType:
     text += "parameters and inputs"
     if not memory.alive:
         return Text(text)
-    table = _table("alive at the peak, made by", "what", "bytes", title=f"Memory: {text}")
+    table = table_of("alive at the peak, made by", "what", "bytes", title=f"Memory: {text}")
     for alive in memory.alive[: SHOWN // 2]:
         place = alive.place
         where = f"{place.short_op}, {_short(place.source)} @ {place.module}" if place else "-"
         table.add_row(where.removesuffix(" @ "), f"{alive.what} {alive.role}",
                       bytes_text(alive.bytes))
-    return _and_more(table, len(memory.alive), SHOWN // 2)
+    return and_more(table, len(memory.alive), SHOWN // 2)
 
 
 def _opportunities(found: Sequence[Opportunity]) -> Table:
-    table = _table("fuse", "times", "saves us", "saves bytes", "sure", title="To be had by fusion")
+    table = table_of("fuse", "times", "saves us", "saves bytes", "sure",
+                     title="To be had by fusion")
     for one in found[:SHOWN]:
-        ops = ", ".join(_counted([p.short_op for p in one.places]))
-        gone = ", ".join(_counted(one.intermediates)) or "no tensor"
+        ops = ", ".join(counted([p.short_op for p in one.places]))
+        gone = ", ".join(counted(one.intermediates)) or "no tensor"
         table.add_row(f"{ops}\n  @ {_lines(one.places)}; {gone} vanishes", str(one.repeats),
                       us_text(one.saved_us), bytes_text(one.saved_bytes), one.confidence)
-    return _and_more(table, len(found))
-
-
-def _counted(names: Sequence[str]) -> list[str]:
-    """["add", "mul", "add"] -> ["2 add", "mul"]"""
-    return [f"{names.count(n)} {n}" if names.count(n) > 1 else n for n in dict.fromkeys(names)]
+    return and_more(table, len(found), SHOWN)
 
 
 def _accuracy(profile: Profile) -> Text:
@@ -226,17 +223,3 @@ def _accuracy(profile: Profile) -> Text:
 def us_text(us: float) -> str:
     """Three significant digits, no exponent."""
     return f"{us:.3g}" if us < 1000 else f"{us:.0f}"
-
-
-def _and_more(table: Table, rows: int, shown: int = SHOWN) -> Table:
-    if rows > shown:
-        table.add_row(f"and {rows - shown} more (--json FILE has all)")
-    return table
-
-
-def _table(first: str, *others: str, title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False, box=None)
-    table.add_column(first, ratio=None, overflow="fold")
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table

@@ -8,8 +8,15 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torchweld.core.units import bytes_text, count_text, ms_text, number_text, seconds_text
-from torchweld.profiling.data import Place
+from torchweld.core.units import (
+    bytes_text,
+    count_text,
+    counted,
+    ms_text,
+    number_text,
+    seconds_text,
+)
+from torchweld.profiling.terminal import and_more, table_of
 from torchweld.report import data
 from torchweld.report.parts import short_name
 
@@ -43,7 +50,7 @@ def _heading(report: data.Report) -> Text:
 
 
 def _times(ways: Iterable[data.Way]) -> Table:
-    table = _table("way", "median ms", "spread ms", "/ torchweld", "first call", title="Time")
+    table = table_of("way", "median ms", "spread ms", "/ torchweld", "first call", title="Time")
     for way in ways:
         if way.timing:
             cache = f" ({way.first_call_cache})" if way.first_call_cache else ""
@@ -53,8 +60,8 @@ def _times(ways: Iterable[data.Way]) -> Table:
 
 
 def _figures(ways: Iterable[data.Way]) -> Table:
-    table = _table("way", "kernels", "bytes moved", "peak memory", "error L2", "error max",
-                   title="Work, memory, error against float64")
+    table = table_of("way", "kernels", "bytes moved", "peak memory", "error L2", "error max",
+                     title="Work, memory, error against float64")
     for way in ways:
         if way.timing:
             l2, most = ("-", "-") if way.error is None else (
@@ -87,38 +94,22 @@ def _graph(graph: data.GraphPart) -> list[RenderableType]:
 
 
 def _groups(graph: data.GraphPart) -> Table:
-    table = _table("fused operations", "times", "bytes", "fused", "saved us",
-                   title=f"Fused in {graph.name} ({graph.kind})")
+    table = table_of("fused operations", "times", "bytes", "fused", "saved us",
+                     title=f"Fused in {graph.name} ({graph.kind})")
     for group in graph.groups[:SHOWN]:
-        table.add_row(", ".join(_counted(group.operations)), str(group.repeats),
+        table.add_row(_operations(group), str(group.repeats),
                       bytes_text(group.bytes_before), bytes_text(group.bytes_after),
                       f"{group.saved_us:.1f}")
-    return _and_more(table, len(graph.groups))
+    return and_more(table, len(graph.groups), SHOWN)
 
 
 def _refusals(graph: data.GraphPart) -> Table:
-    table = _table("not fused, because", "pairs", "at stake", title=f"Left apart in {graph.name}")
+    table = table_of("not fused, because", "pairs", "at stake", title=f"Left apart in {graph.name}")
     for refused in graph.refusals[:SHOWN]:
         table.add_row(f"{refused.reason}\n  such as {refused.example}", str(refused.pairs),
                       bytes_text(refused.bytes_at_stake))
-    return _and_more(table, len(graph.refusals))
+    return and_more(table, len(graph.refusals), SHOWN)
 
 
-def _counted(operations: list[Place]) -> list[str]:
-    """add, mul, add -> ["2 add", "mul"]"""
-    names = [short_name(operation.op) for operation in operations]
-    return [f"{names.count(n)} {n}" if names.count(n) > 1 else n for n in dict.fromkeys(names)]
-
-
-def _and_more(table: Table, rows: int) -> Table:
-    if rows > SHOWN:
-        table.add_row(f"and {rows - SHOWN} more (--json FILE has all)")
-    return table
-
-
-def _table(first: str, *others: str, title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False, box=None)
-    table.add_column(first, ratio=None, overflow="fold")
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+def _operations(group: data.Group) -> str:
+    return ", ".join(counted([short_name(operation.op) for operation in group.operations]))

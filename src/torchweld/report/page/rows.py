@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from torchweld.core.units import counted
 from torchweld.profiling.data import Kernel, Place, Profile
 from torchweld.report.data import Group
 from torchweld.report.parts import short_name
@@ -73,9 +74,7 @@ def general(path: str) -> str:
 
 def operations_text(places: Iterable[Place]) -> str:
     """add, mul, add -> "2 add, mul" """
-    names = [short_name(place.op) for place in places]
-    counted = {name: names.count(name) for name in names}
-    return ", ".join(f"{n} {name}" if n > 1 else name for name, n in counted.items())
+    return ", ".join(counted([short_name(place.op) for place in places]))
 
 
 def kernel_rows(profile: Profile) -> list[KernelRow]:

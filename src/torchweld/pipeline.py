@@ -127,30 +127,36 @@ def _make_plan(
     def join(planned: Plan) -> Plan:
         return form_products(planned, table, options, choices.choose)
 
-    def finish(graph: Graph, stages: Callable) -> tuple[Graph, dict[str, KernelBundle]]:
-        return _finished(graph, captured, table, options, choices.choose, stages)
+    def finish(planned: Plan, stages: Callable) -> tuple[Plan, dict[str, KernelBundle]]:
+        return _finished(planned, captured, table, options, choices.choose, stages)
+
+    def tried(graph: Graph) -> tuple[Graph, dict[str, KernelBundle]]:
+        made, bundles = finish(Plan(graph, ()), _unseen)
+        return made.graph, bundles
 
     if table.kind == "cuda" and options.tune_seconds > 0 and not planned.graph.symbols:
-        tuner = Tuner(table, options, choices, lambda graph: finish(graph, _unseen))
+        tuner = Tuner(table, options, choices, tried)
         joined = stages("tune products", tuner.tuned, planned, join)
     else:
         joined = stages("join products", join, planned)
-    graph, bundles = finish(joined.graph, stages)
-    return StoredPlan(graph, bundles, joined.decisions)
+    made, bundles = finish(joined, stages)
+    return StoredPlan(made.graph, bundles, made.decisions)
 
 
 def _finished(
-    graph: Graph, captured: Captured, table: DeviceTable, options: Options, choose: Choose, stages
-) -> tuple[Graph, dict[str, KernelBundle]]:
-    """A planned graph with the best calls, strides and extents, and its kernels."""
-    graph = stages("products", own_products, graph, table)
-    graph = stages("convolutions", own_convolutions, graph, table, options)
-    graph = stages("library", choose_library_calls, graph, table, options, captured.kind)
+    planned: Plan, captured: Captured, table: DeviceTable, options: Options, choose: Choose, stages
+) -> tuple[Plan, dict[str, KernelBundle]]:
+    """A plan with the best calls, strides and extents, and its kernels."""
+    planned = stages("products", own_products, planned, table)
+    planned = stages("convolutions", own_convolutions, planned, table, options)
+    graph = stages(
+        "library", choose_library_calls, planned.graph, table, options, captured.kind
+    )
     graph = stages("rows", align_rows, graph, table, captured.loose_outputs)
     graph = stages("extents", align_extents, graph, table)
     check_graph(graph)
     bundles = stages("generate", generate_all, graph, table, choose)
-    return graph, bundles
+    return Plan(graph, planned.decisions), bundles
 
 
 def _unseen(name: str, stage: Callable, *args, **kwargs):

@@ -16,6 +16,8 @@ from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp, Extern
 from torchweld.ir.parser import parse_graph
 from torchweld.kernels.cpu_products import own_products
+from torchweld.plan.decisions import Plan, RefusalRecord
+from torchweld.plan.refusals import Reason
 from torchweld.runtime.load import load
 from torchweld.schedule.cpu_product import product_of
 
@@ -50,7 +52,7 @@ def layer(m, k, n, turned):
 
 def compiled(graph):
     table = device_table("cpu")
-    made = own_products(graph, table)
+    made = own_products(Plan(graph, ()), table).graph
     comps = [n for n in made.nodes if isinstance(n, Comp)]
     bundles = {c.name: cpp.generate(c, made.buffers) for c in comps}
     return made, load(made, bundles, {}, Options())
@@ -76,10 +78,21 @@ def test_as_exact_as_eager(m, k, n, turned):
     assert error(y, exact) <= 1.5 * error(F.silu(torch.addmm(b, x, w)), exact)
 
 
+def test_what_is_joined_is_on_record():
+    graph = layer(64, 128, 128, "")
+    apart = RefusalRecord("up", "act", Reason.EXTERN, "aten.addmm.default", 4 * 64 * 128)
+    made = own_products(Plan(graph, (apart,)), device_table("cpu"))
+    (fusion,) = made.decisions
+    (comp,) = made.graph.nodes
+    assert (fusion.kernel, fusion.members) == (comp.name, ("up", "act"))
+    assert fusion.bytes_before - fusion.bytes_after == 2 * apart.bytes_at_stake
+    assert fusion.saved_us > 0
+
+
 def test_what_few_rows_or_little_work_need_is_the_library():
     few, small = layer(4, 4096, 4096, ""), layer(64, 64, 64, "")
     for graph in (few, small):
-        kept = own_products(graph, device_table("cpu"))
+        kept = own_products(Plan(graph, ()), device_table("cpu")).graph
         assert [type(node) for node in kept.nodes] == [Extern, Comp]
 
 
@@ -129,7 +142,7 @@ def test_a_factor_that_is_overwritten_before_the_reader_keeps_the_product_where_
       }
       output view(y, [64, 128], [128, 1], 0)
     }"""
-    graph = own_products(parsed(text), device_table("cpu"))
+    graph = own_products(Plan(parsed(text), ()), device_table("cpu")).graph
     assert [product_of(n) is not None for n in graph.nodes] == [True, False, False]
 
 

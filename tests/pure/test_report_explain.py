@@ -113,21 +113,6 @@ def own_product(reason=Reason.EXTERN):
     return made, both, alone, pair
 
 
-def test_what_a_stage_after_the_plan_joined_is_fused_not_refused():
-    made, both, _, pair = own_product()
-    part = graph_part(made(both))
-    (group,) = part.groups
-    assert [place.op for place in group.operations] == ["aten.mm.default", "aten.gelu.default"]
-    assert group.bytes_after == 2 * BYTES and group.bytes_before == 4 * BYTES
-    rate = device_table("cpu").dram_bytes_per_s
-    assert group.saved_us == pytest.approx(2 * BYTES / rate * 1e6)
-    assert part.refusals == [] and part.unfused == 0
-    fusion = Fusion("gelu", ("a", "gelu"), both.origins[1:], 900, 300, 2, 1, 4.0)
-    (group,) = graph_part(made(both, decisions=(fusion, pair))).groups
-    assert group.bytes_before - group.bytes_after == 600 + 2 * BYTES
-    assert group.saved_us == pytest.approx(4.0 + 2 * BYTES / rate * 1e6)
-
-
 def test_a_product_with_a_kernel_of_its_own_is_no_library_call():
     made, both, alone, _ = own_product()
     (refused,) = graph_part(made(alone, both)).refusals

@@ -21,11 +21,12 @@ from torchweld.core.device import DeviceTable
 from torchweld.core.options import Options
 from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Axis, Comp, Extern, Graph, Node, Store, Value, View, views
+from torchweld.ir.nodes import Axis, Comp, Extern, Graph, Store, Value, View, views
 from torchweld.ir.size import Size, hint, product
+from torchweld.kernels.channels import is_whole
 from torchweld.kernels.coarse import coarsened
-from torchweld.plan.merge import Rules, merge
-from torchweld.plan.names import kernel_names
+from torchweld.kernels.epilogues import with_readers
+from torchweld.plan.decisions import Plan
 from torchweld.schedule.cpu_convolution import cpu_convolution, place
 
 _CALL = "aten.convolution.default"
@@ -46,13 +47,17 @@ class _Call:
     depthwise: bool
 
 
-def own_convolutions(graph: Graph, table: DeviceTable, options: Options) -> Graph:
-    """`graph` with convolutions made by kernels of our own where those are faster."""
+def own_convolutions(plan: Plan, table: DeviceTable, options: Options) -> Plan:
+    """`plan` with convolutions made by kernels of our own where those are faster."""
     if not options.fuse or not has_vectors(table):
-        return graph
-    graph = coarsened(graph, _image_shapes(graph))
-    nodes = tuple(_convolution_comp(n, graph) or n for n in graph.nodes)
-    return graph if nodes == graph.nodes else _with_epilogues(replace(graph, nodes=nodes))
+        return plan
+    graph = coarsened(plan.graph, _image_shapes(plan.graph))
+    made = {n.name: comp for n in graph.nodes if (comp := _convolution_comp(n, graph))}
+    return with_readers(replace(plan, graph=graph), made, _runs, table) if made else plan
+
+
+def _runs(comp: Comp, graph: Graph) -> bool:
+    return cpu_convolution(comp, graph.buffers, graph.hints) is not None
 
 
 def _image_shapes(graph: Graph) -> Iterator[tuple[str, tuple[Size, ...]]]:
@@ -76,7 +81,7 @@ def _convolution_comp(node: object, graph: Graph) -> Comp | None:
     if call is None or not _suits(call, node, graph):
         return None
     comp = _as_comp(node, call, graph)
-    return comp if cpu_convolution(comp, graph.buffers, graph.hints) else None
+    return comp if _runs(comp, graph) else None
 
 
 def _read(node: Extern) -> _Call | None:
@@ -92,18 +97,13 @@ def _read(node: Extern) -> _Call | None:
 def _suits(call: _Call, node: Extern, graph: Graph) -> bool:
     """Float32, whole buffers, and worth a kernel."""
     kinds = {graph.buffers[n].dtype for n in (*node.reads, *node.writes)}
-    if kinds != {dtypes.f32} or not all(_is_whole(v, graph) for v in views(node.args)):
+    if kinds != {dtypes.f32} or not all(is_whole(v, graph) for v in views(node.args)):
         return False
     result = graph.buffers[node.outputs[0]]
     if len(result.shape) != 4:
         return False
     work = product((*result.shape, *call.weight.shape[1:]))
     return result.shape[1] >= _FEWEST and hint(work, graph.hints) >= _LEAST_WORK
-
-
-def _is_whole(view: View, graph: Graph) -> bool:
-    buffer = graph.buffers[view.buffer]
-    return (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
 
 
 def _as_comp(node: Extern, call: _Call, graph: Graph) -> Comp:
@@ -143,44 +143,3 @@ def _inside(b: BodyBuilder, indices: Sequence[Affine], sizes: Sequence[int]) -> 
         for condition in (b.op("ge", at, zero), b.op("lt", at, b.index(constant(size)))):
             guard = condition if guard is None else b.op("bit_and", guard, condition)
     return guard
-
-
-# -- what follows --
-
-
-def _with_epilogues(graph: Graph) -> Graph:
-    """Each convolution inside the pointwise kernel that alone reads its result, as long as the two
-    are still a convolution."""
-    held = {v.buffer for v in views(graph.outputs)} | {n for n in graph.inputs if n}
-    nodes = list(graph.nodes)
-    for node in reversed(graph.nodes):
-        if not isinstance(node, Comp) or not cpu_convolution(node, graph.buffers, graph.hints):
-            continue
-        made = node.writes[0]
-        readers = [n for n in nodes if made in n.reads]
-        if made in held or len(readers) != 1 or not isinstance(readers[0], Comp):
-            continue
-        between = nodes[nodes.index(node) + 1 : nodes.index(readers[0]) + 1]
-        if any(not set(node.reads).isdisjoint(n.writes) for n in between):
-            continue
-        fused = _fused(node, readers[0], graph)
-        if fused is not None:
-            nodes[nodes.index(readers[0])] = fused
-            nodes.remove(node)
-    return replace(graph, nodes=_named(nodes, graph))
-
-
-def _named(nodes: Sequence[Node], graph: Graph) -> tuple[Node, ...]:
-    """New Comps are named after what they do."""
-    known = set(graph.nodes)
-    new = [n for n in nodes if n not in known]
-    names = kernel_names(new, [n.name for n in nodes if n in known])
-    named = {n.name: replace(n, name=name) for n, name in zip(new, names)}
-    return tuple(named.get(n.name, n) for n in nodes)
-
-
-def _fused(comp: Comp, reader: Comp, graph: Graph) -> Comp | None:
-    shapes = {n: b.shape for n, b in graph.buffers.items()}
-    fused = merge(comp, reader, Rules(shapes=shapes))
-    known = isinstance(fused, Comp) and cpu_convolution(fused, graph.buffers, graph.hints)
-    return fused if known else None

@@ -75,14 +75,20 @@ def is_product(node) -> bool:
     return isinstance(node, Extern) and node.target in _READERS and node.outputs[0] is not None
 
 
+def operands_of(node: Extern) -> tuple[View, View]:
+    """The matrices of a product: [.., rows, depth] and [.., depth, columns]."""
+    call = _READERS[node.target](*node.args, **dict(node.kwargs))
+    return call.left, call.right
+
+
 def left_operand(node: Extern) -> View:
     """The left matrix of a product."""
-    return _READERS[node.target](*node.args, **dict(node.kwargs)).left
+    return operands_of(node)[0]
 
 
 def is_batched(node: Extern) -> bool:
     """Whether the first dimension of a product's result is a batch of the right matrix too."""
-    return len(_READERS[node.target](*node.args, **dict(node.kwargs)).right.shape) > 2
+    return len(operands_of(node)[1].shape) > 2
 
 
 def product_comp(node: Extern, buffers: Mapping[str, Buffer]) -> Comp | None:

@@ -16,7 +16,6 @@ from torchweld.plan.refusals import Reason
 from torchweld.profiling.data import Place
 from torchweld.report.advice import ADVICE, OWN_KERNEL, OWN_KERNEL_ADVICE
 from torchweld.report.data import Apart, GraphPart, Group, Refused, Source
-from torchweld.report.joined import decided
 from torchweld.runtime.record import Note
 
 MOST_APART = 12  # pairs named for one reason; the figures count all
@@ -25,7 +24,8 @@ T, K = TypeVar("T"), TypeVar("K", bound=Hashable)
 
 def graph_part(record) -> GraphPart:
     """What became of one graph. Errors of its kernels are not measured here."""
-    fusions, refused = decided(record)
+    fusions = [d for d in record.decisions if isinstance(d, Fusion)]
+    refused = [d for d in record.decisions if isinstance(d, RefusalRecord)]
     fused_kernels = {fusion.kernel for fusion in fusions}
     comps = [node for node in record.graph.nodes if isinstance(node, Comp)]
     return GraphPart(

@@ -44,6 +44,8 @@ SHIPPED = [
     cases.batched(64, 512, 512, 64),
     cases.dropout(4096, 768, 768),
     cases.lower_half(1024, 1024, 64),
+    cases.side_by_side(4096, (768, 768, 768), 768),
+    cases.side_by_side(2048, (2048, 512, 512), 2048),
 ]
 
 

@@ -71,6 +71,7 @@ def epilogues(dtype: str) -> list[Case]:
         cases.dropout(130, 200, 64, dtype),
         cases.lower_half(130, 200, 64, dtype),
         cases.hard(cases.bias_gelu(131, 264, 72, dtype), 131, 72),
+        cases.side_by_side(531, (264, 72, 136), 200, dtype),
     ]
 
 

@@ -11,9 +11,8 @@ from torchweld.core import dtypes
 from torchweld.ir import affine
 from torchweld.ir.nodes import Const
 from torchweld.schedule.access import addressed
-from torchweld.schedule.concatenation import parts_of
-from torchweld.schedule.contraction import contraction_of
-from torchweld.schedule.product_triton import factor
+from torchweld.schedule.concatenation import Piece, parts_of, pieces_of
+from torchweld.schedule.contraction import contraction_of, factor
 from triton_cases import Case
 
 
@@ -22,6 +21,11 @@ def firsts(case: Case) -> list[int]:
     contraction = contraction_of(accesses)
     value = factor(accesses.comp.body, contraction.products[0].right)
     return [p.first for p in parts_of(accesses, contraction, value)]
+
+
+def pieces(case: Case) -> tuple[Piece, ...]:
+    accesses = addressed(case.comp, case.buffers)
+    return pieces_of(accesses, contraction_of(accesses))
 
 
 def heads(queries: int, keys: int) -> Case:
@@ -66,3 +70,23 @@ def test_matrices_with_other_strides_are_no_parts():
     case = cases.side_by_side(16, (32, 64), 64)
     padded = replace(case.buffers["w1"], strides=(72, 1))
     assert firsts(replace(case, buffers={**case.buffers, "w1": padded})) == []
+
+
+def test_each_piece_is_a_plain_product_with_its_own_epilogue():
+    found = pieces(cases.side_by_side(16, (96, 64, 72), 128))
+    assert [p.columns for p in found] == [96, 64, 72]
+    for number, piece in enumerate(found):
+        assert piece.contraction.plain
+        assert set(piece.accesses.comp.reads) == {"x", f"w{number}", f"b{number}"}
+        (store,) = piece.accesses.comp.stores
+        assert store.buffer == f"y{number}" and store.guard is None
+
+
+def test_a_product_of_one_matrix_is_one_piece():
+    case = cases.bias_residual(16, 32, 32)
+    (piece,) = pieces(case)
+    assert piece.accesses.comp == addressed(case.comp, case.buffers).comp
+
+
+def test_columns_of_two_axes_are_not_cut():
+    assert len(pieces(heads(32, 8))) == 1

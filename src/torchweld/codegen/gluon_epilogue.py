@@ -22,7 +22,8 @@ from torchweld.schedule.product_gluon import Roles, Window
 
 class Epilogue(Kernel):
     """`roles` says which loads and stores pass through shared memory; the others are made from
-    registers."""
+    registers. `beside`: another epilogue of the same kernel, which is passed the same pointers and
+    sizes."""
 
     def __init__(
         self,
@@ -31,6 +32,7 @@ class Epilogue(Kernel):
         buffers: Mapping[str, Buffer],
         schedule: ProductSchedule,
         roles: Roles,
+        beside: Epilogue | None = None,
     ) -> None:
         rows, columns = contraction.rows, contraction.columns
         tile = Schedule(
@@ -39,6 +41,9 @@ class Epilogue(Kernel):
         super().__init__(accesses, buffers, tile, (rows, columns))
         self.contraction, self.roles = contraction, roles
         self.known |= {p.value: f"v{p.value}" for p in contraction.products}
+        if beside is not None:
+            self._pointers, self._sizes = beside._pointers, beside._sizes
+            self.helpers = beside.helpers
 
     # names of what is passed to `finish`
 

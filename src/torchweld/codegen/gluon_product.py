@@ -7,6 +7,9 @@ multiprocessor, in which one warp copies and the others multiply.
     consume   multiplies what has arrived, two steps in flight, then calls `finish` for each slice
     finish    the epilogue (gluon_epilogue.py)
 
+Where matrices lie side by side (schedule/concatenation.py), tiles are counted through all of them;
+each has descriptors and a `finish` of its own, and the shared memory of the first.
+
 Barriers: `ready[s]` says that stage s has arrived, `empty[s]` that it has been used; `came` and
 `used` the same of residuals. With `pingpong` two groups of warps consume, each every other tile. A
 barrier tells only whether an even or an odd number of turns is over, so nobody may wait for one
@@ -17,8 +20,10 @@ arrived, and with residuals its epilogue when `ends[g]` says that the other's is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
 
 from torchweld.codegen import triton_product
 from torchweld.codegen import triton_scalars as scalars
@@ -35,7 +40,7 @@ from torchweld.codegen.gluon_text import (
     slices,
     store_layout,
 )
-from torchweld.codegen.gluon_tiles import Accumulator, Tile, tiles_of, total_bytes
+from torchweld.codegen.gluon_tiles import Accumulator, Tile, Tiles, tiles_of, total_bytes
 from torchweld.codegen.gluon_walk import EVERY_TILE, corner, walk_of
 from torchweld.codegen.source import (
     BufferArg,
@@ -49,6 +54,7 @@ from torchweld.core.errors import InvalidIR
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.schedule import product_triton
 from torchweld.schedule.access import Accesses, addressed
+from torchweld.schedule.concatenation import Piece, pieces_of
 from torchweld.schedule.contraction import Contraction, contraction_of
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_gluon import is_small, roles, valid
@@ -73,7 +79,7 @@ def generate(
     contraction = contraction_of(accesses)
     if contraction is None or not valid(schedule, accesses, contraction):
         raise InvalidIR(f"{comp.name} cannot be tiled so: {schedule}")
-    source = _Writer(accesses, contraction, buffers, schedule).source()
+    source = _Writer(pieces_of(accesses, contraction), buffers, schedule).source()
     other = _otherwise(comp, buffers, accesses, contraction, hints)
     return KernelBundle(comp.name, (replace(source, otherwise=other),))
 
@@ -90,35 +96,58 @@ def _otherwise(
     return triton_product.generate(comp, buffers, replace(tiles, splits=1), hints).sources[0]
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """`finish`: the name of the function; `first`: tile, along the columns."""
+
+    finish: str
+    first: int
+    epilogue: Epilogue
+    tiles: Tiles
+
+
 class _Writer:
-    """The text of one kernel, function by function."""
+    """The text of one kernel, function by function. `tiles`, `epilogue`, `roles`: of the first
+    piece; `descriptors`: their names, by what they are for."""
 
     def __init__(
-        self,
-        accesses: Accesses,
-        contraction: Contraction,
-        buffers: Mapping[str, Buffer],
-        schedule: ProductSchedule,
+        self, pieces: Sequence[Piece], buffers: Mapping[str, Buffer], schedule: ProductSchedule
     ) -> None:
-        self.accesses, self.contraction, self.buffers = accesses, contraction, buffers
-        self.schedule = schedule
-        self.roles = roles(accesses, contraction, schedule)
-        self.epilogue = Epilogue(accesses, contraction, buffers, schedule, self.roles)
-        self.epilogue.emit()
-        self.tiles = tiles_of(self.roles, schedule, self.epilogue.accumulators)
-        self.name = re.sub(r"\W", "_", accesses.comp.name)
-        self.walk = walk_of(accesses, contraction, schedule, self.epilogue.size)
+        first, contraction = pieces[0].accesses, pieces[0].contraction
+        self.buffers, self.schedule = buffers, schedule
+        self.roles = roles(first, contraction, schedule)
+        self.pieces = self._pieces(pieces)
+        self.epilogue, self.tiles = self.pieces[0].epilogue, self.pieces[0].tiles
+        self.descriptors: dict[Tile, str] = {}
+        for number, tile in ((n, t) for n, p in enumerate(self.pieces) for t in p.tiles.all):
+            self.descriptors.setdefault(tile, _numbered(tile.descriptor, number))
+        self.name = re.sub(r"\W", "_", first.comp.name)
+        columns = [p.columns for p in pieces]
+        self.walk = walk_of(first, contraction, columns, schedule, self.epilogue.size)
+
+    def _pieces(self, pieces: Sequence[Piece]) -> list[_Piece]:
+        made: list[_Piece] = []
+        first, s = 0, self.schedule
+        for number, piece in enumerate(pieces):
+            used = roles(piece.accesses, piece.contraction, s)
+            epilogue = Epilogue(piece.accesses, piece.contraction, self.buffers, s, used,
+                                made[0].epilogue if made else None)  # fmt: skip
+            epilogue.emit()
+            tiles = tiles_of(used, s, epilogue.accumulators)
+            made.append(_Piece(_numbered("finish", number), first, epilogue, tiles))
+            first = first + -(-piece.columns // s.block_n) if len(pieces) > 1 else 0
+        return made
 
     def source(self) -> KernelSource:
-        functions = [self._finish(), self._consume(), self._produce()]
+        functions = [*map(self._finish, self.pieces), self._consume(), self._produce()]
         functions += [self._fetch()] if self.tiles.residuals else []
         functions += [self._entry()]
         helpers = [PLACE, *([HALVES] if self._is_sliced else []), *self.epilogue.helpers.values()]
         text = HEADER + dialect("".join([self._constants(), *helpers, *functions]))
         pointers, sizes = self.epilogue.arguments
-        args: list[KernelArg] = [t.argument for t in self.tiles.all]
+        args: list[KernelArg] = [t.argument for t in self.descriptors]
         args += [*map(BufferArg, pointers), *map(SizeArg, sizes)]
-        signature = [scalars.SIGNATURE[t.window.dtype] for t in self.tiles.all]
+        signature = [scalars.SIGNATURE[t.window.dtype] for t in self.descriptors]
         signature += [f"*{scalars.SIGNATURE[self.buffers[b].dtype]}" for b in pointers]
         signature += ["i64"] * len(sizes)
         s = self.schedule
@@ -141,21 +170,21 @@ class _Writer:
 
     @property
     def _finish_memory(self) -> list[str]:
-        """What `finish` is passed beside its place."""
+        """What `finish` is passed beside its place and descriptors."""
         residuals, results = self.tiles.residuals, self.tiles.results
         barriers = ["came", "used"] if residuals else []
-        return [*(t.descriptor for t in results), *(t.name for t in (*residuals, *results)),
-                *barriers, *self.epilogue.memory]  # fmt: skip
+        return [*(t.name for t in (*residuals, *results)), *barriers, *self.epilogue.memory]
 
     @property
     def _consume_arguments(self) -> list[str]:
         order = [b for b in ("loops", "ends") if b in self._barriers]
-        return [*self._staged, "ready", "empty", *order, *self._finish_memory]
+        results = (self.descriptors[t] for p in self.pieces for t in p.tiles.results)
+        return [*self._staged, "ready", "empty", *order, *results, *self._finish_memory]
 
     @property
     def _produce_arguments(self) -> list[str]:
-        descriptors = [t.descriptor for t in self.tiles.staged]
-        return [*descriptors, *self._staged, "ready", "empty", *self._sizes]
+        staged = dict.fromkeys(self.descriptors[t] for p in self.pieces for t in p.tiles.staged)
+        return [*staged, *self._staged, "ready", "empty", *self._sizes]
 
     @property
     def _staged(self) -> list[str]:
@@ -190,15 +219,16 @@ class _Writer:
 
     @property
     def _stores_directly(self) -> bool:
-        return len(self.tiles.results) < len(self.accesses.comp.stores)
+        return len(self.tiles.results) < len(self.epilogue.comp.stores)
 
-    def _finish(self) -> str:
-        e = self.epilogue
-        arguments = [*e.accumulators, "row", "column", *e.batch, "turn", *self._finish_memory]
+    def _finish(self, piece: _Piece) -> str:
+        e = piece.epilogue
+        arguments = [*e.accumulators, "row", "column", *e.batch, "turn"]
+        arguments += [*(t.descriptor for t in piece.tiles.results), *self._finish_memory]
         first = ["out = turn % SLOTS"] if self.tiles.results else []
         if self.schedule.pingpong and self.tiles.results:
             first = ["out = WARPS * SLOTS + turn % SLOTS"]
-        return function("finish", [*arguments, *self._group_argument], [*first, *e.lines])
+        return function(piece.finish, [*arguments, *self._group_argument], [*first, *e.lines])
 
     def _consume(self) -> str:
         accumulators = self.tiles.accumulators
@@ -271,14 +301,26 @@ class _Writer:
             for k, number in enumerate(a.products):
                 names.setdefault(number, []).extend(cut[k * each : (k + 1) * each])
         for k, parts in enumerate(zip(*(names[number] for number in sorted(names)))):
-            lines += [self._call_finish(parts, k * self.roles.slice), "turn += 1"]
+            lines += self._by_piece(partial(self._call_finish, parts, k * self.roles.slice))
+            lines.append("turn += 1")
         return lines
 
-    def _call_finish(self, parts: Iterable[str], column: int) -> str:
-        arguments = [*parts, "m * ROWS", f"n * TILE_COLUMNS{plus(column)}", *self.epilogue.batch,
-                     "turn", *self._finish_memory]  # fmt: skip
+    def _call_finish(self, parts: Iterable[str], column: int, piece: _Piece, n: str) -> list[str]:
+        results = (self.descriptors[t] for t in piece.tiles.results)
+        arguments = [*parts, "m * ROWS", f"{n} * TILE_COLUMNS{plus(column)}", *self.epilogue.batch,
+                     "turn", *results, *self._finish_memory]  # fmt: skip
         arguments += ["WARPS"] if self.schedule.pingpong else []
-        return f"finish({', '.join(arguments)})"
+        return [f"{piece.finish}({', '.join(arguments)})"]
+
+    def _by_piece(self, lines: Callable[[_Piece, str], list[str]]) -> list[str]:
+        """What `lines` gives for the piece that the tile is in, told which of its tiles it is."""
+        text, (first, *others) = [], self.pieces
+        for piece, after in zip_longest(self.pieces, others):
+            n = f"(n - {piece.first})" if piece.first else "n"
+            test = "if" if piece is first else "elif"
+            header = f"{test} n < {after.first}:" if after else "else:"
+            text += block(header, lines(piece, n)) if others else lines(piece, n)
+        return text
 
     def _produce(self) -> str:
         loop = [
@@ -286,12 +328,24 @@ class _Writer:
             "mbarrier.wait(empty.index(stage), (step // STAGES & 1) ^ 1)",
             "full = ready.index(stage)",
             f"mbarrier.expect(full, {total_bytes(self.tiles.staged)})",
-            *(self._copy_in(t, t.column, "full", "stage") for t in self.tiles.staged),
+            *self._copy_factors(),
             "step += 1",
         ]
         body = [*self.walk.place, *block("for k in range(0, depth, DEPTH):", loop)]
         lines = [*self.walk.start, "step = 0", *block(EVERY_TILE, body)]
         return function("produce", self._produce_arguments, lines)
+
+    def _copy_factors(self) -> list[str]:
+        """What all pieces have in common, then what the tile's has alone."""
+        staged = self.tiles.staged
+        common = [t for t in staged if all(t in p.tiles.staged for p in self.pieces)]
+
+        def own(piece: _Piece, n: str) -> list[str]:
+            mine = (t for t in piece.tiles.staged if t not in common)
+            return [self._copy_in(t, t.column, "full", "stage", n) for t in mine]
+
+        copies = [self._copy_in(t, t.column, "full", "stage") for t in common]
+        return [*copies, *(self._by_piece(own) if len(common) < len(staged) else [])]
 
     def _fetch(self) -> str:
         body = list(self.walk.place)
@@ -307,9 +361,9 @@ class _Writer:
         lines = [*self.walk.start, "turn = 0", *block(EVERY_TILE, body)]
         return function("fetch", self._fetch_arguments, lines)
 
-    def _copy_in(self, tile: Tile, column: int, barrier: str, slot: str) -> str:
-        where = corner(tile, column)
-        return f"copy_in({tile.descriptor}, {where}, {barrier}, {tile.slot(slot)})"
+    def _copy_in(self, tile: Tile, column: int, barrier: str, slot: str, n: str = "n") -> str:
+        where = corner(tile, column, n)
+        return f"copy_in({self.descriptors[tile]}, {where}, {barrier}, {tile.slot(slot)})"
 
     def _entry(self) -> str:
         lines = [m.allocation for m in self.tiles.memories]
@@ -320,7 +374,7 @@ class _Writer:
                             [f"mbarrier.init({name}.index(i), count=1)"])  # fmt: skip
         if self.schedule.early:
             lines.append(self.epilogue.helper("_await_previous()"))
-        arguments = [*(t.descriptor for t in self.tiles.all), *self.epilogue.memory]
+        arguments = [*self.descriptors.values(), *self.epilogue.memory]
         return function(self.name, arguments, [*lines, *self._specialize()])
 
     @property
@@ -346,6 +400,10 @@ class _Writer:
             *(f"    ({name}, ({', '.join(arguments)},))," for name, arguments in roles),
             f"], {[w[2] for w in workers]}, {[w[3] for w in workers]})",
         ]
+
+
+def _numbered(name: str, number: int) -> str:
+    return f"{name}_{number}" if number else name
 
 
 def _zeros(a: Accumulator) -> str:

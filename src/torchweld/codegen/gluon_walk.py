@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from torchweld.codegen.gluon_text import plus
@@ -29,10 +29,11 @@ class Walk:
 def walk_of(
     accesses: Accesses,
     contraction: Contraction,
+    columns: Sequence[Size],
     schedule: ProductSchedule,
     size: Callable[[Size], str],
 ) -> Walk:
-    """`size`: the text of one."""
+    """Over `columns` of each piece in turn. `size`: the text of one."""
 
     def extent(axes: Iterable[str]) -> Size:
         return product(accesses.comp.extent(a) for a in axes)
@@ -40,16 +41,15 @@ def walk_of(
     def number(of: Size) -> str:
         return size(of) if isinstance(of, int) else f"{size(of)}.to(tl.int32)"
 
-    def count(axes: tuple[str, ...], block: int) -> str:
-        of = extent(axes)
+    def count(of: Size, block: int) -> str:
         if isinstance(of, int):
             return str(-(-of // block))
         return f"tl.cdiv({size(of)}, {block}).to(tl.int32)"
 
     c, s = contraction, schedule
     start = [
-        f"tiles_r = {count(c.rows, s.block_m)}",
-        f"tiles_c = {count(c.columns, s.block_n)}",
+        f"tiles_r = {count(extent(c.rows), s.block_m)}",
+        f"tiles_c = {' + '.join(count(of, s.block_n) for of in columns)}",
         f"depth = {number(extent(c.depth))}",
         "tiles = tiles_r * tiles_c" + (f" * {number(extent(c.batch))}" if c.batch else ""),
     ]
@@ -60,13 +60,14 @@ def walk_of(
     for k, axis in enumerate(c.batch):
         wrapped = f" % {number(extent([axis]))}" if k else ""
         place.append(f"at_{axis} = batch // {number(extent(c.batch[k + 1 :]))}{wrapped}")
-    blocks = _blocks(extent(c.rows), s.block_m) * _blocks(extent(c.columns), s.block_n)
+    across = sum(_blocks(of, s.block_n) for of in columns)
+    blocks = _blocks(extent(c.rows), s.block_m) * across
     return Walk(tuple(start), tuple(place), GridDim(blocks * extent(c.batch), 1, s.programs))
 
 
-def corner(tile: Tile, column: int) -> str:
-    """Coordinates of a tile, `column` columns into the output tile."""
-    names = {"rows": "m * ROWS", "columns": f"n * TILE_COLUMNS{plus(column)}", "depth": "k"}
+def corner(tile: Tile, column: int, n: str = "n") -> str:
+    """Coordinates of a tile, `column` columns into the output tile, which is the `n`-th."""
+    names = {"rows": "m * ROWS", "columns": f"{n} * TILE_COLUMNS{plus(column)}", "depth": "k"}
     return f"[{', '.join(names.get(d) or f'at_{d}' for d in tile.window.dims)}]"
 
 

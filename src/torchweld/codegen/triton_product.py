@@ -28,10 +28,10 @@ from torchweld.ir.nodes import Buffer, Comp, Load, Value
 from torchweld.ir.size import Size
 from torchweld.schedule.access import Access, Accesses, addressed, linear
 from torchweld.schedule.concatenation import parts_of
-from torchweld.schedule.contraction import Contraction, contraction_of
+from torchweld.schedule.contraction import Contraction, contraction_of, factor
 from torchweld.schedule.cuda import Schedule, extent, next_pow2
 from torchweld.schedule.product import ProductSchedule
-from torchweld.schedule.product_triton import factor, one_at_a_time, valid
+from torchweld.schedule.product_triton import one_at_a_time, valid
 
 LINE = 64  # elements of a line of L2
 EARLY_BYTES = 32 << 10  # that a program has fetched before it waits

@@ -3,17 +3,23 @@ numbers of columns (queries, keys and values) as one.
 
     %w = where(column < 2048, load q[n, k], where(column < 2560, load k[n-2048, k], load v[...]))
 
-Each load may be guarded, by what holds in its own columns.
+Each load may be guarded, by what holds in its own columns. A template either chooses the matrix of
+each tile (`parts_of`), or is given each matrix with its own epilogue (`pieces_of`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from torchweld.ir.nodes import Const, Index, Load, Op, Value
+from torchweld.core.dtypes import DType
+from torchweld.ir.affine import axis, constant
+from torchweld.ir.nodes import Axis, Comp, Const, Index, Load, Op, Store, Value
+from torchweld.ir.simplify import drop_dead, simplify
 from torchweld.ir.size import Size
-from torchweld.schedule.access import Accesses
-from torchweld.schedule.contraction import Contraction
+from torchweld.ir.substitute import substitute_comp
+from torchweld.schedule.access import Access, Accesses
+from torchweld.schedule.contraction import Contraction, contraction_of, factor
 from torchweld.schedule.cuda import extent
 
 
@@ -23,6 +29,65 @@ class Part:
 
     first: int
     load: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some of the columns as a Comp of their own, whose right factors are one matrix each."""
+
+    accesses: Accesses
+    contraction: Contraction
+
+    @property
+    def columns(self) -> Size:
+        return extent(self.accesses, self.contraction.columns)
+
+
+def pieces_of(accesses: Accesses, contraction: Contraction) -> tuple[Piece, ...]:
+    """The products of each part, from left to right; `accesses` itself where there is one part, or
+    where what is done in its columns cannot be told apart."""
+    whole = (Piece(accesses, contraction),)
+    body = accesses.comp.body
+    narrow = [factor(body, p.right) for p in contraction.products]
+    if None in narrow or len(contraction.columns) != 1:
+        return whole
+    (name,) = contraction.columns
+    firsts = {p.first for v in narrow for p in parts_of(accesses, contraction, v)} - {0}
+    if not firsts:
+        return whole
+    cuts = (0, *sorted(firsts), accesses.comp.extent(name))
+    pieces = tuple(_cut(accesses, name, first, end) for first, end in pairwise(cuts))
+    sides = {p and (p.contraction.rows, p.contraction.columns) for p in pieces}
+    return pieces if sides == {(contraction.rows, contraction.columns)} else whole
+
+
+def _cut(accesses: Accesses, name: str, first: int, end: int) -> Piece | None:
+    """The columns from `first` up to `end`; None where what is left is no product."""
+    axes = tuple(Axis(name, end - first) if a.name == name else a for a in accesses.comp.axes)
+    images = {name: axis(name) + constant(first)}
+    comp = _without_skipped(simplify(substitute_comp(accesses.comp, axes, images)))
+    loads = {v: _access(i, i.dtype) for v, i in enumerate(comp.body) if isinstance(i, Load)}
+    stores = tuple(_access(s, comp.body[s.value].dtype) for s in comp.stores)
+    if None in loads.values() or None in stores:
+        return None
+    cut = Accesses(comp, accesses.frame, loads, stores)
+    found = contraction_of(cut)
+    return found and Piece(cut, found)
+
+
+def _access(place: Load | Store, dtype: DType) -> Access | None:
+    """None for a computed place."""
+    offset, *refs = place.index
+    return None if refs else Access(place.buffer, offset, (), dtype.bytes)
+
+
+def _without_skipped(comp: Comp) -> Comp:
+    """Without the stores whose guard never holds."""
+
+    def skipped(store: Store) -> bool:
+        return store.guard is not None and isinstance(comp.body[store.guard], Const)
+
+    return drop_dead(replace(comp, stores=tuple(s for s in comp.stores if not skipped(s))))
 
 
 def parts_of(accesses: Accesses, contraction: Contraction, value: Value) -> tuple[Part, ...]:

@@ -91,6 +91,13 @@ def contraction_of(accesses: Accesses) -> Contraction | None:
     )  # fmt: skip
 
 
+def factor(body: tuple[Instr, ...], value: Value) -> Value | None:
+    """The 16-bit value that a factor is the widened value of, None if there is none."""
+    cast = body[value]
+    narrow = isinstance(cast, Cast) and body[cast.arg].dtype in TENSOR_DTYPES
+    return cast.arg if narrow and cast.dtype == dtypes.f32 else None
+
+
 def _product(body: tuple[Instr, ...], value: Value) -> Product | None:
     """The product that a Reduce is: its first factor is the left one."""
     instr = body[value]

@@ -31,6 +31,7 @@ from torchweld.ir.nodes import (
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, product
 from torchweld.schedule.access import Access, Accesses, linear
+from torchweld.schedule.concatenation import Piece, pieces_of
 from torchweld.schedule.contraction import Contraction
 from torchweld.schedule.product import ProductSchedule
 
@@ -91,6 +92,12 @@ def supports(
     """None if the form "gluon" can make these products, else why not."""
     if table.capability[0] != 9:
         return f"{table.name} is no Hopper GPU"
+    pieces = pieces_of(accesses, contraction)
+    reasons = (_unsupported(p.accesses, p.contraction) for p in pieces)
+    return next((r for r in reasons if r), None) or _uneven(pieces)
+
+
+def _unsupported(accesses: Accesses, contraction: Contraction) -> str | None:
     if not contraction.plain:
         return "a factor is computed before it is multiplied"
     if not contraction.rows:
@@ -113,14 +120,31 @@ def supports(
     return None if count <= 2 else f"{count} products at a time"
 
 
+def _uneven(pieces: tuple[Piece, ...]) -> str | None:
+    """Why matrices side by side cannot take the same way through shared memory: it has one place
+    for the tiles of all."""
+    if len(pieces) == 1:
+        return None
+    if len({_ways(p) for p in pieces}) > 1:
+        return "matrices side by side that lie or are stored in different ways"
+    residuals = any(_residuals(p.accesses, p.contraction) for p in pieces)
+    return "a residual beside matrices side by side" if residuals else None
+
+
+def _ways(piece: Piece) -> tuple:
+    """Of a piece's factors into shared memory, and of its results out of it."""
+    windows = _windows(piece.accesses, piece.contraction)
+    factors = tuple((left, right.dims, right.dtype) for left, right in windows)
+    results = _results(piece.accesses, piece.contraction)
+    stores = tuple(results.get(n) for n in range(len(piece.accesses.stores)))
+    passing = tuple(w and (w.dims, w.dtype) for w in stores)
+    return factors, passing, _computes_indices(piece.accesses)
+
+
 def roles(accesses: Accesses, contraction: Contraction, schedule: ProductSchedule) -> Roles:
-    """The windows of a Comp that is supported. Results, then residuals pass through shared memory
-    as long as there is space beside the ring of stages."""
-    factors = tuple(
-        (_factor(accesses, contraction, p.left_load, "rows"),
-         _factor(accesses, contraction, p.right_load, "columns"))
-        for p in contraction.products
-    )  # fmt: skip
+    """The windows of a Comp that is supported, one piece of it. Results, then residuals pass
+    through shared memory as long as there is space beside the ring of stages."""
+    factors = _windows(accesses, contraction)
     tileable = _results(accesses, contraction)
     width = _slice(accesses, schedule, tileable)
     points = schedule.block_m * width
@@ -135,6 +159,15 @@ def roles(accesses: Accesses, contraction: Contraction, schedule: ProductSchedul
     fetched = max(0, min(left // each, schedule.block_n // width)) if residuals else 0
     left -= fetched * each
     return Roles(factors, residuals if fetched else {}, results, width, fetched, slots, left)
+
+
+def _windows(accesses: Accesses, contraction: Contraction) -> tuple[tuple[Window, Window], ...]:
+    """Of the factors of each product, which TMA can make."""
+    return tuple(
+        (_factor(accesses, contraction, p.left_load, "rows"),
+         _factor(accesses, contraction, p.right_load, "columns"))
+        for p in contraction.products
+    )  # fmt: skip
 
 
 def _slice(
@@ -164,6 +197,11 @@ def stage_bytes(roles: Roles, schedule: ProductSchedule) -> int:
 
 def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:
     """Whether codegen can make a correct kernel of this that does not spill."""
+    return all(_is_valid(schedule, p) for p in pieces_of(accesses, contraction))
+
+
+def _is_valid(schedule: ProductSchedule, piece: Piece) -> bool:
+    accesses, contraction = piece.accesses, piece.contraction
     count = len(contraction.products)
     threads = 32 * schedule.num_warps
     most = MAX_ACCUMULATORS // 2 if _computes_indices(accesses) else MAX_ACCUMULATORS
@@ -190,13 +228,13 @@ def candidates(
 ) -> Iterator[ProductSchedule]:
     """Valid schedules, the most promising first."""
     shapes = _PAIR_SHAPES if len(contraction.products) == 2 else _SHAPES
+    pieces = pieces_of(accesses, contraction)
     found = []
     for shape in shapes:
         tries = (_tiled(shape, stages, table.units) for stages in (6, 5, 4, 3))
-        fits = (t for t in tries if valid(t, accesses, contraction)
-                and _passes(t, accesses, contraction))  # fmt: skip
+        fits = (t for t in tries if all(_is_valid(t, p) and _passes(t, p) for p in pieces))
         found += list(fits)[:1]
-    cycles = {s: predicted_cycles(s, accesses, contraction, table, hints or {}) for s in found}
+    cycles = {s: predicted_cycles(s, pieces, table, hints or {}) for s in found}
     ranked = sorted(found, key=lambda s: cycles[s])
     apart = [s for s in ranked if s.pingpong]
     together = [s for s in ranked if not s.pingpong]
@@ -241,20 +279,20 @@ _START_CYCLES = 4500
 
 def predicted_cycles(
     schedule: ProductSchedule,
-    accesses: Accesses,
-    contraction: Contraction,
+    pieces: tuple[Piece, ...],
     table: DeviceTable,
     hints: Mapping[str, int],
 ) -> float:
     """Of a whole kernel whose data is in the last-level cache. With pingpong, the epilogue of one
     tile takes place during the products of the next."""
+    accesses, contraction = pieces[0].accesses, pieces[0].contraction
 
     def points(axes: tuple[str, ...]) -> int:
         return size.hint(product(accesses.comp.extent(a) for a in axes), hints)
 
     s = schedule
     tiles = points(contraction.batch) * -(-points(contraction.rows) // s.block_m)
-    tiles *= -(-points(contraction.columns) // s.block_n)
+    tiles *= sum(-(-size.hint(p.columns, hints) // s.block_n) for p in pieces)
     turns = -(-tiles // table.units)
     area = s.block_m * s.block_n
     multiply = area * s.block_k * len(contraction.products) / _PRODUCTS_PER_CYCLE
@@ -262,7 +300,8 @@ def predicted_cycles(
     shared = (staged + _read_bytes(s, len(contraction.products))) / _SHARED_BYTES_PER_CYCLE
     steps = -(-points(contraction.depth) // s.block_k)
     loop = steps * max(multiply, shared, staged / _COPIED_BYTES_PER_CYCLE)
-    instructions = area // (32 * s.num_warps) * epilogue_cost(accesses, contraction)
+    each = max(epilogue_cost(p.accesses, p.contraction) for p in pieces)
+    instructions = area // (32 * s.num_warps) * each
     epilogue = instructions * _CYCLES_PER_INSTRUCTION
     if s.pingpong:
         return turns * max(loop, (loop + epilogue + _TILE_CYCLES) / 2) + epilogue + _START_CYCLES
@@ -292,9 +331,10 @@ def _instructions(instr: Instr) -> float:
     return row.cost * _SFU_SHARE if row.sfu else row.cost
 
 
-def _passes(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:
+def _passes(schedule: ProductSchedule, piece: Piece) -> bool:
     """Whether all that can pass through shared memory does, two residual slots at least, unless
     stages are at their fewest."""
+    accesses, contraction = piece.accesses, piece.contraction
     used = roles(accesses, contraction, schedule)
     slots = used.result_slots
     results = len(used.results) == len(_results(accesses, contraction))

@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from torchweld.core import dtypes
 from torchweld.core.device import DeviceTable
 from torchweld.core.dtypes import DType
 from torchweld.ir import size
 from torchweld.ir.nodes import (
     Buffer,
-    Cast,
     Instr,
     Reduce,
     Value,
@@ -27,7 +25,7 @@ from torchweld.ir.nodes import (
 )
 from torchweld.schedule.access import Accesses
 from torchweld.schedule.concatenation import Part, parts_of
-from torchweld.schedule.contraction import TENSOR_DTYPES, Contraction
+from torchweld.schedule.contraction import Contraction, factor
 from torchweld.schedule.cuda import MAX_GRID_Y, extent, next_pow2
 from torchweld.schedule.expand import TUPLES
 from torchweld.schedule.product import ProductSchedule
@@ -102,13 +100,6 @@ def supports(
         or _bad_reduction(accesses, contraction)
         or _bad_store(accesses, contraction)
     )
-
-
-def factor(body: tuple[Instr, ...], value: Value) -> Value | None:
-    """The 16-bit value that a factor is the widened value of, None if there is none."""
-    cast = body[value]
-    narrow = isinstance(cast, Cast) and body[cast.arg].dtype in TENSOR_DTYPES
-    return cast.arg if narrow and cast.dtype == dtypes.f32 else None
 
 
 def candidates(

@@ -50,6 +50,9 @@ CASES = [
     (cases.gated(100, 200, 136), tiles(64, 32, 128, 4, 3)),
     *((cases.linear(500, 264, k), IN_TURN) for k in (40, 64, 136, 192, 200, 264)),
     (cases.bias_residual(500, 264, 72), IN_TURN),
+    (cases.side_by_side(300, (264, 72), 136), TOGETHER),
+    (cases.side_by_side(300, (392, 136, 200), 72), tiles(128, 192, 64, 8, 2, group=2)),
+    (cases.side_by_side(300, (136, 136, 264), 136), IN_TURN),
     (cases.bias_residual(500, 392, 264), tiles(64, 128, 64, 4, 2, programs=3, pingpong=True)),
     (cases.gated(300, 200, 136), tiles(128, 64, 64, 4, 4, programs=1, pingpong=True)),
 ]

@@ -12,6 +12,7 @@ from product_cases import Body
 from torchweld.core.device import named_table
 from torchweld.schedule import product_gluon as rules
 from torchweld.schedule.access import addressed
+from torchweld.schedule.concatenation import pieces_of
 from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.product import ProductSchedule
 from triton_cases import Case
@@ -50,7 +51,7 @@ def test_deep_products_are_made_together():
 def test_heavier_epilogues_are_predicted_to_take_longer():
     tiles = ProductSchedule("gluon", 128, 256, 64, 8, 4)
     both = cases.linear(4096, 3072, 768), cases.bias_gelu(4096, 3072, 768)
-    plain, gelu = (rules.predicted_cycles(tiles, *parts(c), H100, {}) for c in both)
+    plain, gelu = (rules.predicted_cycles(tiles, pieces_of(*parts(c)), H100, {}) for c in both)
     assert 1.1 < gelu / plain < 2
 
 
@@ -100,3 +101,28 @@ def test_a_result_along_the_depth_is_refused():
     case = b.case("both")
     accesses, found = parts(case)
     assert "along the depth" in rules.supports(accesses, found, case.buffers, H100)
+
+
+def unsupported(case: Case) -> str | None:
+    return rules.supports(*parts(case), case.buffers, H100)
+
+
+def test_matrices_side_by_side_take_one_way_through_shared_memory():
+    case = cases.side_by_side(256, (128, 64, 72), 128)
+    assert unsupported(case) is None
+    odd = cases.side_by_side(256, (128, 65), 128)  # rows of 130 bytes are stored from registers
+    assert "in different ways" in unsupported(odd)
+
+
+def test_tiles_of_matrices_side_by_side_are_counted_apart():
+    """Three of 256 columns are three tiles of 256, as one of 768; others are five."""
+    tiles = ProductSchedule("gluon", 128, 256, 64, 8, 4)
+    same = [cases.linear(4096, 768, 768), cases.side_by_side(4096, (256,) * 3, 768)]
+    uneven = cases.side_by_side(4096, (264, 264, 240), 768)
+    one, three, five = (cycles_of(c, tiles) for c in (*same, uneven))
+    assert abs(one - three) < 0.1 * one and five > 1.5 * three
+
+
+def cycles_of(case: Case, tiles: ProductSchedule) -> float:
+    """Predicted cycles."""
+    return rules.predicted_cycles(tiles, pieces_of(*parts(case)), H100, {})

@@ -186,13 +186,14 @@ class Machine:
             load=_load, store=_store, where=torch.where, abs=torch.abs, exp=torch.exp,
             erf=torch.erf, rsqrt=torch.rsqrt, cdiv=lambda a, b: -(-a // b), minimum=min, **_DTYPES,
         )  # fmt: skip
-        libdevice = SimpleNamespace(exp=torch.exp, div_rn=torch.div)
+        libdevice = SimpleNamespace(exp=torch.exp, div_rn=torch.div, copysign=torch.copysign)
         mbarrier = SimpleNamespace(
             MBarrierLayout=lambda: "barriers", init=self.init, wait=self.wait,
             expect=self.expect, arrive=self.arrive,
         )  # fmt: skip
         return {
-            "inverse": torch.reciprocal, "exp_flushed": torch.exp, "gl": gl, "tl": tl,
+            "inverse": torch.reciprocal, "exp_flushed": torch.exp,
+            "exp2_flushed": torch.exp2, "gl": gl, "tl": tl,
             "libdevice": libdevice, "mbarrier": mbarrier,
             "tma": SimpleNamespace(store_wait=self.store_wait), "copy_in": self.copy_in,
             "copy_out": self.copy_out, "warpgroup_mma": self.multiply,

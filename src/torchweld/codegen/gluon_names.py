@@ -21,11 +21,15 @@ def inverse(x):
 
 
 @gluon.jit
-def exp_flushed(x):
-    """exp(x), zero where that is no normal number: two instructions in place of five."""
+def exp2_flushed(x):
+    """exp2(x), zero where that is no normal number: one instruction in place of four."""
     return gl.inline_asm_elementwise(
-        "ex2.approx.ftz.f32 $0, $1;", "=r,r", [x * 1.4426950408889634], dtype=gl.float32,
-        is_pure=True, pack=1)
+        "ex2.approx.ftz.f32 $0, $1;", "=r,r", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def exp_flushed(x):
+    return exp2_flushed(x * 1.4426950408889634)
 
 '''
 
@@ -36,7 +40,7 @@ _DIALECT = (
     ("1 / (1 + ", "1 * inverse(1 + "),
     ("2 / (1 + ", "2 * inverse(1 + "),
     ("(1 + tl.exp(", "(1 + exp_flushed("),
-    ("tl.exp(-z * z)", "exp_flushed(-z * z)"),
+    ("1 - tl.exp2(", "1 - exp2_flushed("),
 )
 
 

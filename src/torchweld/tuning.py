@@ -3,19 +3,24 @@
 The defaults decide first. Then every kernel that they form is timed as a whole, epilogue included,
 in each of its candidate tilings, against what it replaces: the library's calls and the kernels
 around them. The fastest tiling is kept; a fusion that does not win by a margin is taken back, and
-the others are formed again without it. Equal layers are measured once; plans keep what was found,
-so a second process measures nothing. Without a budget nothing is measured and plans repeat exactly.
+the others are formed again without it. Equal layers are measured once, on this device by any model
+(`runtime/measured.py`). Without a budget nothing is measured or looked up, and plans repeat
+exactly.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+import torch
+
 from torchweld.codegen import cuda
 from torchweld.codegen.source import KernelBundle
+from torchweld.core import events
 from torchweld.core.device import DeviceTable
 from torchweld.core.errors import TorchweldError
 from torchweld.core.logs import logger
@@ -26,13 +31,13 @@ from torchweld.plan.decisions import Plan
 from torchweld.rewrite.flow import without_unused_buffers
 from torchweld.runtime.cache import open_cache
 from torchweld.runtime.load import load_kernels
+from torchweld.runtime.measured import Measured, MeasuredCache
 from torchweld.runtime.timing import graph_seconds
 from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.contraction import Contraction, contraction_of
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_choice import candidates, choose
 
-MARGIN = 0.02  # of the time apart, that a fusion must save
 _CANDIDATES = 8
 _ROUNDS = 3  # of forming products again without those that lost
 
@@ -42,10 +47,10 @@ Finish = Callable[[Graph], "tuple[Graph, Mapping[str, KernelBundle]]"]
 
 @dataclass(slots=True)
 class Choices:
-    """What was measured, by the signature of a Comp's accesses: the fastest tiling, or why there is
-    to be none. Anything else as the defaults say."""
+    """What was measured, by the signature of a Comp's accesses. Anything else as the defaults
+    say."""
 
-    known: dict[str, ProductSchedule | str] = field(default_factory=dict)
+    known: dict[str, Measured] = field(default_factory=dict)
 
     def choose(
         self,
@@ -57,7 +62,26 @@ class Choices:
     ) -> ProductSchedule | str:
         """As schedule.product_choice.choose."""
         found = self.known.get(signature(accesses.comp, buffers)) if self.known else None
-        return found or choose(accesses, contraction, buffers, table, hints)
+        return found.choice if found else choose(accesses, contraction, buffers, table, hints)
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """Seconds that were granted, from now on."""
+
+    seconds: float
+    start: float = field(default_factory=lambda: time.monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self.start + self.seconds
+
+    def tell(self, done: int, of: int, end: str = "") -> None:
+        """To whoever watches a terminal, on one line that is written over."""
+        if sys.stderr.isatty():
+            used = time.monotonic() - self.start
+            text = f"torchweld: products measured: {done} of {of}, {used:.0f} of {self.seconds:g} s"
+            print(f"\r{text}", end=end, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,43 +96,61 @@ class Tuner:
 
     def tuned(self, plan: Plan, join: Callable[[Plan], Plan]) -> Plan:
         """`join` forms products of `plan` as the choices say."""
-        end = time.monotonic() + self.options.tune_seconds
+        budget = _Budget(self.options.tune_seconds)
         joined = join(plan)
         for _ in range(_ROUNDS):
-            lost = [c for c in _products(joined.graph) if time.monotonic() < end
-                    and self._measure(c, joined.graph, plan.graph, end)]  # fmt: skip
-            if not lost:
+            found = self._look(joined.graph, plan.graph, budget)
+            self.choices.known |= found
+            if not any(isinstance(measured.choice, str) for measured in found.values()):
                 break
             joined = join(plan)
         return joined
 
-    def _measure(self, comp: Comp, graph: Graph, before: Graph, end: float) -> bool:
-        """Times a kernel and what it replaces; True if it lost, and is to be taken back."""
+    def _look(self, graph: Graph, before: Graph, budget: _Budget) -> dict[str, Measured]:
+        """Of the kinds of product that are new: what is kept of them, else what is measured as far
+        as the budget goes. What was measured to the end is kept for others."""
+        kept, found = MeasuredCache.open(self.options), {}
+        regions = self._new_regions(graph)
+        for done, (region, comp) in enumerate(regions.items()):
+            budget.tell(done, len(regions))
+            key = kept.key(region, graph.buffers[comp.writes[0]].device)
+            measured = kept.get(key)
+            if measured is None and not budget.is_over:
+                measured = self._measured(comp, graph, before, budget)
+                if measured is not None and not budget.is_over:
+                    kept.put(key, measured)
+            if measured is not None:
+                found[region] = measured
+                logger("tuning").info("%s: %s", comp.name, measured)
+        budget.tell(len(regions), len(regions), end="\n")
+        return found
+
+    def _new_regions(self, graph: Graph) -> dict[str, Comp]:
+        """The Comps that make products, one of each kind that is not known yet, by signature."""
+        found: dict[str, Comp] = {}
+        for comp in _products(graph):
+            accesses = addressed(comp, graph.buffers, graph.hints)
+            found.setdefault(signature(accesses.comp, graph.buffers), comp)
+        return {key: comp for key, comp in found.items() if key not in self.choices.known}
+
+    def _measured(
+        self, comp: Comp, graph: Graph, before: Graph, budget: _Budget
+    ) -> Measured | None:
+        """Times a kernel and what it replaces; None if no tiling ran in time."""
         accesses = addressed(comp, graph.buffers, graph.hints)
-        key = signature(accesses.comp, graph.buffers)
-        if key in self.choices.known:
-            return False
         contraction = contraction_of(accesses)
         first = self.choices.choose(accesses, contraction, graph.buffers, self.table, graph.hints)
-        tries = candidates(accesses, contraction, graph.buffers, self.table, graph.hints)
-        times = self._times(comp, graph, list(dict.fromkeys((first, *islice(tries, _CANDIDATES)))),
-                            end)  # fmt: skip
+        more = candidates(accesses, contraction, graph.buffers, self.table, graph.hints)
+        tries = list(dict.fromkeys((first, *islice(more, _CANDIDATES))))
+        times = self._times(comp, graph, tries, budget)
         if not times:
-            return False
-        best = min(times, key=times.__getitem__)
-        self.choices.known[key] = best
-        apart = self._apart_s(comp, before)
-        said = f"{comp.name}: {times[best] * 1e6:.1f} us"
-        if apart is None or times[best] <= (1 - MARGIN) * apart:
-            logger("tuning").info("%s as %s", said, best)
-            return False
-        why = f"measured {apart * 1e6:.1f} us apart, {times[best] * 1e6:.1f} us together"
-        self.choices.known[key] = why
-        logger("tuning").info("%s: %s", comp.name, why)
-        return True
+            return None
+        best, apart_s = min(times, key=times.__getitem__), self._apart_s(comp, before)
+        apart_us = None if apart_s is None else apart_s * 1e6
+        return Measured(best, times[best] * 1e6, apart_us, len(tries) - len(times))
 
     def _times(
-        self, comp: Comp, graph: Graph, tries: Sequence[ProductSchedule], end: float
+        self, comp: Comp, graph: Graph, tries: Sequence[ProductSchedule], budget: _Budget
     ) -> dict[ProductSchedule, float]:
         """Seconds of each tiling that compiles and runs, as far as the budget goes."""
         region = region_of([comp], graph)
@@ -124,7 +166,7 @@ class Tuner:
         load_kernels(together, open_cache(self.options), self.options)  # compiled side by side
         times = {}
         for schedule, bundle in bundles.items():
-            if time.monotonic() > end:
+            if budget.is_over:
                 break
             seconds = self._seconds(region, {comp.name: bundle})
             if seconds is not None:
@@ -140,11 +182,15 @@ class Tuner:
         return self._seconds(graph, bundles)
 
     def _seconds(self, graph: Graph, bundles: Mapping[str, KernelBundle]) -> float | None:
+        """None for what does not run, or not in the memory that there is."""
         try:
             return graph_seconds(graph, bundles, self.options)
+        except torch.OutOfMemoryError:
+            events.record("tuning memory", f"{graph.name} is not timed: out of memory")
+            torch.cuda.empty_cache()
         except (RuntimeError, TorchweldError) as error:
             logger("tuning").info("%s is not timed: %s", graph.name, error)
-            return None
+        return None
 
 
 def nodes_behind(graph: Graph, comp: Comp) -> list[Node] | None:

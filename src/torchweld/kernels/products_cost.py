@@ -42,7 +42,7 @@ class Rate:
 
 
 # H100, bf16: bench/gpu_products.py in a CUDA graph, weights from memory: fitted to 23 shapes of the
-# library (each within 12 %) and to the better schedules of 26 shapes of each form (rms 12, 13 and
+# library (each within 14 %) and to the better schedules of 26 shapes of each form (rms 12, 13 and
 # 8 %); with them 8192 x 3072 x 768, gated, takes 118 us and
 # 12608 x 3072 x 768 with gelu 126.
 RATES: Mapping[str, Rate] = {

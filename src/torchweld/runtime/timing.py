@@ -16,6 +16,7 @@ from torchweld.runtime.load import load
 
 _ROTATED_BYTES = 256 << 20  # of inputs: several times the L2 of any GPU
 _MOST_SETS = 16
+_SPARE_BYTES = 128 << 20  # workspaces of libraries and the recording itself
 _REPLAYS = 7
 
 
@@ -23,7 +24,8 @@ def graph_seconds(graph: Graph, bundles: Mapping[str, KernelBundle], options: Op
     """The median over replays of one CUDA graph, which holds a call for each of several sets of
     inputs. Floats are normal, indices zero. Symbols have their hints.
 
-    Raises RuntimeError where the program cannot run or cannot be recorded."""
+    Raises OutOfMemoryError before it records what may not fit (a failed recording spoils later
+    ones), RuntimeError where the program cannot run or cannot be recorded."""
     device = torch.device(next(iter(graph.buffers.values())).device)
     program = load(graph, bundles, {}, options.with_(cuda_graphs=False), kind="inference")
     names = [n for n in graph.inputs if n is not None]
@@ -33,10 +35,21 @@ def graph_seconds(graph: Graph, bundles: Mapping[str, KernelBundle], options: Op
         given = [[_filled(graph.buffers[n], graph.hints) for n in names] for _ in range(sets)]
         kept = [program(list(args)) for args in given]
         torch.cuda.synchronize()
+        _check_room_for(kept, device)
         recording = torch.cuda.CUDAGraph()
         with torch.cuda.graph(recording, capture_error_mode="thread_local"):
             kept += [program(list(args)) for args in given]
         return statistics.median(_replay_s(recording) for _ in range(_REPLAYS)) / sets
+
+
+def _check_room_for(results: list[list[torch.Tensor]], device: torch.device) -> None:
+    """A recording has memory of its own: what is cached for others is given back to the system
+    first."""
+    torch.cuda.empty_cache()
+    wanted = _SPARE_BYTES + sum(t.nbytes for tensors in results for t in tensors)
+    free, _ = torch.cuda.mem_get_info(device)
+    if free < wanted:
+        raise torch.OutOfMemoryError(f"{wanted} bytes are wanted for a recording, {free} are free")
 
 
 def _replay_s(recording: torch.cuda.CUDAGraph) -> float:

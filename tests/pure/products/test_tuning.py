@@ -1,7 +1,9 @@
 """Decisions by measurement, with a clock that the test sets: the fastest tiling is kept, what loses
-is taken back, equal layers are measured once, and time runs out."""
+is taken back, equal layers are measured once, by any model, and time or memory runs out."""
 
 from __future__ import annotations
+
+from itertools import count
 
 import pytest
 import torch
@@ -9,11 +11,14 @@ import torch.nn.functional as F
 from nets import H100, calls, captured, comps, formed
 
 from torchweld import tuning
+from torchweld.core import events
 from torchweld.core.options import Options
 from torchweld.ir.interpret import run_graph
-from torchweld.ir.nodes import Comp
+from torchweld.ir.nodes import Comp, Reduce
 from torchweld.kernels.products import form_products
 from torchweld.plan.search import plan
+from torchweld.runtime import measured
+from torchweld.runtime.cache import Artifacts
 from torchweld.tuning import Choices, Tuner, nodes_behind, region_of
 
 M, K, N = 4096, 512, 1024
@@ -35,8 +40,14 @@ def graph_of_layers():
     return captured(lambda x, a, b, c, d: layers(x, (a, b), (c, d)), meta(M, K), *weights, *weights)
 
 
+def graph_of_another():
+    """One such layer, and other things around it."""
+    weights = (meta(N, K), meta(N, K))
+    return captured(lambda x, a, b: F.relu(F.linear(x.sin(), a)) @ b, meta(M, K), *weights)
+
+
 @pytest.fixture
-def clock(monkeypatch):
+def clock(monkeypatch, tmp_path):
     """Seconds by (is it a fused kernel, its tile); and what was timed."""
     timed: list[tuple[str, object]] = []
     rule = {"fused": lambda tiles: 1e-6 * tiles.block_n, "apart": 1e-3}
@@ -53,12 +64,14 @@ def clock(monkeypatch):
     monkeypatch.setattr(tuning, "graph_seconds", measure)
     monkeypatch.setattr(tuning, "load_kernels", lambda *args: {})
     monkeypatch.setattr(tuning, "open_cache", lambda options: None)
+    monkeypatch.setattr(measured, "open_cache", lambda options: Artifacts(tmp_path))
+    monkeypatch.setattr(measured, "device_identity", lambda device: (device,))
     monkeypatch.setattr(tuning.cuda, "generate", lambda comp, b, t, h, choose: choose())
     return rule, timed
 
 
-def run(clock, seconds=60.0):
-    planned = plan(graph_of_layers(), H100, Options())
+def run(clock, seconds=60.0, graph_of=graph_of_layers):
+    planned = plan(graph_of(), H100, Options())
     options, choices = Options(tune_seconds=seconds), Choices()
     tuner = Tuner(H100, options, choices, lambda graph: (graph, {}))
     after = tuner.tuned(planned, lambda p: form_products(p, H100, options, choices.choose))
@@ -69,8 +82,8 @@ def test_the_fastest_tiling_is_kept(clock):
     _, timed = clock
     _, after, choices = run(clock)
     tried = {tiles for _, tiles in timed if tiles is not None}
-    (best,) = choices.known.values()
-    assert len(tried) > 2 and best.block_n == min(t.block_n for t in tried)
+    (found,) = choices.known.values()
+    assert len(tried) > 2 and found.best.block_n == min(t.block_n for t in tried)
     assert len(comps(after.graph)) == 2  # both layers stay fused
 
 
@@ -100,11 +113,74 @@ def test_without_time_the_defaults_stand(clock):
 
 def test_what_cannot_be_timed_is_left_alone(clock, monkeypatch):
     def fails(graph, bundles, options):
-        raise torch.OutOfMemoryError("none left")
+        raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(tuning, "graph_seconds", fails)
     _, after, choices = run(clock)
     assert not choices.known and len(comps(after.graph)) == 2
+
+
+def test_a_tiling_that_finds_no_memory_is_skipped_and_told(clock, monkeypatch):
+    rule, timed = clock
+    run(clock)
+    smallest = min(tiles.block_n for _, tiles in timed if tiles is not None)
+
+    def fused(tiles):
+        if tiles.block_n == smallest:
+            raise torch.OutOfMemoryError("none left")
+        return 1e-6 * tiles.block_n
+
+    rule["fused"] = fused
+    monkeypatch.setattr(measured.MeasuredCache, "get", lambda *_: None)
+    events.clear()
+    _, after, choices = run(clock)
+    (found,) = choices.known.values()
+    assert found.best.block_n > smallest and found.failed
+    assert len(comps(after.graph)) == 2
+    assert any("out of memory" in event.message for event in events.events())
+
+
+@pytest.mark.parametrize("apart", [1e-3, 1e-9])
+def test_another_model_with_an_equal_region_measures_nothing(clock, apart):
+    rule, timed = clock
+    rule["apart"] = apart
+    _, _, first = run(clock)
+    timed.clear()
+    _, after, second = run(clock, graph_of=graph_of_another)
+    assert not timed and second.known == first.known
+    fused = [c for c in comps(after.graph) if any(isinstance(i, Reduce) for i in c.body)]
+    assert len(fused) == (1 if apart == 1e-3 else 0)
+
+
+def test_what_is_kept_for_other_devices_or_spoiled_is_measured_anew(clock, monkeypatch, tmp_path):
+    _, timed = clock
+    run(clock)
+    first = len(timed)
+    monkeypatch.setattr(measured, "device_identity", lambda device: (device, "another"))
+    run(clock)
+    assert len(timed) == 2 * first
+    for path in tmp_path.rglob("*.measured.json"):
+        path.write_bytes(path.read_bytes().replace(b"best", b"bets"))
+    run(clock)
+    assert len(timed) == 3 * first
+
+
+def test_what_time_cut_short_serves_this_graph_alone(clock, monkeypatch):
+    _, timed = clock
+    ticks = count()
+    monkeypatch.setattr(tuning.time, "monotonic", lambda: float(next(ticks)))
+    _, _, choices = run(clock, seconds=4.0)
+    cut = len(timed)
+    assert choices.known and cut > 0
+    run(clock, seconds=1000.0)
+    assert len(timed) > 2 * cut
+
+
+def test_the_budget_is_shown_on_a_terminal(clock, monkeypatch, capsys):
+    monkeypatch.setattr(tuning.sys.stderr, "isatty", lambda: True, raising=False)
+    run(clock)
+    shown = capsys.readouterr().err
+    assert "products measured: 0 of 1, 0 of 60 s" in shown and shown.endswith("1 of 1, 0 of 60 s\n")
 
 
 def test_a_region_means_what_its_nodes_mean():

@@ -10,10 +10,13 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
+from torchweld.api import records
 from torchweld.core.errors import UsageError
 from torchweld.profiling.data import Profile
 from torchweld.profiling.memory import added_bytes
 from torchweld.profiling.recorder import record
+from torchweld.profiling.run import profile_subject
+from torchweld.profiling.subject import Subject
 from torchweld.profiling.trace import read_trace, walk
 from torchweld.profiling.tracing import trace_steps
 from torchweld.runtime.regions import PREFIX, named_regions
@@ -223,3 +226,33 @@ def test_the_function_stays_where_its_folder_is_imported():
     import torchweld.profiling.paired
 
     assert callable(torchweld.profile) and torchweld.profiling.paired
+
+
+class Named(torch.nn.Module):
+    """Dynamo compiles it anew for each name, to the same graph."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def forward(self, x):
+        return torch.tanh(x).sum() if self.name else x
+
+
+def test_every_training_in_a_process_is_compiled():
+    x = torch.randn(4, 5, requires_grad=True)
+    for number in range(9):  # Dynamo by itself gives up after eight
+        run = torchweld.fuse(Named(f"number {number}"))
+        subject = Subject("named", run, (x,), train=True)
+        found = profile_subject(subject, "torchweld", records=lambda run=run: records(run))
+        assert "generated" in {k.kind for k in found.kernels}, number
+        assert not found.warnings
+
+
+def test_what_is_not_compiled_is_told():
+    @torch.compiler.disable
+    def own(x):
+        return torch.tanh(x)
+
+    run = torchweld.fuse(lambda x: own(x))
+    assert "nothing was compiled" in torchweld.profile(run, torch.ones(3)).warnings[0]

@@ -37,6 +37,8 @@ from torchweld.runtime.regions import named_regions
 _ALLOWED_S = 10.0  # beside three runs
 _MOST_TIMED, _MOST_PROFILED = 20, 5
 _WARM_GRAPHS = 3  # steps until CUDA graphs are recorded
+_COMPILATIONS = 1 << 20  # Dynamo counts targets of one class as one function, and gives up at 8
+_NOTHING_COMPILED = "nothing was compiled for this target: it runs in eager"
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Seen:
         return [step.duration_us for step in self.trace.steps]
 
 
+@torch.compiler.config.patch(
+    recompile_limit=_COMPILATIONS, accumulated_recompile_limit=_COMPILATIONS)
 def profile_subject(
     subject: Subject,
     way: str,
@@ -86,6 +90,8 @@ def profile_subject(
     table = calibrated(line)
     kernels, numbers = rows.kernels_of(seen.steps, line, table)
     graphs, warnings = _plan(subject, plan_of if way == "eager" else None, options or Options())
+    if way == "torchweld" and not records():
+        warnings.append(_NOTHING_COMPILED)
     typical = seen.steps[rows.median_step(seen.steps)]
     if trace is not None:
         write_whole(trace_text(seen.trace, seen.steps, kernels, numbers), trace)

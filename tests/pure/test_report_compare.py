@@ -25,7 +25,16 @@ def changed(name: str = "torchweld", **fields) -> Report:
 
 
 def timed(median: float, iqr: float = 0.02, name: str = "torchweld") -> Report:
-    return changed(name, timing=Timing(41, median, iqr, 1.0, 1.0, 1.0))
+    """A way as slow as that, eager as it was: its ratio to torchweld moves with it."""
+    report = changed(name, timing=Timing(41, median, iqr, 1.0, 1.0, 1.0))
+    low, middle, high = (1.46 / ms for ms in (median + iqr / 2, median, median - iqr / 2))
+    eager = Timing(41, 1.46, 0.03, middle, low, high)
+    return with_eager(report, eager) if name == "torchweld" else report
+
+
+def with_eager(report: Report, timing: Timing | None) -> Report:
+    ways = [replace(w, timing=timing) if w.name == "eager" else w for w in report.ways]
+    return replace(report, ways=ways)
 
 
 def verdicts(after: Report, **options) -> dict[str, str]:
@@ -66,11 +75,30 @@ def test_other_ways_are_told_not_judged():
     assert (told.verdict, told.before, told.after) == (TOLD, "1.11 ms", "9.9 ms")
 
 
-def test_relative_times_do_not_mind_a_slower_machine():
-    slower = replace(BEFORE, ways=[
-        replace(w, timing=w.timing and replace(w.timing, median_ms=2 * w.timing.median_ms))
+def slower_machine(factor: float) -> Report:
+    return replace(BEFORE, ways=[
+        replace(w, timing=w.timing and replace(w.timing, median_ms=factor * w.timing.median_ms))
         for w in BEFORE.ways])
-    assert compare(BEFORE, slower).regressed
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.4])
+def test_a_time_that_changed_as_eager_s_did_is_the_machine_s(factor):
+    found = compare(BEFORE, slower_machine(factor))
+    assert not found.regressed and found.changes[0].verdict == SAME
+    assert found.notes[0].startswith("the machine's speed")
+
+
+def test_a_slowdown_counts_on_a_slower_machine_too():
+    lost = Timing(41, 2.9, 0.03, 1.1, 1.08, 1.12)  # was 1.52 times torchweld's time
+    assert compare(BEFORE, with_eager(slower_machine(2.0), lost)).regressed
+
+
+def test_without_eager_a_time_stands_alone():
+    assert compare(BEFORE, with_eager(slower_machine(1.4), None)).regressed
+
+
+def test_relative_times_do_not_mind_a_slower_machine():
+    slower = slower_machine(2.0)
     assert verdicts(slower, relative_to="eager")["time of torchweld / eager"] == SAME
     lost = changed("eager", timing=Timing(41, 1.46, 0.03, 1.2, 1.18, 1.22))
     assert verdicts(lost, relative_to="eager")["time of torchweld / eager"] == WORSE
@@ -85,7 +113,7 @@ def test_memory_and_the_error_contract_are_judged():
     ours = next(w for w in BEFORE.ways if w.name == "torchweld")
     outside = changed(error=replace(ours.error, within_contract=False))
     assert verdicts(outside)["error contract"] == WORSE
-    assert compare(outside, BEFORE).changes[2].verdict == BETTER
+    assert compare(outside, BEFORE).changes[3].verdict == BETTER
     assert verdicts(changed(error=None))["error contract"] == TOLD
 
 

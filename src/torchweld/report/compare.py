@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from torchweld.core.errors import UsageError
 from torchweld.core.units import bytes_text
@@ -12,7 +12,7 @@ from torchweld.report.data import Report, Way
 from torchweld.report.page.rows import kernel_rows
 from torchweld.report.page.units import us_text
 
-JUDGED = "torchweld"
+JUDGED, CONTROL = "torchweld", "eager"
 MOST_KERNELS = 8
 SAME, BETTER, WORSE, TOLD = "same", "better", "worse", "told"
 
@@ -61,15 +61,19 @@ def compare(
     ways' times are told.
 
     A time has changed if it did by more than `tolerance`, and the intervals between the quartiles
-    lie apart. `relative_to`: a way, such as eager, measured in both; its time over torchweld's,
-    taken in the same rounds, is judged in place of the time, for machines that are not always the
-    same. Errors: UsageError if the reports are of different things or one lacks what is judged.
+    lie apart; and where eager was timed in the same rounds of both, only if the time over eager's
+    has changed so too: else it is the machine that did. `relative_to`: a way, such as eager, timed
+    in both; only torchweld's time over that is judged, for machines that are not the same.
+    Errors: UsageError if the reports are of different things or one lacks what is judged.
     """
     _require_same_subject(before, after)
     both = _ways(before), _ways(after)
-    changes = (*_judged(*both, tolerance, relative_to), *_told(*both))
+    _require_times(*both)
+    times, doubt = _times(*both, tolerance, relative_to)
+    changes = (*times, _peak(both[0][JUDGED], both[1][JUDGED], tolerance),
+               _contract(both[0][JUDGED], both[1][JUDGED]), *_told(*both))
     kernels = _kernels(before, after, tolerance)
-    return Comparison(changes, tuple(kernels), tuple(_notes(before, after)))
+    return Comparison(changes, tuple(kernels), (*doubt, *_notes(before, after)))
 
 
 def _require_same_subject(before: Report, after: Report) -> None:
@@ -91,20 +95,27 @@ def _ways(report: Report) -> dict[str, Way]:
     return {way.name: way for way in report.ways}
 
 
-def _judged(
-    before: dict[str, Way], after: dict[str, Way], tolerance: float, relative_to: str | None
-) -> Iterator[Change]:
-    old, new = before.get(JUDGED), after.get(JUDGED)
-    for which, way in (("first", old), ("second", new)):
+def _require_times(before: dict[str, Way], after: dict[str, Way]) -> None:
+    for which, way in (("first", before.get(JUDGED)), ("second", after.get(JUDGED))):
         if way is None or way.timing is None:
             why = f": {way.problem}" if way and way.problem else ""
             raise UsageError(f"the {which} report has no time of {JUDGED}{why}", do="make it anew")
+
+
+def _times(
+    before: dict[str, Way], after: dict[str, Way], tolerance: float, relative_to: str | None
+) -> tuple[list[Change], list[str]]:
+    """The judged changes of time, and what speaks against one that was not believed."""
     if relative_to:
-        yield _relative(before, after, relative_to, tolerance)
-    else:
-        yield _time(JUDGED, old, new, tolerance)
-    yield _peak(old, new, tolerance)
-    yield _contract(old, new)
+        return [_relative(before, after, relative_to, tolerance)], []
+    alone = _time(JUDGED, before[JUDGED], after[JUDGED], tolerance)
+    if not all(CONTROL in ways and ways[CONTROL].timing for ways in (before, after)):
+        return [alone], []
+    relative = _relative(before, after, CONTROL, tolerance)
+    if alone.verdict in (SAME, relative.verdict):
+        return [alone, replace(relative, verdict=TOLD)], []
+    doubt = f"the machine's speed: {CONTROL}, timed in the same rounds, changed alike"
+    return [replace(alone, verdict=SAME), replace(relative, verdict=TOLD)], [doubt]
 
 
 def _time(name: str, old: Way, new: Way, tolerance: float, judged: bool = True) -> Change:

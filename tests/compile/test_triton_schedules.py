@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 import triton_cases as cases
+from torchweld.codegen import cuda
 from torchweld.codegen.triton import generate
+from torchweld.core.device import named_table
 from torchweld.core.errors import InvalidIR
 from torchweld.schedule.access import addressed
 from torchweld.schedule.cuda import Schedule, candidates, schedule, supports, valid
@@ -135,3 +137,13 @@ def test_a_wide_grid_of_columns_is_refused():
 
 def _comp(one: Case):
     return one.comp, one.buffers
+
+
+@pytest.mark.parametrize(("device", "early"), [("H100", True), ("A100", False)])
+def test_kernels_begin_early_where_the_device_can(device: str, early: bool):
+    made = cases.layer_norm_backward(4096, 768)
+    bundle = cuda.generate(made.comp, made.buffers, named_table(device), made.sizes)
+    assert len(bundle.sources) == 2
+    for source in bundle.sources:
+        first = source.text.partition(f"def {source.name}(")[2].splitlines()[1].strip()
+        assert (source.early, first == "_await_previous()") == (early, early)

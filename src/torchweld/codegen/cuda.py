@@ -30,7 +30,13 @@ def generate(
     tiles = _product_schedule(comp, buffers, table, hints, choose)
     if tiles is not None:
         return _PRODUCTS[tiles.form].generate(comp, buffers, tiles, hints)
-    return triton.generate(comp, buffers, cuda.schedule(comp, buffers, table, hints), hints)
+    schedule = cuda.schedule(comp, buffers, table, hints)
+    return triton.generate(comp, buffers, schedule, hints, begins_early(table))
+
+
+def begins_early(table: DeviceTable) -> bool:
+    """Whether kernels can start while the one before still runs: from Hopper on."""
+    return table.capability >= (9, 0)
 
 
 def _product_schedule(comp, buffers, table, hints, choose: Choose) -> ProductSchedule | None:

@@ -4,6 +4,7 @@ programs."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torchweld.codegen.source import KernelBundle, KernelSource
 from torchweld.codegen.triton_emit import Kernel
@@ -22,9 +23,11 @@ def generate(
     buffers: Mapping[str, Buffer],
     schedule: Schedule,
     hints: Mapping[str, int] | None = None,
+    early: bool = False,
 ) -> KernelBundle:
     """The kernels of `comp`, tiled by `schedule` (of schedule/cuda.py). `hints`: typical values of
-    symbols.
+    symbols. `early`: for Hopper; their blocks start while the kernel before still runs, and wait
+    for its end.
 
     Raises InvalidIR if the schedule does not fit the Comp.
     """
@@ -33,10 +36,11 @@ def generate(
         raise InvalidIR(f"{comp.name} cannot be tiled so: {schedule}")
     prefill = tuple(dict((s.buffer, s.init) for s in comp.stores if s.init is not None).items())
     if schedule.splits == 1:
-        return KernelBundle(comp.name, (_source(accesses, buffers, schedule, ()),), prefill=prefill)
+        only = _source(accesses, buffers, schedule, (), early)
+        return KernelBundle(comp.name, (only,), prefill=prefill)
     second = finish(accesses, buffers, schedule.splits)
-    first = _source(accesses, {**buffers, **second.buffers}, schedule, second.partials)
-    merge = _finishing_source(second, hints or {})
+    first = _source(accesses, {**buffers, **second.buffers}, schedule, second.partials, early)
+    merge = _finishing_source(second, hints or {}, early)
     scratch = tuple(b for p in second.partials for b in p.scratch)
     return KernelBundle(comp.name, (first, merge), scratch, prefill=prefill)
 
@@ -46,13 +50,16 @@ def _source(
     buffers: Mapping[str, Buffer],
     schedule: Schedule,
     partials: tuple[Partial, ...],
+    early: bool,
 ) -> KernelSource:
     kernel = Kernel(accesses, buffers, schedule)
-    return kernel.source(FORMS[schedule.form](kernel, partials))
+    if early:
+        kernel.line(kernel.helper("_await_previous()"))
+    return replace(kernel.source(FORMS[schedule.form](kernel, partials)), early=early)
 
 
-def _finishing_source(second: Finish, hints: Mapping[str, int]) -> KernelSource:
+def _finishing_source(second: Finish, hints: Mapping[str, int], early: bool) -> KernelSource:
     """The merge of partial results, never split again."""
     accesses = addressed(second.comp, second.buffers, hints)
     schedule = default(accesses, hints, _SM_COUNT, split=False)
-    return _source(accesses, second.buffers, schedule, ())
+    return _source(accesses, second.buffers, schedule, (), early)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from torchweld.codegen import cpp_expr as x
+from torchweld.codegen.cpp_cases import cases
 from torchweld.codegen.cpp_columns import accumulate_column
 from torchweld.codegen.cpp_kernel import Kernel
 from torchweld.codegen.cpp_partial import (
@@ -34,7 +35,7 @@ from torchweld.codegen.cpp_values import Texts, define, element, store
 from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
 from torchweld.ir import size
-from torchweld.ir.nodes import Scan, Value
+from torchweld.ir.nodes import Scan, Value, needed, store_operands
 from torchweld.schedule.cpu import combines_in_lane
 
 SUM_BLOCK = 1024
@@ -52,7 +53,7 @@ class _Nest:
         self.k, self.e, self.stage, self.reductions, self.texts = k, e, stage, reductions, texts
         self.axes = k.schedule.nest
         inner = set(self.axes) - {k.row_lane}
-        self.values = k.stages.loops[stage]
+        self.values = _unknown(k, stage, texts)
         self.stores = [s for s in k.stores_of(stage) if k.store_axes(s) & inner]
         self.over_rows = [
             v
@@ -151,6 +152,22 @@ class _Nest:
         return long and self._widens()
 
     def _lane(self) -> None:
+        """The innermost loop, once for each answer to what it asks."""
+        found = cases(self.k, self.values)
+        if not found:
+            return self._loops()
+        common = self.texts
+        for number, case in enumerate(found):
+            asked = (f"{'' if a else '!'}{common[v]}" for v, a in case.asked.items())
+            header = "else" if case is found[-1] else f"if ({' && '.join(asked)})"
+            with self.e.block(f"else {header}" if 0 < number < len(found) - 1 else header):
+                answers = {v: x.literal(a, dtypes.b1) for v, a in case.known.items()}
+                self.texts = common | answers
+                self._loops()
+        self.texts = common
+        return None
+
+    def _loops(self) -> None:
         """The innermost loop."""
         depth = len(self.axes) - 1
         name, (low, high) = self.k.names[self.axes[depth]], self._bounds(depth)
@@ -203,17 +220,19 @@ class _Nest:
             advance_lanes(self.k, self.e, value)
 
     def _overlapping(self, name: str, low: str, high: str) -> None:
-        """Whole vectors, then one that ends where the lane ends; one by one if it is too short."""
-        lanes = self.k.lanes
+        """Whole vectors, then one that ends where the lane ends; one by one if it is too short. The
+        last block of a lane may be shorter than the vector, which then begins in the one before."""
+        lanes, axis = self.k.lanes, self.axes[-1]
+        first, _ = self.k.bounds(axis)
         self.e.line(f"const int64_t rest = ({high} - {low}) % {lanes}, whole = {high} - rest;")
         self._vectors(name, low, "whole")
-        with self.e.block(f"if (rest && {high} - {low} >= {self.k.lanes})"):
-            position = f"const int64_t {name} = {high} - {self.k.lanes} + l;"
+        with self.e.block(f"if (rest && {high} - {first} >= {lanes})"):
+            position = f"const int64_t {name} = {high} - {lanes} + l;"
             if self._has_lanes():
                 self._abreast(position, "fresh")
             else:
-                self._body(f"for (int64_t l = 0; l < {self.k.lanes}; ++l)", position)
-        if not isinstance(self.k.comp.extent(self.axes[-1]), int):
+                self._body(f"for (int64_t l = 0; l < {lanes}; ++l)", position)
+        if not isinstance(self.k.comp.extent(axis), int) or axis == self.k.split_axis:
             with self.e.block("else"):
                 self._body(_loop(name, "whole", high))
 
@@ -238,6 +257,16 @@ class _Nest:
         scans = any(isinstance(k.body[v], Scan) for v in self.values) and not k.row_lane
         colliding = any(k.comp.stores[s].combine or k.accesses.stores[s].refs for s in self.stores)
         return not scans and not (colliding and combines_in_lane(k.accesses, self.axes[-1]))
+
+
+def _unknown(k: Kernel, stage: int, texts: Texts) -> tuple[Value, ...]:
+    """What the loop of a stage computes, but what is known, and what only that is made of."""
+    values = k.stages.loops[stage]
+    if texts.keys().isdisjoint(values):
+        return values
+    stored = {v for s in k.stores_of(stage) for v in store_operands(k.comp.stores[s])}
+    wanted = needed(k.body, stored, stop=texts) - texts.keys()
+    return tuple(v for v in values if v in wanted)
 
 
 def _stage_tile(k: Kernel, e: Emitter, value: Value) -> None:

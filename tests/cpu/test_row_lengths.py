@@ -1,0 +1,28 @@
+"""Rows of lengths around a block of a sum, whose last piece may be shorter than a vector."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import torchweld
+
+LENGTHS = [1025, 1037, 2049, 2079, 2081, 3073, 4100]
+CASES = {
+    "softmax": lambda x: x.softmax(-1),
+    "sum": lambda x: x.sum(1),
+    "absolute mean": lambda x: x / x.abs().mean(1, keepdim=True),
+    "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_lengths_around_a_block(name, dynamic):
+    function = CASES[name]
+    torch.compiler.reset()
+    fused = torchweld.fuse(lambda x: function(x), dynamic=dynamic)
+    for length in LENGTHS if dynamic else LENGTHS[2:4]:
+        x = torch.randn(3, length, generator=torch.Generator().manual_seed(length))
+        torch.testing.assert_close(fused(x), function(x), rtol=1e-5, atol=1e-5)

@@ -139,7 +139,71 @@ comp widen [i:65536] {{
     assert torch.equal(wide.nan_to_num(7.0), every.float().nan_to_num(7.0))
 
 
+@pytest.mark.parametrize("channels", [1, 31, 58, 128])
+@pytest.mark.parametrize("last", [True, False])
+def test_a_norm_of_channels_then_relu_rounds_as_eager(channels, last):
+    """Channels innermost: what is the same for every pixel is worked out once. A maximum of rounded
+    values is not rounded again."""
+    text = f"""
+comp norm [n:2, p:85, c:{channels}] {{
+  %0 = load x[n, p, c] : bf16
+  %1 = cast %0 : f32
+  %2 = load m[c] : bf16
+  %3 = cast %2 : f32
+  %4 = sub %1 %3 : f32
+  %5 = load v[c] : bf16
+  %6 = cast %5 : f32
+  %7 = rsqrt %6 : f32
+  %8 = mul %4 %7 : f32
+  %9 = cast.round %8 : bf16
+  %10 = cast %9 : f32
+  %11 = const 0.0 : f32
+  %12 = maximum %10 %11 : f32
+  %13 = const 6.0 : f32
+  %14 = minimum %12 %13 : f32
+  %15 = cast %14 : bf16
+  store y[n, p, c] %15
+}}
+"""
+    x = randn(2, 85, channels, dtype=torch.bfloat16) * 8
+    x[0, :3, 0] = torch.tensor([math.nan, math.inf, -math.inf])
+    x = x if last else x.transpose(1, 2).contiguous().transpose(1, 2)
+    m, v = (randn(channels, dtype=torch.bfloat16, seed=s) for s in (1, 2))
+    v = v.abs() + 0.5
+    found = run(parse_comp(text), {"x": x, "m": m, "v": v}, {"y": (x.shape, d.bf16)})["y"]
+    middle = ((x.float() - m.float()) * (1 / v.float().sqrt())).bfloat16()
+    assert torch.equal(found.isnan(), x.isnan())
+    assert torch.equal(found.nan_to_num(3.0), middle.clamp(0, 6).nan_to_num(3.0))
+
+
 # -- guards, indirection, scatter --
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 5, 40), (1, 4, 7, 784), (2, 2, 1, 7)])
+def test_channels_put_together_and_shuffled(shape):
+    """Guards that change with the channel, not along the lane: one loop for each answer."""
+    n, g, c, p = shape
+    text = f"""
+comp shuffle [n:{n}, g:{g}, h:2, c:{c}, p:{p}] {{
+  %0 = index g*{c}+c : i64
+  %1 = const {c * g // 2} : i64
+  %2 = lt %0 %1 : b1
+  %3 = ge %0 %1 : b1
+  %4 = index h : i64
+  %5 = const 1 : i64
+  %6 = eq %4 %5 : b1
+  %7 = bit_and %2 %6 : b1
+  %8 = load x[n, {c}*g+c, p] if %7 else 1.5 : f32
+  %9 = load z[n, {c}*g+c-{c * g // 2}, p] if %3 else 0.0 : f32
+  %10 = exp %9 : f32
+  %11 = where %2 %8 %10 : f32
+  store y[n, h, c, g, p] %11
+}}
+"""
+    half = c * g // 2
+    tensors = {"x": randn(n, half, p), "z": randn(n, c * g - half, p, seed=1)}
+    check(text, tensors, {"y": ((n, 2, c, g, p), d.f32)}, 3e-7)
+
 
 
 def test_cat_by_guards_reads_nothing_outside():

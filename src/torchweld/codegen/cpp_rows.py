@@ -16,6 +16,7 @@ from torchweld.codegen.cpp_columns import (
     finish_columns,
     flush_columns,
 )
+from torchweld.codegen.cpp_fixed import emit_fixed
 from torchweld.codegen.cpp_kernel import Kernel
 from torchweld.codegen.cpp_nest import emit_nest
 from torchweld.codegen.cpp_values import Texts, define, result, store
@@ -29,6 +30,7 @@ def emit_part(k: Kernel, e: Emitter) -> None:
     """The body of `part`."""
     texts: Texts = {}
     frees = _declare_kept(k, e) + declare_columns(k, e)
+    emit_fixed(k, e, texts)
     with _outer(k, e):
         for stage in range(k.stages.count):
             _stage(k, e, stage, texts)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from torchweld.codegen import cpp_expr as x
 from torchweld.codegen.cpp_kernel import Kernel
 from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
-from torchweld.ir.nodes import Const, Instr, Load, Op, Reduce, Scan, Value, operands
+from torchweld.ir.nodes import Cast, Const, Instr, Load, Op, Reduce, Scan, Value, operands
 from torchweld.schedule.access import Access
 
 Texts = dict[Value, str]
+_LEAST_NORMAL = 2.0**-126
+_CHOOSING = frozenset(("where", "maximum", "minimum", "neg", "abs"))  # exact results
 
 
 def define(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
@@ -64,8 +67,23 @@ def _expression(k: Kernel, value: Value, instr: Instr, texts: Texts) -> str:
     if isinstance(instr, Scan):
         return result(k, value)
     args = [texts[v] for v in operands(instr)]
+    if isinstance(instr, Cast) and instr.dtype == dtypes.bf16 and is_bf16(k.body, instr.arg):
+        return f"tw_exact_bf16({args[0]})"
     kinds = [k.body[v].dtype for v in operands(instr)]
     return x.pure(instr, args, kinds, k.names, _is_shifted_exp(k, instr))
+
+
+def is_bf16(body: Sequence[Instr], value: Value) -> bool:
+    """Whether a float32 value is always a bfloat16 one: of such, a maximum needs no rounding."""
+    instr = body[value]
+    if isinstance(instr, Cast):
+        return body[instr.arg].dtype == dtypes.bf16 and instr.dtype == dtypes.f32
+    if isinstance(instr, Const) and instr.dtype == dtypes.f32:
+        digits = math.frexp(instr.value)[0] * 2.0**8
+        return digits.is_integer() and not 0 < abs(instr.value) < _LEAST_NORMAL
+    chosen = instr.args[1:] if isinstance(instr, Op) and instr.name == "where" else operands(instr)
+    known = isinstance(instr, Op) and instr.name in _CHOOSING and instr.dtype == dtypes.f32
+    return known and all(is_bf16(body, v) for v in chosen)
 
 
 def _is_shifted_exp(k: Kernel, instr: Instr) -> bool:

@@ -1,5 +1,4 @@
-"""Library products of one operand and different numbers of columns in one kernel: queries, keys and
-values of few rows.
+"""Products of one operand and different numbers of columns in one kernel: queries, keys and values.
 
     extern q = mm(x, a [k, 64]);  extern v = mm(x, b [k, 16])
  -> comp [m, n:80, k] { s = sum over k of x * (a[n] if n < 64 else b[n-64]);
@@ -14,10 +13,22 @@ from dataclasses import dataclass, replace
 from torchweld.core import dtypes
 from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Axis, Comp, Load, Op, Reduce, Store, Value, map_axes
-from torchweld.ir.substitute import move_store, substitute_axes, with_operands
+from torchweld.ir.nodes import (
+    Axis,
+    Cast,
+    Comp,
+    Instr,
+    Load,
+    Op,
+    Reduce,
+    Store,
+    Value,
+    map_axes,
+    value_axes,
+)
+from torchweld.ir.substitute import move_store, rename_axes, substitute_axes, with_operands
 
-_COLUMN = "n"  # of a Comp that products_comp wrote
+_COLUMN = "n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +42,15 @@ class _Part:
 
 
 def concatenated(comps: Sequence[Comp]) -> Comp | None:
-    """Products as `product_comp` writes them, with the same left factor, as one with the columns of
-    all; None if rows or depth differ, or a number of columns is not known."""
-    extents = [_columns(c) for c in comps]
-    if None in extents or len({(_left(c), _other_axes(c)) for c in comps}) > 1:
+    """Comps of one product each, with the same left factor, as one with the columns of all; None if
+    one is not plain, or rows or depth differ."""
+    named = [_named(c) for c in comps]
+    if None in named or len({(_left(c), _other_axes(c)) for c in named}) > 1:
         return None
-    first, total = comps[0], sum(extents)
-    axes = tuple(Axis(_COLUMN, total) if a.name == _COLUMN else a for a in first.axes)
+    first, extents = named[0], [c.extent(_COLUMN) for c in named]
+    axes = tuple(Axis(_COLUMN, sum(extents)) if a.name == _COLUMN else a for a in first.axes)
     to = BodyBuilder()
-    parts = _parts(to, comps, extents)
+    parts = _parts(to, named, extents)
     summed = _sum(to, parts)
     stores: list[Store] = []
     for part in parts:
@@ -48,24 +59,48 @@ def concatenated(comps: Sequence[Comp]) -> Comp | None:
     return Comp(first.name, axes, to.body, tuple(stores), origins)
 
 
-def _columns(comp: Comp) -> int | None:
-    found = [a.extent for a in comp.axes if a.name == _COLUMN]
-    return found[0] if found and isinstance(found[0], int) else None
+def is_plain(comp: Comp) -> bool:
+    """Whether `comp` is one product of two loads, whose columns are one axis of known extent."""
+    return _named(comp) is not None
 
 
-def _other_axes(comp: Comp) -> tuple[Axis, ...]:
-    return tuple(a for a in comp.axes if a.name != _COLUMN)
+def _named(comp: Comp) -> Comp | None:
+    """With axes of the same names in all: k0.., n, m0.."""
+    if sum(isinstance(i, Reduce) for i in comp.body) != 1 or None in _factors(comp):
+        return None
+    left, right = (map_axes(i.index) for i in _factors(comp))
+    depth = _sum_of(comp).axes
+    names = dict(zip(depth, (f"k{n}" for n in range(len(depth)))))
+    rows = [a.name for a in comp.axes if a.name in left and a.name not in names]
+    columns = [a.name for a in comp.axes if a.name not in left]
+    if len(columns) != 1 or columns[0] not in right or right.intersection(rows):
+        return None
+    names |= {a: f"m{n}" for n, a in enumerate(rows)} | {columns[0]: _COLUMN}
+    known = isinstance(comp.extent(columns[0]), int)
+    return rename_axes(comp, names) if known else None
+
+
+def _other_axes(comp: Comp) -> frozenset[Axis]:
+    return frozenset(a for a in comp.axes if a.name != _COLUMN)
 
 
 def _sum_of(comp: Comp) -> Reduce:
     return next(i for i in comp.body if isinstance(i, Reduce))
 
 
-def _factors(comp: Comp) -> tuple[Load, Load]:
-    """The loads of the left and of the right factor."""
+def _factors(comp: Comp) -> tuple[Load | None, Load | None]:
+    """The loads of the left and of the right factor, which are widened and multiplied."""
     product = comp.body[_sum_of(comp).args[0]]
-    left, right = (comp.body[comp.body[v].arg] for v in product.args)
+    if not isinstance(product, Op) or product.name != "mul":
+        return None, None
+    left, right = (_widened(comp.body, v) for v in product.args)
     return left, right
+
+
+def _widened(body: tuple[Instr, ...], value: Value) -> Load | None:
+    cast = body[value]
+    load = body[cast.arg] if isinstance(cast, Cast) else None
+    return load if isinstance(load, Load) and load.guard is None else None
 
 
 def _left(comp: Comp) -> Load:
@@ -104,16 +139,21 @@ def _sum(to: BodyBuilder, parts: Sequence[_Part]) -> Value:
 
 
 def _epilogue(to: BodyBuilder, part: _Part, summed: Value) -> list[Store]:
-    """What a product does after its sum, where its columns are."""
+    """What a product does with its sum, where its columns are."""
     body, images, at = part.comp.body, _images(part), []
-    end = body.index(_sum_of(part.comp))
-    for position, instr in enumerate(body):
-        if position <= end:
-            at.append(summed if position == end else None)
+    total, axes = _sum_of(part.comp), value_axes(part.comp.body)
+    for value, instr in enumerate(body):
+        if instr is total or axes[value].intersection(total.axes):
+            at.append(summed if instr is total else None)
             continue
         moved = with_operands(substitute_axes(instr, images), at.__getitem__)
         if isinstance(moved, Load) and _COLUMN in map_axes(moved.index):
-            moved = replace(moved, guard=part.guard, fill=0.0)
+            moved = replace(moved, guard=_both(to, part, moved.guard))
         at.append(to.emit(moved))
     stores = (move_store(s, at.__getitem__, images) for s in part.comp.stores)
-    return [replace(s, guard=part.guard) for s in stores]
+    return [replace(s, guard=_both(to, part, s.guard)) for s in stores]
+
+
+def _both(to: BodyBuilder, part: _Part, guard: Value | None) -> Value:
+    """In the part's columns, and where `guard` holds."""
+    return part.guard if guard is None else to.op("bit_and", part.guard, guard)

@@ -9,7 +9,7 @@ One formula with the same meaning on both sides, fitted to each.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from torchweld.core.device import DeviceTable
@@ -20,6 +20,7 @@ from torchweld.kernels.library import with_gelu
 from torchweld.kernels.products_comp import is_batched, left_operand
 from torchweld.plan.cost import bytes_of, cost
 from torchweld.schedule.access import Accesses
+from torchweld.schedule.concatenation import pieces_of
 from torchweld.schedule.contraction import Contraction
 from torchweld.schedule.product import ProductSchedule
 
@@ -68,7 +69,8 @@ _MICRO = 1e-6
 @dataclass(frozen=True, slots=True)
 class Work:
     """Sizes of `products` alike; the epilogue's bytes beside one result, and its multiply-adds for
-    each element of it. `computed`: the left factor is."""
+    each element of it. `computed`: the left factor is. `pieces`: how many columns each of several
+    matrices side by side has."""
 
     batch: int
     rows: int
@@ -78,6 +80,12 @@ class Work:
     more_bytes: int = 0
     fma: float = 0.0
     computed: bool = False
+    pieces: tuple[int, ...] = ()
+
+    def tiles(self, block_m: int, block_n: int) -> int:
+        """None holds columns of two matrices."""
+        across = sum(ceil(n / block_n) for n in self.pieces or (self.columns,))
+        return self.batch * ceil(self.rows / block_m) * across
 
     @property
     def results(self) -> int:
@@ -104,8 +112,7 @@ def _seconds(
     work: Work, rate: Rate, block_m: int, block_n: int, splits: int, device: DeviceTable
 ) -> float:
     area = block_m * block_n * work.products
-    tiles = work.batch * ceil(work.rows / block_m) * ceil(work.columns / block_n) * splits
-    waves = max(1, ceil(tiles / device.units))
+    waves = max(1, ceil(work.tiles(block_m, block_n) * splits / device.units))
     scale = _H100_TENSOR_FMA_PER_S / device.tensor_fma_per_s
     tflops = rate.tflops * 1e12 / scale * min(1.0, area / _FULL_TILE) ** rate.small_tiles
     tflops *= work.depth / (work.depth + rate.half_depth) if work.depth else 1.0
@@ -146,6 +153,15 @@ def _operand_bytes(work: Work) -> int:
     return 2 * work.batch * (left + right + work.rows * work.columns)
 
 
+def _side_by_side(works: Sequence[Work]) -> Work:
+    """Matrices that differ in their columns, as one work."""
+    pieces = tuple(w.columns for w in works)
+    return replace(
+        works[0], columns=sum(pieces), more_bytes=sum(w.more_bytes for w in works),
+        fma=max(w.fma for w in works), pieces=pieces,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Prices:
     """Of the nodes of one graph on one device, at typical sizes."""
@@ -174,7 +190,8 @@ class Prices:
         return hint(extent, self.graph.hints)
 
     def fused_s(self, accesses: Accesses, form: Contraction, chosen: ProductSchedule) -> float:
-        return kernel_s(self._work(accesses, form), chosen, self.device)
+        works = [self._work(p.accesses, p.contraction) for p in pieces_of(accesses, form)]
+        return kernel_s(_side_by_side(works), chosen, self.device)
 
     def moved(self, node: Node) -> int:
         """Bytes of what the node reads and writes, each once."""

@@ -1,6 +1,6 @@
-"""Products that share their left operand, rows, columns and depth side by side in one kernel (the
-keys and values of an attention layer), with any number of columns where there are few rows
-(`products_concat`), and products by themselves where a template of ours is faster than the library.
+"""Products that share their left operand side by side in one kernel (queries, keys and values): as
+several sums at each point where their columns are as many, or as one product of all columns
+(`products_concat`); and products by themselves where a template of ours is faster than the library.
 
     extern k = mm(x, a);  extern v = mm(x, b)
  -> comp [m, n, k] { sum over k of x * a; sum over k of x * b; store k; store v }
@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain, combinations, pairwise
 
-from torchweld.kernels.products_comp import is_product, left_operand
-from torchweld.kernels.products_concat import concatenated
+from torchweld.kernels.products_concat import concatenated, is_plain
 from torchweld.kernels.products_kernel import Kernel, Offer, Workshop
 from torchweld.plan.flow import NodeId
 from torchweld.plan.merge import Rules, merge
@@ -24,19 +23,27 @@ _FARTHEST = 32  # nodes between siblings: what the first needs must not wait for
 
 
 def join_siblings(shop: Workshop) -> dict[tuple[str, str], Refusal]:
-    """Puts products side by side, or in a kernel of their own, where that gains. Nothing that
-    passes data on is refused."""
+    """Puts products side by side, or in a kernel of their own, where that gains. Why those of one
+    operand stay apart, by the names of the first and another."""
+    refused: dict[tuple[str, str], Refusal] = {}
     for number in shop.flow.order():
         if number not in shop.flow.nodes or shop.made(number) is None:
             continue
         siblings = _siblings(shop, number)
         sets = chain.from_iterable(combinations(siblings, n) for n in range(len(siblings) + 1))
         offers = [_offer(shop, (number, *others)) for others in sets]
-        offers.append(_concatenation(shop, number))
+        alike = _alike(shop, number)
+        every = _concatenation(shop, alike)
+        offers += [every] if isinstance(every, Offer) else []
         pays = [o for o in offers if o and o.gain_s > MARGIN * o.before_s]
-        if pays:
-            shop.take(max(pays, key=lambda o: o.gain_s))
-    return {}
+        best = max(pays, key=lambda o: o.gain_s, default=None)
+        if every is not None and best is not every:
+            why = every if isinstance(every, Refusal) else every.refusal()
+            first, *others = (shop.flow.nodes[n].name for n in alike)
+            refused |= {(first, other): why for other in others}
+        if best is not None:
+            shop.take(best)
+    return refused
 
 
 def _siblings(shop: Workshop, number: NodeId) -> list[NodeId]:
@@ -58,22 +65,29 @@ def _independent(shop: Workshop, numbers: Sequence[NodeId]) -> list[NodeId]:
     return found[: _MOST_SIBLINGS + 1]
 
 
-def _concatenation(shop: Workshop, number: NodeId) -> Offer | None:
-    """`number` and the next products of the same operand, of any number of columns, if there are
-    few rows to stream their matrices by."""
-    order, nodes = shop.flow.order(), shop.flow.nodes
-    if not is_product(nodes[number]):
-        return None
-    near = order[order.index(number) : order.index(number) + _FARTHEST]
-    left = left_operand(nodes[number])
-    alike = [n for n in near if is_product(nodes[n]) and left_operand(nodes[n]) == left]
-    numbers = _independent(shop, [n for n in alike if shop.made(n)])
+def _alike(shop: Workshop, number: NodeId) -> list[NodeId]:
+    """`number` and the next products of the same operand, rows and depth, one to a kernel."""
+    order, own = shop.flow.order(), shop.made(number)
+    near = order[order.index(number) :][:_FARTHEST] if own.left else []
+    made = ((n, shop.made(n)) for n in near)
+    alike = [n for n, k in made if k and _sides(k) == _sides(own) and is_plain(k.comp)]
+    return _independent(shop, alike)
+
+
+def _sides(kernel: Kernel) -> tuple:
+    """What products of one operand have in common."""
+    batch, rows, _, depth = kernel.sizes
+    return kernel.left, batch, rows, depth
+
+
+def _concatenation(shop: Workshop, numbers: Sequence[NodeId]) -> Offer | Refusal | None:
+    """Products of any numbers of columns in one kernel."""
     if len(numbers) < 2 or any(shop.hazard(a, b) for a, b in pairwise(numbers)):
         return None
     comp = concatenated([shop.made(n).comp for n in numbers])
     kernel = comp and shop.kernel(comp)
-    if not isinstance(kernel, Kernel) or kernel.schedule.form != "stream":
-        return None
+    if not isinstance(kernel, Kernel):
+        return kernel
     return Offer(tuple(numbers), comp, None, sum(map(shop.now_s, numbers)), kernel.seconds)
 
 

@@ -15,6 +15,7 @@ from torchweld.kernels.products import form_products
 from torchweld.kernels.products_apart import halves
 from torchweld.plan.decisions import Cut, RefusalRecord
 from torchweld.plan.refusals import Reason
+from torchweld.schedule.product_choice import choose
 
 M, K, N = 3, 256, 48
 
@@ -113,7 +114,7 @@ def test_products_of_one_operand_share_a_kernel():
     assert calls(after.graph) == [] and sums(comp) in (1, 3) and len(comp.stores) == 3
 
 
-@pytest.mark.parametrize("rows", [1, 5, 16])
+@pytest.mark.parametrize("rows", [1, 5, 16, 200])
 @pytest.mark.parametrize("bias", [False, True])
 def test_products_of_several_sizes_are_put_side_by_side(rows, bias):
     """Queries, and fewer keys and values."""
@@ -129,6 +130,47 @@ def test_products_of_several_sizes_are_put_side_by_side(rows, bias):
     )
     (comp,) = comps(after.graph)
     assert calls(after.graph) == [] and sums(comp) == 1 and len(comp.stores) == 3
+
+
+def test_products_keep_what_follows_them_side_by_side():
+    """Queries are scaled, values are not changed, gates are rounded twice."""
+
+    def qkv(x, q, k, v, b):
+        return F.linear(x, q, b) * 0.125, F.linear(x, k), torch.sigmoid(F.linear(x, v)) * 2
+
+    args = r(2, 100, K), r(2 * N, K), r(N, K), r(N // 2, K), r(2 * N)
+    _, after = same_meaning(qkv, *args)
+    (comp,) = comps(after.graph)
+    assert calls(after.graph) == [] and sums(comp) == 1 and len(comp.stores) == 3
+
+
+def test_a_gated_pair_is_not_put_beside_a_product():
+    def block(x, g, u, o):
+        return F.silu(F.linear(x, g)) * F.linear(x, u), F.linear(x, o)
+
+    _, after = same_meaning(block, r(200, K), r(N, K), r(N, K), r(2 * N, K))
+    assert sum(map(sums, comps(after.graph))) + len(calls(after.graph)) == 3
+    assert len(after.graph.nodes) == 2
+
+
+def test_products_that_would_be_slower_side_by_side_stay_and_say_so():
+    """A product that fills the device gains nothing from another beside it."""
+    wide = torch.empty(1 << 14, 1 << 13, dtype=torch.bfloat16, device="meta")
+    graph = captured(lambda x, a, b: (x @ a, x @ b), wide, wide[: 1 << 13], wide[: 1 << 13, :4096])
+    _, after = formed(graph)
+    assert calls(after.graph) == ["aten.mm.default"] * 2
+    (record,) = after.refusals
+    assert record.reason == Reason.SLOWER and "us apart" in record.evidence
+
+
+def test_a_hopper_gpu_takes_queries_keys_and_values_together():
+    def qkv(x, q, k, v):
+        return x @ q, x @ k, x @ v
+
+    x, w = (torch.empty(rows, 768, dtype=torch.bfloat16, device="meta") for rows in (4096, 768))
+    _, after = formed(captured(qkv, x, w, w + 0, w + 1), choose)
+    (comp,) = comps(after.graph)
+    assert calls(after.graph) == [] and sums(comp) == 1
 
 
 def test_a_product_that_is_added_to_another_is_not_put_beside_it():

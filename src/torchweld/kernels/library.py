@@ -10,7 +10,7 @@ the call. The functions that the targets name are in `runtime/library_calls.py`.
 On a GPU `addmm` of 16-bit types takes a gelu that follows it alone, where it is the one by tanh:
 that is cublasLt's epilogue (on a CPU the same call is the one by erf), whose error in float32 is
 1e-6 to 3e-6 of the result's norm. Measured on an H100, [4096, 768] times [768, 3072] in bfloat16:
-38.3 us where the two calls take 32.9 + 19.5.
+38.3 us where the two calls take 32.9 + 19.5. Large results of odd rows: `kernels/odd_rows.py`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torchweld.core.dtypes import DType
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp, Extern, Graph, View, views
 from torchweld.ir.size import hint, product
+from torchweld.kernels import odd_rows
 from torchweld.kernels.activations import activation_of
 
 LINEAR = "torchweld.linear"
@@ -53,8 +54,9 @@ class Linear:
 def choose_library_calls(graph: Graph, table: DeviceTable, options: Options, kind: str) -> Graph:
     """`graph` with Externs replaced by faster calls of the same mathematics. `kind`: inference,
     forward or backward; weights of training graphs change too often to be packed."""
-    if table.kind == "cuda" and options.numerics != "eager":
-        return _with_activations(graph, with_gelu)
+    if table.kind == "cuda":
+        graph = odd_rows.with_odd_rows(graph) if kind == "inference" else graph
+        return graph if options.numerics == "eager" else _with_activations(graph, with_gelu)
     if table.kind != "cpu" or not torch.backends.mkldnn.is_available():
         return graph
     packs = options.pack_weights and kind == "inference"
@@ -98,6 +100,8 @@ def linear_pieces(width: int, dtype: DType) -> list[slice]:
 def workspace_bytes(node: Extern, graph: Graph) -> int:
     """What a call allocates beside its result, at the sizes seen at capture: of a reduction in
     pieces, the sum before, and a copy of a piece of the weight."""
+    if node.target == odd_rows.ODD_ROWS:
+        return odd_rows.workspace_bytes(node, graph)
     if node.target not in (LINEAR, PACKED_LINEAR):
         return 0
     x, weight, *_ = node.args

@@ -31,6 +31,7 @@ from torchweld.ir.nodes import (
     views,
 )
 from torchweld.ir.size import hint
+from torchweld.kernels.odd_rows import ODD_ROWS
 from torchweld.plan.cost import bytes_of, cost
 from torchweld.profiling.flops import gemm_of, like, product_flops
 from torchweld.profiling.lowered import lowered
@@ -160,6 +161,11 @@ def _extern_work(node: Extern, graph: Graph) -> Work:
         (rows, width), (columns, _) = read[0].shape, read[1].shape
         flops, gemm = 2.0 * rows * width * columns, (1, rows, columns, width)
         return Work(moved, flops, dtype, _ONEDNN, product=True, gemm=gemm)
+    if node.target == ODD_ROWS:  # whose result is moved once more
+        (rows, depth), columns = read[0].shape, read[1].shape[1]
+        moved += 2 * distinct_bytes(written[0])
+        flops, gemm = 2.0 * rows * columns * depth, (1, rows, columns, depth)
+        return Work(moved, flops, dtype, "aten::mm", product=True, gemm=gemm)
     args = tuple(_plain(a, graph) for a in node.args)
     kwargs = {name: _plain(value, graph) for name, value in node.kwargs}
     name = "aten::item" if node.target == CHECK_INDEX else "::".join(node.target.split(".")[:2])

@@ -16,7 +16,9 @@ from torchweld.core import dtypes
 from torchweld.ir.index_check import CHECK_INDEX, check_index
 from torchweld.ir.nodes import Extern
 from torchweld.kernels.library import LINEAR, PACKED_LINEAR, linear_pieces
+from torchweld.kernels.odd_rows import ODD_ROWS
 from torchweld.runtime import torch_private
+from torchweld.runtime.odd_rows import mm_odd_rows
 from torchweld.runtime.record import note
 
 
@@ -110,4 +112,5 @@ LIBRARY: dict[str, Callable[[Extern, object], Callable]] = {
     CHECK_INDEX: _check_index,
     LINEAR: _linear,
     PACKED_LINEAR: _packed_linear,
+    ODD_ROWS: mm_odd_rows,
 }

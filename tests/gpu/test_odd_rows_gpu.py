@@ -1,0 +1,38 @@
+"""Logits of an odd vocabulary on a GPU: right, and not in memory twice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import torchweld
+from torchweld.api import records
+from torchweld.kernels.odd_rows import ODD_ROWS
+from torchweld.profiling.memory import added_bytes
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype"),
+    [(2048, 50257, torch.bfloat16), (1031, 50263, torch.bfloat16), (4096, 30522, torch.float16)],
+)
+def test_logits(rows, columns, dtype):
+    torch.manual_seed(0)
+    head = nn.Sequential(nn.LayerNorm(256), nn.Linear(256, columns, bias=False))
+    head = head.to("cuda", dtype).eval()
+    x = torch.randn(rows, 256, device="cuda", dtype=dtype)
+    with torch.no_grad():
+        fused = torchweld.fuse(head, x)
+        outputs = [fused(x * scale) for scale in (1, 2, -1)]  # as usual, recorded, replayed
+        wanted = [head.double()(x.double() * scale) for scale in (1, 2, -1)]
+        head.to(dtype)
+        for found, right in zip(outputs, wanted):
+            assert (found.double() - right).norm() <= 5e-3 * right.norm()
+            assert (found.double() - right).abs().max() <= 2e-2 * right.abs().max()
+        del outputs, wanted, found, right
+        (record,) = records(fused)
+        assert ODD_ROWS in [getattr(n, "target", "") for n in record.graph.nodes]
+        size = rows * columns * 2
+        assert added_bytes(lambda: fused(x), "cuda") <= size + 256 * (columns + 64) * 2 + (4 << 20)

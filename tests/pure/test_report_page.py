@@ -12,6 +12,7 @@ import pytest
 
 from report_example import HOSTILE, LAYERS, example
 from torchweld.profiling.data import Place
+from torchweld.report.data import Source
 from torchweld.report.explain import Explanation
 from torchweld.report.page.figures import MOST_LAUNCHES
 from torchweld.report.page.render import (
@@ -83,7 +84,7 @@ def test_every_part_is_there(page):
     "within the error contract", "graph1 runs unfused",  # headline
     "busy 1421 µs", "20 GB/s from memory", "400 G flop/s of matrix products in float32",
     "median of |log(measured / predicted)| is 0.10", "96 % are within a factor of two",
-    "gelu, mul, native_layer_norm 6 ×", "231 µs saved", "model.py:13",  # groups
+    "gelu, mul, native_layer_norm 6 ×", "438 µs saved (231 µs predicted)", "model.py:13",  # groups
     "relative L2 9.0e-08, largest 8.0e-07", "111 µs → to 38.0 µs",
     "One side is a library call 6 pairs 12.6 MB at stake costs 1258 µs", "Nothing in most models.",
     "float32[64, 2048] temporary gelu layers.2, model.py:12",  # memory
@@ -209,11 +210,31 @@ def test_modules_before_and_after():
 
 
 def test_times_of_a_group_are_those_of_its_operations():
-    group, other = example().graphs[0].groups
-    assert group_times(group, *example().profiles) == (pytest.approx(111), pytest.approx(38))
-    assert group_times(other, None, None) == (None, None)
+    (group, other), profiles = example().graphs[0].groups, example().profiles
+    assert group_times(group, "forward", *profiles) == (pytest.approx(111), pytest.approx(38))
+    assert group_times(group, "backward", *profiles) == (None, None)
+    assert group_times(other, "forward", None, None) == (None, None)
     elsewhere = replace(other, operations=[Place("aten.add.Tensor", "nowhere")])
-    assert group_times(elsewhere, *example().profiles) == (None, None)
+    assert group_times(elsewhere, "forward", *profiles) == (None, None)
+
+
+def test_a_group_has_its_share_of_what_a_module_does_more_often():
+    group, (eager, ours) = example().graphs[0].groups[0], example().profiles
+    twice = replace(eager, kernels=eager.kernels + [
+        replace(k, id=99 + k.id) for k in eager.kernels if "gelu" in k.name])
+    assert group_times(group, "forward", twice, ours)[0] == pytest.approx(111)
+    helper = replace(eager.kernels[1], id=200, measured_us=7.0, bytes=None)  # of the same call
+    more = replace(eager, kernels=[*eager.kernels, helper])
+    assert group_times(group, "forward", more, ours)[0] == pytest.approx(118)
+
+
+@pytest.mark.parametrize("language, said", [("cpp", "C++"), ("triton", "Triton"),
+                                            ("gluon", "Gluon")])
+def test_every_language_of_a_source_is_shown(language, said):
+    graph = example().graphs[0]
+    group = replace(graph.groups[0], sources=[Source(language, "k", "x = 1")])
+    page = Page(report_page(replace(example(), graphs=[replace(graph, groups=[group])])))
+    assert f"Generated {said}: k" in page.text
 
 
 @pytest.mark.parametrize("path, said", [

@@ -54,7 +54,7 @@ def test_a_small_static_program_on_one_gpu_is_recorded():
 @pytest.mark.parametrize(
     "program, kind, reason",
     [
-        (loaded(n="s0", symbol='symbol s0 = ["size", 0, 0] hint 8'), "inference", "sizes vary"),
+        (loaded(n="s0", symbol='symbol s0 = ["size", 0, 0] hint 8'), "forward", "sizes vary"),
         (loaded(device="cpu"), "inference", "not on one GPU"),
         (loaded(device="cuda:1"), "inference", "not on one GPU"),
         (loaded(target="aten.nonzero.default"), "inference", "waits for the GPU"),

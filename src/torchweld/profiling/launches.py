@@ -9,9 +9,8 @@ from pathlib import Path
 
 import torch
 from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
 
-from torchweld.profiling.quiet import quiet_stderr
+from torchweld.profiling.quiet import quiet_profiler
 
 NOT_KERNELS = ("Memcpy", "Memset")
 # In the wrapper that Inductor writes: a generated kernel, a library call, an ATen fallback.
@@ -22,7 +21,7 @@ def gpu_kernels(call: Callable[[], object]) -> list[tuple[str, float]]:
     """(name, microseconds) of each kernel that one call runs, in order of time; copies and fills
     by the driver are left out. Needs a CUDA device."""
     torch.cuda.synchronize()
-    with quiet_stderr(), profile(activities=[ProfilerActivity.CUDA]) as trace:
+    with quiet_profiler("cuda") as trace:
         call()
         torch.cuda.synchronize()
     events = [e for e in trace.events() if e.device_type == DeviceType.CUDA]

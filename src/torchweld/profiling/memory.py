@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
-from torchweld.profiling.quiet import quiet_stderr
+from torchweld.profiling.quiet import quiet_profiler
 
 
 def live_bytes(device: str) -> int:
@@ -41,7 +41,7 @@ def added_bytes(call: Callable[[], object], device: str) -> int:
         call()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    with quiet_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
+    with quiet_profiler("cpu", memory=True) as trace:
         call()
     return _peak(_memory_events(trace))
 

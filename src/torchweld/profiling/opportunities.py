@@ -87,17 +87,23 @@ def opportunities(
 
 
 class _EagerKernels:
-    """Kernels by operation and module, each taken once, in the order of the program. What a
-    lowering makes of one operation in several parts gets the same kernel again."""
+    """Kernels by operation and module, those of one call together, each call taken once, in the
+    order of the program. What a lowering makes of one operation in several parts gets the same
+    call again."""
 
     def __init__(self, kernels: Sequence[Kernel]) -> None:
-        self._waiting: dict[tuple, list[int]] = defaultdict(list)
+        self._waiting: dict[tuple, list[tuple[int, ...]]] = defaultdict(list)
+        beside: dict[tuple, list[int]] = defaultdict(list)  # the longest of a call has its work
         for kernel in kernels:
-            for place in kernel.places[:1]:
-                key = _key(place, kernel.phase == "backward")
-                self._waiting[key] += [kernel.id] * kernel.calls
+            if kernel.bytes is None:
+                beside[tuple(kernel.places), kernel.phase].append(kernel.id)
+        for kernel in kernels:
+            if kernel.places and kernel.bytes is not None:
+                call = kernel.id, *beside[tuple(kernel.places), kernel.phase]
+                key = _key(kernel.places[0], kernel.phase == "backward")
+                self._waiting[key] += [call] * kernel.calls
 
-    def take(self, place: Place, backward: bool) -> int | None:
+    def take(self, place: Place, backward: bool) -> tuple[int, ...] | None:
         waiting = self._waiting.get(_key(place, backward))
         if not waiting:
             return None
@@ -128,7 +134,7 @@ def _find_all(
         fresh = [before[m] for m in members if m in before and m not in seen]
         seen.update(members)
         taken = [eager.take(p, planned.backward) for n in fresh for p in _places(n)]
-        known = None if None in taken else tuple(taken)
+        known = None if None in taken else tuple(k for call in taken for k in call)
         fused = node_work(after[fusion.kernel], planned.plan.graph)
         places = tuple(p for m in members if m in before for p in _places(before[m]))
         found.append(_Found(fusion, places, _vanishing(members, before, planned),

@@ -67,7 +67,8 @@ def kernels_of(
 
 
 def key_of(task: Task) -> tuple:
-    return task.name, task.places, task.backward
+    work = task.work
+    return task.name, task.places, task.backward, work and (work.bytes, work.flops)
 
 
 def _time_by_key(runs: Runs) -> dict[tuple, float]:

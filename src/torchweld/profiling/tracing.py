@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from torchweld.profiling.data import Kernel
-from torchweld.profiling.quiet import quiet_stderr
+from torchweld.profiling.quiet import quiet_profiler
 from torchweld.profiling.rows import Runs, key_of
 from torchweld.profiling.trace import STEP, Trace, read_trace
 
@@ -22,11 +19,9 @@ _TRACK = "torchweld"
 
 def trace_steps(call: Callable[[], object], device: str, steps: int) -> Trace:
     """`steps` calls under the profiler, after one that warms it up and is left out."""
-    activities = [ProfilerActivity.CPU]
-    activities += [ProfilerActivity.CUDA] if device == "cuda" else []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
-        with quiet_stderr(), _no_warnings(), profile(activities=activities) as profiler:
+        with quiet_profiler(*dict.fromkeys(("cpu", device))) as profiler:
             for _ in range(steps + 1):
                 with torch.profiler.record_function(STEP):
                     call()
@@ -35,14 +30,6 @@ def trace_steps(call: Callable[[], object], device: str, steps: int) -> Trace:
         profiler.export_chrome_trace(str(path))
         found = read_trace(path)
         return Trace(found.content, found.steps[1:])
-
-
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    """One release of torch warns that a profiler forgets other cycles; there is one only."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*Profiler clears events")
-        yield
 
 
 def trace_text(

@@ -95,7 +95,7 @@ class Way:
 class Source:
     """Generated code of one kernel."""
 
-    language: Annotated[str, "cpp or triton"]
+    language: Annotated[str, "cpp, triton or gluon"]
     name: Annotated[str, "function, as a trace names it"]
     text: Annotated[str, "its text, without the prelude that all C++ kernels share"]
 

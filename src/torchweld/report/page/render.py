@@ -30,7 +30,7 @@ from torchweld.report.parts import short_name, short_source
 HERE = Path(__file__).parent
 LIBRARIES = ("d3.min.js", "plot.umd.min.js")
 SCRIPTS = ("tables.js", "plots.js", "page.js")
-_LEXERS = {"cpp": CppLexer, "triton": PythonLexer}
+_LEXERS = {"cpp": CppLexer, "triton": PythonLexer, "gluon": PythonLexer}
 
 
 def report_page(report: Report) -> str:

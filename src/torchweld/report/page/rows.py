@@ -4,7 +4,7 @@ together."""
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -151,21 +151,35 @@ def _module_row(path: str, before: list, after: list) -> ModuleRow:
 
 
 def group_times(
-    group: Group, before: Profile | None, after: Profile | None
+    group: Group, phase: str, before: Profile | None, after: Profile | None
 ) -> tuple[float | None, float | None]:
     """Measured microseconds of one such kernel: of the operations in eager, of the fused kernel.
-    None where they are not in the profile."""
-    wanted = {(place.op, place.module) for place in group.operations}
+    None where they are not in the profile. Where a module does an operation more often than the
+    group has it, the group gets its share."""
+    wanted = Counter((place.op, place.module) for place in group.operations)
+    eager = _by((k for k in _of_phase(before, phase) if k.places), _operation)
+    found = [same for same in eager if _operation(same[0]) in wanted]
+    shares = [min(1.0, wanted[_operation(same[0])] / _calls(same)) for same in found]
+    spent = [s * sum(k.measured_us for k in same) for s, same in zip(shares, found)]
     names = {group.kernel, *(source.name for source in group.sources)}
-    eager = [
-        k.measured_us for k in (before.kernels if before else ())
-        if k.places and all((p.op, p.module) in wanted for p in k.places)
-    ]  # fmt: skip
     fused = [
-        k for k in (after.kernels if after else ())
-        if k.name in names and {(p.op, p.module) for p in k.places} <= wanted
+        k.measured_us for k in _of_phase(after, phase)
+        if k.name in names and {(p.op, p.module) for p in k.places} <= wanted.keys()
     ]  # fmt: skip
-    return _sum(eager), _sum(k.measured_us for k in fused)
+    return _sum(spent), _sum(fused)
+
+
+def _of_phase(profile: Profile | None, phase: str) -> list[Kernel]:
+    return [k for k in profile.kernels if k.phase == phase] if profile else []
+
+
+def _operation(kernel: Kernel) -> tuple[str, str]:
+    return kernel.places[0].op, kernel.places[0].module
+
+
+def _calls(same: list[Kernel]) -> int:
+    """Of the operation: a kernel without work of its own is a further one of the same call."""
+    return sum(k.calls for k in same if k.bytes is not None) or 1
 
 
 def _sum(values: Iterable) -> float | None:
@@ -175,6 +189,7 @@ def _sum(values: Iterable) -> float | None:
 
 
 def _by(items: Iterable, key: Callable) -> list[list]:
+    """In groups that have the same key."""
     found: dict = defaultdict(list)
     for item in items:
         found[key(item)].append(item)

@@ -148,9 +148,21 @@ function pointsOf(profile) {
     }));
 }
 
+// [names, rate] of each flat line; rates too close to be told apart share a label.
+function flatRates(roof) {
+  const all = [["arithmetic", roof.vector], ...Object.entries(roof.products).map(([t, rate]) => [`products, ${t}`, rate])];
+  const found = [];
+  for (const [name, rate] of d3.sort(all, d => d[1])) {
+    const last = found.at(-1);
+    if (last && rate < 1.6 * last[1]) last[0] += ` and\n${name}`;
+    else found.push([name, rate]);
+  }
+  return found;
+}
+
 // Each a name and its two ends; a slope begins where it enters the frame.
 function roofLines(roof, [left, right], bottom) {
-  const flat = [["arithmetic", roof.vector], ...Object.entries(roof.products).map(([t, rate]) => [`products, ${t}`, rate])];
+  const flat = flatRates(roof);
   const top = d3.max(flat, d => d[1]);
   const slopes = [["memory", roof.memory], ["cache", roof.cache]].map(([name, rate]) => {
     const start = Math.max(left, bottom / rate), end = Math.max(start, Math.min(right, top / rate));
@@ -170,16 +182,17 @@ function plotRoofline(roof, profiles) {
   const [bottom, top] = [d3.min(limits) / 3, d3.max(limits) * 1.6];
   const lines = roofLines(roof, domain, bottom);
   put("plot-roofline", Plot.plot({
-    width: WIDTH, height: 430, marginLeft: 74, marginRight: 120, style: { background: "none", fontSize: "12px" },
-    x: { type: "log", domain, label: "flop for each byte moved", grid: true, tickFormat: "~g" },
-    y: { type: "log", domain: [bottom, top], label: "flop/s", grid: true, tickFormat: "~s" },
+    width: WIDTH, height: 430, marginLeft: 74, marginRight: 132, style: { background: "none", fontSize: "12px" },
+    x: { type: "log", domain, label: "flop for each byte moved", grid: true, ticks: 6, tickFormat: "~g" },
+    y: { type: "log", domain: [bottom, top], label: "flop/s", grid: true, ticks: 6, tickFormat: "~s" },
     r: { range: [2.5, 13] },
     color: { legend: true, domain: ["eager", "torchweld"], range: [WAY_COLOUR.eager, WAY_COLOUR.torchweld] },
     symbol: { legend: false, domain: ["eager", "torchweld"], range: ["circle", "diamond2"] },
     marks: [
       ...lines.map(l => Plot.line(l.points, { stroke: "var(--soft)", strokeDasharray: l.name === "cache" ? "4 3" : null })),
       Plot.text(lines.filter(l => l.flat), { x: domain[1], y: l => l.points[1][1], text: "name", textAnchor: "start", dx: 6, fill: "var(--soft)" }),
-      Plot.text(lines.filter(l => !l.flat), { x: l => l.points[0][0], y: l => l.points[0][1], text: "name", textAnchor: "start", dx: 34, dy: -6, fill: "var(--soft)" }),
+      ...[["cache", -30], ["memory", 10]].map(([name, dy]) => Plot.text(lines.filter(l => l.name === name), {
+        x: l => l.points[0][0], y: l => l.points[0][1], text: "name", textAnchor: "start", dx: 34, dy, fill: "var(--soft)" })),
       Plot.dot(points, { x: "intensity", y: "rate", r: "us", symbol: "way", stroke: "way", fill: "way", fillOpacity: 0.3 }),
       Plot.tip(points, Plot.pointer({ x: "intensity", y: "rate", title: "title", fill: "var(--ground)", stroke: "var(--line)" })),
     ],

@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from torchweld.codegen import cpp_expr as x
 from torchweld.codegen.cpp_kernel import Kernel
+from torchweld.codegen.cpp_values import Texts, element
+from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
+from torchweld.ir.affine import axis
 from torchweld.ir.nodes import Load, Op, Value, needed, operands
 
 MOST = 4  # each case is another copy of the loop
+MOST_BYTES = 1 << 14  # of a lane of fill values on the stack
 _OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 _LOGIC: Mapping[str, Callable[..., bool]] = {
     "bit_and": lambda a, b: a and b,
@@ -28,15 +33,64 @@ _LOGIC: Mapping[str, Callable[..., bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`asked`: what a few conditions are here; `known`: what all are that follow from them."""
+    """`asked`: what a few conditions are here; `known`: what all are that follow from them. Nothing
+    is asked where too much would have to be."""
 
     asked: dict[Value, bool]
     known: dict[Value, bool]
 
 
+def declare_fills(k: Kernel, e: Emitter) -> None:
+    """A lane of each value that guarded loads leave where nothing is known."""
+    if not any(case.asked == {} for case in _all_cases(k)):
+        return
+    lane = k.schedule.nest[-1]
+    for name, load in {_fill(k, v): k.body[v] for v in _fillable(k)}.items():
+        e.line(f"alignas(64) {x.memory_type(load.dtype)} {name}[{k.extent(lane)}];")
+        value = x.literal(load.fill, load.dtype)
+        e.line(f"for (int64_t l = 0; l < {k.extent(lane)}; ++l) {name}[l] = {value};")
+
+
+def filled_loads(k: Kernel, e: Emitter, values: tuple[Value, ...], texts: Texts) -> Texts:
+    """Loads among `values` as reads of where a guard says: their buffer, or a lane of the fill."""
+    lane, found = k.schedule.nest[-1], {}
+    for value in (v for v in values if v in _fillable(k)):
+        load, access = k.body[value], k.accesses.loads[value]
+        start = replace(access, offset=access.offset + axis(lane) * -1)
+        place = f"{texts[load.guard]} ? &{element(k, start, texts)} : {_fill(k, value)}"
+        e.line(f"const {x.memory_type(load.dtype)}* const g{value} = {place};")
+        found[value] = f"g{value}[{k.names[lane]}]"
+    return found
+
+
+def _all_cases(k: Kernel) -> list[Case]:
+    return [case for loop in k.stages.loops for case in cases(k, loop)]
+
+
+def _fillable(k: Kernel) -> list[Value]:
+    """Guarded loads of adjacent elements, of a lane of known length, whose guard is the same along
+    it."""
+    lane = k.schedule.nest[-1]
+    extent = k.comp.extent(lane)
+    found = []
+    for value, access in k.accesses.loads.items():
+        load, adjacent = k.body[value], access.offset.coefficient(lane) == 1
+        if load.guard is None or lane in k.stages.axes[load.guard] or load.dtype == dtypes.b1:
+            continue
+        short = isinstance(extent, int) and extent * load.dtype.bytes <= MOST_BYTES
+        if short and adjacent and not access.refs:
+            found.append(value)
+    return found
+
+
+def _fill(k: Kernel, value: Value) -> str:
+    load = k.body[value]
+    same = [v for v in _fillable(k) if (k.body[v].fill, k.body[v].dtype) == (load.fill, load.dtype)]
+    return f"f{same[0]}"
+
+
 def cases(k: Kernel, values: tuple[Value, ...]) -> tuple[Case, ...]:
-    """Copies of the loop that computes `values`; none if no load in it has such a guard, or too
-    many."""
+    """Copies of the loop that computes `values`; none if no load in it has such a guard."""
     lane = k.schedule.nest[-1]
     guards = {
         i.guard for v in values if isinstance(i := k.body[v], Load) and i.guard is not None
@@ -46,8 +100,8 @@ def cases(k: Kernel, values: tuple[Value, ...]) -> tuple[Case, ...]:
     wanted = {u for v in values for u in operands(k.body[v]) if _is_fixed(k, u, lane)}
     order = [v for v in sorted(needed(k.body, wanted)) if _is_fixed(k, v, lane)]
     asked = [v for v in order if _derived(k, v, order) is None]
-    if 2 ** len(asked) > MOST:
-        return ()
+    if 2 ** len(asked) > MOST:  # within an image, and anywhere else
+        return _case(k, dict.fromkeys(asked, True), order), Case({}, {})
     return tuple(
         _case(k, dict(zip(asked, answer)), order)
         for answer in itertools.product((True, False), repeat=len(asked))

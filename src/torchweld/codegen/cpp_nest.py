@@ -17,7 +17,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from torchweld.codegen import cpp_expr as x
-from torchweld.codegen.cpp_cases import cases
+from torchweld.codegen.cpp_cases import cases, filled_loads
 from torchweld.codegen.cpp_columns import accumulate_column
 from torchweld.codegen.cpp_kernel import Kernel
 from torchweld.codegen.cpp_partial import (
@@ -162,6 +162,8 @@ class _Nest:
             header = "else" if case is found[-1] else f"if ({' && '.join(asked)})"
             with self.e.block(f"else {header}" if 0 < number < len(found) - 1 else header):
                 answers = {v: x.literal(a, dtypes.b1) for v, a in case.known.items()}
+                if not case.asked:
+                    answers = filled_loads(self.k, self.e, self.values, common)
                 self.texts = common | answers
                 self._loops()
         self.texts = common

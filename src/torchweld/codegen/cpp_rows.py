@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 
 from torchweld.codegen import cpp_expr as x
+from torchweld.codegen.cpp_cases import declare_fills
 from torchweld.codegen.cpp_columns import (
     accumulate_column,
     declare_columns,
@@ -31,6 +32,7 @@ def emit_part(k: Kernel, e: Emitter) -> None:
     texts: Texts = {}
     frees = _declare_kept(k, e) + declare_columns(k, e)
     emit_fixed(k, e, texts)
+    declare_fills(k, e)
     with _outer(k, e):
         for stage in range(k.stages.count):
             _stage(k, e, stage, texts)

@@ -11,26 +11,30 @@ TW float tw_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 TW double tw_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 #define TW_INF __builtin_inff()
 
+// Bits to `and` with, instead of selects: gcc makes branches of several of those, and no vectors then.
+TW uint32_t tw_mask(bool b) { return b ? 0xffffffffu : 0u; }
+
 // 16-bit floats
 TW float tw_from_bf16(uint16_t b) { return tw_from_bits((uint32_t)b << 16); }
 TW uint16_t tw_to_bf16(float f) {
   uint32_t u = tw_bits(f), r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  return (uint16_t)(r | (f != f ? 0x7fc0u : 0u));  // a masked `or`; a select takes 40 % longer
+  r |= f != f ? 0x7fc0u : 0u;  // one masked instruction
+  return (uint16_t)r;
 }
 TW uint16_t tw_exact_bf16(float f) { return (uint16_t)(tw_bits(f) >> 16); }
 TW float tw_from_f16(uint16_t h) {
   uint32_t m = ((uint32_t)h & 0x7fffu) << 13;
   float f = tw_from_bits(m) * 0x1p112f;  // exact, denormals included
-  uint32_t u = m >= 0x0f800000u ? (m | 0x7f800000u) : tw_bits(f);
+  uint32_t u = tw_bits(f) | (0x7f800000u & tw_mask(m >= 0x0f800000u));
   return tw_from_bits(u | ((uint32_t)h & 0x8000u) << 16);
 }
 TW uint16_t tw_to_f16(float f) {
   uint32_t u = tw_bits(f), s = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
   uint32_t small = tw_bits(tw_from_bits(a) + 0.5f) - 0x3f000000u;  // rounds to 2^-24, ties to even
   uint32_t normal = (a + 0xfffu + ((a >> 13) & 1u) - 0x38000000u) >> 13;
-  uint32_t r = a < 0x38800000u ? small : normal;
-  r = a >= 0x477ff000u ? 0x7c00u : r;
-  r = a > 0x7f800000u ? 0x7e00u : r;
+  uint32_t r = normal ^ ((normal ^ small) & tw_mask(a < 0x38800000u));
+  uint32_t large = tw_mask(a >= 0x477ff000u);
+  r = (r & ~large) | (0x7c00u & large) | (0x7e00u & tw_mask(a > 0x7f800000u));
   return (uint16_t)(r | s);
 }
 

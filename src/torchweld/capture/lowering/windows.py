@@ -10,14 +10,14 @@ from itertools import product
 
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr
-from torchweld.capture.lowering.nest import Nest, Spec
+from torchweld.capture.lowering.nest import Nest
 from torchweld.capture.lowering.registry import lowers
 from torchweld.capture.views import Tensor
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
 from torchweld.ir.size import Size, divide
 
-_LARGEST_WINDOW = 16  # elements, each a read of its own
+_LARGEST_WINDOW = 25  # elements, each a read of its own
 
 
 def _padded(call: Call, x: Tensor, pad, place: Callable[[Expr, Size], Expr]) -> Tensor:
@@ -95,8 +95,6 @@ def max_pool2d(call: Call, x, kernel_size, stride=(), padding=0, dilation=1, cei
     spec = call.specs[0]
     if 1 in call.used or not spec.dtype.is_float or kernel[0] * kernel[1] > _LARGEST_WINDOW:
         raise NotLowered("a pooling that needs positions or has a large window")
-    if spec.device == "cpu" and _has_channels_innermost(spec):
-        raise NotLowered("a pooling that ATen does five times as fast")
     nest = call.nest(spec.shape, extra=[(x, _rows_alone(x))])
     beyond = ceil_mode or any(padding)
     window = _window(nest, x, kernel, steps, padding, dilation, -math.inf if beyond else None)
@@ -119,12 +117,6 @@ def avg_pool2d(
     window = _window(nest, x, kernel, steps, padding, (1, 1), 0.0 if any(padding) else None)
     total = reduce(lambda a, b: a + b, window)
     return call.finish(nest, total / total.lift(divisor_override or kernel[0] * kernel[1]))
-
-
-def _has_channels_innermost(spec: Spec) -> bool:
-    """Or will have: images of 16-bit types are laid out so between convolutions."""
-    images = len(spec.shape) == 4
-    return images and (spec.dtype.is_low_precision or (spec.strides[1] == 1 and spec.shape[1] != 1))
 
 
 def _rows_alone(x: Tensor) -> list[int | None]:

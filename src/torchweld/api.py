@@ -148,6 +148,13 @@ def compile_graph(captured: Captured, options: Options) -> aot.Boxed:
     return pipeline.compile_graph(captured, options)
 
 
+def watch(options: Options, places: tuple, lengths: tuple, tensors: list[torch.Tensor]):
+    """runtime.native.watch, imported when the first graph is there."""
+    from torchweld.runtime import native
+
+    return native.watch(options, places, lengths, tensors)
+
+
 class _State:
     """What a fused object has beyond the original: options, compiled graphs, and the two ways to
     call."""
@@ -170,7 +177,7 @@ class _State:
         sizes need Dynamo's guards."""
         if isinstance(self.original, torch.nn.Module) and not self.options.dynamic:
             self._ahead = AheadOfTime(
-                self.original, compile_graph, self.options, self.remember, self._dynamo
+                self.original, compile_graph, self.options, self.remember, self._dynamo, watch
             )
             self._ahead.prepare(args, kwargs)
 

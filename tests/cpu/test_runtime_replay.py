@@ -1,101 +1,26 @@
-"""Training steps that are replayed: a stand-in for CUDA graphs on the CPU, which writes what a
-replay makes to the memory that its recording took, as a graph does."""
+"""Training steps that are replayed, on a stand-in for CUDA graphs (`recorded.py`), launched from
+Python and through the runtime's C++."""
 
 from __future__ import annotations
-
-import ctypes
-import threading
-from contextlib import contextmanager, nullcontext
-from weakref import WeakSet
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import torchweld
+from recorded import native_with_stand_in, record_on_cpu
 from torchweld.api import records
-from torchweld.runtime import graphs
-from torchweld.runtime import load as loading
-from torchweld.runtime.graphs import GraphedProgram
-from torchweld.runtime.memory import ArenaPool
-from torchweld.runtime.program import Program
 
 
-class Replays:
-    """In place of torch.cuda.CUDAGraph. It holds no input, as a graph does not."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def record(self, program: Program, arenas, args: list):
-        self.program, self.arenas = program, arenas
-        self.places = [(_Alias(a) if isinstance(a, torch.Tensor) else a) for a in args]
-        paused = Program.run_head.original(program, arenas, list(args))
-        placement = program.loaded.placement
-        made = [n for n, k in placement.kinds.items() if k in ("output", "extern")]
-        slots = [placement.slots[n] for n in made]
-        self.memory = [(s, paused.tensors[s]) for s in slots if paused.tensors[s] is not None]
-        return paused
-
-    def replay(self) -> None:
-        self.count += 1
-        args = [p.tensor() if isinstance(p, _Alias) else p for p in self.places]
-        again = Program.run_head.original(self.program, self.arenas, args)
-        for slot, memory in self.memory:
-            memory.copy_(again.tensors[slot])
-
-
-class _Alias:
-    """Memory by its address alone."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._address, self._layout = tensor.data_ptr(), (tensor.shape, tensor.stride())
-        self._dtype, self._bytes = tensor.dtype, tensor.untyped_storage().nbytes()
-        self._bytes -= tensor.storage_offset() * tensor.itemsize
-
-    def tensor(self) -> torch.Tensor:
-        if not self._bytes or 0 in self._layout[0]:
-            return torch.empty_strided(*self._layout, dtype=self._dtype)
-        raw = (ctypes.c_uint8 * self._bytes).from_address(self._address)
-        flat = torch.frombuffer(raw, dtype=self._dtype, count=self._bytes // self._dtype.itemsize)
-        return flat.as_strided(*self._layout)
-
-
-@pytest.fixture
-def replayed(monkeypatch):
+@pytest.fixture(params=["python", "native"])
+def replayed(request, monkeypatch, tmp_path_factory):
     """Every graph of a program is "recorded"; the list of recordings."""
     torch.compiler.reset()
-    domain = graphs._Domain(threading.RLock(), ArenaPool(), None, [], [], [], WeakSet(), WeakSet())
-    monkeypatch.setattr(graphs._Domain, "follow", lambda self, stream: None)
-    recordings: list[Replays] = []
-
-    @contextmanager
-    def capture(recording, domain, draws, shared):
-        recordings.append(recording)
-        current.append(recording)
-        try:
-            yield
-        finally:
-            current.pop()
-
-    def run_head(self, arenas, args):
-        return current[-1].record(self, arenas, args)
-
-    current: list[Replays] = []
-    run_head.original = Program.run_head
-    monkeypatch.setattr(Program, "run_head", run_head)
-    monkeypatch.setattr(graphs, "_capture", capture)
-    monkeypatch.setattr(graphs, "_domain", lambda device: domain)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Replays)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
-    monkeypatch.setattr(
-        loading,
-        "with_graph",
-        lambda program, kind, wanted, loose: GraphedProgram(program, kind, loose),
-    )
-    return recordings
+    native = None
+    if request.param == "native":
+        native = native_with_stand_in(tmp_path_factory.getbasetemp())
+        assert native is not None
+    return record_on_cpu(monkeypatch, native)
 
 
 class Block(torch.nn.Module):

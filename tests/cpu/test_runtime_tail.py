@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager, nullcontext
-from weakref import WeakSet
-
 import pytest
 import torch
 
+from recorded import record_on_cpu
 from torchweld.core.options import Options
 from torchweld.ir.parser import parse_graph
-from torchweld.runtime import graphs, recordable, shape
-from torchweld.runtime.graphs import GraphedProgram
+from torchweld.runtime import recordable, shape
 from torchweld.runtime.load import load
-from torchweld.runtime.memory import ArenaPool
 from torchweld.runtime.placement import tail_start
-from torchweld.runtime.program import Paused, Program, _take
 
 WIDE = 600
 TEXT = f"""
@@ -38,64 +32,15 @@ graph step {{
 }}"""  # noqa: E501
 
 
-class Replays:
-    """In place of torch.cuda.CUDAGraph."""
-
-    def __init__(self) -> None:
-        self.paused: Paused | None = None
-        self.start: list = []
-
-    def replay(self) -> None:
-        tensors, bases = self.start.copy(), self.paused.bases
-        _take(self.paused.shaped.steps, tensors, bases)
-        self.paused.tensors[:] = tensors
-
-
-class Domain:
-    lock, arenas, recordings = threading.RLock(), ArenaPool(), WeakSet()
-
-    def follow(self, stream) -> None:
-        pass
-
-
 @pytest.fixture(params=["tail", "no tail"])
 def graphed(request, monkeypatch):
     graph = parse_graph(TEXT)
     constant = torch.tensor([1.0, 2.0, 3.0])
-    made = []
-
-    def run_head(self, arenas, args):
-        inner = original(self, arenas, args)
-        made[-1].paused = inner
-        made[-1].start = list(starts[-1])
-        return inner
-
-    def take(steps, tensors, bases):
-        starts.append(tensors.copy())
-        _take(steps, tensors, bases)
-
-    starts: list = []
-    original = Program.run_head
-
-    @contextmanager
-    def capture(recording, domain, draws, shared):
-        made.append(recording)
-        with monkeypatch.context() as patched:
-            patched.setattr("torchweld.runtime.program._take", take)
-            yield
-
-    monkeypatch.setattr(Program, "run_head", run_head)
-    monkeypatch.setattr(graphs, "_capture", capture)
-    monkeypatch.setattr(graphs, "_domain", lambda device: Domain())
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Replays)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    record_on_cpu(monkeypatch)
     start = tail_start(graph, {}) if request.param == "tail" else len(graph.nodes)
     monkeypatch.setattr(shape._Shaper, "_tail_start", lambda self: start)
     monkeypatch.setattr(recordable, "tail_start", lambda graph, sizes: start)
-    program = load(graph, {}, {"c": constant}, Options(), static_inputs=frozenset({1}))
-    return GraphedProgram(program), constant
+    return load(graph, {}, {"c": constant}, Options(), static_inputs=frozenset({1})), constant
 
 
 def test_replays_give_new_outputs(graphed):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Union
 
 import torch
 from torch.export import ExportedProgram
@@ -33,6 +34,12 @@ _SCALARS = (bool, int, float, str, type(None))
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _numbers = itertools.count()
 
+Watch = Callable[..., Union[Callable[[], bool], None]]
+
+
+def _no_watch(*watched) -> None:
+    """There is no quick way to see what has changed."""
+
 
 class AheadOfTime:
     """Calls of one module: an exported graph where one fits, `otherwise` (torch.compile) where none
@@ -41,36 +48,58 @@ class AheadOfTime:
     A call goes `otherwise` when it needs a gradient, under autocast and other ambient modes, when a
     module has forward hooks, when the model cannot be exported, and when there have been more than
     MAX_SIGNATURES kinds of inputs (the last two with one warning).
+
+    `watch(options, places, lengths, tensors)` gives a function that says whether all of these are
+    as they were, or None where there is no quick way: while they are, calls of a known kind go
+    straight to their program.
     """
 
     def __init__(
         self, model: torch.nn.Module, compile_graph: aot.CompileGraph, options: Options,
-        on_compiled: aot.OnCompiled | None, otherwise: Callable,
+        on_compiled: aot.OnCompiled | None, otherwise: Callable, watch: Watch = _no_watch,
     ) -> None:  # fmt: skip
         self._model, self._compile_graph, self._options = model, compile_graph, options
-        self._on_compiled, self._otherwise = on_compiled, otherwise
+        self._on_compiled, self._otherwise, self._watch = on_compiled, otherwise, watch
         self._live = LiveState(model)
         self._programs: list[Exported] = []
         self._refused = False
+        self._unchanged: Callable[[], bool] | None = None
 
     def __call__(self, *args, **kwargs):
         if self._steps_aside():
             return self._otherwise(*args, **kwargs)
+        inputs, key = flatten(args, kwargs)
+        unchanged = self._unchanged
+        if unchanged is not None and not torch.is_grad_enabled() and unchanged():
+            for program in self._programs:
+                if program.takes(unchanged, key, inputs):
+                    return program.run_again(inputs)
+        return self._call(args, kwargs, inputs, key)
+
+    def _call(self, args: tuple, kwargs: dict, inputs: list[torch.Tensor], key):
+        """With a look at everything."""
         if not self._live.is_current():
             self._live, self._programs = LiveState(self._model), []
-        inputs, key = flatten(args, kwargs)
         values = [*self._live.tensors(), *inputs]
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in values):
             return self._otherwise(*args, **kwargs)
         key = (key, self._live.training())
         for program in self._programs:
             if program.fits(key, values):
+                self._expect(program, values, len(inputs))
                 return program.run(values)
         if any(t is None for t in values):  # a parameter was removed
             self._live, self._programs = LiveState(self._model), []
             values = [*self._live.tensors(), *inputs]
         program = self._capture(args, kwargs)
         return self._otherwise(*args, **kwargs) if program is None else program.run(values)
+
+    def _expect(self, program: Exported, values: list, inputs: int) -> None:
+        """More calls like this one: the last `inputs` of `values` may be others."""
+        if self._unchanged is None or not self._unchanged():
+            state = values[: len(values) - inputs]
+            self._unchanged = self._watch(self._options, *self._live.watched(), state)
+        program.expect(self._unchanged, values, inputs)
 
     def prepare(self, args: tuple, kwargs: dict) -> None:
         """Captures for these inputs now, unless such a call would step aside."""
@@ -131,6 +160,16 @@ class LiveState:
         absent = all(_get(slot) is None for slot in self._absent)
         return absent and self._current_structure() == self._structure
 
+    def watched(self) -> tuple[tuple, tuple]:
+        """(dict, key, what is there, ...), (dict, its length, ...) of all that a call depends
+        on."""
+        found = [(branch, name, branch.get(name)) for branch, name in self._children]
+        found += [(*slot, None) for slot in self._absent]
+        found += [(*slot, _get(slot)) for slot in self._present]
+        found += [(flags, "training", flags["training"]) for flags in self._flags]
+        lengths = [(branch, len(branch)) for branch in self._branches]
+        return tuple(itertools.chain(*found)), tuple(itertools.chain(*lengths))
+
     def _current_structure(self) -> tuple[list, list[int]]:
         return [branch.get(name) for branch, name in self._children], list(map(len, self._branches))
 
@@ -157,6 +196,17 @@ def _get(slot: tuple[dict, str]):
     return owner.get(name)
 
 
+@dataclass(frozen=True)
+class _Again:
+    """What may be done again for calls of one kind, as long as `unchanged` is true: `args` are
+    complete but for the inputs, each of which goes to some of `places`: (position, its number)."""
+
+    unchanged: Callable[[], bool]
+    check: torch_private.TensorCheck
+    args: list
+    places: tuple[tuple[int, int], ...]
+
+
 @dataclass
 class Exported:
     """One captured signature. `values` of a call: the live tensors, then the tensors among its
@@ -175,6 +225,30 @@ class Exported:
     kinds: list[tuple]
     tied: list[tuple[int, int]]
     checks: list[torch_private.TensorCheck] = field(default_factory=list)
+    again: _Again | None = None
+
+    def expect(self, unchanged: Callable[[], bool] | None, values: list, inputs: int) -> None:
+        """Calls of the same state, with other values for the last `inputs` of `values`."""
+        self.again = None
+        if unchanged is not None:
+            state = len(values) - inputs
+            places = ((p, i - state) for p, i in enumerate(self.order) if state <= i < len(values))
+            known = [*values[:state], *[None] * inputs, *self.constants]
+            args, check = [known[i] for i in self.order], torch_private.TensorCheck(values[state:])
+            self.again = _Again(unchanged, check, args, tuple(places))
+
+    def takes(self, unchanged: Callable[[], bool], key, inputs: list[torch.Tensor]) -> bool:
+        """A call of that kind, in the state that `unchanged` watches; `key`: of `flatten`."""
+        again = self.again
+        if again is None or again.unchanged is not unchanged or key != self.key[0]:
+            return False
+        return again.check.passes(inputs)
+
+    def run_again(self, inputs: list[torch.Tensor]):
+        args = self.again.args.copy()
+        for place, number in self.again.places:
+            args[place] = inputs[number]
+        return self._finished(self.program(args))
 
     def fits(self, key: tuple, values: list) -> bool:
         """The call has this structure, these constants and training flags, and tensors of these
@@ -194,7 +268,9 @@ class Exported:
 
     def run(self, values: list):
         values = values + self.constants
-        outputs = self.program([values[i] for i in self.order])
+        return self._finished(self.program([values[i] for i in self.order]))
+
+    def _finished(self, outputs: Sequence):
         return pytree.tree_unflatten(list(outputs), self.out_spec)
 
 

@@ -20,10 +20,12 @@ from torchweld.runtime.cache import Artifacts, digest
 _COMPILE_SECONDS = 120
 
 
-def compile_cpp(text: str, artifacts: Artifacts) -> tuple[Path, bool]:
+def compile_cpp(
+    text: str, artifacts: Artifacts, flags: tuple[str, ...] = cpp_flags.FLAGS
+) -> tuple[Path, bool]:
     """(shared object, whether it was compiled now). Raises BuildError with the compiler's first
     lines, EnvironmentProblem without a compiler."""
-    compiler, flags = find_compiler(), cpp_flags.FLAGS
+    compiler = find_compiler()
     key = digest(text, *flags, *compiler_identity(compiler), *cpu_identity())
     return artifacts.make(key, ".so", lambda target: _run(compiler, flags, text, target))
 

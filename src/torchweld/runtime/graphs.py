@@ -1,130 +1,47 @@
-"""CUDA graphs: a program of known sizes, recorded once and replayed with one call.
+"""CUDA graphs: a program, recorded once for each set of sizes and replayed with one call.
 
 The first call runs as usual, which loads kernels and lets libraries choose their algorithms; the
 second is recorded. Inputs whose storage is fixed (parameters) are read where they are; others are
 copied into buffers that the graph reads. Outputs are copied out, so a caller may keep them; large
 ones that the last calls make (logits) are made after the replay instead, in memory of their own.
 
+Where sizes vary, a set of sizes is recorded when it was seen twice before, not long ago. Each
+recording costs as much as some fifty calls: after the first ones, they are earned by replays.
+
 A training step copies nothing large: what a forward keeps for its backward, and the gradients, are
 handed out where they are (`handout.py`), and the backward reads them there. While one of them is in
 use (a gradient that is added to, a second forward before the backward) calls run without the graph,
-which is dropped and recorded again some calls later, a few times.
-
-All graphs of a device share one arena. That is safe because replays follow one another: a lock
-orders threads, and a stream waits for the one used before it. Those of inference share one pool of
-library results too; those of training have one each, because what they hand out outlives a replay.
+which is dropped and recorded again some calls later.
 """
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache
-from weakref import WeakSet
+from collections import OrderedDict
 
 import torch
 from torch.autograd.graph import increment_version
 
-from torchweld.ir.nodes import Extern, View
-from torchweld.runtime import regions
+from torchweld.core.device import device_table
+from torchweld.ir.nodes import Extern
+from torchweld.runtime import graph_domain, regions
 from torchweld.runtime.externs import is_random
+from torchweld.runtime.graph_domain import Domain
 from torchweld.runtime.handout import HandedOut
 from torchweld.runtime.loaded import Loaded
-from torchweld.runtime.memory import Arena, ArenaPool
-from torchweld.runtime.placement import LARGE_OUTPUT_BYTES
-from torchweld.runtime.program import Paused, Program
+from torchweld.runtime.program import Program
 from torchweld.runtime.record import note
-from torchweld.runtime.recordable import recorded_buffers, view_bytes, why_not_recorded
-from torchweld.runtime.steps import window
-from torchweld.runtime.torch_private import (
-    copy_all,
-    end_failed_allocation,
-    free_cublas_workspaces,
-)
+from torchweld.runtime.recordable import why_not_recorded, why_not_worth_it
+from torchweld.runtime.recording import Fixed, Recording, like, outputs_of
+from torchweld.runtime.torch_private import copy_all
 
 _MOST_COPIED_BYTES = 32 << 20  # inputs of a training graph, which are then in memory twice
-_MAX_RECORDINGS = 8  # a program whose parameters keep moving is not worth recording again
+_FREE_RECORDINGS = 8  # a program whose parameters keep moving is not worth recording again
+_REPLAYS_PER_RECORDING = 50  # what one more must have been preceded by
 _WARM_CALLS = {"inference": 1, "forward": 2, "backward": 2}
-_data_ptr = torch.Tensor.data_ptr
-
-
-@dataclass(frozen=True)
-class _Domain:
-    """What the graphs of one device share. `last`: the stream of the latest replay. `anchor`: the
-    first graph of inference in the shared pool, kept, because a memory pool without a graph cannot
-    be used again. `failed`: graphs whose recording failed, kept for ever: torch's allocator of
-    pinned memory goes on asking them. `recordings`: all that are in use. `training`: the programs
-    of training steps."""
-
-    lock: threading.RLock
-    arenas: ArenaPool
-    stream: torch.cuda.Stream
-    last: list
-    anchor: list
-    failed: list
-    recordings: WeakSet
-    training: WeakSet
-
-    def shared_pool(self):
-        """The handle of the memory that graphs of inference take library results from."""
-        return self.anchor[0].pool() if self.anchor else torch.cuda.graph_pool_handle()
-
-    def give_up(self, graph: torch.cuda.CUDAGraph, shared: bool) -> None:
-        """After a failed recording. Its pool cannot be recorded to again: torch tells the allocator
-        of pinned memory that a recording begins, but not that it failed. So later graphs share a
-        new pool."""
-        self.failed.append(graph)
-        if shared:
-            self.anchor.clear()
-
-    def fixed_addresses(self) -> set[int]:
-        """Where graphs keep what they hand out."""
-        return {address for recording in self.recordings for address in recording.addresses}
-
-    def largest_arena(self, device: torch.device) -> int:
-        """The bytes that any program of training needs: they are to share one arena, not to hold
-        one each."""
-        needs = [need for program in self.training for need in program.needs]
-        return max((size for d, size in needs if d == device), default=0)
-
-    def follow(self, stream: torch.cuda.Stream) -> None:
-        """`stream` waits for the one that replayed last."""
-        if self.last and self.last[0] != stream:
-            stream.wait_stream(self.last[0])
-        self.last[:] = [stream]
-
-
-@cache
-def _domain(device: torch.device) -> _Domain:
-    stream = torch.cuda.Stream(device)
-    return _Domain(threading.RLock(), ArenaPool(), stream, [], [], [], WeakSet(), WeakSet())
-
-
-@dataclass(frozen=True, eq=False)
-class _Recording:
-    """`fixed`: positions of inputs that the graph reads where they are, at `pointers`. `inputs`:
-    the buffers that it reads instead of others, by position. `arenas`: kept for as long as the
-    graph may write to them. `addresses`: of what it hands out."""
-
-    graph: torch.cuda.CUDAGraph
-    fixed: tuple[int, ...]
-    pointers: tuple[int, ...]
-    inputs: dict[int, torch.Tensor]
-    left: _Left
-    arenas: tuple[Arena, ...]
-    addresses: frozenset[int]
-
-
-@dataclass(frozen=True)
-class _Left:
-    """What a replay leaves: the outputs, or where a program with a tail goes on."""
-
-    outputs: list | None
-    paused: Paused | None
-
-    def results(self) -> list:
-        return self.paused.run_tail() if self.outputs is None else self.outputs
+_WARM_CALLS_OF_SIZES = 2
+_MOST_SIZES_SEEN = 64
+_MOST_RECORDED = 16  # sets of sizes; then the one that was not used for longest goes
+_MOST_KEPT_BYTES = 64 << 20  # by all recordings of a program of varying sizes
 
 
 class GraphedProgram:
@@ -135,20 +52,16 @@ class GraphedProgram:
         self, program: Program, kind: str = "inference", loose: frozenset[int] = frozenset()
     ) -> None:
         self.record = program.record
-        self._program, self._kind = program, kind
+        self._program, self._kind, self._loose = program, kind, loose
+        self._native = program.loaded.native
         self._device = torch.device(next(iter(program.loaded.graph.buffers.values())).device)
-        self._recording: _Recording | None = None
-        self._handed_out = HandedOut()
-        graph, kinds = self.loaded.graph, self.loaded.placement.kinds
-        outputs = [(p, v) for p, v in enumerate(graph.outputs) if isinstance(v, View)]
-        given = {n: p for p, n in enumerate(graph.inputs) if kinds.get(n) == "input"}
-        recorded = recorded_buffers(self.loaded)
-        made = [p for p, v in outputs if v.buffer in recorded]
+        graph = program.loaded.graph
         self._draws = any(isinstance(n, Extern) and _draws(n.target) for n in graph.nodes)
-        self._given_away = _given_away(self.loaded, kind, loose, made)
-        self._copied = [p for p in made if p not in self._given_away]
-        self._windows = [(p, given[v.buffer], v) for p, v in outputs if v.buffer in given]
-        self._calls, self._recordings = 0, 0
+        self._varies = bool(graph.symbols)
+        self._recordings: OrderedDict[tuple, Recording] = OrderedDict()
+        self._seen: OrderedDict[tuple, int] = OrderedDict()  # calls since the last recording
+        self._made, self._replays, self._failed = 0, 0, False
+        self._handed_out = HandedOut()
         self.needs: list[tuple[torch.device, int]] = []  # bytes of arenas
 
     @property
@@ -156,213 +69,149 @@ class GraphedProgram:
         return self._program.loaded
 
     def __call__(self, args: list) -> list:
-        if torch.cuda.is_current_stream_capturing() or regions.wanted():
+        if regions.wanted() or torch.cuda.is_current_stream_capturing():
             return self._program(args)
-        self._program.index_flags.raise_if_set()
-        domain = _domain(self._device)
-        with domain.lock, torch.cuda.device(self._device):
-            ready = self._ready(args, domain)
-            if ready is None or not _fits(ready, args):
-                return self._program(args)
-            return self._replay(ready, args, domain)
+        if self._program.index_flags:
+            self._program.index_flags.raise_if_set()
+        domain = graph_domain.domain_of(self._device)
+        with domain.lock:
+            if torch.cuda.current_device() == self._device.index:
+                return self._call(args, domain)
+            with torch.cuda.device(self._device):
+                return self._call(args, domain)
 
-    def _ready(self, args: list, domain: _Domain) -> _Recording | None:
-        """The recording for these arguments, made now if the program is warm; None: run as
-        usual. One that does not suit is dropped, so that its memory is free for that call."""
-        recording = self._recording
-        if recording is not None:
-            moved = _pointers(args, recording.fixed) != recording.pointers
-            if not moved and not self._handed_out.in_use():
-                return recording
-            self._drop()
-        self._calls += 1
-        if self._kind != "inference":
-            self.needs = self._program.arena_needs(args)
-            domain.training.add(self)
-        if self._calls > _WARM_CALLS[self._kind] and self._recordings < _MAX_RECORDINGS:
-            self._recording = self._try_record(args, domain)
-        return self._recording
-
-    def _drop(self) -> None:
-        self._recording, self._calls = None, 0
-        if self._recordings == _MAX_RECORDINGS:
-            text = f"dropped {_MAX_RECORDINGS} times: inputs moved, or its outputs were in use"
-            note(self.record, "no_graph", self.loaded.graph.name, text)
-
-    def _try_record(self, args: list, domain: _Domain) -> _Recording | None:
-        """None too where another call may suit: a backward of a forward that ran without graph."""
-        fixed = self._fixed_positions(args, domain)
-        if self._kind != "inference" and self._copied_bytes(args, fixed) > _MOST_COPIED_BYTES:
-            return None
-        self._recordings += 1
-        try:
-            recording = self._make_recording(args, fixed, domain)
-        except RuntimeError as error:
-            self._recordings = _MAX_RECORDINGS
-            note(self.record, "no_graph", self.loaded.graph.name, str(error).partition("\n")[0])
-            return None
-        text, kept = "recorded as a CUDA graph", self._kept_bytes(recording)
-        note(self.record, "graph", self.loaded.graph.name, text, kept, "bytes")
-        return recording
-
-    def _fixed_positions(self, args: list, domain: _Domain) -> tuple[int, ...]:
-        """Parameters, and what other graphs hand out."""
-        static = self._program.static_positions
-        if self._kind == "inference":
-            return static
-        known, moving = domain.fixed_addresses(), self._program.moving_positions
-        return (*static, *(p for p in moving if args[p].data_ptr() in known))
-
-    def _kept_bytes(self, recording: _Recording) -> int:
-        """What it holds between calls, beside the arena that graphs share and temporaries of
-        library calls."""
-        given = [recording.left.outputs[p] for p in self._given_away]
-        return sum(t.nbytes for t in (*recording.inputs.values(), *given))
-
-    def _copied_bytes(self, args: list, fixed: tuple[int, ...]) -> int:
-        return sum(args[p].nbytes for p in self._program.moving_positions if p not in fixed)
-
-    def _make_recording(self, args: list, fixed, domain: _Domain) -> _Recording:
-        inputs = {p: _like(args[p]) for p in self._program.moving_positions if p not in fixed}
-        copy_all(list(inputs.values()), [args[p] for p in inputs])
-        given = [inputs.get(p, a) for p, a in enumerate(args)]
-        graph = torch.cuda.CUDAGraph()
-        needs = self._program.arena_needs(given)
-        if self._kind != "inference":
-            needs = [(d, max(size, domain.largest_arena(d))) for d, size in needs]
-        shared = self._kind == "inference"
-        with (
-            _arenas(domain.arenas, needs) as arenas,
-            _capture(graph, domain, self._draws, shared),
-        ):
-            paused = self._program.run_head(arenas, given)
-        left = self._left(paused)
-        addresses = {left.outputs[p].data_ptr() for p in self._given_away}
-        pointers = _pointers(args, fixed)
-        recording = _Recording(
-            graph, fixed, pointers, inputs, left, arenas, frozenset(addresses - {0})
-        )
-        domain.recordings.add(recording)
-        return recording
-
-    def _left(self, paused: Paused) -> _Left:
-        """In training only the outputs that the graph makes: it must not keep its inputs alive,
-        which other graphs have handed out."""
-        if self._kind == "inference":
-            return _Left(None, paused)
-        outputs, made = paused.run_tail(), (*self._copied, *self._given_away)
-        return _Left([t if p in made else None for p, t in enumerate(outputs)], None)
-
-    def _outputs(self, results: list, args: list) -> list:
-        """The outputs, from what a replay and the tail have left: what is given away, copies of
-        what the next replay overwrites, windows on the caller's own inputs, and the rest as it
-        is."""
-        outputs = list(results)
-        for place, position, view in self._windows:
-            outputs[place] = window(args[position], view.shape, view.strides, view.offset)
-        for place in self._copied:
-            outputs[place] = _like(results[place])
-        copy_all([outputs[p] for p in self._copied], [results[p] for p in self._copied])
-        given = self._handed_out.give([results[p] for p in self._given_away])
-        for place, tensor in zip(self._given_away, given):
-            outputs[place] = tensor
-        return outputs
-
-    def _replay(self, recording: _Recording, args: list, domain: _Domain) -> list:
-        domain.follow(torch.cuda.current_stream(self._device))
-        copy_all(list(recording.inputs.values()), [args[p] for p in recording.inputs])
-        recording.graph.replay()
-        increment_version([args[p] for p in self._program.written_positions])
-        outputs = self._outputs(recording.left.results(), args)
+    def _call(self, args: list, domain: Domain) -> list:
+        recording = self._ready(self._program.sizes_key(args), args, domain)
+        outputs = recording and recording.replay(args, domain.current_stream())
+        if outputs is None:
+            return self._program(args)
+        self._replays += 1
+        written = self._program.written_positions
+        if written:
+            increment_version([args[p] for p in written])
+        if recording.given:
+            given = self._handed_out.give([outputs[p] for p in recording.given])
+            for place, tensor in zip(recording.given, given):
+                outputs[place] = tensor
         args.clear()
         return outputs
 
+    def _ready(self, key: tuple, args: list, domain: Domain) -> Recording | None:
+        """The recording for these arguments, made now if the program is warm; None: run as
+        usual. One that does not suit is dropped, so that its memory is free for that call."""
+        recording = self._recordings.get(key)
+        if recording is not None:
+            if recording.fixed.hold(args) and not self._handed_out.in_use():
+                self._recordings.move_to_end(key)
+                return recording
+            self._drop()
+        if self._kind != "inference":
+            self.needs = self._program.arena_needs(args)
+            domain.training.add(self)
+        if self._is_due(key):
+            self._try_record(key, args, domain)
+        return self._recordings.get(key)
 
-def _given_away(loaded: Loaded, kind: str, loose: frozenset[int], made: list[int]) -> list[int]:
-    """Of the outputs at positions `made`, those that are not copied: gradients, what is kept for
-    the backward, and what is too large to be in memory twice."""
-    if kind == "inference":
-        return []
-    views, buffers = loaded.graph.outputs, loaded.graph.buffers
-    kept = {views[p].buffer for p in made if kind == "backward" or p in loose}
-    large = {
-        views[p].buffer
-        for p in made
-        if view_bytes(views[p].shape, buffers[views[p].buffer].dtype) >= LARGE_OUTPUT_BYTES
-    }
-    return [p for p in made if views[p].buffer in kept | large]
+    def _is_due(self, key: tuple) -> bool:
+        """Whether this call is to be recorded."""
+        calls = self._seen.pop(key, 0)
+        self._seen[key] = calls + 1
+        if len(self._seen) > _MOST_SIZES_SEEN:
+            self._seen.popitem(last=False)
+        warm = _WARM_CALLS_OF_SIZES if self._varies else _WARM_CALLS[self._kind]
+        return calls >= warm and self._may_record()
 
+    def _may_record(self) -> bool:
+        earned = self._replays // _REPLAYS_PER_RECORDING
+        return not self._failed and self._made < _FREE_RECORDINGS + earned
 
-def _pointers(args: list, positions: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(map(_data_ptr, [args[p] for p in positions]))
+    def _drop(self) -> None:
+        """All: what has moved has moved for all."""
+        self._recordings.clear()
+        self._seen.clear()
+        if not self._may_record():
+            text = f"dropped {self._made} times: inputs moved, or its outputs were in use"
+            note(self.record, "no_graph", self.loaded.graph.name, text)
 
+    def _try_record(self, key: tuple, args: list, domain: Domain) -> None:
+        """Not where another call may suit: a backward of a forward that ran without graph."""
+        handed = self._handed_positions(args, domain)
+        if not self._is_worth_it(args, handed):
+            return
+        self._made += 1
+        try:
+            recording = self._make_recording(args, handed, domain)
+        except RuntimeError as error:
+            self._failed = True
+            note(self.record, "no_graph", self.loaded.graph.name, str(error).partition("\n")[0])
+            return
+        domain.recordings.add(recording)
+        self._recordings[key] = recording
+        self._seen.pop(key)
+        self._shrink()
+        text, name = "recorded as a CUDA graph", self.loaded.graph.name
+        note(self.record, "graph", name, text, self._kept_bytes(), "bytes")
 
-@contextmanager
-def _arenas(pool: ArenaPool, needs: list[tuple[torch.device, int]]):
-    """Allocated outside the recording, so that graphs can share them."""
-    arenas = tuple(pool.take(device, device, size) for device, size in needs)
-    try:
-        yield arenas
-    finally:
-        for (device, _), arena in zip(needs, arenas):
-            pool.give(device, arena)
+    def _is_worth_it(self, args: list, handed: tuple[int, ...]) -> bool:
+        if self._kind != "inference":
+            moving = [p for p in self._program.moving_positions if p not in handed]
+            return sum(args[p].nbytes for p in moving) <= _MOST_COPIED_BYTES
+        if not self._varies:
+            return True
+        sizes = self._program.sizes(args)
+        return why_not_worth_it(self.loaded, sizes, device_table(self._device)) is None
 
+    def _shrink(self) -> None:
+        """The oldest recordings of other sizes go."""
+        while len(self._recordings) > 1 and (
+            len(self._recordings) > _MOST_RECORDED
+            or self._kept_bytes() > _MOST_KEPT_BYTES
+        ):
+            self._recordings.popitem(last=False)
 
-@contextmanager
-def _capture(graph: torch.cuda.CUDAGraph, domain: _Domain, draws: bool, shared: bool):
-    """Records what is launched inside, in the memory pool that graphs share or one of its own. A
-    recording that fails leaves its random generator, its stream and its pool unusable. So the
-    stream is put back, the allocator is told, later graphs share another pool, and a graph that
-    draws no random numbers gets a generator state of its own: other threads may draw meanwhile. One
-    that does (`draws`) must have the user's, whose numbers go on at each replay; if it fails, a
-    copy from before takes the place of that state, and graphs recorded with it draw on from the old
-    one. cuBLAS gets its workspace from the graph's pool and gives it back there at the end, for
-    later graphs of the pool; the one of the calls that have warmed up is freed."""
-    generator = torch.cuda.default_generators[domain.stream.device.index]
-    state, spare = generator.graphsafe_get_state(), generator.clone_state()
-    pool = domain.shared_pool() if shared else torch.cuda.graph_pool_handle()
-    recording = torch.cuda.graph(
-        graph,
-        pool=pool,
-        stream=domain.stream,
-        capture_error_mode="thread_local",  # other threads may go on using the GPU
-    )
-    recorded_with, goes_on_with = (state, spare) if draws else (spare, state)
-    generator.graphsafe_set_state(recorded_with)
-    free_cublas_workspaces()
-    try:
-        with torch.cuda.stream(torch.cuda.current_stream()), recording:
-            generator.graphsafe_set_state(state)
-            yield
-        goes_on_with = state
-    except BaseException:
-        with suppress(RuntimeError):  # if it never began
-            end_failed_allocation(domain.stream.device.index, pool)
-        domain.give_up(graph, shared)
-        raise
-    finally:
-        free_cublas_workspaces()
-        generator.graphsafe_set_state(goes_on_with)
-    if shared and not domain.anchor:
-        domain.anchor.append(graph)
+    def _kept_bytes(self) -> int:
+        return sum(recording.kept_bytes for recording in self._recordings.values())
+
+    def _handed_positions(self, args: list, domain: Domain) -> tuple[int, ...]:
+        """Inputs that other graphs hand out."""
+        if self._kind == "inference":
+            return ()
+        known = domain.fixed_addresses()
+        return tuple(p for p in self._program.moving_positions if args[p].data_ptr() in known)
+
+    def _make_recording(self, args: list, handed: tuple[int, ...], domain: Domain) -> Recording:
+        program = self._program
+        copied = [p for p in program.moving_positions if p not in handed]
+        inputs = {p: like(args[p]) for p in copied}
+        copy_all(list(inputs.values()), [args[p] for p in inputs])
+        given = [inputs.get(p, a) for p, a in enumerate(args)]
+        graph, shared = torch.cuda.CUDAGraph(), self._kind == "inference"
+        with (
+            graph_domain.arenas_for(domain, self._arena_needs(given, domain)) as arenas,
+            graph_domain.capture(graph, domain, self._draws, shared),
+        ):
+            paused = program.run_head(arenas, given)
+        outputs = outputs_of(self.loaded, paused.shaped.sizes, self._kind, self._loose)
+        fixed = Fixed(args, program.static_positions, handed, self._native)
+        return Recording(graph, fixed, inputs, paused, outputs, arenas, self._native, self._draws)
+
+    def _arena_needs(self, args: list, domain: Domain) -> list[tuple[torch.device, int]]:
+        """As much as others need that are to share it: programs of training, recordings of other
+        sizes."""
+        needs = self._program.arena_needs(args)
+        if self._kind != "inference":
+            return [(d, max(size, domain.largest_arena(d))) for d, size in needs]
+        if self._varies:
+            needs = self.needs = [
+                (d, max(size, other)) for (d, size), (_, other) in zip(needs, self.needs or needs)
+            ]
+        return needs
 
 
 def _draws(target: str) -> bool:
     """Attention is marked as random for its dropout, which models hardly use in a graph that is
     recorded: with it, the recording fails and the program runs without."""
     return is_random(target) and "scaled_dot_product" not in target
-
-
-def _like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
-
-
-def _fits(recording: _Recording, args: list) -> bool:
-    """Other shapes and types are for the program to refuse."""
-    pairs = [(buffer, args[p]) for p, buffer in recording.inputs.items()]
-    return all(b.shape == a.shape and b.dtype == a.dtype for b, a in pairs)
 
 
 def with_graph(

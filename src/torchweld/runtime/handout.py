@@ -21,7 +21,7 @@ class HandedOut:
         self._storages: list[StorageWeakRef] = []
 
     def in_use(self) -> bool:
-        return not all(storage.expired() for storage in self._storages)
+        return bool(self._storages) and not all(s.expired() for s in self._storages)
 
     def give(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Tensors over the memory of these. What is one tensor stays one: autograd copies a

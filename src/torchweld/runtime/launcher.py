@@ -1,5 +1,6 @@
-"""Launching compiled Triton kernels: the grid and arguments are worked out once for known sizes, so
-that a launch is one call into the driver's launcher, past Triton's own dispatcher."""
+"""Launching one compiled Triton kernel: the grid and arguments are worked out once for known sizes,
+so that a launch is one call into Triton's compiled launcher, past its dispatcher. Many in one call:
+`launch_table.py`."""
 
 from __future__ import annotations
 

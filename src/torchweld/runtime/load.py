@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
 
@@ -21,6 +22,7 @@ from torchweld.runtime.externs import operator
 from torchweld.runtime.graphs import GraphedProgram, with_graph
 from torchweld.runtime.library_calls import LIBRARY
 from torchweld.runtime.loaded import Loaded
+from torchweld.runtime.native import with_driver
 from torchweld.runtime.order import by_memory
 from torchweld.runtime.placement import buffer_bytes, peak_bytes, place
 from torchweld.runtime.program import Program
@@ -46,9 +48,11 @@ def load(
     calls = [n for n in graph.nodes if isinstance(n, Extern)]
     workspaces = {n.name: workspace_bytes(n, graph) for n in calls}
     graph = _reordered(graph, constants, workspaces, frees_inputs)
+    bundles = first_in_turn(graph, bundles)
     artifacts = open_cache(options)
     functions = load_kernels(bundles, artifacts, options, record)
     native = any(s.language == "cpp" for s in functions)
+    on_gpu = any(b.device.startswith("cuda") for b in graph.buffers.values())
     loaded = Loaded(
         graph=graph,
         bundles=bundles,
@@ -60,9 +64,24 @@ def load(
         keeps_arena=kind == "inference",  # what follows in training wants the memory
         frees_inputs=frees_inputs,
         has_tail=kind == "inference",  # in training what is handed out must stay where it is
+        native=with_driver(artifacts) if on_gpu else None,
         record=record,
     )
     return with_graph(Program(loaded, constants), kind, options.cuda_graphs, loose_outputs)
+
+
+def first_in_turn(
+    graph: Graph, bundles: Mapping[str, KernelBundle]
+) -> Mapping[str, KernelBundle]:
+    """The first kernel does not begin early: when it does, the kernels in front have ended, which
+    may have written parameters. So those behind it may read parameters before they wait."""
+    names = (n.name for n in graph.nodes if n.name in bundles and bundles[n.name].sources)
+    first = next(names, None)
+    if first is None or not bundles[first].sources[0].early:
+        return bundles
+    source, *others = bundles[first].sources
+    made = replace(bundles[first], sources=(replace(source, early=False), *others))
+    return {**bundles, first: made}
 
 
 def _reordered(graph: Graph, constants, workspaces, frees_inputs: bool) -> Graph:

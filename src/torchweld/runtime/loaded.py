@@ -6,6 +6,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 
 import torch
 
@@ -26,7 +27,7 @@ class Loaded:
     launch function (Triton); a Comp with a source that is missing there is interpreted. `calls`:
     the function of each Extern, by node name. `keeps_arena`: between calls, for the next one.
     `frees_inputs`: the caller gives its inputs away. `has_tail`: on a GPU, large outputs of the
-    last calls are made after a replay."""
+    last calls are made after a replay. `native`: see native.py; None: launches through Python."""
 
     graph: Graph
     bundles: Mapping[str, KernelBundle]
@@ -38,6 +39,7 @@ class Loaded:
     keeps_arena: bool = True
     frees_inputs: bool = False
     has_tail: bool = True
+    native: ModuleType | None = None
     record: object = None
 
     @property

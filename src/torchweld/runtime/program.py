@@ -149,8 +149,16 @@ class Program:
             original.copy_(used)
         return [output(tensors) for output in shaped.outputs]
 
+    def sizes_key(self, args: list) -> tuple:
+        """What tells one set of sizes from another."""
+        return tuple([_symbol_value(s.source, args) for s in self._symbol_sources])
+
+    def sizes(self, args: list) -> Mapping[str, int]:
+        """Of inputs like these, by symbol."""
+        return self._prepared(args).shaped.sizes
+
     def _prepared(self, args: list) -> _ForShape:
-        key = tuple([_symbol_value(s.source, args) for s in self._symbol_sources])
+        key = self.sizes_key(args)
         found = self._shapes.get(key)
         if found is None:
             sizes = bind(self._loaded.graph.symbols, args)

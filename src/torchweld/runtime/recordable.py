@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torchweld.core.device import DeviceTable, device_table
 from torchweld.ir.nodes import Comp, Extern, View
+from torchweld.ir.size import evaluate
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.placement import tail_start
 
@@ -23,7 +26,7 @@ def why_not_recorded(loaded: Loaded, kind: str, table: DeviceTable | None = None
     """The reason against a CUDA graph, None where there is none. `kind`: inference, forward or
     backward; `table`: the GPU's, looked up if not given."""
     devices = {b.device for b in loaded.graph.buffers.values()}
-    if loaded.graph.symbols:
+    if loaded.graph.symbols and kind != "inference":
         return "its sizes vary"
     if len(devices) != 1 or not next(iter(devices)).startswith("cuda"):
         return "it is not on one GPU alone"
@@ -33,7 +36,7 @@ def why_not_recorded(loaded: Loaded, kind: str, table: DeviceTable | None = None
             return reason
     if kind != "inference":
         return None
-    return _not_worth_it(loaded, table or device_table(next(iter(devices))))
+    return why_not_worth_it(loaded, loaded.graph.hints, table or device_table(next(iter(devices))))
 
 
 def _unrecordable_call(loaded: Loaded) -> str | None:
@@ -58,38 +61,40 @@ def _moving_input_changed(loaded: Loaded) -> str | None:
     return f"it changes its input {changed[0]}" if changed else None
 
 
-def _not_worth_it(loaded: Loaded, table: DeviceTable) -> str | None:
-    copied_s = 2 * _copied_bytes(loaded) / table.dram_bytes_per_s
+def why_not_worth_it(
+    loaded: Loaded, sizes: Mapping[str, int], table: DeviceTable
+) -> str | None:
+    """At these sizes, on the GPU of `table`."""
+    copied_s = 2 * _copied_bytes(loaded, sizes) / table.dram_bytes_per_s
     saved_s = _launches(loaded) * _SAVED_S
     if copied_s < saved_s:
         return None
     return f"copying its inputs and outputs takes {copied_s:.1e} s, it saves {saved_s:.1e} s"
 
 
-def _copied_bytes(loaded: Loaded) -> int:
+def _copied_bytes(loaded: Loaded, sizes: Mapping[str, int]) -> int:
     buffers, kinds = loaded.graph.buffers, loaded.placement.kinds
     names = [n for n in loaded.graph.inputs if kinds.get(n) == "input"]
     moving = [buffers[n] for n in names if n not in loaded.static_buffers]
-    made = recorded_buffers(loaded)
+    made = recorded_buffers(loaded, sizes)
     results = [v for v in loaded.graph.outputs if isinstance(v, View) and v.buffer in made]
-    return sum(view_bytes(b.shape, b.dtype) for b in moving) + sum(
-        view_bytes(v.shape, buffers[v.buffer].dtype) for v in results
+    return sum(view_bytes(b.shape, b.dtype, sizes) for b in moving) + sum(
+        view_bytes(v.shape, buffers[v.buffer].dtype, sizes) for v in results
     )
 
 
-def recorded_buffers(loaded: Loaded) -> frozenset[str]:
+def recorded_buffers(loaded: Loaded, sizes: Mapping[str, int]) -> frozenset[str]:
     """What the recording makes: all but inputs, constants and what the tail makes."""
     graph, kinds = loaded.graph, loaded.placement.kinds
-    head = graph.nodes[: tail_start(graph, {})] if loaded.has_tail else graph.nodes
+    head = graph.nodes[: tail_start(graph, sizes)] if loaded.has_tail else graph.nodes
     made = {name for node in head for name in node.writes}
     return frozenset(n for n in made if kinds[n] not in ("input", "constant"))
 
 
-def view_bytes(shape, dtype) -> int:
-    """Of a tensor of known shape."""
+def view_bytes(shape, dtype, sizes: Mapping[str, int]) -> int:
     count = dtype.bytes
     for extent in shape:
-        count *= extent
+        count *= evaluate(extent, sizes)
     return count
 
 

@@ -7,6 +7,7 @@ writes it and dropped after the one that last reads it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from operator import itemgetter
 
 import torch
@@ -19,7 +20,8 @@ from torchweld.ir.size import evaluate
 from torchweld.runtime import steps
 from torchweld.runtime.dispatch import NativeCall, Pointer, table
 from torchweld.runtime.externs import Arguments, Fetch, out_form
-from torchweld.runtime.launcher import launch_plan
+from torchweld.runtime.launch_table import launch_table
+from torchweld.runtime.launcher import LaunchPlan, launch_plan
 from torchweld.runtime.loaded import FixedView, Loaded, Shaped, Step
 from torchweld.runtime.memory import Layout, assign
 from torchweld.runtime.placement import (
@@ -41,6 +43,19 @@ def shape_program(loaded: Loaded, sizes: Mapping[str, int], named: bool = False)
     return _Shaper(loaded, sizes, named).run()
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Of a kernel of the GPU number `device`."""
+
+    plan: LaunchPlan
+    device: int
+
+
+def _kind(call: NativeCall | Launch) -> int | None:
+    """Calls of one kind can be made together: those of one GPU, or of the host."""
+    return call.device if isinstance(call, Launch) else None
+
+
 class _Shaper:
     def __init__(self, loaded: Loaded, sizes: Mapping[str, int], named: bool) -> None:
         self.loaded, self.sizes, self.named = loaded, sizes, named
@@ -49,7 +64,7 @@ class _Shaper:
         self.first_fixed = len(self.placement.devices) + len(self.placement.slots)
         self.fixed: dict[FixedView, int] = {}
         self.steps: list[Step] = []
-        self.pending: list[NativeCall] = []
+        self.pending: list[NativeCall | Launch] = []
         self.dying: list[int] = []
         self.keep_alive: list = []
 
@@ -135,14 +150,32 @@ class _Shaper:
             self.steps.append(steps.drop(tuple(self.dying)))
             self.dying = []
 
+    def _queue(self, call: NativeCall | Launch) -> None:
+        """Kernels wait to be called together with those of their kind that follow."""
+        if self.pending and _kind(self.pending[0]) != _kind(call):
+            self._flush()
+        self.pending.append(call)
+
     def _flush(self) -> None:
         """Pending kernels become a step."""
-        if self.pending:
-            rows = table(self.pending)
+        calls, self.pending = self.pending, []
+        if calls and isinstance(calls[0], Launch):
+            self._launch(calls)
+        elif calls:
+            rows = table(calls)
             self.keep_alive.append(rows)
-            self.steps.append(steps.walk_table(self.loaded.helpers.walk, rows, len(self.pending)))
-            self.pending = []
+            self.steps.append(steps.walk_table(self.loaded.helpers.walk, rows, len(calls)))
         self._drop()
+
+    def _launch(self, launches: list[Launch]) -> None:
+        native, device = self.loaded.native, launches[0].device
+        plans = [launch.plan for launch in launches]
+        if native is None:
+            self.steps.extend(steps.launch(plan, device) for plan in plans)
+        else:
+            made = launch_table(plans, device, native)
+            self.keep_alive.append(made)
+            self.steps.append(steps.launch_all(made, native, device))
 
     def _concrete(self, layout: Buffer | View) -> tuple:
         """(shape, strides, dtype, device)"""
@@ -207,7 +240,7 @@ class _Shaper:
         where = self._where(comp.name)
         for name in bundle.zeroed:
             size = buffer_bytes(self._layout_in(comp, name), self.sizes)
-            self.pending.append(NativeCall(self.loaded.helpers.zero, (where(name),), (size,)))
+            self._queue(NativeCall(self.loaded.helpers.zero, (where(name),), (size,)))
         for name, init in bundle.prefill:
             self._prefill_native(comp, name, init)
         for source in bundle.sources:
@@ -215,7 +248,7 @@ class _Shaper:
             numbers = tuple(
                 evaluate(a.size, self.sizes) for a in source.args if not isinstance(a, BufferArg)
             )
-            self.pending.append(NativeCall(self.loaded.functions[source], pointers, numbers))
+            self._queue(NativeCall(self.loaded.functions[source], pointers, numbers))
 
     def _prefill_native(self, comp: Comp, name: str, init) -> None:
         where, buffer = self._where(comp.name), self._layout_in(comp, name)
@@ -225,25 +258,22 @@ class _Shaper:
                 buffer.dtype.bytes,
                 steps.bits(init, buffer),
             )
-            self.pending.append(NativeCall(self.loaded.helpers.fill, (where(name),), numbers))
+            self._queue(NativeCall(self.loaded.helpers.fill, (where(name),), numbers))
         elif self._concrete(self.buffers[init]) == self._concrete(buffer):
             size = buffer_bytes(buffer, self.sizes)
-            self.pending.append(
-                NativeCall(self.loaded.helpers.copy, (where(name), where(init)), (size,))
-            )
+            self._queue(NativeCall(self.loaded.helpers.copy, (where(name), where(init)), (size,)))
         else:
             self._prefill(comp, name, init)
 
     def _triton(self, comp: Comp, bundle: KernelBundle) -> None:
-        self._flush()
         for name, init in bundle.prefill:
             self._prefill(comp, name, init)
-        where = self._where(comp.name)
-        plans = [
-            launch_plan(s, self.loaded.functions[s], where, self.sizes) for s in bundle.sources
-        ]
-        device = torch.device(self.buffers[comp.writes[0]].device)
-        self.steps.extend(steps.launch(p, device.index or 0) for p in plans if p is not None)
+        where, functions = self._where(comp.name), self.loaded.functions
+        device = torch.device(self.buffers[comp.writes[0]].device).index or 0
+        plans = [launch_plan(s, functions[s], where, self.sizes) for s in bundle.sources]
+        for plan in plans:
+            if plan is not None:
+                self._queue(Launch(plan, device))
 
     def _zero_counters(self) -> None:
         for counters in dict.fromkeys(self.placement.counters.values()):

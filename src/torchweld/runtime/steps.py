@@ -6,6 +6,7 @@ import math
 import struct
 from array import array
 from collections.abc import Mapping
+from types import ModuleType
 
 import torch
 
@@ -15,6 +16,7 @@ from torchweld.ir.interpret import run_comp
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.runtime.externs import Arguments, Fetch, results_list
 from torchweld.runtime.huge_pages import FRESH_BYTES, with_huge_pages
+from torchweld.runtime.launch_table import LaunchTable
 from torchweld.runtime.loaded import Step
 from torchweld.runtime.record import note
 from torchweld.runtime.torch_private import raw_stream
@@ -57,6 +59,22 @@ def launch(plan, device_index: int) -> Step:
     return lambda tensors, bases, address: plan(
         bases, device_index, raw_stream(device_index)
     )
+
+
+def launch_all(table: LaunchTable, native: ModuleType, device_index: int) -> Step:
+    """Kernels of a GPU, one after the other, on the current stream."""
+
+    plans, launch = table.plans, native.launch
+    start, count = table.rows.buffer_info()[0], len(plans)
+
+    def step(tensors, bases, address):
+        stream = raw_stream(device_index)
+        done = launch(start, 0, count, address, stream)
+        while done < count:
+            plans[done](bases, device_index, stream)
+            done = launch(start, done + 1, count, address, stream)
+
+    return step
 
 
 def copy(target: Fetch, source: Fetch) -> Step:

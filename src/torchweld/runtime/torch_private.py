@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
 import torch
 
 # Sees each ATen call, those of the backward pass too; the profiler names only operators.
@@ -72,3 +76,33 @@ def sequence_number_in_backward() -> int | None:
 
 # A named range in traces; `torch.profiler.record_function` costs ten times as much.
 RecordRange = torch._C._profiler._RecordFunctionFast
+
+
+def handles_of(tensors: list[torch.Tensor]) -> list:
+    """A handle of each for torch's C interface; whoever takes it must delete it there."""
+    return torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(tensors)
+
+
+def exchange_table():
+    """The capsule by which C code looks at a tensor without owning it."""
+    return torch.Tensor.__dlpack_c_exchange_api__
+
+
+def strided_maker(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """A function that makes new tensors laid out as `tensor`, on a GPU on the current one; the
+    public `empty_strided` takes twice as long to read its arguments."""
+    shape, strides, dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
+    if tensor.is_cuda:
+        return partial(torch._C._dynamo.guards._empty_strided_cuda, shape, strides, dtype)
+    return partial(torch.empty_strided, shape, strides, dtype=dtype, device=tensor.device)
+
+
+def graph_handle(graph: torch.cuda.CUDAGraph) -> int | None:
+    """What the driver calls the recorded graph; torch's own replay also hands out random numbers,
+    two launches more."""
+    return graph.raw_cuda_graph_exec()
+
+
+def library_path() -> str:
+    """The library with torch's C interface."""
+    return str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")

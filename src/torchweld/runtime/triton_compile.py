@@ -10,7 +10,7 @@ import linecache
 import re
 import subprocess
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import torch
 from torchweld.codegen.source import BufferArg, DescriptorArg, KernelSource, SizeArg
 from torchweld.core.errors import BuildError
 from torchweld.runtime.cache import digest
+from torchweld.runtime.launch_table import Handle, TileMap
 
 _ALIGNMENT = [["tt.divisibility", 16]]
 
@@ -44,7 +45,7 @@ class Launcher:
     arch: int
     pointers: tuple[int, ...]  # positions among the arguments
     compiled: dict = field(default_factory=dict)  # positions of unaligned pointers -> binary
-    handles: dict = field(default_factory=dict)  # (device, those positions) -> loaded binary
+    loaded: dict = field(default_factory=dict)  # (device, those positions) -> loaded binary
 
     def __call__(
         self,
@@ -59,12 +60,20 @@ class Launcher:
         known to be multiples of 16. Raises BuildError if a binary that is needed only now fails."""
         device = torch.cuda.current_device() if device is None else device
         unaligned = () if aligned else tuple(i for i in self.pointers if values[i] & 15)
-        key = device, unaligned
-        handle = self.handles.get(key)
-        if handle is None:
-            handle = self.handles[key] = _loaded(self.binary(unaligned))
-        run, function, metadata = handle
+        kernel = self._loaded(device, unaligned)
+        run, function, metadata = kernel.run, kernel.function, kernel.packed_metadata
         run(*grid, stream, function, metadata, None, None, None, *values)
+
+    def handle(self, device: int) -> Handle | None:
+        """For aligned pointers, on the current device, number `device`; None for what only Triton
+        launches: clusters of blocks, kernels that need memory for themselves."""
+        return _handle(self._loaded(device, ()), self.source)
+
+    def _loaded(self, device: int, unaligned: tuple[int, ...]):
+        found = self.loaded.get((device, unaligned))
+        if found is None:
+            found = self.loaded[device, unaligned] = _loaded(self.binary(unaligned))
+        return found
 
     def otherwise(self) -> Launcher:
         """Of the source for addresses that TMA does not take; compiled when it is first needed."""
@@ -191,13 +200,37 @@ def _aligned(argument) -> bool:
     return isinstance(argument, BufferArg)
 
 
-def _loaded(compiled) -> tuple:
-    """(start, function, metadata) on the current device; a CompiledKernel belongs to one device, so
-    each gets its own."""
+def _loaded(compiled):
+    """`compiled` on the current device; a CompiledKernel belongs to one device, so each gets its
+    own."""
     from triton.compiler import CompiledKernel
 
     own = CompiledKernel(compiled.src, compiled.metadata_group, compiled.hash)
-    return own.run, own.function, own.packed_metadata
+    assert own.run is not None  # which loads it
+    return own
+
+
+def _handle(kernel, source: KernelSource) -> Handle | None:
+    told = kernel.metadata
+    maps = tuple(map(_tile_map, told.tensordesc_meta or ()))
+    described = [a for a in source.args if isinstance(a, DescriptorArg)]
+    for_itself = told.global_scratch_size or told.profile_scratch_size
+    if told.num_ctas != 1 or for_itself or None in maps or len(maps) != len(described):
+        return None
+    return Handle(
+        kernel.function, 32 * told.num_warps, told.shared, told.launch_pdl,
+        told.launch_cooperative_grid, maps,
+    )  # fmt: skip
+
+
+def _tile_map(told: Mapping | None) -> TileMap | None:
+    """None where the kernel takes no TMA descriptor, or one of 4-bit numbers."""
+    from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST
+
+    if told is None or told["fp4_padded"]:
+        return None
+    element = TMA_DTYPE_DEVICE_TO_HOST[told["elem_type"]]
+    return TileMap(element, told["swizzle"], told["elem_size"], tuple(told["block_size"]))
 
 
 def _ptxas(ptx: str, arch: int) -> str:

@@ -1,0 +1,80 @@
+"""The C++ that stands between a call and the driver (`native/`), built when it is first needed.
+
+It needs a C++ compiler and Python's headers, as Triton does. Without them, or with a torch that
+lacks what it looks up, there is none, and each of its users takes the longer way through Python.
+
+holds(places, lengths)   `places`: dict, key, object, dict, ... : whether the dicts have these
+                         objects there (None: or nothing); `lengths`: dict, its length, ...
+are(args, positions, objects)   whether the list has these objects at these positions
+watch(handles)           what `unchanged` compares: address, dtype, shape and strides of tensors
+launch(rows, first, count, bases, stream)   launches rows of a table (`launches.h`) from `first` on;
+                         the number of the first that it could not, or `count`
+replay(graph, stream, targets, sources, results, made)   copies sources, launches, copies what was
+                         made; False, with nothing done, where a pair is not laid out alike
+encode(...)              a TMA descriptor, at an address; False if the driver refuses
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Callable
+from functools import cache
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from torchweld.core.errors import BuildError, EnvironmentProblem
+from torchweld.core.logs import logger
+from torchweld.core.options import Options
+from torchweld.runtime.build import compile_cpp
+from torchweld.runtime.cache import Artifacts, digest, open_cache
+from torchweld.runtime.torch_private import exchange_table, handles_of, library_path
+
+DRIVER = "libcuda.so.1"
+_NAME = "torchweld_native"
+_FOLDER = Path(__file__).parent / "native"
+
+
+@cache
+def native(artifacts: Artifacts) -> ModuleType | None:
+    """The module, or None."""
+    try:
+        module = _built(artifacts)
+    except (BuildError, EnvironmentProblem, ImportError) as error:
+        logger("runtime").info("calls go through Python: %s", error)
+        return None
+    return module if module.use_torch(library_path(), exchange_table()) else None
+
+
+@cache
+def with_driver(artifacts: Artifacts, library: str = DRIVER) -> ModuleType | None:
+    """The module, if it can call the CUDA driver too."""
+    module = native(artifacts)
+    return module if module is not None and module.use_driver(library) else None
+
+
+def _built(artifacts: Artifacts) -> ModuleType:
+    headers = sorted(_FOLDER.glob("*.h"))
+    sources = digest(*(path.read_text() for path in headers))
+    include = f"-I{sysconfig.get_path('include')}", f"-I{_FOLDER}"
+    flags = "-O2", "-std=c++17", "-shared", "-fPIC", *include, f"-DTORCHWELD_HEADERS={sources}"
+    path, _ = compile_cpp((_FOLDER / "module.cpp").read_text(), artifacts, flags)
+    loader = ExtensionFileLoader(_NAME, str(path))
+    module = module_from_spec(spec_from_loader(_NAME, loader))
+    loader.exec_module(module)
+    return module
+
+
+def watch(
+    options: Options, places: tuple, lengths: tuple, tensors: list[torch.Tensor]
+) -> Callable[[], bool] | None:
+    """A function that says whether places in dicts still hold what they did (`holds`), and the
+    tensors are still where they were, with the same layout. None if there is no quick one."""
+    module = native(open_cache(options))
+    if module is None:
+        return None
+    holds, unchanged, watched = module.holds, module.unchanged, module.watch(handles_of(tensors))
+    return lambda: holds(places, lengths) and unchanged(watched)

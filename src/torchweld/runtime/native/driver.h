@@ -1,0 +1,60 @@
+// The functions of the CUDA driver that are called from here. They are looked up when the driver is
+// opened, so that this builds without CUDA's headers; declarations are those of cuda.h.
+#pragma once
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct LaunchAttribute {
+  int id;
+  char unused[4];
+  union {
+    int on;
+    char bytes[64];
+  } value;
+};
+enum { kCooperative = 2, kStartsEarly = 6 };  // CU_LAUNCH_ATTRIBUTE_*
+
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared_bytes;
+  void* stream;
+  LaunchAttribute* attributes;
+  unsigned attribute_count;
+};
+
+struct alignas(128) TensorMap {
+  uint64_t words[16];
+};
+
+struct Driver {
+  int (*launch)(const LaunchConfig*, void* function, void** parameters, void** extra);
+  int (*launch_graph)(void* graph, void* stream);
+  int (*copy)(uint64_t target, uint64_t source, size_t bytes, void* stream);
+  int (*parameter)(void* function, size_t index, size_t* offset, size_t* bytes);
+  int (*encode_map)(TensorMap*, int type, uint32_t rank, void* address, const uint64_t* shape,
+                    const uint64_t* stride_bytes, const uint32_t* box, const uint32_t* steps,
+                    int interleave, int swizzle, int l2_promotion, int fill);
+  int (*move_map)(TensorMap*, void* address);
+};
+
+static Driver driver;
+
+// Whether the library at `path` is a driver that has them all.
+static bool open_driver(const char* path) {
+  void* library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+  if (!library) return false;
+  struct {
+    const char* name;
+    void** place;
+  } wanted[] = {
+      {"cuLaunchKernelEx", (void**)&driver.launch},
+      {"cuGraphLaunch", (void**)&driver.launch_graph},
+      {"cuMemcpyDtoDAsync_v2", (void**)&driver.copy},
+      {"cuFuncGetParamInfo", (void**)&driver.parameter},
+      {"cuTensorMapEncodeTiled", (void**)&driver.encode_map},
+      {"cuTensorMapReplaceAddress", (void**)&driver.move_map},
+  };
+  for (auto& entry : wanted)
+    if (!(*entry.place = dlsym(library, entry.name))) return false;
+  return true;
+}

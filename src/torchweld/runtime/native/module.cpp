@@ -1,0 +1,161 @@
+// What a call of a program does between Python and the driver, in C++: the same as native.py, which
+// says what each function is for, in a tenth of the time.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "launches.h"
+#include "tensors.h"
+
+static int64_t integer(PyObject* object) { return (int64_t)PyLong_AsUnsignedLongLongMask(object); }
+
+// -- what is as it was --
+
+static PyObject* holds(PyObject*, PyObject* const* args, Py_ssize_t) {
+  PyObject *places = args[0], *lengths = args[1];
+  for (Py_ssize_t i = 0; i + 2 < PyTuple_GET_SIZE(places); i += 3) {
+    PyObject* found = PyDict_GetItemWithError(PyTuple_GET_ITEM(places, i),
+                                              PyTuple_GET_ITEM(places, i + 1));
+    if ((found ? found : Py_None) != PyTuple_GET_ITEM(places, i + 2)) {
+      if (PyErr_Occurred()) return nullptr;
+      Py_RETURN_FALSE;
+    }
+  }
+  for (Py_ssize_t i = 0; i + 1 < PyTuple_GET_SIZE(lengths); i += 2)
+    if (PyDict_GET_SIZE(PyTuple_GET_ITEM(lengths, i)) != integer(PyTuple_GET_ITEM(lengths, i + 1)))
+      Py_RETURN_FALSE;
+  Py_RETURN_TRUE;
+}
+
+static PyObject* are(PyObject*, PyObject* const* args, Py_ssize_t) {
+  PyObject *list = args[0], *positions = args[1], *expected = args[2];
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(positions); ++i) {
+    PyObject* found = PyList_GetItem(list, integer(PyTuple_GET_ITEM(positions, i)));
+    if (!found) return nullptr;
+    if (found != PyTuple_GET_ITEM(expected, i)) Py_RETURN_FALSE;
+  }
+  Py_RETURN_TRUE;
+}
+
+static Watched* watched_in(PyObject* capsule) {
+  return (Watched*)PyCapsule_GetPointer(capsule, "watched");
+}
+
+// watch(capsules of handles, which are then this function's to delete)
+static PyObject* watch(PyObject*, PyObject* capsules) {
+  Watched* watched = new Watched;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(capsules); ++i)
+    watched->handles.push_back(PyCapsule_GetPointer(PyList_GET_ITEM(capsules, i), nullptr));
+  watched->remember();
+  return PyCapsule_New(watched, "watched", [](PyObject* capsule) { delete watched_in(capsule); });
+}
+
+static PyObject* unchanged(PyObject*, PyObject* capsule) {
+  Watched* watched = watched_in(capsule);
+  return watched ? PyBool_FromLong(watched->unchanged()) : nullptr;
+}
+
+// -- launches --
+
+static PyObject* launch(PyObject*, PyObject* const* args, Py_ssize_t) {
+  int64_t rows = integer(args[0]), first = integer(args[1]), count = integer(args[2]);
+  int64_t bases = integer(args[3]), stream = integer(args[4]), reached;
+  Py_BEGIN_ALLOW_THREADS;
+  reached = launch_rows((const int64_t*)rows, first, count, (const int64_t*)bases, (void*)stream);
+  Py_END_ALLOW_THREADS;
+  return PyLong_FromLongLong(reached);
+}
+
+static PyObject* parameter_bytes(PyObject*, PyObject* function) {
+  PyObject* found = PyList_New(0);
+  size_t offset, bytes;
+  for (size_t i = 0; !driver.parameter((void*)integer(function), i, &offset, &bytes); ++i) {
+    PyObject* number = PyLong_FromSize_t(bytes);
+    PyList_Append(found, number);
+    Py_DECREF(number);
+  }
+  return found;
+}
+
+// encode(where, type, swizzle, fill, shape, strides in bytes, box): innermost dimension first
+static PyObject* encode(PyObject*, PyObject* const* args, Py_ssize_t) {
+  uint64_t shape[5], strides[5];
+  uint32_t box[5], steps[5] = {1, 1, 1, 1, 1};
+  Py_ssize_t rank = PyTuple_GET_SIZE(args[4]);
+  if (rank > 5) Py_RETURN_FALSE;
+  for (Py_ssize_t i = 0; i < rank; ++i) {
+    shape[i] = integer(PyTuple_GET_ITEM(args[4], i));
+    box[i] = (uint32_t)integer(PyTuple_GET_ITEM(args[6], i));
+    if (i + 1 < rank) strides[i] = integer(PyTuple_GET_ITEM(args[5], i));
+  }
+  enum { kNoInterleave = 0, kPromote128 = 2 };
+  void* anywhere = (void*)(uintptr_t)(1 << 20);  // it is moved at each launch
+  int refused = driver.encode_map((TensorMap*)integer(args[0]), (int)integer(args[1]),
+                                  (uint32_t)rank, anywhere, shape, strides, box, steps,
+                                  kNoInterleave, (int)integer(args[2]), kPromote128,
+                                  (int)integer(args[3]));
+  return PyBool_FromLong(!refused);
+}
+
+// -- graphs --
+
+struct Copy {
+  uint64_t target, source;
+  int64_t bytes;
+};
+
+// False where a pair of tensors is not laid out alike.
+static bool copies_of(PyObject* targets, PyObject* sources, std::vector<Copy>& copies) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(targets); ++i) {
+    Tensor target, source;
+    if (exchange->borrow(PyList_GET_ITEM(targets, i), &target)) return false;
+    if (exchange->borrow(PyList_GET_ITEM(sources, i), &source)) return false;
+    if (!target.like(source)) return false;
+    int64_t bytes = span_bytes(source);
+    if (bytes) copies.push_back({(uint64_t)target.data, (uint64_t)source.data, bytes});
+  }
+  return true;
+}
+
+static int copy_all(const std::vector<Copy>& copies, void* stream) {
+  int refused = 0;
+  for (const Copy& c : copies) refused |= driver.copy(c.target, c.source, c.bytes, stream);
+  return refused;
+}
+
+static PyObject* replay(PyObject*, PyObject* const* args, Py_ssize_t) {
+  void *graph = (void*)integer(args[0]), *stream = (void*)integer(args[1]);
+  std::vector<Copy> before, after;
+  if (!copies_of(args[2], args[3], before) || !copies_of(args[4], args[5], after)) {
+    PyErr_Clear();
+    Py_RETURN_FALSE;
+  }
+  int refused;
+  Py_BEGIN_ALLOW_THREADS;
+  refused = copy_all(before, stream) || driver.launch_graph(graph, stream);
+  refused = refused || copy_all(after, stream);
+  Py_END_ALLOW_THREADS;
+  return PyBool_FromLong(!refused);
+}
+
+// -- where it all comes from --
+
+static PyObject* use_driver(PyObject*, PyObject* path) {
+  return PyBool_FromLong(open_driver(PyUnicode_AsUTF8(path)));
+}
+
+// use_torch(path of its library, the exchange table of its tensors)
+static PyObject* use_torch(PyObject*, PyObject* const* args, Py_ssize_t) {
+  bool opened = open_exchange(args[1]) && open_torch(PyUnicode_AsUTF8(args[0]));
+  PyErr_Clear();
+  return PyBool_FromLong(opened);
+}
+
+#define FAST(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, nullptr}
+#define ONE(name) {#name, name, METH_O, nullptr}
+static PyMethodDef methods[] = {
+    FAST(holds),  FAST(are),      ONE(watch),      ONE(unchanged),       FAST(launch),
+    FAST(replay), FAST(encode),   ONE(use_driver), ONE(parameter_bytes), FAST(use_torch), {}};
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "torchweld_native", nullptr, -1, methods,
+                                 nullptr, nullptr, nullptr, nullptr};
+
+PyMODINIT_FUNC PyInit_torchweld_native() { return PyModule_Create(&definition); }

@@ -1,0 +1,177 @@
+"""One recording: a CUDA graph, what it reads, and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+
+from torchweld.ir.nodes import View
+from torchweld.ir.size import evaluate
+from torchweld.runtime.loaded import Loaded
+from torchweld.runtime.memory import Arena
+from torchweld.runtime.placement import LARGE_OUTPUT_BYTES
+from torchweld.runtime.program import Paused
+from torchweld.runtime.recordable import recorded_buffers, view_bytes
+from torchweld.runtime.steps import window
+from torchweld.runtime.torch_private import copy_all, graph_handle, handles_of, strided_maker
+
+_data_ptr = torch.Tensor.data_ptr
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Positions among a program's outputs. `copied`: what the next replay overwrites; `given`: what
+    is handed out where the graph makes it; `windows`: (position, input, shape, strides, offset) of
+    views of the caller's own inputs. The rest goes to the caller as it is."""
+
+    copied: tuple[int, ...]
+    given: tuple[int, ...]
+    windows: tuple[tuple, ...]
+
+
+def outputs_of(
+    loaded: Loaded, sizes: Mapping[str, int], kind: str, loose: frozenset[int]
+) -> Outputs:
+    """`kind`: inference, forward or backward; `loose`: positions that only the backward sees."""
+    graph, kinds = loaded.graph, loaded.placement.kinds
+    views = [(p, v) for p, v in enumerate(graph.outputs) if isinstance(v, View)]
+    inputs = {n: p for p, n in enumerate(graph.inputs) if kinds.get(n) == "input"}
+    recorded = recorded_buffers(loaded, sizes)
+    made = [p for p, v in views if v.buffer in recorded]
+    given = _given_away(loaded, sizes, kind, loose, made)
+    windows = tuple(
+        (p, inputs[v.buffer], _known(v.shape, sizes), _known(v.strides, sizes),
+         evaluate(v.offset, sizes))
+        for p, v in views if v.buffer in inputs
+    )  # fmt: skip
+    return Outputs(tuple(p for p in made if p not in given), given, windows)
+
+
+def _given_away(
+    loaded: Loaded, sizes, kind: str, loose: frozenset[int], made: Sequence[int]
+) -> tuple[int, ...]:
+    """Of the outputs at positions `made`, those that are not copied: gradients, what is kept for
+    the backward, and what is too large to be in memory twice."""
+    if kind == "inference":
+        return ()
+    views, buffers = loaded.graph.outputs, loaded.graph.buffers
+    kept = {views[p].buffer for p in made if kind == "backward" or p in loose}
+    large = {
+        views[p].buffer
+        for p in made
+        if view_bytes(views[p].shape, buffers[views[p].buffer].dtype, sizes) >= LARGE_OUTPUT_BYTES
+    }
+    return tuple(p for p in made if views[p].buffer in kept | large)
+
+
+def _known(part: tuple, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(evaluate(s, sizes) for s in part)
+
+
+class Fixed:
+    """Inputs that a graph reads where they are. Those at positions `static` (parameters) are looked
+    at through `native`, if there is one, while they are the same objects; what other graphs have
+    handed out must not be kept alive, so that only addresses of it are known."""
+
+    def __init__(
+        self, args: list, static: Sequence[int], handed: Sequence[int], native: ModuleType | None
+    ) -> None:
+        self._static, self._handed = tuple(static), tuple(handed)
+        self._pointers = self._addresses(args, self._static)
+        self._handed_pointers = self._addresses(args, self._handed)
+        self._tensors = tuple(args[p] for p in self._static)
+        self._native = native
+        self._watched = native and native.watch(handles_of(list(self._tensors)))
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        return (*self._static, *self._handed)
+
+    def hold(self, args: list) -> bool:
+        """Whether all of them are where they were."""
+        native = self._native
+        quick = (
+            native is not None
+            and native.are(args, self._static, self._tensors)
+            and native.unchanged(self._watched)
+        )
+        if not quick and self._addresses(args, self._static) != self._pointers:
+            return False
+        return not self._handed or self._addresses(args, self._handed) == self._handed_pointers
+
+    @staticmethod
+    def _addresses(args: list, positions: tuple[int, ...]) -> list[int]:
+        return list(map(_data_ptr, [args[p] for p in positions]))
+
+
+class Recording:
+    """`fixed`: inputs that the graph reads where they are; `inputs`: the buffers that it reads
+    instead of others, by position. `given`: the positions of outputs that it gives away. `paused`:
+    the recorded call, before its tail. `arenas`: kept for as long as the graph may write to them.
+    `native`: launches it quickly, unless it `draws` random numbers, whose seed torch hands to the
+    graph."""
+
+    def __init__(
+        self, graph, fixed: Fixed, inputs: dict[int, torch.Tensor], paused: Paused,
+        outputs: Outputs, arenas: tuple[Arena, ...], native: ModuleType | None, draws: bool,
+    ) -> None:  # fmt: skip
+        self._graph, self.fixed, self._arenas = graph, fixed, arenas
+        self._positions, self._buffers = tuple(inputs), list(inputs.values())
+        self._outputs, self.given = outputs, outputs.given
+        self._results, self._tail = _left(paused, outputs)
+        self._made = [self._results[p] for p in outputs.copied]
+        self._given = [self._results[p] for p in outputs.given]
+        self._makers = [strided_maker(t) for t in self._made]
+        self._native = native
+        self._handle = None if native is None or draws else graph_handle(graph)
+        self.addresses = frozenset(t.data_ptr() for t in self._given) - {0}
+
+    @property
+    def kept_bytes(self) -> int:
+        """What it holds between calls, beside the arena that graphs share and temporaries of
+        library calls."""
+        return sum(t.nbytes for t in (*self._buffers, *self._made, *self._given))
+
+    def replay(self, args: list, stream: int) -> list | None:
+        """The outputs, with what the graph gives away where it lies; None, with nothing done, if
+        the inputs have other shapes or types, which are for the program to refuse. `stream`: the
+        handle of the current one."""
+        sources = [args[p] for p in self._positions]
+        made = [make() for make in self._makers]
+        if self._handle is None or not self._native.replay(
+            self._handle, stream, self._buffers, sources, made, self._made
+        ):
+            if not self._fit(sources):
+                return None
+            copy_all(self._buffers, sources)
+            self._graph.replay()
+            copy_all(made, self._made)
+        results = self._results.copy() if self._tail is None else self._tail.run_tail()
+        for place, tensor in zip(self._outputs.copied, made):
+            results[place] = tensor
+        for place, position, *view in self._outputs.windows:
+            results[place] = window(args[position], *view)
+        return results
+
+    def _fit(self, sources: list[torch.Tensor]) -> bool:
+        pairs = zip(self._buffers, sources)
+        return all(b.shape == s.shape and b.dtype == s.dtype for b, s in pairs)
+
+
+def _left(paused: Paused, outputs: Outputs) -> tuple[list, Paused | None]:
+    """What a replay leaves: the outputs, and where a program with a tail goes on. No inputs: they
+    are not to be kept alive, since other graphs may have handed them out."""
+    fetches, tail = paused.shaped.outputs, paused.shaped.tail
+    skipped = {place for place, *_ in outputs.windows}
+    if tail:
+        skipped |= set(range(len(fetches))) - set(outputs.copied)
+    left = [None if p in skipped else fetch(paused.tensors) for p, fetch in enumerate(fetches)]
+    return left, paused if tail else None
+
+
+def like(tensor: torch.Tensor) -> torch.Tensor:
+    """A new one, laid out alike."""
+    return strided_maker(tensor)()

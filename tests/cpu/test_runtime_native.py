@@ -1,0 +1,195 @@
+"""The runtime's C++ on a stand-in for the CUDA driver (`recorded.py`)."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from recorded import launched_as, native_with_stand_in, parameters_of
+from torchweld.codegen.source import BufferArg, DescriptorArg, GridDim, KernelSource, SizeArg
+from torchweld.ir.size import symbol
+from torchweld.runtime import steps
+from torchweld.runtime.dispatch import Pointer
+from torchweld.runtime.launch_table import Handle, TileMap, launch_table
+from torchweld.runtime.launcher import launch_plan
+from torchweld.runtime.torch_private import handles_of
+
+BYTES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "*fp32": ctypes.c_uint64}
+
+
+@pytest.fixture
+def native(tmp_path_factory):
+    return native_with_stand_in(tmp_path_factory.getbasetemp())
+
+
+@dataclass
+class Launched:
+    """In place of a compiled kernel: what it was started with, through the table and by Python."""
+
+    source: KernelSource
+    maps: tuple[TileMap, ...] = ()
+    early: bool = False
+    by_table: list = field(default_factory=list)
+    by_python: list = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._function = launched_as(self._started)
+        parameters_of(self._function, self.sizes())
+
+    def sizes(self) -> list[int]:
+        found: list[int] = []
+        for argument, kind in zip(self.source.args, self.source.signature):
+            if isinstance(argument, DescriptorArg):
+                rank = len(argument.shape)
+                found += [128, *[4] * rank, *[8] * rank]
+            else:
+                found.append(ctypes.sizeof(BYTES[kind]))
+        return [*found, 8, 8]
+
+    def handle(self, device: int) -> Handle:
+        address = ctypes.cast(self._function, ctypes.c_void_p).value
+        return Handle(address, 128, 4096, self.early, False, self.maps)
+
+    def _started(self, config, parameters) -> int:
+        told = config.contents
+        kinds = {4: ctypes.c_int32, 8: ctypes.c_int64, 128: ctypes.c_int64 * 16}
+        values = []
+        for place, size in zip(range(len(self.sizes())), self.sizes()):
+            value = kinds[size].from_address(parameters[place])
+            values.append(list(value) if size == 128 else value.value)
+        self.by_table.append((list(told.grid), told.block[0], told.shared, told.stream,
+                              told.attribute_ids(), values))  # fmt: skip
+        return 0
+
+    def __call__(self, grid, stream, values, device, aligned) -> None:
+        self.by_python.append((list(grid), stream, list(values), aligned))
+
+
+def source(*args, signature, size=8) -> KernelSource:
+    return KernelSource("triton", "k", "", args, (GridDim(size, 4),), signature=signature)
+
+
+def stepped(native, plans, addresses, stream, monkeypatch):
+    """`plans` launched as one step, with these addresses of buffers."""
+    monkeypatch.setattr(steps, "raw_stream", lambda device: stream)
+    bases = array("q", addresses)
+    table = launch_table(plans, 0, native)
+    steps.launch_all(table, native, 0)([], bases, bases.buffer_info()[0])
+
+
+def test_kernels_of_a_table_are_launched_in_order_on_the_stream(native, monkeypatch):
+    n, signature = symbol("n"), ("*fp32", "i32", "*fp32", "i64")
+    two = source(BufferArg("a"), SizeArg(n), BufferArg("b"), SizeArg(-3), signature=signature, size=n)
+    kernels = [Launched(two), Launched(two, early=True)]
+    where = {"a": Pointer(0, 32), "b": Pointer(1)}.get
+    plans = [launch_plan(two, k, where, {"n": 9}) for k in kernels]
+    stepped(native, plans, [1 << 40, 4096], 77, monkeypatch)
+    values = [(1 << 40) + 32, 9, 4096, -3, 0, 0]
+    assert kernels[0].by_table == [([3, 1, 1], 128, 4096, 77, [], values)]
+    assert kernels[1].by_table == [([3, 1, 1], 128, 4096, 77, [6], values)]
+
+
+def test_descriptors_are_moved_to_the_address_of_the_call(native, monkeypatch):
+    tiles = TileMap(element=9, swizzle=3, item_bytes=2, block=(64, 128))
+    window = DescriptorArg("a", (300, 512), (1024, 1), (64, 128), offset=16)
+    one = source(window, SizeArg(symbol("n")), signature=("bf16", "i32"))
+    kernel = Launched(one, maps=(tiles,))
+    plan = launch_plan(one, kernel, {"a": Pointer(0)}.get, {"n": 5})
+    for address in (1 << 20, 3 << 20):
+        stepped(native, [plan], [address], 0, monkeypatch)
+        (*_, (described, *numbers)) = kernel.by_table[-1]
+        assert described[:3] == [address + 32, 9, 2]
+        assert described[3:5] == [512, 300] and described[8:10] == [128, 64]
+        assert described[12] == 2048
+        assert numbers == [300, 512, 1024, 1, 5, 0, 0]
+
+
+def test_a_kernel_whose_address_is_not_aligned_goes_through_python(native, monkeypatch):
+    one = source(BufferArg("a"), signature=("*fp32",))
+    kernels = [Launched(one) for _ in range(4)]
+    pointers = [Pointer(0), Pointer(0, 4), Pointer(0, 8), Pointer(0, 16)]
+    plans = [launch_plan(one, k, lambda name, p=p: p, {}) for k, p in zip(kernels, pointers)]
+    stepped(native, plans, [4096], 5, monkeypatch)
+    assert [len(k.by_table) for k in kernels] == [1, 0, 0, 1]
+    assert [k.by_python for k in kernels[1:3]] == [
+        [([2, 1, 1], 5, [4100], False)], [([2, 1, 1], 5, [4104], False)]
+    ]  # fmt: skip
+
+
+def test_a_kernel_with_other_parameters_goes_through_python(native, monkeypatch):
+    one = source(BufferArg("a"), signature=("*fp32",))
+    kernel = Launched(one)
+    parameters_of(kernel._function, [8, 8, 8, 8])
+    stepped(native, [launch_plan(one, kernel, lambda n: Pointer(0), {})], [64], 0, monkeypatch)
+    assert not kernel.by_table and len(kernel.by_python) == 1
+
+
+def changed_in_place(t):
+    t.data.mul_(2)
+
+
+def moved(t):
+    t.data = t.data.clone()
+
+
+def transposed(t):
+    t.data = t.data.t()
+
+
+def of_another_type(t):
+    t.data = t.data.view(torch.int32).float()
+
+
+@pytest.mark.parametrize(
+    "change, stays", [(changed_in_place, True), (moved, False), (transposed, False),
+                      (of_another_type, False)],
+)  # fmt: skip
+def test_what_is_watched(native, change, stays):
+    tensors = [torch.randn(3, 3) for _ in range(3)]
+    watched = native.watch(handles_of(tensors))
+    assert native.unchanged(watched)
+    change(tensors[1])
+    assert native.unchanged(watched) is stays
+
+
+def test_places_in_dicts(native):
+    a, b = object(), object()
+    owner = {"x": a, "y": None}
+    places, lengths = (owner, "x", a, owner, "y", None, owner, "z", None), (owner, 2)
+    assert native.holds(places, lengths)
+    owner["x"] = b
+    assert not native.holds(places, lengths)
+    owner["x"] = a
+    owner["w"] = b
+    assert not native.holds(places, lengths)
+    del owner["w"]
+    assert native.holds(places, lengths)
+    owner["z"] = b
+    del owner["y"]
+    assert not native.holds(places, lengths)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.randn(5, 7), torch.randn(7, 5).t(), torch.randn(9, 8)[:, :5], torch.randn(()),
+     torch.randn(0, 3), torch.arange(6), torch.randn(4, 1).expand(4, 6), torch.randn(2, 3)[1:, 1:]],
+)  # fmt: skip
+def test_copies_around_a_replay(native, tensor):
+    started = []
+    graph = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: started.append(1) or 0)
+    handle = ctypes.cast(graph, ctypes.c_void_p).value
+    target = torch.zeros_like(tensor).as_strided(tensor.shape, tensor.stride()) \
+        if 0 in tensor.stride() else torch.empty_strided(tensor.shape, tensor.stride(),
+                                                         dtype=tensor.dtype)  # fmt: skip
+    assert native.replay(handle, 0, [target], [tensor], [], [])
+    assert started == [1] and torch.equal(target, tensor)
+
+
+def test_no_replay_of_inputs_laid_out_otherwise(native):
+    x = torch.randn(4, 6)
+    for other in (x.t(), x.double(), x[:3], x[:, :5]):
+        assert native.replay(0, 0, [torch.empty(4, 6)], [other], [], []) is False

@@ -11,11 +11,12 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from types import SimpleNamespace
 
 import torch
 
-from torchweld.codegen.gluon_names import HEADER
+from torchweld.codegen.gluon_names import GRID_CONTROL, HEADER
 from torchweld.codegen.source import BufferArg, DescriptorArg, KernelSource
 from torchweld.ir.size import evaluate
 from torchweld.runtime.launcher import grid_of
@@ -166,15 +167,15 @@ class Pointer:
 class Machine:
     """The names that a kernel's text uses, for one program."""
 
-    program: int
-    programs: int
+    program: tuple[int, int, int]
+    programs: tuple[int, int, int]
     scheduler: Scheduler
     barriers: list[Barrier] = field(default_factory=list)
 
     def names(self) -> dict:
         gl = SimpleNamespace(
-            constexpr=lambda x=None: x, program_id=lambda _: self.program,
-            num_programs=lambda _: self.programs, static_range=range,
+            constexpr=lambda x=None: x, program_id=self.program.__getitem__,
+            num_programs=self.programs.__getitem__, thread_barrier=lambda: None, static_range=range,
             zeros=lambda shape, dtype, layout: torch.zeros(shape, dtype=dtype),
             full=lambda shape, value, dtype: torch.tensor(value, dtype=dtype),
             arange=lambda start, end, layout: torch.arange(start, end),
@@ -183,7 +184,8 @@ class Machine:
             allocate_shared_memory=self.allocate, warp_specialize=self.specialize, **_DTYPES,
         )  # fmt: skip
         tl = SimpleNamespace(
-            load=_load, store=_store, where=torch.where, abs=torch.abs, exp=torch.exp,
+            load=_load, store=_store, atomic_add=_atomic_add, sum=torch.sum,
+            where=torch.where, abs=torch.abs, exp=torch.exp,
             erf=torch.erf, rsqrt=torch.rsqrt, cdiv=lambda a, b: -(-a // b), minimum=min, **_DTYPES,
         )  # fmt: skip
         libdevice = SimpleNamespace(exp=torch.exp, div_rn=torch.div, copysign=torch.copysign)
@@ -196,6 +198,7 @@ class Machine:
             "exp2_flushed": torch.exp2, "gl": gl, "tl": tl,
             "libdevice": libdevice, "mbarrier": mbarrier,
             "tma": SimpleNamespace(store_wait=self.store_wait), "copy_in": self.copy_in,
+            "begin_next": lambda: None, "await_previous": lambda: None,
             "copy_out": self.copy_out, "warpgroup_mma": self.multiply,
             "warpgroup_mma_wait": self.multiply_wait, "fence_async_shared": lambda: None,
         }  # fmt: skip
@@ -265,12 +268,13 @@ def interpret(
     source: KernelSource, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int], seed=0
 ) -> None:
     """Every program of a Gluon source, one after the other."""
-    text = source.text.removeprefix(HEADER).replace("@gluon.jit\n", "").replace("@triton.jit\n", "")
+    text = source.text.removeprefix(HEADER).removeprefix(GRID_CONTROL)
+    text = text.replace("@gluon.jit\n", "").replace("@triton.jit\n", "")
     text = re.sub(r"\b(row|column|at_\w+)\.to\(tl\.int64\)", r"\1", text)  # plain numbers here
     arguments = [_argument(a, tensors, sizes) for a in source.args]
-    programs, *_ = grid_of(source.grid, sizes)
-    for program in range(programs):
-        names = Machine(program, programs, Scheduler(seed + program)).names()
+    programs = grid_of(source.grid, sizes)
+    for number, program in enumerate(product(*map(range, programs))):
+        names = Machine(program, programs, Scheduler(seed + number)).names()
         exec(text, names)
         names["halves"] = lambda tile, _: tile.clone().chunk(2, 1)
         names[source.name](*arguments)
@@ -290,14 +294,20 @@ def _argument(argument, tensors, sizes):
     return torch.tensor(evaluate(argument.size, sizes))
 
 
-def _load(pointer: Pointer, mask=True, other=0, eviction_policy=None) -> torch.Tensor:
+def _load(pointer: Pointer, mask=True, other=0, **cache) -> torch.Tensor:
     offset, mask = torch.broadcast_tensors(torch.as_tensor(pointer.offset), torch.as_tensor(mask))
     found = pointer.memory[torch.where(mask, offset, 0)]
     return torch.where(mask, found, torch.tensor(other, dtype=found.dtype))
 
 
+def _atomic_add(pointer: Pointer, value: int) -> torch.Tensor:
+    before = pointer.memory[pointer.offset].clone()
+    pointer.memory[pointer.offset] += value
+    return before
+
+
 def _store(pointer: Pointer, value, mask=True) -> None:
     offset, value, mask = torch.broadcast_tensors(
-        torch.as_tensor(pointer.offset), value, torch.as_tensor(mask)
+        *map(torch.as_tensor, (pointer.offset, value, mask))
     )
     pointer.memory[offset[mask]] = value[mask].to(pointer.memory.dtype)

@@ -29,14 +29,15 @@ def generate_all(
 ) -> dict[str, KernelBundle]:
     """The bundle of each Comp of a planned graph, by its name; products on a GPU are tiled as
     `choose` says. A Comp that cannot be generated has none: the runtime interprets it."""
-    known: dict[tuple[str, str], KernelBundle | None] = {}
+    known: dict[tuple, KernelBundle | None] = {}
     bundles = {}
+    frozen = _never_written(graph)
     for comp in (n for n in graph.nodes if isinstance(n, Comp)):
         title = re.sub(r"_\d+$", "", comp.name)
-        key = title, signature(comp, graph.buffers)
         named, order = canonical(comp)
+        key = title, signature(comp, graph.buffers), tuple(n in frozen for n in order)
         if key not in known:
-            buffers = _canonical_buffers(order, graph.buffers)
+            buffers = _canonical_buffers(order, graph.buffers, frozen)
             known[key] = _generate(
                 replace(named, name=title), buffers, graph.hints, table, choose
             )
@@ -45,8 +46,20 @@ def generate_all(
     return bundles
 
 
-def _canonical_buffers(order: tuple[str, ...], buffers: Mapping[str, Buffer]) -> dict[str, Buffer]:
-    return {f"b{k}": replace(buffers[name], name=f"b{k}") for k, name in enumerate(order)}
+def _never_written(graph: Graph) -> frozenset[str]:
+    """Parameters and constants that no kernel of the program writes: one may read them before the
+    kernels in front of it have ended."""
+    written = {name for node in graph.nodes for name in node.writes}
+    return frozenset(n for n, b in graph.buffers.items() if b.frozen and n not in written)
+
+
+def _canonical_buffers(
+    order: tuple[str, ...], buffers: Mapping[str, Buffer], frozen: frozenset[str]
+) -> dict[str, Buffer]:
+    return {
+        f"b{k}": replace(buffers[name], name=f"b{k}", frozen=name in frozen)
+        for k, name in enumerate(order)
+    }
 
 
 def _generate(

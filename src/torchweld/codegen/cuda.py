@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchweld.codegen import gluon_product, triton, triton_product
+from torchweld.codegen import gluon_product, gluon_stream, triton, triton_product
 from torchweld.codegen.source import KernelBundle
 from torchweld.core.device import DeviceTable
 from torchweld.ir.nodes import Buffer, Comp
@@ -15,7 +15,12 @@ from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_choice import Choose, choose
 
-_PRODUCTS = {"gluon": gluon_product, "triton": triton_product, "stream": triton_product}
+_PRODUCTS = {
+    "gluon": gluon_product,
+    "gluon stream": gluon_stream,
+    "triton": triton_product,
+    "stream": triton_product,
+}
 
 
 def generate(

@@ -33,6 +33,10 @@ def exp_flushed(x):
 
 '''
 
+GRID_CONTROL = '''from triton.language.extra.cuda import gdc_launch_dependents as begin_next
+from triton.language.extra.cuda import gdc_wait as await_previous
+'''
+
 # An epilogue is bound by the fetch of its instructions: all points of a thread are straight code,
 # which runs once for each tile. What is added to one may be flushed to zero before.
 _DIALECT = (

@@ -30,6 +30,7 @@ from torchweld.plan.flow import NodeId
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.moves import is_pointwise
 from torchweld.plan.refusals import Reason, Refusal
+from torchweld.schedule.product import STREAMS
 from torchweld.schedule.product_choice import Choose
 
 Answers = Mapping[tuple[NodeId, ...], "Offer | Refusal"]
@@ -92,7 +93,7 @@ def _offer(shop: Workshop, calls: tuple[NodeId, ...], number: NodeId) -> Offer |
     kernel = comp if isinstance(comp, Refusal) else shop.kernel(comp)
     if not isinstance(kernel, Kernel):
         return kernel
-    if kernel.schedule.form == "stream" and len(comp.stores) > len(comp.writes):
+    if kernel.schedule.form in STREAMS and len(comp.stores) > len(comp.writes):
         # H100, 16 rows: q and k with their rotation 8.6 us each; q, k, v in one stream 7.2
         return Refusal(Reason.SLOWER, "few rows would stream the halves of each head apart")
     before = shop.prices.apart_s([nodes[c] for c in calls], nodes[number])

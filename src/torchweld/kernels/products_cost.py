@@ -52,6 +52,7 @@ RATES: Mapping[str, Rate] = {
     "gluon in turn": Rate(4.6, 600, 0.33, 0, 0.90, 1.0, 0.5),
     "triton": Rate(2.6, 900, 0.45, 0, 0.90, 0.8, 0.5),
     "stream": Rate(2.8, 850, 0.37, 244, 0.96, 1.0, 0.6),
+    "gluon stream": Rate(2.3, 850, 0.37, 0, 1.07, 1.0, 0.4),  # behind another stream
 }
 _GELU = 38.3 / 32.9  # cublasLt's gelu epilogue, [4096, 768] x [768, 3072], in times of the product
 _H100_TENSOR_FMA_PER_S = 3.4e14  # the rates above are of such a device

@@ -1,15 +1,20 @@
 """How a Comp that makes products (schedule/contraction.py) is tiled: a frozen record and the rules
-that choose one. Three forms of kernel:
+that choose one. Four forms of kernel:
 
     gluon    persistent, warp-specialised, TMA: Hopper, rows and columns in tiles of 64 and more
+    gluon stream
+             few rows (decode) on Hopper: the right factor is streamed once, its depth shared
+             by programs, and its first part before the kernel in front has ended
     triton   software-pipelined dots: any GPU from sm_80, any alignment, factors that are computed
-    stream   few rows (decode): the right factor is streamed once, its depth shared by programs
+    stream   few rows where the form above does not serve
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+STREAMS = ("gluon stream", "stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +26,7 @@ class ProductSchedule:
     each of which walks over tiles; `pingpong`: four warps have a tile of their own, so that the
     epilogue of one runs beside the products of another."""
 
-    form: Literal["gluon", "triton", "stream"]
+    form: Literal["gluon", "gluon stream", "triton", "stream"]
     block_m: int
     block_n: int
     block_k: int

@@ -1,5 +1,5 @@
 """Which form of kernel makes the products of a Comp, and how it is tiled: streams where there are
-few rows, Gluon on Hopper, Triton elsewhere and for what Gluon does not take. Gluon's tiles are
+few rows, Gluon's on Hopper, Triton's elsewhere and for what Gluon does not take. Gluon's tiles are
 large: where they would leave most multiprocessors idle, Triton's smaller ones are faster (128 x
 3072 x 768 on an H100: 6.5 against 7.8 us)."""
 
@@ -12,7 +12,7 @@ from typing import Union
 from torchweld.core.device import DeviceTable
 from torchweld.ir import size
 from torchweld.ir.nodes import Buffer
-from torchweld.schedule import product_gluon, product_triton
+from torchweld.schedule import product_gluon, product_stream, product_triton
 from torchweld.schedule.access import Accesses
 from torchweld.schedule.contraction import Contraction
 from torchweld.schedule.cuda import extent
@@ -52,7 +52,7 @@ def candidates(
     hints: Mapping[str, int] | None = None,
 ) -> Iterator[ProductSchedule]:
     """What a tuner may time: those of each form in turn, the most promising first."""
-    forms = [f for f in (product_gluon, product_triton)
+    forms = [f for f in (product_stream, product_gluon, product_triton)
              if f.supports(accesses, contraction, buffers, table) is None]  # fmt: skip
     tries = [f.candidates(accesses, contraction, table, hints) for f in forms]
     for together in zip_longest(*tries):
@@ -63,5 +63,6 @@ def _forms(accesses: Accesses, contraction: Contraction, table: DeviceTable, hin
     sides = (contraction.batch, contraction.rows, contraction.columns)
     batch, rows, columns = (size.hint(extent(accesses, axes), hints) for axes in sides)
     tiles = batch * -(-rows // _TILE) * -(-columns // _TILE)
-    few = rows <= STREAM_ROWS or tiles < table.units // 2
-    return (product_triton,) if few else (product_gluon, product_triton)
+    if rows <= STREAM_ROWS:
+        return product_stream, product_triton
+    return (product_triton,) if tiles < table.units // 2 else (product_gluon, product_triton)

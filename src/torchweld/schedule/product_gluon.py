@@ -345,7 +345,7 @@ def _passes(schedule: ProductSchedule, piece: Piece) -> bool:
 def _factor(
     accesses: Accesses, contraction: Contraction, load: Value, side: str
 ) -> Window | str:
-    return _window(accesses, contraction, accesses.loads[load], accesses.comp.body[load].dtype,
+    return window(accesses, contraction, accesses.loads[load], accesses.comp.body[load].dtype,
                    (side, "depth"))  # fmt: skip
 
 
@@ -385,13 +385,13 @@ def _tile_window(
 ) -> Window | str:
     if not dtype.is_float or dtype.bits > 32:
         return f"{dtype} does not pass through TMA"
-    found = _window(accesses, contraction, access, dtype, ("rows", "columns"))
+    found = window(accesses, contraction, access, dtype, ("rows", "columns"))
     if isinstance(found, Window) and found.dims[-1] != "columns":
         return "rows are contiguous"
     return found
 
 
-def _window(
+def window(
     accesses: Accesses,
     contraction: Contraction,
     access: Access,

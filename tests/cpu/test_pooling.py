@@ -18,6 +18,7 @@ WINDOWS = [  # kernel, stride, padding, dilation, rounded up, shape
     (3, 1, 1, 1, False, (0, 2, 5, 5)),
     (3, 3, 0, 1, True, (2, 2, 7, 8)),
     (5, 1, 2, 1, False, (1, 2, 9, 9)),
+    (6, 1, 2, 1, False, (1, 2, 9, 9)),
 ]
 
 
@@ -49,4 +50,4 @@ def test_max_pool(window, last, dtype):
     assert got.stride() == expected.stride() and got.dtype == expected.dtype
     torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
     nodes = [n for r in torchweld.api.records(fused) for n in r.graph.nodes]
-    assert nodes and any(isinstance(n, Extern) for n in nodes) == (window[0] == 5)
+    assert nodes and any(isinstance(n, Extern) for n in nodes) == (window[0] == 6)

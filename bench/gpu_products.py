@@ -1,7 +1,7 @@
 """Products with their neighbours on a GPU: library call and the rest apart, against each candidate
 schedule of each form of fused kernel.
 
-    python bench/gpu_products.py [--only gated,stream] [--forms gluon,triton,stream]
+    python bench/gpu_products.py [--only gated,stream] [--forms gluon,gluon stream,triton,stream]
                                  [--candidates 8] [--seconds 150]
 
 `library` is cuBLAS as torch calls it (gate and up merged into one product), and one generated
@@ -50,6 +50,7 @@ MAX_SETS = 40
 ROUNDS = 12
 FORMS = {  # form: the modules of its schedule and its template
     "gluon": ("torchweld.schedule.product_gluon", "torchweld.codegen.gluon_product"),
+    "gluon stream": ("torchweld.schedule.product_stream", "torchweld.codegen.gluon_stream"),
     "triton": ("torchweld.schedule.product_triton", "torchweld.codegen.triton_product"),
     "stream": ("torchweld.schedule.product_triton", "torchweld.codegen.triton_product"),
 }
@@ -396,7 +397,7 @@ def _in_turn(graphs: dict[int, torch.cuda.CUDAGraph]) -> dict[int, list[float]]:
 
 def table_of(works: list[Work], bytes_per_us: float) -> str:
     forms = list(FORMS)
-    lines = [f"{'':34}{'library':>9}" + "".join(f"{f:>9}" for f in forms) + "   best (ratio)"]
+    lines = [f"{'':34}{'library':>9}" + "".join(f"{f:>13}" for f in forms) + "   best (ratio)"]
     for work in works:
         timed = [w for w in work.ways if w.us is not None]
         if not timed:
@@ -410,7 +411,8 @@ def table_of(works: list[Work], bytes_per_us: float) -> str:
 
 def _cell(ways: list[Way], name: str) -> str:
     own = [w.us for w in ways if w.name == name]
-    return f"{min(own):9.2f}" if own else f"{'-':>9}"
+    width = 9 if name == "library" else 13
+    return f"{min(own):{width}.2f}" if own else f"{'-':>{width}}"
 
 
 def _best(work: Work, way: Way, bytes_per_us: float) -> str:

@@ -69,7 +69,8 @@ class Body:
         shape = tuple(self.extents[a] for a in axes)
         outer = (product(shape[k + 1 : -1]) * (shape[-1] + gap) for k in range(len(shape) - 1))
         strides = (*outer, 1) if shape else ()
-        self.buffers[name] = Buffer(name, shape, dtype or self.dtype, strides, "cuda:0")
+        weights = name.startswith("w")
+        self.buffers[name] = Buffer(name, shape, dtype or self.dtype, strides, "cuda:0", weights)
 
 
 def with_schedule(case: Case, schedule) -> Case:

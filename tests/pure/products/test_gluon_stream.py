@@ -57,7 +57,7 @@ def title(value) -> str:
 
 
 def bundle_of(case: Case, schedule: ProductSchedule, frozen: bool = True):
-    buffers = {n: replace(b, frozen=frozen and n[0] == "w") for n, b in case.buffers.items()}
+    buffers = {n: replace(b, frozen=b.frozen and frozen) for n, b in case.buffers.items()}
     return generate(case.comp, buffers, schedule, case.sizes)
 
 

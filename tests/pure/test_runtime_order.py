@@ -5,8 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchweld.codegen.source import KernelBundle, KernelSource
 from torchweld.ir.parser import parse_graph
 from torchweld.runtime.budget import fullest, own_tensors
+from torchweld.runtime.load import first_in_turn
 from torchweld.runtime.memory import ALIGNMENT, Lifetime, aligned, assign
 from torchweld.runtime.order import by_memory
 from torchweld.runtime.placement import buffer_bytes, peak_bytes
@@ -95,3 +97,33 @@ def test_random_calls_keep_their_order():
     graph = graph_of(draws, "gaxy", "ga", "gxy")
     names = [n.name for n in ordered(graph).nodes]
     assert names.index("x") < names.index("y")
+
+
+TWO = parse_graph("""graph two {
+  buffer x : f32[8] strides [1] on cpu
+  buffer y : f32[8] strides [1] on cpu
+  buffer z : f32[8] strides [1] on cpu
+  input x
+  comp first [i:8] {
+    %0 = load x[i] : f32
+    store y[i] %0
+  }
+  comp second [i:8] {
+    %0 = load y[i] : f32
+    store z[i] %0
+  }
+  output view(z, [8], [1], 0)
+}""")
+
+
+def test_all_kernels_but_the_first_begin_early():
+    """What a caller's kernel has written, parameters too, is complete before the second begins."""
+    sources = [KernelSource("triton", n, "", (), early=True) for n in ("a", "b", "c")]
+    bundles = {
+        "second": KernelBundle("second", (sources[2],)),
+        "first": KernelBundle("first", tuple(sources[:2])),
+    }
+    made = first_in_turn(TWO, bundles)
+    assert [s.early for s in made["first"].sources] == [False, True]
+    assert made["second"] is bundles["second"]
+    assert first_in_turn(TWO, {}) == {}

@@ -25,6 +25,9 @@ def _statistics(model: nn.Module) -> nn.Module:
     return model
 
 
+CONVOLUTION = "aten.convolution.default"
+
+
 class Block(nn.Module):
     """Residual: convolution, norm, relu, convolution, norm, pooled."""
 
@@ -136,6 +139,15 @@ def test_a_channels_last_model_is_not_copied():
     fused = _check(model, x)
     assert not _copied(fused)
     assert not any(name.endswith("_channels_last") for name in _nodes(fused))
+
+
+@pytest.mark.parametrize("make", [Block, UNet])
+def test_a_batch_of_one(make):
+    """Kernels write its images without a batch, and calls read them with channels last."""
+    torch.manual_seed(0)
+    fused = _check(_statistics(make()).bfloat16().eval(), torch.randn(1, *IMAGE[1:]).bfloat16())
+    calls = [n for n in _nodes(fused).values() if getattr(n, "target", None) == CONVOLUTION]
+    assert calls and all(node.args[0].strides[1] == 1 for node in calls)
 
 
 def test_an_image_is_copied_once():

@@ -13,7 +13,7 @@ of 512 channels in one chain, with 5 times the error of eager; `convolutions.py`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -37,6 +37,7 @@ from torchweld.ir.nodes import (
     views,
 )
 from torchweld.ir.size import Size, hint, product
+from torchweld.kernels.coarse import coarsened
 from torchweld.rewrite.flow import mutated_buffers
 
 _IMAGE_RANK = 4  # batch, channels, height, width
@@ -77,6 +78,7 @@ def channels_last(
     calls = [n for n in graph.nodes if isinstance(n, Extern) and n.target in _CALLS]
     if not _gains(calls, graph, table):
         return graph
+    graph = coarsened(graph, _batches_of_one(calls, graph))
     free = _free_buffers(graph, frozenset(loose_outputs))
     chosen = _connected(graph, free, _seeds(calls, graph))
     return _laid_out(graph, chosen)
@@ -122,6 +124,16 @@ def _seeds(calls: list[Extern], graph: Graph) -> set[str]:
 
 
 # -- which buffers --
+
+
+def _batches_of_one(calls: list[Extern], graph: Graph) -> Iterator[tuple[str, tuple[Size, ...]]]:
+    """Images that calls read with a batch of one, which kernels write without it. Other shapes stay:
+    the norm of a group of channels is slow where they are innermost."""
+    for node in calls:
+        images = [node.args[k] for k in _CALLS[node.target].args if k < len(node.args)]
+        for view in (v for v in images if isinstance(v, View) and v.offset == 0):
+            if view.shape == (1, *graph.buffers[view.buffer].shape):
+                yield view.buffer, view.shape
 
 
 def _free_buffers(graph: Graph, loose: frozenset[int]) -> frozenset[str]:

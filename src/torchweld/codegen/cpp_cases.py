@@ -42,7 +42,7 @@ class Case:
 
 def declare_fills(k: Kernel, e: Emitter) -> None:
     """A lane of each value that guarded loads leave where nothing is known."""
-    if not any(case.asked == {} for case in _all_cases(k)):
+    if not k.schedule.nest or all(case.asked for case in _all_cases(k)):
         return
     lane = k.schedule.nest[-1]
     for name, load in {_fill(k, v): k.body[v] for v in _fillable(k)}.items():

@@ -73,6 +73,14 @@ def test_transposes_are_tiled(i, j, tiled):
     assert ([b for _, b in found.outer] == [TILE, TILE]) == tiled
 
 
+@pytest.mark.parametrize("turned", ["x", "y"])
+def test_a_transpose_stores_along_memory_whichever_side_is_turned(turned):
+    shapes = {n: ((96, 160), *([(1, 96)] if n == turned else [])) for n in "xy"}
+    found = schedule(parse_comp(COPY.format(i=96, j=160)), buffers(shapes), threads=4)
+    lane = "j" if turned == "x" else "i"
+    assert found.nest[-1] == lane and dict(found.outer) == {"i": TILE, "j": TILE}
+
+
 def test_a_broadcast_vector_does_not_choose_the_lane():
     text = """
 comp bias [n:16, c:64, s:784] {

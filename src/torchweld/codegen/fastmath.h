@@ -540,16 +540,20 @@ static __attribute__((noinline)) void tw_turn(const T* from, int64_t from_row, T
 #pragma GCC unroll 16
   for (int i = 0; i < N; ++i) __builtin_memcpy(to + i * to_row, &a[i], sizeof(V));
 }
-// to[j][i] = from[i][j]: squares, and what is left at two edges one by one
+// to[j][i] = from[i][j]: squares, of which the last may overlap those before; one by one if it is less
 template <class T>
 static void tw_turn_tile(const T* from, int64_t from_row, T* to, int64_t to_row, int64_t rows, int64_t columns) {
   enum { N = tw_square<T>::N };
-  const int64_t high = rows - rows % N, wide = columns - columns % N;
-  for (int64_t i = 0; i < high; i += N)
-    for (int64_t j = 0; j < wide; j += N) tw_turn(from + i * from_row + j, from_row, to + j * to_row + i, to_row);
-  if (high == rows && wide == columns) return;
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = i < high ? wide : 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
+  if (rows < N || columns < N) {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
+    return;
+  }
+  for (int64_t k = 0; k < rows; k += N)
+    for (int64_t l = 0; l < columns; l += N) {
+      int64_t i = k < rows - N ? k : rows - N, j = l < columns - N ? l : columns - N;
+      tw_turn(from + i * from_row + j, from_row, to + j * to_row + i, to_row);
+    }
 }
 
 // Reductions of L lanes abreast: gcc adds up the lanes of its own simd reductions one after another.

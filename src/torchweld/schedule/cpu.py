@@ -67,7 +67,9 @@ def _pointwise(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cp
         return CpuSchedule(tuple((a, 1) for a in others), (lane,), "column", collision)
     across = _transposed(accesses, hints)
     if across is not None:
-        rest = tuple((a, 1) for a in others if a != across)
+        if _scatters(accesses, lane, across):
+            lane, across = across, lane
+        rest = tuple((a, 1) for a in rows if a not in (across, lane))
         return CpuSchedule((*rest, (across, TILE), (lane, TILE)), (across, lane), "column", "rows")
     outer = tuple((a, 1) for a in others)
     if _count(accesses, others, hints) < 8 * threads:
@@ -113,12 +115,25 @@ def _row_lane(accesses: Accesses, hints: Mapping[str, int]) -> bool:
 def _transposed(accesses: Accesses, hints: Mapping[str, int]) -> str | None:
     """The axis along which accesses that jump along the lane are contiguous."""
     *others, lane = accesses.frame.rows
-    jumping = [a for a in accesses.all if a.offset.coefficient(lane) not in (0, 1)]
+    jumping = [a for a in accesses.all if _jumps(a, lane)]
     found = [o for o in others if any(a.offset.coefficient(o) == 1 for a in jumping)]
     long = [
         o for o in found if min(_count(accesses, [o], hints), _count(accesses, [lane], hints)) >= 8
     ]
     return long[0] if long else None
+
+
+def _scatters(accesses: Accesses, lane: str, across: str) -> bool:
+    """Whether stores jump along the lane, and loads could instead: tiles of those are turned in
+    registers."""
+    comp, turned = accesses.comp, [a for a in accesses.loads.items() if _jumps(a[1], across)]
+    plain = all(not a.refs and comp.body[v].guard is None for v, a in turned)
+    stores = accesses.stores
+    return plain and all(_jumps(a, lane) and a.offset.coefficient(across) == 1 for a in stores)
+
+
+def _jumps(access: Access, axis: str) -> bool:
+    return access.offset.coefficient(axis) not in (0, 1)
 
 
 def _count(accesses: Accesses, axes, hints: Mapping[str, int]) -> int:

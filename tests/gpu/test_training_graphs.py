@@ -195,10 +195,8 @@ def peak_bytes(run, model) -> int:
     return torch.cuda.max_memory_allocated()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="1602 against 1407 MiB on an H100: docs/limits.md, CUDA graphs of training"
-)
-def test_peak_memory_is_not_above_eager(net):
+def test_peak_memory_of_large_activations_is_not_above_eager(net):
+    """Their kernels are long: no recording, which would hold all that a step needs at once."""
     eager, fused = net
     x = batch(64 * ROWS)  # 32 MiB
     theirs = peak_bytes(lambda: eager(x)[1].backward(), eager)
@@ -206,7 +204,7 @@ def test_peak_memory_is_not_above_eager(net):
     ours = peak_bytes(lambda: fused(x)[1].backward(), eager)
     print(f"peak of a step: {ours / 2**20:.0f} MiB, eager's {theirs / 2**20:.0f} MiB")
     assert ours <= theirs
-    assert kinds(fused) == RECORDED, notes(fused)
+    assert kinds(fused) == {"forward": ["no_graph"], "backward": ["no_graph"]}, notes(fused)
 
 
 def test_a_failed_recording_does_not_keep_others_from_theirs(net):

@@ -31,8 +31,7 @@ from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.program import Program
 from torchweld.runtime.record import note
 from torchweld.runtime.recordable import why_not_recorded, why_not_worth_it
-from torchweld.runtime.recording import Fixed, Recording, like, outputs_of
-from torchweld.runtime.torch_private import copy_all
+from torchweld.runtime.recording import Reads, Recording, outputs_of
 
 _MOST_COPIED_BYTES = 32 << 20  # inputs of a training graph, which are then in memory twice
 _FREE_RECORDINGS = 8  # a program whose parameters keep moving is not worth recording again
@@ -53,7 +52,6 @@ class GraphedProgram:
     ) -> None:
         self.record = program.record
         self._program, self._kind, self._loose = program, kind, loose
-        self._native = program.loaded.native
         self._device = torch.device(next(iter(program.loaded.graph.buffers.values())).device)
         graph = program.loaded.graph
         self._draws = any(isinstance(n, Extern) and _draws(n.target) for n in graph.nodes)
@@ -101,7 +99,7 @@ class GraphedProgram:
         usual. One that does not suit is dropped, so that its memory is free for that call."""
         recording = self._recordings.get(key)
         if recording is not None:
-            if recording.fixed.hold(args) and not self._handed_out.in_use():
+            if recording.reads.hold(args) and not self._handed_out.in_use():
                 self._recordings.move_to_end(key)
                 return recording
             self._drop()
@@ -180,11 +178,10 @@ class GraphedProgram:
         return tuple(p for p in self._program.moving_positions if args[p].data_ptr() in known)
 
     def _make_recording(self, args: list, handed: tuple[int, ...], domain: Domain) -> Recording:
-        program = self._program
-        copied = [p for p in program.moving_positions if p not in handed]
-        inputs = {p: like(args[p]) for p in copied}
-        copy_all(list(inputs.values()), [args[p] for p in inputs])
-        given = [inputs.get(p, a) for p, a in enumerate(args)]
+        program, native = self._program, self.loaded.native
+        static, moving = program.static_positions, program.moving_positions
+        reads = Reads(args, static, moving, handed, native)
+        given = reads.recorded(args)
         graph, shared = torch.cuda.CUDAGraph(), self._kind == "inference"
         with (
             graph_domain.arenas_for(domain, self._arena_needs(given, domain)) as arenas,
@@ -192,8 +189,7 @@ class GraphedProgram:
         ):
             paused = program.run_head(arenas, given)
         outputs = outputs_of(self.loaded, paused.shaped.sizes, self._kind, self._loose)
-        fixed = Fixed(args, program.static_positions, handed, self._native)
-        return Recording(graph, fixed, inputs, paused, outputs, arenas, self._native, self._draws)
+        return Recording(graph, reads, paused, outputs, arenas, native, self._draws)
 
     def _arena_needs(self, args: list, domain: Domain) -> list[tuple[torch.device, int]]:
         """As much as others need that are to share it: programs of training, recordings of other

@@ -108,9 +108,31 @@ def _check_index(node: Extern, record) -> Callable:
     return partial(check_index, node)
 
 
+def _as_strided(node: Extern, record) -> Callable:
+    """Offsets count from the tensor, not from the arena that it may be a part of."""
+
+    def call(x, size, stride, offset=None):
+        return x.as_strided(size, stride, x.storage_offset() + (offset or 0)).clone()
+
+    return call
+
+
+def _as_strided_scatter(node: Extern, record) -> Callable:
+    """As above; ATen's own also copies the whole arena."""
+
+    def call(x, part, size, stride, offset=None):
+        result = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+        result.as_strided(size, stride, offset or 0).copy_(part)
+        return result
+
+    return call
+
+
 LIBRARY: dict[str, Callable[[Extern, object], Callable]] = {
     CHECK_INDEX: _check_index,
     LINEAR: _linear,
     PACKED_LINEAR: _packed_linear,
     ODD_ROWS: mm_odd_rows,
+    "aten.as_strided_copy.default": _as_strided,
+    "aten.as_strided_scatter.default": _as_strided_scatter,
 }

@@ -22,7 +22,7 @@ from torchweld.runtime.externs import operator
 from torchweld.runtime.graphs import GraphedProgram, with_graph
 from torchweld.runtime.library_calls import LIBRARY
 from torchweld.runtime.loaded import Loaded
-from torchweld.runtime.native import with_driver
+from torchweld.runtime.native import native_for
 from torchweld.runtime.order import by_memory
 from torchweld.runtime.placement import buffer_bytes, peak_bytes, place
 from torchweld.runtime.program import Program
@@ -64,7 +64,7 @@ def load(
         keeps_arena=kind == "inference",  # what follows in training wants the memory
         frees_inputs=frees_inputs,
         has_tail=kind == "inference",  # in training what is handed out must stay where it is
-        native=with_driver(artifacts) if on_gpu else None,
+        native=native_for(artifacts, on_gpu),
         record=record,
     )
     return with_graph(Program(loaded, constants), kind, options.cuda_graphs, loose_outputs)

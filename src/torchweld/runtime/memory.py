@@ -76,7 +76,8 @@ class Arena:
     prepared for this very block (addresses, tensor views), so that they need not do so again."""
 
     def __init__(self, device: torch.device, size: int) -> None:
-        memory = torch.empty(size + ALIGNMENT, dtype=torch.uint8, device=device)
+        with torch.inference_mode(False):  # calls in any mode write to it
+            memory = torch.empty(size + ALIGNMENT, dtype=torch.uint8, device=device)
         self.memory = with_huge_pages(memory)
         self.start = -self.memory.data_ptr() % ALIGNMENT
         self.address = self.memory.data_ptr() + self.start

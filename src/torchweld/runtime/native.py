@@ -56,6 +56,11 @@ def with_driver(artifacts: Artifacts, library: str = DRIVER) -> ModuleType | Non
     return module if module is not None and module.use_driver(library) else None
 
 
+def native_for(artifacts: Artifacts, on_gpu: bool) -> ModuleType | None:
+    """What a program uses, on a GPU or a CPU."""
+    return with_driver(artifacts) if on_gpu else native(artifacts)
+
+
 def _built(artifacts: Artifacts) -> ModuleType:
     headers = sorted(_FOLDER.glob("*.h"))
     sources = digest(*(path.read_text() for path in headers))

@@ -28,6 +28,7 @@ from torchweld.ir.nodes import Comp
 from torchweld.ir.size import evaluate
 from torchweld.runtime import regions
 from torchweld.runtime.binding import Binding, bind_arenas, bind_steady
+from torchweld.runtime.fixed import Fixed
 from torchweld.runtime.index_flags import flags_of
 from torchweld.runtime.loaded import Loaded, Shaped, Step
 from torchweld.runtime.memory import POOL, Arena, ArenaPool
@@ -37,7 +38,6 @@ from torchweld.runtime.steps import has_layout, in_layout
 from torchweld.runtime.torch_private import below_autograd, raw_stream
 
 MAX_SHAPES = 64  # sets of sizes that are kept ready; then the oldest goes
-_data_ptr = torch.Tensor.data_ptr
 
 
 class Program:
@@ -183,7 +183,7 @@ class Program:
     def _binding(self, prepared: _ForShape, arenas: tuple[Arena, ...], args) -> Binding | None:
         """What was prepared for these arenas and static inputs. None if a static input has come in
         another layout: it counts as moving from now on."""
-        pointers = tuple(map(_data_ptr, [args[p] for p in self._static]))
+        pointers = self._static_pointers(args)
         kept = arenas[0].bindings if arenas else prepared.without_arena
         binding = kept.get(prepared)
         if binding is not None and binding.pointers == pointers and len(arenas) < 2:
@@ -195,6 +195,13 @@ class Program:
             binding = bind_arenas(steady, self._loaded, prepared.shaped, arenas)
         kept[prepared] = binding
         return binding
+
+    def _static_pointers(self, args: list) -> tuple[int, ...]:
+        """Where the static inputs are."""
+        fixed = self._fixed
+        if fixed is None or not fixed.hold(args):
+            fixed = self._fixed = Fixed(args, tuple(self._static), self._loaded.native)
+        return fixed.pointers
 
     def _steady(self, prepared: _ForShape, pointers: tuple[int, ...], args) -> Binding | None:
         """The part of a binding that no arena changes."""
@@ -213,6 +220,7 @@ class Program:
         self._loaded = replace(self._loaded, static_buffers=names)
         inputs = self._loaded.graph.inputs
         self._static = {p: n for p, n in enumerate(inputs) if n in names}
+        self._fixed: Fixed | None = None
         self._shapes.clear()
 
 

@@ -8,9 +8,10 @@ from torchweld.core.device import DeviceTable, device_table
 from torchweld.ir.nodes import Comp, Extern, View
 from torchweld.ir.size import evaluate
 from torchweld.runtime.loaded import Loaded
-from torchweld.runtime.placement import tail_start
+from torchweld.runtime.placement import buffer_bytes, tail_start
 
 _SAVED_S = 1.0e-6  # what a launch costs more outside a graph, when the GPU is the bottleneck
+_LONG_S = 20 * _SAVED_S  # of a kernel for whose launch no recording is worth its memory
 
 # Calls that wait for the GPU or choose sizes by data, which a recording cannot do.
 _NOT_RECORDABLE = frozenset(
@@ -34,9 +35,10 @@ def why_not_recorded(loaded: Loaded, kind: str, table: DeviceTable | None = None
         reason = check(loaded)
         if reason is not None:
             return reason
+    table = table or device_table(next(iter(devices)))
     if kind != "inference":
-        return None
-    return why_not_worth_it(loaded, loaded.graph.hints, table or device_table(next(iter(devices))))
+        return _long_kernels(loaded, table)
+    return why_not_worth_it(loaded, loaded.graph.hints, table)
 
 
 def _unrecordable_call(loaded: Loaded) -> str | None:
@@ -59,6 +61,17 @@ def _moving_input_changed(loaded: Loaded) -> str | None:
     written = {n for node in loaded.graph.nodes for n in node.writes}
     changed = [n for n in loaded.graph.inputs if n in written and n not in fixed]
     return f"it changes its input {changed[0]}" if changed else None
+
+
+def _long_kernels(loaded: Loaded, table: DeviceTable) -> str | None:
+    """A recorded step holds its saved activations, gradients and temporaries all at once. Where
+    kernels touch that much memory, it would cost much and save little."""
+    graph, launches = loaded.graph, _launches(loaded)
+    touched = (graph.buffers[b] for n in graph.nodes for b in {*n.reads, *n.writes})
+    each_s = sum(buffer_bytes(b, graph.hints) for b in touched) / table.dram_bytes_per_s
+    if not launches or each_s / launches < _LONG_S:
+        return None
+    return f"its kernels take {each_s / launches:.1e} s each, a recording saves {_SAVED_S:.0e} s"
 
 
 def why_not_worth_it(

@@ -1,4 +1,4 @@
-"""One recording: a CUDA graph, what it reads, and what it leaves."""
+"""A recorded CUDA graph: what it reads, and what it leaves."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import torch
 
 from torchweld.ir.nodes import View
 from torchweld.ir.size import evaluate
+from torchweld.runtime.fixed import Fixed, addresses
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.memory import Arena
 from torchweld.runtime.placement import LARGE_OUTPUT_BYTES
 from torchweld.runtime.program import Paused
 from torchweld.runtime.recordable import recorded_buffers, view_bytes
 from torchweld.runtime.steps import window
-from torchweld.runtime.torch_private import copy_all, graph_handle, handles_of, strided_maker
-
-_data_ptr = torch.Tensor.data_ptr
+from torchweld.runtime.torch_private import copy_all, graph_handle, strided_maker
 
 
 @dataclass(frozen=True)
@@ -71,55 +70,47 @@ def _known(part: tuple, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(evaluate(s, sizes) for s in part)
 
 
-class Fixed:
-    """Inputs that a graph reads where they are. Those at positions `static` (parameters) are looked
-    at through `native`, if there is one, while they are the same objects; what other graphs have
-    handed out must not be kept alive, so that only addresses of it are known."""
+class Reads:
+    """What a graph reads: parameters where they are (`fixed`), what other graphs hand out at the
+    positions `handed`, which is not to be kept alive, and buffers in place of other inputs."""
 
     def __init__(
-        self, args: list, static: Sequence[int], handed: Sequence[int], native: ModuleType | None
-    ) -> None:
-        self._static, self._handed = tuple(static), tuple(handed)
-        self._pointers = self._addresses(args, self._static)
-        self._handed_pointers = self._addresses(args, self._handed)
-        self._tensors = tuple(args[p] for p in self._static)
-        self._native = native
-        self._watched = native and native.watch(handles_of(list(self._tensors)))
+        self, args: list, static: Sequence[int], moving: Sequence[int], handed: Sequence[int],
+        native: ModuleType | None,
+    ) -> None:  # fmt: skip
+        self._fixed = Fixed(args, static, native)
+        self._handed, self._pointers = tuple(handed), addresses(args, handed)
+        self.positions = tuple(p for p in moving if p not in handed)
+        self.buffers = [strided_maker(args[p])() for p in self.positions]
+        copy_all(self.buffers, [args[p] for p in self.positions])
 
-    @property
-    def positions(self) -> tuple[int, ...]:
-        return (*self._static, *self._handed)
+    def recorded(self, args: list) -> list:
+        """The inputs as the graph is to see them."""
+        given = dict(zip(self.positions, self.buffers))
+        return [given.get(p, a) for p, a in enumerate(args)]
 
     def hold(self, args: list) -> bool:
-        """Whether all of them are where they were."""
-        native = self._native
-        quick = (
-            native is not None
-            and native.are(args, self._static, self._tensors)
-            and native.unchanged(self._watched)
+        """Whether what it reads where it is has stayed there."""
+        handed = self._handed
+        return self._fixed.hold(args) and (
+            not handed or addresses(args, handed) == self._pointers
         )
-        if not quick and self._addresses(args, self._static) != self._pointers:
-            return False
-        return not self._handed or self._addresses(args, self._handed) == self._handed_pointers
 
-    @staticmethod
-    def _addresses(args: list, positions: tuple[int, ...]) -> list[int]:
-        return list(map(_data_ptr, [args[p] for p in positions]))
+    def fit(self, sources: list[torch.Tensor]) -> bool:
+        pairs = zip(self.buffers, sources)
+        return all(b.shape == s.shape and b.dtype == s.dtype for b, s in pairs)
 
 
 class Recording:
-    """`fixed`: inputs that the graph reads where they are; `inputs`: the buffers that it reads
-    instead of others, by position. `given`: the positions of outputs that it gives away. `paused`:
-    the recorded call, before its tail. `arenas`: kept for as long as the graph may write to them.
-    `native`: launches it quickly, unless it `draws` random numbers, whose seed torch hands to the
-    graph."""
+    """`given`: the positions of outputs that it gives away. `paused`: the recorded call, before its
+    tail. `arenas`: kept for as long as the graph may write to them. `native`: launches it quickly,
+    unless it `draws` random numbers, whose seed torch hands to the graph."""
 
     def __init__(
-        self, graph, fixed: Fixed, inputs: dict[int, torch.Tensor], paused: Paused,
-        outputs: Outputs, arenas: tuple[Arena, ...], native: ModuleType | None, draws: bool,
+        self, graph: torch.cuda.CUDAGraph, reads: Reads, paused: Paused, outputs: Outputs,
+        arenas: tuple[Arena, ...], native: ModuleType | None, draws: bool,
     ) -> None:  # fmt: skip
-        self._graph, self.fixed, self._arenas = graph, fixed, arenas
-        self._positions, self._buffers = tuple(inputs), list(inputs.values())
+        self._graph, self.reads, self._arenas = graph, reads, arenas
         self._outputs, self.given = outputs, outputs.given
         self._results, self._tail = _left(paused, outputs)
         self._made = [self._results[p] for p in outputs.copied]
@@ -133,20 +124,20 @@ class Recording:
     def kept_bytes(self) -> int:
         """What it holds between calls, beside the arena that graphs share and temporaries of
         library calls."""
-        return sum(t.nbytes for t in (*self._buffers, *self._made, *self._given))
+        return sum(t.nbytes for t in (*self.reads.buffers, *self._made, *self._given))
 
     def replay(self, args: list, stream: int) -> list | None:
         """The outputs, with what the graph gives away where it lies; None, with nothing done, if
         the inputs have other shapes or types, which are for the program to refuse. `stream`: the
         handle of the current one."""
-        sources = [args[p] for p in self._positions]
+        buffers, sources = self.reads.buffers, [args[p] for p in self.reads.positions]
         made = [make() for make in self._makers]
         if self._handle is None or not self._native.replay(
-            self._handle, stream, self._buffers, sources, made, self._made
+            self._handle, stream, buffers, sources, made, self._made
         ):
-            if not self._fit(sources):
+            if not self.reads.fit(sources):
                 return None
-            copy_all(self._buffers, sources)
+            copy_all(buffers, sources)
             self._graph.replay()
             copy_all(made, self._made)
         results = self._results.copy() if self._tail is None else self._tail.run_tail()
@@ -155,10 +146,6 @@ class Recording:
         for place, position, *view in self._outputs.windows:
             results[place] = window(args[position], *view)
         return results
-
-    def _fit(self, sources: list[torch.Tensor]) -> bool:
-        pairs = zip(self._buffers, sources)
-        return all(b.shape == s.shape and b.dtype == s.dtype for b, s in pairs)
 
 
 def _left(paused: Paused, outputs: Outputs) -> tuple[list, Paused | None]:
@@ -170,8 +157,3 @@ def _left(paused: Paused, outputs: Outputs) -> tuple[list, Paused | None]:
         skipped |= set(range(len(fetches))) - set(outputs.copied)
     left = [None if p in skipped else fetch(paused.tensors) for p, fetch in enumerate(fetches)]
     return left, paused if tail else None
-
-
-def like(tensor: torch.Tensor) -> torch.Tensor:
-    """A new one, laid out alike."""
-    return strided_maker(tensor)()

@@ -382,6 +382,21 @@ def test_statistics_of_batch_norm_are_as_exact_as_those_of_eager(dtype, no_fallb
     assert report.ok, report
 
 
+def test_gradients_of_what_was_squeezed_in_place(no_fallback):
+    """Its gradient is a window scattered into all of a row."""
+    same(lambda x: F.adaptive_avg_pool1d(x.transpose(1, 2), 1).flatten(1), sequence(2, 64, 48))
+
+
+@pytest.mark.parametrize("window", [((3, 4), (8, 2), 1), ((8, 6), (6, 1), 0), ((6, 8), (1, 6), 0)])
+def test_windows_scattered_into_memory(window, no_fallback):
+    part = sequence(*window[0])
+    same(lambda x: torch.as_strided_scatter(x.exp().flatten(), part, *window), sequence(6, 8))
+
+
+def test_windows_on_new_memory(no_fallback):
+    same(lambda x: torch.as_strided(x.exp().flip(0), (3, 3), (8, 1), 3).exp(), sequence(6, 8))
+
+
 def test_gradients_of_a_view_of_one_value(no_fallback):
     def spread(x):
         return x.exp(), x.reshape(2, -1).sum().abs()
@@ -433,6 +448,15 @@ def test_autocast(no_fallback):
     with torch.autocast("cpu", torch.bfloat16):
         close(fused(x), model(x), 2e-2)
     close(fused(x), model(x))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_inference_mode_then_no_grad(ahead, no_fallback):
+    model, x = nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.Linear(7, 3)), torch.randn(4, 5)
+    fused = fuse(model, x) if ahead else fuse(model)
+    for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode, torch.no_grad):
+        with mode():
+            close(fused(x).clone(), model(x).clone())
 
 
 def test_inference_mode_and_back(no_fallback):

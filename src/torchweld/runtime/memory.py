@@ -90,7 +90,8 @@ class Arena:
         flat = self._flat.get(dtype)
         if flat is None:
             whole = self.size // dtype.itemsize * dtype.itemsize
-            flat = self._flat[dtype] = self.memory[self.start :][:whole].view(dtype)
+            with torch.inference_mode(False):
+                flat = self._flat[dtype] = self.memory[self.start :][:whole].view(dtype)
         first = self.start + offset
         return flat.as_strided(shape, strides, first // dtype.itemsize)
 

@@ -156,7 +156,11 @@ def unfold(call: Call, x, d, size, step):
 
 @lowers("aten.as_strided.default")
 def as_strided(call: Call, x, shape, strides, offset=None):
-    """On a whole, unchanged buffer alone: eager means the memory, which other views do not have."""
+    """On a whole, unchanged buffer alone, or all of a new row: eager means the memory, which other
+    views do not have."""
+    if x.copied and (order := _whole_row(x, shape, strides, offset)) is not None:
+        row = call.reshaped(x, [shape[d] for d in order])
+        return views.permute(row, [order.index(d) for d in range(len(shape))])
     buffer = call.graph.buffers.get(x.source) if x.buffer else None
     window = call.graph.view_of(x)
     if x.copied or window is None or window.offset != 0:
@@ -165,6 +169,25 @@ def as_strided(call: Call, x, shape, strides, offset=None):
     if found is None:
         raise NotLowered("overlapping windows")
     return found
+
+
+@lowers("aten.as_strided_scatter.default")
+def as_strided_scatter(call: Call, x, part, shape, strides, offset=None):
+    """Where the window is all of a row: the gradient of what was changed in place."""
+    order = _whole_row(x, shape, strides, offset)
+    if order is None:
+        raise NotLowered("a window that leaves something of the memory around it")
+    return call.fresh(call.reshaped(views.permute(part, order), x.shape))
+
+
+def _whole_row(x: Tensor, shape, strides, offset) -> list[int] | None:
+    """The dimensions of a window, outermost first, if it is all elements of x, a row of memory."""
+    if x.rank != 1 or offset or not all(isinstance(n, int) for n in (*shape, *strides)):
+        return None
+    order = sorted(range(len(shape)), key=lambda d: (strides[d], shape[d]), reverse=True)
+    sizes, steps = [shape[d] for d in order], [strides[d] for d in order]
+    dense = views.same_layout(sizes, steps, views.contiguous_strides(sizes))
+    return order if dense and product(sizes) == x.shape[0] else None
 
 
 @lowers("aten.flip.default")

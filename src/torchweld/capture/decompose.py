@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from torchweld.capture import losses, random, torch_private
+from torchweld.capture import losses, random, torch_private, transformer
 from torchweld.capture.lowering.rows import ROWS
 
 # Calls that a library does better than their parts would be.
@@ -42,4 +42,4 @@ def table() -> dict:
     whole = LIBRARY_CALLS | (ROWS.keys() - TAKEN_APART)
     core = torch_private.core_decompositions()
     core = {op: fn for op, fn in core.items() if str(op) not in whole}
-    return core | random.DECOMPOSITIONS | losses.DECOMPOSITIONS
+    return core | random.DECOMPOSITIONS | losses.DECOMPOSITIONS | transformer.DECOMPOSITIONS

@@ -46,6 +46,7 @@ class Launcher:
     pointers: tuple[int, ...]  # positions among the arguments
     compiled: dict = field(default_factory=dict)  # positions of unaligned pointers -> binary
     loaded: dict = field(default_factory=dict)  # (device, those positions) -> loaded binary
+    handles: dict = field(default_factory=dict)  # device -> Handle
 
     def __call__(
         self,
@@ -66,8 +67,11 @@ class Launcher:
 
     def handle(self, device: int) -> Handle | None:
         """For aligned pointers, on the current device, number `device`; None for what only Triton
-        launches: clusters of blocks, kernels that need memory for themselves."""
-        return _handle(self._loaded(device, ()), self.source)
+        launches: clusters of blocks, kernels that need memory for themselves. Without Triton's
+        launcher, whose C code takes a fifth of a second to compile."""
+        if device not in self.handles:
+            self.handles[device] = _handle(self.binary(), self.source, device)
+        return self.handles[device]
 
     def _loaded(self, device: int, unaligned: tuple[int, ...]):
         found = self.loaded.get((device, unaligned))
@@ -210,15 +214,24 @@ def _loaded(compiled):
     return own
 
 
-def _handle(kernel, source: KernelSource) -> Handle | None:
-    told = kernel.metadata
+def _function(compiled, device: int) -> int:
+    """The kernel as the driver knows it, loaded for `device`, the current one."""
+    from triton.runtime import driver
+
+    load = driver.active.utils.load_binary
+    _, function, *_ = load(compiled.name, compiled.kernel, compiled.metadata.shared, device)
+    return function
+
+
+def _handle(compiled, source: KernelSource, device: int) -> Handle | None:
+    told = compiled.metadata
     maps = tuple(map(_tile_map, told.tensordesc_meta or ()))
     described = [a for a in source.args if isinstance(a, DescriptorArg)]
     for_itself = told.global_scratch_size or told.profile_scratch_size
     if told.num_ctas != 1 or for_itself or None in maps or len(maps) != len(described):
         return None
     return Handle(
-        kernel.function, 32 * told.num_warps, told.shared, told.launch_pdl,
+        _function(compiled, device), 32 * told.num_warps, told.shared, told.launch_pdl,
         told.launch_cooperative_grid, maps,
     )  # fmt: skip
 

@@ -34,8 +34,9 @@ pytestmark = [
 
 def small(block_m: int, block_n: int, block_k: int, stages: int, splits: int) -> ProductSchedule:
     """Rings that wrap, blocks that share a multiprocessor."""
-    return ProductSchedule("gluon stream", block_m, block_n, block_k, block_n // 16, stages, 1,
-                           splits, True)  # fmt: skip
+    block_m, warps = (64, 4) if block_n < 64 else (block_m, block_n // 16)
+    return ProductSchedule("gluon stream", block_m, block_n, block_k, warps, stages, 1, splits,
+                           True)  # fmt: skip
 
 
 def epilogues(dtype: str) -> list[Case]:
@@ -72,7 +73,7 @@ def fitting(case: Case) -> list[Case]:
     tiles = list(product_stream.candidates(accesses, found, H100, case.sizes))
     block_m = tiles[0].block_m if tiles else 64
     tiles = [*tiles[:1], *tiles[-1:], *(small(block_m, *more) for more in
-             ((64, 64, 2, 3), (128, 64, 3, 1), (64, 128, 2, 1)))]  # fmt: skip
+             ((64, 64, 2, 3), (128, 64, 3, 1), (16, 64, 2, 2), (32, 128, 3, 1)))]  # fmt: skip
     return [replace(case, schedule=s) for s in tiles if product_stream.valid(s, accesses, found)]
 
 

@@ -21,7 +21,7 @@ from torchweld.codegen import triton_product
 from torchweld.codegen import triton_scalars as scalars
 from torchweld.codegen.gluon_epilogue import Epilogue
 from torchweld.codegen.gluon_names import GRID_CONTROL, HEADER, dialect
-from torchweld.codegen.gluon_text import block, function, store_layout
+from torchweld.codegen.gluon_text import accumulator_layout, block, function, store_layout
 from torchweld.codegen.gluon_tiles import Memory, Tile, total_bytes
 from torchweld.codegen.gluon_walk import corner
 from torchweld.codegen.source import BufferArg, GridDim, KernelBundle, KernelSource, SizeArg
@@ -36,7 +36,7 @@ from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.cuda import extent
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_gluon import Roles
-from torchweld.schedule.product_stream import Factors, factors, valid
+from torchweld.schedule.product_stream import Factors, factors, is_narrow, valid
 
 COPY_REGISTERS = 24  # of a thread that has TMA copy
 _FULL = "full = ready.index(stage)"
@@ -188,8 +188,8 @@ class _Writer:
         numbers = {"ROWS": s.block_m, "COLUMNS": s.block_n, "TILE_COLUMNS": s.block_n,
                    "DEPTH": s.block_k, "STAGES": s.stages, "SHARES": s.splits}  # fmt: skip
         lines = [f"{name} = gl.constexpr({number})" for name, number in numbers.items()]
-        lines.append("ACC = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], "
-                     f"warps_per_cta=[{s.num_warps}, 1], instr_shape=[16, {s.block_m}, 16]))")
+        across = s.block_n if is_narrow(s) else s.block_m
+        lines.append(f"ACC = gl.constexpr({accumulator_layout(across, s.num_warps)})")
         lines.append(f"OUT = gl.constexpr({store_layout(s.block_n, s.num_warps)})")
         return "\n" + "\n".join(lines) + "\n"
 
@@ -199,17 +199,19 @@ class _Writer:
 
     def _consume(self) -> str:
         values = self._values
-        lines = [f"{v} = gl.zeros((COLUMNS, ROWS), gl.float32, ACC)" for v in values]
+        sides, turned = "COLUMNS, ROWS", ".permute((1, 0))"
+        if is_narrow(self.schedule):
+            sides, turned = "ROWS, COLUMNS", ""
+        lines = [f"{v} = gl.zeros(({sides}), gl.float32, ACC)" for v in values]
         lines += ["started = False", *self._loop(), *_wait(0, values), "await_previous()"]
-        lines += [f"{v} = gl.convert_layout({v}.permute((1, 0)), OUT)" for v in values]
+        lines += [f"{v} = gl.convert_layout({v}{turned}, OUT)" for v in values]
         lines += self._merge() if self.schedule.splits > 1 else self._call_finish()
         return function("consume", [*self._shared, *self._place, *self.epilogue.memory], lines)
 
     def _loop(self) -> list[str]:
         left, *rights = self._memories
         products = [
-            f"{v} = warpgroup_mma({w.matrix('stage', 'depth')}, {left.matrix('stage', 'rows')}, "
-            f"{v}, is_async=True, use_acc=started)"
+            f"{v} = warpgroup_mma({self._operands(left, w)}, {v}, is_async=True, use_acc=started)"
             for v, w in zip(self._values, rights)
         ]
         return block("for step in range(steps):", [
@@ -220,6 +222,11 @@ class _Writer:
             "mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=started)",
             "started = True",
         ])  # fmt: skip
+
+    def _operands(self, left: Memory, right: Memory) -> str:
+        if is_narrow(self.schedule):
+            return f"{left.matrix('stage', 'depth')}, {right.matrix('stage', 'columns')}"
+        return f"{right.matrix('stage', 'depth')}, {left.matrix('stage', 'rows')}"
 
     def _merge(self) -> list[str]:
         *partials, done = self.partials

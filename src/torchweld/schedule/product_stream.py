@@ -3,9 +3,12 @@ the speed of memory.
 
 A program has `block_n` columns and its share of the depth. What TMA has copied of the right factor
 is the left operand of wgmma, which has 64 rows and more, and the few rows of the left factor are
-its columns, 8 and more. The ring of stages takes the whole shared memory of a multiprocessor, and
-it is filled with the right factor before the kernel in front has ended, where that is a parameter,
-which no kernel of the program writes.
+its columns, 8 and more. Fewer columns (16, 32) need no shares where the right factor is small: then
+the left factor is the left operand, in tiles of 64 rows most of which are out of bounds.
+
+The ring of stages takes the whole shared memory of a multiprocessor, and it is filled with the
+right factor before the kernel in front has ended, where that is a parameter, which no kernel of the
+program writes.
 """
 
 from __future__ import annotations
@@ -28,8 +31,9 @@ MIN_ROWS = 8  # columns of wgmma
 MAX_STAGES = 24
 MIN_STEPS = 2  # of a share of the depth
 _MOST_PRODUCTS = 3
+_WGMMA_ROWS = 64
 # (block_n, block_k), the most promising first
-_SHAPES = ((64, 128), (128, 128), (64, 64), (128, 64))
+_SHAPES = ((64, 128), (128, 128), (64, 64), (16, 64), (32, 64), (128, 64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +123,18 @@ def candidates(
     first = ProductSchedule("gluon stream", block_m, 64, 64, 4, 2, 1, early=True)
     found: set[ProductSchedule] = set()
     for block_n, block_k in _SHAPES:
-        shape = replace(first, block_n=block_n, block_k=block_k, num_warps=block_n // 16)
+        shape = replace(first, block_n=block_n, block_k=block_k, num_warps=max(4, block_n // 16))
+        if is_narrow(shape):
+            shape = replace(shape, block_m=_WGMMA_ROWS)
         for s in _shared(shape, pieces, table, hints or {}):
             if s not in found and valid(s, accesses, contraction):
                 found.add(s)
                 yield s
+
+
+def is_narrow(schedule: ProductSchedule) -> bool:
+    """Whether the left factor is the left operand of the instruction."""
+    return schedule.block_n < _WGMMA_ROWS
 
 
 def _shared(shape: ProductSchedule, pieces, table: DeviceTable, hints) -> Iterator[ProductSchedule]:
@@ -162,10 +173,10 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
     needs = s.stages * _stage_bytes(s, len(contraction.products)) + _rest_bytes(s)
     return (
         s.form == "gluon stream"
-        and s.block_m in (8, 16, 32, 64)
-        and s.block_n in (64, 128)
+        and s.block_m in ((_WGMMA_ROWS,) if is_narrow(s) else (8, 16, 32, 64))
+        and s.block_n in (16, 32, 64, 128)
         and s.block_k in (64, 128)
-        and s.num_warps == s.block_n // 16
+        and s.num_warps == max(4, s.block_n // 16)
         and 2 <= s.stages <= MAX_STAGES
         and needs <= SHARED_BYTES
         and (s.splits == 1 or _splittable(s, accesses, contraction))

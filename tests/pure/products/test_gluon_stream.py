@@ -26,8 +26,9 @@ H100 = named_table("H100")
 
 
 def tiles(block_m, block_n=64, block_k=64, stages=3, splits=1) -> ProductSchedule:
-    return ProductSchedule("gluon stream", block_m, block_n, block_k, block_n // 16, stages, 1,
-                           splits, True)  # fmt: skip
+    warps = max(4, block_n // 16)
+    return ProductSchedule("gluon stream", block_m, block_n, block_k, warps, stages, 1, splits,
+                           True)  # fmt: skip
 
 
 CASES = [
@@ -44,6 +45,9 @@ CASES = [
     (cases.three(3, 136, 136), tiles(8, splits=2)),
     (cases.scaled_outputs(7, 136, 72), tiles(8)),
     (cases.side_by_side(16, (200, 72, 136), 200), tiles(16, splits=2)),
+    (cases.bias_residual(9, 136, 328), tiles(64, 16)),
+    (cases.gated(16, 200, 264), tiles(64, 32, splits=2)),
+    (cases.side_by_side(1, (200, 72, 136), 200), tiles(64, 32, 128)),
     (cases.side_by_side(1, (200, 72, 136), 200), tiles(8, splits=2)),
 ]
 

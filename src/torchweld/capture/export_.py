@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchweld.capture import aot, attention, decompose, joint, random, torch_private
 from torchweld.capture.captured import Captured
+from torchweld.capture.results import Results
 from torchweld.capture.torch_private import pytree
 from torchweld.core import events
 from torchweld.core.errors import UsageError
@@ -221,7 +222,7 @@ class Exported:
     key: tuple
     order: list[int]
     constants: list[torch.Tensor]
-    out_spec: pytree.TreeSpec
+    results: Results
     kinds: list[tuple]
     tied: list[tuple[int, int]]
     checks: list[torch_private.TensorCheck] = field(default_factory=list)
@@ -248,7 +249,7 @@ class Exported:
         args = self.again.args.copy()
         for place, number in self.again.places:
             args[place] = inputs[number]
-        return self._finished(self.program(args))
+        return self.results(self.program(args))
 
     def fits(self, key: tuple, values: list) -> bool:
         """The call has this structure, these constants and training flags, and tensors of these
@@ -268,10 +269,7 @@ class Exported:
 
     def run(self, values: list):
         values = values + self.constants
-        return self._finished(self.program([values[i] for i in self.order]))
-
-    def _finished(self, outputs: Sequence):
-        return pytree.tree_unflatten(list(outputs), self.out_spec)
+        return self.results(self.program([values[i] for i in self.order]))
 
 
 def capture_export(
@@ -302,7 +300,7 @@ def capture_export(
         (key, live.training()),
         order,
         constants,
-        program.call_spec.out_spec,
+        Results(program.call_spec.out_spec),
         kinds,
         [(i, j) for i in state for j in range(i) if values[i] is values[j]],
         [torch_private.TensorCheck(values)],

@@ -1,4 +1,4 @@
-"""Encoder layers that torch calls in one piece for inference, taken apart: as exact as they were."""
+"""Encoder layers that torch calls in one piece for inference, taken apart: as exact as before."""
 
 from __future__ import annotations
 

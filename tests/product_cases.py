@@ -242,6 +242,33 @@ def side_by_side(m, columns, k, dtype="bf16") -> Case:
     return b.case("side_by_side")
 
 
+def summed(m, n, k, dtype="bf16") -> Case:
+    """The gradient before an activation, and that of its bias: sums of its columns."""
+    b = Body(dtype, m=m, n=n, k=k)
+    made = b.op("mul", b.dot(b.read("x", "mk"), b.read("w", "kn")), b.read("a", "mn"))
+    b.write("y", "mn", made)
+    b.declare("s", "n", dtypes.f32)
+    b.stores.append(Store("s", b.index("n"), b.rounded(made), combine="add", init=0.0))
+    return b.case("summed")
+
+
+def gelu_backward(m, n, k, dtype="bf16") -> Case:
+    """The gradient before a gelu by tanh, and that of the bias before it."""
+    b = Body(dtype, m=m, n=n, k=k)
+    x = b.read("a", "mn")
+    inner = b.op("mul", b.op("add", x, b.op("mul", b.op("mul", x, b.op("mul", x, x)), 0.044715)),
+                 0.7978845608028654)  # fmt: skip
+    t = b.op("tanh", inner)
+    slope = b.op("mul", b.op("sub", 1.0, b.op("mul", t, t)), b.op("mul", x, 0.5))
+    slope = b.op("mul", slope, b.op("add", b.op("mul", b.op("mul", x, x), 0.1070322243), 0.7978845))
+    slope = b.op("add", slope, b.op("mul", b.op("add", t, 1.0), 0.5))
+    made = b.op("mul", b.dot(b.read("x", "mk"), b.read("w", "kn")), slope)
+    b.write("y", "mn", made)
+    b.declare("s", "n", dtypes.f32)
+    b.stores.append(Store("s", b.index("n"), b.rounded(made), combine="add", init=0.0))
+    return b.case("gelu_backward")
+
+
 def dropout(m, n, k, dtype="bf16") -> Case:
     """Also what was dropped."""
     b = Body(dtype, m=m, n=n, k=k)

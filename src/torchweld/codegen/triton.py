@@ -40,7 +40,7 @@ def generate(
         return KernelBundle(comp.name, (only,), prefill=prefill)
     second = finish(accesses, buffers, schedule.splits)
     first = _source(accesses, {**buffers, **second.buffers}, schedule, second.partials, early)
-    merge = _finishing_source(second, hints or {}, early)
+    merge = finishing_source(second, hints, early)
     scratch = tuple(b for p in second.partials for b in p.scratch)
     return KernelBundle(comp.name, (first, merge), scratch, prefill=prefill)
 
@@ -58,8 +58,10 @@ def _source(
     return replace(kernel.source(FORMS[schedule.form](kernel, partials)), early=early)
 
 
-def _finishing_source(second: Finish, hints: Mapping[str, int], early: bool) -> KernelSource:
+def finishing_source(
+    second: Finish, hints: Mapping[str, int] | None = None, early: bool = False
+) -> KernelSource:
     """The merge of partial results, never split again."""
     accesses = addressed(second.comp, second.buffers, hints)
-    schedule = default(accesses, hints, _SM_COUNT, split=False)
+    schedule = default(accesses, hints or {}, _SM_COUNT, split=False)
     return _source(accesses, second.buffers, schedule, (), early)

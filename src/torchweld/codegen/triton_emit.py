@@ -496,11 +496,13 @@ def _factor(text: str) -> str:
 
 
 def _stores_16_bits(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
-    """All results are rounded to 16 bits, and no intermediate value decides anything discrete."""
+    """All results are rounded to 16 bits (sums apart, in which errors cancel), and no intermediate
+    value decides anything discrete."""
     rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder")
     decides = any(isinstance(i, Op) and i.name in rounds for i in accesses.comp.body)
     body = accesses.comp.body
-    results = (s.buffer for s in accesses.comp.stores if not isinstance(body[s.value], Const))
+    computed = (s for s in accesses.comp.stores if not isinstance(body[s.value], Const))
+    results = (s.buffer for s in computed if not s.combine)
     stored = [buffers[n].dtype for n in results]
     return not decides and all(d.is_low_precision for d in stored)
 

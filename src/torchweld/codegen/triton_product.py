@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torchweld.codegen import triton_forms as forms
+from torchweld.codegen.product_sums import sums_of
 from torchweld.codegen.source import GridDim, KernelBundle
 from torchweld.codegen.triton_emit import Kernel
 from torchweld.codegen.triton_reduce import combined
@@ -41,7 +42,8 @@ STREAM_REGISTERS = 255  # without a limit, ptxas spills a few so that more block
 @dataclass(frozen=True, slots=True)
 class _Template:
     """The faces: `end` is that of the epilogue, `sums` of what is reduced of the left factor.
-    `starts`: of a right factor of parts, the variable that holds where this tile's part begins."""
+    `starts`: of a right factor of parts, the variable that holds where this tile's part begins.
+    `totals`: where sums of a tile's columns go, by position of the store."""
 
     contraction: Contraction
     schedule: ProductSchedule
@@ -50,6 +52,7 @@ class _Template:
     sums: Kernel
     end: Kernel
     starts: dict[Value, str]
+    totals: Mapping[int, Buffer]
 
     def extent(self, axes: tuple[str, ...]) -> Size:
         return extent(self.end.accesses, axes)
@@ -73,8 +76,10 @@ def generate(
     if contraction is None or not valid(schedule, accesses, contraction):
         raise InvalidIR(f"{comp.name} cannot be tiled so: {schedule}")
     partials = _partials(accesses, contraction, buffers, schedule)
-    scratch = tuple(partials.values())
-    t = _template(accesses, contraction, {**buffers, **{b.name: b for b in scratch}}, schedule)
+    sums = sums_of(accesses, contraction, buffers, schedule.block_m)
+    scratch = (*partials.values(), *sums.scratch.values())
+    every = {**buffers, **{b.name: b for b in scratch}}
+    t = _template(accesses, contraction, every, schedule, sums.scratch)
     _position(t)
     _choose_parts(t)
     if schedule.early:
@@ -93,11 +98,15 @@ def generate(
     zeroed = tuple(b.name for b in scratch if b.dtype == dtypes.i32)
     registers = STREAM_REGISTERS if schedule.form == "stream" else None
     source = replace(t.end.source(blocks), early=schedule.early, max_registers=registers)
-    return KernelBundle(comp.name, (source,), scratch, zeroed)
+    return KernelBundle(comp.name, (source, *sums.sources(every)), scratch, zeroed)
 
 
 def _template(
-    accesses: Accesses, c: Contraction, buffers: Mapping[str, Buffer], s: ProductSchedule
+    accesses: Accesses,
+    c: Contraction,
+    buffers: Mapping[str, Buffer],
+    s: ProductSchedule,
+    totals: Mapping[int, Buffer],
 ) -> _Template:
     def tile(rows, columns, block_rows: int, block_columns: int) -> Schedule:
         return Schedule("grid", rows, columns, block_rows, block_columns, s.num_warps)
@@ -108,7 +117,7 @@ def _template(
     right = end.facing(tile(c.depth, c.columns, s.block_k, s.block_n), "rk", "c")
     # To the dots, a single row is a tile of rows of which all but one are out of bounds.
     sums = left if c.rows else left.facing(left.schedule, "r", "ck")
-    return _Template(c, s, left, right, sums, end, {})
+    return _Template(c, s, left, right, sums, end, {}, totals)
 
 
 def _position(t: _Template) -> None:
@@ -251,7 +260,20 @@ def _epilogue(t: _Template) -> None:
     positions = range(len(k.comp.stores))
     k.compute(forms.stored(k, positions))
     for position in positions:
-        k.store(position)
+        if position in t.totals:
+            _store_sum(t, position)
+        else:
+            k.store(position)
+
+
+def _store_sum(t: _Template, position: int) -> None:
+    """Of the tile's rows in each column."""
+    k, partial = t.end, t.totals[position]
+    value = k.value(k.comp.stores[position].value)
+    inside = f"tl.where(rm, {value}, 0.0)" if k.masked("r") else value
+    total = f"tl.sum({inside}, axis=0, keep_dims=True)"
+    place = f"tile_r * {k.size(t.extent(t.contraction.columns))} + c"
+    k.write("store", f"{k.pointer(partial.name)} + ({place})", total, k.mask("c"))
 
 
 # shares of the depth

@@ -23,8 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchweld.core import dtypes
-from torchweld.ir.nodes import Cast, Instr, Load, Op, Reduce, Scan, Value, value_axes
-from torchweld.schedule.access import Accesses
+from torchweld.ir.nodes import Cast, Instr, Load, Op, Reduce, Scan, Store, Value, value_axes
+from torchweld.schedule.access import Access, Accesses, linear
 
 TENSOR_DTYPES = frozenset((dtypes.bf16, dtypes.f16))
 
@@ -59,6 +59,38 @@ class Contraction:
         """Whether every factor is read from memory as it is, and nothing else is reduced."""
         loads = [v for p in self.products for v in (p.left_load, p.right_load)]
         return None not in loads and not self.row_sums
+
+
+def column_sums(accesses: Accesses, contraction: Contraction) -> tuple[int, ...]:
+    """The stores, by position, that add up the columns of what a product has become, in float32
+    (the gradient of a bias): `store.add s[n] v init 0.0` with v along rows and columns. A template
+    adds up those of a tile; a second kernel adds up tiles."""
+    stores, axes = accesses.comp.stores, value_axes(accesses.comp.body)
+    whole = frozenset(contraction.rows + contraction.columns)
+
+    def is_sum(store: Store, access: Access) -> bool:
+        lanes = linear(accesses, access.offset, contraction.columns)
+        return (
+            (store.combine, store.init, store.guard) == ("add", 0.0, None)
+            and accesses.comp.body[store.value].dtype == dtypes.f32
+            and axes[store.value] == whole
+            and lanes == 1
+            and not access.refs
+            and not access.offset.axes - set(contraction.columns)
+        )
+
+    pairs = zip(stores, accesses.stores)
+    return tuple(n for n, pair in enumerate(pairs) if is_sum(*pair))
+
+
+def bad_combining(accesses: Accesses, contraction: Contraction) -> str | None:
+    """Why a store that combines cannot be made; None if none does, or all are column sums."""
+    combining = [n for n, s in enumerate(accesses.comp.stores) if s.combine]
+    if combining and tuple(combining) != column_sums(accesses, contraction):
+        return "a store combines with what is there"
+    sides = (*contraction.rows, *contraction.columns)
+    known = all(isinstance(accesses.comp.extent(a), int) for a in sides)
+    return None if known or not combining else "sums of columns whose sizes are not known"
 
 
 def contraction_of(accesses: Accesses) -> Contraction | None:

@@ -25,7 +25,7 @@ from torchweld.ir.nodes import (
 )
 from torchweld.schedule.access import Accesses
 from torchweld.schedule.concatenation import Part, parts_of
-from torchweld.schedule.contraction import Contraction, factor
+from torchweld.schedule.contraction import Contraction, bad_combining, factor
 from torchweld.schedule.cuda import MAX_GRID_Y, extent, next_pow2
 from torchweld.schedule.expand import TUPLES
 from torchweld.schedule.product import ProductSchedule
@@ -283,8 +283,8 @@ def _bad_reduction(accesses: Accesses, contraction: Contraction) -> str | None:
 
 def _bad_store(accesses: Accesses, contraction: Contraction) -> str | None:
     comp, axes = accesses.comp, value_axes(accesses.comp.body)
-    if any(s.combine for s in comp.stores):
-        return "a scatter that combines"
+    if (reason := bad_combining(accesses, contraction)) is not None:
+        return reason
     depth = set(contraction.depth)
     if any(depth & store_axes(comp, s, axes) for s in comp.stores):
         return "a result that varies along the depth"

@@ -1,0 +1,66 @@
+"""Sums of the columns of a product's results: each tile adds up its rows, and a second kernel adds
+up tiles, in their order.
+
+    partial[tile, n]   sum over the rows of the tile
+    s[n]               sum over tiles
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torchweld.codegen.source import KernelSource
+from torchweld.codegen.triton import finishing_source
+from torchweld.core import dtypes
+from torchweld.ir.affine import axis, constant
+from torchweld.ir.build import BodyBuilder
+from torchweld.ir.nodes import Axis, Buffer, Comp, Store
+from torchweld.schedule.access import Accesses
+from torchweld.schedule.contraction import Contraction, column_sums
+from torchweld.schedule.cuda import extent
+from torchweld.schedule.partials import SHARE, Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """`scratch`: [tiles, columns] of each store that is a sum, by its position."""
+
+    accesses: Accesses
+    tiles: int
+    columns: int
+    scratch: Mapping[int, Buffer]
+
+    @property
+    def buffers(self) -> dict[str, Buffer]:
+        return {b.name: b for b in self.scratch.values()}
+
+    def sources(self, buffers: Mapping[str, Buffer]) -> tuple[KernelSource, ...]:
+        """The kernels that add up tiles."""
+        return tuple(self._source(position, buffers) for position in self.scratch)
+
+    def _source(self, position: int, buffers: Mapping[str, Buffer]) -> KernelSource:
+        access, partial = self.accesses.stores[position], self.scratch[position]
+        to, n = BodyBuilder(), axis("n")
+        every = to.load(partial.name, (axis(SHARE) * self.columns + n,), dtypes.f32)
+        total = to.reduce("sum", (every,), (SHARE,))
+        store = Store(access.buffer, (n + constant(access.offset.const),), total)
+        axes = (Axis("n", self.columns), Axis(SHARE, self.tiles))
+        comp = Comp(f"{self.accesses.comp.name}_sum{position}", axes, to.body, (store,))
+        flat = replace(buffers[access.buffer], shape=(1,), strides=(1,))
+        return finishing_source(Finish(comp, (), {partial.name: partial, flat.name: flat}))
+
+
+def sums_of(
+    accesses: Accesses, contraction: Contraction, buffers: Mapping[str, Buffer], block_m: int
+) -> Sums:
+    """Of a kernel whose tiles have `block_m` rows."""
+    rows, columns = (extent(accesses, axes) for axes in (contraction.rows, contraction.columns))
+    found = column_sums(accesses, contraction)
+    tiles = -(-rows // block_m) if found else 0
+    stores = {n: accesses.comp.stores[n].buffer for n in found}
+    scratch = {
+        n: Buffer(f"{name}_tiles", (tiles * columns,), dtypes.f32, (1,), buffers[name].device)
+        for n, name in stores.items()
+    }
+    return Sums(accesses, tiles, columns, scratch)

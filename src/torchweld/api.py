@@ -6,6 +6,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING
 
 import torch
@@ -196,6 +197,10 @@ class FusedFunction:
 
     def __call__(self, *args, **kwargs):
         return self._torchweld.call(args, kwargs)
+
+    def __get__(self, instance, owner=None):
+        """A method, where a function in a class was fused."""
+        return self if instance is None else MethodType(self, instance)
 
     def __reduce__(self):
         return FusedFunction, (self._torchweld.original, self._torchweld.options)

@@ -164,6 +164,21 @@ def test_ahead_of_time_trains_through_the_other_way(compiled):
     assert [c.kind for c in compiled] == ["forward", "backward", "inference"]
 
 
+def test_methods():
+    class Scaled(torch.nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        @torchweld.fuse
+        def forward(self, x, *, shift=0.0):
+            return torch.tanh(x) * self.factor + shift
+
+    x = torch.randn(3, 5)
+    for factor in (2.0, 3.0):
+        torch.testing.assert_close(Scaled(factor)(x, shift=1.0), x.tanh() * factor + 1)
+
+
 @pytest.mark.parametrize("examples", [None, X])
 def test_dynamic_sizes_compile_once(examples, compiled):
     model = Net().eval()

@@ -56,6 +56,12 @@ def test_many_errors_are_not_excused_by_the_few_of_eager():
     assert "relative L2" in judged((X + error).float(), eager)
 
 
+def test_rounding_of_zero_is_held_to_its_size_alone():
+    zero = torch.zeros_like(X)
+    assert judged((1e-9 * X).float(), (-4e-10 * X).float(), zero + 1e-20) == ""
+    assert "relative L2" in judged((1e-7 * X).float(), (-4e-10 * X).float(), zero + 1e-20)
+
+
 def test_errors_are_pooled():
     good, bad = (
         measure("x", (X * f).float(), (X * (1 + 1e-3)).float(), X) for f in (1 + 1e-3, 1 + 1.9e-3)

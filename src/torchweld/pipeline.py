@@ -24,6 +24,7 @@ from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Graph, Origin
 from torchweld.ir.printer import text
+from torchweld.kernels.attention import own_attention
 from torchweld.kernels.channels import channels_last
 from torchweld.kernels.convolutions import own_convolutions
 from torchweld.kernels.cpu_products import own_products
@@ -147,6 +148,7 @@ def _finished(
     planned: Plan, captured: Captured, table: DeviceTable, options: Options, choose: Choose, stages
 ) -> tuple[Plan, dict[str, KernelBundle]]:
     """A plan with the best calls, strides and extents, and its kernels."""
+    planned = stages("attention", own_attention, planned, table)
     planned = stages("products", own_products, planned, table)
     planned = stages("convolutions", own_convolutions, planned, table, options)
     graph = stages(

@@ -14,6 +14,7 @@ PACKAGE = ROOT / "src" / "torchweld"
 LAYERS = (
     "core", "ir", "capture", "rewrite", "plan", "schedule", "kernels", "codegen", "runtime",
     "profiling", "exact", "tuning", "pipeline", "api", "__init__", "report", "zoo", "cli",
+    "__main__",
 )  # fmt: skip
 PRIVATE_TORCH = ("capture/torch_private.py", "runtime/torch_private.py")
 _PUBLIC = {"__version__", "__file__", "__name__", "__dict__", "__class__"}

@@ -1,16 +1,23 @@
-"""The kernels of one Comp on a GPU: a product template where it makes products, else Triton's tiles
-of rows and columns."""
+"""The kernels of one Comp on a GPU: a template where it makes products or attention, else Triton's
+tiles of rows and columns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchweld.codegen import gluon_product, gluon_stream, triton, triton_product
+from torchweld.codegen import (
+    gluon_product,
+    gluon_stream,
+    triton,
+    triton_attention,
+    triton_product,
+)
 from torchweld.codegen.source import KernelBundle
 from torchweld.core.device import DeviceTable
 from torchweld.ir.nodes import Buffer, Comp
-from torchweld.schedule import cuda
+from torchweld.schedule import attention, cuda
 from torchweld.schedule.access import addressed
+from torchweld.schedule.attention import attention_of
 from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_choice import Choose, choose
@@ -32,6 +39,10 @@ def generate(
 ) -> KernelBundle:
     """The kernels of `comp`, its products tiled as `choose` says. Raises InvalidIR where none can
     be made."""
+    found = attention_of(comp)
+    if found is not None:
+        tiles = attention.schedule(found, comp, buffers, table, hints)
+        return triton_attention.generate(comp, buffers, found, tiles, begins_early(table))
     tiles = _product_schedule(comp, buffers, table, hints, choose)
     if tiles is not None:
         return _PRODUCTS[tiles.form].generate(comp, buffers, tiles, hints)

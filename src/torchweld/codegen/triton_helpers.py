@@ -11,6 +11,12 @@ def _await_previous():
     gdc_launch_dependents()
     gdc_wait()
 ''',
+    "_finite": '''
+@triton.jit
+def _finite(top):
+    """A maximum that can be subtracted: zero where there is nothing but -inf."""
+    return tl.where(top == float("-inf"), 0.0, top)
+''',
     "_prefetch": '''
 @triton.jit
 def _prefetch(lines, inside):

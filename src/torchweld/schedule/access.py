@@ -82,6 +82,11 @@ def addressed(
     return _ordered(accesses, hints or {})
 
 
+def unmerged(comp: Comp, buffers: Mapping[str, Buffer]) -> Accesses:
+    """The accesses of a Comp of a form of its own, all its axes as they are."""
+    return _flat(comp, Frame(tuple(a.name for a in comp.axes), ()), buffers)
+
+
 def linear(accesses: Accesses, index: Affine, axes: tuple[str, ...]) -> Size | None:
     """f where, along `axes` (outermost first), `index` is f times their linear index."""
     if not axes:

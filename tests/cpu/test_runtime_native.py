@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -13,12 +13,14 @@ from recorded import launched_as, native_with_stand_in, parameters_of
 from torchweld.codegen.source import BufferArg, DescriptorArg, GridDim, KernelSource, SizeArg
 from torchweld.ir.size import symbol
 from torchweld.runtime import steps
+from torchweld.runtime.copies import copy_source
 from torchweld.runtime.dispatch import Pointer
 from torchweld.runtime.launch_table import Handle, TileMap, launch_table
 from torchweld.runtime.launcher import launch_plan
 from torchweld.runtime.torch_private import handles_of
 
-BYTES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "*fp32": ctypes.c_uint64}
+BYTES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "*fp32": ctypes.c_uint64,
+         "*i8": ctypes.c_uint64}  # fmt: skip
 
 
 @pytest.fixture
@@ -83,8 +85,9 @@ def stepped(native, plans, addresses, stream, monkeypatch):
 
 def test_kernels_of_a_table_are_launched_in_order_on_the_stream(native, monkeypatch):
     n, signature = symbol("n"), ("*fp32", "i32", "*fp32", "i64")
-    two = source(BufferArg("a"), SizeArg(n), BufferArg("b"), SizeArg(-3), signature=signature, size=n)
-    kernels = [Launched(two), Launched(two, early=True)]
+    args = BufferArg("a"), SizeArg(n), BufferArg("b"), SizeArg(-3)
+    two = source(*args, signature=signature, size=n)
+    kernels = [Launched(two), Launched(replace(two, early=True), early=True)]
     where = {"a": Pointer(0, 32), "b": Pointer(1)}.get
     plans = [launch_plan(two, k, where, {"n": 9}) for k in kernels]
     stepped(native, plans, [1 << 40, 4096], 77, monkeypatch)
@@ -185,11 +188,32 @@ def test_copies_around_a_replay(native, tensor):
     target = torch.zeros_like(tensor).as_strided(tensor.shape, tensor.stride()) \
         if 0 in tensor.stride() else torch.empty_strided(tensor.shape, tensor.stride(),
                                                          dtype=tensor.dtype)  # fmt: skip
-    assert native.replay(handle, 0, [target], [tensor], [], [])
+    assert native.replay(handle, 0, [target], [tensor], 0, [], [], 0)
     assert started == [1] and torch.equal(target, tensor)
+
+
+def test_copies_by_one_kernel(native):
+    """And by the driver, where an address is not aligned."""
+    pairs = [(torch.zeros(n, dtype=torch.uint8), torch.arange(n, dtype=torch.uint8))
+             for n in (64, 33, 0)]  # fmt: skip
+    source = copy_source(3, vectors=False)
+    kernel, slots = Launched(source), dict(zip([a.buffer for a in source.args[:6]], range(6)))
+    known = {"n0": 64, "n1": 33, "n2": 0, "most": 64}
+    plan = launch_plan(source, kernel, lambda name: Pointer(slots[name]), known)
+    row = launch_table([plan], 0, native)
+    graph = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+    handle = ctypes.cast(graph, ctypes.c_void_p).value
+    for offset in (0, 1):
+        targets, sources = ([t[offset:] for t in tensors] for tensors in zip(*pairs))
+        assert native.replay(handle, 0, targets, sources, row.address, [], [], 0)
+    ((grid, *_, values),) = kernel.by_table
+    assert grid == [1, 3, 1]
+    assert values[:4] == [t.data_ptr() for pair in pairs[:2] for t in pair]
+    assert values[6:9] == [64, 33, 0]
+    assert all(torch.equal(t[1:], s[1:]) for t, s in pairs)  # by the driver
 
 
 def test_no_replay_of_inputs_laid_out_otherwise(native):
     x = torch.randn(4, 6)
     for other in (x.t(), x.double(), x[:3], x[:, :5]):
-        assert native.replay(0, 0, [torch.empty(4, 6)], [other], [], []) is False
+        assert native.replay(0, 0, [torch.empty(4, 6)], [other], 0, [], [], 0) is False

@@ -215,6 +215,19 @@ def test_training_flags_and_hooks_are_seen(replayed):
         torch.testing.assert_close(fused(x), eager(x))
 
 
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_calls_of_any_mode_after_a_recording_in_inference_mode(replayed, dynamic):
+    eager = Block().eval()
+    fused = torchweld.fuse(eager, None if dynamic else torch.randn(6, 24), dynamic=dynamic)
+    for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode):
+        with mode():
+            for _ in range(4):
+                found = fused(x := torch.randn(6, 24))
+                torch.testing.assert_close(found["y"], eager(x)["y"], rtol=1e-4, atol=1e-5)
+                assert found["y"].is_inference() == torch.is_inference_mode_enabled()
+    assert replayed
+
+
 def test_two_models_by_turns_and_two_threads(replayed):
     torch.manual_seed(0)
     models = [Block().eval() for _ in range(2)]

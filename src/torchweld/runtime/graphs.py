@@ -138,7 +138,8 @@ class GraphedProgram:
             return
         self._made += 1
         try:
-            recording = self._make_recording(args, handed, domain)
+            with torch.inference_mode(False), torch.no_grad():  # later calls may be of any mode
+                recording = self._make_recording(args, handed, domain)
         except RuntimeError as error:
             self._failed = True
             note(self.record, "no_graph", self.loaded.graph.name, str(error).partition("\n")[0])
@@ -147,6 +148,8 @@ class GraphedProgram:
         self._recordings[key] = recording
         self._seen.pop(key)
         self._shrink()
+        if self._kind == "inference":
+            self._program.release_arenas(self._device)  # the recording has its own
         text, name = "recorded as a CUDA graph", self.loaded.graph.name
         note(self.record, "graph", name, text, self._kept_bytes(), "bytes")
 
@@ -178,9 +181,9 @@ class GraphedProgram:
         return tuple(p for p in self._program.moving_positions if args[p].data_ptr() in known)
 
     def _make_recording(self, args: list, handed: tuple[int, ...], domain: Domain) -> Recording:
-        program, native = self._program, self.loaded.native
+        program, native = self._program, None if self._draws else self.loaded.native
         static, moving = program.static_positions, program.moving_positions
-        reads = Reads(args, static, moving, handed, native)
+        reads = Reads(args, static, moving, handed, self.loaded.native)
         given = reads.recorded(args)
         graph, shared = torch.cuda.CUDAGraph(), self._kind == "inference"
         with (
@@ -189,7 +192,7 @@ class GraphedProgram:
         ):
             paused = program.run_head(arenas, given)
         outputs = outputs_of(self.loaded, paused.shaped.sizes, self._kind, self._loose)
-        return Recording(graph, reads, paused, outputs, arenas, native, self._draws)
+        return Recording(graph, reads, paused, outputs, arenas, native)
 
     def _arena_needs(self, args: list, domain: Domain) -> list[tuple[torch.device, int]]:
         """As much as others need that are to share it: programs of training, recordings of other

@@ -60,6 +60,11 @@ class LaunchTable:
     rows: array
     maps: tuple[ctypes.Array, ...]
 
+    @property
+    def address(self) -> int:
+        """Of the first row, for as long as this lives."""
+        return self.rows.buffer_info()[0]
+
 
 def launch_table(plans: Sequence[LaunchPlan], device: int, native: ModuleType) -> LaunchTable:
     """For the current device, number `device`."""

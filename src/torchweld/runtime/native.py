@@ -9,8 +9,10 @@ are(args, positions, objects)   whether the list has these objects at these posi
 watch(handles)           what `unchanged` compares: address, dtype, shape and strides of tensors
 launch(rows, first, count, bases, stream)   launches rows of a table (`launches.h`) from `first` on;
                          the number of the first that it could not, or `count`
-replay(graph, stream, targets, sources, results, made)   copies sources, launches, copies what was
-                         made; False, with nothing done, where a pair is not laid out alike
+replay(graph, stream, targets, sources, row, results, made, row)   copies sources to targets,
+                         launches, copies what was made to results; False, with nothing done, where
+                         a pair is not laid out alike. `row`: the launch that makes the copies
+                         (`copies.py`), by its address; 0: the driver copies one by one
 encode(...)              a TMA descriptor, at an address; False if the driver refuses
 """
 

@@ -10,6 +10,7 @@ import torch
 
 from torchweld.ir.nodes import View
 from torchweld.ir.size import evaluate
+from torchweld.runtime.copies import copy_table
 from torchweld.runtime.fixed import Fixed, addresses
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.memory import Arena
@@ -96,28 +97,53 @@ class Reads:
             not handed or addresses(args, handed) == self._pointers
         )
 
-    def fit(self, sources: list[torch.Tensor]) -> bool:
-        pairs = zip(self.buffers, sources)
-        return all(b.shape == s.shape and b.dtype == s.dtype for b, s in pairs)
+
+class Launch:
+    """A graph, the copies into `buffers` before it, and those of what it `made` after it. By
+    `native` all at once, unless the graph draws random numbers, whose seed torch hands to it."""
+
+    def __init__(
+        self, graph: torch.cuda.CUDAGraph, buffers: list[torch.Tensor], made: list[torch.Tensor],
+        native: ModuleType | None,
+    ) -> None:  # fmt: skip
+        self._graph, self._buffers, self._made, self._native = graph, buffers, made, native
+        if native is not None:
+            self._handle = graph_handle(graph)
+            self._tables = [copy_table(tensors, native) for tensors in (buffers, made)]
+            self._before, self._after = (0 if t is None else t.address for t in self._tables)
+
+    def __call__(self, stream: int, sources: list, results: list) -> bool:
+        """On `stream`, the current one. False, with nothing done, if sources have other shapes or
+        types than buffers."""
+        buffers, made, native = self._buffers, self._made, self._native
+        if native is not None and native.replay(
+            self._handle, stream, buffers, sources, self._before, results, made, self._after
+        ):
+            return True
+        pairs = zip(buffers, sources)
+        if not all(b.shape == s.shape and b.dtype == s.dtype for b, s in pairs):
+            return False
+        copy_all(buffers, sources)
+        self._graph.replay()
+        copy_all(results, made)
+        return True
 
 
 class Recording:
     """`given`: the positions of outputs that it gives away. `paused`: the recorded call, before its
-    tail. `arenas`: kept for as long as the graph may write to them. `native`: launches it quickly,
-    unless it `draws` random numbers, whose seed torch hands to the graph."""
+    tail. `arenas`: kept for as long as the graph may write to them. `native`: see Launch."""
 
     def __init__(
         self, graph: torch.cuda.CUDAGraph, reads: Reads, paused: Paused, outputs: Outputs,
-        arenas: tuple[Arena, ...], native: ModuleType | None, draws: bool,
+        arenas: tuple[Arena, ...], native: ModuleType | None,
     ) -> None:  # fmt: skip
-        self._graph, self.reads, self._arenas = graph, reads, arenas
+        self.reads, self._arenas = reads, arenas
         self._outputs, self.given = outputs, outputs.given
         self._results, self._tail = _left(paused, outputs)
         self._made = [self._results[p] for p in outputs.copied]
         self._given = [self._results[p] for p in outputs.given]
         self._makers = [strided_maker(t) for t in self._made]
-        self._native = native
-        self._handle = None if native is None or draws else graph_handle(graph)
+        self._launch = Launch(graph, reads.buffers, self._made, native)
         self.addresses = frozenset(t.data_ptr() for t in self._given) - {0}
 
     @property
@@ -130,16 +156,9 @@ class Recording:
         """The outputs, with what the graph gives away where it lies; None, with nothing done, if
         the inputs have other shapes or types, which are for the program to refuse. `stream`: the
         handle of the current one."""
-        buffers, sources = self.reads.buffers, [args[p] for p in self.reads.positions]
         made = [make() for make in self._makers]
-        if self._handle is None or not self._native.replay(
-            self._handle, stream, buffers, sources, made, self._made
-        ):
-            if not self.reads.fit(sources):
-                return None
-            copy_all(buffers, sources)
-            self._graph.replay()
-            copy_all(made, self._made)
+        if not self._launch(stream, [args[p] for p in self.reads.positions], made):
+            return None
         results = self._results.copy() if self._tail is None else self._tail.run_tail()
         for place, tensor in zip(self._outputs.copied, made):
             results[place] = tensor

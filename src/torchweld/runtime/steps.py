@@ -65,7 +65,7 @@ def launch_all(table: LaunchTable, native: ModuleType, device_index: int) -> Ste
     """Kernels of a GPU, one after the other, on the current stream."""
 
     plans, launch = table.plans, native.launch
-    start, count = table.rows.buffer_info()[0], len(plans)
+    start, count = table.address, len(plans)
 
     def step(tensors, bases, address):
         stream = raw_stream(device_index)

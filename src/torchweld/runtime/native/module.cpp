@@ -98,43 +98,47 @@ static PyObject* encode(PyObject*, PyObject* const* args, Py_ssize_t) {
 
 // -- graphs --
 
-struct Copy {
-  uint64_t target, source;
-  int64_t bytes;
-};
+// The addresses of targets and sources by turns, and the bytes of each pair.
+struct Copies {
+  std::vector<int64_t> addresses, bytes;
+  const int64_t* row;  // the launch that makes them all, if there is one
 
-// False where a pair of tensors is not laid out alike.
-static bool copies_of(PyObject* targets, PyObject* sources, std::vector<Copy>& copies) {
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(targets); ++i) {
-    Tensor target, source;
-    if (exchange->borrow(PyList_GET_ITEM(targets, i), &target)) return false;
-    if (exchange->borrow(PyList_GET_ITEM(sources, i), &source)) return false;
-    if (!target.like(source)) return false;
-    int64_t bytes = span_bytes(source);
-    if (bytes) copies.push_back({(uint64_t)target.data, (uint64_t)source.data, bytes});
+  // False where a pair of tensors is not laid out alike.
+  bool fill(PyObject* targets, PyObject* sources) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(targets); ++i) {
+      Tensor target, source;
+      if (exchange->borrow(PyList_GET_ITEM(targets, i), &target)) return false;
+      if (exchange->borrow(PyList_GET_ITEM(sources, i), &source)) return false;
+      if (!target.like(source)) return false;
+      addresses.insert(addresses.end(), {(int64_t)target.data, (int64_t)source.data});
+      bytes.push_back(span_bytes(source));
+    }
+    return true;
   }
-  return true;
-}
 
-static int copy_all(const std::vector<Copy>& copies, void* stream) {
-  int refused = 0;
-  for (const Copy& c : copies) refused |= driver.copy(c.target, c.source, c.bytes, stream);
-  return refused;
-}
+  // Whether the driver took them.
+  bool start(void* stream) const {
+    if (row && launch_row(row, addresses.data(), stream)) return true;
+    for (size_t i = 0; i < bytes.size(); ++i)
+      if (bytes[i] && driver.copy(addresses[2 * i], addresses[2 * i + 1], bytes[i], stream))
+        return false;
+    return true;
+  }
+};
 
 static PyObject* replay(PyObject*, PyObject* const* args, Py_ssize_t) {
   void *graph = (void*)integer(args[0]), *stream = (void*)integer(args[1]);
-  std::vector<Copy> before, after;
-  if (!copies_of(args[2], args[3], before) || !copies_of(args[4], args[5], after)) {
+  Copies before{{}, {}, (const int64_t*)integer(args[4])};
+  Copies after{{}, {}, (const int64_t*)integer(args[7])};
+  if (!before.fill(args[2], args[3]) || !after.fill(args[5], args[6])) {
     PyErr_Clear();
     Py_RETURN_FALSE;
   }
-  int refused;
+  bool started;
   Py_BEGIN_ALLOW_THREADS;
-  refused = copy_all(before, stream) || driver.launch_graph(graph, stream);
-  refused = refused || copy_all(after, stream);
+  started = before.start(stream) && !driver.launch_graph(graph, stream) && after.start(stream);
   Py_END_ALLOW_THREADS;
-  return PyBool_FromLong(!refused);
+  return PyBool_FromLong(started);
 }
 
 // -- where it all comes from --

@@ -97,12 +97,27 @@ def test_results_and_residuals_pass_through_shared_memory():
     assert source.otherwise.language == "triton"
 
 
+def test_what_depends_on_rows_alone_is_computed_once_a_tile():
+    case = cases.scaled_outputs(4096, 768, 768)
+    text = source_of(case, tiles_of(case)[0]).text
+    prepare, rest = text.split("def prepare(")[1].split("def finish(")
+    assert "tl.load(p_s" in prepare and "tl.load(p_s" not in rest
+    assert rest.index(" = prepare(") < rest.index("finish(v")
+
+
+def test_groups_that_take_turns_have_the_code_of_one_slice():
+    case = cases.bias_gelu(12608, 3072, 768)
+    (tiles,) = tiles_of(case)
+    ptx = compile_source(source_of(case, tiles), 90).asm["ptx"]
+    assert ptx.count("ex2.approx") == 2 * 128 * 64 // 128  # groups, points of a slice, threads
+
+
 def test_sizes_that_are_known_at_the_call_are_arguments():
     case = cases.linear("s0", 136, 8 * symbol("s1"), sizes={"s0": 201, "s1": 9})
     source = source_of(case, tiles_of(case)[0])
     assert source.signature[-2:] == ("i64", "i64")
     (grid,) = source.grid
-    assert grid.limit == 2 * 132  # two blocks share a multiprocessor
+    assert grid.limit == 132
     assert resources(compile_source(source, 90)).spill_bytes == 0
 
 
@@ -163,7 +178,7 @@ def test_every_operation_is_known_to_gluon(kind: str):
     from triton.backends.compiler import GPUTarget
     from triton.compiler.compiler import make_backend
 
-    source = source_of(chain(kind), ProductSchedule("gluon", 64, 64, 64, 4, 4))
+    source = source_of(chain(kind), ProductSchedule("gluon", 64, 64, 64, 4, 4, pingpong=True))
     target = GPUTarget("cuda", 90, 32)
     backend, context = make_backend(target), ir.context()
     ir.load_dialects(context)
@@ -191,7 +206,7 @@ def test_dtypes_of_results():
 def test_another_kernel_serves_unaligned_addresses(rows: int):
     """One without scratch, also where the best one would share the depth of a tile."""
     case = cases.bias_residual(rows, 768, 3072)
-    tiles = ProductSchedule("gluon", 64, 64, 64, 4, 4)
+    tiles = ProductSchedule("gluon", 64, 64, 64, 4, 4, pingpong=True)
     bundle = generate(case.comp, case.buffers, tiles, case.sizes)
     assert bundle.scratch == () and bundle.sources[0].otherwise.language == "triton"
 

@@ -35,16 +35,16 @@ TILES = (
     ProductSchedule("gluon", 128, 256, 64, 8, 4, programs=3),
     ProductSchedule("gluon", 128, 128, 64, 4, 4, programs=2, pingpong=True),
     ProductSchedule("gluon", 128, 192, 64, 8, 3, programs=2),
-    ProductSchedule("gluon", 256, 128, 64, 8, 3, programs=2, group=2),
-    ProductSchedule("gluon", 64, 64, 64, 4, 5, programs=3),
-    ProductSchedule("gluon", 64, 128, 32, 4, 3, programs=132),
-    ProductSchedule("gluon", 64, 32, 128, 4, 3, programs=5, early=True),
+    ProductSchedule("gluon", 128, 192, 64, 4, 3, programs=3, group=2, pingpong=True),
+    ProductSchedule("gluon", 64, 64, 64, 4, 5, programs=3, pingpong=True),
+    ProductSchedule("gluon", 64, 128, 32, 4, 3, programs=132, pingpong=True),
+    ProductSchedule("gluon", 64, 32, 128, 4, 3, programs=5, early=True, pingpong=True),
 )
 PAIRS = (
     ProductSchedule("gluon", 128, 128, 64, 8, 4, programs=3),
     ProductSchedule("gluon", 128, 64, 64, 4, 4, programs=2, pingpong=True),
-    ProductSchedule("gluon", 64, 64, 64, 4, 6, programs=2),
-    ProductSchedule("gluon", 64, 32, 64, 4, 6, programs=4, early=True),
+    ProductSchedule("gluon", 64, 64, 64, 4, 6, programs=2, pingpong=True),
+    ProductSchedule("gluon", 64, 32, 64, 4, 6, programs=4, early=True, pingpong=True),
 )
 
 

@@ -1,5 +1,6 @@
 """What a Gluon kernel does with one slice of the accumulators: a function `finish`, printed by the
-same emitter as Triton kernels.
+same emitter as Triton kernels. What depends on rows alone is computed by a function `prepare`, once
+for all slices of a tile.
 
 Values are tiles of [ROWS, COLUMNS] in the layout ACC of the accumulators, or of extent one along a
 dimension that they do not depend on. Residuals come, and results go, through slots in shared memory
@@ -40,7 +41,10 @@ class Epilogue(Kernel):
         )
         super().__init__(accesses, buffers, tile, (rows, columns))
         self.contraction, self.roles = contraction, roles
-        self.known |= {p.value: f"v{p.value}" for p in contraction.products}
+        self.products = {p.value: f"v{p.value}" for p in contraction.products}
+        self.known |= self.products
+        self.prepared: list[Value] = []  # the results of `prepare`
+        self.preparation: list[str] = []  # its lines
         if beside is not None:
             self._pointers, self._sizes = beside._pointers, beside._sizes
             self.helpers = beside.helpers
@@ -49,7 +53,12 @@ class Epilogue(Kernel):
 
     @property
     def accumulators(self) -> list[str]:
-        return [f"v{p.value}" for p in self.contraction.products]
+        return list(self.products.values())
+
+    @property
+    def given(self) -> list[str]:
+        """What `prepare` returns."""
+        return [f"v{v}" for v in self.prepared]
 
     @property
     def batch(self) -> list[str]:
@@ -72,9 +81,12 @@ class Epilogue(Kernel):
     # the body
 
     def emit(self) -> None:
-        """The body of `finish`."""
+        """The bodies of `prepare`, if there is to be one, and of `finish`."""
         stores = self.comp.stores
         targets = [v for s in stores for v in store_operands(s)]
+        self.prepared = self._made_of_rows(targets)
+        if self.prepared:
+            self._emit_preparation()
         if self._uses_indices(targets):
             self._define_tile("ACC", "r", "c")
         if self.roles.residuals:
@@ -87,6 +99,23 @@ class Epilogue(Kernel):
         direct = [p for p in range(len(stores)) if p not in self.roles.results]
         if direct:
             self._store_direct(direct)
+
+    def _made_of_rows(self, targets: list[Value]) -> list[Value]:
+        """Values computed from loads along rows alone, those that others use."""
+        rows, columns = set(self.schedule.rows), set(self.schedule.columns)
+        every = self.needed(targets)
+        alone = {v for v in every if self.axes[v] & rows and not self.axes[v] & columns
+                 and any(isinstance(self.body[u], Load) for u in self.needed([v]))}  # fmt: skip
+        used = {u for v in every if v not in alone for u in self.operands(v)}.union(targets)
+        return sorted(alone & used)
+
+    def _emit_preparation(self) -> None:
+        self._define_batch()
+        self._define_side("ACC", "r", "row")
+        self.compute(self.prepared)
+        self.line(f"return {', '.join(self.given)}")
+        self.preparation, self._lines.texts = self.lines, []
+        self.known = self.products | dict(zip(self.prepared, self.given))
 
     def _store_through_shared(self) -> None:
         """Slots are written again when their last store has been read."""
@@ -113,17 +142,28 @@ class Epilogue(Kernel):
         return loads or direct or any(isinstance(i, Index) for _, i in bodies)
 
     def _define_tile(self, layout: str, rows: str, columns: str) -> None:
-        wide = ".to(tl.int64)" if self.index_type == "tl.int64" else ""
+        self._define_batch()
+        self._define_side(layout, rows, "row")
+        self._define_side(layout, columns, "column")
+
+    def _define_batch(self) -> None:
         for axis in self.contraction.batch:
-            self.line(f"{self.axis_variable(axis)} = at_{axis}{wide}")
-        for name, start, number, dimension, axes in (
-            (rows, "row", "ROWS", 1, self.schedule.rows),
-            (columns, "column", "COLUMNS", 0, self.schedule.columns),
-        ):
-            place = "[:, None]" if dimension else "[None, :]"
-            lanes = f"gl.arange(0, {number}, gl.SliceLayout({dimension}, {layout})){place}"
-            block = self.block_rows if dimension else self.block_columns
-            self.define(name, f"{start}{wide}", lanes, axes, _rounded(self._extent(axes), block))
+            self.line(f"{self.axis_variable(axis)} = at_{axis}{self._wide}")
+
+    def _define_side(self, layout: str, name: str, start: str) -> None:
+        """The linear index `name` of a tile's rows or columns."""
+        if start == "row":
+            lanes = f"gl.arange(0, ROWS, gl.SliceLayout(1, {layout}))[:, None]"
+            axes, block = self.schedule.rows, self.block_rows
+        else:
+            lanes = f"gl.arange(0, COLUMNS, gl.SliceLayout(0, {layout}))[None, :]"
+            axes, block = self.schedule.columns, self.block_columns
+        covered = _rounded(self._extent(axes), block)
+        self.define(name, f"{start}{self._wide}", lanes, axes, covered)
+
+    @property
+    def _wide(self) -> str:
+        return ".to(tl.int64)" if self.index_type == "tl.int64" else ""
 
     def _extent(self, axes: tuple[str, ...]) -> Size:
         return extent(self.accesses, axes)

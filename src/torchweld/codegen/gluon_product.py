@@ -5,7 +5,7 @@ multiprocessor, in which one warp copies and the others multiply.
               there is space, across the borders of output tiles
     fetch     the same of the residual tiles that the epilogue reads, slice by slice
     consume   multiplies what has arrived, two steps in flight, then calls `finish` for each slice
-    finish    the epilogue (gluon_epilogue.py)
+    finish    the epilogue (gluon_epilogue.py); what depends on rows alone is left to `prepare`
 
 Where matrices lie side by side (schedule/concatenation.py), tiles are counted through all of them;
 each has descriptors and a `finish` of its own, and the shared memory of the first.
@@ -20,7 +20,7 @@ arrived, and with residuals its epilogue when `ends[g]` says that the other's is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -36,7 +36,6 @@ from torchweld.codegen.gluon_text import (
     block,
     function,
     halvings,
-    plus,
     slices,
     store_layout,
 )
@@ -57,14 +56,11 @@ from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.concatenation import Piece, pieces_of
 from torchweld.schedule.contraction import Contraction, contraction_of
 from torchweld.schedule.product import ProductSchedule
-from torchweld.schedule.product_gluon import is_small, roles, valid
+from torchweld.schedule.product_gluon import roles, valid
 
 COPY_REGISTERS = 24  # of a thread that has TMA copy
 CONSUMER_REGISTERS = 240  # of a thread of the second group with pingpong
-# Of a thread, by all warps of a block (those that copy fill a group of four): all that there are.
-# Two small blocks share a multiprocessor.
-MAX_REGISTERS = {8: 255, 12: 168}
-SMALL_REGISTERS = 128
+MAX_REGISTERS = 168  # of a thread of twelve warps, four of which are for those that copy
 
 
 def generate(
@@ -98,8 +94,9 @@ def _otherwise(
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """`finish`: the name of the function; `first`: tile, along the columns."""
+    """`prepare`, `finish`: names of its functions; `first`: tile, along the columns."""
 
+    prepare: str
     finish: str
     first: int
     epilogue: Epilogue
@@ -134,12 +131,14 @@ class _Writer:
                                 made[0].epilogue if made else None)  # fmt: skip
             epilogue.emit()
             tiles = tiles_of(used, s, epilogue.accumulators)
-            made.append(_Piece(_numbered("finish", number), first, epilogue, tiles))
+            names = (_numbered(name, number) for name in ("prepare", "finish"))
+            made.append(_Piece(*names, first, epilogue, tiles))
             first = first + -(-piece.columns // s.block_n) if len(pieces) > 1 else 0
         return made
 
     def source(self) -> KernelSource:
-        functions = [*map(self._finish, self.pieces), self._consume(), self._produce()]
+        functions = [self._prepare(p) for p in self.pieces if p.epilogue.prepared]
+        functions += [*map(self._finish, self.pieces), self._consume(), self._produce()]
         functions += [self._fetch()] if self.tiles.residuals else []
         functions += [self._entry()]
         helpers = [PLACE, *([HALVES] if self._is_sliced else []), *self.epilogue.helpers.values()]
@@ -150,12 +149,9 @@ class _Writer:
         signature = [scalars.SIGNATURE[t.window.dtype] for t in self.descriptors]
         signature += [f"*{scalars.SIGNATURE[self.buffers[b].dtype]}" for b in pointers]
         signature += ["i64"] * len(sizes)
-        s = self.schedule
-        warps = s.num_warps * (2 if s.pingpong else 1) + 4
-        registers = SMALL_REGISTERS if is_small(s) else MAX_REGISTERS[warps]
         return KernelSource(
             "gluon", self.name, text, tuple(args), (self.walk.grid,), (), tuple(signature),
-            s.num_warps, max_registers=registers, early=s.early,
+            self.schedule.num_warps, max_registers=MAX_REGISTERS, early=self.schedule.early,
         )  # fmt: skip
 
     @property
@@ -223,12 +219,16 @@ class _Writer:
 
     def _finish(self, piece: _Piece) -> str:
         e = piece.epilogue
-        arguments = [*e.accumulators, "row", "column", *e.batch, "turn"]
+        arguments = [*e.accumulators, *e.given, "row", "column", *e.batch, "turn"]
         arguments += [*(t.descriptor for t in piece.tiles.results), *self._finish_memory]
         first = ["out = turn % SLOTS"] if self.tiles.results else []
         if self.schedule.pingpong and self.tiles.results:
             first = ["out = WARPS * SLOTS + turn % SLOTS"]
         return function(piece.finish, [*arguments, *self._group_argument], [*first, *e.lines])
+
+    def _prepare(self, piece: _Piece) -> str:
+        e = piece.epilogue
+        return function(piece.prepare, ["row", *e.batch, *e.memory], e.preparation)
 
     def _consume(self) -> str:
         accumulators = self.tiles.accumulators
@@ -300,17 +300,39 @@ class _Writer:
             each = len(cut) // len(a.products)
             for k, number in enumerate(a.products):
                 names.setdefault(number, []).extend(cut[k * each : (k + 1) * each])
-        for k, parts in enumerate(zip(*(names[number] for number in sorted(names)))):
-            lines += self._by_piece(partial(self._call_finish, parts, k * self.roles.slice))
-            lines.append("turn += 1")
+        products = [names[number] for number in sorted(names)]
+        return [*lines, *self._by_piece(partial(self._finish_piece, products))]
+
+    def _finish_piece(self, products: Sequence[list[str]], piece: _Piece, n: str) -> list[str]:
+        """`products`: names of the slices of each."""
+        e = piece.epilogue
+        arguments = ", ".join(["m * ROWS", *e.batch, *e.memory])
+        lines = [f"{', '.join(e.given)} = {piece.prepare}({arguments})"] if e.prepared else []
+        if self.schedule.pingpong:
+            return [*lines, *self._loop_over(products, self._call_finish(piece, products, n))]
+        for part in range(len(products[0])):
+            left = [names[part:] for names in products]
+            lines += self._call_finish(piece, left, n, part)
         return lines
 
-    def _call_finish(self, parts: Iterable[str], column: int, piece: _Piece, n: str) -> list[str]:
+    def _loop_over(self, products: Sequence[list[str]], body: list[str]) -> list[str]:
+        """Takes the leftmost slice and moves up the others: moves cost less than instructions that
+        are not in the cache, as two groups' epilogues of whole tiles would not be."""
+        moves = [f"{', '.join(names[:-1])} = {', '.join(names[1:])}" for names in products
+                 if names[1:]]  # fmt: skip
+        return block(f"for part in range({len(products[0])}):", [*body, *moves])
+
+    def _call_finish(
+        self, piece: _Piece, products: Sequence[list[str]], n: str, part: int | str = "part"
+    ) -> list[str]:
+        """For the first of the slices in `products`."""
+        e = piece.epilogue
         results = (self.descriptors[t] for t in piece.tiles.results)
-        arguments = [*parts, "m * ROWS", f"{n} * TILE_COLUMNS{plus(column)}", *self.epilogue.batch,
-                     "turn", *results, *self._finish_memory]  # fmt: skip
+        arguments = [*(names[0] for names in products), *e.given, "m * ROWS",
+                     f"{n} * TILE_COLUMNS + {part} * COLUMNS", *e.batch, "turn", *results,
+                     *self._finish_memory]  # fmt: skip
         arguments += ["WARPS"] if self.schedule.pingpong else []
-        return [f"{piece.finish}({', '.join(arguments)})"]
+        return [f"{piece.finish}({', '.join(arguments)})", "turn += 1"]
 
     def _by_piece(self, lines: Callable[[_Piece, str], list[str]]) -> list[str]:
         """What `lines` gives for the piece that the tile is in, told which of its tiles it is."""

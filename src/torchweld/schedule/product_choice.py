@@ -1,7 +1,8 @@
 """Which form of kernel makes the products of a Comp, and how it is tiled: streams where there are
-few rows, Gluon's on Hopper, Triton's elsewhere and for what Gluon does not take. Gluon's tiles are
-large: where they would leave most multiprocessors idle, Triton's smaller ones are faster (128 x
-3072 x 768 on an H100: 6.5 against 7.8 us)."""
+few rows, Gluon's on Hopper, Triton's elsewhere and for what Gluon does not take. Gluon's kernels
+take longer to start: Triton's are faster where there is little to multiply (512 x 3072 x 768 on an
+H100: 9.2 against 9.7 us, 128 x 768 x 3072: 7.7 against 10.3, but 1024 x 768 x 3072: 16.9 against
+13.9)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from torchweld.schedule.cuda import extent
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_triton import STREAM_ROWS
 
-_TILE = 128
+_LITTLE = 12e6  # multiply-adds for each multiprocessor
 
 # (accesses, contraction, buffers, device, hints) -> how a template tiles it, or why none does
 Choose = Callable[
@@ -60,9 +61,10 @@ def candidates(
 
 
 def _forms(accesses: Accesses, contraction: Contraction, table: DeviceTable, hints):
-    sides = (contraction.batch, contraction.rows, contraction.columns)
-    batch, rows, columns = (size.hint(extent(accesses, axes), hints) for axes in sides)
-    tiles = batch * -(-rows // _TILE) * -(-columns // _TILE)
+    c = contraction
+    sides = (c.batch, c.rows, c.columns, c.depth)
+    batch, rows, columns, depth = (size.hint(extent(accesses, axes), hints) for axes in sides)
     if rows <= STREAM_ROWS:
         return product_stream, product_triton
-    return (product_triton,) if tiles < table.units // 2 else (product_gluon, product_triton)
+    little = batch * rows * columns * depth * len(c.products) < _LITTLE * table.units
+    return (product_triton,) if little else (product_gluon, product_triton)

@@ -38,7 +38,9 @@ from torchweld.schedule.product import ProductSchedule
 # Columns of a tile, by accumulator.
 PARTS = {32: (32,), 64: (64,), 128: (128,), 192: (128, 64), 256: (256,)}
 SHARED_BYTES = (227 << 10) - 2048  # of one block, less barriers and what Triton keeps there
-MAX_ACCUMULATORS = 128  # registers of a thread; half of them beside wide indices (dropout)
+# Accumulators of a thread, at most; the second number beside wide indices (dropout).
+MOST_TOGETHER = (128, 64)
+MOST_IN_TURN = (192, 128)  # with pingpong, whose epilogue is a loop over short slices
 SLICE = 64  # columns that the epilogue has in registers at a time; twice as many spill with erf
 MIN_STAGES = 3
 TMA_BYTES = 16  # strides and addresses are multiples of it
@@ -146,7 +148,8 @@ def roles(accesses: Accesses, contraction: Contraction, schedule: ProductSchedul
     through shared memory as long as there is space beside the ring of stages."""
     factors = _windows(accesses, contraction)
     tileable = _results(accesses, contraction)
-    width = _slice(accesses, schedule, tileable)
+    residuals = _residuals(accesses, contraction)
+    width = _slice(accesses, contraction, schedule, tileable, residuals)
     points = schedule.block_m * width
     left, slots, results = _space(schedule, factors), min(2, schedule.block_n // width), {}
     for position, window in tileable.items():
@@ -154,7 +157,6 @@ def roles(accesses: Accesses, contraction: Contraction, schedule: ProductSchedul
         if need <= left:
             results[position], left = window, left - need
     left -= points * _scratch_width(accesses, results)
-    residuals = _residuals(accesses, contraction)
     each = sum(points * w.dtype.bytes for w in residuals.values())
     fetched = max(0, min(left // each, schedule.block_n // width)) if residuals else 0
     left -= fetched * each
@@ -171,13 +173,21 @@ def _windows(accesses: Accesses, contraction: Contraction) -> tuple[tuple[Window
 
 
 def _slice(
-    accesses: Accesses, schedule: ProductSchedule, tileable: Mapping[int, Window]
+    accesses: Accesses,
+    contraction: Contraction,
+    schedule: ProductSchedule,
+    tileable: Mapping[int, Window],
+    residuals: Mapping[Value, Window],
 ) -> int:
-    """Half as many columns for groups of warps with many rows where wide indices are computed
-    (dropout) or results are stored from registers."""
-    points = schedule.block_m * SLICE // (32 * schedule.num_warps)
-    heavy = _computes_indices(accesses) or len(tileable) < len(accesses.comp.stores)
-    return min(schedule.block_n, SLICE // 2 if heavy and points > 32 else SLICE)
+    """As many columns as there are registers for: 32 points of a thread, 64 of one product with a
+    long epilogue that is no more than arithmetic on it."""
+    threads = 32 * schedule.num_warps
+    computed = len(tileable) == len(accesses.comp.stores) and not residuals
+    computed &= not _computes_indices(accesses) and len(contraction.products) == 1
+    spare = schedule.block_m * schedule.block_n <= 128 * threads
+    long = spare and computed and epilogue_cost(accesses, contraction) >= _LONG_EPILOGUE
+    points = 64 if long else 32
+    return min(schedule.block_n, SLICE, points * threads // schedule.block_m)
 
 
 def _computes_indices(accesses: Accesses) -> bool:
@@ -204,15 +214,14 @@ def _is_valid(schedule: ProductSchedule, piece: Piece) -> bool:
     accesses, contraction = piece.accesses, piece.contraction
     count = len(contraction.products)
     threads = 32 * schedule.num_warps
-    most = MAX_ACCUMULATORS // 2 if _computes_indices(accesses) else MAX_ACCUMULATORS
+    most = (MOST_IN_TURN if schedule.pingpong else MOST_TOGETHER)[_computes_indices(accesses)]
     return (
         schedule.form == "gluon"
         and schedule.splits == 1
         and schedule.block_n in PARTS
-        and schedule.num_warps in (4, 8)
-        and (schedule.num_warps == 4 or not schedule.pingpong)
+        and schedule.num_warps == (4 if schedule.pingpong else 8)
         and schedule.block_m % (16 * schedule.num_warps) == 0
-        and schedule.block_m in (64, 128, 256)
+        and schedule.block_m in (64, 128)
         and schedule.block_k in (32, 64, 128)
         and count * schedule.block_m * schedule.block_n <= most * threads
         and schedule.stages >= 2
@@ -231,50 +240,41 @@ def candidates(
     pieces = pieces_of(accesses, contraction)
     found = []
     for shape in shapes:
-        tries = (_tiled(shape, stages, table.units) for stages in (6, 5, 4, 3))
+        tries = (_tiled(*shape, stages, table.units) for stages in (8, 7, 6, 5, 4, 3))
         fits = (t for t in tries if all(_is_valid(t, p) and _passes(t, p) for p in pieces))
         found += list(fits)[:1]
     cycles = {s: predicted_cycles(s, pieces, table, hints or {}) for s in found}
-    ranked = sorted(found, key=lambda s: cycles[s])
-    apart = [s for s in ranked if s.pingpong]
-    together = [s for s in ranked if not s.pingpong]
-    yield together[0]
-    yield from (s for s in apart[:1] if cycles[s] < cycles[together[0]])
-    yield from together[1:]
-    yield from (replace(together[0], **change) for change in ({"early": True}, {"group": 16}))
+    first, *others = (replace(s, early=cycles[s] < _SHORT_CYCLES)
+                      for s in sorted(found, key=cycles.__getitem__))  # fmt: skip
+    yield from (first, *others, replace(first, early=not first.early), replace(first, group=16))
 
 
-def _tiled(shape: tuple[int, int, int, bool], stages: int, units: int) -> ProductSchedule:
-    rows, columns, warps, pingpong = shape
-    made = ProductSchedule("gluon", rows, columns, 64, warps, stages, pingpong=pingpong)
-    return replace(made, programs=units * (2 if is_small(made) else 1))
+def _tiled(rows: int, columns: int, in_turn: bool, stages: int, units: int) -> ProductSchedule:
+    return ProductSchedule("gluon", rows, columns, 64, 4 if in_turn else 8, stages,
+                           programs=units, pingpong=in_turn)  # fmt: skip
 
 
-def is_small(schedule: ProductSchedule) -> bool:
-    """Whether two blocks share a multiprocessor: registers and shared memory of each are half."""
-    return schedule.block_m * schedule.block_n <= 64 * 64 and not schedule.pingpong
-
-
-# rows, columns, warps that multiply, whether two groups of them take turns
+# rows, columns, whether two groups of warps take turns
 _SHAPES = (
-    (128, 256, 8, False), (128, 128, 4, True), (256, 128, 8, False), (128, 192, 8, False),
-    (128, 128, 8, False), (64, 256, 4, True), (128, 64, 4, False), (64, 256, 4, False),
-    (64, 128, 4, True), (64, 128, 4, False), (64, 64, 4, False), (64, 32, 4, False),
+    (128, 128, True), (128, 192, True), (64, 192, True), (64, 128, True), (64, 64, True),
+    (128, 256, False), (128, 192, False), (128, 128, False),
 )  # fmt: skip
 _PAIR_SHAPES = (
-    (128, 128, 8, False), (128, 64, 4, True), (256, 64, 8, False), (64, 128, 4, True),
-    (128, 64, 4, False), (64, 128, 4, False), (64, 64, 4, False), (64, 32, 4, False),
+    (128, 64, True), (64, 128, True), (64, 64, True), (64, 32, True), (128, 128, False),
 )  # fmt: skip
 
 # Of one multiprocessor and clock cycle, and in cycles: what ranks tiles. Measured rates, rounded.
-_PRODUCTS_PER_CYCLE = 2048
+_PRODUCTS_PER_CYCLE = 1600  # of 2048: the power limit slows the clock down
 _COPIED_BYTES_PER_CYCLE = 60
 _SHARED_BYTES_PER_CYCLE = 128  # to it and from it
-_CYCLES_PER_INSTRUCTION = 2.8  # of an epilogue: straight code, bound by its fetch
+_CYCLES_PER_INSTRUCTION = 2.2  # of an epilogue
+_CYCLES_IN_TURN = 0.5  # of one beside products, which both slow down
+_LONG_EPILOGUE = 12  # instructions for each point: a gate, a gelu
 _INSTRUCTIONS_PER_RESULT = 4  # to narrow, move and store it
 _SFU_SHARE = 0.55  # of the cost of a function in the IR's table, as the fast forms are
 _TILE_CYCLES = 300  # in which neither unit has work, at the end of a tile
 _START_CYCLES = 4500
+_SHORT_CYCLES = 40_000  # of a kernel that gains by beginning while the one before it ends
 
 
 def predicted_cycles(
@@ -302,10 +302,11 @@ def predicted_cycles(
     loop = steps * max(multiply, shared, staged / _COPIED_BYTES_PER_CYCLE)
     each = max(epilogue_cost(p.accesses, p.contraction) for p in pieces)
     instructions = area // (32 * s.num_warps) * each
-    epilogue = instructions * _CYCLES_PER_INSTRUCTION
+    epilogue = instructions * _CYCLES_PER_INSTRUCTION + _TILE_CYCLES
     if s.pingpong:
-        return turns * max(loop, (loop + epilogue + _TILE_CYCLES) / 2) + epilogue + _START_CYCLES
-    return turns * (loop + epilogue + _TILE_CYCLES) + _START_CYCLES
+        loop += instructions * _CYCLES_IN_TURN
+        return turns * max(loop, (loop + epilogue) / 2) + epilogue + _START_CYCLES
+    return turns * (loop + epilogue) + _START_CYCLES
 
 
 def _read_bytes(schedule: ProductSchedule, products: int) -> int:

@@ -6,7 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchweld.ir.parser import parse_graph
 from torchweld.runtime.memory import ALIGNMENT, Arena, ArenaPool, Lifetime, aligned, assign
+from torchweld.runtime.placement import place
 
 CPU = torch.device("cpu")
 
@@ -79,3 +81,42 @@ def test_growing_frees_the_smaller_arena_first():
     pool.give("cpu", big)
     pool.release()
     assert pool.idle_bytes == {}
+
+
+def test_one_device_is_released_alone():
+    pool = ArenaPool()
+    pool.give("here", Arena(CPU, 1000))
+    pool.release(torch.device("cuda", 0))
+    assert pool.idle_bytes == {"here": 1000}
+    pool.release(CPU)
+    assert not pool.idle_bytes
+
+
+HEAD = """graph g {
+  buffer x : f32[100000] strides [1] on cuda:0
+  buffer a : f32[100000] strides [1] on cuda:0
+  buffer b : f32[100000] strides [1] on cuda:0
+  buffer y : f32[1000000] strides [1] on cuda:0
+  input x
+  comp a [i:100000] {
+    %0 = load x[i] : f32
+    store a[i] %0
+  }
+  comp b [i:100000] {
+    %0 = load a[i] : f32
+    store b[i] %0
+  }
+  extern y y = "aten.expand_copy.default"(view(b, [100000], [1], 0)) {
+  }
+  output view(y, [1000000], [1], 0)
+}"""
+
+
+def test_temporaries_that_a_recording_keeps_share_its_arena():
+    """Where they are freed before the large result, they are tensors of their own: not so in a CUDA
+    graph, whose memory stays beside that result."""
+    graph = parse_graph(HEAD)
+    freed = place(graph, {}, ()).kinds
+    kept = place(graph, {}, (), keeps_temporaries=True).kinds
+    assert "own" in (freed["a"], freed["b"])
+    assert kept["a"] == kept["b"] == "arena"

@@ -53,10 +53,11 @@ def load(
     functions = load_kernels(bundles, artifacts, options, record)
     native = any(s.language == "cpp" for s in functions)
     on_gpu = any(b.device.startswith("cuda") for b in graph.buffers.values())
+    keeps_temporaries = on_gpu and options.cuda_graphs and kind == "inference"
     loaded = Loaded(
         graph=graph,
         bundles=bundles,
-        placement=place(graph, bundles, constants, workspaces, frees_inputs),
+        placement=place(graph, bundles, constants, workspaces, frees_inputs, keeps_temporaries),
         functions=functions,
         calls={n.name: _call(n, record) for n in calls},
         helpers=dispatch.helpers(artifacts) if native else None,

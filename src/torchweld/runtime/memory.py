@@ -121,10 +121,12 @@ class ArenaPool:
             if idle is None or idle.size < arena.size:
                 self._idle[place] = arena
 
-    def release(self) -> None:
-        """Frees what is idle."""
+    def release(self, device: torch.device | None = None) -> None:
+        """Frees what is idle, everywhere or on one device."""
         with self._lock:
-            self._idle.clear()
+            for place, arena in list(self._idle.items()):
+                if device in (None, arena.memory.device):
+                    del self._idle[place]
 
     @property
     def idle_bytes(self) -> dict[Hashable, int]:

@@ -50,10 +50,12 @@ def place(
     constants: Iterable[str],
     workspaces: Mapping[str, int] = MappingProxyType({}),
     frees_inputs: bool = False,
+    keeps_temporaries: bool = False,
 ) -> Placement:
     """`workspaces`: the bytes that calls need for themselves, by node name. `frees_inputs`: the
     caller gives its inputs away (a backward's saved activations), so that they need no memory after
-    their last use."""
+    their last use. `keeps_temporaries`: what comes before the tail is to be a CUDA graph, which has
+    its temporaries for good, whatever the tail needs."""
     kinds, uses = _kinds(graph, frozenset(constants)), _uses(graph)
     scratch = {
         scratch_name(node.name, b.name): (b, position, position)
@@ -64,8 +66,9 @@ def place(
     counters = _counters(graph, bundles, scratch)
     regions = _regions(counters, scratch, len(graph.nodes) - 1)
     scratch = {n: entry for n, entry in scratch.items() if n not in counters} | regions
+    end = tail_start(graph, graph.hints) if keeps_temporaries else len(graph.nodes)
     for device in {b.device for b in graph.buffers.values()}:
-        own = _own(graph, kinds, uses, scratch, device, workspaces, frees_inputs)
+        own = _own(graph, kinds, uses, scratch, device, workspaces, frees_inputs, end)
         kinds.update(dict.fromkeys(own, "own"))
     in_arena = [graph.buffers[n] for n, k in kinds.items() if k == "arena"] + [
         b for b, *_ in scratch.values()
@@ -137,14 +140,15 @@ def scratch_lifetimes(scratch, device: str, sizes: Mapping[str, int]) -> list[Li
 
 
 def _own(
-    graph: Graph, kinds, uses, scratch, device: str, workspaces, frees_inputs: bool
+    graph: Graph, kinds, uses, scratch, device: str, workspaces, frees_inputs: bool, end: int
 ) -> frozenset[str]:
-    """The temporaries that leave the arena, at the sizes seen at capture."""
+    """The temporaries that leave the arena, at the sizes seen at capture. What begins at node `end`
+    or later does not count."""
     temporaries, others = (
         lifetimes(graph.buffers, kinds, uses, device, wanted, graph.hints)
         for wanted in (("arena",), _elsewhere(frees_inputs))
     )
-    others += _workspace_lifetimes(graph, workspaces)
+    others = [v for v in others + _workspace_lifetimes(graph, workspaces) if v.first < end]
     return own_tensors(temporaries, scratch_lifetimes(scratch, device, graph.hints), others)
 
 

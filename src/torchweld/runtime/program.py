@@ -114,6 +114,10 @@ class Program:
         layouts = self._prepared(args).shaped.layouts
         return [(d, layout.total) for d, layout in zip(self._devices, layouts)]
 
+    def release_arenas(self, device: torch.device) -> None:
+        """Frees the idle ones there; a call that needs one makes it anew."""
+        self._pool.release(device)
+
     def run_in(self, arenas: tuple[Arena, ...], args: list) -> list:
         """A call whose temporaries live in `arenas`, which nothing else uses meanwhile."""
         prepared = self._prepared(args)

@@ -310,9 +310,17 @@ def as_view(tensor: Tensor, buffer: Buffer) -> View | None:
     shape = tensor.shape
     if any(isinstance(s, int) and s < 0 for s in strides):
         return None
-    return View(
-        buffer.name, shape, tuple(1 if n == 1 else s for n, s in zip(shape, strides)), offset
-    )
+    return View(buffer.name, shape, _told(shape, strides), offset)
+
+
+def _told(shape: Sequence[Size], strides: Sequence[Size]) -> tuple[Size, ...]:
+    """`strides` with those that do not matter, of one element, as a dense tensor has them:
+    libraries take their slow ways for others."""
+    told: list[Size] = []
+    for size, stride in zip(reversed(shape), reversed(strides)):
+        inner = told[-1] * shape[len(shape) - len(told)] if told else 1
+        told.append(inner if size == 1 else stride)
+    return tuple(reversed(told))
 
 
 def contiguous_strides(shape: Sequence[Size]) -> tuple[Size, ...]:

@@ -11,10 +11,13 @@ import torch.nn.functional as F
 
 import torchweld
 from torchweld.codegen import cpp
+from torchweld.core import dtypes
 from torchweld.core.device import device_table
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp, Extern
 from torchweld.ir.parser import parse_graph
+from torchweld.ir.printer import text as print_graph
+from torchweld.kernels import cpu_products
 from torchweld.kernels.cpu_products import own_products
 from torchweld.plan.decisions import Plan, RefusalRecord
 from torchweld.plan.refusals import Reason
@@ -76,6 +79,44 @@ def test_as_exact_as_eager(m, k, n, turned):
     (y,) = program([x, w, b])
     assert y.is_contiguous() != ("y" in turned)
     assert error(y, exact) <= 1.5 * error(F.silu(torch.addmm(b, x, w)), exact)
+
+
+def narrow_layer(dtype, m, k, n, turned):
+    """As `layer`, in a 16-bit type."""
+    text = print_graph(layer(m, k, n, turned)).replace("f32", dtype.name)
+    widened = f"%0 = load t[i, j] : {dtype.name}\n    %1 = sigmoid %0 : {dtype.name}"
+    wide = f"%0 = load t[i, j] : {dtype.name}\n    %1 = cast %0 : f32\n    %2 = sigmoid %1 : f32"
+    assert widened in text
+    text = text.replace(widened, wide)
+    last = f"%2 = mul %0 %1 : {dtype.name}\n    store y[i, j] %2"
+    then = f"%3 = mul %1 %2 : f32\n    %4 = cast %3 : {dtype.name}\n    store y[i, j] %4"
+    assert last in text
+    return parse_graph(text.replace(last, then))
+
+
+@pytest.mark.parametrize("turned", ["", "x", "w", "y", "xw"])
+@pytest.mark.parametrize("m, k, n", [(2, 1031, 300), (17, 400, 97), (129, 193, 50), (100, 96, 481)])
+@pytest.mark.parametrize("dtype", [dtypes.f16, dtypes.bf16], ids=str)
+def test_sixteen_bits_are_widened_where_they_are_packed(monkeypatch, dtype, m, k, n, turned):
+    monkeypatch.setattr(cpu_products, "narrow_types", lambda: frozenset((dtype,)))
+    graph, program = compiled(narrow_layer(dtype, m, k, n, turned))
+    assert [type(node) for node in graph.nodes] == [Comp]
+    kind = dtypes.to_torch(dtype)
+    made = {"x": torch.randn(m, k).to(kind), "w": (torch.randn(k, n) / k**0.5).to(kind)}
+    x, w = (v.t().contiguous().t() if name in turned else v for name, v in made.items())
+    b = torch.randn(n).to(kind)
+    exact = F.silu(x.double() @ w.double() + b.double())
+    (y,) = program([x, w, b])
+    assert error(y, exact) <= 0.5 * torch.finfo(kind).eps
+
+
+def test_a_row_times_a_matrix_whose_columns_lie_apart(monkeypatch):
+    monkeypatch.setattr(cpu_products, "narrow_types", lambda: frozenset((dtypes.f16,)))
+    torch._dynamo.reset()
+    x, w = torch.randn(1, 1031).half(), (torch.randn(1031, 700) / 32).half()
+    fused = torchweld.fuse(lambda x, w: (x @ w).relu())
+    assert error(fused(x, w), (x.double() @ w.double()).relu()) < 4e-4
+    assert all(isinstance(n, Comp) for r in torchweld.records(fused) for n in r.graph.nodes)
 
 
 def test_what_is_joined_is_on_record():

@@ -139,3 +139,10 @@ class TensorCheck:
         return all(values[i] is values[j] for i, j in self._tied) and self._check(
             *[values[i] for i in self._unique]
         )
+
+
+def onednn_multiplies(dtype: torch.dtype) -> bool:
+    """Whether oneDNN has instructions of this CPU for products in a 16-bit type."""
+    name = "fp16" if dtype == torch.float16 else "bf16"
+    known = getattr(torch.ops.mkldnn, f"_is_mkldnn_{name}_supported")
+    return torch.backends.mkldnn.is_available() and known()

@@ -15,12 +15,13 @@ from torchweld.codegen.cpp_kernel import Kernel, kernel
 from torchweld.codegen.cpp_values import Texts, define, store
 from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
-from torchweld.ir.nodes import Buffer, Value
+from torchweld.ir.nodes import Buffer, Value, needed
 from torchweld.schedule.access import Access, Accesses
 from torchweld.schedule.cpu import CpuSchedule
 from torchweld.schedule.cpu_product import CpuProduct, scratch_elements
 
 _BATCH = "batch"
+_ELEMENTS = {dtypes.f32: "float", dtypes.f16: "tw_f16", dtypes.bf16: "tw_bf16"}
 
 
 @cache
@@ -62,7 +63,8 @@ def emit_multiply(k: Kernel, e: Emitter, product: CpuProduct) -> None:
         steps += [(right, product.column), (right, product.depth)]
         strides = ", ".join(x.size_text(a.offset.coefficient(axis)) for a, axis in steps)
         memory = f"{k.pointers['packed']}, {k.pointers.get('sums', 'nullptr')}"
-        e.line(f"const tw_product a = {{{extents}, {starts}, {strides},")
+        kinds = ", ".join(_ELEMENTS[k.kinds[a.buffer]] for a in (left, right))
+        e.line(f"const tw_product<{kinds}> a = {{{extents}, {starts}, {strides},")
         e.line(f"                      {product.block}, {product.stretch}, {memory}}};")
         e.line("tw_multiply(a, tid, parts, [=](int64_t row, int64_t rows, int64_t column,")
         e.line("    int64_t columns, const float* c, int64_t c_row) {")
@@ -74,7 +76,7 @@ def _start(k: Kernel, access: Access, product: CpuProduct) -> str:
     offset = x.size_text(access.offset.const)
     if product.batch:
         offset += f" + {x.size_text(access.offset.coefficient(product.batch))} * {_BATCH}"
-    return f"{k.pointers[access.buffer]} + {offset}"
+    return f"(const {_ELEMENTS[k.kinds[access.buffer]]}*){k.pointers[access.buffer]} + {offset}"
 
 
 def _along_columns(k: Kernel, e: Emitter, product: CpuProduct) -> None:
@@ -119,6 +121,5 @@ def _lane(k: Kernel, e: Emitter, product: CpuProduct, loop: tuple[str, ...], sum
 
 
 def _following(k: Kernel, product: CpuProduct) -> list[Value]:
-    factor = k.body[product.value].args[0]
-    gone = {product.value, factor, product.left, product.right}
+    gone = needed(k.body, (product.value,))
     return [v for v in range(len(k.body)) if v not in gone]

@@ -1,5 +1,5 @@
-// Products of float32 matrices,  C[r, p] = sum over k of R[r, k] * Q[p, k],  made for -march=native by
-// gcc's vector types. R's rows are broadcast, Q's columns lie along the vectors:
+// Products of matrices in float32,  C[r, p] = sum over k of R[r, k] * Q[p, k],  made for -march=native by
+// gcc's vector types; 16-bit elements become float32 ones where they are packed. R's rows are broadcast, Q's columns lie along the vectors:
 //
 //   for blocks of columns, for stretches of the depth:
 //     all threads pack that part of Q into panels of [k][PANEL]
@@ -33,9 +33,48 @@ typedef int32_t tw_order __attribute__((vector_size(4 * TW_WIDTH)));
 TW tw_vector tw_read(const float* p) { return *(const tw_memory*)p; }
 TW void tw_write(float* p, tw_vector v) { *(tw_memory*)p = v; }
 
-struct tw_product {
+struct tw_f16 { uint16_t bits; };
+struct tw_bf16 { uint16_t bits; };
+TW float tw_wide(float v) { return v; }
+TW float tw_wide(tw_f16 v) { return tw_from_f16(v.bits); }
+TW float tw_wide(tw_bf16 v) { return tw_from_bf16(v.bits); }
+// to[i] = from[i]
+template <class E> TW void tw_widen(const E* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = tw_wide(from[i]);
+}
+#if defined(__AVX512F__)
+TW void tw_widen(const tw_f16* from, int64_t count, float* to) {
+  typedef int16_t halves __attribute__((vector_size(2 * TW_WIDTH)));
+  int64_t i = 0;
+  for (halves v; i + TW_WIDTH <= count; i += TW_WIDTH) {
+    memcpy(&v, from + i, sizeof v);
+    tw_write(to + i, (tw_vector)__builtin_ia32_vcvtph2ps512_mask(v, (tw_vector){}, -1, 4));
+  }
+  for (; i < count; ++i) to[i] = tw_wide(from[i]);
+}
+#endif
+// tw_turn, widened
+TW void tw_turn_wide(const float* from, int64_t from_row, float* to, int64_t to_row) {
+  tw_turn(from, from_row, to, to_row);
+}
+template <class E> TW void tw_turn_wide(const E* from, int64_t from_row, float* to, int64_t to_row) {
+  alignas(64) float square[TW_WIDTH * TW_WIDTH];
+  for (int i = 0; i < TW_WIDTH; ++i) tw_widen(from + i * from_row, TW_WIDTH, square + i * TW_WIDTH);
+  tw_turn(square, TW_WIDTH, to, to_row);
+}
+// Rows of adjacent elements as floats: as they lie in memory, or in `wide`, DEPTH apart.
+TW const float* tw_rows(const float* from, int64_t&, int64_t, int64_t, float*) { return from; }
+template <class E>
+TW const float* tw_rows(const E* from, int64_t& row, int64_t rows, int64_t depth, float* wide) {
+  for (int64_t i = 0; i < rows; ++i) tw_widen(from + i * row, depth, wide + i * TW_DEPTH);
+  row = TW_DEPTH;
+  return wide;
+}
+
+template <class R, class Q> struct tw_product {
   int64_t rows, columns, depth;
-  const float *r, *q;
+  const R* r;
+  const Q* q;
   int64_t r_row, r_depth, q_column, q_depth;  // strides; in each pair one is 1
   int64_t block, stretch;                     // columns and terms that are packed together
   float* packed;                              // block * stretch elements, shared by the threads
@@ -81,42 +120,46 @@ static void tw_tiles(int vectors, int64_t depth, const float* r, int64_t r_row, 
 }
 
 // to[k][j] = from[j, k] for `columns` of them, zeros up to a multiple of WIDTH; `first` <= k < `last`
-static void tw_pack_panel(const float* from, int64_t column, int64_t step, int64_t columns, int64_t first,
+template <class E>
+static void tw_pack_panel(const E* from, int64_t column, int64_t step, int64_t columns, int64_t first,
                           int64_t last, float* to) {
   int64_t width = (columns + TW_WIDTH - 1) / TW_WIDTH * TW_WIDTH, k = first;
   if (step == 1)
     for (; k + TW_WIDTH <= last && columns == width; k += TW_WIDTH)
       for (int64_t j = 0; j < width; j += TW_WIDTH)
-        tw_turn(from + j * column + k, column, to + k * width + j, width);
+        tw_turn_wide(from + j * column + k, column, to + k * width + j, width);
   for (; k < last; ++k) {
-    for (int64_t j = 0; j < columns; ++j) to[k * width + j] = from[j * column + k * step];
+    if (column == 1) tw_widen(from + k * step, columns, to + k * width);
+    else for (int64_t j = 0; j < columns; ++j) to[k * width + j] = tw_wide(from[j * column + k * step]);
     for (int64_t j = columns; j < width; ++j) to[k * width + j] = 0;
   }
 }
 
 // One chunk of rows and one stretch of the depth, added to c.
-static void tw_chunk(const tw_product& a, int64_t row, int64_t rows, int64_t columns, int64_t from_depth,
+template <class R, class Q>
+static void tw_chunk(const tw_product<R, Q>& a, int64_t row, int64_t rows, int64_t columns, int64_t from_depth,
                      int64_t stretch, float* c, int64_t c_row) {
   if (stretch == 0) memset(c, 0, sizeof(float) * rows * c_row);
-  alignas(64) float packed[TW_CHUNK * TW_DEPTH];
+  alignas(64) float packed[TW_CHUNK * TW_DEPTH], wide[sizeof(R) == sizeof(float) ? 1 : TW_CHUNK * TW_DEPTH];
   int64_t in_place = a.r_depth == 1 ? rows / TW_GROUP * TW_GROUP : 0;
   for (int64_t at = 0; at < stretch; at += TW_DEPTH) {
     int64_t k = from_depth + at, depth = stretch - at < TW_DEPTH ? stretch - at : TW_DEPTH;
     for (int64_t i = in_place; i < rows; i += TW_GROUP) {
       int64_t group = rows - i < TW_GROUP ? rows - i : TW_GROUP;
-      const float* from = a.r + (row + i) * a.r_row + k * a.r_depth;
+      const R* from = a.r + (row + i) * a.r_row + k * a.r_depth;
       float* to = packed + i * TW_DEPTH;
       for (int64_t l = 0; l < depth; ++l) {
-        for (int64_t j = 0; j < group; ++j) to[l * TW_GROUP + j] = from[j * a.r_row + l * a.r_depth];
+        for (int64_t j = 0; j < group; ++j) to[l * TW_GROUP + j] = tw_wide(from[j * a.r_row + l * a.r_depth]);
         for (int64_t j = group; j < TW_GROUP; ++j) to[l * TW_GROUP + j] = 0;
       }
     }
+    int64_t r_row = a.r_row;
+    const float* r = in_place ? tw_rows(a.r + row * a.r_row + k, r_row, in_place, depth, wide) : wide;
     for (int64_t p = 0; p < columns; p += TW_PANEL) {
       int vectors = columns - p < TW_PANEL ? (columns - p + TW_WIDTH - 1) / TW_WIDTH : TW_VECTORS;
       const float* q = a.packed + p * stretch + at * vectors * TW_WIDTH;
       for (int64_t i = 0; i < in_place; i += TW_GROUP)
-        tw_tiles<false>(vectors, depth, a.r + (row + i) * a.r_row + k, a.r_row, q,
-                        c + i * c_row + p, c_row, k == 0);
+        tw_tiles<false>(vectors, depth, r + i * r_row, r_row, q, c + i * c_row + p, c_row, k == 0);
       for (int64_t i = in_place; i < rows; i += TW_GROUP)
         tw_tiles<true>(vectors, depth, packed + i * TW_DEPTH, 0, q, c + i * c_row + p, c_row, k == 0);
     }
@@ -124,7 +167,8 @@ static void tw_chunk(const tw_product& a, int64_t row, int64_t rows, int64_t col
 }
 
 // Panels of `columns` columns and `stretch` terms, of which this thread packs a share.
-static void tw_pack(const tw_product& a, int64_t column, int64_t columns, int64_t from_depth, int64_t stretch,
+template <class R, class Q>
+static void tw_pack(const tw_product<R, Q>& a, int64_t column, int64_t columns, int64_t from_depth, int64_t stretch,
                     int64_t tid, int64_t parts) {
   int64_t panels = (columns + TW_PANEL - 1) / TW_PANEL, blocks = (stretch + TW_DEPTH - 1) / TW_DEPTH;
   for (int64_t t = panels * blocks * tid / parts; t < panels * blocks * (tid + 1) / parts; ++t) {
@@ -136,8 +180,8 @@ static void tw_pack(const tw_product& a, int64_t column, int64_t columns, int64_
 }
 
 // finish(row, rows, column, columns, c, c_row). Called by all threads of a region.
-template <class Finish>
-static void tw_multiply(const tw_product& a, int64_t tid, int64_t parts, Finish finish) {
+template <class R, class Q, class Finish>
+static void tw_multiply(const tw_product<R, Q>& a, int64_t tid, int64_t parts, Finish finish) {
   alignas(64) float local[TW_CHUNK * TW_COLUMNS];
   int64_t groups = (a.rows + TW_GROUP - 1) / TW_GROUP, end = groups * (tid + 1) / parts * TW_GROUP;
   end = end < a.rows ? end : a.rows;

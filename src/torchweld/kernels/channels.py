@@ -127,8 +127,8 @@ def _seeds(calls: list[Extern], graph: Graph) -> set[str]:
 
 
 def _batches_of_one(calls: list[Extern], graph: Graph) -> Iterator[tuple[str, tuple[Size, ...]]]:
-    """Images that calls read with a batch of one, which kernels write without it. Other shapes stay:
-    the norm of a group of channels is slow where they are innermost."""
+    """Images that calls read with a batch of one, which kernels write without it. Other shapes
+    stay: the norm of a group of channels is slow where they are innermost."""
     for node in calls:
         images = [node.args[k] for k in _CALLS[node.target].args if k < len(node.args)]
         for view in (v for v in images if isinstance(v, View) and v.offset == 0):

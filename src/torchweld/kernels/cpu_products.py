@@ -1,5 +1,5 @@
-"""Products of float32 matrices on a CPU: library calls become Comps (schedule/cpu_product.py), and
-take in what follows them.
+"""Products of matrices on a CPU: library calls become Comps (schedule/cpu_product.py), and take in
+what follows them. Those of float32, and of 16-bit types that oneDNN has no instructions for.
 
     before: t = addmm(b, x, w);  y = relu(t), t used nowhere else
     after:  comp [m, n, k] { store y[m, n] relu(sum over k of x[m, k] * w[k, n] + b[n]) }
@@ -12,10 +12,13 @@ For fewer than five rows the time is that of reading the matrix, and MKL is ahea
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
+from torchweld.capture.torch_private import onednn_multiplies
 from torchweld.core import dtypes
 from torchweld.core.device import DeviceTable
-from torchweld.ir.nodes import Comp, Graph, Node, Reduce
+from torchweld.core.dtypes import DType
+from torchweld.ir.nodes import Comp, Graph, Load, Node, Reduce, needed
 from torchweld.ir.size import hint
 from torchweld.kernels.epilogues import with_readers
 from torchweld.kernels.products_comp import is_product, operands_of, product_comp
@@ -24,6 +27,7 @@ from torchweld.schedule.access import addressed
 from torchweld.schedule.cpu_product import cpu_product
 
 _FEWEST = 5  # rows and columns of the result; below, the library
+_FEWEST_NARROW = 2  # of 16-bit types
 _LEAST_WORK = 1 << 19  # multiply-adds
 
 
@@ -41,24 +45,55 @@ def _made(node: Node, graph: Graph) -> Comp | None:
     if not is_product(node) or not _suits(node, graph):
         return None
     comp = product_comp(node, graph.buffers)
+    if comp and _is_slow_row(node, graph):
+        return comp
     marked = comp and _marked(comp)
     return marked if marked and _runs(marked, graph) else None
 
 
 def _suits(node: Node, graph: Graph) -> bool:
-    """Float32, worth a kernel, and not a matrix times a few vectors."""
+    """Of a type that the library is slow for, worth a kernel, and not a matrix times a few
+    vectors."""
     left, right = operands_of(node)
-    if graph.buffers[left.buffer].dtype != dtypes.f32 or len(left.shape) != len(right.shape):
+    fewest = _fewest(graph.buffers[left.buffer].dtype)
+    if fewest is None or len(left.shape) != len(right.shape):
         return False
+    if _is_slow_row(node, graph):
+        return True
     m, k, n = (hint(s, graph.hints) for s in (*left.shape[-2:], right.shape[-1]))
-    return min(m, n) >= _FEWEST and m * n * k >= _LEAST_WORK
+    return min(m, n) >= fewest and m * n * k >= _LEAST_WORK
+
+
+def _is_slow_row(node: Node, graph: Graph) -> bool:
+    """A 16-bit row times a matrix whose columns lie apart: ATen's loop takes 20 ms where memory
+    would take one. A kernel like any other that sums does it."""
+    left, right = operands_of(node)
+    narrow = graph.buffers[left.buffer].dtype in narrow_types()
+    return narrow and left.shape[-2] == 1 and right.strides[-2] != 1
+
+
+def _fewest(dtype: DType) -> int | None:
+    """Rows and columns from which on kernels of our own are faster; None: never."""
+    if dtype == dtypes.f32:
+        return _FEWEST
+    return _FEWEST_NARROW if dtype in narrow_types() else None
+
+
+@cache
+def narrow_types() -> frozenset[DType]:
+    """16-bit types that oneDNN multiplies without instructions for them."""
+    narrow = (dtypes.f16, dtypes.bf16)
+    return frozenset(d for d in narrow if not onednn_multiplies(dtypes.to_torch(d)))
 
 
 def _marked(comp: Comp) -> Comp:
     """`comp` with the mark that tells its factors from what a user multiplied."""
     total = next(i for i in comp.body if isinstance(i, Reduce))
-    factors = comp.body[total.args[0]].args
-    body = (replace(i, exact=True) if v in factors else i for v, i in enumerate(comp.body))
+    behind = needed(comp.body, total.args)
+    body = (
+        replace(i, exact=True) if v in behind and isinstance(i, Load) else i
+        for v, i in enumerate(comp.body)
+    )
     return replace(comp, body=tuple(body))
 
 

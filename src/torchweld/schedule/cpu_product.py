@@ -1,4 +1,4 @@
-"""How a product of float32 matrices runs on a CPU (codegen/product.h), with what follows it.
+"""How a product of matrices runs on a CPU (codegen/product.h), with what follows it.
 
     comp linear_gelu [m, n, k] {
       %0 = load x[m, k] exact : f32
@@ -9,8 +9,9 @@
       store y[m, n] %9
     }
 
-Loads marked exact are what kernels/cpu_products.py makes of a library call, whose error is that of
-blocks of 192 terms. Sums that a user wrote out are not products: eager adds those up pairwise,
+16-bit factors are widened behind their loads; the kernel does it where it packs them. Loads marked
+exact are what kernels/cpu_products.py makes of a library call, whose error is that of blocks of 192
+terms. Sums that a user wrote out are not products: eager adds those up pairwise,
 which is more exact.
 """
 
@@ -23,10 +24,22 @@ from dataclasses import dataclass
 from torchweld.core import dtypes
 from torchweld.ir import size
 from torchweld.ir.affine import Affine
-from torchweld.ir.nodes import Comp, Instr, Load, Op, Reduce, Value, operands, store_operands
+from torchweld.ir.nodes import (
+    Cast,
+    Comp,
+    Instr,
+    Load,
+    Op,
+    Reduce,
+    Value,
+    needed,
+    operands,
+    store_operands,
+)
 from torchweld.ir.size import Size
 from torchweld.schedule.access import Accesses
 
+ELEMENTS = (dtypes.f32, dtypes.f16, dtypes.bf16)
 PANEL, MOST_PANELS = 48, 8  # columns; product.h's TW_PANEL with the widest vectors
 GROUP = 8  # rows that a thread takes together
 DEEPEST = 16 * 192  # terms that are packed together: 4.7 MB
@@ -62,7 +75,7 @@ def cpu_product(accesses: Accesses, hints: Mapping[str, int] | None = None) -> C
     if value is None or len(accesses.frame.columns) != 1 or accesses.frame.column_reductions:
         return None
     (depth,) = accesses.frame.columns
-    one, other = comp.body[comp.body[value].args[0]].args
+    one, other = factor_loads(comp, value)
     offsets = {v: accesses.loads[v].offset for v in (one, other)}
     if any(accesses.loads[v].refs for v in offsets):
         return None
@@ -88,17 +101,26 @@ def _is_product(comp: Comp, value: Value) -> bool:
     factor = comp.body[instr.args[0]]
     if instr.monoid != "sum" or not isinstance(factor, Op) or factor.name != "mul":
         return False
-    return all(map(_is_factor, (comp.body[a] for a in factor.args)))
+    return factor.dtype == dtypes.f32 and all(
+        _is_factor(comp.body[v]) for v in factor_loads(comp, value)
+    )
+
+
+def factor_loads(comp: Comp, value: Value) -> tuple[Value, ...]:
+    """The factors of a sum of products, as they are in memory."""
+    args = comp.body[comp.body[value].args[0]].args
+    instrs = (comp.body[a] for a in args)
+    return tuple(i.arg if isinstance(i, Cast) else a for a, i in zip(args, instrs))
 
 
 def _is_factor(instr: Instr) -> bool:
-    known = isinstance(instr, Load) and instr.dtype == dtypes.f32
+    known = isinstance(instr, Load) and instr.dtype in ELEMENTS
     return known and instr.exact and instr.guard is None
 
 
 def _follows_pointwise(comp: Comp, value: Value, depth: str) -> bool:
     """Whether all else is one value for each row and column, and is stored there."""
-    factors = {value, comp.body[value].args[0], *comp.body[comp.body[value].args[0]].args}
+    factors = needed(comp.body, (value,))
     rest = [i for v, i in enumerate(comp.body) if v not in factors]
     loaded = [i for i in rest if isinstance(i, Load)]
     indices = [*(i.index for i in loaded), *(s.index for s in comp.stores)]
@@ -137,7 +159,7 @@ def _overhead(accesses: Accesses, hints, left, right, depth: str) -> float:
 
 def _written(accesses: Accesses, value: Value, axis: str, hints) -> int:
     """Bytes that run along `axis` in what follows the product."""
-    factors = accesses.comp.body[accesses.comp.body[value].args[0]].args
+    factors = factor_loads(accesses.comp, value)
     others = [a for v, a in accesses.loads.items() if v not in factors]
     touched = [*others, *accesses.stores]
     return sum(accesses.touched(a, hints) for a in touched if a.offset.coefficient(axis) == 1)

@@ -181,6 +181,7 @@ class Machine:
             arange=lambda start, end, layout: torch.arange(start, end),
             SliceLayout=lambda *_: None, BlockedLayout=lambda *_: None,
             NVMMADistributedLayout=lambda **_: None, convert_layout=lambda x, *_, **__: x,
+            sum=lambda x, axis: x.sum(axis),
             allocate_shared_memory=self.allocate, warp_specialize=self.specialize, **_DTYPES,
         )  # fmt: skip
         tl = SimpleNamespace(

@@ -242,14 +242,14 @@ def side_by_side(m, columns, k, dtype="bf16") -> Case:
     return b.case("side_by_side")
 
 
-def summed(m, n, k, dtype="bf16") -> Case:
+def summed(m, n, k, dtype="bf16", sizes=None) -> Case:
     """The gradient before an activation, and that of its bias: sums of its columns."""
     b = Body(dtype, m=m, n=n, k=k)
     made = b.op("mul", b.dot(b.read("x", "mk"), b.read("w", "kn")), b.read("a", "mn"))
     b.write("y", "mn", made)
     b.declare("s", "n", dtypes.f32)
     b.stores.append(Store("s", b.index("n"), b.rounded(made), combine="add", init=0.0))
-    return b.case("summed")
+    return b.case("summed", None, sizes)
 
 
 def gelu_backward(m, n, k, dtype="bf16") -> Case:

@@ -3,7 +3,6 @@ alignments and dtypes. Few programs walk over many tiles, so that rings of stage
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 import product_cases as cases
 from product_check import problems
 from torchweld.codegen.gluon_product import generate
-from torchweld.codegen.source import KernelSource
+from torchweld.codegen.source import KernelBundle
 from torchweld.ir.size import symbol
 from torchweld.runtime.dispatch import Pointer
 from torchweld.runtime.launcher import launch_plan
@@ -21,7 +20,7 @@ from torchweld.schedule.access import addressed
 from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.product import ProductSchedule
 from triton_cases import Case, tensors
-from triton_run import H100, compile_in_processes
+from triton_run import H100, compile_in_processes, prepare
 
 pytestmark = [
     pytest.mark.gpu,
@@ -72,6 +71,8 @@ def epilogues(dtype: str) -> list[Case]:
         cases.lower_half(130, 200, 64, dtype),
         cases.hard(cases.bias_gelu(131, 264, 72, dtype), 131, 72),
         cases.side_by_side(531, (264, 72, 136), 200, dtype),
+        cases.summed(531, 264, 72, dtype),
+        cases.gelu_backward(700, 392, 136, dtype),
     ]
 
 
@@ -97,28 +98,29 @@ def title(case: Case) -> str:
     return f"{case.name}-{dtype}-{'x'.join(str(a.extent) for a in case.comp.axes)}-{tile}"
 
 
-def source_of(case: Case) -> KernelSource:
-    (source,) = generate(case.comp, case.buffers, case.schedule, case.sizes).sources
-    return source
+def bundle_of(case: Case) -> KernelBundle:
+    return generate(case.comp, case.buffers, case.schedule, case.sizes)
 
 
 @pytest.fixture(scope="module")
 def compiled() -> dict:
-    return compile_in_processes(source_of(c) for c in ALL)
+    return compile_in_processes(s for c in ALL for s in bundle_of(c).sources)
 
 
-def run(case: Case, compiled: dict, made: dict, names: Iterable[str]) -> None:
-    slots = {n: i for i, n in enumerate(names)}
-    source = source_of(case)
-    plan = launch_plan(source, compiled[source], lambda n: Pointer(slots[n]), case.sizes)
-    bases = [made[n].data_ptr() for n in slots]
-    plan(bases, torch.cuda.current_device(), torch.cuda.current_stream().cuda_stream)
+def run(case: Case, compiled: dict, made: dict) -> None:
+    """All kernels of the case; `made` gets what is passed between them."""
+    bundle = bundle_of(case)
+    prepare(case, bundle, made)
+    slots, bases = {n: i for i, n in enumerate(made)}, [t.data_ptr() for t in made.values()]
+    for source in bundle.sources:
+        plan = launch_plan(source, compiled[source], lambda n: Pointer(slots[n]), case.sizes)
+        plan(bases, torch.cuda.current_device(), torch.cuda.current_stream().cuda_stream)
 
 
 @pytest.mark.parametrize("case", ALL, ids=title)
 def test_results_are_as_exact_as_eager(case: Case, compiled: dict):
     made = tensors(case, "cuda")
-    run(case, compiled, made, case.buffers)
+    run(case, compiled, made)
     assert problems(case, {n: made[n].cpu() for n in case.comp.writes}) == []
 
 
@@ -127,7 +129,7 @@ def test_results_repeat(compiled: dict):
     made, found = tensors(case, "cuda"), []
     for _ in range(20):
         made["y"].fill_(1)
-        run(case, compiled, made, case.buffers)
+        run(case, compiled, made)
         found.append(made["y"].clone())
     assert all(torch.equal(found[0], again) for again in found)
 
@@ -139,5 +141,5 @@ def test_unaligned_addresses(odd: str):
     made = tensors(case, "cuda")
     memory = torch.empty(made[odd].numel() + 1, dtype=made[odd].dtype, device="cuda")
     made[odd] = memory[1:].view(made[odd].shape).copy_(made[odd])
-    run(case, compile_in_processes([source_of(case)]), made, case.buffers)
+    run(case, compile_in_processes(bundle_of(case).sources), made)
     assert problems(case, {"y": made["y"].cpu()}) == []

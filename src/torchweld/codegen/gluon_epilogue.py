@@ -24,7 +24,7 @@ from torchweld.schedule.product_gluon import Roles, Window
 class Epilogue(Kernel):
     """`roles` says which loads and stores pass through shared memory; the others are made from
     registers. `beside`: another epilogue of the same kernel, which is passed the same pointers and
-    sizes."""
+    sizes. `sums`: where the sums of a tile's columns go, by position of the store."""
 
     def __init__(
         self,
@@ -34,13 +34,14 @@ class Epilogue(Kernel):
         schedule: ProductSchedule,
         roles: Roles,
         beside: Epilogue | None = None,
+        sums: Mapping[int, Buffer] | None = None,
     ) -> None:
         rows, columns = contraction.rows, contraction.columns
         tile = Schedule(
             "grid", rows, columns, schedule.block_m, schedule.block_n, schedule.num_warps
         )
         super().__init__(accesses, buffers, tile, (rows, columns))
-        self.contraction, self.roles = contraction, roles
+        self.contraction, self.roles, self.sums = contraction, roles, sums or {}
         self.products = {p.value: f"v{p.value}" for p in contraction.products}
         self.known |= self.products
         self.prepared: list[Value] = []  # the results of `prepare`
@@ -96,7 +97,9 @@ class Epilogue(Kernel):
         if self.roles.residuals:
             self.line("mbarrier.arrive(used.index(slot), count=1)")
         self._store_through_shared()
-        direct = [p for p in range(len(stores)) if p not in self.roles.results]
+        for position in self.sums:
+            self._store_sum(position)
+        direct = [p for p in range(len(stores)) if p not in {*self.roles.results, *self.sums}]
         if direct:
             self._store_direct(direct)
 
@@ -167,6 +170,15 @@ class Epilogue(Kernel):
 
     def _extent(self, axes: tuple[str, ...]) -> Size:
         return extent(self.accesses, axes)
+
+    def _store_sum(self, position: int) -> None:
+        """Of the tile's rows in each column of the slice."""
+        partial = self.sums[position]
+        value = self.value(self.comp.stores[position].value)
+        inside = f"tl.where(rm, {value}, 0.0)" if self.masked("r") else value
+        place = f"row // ROWS * {self.size(self._extent(self.schedule.columns))} + c"
+        total = f"gl.sum({inside}, 0)[None, :]"
+        self.write("store", f"{self.pointer(partial.name)} + ({place})", total, self.mask("c"))
 
     def _store_direct(self, positions: list[int]) -> None:
         """From registers; whole tiles in a layout in which neighbours in memory share a thread."""

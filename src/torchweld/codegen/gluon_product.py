@@ -41,6 +41,7 @@ from torchweld.codegen.gluon_text import (
 )
 from torchweld.codegen.gluon_tiles import Accumulator, Tile, Tiles, tiles_of, total_bytes
 from torchweld.codegen.gluon_walk import EVERY_TILE, corner, walk_of
+from torchweld.codegen.product_sums import sums_of
 from torchweld.codegen.source import (
     BufferArg,
     KernelArg,
@@ -54,7 +55,7 @@ from torchweld.ir.nodes import Buffer, Comp
 from torchweld.schedule import product_triton
 from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.concatenation import Piece, pieces_of
-from torchweld.schedule.contraction import Contraction, contraction_of
+from torchweld.schedule.contraction import Contraction, column_sums, contraction_of
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_gluon import roles, valid
 
@@ -75,9 +76,12 @@ def generate(
     contraction = contraction_of(accesses)
     if contraction is None or not valid(schedule, accesses, contraction):
         raise InvalidIR(f"{comp.name} cannot be tiled so: {schedule}")
-    source = _Writer(pieces_of(accesses, contraction), buffers, schedule).source()
-    other = _otherwise(comp, buffers, accesses, contraction, hints)
-    return KernelBundle(comp.name, (replace(source, otherwise=other),))
+    sums = sums_of(accesses, contraction, buffers, schedule.block_m)
+    pieces, every = pieces_of(accesses, contraction), {**buffers, **sums.buffers}
+    source = _Writer(pieces, every, schedule, sums.scratch).source()
+    other = _otherwise(comp, buffers, accesses, contraction, schedule, hints)
+    sources = replace(source, otherwise=other), *sums.sources(every)
+    return KernelBundle(comp.name, sources, tuple(sums.scratch.values()))
 
 
 def _otherwise(
@@ -85,10 +89,14 @@ def _otherwise(
     buffers: Mapping[str, Buffer],
     accesses: Accesses,
     contraction: Contraction,
+    schedule: ProductSchedule,
     hints: Mapping[str, int] | None,
 ) -> KernelSource:
-    """The same in Triton, for addresses that TMA does not take: one kernel without scratch."""
+    """The same in Triton, for addresses that TMA does not take: one kernel without scratch but for
+    the sums of tiles, which have the same rows."""
     tiles = next(product_triton.candidates(accesses, contraction, named_table("H100"), hints))
+    if column_sums(accesses, contraction):
+        tiles = ProductSchedule("triton", schedule.block_m, 64, 64, 4, 3)
     return triton_product.generate(comp, buffers, replace(tiles, splits=1), hints).sources[0]
 
 
@@ -108,10 +116,14 @@ class _Writer:
     piece; `descriptors`: their names, by what they are for."""
 
     def __init__(
-        self, pieces: Sequence[Piece], buffers: Mapping[str, Buffer], schedule: ProductSchedule
+        self,
+        pieces: Sequence[Piece],
+        buffers: Mapping[str, Buffer],
+        schedule: ProductSchedule,
+        sums: Mapping[int, Buffer],
     ) -> None:
         first, contraction = pieces[0].accesses, pieces[0].contraction
-        self.buffers, self.schedule = buffers, schedule
+        self.buffers, self.schedule, self.sums = buffers, schedule, sums
         self.roles = roles(first, contraction, schedule)
         self.pieces = self._pieces(pieces)
         self.epilogue, self.tiles = self.pieces[0].epilogue, self.pieces[0].tiles
@@ -128,7 +140,7 @@ class _Writer:
         for number, piece in enumerate(pieces):
             used = roles(piece.accesses, piece.contraction, s)
             epilogue = Epilogue(piece.accesses, piece.contraction, self.buffers, s, used,
-                                made[0].epilogue if made else None)  # fmt: skip
+                                made[0].epilogue if made else None, self.sums)  # fmt: skip
             epilogue.emit()
             tiles = tiles_of(used, s, epilogue.accumulators)
             names = (_numbered(name, number) for name in ("prepare", "finish"))

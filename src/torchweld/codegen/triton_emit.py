@@ -501,10 +501,9 @@ def _stores_16_bits(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
     rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder")
     decides = any(isinstance(i, Op) and i.name in rounds for i in accesses.comp.body)
     body = accesses.comp.body
-    computed = (s for s in accesses.comp.stores if not isinstance(body[s.value], Const))
-    results = (s.buffer for s in computed if not s.combine)
-    stored = [buffers[n].dtype for n in results]
-    return not decides and all(d.is_low_precision for d in stored)
+    computed = [s for s in accesses.comp.stores if not isinstance(body[s.value], Const)]
+    results = [s for s in computed if not s.combine] or computed
+    return not decides and all(buffers[s.buffer].dtype.is_low_precision for s in results)
 
 
 _HEADER = """import triton

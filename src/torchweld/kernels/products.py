@@ -5,15 +5,16 @@
     comp y = gelu(g) * u                            ->  one comp with two products
 
 After planning, each Comp that reads results of products is offered every set of them that might
-share its kernel. One that also reduces is cut, if what it reduces is stored anyhow. A set is taken
-if a template generates the kernel, and if it is predicted to be faster than the library's calls and
-the Comp by a margin; the best set wins. Everything else stays a library call, with the reason on
-record.
+share its kernel. One that also reduces is cut, if what it reduces is stored anyhow, or if it adds
+rows up (`products_sums`). A set is taken if a template generates the kernel, and if it is predicted
+to be faster than the library's calls and the Comp by a margin; the best set wins. Everything else
+stays a library call, with the reason on record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torchweld.core.device import DeviceTable
 from torchweld.core.options import Options
@@ -24,6 +25,7 @@ from torchweld.kernels.products_comp import is_product, left_operand
 from torchweld.kernels.products_kernel import MARGIN, Judge, Kernel, Offer, Workshop
 from torchweld.kernels.products_norm import join_norms, may_join
 from torchweld.kernels.products_side import join_siblings
+from torchweld.kernels.products_sums import sums_apart, with_room
 from torchweld.kernels.products_told import decisions
 from torchweld.plan.decisions import Plan
 from torchweld.plan.flow import NodeId
@@ -41,6 +43,7 @@ def form_products(plan: Plan, table: DeviceTable, options: Options, choose: Choo
     where that is predicted to be faster, and the decisions about each."""
     if table.kind != "cuda" or options.numerics != "contract" or not options.fuse:
         return plan
+    plan = replace(plan, graph=with_room(plan.graph))
     judge = Judge(plan.graph, table, choose)
     for join in (join_readers, join_siblings, join_norms):
         shop = Workshop(plan.graph, judge)
@@ -85,10 +88,18 @@ def _sets(shop: Workshop, calls: list[NodeId]) -> list[tuple[NodeId, ...]]:
 
 
 def _offer(shop: Workshop, calls: tuple[NodeId, ...], number: NodeId) -> Offer | Refusal:
+    """The best of the ways to cut the consumer; a refusal if none is possible."""
+    answers = [_offer_of(shop, calls, number, parts) for parts in _cuts(shop, calls, number)]
+    offers = [a for a in answers if isinstance(a, Offer)]
+    if offers:
+        return min(offers, key=lambda o: o.after_s)
+    return answers[0] if answers else Refusal(Reason.PRODUCT, shop.flow.nodes[number].name)
+
+
+def _offer_of(
+    shop: Workshop, calls: tuple[NodeId, ...], number: NodeId, parts: Halves
+) -> Offer | Refusal:
     nodes = shop.flow.nodes
-    parts = _parts(shop, calls, number)
-    if parts is None:
-        return Refusal(Reason.PRODUCT, nodes[number].name)
     comp = _merged(shop, calls, number, parts.first)
     kernel = comp if isinstance(comp, Refusal) else shop.kernel(comp)
     if not isinstance(kernel, Kernel):
@@ -115,13 +126,14 @@ def _best(offers: list[Offer]) -> Offer | None:
     return max(good, key=lambda o: (len(o.nodes), o.gain_s), default=None)
 
 
-def _parts(shop: Workshop, calls: tuple[NodeId, ...], number: NodeId) -> Halves | None:
+def _cuts(shop: Workshop, calls: tuple[NodeId, ...], number: NodeId) -> list[Halves]:
     """The consumer, cut where it does more than the product's kernel can."""
     node = shop.flow.nodes[number]
     if is_pointwise(node):
-        return Halves(node, None)
-    found = halves(node, {b for c in calls for b in shop.flow.nodes[c].writes})
-    return found if found and is_pointwise(found.first) else None
+        return [Halves(node, None)]
+    stored = halves(node, {b for c in calls for b in shop.flow.nodes[c].writes})
+    found = stored if stored and is_pointwise(stored.first) else None, sums_apart(node)
+    return [f for f in found if f]
 
 
 def _merged(

@@ -21,7 +21,7 @@ from torchweld.kernels.products_comp import is_batched, left_operand
 from torchweld.plan.cost import bytes_of, cost
 from torchweld.schedule.access import Accesses
 from torchweld.schedule.concatenation import pieces_of
-from torchweld.schedule.contraction import Contraction
+from torchweld.schedule.contraction import Contraction, column_sums
 from torchweld.schedule.product import ProductSchedule
 
 
@@ -65,6 +65,7 @@ _SUSTAINED = 7.0e14  # flops per second that the power limit leaves a long kerne
 # Rows, columns of the library's tiles and shares of the depth, of which it picks the best.
 _LIBRARY_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64))
 _LIBRARY_SPLITS = (1, 2, 4, 8, 16)
+_SUM_US = 3.5  # to add up columns: in tiles, and then tiles
 _MICRO = 1e-6
 
 
@@ -195,7 +196,8 @@ class Prices:
 
     def fused_s(self, accesses: Accesses, form: Contraction, chosen: ProductSchedule) -> float:
         works = [self._work(p.accesses, p.contraction) for p in pieces_of(accesses, form)]
-        return kernel_s(_side_by_side(works), chosen, self.device)
+        sums_s = _SUM_US * _MICRO * len(column_sums(accesses, form))
+        return kernel_s(_side_by_side(works), chosen, self.device) + sums_s
 
     def moved(self, node: Node) -> int:
         """Bytes of what the node reads and writes, each once."""

@@ -32,7 +32,7 @@ from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, product
 from torchweld.schedule.access import Access, Accesses, linear
 from torchweld.schedule.concatenation import Piece, pieces_of
-from torchweld.schedule.contraction import Contraction
+from torchweld.schedule.contraction import Contraction, bad_combining, column_sums
 from torchweld.schedule.product import ProductSchedule
 
 # Columns of a tile, by accumulator.
@@ -41,8 +41,10 @@ SHARED_BYTES = (227 << 10) - 2048  # of one block, less barriers and what Triton
 # Accumulators of a thread, at most; the second number beside wide indices (dropout).
 MOST_TOGETHER = (128, 64)
 MOST_IN_TURN = (192, 128)  # with pingpong, whose epilogue is a loop over short slices
+MOST_SUMMED = 96  # where the columns of a tile are added up
 SLICE = 64  # columns that the epilogue has in registers at a time; twice as many spill with erf
 MIN_STAGES = 3
+_SUMMED_BYTES = 2 << 10  # where warps add up the columns of a slice
 TMA_BYTES = 16  # strides and addresses are multiples of it
 _SIDES = ("rows", "columns", "depth")
 
@@ -104,8 +106,8 @@ def _unsupported(accesses: Accesses, contraction: Contraction) -> str | None:
         return "a factor is computed before it is multiplied"
     if not contraction.rows:
         return "a single row"
-    if any(s.combine for s in accesses.comp.stores):
-        return "a store combines with what is there"
+    if (reason := bad_combining(accesses, contraction)) is not None:
+        return reason
     axes, depth = value_axes(accesses.comp.body), frozenset(contraction.depth)
     if any(depth & store_axes(accesses.comp, s, axes) for s in accesses.comp.stores):
         return "a result that varies along the depth"
@@ -157,6 +159,7 @@ def roles(accesses: Accesses, contraction: Contraction, schedule: ProductSchedul
         if need <= left:
             results[position], left = window, left - need
     left -= points * _scratch_width(accesses, results)
+    left -= _SUMMED_BYTES * len(column_sums(accesses, contraction))
     each = sum(points * w.dtype.bytes for w in residuals.values())
     fetched = max(0, min(left // each, schedule.block_n // width)) if residuals else 0
     left -= fetched * each
@@ -215,6 +218,7 @@ def _is_valid(schedule: ProductSchedule, piece: Piece) -> bool:
     count = len(contraction.products)
     threads = 32 * schedule.num_warps
     most = (MOST_IN_TURN if schedule.pingpong else MOST_TOGETHER)[_computes_indices(accesses)]
+    most = min(most, MOST_SUMMED) if column_sums(accesses, contraction) else most
     return (
         schedule.form == "gluon"
         and schedule.splits == 1
@@ -432,5 +436,6 @@ def _scratch_width(accesses: Accesses, results: Mapping[int, Window]) -> int:
     """Bytes for each point of a slice that is stored from registers, which change places in shared
     memory: 32 bits at least."""
     body = accesses.comp.body
-    direct = [s for p, s in enumerate(accesses.comp.stores) if p not in results]
+    stores = enumerate(accesses.comp.stores)
+    direct = [s for p, s in stores if p not in results and s.combine is None]
     return max((max(4, body[s.value].dtype.bytes) for s in direct), default=0)

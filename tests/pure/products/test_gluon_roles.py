@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 import product_cases as cases
 from gluon_interpreted import interpret
@@ -64,6 +65,21 @@ def title(value) -> str:
     if isinstance(value, Case):
         return f"{value.name}-{'x'.join(str(a.extent) for a in value.comp.axes)}"
     return f"{value.block_m}x{value.block_n}x{value.block_k}{'-in-turn' * value.pingpong}"
+
+
+@pytest.mark.parametrize(
+    "tiling", [TOGETHER, tiles(128, 64, 64, 4, 4, programs=1, pingpong=True)], ids=title
+)
+def test_columns_are_summed_tile_by_tile(tiling: ProductSchedule):
+    """A second kernel adds up tiles."""
+    case = cases.summed(300, 264, 72)
+    bundle = generate(case.comp, case.buffers, tiling)
+    (scratch,) = bundle.scratch
+    made = tensors(case)
+    made[scratch.name] = torch.full(scratch.shape, float("nan"))
+    interpret(bundle.sources[0], made, {})
+    made["s"].copy_(made[scratch.name].view(-1, 264).sum(0))
+    assert problems(case, made) == []
 
 
 @pytest.mark.parametrize(("case", "schedule"), CASES, ids=title)

@@ -8,13 +8,19 @@ import torch
 import torch.nn.functional as F
 from nets import H100, calls, captured, comps, formed, same_meaning, takes_all, takes_none
 
+import product_cases as cases
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Reduce
 from torchweld.ir.parser import parse_comp
+from torchweld.kernels import products_cost
 from torchweld.kernels.products import form_products
 from torchweld.kernels.products_apart import halves
+from torchweld.kernels.products_sums import sums_apart
 from torchweld.plan.decisions import Cut, RefusalRecord
 from torchweld.plan.refusals import Reason
+from torchweld.schedule import product_triton
+from torchweld.schedule.access import addressed
+from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.product_choice import choose
 
 M, K, N = 3, 256, 48
@@ -180,6 +186,55 @@ def test_a_product_that_is_added_to_another_is_not_put_beside_it():
 
     _, after = same_meaning(chain, r(M, K), r(K, N), r(K, N))
     assert len(after.graph.nodes) == 2
+
+
+# -- sums of columns --
+
+
+def bias_gradient(g, w, a):
+    """Before an activation, and of the bias before it."""
+    before = (g @ w) * torch.cos(a.float()).to(g.dtype)
+    return before, before.float().sum(0).to(g.dtype)
+
+
+@pytest.fixture
+def cheap_sums(monkeypatch):
+    """Of small tensors sums cost more than they save."""
+    monkeypatch.setattr(products_cost, "_SUM_US", 0.0)
+
+
+def test_the_gradient_of_a_bias_is_summed_beside_the_product(cheap_sums):
+    _, after = same_meaning(bias_gradient, r(200, K), r(K, N), r(200, N))
+    made, rest = comps(after.graph)
+    assert calls(after.graph) == [] and [s.combine for s in made.stores] == [None, "add"]
+    assert [a.extent for a in rest.axes] == [N] and rest.reads == made.writes[1:]
+    assert any(isinstance(d, Cut) for d in after.decisions)
+    assert set(after.graph.buffers) <= {b for n in after.graph.nodes for b in (*n.reads, *n.writes)}
+
+
+def test_several_sums_of_one_product(cheap_sums):
+    def sums_of(g, w, a):
+        y = g @ w
+        return y, y.float().sum(0), (y.float() * a).sum(0).bfloat16()
+
+    _, after = same_meaning(sums_of, r(200, K), r(K, N), r(200, N))
+    assert calls(after.graph) == []
+    made = next(c for c in comps(after.graph) if sums(c))
+    assert [s.combine for s in made.stores].count("add") == 2
+
+
+def test_a_norm_is_no_sum_of_columns():
+    graph = captured(lambda g, w, s: rms(g @ w, s), r(200, K), r(K, N), r(N))
+    before, _ = formed(graph, takes_none)
+    assert [sums_apart(c) for c in comps(before.graph)] == [None]
+
+
+def test_sums_of_unknown_sizes_stay_apart():
+    """A template needs to know how many tiles there will be."""
+    case = cases.summed("s0", 264, 72, sizes={"s0": 300})
+    accesses = addressed(case.comp, case.buffers, case.sizes)
+    refused = product_triton.supports(accesses, contraction_of(accesses), case.buffers, H100)
+    assert refused is not None and "not known" in refused
 
 
 def test_heads_of_few_rows_are_not_streamed_in_halves():

@@ -14,6 +14,7 @@ four times as long for a softmax over 127 columns.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack
 
 from torchweld.codegen import cpp_expr as x
@@ -37,9 +38,12 @@ from torchweld.core import dtypes
 from torchweld.ir import size
 from torchweld.ir.nodes import Scan, Value, needed, store_operands
 from torchweld.schedule.cpu import combines_in_lane
+from torchweld.schedule.stages import own_cost
 
 SUM_BLOCK = 1024
 ROW_SUM_BLOCK = 64
+SCAN_BLOCK = 64
+CHEAP_SCAN = 4.0  # multiply-adds per element that vectors hardly speed up
 
 
 def emit_nest(k: Kernel, e: Emitter, stage: int, reductions: list[Value], texts: Texts) -> None:
@@ -182,8 +186,44 @@ class _Nest:
                 self._body(_loop(name, str(piece.low), str(piece.high)), known=known)
         elif self._has_lanes():
             self._whole_vectors(name, low, high)
+        elif scans := self._scans():
+            self._in_scan_blocks(name, low, high, scans)
         else:
             self._body(_loop(name, low, high))
+
+    def _scans(self) -> tuple[Value, ...]:
+        """The scans to make along the lane, where none is made of another, and vectors save time
+        on what is around them."""
+        k, before = self.k, {v for loop in self.k.stages.loops[: self.stage] for v in loop}
+        scans = tuple(v for v in self.values if isinstance(k.body[v], Scan) and v not in before)
+        within = [needed(k.body, [k.body[v].arg], stop=self.texts) for v in scans]
+        free = not k.row_lane and all(w.isdisjoint(scans) for w in within)
+        work = sum(own_cost(k.body[v]) for v in self.values)
+        return scans if free and work > CHEAP_SCAN * len(scans) else ()
+
+    def _in_scan_blocks(self, name: str, low: str, high: str, scans: tuple[Value, ...]) -> None:
+        """For a block of elements: what is scanned, in vectors; the scans, one by one; the rest, in
+        vectors."""
+        k, e, bounds = self.k, self.e, _loop(name, "from", "to")
+        given = sorted({k.body[v].arg for v in scans})
+        with e.block(f"for (int64_t from = {low}; from < {high}; from += {SCAN_BLOCK})"):
+            e.line(f"const int64_t end = from + {SCAN_BLOCK}, to = end < {high} ? end : {high};")
+            for prefix, values in (("s", given), ("c", scans)):
+                kinds = (x.ctype(k.body[v].dtype) for v in values)
+                e.lines(f"{t} {prefix}{v}[{SCAN_BLOCK}];" for t, v in zip(kinds, values))
+            e.line("#pragma omp simd")
+            with e.block(bounds):
+                texts, wanted = dict(self.texts), needed(k.body, given, stop=self.texts)
+                for value in self.values:
+                    if value in wanted and value not in texts:
+                        self._value(value, texts, None)
+                e.lines(f"s{v}[{name} - from] = {texts[v]};" for v in given)
+            with e.block(bounds):
+                texts = self.texts | {v: f"s{v}[{name} - from]" for v in given}
+                for value in scans:
+                    self._value(value, texts, None)
+                    e.line(f"c{value}[{name} - from] = {texts[value]};")
+            self._body(bounds, known={v: f"c{v}[{name} - from]" for v in scans})
 
     def _has_lanes(self) -> bool:
         reduces = bool(self.reductions) and self._vectorises()
@@ -242,7 +282,7 @@ class _Nest:
         """One vectorised loop. With `position`, it is the overlapping vector. `known`: values that
         are constants in it."""
         mask, texts = "fresh" if position else None, self.texts | (known or {})
-        if self._vectorises():
+        if self._vectorises(texts):
             clauses = (
                 [] if self.k.row_lane else [reduction_clause(self.k, v) for v in self.reductions]
             )
@@ -254,9 +294,9 @@ class _Nest:
             for value in self.reductions:
                 advance_partial(self.k, self.e, value, texts, mask)
 
-    def _vectorises(self) -> bool:
-        k = self.k
-        scans = any(isinstance(k.body[v], Scan) for v in self.values) and not k.row_lane
+    def _vectorises(self, known: Collection[Value] = ()) -> bool:
+        k, unknown = self.k, [v for v in self.values if v not in known]
+        scans = any(isinstance(k.body[v], Scan) for v in unknown) and not k.row_lane
         colliding = any(k.comp.stores[s].combine or k.accesses.stores[s].refs for s in self.stores)
         return not scans and not (colliding and combines_in_lane(k.accesses, self.axes[-1]))
 

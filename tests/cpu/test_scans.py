@@ -1,0 +1,38 @@
+"""Scans with work around them: in blocks, of which only the scan itself goes one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torchweld
+from torchweld.exact.verify import verify
+
+MASK = torch.arange(200) % 3 > 0
+CASES = {
+    "masked": lambda x: torch.cumsum(x * MASK[: x.shape[1]], 1),
+    "used again": lambda x: torch.cumsum(x.exp(), 1) * x.exp(),
+    "two": lambda x: torch.cumsum(x.sigmoid(), 1) / torch.cumprod(1 + 0.01 * x.cos(), 1),
+    "one of another": lambda x: torch.cumsum(torch.cumsum(x.sigmoid(), 1), 1),
+    "kept for a second pass": lambda x: (y := torch.cumsum(x.exp(), 1)) / y.sum(1, keepdim=True),
+    "and summed": lambda x: torch.cumsum(x.exp(), 1).sin().sum(1),
+    "rounded": lambda x: torch.cumsum(torch.sigmoid(x.bfloat16()), 1).relu(),
+}
+
+
+@pytest.mark.parametrize("columns", [1, 63, 64, 65, 200])
+@pytest.mark.parametrize("name", CASES)
+def test_scans(name, columns):
+    function = CASES[name]
+    torch.compiler.reset()
+    x = torch.randn(5, columns, generator=torch.Generator().manual_seed(columns))
+    fused = torchweld.fuse(lambda x: function(x))
+    report = verify(lambda x: function(x), fused, x, train=columns == 65 and name != "rounded")
+    assert report.ok, str(report)
+
+
+def test_blocks_are_taken_where_there_is_work():
+    fused = torchweld.fuse(lambda x: torch.cumsum(x.exp(), 1))
+    fused(torch.randn(3, 100))
+    (record,) = torchweld.records(fused)
+    assert "to = end" in next(iter(record.bundles.values())).sources[0].text

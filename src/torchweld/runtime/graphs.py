@@ -61,6 +61,7 @@ class GraphedProgram:
         self._made, self._replays, self._failed = 0, 0, False
         self._handed_out = HandedOut()
         self.needs: list[tuple[torch.device, int]] = []  # bytes of arenas
+        self._domain: Domain | None = None
 
     @property
     def loaded(self) -> Loaded:
@@ -71,7 +72,7 @@ class GraphedProgram:
             return self._program(args)
         if self._program.index_flags:
             self._program.index_flags.raise_if_set()
-        domain = graph_domain.domain_of(self._device)
+        domain = self._domain = self._domain or graph_domain.domain_of(self._device)
         with domain.lock:
             if torch.cuda.current_device() == self._device.index:
                 return self._call(args, domain)

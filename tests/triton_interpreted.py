@@ -31,6 +31,11 @@ def _nearest(x):
     return (bits >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
 
 
+@triton.jit
+def _copysign(x, y):
+    return tl.where(y < 0, -tl.abs(x), tl.abs(x))
+
+
 @triton.jit"""
 _MASKED = torch.zeros(150)
 _MASKED[:70] = float("-inf")
@@ -86,7 +91,7 @@ def start(source: KernelSource, grid, arguments) -> None:
 
 def renamed(text: str) -> str:
     """What libdevice does by what Triton itself does, where it can; bfloat16 rounded to nearest."""
-    text = _RENAMED.sub(r"tl.\1(", text)
+    text = _RENAMED.sub(r"tl.\1(", text).replace("libdevice.copysign(", "_copysign(")
     return _NARROWED.sub(r"= _nearest(\1)", text).replace("\n\n\n@triton.jit", _NEAREST, 1)
 
 

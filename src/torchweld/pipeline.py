@@ -34,6 +34,7 @@ from torchweld.kernels.library import choose_library_calls
 from torchweld.kernels.patches import products_of_patches
 from torchweld.kernels.products import form_products
 from torchweld.kernels.rows import align_rows
+from torchweld.kernels.widened import widened_convolutions
 from torchweld.plan.decisions import Cut, Fusion, Plan, RefusalRecord
 from torchweld.plan.refusals import Reason
 from torchweld.plan.search import plan
@@ -113,6 +114,7 @@ def _planned(
     lowered: Lowered, captured: Captured, table: DeviceTable, options: Options, stages
 ) -> tuple[Graph, Plan]:
     graph = stages("rewrite", rewrite, lowered.graph, options)
+    graph = stages("widen", widened_convolutions, graph, table)
     graph = stages("channels", channels_last, graph, table, captured.loose_outputs)
     graph = stages("patches", products_of_patches, graph, table)
     graph = stages("layouts", contiguous_rows, graph, captured.loose_outputs)

@@ -17,7 +17,6 @@ from torchweld.runtime.copies import copy_source
 from torchweld.runtime.dispatch import Pointer
 from torchweld.runtime.launch_table import Handle, TileMap, launch_table
 from torchweld.runtime.launcher import launch_plan
-from torchweld.runtime.torch_private import handles_of
 
 BYTES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "*fp32": ctypes.c_uint64,
          "*i8": ctypes.c_uint64}  # fmt: skip
@@ -147,13 +146,17 @@ def of_another_type(t):
     t.data = t.data.view(torch.int32).float()
 
 
+def swapped(t):
+    torch.utils.swap_tensors(t, torch.randn(3, 3))
+
+
 @pytest.mark.parametrize(
     "change, stays", [(changed_in_place, True), (moved, False), (transposed, False),
-                      (of_another_type, False)],
+                      (of_another_type, False), (swapped, False)],
 )  # fmt: skip
 def test_what_is_watched(native, change, stays):
     tensors = [torch.randn(3, 3) for _ in range(3)]
-    watched = native.watch(handles_of(tensors))
+    watched = native.watch(tuple(tensors))
     assert native.unchanged(watched)
     change(tensors[1])
     assert native.unchanged(watched) is stays

@@ -26,7 +26,7 @@ NAMES = {
     "torch._C._cuda_clearCublasWorkspaces": "a recording would keep a second workspace",
     "torch._C._cuda_endAllocateToPool": "a recording that fails leaves the allocator in it",
     "torch._C._cuda_releasePool": "a recording that fails keeps its pool",
-    "torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors": "what torch's C interface takes",
+    "torch._C._aoti.unsafe_alloc_void_ptr_from_tensor": "what torch's C interface takes",
     "torch._C._dynamo.guards._empty_strided_cuda": "empty_strided takes twice as long",
 }
 _CUDA_ONLY = frozenset(n for n in NAMES if n.startswith("torch._C._cuda_"))

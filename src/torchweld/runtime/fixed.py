@@ -7,8 +7,6 @@ from types import ModuleType
 
 import torch
 
-from torchweld.runtime.torch_private import handles_of
-
 _data_ptr = torch.Tensor.data_ptr
 
 
@@ -22,7 +20,7 @@ class Fixed:
         self._native, self._watched = native, None
         if native is not None:
             self._tensors = tuple(args[p] for p in self.positions)
-            self._watched = native.watch(handles_of(list(self._tensors)))
+            self._watched = native.watch(self._tensors)
 
     def hold(self, args: list) -> bool:
         """Whether the tensors of this call are where these are."""

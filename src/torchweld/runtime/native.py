@@ -6,7 +6,8 @@ lacks what it looks up, there is none, and each of its users takes the longer wa
 holds(places, lengths)   `places`: dict, key, object, dict, ... : whether the dicts have these
                          objects there (None: or nothing); `lengths`: dict, its length, ...
 are(args, positions, objects)   whether the list has these objects at these positions
-watch(handles)           what `unchanged` compares: address, dtype, shape and strides of tensors
+watch(tensors)           a tuple of them; `unchanged` of the result compares address, dtype, shape
+                         and strides of each with what they were then
 launch(rows, first, count, bases, stream)   launches rows of a table (`launches.h`) from `first` on;
                          the number of the first that it could not, or `count`
 replay(graph, stream, targets, sources, row, results, made, row)   copies sources to targets,
@@ -33,7 +34,7 @@ from torchweld.core.logs import logger
 from torchweld.core.options import Options
 from torchweld.runtime.build import compile_cpp
 from torchweld.runtime.cache import Artifacts, digest, open_cache
-from torchweld.runtime.torch_private import exchange_table, handles_of, library_path
+from torchweld.runtime.torch_private import exchange_table, handle_of, library_path
 
 DRIVER = "libcuda.so.1"
 _NAME = "torchweld_native"
@@ -48,7 +49,9 @@ def native(artifacts: Artifacts) -> ModuleType | None:
     except (BuildError, EnvironmentProblem, ImportError) as error:
         logger("runtime").info("calls go through Python: %s", error)
         return None
-    return module if module.use_torch(library_path(), exchange_table()) else None
+    example = torch.empty(2, 3)
+    told = library_path(), exchange_table(), example, handle_of(example)
+    return module if module.use_torch(*told) else None
 
 
 @cache
@@ -83,5 +86,5 @@ def watch(
     module = native(open_cache(options))
     if module is None:
         return None
-    holds, unchanged, watched = module.holds, module.unchanged, module.watch(handles_of(tensors))
+    holds, unchanged, watched = module.holds, module.unchanged, module.watch(tuple(tensors))
     return lambda: holds(places, lengths) and unchanged(watched)

@@ -78,9 +78,9 @@ def sequence_number_in_backward() -> int | None:
 RecordRange = torch._C._profiler._RecordFunctionFast
 
 
-def handles_of(tensors: list[torch.Tensor]) -> list:
-    """A handle of each for torch's C interface; whoever takes it must delete it there."""
-    return torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(tensors)
+def handle_of(tensor: torch.Tensor):
+    """For torch's C interface; whoever takes it must delete it there."""
+    return torch._C._aoti.unsafe_alloc_void_ptr_from_tensor(tensor)
 
 
 def exchange_table():

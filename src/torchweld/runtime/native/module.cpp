@@ -40,13 +40,9 @@ static Watched* watched_in(PyObject* capsule) {
   return (Watched*)PyCapsule_GetPointer(capsule, "watched");
 }
 
-// watch(capsules of handles, which are then this function's to delete)
-static PyObject* watch(PyObject*, PyObject* capsules) {
-  Watched* watched = new Watched;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(capsules); ++i)
-    watched->handles.push_back(PyCapsule_GetPointer(PyList_GET_ITEM(capsules, i), nullptr));
-  watched->remember();
-  return PyCapsule_New(watched, "watched", [](PyObject* capsule) { delete watched_in(capsule); });
+static PyObject* watch(PyObject*, PyObject* tensors) {
+  return PyCapsule_New(new Watched(tensors), "watched",
+                       [](PyObject* capsule) { delete watched_in(capsule); });
 }
 
 static PyObject* unchanged(PyObject*, PyObject* capsule) {
@@ -147,9 +143,10 @@ static PyObject* use_driver(PyObject*, PyObject* path) {
   return PyBool_FromLong(open_driver(PyUnicode_AsUTF8(path)));
 }
 
-// use_torch(path of its library, the exchange table of its tensors)
+// use_torch(path of its library, the exchange table of its tensors, a tensor, a handle of it)
 static PyObject* use_torch(PyObject*, PyObject* const* args, Py_ssize_t) {
-  bool opened = open_exchange(args[1]) && open_torch(PyUnicode_AsUTF8(args[0]));
+  bool opened = open_exchange(args[1]) && open_torch(PyUnicode_AsUTF8(args[0])) &&
+                find_tensor(args[2], PyCapsule_GetPointer(args[3], nullptr));
   PyErr_Clear();
   return PyBool_FromLong(opened);
 }

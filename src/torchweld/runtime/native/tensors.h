@@ -51,15 +51,16 @@ static int64_t span_bytes(const Tensor& t) {
 }
 
 struct Torch {
-  int (*data)(void* handle, void** data);
-  int (*dtype)(void* handle, int32_t* dtype);
-  int (*rank)(void* handle, int64_t* rank);
-  int (*shape)(void* handle, int64_t** shape);
-  int (*strides)(void* handle, int64_t** strides);
-  int (*forget)(void* handle);
+  int (*data)(void* tensor, void** data);
+  int (*dtype)(void* tensor, int32_t* dtype);
+  int (*rank)(void* tensor, int64_t* rank);
+  int (*shape)(void* tensor, int64_t** shape);
+  int (*strides)(void* tensor, int64_t** strides);
+  int (*forget)(void* tensor);
 };
 
 static Torch torch;
+static Py_ssize_t tensor_at;  // where a Python tensor holds the one of C++
 
 // Whether the library at `path` is a torch that has them all.
 static bool open_torch(const char* path) {
@@ -81,28 +82,37 @@ static bool open_torch(const char* path) {
   return true;
 }
 
+// Finds `tensor_at` by an example: a tensor, and a handle that torch made of it, deleted here. A C++
+// tensor is one pointer; the Python object holds the same.
+static bool find_tensor(PyObject* tensor, void* handle) {
+  void* wanted = *(void**)handle;
+  torch.forget(handle);
+  for (tensor_at = sizeof(PyObject); tensor_at < Py_TYPE(tensor)->tp_basicsize; tensor_at += 8)
+    if (*(void**)((char*)tensor + tensor_at) == wanted) return true;
+  return false;
+}
+
 // Tensors, and what a kernel depends on besides their values, as it was.
 struct Watched {
-  std::vector<void*> handles;
+  PyObject* tensors;  // a tuple
   std::vector<int64_t> words;
 
-  ~Watched() {
-    for (void* handle : handles) torch.forget(handle);
-  }
-
-  void remember() {
-    for (void* handle : handles) {
-      View now(handle);
+  explicit Watched(PyObject* given) : tensors(given) {
+    Py_INCREF(tensors);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) {
+      View now(PyTuple_GET_ITEM(tensors, i));
       words.insert(words.end(), {now.data, now.dtype, now.rank});
       words.insert(words.end(), now.shape, now.shape + now.rank);
       words.insert(words.end(), now.strides, now.strides + now.rank);
     }
   }
 
+  ~Watched() { Py_DECREF(tensors); }
+
   bool unchanged() const {
     const int64_t* then = words.data();
-    for (void* handle : handles) {
-      View now(handle);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) {
+      View now(PyTuple_GET_ITEM(tensors, i));
       if (then[0] != now.data || then[1] != now.dtype || then[2] != now.rank) return false;
       size_t bytes = now.rank * sizeof(int64_t);
       then += 3;
@@ -117,11 +127,11 @@ struct Watched {
   struct View {
     int64_t data, rank, *shape, *strides;
     int32_t dtype;
-    explicit View(void* handle) {
-      void* address = nullptr;
-      torch.data(handle, &address), data = (int64_t)address;
-      torch.dtype(handle, &dtype), torch.rank(handle, &rank);
-      torch.shape(handle, &shape), torch.strides(handle, &strides);
+    explicit View(PyObject* object) {
+      void *tensor = (char*)object + tensor_at, *address = nullptr;
+      torch.data(tensor, &address), data = (int64_t)address;
+      torch.dtype(tensor, &dtype), torch.rank(tensor, &rank);
+      torch.shape(tensor, &shape), torch.strides(tensor, &strides);
     }
   };
 };

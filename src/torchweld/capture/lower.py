@@ -21,6 +21,7 @@ from torchweld.capture.lowering.rows import ROWS
 from torchweld.capture.torch_private import OpOverload, without_modes
 from torchweld.capture.views import Fill, Tensor
 from torchweld.core.errors import NotLowered
+from torchweld.core.events import warn_once
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Arg, Extern, Graph, Node, Origin
 from torchweld.ir.nodes import views as views_in
@@ -141,7 +142,7 @@ class _Lowering:
 
     def _lower_call(self, node: torch.fx.Node):
         call = Call(self.graph, node.name, node.meta.get("val"), _used(node))
-        row = ROWS.get(str(node.target))
+        row, mark = ROWS.get(str(node.target)), self.graph.mark()
         if row is not None:
             try:
                 return row(
@@ -151,6 +152,10 @@ class _Lowering:
                 )
             except NotLowered:
                 pass
+            except Exception as error:  # of one operation, which need not be that of the graph
+                message = f"{node.target} is left to ATen: {type(error).__name__}: {error}"
+                warn_once(f"lower {message}", message)
+                self.graph.back_to(mark)
         return externs.emit(call, node, self.env)
 
     def _argument(self, arg):

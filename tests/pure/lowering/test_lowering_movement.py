@@ -7,6 +7,9 @@ import torch
 import torch.nn.functional as F
 from lowered import check, comps, externs, lowered, run
 
+from torchweld.capture.lowering.rows import ROWS
+from torchweld.core import events
+
 aten = torch.ops.aten
 INDEX = torch.tensor([[0, 3, 2], [1, 1, 4]])
 
@@ -293,3 +296,22 @@ def test_a_matrix_that_two_products_read_both_ways_is_copied_once():
 
     result = check(gradients, rand(3, 5, 4), rand(5, 6), rand(12, 2), all_lowered=False)
     assert len(comps(result)) == 1
+
+
+def test_new_full():
+    check(lambda x: [x.new_full((2, 3), 0.5) + x[0, :3], x.new_full((4,), 7)], rand(2, 5))
+
+
+def test_an_operation_whose_lowering_fails_is_a_call(monkeypatch):
+    real = ROWS["aten.exp.default"]
+
+    def failing(call, x):
+        real(call, x)
+        raise TypeError("not this one")
+
+    monkeypatch.setitem(ROWS, "aten.exp.default", failing)
+    events.clear()
+    with pytest.warns(events.TorchweldWarning, match="aten.exp.default is left to ATen"):
+        found = lowered(lambda x: [x.exp().sin() + x.flip(0)], rand(3, 5))
+    assert externs(found) == ["aten.exp.default"]
+    check(lambda x: [x.exp().sin() + x.flip(0)], rand(3, 5))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from torchweld.capture import views
 from torchweld.capture.lowering.sizes import Sizes
 from torchweld.capture.views import Tensor
@@ -48,6 +50,16 @@ class GraphBuilder:
 
     def emit(self, node: Node) -> None:
         self.nodes.append(node)
+
+    def mark(self) -> tuple:
+        """What there is so far, for `back_to`. Names stay taken."""
+        return len(self.nodes), len(self.buffers), self.copies.copy(), self.checked.copy()
+
+    def back_to(self, mark: tuple) -> None:
+        """Takes back all that was added since."""
+        nodes, buffers, self.copies, self.checked = mark
+        del self.nodes[nodes:]
+        self.buffers = dict(islice(self.buffers.items(), buffers))
 
     def view_of(self, tensor: Tensor) -> View | None:
         """The tensor as a strided window on its buffer's memory; None where it is none."""

@@ -30,8 +30,13 @@ def _stored_size(call: Call, value: Poly) -> Tensor:
     return call.finish(nest, nest.number(value, call.out.dtype))
 
 
-@lowers("aten.full.default", "aten.full_like.default", "aten.new_full.default")
+@lowers("aten.full.default", "aten.full_like.default")
 def full(call: Call, _, value, **__):
+    return _filled(call, value)
+
+
+@lowers("aten.new_full.default")
+def new_full(call: Call, _, size, value, **__):
     return _filled(call, value)
 
 

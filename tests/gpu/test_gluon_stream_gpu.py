@@ -104,8 +104,12 @@ def launcher(case: Case, compiled: dict, made: dict):
         made[b.name] = torch.zeros(b.shape, dtype=dtypes.to_torch(b.dtype), device="cuda")
     slots = {n: i for i, n in enumerate(made)}
     plan = launch_plan(source, compiled[source], lambda n: Pointer(slots[n]), case.sizes)
-    bases = [t.data_ptr() for t in made.values()]
-    return lambda: plan(bases, 0, torch.cuda.current_stream().cuda_stream)
+
+    def start() -> None:
+        bases = [t.data_ptr() for t in made.values()]
+        plan(bases, 0, torch.cuda.current_stream().cuda_stream)
+
+    return start
 
 
 @pytest.mark.parametrize("case", ALL, ids=title)

@@ -1,8 +1,7 @@
 """Which form of kernel makes the products of a Comp, and how it is tiled: streams where there are
 few rows, Gluon's on Hopper, Triton's elsewhere and for what Gluon does not take. Gluon's kernels
-take longer to start: Triton's are faster where there is little to multiply (512 x 3072 x 768 on an
-H100: 9.2 against 9.7 us, 128 x 768 x 3072: 7.7 against 10.3, but 1024 x 768 x 3072: 16.9 against
-13.9)."""
+take longer to start: Triton's are faster where there is little to multiply (256 x 768 x 3072 on an
+H100: 8.4 against 10.2 us, but 512 x 768 x 3072: 16.3 against 11.2)."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from torchweld.schedule.cuda import extent
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_triton import STREAM_ROWS
 
-_LITTLE = 12e6  # multiply-adds for each multiprocessor
+_LITTLE = 8e6  # multiply-adds for each multiprocessor
 
 # (accesses, contraction, buffers, device, hints) -> how a template tiles it, or why none does
 Choose = Callable[

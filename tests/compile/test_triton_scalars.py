@@ -70,6 +70,18 @@ def test_an_erf_that_is_added_to_one_is_found():
     assert inside not in values_added_to_one(body.body)
 
 
+def test_a_tanh_whose_square_is_taken_from_one_is_found():
+    """As in the gradient of a gelu."""
+    body = BodyBuilder()
+    x = body.load("x", (axis("i"),), dtypes.f32)
+    one, found = body.const(1.0, dtypes.f32), body.op("tanh", x)
+    body.op("sub", one, body.op("mul", found, found))
+    body.op("add", one, found)
+    assert found in values_added_to_one(body.body)
+    body.op("mul", body.op("mul", found, found), x)
+    assert found not in values_added_to_one(body.body)
+
+
 def test_erf_near_one():
     """The helper's formula, in numpy's float32."""
     x = np.concatenate([np.linspace(-7, 7, 100_001), [0.0, np.inf, -np.inf, 1e30]])

@@ -428,15 +428,27 @@ class Kernel:
 
 
 def values_added_to_one(body: tuple[Instr, ...]) -> frozenset[Value]:
-    """Those that are used in sums with a constant of at least one and nowhere else: errors far
-    below the last place of one do not show."""
+    """Those that are used, perhaps squared, in sums with a constant of at least one and nowhere
+    else: errors far below the last place of one do not show."""
     ones = {v for v, i in enumerate(body) if isinstance(i, Const) and abs(i.value) >= 1}
-    used: dict[Value, bool] = {}
-    for instr in body:
-        summed = isinstance(instr, Op) and instr.name == "add" and not ones.isdisjoint(instr.args)
+    uses: dict[Value, list[Value]] = {}
+    for number, instr in enumerate(body):
         for value in operands(instr):
-            used[value] = used.get(value, True) and summed
-    return frozenset(value for value, only_summed in used.items() if only_summed)
+            uses.setdefault(value, []).append(number)
+    near: set[Value] = set()
+
+    def is_hidden(number: Value) -> bool:
+        instr = body[number]
+        if not isinstance(instr, Op):
+            return False
+        square = instr.name == "mul" and len(set(instr.args)) == 1
+        summed = instr.name in ("add", "sub") and not ones.isdisjoint(instr.args)
+        return summed or (square and number in near)
+
+    for value in sorted(uses, reverse=True):
+        if all(map(is_hidden, uses[value])):
+            near.add(value)
+    return frozenset(near)
 
 
 def sums_exponentials(body: tuple[Instr, ...], value: Value) -> bool:

@@ -41,7 +41,6 @@ SHARED_BYTES = (227 << 10) - 2048  # of one block, less barriers and what Triton
 # Accumulators of a thread, at most; the second number beside wide indices (dropout).
 MOST_TOGETHER = (128, 64)
 MOST_IN_TURN = (192, 128)  # with pingpong, whose epilogue is a loop over short slices
-MOST_SUMMED = 96  # where the columns of a tile are added up
 SLICE = 64  # columns that the epilogue has in registers at a time; twice as many spill with erf
 MIN_STAGES = 3
 _SUMMED_BYTES = 2 << 10  # where warps add up the columns of a slice
@@ -218,7 +217,6 @@ def _is_valid(schedule: ProductSchedule, piece: Piece) -> bool:
     count = len(contraction.products)
     threads = 32 * schedule.num_warps
     most = (MOST_IN_TURN if schedule.pingpong else MOST_TOGETHER)[_computes_indices(accesses)]
-    most = min(most, MOST_SUMMED) if column_sums(accesses, contraction) else most
     return (
         schedule.form == "gluon"
         and schedule.splits == 1

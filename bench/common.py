@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import product
 from pathlib import Path
 
 from tables import README, ROOT, render, render_brief, seconds, update_page
 
+_LEAST_SECONDS = 5.0
 SLOW = frozenset({"inductor-max-autotune"})  # to compile
 
 
@@ -96,16 +97,22 @@ def _unheard(what: str, done: float) -> None:
     """Nobody watches."""
 
 
-def run_cases(cases: Iterable[Case], run: Run, script: str) -> list[dict]:
+def run_cases(cases: Sequence[Case], run: Run, script: str) -> list[dict]:
     """Measures each case in a child process; a case that fails or runs out of time is a row with a
-    problem."""
+    problem. While one is measured, the next imports what it needs."""
     rows, end = [], time.monotonic() + run.total_seconds
-    with tempfile.TemporaryDirectory() as cache:
-        for part, case in product(_parts(run), list(cases)):
+    todo = [(case, part) for part in _parts(run) for case in cases]
+    with tempfile.TemporaryDirectory() as cache, ExitStack() as waiting:
+        ahead = [waiting.enter_context(_child(*todo[0], script, cache))] if todo else []
+        for number, (case, part) in enumerate(todo):
+            child = ahead.pop()
+            for following in todo[number + 1 : number + 2]:
+                ahead.append(waiting.enter_context(_child(*following, script, cache)))
             budget = min(run.case_seconds, end - time.monotonic())
-            row = _in_child(case, part, script, cache, budget)
+            row = {"case": asdict(case)} | child(budget)
             if part.second_process and "report" in row:
-                row["second"] = _in_child(case, _only_torchweld(run), script, cache, budget)
+                with _child(case, _only_torchweld(run), script, cache) as again:
+                    row["second"] = again(budget)
             rows.append(row)
             print(_progress(row), flush=True)
     return rows
@@ -123,9 +130,20 @@ def _parts(run: Run) -> list[Run]:
 
 
 def child_main(arguments: list[str]) -> None:
-    """`--child CASE RUN FILE`, both in JSON: measures and writes the row's parts to FILE."""
+    """`--child CASE RUN FILE`, both in JSON: measures once a line comes in, and writes the row's
+    parts to FILE."""
     case, run = Case(**json.loads(arguments[0])), Run(**json.loads(arguments[1]))
+    _import_ahead()
+    sys.stdin.readline()
     measure_case(case, run, lambda parts: _replace(Path(arguments[2]), json.dumps(parts)))
+
+
+def _import_ahead() -> None:
+    """What all ways need, other than compilers."""
+    import torchweld.report.build  # noqa: F401
+
+    with suppress(ImportError):
+        from transformers import PreTrainedModel  # noqa: F401
 
 
 def _replace(path: Path, text: str) -> None:
@@ -208,23 +226,31 @@ def _adamw(model) -> Callable[[], object]:
     return torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0, fused=True).step
 
 
-def _in_child(case: Case, run: Run, script: str, cache: str, budget: float) -> dict:
-    row: dict = {"case": asdict(case)}
-    if budget < 5:
-        return row | {"problem": "not run: the time for all cases was used up"}
+@contextmanager
+def _child(case: Case, run: Run, script: str, cache: str) -> Iterator[Callable[[float], dict]]:
+    """A function that has the process measure within so many seconds, and gives the row's parts."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         command = [sys.executable, script, "--child", json.dumps(asdict(case)),
                    json.dumps(asdict(run)), out.name]
         environment = os.environ | {"TORCHWELD_CACHE_DIR": cache}
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=budget,
-                                  env=environment, stdin=subprocess.DEVNULL)
-        except subprocess.TimeoutExpired:
-            row["problem"] = f"not finished within {budget:.0f} s"
-            return row | _written(out.name)
-        if done.returncode:
-            row |= {"problem": _last_line(done.stderr), "stderr": done.stderr[-4000:]}
-        return row | _written(out.name)
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
+            try:
+                yield lambda seconds: _measured(process, seconds) | _written(out.name)
+            finally:
+                process.kill()
+
+
+def _measured(process: subprocess.Popen, seconds: float) -> dict:
+    """What went wrong."""
+    if seconds < _LEAST_SECONDS:
+        return {"problem": "not run: the time for all cases was used up"}
+    try:
+        _, said = process.communicate("go\n", timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return {"problem": f"not finished within {seconds:.0f} s"}
+    return {"problem": _last_line(said), "stderr": said[-4000:]} if process.returncode else {}
 
 
 def _written(file: str) -> dict:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -119,11 +120,15 @@ def test_a_case_measured_again_replaces_its_row(tables, tmp_path):
 
 def test_ways_that_are_slow_to_compile_come_last(common, monkeypatch):
     asked = []
-    monkeypatch.setattr(common, "_in_child", lambda case, run, *rest: asked.append(
-        (case.label, run.ways)) or {"case": {"label": case.label}, "problem": "none"})
+
+    @contextmanager
+    def child(case, run, *rest):
+        yield lambda seconds: asked.append((case.label, run.ways)) or {"problem": "none"}
+
+    monkeypatch.setattr(common, "_child", child)
     ways = "eager", "inductor-max-autotune", "inductor", "torchweld"
     cases = [common.Case(name, "x", "float32") for name in ("a", "b")]
-    common.run_cases(iter(cases), common.Run("cuda", ways, 0, 9, 99), "script")
+    common.run_cases(cases, common.Run("cuda", ways, 0, 9, 99), "script")
     quick, slow = ("eager", "inductor", "torchweld"), ("inductor-max-autotune", "torchweld")
     assert asked == [("a", quick), ("b", quick), ("a", slow), ("b", slow)]
 
@@ -149,7 +154,7 @@ raise MemoryError("in float64")""")
     assert kept["report"] == {"ways": []} and kept["problem"] == "MemoryError: in float64"
 
 
-def test_a_child_that_fails_or_is_late_is_a_row_with_a_problem(common, tmp_path):
+def test_a_child_that_fails_or_is_late_is_a_row_with_a_problem(common, tmp_path, monkeypatch):
     script = tmp_path / "child.py"
     case, run = common.Case("x", "bert-base", "float32"), common.Run("cpu", ("torchweld",), 0, 9, 9)
     script.write_text("raise ValueError('no such thing')")
@@ -157,3 +162,26 @@ def test_a_child_that_fails_or_is_late_is_a_row_with_a_problem(common, tmp_path)
     assert failed["problem"] == "ValueError: no such thing"
     (late,) = common.run_cases([case], common.Run("cpu", ("torchweld",), 0, 9, 1), str(script))
     assert late["problem"].startswith("not run")
+    script.write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(common, "_LEAST_SECONDS", 0.0)
+    (cut,) = common.run_cases([case], common.Run("cpu", ("torchweld",), 0, 0.2, 9), str(script))
+    assert cut["problem"].startswith("not finished within")
+
+
+def test_the_next_case_imports_while_one_is_measured(common, tmp_path):
+    """Each child notes when it begins and when it is told to measure."""
+    script, notes = tmp_path / "child.py", tmp_path / "notes"
+    script.write_text(f"""import json, pathlib, sys
+def note(what):
+    with open({str(notes)!r}, "a") as file:
+        file.write(what + json.loads(sys.argv[2])["label"] + " ")
+note("start ")
+sys.stdin.readline()
+if json.loads(sys.argv[2])["label"] == "a":
+    while "start b" not in pathlib.Path({str(notes)!r}).read_text():
+        pass
+note("measure ")
+sys.exit("done")""")
+    cases = [common.Case(name, "x", "float32") for name in ("a", "b")]
+    common.run_cases(cases, common.Run("cpu", ("torchweld",), 0, 30, 60), str(script))
+    assert notes.read_text() == "start a start b measure a measure b "

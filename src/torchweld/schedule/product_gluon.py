@@ -265,8 +265,8 @@ _PAIR_SHAPES = (
     (128, 64, True), (64, 128, True), (64, 64, True), (64, 32, True), (128, 128, False),
 )  # fmt: skip
 
-# Of one multiprocessor and clock cycle, and in cycles: what ranks tiles. Fitted to 200 kernels of 34
-# problems on an H100: 7 % off; the first tile is half a percent slower than the best on average.
+# Of one multiprocessor and clock cycle, and in cycles: what ranks tiles. Fitted to 200 kernels for
+# 34 problems on an H100: 7 % off; the first tile is half a percent slower than the best on average.
 _PRODUCTS_PER_CYCLE = 1650  # of 2048: the power limit slows the clock down
 _COPIED_BYTES_PER_CYCLE = 68
 _SHARED_BYTES_PER_CYCLE = 143  # to it and from it

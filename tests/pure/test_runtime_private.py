@@ -27,6 +27,7 @@ NAMES = {
     "torch._C._cuda_endAllocateToPool": "a recording that fails leaves the allocator in it",
     "torch._C._cuda_releasePool": "a recording that fails keeps its pool",
     "torch._C._aoti.unsafe_alloc_void_ptr_from_tensor": "what torch's C interface takes",
+    "torch._C._dynamo.guards._empty_strided_cpu": "empty_strided takes twice as long",
     "torch._C._dynamo.guards._empty_strided_cuda": "empty_strided takes twice as long",
 }
 _CUDA_ONLY = frozenset(n for n in NAMES if n.startswith("torch._C._cuda_"))

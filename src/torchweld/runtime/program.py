@@ -14,7 +14,6 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -106,8 +105,17 @@ class Program:
         return self._run(kept)
 
     def _run(self, args: list) -> list:
-        with self._arenas(self.arena_needs(args)) as arenas:
+        if not self._devices:
+            return self.run_in((), args)
+        needs = self.arena_needs(args)
+        places = [_place(device) for device, _ in needs]
+        arenas = tuple([self._pool.take(place, *need) for place, need in zip(places, needs)])
+        try:
             return self.run_in(arenas, args)
+        finally:
+            if self._loaded.keeps_arena:
+                for place, arena in zip(places, arenas):
+                    self._pool.give(place, arena)
 
     def arena_needs(self, args: list) -> list[tuple[torch.device, int]]:
         """The bytes for temporaries on each device, with inputs like these."""
@@ -155,6 +163,8 @@ class Program:
 
     def sizes_key(self, args: list) -> tuple:
         """What tells one set of sizes from another."""
+        if not self._symbol_sources:
+            return ()
         return tuple([_symbol_value(s.source, args) for s in self._symbol_sources])
 
     def sizes(self, args: list) -> Mapping[str, int]:
@@ -172,17 +182,6 @@ class Program:
                 while len(self._shapes) > MAX_SHAPES:
                     self._shapes.popitem(last=False)
         return found
-
-    @contextmanager
-    def _arenas(self, needs: list[tuple[torch.device, int]]):
-        """One arena on each device, for this call alone."""
-        places = [_place(device) for device, _ in needs]
-        arenas = tuple(self._pool.take(place, *need) for place, need in zip(places, needs))
-        try:
-            yield arenas
-        finally:
-            for place, arena in zip(places, arenas if self._loaded.keeps_arena else ()):
-                self._pool.give(place, arena)
 
     def _binding(self, prepared: _ForShape, arenas: tuple[Arena, ...], args) -> Binding | None:
         """What was prepared for these arenas and static inputs. None if a static input has come in

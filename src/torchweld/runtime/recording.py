@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -82,7 +82,7 @@ class Reads:
         self._fixed = Fixed(args, static, native)
         self._handed, self._pointers = tuple(handed), addresses(args, handed)
         self.positions = tuple(p for p in moving if p not in handed)
-        self.buffers = [strided_maker(args[p])() for p in self.positions]
+        self.buffers = [_maker(args[p])() for p in self.positions]
         copy_all(self.buffers, [args[p] for p in self.positions])
 
     def recorded(self, args: list) -> list:
@@ -142,7 +142,7 @@ class Recording:
         self._results, self._tail = _left(paused, outputs)
         self._made = [self._results[p] for p in outputs.copied]
         self._given = [self._results[p] for p in outputs.given]
-        self._makers = [strided_maker(t) for t in self._made]
+        self._makers = [_maker(t) for t in self._made]
         self._launch = Launch(graph, reads.buffers, self._made, native)
         self.addresses = frozenset(t.data_ptr() for t in self._given) - {0}
 
@@ -176,3 +176,8 @@ def _left(paused: Paused, outputs: Outputs) -> tuple[list, Paused | None]:
         skipped |= set(range(len(fetches))) - set(outputs.copied)
     left = [None if p in skipped else fetch(paused.tensors) for p, fetch in enumerate(fetches)]
     return left, paused if tail else None
+
+
+def _maker(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Of new tensors laid out as this one, on the current GPU."""
+    return strided_maker(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)

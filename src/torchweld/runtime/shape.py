@@ -224,6 +224,8 @@ class _Shaper:
         return self.fetch_view(View(name, buffer.shape, buffer.strides))
 
     def _output(self, output) -> Fetch:
+        if isinstance(output, View):
+            return self.fetch_view(output)
         fetch = Arguments((output,), (), self.fetch_view, self.sizes)
         return lambda tensors: fetch(tensors)[0][0]
 

@@ -6,6 +6,7 @@ import math
 import struct
 from array import array
 from collections.abc import Mapping
+from functools import partial
 from types import ModuleType
 
 import torch
@@ -19,17 +20,19 @@ from torchweld.runtime.huge_pages import FRESH_BYTES, with_huge_pages
 from torchweld.runtime.launch_table import LaunchTable
 from torchweld.runtime.loaded import Step
 from torchweld.runtime.record import note
-from torchweld.runtime.torch_private import raw_stream
+from torchweld.runtime.torch_private import raw_stream, strided_maker
 
 
 def new_tensor(slot: int, shape, strides, dtype, device) -> Step:
     """A fresh output in `slot`."""
 
-    empty = torch.empty_strided
+    make = partial(torch.empty_strided, shape, strides, dtype=dtype, device=device)
+    if device.type == "cpu":
+        make = strided_maker(shape, strides, dtype, device)
     large = math.prod(shape) * dtype.itemsize > FRESH_BYTES
 
     def step(tensors, bases, address):
-        tensor = empty(shape, strides, dtype=dtype, device=device)
+        tensor = make()
         tensors[slot] = tensor = with_huge_pages(tensor) if large else tensor
         bases[slot] = tensor.data_ptr()
 

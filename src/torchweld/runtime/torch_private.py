@@ -88,13 +88,15 @@ def exchange_table():
     return torch.Tensor.__dlpack_c_exchange_api__
 
 
-def strided_maker(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """A function that makes new tensors laid out as `tensor`, on a GPU on the current one; the
-    public `empty_strided` takes twice as long to read its arguments."""
-    shape, strides, dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
-    if tensor.is_cuda:
-        return partial(torch._C._dynamo.guards._empty_strided_cuda, shape, strides, dtype)
-    return partial(torch.empty_strided, shape, strides, dtype=dtype, device=tensor.device)
+def strided_maker(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Callable[[], torch.Tensor]:
+    """A function that makes new tensors, on a CPU or on the current GPU, which `device` must be;
+    the public `empty_strided` takes twice as long to read its arguments."""
+    empty = torch._C._dynamo.guards._empty_strided_cpu
+    if device.type == "cuda":
+        empty = torch._C._dynamo.guards._empty_strided_cuda
+    return partial(empty, tuple(shape), tuple(strides), dtype)
 
 
 def graph_handle(graph: torch.cuda.CUDAGraph) -> int | None:

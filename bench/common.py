@@ -64,6 +64,7 @@ def measure_case(case: Case, run: Run, write: Callable[[dict], object]) -> None:
     from torchweld.report.build import Plan, measured_report
     from torchweld.report.ways import WAYS
 
+    start = time.monotonic()
     WAYS["liger"] = RECIPE
     workload = _workload(case, run.device)
     report, ready = measured_report(
@@ -72,9 +73,10 @@ def measure_case(case: Case, run: Run, write: Callable[[dict], object]) -> None:
     optimised = workload.model if case.adamw else None
     predicted = predicted_ms(records(ready["torchweld"].run), run.device, optimised)
     row = {"predicted_ms": predicted, "report": asdict(report)}
-    write(row)
+    write(row | {"seconds": time.monotonic() - start})
     if "eager" in run.ways:
-        write(row | {"report": asdict(_with_errors(case, report, ready, workload))})
+        row["report"] = asdict(_with_errors(case, report, ready, workload))
+        write(row | {"seconds": time.monotonic() - start})
 
 
 def _with_errors(case: Case, report, ready: dict, workload):
@@ -268,7 +270,8 @@ def _progress(row: dict) -> str:
         return f"{row['case']['label']}: {row['problem']}"
     ways = row["report"]["ways"]
     problem = f" ({row['problem']})" if "problem" in row else ""
-    return f"{row['case']['label']}: {', '.join(map(_progress_of_way, ways))}{problem}"
+    took = f" in {row['seconds']:.0f} s"
+    return f"{row['case']['label']}{took}: {', '.join(map(_progress_of_way, ways))}{problem}"
 
 
 def _progress_of_way(way: dict) -> str:

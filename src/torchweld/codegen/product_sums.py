@@ -35,11 +35,11 @@ class Sums:
     def buffers(self) -> dict[str, Buffer]:
         return {b.name: b for b in self.scratch.values()}
 
-    def sources(self, buffers: Mapping[str, Buffer]) -> tuple[KernelSource, ...]:
-        """The kernels that add up tiles."""
-        return tuple(self._source(position, buffers) for position in self.scratch)
+    def sources(self, buffers: Mapping[str, Buffer], early: bool = False) -> tuple[KernelSource, ...]:
+        """The kernels that add up tiles. `early`: they begin while the one before still runs."""
+        return tuple(self._source(position, buffers, early) for position in self.scratch)
 
-    def _source(self, position: int, buffers: Mapping[str, Buffer]) -> KernelSource:
+    def _source(self, position: int, buffers: Mapping[str, Buffer], early: bool) -> KernelSource:
         access, partial = self.accesses.stores[position], self.scratch[position]
         to, n = BodyBuilder(), axis("n")
         every = to.load(partial.name, (axis(SHARE) * self.columns + n,), dtypes.f32)
@@ -48,7 +48,8 @@ class Sums:
         axes = (Axis("n", self.columns), Axis(SHARE, self.tiles))
         comp = Comp(f"{self.accesses.comp.name}_sum{position}", axes, to.body, (store,))
         flat = replace(buffers[access.buffer], shape=(1,), strides=(1,))
-        return finishing_source(Finish(comp, (), {partial.name: partial, flat.name: flat}))
+        second = Finish(comp, (), {partial.name: partial, flat.name: flat})
+        return finishing_source(second, early=early)
 
 
 def sums_of(

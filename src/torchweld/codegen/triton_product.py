@@ -98,7 +98,7 @@ def generate(
     zeroed = tuple(b.name for b in scratch if b.dtype == dtypes.i32)
     registers = STREAM_REGISTERS if schedule.form == "stream" else None
     source = replace(t.end.source(blocks), early=schedule.early, max_registers=registers)
-    return KernelBundle(comp.name, (source, *sums.sources(every)), scratch, zeroed)
+    return KernelBundle(comp.name, (source, *sums.sources(every, schedule.early)), scratch, zeroed)
 
 
 def _template(

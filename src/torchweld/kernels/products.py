@@ -107,7 +107,9 @@ def _offer_of(
     if kernel.schedule.form in STREAMS and len(comp.stores) > len(comp.writes):
         # H100, 16 rows: q and k with their rotation 8.6 us each; q, k, v in one stream 7.2
         return Refusal(Reason.SLOWER, "few rows would stream the halves of each head apart")
-    before = shop.prices.apart_s([nodes[c] for c in calls], nodes[number])
+    results = [b for c in calls for b in nodes[c].writes]
+    alone = not any(shop.flow.is_needed_after(b, number) for b in results)
+    before = shop.prices.apart_s([nodes[c] for c in calls], nodes[number], alone)
     after = kernel.seconds + _rest_s(shop, parts.rest, kernel)
     return Offer((*calls, number), comp, parts.rest, before, after)
 

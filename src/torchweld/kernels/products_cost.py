@@ -177,10 +177,10 @@ class Prices:
     def comp_s(self, comp: Comp) -> float:
         return cost(comp, self.graph.buffers, self.graph.hints, self.device).seconds
 
-    def apart_s(self, calls: Sequence[Extern], reader: Comp) -> float:
-        """Of the calls and then the Comp that reads their results."""
+    def apart_s(self, calls: Sequence[Extern], reader: Comp, alone: bool) -> float:
+        """Of the calls and then the Comp that reads their results; `alone`: nothing else does."""
         calls_s = sum(map(self.call_s, calls))
-        together = len(calls) == 1 and with_gelu(calls[0], reader, self.graph)
+        together = alone and len(calls) == 1 and with_gelu(calls[0], reader, self.graph)
         return _GELU * calls_s if together else calls_s + self.comp_s(reader)
 
     def call_s(self, node: Extern) -> float:

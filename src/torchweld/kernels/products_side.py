@@ -30,15 +30,9 @@ def join_siblings(shop: Workshop) -> dict[tuple[str, str], Refusal]:
     for number in shop.flow.order():
         if number not in shop.flow.nodes or shop.made(number) is None:
             continue
-        siblings = _siblings(shop, number)
-        sets = chain.from_iterable(combinations(siblings, n) for n in range(len(siblings) + 1))
-        offers = [_offer(shop, (number, *others)) for others in sets]
         alike = _alike(shop, number)
         every = _concatenation(shop, alike)
-        pays = [o for o in offers if o and o.gain_s > MARGIN * o.before_s]
-        if isinstance(every, Offer) and every.gain_s > _CONCATENATED * every.before_s:
-            pays.append(every)
-        best = max(pays, key=lambda o: o.gain_s, default=None)
+        best = _best(shop, number, every)
         if every is not None and best is not every:
             why = every if isinstance(every, Refusal) else every.refusal()
             first, *others = (shop.flow.nodes[n].name for n in alike)
@@ -46,6 +40,17 @@ def join_siblings(shop: Workshop) -> dict[tuple[str, str], Refusal]:
         if best is not None:
             shop.take(best)
     return refused
+
+
+def _best(shop: Workshop, number: NodeId, every: Offer | Refusal | None) -> Offer | None:
+    """What gains most: `every` product of the operand as one, or some of equal sizes, or one."""
+    siblings = _siblings(shop, number)
+    sets = chain.from_iterable(combinations(siblings, n) for n in range(len(siblings) + 1))
+    offers = (_offer(shop, (number, *others)) for others in sets)
+    pays = [o for o in offers if o and o.gain_s > MARGIN * o.before_s]
+    if isinstance(every, Offer) and every.gain_s > _CONCATENATED * every.before_s:
+        pays.append(every)
+    return max(pays, key=lambda o: o.gain_s, default=None)
 
 
 def _siblings(shop: Workshop, number: NodeId) -> list[NodeId]:

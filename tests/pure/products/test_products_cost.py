@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+import torch.nn.functional as F
+from nets import captured
 
 from torchweld.core.device import named_table
-from torchweld.kernels.products_cost import Work, kernel_s, library_s
+from torchweld.core.options import Options
+from torchweld.kernels.products_cost import Prices, Work, kernel_s, library_s
+from torchweld.plan.search import plan
 from torchweld.schedule.product import ProductSchedule
 
 H100 = named_table("H100")
@@ -45,6 +50,15 @@ def test_more_work_takes_longer(more):
     work = Work(1, 2048, 2048, 1024)
     longer = replace(work, **more)
     assert kernel_s(longer, GLUON, H100) > kernel_s(work, GLUON, H100)
+
+
+def test_a_product_that_others_read_has_its_gelu_behind_it():
+    """Beside the result of an activation, training keeps what is before it: no call makes both."""
+    x, w, b = (torch.empty(s, dtype=torch.bfloat16) for s in ((4096, 768), (768, 3072), (3072,)))
+    graph = captured(lambda x, w, b: F.gelu(torch.addmm(b, x, w), approximate="tanh"), x, w, b)
+    call, gelu = plan(graph, H100, Options()).graph.nodes
+    alone, kept = (Prices(graph, H100).apart_s([call], gelu, alone=a) for a in (True, False))
+    assert kept > 1.2 * alone
 
 
 @pytest.mark.parametrize("sizes", [(0, 8, 8), (8, 0, 8), (8, 8, 0), (1, 1, 1)])

@@ -5,8 +5,8 @@ second is recorded. Inputs whose storage is fixed (parameters) are read where th
 copied into buffers that the graph reads. Outputs are copied out, so a caller may keep them; large
 ones that the last calls make (logits) are made after the replay instead, in memory of their own.
 
-Where sizes vary, a set of sizes is recorded when it was seen twice before, not long ago. Each
-recording costs as much as some fifty calls: after the first ones, they are earned by replays.
+Where sizes vary, a set of sizes is recorded when it was seen twice before, not long ago
+(`warmth.py`).
 
 A training step copies nothing large: what a forward keeps for its backward, and the gradients, are
 handed out where they are (`handout.py`), and the backward reads them there. While one of them is in
@@ -32,13 +32,11 @@ from torchweld.runtime.program import Program
 from torchweld.runtime.record import note
 from torchweld.runtime.recordable import why_not_recorded, why_not_worth_it
 from torchweld.runtime.recording import Reads, Recording, outputs_of
+from torchweld.runtime.warmth import Warmth
 
 _MOST_COPIED_BYTES = 32 << 20  # inputs of a training graph, which are then in memory twice
-_FREE_RECORDINGS = 8  # a program whose parameters keep moving is not worth recording again
-_REPLAYS_PER_RECORDING = 50  # what one more must have been preceded by
 _WARM_CALLS = {"inference": 1, "forward": 2, "backward": 2}
 _WARM_CALLS_OF_SIZES = 2
-_MOST_SIZES_SEEN = 64
 _MOST_RECORDED = 16  # sets of sizes; then the one that was not used for longest goes
 _MOST_KEPT_BYTES = 64 << 20  # by all recordings of a program of varying sizes
 
@@ -57,8 +55,7 @@ class GraphedProgram:
         self._draws = any(isinstance(n, Extern) and _draws(n.target) for n in graph.nodes)
         self._varies = bool(graph.symbols)
         self._recordings: OrderedDict[tuple, Recording] = OrderedDict()
-        self._seen: OrderedDict[tuple, int] = OrderedDict()  # calls since the last recording
-        self._made, self._replays, self._failed = 0, 0, False
+        self._warmth = Warmth(_WARM_CALLS_OF_SIZES if self._varies else _WARM_CALLS[kind])
         self._handed_out = HandedOut()
         self.needs: list[tuple[torch.device, int]] = []  # bytes of arenas
         self._domain: Domain | None = None
@@ -84,7 +81,7 @@ class GraphedProgram:
         outputs = recording and recording.replay(args, domain.current_stream())
         if outputs is None:
             return self._program(args)
-        self._replays += 1
+        self._warmth.replays += 1
         written = self._program.written_positions
         if written:
             increment_version([args[p] for p in written])
@@ -107,29 +104,17 @@ class GraphedProgram:
         if self._kind != "inference":
             self.needs = self._program.arena_needs(args)
             domain.training.add(self)
-        if self._is_due(key):
+        if self._warmth.is_due(key):
             self._try_record(key, args, domain)
         return self._recordings.get(key)
-
-    def _is_due(self, key: tuple) -> bool:
-        """Whether this call is to be recorded."""
-        calls = self._seen.pop(key, 0)
-        self._seen[key] = calls + 1
-        if len(self._seen) > _MOST_SIZES_SEEN:
-            self._seen.popitem(last=False)
-        warm = _WARM_CALLS_OF_SIZES if self._varies else _WARM_CALLS[self._kind]
-        return calls >= warm and self._may_record()
-
-    def _may_record(self) -> bool:
-        earned = self._replays // _REPLAYS_PER_RECORDING
-        return not self._failed and self._made < _FREE_RECORDINGS + earned
 
     def _drop(self) -> None:
         """All: what has moved has moved for all."""
         self._recordings.clear()
-        self._seen.clear()
-        if not self._may_record():
-            text = f"dropped {self._made} times: inputs moved, or its outputs were in use"
+        self._warmth.cool()
+        if not self._warmth.may_record():
+            times = self._warmth.recordings
+            text = f"dropped {times} times: inputs moved, or its outputs were in use"
             note(self.record, "no_graph", self.loaded.graph.name, text)
 
     def _try_record(self, key: tuple, args: list, domain: Domain) -> None:
@@ -137,17 +122,16 @@ class GraphedProgram:
         handed = self._handed_positions(args, domain)
         if not self._is_worth_it(args, handed):
             return
-        self._made += 1
+        self._warmth.recorded(key)
         try:
             with torch.inference_mode(False), torch.no_grad():  # later calls may be of any mode
                 recording = self._make_recording(args, handed, domain)
         except RuntimeError as error:
-            self._failed = True
+            self._warmth.fail()
             note(self.record, "no_graph", self.loaded.graph.name, str(error).partition("\n")[0])
             return
         domain.recordings.add(recording)
         self._recordings[key] = recording
-        self._seen.pop(key)
         self._shrink()
         if self._kind == "inference":
             self._program.release_arenas(self._device)  # the recording has its own
@@ -166,8 +150,7 @@ class GraphedProgram:
     def _shrink(self) -> None:
         """The oldest recordings of other sizes go."""
         while len(self._recordings) > 1 and (
-            len(self._recordings) > _MOST_RECORDED
-            or self._kept_bytes() > _MOST_KEPT_BYTES
+            len(self._recordings) > _MOST_RECORDED or self._kept_bytes() > _MOST_KEPT_BYTES
         ):
             self._recordings.popitem(last=False)
 

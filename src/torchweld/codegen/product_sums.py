@@ -35,7 +35,9 @@ class Sums:
     def buffers(self) -> dict[str, Buffer]:
         return {b.name: b for b in self.scratch.values()}
 
-    def sources(self, buffers: Mapping[str, Buffer], early: bool = False) -> tuple[KernelSource, ...]:
+    def sources(
+        self, buffers: Mapping[str, Buffer], early: bool = False
+    ) -> tuple[KernelSource, ...]:
         """The kernels that add up tiles. `early`: they begin while the one before still runs."""
         return tuple(self._source(position, buffers, early) for position in self.scratch)
 

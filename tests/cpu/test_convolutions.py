@@ -64,6 +64,8 @@ def _check(model: nn.Module, x: torch.Tensor, train: bool = False, own: bool = T
         (2, (37, 23, 21), 37, dict(kernel_size=3, padding=1, groups=37)),
         (1, (64, 30, 31), 64, dict(kernel_size=5, padding=2, stride=2, groups=64, bias=False)),
         (3, (40, 19, 17), 40, dict(kernel_size=(1, 3), dilation=3, stride=(1, 3), groups=40)),
+        (1, (19, 70, 130), 19, dict(kernel_size=7, padding=3, groups=19)),
+        (1, (16, 3, 3200), 16, dict(kernel_size=3, padding=1, stride=2, groups=16)),
     ],
 )
 def test_geometries(batch, shape, channels, how):

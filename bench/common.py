@@ -270,7 +270,7 @@ def _progress(row: dict) -> str:
         return f"{row['case']['label']}: {row['problem']}"
     ways = row["report"]["ways"]
     problem = f" ({row['problem']})" if "problem" in row else ""
-    took = f" in {row['seconds']:.0f} s"
+    took = f" in {row['seconds']:.0f} s" if "seconds" in row else ""
     return f"{row['case']['label']}{took}: {', '.join(map(_progress_of_way, ways))}{problem}"
 
 

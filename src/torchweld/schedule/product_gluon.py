@@ -258,8 +258,8 @@ def _tiled(rows: int, columns: int, in_turn: bool, stages: int, units: int) -> P
 
 # rows, columns, whether two groups of warps take turns
 _SHAPES = (
-    (128, 128, True), (128, 192, True), (64, 192, True), (64, 128, True), (64, 64, True),
-    (128, 256, False), (128, 192, False), (128, 128, False),
+    (128, 128, True), (128, 192, True), (64, 192, True), (64, 128, True), (128, 64, True),
+    (64, 64, True), (128, 256, False), (128, 192, False), (128, 128, False),
 )  # fmt: skip
 _PAIR_SHAPES = (
     (128, 64, True), (64, 128, True), (64, 64, True), (64, 32, True), (128, 128, False),

@@ -256,3 +256,21 @@ def test_what_is_not_compiled_is_told():
 
     run = torchweld.fuse(lambda x: own(x))
     assert "nothing was compiled" in torchweld.profile(run, torch.ones(3)).warnings[0]
+
+
+class Own:
+    """A result that torch.export does not know."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Boxed(Gated):
+    def forward(self, x):
+        return Own(super().forward(x))
+
+
+def test_opportunities_are_found_where_export_gives_up():
+    found = torchweld.profile(Boxed(), X)
+    assert not found.warnings
+    assert [p.short_op for p in found.opportunities[0].places][-2:] == ["tanh", "mul"]

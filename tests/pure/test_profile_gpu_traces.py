@@ -50,6 +50,13 @@ EAGER = step(
 )
 
 
+def test_a_kernel_that_begins_early_has_the_time_after_the_one_before_it():
+    other = kernel("beside", 4, 45, 10) | {"tid": 8}  # a stream of its own
+    found = step(kernel("a", 1, 40, 20), kernel("b", 2, 42, 30), kernel("c", 3, 43, 35), other)
+    assert [(k.name, k.start_us, k.duration_us) for k in found.kernels] == [
+        ("a", 40, 20), ("beside", 45, 10), ("b", 60, 12), ("c", 72, 6)]
+
+
 def test_every_kernel_of_a_call_is_tied_and_the_longest_has_its_work():
     (runs,) = eager.kernel_runs(mlp_calls(), [EAGER])
     told = [(r.task.name, [p.op for p in r.task.places], r.task.work is not None) for r in runs]

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torchweld.core import dtypes
 from torchweld.ir.nodes import Buffer, Graph, View
 from torchweld.ir.parser import parse_comp
+from torchweld.profiling.flops import POINTWISE
 from torchweld.profiling.recorder import record
 from torchweld.profiling.work import call_work, node_work
 
@@ -70,6 +71,25 @@ def test_causal_attention_needs_the_blocks_up_to_the_diagonal(rows, share):
 ])
 def test_the_sizes_of_a_product(function, args, gemm):
     assert only(function, *args).gemm == gemm
+
+
+@pytest.mark.parametrize(("function", "args", "results"), [
+    (torch.mul, (X, X.clone()), 0),
+    (torch.mul, (X, 2.0), 0),
+    (torch.mul, (X, torch.randn(10)), 60),  # a row for every row
+    (torch.add, (X, torch.randn(10, 6).T), 60),
+    (lambda x: torch.cat((x, x)), (X,), 120),
+    (lambda x: x.sum(-1), (X,), 0),
+    (lambda x: x[torch.tensor([1, 2])], (X,), 0),
+])
+def test_results_that_lie_otherwise_than_their_operands(function, args, results):
+    assert only(function, *args).scattered == results
+
+
+def test_convolutions_of_single_points_have_a_rate_of_their_own():
+    image = torch.randn(2, 3, 8, 8)
+    assert only(F.conv2d, image, torch.randn(4, 3, 1, 1)).like == POINTWISE
+    assert only(F.conv2d, image, torch.randn(4, 3, 3, 3)).like == "aten::convolution"
 
 
 def test_in_place_calls_are_seen():

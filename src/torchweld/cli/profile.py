@@ -3,7 +3,9 @@ goes."""
 from __future__ import annotations
 
 import json
+import sys
 import warnings
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +48,8 @@ def run(request: Request) -> None:
     console = Console(stderr=True)
     with console.status("profile"), threads(request.threads), warnings.catch_warnings():
         warnings.simplefilter("ignore", TorchweldWarning)
-        found = _profiled(request)
+        with redirect_stdout(sys.stderr):  # what the target prints is no part of the profile
+            found = _profiled(request)
     show(found, Console())
     if request.json:
         write_whole(json.dumps(found.to_dict(), indent=1) + "\n", request.json)

@@ -2,7 +2,9 @@
 show a saved report again."""
 from __future__ import annotations
 
+import sys
 import warnings
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +52,8 @@ def run(request: Request) -> None:
     check_output(request.html, "--html")
     check_output(request.json, "--json")
     saved = request.target.endswith(".json")
-    report = read_json(Path(request.target)) if saved else _measured(request)
+    with redirect_stdout(sys.stderr):  # what the target prints is no part of the report
+        report = read_json(Path(request.target)) if saved else _measured(request)
     show(report, Console())
     if request.json:
         write_json(report, request.json)

@@ -16,6 +16,7 @@ _BLOCK = 128  # rows that attention takes together
 # Problems that stand for several operators; `large.py` measures their rates.
 ATTENTION = "attention"  # whichever operator the device takes for it
 POINTWISE = "aten::convolution 1x1"
+SCATTERED = "scattered"  # results a second, where a pointwise operator cannot take vectors
 _LIKE = {
     "aten::addmm": "aten::mm",
     "aten::_addmm_activation": "aten::mm",

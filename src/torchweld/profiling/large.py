@@ -9,7 +9,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from torchweld.profiling.flops import ATTENTION, POINTWISE
+from torchweld.profiling.flops import ATTENTION, POINTWISE, SCATTERED
 from torchweld.profiling.recorder import record
 from torchweld.profiling.work import call_work
 from torchweld.runtime import torch_private
@@ -34,7 +34,7 @@ def operator_rates(device: str, best_s: Best) -> dict[str, float]:
     found = {}
     for (operator, dtypes), problem in _TABLE.items():
         for dtype in dtypes:
-            if operator not in _CPU_ONLY or device == "cpu":
+            if _ONLY_ON.get(operator, device) == device:
                 found[f"{operator} {_name(dtype)}"] = _rate(problem, device, dtype, best_s)
     if device == "cpu":
         found |= _plain_rates(best_s)
@@ -96,15 +96,23 @@ def _attention(device: str, dtype: torch.dtype, shrink: int) -> Problem:
     return lambda: F.scaled_dot_product_attention(x, x, x), 4.0 * heads * n**2 * width
 
 
+def _broadcast(device: str, dtype: torch.dtype, shrink: int) -> Problem:
+    """One for each result."""
+    n = 2048 // shrink
+    x = torch.randn(n, n, device=device).to(dtype)
+    return lambda: x * x[0], float(n * n)
+
+
 _IN_CACHE = (128, 768)
 _PLAIN = (torch.exp, torch.tanh, torch.sigmoid, F.gelu, F.silu, torch.relu, torch.rsqrt, torch.cos,
           lambda x: x.softmax(-1), lambda x: F.layer_norm(x, x.shape[1:], x[0], x[0]),
           lambda x: x.pow(2))
-_CPU_ONLY = ("mkldnn::_linear_pointwise",)
+_ONLY_ON = {"mkldnn::_linear_pointwise": "cpu", SCATTERED: "cuda"}
 _TABLE: dict[tuple[str, tuple[torch.dtype, ...]], Problems] = {
     ("aten::mm", _DTYPES): _product,
     ("mkldnn::_linear_pointwise", (torch.float32,)): _onednn,
     ("aten::convolution", _DTYPES[:2]): partial(_convolution, 3),
     (POINTWISE, _DTYPES[:2]): partial(_convolution, 1),
     (ATTENTION, _DTYPES[:2]): _attention,
+    (SCATTERED, _DTYPES): _broadcast,
 }

@@ -55,7 +55,8 @@ class _Found:
 
 
 def planned_graphs(subject: Subject, plan_of: PlanOf, options: Options) -> list[Planned]:
-    """Every graph of a step, planned. Raises what capturing raises."""
+    """Every graph of a step, planned: ahead of time where `fuse` would. Raises what capturing
+    raises."""
     found: list[Planned] = []
 
     def compile_graph(captured: Captured, options: Options) -> aot.Boxed:
@@ -64,8 +65,11 @@ def planned_graphs(subject: Subject, plan_of: PlanOf, options: Options) -> list[
         return aot.run_eagerly(captured.module)
 
     if subject.model is not None and not subject.train:
-        capture_export(subject.model, subject.args, subject.kwargs, options, compile_graph)
-        return found
+        try:
+            capture_export(subject.model, subject.args, subject.kwargs, options, compile_graph)
+            return found
+        except Exception:  # whatever torch.export does not take: `fuse` takes torch.compile then
+            found.clear()
     backend = aot.make_backend(compile_graph, options)
     replace(subject, run=torch.compile(subject.run, backend=backend, dynamic=False)).step()
     return found

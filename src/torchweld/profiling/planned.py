@@ -31,8 +31,8 @@ class _Life:
 def planned_memory(
     records: Sequence, runs: Runs, peak_bytes: int, resident_bytes: int
 ) -> Memory:
-    """`runs`: of one step. `peak_bytes`: as measured; what is alive is told of the graph that holds
-    most."""
+    """`runs`: of one step. `peak_bytes`: as measured, which leaves out what a recorded graph keeps
+    between steps; what is alive is told of the graph that holds most."""
     fullest: tuple[int, list[Alive], str] = (0, [], "")
     levels: dict[str, int] = {}
     for record in records:
@@ -46,7 +46,7 @@ def planned_memory(
     known = [run for run in runs if run.task.region in levels]
     timeline = [(run.start_us, levels[run.task.region]) for run in known]
     at_us = next((run.start_us for run in known if run.task.region == fullest[2]), None)
-    return Memory(peak_bytes, resident_bytes, at_us, timeline, fullest[1])
+    return Memory(max(peak_bytes, fullest[0]), resident_bytes, at_us, timeline, fullest[1])
 
 
 def _lives(graph: Graph, frees_inputs: bool) -> list[_Life]:

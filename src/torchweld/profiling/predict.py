@@ -9,6 +9,7 @@ from torchweld.kernels.products_cost import Work as Gemm
 from torchweld.kernels.products_cost import library_s
 from torchweld.plan.cost import cost
 from torchweld.profiling.data import Roofline
+from torchweld.profiling.flops import SCATTERED
 from torchweld.profiling.work import GENERATED, Work
 
 _SIXTEEN_BITS = ("bfloat16", "float16")
@@ -53,11 +54,16 @@ def predict_us(work: Work, line: Roofline, table: DeviceTable) -> float:
     if work.comps:
         table = replace(table, fma_per_s=rate / 2) if rate else table
         busy = [cost(c, g.buffers, g.hints, table).seconds - table.launch_s for c, g in work.comps]
-        return start_us + sum(busy) * 1e6
+        return start_us + max(sum(busy), _scattered_s(work, line)) * 1e6
     if work.gemm and table.kind == "cuda" and work.dtype in _SIXTEEN_BITS:
         return start_us + _in_tiles_us(work, line, table)
     compute_us = work.flops / rate * 1e6 if rate and work.product else limits["compute"]
     return start_us + max(limits["memory"], compute_us)
+
+
+def _scattered_s(work: Work, line: Roofline) -> float:
+    rate = line.operator_flops_per_s.get(f"{SCATTERED} {work.dtype}")
+    return work.scattered / rate if rate else 0.0
 
 
 def _in_tiles_us(work: Work, line: Roofline, table: DeviceTable) -> float:

@@ -90,7 +90,7 @@ def first_step(subject: Subject) -> float:
     except torch.OutOfMemoryError:
         raise UsageError(f"{subject.name} does not fit in memory",
                          do="make its inputs smaller") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = (str(error).strip().splitlines() or [""])[0]
         raise UsageError(f"{subject.name} raises {type(error).__name__}: {said}",
                          do="give a callable and inputs that work together") from error

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SHOWN = 12  # rows of each table; --json has all
 _MODULE_SHARE = 0.02  # of the time; modules below are not shown
-_LONG_NAME = 36
+_LONG_NAME = 26
 _BUSY = 0.4  # bias of the prediction from which on the device is suspected
 
 
@@ -40,8 +40,11 @@ def plain_text(profile: Profile) -> str:
 
 
 def profile_view(profile: Profile) -> RenderableType:
-    parts = [_heading(profile), _totals(profile), Text(), _kernels(profile), Text(),
-             _modules(profile), Text()]
+    parts = [_heading(profile), _totals(profile), Text()]
+    if profile.kernels:
+        parts += [_kernels(profile), Text(), _modules(profile), Text()]
+    else:
+        parts.append(Text("no kernel ran: the target computes nothing with these inputs\n"))
     if profile.memory:
         parts += [_memory(profile), Text()]
     if profile.opportunities:
@@ -207,8 +210,8 @@ def _opportunities(found: Sequence[Opportunity]) -> Table:
 def _accuracy(profile: Profile) -> Text:
     found = profile.accuracy
     if found.median_abs_log is None:
-        return Text("nothing could be predicted")
-    worst = [f"{profile.kernels[k].name} {math.exp(profile.kernels[k].miss):.2g}x"
+        return Text("nothing could be predicted" if profile.kernels else "")
+    worst = [f"{_short_name(profile.kernels[k])} {math.exp(profile.kernels[k].miss):.2g}x"
              for k in found.worst[:3]]
     if found.bias is not None and abs(found.bias) > _BUSY:
         worst.append(

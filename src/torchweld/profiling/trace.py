@@ -49,6 +49,10 @@ class Device:
     copy: bool
     external: int | None = None
 
+    @property
+    def end_us(self) -> float:
+        return self.start_us + self.duration_us
+
 
 @dataclass(frozen=True)
 class Step:
@@ -88,10 +92,7 @@ def steps_of(events: list[dict]) -> list[Step]:
     for event in events:
         if event.get("cat") in (*_HOST, *_LAUNCH):
             by_thread.setdefault((event["pid"], event["tid"]), []).append(event)
-    launched: dict[int | None, list[Device]] = {}  # by a graph: all with the same number
-    for event in events:
-        if event.get("cat") in _DEVICE:
-            launched.setdefault(event["args"].get("correlation"), []).append(_device(event))
+    launched = _launched(e for e in events if e.get("cat") in _DEVICE)
     roots = [root for found in by_thread.values() for root in _trees(found, launched)]
     devices = [device for found in launched.values() for device in found]
     _tie_by_id(roots, devices)
@@ -110,9 +111,23 @@ def _is_step(event: dict) -> bool:
     return event.get("cat") == "user_annotation" and event["name"] == STEP
 
 
-def _device(event: dict) -> Device:
-    copies = event["cat"] != "kernel"
-    return Device(event["name"], event["ts"], event["dur"], copies, _external(event))
+def _launched(events: Iterable[dict]) -> dict[int | None, list[Device]]:
+    """By the number of the launch; all kernels of a graph have the same one."""
+    found: dict[int | None, list[Device]] = {}
+    free: dict[tuple, float] = {}  # when a stream's kernel before ends
+    for event in sorted(events, key=lambda e: e["ts"]):
+        stream = event["pid"], event["tid"]
+        device = _device(event, free.get(stream, event["ts"]))
+        free[stream] = device.end_us
+        found.setdefault(event["args"].get("correlation"), []).append(device)
+    return found
+
+
+def _device(event: dict, free_us: float) -> Device:
+    """A kernel may begin while the one before it on its stream still runs, to wait for it inside:
+    its time is what comes after."""
+    start, end = max(event["ts"], free_us), max(event["ts"] + event["dur"], free_us)
+    return Device(event["name"], start, end - start, event["cat"] != "kernel", _external(event))
 
 
 def _trees(events: list[dict], launched: dict[int | None, list[Device]]) -> list[Host]:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
+import torch
+
 from torchweld.core import dtypes
 from torchweld.core.device import device_table
 from torchweld.ir.index_check import CHECK_INDEX
@@ -54,7 +56,8 @@ class Work:
     planner's own model prices, with the sizes of their graph; empty for a library call.
     `fresh_bytes`: of large results in new memory. `gemm`: (batch, rows, columns, depth) of a
     product, or of the one that a convolution is. `like`: the problem whose measured rate it should
-    reach, empty for the operator's own."""
+    reach, empty for the operator's own. `scattered`: results of ATen that lie in memory otherwise
+    than what they are made of."""
 
     bytes: int
     flops: float
@@ -65,6 +68,7 @@ class Work:
     fresh_bytes: int = 0
     gemm: tuple[int, int, int, int] | None = None
     like: str = ""
+    scattered: int = 0
 
 
 def call_work(call: Call) -> Work:
@@ -150,7 +154,26 @@ def _call_work(call: Call) -> Work:
         return Work(moved, elements(metas_in(call.results)), dtype, call.name)
     parts = [_comp_work(comp, graph) for comp in comps]
     return Work(sum(p.bytes for p in parts), sum(p.flops for p in parts), dtype, call.name,
-                comps=tuple((comp, graph) for comp in comps))
+                comps=tuple((comp, graph) for comp in comps), scattered=_scattered(call))
+
+
+def _scattered(call: Call) -> int:
+    """Of a pointwise call or a concatenation: ATen's kernels for a GPU then take elements one at a
+    time."""
+    given, made = metas_in(call.args), metas_in(call.results)
+    if len(made) != 1 or not given:
+        return 0
+    layout = made[0].shape, made[0].strides
+    apart = any((m.shape, m.strides) != layout for m in given if m.shape)
+    known = call.name == "aten::cat" or _pointwise(given, made[0])
+    return prod(made[0].shape) if apart and known else 0
+
+
+def _pointwise(given: list[Meta], made: Meta) -> bool:
+    try:
+        return torch.broadcast_shapes(*(m.shape for m in given)) == made.shape
+    except RuntimeError:
+        return False
 
 
 def _extern_work(node: Extern, graph: Graph) -> Work:

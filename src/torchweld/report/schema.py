@@ -56,6 +56,7 @@ def from_json(text: str) -> data.Report:
     version = values.get("schema_version") if isinstance(values, dict) else None
     if version != data.SCHEMA_VERSION:
         found = "no report" if version is None else f"a report of schema {version}"
+        found = "a profile, no report" if "launches" in (values or ()) else found
         raise UsageError(
             f"it is {found}; this torchweld reads schema {data.SCHEMA_VERSION}",
             do="make it anew with torchweld report --json",

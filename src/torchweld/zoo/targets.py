@@ -14,7 +14,10 @@ from torch import nn
 
 from torchweld.core.errors import UsageError
 
-HOW = "give a function that returns (model, example_inputs), for example path/to/file.py:make"
+HOW = (
+    "give a function that returns (model, example_inputs), the model a torch.nn.Module, for "
+    "example path/to/file.py:make"
+)
 Loss = Callable[..., torch.Tensor]  # (output of the model, *its inputs) -> scalar
 
 
@@ -144,8 +147,9 @@ def _function(spec: str) -> Callable:
         module_spec = importlib.util.spec_from_file_location(f"torchweld_target_{file.stem}", file)
         module = importlib.util.module_from_spec(module_spec)
         sys.modules[module_spec.name] = module  # pickling and Dynamo look it up by name
+        _find_neighbours(file)
         module_spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"{path} cannot be imported: {_first_line(error)}", do="mend it, or name another file"
         ) from error
@@ -155,10 +159,17 @@ def _function(spec: str) -> Callable:
     return function
 
 
+def _find_neighbours(file: Path) -> None:
+    """The file may import what lies beside it, as it may when it is run."""
+    folder = str(file.parent.resolve())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
 def _call(function: Callable, spec: str):
     try:
         return function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"{spec} failed: {_first_line(error)}", do="it must work when called without arguments"
         ) from error

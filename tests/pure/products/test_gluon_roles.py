@@ -54,6 +54,9 @@ CASES = [
     (cases.side_by_side(300, (264, 72), 136), TOGETHER),
     (cases.side_by_side(300, (392, 136, 200), 72), tiles(128, 192, 64, 8, 2, group=2)),
     (cases.side_by_side(300, (136, 136, 264), 136), IN_TURN),
+    *((c, tiles(128, 64, 64, 4, 4, pingpong=True, early=True)) for c in (
+        cases.bias_residual(500, 264, 136), cases.side_by_side(300, (136, 136, 264), 520),
+        cases.linear("s0", 136, 264, sizes={"s0": 101}), cases.gated(300, 200, 136))),
     (cases.bias_residual(500, 392, 264), tiles(64, 128, 64, 4, 2, programs=3, pingpong=True)),
     (cases.gated(300, 200, 136), tiles(128, 64, 64, 4, 4, programs=1, pingpong=True)),
 ]

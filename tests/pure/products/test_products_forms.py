@@ -10,7 +10,7 @@ from nets import H100, calls, captured, comps, formed, same_meaning, takes_all, 
 
 import product_cases as cases
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Reduce
+from torchweld.ir.nodes import Op, Reduce
 from torchweld.ir.parser import parse_comp
 from torchweld.kernels import products_cost
 from torchweld.kernels.products import form_products
@@ -111,6 +111,12 @@ def test_norm_that_stays(case):
 # -- side by side --
 
 
+def takes_few(accesses, *rest):
+    """No epilogues but biases."""
+    few = not any(isinstance(i, Op) and i.name == "tanh" for i in accesses.comp.body)
+    return takes_all(accesses, *rest) if few else "an epilogue"
+
+
 def test_products_of_one_operand_share_a_kernel():
     def qkv(x, q, k, v, bq, bk, bv):
         return F.linear(x, q, bq), F.linear(x, k, bk), F.linear(x, v, bv)
@@ -157,6 +163,15 @@ def test_a_gated_pair_is_not_put_beside_a_product():
     _, after = same_meaning(block, r(200, K), r(N, K), r(N, K), r(2 * N, K))
     assert sum(map(sums, comps(after.graph))) + len(calls(after.graph)) == 3
     assert len(after.graph.nodes) == 2
+
+
+def test_a_product_whose_gelu_the_library_makes_is_not_put_beside_others():
+    def block(x, q, w, b):
+        return x @ q, F.gelu(torch.addmm(b, x, w), approximate="tanh")
+
+    graph = captured(block, r(200, K), r(K, N), r(K, 2 * N), r(2 * N))
+    _, after = formed(graph, takes_few)
+    assert "aten.addmm.default" in calls(after.graph)
 
 
 def test_products_that_would_be_slower_side_by_side_stay_and_say_so():

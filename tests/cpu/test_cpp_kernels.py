@@ -179,6 +179,29 @@ comp norm [n:2, p:85, c:{channels}] {{
 # -- guards, indirection, scatter --
 
 
+@pytest.mark.parametrize(("pixels", "channels"), [(70, 41), (33, 64), (9, 200), (64, 29)])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_channels_put_together_while_turned(pixels, channels, dtype):
+    """Tiles whose lines a guard leaves out, and tiles that overlap at the edges."""
+    text = f"""
+comp cat [n:2, p:{pixels}, c:{channels}] {{
+  %0 = index c : i64
+  %1 = const 17 : i64
+  %2 = lt %0 %1 : b1
+  %3 = ge %0 %1 : b1
+  %4 = load x[n, c, p] if %2 else 0 : {dtype}
+  %5 = load z[n, c-17, p] if %3 else 0 : {dtype}
+  %6 = where %2 %4 %5 : {dtype}
+  store y[n, p, c] %6
+}}
+"""
+    kind = d.to_torch(d.BY_NAME[dtype])
+    x, z = randn(2, 17, pixels, dtype=kind), randn(2, channels - 17, pixels, dtype=kind, seed=1)
+    shape = (2, pixels, channels)
+    found = run(parse_comp(text), {"x": x, "z": z}, {"y": (shape, d.BY_NAME[dtype])})["y"]
+    assert torch.equal(found, torch.cat((x, z), 1).transpose(1, 2))
+
+
 @pytest.mark.parametrize("shape", [(4, 3, 5, 40), (1, 4, 7, 784), (2, 2, 1, 7)])
 def test_channels_put_together_and_shuffled(shape):
     """Guards that change with the channel, not along the lane: one loop for each answer."""

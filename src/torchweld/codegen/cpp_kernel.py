@@ -9,7 +9,7 @@ from torchweld.codegen import cpp_expr as x
 from torchweld.core.dtypes import DType
 from torchweld.ir import size
 from torchweld.ir.frame import Frame
-from torchweld.ir.nodes import Buffer, Comp, Instr, Reduce, Scan, Value, store_axes
+from torchweld.ir.nodes import Buffer, Comp, Instr, Load, Reduce, Scan, Value, needed, store_axes
 from torchweld.ir.size import Size
 from torchweld.schedule.access import Accesses
 from torchweld.schedule.cpu import CpuSchedule
@@ -143,8 +143,16 @@ class Kernel:
             if access.offset.coefficient(across) == 1
             and access.offset.coefficient(lane) not in (0, 1)
             and not access.refs
-            and self.body[v].guard is None
+            and self._is_asked_by_line(self.body[v].guard, across)
         )
+
+    def _is_asked_by_line(self, guard: Value | None, across: str) -> bool:
+        """Whether a guard holds for whole lines of a tile, or for none of it, and reads nothing."""
+        if guard is None:
+            return True
+        behind = needed(self.body, (guard,))
+        reads = any(isinstance(self.body[v], (Load, Reduce, Scan)) for v in behind)
+        return not reads and across not in self.stages.axes[guard]
 
     @property
     def overlaps(self) -> bool:
@@ -162,6 +170,14 @@ class Kernel:
         work = sum(own_cost(comp.body[v]) for v in self.stages.varying)
         worth = work > CHEAP_ROW or bool(self.frame.columns)
         return worth and not any(isinstance(i, Scan) for i in comp.body)
+
+    def has_whole_tiles(self, axis: str, block: int) -> bool:
+        """Whether the last of the tiles along an axis may overlap the one before: it stores again
+        what is there."""
+        extent, comp = self.comp.extent(axis), self.comp
+        tiled = len(self.schedule.nest) == 2 and self.schedule.lane == "column"
+        again = not set(comp.reads) & set(comp.writes) and not any(s.combine for s in comp.stores)
+        return tiled and again and isinstance(extent, int) and extent >= block
 
     def kept_count(self, value: Value) -> Size:
         """Elements of the scratch row of a kept value, with room for the overlapping vector."""

@@ -85,12 +85,24 @@ def _bind_outer(k: Kernel, e: Emitter, counts: list[str]) -> None:
         if block == 1:
             e.line(f"const int64_t {name} = {position};")
         else:
-            high, extent = f"low_{name} + {block}", k.extent(axis)
-            e.line(f"const int64_t low_{name} = ({position}) * {block};")
-            e.line(f"const int64_t high_{name} = {high} < {extent} ? {high} : {extent};")
+            _bind_block(k, e, axis, block, position)
         if n:
             e.line(f"const int64_t r{n} = {rest} / {counts[n]};")
             rest = f"r{n}"
+
+
+def _bind_block(k: Kernel, e: Emitter, axis: str, block: int, position: str) -> None:
+    """First and last + 1 of a block. A tile that would be cut short is a whole one that overlaps
+    the one before: gcc then knows the length of its loops."""
+    name, extent, high = k.names[axis], k.extent(axis), f"low_{k.names[axis]} + {block}"
+    if k.has_whole_tiles(axis, block):
+        last = f"{k.comp.extent(axis) - block}"
+        start = f"({position}) * {block}"
+        e.line(f"const int64_t low_{name} = {start} < {last} ? {start} : {last};")
+        e.line(f"const int64_t high_{name} = {high};")
+        return
+    e.line(f"const int64_t low_{name} = ({position}) * {block};")
+    e.line(f"const int64_t high_{name} = {high} < {extent} ? {high} : {extent};")
 
 
 def _stage(k: Kernel, e: Emitter, stage: int, texts: Texts) -> None:

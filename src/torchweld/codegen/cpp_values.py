@@ -116,7 +116,7 @@ def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
         text = f"t{value}[{across} - low_{across}][{lane} - low_{lane}]"
     if instr.dtype == dtypes.b1:
         text = f"({text} != 0)"
-    if instr.guard is None:
+    if instr.guard is None or value in k.staged:
         return text
     return f"{texts[instr.guard]} ? {text} : {x.literal(instr.fill, instr.dtype)}"
 

@@ -11,12 +11,14 @@ import torch
 
 from recorded import launched_as, native_with_stand_in, parameters_of
 from torchweld.codegen.source import BufferArg, DescriptorArg, GridDim, KernelSource, SizeArg
+from torchweld.core.options import Options
 from torchweld.ir.size import symbol
 from torchweld.runtime import steps
 from torchweld.runtime.copies import copy_source
 from torchweld.runtime.dispatch import Pointer
 from torchweld.runtime.launch_table import Handle, TileMap, launch_table
 from torchweld.runtime.launcher import launch_plan
+from torchweld.runtime.native import watch
 
 BYTES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "*fp32": ctypes.c_uint64,
          "*i8": ctypes.c_uint64}  # fmt: skip
@@ -177,6 +179,13 @@ def test_places_in_dicts(native):
     owner["z"] = b
     del owner["y"]
     assert not native.holds(places, lengths)
+
+
+def test_dicts_that_are_none_are_not_watched():
+    scripted = torch.jit.trace(torch.nn.Linear(2, 2), torch.randn(1, 2))
+    owner, tensors = scripted._parameters, list(scripted.parameters())
+    assert watch(Options(), (owner, "weight", tensors[0]), (), tensors) is None
+    assert watch(Options(), ({}, "weight", None), ({"a": 1}, 1), tensors)()
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,10 @@ def watch(
     options: Options, places: tuple, lengths: tuple, tensors: list[torch.Tensor]
 ) -> Callable[[], bool] | None:
     """A function that says whether places in dicts still hold what they did (`holds`), and the
-    tensors are still where they were, with the same layout. None if there is no quick one."""
-    module = native(open_cache(options))
-    if module is None:
+    tensors are still where they were, with the same layout. None if there is no quick one: no C++,
+    or modules of TorchScript, whose dicts are none."""
+    module, owners = native(open_cache(options)), (*places[::3], *lengths[::2])
+    if module is None or not all(isinstance(owner, dict) for owner in owners):
         return None
     holds, unchanged, watched = module.holds, module.unchanged, module.watch(tuple(tensors))
     return lambda: holds(places, lengths) and unchanged(watched)

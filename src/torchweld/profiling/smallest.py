@@ -95,12 +95,12 @@ def large_neighbour(device: str) -> Callable[[], object]:
 
 
 def operator_us(steps: Iterable[Step], device: str) -> dict[str, float]:
-    """The time of each operator, its own on a CPU, its kernels' on a GPU: the mean in a step, and
-    the median of that over `steps`."""
+    """The time of each operator, its own on a CPU, its kernels' on a GPU: the geometric mean in a
+    step (cold and warm are far apart), and the median of that over `steps`."""
     times: dict[str, list[float]] = defaultdict(list)
     for step in steps:
         for name, found in _times(step, device).items():
-            times[name].append(statistics.mean(found))
+            times[name].append(statistics.geometric_mean(max(us, 1e-3) for us in found))
     return {name: statistics.median(t) for name, t in times.items() if _is_wanted(name)}
 
 

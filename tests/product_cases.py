@@ -120,6 +120,14 @@ def gated(m, n, k, dtype="bf16", sizes=None) -> Case:
     return b.case("gated", None, sizes)
 
 
+def two_lefts(m, n, k, dtype="bf16") -> Case:
+    """Sums of products that have nothing in common, of matrices that lie in different ways."""
+    b = Body(dtype, m=m, n=n, k=k)
+    made = b.dot(b.read("x", "mk"), b.read("w", "nk"))
+    b.write("y", "mn", b.op("add", made, b.dot(b.read("z", "km"), b.read("v", "kn"))))
+    return b.case("two_lefts")
+
+
 def three(m, n, k, dtype="bf16") -> Case:
     """Products of one left factor, each with a result of its own."""
     b = Body(dtype, m=m, n=n, k=k)

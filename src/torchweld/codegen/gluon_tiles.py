@@ -146,7 +146,8 @@ def _apart(roles: Roles, schedule: ProductSchedule, names: Sequence[str]):
 
     def memory(letter: str, window: Window, part: int, **sides: int) -> Memory:
         if (window, part) not in memories:
-            count = len({w for w, _ in memories if w.dims == window.dims} - {window})
+            others = {w for (w, _), m in memories.items() if m.name.startswith(letter)}
+            count = len(others - {window})
             name = _numbered(letter, count) + ("ab"[part] if letter == "w" and parts[1:] else "")
             tile = Tile(name, window, window.block(**sides), name, sum(parts[:part]))
             memories[window, part] = Memory(name, "STAGES", tile.block, tile)

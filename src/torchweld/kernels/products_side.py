@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain, combinations, pairwise
 
+from torchweld.ir.nodes import Comp
+from torchweld.kernels.library import with_gelu
+from torchweld.kernels.products_comp import is_product
 from torchweld.kernels.products_concat import concatenated, is_plain
 from torchweld.kernels.products_kernel import Kernel, Offer, Workshop
 from torchweld.plan.flow import NodeId
@@ -28,7 +31,7 @@ def join_siblings(shop: Workshop) -> dict[tuple[str, str], Refusal]:
     operand stay apart, by the names of the first and another."""
     refused: dict[tuple[str, str], Refusal] = {}
     for number in shop.flow.order():
-        if number not in shop.flow.nodes or shop.made(number) is None:
+        if number not in shop.flow.nodes or _made(shop, number) is None:
             continue
         alike = _alike(shop, number)
         every = _concatenation(shop, alike)
@@ -58,7 +61,7 @@ def _siblings(shop: Workshop, number: NodeId) -> list[NodeId]:
     order = shop.flow.order()
     near = order[order.index(number) + 1 :][:_FARTHEST]
     own = shop.made(number)
-    made = {n: shop.made(n) for n in near if own.left}
+    made = {n: _made(shop, n) for n in near if own.left}
     alike = [n for n, k in made.items() if k and (k.left, k.sizes) == (own.left, own.sizes)]
     return _independent(shop, [number, *alike])[1:]
 
@@ -76,9 +79,24 @@ def _alike(shop: Workshop, number: NodeId) -> list[NodeId]:
     """`number` and the next products of the same operand, rows and depth, one to a kernel."""
     order, own = shop.flow.order(), shop.made(number)
     near = order[order.index(number) :][:_FARTHEST] if own.left else []
-    made = ((n, shop.made(n)) for n in near)
+    made = ((n, _made(shop, n)) for n in near)
     alike = [n for n, k in made if k and _sides(k) == _sides(own) and is_plain(k.comp)]
     return _independent(shop, alike)
+
+
+def _made(shop: Workshop, number: NodeId) -> Kernel | None:
+    """The kernel of a product that loses nothing by it."""
+    return None if _has_gelu(shop, number) else shop.made(number)
+
+
+def _has_gelu(shop: Workshop, number: NodeId) -> bool:
+    """Whether the library's product will make the gelu that follows it too."""
+    node, flow = shop.flow.nodes[number], shop.flow
+    readers = flow.readers[node.writes[0]] if is_product(node) else ()
+    if len(readers) != 1 or flow.is_needed_after(node.writes[0], *readers):
+        return False
+    reader = flow.nodes[readers[0]]
+    return isinstance(reader, Comp) and with_gelu(node, reader, shop.graph) is not None
 
 
 def _sides(kernel: Kernel) -> tuple:

@@ -48,6 +48,7 @@ CASES = [
     (two_batches("s0", "s1", 150, 72, 40), TOGETHER),
     (cases.heads(3, 50, 4, 32, 96), tiles(64, 64, 32, 4, 4, pingpong=True)),
     (cases.gated(300, 200, 136), TOGETHER),
+    (cases.two_lefts(304, 200, 136), TOGETHER),
     (cases.gated(100, 200, 136), tiles(64, 32, 128, 4, 3, pingpong=True)),
     *((cases.linear(500, 264, k), IN_TURN) for k in (40, 64, 136, 192, 200, 264)),
     (cases.bias_residual(500, 264, 72), IN_TURN),

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from torchweld.capture import attention, constant, decompose, joint, random, torch_private
+from torchweld.capture import attention, constant, decompose, joint, pieces, random, torch_private
 from torchweld.capture.captured import Captured
 from torchweld.core import events
-from torchweld.core.errors import IndexOutOfRange
+from torchweld.core.errors import IndexOutOfRange, NotLowered
 from torchweld.core.options import Options
 
 Boxed = Callable[[list], Sequence]
@@ -53,15 +53,46 @@ def compile_or_run_eagerly(
     on_compiled: OnCompiled | None = None,
 ) -> Boxed:
     """`compile_graph(captured, options)`; if that or its first call raises, the captured operations
-    one by one, with one warning per cause."""
+    one by one, with one warning per cause. A graph with operations that cannot be lowered is cut
+    there."""
     try:
         compiled = compile_graph(captured, options)
+    except NotLowered as error:
+        made = _in_pieces(compile_graph, captured, options, on_compiled, error)
+        if made is not None:
+            return made
+        _warn_unfused("compile", captured, error)
+        compiled = run_eagerly(captured.module)
     except Exception as error:
         _warn_unfused("compile", captured, error)
         compiled = run_eagerly(captured.module)
     if on_compiled is not None:
         on_compiled(captured, compiled)
     return _FirstCallGuarded(captured, compiled)
+
+
+def _in_pieces(compile_graph, captured: Captured, options, on_compiled, error: NotLowered):
+    """All but what is not lowered, compiled; None if that is nothing."""
+
+    def compile_piece(piece: Captured) -> Boxed:
+        try:
+            compiled = compile_graph(piece, options)
+        except NotLowered:
+            raise
+        except Exception as error:
+            _warn_unfused("compile", piece, error)
+            return run_eagerly(piece.module)
+        if on_compiled is not None:
+            on_compiled(piece, compiled)
+        return _FirstCallGuarded(piece, compiled)
+
+    made = None
+    if error.node is not None:
+        made = pieces.in_pieces(captured, error.node, compile_piece, run_eagerly)
+    if made is not None:
+        message = f"{captured.name} ({captured.kind}) is fused in pieces: {describe(error)}"
+        events.warn_once(f"pieces:{describe(error)}", message)
+    return made
 
 
 class _FirstCallGuarded:

@@ -332,6 +332,8 @@ def _write_back(program: ExportedProgram) -> None:
     graph, signature = program.graph_module.graph, program.graph_signature
     if any(s.kind == OutputKind.USER_INPUT_MUTATION for s in signature.output_specs):
         raise UsageError("the model writes to its inputs")
+    if any(s.kind == InputKind.TOKEN for s in signature.input_specs):
+        raise UsageError("the model holds an operation with side effects, such as a check")
     placeholders = graph.find_nodes(op="placeholder")
     homes = {s.target: node for s, node in zip(signature.input_specs, placeholders) if s.target}
     output, kept = graph.output_node(), []

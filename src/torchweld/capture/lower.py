@@ -59,7 +59,7 @@ class _Lowering:
         self.graph.mutated = _mutated_inputs(nodes)
         self._bind([n.meta.get("val") for n in nodes if n.op == "placeholder"])
         for node in nodes:
-            getattr(self, f"_{node.op}")(node)
+            self._lower(node)
         inputs = (*self.inputs, *self.constants)
         kept = _live(self.graph.nodes, inputs, self.outputs)
         used = {v.buffer for v in views_in(self.outputs)}.union(
@@ -75,6 +75,13 @@ class _Lowering:
         return Lowered(
             Graph(self.captured.name, symbols, buffers, kept, inputs, self.outputs), self.constants
         )
+
+    def _lower(self, node: torch.fx.Node) -> None:
+        try:
+            getattr(self, f"_{node.op}")(node)
+        except NotLowered as error:
+            error.node = error.node or node.name
+            raise
 
     # -- inputs
 
@@ -108,6 +115,8 @@ class _Lowering:
         )
 
     def _number(self, value):
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
+            raise NotLowered(f"the number {value} is known only at the call")
         return self.graph.sizes.convert(value) if isinstance(value, torch.SymInt) else value
 
     def _get_attr(self, node: torch.fx.Node) -> None:

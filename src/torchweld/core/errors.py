@@ -32,7 +32,10 @@ class InvalidIR(TorchweldError):
 
 
 class NotLowered(TorchweldError):
-    """An ATen call has no lowering for these arguments. Caught inside: it becomes an Extern."""
+    """An ATen call has no lowering for these arguments. Caught inside: it becomes an Extern.
+    `node`: the operation, where a whole graph is not lowered for its sake."""
+
+    node: str | None = None
 
 
 class IndexOutOfRange(TorchweldError, IndexError):

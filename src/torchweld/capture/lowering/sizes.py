@@ -15,6 +15,7 @@ _DERIVED = {
     "FloorDiv": "floor_div", "CleanDiv": "floor_div", "Mod": "mod", "PythonMod": "mod",
     "Min": "min", "Max": "max",
 }  # fmt: skip
+_UNKNOWN = 64
 _MEANING = {"floor_div": lambda a, b: a // b, "mod": lambda a, b: a % b, "min": min, "max": max}
 
 
@@ -100,7 +101,6 @@ class Sizes:
 
 
 def _hint(value: torch.SymInt) -> int:
+    """What a size is likely to be. One that depends on data is known only at the call."""
     hint = value.node.hint
-    if hint is None:
-        raise NotLowered(f"the size {value} depends on data")
-    return int(hint)
+    return _UNKNOWN if hint is None else int(hint)

@@ -1,0 +1,149 @@
+"""A graph with operations that have no place in the IR (sizes that depend on data, higher-order
+operations, sparse tensors), in pieces: those operations are run as they are, what lies between is
+compiled.
+
+    [a, b, nonzero, c, cond, d]  ->  compiled [a, b], [nonzero], compiled [c], [cond], compiled [d]
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from torchweld.capture.captured import Captured
+from torchweld.core.errors import NotLowered
+
+MOST_CUTS = 32
+Boxed = Callable[[list], Sequence]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`takes` and `gives`: names of values outside."""
+
+    captured: Captured
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """`ends`: values that nobody needs any more after it."""
+
+    run: Boxed
+    piece: Piece
+    ends: tuple[str, ...]
+
+
+class InPieces:
+    """The pieces of a graph, one after the other; boxed, as what is compiled of a whole graph."""
+
+    _boxed_call = True
+
+    def __init__(self, captured: Captured, made: Sequence[tuple[Piece, Boxed]]) -> None:
+        graph = captured.module.graph
+        self._inputs = [n.name for n in graph.find_nodes(op="placeholder")]
+        self._results = graph.output_node().args[0]
+        kept = {n.name for n in self._results if isinstance(n, Node)}
+        steps = []
+        for piece, run in reversed(made):
+            ends = tuple({*piece.takes, *piece.gives} - kept)
+            kept.update(ends)
+            steps.append(_Step(run, piece, ends))
+        self._steps = steps[::-1]
+
+    def __call__(self, args: list) -> Sequence:
+        values = dict(zip(self._inputs, args))
+        args.clear()
+        for step in self._steps:
+            given = step.run([values[name] for name in step.piece.takes])
+            values.update(zip(step.piece.gives, given))
+            for name in step.ends:
+                del values[name]
+        return [values[r.name] if isinstance(r, Node) else r for r in self._results]
+
+
+def in_pieces(
+    captured: Captured, failed: str, compile_piece: Callable[[Captured], Boxed],
+    run_eagerly: Callable[[GraphModule], Boxed],
+) -> InPieces | None:  # fmt: skip
+    """`captured` with all compiled but the operations that `compile_piece` raises NotLowered for,
+    the first of which is `failed`; None if nothing is left to compile."""
+    rest = [n for n in captured.module.graph.nodes if n.op == "call_function"]
+    made: list[tuple[Piece, Boxed]] = []
+    odd: list[Node] = []
+
+    def add(nodes: list[Node], compiled: bool) -> None:
+        piece = _piece(captured, nodes, len(made))
+        run = compile_piece(piece.captured) if compiled else run_eagerly(piece.captured.module)
+        made.append((piece, run))
+
+    for _ in range(MOST_CUTS):
+        before, unfit, rest = _cut(rest, failed)
+        if before and odd:
+            add(odd, False)
+            odd = []
+        if before:
+            add(before, True)
+        odd += unfit
+        try:
+            piece = _piece(captured, rest, len(made) + 1)
+            run = compile_piece(piece.captured) if rest else None
+        except NotLowered as error:
+            failed = error.node
+            continue
+        add(odd, False)
+        made += [(piece, run)] if rest else []
+        return InPieces(captured, made) if len(made) > 1 else None
+    return None
+
+
+def _cut(nodes: list[Node], failed: str) -> tuple[list[Node], list[Node], list[Node]]:
+    """What comes before the operation that is, or first reads, `failed`; it and the parts of its
+    result; the rest."""
+    at = next(
+        k for k, n in enumerate(nodes) if failed in (n.name, *(a.name for a in n.all_input_nodes))
+    )
+    parts = [n for n in nodes[at].users if n.target is operator.getitem and n in nodes]
+    rest = [n for n in nodes[at + 1 :] if n not in parts]
+    return nodes[:at], [nodes[at], *parts], rest
+
+
+def _piece(captured: Captured, nodes: Collection[Node], number: int) -> Piece:
+    inside, graph = set(nodes), Graph()
+    placeholders = captured.module.graph.find_nodes(op="placeholder")
+    takes = [*dict.fromkeys([*_sizes(placeholders), *_read(nodes, inside)])]
+    gives = [n for n in nodes if any(u not in inside for u in n.users)]
+    copies: dict[Node, Node] = {}
+    for node in takes:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
+    for node in nodes:
+        for given in node.all_input_nodes:
+            if given not in copies:  # an attribute of the module
+                copies[given] = graph.node_copy(given)
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[n] for n in gives))
+    static = {n for k, n in enumerate(placeholders) if k in captured.static_inputs}
+    return Piece(
+        Captured(
+            GraphModule(captured.module, graph), f"{captured.name}_{number}", captured.kind,
+            frozenset(k for k, n in enumerate(takes) if n in static),
+        ),
+        tuple(n.name for n in takes),
+        tuple(n.name for n in gives),
+    )  # fmt: skip
+
+
+def _sizes(placeholders: Sequence[Node]) -> Iterator[Node]:
+    """The sizes that a graph is given: shapes inside may be made of any."""
+    return (n for n in placeholders if isinstance(n.meta.get("val"), torch.SymInt))
+
+
+def _read(nodes: Collection[Node], inside: set[Node]) -> Iterator[Node]:
+    read = (a for n in nodes for a in n.all_input_nodes)
+    return (a for a in read if a not in inside and a.op != "get_attr")

@@ -1,0 +1,89 @@
+"""Graphs with operations that the IR has no place for: they run as they are, the rest is fused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import torchweld
+from torchweld.core import events
+from torchweld.exact.verify import verify
+
+
+@torch.library.custom_op("torchweld_tests::increment", mutates_args=("x",))
+def increment(x: torch.Tensor) -> None:
+    x.add_(1)
+
+
+class Apply(nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def selected(x):
+    y = x.relu().tanh()
+    return y[y > 0].exp().cos().sum() + x.sin().mean()
+
+
+def routed(x):
+    result = torch.zeros_like(x)
+    for expert in range(3):
+        (rows,) = torch.where(x.argmax(1) % 3 == expert)
+        result = result.index_add(0, rows, torch.tanh(x[rows] * (expert + 1)) @ x[:8])
+    return result * 2
+
+
+def chosen(x):
+    x = x.exp() + 1
+    return torch.cond(x.sum() > 0, lambda x: x.sin() * 2, lambda x: x.cos(), (x,)).tanh() * 3
+
+
+def incremented(x):
+    y = x * 2 + 1
+    increment(y)
+    return y.cos() * 2
+
+
+def solved(x):
+    a = (x @ x.T).tanh() + 9 * torch.eye(x.shape[0])
+    return torch.linalg.solve(a, x.sin() * 2).tanh() + 1
+
+
+CASES = {
+    "a size that depends on data": (selected, 2),
+    "several": (routed, 4),
+    "a number that depends on data": (lambda x: (x.exp() * x.sum().item() + 1).tanh(), 2),
+    "higher-order": (chosen, 2),
+    "an operation that writes": (incremented, 2),
+    "complex numbers": (lambda x: ((torch.fft.fft(x.exp() * 2) * 2j).abs() + 1).log(), 2),
+    "a check": (solved, 2),
+}
+
+
+@pytest.mark.filterwarnings("ignore::torchweld.core.events.TorchweldWarning")
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_the_rest_is_fused(name, ahead):
+    function, pieces = CASES[name]
+    torch.compiler.reset()
+    events.clear()
+    model, x = Apply(function), torch.randn(11, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        fused = torchweld.fuse(model, x) if ahead else torchweld.fuse(model)
+        report = verify(model, fused, x)
+    assert report.ok, str(report)
+    if ahead:  # torch.compile has graphs of its own where something depends on data
+        assert len([r for r in torchweld.records(fused) if r.bundles]) >= pieces
+
+
+def test_training(recwarn):
+    torch.compiler.reset()
+    model = nn.Sequential(nn.Linear(8, 8), Apply(solved), Apply(chosen))
+    x = torch.randn(11, 8, generator=torch.Generator().manual_seed(0))
+    report = verify(model, torchweld.fuse(model), x, train=True)
+    assert report.ok, str(report)

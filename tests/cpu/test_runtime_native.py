@@ -164,6 +164,10 @@ def test_what_is_watched(native, change, stays):
     assert native.unchanged(watched) is stays
 
 
+def test_a_tensor_without_strides_always_counts_as_changed(native):
+    assert not native.unchanged(native.watch((torch.eye(3).to_sparse(),)))
+
+
 def test_places_in_dicts(native):
     a, b = object(), object()
     owner = {"x": a, "y": None}

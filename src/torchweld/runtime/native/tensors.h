@@ -113,7 +113,7 @@ struct Watched {
     const int64_t* then = words.data();
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) {
       View now(PyTuple_GET_ITEM(tensors, i));
-      if (then[0] != now.data || then[1] != now.dtype || then[2] != now.rank) return false;
+      if (!now.known || then[0] != now.data || then[1] != now.dtype || then[2] != now.rank) return false;
       size_t bytes = now.rank * sizeof(int64_t);
       then += 3;
       if (memcmp(then, now.shape, bytes) || memcmp(then + now.rank, now.strides, bytes))
@@ -125,13 +125,16 @@ struct Watched {
 
  private:
   struct View {
-    int64_t data, rank, *shape, *strides;
-    int32_t dtype;
+    int64_t data = 0, rank = 0, *shape = nullptr, *strides = nullptr;
+    int32_t dtype = 0;
+    bool known;  // a sparse tensor has no strides
+
     explicit View(PyObject* object) {
       void *tensor = (char*)object + tensor_at, *address = nullptr;
-      torch.data(tensor, &address), data = (int64_t)address;
-      torch.dtype(tensor, &dtype), torch.rank(tensor, &rank);
-      torch.shape(tensor, &shape), torch.strides(tensor, &strides);
+      known = !torch.data(tensor, &address) && !torch.dtype(tensor, &dtype) &&
+              !torch.shape(tensor, &shape) && !torch.strides(tensor, &strides) &&
+              !torch.rank(tensor, &rank);
+      data = (int64_t)address;
     }
   };
 };

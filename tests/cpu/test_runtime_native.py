@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from array import array
 from dataclasses import dataclass, field, replace
 
@@ -233,3 +234,30 @@ def test_no_replay_of_inputs_laid_out_otherwise(native):
     x = torch.randn(4, 6)
     for other in (x.t(), x.double(), x[:3], x[:, :5]):
         assert native.replay(0, 0, [torch.empty(4, 6)], [other], 0, [], [], 0) is False
+
+
+def test_handed_out_tensors_are_counted_until_their_storages_go(native):
+    tensors = [torch.randn(3, 4).t(), torch.randn(5).bfloat16(), torch.zeros(0), torch.randn(())]
+    given, counted = native.hand_out(tensors)
+    for t, g in zip(tensors, given):
+        assert g.data_ptr() == t.data_ptr() and torch.equal(g, t) and g.stride() == t.stride()
+        assert g.untyped_storage()._cdata != t.untyped_storage()._cdata
+    assert native.in_use(counted)
+    view = given[0][1:]
+    del given, g
+    assert native.in_use(counted)
+    del view
+    assert not native.in_use(counted)
+
+
+def test_handed_out_memory_outlives_the_tensor_that_it_was(native):
+    tensor = torch.full((1000,), 3.0)
+    (given,), counted = native.hand_out([tensor])
+    del tensor
+    assert (given == 3).all()
+    thread = threading.Thread(target=lambda box: box.clear(), args=([given],))
+    del given
+    thread.start()
+    thread.join()
+    assert not native.in_use(counted)
+    assert native.hand_out([])[0] == []

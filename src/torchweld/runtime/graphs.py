@@ -56,7 +56,7 @@ class GraphedProgram:
         self._varies = bool(graph.symbols)
         self._recordings: OrderedDict[tuple, Recording] = OrderedDict()
         self._warmth = Warmth(_WARM_CALLS_OF_SIZES if self._varies else _WARM_CALLS[kind])
-        self._handed_out = HandedOut()
+        self._handed_out = HandedOut(program.loaded.native)
         self.needs: list[tuple[torch.device, int]] = []  # bytes of arenas
         self._domain: Domain | None = None
 

@@ -1,13 +1,15 @@
 """Memory of a CUDA graph, handed out as tensors without a copy.
 
 Each handed-out tensor has a storage of its own, made through DLPack, which keeps the graph's memory
-alive, so that a graph may go before they do. Before the next replay writes to that memory, weak
-references to those storages say whether any of them, or a view or alias of one, is still in use.
+alive, so that a graph may go before they do. Before the next replay writes to that memory, the
+runtime's C++ counts the storages that are left, or weak references say whether any of them, or a
+view or alias of one, is still in use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -15,17 +17,25 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 
 
 class HandedOut:
-    """What the latest replay has given away."""
+    """What the latest replay has given away. `native`: see native.py."""
 
-    def __init__(self) -> None:
+    def __init__(self, native: ModuleType | None) -> None:
+        self._native, self._counted = native, None
         self._storages: list[StorageWeakRef] = []
 
     def in_use(self) -> bool:
+        if self._counted is not None:
+            return self._native.in_use(self._counted)
         return bool(self._storages) and not all(s.expired() for s in self._storages)
 
     def give(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Tensors over the memory of these. What is one tensor stays one: autograd copies a
         gradient that is given to two parameters."""
-        once = {id(t): from_dlpack(to_dlpack(t)) for t in {id(t): t for t in tensors}.values()}
-        self._storages = [StorageWeakRef(t.untyped_storage()) for t in once.values()]
-        return [once[id(t)] for t in tensors]
+        distinct = list({id(t): t for t in tensors}.values())
+        numbers = {id(t): n for n, t in enumerate(distinct)}
+        if self._native is not None:
+            made, self._counted = self._native.hand_out(distinct)
+        else:
+            made = [from_dlpack(to_dlpack(t)) for t in distinct]
+            self._storages = [StorageWeakRef(t.untyped_storage()) for t in made]
+        return [made[numbers[id(t)]] for t in tensors]

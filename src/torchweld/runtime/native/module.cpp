@@ -50,6 +50,31 @@ static PyObject* unchanged(PyObject*, PyObject* capsule) {
   return watched ? PyBool_FromLong(watched->unchanged()) : nullptr;
 }
 
+// -- what is handed out --
+
+static PyObject* hand_out(PyObject*, PyObject* tensors) {
+  Count* count = new Count(new std::atomic<int64_t>(0));
+  PyObject* counted = PyCapsule_New(count, "handed out", [](PyObject* capsule) {
+    delete (Count*)PyCapsule_GetPointer(capsule, "handed out");
+  });
+  PyObject* made = PyList_New(0);
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); ++i) {
+    PyObject* loan = Loan::of(PyList_GET_ITEM(tensors, i), *count);
+    if (!loan) {
+      Py_DECREF(made), Py_DECREF(counted);
+      return nullptr;
+    }
+    PyList_Append(made, loan);
+    Py_DECREF(loan);
+  }
+  return Py_BuildValue("NN", made, counted);
+}
+
+static PyObject* in_use(PyObject*, PyObject* counted) {
+  Count* count = (Count*)PyCapsule_GetPointer(counted, "handed out");
+  return count ? PyBool_FromLong(**count > 0) : nullptr;
+}
+
 // -- launches --
 
 static PyObject* launch(PyObject*, PyObject* const* args, Py_ssize_t) {
@@ -154,8 +179,9 @@ static PyObject* use_torch(PyObject*, PyObject* const* args, Py_ssize_t) {
 #define FAST(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, nullptr}
 #define ONE(name) {#name, name, METH_O, nullptr}
 static PyMethodDef methods[] = {
-    FAST(holds),  FAST(are),      ONE(watch),      ONE(unchanged),       FAST(launch),
-    FAST(replay), FAST(encode),   ONE(use_driver), ONE(parameter_bytes), FAST(use_torch), {}};
+    FAST(holds),     FAST(are),       ONE(watch),      ONE(unchanged),
+    ONE(hand_out),   ONE(in_use),     FAST(launch),    FAST(replay),
+    FAST(encode),    ONE(use_driver), FAST(use_torch), ONE(parameter_bytes), {}};
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "torchweld_native", nullptr, -1, methods,
                                  nullptr, nullptr, nullptr, nullptr};
 

@@ -5,6 +5,8 @@
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+#include <atomic>
+#include <memory>
 #include <vector>
 
 struct Tensor {  // DLTensor
@@ -25,10 +27,19 @@ struct Tensor {  // DLTensor
   }
 };
 
+struct OwnedTensor {  // DLManagedTensorVersioned
+  uint32_t major, minor;
+  void* owner;
+  void (*release)(OwnedTensor*);
+  uint64_t flags;
+  Tensor tensor;
+};
+
 struct ExchangeTable {  // DLPackExchangeAPI
   uint32_t major, minor;
-  void* previous;
-  void *allocate, *owning_from, *to_object;
+  void *previous, *allocate;
+  int (*own)(void* object, OwnedTensor** tensor);
+  int (*to_object)(OwnedTensor* tensor, void** object);  // which takes the tensor
   int (*borrow)(void* object, Tensor* tensor);
   void* current_stream;
 };
@@ -137,4 +148,32 @@ struct Watched {
       data = (int64_t)address;
     }
   };
+};
+
+// Tensors over the memory of others, counted for as long as their storages live.
+using Count = std::shared_ptr<std::atomic<int64_t>>;
+
+struct Loan {
+  OwnedTensor lent;
+  OwnedTensor* lender;
+  Count count;
+
+  // A new tensor object like `object`; null, with an error set, if torch refuses.
+  static PyObject* of(PyObject* object, const Count& count) {
+    OwnedTensor* lender = nullptr;
+    if (exchange->own(object, &lender)) return nullptr;
+    Loan* loan = new Loan{*lender, lender, count};
+    loan->lent.owner = loan;
+    loan->lent.release = [](OwnedTensor* lent) { ((Loan*)lent->owner)->end(); };
+    ++*count;
+    void* made = nullptr;
+    if (exchange->to_object(&loan->lent, &made)) return nullptr;
+    return (PyObject*)made;
+  }
+
+  void end() {
+    lender->release(lender);
+    --*count;
+    delete this;
+  }
 };

@@ -224,7 +224,7 @@ def gathered(m, n, k, dtype="bf16") -> Case:
     return b.case("gathered", {"at": torch.arange(m) * 7 % n})
 
 
-def side_by_side(m, columns, k, dtype="bf16") -> Case:
+def side_by_side(m, columns, k, dtype="bf16", sizes=None) -> Case:
     """Products of one left factor with several right ones, as one: queries, keys, values. Results
     and biases are apart."""
     b = Body(dtype, m=m, n=sum(columns), k=k)
@@ -247,7 +247,7 @@ def side_by_side(m, columns, k, dtype="bf16") -> Case:
         add = b.builder.widen(b.builder.load(f"b{number}", (column,), b.dtype, guard, 0.0))
         value = b.builder.cast(b.op("add", product, add), b.dtype)
         b.stores.append(Store(f"y{number}", (affine.axis("m"), column), value, guard=guard))
-    return b.case("side_by_side")
+    return b.case("side_by_side", None, sizes)
 
 
 def summed(m, n, k, dtype="bf16", sizes=None) -> Case:

@@ -31,11 +31,11 @@ pytestmark = [
 ]
 
 TILES = (
-    ProductSchedule("gluon", 128, 256, 64, 8, 4, programs=3),
+    ProductSchedule("gluon", 128, 256, 64, 8, 4, programs=3, early=True),
     ProductSchedule("gluon", 128, 128, 64, 4, 4, programs=2, pingpong=True),
     ProductSchedule("gluon", 128, 192, 64, 8, 3, programs=2),
     ProductSchedule("gluon", 128, 192, 64, 4, 3, programs=3, group=2, pingpong=True),
-    ProductSchedule("gluon", 64, 64, 64, 4, 5, programs=3, pingpong=True),
+    ProductSchedule("gluon", 64, 64, 64, 4, 5, programs=3, early=True, pingpong=True),
     ProductSchedule("gluon", 64, 128, 32, 4, 3, programs=132, pingpong=True),
     ProductSchedule("gluon", 64, 32, 128, 4, 3, programs=5, early=True, pingpong=True),
 )
@@ -71,6 +71,8 @@ def epilogues(dtype: str) -> list[Case]:
         cases.lower_half(130, 200, 64, dtype),
         cases.hard(cases.bias_gelu(131, 264, 72, dtype), 131, 72),
         cases.side_by_side(531, (264, 72, 136), 200, dtype),
+        cases.side_by_side("s0", (264, 72), 136, dtype, {"s0": 201}),
+        cases.two_lefts(304, 200, 136, dtype),
         cases.summed(531, 264, 72, dtype),
         cases.gelu_backward(700, 392, 136, dtype),
     ]

@@ -36,7 +36,7 @@ def join_siblings(shop: Workshop) -> dict[tuple[str, str], Refusal]:
         alike = _alike(shop, number)
         every = _concatenation(shop, alike)
         best = _best(shop, number, every)
-        if every is not None and best is not every:
+        if every is not None and best is None:
             why = every if isinstance(every, Refusal) else every.refusal()
             first, *others = (shop.flow.nodes[n].name for n in alike)
             refused |= {(first, other): why for other in others}

@@ -55,6 +55,7 @@ CASES = [
     (cases.side_by_side(300, (264, 72), 136), TOGETHER),
     (cases.side_by_side(300, (392, 136, 200), 72), tiles(128, 192, 64, 8, 2, group=2)),
     (cases.side_by_side(300, (136, 136, 264), 136), IN_TURN),
+    (cases.side_by_side("s0", (136, 264), 136, sizes={"s0": 201}), TOGETHER),
     *((c, tiles(128, 64, 64, 4, 4, pingpong=True, early=True)) for c in (
         cases.bias_residual(500, 264, 136), cases.side_by_side(300, (136, 136, 264), 520),
         cases.linear("s0", 136, 264, sizes={"s0": 101}), cases.gated(300, 200, 136))),

@@ -9,7 +9,7 @@ from torchweld.core.device import named_table
 from torchweld.ir.parser import parse_graph
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.placement import place
-from torchweld.runtime.recordable import why_not_recorded
+from torchweld.runtime.recordable import why_not_recorded, why_not_worth_it
 
 TEXT = """
 graph g {{
@@ -66,6 +66,13 @@ def test_a_small_static_program_on_one_gpu_is_recorded():
 )
 def test_refusals(program, kind, reason):
     assert reason in why_not_recorded(program, kind, H100)
+
+
+def test_varying_sizes_are_judged_when_they_come():
+    program = loaded(n="s0", symbol='symbol s0 = ["size", 0, 0] hint 1000000000')
+    assert why_not_recorded(program, "inference", H100) is None
+    assert why_not_worth_it(program, {"s0": 1000}, H100) is None
+    assert "copying its inputs" in why_not_worth_it(program, {"s0": 10**9}, H100)
 
 
 def test_a_changed_input_whose_storage_is_fixed_may_be_recorded():

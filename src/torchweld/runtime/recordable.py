@@ -35,6 +35,8 @@ def why_not_recorded(loaded: Loaded, kind: str, table: DeviceTable | None = None
         reason = check(loaded)
         if reason is not None:
             return reason
+    if loaded.graph.symbols:
+        return None  # each set of sizes is judged when it comes
     table = table or device_table(next(iter(devices)))
     if kind != "inference":
         return _long_kernels(loaded, table)

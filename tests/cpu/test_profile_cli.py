@@ -18,6 +18,17 @@ def misfit():
     return torch.nn.Linear(8, 9), torch.randn(3, 7)
 def broken():
     raise KeyError("x")
+def leaves():
+    raise SystemExit("bye")
+class Talks(torch.nn.GELU):
+    def forward(self, x):
+        print("hello from the model")
+        return super().forward(x)
+def talks():
+    from neighbour import WIDTH
+    return Talks(), torch.randn(3, WIDTH)
+def idle():
+    return torch.nn.Identity(), torch.randn(3)
 """
 
 
@@ -46,6 +57,17 @@ def test_it_shows_and_writes_the_same(path, tmp_path, way):
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
 
+def test_the_output_is_the_profile_alone(path):
+    (path.parent / "neighbour.py").write_text("WIDTH = 8")  # found as when the file is run
+    result = run(f"{path}:talks", "--no-opportunities")
+    assert "hello" in result.stderr and "hello" not in result.stdout
+    assert "gelu" in result.stdout and "To be had by fusion" not in result.stdout
+
+
+def test_a_target_that_computes_nothing_is_told(path):
+    assert "no kernel ran" in run(f"{path}:idle").stdout
+
+
 def test_training_has_a_backward(path, tmp_path):
     out = tmp_path / "profile.json"
     assert run(f"{path}:make", "--train", "--json", out).exit_code == 0
@@ -58,6 +80,7 @@ def test_training_has_a_backward(path, tmp_path):
     ["{path}"],
     ["{path}:misfit"],
     ["{path}:broken"],
+    ["{path}:leaves"],
     ["{path}:missing"],
     ["{path}:make", "--json", "{folder}/none/profile.json"],
     ["{path}:make", "--trace", "{folder}"],

@@ -95,6 +95,8 @@ def profile(
     trace: Annotated[Path | None, typer.Option(
         help="Also write the trace, for Perfetto or chrome://tracing, with the kernels by "
         "operation.")] = None,
+    opportunities: Annotated[bool, typer.Option(
+        help="Of eager: also look for fusions to be had; takes as long as capturing.")] = True,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
     seed: Annotated[int, typer.Option(help="Of a zoo model's weights and inputs.")] = 0,
     tiny: Annotated[bool, typer.Option(help="A zoo model cut small, for a quick try.")] = False,
@@ -105,7 +107,7 @@ def profile(
         from torchweld.cli.profile import Request, run
 
         run(Request(target, way.value, device and device.value, dtype and dtype.value, train, json,
-                    trace, threads, seed, tiny))
+                    trace, opportunities, threads, seed, tiny))
 
 
 @app.command()

@@ -36,6 +36,7 @@ class Request:
     train: bool
     json: Path | None
     trace: Path | None
+    opportunities: bool
     threads: int | None
     seed: int
     tiny: bool
@@ -61,4 +62,5 @@ def _profiled(request: Request) -> Profile:
     target = chosen_target(
         request.target, device, request.dtype, request.train, request.seed, request.tiny)
     return profile(target.model, target.example_inputs, way=request.way, train=request.train,
-                   name=request.target, trace=request.trace)
+                   name=request.target, trace=request.trace,
+                   opportunities=request.opportunities)

@@ -26,11 +26,12 @@ def profile_call(
     name: str | None,
     options: Options | None,
     records: Callable[[], Sequence],
-    plan_of: PlanOf,
+    plan_of: PlanOf | None,
     trace: Path | None,
 ) -> Profile:
     """Arguments as `torchweld.profile`; `run` stands in for `original`; `records` gives the
-    pipeline's records of it, `plan_of` plans a captured graph."""
+    pipeline's records of it, `plan_of` plans a captured graph,
+    None: nobody looks for fusions."""
     model = original if isinstance(original, torch.nn.Module) else None
     name = name or getattr(original, "__name__", type(original).__name__)
     device = _device(model, args, kwargs)

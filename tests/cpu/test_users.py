@@ -121,6 +121,20 @@ class Checkpointed(nn.Module):
         return checkpoint(inner, x, use_reentrant=False) + x
 
 
+class CheckpointedAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def attend(self, x):
+        q, k, v = self.inner(x).view(2, -1, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.outer(y.transpose(1, 2).reshape(x.shape)).tanh()
+
+    def forward(self, x):
+        return checkpoint(self.attend, x, use_reentrant=False)
+
+
 class Branching(nn.Module):
     def __init__(self):
         super().__init__()
@@ -179,6 +193,7 @@ MODELS = {
         (sequence(3, 5),),
     ),
     "checkpointed": (Checkpointed, (sequence(3, 5),)),
+    "checkpointed attention": (CheckpointedAttention, (sequence(2, 7, 8),)),
     "branching": (Branching, (sequence(3, 5),)),
 }
 

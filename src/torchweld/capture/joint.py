@@ -17,7 +17,46 @@ def partition(joint: torch.fx.GraphModule, inputs, **kwargs):
     random.recompute_masks(joint)
     losses.add_up_hits(joint)
     losses.recompute_log_probabilities(joint)
-    return torch_private.min_cut_partition(joint, inputs, **kwargs)
+    _hide_attention(joint)
+    parts = torch_private.min_cut_partition(joint, inputs, **kwargs)
+    for part in parts:
+        _show_attention(part)
+    return parts
+
+
+class _Drawless:
+    """An operation that draws no random numbers, though its tag says so: what the partitioner
+    recomputes of those, it wraps in others that save and restore the generator's state."""
+
+    def __init__(self, operation: torch_private.OpOverload) -> None:
+        self.operation, self.__name__ = operation, "drawless"
+
+    def __call__(self, *args, **kwargs):
+        return self.operation(*args, **kwargs)
+
+
+def _hide_attention(joint: torch.fx.GraphModule) -> None:
+    """Attention without dropout that the user wants recomputed, by another name."""
+    for node in joint.graph.nodes:
+        is_operation = isinstance(node.target, torch_private.OpOverload)
+        if is_operation and "recompute" in node.meta and _dropout(node) == 0:
+            node.target = _Drawless(node.target)
+
+
+def _show_attention(part: torch.fx.GraphModule) -> None:
+    for node in part.graph.nodes:
+        if isinstance(node.target, _Drawless):
+            node.target = node.target.operation
+    part.recompile()
+
+
+def _dropout(node: torch.fx.Node) -> float | None:
+    """The probability of dropout that an operation is told; None if it has no such argument."""
+    for position, argument in enumerate(node.target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.args[position : position + 1]
+            return node.kwargs.get("dropout_p", given[0] if given else argument.default_value)
+    return None
 
 
 def drop_detach(gm: torch.fx.GraphModule) -> None:

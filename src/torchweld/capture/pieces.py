@@ -108,9 +108,11 @@ def _cut(nodes: list[Node], failed: str) -> tuple[list[Node], list[Node], list[N
     at = next(
         k for k, n in enumerate(nodes) if failed in (n.name, *(a.name for a in n.all_input_nodes))
     )
-    parts = [n for n in nodes[at].users if n.target is operator.getitem and n in nodes]
-    rest = [n for n in nodes[at + 1 :] if n not in parts]
-    return nodes[:at], [nodes[at], *parts], rest
+    unfit, rest = [nodes[at]], []
+    for node in nodes[at + 1 :]:
+        part = node.target is operator.getitem and node.args[0] in unfit
+        (unfit if part else rest).append(node)
+    return nodes[:at], unfit, rest
 
 
 def _piece(captured: Captured, nodes: Collection[Node], number: int) -> Piece:

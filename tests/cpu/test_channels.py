@@ -11,6 +11,7 @@ from torch import nn
 
 import torchweld
 from torchweld.exact.verify import verify
+from torchweld.ir.nodes import Extern
 
 
 def _statistics(model: nn.Module) -> nn.Module:
@@ -161,6 +162,18 @@ def test_an_image_is_copied_once():
 
     fused = _check(Twice().bfloat16().eval(), torch.randn(IMAGE).bfloat16())
     assert len([n for n in _nodes(fused) if n.startswith("copy_")]) <= 1
+
+
+def test_a_large_weight_is_turned_at_each_call():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(160, 192, 3, padding=1), nn.ReLU(), nn.Conv2d(192, 6, 3))
+    fused = _check(model.bfloat16().eval(), torch.randn(2, 160, 5, 5).bfloat16())
+    first, second = (n for n in _nodes(fused).values() if isinstance(n, Extern))
+    assert (first.args[1].strides[1], second.args[1].strides[1]) == (1, 9)
+    x = torch.randn(2, 160, 5, 5).bfloat16()
+    with torch.no_grad():
+        model[0].weight.mul_(-2)
+        torch.testing.assert_close(fused(x), model(x), rtol=0.02, atol=0.02)
 
 
 def test_training():

@@ -1,5 +1,5 @@
-// What a call of a program does between Python and the driver, in C++: the same as native.py, which
-// says what each function is for, in a tenth of the time.
+// What a call of a program does between Python and the driver. native.py says what each function is
+// for; arguments are trusted.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 

@@ -125,6 +125,16 @@ def test_results_are_as_exact_as_eager_and_repeat(case: Case, compiled: dict):
     assert all(same)
 
 
+def test_addresses_that_are_no_multiple_of_16_bytes(compiled: dict):
+    case = next(c for c in ALL if c.name == "bias_residual")
+    made = tensors(case, "cuda")
+    for name in ("x", "w"):
+        moved = torch.empty(made[name].numel() + 1, dtype=torch.bfloat16, device="cuda")[1:]
+        made[name] = moved.view_as(made[name]).copy_(made[name])
+    launcher(case, compiled, made)()
+    assert problems(case, {n: t.cpu() for n, t in made.items()}) == []
+
+
 def test_a_chain_in_a_graph_waits_for_what_is_in_front(compiled: dict):
     """Each product reads what the one before it has just written."""
     torch.manual_seed(0)

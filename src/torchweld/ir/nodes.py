@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Union
 
 from torchweld.core.dtypes import DType
@@ -349,10 +350,28 @@ def map_axes(index: IndexMap) -> frozenset[str]:
     return frozenset().union(*(i.axes for i in index if isinstance(i, Affine)))
 
 
-def value_axes(body: tuple[Instr, ...]) -> list[frozenset[str]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Body:
+    """Known by being the same object: to compare two takes as long as what is worked out of one."""
+
+    instructions: tuple[Instr, ...]
+
+    def __hash__(self) -> int:
+        return id(self.instructions)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Body) and self.instructions is other.instructions
+
+
+def value_axes(body: tuple[Instr, ...]) -> tuple[frozenset[str], ...]:
     """For each value, the axes that it varies along."""
+    return _value_axes(_Body(tuple(body)))
+
+
+@lru_cache(maxsize=1024)
+def _value_axes(body: _Body) -> tuple[frozenset[str], ...]:
     found: list[frozenset[str]] = []
-    for instr in body:
+    for instr in body.instructions:
         axes = frozenset().union(*(found[v] for v in operands(instr)))
         if isinstance(instr, Index):
             axes = instr.map.axes
@@ -363,4 +382,4 @@ def value_axes(body: tuple[Instr, ...]) -> list[frozenset[str]]:
         elif isinstance(instr, Scan):
             axes |= {instr.axis}
         found.append(axes)
-    return found
+    return tuple(found)

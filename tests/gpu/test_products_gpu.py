@@ -13,7 +13,7 @@ from torch import nn
 import torchweld
 from torchweld.api import records
 from torchweld.ir.nodes import Comp, Extern, Reduce
-from torchweld.kernels import products, products_kernel, products_norm, products_side
+from torchweld.kernels import products, products_cost, products_kernel, products_norm, products_side
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 D, HIDDEN, HEADS = 512, 1408, 8
@@ -26,6 +26,8 @@ def _all_taken(monkeypatch):
     eight graphs of it."""
     for module in (products_kernel, products, products_side, products_norm):
         monkeypatch.setattr(module, "MARGIN", -10.0)
+    monkeypatch.setattr(products_side, "_CONCATENATED", -10.0)
+    monkeypatch.setattr(products_cost, "_SUM_US", 0.0)
     torch._dynamo.reset()
 
 
@@ -173,6 +175,21 @@ def test_a_gated_pair_is_one_kernel():
     fused = torchweld.fuse(made("swiglu", torch.bfloat16))
     fused(torch.randn(4096, D, device="cuda", dtype=torch.bfloat16))
     assert 2 in made_by_us(fused) and len(library(fused)) <= 1
+
+
+@torch.no_grad()
+def test_queries_keys_and_values_are_one_kernel():
+    fused = torchweld.fuse(made("qkv", torch.bfloat16))
+    fused(torch.randn(8, 256, D, device="cuda", dtype=torch.bfloat16))
+    assert library(fused) == [] and len(made_by_us(fused)) == 1
+
+
+def test_the_gradient_of_a_bias_is_summed_beside_the_product():
+    model = made("mlp gelu", torch.bfloat16)
+    fused = torchweld.fuse(model)
+    fused(torch.randn(8, 256, D, device="cuda", dtype=torch.bfloat16)).sum().backward()
+    nodes = [n for r in records(fused) for n in r.graph.nodes if isinstance(n, Comp)]
+    assert any(s.combine == "add" for n in nodes for s in n.stores) and no_troubles(fused)
 
 
 @torch.no_grad()

@@ -100,6 +100,17 @@ class Qkv(nn.Module):
         return [p(x).view(shape).transpose(1, 2).contiguous() for p in (self.q, self.k, self.v)]
 
 
+class FewerKeys(nn.Module):
+    """Keys and values of fewer heads than queries, which are scaled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(D, width) for width in (D, D // 4, D // 4))
+
+    def forward(self, x):
+        return [self.q(x) * 0.125, self.k(x), self.v(x)]
+
+
 MODELS = {
     "swiglu": Gated,
     "geglu with bias": lambda: Gated(lambda x: F.gelu(x, approximate="tanh"), bias=True),
@@ -107,6 +118,7 @@ MODELS = {
     "mlp relu": lambda: Mlp(F.relu),
     "decoder": Decoder,
     "qkv": Qkv,
+    "fewer keys": FewerKeys,
 }
 SHAPES = {
     "one": (1, 1), "three": (1, 3), "few": (1, 16), "64": (2, 32), "odd": (3, 43), "many": (8, 256),
@@ -179,7 +191,7 @@ def test_a_gated_pair_is_one_kernel():
 
 @torch.no_grad()
 def test_queries_keys_and_values_are_one_kernel():
-    fused = torchweld.fuse(made("qkv", torch.bfloat16))
+    fused = torchweld.fuse(made("fewer keys", torch.bfloat16))
     fused(torch.randn(8, 256, D, device="cuda", dtype=torch.bfloat16))
     assert library(fused) == [] and len(made_by_us(fused)) == 1
 

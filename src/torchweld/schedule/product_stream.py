@@ -119,10 +119,12 @@ def candidates(
     rows = max(1, size.hint(extent(accesses, contraction.rows), hints or {}))
     if rows > STREAM_ROWS:
         return
-    block_m = max(MIN_ROWS, next_pow2(rows))
+    known = isinstance(extent(accesses, contraction.rows), int)
+    block_m = max(MIN_ROWS, next_pow2(rows)) if known else STREAM_ROWS  # there may be more
     first = ProductSchedule("gluon stream", block_m, 64, 64, 4, 2, 1, early=True)
     found: set[ProductSchedule] = set()
-    for block_n, block_k in _SHAPES:
+    columns = sum(size.hint(p.columns, hints or {}) for p in pieces)
+    for block_n, block_k in _SHAPES if known else _by_width(columns, table.units):
         shape = replace(first, block_n=block_n, block_k=block_k, num_warps=max(4, block_n // 16))
         if is_narrow(shape):
             shape = replace(shape, block_m=_WGMMA_ROWS)
@@ -130,6 +132,13 @@ def candidates(
             if s not in found and valid(s, accesses, contraction):
                 found.add(s)
                 yield s
+
+
+def _by_width(columns: int, units: int) -> list[tuple[int, int]]:
+    """Shapes without shares of the depth: the narrowest first of which there are no more tiles than
+    multiprocessors."""
+    most = {n for n, _ in _SHAPES if -(-columns // n) <= units}
+    return sorted(_SHAPES, key=lambda s: (s[0] not in most, s[0] if s[0] in most else -s[0]))
 
 
 def is_narrow(schedule: ProductSchedule) -> bool:

@@ -214,7 +214,8 @@ def _tiles(work: _Work) -> Iterator[ProductSchedule]:
 def _streams(work: _Work) -> Iterator[ProductSchedule]:
     if work.rows > STREAM_ROWS:
         return iter(())
-    block_m = max(16, next_pow2(work.rows))
+    known = isinstance(extent(work.accesses, work.contraction.rows), int)
+    block_m = max(16, next_pow2(work.rows)) if known else STREAM_ROWS  # there may be more
     return _in_one_wave(work, "stream", [(block_m, *shape) for shape in _STREAMS])
 
 

@@ -127,7 +127,9 @@ def parts(case: Case):
         (cases.gated(64, 8192, 2048), (64, 64, 128), 1),
         (cases.linear(16, 16384, 2048), (16, 64, 128), 1),
         (cases.side_by_side(16, (2048, 512, 512), 2048), (16, 64, 128), 2),
-        (cases.linear("s0", 768, 3072, sizes={"s0": 4}), (8, 64, 128), 1),
+        (cases.linear("s0", 768, 3072, sizes={"s0": 4}), (64, 16, 64), 1),
+        (cases.linear("s0", 8192, 2048, sizes={"s0": 4}), (64, 64, 128), 1),
+        (cases.linear("s0", 32768, 2048, sizes={"s0": 4}), (64, 128, 128), 1),
     ],
 )
 def test_defaults(case: Case, block: tuple[int, int, int], splits: int):

@@ -48,7 +48,7 @@ def loaded(
 def test_a_small_static_program_on_one_gpu_is_recorded():
     assert why_not_recorded(loaded(), "inference", H100) is None
     assert why_not_recorded(loaded(), "forward", H100) is None
-    assert why_not_recorded(loaded(n=str(10**6)), "backward", H100) is None
+    assert why_not_recorded(loaded(n=str(10**9)), "backward", H100) is None
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_small_static_program_on_one_gpu_is_recorded():
         (loaded(compiled=False), "inference", "not compiled"),
         (loaded(mutates="mutates x"), "inference", "changes its input x"),
         (loaded(n=str(10**9)), "inference", "copying its inputs"),
-        (loaded(n=str(10**8)), "backward", "a recording saves"),
+        (loaded(n=str(10**8)), "forward", "a recording saves"),
     ],
 )
 def test_refusals(program, kind, reason):

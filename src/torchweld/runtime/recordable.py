@@ -38,8 +38,10 @@ def why_not_recorded(loaded: Loaded, kind: str, table: DeviceTable | None = None
     if loaded.graph.symbols:
         return None  # each set of sizes is judged when it comes
     table = table or device_table(next(iter(devices)))
-    if kind != "inference":
+    if kind == "forward":
         return _long_kernels(loaded, table)
+    if kind == "backward":
+        return None  # it is recorded if its forward was, whose results it reads
     return why_not_worth_it(loaded, loaded.graph.hints, table)
 
 

@@ -194,12 +194,13 @@ class Tuner:
 
 
 def nodes_behind(graph: Graph, comp: Comp) -> list[Node] | None:
-    """The nodes of `graph` that compute what `comp` writes from what it reads, in order. None if
-    they read more than that."""
+    """The nodes of `graph` that compute what `comp` writes from what it reads, in order; sums that
+    `comp` adds up are theirs before they are stored. None if they read more than that."""
     writer = {name: node for node in graph.nodes for name in node.writes}
     found: set[str] = set()
-    todo = [name for name in comp.writes if name in graph.buffers]
-    if len(todo) < len(comp.writes):
+    stored = dict.fromkeys(s.buffer for s in comp.stores if not s.combine)
+    todo = [name for name in stored if name in graph.buffers]
+    if not todo or len(todo) < len(stored):
         return None
     while todo:
         node = writer.get(todo.pop())

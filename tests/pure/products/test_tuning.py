@@ -19,6 +19,7 @@ from torchweld.kernels.products import form_products
 from torchweld.plan.search import plan
 from torchweld.runtime import measured
 from torchweld.runtime.cache import Artifacts
+from torchweld.schedule.product_choice import choose
 from torchweld.tuning import Choices, Tuner, nodes_behind, region_of
 
 M, K, N = 4096, 512, 1024
@@ -196,3 +197,14 @@ def test_a_region_means_what_its_nodes_mean():
     given = dict(zip(graph.inputs, small))
     (found,) = run_graph(region, [given[n] for n in region.inputs])
     assert torch.equal(found, wanted)
+
+
+def test_sums_beside_a_product_replace_what_reduced():
+    def block(g, w, a):
+        y = (g @ w) * a
+        return y, y.float().sum(0)
+
+    graph = captured(block, meta(2 * M, K), meta(K, 3 * N), meta(2 * M, 3 * N))
+    before, after = formed(graph, choose)
+    comp = next(n for n in after.graph.nodes if any(s.combine for s in getattr(n, "stores", ())))
+    assert nodes_behind(before.graph, comp) == list(before.graph.nodes)

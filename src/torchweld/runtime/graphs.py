@@ -121,6 +121,7 @@ class GraphedProgram:
         """Not where another call may suit: a backward of a forward that ran without graph."""
         handed = self._handed_positions(args, domain)
         if not self._is_worth_it(args, handed):
+            self._warmth.forget(key)
             return
         self._warmth.recorded(key)
         try:

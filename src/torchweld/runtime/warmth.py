@@ -36,6 +36,10 @@ class Warmth:
     def recorded(self, sizes: tuple) -> None:
         """A recording has begun: if it goes, its sizes must be seen anew."""
         self.recordings += 1
+        self.forget(sizes)
+
+    def forget(self, sizes: tuple) -> None:
+        """They must be seen anew."""
         self._seen.pop(sizes, None)
 
     def fail(self) -> None:

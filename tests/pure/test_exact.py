@@ -203,6 +203,28 @@ def test_verify_without_float64():
     assert report.oracle == "float32" and "only float32 here" in report.notes[0]
 
 
+class Timed(nn.Module):
+    """Names float32 itself, as diffusion models do; its weights are float64 in the oracle."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, step):
+        frequencies = torch.exp(-torch.arange(4, dtype=torch.float32) / 3)
+        angles = step[:, None].float() * frequencies.to(torch.float32)
+        return self.linear(torch.cat((angles.sin(), angles.cos()), -1))
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_model_that_names_float32_is_measured_in_float64(train):
+    model, same = pair(Timed)
+    report = verify(model, same, torch.tensor([3, 700, 41]), train=train, seeds=(0,))
+    assert report.ok and report.oracle == "float64" and not report.notes
+    assert 1e-9 < report.errors[0].eager_l2 < 1e-4
+    assert torch.get_default_dtype() == torch.float32
+
+
 def test_verify_names_active_dropout():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
     assert "dropout is active in 1" in str(verify(model, model, torch.randn(2, 4), seeds=(0,)))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from torchweld.exact.budget import CONTRACT, Budget, TensorError, judge, measure, pool
 from torchweld.exact.trees import as_arguments, map_tensors, tensors
+from torchweld.exact.wide import widened
 from torchweld.runtime.index_flags import raise_if_any_set
 
 NUDGES = 3
@@ -118,18 +119,28 @@ def _oracle(model: Callable, example_inputs) -> tuple[Callable | None, Callable,
     """A copy of the model in the highest precision that it runs in, and what brings inputs
     there."""
     notes: list[str] = []
-    for dtype in (torch.float64, torch.float32):
+    for dtype, wide in ((torch.float64, False), (torch.float64, True), (torch.float32, False)):
         precision = _to(dtype)
         try:
-            oracle = copy.deepcopy(model).to(dtype) if isinstance(model, nn.Module) else model
+            oracle = _copy(model, dtype, wide)
             _run(oracle, map_tensors(precision, example_inputs), False, 0)
-            return oracle, precision, notes
+            return oracle, precision, notes if dtype == torch.float32 else []
         except Exception as error:  # whatever a model does with a dtype that it was not written for
             first = (str(error).splitlines() or [""])[0]
             notes.append(
                 f"no {str(dtype).removeprefix('torch.')} oracle: {type(error).__name__}: {first}"
             )
     return None, _to(None), notes
+
+
+def _copy(model: Callable, dtype: torch.dtype, wide: bool) -> Callable:
+    """`wide`: where it names a floating dtype itself, this is float64, too."""
+    if not isinstance(model, nn.Module):
+        return widened(model) if wide else model
+    copied = copy.deepcopy(model).to(dtype)
+    if wide:
+        copied.forward = widened(copied.forward)
+    return copied
 
 
 def _to(dtype: torch.dtype | None) -> Callable[[Tensor], Tensor]:

@@ -175,7 +175,7 @@ class Machine:
     def names(self) -> dict:
         gl = SimpleNamespace(
             constexpr=lambda x=None: x, program_id=self.program.__getitem__,
-            num_programs=self.programs.__getitem__, thread_barrier=lambda: None, static_range=range,
+            num_programs=self.programs.__getitem__, static_range=range,
             zeros=lambda shape, dtype, layout: torch.zeros(shape, dtype=dtype),
             full=lambda shape, value, dtype: torch.tensor(value, dtype=dtype),
             arange=lambda start, end, layout: torch.arange(start, end),
@@ -200,6 +200,7 @@ class Machine:
             "libdevice": libdevice, "mbarrier": mbarrier,
             "tma": SimpleNamespace(store_wait=self.store_wait), "copy_in": self.copy_in,
             "begin_next": lambda: None, "await_previous": lambda: None,
+            "synchronize": lambda: None,
             "copy_out": self.copy_out, "warpgroup_mma": self.multiply,
             "warpgroup_mma_wait": self.multiply_wait, "fence_async_shared": lambda: None,
         }  # fmt: skip

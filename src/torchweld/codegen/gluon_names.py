@@ -35,6 +35,8 @@ def exp_flushed(x):
 
 GRID_CONTROL = '''from triton.language.extra.cuda import gdc_launch_dependents as begin_next
 from triton.language.extra.cuda import gdc_wait as await_previous
+
+synchronize = getattr(gl, "barrier", None) or gl.thread_barrier  # before 3.7
 '''
 
 # An epilogue is bound by the fetch of its instructions: all points of a thread are straight code,

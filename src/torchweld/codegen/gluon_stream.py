@@ -239,7 +239,7 @@ class _Writer:
         ]
         lines += [f"tl.store({p} + (start * (ROWS * COLUMNS) + lanes), {v})"
                   for p, v in zip(partials, self._values)]  # fmt: skip
-        lines += ["gl.thread_barrier()", f"arrived = tl.atomic_add({done} + tile, 1)"]
+        lines += ["synchronize()", f"arrived = tl.atomic_add({done} + tile, 1)"]
         last = []
         for p, v in zip(partials, self._values):
             read = f'tl.load({p} + ({{}} * (ROWS * COLUMNS) + lanes), cache_modifier=".cg")'

@@ -93,6 +93,12 @@ def test_a_slowdown_counts_on_a_slower_machine_too():
     assert compare(BEFORE, with_eager(slower_machine(2.0), lost)).regressed
 
 
+def test_a_model_that_became_slower_is_no_slower_machine():
+    slower = slower_machine(1.4)
+    ways = [replace(w, bytes_moved=50_000_000) if w.name == "eager" else w for w in slower.ways]
+    assert compare(BEFORE, replace(slower, ways=ways)).regressed
+
+
 def test_without_eager_a_time_stands_alone():
     assert compare(BEFORE, with_eager(slower_machine(1.4), None)).regressed
 

@@ -61,9 +61,10 @@ def compare(
     ways' times are told.
 
     A time has changed if it did by more than `tolerance`, and the intervals between the quartiles
-    lie apart; and where eager was timed in the same rounds of both, only if the time over eager's
-    has changed so too: else it is the machine that did. `relative_to`: a way, such as eager, timed
-    in both; only torchweld's time over that is judged, for machines that are not the same.
+    lie apart. Where eager was timed in the same rounds of both, and moves the same bytes in both,
+    the time over eager's must have changed too: else it is the machine that did. `relative_to`: a
+    way, such as eager, timed in both; only torchweld's time over that is judged, for machines that
+    are not the same.
     Errors: UsageError if the reports are of different things or one lacks what is judged.
     """
     _require_same_subject(before, after)
@@ -109,13 +110,19 @@ def _times(
     if relative_to:
         return [_relative(before, after, relative_to, tolerance)], []
     alone = _time(JUDGED, before[JUDGED], after[JUDGED], tolerance)
-    if not all(CONTROL in ways and ways[CONTROL].timing for ways in (before, after)):
+    if not _is_controlled(before.get(CONTROL), after.get(CONTROL)):
         return [alone], []
     relative = _relative(before, after, CONTROL, tolerance)
     if alone.verdict in (SAME, relative.verdict):
         return [alone, replace(relative, verdict=TOLD)], []
-    doubt = f"the machine's speed: {CONTROL}, timed in the same rounds, changed alike"
+    doubt = f"the machine's speed: {CONTROL} does the same in both, and its time changed alike"
     return [replace(alone, verdict=SAME), replace(relative, verdict=TOLD)], [doubt]
+
+
+def _is_controlled(old: Way | None, new: Way | None) -> bool:
+    """Whether the control was timed in both, doing the same work: else the model has changed."""
+    timed = old and new and old.timing and new.timing
+    return bool(timed) and old.bytes_moved == new.bytes_moved
 
 
 def _time(name: str, old: Way, new: Way, tolerance: float, judged: bool = True) -> Change:

@@ -34,7 +34,7 @@ function plotWays(ways) {
     y: { label: null, domain: ways.map(w => w.name) },
     marks: [
       Plot.barX(ways, { x: "ms", y: "name", fill: w => w.name === "torchweld" ? "var(--generated)" : "var(--copy)", insetTop: 3, insetBottom: 3 }),
-      Plot.ruleY(ways, { x1: w => w.ms - w.iqr / 2, x2: w => w.ms + w.iqr / 2, y: "name", stroke: "var(--ink)", strokeWidth: 1.6 }),
+      Plot.ruleY(ways, { x1: w => Math.max(0, w.ms - w.iqr / 2), x2: w => w.ms + w.iqr / 2, y: "name", stroke: "var(--ink)", strokeWidth: 1.6 }),
       Plot.text(ways, { x: w => w.ms + w.iqr / 2, y: "name", text: w => `${digits(w.ms)} ms`, textAnchor: "start", dx: 6, fill: "var(--ink)" }),
     ],
   }));
@@ -171,6 +171,9 @@ function roofLines(roof, [left, right], bottom) {
   return [...slopes, ...flat.map(([name, rate]) => ({ name, flat: true, points: [[Math.max(left, rate / roof.cache), rate], [right, rate]] }))];
 }
 
+// A coordinate a third of the way up a slope, where its name stands beside it.
+const along = ([start, end], axis) => start[axis] * (end[axis] / start[axis]) ** 0.3;
+
 function plotRoofline(roof, profiles) {
   const points = profiles.flatMap(pointsOf);
   const all = d3.sum(profiles, p => p.kernels.length);
@@ -191,8 +194,8 @@ function plotRoofline(roof, profiles) {
     marks: [
       ...lines.map(l => Plot.line(l.points, { stroke: "var(--soft)", strokeDasharray: l.name === "cache" ? "4 3" : null })),
       Plot.text(lines.filter(l => l.flat), { x: domain[1], y: l => l.points[1][1], text: "name", textAnchor: "start", dx: 6, fill: "var(--soft)" }),
-      ...[["cache", -30], ["memory", 10]].map(([name, dy]) => Plot.text(lines.filter(l => l.name === name), {
-        x: l => l.points[0][0], y: l => l.points[0][1], text: "name", textAnchor: "start", dx: 34, dy, fill: "var(--soft)" })),
+      ...[["cache", -12], ["memory", 14]].map(([name, dy]) => Plot.text(lines.filter(l => l.name === name), {
+        x: l => along(l.points, 0), y: l => along(l.points, 1), text: "name", textAnchor: dy < 0 ? "end" : "start", dx: dy / 3, dy, fill: "var(--soft)" })),
       Plot.dot(points, { x: "intensity", y: "rate", r: "us", symbol: "way", stroke: "way", fill: "way", fillOpacity: 0.3 }),
       Plot.tip(points, Plot.pointer({ x: "intensity", y: "rate", title: "title", fill: "var(--ground)", stroke: "var(--line)" })),
     ],

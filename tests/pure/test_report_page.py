@@ -228,6 +228,15 @@ def test_a_group_has_its_share_of_what_a_module_does_more_often():
     assert group_times(group, "forward", more, ours)[0] == pytest.approx(118)
 
 
+def test_a_long_source_is_shown_without_marks():
+    source = Source("cpp", "k", "int a = b < c;\n" * 2000)
+    graph = example().graphs[0]
+    group = replace(graph.groups[0], sources=[source])
+    html = report_page(replace(example(), graphs=[replace(graph, groups=[group])]))
+    assert len(html) < len(report_page(example())) + 2 * len(source.text)
+    assert Page(html).text.count("int a = b < c;") == 2000
+
+
 @pytest.mark.parametrize("language, said", [("cpp", "C++"), ("triton", "Triton"),
                                             ("gluon", "Gluon")])
 def test_every_language_of_a_source_is_shown(language, said):

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import CppLexer, PythonLexer
@@ -30,6 +30,7 @@ from torchweld.report.parts import short_name, short_source
 HERE = Path(__file__).parent
 LIBRARIES = ("d3.min.js", "plot.umd.min.js")
 SCRIPTS = ("tables.js", "plots.js", "page.js")
+_MOST_MARKED = 16_000  # characters
 _LEXERS = {"cpp": CppLexer, "triton": PythonLexer, "gluon": PythonLexer}
 
 
@@ -89,7 +90,10 @@ def where_text(place: Place) -> str:
 
 
 def highlighted(source: Source) -> Markup:
-    """Generated code with its tokens marked by short classes; escaped."""
+    """Generated code with its tokens marked by short classes, unless it is long: marks make ten
+    times as much of it; escaped."""
+    if len(source.text) > _MOST_MARKED:
+        return escape(source.text)
     formatter = HtmlFormatter(nowrap=True)
     return Markup(highlight(source.text, _LEXERS[source.language](), formatter))
 

@@ -60,7 +60,7 @@ def _check(model: nn.Module, x: torch.Tensor, train: bool = False, own: bool = T
         (1, (9, 40, 5), 8, dict(kernel_size=(3, 5), padding=(4, 4))),
         (1, (700, 9, 9), 8, dict(kernel_size=9)),
         (5, (64, 16, 16), 50, dict(kernel_size=1, stride=2)),
-        (1, (2, 60, 60), 20, dict(kernel_size=13, padding=6)),
+        (1, (2, 30, 31), 20, dict(kernel_size=13, padding=6)),
         (2, (37, 23, 21), 37, dict(kernel_size=3, padding=1, groups=37)),
         (1, (64, 30, 31), 64, dict(kernel_size=5, padding=2, stride=2, groups=64, bias=False)),
         (3, (40, 19, 17), 40, dict(kernel_size=(1, 3), dilation=3, stride=(1, 3), groups=40)),
@@ -81,8 +81,9 @@ def test_geometries(batch, shape, channels, how):
         dict(kernel_size=3, groups=2),
         dict(kernel_size=17, padding=8),
         dict(kernel_size=1, groups=4),
+        dict(kernel_size=5, padding=2),
     ],
-    ids=["groups", "a long window", "groups of pixels"],
+    ids=["groups", "a long window", "groups of pixels", "a wide window"],
 )
 def test_others_are_calls(how):
     _check(nn.Conv2d(16, 16, **how).eval(), torch.randn(1, 16, 40, 40), own=False)

@@ -60,6 +60,8 @@ class _Shaper:
     def __init__(self, loaded: Loaded, sizes: Mapping[str, int], named: bool) -> None:
         self.loaded, self.sizes, self.named = loaded, sizes, named
         self.placement, self.buffers = loaded.placement, loaded.graph.buffers
+        gpus = {b.device for b in self.buffers.values() if b.device.startswith("cuda")}
+        self.one_gpu = len(gpus) == 1
         self.layouts = tuple(self._layout(d) for d in self.placement.devices)
         self.first_fixed = len(self.placement.devices) + len(self.placement.slots)
         self.fixed: dict[FixedView, int] = {}
@@ -120,11 +122,9 @@ class _Shaper:
             is_tensor = self.placement.kinds[name] in ("output", "own")
             if is_tensor and self.placement.uses[name][0] == position:
                 self._flush_for(name)
-                self.steps.append(
-                    steps.new_tensor(
-                        self.placement.slots[name], *self._concrete(self.buffers[name])
-                    )
-                )
+                slot, layout = self.placement.slots[name], self._concrete(self.buffers[name])
+                current = layout[-1].type == "cpu" or self.one_gpu
+                self.steps.append(steps.new_tensor(slot, *layout, current))
 
     def _mark_dead(self, position: int) -> None:
         for name in dict.fromkeys(

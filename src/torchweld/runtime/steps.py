@@ -23,11 +23,11 @@ from torchweld.runtime.record import note
 from torchweld.runtime.torch_private import raw_stream, strided_maker
 
 
-def new_tensor(slot: int, shape, strides, dtype, device) -> Step:
-    """A fresh output in `slot`."""
-
+def new_tensor(slot: int, shape, strides, dtype, device: torch.device, current: bool) -> Step:
+    """A fresh output in `slot`. `current`: `device` is a CPU, or the GPU that the program is called
+    on."""
     make = partial(torch.empty_strided, shape, strides, dtype=dtype, device=device)
-    if device.type == "cpu":
+    if current:
         make = strided_maker(shape, strides, dtype, device)
     large = math.prod(shape) * dtype.itemsize > FRESH_BYTES
 

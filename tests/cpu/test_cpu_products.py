@@ -130,11 +130,26 @@ def test_what_is_joined_is_on_record():
     assert fusion.saved_us > 0
 
 
-def test_what_few_rows_or_little_work_need_is_the_library():
-    few, small = layer(4, 4096, 4096, ""), layer(64, 64, 64, "")
-    for graph in (few, small):
+def test_what_little_work_or_one_row_across_columns_needs_is_the_library():
+    row, small = layer(1, 4096, 4096, ""), layer(64, 64, 64, "")
+    for graph in (row, small):
         kept = own_products(Plan(graph, ()), device_table("cpu")).graph
         assert [type(node) for node in kept.nodes] == [Extern, Comp]
+
+
+@pytest.mark.parametrize("turned", ["", "w", "y", "xw", "wy"])
+@pytest.mark.parametrize("m, k, n", [(1, 3333, 200), (2, 1031, 777), (4, 6150, 131), (8, 191, 401),
+                                     (301, 2000, 3)])  # fmt: skip
+def test_few_rows_are_as_exact(m, k, n, turned):
+    graph, program = compiled(layer(m, k, n, turned))
+    library = m == 1 and "w" not in turned
+    assert type(graph.nodes[0]) is (Extern if library else Comp)
+    made = {"x": torch.randn(m, k), "w": torch.randn(k, n) / k**0.5}
+    x, w = (v.t().contiguous().t() if name in turned else v for name, v in made.items())
+    b = torch.randn(n)
+    exact = F.silu(x.double() @ w.double() + b.double())
+    (y,) = program([x, w, b])
+    assert error(y, exact) <= 1.5 * error(F.silu(torch.addmm(b, x, w)), exact)
 
 
 def test_a_result_that_others_read_is_stored():

@@ -56,17 +56,19 @@ def emit_multiply(k: Kernel, e: Emitter, product: CpuProduct) -> None:
     """The body of `part`: one product for each batch."""
     count = k.extent(product.batch) if product.batch else "1"
     with e.block(f"for (int64_t {_BATCH} = 0; {_BATCH} < {count}; ++{_BATCH})"):
-        extents = ", ".join(k.extent(a) for a in (product.row, product.column, product.depth))
+        axes = (product.row, product.column, product.depth)
+        extents = ", ".join(k.extent(a) if a else "1" for a in axes)
         left, right = (k.accesses.loads[v] for v in (product.left, product.right))
         starts = f"{_start(k, left, product)}, {_start(k, right, product)}"
         steps = [(left, product.row), (left, product.depth)]
         steps += [(right, product.column), (right, product.depth)]
         strides = ", ".join(x.size_text(a.offset.coefficient(axis)) for a, axis in steps)
-        memory = f"{k.pointers['packed']}, {k.pointers.get('sums', 'nullptr')}"
+        memory = ", ".join(k.pointers.get(name, "nullptr") for name in ("packed", "sums"))
         kinds = ", ".join(_ELEMENTS[k.kinds[a.buffer]] for a in (left, right))
         e.line(f"const tw_product<{kinds}> a = {{{extents}, {starts}, {strides},")
         e.line(f"                      {product.block}, {product.stretch}, {memory}}};")
-        e.line("tw_multiply(a, tid, parts, [=](int64_t row, int64_t rows, int64_t column,")
+        multiply = "tw_multiply_few" if product.few else "tw_multiply"
+        e.line(f"{multiply}(a, tid, parts, [=](int64_t row, int64_t rows, int64_t column,")
         e.line("    int64_t columns, const float* c, int64_t c_row) {")
         e.line(f"  finish(P, S, {_BATCH}, row, rows, column, columns, c, c_row);")
         e.line("});")
@@ -80,10 +82,14 @@ def _start(k: Kernel, access: Access, product: CpuProduct) -> str:
 
 
 def _along_columns(k: Kernel, e: Emitter, product: CpuProduct) -> None:
-    row, column = k.names[product.row], k.names[product.column]
+    column = k.names[product.column]
+    loop = (column, "column0", "column0 + columns")
+    if product.row is None:
+        return _lane(k, e, product, loop, f"c[{column} - column0]")
+    row = k.names[product.row]
     with e.block(f"for (int64_t {row} = row0; {row} < row0 + rows; ++{row})"):
-        sums = f"c[({row} - row0) * c_row + {column} - column0]"
-        _lane(k, e, product, (column, "column0", "column0 + columns"), sums)
+        _lane(k, e, product, loop, f"c[({row} - row0) * c_row + {column} - column0]")
+    return None
 
 
 def _along_rows(k: Kernel, e: Emitter, product: CpuProduct) -> None:

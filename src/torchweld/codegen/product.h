@@ -149,7 +149,8 @@ static void tw_chunk(const tw_product<R, Q>& a, int64_t row, int64_t rows, int64
       const R* from = a.r + (row + i) * a.r_row + k * a.r_depth;
       float* to = packed + i * TW_DEPTH;
       for (int64_t l = 0; l < depth; ++l) {
-        for (int64_t j = 0; j < group; ++j) to[l * TW_GROUP + j] = tw_wide(from[j * a.r_row + l * a.r_depth]);
+        if (a.r_row == 1) tw_widen(from + l * a.r_depth, group, to + l * TW_GROUP);
+        else for (int64_t j = 0; j < group; ++j) to[l * TW_GROUP + j] = tw_wide(from[j * a.r_row + l * a.r_depth]);
         for (int64_t j = group; j < TW_GROUP; ++j) to[l * TW_GROUP + j] = 0;
       }
     }
@@ -201,6 +202,109 @@ static void tw_multiply(const tw_product<R, Q>& a, int64_t tid, int64_t parts, F
       }
 #pragma omp barrier
     } while ((k += a.stretch) < a.depth);
+  }
+}
+
+// Few rows: Q is read once, as it lies in memory, and nothing is packed.
+enum { TW_FEW = 8 };
+TW tw_vector tw_load(const float* p) { return tw_read(p); }
+template <class E> TW tw_vector tw_load(const E* p) {
+  alignas(64) float wide[TW_WIDTH];
+  tw_widen(p, TW_WIDTH, wide);
+  return tw_read(wide);
+}
+TW float tw_total(tw_vector v) {
+  for (int half = TW_WIDTH / 2; half > 0; half /= 2)
+    for (int l = 0; l < half; ++l) v[l] += v[l + half];
+  return v[0];
+}
+// c[i][j] = the sums of ROWS rows and COLUMNS columns whose terms are adjacent, from `column` on
+template <int ROWS, int COLUMNS, class R, class Q>
+TW void tw_dots(const tw_product<R, Q>& a, int64_t column, float* c) {
+  const Q* q = a.q + column * a.q_column;
+  for (int64_t from = 0; from < a.depth; from += TW_DEPTH * TW_WIDTH) {
+    int64_t end = a.depth - from < TW_DEPTH * TW_WIDTH ? a.depth : from + TW_DEPTH * TW_WIDTH, k = from;
+    tw_vector sums[ROWS][COLUMNS] = {};
+    for (; k + TW_WIDTH <= end; k += TW_WIDTH) {
+      tw_vector rows[ROWS];
+#pragma GCC unroll 8
+      for (int i = 0; i < ROWS; ++i) rows[i] = tw_load(a.r + i * a.r_row + k);
+#pragma GCC unroll 4
+      for (int j = 0; j < COLUMNS; ++j) {
+        tw_vector terms = tw_load(q + j * a.q_column + k);
+#pragma GCC unroll 8
+        for (int i = 0; i < ROWS; ++i) sums[i][j] += rows[i] * terms;
+      }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+      for (int j = 0; j < COLUMNS; ++j) {
+        float sum = tw_total(sums[i][j]);
+        for (int64_t l = k; l < end; ++l) sum += tw_wide(a.r[i * a.r_row + l]) * tw_wide(q[j * a.q_column + l]);
+        c[i * TW_COLUMNS + j] = from ? c[i * TW_COLUMNS + j] + sum : sum;
+      }
+  }
+}
+// The same for V vectors of adjacent columns, and some of the terms.
+template <int ROWS, int V, class R, class Q>
+TW void tw_steps(const tw_product<R, Q>& a, int64_t column, int64_t from, int64_t end, float* c) {
+  tw_vector sums[ROWS][V] = {};
+  for (int64_t k = from; k < end; ++k)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) {
+      tw_vector columns = tw_load(a.q + column + v * TW_WIDTH + k * a.q_depth);
+#pragma GCC unroll 8
+      for (int i = 0; i < ROWS; ++i) sums[i][v] += tw_wide(a.r[i * a.r_row + k * a.r_depth]) * columns;
+    }
+#pragma GCC unroll 8
+  for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) {
+      float* at = c + i * TW_COLUMNS + v * TW_WIDTH;
+      tw_write(at, from ? tw_read(at) + sums[i][v] : sums[i][v]);
+    }
+}
+template <int ROWS, class R, class Q>
+static void tw_few_rows(const tw_product<R, Q>& a, int64_t column, int64_t columns, float* c) {
+  enum { DOTS = ROWS > 4 ? 2 : 4, V = ROWS > 4 ? 3 : ROWS > 2 ? 6 : 8 };
+  int64_t j = 0;
+  if (a.q_depth == 1 && a.r_depth == 1) {
+    for (; j + DOTS <= columns; j += DOTS) tw_dots<ROWS, DOTS>(a, column + j, c + j);
+    for (; j < columns; ++j) tw_dots<ROWS, 1>(a, column + j, c + j);
+    return;
+  }
+  int64_t whole = columns / TW_WIDTH * TW_WIDTH;
+  for (int64_t from = 0; from < a.depth; from += TW_DEPTH) {
+    int64_t end = a.depth - from < TW_DEPTH ? a.depth : from + TW_DEPTH;
+    for (j = 0; j + V * TW_WIDTH <= whole; j += V * TW_WIDTH) tw_steps<ROWS, V>(a, column + j, from, end, c + j);
+    for (; j < whole; j += TW_WIDTH) tw_steps<ROWS, 1>(a, column + j, from, end, c + j);
+    for (; j < columns; ++j)
+      for (int i = 0; i < ROWS; ++i) {
+        float sum = from ? c[i * TW_COLUMNS + j] : 0;
+        for (int64_t k = from; k < end; ++k)
+          sum += tw_wide(a.r[i * a.r_row + k * a.r_depth]) * tw_wide(a.q[column + j + k * a.q_depth]);
+        c[i * TW_COLUMNS + j] = sum;
+      }
+  }
+}
+template <int ROWS, class R, class Q>
+static void tw_few(const tw_product<R, Q>& a, int64_t column, int64_t columns, float* c) {
+  if constexpr (ROWS > 1) {
+    if (a.rows < ROWS) return tw_few<ROWS - 1>(a, column, columns, c);
+  }
+  tw_few_rows<ROWS>(a, column, columns, c);
+}
+// As tw_multiply, for up to FEW rows.
+template <class R, class Q, class Finish>
+static void tw_multiply_few(const tw_product<R, Q>& a, int64_t tid, int64_t parts, Finish finish) {
+  alignas(64) float c[2 * TW_FEW * TW_COLUMNS];  // turned in squares: more rows are read
+  int64_t shares = (a.columns + TW_PANEL - 1) / TW_PANEL, end = shares * (tid + 1) / parts * TW_PANEL;
+  end = end < a.columns ? end : a.columns;
+  for (int64_t column = shares * tid / parts * TW_PANEL; column < end; column += TW_COLUMNS) {
+    int64_t columns = end - column < TW_COLUMNS ? end - column : TW_COLUMNS;
+    tw_few<TW_FEW>(a, column, columns, c);
+    finish(0, a.rows, column, columns, c, TW_COLUMNS);
   }
 }
 #pragma GCC pop_options

@@ -41,6 +41,7 @@ from torchweld.schedule.access import Accesses
 
 ELEMENTS = (dtypes.f32, dtypes.f16, dtypes.bf16)
 PANEL, MOST_PANELS = 48, 8  # columns; product.h's TW_PANEL with the widest vectors
+FEW = 8  # rows; product.h's TW_FEW
 GROUP = 8  # rows that a thread takes together
 DEEPEST = 16 * 192  # terms that are packed together: 4.7 MB
 _SLACK_ROWS = 16  # that the last group and a turned square reach beyond
@@ -52,19 +53,21 @@ _COPIED, _TURNED, _GATHERED, _MULTIPLIED = 1.0, 2.0, 2.0, 1 / 16
 @dataclass(frozen=True, slots=True)
 class CpuProduct:
     """C[row, column] = `value`: the sum over `depth` of `left` * `right`, two Loads. `left` is
-    read row by row, `right` is packed, `block` columns and `stretch` terms at a time. `lane`: the
-    axis along which what follows is vectorised. `batch`: an outer axis of both, or None."""
+    read row by row, `right` is packed, `block` columns and `stretch` terms at a time; unless there
+    are `few` rows (`row` is None for one), then `right` is read as it lies. `lane`: the axis along
+    which what follows is vectorised. `batch`: an outer axis of both, or None."""
 
     value: Value
     left: Value
     right: Value
     batch: str | None
-    row: str
+    row: str | None
     column: str
     depth: str
     block: int
     stretch: int
     lane: str
+    few: bool = False
 
 
 def cpu_product(accesses: Accesses, hints: Mapping[str, int] | None = None) -> CpuProduct | None:
@@ -81,13 +84,31 @@ def cpu_product(accesses: Accesses, hints: Mapping[str, int] | None = None) -> C
         return None
     first, second = (offsets[v].axes - {depth} for v in (one, other))
     batch, rows, columns = first & second, first - second, second - first
-    if len(batch) > 1 or len(rows) != 1 or len(columns) != 1:
+    if len(batch) > 1 or max(len(rows), len(columns)) != 1:
         return None
     if set(accesses.frame.rows) != batch | rows | columns:
         return None
     if not _follows_pointwise(comp, value, depth):
         return None
-    return _oriented(accesses, known, value, (one, *rows), (other, *columns), *(batch or (None,)))
+    pair = (one, *(rows or (None,))), (other, *(columns or (None,)))
+    few = _few(accesses, value, *pair, depth, *(batch or (None,)))
+    if few is not None or not (rows and columns):
+        return few
+    return _oriented(accesses, known, value, *pair, *(batch or (None,)))
+
+
+def _few(accesses: Accesses, value: Value, one, other, depth: str, batch) -> CpuProduct | None:
+    """Where one factor has few rows, and the other's elements are adjacent along something; of a
+    single row, along the depth: MKL reads the columns of a matrix as fast."""
+    for (left, row), (right, column) in ((one, other), (other, one)):
+        rows = accesses.comp.extent(row) if row else 1
+        if column is None or not isinstance(rows, int) or rows > FEW:
+            continue
+        many, few = accesses.loads[right].offset, accesses.loads[left].offset
+        dots = many.coefficient(depth) == 1 and few.coefficient(depth) == 1
+        if dots or (many.coefficient(column) == 1 and row is not None):
+            return CpuProduct(value, left, right, batch, row, column, depth, 0, 0, column, few=True)
+    return None
 
 
 def product_of(comp: Comp) -> Value | None:
@@ -168,6 +189,8 @@ def _written(accesses: Accesses, value: Value, axis: str, hints) -> int:
 def scratch_elements(product: CpuProduct, accesses: Accesses) -> dict[str, Size]:
     """Memory that the threads share: the packed columns, and where the depth takes more than one
     stretch, the sums so far."""
+    if product.few:
+        return {}
     found: dict[str, Size] = {"packed": product.block * product.stretch}
     if accesses.comp.extent(product.depth) != product.stretch:
         found["sums"] = product.block * (accesses.comp.extent(product.row) + _SLACK_ROWS)

@@ -71,10 +71,12 @@ def case(
 
 
 def varied(dtype: str) -> list[Case]:
-    """Few and many keys, groups, masks, odd sizes, lengths that vary, rows that see nothing but
-    one key."""
+    """Few and many keys, groups, masks, odd sizes, lengths that vary, rows that see little
+    or nothing."""
     blocked = torch.zeros(2, 1, 1, 77, dtype=torch.bool)
     blocked[0, ..., 70:] = blocked[1, ..., :3] = True
+    blind = blocked.clone()
+    blind[0] = False
     far = torch.where(blocked, 0.0, float("-inf"))
     return [
         case(Sizes(1, 1, 1, 1, 200, 64, 64), dtype),
@@ -83,7 +85,9 @@ def varied(dtype: str) -> list[Case]:
         case(Sizes(1, 2, 4, 16, 16, 64, 64), dtype, causal=True),
         case(Sizes(3, 2, 1, 31, 31, 32, 32), dtype, causal=True, scale=0.3),
         case(Sizes(2, 2, 2, 1, 77, 64, 64), dtype, "b1 bl", fill={"m": blocked}),
+        case(Sizes(2, 2, 2, 1, 77, 64, 64), dtype, "b1 bl", fill={"m": blind}),
         case(Sizes(2, 2, 2, 3, 77, 64, 64), dtype, f"{dtype} bl", fill={"m": far}),
+        case(Sizes(1, 3, 1, 100, 100, 64, 64), dtype, causal=True),
         case(Sizes(2, 2, 2, 3, 40, 64, 64), dtype, f"{dtype} hil"),
         case(Sizes(2, 1, 4, 2, 40, 128, 128), dtype, f"{dtype} il"),
         case(Sizes(1, 2, 2, 33, 65, 24, 40), dtype),

@@ -41,18 +41,13 @@ def generate(
     be made."""
     found = attention_of(comp)
     if found is not None:
-        tiles = attention.schedule(found, comp, buffers, table, hints)
-        return triton_attention.generate(comp, buffers, found, tiles, begins_early(table))
+        tiles = attention.schedule(found, comp, hints)
+        return triton_attention.generate(comp, buffers, found, tiles, table.begins_early)
     tiles = _product_schedule(comp, buffers, table, hints, choose)
     if tiles is not None:
         return _PRODUCTS[tiles.form].generate(comp, buffers, tiles, hints)
     schedule = cuda.schedule(comp, buffers, table, hints)
-    return triton.generate(comp, buffers, schedule, hints, begins_early(table))
-
-
-def begins_early(table: DeviceTable) -> bool:
-    """Whether kernels can start while the one before still runs: from Hopper on."""
-    return table.capability >= (9, 0)
+    return triton.generate(comp, buffers, schedule, hints, table.begins_early)
 
 
 def _product_schedule(comp, buffers, table, hints, choose: Choose) -> ProductSchedule | None:

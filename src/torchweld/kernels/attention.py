@@ -27,6 +27,8 @@ from torchweld.schedule.attention import LARGEST_HEAD, attention_of
 from torchweld.schedule.contraction import TENSOR_DTYPES
 
 MOST_ROWS = 64  # queries that share a head of keys; beyond, the library has the better kernels
+_SHORT = 256  # but for as many rows and keys in all, in a few heads
+_FEW_POINTS = 24 << 16  # pairs of a query and a key
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,10 @@ def _suits(call: _Call, graph: Graph) -> bool:
     if call.causal and positions != keys:
         return False
     widest = max(depth, call.value.shape[3])
-    rows = heads // max(1, shared) * positions
-    return 0 < rows <= MOST_ROWS and widest <= LARGEST_HEAD and hint(keys, graph.hints) > 0
+    rows, keys = heads // max(1, shared) * positions, hint(keys, graph.hints)
+    points = hint(call.query.shape[0], graph.hints) * heads * positions * keys
+    short = max(rows, keys) <= _SHORT and points <= _FEW_POINTS
+    return widest <= LARGEST_HEAD and min(rows, keys) > 0 and (rows <= MOST_ROWS or short)
 
 
 def attention_comp(node: Extern, buffers: Mapping[str, Buffer]) -> Comp | None:
@@ -152,15 +156,19 @@ class _Body:
         self.call, self.operands, self.builder = call, operands, BodyBuilder()
 
     def written(self) -> Value:
-        """The result, in its dtype."""
+        """The result, in its dtype: zero for a query that may see nothing, as torch has it."""
         body = self.builder
         scores = body.reduce("sum", (body.op("mul", self.load("query"), self.load("key")),), ("d",))
         scores = self.masked(body.op("mul", scores, body.const(self.scale, dtypes.f32)))
         top = body.reduce("max", (scores,), ("l",))
-        weight = body.op("exp", body.op("sub", scores, top))
+        nothing = body.op("eq", top, body.const(-math.inf, dtypes.f32))
+        base = body.op("where", nothing, body.const(0.0, dtypes.f32), top)
+        weight = body.op("exp", body.op("sub", scores, base))
         total = body.reduce("sum", (weight,), ("l",))
         mix = body.reduce("sum", (body.op("mul", weight, self.load("value")),), ("l",))
-        return body.cast(body.op("div", mix, total), self.operands["result"][0].dtype)
+        zero = body.const(0.0, dtypes.f32)
+        mean = body.op("where", body.op("eq", total, zero), zero, body.op("div", mix, total))
+        return body.cast(mean, self.operands["result"][0].dtype)
 
     @property
     def scale(self) -> float:

@@ -4,11 +4,12 @@
       %4 = reduce.sum[d] query[b, 4*h+g, i, d] * key[b, h, l, d]
       ...                                    pointwise over queries and keys: scale, mask
       %8 = reduce.max[l] %7
-      %10 = exp(%7 - %8)
-      %11 = reduce.sum[l] %10
-      %15 = reduce.sum[l] %10 * value[b, h, l, e]
-      ...                                    pointwise over queries and columns: %15 / %11
-      store y[b, 4*h+g, i, e] %17
+      %12 = where(%8 == -inf, 0, %8)
+      %14 = exp(%7 - %12)
+      %15 = reduce.sum[l] %14
+      %19 = reduce.sum[l] %14 * value[b, h, l, e]
+      ...                                    pointwise over queries and columns: %19 / %15
+      store y[b, 4*h+g, i, e] %24
     }
 
 The heads that share keys (g) and the positions of the queries (i) are the rows of a tile: keys and
@@ -19,11 +20,11 @@ tiles, `splits` programs share the keys of one, and the last merges.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torchweld.core.device import DeviceTable
-from torchweld.ir.nodes import Buffer, Comp, Instr, Op, Reduce, Value, value_axes
+from torchweld.ir.nodes import Comp, Const, Instr, Op, Reduce, Value, value_axes
 from torchweld.ir.size import Size, hint, product
 from torchweld.schedule.contraction import factor
 from torchweld.schedule.cuda import next_pow2
@@ -31,15 +32,16 @@ from torchweld.schedule.cuda import next_pow2
 LARGEST_HEAD = 256  # columns of a head
 _LEAST = 16  # rows, columns and depth of what tensor cores multiply
 _ROWS = 64  # of a tile at most
-_KEYS = 64  # of a block
-_MOST_SPLITS = 16
-_PROGRAMS_A_UNIT = 2  # that hide each other's latency
+_KEYS = 128  # of a block
+_MOST_SPLITS = 8
+_PROGRAMS = 64  # more shares cost more to merge than they save (measured on an H100)
+_STAGES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
     """Axis names by role, and the values named above: `scores` (%4), `shifted` (%7), `top` (%8),
-    `weight` (%10), `total` (%11), `mix` (%15); `query`, `key`, `value`: 16-bit factors."""
+    `weight` (%14), `total` (%15), `mix` (%19); `query`, `key`, `value`: 16-bit factors."""
 
     batch: tuple[str, ...]
     rows: tuple[str, ...]
@@ -99,12 +101,27 @@ def attention_of(comp: Comp) -> Attention | None:
 
 
 def _is_weight(body: tuple[Instr, ...], value: Value, shifted: Value, top: Value) -> bool:
-    """Whether a value is exp(shifted - top)."""
+    """Whether a value is exp(shifted - where(top == -inf, 0, top))."""
     exp = body[value]
     if not isinstance(exp, Op) or exp.name != "exp":
         return False
     difference = body[exp.args[0]]
-    return difference == Op("sub", (shifted, top), body[shifted].dtype)
+    if not isinstance(difference, Op) or difference.name != "sub":
+        return False
+    minuend, base = difference.args
+    return minuend == shifted and finite_of(body, base) == top
+
+
+def finite_of(body: tuple[Instr, ...], value: Value) -> Value | None:
+    """`x` where a value is where(x == -inf, 0, x)."""
+    choice = body[value]
+    if not isinstance(choice, Op) or choice.name != "where":
+        return None
+    test, zero, x = (body[v] for v in choice.args)
+    same = isinstance(test, Op) and test.name == "eq" and test.args[0] == choice.args[2]
+    lowest = body[test.args[1]] if same else None
+    found = lowest == Const(-math.inf, x.dtype) and zero == Const(0.0, x.dtype)
+    return choice.args[2] if found else None
 
 
 def _factors(body: tuple[Instr, ...], total: Reduce) -> tuple[Value, Value] | None:
@@ -130,24 +147,21 @@ def _roles(
 def schedule(
     a: Attention,
     comp: Comp,
-    buffers: Mapping[str, Buffer],
-    table: DeviceTable,
     hints: Mapping[str, int] | None = None,
 ) -> AttentionSchedule:
-    """Tiles for `a`: as many programs as keep the device busy."""
+    """Tiles for `a`: keys are shared until there are `_PROGRAMS`. Measured on an H100."""
     rows, depth, columns = (extent(comp, axes) for axes in (a.rows, a.depth, a.columns))
     keys = max(1, hint(extent(comp, a.keys), hints or {}))
     block_rows = min(_ROWS, _padded(rows))
     wide = max(_padded(depth), _padded(columns))
     block_keys = min(_KEYS if wide <= 128 else _KEYS // 2, _padded(keys))
     tiles = hint(extent(comp, a.batch), hints or {}) * -(-rows // block_rows)
-    wanted = _PROGRAMS_A_UNIT * table.units // max(1, tiles)
-    splits = max(1, min(wanted, _MOST_SPLITS, -(-keys // block_keys)))
+    splits = min(_MOST_SPLITS, next_pow2(-(-_PROGRAMS // max(1, tiles))), -(-keys // block_keys))
     if not isinstance(extent(comp, a.batch), int):
         splits = 1  # counters are of known length
-    warps = 4 if wide <= 128 else 8
+    warps, stages = (4, _STAGES) if wide <= 128 else (8, 2)
     return AttentionSchedule(
-        block_rows, block_keys, _padded(depth), _padded(columns), warps, 2, splits
+        block_rows, block_keys, _padded(depth), _padded(columns), warps, stages, splits
     )
 
 

@@ -47,6 +47,11 @@ class DeviceTable:
     max_live: int = 48
     max_buffers: int = 48
 
+    @property
+    def begins_early(self) -> bool:
+        """Whether a kernel can start while the one before still runs: from Hopper on."""
+        return self.capability >= (9, 0)
+
 
 # H100: copy 3.02 TB/s and 687 TFLOP/s measured; launches inside a CUDA graph.
 _H100 = DeviceTable(

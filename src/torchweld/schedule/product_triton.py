@@ -225,7 +225,7 @@ def _in_one_wave(work: _Work, form, shapes) -> Iterator[ProductSchedule]:
     which begin early, do not crowd on those that are idle first."""
     units = work.table.units
     for shape in shapes:
-        made = ProductSchedule(form, *shape, 2, 1, early=work.table.capability >= (9, 0))
+        made = ProductSchedule(form, *shape, 2, 1, early=work.table.begins_early)
         most = max(1, min(MAX_SPLITS, work.depth // (2 * made.block_k)))
         shares = max(1, min(most, units // work.programs(made)))
         for splits in dict.fromkeys((shares, max(1, shares // 2))):

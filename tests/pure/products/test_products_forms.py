@@ -3,6 +3,9 @@ reasons of those that stay."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import nets
 import pytest
 import torch
 import torch.nn.functional as F
@@ -47,12 +50,19 @@ def reasons(plan, producer: str) -> list[Reason]:
 # -- norms --
 
 
+@pytest.fixture
+def in_turn(monkeypatch):
+    """A device whose kernels begin when the one before has ended: there norms join products."""
+    monkeypatch.setattr(nets, "H100", replace(H100, capability=(8, 0)))
+
+
 def rms(x, w, eps=1e-5):
     y = x.float()
     y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps)
     return w * y.to(x.dtype)
 
 
+@pytest.mark.usefixtures("in_turn")
 def test_norm_before_a_gated_pair():
     def block(x, w, g, u):
         h = rms(x, w)
@@ -63,6 +73,7 @@ def test_norm_before_a_gated_pair():
     assert calls(after.graph) == [] and sums(comp) == 3
 
 
+@pytest.mark.usefixtures("in_turn")
 def test_norm_before_products_of_several_sizes():
     def block(x, w, q, k, v):
         h = rms(x, w)
@@ -72,11 +83,13 @@ def test_norm_before_products_of_several_sizes():
     assert calls(after.graph) == [] and len(comps(after.graph)) <= 2
 
 
+@pytest.mark.usefixtures("in_turn")
 def test_norm_of_an_offset_row():
     x = r(M, K) + 100
     same_meaning(lambda x, w, a: F.linear(rms(x, w), a), x, r(K), r(N, K))
 
 
+@pytest.mark.usefixtures("in_turn")
 def test_norm_of_a_residual_stream():
     """The sum is stored for later; the norm that follows goes into its readers."""
 
@@ -89,6 +102,15 @@ def test_norm_of_a_residual_stream():
     assert any(isinstance(d, Cut) for d in after.decisions)
 
 
+def test_norm_where_kernels_begin_early_stays():
+    def block(x, w, a):
+        return F.relu(F.linear(rms(x, w), a))
+
+    _, after = formed(captured(block, r(M, K), r(K), r(N, K)))
+    assert [sums(c) for c in comps(after.graph)] == [1, 1]
+
+
+@pytest.mark.usefixtures("in_turn")
 @pytest.mark.parametrize("case", ["many rows", "half", "mean", "returned", "right", "residual"])
 def test_norm_that_stays(case):
     rows = 80 if case == "many rows" else M
@@ -368,6 +390,7 @@ def test_nothing_changes(options):
     assert before == after
 
 
+@pytest.mark.usefixtures("in_turn")
 def test_decisions_speak_of_the_graph():
     """Kernels and members that exist, both sides' seconds, no refusal between what is one."""
 

@@ -214,9 +214,10 @@ template <class E> TW tw_vector tw_load(const E* p) {
   return tw_read(wide);
 }
 TW float tw_total(tw_vector v) {
-  for (int half = TW_WIDTH / 2; half > 0; half /= 2)
-    for (int l = 0; l < half; ++l) v[l] += v[l + half];
-  return v[0];
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int l = 0; l < TW_WIDTH; ++l) sum += v[l];
+  return sum;
 }
 // c[i][j] = the sums of ROWS rows and COLUMNS columns whose terms are adjacent, from `column` on
 template <int ROWS, int COLUMNS, class R, class Q>

@@ -3,8 +3,9 @@ the speed of memory.
 
 A program has `block_n` columns and its share of the depth. What TMA has copied of the right factor
 is the left operand of wgmma, which has 64 rows and more, and the few rows of the left factor are
-its columns, 8 and more. Fewer columns (16, 32) need no shares where the right factor is small: then
-the left factor is the left operand, in tiles of 64 rows most of which are out of bounds.
+its columns, 8 and more. Where the number of rows is known at the call only, there are no shares of
+the depth, and tiles may have fewer columns (16, 32): then the left factor is the left operand, in
+tiles of 64 rows.
 
 The ring of stages takes the whole shared memory of a multiprocessor, and it is filled with the
 right factor before the kernel in front has ended, where that is a parameter, which no kernel of the
@@ -33,7 +34,8 @@ MIN_STEPS = 2  # of a share of the depth
 _MOST_PRODUCTS = 3
 _WGMMA_ROWS = 64
 # (block_n, block_k), the most promising first
-_SHAPES = ((64, 128), (128, 128), (64, 64), (16, 64), (32, 64), (128, 64))
+_SHAPES = ((64, 128), (128, 128), (64, 64), (128, 64))
+_NARROW = ((16, 64), (32, 64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +139,9 @@ def candidates(
 def _by_width(columns: int, units: int) -> list[tuple[int, int]]:
     """Shapes without shares of the depth: the narrowest first of which there are no more tiles than
     multiprocessors."""
-    most = {n for n, _ in _SHAPES if -(-columns // n) <= units}
-    return sorted(_SHAPES, key=lambda s: (s[0] not in most, s[0] if s[0] in most else -s[0]))
+    shapes = (*_SHAPES, *_NARROW)
+    fit = {n for n, _ in shapes if -(-columns // n) <= units}
+    return sorted(shapes, key=lambda s: (s[0] not in fit, s[0] if s[0] in fit else -s[0]))
 
 
 def is_narrow(schedule: ProductSchedule) -> bool:

@@ -61,6 +61,7 @@ def test_a_small_static_program_on_one_gpu_is_recorded():
         (loaded(compiled=False), "inference", "not compiled"),
         (loaded(mutates="mutates x"), "inference", "changes its input x"),
         (loaded(n=str(10**9)), "inference", "copying its inputs"),
+        (loaded(n="0"), "inference", "it makes nothing"),
         (loaded(n=str(10**8)), "forward", "a recording saves"),
     ],
 )
@@ -72,6 +73,7 @@ def test_varying_sizes_are_judged_when_they_come():
     program = loaded(n="s0", symbol='symbol s0 = ["size", 0, 0] hint 1000000000')
     assert why_not_recorded(program, "inference", H100) is None
     assert why_not_worth_it(program, {"s0": 1000}, H100) is None
+    assert "nothing" in why_not_worth_it(program, {"s0": 0}, H100)
     assert "copying its inputs" in why_not_worth_it(program, {"s0": 10**9}, H100)
 
 

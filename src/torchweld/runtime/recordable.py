@@ -11,7 +11,7 @@ from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.placement import buffer_bytes, tail_start
 
 _SAVED_S = 1.0e-6  # what a launch costs more outside a graph, when the GPU is the bottleneck
-_LONG_S = 20 * _SAVED_S  # of a kernel for whose launch no recording is worth its memory
+_LONG_S = 30 * _SAVED_S  # of a kernel for whose launch no recording is worth its memory
 
 # Calls that wait for the GPU or choose sizes by data, which a recording cannot do.
 _NOT_RECORDABLE = frozenset(
@@ -82,6 +82,9 @@ def why_not_worth_it(
     loaded: Loaded, sizes: Mapping[str, int], table: DeviceTable
 ) -> str | None:
     """At these sizes, on the GPU of `table`."""
+    graph = loaded.graph
+    if not any(buffer_bytes(graph.buffers[b], sizes) for n in graph.nodes for b in n.writes):
+        return "it makes nothing"
     copied_s = 2 * _copied_bytes(loaded, sizes) / table.dram_bytes_per_s
     saved_s = _launches(loaded) * _SAVED_S
     if copied_s < saved_s:

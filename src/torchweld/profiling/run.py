@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,9 @@ _ALLOWED_S = 10.0  # beside three runs
 _MOST_TIMED, _MOST_PROFILED = 20, 5
 _WARM_GRAPHS = 3  # steps until CUDA graphs are recorded
 _COMPILATIONS = 1 << 20  # Dynamo counts targets of one class as one function, and gives up at 8
+_UNDISTURBED = 0.85
+_DISTURBED = ("this process had its processor for {:.0%} of the time: something else is running, "
+              "and what is measured is too long by as much")
 _NOTHING_COMPILED = "nothing was compiled for this target: it runs in eager"
 
 
@@ -85,13 +89,15 @@ def profile_subject(
     budget = budget_of(subject.timed_step())
     logger("profiling").info("%s, %s: %d steps timed, %d profiled", subject.name, way,
                              budget.timed, budget.profiled)
-    step_us = [subject.timed_step() * 1e6 for _ in range(budget.timed)]
+    step_us, share = _timed(subject, budget.timed)
     seen = _SEE[way](subject, budget.profiled, records)
     table = calibrated(line)
     kernels, numbers = rows.kernels_of(seen.steps, line, table)
     graphs, warnings = _plan(subject, plan_of if way == "eager" else None, options or Options())
     if way == "torchweld" and not records():
         warnings.append(_NOTHING_COMPILED)
+    if subject.device == "cpu" and share < _UNDISTURBED:
+        warnings.append(_DISTURBED.format(share))
     typical = seen.steps[rows.median_step(seen.steps)]
     if trace is not None:
         write_whole(trace_text(seen.trace, seen.steps, kernels, numbers), trace)
@@ -114,6 +120,13 @@ def profile_subject(
         energy=energy_of(subject),
         warnings=warnings,
     )
+
+
+def _timed(subject: Subject, count: int) -> tuple[list[float], float]:
+    """Microseconds of each step, and the share of them in which this thread had a processor."""
+    had, start = time.thread_time(), time.perf_counter()
+    step_us = [subject.timed_step() * 1e6 for _ in range(count)]
+    return step_us, (time.thread_time() - had) / (time.perf_counter() - start)
 
 
 def _plan(

@@ -296,7 +296,6 @@ class _Writer:
 
     def _entry(self) -> str:
         depth = extent(self.accesses, self.contraction.depth)
-        size = self.epilogue.size(depth)
         lines = ["begin_next()"] if self.schedule.early else []
         lines += [m.allocation for m in self._memories]
         for name in ("ready", "empty"):
@@ -304,10 +303,9 @@ class _Writer:
                          "mbarrier.MBarrierLayout())")  # fmt: skip
             lines += block("for i in gl.static_range(STAGES):",
                            [f"mbarrier.init({name}.index(i), count=1)"])  # fmt: skip
-        number = size if isinstance(depth, int) else f"{size}.to(tl.int32)"
         lines += [
             "n, m = gl.program_id(0), gl.program_id(1)",
-            f"steps = tl.cdiv({number}, DEPTH)",
+            f"steps = tl.cdiv({depth}, DEPTH)",
             "share = tl.cdiv(steps, SHARES)",
             "first = gl.program_id(2) * share",
             "steps = tl.minimum(share, steps - first)",

@@ -72,6 +72,8 @@ def _unsupported(piece: Piece) -> str | None:
         return "a result that varies along the depth"
     if any(a.extent == 0 for a in accesses.comp.axes):
         return "nothing to multiply"
+    if not all(isinstance(extent(accesses, axes), int) for axes in (c.columns, c.depth)):
+        return "a right factor whose size is known at the call only"
     if len({accesses.comp.body[p.left_load].dtype for p in c.products}) > 1:
         return "factors of different types"
     found = factors(piece)
@@ -121,16 +123,16 @@ def candidates(
     rows = max(1, size.hint(extent(accesses, contraction.rows), hints or {}))
     if rows > STREAM_ROWS:
         return
-    known = isinstance(extent(accesses, contraction.rows), int)
+    known = _has_known_rows(accesses, contraction)
     block_m = max(MIN_ROWS, next_pow2(rows)) if known else STREAM_ROWS  # there may be more
     first = ProductSchedule("gluon stream", block_m, 64, 64, 4, 2, 1, early=True)
     found: set[ProductSchedule] = set()
-    columns = sum(size.hint(p.columns, hints or {}) for p in pieces)
+    columns = sum(p.columns for p in pieces)
     for block_n, block_k in _SHAPES if known else _by_width(columns, table.units):
         shape = replace(first, block_n=block_n, block_k=block_k, num_warps=max(4, block_n // 16))
         if is_narrow(shape):
             shape = replace(shape, block_m=_WGMMA_ROWS)
-        for s in _shared(shape, pieces, table, hints or {}):
+        for s in _shared(shape, pieces, table):
             if s not in found and valid(s, accesses, contraction):
                 found.add(s)
                 yield s
@@ -149,14 +151,16 @@ def is_narrow(schedule: ProductSchedule) -> bool:
     return schedule.block_n < _WGMMA_ROWS
 
 
-def _shared(shape: ProductSchedule, pieces, table: DeviceTable, hints) -> Iterator[ProductSchedule]:
+def _shared(
+    shape: ProductSchedule, pieces: tuple[Piece, ...], table: DeviceTable
+) -> Iterator[ProductSchedule]:
     """With as many shares of the depth as there are idle multiprocessors for. Where there are more
     tiles than multiprocessors, two blocks are on each."""
     accesses, c = pieces[0].accesses, pieces[0].contraction
-    tiles = sum(-(-size.hint(p.columns, hints) // shape.block_n) for p in pieces)
-    steps = -(-size.hint(extent(accesses, c.depth), hints) // shape.block_k)
+    tiles = sum(-(-p.columns // shape.block_n) for p in pieces)
+    steps = -(-extent(accesses, c.depth) // shape.block_k)
     most = min(MAX_SPLITS, steps // MIN_STEPS, table.units // tiles)
-    shares = most if _sizes(accesses, c) is not None else 1
+    shares = most if _has_known_rows(accesses, c) else 1
     blocks = (2, 1) if tiles > table.units else (1,)
     for wanted in dict.fromkeys((max(1, shares), max(1, shares // 2))):
         splits = -(-steps // -(-steps // wanted))  # without those that would have no steps
@@ -197,14 +201,11 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
 
 def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:
     """Scratch for partial results has a size that is known, and each share has some depth."""
-    sizes = _sizes(accesses, c)
-    if sizes is None:
+    if not _has_known_rows(accesses, c):
         return False
-    steps = -(-sizes[2] // s.block_k)
+    steps = -(-extent(accesses, c.depth) // s.block_k)
     return 1 < s.splits <= MAX_SPLITS and -(-steps // s.splits) * (s.splits - 1) < steps
 
 
-def _sizes(accesses: Accesses, c: Contraction) -> tuple[int, ...] | None:
-    """Rows, columns and depth; None where one is known at the call only."""
-    found = tuple(extent(accesses, axes) for axes in (c.rows, c.columns, c.depth))
-    return found if all(isinstance(e, int) for e in found) else None
+def _has_known_rows(accesses: Accesses, c: Contraction) -> bool:
+    return isinstance(extent(accesses, c.rows), int)

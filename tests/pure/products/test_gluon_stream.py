@@ -16,6 +16,7 @@ from torchweld.codegen.gluon_stream import generate
 from torchweld.core import dtypes
 from torchweld.core.device import named_table
 from torchweld.core.errors import InvalidIR
+from torchweld.ir.size import symbol
 from torchweld.schedule import product_stream
 from torchweld.schedule.access import addressed
 from torchweld.schedule.contraction import contraction_of
@@ -154,6 +155,8 @@ def test_many_rows_are_no_stream():
         (cases.normed(16, 64, 64), "is computed"),
         (cases.batched(3, 16, 64, 64), "at a time"),
         (cases.linear(16, 64, 64), None),
+        (cases.linear(16, 64, 8 * symbol("s0"), sizes={"s0": 8}), "at the call"),
+        (cases.linear(16, "s0", 64, sizes={"s0": 64}), "at the call"),
         (cases.side_by_side(1, (64, 64), 64), None),
         (cases.side_by_side(1, (64, 64), 36), "not aligned"),
     ],

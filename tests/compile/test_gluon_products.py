@@ -15,6 +15,7 @@ from torchweld.codegen.gluon_product import generate
 from torchweld.codegen.source import DescriptorArg, KernelSource
 from torchweld.core import dtypes
 from torchweld.core.errors import InvalidIR
+from torchweld.ir import affine
 from torchweld.ir.nodes import Op
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import symbol
@@ -68,7 +69,21 @@ def title(case: Case) -> str:
     return f"{case.name}-{'x'.join(str(a.extent) for a in case.comp.axes)}"
 
 
-@pytest.mark.parametrize("case", SHIPPED, ids=title)
+def dropout_of_relu() -> Case:
+    """Beside what was dropped, what goes in is stored."""
+    b = Body("bf16", m=4096, n=3072, k=768)
+    made = b.rounded(b.dot(b.read("x", "mk"), b.read("w", "nk")))
+    at = b.builder.index(affine.axis("m") * 3072 + affine.axis("n"))
+    uniform = b.builder.emit(Op("philox", (b.read("seed", "", dtypes.i64), at), dtypes.f32))
+    kept = b.op("ge", uniform, 0.1)
+    b.write("h", "mn", made)
+    b.write("kept", "mn", kept, dtypes.b1)
+    relu = b.op("maximum", made, 0.0)
+    b.write("y", "mn", b.op("where", kept, relu, b.builder.const(0.0, dtypes.f32)))
+    return b.case("dropout_of_relu")
+
+
+@pytest.mark.parametrize("case", [*SHIPPED, dropout_of_relu()], ids=title)
 def test_the_default_does_not_spill(case: Case):
     (tiles,) = tiles_of(case)
     source = source_of(case, tiles)
@@ -105,6 +120,13 @@ def test_what_depends_on_rows_alone_is_computed_once_a_tile():
     prepare, rest = text.split("def prepare(")[1].split("def finish(")
     assert "tl.load(p_s" in prepare and "tl.load(p_s" not in rest
     assert rest.index(" = prepare(") < rest.index("finish(v")
+
+
+def test_short_kernels_begin_while_the_one_in_front_runs():
+    case = cases.bias_residual(1024, 768, 3072)
+    source = source_of(case, tiles_of(case)[0])
+    ptx = compile_source(source, 90).asm["ptx"]
+    assert source.early and "griddepcontrol.wait" in ptx and "griddepcontrol.launch" in ptx
 
 
 def test_groups_that_take_turns_have_the_code_of_one_slice():

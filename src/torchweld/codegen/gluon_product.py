@@ -28,7 +28,7 @@ from itertools import zip_longest
 from torchweld.codegen import triton_product
 from torchweld.codegen import triton_scalars as scalars
 from torchweld.codegen.gluon_epilogue import Epilogue
-from torchweld.codegen.gluon_names import HEADER, dialect
+from torchweld.codegen.gluon_names import GRID_CONTROL, HEADER, dialect
 from torchweld.codegen.gluon_text import (
     HALVES,
     PLACE,
@@ -80,7 +80,7 @@ def generate(
     pieces, every = pieces_of(accesses, contraction), {**buffers, **sums.buffers}
     source = _Writer(pieces, every, schedule, sums.scratch).source()
     other = _otherwise(comp, buffers, accesses, contraction, schedule, hints)
-    sources = replace(source, otherwise=other), *sums.sources(every)
+    sources = replace(source, otherwise=other), *sums.sources(every, early=True)
     return KernelBundle(comp.name, sources, tuple(sums.scratch.values()))
 
 
@@ -154,7 +154,8 @@ class _Writer:
         functions += [self._fetch()] if self.tiles.residuals else []
         functions += [self._entry()]
         helpers = [PLACE, *([HALVES] if self._is_sliced else []), *self.epilogue.helpers.values()]
-        text = HEADER + dialect("".join([self._constants(), *helpers, *functions]))
+        header = HEADER + GRID_CONTROL if self.schedule.early else HEADER
+        text = header + dialect("".join([self._constants(), *helpers, *functions]))
         pointers, sizes = self.epilogue.arguments
         args: list[KernelArg] = [t.argument for t in self.descriptors]
         args += [*map(BufferArg, pointers), *map(SizeArg, sizes)]
@@ -407,7 +408,7 @@ class _Writer:
             lines += block(f"for i in gl.static_range({count}):",
                             [f"mbarrier.init({name}.index(i), count=1)"])  # fmt: skip
         if self.schedule.early:
-            lines.append(self.epilogue.helper("_await_previous()"))
+            lines += ["begin_next()", "await_previous()"]
         arguments = [*self.descriptors.values(), *self.epilogue.memory]
         return function(self.name, arguments, [*lines, *self._specialize()])
 

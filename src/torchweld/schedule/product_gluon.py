@@ -40,7 +40,7 @@ PARTS = {32: (32,), 64: (64,), 128: (128,), 192: (128, 64), 256: (256,)}
 SHARED_BYTES = (227 << 10) - 2048  # of one block, less barriers and what Triton keeps there
 # Accumulators of a thread, at most; the second number beside wide indices (dropout).
 MOST_TOGETHER = (128, 64)
-MOST_IN_TURN = (192, 128)  # with pingpong, whose epilogue is a loop over short slices
+MOST_IN_TURN = (192, 96)  # with pingpong, whose epilogue is a loop over short slices
 SLICE = 64  # columns that the epilogue has in registers at a time; twice as many spill with erf
 MIN_STAGES = 3
 _SUMMED_BYTES = 2 << 10  # where warps add up the columns of a slice

@@ -32,6 +32,7 @@ from torchweld.rewrite.flow import without_unused_buffers
 from torchweld.runtime.cache import open_cache
 from torchweld.runtime.load import load_kernels
 from torchweld.runtime.measured import Measured, MeasuredCache
+from torchweld.runtime.memory import is_out_of_memory
 from torchweld.runtime.timing import graph_seconds
 from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.contraction import Contraction, contraction_of
@@ -185,11 +186,11 @@ class Tuner:
         """None for what does not run, or not in the memory that there is."""
         try:
             return graph_seconds(graph, bundles, self.options)
-        except torch.OutOfMemoryError:
-            events.record("tuning memory", f"{graph.name} is not timed: out of memory")
-            torch.cuda.empty_cache()
         except (RuntimeError, TorchweldError) as error:
             logger("tuning").info("%s is not timed: %s", graph.name, error)
+            if is_out_of_memory(error):
+                events.record("tuning memory", f"{graph.name} is not timed: out of memory")
+                torch.cuda.empty_cache()
         return None
 
 

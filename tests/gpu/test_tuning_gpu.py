@@ -35,7 +35,7 @@ def made(before=lambda x: x):
 
 def tuned(model, x, cache):
     with torch.no_grad():
-        fused = torchweld.fuse(model, x, tune_seconds=60.0, cache_dir=cache)
+        fused = torchweld.fuse(model, x, tune_seconds=300.0, cache_dir=cache)
         wanted = model.double()(x.double())
         model.bfloat16()
         assert (fused(x).double() - wanted).norm() <= 0.01 * wanted.norm()
@@ -59,12 +59,8 @@ def test_what_was_measured_serves_another_model(x, tmp_path, monkeypatch):
     assert not timed and len(second) == len(first)
 
 
-def test_too_little_memory_leaves_the_defaults(x, tmp_path):
-    model = made()
-    torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info()
-    hog = torch.empty(free - (160 << 20), dtype=torch.uint8, device="cuda")
-    tuned(model, x, tmp_path)
-    del hog
+def test_too_little_memory_leaves_the_defaults(x, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (1 << 20, 1 << 36))
+    tuned(made(), x, tmp_path)
     assert any("out of memory" in event.message for event in events.events())
     assert not list(tmp_path.rglob("*.measured.json"))

@@ -96,6 +96,13 @@ class Arena:
         return flat.as_strided(shape, strides, first // dtype.itemsize)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Torch's allocator on CUDA has a type for it; the driver and the CPU's have messages."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return any(words in str(error) for words in ("out of memory", "DefaultCPUAllocator"))
+
+
 class ArenaPool:
     """Idle arenas, at most one per place (a device, or a stream of one): programs that run one
     after another share it, so that idle memory is the largest of their needs, not the sum."""

@@ -30,7 +30,7 @@ from torchweld.runtime.binding import Binding, bind_arenas, bind_steady
 from torchweld.runtime.fixed import Fixed
 from torchweld.runtime.index_flags import flags_of
 from torchweld.runtime.loaded import Loaded, Shaped, Step
-from torchweld.runtime.memory import POOL, Arena, ArenaPool
+from torchweld.runtime.memory import POOL, Arena, ArenaPool, is_out_of_memory
 from torchweld.runtime.record import note
 from torchweld.runtime.shape import shape_program
 from torchweld.runtime.steps import has_layout, in_layout
@@ -96,7 +96,7 @@ class Program:
         try:
             return self._run(args)
         except RuntimeError as error:
-            if kept is None or not _is_out_of_memory(error):
+            if kept is None or not is_out_of_memory(error):
                 raise
             message = str(error).partition("\n")[0]
         warn_once("out of memory", f"{self._loaded.graph.name} is called again: {message}")
@@ -294,11 +294,6 @@ class _ForShape:
             tuple(evaluate(s, sizes) for s in part) for part in (buffer.shape, buffer.strides)
         )
         return shape, strides, dtypes.to_torch(buffer.dtype)
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    """CUDA has a type for it, the CPU allocator a message."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def _written_by_kernels(loaded: Loaded) -> tuple[int, ...]:

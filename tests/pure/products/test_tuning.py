@@ -121,14 +121,17 @@ def test_what_cannot_be_timed_is_left_alone(clock, monkeypatch):
     assert not choices.known and len(comps(after.graph)) == 2
 
 
-def test_a_tiling_that_finds_no_memory_is_skipped_and_told(clock, monkeypatch):
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("none left"), RuntimeError("CUDA error: out of memory")]
+)
+def test_a_tiling_that_finds_no_memory_is_skipped_and_told(clock, monkeypatch, error):
     rule, timed = clock
     run(clock)
     smallest = min(tiles.block_n for _, tiles in timed if tiles is not None)
 
     def fused(tiles):
         if tiles.block_n == smallest:
-            raise torch.OutOfMemoryError("none left")
+            raise error
         return 1e-6 * tiles.block_n
 
     rule["fused"] = fused

@@ -37,3 +37,17 @@ def test_blocks_are_taken_where_there_is_work():
     fused(torch.randn(3, 100))
     (record,) = torchweld.records(fused)
     assert "to = end" in next(iter(record.bundles.values())).sources[0].text
+
+
+@pytest.mark.parametrize("shape", [(2, 13, 4), (1, 33, 40)])
+def test_scans_of_rows_that_a_second_pass_reads(shape):
+    """Several rows are scanned abreast: each has its own values to keep."""
+
+    def scaled(x):
+        y = torch.cumsum(x, 1) * 0.1
+        return y * y.mean(1, keepdim=True)
+
+    torch.compiler.reset()
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    report = verify(scaled, torchweld.fuse(lambda x: scaled(x)), x)
+    assert report.ok, str(report)

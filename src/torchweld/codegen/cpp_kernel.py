@@ -183,7 +183,8 @@ class Kernel:
         """Elements of the scratch row of a kept value, with room for the overlapping vector."""
         *outer, last = self.column_axes(value)
         extent = self.comp.extent(last)
-        return size.product(self.comp.extent(a) for a in outer) * (extent + self._room(last))
+        columns = size.product(self.comp.extent(a) for a in outer) * (extent + self._room(last))
+        return columns * self.lane_block
 
     def kept_offset(self, value: Value, position: str | None = None) -> str:
         """Where in it the current columns are. The overlapping vector has a place of its own, from
@@ -194,7 +195,8 @@ class Kernel:
             text = f"({text}) * {self.extent(axis)} + {self.names[axis]}"
         at = position if position and last == self.schedule.nest[-1] else self.names[last]
         pitch = x.size_text(self.comp.extent(last) + self._room(last))
-        return f"({text}) * {pitch} + {at}" if outer else at
+        at = f"({text}) * {pitch} + {at}" if outer else at
+        return f"({at}) * {self.lane_block} + {self.lane_position}" if self.row_lane else at
 
     def _room(self, axis: str) -> int:
         return self.lanes if self.overlaps and axis == self.schedule.nest[-1] else 0

@@ -62,3 +62,22 @@ def test_deep_sums_have_memory_of_their_own(depth):
     product, accesses = planned(64, 100, depth)
     assert product.stretch == DEEPEST
     assert ("sums" in scratch_elements(product, accesses)) == (depth > DEEPEST)
+
+
+def test_a_matrix_for_a_whole_batch_is_multiplied_for_each_of_the_shorter_axis():
+    text = """
+comp product [b:64, m:2, n:192, k:64] {
+  %0 = load x[b, m, k] exact : f32
+  %1 = load w[n, k] exact : f32
+  %2 = mul %0 %1 : f32
+  %3 = reduce.sum[k] %2 : f32
+  store y[b, m, n] %3
+}
+"""
+    buffers = {
+        "x": Buffer("x", (64, 2, 64), dtypes.f32, (64, 4096, 1)),
+        "w": Buffer("w", (192, 64), dtypes.f32, (64, 1)),
+        "y": Buffer("y", (64, 2, 192), dtypes.f32, (384, 192, 1)),
+    }
+    product = cpu_product(addressed(parse_comp(text), buffers))
+    assert (product.batch, {product.row, product.column}) == ("m", {"b", "n"})

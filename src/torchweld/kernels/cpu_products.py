@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from math import prod
 
 from torchweld.capture.torch_private import onednn_multiplies
 from torchweld.core import dtypes
@@ -60,7 +61,9 @@ def _suits(node: Node, graph: Graph) -> bool:
         return False
     if _is_slow_row(node, graph):
         return True
-    m, k, n = (hint(s, graph.hints) for s in (*left.shape[-2:], right.shape[-1]))
+    *batch, m, k, n = (hint(s, graph.hints) for s in (*left.shape, right.shape[-1]))
+    if not any(right.strides[:-2]):  # the same matrix for all of them
+        m, batch = m * prod(batch), []
     return min(m, n) >= fewest and m * n * k >= _LEAST_WORK
 
 

@@ -83,7 +83,7 @@ def cpu_product(accesses: Accesses, hints: Mapping[str, int] | None = None) -> C
     if any(accesses.loads[v].refs for v in offsets):
         return None
     first, second = (offsets[v].axes - {depth} for v in (one, other))
-    batch, rows, columns = first & second, first - second, second - first
+    batch, rows, columns = _groups(accesses, known, first, second)
     if len(batch) > 1 or max(len(rows), len(columns)) != 1:
         return None
     if set(accesses.frame.rows) != batch | rows | columns:
@@ -95,6 +95,17 @@ def cpu_product(accesses: Accesses, hints: Mapping[str, int] | None = None) -> C
     if few is not None or not (rows and columns):
         return few
     return _oriented(accesses, known, value, *pair, *(batch or (None,)))
+
+
+def _groups(accesses: Accesses, hints, first: frozenset, second: frozenset):
+    """Axes of both factors, of the first, and of the second alone. A batch that one factor is the
+    same for is a second axis of the other, and the shorter of the two."""
+    batch, rows, columns = first & second, first - second, second - first
+    for group in (rows, columns):
+        if not batch and len(group) == 2:
+            order = sorted(group, key=lambda a: (size.hint(accesses.comp.extent(a), hints), a))
+            return frozenset(order[:1]), rows - {order[0]}, columns - {order[0]}
+    return batch, rows, columns
 
 
 def _few(accesses: Accesses, value: Value, one, other, depth: str, batch) -> CpuProduct | None:

@@ -39,8 +39,8 @@ from triton.language.extra.cuda import gdc_wait as await_previous
 synchronize = getattr(gl, "barrier", None) or gl.thread_barrier  # before 3.7
 '''
 
-# An epilogue is bound by the fetch of its instructions: all points of a thread are straight code,
-# which runs once for each tile. What is added to one may be flushed to zero before.
+# Each instruction of an epilogue costs time, and where products hide it power, which slows them
+# down. What is added to one may be flushed to zero before.
 _DIALECT = (
     ("tl.full((), ", "gl.full((), "),
     ("1 / (1 + ", "1 * inverse(1 + "),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from torchweld.codegen import cpp, cpp_product
 from torchweld.codegen.cpp_kernel import Kernel, kernel
-from torchweld.codegen.cpp_values import Texts, define, store
+from torchweld.codegen.cpp_values import Texts, define, emit_lane
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
 from torchweld.core import dtypes
@@ -173,14 +173,7 @@ def _emit_finish(k: Kernel, e: Emitter, convolution: CpuConvolution, parts: _Par
     for value in behind:
         if value not in texts and value not in parts.varying:
             define(k, e, value, texts)
-    e.line("#pragma omp simd")
-    with e.block("for (int64_t at = 0; at < count; ++at)"):
-        if convolution.pixel:
-            e.line(f"const int64_t {k.names[convolution.pixel]} = pixel + at;")
-        e.line(f"const float v{parts.total} = sums[at];")
-        texts[parts.total] = f"v{parts.total}"
-        for value in behind:
-            if value not in texts:
-                define(k, e, value, texts)
-        for position in range(len(k.comp.stores)):
-            store(k, e, position, texts)
+    pixel = convolution.pixel
+    position = f"const int64_t {k.names[pixel]} = pixel + at;" if pixel else ""
+    header = "for (int64_t at = 0; at < count; ++at)"
+    emit_lane(k, e, header, (parts.total, "sums[at]"), behind, texts, position)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torchweld.codegen import cpp_expr as x
 from torchweld.codegen.cpp_kernel import Kernel, kernel
-from torchweld.codegen.cpp_values import Texts, define, store
+from torchweld.codegen.cpp_values import Texts, define, emit_lane
 from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
 from torchweld.ir.nodes import Buffer, Value, needed
@@ -115,15 +115,8 @@ def _lane(k: Kernel, e: Emitter, product: CpuProduct, loop: tuple[str, ...], sum
     for value in fixed:
         define(k, e, value, texts)
     name, low, high = loop
-    e.line("#pragma omp simd")
-    with e.block(f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"):
-        e.line(f"const float v{product.value} = {sums};")
-        texts[product.value] = f"v{product.value}"
-        for value in values:
-            if value not in texts:
-                define(k, e, value, texts)
-        for position in range(len(k.comp.stores)):
-            store(k, e, position, texts)
+    header = f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"
+    emit_lane(k, e, header, (product.value, sums), values, texts)
 
 
 def _following(k: Kernel, product: CpuProduct) -> list[Value]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torchweld.codegen import cpp_expr as x
 from torchweld.codegen.cpp_kernel import Kernel
@@ -54,6 +54,31 @@ def store(k: Kernel, e: Emitter, position: int, texts: Texts) -> None:
         )
     guard = "" if item.guard is None else f"if ({texts[item.guard]}) "
     e.line(f"{guard}{target} = {value};")
+
+
+def emit_lane(
+    k: Kernel,
+    e: Emitter,
+    header: str,
+    total: tuple[Value, str],
+    values: Iterable[Value],
+    texts: Texts,
+    position: str = "",
+) -> None:
+    """A vectorised loop over sums that are there (`total`: the value, its text), over what follows
+    them, and over all stores. `position`: a line that says where the loop is."""
+    value, text = total
+    e.line("#pragma omp simd")
+    with e.block(header):
+        if position:
+            e.line(position)
+        e.line(f"const float v{value} = {text};")
+        texts[value] = f"v{value}"
+        for following in values:
+            if following not in texts:
+                define(k, e, following, texts)
+        for number in range(len(k.comp.stores)):
+            store(k, e, number, texts)
 
 
 def _advance(k: Kernel, e: Emitter, value: Value, scan: Scan, texts: Texts) -> None:

@@ -17,11 +17,10 @@ from pathlib import Path
 
 import torch
 
-from torchweld.core.options import Options
 from torchweld.runtime import graph_domain
 from torchweld.runtime import load as loading
 from torchweld.runtime.build import find_compiler
-from torchweld.runtime.cache import open_cache
+from torchweld.runtime.cache import Artifacts
 from torchweld.runtime.graphs import GraphedProgram
 from torchweld.runtime.native import with_driver
 from torchweld.runtime.program import Program
@@ -70,14 +69,14 @@ int cuTensorMapReplaceAddress(uint64_t* map, void* at) { map[0] = (uint64_t)at; 
 
 @cache
 def native_with_stand_in(folder: Path):
-    """The runtime's own C++ on the stand-in driver."""
+    """The runtime's own C++ on the stand-in driver, apart from the one that has the real driver."""
     source, library = folder / "driver.cpp", folder / "driver.so"
     source.write_text(_DRIVER)
     subprocess.run(
         [find_compiler(), "-shared", "-fPIC", str(source), "-o", str(library)], check=True
     )
     _library.append(ctypes.CDLL(str(library)))
-    return with_driver(open_cache(Options()), str(library))
+    return with_driver(Artifacts(folder), str(library))
 
 
 _library: list[ctypes.CDLL] = []

@@ -12,9 +12,12 @@ import torch
 
 from recorded import launched_as, native_with_stand_in, parameters_of
 from torchweld.codegen.source import BufferArg, DescriptorArg, GridDim, KernelSource, SizeArg
+from torchweld.core.errors import BuildError
 from torchweld.core.options import Options
 from torchweld.ir.size import symbol
+from torchweld.runtime import native as native_module
 from torchweld.runtime import steps
+from torchweld.runtime.cache import open_cache
 from torchweld.runtime.copies import copy_source
 from torchweld.runtime.dispatch import Pointer
 from torchweld.runtime.launch_table import Handle, TileMap, launch_table
@@ -184,6 +187,21 @@ def test_places_in_dicts(native):
     owner["z"] = b
     del owner["y"]
     assert not native.holds(places, lengths)
+
+
+def test_without_a_compiler_calls_go_through_python(monkeypatch):
+    def refuse(artifacts):
+        raise BuildError("no Python.h")
+
+    monkeypatch.setattr(native_module, "_built", refuse)
+    assert native_module.native.__wrapped__(None) is None
+    monkeypatch.setattr(native_module, "native", lambda artifacts: None)
+    assert native_module.with_driver.__wrapped__(None) is None
+    assert watch(Options(), (), (), []) is None
+
+
+def test_no_driver_no_module_for_a_gpu():
+    assert native_module.with_driver(open_cache(Options()), "no-such-library.so") is None
 
 
 def test_dicts_that_are_none_are_not_watched():

@@ -50,9 +50,11 @@ def load(
     graph = _reordered(graph, constants, workspaces, frees_inputs)
     bundles = first_in_turn(graph, bundles)
     artifacts = open_cache(options)
-    functions = load_kernels(bundles, artifacts, options, record)
-    native = any(s.language == "cpp" for s in functions)
     on_gpu = any(b.device.startswith("cuda") for b in graph.buffers.values())
+    with ThreadPoolExecutor(1) as aside:  # compiled beside the kernels, if not before
+        native = aside.submit(native_for, artifacts, on_gpu)
+        functions = load_kernels(bundles, artifacts, options, record)
+    walked = any(s.language == "cpp" for s in functions)
     keeps_temporaries = on_gpu and options.cuda_graphs and kind == "inference"
     loaded = Loaded(
         graph=graph,
@@ -60,12 +62,12 @@ def load(
         placement=place(graph, bundles, constants, workspaces, frees_inputs, keeps_temporaries),
         functions=functions,
         calls={n.name: _call(n, record) for n in calls},
-        helpers=dispatch.helpers(artifacts) if native else None,
+        helpers=dispatch.helpers(artifacts) if walked else None,
         static_buffers=_static_names(graph, static_inputs) - frozenset(constants),
         keeps_arena=kind == "inference",  # what follows in training wants the memory
         frees_inputs=frees_inputs,
         has_tail=kind == "inference",  # in training what is handed out must stay where it is
-        native=native_for(artifacts, on_gpu),
+        native=native.result(),
         record=record,
     )
     return with_graph(Program(loaded, constants), kind, options.cuda_graphs, loose_outputs)

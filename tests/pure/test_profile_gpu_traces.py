@@ -3,13 +3,17 @@ a replayed graph."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 
+from torchweld.core.device import named_table
 from torchweld.profiling import compiled, eager
-from torchweld.profiling.data import Place
+from torchweld.profiling.data import Place, Roofline
+from torchweld.profiling.opportunities import _EagerKernels
 from torchweld.profiling.recorder import record
-from torchweld.profiling.rows import Task
+from torchweld.profiling.rows import Run, Task, kernels_of
 from torchweld.profiling.trace import STEP, steps_of
 from torchweld.profiling.work import Work
 from torchweld.runtime.regions import region_name
@@ -117,3 +121,15 @@ def test_kernels_of_inductor_are_named():
     (runs,) = compiled.replayed_runs((), [seen])
     assert [(r.task.name, r.task.kind) for r in runs] == [
         ("triton_poi_fused_add_0", "generated"), ("gemm", "operator")]
+
+
+def test_a_fill_before_a_product_is_no_product_of_its_own():
+    """cuBLAS fills its workspace first: the call of eager is both kernels."""
+    at = Place("aten.mm.default", "gate", "m.py:1")
+    runs = [Run(Task("Memset", "copy", (at,)), 0, 1),
+            Run(Task("gemm", "operator", (at,), False, Work(10, 5.0, "float32")), 1, 9)]
+    line = Roofline("cuda", "A GPU", 1, 1.0, 1e9, 4e9, 1000, {"float32": 1e10}, 1e9)
+    kernels, _ = kernels_of([runs], line, named_table("H100"))
+    eager_kernels = _EagerKernels(kernels)
+    assert eager_kernels.take(at, False) == (1, 0)
+    assert eager_kernels.take(replace(at, module="up"), False) is None

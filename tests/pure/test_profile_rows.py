@@ -166,6 +166,43 @@ def test_a_profile_is_told_at_eighty_columns():
     assert "net.first" in text and "model.py:1" in text and "100% of their time" in text
 
 
+def layered(count: int, name: str) -> Profile:
+    """The same kernel in each of several layers."""
+    places = [Place("aten.cat.default", f"model.layers.{n}.mlp", "m.py:7") for n in range(count)]
+    runs = [Run(Task(name, "operator", (at,)), 10 * n, 4) for n, at in enumerate(places)]
+    return profile_of(runs)
+
+
+def profile_of(runs: list[Run]) -> Profile:
+    kernels, _ = rows.kernels_of([runs], LINE, TABLE)
+    return replace(profile(), kernels=kernels, modules=rows.module_sums(kernels),
+                   accuracy=rows.accuracy_of(kernels))
+
+
+def test_layers_alike_are_told_together():
+    name = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<int, 4>(long)"
+    lines = str(layered(5, name)).splitlines()
+    assert [line for line in lines if "* x5" in line or "mlp x5" in line] != []
+    (row,) = [line for line in lines if "cat: CatArray" in line]
+    assert row.split()[2:4] == ["5", "20"]  # calls, microseconds
+    assert "  @ model.layers.*.mlp" in str(layered(5, name))
+
+
+def test_long_names_of_modules_keep_their_end():
+    deep = Place("aten.cat.default", "a_model_with.long_names.in_its_tree.of_modules.end", "x:1")
+    told = str(profile_of([Run(Task("cat", "operator", (deep,)), 0, 4)]))
+    (line,) = [line for line in told.splitlines() if "@ " in line]
+    assert line.strip().startswith("@ ..") and line.strip().endswith("of_modules.end")
+
+
+def test_products_are_told_at_the_rate_of_most_of_them():
+    fast = Work(10, 100.0, "bfloat16", "aten::mm", product=True)
+    slow = Work(10, 1.0, "float32", "aten::bmm", product=True)
+    runs = [Run(Task(w.operator, "operator", (), False, w), 0, 4) for w in (slow, fast)]
+    line = replace(LINE, matmul_flops_per_s={"float32": 5e10, "bfloat16": 9e14})
+    assert "900 Tflop/s" in " ".join(str(replace(profile_of(runs), roofline=line)).split())
+
+
 @pytest.mark.parametrize(("change", "message"), [
     (lambda d: d | {"schema_version": 99}, "no profile of version"),
     (lambda d: {}, "no profile of version"),

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from report_example import HOSTILE, LAYERS, example
+from torchweld.core.units import general
 from torchweld.profiling.data import Place
 from torchweld.report.data import Source
 from torchweld.report.explain import Explanation
@@ -21,7 +22,7 @@ from torchweld.report.page.render import (
     explanation_page,
     report_page,
 )
-from torchweld.report.page.rows import general, group_times, kernel_rows, module_rows
+from torchweld.report.page.rows import group_times, kernel_rows, module_rows
 from torchweld.report.page.units import duration_text, joules_text, us_text
 
 VOID = {"meta", "link", "input", "br", "hr", "img"}

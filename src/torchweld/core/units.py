@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 
 def bytes_text(count: int | None) -> str:
@@ -38,3 +41,8 @@ def seconds_text(seconds: float | None) -> str:
 def counted(names: Sequence[str]) -> list[str]:
     """["add", "mul", "add"] -> ["2 add", "mul"]"""
     return [f"{names.count(n)} {n}" if names.count(n) > 1 else n for n in dict.fromkeys(names)]
+
+
+def general(path: str) -> str:
+    """model.layers.11.mlp -> model.layers.*.mlp"""
+    return _NUMBER.sub("*", path)

@@ -16,11 +16,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torchweld.core.units import bytes_text, counted, number_text
+from torchweld.core.units import bytes_text, counted, general, number_text
 from torchweld.profiling.terminal import and_more, table_of
 
 if TYPE_CHECKING:
-    from torchweld.profiling.data import Kernel, Opportunity, Place, Profile
+    from torchweld.profiling.data import Kernel, ModuleSum, Opportunity, Place, Profile
 
 SHOWN = 12  # rows of each table; --json has all
 _MODULE_SHARE = 0.02  # of the time; modules below are not shown
@@ -65,7 +65,11 @@ def _heading(profile: Profile) -> Text:
 
 
 def _dtype(profile: Profile) -> str:
-    return next((k.dtype for k in profile.kernels if k.product), "float32")
+    """Of most of the products."""
+    flops: dict[str, float] = defaultdict(float)
+    for kernel in profile.kernels:
+        flops[kernel.dtype] += kernel.flops if kernel.product else 0.0
+    return max(flops, key=flops.get, default="float32")
 
 
 def _totals(profile: Profile) -> Text:
@@ -135,14 +139,22 @@ def _kernel_text(line: _Line) -> str:
     if not kernel.places:
         return name
     module = _common([k.places[0].module for k in line.kernels])
-    return f"{name}\n  {_lines(kernel.places)}{' @ ' if module else ''}{module}"
+    return "\n".join([name, *_told(_lines(kernel.places)), *_told(module, "@ ")])
+
+
+def _told(text: str, before: str = "") -> list[str]:
+    """A line below the name, of a long text its end."""
+    if not text:
+        return []
+    return [f"  {before}{text if len(text) <= _LONG_NAME else '..' + text[2 - _LONG_NAME :]}"]
 
 
 def _short_name(kernel: Kernel) -> str:
     """aten::mm -> mm;  void at::native::vectorized<4, ...>(...) -> mul: vectorized"""
     if kernel.kind == "library" and kernel.name.startswith(("aten.", "torchweld.")):
         return kernel.places[0].short_op
-    name = re.sub(r"[<(].*", "", kernel.name.removeprefix("void "))
+    plain = kernel.name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    name = re.sub(r"[<(].*", "", plain)
     if name.startswith("aten::"):
         return name.removeprefix("aten::")
     short = name.rpartition("::")[2]
@@ -159,9 +171,9 @@ def _common(modules: Sequence[str]) -> str:
 
 
 def _lines(places: Sequence[Place]) -> str:
-    """models.py:60, or the first and last of several."""
+    """models.py:60, or the first of several."""
     lines = list(dict.fromkeys(_short(p.source) for p in places if p.source))
-    return lines[0] if len(lines) == 1 else " .. ".join([*lines[:1], *lines[-1:]])
+    return lines[0] if len(lines) == 1 else f"{lines[0]}, .." if lines else ""
 
 
 def _short(source: str) -> str:
@@ -171,14 +183,23 @@ def _short(source: str) -> str:
 def _modules(profile: Profile) -> Table:
     table = table_of("module", "kernels", "us", "share", "predicted", "bytes", title="Modules")
     total = max(profile.modules[0].measured_us, 1e-9)
-    shown = [m for m in profile.modules if m.measured_us >= _MODULE_SHARE * total]
-    for module in shown[: 2 * SHOWN]:
-        depth = module.path.count(".") + bool(module.path)
-        name = module.path.rpartition(".")[2] or "the whole"
-        table.add_row("  " * depth + name, str(module.kernels), us_text(module.measured_us),
-                      f"{module.measured_us / total:.0%}", us_text(module.predicted_us),
-                      bytes_text(module.bytes))
+    alike: dict[str, list[ModuleSum]] = defaultdict(list)
+    for module in profile.modules:
+        alike[general(module.path)].append(module)
+    shown = [(path, same) for path, same in alike.items()
+             if sum(m.measured_us for m in same) >= _MODULE_SHARE * total]
+    for path, same in shown[: 2 * SHOWN]:
+        us = sum(m.measured_us for m in same)
+        table.add_row(_module_name(path, len(same)), str(sum(m.kernels for m in same)), us_text(us),
+                      f"{us / total:.0%}", us_text(sum(m.predicted_us for m in same)),
+                      bytes_text(sum(m.bytes for m in same)))
     return and_more(table, len(shown), 2 * SHOWN)
+
+
+def _module_name(path: str, count: int) -> str:
+    """Its last part, below its parent; how many there are, if layers are taken together."""
+    depth = path.count(".") + bool(path)
+    return "  " * depth + (path.rpartition(".")[2] or "the whole") + f" x{count}" * (count > 1)
 
 
 def _memory(profile: Profile) -> RenderableType:

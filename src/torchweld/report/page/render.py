@@ -13,12 +13,11 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import CppLexer, PythonLexer
 
-from torchweld.core.units import bytes_text, ms_text, number_text, seconds_text
+from torchweld.core.units import bytes_text, general, ms_text, number_text, seconds_text
 from torchweld.profiling.data import Place, Profile
 from torchweld.report.data import Report, Source
 from torchweld.report.page.figures import MOST_LAUNCHES, figures_json, product_rates
 from torchweld.report.page.rows import (
-    general,
     group_times,
     kernel_rows,
     module_rows,

@@ -8,13 +8,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from torchweld.core.units import counted
+from torchweld.core.units import counted, general
 from torchweld.profiling.data import Kernel, Place, Profile
 from torchweld.report.data import Group
 from torchweld.report.parts import short_name
 
 MISS = 1.5  # measured / predicted, or its inverse
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 _COUNTER = re.compile(r"_\d+$")
 
 
@@ -65,11 +64,6 @@ class ModuleRow:
     def saved_us(self) -> float | None:
         known = self.before_us is not None and self.after_us is not None
         return self.before_us - self.after_us if known else None
-
-
-def general(path: str) -> str:
-    """model.layers.11.mlp -> model.layers.*.mlp"""
-    return _NUMBER.sub("*", path)
 
 
 def operations_text(places: Iterable[Place]) -> str:

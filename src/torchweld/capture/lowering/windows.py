@@ -17,7 +17,7 @@ from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
 from torchweld.ir.size import Size, divide
 
-_LARGEST_WINDOW = 25  # elements, each a read of its own
+_LARGEST_MAXIMUM, _LARGEST_AVERAGE = 25, 16  # elements of a window, each a read of its own
 
 
 def _padded(call: Call, x: Tensor, pad, place: Callable[[Expr, Size], Expr]) -> Tensor:
@@ -93,7 +93,7 @@ def max_pool2d(call: Call, x, kernel_size, stride=(), padding=0, dilation=1, cei
     kernel, padding, dilation = _pair(kernel_size), _pair(padding), _pair(dilation)
     steps = _pair(stride) if stride else kernel
     spec = call.specs[0]
-    if 1 in call.used or not spec.dtype.is_float or kernel[0] * kernel[1] > _LARGEST_WINDOW:
+    if 1 in call.used or not spec.dtype.is_float or kernel[0] * kernel[1] > _LARGEST_MAXIMUM:
         raise NotLowered("a pooling that needs positions or has a large window")
     nest = call.nest(spec.shape, extra=[(x, _rows_alone(x))])
     beyond = ceil_mode or any(padding)
@@ -111,7 +111,7 @@ def avg_pool2d(
     kernel, padding = _pair(kernel_size), _pair(padding)
     steps = _pair(stride) if stride else kernel
     uneven = ceil_mode or (any(padding) and not count_include_pad)
-    if uneven or not call.out.dtype.is_float or kernel[0] * kernel[1] > _LARGEST_WINDOW:
+    if uneven or not call.out.dtype.is_float or kernel[0] * kernel[1] > _LARGEST_AVERAGE:
         raise NotLowered("a pooling with windows of several sizes, or of many elements")
     nest = call.nest(call.out.shape, extra=[(x, _rows_alone(x))])
     window = _window(nest, x, kernel, steps, padding, (1, 1), 0.0 if any(padding) else None)

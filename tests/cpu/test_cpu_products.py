@@ -137,6 +137,17 @@ def test_what_little_work_or_one_row_across_columns_needs_is_the_library():
         assert [type(node) for node in kept.nodes] == [Extern, Comp]
 
 
+def test_few_rows_of_a_size_that_varies_are_the_librarys():
+    torch._dynamo.reset()
+    layer = torch.nn.Linear(512, 700)
+    fused = torchweld.fuse(layer, dynamic=True)
+    with torch.no_grad():
+        for rows in (3, 4):
+            x = torch.randn(rows, 512)
+            torch.testing.assert_close(fused(x), layer(x))
+    assert all(isinstance(n, Extern) for r in torchweld.records(fused) for n in r.graph.nodes)
+
+
 @pytest.mark.parametrize("turned", ["", "w", "y", "xw", "wy"])
 @pytest.mark.parametrize("m, k, n", [(1, 3333, 200), (2, 1031, 777), (4, 6150, 131), (8, 191, 401),
                                      (301, 2000, 3)])  # fmt: skip

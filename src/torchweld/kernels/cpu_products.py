@@ -28,6 +28,7 @@ from torchweld.plan.decisions import Plan
 from torchweld.schedule.access import addressed
 from torchweld.schedule.cpu_product import cpu_product
 
+_FEWEST_UNKNOWN = 5
 _FEWEST_NARROW = 2  # rows and columns of the result in 16-bit types
 _LEAST_WORK = 1 << 19  # multiply-adds
 
@@ -56,7 +57,8 @@ def _suits(node: Node, graph: Graph) -> bool:
     """Of a type that the library is slow for, worth a kernel, and not a matrix times a few
     vectors."""
     left, right = operands_of(node)
-    fewest = _fewest(graph.buffers[left.buffer].dtype)
+    known = all(isinstance(s, int) for s in (*left.shape[:-1], right.shape[-1]))
+    fewest = _fewest(graph.buffers[left.buffer].dtype, known)
     if fewest is None or len(left.shape) != len(right.shape):
         return False
     if _is_slow_row(node, graph):
@@ -75,10 +77,11 @@ def _is_slow_row(node: Node, graph: Graph) -> bool:
     return narrow and left.shape[-2] == 1 and right.strides[-2] != 1
 
 
-def _fewest(dtype: DType) -> int | None:
-    """Rows and columns from which on kernels of our own are faster; None: never."""
+def _fewest(dtype: DType, known: bool) -> int | None:
+    """Rows and columns from which on kernels of our own are faster; None: never. Those for few rows
+    are for sizes that are `known`."""
     if dtype == dtypes.f32:
-        return 1
+        return 1 if known else _FEWEST_UNKNOWN
     return _FEWEST_NARROW if dtype in narrow_types() else None
 
 

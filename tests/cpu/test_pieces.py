@@ -61,7 +61,7 @@ CASES = {
     "higher-order": (chosen, 2),
     "an operation that writes": (incremented, 2),
     "complex numbers": (lambda x: ((torch.fft.fft(x.exp() * 2) * 2j).abs() + 1).log(), 2),
-    "a check": (solved, 2),
+    "a check": (solved, 1),
 }
 
 

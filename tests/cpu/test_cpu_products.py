@@ -110,6 +110,19 @@ def test_sixteen_bits_are_widened_where_they_are_packed(monkeypatch, dtype, m, k
     assert error(y, exact) <= 0.5 * torch.finfo(kind).eps
 
 
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_a_few_rows_of_bfloat16_are_multiplied_as_they_lie(monkeypatch, rows):
+    monkeypatch.setattr(cpu_products, "narrow_types", frozenset)
+    torch._dynamo.reset()
+    layer = torch.nn.Linear(1031, 700).bfloat16()
+    fused, x = torchweld.fuse(lambda x: F.silu(layer(x))), torch.randn(rows, 1031).bfloat16()
+    with torch.no_grad():
+        weight, bias = layer.weight.double(), layer.bias.double()
+        exact = F.silu(F.linear(x.double(), weight, bias))
+        assert error(fused(x), exact) <= 0.5 * torch.finfo(torch.bfloat16).eps
+    assert [type(n) for r in torchweld.records(fused) for n in r.graph.nodes] == [Comp]
+
+
 def test_a_row_times_a_matrix_whose_columns_lie_apart(monkeypatch):
     monkeypatch.setattr(cpu_products, "narrow_types", lambda: frozenset((dtypes.f16,)))
     torch._dynamo.reset()

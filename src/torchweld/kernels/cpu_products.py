@@ -29,6 +29,7 @@ from torchweld.schedule.access import addressed
 from torchweld.schedule.cpu_product import cpu_product
 
 _FEWEST_UNKNOWN = 5
+_MOST_NARROW = 4  # in 16-bit types that oneDNN has instructions for: its calls take 10 us longer
 _FEWEST_NARROW = 2  # rows and columns of the result in 16-bit types
 _LEAST_WORK = 1 << 19  # multiply-adds
 
@@ -59,8 +60,11 @@ def _suits(node: Node, graph: Graph) -> bool:
     left, right = operands_of(node)
     known = all(isinstance(s, int) for s in (*left.shape[:-1], right.shape[-1]))
     fewest = _fewest(graph.buffers[left.buffer].dtype, known)
-    if fewest is None or len(left.shape) != len(right.shape):
+    if len(left.shape) != len(right.shape):
         return False
+    if fewest is None:
+        few = known and len(left.shape) == 2 and 0 not in (*left.shape, *right.shape)
+        return few and min(left.shape[0], right.shape[1]) <= _MOST_NARROW
     if _is_slow_row(node, graph):
         return True
     *batch, m, k, n = (hint(s, graph.hints) for s in (*left.shape, right.shape[-1]))

@@ -123,6 +123,17 @@ def test_a_few_rows_of_bfloat16_are_multiplied_as_they_lie(monkeypatch, rows):
     assert [type(n) for r in torchweld.records(fused) for n in r.graph.nodes] == [Comp]
 
 
+@pytest.mark.parametrize(
+    "m, k, n", [(0, 8, 8), (2, 0, 8), (1, 8, 0), (3, 5, 7), (1, 1, 1), (2, 17, 1)]
+)
+def test_products_of_next_to_nothing(m, k, n):
+    torch._dynamo.reset()
+    x, w = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
+    fused = torchweld.fuse(lambda x, w: (x @ w).relu())
+    torch.testing.assert_close(fused(x, w), (x @ w).relu())
+    assert torchweld.records(fused)
+
+
 def test_a_row_times_a_matrix_whose_columns_lie_apart(monkeypatch):
     monkeypatch.setattr(cpu_products, "narrow_types", lambda: frozenset((dtypes.f16,)))
     torch._dynamo.reset()

@@ -96,9 +96,12 @@ def narrow_types() -> frozenset[DType]:
     return frozenset(d for d in narrow if not onednn_multiplies(dtypes.to_torch(d)))
 
 
-def _marked(comp: Comp) -> Comp:
-    """`comp` with the mark that tells its factors from what a user multiplied."""
-    total = next(i for i in comp.body if isinstance(i, Reduce))
+def _marked(comp: Comp) -> Comp | None:
+    """`comp` with the mark that tells its factors from what a user multiplied. None for a depth of
+    one, which leaves nothing to add up."""
+    total = next((i for i in comp.body if isinstance(i, Reduce)), None)
+    if total is None:
+        return None
     behind = needed(comp.body, total.args)
     body = (
         replace(i, exact=True) if v in behind and isinstance(i, Load) else i

@@ -204,8 +204,18 @@ def test_models(name, no_fallback):
     same(make(), *args)
 
 
-@pytest.mark.parametrize("name", ["lstm", "attention", "unet", "tied"])
+@pytest.mark.parametrize("name", ["attention", "unet", "tied"])
 def test_models_ahead_of_time(name, no_fallback):
+    close_ahead_of_time(name)
+
+
+@pytest.mark.filterwarnings("ignore::torchweld.core.events.TorchweldWarning")
+def test_an_lstm_ahead_of_time():
+    """With torch 2.11 it is left to torch.compile."""
+    close_ahead_of_time("lstm")
+
+
+def close_ahead_of_time(name):
     make, args = MODELS[name]
     model = make().eval()
     fused = fuse(model, args)

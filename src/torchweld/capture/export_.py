@@ -288,6 +288,7 @@ def capture_export(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of LeafSpec
         program = torch.export.export(model, args, kwargs, strict=False)
+        _check_lstm(program)
         attention.simplify(program.graph_module)
         program = program.run_decompositions(decompose.table())
     _write_back(program)
@@ -305,6 +306,14 @@ def capture_export(
         [(i, j) for i in state for j in range(i) if values[i] is values[j]],
         [torch_private.TensorCheck(values)],
     )
+
+
+def _check_lstm(program: ExportedProgram) -> None:
+    """Torch 2.11 takes the states that an LSTM on a CPU returns to have one dimension more."""
+    target = torch.ops.aten.lstm.input
+    for node in program.graph_module.graph.find_nodes(op="call_function", target=target):
+        if node.meta["val"][1].dim() != node.args[1][0].meta["val"].dim():
+            raise UsageError("torch's decomposition of an LSTM is wrong here")
 
 
 def _wire_inputs(program: ExportedProgram, live: LiveState, values: int) -> tuple[list[int], list]:

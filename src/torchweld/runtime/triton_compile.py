@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 
 import torch
 
@@ -21,6 +22,7 @@ from torchweld.core.errors import BuildError
 from torchweld.runtime.cache import digest
 from torchweld.runtime.launch_table import Handle, TileMap
 
+_IMPORTING = Lock()
 _ALIGNMENT = [["tt.divisibility", 16]]
 
 
@@ -90,12 +92,24 @@ class Launcher:
         return self.compiled[unaligned]
 
 
+def import_triton() -> None:
+    """All that kernels and their compilation import, by one thread at a time: Triton's modules
+    import each other, so that another thread would find parts of them."""
+    with _IMPORTING:
+        import triton.compiler
+        import triton.experimental.gluon._runtime
+        import triton.experimental.gluon.language.nvidia.hopper
+        import triton.language.extra.cuda
+        import triton.language.extra.libdevice  # noqa: F401
+
+
 def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] = ()):
     """Triton's CompiledKernel of `source` for compute capability `arch` (80, 90, ...); no GPU
     needed.
 
     Pointers are taken to be multiples of 16 bytes, except arguments at positions `unaligned`.
     Raises BuildError."""
+    import_triton()
     import triton
     from triton.backends.compiler import GPUTarget
 

@@ -97,5 +97,16 @@ def test_the_product(rows, columns):
     assert (found - wanted).norm() <= 3e-3 * wanted.norm()
 
 
+def test_one_part_has_memory_of_its_own(monkeypatch):
+    """Of the last 511 rows none fit into what is left: two parts, one after the other."""
+    made = []
+    new_empty = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda t, n: made.append(n) or new_empty(t, n))
+    a, b = torch.ones(511, 32), torch.ones(1003, 32).t()
+    assert [place for _, _, place in parts(511, 1003, 1024)] == [None, None]
+    assert product_in_parts(a, b, lambda *tensors: None).shape == (511, 1003)
+    assert made == [511 * 1003, 256 * 1024]
+
+
 def test_whole_units_of_columns():
     assert [aligned_columns(n, 2) for n in (50257, 50256, 7)] == [50256, 50256, 0]

@@ -126,6 +126,12 @@ def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path):
     assert "cannot be created" in refusal(tmp_path / "file" / "below")
 
 
+def test_the_cache_may_be_named_by_a_string(tmp_path):
+    named = Options(cache_dir=str(tmp_path / "cache"))
+    assert named.cache_root() == tmp_path / "cache"
+    assert open_cache(named).root == tmp_path / "cache"
+
+
 def test_a_refused_directory_is_replaced_by_a_private_one_with_one_warning(tmp_path):
     tmp_path.chmod(0o777)
     events.clear()

@@ -51,7 +51,7 @@ class Options:
         int(os.environ.get("TORCHWELD_DEBUG", "0")),
         "1 prints each stage's name and size, 2 its program, 3 the sources",
     )
-    cache_dir: Path | None = _option(
+    cache_dir: str | Path | None = _option(
         None,
         "where kernels and plans are kept; None: $TORCHWELD_CACHE_DIR, else "
         "$XDG_CACHE_HOME/torchweld or ~/.cache/torchweld",
@@ -69,7 +69,8 @@ class Options:
         return replace(self, **changes)
 
     def cache_root(self) -> Path:
-        return self.cache_dir or Path(os.environ.get("TORCHWELD_CACHE_DIR") or _default_cache())
+        named = self.cache_dir or os.environ.get("TORCHWELD_CACHE_DIR")
+        return Path(named or _default_cache())
 
     def cache_key(self) -> tuple:
         """The values that change what is generated."""

@@ -42,7 +42,7 @@ def aligned_columns(columns: int, item_bytes: int) -> int:
 def parts(rows: int, columns: int, pitch: int) -> list[tuple[int, int, int | None]]:
     """(first row, rows, element of the result at which the part is made with rows of `pitch`
     elements, a multiple of 16) for all rows of a dense result. None: the part needs memory of its
-    own, the last one, for which no room is left."""
+    own; the last ones, for which no room is left, of which the first is the longest."""
     found, first = [], 0
     while first < rows:
         left = (rows - first) * columns - _UNIT
@@ -58,7 +58,7 @@ def parts(rows: int, columns: int, pitch: int) -> list[tuple[int, int, int | Non
 
 
 def workspace_bytes(node: Extern, graph: Graph) -> int:
-    """What a call allocates beside its result: the last part, and the last columns."""
+    """What a call allocates beside its result: a part, and the last columns."""
     result = graph.buffers[node.outputs[0]]
     rows, columns = result.shape
     return (min(_LEAST_ROWS, rows) * columns + rows) * result.dtype.bytes

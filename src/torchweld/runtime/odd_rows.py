@@ -2,7 +2,7 @@
 
 In parts: the library makes one in rows of aligned length, in that end of the result which is still
 free, and a kernel moves it to its place, with the few last columns, which are a product of their
-own. Each part takes half of what is free; the last one has memory of its own.
+own. Each part takes half of what is free; the last ones share memory of their own.
 """
 
 from __future__ import annotations
@@ -51,8 +51,11 @@ def product_in_parts(a: torch.Tensor, b: torch.Tensor, move: Move) -> torch.Tens
     whole = aligned_columns(columns, a.element_size())
     pitch = -(-whole // _LINE) * _LINE
     flat, last = a.new_empty(rows * columns), a @ b[:, whole:]
+    spare = None  # of the first part that needs it, which no later one exceeds
     for first, count, place in parts(rows, columns, pitch):
-        room = a.new_empty(count * pitch) if place is None else flat[place:]
+        if place is None and spare is None:
+            spare = a.new_empty(count * pitch)
+        room = spare if place is None else flat[place:]
         part = room[: count * pitch].view(count, pitch)[:, :whole]
         torch.mm(a[first : first + count], b[:, :whole], out=part)
         target = flat[first * columns :][: count * columns].view(count, columns)

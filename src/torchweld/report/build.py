@@ -112,17 +112,20 @@ def with_errors(
     """The errors against float64 of the ways that are ready. Eager's comes with every
     comparison."""
     errors: dict[str, Error] = {}
+    outside: list[str] = []
     compared = [name for name in ready if name != "eager"]
     for count, name in enumerate(compared):
         heard(f"check against float64: {name}", count / len(compared))
         run = _Renamed(workload.model, ready[name].run)
         found = verify(workload.model, run, workload.inputs, train=workload.train, seeds=(0,))
         told = [e for e in found.errors if e.scale and e.eager_l2 < MEANINGLESS]
-        within = all(e.ok for e in found.errors if e.eager_l2 < MEANINGLESS)
-        errors[name] = _worst([(e.fused_l2, e.fused_max / e.scale) for e in told], within)
+        wrong = [e for e in found.errors if not e.ok and e.eager_l2 < MEANINGLESS]
+        outside += [f"{name} is outside the contract: {e.name}: {e.reason}" for e in wrong]
+        errors[name] = _worst([(e.fused_l2, e.fused_max / e.scale) for e in told], not wrong)
         errors["eager"] = _worst([(e.eager_l2, e.eager_max / e.scale) for e in told], None)
     ways = [replace(way, error=errors.get(way.name)) for way in report.ways]
-    return replace(report, ways=ways, warnings=[event.message for event in events()])
+    warnings = [*(event.message for event in events()), *outside]
+    return replace(report, ways=ways, warnings=warnings)
 
 
 def _worst(found: list[tuple[float, float]], within: bool | None) -> Error:

@@ -1,9 +1,10 @@
 // The functions of the CUDA driver that are called from here. They are looked up when the driver is
 // opened, so that this builds without CUDA's headers; declarations are those of cuda.h.
 #pragma once
-#include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "library.h"
 
 struct LaunchAttribute {
   int id;
@@ -41,12 +42,7 @@ static Driver driver;
 
 // Whether the library at `path` is a driver that has them all.
 static bool open_driver(const char* path) {
-  void* library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
-  if (!library) return false;
-  struct {
-    const char* name;
-    void** place;
-  } wanted[] = {
+  const Symbol wanted[] = {
       {"cuLaunchKernelEx", (void**)&driver.launch},
       {"cuGraphLaunch", (void**)&driver.launch_graph},
       {"cuMemcpyDtoDAsync_v2", (void**)&driver.copy},
@@ -54,7 +50,5 @@ static bool open_driver(const char* path) {
       {"cuTensorMapEncodeTiled", (void**)&driver.encode_map},
       {"cuTensorMapReplaceAddress", (void**)&driver.move_map},
   };
-  for (auto& entry : wanted)
-    if (!(*entry.place = dlsym(library, entry.name))) return false;
-  return true;
+  return find_all(path, wanted);
 }

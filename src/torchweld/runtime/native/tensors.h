@@ -1,13 +1,14 @@
 // Two looks at tensors that cost some nanoseconds: DLPack's exchange table of torch.Tensor for those
 // that come with a call, torch's stable C interface for those that stay (5 times faster).
 #pragma once
-#include <dlfcn.h>
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
 #include <atomic>
 #include <memory>
 #include <vector>
+
+#include "library.h"
 
 struct Tensor {  // DLTensor
   void* data;
@@ -75,12 +76,7 @@ static Py_ssize_t tensor_at;  // where a Python tensor holds the one of C++
 
 // Whether the library at `path` is a torch that has them all.
 static bool open_torch(const char* path) {
-  void* library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
-  if (!library) return false;
-  struct {
-    const char* name;
-    void** place;
-  } wanted[] = {
+  const Symbol wanted[] = {
       {"aoti_torch_get_data_ptr", (void**)&torch.data},
       {"aoti_torch_get_dtype", (void**)&torch.dtype},
       {"aoti_torch_get_dim", (void**)&torch.rank},
@@ -88,9 +84,7 @@ static bool open_torch(const char* path) {
       {"aoti_torch_get_strides", (void**)&torch.strides},
       {"aoti_torch_delete_tensor_object", (void**)&torch.forget},
   };
-  for (auto& entry : wanted)
-    if (!(*entry.place = dlsym(library, entry.name))) return false;
-  return true;
+  return find_all(path, wanted);
 }
 
 // Finds `tensor_at` by an example: a tensor, and a handle that torch made of it, deleted here. A C++

@@ -33,6 +33,8 @@ _CALL = "aten.convolution.default"
 _FEWEST = 8  # output channels; below, the library
 _LEAST_WORK = 1 << 19  # multiply-adds
 _WIDE_WINDOW = 16  # points of overlapping windows; above, oneDNN is 1.1 to 1.7 times as fast
+_WIDE_ALONE = 64  # the same for images of few channels (colours), which oneDNN pads
+_COLOURS = 8
 _WIDE_WORK = 1 << 23  # from this many multiply-adds on
 
 
@@ -105,7 +107,9 @@ def _suits(call: _Call, node: Extern, graph: Graph) -> bool:
     if len(result.shape) != 4:
         return False
     work = hint(product((*result.shape, *call.weight.shape[1:])), graph.hints)
-    if _overlapping_points(call) > _WIDE_WINDOW and work >= _WIDE_WORK:
+    few = call.weight.shape[1] < _COLOURS
+    widest = _WIDE_ALONE if few else _WIDE_WINDOW
+    if _overlapping_points(call) > widest and work >= _WIDE_WORK:
         return False
     return result.shape[1] >= _FEWEST and work >= _LEAST_WORK
 

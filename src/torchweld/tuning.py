@@ -145,6 +145,12 @@ class Tuner:
         tries = list(dict.fromkeys((first, *islice(more, _CANDIDATES))))
         times = self._times(comp, graph, tries, budget)
         if not times:
+            if not budget.is_over:
+                events.warn_once(
+                    f"tuning {comp.name}",
+                    f"none of {len(tries)} tilings of {comp.name} could be timed: it stays as the "
+                    "defaults say (torchweld.events() has the reasons)",
+                )
             return None
         best, apart_s = min(times, key=times.__getitem__), self._apart_s(comp, before)
         apart_us = None if apart_s is None else apart_s * 1e6
@@ -187,9 +193,10 @@ class Tuner:
         try:
             return graph_seconds(graph, bundles, self.options)
         except (RuntimeError, TorchweldError) as error:
-            logger("tuning").info("%s is not timed: %s", graph.name, error)
-            if is_out_of_memory(error):
-                events.record("tuning memory", f"{graph.name} is not timed: out of memory")
+            full = is_out_of_memory(error)
+            why = "out of memory" if full else str(error)
+            events.record("tuning", f"{graph.name} is not timed: {why}")
+            if full:
                 torch.cuda.empty_cache()
         return None
 

@@ -112,13 +112,16 @@ def test_without_time_the_defaults_stand(clock):
     assert [n.name for n in after.graph.nodes] == [n.name for n in plain.graph.nodes]
 
 
-def test_what_cannot_be_timed_is_left_alone(clock, monkeypatch):
+def test_what_cannot_be_timed_is_left_alone_and_told(clock, monkeypatch):
     def fails(graph, bundles, options):
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(tuning, "graph_seconds", fails)
-    _, after, choices = run(clock)
+    events.clear()
+    with pytest.warns(events.TorchweldWarning, match="tilings of .* could be timed"):
+        _, after, choices = run(clock)
     assert not choices.known and len(comps(after.graph)) == 2
+    assert any("is not timed: no such kernel" in event.message for event in events.events())
 
 
 @pytest.mark.parametrize(

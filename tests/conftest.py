@@ -1,4 +1,5 @@
-"""What every tier shares: a fresh cache, and GPU tests only where there is a GPU."""
+"""What every tier shares: a fresh cache, the same random numbers, and GPU tests only where there is
+a GPU."""
 
 from __future__ import annotations
 
@@ -20,6 +21,13 @@ def _remove_cache() -> None:
     import shutil
 
     shutil.rmtree(os.environ.pop("TORCHWELD_CACHE_DIR"), ignore_errors=True)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The same random numbers in each run, whichever tests run before."""
+    import torch
+
+    torch.manual_seed(0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

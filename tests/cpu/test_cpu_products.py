@@ -4,6 +4,7 @@ what follows them inside."""
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -72,13 +73,18 @@ def error(value, exact):
 def test_as_exact_as_eager(m, k, n, turned):
     graph, program = compiled(layer(m, k, n, turned))
     assert [type(node) for node in graph.nodes] == [Comp]
-    made = {"x": torch.randn(m, k), "w": torch.randn(k, n) / k**0.5}
-    x, w = (v.t().contiguous().t() if name in turned else v for name, v in made.items())
-    b = torch.randn(n)
-    exact = F.silu(x.double() @ w.double() + b.double())
-    (y,) = program([x, w, b])
-    assert y.is_contiguous() != ("y" in turned)
-    assert error(y, exact) <= 1.5 * error(F.silu(torch.addmm(b, x, w)), exact)
+    ours, eagers = [], []
+    for seed in range(6):  # 64 sums, as the smallest has, scatter
+        torch.manual_seed(seed)
+        made = {"x": torch.randn(m, k), "w": torch.randn(k, n) / k**0.5}
+        x, w = (v.t().contiguous().t() if name in turned else v for name, v in made.items())
+        b = torch.randn(n)
+        exact = F.silu(x.double() @ w.double() + b.double())
+        (y,) = program([x, w, b])
+        assert y.is_contiguous() != ("y" in turned)
+        ours.append(error(y, exact))
+        eagers.append(error(F.silu(torch.addmm(b, x, w)), exact))
+    assert math.hypot(*ours) <= 1.5 * math.hypot(*eagers)
 
 
 def narrow_layer(dtype, m, k, n, turned):

@@ -20,10 +20,9 @@ arrived, and with residuals its epilogue when `ends[g]` says that the other's is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
 
 from torchweld.codegen import triton_product
 from torchweld.codegen import triton_scalars as scalars
@@ -34,6 +33,7 @@ from torchweld.codegen.gluon_text import (
     PLACE,
     accumulator_layout,
     block,
+    by_piece,
     function,
     halvings,
     slices,
@@ -314,7 +314,7 @@ class _Writer:
             for k, number in enumerate(a.products):
                 names.setdefault(number, []).extend(cut[k * each : (k + 1) * each])
         products = [names[number] for number in sorted(names)]
-        return [*lines, *self._by_piece(partial(self._finish_piece, products))]
+        return [*lines, *by_piece(self.pieces, partial(self._finish_piece, products))]
 
     def _finish_piece(self, products: Sequence[list[str]], piece: _Piece, n: str) -> list[str]:
         """`products`: names of the slices of each."""
@@ -347,16 +347,6 @@ class _Writer:
         arguments += ["WARPS"] if self.schedule.pingpong else []
         return [f"{piece.finish}({', '.join(arguments)})", "turn += 1"]
 
-    def _by_piece(self, lines: Callable[[_Piece, str], list[str]]) -> list[str]:
-        """What `lines` gives for the piece that the tile is in, told which of its tiles it is."""
-        text, (first, *others) = [], self.pieces
-        for piece, after in zip_longest(self.pieces, others):
-            n = f"(n - {piece.first})" if piece.first else "n"
-            test = "if" if piece is first else "elif"
-            header = f"{test} n < {after.first}:" if after else "else:"
-            text += block(header, lines(piece, n)) if others else lines(piece, n)
-        return text
-
     def _produce(self) -> str:
         loop = [
             "stage = step % STAGES",
@@ -380,7 +370,7 @@ class _Writer:
             return [self._copy_in(t, t.column, "full", "stage", n) for t in mine]
 
         copies = [self._copy_in(t, t.column, "full", "stage") for t in common]
-        return [*copies, *(self._by_piece(own) if len(common) < len(staged) else [])]
+        return [*copies, *(by_piece(self.pieces, own) if len(common) < len(staged) else [])]
 
     def _fetch(self) -> str:
         body = list(self.walk.place)

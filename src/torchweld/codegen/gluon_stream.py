@@ -15,13 +15,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 from torchweld.codegen import triton_product
 from torchweld.codegen import triton_scalars as scalars
 from torchweld.codegen.gluon_epilogue import Epilogue
 from torchweld.codegen.gluon_names import GRID_CONTROL, HEADER, dialect
-from torchweld.codegen.gluon_text import accumulator_layout, block, function, store_layout
+from torchweld.codegen.gluon_text import (
+    accumulator_layout,
+    block,
+    by_piece,
+    function,
+    store_layout,
+)
 from torchweld.codegen.gluon_tiles import Memory, Tile, total_bytes
 from torchweld.codegen.gluon_walk import corner
 from torchweld.codegen.source import BufferArg, GridDim, KernelBundle, KernelSource, SizeArg
@@ -256,17 +261,7 @@ class _Writer:
             arguments = [*self._values, "m * ROWS", f"{n} * COLUMNS", *memory]
             return [f"{part.finish}({', '.join(arguments)})"]
 
-        return self._by_part(call)
-
-    def _by_part(self, lines) -> list[str]:
-        """What `lines` gives for the piece that the tile is in, told which of its tiles it is."""
-        text, (first, *others) = [], self.parts
-        for part, after in zip_longest(self.parts, others):
-            n = f"(n - {part.first})" if part.first else "n"
-            test = "if" if part is first else "elif"
-            header = f"{test} n < {after.first}:" if after else "else:"
-            text += block(header, lines(part, n)) if others else lines(part, n)
-        return text
+        return by_piece(self.parts, call)
 
     def _produce(self) -> str:
         count = total_bytes([self.left, *self.parts[0].tiles])
@@ -291,7 +286,7 @@ class _Writer:
         return [f"k = (first + {step}) * DEPTH", _copy_in(self.left, "n")]
 
     def _copy_right(self, step: str) -> list[str]:
-        copies = self._by_part(lambda part, n: [_copy_in(t, n) for t in part.tiles])
+        copies = by_piece(self.parts, lambda part, n: [_copy_in(t, n) for t in part.tiles])
         return [f"k = (first + {step}) * DEPTH", *copies]
 
     def _entry(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
+from typing import Protocol, TypeVar
 
 PLACE = '''
 
@@ -62,6 +64,27 @@ def plus(number: int) -> str:
 
 def block(header: str, lines: Iterable[str]) -> list[str]:
     return [header, *(f"    {line}" for line in lines)]
+
+
+class _Counted(Protocol):
+    """`first`: the number of its first tile along the columns."""
+
+    first: int
+
+
+_Piece = TypeVar("_Piece", bound=_Counted)
+
+
+def by_piece(pieces: Sequence[_Piece], lines: Callable[[_Piece, str], list[str]]) -> list[str]:
+    """What `lines` gives for that of several pieces in which tile `n` is, told which of its tiles
+    it is."""
+    text, (first, *others) = [], pieces
+    for piece, after in zip_longest(pieces, others):
+        n = f"(n - {piece.first})" if piece.first else "n"
+        test = "if" if piece is first else "elif"
+        header = f"{test} n < {after.first}:" if after else "else:"
+        text += block(header, lines(piece, n)) if others else lines(piece, n)
+    return text
 
 
 def function(name: str, arguments: Iterable[str], lines: Iterable[str]) -> str:

@@ -23,6 +23,7 @@ from torchweld.codegen.triton_scalars import TYPES
 from torchweld.codegen.triton_walks import quotient, rounded
 from torchweld.core import dtypes
 from torchweld.ir.nodes import Buffer, Comp, Load, Value
+from torchweld.ir.size import Size
 from torchweld.schedule.access import unmerged
 from torchweld.schedule.attention import Attention, AttentionSchedule, extent
 from torchweld.schedule.cuda import Schedule
@@ -94,17 +95,18 @@ def _position(t: _Template) -> None:
     k.split_axes("batch", a.batch)
     if s.splits > 1:
         k.line("share = tl.program_id(2)")
-    _define(t, k, "r", k.program(1), s.block_rows, a.rows)
-    _define(t, k, "c", "0", s.block_columns, a.columns, 1)
-    _define(t, t.query, "dc", "0", s.block_depth, a.depth, 1)
-    _define(t, t.key, "dr", "0", s.block_depth, a.depth, 1)
+    covered = rounded(extent(t.comp, a.rows), s.block_rows)
+    _define(k, "r", k.program(1), s.block_rows, a.rows, covered)
+    for name, points, axes in (
+        ("c", s.block_columns, a.columns), ("dc", s.block_depth, a.depth),
+        ("dr", s.block_depth, a.depth),
+    ):  # fmt: skip
+        _define(k, name, "0", points, axes, covered=points)
 
 
-def _define(t: _Template, k: Kernel, name: str, block: str, points: int, axes, blocks=None) -> None:
-    """The indices `name` of a block of `axes`. `blocks`: how many there are, None: as many as cover
-    all."""
+def _define(k: Kernel, name: str, block: str, points: int, axes, covered: Size) -> None:
+    """The indices `name` of a block of `axes`; `covered`: points of all blocks together."""
     lanes = f"tl.arange(0, {points})[{':, None' if name[-1] == 'r' else 'None, :'}]"
-    covered = points * blocks if blocks else rounded(extent(t.comp, axes), points)
     k.define(name, f"{block} * {points}", lanes, axes, covered)
 
 
@@ -122,8 +124,7 @@ def _walk(t: _Template) -> None:
         step = "block" if s.splits == 1 else f"(share * {steps} + block)"
         covered = rounded(extent(t.comp, a.keys), s.block_keys * s.splits)
         for name in ("lc", "lr"):
-            lanes = f"tl.arange(0, {s.block_keys})[{':, None' if name == 'lr' else 'None, :'}]"
-            k.define(name, f"{step} * {s.block_keys}", lanes, a.keys, covered)
+            _define(k, name, step, s.block_keys, a.keys, covered)
         t.scores.assign(a.scores, f"tl.dot(q, {_factor(t.key, a.key)})")
         shifted = t.scores.value(a.shifted)
         if k.masked("lc"):

@@ -4,7 +4,6 @@ for CUDA graphs."""
 from __future__ import annotations
 
 import copy
-import threading
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 
 import torchweld
 from recorded import native_with_stand_in, record_on_cpu
+from threads import in_threads
 from torchweld.runtime import graphs
 
 
@@ -232,20 +232,11 @@ def test_two_models_by_turns_and_two_threads(replayed):
     torch.manual_seed(0)
     models = [Block().eval() for _ in range(2)]
     fused = [torchweld.fuse(m, torch.randn(6, 24)) for m in models]
-    errors = []
 
     def work():
-        try:
-            with torch.no_grad():
-                for call in range(12):
-                    assert_right(models[call % 2], fused[call % 2], torch.randn(6, 24))
-        except BaseException as error:
-            errors.append(error)
+        with torch.no_grad():
+            for call in range(12):
+                assert_right(models[call % 2], fused[call % 2], torch.randn(6, 24))
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    in_threads(work)
     assert len(replayed) == 2 and sum(replays(replayed)) > 12

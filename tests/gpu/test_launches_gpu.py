@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import torchweld
+from threads import in_threads
 from torchweld.api import records
 from torchweld.runtime import native, steps
 
@@ -107,22 +107,13 @@ def test_addresses_that_are_not_aligned_go_through_python(block, by_table):
 
 def test_two_threads_without_graphs(block):
     fused = torchweld.fuse(block, batch(64, block), cuda_graphs=False)
-    errors = []
 
     def work():
-        try:
-            with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
-                for _ in range(20):
-                    assert_right(block, fused, batch(64, block))
-        except BaseException as error:
-            errors.append(error)
+        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(20):
+                assert_right(block, fused, batch(64, block))
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    in_threads(work)
 
 
 def test_lengths_by_turns(block):
@@ -177,21 +168,12 @@ def test_weights_that_change_between_calls(block, change, ahead):
 def test_two_models_two_streams_and_threads(block):
     models = [block, copy.deepcopy(block)]
     fused = [torchweld.fuse(m, batch(64, m)) for m in models]
-    errors = []
 
     def work():
-        try:
-            with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
-                for call in range(20):
-                    found = [assert_right(models[call % 2], fused[call % 2], batch(64, block))]
-                    torch.cuda.current_stream().synchronize()
-                    del found
-        except BaseException as error:
-            errors.append(error)
+        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+            for call in range(20):
+                found = [assert_right(models[call % 2], fused[call % 2], batch(64, block))]
+                torch.cuda.current_stream().synchronize()
+                del found
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    in_threads(work)

@@ -76,3 +76,11 @@ def test_which_calls_become_kernels():
     assert not owned(*call(DECODE, dtype="f32"))
     node, buffers = call(DECODE)
     assert not owned(replace(node, args=(*node.args[:4], 0.1, False)), buffers)  # dropout
+
+
+def test_queries_that_are_broadcast_stay_the_library_s():
+    node, buffers = call(DECODE)
+    query = node.args[0]
+    one = replace(query, shape=(1, *query.shape[1:]))
+    assert owned(node, buffers)
+    assert not owned(replace(node, args=(one, *node.args[1:])), buffers)

@@ -108,13 +108,15 @@ def _suits(call: _Call, graph: Graph) -> bool:
 
 
 def attention_comp(node: Extern, buffers: Mapping[str, Buffer]) -> Comp | None:
-    """The Comp of an attention call; None where a window has no affine map, heads do not divide, or
-    there is one key."""
+    """The Comp of an attention call; None where a window has no affine map, heads do not divide,
+    queries are broadcast over keys, or there is one key."""
     call = _READERS[node.target](*node.args, **dict(node.kwargs))
     group = divide(call.query.shape[1], call.key.shape[1])
     if group is None or 1 in (*call.key.shape[2:], call.value.shape[3]):
         return None
     (b, _, i, d), (_, h, keys, _), e = call.query.shape, call.key.shape, call.value.shape[3]
+    if buffers[node.outputs[0]].shape != (b, call.query.shape[1], i, e):
+        return None
     extents = {"b": b, "h": h, "g": group, "i": i, "d": d, "l": keys, "e": e}
     places = _places(extents)
     used = frozenset().union(*(p.axes for place in places.values() for p in place))

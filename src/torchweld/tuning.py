@@ -26,7 +26,7 @@ from torchweld.core.errors import TorchweldError
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
 from torchweld.ir.canonical import signature
-from torchweld.ir.nodes import Buffer, Comp, Graph, Node, Reduce, View
+from torchweld.ir.nodes import Buffer, Comp, Graph, Node, Reduce
 from torchweld.plan.decisions import Plan
 from torchweld.rewrite.flow import without_unused_buffers
 from torchweld.runtime.cache import open_cache
@@ -226,7 +226,7 @@ def region_of(nodes: Sequence[Node], graph: Graph, wanted: frozenset[str] | None
     written = {name for node in nodes for name in node.writes}
     read = dict.fromkeys(name for node in nodes for name in node.reads if name not in written)
     made = [graph.buffers[n] for n in sorted(written if wanted is None else written & wanted)]
-    outputs = tuple(View(b.name, b.shape, b.strides) for b in made)
+    outputs = tuple(b.view for b in made)
     alone = replace(
         graph, name=f"region of {nodes[-1].name}", nodes=tuple(nodes), inputs=tuple(read),
         outputs=outputs,

@@ -478,7 +478,7 @@ def is_wide(
     """Whether some index may not fit into 32 bits; so for every size that is not known.
     `dimensions`: axes that share a linear index."""
     comp = accesses.comp
-    extents = {a.name: a.extent for a in comp.axes}
+    extents = comp.extents
     if not all(isinstance(e, int) for e in extents.values()):
         return True
     maps = [a.offset for a in accesses.all] + [i.map for i in comp.body if isinstance(i, Index)]

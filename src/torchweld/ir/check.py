@@ -178,7 +178,7 @@ def _place(store: Store) -> tuple:
 class _Checker:
     def __init__(self, comp: Comp, buffers, sizes: Mapping[str, int]) -> None:
         self.comp, self.buffers, self.sizes = comp, buffers, sizes
-        self.axes = {a.name: a.extent for a in comp.axes}
+        self.axes = comp.extents
         self.written = set(comp.writes)
         self.where = ""
 

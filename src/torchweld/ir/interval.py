@@ -30,7 +30,7 @@ def stored_bounds(comp: Comp, buffer: str, of_buffer: OfBuffer) -> Bounds | None
 
 def bounds(comp: Comp, of_buffer: OfBuffer) -> list[Bounds]:
     """Of each value; those of floats mean nothing."""
-    extents = {a.name: a.extent for a in comp.axes}
+    extents = comp.extents
     known: list[Bounds] = []
     for instr in comp.body:
         found, limits = _of(instr, comp, known, extents, of_buffer), type_bounds(instr.dtype)

@@ -191,6 +191,11 @@ class Comp:
     def writes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(s.buffer for s in self.stores))
 
+    @property
+    def extents(self) -> dict[str, Size]:
+        """Of each axis, by its name."""
+        return {a.name: a.extent for a in self.axes}
+
     def extent(self, axis: str) -> Size:
         return next(a.extent for a in self.axes if a.name == axis)
 
@@ -204,6 +209,11 @@ class View:
     shape: tuple[Size, ...]
     strides: tuple[Size, ...]
     offset: Size = 0
+
+    @property
+    def transposed(self) -> View:
+        """With its dimensions in reverse order."""
+        return View(self.buffer, self.shape[::-1], self.strides[::-1], self.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +269,11 @@ class Buffer:
     strides: tuple[Size, ...]
     device: str = "cpu"
     frozen: bool = False
+
+    @property
+    def view(self) -> View:
+        """All of it."""
+        return View(self.name, self.shape, self.strides)
 
 
 @dataclass(frozen=True, slots=True)

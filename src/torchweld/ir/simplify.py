@@ -40,7 +40,7 @@ from torchweld.ir.substitute import move_store, with_operands
 
 def simplify(comp: Comp) -> Comp:
     """`comp` with every rule applied, and without the instructions that nothing uses."""
-    scope = Scope(BodyBuilder(), {a.name: a.extent for a in comp.axes})
+    scope = Scope(BodyBuilder(), comp.extents)
     values: list[Value] = []
     for instr in comp.body:
         values.append(scope.emit(with_operands(instr, values.__getitem__)))

@@ -38,7 +38,7 @@ from torchweld.ir.nodes import (
 )
 from torchweld.ir.size import Size, hint, product
 from torchweld.kernels.coarse import coarsened
-from torchweld.rewrite.flow import mutated_buffers
+from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
 
 _IMAGE_RANK = 4  # batch, channels, height, width
 _LARGE_WEIGHT = 1 << 18  # elements
@@ -139,10 +139,7 @@ def _batches_of_one(calls: list[Extern], graph: Graph) -> Iterator[tuple[str, tu
 
 def _free_buffers(graph: Graph, loose: frozenset[int]) -> frozenset[str]:
     """Images whose layout nobody outside sees, and that every call takes either way."""
-    held = {n for n in graph.inputs if n is not None}
-    outputs = [o for i, o in enumerate(graph.outputs) if i not in loose or is_dynamic(o)]
-    held.update(v.buffer for v in views(outputs))
-    windows = views(graph.outputs)
+    held, windows = fixed_buffers(graph, loose), views(graph.outputs)
     for node in graph.nodes:
         if isinstance(node, Extern):
             images = set(_image_names(node))
@@ -252,8 +249,7 @@ def _with_copies(
             copy = replace(_innermost(source), name=f"{view.buffer}_channels_last", frozen=False)
             copies[view.buffer] = copy
             nodes.append(_copying(source, copy, node))
-        copy = copies[view.buffer]
-        args[k] = View(copy.name, copy.shape, copy.strides)
+        args[k] = copies[view.buffer].view
     return replace(node, args=tuple(args))
 
 
@@ -303,11 +299,4 @@ def _is_image(view: View, graph: Graph) -> bool:
 
 def is_whole(view: View, graph: Graph) -> bool:
     """Whether a view is its buffer, all of it."""
-    buffer = graph.buffers[view.buffer]
-    return (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
-
-
-def is_dynamic(output: Arg) -> bool:
-    """Whether its sizes or strides depend on shape symbols."""
-    sizes = (*output.shape, *output.strides) if isinstance(output, View) else ()
-    return not all(isinstance(s, int) for s in sizes)
+    return view == graph.buffers[view.buffer].view

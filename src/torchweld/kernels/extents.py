@@ -119,10 +119,9 @@ def _split_terms(p: _Product, hints: Mapping[str, int], table) -> _Change | None
     if main in (0, p.terms) or not along or any(divide(s, p.unit) is None for s in along):
         return None
     rest = replace(p.result, name=f"{p.result.name}_rest")
-    whole = View(rest.name, rest.shape, rest.strides)
     small = replace(p.node, name=f"{p.node.name}_rest", args=_terms(p, main, p.terms),
                     outputs=(rest.name,))  # fmt: skip
-    large = replace(p.node, target=_ADDMM, args=(whole, *_terms(p, 0, main)))
+    large = replace(p.node, target=_ADDMM, args=(rest.view, *_terms(p, 0, main)))
     return _Change((small, large), (rest,), 2 * _pass_s(rest.shape, rest, hints, table))
 
 

@@ -19,8 +19,8 @@ from torchweld.capture.views import contiguous_strides
 from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Arg, Buffer, Comp, Extern, Graph, IndexMap, Load, Reduce, View, views
 from torchweld.ir.size import Size
-from torchweld.kernels.channels import is_channels_last, is_dynamic
-from torchweld.rewrite.flow import mutated_buffers
+from torchweld.kernels.channels import is_channels_last
+from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
 
 
 def contiguous_rows(graph: Graph, loose_outputs: Iterable[int] = frozenset()) -> Graph:
@@ -94,10 +94,9 @@ def _innermost_first(buffer: Buffer) -> list[int]:
 
 def _held(graph: Graph, loose: frozenset[int]) -> frozenset[str]:
     """Buffers that others see as they are, or that are copied as memory."""
-    outputs = [o for i, o in enumerate(graph.outputs) if i not in loose or is_dynamic(o)]
     comps = [n for n in graph.nodes if isinstance(n, Comp)]
     started = [s for n in comps for s in n.stores if s.init is not None]
-    names = {n for n in graph.inputs if n is not None} | {v.buffer for v in views(outputs)}
+    names = fixed_buffers(graph, loose)
     names.update(*((s.buffer, str(s.init)) for s in started))
     return frozenset(names) | mutated_buffers(graph)
 

@@ -118,7 +118,7 @@ def _suits_layouts(linear: Linear, dtype: DType) -> bool:
     between its rows falls to its reference kernel, a thousand times slower."""
     x, weight = linear.x, linear.weight
     if dtype == dtypes.f32:
-        return all(_is_dense(v) or _is_dense(_transposed(v)) for v in (x, weight))
+        return all(_is_dense(v) or _is_dense(v.transposed) for v in (x, weight))
     return _is_dense(x) and _is_dense(weight)
 
 
@@ -134,13 +134,9 @@ def _is_bias(linear: Linear, graph: Graph) -> bool:
     return same and bias.shape == linear.weight.shape[:1] and bias.strides == (1,)
 
 
-def _transposed(view: View) -> View:
-    return replace(view, shape=view.shape[::-1], strides=view.strides[::-1])
-
-
 _READERS: Mapping[str, Callable] = {
-    "aten.mm.default": lambda x, w: Linear(x, _transposed(w), None),
-    "aten.addmm.default": lambda b, x, w: Linear(x, _transposed(w), b),
+    "aten.mm.default": lambda x, w: Linear(x, w.transposed, None),
+    "aten.addmm.default": lambda b, x, w: Linear(x, w.transposed, b),
     "aten.linear.default": lambda x, w, b=None: Linear(x, w, b),
 }
 

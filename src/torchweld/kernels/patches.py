@@ -95,7 +95,7 @@ def _is_product(node: Extern, graph: Graph) -> bool:
 
 
 def _is_whole_image(buffer: Buffer) -> bool:
-    return is_channels_last(View(buffer.name, buffer.shape, buffer.strides))
+    return is_channels_last(buffer.view)
 
 
 def _can_become_matrix(name: str, graph: Graph) -> bool:

@@ -57,7 +57,7 @@ def _loads(comp: Comp, buffer: str) -> list[Load]:
 def _parted(reader: Comp, result: str) -> Comp:
     """`reader` with the axis along which reads of `result` differ written out in parts as long as
     the offset between them."""
-    found = _offset(_loads(reader, result), {a.name: a.extent for a in reader.axes})
+    found = _offset(_loads(reader, result), reader.extents)
     if found is None:
         return reader
     name, step = found
@@ -104,8 +104,7 @@ def _written_out(comp: Comp, axis: Axis) -> Comp:
 
 def _images(product: Comp, load: Load, reader: Comp) -> dict[str, Affine] | None:
     """The product's rows and columns at a load, in the reader's axes."""
-    inner = {a.name: a.extent for a in product.axes}
-    found = solve(product.stores[0].index, load.index, inner, _extents(reader))
+    found = solve(product.stores[0].index, load.index, product.extents, reader.extents)
     if not isinstance(found, dict) or not all(isinstance(i, Affine) for i in found.values()):
         return None
     return found
@@ -151,7 +150,3 @@ def _product_at(to: BodyBuilder, product: Comp, place: Place, exact: bool) -> Va
     if exact and isinstance(to[value], Cast):
         return to.emit(replace(to[value], must_round=True))
     return value
-
-
-def _extents(comp: Comp) -> dict[str, Size]:
-    return {a.name: a.extent for a in comp.axes}

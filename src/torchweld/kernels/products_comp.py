@@ -53,10 +53,6 @@ class _Call:
     beta: float = 1
 
 
-def _transposed(view: View) -> View:
-    return replace(view, shape=view.shape[::-1], strides=view.strides[::-1])
-
-
 def _plus(bias: View, left: View, right: View, *, alpha: float = 1, beta: float = 1) -> _Call:
     return _Call(left, right, bias if beta != 0 else None, alpha, beta)
 
@@ -66,7 +62,7 @@ _READERS: Mapping[str, Callable[..., _Call]] = {
     "aten.bmm.default": _Call,
     "aten.addmm.default": _plus,
     "aten.baddbmm.default": _plus,
-    "aten.linear.default": lambda x, w, b=None: _Call(x, _transposed(w), b),
+    "aten.linear.default": lambda x, w, b=None: _Call(x, w.transposed, b),
 }
 
 

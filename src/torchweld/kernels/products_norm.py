@@ -124,8 +124,7 @@ def join_norm(norm: Comp, product: Comp) -> Comp | None:
 
 def _images(norm: Comp, stored, load: Load, product: Comp) -> dict[str, Affine] | None:
     """The norm's rows and columns in the product's axes; its columns are the product's depth."""
-    inner = {a.name: a.extent for a in norm.axes}
-    outer = {a.name: a.extent for a in product.axes}
+    inner, outer = norm.extents, product.extents
     images = solve(stored, load.index, inner, outer)
     if not isinstance(images, dict) or set(images) != set(inner):
         return None
@@ -137,7 +136,7 @@ def _images(norm: Comp, stored, load: Load, product: Comp) -> dict[str, Affine] 
 
 
 def _inlined(norm: Comp, images: Mapping[str, Affine], load: Load, product: Comp) -> Comp:
-    extents = {a.name: a.extent for a in product.axes}
+    extents = product.extents
     to, row, at = BodyBuilder(), [], []
     for instr in norm.body:
         row.append(copy_instr(to, instr, row, Place(images, extents)))

@@ -17,8 +17,9 @@ from torchweld.core.device import DeviceTable
 from torchweld.core.dtypes import DType
 from torchweld.ir.affine import axis
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Arg, Axis, Buffer, Comp, Extern, Graph, Node, Store, View, views
+from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, View, views
 from torchweld.ir.size import Size, divide, hint, product
+from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
 
 ALIGNMENT = 16  # bytes that every row must start at a multiple of
 _LINE = 128  # bytes, where it adds little
@@ -58,7 +59,7 @@ class _Rows:
         return replace(view, strides=tuple(strides), offset=offset)
 
     def apart(self, buffer: Buffer) -> Buffer:
-        window = self.move(_whole(buffer))
+        window = self.move(buffer.view)
         return replace(buffer, strides=window.strides)
 
 
@@ -90,19 +91,9 @@ class _Uses:
 
     @classmethod
     def of(cls, graph: Graph, loose: frozenset[int]) -> _Uses:
-        outputs = [o for i, o in enumerate(graph.outputs) if i not in loose or _is_dynamic(o)]
         calls = [n for n in graph.nodes if isinstance(n, Extern) and not _is_product(n)]
-        given = {n for n in graph.inputs if n is not None}
-        seen = {v.buffer for v in views(outputs)}
-        held = given.union(seen, *((*n.reads, *n.writes) for n in calls))
-        written = {w for n in graph.nodes for w in n.writes}
-        changed = {m for n in graph.nodes if isinstance(n, Extern) for m in n.mutates}
-        return cls(frozenset(held), frozenset(changed | (given & written)))
-
-
-def _is_dynamic(output: Arg) -> bool:
-    sizes = (*output.shape, *output.strides) if isinstance(output, View) else ()
-    return not all(isinstance(s, int) for s in sizes)
+        held = fixed_buffers(graph, loose).union(*((*n.reads, *n.writes) for n in calls))
+        return cls(frozenset(held), mutated_buffers(graph))
 
 
 def _is_product(node: Node) -> bool:
@@ -132,11 +123,7 @@ def _worth_it(
 def _windows(node: Extern, graph: Graph) -> list[View]:
     """Both operands and the result."""
     operands = [node.args[i] for i in _OPERANDS[node.target]]
-    return [*operands, _whole(graph.buffers[node.outputs[0]])]
-
-
-def _whole(buffer: Buffer) -> View:
-    return View(buffer.name, buffer.shape, buffer.strides)
+    return [*operands, graph.buffers[node.outputs[0]].view]
 
 
 def _is_aligned(view: View, dtype: DType) -> bool:
@@ -154,7 +141,7 @@ def _rows_of(buffer: Buffer) -> _Rows | None:
         return None
     unit = _LINE if size >= _LONG_ROW else ALIGNMENT
     rows = _Rows(dense[0], -(-size // unit) * unit // buffer.dtype.bytes)
-    return rows if rows.move(_whole(buffer)) is not None else None
+    return rows if rows.move(buffer.view) is not None else None
 
 
 def _helps(rows: _Rows, view: View, graph: Graph) -> bool:

@@ -28,8 +28,7 @@ def alignments(
 ) -> Iterator[Images | Split]:
     """Bijections from the axes `names` of `one` to the axes `rest` of `other`, best first, that
     agree with `known`; at the end, splits of `other`'s axes after which there may be more."""
-    inner = {a.name: a.extent for a in one.axes}
-    outer = {a.name: a.extent for a in other.axes}
+    inner, outer = one.extents, other.extents
     tried: list[Images] = []
     splits: list[Split] = []
     for images in _from_shared_reads(known, one, other, inner, outer):
@@ -51,8 +50,7 @@ def alignments(
 def embeddings(one: Comp, other: Comp) -> Iterator[Images | Split]:
     """Images of all axes of `one` among those of `other`, which may have more, under which both
     read the same elements."""
-    inner = {a.name: a.extent for a in one.axes}
-    outer = {a.name: a.extent for a in other.axes}
+    inner, outer = one.extents, other.extents
     for images in _from_shared_reads({}, one, other, inner, outer):
         whole = isinstance(images, dict) and images.keys() == inner.keys()
         apart = whole and covered(images, inner, outer) is not None

@@ -60,7 +60,7 @@ def cut(comp: Comp, device: str, number: int = 0) -> tuple[Comp, Comp, list[Buff
     frontier = _frontier(comp, late, group, axes)
     if not late or not frontier:
         return None
-    extents = {a.name: a.extent for a in comp.axes}
+    extents = comp.extents
     saved = {
         v: _buffer(f"{comp.name}_part{number}_{k}", comp, v, axes, extents, device)
         for k, v in enumerate(frontier)
@@ -134,7 +134,7 @@ def _is_early(comp: Comp, store: Store, group: set[Value], axes) -> bool:
 
 def _with_loads(comp: Comp, saved: dict[Value, Buffer], axes) -> Comp:
     to, at = BodyBuilder(), []
-    place = Place({}, {a.name: a.extent for a in comp.axes})
+    place = Place({}, comp.extents)
     for value, instr in enumerate(comp.body):
         if value in saved:
             index = tuple(axis(n) for n in _ordered(comp, axes[value]))

@@ -123,7 +123,7 @@ def _split_and_merge(producer, consumer, split: Split, rules: Rules, left: int) 
 
 def _links(producer: Comp, consumer: Comp) -> dict[Load, Link] | Split | Refusal:
     stores = {s.buffer: s for s in producer.stores}
-    inner, outer = _extents(producer), _extents(consumer)
+    inner, outer = producer.extents, consumer.extents
     links = {}
     for load in consumer.body:
         if not isinstance(load, Load) or load.buffer not in stores:
@@ -164,13 +164,13 @@ def _sibling_homes(producer: Comp, consumer: Comp) -> Homes:
     if not found:
         yield Refusal(
             Reason.ROWS,
-            f"{list(_extents(producer).values())} and {list(_extents(consumer).values())}",
+            f"{list(producer.extents.values())} and {list(consumer.extents.values())}",
         )
 
 
 def _stored_homes(producer: Comp, consumer: Comp, links: Links) -> Homes:
     """The first point at which the consumer reads every element exactly once."""
-    inner, outer = _extents(producer), _extents(consumer)
+    inner, outer = producer.extents, consumer.extents
     for link in links.values():
         if covered(link.images, inner, outer) is not None:
             return _extend(link.images, producer, consumer, {})
@@ -186,7 +186,7 @@ def _row_homes(producer: Comp, consumer: Comp, links: Links, frame) -> Homes:
             image = link.images.get(name)
             if image is None or rows.setdefault(name, image) != image:
                 return (Refusal(Reason.ROWS, f"row {name} of {link.store.buffer}"),)
-    taken = covered(rows, _extents(producer), _extents(consumer))
+    taken = covered(rows, producer.extents, consumer.extents)
     if taken is None:
         return (Refusal(Reason.ROWS, f"{rows}"),)
     return _extend(rows, producer, consumer, links)
@@ -194,7 +194,7 @@ def _row_homes(producer: Comp, consumer: Comp, links: Links, frame) -> Homes:
 
 def _extend(images: Mapping[str, Image], producer: Comp, consumer: Comp, links: Links) -> Homes:
     """Homes in which the axes without an image are identified with the consumer's other axes."""
-    inner, outer = _extents(producer), _extents(consumer)
+    inner, outer = producer.extents, consumer.extents
     taken = covered(images, inner, outer)
     names = tuple(n for n in inner if n not in images)
     rest = tuple(n for n in outer if n not in taken)
@@ -210,7 +210,7 @@ def _extend(images: Mapping[str, Image], producer: Comp, consumer: Comp, links: 
 
 
 def _column_homes(rows, names, rest, producer: Comp, consumer: Comp, links: Links) -> Iterator:
-    inner, outer = _extents(producer), _extents(consumer)
+    inner, outer = producer.extents, consumer.extents
     found = False
     for link in links.values():
         columns = {n: link.images[n] for n in names if n in link.images}
@@ -305,7 +305,7 @@ def _checked(comp: Comp) -> Comp | Refusal:
     for reduction in frame.column_reductions:
         if not set(frame.columns) <= axes[comp.body[reduction].args[0]]:
             return Refusal(Reason.NO_FRAME, "a sum over rows of a value that has no columns")
-    every, rows, columns = (frozenset(n) for n in (_extents(comp), frame.rows, frame.columns))
+    every, rows, columns = (frozenset(n) for n in (comp.extents, frame.rows, frame.columns))
     for store in comp.stores:
         place = map_axes(store.index).union(*(axes[v] for v in store_operands(store)))
         along = every if _may_be_repeated(store, axes) else place
@@ -341,7 +341,3 @@ def _scan_is_moved(comp: Comp, links: Links, home: Home | None) -> bool:
 
 def _has_reductions(comp: Comp) -> bool:
     return any(isinstance(i, (Reduce, Scan)) for i in comp.body)
-
-
-def _extents(comp: Comp) -> dict[str, object]:
-    return {a.name: a.extent for a in comp.axes}

@@ -224,6 +224,6 @@ def _view_meta(view: View, graph: Graph) -> Meta:
 
 
 def _buffer_meta(buffer: Buffer, graph: Graph) -> Meta:
-    return _view_meta(View(buffer.name, buffer.shape, buffer.strides), graph)
+    return _view_meta(buffer.view, graph)
 
 

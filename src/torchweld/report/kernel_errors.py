@@ -15,7 +15,7 @@ from torchweld.core.events import record as record_event
 from torchweld.core.options import Options
 from torchweld.exact.budget import TensorError, measure
 from torchweld.ir.interpret import allocate, run_comp
-from torchweld.ir.nodes import Buffer, Comp, Graph, Symbol, View
+from torchweld.ir.nodes import Buffer, Comp, Graph, Symbol
 from torchweld.ir.size import evaluate
 from torchweld.report.data import GraphPart, Group, KernelError
 from torchweld.runtime.load import load
@@ -71,13 +71,9 @@ def _alone(comp: Comp, graph: Graph) -> Graph:
         Symbol(s.name, ("int", position), s.hint) for position, s in enumerate(graph.symbols)
     )
     buffers = {name: replace(graph.buffers[name], frozen=False) for name in names}
-    views = tuple(_whole(buffers[name]) for name in comp.writes)
+    views = tuple(buffers[name].view for name in comp.writes)
     inputs = (*(None for _ in symbols), *comp.reads)
     return Graph(comp.name, symbols, buffers, (comp,), inputs, views)
-
-
-def _whole(buffer: Buffer) -> View:
-    return View(buffer.name, buffer.shape, buffer.strides)
 
 
 def _elements(buffer: Buffer, sizes: Mapping[str, int]) -> int:

@@ -17,6 +17,18 @@ def output_buffers(graph: Graph) -> set[str]:
     return {v.buffer for v in views(graph.outputs)}
 
 
+def fixed_buffers(graph: Graph, loose: frozenset[int]) -> set[str]:
+    """Inputs, and outputs whose layout others see: all but those at the positions `loose`, of which
+    the ones with sizes of the call are seen, too."""
+    outputs = [o for i, o in enumerate(graph.outputs) if i not in loose or _is_dynamic(o)]
+    return {n for n in graph.inputs if n is not None} | {v.buffer for v in views(outputs)}
+
+
+def _is_dynamic(output: Arg) -> bool:
+    sizes = (*output.shape, *output.strides) if isinstance(output, View) else ()
+    return not all(isinstance(s, int) for s in sizes)
+
+
 def mutated_buffers(graph: Graph) -> frozenset[str]:
     """Buffers that change after they were made: by a call, or inputs that are written."""
     called = frozenset(b for n in graph.nodes if isinstance(n, Extern) for b in n.mutates)

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -231,15 +232,42 @@ def test_verify_names_active_dropout():
     assert not verify(model.eval(), model, torch.randn(2, 4), seeds=(0,)).notes
 
 
-def _steps(x, up=0):
-    """Half of the float32 values in [1, 2) lie on a step's edge."""
-    for _ in range(up):
-        x = torch.nextafter(x, x + 1)
-    return (x * 2**22).floor() - 2**22
+QUARTERS = 1 + torch.arange(100) / 4
+
+
+def _turns(x, error=0.0):
+    """Sines of millions: errors of 0.05 or so, but where x is a quarter, for the product is exact
+    there."""
+    return (x * 3e5).sin() + error
+
+
+_turns_otherwise, _wrong_turns = partial(_turns, error=0.05), partial(_turns, error=0.5)
+
+
+class Table(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.table = function, nn.Parameter(QUARTERS.clone())
+
+    def forward(self, ids):
+        return self.function(self.table[ids])
 
 
 def test_errors_that_eager_has_next_to_the_inputs_are_allowed():
-    """Eager happens to have none at the inputs themselves."""
-    x = 1 + torch.rand(1000, generator=torch.Generator().manual_seed(0))
-    assert verify(_steps, lambda x: _steps(x, up=1), x, seeds=(0,)).ok
-    assert not verify(_steps, lambda x: _steps(x, up=20), x, seeds=(0,)).ok
+    assert verify(_turns, _turns_otherwise, QUARTERS, seeds=(0,)).ok
+    assert not verify(_turns, _wrong_turns, QUARTERS, seeds=(0,)).ok
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
+def test_errors_that_eager_has_next_to_the_weights_are_allowed(seeds):
+    """Ids have no neighbours."""
+    right, other, wrong = map(Table, (_turns, _turns_otherwise, _wrong_turns))
+    ids = torch.arange(100)
+    assert verify(right, other, ids, seeds=seeds).ok
+    assert not verify(right, wrong, ids, seeds=seeds).ok
+    assert all(torch.equal(model.table, QUARTERS) for model in (right, other, wrong))
+
+
+def test_three_seeds_are_three_samples_where_inputs_are_ids():
+    (error,) = verify(Table(_turns), Table(_turns), torch.arange(100), seeds=(0, 1, 2)).errors
+    assert error.count == 300 and error.eager_l2 > 1e-4

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -61,29 +62,25 @@ def verify(
     """Errors of `model` (eager) and of `fused` against `model` in float64.
 
     `example_inputs`: a tensor, a tuple of arguments, a dict of keyword arguments, or (tuple, dict).
-    The first seed uses them as they are, the others normal numbers of the same mean and deviation.
+    The first seed uses them as they are, the others normal numbers of the same mean and deviation;
+    where no input has floats (ids of tokens), their weights differ in the last bit instead.
     Raises IndexOutOfRange if an index was out of range on a GPU, here or in any call before.
     `train` also compares the gradients of parameters and of floating inputs. Neither gradients nor
-    buffers of the model are changed.
+    buffers of the model are changed; its weights are, and set back, where they are varied.
     """
     oracle, precision, notes = _oracle(model, example_inputs)
     notes += _randomness(model)
+    runs = _Runs(model, fused, oracle, precision, train, budget.bitwise)
+    vary_weights = not any(t.is_floating_point() for t in tensors(example_inputs).values())
     measured: dict[str, list[TensorError]] = {}
     for seed in seeds:
-        inputs = _vary(example_inputs, seed)
-        expected = _run(model, inputs, train, seed)
-        got = _run(fused, inputs, train, seed)
-        exact = expected
-        if oracle is not None:
-            exact = _run(oracle, map_tensors(precision, inputs), train, seed)
-        for name, tensor in expected.items():
-            error = _measure(name, got.get(name), tensor, exact.get(name), budget.bitwise)
-            measured.setdefault(name, []).append(error)
+        with runs.nudged_weights(seed) if vary_weights and seed else nullcontext():
+            for name, error in runs.errors(_vary(example_inputs, seed), seed):
+                measured.setdefault(name, []).append(error)
     raise_if_any_set()
     errors = {name: judge(pool(found), budget) for name, found in measured.items()}
     if oracle is not None and not budget.bitwise and not all(e.ok for e in errors.values()):
         outside = {name for name, error in errors.items() if not error.ok}
-        runs = _Runs(model, fused, oracle, precision, train)
         for seed in seeds:
             for name, error in runs.nudged(_vary(example_inputs, seed), seed, outside):
                 measured[name].append(error)
@@ -95,24 +92,65 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """More samples for outputs that seem to be outside the contract: a gradient behind thousands of
-    relus has errors of a few flipped ones, of any size. All three run on inputs that differ in the
-    last bit.
-    """
+    """The three that are compared. `oracle`: None compares with eager."""
 
     model: Callable
     fused: Callable
-    oracle: Callable
+    oracle: Callable | None
     precision: Callable
     train: bool
+    bitwise: bool
+
+    def errors(self, inputs, seed: int) -> Iterator[tuple[str, TensorError]]:
+        """Of each output, by name."""
+        eager, got = (_run(call, inputs, self.train, seed) for call in (self.model, self.fused))
+        exact = eager
+        if self.oracle is not None:
+            exact = _run(self.oracle, map_tensors(self.precision, inputs), self.train, seed)
+        for name, tensor in eager.items():
+            yield name, _measure(name, got.get(name), tensor, exact.get(name), self.bitwise)
 
     def nudged(self, inputs, seed: int, names: Set[str]) -> Iterator[tuple[str, TensorError]]:
+        """More samples for outputs that seem to be outside the contract: a gradient behind
+        thousands of relus has errors of a few flipped ones, of any size, and a loss is a single
+        number. All three run on inputs and weights that differ in the last bit."""
         for number in range(NUDGES):
-            near = _nudged(inputs, number)
-            eager, got = (_run(m, near, self.train, seed) for m in (self.model, self.fused))
-            exact = _run(self.oracle, map_tensors(self.precision, near), self.train, seed)
-            for name in eager.keys() & names:
-                yield name, _measure(name, got.get(name), eager[name], exact.get(name), False)
+            near = map_tensors(lambda t, n=number: _nudged(t, n), inputs)
+            with self.nudged_weights(NUDGES * seed + number):
+                found = dict(self.errors(near, seed))
+            yield from ((name, found[name]) for name in names & found.keys())
+
+    def nudged_weights(self, seed: int) -> AbstractContextManager:
+        return _nudged_weights((self.model, self.fused, self.oracle), seed)
+
+
+@contextmanager
+def _nudged_weights(calls: Sequence[Callable | None], seed: int) -> Iterator[None]:
+    """Within, parameters of the first of `calls` differ in the last bit, and with them those of the
+    others that are equal to its."""
+    first, *others = (_parameters(call) for call in calls)
+    before = {name: p.detach().clone() for name, p in first.items()}
+    changed = list(first.items()) + [
+        (name, p)
+        for other in others
+        for name, p in other.items()
+        if name in before and p is not first[name] and torch.equal(p, before[name].to(p.dtype))
+    ]
+    try:
+        with torch.no_grad():
+            for name, parameter in changed:
+                parameter.copy_(_nudged(before[name], seed))
+        yield
+    finally:
+        with torch.no_grad():
+            for name, parameter in changed:
+                parameter.copy_(before[name])
+
+
+def _parameters(call: Callable | None) -> dict[str, Tensor]:
+    """The floating ones by name, empty for what is no module."""
+    named = call.named_parameters() if isinstance(call, nn.Module) else ()
+    return {name: p for name, p in named if p.is_floating_point()}
 
 
 def _oracle(model: Callable, example_inputs) -> tuple[Callable | None, Callable, list[str]]:
@@ -173,17 +211,14 @@ def _vary(example_inputs, seed: int):
     return map_tensors(varied, example_inputs)
 
 
-def _nudged(example_inputs, seed: int):
-    """Float32 inputs one unit in the last place up or down; others as they are."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def nudged(tensor: Tensor) -> Tensor:
-        if tensor.dtype != torch.float32:
-            return tensor
-        up = torch.rand(tensor.shape, generator=generator).to(tensor.device) < 0.5
-        return torch.where(up, tensor.nextafter(tensor + 1), tensor.nextafter(tensor - 1))
-
-    return map_tensors(nudged, example_inputs)
+def _nudged(tensor: Tensor, seed: int) -> Tensor:
+    """Each float one or two units in the last place up or down; other types as they are."""
+    if not tensor.is_floating_point():
+        return tensor
+    generator = torch.Generator(tensor.device).manual_seed(seed)
+    up = torch.rand(tensor.shape, generator=generator, device=tensor.device) < 0.5
+    step = torch.where(up, 1.0, -1.0).double() * torch.finfo(tensor.dtype).eps
+    return (tensor.double() * (1 + step)).to(tensor.dtype)
 
 
 def _run(call: Callable, example_inputs, train: bool, seed: int) -> dict[str, Tensor]:

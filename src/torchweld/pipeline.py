@@ -25,6 +25,7 @@ from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Graph, Origin
 from torchweld.ir.printer import text
 from torchweld.kernels.attention import own_attention
+from torchweld.kernels.biases import separate_biases
 from torchweld.kernels.channels import channels_last
 from torchweld.kernels.convolutions import own_convolutions
 from torchweld.kernels.cpu_products import own_products
@@ -117,6 +118,7 @@ def _planned(
     graph = stages("widen", widened_convolutions, graph, table)
     graph = stages("channels", channels_last, graph, table, captured.loose_outputs)
     graph = stages("patches", products_of_patches, graph, table)
+    graph = stages("biases", separate_biases, graph, table)
     graph = stages("layouts", contiguous_rows, graph, captured.loose_outputs)
     return graph, stages("plan", plan, graph, table, options)
 

@@ -1,0 +1,77 @@
+"""Biases of convolutions leave the library's call where a kernel reads its result."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lowered import capture
+
+from torchweld.capture.lower import lower
+from torchweld.core.device import device_table, named_table
+from torchweld.core.options import Options
+from torchweld.ir.check import check_graph
+from torchweld.ir.interpret import run_graph
+from torchweld.ir.nodes import Comp, Extern
+from torchweld.kernels.biases import separate_biases
+
+TABLE = named_table("H100")
+
+
+def separated(function, *args):
+    before = lower(capture(function, *args), Options()).graph
+    after = separate_biases(before, TABLE)
+    check_graph(after)
+    return before, after
+
+
+def has_bias(graph) -> list[bool]:
+    return [n.args[2] is not None for n in graph.nodes if isinstance(n, Extern)]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("convolve,size,window", [
+    (F.conv1d, (9,), (3,)), (F.conv2d, (9, 7), (3, 2)), (F.conv3d, (5, 4, 3), (2, 2, 2)),
+    (F.conv_transpose2d, (4, 5), (3, 2)),
+], ids=["1d", "2d", "3d", "transposed"])  # fmt: skip
+def test_the_same_sums(convolve, size, window, batch):
+    torch.manual_seed(0)
+    x, w, b = torch.randn(batch, 4, *size), torch.randn(4, 4, *window), torch.randn(4)
+    before, after = separated(lambda x, w, b: convolve(x, w, b).relu(), x, w, b)
+    assert (has_bias(before), has_bias(after)) == ([True], [False])
+    (one,), (other,) = (run_graph(g, [x, w, b]) for g in (before, after))
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_they_round_as_in_eager():
+    """A 16-bit image is rounded before the bias is added, and after."""
+    x, w, b = (torch.randn(s, dtype=torch.bfloat16) for s in ((2, 4, 5, 5), (4, 4, 3, 3), (4,)))
+    _, after = separated(lambda x, w, b: F.conv2d(x, w, b).relu(), x, w, b)
+    add = next(n for n in after.nodes if isinstance(n, Comp))
+    assert {after.buffers[n].dtype.name for n in (*add.reads, *add.writes)} == {"bf16"}
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, w, b: F.conv2d(x, w, b),
+    lambda x, w, b: (lambda y: (y, y.relu()))(F.conv2d(x, w, b)),
+    lambda x, w, b: torch.sort(F.conv2d(x, w, b))[0].relu(),
+], ids=["returned", "returned too", "read by a call"])  # fmt: skip
+def test_seen_elsewhere_they_stay(function):
+    x, w, b = torch.randn(2, 4, 5, 5), torch.randn(4, 4, 3, 3), torch.randn(4)
+    _, after = separated(function, x, w, b)
+    assert has_bias(after)[0]
+
+
+@pytest.mark.parametrize("dtype,apart", [(torch.bfloat16, False), (torch.float32, True)])
+def test_depthwise_in_16_bits_they_stay(dtype, apart):
+    x, w, b = torch.randn(2, 4, 5, 5), torch.randn(4, 1, 3, 3), torch.randn(4)
+    args = [t.to(dtype) for t in (x, w, b)]
+    _, after = separated(lambda x, w, b: F.conv2d(x, w, b, groups=4).relu(), *args)
+    assert has_bias(after) == [not apart]
+
+
+def test_on_a_cpu_they_stay():
+    args = torch.randn(2, 4, 5, 5), torch.randn(4, 4, 3, 3), torch.randn(4)
+    graph = lower(capture(lambda x, w, b: F.conv2d(x, w, b).relu(), *args), Options()).graph
+    assert separate_biases(graph, TABLE) is not graph
+    assert separate_biases(graph, device_table("cpu")) is graph

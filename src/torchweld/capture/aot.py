@@ -13,7 +13,7 @@ import torch
 from torchweld.capture import attention, constant, decompose, joint, pieces, random, torch_private
 from torchweld.capture.captured import Captured
 from torchweld.core import events
-from torchweld.core.errors import IndexOutOfRange, NotLowered
+from torchweld.core.errors import IndexOutOfRange, NotLowered, one_line
 from torchweld.core.options import Options
 
 Boxed = Callable[[list], Sequence]
@@ -39,8 +39,8 @@ def make_backend(
         except torch_private.DynamoControl:
             raise
         except Exception as error:
-            message = f"a graph was not traced and runs in eager: {describe(error)}"
-            events.warn_once(f"trace:{describe(error)}", message)
+            message = f"a graph was not traced and runs in eager: {one_line(error)}"
+            events.warn_once(f"trace:{one_line(error)}", message)
             return gm.forward
 
     return backend
@@ -90,8 +90,8 @@ def _in_pieces(compile_graph, captured: Captured, options, on_compiled, error: N
     if error.node is not None:
         made = pieces.in_pieces(captured, error.node, compile_piece, run_eagerly)
     if made is not None:
-        message = f"{captured.name} ({captured.kind}) is fused in pieces: {describe(error)}"
-        events.warn_once(f"pieces:{describe(error)}", message)
+        message = f"{captured.name} ({captured.kind}) is fused in pieces: {one_line(error)}"
+        events.warn_once(f"pieces:{one_line(error)}", message)
     return made
 
 
@@ -123,8 +123,8 @@ class _FirstCallGuarded:
 
 
 def _warn_unfused(stage: str, captured: Captured, error: Exception) -> None:
-    message = f"{captured.name} ({captured.kind}) runs unfused: {describe(error)}"
-    events.warn_once(f"{stage}:{describe(error)}", message)
+    message = f"{captured.name} ({captured.kind}) runs unfused: {one_line(error)}"
+    events.warn_once(f"{stage}:{one_line(error)}", message)
 
 
 def run_eagerly(module: torch.fx.GraphModule) -> Boxed:
@@ -136,11 +136,6 @@ def run_eagerly(module: torch.fx.GraphModule) -> Boxed:
         return module(*inputs)
 
     return run
-
-
-def describe(error: Exception) -> str:
-    """The error's type and the first line of what it says."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 class _Session:

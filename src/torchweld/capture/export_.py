@@ -23,7 +23,7 @@ from torchweld.capture.captured import Captured
 from torchweld.capture.results import Results
 from torchweld.capture.torch_private import pytree
 from torchweld.core import events
-from torchweld.core.errors import UsageError
+from torchweld.core.errors import UsageError, one_line
 from torchweld.core.options import Options
 
 MAX_SIGNATURES = 8
@@ -121,7 +121,7 @@ class AheadOfTime:
                 self._model, args, kwargs, self._options, self._compile_graph, self._on_compiled
             )
         except Exception as error:
-            return self._refuse(aot.describe(error))
+            return self._refuse(one_line(error))
         self._programs.insert(0, program)
         return program
 

@@ -2,6 +2,12 @@
 from __future__ import annotations
 
 
+def one_line(error: BaseException) -> str:
+    """The error's type and the first line of what it says."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+
+
 class TorchweldError(Exception):
     """Base of all. `str(error)` is one line: what, where, what to do."""
 

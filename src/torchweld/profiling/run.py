@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from torchweld.core.errors import one_line
 from torchweld.core.files import write_whole
 from torchweld.core.logs import logger
 from torchweld.core.machine import device_name, version_of
@@ -138,8 +139,7 @@ def _plan(
     try:
         return planned_graphs(subject, plan_of, options), []
     except Exception as error:  # whatever torch's tracing makes of a user's model
-        said = (str(error).splitlines() or [""])[0]
-        return [], [f"no opportunities: the target is not captured: {type(error).__name__}: {said}"]
+        return [], [f"no opportunities: the target is not captured: {one_line(error)}"]
 
 
 def budget_of(step_s: float) -> Budget:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import torch
 
-from torchweld.core.errors import UsageError
+from torchweld.core.errors import UsageError, one_line
 from torchweld.profiling.traffic import tensors_in
 
 
@@ -91,6 +91,5 @@ def first_step(subject: Subject) -> float:
         raise UsageError(f"{subject.name} does not fit in memory",
                          do="make its inputs smaller") from None
     except (Exception, SystemExit) as error:
-        said = (str(error).strip().splitlines() or [""])[0]
-        raise UsageError(f"{subject.name} raises {type(error).__name__}: {said}",
+        raise UsageError(f"{subject.name} raises {one_line(error)}",
                          do="give a callable and inputs that work together") from error

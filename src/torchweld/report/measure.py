@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from torchweld.api import records
-from torchweld.core.errors import UsageError
+from torchweld.core.errors import UsageError, one_line
 from torchweld.profiling.launches import gpu_kernels, inductor_cpu_calls
 from torchweld.profiling.memory import added_bytes, live_bytes
 from torchweld.profiling.paired import Paired, time_paired
@@ -143,12 +143,6 @@ def _import_dynamo() -> None:
 
 def _way(ready: Prepared, workload: Workload) -> Way:
     return Way(ready.name, first_call_s=ready.first_call_s, **_figures(ready, workload))
-
-
-def one_line(error: BaseException) -> str:
-    """The error's type and the first line of what it says."""
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
 
 
 def _figures(ready: Prepared, workload: Workload) -> dict:

@@ -128,7 +128,7 @@ def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] =
         return triton.compile(described, target=GPUTarget("cuda", arch, 32), options=options)
     except Exception as error:
         raise BuildError(
-            f"{source.name} does not compile for sm_{arch}: {_first_line(error)}"
+            f"{source.name} does not compile for sm_{arch}: {_last_line(error)}"
         ) from error
 
 
@@ -282,6 +282,6 @@ def _ptxas(ptx: str, arch: int) -> str:
     return done.stderr
 
 
-def _first_line(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1]

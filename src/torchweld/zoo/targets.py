@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchweld.core.errors import UsageError
+from torchweld.core.errors import UsageError, one_line
 
 HOW = (
     "give a function that returns (model, example_inputs), the model a torch.nn.Module, for "
@@ -127,7 +127,7 @@ def check_fits(target: Target) -> None:
         ) from error
     except Exception as error:
         raise UsageError(
-            f"the example inputs do not fit {target.name}: {_first_line(error)}",
+            f"the example inputs do not fit {target.name}: {one_line(error)}",
             do="give inputs that model(*example_inputs) accepts",
         ) from error
     if not tensors(output):
@@ -151,7 +151,7 @@ def _function(spec: str) -> Callable:
         module_spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise UsageError(
-            f"{path} cannot be imported: {_first_line(error)}", do="mend it, or name another file"
+            f"{path} cannot be imported: {one_line(error)}", do="mend it, or name another file"
         ) from error
     function = getattr(module, name, None)
     if not callable(function):
@@ -171,7 +171,7 @@ def _call(function: Callable, spec: str):
         return function()
     except (Exception, SystemExit) as error:
         raise UsageError(
-            f"{spec} failed: {_first_line(error)}", do="it must work when called without arguments"
+            f"{spec} failed: {one_line(error)}", do="it must work when called without arguments"
         ) from error
 
 
@@ -192,8 +192,3 @@ def _describe(value) -> str:
     if isinstance(value, (tuple, list)):
         return f"{type(value).__name__} of ({', '.join(type(v).__name__ for v in value)})"
     return f"a value of type {type(value).__name__}"
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -215,6 +215,17 @@ def test_an_lstm_ahead_of_time():
     close_ahead_of_time("lstm")
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.filterwarnings("ignore::torchweld.core.events.TorchweldWarning")
+def test_recurrent_layers_stay_one_call(kind):
+    """Taken apart they are thousands of kernels: minutes for a sequence of 500 steps."""
+    model, x = kind(8, 16, 2, bidirectional=True).eval(), sequence(40, 3, 8)
+    fused = fuse(model, (x,))
+    with torch.no_grad():
+        close(pytree.tree_leaves(fused(x)), pytree.tree_leaves(model(x)))
+    assert all(len(record.graph.nodes) < 5 for record in torchweld.records(fused))
+
+
 def close_ahead_of_time(name):
     make, args = MODELS[name]
     model = make().eval()

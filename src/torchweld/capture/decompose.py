@@ -21,6 +21,11 @@ LIBRARY_CALLS = frozenset(
         "aten.im2col.default",
         "aten.col2im.default",
         "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        # Taken apart, each step of a sequence is a dozen operations.
+        "aten.lstm.input",
+        "aten.gru.input",
+        "aten.rnn_tanh.input",
+        "aten.rnn_relu.input",
     }
 )
 

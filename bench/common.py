@@ -184,9 +184,10 @@ def main(name: str, cases: list[Case], run: Run, kernels: str) -> None:
                         help="measure nothing: write docs/benchmarks.md from these results")
     asked = parser.parse_args()
     files = asked.render or [_measure(cases, run, asked)]
-    text = render(files)
+    order = [case.label for case in cases]
+    text = render(files, order)
     update_page(f"models-{run.device}", text)
-    update_page(f"measured-{run.device}", render_brief(files), README)
+    update_page(f"measured-{run.device}", render_brief(files, order), README)
     print(text)
     if asked.kernels and not asked.render:
         subprocess.run([sys.executable, str(ROOT / "bench" / kernels)], check=True)

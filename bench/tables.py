@@ -27,21 +27,22 @@ def update_page(marker: str, text: str, page: Path = PAGE) -> None:
     page.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}")
 
 
-def render(files: Iterable[Path]) -> str:
-    """What was run and where, the cases against their targets, and all that was measured."""
-    rows, commands = read(files)
+def render(files: Iterable[Path], order: Sequence[str] = ()) -> str:
+    """What was run and where, the cases against their targets, and all that was measured. `order`:
+    of labels; others come last."""
+    rows, commands = read(files, order)
     measured = [row for row in rows if "report" in row]
     return "\n".join([*_where(measured, commands), "", *_targets(rows), "", *_details(measured)])
 
 
-def render_brief(files: Iterable[Path]) -> str:
+def render_brief(files: Iterable[Path], order: Sequence[str] = ()) -> str:
     """Of the cases that were measured, their times alone."""
-    rows, commands = read(files)
+    rows, commands = read(files, order)
     measured = [row for row in rows if "report" in row]
     return "\n".join([*_where(measured, commands)[:1], "", *_brief(measured)])
 
 
-def read(files: Iterable[Path]) -> tuple[list[dict], list[str]]:
+def read(files: Iterable[Path], order: Sequence[str]) -> tuple[list[dict], list[str]]:
     """The rows of all files, one a case, and the commands."""
     rows: dict[str, dict] = {}
     commands = []
@@ -51,7 +52,8 @@ def read(files: Iterable[Path]) -> tuple[list[dict], list[str]]:
         for row in data["rows"]:
             label = row["case"]["label"]
             rows[label] = _joined(rows[label], row) if label in rows else row
-    return list(rows.values()), list(dict.fromkeys(commands))
+    labels = dict.fromkeys([*(label for label in order if label in rows), *rows])
+    return [rows[label] for label in labels], list(dict.fromkeys(commands))
 
 
 def _joined(old: dict, new: dict) -> dict:

@@ -118,6 +118,12 @@ def test_a_case_measured_again_replaces_its_row(tables, tmp_path):
     assert [r[2] for r in cells(text, "bert")] == ["2.5", "3"] and len(cells(text, "gpt2")) == 2
 
 
+def test_rows_come_in_the_order_of_the_cases(tables, tmp_path):
+    files = [written(tmp_path / f"{name}.json", row(name)) for name in ("vit", "gpt2", "bert")]
+    for text in (tables.render(files, ["bert", "vit"]), tables.render_brief(files, ["bert", "vit"])):
+        assert text.index("bert") < text.index("vit") < text.index("gpt2")
+
+
 def test_ways_that_are_slow_to_compile_come_last(common, monkeypatch):
     asked = []
 

@@ -63,6 +63,11 @@ def to_torch(dtype: DType) -> torch.dtype:
     return getattr(torch, dtype.name) if dtype.kind == "opaque" else _TORCH[dtype]
 
 
+def torch_name(dtype: torch.dtype) -> str:
+    """torch.float32 -> "float32" """
+    return str(dtype).removeprefix("torch.")
+
+
 def from_torch(dtype: torch.dtype) -> DType | None:
     """The IR's name of a torch dtype, or None for one that stays with ATen (complex, float8)."""
     return _FROM_TORCH.get(dtype)

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from torchweld.core.dtypes import torch_name
 from torchweld.profiling.flops import ATTENTION, POINTWISE, SCATTERED
 from torchweld.profiling.recorder import record
 from torchweld.profiling.work import call_work
@@ -35,14 +36,10 @@ def operator_rates(device: str, best_s: Best) -> dict[str, float]:
     for (operator, dtypes), problem in _TABLE.items():
         for dtype in dtypes:
             if _ONLY_ON.get(operator, device) == device:
-                found[f"{operator} {_name(dtype)}"] = _rate(problem, device, dtype, best_s)
+                found[f"{operator} {torch_name(dtype)}"] = _rate(problem, device, dtype, best_s)
     if device == "cpu":
         found |= _plain_rates(best_s)
     return {name: rate for name, rate in found.items() if rate}
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _rate(problem: Problems, device: str, dtype: torch.dtype, best_s: Best) -> float | None:

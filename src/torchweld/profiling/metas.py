@@ -7,6 +7,8 @@ from math import prod
 
 import torch
 
+from torchweld.core.dtypes import torch_name
+
 
 @dataclass(frozen=True)
 class Meta:
@@ -17,7 +19,8 @@ class Meta:
     dtype: torch.dtype
 
     def __str__(self) -> str:
-        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+        """float32[8, 128]"""
+        return f"{torch_name(self.dtype)}{list(self.shape)}"
 
 
 def meta_of(value):
@@ -66,4 +69,4 @@ def largest_dtype(metas: list[Meta]) -> str:
     """Of the largest floating one, of the largest if there is none, - of nothing."""
     floating = [m for m in metas if m.dtype.is_floating_point] or metas
     largest = max(floating, key=distinct_bytes, default=None)
-    return str(largest.dtype).removeprefix("torch.") if largest else "-"
+    return torch_name(largest.dtype) if largest else "-"

@@ -15,18 +15,16 @@ import torch
 from torchweld.capture import aot
 from torchweld.capture.captured import Captured
 from torchweld.capture.export_ import capture_export
-from torchweld.core import dtypes
 from torchweld.core.device import DeviceTable
 from torchweld.core.options import Options
 from torchweld.ir.index_check import CHECK_INDEX
-from torchweld.ir.nodes import Buffer, Graph, Node
-from torchweld.ir.size import hint
+from torchweld.ir.nodes import Graph, Node
 from torchweld.plan.cost import bytes_of
 from torchweld.plan.decisions import Cut, Fusion, Plan
 from torchweld.profiling.data import Kernel, Opportunity, Place, Roofline
 from torchweld.profiling.predict import predict_us
 from torchweld.profiling.subject import Subject
-from torchweld.profiling.work import node_work
+from torchweld.profiling.work import buffer_meta, node_work
 
 PlanOf = Callable[[Captured, Options], "tuple[Graph, Plan]"]
 
@@ -156,13 +154,7 @@ def _vanishing(members: Iterable[str], before: Mapping[str, Node], planned: Plan
     graph, after = planned.before, planned.plan.graph
     written = [b for name in members if name in before for b in before[name].writes]
     gone = [graph.buffers[b] for b in dict.fromkeys(written) if b not in after.buffers]
-    return tuple((_text(b, graph), bytes_of(b, graph.hints)) for b in gone)
-
-
-def _text(buffer: Buffer, graph: Graph) -> str:
-    """float32[8, 128]"""
-    shape = [hint(s, graph.hints) for s in buffer.shape]
-    return f"{str(dtypes.to_torch(buffer.dtype)).removeprefix('torch.')}{shape}"
+    return tuple((str(buffer_meta(b, graph)), bytes_of(b, graph.hints)) for b in gone)
 
 
 def _alike(found: _Found) -> tuple:

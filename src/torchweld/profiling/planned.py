@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchweld.core import dtypes
 from torchweld.ir.nodes import Graph, Node, views
-from torchweld.ir.size import hint
 from torchweld.plan.cost import bytes_of
 from torchweld.profiling.data import Alive, Memory, Place
 from torchweld.profiling.rows import Runs
+from torchweld.profiling.work import buffer_meta
 from torchweld.runtime.regions import region_name
 
 _MOST_ALIVE = 100
@@ -69,15 +68,9 @@ def _lives(graph: Graph, frees_inputs: bool) -> list[_Life]:
 def _alive(held: Sequence[_Life], graph: Graph) -> list[Alive]:
     makers = {name: node for node in reversed(graph.nodes) for name in node.writes}
     largest = sorted(held, key=lambda life: -life.bytes)[:_MOST_ALIVE]
-    return [Alive(life.bytes, _text(life.name, graph), _place(makers.get(life.name)),
-                  _role(life, graph)) for life in largest]
-
-
-def _text(name: str, graph: Graph) -> str:
-    """float32[8, 128]"""
-    buffer = graph.buffers[name]
-    shape = [hint(size, graph.hints) for size in buffer.shape]
-    return f"{str(dtypes.to_torch(buffer.dtype)).removeprefix('torch.')}{shape}"
+    what = {life.name: str(buffer_meta(graph.buffers[life.name], graph)) for life in largest}
+    return [Alive(life.bytes, what[life.name], _place(makers.get(life.name)), _role(life, graph))
+            for life in largest]
 
 
 def _place(node: Node | None) -> Place | None:

@@ -11,6 +11,7 @@ from functools import cached_property
 import torch
 
 from torchweld.core.errors import UsageError, one_line
+from torchweld.profiling.metas import meta_of
 from torchweld.profiling.traffic import tensors_in
 
 
@@ -69,8 +70,7 @@ class Subject:
     @property
     def input_texts(self) -> list[str]:
         """dtype and shape of each tensor among the inputs."""
-        tensors = tensors_in((self.args, self.kwargs))
-        return [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors]
+        return [str(meta_of(tensor)) for tensor in tensors_in((self.args, self.kwargs))]
 
     @property
     def resident_bytes(self) -> int:

@@ -91,7 +91,7 @@ def node_work(node: Comp | Extern, graph: Graph) -> Work:
 def _comp_work(node: Comp, graph: Graph) -> Work:
     table, buffers = device_table("cpu"), graph.buffers
     priced = cost(node, buffers, graph.hints, table)
-    touched = [_buffer_meta(buffers[name], graph) for name in (*node.reads, *node.writes)]
+    touched = [buffer_meta(buffers[name], graph) for name in (*node.reads, *node.writes)]
     found = contraction(node, graph)
     if found:
         return replace(found, bytes=touched_bytes(node, graph), dtype=largest_dtype(touched))
@@ -178,7 +178,7 @@ def _pointwise(given: list[Meta], made: Meta) -> bool:
 
 def _extern_work(node: Extern, graph: Graph) -> Work:
     read = [_view_meta(v, graph) for v in views(node.args + tuple(v for _, v in node.kwargs))]
-    written = [_buffer_meta(graph.buffers[name], graph) for name in node.writes]
+    written = [buffer_meta(graph.buffers[name], graph) for name in node.writes]
     moved, dtype = sum(map(distinct_bytes, (*read, *written))), largest_dtype([*read, *written])
     if node.target in _LINEAR:
         (rows, width), (columns, _) = read[0].shape, read[1].shape
@@ -223,7 +223,8 @@ def _view_meta(view: View, graph: Graph) -> Meta:
     return Meta(shape, strides, dtypes.to_torch(dtype))
 
 
-def _buffer_meta(buffer: Buffer, graph: Graph) -> Meta:
+def buffer_meta(buffer: Buffer, graph: Graph) -> Meta:
+    """A planned buffer as a tensor; symbols as at capture."""
     return _view_meta(buffer.view, graph)
 
 

@@ -9,9 +9,11 @@ from datetime import datetime, timezone
 import torch
 
 from torchweld.api import records
+from torchweld.core.dtypes import torch_name
 from torchweld.core.events import events
 from torchweld.exact.verify import verify
 from torchweld.profiling import subject as profiling
+from torchweld.profiling.metas import meta_of
 from torchweld.profiling.run import profile_subject
 from torchweld.report.data import SCHEMA_VERSION, Error, Report, Subject
 from torchweld.report.explain import explain
@@ -68,8 +70,8 @@ def subject(target: str, workload: Workload) -> Subject:
     floating = [p for p in [*parameters, *_tensors(inputs)] if p.is_floating_point()]
     return Subject(
         target=target,
-        inputs=[f"{_dtype(t)}{list(t.shape)}" for t in _tensors(inputs)],
-        dtype=_dtype(floating[0]) if floating else "-",
+        inputs=[str(meta_of(t)) for t in _tensors(inputs)],
+        dtype=torch_name(floating[0].dtype) if floating else "-",
         parameters=sum(p.numel() for p in parameters),
         train=workload.train,
     )
@@ -77,10 +79,6 @@ def subject(target: str, workload: Workload) -> Subject:
 
 def _tensors(values) -> list[torch.Tensor]:
     return [v for v in values if isinstance(v, torch.Tensor)]
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def with_kernels(

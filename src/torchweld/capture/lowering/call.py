@@ -107,9 +107,8 @@ def spec_of(graph: GraphBuilder, value: torch.Tensor) -> Spec:
 
 def dtype_of(dtype: torch.dtype) -> DType:
     """The IR's name for a torch dtype; one that no Comp can compute with has kind "opaque"."""
-    return dtypes.from_torch(dtype) or DType(
-        str(dtype).removeprefix("torch."), "opaque", dtype.itemsize * 8
-    )
+    opaque = DType(dtypes.torch_name(dtype), "opaque", dtype.itemsize * 8)
+    return dtypes.from_torch(dtype) or opaque
 
 
 def normal(d: int, rank: int) -> int:

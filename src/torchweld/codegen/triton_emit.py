@@ -39,6 +39,7 @@ from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, divide, product
 from torchweld.schedule.access import Access, Accesses, linear
 from torchweld.schedule.cuda import Schedule, extent
+from torchweld.schedule.online import maximum_of
 
 _ONE = "1"  # along nothing, but a tile: [1, 1]
 _LITERAL_TYPES = (dtypes.f32, dtypes.i32, dtypes.i64)
@@ -116,6 +117,11 @@ class Kernel:
         self._lines.depth -= 1
         self.known = known
 
+    def range(self, steps: str) -> str:
+        """What a loop runs over, its loads as many steps ahead as the schedule says."""
+        stages = self.schedule.stages
+        return f"tl.range({steps}, num_stages={stages})" if stages > 1 else f"range({steps})"
+
     def pointer(self, buffer: str) -> str:
         if buffer not in self._pointers:
             self._pointers[buffer] = "p_" + re.sub(r"\W", "_", buffer)
@@ -182,9 +188,14 @@ class Kernel:
         """The offset of its first column, if its columns are next to each other in memory."""
         if access.refs or linear(self.accesses, access.offset, self.schedule.columns) != 1:
             return None
-        return self._without_columns(access.offset)
+        return self.without_columns(access.offset)
 
-    def _without_columns(self, index: Affine) -> Affine:
+    @property
+    def column(self) -> str:
+        """The linear index along the columns."""
+        return self._names["c"]
+
+    def without_columns(self, index: Affine) -> Affine:
         return index.substitute({a: constant(0) for a in self.schedule.columns})
 
     def align_rows(self, offset: Affine, lanes: int) -> None:
@@ -365,7 +376,7 @@ class Kernel:
         return (
             self.row_start is not None
             and linear(self.accesses, index, self.schedule.columns) == 1
-            and self._without_columns(index) == self.row_start.offset
+            and self.without_columns(index) == self.row_start.offset
         )
 
     @property
@@ -457,17 +468,6 @@ def sums_exponentials(body: tuple[Instr, ...], value: Value) -> bool:
     return (
         isinstance(instr, Reduce) and instr.monoid == "sum" and maximum_of(body, instr) is not None
     )
-
-
-def maximum_of(body: tuple[Instr, ...], total: Reduce) -> Value | None:
-    """The value max(x) if `total` is sum(exp(x - max(x)))."""
-    exp = body[total.args[0]]
-    difference = body[exp.args[0]] if isinstance(exp, Op) and exp.name == "exp" else None
-    if not isinstance(difference, Op) or difference.name != "sub":
-        return None
-    arg, top = difference.args
-    wanted = Reduce("max", (arg,), total.axes, body[arg].dtype)
-    return top if body[top] == wanted and wanted.dtype in (dtypes.f32, dtypes.f64) else None
 
 
 def is_wide(

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+from torchweld.codegen import triton_lanes as lanes
 from torchweld.codegen import triton_reduce as reduce
 from torchweld.codegen import triton_scalars as scalars
 from torchweld.codegen.source import GridDim
-from torchweld.codegen.triton_emit import Kernel, maximum_of
+from torchweld.codegen.triton_emit import Kernel
 from torchweld.codegen.triton_walks import align_rows, rounded, walks, whole_blocks_apart
 from torchweld.ir.nodes import Reduce, Scan, Value, store_operands
 from torchweld.schedule.cuda import extent
+from torchweld.schedule.online import online, stages
 from torchweld.schedule.partials import Partial, dependents
 
 
@@ -63,15 +65,15 @@ def looped(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     if s.splits > 1:
         k.line(f"share = {k.program(1)}")
     align_rows(k)
-    online = _online(k)
-    at = _stages(k, online)
+    pairs = online(k.body)
+    at = stages(k.body)
     across = [p for p in range(len(k.comp.stores)) if "c" in k.along(k.store_axes(p))]
     reductions = [v for v, i in enumerate(k.body) if isinstance(i, Reduce)]
     for stage in range(max(at, default=0) + 1):
-        here = [v for v in reductions if at[v] == stage + 1 and v not in online]
+        here = [v for v in reductions if at[v] == stage + 1 and v not in pairs]
         stores = [p for p in across if _store_stage(k, p, at) == stage]
         if here or stores:
-            _pass(k, here, stores, {m: v for v, m in online.items()})
+            _pass(k, here, stores, {m: v for v, m in pairs.items()})
     _store_rest(k, partials, [p for p in range(len(k.comp.stores)) if p not in across])
     split = [GridDim(s.splits)] if s.splits > 1 else []
     return [GridDim(rows, s.block_rows), *split]
@@ -119,8 +121,7 @@ def _row_reducing(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     for value in over_rows:
         accumulator(k, value, "rc")
     steps = str(-(-rows // step)) if isinstance(rows, int) else f"tl.cdiv({k.size(rows)}, {step})"
-    ahead = f"tl.range({steps}, num_stages={s.stages})" if s.stages > 1 else f"range({steps})"
-    with k.indented(f"for step in {ahead}:"):
+    with k.indented(f"for step in {k.range(steps)}:"):
         k.define_rows(f"(share + step * {s.splits})", rounded(rows, step))
         _compute_block(k, targets)
         for value in over_rows:
@@ -152,26 +153,40 @@ def hoist(k: Kernel, targets: list[Value], along: str) -> None:
 
 
 def _pass(
-    k: Kernel, reductions: list[Value], stores: list[int], online: dict[Value, Value]
+    k: Kernel, reductions: list[Value], stores: list[int], sums: dict[Value, Value]
 ) -> None:
-    """One loop over the columns: accumulates `reductions`, makes `stores`. `online`: maximum -> the
+    """One loop over the columns: accumulates `reductions`, makes `stores`. `sums`: maximum -> the
     sum of exponentials that runs with it."""
-    targets = stored(k, stores) + [v for r in reductions for v in k.operands(r)]
+    targets = stored(k, stores) + [v for r in reductions for v in _arguments(k, r)]
     hoist(k, targets, "r")
-    running = {v: _start(k, v, v in online) for v in reductions}
+    kinds = {v: _lanes(k, v, sums) for v in reductions}
+    running = {v: _start(k, v, kinds[v]) for v in reductions}
     scans = [v for v in k.needed(targets) if isinstance(k.body[v], Scan)]
     for value in scans:
         reduce.start_scan(k, value)
     for walk in walks(k):
-        with k.indented(f"for block in {walk.blocks}:"):
+        for value in reductions:
+            if kinds[value] is not None:
+                kinds[value].enter(k, walk, running[value])
+        with k.indented(f"for block in {k.range(walk.steps)}:"):
             k.define_columns(f"({walk.number}) * {k.block_columns}", walk.covered)
             _compute_pass(k, targets)
             for value in reductions:
-                _run(k, value, running[value], online)
+                _run(k, value, kinds[value], running[value])
             for position in stores:
                 k.store(position)
     for value in reductions:
-        _end(k, value, running[value], online)
+        _end(k, value, kinds[value], running[value], sums)
+
+
+def _arguments(k: Kernel, reduction: Value) -> tuple[Value, ...]:
+    several = k.body[reduction].monoid in lanes.TUPLES
+    return lanes.arguments(k, reduction) if several else k.operands(reduction)
+
+
+def _lanes(k: Kernel, value: Value, sums: dict[Value, Value]) -> lanes.Lanes | None:
+    """How lanes run a reduction of several results; None for one of a single result."""
+    return lanes.EXP if value in sums else lanes.TUPLES.get(k.body[value].monoid)
 
 
 def _compute_pass(k: Kernel, targets: list[Value]) -> None:
@@ -182,38 +197,36 @@ def _compute_pass(k: Kernel, targets: list[Value]) -> None:
             k.value(value)
 
 
-def _start(k: Kernel, value: Value, online: bool) -> list[str]:
-    along = k.along(k.axes[value]).replace("c", "")
-    if online or k.body[value].monoid == "logsumexp":
-        return reduce.start_exp(k, value, k.shape(along + "c"))
-    if k.body[value].monoid in reduce.TUPLES:
-        return reduce.start(k, value, k.shape(along))
-    return [accumulator(k, value, along + "c")]
+def _start(k: Kernel, value: Value, kind: lanes.Lanes | None) -> list[str]:
+    if kind is not None:
+        return kind.start(k, value)
+    return [accumulator(k, value, k.along(k.axes[value]).replace("c", "") + "c")]
 
 
-def _run(k: Kernel, value: Value, running: list[str], online: dict[Value, Value]) -> None:
-    instr = k.body[value]
-    along = k.along(k.axes[value]) + "c"
-    if value in online or instr.monoid == "logsumexp":
-        reduce.run_exp(k, value, running, along)
-    elif instr.monoid in reduce.TUPLES:
-        reduce.merge(k, instr.monoid, running, reduce.block(k, value))
+def _run(k: Kernel, value: Value, kind: lanes.Lanes | None, running: list[str]) -> None:
+    if kind is not None:
+        kind.run(k, value, running)
     else:
-        accumulate(k, value, along, over="c")
+        accumulate(k, value, k.along(k.axes[value]) + "c", over="c")
 
 
-def _end(k: Kernel, value: Value, running: list[str], online: dict[Value, Value]) -> None:
-    if value in online:
-        top, total = reduce.end_exp(k, value, running)
-        k.assign(value, top)
-        # exp(-inf - -inf) is NaN, as without the online rule.
-        k.assign(online[value], f'tl.where({top} == float("-inf"), float("nan"), {total})')
-    elif k.body[value].monoid == "logsumexp":
-        reduce.know(k, value, reduce.end_exp(k, value, running))
-    elif k.body[value].monoid in reduce.TUPLES:
-        reduce.know(k, value, running)
-    else:
+def _end(
+    k: Kernel, value: Value, kind: lanes.Lanes | None, running: list[str],
+    sums: dict[Value, Value],
+) -> None:  # fmt: skip
+    if kind is None:
         finish_accumulator(k, value, 1)
+        return
+    found = kind.end(k, value, running)
+    if value not in sums:
+        reduce.know(k, value, found)
+        return
+    top, total = found
+    total_of = sums[value]
+    k.partial_results |= {value: [top], total_of: [total]}
+    k.assign(value, top)
+    # exp(-inf - -inf) is NaN, as without the online rule.
+    k.assign(total_of, f'tl.where({top} == float("-inf"), float("nan"), {total})')
 
 
 def accumulator(k: Kernel, value: Value, along: str) -> str:
@@ -258,33 +271,6 @@ def _store_partial(k: Kernel, partial: Partial) -> None:
     for buffer, text in zip(partial.scratch, k.partial_results[partial.value], strict=True):
         pointer = k.pointer(buffer.name)
         k.write("store", f"{pointer} + (share * {points} + {lane})", text, k.mask(along))
-
-
-# online softmax
-
-
-def _online(k: Kernel) -> dict[Value, Value]:
-    """sum(exp(x - max(x))) -> max(x): pairs that one pass can do, the sum rescaled whenever the
-    maximum rises."""
-    found: dict[Value, Value] = {}
-    for value, instr in enumerate(k.body):
-        if isinstance(instr, Reduce) and instr.monoid == "sum":
-            top = maximum_of(k.body, instr)
-            if top is not None and top not in found.values():
-                found[value] = top
-    return found
-
-
-def _stages(k: Kernel, online: dict[Value, Value]) -> list[int]:
-    """As `schedule.cuda.stages`, with online sums ready together with their maxima."""
-    found: list[int] = []
-    for value, instr in enumerate(k.body):
-        if value in online:
-            found.append(found[online[value]])
-            continue
-        stage = max((found[v] for v in k.operands(value)), default=0)
-        found.append(stage + 1 if isinstance(instr, Reduce) else stage)
-    return found
 
 
 def _store_stage(k: Kernel, position: int, at: list[int]) -> int:

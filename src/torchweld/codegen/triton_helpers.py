@@ -150,4 +150,14 @@ def _argmin(a, a_at, b, b_at):
     first = (a < b) & (b_nan == 0) | (a_nan & (b_nan == 0)) | (same & (a_at < b_at))
     return tl.where(first, a, b), tl.where(first, a_at, b_at)
 ''',
+    "_welford": '''
+@triton.jit
+def _welford(a, a_squares, a_count, b, b_squares, b_count):
+    """Mean, sum of squares around it and count of two sets together, by Chan's formula."""
+    count = a_count + b_count
+    apart = b - a
+    share = b_count / tl.maximum(count, 1.0)
+    squares = a_squares + b_squares + apart * (apart * (a_count * share))
+    return a + apart * share, squares, count
+''',
 }

@@ -1,17 +1,14 @@
-"""Reductions and scans of a tile, by monoid: of one block, merged into a running result, and
-finished.
+"""Reductions and scans of a tile, by monoid.
 
-Single-result monoids run lane by lane: the accumulator is a tile, reduced once after the loop.
-Tuple monoids are reduced block by block and merged:
+Single-result monoids run lane by lane in a loop: the accumulator is a tile, reduced once after it.
+Tuple monoids (of one block here, over several in triton_lanes.py):
 
     argmax     (value, position), the first of equal ones, NaN wins
-    welford    (mean, M2, count): exact within a block, Chan's formula between blocks
-    logsumexp  (max, sum of exp(x - max)): within a block after its maximum; in a loop lane by lane
+    welford    (mean, M2, count): the mean first, then squares of what is left
+    logsumexp  (max, sum of exp(x - max)): after the maximum
 """
 
 from __future__ import annotations
-
-import torch
 
 from torchweld.codegen import triton_scalars as scalars
 from torchweld.codegen.triton_emit import Kernel
@@ -27,7 +24,6 @@ _OPERATION = {
     "any": "maximum",
     "all": "minimum",
 }
-TUPLES = ("argmax", "argmin", "welford", "logsumexp")
 
 
 def carry_type(dtype: DType) -> DType:
@@ -88,56 +84,6 @@ def block(k: Kernel, value: Value) -> list[str]:
     instr = k.body[value]
     tile_along = "".join(sorted(set(k.along(k.axes[instr.args[0]])) | {"c"}, reverse=True))
     return _BLOCKS.get(instr.monoid, _simple_block)(k, value, instr, tile_along)
-
-
-def merge(k: Kernel, monoid: str, old: list[str], new: list[str]) -> None:
-    """old <- old merged with new, for a tuple monoid."""
-    _MERGES[monoid](k, old, new)
-
-
-def start(k: Kernel, value: Value, shape: str) -> list[str]:
-    """Variables that hold a tuple monoid's identity."""
-    monoid = k.body[value].monoid
-    dtype = carry_type(k.body[value].dtype)
-    starts = {
-        "welford": [("0.0", dtype)] * 3,
-    }.get(monoid, [(identity(monoid, dtype), dtype), (str(2**63 - 1), dtypes.i64)])
-    names = [f"acc{value}_{item}" for item in range(len(starts))]
-    for name, (text, kind) in zip(names, starts):
-        k.line(f"{name} = tl.full({shape}, {text}, {scalars.TYPES[kind]})")
-    return names
-
-
-def start_exp(k: Kernel, value: Value, shape: str) -> list[str]:
-    """Variables that hold, lane by lane, (max, sum of exponentials) of nothing. The maximum begins
-    at the lowest finite number, from which every other can be subtracted."""
-    dtype = carry_type(k.body[value].dtype)
-    lowest = -torch.finfo(dtypes.to_torch(dtype)).max
-    names = [f"acc{value}_0", f"acc{value}_1"]
-    for name, number in zip(names, (lowest, 0.0)):
-        k.line(f"{name} = tl.full({shape}, {number!r}, {scalars.TYPES[dtype]})")
-    return names
-
-
-def run_exp(k: Kernel, value: Value, running: list[str], along: str) -> None:
-    """Takes in a block with one exponential for each lane: what is less is scaled to what is more,
-    whether that is the sum so far or the new number."""
-    top, total = running
-    k.line(f"x = {masked(k, 'max', k.body[value].args[0], along)}")
-    k.line(f"more = x - {top}")
-    k.line(f"scale = {k.operation('exp', 'float', '(-tl.abs(more))')}")
-    k.line(f"{total} = tl.where(more > 0, {total} * scale + 1.0, {total} + scale)")
-    k.line(f"{top} = {k.operation('maximum', 'float', top, 'x')}")
-
-
-def end_exp(k: Kernel, value: Value, running: list[str]) -> list[str]:
-    """(max, sum) of all lanes."""
-    top, total = running
-    k.line(f"top = {reduced(k, 'max', top, 1)}")
-    scale = k.operation("exp", "float", f"({top} - top)")
-    k.line(f"{total} = tl.sum({total} * {scale}, axis=1, keep_dims=True)")
-    k.line(f'{top} = tl.where({total} == 0.0, float("-inf"), top)')
-    return running
 
 
 def start_scan(k: Kernel, value: Value) -> None:
@@ -205,12 +151,10 @@ def _position_block(k: Kernel, value: Value, instr: Reduce, along: str) -> list[
 def _welford_block(k: Kernel, value: Value, instr: Reduce, along: str) -> list[str]:
     dtype = carry_type(instr.dtype)
     shape = k.shape(along.replace("c", ""))
-    count = k.assign((value, 2), _count(k, shape, scalars.TYPES[dtype]))
+    count = k.assign((value, 2), f"tl.full({shape}, {k.columns}, {scalars.TYPES[dtype]})")
     tile = masked(k, "sum", instr.args[0], along)
     total = reduced(k, "sum", tile, 1)
-    # A block wholly out of bounds has mean 0, not 0/0.
-    divisor = f"tl.maximum({count}, 1.0)" if k.schedule.form == "looped" and k.mask("c") else count
-    mean = k.assign((value, 0), k.operation("div", "float", total, divisor))
+    mean = k.assign((value, 0), k.operation("div", "float", total, count))
     k.line(f"d{value} = {k.value(instr.args[0])} - {mean}")
     squares = f"d{value} * d{value}"
     if mask := k.mask("c"):
@@ -218,15 +162,6 @@ def _welford_block(k: Kernel, value: Value, instr: Reduce, along: str) -> list[s
     if set(k.along(k.axes[instr.args[0]])) != set(along):
         squares = f"tl.broadcast_to({squares}, {k.shape(along)})"
     return [mean, k.assign((value, 1), reduced(k, "sum", squares, 1)), count]
-
-
-def _count(k: Kernel, shape: str, kind: str) -> str:
-    """Points of the current block that are in bounds."""
-    if k.schedule.form == "persistent":
-        return f"tl.full({shape}, {k.columns}, {kind})"
-    if k.mask("c"):
-        return f"tl.broadcast_to(tl.sum(cm.to({kind}), axis=1, keep_dims=True), {shape})"
-    return f"tl.full({shape}, {k.block_columns}, {kind})"
 
 
 def _logsumexp_block(k: Kernel, value: Value, instr: Reduce, along: str) -> list[str]:
@@ -237,31 +172,9 @@ def _logsumexp_block(k: Kernel, value: Value, instr: Reduce, along: str) -> list
     return [top, k.assign((value, 1), f"tl.sum({exp}, axis=1, keep_dims=True)")]
 
 
-def _merge_position(monoid: str):
-    def merge_position(k: Kernel, old: list[str], new: list[str]) -> None:
-        k.line(f"{old[0]}, {old[1]} = _{monoid}({old[0]}, {old[1]}, {new[0]}, {new[1]})")
-
-    return merge_position
-
-
-def _merge_welford(k: Kernel, old: list[str], new: list[str]) -> None:
-    (mean, m2, count), (mean_b, m2_b, count_b) = old, new
-    k.line(f"total = {count} + {count_b}")
-    k.line(f"apart = {mean_b} - {mean}")
-    k.line(f"share_b = {k.operation('div', 'float', count_b, 'tl.maximum(total, 1.0)')}")
-    k.line(f"{m2} += {m2_b} + apart * apart * {count} * share_b")
-    k.line(f"{mean} += apart * share_b")
-    k.line(f"{count} = total")
-
-
 _BLOCKS = {
     "argmax": _position_block,
     "argmin": _position_block,
     "welford": _welford_block,
     "logsumexp": _logsumexp_block,
-}
-_MERGES = {
-    "argmax": _merge_position("argmax"),
-    "argmin": _merge_position("argmin"),
-    "welford": _merge_welford,
 }

@@ -17,10 +17,10 @@ from torchweld.ir.size import Size
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A loop over blocks of columns. `number`: of the block at a step; `covered`: columns that the
-    steps cover, None if some are out of bounds."""
+    """A loop over blocks of columns. `steps`: arguments of its `range`; `number`: of the block at a
+    step; `covered`: columns that the steps cover, None if some are out of bounds."""
 
-    blocks: str
+    steps: str
     number: str
     covered: Size | None
 
@@ -33,15 +33,23 @@ def walks(k: Kernel) -> list[Walk]:
         step = block * k.schedule.splits
         per_share = quotient(k, length, step, up=True)
         covered = rounded(length, step)
-        return [Walk(f"range({per_share})", f"share * {per_share} + block", covered)]
+        return [Walk(f"{per_share}", f"share * {per_share} + block", covered)]
     if k.row_start is not None:
         return _walks_from_aligned(k, length, block)
     if not _worth_peeling(k):
         blocks = quotient(k, length, block, up=True)
-        return [Walk(f"range({blocks})", "block", rounded(length, block))]
+        return [Walk(f"{blocks}", "block", rounded(length, block))]
     whole, every = quotient(k, length, block), quotient(k, length, block, up=True)
-    return [Walk(f"range({whole})", "block", length),
-            Walk(f"range({whole}, {every})", "block", None)]  # fmt: skip
+    return [Walk(f"{whole}", "block", length),
+            Walk(f"{whole}, {every}", "block", None)]  # fmt: skip
+
+
+def first_column(k: Kernel) -> str:
+    """Of a share, or of a row."""
+    if k.schedule.splits == 1:
+        return "0"
+    per_share = quotient(k, k.columns, k.block_columns * k.schedule.splits, up=True)
+    return f"share * {per_share} * {k.block_columns}"
 
 
 def whole_blocks_apart(k: Kernel) -> list[tuple[str, Size | None]]:
@@ -73,8 +81,8 @@ def _walks_from_aligned(k: Kernel, length: Size, block: int) -> list[Walk]:
     whole = quotient(k, length, block)
     whole = whole if isinstance(length, int) else f"tl.maximum({whole}, 1)"
     first = f"tl.where(block == {whole} - 1, 0, block)"
-    return [Walk(f"range(1, {whole})", "block", length),
-            Walk(f"range({whole} - 1, {every})", first, None)]  # fmt: skip
+    return [Walk(f"1, {whole}", "block", length),
+            Walk(f"{whole} - 1, {every}", first, None)]  # fmt: skip
 
 
 def quotient(k: Kernel, length: Size, step: int, up: bool = False) -> str:

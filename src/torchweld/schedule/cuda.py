@@ -24,7 +24,6 @@ from torchweld.ir.frame import frame_of
 from torchweld.ir.nodes import (
     Buffer,
     Comp,
-    Reduce,
     Scan,
     Store,
     map_axes,
@@ -32,9 +31,9 @@ from torchweld.ir.nodes import (
     store_operands,
     value_axes,
 )
-from torchweld.ir.nodes import operands as operands_of
 from torchweld.ir.size import Size, product
 from torchweld.schedule.access import Access, Accesses, addressed
+from torchweld.schedule.online import stages
 
 PERSISTENT_COLUMNS = 16384  # beyond, rows held by 16 warps spill (measured on sm_90)
 MAX_GRID_Y = 65535
@@ -42,6 +41,8 @@ MAX_STAGES = 4
 MAX_STAGED_BYTES = 64 << 10  # of shared memory, which leaves room for other blocks on any GPU
 LARGE = 16 << 20  # points: below, a last wave of large blocks leaves multiprocessors idle
 LOOPED_COLUMNS = 2048  # of a block: at 8 elements for each thread, enough threads hide the loads
+THREAD_BYTES = 32  # that a thread of a loop asks for at a time: two loads, which hide each other
+FULL = 4  # programs of such a loop for each multiprocessor, which keep its memory busy
 MAX_POINTS_PER_THREAD = 128
 COMBINABLE = {"add": ("i32", "i64"), "max": ("i32", "i64"), "min": ("i32", "i64")}
 
@@ -58,7 +59,7 @@ class Schedule:
     block_columns: int
     num_warps: int
     splits: int = 1
-    stages: int = 1  # of the loop over blocks of rows: loads run that many steps ahead
+    stages: int = 1  # of a loop over blocks: loads run that many steps ahead
 
     @property
     def points_per_thread(self) -> int:
@@ -143,21 +144,12 @@ def extent(accesses: Accesses, axes: tuple[str, ...]) -> Size:
     return product(accesses.comp.extent(a) for a in axes)
 
 
-def stages(accesses: Accesses) -> list[int]:
-    """For each value, how many passes over the columns it needs before it is known."""
-    found: list[int] = []
-    for value, instr in enumerate(accesses.comp.body):
-        stage = max((found[v] for v in operands_of(instr)), default=0)
-        row_reduction = isinstance(instr, Reduce) and value not in accesses.frame.column_reductions
-        found.append(stage + 1 if row_reduction else stage)
-    return found
-
-
 def splittable(accesses: Accesses) -> bool:
     """Reductions that do not depend on each other; what else is stored lies along the columns, so
     that each point belongs to one share."""
     comp, columns = accesses.comp, set(accesses.frame.columns)
-    axes, stage = value_axes(comp.body), stages(accesses)
+    axes = value_axes(comp.body)
+    stage = stages(comp.body, accesses.frame.column_reductions)
     return (
         max(stage, default=0) == 1
         and all(
@@ -204,10 +196,11 @@ def _bad_column_reduction(accesses: Accesses) -> str | None:
 
 
 def _staged_bytes(schedule: Schedule, accesses: Accesses) -> int:
-    """Shared memory for the tiles of tensors that are read row by row."""
+    """Shared memory for the tiles of tensors that are read along a loop."""
     rows, columns = set(accesses.frame.rows), set(accesses.frame.columns)
+    loop, across = (rows, columns) if accesses.frame.column_reductions else (columns, columns)
     reads = ((a.bytes, a.offset.axes) for a in accesses.loads.values())
-    width = sum(n for n, axes in reads if rows & axes and columns & axes)
+    width = sum(n for n, axes in reads if loop & axes and across & axes)
     return (schedule.stages - 1) * width * schedule.block_rows * schedule.block_columns
 
 
@@ -317,9 +310,18 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split
         warps = _row_warps(accesses, block_rows, block, hints)
         return Schedule("persistent", rows, columns, block_rows, block, warps)
     length = size.hint(length, hints)
-    block = min(next_pow2(length), LOOPED_COLUMNS)
-    splits = _splits(count, length, block, 2 * sm_count) if split else 1
-    return Schedule("looped", rows, columns, 1, block, max(1, block // 256), splits)
+    wide = LOOPED_COLUMNS * _loads_for_each(accesses)
+    block = min(next_pow2(length), wide)
+    splits = _splits(count, length, block, FULL * sm_count) if split else 1
+    return Schedule("looped", rows, columns, 1, block, max(1, 8 * block // wide), splits)
+
+
+def _loads_for_each(accesses: Accesses) -> int:
+    """Sets of eight elements that a thread takes in at a time: two where only one 16-bit tensor is
+    read along the columns."""
+    columns = set(accesses.frame.columns)
+    width = sum(a.bytes for a in accesses.loads.values() if columns & a.offset.axes)
+    return 2 if 8 * width < THREAD_BYTES else 1
 
 
 def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool) -> Schedule:
@@ -335,7 +337,8 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
         return Schedule("persistent", rows, columns, block_rows, next_pow2(length), _warps(points))
     length = size.hint(length, hints)
     block = min(next_pow2(length), max(32, 2048 // block_rows))
-    splits = _splits(-(-count // block_rows), length, block, 4 * sm_count) if split else 1
+    wanted = FULL * _loads_for_each(accesses) * sm_count
+    splits = _splits(-(-count // block_rows), length, block, wanted) if split else 1
     return Schedule("looped", rows, columns, block_rows, block, 4, splits)
 
 

@@ -37,6 +37,7 @@ from torchweld.ir.nodes import (
 )  # fmt: skip
 from torchweld.ir.size import Size, product
 from torchweld.schedule.access import Accesses
+from torchweld.schedule.online import online
 
 SHARE = "share"
 
@@ -119,12 +120,16 @@ def _linear(axes: tuple[Axis, ...], points: Size) -> Affine:
 
 def _finish_body(comp: Comp, partials, index: Affine, stores: tuple[Store, ...]):
     builder, moved, picks = BodyBuilder(), {}, {}
-    for partial in partials:
-        parts = [builder.load(b.name, (index,), b.dtype) for b in partial.scratch]
-        results = _MERGES.get(comp.body[partial.value].monoid, _merge_one)(
-            builder, comp.body[partial.value], parts
-        )
-        moved[partial.value], picks[partial.value] = results[0], results
+    parts = {p.value: [builder.load(b.name, (index,), b.dtype) for b in p.scratch]
+             for p in partials}  # fmt: skip
+    pairs = online(comp.body)
+    for value, loaded in parts.items():
+        instr = comp.body[value]
+        if value in pairs:
+            results = _merge_exponentials(builder, instr, parts[pairs[value]] + loaded)
+        else:
+            results = _MERGES.get(instr.monoid, _merge_one)(builder, instr, loaded)
+        moved[value], picks[value] = results[0], results
 
     def move(value: Value) -> Value:
         if value not in moved:
@@ -176,6 +181,13 @@ def _merge_logsumexp(b: BodyBuilder, instr: Reduce, parts: list[Value]) -> list[
     shift = b.op("where", b.op("eq", merged, lowest), b.const(0.0, instr.dtype), merged)
     scaled = b.op("mul", total, b.op("exp", b.op("sub", top, shift)))
     return [merged, b.reduce("sum", (scaled,), (SHARE,))]
+
+
+def _merge_exponentials(b: BodyBuilder, instr: Reduce, parts: list[Value]) -> list[Value]:
+    """sum(exp(x - max(x))): NaN where all are -inf, as -inf less itself is."""
+    top, total = _merge_logsumexp(b, instr, parts)
+    lowest = b.op("eq", top, b.const(-math.inf, instr.dtype))
+    return [b.op("where", lowest, b.const(math.nan, instr.dtype), total)]
 
 
 _MERGES = {

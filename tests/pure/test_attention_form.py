@@ -9,8 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from attention_cases import Sizes, call, case, varied
+from torchweld.capture.views import contiguous_strides
+from torchweld.core import dtypes
 from torchweld.core.device import named_table
-from torchweld.ir.nodes import Comp, Graph, Op
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Op, View
 from torchweld.kernels.attention import MOST_ROWS, own_attention
 from torchweld.plan.decisions import Plan
 from torchweld.schedule.attention import attention_of, schedule
@@ -60,8 +62,14 @@ def test_few_tiles_share_the_keys_of_each():
 
 
 def owned(node, buffers) -> bool:
-    graph = Graph("g", (), buffers, (node,), (), ())
-    return isinstance(own_attention(Plan(graph, ()), H100).graph.nodes[0], Comp)
+    return isinstance(owned_nodes([node], buffers)[-1], Comp)
+
+
+def owned_nodes(nodes, buffers) -> tuple:
+    result = buffers["y"]
+    outputs = (View("y", result.shape, result.strides),)
+    graph = Graph("g", (), buffers, tuple(nodes), (), outputs)
+    return own_attention(Plan(graph, ()), H100).graph.nodes
 
 
 def test_which_calls_become_kernels():
@@ -84,3 +92,39 @@ def test_queries_that_are_broadcast_stay_the_library_s():
     one = replace(query, shape=(1, *query.shape[1:]))
     assert owned(node, buffers)
     assert not owned(replace(node, args=(one, *node.args[1:])), buffers)
+
+
+def repeated(groups: int = 4, between: tuple = ()) -> tuple:
+    """Attention over copies of keys and values in which each head is repeated, as the library takes
+    them beside a mask; `between`: nodes after the copies."""
+    node, buffers = call(replace(DECODE, shared=2 * groups, heads=1), mask="b1 bl")
+    copies, views = [], []
+    for n, g in (("k", groups), ("v", 4)):
+        shape, cache = (2, 8 // g, g, 333, 64), f"{n}_cache"
+        plain = contiguous_strides(shape)
+        buffers[n] = replace(buffers[n], shape=shape, strides=plain)
+        short = shape[:2] + shape[3:]
+        buffers[cache] = Buffer(cache, short, dtypes.bf16, contiguous_strides(short), "cuda:0")
+        b, h, *rest = buffers[cache].strides
+        read = View(cache, shape, (b, h, 0, *rest))
+        copies.append(Extern(f"copy_{n}", "aten.clone.default", (read,), (), (n,)))
+        views.append(View(n, (2, 8, 333, 64), contiguous_strides((2, 8, 333, 64))))
+    node = replace(node, args=(node.args[0], *views, *node.args[3:]))
+    return (*copies, *between, node), buffers
+
+
+def test_heads_are_read_from_before_they_were_repeated():
+    (attention,) = owned_nodes(*repeated())
+    assert {"k_cache", "v_cache"} <= set(attention.reads) and attention.extent("g") == 4
+
+
+def test_a_cache_that_changes_after_it_was_copied_is_not_read_again():
+    view = View("k_cache", (2, 2, 333, 64), contiguous_strides((2, 2, 333, 64)))
+    write = Extern("zero", "aten.zero_.default", (view,), (), (None,), mutates=("k_cache",))
+    *_, attention = owned_nodes(*repeated(between=(write,)))
+    assert "k_cache" not in attention.reads
+
+
+def test_keys_and_values_that_are_repeated_unevenly_are_read_as_they_are():
+    *_, attention = owned_nodes(*repeated(groups=2))
+    assert "k_cache" not in attention.reads

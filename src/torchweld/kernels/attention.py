@@ -4,7 +4,8 @@
  -> comp y [b, h, g, i, d, l, e] { ... }               schedule/attention.py
 
 A library's kernel for a few rows takes longer to start and drain than to read its keys, and the
-kernels around it cannot begin early. `g` counts the heads of queries that share a head of keys.
+kernels around it cannot begin early. `g` counts the heads of queries that share a head of keys; a
+copy of keys in which each head is repeated, as the library needs it beside a mask, is not made.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from torchweld.capture.views import Tensor, whole
+from torchweld.capture.views import Tensor, contiguous_strides, whole
 from torchweld.core import dtypes
 from torchweld.core.device import DeviceTable
 from torchweld.ir import affine
@@ -23,6 +24,7 @@ from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, IndexMap, Node
 from torchweld.ir.size import Size, divide, hint
 from torchweld.kernels.products_comp import window
 from torchweld.plan.decisions import Plan
+from torchweld.rewrite.dead import drop_dead_nodes
 from torchweld.schedule.attention import LARGEST_HEAD, attention_of
 from torchweld.schedule.contraction import TENSOR_DTYPES
 
@@ -77,9 +79,13 @@ def own_attention(plan: Plan, table: DeviceTable) -> Plan:
     """`plan` with attention by kernels of our own where those are faster."""
     if table.kind != "cuda" or table.capability < (8, 0):
         return plan
-    graph = plan.graph
-    nodes = tuple(_own(node, graph) or node for node in graph.nodes)
-    return replace(plan, graph=replace(graph, nodes=nodes))
+    graph, nodes = plan.graph, []
+    repeated: dict[str, View] = {}  # what copies are of, as long as that does not change
+    for node in graph.nodes:
+        nodes.append(_own(_with_shared_heads(node, repeated), graph) or node)
+        repeated = {b: v for b, v in repeated.items() if v.buffer not in node.writes}
+        repeated |= _repeated_heads(node, graph)
+    return replace(plan, graph=drop_dead_nodes(replace(graph, nodes=tuple(nodes))))
 
 
 def _own(node: Node, graph: Graph) -> Comp | None:
@@ -90,6 +96,38 @@ def _own(node: Node, graph: Graph) -> Comp | None:
         return None
     comp = attention_comp(node, graph.buffers)
     return comp if comp is not None and attention_of(comp) is not None else None
+
+
+def _repeated_heads(node: Node, graph: Graph) -> dict[str, View]:
+    """A view (b, h, g, l, d) by its copy, if `node` copies keys or values, each head g times."""
+    if not isinstance(node, Extern) or node.target != "aten.clone.default":
+        return {}
+    (view, *_), (name, *_) = node.args, node.outputs
+    buffer = graph.buffers[name]
+    plain = buffer.strides == contiguous_strides(buffer.shape) and buffer.shape == view.shape
+    return {name: view} if plain and len(view.shape) == 5 and view.strides[2] == 0 else {}
+
+
+def _with_shared_heads(node: Node, repeated: Mapping[str, View]) -> Node:
+    """Attention over keys and values from before their heads were repeated, if as often in both."""
+    if not isinstance(node, Extern) or node.target not in _READERS:
+        return node
+    query, *found = node.args[:3]
+    shared = [_shared(view, repeated) for view in found]
+    if None in shared or shared[0].shape[1] != shared[1].shape[1]:
+        return node
+    return replace(node, args=(query, *shared, *node.args[3:]))
+
+
+def _shared(view: View, repeated: Mapping[str, View]) -> View | None:
+    """(b, h, l, d) of a view (b, h * g, l, d) of a whole copy; None for any other."""
+    source = repeated.get(view.buffer)
+    if source is None or (view.offset, view.strides) != (0, contiguous_strides(view.shape)):
+        return None
+    b, h, g, *rest = source.shape
+    strides = (*source.strides[:2], *source.strides[3:])
+    whole = replace(source, shape=(b, h, *rest), strides=strides)
+    return whole if view.shape == (b, h * g, *rest) else None
 
 
 def _suits(call: _Call, graph: Graph) -> bool:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from lowered import check, comps, externs, lowered, run
+from lowered import capture, check, comps, externs, lowered, run
 
+from torchweld.capture.joint import write_in_place
+from torchweld.capture.lower import lower
 from torchweld.capture.lowering.rows import ROWS
 from torchweld.core import events
+from torchweld.core.options import Options
 
 aten = torch.ops.aten
 INDEX = torch.tensor([[0, 3, 2], [1, 1, 4]])
@@ -216,6 +219,25 @@ def test_indirect_writes():
         INDEX,
         rand(2, 3, 7),
     )
+
+
+@pytest.mark.parametrize(("places", "calls"), [([-2], []), ([2, 0], ["aten.index_put_.default"])])
+def test_one_row_of_a_cache_is_written_by_a_kernel(places, calls):
+    """Of several, the last may be the second write to one element."""
+
+    def step(cache, at, row):
+        cache[:, at] = row
+        return cache + 1
+
+    at, row = torch.tensor(places), rand(3, len(places), 4)
+    captured = capture(step, rand(3, 5, 4), at, row)
+    write_in_place(captured.module)
+    result = lower(captured, Options())
+    assert externs(result) == calls
+    if not calls:
+        cache = rand(3, 5, 4)
+        (got,) = run(result, [cache.clone(), at, row], exact=True)
+        torch.testing.assert_close(got, step(cache, at, row).double())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

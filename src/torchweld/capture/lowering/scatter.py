@@ -179,6 +179,25 @@ def unsafe_index_put(call: Call, x, indices, values, accumulate=False):
     return _put(call, x, indices, values, accumulate, checked=False)
 
 
+@lowers("aten.index_put_.default")
+def index_put_in_place(call: Call, x, indices, values, accumulate=False):
+    """Into the memory of an input, as whole as it came (a cache of keys). Which of several writes
+    to one element is the last, is open on a GPU, in eager too."""
+    buffer = call.graph.buffers.get(x.source)
+    if buffer is None or x != views.whole(buffer) or accumulate or values.source == x.source:
+        raise NotLowered("a write into a part, of what is there")
+    layout = IndexLayout(x, indices)
+    single = all(size == 1 for d in layout.indexed for size in layout.indices[d].shape)
+    if not (single or buffer.device.startswith("cuda")):
+        raise NotLowered("the last of several writes to one element")
+    guarded = layout.check(call)
+    nest = call.nest(layout.shape(), values, extra=layout.index_operands())
+    guard = all_of(layout.guards(nest, guarded))
+    _write(call, nest, x, None, layout.places(nest), nest.read(values), None, guard)
+    call.graph.forget_copies_of(buffer.name)
+    return x
+
+
 def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, checked: bool):
     if len(indices) == 1 and indices[0] is not None and indices[0].dtype == dtypes.b1:
         return _put_where(call, x, indices[0], values, accumulate)

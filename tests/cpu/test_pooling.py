@@ -19,6 +19,9 @@ WINDOWS = [  # kernel, stride, padding, dilation, rounded up, shape
     (3, 3, 0, 1, True, (2, 2, 7, 8)),
     (5, 1, 2, 1, False, (1, 2, 9, 9)),
     (6, 1, 2, 1, False, (1, 2, 9, 9)),
+    (2, None, 0, 1, False, (2, 3, 5, 7, 8)),
+    ((2, 3, 2), (1, 2, 2), 1, (1, 1, 2), True, (2, 3, 4, 7, 9)),
+    (3, 2, 1, 1, False, (1, 3, 6, 7, 8)),
 ]
 
 
@@ -29,7 +32,8 @@ class Pool(nn.Module):
 
     def forward(self, x):
         how = dict(padding=self.padding, dilation=self.dilation, ceil_mode=self.ceil)
-        return F.max_pool2d(x.relu() - 1, self.kernel, self.stride, **how)
+        pool = F.max_pool3d if x.dim() == 5 else F.max_pool2d
+        return pool(x.relu() - 1, self.kernel, self.stride, **how)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -40,8 +44,8 @@ def test_max_pool(window, last, dtype):
     x = torch.randn(shape).to(dtype)
     if x.numel():
         x.view(-1)[3], x.view(-1)[9] = float("nan"), -float("inf")
-    if last and len(shape) == 4:
-        x = x.to(memory_format=torch.channels_last)
+    if last and len(shape) > 3:
+        x = x.to(memory_format=torch.channels_last_3d if len(shape) == 5 else torch.channels_last)
     torch._dynamo.reset()
     model = Pool(window)
     fused = torchweld.fuse(model)
@@ -50,4 +54,5 @@ def test_max_pool(window, last, dtype):
     assert got.stride() == expected.stride() and got.dtype == expected.dtype
     torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
     nodes = [n for r in torchweld.api.records(fused) for n in r.graph.nodes]
-    assert nodes and any(isinstance(n, Extern) for n in nodes) == (window[0] == 6)
+    is_call = window[0] == 6 or (window[0], x.dim()) == (3, 5)
+    assert nodes and any(isinstance(n, Extern) for n in nodes) == is_call

@@ -88,14 +88,25 @@ def _nearest(out: Size, size: Size) -> Callable[[Expr, Size], Expr]:
 
 @lowers("aten.max_pool2d_with_indices.default")
 def max_pool2d(call: Call, x, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
+    return _max_pool(call, x, 2, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+@lowers("aten.max_pool3d_with_indices.default")
+def max_pool3d(call: Call, x, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
+    return _max_pool(call, x, 3, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+def _max_pool(
+    call: Call, x: Tensor, rank: int, kernel_size, stride, padding, dilation, ceil_mode: bool
+) -> list:
     """The maximum, NaN if there is one, of each window's elements that are inside x. The call stays
     where somebody reads the positions (a gradient does)."""
-    kernel, padding, dilation = _pair(kernel_size), _pair(padding), _pair(dilation)
-    steps = _pair(stride) if stride else kernel
+    kernel, padding, dilation = (_each(v, rank) for v in (kernel_size, padding, dilation))
+    steps = _each(stride, rank) if stride else kernel
     spec = call.specs[0]
-    if 1 in call.used or not spec.dtype.is_float or kernel[0] * kernel[1] > _LARGEST_MAXIMUM:
+    if 1 in call.used or not spec.dtype.is_float or math.prod(kernel) > _LARGEST_MAXIMUM:
         raise NotLowered("a pooling that needs positions or has a large window")
-    nest = call.nest(spec.shape, extra=[(x, _rows_alone(x))])
+    nest = call.nest(spec.shape, extra=[(x, _rows_alone(x, rank))])
     beyond = ceil_mode or any(padding)
     window = _window(nest, x, kernel, steps, padding, dilation, -math.inf if beyond else None)
     return call.finish_all(nest, [(reduce(lambda a, b: a.maximum(b), window), None), None])
@@ -106,22 +117,38 @@ def avg_pool2d(
     call: Call, x, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True,
     divisor_override=None,
 ):  # fmt: skip
+    uneven = ceil_mode or (any(_each(padding, 2)) and not count_include_pad)
+    return _avg_pool(call, x, 2, kernel_size, stride, padding, uneven, divisor_override)
+
+
+@lowers("aten.avg_pool3d.default")
+def avg_pool3d(
+    call: Call, x, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True,
+    divisor_override=None,
+):  # fmt: skip
+    uneven = ceil_mode or (any(_each(padding, 3)) and not count_include_pad)
+    return _avg_pool(call, x, 3, kernel_size, stride, padding, uneven, divisor_override)
+
+
+def _avg_pool(
+    call: Call, x: Tensor, rank: int, kernel_size, stride, padding, uneven: bool, divisor
+) -> list:
     """The sum of each window's elements over their number, which is the same for all windows: those
     that reach over the edge count what is there as zeros, or there are none."""
-    kernel, padding = _pair(kernel_size), _pair(padding)
-    steps = _pair(stride) if stride else kernel
-    uneven = ceil_mode or (any(padding) and not count_include_pad)
-    if uneven or not call.out.dtype.is_float or kernel[0] * kernel[1] > _LARGEST_AVERAGE:
+    kernel, padding = _each(kernel_size, rank), _each(padding, rank)
+    steps = _each(stride, rank) if stride else kernel
+    if uneven or not call.out.dtype.is_float or math.prod(kernel) > _LARGEST_AVERAGE:
         raise NotLowered("a pooling with windows of several sizes, or of many elements")
-    nest = call.nest(call.out.shape, extra=[(x, _rows_alone(x))])
-    window = _window(nest, x, kernel, steps, padding, (1, 1), 0.0 if any(padding) else None)
+    nest = call.nest(call.out.shape, extra=[(x, _rows_alone(x, rank))])
+    fill = 0.0 if any(padding) else None
+    window = _window(nest, x, kernel, steps, padding, (1,) * rank, fill)
     total = reduce(lambda a, b: a + b, window)
-    return call.finish(nest, total / total.lift(divisor_override or kernel[0] * kernel[1]))
+    return call.finish(nest, total / total.lift(divisor or math.prod(kernel)))
 
 
-def _rows_alone(x: Tensor) -> list[int | None]:
-    """The dimensions that are no images'."""
-    return [*range(x.rank - 2), None, None]
+def _rows_alone(x: Tensor, rank: int) -> list[int | None]:
+    """The dimensions that are no image's."""
+    return [*range(x.rank - rank), *(None,) * rank]
 
 
 def _window(
@@ -129,7 +156,7 @@ def _window(
 ) -> list[Expr]:
     """Each element of the window at the current position, `fill` where it is outside x; None if it
     never is."""
-    first = x.rank - 2
+    first = x.rank - len(kernel)
 
     def element(*offsets: int) -> Expr:
         places: list = list(range(first))
@@ -144,10 +171,10 @@ def _window(
             return nest.read(x, places).widen()
         return nest.read(x, places, guard=inside, fill=fill).widen()
 
-    return [element(*offsets) for offsets in product(range(kernel[0]), range(kernel[1]))]
+    return [element(*offsets) for offsets in product(*map(range, kernel))]
 
 
-def _pair(value: int | Sequence[int]) -> tuple[int, int]:
-    """One number for both dimensions, or one for each."""
+def _each(value: int | Sequence[int], rank: int) -> tuple[int, ...]:
+    """One number for all dimensions of an image, or one for each."""
     values = (value,) if isinstance(value, int) else tuple(value)
-    return values * 2 if len(values) == 1 else values
+    return values * rank if len(values) == 1 else values

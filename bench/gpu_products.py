@@ -205,7 +205,7 @@ def _ways(case: Case, form: str, table) -> list[Way]:
         return []
     accesses = addressed(case.comp, case.buffers, {})
     contraction = contraction_of(accesses)
-    if contraction is None or rules.supports(accesses, contraction, case.buffers, table):
+    if contraction is None or rules.supports(accesses, contraction, table):
         return []
     found = []
     for s in rules.candidates(accesses, contraction, table, {}):

@@ -50,7 +50,7 @@ def main() -> None:
 def checked_program(captured, options: Options):
     """Runs the planned graph by the IR interpreter, and each of its kernels by Triton's too."""
     lowered = lower(captured, options)
-    graph = plan(rewrite(on(lowered.graph, "cuda:0"), options), H100, options).graph
+    graph = plan(rewrite(on(lowered.graph, "cuda:0")), H100, options).graph
 
     def run(inputs):
         values = [*inputs, *lowered.constants.values()]

@@ -114,7 +114,7 @@ def plan_graph(captured: Captured, options: Options) -> tuple[Graph, Plan]:
 def _planned(
     lowered: Lowered, captured: Captured, table: DeviceTable, options: Options, stages
 ) -> tuple[Graph, Plan]:
-    graph = stages("rewrite", rewrite, lowered.graph, options)
+    graph = stages("rewrite", rewrite, lowered.graph)
     graph = stages("widen", widened_convolutions, graph, table)
     graph = stages("channels", channels_last, graph, table, captured.loose_outputs)
     graph = stages("patches", products_of_patches, graph, table)
@@ -130,7 +130,7 @@ def _make_plan(
     choices = Choices()
 
     def join(planned: Plan) -> Plan:
-        return form_products(planned, table, options, choices.choose)
+        return form_products(planned, table, options, choices.choose, choices.leeway)
 
     def finish(planned: Plan, stages: Callable) -> tuple[Plan, dict[str, KernelBundle]]:
         return _finished(planned, captured, table, options, choices.choose, stages)

@@ -1,11 +1,11 @@
 """Decisions about products by measurement, within a budget of seconds that the user grants.
 
-The defaults decide first. Then every kernel that they form is timed as a whole, epilogue included,
-in each of its candidate tilings, against what it replaces: the library's calls and the kernels
-around them. The fastest tiling is kept; a fusion that does not win by a margin is taken back, and
-the others are formed again without it. Equal layers are measured once, on this device by any model
-(`runtime/measured.py`). Without a budget nothing is measured or looked up, and plans repeat
-exactly.
+Every kernel that the defaults form, or that they refuse by a price which may be wrong, is timed as
+a whole, epilogue included, in each of its candidate tilings, against what it replaces: the
+library's calls and the kernels around them. The fastest tiling is kept; a fusion that does not win
+by a margin is taken back, and the others are formed again without it. Equal layers are measured
+once, on this device by any model (`runtime/measured.py`). Without a budget nothing is measured or
+looked up, and plans repeat exactly.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ from torchweld.schedule.product_choice import candidates, choose
 
 _CANDIDATES = 8
 _ROUNDS = 3  # of forming products again without those that lost
+_TRIED = 0.3  # of the time before, that a kernel may be predicted to lose and still be measured
+_SURE = 10.0  # of the time before: whatever was predicted
 
 # (graph) -> the graph with library calls chosen, and its kernels
 Finish = Callable[[Graph], "tuple[Graph, Mapping[str, KernelBundle]]"]
@@ -48,10 +50,11 @@ Finish = Callable[[Graph], "tuple[Graph, Mapping[str, KernelBundle]]"]
 
 @dataclass(slots=True)
 class Choices:
-    """What was measured, by the signature of a Comp's accesses. Anything else as the defaults
-    say."""
+    """What was measured, by the signature of a Comp's accesses. Anything else as the defaults say,
+    or, while it is `trying`, as if their prices were too high."""
 
     known: dict[str, Measured] = field(default_factory=dict)
+    trying: bool = False
 
     def choose(
         self,
@@ -62,8 +65,17 @@ class Choices:
         hints: Mapping[str, int] | None = None,
     ) -> ProductSchedule | str:
         """As schedule.product_choice.choose."""
-        found = self.known.get(signature(accesses.comp, buffers)) if self.known else None
+        found = self._found(accesses, buffers)
         return found.choice if found else choose(accesses, contraction, buffers, table, hints)
+
+    def leeway(self, accesses: Accesses, buffers: Mapping[str, Buffer]) -> float:
+        """As kernels.products_kernel.Leeway: what has won is taken, whatever was predicted."""
+        if self._found(accesses, buffers):
+            return _SURE
+        return _TRIED if self.trying else 0.0
+
+    def _found(self, accesses: Accesses, buffers: Mapping[str, Buffer]) -> Measured | None:
+        return self.known.get(signature(accesses.comp, buffers)) if self.known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +110,14 @@ class Tuner:
     def tuned(self, plan: Plan, join: Callable[[Plan], Plan]) -> Plan:
         """`join` forms products of `plan` as the choices say."""
         budget = _Budget(self.options.tune_seconds)
-        joined = join(plan)
+        self.choices.trying = True
         for _ in range(_ROUNDS):
-            found = self._look(joined.graph, plan.graph, budget)
+            found = self._look(join(plan).graph, plan.graph, budget)
             self.choices.known |= found
             if not any(isinstance(measured.choice, str) for measured in found.values()):
                 break
-            joined = join(plan)
-        return joined
+        self.choices.trying = False
+        return join(plan)
 
     def _look(self, graph: Graph, before: Graph, budget: _Budget) -> dict[str, Measured]:
         """Of the kinds of product that are new: what is kept of them, else what is measured as far
@@ -141,7 +153,7 @@ class Tuner:
         accesses = addressed(comp, graph.buffers, graph.hints)
         contraction = contraction_of(accesses)
         first = self.choices.choose(accesses, contraction, graph.buffers, self.table, graph.hints)
-        more = candidates(accesses, contraction, graph.buffers, self.table, graph.hints)
+        more = candidates(accesses, contraction, self.table, graph.hints)
         tries = list(dict.fromkeys((first, *islice(more, _CANDIDATES))))
         times = self._times(comp, graph, tries, budget)
         if not times:

@@ -56,7 +56,7 @@ def tiles_of(case: Case, count: int = 1) -> list[ProductSchedule]:
     """The most promising ones."""
     accesses = addressed(case.comp, case.buffers, case.sizes)
     found = contraction_of(accesses)
-    assert product_gluon.supports(accesses, found, case.buffers, H100) is None
+    assert product_gluon.supports(accesses, found, H100) is None
     return list(product_gluon.candidates(accesses, found, H100, case.sizes))[:count]
 
 
@@ -168,7 +168,7 @@ def test_schedules_that_do_not_fit_are_refused():
 def test_reasons(case: Case, reason: str):
     accesses = addressed(case.comp, case.buffers, case.sizes)
     found = contraction_of(accesses)
-    assert reason in product_gluon.supports(accesses, found, case.buffers, H100)
+    assert reason in product_gluon.supports(accesses, found, H100)
 
 
 # every operation

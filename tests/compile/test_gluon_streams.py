@@ -40,7 +40,7 @@ def title(case: Case) -> str:
 def candidates(case: Case) -> list:
     accesses = addressed(case.comp, case.buffers, case.sizes)
     contraction = contraction_of(accesses)
-    assert product_stream.supports(accesses, contraction, case.buffers, H100) is None
+    assert product_stream.supports(accesses, contraction, H100) is None
     return list(product_stream.candidates(accesses, contraction, H100, case.sizes))
 
 

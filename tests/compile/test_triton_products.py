@@ -187,14 +187,14 @@ def along_the_depth() -> Case:
     ids=lambda x: getattr(x, "name", None),
 )
 def test_supports(case: Case, reason: str | None):
-    said = supports(*parts(case), case.buffers, TABLES[90])
+    said = supports(*parts(case), TABLES[90])
     assert said is None if reason is None else reason in said
 
 
 def test_old_devices_are_refused():
     case = cases.linear(32, 32, 32)
     turing = replace(TABLES[80], capability=(7, 5))
-    assert "asynchronous" in supports(*parts(case), case.buffers, turing)
+    assert "asynchronous" in supports(*parts(case), turing)
 
 
 GOOD = ProductSchedule("triton", 64, 64, 64, 4, 3)
@@ -246,7 +246,7 @@ def test_sums_beside_two_products_are_refused_in_large_tiles():
 
 def _refusal(case: Case) -> str | None:
     accesses = addressed(case.comp, case.buffers, case.sizes)
-    return supports(accesses, contraction_of(accesses), case.buffers, TABLES[90])
+    return supports(accesses, contraction_of(accesses), TABLES[90])
 
 
 def test_computed_right_factors_leave_shared_memory_for_themselves():

@@ -83,7 +83,7 @@ def fitting(case: Case) -> list[Case]:
     accesses = addressed(case.comp, case.buffers, case.sizes)
     found = contraction_of(accesses)
     tiles = PAIRS if len(found.products) == 2 else TILES
-    assert product_gluon.supports(accesses, found, case.buffers, H100) is None
+    assert product_gluon.supports(accesses, found, H100) is None
     return [replace(case, schedule=s) for s in tiles if product_gluon.valid(s, accesses, found)]
 
 

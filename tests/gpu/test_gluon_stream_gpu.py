@@ -69,7 +69,7 @@ def parts(case: Case):
 def fitting(case: Case) -> list[Case]:
     """The case in its default tiles, in a candidate and in a small tiling."""
     accesses, found = parts(case)
-    assert product_stream.supports(accesses, found, case.buffers, H100) is None
+    assert product_stream.supports(accesses, found, H100) is None
     tiles = list(product_stream.candidates(accesses, found, H100, case.sizes))
     block_m = tiles[0].block_m if tiles else 64
     tiles = [*tiles[:1], *tiles[-1:], *(small(block_m, *more) for more in

@@ -112,7 +112,7 @@ def lowered(function, *args: tuple) -> Graph:
 
 
 def planned(function, *args: tuple) -> Graph:
-    return plan(rewrite(lowered(function, *args), Options()), H100, Options()).graph
+    return plan(rewrite(lowered(function, *args)), H100, Options()).graph
 
 
 ROWS, INDEX, TABLE = ((8, 32), torch.int64), ((8, 3), torch.int64), ((100, 64), torch.bfloat16)

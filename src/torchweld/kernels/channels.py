@@ -81,7 +81,7 @@ def channels_last(
         return graph
     graph = coarsened(graph, _batches_of_one(calls, graph))
     free = _free_buffers(graph, frozenset(loose_outputs))
-    chosen = _connected(graph, free, _seeds(calls, graph))
+    chosen = _connected(graph, free, _seeds(calls))
     return _laid_out(graph, chosen)
 
 
@@ -120,7 +120,7 @@ def _work(node: Extern, graph: Graph) -> int:
     return hint(product((*pixels, *weight.shape)), graph.hints)
 
 
-def _seeds(calls: list[Extern], graph: Graph) -> set[str]:
+def _seeds(calls: list[Extern]) -> set[str]:
     return {n for c in calls if c.target in _CONVOLUTIONS for n in _image_names(c)}
 
 

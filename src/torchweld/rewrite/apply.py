@@ -3,12 +3,11 @@ operations."""
 
 from __future__ import annotations
 
-from torchweld.core.options import Options
 from torchweld.ir.nodes import Graph
 from torchweld.rewrite.rules import RULES
 
 
-def rewrite(graph: Graph, options: Options | None = None) -> Graph:
+def rewrite(graph: Graph) -> Graph:
     """`graph` with every rule applied in order. Inputs, symbols and the layout of outputs stay as
     they are."""
     for rule in RULES:

@@ -107,7 +107,7 @@ def load_kernels(
     made: dict[tuple, object] = {}
     jobs = {_identity(s): s for s in users}
     with ThreadPoolExecutor(max(1, min(options.compile_jobs, len(jobs)))) as workers:
-        futures = {i: workers.submit(_load_one, s, artifacts, options) for i, s in jobs.items()}
+        futures = {i: workers.submit(_load_one, s, artifacts) for i, s in jobs.items()}
         for identity, future in futures.items():
             try:
                 made[identity] = future.result()
@@ -132,15 +132,13 @@ def _identity(source: KernelSource) -> tuple:
     )
 
 
-def _load_one(source: KernelSource, artifacts: Artifacts, options: Options):
+def _load_one(source: KernelSource, artifacts: Artifacts):
     if source.language == "cpp":
         library, _ = compile_cpp(source.text, artifacts)
         return load_function(library, source.name)
-    from torchweld.runtime.triton_compile import (
-        compile_triton,
-    )  # triton is there only with CUDA builds
+    from torchweld.runtime.triton_compile import compile_triton  # Triton comes with CUDA builds
 
-    return compile_triton(source, artifacts)
+    return compile_triton(source)
 
 
 def _report(comp: str, error: Exception, record) -> None:

@@ -174,10 +174,9 @@ def jit_function(source: KernelSource):
     return namespace[source.name]
 
 
-def compile_triton(source: KernelSource, artifacts=None) -> Launcher:
+def compile_triton(source: KernelSource) -> Launcher:
     """A launcher for the architecture of the current device; its common binary is compiled now.
-    Raises BuildError, also where the kernel would not fit. `artifacts` is not used: Triton has its
-    own cache."""
+    Raises BuildError, also where the kernel would not fit."""
     major, minor = torch.cuda.get_device_capability()
     launcher = _launcher(source, 10 * major + minor)
     _check_fits(source, launcher.binary())

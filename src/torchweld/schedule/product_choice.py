@@ -35,10 +35,10 @@ def choose(
     table: DeviceTable,
     hints: Mapping[str, int] | None = None,
 ) -> ProductSchedule | str:
-    """The default schedule, or why there is none."""
+    """The default schedule, or why there is none; `buffers` are for those who have measured."""
     reason = ""
     for form in _forms(accesses, contraction, table, hints or {}):
-        reason = form.supports(accesses, contraction, buffers, table)
+        reason = form.supports(accesses, contraction, table)
         if reason is None:
             return next(form.candidates(accesses, contraction, table, hints))
     return reason
@@ -47,13 +47,12 @@ def choose(
 def candidates(
     accesses: Accesses,
     contraction: Contraction,
-    buffers: Mapping[str, Buffer],
     table: DeviceTable,
     hints: Mapping[str, int] | None = None,
 ) -> Iterator[ProductSchedule]:
     """What a tuner may time: those of each form in turn, the most promising first."""
     forms = [f for f in (product_stream, product_gluon, product_triton)
-             if f.supports(accesses, contraction, buffers, table) is None]  # fmt: skip
+             if f.supports(accesses, contraction, table) is None]  # fmt: skip
     tries = [f.candidates(accesses, contraction, table, hints) for f in forms]
     for together in zip_longest(*tries):
         yield from (s for s in together if s is not None)

@@ -17,7 +17,6 @@ from torchweld.core.device import DeviceTable
 from torchweld.core.dtypes import DType
 from torchweld.ir import size
 from torchweld.ir.nodes import (
-    Buffer,
     Const,
     Index,
     Instr,
@@ -45,7 +44,6 @@ SLICE = 64  # columns that the epilogue has in registers at a time; twice as man
 MIN_STAGES = 3
 _SUMMED_BYTES = 2 << 10  # where warps add up the columns of a slice
 TMA_BYTES = 16  # strides and addresses are multiples of it
-_SIDES = ("rows", "columns", "depth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +84,7 @@ class Roles:
         return tuple(dict.fromkeys(w for pair in self.factors for w in pair))
 
 
-def supports(
-    accesses: Accesses,
-    contraction: Contraction,
-    buffers: Mapping[str, Buffer],
-    table: DeviceTable,
-) -> str | None:
+def supports(accesses: Accesses, contraction: Contraction, table: DeviceTable) -> str | None:
     """None if the form "gluon" can make these products, else why not."""
     if table.capability[0] != 9:
         return f"{table.name} is no Hopper GPU"

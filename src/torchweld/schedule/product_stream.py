@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from torchweld.core.device import DeviceTable
 from torchweld.ir import size
-from torchweld.ir.nodes import Buffer, store_axes, value_axes
+from torchweld.ir.nodes import store_axes, value_axes
 from torchweld.schedule.access import Accesses, linear
 from torchweld.schedule.concatenation import Piece, pieces_of
 from torchweld.schedule.contraction import Contraction
@@ -46,9 +46,7 @@ class Factors:
     right: tuple[Window, ...]
 
 
-def supports(
-    accesses: Accesses, contraction: Contraction, buffers: Mapping[str, Buffer], table: DeviceTable
-) -> str | None:
+def supports(accesses: Accesses, contraction: Contraction, table: DeviceTable) -> str | None:
     """None if the form can make these products, else why not."""
     if table.capability[0] != 9:
         return f"{table.name} is no Hopper GPU"

@@ -15,7 +15,6 @@ from torchweld.core.device import DeviceTable
 from torchweld.core.dtypes import DType
 from torchweld.ir import size
 from torchweld.ir.nodes import (
-    Buffer,
     Instr,
     Reduce,
     Value,
@@ -83,9 +82,7 @@ class _Work:
         return staged + _shared_rest(self.contraction) <= self.table.shared_bytes
 
 
-def supports(
-    accesses: Accesses, contraction: Contraction, buffers: Mapping[str, Buffer], table: DeviceTable
-) -> str | None:
+def supports(accesses: Accesses, contraction: Contraction, table: DeviceTable) -> str | None:
     """None if the template can make `contraction`; else why not."""
     body = accesses.comp.body
     if table.capability < (8, 0):

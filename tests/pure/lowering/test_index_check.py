@@ -114,7 +114,7 @@ def test_a_check_stays_and_what_is_around_fuses():
     def model(x, i):
         return torch.nn.functional.embedding(i, x.sin()).softmax(-1)
 
-    graph = rewrite(lowered(model, X, I).graph, Options())
+    graph = rewrite(lowered(model, X, I).graph)
     nodes = plan(graph, device_table("cpu"), Options()).graph.nodes
     assert [n.target for n in nodes if isinstance(n, Extern)] == [CHECK_INDEX]
     assert len([n for n in nodes if isinstance(n, Comp)]) == 2  # the flag, and everything else

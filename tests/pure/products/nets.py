@@ -56,7 +56,7 @@ def captured(function, *args, mode: str = "fake") -> Graph:
         list(args)
     )
     graph = lower(Captured(module, "net", "inference"), Options()).graph
-    return rewrite(on(graph, "cuda:0"), Options())
+    return rewrite(on(graph, "cuda:0"))
 
 
 def formed(graph: Graph, choose=takes_all, **options) -> tuple[Plan, Plan]:

@@ -114,7 +114,7 @@ def test_what_tma_cannot_store_is_stored_from_registers():
 
 def test_another_device_is_refused():
     case = cases.linear(256, 256, 256)
-    assert "no Hopper" in rules.supports(*parts(case), case.buffers, named_table("A100"))
+    assert "no Hopper" in rules.supports(*parts(case), named_table("A100"))
 
 
 def test_a_result_along_the_depth_is_refused():
@@ -124,11 +124,11 @@ def test_a_result_along_the_depth_is_refused():
     b.write("z", "mk", b.op("mul", x, 2.0))
     case = b.case("both")
     accesses, found = parts(case)
-    assert "along the depth" in rules.supports(accesses, found, case.buffers, H100)
+    assert "along the depth" in rules.supports(accesses, found, H100)
 
 
 def unsupported(case: Case) -> str | None:
-    return rules.supports(*parts(case), case.buffers, H100)
+    return rules.supports(*parts(case), H100)
 
 
 def test_matrices_side_by_side_take_one_way_through_shared_memory():

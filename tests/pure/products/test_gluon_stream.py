@@ -162,7 +162,7 @@ def test_many_rows_are_no_stream():
     ],
 )
 def test_reasons(case: Case, reason: str | None):
-    said = product_stream.supports(*parts(case), case.buffers, H100)
+    said = product_stream.supports(*parts(case), H100)
     assert said is None if reason is None else reason in said
 
 

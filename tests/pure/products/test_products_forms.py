@@ -271,7 +271,7 @@ def test_sums_of_unknown_sizes_stay_apart():
     """A template needs to know how many tiles there will be."""
     case = cases.summed("s0", 264, 72, sizes={"s0": 300})
     accesses = addressed(case.comp, case.buffers, case.sizes)
-    refused = product_triton.supports(accesses, contraction_of(accesses), case.buffers, H100)
+    refused = product_triton.supports(accesses, contraction_of(accesses), H100)
     assert refused is not None and "not known" in refused
 
 

@@ -75,7 +75,11 @@ def run(clock, seconds=60.0, graph_of=graph_of_layers):
     planned = plan(graph_of(), H100, Options())
     options, choices = Options(tune_seconds=seconds), Choices()
     tuner = Tuner(H100, options, choices, lambda graph: (graph, {}))
-    after = tuner.tuned(planned, lambda p: form_products(p, H100, options, choices.choose))
+
+    def join(p):
+        return form_products(p, H100, options, choices.choose, choices.leeway)
+
+    after = tuner.tuned(planned, join)
     return planned, after, choices
 
 

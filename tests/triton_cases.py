@@ -301,6 +301,14 @@ def reduction(
     )
 
 
+def equal_numbers(columns: int) -> torch.Tensor:
+    """Four rows full of ties: of few integers, with NaN among them, of -inf, of inf."""
+    rows = torch.arange(columns).repeat(4, 1) * 7 % 5.0
+    rows[1, columns // 3 :: 9] = float("nan")
+    rows[2:] = torch.tensor([[float("-inf")], [float("inf")]])
+    return rows
+
+
 def looped(case: Case, block: int, splits: int = 1, block_rows: int = 2) -> Case:
     """The same with a loop over blocks of columns, shared by `splits` programs."""
     frame = addressed(case.comp, case.buffers, case.sizes).frame
@@ -340,6 +348,22 @@ def softmax(rows: Size, columns: Size, sizes=None, dtype: str = "f32", fill=None
         store y[i, j] %{11 if narrow else 10}"""
     return case(f"softmax_{dtype}_{rows}x{columns}", f"i:{rows}, j:{columns}", body, fill, sizes,
                 x=(dtype, rows, columns), m=("f32", columns), y=(dtype, rows, columns))  # fmt: skip
+
+
+def exponentials(rows: int, columns: int, fill=None) -> Case:
+    """The maximum of a row, and the sum that its softmax is divided by."""
+    body = """%0 = load x[i, j] : f32
+        %1 = load m[j] : f32
+        %2 = add %0 %1 : f32
+        %3 = reduce.max[j] %2 : f32
+        %4 = sub %2 %3 : f32
+        %5 = exp %4 : f32
+        %6 = reduce.sum[j] %5 : f32
+        store top[i] %3
+        store total[i] %6"""
+    return case(f"exponentials_{rows}x{columns}", f"i:{rows}, j:{columns}", body, fill,
+                x=("f32", rows, columns), m=("f32", columns),
+                top=("f32", rows), total=("f32", rows))  # fmt: skip
 
 
 def add_layer_norm(rows: Size, columns: int, sizes=None) -> Case:

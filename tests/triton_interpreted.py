@@ -39,6 +39,7 @@ def _copysign(x, y):
 @triton.jit"""
 _MASKED = torch.zeros(150)
 _MASKED[:70] = float("-inf")
+_ALL_MASKED = torch.full((150,), float("-inf"))
 
 
 ALL = [
@@ -64,7 +65,7 @@ ALL = [
     looped(cases.cumulative("sum", 3, 96), 32),
     looped(cases.softmax(3, 150), 32),
     looped(cases.softmax(3, 150, fill={"m": _MASKED}), 32),
-    looped(cases.softmax(3, 150, fill={"m": torch.full((150,), float("-inf"))}), 32),
+    looped(cases.softmax(3, 150, fill={"m": _ALL_MASKED}), 32),
     looped(cases.add_layer_norm(3, 100), 32),
     looped(cases.softmax("s0", "s1", sizes={"s0": 3, "s1": 70}), 32),
     looped(cases.softmax("s0", 64, sizes={"s0": 3}), 32),
@@ -73,6 +74,9 @@ ALL = [
     *(looped(reduction(m, 5, 150), 32) for m in cases.MONOIDS),
     *(looped(reduction(m, 3, 150), 16, 4) for m in cases.MONOIDS),
     *(looped(reduction(m, 100, 12, dim=0), 8, 5, 8) for m in ("sum", "argmin", "welford")),
+    *(looped(reduction(m, 4, 101, fill={"x": cases.equal_numbers(101)}), 16, splits, rows)
+      for m in ("argmax", "argmin") for splits, rows in ((1, 2), (1, 1), (3, 1))),
+    *(looped(cases.exponentials(3, 150, {"m": m}), 32, 2) for m in (_MASKED, _ALL_MASKED)),
 ]
 
 

@@ -58,6 +58,11 @@ ALL = [
       ("sum", "max", "argmax", "argmin", "welford", "logsumexp")),
     *(reduction(m, 4, 4, fill={"x": _TIES}) for m in ("max", "min", "argmax", "argmin")),
     reduction("welford", 33, 1000, fill={"x": _OFFSET}),
+    looped(reduction("welford", 33, 1000, fill={"x": _OFFSET}), 128, 2, 1),
+    *(looped(reduction(m, 4, 5003, fill={"x": cases.equal_numbers(5003)}), 512, splits, 1)
+      for m in ("argmax", "argmin") for splits in (1, 3)),
+    looped(cases.exponentials(3, 150, {"m": _PARTLY_MASKED}), 32, 2),
+    cases.exponentials(3, 100000),
     *(reduction(m, 40, 33, dtype="i64") for m in ("sum", "max", "min", "argmax")),
     *(reduction(m, 40, 33, dtype="i32") for m in ("max", "argmin")),
     *(reduction(m, 40, 33, dtype="b1") for m in ("any", "all")),

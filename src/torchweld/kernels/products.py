@@ -22,7 +22,15 @@ from torchweld.ir.nodes import Comp
 from torchweld.kernels.products_apart import Halves, halves
 from torchweld.kernels.products_columns import join_columns
 from torchweld.kernels.products_comp import is_product, left_operand
-from torchweld.kernels.products_kernel import MARGIN, Judge, Kernel, Offer, Workshop
+from torchweld.kernels.products_kernel import (
+    MARGIN,
+    Judge,
+    Kernel,
+    Leeway,
+    Offer,
+    Workshop,
+    no_leeway,
+)
 from torchweld.kernels.products_norm import join_norms, may_join
 from torchweld.kernels.products_side import join_siblings
 from torchweld.kernels.products_sums import sums_apart, with_room
@@ -38,13 +46,15 @@ from torchweld.schedule.product_choice import Choose
 Answers = Mapping[tuple[NodeId, ...], "Offer | Refusal"]
 
 
-def form_products(plan: Plan, table: DeviceTable, options: Options, choose: Choose) -> Plan:
+def form_products(
+    plan: Plan, table: DeviceTable, options: Options, choose: Choose, leeway: Leeway = no_leeway
+) -> Plan:
     """`plan` with products moved into the kernels that read their results, and beside each other,
     where that is predicted to be faster, and the decisions about each."""
     if table.kind != "cuda" or options.numerics != "contract" or not options.fuse:
         return plan
     plan = replace(plan, graph=with_room(plan.graph))
-    judge = Judge(plan.graph, table, choose)
+    judge = Judge(plan.graph, table, choose, leeway)
     for join in (join_readers, join_siblings, join_norms):
         shop = Workshop(plan.graph, judge)
         refused = join(shop)
@@ -63,7 +73,7 @@ def join_readers(shop: Workshop) -> dict[tuple[str, str], Refusal]:
             continue
         nodes = shop.flow.nodes
         answers = {group: _offer(shop, group, number) for group in _sets(shop, calls)}
-        best = _best([o for o in answers.values() if isinstance(o, Offer) and o.pays])
+        best = _best([o for o in answers.values() if isinstance(o, Offer) and o.pays()])
         left = [c for c in calls if best is None or c not in best.nodes]
         refused |= {(nodes[c].name, nodes[number].name): _why(c, answers) for c in left}
         if best is not None:
@@ -111,7 +121,7 @@ def _offer_of(
     alone = not any(shop.flow.is_needed_after(b, number) for b in results)
     before = shop.prices.apart_s([nodes[c] for c in calls], nodes[number], alone)
     after = kernel.seconds + _rest_s(shop, parts.rest, kernel)
-    return Offer((*calls, number), comp, parts.rest, before, after)
+    return Offer((*calls, number), comp, parts.rest, before, after, kernel.leeway)
 
 
 def _rest_s(shop: Workshop, rest: Comp | None, kernel: Kernel) -> float:

@@ -3,11 +3,12 @@ put together again from those that were taken."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from torchweld.core.device import DeviceTable
 from torchweld.ir.frame import frame_of
-from torchweld.ir.nodes import Comp, Extern, Graph
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph
 from torchweld.ir.size import Size, product
 from torchweld.kernels.products_comp import is_product, product_comp
 from torchweld.kernels.products_cost import Prices
@@ -17,24 +18,34 @@ from torchweld.plan.names import kernel_names
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.signature import Signatures
 from torchweld.rewrite.flow import without_unused_buffers
-from torchweld.schedule.access import addressed
+from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.contraction import TENSOR_DTYPES, Contraction, contraction_of
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_choice import Choose
 
 MARGIN = 0.02  # of the time before, that a fusion must be predicted to save
 
+# (accesses, buffers) -> the share of the time before that a kernel may be predicted to lose, and
+# still be taken: there is better than a prediction, or there will be
+Leeway = Callable[[Accesses, Mapping[str, Buffer]], float]
+
+
+def no_leeway(accesses: Accesses, buffers: Mapping[str, Buffer]) -> float:
+    """Predictions decide."""
+    return 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """`comp` as a template makes it. `left`: the buffers of its left factors; `sizes`: of batch,
-    rows, columns and depth."""
+    rows, columns and depth; `leeway`: see Leeway."""
 
     comp: Comp
     schedule: ProductSchedule
     seconds: float
     left: frozenset[str]
     sizes: tuple[Size, Size, Size, Size]
+    leeway: float = 0.0
 
     @property
     def rows(self) -> Size:
@@ -50,14 +61,15 @@ class Offer:
     rest: Comp | None
     before_s: float
     after_s: float
+    leeway: float = 0.0
 
     @property
     def gain_s(self) -> float:
         return self.before_s - self.after_s
 
-    @property
-    def pays(self) -> bool:
-        return self.gain_s > MARGIN * self.before_s
+    def pays(self, margin: float = MARGIN) -> bool:
+        """Whether it saves that share of the time before, as far as is known."""
+        return self.gain_s > (margin - self.leeway) * self.before_s
 
     def refusal(self) -> Refusal:
         """Of one that does not pay."""
@@ -72,6 +84,7 @@ class Judge:
     graph: Graph
     table: DeviceTable
     choose: Choose
+    leeway: Leeway = no_leeway
     signatures: Signatures = field(init=False)
     _known: dict[int, tuple[Comp, Kernel | Refusal]] = field(default_factory=dict)
 
@@ -105,7 +118,8 @@ class Judge:
         seconds = Prices(self.graph, self.table).fused_s(accesses, form, chosen)
         groups = form.batch, form.rows, form.columns, form.depth
         sizes = tuple(product(accesses.comp.extent(a) for a in axes) for axes in groups)
-        return Kernel(comp, chosen, seconds, _left(accesses.comp, form), sizes)
+        leeway = self.leeway(accesses, self.graph.buffers)
+        return Kernel(comp, chosen, seconds, _left(accesses.comp, form), sizes, leeway)
 
     def _overload(self, comp: Comp) -> Refusal | None:
         """Why a merged Comp is no good kernel. It may store to a buffer in several places."""

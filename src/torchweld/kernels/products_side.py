@@ -50,8 +50,8 @@ def _best(shop: Workshop, number: NodeId, every: Offer | Refusal | None) -> Offe
     siblings = _siblings(shop, number)
     sets = chain.from_iterable(combinations(siblings, n) for n in range(len(siblings) + 1))
     offers = (_offer(shop, (number, *others)) for others in sets)
-    pays = [o for o in offers if o and o.gain_s > MARGIN * o.before_s]
-    if isinstance(every, Offer) and every.gain_s > _CONCATENATED * every.before_s:
+    pays = [o for o in offers if o and o.pays(MARGIN)]
+    if isinstance(every, Offer) and every.pays(_CONCATENATED):
         pays.append(every)
     return max(pays, key=lambda o: o.gain_s, default=None)
 
@@ -113,7 +113,8 @@ def _concatenation(shop: Workshop, numbers: Sequence[NodeId]) -> Offer | Refusal
     kernel = comp and shop.kernel(comp)
     if not isinstance(kernel, Kernel):
         return kernel
-    return Offer(tuple(numbers), comp, None, sum(map(shop.now_s, numbers)), kernel.seconds)
+    before = sum(map(shop.now_s, numbers))
+    return Offer(tuple(numbers), comp, None, before, kernel.seconds, kernel.leeway)
 
 
 def _offer(shop: Workshop, numbers: Sequence[NodeId]) -> Offer | None:
@@ -128,4 +129,4 @@ def _offer(shop: Workshop, numbers: Sequence[NodeId]) -> Offer | None:
     if not isinstance(kernel, Kernel):
         return None
     before = sum(shop.now_s(n) for n in numbers)
-    return Offer(tuple(numbers), comp, None, before, kernel.seconds)
+    return Offer(tuple(numbers), comp, None, before, kernel.seconds, kernel.leeway)

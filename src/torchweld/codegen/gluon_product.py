@@ -50,13 +50,12 @@ from torchweld.codegen.source import (
     SizeArg,
 )
 from torchweld.core.device import named_table
-from torchweld.core.errors import InvalidIR
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.schedule import product_triton
-from torchweld.schedule.access import Accesses, addressed
+from torchweld.schedule.access import Accesses
 from torchweld.schedule.concatenation import Piece, pieces_of
-from torchweld.schedule.contraction import Contraction, column_sums, contraction_of
-from torchweld.schedule.product import ProductSchedule
+from torchweld.schedule.contraction import Contraction, column_sums
+from torchweld.schedule.product import ProductSchedule, tiled
 from torchweld.schedule.product_gluon import roles, valid
 
 COPY_REGISTERS = 24  # of a thread that has TMA copy
@@ -72,10 +71,7 @@ def generate(
 ) -> KernelBundle:
     """The kernel of `comp`, whose products contraction_of finds, tiled by `schedule`. Raises
     InvalidIR if the schedule does not fit."""
-    accesses = addressed(comp, buffers, hints)
-    contraction = contraction_of(accesses)
-    if contraction is None or not valid(schedule, accesses, contraction):
-        raise InvalidIR(f"{comp.name} cannot be tiled so: {schedule}")
+    accesses, contraction = tiled(comp, buffers, schedule, hints, valid)
     sums = sums_of(accesses, contraction, buffers, schedule.block_m)
     pieces, every = pieces_of(accesses, contraction), {**buffers, **sums.buffers}
     source = _Writer(pieces, every, schedule, sums.scratch).source()

@@ -32,14 +32,12 @@ from torchweld.codegen.gluon_walk import corner
 from torchweld.codegen.source import BufferArg, GridDim, KernelBundle, KernelSource, SizeArg
 from torchweld.core import dtypes
 from torchweld.core.device import named_table
-from torchweld.core.errors import InvalidIR
 from torchweld.ir.nodes import Buffer, Comp, store_operands
 from torchweld.schedule import product_triton
-from torchweld.schedule.access import Accesses, addressed
+from torchweld.schedule.access import Accesses
 from torchweld.schedule.concatenation import Piece, pieces_of
-from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.cuda import extent
-from torchweld.schedule.product import ProductSchedule
+from torchweld.schedule.product import ProductSchedule, tiled
 from torchweld.schedule.product_gluon import Roles
 from torchweld.schedule.product_stream import Factors, factors, is_narrow, valid
 
@@ -56,10 +54,7 @@ def generate(
 ) -> KernelBundle:
     """The kernel of `comp`, whose products contraction_of finds, tiled by `schedule`. Raises
     InvalidIR if the schedule does not fit."""
-    accesses = addressed(comp, buffers, hints)
-    contraction = contraction_of(accesses)
-    if contraction is None or not valid(schedule, accesses, contraction):
-        raise InvalidIR(f"{comp.name} cannot be tiled so: {schedule}")
+    accesses, contraction = tiled(comp, buffers, schedule, hints, valid)
     writer = _Writer(comp.name, pieces_of(accesses, contraction), buffers, schedule)
     tiles = next(product_triton.candidates(accesses, contraction, named_table("H100"), hints))
     other = triton_product.generate(comp, buffers, replace(tiles, splits=1), hints).sources[0]

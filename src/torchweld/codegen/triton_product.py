@@ -23,15 +23,14 @@ from torchweld.codegen.triton_emit import Kernel
 from torchweld.codegen.triton_reduce import combined
 from torchweld.codegen.triton_walks import quotient, rounded
 from torchweld.core import dtypes
-from torchweld.core.errors import InvalidIR
 from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Buffer, Comp, Load, Value
 from torchweld.ir.size import Size
-from torchweld.schedule.access import Access, Accesses, addressed, linear
+from torchweld.schedule.access import Access, Accesses, linear
 from torchweld.schedule.concatenation import parts_of
-from torchweld.schedule.contraction import Contraction, contraction_of, factor
+from torchweld.schedule.contraction import Contraction, factor
 from torchweld.schedule.cuda import Schedule, extent, next_pow2
-from torchweld.schedule.product import ProductSchedule
+from torchweld.schedule.product import ProductSchedule, tiled
 from torchweld.schedule.product_triton import one_at_a_time, valid
 
 LINE = 64  # elements of a line of L2
@@ -71,10 +70,7 @@ def generate(
     """The kernel of `comp`, tiled by `schedule` of form "triton" or "stream".
 
     Raises InvalidIR if `comp` makes no products or the schedule does not fit."""
-    accesses = addressed(comp, buffers, hints)
-    contraction = contraction_of(accesses)
-    if contraction is None or not valid(schedule, accesses, contraction):
-        raise InvalidIR(f"{comp.name} cannot be tiled so: {schedule}")
+    accesses, contraction = tiled(comp, buffers, schedule, hints, valid)
     partials = _partials(accesses, contraction, buffers, schedule)
     sums = sums_of(accesses, contraction, buffers, schedule.block_m)
     scratch = (*partials.values(), *sums.scratch.values())

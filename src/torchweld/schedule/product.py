@@ -11,8 +11,14 @@ that choose one. Four forms of kernel:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from torchweld.core.errors import InvalidIR
+from torchweld.ir.nodes import Buffer, Comp
+from torchweld.schedule.access import Accesses, addressed
+from torchweld.schedule.contraction import Contraction, contraction_of
 
 STREAMS = ("gluon stream", "stream")
 
@@ -37,3 +43,19 @@ class ProductSchedule:
     early: bool = False
     programs: int = 132
     pingpong: bool = False
+
+
+def tiled(
+    comp: Comp,
+    buffers: Mapping[str, Buffer],
+    schedule: ProductSchedule,
+    hints: Mapping[str, int] | None,
+    valid: Callable[[ProductSchedule, Accesses, Contraction], bool],
+) -> tuple[Accesses, Contraction]:
+    """The accesses and products of `comp`. Raises InvalidIR if it makes none, or a form's `valid`
+    does not take the schedule."""
+    accesses = addressed(comp, buffers, hints)
+    contraction = contraction_of(accesses)
+    if contraction is None or not valid(schedule, accesses, contraction):
+        raise InvalidIR(f"{comp.name} cannot be tiled so: {schedule}")
+    return accesses, contraction

@@ -11,6 +11,7 @@ from torchweld.ir.simplify import simplify
 from torchweld.rewrite.copies import skip_copies
 from torchweld.rewrite.dead import drop_dead_nodes
 from torchweld.rewrite.share import share_equal_nodes
+from torchweld.rewrite.turn import turn_axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,4 +40,5 @@ RULES = (
         share_equal_nodes,
     ),
     Rule("drop dead nodes", "a = f(x); y = g(x)", "y = g(x)", drop_dead_nodes),
+    Rule("turn axes", "a = cumsum(x); y[j] = a[-j]", "a = cumsum(x); y[-j] = a[j]", turn_axes),
 )

@@ -173,3 +173,22 @@ def test_views_in_outputs_follow():
     nodes = comp("make", "x", "a") + comp("copy", "a", "b", None)
     after = rewrite(graph(nodes, "b"))
     assert after.outputs == (View("a", (4, 6), (6, 1), 0),)
+
+
+SCAN = """comp scan [i:4, j:6] {
+ %0 = load x[i, j] : f32
+ %1 = scan.sum[j] %0 : f32
+ store a[i, j] %1
+}
+"""
+
+
+def test_what_reads_a_scan_backwards_writes_backwards():
+    """So that it joins the kernel of the scan; what reads anything else stays."""
+    flips = [comp(f"of_{n}", n, to, None, load="i, -1*j+5") for n, to in (("a", "b"), ("x", "c"))]
+    before = graph(SCAN + "".join(flips), ["b", "c"])
+    assert names_after(before) == ["scan", "of_a", "of_x"]
+    of_a, of_x = rewrite(before).nodes[1:]
+    assert [repr(e) for e in of_a.body[0].index] == ["i", "j"]
+    assert [repr(e) for e in of_a.stores[0].index] == ["i", "(-1)*j+5"]
+    assert of_x == before.nodes[2]

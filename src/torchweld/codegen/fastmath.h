@@ -9,6 +9,11 @@ TW float tw_from_bits(uint32_t u) { float f; __builtin_memcpy(&f, &u, 4); return
 TW uint32_t tw_bits(float f) { uint32_t u; __builtin_memcpy(&u, &f, 4); return u; }
 TW float tw_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 TW double tw_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+// by Horner's rule, the coefficient of the highest power first
+template <class T, class... C> TW T tw_poly(T x, T sum, C... rest) {
+  ((sum = tw_fma(sum, x, rest)), ...);
+  return sum;
+}
 #define TW_INF __builtin_inff()
 
 // Bits to `and` with, instead of selects: gcc makes branches of several of those, and no vectors then.
@@ -53,11 +58,7 @@ TW float tw_ln2_split(float x, int32_t& n) {
   return tw_fma(nf, -0x1.7f7d1cp-20f, tw_fma(nf, -0x1.62e400p-1f, x));
 }
 TW float tw_exp_poly(float r) {
-  float p = 0x1.6a4d60p-10f;
-  p = tw_fma(p, r, 0x1.12398ep-7f);
-  p = tw_fma(p, r, 0x1.5558b0p-5f);
-  p = tw_fma(p, r, 0x1.555492p-3f);
-  p = tw_fma(p, r, 0x1.fffffcp-2f);
+  float p = tw_poly(r, 0x1.6a4d60p-10f, 0x1.12398ep-7f, 0x1.5558b0p-5f, 0x1.555492p-3f, 0x1.fffffcp-2f);
   return tw_fma(p * r, r, r) + 1.0f;
 }
 TW float tw_exp(float x) {
@@ -84,12 +85,8 @@ TW float tw_sigmoid(float x) {
   return x < -88.0f ? 0.0f : 1.0f / tw_fma(p, tw_scale2(n), 1.0f);
 }
 TW float tw_expm1_poly(float r) {
-  float p = 0x1.9e7380p-13f;
-  p = tw_fma(p, r, 0x1.6d3a4ap-10f);
-  p = tw_fma(p, r, 0x1.1112d8p-7f);
-  p = tw_fma(p, r, 0x1.5554f8p-5f);
-  p = tw_fma(p, r, 0x1.555554p-3f);
-  p = tw_fma(p, r, 0.5f);
+  float p = tw_poly(r, 0x1.9e7380p-13f, 0x1.6d3a4ap-10f, 0x1.1112d8p-7f, 0x1.5554f8p-5f, 0x1.555554p-3f,
+      0.5f);
   return tw_fma(p * r, r, r);
 }
 TW float tw_expm1(float x) {
@@ -110,58 +107,35 @@ TW float tw_tanh(float x) {
 // e^x for x in [-87, 0] where the result joins 1 and is at most 0.2: absolute error 2^-26
 TW float tw_exp_tail(float x) {
   float t = tw_fma(x, 0x1.715476p+0f, 12582912.0f), r = tw_fma(t - 12582912.0f, -0x1.62e430p-1f, x);
-  float p = 0x1.0fa834p-7f;
-  p = tw_fma(p, r, 0x1.573a54p-5f);
-  p = tw_fma(p, r, 0x1.555a6ap-3f);
-  p = tw_fma(p, r, 0x1.fffdc6p-2f);
-  p = tw_fma(p, r, 0x1.fffff6p-1f);
-  p = tw_fma(p, r, 1.0f);
+  float p = tw_poly(r, 0x1.0fa834p-7f, 0x1.573a54p-5f, 0x1.555a6ap-3f, 0x1.fffdc6p-2f, 0x1.fffff6p-1f, 1.0f);
   return tw_from_bits(tw_bits(p) + (tw_bits(t) << 23));
 }
 TW float tw_erf(float x) {
-  float t = tw_abs(x), s = x * x, q = 0x1.4f58d2p-14f;
-  q = tw_fma(q, s, -0x1.a6072cp-11f);
-  q = tw_fma(q, s, 0x1.5449e8p-8f);
-  q = tw_fma(q, s, -0x1.b80118p-6f);
-  q = tw_fma(q, s, 0x1.ce2d64p-4f);
-  q = tw_fma(q, s, -0x1.812740p-2f);
-  q = tw_fma(q, s, 0x1.06eba8p-3f);
-  float small = tw_fma(q, x, x), c = t > 4.0f ? 4.0f : t, g = -0x1.c0371ap-13f;
-  g = tw_fma(g, c, 0x1.a51c08p-9f);
-  g = tw_fma(g, c, -0x1.76ea80p-6f);
-  g = tw_fma(g, c, 0x1.af1bb2p-4f);
-  g = tw_fma(g, c, 0x1.457df4p-1f);
-  g = tw_fma(g, c, 0x1.073140p-3f);
-  float e = tw_exp_tail(tw_fma(-g, c, -c));
+  float t = tw_abs(x), c = t > 4.0f ? 4.0f : t;
+  float q = tw_poly(x * x, 0x1.4f58d2p-14f, -0x1.a6072cp-11f, 0x1.5449e8p-8f, -0x1.b80118p-6f, 0x1.ce2d64p-4f,
+      -0x1.812740p-2f, 0x1.06eba8p-3f);
+  float g = tw_poly(c, -0x1.c0371ap-13f, 0x1.a51c08p-9f, -0x1.76ea80p-6f, 0x1.af1bb2p-4f, 0x1.457df4p-1f,
+      0x1.073140p-3f);
+  float small = tw_fma(q, x, x), e = tw_exp_tail(tw_fma(-g, c, -c));
   return t > 0x1.db0000p-1f ? tw_copysign(1.0f - e, x) : small;
 }
 
-// logarithms
+// logarithms: 0 gives -inf, negatives NaN, inf inf
+template <class T> TW T tw_log_edges(T x, T r) {
+  r = x == (T)TW_INF ? x : r;
+  r = x == 0 ? -(T)TW_INF : r;
+  r = x < 0 ? (T)__builtin_nan("") : r;
+  return x != x ? x : r;
+}
 TW float tw_log(float x) {
   float scale = x < 0x1p-126f ? 0x1p23f : 1.0f, shift = x < 0x1p-126f ? -23.0f : 0.0f;
   uint32_t u = tw_bits(x * scale);
   int32_t k = (int32_t)(u - 0x3f3504f3u) >> 23;
   float f = tw_from_bits(u - ((uint32_t)k << 23)) - 1.0f, kf = (float)k + shift;
-  float p = 0x1.147338p-4f;
-  p = tw_fma(p, f, -0x1.de01dap-4f);
-  p = tw_fma(p, f, 0x1.e6c00ap-4f);
-  p = tw_fma(p, f, -0x1.fc28cap-4f);
-  p = tw_fma(p, f, 0x1.233ba2p-3f);
-  p = tw_fma(p, f, -0x1.555c44p-3f);
-  p = tw_fma(p, f, 0x1.99a476p-3f);
-  p = tw_fma(p, f, -0x1.000006p-2f);
-  p = tw_fma(p, f, 0x1.555548p-2f);
+  float p = tw_poly(f, 0x1.147338p-4f, -0x1.de01dap-4f, 0x1.e6c00ap-4f, -0x1.fc28cap-4f, 0x1.233ba2p-3f,
+      -0x1.555c44p-3f, 0x1.99a476p-3f, -0x1.000006p-2f, 0x1.555548p-2f);
   float f2 = f * f, w = tw_fma(-0.5f, f2, tw_fma(p * f, f2, kf * 0x1.7f7d1cp-20f));
-  float r = tw_fma(kf, 0x1.62e400p-1f, f + w);
-  r = x == TW_INF ? x : r;
-  r = x == 0.0f ? -TW_INF : r;
-  r = x < 0.0f ? __builtin_nanf("") : r;
-  return x != x ? x : r;
-}
-TW float tw_log1p(float x) {
-  float u = 1.0f + x, lost = x - (u - 1.0f), r = tw_log(u);
-  r = u > 0.0f && u < TW_INF ? r + lost / u : r;
-  return x == 0.0f ? x : r;
+  return tw_log_edges(x, tw_fma(kf, 0x1.62e400p-1f, f + w));
 }
 
 // Float functions of the rest: computed in double to about 2^-38, so that the result is nearly always
@@ -178,16 +152,9 @@ TW double tw_ln2_split(double x, double& n) {
 TW double tw_scale2(double n) { return tw_from_bits64((tw_bits64(n + TW_MAGIC64) + 1023u) << 52); }
 // (e^r - 1 - r) / r^2 for |r| <= 0.35
 TW double tw_exp_rest(double r) {
-  double p = 2.5100424157005067e-08;
-  p = tw_fma(p, r, 2.7620138719733994e-07);
-  p = tw_fma(p, r, 2.7557268378684192e-06);
-  p = tw_fma(p, r, 2.480152119021773e-05);
-  p = tw_fma(p, r, 0.00019841269863105968);
-  p = tw_fma(p, r, 0.0013888888917281794);
-  p = tw_fma(p, r, 0.008333333333330051);
-  p = tw_fma(p, r, 0.04166666666662399);
-  p = tw_fma(p, r, 0.16666666666666669);
-  p = tw_fma(p, r, 0.5000000000000001);
+  double p = tw_poly(r, 2.5100424157005067e-08, 2.7620138719733994e-07, 2.7557268378684192e-06,
+      2.480152119021773e-05, 0.00019841269863105968, 0.0013888888917281794, 0.008333333333330051,
+      0.04166666666662399, 0.16666666666666669, 0.5000000000000001);
   return p;
 }
 TW double tw_exp(double x) {
@@ -216,126 +183,70 @@ TW double tw_tanh(double x) {
   double e = tw_fma(s, q, s - 1.0);
   return tw_copysign(e / (e + 2.0), x);
 }
+// x = 2^n (1 + f), nearest 1
+TW double tw_fraction(double x, double& n) {
+  uint64_t u = tw_bits64(x);
+  uint64_t k = (u - 0x3fe6a09e667f3bcdull + (1023ull << 52)) >> 52;  // biased exponent of x / sqrt(1/2)
+  n = tw_from_bits64(k | 0x4330000000000000ull) - (0x1p52 + 1023.0);
+  return tw_from_bits64(u - ((k - 1023u) << 52)) - 1.0;
+}
 TW double tw_log(double x) {
   double scale = x < 0x1p-1022 ? 0x1p54 : 1.0, shift = x < 0x1p-1022 ? 54.0 : 0.0;
-  uint64_t u = tw_bits64(x * scale);
-  uint64_t k = (u - 0x3fe6a09e667f3bcdull + (1023ull << 52)) >> 52;  // biased exponent of x / sqrt(1/2)
-  double f = tw_from_bits64(u - ((k - 1023u) << 52)) - 1.0;
-  double n = tw_from_bits64(k | 0x4330000000000000ull) - (0x1p52 + 1023.0) - shift;
+  double n, f = tw_fraction(x * scale, n);
+  n -= shift;
   double s = f / (2.0 + f), z = s * s, half = 0.5 * f * f;
-  double p = 0.13087330476603717;
-  p = tw_fma(p, z, 0.1326870577297007);
-  p = tw_fma(p, z, 0.15386242218879392);
-  p = tw_fma(p, z, 0.1818179559386321);
-  p = tw_fma(p, z, 0.22222222392147034);
-  p = tw_fma(p, z, 0.285714285708017);
-  p = tw_fma(p, z, 0.4000000000000088);
-  p = tw_fma(p, z, 0.6666666666666666);
+  double p = tw_poly(z, 0.13087330476603717, 0.1326870577297007, 0.15386242218879392, 0.1818179559386321,
+      0.22222222392147034, 0.285714285708017, 0.4000000000000088, 0.6666666666666666);
   double r = tw_fma(s, tw_fma(p, z, half), n * 2.3190468138462996e-17) - half;
-  r = tw_fma(n, 0.6931471805599453, f + r);
-  r = x == (double)TW_INF ? x : r;
-  r = x == 0.0 ? -(double)TW_INF : r;
-  r = x < 0.0 ? __builtin_nan("") : r;
-  return x != x ? x : r;
+  return tw_log_edges(x, tw_fma(n, 0.6931471805599453, f + r));
 }
-TW double tw_log1p(double x) {
-  double u = 1.0 + x, lost = x - (u - 1.0), r = tw_log(u);
-  r = u > 0.0 && u < (double)TW_INF ? r + lost / u : r;
-  return x == 0.0 ? x : r;
+template <class T> TW T tw_log1p(T x) {
+  T u = 1 + x, lost = x - (u - 1), r = tw_log(u);
+  r = u > 0 && u < (T)TW_INF ? r + lost / u : r;
+  return x == 0 ? x : r;
 }
 TW double tw_erf(double x) {
   double a = tw_abs(x), z = x * x, c = a > 6.0 ? 6.0 : a;
-  double p = -7.795898827002142e-10;
-  p = tw_fma(p, z, 1.3720064546777686e-08);
-  p = tw_fma(p, z, -1.6208483801871705e-07);
-  p = tw_fma(p, z, 1.6447424703317362e-06);
-  p = tw_fma(p, z, -1.492473690741966e-05);
-  p = tw_fma(p, z, 0.00012055294904839707);
-  p = tw_fma(p, z, -0.0008548325975389692);
-  p = tw_fma(p, z, 0.0052239776071164225);
-  p = tw_fma(p, z, -0.02686617064323777);
-  p = tw_fma(p, z, 0.11283791670945006);
-  p = tw_fma(p, z, -0.37612638903183543);
-  p = tw_fma(p, z, 0.12837916709551256);
+  double p = tw_poly(z, -7.795898827002142e-10, 1.3720064546777686e-08, -1.6208483801871705e-07,
+      1.6447424703317362e-06, -1.492473690741966e-05, 0.00012055294904839707, -0.0008548325975389692,
+      0.0052239776071164225, -0.02686617064323777, 0.11283791670945006, -0.37612638903183543,
+      0.12837916709551256);
   double u = tw_fma(9.6, 1.0 / (c + 2.0), -2.2);
-  double q = 4.4133850329466983e-13;
-  q = tw_fma(q, u, 1.8386753405993422e-11);
-  q = tw_fma(q, u, -7.45510449620631e-11);
-  q = tw_fma(q, u, -2.6260417449824267e-10);
-  q = tw_fma(q, u, 2.6248030731791732e-09);
-  q = tw_fma(q, u, -5.937642934649013e-10);
-  q = tw_fma(q, u, -7.00535615043276e-08);
-  q = tw_fma(q, u, 1.6350179331888476e-07);
-  q = tw_fma(q, u, 1.9795619117948376e-06);
-  q = tw_fma(q, u, -7.3405185545281365e-06);
-  q = tw_fma(q, u, -8.079220427446309e-05);
-  q = tw_fma(q, u, 0.00019713917780504528);
-  q = tw_fma(q, u, 0.005588816281840148);
-  q = tw_fma(q, u, 0.03856057042517875);
-  q = tw_fma(q, u, 0.16189356804102498);
-  q = tw_fma(q, u, 0.22142954022993183);
+  double q = tw_poly(u, 4.4133850329466983e-13, 1.8386753405993422e-11, -7.45510449620631e-11,
+      -2.6260417449824267e-10, 2.6248030731791732e-09, -5.937642934649013e-10, -7.00535615043276e-08,
+      1.6350179331888476e-07, 1.9795619117948376e-06, -7.3405185545281365e-06, -8.079220427446309e-05,
+      0.00019713917780504528, 0.005588816281840148, 0.03856057042517875, 0.16189356804102498,
+      0.22142954022993183);
   double far = tw_copysign(tw_fma(-q, tw_exp_nonpositive(-c * c), 1.0), x);
   double r = a < 1.0 ? tw_fma(p, x, x) : far;
   return x != x ? x : r;
 }
 
-// exp(x) - 1 for |x| beyond any float's range clamped
-TW double tw_wide_expm1(double x) {
+// x, beyond any float's range clamped, is n ln 2 + r: e^r - 1, and 2^n
+TW double tw_wide_split(double x, double& scale) {
   double c = x > 120.0 ? 120.0 : x;
   c = c < -120.0 ? -120.0 : c;
   double t = tw_fma(c, 1.4426950408889634, TW_MAGIC64), n = t - TW_MAGIC64;
   double r = tw_fma(-n, 2.3190468138462996e-17, tw_fma(-n, 0.6931471805599453, c));
-  double p = 2.505210838544172e-08;
-  p = tw_fma(p, r, 2.755731922398589e-07);
-  p = tw_fma(p, r, 2.7557319223985893e-06);
-  p = tw_fma(p, r, 2.48015873015873e-05);
-  p = tw_fma(p, r, 0.0001984126984126984);
-  p = tw_fma(p, r, 0.001388888888888889);
-  p = tw_fma(p, r, 0.008333333333333333);
-  p = tw_fma(p, r, 0.041666666666666664);
-  p = tw_fma(p, r, 0.16666666666666666);
-  p = tw_fma(p, r, 0.5);
-  double e = tw_fma(p * r, r, r);
-  double s = tw_from_bits64((tw_bits64(t) - tw_bits64(TW_MAGIC64) + 1023u) << 52);
+  double p = tw_poly(r, 2.505210838544172e-08, 2.755731922398589e-07, 2.7557319223985893e-06,
+      2.48015873015873e-05, 0.0001984126984126984, 0.001388888888888889, 0.008333333333333333,
+      0.041666666666666664, 0.16666666666666666, 0.5);
+  scale = tw_from_bits64((tw_bits64(t) - tw_bits64(TW_MAGIC64) + 1023u) << 52);
+  return tw_fma(p * r, r, r);
+}
+TW double tw_wide_expm1(double x) {
+  double s, e = tw_wide_split(x, s);
   return tw_fma(s, e, s - 1.0);
 }
 TW double tw_wide_exp(double x) {
-  double c = x > 120.0 ? 120.0 : x;
-  c = c < -120.0 ? -120.0 : c;
-  double t = tw_fma(c, 1.4426950408889634, TW_MAGIC64), n = t - TW_MAGIC64;
-  double r = tw_fma(-n, 2.3190468138462996e-17, tw_fma(-n, 0.6931471805599453, c));
-  double p = 2.505210838544172e-08;
-  p = tw_fma(p, r, 2.755731922398589e-07);
-  p = tw_fma(p, r, 2.7557319223985893e-06);
-  p = tw_fma(p, r, 2.48015873015873e-05);
-  p = tw_fma(p, r, 0.0001984126984126984);
-  p = tw_fma(p, r, 0.001388888888888889);
-  p = tw_fma(p, r, 0.008333333333333333);
-  p = tw_fma(p, r, 0.041666666666666664);
-  p = tw_fma(p, r, 0.16666666666666666);
-  p = tw_fma(p, r, 0.5);
-  double s = tw_from_bits64((tw_bits64(t) - tw_bits64(TW_MAGIC64) + 1023u) << 52);
-  return s * (tw_fma(p * r, r, r) + 1.0);
+  double s, e = tw_wide_split(x, s);
+  return s * (e + 1.0);
 }
-// 0 gives -inf, negatives NaN, inf inf
 TW double tw_wide_log(double x) {
-  uint64_t u = tw_bits64(x);
-  uint64_t k = (u - 0x3fe6a09e667f3bcdull + (1023ull << 52)) >> 52;  // biased exponent of x / sqrt(1/2)
-  double f = tw_from_bits64(u - ((k - 1023u) << 52)) - 1.0;
-  double n = tw_from_bits64(k | 0x4330000000000000ull) - (0x1p52 + 1023.0);
-  double s = f / (2.0 + f), z = s * s;
-  double p = 0.06666666666666667;
-  p = tw_fma(p, z, 0.07692307692307693);
-  p = tw_fma(p, z, 0.09090909090909091);
-  p = tw_fma(p, z, 0.1111111111111111);
-  p = tw_fma(p, z, 0.14285714285714285);
-  p = tw_fma(p, z, 0.2);
-  p = tw_fma(p, z, 0.3333333333333333);
-  double r = tw_fma(n, 0.6931471805599453, 2.0 * tw_fma(p * z, s, s));
-  r = x == 0.0 ? -(double)TW_INF : r;
-  r = x == (double)TW_INF ? x : r;
-  r = x < 0.0 ? __builtin_nan("") : r;
-  return x != x ? x : r;
+  double n, f = tw_fraction(x, n), s = f / (2.0 + f), z = s * s;
+  double p = tw_poly(z, 0.06666666666666667, 0.07692307692307693, 0.09090909090909091, 0.1111111111111111,
+      0.14285714285714285, 0.2, 0.3333333333333333);
+  return tw_log_edges(x, tw_fma(n, 0.6931471805599453, 2.0 * tw_fma(p * z, s, s)));
 }
 TW double tw_wide_log1p(double x) {
   double u = 1.0 + x, lost = x - (u - 1.0);
@@ -350,21 +261,14 @@ TW double tw_quarter_turn(double x, uint64_t& quadrant) {
 }
 TW double tw_sin_poly(double r) {
   double z = r * r;
-  double p = -2.505210838544172e-08;
-  p = tw_fma(p, z, 2.7557319223985893e-06);
-  p = tw_fma(p, z, -0.0001984126984126984);
-  p = tw_fma(p, z, 0.008333333333333333);
-  p = tw_fma(p, z, -0.16666666666666666);
+  double p = tw_poly(z, -2.505210838544172e-08, 2.7557319223985893e-06, -0.0001984126984126984,
+      0.008333333333333333, -0.16666666666666666);
   return tw_fma(p * z, r, r);
 }
 TW double tw_cos_poly(double r) {
   double z = r * r;
-  double p = 2.08767569878681e-09;
-  p = tw_fma(p, z, -2.755731922398589e-07);
-  p = tw_fma(p, z, 2.48015873015873e-05);
-  p = tw_fma(p, z, -0.001388888888888889);
-  p = tw_fma(p, z, 0.041666666666666664);
-  p = tw_fma(p, z, -0.5);
+  double p = tw_poly(z, 2.08767569878681e-09, -2.755731922398589e-07, 2.48015873015873e-05,
+      -0.001388888888888889, 0.041666666666666664, -0.5);
   return tw_fma(p, z, 1.0);
 }
 TW double tw_wide_sin(double x, uint64_t turns) {
@@ -386,19 +290,9 @@ TW double tw_wide_angle(double y, double x) {
   bool near = low > 0.41421356237309503 * high;
   double num = near ? low - high : low, den = near ? low + high : high;
   double t = den == 0.0 ? 0.0 : num / den, z = t * t;
-  double p = -0.037037037037037035;
-  p = tw_fma(p, z, 0.04);
-  p = tw_fma(p, z, -0.043478260869565216);
-  p = tw_fma(p, z, 0.047619047619047616);
-  p = tw_fma(p, z, -0.05263157894736842);
-  p = tw_fma(p, z, 0.058823529411764705);
-  p = tw_fma(p, z, -0.06666666666666667);
-  p = tw_fma(p, z, 0.07692307692307693);
-  p = tw_fma(p, z, -0.09090909090909091);
-  p = tw_fma(p, z, 0.1111111111111111);
-  p = tw_fma(p, z, -0.14285714285714285);
-  p = tw_fma(p, z, 0.2);
-  p = tw_fma(p, z, -0.3333333333333333);
+  double p = tw_poly(z, -0.037037037037037035, 0.04, -0.043478260869565216, 0.047619047619047616,
+      -0.05263157894736842, 0.058823529411764705, -0.06666666666666667, 0.07692307692307693,
+      -0.09090909090909091, 0.1111111111111111, -0.14285714285714285, 0.2, -0.3333333333333333);
   double r = tw_fma(p * z, t, t) + (near ? 0.7853981633974483 : 0.0);
   r = y > a ? 1.5707963267948966 - r : r;
   r = tw_copysign(1.0, x) < 0.0 ? 3.141592653589793 - r : r;
@@ -486,10 +380,11 @@ template <class T> TW T tw_minimum(T a, T b) { T m = a < b ? a : b; return a != 
 // does not untangle the conditions of one in another.
 TW float tw_nan_where(bool nan, float m) { return tw_from_bits(tw_bits(m) | (nan ? 0xffffffffu : 0u)); }
 TW double tw_nan_where(bool nan, double m) { return tw_from_bits64(tw_bits64(m) | (nan ? ~(uint64_t)0 : 0)); }
-TW float tw_maximum(float a, float b) { return tw_nan_where(a != a, a > b ? a : b); }
-TW float tw_minimum(float a, float b) { return tw_nan_where(a != a, a < b ? a : b); }
-TW double tw_maximum(double a, double b) { return tw_nan_where(a != a, a > b ? a : b); }
-TW double tw_minimum(double a, double b) { return tw_nan_where(a != a, a < b ? a : b); }
+#define TW_EXTREMES(T) \
+  TW T tw_maximum(T a, T b) { return tw_nan_where(a != a, a > b ? a : b); } \
+  TW T tw_minimum(T a, T b) { return tw_nan_where(a != a, a < b ? a : b); }
+TW_EXTREMES(float)
+TW_EXTREMES(double)
 template <class T> TW T tw_fmax(T a, T b) { T m = a > b ? a : b; return b != b ? a : m; }
 template <class T> TW T tw_fmin(T a, T b) { T m = a < b ? a : b; return b != b ? a : m; }
 

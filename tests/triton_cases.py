@@ -587,7 +587,8 @@ def cross_entropy_backward(rows: int, columns: int) -> Case:
       log=("f32", rows), dx=("bf16", rows, columns))  # fmt: skip
 
 
-def cumulative(monoid: str, rows: int, columns: int) -> Case:
-    return case(f"cumulative_{monoid}", f"i:{rows}, j:{columns}",
-                f"%0 = load x[i, j] : f32\n%1 = scan.{monoid}[j] %0 : f32\nstore y[i, j] %1",
+def cumulative(monoid: str, rows: int, columns: int, backwards: bool = False) -> Case:
+    at = f"-1*j+{columns - 1}" if backwards else "j"
+    return case(f"cumulative_{monoid}{'_backwards' * backwards}", f"i:{rows}, j:{columns}",
+                f"%0 = load x[i, {at}] : f32\n%1 = scan.{monoid}[j] %0 : f32\nstore y[i, {at}] %1",
                 x=("f32", rows, columns), y=("f32", rows, columns))  # fmt: skip

@@ -63,6 +63,8 @@ ALL = [
     cases.cumulative("sum", 3, 100),
     looped(cases.cumulative("max", 3, 100), 32),
     looped(cases.cumulative("sum", 3, 96), 32),
+    cases.cumulative("sum", 3, 100, backwards=True),
+    looped(cases.cumulative("sum", 3, 101, backwards=True), 16, block_rows=1),
     looped(cases.softmax(3, 150), 32),
     looped(cases.softmax(3, 150, fill={"m": _MASKED}), 32),
     looped(cases.softmax(3, 150, fill={"m": _ALL_MASKED}), 32),

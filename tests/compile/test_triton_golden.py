@@ -78,6 +78,13 @@ def test_loads_are_wide_whatever_the_row_length(case: Case):
     assert resources(compile_source(bundle_of(case).sources[0], 90)).wide_loads > 0
 
 
+def test_scans_from_the_end_load_and_store_as_wide_as_others():
+    for columns in (4096, 40960):
+        source = bundle_of(cases.cumulative("sum", 64, columns, backwards=True)).sources[0]
+        cost = resources(compile_source(source, 90))
+        assert cost.wide_loads > 0 and cost.wide_stores > 0
+
+
 def test_a_checked_read_is_as_wide_as_another():
     for rows, columns in ((8192, 768), (1, 4096)):
         source = bundle_of(cases.checked_embedding(rows, columns, "bf16")).sources[0]

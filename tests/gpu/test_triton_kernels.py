@@ -50,6 +50,7 @@ ALL = [
     cases.layer_norm_backward("s0", 257, sizes={"s0": 301}),
     *(cases.cross_entropy(6, c) for c in (1, 300, 20001, 50257)),
     *(cases.cross_entropy_backward(6, c) for c in (300, 20001, 50257)),
+    *(cases.cumulative("sum", 3, c, backwards=True) for c in (100, 20001)),
     *(cases.cumulative(m, 3, c) for m in ("sum", "prod", "max", "min") for c in (1, 100, 20000)),
     *(reduction(m, 5, c) for c in (1, 127, 1024) for m in
       ("sum", "prod", "max", "min", "argmax", "argmin", "welford", "logsumexp")),

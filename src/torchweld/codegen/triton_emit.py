@@ -37,7 +37,7 @@ from torchweld.ir.nodes import (
 )  # fmt: skip
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, divide, product
-from torchweld.schedule.access import Access, Accesses, linear
+from torchweld.schedule.access import Access, Accesses, linear, turned
 from torchweld.schedule.cuda import Schedule, extent
 from torchweld.schedule.online import maximum_of
 
@@ -77,8 +77,10 @@ class Kernel:
         dimensions: Iterable[tuple[str, ...]] | None = None,
     ) -> None:
         """`dimensions`: axes that share a linear index; all of them if None."""
-        self.accesses, self.buffers, self.schedule = accesses, buffers, schedule
-        self.comp, self.body = accesses.comp, accesses.comp.body
+        around = turned(accesses)
+        self.scans_from_end = around is not None
+        self.accesses, self.buffers, self.schedule = around or accesses, buffers, schedule
+        self.comp, self.body = self.accesses.comp, self.accesses.comp.body
         self.axes = value_axes(self.body)
         self.known: dict = {}  # value, or (value, item) -> the variable that holds it
         self.partial_results: dict[Value, list[str]] = {}

@@ -162,13 +162,16 @@ def _pass(
     kinds = {v: _lanes(k, v, sums) for v in reductions}
     running = {v: _start(k, v, kinds[v]) for v in reductions}
     scans = [v for v in k.needed(targets) if isinstance(k.body[v], Scan)]
+    backwards = k.scans_from_end
     for value in scans:
         reduce.start_scan(k, value)
-    for walk in walks(k):
+    for walk in walks(k, backwards):
         for value in reductions:
             if kinds[value] is not None:
                 kinds[value].enter(k, walk, running[value])
-        with k.indented(f"for block in {k.range(walk.steps)}:"):
+        with k.indented(f"for {'step' if backwards else 'block'} in {k.range(walk.steps)}:"):
+            if backwards:
+                k.line(f"block = {walk.mirrored}")
             k.define_columns(f"({walk.number}) * {k.block_columns}", walk.covered)
             _compute_pass(k, targets)
             for value in reductions:

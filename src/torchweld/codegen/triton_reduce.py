@@ -118,7 +118,8 @@ def _scan_tile(k: Kernel, value: Value) -> str:
 def _scanned(k: Kernel, value: Value, tile: str) -> str:
     name = "_reduce_" + _OPERATION[k.body[value].monoid]
     k.helper(f"{name}(")
-    return f"tl.associative_scan({tile}, 1, {name})"
+    backwards = ", reverse=True" if k.scans_from_end else ""
+    return f"tl.associative_scan({tile}, 1, {name}{backwards})"
 
 
 def know(k: Kernel, value: Value, names: list[str]) -> None:

@@ -17,31 +17,46 @@ from torchweld.ir.size import Size
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A loop over blocks of columns. `steps`: arguments of its `range`; `number`: of the block at a
-    step; `covered`: columns that the steps cover, None if some are out of bounds."""
+    """A loop over blocks of columns, `first` to `end`. `number`: where a block is; `covered`:
+    columns that they cover, None if some are out of bounds."""
 
-    steps: str
+    first: str
+    end: str
     number: str
     covered: Size | None
 
+    @property
+    def steps(self) -> str:
+        """Arguments of `range`."""
+        return self.end if self.first == "0" else f"{self.first}, {self.end}"
 
-def walks(k: Kernel) -> list[Walk]:
+    @property
+    def mirrored(self) -> str:
+        """The block of a `step`, from the last to the first."""
+        before = "" if self.first == "0" else f"{self.first} + "
+        return f"{before}{self.end} - 1 - step"
+
+
+def walks(k: Kernel, backwards: bool = False) -> list[Walk]:
     """Whole blocks need no masks, whose loads are then wide whatever the length; the blocks at the
-    ends of a row come after them."""
+    ends of a row come after them, or before if `backwards`."""
+    found = _forwards(k)
+    return found[::-1] if backwards else found
+
+
+def _forwards(k: Kernel) -> list[Walk]:
     length, block = k.columns, k.block_columns
     if k.schedule.splits > 1:
         step = block * k.schedule.splits
         per_share = quotient(k, length, step, up=True)
         covered = rounded(length, step)
-        return [Walk(f"{per_share}", f"share * {per_share} + block", covered)]
+        return [Walk("0", f"{per_share}", f"share * {per_share} + block", covered)]
     if k.row_start is not None:
         return _walks_from_aligned(k, length, block)
-    if not _worth_peeling(k):
-        blocks = quotient(k, length, block, up=True)
-        return [Walk(f"{blocks}", "block", rounded(length, block))]
     whole, every = quotient(k, length, block), quotient(k, length, block, up=True)
-    return [Walk(f"{whole}", "block", length),
-            Walk(f"{whole}, {every}", "block", None)]  # fmt: skip
+    if not _worth_peeling(k):
+        return [Walk("0", f"{every}", "block", rounded(length, block))]
+    return [Walk("0", f"{whole}", "block", length), Walk(f"{whole}", f"{every}", "block", None)]
 
 
 def first_column(k: Kernel) -> str:
@@ -81,8 +96,7 @@ def _walks_from_aligned(k: Kernel, length: Size, block: int) -> list[Walk]:
     whole = quotient(k, length, block)
     whole = whole if isinstance(length, int) else f"tl.maximum({whole}, 1)"
     first = f"tl.where(block == {whole} - 1, 0, block)"
-    return [Walk(f"1, {whole}", "block", length),
-            Walk(f"{whole} - 1, {every}", first, None)]  # fmt: skip
+    return [Walk("1", f"{whole}", "block", length), Walk(f"{whole} - 1", f"{every}", first, None)]
 
 
 def quotient(k: Kernel, length: Size, step: int, up: bool = False) -> str:

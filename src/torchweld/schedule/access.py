@@ -20,7 +20,7 @@ from torchweld.core.errors import InvalidIR
 from torchweld.ir import affine, size
 from torchweld.ir.affine import Affine
 from torchweld.ir.frame import Frame, frame_of
-from torchweld.ir.nodes import Axis, Buffer, Comp, Index, IndexMap, Load, Reduce, Ref, Value
+from torchweld.ir.nodes import Axis, Buffer, Comp, Index, IndexMap, Load, Reduce, Ref, Scan, Value
 from torchweld.ir.size import Size
 
 
@@ -97,6 +97,21 @@ def linear(accesses: Accesses, index: Affine, axes: tuple[str, ...]) -> Size | N
         if index.coefficient(axis) != factor * inner:
             return None
     return factor
+
+
+def turned(accesses: Accesses) -> Accesses | None:
+    """The columns counted from the last one, if memory is read and written backwards along them:
+    loads are wide forwards only. Scans then run from the end. None for others."""
+    scanned = {i.axis for i in accesses.comp.body if isinstance(i, Scan)}
+    if len(scanned) != 1 or scanned != set(accesses.frame.columns):
+        return None
+    (axis,) = scanned
+    steps = [c for a in accesses.all if (c := a.offset.coefficient(axis)) != 0]
+    if not steps or not all(isinstance(c, int) and c < 0 for c in steps):
+        return None
+    image = {axis: affine.axis(axis) * -1 + (accesses.comp.extent(axis) - 1)}
+    columns = accesses.frame.columns
+    return _renamed(accesses, accesses.comp.axes, image, columns, columns)
 
 
 def _flat(comp: Comp, frame: Frame, buffers: Mapping[str, Buffer]) -> Accesses:

@@ -31,13 +31,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    gpu = [item for item in items if "gpu" in item.keywords or "gpu" in Path(item.path).parts]
-    if gpu and not _has_gpu():
-        for item in gpu:
+    """tests/gpu needs a GPU, what is marked `hopper` there one of that generation."""
+    capability = _capability()
+    for item in items:
+        if "gpu" in Path(item.path).parts and capability is None:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+        elif "hopper" in item.keywords and capability[0] != 9:
+            item.add_marker(pytest.mark.skip(reason="needs a Hopper GPU"))
 
 
-def _has_gpu() -> bool:
+def _capability() -> tuple[int, int] | None:
     import torch
 
-    return torch.cuda.is_available()
+    return torch.cuda.get_device_capability() if torch.cuda.is_available() else None

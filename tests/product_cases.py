@@ -14,7 +14,9 @@ from torchweld.ir import affine
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Op, Ref, Store, Value
 from torchweld.ir.size import Size, product, symbol
-from triton_cases import Case
+from torchweld.schedule.access import Accesses, addressed
+from torchweld.schedule.contraction import Contraction, contraction_of
+from triton_cases import Case, title
 
 HARD = torch.tensor([float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1.0, -2.5, 300.0])
 
@@ -73,8 +75,18 @@ class Body:
         self.buffers[name] = Buffer(name, shape, dtype or self.dtype, strides, "cuda:0", weights)
 
 
-def with_schedule(case: Case, schedule) -> Case:
-    return replace(case, schedule=schedule)
+def parts(case: Case) -> tuple[Accesses, Contraction]:
+    """What product templates are given of it."""
+    accesses = addressed(case.comp, case.buffers, case.sizes)
+    return accesses, contraction_of(accesses)
+
+
+def tiled_title(case: Case) -> str:
+    """linear-129x333x104-bf16-64x128x32w4/2"""
+    s, dtype = case.schedule, next(iter(case.buffers.values())).dtype
+    pairs = "pp" if s and s.pingpong else ""
+    tile = f"-{s.block_m}x{s.block_n}x{s.block_k}w{s.num_warps}/{s.splits}{pairs}" if s else ""
+    return f"{title(case)}-{dtype}{tile}"
 
 
 def gelu(body: Body, x: Value) -> Value:

@@ -29,6 +29,11 @@ class Case:
     schedule: Schedule | None = None
 
 
+def title(case: Case) -> str:
+    """linear-129x333x104, for the name of a test"""
+    return f"{case.name}-{'x'.join(str(a.extent) for a in case.comp.axes)}"
+
+
 def case(name: str, axes: str, body: str, fill=None, sizes=None, **described) -> Case:
     """`described`: buffer=(dtype, *shape) or (dtype, shape, strides); a str in a shape is a
     symbol."""

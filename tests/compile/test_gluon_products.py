@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import product_cases as cases
-from product_cases import Body
+from product_cases import Body, parts
 from torchweld.codegen.gluon_product import generate
 from torchweld.codegen.source import DescriptorArg, KernelSource
 from torchweld.core import dtypes
@@ -21,10 +21,8 @@ from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import symbol
 from torchweld.runtime.triton_compile import _described, compile_source, resources
 from torchweld.schedule import product_gluon
-from torchweld.schedule.access import addressed
-from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.product import ProductSchedule
-from triton_cases import Case
+from triton_cases import Case, title
 from triton_run import H100
 
 SHARED_LIMIT = 227 << 10
@@ -54,8 +52,7 @@ SHIPPED = [
 
 def tiles_of(case: Case, count: int = 1) -> list[ProductSchedule]:
     """The most promising ones."""
-    accesses = addressed(case.comp, case.buffers, case.sizes)
-    found = contraction_of(accesses)
+    accesses, found = parts(case)
     assert product_gluon.supports(accesses, found, H100) is None
     return list(product_gluon.candidates(accesses, found, H100, case.sizes))[:count]
 
@@ -63,10 +60,6 @@ def tiles_of(case: Case, count: int = 1) -> list[ProductSchedule]:
 def source_of(case: Case, tiles: ProductSchedule) -> KernelSource:
     source, *_ = generate(case.comp, case.buffers, tiles, case.sizes).sources
     return source
-
-
-def title(case: Case) -> str:
-    return f"{case.name}-{'x'.join(str(a.extent) for a in case.comp.axes)}"
 
 
 def dropout_of_relu() -> Case:
@@ -166,8 +159,7 @@ def test_schedules_that_do_not_fit_are_refused():
     ],
 )
 def test_reasons(case: Case, reason: str):
-    accesses = addressed(case.comp, case.buffers, case.sizes)
-    found = contraction_of(accesses)
+    accesses, found = parts(case)
     assert reason in product_gluon.supports(accesses, found, H100)
 
 

@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 
 import product_cases as cases
+from product_cases import parts
 from torchweld.codegen.gluon_stream import generate
 from torchweld.runtime.triton_compile import compile_source, resources
 from torchweld.schedule import product_stream
-from torchweld.schedule.access import addressed
-from torchweld.schedule.contraction import contraction_of
-from triton_cases import Case
+from triton_cases import Case, title
 from triton_run import H100
 
 SHARED_LIMIT = 227 << 10
@@ -33,13 +32,8 @@ SHIPPED = [
 ]
 
 
-def title(case: Case) -> str:
-    return f"{case.name}-{'x'.join(str(a.extent) for a in case.comp.axes)}"
-
-
 def candidates(case: Case) -> list:
-    accesses = addressed(case.comp, case.buffers, case.sizes)
-    contraction = contraction_of(accesses)
+    accesses, contraction = parts(case)
     assert product_stream.supports(accesses, contraction, H100) is None
     return list(product_stream.candidates(accesses, contraction, H100, case.sizes))
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 import product_cases as cases
-from triton_cases import Case
+from product_cases import parts
+from triton_cases import Case, title
 from triton_run import product_bundle
 
 pytest.importorskip("triton")
@@ -20,8 +21,6 @@ from torchweld.core import dtypes
 from torchweld.core.device import DeviceTable, named_table
 from torchweld.core.errors import InvalidIR
 from torchweld.runtime.triton_compile import compile_source, resources
-from torchweld.schedule.access import addressed
-from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_triton import candidates, staged_bytes, supports, valid
 
@@ -46,17 +45,8 @@ SHIPPED = [
 ]
 
 
-def parts(case: Case):
-    accesses = addressed(case.comp, case.buffers, case.sizes)
-    return accesses, contraction_of(accesses)
-
-
 def default(case: Case, table: DeviceTable) -> ProductSchedule:
     return next(candidates(*parts(case), table, case.sizes))
-
-
-def title(case: Case) -> str:
-    return f"{case.name}-{'x'.join(str(a.extent) for a in case.comp.axes)}"
 
 
 def test_kernels_agree_with_the_interpreter():
@@ -245,8 +235,7 @@ def test_sums_beside_two_products_are_refused_in_large_tiles():
 
 
 def _refusal(case: Case) -> str | None:
-    accesses = addressed(case.comp, case.buffers, case.sizes)
-    return supports(accesses, contraction_of(accesses), TABLES[90])
+    return supports(*parts(case), TABLES[90])
 
 
 def test_computed_right_factors_leave_shared_memory_for_themselves():

@@ -16,10 +16,6 @@ from torchweld.schedule.attention import attention_of
 from triton_cases import Case, tensors
 from triton_run import compile_in_processes, gpu_starter, launches, prepare
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-]
 ALL = [c for dtype in ("bf16", "f16") for c in varied(dtype)]
 
 

@@ -9,8 +9,6 @@ from torch import nn
 import torchweld
 from torchweld.exact.verify import verify
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
 
 class Residual(nn.Module):
     def __init__(self, width: int, groups: int) -> None:

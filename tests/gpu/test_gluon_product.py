@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import product_cases as cases
+from product_cases import parts, tiled_title
 from product_check import problems
 from torchweld.codegen.gluon_product import generate
 from torchweld.codegen.source import KernelBundle
@@ -16,19 +17,11 @@ from torchweld.ir.size import symbol
 from torchweld.runtime.dispatch import Pointer
 from torchweld.runtime.launcher import launch_plan
 from torchweld.schedule import product_gluon
-from torchweld.schedule.access import addressed
-from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.product import ProductSchedule
 from triton_cases import Case, tensors
 from triton_run import H100, compile_in_processes, prepare
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
-        reason="needs a Hopper GPU",
-    ),
-]
+pytestmark = pytest.mark.hopper
 
 TILES = (
     ProductSchedule("gluon", 128, 256, 64, 8, 4, programs=3, early=True),
@@ -80,8 +73,7 @@ def epilogues(dtype: str) -> list[Case]:
 
 def fitting(case: Case) -> list[Case]:
     """The case with each tiling that is valid for it."""
-    accesses = addressed(case.comp, case.buffers, case.sizes)
-    found = contraction_of(accesses)
+    accesses, found = parts(case)
     tiles = PAIRS if len(found.products) == 2 else TILES
     assert product_gluon.supports(accesses, found, H100) is None
     return [replace(case, schedule=s) for s in tiles if product_gluon.valid(s, accesses, found)]
@@ -91,13 +83,6 @@ GATED = [cases.gated(530, 392, 200), cases.gated(250, 200, 136, "f16")]
 ALL = [tiled for c in (*epilogues("bf16"), *GATED) for tiled in fitting(c)]
 ALL += [fitting(c)[k % 2] for k, c in enumerate(epilogues("f16"))]
 ALL.sort(key=lambda c: c.schedule.pingpong)  # last: its barriers are the most intricate
-
-
-def title(case: Case) -> str:
-    s = case.schedule
-    tile = f"{s.block_m}x{s.block_n}x{s.block_k}{'pp' if s.pingpong else ''}"
-    dtype = next(iter(case.buffers.values())).dtype
-    return f"{case.name}-{dtype}-{'x'.join(str(a.extent) for a in case.comp.axes)}-{tile}"
 
 
 def bundle_of(case: Case) -> KernelBundle:
@@ -119,7 +104,7 @@ def run(case: Case, compiled: dict, made: dict) -> None:
         plan(bases, torch.cuda.current_device(), torch.cuda.current_stream().cuda_stream)
 
 
-@pytest.mark.parametrize("case", ALL, ids=title)
+@pytest.mark.parametrize("case", ALL, ids=tiled_title)
 def test_results_are_as_exact_as_eager(case: Case, compiled: dict):
     made = tensors(case, "cuda")
     run(case, compiled, made)

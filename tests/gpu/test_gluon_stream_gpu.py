@@ -10,6 +10,7 @@ import torch
 
 import product_cases as cases
 import torchweld
+from product_cases import parts, tiled_title
 from product_check import problems
 from torchweld.codegen.gluon_stream import generate
 from torchweld.codegen.source import KernelBundle
@@ -17,19 +18,11 @@ from torchweld.core import dtypes
 from torchweld.runtime.dispatch import Pointer
 from torchweld.runtime.launcher import launch_plan
 from torchweld.schedule import product_stream
-from torchweld.schedule.access import addressed
-from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.product import ProductSchedule
 from triton_cases import Case, tensors
 from triton_run import H100, compile_in_processes
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
-        reason="needs a Hopper GPU",
-    ),
-]
+pytestmark = pytest.mark.hopper
 
 
 def small(block_m: int, block_n: int, block_k: int, stages: int, splits: int) -> ProductSchedule:
@@ -61,11 +54,6 @@ def epilogues(dtype: str) -> list[Case]:
     ]
 
 
-def parts(case: Case):
-    accesses = addressed(case.comp, case.buffers, case.sizes)
-    return accesses, contraction_of(accesses)
-
-
 def fitting(case: Case) -> list[Case]:
     """The case in its default tiles, in a candidate and in a small tiling."""
     accesses, found = parts(case)
@@ -79,13 +67,6 @@ def fitting(case: Case) -> list[Case]:
 
 ALL = [tiled for c in epilogues("bf16") for tiled in fitting(c)]
 ALL += [fitting(c)[k % 2] for k, c in enumerate(epilogues("f16"))]
-
-
-def title(case: Case) -> str:
-    s = case.schedule
-    dtype = next(iter(case.buffers.values())).dtype
-    extents = "x".join(str(a.extent) for a in case.comp.axes)
-    return f"{case.name}-{dtype}-{extents}-{s.block_m}x{s.block_n}x{s.block_k}-{s.splits}"
 
 
 def bundle_of(case: Case) -> KernelBundle:
@@ -112,7 +93,7 @@ def launcher(case: Case, compiled: dict, made: dict):
     return start
 
 
-@pytest.mark.parametrize("case", ALL, ids=title)
+@pytest.mark.parametrize("case", ALL, ids=tiled_title)
 def test_results_are_as_exact_as_eager_and_repeat(case: Case, compiled: dict):
     made = tensors(case, "cuda")
     start = launcher(case, compiled, made)

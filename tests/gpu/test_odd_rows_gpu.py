@@ -13,7 +13,6 @@ from torchweld.api import records
 from torchweld.kernels.odd_rows import ODD_ROWS
 from torchweld.profiling.memory import added_bytes
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 SCALES = (1, 2, -1)
 
 

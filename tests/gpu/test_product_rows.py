@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
 import torchweld
 from torchweld.api import records
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CLASSES, PITCH = 50257, 50304
 
 

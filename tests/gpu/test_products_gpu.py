@@ -15,7 +15,6 @@ from torchweld.api import records
 from torchweld.ir.nodes import Comp, Extern, Reduce
 from torchweld.kernels import products, products_cost, products_kernel, products_norm, products_side
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 D, HIDDEN, HEADS = 512, 1408, 8
 PRODUCTS = ("aten.mm.", "aten.addmm.", "aten.bmm.", "aten._addmm_activation.")
 

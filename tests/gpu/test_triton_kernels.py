@@ -10,13 +10,8 @@ import torch
 
 import triton_cases as cases
 from torchweld.core import dtypes
-from triton_cases import Case, expected, looped, reduction, tensors
+from triton_cases import Case, expected, looped, reduction, tensors, title
 from triton_run import bundle_of, gpu_starter, launches, prepare
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-]
 
 _TIES = torch.tensor([[1.0, 3.0, 3.0, 0.0], [float("nan"), 5.0, float("nan"), 9.0],
                       [float("-inf")] * 4, [float("inf"), 1.0, float("inf"), 2.0]])  # fmt: skip
@@ -78,10 +73,6 @@ ALL = [
     *(looped(reduction(m, 3, 1500), 64, 4) for m in cases.MONOIDS),
     *(looped(reduction(m, 1000, 12, dim=0), 8, 5, 8) for m in cases.MONOIDS),
 ]  # fmt: skip
-
-
-def title(case: Case) -> str:
-    return f"{case.name}-{'x'.join(str(a.extent) for a in case.comp.axes)}"
 
 
 SHARED = [c for c in ALL if len(bundle_of(c).sources) == 2]

@@ -10,18 +10,12 @@ import pytest
 import torch
 
 import product_cases as cases
+from product_cases import parts, tiled_title
 from product_check import problems
-from torchweld.schedule.access import addressed
-from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.product import ProductSchedule
 from torchweld.schedule.product_triton import candidates
 from triton_cases import Case, tensors
 from triton_run import H100, compile_in_processes, gpu_starter, launches, prepare, product_bundle
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-]
 
 
 def epilogues(dtype: str) -> list[Case]:
@@ -78,9 +72,7 @@ def streams(dtype: str) -> list[Case]:
 
 def _near(case: Case) -> list[Case]:
     """The case with each schedule that a tuner may time."""
-    accesses = addressed(case.comp, case.buffers, case.sizes)
-    found = candidates(accesses, contraction_of(accesses), H100, case.sizes)
-    return [replace(case, schedule=s) for s in found]
+    return [replace(case, schedule=s) for s in candidates(*parts(case), H100, case.sizes)]
 
 
 TILES = [
@@ -96,13 +88,6 @@ SWEPT = [
 ]
 ALL = [c for d in ("bf16", "f16") for c in (*epilogues(d), *streams(d))] + SWEPT
 SHARED = [c for c in ALL if product_bundle(c).zeroed]
-
-
-def title(case: Case) -> str:
-    s = case.schedule
-    tile = "" if s is None else f"-{s.block_m}x{s.block_n}x{s.block_k}w{s.num_warps}/{s.splits}"
-    dtype = next(iter(case.buffers.values())).dtype
-    return f"{case.name}-{dtype}-{'x'.join(str(a.extent) for a in case.comp.axes)}{tile}"
 
 
 @pytest.fixture(scope="module")
@@ -123,12 +108,12 @@ def run(case: Case, compiled: dict, times: int = 1) -> list[dict[str, torch.Tens
     return found
 
 
-@pytest.mark.parametrize("case", ALL, ids=title)
+@pytest.mark.parametrize("case", ALL, ids=tiled_title)
 def test_results_are_as_exact_as_eager(case: Case, compiled: dict):
     assert problems(case, run(case, compiled)[0]) == []
 
 
-@pytest.mark.parametrize("case", SHARED, ids=title)
+@pytest.mark.parametrize("case", SHARED, ids=tiled_title)
 def test_shared_depth_repeats(case: Case, compiled: dict):
     first, *others = run(case, compiled, times=5)
     for again in others:

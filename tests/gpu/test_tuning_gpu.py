@@ -17,7 +17,6 @@ from torchweld.core import events
 from torchweld.ir.nodes import Comp, Reduce
 from torchweld.kernels import products_kernel
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 ROWS, D, HIDDEN = 2048, 512, 1024
 
 

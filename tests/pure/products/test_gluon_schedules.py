@@ -8,12 +8,10 @@ from dataclasses import replace
 import pytest
 
 import product_cases as cases
-from product_cases import Body
+from product_cases import Body, parts
 from torchweld.core.device import named_table
 from torchweld.schedule import product_gluon as rules
-from torchweld.schedule.access import addressed
 from torchweld.schedule.concatenation import pieces_of
-from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.product import ProductSchedule as P
 from torchweld.schedule.product_choice import choose
 from triton_cases import Case
@@ -25,11 +23,6 @@ ALL = [
     cases.dropout(4096, 768, 768), cases.heads(32, 128, 12, 64, 768),
     cases.batched(64, 512, 512, 64), cases.linear("s0", 768, 768, sizes={"s0": 4096}),
 ]  # fmt: skip
-
-
-def parts(case: Case):
-    accesses = addressed(case.comp, case.buffers, case.sizes)
-    return accesses, contraction_of(accesses)
 
 
 def first(case: Case, table=H100) -> P:

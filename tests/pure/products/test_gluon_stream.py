@@ -11,6 +11,7 @@ import torch
 
 import product_cases as cases
 from gluon_interpreted import interpret
+from product_cases import parts
 from product_check import problems
 from torchweld.codegen.gluon_stream import generate
 from torchweld.core import dtypes
@@ -18,8 +19,6 @@ from torchweld.core.device import named_table
 from torchweld.core.errors import InvalidIR
 from torchweld.ir.size import symbol
 from torchweld.schedule import product_stream
-from torchweld.schedule.access import addressed
-from torchweld.schedule.contraction import contraction_of
 from torchweld.schedule.product import ProductSchedule
 from triton_cases import Case, tensors
 
@@ -113,11 +112,6 @@ def test_only_parameters_are_read_before_the_kernel_in_front_has_ended(frozen: b
     consume = source.text[source.text.index("def consume") : source.text.index("def produce")]
     assert "await_previous" in consume.partition("finish_0(")[0]
     assert source.early and source.text.count("begin_next()") == 1
-
-
-def parts(case: Case):
-    accesses = addressed(case.comp, case.buffers, case.sizes)
-    return accesses, contraction_of(accesses)
 
 
 @pytest.mark.parametrize(

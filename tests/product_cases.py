@@ -262,6 +262,29 @@ def side_by_side(m, columns, k, dtype="bf16", sizes=None) -> Case:
     return b.case("side_by_side", None, sizes)
 
 
+def into_cache(m, queries, shared, d, k, dtype="bf16") -> Case:
+    """Queries, and beside them values that go into a cache, each row where it is told."""
+    b = Body(dtype, m=m, n=queries + shared, d=d, k=k)
+    at, bound = b.builder.index(affine.axis("n")), b.builder.const(queries, dtypes.i64)
+    low, high, every = b.op("lt", at, bound), b.op("ge", at, bound), b.extents["n"]
+    for count, names in ((queries, {"wq": "ndk", "y": "mnd"}), (shared, {"wv": "ndk", "c": "nmd"})):
+        b.extents["n"] = count
+        for name, axes in names.items():
+            b.declare(name, axes)
+    b.extents["n"] = every
+    b.declare("p", "m", dtypes.i64)
+    order = torch.arange(b.extents["m"]).flip(0)
+    m, n, d, k = (affine.axis(a) for a in "mndk")
+    x, place = b.read("x", "mk"), b.builder.load("p", (m,), dtypes.i64)
+    wq = b.builder.load("wq", (n, d, k), b.dtype, low, 0.0)
+    wv = b.builder.load("wv", (n + -queries, d, k), b.dtype, high, 0.0)
+    made = b.dot(x, b.builder.widen(b.builder.op("where", low, wq, wv)))
+    value = b.builder.cast(made, b.dtype)
+    b.stores = [Store("y", (m, n, d), value, guard=low),
+                Store("c", (n + -queries, Ref(place), d), value, guard=high)]  # fmt: skip
+    return b.case("into_cache", {"p": order})
+
+
 def summed(m, n, k, dtype="bf16", sizes=None) -> Case:
     """The gradient before an activation, and that of its bias: sums of its columns."""
     b = Body(dtype, m=m, n=n, k=k)

@@ -51,6 +51,7 @@ def epilogues(dtype: str) -> list[Case]:
         cases.hard(cases.bias_gelu(13, 264, 712, dtype), 13, 712),
         cases.side_by_side(16, (2048, 512, 520), 520, dtype),
         cases.side_by_side(1, (200, 72, 136), 2048, dtype),
+        cases.into_cache(16, 32, 8, 64, 520, dtype),
     ]
 
 

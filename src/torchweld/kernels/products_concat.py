@@ -3,6 +3,9 @@
     extern q = mm(x, a [k, 64]);  extern v = mm(x, b [k, 16])
  -> comp [m, n:80, k] { s = sum over k of x * (a[n] if n < 64 else b[n-64]);
                         store q[m, n] s if n < 64;  store v[m, n-64] s if n >= 64 }
+
+Where one has its columns in heads (keys that go into a cache), so have all, and heads are side by
+side.
 """
 
 from __future__ import annotations
@@ -26,9 +29,15 @@ from torchweld.ir.nodes import (
     map_axes,
     value_axes,
 )
-from torchweld.ir.substitute import move_store, rename_axes, substitute_axes, with_operands
+from torchweld.ir.substitute import (
+    move_store,
+    rename_axes,
+    split_axis,
+    substitute_axes,
+    with_operands,
+)
 
-_COLUMN = "n"
+_COLUMN, _INNER = "n", "n_in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +52,9 @@ class _Part:
 
 def concatenated(comps: Sequence[Comp]) -> Comp | None:
     """Comps of one product each, with the same left factor, as one with the columns of all; None if
-    one is not plain, or rows or depth differ."""
-    named = [_named(c) for c in comps]
-    if None in named or len({(_left(c), _other_axes(c)) for c in named}) > 1:
+    one is not plain, or rows, depth or heads differ."""
+    named = _in_heads([_named(c) for c in comps])
+    if named is None or len({(_left(c), _other_axes(c)) for c in named}) > 1:
         return None
     first, extents = named[0], [c.extent(_COLUMN) for c in named]
     axes = tuple(Axis(_COLUMN, sum(extents)) if a.name == _COLUMN else a for a in first.axes)
@@ -60,12 +69,13 @@ def concatenated(comps: Sequence[Comp]) -> Comp | None:
 
 
 def is_plain(comp: Comp) -> bool:
-    """Whether `comp` is one product of two loads, whose columns are one axis of known extent."""
+    """Whether `comp` is one product of two loads, whose columns are one or two axes of known
+    extents."""
     return _named(comp) is not None
 
 
 def _named(comp: Comp) -> Comp | None:
-    """With axes of the same names in all: k0.., n, m0.."""
+    """With axes of the same names in all: k0.., n (and n_in), m0.."""
     if sum(isinstance(i, Reduce) for i in comp.body) != 1 or None in _factors(comp):
         return None
     left, right = (map_axes(i.index) for i in _factors(comp))
@@ -73,11 +83,35 @@ def _named(comp: Comp) -> Comp | None:
     names = dict(zip(depth, (f"k{n}" for n in range(len(depth)))))
     rows = [a.name for a in comp.axes if a.name in left and a.name not in names]
     columns = [a.name for a in comp.axes if a.name not in left]
-    if len(columns) != 1 or columns[0] not in right or right.intersection(rows):
+    if len(columns) not in (1, 2) or not right.issuperset(columns) or right.intersection(rows):
         return None
-    names |= {a: f"m{n}" for n, a in enumerate(rows)} | {columns[0]: _COLUMN}
-    known = isinstance(comp.extent(columns[0]), int)
+    names |= {a: f"m{n}" for n, a in enumerate(rows)} | dict(zip(columns, (_COLUMN, _INNER)))
+    known = all(isinstance(comp.extent(a), int) for a in columns)
     return rename_axes(comp, names) if known else None
+
+
+def _in_heads(comps: Sequence[Comp | None]) -> list[Comp] | None:
+    """All with columns of one axis; or all of two, heads of the same width."""
+    if None in comps:
+        return None
+    widths = {c.extent(_INNER) for c in comps if _has_heads(c)}
+    if not widths:
+        return list(comps)
+    split = [_split(c, min(widths)) for c in comps]
+    return None if None in split or len(widths) > 1 else split
+
+
+def _has_heads(comp: Comp) -> bool:
+    return any(a.name == _INNER for a in comp.axes)
+
+
+def _split(comp: Comp, width: int) -> Comp | None:
+    if _has_heads(comp):
+        return comp
+    if comp.extent(_COLUMN) % width:
+        return None
+    outer = Axis(_COLUMN, comp.extent(_COLUMN) // width)
+    return split_axis(comp, _COLUMN, outer, Axis(_INNER, width))
 
 
 def _other_axes(comp: Comp) -> frozenset[Axis]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from torchweld.core.dtypes import DType
 from torchweld.ir.affine import axis, constant
 from torchweld.ir.nodes import Axis, Comp, Const, Index, Load, Op, Store, Value
 from torchweld.ir.simplify import drop_dead, simplify
@@ -49,45 +48,52 @@ def pieces_of(accesses: Accesses, contraction: Contraction) -> tuple[Piece, ...]
     whole = (Piece(accesses, contraction),)
     body = accesses.comp.body
     narrow = [factor(body, p.right) for p in contraction.products]
-    if None in narrow or len(contraction.columns) != 1:
+    if None in narrow or not contraction.columns:
         return whole
-    (name,) = contraction.columns
+    name, *inner = contraction.columns
+    width = extent(accesses, tuple(inner))
     firsts = {p.first for v in narrow for p in parts_of(accesses, contraction, v)} - {0}
     if not firsts:
         return whole
-    cuts = (0, *sorted(firsts), accesses.comp.extent(name))
+    cuts = (0, *(first // width for first in sorted(firsts)), accesses.comp.extent(name))
     pieces = tuple(_cut(accesses, name, first, end) for first, end in pairwise(cuts))
     sides = {p and (p.contraction.rows, p.contraction.columns) for p in pieces}
     return pieces if sides == {(contraction.rows, contraction.columns)} else whole
 
 
 def _cut(accesses: Accesses, name: str, first: int, end: int) -> Piece | None:
-    """The columns from `first` up to `end`; None where what is left is no product."""
+    """The columns from `first` up to `end`, along the outermost axis of the columns; None where
+    what is left is no product."""
     axes = tuple(Axis(name, end - first) if a.name == name else a for a in accesses.comp.axes)
     images = {name: axis(name) + constant(first)}
-    comp = _without_skipped(simplify(substitute_comp(accesses.comp, axes, images)))
-    loads = {v: _access(i, i.dtype) for v, i in enumerate(comp.body) if isinstance(i, Load)}
-    stores = tuple(_access(s, comp.body[s.value].dtype) for s in comp.stores)
-    if None in loads.values() or None in stores:
+    comp = simplify(substitute_comp(accesses.comp, axes, images))
+    kept = [n for n, s in enumerate(comp.stores) if not _is_skipped(comp, s)]
+    comp = drop_dead(replace(comp, stores=tuple(comp.stores[n] for n in kept)))
+    loads = {v: _read(i) for v, i in enumerate(comp.body) if isinstance(i, Load)}
+    if None in loads.values():
         return None
-    cut = Accesses(comp, accesses.frame, loads, stores)
+    stores = (_written(s, accesses.stores[n]) for n, s in zip(kept, comp.stores))
+    cut = Accesses(comp, accesses.frame, loads, tuple(stores))
     found = contraction_of(cut)
     return found and Piece(cut, found)
 
 
-def _access(place: Load | Store, dtype: DType) -> Access | None:
+def _read(load: Load) -> Access | None:
     """None for a computed place."""
-    offset, *refs = place.index
-    return None if refs else Access(place.buffer, offset, (), dtype.bytes)
+    offset, *refs = load.index
+    return None if refs else Access(load.buffer, offset, (), load.dtype.bytes)
 
 
-def _without_skipped(comp: Comp) -> Comp:
-    """Without the stores whose guard never holds."""
+def _written(store: Store, whole: Access) -> Access:
+    """Of a store that was `whole` before the cut."""
+    offset, *refs = store.index
+    moved = ((r.value, stride) for r, (_, stride) in zip(refs, whole.refs))
+    return replace(whole, offset=offset, refs=tuple(moved))
 
-    def skipped(store: Store) -> bool:
-        return store.guard is not None and isinstance(comp.body[store.guard], Const)
 
-    return drop_dead(replace(comp, stores=tuple(s for s in comp.stores if not skipped(s))))
+def _is_skipped(comp: Comp, store: Store) -> bool:
+    """Whether the guard of a store never holds."""
+    return store.guard is not None and isinstance(comp.body[store.guard], Const)
 
 
 def parts_of(accesses: Accesses, contraction: Contraction, value: Value) -> tuple[Part, ...]:

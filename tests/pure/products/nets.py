@@ -10,6 +10,7 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchweld.capture.captured import Captured
+from torchweld.capture.joint import write_in_place
 from torchweld.capture.lower import lower
 from torchweld.core.device import named_table
 from torchweld.core.options import Options
@@ -55,6 +56,7 @@ def captured(function, *args, mode: str = "fake") -> Graph:
     module = make_fx(functionalize(listed), tracing_mode=mode, _allow_non_fake_inputs=True)(
         list(args)
     )
+    write_in_place(module)
     graph = lower(Captured(module, "net", "inference"), Options()).graph
     return rewrite(on(graph, "cuda:0"))
 

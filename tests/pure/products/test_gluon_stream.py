@@ -49,6 +49,7 @@ CASES = [
     (cases.gated(16, 200, 264), tiles(64, 32, splits=2)),
     (cases.side_by_side(1, (200, 72, 136), 200), tiles(64, 32, 128)),
     (cases.side_by_side(1, (200, 72, 136), 200), tiles(8, splits=2)),
+    (cases.into_cache(16, 4, 2, 40, 200), tiles(16, splits=2)),
 ]
 
 

@@ -292,7 +292,18 @@ def test_products_with_their_own_epilogues_share_a_kernel():
 
     _, after = same_meaning(both, r(3, 5, K), r(N, K), r(N, K))
     (comp,) = comps(after.graph)
-    assert calls(after.graph) == [] and sums(comp) == 2
+    assert calls(after.graph) == [] and sums(comp) == 1
+
+
+def test_values_go_into_a_cache_from_the_kernel_of_queries():
+    def step(x, q, v, cache, at):
+        cache[:, :, at] = F.linear(x, v).view(M, 3, -1, 1).transpose(2, 3)
+        return F.linear(x, q), cache + 0
+
+    args = r(M, K), r(2 * N, K), r(N, K), r(M, 3, 5, N // 3), torch.tensor([2])
+    _, after = same_meaning(step, *args)
+    (comp,) = (c for c in comps(after.graph) if sums(c))
+    assert sums(comp) == 1 and len(comp.writes) == 2
 
 
 def test_a_product_that_needs_another_stays_behind_it():

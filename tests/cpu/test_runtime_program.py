@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from dataclasses import dataclass, field
 
 import pytest
 import torch
 
+from chains import Record, affine_comp, chain, chain_steps, chain_text
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
 from torchweld.core import dtypes, events
 from torchweld.core.errors import UsageError
@@ -37,50 +37,14 @@ extern "C" void count(void* const* p, const int64_t* n) {
 """
 
 
-@dataclass
-class Record:
-    events: list = field(default_factory=list)
-
-    def kinds(self) -> list[str]:
-        return [note.kind for note in self.events]
-
-
-def affine_comp(name: str, source: str, target: str, size: str = "s0") -> str:
-    return f"""
-  comp {name} [i:{size}] {{
-    %0 = load {source}[i] : f32
-    %1 = const 2.0 : f32
-    %2 = mul %0 %1 : f32
-    %3 = const 1.0 : f32
-    %4 = add %2 %3 : f32
-    store {target}[i] %4
-  }}"""
-
-
 def affine_bundle(name: str, source: str, target: str, size=S) -> KernelBundle:
     args = (BufferArg(source), BufferArg(target), SizeArg(size))
     return KernelBundle(name, (KernelSource("cpp", "affine", AFFINE, args),))
 
 
 def chain_graph(length: int):
-    names = ["x", *(f"t{i}" for i in range(1, length)), "y"]
-    buffers = "\n".join(f"  buffer {n} : f32[s0] strides [1] on cpu" for n in names)
-    steps = [(f"k{i}", names[i], names[i + 1]) for i in range(length)]
-    comps = "".join(affine_comp(*step) for step in steps)
-    graph = parse_graph(f"""graph chain {{
-  symbol s0 = ["size", 0, 0] hint 8
-{buffers}
-  input x
-{comps}
-  output view(y, [s0], [1], 0), s0
-}}""")
-    return graph, {step[0]: affine_bundle(*step) for step in steps}
-
-
-def chain(x: torch.Tensor, length: int) -> torch.Tensor:
-    for _ in range(length):
-        x = x * 2 + 1
-    return x
+    bundles = {step[0]: affine_bundle(*step) for step in chain_steps(length)}
+    return parse_graph(chain_text(length, "cpu", more=", s0")), bundles
 
 
 @pytest.fixture
@@ -193,8 +157,8 @@ def test_a_kernel_without_its_function_is_interpreted(record):
     assert record.kinds() == ["fallback"]
 
 
-LINEAR = """
-graph linear {
+LINEAR = f"""
+graph linear {{
   buffer x : f32[4, 8] strides [8, 1] on cpu
   buffer w : f32[6, 8] strides [8, 1] on cpu frozen
   buffer c : f32[24] strides [1] on cpu
@@ -202,20 +166,12 @@ graph linear {
   buffer flat : f32[24] strides [1] on cpu
   buffer y : f32[24] strides [1] on cpu
   input x, w
-  extern product t = "aten.mm.default"(view(x, [4, 8], [8, 1], 0), view(w, [8, 6], [1, 8], 0)) {
-  }
-  comp k [i:24] {
-    %0 = load t[0, i] : f32
-    %1 = const 2.0 : f32
-    %2 = mul %0 %1 : f32
-    %3 = const 1.0 : f32
-    %4 = add %2 %3 : f32
-    store flat[i] %4
-  }
-  extern sum y = "aten.add.Tensor"(view(flat, [24], [1], 0), view(c, [24], [1], 0), alpha=3) {
-  }
+  extern product t = "aten.mm.default"(view(x, [4, 8], [8, 1], 0), view(w, [8, 6], [1, 8], 0)) {{
+  }}{affine_comp("k", "t", "flat", 24, "0, ")}
+  extern sum y = "aten.add.Tensor"(view(flat, [24], [1], 0), view(c, [24], [1], 0), alpha=3) {{
+  }}
   output view(y, [12], [1], 12), view(y, [2, 12], [12, 1], 0), view(x, [8], [1], 8), None, 7
-}"""
+}}"""
 
 
 @pytest.fixture

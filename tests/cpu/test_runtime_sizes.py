@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
+from changed_weights import assigned, in_place, loaded, swapped
 from recorded import native_with_stand_in, record_on_cpu
 from threads import in_threads
 from torchweld.runtime import graphs
@@ -123,25 +124,6 @@ def test_more_recordings_must_be_earned(replayed, monkeypatch):
     assert len(replayed) <= 8 + sum(replays(replayed)) // 50
 
 
-def change_in_place(model):
-    with torch.no_grad():
-        for t in (*model.parameters(), *model.buffers()):
-            t.mul_(1.1)
-
-
-def swap_data(model):
-    for p in model.parameters():
-        p.data = p.data * 0.9
-
-
-def load(model):
-    model.load_state_dict({k: v * 0.8 for k, v in model.state_dict().items()})
-
-
-def load_assigned(model):
-    model.load_state_dict({k: v * 0.8 for k, v in model.state_dict().items()}, assign=True)
-
-
 def rebind(model):
     model.up.weight = torch.nn.Parameter(model.up.weight.detach() * 1.2)
     model.scale = model.scale * 0.7
@@ -157,7 +139,7 @@ def replace_module(model):
 
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize(
-    "change", [change_in_place, swap_data, load, load_assigned, rebind, transpose, replace_module]
+    "change", [in_place, swapped, loaded, assigned, rebind, transpose, replace_module]
 )
 def test_weights_that_change_between_calls(replayed, change, ahead):
     torch.manual_seed(0)

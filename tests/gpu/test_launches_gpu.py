@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
+from changed_weights import in_place, loaded, swapped
 from threads import in_threads
 from torchweld.api import records
 from torchweld.runtime import native, steps
@@ -128,21 +129,6 @@ def test_lengths_by_turns(block):
     assert graph_notes(fused) == ["graph"]
     for then, now in kept:
         assert all(torch.equal(a, b) for a, b in zip(then, now))
-
-
-def in_place(block):
-    with torch.no_grad():
-        for p in block.parameters():
-            p.mul_(1.05)
-
-
-def swapped(block):
-    for p in block.parameters():
-        p.data = p.data * 0.95
-
-
-def loaded(block):
-    block.load_state_dict({k: v * 0.9 for k, v in block.state_dict().items()})
 
 
 def rebound(block):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
 
 import pytest
 import torch
 
 import torchweld
+from chains import Record, affine_comp, chain, chain_steps, chain_text
 from torchweld.api import records
 from torchweld.codegen.source import BufferArg, GridDim, KernelBundle, KernelSource, SizeArg
 from torchweld.core import dtypes
@@ -34,14 +34,6 @@ def affine(x, y, n, BLOCK: tl.constexpr):
 BLOCK = 256
 
 
-@dataclass
-class Record:
-    events: list = field(default_factory=list)
-
-    def kinds(self) -> list[str]:
-        return [note.kind for note in self.events]
-
-
 def kernel(source: str, target: str, size) -> KernelSource:
     args = (BufferArg(source), BufferArg(target), SizeArg(size))
     grid, constants = (GridDim(size, BLOCK),), (("BLOCK", BLOCK),)
@@ -50,38 +42,10 @@ def kernel(source: str, target: str, size) -> KernelSource:
     )
 
 
-def affine_comp(name: str, source: str, target: str, size) -> str:
-    return f"""
-  comp {name} [i:{size}] {{
-    %0 = load {source}[i] : f32
-    %1 = const 2.0 : f32
-    %2 = mul %0 %1 : f32
-    %3 = const 1.0 : f32
-    %4 = add %2 %3 : f32
-    store {target}[i] %4
-  }}"""
-
-
 def chain_graph(length: int, size=S):
-    names = ["x", *(f"t{i}" for i in range(1, length)), "y"]
-    buffers = "\n".join(f"  buffer {n} : f32[{size}] strides [1] on cuda:0" for n in names)
-    steps = [(f"k{i}", names[i], names[i + 1]) for i in range(length)]
-    symbols = "" if isinstance(size, int) else '  symbol s0 = ["size", 0, 0] hint 8\n'
-    comps = "".join(affine_comp(*step, size) for step in steps)
-    graph = parse_graph(f"""graph chain {{
-{symbols}{buffers}
-  input x
-{comps}
-  output view(y, [{size}], [1], 0)
-}}""")
+    steps = chain_steps(length)
     bundles = {c: KernelBundle(c, (kernel(a, b, size),)) for c, a, b in steps}
-    return graph, bundles
-
-
-def chain(x: torch.Tensor, length: int) -> torch.Tensor:
-    for _ in range(length):
-        x = x * 2 + 1
-    return x
+    return parse_graph(chain_text(length, "cuda:0", size)), bundles
 
 
 def randn(*shape: int) -> torch.Tensor:
@@ -154,28 +118,20 @@ def test_an_unaligned_input(graphs):
         assert torch.equal(program([x])[0], chain(x, 2))
 
 
-LINEAR = """
-graph linear {
+LINEAR = f"""
+graph linear {{
   buffer x : f32[64, 64] strides [64, 1] on cuda:0
   buffer w : f32[64, 64] strides [64, 1] on cuda:0 frozen
   buffer t : f32[64, 64] strides [64, 1] on cuda:0
   buffer u : f32[4096] strides [1] on cuda:0
   buffer y : f32[64, 64] strides [64, 1] on cuda:0
   input x, w
-  extern up t = "aten.mm.default"(view(x, [64, 64], [64, 1], 0), view(w, [64, 64], [1, 64], 0)) {
-  }
-  comp k [i:4096] {
-    %0 = load t[0, i] : f32
-    %1 = const 2.0 : f32
-    %2 = mul %0 %1 : f32
-    %3 = const 1.0 : f32
-    %4 = add %2 %3 : f32
-    store u[i] %4
-  }
-  extern act y = "aten.relu.default"(view(u, [64, 64], [64, 1], 0)) {
-  }
+  extern up t = "aten.mm.default"(view(x, [64, 64], [64, 1], 0), view(w, [64, 64], [1, 64], 0)) {{
+  }}{affine_comp("k", "t", "u", 4096, "0, ")}
+  extern act y = "aten.relu.default"(view(u, [64, 64], [64, 1], 0)) {{
+  }}
   output view(y, [64, 64], [64, 1], 0), view(w, [64], [1], 64)
-}"""
+}}"""
 
 
 def test_parameters_are_read_in_place_and_a_moved_one_is_recorded_again():
@@ -329,34 +285,18 @@ def test_idle_memory_is_freed_where_it_is_short():
     assert record.kinds() == ["out_of_memory"]
 
 
-LOGITS = """
-graph logits {
+LOGITS = f"""
+graph logits {{
   buffer x : f32[32768] strides [1] on cuda:0
   buffer w : f32[64, 8192] strides [8192, 1] on cuda:0 frozen
   buffer t : f32[32768] strides [1] on cuda:0
   buffer h : f32[32768] strides [1] on cuda:0
   buffer y : f32[512, 8192] strides [8192, 1] on cuda:0
-  input x, w
-  comp k0 [i:32768] {
-    %0 = load x[i] : f32
-    %1 = const 2.0 : f32
-    %2 = mul %0 %1 : f32
-    %3 = const 1.0 : f32
-    %4 = add %2 %3 : f32
-    store t[i] %4
-  }
-  comp k1 [i:32768] {
-    %0 = load t[i] : f32
-    %1 = const 2.0 : f32
-    %2 = mul %0 %1 : f32
-    %3 = const 1.0 : f32
-    %4 = add %2 %3 : f32
-    store h[i] %4
-  }
-  extern head y = "aten.mm.default"(view(h, [512, 64], [64, 1], 0), view(w, [64, 8192], [8192, 1], 0)) {
-  }
+  input x, w{affine_comp("k0", "x", "t", 32768)}{affine_comp("k1", "t", "h", 32768)}
+  extern head y = "aten.mm.default"(view(h, [512, 64], [64, 1], 0), view(w, [64, 8192], [8192, 1], 0)) {{
+  }}
   output view(y, [512, 8192], [8192, 1], 0), view(t, [100], [1], 0)
-}"""  # noqa: E501
+}}"""  # noqa: E501
 
 
 def test_large_outputs_are_made_once():
@@ -400,33 +340,17 @@ def test_the_epilogue_of_addmm_is_the_gelu_by_tanh(dtype, sizes):
     assert (found - tanh).norm() <= torch.finfo(dtype).eps * tanh.norm()
 
 
-NOISY = """
-graph noisy {
+NOISY = f"""
+graph noisy {{
   buffer x : f32[1000] strides [1] on cuda:0
   buffer r : f32[1000] strides [1] on cuda:0
   buffer t : f32[1000] strides [1] on cuda:0
   buffer y : f32[1000] strides [1] on cuda:0
   input x
-  extern draw r = "aten.rand_like.default"(view(x, [1000], [1], 0)) {
-  }
-  comp k0 [i:1000] {
-    %0 = load r[i] : f32
-    %1 = const 2.0 : f32
-    %2 = mul %0 %1 : f32
-    %3 = const 1.0 : f32
-    %4 = add %2 %3 : f32
-    store t[i] %4
-  }
-  comp k1 [i:1000] {
-    %0 = load t[i] : f32
-    %1 = const 2.0 : f32
-    %2 = mul %0 %1 : f32
-    %3 = const 1.0 : f32
-    %4 = add %2 %3 : f32
-    store y[i] %4
-  }
+  extern draw r = "aten.rand_like.default"(view(x, [1000], [1], 0)) {{
+  }}{affine_comp("k0", "r", "t", 1000)}{affine_comp("k1", "t", "y", 1000)}
   output view(y, [1000], [1], 0)
-}"""
+}}"""
 
 
 def test_random_calls_are_recorded_and_follow_the_users_seed():

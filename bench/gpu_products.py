@@ -30,18 +30,15 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-import product_cases as cases
-from product_cases import Body, silu
+from product_cases import parts
+from product_kinds import KINDS, PAIRS, SHAPES
 from torchweld.codegen.source import KernelBundle, KernelSource
 from torchweld.core import dtypes
 from torchweld.core.device import device_table, named_table
-from torchweld.ir import affine
 from torchweld.ir.size import product
 from torchweld.runtime.dispatch import Pointer
 from torchweld.runtime.launcher import launch_plan
 from torchweld.runtime.triton_compile import compile_source, compile_triton, resources
-from torchweld.schedule.access import addressed
-from torchweld.schedule.contraction import contraction_of
 from triton_cases import Case
 from triton_run import bundle_of
 
@@ -54,96 +51,6 @@ FORMS = {  # form: the modules of its schedule and its template
     "triton": ("torchweld.schedule.product_triton", "torchweld.codegen.triton_product"),
     "stream": ("torchweld.schedule.product_triton", "torchweld.codegen.triton_product"),
 }
-
-
-@dataclass(frozen=True)
-class Kind:
-    """`fused(m, n, k)`: the whole; `rest(m, n)`: what follows the library's result `p`, None if
-    nothing does; `before(m, k)`: what comes before, makes `x`; `call(tensors)`: the library."""
-
-    fused: Callable[..., Case]
-    call: Callable[[dict], object]
-    rest: Callable[..., Case] | None = None
-    before: Callable[..., Case] | None = None
-
-
-def _gate(m: int, n: int) -> Case:
-    """silu(p[:, :n]) * p[:, n:]"""
-    b = Body("bf16", m=m, n=n)
-    row, column = affine.axis("m"), affine.axis("n")
-    b.extents["j"] = 2 * n
-    b.declare("p", "mj")
-    del b.extents["j"]
-    gate, up = (b.builder.widen(b.builder.load("p", (row, at), b.dtype))
-                for at in (column, column + n))  # fmt: skip
-    b.write("y", "mn", b.op("mul", silu(b, gate), up))
-    return b.case("gate")
-
-
-def _gelu(m: int, n: int) -> Case:
-    b = Body("bf16", m=m, n=n)
-    b.write("y", "mn", cases.gelu(b, b.read("p", "mn")))
-    return b.case("gelu")
-
-
-def _add(m: int, n: int) -> Case:
-    b = Body("bf16", m=m, n=n)
-    b.write("y", "mn", b.op("add", b.read("p", "mn"), b.read("r", "mn")))
-    return b.case("add")
-
-
-def _norm(m: int, k: int) -> Case:
-    """h -> x, RMSNorm without weights."""
-    b = Body("bf16", m=m, k=k)
-    h = b.read("h", "mk")
-    mean = b.op("mul", b.sum(b.op("mul", h, h)), 1.0 / k)
-    b.write("x", "mk", b.op("mul", h, b.op("rsqrt", b.op("add", mean, 1e-6))))
-    return b.case("rms_norm")
-
-
-def _mm(t: dict) -> None:
-    torch.mm(t["x"], t["w"].t(), out=t["p"])
-
-
-def _addmm(t: dict) -> None:
-    torch.addmm(t["b"], t["x"], t["w"].t(), out=t["p"])
-
-
-def _three(t: dict) -> None:
-    for part in "012":
-        torch.addmm(t[f"b{part}"], t["x"], t[f"w{part}"].t(), out=t[f"y{part}"])
-
-
-KINDS = {
-    "plain": Kind(cases.linear, lambda t: torch.mm(t["x"], t["w"].t(), out=t["y"])),
-    "bias_gelu": Kind(cases.bias_gelu, _addmm, _gelu),
-    "bias_residual": Kind(cases.bias_residual, _addmm, _add),
-    "residual": Kind(cases.residual, _mm, _add),
-    "gated": Kind(cases.gated, _mm, _gate),
-    "qkv": Kind(lambda m, n, k: cases.side_by_side(m, (n * 2 // 3, n // 6, n // 6), k), _three),
-    "normed_pair": Kind(lambda m, n, k: cases.normed(m, n, k, pair=True), _mm, _gate, _norm),
-}
-PAIRS = {"gated": ("wg", "wu"), "normed_pair": ("w", "wu")}  # halves of the library's weights
-
-SHAPES = (
-    # decode: Llama-1B, Llama-8B, GPT-2, BERT-base at few rows
-    *(("gated", m, 8192, 2048) for m in (1, 4, 16, 64)),
-    *(("normed_pair", m, 8192, 2048) for m in (1, 16)),
-    *(("residual", m, 2048, 8192) for m in (1, 4, 16, 64)),
-    *(("residual", m, 2048, 2048) for m in (1, 16, 64)),
-    *(("plain", m, 3072, 2048) for m in (1, 16, 64)),
-    *(("qkv", m, 3072, 2048) for m in (1, 16)),
-    *(("plain", m, 128256, 2048) for m in (1, 16)),
-    *(("gated", m, 14336, 4096) for m in (1, 16)),
-    *(("bias_gelu", m, 3072, 768) for m in (1, 16, 64)),
-    *(("bias_residual", m, 768, 3072) for m in (1, 16, 64)),
-    # one sequence, a batch
-    ("bias_gelu", 128, 3072, 768), ("bias_residual", 128, 768, 3072), ("plain", 128, 2304, 768),
-    ("bias_gelu", 4096, 3072, 768), ("bias_residual", 4096, 768, 3072),
-    ("bias_residual", 4096, 768, 768), ("plain", 4096, 2304, 768),
-    ("gated", 8192, 3072, 768), ("gated", 2048, 8192, 2048), ("residual", 2048, 2048, 8192),
-    ("bias_gelu", 12608, 3072, 768), ("gated", 4096, 14336, 4096),
-)  # fmt: skip
 
 
 @dataclass
@@ -203,8 +110,7 @@ def _ways(case: Case, form: str, table) -> list[Way]:
         rules, template = map(import_module, FORMS[form])
     except ImportError:
         return []
-    accesses = addressed(case.comp, case.buffers, {})
-    contraction = contraction_of(accesses)
+    accesses, contraction = parts(case)
     if contraction is None or rules.supports(accesses, contraction, table):
         return []
     found = []
@@ -477,10 +383,10 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="compile only; needs no GPU")
     asked = parser.parse_args()
     deadline = time.monotonic() + asked.seconds
-    parts = [part for part in asked.only.split(",") if part]
+    only = [part for part in asked.only.split(",") if part]
     device = named_table("H100") if asked.dry else device_table("cuda")
     works = [work_of(*shape, asked.forms.split(","), asked.candidates, device) for shape in SHAPES]
-    works = [w for w in works if not parts or any(part in w.label for part in parts)]
+    works = [w for w in works if not only or any(part in w.label for part in only)]
     arch = 10 * device.capability[0] + device.capability[1]
     compile_all(works, arch, time.monotonic() + asked.seconds * 0.6)
     print(f"compiled in {time.monotonic() - deadline + asked.seconds:.0f} s", flush=True)

@@ -169,7 +169,7 @@ class _State:
         self._dynamo = torch.compile(original, backend=backend, dynamic=options.dynamic)
         if isinstance(original, torch.nn.Module):
             vars(original).pop("_is_torch_compile", None)  # torch leaves it on the module itself
-        self._ahead: AheadOfTime | None = None
+        self.call: Callable = self._dynamo
 
     def remember(self, captured: Captured, compiled: aot.Boxed) -> None:
         self.compiled.append((captured, getattr(compiled, "record", None)))
@@ -179,13 +179,10 @@ class _State:
         """Captures ahead of time what can be: a function closes over what changes unseen, symbolic
         sizes need Dynamo's guards."""
         if isinstance(self.original, torch.nn.Module) and not self.options.dynamic:
-            self._ahead = AheadOfTime(
+            self.call = AheadOfTime(
                 self.original, compile_graph, self.options, self.remember, self._dynamo, watch
             )
-            self._ahead.prepare(args, kwargs)
-
-    def call(self, args: tuple, kwargs: dict):
-        return (self._ahead or self._dynamo)(*args, **kwargs)
+            self.call.prepare(args, kwargs)
 
 
 class FusedFunction:
@@ -198,7 +195,7 @@ class FusedFunction:
         self.__wrapped__ = original
 
     def __call__(self, *args, **kwargs):
-        return self._torchweld.call(args, kwargs)
+        return self._torchweld.call(*args, **kwargs)
 
     def __get__(self, instance, owner=None):
         """A method, where a function in a class was fused."""
@@ -217,7 +214,7 @@ class FusedModule:
     def __call__(self, *args, **kwargs):
         if torch.compiler.is_compiling():
             return self._call_impl(*args, **kwargs)
-        return self._torchweld.call(args, kwargs)
+        return self._torchweld.call(*args, **kwargs)
 
     def __reduce_ex__(self, protocol):
         return _share, (self._torchweld.original, self._torchweld.options)

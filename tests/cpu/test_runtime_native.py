@@ -204,6 +204,21 @@ def test_no_driver_no_module_for_a_gpu():
     assert native_module.with_driver(open_cache(Options()), "no-such-library.so") is None
 
 
+def test_inputs_are_placed_if_they_are_laid_out_as_expected(native):
+    x, y = torch.randn(3, 5), torch.randn(4, dtype=torch.float64)
+    expected = native.expect((2, 0), (1, 3), (x.to("meta"), y.to("meta")))
+    tensors, bases = [None] * 4, array("q", [0] * 4)
+
+    def place(given) -> bool:
+        return native.place(expected, [y, 7, given], tensors, bases.buffer_info()[0])
+
+    for other in (x.t(), x.double(), x[:2], x[:, ::2], torch.randn(1, 3, 5), 7, None):
+        assert not place(other)
+    assert place(torch.nn.Parameter(torch.randn(3, 5))) and place(x)
+    assert tensors[1] is x and tensors[3] is y and tensors[::2] == [None, None]
+    assert bases.tolist() == [0, x.data_ptr(), 0, y.data_ptr()]
+
+
 def test_dicts_that_are_none_are_not_watched():
     scripted = torch.jit.trace(torch.nn.Linear(2, 2), torch.randn(1, 2))
     owner, tensors = scripted._parameters, list(scripted.parameters())

@@ -23,6 +23,10 @@ class Binding:
     bases: array
     pointers: tuple[int, ...]
 
+    def is_for(self, pointers: tuple[int, ...]) -> bool:
+        """Mostly the same tuple, which Python would compare number by number."""
+        return self.pointers is pointers or self.pointers == pointers
+
 
 def bind_steady(
     loaded: Loaded, shaped: Shaped, steady: Mapping[str, torch.Tensor], pointers: tuple[int, ...]

@@ -46,4 +46,3 @@ def own_tensors(
         middle = (low + high) // 2
         low, high = (low, middle) if suffices(middle) else (middle + 1, high)
     return frozenset(v.name for v in ordered[:low])
-

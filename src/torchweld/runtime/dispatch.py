@@ -94,9 +94,10 @@ class NativeCall:
 
 @dataclass(frozen=True, slots=True)
 class Helpers:
-    """Addresses of the walker's own kernels, and the walker: walk(table address, count, bases
-    address)."""
+    """Addresses of the walker and of its own kernels, and the walker as a function: walk(table
+    address, count, bases address)."""
 
+    walker: int
     walk: Callable[[int, int, int], None]
     zero: int
     copy: int
@@ -120,5 +121,7 @@ def table(calls: Sequence[NativeCall]) -> array:
 def helpers(artifacts: Artifacts) -> Helpers:
     library, _ = compile_cpp(_SOURCE, artifacts)
     walk = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-    zero, copy, fill = (load_function(library, f"torchweld_{n}") for n in ("zero", "copy", "fill"))
-    return Helpers(walk(load_function(library, "torchweld_walk")), zero, copy, fill)
+    walker, *kernels = (
+        load_function(library, f"torchweld_{n}") for n in ("walk", "zero", "copy", "fill")
+    )
+    return Helpers(walker, walk(walker), *kernels)

@@ -73,9 +73,7 @@ def load(
     return with_graph(Program(loaded, constants), kind, options.cuda_graphs, loose_outputs)
 
 
-def first_in_turn(
-    graph: Graph, bundles: Mapping[str, KernelBundle]
-) -> Mapping[str, KernelBundle]:
+def first_in_turn(graph: Graph, bundles: Mapping[str, KernelBundle]) -> Mapping[str, KernelBundle]:
     """The first kernel does not begin early: when it does, the kernels in front have ended, which
     may have written parameters. So those behind it may read parameters before they wait."""
     names = (n.name for n in graph.nodes if n.name in bundles and bundles[n.name].sources)

@@ -68,15 +68,17 @@ class FixedView:
 @dataclass(frozen=True)
 class Shaped:
     """The steps for one set of sizes; `tail`: those that make large outputs, on a GPU, and come
-    last. `layouts`: the arena of each device. `fixed`: the views that
+    last. `layouts`: the arena of each device, `needs` its bytes. `fixed`: the views that
     a Binding prepares, for the slots from `first_fixed` on. `keep_alive`: memory that the steps
-    refer to by address."""
+    refer to by address. `calls_torch`: some step or output is an operation of torch."""
 
     sizes: Mapping[str, int]
     layouts: tuple[Layout, ...]
+    needs: tuple[int, ...]
     steps: tuple[Step, ...]
     tail: tuple[Step, ...]
     outputs: tuple[Fetch, ...]
     fixed: tuple[FixedView, ...]
     first_fixed: int
     keep_alive: tuple = field(repr=False, default=())
+    calls_torch: bool = True

@@ -7,7 +7,6 @@ management for deep neural net inference", 2020).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -105,17 +104,17 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 class ArenaPool:
     """Idle arenas, at most one per place (a device, or a stream of one): programs that run one
-    after another share it, so that idle memory is the largest of their needs, not the sum."""
+    after another share it, so that idle memory is the largest of their needs, not the sum. Threads
+    need no lock: an arena is in the dict or with one caller, and of two that come back at once one
+    is freed."""
 
     def __init__(self) -> None:
         self._idle: dict[Hashable, Arena] = {}
-        self._lock = threading.Lock()
 
     def take(self, place: Hashable, device: torch.device, size: int) -> Arena:
         """An arena of at least `size` bytes. An idle one that is too small, or so large that it
         would add to the call's peak, is freed first: the two never exist together."""
-        with self._lock:
-            arena = self._idle.pop(place, None)
+        arena = self._idle.pop(place, None)
         if arena is not None and size <= arena.size <= 2 * size + _SMALL_BYTES:
             return arena
         del arena
@@ -123,22 +122,19 @@ class ArenaPool:
 
     def give(self, place: Hashable, arena: Arena) -> None:
         """Keeps the larger of this one and the idle one."""
-        with self._lock:
-            idle = self._idle.get(place)
-            if idle is None or idle.size < arena.size:
-                self._idle[place] = arena
+        idle = self._idle.setdefault(place, arena)
+        if idle.size < arena.size:
+            self._idle[place] = arena
 
     def release(self, device: torch.device | None = None) -> None:
         """Frees what is idle, everywhere or on one device."""
-        with self._lock:
-            for place, arena in list(self._idle.items()):
-                if device in (None, arena.memory.device):
-                    del self._idle[place]
+        for place, arena in list(self._idle.items()):
+            if device in (None, arena.memory.device):
+                self._idle.pop(place, None)
 
     @property
     def idle_bytes(self) -> dict[Hashable, int]:
-        with self._lock:
-            return {place: arena.size for place, arena in self._idle.items()}
+        return {place: arena.size for place, arena in list(self._idle.items())}
 
 
 POOL = ArenaPool()

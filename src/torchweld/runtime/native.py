@@ -8,8 +8,12 @@ holds(places, lengths)   `places`: dict, key, object, dict, ... : whether the di
 are(args, positions, objects)   whether the list has these objects at these positions
 watch(tensors)           a tuple of them; `unchanged` of the result compares address, dtype, shape
                          and strides of each with what they were then
+expect(positions, slots, tensors)   inputs of a program, laid out as these tensors are
+place(expected, args, tensors, bases)   puts inputs into their slots of the list `tensors`, their
+                         addresses into the array at `bases`; False where one is laid out otherwise
 hand_out(tensors)        (a list of new tensors over their memory, which they keep alive, what
                          `in_use` says is true while the storage of one of them lives)
+walk(walker, rows, count, bases)   C++ kernels (dispatch.py)
 launch(rows, first, count, bases, stream)   launches rows of a table (`launches.h`) from `first` on;
                          the number of the first that it could not, or `count`
 replay(graph, stream, targets, sources, row, results, made, row)   copies sources to targets,

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.autograd.graph import increment_version
 
+from torchweld.capture.torch_private import without_modes
 from torchweld.core import dtypes
 from torchweld.core.errors import UsageError
 from torchweld.core.events import warn_once
@@ -106,32 +107,33 @@ class Program:
 
     def _run(self, args: list) -> list:
         if not self._devices:
-            return self.run_in((), args)
-        needs = self.arena_needs(args)
-        places = [_place(device) for device, _ in needs]
-        arenas = tuple([self._pool.take(place, *need) for place, need in zip(places, needs)])
+            return self._run_in((), args)
+        needs, pool = self._prepared(args).shaped.needs, self._pool
+        places = self._devices if self._gpu is None else tuple(map(_place, self._devices))
+        arenas = tuple(map(pool.take, places, self._devices, needs))
         try:
-            return self.run_in(arenas, args)
+            return self._run_in(arenas, args)
         finally:
             if self._loaded.keeps_arena:
                 for place, arena in zip(places, arenas):
-                    self._pool.give(place, arena)
+                    pool.give(place, arena)
 
     def arena_needs(self, args: list) -> list[tuple[torch.device, int]]:
         """The bytes for temporaries on each device, with inputs like these."""
-        layouts = self._prepared(args).shaped.layouts
-        return [(d, layout.total) for d, layout in zip(self._devices, layouts)]
+        return list(zip(self._devices, self._prepared(args).shaped.needs))
 
     def release_arenas(self, device: torch.device) -> None:
         """Frees the idle ones there; a call that needs one makes it anew."""
         self._pool.release(device)
 
-    def run_in(self, arenas: tuple[Arena, ...], args: list) -> list:
+    def _run_in(self, arenas: tuple[Arena, ...], args: list) -> list:
         """A call whose temporaries live in `arenas`, which nothing else uses meanwhile."""
         prepared = self._prepared(args)
         binding = self._binding(prepared, arenas, args)
         if binding is None:
-            return self.run_in(arenas, args)
+            return self._run_in(arenas, args)
+        if not prepared.shaped.calls_torch:
+            return self._execute(prepared, binding, args)
         with below_autograd():
             return self._execute(prepared, binding, args)
 
@@ -142,19 +144,21 @@ class Program:
         if binding is None:
             return self.run_head(arenas, args)
         tensors, bases = binding.tensors.copy(), binding.bases[:]
-        prepared.place_inputs(args, tensors, bases, self.record)
+        address = bases.buffer_info()[0]
+        prepared.place_inputs(args, tensors, bases, address, self.record)
         with below_autograd():
-            _take(prepared.shaped.steps, tensors, bases)
+            _take(prepared.shaped.steps, tensors, bases, address)
         return Paused(prepared.shaped, tensors, bases)
 
     def _execute(self, prepared: _ForShape, binding: Binding, args: list) -> list:
         tensors, bases = binding.tensors.copy(), binding.bases[:]
-        restore = prepared.place_inputs(args, tensors, bases, self.record)
+        address = bases.buffer_info()[0]
+        restore = prepared.place_inputs(args, tensors, bases, address, self.record)
         written = [args[p] for p in self._written]
         args.clear()
         shaped = prepared.named() if regions.wanted() else prepared.shaped
-        _take(shaped.steps, tensors, bases)
-        _take(shaped.tail, tensors, bases)
+        _take(shaped.steps, tensors, bases, address)
+        _take(shaped.tail, tensors, bases, address)
         if written:
             increment_version(written)  # kernels change memory behind torch's back
         for original, used in restore:
@@ -189,7 +193,7 @@ class Program:
         pointers = self._static_pointers(args)
         kept = arenas[0].bindings if arenas else prepared.without_arena
         binding = kept.get(prepared)
-        if binding is not None and binding.pointers == pointers and len(arenas) < 2:
+        if binding is not None and len(arenas) < 2 and binding.is_for(pointers):
             return binding
         steady = self._steady(prepared, pointers, args)
         if steady is None:
@@ -239,12 +243,11 @@ class Paused:
         """The outputs. It may be called any number of times."""
         tensors, bases = self.tensors.copy(), self.bases[:]
         with below_autograd():
-            _take(self.shaped.tail, tensors, bases)
+            _take(self.shaped.tail, tensors, bases, bases.buffer_info()[0])
         return [output(tensors) for output in self.shaped.outputs]
 
 
-def _take(steps: tuple[Step, ...], tensors: list, bases: array) -> None:
-    address = bases.buffer_info()[0]
+def _take(steps: tuple[Step, ...], tensors: list, bases: array, address: int) -> None:
     for step in steps:
         step(tensors, bases, address)
 
@@ -263,6 +266,9 @@ class _ForShape:
             for position, name in enumerate(loaded.graph.inputs)
             if loaded.placement.kinds.get(name) == "input" and name not in loaded.static_buffers
         )
+        self._native, self._expected = loaded.native, None
+        if self._inputs and self._native is not None:
+            self._expected = self._native.expect(*_told(self._inputs))
 
     def named(self) -> Shaped:
         """The same steps in ranges with their nodes' names, on the same memory."""
@@ -274,9 +280,16 @@ class _ForShape:
         shape, strides, dtype = self._layout(name)
         return tensor.dtype == dtype and has_layout(tensor, shape, strides)
 
-    def place_inputs(self, args: list, tensors: list, bases, record) -> list:
+    def place_inputs(self, args: list, tensors: list, bases, address: int, record) -> list:
         """Fills in the moving inputs. Returns (caller's tensor, copy) of those that the program
-        changes but that had to be copied."""
+        changes but that had to be copied. `address`: of `bases`."""
+        expected = self._expected
+        if expected is not None and self._native.place(expected, args, tensors, address):
+            return []
+        with below_autograd():
+            return self._place_slowly(args, tensors, bases, record)
+
+    def _place_slowly(self, args: list, tensors: list, bases, record) -> list:
         restore = []
         for position, name, slot, shape, strides, dtype, mutated in self._inputs:
             tensor = args[position]
@@ -294,6 +307,16 @@ class _ForShape:
             tuple(evaluate(s, sizes) for s in part) for part in (buffer.shape, buffer.strides)
         )
         return shape, strides, dtypes.to_torch(buffer.dtype)
+
+
+def _told(inputs: tuple) -> tuple[tuple, tuple, tuple]:
+    """Positions, slots, and tensors without memory that are laid out alike."""
+    with without_modes():
+        examples = [
+            torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+            for _, _, _, shape, strides, dtype, _ in inputs
+        ]
+    return tuple(i[0] for i in inputs), tuple(i[2] for i in inputs), tuple(examples)
 
 
 def _written_by_kernels(loaded: Loaded) -> tuple[int, ...]:

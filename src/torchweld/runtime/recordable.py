@@ -78,9 +78,7 @@ def _long_kernels(loaded: Loaded, table: DeviceTable) -> str | None:
     return f"its kernels take {each_s / launches:.1e} s each, a recording saves {_SAVED_S:.0e} s"
 
 
-def why_not_worth_it(
-    loaded: Loaded, sizes: Mapping[str, int], table: DeviceTable
-) -> str | None:
+def why_not_worth_it(loaded: Loaded, sizes: Mapping[str, int], table: DeviceTable) -> str | None:
     """At these sizes, on the GPU of `table`."""
     graph = loaded.graph
     if not any(buffer_bytes(graph.buffers[b], sizes) for n in graph.nodes for b in n.writes):

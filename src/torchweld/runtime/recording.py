@@ -93,9 +93,7 @@ class Reads:
     def hold(self, args: list) -> bool:
         """Whether what it reads where it is has stayed there."""
         handed = self._handed
-        return self._fixed.hold(args) and (
-            not handed or addresses(args, handed) == self._pointers
-        )
+        return self._fixed.hold(args) and (not handed or addresses(args, handed) == self._pointers)
 
 
 class Launch:

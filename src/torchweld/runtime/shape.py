@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 
 import torch
@@ -69,6 +70,7 @@ class _Shaper:
         self.pending: list[NativeCall | Launch] = []
         self.dying: list[int] = []
         self.keep_alive: list = []
+        self.calls_torch = False
 
     def run(self) -> Shaped:
         tail, steps_before = self._tail_start(), None
@@ -95,12 +97,14 @@ class _Shaper:
         return Shaped(
             self.sizes,
             self.layouts,
+            self._needs(),
             tuple(self.steps[:steps_before]),
             tuple(self.steps[steps_before:]) if steps_before is not None else (),
             outputs,
             tuple(self.fixed),
             self.first_fixed,
             tuple(self.keep_alive),
+            self.calls_torch,
         )
 
     def _tail_start(self) -> int:
@@ -115,6 +119,9 @@ class _Shaper:
         kinds, uses = self.placement.kinds, self.placement.uses
         lives = lifetimes(self.buffers, kinds, uses, device, ("arena",), self.sizes)
         return assign(lives + scratch_lifetimes(self.placement.scratch, device, self.sizes))
+
+    def _needs(self) -> tuple[int, ...]:
+        return tuple(layout.total for layout in self.layouts)
 
     def _allocate(self, position: int) -> None:
         """New tensors for what this node is the first to write, and what has no place yet."""
@@ -164,7 +171,9 @@ class _Shaper:
         elif calls:
             rows = table(calls)
             self.keep_alive.append(rows)
-            self.steps.append(steps.walk_table(self.loaded.helpers.walk, rows, len(calls)))
+            helpers, native = self.loaded.helpers, self.loaded.native
+            walk = helpers.walk if native is None else partial(native.walk, helpers.walker)
+            self.steps.append(steps.walk_table(walk, rows, len(calls)))
         self._drop()
 
     def _launch(self, launches: list[Launch]) -> None:
@@ -214,6 +223,7 @@ class _Shaper:
         slot = self.placement.slots[view.buffer]
         if offset == 0 and (shape, strides) == self._concrete(self.buffers[view.buffer])[:2]:
             return itemgetter(slot)
+        self.calls_torch = True
         return lambda tensors: steps.window(tensors[slot], shape, strides, offset)
 
     def _fixed_slot(self, view: FixedView) -> int:
@@ -279,12 +289,14 @@ class _Shaper:
 
     def _zero_counters(self) -> None:
         for counters in dict.fromkeys(self.placement.counters.values()):
+            self.calls_torch = True
             self.steps.append(steps.fill(self._whole_scratch(counters), 0))
 
     def _prefill(self, comp: Comp, name: str, init) -> None:
         if self.placement.kinds.get(name) == "flag":
             return  # it is clear until it is set, and then stays so
         self._flush()
+        self.calls_torch = True
         target = self._scratch_or_whole(comp, name)
         if isinstance(init, str):
             self.steps.append(steps.copy(target, self._whole(init)))
@@ -311,6 +323,7 @@ class _Shaper:
 
     def _interpreted(self, comp: Comp) -> None:
         self._flush()
+        self.calls_torch = True
         reads = {n: self._whole(n) for n in comp.reads}
         writes = {n: self._whole(n) for n in comp.writes}
         flags = frozenset(n for n in writes if self.placement.kinds[n] == "flag")
@@ -320,13 +333,14 @@ class _Shaper:
         if node.target == CHECK_INDEX and self.placement.kinds[node.reads[0]] == "flag":
             return
         self._flush()
+        self.calls_torch = True
         arguments = Arguments(node.args, node.kwargs, self.fetch_view, self.sizes)
         (first, *rest) = node.outputs or (None,)
         if first is not None and self.placement.kinds[first] != "extern":
             self.steps.append(steps.call_into(out_form(node.target), arguments, self._whole(first)))
             return
         targets = tuple(None if n is None else self._result(n) for n in (first, *rest))
-        totals = tuple(layout.total for layout in self.layouts)
+        totals = self._needs()
         function = self.loaded.calls[node.name]
         self.steps.append(
             steps.call(function, arguments, targets, totals, node.name, self.loaded.record)

@@ -59,9 +59,7 @@ def walk_table(walk, rows: array, count: int) -> Step:
 def launch(plan, device_index: int) -> Step:
     """A Triton kernel on the current stream."""
 
-    return lambda tensors, bases, address: plan(
-        bases, device_index, raw_stream(device_index)
-    )
+    return lambda tensors, bases, address: plan(bases, device_index, raw_stream(device_index))
 
 
 def launch_all(table: LaunchTable, native: ModuleType, device_index: int) -> Step:

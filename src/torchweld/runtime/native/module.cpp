@@ -50,6 +50,30 @@ static PyObject* unchanged(PyObject*, PyObject* capsule) {
   return watched ? PyBool_FromLong(watched->unchanged()) : nullptr;
 }
 
+// -- where inputs are --
+
+static Expected* expected_in(PyObject* capsule) {
+  return (Expected*)PyCapsule_GetPointer(capsule, "expected");
+}
+
+// expect(positions, slots, tensors laid out as the inputs will be): tuples
+static PyObject* expect(PyObject*, PyObject* const* args, Py_ssize_t) {
+  auto* expected = new Expected{PyTuple_GET_SIZE(args[0]), {}};
+  for (Py_ssize_t i = 0; i < expected->count; ++i) {
+    expected->words.push_back(integer(PyTuple_GET_ITEM(args[0], i)));
+    expected->words.push_back(integer(PyTuple_GET_ITEM(args[1], i)));
+    View(PyTuple_GET_ITEM(args[2], i)).append_to(expected->words);
+  }
+  return PyCapsule_New(expected, "expected",
+                       [](PyObject* capsule) { delete expected_in(capsule); });
+}
+
+static PyObject* place(PyObject*, PyObject* const* args, Py_ssize_t) {
+  Expected* expected = expected_in(args[0]);
+  if (!expected) return nullptr;
+  return PyBool_FromLong(expected->place(args[1], args[2], (int64_t*)integer(args[3])));
+}
+
 // -- what is handed out --
 
 static PyObject* hand_out(PyObject*, PyObject* tensors) {
@@ -76,6 +100,16 @@ static PyObject* in_use(PyObject*, PyObject* counted) {
 }
 
 // -- launches --
+
+// walk(the walker of dispatch.py, rows, count, bases)
+static PyObject* walk(PyObject*, PyObject* const* args, Py_ssize_t) {
+  auto* walker = (void (*)(const int64_t*, int64_t, const int64_t*))integer(args[0]);
+  int64_t rows = integer(args[1]), count = integer(args[2]), bases = integer(args[3]);
+  Py_BEGIN_ALLOW_THREADS;
+  walker((const int64_t*)rows, count, (const int64_t*)bases);
+  Py_END_ALLOW_THREADS;
+  Py_RETURN_NONE;
+}
 
 static PyObject* launch(PyObject*, PyObject* const* args, Py_ssize_t) {
   int64_t rows = integer(args[0]), first = integer(args[1]), count = integer(args[2]);
@@ -180,8 +214,9 @@ static PyObject* use_torch(PyObject*, PyObject* const* args, Py_ssize_t) {
 #define ONE(name) {#name, name, METH_O, nullptr}
 static PyMethodDef methods[] = {
     FAST(holds),     FAST(are),       ONE(watch),      ONE(unchanged),
-    ONE(hand_out),   ONE(in_use),     FAST(launch),    FAST(replay),
-    FAST(encode),    ONE(use_driver), FAST(use_torch), ONE(parameter_bytes), {}};
+    FAST(expect),    FAST(place),     ONE(hand_out),   ONE(in_use),
+    FAST(walk),      FAST(launch),    FAST(replay),    FAST(encode),
+    ONE(use_driver), FAST(use_torch), ONE(parameter_bytes), {}};
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "torchweld_native", nullptr, -1, methods,
                                  nullptr, nullptr, nullptr, nullptr};
 

@@ -73,6 +73,7 @@ struct Torch {
 
 static Torch torch;
 static Py_ssize_t tensor_at;  // where a Python tensor holds the one of C++
+static PyTypeObject* tensor_type;
 
 // Whether the library at `path` is a torch that has them all.
 static bool open_torch(const char* path) {
@@ -92,10 +93,42 @@ static bool open_torch(const char* path) {
 static bool find_tensor(PyObject* tensor, void* handle) {
   void* wanted = *(void**)handle;
   torch.forget(handle);
+  tensor_type = Py_TYPE(tensor);
   for (tensor_at = sizeof(PyObject); tensor_at < Py_TYPE(tensor)->tp_basicsize; tensor_at += 8)
     if (*(void**)((char*)tensor + tensor_at) == wanted) return true;
   return false;
 }
+
+// Where a tensor is and how it is laid out.
+struct View {
+  int64_t data = 0, rank = 0, *shape = nullptr, *strides = nullptr;
+  int32_t dtype = 0;
+  bool known;  // a sparse tensor has no strides
+
+  explicit View(PyObject* object) {
+    void *tensor = (char*)object + tensor_at, *address = nullptr;
+    known = !torch.data(tensor, &address) && !torch.dtype(tensor, &dtype) &&
+            !torch.shape(tensor, &shape) && !torch.strides(tensor, &strides) &&
+            !torch.rank(tensor, &rank);
+    data = (int64_t)address;
+  }
+
+  // The layout: dtype, rank, shape, strides.
+  void append_to(std::vector<int64_t>& words) const {
+    words.insert(words.end(), {dtype, rank});
+    words.insert(words.end(), shape, shape + rank);
+    words.insert(words.end(), strides, strides + rank);
+  }
+
+  // Whether it is the layout at `words`, which then are those behind it.
+  bool take(const int64_t*& words) const {
+    if (!known || words[0] != dtype || words[1] != rank) return false;
+    size_t bytes = rank * sizeof(int64_t);
+    if (memcmp(words + 2, shape, bytes) || memcmp(words + 2 + rank, strides, bytes)) return false;
+    words += 2 + 2 * rank;
+    return true;
+  }
+};
 
 // Tensors, and what a kernel depends on besides their values, as it was.
 struct Watched {
@@ -106,9 +139,8 @@ struct Watched {
     Py_INCREF(tensors);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) {
       View now(PyTuple_GET_ITEM(tensors, i));
-      words.insert(words.end(), {now.data, now.dtype, now.rank});
-      words.insert(words.end(), now.shape, now.shape + now.rank);
-      words.insert(words.end(), now.strides, now.strides + now.rank);
+      words.push_back(now.data);
+      now.append_to(words);
     }
   }
 
@@ -118,30 +150,34 @@ struct Watched {
     const int64_t* then = words.data();
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) {
       View now(PyTuple_GET_ITEM(tensors, i));
-      if (!now.known || then[0] != now.data || then[1] != now.dtype || then[2] != now.rank) return false;
-      size_t bytes = now.rank * sizeof(int64_t);
-      then += 3;
-      if (memcmp(then, now.shape, bytes) || memcmp(then + now.rank, now.strides, bytes))
-        return false;
-      then += 2 * now.rank;
+      if (*then++ != now.data || !now.take(then)) return false;
     }
     return true;
   }
+};
 
- private:
-  struct View {
-    int64_t data = 0, rank = 0, *shape = nullptr, *strides = nullptr;
-    int32_t dtype = 0;
-    bool known;  // a sparse tensor has no strides
+// Inputs of a program: where each stands among the arguments, the slot that is for it, and its
+// layout.
+struct Expected {
+  Py_ssize_t count;
+  std::vector<int64_t> words;
 
-    explicit View(PyObject* object) {
-      void *tensor = (char*)object + tensor_at, *address = nullptr;
-      known = !torch.data(tensor, &address) && !torch.dtype(tensor, &dtype) &&
-              !torch.shape(tensor, &shape) && !torch.strides(tensor, &strides) &&
-              !torch.rank(tensor, &rank);
-      data = (int64_t)address;
+  // Tensors among `args` into `tensors`, their addresses into `bases`; false where one is not as
+  // expected.
+  bool place(PyObject* args, PyObject* tensors, int64_t* bases) const {
+    const int64_t* next = words.data();
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      int64_t position = *next++, slot = *next++;
+      PyObject* object = PyList_GET_ITEM(args, position);
+      if (!PyObject_TypeCheck(object, tensor_type)) return false;
+      View given(object);
+      if (!given.take(next)) return false;
+      Py_INCREF(object);
+      PyList_SetItem(tensors, slot, object);
+      bases[slot] = given.data;
     }
-  };
+    return true;
+  }
 };
 
 // Tensors over the memory of others, counted for as long as their storages live.

@@ -20,7 +20,7 @@ FLOAT_OPS = [
 ]
 
 
-def missed(text: str, shapes: dict[str, tuple], tmp_path) -> list[str]:
+def missed(text: str, shapes: dict[str, tuple], tmp_path, flags=()) -> list[str]:
     """Lines of gcc's report about simd loops that it did not vectorise."""
     buffers = {
         n: Buffer(n, s, t, torch.empty(s, device="meta").stride()) for n, (s, t) in shapes.items()
@@ -28,7 +28,7 @@ def missed(text: str, shapes: dict[str, tuple], tmp_path) -> list[str]:
     source = generate(parse_comp(text), buffers).sources[0]
     base = tmp_path / "kernel"
     base.with_suffix(".cpp").write_text(source.text)
-    command = [COMPILER, *FLAGS, "-fopt-info-vec", str(base.with_suffix(".cpp"))]
+    command = [COMPILER, *FLAGS, *flags, "-fopt-info-vec", str(base.with_suffix(".cpp"))]
     done = subprocess.run([*command, "-o", str(base)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = {int(m.split(":")[1]) for m in done.stderr.splitlines() if "loop vectorized" in m}
@@ -185,6 +185,31 @@ comp embedding [i:50, j:512] {
         {"at": ((50,), d.i64), "table": ((99, 512), d.f32), "y": ((50, 512), d.f32)},
     ),
 }
+
+
+SMOOTH = ("exp", "expm1", "log", "log1p", "erf", "tanh", "sigmoid", "sin", "cos", "sqrt")
+
+
+@pytest.mark.parametrize("flags", ((), ("-march=haswell",)), ids=("native", "avx2"))
+@pytest.mark.parametrize("name", SMOOTH)
+def test_functions_of_functions(name, flags, tmp_path):
+    """What each selects at its edges becomes no branch around the other."""
+    text = f"""
+comp chosen [i:4096] {{
+  %0 = load x[i] : f32
+  %1 = const 20.0 : f32
+  %2 = gt %0 %1 : b1
+  %3 = exp %0 : f32
+  %4 = {name} %3 : f32
+  %5 = where %2 %0 %4 : f32
+  %6 = tanh %5 : f32
+  %7 = const 1.0 : f32
+  %8 = add %6 %7 : f32
+  store y[i] %8
+}}
+"""
+    shapes = {"x": ((4096,), d.f32), "y": ((4096,), d.f32)}
+    assert missed(text, shapes, tmp_path, flags) == []
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -57,6 +57,35 @@ def test_pointwise_with_a_broadcast(i, j):
     check(CHAIN.format(i=i, j=j), {"x": randn(i, j), "b": randn(j)}, {"y": ((i, j), d.f32)})
 
 
+JOINED = {
+    "gelu": "%3 = erf %0 : {t}\n  %4 = const 1.0 : {t}\n  %5 = add %3 %4 : {t}",
+    "tanh gelu, 1 first": "%3 = tanh %0 : {t}\n  %4 = const 1.0 : {t}\n  %5 = add %4 %3 : {t}",
+    "softplus": "%3 = exp %0 : {t}\n  %4 = const 1.0 : {t}\n  %5 = log1p %3 : {t}",
+    "not 1": "%3 = tanh %0 : {t}\n  %4 = const 1.5 : {t}\n  %5 = add %3 %4 : {t}",
+}
+
+
+@pytest.mark.parametrize("dtype", (d.f32, d.f64), ids=str)
+@pytest.mark.parametrize("name", JOINED)
+def test_two_functions_as_one(name, dtype):
+    """The inner one's value is stored too."""
+    t = str(dtype)
+    text = f"""
+comp joined [i:1000] {{
+  %0 = load x[i] : {t}
+  %1 = mul %0 %0 : {t}
+  %2 = mul %1 %0 : {t}
+  {JOINED[name].format(t=t)}
+  %6 = mul %2 %5 : {t}
+  store y[i] %6
+  store z[i] %3
+}}
+"""
+    x = randn(1000, dtype=d.to_torch(dtype))
+    shapes = {"y": ((1000,), dtype), "z": ((1000,), dtype)}
+    check(text, {"x": x}, shapes, F32_ERROR if dtype == d.f32 else 1e-15)
+
+
 @pytest.mark.parametrize("shape", [(64, 96), (33, 65), (8, 3), (1, 9)])
 def test_transposes_are_bitwise(shape):
     i, j = shape

@@ -14,6 +14,12 @@ from torchweld.schedule.access import Access
 
 Texts = dict[Value, str]
 _LEAST_NORMAL = 2.0**-126
+# (outer, inner): both as one function, faster than one after the other; `add` is that of 1
+_JOINED = {
+    ("add", "erf"): "tw_1_plus_erf({})",
+    ("add", "tanh"): "tw_1_plus_tanh({})",
+    ("log1p", "exp"): "tw_log1p_exp({})",
+}
 _CHOOSING = frozenset(("where", "maximum", "minimum", "neg", "abs"))  # exact results
 
 
@@ -91,11 +97,26 @@ def _expression(k: Kernel, value: Value, instr: Instr, texts: Texts) -> str:
         return _load(k, value, instr, texts)
     if isinstance(instr, Scan):
         return result(k, value)
+    if joined := _joined(k, instr, texts):
+        return joined
     args = [texts[v] for v in operands(instr)]
     if isinstance(instr, Cast) and instr.dtype == dtypes.bf16 and is_bf16(k.body, instr.arg):
         return f"tw_exact_bf16({args[0]})"
     kinds = [k.body[v].dtype for v in operands(instr)]
     return x.pure(instr, args, kinds, k.names, _is_shifted_exp(k, instr))
+
+
+def _joined(k: Kernel, instr: Instr, texts: Texts) -> str:
+    """Two operations of float32 or float64 as one function; empty if they are not of _JOINED."""
+    if not isinstance(instr, Op) or not instr.dtype.is_float or instr.dtype.is_low_precision:
+        return ""
+    ones = [v for v in instr.args if k.body[v] == Const(1.0, instr.dtype)]
+    others = [v for v in instr.args if v not in ones]
+    inner = k.body[others[0]] if len(others) == 1 else None
+    if not isinstance(inner, Op) or len(ones) != (instr.name == "add"):
+        return ""
+    spelling = _JOINED.get((instr.name, inner.name), "")
+    return spelling.format(texts[inner.args[0]]) if inner.args[0] in texts else ""
 
 
 def is_bf16(body: Sequence[Instr], value: Value) -> bool:

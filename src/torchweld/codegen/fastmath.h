@@ -9,15 +9,25 @@ TW float tw_from_bits(uint32_t u) { float f; __builtin_memcpy(&f, &u, 4); return
 TW uint32_t tw_bits(float f) { uint32_t u; __builtin_memcpy(&u, &f, 4); return u; }
 TW float tw_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 TW double tw_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
-// by Horner's rule, the coefficient of the highest power first
-template <class T, class... C> TW T tw_poly(T x, T sum, C... rest) {
-  ((sum = tw_fma(sum, x, rest)), ...);
-  return sum;
+// Coefficients of the highest power first. By Horner's rule in x^2, two powers a step: what these loops
+// wait for is chains of dependent operations.
+template <class T> TW T tw_pairs(T, T, T sum) { return sum; }
+template <class T, class... C> TW T tw_pairs(T x, T x2, T sum, T odd, T even, C... rest) {
+  return tw_pairs(x, x2, tw_fma(sum, x2, tw_fma(odd, x, even)), rest...);
+}
+template <class T, class... C> TW T tw_poly(T x, T sum, T next, C... rest) {
+  if constexpr (sizeof...(rest) % 2) return tw_pairs(x, x * x, sum, next, rest...);
+  else return tw_pairs(x, x * x, tw_fma(sum, x, next), rest...);
 }
 #define TW_INF __builtin_inff()
 
+TW double tw_from_bits64(uint64_t u) { double f; __builtin_memcpy(&f, &u, 8); return f; }
+TW uint64_t tw_bits64(double f) { uint64_t u; __builtin_memcpy(&u, &f, 8); return u; }
+
 // Bits to `and` with, instead of selects: gcc makes branches of several of those, and no vectors then.
 TW uint32_t tw_mask(bool b) { return b ? 0xffffffffu : 0u; }
+TW float tw_zero_where(bool b, float x) { return tw_from_bits(tw_bits(x) & tw_mask(!b)); }
+TW double tw_zero_where(bool b, double x) { return tw_from_bits64(tw_bits64(x) & (b ? 0 : ~(uint64_t)0)); }
 
 // 16-bit floats
 TW float tw_from_bf16(uint16_t b) { return tw_from_bits((uint32_t)b << 16); }
@@ -61,28 +71,27 @@ TW float tw_exp_poly(float r) {
   float p = tw_poly(r, 0x1.6a4d60p-10f, 0x1.12398ep-7f, 0x1.5558b0p-5f, 0x1.555492p-3f, 0x1.fffffcp-2f);
   return tw_fma(p * r, r, r) + 1.0f;
 }
+// Results for arguments out of range are put in at the end: of clamped arguments gcc makes paths, each
+// with a copy of all that follows.
 TW float tw_exp(float x) {
-  float c = x > 89.0f ? 89.0f : x;
-  c = c < -104.0f ? -104.0f : c;
   int32_t n;
-  float p = tw_exp_poly(tw_ln2_split(c, n));
+  float p = tw_exp_poly(tw_ln2_split(x, n));
   int32_t h = n >> 1;
-  return p * tw_scale2(h) * tw_scale2(n - h);
+  float r = tw_zero_where(x < -104.0f, p * tw_scale2(h) * tw_scale2(n - h));
+  return x > 89.0f ? TW_INF : r;
 }
 // for arguments known to be <= 88 (softmax after subtracting the maximum); below -87.33 gives 0
 TW float tw_exp_nonpositive(float x) {
-  float c = x < -87.33f ? -87.33f : x;
   int32_t n;
-  float p = tw_exp_poly(tw_ln2_split(c, n));
-  return x < -87.33f ? 0.0f : p * tw_scale2(n);
+  float p = tw_exp_poly(tw_ln2_split(x, n));
+  return tw_zero_where(x < -87.33f, p * tw_scale2(n));
 }
 // below -88 gives 0
 TW float tw_sigmoid(float x) {
-  float c = -x > 88.0f ? 88.0f : -x;
-  c = c < -87.0f ? -87.0f : c;
   int32_t n;
-  float p = tw_exp_poly(tw_ln2_split(c, n));
-  return x < -88.0f ? 0.0f : 1.0f / tw_fma(p, tw_scale2(n), 1.0f);
+  float p = tw_exp_poly(tw_ln2_split(-x, n));
+  float r = tw_zero_where(x < -88.0f, 1.0f / tw_fma(p, tw_scale2(n), 1.0f));
+  return x > 20.0f ? 1.0f : r;
 }
 TW float tw_expm1_poly(float r) {
   float p = tw_poly(r, 0x1.9e7380p-13f, 0x1.6d3a4ap-10f, 0x1.1112d8p-7f, 0x1.5554f8p-5f, 0x1.555554p-3f,
@@ -90,20 +99,20 @@ TW float tw_expm1_poly(float r) {
   return tw_fma(p * r, r, r);
 }
 TW float tw_expm1(float x) {
-  float c = x > 89.0f ? 89.0f : x;
-  c = c < -20.0f ? -20.0f : c;
   int32_t n;
-  float q = tw_expm1_poly(tw_ln2_split(c, n)), half = tw_scale2(n - 1);
+  float q = tw_expm1_poly(tw_ln2_split(x, n)), half = tw_scale2(n - 1);
   float r = 2.0f * tw_fma(half, q, half - 0.5f);  // half: 2^128 is no float
-  return x == 0.0f ? x : r;
+  r = x < -20.0f ? -1.0f : r;
+  return tw_copysign((x > 89.0f ? TW_INF : r), x);
 }
 TW float tw_tanh(float x) {
-  float a = tw_abs(x), c = a > 9.5f ? 9.5f : a;
+  float a = tw_abs(x);
   int32_t n;
-  float q = tw_expm1_poly(tw_ln2_split(c + c, n)), s = tw_scale2(n);
+  float q = tw_expm1_poly(tw_ln2_split(a + a, n)), s = tw_scale2(n);
   float e = tw_fma(s, q, s - 1.0f), r = e / (e + 2.0f);
-  return tw_copysign(r, x);
+  return tw_copysign((a > 9.5f ? 1.0f : r), x);
 }
+TW float tw_1_plus_tanh(float x) { return 2.0f * tw_sigmoid(2.0f * x); }
 // e^x for x in [-87, 0] where the result joins 1 and is at most 0.2: absolute error 2^-26
 TW float tw_exp_tail(float x) {
   float t = tw_fma(x, 0x1.715476p+0f, 12582912.0f), r = tw_fma(t - 12582912.0f, -0x1.62e430p-1f, x);
@@ -111,24 +120,33 @@ TW float tw_exp_tail(float x) {
   return tw_from_bits(tw_bits(p) + (tw_bits(t) << 23));
 }
 TW float tw_erf(float x) {
-  float t = tw_abs(x), c = t > 4.0f ? 4.0f : t;
+  float t = tw_abs(x);
   float q = tw_poly(x * x, 0x1.4f58d2p-14f, -0x1.a6072cp-11f, 0x1.5449e8p-8f, -0x1.b80118p-6f, 0x1.ce2d64p-4f,
       -0x1.812740p-2f, 0x1.06eba8p-3f);
-  float g = tw_poly(c, -0x1.c0371ap-13f, 0x1.a51c08p-9f, -0x1.76ea80p-6f, 0x1.af1bb2p-4f, 0x1.457df4p-1f,
+  float g = tw_poly(t, -0x1.c0371ap-13f, 0x1.a51c08p-9f, -0x1.76ea80p-6f, 0x1.af1bb2p-4f, 0x1.457df4p-1f,
       0x1.073140p-3f);
-  float small = tw_fma(q, x, x), e = tw_exp_tail(tw_fma(-g, c, -c));
-  return t > 0x1.db0000p-1f ? tw_copysign(1.0f - e, x) : small;
+  float small = tw_fma(q, x, x), e = tw_zero_where(t > 4.0f, tw_exp_tail(tw_fma(-g, t, -t)));
+  return (t > 0x1.db0000p-1f ? tw_copysign(1.0f - e, x) : small);
+}
+// What gelu asks for. A quotient of polynomials, absolute error 2^-21.5: below that of eager's gelu.
+TW float tw_1_plus_erf(float x) {
+  float s = x * x;
+  float p = tw_poly(s, 0x1.18981ap-19f, 0x1.2d9116p-12f, 0x1.ed2296p-9f, 0x1.b01a9cp-5f, 0x1.850d92p-3f,
+      0x1.20dd74p+0f);
+  float q = tw_poly(s, 0x1.443ae6p-15f, 0x1.31e76ap-10f, 0x1.ea354ap-7f, 0x1.d2dc22p-4f, 0x1.00dd02p-1f, 1.0f);
+  float r = (x > 3.85f ? 2.0f : tw_fma(x, p / q, 1.0f));
+  return tw_zero_where(x < -3.85f, r);
 }
 
 // logarithms: 0 gives -inf, negatives NaN, inf inf
 template <class T> TW T tw_log_edges(T x, T r) {
-  r = x == (T)TW_INF ? x : r;
-  r = x == 0 ? -(T)TW_INF : r;
-  r = x < 0 ? (T)__builtin_nan("") : r;
-  return x != x ? x : r;
+  r = (x < (T)TW_INF ? r : x);  // NaN too
+  r = (x == 0 ? -(T)TW_INF : r);
+  return (x < 0 ? (T)__builtin_nan("") : r);
 }
 TW float tw_log(float x) {
-  float scale = x < 0x1p-126f ? 0x1p23f : 1.0f, shift = x < 0x1p-126f ? -23.0f : 0.0f;
+  uint32_t tiny = tw_mask(x < 0x1p-126f);
+  float scale = tw_from_bits(0x3f800000u + (tiny & 23u << 23)), shift = tw_from_bits(tiny & 0xc1b80000u);  // 2^23, -23
   uint32_t u = tw_bits(x * scale);
   int32_t k = (int32_t)(u - 0x3f3504f3u) >> 23;
   float f = tw_from_bits(u - ((uint32_t)k << 23)) - 1.0f, kf = (float)k + shift;
@@ -140,8 +158,6 @@ TW float tw_log(float x) {
 
 // Float functions of the rest: computed in double to about 2^-38, so that the result is nearly always
 // the rounded one. Arguments and results are floats, which no intermediate overflows or underflows.
-TW double tw_from_bits64(uint64_t u) { double f; __builtin_memcpy(&f, &u, 8); return f; }
-TW uint64_t tw_bits64(double f) { uint64_t u; __builtin_memcpy(&u, &f, 8); return u; }
 #define TW_MAGIC64 0x1.8p52
 // Doubles, to about one unit in the last place; arguments as for floats above.
 // x = n ln 2 + r, nearest n, which is at least -2044 and at most 2048
@@ -158,30 +174,31 @@ TW double tw_exp_rest(double r) {
   return p;
 }
 TW double tw_exp(double x) {
-  double c = x > 710.0 ? 710.0 : x, n;
-  c = c < -746.0 ? -746.0 : c;
-  double r = tw_ln2_split(c, n), p = tw_fma(tw_exp_rest(r) * r, r, r) + 1.0;
+  double n, r = tw_ln2_split(x, n), p = tw_fma(tw_exp_rest(r) * r, r, r) + 1.0;
   double half = tw_fma(n, 0.5, TW_MAGIC64) - TW_MAGIC64;
-  return p * tw_scale2(half) * tw_scale2(n - half);
+  double e = tw_zero_where(x < -746.0, p * tw_scale2(half) * tw_scale2(n - half));
+  return (x > 710.0 ? (double)TW_INF : e);
 }
 TW double tw_exp_nonpositive(double x) {
-  double c = x < -708.0 ? -708.0 : x, n, r = tw_ln2_split(c, n);
+  double n, r = tw_ln2_split(x, n);
   double p = tw_fma(tw_exp_rest(r) * r, r, r) + 1.0;
-  return x < -708.0 ? 0.0 : p * tw_scale2(n);
+  return tw_zero_where(x < -708.0, p * tw_scale2(n));
 }
-TW double tw_sigmoid(double x) { return 1.0 / (1.0 + tw_exp(-x)); }
+TW double tw_sigmoid(double x) {
+  double n, r = tw_ln2_split(-x, n), p = tw_fma(tw_exp_rest(r) * r, r, r) + 1.0;
+  double e = tw_zero_where(x < -708.0, 1.0 / tw_fma(p, tw_scale2(n), 1.0));
+  return (x > 40.0 ? 1.0 : e);
+}
 TW double tw_expm1(double x) {
-  double c = x > 710.0 ? 710.0 : x, n;
-  c = c < -40.0 ? -40.0 : c;
-  double r = tw_ln2_split(c, n), q = tw_fma(tw_exp_rest(r) * r, r, r), half = tw_scale2(n - 1.0);
-  double e = 2.0 * tw_fma(half, q, half - 0.5);
-  return x == 0.0 ? x : e;
+  double n, r = tw_ln2_split(x, n), q = tw_fma(tw_exp_rest(r) * r, r, r), half = tw_scale2(n - 1.0);
+  double e = (x < -40.0 ? -1.0 : 2.0 * tw_fma(half, q, half - 0.5));
+  return tw_copysign((x > 710.0 ? (double)TW_INF : e), x);
 }
 TW double tw_tanh(double x) {
-  double a = tw_abs(x), c = a > 20.0 ? 20.0 : a, n;
-  double r = tw_ln2_split(c + c, n), q = tw_fma(tw_exp_rest(r) * r, r, r), s = tw_scale2(n);
+  double a = tw_abs(x), n;
+  double r = tw_ln2_split(a + a, n), q = tw_fma(tw_exp_rest(r) * r, r, r), s = tw_scale2(n);
   double e = tw_fma(s, q, s - 1.0);
-  return tw_copysign(e / (e + 2.0), x);
+  return tw_copysign((a > 20.0 ? 1.0 : e / (e + 2.0)), x);
 }
 // x = 2^n (1 + f), nearest 1
 TW double tw_fraction(double x, double& n) {
@@ -202,9 +219,21 @@ TW double tw_log(double x) {
 }
 template <class T> TW T tw_log1p(T x) {
   T u = 1 + x, lost = x - (u - 1), r = tw_log(u);
-  r = u > 0 && u < (T)TW_INF ? r + lost / u : r;
-  return x == 0 ? x : r;
+  bool edge = !(u > 0 && u < (T)TW_INF);
+  return tw_copysign(r + tw_zero_where(edge, lost / u), x);
 }
+// log(1 + e^x): what is added to the larger of x and 0 is log(1 + e) of an e <= 1
+TW float tw_log1p_exp(float x) {
+  float a = tw_abs(x), e = tw_exp_nonpositive(-a);
+  float p = tw_poly(e, -0x1.bf7462p-9f, 0x1.520276p-6f, -0x1.dede36p-5f, 0x1.b8b642p-4f, -0x1.3b6a84p-3f,
+      0x1.93adaap-3f, -0x1.ff3606p-3f, 0x1.554e9ep-2f, -0x1.ffffd8p-2f);
+  return tw_zero_where(x < 0.0f, x) + tw_fma(p * e, e, e);
+}
+TW double tw_log1p_exp(double x) {
+  double e = tw_exp_nonpositive(-tw_abs(x));
+  return tw_zero_where(x < 0.0, x) + tw_log1p(e);
+}
+TW double tw_1_plus_tanh(double x) { return 2.0 * tw_sigmoid(2.0 * x); }
 TW double tw_erf(double x) {
   double a = tw_abs(x), z = x * x, c = a > 6.0 ? 6.0 : a;
   double p = tw_poly(z, -7.795898827002142e-10, 1.3720064546777686e-08, -1.6208483801871705e-07,
@@ -221,6 +250,7 @@ TW double tw_erf(double x) {
   double r = a < 1.0 ? tw_fma(p, x, x) : far;
   return x != x ? x : r;
 }
+TW double tw_1_plus_erf(double x) { return 1.0 + tw_erf(x); }
 
 // x, beyond any float's range clamped, is n ln 2 + r: e^r - 1, and 2^n
 TW double tw_wide_split(double x, double& scale) {
@@ -271,12 +301,15 @@ TW double tw_cos_poly(double r) {
       -0.001388888888888889, 0.041666666666666664, -0.5);
   return tw_fma(p, z, 1.0);
 }
-TW double tw_wide_sin(double x, uint64_t turns) {
+// the sine of x and so many quarter turns
+TW float tw_sin_turned(float x, uint32_t turns) {
   uint64_t q;
-  double r = tw_quarter_turn(x, q), s = tw_sin_poly(r), c = tw_cos_poly(r);
-  q += turns;
-  double v = q & 1u ? c : s;
-  return q & 2u ? -v : v;
+  float r = (float)tw_quarter_turn(x, q), z = r * r;
+  float s = tw_fma(tw_poly(z, -0x1.994e5cp-13f, 0x1.110760p-7f, -0x1.555546p-3f) * z, r, r);
+  float c = tw_fma(tw_poly(z, 0x1.9933d6p-16f, -0x1.6c087ep-10f, 0x1.55553ep-5f, -0.5f), z, 1.0f);
+  uint32_t quadrant = (uint32_t)q + turns;
+  float v = quadrant & 1u ? c : s;
+  return tw_from_bits(tw_bits(v) ^ (quadrant & 2u) << 30);
 }
 TW double tw_wide_tan(double x) {
   uint64_t q;
@@ -343,8 +376,6 @@ TW double tw_wide_pow(double a, double b) {
 TW_WIDE1(exp2, tw_wide_exp((x > 200.0 ? 200.0 : x) * 0.6931471805599453))
 TW_WIDE1(log2, tw_wide_log(x) * 1.4426950408889634)
 TW_WIDE1(log10, tw_wide_log(x) * 0.4342944819032518)
-TW_WIDE1(sin, v == 0.0f ? x : tw_wide_sin(x, 0))
-TW_WIDE1(cos, tw_wide_sin(x, 1))
 TW_WIDE1(tan, v == 0.0f ? x : tw_wide_tan(x))
 TW_WIDE1(asin, tw_copysign(tw_wide_angle(tw_abs(x), __builtin_sqrt((1.0 - x) * (1.0 + x))), x))
 TW_WIDE1(acos, tw_wide_angle(__builtin_sqrt((1.0 - x) * (1.0 + x)), x))
@@ -354,6 +385,10 @@ TW_WIDE1(cosh, tw_wide_cosh(x))
 TW_WIDE1(asinh, tw_wide_asinh(x))
 TW_WIDE1(acosh, tw_wide_acosh(x))
 TW_WIDE1(atanh, tw_wide_atanh(x))
+TW float tw_sin(float x) { return x == 0.0f ? x : tw_sin_turned(x, 0); }
+TW float tw_cos(float x) { return tw_sin_turned(x, 1); }
+TW double tw_sin(double x) { return sin(x); }
+TW double tw_cos(double x) { return cos(x); }
 TW float tw_atan2(float y, float x) { return (float)tw_wide_atan2(y, x); }
 TW double tw_atan2(double y, double x) { return atan2(y, x); }
 TW float tw_pow(float a, float b) { return (float)tw_wide_pow(a, b); }

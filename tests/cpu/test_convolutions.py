@@ -16,6 +16,9 @@ from torchweld.kernels import convolutions
 CALL = "aten.convolution.default"
 
 
+pytestmark = pytest.mark.filterwarnings("error::torchweld.core.events.TorchweldWarning")
+
+
 @pytest.fixture(autouse=True)
 def _on_any_machine(monkeypatch):
     """They are right without masked loads too, and where they do not pay."""
@@ -76,17 +79,60 @@ def test_geometries(batch, shape, channels, how):
 
 
 @pytest.mark.parametrize(
+    "batch, shape, channels, how",
+    [
+        (2, (6, 130), 12, dict(kernel_size=3, padding=1)),
+        (3, (80, 61), 31, dict(kernel_size=5, stride=2)),
+        (1, (1, 1603), 16, dict(kernel_size=10, stride=5, bias=False)),
+        (4, (40, 49), 24, dict(kernel_size=1)),
+        (2, (24, 97), 24, dict(kernel_size=31, padding=15, groups=24)),
+        (2, (9, 50), 1, dict(kernel_size=3, padding=4, dilation=4)),
+        (1, (32, 40), 32, dict(kernel_size=128, padding=64, groups=4)),
+        (2, (3, 7, 11, 13), 9, dict(kernel_size=3, padding=1)),
+        (1, (5, 9, 8, 17), 16, dict(kernel_size=(1, 3, 2), stride=(2, 1, 3), padding=(0, 1, 1))),
+        (3, (4, 6, 5, 5), 8, dict(kernel_size=2, dilation=(3, 1, 2), bias=False)),
+        (2, (8, 4, 6, 7), 12, dict(kernel_size=3, padding=1, groups=2)),
+        (1, (17, 3, 4, 6), 20, dict(kernel_size=1)),
+        (2, (6, 4, 6, 7), 6, dict(kernel_size=3, padding=1, groups=6)),
+    ],
+)
+def test_other_ranks(batch, shape, channels, how):
+    torch.manual_seed(0)
+    make = {2: nn.Conv1d, 4: nn.Conv3d}[len(shape)]
+    fused = _check(make(shape[0], channels, **how).eval(), torch.randn(batch, *shape))
+    assert [type(n) for n in _nodes(fused)] == [Comp]
+
+
+@pytest.mark.parametrize(
+    "batch, shape, channels, how",
+    [
+        (2, (16, 23, 21), 24, dict(kernel_size=3, padding=1, groups=2)),
+        (1, (64, 19, 20), 32, dict(kernel_size=3, stride=2, groups=32)),
+        (3, (12, 13, 11), 36, dict(kernel_size=1, groups=4, bias=False)),
+        (1, (7, 30, 9), 21, dict(kernel_size=(1, 5), groups=7)),
+        (1, (9, 31, 17), 27, dict(kernel_size=2, stride=3, groups=3)),
+        (2, (20, 12, 12), 5, dict(kernel_size=3, groups=5, padding=1)),
+        (1, (30, 40, 40), 1, dict(kernel_size=3)),
+    ],
+)
+def test_groups_and_few_channels(batch, shape, channels, how):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(shape[0], channels, **how), nn.BatchNorm2d(channels)).eval()
+    fused = _check(model, torch.randn(batch, *shape))
+    assert [type(n) for n in _nodes(fused)] == [Comp]
+
+
+@pytest.mark.parametrize(
     "how",
     [
-        dict(kernel_size=3, groups=2),
-        dict(kernel_size=17, padding=8),
-        dict(kernel_size=1, groups=4),
+        dict(kernel_size=(2, 100)),
         dict(kernel_size=5, padding=2),
+        dict(kernel_size=3, groups=2),
     ],
-    ids=["groups", "a long window", "groups of pixels", "a wide window"],
+    ids=["a long window", "a wide window", "groups of whole vectors"],
 )
 def test_others_are_calls(how):
-    _check(nn.Conv2d(16, 16, **how).eval(), torch.randn(1, 16, 40, 40), own=False)
+    _check(nn.Conv2d(32, 32, **how).eval(), torch.randn(1, 32, 40, 140), own=False)
 
 
 def test_a_long_sum_is_as_exact_as_eager():

@@ -1,23 +1,41 @@
-// Convolutions of float32 images,  y[n, o, h, w] = sum over c, i, j of x[n, c, h', w'] * weight[o, c, i, j],
-// as products without a copy of the windows: x, y and the weights stay as they lie in memory.
+// Convolutions of float32 images,  y[n, o, z, h, w] = sum over c, i, j, k of x[n, c, z', h', w'] * weight[o, c, i, j, k],
+// as products without a copy of the windows: x and y stay as they lie in memory.
 //
-//   for groups of output channels, for PANEL pixels of y:   shared out among threads
-//     for blocks of channels:                               about DEPTH terms in one chain, as eager's
-//       gather the pixels' windows: [c, i, j][PANEL]         fits the first-level cache
-//       for GROUPs of output channels:                      tiles of product.h, rows are weights
+//   for groups of channels, blocks of output channels, batches of panels (PANEL pixels of y):   shared out
+//     for blocks of channels:                               about CHAIN terms in one chain, as eager's
+//       pack the weights: [c, i, j, k][BLOCK]               second-level cache; read in order by all panels
+//       for panels:
+//         gather the pixels' windows: [c, i, j, k][PANEL]   first-level cache
+//         for GROUPs of output channels:                    tiles of product.h, rows are weights
 //     finish(n, o, pixel, count, sums)                      what the caller does with the sums
 //
-// Measured on Zen 5, one thread, ResNet-50's shapes: 210-260 GFLOP/s where oneDNN, in eager's order,
-// reaches 250 for 3 x 3 and 110 for 1 x 1; the error against float64 is eager's.
+// Transposed: the pixels of y whose places are equal modulo the strides are a convolution at stride one,
+// with some of the weights. Those of a row are worked on together, and written side by side.
+//
+// Measured on Zen 5, one thread: tiles reach 285 GFLOP/s, and 163 where they read 256 rows of weights in
+// place that are a multiple of 4 KB apart; the error against float64 is eager's.
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=fast")
-enum { TW_CHAIN = 144, TW_SIDE = 16, TW_TAPS = 192, TW_RESULTS = 256 };
+enum {
+  TW_CHAIN = 144, TW_TAPS = 192, TW_RESULTS = 256, TW_PANELS = 16, TW_STEPS = 8, TW_FEW_PIXELS = 4,
+  TW_SUMS = 8 * TW_RESULTS * TW_PANEL, TW_BLOCK = TW_WIDTH < TW_GROUP ? TW_GROUP : TW_WIDTH
+};
 
+// One dimension of images and windows; of an absent one all numbers are 1, the padding 0.
+struct tw_side {
+  int64_t size, out, taps, stride, dilation, padding;
+};
 struct tw_convolution {
   const float *x, *weight;
-  int64_t images, channels, height, width, x_image, x_channel, x_row;  // columns of x are adjacent
-  int64_t results, out_height, out_width;
-  int64_t taps_h, taps_w, stride_h, stride_w, dilation_h, dilation_w, padding_h, padding_w;
+  int64_t groups, images, channels, results;  // channels and results of one group
+  int64_t x_image, x_channel, x_plane, x_row;             // columns of x are adjacent
+  tw_side d, h, w;
+  bool transposed;
+};
+// Where the weights of a group lie: strides of output channels, channels and points of the window.
+struct tw_weights {
+  const float* first;
+  int64_t result, channel, d, h, w;
 };
 
 // Lanes of a vector that lie in one row of y; `start`: the element of x, from the start of a channel,
@@ -28,9 +46,9 @@ struct tw_run {
 };
 // Of each vector of pixels: its runs, and the lanes that are inside x at each tap.
 struct tw_pixels {
-  int vectors, runs[TW_VECTORS];
+  int count, vectors, runs[TW_VECTORS];
   tw_run run[TW_VECTORS][TW_WIDTH];
-  uint32_t rows[TW_VECTORS][TW_SIDE], columns[TW_VECTORS][TW_SIDE];
+  uint16_t planes[TW_VECTORS][TW_TAPS], rows[TW_VECTORS][TW_TAPS], columns[TW_VECTORS][TW_TAPS];
 };
 
 // Bits of the `count` positions from, from + step, ... that are inside [0, size).
@@ -41,31 +59,40 @@ TW uint32_t tw_inside(int64_t from, int64_t step, int64_t count, int64_t size) {
   if (high > count) high = count;
   return low < high ? (1u << high) - (1u << low) : 0;
 }
+// The taps at which `lanes`, all at place `at` of a side, are inside x.
+TW void tw_add_lanes(const tw_side& side, int64_t at, uint32_t lanes, uint16_t* to) {
+  for (int64_t i = 0; i < side.taps; ++i)
+    if ((uint64_t)(at + i * side.dilation) < (uint64_t)side.size) to[i] |= lanes;
+}
 
 static void tw_locate(const tw_convolution& a, int64_t first, int64_t count, tw_pixels& to) {
-  to.vectors = (count + TW_WIDTH - 1) / TW_WIDTH;
+  to.count = count, to.vectors = (count + TW_WIDTH - 1) / TW_WIDTH;
   memset(to.runs, 0, sizeof to.runs);
-  memset(to.rows, 0, sizeof to.rows);
-  memset(to.columns, 0, sizeof to.columns);
-  int64_t w = first % a.out_width, h = first / a.out_width % a.out_height;
-  int64_t n = first / (a.out_width * a.out_height);
+  for (int v = 0; v < to.vectors; ++v) {
+    memset(to.planes[v], 0, sizeof(uint16_t) * a.d.taps);
+    memset(to.rows[v], 0, sizeof(uint16_t) * a.h.taps);
+    memset(to.columns[v], 0, sizeof(uint16_t) * a.w.taps);
+  }
+  int64_t w = first % a.w.out, h = first / a.w.out % a.h.out;
+  int64_t d = first / (a.w.out * a.h.out) % a.d.out, n = first / (a.w.out * a.h.out * a.d.out);
   for (int64_t at = 0, length; at < count; at += length) {
     int v = at / TW_WIDTH, lane = at % TW_WIDTH;
     length = TW_WIDTH - lane;
-    if (length > a.out_width - w) length = a.out_width - w;
+    if (length > a.w.out - w) length = a.w.out - w;
     if (length > count - at) length = count - at;
-    int64_t y = h * a.stride_h - a.padding_h, x = w * a.stride_w - a.padding_w;
+    int64_t z = d * a.d.stride - a.d.padding, y = h * a.h.stride - a.h.padding, x = w * a.w.stride - a.w.padding;
     uint32_t lanes = ((1u << length) - 1) << lane;
-    to.run[v][to.runs[v]++] = {n * a.x_image + y * a.x_row + x - lane * a.stride_w, lanes};
-    for (int64_t i = 0; i < a.taps_h; ++i)
-      if ((uint64_t)(y + i * a.dilation_h) < (uint64_t)a.height) to.rows[v][i] |= lanes;
-    for (int64_t j = 0; j < a.taps_w; ++j)
-      to.columns[v][j] |= tw_inside(x + j * a.dilation_w, a.stride_w, length, a.width) << lane;
+    to.run[v][to.runs[v]++] = {n * a.x_image + z * a.x_plane + y * a.x_row + x - lane * a.w.stride, lanes};
+    tw_add_lanes(a.d, z, lanes, to.planes[v]);
+    tw_add_lanes(a.h, y, lanes, to.rows[v]);
+    for (int64_t j = 0; j < a.w.taps; ++j)
+      to.columns[v][j] |= tw_inside(x + j * a.w.dilation, a.w.stride, length, a.w.size) << lane;
     w += length;
-    if (w == a.out_width) {
-      w = 0;
-      if (++h == a.out_height) h = 0, ++n;
-    }
+    if (w < a.w.out) continue;
+    w = 0;
+    if (++h < a.h.out) continue;
+    h = 0;
+    if (++d == a.d.out) d = 0, ++n;
   }
 }
 
@@ -109,72 +136,163 @@ TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int ru
 }
 #endif
 
-// How the windows of V vectors of pixels lie: anyhow, each vector within a row of y, or that and inside x.
+// How the windows of a vector of pixels lie: anyhow, all in one row of y, or that and inside x.
 enum tw_shape { TW_ANY, TW_ROW, TW_INSIDE };
-template <int STRIDE, int V, tw_shape SHAPE>
-static __attribute__((noinline)) void tw_windows(
-    const tw_convolution& a, const tw_pixels& pixels, int64_t channel, int64_t channels, float* to) {
-  for (int64_t c = channel; c < channel + channels; ++c)
-    for (int64_t i = 0; i < a.taps_h; ++i) {
-      const float* row = a.x + c * a.x_channel + i * a.dilation_h * a.x_row;
-      // What the next pixels need. One thread, ResNet-50: 168 ms with it, 188 without.
-#pragma GCC unroll 3
-      for (int v = 0; v < V; ++v) __builtin_prefetch(row + pixels.run[v][0].start + a.stride_w * TW_PANEL, 0, 2);
-      for (int64_t j = 0; j < a.taps_w; ++j)
-#pragma GCC unroll 3
-        for (int v = 0; v < V; ++v, to += TW_WIDTH)
+// to[k * step] = the vector `v` of the pixels at each channel and point of the window.
+template <int STRIDE, tw_shape SHAPE, int TAPS>
+static __attribute__((noinline)) void tw_windows(const tw_convolution& a, const float* x, const tw_pixels& pixels,
+                                                 int v, int64_t channels, float* to, int64_t step) {
+  const tw_run* run = pixels.run[v];
+  int64_t taps = TAPS ? TAPS : a.w.taps;
+  for (int64_t c = 0; c < channels; ++c)
+    for (int64_t d = 0; d < a.d.taps; ++d)
+      for (int64_t i = 0; i < a.h.taps; ++i) {
+        const float* row = x + c * a.x_channel + d * a.d.dilation * a.x_plane + i * a.h.dilation * a.x_row;
+        uint32_t inside = pixels.planes[v][d] & pixels.rows[v][i];
+        // What the next pixels need. One thread, ResNet-50: 168 ms with it, 188 without.
+        __builtin_prefetch(row + run[0].start + a.w.stride * TW_PANEL, 0, 2);
+        for (int64_t j = 0; j < taps; ++j, to += step)
           if (SHAPE == TW_INSIDE && STRIDE == 1)
-            tw_write(to, tw_read(row + j * a.dilation_w + pixels.run[v][0].start));
+            tw_write(to, tw_read(row + j * a.w.dilation + run[0].start));
           else
-            tw_write(to, tw_gather<STRIDE>(row + j * a.dilation_w, a.stride_w, pixels.run[v],
-                                           SHAPE == TW_ANY ? pixels.runs[v] : 1,
-                                           pixels.rows[v][i] & pixels.columns[v][j]));
+            tw_write(to, tw_gather<STRIDE>(row + j * a.w.dilation, a.w.stride, run,
+                                           SHAPE == TW_ANY ? pixels.runs[v] : 1, inside & pixels.columns[v][j]));
+      }
+}
+// The same for all vectors of pixels that lie one after the other, and windows of one pixel.
+static void tw_copy_pixels(const tw_convolution& a, const float* x, int64_t channels, float* to) {
+  for (int64_t c = 0; c < channels; ++c, x += a.x_channel)
+#pragma GCC unroll 3
+    for (int v = 0; v < TW_VECTORS; ++v, to += TW_WIDTH) {
+      __builtin_prefetch(x + TW_PANEL + v * TW_WIDTH, 0, 2);
+      tw_write(to, tw_read(x + v * TW_WIDTH));
     }
+}
+// Whether a vector of pixels lies in one row of y, and its windows inside x.
+TW bool tw_is_whole(const tw_convolution& a, const tw_pixels& pixels, int v) {
+  uint32_t inside = pixels.run[v][0].lanes & pixels.planes[v][0] & pixels.planes[v][a.d.taps - 1];
+  inside &= pixels.rows[v][0] & pixels.rows[v][a.h.taps - 1];
+  inside &= pixels.columns[v][0] & pixels.columns[v][a.w.taps - 1];
+  return inside == (1ull << TW_WIDTH) - 1;
 }
 template <int STRIDE>
 static void tw_windows_of(
-    const tw_convolution& a, const tw_pixels& pixels, int64_t channel, int64_t channels, float* to) {
-  uint32_t inside = ~0u;
-  bool in_rows = true;
-  for (int v = 0; v < pixels.vectors; ++v) {
-    in_rows = in_rows && pixels.runs[v] == 1;
-    inside &= pixels.run[v][0].lanes & pixels.rows[v][0] & pixels.rows[v][a.taps_h - 1];
-    inside &= pixels.columns[v][0] & pixels.columns[v][a.taps_w - 1];
+    const tw_convolution& a, const float* x, const tw_pixels& pixels, int64_t channels, float* to) {
+  int64_t step = pixels.vectors * TW_WIDTH, start = pixels.run[0][0].start;
+  bool flat = STRIDE == 1 && a.d.taps * a.h.taps * a.w.taps == 1 && pixels.count == TW_PANEL;
+  if (flat && pixels.run[TW_VECTORS - 1][0].start == start + TW_PANEL - TW_WIDTH && tw_is_whole(a, pixels, 0) &&
+      tw_is_whole(a, pixels, TW_VECTORS - 1))
+    return tw_copy_pixels(a, x + start, channels, to);
+  for (int v = 0; v < pixels.vectors; ++v, to += TW_WIDTH) {
+    bool whole = tw_is_whole(a, pixels, v);
+    if (whole && a.w.taps == 3) tw_windows<STRIDE, TW_INSIDE, 3>(a, x, pixels, v, channels, to, step);
+    else if (whole) tw_windows<STRIDE, TW_INSIDE, 0>(a, x, pixels, v, channels, to, step);
+    else if (pixels.runs[v] == 1) tw_windows<STRIDE, TW_ROW, 0>(a, x, pixels, v, channels, to, step);
+    else tw_windows<STRIDE, TW_ANY, 0>(a, x, pixels, v, channels, to, step);
   }
-  bool whole = inside == (1ull << TW_WIDTH) - 1;
-  if (pixels.vectors == 1) tw_windows<STRIDE, 1, TW_ANY>(a, pixels, channel, channels, to);
-  else if (pixels.vectors == 2) tw_windows<STRIDE, 2, TW_ANY>(a, pixels, channel, channels, to);
-  else if (!in_rows) tw_windows<STRIDE, 3, TW_ANY>(a, pixels, channel, channels, to);
-  else if (!whole) tw_windows<STRIDE, 3, TW_ROW>(a, pixels, channel, channels, to);
-  else tw_windows<STRIDE, 3, TW_INSIDE>(a, pixels, channel, channels, to);
 }
 
-// c[result][PANEL] = the sums of `results` output channels, from `result` on, at the pixels.
-static void tw_sums(const tw_convolution& a, const tw_pixels& pixels, int64_t result, int64_t results, float* c) {
-  alignas(64) float panel[TW_TAPS * TW_PANEL], rest[TW_TAPS * TW_GROUP];
-  int64_t taps = a.taps_h * a.taps_w, row = a.channels * taps, whole = results / TW_GROUP * TW_GROUP;
-  int64_t step = taps > TW_CHAIN ? 1 : TW_CHAIN / taps;
+// to[block][k][BLOCK]: the weights of `results` output channels, the rest of the last block zeros; k runs over
+// `channels` channels and the window.
+static void tw_pack_weights(
+    const tw_convolution& a, const tw_weights& weights, int64_t channels, int64_t results, float* to) {
+  int64_t depth = channels * a.d.taps * a.h.taps * a.w.taps;
+  bool adjacent = weights.w == 1 && weights.h == a.w.taps && weights.d == a.h.taps * weights.h;
+  for (int64_t o = 0; o < results; o += TW_BLOCK, to += depth * TW_BLOCK) {
+    const float* from = weights.first + o * weights.result;
+    int64_t some = results - o < TW_BLOCK ? results - o : TW_BLOCK, k = 0;
+    if (adjacent && some == TW_BLOCK)
+      for (; k + TW_WIDTH <= depth; k += TW_WIDTH)
+        for (int64_t r = 0; r < TW_BLOCK; r += TW_WIDTH)
+          tw_turn(from + r * weights.result + k, weights.result, to + k * TW_BLOCK + r, (int64_t)TW_BLOCK);
+    if (some < TW_BLOCK) memset(to, 0, depth * TW_BLOCK * sizeof(float));
+    if (adjacent) {
+      for (; k < depth; ++k)
+        for (int64_t r = 0; r < some; ++r) to[k * TW_BLOCK + r] = from[r * weights.result + k];
+      continue;
+    }
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t d = 0; d < a.d.taps; ++d)
+        for (int64_t i = 0; i < a.h.taps; ++i)
+          for (int64_t j = 0; j < a.w.taps; ++j, ++k) {
+            const float* at = from + c * weights.channel + d * weights.d + i * weights.h + j * weights.w;
+            for (int64_t r = 0; r < some; ++r) to[k * TW_BLOCK + r] = at[r * weights.result];
+          }
+  }
+}
+
+// c[result][pixel] for few pixels, the panel's first, and one BLOCK of output channels, which lie along the
+// vectors here.
+static void tw_few_pixels(int64_t depth, const float* packed, const float* panel, int64_t pixels, float* c, bool first) {
+  enum { CHAINS = 8, V = TW_BLOCK / TW_WIDTH };
+  for (int64_t p = 0; p < pixels; ++p) {
+    tw_vector sums[CHAINS][V] = {};
+    int64_t k = 0;
+    for (; k + CHAINS <= depth; k += CHAINS)
+#pragma GCC unroll 8
+      for (int l = 0; l < CHAINS; ++l)
+        for (int v = 0; v < V; ++v)
+          sums[l][v] += panel[(k + l) * TW_WIDTH + p] * tw_read(packed + (k + l) * TW_BLOCK + v * TW_WIDTH);
+    for (; k < depth; ++k)
+      for (int v = 0; v < V; ++v) sums[0][v] += panel[k * TW_WIDTH + p] * tw_read(packed + k * TW_BLOCK + v * TW_WIDTH);
+    for (int l = 1; l < CHAINS; ++l)
+      for (int v = 0; v < V; ++v) sums[0][v] += sums[l][v];
+    for (int o = 0; o < TW_BLOCK; ++o) {
+      float* at = c + o * TW_PANEL + p;
+      *at = (first ? 0 : *at) + sums[0][o / TW_WIDTH][o % TW_WIDTH];
+    }
+  }
+}
+
+// c[panel][result][PANEL] = the sums of one block of output channels at the pixels of some panels; x and
+// the weights start at the first channel of the group.
+static void tw_sums(const tw_convolution& a, const float* x, tw_weights weights, const tw_pixels* pixels,
+                    int64_t panels, int64_t results, float* c) {
+  alignas(64) float panel[TW_TAPS * TW_PANEL], packed[TW_TAPS * TW_RESULTS];
+  int64_t taps = a.d.taps * a.h.taps * a.w.taps, rows = (results + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK;
+  int64_t step = taps * a.channels <= TW_TAPS ? a.channels : taps > TW_CHAIN ? 1 : TW_CHAIN / taps;
   for (int64_t channel = 0; channel < a.channels; channel += step) {
     int64_t channels = a.channels - channel < step ? a.channels - channel : step, depth = channels * taps;
-    if (a.stride_w == 1) tw_windows_of<1>(a, pixels, channel, channels, panel);
-    else if (a.stride_w == 2) tw_windows_of<2>(a, pixels, channel, channels, panel);
-    else tw_windows_of<0>(a, pixels, channel, channels, panel);
-    const float* weight = a.weight + result * row + channel * taps;
-    for (int64_t o = 0; o < whole; o += TW_GROUP)
-      tw_tiles<false>(pixels.vectors, depth, weight + o * row, row, panel, c + o * TW_PANEL, TW_PANEL, channel == 0);
-    if (whole == results) continue;
-    for (int64_t k = 0; k < depth; ++k)
-      for (int64_t o = 0; o < TW_GROUP; ++o)
-        rest[k * TW_GROUP + o] = whole + o < results ? weight[(whole + o) * row + k] : 0;
-    tw_tiles<true>(pixels.vectors, depth, rest, 0, panel, c + whole * TW_PANEL, TW_PANEL, channel == 0);
+    tw_pack_weights(a, weights, channels, results, packed);
+    for (int64_t p = 0; p < panels; ++p) {
+      if (depth == 0) ;
+      else if (a.w.stride == 1) tw_windows_of<1>(a, x, pixels[p], channels, panel);
+      else if (a.w.stride == 2) tw_windows_of<2>(a, x, pixels[p], channels, panel);
+      else tw_windows_of<0>(a, x, pixels[p], channels, panel);
+      float* to = c + p * rows * TW_PANEL;
+      if (pixels[p].count <= TW_FEW_PIXELS)
+        for (int64_t o = 0; o < results; o += TW_BLOCK)
+          tw_few_pixels(depth, packed + o * depth, panel, pixels[p].count, to + o * TW_PANEL, channel == 0);
+      else
+        for (int64_t o = 0; o < results; o += TW_GROUP)
+          tw_tiles<true>(pixels[p].vectors, depth, packed + o / TW_BLOCK * TW_BLOCK * depth + o % TW_BLOCK, TW_BLOCK,
+                         panel, to + o * TW_PANEL, TW_PANEL, channel == 0);
+    }
+    x += channels * a.x_channel, weights.first += channels * weights.channel;
   }
 }
 
-// finish(image, result, nth, pixel, count, sums) for runs of pixels of one image; `nth` of the group.
+// The pixels of y that are `phase` modulo the stride, along one side, as a convolution at stride one: windows
+// that begin at `tap` and take each `step`th.
+TW tw_side tw_phase(const tw_side& side, int64_t phase, int64_t& tap, int64_t& step) {
+  tw_side to = side;
+  to.out = (side.out + side.stride - 1) / side.stride, to.stride = 1, to.taps = 0;
+  int64_t lowest = 0, last = -1, next = 0;
+  for (int64_t i = side.taps - 1; i >= 0; --i) {  // from the last tap on, places in x ascend
+    int64_t place = phase + side.padding - i * side.dilation;
+    if (place % side.stride) continue;
+    if (to.taps++ == 0) lowest = place / side.stride, last = i;
+    else if (to.taps == 2) next = i, to.dilation = place / side.stride - lowest;
+  }
+  to.padding = -lowest, tap = last < 0 ? 0 : last, step = to.taps > 1 ? next - last : 0;
+  return to;
+}
+
+// finish(image, result, nth, pixel, count, sums) for runs of pixels of one image; `nth` of the block.
 template <class Finish>
 TW void tw_finish(const tw_convolution& a, int64_t first, int64_t count, int64_t result, int64_t results,
                   const float* c, Finish finish) {
-  int64_t area = a.out_height * a.out_width;
+  int64_t area = a.d.out * a.h.out * a.w.out;
   for (int64_t at = 0; at < count;) {
     int64_t image = (first + at) / area, pixel = (first + at) % area;
     int64_t run = area - pixel < count - at ? area - pixel : count - at;
@@ -186,24 +304,106 @@ TW void tw_finish(const tw_convolution& a, int64_t first, int64_t count, int64_t
     at += run;
   }
 }
+// The same for pixels of one phase along depth and height, whose phases along the width are `apart` sums apart.
+template <class Finish>
+static void tw_finish_phases(const tw_convolution& a, int64_t d_phase, int64_t h_phase, int64_t first, int64_t count,
+                             int64_t result, int64_t results, const float* c, int64_t apart, Finish finish) {
+  alignas(64) float line[TW_PANEL * TW_STEPS];
+  int64_t stride = a.w.stride, columns = (a.w.out + stride - 1) / stride;
+  int64_t rows = (a.h.out + a.h.stride - 1) / a.h.stride, planes = (a.d.out + a.d.stride - 1) / a.d.stride;
+  for (int64_t at = 0, run; at < count; at += run) {
+    int64_t w = (first + at) % columns, row = (first + at) / columns;
+    int64_t h = row % rows * a.h.stride + h_phase, d = row / rows % planes * a.d.stride + d_phase;
+    run = columns - w < count - at ? columns - w : count - at;
+    if (h >= a.h.out || d >= a.d.out) continue;
+    int64_t length = a.w.out - w * stride < run * stride ? a.w.out - w * stride : run * stride;
+    for (int64_t o = 0; o < results; ++o) {
+      const float* sums = c + o * TW_PANEL + at;
+      if (stride == 2)
+        for (int64_t l = 0; l < run; ++l) line[2 * l] = sums[l], line[2 * l + 1] = sums[apart + l];
+      else
+        for (int64_t l = 0; l < run; ++l)
+          for (int64_t s = 0; s < stride; ++s) line[l * stride + s] = sums[s * apart + l];
+      finish(row / (rows * planes), result + o, o, (d * a.h.out + h) * a.w.out + w * stride, length, line);
+    }
+  }
+}
 
-// prepare(result, results): what finish needs of a group of output channels.
+// Windows of one pixel: the pixels of an image are one row.
+TW tw_convolution tw_flat(tw_convolution a) {
+  const tw_side one = {1, 1, 1, 1, 1, 0}, sides[3] = {a.d, a.h, a.w};
+  for (const tw_side& s : sides)
+    if (s.taps != 1 || s.stride != 1 || s.padding != 0) return a;
+  if (a.x_row != a.w.size || (a.d.size > 1 && a.x_plane != a.h.size * a.w.size)) return a;
+  a.w.size = a.w.out = a.d.size * a.h.size * a.w.size, a.d = a.h = one;
+  return a;
+}
+// How the work is cut: blocks of `block` output channels, batches of `panels` panels.
+struct tw_shares {
+  int64_t block, blocks, tiles, panels, batches;
+};
+static tw_shares tw_share(int64_t pixels, int64_t results, int64_t others, int64_t phases, int64_t parts) {
+  tw_shares to;
+  to.tiles = (pixels + TW_PANEL - 1) / TW_PANEL, to.block = TW_RESULTS;
+  if (others * to.tiles * ((results + to.block - 1) / to.block) < 4 * parts && parts > 1) to.block /= 2;
+  while (phases * to.block * TW_PANEL > TW_SUMS) to.block /= 2;
+  to.blocks = (results + to.block - 1) / to.block;
+  int64_t rows = (results < to.block ? results : to.block) + TW_BLOCK - 1;
+  to.panels = TW_SUMS / (rows / TW_BLOCK * TW_BLOCK * TW_PANEL * phases);
+  if (to.panels > TW_PANELS) to.panels = TW_PANELS;
+  int64_t fair = others * to.blocks * to.tiles / (4 * parts);
+  if (parts > 1 && to.panels > fair) to.panels = fair < 1 ? 1 : fair;
+  to.batches = (to.tiles + to.panels - 1) / to.panels;
+  return to;
+}
+
+// prepare(result, results): what finish needs of a block of output channels.
 template <class Prepare, class Finish>
-static void tw_convolve(const tw_convolution& a, int64_t tid, int64_t parts, Prepare prepare, Finish finish) {
-  alignas(64) float c[TW_RESULTS * TW_PANEL];
-  int64_t all = a.images * a.out_height * a.out_width, tiles = (all + TW_PANEL - 1) / TW_PANEL;
-  int64_t group = TW_RESULTS;
-  if (tiles * ((a.results + group - 1) / group) < 4 * parts) group /= 2;
-  int64_t work = tiles * ((a.results + group - 1) / group), ready = -1;
+static void tw_convolve(const tw_convolution& given, int64_t tid, int64_t parts, Prepare prepare, Finish finish) {
+  alignas(64) float c[TW_SUMS];
+  tw_pixels pixels[TW_PANELS];
+  const tw_convolution a = given.transposed ? given : tw_flat(given);
+  int64_t taps = a.d.taps * a.h.taps * a.w.taps, phases = a.transposed ? a.w.stride : 1, ready = -1;
+  int64_t rest = a.transposed ? a.d.stride * a.h.stride : 1, tap[3] = {0, 0, 0}, step[3] = {1, 1, 1};
+  tw_convolution one = a;
+  if (a.transposed) one.d = tw_phase(a.d, 0, tap[0], step[0]), one.h = tw_phase(a.h, 0, tap[1], step[1]), one.w = tw_phase(a.w, 0, tap[2], step[2]);
+  int64_t all = a.images * one.d.out * one.h.out * one.w.out;
+  tw_shares s = tw_share(all, a.results, a.groups * rest, phases, parts);
+  int64_t work = rest * a.groups * s.blocks * s.batches;
   for (int64_t t = work * tid / parts; t < work * (tid + 1) / parts; ++t) {
-    int64_t first = t % tiles * TW_PANEL, result = t / tiles * group;
-    int64_t count = all - first < TW_PANEL ? all - first : TW_PANEL;
-    int64_t results = a.results - result < group ? a.results - result : group;
+    int64_t batch = t % s.batches * s.panels, o = t / s.batches % s.blocks * s.block;
+    int64_t group = t / (s.batches * s.blocks) % a.groups, phase = t / (s.batches * s.blocks * a.groups);
+    int64_t results = a.results - o < s.block ? a.results - o : s.block, result = group * a.results + o;
+    int64_t panels = s.tiles - batch < s.panels ? s.tiles - batch : s.panels;
+    int64_t rows = (results + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK, apart = panels * rows * TW_PANEL;
     if (result != ready) prepare(result, results), ready = result;
-    tw_pixels pixels;
-    tw_locate(a, first, count, pixels);
-    tw_sums(a, pixels, result, results, c);
-    tw_finish(a, first, count, result, results, c, finish);
+    tw_weights weights = {a.weight + result * a.channels * taps, a.channels * taps, taps, a.h.taps * a.w.taps, a.w.taps, 1};
+    if (a.transposed)
+      weights.first = a.weight + (group * a.channels * a.results + o) * taps, weights.result = taps, weights.channel = a.results * taps;
+    const float* x = a.x + group * a.channels * a.x_channel;
+    for (int64_t w = 0; w < phases; ++w) {
+      tw_weights some = weights;
+      if (a.transposed) {
+        one.d = tw_phase(a.d, phase / a.h.stride, tap[0], step[0]);
+        one.h = tw_phase(a.h, phase % a.h.stride, tap[1], step[1]);
+        one.w = tw_phase(a.w, w, tap[2], step[2]);
+        some.first += tap[0] * weights.d + tap[1] * weights.h + tap[2];
+        some.d *= step[0], some.h *= step[1], some.w = step[2];
+      }
+      for (int64_t p = 0; p < panels; ++p) {
+        int64_t first = (batch + p) * TW_PANEL;
+        tw_locate(one, first, all - first < TW_PANEL ? all - first : TW_PANEL, pixels[p]);
+      }
+      tw_sums(one, x, some, pixels, panels, results, c + w * apart);
+    }
+    for (int64_t p = 0; p < panels; ++p) {
+      int64_t first = (batch + p) * TW_PANEL, count = all - first < TW_PANEL ? all - first : TW_PANEL;
+      const float* sums = c + p * rows * TW_PANEL;
+      if (a.transposed)
+        tw_finish_phases(a, phase / a.h.stride, phase % a.h.stride, first, count, result, results, sums, apart, finish);
+      else
+        tw_finish(a, first, count, result, results, sums, finish);
+    }
   }
 }
 
@@ -216,14 +416,14 @@ struct tw_block {
 enum { TW_ROOM = 3072, TW_ABREAST = 8 };  // vectors of x: 192 KB; sums at a time
 static tw_block tw_block_of(const tw_convolution& a) {
   tw_block to;
-  int64_t high = (a.taps_h - 1) * a.dilation_h + 1, wide = (a.taps_w - 1) * a.dilation_w + 1;
-  to.pitch = (a.out_width - 1) * a.stride_w + wide;
-  if (to.pitch < a.padding_w + a.width) to.pitch = a.padding_w + a.width;
-  to.rows = (TW_ROOM / to.pitch - high) / a.stride_h + 1;
+  int64_t high = (a.h.taps - 1) * a.h.dilation + 1, wide = (a.w.taps - 1) * a.w.dilation + 1;
+  to.pitch = (a.w.out - 1) * a.w.stride + wide;
+  if (to.pitch < a.w.padding + a.w.size) to.pitch = a.w.padding + a.w.size;
+  to.rows = (TW_ROOM / to.pitch - high) / a.h.stride + 1;
   if (to.rows < 1) to.rows = 1;
-  if (to.rows > a.out_height) to.rows = a.out_height;
-  to.inputs = (to.rows - 1) * a.stride_h + high;
-  to.area = (to.rows * a.out_width + TW_WIDTH - 1) / TW_WIDTH * TW_WIDTH;
+  if (to.rows > a.h.out) to.rows = a.h.out;
+  to.inputs = (to.rows - 1) * a.h.stride + high;
+  to.area = (to.rows * a.w.out + TW_WIDTH - 1) / TW_WIDTH * TW_WIDTH;
   to.x = (float*)calloc((to.inputs * to.pitch + 2 * to.area) * TW_WIDTH, sizeof(float));
   to.y = to.x + to.inputs * to.pitch * TW_WIDTH;
   to.turned = to.y + to.area * TW_WIDTH;
@@ -246,40 +446,40 @@ static void tw_turn_in(const tw_convolution& a, const float* x, int64_t channels
   int64_t column = 0;
   for (int64_t p = 0; p < count; p += TW_WIDTH) {
     int64_t pixels = count - p < TW_WIDTH ? count - p : TW_WIDTH;
-    float* at = to.x + (row * to.pitch + a.padding_w + column) * TW_WIDTH;
-    if (pixels == TW_WIDTH && column + pixels <= a.width) {
+    float* at = to.x + (row * to.pitch + a.w.padding + column) * TW_WIDTH;
+    if (pixels == TW_WIDTH && column + pixels <= a.w.size) {
       tw_turn_some(x + p, a.x_channel, channels, pixels, at);
       column += pixels;
-      if (column == a.width) column = 0, ++row;
+      if (column == a.w.size) column = 0, ++row;
       continue;
     }
     tw_turn_some(x + p, a.x_channel, channels, pixels, square);
     for (int64_t l = 0; l < pixels; ++l, at += TW_WIDTH) {
       tw_write(at, tw_read(square + l * TW_WIDTH));
-      if (++column == a.width) column = 0, ++row, at += (to.pitch - a.width) * TW_WIDTH;
+      if (++column == a.w.size) column = 0, ++row, at += (to.pitch - a.w.size) * TW_WIDTH;
     }
   }
 }
 static void tw_fill(const tw_convolution& a, const float* x, int64_t channels, int64_t top, const tw_block& to) {
-  int64_t low = top < 0 ? 0 : top, high = top + to.inputs < a.height ? top + to.inputs : a.height;
+  int64_t low = top < 0 ? 0 : top, high = top + to.inputs < a.h.size ? top + to.inputs : a.h.size;
   int64_t line = to.pitch * TW_WIDTH;
   if (low > high) low = high = top;
   memset(to.x, 0, (low - top) * line * sizeof(float));
   memset(to.x + (high - top) * line, 0, (to.inputs - (high - top)) * line * sizeof(float));
-  if (a.x_row == a.width) return tw_turn_in(a, x + low * a.width, channels, (high - low) * a.width, low - top, to);
-  for (int64_t r = low; r < high; ++r) tw_turn_in(a, x + r * a.x_row, channels, a.width, r - top, to);
+  if (a.x_row == a.w.size) return tw_turn_in(a, x + low * a.w.size, channels, (high - low) * a.w.size, low - top, to);
+  for (int64_t r = low; r < high; ++r) tw_turn_in(a, x + r * a.x_row, channels, a.w.size, r - top, to);
 }
 
-// V neighbouring outputs, STRIDE columns of x apart; 0: a.stride_w
+// V neighbouring outputs, STRIDE columns of x apart; 0: a.w.stride
 template <int STRIDE, int V>
 TW void tw_depthwise_sums(const tw_convolution& a, const float* x, int64_t pitch, const float* weight, float* y) {
-  int64_t step = (STRIDE ? STRIDE : a.stride_w) * TW_WIDTH;
+  int64_t step = (STRIDE ? STRIDE : a.w.stride) * TW_WIDTH;
   tw_vector sums[V];
 #pragma GCC unroll 8
   for (int v = 0; v < V; ++v) sums[v] = (tw_vector){};
-  for (int64_t i = 0; i < a.taps_h; ++i)
-    for (int64_t j = 0; j < a.taps_w; ++j, weight += TW_WIDTH) {
-      const float* from = x + (i * a.dilation_h * pitch + j * a.dilation_w) * TW_WIDTH;
+  for (int64_t i = 0; i < a.h.taps; ++i)
+    for (int64_t j = 0; j < a.w.taps; ++j, weight += TW_WIDTH) {
+      const float* from = x + (i * a.h.dilation * pitch + j * a.w.dilation) * TW_WIDTH;
       tw_vector factor = tw_read(weight);
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v) sums[v] += factor * tw_read(from + v * step);
@@ -298,33 +498,33 @@ static void tw_depthwise_some(const tw_convolution& a, const float* x, int64_t p
 template <int STRIDE>
 static void tw_depthwise_rows(const tw_convolution& a, const float* weight, int64_t rows, const tw_block& b) {
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t w = 0; w < a.out_width; w += TW_ABREAST)
+    for (int64_t w = 0; w < a.w.out; w += TW_ABREAST)
       tw_depthwise_some<STRIDE, TW_ABREAST>(
-          a, b.x + (r * a.stride_h * b.pitch + w * a.stride_w) * TW_WIDTH, b.pitch, weight, a.out_width - w,
-          b.y + (r * a.out_width + w) * TW_WIDTH);
+          a, b.x + (r * a.h.stride * b.pitch + w * a.w.stride) * TW_WIDTH, b.pitch, weight, a.w.out - w,
+          b.y + (r * a.w.out + w) * TW_WIDTH);
 }
 
 template <class Prepare, class Finish>
 static void tw_depthwise(const tw_convolution& a, int64_t tid, int64_t parts, Prepare prepare, Finish finish) {
   alignas(64) float weight[TW_TAPS * TW_WIDTH];
   tw_block b = tw_block_of(a);
-  int64_t taps = a.taps_h * a.taps_w, groups = (a.results + TW_WIDTH - 1) / TW_WIDTH;
-  int64_t blocks = (a.out_height + b.rows - 1) / b.rows, work = a.images * groups * blocks, ready = -1;
+  int64_t taps = a.h.taps * a.w.taps, groups = (a.groups + TW_WIDTH - 1) / TW_WIDTH;
+  int64_t blocks = (a.h.out + b.rows - 1) / b.rows, work = a.images * groups * blocks, ready = -1;
   for (int64_t t = work * tid / parts; t < work * (tid + 1) / parts; ++t) {
     int64_t image = t / (groups * blocks), result = t / blocks % groups * TW_WIDTH, h = t % blocks * b.rows;
-    int64_t channels = a.results - result < TW_WIDTH ? a.results - result : TW_WIDTH;
-    int64_t rows = a.out_height - h < b.rows ? a.out_height - h : b.rows, first = result / TW_RESULTS * TW_RESULTS;
-    if (first != ready) prepare(first, a.results - first < TW_RESULTS ? a.results - first : TW_RESULTS), ready = first;
+    int64_t channels = a.groups - result < TW_WIDTH ? a.groups - result : TW_WIDTH;
+    int64_t rows = a.h.out - h < b.rows ? a.h.out - h : b.rows, first = result / TW_RESULTS * TW_RESULTS;
+    if (first != ready) prepare(first, a.groups - first < TW_RESULTS ? a.groups - first : TW_RESULTS), ready = first;
     for (int64_t k = 0; k < taps; ++k)
       for (int64_t c = 0; c < TW_WIDTH; ++c) weight[k * TW_WIDTH + c] = c < channels ? a.weight[(result + c) * taps + k] : 0;
-    tw_fill(a, a.x + image * a.x_image + result * a.x_channel, channels, h * a.stride_h - a.padding_h, b);
-    if (a.stride_w == 1) tw_depthwise_rows<1>(a, weight, rows, b);
-    else if (a.stride_w == 2) tw_depthwise_rows<2>(a, weight, rows, b);
+    tw_fill(a, a.x + image * a.x_image + result * a.x_channel, channels, h * a.h.stride - a.h.padding, b);
+    if (a.w.stride == 1) tw_depthwise_rows<1>(a, weight, rows, b);
+    else if (a.w.stride == 2) tw_depthwise_rows<2>(a, weight, rows, b);
     else tw_depthwise_rows<0>(a, weight, rows, b);
-    for (int64_t p = 0; p < rows * a.out_width; p += TW_WIDTH)
+    for (int64_t p = 0; p < rows * a.w.out; p += TW_WIDTH)
       tw_turn(b.y + p * TW_WIDTH, (int64_t)TW_WIDTH, b.turned + p, b.area);
     for (int64_t c = 0; c < channels; ++c)
-      finish(image, result + c, result + c - first, h * a.out_width, rows * a.out_width, b.turned + c * b.area);
+      finish(image, result + c, result + c - first, h * a.w.out, rows * a.w.out, b.turned + c * b.area);
   }
   free(b.x);
 }

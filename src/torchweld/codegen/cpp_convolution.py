@@ -27,6 +27,7 @@ from torchweld.schedule.access import Access, Accesses
 from torchweld.schedule.cpu import CpuSchedule
 from torchweld.schedule.cpu_convolution import SUMS, CpuConvolution
 
+_ABSENT = (1, 1, 1, 1, 1, 0)  # a dimension that images do not have
 _PREPARE = "void* const* P, const int64_t* S, int64_t result, int64_t results, float* fixed"
 _FINISH = (
     "void* const* P, const int64_t* S, int64_t image, int64_t result, const float* fixed, "
@@ -81,14 +82,13 @@ def _with_symbols(accesses: Accesses) -> tuple[Accesses, dict[str, Size]]:
 
 def _geometry(comp: Comp, c: CpuConvolution, buffers: Mapping[str, Buffer]) -> list[Size]:
     """The numbers of convolution.h's struct, in order."""
-    image, down, across = buffers[c.image.buffer], *c.windows
-    images = comp.extent(c.batch) if c.batch else 1
-    channels = comp.extent(c.channel) if c.channel else 1
-    sides = [images, channels, down.size, across.size]
-    outputs = [comp.extent(w.out) for w in c.windows]
-    numbers = [*sides, *image.strides[:3], comp.extent(c.result), *outputs]
-    for field in ("taps", "stride", "dilation", "padding"):
-        numbers += [getattr(w, field) for w in c.windows]
+    strides, absent = buffers[c.image.buffer].strides, 3 - len(c.windows)
+    numbers = [c.channels.groups, c.images, c.channels.channels, c.channels.results]
+    numbers += [*strides[:2], *[0] * absent, *strides[2:-1]]
+    for side in [_ABSENT] * absent:
+        numbers += side
+    for w in c.windows:
+        numbers += (w.size, comp.extent(w.out), w.taps, w.stride, w.dilation, w.padding)
     return numbers
 
 
@@ -107,8 +107,13 @@ def _text(k: Kernel, comp: Comp, convolution: CpuConvolution, buffers, names, sy
         e.line(f"const tw_convolution a = {{{', '.join(factors + geometry)}}};")
         e.line("#pragma omp parallel")
         with e.block():
-            _emit_loops(e, "tw_convolve" if convolution.channel else "tw_depthwise", parts)
+            _emit_loops(e, _loops(convolution), parts)
     return e.text
+
+
+def _loops(convolution: CpuConvolution) -> str:
+    flat = len(convolution.windows) < 3
+    return "tw_depthwise" if convolution.channels.depthwise and flat else "tw_convolve"
 
 
 def _emit_loops(e: Emitter, loops: str, parts: _Parts) -> None:

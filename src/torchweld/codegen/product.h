@@ -81,7 +81,7 @@ template <class R, class Q> struct tw_product {
   float* sums;                                // rows * block elements; unused if stretch is the depth
 };
 
-// GROUP rows by V vectors of columns. Rows `r_row` apart (r_depth 1), or packed as [k][GROUP].
+// GROUP rows by V vectors of columns. Rows `r_row` apart (r_depth 1), or packed as [k][r_row].
 template <int V, bool PACKED>
 static __attribute__((noinline)) void tw_tile(
     int64_t depth, const float* r, int64_t r_row, const float* q, float* c, int64_t c_row, bool first) {
@@ -98,7 +98,7 @@ static __attribute__((noinline)) void tw_tile(
 #pragma GCC unroll 8
     for (int i = 0; i < TW_GROUP; ++i) {
       const float* row = i < 3 ? r + i * r_row : i < 6 ? r3 + (i - 3) * r_row : r6 + (i - 6) * r_row;
-      float factor = PACKED ? r[k * TW_GROUP + i] : row[k];
+      float factor = PACKED ? r[k * r_row + i] : row[k];
 #pragma GCC unroll 3
       for (int v = 0; v < V; ++v) sums[i][v] += factor * columns[v];
     }
@@ -162,7 +162,7 @@ static void tw_chunk(const tw_product<R, Q>& a, int64_t row, int64_t rows, int64
       for (int64_t i = 0; i < in_place; i += TW_GROUP)
         tw_tiles<false>(vectors, depth, r + i * r_row, r_row, q, c + i * c_row + p, c_row, k == 0);
       for (int64_t i = in_place; i < rows; i += TW_GROUP)
-        tw_tiles<true>(vectors, depth, packed + i * TW_DEPTH, 0, q, c + i * c_row + p, c_row, k == 0);
+        tw_tiles<true>(vectors, depth, packed + i * TW_DEPTH, TW_GROUP, q, c + i * c_row + p, c_row, k == 0);
     }
   }
 }

@@ -11,11 +11,13 @@
     }
 
 kernels/convolutions.py makes such Comps of library calls; the marks `exact` tell them from sums
-that a user wrote out. A batch of one has no axis. Depthwise, o is also the channel.
+that a user wrote out. Images may have one, two or three dimensions. An axis of extent one, such as
+a batch of one, may be absent. Of groups, the channel is C*g + c and the output channel R*g + o.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -42,7 +44,7 @@ from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.expand import with_values
 
 MOST_TAPS = 192  # of a window; convolution.h's buffers
-MOST_SIDE = 16
+MOST_SIDE = 16  # of a window's side, in max pooling
 SUMS = "sums"
 _ZERO = constant(0)
 
@@ -67,21 +69,39 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Channels:
+    """Names of the axes of channels, None where the extent is one: `group`, and of one group
+    `result` (output channel) and `channel`; and their extents."""
+
+    group: str | None
+    result: str | None
+    channel: str | None
+    groups: Size
+    results: Size
+    channels: Size
+
+    @property
+    def depthwise(self) -> bool:
+        return self.groups != 1 and (self.channels, self.results) == (1, 1)
+
+
+@dataclass(frozen=True, slots=True)
 class CpuConvolution:
-    """`value`: the sum, `image` and `weight`: its Loads. Names of axes: `batch`, `result` (output
-    channel), `channel`, and those of the windows; `batch` is None for one image, `channel` for a
-    depthwise convolution. `finish`: what follows the sums, as a Comp that loads them from the
-    buffer SUMS, over merged axes; `pixel`, the innermost of them, is None where it has one pixel.
+    """`value`: the sum, `image` and `weight`: its Loads, `images`: their number. `finish`: what
+    follows the sums, as a Comp that loads them from the buffer SUMS, over merged axes, of which
+    `batch`, `result` (an output channel, of any group) and `pixel`, the innermost of them, are None
+    where there is one alone.
     """
 
     value: Value
     image: Load
     weight: Load
-    batch: str | None
-    result: str
-    channel: str | None
-    windows: tuple[Window, Window]
+    images: Size
+    channels: Channels
+    windows: tuple[Window, ...]
     finish: Accesses
+    batch: str | None
+    result: str | None
     pixel: str | None
 
 
@@ -102,29 +122,33 @@ def cpu_convolution(
     if loads is None:
         return None
     (image, weight), value = loads, reductions[0]
-    axes = _axes(image, weight)
-    if axes is None or not _has_layouts(image, weight, buffers):
+    batch, summed = image.index[0].as_axis, frozenset(comp.body[value].axes)
+    channels = _channels(comp, image, weight, summed, buffers[weight.buffer])
+    if channels is None or not (batch or image.index[0] == _ZERO):
         return None
-    batch, result, channel = axes
+    if not _has_layouts(image, weight, buffers):
+        return None
     windows = _windows(comp, image, weight, buffers[image.buffer])
     if windows is None:
         return None
     if not is_inside(comp, image.guard, [(w.place, w.size) for w in windows]):
         return None
-    reduced = {name for name in (channel, *(w.kernel for w in windows)) if name}
-    if set(comp.body[value].axes) != reduced:
+    if summed != {n for n in (channels.channel, *(w.kernel for w in windows)) if n}:
         return None
-    rows = (*([batch] if batch else ()), result, *(w.out for w in windows))
-    finish = _finish(comp, value, reduced, rows)
+    outs = tuple(w.out for w in windows)
+    rows = tuple(n for n in (batch, channels.group, channels.result, *outs) if n)
+    finish = _finish(comp, value, summed, rows)
     if finish is None:
         return None
-    accesses = addressed(finish, {**buffers, SUMS: _sums(finish)}, hints)
-    pixels = [a for a in accesses.frame.rows if a in {w.out for w in windows}]
-    if len(pixels) > 1:
+    accesses = addressed(finish, {**buffers, SUMS: _sums(finish, outs, channels)}, hints)
+    left = accesses.frame.rows
+    pixels = [a for a in left if a in outs]
+    results = [a for a in left if a in (channels.group, channels.result)]
+    if len(pixels) > 1 or len(results) > 1:
         return None
-    pixel = pixels[0] if pixels else None
     return CpuConvolution(
-        value, image, weight, batch, result, channel, windows, accesses, pixel
+        value, image, weight, comp.extent(batch) if batch else 1, channels, windows, accesses,
+        batch if batch in left else None, *(results or [None]), *(pixels or [None]),
     )  # fmt: skip
 
 
@@ -141,20 +165,36 @@ def _factors(body: tuple[Instr, ...], value: Value) -> tuple[Load, Load] | None:
         return None
     loads = [body[a] for a in factor.args]
     marked = all(isinstance(i, Load) and i.exact for i in loads)
-    ranked = marked and all(len(i.index) == 4 for i in loads)
+    ranked = marked and len(loads[0].index) == len(loads[1].index) in (3, 4, 5)
     plain = ranked and loads[1].guard is None and loads[0].fill == 0
     affine = plain and all(isinstance(e, Affine) for i in loads for e in i.index)
     return (loads[0], loads[1]) if affine else None
 
 
-def _axes(image: Load, weight: Load) -> tuple[str | None, str, str | None] | None:
-    """Batch, output channel and channel."""
-    (batch, channel), (result, same) = image.index[:2], weight.index[:2]
-    if None in (channel.as_axis, result.as_axis) or (batch.as_axis is None and batch != _ZERO):
+def _channels(
+    comp: Comp, image: Load, weight: Load, summed: frozenset[str], buffer: Buffer
+) -> Channels | None:
+    """image[C*g + c], weight[R*g + o, c]; None if they are read otherwise."""
+    groups = [n for n, _ in image.index[1].terms if n not in summed]
+    group, channel = _only(groups), weight.index[1].as_axis
+    result = _only([n for n, _ in weight.index[0].terms if n != group])
+    count, results, channels = (comp.extent(a) if a else 1 for a in (group, result, channel))
+    read = _grouped(group, channels, channel), _grouped(group, results, result)
+    if (image.index[1], weight.index[0]) != read or weight.index[1] != _grouped(None, 1, channel):
         return None
-    if channel == result and same == _ZERO:
-        return batch.as_axis, result.as_axis, None
-    return (batch.as_axis, result.as_axis, same.as_axis) if channel == same else None
+    if tuple(buffer.shape[:2]) != (count * results, channels):
+        return None
+    return Channels(group, result, channel, count, results, channels)
+
+
+def _only(names: Sequence[str]) -> str | None:
+    return names[0] if len(names) == 1 else None
+
+
+def _grouped(group: str | None, size: Size, inner: str | None) -> Affine:
+    """size * group + inner."""
+    outer = axis(group) * size if group else _ZERO
+    return outer + axis(inner) if inner else outer
 
 
 def _has_layouts(image: Load, weight: Load, buffers: Mapping[str, Buffer]) -> bool:
@@ -162,16 +202,22 @@ def _has_layouts(image: Load, weight: Load, buffers: Mapping[str, Buffer]) -> bo
     strides, (_, *window) = buffers[image.buffer].strides, buffers[weight.buffer].shape
     if not all(isinstance(s, int) for s in window):
         return False
-    channels, height, width = window
-    packed = (channels * height * width, height * width, width, 1)
-    return strides[-1] == 1 and buffers[weight.buffer].strides == packed
+    return strides[-1] == 1 and buffers[weight.buffer].strides == _packed(window)
 
 
-def _windows(comp: Comp, image: Load, weight: Load, buffer: Buffer) -> tuple[Window, Window] | None:
-    found = tuple(_window(comp, image.index[d], weight.index[d], buffer.shape[d]) for d in (-2, -1))
-    if None in found or found[0].taps * found[1].taps > MOST_TAPS:
-        return None
-    return found if max(w.taps for w in found) <= MOST_SIDE else None
+def _packed(window: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a dense buffer whose dimensions but the first are these."""
+    strides = [1]
+    for extent in reversed(window):
+        strides.append(strides[-1] * extent)
+    return tuple(reversed(strides))
+
+
+def _windows(comp: Comp, image: Load, weight: Load, buffer: Buffer) -> tuple[Window, ...] | None:
+    found = tuple(
+        _window(comp, *pair) for pair in zip(image.index[2:], weight.index[2:], buffer.shape[2:])
+    )
+    return None if None in found or math.prod(w.taps for w in found) > MOST_TAPS else found
 
 
 def _window(comp: Comp, index: Affine, weight: Affine, size: Size) -> Window | None:
@@ -262,7 +308,11 @@ def _is_pointwise(instr: Instr, reduced: set[str]) -> bool:
     return not isinstance(instr, (Reduce, Scan, Index))
 
 
-def _sums(finish: Comp) -> Buffer:
-    """Strides for which no axes merge but those of the pixels."""
+def _sums(finish: Comp, pixels: tuple[str, ...], channels: Channels) -> Buffer:
+    """Strides for which no axes merge but those of the pixels, and groups with output channels."""
+    strides: dict[str, Size] = {channels.group: channels.results * -1, channels.result: -1}
+    step: Size = 1
+    for name in reversed(pixels):
+        strides[name], step = step, step * finish.extent(name)
     extents = tuple(a.extent for a in finish.axes)
-    return Buffer(SUMS, extents, dtypes.f32, (0, -1, extents[-1], 1)[-len(extents) :])
+    return Buffer(SUMS, extents, dtypes.f32, tuple(strides.get(a.name, 0) for a in finish.axes))

@@ -292,6 +292,55 @@ comp cut [i:1000, j:96] {{
     check(text, {"x": randn(1000, 96)}, {"y": ((1000, 96), d.f32)}, 0)
 
 
+PLACES = {  # of 40 elements, by positions 0..59
+    "reflected": """%1 = const 10 : i64
+  %2 = sub %0 %1 : i64
+  %3 = abs %2 : i64
+  %4 = const 39 : i64
+  %5 = sub %4 %3 : i64
+  %6 = abs %5 : i64
+  %7 = sub %4 %6 : i64""",
+    "replicated": """%1 = const 10 : i64
+  %2 = sub %0 %1 : i64
+  %3 = const 0 : i64
+  %4 = maximum %2 %3 : i64
+  %5 = const 39 : i64
+  %6 = minimum %4 %5 : i64
+  %7 = add %6 %3 : i64""",
+    "turned": """%1 = const 40 : i64
+  %2 = const 33 : i64
+  %3 = add %0 %2 : i64
+  %4 = remainder %3 %1 : i64
+  %5 = const 39 : i64
+  %6 = sub %5 %4 : i64
+  %7 = abs %6 : i64""",
+}
+
+
+@pytest.mark.parametrize("rows", (1, 300))
+@pytest.mark.parametrize("name", PLACES)
+def test_reads_at_places_that_the_position_decides(name, rows):
+    """Lanes in pieces, of a row or handed out in blocks; bitwise."""
+    text = f"""
+comp moved [i:{rows}, j:60] {{
+  %0 = index j : i64
+  {PLACES[name]}
+  %8 = load x[i, %7] : f32
+  %9 = const 10 : i64
+  %10 = ge %0 %9 : b1
+  %11 = const 50 : i64
+  %12 = lt %0 %11 : b1
+  %13 = bit_and %10 %12 : b1
+  %14 = load z[i, j-10] if %13 else 0.0 : f32
+  store y[i, j] %8
+  store w[i, j] %14
+}}
+"""
+    shape = ((rows, 60), d.f32)
+    tensors = {"x": randn(rows, 40), "z": randn(rows, 40, seed=1)}
+    check(text, tensors, {"y": shape, "w": shape}, 0)
+
+
 def test_a_row_is_reduced_over_its_segments():
     text = """
 comp segments [i:5, j:80] {

@@ -11,7 +11,7 @@ from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp
 
 CUT = """
-comp cut [i:4000, j:{extent}] {{
+comp cut [i:{rows}, j:{extent}] {{
   %0 = index {position} : i64
   %1 = const {limit} : i64
   %2 = lt %0 %1 : b1
@@ -21,11 +21,15 @@ comp cut [i:4000, j:{extent}] {{
 """
 
 
-def loops(**numbers) -> int:
-    shape = (4000, numbers["extent"])
+def source(text: str, shape: tuple[int, int]) -> str:
     strides = torch.empty(shape, device="meta").stride()
     buffers = {n: Buffer(n, shape, d.f32, strides) for n in "xy"}
-    return generate(parse_comp(CUT.format(**numbers)), buffers).sources[0].text.count("omp simd")
+    return generate(parse_comp(text), buffers).sources[0].text
+
+
+def loops(rows=4000, **numbers) -> int:
+    text = CUT.format(rows=rows, **numbers)
+    return source(text, (rows, numbers["extent"])).count("omp simd")
 
 
 def test_a_lane_is_cut_in_two():
@@ -38,9 +42,31 @@ def test_no_cut_where_nothing_changes(limit):
     assert loops(extent=64, position="j", limit=limit) == 1
 
 
-def test_short_segments_are_left_together():
-    assert loops(extent=64, position="j", limit=7) == 1
+def test_short_lanes_are_left_together():
+    assert loops(extent=15, position="j", limit=7) == 1
+    assert loops(extent=64, position="j", limit=7) == 2
 
 
-def test_only_the_lane_itself_is_compared():
-    assert loops(extent=64, position="2*j", limit=40) == 1
+def test_what_changes_too_often_is_left_together():
+    found = source(REFLECTED.format(made="mul %0 %0"), (4000, 102))
+    assert found.count("omp simd") == 1
+
+
+def test_a_lane_handed_out_in_blocks_is_cut_too():
+    assert loops(rows=1, extent=64000, position="j", limit=24) == 2
+
+
+REFLECTED = """
+comp reflected [i:4000, j:102] {{
+  %0 = index j-1 : i64
+  %1 = {made} : i64
+  %2 = load x[i, %1] : f32
+  store y[i, j] %2
+}}
+"""
+
+
+def test_reads_at_places_that_the_position_decides_are_of_adjacent_elements():
+    found = source(REFLECTED.format(made="abs %0"), (4000, 102))
+    assert found.count("omp simd") == 2
+    assert "1 + -1 * " in found and "-1 + 1 * " in found

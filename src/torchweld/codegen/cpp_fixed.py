@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from torchweld.codegen import cpp_expr as x
 from torchweld.codegen.cpp_kernel import Kernel
+from torchweld.codegen.cpp_segments import segments
 from torchweld.codegen.cpp_values import Texts, define
 from torchweld.codegen.emitter import Emitter
 from torchweld.ir.nodes import Value, needed, operands, store_operands
@@ -47,7 +48,8 @@ def fixed_values(k: Kernel) -> list[Value]:
     others = (v for v in range(len(k.body)) if v not in fixed)
     used = {u for v in others for u in operands(k.body[v])}
     used |= {u for s in k.comp.stores for u in store_operands(s)}
-    wanted = sorted(v for v in used & fixed if k.stages.axes[v])
+    told = {v for segment in segments(k) for v in segment.known}
+    wanted = sorted(v for v in used & fixed - told if k.stages.axes[v])
     return [v for v in wanted if _cost(k, v) >= _WORTH]
 
 

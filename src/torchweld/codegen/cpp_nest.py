@@ -31,7 +31,7 @@ from torchweld.codegen.cpp_partial import (
     reduction_clause,
     set_lane_value,
 )
-from torchweld.codegen.cpp_segments import segments
+from torchweld.codegen.cpp_segments import Segment, segments
 from torchweld.codegen.cpp_values import Texts, define, element, store
 from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
@@ -177,19 +177,36 @@ class _Nest:
         """The innermost loop."""
         depth = len(self.axes) - 1
         name, (low, high) = self.k.names[self.axes[depth]], self._bounds(depth)
-        if self.k.overlaps:
+        if pieces := self._segments(low):
+            self._in_segments(name, low, high, pieces)
+        elif self.k.overlaps:
             with self.e.block():
                 self._overlapping(name, low, high)
-        elif pieces := segments(self.k, self.values) if low == "0" else ():
-            for piece in pieces:
-                known = {v: x.literal(c, dtypes.b1) for v, c in piece.known.items()}
-                self._body(_loop(name, str(piece.low), str(piece.high)), known=known)
         elif self._has_lanes():
             self._whole_vectors(name, low, high)
         elif scans := self._scans():
             self._in_scan_blocks(name, low, high, scans)
         else:
             self._body(_loop(name, low, high))
+
+    def _segments(self, low: str) -> tuple[Segment, ...]:
+        """The lane in pieces, where it is a whole row, or no row is reduced."""
+        pointwise = not self.k.frame.columns
+        if not pointwise and (low != "0" or self.k.overlaps):
+            return ()
+        return segments(self.k) if low == "0" or len(self.axes) == 1 else ()
+
+    def _in_segments(self, name: str, low: str, high: str, pieces: tuple[Segment, ...]) -> None:
+        values = self.values
+        for piece in pieces:
+            start, end = str(piece.low), str(piece.high)
+            if low != "0":
+                start = f"({low} > {start} ? {low} : {start})"
+                end = f"({high} < {end} ? {high} : {end})"
+            if not self.k.frame.columns:
+                self.values = _unknown(self.k, self.stage, self.texts | piece.known)
+            self._body(_loop(name, start, end), known=piece.known)
+        self.values = values
 
     def _scans(self) -> tuple[Value, ...]:
         """The scans to make along the lane, where none is made of another, and vectors save time

@@ -83,7 +83,7 @@ def profile(
     name: str | None = None,
     options: Options | None = None,
     trace: Path | None = None,
-    opportunities: bool = True,
+    opportunities: bool | None = None,
 ) -> Profile:
     """Where the time of a call goes: each kernel tied to the operation, module and source line
     that it comes from, with its predicted time beside the measured one, and what limits it.
@@ -92,7 +92,8 @@ def profile(
     as `fuse` takes them. `way`: eager, torchweld or inductor; None: torchweld for what is fused,
     else eager. `train`: `target` returns the loss, and its backward is profiled too. `name`: of
     the target, in the profile. `trace`: also write the trace, for Perfetto or chrome://tracing.
-    `opportunities`: of eager, whether to look for fusions too, which costs a capture of the target.
+    `opportunities`: of eager, whether to look for fusions too, which costs a capture of the target;
+    None: if the whole takes less than three runs and ten seconds.
 
     Errors: UsageError if the target does not run with these inputs, or the file cannot be written.
     """
@@ -104,7 +105,8 @@ def profile(
     run = _as_run(target, args, kwargs, way, train, options)
     return profile_call(
         run, unfuse(target), args, kwargs, way=way, train=train, name=name, options=options,
-        records=lambda: records(run), plan_of=plan_graph if opportunities else None, trace=trace,
+        records=lambda: records(run), plan_of=None if opportunities is False else plan_graph,
+        insists=opportunities is True, trace=trace,
     )  # fmt: skip
 
 

@@ -278,6 +278,14 @@ def test_opportunities_are_found_where_export_gives_up():
     assert [p.short_op for p in found.opportunities[0].places][-2:] == ["tanh", "mul"]
 
 
+@pytest.mark.parametrize(("asked", "sought"), [(None, False), (True, True)])
+def test_opportunities_that_take_too_long_are_sought_if_asked_for(monkeypatch, asked, sought):
+    monkeypatch.setattr("torchweld.profiling.run.capture_s", lambda *_: 60.0)
+    found = torchweld.profile(Gated(), X, opportunities=asked)
+    assert bool(found.opportunities) == sought
+    assert [w for w in found.warnings if "about 60 s" in w] == found.warnings[: not sought]
+
+
 @pytest.mark.parametrize(("had", "warned"), [(1.0, 0), (0.5, 1)])
 def test_a_process_that_has_half_a_processor_says_so(monkeypatch, had, warned):
     monkeypatch.setattr(time, "thread_time", lambda: had * time.perf_counter())

@@ -95,8 +95,9 @@ def profile(
     trace: Annotated[Path | None, typer.Option(
         help="Also write the trace, for Perfetto or chrome://tracing, with the kernels by "
         "operation.")] = None,
-    opportunities: Annotated[bool, typer.Option(
-        help="Of eager: also look for fusions to be had; takes as long as capturing.")] = True,
+    opportunities: Annotated[bool | None, typer.Option(
+        help="Of eager: also look for fusions to be had, which takes as long as capturing. "
+        "Default: if that fits in three runs and ten seconds.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
     seed: Annotated[int, typer.Option(help="Of a zoo model's weights and inputs.")] = 0,
     tiny: Annotated[bool, typer.Option(help="A zoo model cut small, for a quick try.")] = False,

@@ -36,7 +36,7 @@ class Request:
     train: bool
     json: Path | None
     trace: Path | None
-    opportunities: bool
+    opportunities: bool | None
     threads: int | None
     seed: int
     tiny: bool

@@ -27,17 +27,18 @@ def profile_call(
     options: Options | None,
     records: Callable[[], Sequence],
     plan_of: PlanOf | None,
+    insists: bool,
     trace: Path | None,
 ) -> Profile:
     """Arguments as `torchweld.profile`; `run` stands in for `original`; `records` gives the
     pipeline's records of it, `plan_of` plans a captured graph,
-    None: nobody looks for fusions."""
+    None: nobody looks for fusions; `insists`: however long that takes."""
     model = original if isinstance(original, torch.nn.Module) else None
     name = name or getattr(original, "__name__", type(original).__name__)
     device = _device(model, args, kwargs)
     subject = Subject(name, run, args, kwargs, train, device, model)
-    return profile_subject(subject, way, records=records, plan_of=plan_of, options=options,
-                           trace=trace)
+    return profile_subject(subject, way, records=records, plan_of=plan_of, insists=insists,
+                           options=options, trace=trace)
 
 
 def _device(model: torch.nn.Module | None, args: tuple, kwargs: dict) -> str:

@@ -17,19 +17,21 @@ from torchweld.profiling.trace import STEP, Trace, read_trace
 _TRACK = "torchweld"
 
 
-def trace_steps(call: Callable[[], object], device: str, steps: int) -> Trace:
-    """`steps` calls under the profiler, after one that warms it up and is left out."""
+def trace_steps(
+    call: Callable[[], object], device: str, steps: int, warms: bool = True
+) -> Trace:
+    """`steps` calls under the profiler; `warms`: after one that warms it up and is left out."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         with quiet_profiler(*dict.fromkeys(("cpu", device))) as profiler:
-            for _ in range(steps + 1):
+            for _ in range(steps + warms):
                 with torch.profiler.record_function(STEP):
                     call()
                     if device == "cuda":
                         torch.cuda.synchronize()
         profiler.export_chrome_trace(str(path))
         found = read_trace(path)
-        return Trace(found.content, found.steps[1:])
+        return Trace(found.content, found.steps[warms:])
 
 
 def trace_text(

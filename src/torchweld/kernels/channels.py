@@ -9,6 +9,20 @@ So the temporaries between convolutions change their strides, those of the point
 pools among them too; an image that the caller gives is copied once. What the caller gets keeps its
 layout. In float32 on a CPU nothing changes: with channels last oneDNN adds up a 3 x 3 convolution
 of 512 channels in one chain, with 5 times the error of eager; `convolutions.py` has its own.
+
+cuDNN's calls on an H100 with channels last, in times of those without (float32 by TF32, bfloat16):
+
+    64 -> 128 channels, 3 x 3, 32 images of 64 x 64       0.47  0.43
+    depthwise, 64 channels, 3 x 3, 112 x 112              0.34  0.22
+    128 -> 128 channels in 32 groups, 56 x 56             0.51  0.47
+    transposed, 64 -> 64 channels, stride 2, 64 x 64      0.48  0.37
+    volumes, 64 -> 64 channels, 3 x 3 x 3, 8 x 28 x 28    0.81  0.65
+    volumes, transposed, 3 -> 16 channels, stride 2       0.72  0.08
+    64 -> 3 channels, 3 x 3, 256 x 256                    6.1   0.59
+    one-dimensional, 64 -> 128 channels, windows of 3     2.2   1.6
+
+Those that lose stay as they are, and so do float32 ones whose factors would be rounded to TF32 in
+this layout only (`precision.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +34,7 @@ import torch
 
 from torchweld.core import dtypes
 from torchweld.core.device import DeviceTable
+from torchweld.core.dtypes import DType
 from torchweld.ir.affine import Affine, axis
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import (
@@ -38,9 +53,11 @@ from torchweld.ir.nodes import (
 )
 from torchweld.ir.size import Size, hint, product
 from torchweld.kernels.coarse import coarsened
+from torchweld.kernels.precision import loses_precision
 from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
 
-_IMAGE_RANK = 4  # batch, channels, height, width
+_IMAGES = (4, 5)  # ranks: batch, channels, height, width; those of volumes, on a GPU
+_FEW = 8  # channels
 _LARGE_WEIGHT = 1 << 18  # elements
 
 
@@ -68,7 +85,10 @@ _CALLS: Mapping[str, _Images] = {
     "aten._adaptive_avg_pool2d_backward.default": _Images((1, 0)),
     "aten.upsample_bilinear2d.default": _Images((0,)),
     "aten.upsample_bilinear2d.vec": _Images((0,)),
+    "aten.max_pool3d_with_indices.default": _Images((0,), (0, 1)),
+    "aten.avg_pool3d.default": _Images((0,)),
 }
+_Calls = Mapping[str, _Images]  # by the names of the nodes that read images either way
 
 
 def channels_last(
@@ -76,35 +96,72 @@ def channels_last(
 ) -> Graph:
     """`graph` with the channels of images innermost where its convolutions gain by it.
     `loose_outputs`: positions of outputs that may have any strides, if they are numbers."""
-    calls = [n for n in graph.nodes if isinstance(n, Extern) and n.target in _CALLS]
+    calls = {n.name: _CALLS[n.target] for n in graph.nodes if _reads_images(n, graph, table)}
     if not _gains(calls, graph, table):
         return graph
     graph = coarsened(graph, _batches_of_one(calls, graph))
-    free = _free_buffers(graph, frozenset(loose_outputs))
-    chosen = _connected(graph, free, _seeds(calls))
-    return _laid_out(graph, chosen)
+    free = _free_buffers(graph, calls, frozenset(loose_outputs))
+    chosen = _connected(graph, calls, free)
+    return _laid_out(graph, calls, chosen)
 
 
 # -- who gains --
 
 
-def _gains(calls: list[Extern], graph: Graph, table: DeviceTable) -> bool:
+def _reads_images(node: Node, graph: Graph, table: DeviceTable) -> bool:
+    """Whether it is a call that may be given channels last. On a CPU those that lose are given them
+    too where others win: the copies would cost more."""
+    if not isinstance(node, Extern) or node.target not in _CALLS:
+        return False
+    if node.target not in _CONVOLUTIONS:
+        return True
+    if table.kind == "cpu":
+        return len(node.args[_CONVOLUTIONS[node.target]].shape) == 4
+    return _is_faster(node, graph, table) and not _loses_precision(node, graph)
+
+
+def _gains(calls: _Calls, graph: Graph, table: DeviceTable) -> bool:
     """Whether more than half of the arithmetic of convolutions is in such as are faster so."""
     work = {True: 0, False: 0}
-    for node in calls:
-        if node.target in _CONVOLUTIONS:
-            work[_is_faster(node, graph, table)] += _work(node, graph)
+    for node in graph.nodes:
+        if isinstance(node, Extern) and node.target in _CONVOLUTIONS:
+            gains = node.name in calls and _is_faster(node, graph, table)
+            work[gains] += _work(node, graph)
     return work[True] > work[False]
 
 
 def _is_faster(node: Extern, graph: Graph, table: DeviceTable) -> bool:
     weight = node.args[_CONVOLUTIONS[node.target]]
-    dtype, groups = graph.buffers[weight.buffer].dtype, node.args[_groups_position(node)]
-    if len(weight.shape) != _IMAGE_RANK or (groups != 1 and weight.shape[1] != 1):
+    dtype = graph.buffers[weight.buffer].dtype
+    if len(weight.shape) not in _IMAGES:
         return False
-    if table.kind == "cpu":
-        return dtype.is_low_precision and torch.backends.mkldnn.is_available()
-    return dtype.is_low_precision or (dtype == dtypes.f32 and torch.backends.cudnn.allow_tf32)
+    if table.kind == "cuda":
+        return _is_faster_on_gpu(node, weight, dtype)
+    alone = node.args[_groups_position(node)] == 1 or weight.shape[1] == 1
+    return alone and dtype.is_low_precision and torch.backends.mkldnn.is_available()
+
+
+def _is_faster_on_gpu(node: Extern, weight: View, dtype: DType) -> bool:
+    """In float32 by TF32 only, which needs several channels of the result."""
+    groups, transposed = node.args[_groups_position(node)], node.args[_groups_position(node) - 2]
+    given, made = weight.shape[1] * groups, weight.shape[0]
+    if transposed:
+        given, made = weight.shape[0], weight.shape[1] * groups
+    if len(weight.shape) == 5 and not transposed and given < _FEW:
+        return False
+    by_tf32 = dtype == dtypes.f32 and torch.backends.cudnn.allow_tf32 and made >= _FEW
+    return dtype.is_low_precision or by_tf32
+
+
+def _loses_precision(node: Extern, graph: Graph) -> bool:
+    """Whether float32 would be rounded with channels last only."""
+    weight = node.args[_CONVOLUTIONS[node.target]]
+    if graph.buffers[weight.buffer].dtype != dtypes.f32:
+        return False
+    args = list(node.args)
+    for k in _CALLS[node.target].args:
+        args[k] = replace(args[k], strides=_channels_last_strides(args[k].shape))
+    return loses_precision(node, replace(node, args=tuple(args)), graph)
 
 
 def _groups_position(node: Extern) -> int:
@@ -120,50 +177,49 @@ def _work(node: Extern, graph: Graph) -> int:
     return hint(product((*pixels, *weight.shape)), graph.hints)
 
 
-def _seeds(calls: list[Extern]) -> set[str]:
-    return {n for c in calls if c.target in _CONVOLUTIONS for n in _image_names(c)}
-
-
 # -- which buffers --
 
 
-def _batches_of_one(calls: list[Extern], graph: Graph) -> Iterator[tuple[str, tuple[Size, ...]]]:
+def _batches_of_one(calls: _Calls, graph: Graph) -> Iterator[tuple[str, tuple[Size, ...]]]:
     """Images that calls read with a batch of one, which kernels write without it. Other shapes
     stay: the norm of a group of channels is slow where they are innermost."""
-    for node in calls:
-        images = [node.args[k] for k in _CALLS[node.target].args if k < len(node.args)]
+    for node in (n for n in graph.nodes if n.name in calls):
+        images = [node.args[k] for k in calls[node.name].args if k < len(node.args)]
         for view in (v for v in images if isinstance(v, View) and v.offset == 0):
             if view.shape == (1, *graph.buffers[view.buffer].shape):
                 yield view.buffer, view.shape
 
 
-def _free_buffers(graph: Graph, loose: frozenset[int]) -> frozenset[str]:
+def _free_buffers(graph: Graph, calls: _Calls, loose: frozenset[int]) -> frozenset[str]:
     """Images whose layout nobody outside sees, and that every call takes either way."""
     held, windows = fixed_buffers(graph, loose), views(graph.outputs)
     for node in graph.nodes:
         if isinstance(node, Extern):
-            images = set(_image_names(node))
+            images = set(_image_names(node, calls))
             held.update({*node.reads, *node.writes} - images, node.mutates)
             windows += views((*node.args, *(a for _, a in node.kwargs)))
     held.update(v.buffer for v in windows if not is_whole(v, graph))
-    free = {n for n, b in graph.buffers.items() if len(b.shape) == _IMAGE_RANK} - held
+    free = {n for n, b in graph.buffers.items() if len(b.shape) in _IMAGES} - held
     for node in graph.nodes:
-        if isinstance(node, Extern) and node.target in _CALLS and not _follows(node, graph, free):
+        if node.name in calls and not _follows(node, calls, graph, free):
             free.difference_update(o for o in node.outputs if o)
     return frozenset(free)
 
 
-def _follows(node: Extern, graph: Graph, free: set[str]) -> bool:
+def _follows(node: Extern, calls: _Calls, graph: Graph, free: set[str]) -> bool:
     """Whether the image that the results follow has channels last or can be brought there."""
-    leader = node.args[_CALLS[node.target].args[0]]
+    leader = node.args[calls[node.name].args[0]]
     return leader.buffer in free or is_channels_last(leader) or _is_image(leader, graph)
 
 
-def _connected(graph: Graph, free: frozenset[str], seeds: set[str]) -> frozenset[str]:
+def _connected(graph: Graph, calls: _Calls, free: frozenset[str]) -> frozenset[str]:
     """The free buffers that are convolved, or joined with such by operations that keep channels."""
     joined: dict[str, set[str]] = {}
+    seeds: set[str] = set()
     for node in graph.nodes:
-        for a, b in _joined_pairs(node):
+        if isinstance(node, Extern) and node.target in _CONVOLUTIONS:
+            seeds.update(_image_names(node, calls))
+        for a, b in _joined_pairs(node, calls):
             joined.setdefault(a, set()).add(b)
             joined.setdefault(b, set()).add(a)
     found, frontier = set(), [n for n in graph.buffers if n in seeds & free]
@@ -175,9 +231,9 @@ def _connected(graph: Graph, free: frozenset[str], seeds: set[str]) -> frozenset
     return frozenset(found)
 
 
-def _joined_pairs(node: Node) -> list[tuple[str, str]]:
+def _joined_pairs(node: Node, calls: _Calls) -> list[tuple[str, str]]:
     if isinstance(node, Extern):
-        names = _image_names(node)
+        names = _image_names(node, calls)
         return [(names[0], n) for n in names[1:]]
     loads = [i for i in node.body if isinstance(i, Load)]
     return [
@@ -187,7 +243,7 @@ def _joined_pairs(node: Node) -> list[tuple[str, str]]:
 
 def _same_place(read: IndexMap, written: IndexMap) -> bool:
     """Images alike in batch and channels, but for an offset (a concatenation's)."""
-    if len(read) != _IMAGE_RANK or len(written) != _IMAGE_RANK:
+    if len(read) != len(written) or len(read) not in _IMAGES:
         return False
     pairs = list(zip(read[:2], written[:2]))
     return all(
@@ -195,8 +251,8 @@ def _same_place(read: IndexMap, written: IndexMap) -> bool:
     )
 
 
-def _image_names(node: Extern) -> list[str]:
-    images = _CALLS.get(node.target)
+def _image_names(node: Extern, calls: _Calls) -> list[str]:
+    images = calls.get(node.name)
     if images is None:
         return []
     read = [node.args[k] for k in images.args if k < len(node.args)]
@@ -207,7 +263,7 @@ def _image_names(node: Extern) -> list[str]:
 # -- the graph, changed --
 
 
-def _laid_out(graph: Graph, chosen: frozenset[str]) -> Graph:
+def _laid_out(graph: Graph, calls: _Calls, chosen: frozenset[str]) -> Graph:
     """Channels innermost in the chosen buffers; other images that their calls read are copied to
     that layout."""
     buffers = {n: _innermost(b) if n in chosen else b for n, b in graph.buffers.items()}
@@ -217,7 +273,7 @@ def _laid_out(graph: Graph, chosen: frozenset[str]) -> Graph:
     for node in graph.nodes:
         if isinstance(node, Extern):
             node = replace(node, args=_restrided(node.args, buffers, chosen))
-            if chosen.intersection(_image_names(node)):
+            if chosen.intersection(_image_names(node, calls)):
                 node = _with_copies(node, changed, copies, nodes)
         nodes.append(node)
     outputs = _restrided(graph.outputs, buffers, chosen)
@@ -262,7 +318,7 @@ def _turns_weight(node: Extern, graph: Graph) -> bool:
     _, weight, _, _, _, _, transposed, _, groups = node.args
     buffer = graph.buffers[weight.buffer]
     on_cpu = buffer.device == "cpu" and buffer.dtype.is_low_precision
-    if not on_cpu or transposed or groups != 1 or len(weight.shape) != _IMAGE_RANK:
+    if not on_cpu or transposed or groups != 1 or len(weight.shape) != 4:
         return False
     window = hint(product(weight.shape[2:]), graph.hints)
     return window > 1 and hint(product(weight.shape), graph.hints) >= _LARGE_WEIGHT
@@ -282,19 +338,20 @@ def _innermost(buffer: Buffer) -> Buffer:
 
 
 def _channels_last_strides(shape: tuple[Size, ...]) -> tuple[Size, ...]:
-    _, channels, height, width = shape
-    return (channels * height * width, 1, width * channels, channels)
+    _, channels, *sizes = shape
+    pixels = [product((channels, *sizes[d + 1 :])) for d in range(len(sizes))]
+    return (product((channels, *sizes)), 1, *pixels)
 
 
 def is_channels_last(view: View) -> bool:
     """Whether it is an image with the channels innermost."""
-    return len(view.shape) == _IMAGE_RANK and view.strides == _channels_last_strides(view.shape)
+    return len(view.shape) in _IMAGES and view.strides == _channels_last_strides(view.shape)
 
 
 def _is_image(view: View, graph: Graph) -> bool:
     """Whether it can be copied, whole, and the copy stays true."""
     lasts = view.buffer not in mutated_buffers(graph)
-    return lasts and len(view.shape) == _IMAGE_RANK and is_whole(view, graph)
+    return lasts and len(view.shape) in _IMAGES and is_whole(view, graph)
 
 
 def is_whole(view: View, graph: Graph) -> bool:

@@ -1,0 +1,82 @@
+"""Whether cuDNN rounds the factors of a float32 convolution to TF32, asked of cuDNN itself.
+
+Torch lets it (`torch.backends.cudnn.allow_tf32`), and its heuristics choose by shape and layout. On
+an H100 eager's convolution of 8 colours is exact to 4e-8, the same with channels last to 1e-5. Only
+a call can tell: TF32 keeps 10 bits of a fraction, so that 1 and 1 + 2^-12 are the same to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from torchweld.capture.torch_private import without_modes
+from torchweld.ir.nodes import Arg, Extern, Graph, View
+from torchweld.ir.size import Poly, evaluate
+
+_PLAIN, _LOST = 1.0, 1.0 + 2.0**-12  # equal in TF32
+_CALLS = {
+    "aten.convolution.default": torch.ops.aten.convolution.default,
+    "aten.convolution_backward.default": torch.ops.aten.convolution_backward.default,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A tensor among the arguments."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    device: str
+
+    def filled(self, value: float) -> torch.Tensor:
+        last = sum((n - 1) * s for n, s in zip(self.shape, self.strides))
+        memory = torch.full((max(last, 0) + 1,), value, device=self.device)
+        return memory.as_strided(self.shape, self.strides)
+
+
+def loses_precision(node: Extern, other: Extern, graph: Graph) -> bool:
+    """Whether some result of the convolution `other` rounds to TF32, and that of `node`, which
+    means the same, does not. At the sizes seen at capture; True if there is no memory to ask, False
+    if there is no GPU."""
+    if not torch.cuda.is_available():
+        return False
+    try:
+        before, after = (_rounds(n.target, _bound(n.args, graph)) for n in (node, other))
+    except torch.cuda.OutOfMemoryError:
+        return True
+    return any(late and not early for early, late in zip(before, after))
+
+
+def _bound(args: Sequence[Arg], graph: Graph) -> tuple:
+    def bind(arg: Arg):
+        if isinstance(arg, View):
+            sizes = tuple(evaluate(s, graph.hints) for s in (*arg.shape, *arg.strides))
+            rank = len(arg.shape)
+            return _Given(sizes[:rank], sizes[rank:], graph.buffers[arg.buffer].device)
+        if isinstance(arg, tuple):
+            return tuple(map(bind, arg))
+        return evaluate(arg, graph.hints) if isinstance(arg, Poly) else arg
+
+    return tuple(map(bind, args))
+
+
+@cache
+def _rounds(target: str, args: tuple) -> tuple[bool, ...]:
+    """Of each result, whether it is the same for factors that TF32 does not tell apart."""
+    with without_modes(), torch.inference_mode():
+        plain, lost = (_results(target, args, value) for value in (_PLAIN, _LOST))
+        return tuple(torch.equal(a, b) for a, b in zip(plain, lost))
+
+
+def _results(target: str, args: tuple, value: float) -> list[torch.Tensor]:
+    """Of the call with `value` everywhere in its first argument and ones in the others; the sums
+    of a bias are no products."""
+    first, *others = args
+    ones = (a.filled(1.0) if isinstance(a, _Given) else a for a in others)
+    result = _CALLS[target](first.filled(value), *ones)
+    results = result[:2] if isinstance(result, tuple) else (result,)
+    return [r for r in results if r is not None]

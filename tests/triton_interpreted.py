@@ -7,14 +7,13 @@ renamed. float32 becomes bfloat16 by truncation there, so a function that rounds
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
 
 import triton_cases as cases
 from torchweld.codegen.source import KernelSource
-from torchweld.runtime.triton_compile import jit_function
+from torchweld.runtime.triton_build import jit_function
 from triton_cases import Case, expected, looped, reduction, tensors
 from triton_run import bundle_of, launches, prepare
 
@@ -78,6 +77,11 @@ ALL = [
     *(looped(reduction(m, 100, 12, dim=0), 8, 5, 8) for m in ("sum", "argmin", "welford")),
     *(looped(reduction(m, 4, 101, fill={"x": cases.equal_numbers(101)}), 16, splits, rows)
       for m in ("argmax", "argmin") for splits, rows in ((1, 2), (1, 1), (3, 1))),
+    cases.chained(cases.softmax(5, 150), 16, 3, 4),
+    *(cases.chained(cases.softmax(3, 150, fill={"m": m}), 16, 4, 4)
+      for m in (_MASKED, _ALL_MASKED)),
+    cases.chained(cases.add_layer_norm(7, 101), 16, 2, 5),
+    cases.chained(cases.add_rms_norm(1, 128), 16, 8, 8),
     *(looped(cases.exponentials(3, 150, {"m": m}), 32, 2) for m in (_MASKED, _ALL_MASKED)),
 ]
 
@@ -92,7 +96,7 @@ def interpret(case: Case) -> dict[str, torch.Tensor]:
 
 def start(source: KernelSource, grid, arguments) -> None:
     text = renamed(_with_known_loops(source, arguments))
-    jit_function(replace(source, text=text))[grid](*arguments)
+    jit_function(source.name, text)[grid](*arguments)
 
 
 def renamed(text: str) -> str:
@@ -103,7 +107,7 @@ def renamed(text: str) -> str:
 
 def _with_known_loops(source: KernelSource, arguments) -> str:
     """Loop bounds as numbers: the interpreter's `range` fails on arguments with NumPy 2.4."""
-    values = dict(zip(jit_function(source).arg_names, arguments))
+    values = dict(zip(jit_function(source.name, source.text).arg_names, arguments))
     text = re.sub(r"tl\.range\((.*), num_stages=\d\)", r"range(\1)", source.text)
     known = {"tl": SimpleNamespace(cdiv=lambda a, b: -(-a // b), maximum=max), **values}
 

@@ -22,7 +22,7 @@ from torchweld.core.device import DeviceTable, device_table
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
-from torchweld.ir.nodes import Graph, Origin
+from torchweld.ir.nodes import Comp, Graph, Origin
 from torchweld.ir.printer import text
 from torchweld.kernels.attention import own_attention
 from torchweld.kernels.biases import separate_biases
@@ -40,12 +40,14 @@ from torchweld.plan.decisions import Cut, Fusion, Plan, RefusalRecord
 from torchweld.plan.refusals import Reason
 from torchweld.plan.search import plan
 from torchweld.rewrite.apply import rewrite
+from torchweld.runtime.builders import Builders
 from torchweld.runtime.load import load
 from torchweld.runtime.plan_cache import PlanCache, StoredPlan
 from torchweld.runtime.program import Program
 from torchweld.schedule.product_choice import Choose, choose
 from torchweld.tuning import Choices, Tuner
 
+_FEW_KERNELS = 4
 _DECISIONS = (Fusion, Cut, RefusalRecord, Reason, Origin)
 
 
@@ -68,11 +70,11 @@ class GraphRecord:
 def compile_graph(captured: Captured, options: Options) -> Program:
     """A callable of the captured graph's flat inputs (one list) that returns its flat outputs;
     `.record` says what was done."""
-    with _no_garbage_collection():
-        return _compiled(captured, options)
+    with _no_garbage_collection(), Builders() as builders:
+        return _compiled(captured, options, builders)
 
 
-def _compiled(captured: Captured, options: Options) -> Program:
+def _compiled(captured: Captured, options: Options, builders: Builders) -> Program:
     stages = _Stages(options.debug)
     device = _main_device(captured)
     table = device_table(device)
@@ -83,7 +85,7 @@ def _compiled(captured: Captured, options: Options) -> Program:
     stored = stages("find plan", plans.get, key)
     cached = stored is not None
     if not cached:
-        stored = _make_plan(lowered, captured, table, options, stages)
+        stored = _make_plan(lowered, captured, table, options, stages, builders)
         plans.put(key, stored)
     record = GraphRecord(
         captured.name, captured.kind, str(device), stored.graph, dict(stored.bundles),
@@ -92,7 +94,7 @@ def _compiled(captured: Captured, options: Options) -> Program:
     program = stages(
         "load", load, stored.graph, stored.bundles, lowered.constants, options,
         kind=captured.kind, static_inputs=captured.static_inputs,
-        loose_outputs=captured.loose_outputs, record=record,
+        loose_outputs=captured.loose_outputs, record=record, builders=builders,
     )  # fmt: skip
     program.record = record
     logger("pipeline").info(
@@ -124,7 +126,12 @@ def _planned(
 
 
 def _make_plan(
-    lowered: Lowered, captured: Captured, table: DeviceTable, options: Options, stages
+    lowered: Lowered,
+    captured: Captured,
+    table: DeviceTable,
+    options: Options,
+    stages: _Stages,
+    builders: Builders,
 ) -> StoredPlan:
     _, planned = _planned(lowered, captured, table, options, stages)
     choices = Choices()
@@ -140,12 +147,24 @@ def _make_plan(
         return made.graph, bundles
 
     if table.kind == "cuda" and options.tune_seconds > 0 and not planned.graph.symbols:
-        tuner = Tuner(table, options, choices, tried)
+        builders.start(options.compile_jobs)
+        tuner = Tuner(table, options, choices, tried, builders)
         joined = stages("tune products", tuner.tuned, planned, join)
     else:
         joined = stages("join products", join, planned)
+    if table.kind == "cuda":
+        builders.start(_builders_for(joined.graph, options))
     made, bundles = finish(joined, stages)
     return StoredPlan(made.graph, bundles, made.decisions)
+
+
+def _builders_for(graph: Graph, options: Options) -> int:
+    """As many as there are kernels to compile, more or less; a few are compiled here before others
+    have begun."""
+    comps = [n for n in graph.nodes if isinstance(n, Comp)]
+    kinds = {(c.name.rstrip("_0123456789"), tuple(c.extents.values())) for c in comps}
+    count = min(options.compile_jobs, len(kinds))
+    return count if count >= _FEW_KERNELS else 0
 
 
 def _finished(

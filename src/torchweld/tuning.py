@@ -29,6 +29,7 @@ from torchweld.ir.canonical import signature
 from torchweld.ir.nodes import Buffer, Comp, Graph, Node, Reduce
 from torchweld.plan.decisions import Plan
 from torchweld.rewrite.flow import without_unused_buffers
+from torchweld.runtime.builders import Builders
 from torchweld.runtime.cache import open_cache
 from torchweld.runtime.load import load_kernels
 from torchweld.runtime.measured import Measured, MeasuredCache
@@ -100,12 +101,13 @@ class _Budget:
 @dataclass(frozen=True, slots=True)
 class Tuner:
     """Fills in `choices`. `finish`: what the pipeline does with a planned graph before kernels are
-    loaded."""
+    loaded. `builders`: compile tilings."""
 
     table: DeviceTable
     options: Options
     choices: Choices
     finish: Finish
+    builders: Builders | None = None
 
     def tuned(self, plan: Plan, join: Callable[[Plan], Plan]) -> Plan:
         """`join` forms products of `plan` as the choices say."""
@@ -182,7 +184,8 @@ class Tuner:
             except TorchweldError as error:
                 logger("tuning").info("%s as %s: %s", comp.name, schedule, error)
         together = {f"{k}": b for k, b in enumerate(bundles.values())}
-        load_kernels(together, open_cache(self.options), self.options)  # compiled side by side
+        # compiled side by side
+        load_kernels(together, open_cache(self.options), self.options, builders=self.builders)
         times = {}
         for schedule, bundle in bundles.items():
             if budget.is_over:

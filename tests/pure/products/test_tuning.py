@@ -64,7 +64,7 @@ def clock(monkeypatch, tmp_path):
         return rule["apart"]
 
     monkeypatch.setattr(tuning, "graph_seconds", measure)
-    monkeypatch.setattr(tuning, "load_kernels", lambda *args: {})
+    monkeypatch.setattr(tuning, "load_kernels", lambda *args, **others: {})
     monkeypatch.setattr(tuning, "open_cache", lambda options: None)
     monkeypatch.setattr(measured, "open_cache", lambda options: Artifacts(tmp_path))
     monkeypatch.setattr(measured, "device_identity", lambda device: (device,))

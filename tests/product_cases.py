@@ -14,6 +14,7 @@ from torchweld.ir import affine
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Op, Ref, Store, Value
 from torchweld.ir.size import Size, product, symbol
+from torchweld.kernels.products_concat import concatenated
 from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.contraction import Contraction, contraction_of
 from triton_cases import Case, title
@@ -283,6 +284,37 @@ def into_cache(m, queries, shared, d, k, dtype="bf16") -> Case:
     b.stores = [Store("y", (m, n, d), value, guard=low),
                 Store("c", (n + -queries, Ref(place), d), value, guard=high)]  # fmt: skip
     return b.case("into_cache", {"p": order})
+
+
+def rotary(m, heads, d, k, dtype="bf16", interleaved=False) -> Case:
+    """Queries and keys with their rotary embedding, of halves of heads or of neighbours, and values
+    beside them; `heads`: of each."""
+    *turned, plain = heads
+    parts = [_turned(f"{n}", m, count, d, k, dtype, interleaved) for n, count in enumerate(turned)]
+    values = Body(dtype, m=m, n=plain * d, k=k)
+    values.write("v", "mn", values.dot(values.read("x", "mk"), values.read("wv", "nk")))
+    cases = [p.case("rotary") for p in (*parts, values)]
+    buffers = {name: b for c in cases for name, b in c.buffers.items()}
+    return Case("rotary", concatenated([c.comp for c in cases]), buffers)
+
+
+def _turned(name: str, m, heads, d, k, dtype: str, interleaved: bool) -> Body:
+    b = Body(dtype, m=m, h=heads, j=d // 2, n=heads * d, d=d, k=k)
+    b.declare(f"w{name}", "nk")
+    b.declare(f"y{name}", "hmd")
+    del b.extents["n"], b.extents["d"]
+    h, m, j, k = (affine.axis(a) for a in "hmjk")
+    columns = (j * 2, j * 2 + 1) if interleaved else (j, j + d // 2)
+    x, cos, sin = b.read("x", "mk"), b.read("cos", "mj"), b.read("sin", "mj", dtypes.f32)
+    weights = (b.builder.load(f"w{name}", (h * d + c, k), b.dtype) for c in columns)
+    low, high = (b.dot(x, b.builder.widen(w)) for w in weights)
+    results = (
+        b.op("sub", b.op("mul", low, cos), b.op("mul", high, sin)),
+        b.op("add", b.op("mul", high, cos), b.op("mul", low, sin)),
+    )
+    b.stores = [Store(f"y{name}", (h, m, column), b.builder.cast(value, b.dtype))
+                for column, value in zip(columns, results)]  # fmt: skip
+    return b
 
 
 def summed(m, n, k, dtype="bf16", sizes=None) -> Case:

@@ -35,7 +35,7 @@ class Memory:
         """A slot as a matrix whose last dimension is `last`."""
         text = f"{self.name}.index({slot})"
         if len(self.block) > 2:
-            text += f".reshape(({self.block[-2]}, {self.block[-1]}))"
+            text += f".reshape(({product(self.block[:-1])}, {self.block[-1]}))"
         return text if self.tile.window.dims[-1] == last else f"{text}.permute((1, 0))"
 
 

@@ -68,6 +68,10 @@ def walk_of(
 def corner(tile: Tile, column: int, n: str = "n") -> str:
     """Coordinates of a tile, `column` columns into the output tile, which is the `n`-th."""
     names = {"rows": "m * ROWS", "columns": f"{n} * TILE_COLUMNS{plus(column)}", "depth": "k"}
+    if tile.window.width is not None:
+        start = f"({names['columns']})"
+        names |= {"heads": f"{start} // {tile.window.width}",
+                  "columns": f"{start} % {tile.window.width}"}  # fmt: skip
     return f"[{', '.join(names.get(d) or f'at_{d}' for d in tile.window.dims)}]"
 
 

@@ -20,8 +20,9 @@ from torchweld.core.device import DeviceTable
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp
 from torchweld.kernels.products_apart import Halves, halves
-from torchweld.kernels.products_columns import join_columns
+from torchweld.kernels.products_columns import joined
 from torchweld.kernels.products_comp import is_product, left_operand
+from torchweld.kernels.products_heads import join_heads
 from torchweld.kernels.products_kernel import (
     MARGIN,
     Judge,
@@ -37,7 +38,7 @@ from torchweld.kernels.products_sums import sums_apart, with_room
 from torchweld.kernels.products_told import decisions
 from torchweld.plan.decisions import Plan
 from torchweld.plan.flow import NodeId
-from torchweld.plan.merge import Rules, merge
+from torchweld.plan.merge import Rules
 from torchweld.plan.moves import is_pointwise
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.schedule.product import STREAMS
@@ -66,6 +67,7 @@ def form_products(
 def join_readers(shop: Workshop) -> dict[tuple[str, str], Refusal]:
     """Fuses each Comp with products that it reads, if any set of them gains. Why a call stays, by
     the names of itself and its reader."""
+    join_heads(shop)
     refused: dict[tuple[str, str], Refusal] = {}
     for number in shop.flow.order():
         calls = _calls(shop, number)
@@ -157,17 +159,10 @@ def _merged(
         if refusal:
             return refusal
         keep = frozenset(b for b in made.writes if shop.flow.is_needed_after(b, number))
-        comp = _joined(made, comp, Rules(keep, shop.shapes))
+        comp = joined(made, comp, Rules(keep, shop.shapes))
         if isinstance(comp, Refusal):
             return comp
     return comp
-
-
-def _joined(made: Comp, reader: Comp, rules: Rules) -> Comp | Refusal:
-    merged = merge(made, reader, rules)
-    if not isinstance(merged, Refusal) or merged.reason != Reason.ROWS or rules.keep:
-        return merged
-    return join_columns(made, reader)
 
 
 def _why(call: NodeId, answers: Answers) -> Refusal:

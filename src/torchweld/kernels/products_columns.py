@@ -19,17 +19,26 @@ from itertools import permutations
 
 from torchweld.ir.affine import Affine, constant
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Axis, Cast, Comp, Load, Value
+from torchweld.ir.nodes import Axis, Cast, Comp, Load, Value, map_axes
 from torchweld.ir.simplify import simplify
 from torchweld.ir.size import Size
 from torchweld.ir.size import product as product_of_sizes
 from torchweld.ir.substitute import inline, move_store
 from torchweld.plan.inline import Place, apart, copy_instr, copy_store, split_in_two
+from torchweld.plan.merge import Rules, merge
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.tidy import tidy
 from torchweld.plan.unify import solve
 
 MOST_PARTS = 4
+
+
+def joined(product: Comp, reader: Comp, rules: Rules) -> Comp | Refusal:
+    """`reader` with `product` in it, which it may read at several columns."""
+    merged = merge(product, reader, rules)
+    if not isinstance(merged, Refusal) or merged.reason != Reason.ROWS or rules.keep:
+        return merged
+    return join_columns(product, reader)
 
 
 def join_columns(product: Comp, reader: Comp) -> Comp | Refusal:
@@ -55,9 +64,13 @@ def _loads(comp: Comp, buffer: str) -> list[Load]:
 
 
 def _parted(reader: Comp, result: str) -> Comp:
-    """`reader` with the axis along which reads of `result` differ written out in parts as long as
-    the offset between them."""
-    found = _offset(_loads(reader, result), reader.extents)
+    """`reader` with the axis along which reads of `result` differ written out: as it is, if it is
+    short and some do not name it, else in parts as long as the offset between them."""
+    loads, extents = _loads(reader, result), reader.extents
+    short = _ignored(loads, extents)
+    if short is not None:
+        return written_out(reader, Axis(short, extents[short]))
+    found = _offset(loads, extents)
     if found is None:
         return reader
     name, step = found
@@ -65,7 +78,15 @@ def _parted(reader: Comp, result: str) -> Comp:
     if halves is None:
         return reader
     outer = next(a for a in halves.axes if a not in reader.axes)
-    return _written_out(halves, outer)
+    return written_out(halves, outer)
+
+
+def _ignored(loads: list[Load], extents: Mapping[str, Size]) -> str | None:
+    """A short axis (that of neighbours which change places) that one read names, and another does
+    not."""
+    named = [map_axes(load.index) for load in loads]
+    some = sorted(set().union(*named) - frozenset.intersection(*named)) if named else []
+    return next((n for n in some if extents[n] in range(2, MOST_PARTS + 1)), None)
 
 
 def _offset(loads: list[Load], extents: Mapping[str, Size]) -> tuple[str, int] | None:
@@ -88,7 +109,7 @@ def _steps(difference: Size, coefficient: Size) -> int:
     return difference // coefficient if difference > 0 and difference % coefficient == 0 else 0
 
 
-def _written_out(comp: Comp, axis: Axis) -> Comp:
+def written_out(comp: Comp, axis: Axis) -> Comp:
     """`comp` without `axis`: what it does at each of its points, one after the other."""
     builder, stores = BodyBuilder(), []
     for point in range(axis.extent):

@@ -5,7 +5,8 @@
                         store q[m, n] s if n < 64;  store v[m, n-64] s if n >= 64 }
 
 Where one has its columns in heads (keys that go into a cache), so have all, and heads are side by
-side.
+side. Where one has several products, one for each part of a head (a rotary embedding,
+products_columns.py), so have all.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ from torchweld.ir.substitute import (
     substitute_axes,
     with_operands,
 )
+from torchweld.kernels.products_columns import written_out
 
 _COLUMN, _INNER = "n", "n_in"
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One product: its columns begin at `start`; `guard` holds there, `below` before their end."""
+    """One Comp: its columns begin at `start`; `guard` holds there, `below` before their end."""
 
     comp: Comp
     start: int
@@ -51,16 +53,16 @@ class _Part:
 
 
 def concatenated(comps: Sequence[Comp]) -> Comp | None:
-    """Comps of one product each, with the same left factor, as one with the columns of all; None if
-    one is not plain, or rows, depth or heads differ."""
-    named = _in_heads([_named(c) for c in comps])
+    """Comps of products with the same left factor as one with the columns of all; None if one is
+    not plain, or rows, depth or heads differ."""
+    named = _alike([_named(c) for c in comps])
     if named is None or len({(_left(c), _other_axes(c)) for c in named}) > 1:
         return None
     first, extents = named[0], [c.extent(_COLUMN) for c in named]
     axes = tuple(Axis(_COLUMN, sum(extents)) if a.name == _COLUMN else a for a in first.axes)
     to = BodyBuilder()
     parts = _parts(to, named, extents)
-    summed = _sum(to, parts)
+    summed = [_sum(to, parts, k) for k in range(len(_sums(first)))]
     stores: list[Store] = []
     for part in parts:
         stores += _epilogue(to, part, summed)
@@ -71,18 +73,23 @@ def concatenated(comps: Sequence[Comp]) -> Comp | None:
 def is_plain(comp: Comp) -> bool:
     """Whether `comp` is one product of two loads, whose columns are one or two axes of known
     extents."""
-    return _named(comp) is not None
+    return len(_sums(comp)) == 1 and _named(comp) is not None
 
 
 def _named(comp: Comp) -> Comp | None:
     """With axes of the same names in all: k0.., n (and n_in), m0.."""
-    if sum(isinstance(i, Reduce) for i in comp.body) != 1 or None in _factors(comp):
+    factors = [_factors(comp, v) for v in _sums(comp)]
+    if not factors or any(None in pair for pair in factors):
         return None
-    left, right = (map_axes(i.index) for i in _factors(comp))
-    depth = _sum_of(comp).axes
+    sides = {(left, map_axes(right.index)) for left, right in factors}
+    depths = {comp.body[v].axes for v in _sums(comp)}
+    if len(sides) > 1 or len(depths) > 1:
+        return None
+    ((left, right),), (depth,) = sides, depths
     names = dict(zip(depth, (f"k{n}" for n in range(len(depth)))))
-    rows = [a.name for a in comp.axes if a.name in left and a.name not in names]
-    columns = [a.name for a in comp.axes if a.name not in left]
+    others = [a.name for a in comp.axes if a.name not in names]
+    rows = [a for a in others if a in map_axes(left.index)]
+    columns = [a for a in others if a not in rows]
     if len(columns) not in (1, 2) or not right.issuperset(columns) or right.intersection(rows):
         return None
     names |= {a: f"m{n}" for n, a in enumerate(rows)} | dict(zip(columns, (_COLUMN, _INNER)))
@@ -90,41 +97,58 @@ def _named(comp: Comp) -> Comp | None:
     return rename_axes(comp, names) if known else None
 
 
-def _in_heads(comps: Sequence[Comp | None]) -> list[Comp] | None:
-    """All with columns of one axis; or all of two, heads of the same width."""
+def _alike(comps: Sequence[Comp | None]) -> list[Comp] | None:
+    """All with as many products; all with columns of one axis, or all of two, heads of the same
+    width."""
     if None in comps:
         return None
-    widths = {c.extent(_INNER) for c in comps if _has_heads(c)}
-    if not widths:
-        return list(comps)
-    split = [_split(c, min(widths)) for c in comps]
-    return None if None in split or len(widths) > 1 else split
+    count = max(len(_sums(c)) for c in comps)
+    widths = {c.extent(_INNER) * len(_sums(c)) for c in comps if _has_heads(c)}
+    if len(widths) > 1 or (count > 1 and not widths):
+        return None
+    mixed = any(_has_mixed_parts(c) for c in comps)
+    made = [_in_parts(c, min(widths), count, mixed) for c in comps] if widths else list(comps)
+    return None if None in made else made
+
+
+def _in_parts(comp: Comp, width: int, count: int, mixed: bool) -> Comp | None:
+    """With heads of that width, and a product for each of `count` parts of a head; `mixed`: one
+    column belongs to the first, the next to the second."""
+    if not _has_heads(comp):
+        if comp.extent(_COLUMN) % width:
+            return None
+        outer = Axis(_COLUMN, comp.extent(_COLUMN) // width)
+        comp = split_axis(comp, _COLUMN, outer, Axis(_INNER, width))
+    if len(_sums(comp)) == count:
+        return comp
+    part, column = Axis("part", count), Axis(_INNER, width // count)
+    split = (column, part) if mixed else (part, column)
+    comp = written_out(split_axis(comp, _INNER, *split), part)
+    return comp if len(_sums(comp)) == count else None
+
+
+def _has_mixed_parts(comp: Comp) -> bool:
+    count = len(_sums(comp))
+    right = _factors(comp, _sums(comp)[0])[1]
+    steps = [e.coefficient(_INNER) for e in right.index if isinstance(e, Affine)]
+    return count > 1 and count in steps
 
 
 def _has_heads(comp: Comp) -> bool:
     return any(a.name == _INNER for a in comp.axes)
 
 
-def _split(comp: Comp, width: int) -> Comp | None:
-    if _has_heads(comp):
-        return comp
-    if comp.extent(_COLUMN) % width:
-        return None
-    outer = Axis(_COLUMN, comp.extent(_COLUMN) // width)
-    return split_axis(comp, _COLUMN, outer, Axis(_INNER, width))
-
-
 def _other_axes(comp: Comp) -> frozenset[Axis]:
     return frozenset(a for a in comp.axes if a.name != _COLUMN)
 
 
-def _sum_of(comp: Comp) -> Reduce:
-    return next(i for i in comp.body if isinstance(i, Reduce))
+def _sums(comp: Comp) -> list[Value]:
+    return [v for v, i in enumerate(comp.body) if isinstance(i, Reduce)]
 
 
-def _factors(comp: Comp) -> tuple[Load | None, Load | None]:
+def _factors(comp: Comp, value: Value) -> tuple[Load | None, Load | None]:
     """The loads of the left and of the right factor, which are widened and multiplied."""
-    product = comp.body[_sum_of(comp).args[0]]
+    product = comp.body[comp.body[value].args[0]]
     if not isinstance(product, Op) or product.name != "mul":
         return None, None
     left, right = (_widened(comp.body, v) for v in product.args)
@@ -138,7 +162,7 @@ def _widened(body: tuple[Instr, ...], value: Value) -> Load | None:
 
 
 def _left(comp: Comp) -> Load:
-    return _factors(comp)[0]
+    return _factors(comp, _sums(comp)[0])[0]
 
 
 def _parts(to: BodyBuilder, comps: Sequence[Comp], extents: Sequence[int]) -> list[_Part]:
@@ -159,26 +183,29 @@ def _images(part: _Part) -> dict[str, Affine]:
     return {_COLUMN: axis(_COLUMN) + constant(-part.start)} if part.start else {}
 
 
-def _sum(to: BodyBuilder, parts: Sequence[_Part]) -> Value:
-    """The sum over the depth, of the factors that the column says."""
+def _sum(to: BodyBuilder, parts: Sequence[_Part], number: int) -> Value:
+    """The sum over the depth, of the factors that the column says: of each, product `number`."""
     chosen: Value | None = None
     for part in reversed(parts):
-        load = substitute_axes(_factors(part.comp)[1], _images(part))
+        right = _factors(part.comp, _sums(part.comp)[number])[1]
+        load = substitute_axes(right, _images(part))
         value = to.emit(replace(load, guard=part.guard, fill=0.0))
         chosen = value if chosen is None else to.emit(
             Op("where", (part.below, value, chosen), load.dtype)
         )  # fmt: skip
-    left = to.widen(to.emit(_left(parts[0].comp)))
-    return to.reduce("sum", (to.op("mul", left, to.widen(chosen)),), _sum_of(parts[0].comp).axes)
+    first, depth = parts[0].comp, parts[0].comp.body[_sums(parts[0].comp)[0]].axes
+    left = to.widen(to.emit(_left(first)))
+    return to.reduce("sum", (to.op("mul", left, to.widen(chosen)),), depth)
 
 
-def _epilogue(to: BodyBuilder, part: _Part, summed: Value) -> list[Store]:
-    """What a product does with its sum, where its columns are."""
+def _epilogue(to: BodyBuilder, part: _Part, summed: Sequence[Value]) -> list[Store]:
+    """What a Comp does with its sums, where its columns are."""
     body, images, at = part.comp.body, _images(part), []
-    total, axes = _sum_of(part.comp), value_axes(part.comp.body)
+    totals, axes = dict(zip(_sums(part.comp), summed)), value_axes(part.comp.body)
+    depth = body[next(iter(totals))].axes
     for value, instr in enumerate(body):
-        if instr is total or axes[value].intersection(total.axes):
-            at.append(summed if instr is total else None)
+        if value in totals or axes[value].intersection(depth):
+            at.append(totals.get(value))
             continue
         moved = with_operands(substitute_axes(instr, images), at.__getitem__)
         if isinstance(moved, Load) and _COLUMN in map_axes(moved.index):

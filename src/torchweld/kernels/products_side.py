@@ -23,7 +23,7 @@ from torchweld.plan.refusals import Refusal
 MARGIN = 0.1  # of the time before: no traffic goes, only launches and idle multiprocessors
 _CONCATENATED = 0.04  # three of 12608 x 768 x 768: 6 % less was predicted, and measured
 _MOST_SIBLINGS = 3  # beside the first
-_FARTHEST = 32  # nodes between siblings: what the first needs must not wait for long
+FARTHEST = 32  # nodes between siblings: what the first needs must not wait for long
 
 
 def join_siblings(shop: Workshop) -> dict[tuple[str, str], Refusal]:
@@ -59,14 +59,14 @@ def _best(shop: Workshop, number: NodeId, every: Offer | Refusal | None) -> Offe
 def _siblings(shop: Workshop, number: NodeId) -> list[NodeId]:
     """The next products of the same operand and sizes that do not wait for `number`."""
     order = shop.flow.order()
-    near = order[order.index(number) + 1 :][:_FARTHEST]
+    near = order[order.index(number) + 1 :][:FARTHEST]
     own = shop.made(number)
     made = {n: _made(shop, n) for n in near if own.left}
     alike = [n for n, k in made.items() if k and (k.left, k.sizes) == (own.left, own.sizes)]
-    return _independent(shop, [number, *alike])[1:]
+    return independent(shop, [number, *alike])[1:]
 
 
-def _independent(shop: Workshop, numbers: Sequence[NodeId]) -> list[NodeId]:
+def independent(shop: Workshop, numbers: Sequence[NodeId]) -> list[NodeId]:
     """The first of `numbers` that do not wait for each other."""
     found: list[NodeId] = []
     for number in numbers:
@@ -78,10 +78,10 @@ def _independent(shop: Workshop, numbers: Sequence[NodeId]) -> list[NodeId]:
 def _alike(shop: Workshop, number: NodeId) -> list[NodeId]:
     """`number` and the next products of the same operand, rows and depth, one to a kernel."""
     order, own = shop.flow.order(), shop.made(number)
-    near = order[order.index(number) :][:_FARTHEST] if own.left else []
+    near = order[order.index(number) :][:FARTHEST] if own.left else []
     made = ((n, _made(shop, n)) for n in near)
     alike = [n for n, k in made if k and _sides(k) == _sides(own) and is_plain(k.comp)]
-    return _independent(shop, alike)
+    return independent(shop, alike)
 
 
 def _made(shop: Workshop, number: NodeId) -> Kernel | None:

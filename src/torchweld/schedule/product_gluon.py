@@ -49,7 +49,8 @@ TMA_BYTES = 16  # strides and addresses are multiples of it
 @dataclass(frozen=True, slots=True)
 class Window:
     """A buffer as TMA sees it: `dims` are axes of the batch, then two of "rows", "columns" and
-    "depth"; it is contiguous along the last. `strides` and `offset` in elements."""
+    "depth"; it is contiguous along the last. Columns that are parts of heads have "heads" before
+    them. `strides` and `offset` in elements."""
 
     buffer: str
     dtype: DType
@@ -58,9 +59,21 @@ class Window:
     strides: tuple[Size, ...]
     offset: Size
 
+    @property
+    def width(self) -> int | None:
+        """Columns of each head, where they are apart."""
+        return self.shape[self.dims.index("columns")] if "heads" in self.dims else None
+
     def block(self, **extents: int) -> tuple[int, ...]:
         """A tile: one along the batch, `extents` along the sides."""
+        if self.width is not None:
+            columns = extents["columns"]
+            extents |= {"heads": max(1, columns // self.width), "columns": min(columns, self.width)}
         return tuple(extents.get(d, 1) for d in self.dims)
+
+    def divides(self, columns: int) -> bool:
+        """Whether tiles of that many columns are whole heads, or parts of one."""
+        return self.width is None or not columns % self.width or not self.width % columns
 
 
 @dataclass(frozen=True, slots=True)

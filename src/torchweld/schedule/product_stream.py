@@ -75,6 +75,8 @@ def _unsupported(piece: Piece) -> str | None:
     if len({accesses.comp.body[p.left_load].dtype for p in c.products}) > 1:
         return "factors of different types"
     found = factors(piece)
+    if isinstance(found, Factors) and not any(found.right[0].divides(n) for n, _ in _SHAPES):
+        return f"heads of {found.right[0].width} columns fill no tile"
     return found if isinstance(found, str) else None
 
 
@@ -105,9 +107,15 @@ def _left(piece: Piece, load: int) -> Window | str:
 
 
 def _right(piece: Piece, load: int) -> Window | str:
-    accesses = piece.accesses
+    accesses, c, sides = piece.accesses, piece.contraction, ("columns", "depth")
     access, dtype = accesses.loads[load], accesses.comp.body[load].dtype
-    return window(accesses, piece.contraction, access, dtype, ("columns", "depth"))
+    found = window(accesses, c, access, dtype, sides)
+    if isinstance(found, Window) or len(c.columns) != 2 or c.batch:
+        return found
+    apart = replace(c, batch=c.columns[:1], columns=c.columns[1:])
+    found = window(accesses, apart, access, dtype, sides)
+    heads = isinstance(found, Window) and found.dims[1:] == sides
+    return replace(found, dims=("heads", *sides)) if heads else f"{access.buffer}: no heads"
 
 
 def candidates(
@@ -184,6 +192,7 @@ def _rest_bytes(s: ProductSchedule) -> int:
 def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:
     """Whether codegen can make a correct kernel of this: the only place where that is decided."""
     s = schedule
+    windows = [w for p in pieces_of(accesses, contraction) for w in factors(p).right]
     needs = s.stages * _stage_bytes(s, len(contraction.products)) + _rest_bytes(s)
     return (
         s.form == "gluon stream"
@@ -193,6 +202,7 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
         and s.num_warps == max(4, s.block_n // 16)
         and 2 <= s.stages <= MAX_STAGES
         and needs <= SHARED_BYTES
+        and all(w.divides(s.block_n) for w in windows)
         and (s.splits == 1 or _splittable(s, accesses, contraction))
     )
 

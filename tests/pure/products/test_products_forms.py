@@ -286,6 +286,43 @@ def test_heads_of_few_rows_are_not_streamed_in_halves():
     assert Reason.SLOWER in reasons(after, "mm") or len(comps(after.graph)) == 2
 
 
+def rotated(x, cos, sin):
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat((-right, left), -1) * sin
+
+
+def rotated_pairs(x, cos, sin):
+    turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+    return x * cos + turned * sin
+
+
+@pytest.mark.parametrize("turn", [rotated, rotated_pairs])
+def test_queries_and_keys_are_rotated_in_the_kernel_of_values(turn):
+    def attention(x, q, k, v, cos, sin):
+        q, k = (F.linear(x, w).view(M, -1, 16).transpose(0, 1) for w in (q, k))
+        return turn(q, cos, sin), turn(k, cos, sin), F.linear(x, v)
+
+    args = r(M, K), r(4 * 16, K), r(2 * 16, K), r(2 * 16, K), r(M, 16), r(M, 16)
+    _, after = same_meaning(attention, *args)
+    (comp,) = comps(after.graph)
+    assert calls(after.graph) == [] and sums(comp) == 2 and len(comp.writes) == 3
+
+
+def test_keys_are_rotated_on_their_way_into_a_cache():
+    def step(x, q, k, v, cos, sin, keys, values, at):
+        q, k, v = (F.linear(x, w).view(M, -1, 1, 16) for w in (q, k, v))
+        keys[:, :, at] = rotated(k, cos, sin)
+        values[:, :, at] = v
+        return rotated(q, cos, sin), keys + 0, values + 0
+
+    cache = r(M, 2, 5, 16)
+    args = (r(M, K), r(4 * 16, K), r(2 * 16, K), r(2 * 16, K), r(1, 16), r(1, 16),
+            cache, cache + 1, torch.tensor([2]))  # fmt: skip
+    _, after = same_meaning(step, *args)
+    (comp,) = (c for c in comps(after.graph) if sums(c))
+    assert sums(comp) == 2 and len(comp.writes) == 3
+
+
 def test_products_with_their_own_epilogues_share_a_kernel():
     def both(x, a, b):
         return F.relu(F.linear(x, a)), F.linear(x, b).view(3, 5, 4, 12).transpose(1, 2) * 2.0

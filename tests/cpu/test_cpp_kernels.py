@@ -663,6 +663,38 @@ comp mixed [i:20, j:67] {
     check(text, tensors, outputs, 0)
 
 
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("shape", ((1, 3), (1, 15), (1, 17), (1, 255), (1, 5001), (300, 37)))
+def test_sixteen_bit_floats_in_blocks(shape, dtype):
+    """Two loads, one of them at a distance, two stores, one of them of what is loaded: bitwise what
+    torch rounds."""
+    (i, j), t = shape, d.from_torch(dtype)
+    text = f"""
+comp halves [i:{i}, j:{j}] {{
+  %0 = load x[i, j+1] : {t}
+  %1 = cast %0 : f32
+  %2 = load b[j] : {t}
+  %3 = cast %2 : f32
+  %4 = mul %1 %3 : f32
+  %5 = div %1 %3 : f32
+  %6 = div %5 %4 : f32
+  %7 = add %6 %1 : f32
+  %8 = cast %7 : {t}
+  store y[i, j] %8
+  store z[i, j] %0
+}}
+"""
+    x, b = (randn(i, j + 2) * 30).to(dtype), (randn(j, seed=1) * 3000).to(dtype)
+    x[:, ::7], x[:, 3::11] = math.inf, math.nan
+    shapes = {"y": ((i, j), t), "z": ((i, j), t)}
+    found = run(parse_comp(text), {"x": x, "b": b}, shapes)
+    wide = x[:, 1:-1].float()
+    expected = (wide / b.float() / (wide * b.float()) + wide).to(dtype)
+    assert torch.equal(found["y"].isnan(), expected.isnan())
+    assert torch.equal(found["y"].nan_to_num(), expected.nan_to_num())
+    assert torch.equal(found["z"].view(torch.int16), x[:, 1:-1].view(torch.int16))
+
+
 def test_float64():
     text = SOFTMAX.replace("f32", "f64")
     check(text.format(i=10, j=33), {"x": randn(10, 33).double()}, {"y": ((10, 33), d.f64)}, 1e-15)

@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from torchweld.codegen import cpp_expr as x
 from torchweld.codegen.cpp_cases import cases, filled_loads
 from torchweld.codegen.cpp_columns import accumulate_column
+from torchweld.codegen.cpp_halves import HIGH, LOW, Halves, emit_narrowed, halves, in_blocks
 from torchweld.codegen.cpp_kernel import Kernel
 from torchweld.codegen.cpp_partial import (
     advance_lanes,
@@ -66,6 +67,7 @@ class _Nest:
         ]
         self.block_at = self._block_depth()
         self.block_bounds: tuple[str, str] | None = None
+        self.halves = Halves()
 
     def emit(self) -> None:
         with ExitStack() as stack:
@@ -105,7 +107,11 @@ class _Nest:
             if self._depth(k.stages.axes[value]) == depth and value not in texts:
                 self._value(value, texts, mask)
         for position in self.stores:
-            if self._depth(k.store_axes(position)) == depth:
+            if self._depth(k.store_axes(position)) != depth:
+                continue
+            if position in self.halves.narrowed:
+                emit_narrowed(k, self.e, position, texts)
+            else:
                 store(k, self.e, position, texts)
         for value in self.over_rows:
             if self._depth(k.stages.axes[k.body[value].args[0]]) == depth:
@@ -176,10 +182,23 @@ class _Nest:
     def _loops(self) -> None:
         """The innermost loop."""
         depth = len(self.axes) - 1
-        name, (low, high) = self.k.names[self.axes[depth]], self._bounds(depth)
+        name, bounds = self.k.names[self.axes[depth]], self._bounds(depth)
+        found = halves(self.k, self.values, self.stores)
+        if not found or (self.k.overlaps and self.k.frame.columns):
+            return self._loop(name, *bounds)
+        common, values = self.texts, self.values
+        with in_blocks(self.k, self.e, found, bounds, common) as widened:
+            self.halves, self.texts = found, common | widened
+            if not self.k.frame.columns:
+                self.values = _unknown(self.k, self.stage, self.texts)
+            self._loop(name, LOW, HIGH)
+        self.halves, self.texts, self.values = Halves(), common, values
+        return None
+
+    def _loop(self, name: str, low: str, high: str) -> None:
         if pieces := self._segments(low):
             self._in_segments(name, low, high, pieces)
-        elif self.k.overlaps:
+        elif self.k.overlaps and not self.halves:
             with self.e.block():
                 self._overlapping(name, low, high)
         elif self._has_lanes():

@@ -52,6 +52,48 @@ TW uint16_t tw_to_f16(float f) {
   r = (r & ~large) | (0x7c00u & large) | (0x7e00u & tw_mask(a > 0x7f800000u));
   return (uint16_t)(r | s);
 }
+// to[i] = from[i]: whole vectors, of which the last may overlap the one before; one by one if it is less
+#if defined(__AVX512F__)
+typedef float tw_wide_lane __attribute__((vector_size(64)));
+typedef int16_t tw_half_lane __attribute__((vector_size(32)));
+#define TW_WIDEN(v) (tw_wide_lane)__builtin_ia32_vcvtph2ps512_mask(v, tw_wide_lane{}, -1, 4)
+#define TW_NARROW(v) (tw_half_lane)__builtin_ia32_vcvtps2ph512_mask(v, 0, tw_half_lane{}, -1)
+#elif defined(__F16C__)
+typedef float tw_wide_lane __attribute__((vector_size(32)));
+typedef int16_t tw_half_lane __attribute__((vector_size(16)));
+#define TW_WIDEN(v) (tw_wide_lane)__builtin_ia32_vcvtph2ps256(v)
+#define TW_NARROW(v) (tw_half_lane)__builtin_ia32_vcvtps2ph256(v, 0)
+#endif
+#ifdef TW_WIDEN
+#define TW_CONVERT(name, From, from_lane, To, to_lane, vector, single) \
+  TW void name(const From* from, int64_t count, To* to) { \
+    const int64_t n = sizeof(tw_half_lane) / 2; \
+    if (count < n) { \
+      for (int64_t i = 0; i < count; ++i) to[i] = single(from[i]); \
+      return; \
+    } \
+    for (int64_t i = 0; i < count; i += n) { \
+      const int64_t at = i < count - n ? i : count - n; \
+      from_lane v; \
+      __builtin_memcpy(&v, from + at, sizeof v); \
+      const to_lane r = vector(v); \
+      __builtin_memcpy(to + at, &r, sizeof r); \
+    } \
+  }
+#else
+#define TW_CONVERT(name, From, from_lane, To, to_lane, vector, single) \
+  TW void name(const From* from, int64_t count, To* to) { \
+    for (int64_t i = 0; i < count; ++i) to[i] = single(from[i]); \
+  }
+#endif
+TW_CONVERT(tw_widen_f16, uint16_t, tw_half_lane, float, tw_wide_lane, TW_WIDEN, tw_from_f16)
+TW_CONVERT(tw_narrow_f16, float, tw_wide_lane, uint16_t, tw_half_lane, TW_NARROW, tw_to_f16)
+TW void tw_widen_bf16(const uint16_t* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = tw_from_bf16(from[i]);
+}
+TW void tw_narrow_bf16(const float* from, int64_t count, uint16_t* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = tw_to_bf16(from[i]);
+}
 
 // exponentials
 TW float tw_copysign(float m, float s) {

@@ -12,9 +12,10 @@ Each by itself would be a kernel with too few tiles.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from torchweld.ir.nodes import Comp, Reduce
+from torchweld.ir.nodes import Comp, Load, Node, Reduce, needed, store_operands
+from torchweld.ir.simplify import drop_dead
 from torchweld.kernels.products_columns import joined
 from torchweld.kernels.products_comp import is_product, left_operand
 from torchweld.kernels.products_concat import concatenated
@@ -28,10 +29,11 @@ from torchweld.plan.refusals import Refusal
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A product alone (`plain`), and with the Comp that alone reads it, where they merge."""
+    """A product alone (`plain`), and with what `reader` makes of it, where they merge."""
 
-    nodes: tuple[NodeId, ...]
+    call: NodeId
     plain: Comp
+    reader: NodeId | None
     comp: Comp
 
     @property
@@ -50,11 +52,14 @@ def join_heads(shop: Workshop) -> None:
 
 
 def _members(shop: Workshop, number: NodeId) -> list[_Member]:
-    """`number` and the next products of its left operand, unless none has a reader in parts."""
+    """`number`, the first product of its left operand, and the next ones, if the reader of one
+    needs several columns at a point."""
     nodes, order = shop.flow.nodes, shop.flow.order()
-    near = (n for n in order[order.index(number) :][:FARTHEST] if is_product(nodes[n]))
-    left = left_operand(nodes[number])
-    alike = independent(shop, [n for n in near if left_operand(nodes[n]) == left])
+    place, left = order.index(number), left_operand(nodes[number])
+    near = [n for n in order[max(0, place - FARTHEST) : place + FARTHEST] if is_product(nodes[n])]
+    alike = [n for n in near if left_operand(nodes[n]) == left]
+    if alike[0] != number or independent(shop, alike) != alike:
+        return []
     found = [_member(shop, n, alike) for n in alike]
     parts = None not in found and any(m.has_parts for m in found)
     return found if parts and len(found) > 1 else []
@@ -67,46 +72,53 @@ def _member(shop: Workshop, call: NodeId, alike: Sequence[NodeId]) -> _Member | 
         return None
     (result,) = nodes[call].writes
     reader = next(iter(flow.readers.get(result, ())), None)
-    alone = reader is not None and not flow.is_needed_after(result, reader)
-    if not alone or not _reads_one(shop, reader, alike):
-        return _Member((call,), plain, plain)
-    comp = joined(plain, nodes[reader], Rules(frozenset(), shop.shapes))
-    together = isinstance(comp, Comp) and shop.hazard(call, reader) is None
-    return _Member((call, reader), plain, comp) if together else _Member((call,), plain, plain)
+    if reader is not None and not flow.is_needed_after(result, reader):
+        share = _share(nodes[reader], result, {b for n in alike for b in nodes[n].writes})
+        comp = share and joined(plain, share, Rules(frozenset(), shop.shapes))
+        if isinstance(comp, Comp) and shop.hazard(call, reader) is None:
+            return _Member(call, plain, reader, comp)
+    return _Member(call, plain, None, plain)
 
 
-def _reads_one(shop: Workshop, reader: NodeId, calls: Sequence[NodeId]) -> bool:
-    """Whether a node is a pointwise Comp that reads one of `calls`."""
-    node = shop.flow.nodes[reader]
-    if not isinstance(node, Comp) or not is_pointwise(node):
-        return False
-    writers = {w for b in node.reads for w in shop.flow.writers[b]}
-    return len(writers.intersection(calls)) == 1
+def _share(reader: Node, result: str, results: set[str]) -> Comp | None:
+    """What a pointwise Comp makes of `result`; None if it makes anything of several `results` or of
+    none, which would be left over."""
+    if not isinstance(reader, Comp) or not is_pointwise(reader):
+        return None
+    body, stores = reader.body, reader.stores
+    needs = [{body[v].buffer for v in needed(body, store_operands(s)) if isinstance(body[v], Load)}
+             & results for s in stores]  # fmt: skip
+    if any(len(n) != 1 for n in needs):
+        return None
+    mine = tuple(s for s, n in zip(stores, needs) if result in n)
+    return drop_dead(replace(reader, stores=mine))
 
 
 def _offer(shop: Workshop, members: Sequence[_Member]) -> Offer | None:
     """All in one kernel; before: the products in one, where there is such a kernel, then those
     readers that need several columns."""
-    place = shop.flow.order().index
-    last, *others = sorted((n for m in members for n in m.nodes), key=place, reverse=True)
+    nodes = {n for m in members for n in (m.call, m.reader) if n is not None}
+    last, *others = sorted(nodes, key=shop.flow.order().index, reverse=True)
     if any(shop.hazard(n, last) for n in others):
         return None
     comp = concatenated([m.comp for m in members])
     kernel = comp and shop.kernel(comp)
     if not isinstance(kernel, Kernel):
         return None
-    readers = [m.nodes[1] for m in members if m.has_parts]
-    apart = sum(shop.prices.comp_s(shop.flow.nodes[n]) for n in readers)
-    before = apart + _without_parts_s(shop, members)
+    before = _apart_s(shop, members)
     nodes = (*others, last)  # readers first: a product is not merged past its own
     return Offer(nodes, comp, None, before, kernel.seconds, kernel.leeway)
 
 
-def _without_parts_s(shop: Workshop, members: Sequence[_Member]) -> float:
-    """Of the products and of those readers that need one column at a point."""
+def _apart_s(shop: Workshop, members: Sequence[_Member]) -> float:
+    """The products, in one kernel if there is such, with the readers that need one column at a
+    point; then the other readers."""
+    turned = {m.reader for m in members if m.has_parts}
+    single = {m.reader for m in members} - turned - {None}
+    readers_s, single_s = (
+        sum(shop.prices.comp_s(shop.flow.nodes[n]) for n in each) for each in (turned, single)
+    )
     comp = concatenated([m.plain if m.has_parts else m.comp for m in members])
     kernel = comp and shop.kernel(comp)
-    alone = [n for m in members for n in m.nodes[: 1 if m.has_parts else 2]]
-    calls = [shop.flow.nodes[n] for n in alone]
-    each = sum(shop.prices.call_s(n) if is_product(n) else shop.prices.comp_s(n) for n in calls)
-    return min(each, kernel.seconds) if isinstance(kernel, Kernel) else each
+    each = single_s + sum(shop.prices.call_s(shop.flow.nodes[m.call]) for m in members)
+    return readers_s + (min(each, kernel.seconds) if isinstance(kernel, Kernel) else each)

@@ -296,16 +296,29 @@ def rotated_pairs(x, cos, sin):
     return x * cos + turned * sin
 
 
+@pytest.mark.parametrize("keys", [2, 4])
 @pytest.mark.parametrize("turn", [rotated, rotated_pairs])
-def test_queries_and_keys_are_rotated_in_the_kernel_of_values(turn):
+def test_queries_and_keys_are_rotated_in_the_kernel_of_values(turn, keys):
+    """As many keys as queries are rotated by one Comp, which is shared out."""
+
     def attention(x, q, k, v, cos, sin):
         q, k = (F.linear(x, w).view(M, -1, 16).transpose(0, 1) for w in (q, k))
         return turn(q, cos, sin), turn(k, cos, sin), F.linear(x, v)
 
-    args = r(M, K), r(4 * 16, K), r(2 * 16, K), r(2 * 16, K), r(M, 16), r(M, 16)
+    args = r(M, K), r(4 * 16, K), r(keys * 16, K), r(2 * 16, K), r(M, 16), r(M, 16)
     _, after = same_meaning(attention, *args)
     (comp,) = comps(after.graph)
     assert calls(after.graph) == [] and sums(comp) == 2 and len(comp.writes) == 3
+
+
+def test_queries_that_meet_keys_stay_apart():
+    def attention(x, q, k, v, cos, sin):
+        q, k = (F.linear(x, w).view(M, -1, 16).transpose(0, 1) for w in (q, k))
+        return rotated(q, cos, sin) + k, F.linear(x, v)
+
+    args = r(M, K), r(4 * 16, K), r(4 * 16, K), r(2 * 16, K), r(M, 16), r(M, 16)
+    _, after = same_meaning(attention, *args)
+    assert all(sums(c) < 2 for c in comps(after.graph))
 
 
 def test_keys_are_rotated_on_their_way_into_a_cache():

@@ -39,12 +39,60 @@ extern "C" {
 int cuLaunchKernelEx(const Config* config, void* f, void** parameters, void**) {
   return ((int (*)(const Config*, void**))f)(config, parameters);
 }
-int cuGraphLaunch(void* graph, void*) { return ((int (*)())graph)(); }
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void*) {
   memcpy((void*)to, (void*)from, bytes);
   return 0;
 }
 static std::map<void*, std::vector<size_t>> parameters;
+struct KernelNode {
+  void* function;
+  unsigned grid[3], block[3], shared;
+  void** parameters;
+};
+struct Node {
+  void* function;
+  bool last;
+  std::vector<std::vector<char>> values;
+  int run() {
+    std::vector<void*> places;
+    for (auto& value : values) places.push_back(value.data());
+    Config config = {};
+    return ((int (*)(const Config*, void**))function)(&config, places.data());
+  }
+};
+static std::map<void*, std::vector<Node*>> joined;
+int cuGraphGetNodes(void* graph, void** nodes, size_t* count) {
+  if (nodes) nodes[0] = graph;
+  *count = 1;
+  return 0;
+}
+int cuGraphGetRootNodes(void* graph, void** nodes, size_t* count) {
+  return cuGraphGetNodes(graph, nodes, count);
+}
+int cuGraphNodeGetDependentNodes_v2(void*, void**, void*, size_t* count) { return *count = 0; }
+int cuGraphAddKernelNode_v2(Node** node, void* graph, void* const*, size_t after,
+                            const KernelNode* kernel) {
+  *node = new Node{kernel->function, after > 0, {}};
+  joined[graph].push_back(*node);
+  return 0;
+}
+int cuGraphDestroyNode(void*) { return 1; }
+int cuGraphAddDependencies(void*, void* const*, void* const*, size_t) { return 0; }
+int cuGraphExecKernelNodeSetParams_v2(void*, Node* node, const KernelNode* kernel) {
+  node->values.clear();
+  for (size_t i = 0; i < parameters[node->function].size(); ++i) {
+    const char* value = (const char*)kernel->parameters[i];
+    node->values.emplace_back(value, value + parameters[node->function][i]);
+  }
+  return 0;
+}
+int cuGraphLaunch(void* graph, void*) {
+  int failed = 0;
+  for (Node* node : joined[graph]) if (!node->last) failed |= node->run();
+  failed |= ((int (*)())graph)();
+  for (Node* node : joined[graph]) if (node->last) failed |= node->run();
+  return failed;
+}
 void describe(void* function, const size_t* bytes, size_t count) {
   parameters[function].assign(bytes, bytes + count);
 }
@@ -112,8 +160,8 @@ def parameters_of(function, sizes: list[int]) -> None:
 class Replays:
     """In place of torch.cuda.CUDAGraph. It holds no input, as a graph does not."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, keep_graph: bool = False) -> None:
+        self.count, self._kept = 0, keep_graph
         self._launched = ctypes.CFUNCTYPE(ctypes.c_int)(self._launch)
         self._error: Exception | None = None
 
@@ -126,6 +174,13 @@ class Replays:
         slots = [placement.slots[n] for n in made]
         self.memory = [(s, paused.tensors[s]) for s in slots if paused.tensors[s] is not None]
         return paused
+
+    def raw_cuda_graph(self) -> int:
+        assert self._kept
+        return self.raw_cuda_graph_exec()
+
+    def instantiate(self) -> None:
+        assert self._kept
 
     def raw_cuda_graph_exec(self) -> int:
         return ctypes.cast(self._launched, ctypes.c_void_p).value

@@ -16,7 +16,7 @@ from torchweld.core.errors import BuildError
 from torchweld.core.options import Options
 from torchweld.ir.size import symbol
 from torchweld.runtime import native as native_module
-from torchweld.runtime import steps
+from torchweld.runtime import recording, steps
 from torchweld.runtime.cache import open_cache
 from torchweld.runtime.copies import copy_source
 from torchweld.runtime.dispatch import Pointer
@@ -238,7 +238,7 @@ def test_copies_around_a_replay(native, tensor):
     target = torch.zeros_like(tensor).as_strided(tensor.shape, tensor.stride()) \
         if 0 in tensor.stride() else torch.empty_strided(tensor.shape, tensor.stride(),
                                                          dtype=tensor.dtype)  # fmt: skip
-    assert native.replay(handle, 0, [target], [tensor], 0, [], [], 0)
+    assert native.replay(handle, 0, [target], [tensor], 0, 0, [], [], 0, 0)
     assert started == [1] and torch.equal(target, tensor)
 
 
@@ -255,7 +255,7 @@ def test_copies_by_one_kernel(native):
     handle = ctypes.cast(graph, ctypes.c_void_p).value
     for offset in (0, 1):
         targets, sources = ([t[offset:] for t in tensors] for tensors in zip(*pairs))
-        assert native.replay(handle, 0, targets, sources, row.address, [], [], 0)
+        assert native.replay(handle, 0, targets, sources, row.address, 0, [], [], 0, 0)
     ((grid, *_, values),) = kernel.by_table
     assert grid == [1, 3, 1]
     assert values[:4] == [t.data_ptr() for pair in pairs[:2] for t in pair]
@@ -263,10 +263,64 @@ def test_copies_by_one_kernel(native):
     assert all(torch.equal(t[1:], s[1:]) for t, s in pairs)  # by the driver
 
 
+class Copying(Launched):
+    """Of one tensor, by a kernel that copies."""
+
+    def _started(self, config, parameters) -> int:
+        super()._started(config, parameters)
+        ctypes.memmove(*self.by_table[-1][-1][:3])
+        return 0
+
+
+def copying(tensors, native):
+    source, size = copy_source(1, vectors=False), tensors[0].nbytes
+    slots = {"target0": Pointer(0), "source0": Pointer(1)}
+    plan = launch_plan(source, Copying(source), slots.__getitem__, {"n0": size, "most": size})
+    return launch_table([plan], 0, native)
+
+
+class Doubling:
+    """A graph of one kernel."""
+
+    def __init__(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        self.steps = []
+        self._run = ctypes.CFUNCTYPE(ctypes.c_int)(self._started)
+        self._source, self._target = source, target
+        self.raw_cuda_graph_exec = self.raw_cuda_graph
+
+    def _started(self) -> int:
+        self._target.copy_(2 * self._source)
+        return 0
+
+    def raw_cuda_graph(self) -> int:
+        return ctypes.cast(self._run, ctypes.c_void_p).value
+
+    def instantiate(self) -> None:
+        self.steps.append("instantiated")
+
+
+def test_copies_are_nodes_of_the_graph(native, monkeypatch):
+    monkeypatch.setattr(recording, "copy_table", copying)
+    buffer, made = torch.zeros(4, 6), torch.zeros(4, 6)
+    graph = Doubling(buffer, made)
+    launch = recording.Launch(graph, [buffer], [made], native)
+    assert graph.steps == ["instantiated"] and all(
+        node for _, node in (launch._before, launch._after)
+    )
+    x = torch.randn(4, 6)
+    shifted = torch.empty(25)[1:].view(4, 6).copy_(x)  # an address that the kernel does not take
+    for given in (x, shifted, x.t().contiguous().t()):
+        result = torch.zeros(4, 6)
+        assert launch(0, [given], [result]) and torch.equal(result, 2 * x)
+        buffer.zero_(), made.zero_()
+    for other in (x[:3], x.double()):
+        assert not launch(0, [other], [result]) and not made.any()
+
+
 def test_no_replay_of_inputs_laid_out_otherwise(native):
     x = torch.randn(4, 6)
     for other in (x.t(), x.double(), x[:3], x[:, :5]):
-        assert native.replay(0, 0, [torch.empty(4, 6)], [other], 0, [], [], 0) is False
+        assert native.replay(0, 0, [torch.empty(4, 6)], [other], 0, 0, [], [], 0, 0) is False
 
 
 def test_handed_out_tensors_are_counted_until_their_storages_go(native):

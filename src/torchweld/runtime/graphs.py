@@ -170,7 +170,8 @@ class GraphedProgram:
         static, moving = program.static_positions, program.moving_positions
         reads = Reads(args, static, moving, handed, self.loaded.native)
         given = reads.recorded(args)
-        graph, shared = torch.cuda.CUDAGraph(), self._kind == "inference"
+        graph = torch.cuda.CUDAGraph(keep_graph=native is not None)
+        shared = self._kind == "inference"
         with (
             graph_domain.arenas_for(domain, self._arena_needs(given, domain)) as arenas,
             graph_domain.capture(graph, domain, self._draws, shared),

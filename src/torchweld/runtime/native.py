@@ -16,10 +16,13 @@ hand_out(tensors)        (a list of new tensors over their memory, which they ke
 walk(walker, rows, count, bases)   C++ kernels (dispatch.py)
 launch(rows, first, count, bases, stream)   launches rows of a table (`launches.h`) from `first` on;
                          the number of the first that it could not, or `count`
-replay(graph, stream, targets, sources, row, results, made, row)   copies sources to targets,
-                         launches, copies what was made to results; False, with nothing done, where
-                         a pair is not laid out alike. `row`: the launch that makes the copies
-                         (`copies.py`), by its address; 0: the driver copies one by one
+join(graph, row, row)    puts two launches (`copies.py`) before and after all of a graph that is not
+                         instantiated yet; their nodes, 0 for what cannot be or has no row
+replay(graph, stream, targets, sources, row, node, results, made, row, node)   copies sources to
+                         targets, launches, copies what was made to results; False, with nothing
+                         done, where a pair is not laid out alike, or a node has an address that is
+                         not aligned. Copies that are no `node` of the graph are the launch `row`,
+                         by its address; 0: the driver copies one by one
 encode(...)              a TMA descriptor, at an address; False if the driver refuses
 """
 

@@ -17,7 +17,7 @@ from torchweld.runtime.memory import Arena
 from torchweld.runtime.placement import LARGE_OUTPUT_BYTES
 from torchweld.runtime.program import Paused
 from torchweld.runtime.recordable import recorded_buffers, view_bytes
-from torchweld.runtime.steps import window
+from torchweld.runtime.steps import in_layout, window
 from torchweld.runtime.torch_private import copy_all, graph_handle, strided_maker
 
 
@@ -98,7 +98,8 @@ class Reads:
 
 class Launch:
     """A graph, the copies into `buffers` before it, and those of what it `made` after it. By
-    `native` all at once, unless the graph draws random numbers, whose seed torch hands to it."""
+    `native` all at once, the copies as nodes of the graph, unless it draws random numbers, whose
+    seed torch hands to it."""
 
     def __init__(
         self, graph: torch.cuda.CUDAGraph, buffers: list[torch.Tensor], made: list[torch.Tensor],
@@ -106,25 +107,34 @@ class Launch:
     ) -> None:  # fmt: skip
         self._graph, self._buffers, self._made, self._native = graph, buffers, made, native
         if native is not None:
-            self._handle = graph_handle(graph)
             self._tables = [copy_table(tensors, native) for tensors in (buffers, made)]
-            self._before, self._after = (0 if t is None else t.address for t in self._tables)
+            rows = [0 if t is None else t.address for t in self._tables]
+            nodes = native.join(graph.raw_cuda_graph(), *rows)
+            graph.instantiate()
+            self._handle = graph_handle(graph)
+            self._before, self._after = zip(rows, nodes)
 
     def __call__(self, stream: int, sources: list, results: list) -> bool:
         """On `stream`, the current one. False, with nothing done, if sources have other shapes or
         types than buffers."""
-        buffers, made, native = self._buffers, self._made, self._native
-        if native is not None and native.replay(
-            self._handle, stream, buffers, sources, self._before, results, made, self._after
-        ):
+        if self._native is not None and self._replay(stream, sources, results):
             return True
-        pairs = zip(buffers, sources)
+        pairs = list(zip(self._buffers, sources))
         if not all(b.shape == s.shape and b.dtype == s.dtype for b, s in pairs):
             return False
-        copy_all(buffers, sources)
+        if self._native is not None:
+            alike = [in_layout(s, b.shape, b.stride()) for b, s in pairs]
+            return self._replay(stream, alike, results)
+        copy_all(self._buffers, sources)
         self._graph.replay()
-        copy_all(results, made)
+        copy_all(results, self._made)
         return True
+
+    def _replay(self, stream: int, sources: list, results: list) -> bool:
+        return self._native.replay(
+            self._handle, stream, self._buffers, sources, *self._before, results, self._made,
+            *self._after,
+        )  # fmt: skip
 
 
 class Recording:

@@ -27,6 +27,13 @@ struct alignas(128) TensorMap {
   uint64_t words[16];
 };
 
+struct KernelNode {  // CUDA_KERNEL_NODE_PARAMS_v2
+  void* function;
+  unsigned grid[3], block[3], shared_bytes;
+  void** parameters;
+  void *extra, *kernel, *context;
+};
+
 struct Driver {
   int (*launch)(const LaunchConfig*, void* function, void** parameters, void** extra);
   int (*launch_graph)(void* graph, void* stream);
@@ -38,7 +45,20 @@ struct Driver {
   int (*move_map)(TensorMap*, void* address);
 };
 
+// Of recorded graphs. Drivers before CUDA 12.3 lack some.
+struct GraphDriver {
+  int (*nodes)(void* graph, void** nodes, size_t* count);
+  int (*roots)(void* graph, void** nodes, size_t* count);
+  int (*dependents)(void* node, void** nodes, void* edges, size_t* count);
+  int (*add_kernel)(void** node, void* graph, void* const* after, size_t count, const KernelNode*);
+  int (*remove)(void* node);
+  int (*add_order)(void* graph, void* const* from, void* const* to, size_t count);
+  int (*set_kernel)(void* recorded, void* node, const KernelNode*);
+};
+
 static Driver driver;
+static GraphDriver graphs;
+static bool has_graphs;
 
 // Whether the library at `path` is a driver that has them all.
 static bool open_driver(const char* path) {
@@ -50,5 +70,15 @@ static bool open_driver(const char* path) {
       {"cuTensorMapEncodeTiled", (void**)&driver.encode_map},
       {"cuTensorMapReplaceAddress", (void**)&driver.move_map},
   };
+  const Symbol of_graphs[] = {
+      {"cuGraphGetNodes", (void**)&graphs.nodes},
+      {"cuGraphGetRootNodes", (void**)&graphs.roots},
+      {"cuGraphNodeGetDependentNodes_v2", (void**)&graphs.dependents},
+      {"cuGraphAddKernelNode_v2", (void**)&graphs.add_kernel},
+      {"cuGraphDestroyNode", (void**)&graphs.remove},
+      {"cuGraphAddDependencies", (void**)&graphs.add_order},
+      {"cuGraphExecKernelNodeSetParams_v2", (void**)&graphs.set_kernel},
+  };
+  has_graphs = find_all(path, of_graphs);
   return find_all(path, wanted);
 }

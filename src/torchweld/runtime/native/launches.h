@@ -23,33 +23,43 @@ static int attributes_of(int64_t flags, LaunchAttribute* attributes) {
   return count;
 }
 
-// False, with nothing launched, where an address is no multiple of 16 bytes (the kernel was compiled
-// for those that are), the driver refuses, or the row has no function.
-static bool launch_row(const int64_t* row, const int64_t* bases, void* stream) {
-  if (!row[0]) return false;
+// The parameters of a row's kernel.
+struct Parameters {
   int64_t values[kMostParameters];
   TensorMap maps[kMostMaps];
-  void* parameters[kMostParameters];
-  int map = 0;
-  const int64_t* given = row + kHeader;
-  for (int64_t i = 0; i < row[7]; ++i, given += kParameter) {
-    parameters[i] = &values[i];
-    if (given[0] == kNumber) {
-      values[i] = given[1];
-      continue;
+  void* places[kMostParameters];
+
+  // False where an address is no multiple of 16 bytes (the kernel was compiled for those that are).
+  bool fill(const int64_t* row, const int64_t* bases) {
+    int map = 0;
+    const int64_t* given = row + kHeader;
+    for (int64_t i = 0; i < row[7]; ++i, given += kParameter) {
+      places[i] = &values[i];
+      if (given[0] == kNumber) {
+        values[i] = given[1];
+        continue;
+      }
+      values[i] = bases[given[1]] + given[2];
+      if (values[i] & 15) return false;
+      if (given[0] == kPointer) continue;
+      maps[map] = *(const TensorMap*)given[0];
+      if (driver.move_map(&maps[map], (void*)values[i])) return false;
+      places[i] = &maps[map++];
     }
-    values[i] = bases[given[1]] + given[2];
-    if (values[i] & 15) return false;
-    if (given[0] == kPointer) continue;
-    maps[map] = *(const TensorMap*)given[0];
-    if (driver.move_map(&maps[map], (void*)values[i])) return false;
-    parameters[i] = &maps[map++];
+    return true;
   }
+};
+
+// False, with nothing launched, where the parameters cannot be filled in, the driver refuses, or the
+// row has no function.
+static bool launch_row(const int64_t* row, const int64_t* bases, void* stream) {
+  Parameters parameters;
+  if (!row[0] || !parameters.fill(row, bases)) return false;
   LaunchAttribute attributes[2];
   unsigned count = attributes_of(row[6], attributes);
   LaunchConfig config = {{(unsigned)row[1], (unsigned)row[2], (unsigned)row[3]},
                          {(unsigned)row[4], 1, 1}, (unsigned)row[5], stream, attributes, count};
-  return driver.launch(&config, (void*)row[0], parameters, nullptr) == 0;
+  return driver.launch(&config, (void*)row[0], parameters.places, nullptr) == 0;
 }
 
 // Launches rows from number `first` on; the number of the one that could not be, or `count`.

@@ -3,7 +3,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "launches.h"
+#include "nodes.h"
 #include "tensors.h"
 
 static int64_t integer(PyObject* object) { return (int64_t)PyLong_AsUnsignedLongLongMask(object); }
@@ -155,8 +155,9 @@ static PyObject* encode(PyObject*, PyObject* const* args, Py_ssize_t) {
 
 // The addresses of targets and sources by turns, and the bytes of each pair.
 struct Copies {
-  std::vector<int64_t> addresses, bytes;
   const int64_t* row;  // the launch that makes them all, if there is one
+  void* node;          // which is in the graph, if it is
+  std::vector<int64_t> addresses, bytes;
 
   // False where a pair of tensors is not laid out alike.
   bool fill(PyObject* targets, PyObject* sources) {
@@ -171,8 +172,12 @@ struct Copies {
     return true;
   }
 
-  // Whether the driver took them.
+  // Whether the graph, if it makes them, knows where.
+  bool set(void* graph) const { return !node || set_node(graph, node, row, addresses.data()); }
+
+  // Whether the driver took them, if the graph does not make them.
   bool start(void* stream) const {
+    if (node) return true;
     if (row && launch_row(row, addresses.data(), stream)) return true;
     for (size_t i = 0; i < bytes.size(); ++i)
       if (bytes[i] && driver.copy(addresses[2 * i], addresses[2 * i + 1], bytes[i], stream))
@@ -181,17 +186,27 @@ struct Copies {
   }
 };
 
+// join(graph, row before, row after): the nodes that they became, 0 for none
+static PyObject* join(PyObject*, PyObject* const* args, Py_ssize_t) {
+  Ends ends;
+  if (has_graphs)
+    ends = add_ends((void*)integer(args[0]), (const int64_t*)integer(args[1]),
+                    (const int64_t*)integer(args[2]));
+  return Py_BuildValue("LL", (long long)ends.first, (long long)ends.last);
+}
+
 static PyObject* replay(PyObject*, PyObject* const* args, Py_ssize_t) {
   void *graph = (void*)integer(args[0]), *stream = (void*)integer(args[1]);
-  Copies before{{}, {}, (const int64_t*)integer(args[4])};
-  Copies after{{}, {}, (const int64_t*)integer(args[7])};
-  if (!before.fill(args[2], args[3]) || !after.fill(args[5], args[6])) {
+  Copies before{(const int64_t*)integer(args[4]), (void*)integer(args[5]), {}, {}};
+  Copies after{(const int64_t*)integer(args[8]), (void*)integer(args[9]), {}, {}};
+  if (!before.fill(args[2], args[3]) || !after.fill(args[6], args[7])) {
     PyErr_Clear();
     Py_RETURN_FALSE;
   }
   bool started;
   Py_BEGIN_ALLOW_THREADS;
-  started = before.start(stream) && !driver.launch_graph(graph, stream) && after.start(stream);
+  started = before.set(graph) && after.set(graph) && before.start(stream) &&
+            !driver.launch_graph(graph, stream) && after.start(stream);
   Py_END_ALLOW_THREADS;
   return PyBool_FromLong(started);
 }
@@ -215,8 +230,8 @@ static PyObject* use_torch(PyObject*, PyObject* const* args, Py_ssize_t) {
 static PyMethodDef methods[] = {
     FAST(holds),     FAST(are),       ONE(watch),      ONE(unchanged),
     FAST(expect),    FAST(place),     ONE(hand_out),   ONE(in_use),
-    FAST(walk),      FAST(launch),    FAST(replay),    FAST(encode),
-    ONE(use_driver), FAST(use_torch), ONE(parameter_bytes), {}};
+    FAST(walk),      FAST(launch),    FAST(join),      FAST(replay),
+    FAST(encode),    ONE(use_driver), FAST(use_torch), ONE(parameter_bytes), {}};
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "torchweld_native", nullptr, -1, methods,
                                  nullptr, nullptr, nullptr, nullptr};
 

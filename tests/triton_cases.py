@@ -321,6 +321,13 @@ def looped(case: Case, block: int, splits: int = 1, block_rows: int = 2) -> Case
     return replace(case, name=f"{case.name}_looped{splits}", schedule=schedule)
 
 
+def chained(case: Case, block: int, splits: int, lag: int) -> Case:
+    """The same with rows that `splits` programs share and others finish."""
+    frame = addressed(case.comp, case.buffers, case.sizes).frame
+    schedule = Schedule("chain", frame.rows, frame.columns, 1, block, 4, splits, lag=lag)
+    return replace(case, name=f"{case.name}_chain{splits}", schedule=schedule)
+
+
 def flat(case: Case, block: int) -> Case:
     """A pointwise case in one dimension, in small blocks."""
     rows = addressed(case.comp, case.buffers, case.sizes).frame.rows
@@ -355,17 +362,23 @@ def softmax(rows: Size, columns: Size, sizes=None, dtype: str = "f32", fill=None
                 x=(dtype, rows, columns), m=("f32", columns), y=(dtype, rows, columns))  # fmt: skip
 
 
-def exponentials(rows: int, columns: int, fill=None) -> Case:
-    """The maximum of a row, and the sum that its softmax is divided by."""
-    body = """%0 = load x[i, j] : f32
+def exponentials(rows: int, columns: int, fill=None, keeps: bool = False) -> Case:
+    """The maximum of a row, and the sum that its softmax is divided by; `keeps`: as in logsumexp,
+    which subtracts no infinity."""
+    body = f"""%0 = load x[i, j] : f32
         %1 = load m[j] : f32
         %2 = add %0 %1 : f32
         %3 = reduce.max[j] %2 : f32
-        %4 = sub %2 %3 : f32
-        %5 = exp %4 : f32
-        %6 = reduce.sum[j] %5 : f32
+        %4 = abs %3 : f32
+        %5 = const inf : f32
+        %6 = eq %4 %5 : b1
+        %7 = const 0.0 : f32
+        %8 = where %6 %7 %3 : f32
+        %9 = sub %2 %{8 if keeps else 3} : f32
+        %10 = exp %9 : f32
+        %11 = reduce.sum[j] %10 : f32
         store top[i] %3
-        store total[i] %6"""
+        store total[i] %11"""
     return case(f"exponentials_{rows}x{columns}", f"i:{rows}, j:{columns}", body, fill,
                 x=("f32", rows, columns), m=("f32", columns),
                 top=("f32", rows), total=("f32", rows))  # fmt: skip

@@ -82,7 +82,8 @@ ALL = [
       for m in (_MASKED, _ALL_MASKED)),
     cases.chained(cases.add_layer_norm(7, 101), 16, 2, 5),
     cases.chained(cases.add_rms_norm(1, 128), 16, 8, 8),
-    *(looped(cases.exponentials(3, 150, {"m": m}), 32, 2) for m in (_MASKED, _ALL_MASKED)),
+    *(looped(cases.exponentials(3, 150, {"m": m}, keeps), 32, splits)
+      for m in (_MASKED, _ALL_MASKED, -_MASKED) for keeps in (False, True) for splits in (1, 2)),
 ]
 
 

@@ -35,11 +35,11 @@ from torchweld.ir.nodes import (
     store_axes,
     value_axes,
 )  # fmt: skip
+from torchweld.ir.passes import maximum_of
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, divide, product
 from torchweld.schedule.access import Access, Accesses, linear, turned
 from torchweld.schedule.cuda import Schedule, extent
-from torchweld.schedule.online import maximum_of
 
 _ONE = "1"  # along nothing, but a tile: [1, 1]
 _LITERAL_TYPES = (dtypes.f32, dtypes.i32, dtypes.i64)
@@ -184,7 +184,8 @@ class Kernel:
         if self.row_start is not None:
             self.line(f"at = {start} + {lanes}")
             start, lanes = "at", "(-row_shift)"
-        self.define(self._names["c"], start, lanes, self.schedule.columns, covered)
+        uniform = bool(start) and self.row_start is None
+        self.define(self._names["c"], start, lanes, self.schedule.columns, covered, uniform)
 
     def start_of_row(self, access: Access) -> Affine | None:
         """The offset of its first column, if its columns are next to each other in memory."""
@@ -212,9 +213,11 @@ class Kernel:
         return text if self.index_type == "tl.int32" else f"{text}.to(tl.int64)"
 
     def define(
-        self, name: str, start: str, lanes: str, axes: tuple[str, ...], covered: Size | None
-    ) -> None:
-        """The linear index `name` of `axes`, and where it needs one its mask."""
+        self, name: str, start: str, lanes: str, axes: tuple[str, ...], covered: Size | None,
+        uniform: bool = False,
+    ) -> None:  # fmt: skip
+        """The linear index `name` of `axes`, and where it needs one its mask. `uniform`: indices
+        that are the same for a whole block may be tiles of a single point."""
         self.line(f"{name} = {start} + {lanes}" if start else f"{name} = {lanes}")
         length = extent(self.accesses, axes)
         if length == covered:
@@ -226,7 +229,24 @@ class Kernel:
             self.line(f"{name}m = ({name} >= 0) & ({inside})" if early else f"{name}m = {inside}")
         maps = self._maps() if len(axes) > 1 else ()
         if any(linear(self.accesses, m, axes) is None for m in maps):
-            self.split_axes(name, axes)
+            if uniform and length == covered and self._within_one(axes):
+                self._split_start(start, lanes, axes)
+            else:
+                self.split_axes(name, axes)
+
+    def _within_one(self, axes: tuple[str, ...]) -> bool:
+        """Whether each block of columns lies within one step of all axes but the last."""
+        inner = self.comp.extent(axes[-1])
+        return isinstance(inner, int) and inner % self.block_columns == 0
+
+    def _split_start(self, start: str, lanes: str, axes: tuple[str, ...]) -> None:
+        """As `split_axes`: what is the same for all lanes is worked out, and loaded, once."""
+        for k, axis in enumerate(axes):
+            inner = extent(self.accesses, axes[k + 1 :])
+            text = f"{start} // {inner}" if inner != 1 else start
+            outer = "" if k == 0 else f" % {self.comp.extent(axis)}"
+            along = lanes if axis == axes[-1] else "tl.zeros([1, 1], tl.int32)"
+            self.line(f"{self.axis_variable(axis)} = {text}{outer} + {along}")
 
     def _maps(self) -> Iterable[Affine]:
         yield from (a.offset for a in self.accesses.all)

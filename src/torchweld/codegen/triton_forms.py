@@ -16,8 +16,8 @@ from torchweld.codegen.source import GridDim
 from torchweld.codegen.triton_emit import Kernel
 from torchweld.codegen.triton_walks import align_rows, rounded, walks, whole_blocks_apart
 from torchweld.ir.nodes import Reduce, Scan, Value, store_operands
-from torchweld.schedule.cuda import extent
-from torchweld.schedule.online import online, stages
+from torchweld.ir.passes import keeps_infinity, online, stages
+from torchweld.schedule.cuda import columns_first, extent
 from torchweld.schedule.partials import Partial, dependents
 
 
@@ -25,11 +25,12 @@ def grid(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     """Pointwise: one tile per program."""
     s = k.schedule
     rows, columns = extent(k.accesses, s.rows), extent(k.accesses, s.columns)
-    k.define_rows(k.program(0), rounded(rows, s.block_rows))
+    along = columns_first(s, k.accesses)
+    k.define_rows(k.program(int(along)), rounded(rows, s.block_rows))
     positions = range(len(k.comp.stores))
     if s.rows:
         align_rows(k)
-    k.line(f"block = {k.program(1 if s.rows else 0)}")
+    k.line(f"block = {k.program(0 if along or not s.rows else 1)}")
     for header, covered in whole_blocks_apart(k):
         with k.indented(header) if header else nullcontext():
             k.define_columns(f"block * {s.block_columns}", covered)
@@ -37,8 +38,9 @@ def grid(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
             for position in positions:
                 k.store(position)
     early = k.row_start.lanes - 1 if k.row_start is not None else 0
-    across = GridDim(columns + early, s.block_columns)
-    return [GridDim(rows, s.block_rows), across] if s.rows else [across]
+    across, down = GridDim(columns + early, s.block_columns), GridDim(rows, s.block_rows)
+    dimensions = [across, down] if along else [down, across]
+    return dimensions if s.rows else [across]
 
 
 def persistent(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
@@ -69,12 +71,14 @@ def looped(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     at = stages(k.body)
     across = [p for p in range(len(k.comp.stores)) if "c" in k.along(k.store_axes(p))]
     reductions = [v for v, i in enumerate(k.body) if isinstance(i, Reduce)]
+    backwards = k.scans_from_end
     for stage in range(max(at, default=0) + 1):
         here = [v for v in reductions if at[v] == stage + 1 and v not in pairs]
         stores = [p for p in across if _store_stage(k, p, at) == stage]
         if here or stores:
-            _pass(k, here, stores, {m: v for v, m in pairs.items()})
-    _store_rest(k, partials, [p for p in range(len(k.comp.stores)) if p not in across])
+            one_pass(k, here, stores, {m: v for v, m in pairs.items()}, backwards)
+            backwards = backwards != _can_turn(k)
+    store_rest(k, partials, [p for p in range(len(k.comp.stores)) if p not in across])
     split = [GridDim(s.splits)] if s.splits > 1 else []
     return [GridDim(rows, s.block_rows), *split]
 
@@ -130,7 +134,7 @@ def _row_reducing(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
             k.store(position)
     for value in over_rows:
         finish_accumulator(k, value, 0)
-    _store_rest(k, partials, after)
+    store_rest(k, partials, after)
     return [GridDim(s.splits)]
 
 
@@ -152,17 +156,24 @@ def hoist(k: Kernel, targets: list[Value], along: str) -> None:
 # passes over columns
 
 
-def _pass(
-    k: Kernel, reductions: list[Value], stores: list[int], sums: dict[Value, Value]
-) -> None:
+def _can_turn(k: Kernel) -> bool:
+    """Whether each pass may begin where the one before ended, with what is still in cache: scans
+    have a direction, and lanes that look for a position meet columns in their order."""
+    ordered = (isinstance(i, Scan) or getattr(i, "monoid", "").startswith("arg") for i in k.body)
+    return not any(ordered)
+
+
+def one_pass(
+    k: Kernel, reductions: list[Value], stores: list[int], sums: dict[Value, Value],
+    backwards: bool,
+) -> None:  # fmt: skip
     """One loop over the columns: accumulates `reductions`, makes `stores`. `sums`: maximum -> the
     sum of exponentials that runs with it."""
     targets = stored(k, stores) + [v for r in reductions for v in _arguments(k, r)]
     hoist(k, targets, "r")
-    kinds = {v: _lanes(k, v, sums) for v in reductions}
+    kinds = {v: lanes_of(k, v, sums) for v in reductions}
     running = {v: _start(k, v, kinds[v]) for v in reductions}
     scans = [v for v in k.needed(targets) if isinstance(k.body[v], Scan)]
-    backwards = k.scans_from_end
     for value in scans:
         reduce.start_scan(k, value)
     for walk in walks(k, backwards):
@@ -179,7 +190,7 @@ def _pass(
             for position in stores:
                 k.store(position)
     for value in reductions:
-        _end(k, value, kinds[value], running[value], sums)
+        end(k, value, kinds[value], running[value], sums)
 
 
 def _arguments(k: Kernel, reduction: Value) -> tuple[Value, ...]:
@@ -187,7 +198,7 @@ def _arguments(k: Kernel, reduction: Value) -> tuple[Value, ...]:
     return lanes.arguments(k, reduction) if several else k.operands(reduction)
 
 
-def _lanes(k: Kernel, value: Value, sums: dict[Value, Value]) -> lanes.Lanes | None:
+def lanes_of(k: Kernel, value: Value, sums: dict[Value, Value]) -> lanes.Lanes | None:
     """How lanes run a reduction of several results; None for one of a single result."""
     return lanes.EXP if value in sums else lanes.TUPLES.get(k.body[value].monoid)
 
@@ -213,7 +224,7 @@ def _run(k: Kernel, value: Value, kind: lanes.Lanes | None, running: list[str]) 
         accumulate(k, value, k.along(k.axes[value]) + "c", over="c")
 
 
-def _end(
+def end(
     k: Kernel, value: Value, kind: lanes.Lanes | None, running: list[str],
     sums: dict[Value, Value],
 ) -> None:  # fmt: skip
@@ -228,8 +239,9 @@ def _end(
     total_of = sums[value]
     k.partial_results |= {value: [top], total_of: [total]}
     k.assign(value, top)
-    # exp(-inf - -inf) is NaN, as without the online rule.
-    k.assign(total_of, f'tl.where({top} == float("-inf"), float("nan"), {total})')
+    # As without the online rule: exp(-inf - -inf) is NaN, exp(inf - 0) is not.
+    limit, there = ("inf", "inf") if keeps_infinity(k.body, total_of) else ("-inf", "nan")
+    k.assign(total_of, f'tl.where({top} == float("{limit}"), float("{there}"), {total})')
 
 
 def accumulator(k: Kernel, value: Value, along: str) -> str:
@@ -254,7 +266,7 @@ def finish_accumulator(k: Kernel, value: Value, dimension: int) -> None:
     k.partial_results[value] = [k.known[value]]
 
 
-def _store_rest(k: Kernel, partials: Sequence[Partial], positions: Sequence[int]) -> None:
+def store_rest(k: Kernel, partials: Sequence[Partial], positions: Sequence[int]) -> None:
     """Partial results to scratch; without such, the stores that wait for the reductions'
     results."""
     if not partials:
@@ -262,10 +274,10 @@ def _store_rest(k: Kernel, partials: Sequence[Partial], positions: Sequence[int]
         for position in positions:
             k.store(position)
     for partial in partials:
-        _store_partial(k, partial)
+        store_partial(k, partial)
 
 
-def _store_partial(k: Kernel, partial: Partial) -> None:
+def store_partial(k: Kernel, partial: Partial) -> None:
     over_rows = partial.value in k.accesses.frame.column_reductions
     along, kept = ("c", k.schedule.columns) if over_rows else ("r", k.schedule.rows)
     along = along if kept else ""

@@ -24,13 +24,20 @@ from torchweld.schedule.access import linear
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """`start`: names of variables that hold nothing yet. `enter`: before each loop. `run`: takes in
-    a block. `end`: the results of all lanes, by the same names."""
+    """`nothing`: results of no elements. `start`: names of variables that hold that. `enter`:
+    before each loop. `run`: takes in a block. `end`: the results of all lanes, by the same
+    names."""
 
+    nothing: tuple[str, ...]
     start: Callable[[Kernel, Value], list[str]]
     run: Callable[[Kernel, Value, list[str]], None]
     end: Callable[[Kernel, Value, list[str]], list[str]]
     enter: Callable[[Kernel, Walk, list[str]], None] = lambda k, walk, running: None
+
+
+def names(value: Value, count: int, kind: Lanes | None) -> list[str]:
+    """Of the variables that hold what lanes have; `kind`: None for a single result."""
+    return [f"acc{value}"] if kind is None else [f"acc{value}_{item}" for item in range(count)]
 
 
 def arguments(k: Kernel, value: Value) -> tuple[Value, ...]:
@@ -153,9 +160,12 @@ def _end_welford(k: Kernel, value: Value, running: list[str]) -> list[str]:
 
 def _start_exp(k: Kernel, value: Value) -> list[str]:
     """The maximum begins at the lowest finite number, from which every other can be subtracted."""
-    lowest = -torch.finfo(dtypes.to_torch(carry_type(k.body[value].dtype))).max
-    numbers = (repr(lowest), "0.0")
+    numbers = (_lowest(k, value), "0.0")
     return [_full(k, f"acc{value}_{n}", value, x, _kind(k, value)) for n, x in enumerate(numbers)]
+
+
+def _lowest(k: Kernel, value: Value) -> str:
+    return repr(-torch.finfo(dtypes.to_torch(carry_type(k.body[value].dtype))).max)
 
 
 def _run_exp(k: Kernel, value: Value, running: list[str]) -> None:
@@ -170,19 +180,21 @@ def _run_exp(k: Kernel, value: Value, running: list[str]) -> None:
 
 def _end_exp(k: Kernel, value: Value, running: list[str]) -> list[str]:
     top, total = running
-    k.line(f"top = {reduced(k, 'max', top, 1)}")
+    found = reduced(k, "max", top, 1)
+    k.line(f"top = {k.operation('maximum', 'float', found, _lowest(k, value))}")
     scale = k.operation("exp", "float", f"({top} - top)")
     k.line(f"{total} = tl.sum({total} * {scale}, axis=1, keep_dims=True)")
     k.line(f'{top} = tl.where({total} == 0.0, float("-inf"), top)')
     return running
 
 
-EXP = Lanes(_start_exp, _run_exp, _end_exp)
-_POSITION = Lanes(_start_position, _run_position, _end_position)
+EXP = Lanes(('float("-inf")', "0.0"), _start_exp, _run_exp, _end_exp)
+_POSITION = Lanes((), _start_position, _run_position, _end_position)
+_WELFORD = Lanes(("0.0",) * 3, _start_welford, _run_welford, _end_welford, _enter_welford)
 
 TUPLES = {
     "argmax": _POSITION,
     "argmin": _POSITION,
-    "welford": Lanes(_start_welford, _run_welford, _end_welford, _enter_welford),
+    "welford": _WELFORD,
     "logsumexp": EXP,
 }

@@ -1,8 +1,8 @@
 """Exact simplification of bodies: the same bits with fewer instructions.
 
 A rule is a function of (scope, instruction) that returns the value that stands for it, or None.
-`RULES` holds them by kind of instruction; the plain identities are data. None changes what NaN,
-infinities or -0.0 give.
+`RULES` holds them by kind of instruction; the plain identities are data. None of them changes what
+NaN, infinities or -0.0 give.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from torchweld.ir.nodes import (
     Instr,
     Load,
     Op,
+    Pick,
+    Reduce,
     Ref,
     Store,
     Value,
@@ -36,6 +38,8 @@ from torchweld.ir.nodes import (
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Poly, Size
 from torchweld.ir.substitute import move_store, with_operands
+
+_EXTREMES = {"argmax": "max", "argmin": "min"}
 
 
 def simplify(comp: Comp) -> Comp:
@@ -47,7 +51,22 @@ def simplify(comp: Comp) -> Comp:
     stores = tuple(
         _simplify_store(scope, move_store(s, values.__getitem__, {})) for s in comp.stores
     )
-    return drop_dead(replace(comp, body=scope.builder.body, stores=stores))
+    return drop_dead(_without_places(replace(comp, body=scope.builder.body, stores=stores)))
+
+
+def _without_places(comp: Comp) -> Comp:
+    """%1 = reduce.argmax %0 %at;  %2 = pick.0 %1   ->   %2 = reduce.max %0, if nothing else is
+    picked. Of zeros of both signs, the result may be another than the first."""
+    placed = {i.arg for i in comp.body if isinstance(i, Pick) and i.item == 1}
+    builder, values = BodyBuilder(), []
+    for value, instr in enumerate(comp.body):
+        moved = with_operands(instr, values.__getitem__)
+        if isinstance(instr, Reduce) and instr.monoid in _EXTREMES and value not in placed:
+            moved = replace(moved, monoid=_EXTREMES[instr.monoid], args=moved.args[:1])
+        is_it = isinstance(moved, Pick) and builder[moved.arg].monoid in _EXTREMES.values()
+        values.append(moved.arg if is_it else builder.emit(moved))
+    stores = tuple(move_store(s, values.__getitem__, {}) for s in comp.stores)
+    return replace(comp, body=builder.body, stores=stores)
 
 
 def drop_dead(comp: Comp) -> Comp:

@@ -34,6 +34,7 @@ from torchweld.ir.nodes import (
     store_operands,
     value_axes,
 )
+from torchweld.ir.passes import reduces_once
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, hint
 
@@ -72,7 +73,7 @@ def cost(
     """Of one kernel; `comp` has a frame."""
     facts = _facts(comp, buffers, hints)
     traffic = _traffic(comp, facts, buffers, hints, device)
-    memory_s = sum(_memory_seconds(b, buffers[name], hints, device) for name, b in traffic.items())
+    memory_s = sum(memory_seconds(b, buffers[name], hints, device) for name, b in traffic.items())
     memory_s += _partials(facts, device) / device.llc_bytes_per_s
     plain, special = _arithmetic(comp, facts)
     compute_s = max(plain, special) / device.fma_per_s
@@ -130,14 +131,13 @@ def _traffic(comp: Comp, facts: _Facts, buffers, hints, device: DeviceTable) -> 
     moved: dict[str, float] = {}
     most: dict[str, float] = {}
     again = _passes_over_rows(comp, facts, device)
+    repeated = frozenset(_loads_along_columns(comp, facts) if again > 1 else ())
     for access in _accesses(comp):
         buffer = buffers[access.buffer]
         whole = bytes_of(buffer, hints)
         once = min(_points(access, facts) * buffer.dtype.bytes, whole)
         factor = _line_waste(access, facts, buffer, hints, device)
-        if isinstance(access, Load) and facts.axes[comp.body.index(access)].intersection(
-            facts.frame.columns
-        ):
+        if access in repeated:
             factor *= again
         if isinstance(access, Store) and access.combine:
             factor *= 2
@@ -164,10 +164,22 @@ def _line_waste(access, facts: _Facts, buffer: Buffer, hints, device: DeviceTabl
 def _passes_over_rows(comp: Comp, facts: _Facts, device: DeviceTable) -> int:
     """How often what varies along the columns is read: once if a row fits on chip, else once per
     stage."""
-    columns = set(facts.frame.columns)
-    loads = [i for v, i in enumerate(comp.body) if isinstance(i, Load) and facts.axes[v] & columns]
+    columns, loads = set(facts.frame.columns), _loads_along_columns(comp, facts)
     row = prod(facts.extents[n] for n in columns) * sum(l.dtype.bytes for l in loads)
-    return 1 if not columns or row <= device.row_bytes else _stages(comp, facts)
+    once = not columns or row <= device.row_bytes or _is_chained(comp, facts, device)
+    return 1 if once else _stages(comp, facts)
+
+
+def _loads_along_columns(comp: Comp, facts: _Facts) -> list[Load]:
+    columns = set(facts.frame.columns)
+    return [i for v, i in enumerate(comp.body) if isinstance(i, Load) and facts.axes[v] & columns]
+
+
+def _is_chained(comp: Comp, facts: _Facts, device: DeviceTable) -> bool:
+    """On a GPU: several programs share a long row, which stays in cache until it is finished."""
+    columns = prod(facts.extents[n] for n in facts.frame.columns)
+    long = device.kind == "cuda" and columns > device.max_columns
+    return long and reduces_once(comp, facts.frame)
 
 
 def _stages(comp: Comp, facts: _Facts) -> int:
@@ -240,7 +252,8 @@ def _depends_on_loads(comp: Comp) -> list[bool]:
     return found
 
 
-def _memory_seconds(moved: float, buffer: Buffer, hints, device: DeviceTable) -> float:
+def memory_seconds(moved: float, buffer: Buffer, hints, device: DeviceTable) -> float:
+    """To move so many bytes of `buffer`, at the rate of the level of memory that it lives in."""
     cached = bytes_of(buffer, hints) <= device.llc_bytes // 4
     return moved / (device.llc_bytes_per_s if cached else device.dram_bytes_per_s)
 
@@ -254,7 +267,8 @@ def _partials(facts: _Facts, device: DeviceTable) -> float:
 def _efficiency(comp: Comp, facts: _Facts, device: DeviceTable) -> float:
     """The share of the device that has work."""
     points = prod(facts.extents.values())
-    if facts.frame.columns and not _can_split_columns(comp, facts):
+    shared = _can_split_columns(comp, facts) or _is_chained(comp, facts, device)
+    if facts.frame.columns and not shared:
         tasks = prod(facts.extents[n] for n in facts.frame.rows)
         if facts.inner in facts.frame.rows:
             tasks /= max(1, min(_LANES, facts.extents[facts.inner]))

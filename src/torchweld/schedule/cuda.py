@@ -1,11 +1,12 @@
 """How a kernel is tiled on a GPU: a frozen record, one predicate of validity, default heuristics.
 
-Every kernel works on tiles of [block_rows, block_columns] points. Three forms:
+Every kernel works on tiles of [block_rows, block_columns] points. Four forms:
 
     grid        pointwise: the grid covers both dimensions
     persistent  one program holds whole rows (all columns in one block) in registers
     looped      one program runs over its rows' columns in blocks, as often as the reductions depend
     on each other
+    chain       programs share rows, and finish what others have begun (codegen/triton_chain.py)
 
 `splits` > 1: with reductions over columns, programs that share the columns of a row; with
 reductions over rows (weight gradients), programs that share the rows. Each writes partial results
@@ -31,18 +32,21 @@ from torchweld.ir.nodes import (
     store_operands,
     value_axes,
 )
+from torchweld.ir.passes import reduces_once, stages
 from torchweld.ir.size import Size, product
 from torchweld.schedule.access import Access, Accesses, addressed
-from torchweld.schedule.online import stages
 
 PERSISTENT_COLUMNS = 16384  # beyond, rows held by 16 warps spill (measured on sm_90)
 MAX_GRID_Y = 65535
 MAX_STAGES = 4
 MAX_STAGED_BYTES = 64 << 10  # of shared memory, which leaves room for other blocks on any GPU
+SMALL = 4 << 20  # points: a few microseconds
 LARGE = 16 << 20  # points: below, a last wave of large blocks leaves multiprocessors idle
+_SHORT_RUN = 4  # of elements that are contiguous across a tile; below, nothing is transposed
 LOOPED_COLUMNS = 2048  # of a block: at 8 elements for each thread, enough threads hide the loads
-THREAD_BYTES = 32  # that a thread of a loop asks for at a time: two loads, which hide each other
-FULL = 4  # programs of such a loop for each multiprocessor, which keep its memory busy
+THREAD_BYTES = 32  # that a thread of a loop asks for at a time: two loads
+AHEAD = 4  # stages of a loop that keep memory busy with two programs on each multiprocessor
+CHUNK_BYTES = 64 << 10  # of a row, that one program of a chain takes in
 MAX_POINTS_PER_THREAD = 128
 COMBINABLE = {"add": ("i32", "i64"), "max": ("i32", "i64"), "min": ("i32", "i64")}
 
@@ -52,7 +56,7 @@ class Schedule:
     """`rows` and `columns`: the axes (of `addressed(comp)`) that make up each tile dimension,
     outermost first."""
 
-    form: Literal["grid", "persistent", "looped"]
+    form: Literal["grid", "persistent", "looped", "chain"]
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     block_rows: int
@@ -60,6 +64,7 @@ class Schedule:
     num_warps: int
     splits: int = 1
     stages: int = 1  # of a loop over blocks: loads run that many steps ahead
+    lag: int = 0  # of a chain: shares of rows between those that are taken in and finished
 
     @property
     def points_per_thread(self) -> int:
@@ -144,6 +149,18 @@ def extent(accesses: Accesses, axes: tuple[str, ...]) -> Size:
     return product(accesses.comp.extent(a) for a in axes)
 
 
+def columns_first(schedule: Schedule, accesses: Accesses) -> bool:
+    """Whether programs of a grid follow each other along rows, as memory does: 5 % faster. The
+    second dimension of a grid is short."""
+    rows, most = extent(accesses, schedule.rows), MAX_GRID_Y * schedule.block_rows
+    turns = any(
+        a.offset.coefficient(schedule.rows[-1]) == 1 and a.offset.axes & set(schedule.columns)
+        for a in accesses.all
+        if schedule.rows
+    )
+    return bool(schedule.rows) and not turns and isinstance(rows, int) and rows <= most
+
+
 def splittable(accesses: Accesses) -> bool:
     """Reductions that do not depend on each other; what else is stored lies along the columns, so
     that each point belongs to one share."""
@@ -209,11 +226,16 @@ def _form_fits(schedule: Schedule, accesses: Accesses) -> bool:
     reduces = bool(accesses.frame.columns)
     if schedule.form == "grid":
         narrow = not isinstance(columns, int) or columns <= MAX_GRID_Y * schedule.block_columns
+        narrow = narrow or columns_first(schedule, accesses)
         return not reduces and schedule.splits == 1 and (narrow or not schedule.rows)
     if schedule.form == "persistent":
         fits = isinstance(columns, int) and columns <= schedule.block_columns
         return reduces and fits and (schedule.splits == 1 or bool(accesses.frame.column_reductions))
     alone = not accesses.frame.column_reductions
+    if schedule.form == "chain":
+        in_turn = schedule.block_columns >= schedule.splits <= schedule.lag
+        once = reduces_once(accesses.comp, accesses.frame)
+        return once and in_turn and schedule.block_rows == 1
     return reduces and alone and (schedule.splits == 1 or splittable(accesses))
 
 
@@ -243,22 +265,34 @@ def _pointwise(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> S
     axes = accesses.frame.rows
     if len(axes) < 2:
         return _flat(accesses, axes, hints, sm_count)
-    inner = max(reversed(axes), key=lambda a: _contiguous_traffic(accesses, a, hints))
+    inner = _inner(accesses, axes, hints)
     outer = tuple(a for a in axes if a != inner)
     crossing = _crossing(accesses, outer, inner)
-    if crossing is not None and _long(accesses, inner):
-        others = tuple(a for a in outer if a != crossing)
-        return Schedule("grid", (*others, crossing), (inner,), 64, 32, 4)
+    if crossing and _long(accesses, inner):
+        others = tuple(a for a in outer if a not in crossing)
+        return Schedule("grid", (*others, *crossing), (inner,), *_crossed(accesses, crossing))
     length = accesses.comp.extent(inner)
     block = _dividing_block(length, hints)
     rows = size.hint(extent(accesses, outer), hints)
     found = Schedule("grid", outer, (inner,), min(2048 // block, next_pow2(rows)), block, 4)
     if block < 128 and isinstance(length, int) and length >= 2 * LOOPED_COLUMNS:
-        block = LOOPED_COLUMNS
-        found = Schedule("grid", outer, (inner,), 1, block, 8)
+        block = 1024  # the two at the ends of a row have masks
+        found = Schedule("grid", outer, (inner,), 1, block, 4)
     if block < 128 or _scatters(accesses) or not _form_fits(found, accesses):
         return _flat(accesses, (*outer, inner), hints, sm_count)
     return found
+
+
+def _inner(accesses: Accesses, axes: tuple[str, ...], hints: Mapping[str, int]) -> str:
+    """The axis along which most bytes are contiguous; a long one in place of a short one if nearly
+    as many are."""
+
+    def traffic(axis: str) -> int:
+        return _contiguous_traffic(accesses, axis, hints)
+
+    best = max(reversed(axes), key=traffic)
+    longest = max((a for a in reversed(axes) if _long(accesses, a)), key=traffic, default=best)
+    return longest if 2 * traffic(longest) >= traffic(best) else best
 
 
 def _dividing_block(length: Size, hints: Mapping[str, int]) -> int:
@@ -272,19 +306,43 @@ def _scatters(accesses: Accesses) -> bool:
     return any(s.combine for s in accesses.comp.stores)
 
 
-def _crossing(accesses: Accesses, outer: tuple[str, ...], inner: str) -> str | None:
-    """The axis along which some access is contiguous that strides along the innermost: a
-    transposition."""
+def _crossing(accesses: Accesses, outer: tuple[str, ...], inner: str) -> tuple[str, ...]:
+    """The axes, outermost first, along which some access is contiguous that strides along the
+    innermost: a transposition. Several where one goes on where the next ends."""
     for access in accesses.all:
-        unit = [a for a in outer if access.offset.coefficient(a) == 1]
-        if unit and access.offset.coefficient(inner) not in (0, 1) and _long(accesses, unit[-1]):
-            return unit[-1]
-    return None
+        if access.offset.coefficient(inner) not in (0, 1):
+            run = _run(accesses, access, outer)
+            if _is_long(extent(accesses, run), _SHORT_RUN):
+                return run
+    return ()
+
+
+def _run(accesses: Accesses, access: Access, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of `axes` that an access is contiguous along, outermost first."""
+    run: tuple[str, ...] = ()
+    while True:
+        step = extent(accesses, run)
+        more = [a for a in axes if a not in run and access.offset.coefficient(a) == step]
+        if not more:
+            return run
+        run = (more[-1], *run)
+
+
+def _crossed(accesses: Accesses, crossing: tuple[str, ...]) -> tuple[int, int, int]:
+    """Rows and columns of a tile that is read along one and written along the other, and warps:
+    128 bytes at a time either way, or as many as are there."""
+    narrow = max(a.bytes for a in accesses.all) <= 2
+    length = extent(accesses, crossing)
+    rows = min(64, next_pow2(length)) if isinstance(length, int) else 64
+    return rows, (4096 if narrow else 2048) // rows, 8 if narrow else 4
 
 
 def _long(accesses: Accesses, axis: str) -> bool:
-    extent = accesses.comp.extent(axis)
-    return not isinstance(extent, int) or extent >= 16
+    return _is_long(accesses.comp.extent(axis), 16)
+
+
+def _is_long(extent: Size, least: int) -> bool:
+    return not isinstance(extent, int) or extent >= least
 
 
 def _flat(accesses: Accesses, axes, hints: Mapping[str, int], sm_count: int) -> Schedule:
@@ -297,7 +355,8 @@ def _flat(accesses: Accesses, axes, hints: Mapping[str, int], sm_count: int) -> 
 
 
 def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool) -> Schedule:
-    rows, columns = accesses.frame.rows, accesses.frame.columns
+    frame = accesses.frame
+    rows, columns = frame.rows, frame.columns
     split = split and splittable(accesses)
     if _rows_contiguous(accesses, hints):
         return _outer(accesses, hints, sm_count, split)
@@ -309,19 +368,49 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split
         block_rows = _rows_per_program(block, count, sm_count)
         warps = _row_warps(accesses, block_rows, block, hints)
         return Schedule("persistent", rows, columns, block_rows, block, warps)
+    few = count < AHEAD * sm_count
+    if reduces_once(accesses.comp, frame) and (few or _aligned(accesses)):
+        return _chain(accesses, length, sm_count)
     length = size.hint(length, hints)
-    wide = LOOPED_COLUMNS * _loads_for_each(accesses)
-    block = min(next_pow2(length), wide)
-    splits = _splits(count, length, block, FULL * sm_count) if split else 1
-    return Schedule("looped", rows, columns, 1, block, max(1, 8 * block // wide), splits)
+    block, warps = LOOPED_COLUMNS * _loads_for_each(accesses), 8
+    if not split and max(stages(accesses.comp.body)) > 0:  # few rows at a time, which stay in cache
+        block, warps = 8192, 32
+    if block > length:
+        block, warps = next_pow2(length), max(1, warps * next_pow2(length) // block)
+    splits = _splits(count, length, block, 2 * sm_count) if split else 1
+    ahead = AHEAD if splits > 1 else 1
+    return Schedule("looped", rows, columns, 1, block, warps, splits, ahead)
+
+
+def _aligned(accesses: Accesses) -> bool:
+    """Whether all rows begin at multiples of 16 bytes; loops have a way to read others."""
+    along, rows = accesses.frame.columns[-1], accesses.frame.rows
+    beside = (a for a in accesses.all if a.offset.coefficient(along) == 1)
+    return all(a.offset.coefficient(r) * a.bytes % 16 == 0 for a in beside for r in rows)
+
+
+def _chain(accesses: Accesses, length: int, sm_count: int) -> Schedule:
+    """Programs in flight and those that wait between them: two for each multiprocessor."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    block = LOOPED_COLUMNS * _loads_for_each(accesses)
+    blocks = -(-length // block)
+    most = max(1, length * _width(accesses) // CHUNK_BYTES)
+    shares = _equal_shares(blocks, most, most * 2 // 3)
+    lag = max(shares, 2 * sm_count)
+    return Schedule("chain", rows, columns, 1, block, 8, shares, lag=lag)
+
+
+def _width(accesses: Accesses) -> int:
+    """Bytes that are read of each row for each of its columns."""
+    rows, columns = set(accesses.frame.rows), set(accesses.frame.columns)
+    reads = ((a.bytes, a.offset.axes) for a in accesses.loads.values())
+    return sum(n for n, axes in reads if columns & axes and (rows & axes or not rows))
 
 
 def _loads_for_each(accesses: Accesses) -> int:
     """Sets of eight elements that a thread takes in at a time: two where only one 16-bit tensor is
     read along the columns."""
-    columns = set(accesses.frame.columns)
-    width = sum(a.bytes for a in accesses.loads.values() if columns & a.offset.axes)
-    return 2 if 8 * width < THREAD_BYTES else 1
+    return 2 if 8 * _width(accesses) < THREAD_BYTES else 1
 
 
 def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool) -> Schedule:
@@ -329,6 +418,8 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
     rows, columns = accesses.frame.rows, accesses.frame.columns
     length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
     block_rows = min(next_pow2(count), 64)
+    small = size.hint(length, hints) * count <= SMALL and count >= 16 * sm_count
+    split = split and not small  # the second kernel would take longer
     while block_rows > 16 and not split and count < block_rows * 2 * sm_count:
         block_rows //= 2
     fits = isinstance(length, int) and next_pow2(length) * block_rows <= 4096
@@ -336,10 +427,12 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
         points = next_pow2(length) * block_rows
         return Schedule("persistent", rows, columns, block_rows, next_pow2(length), _warps(points))
     length = size.hint(length, hints)
-    block = min(next_pow2(length), max(32, 2048 // block_rows))
-    wanted = FULL * _loads_for_each(accesses) * sm_count
+    scans = any(isinstance(i, Scan) for i in accesses.comp.body)
+    points, warps = (4096, 8) if scans else (2048, 4)  # in a scan, blocks wait for each other
+    block = min(next_pow2(length), max(32, points // block_rows))
+    wanted = 4 * _loads_for_each(accesses) * sm_count
     splits = _splits(-(-count // block_rows), length, block, wanted) if split else 1
-    return Schedule("looped", rows, columns, block_rows, block, 4, splits)
+    return Schedule("looped", rows, columns, block_rows, block, warps, splits)
 
 
 def _column_reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
@@ -349,13 +442,17 @@ def _column_reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int
     rows, columns = accesses.frame.rows, accesses.frame.columns
     block = next_pow2(extent(accesses, columns))
     count = size.hint(extent(accesses, rows), hints)
-    block_rows = max(1, min(4096 // block, next_pow2(-(-count // sm_count))))
-    most = sm_count if block >= 2048 else 2 * sm_count
+    wide = _width(accesses) >= 8  # float32: tiles that run ahead fill shared memory with few rows
+    dense = wide and block <= 256
+    points = 2048 if wide and not dense else 4096
+    block_rows = max(1, min(points // block, next_pow2(-(-count // sm_count))))
+    most = (4 if dense else 1 if block >= 2048 else 2) * sm_count
     programs = _equal_shares(-(-count // block_rows), most, most * 9 // 10)
     short_row_warps = min(8, max(1, block_rows, block // 256))
     warps = short_row_warps if block <= 1024 else _warps(block_rows * block)
     made = Schedule("persistent", rows, columns, block_rows, block, warps, programs)
-    ahead = (4, 3) if count > programs * block_rows else ()  # two stages are slower than none
+    several = count > programs * block_rows and not dense
+    ahead = (4, 3) if several else ()  # two are slower than none
     deeper = (replace(made, stages=n) for n in ahead)
     return next((s for s in deeper if valid(s, accesses)), made)
 

@@ -35,9 +35,9 @@ from torchweld.ir.nodes import (
     operands,
     store_operands,
 )  # fmt: skip
+from torchweld.ir.passes import keeps_infinity, online
 from torchweld.ir.size import Size, product
 from torchweld.schedule.access import Accesses
-from torchweld.schedule.online import online
 
 SHARE = "share"
 
@@ -59,19 +59,32 @@ class Finish:
     buffers: Mapping[str, Buffer]
 
 
-def finish(accesses: Accesses, buffers: Mapping[str, Buffer], splits: int) -> Finish:
-    """The second kernel of `accesses.comp`, whose reductions (over rows if there are such, else
-    over columns) are in `splits` shares."""
+def partials_of(
+    accesses: Accesses, buffers: Mapping[str, Buffer], splits: int
+) -> tuple[Partial, ...]:
+    """Of the reductions over rows if there are such, else over columns, in `splits` shares."""
     comp, frame = accesses.comp, accesses.frame
     reduced = frame.column_reductions or tuple(
         v for v, i in enumerate(comp.body) if isinstance(i, Reduce)
     )
-    kept = frame.columns if frame.column_reductions else frame.rows
-    axes = tuple(Axis(a, comp.extent(a)) for a in kept)
-    points = product(a.extent for a in axes)
+    points = product(a.extent for a in _kept(accesses))
     device = buffers[comp.stores[0].buffer].device
-    partials = tuple(_partial(comp, v, splits, points, device) for v in reduced)
-    waiting = dependents(comp.body, reduced)
+    return tuple(_partial(comp, v, splits, points, device) for v in reduced)
+
+
+def _kept(accesses: Accesses) -> tuple[Axis, ...]:
+    """The axes that are not reduced."""
+    comp, frame = accesses.comp, accesses.frame
+    kept = frame.columns if frame.column_reductions else frame.rows
+    return tuple(Axis(a, comp.extent(a)) for a in kept)
+
+
+def finish(accesses: Accesses, buffers: Mapping[str, Buffer], splits: int) -> Finish:
+    """The second kernel of `accesses.comp`, whose reductions are in `splits` shares."""
+    comp, axes = accesses.comp, _kept(accesses)
+    points = product(a.extent for a in axes)
+    partials = partials_of(accesses, buffers, splits)
+    waiting = dependents(comp.body, [p.value for p in partials])
     stores = tuple(s for s in comp.stores if not waiting.isdisjoint(store_operands(s)))
     body, moved = _finish_body(comp, partials, _linear(axes, points), stores)
     finished = Comp(
@@ -126,7 +139,8 @@ def _finish_body(comp: Comp, partials, index: Affine, stores: tuple[Store, ...])
     for value, loaded in parts.items():
         instr = comp.body[value]
         if value in pairs:
-            results = _merge_exponentials(builder, instr, parts[pairs[value]] + loaded)
+            both, keeps = parts[pairs[value]] + loaded, keeps_infinity(comp.body, value)
+            results = _merge_exponentials(builder, instr, both, keeps)
         else:
             results = _MERGES.get(instr.monoid, _merge_one)(builder, instr, loaded)
         moved[value], picks[value] = results[0], results
@@ -183,11 +197,15 @@ def _merge_logsumexp(b: BodyBuilder, instr: Reduce, parts: list[Value]) -> list[
     return [merged, b.reduce("sum", (scaled,), (SHARE,))]
 
 
-def _merge_exponentials(b: BodyBuilder, instr: Reduce, parts: list[Value]) -> list[Value]:
-    """sum(exp(x - max(x))): NaN where all are -inf, as -inf less itself is."""
+def _merge_exponentials(
+    b: BodyBuilder, instr: Reduce, parts: list[Value], keeps: bool
+) -> list[Value]:
+    """sum(exp(x - max(x))): NaN where all are -inf, as -inf less itself is; if it `keeps` infinity,
+    inf where the maximum is."""
     top, total = _merge_logsumexp(b, instr, parts)
-    lowest = b.op("eq", top, b.const(-math.inf, instr.dtype))
-    return [b.op("where", lowest, b.const(math.nan, instr.dtype), total)]
+    limit, there = (math.inf, math.inf) if keeps else (-math.inf, math.nan)
+    at_limit = b.op("eq", top, b.const(limit, instr.dtype))
+    return [b.op("where", at_limit, b.const(there, instr.dtype), total)]
 
 
 _MERGES = {

@@ -123,16 +123,42 @@ def test_groups_and_few_channels(batch, shape, channels, how):
 
 
 @pytest.mark.parametrize(
-    "how",
+    "batch, shape, channels, how",
     [
-        dict(kernel_size=(2, 100)),
-        dict(kernel_size=5, padding=2),
-        dict(kernel_size=3, groups=2),
+        (2, (8, 13, 11), 12, dict(kernel_size=2, stride=2)),
+        (1, (17, 28, 28), 20, dict(kernel_size=4, stride=2, padding=1)),
+        (3, (9, 7, 20), 7, dict(kernel_size=3, stride=2, padding=1, output_padding=1)),
+        (1, (6, 5, 60), 8, dict(kernel_size=3, padding=1)),
+        (2, (5, 9, 8), 3, dict(kernel_size=(5, 2), stride=(3, 4), dilation=(2, 3), padding=(3, 0))),
+        (1, (24, 10, 9), 16, dict(kernel_size=1, bias=False)),
+        (2, (12, 10, 9), 18, dict(kernel_size=3, stride=2, groups=3)),
+        (2, (6, 10, 9), 6, dict(kernel_size=4, stride=2, padding=1, groups=6)),
+        (1, (4, 6, 6), 260, dict(kernel_size=(1, 3), stride=(1, 2), output_padding=(0, 1))),
+        (2, (10, 33), 9, dict(kernel_size=16, stride=8, padding=4)),
+        (2, (7, 4, 5, 6), 8, dict(kernel_size=3, stride=2, padding=1, output_padding=1)),
+        (1, (6, 3, 7, 5), 10, dict(kernel_size=(3, 5, 5), stride=(2, 2, 2), padding=(1, 2, 2))),
     ],
-    ids=["a long window", "a wide window", "groups of whole vectors"],
 )
-def test_others_are_calls(how):
-    _check(nn.Conv2d(32, 32, **how).eval(), torch.randn(1, 32, 40, 140), own=False)
+def test_transposed(batch, shape, channels, how):
+    torch.manual_seed(0)
+    make = {2: nn.ConvTranspose1d, 3: nn.ConvTranspose2d, 4: nn.ConvTranspose3d}[len(shape)]
+    model = nn.Sequential(make(shape[0], channels, **how), nn.Hardswish()).eval()
+    fused = _check(model, torch.randn(batch, *shape))
+    assert [type(n) for n in _nodes(fused)] == [Comp]
+
+
+@pytest.mark.parametrize(
+    "make, how",
+    [
+        (nn.Conv2d, dict(kernel_size=(2, 100))),
+        (nn.Conv2d, dict(kernel_size=5, padding=2)),
+        (nn.Conv2d, dict(kernel_size=3, groups=2)),
+        (nn.ConvTranspose2d, dict(kernel_size=(1, 9), stride=(1, 9))),
+    ],
+    ids=["a long window", "a wide window", "groups of whole vectors", "long steps"],
+)
+def test_others_are_calls(make, how):
+    _check(make(32, 32, **how).eval(), torch.randn(1, 32, 40, 140), own=False)
 
 
 def test_a_long_sum_is_as_exact_as_eager():

@@ -40,6 +40,29 @@ def _call(n=2, k=3, stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
     return parse_graph(text), how
 
 
+TRANSPOSED = """
+graph one {{
+  buffer x : f32[2, 3, 4, 5] strides [60, 20, 5, 1] on cpu
+  buffer w : f32[3, 6, 3, 2] strides [36, 6, 2, 1] on cpu
+  buffer y : f32[2, 6, {h}, {wide}] strides [{area6}, {area}, {wide}, 1] on cpu
+  input x, w
+  extern call y = "aten.convolution.default"(view(x, [2, 3, 4, 5], [60, 20, 5, 1], 0), \
+view(w, [3, 6, 3, 2], [36, 6, 2, 1], 0), None, {stride}, {padding}, {dilation}, True, {more}, 1) {{
+  }}
+  output view(y, [2, 6, {h}, {wide}], [{area6}, {area}, {wide}, 1], 0)
+}}"""
+
+
+def _transposed(stride=(1, 1), padding=(0, 0), dilation=(1, 1), more=(0, 0)):
+    numbers = zip((4, 5), (3, 2), stride, padding, dilation, more)
+    h, wide = ((s - 1) * step - 2 * p + d * (t - 1) + 1 + o for s, t, step, p, d, o in numbers)
+    how = dict(stride=list(stride), padding=list(padding), dilation=list(dilation))
+    text = TRANSPOSED.format(
+        h=h, wide=wide, area=h * wide, area6=6 * h * wide, more=list(more), **how
+    )
+    return parse_graph(text), how | dict(output_padding=more)
+
+
 def _comp(graph) -> Comp:
     (node,) = graph.nodes
     comp = convolutions._convolution_comp(node, graph)
@@ -69,6 +92,40 @@ def test_the_comp_means_the_call(n, how):
     y = torch.empty(graph.buffers["y"].shape)
     run_comp(_comp(graph), dict(x=x, w=w), graph.buffers, {}, into=dict(y=y))
     torch.testing.assert_close(y, F.conv2d(x, w, **how))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        dict(stride=(2, 3), padding=(1, 0), more=(1, 2)),
+        dict(stride=(3, 1), dilation=(2, 2), padding=(2, 1)),
+    ],
+)
+def test_transposed_the_comp_means_the_call(how):
+    graph, how = _transposed(**how)
+    x, w = torch.randn(2, 3, 4, 5), torch.randn(3, 6, 3, 2)
+    y = torch.empty(graph.buffers["y"].shape)
+    run_comp(_comp(graph), dict(x=x, w=w), graph.buffers, {}, into=dict(y=y))
+    torch.testing.assert_close(y, F.conv_transpose2d(x, w, **how))
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("= eq %", "= ne %"),
+        ("floor_div %", "trunc_div %"),
+        ("const 2 : i64", "const 3 : i64"),
+        ("load w[c, o, i, j]", "load w[o, c, i, j]"),
+    ],
+)
+def test_what_is_no_transposed_convolution(old, new):
+    graph, _ = _transposed(stride=(2, 2), padding=(1, 1))
+    comp = _comp(graph)
+    assert cpu_convolution(comp, graph.buffers).transposed
+    changed = _changed(comp, old, new, graph)
+    assert changed != comp
+    assert cpu_convolution(changed, graph.buffers) is None
 
 
 def _changed(comp: Comp, old: str, new: str, graph) -> Comp:

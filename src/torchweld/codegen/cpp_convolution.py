@@ -89,7 +89,7 @@ def _geometry(comp: Comp, c: CpuConvolution, buffers: Mapping[str, Buffer]) -> l
         numbers += side
     for w in c.windows:
         numbers += (w.size, comp.extent(w.out), w.taps, w.stride, w.dilation, w.padding)
-    return numbers
+    return [*numbers, int(c.transposed)]
 
 
 def _text(k: Kernel, comp: Comp, convolution: CpuConvolution, buffers, names, symbols) -> str:
@@ -112,8 +112,8 @@ def _text(k: Kernel, comp: Comp, convolution: CpuConvolution, buffers, names, sy
 
 
 def _loops(convolution: CpuConvolution) -> str:
-    flat = len(convolution.windows) < 3
-    return "tw_depthwise" if convolution.channels.depthwise and flat else "tw_convolve"
+    plain = len(convolution.windows) < 3 and not convolution.transposed
+    return "tw_depthwise" if convolution.channels.depthwise and plain else "tw_convolve"
 
 
 def _emit_loops(e: Emitter, loops: str, parts: _Parts) -> None:

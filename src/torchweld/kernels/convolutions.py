@@ -22,7 +22,18 @@ from torchweld.core.device import DeviceTable
 from torchweld.core.options import Options
 from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Axis, Comp, Extern, Graph, Store, Value, View, views
+from torchweld.ir.nodes import (
+    Axis,
+    Comp,
+    Extern,
+    Graph,
+    IndexMap,
+    Ref,
+    Store,
+    Value,
+    View,
+    views,
+)
 from torchweld.ir.size import Size, hint, product
 from torchweld.kernels.channels import is_whole
 from torchweld.kernels.coarse import coarsened
@@ -52,7 +63,22 @@ class _Call:
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
+    transposed: bool
     groups: int
+
+    @property
+    def channels(self) -> int:
+        """Of one group."""
+        return self.weight.shape[0] // self.groups if self.transposed else self.weight.shape[1]
+
+    @property
+    def results(self) -> int:
+        """Output channels of one group."""
+        return self.weight.shape[1] if self.transposed else self.weight.shape[0] // self.groups
+
+    @property
+    def window(self) -> tuple[int, ...]:
+        return self.weight.shape[2:]
 
 
 def own_convolutions(plan: Plan, table: DeviceTable, options: Options) -> Plan:
@@ -96,9 +122,9 @@ def _read(node: Extern) -> _Call | None:
     if node.target != _CALL or node.kwargs or node.outputs[0] is None:
         return None
     image, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
-    if transposed or len(image.shape) not in _RANKS:
+    if len(image.shape) not in _RANKS:
         return None
-    return _Call(image, weight, bias, stride, padding, dilation, groups)
+    return _Call(image, weight, bias, stride, padding, dilation, transposed, groups)
 
 
 def _suits(call: _Call, node: Extern, graph: Graph) -> bool:
@@ -106,44 +132,43 @@ def _suits(call: _Call, node: Extern, graph: Graph) -> bool:
     kinds = {graph.buffers[n].dtype for n in (*node.reads, *node.writes)}
     if kinds != {dtypes.f32} or not all(is_whole(v, graph) for v in views(node.args)):
         return False
-    result = graph.buffers[node.outputs[0]]
+    result = call.image if call.transposed else graph.buffers[node.outputs[0]]
     work = hint(product((*result.shape, *call.weight.shape[1:])), graph.hints)
     return work >= _LEAST_WORK and not _is_better_in_library(call, work)
 
 
 def _is_better_in_library(call: _Call, work: int) -> bool:
     """As measured on Zen 5 with one thread, in eager."""
-    sides, (results, channels, *window) = len(call.weight.shape) - 2, call.weight.shape
-    if math.prod(window) == 1:
-        return results // call.groups < _FEWEST
-    if call.groups > 1 and channels % _WHOLE == 0 and sides == 2:
+    sides = len(call.window)
+    if math.prod(call.window) == 1:
+        return call.results < _FEWEST
+    if call.transposed:
+        return False
+    if call.groups > 1 and call.channels % _WHOLE == 0 and sides == 2:
         return True
-    widest = max(_WIDE_WINDOW[sides], _WIDE_ALONE if channels < _COLOURS else 0)
+    widest = max(_WIDE_WINDOW[sides], _WIDE_ALONE if call.channels < _COLOURS else 0)
     return _overlapping_points(call) > widest and work >= _WIDE_WORK
 
 
 def _overlapping_points(call: _Call) -> int:
     """Of a window that shares points of several channels with the next; 1 if it is apart."""
-    _, channels, *window = call.weight.shape
-    apart = all(s >= n for s, n in zip(call.stride, window))
-    return 1 if apart or channels == 1 else math.prod(window)
+    apart = all(s >= n for s, n in zip(call.stride, call.window))
+    return 1 if apart or call.channels == 1 else math.prod(call.window)
 
 
 def _as_comp(node: Extern, call: _Call, graph: Graph) -> Comp:
-    result, sizes = graph.buffers[node.outputs[0]], call.image.shape[2:]
-    outs, points = "dhw"[-len(sizes) :], "kij"[-len(sizes) :]
-    results, channels = call.weight.shape[0] // call.groups, call.weight.shape[1]
+    result, sides = graph.buffers[node.outputs[0]], len(call.window)
+    outs, points = "dhw"[-sides:], "kij"[-sides:]
     extents = dict(zip("n" + outs, (result.shape[0], *result.shape[2:])))
-    extents |= dict(g=call.groups, o=results, c=channels)
-    extents |= dict(zip(points, call.weight.shape[2:]))
+    extents |= dict(zip("goc", (call.groups, call.results, call.channels)))
+    extents |= dict(zip(points, call.window))
     n, g, o, c = (constant(0) if extents[a] == 1 else axis(a) for a in "ngoc")
     b = BodyBuilder()
-    windows = _windows(call, outs, points)
-    leaves = any(call.padding) or not all(isinstance(s, int) for s in sizes)
-    guard = _inside(b, windows, sizes) if leaves else None
-    place, at = (n, g * channels + c, *windows), g * results + o
-    pixel = b.load(call.image.buffer, place, dtypes.f32, guard, 0.0, exact=True)
-    weight = b.load(call.weight.buffer, (at, c, *map(axis, points)), dtypes.f32, exact=True)
+    windows, guard = (_walked_back if call.transposed else _walked)(b, call, outs, points)
+    channel, at = g * call.channels + c, g * call.results + o
+    factors = (channel, o) if call.transposed else (at, c)
+    pixel = b.load(call.image.buffer, (n, channel, *windows), dtypes.f32, guard, 0.0, exact=True)
+    weight = b.load(call.weight.buffer, (*factors, *map(axis, points)), dtypes.f32, exact=True)
     summed = "".join(c.axes) + points
     value = b.reduce("sum", (b.op("mul", pixel, weight),), tuple(summed))
     if call.bias is not None:
@@ -154,10 +179,27 @@ def _as_comp(node: Extern, call: _Call, graph: Graph) -> Comp:
     return Comp(node.name, axes, b.body, (store,), node.origins)
 
 
-def _windows(call: _Call, outs: str, points: str) -> list[Affine]:
-    """Along each side of the image, the place that output and window meet in."""
-    spans = zip(outs, points, call.stride, call.dilation, call.padding)
-    return [place(out, stride, kernel, dilation, p) for out, kernel, stride, dilation, p in spans]
+def _walked(b: BodyBuilder, call: _Call, outs: str, points: str) -> tuple[IndexMap, Value | None]:
+    """Along each side of the image, the place that output and window meet in; and whether they
+    do."""
+    sizes, spans = call.image.shape[2:], zip(outs, points, call.stride, call.dilation, call.padding)
+    places = [place(out, stride, kernel, dilation, p) for out, kernel, stride, dilation, p in spans]
+    leaves = any(call.padding) or not all(isinstance(s, int) for s in sizes)
+    return tuple(places), _inside(b, places, sizes) if leaves else None
+
+
+def _walked_back(b: BodyBuilder, call: _Call, outs: str, points: str) -> tuple[IndexMap, Value]:
+    """The same of a transposed convolution: places are divided by the stride."""
+    spans = zip(outs, points, call.dilation, call.padding)
+    places = [place(out, 1, kernel, -dilation, -p) for out, kernel, dilation, p in spans]
+    ends = [size * stride for size, stride in zip(call.image.shape[2:], call.stride)]
+    guard, indices = _inside(b, places, ends), list(places)
+    for k, stride in enumerate(call.stride):
+        if stride > 1:
+            at, number = b.index(places[k]), b.const(stride, dtypes.i64)
+            rest = b.op("eq", b.op("remainder", at, number), b.const(0, dtypes.i64))
+            guard, indices[k] = b.op("bit_and", guard, rest), Ref(b.op("floor_div", at, number))
+    return tuple(indices), guard
 
 
 def _inside(b: BodyBuilder, indices: Sequence[Affine], sizes: Sequence[int]) -> Value:

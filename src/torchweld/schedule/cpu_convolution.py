@@ -13,12 +13,18 @@
 kernels/convolutions.py makes such Comps of library calls; the marks `exact` tell them from sums
 that a user wrote out. Images may have one, two or three dimensions. An axis of extent one, such as
 a batch of one, may be absent. Of groups, the channel is C*g + c and the output channel R*g + o.
+
+Transposed, with stride s and padding p:
+
+      %a = index h-i+p, %h = floor_div %a s       %a is a multiple of s, and %h in the image
+      %k = load x[n, c, %h, %w] exact guard ... : f32
+      ... = load weight[c, o, i, j] exact : f32
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from torchweld.core import dtypes
@@ -34,6 +40,7 @@ from torchweld.ir.nodes import (
     Load,
     Op,
     Reduce,
+    Ref,
     Scan,
     Value,
     needed,
@@ -45,6 +52,7 @@ from torchweld.schedule.expand import with_values
 
 MOST_TAPS = 192  # of a window; convolution.h's buffers
 MOST_SIDE = 16  # of a window's side, in max pooling
+MOST_STEPS = 8  # stride of a transposed one along the width
 SUMS = "sums"
 _ZERO = constant(0)
 
@@ -52,7 +60,8 @@ _ZERO = constant(0)
 @dataclass(frozen=True, slots=True)
 class Window:
     """One spatial dimension: which elements of the image meet in an output. `kernel`: the axis that
-    runs over the window, None where it is one element wide."""
+    runs over the window, None where it is one element wide. Transposed, `place` is `stride` times
+    the index into the image."""
 
     out: str
     kernel: str | None
@@ -61,11 +70,19 @@ class Window:
     padding: int
     taps: int
     size: Size
+    transposed: bool = False
 
     @property
     def place(self) -> Affine:
         """The index into the image."""
+        if self.transposed:
+            return place(self.out, 1, self.kernel, -self.dilation, -self.padding)
         return place(self.out, self.stride, self.kernel, self.dilation, self.padding)
+
+    @property
+    def end(self) -> Size:
+        """What `place` stays below in the image."""
+        return self.size * self.stride if self.transposed else self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +116,7 @@ class CpuConvolution:
     images: Size
     channels: Channels
     windows: tuple[Window, ...]
+    transposed: bool
     finish: Accesses
     batch: str | None
     result: str | None
@@ -123,15 +141,17 @@ def cpu_convolution(
         return None
     (image, weight), value = loads, reductions[0]
     batch, summed = image.index[0].as_axis, frozenset(comp.body[value].axes)
-    channels = _channels(comp, image, weight, summed, buffers[weight.buffer])
+    transposed = _is_transposed(comp, image, weight, summed)
+    channels = _channels(comp, image, weight, summed, transposed, buffers[weight.buffer])
     if channels is None or not (batch or image.index[0] == _ZERO):
         return None
     if not _has_layouts(image, weight, buffers):
         return None
-    windows = _windows(comp, image, weight, buffers[image.buffer])
+    windows = _windows(comp, image, weight, buffers[image.buffer], transposed)
     if windows is None:
         return None
-    if not is_inside(comp, image.guard, [(w.place, w.size) for w in windows]):
+    divided = {(w.place, w.stride) for w in windows if transposed and w.stride > 1}
+    if not is_inside(comp, image.guard, [(w.place, w.end) for w in windows], divided):
         return None
     if summed != {n for n in (channels.channel, *(w.kernel for w in windows)) if n}:
         return None
@@ -146,9 +166,10 @@ def cpu_convolution(
     results = [a for a in left if a in (channels.group, channels.result)]
     if len(pixels) > 1 or len(results) > 1:
         return None
+    images, among = (comp.extent(batch), batch in left) if batch else (1, False)
     return CpuConvolution(
-        value, image, weight, comp.extent(batch) if batch else 1, channels, windows, accesses,
-        batch if batch in left else None, *(results or [None]), *(pixels or [None]),
+        value, image, weight, images, channels, windows, transposed, accesses,
+        batch if among else None, *(results or [None]), *(pixels or [None]),
     )  # fmt: skip
 
 
@@ -167,22 +188,47 @@ def _factors(body: tuple[Instr, ...], value: Value) -> tuple[Load, Load] | None:
     marked = all(isinstance(i, Load) and i.exact for i in loads)
     ranked = marked and len(loads[0].index) == len(loads[1].index) in (3, 4, 5)
     plain = ranked and loads[1].guard is None and loads[0].fill == 0
-    affine = plain and all(isinstance(e, Affine) for i in loads for e in i.index)
+    affine = plain and all(isinstance(e, Affine) for e in loads[0].index[:2] + loads[1].index)
     return (loads[0], loads[1]) if affine else None
 
 
+def _is_transposed(comp: Comp, image: Load, weight: Load, summed: frozenset[str]) -> bool:
+    """Whether the weight's first dimension is the channel, or windows are walked backwards."""
+    places = [_dividend(comp.body, e)[0] for e in image.index[2:]]
+    backwards = any(isinstance(c, int) and c < 0 for p in places if p for _, c in p.terms)
+    by_channel = weight.index[0] == image.index[1] and bool(image.index[1].axes & summed)
+    return backwards or by_channel
+
+
+def _dividend(body: tuple[Instr, ...], index: Affine | Ref) -> tuple[Affine | None, int]:
+    """(a, s) where `index` is floor_div(a, s)."""
+    if isinstance(index, Affine):
+        return index, 1
+    instr = body[index.value]
+    if not isinstance(instr, Op) or instr.name != "floor_div":
+        return None, 1
+    place, stride = (body[a] for a in instr.args)
+    known = isinstance(place, Index) and isinstance(stride, Const)
+    return (place.map, stride.value) if known else (None, 1)
+
+
 def _channels(
-    comp: Comp, image: Load, weight: Load, summed: frozenset[str], buffer: Buffer
+    comp: Comp, image: Load, weight: Load, summed: frozenset[str], transposed: bool, buffer: Buffer
 ) -> Channels | None:
-    """image[C*g + c], weight[R*g + o, c]; None if they are read otherwise."""
-    groups = [n for n, _ in image.index[1].terms if n not in summed]
-    group, channel = _only(groups), weight.index[1].as_axis
-    result = _only([n for n, _ in weight.index[0].terms if n != group])
+    """image[C*g + c], weight[R*g + o, c], or transposed weight[C*g + c, o]; None if they are read
+    otherwise."""
+    group = _only([n for n, _ in image.index[1].terms if n not in summed])
+    channel = _only([n for n, _ in image.index[1].terms if n in summed])
+    outer, inner = weight.index[:2]
+    result = _only([n for n in (inner if transposed else outer).axes if n != group])
     count, results, channels = (comp.extent(a) if a else 1 for a in (group, result, channel))
-    read = _grouped(group, channels, channel), _grouped(group, results, result)
-    if (image.index[1], weight.index[0]) != read or weight.index[1] != _grouped(None, 1, channel):
+    places = _grouped(group, channels, channel), _grouped(group, results, result)
+    first = places[0] if transposed else places[1]
+    second = _grouped(None, 1, result if transposed else channel)
+    if (image.index[1], outer, inner) != (places[0], first, second):
         return None
-    if tuple(buffer.shape[:2]) != (count * results, channels):
+    sizes = (count * channels, results) if transposed else (count * results, channels)
+    if tuple(buffer.shape[:2]) != sizes:
         return None
     return Channels(group, result, channel, count, results, channels)
 
@@ -213,60 +259,98 @@ def _packed(window: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _windows(comp: Comp, image: Load, weight: Load, buffer: Buffer) -> tuple[Window, ...] | None:
-    found = tuple(
-        _window(comp, *pair) for pair in zip(image.index[2:], weight.index[2:], buffer.shape[2:])
-    )
-    return None if None in found or math.prod(w.taps for w in found) > MOST_TAPS else found
+def _windows(
+    comp: Comp, image: Load, weight: Load, buffer: Buffer, transposed: bool
+) -> tuple[Window, ...] | None:
+    sides = zip(image.index[2:], weight.index[2:], buffer.shape[2:])
+    found = tuple(_window(comp, *side, transposed) for side in sides)
+    if None in found or math.prod(w.taps for w in found) > MOST_TAPS:
+        return None
+    return None if transposed and found[-1].stride > MOST_STEPS else found
 
 
-def _window(comp: Comp, index: Affine, weight: Affine, size: Size) -> Window | None:
-    kernel = weight.as_axis
-    if kernel is None and weight != _ZERO:
+def _window(
+    comp: Comp, index: Affine | Ref, weight: Affine, size: Size, transposed: bool
+) -> Window | None:
+    kernel, (index, divisor) = weight.as_axis, _dividend(comp.body, index)
+    if index is None or (kernel is None and weight != _ZERO):
         return None
     outs = [(n, c) for n, c in index.terms if n != kernel]
     numbers = (index.const, *(c for _, c in index.terms))
     if len(outs) != 1 or not all(isinstance(c, int) for c in numbers):
         return None
     ((out, stride),) = outs
-    dilation = index.coefficient(kernel) if kernel else 1
+    sign = -1 if transposed else 1
+    dilation = sign * index.coefficient(kernel) if kernel else 1
     taps = comp.extent(kernel) if kernel else 1
-    if not isinstance(taps, int) or stride < 1 or dilation < 1 or index.const > 0:
+    if not isinstance(taps, int) or stride < 1 or dilation < 1 or sign * index.const > 0:
         return None
-    return Window(out, kernel, stride, dilation, -index.const, taps, size)
+    if (stride if transposed else divisor) != 1:
+        return None
+    padding = -sign * index.const
+    return Window(out, kernel, stride * divisor, dilation, padding, taps, size, transposed)
 
 
-def is_inside(comp: Comp, guard: Value | None, places: Sequence[tuple[Affine, Size]]) -> bool:
-    """Whether `guard` holds where each index is in [0, size), and nowhere else; it may leave out
-    what holds anyhow."""
+def is_inside(
+    comp: Comp,
+    guard: Value | None,
+    places: Sequence[tuple[Affine, Size]],
+    divided: Set[tuple[Affine, int]] = frozenset(),
+) -> bool:
+    """Whether `guard` holds where each index is in [0, size) and each of `divided` a multiple of
+    its number, and nowhere else; it may leave out what holds anyhow."""
     allowed: set[Affine] = set()
     needed: set[Affine] = set()
     for index, extent in places:
         above, below = index, index * -1 + (extent - 1)
-        highest = sum((c * (comp.extent(a) - 1) for a, c in index.terms), index.const) - extent
+        bounds = [(c * (comp.extent(a) - 1), c) for a, c in index.terms]
+        lowest = sum((reach for reach, c in bounds if _is_negative(c)), index.const)
+        highest = sum((reach for reach, c in bounds if not _is_negative(c)), index.const) - extent
         allowed |= {above, below}
-        needed |= {above} if not isinstance(index.const, int) or index.const < 0 else set()
+        needed |= {above} if not isinstance(lowest, int) or lowest < 0 else set()
         needed |= {below} if not isinstance(highest, int) or highest >= 0 else set()
-    found = set() if guard is None else set(_conditions(comp.body, guard))
-    return needed <= found <= allowed
+    leaves = [] if guard is None else list(_conditions(comp.body, guard))
+    whole = {d for leaf in leaves if (d := _divided(comp.body, leaf)) is not None}
+    found = {_not_negative(comp.body, leaf) for leaf in leaves if not _divided(comp.body, leaf)}
+    return needed <= found <= allowed and whole == divided
 
 
-def _conditions(body: tuple[Instr, ...], value: Value) -> Iterator[Affine | None]:
-    """Maps that must not be negative, all of them, for a guard to hold."""
+def _is_negative(number: Size) -> bool:
+    return isinstance(number, int) and number < 0
+
+
+def _conditions(body: tuple[Instr, ...], value: Value) -> Iterator[Instr]:
+    """Conditions that must all hold for a guard to hold."""
     instr = body[value]
     if isinstance(instr, Op) and instr.name in ("bit_and", "mul"):
         for arg in instr.args:
             yield from _conditions(body, arg)
-        return
+    else:
+        yield instr
+
+
+def _divided(body: tuple[Instr, ...], instr: Instr) -> tuple[Affine, int] | None:
+    """(a, s) where the condition is that a is a multiple of s."""
+    if not isinstance(instr, Op) or instr.name != "eq":
+        return None
+    rest, zero = (body[a] for a in instr.args)
+    if not isinstance(rest, Op) or rest.name != "remainder" or _map(zero) != _ZERO:
+        return None
+    place, number = (body[a] for a in rest.args)
+    known = isinstance(place, Index) and isinstance(number, Const)
+    return (place.map, number.value) if known else None
+
+
+def _not_negative(body: tuple[Instr, ...], instr: Instr) -> Affine | None:
+    """The map that must not be negative for a condition to hold."""
     sides = [_map(body[a]) for a in instr.args] if isinstance(instr, Op) else []
     if len(sides) != 2 or None in sides:
-        yield None
-    elif instr.name in ("ge", "gt"):
-        yield sides[0] + sides[1] * -1 + (-1 if instr.name == "gt" else 0)
-    elif instr.name in ("le", "lt"):
-        yield sides[1] + sides[0] * -1 + (-1 if instr.name == "lt" else 0)
-    else:
-        yield None
+        return None
+    if instr.name in ("ge", "gt"):
+        return sides[0] + sides[1] * -1 + (-1 if instr.name == "gt" else 0)
+    if instr.name in ("le", "lt"):
+        return sides[1] + sides[0] * -1 + (-1 if instr.name == "lt" else 0)
+    return None
 
 
 def _map(instr: Instr) -> Affine | None:

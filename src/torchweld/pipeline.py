@@ -35,6 +35,7 @@ from torchweld.kernels.library import choose_library_calls
 from torchweld.kernels.patches import products_of_patches
 from torchweld.kernels.products import form_products
 from torchweld.kernels.rows import align_rows
+from torchweld.kernels.statistics import statistics_apart
 from torchweld.kernels.widened import widened_convolutions
 from torchweld.plan.decisions import Cut, Fusion, Plan, RefusalRecord
 from torchweld.plan.refusals import Reason
@@ -121,6 +122,7 @@ def _planned(
     graph = stages("channels", channels_last, graph, table, captured.loose_outputs)
     graph = stages("patches", products_of_patches, graph, table)
     graph = stages("biases", separate_biases, graph, table)
+    graph = stages("statistics", statistics_apart, graph, table)
     graph = stages("layouts", contiguous_rows, graph, captured.loose_outputs)
     return graph, stages("plan", plan, graph, table, options)
 

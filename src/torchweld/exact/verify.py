@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchweld.core.dtypes import torch_name
+from torchweld.core.errors import one_line
 from torchweld.exact.budget import CONTRACT, Budget, TensorError, judge, measure, pool
 from torchweld.exact.trees import as_arguments, map_tensors, tensors
 from torchweld.exact.wide import widened
@@ -86,7 +88,7 @@ def verify(
                 measured[name].append(error)
         errors |= {name: judge(pool(measured[name]), budget) for name in outside}
     dtype = precision(torch.zeros(())).dtype
-    name = "eager" if oracle is None else str(dtype).removeprefix("torch.")
+    name = "eager" if oracle is None else torch_name(dtype)
     return VerifyReport(tuple(errors.values()), name, tuple(notes))
 
 
@@ -164,10 +166,7 @@ def _oracle(model: Callable, example_inputs) -> tuple[Callable | None, Callable,
             _run(oracle, map_tensors(precision, example_inputs), False, 0)
             return oracle, precision, notes if dtype == torch.float32 else []
         except Exception as error:  # whatever a model does with a dtype that it was not written for
-            first = (str(error).splitlines() or [""])[0]
-            notes.append(
-                f"no {str(dtype).removeprefix('torch.')} oracle: {type(error).__name__}: {first}"
-            )
+            notes.append(f"no {torch_name(dtype)} oracle: {one_line(error)}")
     return None, _to(None), notes
 
 

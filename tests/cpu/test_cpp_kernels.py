@@ -373,6 +373,21 @@ comp embedding [i:17, j:24] {
     check(text, {"at": at, "table": randn(9, 24)}, {"y": ((17, 24), d.f32)}, 0)
 
 
+@pytest.mark.parametrize("start", (0, 1, 2, 3))
+def test_sixteen_bit_elements_are_gathered(start):
+    """Out of words, whichever half the first is in."""
+    text = """
+comp gathered [i:7, j:200] {
+  %0 = load at[i, j] : i64
+  %1 = load x[i, %0] : bf16
+  store y[i, j] %1
+}
+"""
+    x = randn(7 * 33 + 3, dtype=torch.bfloat16)[start : start + 7 * 33].view(7, 33)
+    at = torch.randint(0, 33, (7, 200), generator=torch.Generator().manual_seed(0))
+    check(text, {"x": x, "at": at}, {"y": ((7, 200), d.bf16)}, 0)
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(500, 96), (2000, 33), (300, 1)])
 def test_scatter_add_repeats_and_is_right(rows, columns):
     text = f"""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from torchweld.codegen import cpp_expr as x
 from torchweld.codegen.cpp_kernel import Kernel
+from torchweld.codegen.cpp_segments import segments
 from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
 from torchweld.ir.nodes import Cast, Const, Instr, Load, Op, Reduce, Scan, Value, operands
@@ -156,7 +157,10 @@ def _is_lowest(k: Kernel, condition: Value, value: Value) -> bool:
 
 
 def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
-    text = element(k, k.accesses.loads[value], texts)
+    access = k.accesses.loads[value]
+    text = element(k, access, texts)
+    if instr.dtype.bytes == 2 and _gathers(k, access):
+        text = f"tw_at16({k.pointers[access.buffer]}, {_offset(k, access, texts)})"
     if value in k.staged:
         across, lane = (k.names[a] for a in k.schedule.nest)
         text = f"t{value}[{across} - low_{across}][{lane} - low_{lane}]"
@@ -167,7 +171,21 @@ def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
     return f"{texts[instr.guard]} ? {text} : {x.literal(instr.fill, instr.dtype)}"
 
 
+def _gathers(k: Kernel, access: Access) -> bool:
+    """Whether neighbours along a lane of some length read at places computed one by one."""
+    if not access.refs or not k.schedule.nest:
+        return False
+    lane = k.schedule.nest[-1]
+    extent, told = k.comp.extent(lane), {v for piece in segments(k) for v in piece.known}
+    computed = any(lane in k.stages.axes[v] and v not in told for v, _ in access.refs)
+    return computed and not (isinstance(extent, int) and extent < k.lanes)
+
+
 def element(k: Kernel, access: Access, texts: Texts) -> str:
+    return f"{k.pointers[access.buffer]}[{_offset(k, access, texts)}]"
+
+
+def _offset(k: Kernel, access: Access, texts: Texts) -> str:
     parts = [x.affine_text(access.offset, k.names)]
     parts += [f"(int64_t){texts[v]} * {x.size_text(s)}" for v, s in access.refs]
-    return f"{k.pointers[access.buffer]}[{' + '.join(parts)}]"
+    return " + ".join(parts)

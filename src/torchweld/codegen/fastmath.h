@@ -52,6 +52,13 @@ TW uint16_t tw_to_f16(float f) {
   r = (r & ~large) | (0x7c00u & large) | (0x7e00u & tw_mask(a > 0x7f800000u));
   return (uint16_t)(r | s);
 }
+// p[i] out of the aligned word that it lies in: words can be gathered by one instruction
+TW uint16_t tw_at16(const uint16_t* p, int64_t i) {
+  typedef uint32_t word __attribute__((may_alias));
+  const word* words = (const word*)((uintptr_t)p & ~(uintptr_t)3);
+  int64_t at = i + (int64_t)((uintptr_t)p >> 1 & 1);
+  return (uint16_t)(words[at >> 1] >> 16 * (at & 1));
+}
 // to[i] = from[i]: whole vectors, of which the last may overlap the one before; one by one if it is less
 #if defined(__AVX512F__)
 typedef float tw_wide_lane __attribute__((vector_size(64)));

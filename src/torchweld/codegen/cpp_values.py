@@ -159,7 +159,7 @@ def _is_lowest(k: Kernel, condition: Value, value: Value) -> bool:
 def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
     access = k.accesses.loads[value]
     text = element(k, access, texts)
-    if instr.dtype.bytes == 2 and _gathers(k, access):
+    if instr.dtype.is_low_precision and _gathers(k, access):
         text = f"tw_at16({k.pointers[access.buffer]}, {_offset(k, access, texts)})"
     if value in k.staged:
         across, lane = (k.names[a] for a in k.schedule.nest)

@@ -286,6 +286,18 @@ def into_cache(m, queries, shared, d, k, dtype="bf16") -> Case:
     return b.case("into_cache", {"p": order})
 
 
+def scattered(m, n, k, dtype="bf16") -> Case:
+    """Each row where it is told, as long as that is inside."""
+    b = Body(dtype, m=m, n=n, k=k)
+    b.declare("p", "m", dtypes.i64)
+    b.declare("y", "mn")
+    place = b.builder.load("p", (affine.axis("m"),), dtypes.i64)
+    inside = b.op("lt", place, b.builder.const(m, dtypes.i64))
+    value = b.builder.cast(b.dot(b.read("x", "mk"), b.read("w", "nk")), b.dtype)
+    b.stores = [Store("y", (Ref(place), affine.axis("n")), value, guard=inside)]
+    return b.case("scattered", {"p": torch.arange(m).flip(0)})
+
+
 def rotary(m, heads, d, k, dtype="bf16", interleaved=False) -> Case:
     """Queries and keys with their rotary embedding, of halves of heads or of neighbours, and values
     beside them; `heads`: of each."""

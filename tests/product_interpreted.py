@@ -39,6 +39,7 @@ ALL = [
     (cases.side_by_side(5, (20, 16, 40), 100, "f16"), SHARED),
     (cases.side_by_side(1, (32, 64), 100, "f16"), STREAM),
     (cases.into_cache(5, 4, 2, 16, 100, "f16"), SHARED),
+    (cases.scattered(37, 50, 70, "f16"), TILE),
     (cases.rotary(5, (4, 2, 2), 32, 100, "f16"), SHARED),
     (cases.rotary(5, (2, 1, 1), 48, 100, "f16", interleaved=True), SHARED),
     (cases.three(5, 40, 100, "f16"), SHARED),

@@ -52,6 +52,7 @@ def epilogues(dtype: str) -> list[Case]:
         cases.side_by_side(16, (2048, 512, 520), 520, dtype),
         cases.side_by_side(1, (200, 72, 136), 2048, dtype),
         cases.into_cache(16, 32, 8, 64, 520, dtype),
+        cases.scattered(13, 328, 520, dtype),
         cases.rotary(16, (32, 8, 8), 64, 2048, dtype),
         cases.rotary(7, (5, 1, 2), 128, 520, dtype),
         cases.rotary(1, (4, 1, 1), 256, 1152, dtype),

@@ -19,7 +19,7 @@ from dataclasses import replace
 from torchweld.core.device import DeviceTable
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp
-from torchweld.kernels.products_apart import Halves, halves
+from torchweld.kernels.products_apart import Halves, halves, is_elementwise
 from torchweld.kernels.products_columns import joined
 from torchweld.kernels.products_comp import is_product, left_operand
 from torchweld.kernels.products_heads import join_heads
@@ -39,7 +39,6 @@ from torchweld.kernels.products_told import decisions
 from torchweld.plan.decisions import Plan
 from torchweld.plan.flow import NodeId
 from torchweld.plan.merge import Rules
-from torchweld.plan.moves import is_pointwise
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.schedule.product import STREAMS
 from torchweld.schedule.product_choice import Choose
@@ -143,10 +142,10 @@ def _best(offers: list[Offer]) -> Offer | None:
 def _cuts(shop: Workshop, calls: tuple[NodeId, ...], number: NodeId) -> list[Halves]:
     """The consumer, cut where it does more than the product's kernel can."""
     node = shop.flow.nodes[number]
-    if is_pointwise(node):
+    if is_elementwise(node):
         return [Halves(node, None)]
     stored = halves(node, {b for c in calls for b in shop.flow.nodes[c].writes})
-    found = stored if stored and is_pointwise(stored.first) else None, sums_apart(node)
+    found = stored if stored and is_elementwise(stored.first) else None, sums_apart(node)
     return [f for f in found if f]
 
 

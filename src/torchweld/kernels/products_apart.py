@@ -40,6 +40,14 @@ class Halves:
     rest: Comp
 
 
+def is_elementwise(comp: Comp) -> bool:
+    """Whether it does the same to each element, though it may store some alone (where an index into
+    a cache is in range)."""
+    return not any(isinstance(i, (Reduce, Scan)) for i in comp.body) and not any(
+        s.combine or s.init is not None for s in comp.stores
+    )
+
+
 def halves(comp: Comp, products: Iterable[str]) -> Halves | None:
     """`comp` cut so that the buffers `products` are read in the first half alone; None where a
     value that the second half needs is not stored."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from torchweld.ir.nodes import Comp, Load, Node, Reduce, needed, store_operands
 from torchweld.ir.simplify import drop_dead
+from torchweld.kernels.products_apart import is_elementwise
 from torchweld.kernels.products_columns import joined
 from torchweld.kernels.products_comp import is_product, left_operand
 from torchweld.kernels.products_concat import concatenated
@@ -23,7 +24,6 @@ from torchweld.kernels.products_kernel import Kernel, Offer, Workshop
 from torchweld.kernels.products_side import FARTHEST, independent
 from torchweld.plan.flow import NodeId
 from torchweld.plan.merge import Rules
-from torchweld.plan.moves import is_pointwise
 from torchweld.plan.refusals import Refusal
 
 
@@ -81,9 +81,9 @@ def _member(shop: Workshop, call: NodeId, alike: Sequence[NodeId]) -> _Member | 
 
 
 def _share(reader: Node, result: str, results: set[str]) -> Comp | None:
-    """What a pointwise Comp makes of `result`; None if it makes anything of several `results` or of
-    none, which would be left over."""
-    if not isinstance(reader, Comp) or not is_pointwise(reader):
+    """What an elementwise Comp makes of `result`; None if it makes anything of several `results`,
+    or of none, which would be left over."""
+    if not isinstance(reader, Comp) or not is_elementwise(reader):
         return None
     body, stores = reader.body, reader.stores
     needs = [{body[v].buffer for v in needed(body, store_operands(s)) if isinstance(body[v], Load)}

@@ -53,6 +53,7 @@ CASES = [
     *((cases.linear(500, 264, k), IN_TURN) for k in (40, 64, 136, 192, 200, 264)),
     (cases.bias_residual(500, 264, 72), IN_TURN),
     (cases.side_by_side(300, (264, 72), 136), TOGETHER),
+    (cases.scattered(300, 136, 136), IN_TURN),
     (cases.side_by_side(300, (392, 136, 200), 72), tiles(128, 192, 64, 8, 2, group=2)),
     (cases.side_by_side(300, (136, 136, 264), 136), IN_TURN),
     (cases.side_by_side("s0", (136, 264), 136, sizes={"s0": 201}), TOGETHER),

@@ -50,6 +50,7 @@ CASES = [
     (cases.side_by_side(1, (200, 72, 136), 200), tiles(64, 32, 128)),
     (cases.side_by_side(1, (200, 72, 136), 200), tiles(8, splits=2)),
     (cases.into_cache(16, 4, 2, 40, 200), tiles(16, splits=2)),
+    (cases.scattered(13, 136, 200), tiles(16, splits=2)),
     (cases.rotary(7, (3, 2, 2), 64, 200), tiles(8, splits=2)),
     (cases.rotary(16, (2, 1, 1), 128, 136), tiles(16)),
     (cases.rotary(1, (3, 1, 1), 256, 136), tiles(8, splits=2)),

@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from nets import H100, calls, captured, comps, formed, same_meaning, takes_all, takes_none
 
 import product_cases as cases
+from torchweld.core import dtypes
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Op, Reduce
+from torchweld.ir.affine import axis
+from torchweld.ir.nodes import Const, Index, Op, Reduce
 from torchweld.ir.parser import parse_comp
 from torchweld.kernels import products_cost
 from torchweld.kernels.products import form_products
@@ -343,6 +345,20 @@ def test_products_with_their_own_epilogues_share_a_kernel():
     _, after = same_meaning(both, r(3, 5, K), r(N, K), r(N, K))
     (comp,) = comps(after.graph)
     assert calls(after.graph) == [] and sums(comp) == 1
+
+
+def test_a_store_that_is_guarded_joins_its_product():
+    """As one into a cache is on a GPU, where the index may be out of range."""
+    graph = captured(lambda x, w: F.linear(x, w) * 2, r(M, K), r(N, K))
+    call, reader = graph.nodes
+    position, bound = Index(axis(reader.axes[0].name), dtypes.i64), Const(M - 1, dtypes.i64)
+    count = len(reader.body)
+    below = Op("lt", (count, count + 1), dtypes.b1)
+    stores = (replace(reader.stores[0], guard=count + 2),)
+    reader = replace(reader, body=(*reader.body, position, bound, below), stores=stores)
+    _, after = formed(replace(graph, nodes=(call, reader)))
+    (comp,) = comps(after.graph)
+    assert calls(after.graph) == [] and sums(comp) == 1 and comp.stores[0].guard is not None
 
 
 def test_values_go_into_a_cache_from_the_kernel_of_queries():

@@ -71,6 +71,19 @@ def test_default_forms(chosen: Case, form: str, splits: bool):
     assert (found.form, found.splits > 1) == (form, splits)
 
 
+def test_loads_run_ahead_as_far_as_shared_memory_allows():
+    for inputs, stages in ((1, 4), (3, 3), (6, 1)):
+        names = [f"x{k}" for k in range(inputs)]
+        loads = "\n".join(f"%{k} = load {n}[i] : f32" for k, n in enumerate(names))
+        sums = "\n".join(f"%{inputs + k} = add %{inputs + k - 1 if k else 0} %{k} : f32"
+                         for k in range(inputs))  # fmt: skip
+        body = f"{loads}\n{sums}\n%{2 * inputs} = reduce.sum[i] %{2 * inputs - 1} : f32\n"
+        one = case("all", "i:16777216", f"{body}store y[] %{2 * inputs}", y=("f32",),
+                   **{n: ("f32", 1 << 24) for n in names})  # fmt: skip
+        found = schedule(*_comp(one), H100)
+        assert (found.stages, found.splits > 1) == (stages, True)
+
+
 def test_a_transposition_gets_a_square_tile_of_the_two_axes():
     found = schedule(*_comp(cases.transposed_copy(300, 300)), H100)
     assert min(found.block_rows, found.block_columns) >= 32

@@ -45,7 +45,10 @@ LARGE = 16 << 20  # points: below, a last wave of large blocks leaves multiproce
 _SHORT_RUN = 4  # of elements that are contiguous across a tile; below, nothing is transposed
 LOOPED_COLUMNS = 2048  # of a block: at 8 elements for each thread, enough threads hide the loads
 THREAD_BYTES = 32  # that a thread of a loop asks for at a time: two loads
-AHEAD = 4  # stages of a loop that keep memory busy with two programs on each multiprocessor
+# Stages of a loop, as shared memory allows, with programs on each multiprocessor that keep memory
+# busy.
+AHEAD = ((4, 2), (3, 2), (1, 4))
+FEW = 4  # rows for each multiprocessor, one program for each of which would not
 CHUNK_BYTES = 64 << 10  # of a row, that one program of a chain takes in
 MAX_POINTS_PER_THREAD = 128
 COMBINABLE = {"add": ("i32", "i64"), "max": ("i32", "i64"), "min": ("i32", "i64")}
@@ -368,7 +371,7 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split
         block_rows = _rows_per_program(block, count, sm_count)
         warps = _row_warps(accesses, block_rows, block, hints)
         return Schedule("persistent", rows, columns, block_rows, block, warps)
-    few = count < AHEAD * sm_count
+    few = count < FEW * sm_count
     if reduces_once(accesses.comp, frame) and (few or _aligned(accesses)):
         return _chain(accesses, length, sm_count)
     length = size.hint(length, hints)
@@ -377,9 +380,13 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split
         block, warps = 8192, 32
     if block > length:
         block, warps = next_pow2(length), max(1, warps * next_pow2(length) // block)
-    splits = _splits(count, length, block, 2 * sm_count) if split else 1
-    ahead = AHEAD if splits > 1 else 1
-    return Schedule("looped", rows, columns, 1, block, warps, splits, ahead)
+    whole = Schedule("looped", rows, columns, 1, block, warps)
+    shared = (
+        replace(whole, splits=_splits(count, length, block, programs * sm_count), stages=ahead)
+        for ahead, programs in AHEAD
+    )
+    found = next((s for s in shared if valid(s, accesses)), whole) if split else whole
+    return found if found.splits > 1 else whole
 
 
 def _aligned(accesses: Accesses) -> bool:

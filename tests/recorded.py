@@ -67,6 +67,7 @@ int cuGraphGetNodes(void* graph, void** nodes, size_t* count) {
   return 0;
 }
 int cuGraphGetRootNodes(void* graph, void** nodes, size_t* count) {
+  if (!nodes) joined.erase(graph);  // of an earlier one at the same address
   return cuGraphGetNodes(graph, nodes, count);
 }
 int cuGraphNodeGetDependentNodes_v2(void*, void**, void*, size_t* count) { return *count = 0; }

@@ -176,10 +176,11 @@ def _loads_along_columns(comp: Comp, facts: _Facts) -> list[Load]:
 
 
 def _is_chained(comp: Comp, facts: _Facts, device: DeviceTable) -> bool:
-    """On a GPU: several programs share a long row, which stays in cache until it is finished."""
+    """On a GPU: several programs share a long row along which memory runs, and which stays in cache
+    until it is finished."""
     columns = prod(facts.extents[n] for n in facts.frame.columns)
     long = device.kind == "cuda" and columns > device.max_columns
-    return long and reduces_once(comp, facts.frame)
+    return long and facts.inner in facts.frame.columns and reduces_once(comp, facts.frame)
 
 
 def _stages(comp: Comp, facts: _Facts) -> int:

@@ -77,6 +77,14 @@ def test_rows_that_do_not_fit_on_chip_are_read_again_where_reductions_wait_for_e
     assert _row_kernel(512, 8192 * 16, text=again).bytes_moved == 4 * 8192 * 8192 * 4
 
 
+def test_rows_across_which_memory_runs_are_not_finished_by_others():
+    """BatchNorm of channels-last images: 64 rows that are next to each other in memory."""
+    comp = parse_comp(SOFTMAX.format(rows=64, columns=1 << 17).replace("[i, j]", "[j, i]"))
+    across = cost(comp, _buffers(x=(1 << 17, 64), y=(1 << 17, 64)), {}, H100)
+    assert across.bytes_moved == 3 * 64 * (1 << 17) * 4
+    assert across.seconds > 5 * _row_kernel(64, 1 << 17).seconds
+
+
 def test_few_rows_leave_the_device_idle():
     assert _row_kernel(8, 8192).seconds > 0.5 * _row_kernel(128, 8192).seconds
 

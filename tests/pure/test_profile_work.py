@@ -11,7 +11,7 @@ from torchweld.ir.nodes import Buffer, Graph, View
 from torchweld.ir.parser import parse_comp
 from torchweld.profiling.flops import POINTWISE
 from torchweld.profiling.recorder import record
-from torchweld.profiling.work import call_work, node_work
+from torchweld.profiling.work import call_work, node_work, rate_name
 
 
 def recorded(function, *args):
@@ -84,6 +84,28 @@ def test_the_sizes_of_a_product(function, args, gemm):
 ])
 def test_results_that_lie_otherwise_than_their_operands(function, args, results):
     assert only(function, *args).scattered == results
+
+
+@pytest.mark.parametrize(("function", "args", "results"), [
+    (torch.mul, (X, torch.randn(10)), 0),
+    (torch.add, (X, torch.randn(10, 6).T), 60),
+    (torch.add, (torch.randn(10, 6).T, torch.randn(10, 6).T), 0),
+    (torch.clone, (X.T,), 0),  # keeps the order
+    (lambda x: x.T.contiguous(), (X,), 60),
+    (lambda x: F.layer_norm(x.T, (6,)), (X,), 60),
+    (lambda x: x.permute(1, 0, 2).contiguous(), (torch.randn(3, 4, 5),), 0),
+])
+def test_results_whose_neighbours_are_far_apart_in_an_operand(function, args, results):
+    assert only(function, *args).turned == results
+
+
+@pytest.mark.parametrize(("function", "name"), [
+    (F.gelu, "aten::gelu float32"),
+    (lambda x: F.gelu(x, approximate="tanh"), "aten::gelu tanh float32"),
+    (lambda x: x @ x.T, "aten::mm float32"),
+])
+def test_what_is_asked_of_an_operator_by_name_has_a_rate_of_its_own(function, name):
+    assert rate_name(only(function, X)) == name
 
 
 def test_convolutions_of_single_points_have_a_rate_of_their_own():

@@ -16,7 +16,8 @@ _BLOCK = 128  # rows that attention takes together
 # Problems that stand for several operators; `large.py` measures their rates.
 ATTENTION = "attention"  # whichever operator the device takes for it
 POINTWISE = "aten::convolution 1x1"
-SCATTERED = "scattered"  # results a second, where a pointwise operator cannot take vectors
+SCATTERED = "scattered"  # results a second, where a pointwise operator cannot take vectors (GPU)
+TURNED = "turned"  # the same where an operand lies turned against the result (CPU)
 _LIKE = {
     "aten::addmm": "aten::mm",
     "aten::_addmm_activation": "aten::mm",

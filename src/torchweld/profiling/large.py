@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from torchweld.core.dtypes import torch_name
-from torchweld.profiling.flops import ATTENTION, POINTWISE, SCATTERED
+from torchweld.profiling.flops import ATTENTION, POINTWISE, SCATTERED, TURNED
 from torchweld.profiling.recorder import record
-from torchweld.profiling.work import call_work
+from torchweld.profiling.work import call_work, rate_name
 from torchweld.runtime import torch_private
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -52,13 +52,17 @@ def _rate(problem: Problems, device: str, dtype: torch.dtype, best_s: Best) -> f
         return None
 
 
+def _image(x: torch.Tensor) -> torch.Tensor:
+    return x.view(4, _CHANNELS, -1, 32)
+
+
 def _plain_rates(best_s: Best) -> dict[str, float]:
     """Of arithmetic, in the units of the cost model, on data in the cache."""
     x, found = torch.randn(*_IN_CACHE), {}
     for function in _PLAIN:
         (call,) = record(lambda f=function: f(x), {}).calls
         work = call_work(call)
-        found[f"{call.name} {work.dtype}"] = work.flops / best_s(lambda f=function: f(x))
+        found[rate_name(work)] = work.flops / best_s(lambda f=function: f(x))
     return found
 
 
@@ -100,11 +104,26 @@ def _broadcast(device: str, dtype: torch.dtype, shrink: int) -> Problem:
     return lambda: x * x[0], float(n * n)
 
 
-_IN_CACHE = (128, 768)
-_PLAIN = (torch.exp, torch.tanh, torch.sigmoid, F.gelu, F.silu, torch.relu, torch.rsqrt, torch.cos,
-          lambda x: x.softmax(-1), lambda x: F.layer_norm(x, x.shape[1:], x[0], x[0]),
-          lambda x: x.pow(2))
-_ONLY_ON = {"mkldnn::_linear_pointwise": "cpu", SCATTERED: "cuda"}
+def _turned(device: str, dtype: torch.dtype, shrink: int) -> Problem:
+    n = 1000 // shrink
+    x = torch.randn(n, n, device=device).to(dtype)
+    return lambda: x + x.T, float(n * n)
+
+
+_IN_CACHE, _CHANNELS = (128, 768), 32
+_PLAIN = (
+    torch.exp, torch.tanh, torch.sigmoid, torch.relu, torch.rsqrt, torch.cos, F.gelu, F.silu,
+    lambda x: F.gelu(x, approximate="tanh"),
+    lambda x: torch.ops.aten.gelu_backward(x, x),
+    lambda x: torch.ops.aten.gelu_backward(x, x, approximate="tanh"),
+    lambda x: torch.ops.aten.silu_backward(x, x),
+    lambda x: x.pow(2),
+    lambda x: x.softmax(-1),
+    lambda x: F.layer_norm(x, x.shape[1:], x[0], x[0]),
+    lambda x: F.batch_norm(_image(x), *x[:4, :_CHANNELS]),
+    lambda x: F.max_pool2d(_image(x), 3, 2, 1),
+)  # fmt: skip
+_ONLY_ON = {"mkldnn::_linear_pointwise": "cpu", SCATTERED: "cuda", TURNED: "cpu"}
 _TABLE: dict[tuple[str, tuple[torch.dtype, ...]], Problems] = {
     ("aten::mm", _DTYPES): _product,
     ("mkldnn::_linear_pointwise", (torch.float32,)): _onednn,
@@ -112,4 +131,5 @@ _TABLE: dict[tuple[str, tuple[torch.dtype, ...]], Problems] = {
     (POINTWISE, _DTYPES[:2]): partial(_convolution, 1),
     (ATTENTION, _DTYPES[:2]): _attention,
     (SCATTERED, _DTYPES): _broadcast,
+    (TURNED, _DTYPES): _turned,
 }

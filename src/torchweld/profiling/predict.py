@@ -9,8 +9,8 @@ from torchweld.kernels.products_cost import Work as Gemm
 from torchweld.kernels.products_cost import library_s
 from torchweld.plan.cost import cost
 from torchweld.profiling.data import Roofline
-from torchweld.profiling.flops import SCATTERED
-from torchweld.profiling.work import GENERATED, Work
+from torchweld.profiling.flops import SCATTERED, TURNED
+from torchweld.profiling.work import GENERATED, Work, rate_name
 
 _SIXTEEN_BITS = ("bfloat16", "float16")
 
@@ -50,20 +50,22 @@ def predict_us(work: Work, line: Roofline, table: DeviceTable) -> float:
     at the roofline. Both at the rate of their operator, where that was measured."""
     limits = limits_us(work, line)
     start_us = limits["launch"] + work.fresh_bytes / 1e6 * line.fresh_us_per_mb
-    rate = line.operator_flops_per_s.get(f"{work.like or work.operator} {work.dtype}")
+    rate = line.operator_flops_per_s.get(rate_name(work))
     if work.comps:
         table = replace(table, fma_per_s=rate / 2) if rate else table
         busy = [cost(c, g.buffers, g.hints, table).seconds - table.launch_s for c, g in work.comps]
-        return start_us + max(sum(busy), _scattered_s(work, line)) * 1e6
+        return start_us + max(sum(busy), _apart_s(work, line)) * 1e6
     if work.gemm and table.kind == "cuda" and work.dtype in _SIXTEEN_BITS:
         return start_us + _in_tiles_us(work, line, table)
-    compute_us = work.flops / rate * 1e6 if rate and work.product else limits["compute"]
+    compute_us = work.flops / rate * 1e6 if rate else limits["compute"]
     return start_us + max(limits["memory"], compute_us)
 
 
-def _scattered_s(work: Work, line: Roofline) -> float:
-    rate = line.operator_flops_per_s.get(f"{SCATTERED} {work.dtype}")
-    return work.scattered / rate if rate else 0.0
+def _apart_s(work: Work, line: Roofline) -> float:
+    """Of results whose operands lie in memory otherwise than they do."""
+    rates = line.operator_flops_per_s
+    slow = (SCATTERED, work.scattered), (TURNED, work.turned)
+    return max(count / rates.get(f"{name} {work.dtype}", float("inf")) for name, count in slow)
 
 
 def _in_tiles_us(work: Work, line: Roofline, table: DeviceTable) -> float:

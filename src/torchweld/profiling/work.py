@@ -57,7 +57,7 @@ class Work:
     `fresh_bytes`: of large results in new memory. `gemm`: (batch, rows, columns, depth) of a
     product, or of the one that a convolution is. `like`: the problem whose measured rate it should
     reach, empty for the operator's own. `scattered`: results of ATen that lie in memory otherwise
-    than what they are made of."""
+    than what they are made of; `turned`: and whose neighbours are far apart there."""
 
     bytes: int
     flops: float
@@ -69,6 +69,12 @@ class Work:
     gemm: tuple[int, int, int, int] | None = None
     like: str = ""
     scattered: int = 0
+    turned: int = 0
+
+
+def rate_name(work: Work) -> str:
+    """What the rate that it should reach is kept under."""
+    return f"{work.like or work.operator} {work.dtype}"
 
 
 def call_work(call: Call) -> Work:
@@ -154,7 +160,14 @@ def _call_work(call: Call) -> Work:
         return Work(moved, elements(metas_in(call.results)), dtype, call.name)
     parts = [_comp_work(comp, graph) for comp in comps]
     return Work(sum(p.bytes for p in parts), sum(p.flops for p in parts), dtype, call.name,
-                comps=tuple((comp, graph) for comp in comps), scattered=_scattered(call))
+                comps=tuple((comp, graph) for comp in comps), like=manner(call),
+                scattered=_scattered(call), turned=_turned(call))
+
+
+def manner(call: Call) -> str:
+    """aten::gelu tanh: a call with what is asked of it by name, which decides how long it takes."""
+    asked = (*call.args, *(value for _, value in call.kwargs))
+    return " ".join((call.name, *(a for a in asked if isinstance(a, str))))
 
 
 def _scattered(call: Call) -> int:
@@ -167,6 +180,19 @@ def _scattered(call: Call) -> int:
     apart = any((m.shape, m.strides) != layout for m in given if m.shape)
     known = call.name == "aten::cat" or _pointwise(given, made[0])
     return prod(made[0].shape) if apart and known else 0
+
+
+def _turned(call: Call) -> int:
+    made, *_ = metas_in(call.results) or [None]
+    alike = [m for m in metas_in(call.args) if made and m.shape == made.shape and m.strides]
+    apart = any(_innermost(m) != _innermost(made) for m in alike)
+    return prod(made.shape) if apart else 0
+
+
+def _innermost(meta: Meta) -> int | None:
+    """The dimension along which elements are neighbours."""
+    lines = (d for d, n in enumerate(meta.shape) if n > 1 and meta.strides[d] == 1)
+    return next(lines, None)
 
 
 def _pointwise(given: list[Meta], made: Meta) -> bool:

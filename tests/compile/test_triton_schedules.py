@@ -71,6 +71,14 @@ def test_default_forms(chosen: Case, form: str, splits: bool):
     assert (found.form, found.splits > 1) == (form, splits)
 
 
+def test_lanes_lie_along_the_nearer_axis_where_none_is_contiguous():
+    """Every sixteenth element of rows of 4096: the sums alone are next to each other."""
+    one = case("near", "i:1024, j:256", "%0 = load x[i, 16*j] : f32\n"
+               "%1 = reduce.sum[j] %0 : f32\nstore y[i] %1",
+               x=("f32", 1024, 4096), y=("f32", 1024))  # fmt: skip
+    assert schedule(*_comp(one), H100).block_columns == 256
+
+
 def test_loads_run_ahead_as_far_as_shared_memory_allows():
     for inputs, stages in ((1, 4), (3, 3), (6, 1)):
         names = [f"x{k}" for k in range(inputs)]

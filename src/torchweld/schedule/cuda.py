@@ -244,12 +244,22 @@ def _form_fits(schedule: Schedule, accesses: Accesses) -> bool:
 
 def _rows_contiguous(accesses: Accesses, hints: Mapping[str, int]) -> bool:
     """Whether the tensors that have columns are contiguous along a row axis rather than along the
-    last column."""
+    last column; or nearer together, where they are along none."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
     if not rows or not columns:
         return False
-    across = max(_contiguous_traffic(accesses, c, hints) for c in columns)
-    return _contiguous_traffic(accesses, rows[-1], hints) > across
+    across = max(_near_traffic(accesses, c, hints) for c in columns)
+    return _near_traffic(accesses, rows[-1], hints) > across
+
+
+def _near_traffic(accesses: Accesses, axis: str, hints: Mapping[str, int]) -> int:
+    """Bytes that are moved by accesses whose neighbours in memory are along `axis`."""
+    return sum(_traffic(accesses, a, hints) for a in accesses.all if axis in _nearest(a, hints))
+
+
+def _nearest(access: Access, hints: Mapping[str, int]) -> list[str]:
+    steps = {axis: abs(size.hint(step, hints)) for axis, step in access.offset.terms}
+    return [axis for axis, step in steps.items() if step == min(steps.values())]
 
 
 def _contiguous_traffic(accesses: Accesses, axis: str, hints: Mapping[str, int]) -> int:

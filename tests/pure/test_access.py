@@ -129,6 +129,17 @@ def test_rows_and_columns_merge_apart():
     assert everything.frame.rows == () and names(everything) == [("k", 30)]
 
 
+def test_rows_that_are_contiguous_along_none_are_nearest_along_the_innermost():
+    """Groups of 8 channels in 32 rows, and their number for each: no row axis has stride one."""
+    b = BodyBuilder()
+    total = b.reduce("sum", (b.load("x", axes("g", "n", "c"), F),), ("c",))
+    comp = Comp("groups", (Axis("g", 16), Axis("n", 32), Axis("c", 8)), b.body,
+                (Store("y", axes("g", "n"), total),))  # fmt: skip
+    found = addressed(comp, {"x": buffer("x", (16, 32, 8), (8, 128, 1)),
+                             "y": buffer("y", (16, 32), (64, 2048))})  # fmt: skip
+    assert found.frame.rows == ("n", "g")
+
+
 def test_reduced_unit_axes_keep_one_column():
     found = reduction((3, 1, 1), ("j", "k"))
     assert len(found.frame.columns) == 1 and found.comp.body[1].axes == found.frame.columns

@@ -238,7 +238,9 @@ def _by_stride(
         )
 
     def contiguity(axis: str) -> tuple[int, int]:
-        return accesses.contiguous_bytes(axis, hints), -accesses.strided_bytes(axis, hints)
+        """What is contiguous along none is nearest together along the innermost."""
+        contiguous = accesses.contiguous_bytes(axis, hints)
+        return contiguous, -accesses.strided_bytes(axis, hints) if contiguous else -span(axis)
 
     if len(group) < 2:
         return group

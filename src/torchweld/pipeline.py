@@ -26,6 +26,7 @@ from torchweld.ir.nodes import Comp, Graph, Origin
 from torchweld.ir.printer import text
 from torchweld.kernels.attention import own_attention
 from torchweld.kernels.biases import separate_biases
+from torchweld.kernels.channel_groups import channels_before_groups
 from torchweld.kernels.channels import channels_last
 from torchweld.kernels.convolutions import own_convolutions
 from torchweld.kernels.cpu_products import own_products
@@ -119,9 +120,9 @@ def _planned(
 ) -> tuple[Graph, Plan]:
     graph = stages("rewrite", rewrite, lowered.graph)
     graph = stages("widen", widened_convolutions, graph, table)
+    graph = stages("biases", separate_biases, graph, table)
     graph = stages("channels", channels_last, graph, table, captured.loose_outputs)
     graph = stages("patches", products_of_patches, graph, table)
-    graph = stages("biases", separate_biases, graph, table)
     graph = stages("statistics", statistics_apart, graph, table)
     graph = stages("layouts", contiguous_rows, graph, captured.loose_outputs)
     return graph, stages("plan", plan, graph, table, options)
@@ -176,9 +177,8 @@ def _finished(
     planned = stages("attention", own_attention, planned, table)
     planned = stages("products", own_products, planned, table)
     planned = stages("convolutions", own_convolutions, planned, table, options)
-    graph = stages(
-        "library", choose_library_calls, planned.graph, table, options, captured.kind
-    )
+    graph = stages("channel groups", channels_before_groups, planned.graph, table)
+    graph = stages("library", choose_library_calls, graph, table, options, captured.kind)
     graph = stages("rows", align_rows, graph, table, captured.loose_outputs)
     graph = stages("extents", align_extents, graph, table)
     check_graph(graph)

@@ -4,8 +4,8 @@
     after:  t = convolution(x, w);  comp y = t + b;  comp z = relu(y)
 
 ATen adds a bias to what cuDNN returns in a kernel of its own, which reads and writes the whole
-image once more. As a Comp it joins the kernels that read the image. Its rounding stays eager's:
-the image is rounded, the sum is.
+image once more. As a Comp it joins the kernels that read the image, or brings what the caller
+sees into its layout. Its rounding stays eager's: the image is rounded, the sum is.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ from torchweld.ir.affine import axis
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, View
 from torchweld.ir.substitute import drop_unit_axes
-from torchweld.kernels.channels import is_channels_last, is_whole
-from torchweld.rewrite.flow import output_buffers
+from torchweld.kernels.channels import is_whole
+from torchweld.kernels.patches import may_be_product
 
 _CALL = "aten.convolution.default"
 
 
 def separate_biases(graph: Graph, table: DeviceTable) -> Graph:
-    """`graph` with the biases of its convolutions added by Comps, where only Comps read the
-    result."""
+    """`graph` with biases of convolutions added by Comps, where no call reads the result."""
     if table.kind != "cuda":
         return graph
-    seen = output_buffers(graph)
-    seen.update(*(n.reads for n in graph.nodes if isinstance(n, Extern)))
+    called = {name for n in graph.nodes if isinstance(n, Extern) for name in n.reads}
     buffers, nodes = dict(graph.buffers), []
     for node in graph.nodes:
-        parts = _parts(node, graph) if _has_bias_apart(node, graph, seen) else (node,)
+        parts = _parts(node, graph) if _has_bias_apart(node, graph, called) else (node,)
         nodes += parts
         if len(parts) > 1:
             made = replace(graph.buffers[node.outputs[0]], name=parts[0].outputs[0])
@@ -40,16 +38,18 @@ def separate_biases(graph: Graph, table: DeviceTable) -> Graph:
     return replace(graph, nodes=tuple(nodes), buffers=buffers)
 
 
-def _has_bias_apart(node: Node, graph: Graph, seen: set[str]) -> bool:
-    """ATen's own depthwise convolutions add the bias before they round, cuDNN's do not."""
+def _has_bias_apart(node: Node, graph: Graph, called: set[str]) -> bool:
+    """Products of matrices take a bias in; so do ATen's own depthwise convolutions, before they
+    round, but images go to cuDNN's (`channels.py`)."""
     if not isinstance(node, Extern) or node.target != _CALL or node.kwargs:
         return False
-    image, _, bias, *_, groups = node.args
+    _, weight, bias, *_, groups = node.args
     result = graph.buffers.get(node.outputs[0])
-    if result is None or result.name in seen or not isinstance(bias, View):
+    if result is None or result.name in called or not isinstance(bias, View):
         return False
-    rounds = groups == 1 or is_channels_last(image) or not result.dtype.is_low_precision
-    return rounds and is_whole(bias, graph)
+    if may_be_product(node, graph) or not is_whole(bias, graph):
+        return False
+    return groups == 1 or len(weight.shape) == 4 or not result.dtype.is_low_precision
 
 
 def _parts(node: Extern, graph: Graph) -> tuple[Extern, Comp]:

@@ -100,6 +100,8 @@ def channels_last(
     if not _gains(calls, graph, table):
         return graph
     graph = coarsened(graph, _batches_of_one(calls, graph))
+    if table.kind == "cuda":
+        graph = _with_returned_apart(graph, calls, frozenset(loose_outputs))
     free = _free_buffers(graph, calls, frozenset(loose_outputs))
     chosen = _connected(graph, calls, free)
     return _laid_out(graph, calls, chosen)
@@ -115,9 +117,11 @@ def _reads_images(node: Node, graph: Graph, table: DeviceTable) -> bool:
         return False
     if node.target not in _CONVOLUTIONS:
         return True
+    weight = node.args[_CONVOLUTIONS[node.target]]
     if table.kind == "cpu":
-        return len(node.args[_CONVOLUTIONS[node.target]].shape) == 4
-    return _is_faster(node, graph, table) and not _loses_precision(node, graph)
+        return len(weight.shape) == 4
+    dtype = graph.buffers[weight.buffer].dtype
+    return _suits_cudnn(node, weight, dtype) and not _loses_precision(node, graph)
 
 
 def _gains(calls: _Calls, graph: Graph, table: DeviceTable) -> bool:
@@ -132,17 +136,18 @@ def _gains(calls: _Calls, graph: Graph, table: DeviceTable) -> bool:
 
 def _is_faster(node: Extern, graph: Graph, table: DeviceTable) -> bool:
     weight = node.args[_CONVOLUTIONS[node.target]]
-    dtype = graph.buffers[weight.buffer].dtype
-    if len(weight.shape) not in _IMAGES:
-        return False
-    if table.kind == "cuda":
-        return _is_faster_on_gpu(node, weight, dtype)
-    alone = node.args[_groups_position(node)] == 1 or weight.shape[1] == 1
+    dtype, groups = graph.buffers[weight.buffer].dtype, node.args[_groups_position(node)]
+    if table.kind == "cuda":  # pixels by 1 x 1 are a product of matrices in either layout
+        return dtype.is_low_precision or groups != 1 or product(weight.shape[2:]) != 1
+    alone = len(weight.shape) == 4 and (groups == 1 or weight.shape[1] == 1)
     return alone and dtype.is_low_precision and torch.backends.mkldnn.is_available()
 
 
-def _is_faster_on_gpu(node: Extern, weight: View, dtype: DType) -> bool:
-    """In float32 by TF32 only, which needs several channels of the result."""
+def _suits_cudnn(node: Extern, weight: View, dtype: DType) -> bool:
+    """Whether cuDNN has kernels: of volumes, of several channels; in float32, by TF32 only, which
+    needs several channels of the result."""
+    if len(weight.shape) not in _IMAGES:
+        return False
     groups, transposed = node.args[_groups_position(node)], node.args[_groups_position(node) - 2]
     given, made = weight.shape[1] * groups, weight.shape[0]
     if transposed:
@@ -261,6 +266,29 @@ def _image_names(node: Extern, calls: _Calls) -> list[str]:
 
 
 # -- the graph, changed --
+
+
+def _with_returned_apart(graph: Graph, calls: _Calls, loose: frozenset[int]) -> Graph:
+    """Results of calls that gain much, and that the caller sees, as copies of temporaries."""
+    held = fixed_buffers(graph, loose)
+    buffers, nodes = dict(graph.buffers), []
+    for node in graph.nodes:
+        if node.name in calls and node.outputs[0] in held and _gains_much(node):
+            result = graph.buffers[node.outputs[0]]
+            made = replace(result, name=f"{result.name}_made")
+            buffers[made.name] = made
+            nodes.append(replace(node, outputs=(made.name, *node.outputs[1:])))
+            nodes.append(_copying(made, result, node))
+        else:
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), buffers=buffers)
+
+
+def _gains_much(node: Node) -> bool:
+    """Forward, in groups or of volumes. Otherwise cuDNN's own conversions take as long as ours."""
+    if node.target != "aten.convolution.default":
+        return False
+    return node.args[8] != 1 or len(node.args[1].shape) == 5
 
 
 def _laid_out(graph: Graph, calls: _Calls, chosen: frozenset[str]) -> Graph:

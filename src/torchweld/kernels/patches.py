@@ -74,22 +74,25 @@ def products_of_patches(graph: Graph, table: DeviceTable) -> Graph:
 # -- which --
 
 
-def _is_product(node: Extern, graph: Graph) -> bool:
-    if node.target != _CONVOLUTION or node.kwargs:
+def may_be_product(node: Extern, graph: Graph) -> bool:
+    """Whether a node is such a convolution, if its images have channels last."""
+    if node.target != _CONVOLUTION or node.kwargs or node.outputs[0] is None:
         return False
-    x, weight, bias, stride, padding, _, transposed, _, groups = node.args
-    result = graph.buffers[node.outputs[0]] if node.outputs[0] else None
-    if result is None or transposed or groups != 1 or any(padding) or len(weight.shape) != 4:
+    _, weight, _, stride, padding, _, transposed, _, groups = node.args
+    if transposed or groups != 1 or any(padding) or len(weight.shape) != 4:
         return False
-    if graph.buffers[weight.buffer].dtype.bytes != 2 or not _is_whole_image(result):
+    if graph.buffers[weight.buffer].dtype.bytes != 2 or tuple(stride) != tuple(weight.shape[2:]):
         return False
-    kernel, (channels, *_) = weight.shape[2:], weight.shape
-    depth = product(weight.shape[1:])
     static = all(isinstance(s, int) for s in (*weight.shape, *weight.strides))
-    if not static or channels % _ALIGNED or depth % _ALIGNED or tuple(stride) != tuple(kernel):
+    return static and not weight.shape[0] % _ALIGNED and not product(weight.shape[1:]) % _ALIGNED
+
+
+def _is_product(node: Extern, graph: Graph) -> bool:
+    if not may_be_product(node, graph) or not _is_whole_image(graph.buffers[node.outputs[0]]):
         return False
+    x, weight, bias = node.args[:3]
     dense_bias = bias is None or bias.strides == (1,)
-    if kernel == (1, 1):
+    if weight.shape[2:] == (1, 1):
         return dense_bias and is_channels_last(x)
     return dense_bias and is_whole(x, graph) and _depth_order(weight) is not None
 

@@ -52,23 +52,28 @@ def test_they_round_as_in_eager():
     assert {after.buffers[n].dtype.name for n in (*add.reads, *add.writes)} == {"bf16"}
 
 
-@pytest.mark.parametrize("function", [
-    lambda x, w, b: F.conv2d(x, w, b),
-    lambda x, w, b: (lambda y: (y, y.relu()))(F.conv2d(x, w, b)),
-    lambda x, w, b: torch.sort(F.conv2d(x, w, b))[0].relu(),
-], ids=["returned", "returned too", "read by a call"])  # fmt: skip
-def test_seen_elsewhere_they_stay(function):
-    x, w, b = torch.randn(2, 4, 5, 5), torch.randn(4, 4, 3, 3), torch.randn(4)
-    _, after = separated(function, x, w, b)
-    assert has_bias(after)[0]
-
-
-@pytest.mark.parametrize("dtype,apart", [(torch.bfloat16, False), (torch.float32, True)])
-def test_depthwise_in_16_bits_they_stay(dtype, apart):
-    x, w, b = torch.randn(2, 4, 5, 5), torch.randn(4, 1, 3, 3), torch.randn(4)
+@pytest.mark.parametrize("dtype,size,apart", [
+    (torch.bfloat16, (5,), False), (torch.float32, (5,), True), (torch.bfloat16, (5, 5), True),
+])  # fmt: skip
+def test_depthwise_calls_of_aten_in_16_bits_keep_them(dtype, size, apart):
+    convolve = F.conv1d if len(size) == 1 else F.conv2d
+    x, w, b = torch.randn(2, 4, *size), torch.randn(4, 1, *(3 for _ in size)), torch.randn(4)
     args = [t.to(dtype) for t in (x, w, b)]
-    _, after = separated(lambda x, w, b: F.conv2d(x, w, b, groups=4).relu(), *args)
+    _, after = separated(lambda x, w, b: convolve(x, w, b, groups=4).relu(), *args)
     assert has_bias(after) == [not apart]
+
+
+def test_they_stay_where_a_call_reads_the_result():
+    args = torch.randn(2, 4, 5, 5), torch.randn(4, 4, 3, 3), torch.randn(4)
+    _, after = separated(lambda x, w, b: torch.sort(F.conv2d(x, w, b))[0].relu(), *args)
+    assert has_bias(after) == [True]
+
+
+def test_they_stay_in_what_may_be_a_product():
+    args = torch.randn(2, 8, 8, 8), torch.randn(8, 8, 2, 2), torch.randn(8)
+    args = [t.bfloat16() for t in args]
+    _, after = separated(lambda x, w, b: F.conv2d(x, w, b, stride=2).relu(), *args)
+    assert has_bias(after) == [True]
 
 
 def test_on_a_cpu_they_stay():

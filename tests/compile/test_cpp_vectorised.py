@@ -164,6 +164,15 @@ comp cat [i:6, j:1024] {
 """,
         {"x": ((6, 500), d.f32), "z": ((6, 524), d.f32), "y": ((6, 1024), d.f32)},
     ),
+    "two points beside each other": (
+        """
+comp shuffle [c:4, i:64, h:2, j:64, w:2] {
+  %0 = load x[4*c+2*h+w, i, j] : bf16
+  store y[c, 2*i+h, 2*j+w] %0
+}
+""",
+        {"x": ((16, 64, 64), d.bf16), "y": ((4, 128, 128), d.bf16)},
+    ),
     "sum over rows": (
         """
 comp columns [i:1000, j:512] {

@@ -793,3 +793,47 @@ def test_random_nests(seed):
     empty = torch.empty([extents[a] for a in memory]).permute([memory.index(a) for a in AXES])
     outputs = {"y": (tuple(extents.values()), d.f32, empty.stride())}
     check(f"comp nest [{header}] {{{body}}}", {"x": x, "z": z}, outputs, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", (d.f32, d.f16, d.bf16), ids=str)
+@pytest.mark.parametrize("seed", range(6))
+def test_few_points_beside_each_other(seed, dtype):
+    """The last axis is written out: guards along it and along others, a store of fewer axes,
+    places that its point decides."""
+    rng, t = random.Random(seed), str(dtype)
+    extents = {"i": rng.choice((1, 3, 40)), "j": rng.choice((16, 33, 2100))}
+    extents["k"] = rng.choice((2, 3, 7))
+    (x_axes, x), (z_axes, z) = random_operand(rng, extents), random_operand(rng, extents)
+    header = ", ".join(f"{a}:{n}" for a, n in extents.items())
+    text = f"""
+comp short [{header}] {{
+  %0 = load x[{", ".join(x_axes)}] : {t}
+  %1 = cast %0 : f32
+  %2 = index k : i64
+  %3 = const 1 : i64
+  %4 = ge %2 %3 : b1
+  %5 = index i : i64
+  %6 = lt %5 %3 : b1
+  %7 = load z[{", ".join(z_axes)}] if %6 else 0.0 : {t}
+  %8 = load w[j, k-1] if %4 else 2.0 : {t}
+  %9 = cast %8 : f32
+  %10 = mul %1 %9 : f32
+  %11 = cast %7 : f32
+  %12 = add %10 %11 : f32
+  %13 = exp %12 : f32
+  %14 = cast %13 : {t}
+  %15 = mul %9 %9 : f32
+  %16 = cast %15 : {t}
+  %17 = sub %3 %2 : i64
+  %18 = abs %17 : i64
+  %19 = load w[j, %18] : {t}
+  store y[i, j, k] %14
+  store v[j, k] %16
+  store u[j, k] %19
+}}
+"""
+    w = randn(extents["j"], extents["k"])
+    tensors = {n: s.to(d.to_torch(dtype)) for n, s in (("x", x), ("z", z), ("w", w))}
+    pair = (extents["j"], extents["k"])
+    outputs = {"y": (tuple(extents.values()), dtype), "v": (pair, dtype), "u": (pair, dtype)}
+    check(text, tensors, outputs, F32_ERROR if dtype == d.f32 else BF16_ERROR)

@@ -159,3 +159,14 @@ comp one [i:8, j:8] {{
     assert not any(isinstance(i, Reduce) and i.monoid in TUPLES for i in found.body)
     assert frame_of(found) == frame_of(comp)
     assert expanded(found) is found
+
+
+@pytest.mark.parametrize(("j", "extent"), [(2, 1000), (3, 1000), (8, 16), (9, 1000), (4, 15)])
+def test_a_lane_of_few_points_is_written_out(j, extent):
+    found = schedule(
+        parse_comp(COPY.format(i=extent, j=j)),
+        buffers({"x": ((extent, j), (j + 1, 1)), "y": ((extent, j),)}),
+        threads=4,
+    )
+    assert (found.abreast is not None) == (j <= 8 and extent >= 16)
+    assert (found.abreast, found.nest) in ((None, ("j",)), ("j", ("i",)))

@@ -71,14 +71,13 @@ def _fillable(k: Kernel) -> list[Value]:
     """Guarded loads of adjacent elements, of a lane of known length, whose guard is the same along
     it."""
     lane = k.schedule.nest[-1]
-    extent = k.comp.extent(lane)
-    found = []
+    extent, found = k.comp.extent(lane), []
     for value, access in k.accesses.loads.items():
         load, adjacent = k.body[value], access.offset.coefficient(lane) == 1
-        if load.guard is None or lane in k.stages.axes[load.guard] or load.dtype == dtypes.b1:
+        if load.guard is None or _changes(k, load.guard) or load.dtype == dtypes.b1:
             continue
         short = isinstance(extent, int) and extent * load.dtype.bytes <= MOST_BYTES
-        if short and adjacent and not access.refs:
+        if short and adjacent and not access.refs and k.schedule.abreast is None:
             found.append(value)
     return found
 
@@ -91,14 +90,13 @@ def _fill(k: Kernel, value: Value) -> str:
 
 def cases(k: Kernel, values: tuple[Value, ...]) -> tuple[Case, ...]:
     """Copies of the loop that computes `values`; none if no load in it has such a guard."""
-    lane = k.schedule.nest[-1]
     guards = {
         i.guard for v in values if isinstance(i := k.body[v], Load) and i.guard is not None
     }
-    if not any(lane not in k.stages.axes[g] for g in guards):
+    if all(_changes(k, g) for g in guards):
         return ()
-    wanted = {u for v in values for u in operands(k.body[v]) if _is_fixed(k, u, lane)}
-    order = [v for v in sorted(needed(k.body, wanted)) if _is_fixed(k, v, lane)]
+    wanted = {u for v in values for u in operands(k.body[v]) if _is_fixed(k, u)}
+    order = [v for v in sorted(needed(k.body, wanted)) if _is_fixed(k, v)]
     asked = [v for v in order if _derived(k, v, order) is None]
     if 2 ** len(asked) > MOST:  # within an image, and anywhere else
         return _case(k, dict.fromkeys(asked, True), order), Case({}, {})
@@ -108,8 +106,13 @@ def cases(k: Kernel, values: tuple[Value, ...]) -> tuple[Case, ...]:
     )
 
 
-def _is_fixed(k: Kernel, value: Value, lane: str) -> bool:
-    return k.body[value].dtype == dtypes.b1 and lane not in k.stages.axes[value]
+def _is_fixed(k: Kernel, value: Value) -> bool:
+    return k.body[value].dtype == dtypes.b1 and not _changes(k, value)
+
+
+def _changes(k: Kernel, value: Value) -> bool:
+    """Whether a value varies within the innermost loop."""
+    return not k.stages.axes[value].isdisjoint((k.schedule.nest[-1], k.schedule.abreast))
 
 
 def _case(k: Kernel, answers: dict[Value, bool], order: list[Value]) -> Case:

@@ -69,7 +69,8 @@ def _is_narrowed(k: Kernel, position: int, kinds: tuple[DType, ...]) -> bool:
 
 
 def _is_adjacent(k: Kernel, access: Access) -> bool:
-    return access.offset.coefficient(k.schedule.nest[-1]) == 1 and not access.refs
+    adjacent = access.offset.coefficient(k.schedule.nest[-1]) == 1 and not access.refs
+    return adjacent and k.schedule.abreast is None
 
 
 @contextmanager

@@ -51,6 +51,11 @@ class Kernel:
         return self.schedule.nest[-1] if self.schedule.lane == "row" else None
 
     @property
+    def inner_axes(self) -> frozenset[str]:
+        """Those that loops of one outer point run along, but for a lane of rows."""
+        return _inner_axes(self.schedule)
+
+    @property
     def shares_rows(self) -> bool:
         return self.schedule.distribute == "columns"
 
@@ -225,13 +230,16 @@ def kernel(
     pointers: Mapping[str, str],
 ) -> Kernel:
     names = {a.name: f"i{k}" for k, a in enumerate(accesses.comp.axes)}
-    lane = {schedule.nest[-1]} if schedule.lane == "row" else set()
-    inner = frozenset(schedule.nest) - lane
     passes = stages(
         accesses.comp,
         accesses.frame,
-        inner,
+        _inner_axes(schedule),
         keep=schedule.lane == "column" and schedule.distribute != "columns",
     )
     kinds = {name: buffers[name].dtype for name in pointers}
     return Kernel(accesses, schedule, passes, names, pointers, kinds)
+
+
+def _inner_axes(schedule: CpuSchedule) -> frozenset[str]:
+    lane = {schedule.nest[-1]} if schedule.lane == "row" else set()
+    return frozenset(schedule.nest) - lane | ({schedule.abreast} - {None})

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import ExitStack
+from dataclasses import replace
 
 from torchweld.codegen import cpp_expr as x
 from torchweld.codegen.cpp_cases import cases, filled_loads
@@ -57,9 +58,8 @@ class _Nest:
     def __init__(self, k: Kernel, e: Emitter, stage: int, reductions, texts: Texts) -> None:
         self.k, self.e, self.stage, self.reductions, self.texts = k, e, stage, reductions, texts
         self.axes = k.schedule.nest
-        inner = set(self.axes) - {k.row_lane}
         self.values = _unknown(k, stage, texts)
-        self.stores = [s for s in k.stores_of(stage) if k.store_axes(s) & inner]
+        self.stores = [s for s in k.stores_of(stage) if k.store_axes(s) & k.inner_axes]
         self.over_rows = [
             v
             for v in k.frame.column_reductions
@@ -98,6 +98,8 @@ class _Nest:
 
     def _depth(self, axes: frozenset[str]) -> int:
         """How many loops must be open for the axes to be bound."""
+        if self.k.schedule.abreast in axes:
+            return len(self.axes)
         return max((d + 1 for d, a in enumerate(self.axes) if a in axes), default=0)
 
     def _level(self, depth: int, texts: Texts, mask: str | None = None) -> None:
@@ -326,9 +328,20 @@ class _Nest:
         with self.e.block(header):
             if position:
                 self.e.lines([position, f"const bool fresh = tw_lane[l] >= {self.k.lanes} - rest;"])
+            if self.k.schedule.abreast:
+                return self._points_abreast(texts)
             self._level(len(self.axes), texts, mask)
             for value in self.reductions:
                 advance_partial(self.k, self.e, value, texts, mask)
+
+    def _points_abreast(self, texts: Texts) -> None:
+        """What a lane computes, once for each point of the axis that it writes out."""
+        k, axis = self.k, self.k.schedule.abreast
+        for point in range(k.comp.extent(axis)):
+            self.k = replace(k, names={**k.names, axis: str(point)})
+            with self.e.block():
+                self._level(len(self.axes), dict(texts))
+        self.k = k
 
     def _vectorises(self, known: Collection[Value] = ()) -> bool:
         k, unknown = self.k, [v for v in self.values if v not in known]

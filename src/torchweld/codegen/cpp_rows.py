@@ -128,12 +128,8 @@ def _bind_results(k: Kernel, e: Emitter, values: list[Value], texts: Texts) -> N
             texts[value] = f"v{value}"
 
 
-def _inner_axes(k: Kernel) -> frozenset[str]:
-    return frozenset(k.schedule.nest) - {k.row_lane}
-
-
 def _stores_in_loop(k: Kernel, stage: int) -> list[int]:
-    return [s for s in k.stores_of(stage) if k.store_axes(s) & _inner_axes(k)]
+    return [s for s in k.stores_of(stage) if k.store_axes(s) & k.inner_axes]
 
 
 def _between(k: Kernel, e: Emitter, stage: int, texts: Texts) -> None:

@@ -29,18 +29,21 @@ from torchweld.schedule.expand import expanded
 FLAT_BLOCK = 2048  # elements of a flat loop handed out at a time
 TILE = 32  # both sides of a transposed tile: 32 lines of 128 bytes fit any first-level cache
 ROW_BLOCKS = (256, 128, 64, 32, 16)
-SHORT_COLUMN = 8  # reductions no longer than this run several rows abreast
+SHORT_COLUMN = 8  # reductions, and lanes, no longer than this run several rows abreast
+SHORT_BODY = 24  # instructions of what is written out for each point of a short lane
 
 
 @dataclass(frozen=True, slots=True)
 class CpuSchedule:
     """`outer`: (axis, block): a block of one hands out single points. `nest`: the axes looped over
-    within an outer point, outermost first; the last is the lane."""
+    within an outer point, outermost first; the last is the lane. `abreast`: an axis of a few
+    points, which the lane's loop writes out."""
 
     outer: tuple[tuple[str, int], ...]
     nest: tuple[str, ...]
     lane: Literal["row", "column"]
     distribute: Literal["rows", "columns", "inner", "serial"]
+    abreast: str | None = None
 
 
 def schedule(
@@ -71,10 +74,21 @@ def _pointwise(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cp
             lane, across = across, lane
         rest = tuple((a, 1) for a in rows if a not in (across, lane))
         return CpuSchedule((*rest, (across, TILE), (lane, TILE)), (across, lane), "column", "rows")
+    short = lane if _is_short(accesses, lane, hints) else None
+    if short:  # elements of vectors then, where a loop of a few would be none
+        *others, lane = others
     outer = tuple((a, 1) for a in others)
     if _count(accesses, others, hints) < 8 * threads:
         outer += ((lane, FLAT_BLOCK),)
-    return CpuSchedule(outer, (lane,), "column", "rows")
+    return CpuSchedule(outer, (lane,), "column", "rows", short)
+
+
+def _is_short(accesses: Accesses, lane: str, hints: Mapping[str, int]) -> bool:
+    """Whether a lane has few points, and the axis before it many."""
+    *others, _ = accesses.frame.rows
+    extent, few = accesses.comp.extent(lane), len(accesses.comp.body) <= SHORT_BODY
+    short = few and isinstance(extent, int) and 1 < extent <= SHORT_COLUMN
+    return short and bool(others) and _count(accesses, others[-1:], hints) >= 2 * SHORT_COLUMN
 
 
 def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> CpuSchedule:

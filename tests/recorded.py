@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from torchweld.runtime import graph_domain
+from torchweld.runtime import graph_domain, graphs
 from torchweld.runtime import load as loading
 from torchweld.runtime.build import find_compiler
 from torchweld.runtime.cache import Artifacts
@@ -242,8 +242,8 @@ def record_on_cpu(monkeypatch, native=None) -> list[Replays]:
     monkeypatch.setattr(graph_domain, "domain_of", lambda device: domain)
     monkeypatch.setattr(graph_domain.Domain, "current_stream", lambda self: 0)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Replays)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    monkeypatch.setattr(graphs, "is_capturing", lambda: False)
+    monkeypatch.setattr(graphs, "current_gpu", lambda: None)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(loading, "with_graph", with_graph)
     return recordings

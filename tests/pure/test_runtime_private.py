@@ -15,6 +15,8 @@ from torchweld.runtime import torch_private
 NAMES = {
     "torch._C._AutoDispatchBelowAutograd": "no_grad still dispatches to autograd",
     "torch._C._cuda_getCurrentRawStream": "a Stream object costs as much as a launch",
+    "torch._C._cuda_isCurrentStreamCapturing": "the public one asks whether CUDA is there first",
+    "torch._C._cuda_getDevice": "the same",
     "torch.ops.mkldnn._reorder_linear_weight": "no public packing of weights",
     "torch.ops.mkldnn._linear_pointwise": "F.linear leaves float32 to MKL, 2.4x slower on Zen",
     "torch.ops.mkldnn._linear_pointwise.binary": "the same, added to a tensor",

@@ -121,6 +121,10 @@ class _FirstCallGuarded:
             self._compiled = run_eagerly(self._captured.module)
             return self._compiled(kept)
 
+    def again(self, args: list) -> Sequence:
+        """A call whose parameters and buffers are as they were at the call before."""
+        return getattr(self._compiled, "again", self)(args)
+
 
 def _warn_unfused(stage: str, captured: Captured, error: Exception) -> None:
     message = f"{captured.name} ({captured.kind}) runs unfused: {one_line(error)}"

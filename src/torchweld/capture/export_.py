@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -200,8 +200,10 @@ def _get(slot: tuple[dict, str]):
 @dataclass(frozen=True)
 class _Again:
     """What may be done again for calls of one kind, as long as `unchanged` is true: `args` are
-    complete but for the inputs, each of which goes to some of `places`: (position, its number)."""
+    complete but for the inputs, each of which goes to some of `places`: (position, its number).
+    `call`: the program's, which may take it that state is where it was."""
 
+    call: Callable[[list], Sequence]
     unchanged: Callable[[], bool]
     check: torch_private.TensorCheck
     args: list
@@ -236,7 +238,8 @@ class Exported:
             places = ((p, i - state) for p, i in enumerate(self.order) if state <= i < len(values))
             known = [*values[:state], *[None] * inputs, *self.constants]
             args, check = [known[i] for i in self.order], torch_private.TensorCheck(values[state:])
-            self.again = _Again(unchanged, check, args, tuple(places))
+            call = getattr(self.program, "again", self.program)
+            self.again = _Again(call, unchanged, check, args, tuple(places))
 
     def takes(self, unchanged: Callable[[], bool], key, inputs: list[torch.Tensor]) -> bool:
         """A call of that kind, in the state that `unchanged` watches; `key`: of `flatten`."""
@@ -249,7 +252,7 @@ class Exported:
         args = self.again.args.copy()
         for place, number in self.again.places:
             args[place] = inputs[number]
-        return self.results(self.program(args))
+        return self.results(self.again.call(args))
 
     def fits(self, key: tuple, values: list) -> bool:
         """The call has this structure, these constants and training flags, and tensors of these

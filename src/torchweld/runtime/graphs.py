@@ -32,6 +32,7 @@ from torchweld.runtime.program import Program
 from torchweld.runtime.record import note
 from torchweld.runtime.recordable import why_not_recorded, why_not_worth_it
 from torchweld.runtime.recording import Reads, Recording, outputs_of
+from torchweld.runtime.torch_private import current_gpu, is_capturing
 from torchweld.runtime.warmth import Warmth
 
 _MOST_COPIED_BYTES = 32 << 20  # inputs of a training graph, which are then in memory twice
@@ -59,25 +60,31 @@ class GraphedProgram:
         self._handed_out = HandedOut(program.loaded.native)
         self.needs: list[tuple[torch.device, int]] = []  # bytes of arenas
         self._domain: Domain | None = None
+        self._flags = program.index_flags or None
 
     @property
     def loaded(self) -> Loaded:
         return self._program.loaded
 
-    def __call__(self, args: list) -> list:
-        if regions.wanted() or torch.cuda.is_current_stream_capturing():
+    def __call__(self, args: list, steady: bool = False) -> list:
+        """`steady`: static inputs are where they were at the call before."""
+        if regions.wanted() or is_capturing():
             return self._program(args)
-        if self._program.index_flags:
-            self._program.index_flags.raise_if_set()
+        if self._flags is not None:
+            self._flags.raise_if_set()
         domain = self._domain = self._domain or graph_domain.domain_of(self._device)
         with domain.lock:
-            if torch.cuda.current_device() == self._device.index:
-                return self._call(args, domain)
+            if current_gpu() == self._device.index:
+                return self._call(args, steady, domain)
             with torch.cuda.device(self._device):
-                return self._call(args, domain)
+                return self._call(args, steady, domain)
 
-    def _call(self, args: list, domain: Domain) -> list:
-        recording = self._ready(self._program.sizes_key(args), args, domain)
+    def again(self, args: list) -> list:
+        """A call whose static inputs are where they were at the call before."""
+        return self(args, steady=True)
+
+    def _call(self, args: list, steady: bool, domain: Domain) -> list:
+        recording = self._ready(self._program.sizes_key(args), args, steady, domain)
         outputs = recording and recording.replay(args, domain.current_stream())
         if outputs is None:
             return self._program(args)
@@ -92,12 +99,12 @@ class GraphedProgram:
         args.clear()
         return outputs
 
-    def _ready(self, key: tuple, args: list, domain: Domain) -> Recording | None:
+    def _ready(self, key: tuple, args: list, steady: bool, domain: Domain) -> Recording | None:
         """The recording for these arguments, made now if the program is warm; None: run as
         usual. One that does not suit is dropped, so that its memory is free for that call."""
         recording = self._recordings.get(key)
         if recording is not None:
-            if recording.reads.hold(args) and not self._handed_out.in_use():
+            if (steady or recording.reads.hold(args)) and not self._handed_out.in_use():
                 self._recordings.move_to_end(key)
                 return recording
             self._drop()

@@ -18,11 +18,12 @@ launch(rows, first, count, bases, stream)   launches rows of a table (`launches.
                          the number of the first that it could not, or `count`
 join(graph, row, row)    puts two launches (`copies.py`) before and after all of a graph that is not
                          instantiated yet; their nodes, 0 for what cannot be or has no row
-replay(graph, stream, targets, sources, row, node, results, made, row, node)   copies sources to
-                         targets, launches, copies what was made to results; False, with nothing
-                         done, where a pair is not laid out alike, or a node has an address that is
-                         not aligned. Copies that are no `node` of the graph are the launch `row`,
-                         by its address; 0: the driver copies one by one
+recorded(graph, buffers, row, node, made, row, node)   a graph, the copies into `buffers` before it
+                         and those of what it `made` after it: nodes of it, else a launch `row` by
+                         its address; 0: the driver copies one by one
+replay(recorded, stream, sources, results)   copies, launches, copies; False, with nothing done,
+                         where sources are not laid out like buffers, or a node has an address that
+                         is not aligned
 encode(...)              a TMA descriptor, at an address; False if the driver refuses
 """
 

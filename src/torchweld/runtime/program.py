@@ -35,7 +35,7 @@ from torchweld.runtime.memory import POOL, Arena, ArenaPool, is_out_of_memory
 from torchweld.runtime.record import note
 from torchweld.runtime.shape import shape_program
 from torchweld.runtime.steps import has_layout, in_layout
-from torchweld.runtime.torch_private import below_autograd, raw_stream
+from torchweld.runtime.torch_private import below_autograd, current_gpu, raw_stream
 
 MAX_SHAPES = 64  # sets of sizes that are kept ready; then the oldest goes
 
@@ -48,6 +48,7 @@ class Program:
     ) -> None:
         self.record = loaded.record
         self.index_flags = flags_of(loaded.graph)
+        self._flags = self.index_flags or None
         self._constants = dict(constants) | self.index_flags.tensors
         self._loaded, self._pool = loaded, pool
         self._shapes: OrderedDict[tuple, _ForShape] = OrderedDict()
@@ -83,9 +84,9 @@ class Program:
         return tuple(p for p in given if p not in self._static)
 
     def __call__(self, args: list) -> list:
-        if self.index_flags:
-            self.index_flags.raise_if_set()
-        if self._gpu is None or torch.cuda.current_device() == self._gpu:
+        if self._flags is not None:
+            self._flags.raise_if_set()
+        if self._gpu is None or current_gpu() == self._gpu:
             return self._call(args)
         with torch.cuda.device(self._gpu):
             return self._call(args)

@@ -111,30 +111,25 @@ class Launch:
             rows = [0 if t is None else t.address for t in self._tables]
             nodes = native.join(graph.raw_cuda_graph(), *rows)
             graph.instantiate()
-            self._handle = graph_handle(graph)
-            self._before, self._after = zip(rows, nodes)
+            before, after = zip(rows, nodes)
+            self._recorded = native.recorded(graph_handle(graph), buffers, *before, made, *after)
 
     def __call__(self, stream: int, sources: list, results: list) -> bool:
         """On `stream`, the current one. False, with nothing done, if sources have other shapes or
         types than buffers."""
-        if self._native is not None and self._replay(stream, sources, results):
+        native = self._native
+        if native is not None and native.replay(self._recorded, stream, sources, results):
             return True
         pairs = list(zip(self._buffers, sources))
         if not all(b.shape == s.shape and b.dtype == s.dtype for b, s in pairs):
             return False
-        if self._native is not None:
+        if native is not None:
             alike = [in_layout(s, b.shape, b.stride()) for b, s in pairs]
-            return self._replay(stream, alike, results)
+            return native.replay(self._recorded, stream, alike, results)
         copy_all(self._buffers, sources)
         self._graph.replay()
         copy_all(results, self._made)
         return True
-
-    def _replay(self, stream: int, sources: list, results: list) -> bool:
-        return self._native.replay(
-            self._handle, stream, self._buffers, sources, *self._before, results, self._made,
-            *self._after,
-        )  # fmt: skip
 
 
 class Recording:

@@ -24,6 +24,17 @@ def raw_stream(device_index: int) -> int:
     return torch._C._cuda_getCurrentRawStream(device_index)
 
 
+def is_capturing() -> bool:
+    """Whether the current stream is being recorded; CUDA is in use already, which the public
+    function asks first, as does that for the device."""
+    return torch._C._cuda_isCurrentStreamCapturing()
+
+
+def current_gpu() -> int:
+    """The number of the current device."""
+    return torch._C._cuda_getDevice()
+
+
 def pack_linear_weight(weight: torch.Tensor) -> torch.Tensor:
     """`weight` [out, in], contiguous, in the layout that oneDNN prefers; there is no public
     packing."""

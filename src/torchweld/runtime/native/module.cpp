@@ -153,10 +153,16 @@ static PyObject* encode(PyObject*, PyObject* const* args, Py_ssize_t) {
 
 // -- graphs --
 
+// Copies of a replay: the launch that makes them all, if there is one, and the node that it is, if it
+// is in the graph.
+struct Side {
+  const int64_t* row;
+  void* node;
+};
+
 // The addresses of targets and sources by turns, and the bytes of each pair.
 struct Copies {
-  const int64_t* row;  // the launch that makes them all, if there is one
-  void* node;          // which is in the graph, if it is
+  Side by;
   std::vector<int64_t> addresses, bytes;
 
   // False where a pair of tensors is not laid out alike.
@@ -173,12 +179,13 @@ struct Copies {
   }
 
   // Whether the graph, if it makes them, knows where.
-  bool set(void* graph) const { return !node || set_node(graph, node, row, addresses.data()); }
+  bool set(void* graph) const {
+    return !by.node || set_node(graph, by.node, by.row, addresses.data());
+  }
 
   // Whether the driver took them, if the graph does not make them.
   bool start(void* stream) const {
-    if (node) return true;
-    if (row && launch_row(row, addresses.data(), stream)) return true;
+    if (by.node || (by.row && launch_row(by.row, addresses.data(), stream))) return true;
     for (size_t i = 0; i < bytes.size(); ++i)
       if (bytes[i] && driver.copy(addresses[2 * i], addresses[2 * i + 1], bytes[i], stream))
         return false;
@@ -195,18 +202,44 @@ static PyObject* join(PyObject*, PyObject* const* args, Py_ssize_t) {
   return Py_BuildValue("LL", (long long)ends.first, (long long)ends.last);
 }
 
+struct Replay {
+  void* graph;
+  PyObject *buffers, *made;
+  Side before, after;
+
+  Replay(void* graph, PyObject* buffers, PyObject* made, Side before, Side after)
+      : graph(graph), buffers(buffers), made(made), before(before), after(after) {
+    Py_INCREF(buffers), Py_INCREF(made);
+  }
+  ~Replay() { Py_DECREF(buffers), Py_DECREF(made); }
+};
+
+static Replay* replay_in(PyObject* capsule) {
+  return (Replay*)PyCapsule_GetPointer(capsule, "replay");
+}
+
+// recorded(graph, buffers, row, node, made, row, node)
+static PyObject* recorded(PyObject*, PyObject* const* args, Py_ssize_t) {
+  auto side = [&](int first) {
+    return Side{(const int64_t*)integer(args[first]), (void*)integer(args[first + 1])};
+  };
+  auto* made = new Replay((void*)integer(args[0]), args[1], args[4], side(2), side(5));
+  return PyCapsule_New(made, "replay", [](PyObject* capsule) { delete replay_in(capsule); });
+}
+
 static PyObject* replay(PyObject*, PyObject* const* args, Py_ssize_t) {
-  void *graph = (void*)integer(args[0]), *stream = (void*)integer(args[1]);
-  Copies before{(const int64_t*)integer(args[4]), (void*)integer(args[5]), {}, {}};
-  Copies after{(const int64_t*)integer(args[8]), (void*)integer(args[9]), {}, {}};
-  if (!before.fill(args[2], args[3]) || !after.fill(args[6], args[7])) {
+  Replay* graph = replay_in(args[0]);
+  if (!graph) return nullptr;
+  void* stream = (void*)integer(args[1]);
+  Copies before{graph->before, {}, {}}, after{graph->after, {}, {}};
+  if (!before.fill(graph->buffers, args[2]) || !after.fill(args[3], graph->made)) {
     PyErr_Clear();
     Py_RETURN_FALSE;
   }
   bool started;
   Py_BEGIN_ALLOW_THREADS;
-  started = before.set(graph) && after.set(graph) && before.start(stream) &&
-            !driver.launch_graph(graph, stream) && after.start(stream);
+  started = before.set(graph->graph) && after.set(graph->graph) && before.start(stream) &&
+            !driver.launch_graph(graph->graph, stream) && after.start(stream);
   Py_END_ALLOW_THREADS;
   return PyBool_FromLong(started);
 }
@@ -230,8 +263,9 @@ static PyObject* use_torch(PyObject*, PyObject* const* args, Py_ssize_t) {
 static PyMethodDef methods[] = {
     FAST(holds),     FAST(are),       ONE(watch),      ONE(unchanged),
     FAST(expect),    FAST(place),     ONE(hand_out),   ONE(in_use),
-    FAST(walk),      FAST(launch),    FAST(join),      FAST(replay),
-    FAST(encode),    ONE(use_driver), FAST(use_torch), ONE(parameter_bytes), {}};
+    FAST(walk),      FAST(launch),    FAST(join),      FAST(recorded),
+    FAST(replay),    FAST(encode),    ONE(use_driver), FAST(use_torch),
+    ONE(parameter_bytes), {}};
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "torchweld_native", nullptr, -1, methods,
                                  nullptr, nullptr, nullptr, nullptr};
 

@@ -188,6 +188,15 @@ def test_layers_alike_are_told_together():
     assert "  @ model.layers.*.mlp" in str(layered(5, name))
 
 
+def test_generated_kernels_alike_are_told_without_their_numbers():
+    at = Place("aten.cat.default", "model.fc", "m.py:7")
+    runs = [Run(Task(f"fused_cat{n}", "generated", (at,), work=Work(3000, 10.0, "float32")), k, 1)
+            for k, n in enumerate(("", "_1", "_2"))]  # fmt: skip
+    words = str(profile_of(runs)).split()
+    assert "fused_cat" in words and not {"fused_cat_1", "fused_cat_2"} & set(words)
+    assert "fused_cat_2" in str(profile_of(runs[2:]))
+
+
 def test_long_names_of_modules_keep_their_end():
     deep = Place("aten.cat.default", "a_model_with.long_names.in_its_tree.of_modules.end", "x:1")
     told = str(profile_of([Run(Task("cat", "operator", (deep,)), 0, 4)]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
@@ -92,6 +93,12 @@ class Kernel:
         float | None,
         "share of the device's limit that it reaches, 0 to 1: the least time that the roofline "
         "allows / measured"]
+
+    @property
+    def family(self) -> str:
+        """Its name, that of a generated kernel without the number that tells it from others like
+        it."""
+        return re.sub(r"_\d+$", "", self.name) if self.kind == "generated" else self.name
 
     @property
     def miss(self) -> float | None:

@@ -9,7 +9,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -124,9 +124,8 @@ def _alike(kernels: Iterable[Kernel]) -> list[_Line]:
     """Kernels of the same operations on the same lines, most time first."""
     groups: dict[tuple, list[Kernel]] = defaultdict(list)
     for kernel in kernels:
-        name = re.sub(r"_\d+$", "", kernel.name) if kernel.kind == "generated" else kernel.name
         places = tuple((p.op, p.source) for p in kernel.places)
-        groups[name, places, kernel.phase].append(kernel)
+        groups[kernel.family, places, kernel.phase].append(kernel)
     lines = [_Line(tuple(group)) for group in groups.values()]
     return sorted(lines, key=lambda line: -line.us)
 
@@ -134,7 +133,7 @@ def _alike(kernels: Iterable[Kernel]) -> list[_Line]:
 def _kernel_text(line: _Line) -> str:
     """The name, and where it comes from."""
     kernel = line.kernels[0]
-    name = _short_name(kernel)
+    name = _short_name(replace(kernel, name=kernel.family) if line.kernels[1:] else kernel)
     name = name if len(name) <= _LONG_NAME else name[: _LONG_NAME - 2] + ".."
     if not kernel.places:
         return name
@@ -223,7 +222,8 @@ def _opportunities(found: Sequence[Opportunity]) -> Table:
     for one in found[:SHOWN]:
         ops = ", ".join(counted([p.short_op for p in one.places]))
         gone = ", ".join(counted(one.intermediates)) or "no tensor"
-        table.add_row(f"{ops}\n  @ {_lines(one.places)}; {gone} vanishes", str(one.repeats),
+        verb = "vanish" if one.intermediates[1:] else "vanishes"
+        table.add_row(f"{ops}\n  @ {_lines(one.places)}; {gone} {verb}", str(one.repeats),
                       us_text(one.saved_us), bytes_text(one.saved_bytes), one.confidence)
     return and_more(table, len(found), SHOWN)
 
@@ -232,8 +232,9 @@ def _accuracy(profile: Profile) -> Text:
     found = profile.accuracy
     if found.median_abs_log is None:
         return Text("nothing could be predicted" if profile.kernels else "")
-    worst = [f"{_short_name(profile.kernels[k])} {math.exp(profile.kernels[k].miss):.2g}x"
-             for k in found.worst[:3]]
+    largest = (profile.kernels[k] for k in found.worst)
+    worst = list(dict.fromkeys(f"{_short_name(replace(k, name=k.family))} {math.exp(k.miss):.2g}x"
+                               for k in largest))[:3]  # fmt: skip
     if found.bias is not None and abs(found.bias) > _BUSY:
         worst.append(
             f"all together {math.exp(found.bias):.1f}x: the device is not as fast as when it was "

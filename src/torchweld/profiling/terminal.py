@@ -15,7 +15,8 @@ def table_of(first: str, *others: str, title: str) -> Table:
 
 
 def and_more(table: Table, rows: int, shown: int) -> Table:
-    """`table` with a last line that tells of the rows that it does not show."""
+    """`table` with a line below that tells of the rows that it does not show."""
     if rows > shown:
-        table.add_row(f"and {rows - shown} more (--json FILE has all)")
+        table.caption = f"and {rows - shown} more (--json FILE has all)"
+        table.caption_justify = "left"
     return table

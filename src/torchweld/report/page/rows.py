@@ -3,7 +3,6 @@ together."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from torchweld.report.data import Group
 from torchweld.report.parts import short_name
 
 MISS = 1.5  # measured / predicted, or its inverse
-_COUNTER = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ def kernel_rows(profile: Profile) -> list[KernelRow]:
 def _looks(kernel: Kernel) -> tuple:
     places = tuple((p.op, general(p.module), p.source) for p in kernel.places)
     work = kernel.dtype, kernel.bytes, kernel.flops
-    return _COUNTER.sub("", kernel.name), kernel.kind, kernel.phase, places, work
+    return kernel.family, kernel.kind, kernel.phase, places, work
 
 
 def _kernel_row(same: list[Kernel], way: str, total: float, worst: set[int]) -> KernelRow:
@@ -93,7 +91,7 @@ def _kernel_row(same: list[Kernel], way: str, total: float, worst: set[int]) -> 
     alone = len(same) == 1
     return KernelRow(
         way=way,
-        name=first.name if alone else _COUNTER.sub("", first.name),
+        name=first.name if alone else first.family,
         kind=first.kind,
         operations=operations_text(first.places),
         module=", ".join(p.module for p in first.places[:1]) if alone else ", ".join(modules),

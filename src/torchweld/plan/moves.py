@@ -11,6 +11,7 @@ from torchweld.ir.nodes import Comp, Reduce, Scan
 from torchweld.plan.cost import Cost, bytes_of
 from torchweld.plan.evaluate import Evaluator
 from torchweld.plan.flow import Flow, NodeId
+from torchweld.plan.guess import guessed_seconds, is_long
 from torchweld.plan.legality import order_refusal, repeat_refusal
 from torchweld.plan.refusals import Reason, Refusal
 
@@ -26,12 +27,14 @@ _SLACK_BYTES = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Move:
     """fuse: `first` and the one node of `others` become a kernel. repeat: `first` is computed again
-    inside that node. dissolve: `first` is computed inside each of `others` and goes."""
+    inside that node. dissolve: `first` is computed inside each of `others` and goes. `guessed`: it
+    was found, and not tried yet."""
 
     kind: Literal["fuse", "repeat", "dissolve"]
     first: NodeId
     others: tuple[NodeId, ...]
     saved_s: float = 0.0
+    guessed: bool = False
 
 
 class Mover:
@@ -95,10 +98,14 @@ class Mover:
         before = sum(self.prices.cost(nodes[n]).seconds for n in move.others)
         if move.kind != "repeat":
             before += self.prices.cost(nodes[move.first]).seconds
-        saved = before - sum(c.seconds for c in costs)
-        if saved <= 0:
-            return Refusal(Reason.SLOWER, f"by {-saved * 1e6:.1f} us")
-        return replace(move, saved_s=saved)
+        return _if_saves(move, before - sum(c.seconds for c in costs))
+
+    def instead_of(self, move: Move) -> Iterator[Move]:
+        """The priced move that would have been found, had `move` been tried and refused then."""
+        there = {move.first, *move.others} <= self.flow.nodes.keys()
+        untried = move.guessed and move.kind == "fuse" and there
+        if untried and is_pointwise(self.flow.nodes[move.first]):
+            yield from self._priced(replace(move, kind="repeat"))
 
     def do(self, move: Move) -> list[NodeId]:
         """The move done; the nodes that it made."""
@@ -172,13 +179,21 @@ class Mover:
         return any(not self.flow.comes_first(r, number) for r in self.flow.readers[buffer])
 
     def _priced(self, move: Move) -> Iterator[Move]:
-        priced = self.price(move)
+        priced = self._found(move)
         if isinstance(priced, Move):
             yield priced
 
+    def _found(self, move: Move) -> Move | Refusal:
+        """Priced; guessed where that takes long."""
+        first, others = self.flow.nodes[move.first], [self.flow.nodes[n] for n in move.others]
+        if not is_long(first, others):
+            return self.price(move)
+        saved = guessed_seconds(move.kind, first, others, self._keep(move), self.prices)
+        return self._refusal(move) or _if_saves(replace(move, guessed=True), saved)
+
     def _priced_pair(self, producer: NodeId, consumer: NodeId) -> Iterator[Move]:
         """Fuse if possible, else repeat if that saves."""
-        fused = self.price(Move("fuse", producer, (consumer,)))
+        fused = self._found(Move("fuse", producer, (consumer,)))
         if isinstance(fused, Move):
             yield fused
         elif is_pointwise(self.flow.nodes[producer]):
@@ -229,6 +244,12 @@ class Mover:
     def _comps(self, numbers) -> list[NodeId]:
         unique = dict.fromkeys(numbers)
         return [n for n in unique if isinstance(self.flow.nodes[n], Comp)]
+
+
+def _if_saves(move: Move, saved_s: float) -> Move | Refusal:
+    if saved_s <= 0:
+        return Refusal(Reason.SLOWER, f"by {-saved_s * 1e6:.1f} us")
+    return replace(move, saved_s=saved_s)
 
 
 def is_pointwise(node) -> bool:

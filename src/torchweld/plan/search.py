@@ -3,7 +3,8 @@
 Moves: `Fuse` two kernels into one; `Repeat` a pointwise producer inside one consumer although it
 stays for others; `Dissolve` a pointwise producer into all of its consumers. A move is priced when
 it is found, checked again when its turn comes, and its neighbours are looked at anew when it is
-done. Equal layers are priced once (`plan/evaluate.py`).
+done. Equal layers are priced once (`plan/evaluate.py`), long kernels in their
+turn only (`plan/guess.py`).
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ def _best_first(mover: Mover, at_first: Finder, after: Finder) -> None:
         saved, _, move = heappop(heap)
         now = mover.price(move)
         if isinstance(now, Refusal):
+            _push(heap, mover, mover.instead_of(move))
             continue
         if now.saved_s < -saved * _SAME:
             _push(heap, mover, [now])

@@ -79,6 +79,13 @@ def test_lanes_lie_along_the_nearer_axis_where_none_is_contiguous():
     assert schedule(*_comp(one), H100).block_columns == 256
 
 
+def test_a_small_tensor_is_reduced_across_its_rows_by_many_programs_of_one_kernel():
+    for rows, columns in ((256, 1024), (64, 1024)):
+        one = reduction("max", rows, columns, dim=0)
+        found = schedule(one.comp, one.buffers, H100)
+        assert (found.form, found.splits, found.block_rows) == ("persistent", 1, 16)
+
+
 def test_loads_run_ahead_as_far_as_shared_memory_allows():
     for inputs, stages in ((1, 4), (3, 3), (6, 1)):
         names = [f"x{k}" for k in range(inputs)]

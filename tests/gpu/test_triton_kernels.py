@@ -57,7 +57,13 @@ ALL = [
     looped(reduction("welford", 33, 1000, fill={"x": _OFFSET}), 128, 2, 1),
     *(looped(reduction(m, 4, 5003, fill={"x": cases.equal_numbers(5003)}), 512, splits, 1)
       for m in ("argmax", "argmin") for splits in (1, 3)),
-    looped(cases.exponentials(3, 150, {"m": _PARTLY_MASKED}), 32, 2),
+    *(looped(cases.exponentials(3, 150, {"m": m}, keeps), 32, splits)
+      for m in (_PARTLY_MASKED, -_PARTLY_MASKED) for keeps in (False, True) for splits in (1, 2)),
+    cases.chained(cases.softmax(500, 1500), 256, 3, 400),
+    cases.chained(cases.softmax(7, 20000, fill={"m": _MASKED}), 512, 8, 8),
+    cases.chained(cases.add_layer_norm(300, 1001), 128, 4, 132),
+    cases.add_layer_norm(3, 100000),
+    cases.softmax(600, 40000),
     cases.exponentials(3, 100000),
     *(reduction(m, 40, 33, dtype="i64") for m in ("sum", "max", "min", "argmax")),
     *(reduction(m, 40, 33, dtype="i32") for m in ("max", "argmin")),

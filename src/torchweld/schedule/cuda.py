@@ -435,7 +435,8 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
     rows, columns = accesses.frame.rows, accesses.frame.columns
     length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
     block_rows = min(next_pow2(count), 64)
-    small = size.hint(length, hints) * count <= SMALL and count >= 16 * sm_count
+    few = size.hint(length, hints)
+    small = few <= 64 or (few <= 512 and few * count <= SMALL)
     split = split and not small  # the second kernel would take longer
     while block_rows > 16 and not split and count < block_rows * 2 * sm_count:
         block_rows //= 2

@@ -199,16 +199,17 @@ class _Checker:
         self._check_access(store.buffer, store.index, self._dtype(store.value), store.guard)
         self._check_cover(store)
 
+    def _check_number(self, value, dtype) -> None:
+        self._require(isinstance(value, (int, float)), "a constant is a number")
+        self._require(dtype.is_float or not isinstance(value, float), "a float in an integer type")
+
     @singledispatchmethod
     def _rule(self, instr) -> None:
         self._require(False, "no instruction")
 
     @_rule.register
     def _(self, i: Const) -> None:
-        self._require(isinstance(i.value, (int, float)), "a constant is a number")
-        self._require(
-            i.dtype.is_float or not isinstance(i.value, float), "a float in an integer type"
-        )
+        self._check_number(i.value, i.dtype)
 
     @_rule.register
     def _(self, i: Index) -> None:
@@ -219,6 +220,7 @@ class _Checker:
     def _(self, i: Load) -> None:
         self._require(i.buffer not in self.written, f"{i.buffer} is written by the same comp")
         self._check_access(i.buffer, i.index, i.dtype, i.guard)
+        self._check_number(i.fill, i.dtype)
 
     @_rule.register
     def _(self, i: Op) -> None:

@@ -12,6 +12,7 @@ from torchweld.capture.lower import lower
 from torchweld.capture.lowering.rows import ROWS
 from torchweld.core import events
 from torchweld.core.options import Options
+from torchweld.ir.nodes import Load
 
 aten = torch.ops.aten
 INDEX = torch.tensor([[0, 3, 2], [1, 1, 4]])
@@ -110,6 +111,14 @@ def test_cat_of_merged_heads_needs_no_copy():
         return torch.cat([t.transpose(1, 2).reshape(2, 5, 12) for t in (q, k)], -1)
 
     assert len(comps(check(merged, rand(2, 3, 5, 4), rand(2, 3, 5, 4)))) == 1
+
+
+def test_padding_of_integers():
+    """A float among integers is a number of their kind, wherever the read goes."""
+    ids = torch.arange(6).view(2, 3)
+    result = check(lambda i: F.pad(i, (1, 2), value=0.0), ids)
+    (load,) = [i for i in comps(result)[0].body if isinstance(i, Load)]
+    assert type(load.fill) is int
 
 
 def test_padding():

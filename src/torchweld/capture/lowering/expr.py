@@ -92,8 +92,13 @@ def number(builder: BodyBuilder, value, dtype: DType) -> Expr:
     """A Python number, or a size that may hold symbols, as a constant of `dtype`."""
     if isinstance(value, Poly):
         return Expr(builder, builder.cast(builder.index(Affine((), value)), dtype))
+    return Expr(builder, builder.const(as_dtype(value, dtype), dtype))
+
+
+def as_dtype(value: float | int | bool, dtype: DType) -> float | int | bool:
+    """A Python number as one that the IR has for `dtype`: a float, an int or a bool."""
     kind = float if dtype.is_float else bool if dtype == dtypes.b1 else int
-    return Expr(builder, builder.const(kind(value), dtype))
+    return kind(value)
 
 
 def where(condition: Expr, yes, no) -> Expr:

@@ -9,7 +9,7 @@ from typing import Union
 
 from torchweld.capture import views
 from torchweld.capture.lowering.build import GraphBuilder
-from torchweld.capture.lowering.expr import Expr, number, where
+from torchweld.capture.lowering.expr import Expr, as_dtype, number, where
 from torchweld.capture.views import Atom, Dim, Fill, Tensor
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import NotLowered
@@ -114,9 +114,10 @@ class Nest:
             value = self._virtual(tensor, index)
             return value if guard is None else where(guard, value, fill)
         held = None if guard is None else guard.value
-        exact = exact and tensor.dtype.is_low_precision
+        dtype, exact = tensor.dtype, exact and tensor.dtype.is_low_precision
+        fill = as_dtype(fill, dtype)
         return Expr(
-            self.builder, self.builder.load(tensor.source, index, tensor.dtype, held, fill, exact)
+            self.builder, self.builder.load(tensor.source, index, dtype, held, fill, exact)
         )
 
     def _virtual(self, tensor: Tensor, index) -> Expr:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from torchweld.ir.nodes import Comp, Load, Node, Reduce, needed, store_operands
 from torchweld.ir.simplify import drop_dead
@@ -61,8 +62,16 @@ def _members(shop: Workshop, number: NodeId) -> list[_Member]:
     if alike[0] != number or independent(shop, alike) != alike:
         return []
     found = [_member(shop, n, alike) for n in alike]
-    parts = None not in found and any(m.has_parts for m in found)
-    return found if parts and len(found) > 1 else []
+    if len(found) < 2 or None in found or not any(m.has_parts for m in found):
+        return []
+    return [] if _leaves_some(shop, found) else found
+
+
+def _leaves_some(shop: Workshop, members: Sequence[_Member]) -> bool:
+    """Whether the reader of one product makes something of another, which does not join it."""
+    readers = {m.reader for m in members}
+    alone = (shop.flow.nodes[m.call].writes[0] for m in members if m.reader is None)
+    return any(readers.intersection(shop.flow.readers.get(b, ())) for b in alone)
 
 
 def _member(shop: Workshop, call: NodeId, alike: Sequence[NodeId]) -> _Member | None:
@@ -98,15 +107,16 @@ def _offer(shop: Workshop, members: Sequence[_Member]) -> Offer | None:
     """All in one kernel; before: the products in one, where there is such a kernel, then those
     readers that need several columns."""
     nodes = {n for m in members for n in (m.call, m.reader) if n is not None}
-    last, *others = sorted(nodes, key=shop.flow.order().index, reverse=True)
-    if any(shop.hazard(n, last) for n in others):
+    ordered = sorted(nodes, key=shop.flow.order().index)
+    if any(shop.hazard(a, b) for a, b in combinations(ordered, 2)):
         return None
     comp = concatenated([m.comp for m in members])
     kernel = comp and shop.kernel(comp)
     if not isinstance(kernel, Kernel):
         return None
     before = _apart_s(shop, members)
-    nodes = (*others, last)  # readers first: a product is not merged past its own
+    *others, last = ordered
+    nodes = (*reversed(others), last)  # readers first: a product is not merged past its own
     return Offer(nodes, comp, None, before, kernel.seconds, kernel.leeway)
 
 

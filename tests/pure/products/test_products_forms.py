@@ -323,6 +323,27 @@ def test_queries_that_meet_keys_stay_apart():
     assert all(sums(c) < 2 for c in comps(after.graph))
 
 
+def test_what_one_kernel_makes_of_keys_is_not_left_over():
+    """Keys that meet their mirror do not join their product, so queries do not leave the kernel."""
+
+    def attention(x, q, k, v, cos, sin):
+        q, k = (F.linear(x, w).view(M, -1, 16).transpose(0, 1) for w in (q, k))
+        return rotated(q, cos, sin), k * k.flip(2), F.linear(x, v)
+
+    args = r(M, K), r(4 * 16, K), r(4 * 16, K), r(2 * 16, K), r(M, 16), r(M, 16)
+    same_meaning(attention, *args)
+
+
+def test_keys_that_wait_for_queries_are_not_made_with_them():
+    def attention(x, q, k, v, cos, sin):
+        q, k = (F.linear(x, w).view(M, -1, 16).transpose(0, 1) for w in (q, k))
+        q = rotated(q, cos, sin)
+        return q, rotated(k, cos + q.float().sum().to(cos.dtype), sin), F.linear(x, v) * 2
+
+    args = r(M, K), r(4 * 16, K), r(2 * 16, K), r(2 * 16, K), r(M, 16), r(M, 16)
+    same_meaning(attention, *args)
+
+
 def test_keys_are_rotated_on_their_way_into_a_cache():
     def step(x, q, k, v, cos, sin, keys, values, at):
         q, k, v = (F.linear(x, w).view(M, -1, 1, 16) for w in (q, k, v))

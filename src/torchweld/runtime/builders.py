@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 
 from torchweld.runtime.triton_build import Job
 
+_MOST = 16  # of some 200 MB each
 _PIPE, _NOWHERE = subprocess.PIPE, subprocess.DEVNULL
 _SERVE = "import sys; sys.path[:] = {}; from torchweld.runtime.triton_build import serve; serve()"
 
@@ -27,12 +28,12 @@ class Builders:
         self._idle: SimpleQueue[subprocess.Popen] = SimpleQueue()
 
     def start(self, count: int) -> None:
-        """So many, unless there are some; they need not be ready when jobs come."""
+        """So many at most, unless there are some; they need not be ready when jobs come."""
         if self._all or not sys.executable:
             return
         command = [sys.executable, "-c", _SERVE.format(sys.path)]
         with suppress(OSError):  # no more processes: threads compile
-            for _ in range(count):
+            for _ in range(min(count, _MOST)):
                 builder = subprocess.Popen(command, stdin=_PIPE, stdout=_PIPE, stderr=_NOWHERE)
                 self._all.append(builder)
                 self._idle.put(builder)

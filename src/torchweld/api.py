@@ -15,6 +15,7 @@ from torchweld.capture import aot
 from torchweld.capture.captured import Captured
 from torchweld.capture.export_ import AheadOfTime
 from torchweld.core.errors import UsageError
+from torchweld.core.logs import logger
 from torchweld.core.options import Options
 from torchweld.exact.trees import as_arguments
 
@@ -41,9 +42,11 @@ def fuse(model: Callable, example_inputs=None, *, options: Options | None = None
     Gradients, autocast, forward hooks and `dynamic=True` make a call of either form go through
     torch.compile.
 
-    `overrides` are fields of `Options`, by name. Raises UsageError for what cannot be fused.
+    `overrides` are fields of `Options`, by name. Raises UsageError for what cannot be fused, and
+    for a TORCHWELD_LOG or TORCHWELD_DEBUG that means nothing.
     """
     chosen = (options or Options()).with_(**overrides)
+    logger("api").debug("fuse %s", type(model).__name__)
     if isinstance(model, torch.jit.ScriptModule):
         raise UsageError(
             "a TorchScript module cannot be fused", do="fuse the module that it was made from"

@@ -8,8 +8,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-from torchweld.core import events
+import torchweld
+from torchweld.core import events, logs
 from torchweld.core.errors import UsageError
 from torchweld.core.logs import levels_of
 from torchweld.runtime.record import note
@@ -50,3 +52,11 @@ def test_the_environment_sets_it_up(level, said):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
                           env={**os.environ, "TORCHWELD_LOG": level}, check=True)
     assert ("torchweld.events: a message" in done.stderr) == said
+
+
+@pytest.mark.parametrize("name", ["TORCHWELD_LOG", "TORCHWELD_DEBUG"])
+def test_what_the_environment_says_wrongly_is_told_where_a_model_is_fused(monkeypatch, name):
+    monkeypatch.setenv(name, "loud")
+    logs._set_up.cache_clear()
+    with pytest.raises(UsageError, match=f"{name}=loud has no meaning"):
+        torchweld.fuse(torch.nn.ReLU())

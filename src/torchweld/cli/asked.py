@@ -60,6 +60,8 @@ def check_output(path: Path | None, option: str) -> None:
         raise UsageError(f"there is no folder {path.parent}", do="make it, or name another file")
     if path.is_dir():
         raise UsageError(f"{path} is a folder", do=f"name a file for {option}")
+    if path.exists() and not path.is_file():
+        return  # a device or a pipe, such as /dev/stdout
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:

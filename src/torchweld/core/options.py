@@ -12,12 +12,23 @@ from torchweld.core.errors import UsageError
 
 
 def _option(default, doc: str, cached: bool = False):
-    return field(default=default, metadata={"doc": doc, "cached": cached})
+    """`default`: a value, or a function that makes it for each Options."""
+    metadata = {"doc": doc, "cached": cached}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def _default_cache() -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "torchweld"
+
+
+def _debug_level() -> int:
+    level = os.environ.get("TORCHWELD_DEBUG", "0")
+    if not level.isdecimal():
+        raise UsageError(f"TORCHWELD_DEBUG={level} has no meaning", do="give a number, 0 to 3")
+    return int(level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,7 @@ class Options:
         True, "False: one kernel per operation (an oracle for tests)", cached=True
     )
     debug: int = _option(
-        int(os.environ.get("TORCHWELD_DEBUG", "0")),
+        _debug_level,
         "1 prints each stage's name and size, 2 its program, 3 the sources",
     )
     cache_dir: str | Path | None = _option(

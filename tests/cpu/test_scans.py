@@ -16,6 +16,8 @@ CASES = {
     "one of another": lambda x: torch.cumsum(torch.cumsum(x.sigmoid(), 1), 1),
     "kept for a second pass": lambda x: (y := torch.cumsum(x.exp(), 1)) / y.sum(1, keepdim=True),
     "and summed": lambda x: torch.cumsum(x.exp(), 1).sin().sum(1),
+    "from the end": lambda x: torch.cumsum(x.flip(1), 1).flip(1) * 2,
+    "flipped after": lambda x: torch.cumsum(x, 1).flip((0, 1)) + x,
     "rounded": lambda x: torch.cumsum(torch.sigmoid(x), 1).relu(),
 }
 
@@ -30,6 +32,14 @@ def test_scans(name, columns):
     fused = torchweld.fuse(lambda x: function(x))
     report = verify(lambda x: function(x), fused, x, train=columns == 65)
     assert report.ok, str(report)
+
+
+def test_a_scan_from_the_end_is_one_kernel():
+    torch.compiler.reset()
+    fused = torchweld.fuse(lambda x: torch.cumsum(x.flip(1), 1).flip(1))
+    fused(torch.randn(3, 100))
+    (record,) = torchweld.records(fused)
+    assert len(record.graph.nodes) == 1
 
 
 def test_blocks_are_taken_where_there_is_work():

@@ -29,6 +29,10 @@ SHIPPED = [
     cases.linear("s0", 768, 768, sizes={"s0": 20}),
     cases.scaled_outputs(33, 768, 768),
     cases.dropout(64, 768, 768),
+    cases.into_cache(8, 32, 8, 64, 2048),
+    cases.rotary(16, (32, 8, 8), 64, 2048),
+    cases.rotary(64, (32, 8, 8), 128, 4096),
+    cases.rotary(1, (16, 16, 16), 64, 1024, interleaved=True),
 ]
 
 

@@ -159,6 +159,9 @@ def test_many_rows_are_no_stream():
         (cases.linear(16, "s0", 64, sizes={"s0": 64}), "at the call"),
         (cases.side_by_side(1, (64, 64), 64), None),
         (cases.side_by_side(1, (64, 64), 36), "not aligned"),
+        (cases.rotary(16, (2, 1, 1), 128, 64), None),
+        (cases.rotary(16, (2, 1, 1), 96, 64), "fill no tile"),
+        (cases.rotary(16, (2, 1, 1), 96, 64, interleaved=True), None),
     ],
 )
 def test_reasons(case: Case, reason: str | None):

@@ -16,7 +16,7 @@ Chan's merge of equal counts is exact algebra. GroupNorm of [2, 64, 56, 56] in 8
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -50,7 +50,7 @@ _FEWEST_PIXELS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _Groups:
+class ChannelGroups:
     """Axes: `rows` (the last of them over groups), `channel` of a group, and `pixels`."""
 
     rows: tuple[str, ...]
@@ -70,15 +70,19 @@ def channels_before_groups(graph: Graph, table: DeviceTable) -> Graph:
     nodes: list[Node] = []
     buffers = dict(graph.buffers)
     for node in graph.nodes:
-        groups = _groups(node, buffers) if isinstance(node, Comp) else None
-        nodes.extend([node] if groups is None else _in_steps(node, groups, buffers))
+        groups = channel_groups(node, buffers) if isinstance(node, Comp) else None
+        nodes.extend([node] if groups is None else in_steps(node, groups, buffers))
     return replace(graph, nodes=tuple(nodes), buffers=buffers)
 
 
 # -- which --
 
 
-def _groups(comp: Comp, buffers: dict[str, Buffer]) -> _Groups | None:
+def channel_groups(
+    comp: Comp, buffers: Mapping[str, Buffer], read_alone: bool = False
+) -> ChannelGroups | None:
+    """The axes of a Comp that reduces groups of channels that lie innermost in all that it touches
+    along the pixels, or in what it reads alone."""
     reductions = [i for i in comp.body if isinstance(i, Reduce)]
     if not reductions or not _are_independent(comp, reductions):
         return None
@@ -88,8 +92,8 @@ def _groups(comp: Comp, buffers: dict[str, Buffer]) -> _Groups | None:
         return None
     for group, channel in product(rows, columns):
         others = tuple(r for r in rows if r != group)
-        groups = _Groups((*others, group), channel, tuple(p for p in columns if p != channel))
-        if _lie_innermost(comp, groups, buffers):
+        groups = ChannelGroups((*others, group), channel, tuple(p for p in columns if p != channel))
+        if _lie_innermost(comp, groups, buffers, read_alone):
             return groups
     return None
 
@@ -106,14 +110,18 @@ def _are_independent(comp: Comp, reductions: Sequence[Reduce]) -> bool:
     return plain and all(s.combine is None and store_operands(s) == (s.value,) for s in comp.stores)
 
 
-def _lie_innermost(comp: Comp, groups: _Groups, buffers: dict[str, Buffer]) -> bool:
-    """Whether all that is read along the pixels has the channels of all groups side by side."""
+def _lie_innermost(
+    comp: Comp, groups: ChannelGroups, buffers: Mapping[str, Buffer], read_alone: bool
+) -> bool:
+    """Whether all that is touched along the pixels has the channels of all groups side by side."""
     channels = comp.extent(groups.channel)
     if not 1 < channels < _MOST_CHANNELS:
         return False
     if math.prod(comp.extent(p) for p in groups.pixels) < _FEWEST_PIXELS:
         return False
-    images = [a for a in unmerged(comp, buffers).all if a.offset.axes & set(groups.pixels)]
+    accesses = unmerged(comp, buffers)
+    touched = accesses.loads.values() if read_alone else accesses.all
+    images = [a for a in touched if a.offset.axes & set(groups.pixels)]
     pair = groups.channel, groups.rows[-1]
     steps = [tuple(map(a.offset.coefficient, pair)) for a in images if not a.refs]
     return steps == [(1, channels)] * len(images)
@@ -128,7 +136,7 @@ class _Cut:
     for all pixels, and which of those the stores of pixels need; stores of groups and of pixels."""
 
     comp: Comp
-    groups: _Groups
+    groups: ChannelGroups
     reduced: tuple[Value, ...]
     merged: frozenset[Value]
     passed_on: tuple[Value, ...]
@@ -156,7 +164,7 @@ def _results(cut: _Cut, value: Value) -> int:
     return _MONOIDS[cut.comp.body[value].monoid]
 
 
-def _in_steps(comp: Comp, groups: _Groups, buffers: dict[str, Buffer]) -> list[Comp]:
+def in_steps(comp: Comp, groups: ChannelGroups, buffers: dict[str, Buffer]) -> list[Comp]:
     """The three Comps of one; adds what they pass on to `buffers`."""
     cut = _cut(comp, groups)
     like = buffers[comp.writes[0]]
@@ -168,7 +176,7 @@ def _in_steps(comp: Comp, groups: _Groups, buffers: dict[str, Buffer]) -> list[C
     return [_channels(cut), _merged(cut), _pixels(cut)]
 
 
-def _cut(comp: Comp, groups: _Groups) -> _Cut:
+def _cut(comp: Comp, groups: ChannelGroups) -> _Cut:
     axes = value_axes(comp.body)
     reduced = tuple(v for v, i in enumerate(comp.body) if isinstance(i, Reduce))
     follows: set[Value] = set(reduced)

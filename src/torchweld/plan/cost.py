@@ -42,6 +42,7 @@ _MOST_STRIDED_COST = 4.0  # neighbouring iterations find part of a line in cache
 _HIDDEN = 0.5  # of the shorter of memory and arithmetic: waits overlap in part only
 _PARTIAL_BYTES = 4
 _LANES = 32  # adjacent rows that one unit takes together
+HELD_ACROSS = 256  # columns of rows across memory, many of which a GPU's registers hold at a time
 _SCALAR = 8.0  # of arithmetic that gcc does not vectorise
 _INDEX_ARITHMETIC = 0.25  # masks and positions: compilers hoist and split most of it
 
@@ -130,7 +131,7 @@ def _traffic(comp: Comp, facts: _Facts, buffers, hints, device: DeviceTable) -> 
     """Bytes moved per buffer."""
     moved: dict[str, float] = {}
     most: dict[str, float] = {}
-    again = _passes_over_rows(comp, facts, device)
+    again = _passes_over_rows(comp, facts, buffers, hints, device)
     repeated = frozenset(_loads_along_columns(comp, facts) if again > 1 else ())
     for access in _accesses(comp):
         buffer = buffers[access.buffer]
@@ -161,12 +162,16 @@ def _line_waste(access, facts: _Facts, buffer: Buffer, hints, device: DeviceTabl
     return min(stride, device.line_bytes / buffer.dtype.bytes, _MOST_STRIDED_COST)
 
 
-def _passes_over_rows(comp: Comp, facts: _Facts, device: DeviceTable) -> int:
+def _passes_over_rows(comp: Comp, facts: _Facts, buffers, hints, device: DeviceTable) -> int:
     """How often what varies along the columns is read: once if a row fits on chip, else once per
     stage."""
-    columns, loads = set(facts.frame.columns), _loads_along_columns(comp, facts)
-    row = prod(facts.extents[n] for n in columns) * sum(l.dtype.bytes for l in loads)
-    once = not columns or row <= device.row_bytes or _is_chained(comp, facts, device)
+    columns, loads = facts.frame.columns, _loads_along_columns(comp, facts)
+    length = prod(facts.extents[n] for n in columns)
+    fits = length * sum(l.dtype.bytes for l in loads) <= device.row_bytes
+    if device.kind == "cuda" and length > HELD_ACROSS:
+        strides = (_stride(l, c, buffers[l.buffer], hints) for l in loads for c in columns)
+        fits = fits and 1 in strides
+    once = not columns or fits or _is_chained(comp, facts, device)
     return 1 if once else _stages(comp, facts)
 
 

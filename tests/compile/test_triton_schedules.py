@@ -86,6 +86,15 @@ def test_a_small_tensor_is_reduced_across_its_rows_by_many_programs_of_one_kerne
         assert (found.form, found.splits, found.block_rows) == ("persistent", 1, 16)
 
 
+@pytest.mark.parametrize("shape", [(1, 1 << 31), (3, 20000), (64, 1 << 17), (4096, 1 << 17)])
+def test_shares_of_a_chain_are_enough_for_the_device_and_few_enough_to_be_merged(shape):
+    rows, columns = shape
+    found = schedule(*_comp(cases.softmax(rows, columns)), H100)
+    assert found.form == "chain" and found.splits <= found.block_columns
+    blocks = -(-columns // found.block_columns)
+    assert rows * found.splits > min(H100.units, rows * blocks * 2 // 3)
+
+
 def test_loads_run_ahead_as_far_as_shared_memory_allows():
     for inputs, stages in ((1, 4), (3, 3), (6, 1)):
         names = [f"x{k}" for k in range(inputs)]

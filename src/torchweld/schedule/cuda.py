@@ -383,7 +383,7 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split
         return Schedule("persistent", rows, columns, block_rows, block, warps)
     few = count < FEW * sm_count
     if reduces_once(accesses.comp, frame) and (few or _aligned(accesses)):
-        return _chain(accesses, length, sm_count)
+        return _chain(accesses, count, length, sm_count)
     length = size.hint(length, hints)
     block, warps = LOOPED_COLUMNS * _loads_for_each(accesses), 8
     if not split and max(stages(accesses.comp.body)) > 0:  # few rows at a time, which stay in cache
@@ -406,14 +406,14 @@ def _aligned(accesses: Accesses) -> bool:
     return all(a.offset.coefficient(r) * a.bytes % 16 == 0 for a in beside for r in rows)
 
 
-def _chain(accesses: Accesses, length: int, sm_count: int) -> Schedule:
-    """Programs in flight and those that wait between them: two for each multiprocessor."""
+def _chain(accesses: Accesses, count: int, length: int, sm_count: int) -> Schedule:
+    """Programs in flight, and those that wait between them: two for each multiprocessor."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
-    block = LOOPED_COLUMNS * _loads_for_each(accesses)
-    blocks = -(-length // block)
-    most = max(1, length * _width(accesses) // CHUNK_BYTES)
-    shares = _equal_shares(blocks, most, most * 2 // 3)
-    lag = max(shares, 2 * sm_count)
+    block, programs = LOOPED_COLUMNS * _loads_for_each(accesses), 2 * sm_count
+    by_size, by_count = length * _width(accesses) // CHUNK_BYTES, -(-programs // max(1, count))
+    most = min(max(1, by_size, by_count), block)
+    shares = _equal_shares(-(-length // block), most, most * 2 // 3)
+    lag = max(shares, min(programs, count * shares))
     return Schedule("chain", rows, columns, 1, block, 8, shares, lag=lag)
 
 

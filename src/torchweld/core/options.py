@@ -4,7 +4,7 @@ kernels and plans."""
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -60,7 +60,8 @@ class Options:
     )
     debug: int = _option(
         _debug_level,
-        "1 prints each stage's name and size, 2 its program, 3 the sources",
+        "1 prints each stage's name and size, 2 its program, 3 the sources; by itself $TORCHWELD_DEBUG, "
+        "else 0",
     )
     cache_dir: str | Path | None = _option(
         None,
@@ -86,3 +87,15 @@ class Options:
     def cache_key(self) -> tuple:
         """The values that change what is generated."""
         return tuple((f.name, getattr(self, f.name)) for f in fields(self) if f.metadata["cached"])
+
+
+def _described() -> str:
+    """For `help(torchweld.Options)`: each option with its default."""
+    lines = ["What `fuse` takes by name: fuse(model, numerics=\"eager\").", ""]
+    for option in fields(Options):
+        default = "" if option.default is MISSING else f" = {option.default!r}"
+        lines.append(f"{option.name}{default}\n    {option.metadata['doc']}")
+    return "\n".join(lines)
+
+
+Options.__doc__ = _described()

@@ -60,8 +60,8 @@ class Options:
     )
     debug: int = _option(
         _debug_level,
-        "1 prints each stage's name and size, 2 its program, 3 the sources; by itself $TORCHWELD_DEBUG, "
-        "else 0",
+        "1 prints each stage's name and size, 2 its program, 3 the sources; if it is not given, "
+        "$TORCHWELD_DEBUG or 0",
     )
     cache_dir: str | Path | None = _option(
         None,

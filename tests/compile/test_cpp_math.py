@@ -19,7 +19,7 @@ UNARY = {
     "exp": (1.1, torch.exp), "log": (0.9, torch.log), "erf": (1.3, torch.erf),
     "tanh": (2.5, torch.tanh),
     "sigmoid": (2.6, torch.sigmoid), "rsqrt": (1.6, torch.rsqrt),
-    "exp2": (0.51, torch.exp2), "expm1": (1.5, torch.expm1), "log2": (0.51, torch.log2),
+    "exp2": (1.1, torch.exp2), "expm1": (1.5, torch.expm1), "log2": (0.51, torch.log2),
     "log10": (0.51, torch.log10), "log1p": (1.6, torch.log1p),
     "sin": (1.5, torch.sin), "cos": (1.5, torch.cos),
     "tan": (0.51, torch.tan), "asin": (0.51, torch.asin), "acos": (0.51, torch.acos),

@@ -14,10 +14,7 @@ from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.scalar import TABLE
 
-LIBM = {"remainder", "fmod", "floor_div"}  # divisions with a remainder of floats are libm's
-FLOAT_OPS = [
-    r for r in TABLE.values() if "f" in r.kinds and r.result != "where" and r.name not in LIBM
-]
+FLOAT_OPS = [r for r in TABLE.values() if "f" in r.kinds and r.result != "where"]
 
 
 def missed(text: str, shapes: dict[str, tuple], tmp_path, flags=()) -> list[str]:

@@ -30,7 +30,7 @@ FLAT_BLOCK = 2048  # elements of a flat loop handed out at a time
 TILE = 32  # both sides of a transposed tile: 32 lines of 128 bytes fit any first-level cache
 ROW_BLOCKS = (256, 128, 64, 32, 16)
 SHORT_COLUMN = 8  # reductions, and lanes, no longer than this run several rows abreast
-SHORT_BODY = 24  # instructions of what is written out for each point of a short lane
+MOST_WRITTEN = 256  # instructions of all points of a short lane, which is written out
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,11 @@ def _pointwise(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cp
 def _is_short(accesses: Accesses, lane: str, hints: Mapping[str, int]) -> bool:
     """Whether a lane has few points, and the axis before it many."""
     *others, _ = accesses.frame.rows
-    extent, few = accesses.comp.extent(lane), len(accesses.comp.body) <= SHORT_BODY
-    short = few and isinstance(extent, int) and 1 < extent <= SHORT_COLUMN
-    return short and bool(others) and _count(accesses, others[-1:], hints) >= 2 * SHORT_COLUMN
+    extent = accesses.comp.extent(lane)
+    short = isinstance(extent, int) and 1 < extent <= SHORT_COLUMN
+    if not short or not others or extent * len(accesses.comp.body) > MOST_WRITTEN:
+        return False
+    return _count(accesses, others[-1:], hints) >= 2 * SHORT_COLUMN
 
 
 def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> CpuSchedule:

@@ -99,11 +99,16 @@ class Browser:
         feature = {"name": "prefers-color-scheme", "value": name}
         self._devtools("Emulation.setEmulatedMedia", {"features": [feature]})
 
+    def paper(self, on: bool) -> None:
+        """The page looks as it is printed, or as on a screen again."""
+        self._devtools("Emulation.setEmulatedMedia", {"media": "print" if on else ""})
+
     def pdf(self) -> bytes:
         found = _call(f"{self._session}/print", {"background": True})
         return base64.b64decode(found)
 
     def screenshot(self, path: Path, whole: bool = True) -> None:
+        """For people to look at: the `whole` page, or what is in the window."""
         found = self._devtools("Page.captureScreenshot", {"captureBeyondViewport": whole})
         path.write_bytes(base64.b64decode(found["data"]))
 

@@ -147,6 +147,15 @@ def test_it_prints_light_and_open(page):
     page.scheme("light")
 
 
+def test_places_of_kernels_are_whole_on_paper(page):
+    script = "return getComputedStyle(document.querySelector('.clip')).textOverflow + ' ' + "
+    script += "getComputedStyle(document.querySelector('.clip')).overflow"
+    assert page.run(script) == "ellipsis hidden"
+    page.paper(True)
+    assert page.run(script).endswith("visible")
+    page.paper(False)
+
+
 def page_streams(document: bytes) -> list[bytes]:
     """The content of each page that draws text."""
     found = []

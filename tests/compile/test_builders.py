@@ -8,7 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from torchweld import pipeline
 from torchweld.codegen.source import BufferArg, GridDim, KernelSource
+from torchweld.core.options import Options
+from torchweld.ir.nodes import Axis, Comp, Graph
 from torchweld.runtime.builders import Builders
 from torchweld.runtime.triton_compile import compile_source, job_of
 
@@ -70,3 +73,16 @@ def test_builders_import_no_torch():
     text = "import sys; import torchweld.runtime.triton_build; print('torch' in sys.modules)"
     made = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert made.stdout.strip() == "False"
+
+
+def kernels(*extents: int) -> Graph:
+    comps = [Comp(f"fused_add_{k}", (Axis("i", n),), (), ()) for k, n in enumerate(extents)]
+    return Graph("g", (), {}, tuple(comps), (), ())
+
+
+def test_as_many_as_there_are_kinds_of_kernels_unless_they_are_few():
+    options = Options(compile_jobs=6)
+    assert pipeline._builders_for(kernels(*range(1, 6), *range(1, 6)), options) == 5
+    assert pipeline._builders_for(kernels(*range(100)), options) == 6
+    assert pipeline._builders_for(kernels(*[1, 2, 3] * 9), options) == 0
+    assert pipeline._builders_for(kernels(*range(9)), Options(compile_jobs=1)) == 0

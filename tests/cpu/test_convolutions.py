@@ -69,6 +69,10 @@ def _check(model: nn.Module, x: torch.Tensor, train: bool = False, own: bool = T
         (3, (40, 19, 17), 40, dict(kernel_size=(1, 3), dilation=3, stride=(1, 3), groups=40)),
         (1, (19, 70, 130), 19, dict(kernel_size=7, padding=3, groups=19)),
         (1, (16, 3, 3200), 16, dict(kernel_size=3, padding=1, stride=2, groups=16)),
+        (2, (5, 61, 97), 4, dict(kernel_size=3, padding=1)),
+        (3, (27, 30, 130), 11, dict(kernel_size=(3, 5), padding=(2, 0), dilation=(2, 3))),
+        (1, (150, 40, 200), 17, dict(kernel_size=3, bias=False)),
+        (2, (4, 50, 90), 9, dict(kernel_size=(1, 13), padding=(0, 6))),
     ],
 )
 def test_geometries(batch, shape, channels, how):
@@ -94,6 +98,8 @@ def test_geometries(batch, shape, channels, how):
         (2, (8, 4, 6, 7), 12, dict(kernel_size=3, padding=1, groups=2)),
         (1, (17, 3, 4, 6), 20, dict(kernel_size=1)),
         (2, (6, 4, 6, 7), 6, dict(kernel_size=3, padding=1, groups=6)),
+        (2, (4, 17, 29, 30), 3, dict(kernel_size=3, padding=1)),
+        (2, (20, 3001), 40, dict(kernel_size=3, padding=2, dilation=2)),
     ],
 )
 def test_other_ranks(batch, shape, channels, how):
@@ -152,7 +158,7 @@ def test_transposed(batch, shape, channels, how):
     [
         (nn.Conv2d, dict(kernel_size=(2, 100))),
         (nn.Conv2d, dict(kernel_size=5, padding=2)),
-        (nn.Conv2d, dict(kernel_size=3, groups=2)),
+        (nn.Conv2d, dict(kernel_size=3, stride=2, groups=2)),
         (nn.ConvTranspose2d, dict(kernel_size=(1, 9), stride=(1, 9))),
     ],
     ids=["a long window", "a wide window", "groups of whole vectors", "long steps"],

@@ -41,6 +41,14 @@ struct tw_weights {
   int64_t result, channel, d, h, w;
 };
 
+// From output channel `result` of the group on.
+static tw_weights tw_weights_of(const tw_convolution& a, int64_t group, int64_t result) {
+  int64_t row = a.w.taps, plane = a.h.taps * row, taps = a.d.taps * plane;
+  if (a.transposed)
+    return {a.weight + (group * a.channels * a.results + result) * taps, taps, a.results * taps, plane, row, 1};
+  return {a.weight + (group * a.results + result) * a.channels * taps, a.channels * taps, taps, plane, row, 1};
+}
+
 // Lanes of a vector that lie in one row of y; `start`: the element of x, from the start of a channel,
 // that lane 0 would have at the first tap.
 struct tw_run {
@@ -255,15 +263,19 @@ static void tw_few_pixels(int64_t depth, const float* packed, const float* panel
   }
 }
 
+// Channels whose terms are one chain.
+TW int64_t tw_together(int64_t points) {
+  int64_t channels = points > TW_CHAIN ? 1 : points > 1 ? TW_CHAIN / points : TW_CHAIN;
+  return points > 1 && channels > TW_CHANNELS ? TW_CHANNELS : channels;
+}
+
 // c[panel][result][PANEL] = the sums of one block of output channels at the pixels of some panels; x and
 // the weights start at the first channel of the group.
 static void tw_sums(const tw_convolution& a, const float* x, tw_weights weights, const tw_pixels* pixels,
                     int64_t panels, int64_t results, float* c) {
   alignas(64) float panel[TW_TAPS * TW_PANEL], packed[TW_TAPS * TW_RESULTS];
   const tw_window window = tw_window_of(a);
-  int64_t taps = window.points, rows = (results + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK;
-  int64_t step = taps > TW_CHAIN ? 1 : taps > 1 ? TW_CHAIN / taps : TW_CHAIN;
-  if (taps > 1 && step > TW_CHANNELS) step = TW_CHANNELS;
+  int64_t taps = window.points, rows = (results + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK, step = tw_together(taps);
   for (int64_t channel = 0; channel < a.channels; channel += step) {
     int64_t channels = a.channels - channel < step ? a.channels - channel : step, depth = channels * taps;
     tw_pack_weights(a, weights, channels, results, packed);
@@ -378,13 +390,133 @@ static tw_shares tw_share(int64_t pixels, int64_t results, int64_t others, int64
   return to;
 }
 
+// Overlapping windows at stride one: for few output channels, gathering each window takes longer than is lost
+// by pixels that nobody needs. Here y has the columns and rows of x with zeros around it, and windows are
+// vectors of a copy of that, a strip for each channel.
+enum { TW_STRIP = 3 << 14 };  // floats
+struct tw_grid {
+  int64_t columns, rows, planes, reach, pixels;  // `reach`: from the first to the last point of a window
+};
+static tw_grid tw_grid_of(const tw_convolution& a) {
+  int64_t w = (a.w.taps - 1) * a.w.dilation, h = (a.h.taps - 1) * a.h.dilation, d = (a.d.taps - 1) * a.d.dilation;
+  tw_grid to = {a.w.out + w, a.h.out + h, a.d.out + d};
+  to.reach = (d * to.rows + h) * to.columns + w;
+  to.pixels = a.images * to.planes * to.rows * to.columns - to.reach;
+  return to;
+}
+TW int64_t tw_strip_panels(const tw_convolution& a, const tw_grid& g) {
+  return (TW_STRIP / tw_together(a.d.taps * a.h.taps * a.w.taps) - 2 * TW_WIDTH - g.reach) / TW_PANEL;
+}
+static bool tw_has_strips(const tw_convolution& a) {
+  if (a.transposed || a.d.stride * a.h.stride * a.w.stride > 1 || a.d.taps * a.h.taps * a.w.taps == 1) return false;
+  tw_grid g = tw_grid_of(a);
+  int64_t pixels = a.images * a.d.out * a.h.out * a.w.out, results = a.results < TW_RESULTS ? a.results : TW_RESULTS;
+  return (g.pixels - pixels) * results <= 5 * pixels && pixels > 8 * TW_PANEL && tw_strip_panels(a, g) >= 4;
+}
+// to[c * step + l]: x with zeros around it at the pixels first + l.
+static void tw_fill_strip(const tw_convolution& a, const tw_grid& g, const float* x, int64_t channels, int64_t first,
+                          int64_t length, float* to, int64_t step) {
+  memset(to, 0, channels * step * sizeof(float));
+  for (int64_t row = first / g.columns; row * g.columns < first + length; ++row) {
+    int64_t y = row % g.rows - a.h.padding, z = row / g.rows % g.planes - a.d.padding, image = row / (g.rows * g.planes);
+    if (image == a.images || (uint64_t)y >= (uint64_t)a.h.size || (uint64_t)z >= (uint64_t)a.d.size) continue;
+    int64_t at = row * g.columns + a.w.padding - first, low = at < 0 ? -at : 0;
+    int64_t high = at + a.w.size > length ? length - at : a.w.size;
+    const float* from = x + image * a.x_image + z * a.x_plane + y * a.x_row;
+    for (int64_t c = 0; c < channels && low < high; ++c)
+      memcpy(to + c * step + at + low, from + c * a.x_channel + low, (high - low) * sizeof(float));
+  }
+}
+// tw_tile of packed rows, with the columns of term k at q + at[k].
+static __attribute__((noinline)) void tw_tile_at(int64_t depth, const float* r, const float* q, const int64_t* at,
+                                                 float* c, bool first) {
+  tw_vector sums[TW_GROUP][TW_VECTORS];
+#pragma GCC unroll 8
+  for (int i = 0; i < TW_GROUP; ++i)
+#pragma GCC unroll 3
+    for (int v = 0; v < TW_VECTORS; ++v) sums[i][v] = (tw_vector){};
+  for (int64_t k = 0; k < depth; ++k) {
+    tw_vector columns[TW_VECTORS];
+#pragma GCC unroll 3
+    for (int v = 0; v < TW_VECTORS; ++v) columns[v] = tw_read(q + at[k] + v * TW_WIDTH);
+#pragma GCC unroll 8
+    for (int i = 0; i < TW_GROUP; ++i)
+#pragma GCC unroll 3
+      for (int v = 0; v < TW_VECTORS; ++v) sums[i][v] += r[k * TW_BLOCK + i] * columns[v];
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < TW_GROUP; ++i)
+#pragma GCC unroll 3
+    for (int v = 0; v < TW_VECTORS; ++v) {
+      float* to = c + i * TW_PANEL + v * TW_WIDTH;
+      tw_write(to, first ? sums[i][v] : tw_read(to) + sums[i][v]);
+    }
+}
+static void tw_strip_sums(const tw_convolution& a, const tw_grid& g, const float* x, tw_weights weights, int64_t first,
+                          int64_t panels, int64_t results, float* c) {
+  alignas(64) float strip[TW_STRIP], packed[TW_TAPS * TW_RESULTS];
+  int64_t points = a.d.taps * a.h.taps * a.w.taps, together = tw_together(points), at[TW_TAPS];
+  int64_t length = panels * TW_PANEL + g.reach, step = (length / (2 * TW_WIDTH) * 2 + 1) * TW_WIDTH;  // lines apart
+  int64_t rows = (results + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK;
+  step += step < length ? 2 * TW_WIDTH : 0;
+  for (int64_t k = 0; k < together * points; ++k) {
+    int64_t t = k % points, row = t / a.w.taps;
+    int64_t plane = row / a.h.taps * a.d.dilation * g.rows + row % a.h.taps * a.h.dilation;
+    at[k] = k / points * step + plane * g.columns + t % a.w.taps * a.w.dilation;
+  }
+  for (int64_t channel = 0; channel < a.channels; channel += together) {
+    int64_t channels = a.channels - channel < together ? a.channels - channel : together, depth = channels * points;
+    tw_pack_weights(a, weights, channels, results, packed);
+    tw_fill_strip(a, g, x, channels, first, length, strip, step);
+    for (int64_t p = 0; p < panels; ++p)
+      for (int64_t o = 0; o < results; o += TW_GROUP)
+        tw_tile_at(depth, packed + o / TW_BLOCK * TW_BLOCK * depth + o % TW_BLOCK, strip + p * TW_PANEL, at,
+                   c + (p * rows + o) * TW_PANEL, channel == 0);
+    x += channels * a.x_channel, weights.first += channels * weights.channel;
+  }
+}
+template <class Finish>
+static void tw_finish_strip(const tw_convolution& a, const tw_grid& g, int64_t first, int64_t result, int64_t results,
+                            const float* c, Finish finish) {
+  for (int64_t at = 0, run; at < TW_PANEL; at += run) {
+    int64_t w = (first + at) % g.columns, row = (first + at) / g.columns, h = row % g.rows, d = row / g.rows % g.planes;
+    int64_t image = row / (g.rows * g.planes);
+    bool seen = w < a.w.out && h < a.h.out && d < a.d.out && image < a.images;
+    run = (seen ? a.w.out : g.columns) - w;
+    if (run > TW_PANEL - at) run = TW_PANEL - at;
+    for (int64_t o = 0; o < results && seen; ++o)
+      finish(image, result + o, o, (d * a.h.out + h) * a.w.out + w, run, c + o * TW_PANEL + at);
+  }
+}
+template <class Prepare, class Finish>
+static void tw_convolve_strips(const tw_convolution& a, int64_t tid, int64_t parts, Prepare prepare, Finish finish) {
+  alignas(64) float c[TW_SUMS];
+  const tw_grid g = tw_grid_of(a);
+  tw_shares s = tw_share(g.pixels, a.results, a.groups, 1, parts);
+  int64_t taps = a.d.taps * a.h.taps * a.w.taps, most = tw_strip_panels(a, g), ready = -1;
+  if (s.panels > most) s.panels = most, s.batches = (s.tiles + most - 1) / most;
+  int64_t work = a.groups * s.blocks * s.batches;
+  for (int64_t t = work * tid / parts; t < work * (tid + 1) / parts; ++t) {
+    int64_t tile = t % s.batches * s.panels, o = t / s.batches % s.blocks * s.block, group = t / (s.batches * s.blocks);
+    int64_t results = a.results - o < s.block ? a.results - o : s.block, result = group * a.results + o;
+    int64_t panels = s.tiles - tile < s.panels ? s.tiles - tile : s.panels;
+    int64_t rows = (results + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK;
+    if (result != ready) prepare(result, results), ready = result;
+    tw_strip_sums(a, g, a.x + group * a.channels * a.x_channel, tw_weights_of(a, group, o), tile * TW_PANEL, panels,
+                  results, c);
+    for (int64_t p = 0; p < panels; ++p)
+      tw_finish_strip(a, g, (tile + p) * TW_PANEL, result, results, c + p * rows * TW_PANEL, finish);
+  }
+}
+
 // prepare(result, results): what finish needs of a block of output channels.
 template <class Prepare, class Finish>
 static void tw_convolve(const tw_convolution& given, int64_t tid, int64_t parts, Prepare prepare, Finish finish) {
+  if (tw_has_strips(given)) return tw_convolve_strips(given, tid, parts, prepare, finish);
   alignas(64) float c[TW_SUMS + TW_PANEL];  // whole vectors are read behind the last
   tw_pixels pixels[TW_PANELS];
   const tw_convolution a = given.transposed ? given : tw_flat(given);
-  int64_t taps = a.d.taps * a.h.taps * a.w.taps, phases = a.transposed ? a.w.stride : 1, ready = -1;
+  int64_t phases = a.transposed ? a.w.stride : 1, ready = -1;
   int64_t rest = a.transposed ? a.d.stride * a.h.stride : 1, tap[3] = {0, 0, 0}, step[3] = {1, 1, 1};
   tw_convolution one = a;
   if (a.transposed) one.d = tw_phase(a.d, 0, tap[0], step[0]), one.h = tw_phase(a.h, 0, tap[1], step[1]), one.w = tw_phase(a.w, 0, tap[2], step[2]);
@@ -398,9 +530,7 @@ static void tw_convolve(const tw_convolution& given, int64_t tid, int64_t parts,
     int64_t panels = s.tiles - batch < s.panels ? s.tiles - batch : s.panels;
     int64_t rows = (results + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK, apart = panels * rows * TW_PANEL;
     if (result != ready) prepare(result, results), ready = result;
-    tw_weights weights = {a.weight + result * a.channels * taps, a.channels * taps, taps, a.h.taps * a.w.taps, a.w.taps, 1};
-    if (a.transposed)
-      weights.first = a.weight + (group * a.channels * a.results + o) * taps, weights.result = taps, weights.channel = a.results * taps;
+    const tw_weights weights = tw_weights_of(a, group, o);
     const float* x = a.x + group * a.channels * a.x_channel;
     for (int64_t w = 0; w < phases; ++w) {
       tw_weights some = weights;

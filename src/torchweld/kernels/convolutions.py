@@ -44,8 +44,8 @@ from torchweld.schedule.cpu_convolution import cpu_convolution, place
 _CALL = "aten.convolution.default"
 _RANKS = (3, 4, 5)  # batch, channels, and one to three sides
 _LEAST_WORK = 1 << 19  # multiply-adds
-_FEWEST = 8  # output channels, for windows of one pixel; below, oneDNN reads the image once
-_WHOLE = 16  # oneDNN's vectors hold channels of one group
+_FEW = 8  # output channels: for fewer, oneDNN reads an image once if windows are one pixel
+_WHOLE = 16  # channels of a group that fill a vector: oneDNN is faster where windows take steps
 # Points of overlapping windows, by the image's sides; above, oneDNN is 1.1 to 1.7 times as fast
 _WIDE_WINDOW = {1: 192, 2: 16, 3: 64}
 _WIDE_ALONE = 64  # the same for images of few channels (colours), which oneDNN pads
@@ -139,15 +139,15 @@ def _suits(call: _Call, node: Extern, graph: Graph) -> bool:
 
 def _is_better_in_library(call: _Call, work: int) -> bool:
     """As measured on Zen 5 with one thread, in eager."""
-    sides = len(call.window)
+    sides, few = len(call.window), call.results < _FEW
     if math.prod(call.window) == 1:
-        return call.results < _FEWEST
+        return few
     if call.transposed:
         return False
-    if call.groups > 1 and call.channels % _WHOLE == 0 and sides == 2:
+    if call.groups > 1 and call.channels % _WHOLE == 0 and max(call.stride) > 1:
         return True
     widest = max(_WIDE_WINDOW[sides], _WIDE_ALONE if call.channels < _COLOURS else 0)
-    return _overlapping_points(call) > widest and work >= _WIDE_WORK
+    return _overlapping_points(call) > widest and work >= _WIDE_WORK and not few
 
 
 def _overlapping_points(call: _Call) -> int:

@@ -1,0 +1,128 @@
+"""Which convolutions are laid out channels last on a GPU, and that the graph means the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lowered import capture
+
+from torchweld.capture.lower import lower
+from torchweld.core.device import named_table
+from torchweld.core.options import Options
+from torchweld.ir.check import check_graph
+from torchweld.ir.interpret import run_graph
+from torchweld.ir.nodes import Comp, Extern
+from torchweld.kernels import precision
+from torchweld.kernels.channels import channels_last, is_channels_last
+
+TABLE = named_table("H100")
+f32, bf16 = torch.float32, torch.bfloat16
+
+
+def convolution(
+    size, given=8, made=8, window=3, groups=1, transposed=False, dtype=bf16, after=True
+):
+    """A function of an image and a weight, and these."""
+    rank = len(size)
+    call = getattr(F, f"conv{'_transpose' if transposed else ''}{rank}d")
+    shape = (given, made // groups) if transposed else (made, given // groups)
+
+    def run(x, w):
+        y = call(x, w, groups=groups)
+        return y.relu() if after else y
+
+    return run, (torch.randn(2, given, *size, dtype=dtype),
+                 torch.randn(*shape, *(window,) * rank, dtype=dtype))  # fmt: skip
+
+
+def laid_out(function, args):
+    before = lower(capture(function, *args), Options()).graph
+    after = channels_last(before, TABLE)
+    check_graph(after)
+    inputs = [a.float() for a in args]
+    for one, other in zip(run_graph(before, inputs), run_graph(after, inputs), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    return after
+
+
+def layouts(graph) -> list[bool]:
+    """Of each convolution, whether it reads channels last."""
+    return [is_channels_last(n.args[0]) for n in graph.nodes if isinstance(n, Extern)]
+
+
+@pytest.mark.parametrize("expected,how", [
+    (True, dict(size=(7, 9))),
+    (True, dict(size=(7, 9), dtype=f32)),
+    (True, dict(size=(7, 9), groups=2)),
+    (True, dict(size=(7, 9), groups=8, dtype=f32)),
+    (True, dict(size=(7, 9), transposed=True)),
+    (True, dict(size=(5, 4, 6))),
+    (True, dict(size=(5, 4, 6), given=3, transposed=True)),
+    (True, dict(size=(7, 9), made=3)),
+    (False, dict(size=(7, 9), made=3, dtype=f32)),
+    (False, dict(size=(5, 4, 6), given=3)),
+    (False, dict(size=(9,))),
+    (False, dict(size=(7, 9), window=1, dtype=f32)),
+    (True, dict(size=(7, 9), window=1)),
+], ids=str)  # fmt: skip
+def test_who_is(expected, how):
+    assert layouts(laid_out(*convolution(**how))) == [expected]
+
+
+@pytest.mark.parametrize("how,copies", [
+    (dict(size=(7, 9), groups=8), 2), (dict(size=(5, 4, 6)), 2), (dict(size=(7, 9)), 0),
+], ids=str)  # fmt: skip
+def test_a_result_that_the_caller_sees_is_copied_where_much_is_gained(how, copies):
+    after = laid_out(*convolution(**how, after=False))
+    assert len([n for n in after.nodes if isinstance(n, Comp)]) == copies
+    (view,) = after.outputs
+    assert view.strides == torch.empty(view.shape).stride()
+
+
+def test_one_that_loses_stays_among_others():
+    """Its image is written without channels last by what comes before."""
+
+    def run(x, w, v):
+        return F.conv2d(F.conv2d(x, w).relu(), v).tanh()
+
+    args = torch.randn(2, 8, 9, 9), torch.randn(16, 8, 3, 3), torch.randn(3, 16, 1, 1)
+    assert layouts(laid_out(run, args)) == [True, False]
+
+
+def rounded(layout):
+    """A convolution whose factors are rounded to TF32 in that layout."""
+
+    def call(x, w, *rest):
+        if x.is_contiguous(memory_format=layout):
+            x, w = ((t * 2**10).round() / 2**10 for t in (x, w))
+        return torch.ops.aten.convolution.default(x, w, *rest)
+
+    return call
+
+
+@pytest.mark.parametrize("layout,moved", [
+    (torch.channels_last, False), (torch.contiguous_format, True),
+], ids=["rounded with channels last", "rounded without"])  # fmt: skip
+def test_precision_is_not_lost(monkeypatch, layout, moved):
+    precision._rounds.cache_clear()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(precision._CALLS, "aten.convolution.default", rounded(layout))
+    assert layouts(laid_out(*convolution((7, 9), dtype=f32))) == [moved]
+    precision._rounds.cache_clear()
+
+
+def test_without_memory_to_ask_precision_is_not_risked(monkeypatch):
+    def full(*args):
+        raise torch.cuda.OutOfMemoryError
+
+    precision._rounds.cache_clear()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(precision._CALLS, "aten.convolution.default", full)
+    assert layouts(laid_out(*convolution((7, 9), dtype=f32))) == [False]
+
+
+def test_16_bits_are_not_asked_about(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(precision._CALLS, "aten.convolution.default", None)
+    assert layouts(laid_out(*convolution((7, 9), dtype=bf16))) == [True]

@@ -99,7 +99,9 @@ def _product_text(accesses, product: CpuProduct, buffers, names, symbols) -> str
 
 @cache
 def header() -> str:
-    return Path(__file__).with_name("fastmath.h").read_text()
+    """What every kernel may call."""
+    here = Path(__file__)
+    return "".join(here.with_name(name).read_text() for name in ("fastmath.h", "vectors.h"))
 
 
 def _symbols(accesses: Accesses) -> frozenset[str]:

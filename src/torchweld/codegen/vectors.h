@@ -1,0 +1,121 @@
+// Vectors of gcc's own kind, in registers of this width: squares turned in them, and reductions of many
+// lanes abreast.
+#if defined(__AVX512F__)
+#define TW_BYTES 64
+#elif defined(__AVX__)
+#define TW_BYTES 32
+#else
+#define TW_BYTES 16
+#endif
+template <class T, int N> struct tw_some { typedef T type __attribute__((vector_size(N * sizeof(T)))); };
+
+// Squares of elements turned in registers, N rows and columns: to[j][i] = from[i][j], by perfect
+// shuffles of all rows, log2(N) times. Only bits are moved.
+template <class T> struct tw_square { enum { FIT = TW_BYTES / sizeof(T), N = FIT < 16 ? FIT : 16 }; };
+template <int N, class V> TW V tw_low(V a, V b) {
+  if constexpr (N == 16)
+    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  else if constexpr (N == 8) return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+  else if constexpr (N == 4) return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  else return __builtin_shufflevector(a, b, 0, 2);
+}
+template <int N, class V> TW V tw_high(V a, V b) {
+  if constexpr (N == 16)
+    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  else if constexpr (N == 8) return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+  else if constexpr (N == 4) return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  else return __builtin_shufflevector(a, b, 1, 3);
+}
+template <class T>
+static __attribute__((noinline)) void tw_turn(const T* from, int64_t from_row, T* to, int64_t to_row) {
+  enum { N = tw_square<T>::N };
+  typedef typename tw_some<T, N>::type V;
+  V a[N], b[N];
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) __builtin_memcpy(&a[i], from + i * from_row, sizeof(V));
+#pragma GCC unroll 4
+  for (int n = 1; n < N; n *= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < N / 2; ++i) {
+      b[2 * i] = tw_low<N>(a[i], a[i + N / 2]);
+      b[2 * i + 1] = tw_high<N>(a[i], a[i + N / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < N; ++i) a[i] = b[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) __builtin_memcpy(to + i * to_row, &a[i], sizeof(V));
+}
+// to[j][i] = from[i][j]: squares, of which the last may overlap those before; one by one if it is less
+template <class T>
+static void tw_turn_tile(const T* from, int64_t from_row, T* to, int64_t to_row, int64_t rows, int64_t columns) {
+  enum { N = tw_square<T>::N };
+  if (rows < N || columns < N) {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
+    return;
+  }
+  for (int64_t k = 0; k < rows; k += N)
+    for (int64_t l = 0; l < columns; l += N) {
+      int64_t i = k < rows - N ? k : rows - N, j = l < columns - N ? l : columns - N;
+      tw_turn(from + i * from_row + j, from_row, to + j * to_row + i, to_row);
+    }
+}
+
+// Reductions of L lanes abreast: gcc adds up the lanes of its own simd reductions one after another.
+// A maximum is one instruction that passes over NaN; `nan` has those that came by, else -0.
+// a table, as gcc would split a loop where a comparison with its own position changes
+alignas(64) static const int32_t tw_lane[64] = {
+  0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+  32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60,
+  61, 62, 63};
+template <class T, int L> struct tw_lanes {
+  enum { WIDTH = TW_BYTES / sizeof(T), COUNT = L / WIDTH };
+  typename tw_some<T, WIDTH>::type at[COUNT], nan[COUNT];
+};
+template <class T, int L> TW tw_lanes<T, L> tw_all(T value) {
+  tw_lanes<T, L> all;
+#pragma GCC unroll 16
+  for (int i = 0; i < all.COUNT; ++i) {
+    all.at[i] = typename tw_some<T, all.WIDTH>::type{} + value;
+    all.nan[i] = -typename tw_some<T, all.WIDTH>::type{};
+  }
+  return all;
+}
+template <int H> TW auto tw_half(tw_some<float, 16>::type v) {
+  return __builtin_shufflevector(v, v, 8 * H, 8 * H + 1, 8 * H + 2, 8 * H + 3, 8 * H + 4, 8 * H + 5, 8 * H + 6, 8 * H + 7);
+}
+#define TW_HALVES(T) \
+  template <int H> TW auto tw_half(tw_some<T, 8>::type v) { \
+    return __builtin_shufflevector(v, v, 4 * H, 4 * H + 1, 4 * H + 2, 4 * H + 3); \
+  } \
+  template <int H> TW auto tw_half(tw_some<T, 4>::type v) { return __builtin_shufflevector(v, v, 2 * H, 2 * H + 1); } \
+  template <int H> TW auto tw_half(tw_some<T, 2>::type v) { return typename tw_some<T, 1>::type{v[H]}; }
+TW_HALVES(float)
+TW_HALVES(double)
+TW_HALVES(int64_t)
+#define TW_LANES(name, join, merge) \
+  template <class V> TW V tw_merged_##name(V a, V b) { return merge; } \
+  template <class T, int L> TW void tw_join_##name(tw_lanes<T, L>& to, const T* from) { \
+    _Pragma("GCC unroll 16") for (int i = 0; i < to.COUNT; ++i) { \
+      auto &a = to.at[i], &n = to.nan[i]; \
+      auto b = ((const tw_lanes<T, L>*)from)->at[i]; \
+      join; \
+    } \
+  } \
+  template <class T, int N> TW T tw_halved_##name(typename tw_some<T, N>::type v) { \
+    if constexpr (N == 1) return v[0]; \
+    else return tw_halved_##name<T, N / 2>(tw_merged_##name(tw_half<0>(v), tw_half<1>(v))); \
+  } \
+  template <class T, int L> TW T tw_across_##name(tw_lanes<T, L> all) { \
+    auto v = all.at[0], nan = all.nan[0]; \
+    _Pragma("GCC unroll 16") for (int i = 1; i < all.COUNT; ++i) { \
+      v = tw_merged_##name(v, all.at[i]); \
+      nan += all.nan[i]; \
+    } \
+    return tw_halved_##name<T, all.WIDTH>(v) + tw_halved_sum<T, all.WIDTH>(nan); \
+  }
+TW_LANES(sum, a += b, a + b)
+TW_LANES(prod, a *= b, a * b)
+TW_LANES(max, (n = b != b ? b : n, a = b > a ? b : a), b > a ? b : a)
+TW_LANES(min, (n = b != b ? b : n, a = b < a ? b : a), b < a ? b : a)

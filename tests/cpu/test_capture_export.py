@@ -315,3 +315,48 @@ def test_exported_graph_is_plain_aten():
         isinstance(n.target, torch._ops.OpOverload) for n in nodes if n.op == "call_function"
     )
     assert all(isinstance(n.meta["val"], torch.Tensor) for n in nodes if n.op == "placeholder")
+
+
+class Counting(nn.Linear):
+    """Keeps what `keep(module, result)` keeps in plain attributes."""
+
+    def __init__(self, keep) -> None:
+        super().__init__(4, 4)
+        self.steps, self.last, self.log, self.keep = 0, None, [], keep
+
+    def forward(self, x):
+        y = super().forward(x) + self.steps
+        self.keep(self, y)
+        return y
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda m, y: setattr(m, "steps", m.steps + 1),
+        lambda m, y: setattr(m, "last", y),
+        lambda m, y: m.log.append(y),
+    ],
+    ids=["number", "tensor", "list"],
+)
+def test_a_model_that_assigns_to_attributes_is_torch_compiles(keep):
+    model, other = Counting(keep), Counting(keep)
+    fused = export_.AheadOfTime(model, aot.run_eagerly, Options(), None, lambda x: model(x))
+    other.load_state_dict(model.state_dict())
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        with pytest.warns(events.TorchweldWarning, match="its forward assigns to"):
+            fused.prepare((x,), {})
+        for _ in range(3):
+            torch.testing.assert_close(fused(x), other(x))
+    assert (model.steps, len(model.log), model.last is None) == (
+        other.steps, len(other.log), other.last is None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.RNN])
+def test_recurrent_layers_are_exported_in_silence(kind):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        harness = Harness(kind(4, 8, 2).eval(), torch.randn(5, 3, 4))
+    assert harness.check(torch.randn(5, 3, 4)) == (1, 0)

@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils.hooks import RemovableHandle
 
-from torchweld.capture import aot, attention, decompose, joint, random, torch_private
+from torchweld.capture import aot, assigned, attention, decompose, joint, random, torch_private
 from torchweld.capture.captured import Captured
 from torchweld.capture.results import Results
 from torchweld.capture.torch_private import pytree
@@ -282,7 +282,7 @@ def capture_export(
     """`model` exported and compiled for inputs such as these, without gradients.
 
     Sizes, training flags and all that is no tensor are constants. Raises what torch.export raises
-    for a model that it cannot trace, UsageError for one that writes to its inputs.
+    for a model that it cannot trace, UsageError for one that writes to its inputs or attributes.
     """
     live = LiveState(model)
     tensors, key = flatten(args, kwargs)
@@ -290,7 +290,9 @@ def capture_export(
     kinds = [kind_of(v) for v in values]
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of LeafSpec
-        program = torch.export.export(model, args, kwargs, strict=False)
+        warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)  # see `assigned`
+        with assigned.refused(model):
+            program = torch.export.export(model, args, kwargs, strict=False)
         _check_lstm(program)
         attention.simplify(program.graph_module)
         program = program.run_decompositions(decompose.table())

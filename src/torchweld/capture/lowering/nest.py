@@ -116,9 +116,7 @@ class Nest:
         held = None if guard is None else guard.value
         dtype, exact = tensor.dtype, exact and tensor.dtype.is_low_precision
         fill = as_dtype(fill, dtype)
-        return Expr(
-            self.builder, self.builder.load(tensor.source, index, dtype, held, fill, exact)
-        )
+        return Expr(self.builder, self.builder.load(tensor.source, index, dtype, held, fill, exact))
 
     def _virtual(self, tensor: Tensor, index) -> Expr:
         if isinstance(tensor.source, Fill):

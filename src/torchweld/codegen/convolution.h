@@ -20,21 +20,10 @@
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=fast")
 enum {
-  TW_CHAIN = 144, TW_CHANNELS = 24, TW_TAPS = 192, TW_RESULTS = 256, TW_PANELS = 24, TW_STEPS = 8, TW_FEW_PIXELS = 4,
+  TW_CHAIN = 144, TW_CHANNELS = 24, TW_PANELS = 24, TW_STEPS = 8, TW_FEW_PIXELS = 4,
   TW_SUMS = 10 * TW_RESULTS * TW_PANEL, TW_BLOCK = TW_WIDTH < TW_GROUP ? TW_GROUP : TW_WIDTH
 };
 
-// One dimension of images and windows; of an absent one all numbers are 1, the padding 0.
-struct tw_side {
-  int64_t size, out, taps, stride, dilation, padding;
-};
-struct tw_convolution {
-  const float *x, *weight;
-  int64_t groups, images, channels, results;  // channels and results of one group
-  int64_t x_image, x_channel, x_plane, x_row;             // columns of x are adjacent
-  tw_side d, h, w;
-  int64_t transposed;
-};
 // Where the weights of a group lie: strides of output channels, channels and points of the window.
 struct tw_weights {
   const float* first;
@@ -49,12 +38,6 @@ static tw_weights tw_weights_of(const tw_convolution& a, int64_t group, int64_t 
   return {a.weight + (group * a.results + result) * a.channels * taps, a.channels * taps, taps, plane, row, 1};
 }
 
-// Lanes of a vector that lie in one row of y; `start`: the element of x, from the start of a channel,
-// that lane 0 would have at the first tap.
-struct tw_run {
-  int64_t start;
-  uint32_t lanes;
-};
 // Of each vector of pixels: its runs, and the lanes that are inside x at each point of the window.
 struct tw_pixels {
   int count, vectors, runs[TW_VECTORS];
@@ -62,14 +45,6 @@ struct tw_pixels {
   uint16_t inside[TW_VECTORS][TW_TAPS];
 };
 
-// Bits of the `count` positions from, from + step, ... that are inside [0, size).
-TW uint32_t tw_inside(int64_t from, int64_t step, int64_t count, int64_t size) {
-  int64_t below = from < 0 ? -from : 0, above = from < size ? size - from : 0;
-  int64_t low = step == 1 ? below : (below + step - 1) / step;
-  int64_t high = step == 1 ? above : (above + step - 1) / step;
-  if (high > count) high = count;
-  return low < high ? (1u << high) - (1u << low) : 0;
-}
 TW bool tw_is_inside(const tw_side& side, int64_t at, int64_t tap) {
   return (uint64_t)(at + tap * side.dilation) < (uint64_t)side.size;
 }
@@ -102,46 +77,6 @@ static void tw_locate(const tw_convolution& a, int64_t first, int64_t count, tw_
     if (++d == a.d.out) d = 0, ++n;
   }
 }
-
-// `v` with p[lane * STRIDE] in the lanes of the mask; nothing is read elsewhere.
-TW tw_vector tw_lanes_of(const float* p, int64_t stride, uint32_t mask, tw_vector v) {
-  for (int lane = 0; lane < TW_WIDTH; ++lane)
-    if (mask >> lane & 1) v[lane] = p[lane * stride];
-  return v;
-}
-#if defined(__AVX512F__) && defined(__BMI2__)
-TW tw_vector tw_masked(const float* p, uint32_t mask, tw_vector v) {
-  return (tw_vector)__builtin_ia32_loadups512_mask(p, v, mask);
-}
-template <int STRIDE>
-TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int runs, uint32_t inside,
-                       tw_vector outside = (tw_vector){}) {
-  tw_vector low = outside, high = outside;
-  for (int r = 0; r < runs; ++r) {
-    uint32_t mask = run[r].lanes & inside;
-    const float* from = p + run[r].start;
-    if (STRIDE == 1) {
-      low = tw_masked(from, mask, low);
-    } else if (STRIDE == 2) {
-      uint32_t even = __builtin_ia32_pdep_si(mask, 0x55555555);
-      low = tw_masked(from, even & 0xffff, low);
-      high = tw_masked(from + TW_WIDTH, even >> 16, high);
-    } else {
-      low = tw_lanes_of(from, stride, mask, low);
-    }
-  }
-  if (STRIDE != 2) return low;
-  return __builtin_shuffle(low, high, (tw_order){0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30});
-}
-#else
-template <int STRIDE>
-TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int runs, uint32_t inside,
-                       tw_vector outside = (tw_vector){}) {
-  tw_vector v = outside;
-  for (int r = 0; r < runs; ++r) v = tw_lanes_of(p + run[r].start, stride, run[r].lanes & inside, v);
-  return v;
-}
-#endif
 
 // How the windows of a vector of pixels lie: anyhow, all in one row of y, or that and inside x.
 enum tw_shape { TW_ANY, TW_ROW, TW_INSIDE };
@@ -509,212 +444,57 @@ static void tw_convolve_strips(const tw_convolution& a, int64_t tid, int64_t par
   }
 }
 
+// One phase of a transposed convolution, as one at stride one, and its weights from output channel `o` of a
+// group on; any other convolution as it is.
+struct tw_part {
+  tw_convolution a;
+  tw_weights weights;
+};
+static tw_part tw_part_of(const tw_convolution& a, int64_t group, int64_t o, int64_t d, int64_t h, int64_t w) {
+  tw_part to = {a, tw_weights_of(a, group, o)};
+  if (!a.transposed) return to;
+  int64_t tap[3], step[3];
+  to.a.d = tw_phase(a.d, d, tap[0], step[0]);
+  to.a.h = tw_phase(a.h, h, tap[1], step[1]);
+  to.a.w = tw_phase(a.w, w, tap[2], step[2]);
+  to.weights.first += tap[0] * to.weights.d + tap[1] * to.weights.h + tap[2] * to.weights.w;
+  to.weights.d *= step[0], to.weights.h *= step[1], to.weights.w *= step[2];
+  to.a = tw_flat(to.a);
+  return to;
+}
+
 // prepare(result, results): what finish needs of a block of output channels.
 template <class Prepare, class Finish>
 static void tw_convolve(const tw_convolution& given, int64_t tid, int64_t parts, Prepare prepare, Finish finish) {
   if (tw_has_strips(given)) return tw_convolve_strips(given, tid, parts, prepare, finish);
   alignas(64) float c[TW_SUMS + TW_PANEL];  // whole vectors are read behind the last
   tw_pixels pixels[TW_PANELS];
-  const tw_convolution a = given.transposed ? given : tw_flat(given);
-  int64_t phases = a.transposed ? a.w.stride : 1, ready = -1;
-  int64_t rest = a.transposed ? a.d.stride * a.h.stride : 1, tap[3] = {0, 0, 0}, step[3] = {1, 1, 1};
-  tw_convolution one = a;
-  if (a.transposed) one.d = tw_phase(a.d, 0, tap[0], step[0]), one.h = tw_phase(a.h, 0, tap[1], step[1]), one.w = tw_phase(a.w, 0, tap[2], step[2]);
-  int64_t all = a.images * one.d.out * one.h.out * one.w.out;
-  tw_shares s = tw_share(all, a.results, a.groups * rest, phases, parts);
-  int64_t work = rest * a.groups * s.blocks * s.batches;
+  const tw_convolution a = given.transposed ? given : tw_flat(given), grid = tw_part_of(a, 0, 0, 0, 0, 0).a;
+  int64_t phases = a.transposed ? a.w.stride : 1, others = a.transposed ? a.d.stride * a.h.stride : 1;
+  int64_t all = a.images * grid.d.out * grid.h.out * grid.w.out, ready = -1;
+  tw_shares s = tw_share(all, a.results, a.groups * others, phases, parts);
+  int64_t work = others * a.groups * s.blocks * s.batches;
   for (int64_t t = work * tid / parts; t < work * (tid + 1) / parts; ++t) {
-    int64_t batch = t % s.batches * s.panels, o = t / s.batches % s.blocks * s.block;
+    int64_t tile = t % s.batches * s.panels, o = t / s.batches % s.blocks * s.block;
     int64_t group = t / (s.batches * s.blocks) % a.groups, phase = t / (s.batches * s.blocks * a.groups);
+    int64_t d = phase / a.h.stride, h = phase % a.h.stride;
     int64_t results = a.results - o < s.block ? a.results - o : s.block, result = group * a.results + o;
-    int64_t panels = s.tiles - batch < s.panels ? s.tiles - batch : s.panels;
+    int64_t panels = s.tiles - tile < s.panels ? s.tiles - tile : s.panels;
     int64_t rows = (results + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK, apart = panels * rows * TW_PANEL;
     if (result != ready) prepare(result, results), ready = result;
-    const tw_weights weights = tw_weights_of(a, group, o);
-    const float* x = a.x + group * a.channels * a.x_channel;
     for (int64_t w = 0; w < phases; ++w) {
-      tw_weights some = weights;
-      if (a.transposed) {
-        one.d = tw_phase(a.d, phase / a.h.stride, tap[0], step[0]);
-        one.h = tw_phase(a.h, phase % a.h.stride, tap[1], step[1]);
-        one.w = tw_phase(a.w, w, tap[2], step[2]);
-        some.first += tap[0] * weights.d + tap[1] * weights.h + tap[2];
-        some.d *= step[0], some.h *= step[1], some.w = step[2], one = tw_flat(one);
-      }
-      for (int64_t p = 0; p < panels; ++p) {
-        int64_t first = (batch + p) * TW_PANEL;
-        tw_locate(one, first, all - first < TW_PANEL ? all - first : TW_PANEL, pixels[p]);
-      }
-      tw_sums(one, x, some, pixels, panels, results, c + w * apart);
+      tw_part part = tw_part_of(a, group, o, d, h, w);
+      for (int64_t p = 0, first = tile * TW_PANEL; p < panels; ++p, first += TW_PANEL)
+        tw_locate(part.a, first, all - first < TW_PANEL ? all - first : TW_PANEL, pixels[p]);
+      const float* x = a.x + group * a.channels * a.x_channel;
+      tw_sums(part.a, x, part.weights, pixels, panels, results, c + w * apart);
     }
-    for (int64_t p = 0; p < panels; ++p) {
-      int64_t first = (batch + p) * TW_PANEL, count = all - first < TW_PANEL ? all - first : TW_PANEL;
+    for (int64_t p = 0, first = tile * TW_PANEL; p < panels; ++p, first += TW_PANEL) {
+      int64_t count = pixels[p].count;
       const float* sums = c + p * rows * TW_PANEL;
-      if (rest * phases > 1)
-        tw_finish_phases(a, phase / a.h.stride, phase % a.h.stride, first, count, result, results, sums, apart, finish);
-      else
-        tw_finish(a, first, count, result, results, sums, finish);
+      if (others * phases == 1) tw_finish(a, first, count, result, results, sums, finish);
+      else tw_finish_phases(a, d, h, first, count, result, results, sums, apart, finish);
     }
-  }
-}
-
-// Depthwise: a vector has the same pixel of WIDTH channels. Blocks of rows are turned to that, with zeros
-// around them, added up window by window, and turned back.
-struct tw_block {
-  int64_t pitch, rows, inputs, area;  // vectors in a row of x; rows of y and of x; pixels of y, in vectors
-  float *x, *y, *turned;              // vectors, vectors, [channel][area]
-};
-enum { TW_ROOM = 3072, TW_ABREAST = 8 };  // vectors of x: 192 KB; sums at a time
-static tw_block tw_block_of(const tw_convolution& a) {
-  tw_block to;
-  int64_t high = (a.h.taps - 1) * a.h.dilation + 1, wide = (a.w.taps - 1) * a.w.dilation + 1;
-  to.pitch = (a.w.out - 1) * a.w.stride + wide;
-  if (to.pitch < a.w.padding + a.w.size) to.pitch = a.w.padding + a.w.size;
-  to.rows = (TW_ROOM / to.pitch - high) / a.h.stride + 1;
-  if (to.rows < 1) to.rows = 1;
-  if (to.rows > a.h.out) to.rows = a.h.out;
-  to.inputs = (to.rows - 1) * a.h.stride + high;
-  to.area = (to.rows * a.w.out + TW_WIDTH - 1) / TW_WIDTH * TW_WIDTH;
-  to.x = (float*)calloc((to.inputs * to.pitch + 2 * to.area) * TW_WIDTH, sizeof(float));
-  to.y = to.x + to.inputs * to.pitch * TW_WIDTH;
-  to.turned = to.y + to.area * TW_WIDTH;
-  return to;
-}
-
-// to[pixel][channel] = from[channel][pixel]; channels that are not there are zero.
-TW void tw_turn_some(const float* from, int64_t row, int64_t channels, int64_t pixels, float* to) {
-  if (channels == TW_WIDTH && pixels == TW_WIDTH) return tw_turn(from, row, to, (int64_t)TW_WIDTH);
-  alignas(64) float lines[TW_WIDTH * TW_WIDTH];
-  for (int64_t c = 0; c < TW_WIDTH; ++c)
-    tw_write(lines + c * TW_WIDTH,
-             tw_lanes_of(from + c * row, 1, c < channels ? (1u << pixels) - 1 : 0, (tw_vector){}));
-  tw_turn(lines, (int64_t)TW_WIDTH, to, (int64_t)TW_WIDTH);
-}
-// `count` pixels that lie one after the other, from the start of row `row` of the block on.
-static void tw_turn_in(const tw_convolution& a, const float* x, int64_t channels, int64_t count, int64_t row,
-                       const tw_block& to) {
-  alignas(64) float square[TW_WIDTH * TW_WIDTH];
-  int64_t column = 0;
-  for (int64_t p = 0; p < count; p += TW_WIDTH) {
-    int64_t pixels = count - p < TW_WIDTH ? count - p : TW_WIDTH;
-    float* at = to.x + (row * to.pitch + a.w.padding + column) * TW_WIDTH;
-    if (pixels == TW_WIDTH && column + pixels <= a.w.size) {
-      tw_turn_some(x + p, a.x_channel, channels, pixels, at);
-      column += pixels;
-      if (column == a.w.size) column = 0, ++row;
-      continue;
-    }
-    tw_turn_some(x + p, a.x_channel, channels, pixels, square);
-    for (int64_t l = 0; l < pixels; ++l, at += TW_WIDTH) {
-      tw_write(at, tw_read(square + l * TW_WIDTH));
-      if (++column == a.w.size) column = 0, ++row, at += (to.pitch - a.w.size) * TW_WIDTH;
-    }
-  }
-}
-static void tw_fill(const tw_convolution& a, const float* x, int64_t channels, int64_t top, const tw_block& to) {
-  int64_t low = top < 0 ? 0 : top, high = top + to.inputs < a.h.size ? top + to.inputs : a.h.size;
-  int64_t line = to.pitch * TW_WIDTH;
-  if (low > high) low = high = top;
-  memset(to.x, 0, (low - top) * line * sizeof(float));
-  memset(to.x + (high - top) * line, 0, (to.inputs - (high - top)) * line * sizeof(float));
-  if (a.x_row == a.w.size) return tw_turn_in(a, x + low * a.w.size, channels, (high - low) * a.w.size, low - top, to);
-  for (int64_t r = low; r < high; ++r) tw_turn_in(a, x + r * a.x_row, channels, a.w.size, r - top, to);
-}
-
-// V neighbouring outputs, STRIDE columns of x apart; 0: a.w.stride
-template <int STRIDE, int V>
-TW void tw_depthwise_sums(const tw_convolution& a, const float* x, int64_t pitch, const float* weight, float* y) {
-  int64_t step = (STRIDE ? STRIDE : a.w.stride) * TW_WIDTH;
-  tw_vector sums[V];
-#pragma GCC unroll 8
-  for (int v = 0; v < V; ++v) sums[v] = (tw_vector){};
-  for (int64_t i = 0; i < a.h.taps; ++i)
-    for (int64_t j = 0; j < a.w.taps; ++j, weight += TW_WIDTH) {
-      const float* from = x + (i * a.h.dilation * pitch + j * a.w.dilation) * TW_WIDTH;
-      tw_vector factor = tw_read(weight);
-#pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) sums[v] += factor * tw_read(from + v * step);
-    }
-#pragma GCC unroll 8
-  for (int v = 0; v < V; ++v) tw_write(y + v * TW_WIDTH, sums[v]);
-}
-template <int STRIDE, int V>
-static void tw_depthwise_some(const tw_convolution& a, const float* x, int64_t pitch, const float* weight,
-                              int64_t count, float* y) {
-  if constexpr (V > 1) {
-    if (count < V) return tw_depthwise_some<STRIDE, V - 1>(a, x, pitch, weight, count, y);
-  }
-  tw_depthwise_sums<STRIDE, V>(a, x, pitch, weight, y);
-}
-template <int STRIDE>
-static void tw_depthwise_rows(const tw_convolution& a, const float* weight, int64_t rows, const tw_block& b) {
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t w = 0; w < a.w.out; w += TW_ABREAST)
-      tw_depthwise_some<STRIDE, TW_ABREAST>(
-          a, b.x + (r * a.h.stride * b.pitch + w * a.w.stride) * TW_WIDTH, b.pitch, weight, a.w.out - w,
-          b.y + (r * a.w.out + w) * TW_WIDTH);
-}
-
-template <class Prepare, class Finish>
-static void tw_depthwise(const tw_convolution& a, int64_t tid, int64_t parts, Prepare prepare, Finish finish) {
-  alignas(64) float weight[TW_TAPS * TW_WIDTH];
-  tw_block b = tw_block_of(a);
-  int64_t taps = a.h.taps * a.w.taps, groups = (a.groups + TW_WIDTH - 1) / TW_WIDTH;
-  int64_t blocks = (a.h.out + b.rows - 1) / b.rows, work = a.images * groups * blocks, ready = -1;
-  for (int64_t t = work * tid / parts; t < work * (tid + 1) / parts; ++t) {
-    int64_t image = t / (groups * blocks), result = t / blocks % groups * TW_WIDTH, h = t % blocks * b.rows;
-    int64_t channels = a.groups - result < TW_WIDTH ? a.groups - result : TW_WIDTH;
-    int64_t rows = a.h.out - h < b.rows ? a.h.out - h : b.rows, first = result / TW_RESULTS * TW_RESULTS;
-    if (first != ready) prepare(first, a.groups - first < TW_RESULTS ? a.groups - first : TW_RESULTS), ready = first;
-    for (int64_t k = 0; k < taps; ++k)
-      for (int64_t c = 0; c < TW_WIDTH; ++c) weight[k * TW_WIDTH + c] = c < channels ? a.weight[(result + c) * taps + k] : 0;
-    tw_fill(a, a.x + image * a.x_image + result * a.x_channel, channels, h * a.h.stride - a.h.padding, b);
-    if (a.w.stride == 1) tw_depthwise_rows<1>(a, weight, rows, b);
-    else if (a.w.stride == 2) tw_depthwise_rows<2>(a, weight, rows, b);
-    else tw_depthwise_rows<0>(a, weight, rows, b);
-    for (int64_t p = 0; p < rows * a.w.out; p += TW_WIDTH)
-      tw_turn(b.y + p * TW_WIDTH, (int64_t)TW_WIDTH, b.turned + p, b.area);
-    for (int64_t c = 0; c < channels; ++c)
-      finish(image, result + c, result + c - first, h * a.w.out, rows * a.w.out, b.turned + c * b.area);
-  }
-  free(b.x);
-}
-
-// y[p, h, w] = the maximum of x[p, h', w'] over a window, NaN if there is one. Planes are dense.
-struct tw_pooling {
-  const float* x;
-  float* y;
-  int64_t planes, height, width, out_height, out_width;
-  int64_t taps_h, taps_w, stride_h, stride_w, dilation_h, dilation_w, padding_h, padding_w;
-};
-template <int STRIDE>
-static __attribute__((noinline)) void tw_pool_row(const tw_pooling& a, const float* x, int64_t h, float* y) {
-  int64_t top = h * a.stride_h - a.padding_h, stride = STRIDE ? STRIDE : a.stride_w;
-  for (int64_t w = 0; w < a.out_width; w += TW_WIDTH) {
-    int64_t count = a.out_width - w < TW_WIDTH ? a.out_width - w : TW_WIDTH;
-    tw_vector lowest = (tw_vector){} - TW_INF, best = lowest;
-    for (int64_t j = 0; j < a.taps_w; ++j) {
-      int64_t from = w * stride - a.padding_w + j * a.dilation_w;  // column of lane 0
-      tw_run run = {top * a.width + from, tw_inside(from, stride, count, a.width)};
-      for (int64_t i = 0; i < a.taps_h; ++i)
-        if ((uint64_t)(top + i * a.dilation_h) < (uint64_t)a.height) {
-          const float* row = x + i * a.dilation_h * a.width;
-          tw_vector v = tw_gather<STRIDE>(row, stride, &run, 1, run.lanes, lowest);
-          best = (v > best) | (v != v) ? v : best;
-        }
-    }
-    if (count == TW_WIDTH) tw_write(y + w, best);
-    else for (int64_t lane = 0; lane < count; ++lane) y[w + lane] = best[lane];
-  }
-}
-static void tw_pool(const tw_pooling& a, int64_t tid, int64_t parts) {
-  int64_t work = a.planes * a.out_height;
-  for (int64_t t = work * tid / parts; t < work * (tid + 1) / parts; ++t) {
-    const float* x = a.x + t / a.out_height * a.height * a.width;
-    int64_t h = t % a.out_height;
-    if (a.stride_w == 1) tw_pool_row<1>(a, x, h, a.y + t * a.out_width);
-    else if (a.stride_w == 2) tw_pool_row<2>(a, x, h, a.y + t * a.out_width);
-    else tw_pool_row<0>(a, x, h, a.y + t * a.out_width);
   }
 }
 #pragma GCC pop_options

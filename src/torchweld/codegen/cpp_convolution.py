@@ -1,4 +1,4 @@
-"""Convolutions in C++: the loops of convolution.h, and what follows the sums.
+"""Convolutions in C++: the loops of convolution.h or depthwise.h, and what follows the sums.
 
 static void prepare(P, S, result, results, fixed)     what is the same for all pixels of a channel
 static void finish(P, S, image, result, fixed, pixel, count, sums)     one run of pixels
@@ -36,8 +36,10 @@ _FINISH = (
 
 
 @cache
-def header() -> str:
-    return Path(__file__).with_name("convolution.h").read_text()
+def header(name: str) -> str:
+    """What loops of `name`.h over images are compiled with."""
+    files = (Path(__file__).with_name(f"{file}.h") for file in ("images", name))
+    return cpp.header() + cpp_product.header() + "".join(file.read_text() for file in files)
 
 
 def generate(
@@ -56,7 +58,7 @@ def generate(
     text = _text(k, comp, convolution, buffers, names, tuple(numbers))
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     args = (*map(BufferArg, names), *map(SizeArg, numbers.values()))
-    headers = cpp.header() + cpp_product.header() + header()
+    headers = header(_loops(convolution)[0])
     return KernelBundle(
         comp.name, (KernelSource("cpp", name, headers + text.replace("KERNEL", name), args),)
     )
@@ -81,7 +83,7 @@ def _with_symbols(accesses: Accesses) -> tuple[Accesses, dict[str, Size]]:
 
 
 def _geometry(comp: Comp, c: CpuConvolution, buffers: Mapping[str, Buffer]) -> list[Size]:
-    """The numbers of convolution.h's struct, in order."""
+    """The numbers of images.h's struct, in order."""
     strides, absent = buffers[c.image.buffer].strides, 3 - len(c.windows)
     numbers = [c.channels.groups, c.images, c.channels.channels, c.channels.results]
     numbers += [*strides[:2], *[0] * absent, *strides[2:-1]]
@@ -107,13 +109,16 @@ def _text(k: Kernel, comp: Comp, convolution: CpuConvolution, buffers, names, sy
         e.line(f"const tw_convolution a = {{{', '.join(factors + geometry)}}};")
         e.line("#pragma omp parallel")
         with e.block():
-            _emit_loops(e, _loops(convolution), parts)
+            _emit_loops(e, _loops(convolution)[1], parts)
     return e.text
 
 
-def _loops(convolution: CpuConvolution) -> str:
+def _loops(convolution: CpuConvolution) -> tuple[str, str]:
+    """The header and its function."""
     plain = len(convolution.windows) < 3 and not convolution.transposed
-    return "tw_depthwise" if convolution.channels.depthwise and plain else "tw_convolve"
+    if convolution.channels.depthwise and plain:
+        return "depthwise", "tw_depthwise"
+    return "convolution", "tw_convolve"
 
 
 def _emit_loops(e: Emitter, loops: str, parts: _Parts) -> None:

@@ -1,8 +1,8 @@
-"""Max pooling in C++: tw_pool of convolution.h, one compilation for all."""
+"""Max pooling in C++: tw_pool of pooling.h, one compilation for all."""
 
 from __future__ import annotations
 
-from torchweld.codegen import cpp, cpp_convolution, cpp_product
+from torchweld.codegen import cpp_convolution
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
 from torchweld.ir.nodes import Comp
 from torchweld.schedule.cpu_pooling import CpuPooling
@@ -22,7 +22,6 @@ def generate(comp: Comp, pooling: CpuPooling) -> KernelBundle:
     for field in ("taps", "stride", "dilation", "padding"):
         numbers += [getattr(w, field) for w in pooling.windows]
     sizes = ", ".join(f"S[{i}]" for i in range(len(numbers)))
-    headers = cpp.header() + cpp_product.header() + cpp_convolution.header()
-    text = headers + _TEXT.replace("NAME", _NAME).replace("SIZES", sizes)
+    text = cpp_convolution.header("pooling") + _TEXT.replace("NAME", _NAME).replace("SIZES", sizes)
     args = (BufferArg(pooling.image), BufferArg(pooling.result), *map(SizeArg, numbers))
     return KernelBundle(comp.name, (KernelSource("cpp", _NAME, text, args),))

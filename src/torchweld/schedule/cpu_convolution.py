@@ -50,7 +50,7 @@ from torchweld.ir.size import Size
 from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.expand import with_values
 
-MOST_TAPS = 192  # of a window; convolution.h's buffers
+MOST_TAPS = 192  # of a window; images.h
 MOST_SIDE = 16  # of a window's side, in max pooling
 MOST_STEPS = 8  # stride of a transposed one along the width
 SUMS = "sums"

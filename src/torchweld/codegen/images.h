@@ -1,0 +1,70 @@
+// Images of float32 and windows on them: their geometry, and vectors gathered from them.
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=fast")
+enum { TW_TAPS = 192, TW_RESULTS = 256 };  // the most points of a window; output channels worked on together
+
+// One dimension of images and windows; of an absent one all numbers are 1, the padding 0.
+struct tw_side {
+  int64_t size, out, taps, stride, dilation, padding;
+};
+struct tw_convolution {
+  const float *x, *weight;
+  int64_t groups, images, channels, results;  // channels and results of one group
+  int64_t x_image, x_channel, x_plane, x_row;  // columns of x are adjacent
+  tw_side d, h, w;
+  int64_t transposed;
+};
+// Lanes of a vector that lie in one row of y; `start`: the element of x, from the start of a channel,
+// that lane 0 would have at the first tap.
+struct tw_run {
+  int64_t start;
+  uint32_t lanes;
+};
+// Bits of the `count` positions from, from + step, ... that are inside [0, size).
+TW uint32_t tw_inside(int64_t from, int64_t step, int64_t count, int64_t size) {
+  int64_t below = from < 0 ? -from : 0, above = from < size ? size - from : 0;
+  int64_t low = step == 1 ? below : (below + step - 1) / step;
+  int64_t high = step == 1 ? above : (above + step - 1) / step;
+  if (high > count) high = count;
+  return low < high ? (1u << high) - (1u << low) : 0;
+}
+// `v` with p[lane * STRIDE] in the lanes of the mask; nothing is read elsewhere.
+TW tw_vector tw_lanes_of(const float* p, int64_t stride, uint32_t mask, tw_vector v) {
+  for (int lane = 0; lane < TW_WIDTH; ++lane)
+    if (mask >> lane & 1) v[lane] = p[lane * stride];
+  return v;
+}
+#if defined(__AVX512F__) && defined(__BMI2__)
+TW tw_vector tw_masked(const float* p, uint32_t mask, tw_vector v) {
+  return (tw_vector)__builtin_ia32_loadups512_mask(p, v, mask);
+}
+template <int STRIDE>
+TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int runs, uint32_t inside,
+                       tw_vector outside = (tw_vector){}) {
+  tw_vector low = outside, high = outside;
+  for (int r = 0; r < runs; ++r) {
+    uint32_t mask = run[r].lanes & inside;
+    const float* from = p + run[r].start;
+    if (STRIDE == 1) {
+      low = tw_masked(from, mask, low);
+    } else if (STRIDE == 2) {
+      uint32_t even = __builtin_ia32_pdep_si(mask, 0x55555555);
+      low = tw_masked(from, even & 0xffff, low);
+      high = tw_masked(from + TW_WIDTH, even >> 16, high);
+    } else {
+      low = tw_lanes_of(from, stride, mask, low);
+    }
+  }
+  if (STRIDE != 2) return low;
+  return __builtin_shuffle(low, high, (tw_order){0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30});
+}
+#else
+template <int STRIDE>
+TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int runs, uint32_t inside,
+                       tw_vector outside = (tw_vector){}) {
+  tw_vector v = outside;
+  for (int r = 0; r < runs; ++r) v = tw_lanes_of(p + run[r].start, stride, run[r].lanes & inside, v);
+  return v;
+}
+#endif
+#pragma GCC pop_options

@@ -17,19 +17,24 @@ from torchweld.ir.scalar import TABLE
 FLOAT_OPS = [r for r in TABLE.values() if "f" in r.kinds and r.result != "where"]
 
 
-def missed(text: str, shapes: dict[str, tuple], tmp_path, flags=()) -> list[str]:
-    """Lines of gcc's report about simd loops that it did not vectorise."""
+def report(text: str, shapes: dict[str, tuple], tmp_path, flags=()) -> str:
+    """What gcc says of the kernel, whose source is left in kernel.cpp."""
     buffers = {
         n: Buffer(n, s, t, torch.empty(s, device="meta").stride()) for n, (s, t) in shapes.items()
     }
-    source = generate(parse_comp(text), buffers).sources[0]
     base = tmp_path / "kernel"
-    base.with_suffix(".cpp").write_text(source.text)
-    command = [COMPILER, *FLAGS, *flags, "-fopt-info-vec", str(base.with_suffix(".cpp"))]
-    done = subprocess.run([*command, "-o", str(base)], capture_output=True, text=True)
+    base.with_suffix(".cpp").write_text(generate(parse_comp(text), buffers).sources[0].text)
+    command = [COMPILER, *FLAGS, *flags, str(base.with_suffix(".cpp")), "-o", str(base)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = {int(m.split(":")[1]) for m in done.stderr.splitlines() if "loop vectorized" in m}
-    lines = source.text.splitlines()
+    return done.stderr
+
+
+def missed(text: str, shapes: dict[str, tuple], tmp_path, flags=()) -> list[str]:
+    """Lines of gcc's report about simd loops that it did not vectorise."""
+    said = report(text, shapes, tmp_path, (*flags, "-fopt-info-vec")).splitlines()
+    found = {int(m.split(":")[1]) for m in said if "loop vectorized" in m}
+    lines = (tmp_path / "kernel.cpp").read_text().splitlines()
     loops = [simd_loop(lines, k) for k, text in enumerate(lines) if "#pragma omp simd" in text]
     unseen = [lines[loop.start] for loop in loops if not found.intersection(loop)]
     start = next(k for k, text in enumerate(lines) if "static void part" in text)
@@ -191,6 +196,20 @@ comp embedding [i:50, j:512] {
         {"at": ((50,), d.i64), "table": ((99, 512), d.f32), "y": ((50, 512), d.f32)},
     ),
 }
+
+
+@pytest.mark.parametrize("flags", ((), ("-march=haswell",)), ids=("native", "avx2"))
+def test_no_loop_becomes_a_call(flags, tmp_path):
+    """What is summed is copied to an array first: as a call, 16 bytes at a time."""
+    text = """
+comp total [i:100, j:1024] {
+  %0 = load x[i, j] : f32
+  %1 = reduce.sum[j] %0 : f32
+  store y[i] %1
+}
+"""
+    shapes = {"x": ((100, 1024), d.f32), "y": ((100,), d.f32)}
+    assert "library call" not in report(text, shapes, tmp_path, (*flags, "-fopt-info-loop"))
 
 
 SMOOTH = ("exp", "expm1", "log", "log1p", "erf", "tanh", "sigmoid", "sin", "cos", "sqrt")

@@ -1,12 +1,12 @@
-"""Convolutions of float32 images on a CPU: library calls become Comps
-(schedule/cpu_convolution.py), and take in what follows them.
+"""Convolutions of float32 images on a CPU, of one to three dimensions, in groups, transposed:
+library calls become Comps (schedule/cpu_convolution.py), and take in what follows them.
 
     before: t = convolution(x, w, b);  y = relu(batch_norm(t) + r), t used nowhere else
     after:  comp [n, o, h, w, c, i, j] { store y[n, o, h, w] relu(batch_norm(sum + b[o]) + r) }
 
-Images keep eager's layout and weights theirs; nothing is packed or kept. oneDNN with channels last
+Images keep eager's layout and weights theirs, and nothing is kept. oneDNN with channels last
 adds up each window in one chain, for a window of 4608 terms with 5 times the error of eager's; the
-kernels here add up chains of 144 terms, with eager's error.
+kernels here add up chains of at most 144 terms, with eager's error.
 """
 
 from __future__ import annotations

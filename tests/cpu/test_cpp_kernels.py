@@ -86,6 +86,24 @@ comp joined [i:1000] {{
     check(text, {"x": x}, shapes, F32_ERROR if dtype == d.f32 else 1e-15)
 
 
+@pytest.mark.parametrize("exponent", (-16, -3, 0, 1, 4, 15, 16, 17, 2.5))
+def test_powers_are_rounded_once(exponent):
+    text = f"""
+comp power [i:1000] {{
+  %0 = load x[i] : f32
+  %1 = const {float(exponent)} : f32
+  %2 = pow %0 %1 : f32
+  store y[i] %2
+}}
+"""
+    x = randn(1000)
+    x[:6] = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1e-30])
+    found = run(parse_comp(text), {"x": x}, {"y": ((1000,), d.f32)})["y"]
+    expected = torch.pow(x.double(), exponent).float()
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found.nan_to_num(), expected.nan_to_num())
+
+
 @pytest.mark.parametrize("shape", [(64, 96), (33, 65), (8, 3), (1, 9)])
 def test_transposes_are_bitwise(shape):
     i, j = shape

@@ -21,6 +21,7 @@ _JOINED = {
     ("add", "tanh"): "tw_1_plus_tanh({})",
     ("log1p", "exp"): "tw_log1p_exp({})",
 }
+_MOST_POWER = 16  # that multiplications make
 _CHOOSING = frozenset(("where", "maximum", "minimum", "neg", "abs"))  # exact results
 
 
@@ -98,13 +99,23 @@ def _expression(k: Kernel, value: Value, instr: Instr, texts: Texts) -> str:
         return _load(k, value, instr, texts)
     if isinstance(instr, Scan):
         return result(k, value)
-    if joined := _joined(k, instr, texts):
-        return joined
+    if shorter := _power(k, instr, texts) or _joined(k, instr, texts):
+        return shorter
     args = [texts[v] for v in operands(instr)]
     if isinstance(instr, Cast) and instr.dtype == dtypes.bf16 and is_bf16(k.body, instr.arg):
         return f"tw_exact_bf16({args[0]})"
     kinds = [k.body[v].dtype for v in operands(instr)]
     return x.pure(instr, args, kinds, k.names, _is_shifted_exp(k, instr))
+
+
+def _power(k: Kernel, instr: Instr, texts: Texts) -> str:
+    """A whole power of float32 by multiplications; empty if it is none."""
+    if not isinstance(instr, Op) or instr.name != "pow" or instr.dtype != dtypes.f32:
+        return ""
+    base, exponent = instr.args[0], k.body[instr.args[1]]
+    whole = isinstance(exponent, Const) and float(exponent.value).is_integer()
+    few = whole and abs(exponent.value) <= _MOST_POWER
+    return f"tw_power({texts[base]}, {int(exponent.value)})" if few else ""
 
 
 def _joined(k: Kernel, instr: Instr, texts: Texts) -> str:

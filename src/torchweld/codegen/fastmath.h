@@ -447,6 +447,14 @@ TW double tw_sin(double x) { return sin(x); }
 TW double tw_cos(double x) { return cos(x); }
 TW float tw_atan2(float y, float x) { return (float)tw_wide_atan2(y, x); }
 TW double tw_atan2(double y, double x) { return atan2(y, x); }
+// of a number that the compiler knows, from -16 to 16
+TW float tw_power(float x, int32_t exponent) {
+  double square = x, r = 1.0;
+#pragma GCC unroll 5
+  for (int bit = 0; bit < 5; ++bit, square *= square)
+    if (__builtin_abs(exponent) >> bit & 1) r *= square;
+  return (float)(exponent < 0 ? 1.0 / r : r);
+}
 TW float tw_pow(float a, float b) { return (float)tw_wide_pow(a, b); }
 TW double tw_pow(double a, double b) { return pow(a, b); }
 

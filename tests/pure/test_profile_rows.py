@@ -56,6 +56,17 @@ def test_a_prediction_is_a_launch_and_the_longer_of_memory_and_arithmetic():
     assert predict_us(product, LINE, TABLE) == pytest.approx(3 + 10)  # at the library's own rate
 
 
+@pytest.mark.parametrize(("measured", "flops_per_s"), [
+    ({"aten::convolution float32": 1e9}, 1e9),
+    ({"aten::convolution float32": 1e9, "aten::convolution_backward float32": 5e8}, 5e8),
+])
+def test_a_gradient_has_its_own_rate_if_one_is_measured(measured, flops_per_s):
+    line = replace(LINE, operator_flops_per_s=measured)
+    gradient = work(0, 1e9, "aten::convolution_backward", product=True)
+    start = predict_us(work(operator="aten::convolution_backward", product=True), line, TABLE)
+    assert predict_us(gradient, line, TABLE) - start == pytest.approx(1e15 / flops_per_s)
+
+
 def test_a_gpu_s_product_fills_whole_waves_of_tiles():
     rate = 6.8e14
     line = replace(LINE, device="cuda", matmul_flops_per_s={"bfloat16": rate},

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torchweld.core import dtypes
 from torchweld.ir.nodes import Buffer, Graph, View
 from torchweld.ir.parser import parse_comp
-from torchweld.profiling.flops import POINTWISE
+from torchweld.profiling.flops import BACKWARD, POINTWISE, POINTWISE_BACKWARD
 from torchweld.profiling.recorder import record
-from torchweld.profiling.work import call_work, node_work, rate_name
+from torchweld.profiling.work import Work, call_work, node_work, rate_name
 
 
 def recorded(function, *args):
@@ -103,6 +103,7 @@ def test_results_whose_neighbours_are_far_apart_in_an_operand(function, args, re
     (F.gelu, "aten::gelu float32"),
     (lambda x: F.gelu(x, approximate="tanh"), "aten::gelu tanh float32"),
     (lambda x: x @ x.T, "aten::mm float32"),
+    (lambda x: F.batch_norm(x, None, None, training=True), "aten::native_batch_norm True float32"),
 ])
 def test_what_is_asked_of_an_operator_by_name_has_a_rate_of_its_own(function, name):
     assert rate_name(only(function, X)) == name
@@ -112,6 +113,16 @@ def test_convolutions_of_single_points_have_a_rate_of_their_own():
     image = torch.randn(2, 3, 8, 8)
     assert only(F.conv2d, image, torch.randn(4, 3, 1, 1)).like == POINTWISE
     assert only(F.conv2d, image, torch.randn(4, 3, 3, 3)).like == "aten::convolution"
+    assert gradient_of_convolution(1).like == POINTWISE_BACKWARD
+    assert gradient_of_convolution(3).like == BACKWARD
+
+
+def gradient_of_convolution(window: int) -> Work:
+    image, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, window, window)
+    result = F.conv2d(image, weight)
+    ones, none = (1, 1), (0, 0)
+    return only(torch.ops.aten.convolution_backward, result, image, weight, None, ones, none, ones,
+                False, none, 1, (True, True, False))  # fmt: skip
 
 
 def test_in_place_calls_are_seen():

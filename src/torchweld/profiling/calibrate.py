@@ -27,7 +27,7 @@ from torchweld.runtime.dispatch import NativeCall, Pointer, helpers, table
 from torchweld.runtime.regions import region, region_name
 from torchweld.runtime.steps import walk_table
 
-_VERSION = "17"  # of what is measured here
+_VERSION = "18"  # of what is measured here
 _LARGE = {"cpu": 128 << 20, "cuda": 1 << 30}  # bytes: no cache holds it
 _SMALLEST_IN_CACHE = {"cpu": 1 << 20, "cuda": 4 << 20}  # bytes, doubled five times
 _MOST_OF = 0.6  # of the best rate: what a size still in the cache reaches

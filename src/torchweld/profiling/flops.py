@@ -16,6 +16,7 @@ _BLOCK = 128  # rows that attention takes together
 # Problems that stand for several operators; `large.py` measures their rates.
 ATTENTION = "attention"  # whichever operator the device takes for it
 POINTWISE = "aten::convolution 1x1"
+BACKWARD, POINTWISE_BACKWARD = "aten::convolution_backward", "aten::convolution_backward 1x1"
 SCATTERED = "scattered"  # results a second, where a pointwise operator cannot take vectors (GPU)
 TURNED = "turned"  # the same where an operand lies turned against the result (CPU)
 _LIKE = {
@@ -23,7 +24,6 @@ _LIKE = {
     "aten::_addmm_activation": "aten::mm",
     "aten::bmm": "aten::mm",
     "aten::baddbmm": "aten::mm",
-    "aten::convolution_backward": "aten::convolution",
 }
 
 
@@ -61,6 +61,8 @@ def like(operator: str, given: list[Meta]) -> str:
         return ATTENTION
     if operator == "aten::convolution" and prod(given[1].shape[2:]) == 1:
         return POINTWISE
+    if operator == BACKWARD and prod(given[2].shape[2:]) == 1:  # behind the gradient of the result
+        return POINTWISE_BACKWARD
     return _LIKE.get(operator, operator)
 
 

@@ -10,7 +10,14 @@ import torch
 import torch.nn.functional as F
 
 from torchweld.core.dtypes import torch_name
-from torchweld.profiling.flops import ATTENTION, POINTWISE, SCATTERED, TURNED
+from torchweld.profiling.flops import (
+    ATTENTION,
+    BACKWARD,
+    POINTWISE,
+    POINTWISE_BACKWARD,
+    SCATTERED,
+    TURNED,
+)
 from torchweld.profiling.recorder import record
 from torchweld.profiling.work import call_work, rate_name
 from torchweld.runtime import torch_private
@@ -78,8 +85,10 @@ def _onednn(device: str, dtype: torch.dtype, shrink: int) -> Problem:
     return lambda: torch_private.onednn_linear(x, x, None, "none", None), 2.0 * n**3
 
 
-def _convolution(window: int, device: str, dtype: torch.dtype, shrink: int) -> Problem:
-    """As in the middle of a residual network."""
+def _convolution(
+    window: int, backward: bool, device: str, dtype: torch.dtype, shrink: int
+) -> Problem:
+    """As in the middle of a residual network; `backward`: both of its gradients."""
     n, side, batch = 256 // shrink, 14, _IMAGES[device]
     layout = torch.contiguous_format if device == "cpu" else torch.channels_last
 
@@ -88,7 +97,11 @@ def _convolution(window: int, device: str, dtype: torch.dtype, shrink: int) -> P
 
     x, w = make(batch, n, side, side), make(n, n, window, window)
     flops = 2.0 * batch * side**2 * n**2 * window**2
-    return lambda: F.conv2d(x, w, padding=window // 2), flops
+    if not backward:
+        return lambda: F.conv2d(x, w, padding=window // 2), flops
+    ones, pad, which = (1, 1), (window // 2,) * 2, (True, True, False)
+    return lambda: torch.ops.aten.convolution_backward(
+        x, x, w, None, ones, pad, ones, False, (0, 0), 1, which), 2 * flops
 
 
 def _attention(device: str, dtype: torch.dtype, shrink: int) -> Problem:
@@ -121,14 +134,20 @@ _PLAIN = (
     lambda x: x.softmax(-1),
     lambda x: F.layer_norm(x, x.shape[1:], x[0], x[0]),
     lambda x: F.batch_norm(_image(x), *x[:4, :_CHANNELS]),
+    lambda x: F.batch_norm(_image(x), None, None, *x[:2, :_CHANNELS], training=True),
+    lambda x: torch.ops.aten.native_batch_norm_backward(
+        _image(x), _image(x), *x[:5, :_CHANNELS], True, 1e-5, (True, True, True)),
     lambda x: F.max_pool2d(_image(x), 3, 2, 1),
 )  # fmt: skip
-_ONLY_ON = {"mkldnn::_linear_pointwise": "cpu", SCATTERED: "cuda", TURNED: "cpu"}
+_ONLY_ON = {"mkldnn::_linear_pointwise": "cpu", SCATTERED: "cuda", TURNED: "cpu",
+             BACKWARD: "cpu", POINTWISE_BACKWARD: "cpu"}
 _TABLE: dict[tuple[str, tuple[torch.dtype, ...]], Problems] = {
     ("aten::mm", _DTYPES): _product,
     ("mkldnn::_linear_pointwise", (torch.float32,)): _onednn,
-    ("aten::convolution", _DTYPES[:2]): partial(_convolution, 3),
-    (POINTWISE, _DTYPES[:2]): partial(_convolution, 1),
+    ("aten::convolution", _DTYPES[:2]): partial(_convolution, 3, False),
+    (POINTWISE, _DTYPES[:2]): partial(_convolution, 1, False),
+    (BACKWARD, _DTYPES[:2]): partial(_convolution, 3, True),
+    (POINTWISE_BACKWARD, _DTYPES[:2]): partial(_convolution, 1, True),
     (ATTENTION, _DTYPES[:2]): _attention,
     (SCATTERED, _DTYPES): _broadcast,
     (TURNED, _DTYPES): _turned,

@@ -50,7 +50,7 @@ def predict_us(work: Work, line: Roofline, table: DeviceTable) -> float:
     at the roofline. Both at the rate of their operator, where that was measured."""
     limits = limits_us(work, line)
     start_us = limits["launch"] + work.fresh_bytes / 1e6 * line.fresh_us_per_mb
-    rate = line.operator_flops_per_s.get(rate_name(work))
+    rate = _rate(work, line)
     if work.comps:
         table = replace(table, fma_per_s=rate / 2) if rate else table
         busy = [cost(c, g.buffers, g.hints, table).seconds - table.launch_s for c, g in work.comps]
@@ -59,6 +59,13 @@ def predict_us(work: Work, line: Roofline, table: DeviceTable) -> float:
         return start_us + _in_tiles_us(work, line, table)
     compute_us = work.flops / rate * 1e6 if rate else limits["compute"]
     return start_us + max(limits["memory"], compute_us)
+
+
+def _rate(work: Work, line: Roofline) -> float | None:
+    """Of its operator; for a product's gradient, where that is not measured, the product's."""
+    rates, name = line.operator_flops_per_s, rate_name(work)
+    forward = name.replace("_backward", "") if work.product else name
+    return rates.get(name) or rates.get(forward)
 
 
 def _apart_s(work: Work, line: Roofline) -> float:

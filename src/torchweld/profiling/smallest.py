@@ -47,6 +47,7 @@ def functions(device: str) -> list[Callable[[], object]]:
         lambda: x.cumsum(-1),
         lambda: x.argmax(-1),
         lambda: torch.arange(_N, device=device),
+        lambda: rows.clone().add_(1),
         lambda: x.mm(x),
         lambda: torch.addmm(x[0], x, x),
         lambda: torch.bmm(x[None], x[None]),

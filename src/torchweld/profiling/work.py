@@ -157,7 +157,7 @@ def _call_work(call: Call) -> Work:
     nodes = [n for n in graph.nodes if getattr(n, "target", "") != CHECK_INDEX] if graph else []
     comps = [n for n in nodes if isinstance(n, Comp)]
     if not comps or len(comps) < len(nodes):
-        return Work(moved, elements(metas_in(call.results)), dtype, call.name)
+        return Work(moved, elements(metas_in(call.results)), dtype, call.name, like=manner(call))
     parts = [_comp_work(comp, graph) for comp in comps]
     return Work(sum(p.bytes for p in parts), sum(p.flops for p in parts), dtype, call.name,
                 comps=tuple((comp, graph) for comp in comps), like=manner(call),
@@ -165,9 +165,10 @@ def _call_work(call: Call) -> Work:
 
 
 def manner(call: Call) -> str:
-    """aten::gelu tanh: a call with what is asked of it by name, which decides how long it takes."""
+    """aten::gelu tanh, aten::native_batch_norm True: a call with the names and flags that it is
+    given, which decide how long it takes."""
     asked = (*call.args, *(value for _, value in call.kwargs))
-    return " ".join((call.name, *(a for a in asked if isinstance(a, str))))
+    return " ".join((call.name, *(str(a) for a in asked if isinstance(a, str) or a is True)))
 
 
 def _scattered(call: Call) -> int:

@@ -66,7 +66,7 @@ def _chained(
     name, device = accesses.comp.name, buffers[accesses.comp.stores[0].buffer].device
     partials = partials_of(accesses, buffers, schedule.splits)
     rows = extent(accesses, schedule.rows)
-    done = Buffer(f"{name}_done", (rows,), dtypes.i32, (1,), device)
+    done = Buffer(f"{name}_done", (rows + 1,), dtypes.i32, (1,), device)
     scratch = (*(b for p in partials for b in p.scratch), done)
     kernel = _begun(accesses, {**buffers, **{b.name: b for b in scratch}}, schedule, early)
     source = replace(kernel.source(chain(kernel, partials, done)), early=early)

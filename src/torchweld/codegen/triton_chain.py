@@ -5,13 +5,15 @@ once.
                 then finishes chunk p - lag, whose row has been taken in by then
 
 A chunk is one of the `splits` shares of a row. Between the two, it stays in the last-level cache:
-as many chunks lie there as there are programs in flight. A program waits for those with lower
-numbers alone, which have started before it, and which take in their chunks without waiting.
+as many chunks lie there as there are programs in flight. No program waits for ever: each draws its
+number when it starts, so those with lower numbers, for which alone it waits, are running, and they
+wait for nothing before they have left what is waited for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torchweld.codegen import triton_lanes as lanes
 from torchweld.codegen import triton_reduce as reduce
@@ -27,21 +29,23 @@ from torchweld.codegen.triton_forms import (
 )
 from torchweld.ir.nodes import Buffer, Value
 from torchweld.ir.passes import online, stages
-from torchweld.schedule.cuda import extent
+from torchweld.schedule.cuda import extent, next_pow2
 from torchweld.schedule.partials import Partial
 
 
 def chain(k: Kernel, partials: Sequence[Partial], done: Buffer) -> list[GridDim]:
     """`done`: for each row a counter, of the programs that have left their part and of those that
-    have read all parts; zero before and after."""
+    have read all parts; then one of the programs that have started. All are zero before and
+    after."""
     s, found = k.schedule, {p.value: p.scratch for p in partials}
     sums = {top: total for total, top in online(k.body).items()}
     own = [v for v in found if v not in sums.values()]
     stage, positions = stages(k.body), range(len(k.comp.stores))
     first = [p for p in positions if max(stage[v] for v in stored(k, [p])) == 0]
     across = [p for p in positions if "c" in k.along(k.store_axes(p)) and p not in first]
-    chunks, counter = extent(k.accesses, s.rows) * s.splits, k.pointer(done.name)
-    k.line(f"chunk = {k.program(0)}")
+    rows, counter = extent(k.accesses, s.rows), k.pointer(done.name)
+    chunks = rows * s.splits
+    _draw(k, f"{counter} + {rows}", chunks + s.lag)
     with k.indented(f"if chunk < {chunks}:"):
         _place(k, "chunk")
         one_pass(k, own, first, sums, backwards=False)
@@ -52,13 +56,26 @@ def chain(k: Kernel, partials: Sequence[Partial], done: Buffer) -> list[GridDim]
     with k.indented(f"if chunk >= {s.lag}:"):
         _place(k, f"(chunk - {s.lag})")
         _wait(k, f"tl.atomic_add({counter} + row, 0)")
+        merging = k.facing(replace(s, block_columns=max(16, next_pow2(s.splits))))
         for value in own:
             parts = found[value] + found.get(sums.get(value), ())
-            end(k, value, lanes_of(k, value, sums), _recalled(k, value, parts, sums), sums)
+            lanes_left = _recalled(merging, value, parts, sums)
+            end(merging, value, lanes_of(k, value, sums), lanes_left, sums)
+        for name in dict.fromkeys(merging.known.values()):
+            k.line(f"{name} = tl.sum({name})")  # a scalar: tiles of one point have one layout
+        k.known |= merging.known
         _leave(k, counter)
         one_pass(k, [], across, sums, backwards=True)
         store_rest(k, (), [p for p in positions if p not in (*first, *across)])
     return [GridDim(chunks + s.lag)]
+
+
+def _draw(k: Kernel, started: str, programs: int) -> None:
+    k.line(f"chunk = tl.atomic_add({started}, 1)")
+    with k.indented(f"if chunk == {programs - 1}:"):
+        k.line(f"tl.store({started}, 0)")
+    if k.index_type == "tl.int64":
+        k.line("chunk = chunk.to(tl.int64)")
 
 
 def _place(k: Kernel, chunk: str) -> None:

@@ -90,6 +90,8 @@ class Kernel:
         self.fast = _stores_16_bits(accesses, buffers)
         self.near_one = values_added_to_one(self.body) if self.fast else frozenset()
         self.row_start: RowStart | None = None
+        # Of one row at a time: what is loaded for it is in all layouts; a tile of one point is not.
+        self.scalar_rows = getattr(schedule, "form", "") == "chain"
         self._lines = _Lines()
         self._pointers: dict[str, str] = {}
         self._sizes: dict[Size, str] = {}
@@ -171,13 +173,9 @@ class Kernel:
         """`r` from the number of its block; `covered`: points that all programs and steps together
         cover, None if not known."""
         if self.schedule.rows:
-            self.define(
-                self._names["r"],
-                f"{block} * {self.block_rows}" if self.block_rows > 1 else block,
-                f"tl.arange(0, {self.block_rows})[:, None]",
-                self.schedule.rows,
-                covered,
-            )
+            lanes = "" if self.scalar_rows else f"tl.arange(0, {self.block_rows})[:, None]"
+            start = f"{block} * {self.block_rows}" if self.block_rows > 1 else block
+            self.define(self._names["r"], start, lanes, self.schedule.rows, covered)
 
     def define_columns(self, start: str, covered: Size | None) -> None:
         lanes = f"tl.arange(0, {self.block_columns})[None, :]"
@@ -217,8 +215,8 @@ class Kernel:
         uniform: bool = False,
     ) -> None:  # fmt: skip
         """The linear index `name` of `axes`, and where it needs one its mask. `uniform`: indices
-        that are the same for a whole block may be tiles of a single point."""
-        self.line(f"{name} = {start} + {lanes}" if start else f"{name} = {lanes}")
+        that are the same for a whole block may be scalars."""
+        self.line(f"{name} = {' + '.join(filter(None, (start, lanes)))}")
         length = extent(self.accesses, axes)
         if length == covered:
             self._masks.discard(name)
@@ -245,8 +243,8 @@ class Kernel:
             inner = extent(self.accesses, axes[k + 1 :])
             text = f"{start} // {inner}" if inner != 1 else start
             outer = "" if k == 0 else f" % {self.comp.extent(axis)}"
-            along = lanes if axis == axes[-1] else "tl.zeros([1, 1], tl.int32)"
-            self.line(f"{self.axis_variable(axis)} = {text}{outer} + {along}")
+            along = f" + {lanes}" if axis == axes[-1] else ""
+            self.line(f"{self.axis_variable(axis)} = {text}{outer}{along}")
 
     def _maps(self) -> Iterable[Affine]:
         yield from (a.offset for a in self.accesses.all)
@@ -417,12 +415,16 @@ class Kernel:
     def _product(self, name: str, factor: Size) -> str:
         return name if factor == 1 else f"{name} * {self.size(factor)}"
 
+    def _lanes(self, along: str) -> str:
+        """The tile dimensions of what varies `along` some."""
+        return along.replace("r", "") if self.scalar_rows else along
+
     def address(self, access: Access, along: str) -> str:
         """A tile of pointers over the dimensions `along`; one pointer where it is ""."""
         terms = [self.offset(access.offset)]
         terms += [f"{self.value(v)} * {self.size(stride)}" for v, stride in access.refs]
         axes = access.offset.axes.union(*(self.axes[v] for v, _ in access.refs))
-        if set(self.along(axes)) != set(along):
+        if set(self._lanes(self.along(axes))) != set(along):
             terms.append(f"tl.zeros({self.shape(along)}, tl.int32)")
         return f"{self.pointer(access.buffer)} + ({' + '.join(terms)})"
 
@@ -430,7 +432,7 @@ class Kernel:
         access = self.accesses.loads[value]
         along = self.along(self.axes[value])
         guard = "" if instr.guard is None else self.value(instr.guard)
-        arguments = [self.address(access, along)]
+        arguments = [self.address(access, self._lanes(along))]
         if mask := self.mask(along, guard):
             arguments.append(f"mask={mask}")
         if guard:
@@ -446,7 +448,7 @@ class Kernel:
         along = self.along(self.store_axes(position))
         guard = "" if store.guard is None else self.value(store.guard)
         value = self.value(store.value)
-        address = self.address(access, along or _ONE)
+        address = self.address(access, self._lanes(along) or _ONE)
         function = "store"
         if store.combine is not None:
             function = f"atomic_{store.combine}"

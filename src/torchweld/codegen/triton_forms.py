@@ -282,7 +282,8 @@ def store_partial(k: Kernel, partial: Partial) -> None:
     along, kept = ("c", k.schedule.columns) if over_rows else ("r", k.schedule.rows)
     along = along if kept else ""
     points = k.size(extent(k.accesses, kept))
-    lane = along or "tl.zeros([1, 1], tl.int32)"
+    lane = "" if k.scalar_rows else along
+    lane = lane or f"{along or 0} + tl.zeros([1, 1], tl.int32)"
     for buffer, text in zip(partial.scratch, k.partial_results[partial.value], strict=True):
         pointer = k.pointer(buffer.name)
         k.write("store", f"{pointer} + (share * {points} + {lane})", text, k.mask(along))

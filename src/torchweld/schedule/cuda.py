@@ -283,7 +283,9 @@ def _pointwise(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> S
     crossing = _crossing(accesses, outer, inner)
     if crossing and _long(accesses, inner):
         others = tuple(a for a in outer if a not in crossing)
-        return Schedule("grid", (*others, *crossing), (inner,), *_crossed(accesses, crossing))
+        return Schedule(
+            "grid", (*others, *crossing), (inner,), *_crossed(accesses, crossing, inner)
+        )
     length = accesses.comp.extent(inner)
     block = _dividing_block(length, hints)
     rows = size.hint(extent(accesses, outer), hints)
@@ -341,10 +343,10 @@ def _run(accesses: Accesses, access: Access, axes: tuple[str, ...]) -> tuple[str
         run = (more[-1], *run)
 
 
-def _crossed(accesses: Accesses, crossing: tuple[str, ...]) -> tuple[int, int, int]:
+def _crossed(accesses: Accesses, crossing: tuple[str, ...], inner: str) -> tuple[int, int, int]:
     """Rows and columns of a tile that is read along one and written along the other, and warps:
     128 bytes at a time either way, or as many as are there."""
-    narrow = max(a.bytes for a in accesses.all) <= 2
+    narrow = max(a.bytes for a in accesses.all if inner in a.offset.axes) <= 2
     length = extent(accesses, crossing)
     rows = min(64, next_pow2(length)) if isinstance(length, int) else 64
     return rows, (4096 if narrow else 2048) // rows, 8 if narrow else 4
@@ -418,10 +420,9 @@ def _chain(accesses: Accesses, count: int, length: int, sm_count: int) -> Schedu
 
 
 def _width(accesses: Accesses) -> int:
-    """Bytes that are read of each row for each of its columns."""
-    rows, columns = set(accesses.frame.rows), set(accesses.frame.columns)
-    reads = ((a.bytes, a.offset.axes) for a in accesses.loads.values())
-    return sum(n for n, axes in reads if columns & axes and (rows & axes or not rows))
+    """Bytes that are read of each row for each of its columns, and of no other."""
+    points = {a.name for a in accesses.comp.axes}
+    return sum(a.bytes for a in accesses.loads.values() if points <= a.offset.axes)
 
 
 def _loads_for_each(accesses: Accesses) -> int:

@@ -20,7 +20,8 @@ from torch.nn import functional as F
 import torchweld
 from cpu_kernels import Function, keep_freed_memory
 
-f32, bf16, f64, i64, b1 = torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool
+f32, bf16, f16, f64 = torch.float32, torch.bfloat16, torch.float16, torch.float64
+i64, b1 = torch.int64, torch.bool
 Spec = tuple[tuple[int, ...], torch.dtype]
 
 
@@ -45,6 +46,12 @@ def pointwise() -> dict[str, tuple[Callable, tuple[Spec, ...]]]:
         "silu(x) * y": (lambda x, y: F.silu(x) * y, (big, big)),
         "silu(x) * y bf16": (lambda x, y: F.silu(x) * y, (low, low)),
         "silu(x) * y small": (lambda x, y: F.silu(x) * y, (((1, 64), f32), ((1, 64), f32))),
+        "silu(x) * y f16": (lambda x, y: F.silu(x) * y, (rows(1024, f16),) * 2),
+        "relu(x) + y f16": (lambda x, y: F.relu(x) + y, (rows(1024, f16),) * 2),
+        "softplus bf16": (F.softplus, (low,)),
+        "mish": (F.mish, (big,)),
+        "x % 0.7": (lambda x: x % 0.7, (big,)),
+        "x ** 4": (lambda x: x**4, (big,)),
         "tanh(x) + sin(x)": (lambda x: torch.tanh(x) + torch.sin(x), (big,)),
         "log(exp(x) + 1)": (lambda x: torch.log(torch.exp(x) + 1), (big,)),
         "exp(x) * y f64": (lambda x, y: torch.exp(x) * y, (rows(1024, f64, 1 << 18),) * 2),
@@ -75,6 +82,15 @@ def pointwise() -> dict[str, tuple[Callable, tuple[Spec, ...]]]:
             (((2, 16, 512, 64), f32), ((512, 64), f32), ((512, 64), f32)),
         ),
         "pad": (lambda x: F.pad(x, (3, 5)) + 1, (rows(100),)),
+        "reflect pad": (lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"), (image,)),
+        "zero pad bf16": (lambda x: F.pad(x, (1, 1, 1, 1)), (((8, 64, 40, 40), bf16),)),
+        "pixel shuffle": (lambda x: F.pixel_shuffle(x, 2), (image,)),
+        "rotary, interleaved": (
+            lambda x: torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2) + x,
+            (rows(64),),
+        ),
+        "boxes": (lambda b: torch.stack([b[:, 0] - b[:, 2], b[:, 0] + b[:, 2]], -1), (rows(4),)),
+        "gather bf16": (lambda x, i: x.gather(1, i), (low, ((1024, 1024), i64))),
         "tril mask": (lambda x: x.tril() * 2, (((8, 300, 300), f32),)),
         "roll + add": (lambda x: x.roll(3, 1) + x, (rows(1000),)),
         "stack": (lambda x, y: torch.stack([x + y, x - y], -1), (big, big)),

@@ -38,6 +38,10 @@ TW tw_vector tw_lanes_of(const float* p, int64_t stride, uint32_t mask, tw_vecto
 TW tw_vector tw_masked(const float* p, uint32_t mask, tw_vector v) {
   return (tw_vector)__builtin_ia32_loadups512_mask(p, v, mask);
 }
+TW tw_vector tw_strided(const float* p, int64_t stride, uint32_t mask, tw_vector v) {
+  tw_order order = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return (tw_vector)__builtin_ia32_gathersiv16sf(v, p, order * (int32_t)stride, mask, 4);
+}
 template <int STRIDE>
 TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int runs, uint32_t inside,
                        tw_vector outside = (tw_vector){}) {
@@ -52,7 +56,7 @@ TW tw_vector tw_gather(const float* p, int64_t stride, const tw_run* run, int ru
       low = tw_masked(from, even & 0xffff, low);
       high = tw_masked(from + TW_WIDTH, even >> 16, high);
     } else {
-      low = tw_lanes_of(from, stride, mask, low);
+      low = tw_strided(from, stride, mask, low);
     }
   }
   if (STRIDE != 2) return low;

@@ -102,6 +102,19 @@ def transposed_copy(rows: int, columns: int) -> Case:
                 x=("f32", columns, rows), y=("f32", rows, columns))  # fmt: skip
 
 
+def channels_first(batch: int, groups: int, channels: int, pixels: int, dtype: str) -> Case:
+    """An image with channels last, in groups, scaled and written with channels first."""
+    return case("channels_first", f"b:{batch}, g:{groups}, c:{channels}, p:{pixels}", f"""
+      %0 = load x[b, p, {channels}*g+c] : {dtype}
+      %1 = cast %0 : f32
+      %2 = load s[b, g] : f32
+      %3 = mul %1 %2 : f32
+      %4 = cast %3 : {dtype}
+      store y[b, g, c, p] %4""",
+      x=(dtype, batch, pixels, groups * channels), s=("f32", batch, groups),
+      y=(dtype, batch, groups, channels, pixels))  # fmt: skip
+
+
 def rotary(batch: int, length: int, heads: int, width: int) -> Case:
     """x * cos + rotate_half(x) * sin, and [b, s, h, d] becomes [b, h, s, d]."""
     half = width // 2
@@ -156,6 +169,8 @@ POINTWISE = [
             store y[i, j] %4""",
          g=("f32", 5, 257), u=("f32", 5, 257), y=("f32", 5, 257)),
     transposed_copy(70, 100),
+    channels_first(3, 2, 4, 77, "f16"),
+    channels_first(2, 5, 1, 33, "f16"),
     case("permuted_gaps", "i:3, j:5, k:40, l:17",
          """%0 = load x[j, l, i, k] : f16
             %1 = cast %0 : f32

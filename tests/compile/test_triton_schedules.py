@@ -113,6 +113,16 @@ def test_a_transposition_gets_a_square_tile_of_the_two_axes():
     assert min(found.block_rows, found.block_columns) >= 32
 
 
+@pytest.mark.parametrize("channels,dtype,tile", [
+    (2, "f16", (8, 512)), (16, "bf16", (64, 64)), (64, "bf16", (64, 64)),
+])  # fmt: skip
+def test_channels_of_several_axes_are_one_side_of_a_tile(channels, dtype, tile):
+    """Pixels are read at neighbouring channels, written along themselves."""
+    found = schedule(*_comp(cases.channels_first(2, 4, channels, 4096, dtype)), H100)
+    assert (found.block_rows, found.block_columns) == tile
+    assert found.columns == ("p",) and len(found.rows) == 3
+
+
 def test_long_rows_of_odd_length_get_a_row_for_each_program():
     found = schedule(*_comp(cases.row_scaled(64, 50257)), H100)
     assert found.form == "grid" and found.block_rows == 1 and found.rows

@@ -74,7 +74,7 @@ def join_readers(shop: Workshop) -> dict[tuple[str, str], Refusal]:
             continue
         nodes = shop.flow.nodes
         answers = {group: _offer(shop, group, number) for group in _sets(shop, calls)}
-        best = _best([o for o in answers.values() if isinstance(o, Offer) and o.pays()])
+        best = _best([o for o in answers.values() if isinstance(o, Offer) and o.pays(MARGIN)])
         left = [c for c in calls if best is None or c not in best.nodes]
         refused |= {(nodes[c].name, nodes[number].name): _why(c, answers) for c in left}
         if best is not None:

@@ -67,7 +67,7 @@ class Offer:
     def gain_s(self) -> float:
         return self.before_s - self.after_s
 
-    def pays(self, margin: float = MARGIN) -> bool:
+    def pays(self, margin: float) -> bool:
         """Whether it saves that share of the time before, as far as is known."""
         return self.gain_s > (margin - self.leeway) * self.before_s
 

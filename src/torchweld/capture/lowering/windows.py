@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import reduce
-from itertools import product
+from itertools import pairwise, product
 
+from torchweld.capture.lowering import reductions
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr
 from torchweld.capture.lowering.nest import Nest
@@ -137,6 +138,8 @@ def _avg_pool(
     that reach over the edge count what is there as zeros, or there are none."""
     kernel, padding = _each(kernel_size, rank), _each(padding, rank)
     steps = _each(stride, rank) if stride else kernel
+    if kernel == tuple(x.shape[-rank:]) and not any(padding) and divisor is None:
+        return reductions.mean(call, x, range(-rank, 0), True)
     if uneven or not call.out.dtype.is_float or math.prod(kernel) > _LARGEST_AVERAGE:
         raise NotLowered("a pooling with windows of several sizes, or of many elements")
     nest = call.nest(call.out.shape, extra=[(x, _rows_alone(x, rank))])
@@ -144,6 +147,28 @@ def _avg_pool(
     window = _window(nest, x, kernel, steps, padding, (1,) * rank, fill)
     total = reduce(lambda a, b: a + b, window)
     return call.finish(nest, total / total.lift(divisor or math.prod(kernel)))
+
+
+@lowers("aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default")
+def adaptive_avg_pool(call: Call, x, output_size):
+    """As the pooling by windows of one size, at equal distances, that it often is."""
+    rank = len(output_size)
+    sides = [_regular(n, out) for n, out in zip(x.shape[-rank:], output_size)]
+    if None in sides:
+        raise NotLowered("an adaptive pooling with windows of several sizes")
+    kernel, steps = zip(*sides)
+    return _avg_pool(call, x, rank, kernel, steps, 0, False, None)
+
+
+def _regular(size: Size, out: Size) -> tuple[int, int] | None:
+    """(size, distance) of adaptive windows: from floor(i * size / out) to
+    ceil((i + 1) * size / out)."""
+    if not isinstance(size, int) or not isinstance(out, int) or out == 0:
+        return None
+    starts = [i * size // out for i in range(out)]
+    sizes = {-(-(i + 1) * size // out) - start for i, start in enumerate(starts)}
+    steps = {b - a for a, b in pairwise(starts)} or {1}
+    return (*sizes, *steps) if len(sizes) == len(steps) == 1 else None
 
 
 def _rows_alone(x: Tensor, rank: int) -> list[int | None]:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -69,28 +69,46 @@ class GraphRecord:
     events: list = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Job:
+    """One graph on its way. `stages(name, stage, *args)` runs a stage and keeps its time."""
+
+    captured: Captured
+    options: Options
+    device: torch.device
+    table: DeviceTable
+    stages: Callable
+
+    @classmethod
+    def of(cls, captured: Captured, options: Options) -> _Job:
+        device = _main_device(captured)
+        return cls(captured, options, device, device_table(device), _Stages(options.debug))
+
+    def lowered(self) -> Lowered:
+        return self.stages("lower", lower, self.captured, self.options)
+
+
 def compile_graph(captured: Captured, options: Options) -> Program:
     """A callable of the captured graph's flat inputs (one list) that returns its flat outputs;
     `.record` says what was done."""
     with _no_garbage_collection(), Builders() as builders:
-        return _compiled(captured, options, builders)
+        return _compiled(_Job.of(captured, options), builders)
 
 
-def _compiled(captured: Captured, options: Options, builders: Builders) -> Program:
-    stages = _Stages(options.debug)
-    device = _main_device(captured)
-    table = device_table(device)
-    lowered = stages("lower", lower, captured, options)
+def _compiled(job: _Job, builders: Builders) -> Program:
+    captured, options, stages = job.captured, job.options, job.stages
+    lowered = job.lowered()
     plans = PlanCache.open(options, _DECISIONS)
     loose = sorted(captured.loose_outputs)
-    key = plans.key(lowered.graph, options, str(device), captured.kind, repr(table), repr(loose))
+    key = plans.key(
+        lowered.graph, options, str(job.device), captured.kind, repr(job.table), repr(loose))
     stored = stages("find plan", plans.get, key)
     cached = stored is not None
     if not cached:
-        stored = _make_plan(lowered, captured, table, options, stages, builders)
+        stored = _make_plan(job, lowered, builders)
         plans.put(key, stored)
     record = GraphRecord(
-        captured.name, captured.kind, str(device), stored.graph, dict(stored.bundles),
+        captured.name, captured.kind, str(job.device), stored.graph, dict(stored.bundles),
         stored.decisions, stages.seconds, cached,
     )  # fmt: skip
     program = stages(
@@ -101,7 +119,7 @@ def _compiled(captured: Captured, options: Options, builders: Builders) -> Progr
     program.record = record
     logger("pipeline").info(
         "%s (%s on %s): %d kernels and calls, %s plan, %.3f s", captured.name, captured.kind,
-        device, len(stored.graph.nodes), "stored" if cached else "new",
+        job.device, len(stored.graph.nodes), "stored" if cached else "new",
         sum(stages.seconds.values()),
     )  # fmt: skip
     return program
@@ -109,55 +127,44 @@ def _compiled(captured: Captured, options: Options, builders: Builders) -> Progr
 
 def plan_graph(captured: Captured, options: Options) -> tuple[Graph, Plan]:
     """The captured graph as the planner is given it, and its plan; nothing is generated."""
-    stages, table = _Stages(options.debug), device_table(_main_device(captured))
-    lowered = stages("lower", lower, captured, options)
-    graph, planned = _planned(lowered, captured, table, options, stages)
-    return graph, form_products(planned, table, options, choose)
+    job = _Job.of(captured, options)
+    graph, planned = _planned(job, job.lowered())
+    return graph, form_products(planned, job.table, options, choose)
 
 
-def _planned(
-    lowered: Lowered, captured: Captured, table: DeviceTable, options: Options, stages
-) -> tuple[Graph, Plan]:
+def _planned(job: _Job, lowered: Lowered) -> tuple[Graph, Plan]:
+    stages, table, loose = job.stages, job.table, job.captured.loose_outputs
     graph = stages("rewrite", rewrite, lowered.graph)
     graph = stages("widen", widened_convolutions, graph, table)
     graph = stages("biases", separate_biases, graph, table)
-    graph = stages("channels", channels_last, graph, table, captured.loose_outputs)
+    graph = stages("channels", channels_last, graph, table, loose)
     graph = stages("patches", products_of_patches, graph, table)
     graph = stages("statistics", statistics_apart, graph, table)
-    graph = stages("layouts", contiguous_rows, graph, captured.loose_outputs)
-    return graph, stages("plan", plan, graph, table, options)
+    graph = stages("layouts", contiguous_rows, graph, loose)
+    return graph, stages("plan", plan, graph, table, job.options)
 
 
-def _make_plan(
-    lowered: Lowered,
-    captured: Captured,
-    table: DeviceTable,
-    options: Options,
-    stages: _Stages,
-    builders: Builders,
-) -> StoredPlan:
-    _, planned = _planned(lowered, captured, table, options, stages)
+def _make_plan(job: _Job, lowered: Lowered, builders: Builders) -> StoredPlan:
+    options, stages, on_gpu = job.options, job.stages, job.table.kind == "cuda"
+    _, planned = _planned(job, lowered)
     choices = Choices()
 
     def join(planned: Plan) -> Plan:
-        return form_products(planned, table, options, choices.choose, choices.leeway)
-
-    def finish(planned: Plan, stages: Callable) -> tuple[Plan, dict[str, KernelBundle]]:
-        return _finished(planned, captured, table, options, choices.choose, stages)
+        return form_products(planned, job.table, options, choices.choose, choices.leeway)
 
     def tried(graph: Graph) -> tuple[Graph, dict[str, KernelBundle]]:
-        made, bundles = finish(Plan(graph, ()), _unseen)
+        made, bundles = _finished(replace(job, stages=_unseen), Plan(graph, ()), choices.choose)
         return made.graph, bundles
 
-    if table.kind == "cuda" and options.tune_seconds > 0 and not planned.graph.symbols:
+    if on_gpu and options.tune_seconds > 0 and not planned.graph.symbols:
         builders.start(options.compile_jobs)
-        tuner = Tuner(table, options, choices, tried, builders)
+        tuner = Tuner(job.table, options, choices, tried, builders)
         joined = stages("tune products", tuner.tuned, planned, join)
     else:
         joined = stages("join products", join, planned)
-    if table.kind == "cuda":
+    if on_gpu:
         builders.start(_builders_for(joined.graph, options))
-    made, bundles = finish(joined, stages)
+    made, bundles = _finished(job, joined, choices.choose)
     return StoredPlan(made.graph, bundles, made.decisions)
 
 
@@ -171,9 +178,10 @@ def _builders_for(graph: Graph, options: Options) -> int:
 
 
 def _finished(
-    planned: Plan, captured: Captured, table: DeviceTable, options: Options, choose: Choose, stages
+    job: _Job, planned: Plan, choose: Choose
 ) -> tuple[Plan, dict[str, KernelBundle]]:
     """A plan with the best calls, strides and extents, and its kernels."""
+    stages, table, options, captured = job.stages, job.table, job.options, job.captured
     planned = stages("attention", own_attention, planned, table)
     planned = stages("products", own_products, planned, table)
     planned = stages("convolutions", own_convolutions, planned, table, options)

@@ -21,7 +21,7 @@ from torchweld.kernels.products_apart import is_elementwise
 from torchweld.kernels.products_columns import joined
 from torchweld.kernels.products_comp import is_product, left_operand
 from torchweld.kernels.products_concat import concatenated
-from torchweld.kernels.products_kernel import Kernel, Offer, Workshop
+from torchweld.kernels.products_kernel import MARGIN, Kernel, Offer, Workshop
 from torchweld.kernels.products_side import FARTHEST, independent
 from torchweld.plan.flow import NodeId
 from torchweld.plan.merge import Rules
@@ -48,7 +48,7 @@ def join_heads(shop: Workshop) -> None:
         node = shop.flow.nodes.get(number)
         members = _members(shop, number) if node and is_product(node) else []
         offer = _offer(shop, members) if members else None
-        if offer is not None and offer.pays():
+        if offer is not None and offer.pays(MARGIN):
             shop.take(offer)
 
 

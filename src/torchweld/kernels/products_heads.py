@@ -1,5 +1,6 @@
-"""Products of one operand in one kernel, each with its reader, where a reader needs several columns
-of a head at a point: queries and keys with their rotary embedding, values beside them.
+"""Products of one operand and few rows in one kernel, each with its reader, where a reader needs
+several columns of a head at a point: queries and keys with their rotary embedding, values beside
+them.
 
     extern q = mm(x, a);  extern v = mm(x, b)
     comp y[m, h, d:64] = q[m, h, d] * c + q[m, h, d+-32] * s
@@ -26,6 +27,7 @@ from torchweld.kernels.products_side import FARTHEST, independent
 from torchweld.plan.flow import NodeId
 from torchweld.plan.merge import Rules
 from torchweld.plan.refusals import Refusal
+from torchweld.schedule.product import STREAMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,8 @@ def _offer(shop: Workshop, members: Sequence[_Member]) -> Offer | None:
         return None
     comp = concatenated([m.comp for m in members])
     kernel = comp and shop.kernel(comp)
-    if not isinstance(kernel, Kernel):
-        return None
+    if not isinstance(kernel, Kernel) or kernel.schedule.form not in STREAMS:
+        return None  # of many rows, rotations take 1.7 % of a Llama's time
     before = _apart_s(shop, members)
     *others, last = ordered
     nodes = (*reversed(others), last)  # readers first: a product is not merged past its own

@@ -313,6 +313,16 @@ def test_queries_and_keys_are_rotated_in_the_kernel_of_values(turn, keys):
     assert calls(after.graph) == [] and sums(comp) == 2 and len(comp.writes) == 3
 
 
+def test_rotations_of_many_rows_stay_apart():
+    def attention(x, q, k, v, cos, sin):
+        q, k = (F.linear(x, w).view(200, -1, 16).transpose(0, 1) for w in (q, k))
+        return rotated(q, cos, sin), rotated(k, cos, sin), F.linear(x, v)
+
+    args = r(200, K), r(4 * 16, K), r(2 * 16, K), r(2 * 16, K), r(200, 16), r(200, 16)
+    _, after = formed(captured(attention, *args))
+    assert not any(c.writes[1:] and sums(c) == 2 for c in comps(after.graph))
+
+
 def test_queries_that_meet_keys_stay_apart():
     def attention(x, q, k, v, cos, sin):
         q, k = (F.linear(x, w).view(M, -1, 16).transpose(0, 1) for w in (q, k))

@@ -576,6 +576,18 @@ def row_scaled(rows: int, columns: int) -> Case:
       x=("bf16", rows, columns), s=("f32", rows), y=("bf16", rows, columns))  # fmt: skip
 
 
+def window(rows: int, columns: int) -> Case:
+    """y[j] = exp(x[j - 3]), one where there is none, from rows that are further apart than y's."""
+    body = """%0 = index -3+j : i64
+        %1 = const 0 : i64
+        %2 = ge %0 %1 : b1
+        %3 = load x[i, -3+j] if %2 else 0.0 : f32
+        %4 = exp %3 : f32
+        store y[i, j] %4"""
+    return case(f"window_{rows}x{columns}", f"i:{rows}, j:{columns}", body,
+                x=("f32", (rows, columns), (columns + 3, 1)), y=("f32", rows, columns))  # fmt: skip
+
+
 def cross_entropy(rows: int, columns: int) -> Case:
     return case("cross_entropy", f"i:{rows}, j:{columns}", """
       %0 = load x[i, j] : bf16

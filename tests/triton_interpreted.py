@@ -44,6 +44,7 @@ _ALL_MASKED = torch.full((150,), float("-inf"))
 ALL = [
     *cases.POINTWISE,
     cases.flat(cases.gelu_mul(7, 101), 64),
+    cases.tiled(cases.window(3, 101), 16),
     *(cases.tiled(cases.row_scaled(7, c), 16) for c in (101, 104, 127, 33)),
     cases.softmax(5, 70),
     cases.add_layer_norm(7, 96),

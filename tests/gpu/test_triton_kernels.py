@@ -26,6 +26,7 @@ ALL = [
     *cases.POINTWISE,
     *cases.SCALARS,
     cases.gelu_mul(101, 1001),
+    cases.window(3, 5003),
     *(cases.row_scaled(9, c) for c in (4095, 4096, 5003, 50257)),
     *(cases.softmax(5, c) for c in (1, 2, 127, 128, 129, 4096)),
     cases.softmax(3, 20000),

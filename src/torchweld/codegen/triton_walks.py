@@ -107,7 +107,11 @@ def quotient(k: Kernel, length: Size, step: int, up: bool = False) -> str:
 
 def align_rows(k: Kernel) -> None:
     """Where rows are not a multiple of 16 bytes apart: blocks that begin at such a multiple."""
-    starts = [(start, a.bytes) for a in k.accesses.all if (start := k.start_of_row(a)) is not None]
+    starts = [
+        (start, a.bytes)
+        for a in k.accesses.all
+        if (start := k.start_of_row(a)) is not None and not _before_buffer(start)
+    ]
     scans = any(isinstance(i, Scan) for i in k.body)
     if not starts or scans or k.block_rows > 1 or k.schedule.splits > 1:
         return
@@ -115,6 +119,12 @@ def align_rows(k: Kernel) -> None:
     lanes = 16 // min(n for s, n in starts if s == common)
     if _worth_peeling(k) and not _divides(lanes, common):
         k.align_rows(common, lanes)
+
+
+def _before_buffer(start: Affine) -> bool:
+    """Whether a row may begin before its buffer, in what is never read (a window's first columns):
+    // rounds that towards zero."""
+    return any(isinstance(s, int) and s < 0 for s in (start.const, *(c for _, c in start.terms)))
 
 
 def _divides(lanes: int, start: Affine) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from torchweld.capture import losses, random, torch_private, transformer
+from torchweld.capture import complex_numbers, losses, random, torch_private, transformer
 from torchweld.capture.lowering.rows import ROWS
 
 # Calls that a library does better than their parts would be.
@@ -47,4 +47,5 @@ def table() -> dict:
     whole = LIBRARY_CALLS | (ROWS.keys() - TAKEN_APART)
     core = torch_private.core_decompositions()
     core = {op: fn for op, fn in core.items() if str(op) not in whole}
-    return core | random.DECOMPOSITIONS | losses.DECOMPOSITIONS | transformer.DECOMPOSITIONS
+    own = (random, losses, transformer, complex_numbers)
+    return core | {op: fn for part in own for op, fn in part.DECOMPOSITIONS.items()}

@@ -306,6 +306,25 @@ TW tw_convolution tw_flat(tw_convolution a) {
   a.w.size = a.w.out = a.d.size * a.h.size * a.w.size, a.d = a.h = one;
   return a;
 }
+// One phase of a transposed convolution, as one at stride one, and its weights from output channel `o` of a
+// group on; any other convolution as it is.
+struct tw_part {
+  tw_convolution a;
+  tw_weights weights;
+};
+static tw_part tw_part_of(const tw_convolution& a, int64_t group, int64_t o, int64_t d, int64_t h, int64_t w) {
+  tw_part to = {a, tw_weights_of(a, group, o)};
+  if (!a.transposed) return to;
+  int64_t tap[3], step[3];
+  to.a.d = tw_phase(a.d, d, tap[0], step[0]);
+  to.a.h = tw_phase(a.h, h, tap[1], step[1]);
+  to.a.w = tw_phase(a.w, w, tap[2], step[2]);
+  to.weights.first += tap[0] * to.weights.d + tap[1] * to.weights.h + tap[2] * to.weights.w;
+  to.weights.d *= step[0], to.weights.h *= step[1], to.weights.w *= step[2];
+  to.a = tw_flat(to.a);
+  return to;
+}
+
 // How the work is cut: blocks of `block` output channels, batches of `panels` panels.
 struct tw_shares {
   int64_t block, blocks, tiles, panels, batches;
@@ -342,8 +361,10 @@ static tw_grid tw_grid_of(const tw_convolution& a) {
 TW int64_t tw_strip_panels(const tw_convolution& a, const tw_grid& g) {
   return (TW_STRIP / tw_together(a.d.taps * a.h.taps * a.w.taps) - 2 * TW_WIDTH - g.reach) / TW_PANEL;
 }
-static bool tw_has_strips(const tw_convolution& a) {
-  if (a.transposed || a.d.stride * a.h.stride * a.w.stride > 1 || a.d.taps * a.h.taps * a.w.taps == 1) return false;
+static bool tw_has_strips(const tw_convolution& given) {
+  if (given.d.stride * given.h.stride * given.w.stride > 1 || given.d.taps * given.h.taps * given.w.taps == 1)
+    return false;
+  const tw_convolution a = tw_part_of(given, 0, 0, 0, 0, 0).a;
   tw_grid g = tw_grid_of(a);
   int64_t pixels = a.images * a.d.out * a.h.out * a.w.out, results = a.results < TW_RESULTS ? a.results : TW_RESULTS;
   return (g.pixels - pixels) * results <= 5 * pixels && pixels > 8 * TW_PANEL && tw_strip_panels(a, g) >= 4;
@@ -424,8 +445,10 @@ static void tw_finish_strip(const tw_convolution& a, const tw_grid& g, int64_t f
   }
 }
 template <class Prepare, class Finish>
-static void tw_convolve_strips(const tw_convolution& a, int64_t tid, int64_t parts, Prepare prepare, Finish finish) {
+static void tw_convolve_strips(const tw_convolution& given, int64_t tid, int64_t parts, Prepare prepare,
+                               Finish finish) {
   alignas(64) float c[TW_SUMS];
+  const tw_convolution a = tw_part_of(given, 0, 0, 0, 0, 0).a;
   const tw_grid g = tw_grid_of(a);
   tw_shares s = tw_share(g.pixels, a.results, a.groups, 1, parts);
   int64_t taps = a.d.taps * a.h.taps * a.w.taps, most = tw_strip_panels(a, g), ready = -1;
@@ -437,30 +460,11 @@ static void tw_convolve_strips(const tw_convolution& a, int64_t tid, int64_t par
     int64_t panels = s.tiles - tile < s.panels ? s.tiles - tile : s.panels;
     int64_t rows = (results + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK;
     if (result != ready) prepare(result, results), ready = result;
-    tw_strip_sums(a, g, a.x + group * a.channels * a.x_channel, tw_weights_of(a, group, o), tile * TW_PANEL, panels,
-                  results, c);
+    const tw_weights weights = tw_part_of(given, group, o, 0, 0, 0).weights;
+    tw_strip_sums(a, g, a.x + group * a.channels * a.x_channel, weights, tile * TW_PANEL, panels, results, c);
     for (int64_t p = 0; p < panels; ++p)
       tw_finish_strip(a, g, (tile + p) * TW_PANEL, result, results, c + p * rows * TW_PANEL, finish);
   }
-}
-
-// One phase of a transposed convolution, as one at stride one, and its weights from output channel `o` of a
-// group on; any other convolution as it is.
-struct tw_part {
-  tw_convolution a;
-  tw_weights weights;
-};
-static tw_part tw_part_of(const tw_convolution& a, int64_t group, int64_t o, int64_t d, int64_t h, int64_t w) {
-  tw_part to = {a, tw_weights_of(a, group, o)};
-  if (!a.transposed) return to;
-  int64_t tap[3], step[3];
-  to.a.d = tw_phase(a.d, d, tap[0], step[0]);
-  to.a.h = tw_phase(a.h, h, tap[1], step[1]);
-  to.a.w = tw_phase(a.w, w, tap[2], step[2]);
-  to.weights.first += tap[0] * to.weights.d + tap[1] * to.weights.h + tap[2] * to.weights.w;
-  to.weights.d *= step[0], to.weights.h *= step[1], to.weights.w *= step[2];
-  to.a = tw_flat(to.a);
-  return to;
 }
 
 // prepare(result, results): what finish needs of a block of output channels.

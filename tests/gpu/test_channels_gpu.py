@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import torchweld
@@ -50,3 +51,62 @@ def test_results_of_calls_are_not_copied(last):
         torch.testing.assert_close(fused(x)[1], model(x)[1], atol=0.02, rtol=0.02)
     notes = [e for r in torchweld.api.records(fused) for e in r.events]
     assert len([e for e in notes if "copied" in e.kind]) <= 1  # the image that is returned
+
+
+class Composed(nn.Module):
+    def __init__(self, convolution: nn.Module, after, norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.convolution, self.after, self.norm = convolution, after, norm or nn.Identity()
+
+    def forward(self, x):
+        return self.after(self.norm(self.convolution(x)))
+
+
+def _residual_lse(y):
+    return torch.logsumexp(y + y.tanh(), 1, keepdim=True)
+
+
+COMPOSITIONS = {  # the module, the size of an image
+    "volumes": (lambda: Composed(nn.Conv3d(8, 16, 3), F.gelu), (9, 10, 11)),
+    "volumes, transposed": (
+        lambda: Composed(nn.ConvTranspose3d(8, 16, 3, stride=2), F.silu, nn.GroupNorm(4, 16)),
+        (14, 13, 15),
+    ),
+    "groups": (lambda: Composed(nn.Conv2d(8, 16, 3, groups=4), torch.tanh), (37, 41)),
+    "depthwise, returned": (
+        lambda: nn.Conv2d(8, 8, 3, groups=8, bias=False), (37, 41)),
+    "returned": (lambda: nn.Conv2d(8, 16, 3), (37, 41)),
+    "groups of channels": (
+        lambda: Composed(nn.Conv2d(8, 16, 3), _residual_lse, nn.GroupNorm(4, 16)), (131, 133)),
+    "single channels": (
+        lambda: Composed(nn.Conv2d(8, 16, 3), F.silu, nn.InstanceNorm2d(16)), (67, 71)),
+    "few results": (lambda: Composed(nn.Conv2d(8, 3, 3), torch.sigmoid), (37, 41)),
+    "rows": (lambda: Composed(nn.Conv1d(8, 16, 3), F.relu), (129,)),
+    "pooled": (lambda: Composed(nn.Conv3d(8, 16, 3), lambda y: F.max_pool3d(y, 2)), (9, 10, 11)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", COMPOSITIONS)
+def test_alone_with_what_follows(name, dtype):
+    torch.manual_seed(0)
+    make, size = COMPOSITIONS[name]
+    model = make().to("cuda", dtype).eval()
+    x = torch.randn(3, 8, *size, device="cuda", dtype=dtype)
+    fused = torchweld.fuse(model, x)
+    report = verify(model, fused, x)
+    assert report.ok, str(report)
+    with torch.no_grad():
+        assert fused(x).stride() == model(x).stride()
+
+
+@pytest.mark.parametrize("given,made", [(8, 64), (3, 16), (17, 33), (16, 64), (64, 64)])
+def test_float32_is_rounded_to_tf32_only_where_eager_rounds(given, made):
+    torch.manual_seed(0)
+    model = nn.Conv2d(given, made, 3).cuda().eval()
+    x = torch.randn(8, given, 64, 64, device="cuda")
+    fused = torchweld.fuse(lambda x: model(x).relu(), x)
+    with torch.no_grad():
+        exact = F.conv2d(x.double(), model.weight.double(), model.bias.double()).relu()
+        eager, ours = ((y.double() - exact).norm() for y in (model(x).relu(), fused(x)))
+    assert ours <= 1.5 * eager

@@ -70,8 +70,9 @@ def unfuse(fused):
 
 def records(fused=None) -> list:
     """What the pipeline recorded for each graph compiled for `fused` so far (forward, backward,
-    each side of a graph break), in the order of compilation; without an argument, the last graphs
-    compiled in this process. Graphs that run in eager have no record."""
+    each side of a graph break), in the order of compilation; without an argument, and for what
+    `fuse` did not make (torch.compile(backend="torchweld")), the last graphs compiled in this
+    process. Graphs that run in eager have no record."""
     state = _state(fused)
     compiled = _compiled_anywhere if state is None else state.compiled
     return [record for _, record in compiled if record is not None]

@@ -44,7 +44,8 @@ class Explanation:
 
 def explain(fused=None) -> Explanation:
     """What was fused, what not and why, for each graph compiled for `fused` so far; without an
-    argument, for the last graphs compiled in this process (torch.compile(backend="torchweld"))."""
+    argument, and for what `fuse` did not make (torch.compile(backend="torchweld")), for the last
+    graphs compiled in this process."""
     return Explanation(tuple(graph_part(record) for record in records(fused)))
 
 

@@ -30,7 +30,7 @@ def epilogues(dtype: str) -> list[Case]:
         cases.bias_gelu("s0", 256, 64, dtype, sizes={"s0": 70}),
         cases.bias_residual(257, 384, 192, dtype),
         cases.gated(250, 200, 136, dtype),
-        cases.normed(130, 264, 200, dtype),
+        cases.normed(30, 264, 200, dtype),
         cases.scaled_outputs(100, 130, 88, dtype),
         cases.heads(3, 50, 4, 32, 96, dtype),
         cases.heads(3, 50, 4, 32, 96, dtype, transposed=True),

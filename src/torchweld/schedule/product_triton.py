@@ -30,6 +30,7 @@ from torchweld.schedule.expand import TUPLES
 from torchweld.schedule.product import ProductSchedule
 
 STREAM_ROWS = 64
+_MOST_SUMMED = 32  # rows of a left factor that is also added up
 MIN_STAGES, MAX_STAGES = 4, 12  # of streams; two are always correct
 MAX_SPLITS = 16
 SHARED_REST = 4 << 10  # bytes for sums across warps
@@ -260,13 +261,13 @@ def _factor_dtype(body: tuple[Instr, ...], value: Value) -> DType | None:
 
 
 def _bad_sums(accesses: Accesses, contraction: Contraction) -> str | None:
-    """Sums over the left factor beside two products were wrong in bfloat16 on an H100, in tiles of
-    64 rows and more (Triton 3.6.0); in streams, of 16 rows a tile, they are right."""
+    """Sums over the left factor read it from shared memory beside the products. Those of tiles of
+    64 rows and more are asynchronous on Hopper, and what comes next overwrote what was being read:
+    on an H100 (Triton 3.6.0) results were wrong, and others each time, from two stages on, in both
+    types, with one product (128 x 128) and with two (64 x 64). Never in tiles of 32 rows."""
     rows = extent(accesses, contraction.rows)
-    few = isinstance(rows, int) and rows <= STREAM_ROWS
-    if contraction.row_sums and len(contraction.products) > 1 and not few:
-        return "sums over the left factor beside several products"
-    return None
+    few = isinstance(rows, int) and rows <= _MOST_SUMMED
+    return "sums over the left factor of many rows" if contraction.row_sums and not few else None
 
 
 def _bad_reduction(accesses: Accesses, contraction: Contraction) -> str | None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from lowered import capture, check, comps, externs, lowered, run
 
+from torchweld.capture import lower as lowering
 from torchweld.capture.joint import write_in_place
-from torchweld.capture.lower import lower
+from torchweld.capture.lower import Lowered, lower
+from torchweld.capture.lowering import call
+from torchweld.capture.lowering.call import spec_of
 from torchweld.capture.lowering.rows import ROWS
 from torchweld.core import events
 from torchweld.core.options import Options
@@ -230,23 +235,34 @@ def test_indirect_writes():
     )
 
 
-@pytest.mark.parametrize(("places", "calls"), [([-2], []), ([2, 0], ["aten.index_put_.default"])])
-def test_one_row_of_a_cache_is_written_by_a_kernel(places, calls):
-    """Of several, the last may be the second write to one element."""
+def step(cache, at, row):
+    cache[:, at] = row
+    return cache + 1
 
-    def step(cache, at, row):
-        cache[:, at] = row
-        return cache + 1
 
-    at, row = torch.tensor(places), rand(3, len(places), 4)
-    captured = capture(step, rand(3, 5, 4), at, row)
+def lowered_step(places: list[int]) -> Lowered:
+    captured = capture(step, rand(3, 5, 4), torch.tensor(places), rand(3, len(places), 4))
     write_in_place(captured.module)
-    result = lower(captured, Options())
-    assert externs(result) == calls
-    if not calls:
-        cache = rand(3, 5, 4)
-        (got,) = run(result, [cache.clone(), at, row], exact=True)
-        torch.testing.assert_close(got, step(cache, at, row).double())
+    return lower(captured, Options())
+
+
+def test_one_row_of_a_cache_is_written_by_a_kernel():
+    result = lowered_step([-2])
+    assert externs(result) == []
+    cache, at, row = rand(3, 5, 4), torch.tensor([-2]), rand(3, 1, 4)
+    (got,) = run(result, [cache.clone(), at, row], exact=True)
+    torch.testing.assert_close(got, step(cache, at, row).double())
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("strict", [False, True])
+def test_several_rows_of_a_cache_are_written_by_a_kernel_on_a_gpu(monkeypatch, device, strict):
+    """The last may be the second write to one element, which some want to be the same each time."""
+    for module in (call, lowering):
+        monkeypatch.setattr(module, "spec_of", lambda *a: replace(spec_of(*a), device=device))
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: strict)
+    calls = externs(lowered_step([2, 0]))
+    assert calls == ([] if device != "cpu" and not strict else ["aten.index_put_.default"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

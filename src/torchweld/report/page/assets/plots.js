@@ -212,7 +212,7 @@ function plotMemory(profiles) {
   put("plot-memory", Plot.plot({
     width: WIDTH, height: 260, marginLeft: 74, marginRight: 120, style: { background: "none", fontSize: "12px" },
     x: timeAxis(end),
-    y: { label: "bytes", grid: true, zero: true, tickFormat: "~s", ticks: 5 },
+    y: { label: "bytes", grid: true, zero: true, tickFormat: bytes, ticks: 5 },
     color: { legend: true, domain: ["eager", "torchweld"], range: [WAY_COLOUR.eager, WAY_COLOUR.torchweld] },
     marks: [
       Plot.areaY(lines, { x: "at", y2: "size", y1: 0, fill: "way", fillOpacity: 0.15, curve: "step-after" }),

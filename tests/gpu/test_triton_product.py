@@ -67,6 +67,9 @@ def streams(dtype: str) -> list[Case]:
         cases.side_by_side(16, (256, 64, 64), 1024, dtype),
         cases.side_by_side(1, (256, 64, 64), 1024, dtype),
         cases.side_by_side(7, (100, 60), 520, dtype),
+        cases.into_cache(7, 8, 2, 24, 520, dtype),
+        cases.rotary(7, (6, 2, 1), 48, 520, dtype),
+        cases.rotary(1, (6, 2, 1), 64, 520, dtype, interleaved=True),
     ]
 
 

@@ -18,6 +18,7 @@ from torchweld.capture.lowering.build import GraphBuilder
 from torchweld.capture.lowering.call import Call, dtype_of, spec_of
 from torchweld.capture.lowering.nest import copied
 from torchweld.capture.lowering.rows import ROWS
+from torchweld.capture.numbers import known_number
 from torchweld.capture.torch_private import OpOverload, without_modes
 from torchweld.capture.views import Fill, Tensor
 from torchweld.core.errors import NotLowered
@@ -154,6 +155,8 @@ class _Lowering:
             self.env[node] = self._lower_call(node)
 
     def _lower_call(self, node: torch.fx.Node):
+        if (number := known_number(node, self.env)) is not None:
+            return number
         call = Call(self.graph, node.name, node.meta.get("val"), _used(node))
         row, mark = ROWS.get(str(node.target)), self.graph.mark()
         if row is not None:

@@ -143,6 +143,10 @@ def test_groups_and_few_channels(batch, shape, channels, how):
         (2, (10, 33), 9, dict(kernel_size=16, stride=8, padding=4)),
         (2, (7, 4, 5, 6), 8, dict(kernel_size=3, stride=2, padding=1, output_padding=1)),
         (1, (6, 3, 7, 5), 10, dict(kernel_size=(3, 5, 5), stride=(2, 2, 2), padding=(1, 2, 2))),
+        (2, (5, 31, 43), 6, dict(kernel_size=3, stride=2, padding=1, output_padding=1)),
+        (1, (30, 40, 50), 9, dict(kernel_size=(4, 5), stride=(2, 3), padding=(1, 0), groups=3)),
+        (2, (7, 30, 60), 3, dict(kernel_size=5, dilation=(1, 2), padding=1)),
+        (1, (4, 9, 20, 21), 2, dict(kernel_size=4, stride=(1, 2, 3), padding=(0, 1, 2))),
     ],
 )
 def test_transposed(batch, shape, channels, how):
@@ -304,9 +308,17 @@ def test_other_sizes():
     assert not _calls(fused)
 
 
-def test_the_number_of_threads_changes_nothing():
+MODELS = {
+    "gathered": Residual,
+    "strips": lambda: nn.Conv2d(16, 8, 3, padding=1),
+    "transposed": lambda: nn.ConvTranspose2d(16, 8, 3, 2),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_number_of_threads_changes_nothing(name):
     torch.manual_seed(0)
-    model, x = Residual().eval(), torch.randn(2, 16, 25, 27)
+    model, x = MODELS[name]().eval(), torch.randn(2, 16, 25, 27)
     before, results = torch.get_num_threads(), []
     try:
         for threads in (1, 3):

@@ -204,10 +204,13 @@ TW int64_t tw_together(int64_t points) {
   return points > 1 && channels > TW_CHANNELS ? TW_CHANNELS : channels;
 }
 
-// c[panel][result][PANEL] = the sums of one block of output channels at the pixels of some panels; x and
-// the weights start at the first channel of the group.
-static void tw_sums(const tw_convolution& a, const float* x, tw_weights weights, const tw_pixels* pixels,
+// c[panel][result][PANEL] = the sums of one block of output channels at the pixels of some panels, from `start`
+// on, of `all`; x and the weights start at the first channel of the group.
+static void tw_sums(const tw_convolution& a, const float* x, tw_weights weights, int64_t start, int64_t all,
                     int64_t panels, int64_t results, float* c) {
+  tw_pixels pixels[TW_PANELS];
+  for (int64_t p = 0, first = start; p < panels; ++p, first += TW_PANEL)
+    tw_locate(a, first, all - first < TW_PANEL ? all - first : TW_PANEL, pixels[p]);
   alignas(64) float panel[TW_TAPS * TW_PANEL], packed[TW_TAPS * TW_RESULTS];
   const tw_window window = tw_window_of(a);
   int64_t taps = window.points, rows = (results + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK, step = tw_together(taps);
@@ -277,22 +280,28 @@ TW void tw_side_by_side(const float* sums, int64_t count, int64_t phases, int64_
       to[2 * (l + i) + 1] = sums[apart + l + i];
     }
 }
-// The same for pixels of one phase along depth and height, whose phases along the width are `apart` sums apart.
+// Pixels as they are worked on: of y, of a phase of it, or those and what lies beyond its edges (below).
+struct tw_grid {
+  int64_t columns, rows, planes, reach, pixels;  // `reach`: from the first to the last point of a window
+};
+// The same row by row for pixels of a grid, of one phase along depth and height, whose phases along the width are
+// `apart` sums apart.
 template <class Finish>
-static void tw_finish_phases(const tw_convolution& a, int64_t d_phase, int64_t h_phase, int64_t first, int64_t count,
-                             int64_t result, int64_t results, const float* c, int64_t apart, Finish finish) {
+static void tw_finish_rows(const tw_convolution& a, const tw_grid& g, int64_t d_phase, int64_t h_phase, int64_t first,
+                           int64_t count, int64_t result, int64_t results, const float* c, int64_t apart, Finish finish) {
   alignas(64) float line[TW_PANEL * TW_STEPS];
-  int64_t stride = a.w.stride, columns = (a.w.out + stride - 1) / stride;
-  int64_t rows = (a.h.out + a.h.stride - 1) / a.h.stride, planes = (a.d.out + a.d.stride - 1) / a.d.stride;
+  tw_side one = {1, 1, 1, 1}, d_side = a.transposed ? a.d : one, h_side = a.transposed ? a.h : one;
+  int64_t stride = a.transposed ? a.w.stride : 1;
   for (int64_t at = 0, run; at < count; at += run) {
-    int64_t w = (first + at) % columns, row = (first + at) / columns;
-    int64_t h = row % rows * a.h.stride + h_phase, d = row / rows % planes * a.d.stride + d_phase;
-    run = columns - w < count - at ? columns - w : count - at;
-    if (h >= a.h.out || d >= a.d.out) continue;
-    int64_t length = a.w.out - w * stride < run * stride ? a.w.out - w * stride : run * stride;
+    int64_t w = (first + at) % g.columns * stride, row = (first + at) / g.columns, image = row / (g.rows * g.planes);
+    int64_t h = row % g.rows * h_side.stride + h_phase, d = row / g.rows % g.planes * d_side.stride + d_phase;
+    run = g.columns - w / stride < count - at ? g.columns - w / stride : count - at;
+    if (w >= a.w.out || h >= a.h.out || d >= a.d.out || image >= a.images) continue;
+    int64_t length = a.w.out - w < run * stride ? a.w.out - w : run * stride;
     for (int64_t o = 0; o < results; ++o) {
-      tw_side_by_side(c + o * TW_PANEL + at, run, stride, apart, line);
-      finish(row / (rows * planes), result + o, o, (d * a.h.out + h) * a.w.out + w * stride, length, line);
+      const float* sums = c + o * TW_PANEL + at;
+      if (stride > 1) tw_side_by_side(sums, run, stride, apart, line);
+      finish(image, result + o, o, (d * a.h.out + h) * a.w.out + w, length, stride > 1 ? line : sums);
     }
   }
 }
@@ -321,7 +330,6 @@ static tw_part tw_part_of(const tw_convolution& a, int64_t group, int64_t o, int
   to.a.w = tw_phase(a.w, w, tap[2], step[2]);
   to.weights.first += tap[0] * to.weights.d + tap[1] * to.weights.h + tap[2] * to.weights.w;
   to.weights.d *= step[0], to.weights.h *= step[1], to.weights.w *= step[2];
-  to.a = tw_flat(to.a);
   return to;
 }
 
@@ -329,7 +337,7 @@ static tw_part tw_part_of(const tw_convolution& a, int64_t group, int64_t o, int
 struct tw_shares {
   int64_t block, blocks, tiles, panels, batches;
 };
-static tw_shares tw_share(int64_t pixels, int64_t results, int64_t others, int64_t phases, int64_t parts) {
+static tw_shares tw_share(int64_t pixels, int64_t results, int64_t others, int64_t phases, int64_t parts, int64_t most) {
   tw_shares to;
   to.tiles = (pixels + TW_PANEL - 1) / TW_PANEL, to.block = TW_RESULTS;
   if (others * to.tiles * ((results + to.block - 1) / to.block) < 4 * parts && parts > 1) to.block /= 2;
@@ -338,6 +346,7 @@ static tw_shares tw_share(int64_t pixels, int64_t results, int64_t others, int64
   int64_t rows = (results < to.block ? results : to.block) + TW_BLOCK - 1;
   to.panels = TW_SUMS / (rows / TW_BLOCK * TW_BLOCK * TW_PANEL * phases);
   if (to.panels > TW_PANELS) to.panels = TW_PANELS;
+  if (to.panels > most) to.panels = most;
   int64_t fair = others * to.blocks * to.tiles / (4 * parts);
   if (parts > 1 && to.panels > fair) to.panels = fair < 1 ? 1 : fair;
   to.batches = (to.tiles + to.panels - 1) / to.panels;
@@ -348,26 +357,39 @@ static tw_shares tw_share(int64_t pixels, int64_t results, int64_t others, int64
 // by pixels that nobody needs. Here y has the columns and rows of x with zeros around it, and windows are
 // vectors of a copy of that, a strip for each channel.
 enum { TW_STRIP = 3 << 14 };  // floats
-struct tw_grid {
-  int64_t columns, rows, planes, reach, pixels;  // `reach`: from the first to the last point of a window
-};
-static tw_grid tw_grid_of(const tw_convolution& a) {
-  int64_t w = (a.w.taps - 1) * a.w.dilation, h = (a.h.taps - 1) * a.h.dilation, d = (a.d.taps - 1) * a.d.dilation;
-  tw_grid to = {a.w.out + w, a.h.out + h, a.d.out + d};
-  to.reach = (d * to.rows + h) * to.columns + w;
+// The most between the first and the last tap of a window, of any phase.
+static int64_t tw_reach(const tw_side& side, bool transposed) {
+  int64_t reach = transposed ? 0 : (side.taps - 1) * side.dilation, tap, step;
+  for (int64_t phase = 0; transposed && phase < side.stride; ++phase) {
+    tw_side one = tw_phase(side, phase, tap, step);
+    if ((one.taps - 1) * one.dilation > reach) reach = (one.taps - 1) * one.dilation;
+  }
+  return reach;
+}
+// With what lies beyond the edges, or without.
+static tw_grid tw_grid_of(const tw_convolution& a, bool beyond) {
+  const tw_side* sides[3] = {&a.w, &a.h, &a.d};
+  int64_t reach[3] = {0, 0, 0}, extent[3];
+  for (int k = 0; k < 3; ++k) {
+    int64_t step = a.transposed ? sides[k]->stride : 1;
+    if (beyond) reach[k] = tw_reach(*sides[k], a.transposed);
+    extent[k] = (sides[k]->out + step - 1) / step + reach[k];
+  }
+  tw_grid to = {extent[0], extent[1], extent[2]};
+  to.reach = (reach[2] * to.rows + reach[1]) * to.columns + reach[0];
   to.pixels = a.images * to.planes * to.rows * to.columns - to.reach;
   return to;
 }
 TW int64_t tw_strip_panels(const tw_convolution& a, const tw_grid& g) {
-  return (TW_STRIP / tw_together(a.d.taps * a.h.taps * a.w.taps) - 2 * TW_WIDTH - g.reach) / TW_PANEL;
+  int64_t channels = a.transposed ? TW_CHANNELS : tw_together(a.d.taps * a.h.taps * a.w.taps);
+  return (TW_STRIP / channels - 2 * TW_WIDTH - g.reach) / TW_PANEL;
 }
-static bool tw_has_strips(const tw_convolution& given) {
-  if (given.d.stride * given.h.stride * given.w.stride > 1 || given.d.taps * given.h.taps * given.w.taps == 1)
-    return false;
-  const tw_convolution a = tw_part_of(given, 0, 0, 0, 0, 0).a;
-  tw_grid g = tw_grid_of(a);
-  int64_t pixels = a.images * a.d.out * a.h.out * a.w.out, results = a.results < TW_RESULTS ? a.results : TW_RESULTS;
-  return (g.pixels - pixels) * results <= 5 * pixels && pixels > 8 * TW_PANEL && tw_strip_panels(a, g) >= 4;
+static bool tw_has_strips(const tw_convolution& a) {
+  if (!a.transposed && a.d.stride * a.h.stride * a.w.stride > 1) return false;
+  tw_grid g = tw_grid_of(a, true), y = tw_grid_of(a, false);
+  int64_t results = a.results < TW_RESULTS ? a.results : TW_RESULTS;
+  bool pays = g.reach && (g.pixels - y.pixels) * results <= 5 * y.pixels && y.pixels > 8 * TW_PANEL;
+  return pays && tw_strip_panels(a, g) >= 4;
 }
 // to[c * step + l]: x with zeros around it at the pixels first + l.
 static void tw_fill_strip(const tw_convolution& a, const tw_grid& g, const float* x, int64_t channels, int64_t first,
@@ -415,6 +437,7 @@ static void tw_strip_sums(const tw_convolution& a, const tw_grid& g, const float
   int64_t length = panels * TW_PANEL + g.reach, step = (length / (2 * TW_WIDTH) * 2 + 1) * TW_WIDTH;  // lines apart
   int64_t rows = (results + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK;
   step += step < length ? 2 * TW_WIDTH : 0;
+  if (together > TW_STRIP / step) together = TW_STRIP / step;
   for (int64_t k = 0; k < together * points; ++k) {
     int64_t t = k % points, row = t / a.w.taps;
     int64_t plane = row / a.h.taps * a.d.dilation * g.rows + row % a.h.taps * a.h.dilation;
@@ -431,55 +454,19 @@ static void tw_strip_sums(const tw_convolution& a, const tw_grid& g, const float
     x += channels * a.x_channel, weights.first += channels * weights.channel;
   }
 }
-template <class Finish>
-static void tw_finish_strip(const tw_convolution& a, const tw_grid& g, int64_t first, int64_t result, int64_t results,
-                            const float* c, Finish finish) {
-  for (int64_t at = 0, run; at < TW_PANEL; at += run) {
-    int64_t w = (first + at) % g.columns, row = (first + at) / g.columns, h = row % g.rows, d = row / g.rows % g.planes;
-    int64_t image = row / (g.rows * g.planes);
-    bool seen = w < a.w.out && h < a.h.out && d < a.d.out && image < a.images;
-    run = (seen ? a.w.out : g.columns) - w;
-    if (run > TW_PANEL - at) run = TW_PANEL - at;
-    for (int64_t o = 0; o < results && seen; ++o)
-      finish(image, result + o, o, (d * a.h.out + h) * a.w.out + w, run, c + o * TW_PANEL + at);
-  }
-}
-template <class Prepare, class Finish>
-static void tw_convolve_strips(const tw_convolution& given, int64_t tid, int64_t parts, Prepare prepare,
-                               Finish finish) {
-  alignas(64) float c[TW_SUMS];
-  const tw_convolution a = tw_part_of(given, 0, 0, 0, 0, 0).a;
-  const tw_grid g = tw_grid_of(a);
-  tw_shares s = tw_share(g.pixels, a.results, a.groups, 1, parts);
-  int64_t taps = a.d.taps * a.h.taps * a.w.taps, most = tw_strip_panels(a, g), ready = -1;
-  if (s.panels > most) s.panels = most, s.batches = (s.tiles + most - 1) / most;
-  int64_t work = a.groups * s.blocks * s.batches;
-  for (int64_t t = work * tid / parts; t < work * (tid + 1) / parts; ++t) {
-    int64_t tile = t % s.batches * s.panels, o = t / s.batches % s.blocks * s.block, group = t / (s.batches * s.blocks);
-    int64_t results = a.results - o < s.block ? a.results - o : s.block, result = group * a.results + o;
-    int64_t panels = s.tiles - tile < s.panels ? s.tiles - tile : s.panels;
-    int64_t rows = (results + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK;
-    if (result != ready) prepare(result, results), ready = result;
-    const tw_weights weights = tw_part_of(given, group, o, 0, 0, 0).weights;
-    tw_strip_sums(a, g, a.x + group * a.channels * a.x_channel, weights, tile * TW_PANEL, panels, results, c);
-    for (int64_t p = 0; p < panels; ++p)
-      tw_finish_strip(a, g, (tile + p) * TW_PANEL, result, results, c + p * rows * TW_PANEL, finish);
-  }
-}
 
 // prepare(result, results): what finish needs of a block of output channels.
 template <class Prepare, class Finish>
-static void tw_convolve(const tw_convolution& given, int64_t tid, int64_t parts, Prepare prepare, Finish finish) {
-  if (tw_has_strips(given)) return tw_convolve_strips(given, tid, parts, prepare, finish);
+static void tw_convolve(const tw_convolution& a, int64_t tid, int64_t parts, Prepare prepare, Finish finish) {
   alignas(64) float c[TW_SUMS + TW_PANEL];  // whole vectors are read behind the last
-  tw_pixels pixels[TW_PANELS];
-  const tw_convolution a = given.transposed ? given : tw_flat(given), grid = tw_part_of(a, 0, 0, 0, 0, 0).a;
-  int64_t phases = a.transposed ? a.w.stride : 1, others = a.transposed ? a.d.stride * a.h.stride : 1;
-  int64_t all = a.images * grid.d.out * grid.h.out * grid.w.out, ready = -1;
-  tw_shares s = tw_share(all, a.results, a.groups * others, phases, parts);
+  const bool strips = tw_has_strips(a);
+  const tw_grid g = tw_grid_of(a, strips);
+  int64_t phases = a.transposed ? a.w.stride : 1, others = a.transposed ? a.d.stride * a.h.stride : 1, ready = -1;
+  const int64_t most = strips ? tw_strip_panels(a, g) : TW_PANELS;
+  const tw_shares s = tw_share(g.pixels, a.results, a.groups * others, phases, parts, most);
   int64_t work = others * a.groups * s.blocks * s.batches;
   for (int64_t t = work * tid / parts; t < work * (tid + 1) / parts; ++t) {
-    int64_t tile = t % s.batches * s.panels, o = t / s.batches % s.blocks * s.block;
+    int64_t tile = t % s.batches * s.panels, o = t / s.batches % s.blocks * s.block, start = tile * TW_PANEL;
     int64_t group = t / (s.batches * s.blocks) % a.groups, phase = t / (s.batches * s.blocks * a.groups);
     int64_t d = phase / a.h.stride, h = phase % a.h.stride;
     int64_t results = a.results - o < s.block ? a.results - o : s.block, result = group * a.results + o;
@@ -487,17 +474,16 @@ static void tw_convolve(const tw_convolution& given, int64_t tid, int64_t parts,
     int64_t rows = (results + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK, apart = panels * rows * TW_PANEL;
     if (result != ready) prepare(result, results), ready = result;
     for (int64_t w = 0; w < phases; ++w) {
-      tw_part part = tw_part_of(a, group, o, d, h, w);
-      for (int64_t p = 0, first = tile * TW_PANEL; p < panels; ++p, first += TW_PANEL)
-        tw_locate(part.a, first, all - first < TW_PANEL ? all - first : TW_PANEL, pixels[p]);
+      const tw_part part = tw_part_of(a, group, o, d, h, w);
       const float* x = a.x + group * a.channels * a.x_channel;
-      tw_sums(part.a, x, part.weights, pixels, panels, results, c + w * apart);
+      if (strips) tw_strip_sums(part.a, g, x, part.weights, start, panels, results, c + w * apart);
+      else tw_sums(tw_flat(part.a), x, part.weights, start, g.pixels, panels, results, c + w * apart);
     }
-    for (int64_t p = 0, first = tile * TW_PANEL; p < panels; ++p, first += TW_PANEL) {
-      int64_t count = pixels[p].count;
+    for (int64_t p = 0, first = start; p < panels; ++p, first += TW_PANEL) {
+      int64_t count = g.pixels - first < TW_PANEL ? g.pixels - first : TW_PANEL;
       const float* sums = c + p * rows * TW_PANEL;
-      if (others * phases == 1) tw_finish(a, first, count, result, results, sums, finish);
-      else tw_finish_phases(a, d, h, first, count, result, results, sums, apart, finish);
+      if (strips || a.transposed) tw_finish_rows(a, g, d, h, first, count, result, results, sums, apart, finish);
+      else tw_finish(a, first, count, result, results, sums, finish);
     }
   }
 }

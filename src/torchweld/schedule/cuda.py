@@ -283,9 +283,9 @@ def _pointwise(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> S
     crossing = _crossing(accesses, outer, inner)
     if crossing and _long(accesses, inner):
         others = tuple(a for a in outer if a not in crossing)
-        return Schedule(
-            "grid", (*others, *crossing), (inner,), *_crossed(accesses, crossing, inner)
-        )
+        block_rows = _crossed_rows(accesses, crossing)
+        order = (*others, *crossing)
+        return Schedule("grid", order, (inner,), block_rows, 2048 // block_rows, 4)
     length = accesses.comp.extent(inner)
     block = _dividing_block(length, hints)
     rows = size.hint(extent(accesses, outer), hints)
@@ -343,13 +343,10 @@ def _run(accesses: Accesses, access: Access, axes: tuple[str, ...]) -> tuple[str
         run = (more[-1], *run)
 
 
-def _crossed(accesses: Accesses, crossing: tuple[str, ...], inner: str) -> tuple[int, int, int]:
-    """Rows and columns of a tile that is read along one and written along the other, and warps:
-    128 bytes at a time either way, or as many as are there."""
-    narrow = max(a.bytes for a in accesses.all if inner in a.offset.axes) <= 2
+def _crossed_rows(accesses: Accesses, crossing: tuple[str, ...]) -> int:
+    """Rows of a tile that is read along one and written along the other."""
     length = extent(accesses, crossing)
-    rows = min(64, next_pow2(length)) if isinstance(length, int) else 64
-    return rows, (4096 if narrow else 2048) // rows, 8 if narrow else 4
+    return min(64, next_pow2(length)) if isinstance(length, int) else 64
 
 
 def _long(accesses: Accesses, axis: str) -> bool:

@@ -147,6 +147,26 @@ def test_padding():
     )
 
 
+def test_windows_of_images():
+    x = torch.randn(2, 3, 9, 7)
+
+    def unfolded(x):
+        return (
+            F.unfold(x, 3, padding=1),
+            F.unfold(x, (2, 3), dilation=2, padding=(0, 2), stride=(3, 1)),
+            F.unfold(x.transpose(1, 3), 1, stride=2),
+            F.unfold(x[:1], (9, 7)).relu(),
+        )
+
+    check(unfolded, x)
+    check(unfolded, x.bfloat16())
+
+
+def test_windows_of_other_images_are_atens():
+    called = externs(lowered(lambda x: F.unfold(x, 3), torch.randn(3, 9, 7)))
+    assert called == ["aten.im2col.default"]
+
+
 def test_writing_into_windows():
     def written(x, p):
         return [

@@ -11,9 +11,9 @@ from itertools import pairwise, product
 from torchweld.capture.lowering import reductions
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr
-from torchweld.capture.lowering.nest import Nest
+from torchweld.capture.lowering.nest import Nest, Spec
 from torchweld.capture.lowering.registry import lowers
-from torchweld.capture.views import Tensor
+from torchweld.capture.views import Tensor, contiguous_strides
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
 from torchweld.ir.size import Size, divide
@@ -59,6 +59,29 @@ def reflection_pad(call: Call, x, pad):
         return last - (last - i.abs()).abs()
 
     return _padded(call, x, pad, place)
+
+
+@lowers("aten.im2col.default")
+def im2col(call: Call, x, window, dilation, padding, stride):
+    """[n, c * h * w, places]: of each place, its window, zero outside the image. On a CPU."""
+    size = x.shape[2:]
+    if x.rank != 4 or x.device != "cpu" or not all(isinstance(n, int) for n in size):
+        raise NotLowered("windows that ATen copies")
+    reach = [d * (w - 1) + 1 for d, w in zip(dilation, window)]
+    places = [(n + 2 * p - r) // s + 1 for n, p, r, s in zip(size, padding, reach, stride)]
+    shape = (*x.shape[:2], *window, *places)
+    nest = call.nest(shape, extra=[(x, (0, 1, None, None))])
+    inside, here = nest.number(True, dtypes.b1), [0, 1]
+    for d in range(2):
+        index = nest.at(4 + d) * stride[d] + nest.at(2 + d) * dilation[d] + -padding[d]
+        here.append(index)
+        if padding[d]:
+            at = nest.index_value(index)
+            inside = inside & (at >= 0) & (at < size[d])
+    made = Spec(shape, contiguous_strides(shape), x.dtype, x.device)
+    result = nest.store(nest.read(x, here, guard=inside), made)
+    nest.close()
+    return call.reshaped(result, call.out.shape)
 
 
 @lowers(

@@ -232,7 +232,12 @@ def test_what_makes_no_product_is_refused():
 def test_sums_beside_products_are_refused_in_large_tiles(pair: bool):
     """On an H100 such kernels were wrong from 64 rows on."""
     assert "sums" in _refusal(cases.normed(33, 264, 200, "bf16", pair))
-    assert _refusal(cases.normed(32, 264, 2000, "bf16", pair)) is None
+    case = cases.normed(32, 264, 2000, "bf16", pair)
+    assert _refusal(case) is None
+    tried = list(candidates(*parts(case), TABLES[90], {}))
+    assert tried and all(s.block_m == 32 for s in tried)
+    assert not valid(replace(GOOD, block_m=64), *parts(case))
+    assert valid(replace(GOOD, block_m=32), *parts(case))
 
 
 def _refusal(case: Case) -> str | None:

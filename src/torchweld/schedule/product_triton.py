@@ -133,6 +133,7 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
         and s.group >= 1
         and all(factor(accesses.comp.body, v) is not None for v in _factors(c))
         and accumulators(s, c) <= MAX_ACCUMULATORS
+        and (not c.row_sums or s.block_m <= _MOST_SUMMED)
         and (not isinstance(columns, int) or columns <= MAX_GRID_Y * s.block_n)
         and (s.splits == 1 or _splittable(s, accesses, c))
     )
@@ -264,9 +265,10 @@ def _bad_sums(accesses: Accesses, contraction: Contraction) -> str | None:
     """Sums over the left factor read it from shared memory beside the products. Those of tiles of
     64 rows and more are asynchronous on Hopper, and what comes next overwrote what was being read:
     on an H100 (Triton 3.6.0) results were wrong, and others each time, from two stages on, in both
-    types, with one product (128 x 128) and with two (64 x 64). Never in tiles of 32 rows."""
+    types, with one product (128 x 128) and with two (64 x 64). Never in tiles of 32 rows, which
+    those of many batches would not be."""
     rows = extent(accesses, contraction.rows)
-    few = isinstance(rows, int) and rows <= _MOST_SUMMED
+    few = isinstance(rows, int) and rows <= _MOST_SUMMED and not contraction.batch
     return "sums over the left factor of many rows" if contraction.row_sums and not few else None
 
 

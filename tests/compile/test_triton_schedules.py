@@ -123,6 +123,11 @@ def test_channels_of_several_axes_are_one_side_of_a_tile(channels, dtype, tile):
     assert found.columns == ("p",) and len(found.rows) == 3
 
 
+def test_a_tile_is_no_wider_than_its_channels():
+    found = schedule(*_comp(cases.transposed_copy(4096, 16)), H100)
+    assert (found.block_rows, found.block_columns) == (64, 16)
+
+
 def test_long_rows_of_odd_length_get_a_row_for_each_program():
     found = schedule(*_comp(cases.row_scaled(64, 50257)), H100)
     assert found.form == "grid" and found.block_rows == 1 and found.rows

@@ -283,9 +283,9 @@ def _pointwise(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> S
     crossing = _crossing(accesses, outer, inner)
     if crossing and _long(accesses, inner):
         others = tuple(a for a in outer if a not in crossing)
-        block_rows = _crossed_rows(accesses, crossing)
-        order = (*others, *crossing)
-        return Schedule("grid", order, (inner,), block_rows, 2048 // block_rows, 4)
+        block_rows = _within(64, extent(accesses, crossing))
+        block_columns = _within(2048 // block_rows, accesses.comp.extent(inner))
+        return Schedule("grid", (*others, *crossing), (inner,), block_rows, block_columns, 4)
     length = accesses.comp.extent(inner)
     block = _dividing_block(length, hints)
     rows = size.hint(extent(accesses, outer), hints)
@@ -343,10 +343,9 @@ def _run(accesses: Accesses, access: Access, axes: tuple[str, ...]) -> tuple[str
         run = (more[-1], *run)
 
 
-def _crossed_rows(accesses: Accesses, crossing: tuple[str, ...]) -> int:
-    """Rows of a tile that is read along one and written along the other."""
-    length = extent(accesses, crossing)
-    return min(64, next_pow2(length)) if isinstance(length, int) else 64
+def _within(block: int, length: Size) -> int:
+    """No larger a block than a short length needs."""
+    return min(block, next_pow2(length)) if isinstance(length, int) else block
 
 
 def _long(accesses: Accesses, axis: str) -> bool:

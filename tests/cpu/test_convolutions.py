@@ -144,6 +144,8 @@ def test_groups_and_few_channels(batch, shape, channels, how):
         (2, (7, 4, 5, 6), 8, dict(kernel_size=3, stride=2, padding=1, output_padding=1)),
         (1, (6, 3, 7, 5), 10, dict(kernel_size=(3, 5, 5), stride=(2, 2, 2), padding=(1, 2, 2))),
         (2, (5, 31, 43), 6, dict(kernel_size=3, stride=2, padding=1, output_padding=1)),
+        (1, (23, 40, 43), 27, dict(kernel_size=3, stride=(1, 3), padding=(2, 1))),
+        (3, (7, 36, 35), 9, dict(kernel_size=(2, 1), stride=(3, 1), dilation=(3, 1), padding=(0, 1))),
         (1, (30, 40, 50), 9, dict(kernel_size=(4, 5), stride=(2, 3), padding=(1, 0), groups=3)),
         (2, (7, 30, 60), 3, dict(kernel_size=5, dilation=(1, 2), padding=1)),
         (1, (4, 9, 20, 21), 2, dict(kernel_size=4, stride=(1, 2, 3), padding=(0, 1, 2))),

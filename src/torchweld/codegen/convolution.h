@@ -399,7 +399,9 @@ static void tw_fill_strip(const tw_convolution& a, const tw_grid& g, const float
     int64_t y = row % g.rows - a.h.padding, z = row / g.rows % g.planes - a.d.padding, image = row / (g.rows * g.planes);
     if (image == a.images || (uint64_t)y >= (uint64_t)a.h.size || (uint64_t)z >= (uint64_t)a.d.size) continue;
     int64_t at = row * g.columns + a.w.padding - first, low = at < 0 ? -at : 0;
-    int64_t high = at + a.w.size > length ? length - at : a.w.size;
+    int64_t end = a.w.size < g.columns - a.w.padding ? a.w.size : g.columns - a.w.padding;
+    if (low < -a.w.padding) low = -a.w.padding;  // of some phases, windows begin inside x
+    int64_t high = at + end > length ? length - at : end;
     const float* from = x + image * a.x_image + z * a.x_plane + y * a.x_row;
     for (int64_t c = 0; c < channels && low < high; ++c)
       memcpy(to + c * step + at + low, from + c * a.x_channel + low, (high - low) * sizeof(float));

@@ -329,6 +329,13 @@ def equal_numbers(columns: int) -> torch.Tensor:
     return rows
 
 
+def offset_moments(rows: int, columns: int) -> Case:
+    """The sum of squares around a mean that is a thousand times the spread, told apart from one
+    that lost a part in 10^5 of it."""
+    x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(3)) + 1000
+    return reduction("welford", rows, columns, fill={"x": x})
+
+
 def looped(case: Case, block: int, splits: int = 1, block_rows: int = 2) -> Case:
     """The same with a loop over blocks of columns, shared by `splits` programs."""
     frame = addressed(case.comp, case.buffers, case.sizes).frame

@@ -78,6 +78,7 @@ ALL = [
     *(looped(reduction(m, 100, 12, dim=0), 8, 5, 8) for m in ("sum", "argmin", "welford")),
     *(looped(reduction(m, 4, 101, fill={"x": cases.equal_numbers(101)}), 16, splits, rows)
       for m in ("argmax", "argmin") for splits, rows in ((1, 2), (1, 1), (3, 1))),
+    looped(cases.offset_moments(5, 300), 32, 1, 1),
     cases.chained(cases.softmax(5, 150), 16, 3, 4),
     *(cases.chained(cases.softmax(3, 150, fill={"m": m}), 16, 4, 4)
       for m in (_MASKED, _ALL_MASKED)),

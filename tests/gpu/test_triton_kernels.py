@@ -55,7 +55,7 @@ ALL = [
       ("sum", "max", "argmax", "argmin", "welford", "logsumexp")),
     *(reduction(m, 4, 4, fill={"x": _TIES}) for m in ("max", "min", "argmax", "argmin")),
     reduction("welford", 33, 1000, fill={"x": _OFFSET}),
-    looped(reduction("welford", 33, 1000, fill={"x": _OFFSET}), 128, 2, 1),
+    looped(reduction("welford", 33, 1000, fill={"x": _OFFSET}), 128, 1, 1),
     *(looped(reduction(m, 4, 5003, fill={"x": cases.equal_numbers(5003)}), 512, splits, 1)
       for m in ("argmax", "argmin") for splits in (1, 3)),
     *(looped(cases.exponentials(3, 150, {"m": m}, keeps), 32, splits)

@@ -190,7 +190,7 @@ def one_pass(
             for position in stores:
                 k.store(position)
     for value in reductions:
-        end(k, value, kinds[value], running[value], sums)
+        end(k, value, kinds[value], running[value], sums, looped=True)
 
 
 def _arguments(k: Kernel, reduction: Value) -> tuple[Value, ...]:
@@ -226,12 +226,15 @@ def _run(k: Kernel, value: Value, kind: lanes.Lanes | None, running: list[str]) 
 
 def end(
     k: Kernel, value: Value, kind: lanes.Lanes | None, running: list[str],
-    sums: dict[Value, Value],
+    sums: dict[Value, Value], looped: bool = False,
 ) -> None:  # fmt: skip
+    """What `running` lanes have becomes known. `looped`: they come from a loop, not from parts."""
     if kind is None:
         finish_accumulator(k, value, 1)
         return
     found = kind.end(k, value, running)
+    if looped:
+        kind.leave(k, value, found)
     if value not in sums:
         reduce.know(k, value, found)
         return

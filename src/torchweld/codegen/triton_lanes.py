@@ -26,13 +26,14 @@ from torchweld.schedule.access import linear
 class Lanes:
     """`nothing`: results of no elements. `start`: names of variables that hold that. `enter`:
     before each loop. `run`: takes in a block. `end`: the results of all lanes, by the same
-    names."""
+    names. `leave`: what is left to do for them after a loop."""
 
     nothing: tuple[str, ...]
     start: Callable[[Kernel, Value], list[str]]
     run: Callable[[Kernel, Value, list[str]], None]
     end: Callable[[Kernel, Value, list[str]], list[str]]
     enter: Callable[[Kernel, Walk, list[str]], None] = lambda k, walk, running: None
+    leave: Callable[[Kernel, Value, list[str]], None] = lambda k, value, running: None
 
 
 def names(value: Value, count: int, kind: Lanes | None) -> list[str]:
@@ -128,6 +129,8 @@ def _start_welford(k: Kernel, value: Value) -> list[str]:
     kind = _kind(k, value)
     names = [_full(k, f"acc{value}_{item}", value, "0.0", kind) for item in (0, 1)]
     k.line(f"acc{value}_2 = tl.zeros([1, 1], {kind})")
+    k.line(f"near{value} = tl.zeros({k.shape(_along(k, value).replace('c', ''))}, {kind})")
+    k.line(f"blocks{value} = 0")
     return [*names, f"acc{value}_2"]
 
 
@@ -138,8 +141,15 @@ def _enter_welford(k: Kernel, walk: Walk, running: list[str]) -> None:
 
 
 def _run_welford(k: Kernel, value: Value, running: list[str]) -> None:
-    (mean, squares, count), mask = running, k.mask("c")
+    """Means are told from that of the first block: lanes with a large mean and a small spread would
+    round more of it away, each time, than there is spread."""
+    (mean, squares, count), mask, near = running, k.mask("c"), f"near{value}"
     k.line(f"x = {masked(k, 'sum', k.body[value].args[0], _along(k, value))}")
+    with k.indented(f"if blocks{value} == 0:"):
+        k.line(f"{near} = tl.sum(x, axis=1, keep_dims=True) / {k.block_columns}")
+        k.line(f'{near} = tl.where(tl.abs({near}) < float("inf"), {near}, 0.0)')
+    k.line(f"blocks{value} += 1")
+    k.line(f"x = x - {near}")
     k.line(f"{count} += {f'{mask}.to({_kind(k, value)})' if mask else '1.0'}")
     k.line(f"apart = {f'tl.where({mask}, x - {mean}, 0.0)' if mask else f'x - {mean}'}")
     share = k.operation("reciprocal", "float", f"tl.maximum({count}, 1.0)" if mask else count)
@@ -153,6 +163,10 @@ def _end_welford(k: Kernel, value: Value, running: list[str]) -> list[str]:
     k.line(f"{running[2]} = tl.broadcast_to({running[2]}, {shape})")
     k.line(f"{names} = tl.reduce(({names}), 1, _welford, keep_dims=True)")
     return running
+
+
+def _leave_welford(k: Kernel, value: Value, running: list[str]) -> None:
+    k.line(f"{running[0]} += near{value}")
 
 
 # logsumexp, and a maximum with the sum of exponentials
@@ -190,7 +204,9 @@ def _end_exp(k: Kernel, value: Value, running: list[str]) -> list[str]:
 
 EXP = Lanes(('float("-inf")', "0.0"), _start_exp, _run_exp, _end_exp)
 _POSITION = Lanes((), _start_position, _run_position, _end_position)
-_WELFORD = Lanes(("0.0",) * 3, _start_welford, _run_welford, _end_welford, _enter_welford)
+_WELFORD = Lanes(
+    ("0.0",) * 3, _start_welford, _run_welford, _end_welford, _enter_welford, _leave_welford
+)
 
 TUPLES = {
     "argmax": _POSITION,

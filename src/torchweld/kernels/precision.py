@@ -45,7 +45,8 @@ def loses_precision(node: Extern, other: Extern, graph: Graph) -> bool:
     if not torch.cuda.is_available():
         return False
     try:
-        before, after = (_rounds(n.target, _bound(n.args, graph)) for n in (node, other))
+        before = _rounds(node.target, _bound(node.args, graph))
+        after = before if all(before) else _rounds(other.target, _bound(other.args, graph))
     except torch.cuda.OutOfMemoryError:
         return True
     return any(late and not early for early, late in zip(before, after))

@@ -86,6 +86,7 @@ def device_identity(device: str) -> tuple[str, ...]:
         properties.name,
         f"{properties.major}.{properties.minor}",
         str(torch.version.cuda),
+        f"cuDNN {torch.backends.cudnn.version()}, TF32 {torch.backends.cudnn.allow_tf32}",
     )
 
 

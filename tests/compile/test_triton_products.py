@@ -240,12 +240,6 @@ def test_sums_beside_products_are_refused_in_large_tiles(pair: bool):
     assert valid(replace(GOOD, block_m=32), *parts(case))
 
 
-def test_computed_factors_are_refused_in_large_tiles_on_hopper():
-    many, few = (cases.gate_before(m, 264, 200) for m in (33, 32))
-    assert "computed" in _refusal(many) and _refusal(few) is None
-    assert supports(*parts(many), TABLES[80]) is None
-
-
 def _refusal(case: Case) -> str | None:
     return supports(*parts(case), TABLES[90])
 

@@ -94,7 +94,7 @@ def supports(accesses: Accesses, contraction: Contraction, table: DeviceTable) -
     if len(found) > 1:
         return "its factors differ in dtype"
     return (
-        _bad_left(accesses, contraction, table)
+        _bad_sums(accesses, contraction)
         or _bad_reduction(accesses, contraction)
         or _bad_store(accesses, contraction)
     )
@@ -261,20 +261,14 @@ def _factor_dtype(body: tuple[Instr, ...], value: Value) -> DType | None:
     return None if narrow is None else body[narrow].dtype
 
 
-def _bad_left(accesses: Accesses, contraction: Contraction, table: DeviceTable) -> str | None:
-    """A left factor that is added up, or computed, is in registers when it is multiplied. Products
-    of tiles of 64 rows and more are asynchronous on Hopper, and Triton 3.6.0 overwrote what they
-    still read: sums were wrong on an H100, and others each time, from two stages on, in both types,
-    beside one product (128 x 128) and two (64 x 64). Never in tiles of 32 rows, which those of many
-    batches would not be."""
+def _bad_sums(accesses: Accesses, contraction: Contraction) -> str | None:
+    """Sums over the left factor, which is in shared memory, read it beside the products. Those of
+    tiles of 64 rows and more are asynchronous on Hopper, and results were wrong on an H100 (Triton
+    3.6.0), and others each time: from two stages on, in both types, with one product (128 x 128)
+    and with two (64 x 64). Never in tiles of 32 rows, which those of many batches would not be."""
     rows = extent(accesses, contraction.rows)
     few = isinstance(rows, int) and rows <= _MOST_SUMMED and not contraction.batch
-    if contraction.row_sums and not few:
-        return "sums over the left factor of many rows"
-    computed = any(p.left_load is None for p in contraction.products)
-    if computed and not few and table.capability >= (9, 0):
-        return "a left factor of many rows that is computed"
-    return None
+    return "sums over the left factor of many rows" if contraction.row_sums and not few else None
 
 
 def _bad_reduction(accesses: Accesses, contraction: Contraction) -> str | None:

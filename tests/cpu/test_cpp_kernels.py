@@ -661,6 +661,23 @@ comp scan [i:30, j:211] {{
     )
 
 
+@pytest.mark.parametrize("columns", (1, 7, 8, 63, 65, 1001))
+def test_running_sums(columns):
+    """As exact as in float64, and what is infinite or no number is so from there on."""
+    text = f"""
+comp sums [i:9, j:{columns}] {{
+  %0 = load x[i, j] : f32
+  %1 = scan.sum[j] %0 : f32
+  store y[i, j] %1
+}}
+"""
+    x = randn(9, columns) * 1e4 + 1e6
+    x[1, columns // 2 :], x[2, columns // 3], x[2, columns // 2] = math.nan, math.inf, -math.inf
+    found = run(parse_comp(text), {"x": x}, {"y": ((9, columns), d.f32)})["y"]
+    exact = x.double().cumsum(-1).float()
+    torch.testing.assert_close(found, exact, rtol=1e-7, atol=0, equal_nan=True)
+
+
 def test_booleans_and_integers():
     text = """
 comp mixed [i:20, j:67] {

@@ -237,12 +237,20 @@ class _Nest:
         within = [needed(k.body, [k.body[v].arg], stop=self.texts) for v in scans]
         free = not k.row_lane and all(w.isdisjoint(scans) for w in within)
         work = sum(own_cost(k.body[v]) for v in self.values)
-        return scans if free and work > CHEAP_SCAN * len(scans) else ()
+        cheap = work <= CHEAP_SCAN * len(scans) and not all(map(self._is_running_sum, scans))
+        return scans if free and not cheap else ()
+
+    def _is_running_sum(self, value: Value) -> bool:
+        """Whether vectors make a scan: a sum of float32 that no later stage reads."""
+        k, scan = self.k, self.k.body[value]
+        known = scan.monoid == "sum" and scan.dtype == k.body[scan.arg].dtype == dtypes.f32
+        return known and value not in k.stages.kept
 
     def _in_scan_blocks(self, name: str, low: str, high: str, scans: tuple[Value, ...]) -> None:
-        """For a block of elements: what is scanned, in vectors; the scans, one by one; the rest, in
-        vectors."""
+        """For a block of elements: what is scanned, in vectors; the scans, one by one unless they
+        are running sums; the rest, in vectors."""
         k, e, bounds = self.k, self.e, _loop(name, "from", "to")
+        single = [v for v in scans if not self._is_running_sum(v)]
         given = sorted({k.body[v].arg for v in scans})
         with e.block(f"for (int64_t from = {low}; from < {high}; from += {SCAN_BLOCK})"):
             e.line(f"const int64_t end = from + {SCAN_BLOCK}, to = end < {high} ? end : {high};")
@@ -256,11 +264,14 @@ class _Nest:
                     if value in wanted and value not in texts:
                         self._value(value, texts, None)
                 e.lines(f"s{v}[{name} - from] = {texts[v]};" for v in given)
-            with e.block(bounds):
-                texts = self.texts | {v: f"s{v}[{name} - from]" for v in given}
-                for value in scans:
-                    self._value(value, texts, None)
-                    e.line(f"c{value}[{name} - from] = {texts[value]};")
+            for value in (v for v in scans if v not in single):
+                e.line(f"tw_running_sums(A{value}, s{k.body[value].arg}, to - from, c{value});")
+            if single:
+                with e.block(bounds):
+                    texts = self.texts | {v: f"s{v}[{name} - from]" for v in given}
+                    for value in single:
+                        self._value(value, texts, None)
+                        e.line(f"c{value}[{name} - from] = {texts[value]};")
             self._body(bounds, known={v: f"c{v}[{name} - from]" for v in scans})
 
     def _has_lanes(self) -> bool:

@@ -119,3 +119,35 @@ TW_LANES(sum, a += b, a + b)
 TW_LANES(prod, a *= b, a * b)
 TW_LANES(max, (n = b != b ? b : n, a = b > a ? b : a), b > a ? b : a)
 TW_LANES(min, (n = b != b ? b : n, a = b < a ? b : a), b < a ? b : a)
+
+// Running sums of a block, `total` before it and after it: vectors in which each element gets those 1, 2
+// and 4 before it.
+#define TW_LATER(N, i) (i < BY ? 0 : N + i - BY)
+template <int BY, class V> TW V tw_later(V v) {
+  V none = {};
+#if TW_BYTES == 64
+  return __builtin_shufflevector(none, v, TW_LATER(8, 0), TW_LATER(8, 1), TW_LATER(8, 2), TW_LATER(8, 3),
+      TW_LATER(8, 4), TW_LATER(8, 5), TW_LATER(8, 6), TW_LATER(8, 7));
+#elif TW_BYTES == 32
+  return __builtin_shufflevector(none, v, TW_LATER(4, 0), TW_LATER(4, 1), TW_LATER(4, 2), TW_LATER(4, 3));
+#else
+  return __builtin_shufflevector(none, v, TW_LATER(2, 0), TW_LATER(2, 1));
+#endif
+}
+TW void tw_running_sums(double& total, const float* from, int64_t count, float* to) {
+  enum { N = TW_BYTES / sizeof(double) };
+  typedef tw_some<float, N>::type narrow;
+  int64_t i = 0;
+  for (; i + N <= count; i += N) {
+    narrow f;
+    __builtin_memcpy(&f, from + i, sizeof f);
+    auto v = __builtin_convertvector(f, tw_some<double, N>::type);
+    v += tw_later<1>(v);
+    if (N > 2) v += tw_later<2 % N>(v);
+    if (N > 4) v += tw_later<4 % N>(v);
+    f = __builtin_convertvector(v + total, narrow);
+    __builtin_memcpy(to + i, &f, sizeof f);
+    total += v[N - 1];
+  }
+  for (; i < count; ++i) to[i] = (float)(total += from[i]);
+}

@@ -130,10 +130,10 @@ template <int STRIDE>
 static void tw_windows(const tw_convolution& a, const float* x, const tw_window& window, const tw_pixels& pixels,
                        int64_t channels, float* to) {
   int64_t step = pixels.vectors * TW_WIDTH, start = pixels.run[0][0].start;
-  bool one = STRIDE == 1 && window.points == 1 && pixels.count == TW_PANEL;
-  if (one && pixels.run[TW_VECTORS - 1][0].start == start + TW_PANEL - TW_WIDTH && tw_is_whole(window, pixels, 0) &&
-      tw_is_whole(window, pixels, TW_VECTORS - 1))
-    return tw_copy_pixels(a, x + start, channels, to);
+  bool row = STRIDE == 1 && window.points == 1 && pixels.count == TW_PANEL;
+  for (int v = 0; v < TW_VECTORS && row; ++v)
+    row = tw_is_whole(window, pixels, v) && pixels.run[v][0].start == start + v * TW_WIDTH;
+  if (row) return tw_copy_pixels(a, x + start, channels, to);
   for (int v = 0; v < pixels.vectors; ++v, to += TW_WIDTH) {
     if (tw_is_whole(window, pixels, v))
       tw_gather_windows<STRIDE, TW_INSIDE>(a, x, window, pixels, v, channels, to, step);

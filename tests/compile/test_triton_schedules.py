@@ -51,8 +51,9 @@ def test_supports(refused: Case, reason: str | None):
         (cases.gelu_mul(8192, 768), "grid", False),
         (cases.transposed_copy(300, 300), "grid", False),
         (cases.softmax(8192, 768), "persistent", False),
-        (cases.softmax(8192, 40000), "chain", True),
-        (cases.softmax(8192, 40001), "looped", False),
+        (cases.softmax(8192, 40000), "looped", False),
+        (cases.softmax(8192, 80000), "chain", True),
+        (cases.softmax(8192, 80001), "looped", False),
         (cases.softmax(4, 1 << 20), "chain", True),
         (cases.softmax(4, (1 << 20) + 1), "chain", True),
         (reduction("sum", 4, 1 << 20), "looped", True),
@@ -84,6 +85,13 @@ def test_a_small_tensor_is_reduced_across_its_rows_by_many_programs_of_one_kerne
         one = reduction("max", rows, columns, dim=0)
         found = schedule(one.comp, one.buffers, H100)
         assert (found.form, found.splits, found.block_rows) == ("persistent", 1, 16)
+
+
+@pytest.mark.parametrize("shape", [("s0", "s1"), ("s0", 40000), (7, "s1")])
+def test_rows_of_sizes_that_are_known_at_the_call_are_loops(shape):
+    one = cases.softmax(*shape, sizes={"s0": 7000, "s1": 100000})
+    found = schedule(one.comp, one.buffers, H100, one.sizes)
+    assert found.form == "looped" and bundle_of(one, found).sources
 
 
 @pytest.mark.parametrize("shape", [(1, 1 << 31), (3, 20000), (64, 1 << 17), (4096, 1 << 17)])

@@ -33,7 +33,7 @@ from torchweld.ir.nodes import (
     value_axes,
 )
 from torchweld.ir.passes import reduces_once, stages
-from torchweld.ir.size import Size, product
+from torchweld.ir.size import Size, divide, product
 from torchweld.schedule.access import Access, Accesses, addressed
 
 PERSISTENT_COLUMNS = 16384  # beyond, rows held by 16 warps spill (measured on sm_90)
@@ -49,6 +49,7 @@ THREAD_BYTES = 32  # that a thread of a loop asks for at a time: two loads
 # busy.
 AHEAD = ((4, 2), (3, 2), (1, 4))
 FEW = 4  # rows for each multiprocessor, one program for each of which would not
+ROW_BYTES = 256 << 10  # of a row for each multiprocessor, that stay in cache between two passes
 CHUNK_BYTES = 64 << 10  # of a row, that one program of a chain takes in
 MAX_POINTS_PER_THREAD = 128
 COMBINABLE = {"add": ("i32", "i64"), "max": ("i32", "i64"), "min": ("i32", "i64")}
@@ -379,13 +380,14 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split
         block_rows = _rows_per_program(block, count, sm_count)
         warps = _row_warps(accesses, block_rows, block, hints)
         return Schedule("persistent", rows, columns, block_rows, block, warps)
-    few = count < FEW * sm_count
-    if reduces_once(accesses.comp, frame) and (few or _aligned(accesses)):
+    aligned, few = _aligned(accesses), count < FEW * sm_count
+    far = size.hint(length, hints) * _width(accesses) > ROW_BYTES
+    if (few or (far and aligned)) and reduces_once(accesses.comp, frame):
         return _chain(accesses, count, length, sm_count)
     length = size.hint(length, hints)
     block, warps = LOOPED_COLUMNS * _loads_for_each(accesses), 8
-    if not split and max(stages(accesses.comp.body)) > 0:  # few rows at a time, which stay in cache
-        block, warps = 8192, 32
+    if not split and aligned and max(stages(accesses.comp.body)) > 0:
+        block, warps = 8192, 32  # a row at a time on each multiprocessor, which stays in cache
     if block > length:
         block, warps = next_pow2(length), max(1, warps * next_pow2(length) // block)
     whole = Schedule("looped", rows, columns, 1, block, warps)
@@ -401,7 +403,8 @@ def _aligned(accesses: Accesses) -> bool:
     """Whether all rows begin at multiples of 16 bytes; loops have a way to read others."""
     along, rows = accesses.frame.columns[-1], accesses.frame.rows
     beside = (a for a in accesses.all if a.offset.coefficient(along) == 1)
-    return all(a.offset.coefficient(r) * a.bytes % 16 == 0 for a in beside for r in rows)
+    steps = (a.offset.coefficient(r) * a.bytes for a in beside for r in rows)
+    return all(divide(step, 16) is not None for step in steps)
 
 
 def _chain(accesses: Accesses, count: int, length: int, sm_count: int) -> Schedule:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -158,6 +160,31 @@ def test_transposed(batch, shape, channels, how):
     model = nn.Sequential(make(shape[0], channels, **how), nn.Hardswish()).eval()
     fused = _check(model, torch.randn(batch, *shape))
     assert [type(n) for n in _nodes(fused)] == [Comp]
+
+
+def _random_convolution(draw: random.Random) -> tuple[nn.Module, torch.Tensor]:
+    """Of any rank, in groups, with strides and gaps, transposed or not."""
+    rank, groups, transposed = draw.randint(1, 3), draw.choice([1, 1, 2, 3]), draw.random() < 0.5
+    longest = (400, 45, 14)[rank - 1]
+    sizes = [draw.randint(6, longest) for _ in range(rank)]
+    how = dict(kernel_size=[draw.randint(1, 5) for _ in sizes], groups=groups)
+    how |= dict(stride=[draw.choice([1, 1, 2, 3, 5]) for _ in sizes])
+    how |= dict(padding=[draw.randint(0, k // 2) for k in how["kernel_size"]])
+    channels, results = (groups * draw.randint(1, 12) for _ in range(2))
+    if transposed:
+        how |= dict(output_padding=[draw.randint(0, n - 1) for n in how["stride"]])
+    name = f"Conv{'Transpose' if transposed else ''}{rank}d"
+    model = getattr(nn, name)(channels, results, **how).eval()
+    return model, torch.randn(draw.randint(1, 3), channels, *sizes)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_geometries(seed):
+    torch.manual_seed(seed)
+    model, x = _random_convolution(random.Random(seed))
+    fused = torchweld.fuse(model, (x,))
+    with torch.no_grad():
+        torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 // Branch-free math that gcc vectorises inside an ordinary loop: no libm for float, no ATen, no intrinsics
-// but for conversions of float16. Own minimax fits; tests/compile/test_cpp_math.py states and checks the error of each function
-// against float64, or wider. Rare functions of double go to libm. Fused multiply-adds are written out (-ffp-contract=off).
+// but for conversions of float16. Own minimax fits; tests/compile/test_cpp_math.py states and checks the
+// error of each function against float64, or wider. Rare functions of double go to libm. Fused
+// multiply-adds are written out (-ffp-contract=off).
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>

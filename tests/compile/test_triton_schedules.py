@@ -72,6 +72,14 @@ def test_default_forms(chosen: Case, form: str, splits: bool):
     assert (found.form, found.splits > 1) == (form, splits)
 
 
+def test_rows_that_are_passed_over_once_leave_room_for_others():
+    """The large block is for what comes back to a row while it is in cache."""
+    many = (cases.cross_entropy(8192, 32768), cases.exponentials(8192, 32768),
+            cases.softmax(8192, 32768))  # fmt: skip
+    found = [schedule(c.comp, c.buffers, H100) for c in many]
+    assert [(f.form, f.num_warps) for f in found] == [("looped", w) for w in (8, 8, 32)]
+
+
 def test_lanes_lie_along_the_nearer_axis_where_none_is_contiguous():
     """Every sixteenth element of rows of 4096: the sums alone are next to each other."""
     one = case("near", "i:1024, j:256", "%0 = load x[i, 16*j] : f32\n"

@@ -380,23 +380,39 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split
         block_rows = _rows_per_program(block, count, sm_count)
         warps = _row_warps(accesses, block_rows, block, hints)
         return Schedule("persistent", rows, columns, block_rows, block, warps)
-    aligned, few = _aligned(accesses), count < FEW * sm_count
+    few = count < FEW * sm_count
     far = size.hint(length, hints) * _width(accesses) > ROW_BYTES
-    if (few or (far and aligned)) and reduces_once(accesses.comp, frame):
+    if (few or (far and _aligned(accesses))) and reduces_once(accesses.comp, frame):
         return _chain(accesses, count, length, sm_count)
-    length = size.hint(length, hints)
+    return _loop(accesses, count, size.hint(length, hints), sm_count, split)
+
+
+def _loop(accesses: Accesses, count: int, length: int, sm_count: int, split: bool) -> Schedule:
+    """`count` rows of `length` columns, in blocks of these."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
     block, warps = LOOPED_COLUMNS * _loads_for_each(accesses), 8
-    if not split and aligned and max(stages(accesses.comp.body)) > 0:
+    if _returns(accesses) and _aligned(accesses):
         block, warps = 8192, 32  # a row at a time on each multiprocessor, which stays in cache
     if block > length:
         block, warps = next_pow2(length), max(1, warps * next_pow2(length) // block)
     whole = Schedule("looped", rows, columns, 1, block, warps)
+    if not split:
+        return whole
     shared = (
         replace(whole, splits=_splits(count, length, block, programs * sm_count), stages=ahead)
         for ahead, programs in AHEAD
     )
-    found = next((s for s in shared if valid(s, accesses)), whole) if split else whole
+    found = next((s for s in shared if valid(s, accesses)), whole)
     return found if found.splits > 1 else whole
+
+
+def _returns(accesses: Accesses) -> bool:
+    """Whether something along the columns waits for a reduction, so that there is another pass."""
+    comp, columns, stage = accesses.comp, accesses.frame.columns, stages(accesses.comp.body)
+    axes = value_axes(comp.body)
+    across = [s for s in comp.stores if store_axes(comp, s, axes).intersection(columns)]
+    waiting = any(stage[v] for s in across for v in store_operands(s))
+    return waiting or max(stage) > 1
 
 
 def _aligned(accesses: Accesses) -> bool:

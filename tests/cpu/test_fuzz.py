@@ -88,6 +88,12 @@ FOUND = {  # what the fuzzer found, once mended: a program and its inputs
     "softmax over repeated values": (
         lambda x: ((-x.abs()).exp(), x.repeat_interleave(2, 0).softmax(0)), torch.randn(2),
     ),
+    "reductions of scalars": (
+        lambda x: (x.amax(0).amin(0), x.logsumexp(0).sum(0, keepdim=True)), torch.randn(31),
+    ),
+    "a smallest row in every row, beside the largest column of each": (
+        lambda x: (x.amin(0, keepdim=True)[x.argmax(1) % 1], x.argmax(1)), torch.randn(9, 129),
+    ),
     "a maximum that no column changes": (
         lambda x: (lambda y: y == y.amax(0, keepdim=True))(x.repeat_interleave(2, 1)),
         torch.randn(65, 2)[:, :1],

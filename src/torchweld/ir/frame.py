@@ -15,7 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchweld.ir.monoid import TABLE
-from torchweld.ir.nodes import Comp, Instr, Reduce, Scan, operands, value_axes
+from torchweld.ir.nodes import (
+    Comp,
+    Reduce,
+    Scan,
+    map_axes,
+    operands,
+    store_operands,
+    value_axes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +67,18 @@ def _try_columns(
     )
     if any(TABLE[comp.body[v].monoid].results > 1 for v in over_rows):
         return None
-    if over_rows and not _only_columnwise_after(comp.body, set(over_rows), rows):
+    if over_rows and not _only_columnwise_after(comp, set(over_rows), rows):
         return None
     return Frame(
         tuple(n for n in names if n in rows), tuple(n for n in names if n in columns), over_rows
     )
 
 
-def _only_columnwise_after(
-    body: tuple[Instr, ...], reductions: set[int], rows: frozenset[str]
-) -> bool:
-    """No value that depends on a column reduction varies along rows, is reduced again or needs a
-    row reduction too: there may be no row."""
-    axes, after, of_rows = value_axes(body), set(reductions), set()
-    for value, instr in enumerate(body):
+def _only_columnwise_after(comp: Comp, reductions: set[int], rows: frozenset[str]) -> bool:
+    """No value that depends on a column reduction varies along rows, is stored in every row, is
+    reduced again or needs a row reduction too: there may be no row."""
+    axes, after, of_rows = value_axes(comp.body), set(reductions), set()
+    for value, instr in enumerate(comp.body):
         if value in reductions:
             continue
         reduces, used = isinstance(instr, (Reduce, Scan)), set(operands(instr))
@@ -82,7 +88,10 @@ def _only_columnwise_after(
             after.add(value)
         if value in after and (axes[value] & rows or value in of_rows):
             return False
-    return True
+    stored = (s for s in comp.stores if after.intersection(store_operands(s)))
+    return not any(
+        rows & map_axes(s.index).union(*(axes[v] for v in store_operands(s))) for s in stored
+    )
 
 
 def _reduced(instr: Reduce | Scan) -> frozenset[str]:

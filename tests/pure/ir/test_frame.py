@@ -49,6 +49,13 @@ REFUSED = {
       %3 = reduce.sum[j] %2 : f32
       %4 = add %1 %3 : f32
       store y[j] %4""",
+    "a sum over rows stored in every row": """
+      %1 = index j : i64
+      %2 = reduce.argmax[j] %0 %1 : f32
+      %3 = pick.1 %2 : i64
+      %4 = reduce.sum[i] %0 : f32
+      store y[i, j] %4
+      store z[i] %3""",
     "two reductions with several results": """
       %1 = index i : i64
       %2 = index j : i64

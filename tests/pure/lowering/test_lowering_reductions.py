@@ -243,6 +243,18 @@ def test_batch_norm():
     )
 
 
+def test_scalars_have_one_dimension_to_reduce():
+    """Or to name: none is left, and `keepdim` keeps none."""
+    result = check(
+        lambda x: [
+            x.sum(0), x.sum(-1, keepdim=True), x.mean(0), x.amin(0), x.prod(-1), x.logsumexp(0),
+            x.softmax(0), x.var(0, correction=0), x.norm(dim=0), x.max(0).values, x.argmax(0),
+        ],
+        torch.tensor(1.5),
+    )  # fmt: skip
+    assert externs(result) == []
+
+
 def test_odd_extents():
     check(lambda x: [x.sum(0), x.sum(1), x.softmax(0), x.mean(0), x.any(0), x.prod(0)], rand(0, 3))
     check(

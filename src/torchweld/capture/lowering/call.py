@@ -117,10 +117,10 @@ def normal(d: int, rank: int) -> int:
 
 
 def normal_dims(dims, rank: int) -> tuple[int, ...]:
-    """Dimension numbers, ascending; None or an empty list names all."""
+    """Dimension numbers, ascending; None or an empty list names all; a scalar has none."""
     if isinstance(dims, int):
         dims = (dims,)
-    return tuple(sorted(normal(d, rank) for d in dims)) if dims else tuple(range(rank))
+    return tuple(sorted(normal(d, rank) for d in dims)) if dims and rank else tuple(range(rank))
 
 
 def kept(rank: int, dims: Sequence[int], keepdim: bool) -> list[int | None]:

@@ -283,7 +283,7 @@ def test_opportunities_that_take_too_long_are_sought_if_asked_for(monkeypatch, a
     monkeypatch.setattr("torchweld.profiling.run.capture_s", lambda *_: 60.0)
     found = torchweld.profile(Gated(), X, opportunities=asked)
     assert bool(found.opportunities) == sought
-    assert [w for w in found.warnings if "about 60 s" in w] == found.warnings[: not sought]
+    assert sum("about 60 s" in warning for warning in found.warnings) == (not sought)
 
 
 @pytest.mark.parametrize(("had", "warned"), [(1.0, 0), (0.5, 1)])

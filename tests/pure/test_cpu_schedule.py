@@ -170,3 +170,26 @@ def test_a_lane_of_few_points_is_written_out(j, extent):
     )
     assert (found.abreast is not None) == (j <= 8 and extent >= 16)
     assert (found.abreast, found.nest) in ((None, ("j",)), ("j", ("i",)))
+
+
+WITHIN_ROWS = """
+comp scatter [i:1000, j:8] {{
+  %0 = load at[i, j] : i64
+  %1 = const 0 : i64
+  %2 = maximum %0 %1 : i64
+  %3 = const {last} : i64
+  %4 = minimum %2 %3 : i64
+  %5 = load x[i, j] : f32
+  store.add y[{row}, %4] %5
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "row", "found"),
+    [(15, "i", "rows"), (16, "i", "serial"), (15, "999-1*i", "serial"), (15, "0", "serial")],
+)
+def test_rows_that_scatter_within_themselves_are_distributed(last, row, found):
+    comp = parse_comp(WITHIN_ROWS.format(last=last, row=row))
+    shapes = {"at": ((1000, 8),), "x": ((1000, 8),), "y": ((1000, 16),)}
+    assert schedule(comp, buffers(shapes), threads=4).distribute == found

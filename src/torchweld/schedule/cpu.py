@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torchweld.ir import size
+from torchweld.ir.interval import bounds
 from torchweld.ir.nodes import Buffer, Comp, Scan, store_axes, value_axes
 from torchweld.schedule.access import Access, Accesses, addressed
 from torchweld.schedule.expand import expanded
@@ -186,12 +187,32 @@ def _apart(collider: tuple[Accesses, Access, frozenset[str]]) -> bool:
     return True
 
 
-def _collision(accesses: Accesses, lane: str) -> Literal["inner", "serial"] | None:
+def _collision(accesses: Accesses, lane: str) -> Literal["inner", "rows", "serial"] | None:
     """How a pointwise kernel with colliding stores is distributed; None if there are none."""
     colliding = [c[1] for c in _colliders(accesses) if not _apart(c)]
     if not colliding:
         return None
-    return "inner" if all(_lane_apart(accesses, a, lane) for a in colliding) else "serial"
+    if all(_lane_apart(accesses, a, lane) for a in colliding):
+        return "inner"
+    return "rows" if all(_rows_apart(accesses, a, lane) for a in colliding) else "serial"
+
+
+def _rows_apart(accesses: Accesses, access: Access, lane: str) -> bool:
+    """Whether points write different elements that differ in other axes than the lane: steps along
+    each are longer than the lane and computed indices reach."""
+    within, offset = bounds(accesses.comp, lambda _: None), access.offset
+    spans = [(step, *within[v]) for v, step in access.refs]
+    spans.append((offset.coefficient(lane), 0, accesses.comp.extent(lane)))
+    others = [(offset.coefficient(a), accesses.comp.extent(a)) for a in accesses.frame.rows[:-1]]
+    known = all(isinstance(n, int) and n >= 0 for numbers in (*spans, *others) for n in numbers)
+    if not known or not others:
+        return False
+    reach = sum(step * most for step, _, most in spans)
+    for step, extent in sorted(others):
+        if step <= reach:
+            return False
+        reach += step * extent
+    return True
 
 
 def _lane_apart(accesses: Accesses, access: Access, lane: str) -> bool:

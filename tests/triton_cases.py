@@ -343,13 +343,6 @@ def looped(case: Case, block: int, splits: int = 1, block_rows: int = 2) -> Case
     return replace(case, name=f"{case.name}_looped{splits}", schedule=schedule)
 
 
-def chained(case: Case, block: int, splits: int, lag: int) -> Case:
-    """The same with rows that `splits` programs share and others finish."""
-    frame = addressed(case.comp, case.buffers, case.sizes).frame
-    schedule = Schedule("chain", frame.rows, frame.columns, 1, block, 4, splits, lag=lag)
-    return replace(case, name=f"{case.name}_chain{splits}", schedule=schedule)
-
-
 def flat(case: Case, block: int) -> Case:
     """A pointwise case in one dimension, in small blocks."""
     rows = addressed(case.comp, case.buffers, case.sizes).frame.rows

@@ -79,11 +79,6 @@ ALL = [
     *(looped(reduction(m, 4, 101, fill={"x": cases.equal_numbers(101)}), 16, splits, rows)
       for m in ("argmax", "argmin") for splits, rows in ((1, 2), (1, 1), (3, 1))),
     looped(cases.offset_moments(5, 300), 32, 1, 1),
-    cases.chained(cases.softmax(5, 150), 16, 3, 4),
-    *(cases.chained(cases.softmax(3, 150, fill={"m": m}), 16, 4, 4)
-      for m in (_MASKED, _ALL_MASKED)),
-    cases.chained(cases.add_layer_norm(7, 101), 16, 2, 5),
-    cases.chained(cases.add_rms_norm(1, 128), 16, 8, 8),
     *(looped(cases.exponentials(3, 150, {"m": m}, keeps), 32, splits)
       for m in (_MASKED, _ALL_MASKED, -_MASKED) for keeps in (False, True) for splits in (1, 2)),
 ]

@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from torchweld.codegen.source import KernelBundle, KernelSource
-from torchweld.codegen.triton_chain import chain
 from torchweld.codegen.triton_emit import Kernel
 from torchweld.codegen.triton_forms import FORMS
-from torchweld.core import dtypes
 from torchweld.core.errors import InvalidIR
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.schedule.access import Accesses, addressed
-from torchweld.schedule.cuda import Schedule, default, extent, valid
-from torchweld.schedule.partials import Finish, Partial, finish, partials_of
+from torchweld.schedule.cuda import Schedule, default, valid
+from torchweld.schedule.partials import Finish, Partial, finish
 
 _SM_COUNT = 132  # of an H100; it only shapes the small kernels that merge partial results
 
@@ -37,8 +35,6 @@ def generate(
     if not valid(schedule, accesses):
         raise InvalidIR(f"{comp.name} cannot be tiled so: {schedule}")
     prefill = tuple(dict((s.buffer, s.init) for s in comp.stores if s.init is not None).items())
-    if schedule.form == "chain":
-        return _chained(accesses, buffers, schedule, early, prefill)
     if schedule.splits == 1:
         only = _source(accesses, buffers, schedule, (), early)
         return KernelBundle(comp.name, (only,), prefill=prefill)
@@ -56,28 +52,10 @@ def _source(
     partials: tuple[Partial, ...],
     early: bool,
 ) -> KernelSource:
-    kernel = _begun(accesses, buffers, schedule, early)
-    return replace(kernel.source(FORMS[schedule.form](kernel, partials)), early=early)
-
-
-def _chained(
-    accesses: Accesses, buffers: Mapping[str, Buffer], schedule: Schedule, early: bool, prefill
-) -> KernelBundle:
-    name, device = accesses.comp.name, buffers[accesses.comp.stores[0].buffer].device
-    partials = partials_of(accesses, buffers, schedule.splits)
-    rows = extent(accesses, schedule.rows)
-    done = Buffer(f"{name}_done", (rows + 1,), dtypes.i32, (1,), device)
-    scratch = (*(b for p in partials for b in p.scratch), done)
-    kernel = _begun(accesses, {**buffers, **{b.name: b for b in scratch}}, schedule, early)
-    source = replace(kernel.source(chain(kernel, partials, done)), early=early)
-    return KernelBundle(name, (source,), scratch, (done.name,), prefill)
-
-
-def _begun(accesses: Accesses, buffers, schedule: Schedule, early: bool) -> Kernel:
     kernel = Kernel(accesses, buffers, schedule)
     if early:
         kernel.line(kernel.helper("_await_previous()"))
-    return kernel
+    return replace(kernel.source(FORMS[schedule.form](kernel, partials)), early=early)
 
 
 def finishing_source(

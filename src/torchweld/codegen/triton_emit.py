@@ -90,8 +90,6 @@ class Kernel:
         self.fast = _stores_16_bits(accesses, buffers)
         self.near_one = values_added_to_one(self.body) if self.fast else frozenset()
         self.row_start: RowStart | None = None
-        # Of one row at a time: what is loaded for it is in all layouts; a tile of one point is not.
-        self.scalar_rows = getattr(schedule, "form", "") == "chain"
         self._lines = _Lines()
         self._pointers: dict[str, str] = {}
         self._sizes: dict[Size, str] = {}
@@ -173,7 +171,7 @@ class Kernel:
         """`r` from the number of its block; `covered`: points that all programs and steps together
         cover, None if not known."""
         if self.schedule.rows:
-            lanes = "" if self.scalar_rows else f"tl.arange(0, {self.block_rows})[:, None]"
+            lanes = f"tl.arange(0, {self.block_rows})[:, None]"
             start = f"{block} * {self.block_rows}" if self.block_rows > 1 else block
             self.define(self._names["r"], start, lanes, self.schedule.rows, covered)
 
@@ -415,16 +413,12 @@ class Kernel:
     def _product(self, name: str, factor: Size) -> str:
         return name if factor == 1 else f"{name} * {self.size(factor)}"
 
-    def _lanes(self, along: str) -> str:
-        """The tile dimensions of what varies `along` some."""
-        return along.replace("r", "") if self.scalar_rows else along
-
     def address(self, access: Access, along: str) -> str:
         """A tile of pointers over the dimensions `along`; one pointer where it is ""."""
         terms = [self.offset(access.offset)]
         terms += [f"{self.value(v)} * {self.size(stride)}" for v, stride in access.refs]
         axes = access.offset.axes.union(*(self.axes[v] for v, _ in access.refs))
-        if set(self._lanes(self.along(axes))) != set(along):
+        if set(self.along(axes)) != set(along):
             terms.append(f"tl.zeros({self.shape(along)}, tl.int32)")
         return f"{self.pointer(access.buffer)} + ({' + '.join(terms)})"
 
@@ -432,7 +426,7 @@ class Kernel:
         access = self.accesses.loads[value]
         along = self.along(self.axes[value])
         guard = "" if instr.guard is None else self.value(instr.guard)
-        arguments = [self.address(access, self._lanes(along))]
+        arguments = [self.address(access, along)]
         if mask := self.mask(along, guard):
             arguments.append(f"mask={mask}")
         if guard:
@@ -448,7 +442,7 @@ class Kernel:
         along = self.along(self.store_axes(position))
         guard = "" if store.guard is None else self.value(store.guard)
         value = self.value(store.value)
-        address = self.address(access, self._lanes(along) or _ONE)
+        address = self.address(access, along or _ONE)
         function = "store"
         if store.combine is not None:
             function = f"atomic_{store.combine}"

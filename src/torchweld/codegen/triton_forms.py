@@ -76,9 +76,9 @@ def looped(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
         here = [v for v in reductions if at[v] == stage + 1 and v not in pairs]
         stores = [p for p in across if _store_stage(k, p, at) == stage]
         if here or stores:
-            one_pass(k, here, stores, {m: v for v, m in pairs.items()}, backwards)
+            _pass(k, here, stores, {m: v for v, m in pairs.items()}, backwards)
             backwards = backwards != _can_turn(k)
-    store_rest(k, partials, [p for p in range(len(k.comp.stores)) if p not in across])
+    _store_rest(k, partials, [p for p in range(len(k.comp.stores)) if p not in across])
     split = [GridDim(s.splits)] if s.splits > 1 else []
     return [GridDim(rows, s.block_rows), *split]
 
@@ -134,7 +134,7 @@ def _row_reducing(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
             k.store(position)
     for value in over_rows:
         finish_accumulator(k, value, 0)
-    store_rest(k, partials, after)
+    _store_rest(k, partials, after)
     return [GridDim(s.splits)]
 
 
@@ -163,7 +163,7 @@ def _can_turn(k: Kernel) -> bool:
     return not any(ordered)
 
 
-def one_pass(
+def _pass(
     k: Kernel, reductions: list[Value], stores: list[int], sums: dict[Value, Value],
     backwards: bool,
 ) -> None:  # fmt: skip
@@ -171,7 +171,7 @@ def one_pass(
     sum of exponentials that runs with it."""
     targets = stored(k, stores) + [v for r in reductions for v in _arguments(k, r)]
     hoist(k, targets, "r")
-    kinds = {v: lanes_of(k, v, sums) for v in reductions}
+    kinds = {v: _lanes(k, v, sums) for v in reductions}
     running = {v: _start(k, v, kinds[v]) for v in reductions}
     scans = [v for v in k.needed(targets) if isinstance(k.body[v], Scan)]
     for value in scans:
@@ -190,7 +190,7 @@ def one_pass(
             for position in stores:
                 k.store(position)
     for value in reductions:
-        end(k, value, kinds[value], running[value], sums, looped=True)
+        _end(k, value, kinds[value], running[value], sums)
 
 
 def _arguments(k: Kernel, reduction: Value) -> tuple[Value, ...]:
@@ -198,7 +198,7 @@ def _arguments(k: Kernel, reduction: Value) -> tuple[Value, ...]:
     return lanes.arguments(k, reduction) if several else k.operands(reduction)
 
 
-def lanes_of(k: Kernel, value: Value, sums: dict[Value, Value]) -> lanes.Lanes | None:
+def _lanes(k: Kernel, value: Value, sums: dict[Value, Value]) -> lanes.Lanes | None:
     """How lanes run a reduction of several results; None for one of a single result."""
     return lanes.EXP if value in sums else lanes.TUPLES.get(k.body[value].monoid)
 
@@ -224,17 +224,15 @@ def _run(k: Kernel, value: Value, kind: lanes.Lanes | None, running: list[str]) 
         accumulate(k, value, k.along(k.axes[value]) + "c", over="c")
 
 
-def end(
+def _end(
     k: Kernel, value: Value, kind: lanes.Lanes | None, running: list[str],
-    sums: dict[Value, Value], looped: bool = False,
+    sums: dict[Value, Value],
 ) -> None:  # fmt: skip
-    """What `running` lanes have becomes known. `looped`: they come from a loop, not from parts."""
+    """What `running` lanes have becomes known."""
     if kind is None:
         finish_accumulator(k, value, 1)
         return
     found = kind.end(k, value, running)
-    if looped:
-        kind.leave(k, value, found)
     if value not in sums:
         reduce.know(k, value, found)
         return
@@ -269,7 +267,7 @@ def finish_accumulator(k: Kernel, value: Value, dimension: int) -> None:
     k.partial_results[value] = [k.known[value]]
 
 
-def store_rest(k: Kernel, partials: Sequence[Partial], positions: Sequence[int]) -> None:
+def _store_rest(k: Kernel, partials: Sequence[Partial], positions: Sequence[int]) -> None:
     """Partial results to scratch; without such, the stores that wait for the reductions'
     results."""
     if not partials:
@@ -277,16 +275,15 @@ def store_rest(k: Kernel, partials: Sequence[Partial], positions: Sequence[int])
         for position in positions:
             k.store(position)
     for partial in partials:
-        store_partial(k, partial)
+        _store_partial(k, partial)
 
 
-def store_partial(k: Kernel, partial: Partial) -> None:
+def _store_partial(k: Kernel, partial: Partial) -> None:
     over_rows = partial.value in k.accesses.frame.column_reductions
     along, kept = ("c", k.schedule.columns) if over_rows else ("r", k.schedule.rows)
     along = along if kept else ""
     points = k.size(extent(k.accesses, kept))
-    lane = "" if k.scalar_rows else along
-    lane = lane or f"{along or 0} + tl.zeros([1, 1], tl.int32)"
+    lane = along or "tl.zeros([1, 1], tl.int32)"
     for buffer, text in zip(partial.scratch, k.partial_results[partial.value], strict=True):
         pointer = k.pointer(buffer.name)
         k.write("store", f"{pointer} + (share * {points} + {lane})", text, k.mask(along))

@@ -24,21 +24,13 @@ from torchweld.schedule.access import linear
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """`nothing`: results of no elements. `start`: names of variables that hold that. `enter`:
-    before each loop. `run`: takes in a block. `end`: the results of all lanes, by the same
-    names. `leave`: what is left to do for them after a loop."""
+    """`start`: names of variables that hold nothing yet. `enter`: before each loop. `run`: takes in
+    a block. `end`: the results of all lanes, by the same names."""
 
-    nothing: tuple[str, ...]
     start: Callable[[Kernel, Value], list[str]]
     run: Callable[[Kernel, Value, list[str]], None]
     end: Callable[[Kernel, Value, list[str]], list[str]]
     enter: Callable[[Kernel, Walk, list[str]], None] = lambda k, walk, running: None
-    leave: Callable[[Kernel, Value, list[str]], None] = lambda k, value, running: None
-
-
-def names(value: Value, count: int, kind: Lanes | None) -> list[str]:
-    """Of the variables that hold what lanes have; `kind`: None for a single result."""
-    return [f"acc{value}"] if kind is None else [f"acc{value}_{item}" for item in range(count)]
 
 
 def arguments(k: Kernel, value: Value) -> tuple[Value, ...]:
@@ -162,11 +154,8 @@ def _end_welford(k: Kernel, value: Value, running: list[str]) -> list[str]:
     names, shape = ", ".join(running), k.shape(_along(k, value))
     k.line(f"{running[2]} = tl.broadcast_to({running[2]}, {shape})")
     k.line(f"{names} = tl.reduce(({names}), 1, _welford, keep_dims=True)")
-    return running
-
-
-def _leave_welford(k: Kernel, value: Value, running: list[str]) -> None:
     k.line(f"{running[0]} += near{value}")
+    return running
 
 
 # logsumexp, and a maximum with the sum of exponentials
@@ -202,11 +191,9 @@ def _end_exp(k: Kernel, value: Value, running: list[str]) -> list[str]:
     return running
 
 
-EXP = Lanes(('float("-inf")', "0.0"), _start_exp, _run_exp, _end_exp)
-_POSITION = Lanes((), _start_position, _run_position, _end_position)
-_WELFORD = Lanes(
-    ("0.0",) * 3, _start_welford, _run_welford, _end_welford, _enter_welford, _leave_welford
-)
+EXP = Lanes(_start_exp, _run_exp, _end_exp)
+_POSITION = Lanes(_start_position, _run_position, _end_position)
+_WELFORD = Lanes(_start_welford, _run_welford, _end_welford, _enter_welford)
 
 TUPLES = {
     "argmax": _POSITION,

@@ -9,26 +9,9 @@ import math
 from collections.abc import Collection
 
 from torchweld.core import dtypes
-from torchweld.ir.frame import Frame
-from torchweld.ir.nodes import (
-    Comp,
-    Const,
-    Instr,
-    Load,
-    Op,
-    Reduce,
-    Ref,
-    Scan,
-    Store,
-    Value,
-    operands,
-    store_axes,
-    store_operands,
-    value_axes,
-)
+from torchweld.ir.nodes import Const, Instr, Op, Reduce, Value, operands
 
 Body = tuple[Instr, ...]
-_MERGED = ("sum", "max", "min", "welford", "logsumexp")  # of parts, in any kernel
 
 
 def maximum_of(body: Body, total: Reduce) -> Value | None:
@@ -87,22 +70,3 @@ def stages(body: Body, over_rows: Collection[Value] = ()) -> list[int]:
         stage = max((found[v] for v in operands(instr)), default=0)
         found.append(stage + (isinstance(instr, Reduce) and value not in over_rows))
     return found
-
-
-def reduces_once(comp: Comp, frame: Frame) -> bool:
-    """Whether whole rows, of known size, are reduced in one pass, and what is stored along them in
-    a second waits for nothing else: so programs that share a row can finish it, too."""
-    stage, axes = stages(comp.body), value_axes(comp.body)
-    waiting = [s for s in comp.stores if max(stage[v] for v in store_operands(s)) == 1]
-    reductions = [i for i in comp.body if isinstance(i, Reduce)]
-    accesses = [i for i in (*comp.body, *comp.stores) if isinstance(i, (Load, Store))]
-    return (
-        not frame.column_reductions
-        and max(stage, default=0) == 1
-        and any(set(frame.columns) & store_axes(comp, s, axes) for s in waiting)
-        and all(isinstance(a.extent, int) for a in comp.axes)
-        and all(i.monoid in _MERGED and i.dtype.is_float for i in reductions)
-        and not any(isinstance(i, Scan) for i in comp.body)
-        and not any(isinstance(e, Ref) for i in accesses for e in i.index)
-        and not any(s.combine for s in comp.stores)
-    )

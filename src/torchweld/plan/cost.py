@@ -34,7 +34,6 @@ from torchweld.ir.nodes import (
     store_operands,
     value_axes,
 )
-from torchweld.ir.passes import reduces_once
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, hint
 
@@ -171,21 +170,12 @@ def _passes_over_rows(comp: Comp, facts: _Facts, buffers, hints, device: DeviceT
     if device.kind == "cuda" and length > HELD_ACROSS:
         strides = (_stride(l, c, buffers[l.buffer], hints) for l in loads for c in columns)
         fits = fits and 1 in strides
-    once = not columns or fits or _is_chained(comp, facts, device)
-    return 1 if once else _stages(comp, facts)
+    return 1 if not columns or fits else _stages(comp, facts)
 
 
 def _loads_along_columns(comp: Comp, facts: _Facts) -> list[Load]:
     columns = set(facts.frame.columns)
     return [i for v, i in enumerate(comp.body) if isinstance(i, Load) and facts.axes[v] & columns]
-
-
-def _is_chained(comp: Comp, facts: _Facts, device: DeviceTable) -> bool:
-    """On a GPU: several programs share a long row along which memory runs, and which stays in cache
-    until it is finished."""
-    columns = prod(facts.extents[n] for n in facts.frame.columns)
-    long = device.kind == "cuda" and columns > device.max_columns
-    return long and facts.inner in facts.frame.columns and reduces_once(comp, facts.frame)
 
 
 def _stages(comp: Comp, facts: _Facts) -> int:
@@ -273,8 +263,7 @@ def _partials(facts: _Facts, device: DeviceTable) -> float:
 def _efficiency(comp: Comp, facts: _Facts, device: DeviceTable) -> float:
     """The share of the device that has work."""
     points = prod(facts.extents.values())
-    shared = _can_split_columns(comp, facts) or _is_chained(comp, facts, device)
-    if facts.frame.columns and not shared:
+    if facts.frame.columns and not _can_split_columns(comp, facts):
         tasks = prod(facts.extents[n] for n in facts.frame.rows)
         if facts.inner in facts.frame.rows:
             tasks /= max(1, min(_LANES, facts.extents[facts.inner]))

@@ -1,12 +1,11 @@
 """How a kernel is tiled on a GPU: a frozen record, one predicate of validity, default heuristics.
 
-Every kernel works on tiles of [block_rows, block_columns] points. Four forms:
+Every kernel works on tiles of [block_rows, block_columns] points. Three forms:
 
     grid        pointwise: the grid covers both dimensions
     persistent  one program holds whole rows (all columns in one block) in registers
     looped      one program runs over its rows' columns in blocks, as often as the reductions depend
     on each other
-    chain       programs share rows, and finish what others have begun (codegen/triton_chain.py)
 
 `splits` > 1: with reductions over columns, programs that share the columns of a row; with
 reductions over rows (weight gradients), programs that share the rows. Each writes partial results
@@ -32,7 +31,7 @@ from torchweld.ir.nodes import (
     store_operands,
     value_axes,
 )
-from torchweld.ir.passes import reduces_once, stages
+from torchweld.ir.passes import stages
 from torchweld.ir.size import Size, divide, product
 from torchweld.schedule.access import Access, Accesses, addressed
 
@@ -48,9 +47,7 @@ THREAD_BYTES = 32  # that a thread of a loop asks for at a time: two loads
 # Stages of a loop, as shared memory allows, with programs on each multiprocessor that keep memory
 # busy.
 AHEAD = ((4, 2), (3, 2), (1, 4))
-FEW = 4  # rows for each multiprocessor, one program for each of which would not
 ROW_BYTES = 256 << 10  # of a row for each multiprocessor, that stay in cache between two passes
-CHUNK_BYTES = 64 << 10  # of a row, that one program of a chain takes in
 MAX_POINTS_PER_THREAD = 128
 COMBINABLE = {"add": ("i32", "i64"), "max": ("i32", "i64"), "min": ("i32", "i64")}
 
@@ -60,7 +57,7 @@ class Schedule:
     """`rows` and `columns`: the axes (of `addressed(comp)`) that make up each tile dimension,
     outermost first."""
 
-    form: Literal["grid", "persistent", "looped", "chain"]
+    form: Literal["grid", "persistent", "looped"]
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     block_rows: int
@@ -68,7 +65,6 @@ class Schedule:
     num_warps: int
     splits: int = 1
     stages: int = 1  # of a loop over blocks: loads run that many steps ahead
-    lag: int = 0  # of a chain: shares of rows between those that are taken in and finished
 
     @property
     def points_per_thread(self) -> int:
@@ -236,10 +232,6 @@ def _form_fits(schedule: Schedule, accesses: Accesses) -> bool:
         fits = isinstance(columns, int) and columns <= schedule.block_columns
         return reduces and fits and (schedule.splits == 1 or bool(accesses.frame.column_reductions))
     alone = not accesses.frame.column_reductions
-    if schedule.form == "chain":
-        in_turn = schedule.block_columns >= schedule.splits <= schedule.lag
-        once = reduces_once(accesses.comp, accesses.frame)
-        return once and in_turn and schedule.block_rows == 1
     return reduces and alone and (schedule.splits == 1 or splittable(accesses))
 
 
@@ -380,18 +372,15 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split
         block_rows = _rows_per_program(block, count, sm_count)
         warps = _row_warps(accesses, block_rows, block, hints)
         return Schedule("persistent", rows, columns, block_rows, block, warps)
-    few = count < FEW * sm_count
-    far = size.hint(length, hints) * _width(accesses) > ROW_BYTES
-    if (few or (far and _aligned(accesses))) and reduces_once(accesses.comp, frame):
-        return _chain(accesses, count, length, sm_count)
     return _loop(accesses, count, size.hint(length, hints), sm_count, split)
 
 
 def _loop(accesses: Accesses, count: int, length: int, sm_count: int, split: bool) -> Schedule:
     """`count` rows of `length` columns, in blocks of these."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
-    block, warps = LOOPED_COLUMNS * _loads_for_each(accesses), 8
-    if _returns(accesses) and _aligned(accesses):
+    block, warps = LOOPED_COLUMNS * (_loads_for_each(accesses) if split else 1), 8
+    alone = length * _width(accesses) <= ROW_BYTES or count <= 2 * sm_count
+    if alone and _returns(accesses) and _aligned(accesses):
         block, warps = 8192, 32  # a row at a time on each multiprocessor, which stays in cache
     if block > length:
         block, warps = next_pow2(length), max(1, warps * next_pow2(length) // block)
@@ -421,17 +410,6 @@ def _aligned(accesses: Accesses) -> bool:
     beside = (a for a in accesses.all if a.offset.coefficient(along) == 1)
     steps = (a.offset.coefficient(r) * a.bytes for a in beside for r in rows)
     return all(divide(step, 16) is not None for step in steps)
-
-
-def _chain(accesses: Accesses, count: int, length: int, sm_count: int) -> Schedule:
-    """Programs in flight, and those that wait between them: two for each multiprocessor."""
-    rows, columns = accesses.frame.rows, accesses.frame.columns
-    block, programs = LOOPED_COLUMNS * _loads_for_each(accesses), 2 * sm_count
-    by_size, by_count = length * _width(accesses) // CHUNK_BYTES, -(-programs // max(1, count))
-    most = min(max(1, by_size, by_count), block)
-    shares = _equal_shares(-(-length // block), most, most * 2 // 3)
-    lag = max(shares, min(programs, count * shares))
-    return Schedule("chain", rows, columns, 1, block, 8, shares, lag=lag)
 
 
 def _width(accesses: Accesses) -> int:

@@ -59,32 +59,19 @@ class Finish:
     buffers: Mapping[str, Buffer]
 
 
-def partials_of(
-    accesses: Accesses, buffers: Mapping[str, Buffer], splits: int
-) -> tuple[Partial, ...]:
-    """Of the reductions over rows if there are such, else over columns, in `splits` shares."""
+def finish(accesses: Accesses, buffers: Mapping[str, Buffer], splits: int) -> Finish:
+    """The second kernel of `accesses.comp`, whose reductions (over rows if there are such, else
+    over columns) are in `splits` shares."""
     comp, frame = accesses.comp, accesses.frame
     reduced = frame.column_reductions or tuple(
         v for v, i in enumerate(comp.body) if isinstance(i, Reduce)
     )
-    points = product(a.extent for a in _kept(accesses))
-    device = buffers[comp.stores[0].buffer].device
-    return tuple(_partial(comp, v, splits, points, device) for v in reduced)
-
-
-def _kept(accesses: Accesses) -> tuple[Axis, ...]:
-    """The axes that are not reduced."""
-    comp, frame = accesses.comp, accesses.frame
     kept = frame.columns if frame.column_reductions else frame.rows
-    return tuple(Axis(a, comp.extent(a)) for a in kept)
-
-
-def finish(accesses: Accesses, buffers: Mapping[str, Buffer], splits: int) -> Finish:
-    """The second kernel of `accesses.comp`, whose reductions are in `splits` shares."""
-    comp, axes = accesses.comp, _kept(accesses)
+    axes = tuple(Axis(a, comp.extent(a)) for a in kept)
     points = product(a.extent for a in axes)
-    partials = partials_of(accesses, buffers, splits)
-    waiting = dependents(comp.body, [p.value for p in partials])
+    device = buffers[comp.stores[0].buffer].device
+    partials = tuple(_partial(comp, v, splits, points, device) for v in reduced)
+    waiting = dependents(comp.body, reduced)
     stores = tuple(s for s in comp.stores if not waiting.isdisjoint(store_operands(s)))
     body, moved = _finish_body(comp, partials, _linear(axes, points), stores)
     finished = Comp(

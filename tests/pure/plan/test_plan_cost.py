@@ -62,27 +62,16 @@ SOFTMAX = """comp softmax [i:{rows}, j:{columns}] {{
     }}"""
 
 
-def _row_kernel(rows: int, columns: int, device=H100, text: str = SOFTMAX):
+def _row_kernel(rows: int, columns: int, device=H100):
     shape = (rows, columns)
-    comp = parse_comp(text.format(rows=rows, columns=columns))
+    comp = parse_comp(SOFTMAX.format(rows=rows, columns=columns))
     return cost(comp, _buffers(x=shape, y=shape), {}, device)
 
 
-def test_rows_that_do_not_fit_on_chip_are_read_again_where_reductions_wait_for_each_other():
-    """What waits for one reduction is finished while the row is still in cache."""
+def test_rows_that_do_not_fit_on_chip_are_read_again():
     narrow, wide = _row_kernel(8192, 8192), _row_kernel(512, 8192 * 16)
-    assert narrow.bytes_moved == wide.bytes_moved == 2 * 8192 * 8192 * 4
-    again = SOFTMAX.replace("store y[i, j] %2", "%3 = reduce.sum[j] %2 : f32\n"
-                            "%4 = div %2 %3 : f32\nstore y[i, j] %4")  # fmt: skip
-    assert _row_kernel(512, 8192 * 16, text=again).bytes_moved == 4 * 8192 * 8192 * 4
-
-
-def test_rows_across_which_memory_runs_are_not_finished_by_others():
-    """BatchNorm of channels-last images: 64 rows that are next to each other in memory."""
-    comp = parse_comp(SOFTMAX.format(rows=64, columns=1 << 17).replace("[i, j]", "[j, i]"))
-    across = cost(comp, _buffers(x=(1 << 17, 64), y=(1 << 17, 64)), {}, H100)
-    assert across.bytes_moved == 3 * 64 * (1 << 17) * 4
-    assert across.seconds > 5 * _row_kernel(64, 1 << 17).seconds
+    assert narrow.bytes_moved == 2 * 8192 * 8192 * 4
+    assert wide.bytes_moved == 3 * 8192 * 8192 * 4
 
 
 def test_few_rows_leave_the_device_idle():
@@ -133,20 +122,16 @@ def test_few_results_do_not_decide_along_which_axis_memory_is_read():
     assert found.bytes_moved == 512 * 4096 * 4 + 512 * 4
 
 
-def test_units_share_a_row_unless_a_reduction_along_it_waits_for_another():
-    """A bias gradient beside the pointwise work that makes it; the same scaled by the sum, which a
-    GPU's programs finish for each other; the squares around a mean."""
+def test_units_share_a_row_unless_something_along_it_waits():
+    """A bias gradient beside the pointwise work that makes it, against a softmax's shape."""
     text = """comp both [i:8, j:65536] {{
       %0 = load x[i, j] : f32
       %1 = mul %0 %0 : f32
       %2 = reduce.sum[j] %1 : f32
-      {}
+      %3 = add %1 %{} : f32
+      store y[i, j] %3
       store s[i] %2
     }}"""
-    ends = ("store y[i, j] %1", "%3 = add %1 %2 : f32\nstore y[i, j] %3",
-            "%3 = sub %1 %2 : f32\n%4 = reduce.sum[j] %3 : f32\n"
-            "%5 = add %3 %4 : f32\nstore y[i, j] %5")  # fmt: skip
     buffers = _buffers(x=(8, 65536), y=(8, 65536), s=(8,))
-    free, scaled, waiting = (cost(parse_comp(text.format(e)), buffers, {}, H100) for e in ends)
-    assert scaled.seconds == pytest.approx(free.seconds, rel=0.1)
+    free, waiting = (cost(parse_comp(text.format(v)), buffers, {}, H100) for v in (0, 2))
     assert free.seconds < 0.5 * waiting.seconds

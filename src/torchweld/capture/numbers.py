@@ -28,7 +28,8 @@ def known_number(node: torch.fx.Node, env: Mapping[torch.fx.Node, object]) -> Te
             torch.fx.Node, lambda n: _tensor(env[n], n), (node.args, dict(node.kwargs))
         )
         number = node.target(*args, **kwargs | ({"device": "cpu"} if "device" in kwargs else {}))
-    return Tensor(Fill(number.item()), dtype, str(value.device), ())
+        known = number.item()
+    return Tensor(Fill(known), dtype, str(value.device), ())
 
 
 def _is_pure(target: OpOverload) -> bool:

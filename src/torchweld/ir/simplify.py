@@ -51,7 +51,8 @@ def simplify(comp: Comp) -> Comp:
     stores = tuple(
         _simplify_store(scope, move_store(s, values.__getitem__, {})) for s in comp.stores
     )
-    return drop_dead(_without_places(replace(comp, body=scope.builder.body, stores=stores)))
+    used = drop_dead(replace(comp, body=scope.builder.body, stores=stores))
+    return drop_dead(_without_places(used))
 
 
 def _without_places(comp: Comp) -> Comp:

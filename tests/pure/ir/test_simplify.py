@@ -177,3 +177,18 @@ def test_the_bits_stay_the_same(comp):
     assert torch.equal(before["b"], after["b"])
     same_bits = before["f"].view(torch.int32) == after["f"].view(torch.int32)
     assert (same_bits | (before["f"].isnan() & after["f"].isnan())).all()
+
+
+def test_an_extreme_whose_place_nobody_picks_is_a_plain_one():
+    body = """comp extreme [i:4, j:5] {{
+      %0 = load x[i, j] : f32
+      %1 = index j : i64
+      %2 = reduce.argmax[j] %0 %1 : f32
+      %3 = pick.0 %2 : f32
+      %4 = pick.1 %2 : i64
+      store y[i] %3
+      {}
+    }}"""
+    alone, both = (simplify(parse_comp(body.format(s))) for s in ("", "store at[i] %4"))
+    assert [getattr(i, "monoid", None) for i in alone.body] == [None, "max"]
+    assert both.body[2].monoid == "argmax"

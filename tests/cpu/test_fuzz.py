@@ -94,6 +94,9 @@ FOUND = {  # what the fuzzer found, once mended: a program and its inputs
     "a smallest row in every row, beside the largest column of each": (
         lambda x: (x.amin(0, keepdim=True)[x.argmax(1) % 1], x.argmax(1)), torch.randn(9, 129),
     ),
+    "16-bit values that are the same along a row": (
+        lambda x: x.log_softmax(0), torch.randn(3).half().expand(3, 3),
+    ),
     "a maximum that no column changes": (
         lambda x: (lambda y: y == y.amax(0, keepdim=True))(x.repeat_interleave(2, 1)),
         torch.randn(65, 2)[:, :1],

@@ -44,6 +44,7 @@ def halves(k: Kernel, values: tuple[Value, ...], stores: list[int]) -> Halves:
     work = sum(own_cost(k.body[v]) for v in values if isinstance(k.body[v], Op))
     long = work >= LONG and not k.frame.columns
     kinds = (dtypes.f16, dtypes.bf16) if long else (dtypes.f16,)
+    stores = [s for s in stores if k.comp.stores[s].value in values]  # others are narrowed before
     return Halves(
         tuple(v for v in values if _is_widened(k, v, kinds)),
         tuple(s for s in stores if _is_narrowed(k, s, kinds)),

@@ -128,8 +128,19 @@ REDUCTIONS = (
     "{x}.norm(dim={d})",
     "torch.var_mean({x}, {d}, correction=0)[0]",
     "{x}.prod({d})",
+    "{x}.mean((0, {d}) if {x}.dim() > 1 and {d} not in (0, -{x}.dim()) else {d})",
+    "{x}.var(tuple(range({x}.dim() // 2, {x}.dim())), keepdim=True)",
+    "{x}.sum({d}, keepdim=True).softmax(0)",
+    "({x} - {x}.mean({d}, keepdim=True)).abs().mean()",
+    "{x}.logsumexp({d}).sum(0, keepdim=True)",
 )
-EXACT_REDUCTIONS = ("{x}.amax({d})", "{x}.amin({d}, keepdim=True)", "{x}.max({d}).values")
+EXACT_REDUCTIONS = (
+    "{x}.amax({d})",
+    "{x}.amin({d}, keepdim=True)",
+    "{x}.max({d}).values",
+    "{x}.amax(tuple(range({x}.dim())))",
+    "{x}.amax({d}).amin(0)",
+)
 ROWS = (
     "torch.softmax({x}, {d})",
     "torch.log_softmax({x}, {d})",
@@ -140,6 +151,26 @@ ROWS = (
     "{x} - {x}.mean({d}, keepdim=True)",
     "{x}.cumsum({d})",
     "F.layer_norm({x}, {last}) * 2 + {x}",
+    "{x}.flip({d}).cumsum({d}).flip({d})",
+    "torch.sigmoid({x}).cumprod({d})",
+    "{x}.cumsum({d}) / {x}.abs().sum({d}, keepdim=True).add(1)",
+    "{x}.softmax({d}).cumsum({d})",
+    "{x}.cumsum(0).cumsum({d})",
+)
+WINDOWS = (
+    "F.avg_pool1d({x}, 3, 1, 1)",
+    "F.avg_pool1d({x}, 2, ceil_mode=True)",
+    "F.avg_pool2d({x}[None], (2, 3), 1, (1, 1), count_include_pad=False)[0]",
+    "F.adaptive_avg_pool1d({x}, 3)",
+    "F.interpolate({x}[None], scale_factor=2)[0]",
+    "{x}.unfold({d}, 2, 1).mean(-1)",
+    "{x}.unfold(-1, 3, 2) * 2",
+)
+EXACT_WINDOWS = (
+    "F.max_pool1d({x}, 3, 2, 1)",
+    "F.max_pool2d({x}[None], 2, 1, 1)[0]",
+    "F.max_pool1d({x}, 2, 1, 0, 2)",
+    "{x}.unfold({d}, 2, 1).amax(-1)",
 )
 VIEWS = (
     "{x}.transpose(0, {d})",
@@ -180,6 +211,10 @@ DISCRETE = (
     "({x} > 0).all({d})",
     "{x}.sign()",
     "torch.trunc({x})",
+    "{x}.max({d}).indices",
+    "{x}.min({d}, keepdim=True).indices.squeeze()",
+    "({x} > 0).sum({d})",
+    "({x} > 0).to(torch.uint8)",
 )
 INTEGERS = (
     "{x} + 3",
@@ -194,6 +229,10 @@ INTEGERS = (
     "{x}.to(torch.float32)",
     "{x} < 2",
     "{x}.to(torch.int32)",
+    "{x} * 0.5",
+    "{x} / 3",
+    "{x}.to(torch.int8)",
+    "{x}.float().mean({d})",
 )
 BINARY = (
     "{x} + {y}",
@@ -202,6 +241,14 @@ BINARY = (
     "{x} / ({y}.abs() + 1)",
     "torch.lerp({x}, {y}, 0.3)",
     "torch.addcmul({x}, {x}, {y})",
+    "{x} * {y}.to(torch.float32)",
+    "({x} * {y}).sum(-1, keepdim=True)",
+    "{x} - {y}.mean()",
+)
+OUTER = (
+    "{x}.unsqueeze(-1) * {y}.flatten()[:3]",
+    "{x}[..., None, :] + {y}.flatten()[:2, None]",
+    "({x}.unsqueeze(0) - {y}.flatten()[:3].view(-1, *[1] * {x}.dim())).abs().sum(0)",
 )
 EXACT_BINARY = ("torch.maximum({x}, {y})", "torch.minimum({x}, {y})")
 
@@ -217,6 +264,11 @@ def _binary(options: tuple[str, ...]) -> Callable[[Scope], str | None]:
         return scope.choose(options).format(x=x, y=y) if y else None
 
     return draw
+
+
+def _outer(scope: Scope) -> str | None:
+    x, y = scope.pick(float_with_dims), scope.pick(is_float)
+    return scope.choose(OUTER).format(x=x, y=y) if x and y else None
 
 
 def broadcast_size(a: Tensor, b: Tensor) -> int | None:
@@ -259,6 +311,7 @@ def _gather(scope: Scope) -> str | None:
         options.append(f"F.embedding({index}, {x})")
     if scope.values[i].dim() == scope.values[x].dim() and scope.values[i].dtype == torch.int64:
         options.append(f"{x}.gather(0, {index})")
+        options.append(f"{x}.take_along_dim({index}, 0)")
     return scope.choose(options)
 
 
@@ -271,7 +324,16 @@ def _scatter(scope: Scope) -> str | None:
     )
     if x is None:
         return None
-    return f"{x}.new_zeros((4, *{x}.shape[1:])).index_add(0, {i} % 4, {x})"
+    made = f"{x}.new_zeros((4, *{x}.shape[1:]))"
+    at = f"({i} % 4).view(-1, *[1] * ({x}.dim() - 1)).expand_as({x})"
+    return scope.choose(
+        (
+            f"{made}.index_add(0, {i} % 4, {x})",
+            f"{made}.index_put(({i} % 4,), {x}, accumulate=True)",
+            f"{made}.scatter_add(0, {at}, {x})",
+            f"{made}.scatter_reduce(0, {at}, {x}, 'amax')",
+        )
+    )
 
 
 def _matmul(scope: Scope) -> str | None:
@@ -302,6 +364,9 @@ TEMPLATES = (
     Template(_over(float_with_dims, REDUCTIONS)),
     Template(_over(float_with_dims, EXACT_REDUCTIONS), keeps=True),
     Template(_over(float_with_dims, ROWS)),
+    Template(_over(float_with_dims, WINDOWS)),
+    Template(_over(float_with_dims, EXACT_WINDOWS), keeps=True),
+    Template(_outer),
     Template(_over(has_dims, VIEWS), keeps=True),
     Template(_over(has_dims, VIEWS), keeps=True),
     Template(_over(float_with_dims, DISCRETE, exact=True), keeps=True),

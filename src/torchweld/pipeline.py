@@ -22,7 +22,7 @@ from torchweld.core.device import DeviceTable, device_table
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
-from torchweld.ir.nodes import Comp, Graph, Origin
+from torchweld.ir.nodes import Graph, Origin
 from torchweld.ir.printer import text
 from torchweld.kernels.attention import own_attention
 from torchweld.kernels.biases import separate_biases
@@ -42,14 +42,12 @@ from torchweld.plan.decisions import Cut, Fusion, Plan, RefusalRecord
 from torchweld.plan.refusals import Reason
 from torchweld.plan.search import plan
 from torchweld.rewrite.apply import rewrite
-from torchweld.runtime.builders import Builders
 from torchweld.runtime.load import load
 from torchweld.runtime.plan_cache import PlanCache, StoredPlan
 from torchweld.runtime.program import Program
 from torchweld.schedule.product_choice import Choose, choose
 from torchweld.tuning import Choices, Tuner
 
-_FEW_KERNELS = 4
 _DECISIONS = (Fusion, Cut, RefusalRecord, Reason, Origin)
 
 
@@ -91,11 +89,11 @@ class _Job:
 def compile_graph(captured: Captured, options: Options) -> Program:
     """A callable of the captured graph's flat inputs (one list) that returns its flat outputs;
     `.record` says what was done."""
-    with _no_garbage_collection(), Builders() as builders:
-        return _compiled(_Job.of(captured, options), builders)
+    with _no_garbage_collection():
+        return _compiled(_Job.of(captured, options))
 
 
-def _compiled(job: _Job, builders: Builders) -> Program:
+def _compiled(job: _Job) -> Program:
     captured, options, stages = job.captured, job.options, job.stages
     lowered = job.lowered()
     plans = PlanCache.open(options, _DECISIONS)
@@ -105,7 +103,7 @@ def _compiled(job: _Job, builders: Builders) -> Program:
     stored = stages("find plan", plans.get, key)
     cached = stored is not None
     if not cached:
-        stored = _make_plan(job, lowered, builders)
+        stored = _make_plan(job, lowered)
         plans.put(key, stored)
     record = GraphRecord(
         captured.name, captured.kind, str(job.device), stored.graph, dict(stored.bundles),
@@ -114,7 +112,7 @@ def _compiled(job: _Job, builders: Builders) -> Program:
     program = stages(
         "load", load, stored.graph, stored.bundles, lowered.constants, options,
         kind=captured.kind, static_inputs=captured.static_inputs,
-        loose_outputs=captured.loose_outputs, record=record, builders=builders,
+        loose_outputs=captured.loose_outputs, record=record,
     )  # fmt: skip
     program.record = record
     logger("pipeline").info(
@@ -144,8 +142,8 @@ def _planned(job: _Job, lowered: Lowered) -> tuple[Graph, Plan]:
     return graph, stages("plan", plan, graph, table, job.options)
 
 
-def _make_plan(job: _Job, lowered: Lowered, builders: Builders) -> StoredPlan:
-    options, stages, on_gpu = job.options, job.stages, job.table.kind == "cuda"
+def _make_plan(job: _Job, lowered: Lowered) -> StoredPlan:
+    options, stages = job.options, job.stages
     _, planned = _planned(job, lowered)
     choices = Choices()
 
@@ -156,25 +154,13 @@ def _make_plan(job: _Job, lowered: Lowered, builders: Builders) -> StoredPlan:
         made, bundles = _finished(replace(job, stages=_unseen), Plan(graph, ()), choices.choose)
         return made.graph, bundles
 
-    if on_gpu and options.tune_seconds > 0 and not planned.graph.symbols:
-        builders.start(options.compile_jobs)
-        tuner = Tuner(job.table, options, choices, tried, builders)
+    if job.table.kind == "cuda" and options.tune_seconds > 0 and not planned.graph.symbols:
+        tuner = Tuner(job.table, options, choices, tried)
         joined = stages("tune products", tuner.tuned, planned, join)
     else:
         joined = stages("join products", join, planned)
-    if on_gpu:
-        builders.start(_builders_for(joined.graph, options))
     made, bundles = _finished(job, joined, choices.choose)
     return StoredPlan(made.graph, bundles, made.decisions)
-
-
-def _builders_for(graph: Graph, options: Options) -> int:
-    """As many as there are kernels to compile, more or less; a few are compiled here before others
-    have begun."""
-    comps = [n for n in graph.nodes if isinstance(n, Comp)]
-    kinds = {(c.name.rstrip("_0123456789"), tuple(c.extents.values())) for c in comps}
-    count = min(options.compile_jobs, len(kinds))
-    return count if count >= _FEW_KERNELS else 0
 
 
 def _finished(

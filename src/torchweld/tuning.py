@@ -29,7 +29,6 @@ from torchweld.ir.canonical import signature
 from torchweld.ir.nodes import Buffer, Comp, Graph, Node, Reduce
 from torchweld.plan.decisions import Plan
 from torchweld.rewrite.flow import without_unused_buffers
-from torchweld.runtime.builders import Builders
 from torchweld.runtime.cache import open_cache
 from torchweld.runtime.load import load_kernels
 from torchweld.runtime.measured import Measured, MeasuredCache
@@ -101,13 +100,12 @@ class _Budget:
 @dataclass(frozen=True, slots=True)
 class Tuner:
     """Fills in `choices`. `finish`: what the pipeline does with a planned graph before kernels are
-    loaded. `builders`: compile tilings."""
+    loaded."""
 
     table: DeviceTable
     options: Options
     choices: Choices
     finish: Finish
-    builders: Builders | None = None
 
     def tuned(self, plan: Plan, join: Callable[[Plan], Plan]) -> Plan:
         """`join` forms products of `plan` as the choices say."""
@@ -185,7 +183,7 @@ class Tuner:
                 logger("tuning").info("%s as %s: %s", comp.name, schedule, error)
         together = {f"{k}": b for k, b in enumerate(bundles.values())}
         # compiled side by side
-        load_kernels(together, open_cache(self.options), self.options, builders=self.builders)
+        load_kernels(together, open_cache(self.options), self.options)
         times = {}
         for schedule, bundle in bundles.items():
             if budget.is_over:

@@ -17,7 +17,6 @@ from torchweld.ir.nodes import Extern, Graph
 from torchweld.kernels.library import workspace_bytes
 from torchweld.runtime import dispatch
 from torchweld.runtime.build import compile_cpp, load_function
-from torchweld.runtime.builders import Builders
 from torchweld.runtime.cache import Artifacts, open_cache
 from torchweld.runtime.externs import operator
 from torchweld.runtime.graphs import GraphedProgram, with_graph
@@ -40,13 +39,12 @@ def load(
     static_inputs: frozenset[int] = frozenset(),
     loose_outputs: frozenset[int] = frozenset(),
     record=None,
-    builders: Builders | None = None,
 ) -> Program | GraphedProgram:
     """A program that runs `graph`. `bundles`: the kernels of each Comp, by its name; a Comp without
     one is interpreted. `constants`: tensors by buffer name. `static_inputs`: positions whose
     storage stays the same between calls. `loose_outputs`: positions that only the backward sees.
     `kind`: inference, forward or backward. `record`: an object with a list `events`, or None.
-    `builders`: processes that compile for a GPU."""
+    """
     frees_inputs = kind == "backward"
     calls = [n for n in graph.nodes if isinstance(n, Extern)]
     workspaces = {n.name: workspace_bytes(n, graph) for n in calls}
@@ -56,7 +54,7 @@ def load(
     on_gpu = any(b.device.startswith("cuda") for b in graph.buffers.values())
     with ThreadPoolExecutor(1) as aside:  # compiled beside the kernels, if not before
         native = aside.submit(native_for, artifacts, on_gpu)
-        functions = load_kernels(bundles, artifacts, options, record, builders)
+        functions = load_kernels(bundles, artifacts, options, record)
     walked = any(s.language == "cpp" for s in functions)
     keeps_temporaries = on_gpu and options.cuda_graphs and kind == "inference"
     loaded = Loaded(
@@ -104,7 +102,6 @@ def load_kernels(
     artifacts: Artifacts,
     options: Options,
     record=None,
-    builders: Builders | None = None,
 ) -> dict[KernelSource, object]:
     """Every source that compiles -> its function. Sources that differ in arguments only share one
     compilation."""
@@ -112,7 +109,7 @@ def load_kernels(
     made: dict[tuple, object] = {}
     jobs = {_identity(s): s for s in users}
     with ThreadPoolExecutor(max(1, min(options.compile_jobs, len(jobs)))) as workers:
-        futures = {i: workers.submit(_load_one, s, artifacts, builders) for i, s in jobs.items()}
+        futures = {i: workers.submit(_load_one, s, artifacts) for i, s in jobs.items()}
         for identity, future in futures.items():
             try:
                 made[identity] = future.result()
@@ -137,13 +134,13 @@ def _identity(source: KernelSource) -> tuple:
     )
 
 
-def _load_one(source: KernelSource, artifacts: Artifacts, builders: Builders | None):
+def _load_one(source: KernelSource, artifacts: Artifacts):
     if source.language == "cpp":
         library, _ = compile_cpp(source.text, artifacts)
         return load_function(library, source.name)
     from torchweld.runtime.triton_compile import compile_triton  # Triton comes with CUDA builds
 
-    return compile_triton(source, builders)
+    return compile_triton(source)
 
 
 def _report(comp: str, error: Exception, record) -> None:

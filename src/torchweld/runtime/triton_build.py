@@ -1,7 +1,4 @@
-"""Triton sources to binaries, with no torch: what a process that only compiles imports.
-
-The binaries go to Triton's cache on disk, where the process that asked for them (`builders.py`)
-finds them.
+"""Triton sources to binaries.
 
 All that differs between Triton's versions (3.6 and later) is here and in `triton_compile.py`:
 `ASTSource` and the attributes that promise alignment. Sources live in memory: Triton reads them
@@ -11,9 +8,6 @@ through `linecache`.
 from __future__ import annotations
 
 import linecache
-import pickle
-import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from threading import Lock
@@ -104,17 +98,3 @@ def jit_function(name: str, text: str):
     namespace = {"__name__": f"torchweld_kernel_{name}"}
     exec(compile(text, filename, "exec"), namespace)
     return namespace[name]
-
-
-def serve() -> None:
-    """Compiles jobs that come as pickles through standard input, until it ends, and answers each
-    with one byte. What fails here fails again, and is told, where the binary is wanted."""
-    jobs, answers = sys.stdin.buffer, sys.stdout.buffer
-    import_triton()
-    with suppress(EOFError):
-        while True:
-            job = pickle.load(jobs)
-            with suppress(Exception):
-                build(job)
-            answers.write(b".")
-            answers.flush()

@@ -16,7 +16,6 @@ import torch
 
 from torchweld.codegen.source import BufferArg, DescriptorArg, KernelSource, SizeArg
 from torchweld.core.errors import BuildError
-from torchweld.runtime.builders import Builders
 from torchweld.runtime.launch_table import Handle, TileMap
 from torchweld.runtime.triton_build import Job, Tiles, build
 
@@ -126,13 +125,11 @@ def _type(argument, named: str) -> str | Tiles:
     return Tiles(named, argument.block) if isinstance(argument, DescriptorArg) else named
 
 
-def compile_triton(source: KernelSource, builders: Builders | None = None) -> Launcher:
-    """A launcher for the architecture of the current device; its common binary is compiled now, by
-    `builders` if there are any. Raises BuildError, also where the kernel would not fit."""
+def compile_triton(source: KernelSource) -> Launcher:
+    """A launcher for the architecture of the current device; its common binary is compiled now.
+    Raises BuildError, also where the kernel would not fit."""
     major, minor = torch.cuda.get_device_capability()
     launcher = _launcher(source, 10 * major + minor)
-    if builders is not None:
-        builders.build(job_of(source, launcher.arch))
     _check_fits(source, launcher.binary())
     return launcher
 

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import triton_cases as cases
-from torchweld.codegen.triton import generate
+from torchweld.codegen.triton.generate import generate
 from torchweld.runtime.triton_compile import compile_triton, resources
 from torchweld.schedule.access import addressed
 from torchweld.schedule.cuda import candidates

@@ -46,10 +46,10 @@ ROTATED_BYTES = 300 << 20  # six times the L2 of an H100
 MAX_SETS = 40
 ROUNDS = 12
 FORMS = {  # form: the modules of its schedule and its template
-    "gluon": ("torchweld.schedule.product_gluon", "torchweld.codegen.gluon_product"),
-    "gluon stream": ("torchweld.schedule.product_stream", "torchweld.codegen.gluon_stream"),
-    "triton": ("torchweld.schedule.product_triton", "torchweld.codegen.triton_product"),
-    "stream": ("torchweld.schedule.product_triton", "torchweld.codegen.triton_product"),
+    "gluon": ("torchweld.schedule.product_gluon", "torchweld.codegen.gluon.product"),
+    "gluon stream": ("torchweld.schedule.product_stream", "torchweld.codegen.gluon.stream"),
+    "triton": ("torchweld.schedule.product_triton", "torchweld.codegen.triton.product"),
+    "stream": ("torchweld.schedule.product_triton", "torchweld.codegen.triton.product"),
 }
 
 

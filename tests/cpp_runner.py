@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from torchweld.codegen.cpp import generate
-from torchweld.codegen.cpp_flags import COMPILER, FLAGS
+from torchweld.codegen.cpp.flags import COMPILER, FLAGS
+from torchweld.codegen.cpp.generate import generate
 from torchweld.codegen.source import BufferArg
 from torchweld.core import dtypes
 from torchweld.ir.interpret import run_comp

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import torch
 
-from torchweld.codegen.gluon_names import GRID_CONTROL, HEADER
+from torchweld.codegen.gluon.names import GRID_CONTROL, HEADER
 from torchweld.codegen.source import BufferArg, DescriptorArg, KernelSource
 from torchweld.ir.size import evaluate
 from torchweld.runtime.launcher import grid_of

@@ -14,7 +14,7 @@ from torchweld.ir import affine
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Op, Ref, Store, Value
 from torchweld.ir.size import Size, product, symbol
-from torchweld.kernels.products_concat import concatenated
+from torchweld.kernels.products.concat import concatenated
 from torchweld.schedule.access import Accesses, addressed
 from torchweld.schedule.contraction import Contraction, contraction_of
 from triton_cases import Case, title

@@ -9,9 +9,9 @@ from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
-from torchweld.codegen import triton_product
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource
-from torchweld.codegen.triton import generate
+from torchweld.codegen.triton import product as triton_product
+from torchweld.codegen.triton.generate import generate
 from torchweld.core import dtypes
 from torchweld.core.device import named_table
 from torchweld.ir.size import evaluate

@@ -34,7 +34,7 @@ from torchweld.kernels.extents import align_extents
 from torchweld.kernels.layouts import contiguous_rows
 from torchweld.kernels.library import choose_library_calls
 from torchweld.kernels.patches import products_of_patches
-from torchweld.kernels.products import form_products
+from torchweld.kernels.products.form import form_products
 from torchweld.kernels.rows import align_rows
 from torchweld.kernels.statistics import statistics_apart
 from torchweld.kernels.widened import widened_convolutions

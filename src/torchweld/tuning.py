@@ -69,7 +69,7 @@ class Choices:
         return found.choice if found else choose(accesses, contraction, buffers, table, hints)
 
     def leeway(self, accesses: Accesses, buffers: Mapping[str, Buffer]) -> float:
-        """As kernels.products_kernel.Leeway: what has won is taken, whatever was predicted."""
+        """As kernels.products.kernel.Leeway: what has won is taken, whatever was predicted."""
         if self._found(accesses, buffers):
             return _SURE
         return _TRIED if self.trying else 0.0

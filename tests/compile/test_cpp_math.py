@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchweld.codegen import cpp
-from torchweld.codegen.cpp_flags import COMPILER, FLAGS
+from torchweld.codegen.cpp import generate as cpp
+from torchweld.codegen.cpp.flags import COMPILER, FLAGS
 
 # name -> (units in the last place, torch function)
 UNARY = {

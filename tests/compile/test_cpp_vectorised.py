@@ -7,8 +7,8 @@ import subprocess
 import pytest
 import torch
 
-from torchweld.codegen.cpp import generate
-from torchweld.codegen.cpp_flags import COMPILER, FLAGS
+from torchweld.codegen.cpp.flags import COMPILER, FLAGS
+from torchweld.codegen.cpp.generate import generate
 from torchweld.core import dtypes as d
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp

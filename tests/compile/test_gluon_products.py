@@ -11,7 +11,7 @@ import torch
 
 import product_cases as cases
 from product_cases import Body, parts
-from torchweld.codegen.gluon_product import generate
+from torchweld.codegen.gluon.product import generate
 from torchweld.codegen.source import DescriptorArg, KernelSource
 from torchweld.core import dtypes
 from torchweld.core.errors import InvalidIR

@@ -9,7 +9,7 @@ import pytest
 
 import product_cases as cases
 from product_cases import parts
-from torchweld.codegen.gluon_stream import generate
+from torchweld.codegen.gluon.stream import generate
 from torchweld.runtime.triton_compile import compile_source, resources
 from torchweld.schedule import product_stream
 from triton_cases import Case, title

@@ -94,7 +94,7 @@ def test_a_checked_read_is_as_wide_as_another():
 
 def test_spills_are_reported():
     """The report can fail: a row of 65536 floats in four warps does not fit into registers."""
-    from torchweld.codegen.triton import generate
+    from torchweld.codegen.triton.generate import generate
     from torchweld.schedule.cuda import Schedule
 
     case = cases.add_layer_norm(4, 16384)

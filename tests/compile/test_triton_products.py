@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 
 from test_triton_meaning import lines_of
 
-from torchweld.codegen.triton_product import generate
+from torchweld.codegen.triton.product import generate
 from torchweld.core import dtypes
 from torchweld.core.device import DeviceTable, named_table
 from torchweld.core.errors import InvalidIR

@@ -1,4 +1,4 @@
-"""codegen/triton_scalars.py: every operation of the IR on every kind of argument that it takes."""
+"""codegen/triton/scalars.py: every operation of the IR on every kind of argument that it takes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from torchweld.codegen import triton_scalars as scalars
-from torchweld.codegen.triton_emit import values_added_to_one
-from torchweld.codegen.triton_helpers import HELPERS
+from torchweld.codegen.triton import scalars
+from torchweld.codegen.triton.emit import values_added_to_one
+from torchweld.codegen.triton.helpers import HELPERS
 from torchweld.core import dtypes
 from torchweld.ir.affine import axis
 from torchweld.ir.build import BodyBuilder

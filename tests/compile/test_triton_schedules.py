@@ -9,7 +9,7 @@ import pytest
 
 import triton_cases as cases
 from torchweld.codegen import cuda
-from torchweld.codegen.triton import generate
+from torchweld.codegen.triton.generate import generate
 from torchweld.core.device import named_table
 from torchweld.core.errors import InvalidIR
 from torchweld.schedule.access import addressed

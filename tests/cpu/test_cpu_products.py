@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
-from torchweld.codegen import cpp
+from torchweld.codegen.cpp import generate as cpp
 from torchweld.core import dtypes
 from torchweld.core.device import device_table
 from torchweld.core.options import Options

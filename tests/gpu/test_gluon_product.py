@@ -11,7 +11,7 @@ import torch
 import product_cases as cases
 from product_cases import parts, tiled_title
 from product_check import problems
-from torchweld.codegen.gluon_product import generate
+from torchweld.codegen.gluon.product import generate
 from torchweld.codegen.source import KernelBundle
 from torchweld.ir.size import symbol
 from torchweld.runtime.dispatch import Pointer

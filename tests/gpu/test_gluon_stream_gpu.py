@@ -12,7 +12,7 @@ import product_cases as cases
 import torchweld
 from product_cases import parts, tiled_title
 from product_check import problems
-from torchweld.codegen.gluon_stream import generate
+from torchweld.codegen.gluon.stream import generate
 from torchweld.codegen.source import KernelBundle
 from torchweld.core import dtypes
 from torchweld.runtime.dispatch import Pointer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchweld.codegen.cpp import generate
+from torchweld.codegen.cpp.generate import generate
 from torchweld.core import dtypes as d
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import torchweld.report.explain as module
-from torchweld.codegen.cpp import header
+from torchweld.codegen.cpp.generate import header
 from torchweld.codegen.source import KernelSource
 from torchweld.core.device import device_table
 from torchweld.core.dtypes import f32

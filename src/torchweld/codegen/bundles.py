@@ -10,7 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from torchweld.codegen import cpp, cpp_convolution, cpp_pooling, cuda
+from torchweld.codegen import cuda
+from torchweld.codegen.cpp import convolution as cpp_convolution
+from torchweld.codegen.cpp import generate as cpp
+from torchweld.codegen.cpp import pooling as cpp_pooling
 from torchweld.codegen.source import KernelBundle, KernelSource, SizeArg
 from torchweld.core.device import DeviceTable
 from torchweld.core.errors import TorchweldError

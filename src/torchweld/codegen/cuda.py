@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchweld.codegen import (
-    gluon_product,
-    gluon_stream,
-    triton,
-    triton_attention,
-    triton_product,
-)
+from torchweld.codegen.gluon import product as gluon_product
+from torchweld.codegen.gluon import stream as gluon_stream
 from torchweld.codegen.source import KernelBundle
+from torchweld.codegen.triton import attention as triton_attention
+from torchweld.codegen.triton import generate as triton
+from torchweld.codegen.triton import product as triton_product
 from torchweld.core.device import DeviceTable
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.schedule import attention, cuda

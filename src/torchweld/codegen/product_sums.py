@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torchweld.codegen.source import KernelSource
-from torchweld.codegen.triton import finishing_source
+from torchweld.codegen.triton.generate import finishing_source
 from torchweld.core import dtypes
 from torchweld.ir.affine import axis, constant
 from torchweld.ir.build import BodyBuilder

@@ -1,5 +1,5 @@
 """How each scalar operation is written in C++: one row per operation of ir/scalar.py. (Triton's
-spelling depends on the kind of the arguments and on the accuracy wanted: triton_scalars.py.)
+spelling depends on the kind of the arguments and on the accuracy wanted: triton/scalars.py.)
 
 `{0}`, `{1}`, `{2}` are the arguments. `tw_*` are functions of fastmath.h, overloaded by type.
 """

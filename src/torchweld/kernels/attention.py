@@ -22,7 +22,7 @@ from torchweld.ir.affine import Affine, axis
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, IndexMap, Node, Store, Value, View
 from torchweld.ir.size import Size, divide, hint
-from torchweld.kernels.products_comp import window
+from torchweld.kernels.products.comp import window
 from torchweld.plan.decisions import Plan
 from torchweld.rewrite.dead import drop_dead_nodes
 from torchweld.schedule.attention import LARGEST_HEAD, attention_of

@@ -23,7 +23,7 @@ from torchweld.core.dtypes import DType
 from torchweld.ir.nodes import Comp, Graph, Load, Node, Reduce, needed
 from torchweld.ir.size import hint
 from torchweld.kernels.epilogues import with_readers
-from torchweld.kernels.products_comp import is_product, operands_of, product_comp
+from torchweld.kernels.products.comp import is_product, operands_of, product_comp
 from torchweld.plan.decisions import Plan
 from torchweld.schedule.access import addressed
 from torchweld.schedule.cpu_product import cpu_product

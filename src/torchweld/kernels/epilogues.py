@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from torchweld.core.device import DeviceTable
 from torchweld.ir.nodes import Comp, Graph, Node, views
-from torchweld.kernels.products_cost import Prices
-from torchweld.kernels.products_told import Taken, decisions
+from torchweld.kernels.products.cost import Prices
+from torchweld.kernels.products.told import Taken, decisions
 from torchweld.plan.decisions import Plan
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.names import kernel_names

@@ -20,7 +20,7 @@ from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, IndexMap, Node, Store, View
 from torchweld.ir.substitute import drop_unit_axes
 from torchweld.kernels.cpu_products import narrow_types
-from torchweld.kernels.products_comp import window
+from torchweld.kernels.products.comp import window
 
 _CALL = "aten.convolution.default"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torchweld.core.device import DeviceTable
-from torchweld.kernels.products_cost import Work as Gemm
-from torchweld.kernels.products_cost import library_s
+from torchweld.kernels.products.cost import Work as Gemm
+from torchweld.kernels.products.cost import library_s
 from torchweld.plan.cost import cost
 from torchweld.profiling.data import Roofline
 from torchweld.profiling.flops import SCATTERED, TURNED

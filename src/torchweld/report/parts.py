@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeVar
 
-from torchweld.codegen.cpp import header
+from torchweld.codegen.cpp.generate import header
 from torchweld.codegen.source import KernelBundle, KernelSource
 from torchweld.core.device import device_table
 from torchweld.core.units import bytes_text

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from torchweld.codegen import cpp_flags
+from torchweld.codegen.cpp import flags as cpp_flags
 from torchweld.core.errors import BuildError, EnvironmentProblem
 from torchweld.runtime.cache import Artifacts, digest
 

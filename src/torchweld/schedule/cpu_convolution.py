@@ -1,4 +1,4 @@
-"""How a convolution of float32 images runs on a CPU (codegen/convolution.h), with what follows it.
+"""How a convolution of float32 images runs on a CPU (convolution.h), with what follows it.
 
     comp convolution_relu [n, o, h, w, c, i, j] {
       ...                                         h + i - 1 and w + j - 1 are in the image

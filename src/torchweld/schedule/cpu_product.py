@@ -1,4 +1,4 @@
-"""How a product of matrices runs on a CPU (codegen/product.h), with what follows it.
+"""How a product of matrices runs on a CPU (codegen/cpp/product.h), with what follows it.
 
     comp linear_gelu [m, n, k] {
       %0 = load x[m, k] exact : f32

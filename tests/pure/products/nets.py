@@ -18,7 +18,7 @@ from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Extern, Graph
 from torchweld.ir.size import hint, product
-from torchweld.kernels.products import form_products
+from torchweld.kernels.products.form import form_products
 from torchweld.plan.decisions import Plan
 from torchweld.plan.search import plan
 from torchweld.rewrite.apply import rewrite

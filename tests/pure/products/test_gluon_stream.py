@@ -13,7 +13,7 @@ import product_cases as cases
 from gluon_interpreted import interpret
 from product_cases import parts
 from product_check import problems
-from torchweld.codegen.gluon_stream import generate
+from torchweld.codegen.gluon.stream import generate
 from torchweld.core import dtypes
 from torchweld.core.device import named_table
 from torchweld.core.errors import InvalidIR

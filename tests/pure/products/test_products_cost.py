@@ -11,7 +11,7 @@ from nets import captured
 
 from torchweld.core.device import named_table
 from torchweld.core.options import Options
-from torchweld.kernels.products_cost import Prices, Work, kernel_s, library_s
+from torchweld.kernels.products.cost import Prices, Work, kernel_s, library_s
 from torchweld.plan.search import plan
 from torchweld.schedule.product import ProductSchedule
 

@@ -17,10 +17,10 @@ from torchweld.core.options import Options
 from torchweld.ir.affine import axis
 from torchweld.ir.nodes import Const, Index, Op, Reduce
 from torchweld.ir.parser import parse_comp
-from torchweld.kernels import products_cost
-from torchweld.kernels.products import form_products
-from torchweld.kernels.products_apart import halves
-from torchweld.kernels.products_sums import sums_apart
+from torchweld.kernels.products import cost as products_cost
+from torchweld.kernels.products.apart import halves
+from torchweld.kernels.products.form import form_products
+from torchweld.kernels.products.sums import sums_apart
 from torchweld.plan.decisions import Cut, RefusalRecord
 from torchweld.plan.refusals import Reason
 from torchweld.schedule import product_triton

@@ -16,7 +16,7 @@ from torchweld.core import events
 from torchweld.core.options import Options
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Reduce
-from torchweld.kernels.products import form_products
+from torchweld.kernels.products.form import form_products
 from torchweld.plan.search import plan
 from torchweld.runtime import measured
 from torchweld.runtime.cache import Artifacts

@@ -1,7 +1,7 @@
 // Convolutions of float32 images,  y[n, o, z, h, w] = sum over c, i, j, k of x[n, c, z', h', w'] * weight[o, c, i, j, k],
 // as products without a copy of the windows: x and y stay as they lie in memory.
 //
-//   for groups of channels, blocks of output channels, batches of panels (PANEL pixels of y):   shared out
+//   for groups of channels, blocks of output channels, panels (PANEL pixels of y):   shared out, done in batches
 //     for blocks of channels:                               up to CHAIN terms in one chain
 //       pack the weights: [c, i, j, k][BLOCK]               second-level cache; read in order by all panels
 //       for panels:
@@ -333,9 +333,9 @@ static tw_part tw_part_of(const tw_convolution& a, int64_t group, int64_t o, int
   return to;
 }
 
-// How the work is cut: blocks of `block` output channels, batches of `panels` panels.
+// How the work is cut: blocks of `block` output channels, `tiles` panels, batches of at most `panels` of them.
 struct tw_shares {
-  int64_t block, blocks, tiles, panels, batches;
+  int64_t block, blocks, tiles, panels;
 };
 static tw_shares tw_share(int64_t pixels, int64_t results, int64_t others, int64_t phases, int64_t parts, int64_t most) {
   tw_shares to;
@@ -347,9 +347,6 @@ static tw_shares tw_share(int64_t pixels, int64_t results, int64_t others, int64
   to.panels = TW_SUMS / (rows / TW_BLOCK * TW_BLOCK * TW_PANEL * phases);
   if (to.panels > TW_PANELS) to.panels = TW_PANELS;
   if (to.panels > most) to.panels = most;
-  int64_t fair = others * to.blocks * to.tiles / (4 * parts);
-  if (parts > 1 && to.panels > fair) to.panels = fair < 1 ? 1 : fair;
-  to.batches = (to.tiles + to.panels - 1) / to.panels;
   return to;
 }
 
@@ -466,13 +463,14 @@ static void tw_convolve(const tw_convolution& a, int64_t tid, int64_t parts, Pre
   int64_t phases = a.transposed ? a.w.stride : 1, others = a.transposed ? a.d.stride * a.h.stride : 1, ready = -1;
   const int64_t most = strips ? tw_strip_panels(a, g) : TW_PANELS;
   const tw_shares s = tw_share(g.pixels, a.results, a.groups * others, phases, parts, most);
-  int64_t work = others * a.groups * s.blocks * s.batches;
-  for (int64_t t = work * tid / parts; t < work * (tid + 1) / parts; ++t) {
-    int64_t tile = t % s.batches * s.panels, o = t / s.batches % s.blocks * s.block, start = tile * TW_PANEL;
-    int64_t group = t / (s.batches * s.blocks) % a.groups, phase = t / (s.batches * s.blocks * a.groups);
+  int64_t work = others * a.groups * s.blocks * s.tiles, end = work * (tid + 1) / parts, panels;
+  for (int64_t t = work * tid / parts; t < end; t += panels) {
+    int64_t tile = t % s.tiles, o = t / s.tiles % s.blocks * s.block, start = tile * TW_PANEL;
+    int64_t group = t / (s.tiles * s.blocks) % a.groups, phase = t / (s.tiles * s.blocks * a.groups);
     int64_t d = phase / a.h.stride, h = phase % a.h.stride;
     int64_t results = a.results - o < s.block ? a.results - o : s.block, result = group * a.results + o;
-    int64_t panels = s.tiles - tile < s.panels ? s.tiles - tile : s.panels;
+    panels = s.tiles - tile < end - t ? s.tiles - tile : end - t;
+    if (panels > s.panels) panels = s.panels;
     int64_t rows = (results + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK, apart = panels * rows * TW_PANEL;
     if (result != ready) prepare(result, results), ready = result;
     for (int64_t w = 0; w < phases; ++w) {

@@ -23,6 +23,7 @@ FLAGS = (
     "--disable-dev-shm-usage", "--hide-scrollbars",
 )  # fmt: skip
 START_S = 30.0
+_COMPLETE = "return location.href === arguments[0] && document.readyState === 'complete'"
 
 
 def missing() -> str:
@@ -80,8 +81,13 @@ class Browser:
         _call(self._session, method="DELETE")
 
     def open(self, path: Path) -> None:
-        """Returns when the page's load event is over."""
-        _call(f"{self._session}/url", {"url": path.resolve().as_uri()})
+        """Returns when the page's load event is over; the driver, on a busy machine, sooner."""
+        address, end = path.resolve().as_uri(), time.monotonic() + START_S
+        _call(f"{self._session}/url", {"url": address})
+        while not self.run(_COMPLETE, address):
+            if time.monotonic() > end:
+                raise RuntimeError(f"{address} is not loaded after {START_S:g} s")
+            time.sleep(0.05)
 
     def run(self, script: str, *arguments):
         """The value that `script`, the body of a function, returns."""

@@ -7,13 +7,14 @@ renamed. float32 becomes bfloat16 by truncation there, so a function that rounds
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
 
 import triton_cases as cases
 from torchweld.codegen.source import KernelSource
-from torchweld.runtime.triton_build import jit_function
+from torchweld.runtime.triton_compile import jit_function
 from triton_cases import Case, expected, looped, reduction, tensors
 from triton_run import bundle_of, launches, prepare
 
@@ -94,7 +95,7 @@ def interpret(case: Case) -> dict[str, torch.Tensor]:
 
 def start(source: KernelSource, grid, arguments) -> None:
     text = renamed(_with_known_loops(source, arguments))
-    jit_function(source.name, text)[grid](*arguments)
+    jit_function(replace(source, text=text))[grid](*arguments)
 
 
 def renamed(text: str) -> str:
@@ -105,7 +106,7 @@ def renamed(text: str) -> str:
 
 def _with_known_loops(source: KernelSource, arguments) -> str:
     """Loop bounds as numbers: the interpreter's `range` fails on arguments with NumPy 2.4."""
-    values = dict(zip(jit_function(source.name, source.text).arg_names, arguments))
+    values = dict(zip(jit_function(source).arg_names, arguments))
     text = re.sub(r"tl\.range\((.*), num_stages=\d\)", r"range(\1)", source.text)
     known = {"tl": SimpleNamespace(cdiv=lambda a, b: -(-a // b), maximum=max), **values}
 

@@ -19,8 +19,7 @@ from torchweld.ir import affine
 from torchweld.ir.nodes import Op
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import symbol
-from torchweld.runtime.triton_build import described
-from torchweld.runtime.triton_compile import compile_source, job_of, resources
+from torchweld.runtime.triton_compile import _described, compile_source, resources
 from torchweld.schedule import product_gluon
 from torchweld.schedule.product import ProductSchedule
 from triton_cases import Case, title
@@ -202,7 +201,7 @@ def test_every_operation_is_known_to_gluon(kind: str):
     backend.load_dialects(context)
     options = backend.parse_options({"num_warps": 4})
     functions = backend.get_codegen_implementation(options)
-    module = described(job_of(source, 90)).make_ir(
+    module = _described(source, ()).make_ir(
         target, options, functions, backend.get_module_map(), context
     )
     assert len(re.findall(r"tt\.extern_elementwise|arith\.", str(module))) > 10

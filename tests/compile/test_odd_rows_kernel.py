@@ -17,7 +17,7 @@ from torchweld.runtime.triton_compile import compile_source, resources
 INTERPRETED = """
 import torch
 from torchweld.runtime.odd_rows import move_source, product_in_parts
-from torchweld.runtime.triton_build import jit_function
+from torchweld.runtime.triton_compile import jit_function
 
 def move(part, last, target):
     rows, columns = target.shape
@@ -25,7 +25,7 @@ def move(part, last, target):
     constants = dict(source.constants)
     grid = -(-columns // constants["BLOCK"]), rows, 1
     given = [t.view(torch.int16) for t in (part, last, target)]
-    jit_function(source.name, source.text)[grid](*given, **constants)
+    jit_function(source)[grid](*given, **constants)
 
 torch.manual_seed(0)
 a, b = torch.randn(700, 16).bfloat16(), torch.randn(2051, 16).bfloat16().t()

@@ -9,7 +9,7 @@ SCRIPT = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from torchweld.runtime.triton_build import import_triton
+from torchweld.runtime.triton_compile import import_triton
 
 NAMES = ("triton.experimental.gluon._runtime", "triton.backends.compiler", "triton.compiler",
          "triton.language.extra.libdevice", "triton.experimental.gluon.language", "triton")

@@ -1,23 +1,29 @@
 """Triton sources to compiled kernels, ahead of time and with or without a GPU, and what they cost.
 
-All that differs between Triton's versions (3.6 and later) is in this module and in
-`triton_build.py`: here, the order of a launcher's arguments and what a binary tells of itself."""
+All that differs between Triton's versions (3.6 and later) is in this module: `ASTSource`, the
+attributes that promise alignment, and the order of a launcher's arguments. Sources live in memory:
+Triton reads them through `linecache`, and keeps the binaries in its own cache."""
 
 from __future__ import annotations
 
+import linecache
 import re
 import subprocess
 import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 
 import torch
 
 from torchweld.codegen.source import BufferArg, DescriptorArg, KernelSource, SizeArg
 from torchweld.core.errors import BuildError
+from torchweld.runtime.cache import digest
 from torchweld.runtime.launch_table import Handle, TileMap
-from torchweld.runtime.triton_build import Job, Tiles, build
+
+_IMPORTING = Lock()
+_ALIGNMENT = [["tt.divisibility", 16]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +92,27 @@ class Launcher:
         return self.compiled[unaligned]
 
 
+def import_triton() -> None:
+    """All that kernels and their compilation import, by one thread at a time: Triton's modules
+    import each other, so that another thread would find parts of them."""
+    with _IMPORTING:
+        import triton.compiler
+        import triton.experimental.gluon._runtime
+        import triton.experimental.gluon.language.nvidia.hopper
+        import triton.language.extra.cuda
+        import triton.language.extra.libdevice  # noqa: F401
+
+
 def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] = ()):
     """Triton's CompiledKernel of `source` for compute capability `arch` (80, 90, ...); no GPU
     needed.
 
     Pointers are taken to be multiples of 16 bytes, except arguments at positions `unaligned`.
     Raises BuildError."""
-    try:
-        return build(job_of(source, arch, unaligned))
-    except Exception as error:
-        raise BuildError(
-            f"{source.name} does not compile for sm_{arch}: {_last_line(error)}"
-        ) from error
+    import_triton()
+    import triton
+    from triton.backends.compiler import GPUTarget
 
-
-def job_of(source: KernelSource, arch: int, unaligned: Collection[int] = ()) -> Job:
-    """What compiles `source`; arguments: of compile_source."""
     options = {
         "num_warps": source.num_warps,
         "num_stages": source.num_stages,
@@ -112,17 +123,55 @@ def job_of(source: KernelSource, arch: int, unaligned: Collection[int] = ()) -> 
         options["maxnreg"] = source.max_registers
     if source.early:
         options["launch_pdl"] = True
-    types = tuple(map(_type, source.args, source.signature))
-    aligned = (i for i, a in enumerate(source.args) if i not in unaligned and _aligned(a))
-    return Job(
-        source.language, source.name, source.text, arch, types, tuple(aligned), source.constants,
-        tuple(options.items()),
-    )  # fmt: skip
+    try:
+        described = _described(source, unaligned)
+        return triton.compile(described, target=GPUTarget("cuda", arch, 32), options=options)
+    except Exception as error:
+        raise BuildError(
+            f"{source.name} does not compile for sm_{arch}: {_last_line(error)}"
+        ) from error
 
 
-def _type(argument, named: str) -> str | Tiles:
-    """The type of an argument; `named`: as a signature has it, of a descriptor its elements'."""
-    return Tiles(named, argument.block) if isinstance(argument, DescriptorArg) else named
+def _described(source: KernelSource, unaligned: Collection[int]):
+    """Triton's description of what to compile: types of arguments, constants, promised
+    alignment."""
+    if source.language == "gluon":
+        from triton.experimental.gluon._runtime import GluonASTSource as Source
+    else:
+        from triton.compiler import ASTSource as Source
+    function = jit_function(source)
+    names = function.arg_names
+    types = dict(zip(names, map(_type, source.args, source.signature)))
+    return Source(
+        fn=function,
+        signature={n: types.get(n, "constexpr") for n in names},
+        constexprs={(names.index(n),): v for n, v in source.constants},
+        attrs={
+            (i,): _ALIGNMENT
+            for i, a in enumerate(source.args)
+            if i not in unaligned and _aligned(a)
+        },
+    )
+
+
+def _type(argument, named: str) -> str:
+    """The type of an argument as a signature has it; `named`: of a descriptor, its elements'."""
+    if not isinstance(argument, DescriptorArg):
+        return named
+    from triton.experimental.gluon import language as gl
+
+    dtype = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32}[named]
+    layout = gl.NVMMASharedLayout.get_default_for(list(argument.block), dtype)
+    return f"tensordesc<{named}[{','.join(map(str, argument.block))}],{layout!r}>"
+
+
+def jit_function(source: KernelSource):
+    """The @triton.jit function that `source.text` defines."""
+    filename = f"<torchweld {source.name} {digest(source.text)}>"
+    linecache.cache[filename] = (len(source.text), None, source.text.splitlines(True), filename)
+    namespace = {"__name__": f"torchweld_kernel_{source.name}"}
+    exec(compile(source.text, filename, "exec"), namespace)
+    return namespace[source.name]
 
 
 def compile_triton(source: KernelSource) -> Launcher:

@@ -1,4 +1,6 @@
-"""Reductions over groups of channels that lie innermost, on a CPU: first each channel by itself.
+"""Reductions over groups of channels that lie innermost: first each channel by itself.
+
+All such on a CPU; long norms on a GPU (`statistics.py`).
 
 Of an image with channels last, a group is a few adjacent channels of every pixel, too few for a
 vector; all channels of a pixel fill several.
@@ -64,7 +66,7 @@ class ChannelGroups:
 
 
 def channels_before_groups(graph: Graph, table: DeviceTable) -> Graph:
-    """`graph` with such reductions in two steps."""
+    """`graph` with such reductions in steps, on a CPU."""
     if table.kind != "cpu":
         return graph
     nodes: list[Node] = []

@@ -111,18 +111,19 @@ def _nearest(out: Size, size: Size) -> Callable[[Expr, Size], Expr]:
 
 
 @lowers("aten.max_pool2d_with_indices.default")
-def max_pool2d(call: Call, x, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
-    return _max_pool(call, x, 2, kernel_size, stride, padding, dilation, ceil_mode)
+def max_pool2d(call: Call, x, *args, **options):
+    return _max_pool(call, x, 2, *args, **options)
 
 
 @lowers("aten.max_pool3d_with_indices.default")
-def max_pool3d(call: Call, x, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
-    return _max_pool(call, x, 3, kernel_size, stride, padding, dilation, ceil_mode)
+def max_pool3d(call: Call, x, *args, **options):
+    return _max_pool(call, x, 3, *args, **options)
 
 
 def _max_pool(
-    call: Call, x: Tensor, rank: int, kernel_size, stride, padding, dilation, ceil_mode: bool
-) -> list:
+    call: Call, x: Tensor, rank: int, kernel_size, stride=(), padding=0, dilation=1,
+    ceil_mode=False,
+) -> list:  # fmt: skip
     """The maximum, NaN if there is one, of each window's elements that are inside x. The call stays
     where somebody reads the positions (a gradient does)."""
     kernel, padding, dilation = (_each(v, rank) for v in (kernel_size, padding, dilation))
@@ -137,39 +138,33 @@ def _max_pool(
 
 
 @lowers("aten.avg_pool2d.default")
-def avg_pool2d(
-    call: Call, x, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True,
-    divisor_override=None,
-):  # fmt: skip
-    uneven = ceil_mode or (any(_each(padding, 2)) and not count_include_pad)
-    return _avg_pool(call, x, 2, kernel_size, stride, padding, uneven, divisor_override)
+def avg_pool2d(call: Call, x, *args, **options):
+    return _avg_pool(call, x, 2, *args, **options)
 
 
 @lowers("aten.avg_pool3d.default")
-def avg_pool3d(
-    call: Call, x, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True,
-    divisor_override=None,
-):  # fmt: skip
-    uneven = ceil_mode or (any(_each(padding, 3)) and not count_include_pad)
-    return _avg_pool(call, x, 3, kernel_size, stride, padding, uneven, divisor_override)
+def avg_pool3d(call: Call, x, *args, **options):
+    return _avg_pool(call, x, 3, *args, **options)
 
 
 def _avg_pool(
-    call: Call, x: Tensor, rank: int, kernel_size, stride, padding, uneven: bool, divisor
-) -> list:
+    call: Call, x: Tensor, rank: int, kernel_size, stride=(), padding=0, ceil_mode=False,
+    count_include_pad=True, divisor_override=None,
+) -> list:  # fmt: skip
     """The sum of each window's elements over their number, which is the same for all windows: those
     that reach over the edge count what is there as zeros, or there are none."""
     kernel, padding = _each(kernel_size, rank), _each(padding, rank)
     steps = _each(stride, rank) if stride else kernel
-    if kernel == tuple(x.shape[-rank:]) and not any(padding) and divisor is None:
+    if kernel == tuple(x.shape[-rank:]) and not any(padding) and divisor_override is None:
         return reductions.mean(call, x, range(-rank, 0), True)
+    uneven = ceil_mode or (any(padding) and not count_include_pad)
     if uneven or not call.out.dtype.is_float or math.prod(kernel) > _LARGEST_AVERAGE:
         raise NotLowered("a pooling with windows of several sizes, or of many elements")
     nest = call.nest(call.out.shape, extra=[(x, _rows_alone(x, rank))])
     fill = 0.0 if any(padding) else None
     window = _window(nest, x, kernel, steps, padding, (1,) * rank, fill)
     total = reduce(lambda a, b: a + b, window)
-    return call.finish(nest, total / total.lift(divisor or math.prod(kernel)))
+    return call.finish(nest, total / total.lift(divisor_override or math.prod(kernel)))
 
 
 @lowers("aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default")
@@ -180,7 +175,7 @@ def adaptive_avg_pool(call: Call, x, output_size):
     if None in sides:
         raise NotLowered("an adaptive pooling with windows of several sizes")
     kernel, steps = zip(*sides)
-    return _avg_pool(call, x, rank, kernel, steps, 0, False, None)
+    return _avg_pool(call, x, rank, kernel, steps)
 
 
 def _regular(size: Size, out: Size) -> tuple[int, int] | None:

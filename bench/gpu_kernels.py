@@ -28,10 +28,10 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import triton_cases as cases
-from torchweld.codegen.triton.generate import generate
+from torchweld.ir.access import addressed
 from torchweld.runtime.triton_compile import compile_triton, resources
-from torchweld.schedule.access import addressed
-from torchweld.schedule.cuda import candidates
+from torchweld.templates.pointwise_reduce.gpu.generate import generate
+from torchweld.templates.pointwise_reduce.gpu.schedule import candidates
 from triton_cases import Case
 from triton_run import bundle_of, gpu_starter, launches, prepare
 

@@ -34,11 +34,11 @@ from product_cases import parts
 from product_kinds import KINDS, PAIRS, SHAPES
 from torchweld.codegen.source import KernelBundle, KernelSource
 from torchweld.core import dtypes
-from torchweld.core.device import device_table, named_table
 from torchweld.ir.size import product
 from torchweld.runtime.dispatch import Pointer
 from torchweld.runtime.launcher import launch_plan
 from torchweld.runtime.triton_compile import compile_source, compile_triton, resources
+from torchweld.targets.find import named_target, target_of
 from triton_cases import Case
 from triton_run import bundle_of
 
@@ -46,10 +46,10 @@ ROTATED_BYTES = 300 << 20  # six times the L2 of an H100
 MAX_SETS = 40
 ROUNDS = 12
 FORMS = {  # form: the modules of its schedule and its template
-    "gluon": ("torchweld.schedule.product_gluon", "torchweld.codegen.gluon.product"),
-    "gluon stream": ("torchweld.schedule.product_stream", "torchweld.codegen.gluon.stream"),
-    "triton": ("torchweld.schedule.product_triton", "torchweld.codegen.triton.product"),
-    "stream": ("torchweld.schedule.product_triton", "torchweld.codegen.triton.product"),
+    "gluon": ("torchweld.templates.gemm.hopper.schedule", "torchweld.templates.gemm.hopper.generate"),
+    "gluon stream": ("torchweld.templates.gemm.skinny.schedule", "torchweld.templates.gemm.skinny.generate"),
+    "triton": ("torchweld.templates.gemm.triton.schedule", "torchweld.templates.gemm.triton.generate"),
+    "stream": ("torchweld.templates.gemm.triton.schedule", "torchweld.templates.gemm.triton.generate"),
 }
 
 
@@ -384,7 +384,7 @@ def main() -> None:
     asked = parser.parse_args()
     deadline = time.monotonic() + asked.seconds
     only = [part for part in asked.only.split(",") if part]
-    device = named_table("H100") if asked.dry else device_table("cuda")
+    device = named_target("H100") if asked.dry else target_of("cuda")
     works = [work_of(*shape, asked.forms.split(","), asked.candidates, device) for shape in SHAPES]
     works = [w for w in works if not only or any(part in w.label for part in only)]
     arch = 10 * device.capability[0] + device.capability[1]

@@ -7,17 +7,18 @@ from dataclasses import astuple, dataclass
 
 import torch
 
-from torchweld.capture.views import contiguous_strides
-from torchweld.codegen import cuda
 from torchweld.codegen.source import KernelBundle
 from torchweld.core import dtypes
-from torchweld.core.device import DeviceTable, named_table
 from torchweld.ir.nodes import Buffer, Extern, View
 from torchweld.ir.size import Size, symbol
-from torchweld.kernels.attention import attention_comp
+from torchweld.ir.views import contiguous_strides
+from torchweld.targets.find import named_target
+from torchweld.targets.target import Target
+from torchweld.templates import registry
+from torchweld.templates.attention.comp import attention_comp
 from triton_cases import Case
 
-H100 = named_table("H100")
+H100 = named_target("H100")
 TARGET = "aten.scaled_dot_product_attention.default"
 
 
@@ -97,5 +98,5 @@ def varied(dtype: str) -> list[Case]:
     ]
 
 
-def bundle_of(c: Case, table: DeviceTable = H100) -> KernelBundle:
-    return cuda.generate(c.comp, c.buffers, table, c.sizes)
+def bundle_of(c: Case, table: Target = H100) -> KernelBundle:
+    return registry.bundle_of(c.comp, c.buffers, table, c.sizes)

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from attention_cases import bundle_of, varied
 from product_check import problems
-from torchweld.core.device import named_table
+from torchweld.targets.find import named_target
 from triton_cases import Case, tensors
 from triton_interpreted import start
 from triton_run import launches, prepare
 
 
 def run(case: Case) -> list[str]:
-    made, bundle = tensors(case), bundle_of(case, named_table("A100"))
+    made, bundle = tensors(case), bundle_of(case, named_target("A100"))
     prepare(case, bundle, made)
     launches(case, bundle, made, start)
     counters = [n for n in bundle.zeroed if made[n].any()]

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 
 from torchweld.codegen.cpp.flags import COMPILER, FLAGS
-from torchweld.codegen.cpp.generate import generate
 from torchweld.codegen.source import BufferArg
 from torchweld.core import dtypes
 from torchweld.ir.interpret import run_comp
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.size import evaluate
+from torchweld.templates.pointwise_reduce.cpu.generate import generate
 
 
 @functools.cache

@@ -11,12 +11,12 @@ import torch
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.ir import affine
+from torchweld.ir.access import Accesses, addressed
 from torchweld.ir.build import BodyBuilder
+from torchweld.ir.contraction import Contraction, contraction_of
 from torchweld.ir.nodes import Axis, Buffer, Comp, Op, Ref, Store, Value
 from torchweld.ir.size import Size, product, symbol
-from torchweld.kernels.products.concat import concatenated
-from torchweld.schedule.access import Accesses, addressed
-from torchweld.schedule.contraction import Contraction, contraction_of
+from torchweld.plan.products.concat import concatenated
 from triton_cases import Case, title
 
 HARD = torch.tensor([float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1.0, -2.5, 300.0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import product_cases as cases
 from product_check import problems
-from torchweld.schedule.product import ProductSchedule
+from torchweld.templates.gemm.schedule import ProductSchedule
 from triton_cases import Case, tensors
 from triton_interpreted import start
 from triton_run import launches, prepare, product_bundle

@@ -9,11 +9,11 @@ import torch
 
 from torchweld.core import dtypes
 from torchweld.ir import interpret
+from torchweld.ir.access import addressed
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.size import Size, evaluate, product, symbol
-from torchweld.schedule.access import addressed
-from torchweld.schedule.cuda import Schedule
+from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from torchweld.capture.lower import lower
 from torchweld.core.options import Options
 from torchweld.exact.fuzz import programs
 from torchweld.ir import interpret
+from torchweld.ir.access import Accesses, addressed
 from torchweld.ir.bind import bind
 from torchweld.ir.nodes import Comp, Graph
 from torchweld.plan.search import plan
 from torchweld.rewrite.apply import rewrite
-from torchweld.schedule.access import Accesses, addressed
-from torchweld.schedule.cuda import Schedule, schedule, supports, valid
+from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, schedule, supports, valid
 from triton_cases import Case
 from triton_run import H100, bundle_of, launches, prepare
 

@@ -10,20 +10,20 @@ from concurrent.futures import ProcessPoolExecutor
 import torch
 
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource
-from torchweld.codegen.triton import product as triton_product
-from torchweld.codegen.triton.generate import generate
 from torchweld.core import dtypes
-from torchweld.core.device import named_table
+from torchweld.ir.access import addressed
+from torchweld.ir.contraction import contraction_of
 from torchweld.ir.size import evaluate
 from torchweld.runtime.launcher import grid_of
-from torchweld.schedule import product_triton
-from torchweld.schedule.access import addressed
-from torchweld.schedule.contraction import contraction_of
-from torchweld.schedule.cuda import Schedule, schedule
-from torchweld.schedule.product import ProductSchedule
+from torchweld.targets.find import named_target
+from torchweld.templates.gemm.schedule import ProductSchedule
+from torchweld.templates.gemm.triton import generate as triton_product
+from torchweld.templates.gemm.triton import schedule as product_triton
+from torchweld.templates.pointwise_reduce.gpu.generate import generate
+from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, schedule
 from triton_cases import Case
 
-H100 = named_table("H100")
+H100 = named_target("H100")
 
 
 def product_bundle(case: Case, chosen: ProductSchedule | None = None) -> KernelBundle:

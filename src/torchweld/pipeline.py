@@ -1,6 +1,6 @@
 """The way that a model takes, on one screen:
 
-lower -> rewrite -> plan -> library calls -> schedule and generate -> load
+lower -> the target's passes, one after the other -> choose kernels -> generate -> load
 """
 
 from __future__ import annotations
@@ -16,39 +16,25 @@ import torch
 
 from torchweld.capture.captured import Captured
 from torchweld.capture.lower import Lowered, lower
-from torchweld.codegen.bundles import generate_all
 from torchweld.codegen.source import KernelBundle
-from torchweld.core.device import DeviceTable, device_table
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Graph, Origin
 from torchweld.ir.printer import text
-from torchweld.kernels.attention import own_attention
-from torchweld.kernels.biases import separate_biases
-from torchweld.kernels.channel_groups import channels_before_groups
-from torchweld.kernels.channels import channels_last
-from torchweld.kernels.convolutions import own_convolutions
-from torchweld.kernels.cpu_products import own_products
-from torchweld.kernels.extents import align_extents
-from torchweld.kernels.layouts import contiguous_rows
-from torchweld.kernels.library import choose_library_calls
-from torchweld.kernels.patches import products_of_patches
-from torchweld.kernels.products.form import form_products
-from torchweld.kernels.rows import align_rows
-from torchweld.kernels.statistics import statistics_apart
-from torchweld.kernels.widened import widened_convolutions
-from torchweld.plan.decisions import Cut, Fusion, Plan, RefusalRecord
+from torchweld.passes.table import JOIN, PASSES, Context
+from torchweld.plan.chosen import told
+from torchweld.plan.decisions import Choice, Cut, Fusion, Plan, RefusalRecord
 from torchweld.plan.refusals import Reason
-from torchweld.plan.search import plan
-from torchweld.rewrite.apply import rewrite
 from torchweld.runtime.load import load
 from torchweld.runtime.plan_cache import PlanCache, StoredPlan
 from torchweld.runtime.program import Program
-from torchweld.schedule.product_choice import Choose, choose
+from torchweld.targets.find import target_of
+from torchweld.targets.target import Target
+from torchweld.templates.generate import generate_all, kernels_of
 from torchweld.tuning import Choices, Tuner
 
-_DECISIONS = (Fusion, Cut, RefusalRecord, Reason, Origin)
+_DECISIONS = (Fusion, Cut, RefusalRecord, Choice, Reason, Origin)
 
 
 @dataclass(frozen=True)
@@ -74,16 +60,21 @@ class _Job:
     captured: Captured
     options: Options
     device: torch.device
-    table: DeviceTable
+    target: Target
     stages: Callable
 
     @classmethod
     def of(cls, captured: Captured, options: Options) -> _Job:
         device = _main_device(captured)
-        return cls(captured, options, device, device_table(device), _Stages(options.debug))
+        return cls(captured, options, device, target_of(device), _Stages(options.debug))
 
     def lowered(self) -> Lowered:
         return self.stages("lower", lower, self.captured, self.options)
+
+    def context(self, choices: Choices) -> Context:
+        loose = frozenset(self.captured.loose_outputs)
+        kind = self.captured.kind
+        return Context(self.target, self.options, kind, loose, choices.choose, choices.leeway)
 
 
 def compile_graph(captured: Captured, options: Options) -> Program:
@@ -99,7 +90,7 @@ def _compiled(job: _Job) -> Program:
     plans = PlanCache.open(options, _DECISIONS)
     loose = sorted(captured.loose_outputs)
     key = plans.key(
-        lowered.graph, options, str(job.device), captured.kind, repr(job.table), repr(loose))
+        lowered.graph, options, str(job.device), captured.kind, repr(job.target), repr(loose))
     stored = stages("find plan", plans.get, key)
     cached = stored is not None
     if not cached:
@@ -124,65 +115,63 @@ def _compiled(job: _Job) -> Program:
 
 
 def plan_graph(captured: Captured, options: Options) -> tuple[Graph, Plan]:
-    """The captured graph as the planner is given it, and its plan; nothing is generated."""
+    """The captured graph as the search is given it, and the plan that would be compiled; nothing
+    is generated."""
     job = _Job.of(captured, options)
-    graph, planned = _planned(job, job.lowered())
-    return graph, form_products(planned, job.table, options, choose)
-
-
-def _planned(job: _Job, lowered: Lowered) -> tuple[Graph, Plan]:
-    stages, table, loose = job.stages, job.table, job.captured.loose_outputs
-    graph = stages("rewrite", rewrite, lowered.graph)
-    graph = stages("widen", widened_convolutions, graph, table)
-    graph = stages("biases", separate_biases, graph, table)
-    graph = stages("channels", channels_last, graph, table, loose)
-    graph = stages("patches", products_of_patches, graph, table)
-    graph = stages("statistics", statistics_apart, graph, table)
-    graph = stages("layouts", contiguous_rows, graph, loose)
-    return graph, stages("plan", plan, graph, table, job.options)
+    before = _through(Plan(job.lowered().graph, ()), _names(job, until="plan"), job)
+    return before.graph, _with_kernels(_through(before, _names(job, since="plan"), job), job)
 
 
 def _make_plan(job: _Job, lowered: Lowered) -> StoredPlan:
-    options, stages = job.options, job.stages
-    _, planned = _planned(job, lowered)
     choices = Choices()
-
-    def join(planned: Plan) -> Plan:
-        return form_products(planned, job.table, options, choices.choose, choices.leeway)
-
-    def tried(graph: Graph) -> tuple[Graph, dict[str, KernelBundle]]:
-        made, bundles = _finished(replace(job, stages=_unseen), Plan(graph, ()), choices.choose)
-        return made.graph, bundles
-
-    if job.table.kind == "cuda" and options.tune_seconds > 0 and not planned.graph.symbols:
-        tuner = Tuner(job.table, options, choices, tried)
-        joined = stages("tune products", tuner.tuned, planned, join)
+    tunes = job.options.tune_seconds > 0 and JOIN in job.target.passes
+    if tunes and not lowered.graph.symbols:
+        made = _tuned(Plan(lowered.graph, ()), job, choices)
     else:
-        joined = stages("join products", join, planned)
-    made, bundles = _finished(job, joined, choices.choose)
+        made = _through(Plan(lowered.graph, ()), job.target.passes, job, choices)
+    made = _with_kernels(made, job, choices)
+    bundles = job.stages("generate", generate_all, made.kernels)
     return StoredPlan(made.graph, bundles, made.decisions)
 
 
-def _finished(
-    job: _Job, planned: Plan, choose: Choose
-) -> tuple[Plan, dict[str, KernelBundle]]:
-    """A plan with the best calls, strides and extents, and its kernels."""
-    stages, table, options, captured = job.stages, job.table, job.options, job.captured
-    planned = stages("attention", own_attention, planned, table)
-    planned = stages("products", own_products, planned, table)
-    planned = stages("convolutions", own_convolutions, planned, table, options)
-    graph = stages("channel groups", channels_before_groups, planned.graph, table)
-    graph = stages("library", choose_library_calls, graph, table, options, captured.kind)
-    graph = stages("rows", align_rows, graph, table, captured.loose_outputs)
-    graph = stages("extents", align_extents, graph, table)
-    check_graph(graph)
-    bundles = stages("generate", generate_all, graph, table, choose)
-    return Plan(graph, planned.decisions), bundles
+def _tuned(made: Plan, job: _Job, choices: Choices) -> Plan:
+    """The passes, with the one that joins products repeated while a tuner measures."""
+    unseen = replace(job, stages=lambda name, stage, *args: stage(*args))
+    after = job.target.passes[job.target.passes.index(JOIN) + 1 :]
+
+    def tried(graph: Graph) -> tuple[Graph, dict[str, KernelBundle]]:
+        done = _with_kernels(_through(Plan(graph, ()), after, unseen, choices), unseen, choices)
+        return done.graph, generate_all(done.kernels)
+
+    made = _through(made, _names(job, until=JOIN), job, choices)
+    tuner = Tuner(job.target, job.options, choices, tried)
+    join = PASSES[JOIN].run
+    made = job.stages(JOIN, tuner.tuned, made, lambda p: join(p, job.context(choices)))
+    return _through(made, after, job, choices)
 
 
-def _unseen(name: str, stage: Callable, *args, **kwargs):
-    """A stage of what is only tried."""
-    return stage(*args, **kwargs)
+def _through(made: Plan, names: tuple[str, ...], job: _Job, choices: Choices | None = None) -> Plan:
+    """`made` after the passes `names`, in order."""
+    context = job.context(choices or Choices())
+    for name in names:
+        made = job.stages(name, PASSES[name].run, made, context)
+        if job.options.debug:
+            check_graph(made.graph)
+    return made
+
+
+def _names(job: _Job, until: str | None = None, since: str | None = None) -> tuple[str, ...]:
+    """The target's passes before `until`, or from `since` on."""
+    names = job.target.passes
+    return names[: names.index(until)] if until else names[names.index(since) :]
+
+
+def _with_kernels(made: Plan, job: _Job, choices: Choices | None = None) -> Plan:
+    """The finished plan: what makes each kernel is decided here, once."""
+    check_graph(made.graph)
+    choose = (choices or Choices()).choose
+    kernels = job.stages("choose kernels", kernels_of, made.graph, job.target, choose)
+    return replace(made, kernels=kernels, decisions=(*made.decisions, *told(kernels)))
 
 
 @contextmanager

@@ -18,14 +18,14 @@ from itertools import islice
 
 import torch
 
-from torchweld.codegen import cuda
 from torchweld.codegen.source import KernelBundle
 from torchweld.core import events
-from torchweld.core.device import DeviceTable
 from torchweld.core.errors import TorchweldError
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
+from torchweld.ir.access import Accesses, addressed
 from torchweld.ir.canonical import signature
+from torchweld.ir.contraction import Contraction, contraction_of
 from torchweld.ir.nodes import Buffer, Comp, Graph, Node, Reduce
 from torchweld.plan.decisions import Plan
 from torchweld.rewrite.flow import without_unused_buffers
@@ -34,10 +34,10 @@ from torchweld.runtime.load import load_kernels
 from torchweld.runtime.measured import Measured, MeasuredCache
 from torchweld.runtime.memory import is_out_of_memory
 from torchweld.runtime.timing import graph_seconds
-from torchweld.schedule.access import Accesses, addressed
-from torchweld.schedule.contraction import Contraction, contraction_of
-from torchweld.schedule.product import ProductSchedule
-from torchweld.schedule.product_choice import candidates, choose
+from torchweld.targets.target import Target
+from torchweld.templates import registry
+from torchweld.templates.gemm.choice import candidates, choose
+from torchweld.templates.gemm.schedule import ProductSchedule
 
 _CANDIDATES = 8
 _ROUNDS = 3  # of forming products again without those that lost
@@ -61,7 +61,7 @@ class Choices:
         accesses: Accesses,
         contraction: Contraction,
         buffers: Mapping[str, Buffer],
-        table: DeviceTable,
+        table: Target,
         hints: Mapping[str, int] | None = None,
     ) -> ProductSchedule | str:
         """As schedule.product_choice.choose."""
@@ -102,7 +102,7 @@ class Tuner:
     """Fills in `choices`. `finish`: what the pipeline does with a planned graph before kernels are
     loaded."""
 
-    table: DeviceTable
+    table: Target
     options: Options
     choices: Choices
     finish: Finish
@@ -176,7 +176,7 @@ class Tuner:
         bundles = {}
         for schedule in tries:
             try:
-                bundles[schedule] = cuda.generate(
+                bundles[schedule] = registry.bundle_of(
                     comp, graph.buffers, self.table, graph.hints, lambda *_, s=schedule: s
                 )
             except TorchweldError as error:

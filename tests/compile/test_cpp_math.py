@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchweld.codegen.cpp import generate as cpp
 from torchweld.codegen.cpp.flags import COMPILER, FLAGS
+from torchweld.codegen.cpp.headers import common_header
 
 # name -> (units in the last place, torch function)
 UNARY = {
@@ -79,7 +79,7 @@ def library(tmp_path_factory):
         "for (long i = 0; i < n; ++i) out[i] = tw_{0}({1}); }}\n"
     )
     text = (
-        cpp.header()
+        common_header()
         + "".join(loop.format(n, "x[i]") for n in UNARY | ABSOLUTE)
         + "".join(loop.format(n, "x[i], y[i]") for n in BINARY)
     )
@@ -194,7 +194,7 @@ def doubles(tmp_path_factory):
         "for (long i = 0; i < n; ++i) out[i] = tw_{0}(x[i]); }}\n"
     )
     base = tmp_path_factory.mktemp("math") / "doubles"
-    base.with_suffix(".cpp").write_text(cpp.header() + "".join(loop.format(n) for n in DOUBLE))
+    base.with_suffix(".cpp").write_text(common_header() + "".join(loop.format(n) for n in DOUBLE))
     command = [COMPILER, *FLAGS, "-fopt-info-vec", str(base.with_suffix(".cpp"))]
     done = subprocess.run(
         [*command, "-o", str(base.with_suffix(".so"))], capture_output=True, text=True

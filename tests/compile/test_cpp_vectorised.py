@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from torchweld.codegen.cpp.flags import COMPILER, FLAGS
-from torchweld.codegen.cpp.generate import generate
 from torchweld.core import dtypes as d
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.scalar import TABLE
+from torchweld.templates.pointwise_reduce.cpu.generate import generate
 
 FLOAT_OPS = [r for r in TABLE.values() if "f" in r.kinds and r.result != "where"]
 

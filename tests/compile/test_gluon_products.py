@@ -11,7 +11,6 @@ import torch
 
 import product_cases as cases
 from product_cases import Body, parts
-from torchweld.codegen.gluon.product import generate
 from torchweld.codegen.source import DescriptorArg, KernelSource
 from torchweld.core import dtypes
 from torchweld.core.errors import InvalidIR
@@ -20,8 +19,9 @@ from torchweld.ir.nodes import Op
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import symbol
 from torchweld.runtime.triton_compile import _described, compile_source, resources
-from torchweld.schedule import product_gluon
-from torchweld.schedule.product import ProductSchedule
+from torchweld.templates.gemm.hopper import schedule as product_gluon
+from torchweld.templates.gemm.hopper.generate import generate
+from torchweld.templates.gemm.schedule import ProductSchedule
 from triton_cases import Case, title
 from triton_run import H100
 

@@ -9,9 +9,9 @@ import pytest
 
 import product_cases as cases
 from product_cases import parts
-from torchweld.codegen.gluon.stream import generate
 from torchweld.runtime.triton_compile import compile_source, resources
-from torchweld.schedule import product_stream
+from torchweld.templates.gemm.skinny import schedule as product_stream
+from torchweld.templates.gemm.skinny.generate import generate
 from triton_cases import Case, title
 from triton_run import H100
 

@@ -11,10 +11,10 @@ pytest.importorskip("triton")
 
 from test_triton_meaning import lines_of
 
-from torchweld.core.device import named_table
 from torchweld.runtime.triton_compile import compile_source, resources
+from torchweld.targets.find import named_target
 
-TABLES = {80: named_table("A100"), 90: named_table("H100")}
+TABLES = {80: named_target("A100"), 90: named_target("H100")}
 SHIPPED = [
     case(Sizes(1, 8, 4, 16, 16, 64, 64), causal=True),
     case(Sizes(8, 8, 4, 1, 4096, 128, 128), "bf16", "b1 bl"),

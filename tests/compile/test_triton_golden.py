@@ -94,8 +94,8 @@ def test_a_checked_read_is_as_wide_as_another():
 
 def test_spills_are_reported():
     """The report can fail: a row of 65536 floats in four warps does not fit into registers."""
-    from torchweld.codegen.triton.generate import generate
-    from torchweld.schedule.cuda import Schedule
+    from torchweld.templates.pointwise_reduce.gpu.generate import generate
+    from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
 
     case = cases.add_layer_norm(4, 16384)
     crowded = Schedule("persistent", ("i",), ("j",), 1, 16384, 4)

@@ -16,15 +16,16 @@ pytest.importorskip("triton")
 
 from test_triton_meaning import lines_of
 
-from torchweld.codegen.triton.product import generate
 from torchweld.core import dtypes
-from torchweld.core.device import DeviceTable, named_table
 from torchweld.core.errors import InvalidIR
 from torchweld.runtime.triton_compile import compile_source, resources
-from torchweld.schedule.product import ProductSchedule
-from torchweld.schedule.product_triton import candidates, staged_bytes, supports, valid
+from torchweld.targets.find import named_target
+from torchweld.targets.target import Target
+from torchweld.templates.gemm.schedule import ProductSchedule
+from torchweld.templates.gemm.triton.generate import generate
+from torchweld.templates.gemm.triton.schedule import candidates, staged_bytes, supports, valid
 
-TABLES = {80: named_table("A100"), 90: named_table("H100")}
+TABLES = {80: named_target("A100"), 90: named_target("H100")}
 SHIPPED = [
     cases.linear(8192, 3072, 768),
     cases.bias_gelu(4096, 3072, 768),
@@ -45,7 +46,7 @@ SHIPPED = [
 ]
 
 
-def default(case: Case, table: DeviceTable) -> ProductSchedule:
+def default(case: Case, table: Target) -> ProductSchedule:
     return next(candidates(*parts(case), table, case.sizes))
 
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from torchweld.codegen.triton import scalars
-from torchweld.codegen.triton.emit import values_added_to_one
 from torchweld.codegen.triton.helpers import HELPERS
 from torchweld.core import dtypes
 from torchweld.ir.affine import axis
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.scalar import TABLE
+from torchweld.templates.pointwise_reduce.gpu.emit import values_added_to_one
 
 KINDS = {"f": "float", "i": "int", "b": "bool"}
 ROWS = [(row, KINDS[k]) for row in TABLE.values() for k in row.kinds]

@@ -1,4 +1,4 @@
-"""schedule/cuda.py: what is refused and why, which form each kind of Comp gets, and that every
+"""templates/pointwise_reduce/gpu/schedule.py: what is refused and why, which form each kind of Comp gets, and that every
 candidate can be generated."""
 
 from __future__ import annotations
@@ -8,12 +8,18 @@ from dataclasses import replace
 import pytest
 
 import triton_cases as cases
-from torchweld.codegen import cuda
-from torchweld.codegen.triton.generate import generate
-from torchweld.core.device import named_table
 from torchweld.core.errors import InvalidIR
-from torchweld.schedule.access import addressed
-from torchweld.schedule.cuda import Schedule, candidates, schedule, supports, valid
+from torchweld.ir.access import addressed
+from torchweld.targets.find import named_target
+from torchweld.templates import registry
+from torchweld.templates.pointwise_reduce.gpu.generate import generate
+from torchweld.templates.pointwise_reduce.gpu.schedule import (
+    Schedule,
+    candidates,
+    schedule,
+    supports,
+    valid,
+)
 from triton_cases import Case, case, reduction
 from triton_run import H100, bundle_of
 
@@ -201,7 +207,7 @@ def _comp(one: Case):
 @pytest.mark.parametrize(("device", "early"), [("H100", True), ("A100", False)])
 def test_kernels_begin_early_where_the_device_can(device: str, early: bool):
     made = cases.layer_norm_backward(4096, 768)
-    bundle = cuda.generate(made.comp, made.buffers, named_table(device), made.sizes)
+    bundle = registry.bundle_of(made.comp, made.buffers, named_target(device), made.sizes)
     assert len(bundle.sources) == 2
     for source in bundle.sources:
         first = source.text.partition(f"def {source.name}(")[2].splitlines()[1].strip()

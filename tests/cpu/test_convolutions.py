@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,10 +11,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import torchweld
-from torchweld.codegen import bundles
+from torchweld import pipeline
 from torchweld.exact.verify import verify
 from torchweld.ir.nodes import Comp, Extern
-from torchweld.kernels import convolutions
+from torchweld.plan import convolutions
+from torchweld.targets.find import target_of
 
 CALL = "aten.convolution.default"
 
@@ -26,8 +28,8 @@ def _on_any_machine(monkeypatch):
     """They are right without masked loads too, and where they do not pay."""
     torch._dynamo.reset()  # sizes that differ between tests are no symbols
     monkeypatch.setattr(convolutions, "_LEAST_WORK", 0)
-    for module in (convolutions, bundles):
-        monkeypatch.setattr(module, "has_vectors", lambda table: table.kind == "cpu")
+    with_vectors = replace(target_of("cpu"), features=("avx2", "avx512"))
+    monkeypatch.setattr(pipeline, "target_of", lambda device: with_vectors)
 
 
 def _nodes(fused) -> list:

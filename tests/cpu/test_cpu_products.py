@@ -11,19 +11,19 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
-from torchweld.codegen.cpp import generate as cpp
 from torchweld.core import dtypes
-from torchweld.core.device import device_table
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp, Extern
 from torchweld.ir.parser import parse_graph
 from torchweld.ir.printer import text as print_graph
-from torchweld.kernels import cpu_products
-from torchweld.kernels.cpu_products import own_products
+from torchweld.plan import cpu_products
+from torchweld.plan.cpu_products import own_products
 from torchweld.plan.decisions import Plan, RefusalRecord
 from torchweld.plan.refusals import Reason
 from torchweld.runtime.load import load
-from torchweld.schedule.cpu_product import product_of
+from torchweld.targets.find import target_of
+from torchweld.templates import registry
+from torchweld.templates.gemm.cpu.schedule import product_of
 
 GRAPH = """
 graph g {{
@@ -55,10 +55,10 @@ def layer(m, k, n, turned):
 
 
 def compiled(graph):
-    table = device_table("cpu")
+    table = target_of("cpu")
     made = own_products(Plan(graph, ()), table).graph
     comps = [n for n in made.nodes if isinstance(n, Comp)]
-    bundles = {c.name: cpp.generate(c, made.buffers) for c in comps}
+    bundles = {c.name: registry.bundle_of(c, made.buffers, target_of("cpu")) for c in comps}
     return made, load(made, bundles, {}, Options())
 
 
@@ -152,7 +152,7 @@ def test_a_row_times_a_matrix_whose_columns_lie_apart(monkeypatch):
 def test_what_is_joined_is_on_record():
     graph = layer(64, 128, 128, "")
     apart = RefusalRecord("up", "act", Reason.EXTERN, "aten.addmm.default", 4 * 64 * 128)
-    made = own_products(Plan(graph, (apart,)), device_table("cpu"))
+    made = own_products(Plan(graph, (apart,)), target_of("cpu"))
     (fusion,) = made.decisions
     (comp,) = made.graph.nodes
     assert (fusion.kernel, fusion.members) == (comp.name, ("up", "act"))
@@ -163,7 +163,7 @@ def test_what_is_joined_is_on_record():
 def test_what_little_work_or_one_row_across_columns_needs_is_the_library():
     row, small = layer(1, 4096, 4096, ""), layer(64, 64, 64, "")
     for graph in (row, small):
-        kept = own_products(Plan(graph, ()), device_table("cpu")).graph
+        kept = own_products(Plan(graph, ()), target_of("cpu")).graph
         assert [type(node) for node in kept.nodes] == [Extern, Comp]
 
 
@@ -239,7 +239,7 @@ def test_a_factor_that_is_overwritten_before_the_reader_keeps_the_product_where_
       }
       output view(y, [64, 128], [128, 1], 0)
     }"""
-    graph = own_products(Plan(parsed(text), ()), device_table("cpu")).graph
+    graph = own_products(Plan(parsed(text), ()), target_of("cpu")).graph
     assert [product_of(n) is not None for n in graph.nodes] == [True, False, False]
 
 

@@ -10,15 +10,15 @@ import torch
 
 import torchweld
 import torchweld.pipeline
-from torchweld.core.device import named_table
 from torchweld.core.dtypes import to_torch
 from torchweld.ir.nodes import Extern, Graph, View
 from torchweld.ir.size import hint
-from torchweld.kernels.library import workspace_bytes
 from torchweld.runtime.budget import fullest
 from torchweld.runtime.load import _reordered
 from torchweld.runtime.memory import assign
 from torchweld.runtime.placement import lifetimes, peak_bytes, place, scratch_lifetimes
+from torchweld.targets.find import named_target
+from torchweld.templates.library.calls import workspace_bytes
 from torchweld.zoo import models
 
 SIZES = {  # those of bench/gpu.py
@@ -85,7 +85,7 @@ def plans(monkeypatch, request):
     monkeypatch.setattr(pipeline.PlanCache, "get", lambda *args: None)
     monkeypatch.setattr(pipeline.PlanCache, "put", lambda *args: None)
     if request.param == "cuda":
-        monkeypatch.setattr(pipeline, "device_table", lambda device: named_table("H100"))
+        monkeypatch.setattr(pipeline, "target_of", lambda device: named_target("H100"))
         monkeypatch.setattr(pipeline, "plan", lambda graph, *rest: plan(on_gpu(graph), *rest))
     torch._dynamo.reset()
     return found

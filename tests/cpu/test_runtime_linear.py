@@ -9,12 +9,17 @@ import torch
 import torch.nn.functional as F
 
 from torchweld.core import dtypes
-from torchweld.core.device import device_table
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Extern
 from torchweld.ir.parser import parse_graph
-from torchweld.kernels.library import LINEAR, PACKED_LINEAR, choose_library_calls, linear_pieces
 from torchweld.runtime.load import load
+from torchweld.templates.library.calls import (
+    LINEAR,
+    PACKED_LINEAR,
+    cpu_calls,
+    gpu_calls,
+    linear_pieces,
+)
 
 GRAPH = """
 graph layer {{
@@ -79,7 +84,7 @@ def layer(m, k, n, dtype="f32", body=SILU, frozen=" frozen"):
 
 
 def chosen(graph, kind="inference", **options):
-    return choose_library_calls(graph, device_table("cpu"), Options(**options), kind)
+    return cpu_calls(graph, Options(**options), kind)
 
 
 def inputs(m, k, n, dtype=torch.float32):
@@ -264,6 +269,6 @@ def test_on_a_gpu_only_the_gelu_by_tanh_moves_into_the_product(body, numerics, t
     moved = {n: replace(b, device="cuda:0") for n, b in graph.buffers.items()}
     graph = replace(graph, buffers=moved)
     options = Options(numerics=numerics)
-    first, *rest = choose_library_calls(graph, device_table("cuda"), options, "inference").nodes
+    first, *rest = gpu_calls(graph, options, "inference").nodes
     assert first.target == target
     assert (first.outputs == ("y",)) == (not rest) == (target != "aten.addmm.default")

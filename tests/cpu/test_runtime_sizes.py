@@ -24,7 +24,7 @@ def replayed(request, monkeypatch, tmp_path_factory):
     if request.param == "native":
         native = native_with_stand_in(tmp_path_factory.getbasetemp())
     monkeypatch.setattr(graphs, "why_not_worth_it", lambda *_: None)
-    monkeypatch.setattr(graphs, "device_table", lambda device: None)
+    monkeypatch.setattr(graphs, "target_of", lambda device: None)
     return record_on_cpu(monkeypatch, native)
 
 

@@ -10,11 +10,11 @@ from torch import nn
 
 import torchweld
 from torchweld import pipeline
-from torchweld.core.device import named_table
-from torchweld.kernels.extents import align_extents
-from torchweld.kernels.rows import align_rows
+from torchweld.layout.extents import align_extents
+from torchweld.layout.rows import align_rows
 from torchweld.runtime.externs import _OUT_FORMS as OUT_FORMS
 from torchweld.runtime.externs import out_form
+from torchweld.targets.find import named_target
 
 
 class Loss(nn.Module):
@@ -35,12 +35,12 @@ def padded(monkeypatch, tmp_path) -> list[str]:
     found: list[str] = []
 
     def align(graph, table, loose):
-        result = align_rows(graph, named_table("H100"), loose)
+        result = align_rows(graph, named_target("H100"), loose)
         found.extend(n for n, b in result.buffers.items() if b != graph.buffers.get(n))
         return result
 
     monkeypatch.setattr(pipeline, "align_rows", align)
-    fast = replace(named_table("H100"), tensor_fma_per_s=1.0)  # every gain is worth its copies
+    fast = replace(named_target("H100"), tensor_fma_per_s=1.0)  # every gain is worth its copies
     monkeypatch.setattr(pipeline, "align_extents", lambda graph, _: align_extents(graph, fast))
     monkeypatch.setenv("TORCHWELD_CACHE_DIR", str(tmp_path))
     return found

@@ -11,7 +11,8 @@ from torch import nn
 import torchweld
 from torchweld.core import dtypes
 from torchweld.ir.nodes import Extern
-from torchweld.kernels import cpu_products, widened
+from torchweld.passes import widened
+from torchweld.plan import cpu_products
 
 CASES = {
     "image": (nn.Conv2d(5, 9, 3, padding=1), (2, 5, 12, 11)),

@@ -12,7 +12,7 @@ import torchweld
 from attention_cases import bundle_of, varied
 from product_check import problems
 from torchweld.ir.nodes import Comp
-from torchweld.schedule.attention import attention_of
+from torchweld.templates.attention.schedule import attention_of
 from triton_cases import Case, tensors
 from triton_run import compile_in_processes, gpu_starter, launches, prepare
 

@@ -11,13 +11,13 @@ import torch
 import product_cases as cases
 from product_cases import parts, tiled_title
 from product_check import problems
-from torchweld.codegen.gluon.product import generate
 from torchweld.codegen.source import KernelBundle
 from torchweld.ir.size import symbol
 from torchweld.runtime.dispatch import Pointer
 from torchweld.runtime.launcher import launch_plan
-from torchweld.schedule import product_gluon
-from torchweld.schedule.product import ProductSchedule
+from torchweld.templates.gemm.hopper import schedule as product_gluon
+from torchweld.templates.gemm.hopper.generate import generate
+from torchweld.templates.gemm.schedule import ProductSchedule
 from triton_cases import Case, tensors
 from triton_run import H100, compile_in_processes, prepare
 

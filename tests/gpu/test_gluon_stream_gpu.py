@@ -12,13 +12,13 @@ import product_cases as cases
 import torchweld
 from product_cases import parts, tiled_title
 from product_check import problems
-from torchweld.codegen.gluon.stream import generate
 from torchweld.codegen.source import KernelBundle
 from torchweld.core import dtypes
 from torchweld.runtime.dispatch import Pointer
 from torchweld.runtime.launcher import launch_plan
-from torchweld.schedule import product_stream
-from torchweld.schedule.product import ProductSchedule
+from torchweld.templates.gemm.schedule import ProductSchedule
+from torchweld.templates.gemm.skinny import schedule as product_stream
+from torchweld.templates.gemm.skinny.generate import generate
 from triton_cases import Case, tensors
 from triton_run import H100, compile_in_processes
 

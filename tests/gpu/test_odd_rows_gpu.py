@@ -10,8 +10,8 @@ from torch import nn
 
 import torchweld
 from torchweld.api import records
-from torchweld.kernels.odd_rows import ODD_ROWS
 from torchweld.profiling.memory import added_bytes
+from torchweld.templates.library.odd_rows import ODD_ROWS
 
 SCALES = (1, 2, -1)
 

@@ -13,11 +13,11 @@ from torch import nn
 import torchweld
 from torchweld.api import records
 from torchweld.ir.nodes import Comp, Extern, Reduce
-from torchweld.kernels.products import cost as products_cost
-from torchweld.kernels.products import form as products
-from torchweld.kernels.products import kernel as products_kernel
-from torchweld.kernels.products import norm as products_norm
-from torchweld.kernels.products import side as products_side
+from torchweld.plan.products import form as products
+from torchweld.plan.products import kernel as products_kernel
+from torchweld.plan.products import norm as products_norm
+from torchweld.plan.products import side as products_side
+from torchweld.templates.gemm import price as products_cost
 
 D, HIDDEN, HEADS = 512, 1408, 8
 PRODUCTS = ("aten.mm.", "aten.addmm.", "aten.bmm.", "aten._addmm_activation.")

@@ -12,8 +12,8 @@ import torch
 import product_cases as cases
 from product_cases import parts, tiled_title
 from product_check import problems
-from torchweld.schedule.product import ProductSchedule
-from torchweld.schedule.product_triton import candidates
+from torchweld.templates.gemm.schedule import ProductSchedule
+from torchweld.templates.gemm.triton.schedule import candidates
 from triton_cases import Case, tensors
 from triton_run import H100, compile_in_processes, gpu_starter, launches, prepare, product_bundle
 

@@ -1,13 +1,13 @@
-"""schedule/access.py: offsets, merged axes, their order."""
+"""ir/access.py: offsets, merged axes, their order."""
 
 import pytest
 
 from torchweld.core import dtypes
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import affine, size
+from torchweld.ir.access import addressed
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Index, Ref, Store
-from torchweld.schedule.access import addressed
 
 F = dtypes.f32
 

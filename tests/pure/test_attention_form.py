@@ -9,16 +9,16 @@ import torch
 import torch.nn.functional as F
 
 from attention_cases import Sizes, call, case, varied
-from torchweld.capture.views import contiguous_strides
 from torchweld.core import dtypes
-from torchweld.core.device import named_table
 from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Op, View
-from torchweld.kernels.attention import MOST_ROWS, own_attention
+from torchweld.ir.views import contiguous_strides
 from torchweld.plan.decisions import Plan
-from torchweld.schedule.attention import attention_of, schedule
+from torchweld.plan.own_attention import MOST_ROWS, own_attention
+from torchweld.targets.find import named_target
+from torchweld.templates.attention.schedule import attention_of, schedule
 from triton_cases import expected, tensors
 
-H100 = named_table("H100")
+H100 = named_target("H100")
 DECODE = Sizes(2, 2, 4, 1, 333, 64, 64)
 
 

@@ -1,4 +1,4 @@
-"""schedule/concatenation.py: matrices side by side are recognised, and nothing else is."""
+"""templates/gemm/concatenation.py: matrices side by side are recognised, and nothing else is."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 import product_cases as cases
 from torchweld.core import dtypes
 from torchweld.ir import affine
+from torchweld.ir.access import addressed
+from torchweld.ir.contraction import contraction_of, factor
 from torchweld.ir.nodes import Const
-from torchweld.schedule.access import addressed
-from torchweld.schedule.concatenation import Piece, parts_of, pieces_of
-from torchweld.schedule.contraction import contraction_of, factor
+from torchweld.templates.gemm.concatenation import Piece, parts_of, pieces_of
 from triton_cases import Case
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchweld.codegen.cpp.generate import generate
 from torchweld.core import dtypes as d
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp
+from torchweld.templates.pointwise_reduce.cpu.generate import generate
 
 CUT = """
 comp cut [i:{rows}, j:{extent}] {{

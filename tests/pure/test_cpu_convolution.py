@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torchweld.ir.interpret import run_comp
 from torchweld.ir.nodes import Comp, Extern
 from torchweld.ir.parser import parse_graph
-from torchweld.kernels import convolutions
-from torchweld.schedule.cpu_convolution import cpu_convolution
+from torchweld.plan import convolutions
+from torchweld.templates.conv.cpu.schedule import cpu_convolution
 
 CALL = """
 graph one {{

@@ -7,10 +7,10 @@ import os
 import pytest
 
 from torchweld.core import dtypes
+from torchweld.ir.access import addressed
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp
-from torchweld.schedule.access import addressed
-from torchweld.schedule.cpu_product import DEEPEST, cpu_product, scratch_elements
+from torchweld.templates.gemm.cpu.schedule import DEEPEST, cpu_product, scratch_elements
 
 TEXT = """
 comp product [m:{m}, n:{n}, k:{k}] {{

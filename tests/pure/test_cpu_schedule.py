@@ -1,15 +1,15 @@
-"""schedule/cpu.py, stages.py and expand.py: which loops there are, and what each computes."""
+"""templates/pointwise_reduce/cpu/schedule.py, stages.py and expand.py: which loops there are, and what each computes."""
 
 import pytest
 import torch
 
 from torchweld.core import dtypes as d
+from torchweld.ir.expand import TUPLES, expanded
 from torchweld.ir.frame import frame_of
 from torchweld.ir.nodes import Buffer, Reduce
 from torchweld.ir.parser import parse_comp
-from torchweld.schedule.cpu import TILE, schedule
-from torchweld.schedule.expand import TUPLES, expanded
-from torchweld.schedule.stages import FINAL, stages
+from torchweld.templates.pointwise_reduce.cpu.schedule import TILE, schedule
+from torchweld.templates.pointwise_reduce.cpu.stages import FINAL, stages
 
 SOFTMAX = """
 comp softmax [i:{i}, j:{j}] {{

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from torchweld.core.device import device_table, named_table
 from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Graph, View
 from torchweld.ir.parser import parse_graph
-from torchweld.kernels.extents import align_extents
+from torchweld.layout.extents import align_extents
+from torchweld.targets.find import named_target
 
-H100 = named_table("H100")
+H100 = named_target("H100")
 M, C, D, PITCH = 8192, 50257, 768, 50304
 
 
@@ -57,6 +57,3 @@ def test_the_last_terms_are_rounded_first():
 def test_others_stay_as_they_are(change):
     assert align_extents(head(**change), H100) == head(**change)
 
-
-def test_nothing_changes_on_a_cpu():
-    assert align_extents(head(), device_table("cpu")) == head()

@@ -12,8 +12,6 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from torchweld.capture.lower import lower
-from torchweld.codegen.bundles import generate_all
-from torchweld.core.device import named_table
 from torchweld.core.errors import IndexOutOfRange
 from torchweld.core.options import Options
 from torchweld.ir.index_check import sticky_flags
@@ -24,8 +22,10 @@ from torchweld.rewrite.apply import rewrite
 from torchweld.runtime.index_flags import IndexFlags, flags_of, raise_if_any_set
 from torchweld.runtime.placement import place
 from torchweld.runtime.steps import interpret
+from torchweld.targets.find import named_target
+from torchweld.templates.generate import generate_all, kernels_of
 
-H100 = named_table("H100")
+H100 = named_target("H100")
 CHECKED = """
 graph g {
   symbol s0 = ["size", 0, 0] hint 8
@@ -135,7 +135,7 @@ def test_a_check_costs_no_kernel(name):
     stores = [s for n in comps for s in n.stores]
     assert {s.buffer for s in stores if s.guard is not None} == set(sticky_flags(graph))
     assert all(any(s.guard is None for s in n.stores) for n in comps), "a kernel of its own"
-    assert set(generate_all(graph, H100)) == {n.name for n in comps}
+    assert set(generate_all(kernels_of(graph, H100))) == {n.name for n in comps}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

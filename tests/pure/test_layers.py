@@ -12,9 +12,9 @@ PACKAGE = ROOT / "src" / "torchweld"
 # A folder imports only itself and what stands before it. Modules of the package itself are layers
 # of one file.
 LAYERS = (
-    "core", "ir", "capture", "rewrite", "plan", "schedule", "kernels", "codegen", "runtime",
-    "profiling", "exact", "tuning", "pipeline", "api", "__init__", "report", "zoo", "cli",
-    "__main__",
+    "core", "targets", "ir", "capture", "rewrite", "codegen", "templates", "layout", "plan",
+    "passes", "runtime", "profiling", "exact", "tuning", "pipeline", "api", "__init__", "report",
+    "zoo", "cli", "__main__",
 )  # fmt: skip
 PRIVATE_TORCH = ("capture/torch_private.py", "runtime/torch_private.py")
 _PUBLIC = {"__version__", "__file__", "__name__", "__dict__", "__class__"}

@@ -12,7 +12,7 @@ from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Graph, View
 from torchweld.ir.parser import parse_graph
-from torchweld.kernels.layouts import contiguous_rows
+from torchweld.layout.layouts import contiguous_rows
 
 PERMUTED, CONTIGUOUS = (35, 1, 5), (35, 7, 1)
 

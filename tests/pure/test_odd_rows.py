@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchweld.core.device import named_table
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Extern, Graph
 from torchweld.ir.parser import parse_graph
-from torchweld.kernels.library import choose_library_calls
-from torchweld.kernels.odd_rows import ODD_ROWS, aligned_columns, parts
 from torchweld.runtime.odd_rows import product_in_parts
+from torchweld.targets.find import named_target
+from torchweld.templates.library.calls import gpu_calls
+from torchweld.templates.library.odd_rows import ODD_ROWS, aligned_columns, parts
 
-H100 = named_table("H100")
+H100 = named_target("H100")
 
 
 def head(m=8192, n=50257, k=768, dtype="bf16", output="y") -> Graph:
@@ -41,7 +41,7 @@ def head(m=8192, n=50257, k=768, dtype="bf16", output="y") -> Graph:
 
 
 def targets(graph: Graph, kind="inference") -> list[str]:
-    found = choose_library_calls(graph, H100, Options(), kind)
+    found = gpu_calls(graph, Options(), kind)
     check_graph(found)
     return [n.target for n in found.nodes if isinstance(n, Extern)]
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from torchweld.core.device import named_table
 from torchweld.profiling import compiled, eager
 from torchweld.profiling.data import Place, Roofline
 from torchweld.profiling.opportunities import _EagerKernels
@@ -17,6 +16,7 @@ from torchweld.profiling.rows import Run, Task, kernels_of
 from torchweld.profiling.trace import STEP, steps_of
 from torchweld.profiling.work import Work
 from torchweld.runtime.regions import region_name
+from torchweld.targets.find import named_target
 
 
 def host(cat, name, ts, dur, tid=1, **args):
@@ -129,7 +129,7 @@ def test_a_fill_before_a_product_is_no_product_of_its_own():
     runs = [Run(Task("Memset", "copy", (at,)), 0, 1),
             Run(Task("gemm", "operator", (at,), False, Work(10, 5.0, "float32")), 1, 9)]
     line = Roofline("cuda", "A GPU", 1, 1.0, 1e9, 4e9, 1000, {"float32": 1e10}, 1e9)
-    kernels, _ = kernels_of([runs], line, named_table("H100"))
+    kernels, _ = kernels_of([runs], line, named_target("H100"))
     eager_kernels = _EagerKernels(kernels)
     assert eager_kernels.take(at, False) == (1, 0)
     assert eager_kernels.take(replace(at, module="up"), False) is None

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from torchweld.core.device import named_table
 from torchweld.core.errors import UsageError
 from torchweld.profiling import rows
 from torchweld.profiling.data import (
@@ -23,12 +22,13 @@ from torchweld.profiling.data import (
 from torchweld.profiling.predict import predict_us, regime_of
 from torchweld.profiling.rows import Run, Task
 from torchweld.profiling.work import Work
+from torchweld.targets.find import named_target
 
 # 1 us a launch, 1 GB/s of memory, 4 GB/s of cache for up to 1000 bytes, 1 Gflop/s, products 10
 LINE = Roofline("cpu", "A device", 1, 1.0, 1e9, 4e9, 1000, {"float32": 1e10}, 1e9,
                 generated_launch_us=0.5, operator_us={"aten::mm": 3.0},
                 operator_flops_per_s={"aten::mm float32": 5e9})
-TABLE = named_table("H100")
+TABLE = named_target("H100")
 
 
 def work(moved=0, flops=0.0, operator="aten::x", product=False):

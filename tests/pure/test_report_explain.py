@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 import torchweld.report.explain as module
-from torchweld.codegen.cpp.generate import header
+from torchweld.codegen.cpp.headers import common_header
 from torchweld.codegen.source import KernelSource
-from torchweld.core.device import device_table
 from torchweld.core.dtypes import f32
 from torchweld.ir.affine import axis
 from torchweld.ir.nodes import (
@@ -32,6 +31,7 @@ from torchweld.report.explain import Explanation, explain
 from torchweld.report.parts import graph_part
 from torchweld.report.work import bytes_moved, kernel_count
 from torchweld.runtime.record import Note
+from torchweld.targets.find import target_of
 
 ADD, NORM = Origin("aten.add.Tensor", "layer.0"), Origin("aten.native_layer_norm.default")
 ROWS, COLUMNS = 6, 10
@@ -54,7 +54,7 @@ def record():
         RefusalRecord("e", "f", Reason.ROWS, "", 500),
     ]
     events = [Note("packed", f"w{i}", "kept twice", 1000, "B") for i in range(3)]
-    source = KernelSource("cpp", "tw_1", header() + "int only;\n", ())
+    source = KernelSource("cpp", "tw_1", common_header() + "int only;\n", ())
     two = SimpleNamespace(sources=(source, replace(source, name="tw_2")))
     one = SimpleNamespace(sources=(source,))
     return SimpleNamespace(
@@ -75,7 +75,7 @@ def test_refusals_by_reason_the_most_bytes_first():
     rows, extern = graph_part(record()).refusals
     assert (rows.reason, rows.bytes_at_stake) == (Reason.ROWS.value, 500)
     assert (extern.pairs, extern.bytes_at_stake, extern.example) == (2, 120, "c -> d: lin")
-    assert extern.cost_us == pytest.approx(2 * 120 / device_table("cpu").dram_bytes_per_s * 1e6)
+    assert extern.cost_us == pytest.approx(2 * 120 / target_of("cpu").dram_bytes_per_s * 1e6)
     assert extern.advice == ADVICE[Reason.EXTERN]
     assert [(a.producer.op, a.pairs, a.bytes_at_stake) for a in extern.apart] == [
         ("c", 1, 70), ("a", 1, 50)]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from torchweld.codegen.source import BufferArg, GridDim, KernelBundle, KernelSource
-from torchweld.core.device import named_table
 from torchweld.ir.parser import parse_graph
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.placement import place
 from torchweld.runtime.recordable import why_not_recorded, why_not_worth_it
+from torchweld.targets.find import named_target
 
 TEXT = """
 graph g {{
@@ -28,7 +28,7 @@ graph g {{
 }}"""
 SOURCE = KernelSource("triton", "k", "", (BufferArg("x"), BufferArg("t")), (GridDim(1),))
 BUNDLES = {"k": KernelBundle("k", (SOURCE,))}
-H100 = named_table("H100")
+H100 = named_target("H100")
 
 
 def loaded(

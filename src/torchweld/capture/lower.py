@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from torchweld.capture import complex_numbers, views
+from torchweld.capture import complex_numbers
 from torchweld.capture.captured import Captured
 from torchweld.capture.lowering import externs
 from torchweld.capture.lowering.build import GraphBuilder
@@ -20,12 +20,13 @@ from torchweld.capture.lowering.nest import copied
 from torchweld.capture.lowering.rows import ROWS
 from torchweld.capture.numbers import known_number
 from torchweld.capture.torch_private import OpOverload, without_modes
-from torchweld.capture.views import Fill, Tensor
 from torchweld.core.errors import NotLowered
 from torchweld.core.events import warn_once
 from torchweld.core.options import Options
+from torchweld.ir import views
 from torchweld.ir.nodes import Arg, Extern, Graph, Node, Origin
 from torchweld.ir.nodes import views as views_in
+from torchweld.ir.views import Fill, Tensor
 
 _TORCH = str(Path(torch.__file__).parent)
 

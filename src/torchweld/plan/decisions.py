@@ -7,6 +7,7 @@ from typing import Union
 
 from torchweld.ir.nodes import Graph, Origin
 from torchweld.plan.refusals import Reason
+from torchweld.templates.template import Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +51,37 @@ class RefusalRecord:
     bytes_at_stake: int
 
 
-Decision = Union[Fusion, Cut, RefusalRecord]
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What makes a kernel: a template or, for a library call, its target; seconds as predicted, and
+    why not another. `schedule` is text."""
+
+    kernel: str
+    template: str
+    schedule: str
+    predicted_us: float
+    reason: str
+
+
+Decision = Union[Fusion, Cut, RefusalRecord, Choice]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every Comp of `graph` has a frame and is one kernel."""
+    """Every Comp of `graph` has a frame and is one kernel: `kernels` has the decision about each,
+    once they are made (the last step of planning)."""
 
     graph: Graph
     decisions: tuple[Decision, ...]
+    kernels: tuple[Kernel, ...] = ()
 
     @property
     def fusions(self) -> tuple[Fusion, ...]:
         return tuple(d for d in self.decisions if isinstance(d, Fusion))
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return tuple(d for d in self.decisions if isinstance(d, Choice))
 
     @property
     def refusals(self) -> tuple[RefusalRecord, ...]:

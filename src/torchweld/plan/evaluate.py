@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from torchweld.core.device import DeviceTable
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.ir.substitute import rename_buffers
-from torchweld.plan.cost import Cost, cost
 from torchweld.plan.legality import device_refusal, kernel_refusal
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.refusals import Refusal
 from torchweld.plan.signature import Signatures
+from torchweld.targets.target import Target
+from torchweld.templates.pointwise_reduce.price import Cost, cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Evaluator:
 
     buffers: Mapping[str, Buffer]
     hints: Mapping[str, int]
-    device: DeviceTable
+    device: Target
     eager: bool
     signatures: Signatures = None
     _costs: dict[int, Cost] = field(default_factory=dict)

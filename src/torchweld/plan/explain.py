@@ -4,11 +4,11 @@ memory, why."""
 from __future__ import annotations
 
 from torchweld.ir.nodes import Comp, Extern, Graph
-from torchweld.plan.cost import bytes_of
 from torchweld.plan.decisions import Fusion, RefusalRecord
 from torchweld.plan.flow import NodeId
 from torchweld.plan.moves import Move, Mover
 from torchweld.plan.refusals import Reason, Refusal
+from torchweld.templates.pointwise_reduce.price import bytes_of
 
 
 def decisions_of(mover: Mover, graph: Graph) -> list[Fusion | RefusalRecord]:

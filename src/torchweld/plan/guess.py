@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 from torchweld.ir.nodes import Comp
-from torchweld.plan.cost import bytes_of, memory_seconds
 from torchweld.plan.evaluate import Evaluator
+from torchweld.templates.pointwise_reduce.price import bytes_of, memory_seconds
 
 LONG = 64  # instructions of two kernels together
 # Of what is guessed: a lower price is corrected in its turn, a higher one never is. It also lets

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchweld.core.device import DeviceTable
 from torchweld.ir.frame import frame_of
 from torchweld.ir.nodes import Buffer, Comp, IndexMap, Load, Reduce, Ref, Scan
 from torchweld.ir.size import product
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.refusals import Reason, Refusal
+from torchweld.targets.target import Target
 
 
 def order_refusal(flow: Flow, first: NodeId, second: NodeId) -> Refusal | None:
@@ -34,7 +34,7 @@ def repeat_refusal(flow: Flow, producer: NodeId) -> Refusal | None:
     return None
 
 
-def kernel_refusal(comp: Comp, live: int, device: DeviceTable) -> Refusal | None:
+def kernel_refusal(comp: Comp, live: int, device: Target) -> Refusal | None:
     """Why a merged Comp is no good kernel: it reads what it writes, or is too large."""
     hazard = _hazard(comp)
     if hazard is not None:
@@ -54,7 +54,7 @@ def _scatter_refusal(comp: Comp) -> Refusal | None:
     return Refusal(Reason.SCATTER, scattered[0]) if scattered and not alone else None
 
 
-def _row_sums_refusal(comp: Comp, device: DeviceTable) -> Refusal | None:
+def _row_sums_refusal(comp: Comp, device: Target) -> Refusal | None:
     """On a GPU, sums over rows are kept in the registers of programs that hold whole rows."""
     frame = frame_of(comp)
     if not device.max_columns or frame is None or not frame.column_reductions:

@@ -8,12 +8,12 @@ from itertools import count
 from typing import Literal
 
 from torchweld.ir.nodes import Comp, Reduce, Scan
-from torchweld.plan.cost import Cost, bytes_of
 from torchweld.plan.evaluate import Evaluator
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.guess import guessed_seconds, is_long
 from torchweld.plan.legality import order_refusal, repeat_refusal
 from torchweld.plan.refusals import Reason, Refusal
+from torchweld.templates.pointwise_reduce.price import Cost, bytes_of
 
 _MOST_SIBLINGS, _FARTHEST_SIBLING = 6, 64
 _MOST_CONSUMERS = 64  # of a producer that is dissolved into all of them

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from heapq import heappop, heappush
 
-from torchweld.core.device import DeviceTable
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp, Graph, Node, views
 from torchweld.plan.cut import cut_if_better
@@ -24,6 +23,7 @@ from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.moves import Move, Mover
 from torchweld.plan.names import kernel_names
 from torchweld.plan.refusals import Refusal
+from torchweld.targets.target import Target
 
 __all__ = ["Plan", "plan"]
 
@@ -32,7 +32,7 @@ Finder = Callable[[NodeId], Iterable[Move]]
 _SAME = 0.999  # a price that fell by less is still the best
 
 
-def plan(graph: Graph, device: DeviceTable, options: Options) -> Plan:
+def plan(graph: Graph, device: Target, options: Options) -> Plan:
     """A graph of the same meaning in which every Comp is one kernel, and what was decided.
 
     Raises InvalidIR for a Comp that cannot be cut into kernels.

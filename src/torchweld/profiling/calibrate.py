@@ -13,7 +13,6 @@ from functools import partial
 
 import torch
 
-from torchweld.core.device import DeviceTable, device_table
 from torchweld.core.errors import EnvironmentProblem
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
@@ -26,6 +25,8 @@ from torchweld.runtime.cache import Artifacts, digest, open_cache
 from torchweld.runtime.dispatch import NativeCall, Pointer, helpers, table
 from torchweld.runtime.regions import region, region_name
 from torchweld.runtime.steps import walk_table
+from torchweld.targets.find import target_of
+from torchweld.targets.target import Target
 
 _VERSION = "18"  # of what is measured here
 _LARGE = {"cpu": 128 << 20, "cuda": 1 << 30}  # bytes: no cache holds it
@@ -61,9 +62,9 @@ def roofline(device: str, name: str, options: Options | None = None) -> Roofline
     return found
 
 
-def calibrated(line: Roofline) -> DeviceTable:
+def calibrated(line: Roofline) -> Target:
     """The planner's row for this device with the rates that were measured."""
-    row = device_table(line.device)
+    row = target_of(line.device)
     return replace(
         row,
         dram_bytes_per_s=line.memory_bytes_per_s,
@@ -92,7 +93,7 @@ def _measure(device: str, name: str, files: Artifacts, options: Options) -> Roof
             cache_bytes_per_s=cached,
             cache_bytes=cache_bytes,
             matmul_flops_per_s=plain,
-            vector_flops_per_s=rates.get("generated float32") or 2 * device_table(device).fma_per_s,
+            vector_flops_per_s=rates.get("generated float32") or 2 * target_of(device).fma_per_s,
             generated_launch_us=_empty_kernel(files) if device == "cpu" else small[_SMALLEST],
             fresh_us_per_mb=_fresh_us_per_mb() if device == "cpu" else 0.0,
             operator_flops_per_s=rates,
@@ -151,7 +152,7 @@ def _copy_rate(device: str, size: int, among: int = 0) -> float:
 def _cache(device: str) -> tuple[float, int]:
     """(the best rate of a copy that fits in the last cache, the largest size that keeps most of
     it). A core's own cache is passed over: in a model others have been there since."""
-    half, first = device_table(device).llc_bytes // 2, _SMALLEST_IN_CACHE[device]
+    half, first = target_of(device).llc_bytes // 2, _SMALLEST_IN_CACHE[device]
     among = half if device == "cpu" else 0
     rates = {first << step: _copy_rate(device, first << step, among) for step in range(6)}
     best = max(rates.values())

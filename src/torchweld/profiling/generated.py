@@ -7,17 +7,17 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from torchweld.codegen.bundles import generate_all
-from torchweld.core.device import device_table
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Extern, Graph
-from torchweld.kernels.convolutions import own_convolutions
-from torchweld.kernels.cpu_products import own_products
+from torchweld.plan.convolutions import own_convolutions
+from torchweld.plan.cpu_products import own_products
 from torchweld.plan.search import plan
 from torchweld.profiling.lowered import lowered
 from torchweld.profiling.recorder import record
 from torchweld.profiling.work import node_work
 from torchweld.runtime.load import load
+from torchweld.targets.find import target_of
+from torchweld.templates.generate import generate_all, kernels_of
 
 
 def generated_rates(options: Options, best_s: Callable) -> dict[str, float]:
@@ -34,7 +34,7 @@ def generated_rates(options: Options, best_s: Callable) -> dict[str, float]:
     for function, given in problems:
         graph = _planned(function, given, options)
         if graph is not None:
-            program = load(graph, generate_all(graph, device_table("cpu")), {}, options)
+            program = load(graph, generate_all(kernels_of(graph, target_of("cpu"))), {}, options)
             (work,) = (node_work(node, graph) for node in graph.nodes)
             seconds = best_s(lambda p=program, g=given: p(list(g)))
             found[f"{work.operator} {work.dtype}"] = work.flops / seconds
@@ -44,7 +44,7 @@ def generated_rates(options: Options, best_s: Callable) -> dict[str, float]:
 def _planned(function: Callable, given: tuple, options: Options) -> Graph | None:
     """The call as one generated kernel, None if it stays with the library."""
     (call,) = record(lambda: function(*given), {}).calls
-    table, graph = device_table("cpu"), lowered(call, "cpu")
+    table, graph = target_of("cpu"), lowered(call, "cpu")
     planned = own_products(plan(graph, table, options), table)
     graph = own_convolutions(planned, table, options).graph
     alone = len(graph.nodes) == 1 and not isinstance(graph.nodes[0], Extern)

@@ -15,16 +15,16 @@ import torch
 from torchweld.capture import aot
 from torchweld.capture.captured import Captured
 from torchweld.capture.export_ import capture_export
-from torchweld.core.device import DeviceTable
 from torchweld.core.options import Options
 from torchweld.ir.index_check import CHECK_INDEX
 from torchweld.ir.nodes import Graph, Node
-from torchweld.plan.cost import bytes_of
 from torchweld.plan.decisions import Cut, Fusion, Plan
 from torchweld.profiling.data import Kernel, Opportunity, Place, Roofline
 from torchweld.profiling.predict import predict_us
 from torchweld.profiling.subject import Subject
 from torchweld.profiling.work import buffer_meta, node_work
+from torchweld.targets.target import Target
+from torchweld.templates.pointwise_reduce.price import bytes_of
 
 PlanOf = Callable[[Captured, Options], "tuple[Graph, Plan]"]
 
@@ -74,7 +74,7 @@ def planned_graphs(subject: Subject, plan_of: PlanOf, options: Options) -> list[
 
 
 def opportunities(
-    graphs: Iterable[Planned], kernels: Sequence[Kernel], line: Roofline, table: DeviceTable
+    graphs: Iterable[Planned], kernels: Sequence[Kernel], line: Roofline, table: Target
 ) -> list[Opportunity]:
     """Every fusion of `graphs`, those of layers alike in one, the largest saving first. `kernels`:
     of the eager profile."""
@@ -122,7 +122,7 @@ def _base(op: str) -> str:
 
 
 def _find_all(
-    planned: Planned, eager: _EagerKernels, line: Roofline, table: DeviceTable
+    planned: Planned, eager: _EagerKernels, line: Roofline, table: Target
 ) -> list[_Found]:
     """Of a node that was cut into pieces, the first fusion with a piece has the kernel."""
     before = {n.name: n for n in planned.before.nodes}

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchweld.ir.nodes import Graph, Node, views
-from torchweld.plan.cost import bytes_of
 from torchweld.profiling.data import Alive, Memory, Place
 from torchweld.profiling.rows import Runs
 from torchweld.profiling.work import buffer_meta
 from torchweld.runtime.regions import region_name
+from torchweld.templates.pointwise_reduce.price import bytes_of
 
 _MOST_ALIVE = 100
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchweld.core.device import DeviceTable
-from torchweld.kernels.products.cost import Work as Gemm
-from torchweld.kernels.products.cost import library_s
-from torchweld.plan.cost import cost
 from torchweld.profiling.data import Roofline
 from torchweld.profiling.flops import SCATTERED, TURNED
 from torchweld.profiling.work import GENERATED, Work, rate_name
+from torchweld.targets.target import Target
+from torchweld.templates.gemm.price import Work as Gemm
+from torchweld.templates.gemm.price import library_s
+from torchweld.templates.pointwise_reduce.price import cost
 
 _SIXTEEN_BITS = ("bfloat16", "float16")
 
@@ -44,7 +44,7 @@ def least_us(work: Work, line: Roofline) -> float:
     return max(limits_us(work, line).values())
 
 
-def predict_us(work: Work, line: Roofline, table: DeviceTable) -> float:
+def predict_us(work: Work, line: Roofline, table: Target) -> float:
     """What one call should take. `table`: the planner's row with the roofline's rates. The
     planner's own model prices what it knows; products and library calls are launched and then run
     at the roofline. Both at the rate of their operator, where that was measured."""
@@ -75,7 +75,7 @@ def _apart_s(work: Work, line: Roofline) -> float:
     return max(count / rates.get(f"{name} {work.dtype}", float("inf")) for name, count in slow)
 
 
-def _in_tiles_us(work: Work, line: Roofline, table: DeviceTable) -> float:
+def _in_tiles_us(work: Work, line: Roofline, table: Target) -> float:
     """Of a product on a GPU's tensor cores, which work on tiles: the last wave is seldom full, and
     short depths do not fill the pipeline. A convolution with its channels last is one."""
     fastest = line.flops_per_s(work.dtype, True)

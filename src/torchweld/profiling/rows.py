@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from torchweld.core.device import DeviceTable
 from torchweld.profiling.data import Accuracy, Gap, Kernel, Launch, ModuleSum, Place, Roofline
 from torchweld.profiling.predict import least_us, predict_us, regime_of
 from torchweld.profiling.work import Work
+from torchweld.targets.target import Target
 
 _LONGEST_GAPS = 10
 _WORST = 10
@@ -48,7 +48,7 @@ Runs = Sequence[Run]  # of one step, in order of time
 
 
 def kernels_of(
-    steps: Sequence[Runs], line: Roofline, table: DeviceTable
+    steps: Sequence[Runs], line: Roofline, table: Target
 ) -> tuple[list[Kernel], dict[tuple, int]]:
     """A row for each kernel at each place, in the order of first runs, and the row's number by
     `key_of` a task. Times are medians over the steps."""
@@ -79,7 +79,7 @@ def _time_by_key(runs: Runs) -> dict[tuple, float]:
 
 
 def _kernel(
-    number: int, task: Task, calls: int, measured_us: float, line: Roofline, table: DeviceTable
+    number: int, task: Task, calls: int, measured_us: float, line: Roofline, table: Target
 ) -> Kernel:
     work = task.work
     share = calls * least_us(work, line) / measured_us if work and measured_us > 0 else None

@@ -13,7 +13,6 @@ from math import prod
 import torch
 
 from torchweld.core import dtypes
-from torchweld.core.device import device_table
 from torchweld.ir.index_check import CHECK_INDEX
 from torchweld.ir.nodes import (
     Attr,
@@ -33,13 +32,14 @@ from torchweld.ir.nodes import (
     views,
 )
 from torchweld.ir.size import hint
-from torchweld.kernels.odd_rows import ODD_ROWS
-from torchweld.plan.cost import bytes_of, cost
 from torchweld.profiling.flops import gemm_of, like, product_flops
 from torchweld.profiling.lowered import lowered
 from torchweld.profiling.metas import Meta, distinct_bytes, elements, largest_dtype, metas_in
 from torchweld.profiling.recorder import Call
 from torchweld.runtime.externs import operator as aten_operator
+from torchweld.targets.find import target_of
+from torchweld.templates.library.odd_rows import ODD_ROWS
+from torchweld.templates.pointwise_reduce.price import bytes_of, cost
 
 GENERATED = "generated"
 GENERATED_PRODUCT, GENERATED_CONVOLUTION = f"{GENERATED} product", f"{GENERATED} convolution"
@@ -95,7 +95,7 @@ def node_work(node: Comp | Extern, graph: Graph) -> Work:
 
 
 def _comp_work(node: Comp, graph: Graph) -> Work:
-    table, buffers = device_table("cpu"), graph.buffers
+    table, buffers = target_of("cpu"), graph.buffers
     priced = cost(node, buffers, graph.hints, table)
     touched = [buffer_meta(buffers[name], graph) for name in (*node.reads, *node.writes)]
     found = contraction(node, graph)

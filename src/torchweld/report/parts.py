@@ -6,9 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeVar
 
-from torchweld.codegen.cpp.generate import header
+from torchweld.codegen.cpp.headers import common_header
 from torchweld.codegen.source import KernelBundle, KernelSource
-from torchweld.core.device import device_table
 from torchweld.core.units import bytes_text
 from torchweld.ir.nodes import Comp, Extern, Node, Origin
 from torchweld.plan.decisions import Fusion, RefusalRecord
@@ -17,6 +16,7 @@ from torchweld.profiling.data import Place
 from torchweld.report.advice import ADVICE, OWN_KERNEL, OWN_KERNEL_ADVICE
 from torchweld.report.data import Apart, GraphPart, Group, Refused, Source
 from torchweld.runtime.record import Note
+from torchweld.targets.find import target_of
 
 MOST_APART = 12  # pairs named for one reason; the figures count all
 T, K = TypeVar("T"), TypeVar("K", bound=Hashable)
@@ -77,7 +77,7 @@ def _group(same: list[Fusion], bundle: KernelBundle | None) -> Group:
 
 
 def _source(source: KernelSource) -> Source:
-    shared = header() if source.language == "cpp" else ""
+    shared = common_header() if source.language == "cpp" else ""
     return Source(source.language, source.name, source.text.removeprefix(shared).strip() + "\n")
 
 
@@ -87,7 +87,7 @@ def _library_calls(nodes: Iterable[Node]) -> dict[str, int]:
 
 def _refusals(record, refused: list[RefusalRecord]) -> list[Refused]:
     nodes = {node.name: node for node in record.graph.nodes}
-    rate = device_table(record.device).dram_bytes_per_s
+    rate = target_of(record.device).dram_bytes_per_s
     alike = _by(refused, lambda r: _why(r, nodes))
     found = [_refused(*why, same, nodes, rate) for why, same in alike.items()]
     return sorted(found, key=lambda r: -r.bytes_at_stake)

@@ -4,10 +4,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from torchweld.core.device import device_table
 from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, View, views
 from torchweld.ir.size import hint
-from torchweld.plan.cost import bytes_of, cost
+from torchweld.targets.find import target_of
+from torchweld.templates.pointwise_reduce.price import bytes_of, cost
 
 
 def kernel_count(records: list) -> int:
@@ -27,7 +27,7 @@ def _launches(node: Comp | Extern, record) -> int:
 
 
 def _graph_bytes(graph: Graph, device: str) -> int:
-    table, hints = device_table(device), graph.hints
+    table, hints = target_of(device), graph.hints
     return sum(
         cost(node, graph.buffers, hints, table).bytes_moved
         if isinstance(node, Comp)

@@ -21,7 +21,6 @@ from collections import OrderedDict
 import torch
 from torch.autograd.graph import increment_version
 
-from torchweld.core.device import device_table
 from torchweld.ir.nodes import Extern
 from torchweld.runtime import graph_domain, regions
 from torchweld.runtime.externs import is_random
@@ -34,6 +33,7 @@ from torchweld.runtime.recordable import why_not_recorded, why_not_worth_it
 from torchweld.runtime.recording import Reads, Recording, outputs_of
 from torchweld.runtime.torch_private import current_gpu, is_capturing
 from torchweld.runtime.warmth import Warmth
+from torchweld.targets.find import target_of
 
 _MOST_COPIED_BYTES = 32 << 20  # inputs of a training graph, which are then in memory twice
 _WARM_CALLS = {"inference": 1, "forward": 2, "backward": 2}
@@ -153,7 +153,7 @@ class GraphedProgram:
         if not self._varies:
             return True
         sizes = self._program.sizes(args)
-        return why_not_worth_it(self.loaded, sizes, device_table(self._device)) is None
+        return why_not_worth_it(self.loaded, sizes, target_of(self._device)) is None
 
     def _shrink(self) -> None:
         """The oldest recordings of other sizes go."""

@@ -15,11 +15,11 @@ import torch
 from torchweld.core import dtypes
 from torchweld.ir.index_check import CHECK_INDEX, check_index
 from torchweld.ir.nodes import Extern
-from torchweld.kernels.library import LINEAR, PACKED_LINEAR, linear_pieces
-from torchweld.kernels.odd_rows import ODD_ROWS
 from torchweld.runtime import torch_private
 from torchweld.runtime.odd_rows import mm_odd_rows
 from torchweld.runtime.record import note
+from torchweld.templates.library.calls import LINEAR, PACKED_LINEAR, linear_pieces
+from torchweld.templates.library.odd_rows import ODD_ROWS
 
 
 class Packed:

@@ -14,7 +14,6 @@ from torchweld.core.errors import BuildError, EnvironmentProblem
 from torchweld.core.events import warn_once
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Extern, Graph
-from torchweld.kernels.library import workspace_bytes
 from torchweld.runtime import dispatch
 from torchweld.runtime.build import compile_cpp, load_function
 from torchweld.runtime.cache import Artifacts, open_cache
@@ -27,6 +26,7 @@ from torchweld.runtime.order import by_memory
 from torchweld.runtime.placement import buffer_bytes, peak_bytes, place
 from torchweld.runtime.program import Program
 from torchweld.runtime.record import note
+from torchweld.templates.library.calls import workspace_bytes
 
 
 def load(

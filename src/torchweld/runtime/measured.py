@@ -9,7 +9,7 @@ from torchweld.core.options import Options
 from torchweld.runtime.cache import Artifacts, digest, open_cache
 from torchweld.runtime.codec import decode, encode
 from torchweld.runtime.plan_cache import code_identity, device_identity
-from torchweld.schedule.product import ProductSchedule
+from torchweld.templates.gemm.schedule import ProductSchedule
 
 _SUFFIX = ".measured.json"
 _MARGIN = 0.02  # of the time apart, that a fusion must save

@@ -14,8 +14,8 @@ import torch
 
 from torchweld.codegen.source import BufferArg, KernelSource
 from torchweld.ir.nodes import Extern
-from torchweld.kernels.odd_rows import aligned_columns, parts
 from torchweld.runtime.torch_private import raw_stream
+from torchweld.templates.library.odd_rows import aligned_columns, parts
 
 _LINE = 64  # elements that rows of a part are multiples of: whole cache lines
 _BLOCK = 1024

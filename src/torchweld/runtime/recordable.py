@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchweld.core.device import DeviceTable, device_table
 from torchweld.ir.nodes import Comp, Extern, View
 from torchweld.ir.size import evaluate
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.placement import buffer_bytes, tail_start
+from torchweld.targets.find import target_of
+from torchweld.targets.target import Target
 
 _SAVED_S = 1.0e-6  # what a launch costs more outside a graph, when the GPU is the bottleneck
 _LONG_S = 30 * _SAVED_S  # of a kernel for whose launch no recording is worth its memory
@@ -23,7 +24,7 @@ _NOT_RECORDABLE = frozenset(
 )  # fmt: skip
 
 
-def why_not_recorded(loaded: Loaded, kind: str, table: DeviceTable | None = None) -> str | None:
+def why_not_recorded(loaded: Loaded, kind: str, table: Target | None = None) -> str | None:
     """The reason against a CUDA graph, None where there is none. `kind`: inference, forward or
     backward; `table`: the GPU's, looked up if not given."""
     devices = {b.device for b in loaded.graph.buffers.values()}
@@ -37,7 +38,7 @@ def why_not_recorded(loaded: Loaded, kind: str, table: DeviceTable | None = None
             return reason
     if loaded.graph.symbols:
         return None  # each set of sizes is judged when it comes
-    table = table or device_table(next(iter(devices)))
+    table = table or target_of(next(iter(devices)))
     if kind == "forward":
         return _long_kernels(loaded, table)
     if kind == "backward":
@@ -67,7 +68,7 @@ def _moving_input_changed(loaded: Loaded) -> str | None:
     return f"it changes its input {changed[0]}" if changed else None
 
 
-def _long_kernels(loaded: Loaded, table: DeviceTable) -> str | None:
+def _long_kernels(loaded: Loaded, table: Target) -> str | None:
     """A recorded step holds its saved activations, gradients and temporaries all at once. Where
     kernels touch that much memory, it would cost much and save little."""
     graph, launches = loaded.graph, _launches(loaded)
@@ -78,7 +79,7 @@ def _long_kernels(loaded: Loaded, table: DeviceTable) -> str | None:
     return f"its kernels take {each_s / launches:.1e} s each, a recording saves {_SAVED_S:.0e} s"
 
 
-def why_not_worth_it(loaded: Loaded, sizes: Mapping[str, int], table: DeviceTable) -> str | None:
+def why_not_worth_it(loaded: Loaded, sizes: Mapping[str, int], table: Target) -> str | None:
     """At these sizes, on the GPU of `table`."""
     graph = loaded.graph
     if not any(buffer_bytes(graph.buffers[b], sizes) for n in graph.nodes for b in n.writes):

@@ -8,19 +8,19 @@ import torch.nn.functional as F
 from lowered import capture
 
 from torchweld.capture.lower import lower
-from torchweld.core.device import device_table, named_table
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Extern
-from torchweld.kernels.biases import separate_biases
+from torchweld.passes.biases import separate_biases
+from torchweld.targets.find import named_target
 
-TABLE = named_table("H100")
+TABLE = named_target("H100")
 
 
 def separated(function, *args):
     before = lower(capture(function, *args), Options()).graph
-    after = separate_biases(before, TABLE)
+    after = separate_biases(before)
     check_graph(after)
     return before, after
 
@@ -75,9 +75,3 @@ def test_they_stay_in_what_may_be_a_product():
     _, after = separated(lambda x, w, b: F.conv2d(x, w, b, stride=2).relu(), *args)
     assert has_bias(after) == [True]
 
-
-def test_on_a_cpu_they_stay():
-    args = torch.randn(2, 4, 5, 5), torch.randn(4, 4, 3, 3), torch.randn(4)
-    graph = lower(capture(lambda x, w, b: F.conv2d(x, w, b).relu(), *args), Options()).graph
-    assert separate_biases(graph, TABLE) is not graph
-    assert separate_biases(graph, device_table("cpu")) is graph

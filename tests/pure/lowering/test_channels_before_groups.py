@@ -8,19 +8,19 @@ import torch.nn.functional as F
 from lowered import capture
 
 from torchweld.capture.lower import lower
-from torchweld.core.device import device_table, named_table
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
-from torchweld.kernels.channel_groups import channels_before_groups
+from torchweld.layout.channel_groups import channels_before_groups
 from torchweld.plan.search import plan
+from torchweld.targets.find import target_of
 
-CPU = device_table("cpu")
+CPU = target_of("cpu")
 
 
 def before_and_after(function, *args):
     graph = plan(lower(capture(function, *args), Options()).graph, CPU, Options()).graph
-    after = channels_before_groups(graph, CPU)
+    after = channels_before_groups(graph)
     check_graph(after)
     return graph, after
 
@@ -68,9 +68,3 @@ def test_the_steps_mean_the_same(function, batch):
 def test_others_stay(function, shape):
     before, after = before_and_after(function, image(*shape))
     assert after.nodes == before.nodes
-
-
-def test_on_a_gpu_they_stay():
-    args = image(2, 12, 5, 6), torch.randn(12), torch.randn(12)
-    graph = plan(lower(capture(normalised, *args), Options()).graph, CPU, Options()).graph
-    assert channels_before_groups(graph, named_table("H100")) is graph

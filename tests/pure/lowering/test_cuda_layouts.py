@@ -8,15 +8,15 @@ import torch.nn.functional as F
 from lowered import capture
 
 from torchweld.capture.lower import lower
-from torchweld.core.device import named_table
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Extern
-from torchweld.kernels import precision
-from torchweld.kernels.channels import channels_last, is_channels_last
+from torchweld.layout import precision
+from torchweld.layout.channels import channels_last, is_channels_last
+from torchweld.targets.find import named_target
 
-TABLE = named_table("H100")
+TABLE = named_target("H100")
 f32, bf16 = torch.float32, torch.bfloat16
 
 

@@ -7,19 +7,19 @@ import torch
 from lowered import check, lowered
 from torch._subclasses import FakeTensorMode
 
-from torchweld.capture import views
 from torchweld.capture.lowering.build import GraphBuilder
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.ranges import check_range
 from torchweld.core import dtypes
-from torchweld.core.device import device_table
 from torchweld.core.errors import IndexOutOfRange
 from torchweld.core.options import Options
+from torchweld.ir import views
 from torchweld.ir.index_check import CHECK_INDEX
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Extern
 from torchweld.plan.search import plan
 from torchweld.rewrite.apply import rewrite
+from torchweld.targets.find import target_of
 
 X = torch.randn(5, 7)
 I = torch.tensor([4, 0, 2])
@@ -115,6 +115,6 @@ def test_a_check_stays_and_what_is_around_fuses():
         return torch.nn.functional.embedding(i, x.sin()).softmax(-1)
 
     graph = rewrite(lowered(model, X, I).graph)
-    nodes = plan(graph, device_table("cpu"), Options()).graph.nodes
+    nodes = plan(graph, target_of("cpu"), Options()).graph.nodes
     assert [n.target for n in nodes if isinstance(n, Extern)] == [CHECK_INDEX]
     assert len([n for n in nodes if isinstance(n, Comp)]) == 2  # the flag, and everything else

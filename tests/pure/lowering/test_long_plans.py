@@ -8,11 +8,11 @@ import pytest
 import torch
 from lowered import lowered, run
 
-from torchweld.core.device import named_table
 from torchweld.core.options import Options
 from torchweld.plan import evaluate, guess
 from torchweld.plan.search import plan
 from torchweld.rewrite.apply import rewrite
+from torchweld.targets.find import named_target
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def lowered_gradient(steps: int):
 
 
 def planned(graph):
-    return plan(rewrite(graph), named_table("H100"), Options()).graph
+    return plan(rewrite(graph), named_target("H100"), Options()).graph
 
 
 def test_few_merges_are_tried(tried):

@@ -8,15 +8,15 @@ import torch.nn.functional as F
 from lowered import capture
 
 from torchweld.capture.lower import lower
-from torchweld.core.device import named_table
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Extern
-from torchweld.kernels.channels import channels_last
-from torchweld.kernels.patches import products_of_patches
+from torchweld.layout.channels import channels_last
+from torchweld.passes.patches import products_of_patches
+from torchweld.targets.find import named_target
 
-TABLE = named_table("H100")
+TABLE = named_target("H100")
 
 
 def net(stride, bias=True, **how):
@@ -38,7 +38,7 @@ def case(kernel, channels=8, size=(12, 20), groups=1, dtype=torch.bfloat16):
 
 def converted(function, args):
     graph = channels_last(lower(capture(function, *args), Options()).graph, TABLE)
-    after = products_of_patches(graph, TABLE)
+    after = products_of_patches(graph)
     check_graph(after)
     return graph, after
 

@@ -11,17 +11,17 @@ import torch.nn.functional as F
 from lowered import capture
 
 from torchweld.capture.lower import lower
-from torchweld.core.device import device_table, named_table
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
-from torchweld.ir.nodes import Comp, Extern, Reduce
-from torchweld.kernels.biases import separate_biases
-from torchweld.kernels.channels import channels_last
-from torchweld.kernels.statistics import statistics_apart
+from torchweld.ir.nodes import Comp, Reduce
+from torchweld.layout.channels import channels_last
+from torchweld.passes.biases import separate_biases
+from torchweld.passes.statistics import statistics_apart
 from torchweld.plan.search import plan
+from torchweld.targets.find import named_target
 
-TABLE = replace(named_table("H100"), max_columns=32, row_bytes=128)
+TABLE = replace(named_target("H100"), max_columns=32, row_bytes=128)
 
 
 def images(groups: int, after=torch.tanh):
@@ -41,7 +41,7 @@ def case(dtype=torch.float32, channels=8, batch=2):
 def apart(function, args, last: bool):
     graph = lower(capture(function, *args), Options()).graph
     graph = channels_last(graph, TABLE) if last else graph
-    before = separate_biases(graph, TABLE)
+    before = separate_biases(graph)
     after = statistics_apart(before, TABLE)
     check_graph(after)
     return before, after
@@ -79,8 +79,8 @@ def test_the_application_joins_another_reduction():
 
     _, w, b = case()
     args = torch.randn(16, 8, 130, 130), w, b
-    h100 = named_table("H100")
-    graph = separate_biases(lower(capture(function, *args), Options()).graph, h100)
+    h100 = named_target("H100")
+    graph = separate_biases(lower(capture(function, *args), Options()).graph)
     made = plan(statistics_apart(graph, h100), h100, Options()).graph.nodes
     assert [len(n.stores) for n in made if isinstance(n, Comp)] == [2, 1]
 
@@ -88,11 +88,6 @@ def test_the_application_joins_another_reduction():
 def test_what_stays_on_chip_stays_one():
     args = case()
     graph = lower(capture(images(2), *args), Options()).graph
-    after = statistics_apart(graph, named_table("H100"))
+    after = statistics_apart(graph, named_target("H100"))
     assert after.nodes == graph.nodes
 
-
-def test_on_a_cpu_they_stay():
-    graph = lower(capture(images(2), *case()), Options()).graph
-    assert statistics_apart(graph, device_table("cpu")) is graph
-    assert any(isinstance(n, Extern) for n in graph.nodes)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from torchweld.capture.views import as_view, contiguous_strides, whole
 from torchweld.core import dtypes
 from torchweld.ir.nodes import Buffer
+from torchweld.ir.views import as_view, contiguous_strides, whole
 
 
 @pytest.mark.parametrize("shape", [(1, 7), (7, 1), (1, 3, 5, 5), (4, 1, 2, 1), (1,), ()])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from torchweld.core import dtypes
-from torchweld.core.device import named_table
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.frame import frame_of
@@ -15,8 +14,9 @@ from torchweld.ir.parser import parse_graph
 from torchweld.ir.size import evaluate
 from torchweld.plan.decisions import Plan
 from torchweld.plan.search import plan
+from torchweld.targets.find import named_target
 
-H100 = named_table("H100")
+H100 = named_target("H100")
 
 
 def program(buffers: str, inputs: str, body: str, outputs: str, symbols: str = "") -> Graph:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from plan_programs import H100
 
-from torchweld.core.device import device_table, named_table
 from torchweld.core.dtypes import f32
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp
-from torchweld.plan.cost import cost
+from torchweld.targets.find import named_target, target_of
+from torchweld.templates.pointwise_reduce.price import cost
 
 
 def _buffers(**shapes) -> dict[str, Buffer]:
@@ -86,11 +86,11 @@ def test_more_bandwidth_is_faster_and_launches_are_the_floor():
 
 @pytest.mark.parametrize(("name", "row"), [("NVIDIA H100 80GB HBM3", "H100"), ("Tesla", "CUDA")])
 def test_devices_are_found_by_name(name, row):
-    assert named_table(name).name == row
+    assert named_target(name).name == row
 
 
 def test_the_cpu_table_is_of_this_machine():
-    table = device_table("cpu")
+    table = target_of("cpu")
     assert table.kind == "cpu" and table.units >= 1 and table.llc_bytes > table.row_bytes > 0
 
 
@@ -103,7 +103,7 @@ TURNED = """comp turn [h:32, s:2048, d:64] {{
     }}"""
 
 
-@pytest.mark.parametrize("device", [H100, device_table("cpu")], ids=["cuda", "cpu"])
+@pytest.mark.parametrize("device", [H100, target_of("cpu")], ids=["cuda", "cpu"])
 def test_a_cosine_for_every_head_does_not_hide_behind_memory(device):
     buffers = _buffers(x=(32, 2048, 64), y=(32, 2048, 64), a=(2048, 64))
     comps = (parse_comp(TURNED.format(name)) for name in ("neg", "cos"))

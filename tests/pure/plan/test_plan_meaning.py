@@ -8,9 +8,9 @@ import pytest
 import torch
 from plan_programs import kernels, planned, program, random_inputs
 
-from torchweld.core.device import device_table
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Graph
+from torchweld.targets.find import target_of
 
 POINTWISE = ("exp", "neg", "tanh", "abs")
 ROWS, COLUMNS = 6, 12
@@ -109,7 +109,7 @@ def test_random_programs(seed):
     graph = random_program(seed)
     result = planned(graph)
     assert len(kernels(result)) <= len(graph.nodes)
-    planned(graph, device=device_table("cpu"))
+    planned(graph, device=target_of("cpu"))
 
 
 @pytest.mark.parametrize("seed", range(20))

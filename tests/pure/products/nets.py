@@ -12,19 +12,19 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torchweld.capture.captured import Captured
 from torchweld.capture.joint import write_in_place
 from torchweld.capture.lower import lower
-from torchweld.core.device import named_table
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Extern, Graph
 from torchweld.ir.size import hint, product
-from torchweld.kernels.products.form import form_products
 from torchweld.plan.decisions import Plan
+from torchweld.plan.products.form import form_products
 from torchweld.plan.search import plan
 from torchweld.rewrite.apply import rewrite
-from torchweld.schedule.product import ProductSchedule
+from torchweld.targets.find import named_target
+from torchweld.templates.gemm.schedule import ProductSchedule
 
-H100 = named_table("H100")
+H100 = named_target("H100")
 
 
 FEW_ROWS = 64

@@ -13,9 +13,9 @@ import product_cases as cases
 from gluon_interpreted import interpret
 from product_cases import Body
 from product_check import problems
-from torchweld.codegen.gluon.product import generate
 from torchweld.ir.size import symbol
-from torchweld.schedule.product import ProductSchedule
+from torchweld.templates.gemm.hopper.generate import generate
+from torchweld.templates.gemm.schedule import ProductSchedule
 from triton_cases import Case, tensors
 
 

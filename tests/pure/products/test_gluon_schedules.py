@@ -1,4 +1,4 @@
-"""schedule/product_gluon.py: what passes through shared memory, which tiles are correct, which come
+"""templates/gemm/hopper/schedule.py: what passes through shared memory, which tiles are correct, which come
 first."""
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import pytest
 
 import product_cases as cases
 from product_cases import Body, parts
-from torchweld.core.device import named_table
-from torchweld.schedule import product_gluon as rules
-from torchweld.schedule.concatenation import pieces_of
-from torchweld.schedule.product import ProductSchedule as P
-from torchweld.schedule.product_choice import choose
+from torchweld.targets.find import named_target
+from torchweld.templates.gemm.choice import choose
+from torchweld.templates.gemm.concatenation import pieces_of
+from torchweld.templates.gemm.hopper import schedule as rules
+from torchweld.templates.gemm.schedule import ProductSchedule as P
 from triton_cases import Case
 
-H100 = named_table("H100")
+H100 = named_target("H100")
 ALL = [
     cases.bias_gelu(4096, 3072, 768), cases.bias_residual(4096, 768, 3072),
     cases.gated(8192, 3072, 768), cases.scaled_outputs(4096, 768, 768),
@@ -107,7 +107,7 @@ def test_what_tma_cannot_store_is_stored_from_registers():
 
 def test_another_device_is_refused():
     case = cases.linear(256, 256, 256)
-    assert "no Hopper" in rules.supports(*parts(case), named_table("A100"))
+    assert "no Hopper" in rules.supports(*parts(case), named_target("A100"))
 
 
 def test_a_result_along_the_depth_is_refused():

@@ -13,16 +13,16 @@ import product_cases as cases
 from gluon_interpreted import interpret
 from product_cases import parts
 from product_check import problems
-from torchweld.codegen.gluon.stream import generate
 from torchweld.core import dtypes
-from torchweld.core.device import named_table
 from torchweld.core.errors import InvalidIR
 from torchweld.ir.size import symbol
-from torchweld.schedule import product_stream
-from torchweld.schedule.product import ProductSchedule
+from torchweld.targets.find import named_target
+from torchweld.templates.gemm.schedule import ProductSchedule
+from torchweld.templates.gemm.skinny import schedule as product_stream
+from torchweld.templates.gemm.skinny.generate import generate
 from triton_cases import Case, tensors
 
-H100 = named_table("H100")
+H100 = named_target("H100")
 
 
 def tiles(block_m, block_n=64, block_k=64, stages=3, splits=1) -> ProductSchedule:

@@ -16,7 +16,7 @@ from torchweld.ir.interpret import run_comp
 from torchweld.ir.nodes import Buffer, Extern, View
 from torchweld.ir.printer import text
 from torchweld.ir.size import evaluate, symbol
-from torchweld.kernels.products.comp import product_comp, window
+from torchweld.templates.gemm.comp import product_comp, window
 
 S = symbol("s0")
 

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from nets import captured
 
-from torchweld.core.device import named_table
 from torchweld.core.options import Options
-from torchweld.kernels.products.cost import Prices, Work, kernel_s, library_s
 from torchweld.plan.search import plan
-from torchweld.schedule.product import ProductSchedule
+from torchweld.targets.find import named_target
+from torchweld.templates.gemm.price import Prices, Work, kernel_s, library_s
+from torchweld.templates.gemm.schedule import ProductSchedule
 
-H100 = named_table("H100")
+H100 = named_target("H100")
 GLUON = ProductSchedule("gluon", 128, 256, 64, 8, 4)
 PAIR = ProductSchedule("gluon", 128, 128, 64, 8, 4)
 STREAM = ProductSchedule("stream", 16, 32, 128, 4, 6)

@@ -14,19 +14,19 @@ from nets import H100, calls, captured, comps, formed, same_meaning, takes_all, 
 import product_cases as cases
 from torchweld.core import dtypes
 from torchweld.core.options import Options
+from torchweld.ir.access import addressed
 from torchweld.ir.affine import axis
+from torchweld.ir.contraction import contraction_of
 from torchweld.ir.nodes import Const, Index, Op, Reduce
 from torchweld.ir.parser import parse_comp
-from torchweld.kernels.products import cost as products_cost
-from torchweld.kernels.products.apart import halves
-from torchweld.kernels.products.form import form_products
-from torchweld.kernels.products.sums import sums_apart
 from torchweld.plan.decisions import Cut, RefusalRecord
+from torchweld.plan.products.apart import halves
+from torchweld.plan.products.form import form_products
+from torchweld.plan.products.sums import sums_apart
 from torchweld.plan.refusals import Reason
-from torchweld.schedule import product_triton
-from torchweld.schedule.access import addressed
-from torchweld.schedule.contraction import contraction_of
-from torchweld.schedule.product_choice import choose
+from torchweld.templates.gemm import price as products_cost
+from torchweld.templates.gemm.choice import choose
+from torchweld.templates.gemm.triton import schedule as product_triton
 
 M, K, N = 3, 256, 48
 

@@ -16,11 +16,11 @@ from torchweld.core import events
 from torchweld.core.options import Options
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Reduce
-from torchweld.kernels.products.form import form_products
+from torchweld.plan.products.form import form_products
 from torchweld.plan.search import plan
 from torchweld.runtime import measured
 from torchweld.runtime.cache import Artifacts
-from torchweld.schedule.product_choice import choose
+from torchweld.templates.gemm.choice import choose
 from torchweld.tuning import Choices, Tuner, nodes_behind, region_of
 
 M, K, N = 4096, 512, 1024
@@ -68,7 +68,7 @@ def clock(monkeypatch, tmp_path):
     monkeypatch.setattr(tuning, "open_cache", lambda options: None)
     monkeypatch.setattr(measured, "open_cache", lambda options: Artifacts(tmp_path))
     monkeypatch.setattr(measured, "device_identity", lambda device: (device,))
-    monkeypatch.setattr(tuning.cuda, "generate", lambda comp, b, t, h, choose: choose())
+    monkeypatch.setattr(tuning.registry, "bundle_of", lambda comp, b, t, h, choose: choose())
     return rule, timed
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from torchweld.capture import views
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.pointwise import pointwise
 from torchweld.capture.lowering.registry import lowers
-from torchweld.capture.views import Tensor
 from torchweld.core.errors import NotLowered
+from torchweld.ir import views
 from torchweld.ir.size import divide
+from torchweld.ir.views import Tensor
 
 _KAPPA = math.sqrt(2 / math.pi)  # gelu's tanh form is x * sigmoid(2 * KAPPA * (x + CUBIC * x**3))
 _CUBIC = 0.044715

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import islice
 
-from torchweld.capture import views
 from torchweld.capture.lowering.sizes import Sizes
-from torchweld.capture.views import Tensor
 from torchweld.core.dtypes import DType
+from torchweld.ir import views
 from torchweld.ir.nodes import Buffer, Node, Origin, View
+from torchweld.ir.views import Tensor
 
 
 class GraphBuilder:

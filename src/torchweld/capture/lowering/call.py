@@ -12,11 +12,11 @@ import torch
 from torchweld.capture.lowering.build import GraphBuilder
 from torchweld.capture.lowering.expr import Expr
 from torchweld.capture.lowering.nest import Nest, Operand, Spec, aligned, reshaped
-from torchweld.capture.views import Tensor
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import NotLowered
 from torchweld.ir.size import Size
+from torchweld.ir.views import Tensor
 
 
 @dataclass

@@ -3,13 +3,13 @@ address."""
 
 from __future__ import annotations
 
-from torchweld.capture import views
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.registry import lowers
-from torchweld.capture.views import Atom, Iota, Tensor
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
+from torchweld.ir import views
 from torchweld.ir.size import Poly
+from torchweld.ir.views import Atom, Iota, Tensor
 
 
 def _filled(call: Call, value) -> Tensor:

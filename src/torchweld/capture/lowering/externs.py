@@ -8,15 +8,15 @@ from itertools import permutations
 
 import torch
 
-from torchweld.capture import views
 from torchweld.capture.lowering.build import GraphBuilder
 from torchweld.capture.lowering.call import Call, dtype_of
 from torchweld.capture.lowering.nest import stored, usable_strides
 from torchweld.capture.torch_private import OpOverload
-from torchweld.capture.views import Tensor
 from torchweld.core.errors import NotLowered
+from torchweld.ir import views
 from torchweld.ir.nodes import Arg, Attr, Extern, View
 from torchweld.ir.size import Poly
+from torchweld.ir.views import Tensor
 
 # Products give a contiguous result whatever the strides of their operands: a transposed or sliced
 # operand needs no copy.

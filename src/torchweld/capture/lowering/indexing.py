@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchweld.capture import views
 from torchweld.capture.lowering.call import Call, normal
 from torchweld.capture.lowering.expr import Expr
 from torchweld.capture.lowering.nest import Nest
 from torchweld.capture.lowering.ranges import check_range, in_range, is_inside, read_where
 from torchweld.capture.lowering.registry import lowers
-from torchweld.capture.views import Tensor
 from torchweld.core.errors import NotLowered
+from torchweld.ir import views
 from torchweld.ir.size import Size
+from torchweld.ir.views import Tensor
 
 
 @lowers("aten.embedding.default")

@@ -8,10 +8,10 @@ from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.nest import Nest, Spec
 from torchweld.capture.lowering.ranges import check_range, in_range, is_inside, read_where
 from torchweld.capture.lowering.registry import lowers
-from torchweld.capture.views import Tensor
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
 from torchweld.ir.size import product
+from torchweld.ir.views import Tensor
 
 NONE, MEAN, SUM = 0, 1, 2  # ATen's numbers for `reduction`
 

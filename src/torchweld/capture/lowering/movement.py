@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchweld.capture import views
 from torchweld.capture.lowering.call import Call, normal, normal_dims
 from torchweld.capture.lowering.expr import Expr
 from torchweld.capture.lowering.nest import Spec, stored
 from torchweld.capture.lowering.registry import lowers
-from torchweld.capture.views import Tensor
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
+from torchweld.ir import views
 from torchweld.ir.size import Size, divide, product
+from torchweld.ir.views import Tensor
 
 # -- views
 

@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
-from torchweld.capture import views
 from torchweld.capture.lowering.build import GraphBuilder
 from torchweld.capture.lowering.expr import Expr, as_dtype, number, where
-from torchweld.capture.views import Atom, Dim, Fill, Tensor
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import NotLowered
-from torchweld.ir import affine
+from torchweld.ir import affine, views
 from torchweld.ir.affine import Affine
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Ref, Store
 from torchweld.ir.simplify import drop_dead
 from torchweld.ir.size import Size, product
+from torchweld.ir.views import Atom, Dim, Fill, Tensor
 
 # Where a dimension of an operand is read: a dimension of the nest, an affine index, or a computed
 # one.

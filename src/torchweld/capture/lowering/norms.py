@@ -3,14 +3,14 @@ it saves."""
 
 from __future__ import annotations
 
-from torchweld.capture import views
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr
 from torchweld.capture.lowering.nest import Nest, Spec
 from torchweld.capture.lowering.registry import lowers
-from torchweld.capture.views import Tensor
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
+from torchweld.ir import views
+from torchweld.ir.views import Tensor
 
 
 def _scaled(value: Expr, nest: Nest, weight: Tensor | None, bias: Tensor | None) -> Expr:

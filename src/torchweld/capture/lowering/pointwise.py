@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from torchweld.capture import views
 from torchweld.capture.lowering.call import Call, promoted
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.registry import lowers
-from torchweld.capture.views import Tensor
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import NotLowered
+from torchweld.ir import views
 from torchweld.ir.size import Poly
+from torchweld.ir.views import Tensor
 
 
 def _apply(call: Call, function: Callable, dtype: DType, args, kwargs, exact: bool) -> Tensor:

@@ -20,12 +20,12 @@ from torchweld.capture.lowering.build import GraphBuilder
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.nest import Nest, Spec, aligned
-from torchweld.capture.views import Fill, Iota, Tensor
 from torchweld.core import dtypes
 from torchweld.ir.index_check import CHECK_INDEX
 from torchweld.ir.interval import Bounds, stored_bounds
 from torchweld.ir.nodes import Comp, Extern, View
 from torchweld.ir.size import Size
+from torchweld.ir.views import Fill, Iota, Tensor
 
 
 def in_range(index: Expr, size: Size, wrap: bool = True) -> Expr:

@@ -8,9 +8,9 @@ from torchweld.capture.lowering.call import Call, kept, normal, normal_dims
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.nest import Nest
 from torchweld.capture.lowering.registry import lowers
-from torchweld.capture.views import Tensor
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
+from torchweld.ir.views import Tensor
 
 
 def _over(call: Call, x: Tensor) -> Nest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import torch
 
-from torchweld.capture import views
 from torchweld.capture.lowering.call import Call, normal
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.externs import window
@@ -13,11 +12,12 @@ from torchweld.capture.lowering.indexing import IndexLayout
 from torchweld.capture.lowering.nest import Nest, Spec, aligned, copied
 from torchweld.capture.lowering.ranges import all_of, check_range, in_range, is_inside, is_within
 from torchweld.capture.lowering.registry import lowers
-from torchweld.capture.views import Fill, Tensor
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
+from torchweld.ir import views
 from torchweld.ir.nodes import Extern
 from torchweld.ir.size import Size
+from torchweld.ir.views import Fill, Tensor
 
 _COMBINE = {"sum": "add", "amax": "max", "amin": "min"}
 

@@ -13,10 +13,10 @@ from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr
 from torchweld.capture.lowering.nest import Nest, Spec
 from torchweld.capture.lowering.registry import lowers
-from torchweld.capture.views import Tensor, contiguous_strides
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
 from torchweld.ir.size import Size, divide
+from torchweld.ir.views import Tensor, contiguous_strides
 
 _LARGEST_MAXIMUM, _LARGEST_AVERAGE = 25, 16  # elements of a window, each a read of its own
 

@@ -1,0 +1,387 @@
+"""Channels-last memory for what surrounds convolutions.
+
+cuDNN's tensor-core kernels and oneDNN's 16-bit kernels read and write images with the channels
+innermost; given them otherwise, each call converts its input and its result. ResNet-50 in bfloat16
+on a CPU, one thread: eager 127 ms, with channels last 90 ms.
+
+The layout of a temporary is free: kernels take any strides, and a call's result follows its input.
+So the temporaries between convolutions change their strides, those of the pointwise operations and
+pools among them too; an image that the caller gives is copied once. What the caller gets keeps its
+layout. In float32 on a CPU nothing changes: with channels last oneDNN adds up a 3 x 3 convolution
+of 512 channels in one chain, with 5 times the error of eager; `convolutions.py` has its own.
+
+cuDNN's calls on an H100 with channels last, in times of those without (float32 by TF32, bfloat16):
+
+    64 -> 128 channels, 3 x 3, 32 images of 64 x 64       0.47  0.43
+    depthwise, 64 channels, 3 x 3, 112 x 112              0.34  0.22
+    128 -> 128 channels in 32 groups, 56 x 56             0.51  0.47
+    transposed, 64 -> 64 channels, stride 2, 64 x 64      0.48  0.37
+    volumes, 64 -> 64 channels, 3 x 3 x 3, 8 x 28 x 28    0.81  0.65
+    volumes, transposed, 3 -> 16 channels, stride 2       0.72  0.08
+    64 -> 3 channels, 3 x 3, 256 x 256                    6.1   0.59
+    one-dimensional, 64 -> 128 channels, windows of 3     2.2   1.6
+
+Those that lose stay as they are, and so do float32 ones whose factors would be rounded to TF32 in
+this layout only (`precision.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from torchweld.core import dtypes
+from torchweld.core.dtypes import DType
+from torchweld.ir.affine import Affine, axis
+from torchweld.ir.build import BodyBuilder
+from torchweld.ir.nodes import (
+    Arg,
+    Axis,
+    Buffer,
+    Comp,
+    Extern,
+    Graph,
+    IndexMap,
+    Load,
+    Node,
+    Store,
+    View,
+    views,
+)
+from torchweld.ir.size import Size, hint, product
+from torchweld.layout.coarse import coarsened
+from torchweld.layout.precision import loses_precision
+from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
+from torchweld.targets.target import Target
+
+_IMAGES = (4, 5)  # ranks: batch, channels, height, width; those of volumes, on a GPU
+_FEW = 8  # channels
+_LARGE_WEIGHT = 1 << 18  # elements
+
+
+@dataclass(frozen=True, slots=True)
+class _Images:
+    """Which arguments and results of a call are images. Results follow the layout of the first
+    argument among them."""
+
+    args: tuple[int, ...]
+    results: tuple[int, ...] = (0,)
+
+
+_CONVOLUTIONS = {  # position of the weight
+    "aten.convolution.default": 1,
+    "aten.convolution_backward.default": 2,
+}
+_CALLS: Mapping[str, _Images] = {
+    "aten.convolution.default": _Images((0,)),
+    "aten.convolution_backward.default": _Images((0, 1)),
+    "aten.max_pool2d_with_indices.default": _Images((0,), (0, 1)),
+    "aten.max_pool2d_with_indices_backward.default": _Images((1, 0, 7)),
+    "aten.avg_pool2d.default": _Images((0,)),
+    "aten.avg_pool2d_backward.default": _Images((1, 0)),
+    "aten._adaptive_avg_pool2d.default": _Images((0,)),
+    "aten._adaptive_avg_pool2d_backward.default": _Images((1, 0)),
+    "aten.upsample_bilinear2d.default": _Images((0,)),
+    "aten.upsample_bilinear2d.vec": _Images((0,)),
+    "aten.max_pool3d_with_indices.default": _Images((0,), (0, 1)),
+    "aten.avg_pool3d.default": _Images((0,)),
+}
+_Calls = Mapping[str, _Images]  # by the names of the nodes that read images either way
+
+
+def channels_last(
+    graph: Graph, table: Target, loose_outputs: Iterable[int] = frozenset()
+) -> Graph:
+    """`graph` with the channels of images innermost where its convolutions gain by it.
+    `loose_outputs`: positions of outputs that may have any strides, if they are numbers."""
+    calls = {n.name: _CALLS[n.target] for n in graph.nodes if _reads_images(n, graph, table)}
+    if not _gains(calls, graph, table):
+        return graph
+    graph = coarsened(graph, _batches_of_one(calls, graph))
+    if table.kind == "cuda":
+        graph = _with_returned_apart(graph, calls, frozenset(loose_outputs))
+    free = _free_buffers(graph, calls, frozenset(loose_outputs))
+    chosen = _connected(graph, calls, free)
+    return _laid_out(graph, calls, chosen)
+
+
+# -- who gains --
+
+
+def _reads_images(node: Node, graph: Graph, table: Target) -> bool:
+    """Whether it is a call that may be given channels last. On a CPU those that lose are given them
+    too where others win: the copies would cost more."""
+    if not isinstance(node, Extern) or node.target not in _CALLS:
+        return False
+    if node.target not in _CONVOLUTIONS:
+        return True
+    weight = node.args[_CONVOLUTIONS[node.target]]
+    if table.kind == "cpu":
+        return len(weight.shape) == 4
+    dtype = graph.buffers[weight.buffer].dtype
+    return _suits_cudnn(node, weight, dtype) and not _loses_precision(node, graph)
+
+
+def _gains(calls: _Calls, graph: Graph, table: Target) -> bool:
+    """Whether more than half of the arithmetic of convolutions is in such as are faster so."""
+    work = {True: 0, False: 0}
+    for node in graph.nodes:
+        if isinstance(node, Extern) and node.target in _CONVOLUTIONS:
+            gains = node.name in calls and _is_faster(node, graph, table)
+            work[gains] += _work(node, graph)
+    return work[True] > work[False]
+
+
+def _is_faster(node: Extern, graph: Graph, table: Target) -> bool:
+    weight = node.args[_CONVOLUTIONS[node.target]]
+    dtype, groups = graph.buffers[weight.buffer].dtype, node.args[_groups_position(node)]
+    if table.kind == "cuda":  # pixels by 1 x 1 are a product of matrices in either layout
+        return dtype.is_low_precision or groups != 1 or product(weight.shape[2:]) != 1
+    alone = len(weight.shape) == 4 and (groups == 1 or weight.shape[1] == 1)
+    return alone and dtype.is_low_precision and torch.backends.mkldnn.is_available()
+
+
+def _suits_cudnn(node: Extern, weight: View, dtype: DType) -> bool:
+    """Whether cuDNN has kernels: of volumes, of several channels; in float32, by TF32 only, which
+    needs several channels of the result."""
+    if len(weight.shape) not in _IMAGES:
+        return False
+    groups, transposed = node.args[_groups_position(node)], node.args[_groups_position(node) - 2]
+    given, made = weight.shape[1] * groups, weight.shape[0]
+    if transposed:
+        given, made = weight.shape[0], weight.shape[1] * groups
+    if len(weight.shape) == 5 and not transposed and given < _FEW:
+        return False
+    by_tf32 = dtype == dtypes.f32 and torch.backends.cudnn.allow_tf32 and made >= _FEW
+    return dtype.is_low_precision or by_tf32
+
+
+def _loses_precision(node: Extern, graph: Graph) -> bool:
+    """Whether float32 would be rounded with channels last only."""
+    weight = node.args[_CONVOLUTIONS[node.target]]
+    if graph.buffers[weight.buffer].dtype != dtypes.f32:
+        return False
+    args = list(node.args)
+    for k in _CALLS[node.target].args:
+        args[k] = replace(args[k], strides=_channels_last_strides(args[k].shape))
+    return loses_precision(node, replace(node, args=tuple(args)), graph)
+
+
+def _groups_position(node: Extern) -> int:
+    return 8 if node.target == "aten.convolution.default" else 9
+
+
+def _work(node: Extern, graph: Graph) -> int:
+    """Multiply-adds, but for the stride of a transposed convolution."""
+    grad_or_input, weight = node.args[0], node.args[_CONVOLUTIONS[node.target]]
+    is_forward = node.target == "aten.convolution.default"
+    image = graph.buffers[node.outputs[0]] if is_forward else grad_or_input
+    pixels = (image.shape[0], *image.shape[2:])
+    return hint(product((*pixels, *weight.shape)), graph.hints)
+
+
+# -- which buffers --
+
+
+def _batches_of_one(calls: _Calls, graph: Graph) -> Iterator[tuple[str, tuple[Size, ...]]]:
+    """Images that calls read with a batch of one, which kernels write without it. Other shapes
+    stay: the norm of a group of channels is slow where they are innermost."""
+    for node in (n for n in graph.nodes if n.name in calls):
+        images = [node.args[k] for k in calls[node.name].args if k < len(node.args)]
+        for view in (v for v in images if isinstance(v, View) and v.offset == 0):
+            if view.shape == (1, *graph.buffers[view.buffer].shape):
+                yield view.buffer, view.shape
+
+
+def _free_buffers(graph: Graph, calls: _Calls, loose: frozenset[int]) -> frozenset[str]:
+    """Images whose layout nobody outside sees, and that every call takes either way."""
+    held, windows = fixed_buffers(graph, loose), views(graph.outputs)
+    for node in graph.nodes:
+        if isinstance(node, Extern):
+            images = set(_image_names(node, calls))
+            held.update({*node.reads, *node.writes} - images, node.mutates)
+            windows += views((*node.args, *(a for _, a in node.kwargs)))
+    held.update(v.buffer for v in windows if not is_whole(v, graph))
+    free = {n for n, b in graph.buffers.items() if len(b.shape) in _IMAGES} - held
+    for node in graph.nodes:
+        if node.name in calls and not _follows(node, calls, graph, free):
+            free.difference_update(o for o in node.outputs if o)
+    return frozenset(free)
+
+
+def _follows(node: Extern, calls: _Calls, graph: Graph, free: set[str]) -> bool:
+    """Whether the image that the results follow has channels last or can be brought there."""
+    leader = node.args[calls[node.name].args[0]]
+    return leader.buffer in free or is_channels_last(leader) or _is_image(leader, graph)
+
+
+def _connected(graph: Graph, calls: _Calls, free: frozenset[str]) -> frozenset[str]:
+    """The free buffers that are convolved, or joined with such by operations that keep channels."""
+    joined: dict[str, set[str]] = {}
+    seeds: set[str] = set()
+    for node in graph.nodes:
+        if isinstance(node, Extern) and node.target in _CONVOLUTIONS:
+            seeds.update(_image_names(node, calls))
+        for a, b in _joined_pairs(node, calls):
+            joined.setdefault(a, set()).add(b)
+            joined.setdefault(b, set()).add(a)
+    found, frontier = set(), [n for n in graph.buffers if n in seeds & free]
+    while frontier:
+        name = frontier.pop()
+        if name not in found:
+            found.add(name)
+            frontier.extend(joined.get(name, set()) & free)
+    return frozenset(found)
+
+
+def _joined_pairs(node: Node, calls: _Calls) -> list[tuple[str, str]]:
+    if isinstance(node, Extern):
+        names = _image_names(node, calls)
+        return [(names[0], n) for n in names[1:]]
+    loads = [i for i in node.body if isinstance(i, Load)]
+    return [
+        (i.buffer, s.buffer) for i in loads for s in node.stores if _same_place(i.index, s.index)
+    ]
+
+
+def _same_place(read: IndexMap, written: IndexMap) -> bool:
+    """Images alike in batch and channels, but for an offset (a concatenation's)."""
+    if len(read) != len(written) or len(read) not in _IMAGES:
+        return False
+    pairs = list(zip(read[:2], written[:2]))
+    return all(
+        isinstance(a, Affine) and isinstance(b, Affine) and a.terms == b.terms for a, b in pairs
+    )
+
+
+def _image_names(node: Extern, calls: _Calls) -> list[str]:
+    images = calls.get(node.name)
+    if images is None:
+        return []
+    read = [node.args[k] for k in images.args if k < len(node.args)]
+    made = [node.outputs[k] for k in images.results if k < len(node.outputs)]
+    return [v.buffer for v in read if isinstance(v, View)] + [o for o in made if o]
+
+
+# -- the graph, changed --
+
+
+def _with_returned_apart(graph: Graph, calls: _Calls, loose: frozenset[int]) -> Graph:
+    """Results of calls that gain much, and that the caller sees, as copies of temporaries."""
+    held = fixed_buffers(graph, loose)
+    buffers, nodes = dict(graph.buffers), []
+    for node in graph.nodes:
+        if node.name in calls and node.outputs[0] in held and _gains_much(node):
+            result = graph.buffers[node.outputs[0]]
+            made = replace(result, name=f"{result.name}_made")
+            buffers[made.name] = made
+            nodes.append(replace(node, outputs=(made.name, *node.outputs[1:])))
+            nodes.append(_copying(made, result, node))
+        else:
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), buffers=buffers)
+
+
+def _gains_much(node: Node) -> bool:
+    """Forward, in groups or of volumes. Otherwise cuDNN's own conversions take as long as ours."""
+    if node.target != "aten.convolution.default":
+        return False
+    return node.args[8] != 1 or len(node.args[1].shape) == 5
+
+
+def _laid_out(graph: Graph, calls: _Calls, chosen: frozenset[str]) -> Graph:
+    """Channels innermost in the chosen buffers; other images that their calls read are copied to
+    that layout."""
+    buffers = {n: _innermost(b) if n in chosen else b for n, b in graph.buffers.items()}
+    changed = replace(graph, buffers=buffers)
+    nodes: list[Node] = []
+    copies: dict[str, Buffer] = {}
+    for node in graph.nodes:
+        if isinstance(node, Extern):
+            node = replace(node, args=_restrided(node.args, buffers, chosen))
+            if chosen.intersection(_image_names(node, calls)):
+                node = _with_copies(node, changed, copies, nodes)
+        nodes.append(node)
+    outputs = _restrided(graph.outputs, buffers, chosen)
+    made = {b.name: b for b in copies.values()}
+    return replace(graph, buffers={**buffers, **made}, nodes=tuple(nodes), outputs=outputs)
+
+
+def _restrided(args: tuple[Arg, ...], buffers, chosen: frozenset[str]) -> tuple[Arg, ...]:
+    return tuple(
+        replace(a, strides=buffers[a.buffer].strides)
+        if isinstance(a, View) and a.buffer in chosen
+        else a
+        for a in args
+    )
+
+
+def _with_copies(
+    node: Extern, graph: Graph, copies: dict[str, Buffer], nodes: list[Node]
+) -> Extern:
+    """`node` reading images with channels last; copies that it needs first are appended."""
+    args = list(node.args)
+    weights = (1,) if _turns_weight(node, graph) else ()
+    for k in (*_CALLS[node.target].args, *weights):
+        view = args[k]
+        if is_channels_last(view) or not _is_image(view, graph):
+            continue
+        if view.buffer not in copies:
+            source = graph.buffers[view.buffer]
+            copy = replace(_innermost(source), name=f"{view.buffer}_channels_last", frozen=False)
+            copies[view.buffer] = copy
+            nodes.append(_copying(source, copy, node))
+        args[k] = copies[view.buffer].view
+    return replace(node, args=tuple(args))
+
+
+def _turns_weight(node: Extern, graph: Graph) -> bool:
+    """Whether oneDNN is given a large weight with channels last too: it brings one to its own
+    layout at each call, and takes twice as long from eager's layout. [512, 512, 3, 3] in bfloat16,
+    one thread, images of 7 x 7: 1.59 ms, or 0.36 for a copy and 0.95."""
+    if node.target != "aten.convolution.default":
+        return False
+    _, weight, _, _, _, _, transposed, _, groups = node.args
+    buffer = graph.buffers[weight.buffer]
+    on_cpu = buffer.device == "cpu" and buffer.dtype.is_low_precision
+    if not on_cpu or transposed or groups != 1 or len(weight.shape) != 4:
+        return False
+    window = hint(product(weight.shape[2:]), graph.hints)
+    return window > 1 and hint(product(weight.shape), graph.hints) >= _LARGE_WEIGHT
+
+
+def _copying(source: Buffer, target: Buffer, node: Extern) -> Comp:
+    """target[...] = source[...]"""
+    axes = tuple(Axis(f"i{d}", n) for d, n in enumerate(source.shape))
+    place = tuple(axis(a.name) for a in axes)
+    body = BodyBuilder()
+    store = Store(target.name, place, body.load(source.name, place, source.dtype))
+    return Comp(f"copy_{target.name}", axes, body.body, (store,), node.origins)
+
+
+def _innermost(buffer: Buffer) -> Buffer:
+    return replace(buffer, strides=_channels_last_strides(buffer.shape))
+
+
+def _channels_last_strides(shape: tuple[Size, ...]) -> tuple[Size, ...]:
+    _, channels, *sizes = shape
+    pixels = [product((channels, *sizes[d + 1 :])) for d in range(len(sizes))]
+    return (product((channels, *sizes)), 1, *pixels)
+
+
+def is_channels_last(view: View) -> bool:
+    """Whether it is an image with the channels innermost."""
+    return len(view.shape) in _IMAGES and view.strides == _channels_last_strides(view.shape)
+
+
+def _is_image(view: View, graph: Graph) -> bool:
+    """Whether it can be copied, whole, and the copy stays true."""
+    lasts = view.buffer not in mutated_buffers(graph)
+    return lasts and len(view.shape) in _IMAGES and is_whole(view, graph)
+
+
+def is_whole(view: View, graph: Graph) -> bool:
+    """Whether a view is its buffer, all of it."""
+    return view == graph.buffers[view.buffer].view

@@ -1,0 +1,167 @@
+"""Temporaries in the order in which rows are reduced.
+
+Eager's pointwise results keep the strides of their operands: after a permuted convolution, as in
+speech encoders, the whole residual stream has the channels outermost, and each LayerNorm reads its
+rows with a stride. Whisper's on an H100, [16, 1500, 768] in bfloat16: 137 us each, 45 us with
+contiguous rows.
+
+The layout of a temporary is free, so one that is reduced along rows becomes contiguous; the kernel
+that reads the convolution's result transposes, once. What the caller gets keeps its layout, and so
+do images with channels last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from torchweld.ir.affine import Affine
+from torchweld.ir.nodes import Arg, Buffer, Comp, Extern, Graph, IndexMap, Load, Reduce, View, views
+from torchweld.ir.size import Size
+from torchweld.ir.views import contiguous_strides
+from torchweld.layout.channels import is_channels_last
+from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
+
+
+def contiguous_rows(graph: Graph, loose_outputs: Iterable[int] = frozenset()) -> Graph:
+    """`graph` with permuted temporaries contiguous where that is the order of their reductions.
+    `loose_outputs`: positions of outputs that may have any strides, if they are numbers."""
+    orders = _orders(graph, _held(graph, frozenset(loose_outputs)))
+    wanted, kept = _preferences(graph, orders)
+    chosen = {n: orders[n] for n in wanted - kept}
+    return _laid_out(graph, chosen) if chosen else graph
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A dense buffer whose dimensions are not in the order of memory. `unit`: the dimension of unit
+    stride now; `last`: the one of a contiguous buffer."""
+
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    unit: int
+    last: int
+
+    @classmethod
+    def of(cls, buffer: Buffer) -> _Order | None:
+        """None if the buffer is no dense permutation, or its rows are contiguous."""
+        dims = _innermost_first(buffer)
+        long = [d for d, n in enumerate(buffer.shape) if n != 1]
+        if not dims or dims[0] == long[-1]:
+            return None
+        return cls(buffer.shape, buffer.strides, dims[0], long[-1])
+
+    def move(self, view: View) -> View | None:
+        """The same elements in the contiguous buffer; None if a dimension of the view is not (part
+        of) one of the buffer."""
+        strides = [self._moved(n, s) for n, s in zip(view.shape, view.strides)]
+        steps = [s for n, s in zip(view.shape, strides) if n != 1 and s != 0]
+        if view.offset != 0 or None in strides or len(set(steps)) < len(steps):
+            return None
+        return replace(view, strides=tuple(strides))
+
+    def _moved(self, size: Size, stride: Size) -> Size | None:
+        if size == 1 or stride == 0:
+            return stride
+        contiguous = contiguous_strides(self.shape)
+        for d, n in enumerate(self.shape):
+            if n != 1 and self.strides[d] == stride and _fits(size, n):
+                return contiguous[d]
+        return None
+
+
+def _fits(size: Size, extent: Size) -> bool:
+    known = isinstance(size, int) and isinstance(extent, int)
+    return size <= extent if known else size == extent
+
+
+def _innermost_first(buffer: Buffer) -> list[int]:
+    """The dimensions by stride; empty if the buffer has gaps or overlaps."""
+    left = [d for d, n in enumerate(buffer.shape) if n != 1]
+    found, expected = [], 1
+    while left:
+        fitting = [d for d in left if buffer.strides[d] == expected]
+        if len(fitting) != 1:
+            return []
+        found.append(fitting[0])
+        left.remove(fitting[0])
+        expected = expected * buffer.shape[fitting[0]]
+    return found
+
+
+# -- which buffers --
+
+
+def _held(graph: Graph, loose: frozenset[int]) -> frozenset[str]:
+    """Buffers that others see as they are, or that are copied as memory."""
+    comps = [n for n in graph.nodes if isinstance(n, Comp)]
+    started = [s for n in comps for s in n.stores if s.init is not None]
+    names = fixed_buffers(graph, loose)
+    names.update(*((s.buffer, str(s.init)) for s in started))
+    return frozenset(names) | mutated_buffers(graph)
+
+
+def _orders(graph: Graph, held: frozenset[str]) -> dict[str, _Order]:
+    """The buffers that can become contiguous."""
+    made = {w for n in graph.nodes if isinstance(n, Comp) for w in n.writes}
+    called = {w for n in graph.nodes if isinstance(n, Extern) for w in n.writes}
+    found = {}
+    for name in sorted(made - called - held):
+        buffer = graph.buffers[name]
+        order = _Order.of(buffer)
+        image = View(name, buffer.shape, buffer.strides)
+        if order is not None and not is_channels_last(image):
+            found[name] = order
+    for view in _windows(graph):
+        if view.buffer in found and found[view.buffer].move(view) is None:
+            del found[view.buffer]
+    return found
+
+
+def _windows(graph: Graph) -> list[View]:
+    calls = [n for n in graph.nodes if isinstance(n, Extern)]
+    return views((*graph.outputs, *(n.args for n in calls), *(n.kwargs for n in calls)))
+
+
+def _preferences(graph: Graph, orders: dict[str, _Order]) -> tuple[set[str], set[str]]:
+    """The buffers that some reduction would rather have contiguous, and rather as they are."""
+    wanted: set[str] = set()
+    kept: set[str] = set()
+    for comp in (n for n in graph.nodes if isinstance(n, Comp)):
+        reduced = {a for i in comp.body if isinstance(i, Reduce) for a in i.axes}
+        accesses = [i for i in comp.body if isinstance(i, Load)] + list(comp.stores)
+        for access in (a for a in accesses if a.buffer in orders):
+            order = orders[access.buffer]
+            now = _runs_along(access.index, order.unit, reduced)
+            then = _runs_along(access.index, order.last, reduced)
+            if now != then:
+                (wanted if then else kept).add(access.buffer)
+    return wanted, kept
+
+
+def _runs_along(index: IndexMap, dim: int, axes: set[str]) -> bool:
+    """Whether a step along one of the axes is a step along the dimension."""
+    place = index[dim]
+    return isinstance(place, Affine) and any(place.coefficient(a) == 1 for a in axes)
+
+
+# -- the graph, changed --
+
+
+def _laid_out(graph: Graph, chosen: dict[str, _Order]) -> Graph:
+    def moved(arg: Arg) -> Arg:
+        if isinstance(arg, tuple):
+            return tuple(moved(a) for a in arg)
+        known = isinstance(arg, View) and arg.buffer in chosen
+        return chosen[arg.buffer].move(arg) if known else arg
+
+    buffers = {n: _contiguous(b) if n in chosen else b for n, b in graph.buffers.items()}
+    nodes = tuple(
+        replace(n, args=moved(n.args), kwargs=moved(n.kwargs)) if isinstance(n, Extern) else n
+        for n in graph.nodes
+    )
+    return replace(graph, buffers=buffers, nodes=nodes, outputs=moved(graph.outputs))
+
+
+def _contiguous(buffer: Buffer) -> Buffer:
+    return replace(buffer, strides=contiguous_strides(buffer.shape))

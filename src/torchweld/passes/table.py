@@ -1,0 +1,110 @@
+"""Every pass between lowering and code generation, by name. A Target lists those that it wants, in
+order; `pipeline.py` runs them. Each says what it does in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torchweld.core.options import Options
+from torchweld.ir.nodes import Graph
+from torchweld.layout.channel_groups import channels_before_groups
+from torchweld.layout.channels import channels_last
+from torchweld.layout.extents import align_extents
+from torchweld.layout.layouts import contiguous_rows
+from torchweld.layout.rows import align_rows
+from torchweld.passes.biases import separate_biases
+from torchweld.passes.patches import products_of_patches
+from torchweld.passes.statistics import statistics_apart
+from torchweld.passes.widened import widened_convolutions
+from torchweld.plan.convolutions import own_convolutions
+from torchweld.plan.cpu_products import own_products
+from torchweld.plan.decisions import Plan
+from torchweld.plan.own_attention import own_attention
+from torchweld.plan.products.form import form_products
+from torchweld.plan.products.kernel import Leeway, no_leeway
+from torchweld.plan.search import plan
+from torchweld.rewrite.apply import rewrite
+from torchweld.targets.target import Target
+from torchweld.templates.gemm.choice import choose
+from torchweld.templates.library.calls import cpu_calls, gpu_calls
+from torchweld.templates.template import Choose
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What passes may ask. `kind`: inference, forward or backward. `loose_outputs`: positions of
+    results that may have any strides. `choose`, `leeway`: tilings of GEMMs on a GPU, and how far
+    predictions are believed, while a tuner measures."""
+
+    target: Target
+    options: Options
+    kind: str = "inference"
+    loose_outputs: frozenset[int] = frozenset()
+    choose: Choose = choose
+    leeway: Leeway = no_leeway
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """`line`: what is before and after."""
+
+    name: str
+    line: str
+    run: Callable[[Plan, Context], Plan]
+
+
+def _graph(change: Callable[[Graph, Context], Graph]) -> Callable[[Plan, Context], Plan]:
+    """A pass that changes the graph and decides nothing that is told."""
+    return lambda made, context: replace(made, graph=change(made.graph, context))
+
+
+def _planned(made: Plan, c: Context) -> Plan:
+    found = plan(made.graph, c.target, c.options)
+    return replace(found, decisions=(*made.decisions, *found.decisions))
+
+
+def _joined(made: Plan, c: Context) -> Plan:
+    return form_products(made, c.target, c.options, c.choose, c.leeway)
+
+
+JOIN = "join products"
+
+PASSES: dict[str, Pass] = {
+    p.name: p
+    for p in (
+        Pass("rewrite", "equal work twice, copies and dead values -> none",
+             _graph(lambda g, c: rewrite(g))),
+        Pass("widen", "16-bit convolutions without instructions -> float32 ones",
+             _graph(lambda g, c: widened_convolutions(g))),
+        Pass("biases", "convolution with bias -> convolution, then an addition",
+             _graph(lambda g, c: separate_biases(g))),
+        Pass("channels last", "images -> channels innermost, where convolutions gain by it",
+             _graph(lambda g, c: channels_last(g, c.target, c.loose_outputs))),
+        Pass("im2col", "convolutions whose windows do not overlap -> products of matrices",
+             _graph(lambda g, c: products_of_patches(g))),
+        Pass("statistics", "norms over many pixels -> statistics, then their application",
+             _graph(lambda g, c: statistics_apart(g, c.target))),
+        Pass("contiguous rows", "permuted temporaries -> in the order of their reductions",
+             _graph(lambda g, c: contiguous_rows(g, c.loose_outputs))),
+        Pass("plan", "one computation an operation -> one a kernel", _planned),
+        Pass(JOIN, "library products and their readers -> one kernel, where that is faster",
+             _joined),
+        Pass("attention", "calls of attention with few queries -> kernels",
+             lambda made, c: own_attention(made, c.target)),
+        Pass("own products", "library products -> kernels with what follows them",
+             lambda made, c: own_products(made, c.target)),
+        Pass("own convolutions", "library convolutions -> kernels with what follows them",
+             lambda made, c: own_convolutions(made, c.target, c.options)),
+        Pass("channel groups", "reductions over groups of inner channels -> in two steps",
+             _graph(lambda g, c: channels_before_groups(g))),
+        Pass("library calls (CPU)", "products that stay calls -> oneDNN's, with activations",
+             _graph(lambda g, c: cpu_calls(g, c.options, c.kind))),
+        Pass("library calls (GPU)", "products that stay calls -> cublasLt's, with activations",
+             _graph(lambda g, c: gpu_calls(g, c.options, c.kind))),
+        Pass("align rows", "rows of temporaries -> multiples of 16 bytes",
+             _graph(lambda g, c: align_rows(g, c.target, c.loose_outputs))),
+        Pass("align extents", "odd extents of products -> even ones, or in two parts",
+             _graph(lambda g, c: align_extents(g, c.target))),
+    )
+}  # fmt: skip

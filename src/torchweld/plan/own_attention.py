@@ -1,0 +1,96 @@
+"""Attention of a few queries (decoding) as a kernel of our own on a GPU.
+
+    extern y = scaled_dot_product_attention(q, k, v, mask)
+ -> comp y [b, h, g, i, d, l, e] { ... }               templates/attention/schedule.py
+
+A library's kernel for a few rows takes longer to start and drain than to read its keys, and the
+kernels around it cannot begin early. `g` counts the heads of queries that share a head of keys; a
+copy of keys in which each head is repeated, as the library needs it beside a mask, is not made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torchweld.ir.contraction import TENSOR_DTYPES
+from torchweld.ir.nodes import Comp, Extern, Graph, Node, View
+from torchweld.ir.size import hint
+from torchweld.ir.views import contiguous_strides
+from torchweld.plan.decisions import Plan
+from torchweld.rewrite.dead import drop_dead_nodes
+from torchweld.targets.target import Target
+from torchweld.templates.attention.comp import READERS, Call, attention_comp, call_of
+from torchweld.templates.attention.schedule import LARGEST_HEAD, attention_of
+
+MOST_ROWS = 64  # queries that share a head of keys; beyond, the library has the better kernels
+_SHORT = 256  # but for as many rows and keys in all, in a few heads
+_FEW_POINTS = 24 << 16  # pairs of a query and a key
+
+
+def own_attention(plan: Plan, table: Target) -> Plan:
+    """`plan` with attention by kernels of our own where those are faster."""
+    if table.capability < (8, 0):
+        return plan
+    graph, nodes = plan.graph, []
+    repeated: dict[str, View] = {}  # what copies are of, as long as that does not change
+    for node in graph.nodes:
+        nodes.append(_own(_with_shared_heads(node, repeated), graph) or node)
+        repeated = {b: v for b, v in repeated.items() if v.buffer not in node.writes}
+        repeated |= _repeated_heads(node, graph)
+    return replace(plan, graph=drop_dead_nodes(replace(graph, nodes=tuple(nodes))))
+
+
+def _own(node: Node, graph: Graph) -> Comp | None:
+    call = call_of(node)
+    if call is None or any(node.outputs[1:]) or not _suits(call, graph):
+        return None
+    comp = attention_comp(node, graph.buffers)
+    return comp if comp is not None and attention_of(comp) is not None else None
+
+
+def _repeated_heads(node: Node, graph: Graph) -> dict[str, View]:
+    """A view (b, h, g, l, d) by its copy, if `node` copies keys or values, each head g times."""
+    if not isinstance(node, Extern) or node.target != "aten.clone.default":
+        return {}
+    (view, *_), (name, *_) = node.args, node.outputs
+    buffer = graph.buffers[name]
+    plain = buffer.strides == contiguous_strides(buffer.shape) and buffer.shape == view.shape
+    return {name: view} if plain and len(view.shape) == 5 and view.strides[2] == 0 else {}
+
+
+def _with_shared_heads(node: Node, repeated: Mapping[str, View]) -> Node:
+    """Attention over keys and values from before their heads were repeated, if as often in both."""
+    if not isinstance(node, Extern) or node.target not in READERS:
+        return node
+    query, *found = node.args[:3]
+    shared = [_shared(view, repeated) for view in found]
+    if None in shared or shared[0].shape[1] != shared[1].shape[1]:
+        return node
+    return replace(node, args=(query, *shared, *node.args[3:]))
+
+
+def _shared(view: View, repeated: Mapping[str, View]) -> View | None:
+    """(b, h, l, d) of a view (b, h * g, l, d) of a whole copy; None for any other."""
+    source = repeated.get(view.buffer)
+    if source is None or (view.offset, view.strides) != (0, contiguous_strides(view.shape)):
+        return None
+    b, h, g, *rest = source.shape
+    strides = (*source.strides[:2], *source.strides[3:])
+    whole = replace(source, shape=(b, h, *rest), strides=strides)
+    return whole if view.shape == (b, h * g, *rest) else None
+
+
+def _suits(call: Call, graph: Graph) -> bool:
+    """Few rows of 16 bits, heads of sizes that are known, no dropout, one meaning of "causal"."""
+    (_, heads, positions, depth), (_, shared, keys, _) = call.query.shape, call.key.shape
+    known = all(isinstance(s, int) for s in (heads, shared, positions, depth, call.value.shape[3]))
+    if not known or call.dropout or graph.buffers[call.query.buffer].dtype not in TENSOR_DTYPES:
+        return False
+    if call.causal and positions != keys:
+        return False
+    widest = max(depth, call.value.shape[3])
+    rows, keys = heads // max(1, shared) * positions, hint(keys, graph.hints)
+    points = hint(call.query.shape[0], graph.hints) * heads * positions * keys
+    short = max(rows, keys) <= _SHORT and points <= _FEW_POINTS
+    return widest <= LARGEST_HEAD and min(rows, keys) > 0 and (rows <= MOST_ROWS or short)

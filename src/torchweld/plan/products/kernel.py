@@ -1,0 +1,202 @@
+"""Merged Comps judged: whether a template makes a kernel of them, and how fast it is; and the graph
+put together again from those that were taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from torchweld.ir.access import Accesses, addressed
+from torchweld.ir.contraction import TENSOR_DTYPES, Contraction, contraction_of
+from torchweld.ir.frame import frame_of
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph
+from torchweld.ir.size import Size, product
+from torchweld.plan.flow import Flow, NodeId
+from torchweld.plan.names import kernel_names
+from torchweld.plan.products.told import Taken
+from torchweld.plan.refusals import Reason, Refusal
+from torchweld.plan.signature import Signatures
+from torchweld.rewrite.flow import without_unused_buffers
+from torchweld.targets.target import Target
+from torchweld.templates.gemm.comp import is_product, product_comp
+from torchweld.templates.gemm.price import Prices
+from torchweld.templates.gemm.schedule import ProductSchedule
+from torchweld.templates.template import Choose
+
+MARGIN = 0.02  # of the time before, that a fusion must be predicted to save
+
+# (accesses, buffers) -> the share of the time before that a kernel may be predicted to lose, and
+# still be taken: there is better than a prediction, or there will be
+Leeway = Callable[[Accesses, Mapping[str, Buffer]], float]
+
+
+def no_leeway(accesses: Accesses, buffers: Mapping[str, Buffer]) -> float:
+    """Predictions decide."""
+    return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """`comp` as a template makes it. `left`: the buffers of its left factors; `sizes`: of batch,
+    rows, columns and depth; `leeway`: see Leeway."""
+
+    comp: Comp
+    schedule: ProductSchedule
+    seconds: float
+    left: frozenset[str]
+    sizes: tuple[Size, Size, Size, Size]
+    leeway: float = 0.0
+
+    @property
+    def rows(self) -> Size:
+        return self.sizes[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """`comp`, and then `rest`, in the place of `nodes`."""
+
+    nodes: tuple[NodeId, ...]
+    comp: Comp
+    rest: Comp | None
+    before_s: float
+    after_s: float
+    leeway: float = 0.0
+
+    @property
+    def gain_s(self) -> float:
+        return self.before_s - self.after_s
+
+    def pays(self, margin: float) -> bool:
+        """Whether it saves that share of the time before, as far as is known."""
+        return self.gain_s > (margin - self.leeway) * self.before_s
+
+    def refusal(self) -> Refusal:
+        """Of one that does not pay."""
+        before, after = self.before_s * 1e6, self.after_s * 1e6
+        return Refusal(Reason.SLOWER, f"{before:.1f} us apart, {after:.1f} us together")
+
+
+@dataclass(slots=True)
+class Judge:
+    """What templates make of Comps on one device, with a memo: equal layers are judged once."""
+
+    graph: Graph
+    table: Target
+    choose: Choose
+    leeway: Leeway = no_leeway
+    signatures: Signatures = field(init=False)
+    _known: dict[int, tuple[Comp, Kernel | Refusal]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.signatures = Signatures(self.graph.buffers)
+
+    def kernel(self, comp: Comp) -> Kernel | Refusal:
+        """The kernel that a template makes of `comp`."""
+        sign = self.signatures.of(comp)
+        if sign.number not in self._known:
+            self._known[sign.number] = comp, self._judged(comp)
+        first, answer = self._known[sign.number]
+        if isinstance(answer, Refusal):
+            return answer
+        names = dict(zip(self.signatures.of(first).buffers, sign.buffers))
+        return replace(answer, comp=comp, left=frozenset(names[b] for b in answer.left))
+
+    def _judged(self, comp: Comp) -> Kernel | Refusal:
+        refusal = self._overload(comp)
+        if refusal:
+            return refusal
+        if frame_of(comp) is None:
+            return Refusal(Reason.NO_FRAME, comp.name)
+        accesses = addressed(comp, self.graph.buffers, self.graph.hints)
+        form = contraction_of(accesses)
+        if form is None:
+            return Refusal(Reason.PRODUCT, comp.name)
+        chosen = self.choose(accesses, form, self.graph.buffers, self.table, self.graph.hints)
+        if isinstance(chosen, str):
+            return Refusal(Reason.TEMPLATE, chosen)
+        seconds = Prices(self.graph, self.table).fused_s(accesses, form, chosen)
+        groups = form.batch, form.rows, form.columns, form.depth
+        sizes = tuple(product(accesses.comp.extent(a) for a in axes) for axes in groups)
+        leeway = self.leeway(accesses, self.graph.buffers)
+        return Kernel(comp, chosen, seconds, _left(accesses.comp, form), sizes, leeway)
+
+    def _overload(self, comp: Comp) -> Refusal | None:
+        """Why a merged Comp is no good kernel. It may store to a buffer in several places."""
+        both = set(comp.reads).intersection(comp.writes)
+        if both:
+            return Refusal(Reason.MUTATION, min(both))
+        touched = len({*comp.reads, *comp.writes})
+        if touched > self.table.max_buffers:
+            return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched} of {self.table.max_buffers}")
+        return None
+
+
+class Workshop:
+    """One graph in the making. `taken`: what became of nodes, by the new kernel's number."""
+
+    def __init__(self, graph: Graph, judge: Judge) -> None:
+        self.graph, self.kernel = graph, judge.kernel
+        self.flow, self.prices = Flow(graph), Prices(graph, judge.table)
+        self.shapes = {name: b.shape for name, b in graph.buffers.items()}
+        self.taken: dict[NodeId, Taken] = {}
+        self._made: dict[NodeId, Kernel | None] = {}
+
+    def made(self, number: NodeId) -> Kernel | None:
+        """The kernel that a product is, or would be."""
+        if number not in self._made:
+            node = self.flow.nodes[number]
+            comp = self.product(node) if is_product(node) else node
+            found = self.kernel(comp) if isinstance(comp, Comp) else None
+            self._made[number] = found if isinstance(found, Kernel) else None
+        return self._made[number]
+
+    def now_s(self, number: NodeId) -> float:
+        """Seconds of a product as things stand."""
+        node = self.flow.nodes[number]
+        return self.prices.call_s(node) if is_product(node) else self.made(number).seconds
+
+    def product(self, node: Extern) -> Comp | Refusal:
+        """The Comp of a library's product of 16-bit matrices."""
+        made = product_comp(node, self.graph.buffers)
+        narrow = made and all(self.graph.buffers[n].dtype in TENSOR_DTYPES for n in made.reads)
+        return made if narrow else Refusal(Reason.TEMPLATE, "not 16-bit matrices in plain windows")
+
+    def hazard(self, first: NodeId, second: NodeId) -> Refusal | None:
+        """What would go wrong if `first` were done where `second` is."""
+        through = self.flow.detour(first, second)
+        if through is not None:
+            return Refusal(Reason.REENTRY, self.flow.nodes[through].name)
+        changed = [b for b in self.flow.nodes[first].reads if self.flow.is_mutated(b)]
+        return Refusal(Reason.MUTATION, changed[0]) if changed else None
+
+    def take(self, offer: Offer, *absorbed: str) -> None:
+        """Does what the offer says; the last of its nodes is where the kernel stands. `absorbed`:
+        names of nodes that are computed in it too."""
+        names = (*absorbed, *(self.flow.nodes[n].name for n in offer.nodes))
+        *others, new = offer.nodes
+        if offer.rest is not None:
+            new = self.flow.split(new, offer.comp, offer.rest)
+        elif not others:
+            new = self.flow.replace(new, offer.comp)
+        for node in others:
+            new = self.flow.merge(node, new, offer.comp)
+        self.taken[new] = Taken(offer.comp, offer.rest, names, offer.before_s, offer.after_s)
+
+    def finished(self) -> tuple[Graph, list[Taken]]:
+        """The new graph, and its new kernels by their names there."""
+        order = self.flow.order()
+        new = [n for n in order if n in self.taken]
+        others = [self.flow.nodes[n].name for n in order if n not in self.taken]
+        names = dict(zip(new, kernel_names([self.flow.nodes[n] for n in new], others)))
+        pairs = ((n, self.flow.nodes[n]) for n in order)
+        nodes = tuple(replace(node, name=names.get(n, node.name)) for n, node in pairs)
+        graph = without_unused_buffers(replace(self.graph, nodes=nodes))
+        taken = (replace(t, comp=replace(t.comp, name=names[n])) for n, t in self.taken.items())
+        return graph, list(taken)
+
+
+def _left(comp: Comp, form: Contraction) -> frozenset[str]:
+    """Buffers that left factors are read from; empty if one is computed."""
+    loads = [p.left_load for p in form.products]
+    return frozenset() if None in loads else frozenset(comp.body[v].buffer for v in loads)

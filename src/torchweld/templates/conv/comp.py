@@ -1,0 +1,115 @@
+"""Calls of aten.convolution, written out as Comps (cpu/schedule.py has the form)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torchweld.core import dtypes
+from torchweld.ir.affine import Affine, axis, constant
+from torchweld.ir.build import BodyBuilder
+from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, IndexMap, Ref, Store, Value, View
+from torchweld.templates.conv.cpu.schedule import place
+
+_CALL = "aten.convolution.default"
+_RANKS = (3, 4, 5)  # batch, channels, and one to three sides
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The arguments of an aten.convolution over images."""
+
+    image: View
+    weight: View
+    bias: View | None
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    groups: int
+
+    @property
+    def channels(self) -> int:
+        """Of one group."""
+        return self.weight.shape[0] // self.groups if self.transposed else self.weight.shape[1]
+
+    @property
+    def results(self) -> int:
+        """Output channels of one group."""
+        return self.weight.shape[1] if self.transposed else self.weight.shape[0] // self.groups
+
+    @property
+    def window(self) -> tuple[int, ...]:
+        return self.weight.shape[2:]
+
+
+def call_of(node: object) -> Call | None:
+    """The arguments of a call of a convolution, None for any other node."""
+    if not isinstance(node, Extern) or node.target != _CALL or node.kwargs or node.outputs[0] is None:
+        return None
+    image, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
+    if len(image.shape) not in _RANKS:
+        return None
+    return Call(image, weight, bias, stride, padding, dilation, transposed, groups)
+
+
+def convolution_comp(node: Extern, buffers: Mapping[str, Buffer]) -> Comp | None:
+    """The Comp of a convolution of float32 images that are whole buffers."""
+    call = call_of(node)
+    return None if call is None else _as_comp(node, call, buffers)
+
+
+def _as_comp(node: Extern, call: Call, buffers: Mapping[str, Buffer]) -> Comp:
+    result, sides = buffers[node.outputs[0]], len(call.window)
+    outs, points = "dhw"[-sides:], "kij"[-sides:]
+    extents = dict(zip("n" + outs, (result.shape[0], *result.shape[2:])))
+    extents |= dict(zip("goc", (call.groups, call.results, call.channels)))
+    extents |= dict(zip(points, call.window))
+    n, g, o, c = (constant(0) if extents[a] == 1 else axis(a) for a in "ngoc")
+    b = BodyBuilder()
+    windows, guard = (_walked_back if call.transposed else _walked)(b, call, outs, points)
+    channel, at = g * call.channels + c, g * call.results + o
+    factors = (channel, o) if call.transposed else (at, c)
+    pixel = b.load(call.image.buffer, (n, channel, *windows), dtypes.f32, guard, 0.0, exact=True)
+    weight = b.load(call.weight.buffer, (*factors, *map(axis, points)), dtypes.f32, exact=True)
+    summed = "".join(c.axes) + points
+    value = b.reduce("sum", (b.op("mul", pixel, weight),), tuple(summed))
+    if call.bias is not None:
+        value = b.op("add", value, b.load(call.bias.buffer, (at,), dtypes.f32))
+    names = "".join(a for e in (n, g, o) for a in e.axes) + outs + summed
+    axes = tuple(Axis(name, extents[name]) for name in names)
+    store = Store(result.name, (n, at, *map(axis, outs)), value)
+    return Comp(node.name, axes, b.body, (store,), node.origins)
+
+
+def _walked(b: BodyBuilder, call: Call, outs: str, points: str) -> tuple[IndexMap, Value | None]:
+    """Along each side of the image, the place that output and window meet in; and whether they
+    do."""
+    sizes, spans = call.image.shape[2:], zip(outs, points, call.stride, call.dilation, call.padding)
+    places = [place(out, stride, kernel, dilation, p) for out, kernel, stride, dilation, p in spans]
+    leaves = any(call.padding) or not all(isinstance(s, int) for s in sizes)
+    return tuple(places), _inside(b, places, sizes) if leaves else None
+
+
+def _walked_back(b: BodyBuilder, call: Call, outs: str, points: str) -> tuple[IndexMap, Value]:
+    """The same of a transposed convolution: places are divided by the stride."""
+    spans = zip(outs, points, call.dilation, call.padding)
+    places = [place(out, 1, kernel, -dilation, -p) for out, kernel, dilation, p in spans]
+    ends = [size * stride for size, stride in zip(call.image.shape[2:], call.stride)]
+    guard, indices = _inside(b, places, ends), list(places)
+    for k, stride in enumerate(call.stride):
+        if stride > 1:
+            at, number = b.index(places[k]), b.const(stride, dtypes.i64)
+            rest = b.op("eq", b.op("remainder", at, number), b.const(0, dtypes.i64))
+            guard, indices[k] = b.op("bit_and", guard, rest), Ref(b.op("floor_div", at, number))
+    return tuple(indices), guard
+
+
+def _inside(b: BodyBuilder, indices: Sequence[Affine], sizes: Sequence[int]) -> Value:
+    """Whether each index is within its size."""
+    zero, guard = b.index(constant(0)), None
+    for index, size in zip(indices, sizes):
+        at = b.index(index)
+        for condition in (b.op("ge", at, zero), b.op("lt", at, b.index(constant(size)))):
+            guard = condition if guard is None else b.op("bit_and", guard, condition)
+    return guard

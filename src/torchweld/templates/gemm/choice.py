@@ -1,0 +1,63 @@
+"""Which form of kernel makes the products of a Comp, and how it is tiled: streams where there are
+few rows, Gluon's on Hopper, Triton's elsewhere and for what Gluon does not take. Gluon's kernels
+take longer to start: Triton's are faster where there is little to multiply (256 x 768 x 3072 on an
+H100: 8.4 against 10.2 us, but 512 x 768 x 3072: 16.3 against 11.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+
+from torchweld.ir import size
+from torchweld.ir.access import Accesses
+from torchweld.ir.contraction import Contraction
+from torchweld.ir.nodes import Buffer
+from torchweld.targets.target import Target
+from torchweld.templates.gemm.hopper import schedule as product_gluon
+from torchweld.templates.gemm.schedule import ProductSchedule
+from torchweld.templates.gemm.skinny import schedule as product_stream
+from torchweld.templates.gemm.triton import schedule as product_triton
+from torchweld.templates.gemm.triton.schedule import STREAM_ROWS
+from torchweld.templates.pointwise_reduce.gpu.schedule import extent
+
+_LITTLE = 8e6  # multiply-adds for each multiprocessor
+
+
+def choose(
+    accesses: Accesses,
+    contraction: Contraction,
+    buffers: Mapping[str, Buffer],
+    table: Target,
+    hints: Mapping[str, int] | None = None,
+) -> ProductSchedule | str:
+    """The default schedule, or why there is none; `buffers` are for those who have measured."""
+    reason = ""
+    for form in _forms(accesses, contraction, table, hints or {}):
+        reason = form.supports(accesses, contraction, table)
+        if reason is None:
+            return next(form.candidates(accesses, contraction, table, hints))
+    return reason
+
+
+def candidates(
+    accesses: Accesses,
+    contraction: Contraction,
+    table: Target,
+    hints: Mapping[str, int] | None = None,
+) -> Iterator[ProductSchedule]:
+    """What a tuner may time: those of each form in turn, the most promising first."""
+    forms = [f for f in (product_stream, product_gluon, product_triton)
+             if f.supports(accesses, contraction, table) is None]  # fmt: skip
+    tries = [f.candidates(accesses, contraction, table, hints) for f in forms]
+    for together in zip_longest(*tries):
+        yield from (s for s in together if s is not None)
+
+
+def _forms(accesses: Accesses, contraction: Contraction, table: Target, hints):
+    c = contraction
+    sides = (c.batch, c.rows, c.columns, c.depth)
+    batch, rows, columns, depth = (size.hint(extent(accesses, axes), hints) for axes in sides)
+    if rows <= STREAM_ROWS:
+        return product_stream, product_triton
+    little = batch * rows * columns * depth * len(c.products) < _LITTLE * table.units
+    return (product_triton,) if little else (product_gluon, product_triton)

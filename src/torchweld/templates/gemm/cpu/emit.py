@@ -1,0 +1,124 @@
+"""Products of matrices in C++: the loops of product.h, and what follows the sums of each block.
+
+    static void finish(P, S, batch, row0, rows, column0, columns, c)
+    static void part(P, S, tid, parts, shared)      tw_multiply(..., finish) for each batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from torchweld.codegen.cpp import expr as x
+from torchweld.codegen.emitter import Emitter
+from torchweld.core import dtypes
+from torchweld.ir.access import Access, Accesses
+from torchweld.ir.nodes import Buffer, Value, needed
+from torchweld.templates.gemm.cpu.schedule import CpuProduct, scratch_elements
+from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel, kernel
+from torchweld.templates.pointwise_reduce.cpu.schedule import CpuSchedule
+from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, emit_lane
+
+_BATCH = "batch"
+_ELEMENTS = {dtypes.f32: "float", dtypes.f16: "tw_f16", dtypes.bf16: "tw_bf16"}
+
+
+@cache
+def header() -> str:
+    return Path(__file__).with_name("product.h").read_text()
+
+
+def scratch_buffers(product: CpuProduct, accesses: Accesses, device: str) -> tuple[Buffer, ...]:
+    sizes = scratch_elements(product, accesses)
+    return tuple(Buffer(name, (n,), dtypes.f32, (1,), device) for name, n in sizes.items())
+
+
+def product_kernel(
+    accesses: Accesses, product: CpuProduct, buffers: Mapping[str, Buffer], pointers
+) -> Kernel:
+    """What the statements after the sums are written with."""
+    loop = CpuSchedule((), (product.lane,), "column", "rows")
+    return kernel(accesses, loop, buffers, pointers)
+
+
+def emit_finish(k: Kernel, e: Emitter, product: CpuProduct) -> None:
+    """The body of `finish`."""
+    if product.batch:
+        e.line(f"const int64_t {k.names[product.batch]} = {_BATCH};")
+    if product.lane == product.column:
+        _along_columns(k, e, product)
+    else:
+        _along_rows(k, e, product)
+
+
+def emit_multiply(k: Kernel, e: Emitter, product: CpuProduct) -> None:
+    """The body of `part`: one product for each batch."""
+    count = k.extent(product.batch) if product.batch else "1"
+    with e.block(f"for (int64_t {_BATCH} = 0; {_BATCH} < {count}; ++{_BATCH})"):
+        axes = (product.row, product.column, product.depth)
+        extents = ", ".join(k.extent(a) if a else "1" for a in axes)
+        left, right = (k.accesses.loads[v] for v in (product.left, product.right))
+        starts = f"{_start(k, left, product)}, {_start(k, right, product)}"
+        steps = [(left, product.row), (left, product.depth)]
+        steps += [(right, product.column), (right, product.depth)]
+        strides = ", ".join(x.size_text(a.offset.coefficient(axis)) for a, axis in steps)
+        memory = ", ".join(k.pointers.get(name, "nullptr") for name in ("packed", "sums"))
+        kinds = ", ".join(_ELEMENTS[k.kinds[a.buffer]] for a in (left, right))
+        e.line(f"const tw_product<{kinds}> a = {{{extents}, {starts}, {strides},")
+        e.line(f"                      {product.block}, {product.stretch}, {memory}}};")
+        multiply = "tw_multiply_few" if product.few else "tw_multiply"
+        e.line(f"{multiply}(a, tid, parts, [=](int64_t row, int64_t rows, int64_t column,")
+        e.line("    int64_t columns, const float* c, int64_t c_row) {")
+        e.line(f"  finish(P, S, {_BATCH}, row, rows, column, columns, c, c_row);")
+        e.line("});")
+
+
+def _start(k: Kernel, access: Access, product: CpuProduct) -> str:
+    offset = x.size_text(access.offset.const)
+    if product.batch:
+        offset += f" + {x.size_text(access.offset.coefficient(product.batch))} * {_BATCH}"
+    return f"(const {_ELEMENTS[k.kinds[access.buffer]]}*){k.pointers[access.buffer]} + {offset}"
+
+
+def _along_columns(k: Kernel, e: Emitter, product: CpuProduct) -> None:
+    column = k.names[product.column]
+    loop = (column, "column0", "column0 + columns")
+    if product.row is None:
+        return _lane(k, e, product, loop, f"c[{column} - column0]")
+    row = k.names[product.row]
+    with e.block(f"for (int64_t {row} = row0; {row} < row0 + rows; ++{row})"):
+        _lane(k, e, product, loop, f"c[({row} - row0) * c_row + {column} - column0]")
+    return None
+
+
+def _along_rows(k: Kernel, e: Emitter, product: CpuProduct) -> None:
+    """The sums of a few columns are turned first."""
+    row, column = k.names[product.row], k.names[product.column]
+    with e.block("for (int64_t low = 0; low < columns; low += TW_WIDTH)"):
+        e.line("const int64_t high = low + TW_WIDTH < columns ? low + TW_WIDTH : columns;")
+        e.line("alignas(64) float turned[TW_WIDTH][TW_CHUNK];")
+        with e.block("for (int64_t i = 0; i < rows; i += TW_WIDTH)"):
+            e.line("tw_turn(c + i * c_row + low, c_row, &turned[0][i], TW_CHUNK);")
+        with e.block(
+            f"for (int64_t {column} = column0 + low; {column} < column0 + high; ++{column})"
+        ):
+            sums = f"turned[{column} - column0 - low][{row} - row0]"
+            _lane(k, e, product, (row, "row0", "row0 + rows"), sums)
+
+
+def _lane(k: Kernel, e: Emitter, product: CpuProduct, loop: tuple[str, ...], sums: str) -> None:
+    """One vectorised loop (variable, first, end): the sums, and all that follows them."""
+    texts: Texts = {}
+    values = _following(k, product)
+    fixed = [v for v in values if product.lane not in k.stages.axes[v]]
+    for value in fixed:
+        define(k, e, value, texts)
+    name, low, high = loop
+    header = f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"
+    emit_lane(k, e, header, (product.value, sums), values, texts)
+
+
+def _following(k: Kernel, product: CpuProduct) -> list[Value]:
+    gone = needed(k.body, (product.value,))
+    return [v for v in range(len(k.body)) if v not in gone]

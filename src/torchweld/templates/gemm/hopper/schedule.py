@@ -1,0 +1,446 @@
+"""Products of matrices on Hopper's asynchronous units: what the form "gluon" can serve, and how it
+is tiled.
+
+One warp has the TMA unit copy tiles of the factors into a ring of `stages` in shared memory; groups
+of four warps multiply what has arrived, then compute the epilogue on their part of the tile. The
+columns of a tile are one or two parts of a power of two, each with accumulators of its own, so that
+the epilogue has few live values at a time and a tile may have 192 columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import gcd
+
+from torchweld.core.dtypes import DType
+from torchweld.ir import size
+from torchweld.ir.access import Access, Accesses, linear
+from torchweld.ir.contraction import Contraction, bad_combining, column_sums
+from torchweld.ir.nodes import (
+    Const,
+    Index,
+    Instr,
+    Load,
+    Op,
+    Store,
+    Value,
+    store_axes,
+    value_axes,
+)
+from torchweld.ir.scalar import TABLE
+from torchweld.ir.size import Size, product
+from torchweld.targets.target import Target
+from torchweld.templates.gemm.concatenation import Piece, pieces_of
+from torchweld.templates.gemm.schedule import ProductSchedule
+
+# Columns of a tile, by accumulator.
+PARTS = {32: (32,), 64: (64,), 128: (128,), 192: (128, 64), 256: (256,)}
+SHARED_BYTES = (227 << 10) - 2048  # of one block, less barriers and what Triton keeps there
+# Accumulators of a thread, at most; the second number beside wide indices (dropout).
+MOST_TOGETHER = (128, 64)
+MOST_IN_TURN = (192, 96)  # with pingpong, whose epilogue is a loop over short slices
+SLICE = 64  # columns that the epilogue has in registers at a time; twice as many spill with erf
+MIN_STAGES = 3
+_SUMMED_BYTES = 2 << 10  # where warps add up the columns of a slice
+TMA_BYTES = 16  # strides and addresses are multiples of it
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A buffer as TMA sees it: `dims` are axes of the batch, then two of "rows", "columns" and
+    "depth"; it is contiguous along the last. Columns that are parts of heads have "heads" before
+    them. `strides` and `offset` in elements."""
+
+    buffer: str
+    dtype: DType
+    dims: tuple[str, ...]
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    offset: Size
+
+    @property
+    def width(self) -> int | None:
+        """Columns of each head, where they are apart."""
+        return self.shape[self.dims.index("columns")] if "heads" in self.dims else None
+
+    def block(self, **extents: int) -> tuple[int, ...]:
+        """A tile: one along the batch, `extents` along the sides."""
+        if self.width is not None:
+            columns = extents["columns"]
+            extents |= {"heads": max(1, columns // self.width), "columns": min(columns, self.width)}
+        return tuple(extents.get(d, 1) for d in self.dims)
+
+    def divides(self, columns: int) -> bool:
+        """Whether tiles of that many columns are whole heads, or parts of one."""
+        return self.width is None or not columns % self.width or not self.width % columns
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What passes through shared memory. `factors`: of each product, the left and the right one;
+    `residuals`: loads of whole tiles in the epilogue, in `residual_slots` at a time; `results`:
+    stores, by position, in `result_slots`. `slice`: columns that the epilogue has in registers at a
+    time."""
+
+    factors: tuple[tuple[Window, Window], ...]
+    residuals: Mapping[Value, Window]
+    results: Mapping[int, Window]
+    slice: int = SLICE
+    residual_slots: int = 0
+    result_slots: int = 0
+    free_bytes: int = 0  # of shared memory; negative if all does not fit
+
+    @property
+    def inputs(self) -> tuple[Window, ...]:
+        """The factors, each once, in order of first use."""
+        return tuple(dict.fromkeys(w for pair in self.factors for w in pair))
+
+
+def supports(accesses: Accesses, contraction: Contraction, table: Target) -> str | None:
+    """None if the form "gluon" can make these products, else why not."""
+    if table.capability[0] != 9:
+        return f"{table.name} is no Hopper GPU"
+    pieces = pieces_of(accesses, contraction)
+    reasons = (_unsupported(p.accesses, p.contraction) for p in pieces)
+    return next((r for r in reasons if r), None) or _uneven(pieces)
+
+
+def _unsupported(accesses: Accesses, contraction: Contraction) -> str | None:
+    if not contraction.plain:
+        return "a factor is computed before it is multiplied"
+    if not contraction.rows:
+        return "a single row"
+    if (reason := bad_combining(accesses, contraction)) is not None:
+        return reason
+    axes, depth = value_axes(accesses.comp.body), frozenset(contraction.depth)
+    if any(depth & store_axes(accesses.comp, s, axes) for s in accesses.comp.stores):
+        return "a result that varies along the depth"
+    if any(a.extent == 0 for a in accesses.comp.axes):
+        return "nothing to multiply"
+    if len({accesses.comp.body[p.left_load].dtype for p in contraction.products}) > 1:
+        return "factors of different types"
+    for p in contraction.products:
+        for load, side in ((p.left_load, "rows"), (p.right_load, "columns")):
+            found = _factor(accesses, contraction, load, side)
+            if isinstance(found, str):
+                return found
+    count = len(contraction.products)
+    return None if count <= 2 else f"{count} products at a time"
+
+
+def _uneven(pieces: tuple[Piece, ...]) -> str | None:
+    """Why matrices side by side cannot take the same way through shared memory: it has one place
+    for the tiles of all."""
+    if len(pieces) == 1:
+        return None
+    if len({_ways(p) for p in pieces}) > 1:
+        return "matrices side by side that lie or are stored in different ways"
+    residuals = any(_residuals(p.accesses, p.contraction) for p in pieces)
+    return "a residual beside matrices side by side" if residuals else None
+
+
+def _ways(piece: Piece) -> tuple:
+    """Of a piece's factors into shared memory, and of its results out of it."""
+    windows = _windows(piece.accesses, piece.contraction)
+    factors = tuple((left, right.dims, right.dtype) for left, right in windows)
+    results = _results(piece.accesses, piece.contraction)
+    stores = tuple(results.get(n) for n in range(len(piece.accesses.stores)))
+    passing = tuple(w and (w.dims, w.dtype) for w in stores)
+    return factors, passing, _computes_indices(piece.accesses)
+
+
+def roles(accesses: Accesses, contraction: Contraction, schedule: ProductSchedule) -> Roles:
+    """The windows of a Comp that is supported, one piece of it. Results, then residuals pass
+    through shared memory as long as there is space beside the ring of stages."""
+    factors = _windows(accesses, contraction)
+    tileable = _results(accesses, contraction)
+    residuals = _residuals(accesses, contraction)
+    width = _slice(accesses, contraction, schedule, tileable, residuals)
+    points = schedule.block_m * width
+    left, slots, results = _space(schedule, factors), min(2, schedule.block_n // width), {}
+    for position, window in tileable.items():
+        need = slots * points * window.dtype.bytes * (2 if schedule.pingpong else 1)
+        if need <= left:
+            results[position], left = window, left - need
+    left -= points * _scratch_width(accesses, results)
+    left -= _SUMMED_BYTES * len(column_sums(accesses, contraction))
+    each = sum(points * w.dtype.bytes for w in residuals.values())
+    fetched = max(0, min(left // each, schedule.block_n // width)) if residuals else 0
+    left -= fetched * each
+    return Roles(factors, residuals if fetched else {}, results, width, fetched, slots, left)
+
+
+def _windows(accesses: Accesses, contraction: Contraction) -> tuple[tuple[Window, Window], ...]:
+    """Of the factors of each product, which TMA can make."""
+    return tuple(
+        (_factor(accesses, contraction, p.left_load, "rows"),
+         _factor(accesses, contraction, p.right_load, "columns"))
+        for p in contraction.products
+    )  # fmt: skip
+
+
+def _slice(
+    accesses: Accesses,
+    contraction: Contraction,
+    schedule: ProductSchedule,
+    tileable: Mapping[int, Window],
+    residuals: Mapping[Value, Window],
+) -> int:
+    """As many columns as there are registers for: 32 points of a thread, 64 of one product with a
+    long epilogue that is no more than arithmetic on it."""
+    threads = 32 * schedule.num_warps
+    computed = len(tileable) == len(accesses.comp.stores) and not residuals
+    computed &= not _computes_indices(accesses) and len(contraction.products) == 1
+    spare = schedule.block_m * schedule.block_n <= 128 * threads
+    long = spare and computed and epilogue_cost(accesses, contraction) >= _LONG_EPILOGUE
+    points = 64 if long else 32
+    return min(schedule.block_n, SLICE, points * threads // schedule.block_m)
+
+
+def _computes_indices(accesses: Accesses) -> bool:
+    return any(isinstance(i, Index) for i in accesses.comp.body)
+
+
+def _space(schedule: ProductSchedule, factors: tuple[tuple[Window, Window], ...]) -> int:
+    """Bytes beside the ring of stages."""
+    return SHARED_BYTES - schedule.stages * stage_bytes(Roles(factors, {}, {}), schedule)
+
+
+def stage_bytes(roles: Roles, schedule: ProductSchedule) -> int:
+    """Of one step along the depth, all factors."""
+    sides = {"rows": schedule.block_m, "columns": schedule.block_n, "depth": schedule.block_k}
+    return sum(product(w.block(**sides)) * w.dtype.bytes for w in roles.inputs)
+
+
+def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:
+    """Whether codegen can make a correct kernel of this that does not spill."""
+    return all(_is_valid(schedule, p) for p in pieces_of(accesses, contraction))
+
+
+def _is_valid(schedule: ProductSchedule, piece: Piece) -> bool:
+    accesses, contraction = piece.accesses, piece.contraction
+    count = len(contraction.products)
+    threads = 32 * schedule.num_warps
+    most = (MOST_IN_TURN if schedule.pingpong else MOST_TOGETHER)[_computes_indices(accesses)]
+    return (
+        schedule.form == "gluon"
+        and schedule.splits == 1
+        and schedule.block_n in PARTS
+        and schedule.num_warps == (4 if schedule.pingpong else 8)
+        and schedule.block_m % (16 * schedule.num_warps) == 0
+        and schedule.block_m in (64, 128)
+        and schedule.block_k in (32, 64, 128)
+        and count * schedule.block_m * schedule.block_n <= most * threads
+        and schedule.stages >= 2
+        and roles(accesses, contraction, schedule).free_bytes >= 0
+    )
+
+
+def candidates(
+    accesses: Accesses,
+    contraction: Contraction,
+    table: Target,
+    hints: Mapping[str, int] | None = None,
+) -> Iterator[ProductSchedule]:
+    """Valid schedules, the most promising first."""
+    shapes = _PAIR_SHAPES if len(contraction.products) == 2 else _SHAPES
+    pieces = pieces_of(accesses, contraction)
+    found = []
+    for shape in shapes:
+        tries = (_tiled(*shape, stages, table.units) for stages in (8, 7, 6, 5, 4, 3))
+        fits = (t for t in tries if all(_is_valid(t, p) and _passes(t, p) for p in pieces))
+        found += list(fits)[:1]
+    cycles = {s: predicted_cycles(s, pieces, table, hints or {}) for s in found}
+    first, *others = (replace(s, early=cycles[s] < _SHORT_CYCLES)
+                      for s in sorted(found, key=cycles.__getitem__))  # fmt: skip
+    yield from (first, *others, replace(first, early=not first.early), replace(first, group=16))
+
+
+def _tiled(rows: int, columns: int, in_turn: bool, stages: int, units: int) -> ProductSchedule:
+    return ProductSchedule("gluon", rows, columns, 64, 4 if in_turn else 8, stages,
+                           programs=units, pingpong=in_turn)  # fmt: skip
+
+
+# rows, columns, whether two groups of warps take turns
+_SHAPES = (
+    (128, 128, True), (128, 192, True), (64, 192, True), (64, 128, True), (128, 64, True),
+    (64, 64, True), (128, 256, False), (128, 192, False), (128, 128, False),
+)  # fmt: skip
+_PAIR_SHAPES = (
+    (128, 64, True), (64, 128, True), (64, 64, True), (64, 32, True), (128, 128, False),
+)  # fmt: skip
+
+# Of one multiprocessor and clock cycle, and in cycles: what ranks tiles. Fitted to 200 kernels for
+# 34 problems on an H100: 7 % off; the first tile is half a percent slower than the best on average.
+_PRODUCTS_PER_CYCLE = 1650  # of 2048: the power limit slows the clock down
+_COPIED_BYTES_PER_CYCLE = 68
+_SHARED_BYTES_PER_CYCLE = 143  # to it and from it
+_CYCLES_PER_INSTRUCTION = 1.1  # of an epilogue
+_CYCLES_IN_TURN = 0.5  # of one beside products, which both slow down
+_LONG_EPILOGUE = 12  # instructions for each point: a gate, a gelu
+_INSTRUCTIONS_PER_RESULT = 4  # to narrow, move and store it
+_SFU_SHARE = 0.55  # of the cost of a function in the IR's table, as the fast forms are
+_TILE_CYCLES = 2800  # in which neither unit has work, at the end of a tile
+_START_CYCLES = 5400
+_SHORT_CYCLES = 40_000  # of a kernel that gains by beginning while the one before it ends
+
+
+def predicted_cycles(
+    schedule: ProductSchedule,
+    pieces: tuple[Piece, ...],
+    table: Target,
+    hints: Mapping[str, int],
+) -> float:
+    """Of a whole kernel whose data is in the last-level cache. With pingpong, the epilogue of one
+    tile takes place during the products of the next."""
+    accesses, contraction = pieces[0].accesses, pieces[0].contraction
+
+    def points(axes: tuple[str, ...]) -> int:
+        return size.hint(product(accesses.comp.extent(a) for a in axes), hints)
+
+    s = schedule
+    tiles = points(contraction.batch) * -(-points(contraction.rows) // s.block_m)
+    tiles *= sum(-(-size.hint(p.columns, hints) // s.block_n) for p in pieces)
+    turns = -(-tiles // table.units)
+    area = s.block_m * s.block_n
+    multiply = area * s.block_k * len(contraction.products) / _PRODUCTS_PER_CYCLE
+    staged = stage_bytes(roles(accesses, contraction, s), s)
+    shared = (staged + _read_bytes(s, len(contraction.products))) / _SHARED_BYTES_PER_CYCLE
+    steps = -(-points(contraction.depth) // s.block_k)
+    loop = steps * max(multiply, shared, staged / _COPIED_BYTES_PER_CYCLE)
+    each = max(epilogue_cost(p.accesses, p.contraction) for p in pieces)
+    instructions = area // (32 * s.num_warps) * each
+    epilogue = instructions * _CYCLES_PER_INSTRUCTION + _TILE_CYCLES
+    if s.pingpong:
+        loop += instructions * _CYCLES_IN_TURN
+        return turns * max(loop, (loop + epilogue) / 2) + epilogue + _START_CYCLES
+    return turns * (loop + epilogue) + _START_CYCLES
+
+
+def _read_bytes(schedule: ProductSchedule, products: int) -> int:
+    """Of shared memory in one step: an instruction reads its 64 rows and all its columns."""
+    columns = [c * products for c in PARTS[schedule.block_n]]
+    return schedule.block_m // 64 * sum(64 + c for c in columns) * schedule.block_k * 2
+
+
+def epilogue_cost(accesses: Accesses, contraction: Contraction) -> float:
+    """Instructions for each point of the result."""
+    body, axes = accesses.comp.body, value_axes(accesses.comp.body)
+    depth = frozenset(contraction.depth)
+    whole = frozenset(contraction.rows + contraction.columns)
+    computed = (i for v, i in enumerate(body) if whole <= axes[v] and not depth & axes[v])
+    costs = sum(_instructions(i) for i in computed)
+    return costs + _INSTRUCTIONS_PER_RESULT * len(accesses.comp.stores)
+
+
+def _instructions(instr: Instr) -> float:
+    if not isinstance(instr, Op):
+        return 1.0
+    row = TABLE[instr.name]
+    return row.cost * _SFU_SHARE if row.sfu else row.cost
+
+
+def _passes(schedule: ProductSchedule, piece: Piece) -> bool:
+    """Whether all that can pass through shared memory does, two residual slots at least, unless
+    stages are at their fewest."""
+    accesses, contraction = piece.accesses, piece.contraction
+    used = roles(accesses, contraction, schedule)
+    slots = used.result_slots
+    results = len(used.results) == len(_results(accesses, contraction))
+    fetched = not _residuals(accesses, contraction) or used.residual_slots >= slots
+    return schedule.stages <= MIN_STAGES or (results and fetched)
+
+
+def _factor(
+    accesses: Accesses, contraction: Contraction, load: Value, side: str
+) -> Window | str:
+    return window(accesses, contraction, accesses.loads[load], accesses.comp.body[load].dtype,
+                   (side, "depth"))  # fmt: skip
+
+
+def _residuals(accesses: Accesses, contraction: Contraction) -> dict[Value, Window]:
+    """Loads in the epilogue of whole tiles that TMA can make."""
+    factors = {v for p in contraction.products for v in (p.left_load, p.right_load)}
+    body, axes = accesses.comp.body, value_axes(accesses.comp.body)
+    needed = frozenset(contraction.rows + contraction.columns)
+    found = {}
+    for value, access in accesses.loads.items():
+        load = body[value]
+        assert isinstance(load, Load)
+        if value not in factors and load.guard is None and needed <= axes[value]:
+            found[value] = _tile_window(accesses, contraction, access, load.dtype)
+    return {v: w for v, w in found.items() if isinstance(w, Window)}
+
+
+def _results(accesses: Accesses, contraction: Contraction) -> dict[int, Window]:
+    """Stores of whole tiles that TMA can make, by position."""
+    found = {}
+    for position, (store, access) in enumerate(zip(accesses.comp.stores, accesses.stores)):
+        if _stores_tiles(accesses, contraction, store):
+            dtype = accesses.comp.body[store.value].dtype
+            found[position] = _tile_window(accesses, contraction, access, dtype)
+    return {p: w for p, w in found.items() if isinstance(w, Window)}
+
+
+def _stores_tiles(accesses: Accesses, contraction: Contraction, store: Store) -> bool:
+    value = accesses.comp.body[store.value]
+    axes = value_axes(accesses.comp.body)[store.value]
+    needed = frozenset(contraction.batch + contraction.rows + contraction.columns)
+    return store.guard is None and needed <= axes and not isinstance(value, Const)
+
+
+def _tile_window(
+    accesses: Accesses, contraction: Contraction, access: Access, dtype: DType
+) -> Window | str:
+    if not dtype.is_float or dtype.bits > 32:
+        return f"{dtype} does not pass through TMA"
+    found = window(accesses, contraction, access, dtype, ("rows", "columns"))
+    if isinstance(found, Window) and found.dims[-1] != "columns":
+        return "rows are contiguous"
+    return found
+
+
+def window(
+    accesses: Accesses,
+    contraction: Contraction,
+    access: Access,
+    dtype: DType,
+    sides: tuple[str, str],
+) -> Window | str:
+    """Of an access, or why TMA cannot make it."""
+    if access.refs:
+        return "computed indices"
+    strides = {s: linear(accesses, access.offset, getattr(contraction, s)) for s in sides}
+    if any(s is None or s == 0 for s in strides.values()):
+        return f"{access.buffer} is no matrix of rows at equal distances"
+    if strides[sides[1]] != 1:
+        sides = sides[::-1]
+    if strides[sides[1]] != 1:
+        return f"{access.buffer} is contiguous along neither side"
+    batch = tuple(a for a in contraction.batch if access.offset.coefficient(a) != 0)
+    if len(batch) > 3:
+        return "more than five dimensions"
+    steps = (*(access.offset.coefficient(a) for a in batch), strides[sides[0]])
+    lanes = TMA_BYTES // dtype.bytes
+    if any(_factor_of(s) % lanes for s in (*steps, access.offset.const)):
+        return f"{access.buffer} is not aligned to {TMA_BYTES} bytes in each row"
+    extents = (*(accesses.comp.extent(a) for a in batch),
+               *(product(accesses.comp.extent(a) for a in getattr(contraction, s))
+                 for s in sides))  # fmt: skip
+    dims = (*batch, *sides)
+    return Window(access.buffer, dtype, dims, extents, (*steps, 1), access.offset.const)
+
+
+def _factor_of(size: Size) -> int:
+    """The largest number known to divide a size."""
+    return size if isinstance(size, int) else gcd(*(c for _, c in size.terms))
+
+
+def _scratch_width(accesses: Accesses, results: Mapping[int, Window]) -> int:
+    """Bytes for each point of a slice that is stored from registers, which change places in shared
+    memory: 32 bits at least."""
+    body = accesses.comp.body
+    stores = enumerate(accesses.comp.stores)
+    direct = [s for p, s in stores if p not in results and s.combine is None]
+    return max((max(4, body[s.value].dtype.bytes) for s in direct), default=0)

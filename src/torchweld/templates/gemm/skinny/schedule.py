@@ -1,0 +1,219 @@
+"""Products of few rows on Hopper: the form "gluon stream", which reads the right factor once, at
+the speed of memory.
+
+A program has `block_n` columns and its share of the depth. What TMA has copied of the right factor
+is the left operand of wgmma, which has 64 rows and more, and the few rows of the left factor are
+its columns, 8 and more. Where the number of rows is known at the call only, there are no shares of
+the depth, and tiles may have fewer columns (16, 32): then the left factor is the left operand, in
+tiles of 64 rows.
+
+The ring of stages takes the whole shared memory of a multiprocessor, and it is filled with the
+right factor before the kernel in front has ended, where that is a parameter, which no kernel of the
+program writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from torchweld.ir import size
+from torchweld.ir.access import Accesses, linear
+from torchweld.ir.contraction import Contraction
+from torchweld.ir.nodes import store_axes, value_axes
+from torchweld.targets.target import Target
+from torchweld.templates.gemm.concatenation import Piece, pieces_of
+from torchweld.templates.gemm.hopper.schedule import SHARED_BYTES, TMA_BYTES, Window, window
+from torchweld.templates.gemm.schedule import ProductSchedule
+from torchweld.templates.gemm.triton.schedule import MAX_SPLITS, STREAM_ROWS
+from torchweld.templates.pointwise_reduce.gpu.schedule import extent, next_pow2
+
+MIN_ROWS = 8  # columns of wgmma
+MAX_STAGES = 24
+MIN_STEPS = 2  # of a share of the depth
+_MOST_PRODUCTS = 3
+_WGMMA_ROWS = 64
+# (block_n, block_k), the most promising first
+_SHAPES = ((64, 128), (128, 128), (64, 64), (128, 64))
+_NARROW = ((16, 64), (32, 64))
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """Of one piece: the left factor of all its products, and the right one of each."""
+
+    left: Window
+    right: tuple[Window, ...]
+
+
+def supports(accesses: Accesses, contraction: Contraction, table: Target) -> str | None:
+    """None if the form can make these products, else why not."""
+    if table.capability[0] != 9:
+        return f"{table.name} is no Hopper GPU"
+    pieces = pieces_of(accesses, contraction)
+    reason = next((r for p in pieces if (r := _unsupported(p))), None)
+    if reason is None and len({tuple(w.dims for w in factors(p).right) for p in pieces}) > 1:
+        return "matrices side by side that lie in different ways"
+    return reason
+
+
+def _unsupported(piece: Piece) -> str | None:
+    accesses, c = piece.accesses, piece.contraction
+    if not c.plain:
+        return "a factor is computed before it is multiplied"
+    if c.batch or len(c.products) > _MOST_PRODUCTS:
+        return "many products at a time"
+    if any(s.combine for s in accesses.comp.stores):
+        return "a store combines with what is there"
+    axes, depth = value_axes(accesses.comp.body), frozenset(c.depth)
+    if any(depth & store_axes(accesses.comp, s, axes) for s in accesses.comp.stores):
+        return "a result that varies along the depth"
+    if any(a.extent == 0 for a in accesses.comp.axes):
+        return "nothing to multiply"
+    if not all(isinstance(extent(accesses, axes), int) for axes in (c.columns, c.depth)):
+        return "a right factor whose size is known at the call only"
+    if len({accesses.comp.body[p.left_load].dtype for p in c.products}) > 1:
+        return "factors of different types"
+    found = factors(piece)
+    if isinstance(found, Factors) and not any(found.right[0].divides(n) for n, _ in _SHAPES):
+        return f"heads of {found.right[0].width} columns fill no tile"
+    return found if isinstance(found, str) else None
+
+
+def factors(piece: Piece) -> Factors | str:
+    """How TMA copies the factors of a piece, or why it cannot."""
+    lefts = {_left(piece, p.left_load) for p in piece.contraction.products}
+    rights = tuple(_right(piece, p.right_load) for p in piece.contraction.products)
+    reason = next((w for w in (*lefts, *rights) if isinstance(w, str)), None)
+    if reason is not None:
+        return reason
+    return Factors(*lefts, rights) if len(lefts) == 1 else "several left factors"
+
+
+def _left(piece: Piece, load: int) -> Window | str:
+    """Of a single row, a matrix of one row."""
+    accesses, c = piece.accesses, piece.contraction
+    access, dtype = accesses.loads[load], accesses.comp.body[load].dtype
+    if c.rows:
+        return window(accesses, c, access, dtype, ("rows", "depth"))
+    depth = extent(accesses, c.depth)
+    plain = not access.refs and linear(accesses, access.offset, c.depth) == 1
+    aligned = isinstance(access.offset.const, int) and not access.offset.const % (TMA_BYTES // 2)
+    if not plain or not aligned or not isinstance(depth, int):
+        return f"{access.buffer} is no row that is aligned to {TMA_BYTES} bytes"
+    pitch = -(-depth // TMA_BYTES) * TMA_BYTES
+    dims = ("rows", "depth")
+    return Window(access.buffer, dtype, dims, (1, depth), (pitch, 1), access.offset.const)
+
+
+def _right(piece: Piece, load: int) -> Window | str:
+    accesses, c, sides = piece.accesses, piece.contraction, ("columns", "depth")
+    access, dtype = accesses.loads[load], accesses.comp.body[load].dtype
+    found = window(accesses, c, access, dtype, sides)
+    if isinstance(found, Window) or len(c.columns) != 2 or c.batch:
+        return found
+    apart = replace(c, batch=c.columns[:1], columns=c.columns[1:])
+    found = window(accesses, apart, access, dtype, sides)
+    heads = isinstance(found, Window) and found.dims[1:] == sides
+    return replace(found, dims=("heads", *sides)) if heads else f"{access.buffer}: no heads"
+
+
+def candidates(
+    accesses: Accesses,
+    contraction: Contraction,
+    table: Target,
+    hints: Mapping[str, int] | None = None,
+) -> Iterator[ProductSchedule]:
+    """The default first, then what a tuner may time; none where there are too many rows."""
+    pieces = pieces_of(accesses, contraction)
+    rows = max(1, size.hint(extent(accesses, contraction.rows), hints or {}))
+    if rows > STREAM_ROWS:
+        return
+    known = _has_known_rows(accesses, contraction)
+    block_m = max(MIN_ROWS, next_pow2(rows)) if known else STREAM_ROWS  # there may be more
+    first = ProductSchedule("gluon stream", block_m, 64, 64, 4, 2, 1, early=True)
+    found: set[ProductSchedule] = set()
+    columns = sum(p.columns for p in pieces)
+    for block_n, block_k in _SHAPES if known else _by_width(columns, table.units):
+        shape = replace(first, block_n=block_n, block_k=block_k, num_warps=max(4, block_n // 16))
+        if is_narrow(shape):
+            shape = replace(shape, block_m=_WGMMA_ROWS)
+        for s in _shared(shape, pieces, table):
+            if s not in found and valid(s, accesses, contraction):
+                found.add(s)
+                yield s
+
+
+def _by_width(columns: int, units: int) -> list[tuple[int, int]]:
+    """Shapes without shares of the depth: the narrowest first of which there are no more tiles than
+    multiprocessors."""
+    shapes = (*_SHAPES, *_NARROW)
+    fit = {n for n, _ in shapes if -(-columns // n) <= units}
+    return sorted(shapes, key=lambda s: (s[0] not in fit, s[0] if s[0] in fit else -s[0]))
+
+
+def is_narrow(schedule: ProductSchedule) -> bool:
+    """Whether the left factor is the left operand of the instruction."""
+    return schedule.block_n < _WGMMA_ROWS
+
+
+def _shared(
+    shape: ProductSchedule, pieces: tuple[Piece, ...], table: Target
+) -> Iterator[ProductSchedule]:
+    """With as many shares of the depth as there are idle multiprocessors for. Where there are more
+    tiles than multiprocessors, two blocks are on each."""
+    accesses, c = pieces[0].accesses, pieces[0].contraction
+    tiles = sum(-(-p.columns // shape.block_n) for p in pieces)
+    steps = -(-extent(accesses, c.depth) // shape.block_k)
+    most = min(MAX_SPLITS, steps // MIN_STEPS, table.units // tiles)
+    shares = most if _has_known_rows(accesses, c) else 1
+    blocks = (2, 1) if tiles > table.units else (1,)
+    for wanted in dict.fromkeys((max(1, shares), max(1, shares // 2))):
+        splits = -(-steps // -(-steps // wanted))  # without those that would have no steps
+        for count in blocks:
+            yield replace(shape, splits=splits, stages=_stages(shape, pieces[0], count))
+
+
+def _stages(s: ProductSchedule, piece: Piece, blocks: int) -> int:
+    """That fit into the shared memory of a multiprocessor beside those of other blocks."""
+    space = SHARED_BYTES // blocks - _rest_bytes(s)
+    return min(MAX_STAGES, space // _stage_bytes(s, len(piece.contraction.products)))
+
+
+def _stage_bytes(s: ProductSchedule, products: int) -> int:
+    return 2 * s.block_k * (s.block_m + products * s.block_n)
+
+
+def _rest_bytes(s: ProductSchedule) -> int:
+    """In which products change places between threads."""
+    return 5 * s.block_m * s.block_n + 2048
+
+
+def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:
+    """Whether codegen can make a correct kernel of this: the only place where that is decided."""
+    s = schedule
+    windows = [w for p in pieces_of(accesses, contraction) for w in factors(p).right]
+    needs = s.stages * _stage_bytes(s, len(contraction.products)) + _rest_bytes(s)
+    return (
+        s.form == "gluon stream"
+        and s.block_m in ((_WGMMA_ROWS,) if is_narrow(s) else (8, 16, 32, 64))
+        and s.block_n in (16, 32, 64, 128)
+        and s.block_k in (64, 128)
+        and s.num_warps == max(4, s.block_n // 16)
+        and 2 <= s.stages <= MAX_STAGES
+        and needs <= SHARED_BYTES
+        and all(w.divides(s.block_n) for w in windows)
+        and (s.splits == 1 or _splittable(s, accesses, contraction))
+    )
+
+
+def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:
+    """Scratch for partial results has a size that is known, and each share has some depth."""
+    if not _has_known_rows(accesses, c):
+        return False
+    steps = -(-extent(accesses, c.depth) // s.block_k)
+    return 1 < s.splits <= MAX_SPLITS and -(-steps // s.splits) * (s.splits - 1) < steps
+
+
+def _has_known_rows(accesses: Accesses, c: Contraction) -> bool:
+    return isinstance(extent(accesses, c.rows), int)

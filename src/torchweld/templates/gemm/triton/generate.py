@@ -1,0 +1,337 @@
+"""Products with their neighbours as one Triton kernel (templates/gemm/triton/schedule.py has the tiles).
+
+    acc = 0
+    for each block of the depth:
+        left [BM, BK], right [BK, BN]: loaded, or computed from loads and rounded to 16 bits
+        acc += dot(left, right)                     for each product
+        sums += what is reduced of the left factor  lane by lane
+    epilogue over [BM, BN], stores
+
+Three faces of one `Kernel` print the three kinds of tiles: rows x depth, depth x columns and
+rows x columns. With `splits`, programs share the depth of a tile: each writes partial results, and
+the one that comes last adds them in the order of the shares and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torchweld.codegen.source import GridDim, KernelBundle
+from torchweld.core import dtypes
+from torchweld.ir.access import Access, Accesses, linear
+from torchweld.ir.affine import Affine
+from torchweld.ir.contraction import Contraction, factor
+from torchweld.ir.nodes import Buffer, Comp, Load, Value
+from torchweld.ir.size import Size
+from torchweld.templates.gemm.column_sums import sums_of
+from torchweld.templates.gemm.concatenation import parts_of
+from torchweld.templates.gemm.schedule import ProductSchedule, tiled
+from torchweld.templates.gemm.triton.schedule import one_at_a_time, valid
+from torchweld.templates.pointwise_reduce.gpu import forms
+from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
+from torchweld.templates.pointwise_reduce.gpu.reduce import combined
+from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, extent, next_pow2
+from torchweld.templates.pointwise_reduce.gpu.walks import quotient, rounded
+
+LINE = 64  # elements of a line of L2
+EARLY_BYTES = 32 << 10  # that a program has fetched before it waits
+STREAM_REGISTERS = 255  # without a limit, ptxas spills a few so that more blocks fit
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """The faces: `end` is that of the epilogue, `sums` of what is reduced of the left factor.
+    `starts`: of a right factor of parts, the variable that holds where this tile's part begins.
+    `totals`: where sums of a tile's columns go, by position of the store."""
+
+    contraction: Contraction
+    schedule: ProductSchedule
+    left: Kernel
+    right: Kernel
+    sums: Kernel
+    end: Kernel
+    starts: dict[Value, str]
+    totals: Mapping[int, Buffer]
+
+    def extent(self, axes: tuple[str, ...]) -> Size:
+        return extent(self.end.accesses, axes)
+
+    @property
+    def reductions(self) -> tuple[Value, ...]:
+        return (*(p.value for p in self.contraction.products), *self.contraction.row_sums)
+
+
+def generate(
+    comp: Comp,
+    buffers: Mapping[str, Buffer],
+    schedule: ProductSchedule,
+    hints: Mapping[str, int] | None = None,
+) -> KernelBundle:
+    """The kernel of `comp`, tiled by `schedule` of form "triton" or "stream".
+
+    Raises InvalidIR if `comp` makes no products or the schedule does not fit."""
+    accesses, contraction = tiled(comp, buffers, schedule, hints, valid)
+    partials = _partials(accesses, contraction, buffers, schedule)
+    sums = sums_of(accesses, contraction, buffers, schedule.block_m)
+    scratch = (*partials.values(), *sums.scratch.values())
+    every = {**buffers, **{b.name: b for b in scratch}}
+    t = _template(accesses, contraction, every, schedule, sums.scratch)
+    _position(t)
+    _choose_parts(t)
+    if schedule.early:
+        _begin_early(t)
+    _main_loop(t)
+    _single_rows(t)
+    if schedule.splits == 1:
+        _epilogue(t)
+    else:
+        _merge(t, partials)
+    blocks = (
+        GridDim(t.extent(contraction.rows), schedule.block_m),
+        GridDim(t.extent(contraction.columns), schedule.block_n),
+        GridDim(t.extent(contraction.batch) * schedule.splits),
+    )
+    zeroed = tuple(b.name for b in scratch if b.dtype == dtypes.i32)
+    registers = STREAM_REGISTERS if schedule.form == "stream" else None
+    source = replace(t.end.source(blocks), early=schedule.early, max_registers=registers)
+    return KernelBundle(comp.name, (source, *sums.sources(every, schedule.early)), scratch, zeroed)
+
+
+def _template(
+    accesses: Accesses,
+    c: Contraction,
+    buffers: Mapping[str, Buffer],
+    s: ProductSchedule,
+    totals: Mapping[int, Buffer],
+) -> _Template:
+    def tile(rows, columns, block_rows: int, block_columns: int) -> Schedule:
+        return Schedule("grid", rows, columns, block_rows, block_columns, s.num_warps)
+
+    ends = tile(c.rows, c.columns, s.block_m, s.block_n)
+    end = Kernel(accesses, buffers, ends, (c.batch, c.rows, c.columns, c.depth))
+    left = end.facing(tile(c.rows, c.depth, s.block_m, s.block_k), "r", "ck")
+    right = end.facing(tile(c.depth, c.columns, s.block_k, s.block_n), "rk", "c")
+    # To the dots, a single row is a tile of rows of which all but one are out of bounds.
+    sums = left if c.rows else left.facing(left.schedule, "r", "ck")
+    return _Template(c, s, left, right, sums, end, {}, totals)
+
+
+def _position(t: _Template) -> None:
+    """Which tile, of which batch and share, and the indices of its rows and columns."""
+    k, s, c = t.end, t.schedule, t.contraction
+    at = "tl.program_id(0), tl.program_id(1)"
+    if s.group > 1:
+        at = k.helper(f"_tile_at({at}, tl.num_programs(0), tl.num_programs(1), {s.group})")
+    k.line(f"tile_r, tile_c = {at}")
+    if s.splits > 1:
+        k.line(f"share = tl.program_id(2) % {s.splits}")
+    if c.batch:
+        k.line(f"batch = {_wide(k, f'(tl.program_id(2) // {s.splits})')}")
+        k.split_axes("batch", c.batch)
+    _define(k, "r", _wide(k, "tile_r"), s.block_m, c.rows)
+    _define(k, "c", _wide(k, "tile_c"), s.block_n, c.columns)
+
+
+def _choose_parts(t: _Template) -> None:
+    """Where the part of a right factor begins in whose columns the tile is."""
+    k, s = t.end, t.schedule
+    for value in dict.fromkeys(factor(k.body, p.right) for p in t.contraction.products):
+        parts = one_at_a_time(k.accesses, t.contraction, s, value)
+        text = ""  # from the last part to the first
+        for part, end in zip(reversed(parts), (None, *(p.first for p in reversed(parts)))):
+            access = k.accesses.loads[part.load]
+            start = f"{k.pointer(access.buffer)} + {k.size(access.offset.const)}"
+            text = f"tl.where(tile_c < {end // s.block_n}, {start}, {text})" if text else start
+        if parts:
+            t.starts[value] = f"start{value}"
+            k.line(f"start{value} = {text}")
+
+
+def _address(t: _Template, face: Kernel, value: Value) -> str | None:
+    """Of a tile of a factor that is read as it is, None of one that is computed."""
+    access = _access(t, value)
+    if access is None or value not in t.starts:
+        return access and face.address(access, "rc")
+    return f"{t.starts[value]} + ({face.offset(Affine(access.offset.terms))})"
+
+
+def _access(t: _Template, value: Value) -> Access | None:
+    """How a factor is read that is not computed; of one in parts, the first."""
+    if value in t.starts:
+        value = parts_of(t.end.accesses, t.contraction, value)[0].load
+        return t.end.accesses.loads[value]
+    instr = t.end.body[value]
+    plain = isinstance(instr, Load) and instr.guard is None
+    return t.end.accesses.loads[value] if plain else None
+
+
+def _wide(k: Kernel, number: str) -> str:
+    return number if k.index_type == "tl.int32" else f"{number}.to(tl.int64)"
+
+
+def _define(k: Kernel, name: str, block: str, points: int, axes: tuple[str, ...], steps: int = 1):
+    lanes = f"tl.arange(0, {points})[{':, None' if name[0] == 'r' else 'None, :'}]"
+    covered = rounded(extent(k.accesses, axes), points * steps)
+    k.define(name, f"{block} * {points}", lanes, axes, covered)
+
+
+def _begin_early(t: _Template) -> None:
+    """The first weights are fetched while the kernel before, which may write the left factor, still
+    runs."""
+    k, s, c = t.end, t.schedule, t.contraction
+    lines = max(1, EARLY_BYTES // (2 * LINE * s.block_n * len(c.products)))
+    lines = next_pow2(lines + 1) // 2  # the power of two below
+    tile = Schedule("grid", c.depth, c.columns, lines, s.block_n, s.num_warps)
+    face = t.right.facing(tile, "line", "c")
+    start = "0" if s.splits == 1 else f"share * {_steps(t)} * {s.block_k}"
+    face.define("line", start, f"tl.arange(0, {lines})[:, None] * {LINE}", c.depth, None)
+    for value in dict.fromkeys(factor(k.body, p.right) for p in c.products):
+        access = _access(t, value)
+        if access and not access.refs and linear(k.accesses, access.offset, c.depth) == 1:
+            k.line(k.helper(f"_prefetch({_address(t, face, value)}, {face.mask('rc')})"))
+    k.line(k.helper("_await_previous()"))
+
+
+def _steps(t: _Template) -> str:
+    """Blocks of the depth that a program walks over."""
+    s = t.schedule
+    return quotient(t.end, t.extent(t.contraction.depth), s.block_k * s.splits, up=True)
+
+
+def _main_loop(t: _Template) -> None:
+    k, s, c = t.end, t.schedule, t.contraction
+    for p in c.products:
+        k.line(f"acc{p.value} = tl.zeros([{s.block_m}, {s.block_n}], tl.float32)")
+        k.known[p.value] = f"acc{p.value}"
+    for value in c.row_sums:
+        forms.accumulator(t.sums, value, _lanes(t, value))
+    forms.hoist(t.left, [factor(k.body, p.left) for p in c.products], "r")
+    rights = (factor(k.body, p.right) for p in c.products)
+    forms.hoist(t.right, [v for v in rights if v not in t.starts], "c")
+    steps = _steps(t)
+    with k.indented(f"for block in tl.range({steps}, num_stages={s.stages}):"):
+        step = "block" if s.splits == 1 else f"(share * {steps} + block)"
+        for face, name in ((t.left, "ck"), (t.right, "rk")):
+            _define(face, name, step, s.block_k, c.depth, s.splits)
+        for p in c.products:
+            a = _factor(t, t.left, factor(k.body, p.left), "ck")
+            b = _factor(t, t.right, factor(k.body, p.right), "rk")
+            k.line(f"acc{p.value} = tl.dot({a}, {b}, acc{p.value})")
+        for value in c.row_sums:
+            forms.accumulate(t.sums, value, _lanes(t, value), over="c")
+    for value in c.row_sums:
+        forms.finish_accumulator(t.sums, value, 1)
+        k.known[value] = t.sums.known[value]
+
+
+def _lanes(t: _Template, value: Value) -> str:
+    """Which dimensions the accumulator of a reduction of the left factor has."""
+    return t.sums.along(t.sums.axes[value]) + "c"
+
+
+def _factor(t: _Template, face: Kernel, value: Value, depth: str) -> str:
+    """The tile of a factor, zero beyond the depth; what is beyond the rows or columns is never
+    stored."""
+    if value in face.known:
+        return face.known[value]
+    if (address := _address(t, face, value)) is not None:
+        mask = face.mask("rc")
+        zero = f", mask={mask}, other=0.0" if mask else ""
+        return face.assign(value, f"tl.load({address}{zero})")
+    text = face.value(value)
+    return face.assign(value, f"tl.where({depth}m, {text}, 0.0)") if face.masked(depth) else text
+
+
+def _single_rows(t: _Template) -> None:
+    """Products of a single row: the first of the tile's rows."""
+    k = t.end
+    if not t.contraction.rows:
+        for p in t.contraction.products:
+            first = f"tl.where(r == 0, {k.known[p.value]}, 0.0)"
+            k.assign(p.value, f"tl.sum({first}, axis=0, keep_dims=True)")
+
+
+def _epilogue(t: _Template) -> None:
+    k = t.end
+    positions = range(len(k.comp.stores))
+    k.compute(forms.stored(k, positions))
+    for position in positions:
+        if position in t.totals:
+            _store_sum(t, position)
+        else:
+            k.store(position)
+
+
+def _store_sum(t: _Template, position: int) -> None:
+    """Of the tile's rows in each column."""
+    k, partial = t.end, t.totals[position]
+    value = k.value(k.comp.stores[position].value)
+    inside = f"tl.where(rm, {value}, 0.0)" if k.masked("r") else value
+    total = f"tl.sum({inside}, axis=0, keep_dims=True)"
+    place = f"tile_r * {k.size(t.extent(t.contraction.columns))} + c"
+    k.write("store", f"{k.pointer(partial.name)} + ({place})", total, k.mask("c"))
+
+
+# shares of the depth
+
+
+def _partials(
+    accesses: Accesses, c: Contraction, buffers: Mapping[str, Buffer], s: ProductSchedule
+) -> dict[Value | None, Buffer]:
+    """Scratch for the partial results of each Reduce, tile by tile, and (None) how many shares of
+    each tile are done."""
+    if s.splits == 1:
+        return {}
+    rows, columns, batch = (extent(accesses, axes) for axes in (c.rows, c.columns, c.batch))
+    tiles = -(-rows // s.block_m) * -(-columns // s.block_n) * batch
+    comp = accesses.comp
+    device = buffers[comp.stores[0].buffer].device
+    points = {p.value: (s.block_m if c.rows else 1) * s.block_n for p in c.products}
+    points |= {v: s.block_m if c.rows else 1 for v in c.row_sums}
+    made: dict[Value | None, Buffer] = {
+        v: Buffer(f"{comp.name}_part{v}", (s.splits * tiles * n,), comp.body[v].dtype, (1,), device)
+        for v, n in points.items()
+    }
+    made[None] = Buffer(f"{comp.name}_done", (tiles,), dtypes.i32, (1,), device)
+    return made
+
+
+def _merge(t: _Template, partials: Mapping[Value | None, Buffer]) -> None:
+    """Writes what this share has; the last share of a tile adds all and does the rest. Each sum is
+    read back in the order of the shares, so that it does not depend on who is last."""
+    k, splits = t.end, t.schedule.splits
+    done = k.pointer(partials[None].name)
+    k.line("tile = tile_r + tile_c * tl.num_programs(0)")
+    k.line("tiles = tl.num_programs(0) * tl.num_programs(1)")
+    if t.contraction.batch:
+        k.line("tile += batch * tiles")
+        k.line(f"tiles *= tl.num_programs(2) // {splits}")
+    for value in t.reductions:
+        address = _partial(k, value, partials[value], "share")
+        k.line(f"tl.store({address}, {k.known[value]})")
+    k.line("tl.debug_barrier()")
+    k.line(f"arrived = tl.atomic_add({done} + tile, 1)")
+    with k.indented(f"if arrived == {splits - 1}:"):
+        for value in t.reductions:
+            instr = k.body[value]
+            for share in range(splits):
+                address = _partial(k, value, partials[value], str(share))
+                text = f'tl.load({address}, cache_modifier=".cg")'
+                if share:
+                    text = combined(k, instr.monoid, instr.dtype, k.known[value], text)
+                k.assign(value, text)
+        _epilogue(t)
+        k.line(f"tl.store({done} + tile, 0)")
+
+
+def _partial(k: Kernel, value: Value, buffer: Buffer, share: str) -> str:
+    """Where a share of a tile has its part of a Reduce."""
+    along = k.along(k.axes[value])
+    width = k.block_columns if "c" in along else 1
+    rows = f"tl.arange(0, {k.block_rows})[:, None] * {width}"
+    columns = f"tl.arange(0, {width})[None, :]"
+    lanes = [text for d, text in (("r", rows), ("c", columns)) if d in along]
+    points = width * (k.block_rows if "r" in along else 1)
+    start = f"({share} * tiles + tile) * {points}"
+    lanes = " + ".join(lanes or ["tl.zeros([1, 1], tl.int32)"])
+    return f"{k.pointer(buffer.name)} + ({start} + {lanes})"

@@ -1,0 +1,294 @@
+"""How the Triton product template is tiled: what it refuses, which tiles are correct, the default
+and its neighbours.
+
+    triton    tiles of rows and columns, each program walks the whole depth
+    stream    up to STREAM_ROWS rows: narrow tiles of columns, `splits` programs share the depth, so
+              that enough of the right factor is in flight on all multiprocessors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from torchweld.core.dtypes import DType
+from torchweld.ir import size
+from torchweld.ir.access import Accesses
+from torchweld.ir.contraction import Contraction, bad_combining, factor
+from torchweld.ir.expand import TUPLES
+from torchweld.ir.nodes import (
+    Instr,
+    Reduce,
+    Value,
+    needed,
+    store_axes,
+    value_axes,
+)
+from torchweld.targets.target import Target
+from torchweld.templates.gemm.concatenation import Part, parts_of
+from torchweld.templates.gemm.schedule import ProductSchedule
+from torchweld.templates.pointwise_reduce.gpu.schedule import MAX_GRID_Y, extent, next_pow2
+
+STREAM_ROWS = 64
+_MOST_SUMMED = 32  # rows of a left factor that is also added up
+MIN_STAGES, MAX_STAGES = 4, 12  # of streams; two are always correct
+MAX_SPLITS = 16
+SHARED_REST = 4 << 10  # bytes for sums across warps
+_SHARED_COMPUTED = 8 << 10  # more, where a right factor is computed before it is multiplied
+MAX_ACCUMULATORS = 128  # float32 registers of a thread
+
+# (block_m, block_n, block_k, warps, stages) by falling size: the first that makes enough tiles is
+# the default. `_PAIRED` where two products are accumulated.
+_TILES = (
+    (128, 128, 64, 8, 3),
+    (128, 128, 64, 4, 3),
+    (64, 128, 64, 4, 4),
+    (64, 64, 64, 4, 4),
+    (64, 32, 64, 4, 4),
+)
+_PAIRED = (
+    (128, 128, 64, 8, 3),
+    (128, 64, 64, 4, 3),
+    (64, 64, 64, 4, 4),
+    (64, 32, 64, 4, 4),
+)
+_SMALL = 64 * 64  # points of a tile; smaller ones read too much
+# (block_m, block_n, block_k, warps) where there are few tiles.
+_FEW = ((64, 32, 64, 4), (128, 32, 64, 4), (128, 32, 64, 8), (64, 64, 64, 4), (64, 32, 128, 4))
+# (block_n, block_k, warps) of streams.
+_STREAMS = ((32, 128, 4), (32, 256, 4), (16, 256, 4), (64, 128, 4), (16, 128, 4), (64, 128, 8))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is to be tiled, and where. Extents are typical ones, at least one."""
+
+    accesses: Accesses
+    contraction: Contraction
+    table: Target
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+
+    def programs(self, s: ProductSchedule) -> int:
+        """Tiles of all batches."""
+        return self.batch * -(-self.rows // s.block_m) * -(-self.columns // s.block_n)
+
+    def possible(self, s: ProductSchedule) -> bool:
+        return valid(s, self.accesses, self.contraction) and self.fits(s)
+
+    def fits(self, s: ProductSchedule) -> bool:
+        staged = staged_bytes(s, self.accesses, self.contraction, self.table)
+        return staged + _shared_rest(self.contraction) <= self.table.shared_bytes
+
+
+def supports(accesses: Accesses, contraction: Contraction, table: Target) -> str | None:
+    """None if the template can make `contraction`; else why not."""
+    body = accesses.comp.body
+    if table.capability < (8, 0):
+        return "tensor cores of this device have no asynchronous copies"
+    found = {_factor_dtype(body, v) for v in _factors(contraction)}
+    if None in found:
+        return "a factor is not rounded to 16 bits"
+    if len(found) > 1:
+        return "its factors differ in dtype"
+    return (
+        _bad_sums(accesses, contraction)
+        or _bad_reduction(accesses, contraction)
+        or _bad_store(accesses, contraction)
+    )
+
+
+def candidates(
+    accesses: Accesses,
+    contraction: Contraction,
+    table: Target,
+    hints: Mapping[str, int] | None = None,
+) -> Iterator[ProductSchedule]:
+    """The default first, then what a tuner may time."""
+    c = contraction
+    extents = (extent(accesses, axes) for axes in (c.batch, c.rows, c.columns, c.depth))
+    work = _Work(accesses, c, table, *(max(1, size.hint(e, hints or {})) for e in extents))
+    seen: set[ProductSchedule] = set()
+    for made in (_streams(work), _tiles(work)):
+        for s in made:
+            if s not in seen and work.possible(s):
+                seen.add(s)
+                yield s
+        if seen:  # many products at a time over few rows fit in tiles alone
+            return
+
+
+def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:
+    """Whether codegen can make a correct kernel of this: the only place where that is decided."""
+    s, c = schedule, contraction
+    blocks = (s.block_m, s.block_n, s.block_k)
+    columns = extent(accesses, c.columns)
+    return (
+        s.form in ("triton", "stream")
+        and all(b >= 16 and b & (b - 1) == 0 for b in blocks)
+        and s.num_warps in (1, 2, 4, 8)
+        and 1 <= s.stages <= MAX_STAGES
+        and s.group >= 1
+        and all(factor(accesses.comp.body, v) is not None for v in _factors(c))
+        and accumulators(s, c) <= MAX_ACCUMULATORS
+        and (not c.row_sums or s.block_m <= _MOST_SUMMED)
+        and (not isinstance(columns, int) or columns <= MAX_GRID_Y * s.block_n)
+        and (s.splits == 1 or _splittable(s, accesses, c))
+    )
+
+
+def accumulators(schedule: ProductSchedule, contraction: Contraction) -> int:
+    """Registers of a thread that hold products."""
+    points = schedule.block_m * schedule.block_n * len(contraction.products)
+    return points // (32 * schedule.num_warps)
+
+
+def staged_bytes(
+    schedule: ProductSchedule, accesses: Accesses, contraction: Contraction, table: Target
+) -> int:
+    """Shared memory for the tiles of factors that are under way."""
+    waiting = schedule.stages - (not _reads_shared(schedule, table))
+    return waiting * _stage_bytes(schedule, accesses, contraction)
+
+
+def _reads_shared(schedule: ProductSchedule, table: Target) -> bool:
+    """Hopper's dots of 64 rows and more read a stage from shared memory while others arrive."""
+    return table.capability >= (9, 0) and schedule.block_m >= 64
+
+
+def _stage_bytes(s: ProductSchedule, accesses: Accesses, c: Contraction) -> int:
+    lefts = _loaded_bytes(accesses, c, [p.left for p in c.products], s)
+    rights = _loaded_bytes(accesses, c, [p.right for p in c.products], s)
+    return (s.block_m * lefts + s.block_n * rights) * s.block_k
+
+
+def one_at_a_time(
+    accesses: Accesses, contraction: Contraction, schedule: ProductSchedule, value: Value
+) -> tuple[Part, ...]:
+    """The parts of a right factor if each tile has columns of one of them alone."""
+    parts = parts_of(accesses, contraction, value)
+    return parts if all(p.first % schedule.block_n == 0 for p in parts) else ()
+
+
+def _loaded_bytes(
+    accesses: Accesses, c: Contraction, factors: list[Value], schedule: ProductSchedule
+) -> int:
+    """What is loaded for each point of the tiles of some factors."""
+    body, axes = accesses.comp.body, value_axes(accesses.comp.body)
+    found: set[Value] = set()
+    for value in factors:
+        parts = one_at_a_time(accesses, c, schedule, factor(body, value))
+        found |= {parts[0].load} if parts else needed(body, (value,))
+    depth = set(c.depth)
+    loads = (v for v in found & set(accesses.loads) if axes[v] & depth)
+    return sum(body[v].dtype.bytes for v in loads if axes[v] - depth or not c.rows)
+
+
+def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:
+    """Scratch for partial results has a size that is known, and each share has some depth."""
+    extents = [extent(accesses, axes) for axes in (c.batch, c.rows, c.columns, c.depth)]
+    if not all(isinstance(e, int) for e in extents) or extents[0] * s.splits > MAX_GRID_Y:
+        return False
+    return 1 < s.splits <= min(MAX_SPLITS, -(-extents[3] // s.block_k))
+
+
+def _tiles(work: _Work) -> Iterator[ProductSchedule]:
+    """The largest tiles of which there are enough for all multiprocessors, then its neighbours in
+    the table. Where there are too few, small ones."""
+    shapes = _TILES if len(work.contraction.products) == 1 else _PAIRED
+    fit = [s for shape in shapes if work.fits(s := ProductSchedule("triton", *shape))]
+    enough = [s for s in fit if work.programs(s) >= work.table.units]
+    if not enough or enough[0].block_m * enough[0].block_n < _SMALL:
+        yield from _in_one_wave(work, "triton", _FEW)
+        return
+    first, at = enough[0], fit.index(enough[0])
+    yield first
+    yield from fit[max(0, at - 1) : at + 3]
+    yield from (replace(first, stages=n) for n in (first.stages - 1, first.stages + 1))
+    yield replace(first, block_k=32, stages=first.stages + 1)
+
+
+def _streams(work: _Work) -> Iterator[ProductSchedule]:
+    if work.rows > STREAM_ROWS:
+        return iter(())
+    known = isinstance(extent(work.accesses, work.contraction.rows), int)
+    block_m = max(16, next_pow2(work.rows)) if known else STREAM_ROWS  # there may be more
+    return _in_one_wave(work, "stream", [(block_m, *shape) for shape in _STREAMS])
+
+
+def _in_one_wave(work: _Work, form, shapes) -> Iterator[ProductSchedule]:
+    """Each shape with as many shares of the depth as there are idle multiprocessors for, or half
+    of them. Stages fill the shared memory of a multiprocessor, so that blocks of the next kernel,
+    which begin early, do not crowd on those that are idle first."""
+    units = work.table.units
+    for shape in shapes:
+        made = ProductSchedule(form, *shape, 2, 1, early=work.table.begins_early)
+        most = max(1, min(MAX_SPLITS, work.depth // (2 * made.block_k)))
+        shares = max(1, min(most, units // work.programs(made)))
+        for splits in dict.fromkeys((shares, max(1, shares // 2))):
+            near, programs = replace(made, splits=splits), splits * work.programs(made)
+            if programs <= units:
+                yield _deepest(work, near, (1,))
+            if programs > 0.9 * units:
+                yield _deepest(work, near, (2, 1))
+
+
+def _shared_rest(contraction: Contraction) -> int:
+    computed = any(p.right_load is None for p in contraction.products)
+    return SHARED_REST + computed * _SHARED_COMPUTED
+
+
+def _deepest(work: _Work, s: ProductSchedule, blocks: tuple[int, ...]) -> ProductSchedule:
+    """With as many stages as fit into shared memory beside each other for one of these numbers of
+    blocks, the first that leaves enough."""
+    stage = _stage_bytes(s, work.accesses, work.contraction)
+    for count in blocks:
+        space = work.table.shared_bytes // count - _shared_rest(work.contraction)
+        stages = space // stage + (not _reads_shared(s, work.table))
+        if stages >= MIN_STAGES:
+            return replace(s, stages=min(stages, MAX_STAGES))
+    return replace(s, stages=2)
+
+
+def _factors(contraction: Contraction) -> list[Value]:
+    return [v for p in contraction.products for v in (p.left, p.right)]
+
+
+def _factor_dtype(body: tuple[Instr, ...], value: Value) -> DType | None:
+    narrow = factor(body, value)
+    return None if narrow is None else body[narrow].dtype
+
+
+def _bad_sums(accesses: Accesses, contraction: Contraction) -> str | None:
+    """Sums over the left factor, which is in shared memory, read it beside the products. Those of
+    tiles of 64 rows and more are asynchronous on Hopper, and results were wrong on an H100 (Triton
+    3.6.0), and others each time: from two stages on, in both types, with one product (128 x 128)
+    and with two (64 x 64). Never in tiles of 32 rows, which those of many batches would not be."""
+    rows = extent(accesses, contraction.rows)
+    few = isinstance(rows, int) and rows <= _MOST_SUMMED and not contraction.batch
+    return "sums over the left factor of many rows" if contraction.row_sums and not few else None
+
+
+def _bad_reduction(accesses: Accesses, contraction: Contraction) -> str | None:
+    body = accesses.comp.body
+    if any(body[v].monoid in TUPLES for v in contraction.row_sums):
+        return "a reduction of the left factor with several results"
+    reductions = {v for v, i in enumerate(body) if isinstance(i, Reduce)}
+    if any(reductions & needed(body, body[v].args) for v in reductions):
+        return "a reduction depends on another"
+    return None
+
+
+def _bad_store(accesses: Accesses, contraction: Contraction) -> str | None:
+    comp, axes = accesses.comp, value_axes(accesses.comp.body)
+    if (reason := bad_combining(accesses, contraction)) is not None:
+        return reason
+    depth = set(contraction.depth)
+    if any(depth & store_axes(comp, s, axes) for s in comp.stores):
+        return "a result that varies along the depth"
+    batch = extent(accesses, contraction.batch)
+    if isinstance(batch, int) and batch > MAX_GRID_Y:
+        return f"a batch of {batch}"
+    return None

@@ -1,0 +1,105 @@
+"""Kernels of a whole plan: each distinct computation is decided and generated once.
+
+Repeated layers differ in the names of buffers only, so kernels are made for the canonical form of a
+Comp and then bound to the buffers of each use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from torchweld.codegen.source import KernelBundle, KernelSource, SizeArg
+from torchweld.core.errors import TorchweldError
+from torchweld.core.events import warn_once
+from torchweld.ir.canonical import canonical, signature
+from torchweld.ir.nodes import Buffer, Comp, Graph
+from torchweld.targets.target import Target
+from torchweld.templates import registry
+from torchweld.templates.gemm.choice import choose
+from torchweld.templates.template import Choose, Kernel, Problem
+
+
+def kernels_of(graph: Graph, target: Target, choose: Choose = choose) -> tuple[Kernel, ...]:
+    """The kernels of a planned graph, each with all its uses. A Comp that no template makes has
+    none: the runtime interprets it."""
+    known: dict[tuple, Kernel | None] = {}
+    uses: dict[tuple, list[tuple[str, tuple[str, ...]]]] = {}
+    frozen = _never_written(graph)
+    for comp in (n for n in graph.nodes if isinstance(n, Comp)):
+        title = re.sub(r"_\d+$", "", comp.name)
+        named, order = canonical(comp)
+        key = title, signature(comp, graph.buffers), tuple(n in frozen for n in order)
+        if key not in known:
+            buffers = _canonical_buffers(order, graph.buffers, frozen)
+            comp_here = replace(named, name=title)
+            known[key] = _chosen(Problem(comp_here, buffers, target, graph.hints, choose))
+        uses.setdefault(key, []).append((comp.name, order))
+    return tuple(replace(k, uses=tuple(uses[key])) for key, k in known.items() if k is not None)
+
+
+def generate_all(kernels: Iterable[Kernel]) -> dict[str, KernelBundle]:
+    """The bundle of each Comp that `kernels` make, by its name."""
+    bundles = {}
+    for kernel in kernels:
+        made = _generated(kernel)
+        if made is not None:
+            bundles |= {name: _bound(made, name, order) for name, order in kernel.uses}
+    return bundles
+
+
+def _never_written(graph: Graph) -> frozenset[str]:
+    """Parameters and constants that no kernel of the program writes: one may read them before the
+    kernels in front of it have ended."""
+    written = {name for node in graph.nodes for name in node.writes}
+    return frozenset(n for n, b in graph.buffers.items() if b.frozen and n not in written)
+
+
+def _canonical_buffers(
+    order: tuple[str, ...], buffers: Mapping[str, Buffer], frozen: frozenset[str]
+) -> dict[str, Buffer]:
+    return {
+        f"b{k}": replace(buffers[name], name=f"b{k}", frozen=name in frozen)
+        for k, name in enumerate(order)
+    }
+
+
+def _chosen(problem: Problem) -> Kernel | None:
+    try:
+        return registry.chosen(problem)
+    except TorchweldError as error:
+        return _told(problem.comp.name, error)
+
+
+def _generated(kernel: Kernel) -> KernelBundle | None:
+    try:
+        return registry.generate(kernel)
+    except TorchweldError as error:
+        return _told(kernel.problem.comp.name, error)
+
+
+def _told(name: str, error: TorchweldError) -> None:
+    warn_once(f"codegen {name} {error}", f"{name} runs interpreted: {error}")
+
+
+def _bound(bundle: KernelBundle, name: str, order: tuple[str, ...]) -> KernelBundle:
+    """`bundle` on the buffers of one use; scratch is its own."""
+    names = {f"b{k}": buffer for k, buffer in enumerate(order)}
+    names |= {s.name: f"{name}.{s.name}" for s in bundle.scratch}
+    return replace(
+        bundle,
+        comp=name,
+        sources=tuple(_bound_source(s, names) for s in bundle.sources),
+        scratch=tuple(replace(s, name=names[s.name]) for s in bundle.scratch),
+        zeroed=tuple(names[z] for z in bundle.zeroed),
+        prefill=tuple((names[b], names.get(v, v)) for b, v in bundle.prefill),
+    )
+
+
+def _bound_source(source: KernelSource, names: Mapping[str, str]) -> KernelSource:
+    args = tuple(
+        a if isinstance(a, SizeArg) else replace(a, buffer=names[a.buffer]) for a in source.args
+    )
+    otherwise = source.otherwise and _bound_source(source.otherwise, names)
+    return replace(source, args=args, otherwise=otherwise)

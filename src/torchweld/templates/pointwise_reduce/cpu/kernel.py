@@ -1,0 +1,245 @@
+"""What every part of the C++ generator asks about the kernel at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torchweld.codegen.cpp import expr as x
+from torchweld.core.dtypes import DType
+from torchweld.ir import size
+from torchweld.ir.access import Accesses
+from torchweld.ir.frame import Frame
+from torchweld.ir.nodes import Buffer, Comp, Instr, Load, Reduce, Scan, Value, needed, store_axes
+from torchweld.ir.size import Size
+from torchweld.templates.pointwise_reduce.cpu.schedule import CpuSchedule
+from torchweld.templates.pointwise_reduce.cpu.stages import Stages, own_cost, stages
+
+LINE_BYTES = 64
+VECTOR_BYTES, LANES = 64, 16
+LONG_ROW = 256
+LONG_LANE = 4096  # the rest of a longer lane does not matter
+CHEAP_ROW = 6.0  # nor that of pointwise rows with less work (multiply-adds) per element
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """`names`: the C++ variable of each axis; `pointers`: of each buffer; `kinds`: their dtypes."""
+
+    accesses: Accesses
+    schedule: CpuSchedule
+    stages: Stages
+    names: Mapping[str, str]
+    pointers: Mapping[str, str]
+    kinds: Mapping[str, DType]
+
+    @property
+    def comp(self) -> Comp:
+        return self.accesses.comp
+
+    @property
+    def frame(self) -> Frame:
+        return self.accesses.frame
+
+    @property
+    def body(self) -> tuple[Instr, ...]:
+        return self.accesses.comp.body
+
+    @property
+    def row_lane(self) -> str | None:
+        """The axis of adjacent rows that the innermost loop runs along, if it does."""
+        return self.schedule.nest[-1] if self.schedule.lane == "row" else None
+
+    @property
+    def inner_axes(self) -> frozenset[str]:
+        """Those that loops of one outer point run along, but for a lane of rows."""
+        return _inner_axes(self.schedule)
+
+    @property
+    def shares_rows(self) -> bool:
+        return self.schedule.distribute == "columns"
+
+    @property
+    def split_axis(self) -> str | None:
+        """The inner axis whose range is divided among threads."""
+        if self.schedule.distribute == "inner":
+            return self.schedule.nest[-1]
+        if self.shares_rows:
+            return max(self.frame.columns, key=lambda a: size.hint(self.comp.extent(a), {}))
+        return None
+
+    @property
+    def row_reductions(self) -> tuple[Value, ...]:
+        over_rows = self.frame.column_reductions
+        return tuple(
+            v for v, i in enumerate(self.body) if isinstance(i, Reduce) and v not in over_rows
+        )
+
+    @property
+    def lane_block(self) -> int:
+        """Rows that a row lane runs abreast; one without a row lane."""
+        return dict(self.schedule.outer)[self.row_lane] if self.row_lane else 1
+
+    @property
+    def lanes(self) -> int:
+        """Elements that gcc works on together: a vector of the narrowest type in memory, or two, so
+        that sums along rows of some length do not wait for each other."""
+        narrowest = min((d.bytes for d in self.kinds.values()), default=4)
+        extent = self.comp.extent(self.schedule.nest[-1]) if self.schedule.nest else 0
+        long = isinstance(extent, int) and extent >= LONG_ROW
+        return max(2 * LANES if long else LANES, VECTOR_BYTES // narrowest)
+
+    @property
+    def lane_position(self) -> str:
+        """Where in its block of rows the lane is."""
+        name = self.names[self.row_lane]
+        return f"{name} - low_{name}"
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of one accumulator that threads share: what keeps them off each other's cache lines."""
+        return max(LINE_BYTES, 8 * self.lane_block)
+
+    @property
+    def shared_bytes(self) -> Size:
+        """Memory per thread that threads exchange partial results in."""
+        columns = sum((8 * self.column_count(v) for v in self.frame.column_reductions), 0)
+        return columns + (self.slot_bytes * len(self.row_reductions) if self.shares_rows else 0)
+
+    def extent(self, axis: str) -> str:
+        return x.size_text(self.comp.extent(axis))
+
+    def bounds(self, axis: str) -> tuple[str, str]:
+        """First and last + 1 of an inner axis for this thread and outer point."""
+        name, extent = self.names[axis], self.extent(axis)
+        if dict(self.schedule.outer).get(axis, 1) > 1:
+            return f"low_{name}", f"high_{name}"
+        if axis == self.split_axis:
+            return f"{extent} * tid / parts", f"{extent} * (tid + 1) / parts"
+        return "0", extent
+
+    def column_axes(self, value: Value) -> tuple[str, ...]:
+        """The columns that a value varies along."""
+        return tuple(c for c in self.frame.columns if c in self.stages.axes[value])
+
+    def column_count(self, value: Value) -> Size:
+        return size.product(self.comp.extent(a) for a in self.column_axes(value))
+
+    def column_offset(self, value: Value) -> str:
+        """Position among `column_count` elements, for the current columns."""
+        text = ""
+        for axis in self.column_axes(value):
+            text = (
+                f"({text}) * {self.extent(axis)} + {self.names[axis]}" if text else self.names[axis]
+            )
+        return text or "0"
+
+    @property
+    def staged(self) -> tuple[Value, ...]:
+        """Loads of a transposed tile that jump along the lane: they are copied line by line first,
+        as lines at power-of-two distances fall into one set of the cache and evict each other."""
+        blocked = [a for a in self.schedule.nest if dict(self.schedule.outer).get(a, 1) > 1]
+        if len(blocked) != 2:
+            return ()
+        across, lane = blocked
+        return tuple(
+            v
+            for v, access in self.accesses.loads.items()
+            if access.offset.coefficient(across) == 1
+            and access.offset.coefficient(lane) not in (0, 1)
+            and not access.refs
+            and self._is_asked_by_line(self.body[v].guard, across)
+        )
+
+    def _is_asked_by_line(self, guard: Value | None, across: str) -> bool:
+        """Whether a guard holds for whole lines of a tile, or for none of it, and reads nothing."""
+        if guard is None:
+            return True
+        behind = needed(self.body, (guard,))
+        reads = any(isinstance(self.body[v], (Load, Reduce, Scan)) for v in behind)
+        return not reads and across not in self.stages.axes[guard]
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether lanes end in a vector that overlaps the one before (nest.py): where they are
+        short, no multiple of `lanes` and worth it. Not where the kernel reads what it writes."""
+        comp, lane = self.comp, self.schedule.nest[-1:]
+        if not lane or self.row_lane or dict(self.schedule.outer).get(lane[0], 1) > 1:
+            return False
+        extent = comp.extent(lane[0])
+        even = isinstance(extent, int) and extent % self.lanes == 0
+        if even or (isinstance(extent, int) and not self.lanes < extent <= LONG_LANE):
+            return False
+        if set(comp.reads) & set(comp.writes) or any(s.combine for s in comp.stores):
+            return False
+        work = sum(own_cost(comp.body[v]) for v in self.stages.varying)
+        worth = work > CHEAP_ROW or bool(self.frame.columns)
+        return worth and not any(isinstance(i, Scan) for i in comp.body)
+
+    def has_whole_tiles(self, axis: str, block: int) -> bool:
+        """Whether the last of the tiles along an axis may overlap the one before: it stores again
+        what is there."""
+        extent, comp = self.comp.extent(axis), self.comp
+        tiled = len(self.schedule.nest) == 2 and self.schedule.lane == "column"
+        again = not set(comp.reads) & set(comp.writes) and not any(s.combine for s in comp.stores)
+        return tiled and again and isinstance(extent, int) and extent >= block
+
+    def kept_count(self, value: Value) -> Size:
+        """Elements of the scratch row of a kept value, with room for the overlapping vector."""
+        *outer, last = self.column_axes(value)
+        extent = self.comp.extent(last)
+        columns = size.product(self.comp.extent(a) for a in outer) * (extent + self._room(last))
+        return columns * self.lane_block
+
+    def kept_offset(self, value: Value, position: str | None = None) -> str:
+        """Where in it the current columns are. The overlapping vector has a place of its own, from
+        `position` on: reading what two stores wrote would stall."""
+        *outer, last = self.column_axes(value)
+        text = "0"
+        for axis in outer:
+            text = f"({text}) * {self.extent(axis)} + {self.names[axis]}"
+        at = position if position and last == self.schedule.nest[-1] else self.names[last]
+        pitch = x.size_text(self.comp.extent(last) + self._room(last))
+        at = f"({text}) * {pitch} + {at}" if outer else at
+        return f"({at}) * {self.lane_block} + {self.lane_position}" if self.row_lane else at
+
+    def _room(self, axis: str) -> int:
+        return self.lanes if self.overlaps and axis == self.schedule.nest[-1] else 0
+
+    def store_axes(self, position: int) -> frozenset[str]:
+        return store_axes(self.comp, self.comp.stores[position], self.stages.axes)
+
+    def stores_of(self, stage: int) -> list[int]:
+        return [s for s, home in enumerate(self.stages.store_homes) if home == stage]
+
+    def accumulator(self, value: Value) -> tuple[str, str]:
+        """C++ types: within a block of elements, and over blocks."""
+        return x.accumulator_type(self.body[value].monoid, self.body[value].dtype)
+
+    def identity(self, value: Value) -> str:
+        return x.identity(self.body[value].monoid, self.body[value].dtype)
+
+    def merged(self, value: Value, one: str, other: str) -> str:
+        return x.merge(self.body[value].monoid, one, other)
+
+
+def kernel(
+    accesses: Accesses,
+    schedule: CpuSchedule,
+    buffers: Mapping[str, Buffer],
+    pointers: Mapping[str, str],
+) -> Kernel:
+    names = {a.name: f"i{k}" for k, a in enumerate(accesses.comp.axes)}
+    passes = stages(
+        accesses.comp,
+        accesses.frame,
+        _inner_axes(schedule),
+        keep=schedule.lane == "column" and schedule.distribute != "columns",
+    )
+    kinds = {name: buffers[name].dtype for name in pointers}
+    return Kernel(accesses, schedule, passes, names, pointers, kinds)
+
+
+def _inner_axes(schedule: CpuSchedule) -> frozenset[str]:
+    lane = {schedule.nest[-1]} if schedule.lane == "row" else set()
+    return frozenset(schedule.nest) - lane | ({schedule.abreast} - {None})

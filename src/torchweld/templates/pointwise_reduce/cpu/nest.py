@@ -1,0 +1,416 @@
+"""The loop nest of one stage: over the inner axes, each value at the depth where it first varies.
+
+Lane "column" (the accumulators are scalars):      Lane "row" (they are arrays along the lane):
+    for outer columns                                  for outer columns
+      for blocks of SUM_BLOCK columns                    for blocks of ROW_SUM_BLOCK columns
+        b[] = identity                                     a[] = identity
+        for vectors, simd: b[] += v                        for columns, simd lane: a[l] += v
+        A += sum of b[]                                    A[] += a[]
+
+A lane of columns whose length is no multiple of Kernel.lanes ends in one vector that overlaps the
+one before, and adds only its new elements to sums: gcc would run the rest one by one, which takes
+four times as long for a softmax over 127 columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import ExitStack
+from dataclasses import replace
+
+from torchweld.codegen.cpp import expr as x
+from torchweld.codegen.emitter import Emitter
+from torchweld.core import dtypes
+from torchweld.ir import size
+from torchweld.ir.nodes import Scan, Value, needed, store_operands
+from torchweld.templates.pointwise_reduce.cpu.cases import cases, filled_loads
+from torchweld.templates.pointwise_reduce.cpu.columns import accumulate_column
+from torchweld.templates.pointwise_reduce.cpu.halves import (
+    HIGH,
+    LOW,
+    Halves,
+    emit_narrowed,
+    halves,
+    in_blocks,
+)
+from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
+from torchweld.templates.pointwise_reduce.cpu.partial import (
+    advance_lanes,
+    advance_partial,
+    declare_lane_values,
+    declare_partial,
+    has_lanes,
+    merge_partial,
+    reduction_clause,
+    set_lane_value,
+)
+from torchweld.templates.pointwise_reduce.cpu.schedule import combines_in_lane
+from torchweld.templates.pointwise_reduce.cpu.segments import Segment, segments
+from torchweld.templates.pointwise_reduce.cpu.stages import own_cost
+from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, element, store
+
+SUM_BLOCK = 1024
+ROW_SUM_BLOCK = 64
+SCAN_BLOCK = 64
+CHEAP_SCAN = 4.0  # multiply-adds per element that vectors hardly speed up
+
+
+def emit_nest(k: Kernel, e: Emitter, stage: int, reductions: list[Value], texts: Texts) -> None:
+    for value in k.staged:
+        _stage_tile(k, e, value, texts)
+    _Nest(k, e, stage, reductions, dict(texts)).emit()
+
+
+class _Nest:
+    def __init__(self, k: Kernel, e: Emitter, stage: int, reductions, texts: Texts) -> None:
+        self.k, self.e, self.stage, self.reductions, self.texts = k, e, stage, reductions, texts
+        self.axes = k.schedule.nest
+        self.values = _unknown(k, stage, texts)
+        self.stores = [s for s in k.stores_of(stage) if k.store_axes(s) & k.inner_axes]
+        self.over_rows = [
+            v
+            for v in k.frame.column_reductions
+            if k.stages.home[v] == stage and k.body[v].args[0] in k.stages.varying
+        ]
+        self.block_at = self._block_depth()
+        self.block_bounds: tuple[str, str] | None = None
+        self.halves = Halves()
+
+    def emit(self) -> None:
+        with ExitStack() as stack:
+            for depth, axis in enumerate(self.axes):
+                self._level(depth, self.texts)
+                if depth == self.block_at and self.reductions:
+                    self._open_block(stack)
+                if depth + 1 < len(self.axes):
+                    stack.enter_context(
+                        self.e.block(_loop(self.k.names[axis], *self._bounds(depth)))
+                    )
+            self._lane()
+
+    def _block_depth(self) -> int:
+        """At which loop partial results begin: the lane's own or the last column's, whose blocks
+        bound the length of a sum; the outermost where that needs no bound."""
+        if self.k.row_lane:
+            return len(self.axes) - 2
+        count = size.product(self.k.comp.extent(a) for a in self.axes)
+        short = isinstance(count, int) and count <= 2 * SUM_BLOCK
+        return 0 if short or not self._widens() else len(self.axes) - 1
+
+    def _widens(self) -> bool:
+        """Whether some total is wider than its partial results."""
+        return any(partial != total for partial, total in map(self.k.accumulator, self.reductions))
+
+    # -- what is computed where --
+
+    def _depth(self, axes: frozenset[str]) -> int:
+        """How many loops must be open for the axes to be bound."""
+        if self.k.schedule.abreast in axes:
+            return len(self.axes)
+        return max((d + 1 for d, a in enumerate(self.axes) if a in axes), default=0)
+
+    def _level(self, depth: int, texts: Texts, mask: str | None = None) -> None:
+        """Everything that varies along the first `depth` axes of the nest, and no further."""
+        k = self.k
+        for value in self.values:
+            if self._depth(k.stages.axes[value]) == depth and value not in texts:
+                self._value(value, texts, mask)
+        for position in self.stores:
+            if self._depth(k.store_axes(position)) != depth:
+                continue
+            if position in self.halves.narrowed:
+                emit_narrowed(k, self.e, position, texts)
+            else:
+                store(k, self.e, position, texts)
+        for value in self.over_rows:
+            if self._depth(k.stages.axes[k.body[value].args[0]]) == depth:
+                accumulate_column(k, self.e, value, texts, mask)
+
+    def _value(self, value: Value, texts: Texts, mask: str | None) -> None:
+        """Computes a value, or reads it back where an earlier stage kept it."""
+        k, kept = self.k, value in self.k.stages.kept
+        slot = f"k{value}[{k.kept_offset(value, 'whole + l' if mask else None)}]" if kept else ""
+        if kept and any(value in loop for loop in k.stages.loops[: self.stage]):
+            self.e.line(f"const {x.ctype(k.body[value].dtype)} v{value} = {slot};")
+            texts[value] = f"v{value}"
+            return
+        define(k, self.e, value, texts)
+        if kept:
+            self.e.line(f"{slot} = v{value};")
+
+    # -- loops --
+
+    def _bounds(self, depth: int) -> tuple[str, str]:
+        if depth == self.block_at and self.block_bounds:
+            return self.block_bounds
+        return self.k.bounds(self.axes[depth])
+
+    def _open_block(self, stack: ExitStack) -> None:
+        """The partial results, within a loop over blocks if the axis is longer than one."""
+        axis = self.axes[self.block_at]
+        if self._needs_blocks(axis):
+            name, (low, high) = self.k.names[axis], self.k.bounds(axis)
+            block = ROW_SUM_BLOCK if self.k.row_lane else SUM_BLOCK
+            stack.enter_context(self.e.block())
+            self.e.line(f"const int64_t end_{name} = {high};")
+            header = f"for (int64_t b_{name} = {low}; b_{name} < end_{name}; b_{name} += {block})"
+            stack.enter_context(self.e.block(header))
+            end, last = f"b_{name} + {block}", f"end_{name}"
+            self.e.line(f"const int64_t e_{name} = {end} < {last} ? {end} : {last};")
+            self.block_bounds = (f"b_{name}", f"e_{name}")
+        for value in self.reductions:
+            declare_partial(self.k, self.e, value)
+        stack.callback(lambda: [merge_partial(self.k, self.e, v) for v in self.reductions])
+
+    def _needs_blocks(self, axis: str) -> bool:
+        """Long sums whose total is wider than their partial sums."""
+        extent = self.k.comp.extent(axis)
+        long = not isinstance(extent, int) or extent > 2 * SUM_BLOCK
+        if self.k.row_lane:
+            long = not isinstance(extent, int) or extent > 2 * ROW_SUM_BLOCK
+        return long and self._widens()
+
+    def _lane(self) -> None:
+        """The innermost loop, once for each answer to what it asks."""
+        found = cases(self.k, self.values)
+        if not found:
+            return self._loops()
+        common = self.texts
+        for number, case in enumerate(found):
+            asked = (f"{'' if a else '!'}{common[v]}" for v, a in case.asked.items())
+            header = "else" if case is found[-1] else f"if ({' && '.join(asked)})"
+            with self.e.block(f"else {header}" if 0 < number < len(found) - 1 else header):
+                answers = {v: x.literal(a, dtypes.b1) for v, a in case.known.items()}
+                if not case.asked:
+                    answers = filled_loads(self.k, self.e, self.values, common)
+                self.texts = common | answers
+                self._loops()
+        self.texts = common
+        return None
+
+    def _loops(self) -> None:
+        """The innermost loop."""
+        depth = len(self.axes) - 1
+        name, bounds = self.k.names[self.axes[depth]], self._bounds(depth)
+        found = halves(self.k, self.values, self.stores)
+        if not found or (self.k.overlaps and self.k.frame.columns):
+            return self._loop(name, *bounds)
+        common, values = self.texts, self.values
+        with in_blocks(self.k, self.e, found, bounds, common) as widened:
+            self.halves, self.texts = found, common | widened
+            if not self.k.frame.columns:
+                self.values = _unknown(self.k, self.stage, self.texts)
+            self._loop(name, LOW, HIGH)
+        self.halves, self.texts, self.values = Halves(), common, values
+        return None
+
+    def _loop(self, name: str, low: str, high: str) -> None:
+        if pieces := self._segments(low):
+            self._in_segments(name, low, high, pieces)
+        elif self.k.overlaps and not self.halves:
+            with self.e.block():
+                self._overlapping(name, low, high)
+        elif self._has_lanes():
+            self._whole_vectors(name, low, high)
+        elif scans := self._scans():
+            self._in_scan_blocks(name, low, high, scans)
+        else:
+            self._body(_loop(name, low, high))
+
+    def _segments(self, low: str) -> tuple[Segment, ...]:
+        """The lane in pieces, where it is a whole row, or no row is reduced."""
+        pointwise = not self.k.frame.columns
+        if not pointwise and (low != "0" or self.k.overlaps):
+            return ()
+        return segments(self.k) if low == "0" or len(self.axes) == 1 else ()
+
+    def _in_segments(self, name: str, low: str, high: str, pieces: tuple[Segment, ...]) -> None:
+        values = self.values
+        for piece in pieces:
+            start, end = str(piece.low), str(piece.high)
+            if low != "0":
+                start = f"({low} > {start} ? {low} : {start})"
+                end = f"({high} < {end} ? {high} : {end})"
+            if not self.k.frame.columns:
+                self.values = _unknown(self.k, self.stage, self.texts | piece.known)
+            self._body(_loop(name, start, end), known=piece.known)
+        self.values = values
+
+    def _scans(self) -> tuple[Value, ...]:
+        """The scans to make along the lane, where none is made of another, and vectors save time
+        on what is around them."""
+        k, before = self.k, {v for loop in self.k.stages.loops[: self.stage] for v in loop}
+        scans = tuple(v for v in self.values if isinstance(k.body[v], Scan) and v not in before)
+        within = [needed(k.body, [k.body[v].arg], stop=self.texts) for v in scans]
+        free = not k.row_lane and all(w.isdisjoint(scans) for w in within)
+        work = sum(own_cost(k.body[v]) for v in self.values)
+        cheap = work <= CHEAP_SCAN * len(scans) and not all(map(self._is_running_sum, scans))
+        return scans if free and not cheap else ()
+
+    def _is_running_sum(self, value: Value) -> bool:
+        """Whether vectors make a scan: a sum of float32 that no later stage reads."""
+        k, scan = self.k, self.k.body[value]
+        known = scan.monoid == "sum" and scan.dtype == k.body[scan.arg].dtype == dtypes.f32
+        return known and value not in k.stages.kept
+
+    def _in_scan_blocks(self, name: str, low: str, high: str, scans: tuple[Value, ...]) -> None:
+        """For a block of elements: what is scanned, in vectors; the scans, one by one unless they
+        are running sums; the rest, in vectors."""
+        k, e, bounds = self.k, self.e, _loop(name, "from", "to")
+        single = [v for v in scans if not self._is_running_sum(v)]
+        given = sorted({k.body[v].arg for v in scans})
+        with e.block(f"for (int64_t from = {low}; from < {high}; from += {SCAN_BLOCK})"):
+            e.line(f"const int64_t end = from + {SCAN_BLOCK}, to = end < {high} ? end : {high};")
+            for prefix, values in (("s", given), ("c", scans)):
+                kinds = (x.ctype(k.body[v].dtype) for v in values)
+                e.lines(f"{t} {prefix}{v}[{SCAN_BLOCK}];" for t, v in zip(kinds, values))
+            e.line("#pragma omp simd")
+            with e.block(bounds):
+                texts, wanted = dict(self.texts), needed(k.body, given, stop=self.texts)
+                for value in self.values:
+                    if value in wanted and value not in texts:
+                        self._value(value, texts, None)
+                e.lines(f"s{v}[{name} - from] = {texts[v]};" for v in given)
+            for value in (v for v in scans if v not in single):
+                e.line(f"tw_running_sums(A{value}, s{k.body[value].arg}, to - from, c{value});")
+            if single:
+                with e.block(bounds):
+                    texts = self.texts | {v: f"s{v}[{name} - from]" for v in given}
+                    for value in single:
+                        self._value(value, texts, None)
+                        e.line(f"c{value}[{name} - from] = {texts[value]};")
+            self._body(bounds, known={v: f"c{v}[{name} - from]" for v in scans})
+
+    def _has_lanes(self) -> bool:
+        reduces = bool(self.reductions) and self._vectorises()
+        return reduces and all(has_lanes(self.k, v) for v in self.reductions)
+
+    def _whole_vectors(self, name: str, low: str, high: str) -> None:
+        """Vectors, and what is left one by one."""
+        with self.e.block():
+            self.e.line(f"const int64_t whole = {high} - ({high} - {low}) % {self.k.lanes};")
+            self._vectors(name, low, "whole")
+            extent = self.k.comp.extent(self.axes[-1])
+            if not (low == "0" and isinstance(extent, int) and extent % self.k.lanes == 0):
+                self._body(_loop(name, "whole", high))
+
+    def _vectors(self, name: str, low: str, high: str) -> None:
+        """A whole number of vectors, reduced abreast if that can be."""
+        if not self._has_lanes():
+            return self._body(_loop(name, low, high))
+        with self.e.block(f"for (int64_t j = {low}; j < {high}; j += {self.k.lanes})"):
+            self._abreast(f"const int64_t {name} = j + l;")
+        return None
+
+    def _abreast(self, position: str, mask: str | None = None) -> None:
+        """One vector at `position`. `mask`: as in _level."""
+        declare_lane_values(self.k, self.e, self.reductions)
+        self.e.line("#pragma omp simd")
+        with self.e.block(f"for (int64_t l = 0; l < {self.k.lanes}; ++l)"):
+            self.e.line(position)
+            texts = dict(self.texts)
+            if mask:
+                self.e.line(f"const bool {mask} = tw_lane[l] >= {self.k.lanes} - rest;")
+            self._level(len(self.axes), texts, mask)
+            for value in self.reductions:
+                set_lane_value(self.k, self.e, value, texts, mask)
+        for value in self.reductions:
+            advance_lanes(self.k, self.e, value)
+
+    def _overlapping(self, name: str, low: str, high: str) -> None:
+        """Whole vectors, then one that ends where the lane ends; one by one if it is too short. The
+        last block of a lane may be shorter than the vector, which then begins in the one before."""
+        lanes, axis = self.k.lanes, self.axes[-1]
+        first, _ = self.k.bounds(axis)
+        self.e.line(f"const int64_t rest = ({high} - {low}) % {lanes}, whole = {high} - rest;")
+        self._vectors(name, low, "whole")
+        with self.e.block(f"if (rest && {high} - {first} >= {lanes})"):
+            position = f"const int64_t {name} = {high} - {lanes} + l;"
+            if self._has_lanes():
+                self._abreast(position, "fresh")
+            else:
+                self._body(f"for (int64_t l = 0; l < {lanes}; ++l)", position)
+        if not isinstance(self.k.comp.extent(axis), int) or axis == self.k.split_axis:
+            with self.e.block("else"):
+                self._body(_loop(name, "whole", high))
+
+    def _body(self, header: str, position: str | None = None, known: Texts | None = None) -> None:
+        """One vectorised loop. With `position`, it is the overlapping vector. `known`: values that
+        are constants in it."""
+        mask, texts = "fresh" if position else None, self.texts | (known or {})
+        if self._vectorises(texts):
+            clauses = (
+                [] if self.k.row_lane else [reduction_clause(self.k, v) for v in self.reductions]
+            )
+            self.e.line(f"#pragma omp simd{''.join(clauses)}")
+        with self.e.block(header):
+            if position:
+                self.e.lines([position, f"const bool fresh = tw_lane[l] >= {self.k.lanes} - rest;"])
+            if self.k.schedule.abreast:
+                return self._points_abreast(texts)
+            self._level(len(self.axes), texts, mask)
+            for value in self.reductions:
+                advance_partial(self.k, self.e, value, texts, mask)
+
+    def _points_abreast(self, texts: Texts) -> None:
+        """What a lane computes, once for each point of the axis that it writes out."""
+        k, axis = self.k, self.k.schedule.abreast
+        for point in range(k.comp.extent(axis)):
+            self.k = replace(k, names={**k.names, axis: str(point)})
+            with self.e.block():
+                self._level(len(self.axes), dict(texts))
+        self.k = k
+
+    def _vectorises(self, known: Collection[Value] = ()) -> bool:
+        k, unknown = self.k, [v for v in self.values if v not in known]
+        scans = any(isinstance(k.body[v], Scan) for v in unknown) and not k.row_lane
+        colliding = any(k.comp.stores[s].combine or k.accesses.stores[s].refs for s in self.stores)
+        return not scans and not (colliding and combines_in_lane(k.accesses, self.axes[-1]))
+
+
+def _unknown(k: Kernel, stage: int, texts: Texts) -> tuple[Value, ...]:
+    """What the loop of a stage computes, but what is known, and what only that is made of."""
+    values = k.stages.loops[stage]
+    if texts.keys().isdisjoint(values):
+        return values
+    stored = {v for s in k.stores_of(stage) for v in store_operands(k.comp.stores[s])}
+    wanted = needed(k.body, stored, stop=texts) - texts.keys()
+    return tuple(v for v in values if v in wanted)
+
+
+def _stage_tile(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
+    """t[across][lane] = the tile of a load, turned in registers; lines that a guard leaves out are
+    not read."""
+    across, lane = k.schedule.nest
+    side, kind = dict(k.schedule.outer)[lane], x.memory_type(k.body[value].dtype)
+    access, names = k.accesses.loads[value], [k.names[lane], k.names[across]]
+    e.line(f"alignas(64) {kind} t{value}[{side}][{side}];")
+    sizes = ", ".join(f"high_{name} - low_{name}" for name in names)
+    with e.block():
+        if k.body[value].guard is None:
+            e.line("".join(f"const int64_t {name} = low_{name}; " for name in names))
+            step = x.size_text(access.offset.coefficient(lane))
+            from_text = f"&{element(k, access, {})}, {step}"
+        else:
+            e.line(f"alignas(64) {kind} lines[{side}][{side}];")
+            _copy_lines(k, e, value, texts)
+            from_text = f"&lines[0][0], {side}"
+        e.line(f"tw_turn_tile({from_text}, &t{value}[0][0], {side}, {sizes});")
+
+
+def _copy_lines(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
+    """lines[lane][across] = the tile of a guarded load."""
+    load, (across, lane) = k.body[value], (k.names[a] for a in k.schedule.nest)
+    local = dict(texts)
+    with e.block(_loop(lane, f"low_{lane}", f"high_{lane}")):
+        for needed_value in sorted(needed(k.body, (load.guard,), stop=texts) - texts.keys()):
+            define(k, e, needed_value, local)
+        to = f"lines[{lane} - low_{lane}][{across} - low_{across}]"
+        header = _loop(across, f"low_{across}", f"high_{across}")
+        element_text = element(k, k.accesses.loads[value], local)
+        e.line(f"if ({local[load.guard]}) {header} {to} = {element_text};")
+        e.line(f"else {header} {to} = {x.literal(load.fill, load.dtype)};")
+
+
+def _loop(name: str, low: str, high: str) -> str:
+    return f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"

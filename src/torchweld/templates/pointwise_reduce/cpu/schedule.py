@@ -1,0 +1,232 @@
+"""How a kernel is looped over on a CPU.
+
+    for q in outer:            distributed among threads (distribute == "rows")
+      stage 0..: for nest:     the innermost loop, the lane, is vectorised
+
+lane "column": the innermost loop runs along the columns of one row (pointwise: along the innermost
+axis). lane "row": it runs along a block of adjacent rows, for reductions over a strided axis.
+
+distribute  "rows"     each thread takes a fixed range of outer points
+            "columns"  few rows: all threads share each row, and combine partial reductions
+            "inner"    scatter: each thread takes a range of the lane, so that no two meet
+            "serial"   colliding writes, or too little to share
+
+The division of work depends on sizes and the number of threads alone, never on timing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torchweld.ir import size
+from torchweld.ir.access import Access, Accesses, addressed
+from torchweld.ir.expand import expanded
+from torchweld.ir.interval import bounds
+from torchweld.ir.nodes import Buffer, Comp, Scan, store_axes, value_axes
+
+FLAT_BLOCK = 2048  # elements of a flat loop handed out at a time
+TILE = 32  # both sides of a transposed tile: 32 lines of 128 bytes fit any first-level cache
+ROW_BLOCKS = (256, 128, 64, 32, 16)
+SHORT_COLUMN = 8  # reductions, and lanes, no longer than this run several rows abreast
+MOST_WRITTEN = 256  # instructions of all points of a short lane, which is written out
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSchedule:
+    """`outer`: (axis, block): a block of one hands out single points. `nest`: the axes looped over
+    within an outer point, outermost first; the last is the lane. `abreast`: an axis of a few
+    points, which the lane's loop writes out."""
+
+    outer: tuple[tuple[str, int], ...]
+    nest: tuple[str, ...]
+    lane: Literal["row", "column"]
+    distribute: Literal["rows", "columns", "inner", "serial"]
+    abreast: str | None = None
+
+
+def schedule(
+    comp: Comp,
+    buffers: Mapping[str, Buffer],
+    hints: Mapping[str, int] | None = None,
+    threads: int | None = None,
+) -> CpuSchedule:
+    """The default schedule of a planned Comp. `hints`: typical values of shape symbols."""
+    accesses = addressed(expanded(comp), buffers, hints)
+    known, threads = hints or {}, threads or os.cpu_count() or 1
+    if accesses.frame.columns:
+        return _reducing(accesses, known, threads)
+    return _pointwise(accesses, known, threads)
+
+
+def _pointwise(accesses: Accesses, hints: Mapping[str, int], threads: int) -> CpuSchedule:
+    rows = accesses.frame.rows
+    if not rows:
+        return CpuSchedule((), (), "column", "serial")
+    *others, lane = rows
+    collision = _collision(accesses, lane)
+    if collision is not None:
+        return CpuSchedule(tuple((a, 1) for a in others), (lane,), "column", collision)
+    across = _transposed(accesses, hints)
+    if across is not None:
+        if _scatters(accesses, lane, across):
+            lane, across = across, lane
+        rest = tuple((a, 1) for a in rows if a not in (across, lane))
+        return CpuSchedule((*rest, (across, TILE), (lane, TILE)), (across, lane), "column", "rows")
+    short = lane if _is_short(accesses, lane, hints) else None
+    if short:  # elements of vectors then, where a loop of a few would be none
+        *others, lane = others
+    outer = tuple((a, 1) for a in others)
+    if _count(accesses, others, hints) < 8 * threads:
+        outer += ((lane, FLAT_BLOCK),)
+    return CpuSchedule(outer, (lane,), "column", "rows", short)
+
+
+def _is_short(accesses: Accesses, lane: str, hints: Mapping[str, int]) -> bool:
+    """Whether a lane has few points, and the axis before it many."""
+    *others, _ = accesses.frame.rows
+    extent = accesses.comp.extent(lane)
+    short = isinstance(extent, int) and 1 < extent <= SHORT_COLUMN
+    if not short or not others or extent * len(accesses.comp.body) > MOST_WRITTEN:
+        return False
+    return _count(accesses, others[-1:], hints) >= 2 * SHORT_COLUMN
+
+
+def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> CpuSchedule:
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    distribute = "rows" if all(map(_apart, _colliders(accesses))) else "serial"
+    divisible = not accesses.frame.column_reductions and not _scans(accesses)
+    long = _count(accesses, columns, hints) >= 4096
+    count = _count(accesses, rows, hints)
+    if not _row_lane(accesses, hints):
+        if divisible and long and count < 2 * threads and distribute == "rows":
+            distribute = "columns"
+        return CpuSchedule(tuple((a, 1) for a in rows), columns, "column", distribute)
+    lane, fitting = rows[-1], [b for b in ROW_BLOCKS if count // b >= 2 * threads]
+    block = fitting[0] if fitting else ROW_BLOCKS[-1]
+    if (
+        divisible
+        and not fitting
+        and _count(accesses, columns, hints) >= 256
+        and distribute == "rows"
+    ):
+        block, distribute = ROW_BLOCKS[0], "columns"
+    outer = (*((a, 1) for a in rows[:-1]), (lane, block))
+    return CpuSchedule(outer, (*columns, lane), "row", distribute)
+
+
+def _row_lane(accesses: Accesses, hints: Mapping[str, int]) -> bool:
+    """Whether the rows, not the columns, are adjacent in memory."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    if not rows or accesses.frame.column_reductions:
+        return False
+    along_rows = accesses.contiguous_bytes(rows[-1], hints)
+    if along_rows > accesses.contiguous_bytes(columns[-1], hints):
+        return True
+    extents = [accesses.comp.extent(c) for c in columns]
+    return len(columns) == 1 and isinstance(extents[0], int) and extents[0] <= SHORT_COLUMN
+
+
+def _transposed(accesses: Accesses, hints: Mapping[str, int]) -> str | None:
+    """The axis along which accesses that jump along the lane are contiguous."""
+    *others, lane = accesses.frame.rows
+    jumping = [a for a in accesses.all if _jumps(a, lane)]
+    found = [o for o in others if any(a.offset.coefficient(o) == 1 for a in jumping)]
+    long = [
+        o for o in found if min(_count(accesses, [o], hints), _count(accesses, [lane], hints)) >= 8
+    ]
+    return long[0] if long else None
+
+
+def _scatters(accesses: Accesses, lane: str, across: str) -> bool:
+    """Whether stores jump along the lane, and loads could instead: tiles of those are turned in
+    registers."""
+    comp, turned = accesses.comp, [a for a in accesses.loads.items() if _jumps(a[1], across)]
+    plain = all(not a.refs and comp.body[v].guard is None for v, a in turned)
+    stores = accesses.stores
+    return plain and all(_jumps(a, lane) and a.offset.coefficient(across) == 1 for a in stores)
+
+
+def _jumps(access: Access, axis: str) -> bool:
+    return access.offset.coefficient(axis) not in (0, 1)
+
+
+def _count(accesses: Accesses, axes, hints: Mapping[str, int]) -> int:
+    return size.hint(size.product(accesses.comp.extent(a) for a in axes), hints)
+
+
+def _scans(accesses: Accesses) -> bool:
+    return any(isinstance(i, Scan) for i in accesses.comp.body)
+
+
+def _colliders(accesses: Accesses) -> list[tuple[Accesses, Access, frozenset[str]]]:
+    """Stores that several points may write (combined or scattered ones), with the points' axes."""
+    axes, pairs = value_axes(accesses.comp.body), zip(accesses.comp.stores, accesses.stores)
+    found = []
+    for store, access in pairs:
+        if store.combine is not None or access.refs:
+            points = store_axes(accesses.comp, store, axes)
+            found.append((accesses, access, points))
+    return found
+
+
+def _apart(collider: tuple[Accesses, Access, frozenset[str]]) -> bool:
+    """Whether different points write different elements, seen from the strides alone."""
+    accesses, access, axes = collider
+    if access.refs or not axes <= access.offset.axes:
+        return False
+    terms = sorted(access.offset.terms, key=lambda t: size.hint(t[1], {}))
+    reach = 1
+    for axis, coefficient in terms:
+        extent = accesses.comp.extent(axis)
+        if not isinstance(coefficient, int) or not isinstance(extent, int) or coefficient < reach:
+            return False
+        reach = coefficient * extent
+    return True
+
+
+def _collision(accesses: Accesses, lane: str) -> Literal["inner", "rows", "serial"] | None:
+    """How a pointwise kernel with colliding stores is distributed; None if there are none."""
+    colliding = [c[1] for c in _colliders(accesses) if not _apart(c)]
+    if not colliding:
+        return None
+    if all(_lane_apart(accesses, a, lane) for a in colliding):
+        return "inner"
+    return "rows" if all(_rows_apart(accesses, a, lane) for a in colliding) else "serial"
+
+
+def _rows_apart(accesses: Accesses, access: Access, lane: str) -> bool:
+    """Whether points write different elements that differ in other axes than the lane: steps along
+    each are longer than the lane and computed indices reach."""
+    within, offset = bounds(accesses.comp, lambda _: None), access.offset
+    spans = [(step, *within[v]) for v, step in access.refs]
+    spans.append((offset.coefficient(lane), 0, accesses.comp.extent(lane)))
+    others = [(offset.coefficient(a), accesses.comp.extent(a)) for a in accesses.frame.rows[:-1]]
+    known = all(isinstance(n, int) and n >= 0 for numbers in (*spans, *others) for n in numbers)
+    if not known or not others:
+        return False
+    reach = sum(step * most for step, _, most in spans)
+    for step, extent in sorted(others):
+        if step <= reach:
+            return False
+        reach += step * extent
+    return True
+
+
+def _lane_apart(accesses: Accesses, access: Access, lane: str) -> bool:
+    """Whether points that differ along the lane write different elements whatever the indices are:
+    the lane is a dimension of its own, within the stride of each computed index."""
+    axes = value_axes(accesses.comp.body)
+    extent, coefficient = accesses.comp.extent(lane), access.offset.coefficient(lane)
+    if coefficient != 1 or any(lane in axes[v] for v, _ in access.refs):
+        return False
+    steps = [s for _, s in access.refs] + [c for a, c in access.offset.terms if a != lane]
+    return all(size.divide(s, extent) is not None for s in steps)
+
+
+def combines_in_lane(accesses: Accesses, lane: str) -> bool:
+    """Whether neighbours along the lane may write one element: it must not be vectorised then."""
+    colliding = [c[1] for c in _colliders(accesses) if not _apart(c)]
+    return not all(_lane_apart(accesses, a, lane) for a in colliding)

@@ -1,0 +1,202 @@
+"""Values, loads and stores of a kernel as C++ statements. `texts`: how known values are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from torchweld.codegen.cpp import expr as x
+from torchweld.codegen.emitter import Emitter
+from torchweld.core import dtypes
+from torchweld.ir.access import Access
+from torchweld.ir.nodes import Cast, Const, Instr, Load, Op, Reduce, Scan, Value, operands
+from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
+from torchweld.templates.pointwise_reduce.cpu.segments import segments
+
+Texts = dict[Value, str]
+_LEAST_NORMAL = 2.0**-126
+# (outer, inner): both as one function, faster than one after the other; `add` is that of 1
+_JOINED = {
+    ("add", "erf"): "tw_1_plus_erf({})",
+    ("add", "tanh"): "tw_1_plus_tanh({})",
+    ("log1p", "exp"): "tw_log1p_exp({})",
+}
+_MOST_POWER = 16  # that multiplications make
+_CHOOSING = frozenset(("where", "maximum", "minimum", "neg", "abs"))  # exact results
+
+
+def define(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
+    """Computes a value where its arguments are known; `texts` gains its name."""
+    instr = k.body[value]
+    if isinstance(instr, Scan):
+        _advance(k, e, value, instr, texts)
+    e.line(f"const {x.ctype(instr.dtype)} v{value} = {_expression(k, value, instr, texts)};")
+    texts[value] = f"v{value}"
+
+
+def total(k: Kernel, value: Value) -> str:
+    """The running accumulator of a reduction or scan. Along a lane of rows it is an array, all of
+    one value where rows do not differ."""
+    if not k.row_lane:
+        return f"A{value}"
+    return f"A{value}[{k.lane_position if k.row_lane in k.stages.axes[value] else '0'}]"
+
+
+def result(k: Kernel, value: Value) -> str:
+    """A finished reduction, or a scan so far, in its dtype."""
+    dtype = k.body[value].dtype
+    return x.narrowed(f"({x.ctype(dtypes.compute(dtype))}){total(k, value)}", dtype)
+
+
+def widened(k: Kernel, value: Value, texts: Texts) -> str:
+    return x.widened(texts[value], k.body[value].dtype)
+
+
+def store(k: Kernel, e: Emitter, position: int, texts: Texts) -> None:
+    item, access = k.comp.stores[position], k.accesses.stores[position]
+    target, value, dtype = element(k, access, texts), texts[item.value], k.kinds[item.buffer]
+    if item.combine is not None:
+        monoid = {"add": "sum", "mul": "prod"}.get(item.combine, item.combine)
+        value = x.narrowed(
+            x.merge(monoid, x.widened(target, dtype), x.widened(value, dtype)), dtype
+        )
+    guard = "" if item.guard is None else f"if ({texts[item.guard]}) "
+    e.line(f"{guard}{target} = {value};")
+
+
+def emit_lane(
+    k: Kernel,
+    e: Emitter,
+    header: str,
+    total: tuple[Value, str],
+    values: Iterable[Value],
+    texts: Texts,
+    position: str = "",
+) -> None:
+    """A vectorised loop over sums that are there (`total`: the value, its text), over what follows
+    them, and over all stores. `position`: a line that says where the loop is."""
+    value, text = total
+    e.line("#pragma omp simd")
+    with e.block(header):
+        if position:
+            e.line(position)
+        e.line(f"const float v{value} = {text};")
+        texts[value] = f"v{value}"
+        for following in values:
+            if following not in texts:
+                define(k, e, following, texts)
+        for number in range(len(k.comp.stores)):
+            store(k, e, number, texts)
+
+
+def _advance(k: Kernel, e: Emitter, value: Value, scan: Scan, texts: Texts) -> None:
+    state = total(k, value)
+    e.line(f"{state} = {k.merged(value, state, widened(k, scan.arg, texts))};")
+
+
+def _expression(k: Kernel, value: Value, instr: Instr, texts: Texts) -> str:
+    if isinstance(instr, Load):
+        return _load(k, value, instr, texts)
+    if isinstance(instr, Scan):
+        return result(k, value)
+    if shorter := _power(k, instr, texts) or _joined(k, instr, texts):
+        return shorter
+    args = [texts[v] for v in operands(instr)]
+    if isinstance(instr, Cast) and instr.dtype == dtypes.bf16 and is_bf16(k.body, instr.arg):
+        return f"tw_exact_bf16({args[0]})"
+    kinds = [k.body[v].dtype for v in operands(instr)]
+    return x.pure(instr, args, kinds, k.names, _is_shifted_exp(k, instr))
+
+
+def _power(k: Kernel, instr: Instr, texts: Texts) -> str:
+    """A whole power of float32 by multiplications; empty if it is none."""
+    if not isinstance(instr, Op) or instr.name != "pow" or instr.dtype != dtypes.f32:
+        return ""
+    base, exponent = instr.args[0], k.body[instr.args[1]]
+    whole = isinstance(exponent, Const) and float(exponent.value).is_integer()
+    few = whole and abs(exponent.value) <= _MOST_POWER
+    return f"tw_power({texts[base]}, {int(exponent.value)})" if few else ""
+
+
+def _joined(k: Kernel, instr: Instr, texts: Texts) -> str:
+    """Two operations of float32 or float64 as one function; empty if they are not of _JOINED."""
+    if not isinstance(instr, Op) or not instr.dtype.is_float or instr.dtype.is_low_precision:
+        return ""
+    ones = [v for v in instr.args if k.body[v] == Const(1.0, instr.dtype)]
+    others = [v for v in instr.args if v not in ones]
+    inner = k.body[others[0]] if len(others) == 1 else None
+    if not isinstance(inner, Op) or len(ones) != (instr.name == "add"):
+        return ""
+    spelling = _JOINED.get((instr.name, inner.name), "")
+    return spelling.format(texts[inner.args[0]]) if inner.args[0] in texts else ""
+
+
+def is_bf16(body: Sequence[Instr], value: Value) -> bool:
+    """Whether a float32 value is always a bfloat16 one: of such, a maximum needs no rounding."""
+    instr = body[value]
+    if isinstance(instr, Cast):
+        return body[instr.arg].dtype == dtypes.bf16 and instr.dtype == dtypes.f32
+    if isinstance(instr, Const) and instr.dtype == dtypes.f32:
+        digits = math.frexp(instr.value)[0] * 2.0**8
+        return digits.is_integer() and not 0 < abs(instr.value) < _LEAST_NORMAL
+    chosen = instr.args[1:] if isinstance(instr, Op) and instr.name == "where" else operands(instr)
+    known = isinstance(instr, Op) and instr.name in _CHOOSING and instr.dtype == dtypes.f32
+    return known and all(is_bf16(body, v) for v in chosen)
+
+
+def _is_shifted_exp(k: Kernel, instr: Instr) -> bool:
+    """exp(x - m) where m is the maximum of x over the row, or 0 where that is -inf (but not where
+    it is inf: exp(inf) is asked for then)."""
+    if not isinstance(instr, Op) or instr.name != "exp":
+        return False
+    shifted = k.body[instr.args[0]]
+    if not isinstance(shifted, Op) or shifted.name != "sub":
+        return False
+    top = k.body[shifted.args[1]]
+    if isinstance(top, Op) and top.name == "where" and _is_lowest(k, top.args[0], top.args[2]):
+        top = k.body[top.args[2]]
+    return isinstance(top, Reduce) and top.monoid == "max" and top.args == shifted.args[:1]
+
+
+def _is_lowest(k: Kernel, condition: Value, value: Value) -> bool:
+    """Whether `condition` is value == -inf."""
+    instr = k.body[condition]
+    if not isinstance(instr, Op) or instr.name != "eq" or value not in instr.args:
+        return False
+    others = [k.body[v] for v in instr.args if v != value]
+    return any(isinstance(o, Const) and o.value == -math.inf for o in others)
+
+
+def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
+    access = k.accesses.loads[value]
+    text = element(k, access, texts)
+    if instr.dtype.is_low_precision and _gathers(k, access):
+        text = f"tw_at16({k.pointers[access.buffer]}, {_offset(k, access, texts)})"
+    if value in k.staged:
+        across, lane = (k.names[a] for a in k.schedule.nest)
+        text = f"t{value}[{across} - low_{across}][{lane} - low_{lane}]"
+    if instr.dtype == dtypes.b1:
+        text = f"({text} != 0)"
+    if instr.guard is None or value in k.staged:
+        return text
+    return f"{texts[instr.guard]} ? {text} : {x.literal(instr.fill, instr.dtype)}"
+
+
+def _gathers(k: Kernel, access: Access) -> bool:
+    """Whether neighbours along a lane of some length read at places computed one by one."""
+    if not access.refs or not k.schedule.nest:
+        return False
+    lane = k.schedule.nest[-1]
+    extent, told = k.comp.extent(lane), {v for piece in segments(k) for v in piece.known}
+    computed = any(lane in k.stages.axes[v] and v not in told for v, _ in access.refs)
+    return computed and not (isinstance(extent, int) and extent < k.lanes)
+
+
+def element(k: Kernel, access: Access, texts: Texts) -> str:
+    return f"{k.pointers[access.buffer]}[{_offset(k, access, texts)}]"
+
+
+def _offset(k: Kernel, access: Access, texts: Texts) -> str:
+    parts = [x.affine_text(access.offset, k.names)]
+    parts += [f"(int64_t){texts[v]} * {x.size_text(s)}" for v, s in access.refs]
+    return " + ".join(parts)

@@ -1,0 +1,542 @@
+"""One Triton function under construction: indices, masks, loads, stores and pointwise values.
+
+Every value is a tile: [1, 1] or a scalar, [BLOCK_R, 1] along rows, [1, BLOCK_C] along columns, or
+[BLOCK_R, BLOCK_C]. Broadcasting does the rest. `r` and `c` are the linear indices of the two tile
+dimensions; where a dimension has several axes and an access is not linear in them, each axis gets a
+variable by division."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from math import gcd
+
+from torchweld.codegen.source import BufferArg, GridDim, KernelArg, KernelSource, SizeArg
+from torchweld.codegen.triton import scalars
+from torchweld.codegen.triton.helpers import HELPERS
+from torchweld.core import dtypes
+from torchweld.ir.access import Access, Accesses, linear, turned
+from torchweld.ir.affine import Affine, constant
+from torchweld.ir.nodes import (
+    Buffer,
+    Cast,
+    Const,
+    Index,
+    Instr,
+    Load,
+    Op,
+    Pick,
+    Reduce,
+    Value,
+    needed,
+    operands,
+    store_axes,
+    value_axes,
+)  # fmt: skip
+from torchweld.ir.passes import maximum_of
+from torchweld.ir.scalar import TABLE
+from torchweld.ir.size import Size, divide, product
+from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, extent
+
+_ONE = "1"  # along nothing, but a tile: [1, 1]
+_LITERAL_TYPES = (dtypes.f32, dtypes.i32, dtypes.i64)
+
+
+@dataclass(frozen=True, slots=True)
+class RowStart:
+    """Where a row begins, for the accesses with `offset` in common: blocks of columns begin at the
+    multiple of `lanes` elements before it, `row_aligned` (`row_shift` elements early)."""
+
+    offset: Affine
+    lanes: int
+
+
+class _Lines:
+    """The text so far, at the depth of the innermost block."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.depth = 1
+
+    def add(self, text: str) -> None:
+        self.texts.append("    " * self.depth + text)
+
+
+class Kernel:
+    """`rows`/`columns` below are the schedule's: the frame's, except in pointwise kernels, whose
+    frame has rows alone."""
+
+    def __init__(
+        self,
+        accesses: Accesses,
+        buffers: Mapping[str, Buffer],
+        schedule: Schedule,
+        dimensions: Iterable[tuple[str, ...]] | None = None,
+    ) -> None:
+        """`dimensions`: axes that share a linear index; all of them if None."""
+        around = turned(accesses)
+        self.scans_from_end = around is not None
+        self.accesses, self.buffers, self.schedule = around or accesses, buffers, schedule
+        self.comp, self.body = self.accesses.comp, self.accesses.comp.body
+        self.axes = value_axes(self.body)
+        self.known: dict = {}  # value, or (value, item) -> the variable that holds it
+        self.partial_results: dict[Value, list[str]] = {}
+        self.helpers: dict[str, str] = {}
+        wide = is_wide(accesses, buffers, dimensions)
+        self.index_type = "tl.int64" if wide else "tl.int32"
+        self.fast = _stores_16_bits(accesses, buffers)
+        self.near_one = values_added_to_one(self.body) if self.fast else frozenset()
+        self.row_start: RowStart | None = None
+        self._lines = _Lines()
+        self._pointers: dict[str, str] = {}
+        self._sizes: dict[Size, str] = {}
+        self._masks: set[str] = set()  # tile dimensions that reach out of bounds
+        self._names = {"r": "r", "c": "c"}
+
+    def facing(self, schedule: Schedule, rows: str = "r", columns: str = "c") -> Kernel:
+        """The same function with other tile dimensions: `schedule`'s, whose indices are named
+        `rows` and `columns`. It shares the text, and indices of the same name."""
+        other = copy(self)
+        other.schedule, other.known = schedule, {}
+        other._names = {"r": rows, "c": columns}
+        return other
+
+    # text
+
+    def line(self, text: str) -> None:
+        self._lines.add(text)
+
+    @contextmanager
+    def indented(self, header: str):
+        """An indented block; what becomes known inside is forgotten after it."""
+        self.line(header)
+        known = dict(self.known)
+        self._lines.depth += 1
+        yield
+        self._lines.depth -= 1
+        self.known = known
+
+    def range(self, steps: str) -> str:
+        """What a loop runs over, its loads as many steps ahead as the schedule says."""
+        stages = self.schedule.stages
+        return f"tl.range({steps}, num_stages={stages})" if stages > 1 else f"range({steps})"
+
+    def pointer(self, buffer: str) -> str:
+        if buffer not in self._pointers:
+            self._pointers[buffer] = "p_" + re.sub(r"\W", "_", buffer)
+        return self._pointers[buffer]
+
+    def size(self, size: Size) -> str:
+        """A literal, or an argument times a literal: Triton finds alignment in the literal."""
+        if isinstance(size, int):
+            return str(size) if size >= 0 else f"({size})"
+        factor = gcd(*(c for _, c in size.terms))
+        name = self._sizes.setdefault(divide(size, factor), f"n{len(self._sizes)}")
+        return name if factor == 1 else f"({name} * {factor})"
+
+    def source(self, grid: Iterable[GridDim]) -> KernelSource:
+        """What has been written, as a function named after the Comp."""
+        name = re.sub(r"\W", "_", self.comp.name)
+        args: list[KernelArg] = [BufferArg(b) for b in self._pointers]
+        args += [SizeArg(s) for s in self._sizes]
+        names = ", ".join([*self._pointers.values(), *self._sizes.values()])
+        head = [f"\n\n@triton.jit\ndef {name}({names}):"]
+        text = _HEADER + "".join(self.helpers.values()) + "\n".join(head + self._lines.texts) + "\n"
+        signature = [f"*{scalars.SIGNATURE[self.buffers[b].dtype]}" for b in self._pointers]
+        signature += ["i64"] * len(self._sizes)
+        warps = self.schedule.num_warps
+        return KernelSource(
+            "triton", name, text, tuple(args), tuple(grid), (), tuple(signature), warps
+        )
+
+    # tile dimensions
+
+    @property
+    def block_rows(self) -> int:
+        return self.schedule.block_rows
+
+    @property
+    def block_columns(self) -> int:
+        return self.schedule.block_columns
+
+    @property
+    def columns(self) -> Size:
+        """How many."""
+        return extent(self.accesses, self.schedule.columns)
+
+    def define_rows(self, block: str, covered: Size | None) -> None:
+        """`r` from the number of its block; `covered`: points that all programs and steps together
+        cover, None if not known."""
+        if self.schedule.rows:
+            lanes = f"tl.arange(0, {self.block_rows})[:, None]"
+            start = f"{block} * {self.block_rows}" if self.block_rows > 1 else block
+            self.define(self._names["r"], start, lanes, self.schedule.rows, covered)
+
+    def define_columns(self, start: str, covered: Size | None) -> None:
+        lanes = f"tl.arange(0, {self.block_columns})[None, :]"
+        if self.row_start is not None:
+            self.line(f"at = {start} + {lanes}")
+            start, lanes = "at", "(-row_shift)"
+        uniform = bool(start) and self.row_start is None
+        self.define(self._names["c"], start, lanes, self.schedule.columns, covered, uniform)
+
+    def start_of_row(self, access: Access) -> Affine | None:
+        """The offset of its first column, if its columns are next to each other in memory."""
+        if access.refs or linear(self.accesses, access.offset, self.schedule.columns) != 1:
+            return None
+        return self.without_columns(access.offset)
+
+    @property
+    def column(self) -> str:
+        """The linear index along the columns."""
+        return self._names["c"]
+
+    def without_columns(self, index: Affine) -> Affine:
+        return index.substitute({a: constant(0) for a in self.schedule.columns})
+
+    def align_rows(self, offset: Affine, lanes: int) -> None:
+        """From here on, blocks of columns begin at multiples of `lanes` elements (see RowStart)."""
+        start = self.offset(offset)
+        self.line(f"row_aligned = ({start}) // {lanes} * {lanes}")
+        self.line(f"row_shift = {start} - row_aligned")
+        self.row_start = RowStart(offset, lanes)
+
+    def program(self, dimension: int) -> str:
+        text = f"tl.program_id({dimension})"
+        return text if self.index_type == "tl.int32" else f"{text}.to(tl.int64)"
+
+    def define(
+        self, name: str, start: str, lanes: str, axes: tuple[str, ...], covered: Size | None,
+        uniform: bool = False,
+    ) -> None:  # fmt: skip
+        """The linear index `name` of `axes`, and where it needs one its mask. `uniform`: indices
+        that are the same for a whole block may be scalars."""
+        self.line(f"{name} = {' + '.join(filter(None, (start, lanes)))}")
+        length = extent(self.accesses, axes)
+        if length == covered:
+            self._masks.discard(name)
+        else:
+            self._masks.add(name)
+            inside = f"{name} < {self.size(length)}"
+            early = name == "c" and self.row_start is not None
+            self.line(f"{name}m = ({name} >= 0) & ({inside})" if early else f"{name}m = {inside}")
+        maps = self._maps() if len(axes) > 1 else ()
+        if any(linear(self.accesses, m, axes) is None for m in maps):
+            if uniform and length == covered and self._within_one(axes):
+                self._split_start(start, lanes, axes)
+            else:
+                self.split_axes(name, axes)
+
+    def _within_one(self, axes: tuple[str, ...]) -> bool:
+        """Whether each block of columns lies within one step of all axes but the last."""
+        inner = self.comp.extent(axes[-1])
+        return isinstance(inner, int) and inner % self.block_columns == 0
+
+    def _split_start(self, start: str, lanes: str, axes: tuple[str, ...]) -> None:
+        """As `split_axes`: what is the same for all lanes is worked out, and loaded, once."""
+        for k, axis in enumerate(axes):
+            inner = extent(self.accesses, axes[k + 1 :])
+            text = f"{start} // {inner}" if inner != 1 else start
+            outer = "" if k == 0 else f" % {self.comp.extent(axis)}"
+            along = f" + {lanes}" if axis == axes[-1] else ""
+            self.line(f"{self.axis_variable(axis)} = {text}{outer}{along}")
+
+    def _maps(self) -> Iterable[Affine]:
+        yield from (a.offset for a in self.accesses.all)
+        yield from (i.map for i in self.body if isinstance(i, Index))
+
+    def split_axes(self, name: str, axes: tuple[str, ...]) -> None:
+        """A variable for each of `axes`, from their linear index `name`."""
+        for k, axis in enumerate(axes):
+            inner = extent(self.accesses, axes[k + 1 :])
+            text = name if inner == 1 else f"{name} // {_factor(self.size(inner))}"
+            outer = "" if k == 0 else f" % {self.size(self.comp.extent(axis))}"
+            self.line(f"{self.axis_variable(axis)} = {text}{outer}")
+
+    def axis_variable(self, axis: str) -> str:
+        prefix = "i"
+        for axes, dimension in ((self.schedule.rows, "r"), (self.schedule.columns, "c")):
+            name = self._names[dimension]
+            if (axis,) == axes:
+                return name
+            if axis in axes and name != dimension:
+                prefix = name
+        return f"{prefix}_" + re.sub(r"\W", "_", axis)
+
+    def along(self, axes: Iterable[str]) -> str:
+        """Which tile dimensions a set of axes touches: "", "r", "c" or "rc"."""
+        axes = set(axes)
+        return "r" * bool(axes & set(self.schedule.rows)) + "c" * bool(
+            axes & set(self.schedule.columns)
+        )
+
+    def mask(self, along: str, guard: str = "") -> str:
+        """The conjunction of bounds that are needed, or ""."""
+        names = (self._names[d] for d in along)
+        parts = [f"{name}m" for name in names if name in self._masks]
+        return " & ".join([*parts, guard] if guard else parts)
+
+    def masked(self, name: str) -> bool:
+        """Whether some points of a linear index are out of bounds."""
+        return name in self._masks
+
+    def shape(self, along: str) -> str:
+        rows = self.block_rows if "r" in along else 1
+        return f"[{rows}, {self.block_columns if 'c' in along else 1}]"
+
+    # values
+
+    def needed(self, targets: Iterable[Value]) -> list[Value]:
+        """What has to be computed for `targets`, in order; known values are not entered."""
+        return sorted(needed(self.body, targets, stop=self.known) - self.known.keys())
+
+    def operands(self, value: Value) -> tuple[Value, ...]:
+        return operands(self.body[value])
+
+    def in_order(self, targets: Iterable[Value]) -> list[Value]:
+        """What `targets` need, loads that depend on nothing first, so that many are in flight.
+        Constants appear at their first use as a variable."""
+        needed = [v for v in self.needed(targets) if not isinstance(self.body[v], Const)]
+        plain = [v for v in needed if isinstance(self.body[v], Load) and not self.operands(v)]
+        return list(dict.fromkeys(plain + needed))
+
+    def compute(self, targets: Iterable[Value]) -> None:
+        """Emits the pointwise values that `targets` need."""
+        for value in self.in_order(targets):
+            self.value(value)
+
+    def value(self, value: Value) -> str:
+        """The variable that holds a value, emitting its definition at first use."""
+        if value not in self.known:
+            instr = self.body[value]
+            if isinstance(instr, Pick):
+                self.known[value] = self.known[(instr.arg, instr.item)]
+            else:
+                self.assign(value, self._expression(value))
+        return self.known[value]
+
+    def assign(self, key, text: str) -> str:
+        """A new variable for a result of a reduction."""
+        name = f"v{key}" if isinstance(key, int) else f"v{key[0]}_{key[1]}"
+        if text != name:
+            self.line(f"{name} = {text}")
+        self.known[key] = name
+        return name
+
+    def helper(self, text: str) -> str:
+        """`text`, with the helper functions that it calls added to the source."""
+        for name in re.findall(r"\b_[a-z_]+(?=\()", text):
+            if name not in self.helpers:
+                source = HELPERS[name]
+                self.helper(source.replace(f"def {name}(", ""))
+                self.helpers[name] = "\n" + source
+        return text
+
+    def operation(self, name: str, kind: str, *args: str) -> str:
+        return self.helper(scalars.operation(name, kind, self.fast).format(*args))
+
+    def _expression(self, value: Value) -> str:
+        instr = self.body[value]
+        if isinstance(instr, Const):
+            return scalars.typed(instr.value, instr.dtype)
+        if isinstance(instr, Index):
+            return self._index(instr)
+        if isinstance(instr, Load):
+            return self._load(value, instr)
+        if isinstance(instr, Op) and value in self.near_one and instr.name in scalars.NEAR_ONE:
+            return self.helper(scalars.NEAR_ONE[instr.name].format(self.value(instr.args[0])))
+        if isinstance(instr, Op):
+            return self._op(instr)
+        if isinstance(instr, Cast):
+            return scalars.cast(self.value(instr.arg), self.body[instr.arg].dtype, instr.dtype)
+        raise AssertionError(f"{instr} is emitted by the form of the kernel")
+
+    def _index(self, instr: Index) -> str:
+        if not instr.map.axes:
+            return f"tl.full((), {self.size(instr.map.const)}, tl.int64)"
+        return f"({self.offset(instr.map)}).to(tl.int64)"
+
+    def _op(self, instr: Op) -> str:
+        kind = self.body[instr.args[-1]].dtype.kind
+        if TABLE[instr.name].result == "bool":
+            kind = self.body[instr.args[0]].dtype.kind
+        args = [self._argument(instr, v) for v in instr.args]
+        if instr.name == "div" and self.fast and sums_exponentials(self.body, instr.args[1]):
+            return f"{args[0]} * (1 / {args[1]})"  # one division for each row; the sum is >= 1
+        return self.operation(instr.name, "int" if kind == "uint" else kind, *args)
+
+    def _argument(self, instr: Op, value: Value) -> str:
+        const = self.body[value]
+        others = [v for v in instr.args if not isinstance(self.body[v], Const)]
+        literal = instr.name in scalars.LITERAL_ARGUMENTS and others
+        if literal and isinstance(const, Const) and const.dtype in _LITERAL_TYPES:
+            return scalars.literal(const.value, const.dtype)
+        return self.value(value)
+
+    # memory
+
+    def offset(self, index: Affine) -> str:
+        """Text of an affine map; a dimension that the map is linear in takes one product."""
+        if self._starts_aligned(index):
+            return "row_aligned + at"
+        terms = []
+        for axes, name in ((self.schedule.rows, "r"), (self.schedule.columns, "c")):
+            terms += self._terms(index, axes, self._names[name])
+        terms += [self._term(a, c) for a, c in index.terms if a not in self._own]
+        if index.const != 0 or not terms:
+            terms.append(self.size(index.const))
+        return " + ".join(terms)
+
+    def _starts_aligned(self, index: Affine) -> bool:
+        return (
+            self.row_start is not None
+            and linear(self.accesses, index, self.schedule.columns) == 1
+            and self.without_columns(index) == self.row_start.offset
+        )
+
+    @property
+    def _own(self) -> tuple[str, ...]:
+        return self.schedule.rows + self.schedule.columns
+
+    def _terms(self, index: Affine, axes: tuple[str, ...], name: str) -> list[str]:
+        factor = linear(self.accesses, index, axes)
+        if factor is not None:
+            return [] if factor == 0 else [self._product(name, factor)]
+        return [self._term(a, index.coefficient(a)) for a in axes if index.coefficient(a) != 0]
+
+    def _term(self, axis: str, coefficient: Size) -> str:
+        return self._product(self.axis_variable(axis), coefficient)
+
+    def _product(self, name: str, factor: Size) -> str:
+        return name if factor == 1 else f"{name} * {self.size(factor)}"
+
+    def address(self, access: Access, along: str) -> str:
+        """A tile of pointers over the dimensions `along`; one pointer where it is ""."""
+        terms = [self.offset(access.offset)]
+        terms += [f"{self.value(v)} * {self.size(stride)}" for v, stride in access.refs]
+        axes = access.offset.axes.union(*(self.axes[v] for v, _ in access.refs))
+        if set(self.along(axes)) != set(along):
+            terms.append(f"tl.zeros({self.shape(along)}, tl.int32)")
+        return f"{self.pointer(access.buffer)} + ({' + '.join(terms)})"
+
+    def _load(self, value: Value, instr: Load) -> str:
+        access = self.accesses.loads[value]
+        along = self.along(self.axes[value])
+        guard = "" if instr.guard is None else self.value(instr.guard)
+        arguments = [self.address(access, along)]
+        if mask := self.mask(along, guard):
+            arguments.append(f"mask={mask}")
+        if guard:
+            arguments.append(f"other={scalars.literal(instr.fill, instr.dtype)}")
+        if along == "c" and self.schedule.rows:
+            arguments.append('eviction_policy="evict_last"')  # every program reads it
+        return f"tl.load({', '.join(arguments)})"
+
+    def store(self, position: int) -> None:
+        """Store number `position` of the Comp. One that combines happens at every point, also along
+        axes where all tensors are expanded."""
+        store, access = self.comp.stores[position], self.accesses.stores[position]
+        along = self.along(self.store_axes(position))
+        guard = "" if store.guard is None else self.value(store.guard)
+        value = self.value(store.value)
+        address = self.address(access, along or _ONE)
+        function = "store"
+        if store.combine is not None:
+            function = f"atomic_{store.combine}"
+            value = f"tl.broadcast_to({value}, {self.shape(along)})"
+        self.write(function, address, value, self.mask(along, guard))
+
+    def write(self, function: str, address: str, value: str, mask: str) -> None:
+        self.line(f"tl.{function}({address}, {value}{f', mask={mask}' if mask else ''})")
+
+    def store_axes(self, position: int) -> frozenset[str]:
+        return store_axes(self.comp, self.comp.stores[position], self.axes)
+
+
+def values_added_to_one(body: tuple[Instr, ...]) -> frozenset[Value]:
+    """Those that are used, perhaps squared, in sums with a constant of at least one and nowhere
+    else: errors far below the last place of one do not show."""
+    ones = {v for v, i in enumerate(body) if isinstance(i, Const) and abs(i.value) >= 1}
+    uses: dict[Value, list[Value]] = {}
+    for number, instr in enumerate(body):
+        for value in operands(instr):
+            uses.setdefault(value, []).append(number)
+    near: set[Value] = set()
+
+    def is_hidden(number: Value) -> bool:
+        instr = body[number]
+        if not isinstance(instr, Op):
+            return False
+        square = instr.name == "mul" and len(set(instr.args)) == 1
+        summed = instr.name in ("add", "sub") and not ones.isdisjoint(instr.args)
+        return summed or (square and number in near)
+
+    for value in sorted(uses, reverse=True):
+        if all(map(is_hidden, uses[value])):
+            near.add(value)
+    return frozenset(near)
+
+
+def sums_exponentials(body: tuple[Instr, ...], value: Value) -> bool:
+    """Whether `value` is sum(exp(x - max(x))): at least one, or NaN."""
+    instr = body[value]
+    return (
+        isinstance(instr, Reduce) and instr.monoid == "sum" and maximum_of(body, instr) is not None
+    )
+
+
+def is_wide(
+    accesses: Accesses,
+    buffers: Mapping[str, Buffer],
+    dimensions: Iterable[tuple[str, ...]] | None = None,
+) -> bool:
+    """Whether some index may not fit into 32 bits; so for every size that is not known.
+    `dimensions`: axes that share a linear index."""
+    comp = accesses.comp
+    extents = comp.extents
+    if not all(isinstance(e, int) for e in extents.values()):
+        return True
+    maps = [a.offset for a in accesses.all] + [i.map for i in comp.body if isinstance(i, Index)]
+    spans = [
+        m.const + sum(c * extents.get(n, 1) for n, c in m.terms if not _negative(c)) for m in maps
+    ]
+    spans += [_span(buffers[a.buffer]) for a in accesses.all if a.refs]
+    spans += [_points([extents[a] for a in axes]) for axes in dimensions or [tuple(extents)]]
+    return not all(isinstance(s, int) and s < 2**31 for s in spans)
+
+
+def _points(extents: Iterable[int]) -> int:
+    """Twice as many as there are: tiles reach beyond the last one by less than as much again."""
+    return product([2, *(max(1, e) for e in extents)])
+
+
+def _negative(coefficient: Size) -> bool:
+    return isinstance(coefficient, int) and coefficient < 0
+
+
+def _span(buffer: Buffer) -> Size:
+    return sum(e * s for e, s in zip(buffer.shape, buffer.strides))
+
+
+def _factor(text: str) -> str:
+    return text if text.isalnum() else f"({text})"
+
+
+def _stores_16_bits(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
+    """All results are rounded to 16 bits (sums apart, in which errors cancel), and no intermediate
+    value decides anything discrete."""
+    rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder")
+    decides = any(isinstance(i, Op) and i.name in rounds for i in accesses.comp.body)
+    body = accesses.comp.body
+    computed = [s for s in accesses.comp.stores if not isinstance(body[s.value], Const)]
+    results = [s for s in computed if not s.combine] or computed
+    return not decides and all(buffers[s.buffer].dtype.is_low_precision for s in results)
+
+
+_HEADER = """import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+"""

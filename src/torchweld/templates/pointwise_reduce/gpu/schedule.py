@@ -1,0 +1,508 @@
+"""How a kernel is tiled on a GPU: a frozen record, one predicate of validity, default heuristics.
+
+Every kernel works on tiles of [block_rows, block_columns] points. Three forms:
+
+    grid        pointwise: the grid covers both dimensions
+    persistent  one program holds whole rows (all columns in one block) in registers
+    looped      one program runs over its rows' columns in blocks, as often as the reductions depend
+    on each other
+
+`splits` > 1: with reductions over columns, programs that share the columns of a row; with
+reductions over rows (weight gradients), programs that share the rows. Each writes partial results
+and a second kernel merges them in a fixed order, so that results repeat from run to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torchweld.core.errors import InvalidIR
+from torchweld.ir import size
+from torchweld.ir.access import Access, Accesses, addressed
+from torchweld.ir.frame import frame_of
+from torchweld.ir.nodes import (
+    Buffer,
+    Comp,
+    Scan,
+    Store,
+    map_axes,
+    store_axes,
+    store_operands,
+    value_axes,
+)
+from torchweld.ir.passes import stages
+from torchweld.ir.size import Size, divide, product
+from torchweld.targets.target import Target
+
+PERSISTENT_COLUMNS = 16384  # beyond, rows held by 16 warps spill (measured on sm_90)
+MAX_GRID_Y = 65535
+MAX_STAGES = 4
+MAX_STAGED_BYTES = 64 << 10  # of shared memory, which leaves room for other blocks on any GPU
+SMALL = 4 << 20  # points: a few microseconds
+LARGE = 16 << 20  # points: below, a last wave of large blocks leaves multiprocessors idle
+_SHORT_RUN = 4  # of elements that are contiguous across a tile; below, nothing is transposed
+LOOPED_COLUMNS = 2048  # of a block: at 8 elements for each thread, enough threads hide the loads
+THREAD_BYTES = 32  # that a thread of a loop asks for at a time: two loads
+# Stages of a loop, as shared memory allows, with programs on each multiprocessor that keep memory
+# busy.
+AHEAD = ((4, 2), (3, 2), (1, 4))
+ROW_BYTES = 256 << 10  # of a row for each multiprocessor, that stay in cache between two passes
+MAX_POINTS_PER_THREAD = 128
+COMBINABLE = {"add": ("i32", "i64"), "max": ("i32", "i64"), "min": ("i32", "i64")}
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """`rows` and `columns`: the axes (of `addressed(comp)`) that make up each tile dimension,
+    outermost first."""
+
+    form: Literal["grid", "persistent", "looped"]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    block_rows: int
+    block_columns: int
+    num_warps: int
+    splits: int = 1
+    stages: int = 1  # of a loop over blocks: loads run that many steps ahead
+
+    @property
+    def points_per_thread(self) -> int:
+        return self.block_rows * self.block_columns // (32 * self.num_warps)
+
+
+def supports(comp: Comp, buffers: Mapping[str, Buffer]) -> str | None:
+    """None if a CUDA kernel can be made of `comp`; else why not."""
+    if frame_of(comp) is None:
+        return "its reductions share no rows"
+    return next(
+        filter(None, (_uncombinable(comp, buffers, s) for s in comp.stores)), None
+    ) or _bad_column_reduction(addressed(comp, buffers))
+
+
+def schedule(
+    comp: Comp,
+    buffers: Mapping[str, Buffer],
+    table: Target,
+    hints: Mapping[str, int] | None = None,
+) -> Schedule:
+    """The default schedule for a device. `hints`: typical values of symbols.
+
+    Raises InvalidIR where `supports` gives a reason.
+    """
+    reason = supports(comp, buffers)
+    if reason is not None:
+        raise InvalidIR(f"{comp.name} cannot be a CUDA kernel: {reason}")
+    return default(addressed(comp, buffers, hints), hints or {}, table.units)
+
+
+def candidates(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Iterator[Schedule]:
+    """The default first, then at most five neighbours: what a tuner may time."""
+    first = default(accesses, hints, sm_count)
+    seen = set()
+    for change in _neighbours(first):
+        near = replace(first, **change)
+        if near not in seen and valid(near, accesses):
+            seen.add(near)
+            yield near
+
+
+def _neighbours(s: Schedule) -> Iterator[dict[str, int]]:
+    """Other warps and tiles; for sums over rows, other numbers of steps that loads run ahead in
+    place of some."""
+    dimension = "block_rows" if s.rows else "block_columns"
+    sums_over_rows = s.form == "persistent" and s.splits > 1
+    tiles = ((1, 1), (1, 2), (1, 0.5), (2, 2)) + (((2, 1), (0.5, 1)) if not sums_over_rows else ())
+    for points, warps in tiles:
+        tile = int(getattr(s, dimension) * points)
+        yield {dimension: tile, "num_warps": int(s.num_warps * warps)}
+    if sums_over_rows:
+        yield from ({"stages": n} for n in (1, 2, 3) if n != s.stages)
+
+
+def valid(schedule: Schedule, accesses: Accesses) -> bool:
+    """Whether codegen can make a correct kernel of this: the only place where that is decided."""
+    tile_ok = (
+        1 <= schedule.num_warps <= 32
+        and 1 <= schedule.stages <= MAX_STAGES
+        and (schedule.stages == 1 or _staged_bytes(schedule, accesses) <= MAX_STAGED_BYTES)
+        and schedule.block_rows >= 1
+        and schedule.points_per_thread <= MAX_POINTS_PER_THREAD
+        and set(schedule.rows + schedule.columns) == {a.name for a in accesses.comp.axes}
+    )
+    return tile_ok and _form_fits(schedule, accesses)
+
+
+def default(
+    accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool = True
+) -> Schedule:
+    """The first guess. `split`: whether a second kernel may merge partial results."""
+    frame = accesses.frame
+    if frame.column_reductions:
+        return _column_reducing(accesses, hints, sm_count)
+    if frame.columns:
+        return _reducing(accesses, hints, sm_count, split)
+    return _pointwise(accesses, hints, sm_count)
+
+
+def extent(accesses: Accesses, axes: tuple[str, ...]) -> Size:
+    return product(accesses.comp.extent(a) for a in axes)
+
+
+def columns_first(schedule: Schedule, accesses: Accesses) -> bool:
+    """Whether programs of a grid follow each other along rows, as memory does: 5 % faster. The
+    second dimension of a grid is short."""
+    rows, most = extent(accesses, schedule.rows), MAX_GRID_Y * schedule.block_rows
+    turns = any(
+        a.offset.coefficient(schedule.rows[-1]) == 1 and a.offset.axes & set(schedule.columns)
+        for a in accesses.all
+        if schedule.rows
+    )
+    return bool(schedule.rows) and not turns and isinstance(rows, int) and rows <= most
+
+
+def splittable(accesses: Accesses) -> bool:
+    """Reductions that do not depend on each other; what else is stored lies along the columns, so
+    that each point belongs to one share."""
+    comp, columns = accesses.comp, set(accesses.frame.columns)
+    axes = value_axes(comp.body)
+    stage = stages(comp.body, accesses.frame.column_reductions)
+    return (
+        max(stage, default=0) == 1
+        and all(
+            max(stage[v] for v in store_operands(s)) == (0 if columns & a else 1)
+            for s, a in ((s, store_axes(comp, s, axes)) for s in comp.stores)
+        )
+        and not any(isinstance(i, Scan) for i in comp.body)
+        and not any(a.refs or comp.stores[k].combine for k, a in enumerate(accesses.stores))
+        and not any(a.refs for a in accesses.loads.values())
+    )
+
+
+def next_pow2(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _uncombinable(comp: Comp, buffers: Mapping[str, Buffer], store: Store) -> str | None:
+    """Float atomics would make results differ from run to run; a repeated store would combine
+    twice."""
+    if store.combine is None:
+        return None
+    dtype = buffers[store.buffer].dtype.name
+    if dtype not in COMBINABLE.get(store.combine, ()):
+        return f"scatter with {store.combine} on {dtype} does not repeat from run to run"
+    axes = value_axes(comp.body)
+    covered = map_axes(store.index).union(*(axes[v] for v in store_operands(store)))
+    if covered != {a.name for a in comp.axes} or len(comp.stores) > 1:
+        return "a scatter shares its kernel"
+    return None
+
+
+def _bad_column_reduction(accesses: Accesses) -> str | None:
+    if not accesses.frame.column_reductions:
+        return None
+    columns = extent(accesses, accesses.frame.columns)
+    if not isinstance(columns, int) or columns > PERSISTENT_COLUMNS:
+        return f"rows of {columns} columns do not fit into registers beside sums over rows"
+    tuples = ("welford", "argmax", "argmin", "logsumexp")
+    if any(accesses.comp.body[v].monoid in tuples for v in accesses.frame.column_reductions):
+        return "a reduction over rows with several results"
+    if any(a.refs for a in accesses.all):
+        return "a reduction over rows beside computed indices"
+    return None
+
+
+def _staged_bytes(schedule: Schedule, accesses: Accesses) -> int:
+    """Shared memory for the tiles of tensors that are read along a loop."""
+    rows, columns = set(accesses.frame.rows), set(accesses.frame.columns)
+    loop, across = (rows, columns) if accesses.frame.column_reductions else (columns, columns)
+    reads = ((a.bytes, a.offset.axes) for a in accesses.loads.values())
+    width = sum(n for n, axes in reads if loop & axes and across & axes)
+    return (schedule.stages - 1) * width * schedule.block_rows * schedule.block_columns
+
+
+def _form_fits(schedule: Schedule, accesses: Accesses) -> bool:
+    columns = extent(accesses, schedule.columns)
+    reduces = bool(accesses.frame.columns)
+    if schedule.form == "grid":
+        narrow = not isinstance(columns, int) or columns <= MAX_GRID_Y * schedule.block_columns
+        narrow = narrow or columns_first(schedule, accesses)
+        return not reduces and schedule.splits == 1 and (narrow or not schedule.rows)
+    if schedule.form == "persistent":
+        fits = isinstance(columns, int) and columns <= schedule.block_columns
+        return reduces and fits and (schedule.splits == 1 or bool(accesses.frame.column_reductions))
+    alone = not accesses.frame.column_reductions
+    return reduces and alone and (schedule.splits == 1 or splittable(accesses))
+
+
+def _rows_contiguous(accesses: Accesses, hints: Mapping[str, int]) -> bool:
+    """Whether the tensors that have columns are contiguous along a row axis rather than along the
+    last column; or nearer together, where they are along none."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    if not rows or not columns:
+        return False
+    across = max(_near_traffic(accesses, c, hints) for c in columns)
+    return _near_traffic(accesses, rows[-1], hints) > across
+
+
+def _near_traffic(accesses: Accesses, axis: str, hints: Mapping[str, int]) -> int:
+    """Bytes that are moved by accesses whose neighbours in memory are along `axis`."""
+    return sum(_traffic(accesses, a, hints) for a in accesses.all if axis in _nearest(a, hints))
+
+
+def _nearest(access: Access, hints: Mapping[str, int]) -> list[str]:
+    steps = {axis: abs(size.hint(step, hints)) for axis, step in access.offset.terms}
+    return [axis for axis, step in steps.items() if step == min(steps.values())]
+
+
+def _contiguous_traffic(accesses: Accesses, axis: str, hints: Mapping[str, int]) -> int:
+    """Bytes that are moved with stride one along `axis`: a broadcast tensor counts once."""
+    return sum(
+        _traffic(accesses, a, hints) for a in accesses.all if a.offset.coefficient(axis) == 1
+    )
+
+
+def _traffic(accesses: Accesses, access: Access, hints: Mapping[str, int]) -> int:
+    axes = tuple(a.name for a in accesses.comp.axes if a.name in access.offset.axes)
+    return access.bytes * size.hint(extent(accesses, axes), hints)
+
+
+def _pointwise(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
+    axes = accesses.frame.rows
+    if len(axes) < 2:
+        return _flat(accesses, axes, hints, sm_count)
+    inner = _inner(accesses, axes, hints)
+    outer = tuple(a for a in axes if a != inner)
+    crossing = _crossing(accesses, outer, inner)
+    if crossing and _long(accesses, inner):
+        others = tuple(a for a in outer if a not in crossing)
+        block_rows = _within(64, extent(accesses, crossing))
+        block_columns = _within(2048 // block_rows, accesses.comp.extent(inner))
+        return Schedule("grid", (*others, *crossing), (inner,), block_rows, block_columns, 4)
+    length = accesses.comp.extent(inner)
+    block = _dividing_block(length, hints)
+    rows = size.hint(extent(accesses, outer), hints)
+    found = Schedule("grid", outer, (inner,), min(2048 // block, next_pow2(rows)), block, 4)
+    if block < 128 and isinstance(length, int) and length >= 2 * LOOPED_COLUMNS:
+        block = 1024  # the two at the ends of a row have masks
+        found = Schedule("grid", outer, (inner,), 1, block, 4)
+    if block < 128 or _scatters(accesses) or not _form_fits(found, accesses):
+        return _flat(accesses, (*outer, inner), hints, sm_count)
+    return found
+
+
+def _inner(accesses: Accesses, axes: tuple[str, ...], hints: Mapping[str, int]) -> str:
+    """The axis along which most bytes are contiguous; a long one in place of a short one if nearly
+    as many are."""
+
+    def traffic(axis: str) -> int:
+        return _contiguous_traffic(accesses, axis, hints)
+
+    best = max(reversed(axes), key=traffic)
+    longest = max((a for a in reversed(axes) if _long(accesses, a)), key=traffic, default=best)
+    return longest if 2 * traffic(longest) >= traffic(best) else best
+
+
+def _dividing_block(length: Size, hints: Mapping[str, int]) -> int:
+    """The largest block that leaves no lane idle; where the length is not known, a full one."""
+    if isinstance(length, int):
+        return min(length & -length, 1024) or 1
+    return min(next_pow2(size.hint(length, hints)), 512)
+
+
+def _scatters(accesses: Accesses) -> bool:
+    return any(s.combine for s in accesses.comp.stores)
+
+
+def _crossing(accesses: Accesses, outer: tuple[str, ...], inner: str) -> tuple[str, ...]:
+    """The axes, outermost first, along which some access is contiguous that strides along the
+    innermost: a transposition. Several where one goes on where the next ends."""
+    for access in accesses.all:
+        if access.offset.coefficient(inner) not in (0, 1):
+            run = _run(accesses, access, outer)
+            if _is_long(extent(accesses, run), _SHORT_RUN):
+                return run
+    return ()
+
+
+def _run(accesses: Accesses, access: Access, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of `axes` that an access is contiguous along, outermost first."""
+    run: tuple[str, ...] = ()
+    while True:
+        step = extent(accesses, run)
+        more = [a for a in axes if a not in run and access.offset.coefficient(a) == step]
+        if not more:
+            return run
+        run = (more[-1], *run)
+
+
+def _within(block: int, length: Size) -> int:
+    """No larger a block than a short length needs."""
+    return min(block, next_pow2(length)) if isinstance(length, int) else block
+
+
+def _long(accesses: Accesses, axis: str) -> bool:
+    return _is_long(accesses.comp.extent(axis), 16)
+
+
+def _is_long(extent: Size, least: int) -> bool:
+    return not isinstance(extent, int) or extent >= least
+
+
+def _flat(accesses: Accesses, axes, hints: Mapping[str, int], sm_count: int) -> Schedule:
+    """One dimension; blocks shrink until every multiprocessor has some."""
+    points = size.hint(extent(accesses, axes), hints)
+    block = 1024 if points >= LARGE else 512
+    while block > 256 and points < block * sm_count * 2:
+        block //= 2
+    return Schedule("grid", (), axes, 1, block, min(4, block // 256))
+
+
+def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool) -> Schedule:
+    frame = accesses.frame
+    rows, columns = frame.rows, frame.columns
+    split = split and splittable(accesses)
+    if _rows_contiguous(accesses, hints):
+        return _outer(accesses, hints, sm_count, split)
+    length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
+    fits = isinstance(length, int) and length <= PERSISTENT_COLUMNS
+    idle = split and count < sm_count // 4 and size.hint(length, hints) > 4096
+    if fits and not idle:
+        block = next_pow2(length)
+        block_rows = _rows_per_program(block, count, sm_count)
+        warps = _row_warps(accesses, block_rows, block, hints)
+        return Schedule("persistent", rows, columns, block_rows, block, warps)
+    return _loop(accesses, count, size.hint(length, hints), sm_count, split)
+
+
+def _loop(accesses: Accesses, count: int, length: int, sm_count: int, split: bool) -> Schedule:
+    """`count` rows of `length` columns, in blocks of these."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    block, warps = LOOPED_COLUMNS * (_loads_for_each(accesses) if split else 1), 8
+    alone = length * _width(accesses) <= ROW_BYTES or count <= 2 * sm_count
+    if alone and _returns(accesses) and _aligned(accesses):
+        block, warps = 8192, 32  # a row at a time on each multiprocessor, which stays in cache
+    if block > length:
+        block, warps = next_pow2(length), max(1, warps * next_pow2(length) // block)
+    whole = Schedule("looped", rows, columns, 1, block, warps)
+    if not split:
+        return whole
+    shared = (
+        replace(whole, splits=_splits(count, length, block, programs * sm_count), stages=ahead)
+        for ahead, programs in AHEAD
+    )
+    found = next((s for s in shared if valid(s, accesses)), whole)
+    return found if found.splits > 1 else whole
+
+
+def _returns(accesses: Accesses) -> bool:
+    """Whether something along the columns waits for a reduction, so that there is another pass."""
+    comp, columns, stage = accesses.comp, accesses.frame.columns, stages(accesses.comp.body)
+    axes = value_axes(comp.body)
+    across = [s for s in comp.stores if store_axes(comp, s, axes).intersection(columns)]
+    waiting = any(stage[v] for s in across for v in store_operands(s))
+    return waiting or max(stage) > 1
+
+
+def _aligned(accesses: Accesses) -> bool:
+    """Whether all rows begin at multiples of 16 bytes; loops have a way to read others."""
+    along, rows = accesses.frame.columns[-1], accesses.frame.rows
+    beside = (a for a in accesses.all if a.offset.coefficient(along) == 1)
+    steps = (a.offset.coefficient(r) * a.bytes for a in beside for r in rows)
+    return all(divide(step, 16) is not None for step in steps)
+
+
+def _width(accesses: Accesses) -> int:
+    """Bytes that are read of each row for each of its columns, and of no other."""
+    points = {a.name for a in accesses.comp.axes}
+    return sum(a.bytes for a in accesses.loads.values() if points <= a.offset.axes)
+
+
+def _loads_for_each(accesses: Accesses) -> int:
+    """Sets of eight elements that a thread takes in at a time: two where only one 16-bit tensor is
+    read along the columns."""
+    return 2 if 8 * _width(accesses) < THREAD_BYTES else 1
+
+
+def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool) -> Schedule:
+    """Memory runs along the rows: wide tiles of them, few columns at a time."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
+    block_rows = min(next_pow2(count), 64)
+    few = size.hint(length, hints)
+    small = few <= 64 or (few <= 512 and few * count <= SMALL)
+    split = split and not small  # the second kernel would take longer
+    while block_rows > 16 and not split and count < block_rows * 2 * sm_count:
+        block_rows //= 2
+    fits = isinstance(length, int) and next_pow2(length) * block_rows <= 4096
+    if fits:
+        points = next_pow2(length) * block_rows
+        return Schedule("persistent", rows, columns, block_rows, next_pow2(length), _warps(points))
+    length = size.hint(length, hints)
+    scans = any(isinstance(i, Scan) for i in accesses.comp.body)
+    points, warps = (4096, 8) if scans else (2048, 4)  # in a scan, blocks wait for each other
+    block = min(next_pow2(length), max(32, points // block_rows))
+    wanted = 4 * _loads_for_each(accesses) * sm_count
+    splits = _splits(-(-count // block_rows), length, block, wanted) if split else 1
+    return Schedule("looped", rows, columns, block_rows, block, warps, splits)
+
+
+def _column_reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
+    """Sums over rows beside whole rows: a fixed number of programs, each with a partial sum.
+    Several short rows at a time, loads as far ahead as shared memory allows. Two programs for each
+    multiprocessor, but one where rows are long and partial sums therefore large."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    block = next_pow2(extent(accesses, columns))
+    count = size.hint(extent(accesses, rows), hints)
+    wide = _width(accesses) >= 8  # float32: tiles that run ahead fill shared memory with few rows
+    dense = wide and block <= 256
+    points = 2048 if wide and not dense else 4096
+    block_rows = max(1, min(points // block, next_pow2(-(-count // sm_count))))
+    most = (4 if dense else 1 if block >= 2048 else 2) * sm_count
+    programs = _equal_shares(-(-count // block_rows), most, most * 9 // 10)
+    short_row_warps = min(8, max(1, block_rows, block // 256))
+    warps = short_row_warps if block <= 1024 else _warps(block_rows * block)
+    made = Schedule("persistent", rows, columns, block_rows, block, warps, programs)
+    several = count > programs * block_rows and not dense
+    ahead = (4, 3) if several else ()  # two are slower than none
+    deeper = (replace(made, stages=n) for n in ahead)
+    return next((s for s in deeper if valid(s, accesses)), made)
+
+
+def _equal_shares(blocks: int, most: int, least: int) -> int:
+    """As many programs as have equally many blocks, so that none needs masks; `most` where no
+    number above `least` divides."""
+    if blocks <= most:
+        return max(1, blocks)
+    return next((p for p in range(most, least, -1) if blocks % p == 0), most)
+
+
+def _rows_per_program(block: int, count: int, sm_count: int) -> int:
+    """Short rows share a program, as long as there are programs for all multiprocessors."""
+    rows = max(1, 1024 // block)
+    while rows > 1 and count < rows * sm_count * 2:
+        rows //= 2
+    return rows
+
+
+def _row_warps(accesses: Accesses, block_rows: int, block: int, hints: Mapping[str, int]) -> int:
+    """Rows of up to 1024 columns belong to one warp, which reduces without shared memory, unless
+    they move so much that the memory is what is waited for (8 bytes for each point)."""
+    points = block_rows * block
+    if block > 1024:
+        return _warps(points)
+    traffic = sum(_traffic(accesses, a, hints) for a in accesses.all)
+    count = size.hint(extent(accesses, accesses.frame.rows + accesses.frame.columns), hints)
+    return max(1, points // 256) if traffic >= 8 * count else 1
+
+
+def _warps(points: int) -> int:
+    return min(16, max(1, next_pow2(points) // 512))
+
+
+def _splits(programs: int, length: int, block: int, wanted: int) -> int:
+    """Shares of the columns that make `wanted` programs, unless half as many are there already."""
+    if 2 * programs >= wanted:
+        return 1
+    most = min(wanted // max(1, programs), 1024)
+    return _equal_shares(-(-length // block), most, most * 2 // 3)

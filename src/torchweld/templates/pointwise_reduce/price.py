@@ -1,0 +1,299 @@
+"""Seconds that a kernel takes, as predicted from what it moves and computes.
+
+    launch + (larger + smaller / 2) / efficiency        of memory and arithmetic
+
+Memory counts each buffer once per kernel at the rate of the level that it lives in, more where a
+row does not fit on chip between two passes, or where an access leaves most of a cache line unused.
+Efficiency is the share of the device that has work. Absolute values are rough; the planner compares
+kernels that do the same work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from torchweld.ir.affine import Affine
+from torchweld.ir.frame import Frame, frame_of
+from torchweld.ir.nodes import (
+    Buffer,
+    Cast,
+    Comp,
+    Instr,
+    Load,
+    Op,
+    Reduce,
+    Ref,
+    Scan,
+    Store,
+    Value,
+    map_axes,
+    operands,
+    store_operands,
+    value_axes,
+)
+from torchweld.ir.scalar import TABLE
+from torchweld.ir.size import Size, hint
+from torchweld.targets.target import Target
+
+_MOST_STRIDED_COST = 4.0  # neighbouring iterations find part of a line in cache again
+_HIDDEN = 0.5  # of the shorter of memory and arithmetic: waits overlap in part only
+_PARTIAL_BYTES = 4
+_LANES = 32  # adjacent rows that one unit takes together
+HELD_ACROSS = 256  # columns of rows across memory, many of which a GPU's registers hold at a time
+_SCALAR = 8.0  # of arithmetic that gcc does not vectorise
+_INDEX_ARITHMETIC = 0.25  # masks and positions: compilers hoist and split most of it
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """`bytes_moved` to and from memory; `fma` multiply-add equivalents; `live` values at the
+    fullest point."""
+
+    seconds: float
+    bytes_moved: int
+    fma: float
+    live: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Numbers about one Comp, sizes replaced by their hints."""
+
+    extents: Mapping[str, int]
+    frame: Frame
+    axes: list[frozenset[str]]
+    inner: str | None
+
+
+def cost(
+    comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int], device: Target
+) -> Cost:
+    """Of one kernel; `comp` has a frame."""
+    facts = _facts(comp, buffers, hints)
+    traffic = _traffic(comp, facts, buffers, hints, device)
+    memory_s = sum(memory_seconds(b, buffers[name], hints, device) for name, b in traffic.items())
+    memory_s += _partials(facts, device) / device.llc_bytes_per_s
+    plain, special = _arithmetic(comp, facts)
+    compute_s = max(plain, special) / device.fma_per_s
+    if device.kind == "cpu" and _reads_jumping_windows(comp, facts, buffers, hints):
+        compute_s *= _SCALAR
+    hidden_s = _HIDDEN * min(memory_s, compute_s)
+    busy = (memory_s + compute_s - hidden_s) / _efficiency(comp, facts, device)
+    moved = int(sum(traffic.values()))
+    return Cost(device.launch_s + busy, moved, plain + special, _most_live(comp))
+
+
+def bytes_of(buffer: Buffer, hints: Mapping[str, int]) -> int:
+    return prod(_number(s, hints) for s in buffer.shape) * buffer.dtype.bytes
+
+
+def _number(size: Size, hints: Mapping[str, int]) -> int:
+    return size if isinstance(size, int) else hint(size, hints)
+
+
+def _facts(comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int]) -> _Facts:
+    extents = {a.name: _number(a.extent, hints) for a in comp.axes}
+    frame = frame_of(comp) or Frame(tuple(extents), ())
+    facts = _Facts(extents, frame, value_axes(comp.body), None)
+    return replace(facts, inner=_inner_axis(comp, facts, buffers, hints))
+
+
+def _inner_axis(comp: Comp, facts: _Facts, buffers, hints) -> str | None:
+    """The axis along which neighbouring lanes work: the one along which most bytes are
+    contiguous."""
+    votes = {a.name: 0 for a in comp.axes}
+    for access in _accesses(comp):
+        buffer = buffers[access.buffer]
+        touched = _points(access, facts) * buffer.dtype.bytes
+        for name in votes:
+            if _stride(access, name, buffer, hints) == 1:
+                votes[name] += touched
+    return max(reversed(votes), key=votes.get) if votes else None
+
+
+def _accesses(comp: Comp) -> list[Load | Store]:
+    return [i for i in comp.body if isinstance(i, Load)] + list(comp.stores)
+
+
+def _stride(access: Load | Store, name: str, buffer: Buffer, hints) -> int:
+    """Elements between neighbours along axis `name`."""
+    return sum(
+        _number(index.coefficient(name), hints) * _number(stride, hints)
+        for index, stride in zip(access.index, buffer.strides)
+        if isinstance(index, Affine)
+    )
+
+
+def _traffic(comp: Comp, facts: _Facts, buffers, hints, device: Target) -> dict[str, float]:
+    """Bytes moved per buffer."""
+    moved: dict[str, float] = {}
+    most: dict[str, float] = {}
+    again = _passes_over_rows(comp, facts, buffers, hints, device)
+    repeated = frozenset(_loads_along_columns(comp, facts) if again > 1 else ())
+    for access in _accesses(comp):
+        buffer = buffers[access.buffer]
+        whole = bytes_of(buffer, hints)
+        once = min(_points(access, facts) * buffer.dtype.bytes, whole)
+        factor = _line_waste(access, facts, buffer, hints, device)
+        if access in repeated:
+            factor *= again
+        if isinstance(access, Store) and access.combine:
+            factor *= 2
+        moved[access.buffer] = moved.get(access.buffer, 0) + once * factor
+        most[access.buffer] = max(most.get(access.buffer, 0), whole * factor)
+    return {name: min(b, most[name]) for name, b in moved.items()}
+
+
+def _points(access: Load | Store, facts: _Facts) -> int:
+    indirect = operands(access) if isinstance(access, Load) else store_operands(access)
+    names = map_axes(access.index).union(*(facts.axes[v] for v in indirect))
+    return prod(facts.extents[n] for n in names)
+
+
+def _line_waste(access, facts: _Facts, buffer: Buffer, hints, device: Target) -> float:
+    if facts.inner is None:
+        return 1.0
+    stride = abs(_stride(access, facts.inner, buffer, hints))
+    if stride <= 1:
+        return 1.0
+    return min(stride, device.line_bytes / buffer.dtype.bytes, _MOST_STRIDED_COST)
+
+
+def _passes_over_rows(comp: Comp, facts: _Facts, buffers, hints, device: Target) -> int:
+    """How often what varies along the columns is read: once if a row fits on chip, else once per
+    stage."""
+    columns, loads = facts.frame.columns, _loads_along_columns(comp, facts)
+    length = prod(facts.extents[n] for n in columns)
+    fits = length * sum(l.dtype.bytes for l in loads) <= device.row_bytes
+    if device.kind == "cuda" and length > HELD_ACROSS:
+        strides = (_stride(l, c, buffers[l.buffer], hints) for l in loads for c in columns)
+        fits = fits and 1 in strides
+    return 1 if not columns or fits else _stages(comp, facts)
+
+
+def _loads_along_columns(comp: Comp, facts: _Facts) -> list[Load]:
+    columns = set(facts.frame.columns)
+    return [i for v, i in enumerate(comp.body) if isinstance(i, Load) and facts.axes[v] & columns]
+
+
+def _stages(comp: Comp, facts: _Facts) -> int:
+    """Passes over a row: what varies along the columns waits for so many reductions, plus one."""
+    columns = set(facts.frame.columns)
+    depth, deepest = [0] * len(comp.body), 0
+    for value, instr in enumerate(comp.body):
+        depth[value] = max((depth[v] for v in operands(instr)), default=0)
+        if facts.axes[value] & columns:
+            deepest = max(deepest, depth[value])
+        if isinstance(instr, (Reduce, Scan)) and value not in facts.frame.column_reductions:
+            depth[value] += 1
+    along = (s.value for s in comp.stores if map_axes(s.index) & columns)
+    return max(deepest, *(depth[v] for v in along), 0) + 1
+
+
+def _arithmetic(comp: Comp, facts: _Facts) -> tuple[float, float]:
+    """Multiply-add equivalents on the ordinary and on the special-function units."""
+    plain = special = 0.0
+    loaded = _depends_on_loads(comp)
+    for value, instr in enumerate(comp.body):
+        each, is_special = _instruction_cost(instr)
+        if each == 0.0:
+            continue
+        varies = value if isinstance(instr, (Op, Cast)) else operands(instr)[0]
+        total = each * _times(facts, varies) * (1.0 if loaded[value] else _INDEX_ARITHMETIC)
+        if is_special:
+            special += total
+        else:
+            plain += total
+    return plain, special
+
+
+def _reads_jumping_windows(comp: Comp, facts: _Facts, buffers, hints) -> bool:
+    """Several elements of one buffer that lie together, and far from the next lane's: a pooling
+    with a stride."""
+    if facts.inner is None:
+        return False
+    loads = [i for i in comp.body if isinstance(i, Load)]
+    jumping = [
+        i.buffer for i in loads if abs(_stride(i, facts.inner, buffers[i.buffer], hints)) > 1
+    ]
+    return len(set(jumping)) < len(jumping)
+
+
+def _instruction_cost(instr: Instr) -> tuple[float, bool]:
+    """Of one evaluation, and whether it occupies the special-function units."""
+    if isinstance(instr, Op):
+        return TABLE[instr.name].cost, TABLE[instr.name].sfu
+    if isinstance(instr, Cast):
+        return 0.5, False
+    return (1.5, False) if isinstance(instr, (Reduce, Scan)) else (0.0, False)
+
+
+def _times(facts: _Facts, value: Value) -> int:
+    """How often a value is computed: once a row if it is the same along it, else at every point,
+    since outer loops do not keep what varies along the inner one."""
+    along = facts.frame.columns or ((facts.inner,) if facts.inner else ())
+    points = prod(facts.extents.values())
+    if facts.axes[value].intersection(along):
+        return points
+    return points // max(1, prod(facts.extents[n] for n in along))
+
+
+def _depends_on_loads(comp: Comp) -> list[bool]:
+    """Which values are more than arithmetic on indices and constants."""
+    found: list[bool] = []
+    for instr in comp.body:
+        found.append(isinstance(instr, Load) or any(found[v] for v in operands(instr)))
+    return found
+
+
+def memory_seconds(moved: float, buffer: Buffer, hints, device: Target) -> float:
+    """To move so many bytes of `buffer`, at the rate of the level of memory that it lives in."""
+    cached = bytes_of(buffer, hints) <= device.llc_bytes // 4
+    return moved / (device.llc_bytes_per_s if cached else device.dram_bytes_per_s)
+
+
+def _partials(facts: _Facts, device: Target) -> float:
+    """Bytes of the partial sums that each unit writes and a second step reads."""
+    columns = prod(facts.extents[n] for n in facts.frame.columns)
+    return 2.0 * _PARTIAL_BYTES * columns * device.units * len(facts.frame.column_reductions)
+
+
+def _efficiency(comp: Comp, facts: _Facts, device: Target) -> float:
+    """The share of the device that has work."""
+    points = prod(facts.extents.values())
+    if facts.frame.columns and not _can_split_columns(comp, facts):
+        tasks = prod(facts.extents[n] for n in facts.frame.rows)
+        if facts.inner in facts.frame.rows:
+            tasks /= max(1, min(_LANES, facts.extents[facts.inner]))
+    else:
+        tasks = points / device.grain
+    return max(min(1.0, tasks / device.units), 1.0 / device.units)
+
+
+def _can_split_columns(comp: Comp, facts: _Facts) -> bool:
+    """Several units may share a row: nothing along it waits for its reductions, or is scattered."""
+    waits = any(isinstance(i, Scan) for i in comp.body) or _stages(comp, facts) > 1
+    return not waits and not any(isinstance(i, Ref) for a in _accesses(comp) for i in a.index)
+
+
+def _most_live(comp: Comp) -> int:
+    """Values alive at once, constants and loads that can be repeated left out."""
+    last: dict[Value, int] = {}
+    for value, instr in enumerate(comp.body):
+        for used in operands(instr):
+            last[used] = value
+    end = len(comp.body)
+    for store in comp.stores:
+        for used in store_operands(store):
+            last[used] = max(last.get(used, 0), used + 1)
+    ends = [0] * (end + 2)
+    alive = most = 0
+    for value, instr in enumerate(comp.body):
+        if operands(instr):
+            alive += 1
+            ends[min(last.get(value, value), end)] += 1
+        most = max(most, alive)
+        alive -= ends[value]
+    return most

@@ -1,0 +1,63 @@
+"""The templates by name, and the one that makes a kernel of a Comp."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchweld.codegen.source import KernelBundle
+from torchweld.core.errors import InvalidIR
+from torchweld.ir.nodes import Buffer, Comp
+from torchweld.targets.target import Target
+from torchweld.templates.attention import template as attention
+from torchweld.templates.conv import template as conv
+from torchweld.templates.gemm import template as gemm
+from torchweld.templates.gemm.choice import choose
+from torchweld.templates.pointwise_reduce import template as pointwise_reduce
+from torchweld.templates.pooling import template as pooling
+from torchweld.templates.template import Choose, Kernel, Problem, Template
+
+TEMPLATES: dict[str, Template] = {
+    t.name: t
+    for t in (
+        attention.TEMPLATE, conv.TEMPLATE, pooling.TEMPLATE, gemm.SKINNY, gemm.HOPPER, gemm.TRITON,
+        gemm.CPU, pointwise_reduce.CPU, pointwise_reduce.GPU,
+    )
+}  # fmt: skip
+
+
+def chosen(problem: Problem) -> Kernel:
+    """The kernel of `problem`: of the first template of its target that matches and supports it.
+
+    Raises InvalidIR, with the reasons, where none does.
+    """
+    refused: list[str] = []
+    for name in problem.target.templates:
+        template = TEMPLATES[name]
+        roles = template.match(problem)
+        if roles is None:
+            continue
+        why = template.supports(roles, problem)
+        if why is not None:
+            refused.append(f"not {name}: {why}")
+            continue
+        schedule = next(iter(template.candidates(roles, problem)))
+        seconds = template.price(roles, schedule, problem)
+        return Kernel(problem, name, roles, schedule, seconds, "; ".join(refused))
+    raise InvalidIR(f"no template makes {problem.comp.name}: {'; '.join(refused) or 'no match'}")
+
+
+def generate(kernel: Kernel) -> KernelBundle:
+    """The sources of `kernel`, on canonical buffers."""
+    made = TEMPLATES[kernel.template].generate
+    return made(kernel.roles, kernel.schedule, kernel.problem)
+
+
+def bundle_of(
+    comp: Comp,
+    buffers: Mapping[str, Buffer],
+    target: Target,
+    hints: Mapping[str, int] | None = None,
+    choose: Choose = choose,
+) -> KernelBundle:
+    """The sources of one Comp alone. Raises InvalidIR where no template makes it."""
+    return generate(chosen(Problem(comp, buffers, target, hints or {}, choose)))

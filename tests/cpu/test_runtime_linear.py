@@ -88,7 +88,8 @@ def layer(m, k, n, dtype="f32", body=SILU, frozen=" frozen"):
 
 
 def chosen(graph, kind="inference", **options):
-    target = replace(target_of("cpu"), rates=favouring("onednn"))
+    rates = {w: r for w, r in favouring("onednn").items() if not w.endswith("own")}
+    target = replace(target_of("cpu"), rates=rates)
     made = choose_products(Plan(graph, ()), target, Options(**options), kind)
     return cpu_calls(made.graph, Options(**options))
 

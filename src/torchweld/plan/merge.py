@@ -346,8 +346,11 @@ def _reads_column_reduction(comp: Comp, links: Links, frame) -> bool:
 
 
 def _scan_is_moved(comp: Comp, links: Links, home: Home | None) -> bool:
-    """Whether a prefix would be needed at other points than where it is computed."""
+    """Whether a prefix would be needed at other points than where it is computed, or would run
+    over several axes."""
     scanned = {i.axis for i in comp.body if isinstance(i, Scan)}
+    if any(home.images[a].as_axis is None for a in scanned):
+        return True
     return any(link.images.get(a) != home.images[a] for link in links.values() for a in scanned)
 
 

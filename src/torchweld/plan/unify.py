@@ -8,8 +8,8 @@ depends on, its image over the consumer's axes, so that S(image) = L:
     store t[n],        load t[64*k + e]   n -> 64*k + e
     store t[i, j],     load t[r, j + 64]  i -> r, j -> j + 64
 
-A read of an element that S does not write has no image: `solve` does not look for that, `writes_all`
-does.
+A read of an element that S does not write has no image: `solve` does not look for that, but
+`writes_all` does.
 """
 
 from __future__ import annotations

@@ -329,7 +329,12 @@ def _identities(row: monoid.Monoid, args: list[Tensor], dims: tuple[int, ...]) -
 def _read(tensor: Tensor, index: IndexMap, values: list, point: _Point) -> Tensor:
     """buffer[index] without a guard; a view where strides can say it."""
     window = _window(tensor, index, map_axes(index), point)
-    return tensor[_places(index, values, point)] if window is None else window
+    if window is not None:
+        return window
+    places = _places(index, values, point)
+    if tensor.numel() == 0:  # at no point of the Comp
+        return tensor.new_zeros(torch.broadcast_shapes(*(p.shape for p in places)))
+    return tensor[places]
 
 
 def _window(tensor: Tensor, index: IndexMap, axes, point: _Point) -> Tensor | None:
@@ -344,8 +349,8 @@ def _window(tensor: Tensor, index: IndexMap, axes, point: _Point) -> Tensor | No
         for name, step in steps.items():
             strides[name] += step * stride
     shape = point.shape(axes)
-    if 0 in shape:
-        return tensor.new_empty(shape)
+    if 0 in shape or tensor.numel() == 0:  # one place for all points, of which there are none
+        return tensor.new_zeros(shape)
     if offset < 0 or any(s < 0 for s in strides.values()):
         return None
     return tensor.as_strided(shape, list(strides.values()), offset)

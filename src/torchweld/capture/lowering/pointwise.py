@@ -268,7 +268,8 @@ def masked_fill(call: Call, x, mask, value):
 
 @lowers("aten._to_copy.default", "prims.convert_element_type.default", "aten.to.dtype")
 def convert(call: Call, x, *_, **kwargs):
-    """A cast. A user's narrowing keeps its rounding when fused."""
+    """A cast. A user's narrowing keeps its rounding when fused, and so does what comes back through
+    it as a gradient."""
     if x.device != call.out.device:
         raise NotLowered("a copy between devices")
     if x.dtype == call.out.dtype:
@@ -281,7 +282,8 @@ def _cast(call: Call, x: Tensor) -> Tensor:
         raise NotLowered("no conversion of this dtype")
     nest = call.nest(call.out.shape, x)
     narrows = x.dtype.is_float and call.out.dtype.is_float and call.out.dtype.bits < x.dtype.bits
-    value = nest.read(x, exact=not call.out.dtype.is_float)
+    exact = not call.out.dtype.is_float or call.graph.of_gradients
+    value = nest.read(x, exact=exact)
     return call.finish(nest, value.to(call.out.dtype, must_round=narrows))
 
 

@@ -109,7 +109,7 @@ def _cuda_table(index: int) -> DeviceTable:
 
 @cache
 def _cpu_table(threads: int) -> DeviceTable:
-    l2, llc = _cache_bytes(2, 1 << 20), _cache_bytes(3, 32 << 20)
+    llc = _cache_bytes(3, 32 << 20)
     return DeviceTable(
         name=f"cpu x{threads}",
         kind="cpu",
@@ -120,13 +120,19 @@ def _cpu_table(threads: int) -> DeviceTable:
         fma_per_s=_CPU_FMA_PER_CORE * threads,
         tensor_fma_per_s=_CPU_FMA_PER_CORE * threads,
         launch_s=_CPU_LAUNCH_S if threads > 1 else _CPU_LAUNCH_S / 3,
-        row_bytes=l2 // 2,
+        row_bytes=core_cache_bytes() // 2,
         line_bytes=64,
         grain=4096,
         max_columns=0,
         max_live=96,
         max_buffers=96,
     )
+
+
+@cache
+def core_cache_bytes() -> int:
+    """What a CPU's core has for itself: its L2."""
+    return _cache_bytes(2, 1 << 20)
 
 
 def _cache_bytes(level: int, default: int) -> int:

@@ -30,7 +30,7 @@ _LAUNCH_S = 6.0e-6
 @cache
 def cpu_target(threads: int) -> Target:
     """This machine's CPU, used with so many threads."""
-    l2, llc = cache_bytes(2, 1 << 20), cache_bytes(3, 32 << 20)
+    llc = cache_bytes(3, 32 << 20)
     return Target(
         name=f"cpu x{threads}",
         kind="cpu",
@@ -41,7 +41,7 @@ def cpu_target(threads: int) -> Target:
         fma_per_s=_FMA_PER_CORE * threads,
         tensor_fma_per_s=_FMA_PER_CORE * threads,
         launch_s=_LAUNCH_S if threads > 1 else _LAUNCH_S / 3,
-        row_bytes=l2 // 2,
+        row_bytes=core_cache_bytes() // 2,
         line_bytes=64,
         grain=4096,
         max_columns=0,
@@ -52,6 +52,12 @@ def cpu_target(threads: int) -> Target:
         passes=_PASSES,
         rates=prior_rates(threads),
     )
+
+
+@cache
+def core_cache_bytes() -> int:
+    """What a core has for itself: its L2."""
+    return cache_bytes(2, 1 << 20)
 
 
 def cache_bytes(level: int, default: int) -> int:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from plan_programs import kernels, planned, program
 
-from torchweld.core.device import device_table
 from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.nodes import Ref
 from torchweld.ir.size import symbol
 from torchweld.plan.refusals import Reason
 from torchweld.plan.unify import writes_all
+from torchweld.targets.find import target_of
 
 S = symbol("s0")
 EXTENTS = {"h": 12, "d": 64, "n": 768, "one": 1, "r": S}
-CPU = device_table("cpu")
+CPU = target_of("cpu")
 
 
 @pytest.mark.parametrize(

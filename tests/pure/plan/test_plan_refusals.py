@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from plan_programs import H100, kernels, planned, program
 
-from torchweld.core.device import device_table
 from torchweld.core.errors import InvalidIR
 from torchweld.core.options import Options
 from torchweld.plan.refusals import Reason
 from torchweld.plan.search import plan
+from torchweld.targets.find import target_of
 
 EXP = """
     comp first [i:64, j:128] {
@@ -236,7 +236,7 @@ def test_a_scan_runs_along_one_axis(read):
         }}
         """, "y",
     )  # fmt: skip
-    for device in (H100, device_table("cpu")):
+    for device in (H100, target_of("cpu")):
         result = planned(graph, device=device)
         assert len(kernels(result)) == 2
 

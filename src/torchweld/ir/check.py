@@ -219,7 +219,8 @@ class _Checker:
 
     @_rule.register
     def _(self, i: Load) -> None:
-        self._require(i.buffer not in self.written, f"{i.buffer} is written elsewhere by the same comp")
+        elsewhere = i.buffer in self.written
+        self._require(not elsewhere, f"{i.buffer} is written elsewhere by the same comp")
         self._check_access(i.buffer, i.index, i.dtype, i.guard)
         self._check_number(i.fill, i.dtype)
 

@@ -68,8 +68,8 @@ def run_comp(
 
     `buffers`: what it reads (any strides). `layouts`: shape, strides and dtype of what it writes.
     `sizes`: the shape symbols. `into`: tensors to write to instead of new ones; they must not share
-    memory with what is read under another name. `exact`: floats are computed and stored in float64 whatever their
-    dtype; otherwise everything has the dtype written.
+    memory with what is read under another name. `exact`: floats are computed and stored in float64
+    whatever their dtype; otherwise everything has the dtype written.
     """
     read = [buffers[name] for name in comp.reads]
     device = _device(read) or torch.device(layouts[comp.writes[0]].device)

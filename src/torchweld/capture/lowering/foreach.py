@@ -1,5 +1,5 @@
-"""Operations on lists of tensors, as the optimisers of torch.optim write them: each is the operation
-on single tensors, once for each place in the lists.
+"""Operations on lists of tensors, as the optimisers of torch.optim write them: each is the
+operation on single tensors, once for each place in the lists.
 
     _foreach_add([a, b], [c, d], alpha=2)   ->   add(a, c, alpha=2), add(b, d, alpha=2)
     _foreach_mul([a, b], [2.0, 3.0])        ->   mul(a, 2.0), mul(b, 3.0)
@@ -41,10 +41,11 @@ def _each(row: Callable) -> Callable:
     """The row of an operation on lists, given that on single tensors."""
 
     def lowered(call: Call, *args, **kwargs) -> tuple:
-        return tuple(
-            row(_of(call, k), *(_at(a, k) for a in args), **{n: _at(a, k) for n, a in kwargs.items()})
-            for k in range(len(call.value))
-        )
+        def single(k: int):
+            named = {name: _at(a, k) for name, a in kwargs.items()}
+            return row(_of(call, k), *(_at(a, k) for a in args), **named)
+
+        return tuple(map(single, range(len(call.value))))
 
     return lowered
 

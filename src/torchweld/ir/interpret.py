@@ -68,8 +68,8 @@ def run_comp(
 
     `buffers`: what it reads (any strides). `layouts`: shape, strides and dtype of what it writes.
     `sizes`: the shape symbols. `into`: tensors to write to instead of new ones; they must not share
-    memory with what is read. `exact`: floats are computed and stored in float64 whatever their
-    dtype; otherwise everything has the dtype written.
+    memory with what is read under another name. `exact`: floats are computed and stored in float64
+    whatever their dtype; otherwise everything has the dtype written.
     """
     read = [buffers[name] for name in comp.reads]
     device = _device(read) or torch.device(layouts[comp.writes[0]].device)
@@ -77,6 +77,8 @@ def run_comp(
         n: allocate(layouts[n], sizes, device, exact) for n in comp.writes if n not in (into or {})
     }
     written |= {n: t for n, t in (into or {}).items() if n in comp.writes}
+    in_place = {n: buffers[n].clone() for n in comp.reads if n in comp.writes}
+    buffers = {**buffers, **in_place}
     _initialise(comp.stores, buffers, written)
     extents = {a.name: evaluate(a.extent, sizes) for a in comp.axes}
     for ranges in _pieces(comp, extents, [*read, *written.values()]):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from torchweld.codegen.source import KernelBundle
 from torchweld.core.device import DeviceTable, device_table
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
+from torchweld.core.stages import Clock, untimed
 from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Graph, Origin
 from torchweld.ir.printer import text
@@ -42,13 +42,19 @@ from torchweld.plan.decisions import Cut, Fusion, Plan, RefusalRecord
 from torchweld.plan.refusals import Reason
 from torchweld.plan.search import plan
 from torchweld.rewrite.apply import rewrite
-from torchweld.runtime.load import load
+from torchweld.runtime.cache import open_cache
+from torchweld.runtime.load import Compilers, begin, load
 from torchweld.runtime.plan_cache import PlanCache, StoredPlan
 from torchweld.runtime.program import Program
 from torchweld.schedule.product_choice import Choose, choose
 from torchweld.tuning import Choices, Tuner
 
 _DECISIONS = (Fusion, Cut, RefusalRecord, Reason, Origin)
+Made = Callable[[KernelBundle], object]  # is told of a kernel once it is generated
+
+
+def _nobody(bundle: KernelBundle) -> None:
+    """Waits for it."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,8 @@ class _Job:
     @classmethod
     def of(cls, captured: Captured, options: Options) -> _Job:
         device = _main_device(captured)
-        return cls(captured, options, device, device_table(device), _Stages(options.debug))
+        stages = _Stages(options.debug, captured.capture_s)
+        return cls(captured, options, device, device_table(device), stages)
 
     def lowered(self) -> Lowered:
         return self.stages("lower", lower, self.captured, self.options)
@@ -89,11 +96,13 @@ class _Job:
 def compile_graph(captured: Captured, options: Options) -> Program:
     """A callable of the captured graph's flat inputs (one list) that returns its flat outputs;
     `.record` says what was done."""
-    with _no_garbage_collection():
-        return _compiled(_Job.of(captured, options))
+    begin(options)
+    compilers = Compilers(open_cache(options), options.compile_jobs)
+    with _no_garbage_collection(), compilers:
+        return _compiled(_Job.of(captured, options), compilers)
 
 
-def _compiled(job: _Job) -> Program:
+def _compiled(job: _Job, compilers: Compilers) -> Program:
     captured, options, stages = job.captured, job.options, job.stages
     lowered = job.lowered()
     plans = PlanCache.open(options, _DECISIONS)
@@ -103,8 +112,8 @@ def _compiled(job: _Job) -> Program:
     stored = stages("find plan", plans.get, key)
     cached = stored is not None
     if not cached:
-        stored = _make_plan(job, lowered)
-        plans.put(key, stored)
+        stored = _make_plan(job, lowered, compilers.start)
+        stages("keep plan", plans.put, key, stored)
     record = GraphRecord(
         captured.name, captured.kind, str(job.device), stored.graph, dict(stored.bundles),
         stored.decisions, stages.seconds, cached,
@@ -112,7 +121,8 @@ def _compiled(job: _Job) -> Program:
     program = stages(
         "load", load, stored.graph, stored.bundles, lowered.constants, options,
         kind=captured.kind, static_inputs=captured.static_inputs,
-        loose_outputs=captured.loose_outputs, record=record,
+        loose_outputs=captured.loose_outputs, record=record, timed=stages,
+        compilers=compilers,
     )  # fmt: skip
     program.record = record
     logger("pipeline").info(
@@ -142,7 +152,7 @@ def _planned(job: _Job, lowered: Lowered) -> tuple[Graph, Plan]:
     return graph, stages("plan", plan, graph, table, job.options)
 
 
-def _make_plan(job: _Job, lowered: Lowered) -> StoredPlan:
+def _make_plan(job: _Job, lowered: Lowered, made: Made = _nobody) -> StoredPlan:
     options, stages = job.options, job.stages
     _, planned = _planned(job, lowered)
     choices = Choices()
@@ -150,23 +160,23 @@ def _make_plan(job: _Job, lowered: Lowered) -> StoredPlan:
     def join(planned: Plan) -> Plan:
         return form_products(planned, job.table, options, choices.choose, choices.leeway)
 
-    def tried(graph: Graph) -> tuple[Graph, dict[str, KernelBundle]]:
-        made, bundles = _finished(replace(job, stages=_unseen), Plan(graph, ()), choices.choose)
-        return made.graph, bundles
+    def try_out(graph: Graph) -> tuple[Graph, dict[str, KernelBundle]]:
+        tried, bundles = _finished(replace(job, stages=untimed), Plan(graph, ()), choices.choose)
+        return tried.graph, bundles
 
     if job.table.kind == "cuda" and options.tune_seconds > 0 and not planned.graph.symbols:
-        tuner = Tuner(job.table, options, choices, tried)
+        tuner = Tuner(job.table, options, choices, try_out)
         joined = stages("tune products", tuner.tuned, planned, join)
     else:
         joined = stages("join products", join, planned)
-    made, bundles = _finished(job, joined, choices.choose)
-    return StoredPlan(made.graph, bundles, made.decisions)
+    finished, bundles = _finished(job, joined, choices.choose, made)
+    return StoredPlan(finished.graph, bundles, finished.decisions)
 
 
 def _finished(
-    job: _Job, planned: Plan, choose: Choose
+    job: _Job, planned: Plan, choose: Choose, made: Made = _nobody
 ) -> tuple[Plan, dict[str, KernelBundle]]:
-    """A plan with the best calls, strides and extents, and its kernels."""
+    """A plan with the best calls, strides and extents, and its kernels, of which `made` is told."""
     stages, table, options, captured = job.stages, job.table, job.options, job.captured
     planned = stages("attention", own_attention, planned, table)
     planned = stages("products", own_products, planned, table)
@@ -176,13 +186,8 @@ def _finished(
     graph = stages("rows", align_rows, graph, table, captured.loose_outputs)
     graph = stages("extents", align_extents, graph, table)
     check_graph(graph)
-    bundles = stages("generate", generate_all, graph, table, choose)
+    bundles = stages("generate", generate_all, graph, table, choose, made)
     return Plan(graph, planned.decisions), bundles
-
-
-def _unseen(name: str, stage: Callable, *args, **kwargs):
-    """A stage of what is only tried."""
-    return stage(*args, **kwargs)
 
 
 @contextmanager
@@ -209,17 +214,16 @@ def _main_device(captured: Captured) -> torch.device:
     return found
 
 
-class _Stages:
+class _Stages(Clock):
     """Runs stages, keeps their seconds, and prints what TORCHWELD_DEBUG asks for."""
 
-    def __init__(self, debug: int) -> None:
+    def __init__(self, debug: int, capture_s: float) -> None:
+        super().__init__()
         self._debug = debug
-        self.seconds: dict[str, float] = {}
+        self.seconds["capture"] = capture_s
 
     def __call__(self, name: str, stage: Callable, *args, **kwargs):
-        start = time.perf_counter()
-        result = stage(*args, **kwargs)
-        self.seconds[name] = time.perf_counter() - start
+        result = super().__call__(name, stage, *args, **kwargs)
         logger("pipeline").debug("%s: %.3f s", name, self.seconds[name])
         if self._debug:
             self._print(name, result)

@@ -8,9 +8,10 @@ does not see them.
 from __future__ import annotations
 
 import itertools
+import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Union
 
 import torch
@@ -284,7 +285,7 @@ def capture_export(
     Sizes, training flags and all that is no tensor are constants. Raises what torch.export raises
     for a model that it cannot trace, UsageError for one that writes to its inputs or attributes.
     """
-    live = LiveState(model)
+    start, live = time.perf_counter(), LiveState(model)
     tensors, key = flatten(args, kwargs)
     values = [*live.tensors(), *tensors]
     kinds = [kind_of(v) for v in values]
@@ -301,6 +302,7 @@ def capture_export(
     state, inputs = range(len(live.positions)), range(len(live.positions), len(values))
     static = frozenset(i for i, position in enumerate(order) if position not in inputs)
     captured = Captured(_clean(program), f"export{next(_numbers)}", "inference", static)
+    captured = replace(captured, capture_s=time.perf_counter() - start)
     return Exported(
         aot.compile_or_run_eagerly(compile_graph, captured, options, on_compiled),
         (key, live.training()),

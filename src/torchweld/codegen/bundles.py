@@ -7,7 +7,7 @@ Comp and then bound to the buffers of each use.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from torchweld.codegen import cuda
@@ -28,10 +28,14 @@ from torchweld.schedule.product_choice import Choose, choose
 
 
 def generate_all(
-    graph: Graph, table: DeviceTable, choose: Choose = choose
+    graph: Graph,
+    table: DeviceTable,
+    choose: Choose = choose,
+    made: Callable[[KernelBundle], object] = lambda bundle: None,
 ) -> dict[str, KernelBundle]:
     """The bundle of each Comp of a planned graph, by its name; products on a GPU are tiled as
-    `choose` says. A Comp that cannot be generated has none: the runtime interprets it."""
+    `choose` says. A Comp that cannot be generated has none: the runtime interprets it. `made` is
+    told of each distinct bundle at once: it may compile while the next is generated."""
     known: dict[tuple, KernelBundle | None] = {}
     bundles = {}
     frozen = _never_written(graph)
@@ -44,6 +48,8 @@ def generate_all(
             known[key] = _generate(
                 replace(named, name=title), buffers, graph.hints, table, choose
             )
+            if known[key] is not None:
+                made(known[key])
         if known[key] is not None:
             bundles[comp.name] = _bound(known[key], comp.name, order)
     return bundles

@@ -24,46 +24,73 @@ def with_readers(plan: Plan, made: Mapping[str, Comp], runs: Runs, table: Device
     """`plan` with the Comps `made` in the place of the calls that they are named after, each inside
     the kernel that alone reads its result if `runs` takes the two together."""
     graph = replace(plan.graph, nodes=tuple(made.get(n.name, n) for n in plan.graph.nodes))
-    prices, taken = Prices(graph, table), []
+    prices, taken, line = Prices(graph, table), [], _Line(graph)
     for comp in reversed(made.values()):
-        reader = _only_reader(comp, graph)
+        reader = line.only_reader(comp)
         fused = reader and _fused(comp, reader, graph, runs)
         if fused:
             before_s = prices.comp_s(comp) + prices.comp_s(reader)
             parts = (comp.name, reader.name)
             taken.append(Taken(fused, None, parts, before_s, prices.comp_s(fused)))
-            graph = _joined(graph, comp, reader, fused)
-    graph, taken = _named(graph, taken)
+            line.join(comp, reader, fused)
+    graph, taken = _named(replace(graph, nodes=line.nodes()), taken)
     return Plan(graph, decisions(plan, taken, {}, Prices(plan.graph, table)))
 
 
-def _only_reader(comp: Comp, graph: Graph) -> Comp | None:
-    """The Comp that alone reads what `comp` makes, if `comp` might as well be there."""
-    (made,) = comp.writes
-    readers = [n for n in graph.nodes if made in n.reads]
-    held = {v.buffer for v in views(graph.outputs)} | {n for n in graph.inputs if n}
-    if made in held or len(readers) != 1 or not isinstance(readers[0], Comp):
-        return None
-    between = graph.nodes[graph.nodes.index(comp) + 1 : graph.nodes.index(readers[0]) + 1]
-    changed = {name for node in between for name in node.writes}
-    return None if changed.intersection(comp.reads) else readers[0]
+class _Line:
+    """The nodes of a graph in their order, while some are joined."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._nodes: dict[int, Node] = dict(enumerate(graph.nodes))
+        self._places = {node.name: place for place, node in self._nodes.items()}
+        self._held = {v.buffer for v in views(graph.outputs)} | {n for n in graph.inputs if n}
+        self._readers: dict[str, set[int]] = {}
+        for place, node in self._nodes.items():
+            self._reads(place, node)
+
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(self._nodes.values())
+
+    def only_reader(self, comp: Comp) -> Comp | None:
+        """The Comp that alone reads what `comp` makes, if `comp` might as well be there."""
+        (made,) = comp.writes
+        readers = self._readers.get(made, ())
+        if made in self._held or len(readers) != 1:
+            return None
+        (place,) = readers
+        between = (self._nodes.get(p) for p in range(self._places[comp.name] + 1, place + 1))
+        changed = {name for node in between if node is not None for name in node.writes}
+        reader = self._nodes[place]
+        alone = isinstance(reader, Comp) and not changed.intersection(comp.reads)
+        return reader if alone else None
+
+    def join(self, comp: Comp, reader: Comp, fused: Comp) -> None:
+        """`fused` in the place of `reader`, for both."""
+        gone, place = self._places[comp.name], self._places[reader.name]
+        for name in {*comp.reads, *reader.reads}:
+            self._readers[name] -= {gone, place}
+        del self._nodes[gone]
+        self._nodes[place] = fused
+        self._places[fused.name] = place
+        self._reads(place, fused)
+
+    def _reads(self, place: int, node: Node) -> None:
+        for name in node.reads:
+            self._readers.setdefault(name, set()).add(place)
 
 
 def _fused(comp: Comp, reader: Comp, graph: Graph, runs: Runs) -> Comp | None:
-    shapes = {n: b.shape for n, b in graph.buffers.items()}
+    touched = {*comp.reads, *comp.writes, *reader.reads, *reader.writes}
+    shapes = {n: graph.buffers[n].shape for n in touched}
     fused = merge(comp, reader, Rules(shapes=shapes))
     return fused if isinstance(fused, Comp) and runs(fused, graph) else None
 
 
-def _joined(graph: Graph, comp: Comp, reader: Comp, fused: Comp) -> Graph:
-    nodes = [fused if n is reader else n for n in graph.nodes if n is not comp]
-    return replace(graph, nodes=tuple(nodes))
-
-
 def _named(graph: Graph, taken: Sequence[Taken]) -> tuple[Graph, list[Taken]]:
     """New kernels are named after what they do."""
-    new = {t.comp: None for t in taken}
-    others = [n.name for n in graph.nodes if n not in new]
-    named = {c: replace(c, name=n) for c, n in zip(new, kernel_names(new, others))}
-    nodes: tuple[Node, ...] = tuple(named.get(n, n) for n in graph.nodes)
-    return replace(graph, nodes=nodes), [replace(t, comp=named[t.comp]) for t in taken]
+    new = {id(t.comp): t.comp for t in taken}
+    others = [n.name for n in graph.nodes if id(n) not in new]
+    names = kernel_names(new.values(), others)
+    named = {key: replace(c, name=name) for (key, c), name in zip(new.items(), names)}
+    nodes: tuple[Node, ...] = tuple(named.get(id(n), n) for n in graph.nodes)
+    return replace(graph, nodes=nodes), [replace(t, comp=named[id(t.comp)]) for t in taken]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import math
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,6 +69,14 @@ EDGES = [
     0.9999999,
     -0.9999999,
 ]
+
+
+def test_headers_of_kernels_include_integers_alone():
+    """C++'s own headers take gcc longer than a kernel does."""
+    folder = Path(cpp.__file__).parent
+    found = {line for h in folder.glob("*.h") for line in h.read_text().splitlines()
+             if line.startswith("#include")}  # fmt: skip
+    assert found == {"#include <stdint.h>"}
 
 
 @pytest.fixture(scope="module")

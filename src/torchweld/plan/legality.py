@@ -11,7 +11,6 @@ from torchweld.ir.size import product
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.refusals import Reason, Refusal
 
-
 # A compiler's time grows with the square of a kernel's length: gcc takes 0.75 s for a loop of 500
 # operations, a third of them sines, and 7.1 s for one of 2000. Memory that lies between two kernels
 # as long as this costs a hundredth of their arithmetic.

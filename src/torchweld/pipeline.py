@@ -5,10 +5,8 @@ lower -> rewrite -> plan -> library calls -> schedule and generate -> load
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -18,6 +16,7 @@ from torchweld.capture.lower import Lowered, lower
 from torchweld.codegen.bundles import generate_all
 from torchweld.codegen.source import KernelBundle
 from torchweld.core.device import DeviceTable, device_table
+from torchweld.core.garbage import no_garbage_collection
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
 from torchweld.core.stages import Clock, untimed
@@ -98,7 +97,7 @@ def compile_graph(captured: Captured, options: Options) -> Program:
     `.record` says what was done."""
     begin(options)
     compilers = Compilers(open_cache(options), options.compile_jobs)
-    with _no_garbage_collection(), compilers:
+    with no_garbage_collection(), compilers:
         return _compiled(_Job.of(captured, options), compilers)
 
 
@@ -188,19 +187,6 @@ def _finished(
     check_graph(graph)
     bundles = stages("generate", generate_all, graph, table, choose, made)
     return Plan(graph, planned.decisions), bundles
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """What is built here is kept or has no cycles; each full collection amid captured graphs takes
-    as long as planning them."""
-    wanted = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if wanted:
-            gc.enable()
 
 
 def _main_device(captured: Captured) -> torch.device:

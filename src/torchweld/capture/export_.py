@@ -25,6 +25,7 @@ from torchweld.capture.results import Results
 from torchweld.capture.torch_private import pytree
 from torchweld.core import events
 from torchweld.core.errors import UsageError, one_line
+from torchweld.core.garbage import no_garbage_collection
 from torchweld.core.options import Options
 
 MAX_SIGNATURES = 8
@@ -289,7 +290,7 @@ def capture_export(
     tensors, key = flatten(args, kwargs)
     values = [*live.tensors(), *tensors]
     kinds = [kind_of(v) for v in values]
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings(), no_garbage_collection():
         warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of LeafSpec
         warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)  # see `assigned`
         with assigned.refused(model):

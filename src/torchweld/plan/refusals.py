@@ -26,6 +26,7 @@ class Reason(Enum):
     ROW_SUMS = "sums over rows need few, plainly read columns, which stay in registers"
     NO_HOME = "a result that others need would not be stored exactly once"
     TOO_MANY_BUFFERS = "one kernel would touch too many buffers"
+    TOO_LONG = "one kernel would take its compiler too long"
     SPILL = "one kernel would need more live values than there are registers"
     MEMORY = "large inputs would have to live longer"
     PRODUCT = "a product's kernel works on tiles, which hold no whole rows to reduce"

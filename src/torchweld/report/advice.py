@@ -38,6 +38,7 @@ ADVICE: dict[Reason, str] = {
     Reason.ROW_SUMS: "Nothing, unless rows can be shorter or contiguous.",
     Reason.NO_HOME: "Drop the output that only this result has, if nobody reads it.",
     Reason.TOO_MANY_BUFFERS: "Concatenate the operands (one packed tensor rather than many).",
+    Reason.TOO_LONG: "Nothing: beside so much arithmetic, memory between two kernels is nothing.",
     Reason.SPILL: "Nothing: the kernel would be slower than the two are.",
     Reason.MEMORY: "Nothing: the peak of memory would rise.",
     Reason.PRODUCT: "Nothing: the rows are reduced after the product is complete.",

@@ -29,14 +29,11 @@ def main() -> None:
     parser.add_argument("--schedules", action="store_true", help="with each kernel's schedule")
     parser.add_argument("--tiny", action="store_true", help="models cut small")
     given = parser.parse_args()
-    asked = [
-        Asked(model, tuple(given.devices), train, None, given.tiny)
-        for model in given.models or TABLE
-        for train in (False, True)
-    ]
     given.folder.mkdir(parents=True, exist_ok=True)
-    for one, found in zip(asked, plans(asked)):
-        _write(given.folder, one, found, given.schedules)
+    for model in given.models or TABLE:
+        ways = [Asked(model, tuple(given.devices), t, None, given.tiny) for t in (False, True)]
+        for asked, found in zip(ways, plans(ways)):
+            _write(given.folder, asked, found, given.schedules)
 
 
 def _write(folder: Path, asked: Asked, found: Plans, schedules: bool) -> None:

@@ -58,7 +58,7 @@ def _of_kind(
     torch.compiler.reset()
     backend = aot.make_backend(compile_graph, options)
     target = without_data(asked, kind)
-    with fake_tensors(), torch.device(kind):
+    with fake_tensors():
         target = on_device(target, kind)
         _run(target, torch.compile(target.model, backend=backend, dynamic=False))
     return found

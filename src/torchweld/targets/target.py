@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from torchweld.targets.products import ProductRates
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -24,6 +26,7 @@ class Target:
     passes           names of the passes from lowering to kernels, in order
     rates            of products of matrices on a CPU: multiply-adds a second of one way to make
                      them, by (way, dtype, shape class); empty where nothing was measured
+    products         the same on a GPU; None on a CPU
     """
 
     name: str
@@ -47,6 +50,7 @@ class Target:
     templates: tuple[str, ...] = ()
     passes: tuple[str, ...] = ()
     rates: Mapping[tuple[str, str, str], float] = field(default_factory=dict, hash=False)
+    products: ProductRates | None = field(default=None, hash=False)
 
     @property
     def begins_early(self) -> bool:

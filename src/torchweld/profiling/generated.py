@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Extern, Graph
-from torchweld.plan.convolutions import own_convolutions
-from torchweld.plan.cpu_products import own_products
-from torchweld.plan.search import plan
+from torchweld.passes.table import PASSES, Context
+from torchweld.plan.decisions import Plan
 from torchweld.profiling.lowered import lowered
 from torchweld.profiling.recorder import record
 from torchweld.profiling.work import node_work
 from torchweld.runtime.load import load
 from torchweld.targets.find import target_of
+from torchweld.targets.rates import favouring
 from torchweld.templates.generate import generate_all, kernels_of
 
 
@@ -44,8 +45,10 @@ def generated_rates(options: Options, best_s: Callable) -> dict[str, float]:
 def _planned(function: Callable, given: tuple, options: Options) -> Graph | None:
     """The call as one generated kernel, None if it stays with the library."""
     (call,) = record(lambda: function(*given), {}).calls
-    table, graph = target_of("cpu"), lowered(call, "cpu")
-    planned = own_products(plan(graph, table, options), table)
-    graph = own_convolutions(planned, table, options).graph
+    target = replace(target_of("cpu"), rates=favouring("own"))
+    made, context = Plan(lowered(call, "cpu"), ()), Context(target, options)
+    for name in target.passes:
+        made = PASSES[name].run(made, context)
+    graph = made.graph
     alone = len(graph.nodes) == 1 and not isinstance(graph.nodes[0], Extern)
     return graph if alone else None

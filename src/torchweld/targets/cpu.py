@@ -9,12 +9,13 @@ from pathlib import Path
 
 import torch
 
+from torchweld.targets.rates import prior_rates
 from torchweld.targets.target import Target
 
 _TEMPLATES = ("conv", "pooling", "gemm/cpu", "pointwise_reduce/cpu")
 _PASSES = (
-    "rewrite", "widen", "channels last", "contiguous rows", "plan", "own products",
-    "own convolutions", "channel groups", "library calls (CPU)",
+    "rewrite", "widen", "channels last", "contiguous rows", "plan", "products",
+    "own convolutions", "channel groups", "activations in calls",
 )  # fmt: skip
 
 # Per core, measured on Zen 4: what one thread streams from memory and from the last-level cache,
@@ -49,6 +50,7 @@ def cpu_target(threads: int) -> Target:
         features=_features(),
         templates=_TEMPLATES,
         passes=_PASSES,
+        rates=prior_rates(threads),
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torchweld.targets.products import ProductRates
+from torchweld.targets.rates import Rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,8 @@ class Target:
     features         of the instruction set: "avx2", "avx512", "amx"; "wgmma", "tma", "pdl"
     templates        names of the templates that may make kernels, the most special first
     passes           names of the passes from lowering to kernels, in order
-    rates            of products of matrices on a CPU: multiply-adds a second of one way to make
-                     them, by (way, dtype, shape class); empty where nothing was measured
-    products         the same on a GPU; None on a CPU
+    rates            of products of matrices on a CPU (rates.py); empty on a GPU
+    products         the same on a GPU (products.py); None on a CPU
     """
 
     name: str
@@ -49,7 +48,7 @@ class Target:
     features: tuple[str, ...] = ()
     templates: tuple[str, ...] = ()
     passes: tuple[str, ...] = ()
-    rates: Mapping[tuple[str, str, str], float] = field(default_factory=dict, hash=False)
+    rates: Rates = field(default_factory=dict, hash=False)
     products: ProductRates | None = field(default=None, hash=False)
 
     @property

@@ -96,7 +96,9 @@ def _is_check(node: Node) -> bool:
 def _step(node: Node, choice: Choice | None, prices: Prices) -> Step:
     origins = tuple(dict.fromkeys(o.op for o in node.origins))
     if isinstance(node, Extern):
-        return Step(node.name, True, node.target, "", _call_us(node, prices), "", origins)
+        us = (choice and choice.predicted_us) or _call_us(node, prices)
+        why = choice.reason if choice else ""
+        return Step(node.name, True, node.target, "", us, why, origins)
     if choice is None:
         return Step(node.name, False, "none", "", None, "no template makes it", origins)
     return Step(node.name, False, choice.template, choice.schedule, choice.predicted_us,

@@ -13,7 +13,8 @@ from torchweld.ir.nodes import Comp, Graph, Node, views
 from torchweld.plan.decisions import Plan
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.names import kernel_names
-from torchweld.plan.products.told import Taken, decisions
+from torchweld.plan.products.told import Taken, decisions, of_call
+from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.signature import Signatures
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.price import Prices
@@ -25,17 +26,20 @@ def with_readers(plan: Plan, made: Mapping[str, Comp], runs: Runs, table: Target
     """`plan` with the Comps `made` in the place of the calls that they are named after, each inside
     the kernel that alone reads its result if `runs` takes the two together."""
     graph = replace(plan.graph, nodes=tuple(made.get(n.name, n) for n in plan.graph.nodes))
-    prices, taken = Prices(graph, table), []
+    prices, taken, refused = Prices(graph, table), [], {}
     for comp in reversed(made.values()):
-        reader = Readers(graph).only(comp)
-        fused = reader and _fused(comp, reader, graph, runs)
-        if fused:
+        readers = Readers(graph)
+        reader = readers.only(comp)
+        fused = _fused(comp, reader, graph, runs) if reader else readers.refusal(comp)
+        if isinstance(fused, Refusal):
+            refused |= of_call(comp, graph, fused)
+        else:
             before_s = prices.comp_s(comp) + prices.comp_s(reader)
             parts = (comp.name, reader.name)
             taken.append(Taken(fused, None, parts, before_s, prices.comp_s(fused)))
             graph = _joined(graph, comp, reader, fused)
     graph, taken = _named(graph, taken)
-    return Plan(graph, decisions(plan, taken, {}, Prices(plan.graph, table)))
+    return Plan(graph, decisions(plan, taken, refused, Prices(plan.graph, table)))
 
 
 class Readers:
@@ -55,15 +59,28 @@ class Readers:
 
     def only(self, node: Node) -> Comp | None:
         """The Comp that alone reads the result of `node`."""
+        if self.refusal(node) is not None:
+            return None
+        (reader,) = self._readers[node.writes[0]]
+        return self._graph.nodes[reader]
+
+    def refusal(self, node: Node) -> Refusal | None:
+        """Why there is none."""
         (made, *others) = node.writes
-        readers = self._readers.get(made, [])
+        readers = [(p, self._graph.nodes[p]) for p in self._readers.get(made, [])]
         if others or made in self._held or len(readers) != 1:
-            return None
-        reader, (start, *_) = self._graph.nodes[readers[0]], self._writers[made]
-        changes = (p for name in node.reads for p in self._writers.get(name, []))
-        if not isinstance(reader, Comp) or any(start < p <= readers[0] for p in changes):
-            return None
-        return reader
+            names = ", ".join(sorted({n.name for _, n in readers}))
+            return Refusal(Reason.READERS, names or made)
+        ((end, reader),), (start, *_) = readers, self._writers[made]
+        if not isinstance(reader, Comp):
+            return Refusal(Reason.EXTERN, reader.target)
+        read = (name for name in node.reads if self._is_written(name, start, end))
+        changed = next(read, None)
+        return Refusal(Reason.MUTATION, changed) if changed else None
+
+    def _is_written(self, name: str, start: int, end: int) -> bool:
+        """After the node at `start`, and not after the one at `end`."""
+        return any(start < p <= end for p in self._writers.get(name, []))
 
     def joins(self, comp: Comp, runs: Runs) -> bool:
         """Whether `runs` takes `comp` and its only reader together; equal pairs are tried once."""
@@ -73,14 +90,16 @@ class Readers:
         one, other = self._signatures.of(comp), self._signatures.of(reader)
         key = one.number, other.number, other.buffers.index(comp.writes[0])
         if key not in self._joins:
-            self._joins[key] = _fused(comp, reader, self._graph, runs) is not None
+            self._joins[key] = isinstance(_fused(comp, reader, self._graph, runs), Comp)
         return self._joins[key]
 
 
-def _fused(comp: Comp, reader: Comp, graph: Graph, runs: Runs) -> Comp | None:
+def _fused(comp: Comp, reader: Comp, graph: Graph, runs: Runs) -> Comp | Refusal:
     shapes = {n: b.shape for n, b in graph.buffers.items()}
     fused = merge(comp, reader, Rules(shapes=shapes))
-    return fused if isinstance(fused, Comp) and runs(fused, graph) else None
+    if isinstance(fused, Refusal) or runs(fused, graph):
+        return fused
+    return Refusal(Reason.TEMPLATE, f"{comp.name} with {reader.name}")
 
 
 def _joined(graph: Graph, comp: Comp, reader: Comp, fused: Comp) -> Graph:

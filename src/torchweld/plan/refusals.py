@@ -29,8 +29,12 @@ class Reason(Enum):
     SPILL = "one kernel would need more live values than there are registers"
     MEMORY = "large inputs would have to live longer"
     PRODUCT = "a product's kernel works on tiles, which hold no whole rows to reduce"
-    TEMPLATE = "no kernel for products takes these shapes, types or layouts"
+    TEMPLATE = "no template takes these shapes, types or layouts"
+    EPILOGUE = "the library's call does not do what follows it"
+    READERS = "others need the result too"
     SLOWER = "together they are not predicted to be faster"
+    MARGIN = "together they gain less than predictions are sure of"
+    BETTER = "another fusion of it gains more"
 
 
 @dataclass(frozen=True, slots=True)

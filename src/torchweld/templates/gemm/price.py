@@ -180,8 +180,13 @@ def fused_s(
     """Of one kernel that makes products and what follows them."""
     pieces = pieces_of(accesses, form)
     works = [_work(p.accesses, p.contraction, buffers, hints) for p in pieces]
-    sums_s = device.products.sum_us * _MICRO * len(column_sums(accesses, form))
+    sums_s = _sums_s(len(column_sums(accesses, form)), device)
     return kernel_s(_side_by_side(works), chosen, device) + sums_s
+
+
+def _sums_s(count: int, device: Target) -> float:
+    """Of so many sums of columns beside a product."""
+    return device.products.sum_us * _MICRO * count
 
 
 def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, int]) -> Work:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from torchweld.core.errors import UsageError
 from torchweld.elsewhere.data import Asked, Plans
 from torchweld.elsewhere.process import plans
 from torchweld.elsewhere.text import as_text
@@ -31,9 +32,17 @@ def main() -> None:
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     for model in given.models or TABLE:
-        ways = [Asked(model, tuple(given.devices), t, None, given.tiny) for t in (False, True)]
-        for asked, found in zip(ways, plans(ways)):
-            _write(given.folder, asked, found, given.schedules)
+        for train in (False, True):
+            asked = Asked(model, tuple(given.devices), train, None, given.tiny)
+            _write(given.folder, asked, _plans(asked), given.schedules)
+
+
+def _plans(asked: Asked) -> Plans:
+    """None, and a note, of a model that looks at values (Whisper does in training)."""
+    try:
+        return plans([asked])[0]
+    except UsageError as error:
+        return Plans((), (str(error),))
 
 
 def _write(folder: Path, asked: Asked, found: Plans, schedules: bool) -> None:

@@ -102,8 +102,7 @@ def _computed_s(work: Work, block_m: int, waves: int, splits: int, device: Targe
     if not work.computed:
         return 0.0
     elements = waves * min(work.rows, block_m) * work.depth / splits
-    computed_s = device.products.computed_fma / device.fma_per_s
-    return elements * computed_s * device.units
+    return elements * device.products.computed_fma * device.units / device.fma_per_s
 
 
 def _epilogue_s(work: Work, device: Target) -> float:

@@ -17,7 +17,7 @@ from torchweld.core.files import write_whole
 from torchweld.core.units import bytes_text
 from torchweld.elsewhere.data import Asked, PlannedGraph, Plans, Step, as_json
 from torchweld.elsewhere.process import plans
-from torchweld.elsewhere.text import by_reason, summary
+from torchweld.elsewhere.text import by_reason, schedule_text, summary
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _row(step: Step) -> tuple[str, ...]:
     us = "" if step.predicted_us is None else f"{step.predicted_us:.1f}"
     template = "library call" if step.is_call else step.template
     name = step.template if step.is_call else step.name
-    return (*map(escape, (name, template, step.schedule, step.reason)), us)
+    return (*map(escape, (name, template, schedule_text(step), step.reason)), us)
 
 
 def _refusals(graph: PlannedGraph) -> Table:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from torchweld.elsewhere.data import PlannedGraph, Refused, Step
+
+_NUMBER = re.compile(r"(?<=\w)_\d+\b")
+_CALL = re.compile(r"^\w+\((.*)\)$")
 
 
 def as_text(graphs: Iterable[PlannedGraph], schedules: bool = False) -> str:
@@ -32,16 +36,22 @@ def summary(graph: PlannedGraph) -> str:
 
 
 def by_reason(refusals: Iterable[Refused]) -> dict[tuple[str, str], list[Refused]]:
-    """Refusals alike, those of most bytes first."""
+    """Refusals alike but for the number of a layer (addmm_7), those of most bytes first."""
     found: dict[tuple[str, str], list[Refused]] = {}
     for refusal in refusals:
-        found.setdefault((refusal.reason, refusal.evidence), []).append(refusal)
+        evidence = _NUMBER.sub("", refusal.evidence)
+        found.setdefault((refusal.reason, evidence), []).append(refusal)
     at_stake = {key: sum(r.bytes_at_stake for r in group) for key, group in found.items()}
     return {key: found[key] for key in sorted(found, key=lambda k: (-at_stake[k], k))}
+
+
+def schedule_text(step: Step) -> str:
+    """form=triton, block_m=128, ..: the record without its name and quotes"""
+    return _CALL.sub(r"\1", step.schedule).replace("'", "")
 
 
 def _line(step: Step, schedules: bool) -> str:
     us = "-" if step.predicted_us is None else f"{step.predicted_us:.1f}"
     kind = "call  " if step.is_call else "kernel"
-    schedule = f"  {step.schedule}" if schedules and step.schedule else ""
+    schedule = f"  {schedule_text(step)}" if schedules and step.schedule else ""
     return f"{kind} {step.name}  {step.template}  {us} us{schedule}"

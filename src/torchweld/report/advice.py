@@ -13,7 +13,7 @@ ADVICE: dict[Reason, str] = {
     ),
     Reason.DEVICES: "Keep the tensors of this step on one device.",
     Reason.REENTRY: (
-        "Do what lies between them first or last, so that no path leaves the kernel and comes back."
+        "Do what lies between them first or last: it reads one half and is read by the other."
     ),
     Reason.MUTATION: "Use the operation that returns a new tensor (add, not add_).",
     Reason.PARTIAL_WRITE: (

@@ -69,10 +69,10 @@ class _Job:
     stages: Callable
 
     @classmethod
-    def of(cls, captured: Captured, options: Options) -> _Job:
+    def of(cls, captured: Captured, options: Options, target: Target | None = None) -> _Job:
         device = _main_device(captured)
         stages = _Stages(options.debug, captured.capture_s)
-        return cls(captured, options, device, target_of(device), stages)
+        return cls(captured, options, device, target or target_of(device), stages)
 
     def lowered(self) -> Lowered:
         return self.stages("lower", lower, self.captured, self.options)
@@ -123,10 +123,12 @@ def _compiled(job: _Job, compilers: Compilers) -> Program:
     return program
 
 
-def plan_graph(captured: Captured, options: Options) -> tuple[Graph, Plan]:
-    """The captured graph as the search is given it, and the plan that would be compiled; nothing
-    is generated."""
-    job = _Job.of(captured, options)
+def plan_graph(
+    captured: Captured, options: Options, target: Target | None = None
+) -> tuple[Graph, Plan]:
+    """The captured graph as the search is given it, and the plan that would be compiled, for
+    `target` or else for the device that its tensors are on; nothing is generated."""
+    job = _Job.of(captured, options, target)
     before = _through(Plan(job.lowered().graph, ()), _names(job, until="plan"), job)
     return before.graph, _with_kernels(_through(before, _names(job, since="plan"), job), job)
 

@@ -16,6 +16,7 @@ from torchweld.plan.refusals import Reason
 from torchweld.plan.search import plan
 from torchweld.runtime.memory import Layout, Lifetime, _overlap, _tightest_gap, aligned, assign
 from torchweld.targets.find import target_of
+from torchweld.templates import registry
 from torchweld.templates.generate import generate_all, kernels_of
 from torchweld.templates.pointwise_reduce.cpu.stages import stages
 from torchweld.templates.pointwise_reduce.cpu.values import is_bf16

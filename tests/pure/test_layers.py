@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "torchweld"
 LAYERS = (
     "core", "targets", "ir", "capture", "rewrite", "codegen", "templates", "layout", "plan",
     "passes", "runtime", "profiling", "exact", "tuning", "pipeline", "api", "__init__", "report",
-    "zoo", "cli", "__main__",
+    "zoo", "elsewhere", "cli", "__main__",
 )  # fmt: skip
 PRIVATE_TORCH = ("capture/torch_private.py", "runtime/torch_private.py")
 _PUBLIC = {"__version__", "__file__", "__name__", "__dict__", "__class__"}

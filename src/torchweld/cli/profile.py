@@ -12,17 +12,13 @@ from pathlib import Path
 from rich.console import Console
 
 from torchweld.api import profile
-from torchweld.cli.asked import (
-    check_machine,
-    check_output,
-    chosen_device,
-    chosen_target,
-)
+from torchweld.cli.asked import check_machine, check_output, chosen_device
 from torchweld.core.events import TorchweldWarning
 from torchweld.core.files import write_whole
 from torchweld.profiling.data import Profile
 from torchweld.profiling.tables import show
 from torchweld.report.measure import threads
+from torchweld.zoo.chosen import chosen_target
 
 
 @dataclass(frozen=True)

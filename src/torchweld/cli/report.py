@@ -11,13 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from torchweld.cli.asked import (
-    check_machine,
-    check_output,
-    chosen_device,
-    chosen_target,
-    is_file,
-)
+from torchweld.cli.asked import check_machine, check_output, chosen_device
 from torchweld.core.events import TorchweldWarning
 from torchweld.core.files import write_whole
 from torchweld.report import data
@@ -27,6 +21,7 @@ from torchweld.report.schema import read_json, write_json
 from torchweld.report.tables import show
 from torchweld.report.ways import chosen_ways
 from torchweld.zoo import targets
+from torchweld.zoo.chosen import chosen_target, is_file
 
 
 @dataclass(frozen=True)

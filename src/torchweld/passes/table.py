@@ -20,6 +20,7 @@ from torchweld.passes.widened import widened_convolutions
 from torchweld.plan.convolutions import own_convolutions
 from torchweld.plan.cpu_products import choose_products
 from torchweld.plan.decisions import Plan
+from torchweld.plan.library_calls import cpu_calls, gpu_calls
 from torchweld.plan.own_attention import own_attention
 from torchweld.plan.products.form import form_products
 from torchweld.plan.products.kernel import Leeway, no_leeway
@@ -27,7 +28,6 @@ from torchweld.plan.search import plan
 from torchweld.rewrite.apply import rewrite
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.choice import choose
-from torchweld.templates.library.calls import cpu_calls, gpu_calls
 from torchweld.templates.template import Choose
 
 
@@ -99,9 +99,9 @@ PASSES: dict[str, Pass] = {
         Pass("channel groups", "reductions over groups of inner channels -> in two steps",
              _graph(lambda g, c: channels_before_groups(g))),
         Pass("activations in calls", "oneDNN's product, then an activation -> one call",
-             _graph(lambda g, c: cpu_calls(g, c.options))),
+             lambda made, c: cpu_calls(made, c.options)),
         Pass("library calls (GPU)", "products that stay calls -> cublasLt's, with activations",
-             _graph(lambda g, c: gpu_calls(g, c.options, c.kind))),
+             lambda made, c: gpu_calls(made, c.options, c.kind)),
         Pass("align rows", "rows of temporaries -> multiples of 16 bytes",
              _graph(lambda g, c: align_rows(g, c.target, c.loose_outputs))),
         Pass("align extents", "odd extents of products -> even ones, or in two parts",

@@ -13,7 +13,8 @@ from torchweld.ir.nodes import Comp, Graph, Node, views
 from torchweld.plan.decisions import Plan
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.names import kernel_names
-from torchweld.plan.products.told import Taken, decisions
+from torchweld.plan.products.told import Taken, decisions, of_call
+from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.signature import Signatures
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.price import Prices
@@ -25,17 +26,19 @@ def with_readers(plan: Plan, made: Mapping[str, Comp], runs: Runs, table: Target
     """`plan` with the Comps `made` in the place of the calls that they are named after, each inside
     the kernel that alone reads its result if `runs` takes the two together."""
     graph = replace(plan.graph, nodes=tuple(made.get(n.name, n) for n in plan.graph.nodes))
-    prices, taken, readers = Prices(graph, table), [], Readers(graph)
+    prices, taken, refused, readers = Prices(graph, table), [], {}, Readers(graph)
     for comp in reversed(made.values()):
         reader = readers.only(comp)
-        fused = reader and _fused(comp, reader, graph, runs)
-        if fused:
+        fused = _fused(comp, reader, graph, runs) if reader else readers.refusal(comp)
+        if isinstance(fused, Refusal):
+            refused |= of_call(comp, graph, fused)
+        else:
             before_s = prices.comp_s(comp) + prices.comp_s(reader)
             parts = (comp.name, reader.name)
             taken.append(Taken(fused, None, parts, before_s, prices.comp_s(fused)))
             readers.join(comp, reader, fused)
     graph, taken = _named(replace(graph, nodes=readers.nodes()), taken)
-    return Plan(graph, decisions(plan, taken, {}, Prices(plan.graph, table)))
+    return Plan(graph, decisions(plan, taken, refused, Prices(plan.graph, table)))
 
 
 class Readers:
@@ -56,15 +59,25 @@ class Readers:
 
     def only(self, node: Node) -> Comp | None:
         """The Comp that alone reads the result of `node`, if `node` might as well be there."""
-        readers = [self._readers.get(made, ()) for made in node.writes]
-        if self._held.intersection(node.writes) or [len(r) for r in readers] != [1]:
+        if self.refusal(node) is not None:
             return None
-        ((place,),) = readers
-        between = (self._nodes.get(p) for p in range(self._places[node.name] + 1, place + 1))
-        changed = {name for n in between if n is not None for name in n.writes}
+        (place,) = self._readers[node.writes[0]]
+        return self._nodes[place]
+
+    def refusal(self, node: Node) -> Refusal | None:
+        """Why there is none."""
+        readers = {p for made in node.writes for p in self._readers.get(made, ())}
+        if len(node.writes) != 1 or self._held.intersection(node.writes) or len(readers) != 1:
+            names = ", ".join(sorted({self._nodes[p].name for p in readers}))
+            return Refusal(Reason.READERS, names or ", ".join(node.writes))
+        (place,) = readers
         reader = self._nodes[place]
-        alone = isinstance(reader, Comp) and not changed.intersection(node.reads)
-        return reader if alone else None
+        if not isinstance(reader, Comp):
+            return Refusal(Reason.EXTERN, reader.target)
+        between = (self._nodes.get(p) for p in range(self._places[node.name] + 1, place + 1))
+        written = {name for n in between if n is not None for name in n.writes}
+        changed = sorted(written.intersection(node.reads))
+        return Refusal(Reason.MUTATION, changed[0]) if changed else None
 
     def joins(self, comp: Comp, runs: Runs) -> bool:
         """Whether `runs` takes `comp` and its only reader together; equal pairs are tried once."""
@@ -74,7 +87,7 @@ class Readers:
         one, other = self._signatures.of(comp), self._signatures.of(reader)
         key = one.number, other.number, other.buffers.index(comp.writes[0])
         if key not in self._joins:
-            self._joins[key] = _fused(comp, reader, self._graph, runs) is not None
+            self._joins[key] = isinstance(_fused(comp, reader, self._graph, runs), Comp)
         return self._joins[key]
 
     def join(self, comp: Comp, reader: Comp, fused: Comp) -> None:
@@ -92,11 +105,13 @@ class Readers:
             self._readers.setdefault(name, set()).add(place)
 
 
-def _fused(comp: Comp, reader: Comp, graph: Graph, runs: Runs) -> Comp | None:
+def _fused(comp: Comp, reader: Comp, graph: Graph, runs: Runs) -> Comp | Refusal:
     touched = {*comp.reads, *comp.writes, *reader.reads, *reader.writes}
     shapes = {n: graph.buffers[n].shape for n in touched}
     fused = merge(comp, reader, Rules(shapes=shapes))
-    return fused if isinstance(fused, Comp) and runs(fused, graph) else None
+    if isinstance(fused, Refusal) or runs(fused, graph):
+        return fused
+    return Refusal(Reason.TEMPLATE, f"{comp.name} with {reader.name}")
 
 
 def _named(graph: Graph, taken: Sequence[Taken]) -> tuple[Graph, list[Taken]]:

@@ -13,7 +13,7 @@ ADVICE: dict[Reason, str] = {
     ),
     Reason.DEVICES: "Keep the tensors of this step on one device.",
     Reason.REENTRY: (
-        "Do what lies between them first or last, so that no path leaves the kernel and comes back."
+        "Do what lies between them first or last: it reads one half and is read by the other."
     ),
     Reason.MUTATION: "Use the operation that returns a new tensor (add, not add_).",
     Reason.PARTIAL_WRITE: (
@@ -43,7 +43,11 @@ ADVICE: dict[Reason, str] = {
     Reason.MEMORY: "Nothing: the peak of memory would rise.",
     Reason.PRODUCT: "Nothing: the rows are reduced after the product is complete.",
     Reason.TEMPLATE: "Use bfloat16 or float16, and sizes that are multiples of 8.",
+    Reason.EPILOGUE: "Use gelu by tanh or relu behind a linear layer, if the model can.",
+    Reason.READERS: "Nothing, if the others need it; drop the output if nobody reads it.",
     Reason.SLOWER: "Nothing: by the model of costs they are as fast apart.",
+    Reason.MARGIN: "Nothing: by the model of costs they are about as fast apart.",
+    Reason.BETTER: "Nothing: what was fused instead is predicted to be faster.",
 }
 
 # A library call of the plan that a later stage made a kernel of our own.

@@ -394,7 +394,7 @@ def _store(store: Store, axes, values: list, point: _Point, target: Tensor) -> N
 
 def _write(target: Tensor, places: list[Tensor], value: Tensor, combine: str | None) -> None:
     """target[places] <- value, for vectors of indices and values."""
-    if value.numel() == 0:
+    if value.numel() == 0 or target.numel() == 0:
         return
     flat = torch.zeros_like(value, dtype=torch.int64)
     for place, extent in zip(places, target.shape):

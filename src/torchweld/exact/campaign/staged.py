@@ -15,26 +15,27 @@ from torch import Tensor
 from torchweld.capture.aot import make_backend, run_eagerly
 from torchweld.capture.captured import Captured
 from torchweld.capture.lower import lower
-from torchweld.core.device import DeviceTable, device_table, named_table
 from torchweld.core.errors import one_line
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Graph
-from torchweld.kernels.biases import separate_biases
-from torchweld.kernels.channel_groups import channels_before_groups
-from torchweld.kernels.channels import channels_last
-from torchweld.kernels.convolutions import own_convolutions
-from torchweld.kernels.cpu_products import own_products
-from torchweld.kernels.extents import align_extents
-from torchweld.kernels.layouts import contiguous_rows
-from torchweld.kernels.patches import products_of_patches
-from torchweld.kernels.rows import align_rows
-from torchweld.kernels.statistics import statistics_apart
-from torchweld.kernels.widened import widened_convolutions
+from torchweld.layout.channel_groups import channels_before_groups
+from torchweld.layout.channels import channels_last
+from torchweld.layout.extents import align_extents
+from torchweld.layout.layouts import contiguous_rows
+from torchweld.layout.rows import align_rows
+from torchweld.passes.biases import separate_biases
+from torchweld.passes.patches import products_of_patches
+from torchweld.passes.statistics import statistics_apart
+from torchweld.passes.widened import widened_convolutions
+from torchweld.plan.convolutions import own_convolutions
+from torchweld.plan.cpu_products import own_products
 from torchweld.plan.decisions import Plan
 from torchweld.plan.search import plan
 from torchweld.rewrite.rules import RULES
+from torchweld.targets.find import named_target, target_of
+from torchweld.targets.target import Target
 
 # A pass reorders sums; in float64 that is far below what a wrong place gives.
 _NEAR = 1e-9
@@ -54,7 +55,7 @@ class Job:
 
     captured: Captured
     options: Options
-    table: DeviceTable
+    table: Target
 
     @property
     def loose(self) -> frozenset[int]:
@@ -88,7 +89,7 @@ PASSES = (
 class Interpreter:
     """`backend`: of torch.compile, as torchweld's is, but every graph is interpreted, after each
     pass. `found`: what differs from the lowered graph, or could not be run. `device`: a name of
-    core/device.py: whose plans are made. `plain`: what torch traces is run as it is."""
+    targets/target.py: whose plans are made. `plain`: what torch traces is run as it is."""
 
     options: Options = field(default_factory=Options)
     device: str = "cpu"
@@ -118,7 +119,7 @@ class Interpreter:
         if self.plain:
             return run_eagerly(captured.module)
         lowered = lower(captured, options)
-        table = device_table("cpu") if self.device == "cpu" else named_table(self.device)
+        table = target_of("cpu") if self.device == "cpu" else named_target(self.device)
         stages = list(self._stages(lowered.graph, Job(captured, options, table)))
         held = list(lowered.constants.values())
 

@@ -171,7 +171,7 @@ def _begun(artifacts: Artifacts) -> None:
 
 def _compile_ahead(artifacts: Artifacts) -> None:
     for make in (native_library, dispatch.library):
-        with suppress(BuildError, EnvironmentProblem):  # told where it is needed
+        with suppress(BuildError, EnvironmentProblem, OSError):  # told where it is needed
             make(artifacts)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from torchweld.codegen.cpp import convolution
 from torchweld.codegen.cpp import generate as cpp
 from torchweld.codegen.cpp.flags import COMPILER, FLAGS
 
@@ -77,6 +78,15 @@ def test_headers_of_kernels_include_integers_alone():
     found = {line for h in folder.glob("*.h") for line in h.read_text().splitlines()
              if line.startswith("#include")}  # fmt: skip
     assert found == {"#include <stdint.h>"}
+
+
+@pytest.mark.parametrize("name", ["convolution", "depthwise", "pooling"])
+def test_headers_declare_what_they_use(name, tmp_path):
+    source = tmp_path / "header.cpp"
+    source.write_text(convolution.header(name))
+    command = [COMPILER, *FLAGS, "-fsyntax-only", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -36,6 +36,7 @@ from torchweld.kernels.library import choose_library_calls
 from torchweld.kernels.patches import products_of_patches
 from torchweld.kernels.products.form import form_products
 from torchweld.kernels.rows import align_rows
+from torchweld.kernels.side_by_side import side_by_side
 from torchweld.kernels.statistics import statistics_apart
 from torchweld.kernels.widened import widened_convolutions
 from torchweld.plan.decisions import Cut, Fusion, Plan, RefusalRecord
@@ -175,6 +176,7 @@ def _finished(
     graph = stages("library", choose_library_calls, graph, table, options, captured.kind)
     graph = stages("rows", align_rows, graph, table, captured.loose_outputs)
     graph = stages("extents", align_extents, graph, table)
+    graph = stages("side by side", side_by_side, graph, options)
     check_graph(graph)
     bundles = stages("generate", generate_all, graph, table, choose)
     return Plan(graph, planned.decisions), bundles

@@ -14,7 +14,9 @@ from torchweld.codegen import cuda
 from torchweld.codegen.cpp import convolution as cpp_convolution
 from torchweld.codegen.cpp import generate as cpp
 from torchweld.codegen.cpp import pooling as cpp_pooling
+from torchweld.codegen.cpp import tensor_list as cpp_tensor_list
 from torchweld.codegen.source import KernelBundle, KernelSource, SizeArg
+from torchweld.codegen.triton import tensor_list as triton_tensor_list
 from torchweld.core.device import DeviceTable
 from torchweld.core.errors import TorchweldError
 from torchweld.core.events import warn_once
@@ -25,6 +27,7 @@ from torchweld.schedule import cpu
 from torchweld.schedule.cpu_convolution import cpu_convolution
 from torchweld.schedule.cpu_pooling import cpu_pooling
 from torchweld.schedule.product_choice import Choose, choose
+from torchweld.schedule.tensor_list import tensor_list
 
 
 def generate_all(
@@ -69,6 +72,11 @@ def _generate(
     comp: Comp, buffers: Mapping[str, Buffer], hints, table: DeviceTable, choose: Choose
 ):
     try:
+        tensors, on_gpu = tensor_list(comp, buffers), table.kind == "cuda"
+        if tensors is not None and on_gpu:
+            return triton_tensor_list.generate(comp, tensors, table)
+        if tensors is not None:
+            return cpp_tensor_list.generate(comp, tensors)
         if next(iter(buffers.values())).device.startswith("cuda"):
             return cuda.generate(comp, buffers, table, hints, choose)
         convolution = cpu_convolution(comp, buffers, hints)

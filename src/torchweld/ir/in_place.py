@@ -14,6 +14,8 @@ from torchweld.ir.parts import parts
 
 def written_elsewhere(comp: Comp) -> frozenset[str]:
     """The buffers that `comp` writes and must not read: all but those that it updates in place."""
+    if not set(comp.reads).intersection(comp.writes):
+        return frozenset(comp.writes)
     found: set[str] = set()
     split = parts(comp)
     for part in split:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING
 
 import torch
 
-from torchweld.capture import aot
+from torchweld.capture import aot, entry, torch_private
 from torchweld.capture.captured import Captured
 from torchweld.capture.export_ import AheadOfTime
+from torchweld.core import events
 from torchweld.core.errors import UsageError
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
 _RECENT = 256
 _compiled_anywhere: deque = deque(
     maxlen=_RECENT
-)  # what `explain` finds for torch.compile(backend="torchweld")
+)  # _Compiled: what `explain` finds for torch.compile(backend="torchweld")
 
 
 def fuse(model: Callable, example_inputs=None, *, options: Options | None = None, **overrides):
@@ -36,8 +41,8 @@ def fuse(model: Callable, example_inputs=None, *, options: Options | None = None
     an exported graph, captured here and now.
 
     A fused module is of a subclass of the original's class and shares all of its state: parameters,
-    buffers, hooks, `state_dict` keys, train or eval. Copies and pickles of it hold the original and
-    compile again at their first call.
+    buffers, hooks, `state_dict` keys, train or eval. Copies and pickles of it hold the original.
+    Modules that are alike (class, sizes, plain attributes) share what is compiled on a CPU.
 
     Gradients, autocast, forward hooks and `dynamic=True` make a call of either form go through
     torch.compile.
@@ -75,7 +80,13 @@ def records(fused=None) -> list:
     process. Graphs that run in eager have no record."""
     state = _state(fused)
     compiled = _compiled_anywhere if state is None else state.compiled
-    return [record for _, record in compiled if record is not None]
+    return [made.record for made in compiled if made.record is not None]
+
+
+def was_called(fused) -> bool:
+    """Whether what `fuse` made has been called, or captured ahead of time."""
+    state = _state(fused)
+    return state is not None and (state.called or bool(state.compiled))
 
 
 def profile(
@@ -131,7 +142,7 @@ def _as_run(target, args: tuple, kwargs: dict, way: str, train: bool, options: O
 def captured_graphs(fused) -> list[Captured]:
     """Each graph captured for `fused` so far."""
     state = _state(fused)
-    return [] if state is None else [captured for captured, _ in state.compiled]
+    return [] if state is None else [made.captured for made in state.compiled]
 
 
 def dynamo_backend(
@@ -146,7 +157,7 @@ def dynamo_backend(
     if mode not in (None, "default"):
         raise UsageError(f"torch.compile mode {mode!r} has no meaning here", do="use options={...}")
     chosen = Options().with_(**dict(options or {}), **overrides)
-    return aot.make_backend(compile_graph, chosen, _remember)(gm, example_inputs)
+    return _backend(chosen)(gm, example_inputs)
 
 
 def compile_graph(captured: Captured, options: Options) -> aot.Boxed:
@@ -164,30 +175,91 @@ def watch(options: Options, places: tuple, lengths: tuple, tensors: list[torch.T
     return native.watch(options, places, lengths, tensors)
 
 
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A graph and the pipeline's record of it, None if it runs in eager. `number`: in the order of
+    compilation."""
+
+    number: int
+    captured: Captured
+    record: object
+
+
+class _Graphs:
+    """What one of Dynamo's graphs became: a forward and its backward, or an inference."""
+
+    def __init__(self) -> None:
+        self.compiled: list[_Compiled] = []
+
+    def remember(self, captured: Captured, compiled: aot.Boxed) -> None:
+        made = _Compiled(next(_numbers), captured, getattr(compiled, "record", None))
+        self.compiled.append(made)
+        _compiled_anywhere.append(made)
+
+
+class _Calls(threading.local):
+    """Of fused objects, those under way in this thread, the outermost first."""
+
+    def __init__(self) -> None:
+        self.under_way: list[_State] = []
+
+
+_numbers = itertools.count()
+_calls = _Calls()
+
+
+def _backend(options: Options) -> Callable:
+    """For Dynamo. Its graphs may serve several fused objects: each that runs one notes it."""
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
+        graphs = _Graphs()
+        run = aot.make_backend(compile_graph, options, graphs.remember)(gm, example_inputs)
+
+        def noted(*args):
+            if _calls.under_way:
+                _calls.under_way[-1].graphs.setdefault(id(graphs), graphs)
+            return run(*args)
+
+        return noted
+
+    return backend
+
+
 class _State:
     """What a fused object has beyond the original: options, compiled graphs, and the two ways to
     call."""
 
     def __init__(self, original: Callable, options: Options) -> None:
+        _listen_for_limits()
         self.original, self.options = original, options
-        self.compiled: list[tuple[Captured, object]] = []  # with the pipeline's record of it
-        backend = aot.make_backend(compile_graph, options, self.remember)
-        self._dynamo = torch.compile(original, backend=backend, dynamic=options.dynamic)
-        if isinstance(original, torch.nn.Module):
-            vars(original).pop("_is_torch_compile", None)  # torch leaves it on the module itself
-        self.call: Callable = self._dynamo
+        self.graphs: dict[int, _Graphs] = {}
+        self.called = False  # through Dynamo
+        self._ahead = _Graphs()
+        self._dynamo = entry.callable_of(original, options, _backend)
+        self.call: Callable = self._through_dynamo
 
-    def remember(self, captured: Captured, compiled: aot.Boxed) -> None:
-        self.compiled.append((captured, getattr(compiled, "record", None)))
-        _remember(captured, compiled)
+    @property
+    def compiled(self) -> list[_Compiled]:
+        """What ran for it so far, in the order of compilation."""
+        graphs = (self._ahead, *self.graphs.values())
+        return sorted((c for g in graphs for c in g.compiled), key=lambda c: c.number)
+
+    def _through_dynamo(self, *args, **kwargs):
+        self.called = True
+        _calls.under_way.append(self)
+        try:
+            return self._dynamo(*args, **kwargs)
+        finally:
+            _calls.under_way.pop()
 
     def capture(self, args: tuple, kwargs: dict) -> None:
         """Captures ahead of time what can be: a function closes over what changes unseen, symbolic
         sizes need Dynamo's guards."""
         if isinstance(self.original, torch.nn.Module) and not self.options.dynamic:
             self.call = AheadOfTime(
-                self.original, compile_graph, self.options, self.remember, self._dynamo, watch
-            )
+                self.original, compile_graph, self.options, self._ahead.remember,
+                self._through_dynamo, watch,
+            )  # fmt: skip
             self.call.prepare(args, kwargs)
 
 
@@ -259,5 +331,17 @@ def _state(fused) -> _State | None:
     return fused._torchweld if isinstance(fused, (FusedModule, FusedFunction)) else None
 
 
-def _remember(captured: Captured, compiled: aot.Boxed) -> None:
-    _compiled_anywhere.append((captured, getattr(compiled, "record", None)))
+
+@cache
+def _listen_for_limits() -> None:
+    torch_private.on_recompile_limit(_limit_hit)
+
+
+def _limit_hit(message: str) -> None:
+    """Dynamo gives a function up: from now on new kinds of inputs run in eager there."""
+    if not _calls.under_way:
+        return
+    name = type(_calls.under_way[-1].original).__name__
+    said = " ".join(line.strip() for line in message.splitlines()[:3])
+    what = f"{name} runs in eager for further kinds of inputs: {said}"
+    events.warn_once(f"limit:{said}", what)

@@ -105,6 +105,12 @@ class Options:
         "$XDG_CACHE_HOME/torchweld or ~/.cache/torchweld",
         _FOLDER,
     )
+    cache_gigabytes: float = _option(
+        10.0,
+        "size limit of that folder: when a process ends that has written there, the files that "
+        "were not used for longest go; 0: no limit",
+        _at_least(0, int, float),
+    )
     compile_jobs: int = _option(
         os.cpu_count() or 1, "kernels compiled at a time", _at_least(1, int)
     )

@@ -6,7 +6,9 @@ Read from the records that the pipeline leaves (`torchweld.records`), never from
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from torchweld.api import records, was_called
 from torchweld.core.events import events
@@ -45,7 +47,7 @@ class Explanation:
         return "\n\n".join(_graph_text(part) for part in self.graphs) or self.without_graphs
 
 
-def explain(fused=None) -> Explanation:
+def explain(fused: Callable[..., Any] | None = None) -> Explanation:
     """What was fused, what not and why, for each graph compiled for `fused` so far; without an
     argument, and for what `fuse` did not make (torch.compile(backend="torchweld")), for the last
     graphs compiled in this process."""

@@ -13,8 +13,8 @@ PACKAGE = ROOT / "src" / "torchweld"
 # of one file.
 LAYERS = (
     "core", "ir", "capture", "rewrite", "plan", "schedule", "kernels", "codegen", "runtime",
-    "profiling", "exact", "tuning", "pipeline", "api", "__init__", "report", "zoo", "cli",
-    "__main__",
+    "profiling", "exact", "tuning", "pipeline", "api", "integrations", "__init__", "report", "zoo",
+    "cli", "__main__",
 )  # fmt: skip
 PRIVATE_TORCH = ("capture/torch_private.py", "runtime/torch_private.py")
 _PUBLIC = {"__version__", "__file__", "__name__", "__dict__", "__class__"}

@@ -6,11 +6,11 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 
 from torchweld.core.errors import EnvironmentProblem, TorchweldError, UsageError
@@ -19,6 +19,9 @@ app = typer.Typer(
     help="Kernel fusion for PyTorch: exact, measured, explained.",
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]})
+
+
+_wants_traceback: ContextVar[bool] = ContextVar("wants_traceback", default=False)
 
 
 def _show_version(wanted: bool) -> None:
@@ -37,6 +40,7 @@ def options_of_all(
         help="Before the line that says what is wrong, print where it was raised.")] = False,
 ) -> None:
     """Kernel fusion for PyTorch: exact, measured, explained."""
+    _wants_traceback.set(traceback)
 
 
 class Device(str, Enum):
@@ -174,7 +178,7 @@ def clear_cache(
 
 
 def _traceback_if_wanted(error: Exception) -> None:
-    if click.get_current_context().find_root().params.get("traceback"):
+    if _wants_traceback.get():
         traceback.print_exception(error, file=sys.stderr)
 
 

@@ -297,7 +297,7 @@ class _State:
         self.called = False  # through Dynamo
         self._ahead = _Graphs()
         self._dynamo = entry.callable_of(original, options, _backend)
-        self.call: Callable = self._through_dynamo
+        self._ahead_of_time: AheadOfTime | None = None
         self._bound = {name: self._method(name) for name in methods}
         self._looked_at: set[str] = set()  # methods
 
@@ -306,6 +306,11 @@ class _State:
         """What ran for it so far, in the order of compilation."""
         graphs = (self._ahead, *self.graphs.values())
         return sorted((c for g in graphs for c in g.compiled), key=lambda c: c.number)
+
+    def call(self, *args, **kwargs):
+        if self._ahead_of_time is not None:
+            return self._ahead_of_time(*args, **kwargs)
+        return self._counted(self._dynamo, args, kwargs)
 
     def _through_dynamo(self, *args, **kwargs):
         return self._counted(self._dynamo, args, kwargs)
@@ -346,17 +351,17 @@ class _State:
         """It may call parts of the module with tensors, past what is fused."""
         names = unwrap(function).__code__.co_names
         parts = not self.original._modules.keys().isdisjoint(names)
-        return parts and not isinstance(self.call, AheadOfTime) and bool(tensors((args, kwargs)))
+        return parts and self._ahead_of_time is None and bool(tensors((args, kwargs)))
 
     def capture(self, args: tuple, kwargs: dict) -> None:
         """Captures ahead of time what can be: a function closes over what changes unseen, symbolic
         sizes need Dynamo's guards."""
         if isinstance(self.original, torch.nn.Module) and not self.options.dynamic:
-            self.call = AheadOfTime(
+            self._ahead_of_time = AheadOfTime(
                 self.original, compile_graph, self.options, self._ahead.remember,
                 self._through_dynamo, watch,
             )  # fmt: skip
-            self.call.prepare(args, kwargs)
+            self._ahead_of_time.prepare(args, kwargs)
 
 
 class FusedFunction:

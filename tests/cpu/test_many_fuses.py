@@ -204,6 +204,17 @@ def test_what_was_compiled_goes_with_the_last_fused():
     assert record() is None
 
 
+def test_a_fused_object_that_is_dropped_takes_its_kind_with_it(compiled):
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            called(Net(width=7), torch.randn(3, 7))
+    finally:
+        gc.enable()
+    assert len(compiled) == 2
+
+
 def test_the_limit_is_told():
     fused = torchweld.fuse(Net(), dynamic=False)
     with warnings.catch_warnings(record=True) as told:

@@ -13,8 +13,8 @@ PACKAGE = ROOT / "src" / "torchweld"
 # of one file.
 LAYERS = (
     "core", "targets", "ir", "capture", "rewrite", "codegen", "templates", "layout", "plan",
-    "passes", "runtime", "calibration", "profiling", "exact", "tuning", "pipeline", "api", "__init__", "report",
-    "zoo", "elsewhere", "cli", "__main__",
+    "passes", "runtime", "calibration", "profiling", "exact", "tuning", "pipeline", "api",
+    "integrations", "__init__", "report", "zoo", "elsewhere", "cli", "__main__",
 )  # fmt: skip
 PRIVATE_TORCH = (  # the last: samples of torch's operators, which nothing public has
     "capture/torch_private.py", "runtime/torch_private.py", "exact/torch_private.py",

@@ -123,7 +123,7 @@ def test_what_loses_is_taken_back(clock):
 
 def test_without_time_the_defaults_stand(clock):
     _, timed = clock
-    planned, after, choices = run(clock, seconds=-1.0)
+    planned, after, choices = run(clock, seconds=0.0)
     plain = form_products(planned, H100, Options(), Choices().choose)
     assert not timed and not choices.known
     assert [n.name for n in after.graph.nodes] == [n.name for n in plain.graph.nodes]

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from torchweld.cli import plan as command
 from torchweld.cli.main import app
 from torchweld.core.errors import UsageError
 from torchweld.elsewhere.data import Asked, PlannedGraph, Plans, as_json, asked_of, plans_of
+from torchweld.elsewhere.plan import planned
 from torchweld.elsewhere.process import plans
 from torchweld.elsewhere.text import as_text
 
@@ -34,11 +36,6 @@ def found() -> dict[str, Plans]:
 def on(found: dict[str, Plans], name: str, device: str) -> PlannedGraph:
     (graph,) = (g for g in found[name].graphs if g.device == device)
     return graph
-
-
-def products(graph: PlannedGraph) -> list[tuple[str, str]]:
-    """Kernels that make products, and calls, in order: what is named for what it does."""
-    return [(s.template if s.is_call else s.template.split("/")[0], s.name) for s in graph.steps]
 
 
 @pytest.mark.parametrize("device, gemm", [("h100", "gemm/hopper"), ("a100", "gemm/triton")])
@@ -102,15 +99,19 @@ def test_text_is_the_same_each_time(found):
     assert "kernel fused_mm_gelu_mul  gemm/triton" in text and "on a100" in text
 
 
-@pytest.mark.parametrize("target, why", [
-    (case("depends_on_values"), "does not run without data"), ("no-such-model", "the zoo has no"),
-])  # fmt: skip
-def test_what_cannot_be_planned_is_told(target, why):
-    with pytest.raises(UsageError, match=why):
-        plans([Asked(target, ("h100",))])
+def test_a_model_that_looks_at_values_is_told():
+    with pytest.raises(UsageError, match="does not run without data"):
+        planned(Asked(case("depends_on_values"), ("cpu",)))
 
 
-def test_the_command(tmp_path):
+def test_what_is_wrong_comes_back_from_the_other_process():
+    with pytest.raises(UsageError, match="the zoo has no 'no-such-model'"):
+        plans([Asked("no-such-model", ("h100",))])
+
+
+def test_the_command(found, tmp_path, monkeypatch):
+    (a100,) = (g for g in found["geglu"].graphs if g.device == "a100")
+    monkeypatch.setattr(command, "plans", lambda asked: [Plans((a100,), ())])
     file = tmp_path / "plan.json"
     ran = CliRunner().invoke(
         app, ["plan", "geglu-mlp", "--target", "a100", "--json", str(file), "--refusals"],

@@ -17,6 +17,9 @@ from torchweld.plan.own_attention import MOST_ROWS, own_attention
 from torchweld.plan.refusals import Reason
 from torchweld.targets.find import named_target
 from torchweld.templates.attention.schedule import attention_of, schedule
+from torchweld.templates.gemm.choice import choose
+from torchweld.templates.registry import chosen
+from torchweld.templates.template import Problem
 from triton_cases import expected, tensors
 
 H100 = named_target("H100")
@@ -99,6 +102,19 @@ def test_a_call_that_stays_says_why(sizes, how, reason, evidence):
     graph = Graph("g", (), buffers, (node,), (), (View("y", result.shape, result.strides),))
     (record,) = own_attention(Plan(graph, ()), H100).refusals
     assert (record.producer, record.reason) == (node.name, reason) and evidence in record.evidence
+
+
+def test_its_price_is_that_of_its_bytes_or_products():
+    """Both products once: not for each column of the result."""
+
+    def seconds(sizes: Sizes) -> float:
+        c = case(sizes)
+        return chosen(Problem(c.comp, c.buffers, H100, c.sizes, choose)).predicted_s
+
+    short, long = (seconds(replace(DECODE, keys=n)) for n in (512, 1 << 20))
+    assert 1e-6 < short < 6e-6
+    keys_and_values = 2 * DECODE.batch * DECODE.shared * (1 << 20) * 64 * 2
+    assert long == pytest.approx(keys_and_values / H100.dram_bytes_per_s, rel=0.1)
 
 
 def test_queries_that_are_broadcast_stay_the_library_s():

@@ -67,17 +67,17 @@ HOPPER = ProductRates(
     sustained=7.0e14, gelu=38.3 / 32.9, computed_fma=16.0, early_us=1.0, sum_us=3.5,
 )  # fmt: skip
 
-# A100: a prior, not measured. The library's large products reach 250 to 270 of the 312 TFLOP/s, and
-# Triton's 0.85 to 0.95 of the library's. Two things differ from Hopper: mma.sync reads its operands
-# from registers and is at its full rate in tiles of 128 x 128, where wgmma wants 128 x 256; and two
-# blocks of a tile's 64 KB of stages fit on a multiprocessor, of which one multiplies while the
-# other is at its epilogue, so that less than half of that is exposed. Streams are bound by memory:
-# the H100's, at this device's arithmetic. Launches take 0.5 us longer.
+# A100: a prior, not measured. The library's large products reach 250 to 270 of the 312 TFLOP/s,
+# less in tiles below 128 x 128, and Triton's 0.85 to 0.95 of the library's. Two things differ from
+# Hopper: mma.sync reads its operands from registers and is at its full rate in tiles of 128 x 128,
+# where wgmma wants 128 x 256; and two blocks of a tile's 64 KB of stages fit on a multiprocessor,
+# of which one multiplies while the other is at its epilogue: less than half of that is exposed.
+# Streams are bound by memory: the H100's, at this device's arithmetic. Launches take 0.5 us longer.
 SM_80 = ProductRates(
     forms={
-        "library": Rate(3.5, 300, 0.0, 0, 0.90, 0.46, 2.8),
-        "triton": Rate(3.1, 280, 0.45, 0, 0.90, 0.4, 0.5, _MMA_TILE),
+        "library": Rate(3.5, 285, 0.15, 0, 0.90, 0.46, 2.8, _MMA_TILE),
+        "triton": Rate(3.1, 257, 0.45, 0, 0.90, 0.4, 0.5, _MMA_TILE),
         "stream": Rate(3.3, 325, 0.37, 244, 0.96, 1.0, 0.6),
     },
-    sustained=2.65e14, gelu=38.3 / 32.9, computed_fma=16.0, early_us=0.0, sum_us=3.5,
+    sustained=2.7e14, gelu=38.3 / 32.9, computed_fma=16.0, early_us=0.0, sum_us=3.5,
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 import torch
@@ -12,12 +13,14 @@ from nets import captured
 from torchweld.core.options import Options
 from torchweld.plan.search import plan
 from torchweld.targets.find import named_target
+from torchweld.targets.products import HOPPER
 from torchweld.templates.gemm.price import Prices, Work, kernel_s, library_s
 from torchweld.templates.gemm.schedule import ProductSchedule
 
 H100 = named_target("H100")
 GLUON = ProductSchedule("gluon", 128, 256, 64, 8, 4)
 PAIR = ProductSchedule("gluon", 128, 128, 64, 8, 4)
+MMA = ProductSchedule("triton", 128, 128, 64, 8, 3)
 STREAM = ProductSchedule("stream", 16, 32, 128, 4, 6)
 
 
@@ -40,6 +43,30 @@ def test_library_as_measured(rows, columns, depth, us):
 ])  # fmt: skip
 def test_kernels_as_measured(work, schedule, us):
     assert kernel_s(work, schedule, H100) * 1e6 == pytest.approx(us, rel=0.2)
+
+
+@pytest.mark.parametrize("sizes", [
+    (4096, 4096, 1024), (8192, 3072, 768), (8192, 8192, 8192), (4096, 3072, 768),
+    (2048, 8192, 2048),
+])  # fmt: skip
+def test_an_a100_s_prior(sizes):
+    """Triton makes a large product at 0.85 to 0.95 of the library's rate; both stay below what the
+    device can do (312 TFLOP/s)."""
+    a100, work = named_target("A100"), Work(1, *sizes)
+    library, ours = library_s(work, a100), kernel_s(work, MMA, a100)
+    assert 0.85 <= library / ours <= 0.95
+    assert 2 * prod(sizes) / library < 3.12e14
+
+
+def test_a_faster_device_of_its_kind_is_faster_by_that():
+    half = HOPPER.scaled(0.5)
+    assert half.sustained == HOPPER.sustained / 2
+    assert {n: r.tflops * 2 for n, r in half.forms.items()} == {
+        n: r.tflops for n, r in HOPPER.forms.items()
+    }
+    work = Work(1, 8192, 8192, 8192)
+    slower = library_s(work, replace(H100, products=half))
+    assert slower == pytest.approx(2 * library_s(work, H100), rel=0.01)
 
 
 @pytest.mark.parametrize("more", [

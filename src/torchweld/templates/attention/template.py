@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchweld.codegen.source import KernelBundle
+from torchweld.ir.size import hint
 from torchweld.templates.attention import generate as code
 from torchweld.templates.attention.comp import attention_comp
 from torchweld.templates.attention.schedule import (
     Attention,
     AttentionSchedule,
     attention_of,
+    extent,
     schedule,
 )
-from torchweld.templates.pointwise_reduce.price import cost
+from torchweld.templates.pointwise_reduce.price import bytes_of
 from torchweld.templates.template import Problem, Template
+
+_SHARE = 0.35  # of the tensor cores' rate, between which and the softmax one block takes turns
 
 
 def match(problem: Problem) -> Attention | None:
@@ -30,7 +34,16 @@ def candidates(attention: Attention, problem: Problem) -> Iterator[AttentionSche
 
 
 def price(attention: Attention, tiles: AttentionSchedule, problem: Problem) -> float:
-    return cost(problem.comp, problem.buffers, problem.hints, problem.target).seconds
+    """A start, then both products or the operands' bytes, whichever takes longer. The Comp's own
+    cost would count both products for each column of the result."""
+    a, comp, hints, target = attention, problem.comp, problem.hints, problem.target
+    batch, rows, keys, depth, columns = (
+        hint(extent(comp, axes), hints) for axes in (a.batch, a.rows, a.keys, a.depth, a.columns)
+    )
+    products_s = batch * rows * keys * (depth + columns) / (_SHARE * target.tensor_fma_per_s)
+    moved = sum(bytes_of(problem.buffers[n], hints) for n in {*comp.reads, *comp.writes})
+    start_s = target.products.forms["stream"].start_us * 1e-6
+    return start_s + max(products_s, moved / target.dram_bytes_per_s)
 
 
 def generate(attention: Attention, tiles: AttentionSchedule, problem: Problem) -> KernelBundle:

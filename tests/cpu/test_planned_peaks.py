@@ -13,6 +13,7 @@ import torchweld.pipeline
 from torchweld.core.dtypes import to_torch
 from torchweld.ir.nodes import Extern, Graph, View
 from torchweld.ir.size import hint
+from torchweld.passes.table import PASSES
 from torchweld.runtime.budget import fullest
 from torchweld.runtime.load import _reordered
 from torchweld.runtime.memory import assign
@@ -70,7 +71,7 @@ def on_gpu(graph: Graph) -> Graph:
 def plans(monkeypatch, request):
     """(kind, graph as lowered, graph as planned, its kernels), for each graph of what is called."""
     pipeline, lowered, found = torchweld.pipeline, [], []
-    lower, plan = pipeline.lower, pipeline.plan
+    lower, plan = pipeline.lower, PASSES["plan"]
 
     def load(graph, bundles, constants, options, *, kind, **rest):
         found.append((kind, lowered[-1], graph, bundles))
@@ -86,7 +87,8 @@ def plans(monkeypatch, request):
     monkeypatch.setattr(pipeline.PlanCache, "put", lambda *args: None)
     if request.param == "cuda":
         monkeypatch.setattr(pipeline, "target_of", lambda device: named_target("H100"))
-        monkeypatch.setattr(pipeline, "plan", lambda graph, *rest: plan(on_gpu(graph), *rest))
+        there = replace(plan, run=lambda p, c: plan.run(replace(p, graph=on_gpu(p.graph)), c))
+        monkeypatch.setitem(PASSES, "plan", there)
     torch._dynamo.reset()
     return found
 

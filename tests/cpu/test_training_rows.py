@@ -12,9 +12,10 @@ import torchweld
 from torchweld import pipeline
 from torchweld.layout.extents import align_extents
 from torchweld.layout.rows import align_rows
+from torchweld.passes.table import PASSES
 from torchweld.runtime.externs import _OUT_FORMS as OUT_FORMS
 from torchweld.runtime.externs import out_form
-from torchweld.targets.find import named_target
+from torchweld.targets.find import named_target, target_of
 
 
 class Loss(nn.Module):
@@ -34,14 +35,20 @@ def padded(monkeypatch, tmp_path) -> list[str]:
     """Names of buffers whose rows were set apart."""
     found: list[str] = []
 
-    def align(graph, table, loose):
-        result = align_rows(graph, named_target("H100"), loose)
-        found.extend(n for n, b in result.buffers.items() if b != graph.buffers.get(n))
-        return result
+    def align(plan, context):
+        result = align_rows(plan.graph, named_target("H100"), context.loose_outputs)
+        found.extend(n for n, b in result.buffers.items() if b != plan.graph.buffers.get(n))
+        return replace(plan, graph=result)
 
-    monkeypatch.setattr(pipeline, "align_rows", align)
-    fast = replace(named_target("H100"), tensor_fma_per_s=1.0)  # every gain is worth its copies
-    monkeypatch.setattr(pipeline, "align_extents", lambda graph, _: align_extents(graph, fast))
+    def extend(plan, context):
+        fast = replace(named_target("H100"), tensor_fma_per_s=1.0)  # every gain is worth its copies
+        return replace(plan, graph=align_extents(plan.graph, fast))
+
+    for name, run in (("align rows", align), ("align extents", extend)):
+        monkeypatch.setitem(PASSES, name, replace(PASSES[name], run=run))
+    cpu = target_of("cpu")
+    names = (*cpu.passes, "align rows", "align extents")
+    monkeypatch.setattr(pipeline, "target_of", lambda device: replace(cpu, passes=names))
     monkeypatch.setenv("TORCHWELD_CACHE_DIR", str(tmp_path))
     return found
 

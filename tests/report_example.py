@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from torchweld.profiling.data import SCHEMA_VERSION as PROFILE_VERSION
-from torchweld.profiling.data import (
+from torchweld.observe.record.profile import SCHEMA_VERSION as PROFILE_VERSION
+from torchweld.observe.record.profile import (
     Accuracy,
     Alive,
     Energy,
@@ -19,7 +19,7 @@ from torchweld.profiling.data import (
     Roofline,
     Totals,
 )
-from torchweld.report.data import (
+from torchweld.observe.record.report import (
     SCHEMA_VERSION,
     Apart,
     Error,

@@ -16,7 +16,7 @@ _HOME = {
     "TorchweldWarning": "torchweld.core.events",
     "events": "torchweld.core.events",
     "verify": "torchweld.exact.verify",
-    "explain": "torchweld.report.explain",
+    "explain": "torchweld.observe.views.explain",
 }
 __all__ = [
     "Options",

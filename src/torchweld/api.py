@@ -20,7 +20,7 @@ from torchweld.core.options import Options
 from torchweld.exact.trees import as_arguments
 
 if TYPE_CHECKING:
-    from torchweld.profiling.data import Profile
+    from torchweld.observe.record.profile import Profile
 
 _RECENT = 256
 _compiled_anywhere: deque = deque(
@@ -101,8 +101,8 @@ def profile(
 
     Errors: UsageError if the target does not run with these inputs, or the file cannot be written.
     """
+    from torchweld.observe.entry import profile_call
     from torchweld.pipeline import plan_graph
-    from torchweld.profiling.entry import profile_call
 
     way = way or ("eager" if _state(target) is None else "torchweld")
     args, kwargs = as_arguments(example_inputs)

@@ -4,12 +4,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchweld.profiling.memory import added_bytes, live_bytes
-from torchweld.profiling.paired import MIN_ROUNDS, time_paired
-from torchweld.profiling.traffic import CountTraffic
-from torchweld.report import ways as ways_module
-from torchweld.report.measure import Workload, measure
-from torchweld.report.ways import WAYS, Recipe, chosen_ways, fresh_inductor_cache
+from torchweld.observe.measure.memory import added_bytes, live_bytes
+from torchweld.observe.measure.paired import MIN_ROUNDS, time_paired
+from torchweld.observe.measure.traffic import CountTraffic
+from torchweld.observe.report import ways as ways_module
+from torchweld.observe.report.measure import Workload, measure
+from torchweld.observe.report.ways import WAYS, Recipe, chosen_ways, fresh_inductor_cache
 
 N = 100_003  # elements; 4 bytes each
 

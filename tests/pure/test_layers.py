@@ -13,7 +13,7 @@ PACKAGE = ROOT / "src" / "torchweld"
 # of one file.
 LAYERS = (
     "core", "targets", "ir", "capture", "rewrite", "codegen", "templates", "layout", "plan",
-    "passes", "runtime", "profiling", "exact", "tuning", "pipeline", "api", "__init__", "report",
+    "passes", "runtime", "exact", "tuning", "pipeline", "api", "__init__", "observe",
     "zoo", "cli", "__main__",
 )  # fmt: skip
 PRIVATE_TORCH = ("capture/torch_private.py", "runtime/torch_private.py")

@@ -9,8 +9,11 @@ from dataclasses import replace
 import pytest
 
 from torchweld.core.errors import UsageError
-from torchweld.profiling import rows
-from torchweld.profiling.data import (
+from torchweld.observe.predict.limits import predict_us, regime_of
+from torchweld.observe.predict.work import Work
+from torchweld.observe.profile import rows
+from torchweld.observe.profile.rows import Run, Task
+from torchweld.observe.record.profile import (
     SCHEMA_VERSION,
     Energy,
     Memory,
@@ -19,9 +22,6 @@ from torchweld.profiling.data import (
     Roofline,
     Totals,
 )
-from torchweld.profiling.predict import predict_us, regime_of
-from torchweld.profiling.rows import Run, Task
-from torchweld.profiling.work import Work
 from torchweld.targets.find import named_target
 
 # 1 us a launch, 1 GB/s of memory, 4 GB/s of cache for up to 1000 bytes, 1 Gflop/s, products 10

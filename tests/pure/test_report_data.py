@@ -12,9 +12,9 @@ from rich.console import Console
 from report_example import example
 from torchweld.core.errors import UsageError
 from torchweld.core.units import bytes_text, ms_text, seconds_text
-from torchweld.report import schema
-from torchweld.report.data import Report
-from torchweld.report.tables import SHOWN, show
+from torchweld.observe.record import schema
+from torchweld.observe.record.report import Report
+from torchweld.observe.views.report import SHOWN, show
 
 REPORT = example()
 
@@ -69,7 +69,7 @@ def test_the_written_file_is_whole_or_the_old_one(tmp_path):
 
 def test_the_schema_page_is_in_date():
     page = Path(__file__).parents[2] / "docs" / "report-schema.md"
-    make = f"python -m torchweld.report.schema > {page}"
+    make = f"python -m torchweld.observe.record.schema > {page}"
     assert page.read_text() == schema.markdown(), f"run {make}"
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import torchweld.report.explain as module
+import torchweld.observe.views.explain as module
 from torchweld.codegen.cpp.headers import common_header
 from torchweld.codegen.source import KernelSource
 from torchweld.core.dtypes import f32
@@ -22,14 +22,14 @@ from torchweld.ir.nodes import (
     Store,
     View,
 )
+from torchweld.observe.record.profile import Place
+from torchweld.observe.record.report import Source
+from torchweld.observe.report.advice import ADVICE, OWN_KERNEL, OWN_KERNEL_ADVICE
+from torchweld.observe.report.parts import graph_part
+from torchweld.observe.report.work import bytes_moved, kernel_count
+from torchweld.observe.views.explain import Explanation, explain
 from torchweld.plan.decisions import Cut, Fusion, RefusalRecord
 from torchweld.plan.refusals import Reason
-from torchweld.profiling.data import Place
-from torchweld.report.advice import ADVICE, OWN_KERNEL, OWN_KERNEL_ADVICE
-from torchweld.report.data import Source
-from torchweld.report.explain import Explanation, explain
-from torchweld.report.parts import graph_part
-from torchweld.report.work import bytes_moved, kernel_count
 from torchweld.runtime.record import Note
 from torchweld.targets.find import target_of
 

@@ -12,18 +12,18 @@ import pytest
 
 from report_example import HOSTILE, LAYERS, example
 from torchweld.core.units import general
-from torchweld.profiling.data import Place
-from torchweld.report.data import Source
-from torchweld.report.explain import Explanation
-from torchweld.report.page.figures import MOST_LAUNCHES
-from torchweld.report.page.render import (
+from torchweld.observe.record.profile import Place
+from torchweld.observe.record.report import Source
+from torchweld.observe.views.explain import Explanation
+from torchweld.observe.views.page.figures import MOST_LAUNCHES
+from torchweld.observe.views.page.render import (
     asset,
     explanation_fragment,
     explanation_page,
     report_page,
 )
-from torchweld.report.page.rows import group_times, kernel_rows, module_rows
-from torchweld.report.page.units import duration_text, joules_text, us_text
+from torchweld.observe.views.page.rows import group_times, kernel_rows, module_rows
+from torchweld.observe.views.page.units import duration_text, joules_text, us_text
 
 VOID = {"meta", "link", "input", "br", "hr", "img"}
 RAW = ("script", "style")

@@ -20,9 +20,9 @@ from torchweld.cli.asked import (
 )
 from torchweld.core.events import TorchweldWarning
 from torchweld.core.files import write_whole
-from torchweld.profiling.data import Profile
-from torchweld.profiling.tables import show
-from torchweld.report.measure import threads
+from torchweld.observe.record.profile import Profile
+from torchweld.observe.report.measure import threads
+from torchweld.observe.views.profile import show
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,80 @@
+"""What torchweld made of a model: fused groups, library calls, refusals with reasons, what went
+wrong.
+
+Read from the records that the pipeline leaves (`torchweld.records`), never from timings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from torchweld.api import records
+from torchweld.core.units import bytes_text
+from torchweld.observe.record.profile import Place
+from torchweld.observe.record.report import GraphPart, Group, Refused
+from torchweld.observe.report.parts import graph_part, short_name, short_source
+
+NOTHING_YET = "Nothing is compiled yet: call the fused model once, then explain it."
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`str()` is for a terminal, `to_dict()` for a program, `to_html()` a page that stands alone;
+    notebooks show its parts by themselves."""
+
+    graphs: tuple[GraphPart, ...]
+
+    def to_dict(self) -> dict:
+        return {"graphs": [asdict(part) for part in self.graphs]}
+
+    def to_html(self) -> str:
+        """A whole page, as `torchweld report --html` writes, without what is measured."""
+        from torchweld.observe.views.page.render import explanation_page
+
+        return explanation_page(self)
+
+    def _repr_html_(self) -> str:
+        from torchweld.observe.views.page.render import explanation_fragment
+
+        return explanation_fragment(self)
+
+    def __str__(self) -> str:
+        return "\n\n".join(_graph_text(part) for part in self.graphs) or NOTHING_YET
+
+
+def explain(fused=None) -> Explanation:
+    """What was fused, what not and why, for each graph compiled for `fused` so far; without an
+    argument, and for what `fuse` did not make (torch.compile(backend="torchweld")), for the last
+    graphs compiled in this process."""
+    return Explanation(tuple(graph_part(record) for record in records(fused)))
+
+
+def place_text(place: Place) -> str:
+    """add @ layer.0, model.py:12"""
+    where = ", ".join(part for part in (place.module, short_source(place.source)) if part)
+    return f"{short_name(place.op)} @ {where}" if where else short_name(place.op)
+
+
+def _graph_text(part: GraphPart) -> str:
+    lines = [f"{part.name} ({part.kind}): {len(part.groups)} kinds of fused kernel"]
+    for group in part.groups:
+        lines += _group_lines(group)
+    lines.append(f"  {part.unfused} kernels of one operation")
+    lines += [f"  {count} x library call {name}" for name, count in part.library_calls.items()]
+    lines += [_refused_line(refused) for refused in part.refusals]
+    return "\n".join(lines + [f"  {event}" for event in part.events])
+
+
+def _group_lines(group: Group) -> list[str]:
+    moved = f"{bytes_text(group.bytes_before)} -> {bytes_text(group.bytes_after)}"
+    return [
+        f"  {group.repeats} x {group.kernel}: {moved}, {group.saved_us:.1f} us saved (predicted)",
+        f"      {', '.join(place_text(place) for place in group.operations)}",
+    ]
+
+
+def _refused_line(refused: Refused) -> str:
+    return (
+        f"  not fused, {refused.reason}: {refused.pairs} pairs, "
+        f"{bytes_text(refused.bytes_at_stake)} at stake, such as {refused.example}"
+    )

@@ -10,7 +10,7 @@ _HOME = {
     "fuse": "torchweld.api",
     "unfuse": "torchweld.api",
     "records": "torchweld.api",
-    "profile": "torchweld.api",
+    "profile": "torchweld.observe.entry",
     "Options": "torchweld.core.options",
     "TorchweldError": "torchweld.core.errors",
     "TorchweldWarning": "torchweld.core.events",

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from torchweld.api import profile
 from torchweld.cli.asked import (
     check_machine,
     check_output,
@@ -20,6 +19,7 @@ from torchweld.cli.asked import (
 )
 from torchweld.core.events import TorchweldWarning
 from torchweld.core.files import write_whole
+from torchweld.observe.entry import profile
 from torchweld.observe.record.profile import Profile
 from torchweld.observe.report.measure import threads
 from torchweld.observe.views.profile import show

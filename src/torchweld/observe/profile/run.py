@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -14,14 +13,14 @@ import torch
 from torchweld.core.errors import one_line
 from torchweld.core.files import write_whole
 from torchweld.core.logs import logger
-from torchweld.core.machine import device_name, version_of
+from torchweld.core.machine import device_name, versions
 from torchweld.core.options import Options
 from torchweld.observe.measure.energy import energy_of
 from torchweld.observe.measure.memory import added_bytes
 from torchweld.observe.measure.recorder import record
 from torchweld.observe.measure.subject import Subject, first_step
 from torchweld.observe.measure.trace import Trace
-from torchweld.observe.measure.tracing import trace_steps, trace_text
+from torchweld.observe.measure.tracing import trace_steps
 from torchweld.observe.predict.calibrate import calibrated, roofline
 from torchweld.observe.profile import compiled, eager, rows
 from torchweld.observe.profile.budget import Budget, budget_of, capture_s
@@ -29,6 +28,7 @@ from torchweld.observe.profile.held import held_memory
 from torchweld.observe.profile.opportunities import Planned, PlanOf, opportunities, planned_graphs
 from torchweld.observe.profile.planned import planned_memory
 from torchweld.observe.profile.rows import Runs
+from torchweld.observe.profile.track import trace_text
 from torchweld.observe.record.profile import (
     SCHEMA_VERSION,
     Memory,
@@ -122,7 +122,7 @@ def _profile(
         way=way,
         train=subject.train,
         inputs=subject.input_texts,
-        versions=_versions(),
+        versions=versions(),
         steps=len(seen.steps),
         roofline=line,
         totals=_totals(seen, step_us, numbers),
@@ -242,13 +242,3 @@ def _traced(subject: Subject, budget: Budget) -> Trace:
 
 
 _SEE = {"eager": _see_eager, "torchweld": _see_torchweld, "inductor": _see_inductor}
-
-
-def _versions() -> dict[str, str]:
-    found = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchweld": version_of("torchweld") or "from source",
-        "triton": version_of("triton"),
-    }
-    return {name: version for name, version in found.items() if version}

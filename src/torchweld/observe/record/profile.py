@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
 from torchweld.core.errors import UsageError
+from torchweld.observe.record.reading import validated
 
 SCHEMA_VERSION = 1
 
@@ -52,6 +53,18 @@ class Roofline:
         return rates.get(dtype) or rates.get("float32") or self.vector_flops_per_s
 
 
+def short_name(op: str) -> str:
+    """aten.add.Tensor -> add; torchweld.linear stays."""
+    return op.removeprefix("aten.").partition(".")[0] if op.startswith("aten.") else op
+
+
+def short_source(source: str) -> str:
+    """.../site-packages/transformers/models/x.py:12 -> transformers/models/x.py:12; a path that is
+    long otherwise loses its beginning, too."""
+    inside = source.rpartition("site-packages/")[2]
+    return inside if inside != source else "/".join(source.split("/")[-3:])
+
+
 @dataclass(frozen=True)
 class Place:
     """Where an operation comes from."""
@@ -60,11 +73,14 @@ class Place:
     module: Annotated[str, "path of the module that calls it, empty if there is none"] = ""
     source: Annotated[str, "file:line of the user's model, empty if it is not known"] = ""
 
+    @staticmethod
+    def of(origin) -> Place:
+        """Of an `ir.nodes.Origin`."""
+        return Place(origin.op, origin.module, origin.source)
+
     @property
     def short_op(self) -> str:
-        """aten.add.Tensor -> add; torchweld.linear stays."""
-        plain = self.op.removeprefix("aten.")
-        return plain.partition(".")[0] if plain != self.op else self.op
+        return short_name(self.op)
 
 
 @dataclass(frozen=True)
@@ -223,7 +239,7 @@ class Energy:
     problem: Annotated[str | None, "why there is no figure, in one line"] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Profile:
     """`torchweld.profile` in one record. `to_dict` and `from_dict` are inverse."""
 
@@ -250,22 +266,18 @@ class Profile:
         """Plain lists, dicts, numbers and strings, for JSON."""
         return asdict(self)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Profile) and vars(self) == vars(other)
+
     @staticmethod
     def from_dict(values: dict) -> Profile:
         """Errors: UsageError, in one line, if a field is missing or wrong, or the version is
         another."""
-        from pydantic import TypeAdapter, ValidationError  # only reading needs it
-
         version = values.get("schema_version") if isinstance(values, dict) else None
         if version != SCHEMA_VERSION:
             raise UsageError(f"this is no profile of version {SCHEMA_VERSION}",
                              do="make it anew with torchweld profile --json")
-        try:
-            return TypeAdapter(Profile).validate_python(values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise UsageError(f"the profile is wrong at {place}: {first['msg']}") from None
+        return validated(Profile, values, "the profile")
 
     @staticmethod
     def from_json(text: str) -> Profile:
@@ -275,8 +287,3 @@ class Profile:
         except json.JSONDecodeError as error:
             what = f"the profile is no JSON: {error.msg} in line {error.lineno}"
             raise UsageError(what) from None
-
-    def __str__(self) -> str:
-        from torchweld.observe.views.profile import plain_text
-
-        return plain_text(self)

@@ -12,6 +12,7 @@ from torchweld.core.errors import UsageError
 from torchweld.core.files import write_whole
 from torchweld.observe.record import profile as profiling
 from torchweld.observe.record import report as data
+from torchweld.observe.record.reading import validated
 
 RECORDS = (
     data.Report,
@@ -43,7 +44,9 @@ RECORDS = (
 
 
 def to_json(report: data.Report) -> str:
-    return _adapter().dump_json(report, indent=2).decode() + "\n"
+    from pydantic import TypeAdapter  # only --json needs it
+
+    return TypeAdapter(data.Report).dump_json(report, indent=2).decode() + "\n"
 
 
 def from_json(text: str) -> data.Report:
@@ -61,18 +64,7 @@ def from_json(text: str) -> data.Report:
             f"it is {found}; this torchweld reads schema {data.SCHEMA_VERSION}",
             do="make it anew with torchweld report --json",
         )
-    return _validated(text)
-
-
-def _validated(text: str) -> data.Report:
-    from pydantic import ValidationError
-
-    try:
-        return _adapter().validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UsageError(f"it is wrong at {place}: {first['msg']}", do="make it anew") from None
+    return validated(data.Report, values, "it", do="make it anew")
 
 
 def read_json(path: Path) -> data.Report:
@@ -100,12 +92,6 @@ def markdown() -> str:
         "`python -m torchweld.observe.record.schema`.\n"
     )
     return intro + "".join(_record_markdown(record) for record in RECORDS)
-
-
-def _adapter():
-    from pydantic import TypeAdapter  # only --json needs it
-
-    return TypeAdapter(data.Report)
 
 
 def _record_markdown(record: type) -> str:

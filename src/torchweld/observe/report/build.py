@@ -11,15 +11,16 @@ import torch
 from torchweld.api import records
 from torchweld.core.dtypes import torch_name
 from torchweld.core.events import events
+from torchweld.core.machine import device_name, versions
 from torchweld.exact.verify import verify
 from torchweld.observe.measure import subject as profiling
 from torchweld.observe.measure.metas import meta_of
+from torchweld.observe.measure.traffic import tensors_in
 from torchweld.observe.profile.run import profile_subject
-from torchweld.observe.record.report import SCHEMA_VERSION, Error, Report, Subject
+from torchweld.observe.record.report import SCHEMA_VERSION, Error, Machine, Report, Subject
 from torchweld.observe.report.kernel_errors import with_kernel_errors
-from torchweld.observe.report.machine import this_machine
 from torchweld.observe.report.measure import Heard, Prepared, Workload, measure
-from torchweld.observe.views.explain import explain
+from torchweld.observe.report.parts import graph_part
 
 MEANINGLESS = 0.5  # eager is wrong by this much: the result is rounding noise, a zero gradient
 
@@ -53,32 +54,33 @@ def measured_report(plan: Plan, heard: Heard) -> tuple[Report, dict[str, Prepare
     report = Report(
         schema_version=SCHEMA_VERSION,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        machine=this_machine(plan.workload.device),
+        machine=_this_machine(plan.workload.device),
         subject=replace(
             subject(plan.target, plan.workload), command=plan.command, seed=plan.seed
         ),
         ways=ways,
-        graphs=list(explain(ready["torchweld"].run).graphs),
+        graphs=[graph_part(record) for record in records(ready["torchweld"].run)],
         warnings=[event.message for event in events()],
     )
     return report, ready
 
 
+def _this_machine(device: str) -> Machine:
+    found = {"triton": None} | versions()
+    return Machine(device, device_name(device), torch.get_num_threads(), **found)
+
+
 def subject(target: str, workload: Workload) -> Subject:
     inputs = [*workload.args, *workload.kwargs.values()]
     parameters = list(workload.model.parameters())
-    floating = [p for p in [*parameters, *_tensors(inputs)] if p.is_floating_point()]
+    floating = [p for p in [*parameters, *tensors_in(inputs)] if p.is_floating_point()]
     return Subject(
         target=target,
-        inputs=[str(meta_of(t)) for t in _tensors(inputs)],
+        inputs=[str(meta_of(t)) for t in tensors_in(inputs)],
         dtype=torch_name(floating[0].dtype) if floating else "-",
         parameters=sum(p.numel() for p in parameters),
         train=workload.train,
     )
-
-
-def _tensors(values) -> list[torch.Tensor]:
-    return [v for v in values if isinstance(v, torch.Tensor)]
 
 
 def with_kernels(

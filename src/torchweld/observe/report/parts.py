@@ -9,7 +9,7 @@ from typing import TypeVar
 from torchweld.codegen.cpp.headers import common_header
 from torchweld.codegen.source import KernelBundle, KernelSource
 from torchweld.core.units import bytes_text
-from torchweld.ir.nodes import Comp, Extern, Node, Origin
+from torchweld.ir.nodes import Comp, Extern, Node
 from torchweld.observe.record.profile import Place
 from torchweld.observe.record.report import Apart, GraphPart, Group, Refused, Source
 from torchweld.observe.report.advice import ADVICE, OWN_KERNEL, OWN_KERNEL_ADVICE
@@ -40,22 +40,6 @@ def graph_part(record) -> GraphPart:
     )
 
 
-def place(origin: Origin) -> Place:
-    return Place(origin.op, origin.module, origin.source)
-
-
-def short_name(op: str) -> str:
-    """aten.add.Tensor -> add; torchweld.linear stays."""
-    return op.removeprefix("aten.").split(".")[0] if op.startswith("aten.") else op
-
-
-def short_source(source: str) -> str:
-    """.../site-packages/transformers/models/x.py:12 -> transformers/models/x.py:12; a path that is
-    long otherwise loses its beginning, too."""
-    inside = source.rpartition("site-packages/")[2]
-    return inside if inside != source else "/".join(source.split("/")[-3:])
-
-
 def _groups(fusions: list[Fusion], bundles: Mapping[str, KernelBundle]) -> list[Group]:
     """Kernels that hold the same operations are one group, repeated."""
     alike = _by(fusions, lambda f: (tuple(o.op for o in f.origins), f.bytes_before, f.bytes_after))
@@ -67,7 +51,7 @@ def _group(same: list[Fusion], bundle: KernelBundle | None) -> Group:
     first = same[0]
     return Group(
         kernel=first.kernel,
-        operations=[place(origin) for origin in first.origins],
+        operations=[Place.of(origin) for origin in first.origins],
         bytes_before=first.bytes_before,
         bytes_after=first.bytes_after,
         saved_us=first.saved_us,
@@ -142,7 +126,7 @@ def _apart(same: list[RefusalRecord], nodes: Mapping[str, Node]) -> list[Apart]:
 
 def _end(name: str, node: Node | None, side: int) -> Place:
     """A node by one of its operations, or by its name where no stage after the plan kept it."""
-    return place(node.origins[side]) if node and node.origins else Place(name)
+    return Place.of(node.origins[side]) if node and node.origins else Place(name)
 
 
 def _events(notes: list[Note]) -> list[str]:

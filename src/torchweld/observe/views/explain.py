@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 
 from torchweld.api import records
 from torchweld.core.units import bytes_text
-from torchweld.observe.record.profile import Place
+from torchweld.observe.record.profile import Place, short_name, short_source
 from torchweld.observe.record.report import GraphPart, Group, Refused
-from torchweld.observe.report.parts import graph_part, short_name, short_source
+from torchweld.observe.report.parts import graph_part
 
 NOTHING_YET = "Nothing is compiled yet: call the fused model once, then explain it."
 

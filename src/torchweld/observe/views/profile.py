@@ -10,17 +10,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from torchweld.core.units import bytes_text, counted, general, number_text
+from torchweld.observe.record.profile import Kernel, ModuleSum, Opportunity, Place, Profile
 from torchweld.observe.views.terminal import and_more, table_of
-
-if TYPE_CHECKING:
-    from torchweld.observe.record.profile import Kernel, ModuleSum, Opportunity, Place, Profile
 
 SHOWN = 12  # rows of each table; --json has all
 _MODULE_SHARE = 0.02  # of the time; modules below are not shown

@@ -17,7 +17,7 @@ from torchweld.core.units import (
     seconds_text,
 )
 from torchweld.observe.record import report as data
-from torchweld.observe.report.parts import short_name
+from torchweld.observe.record.profile import short_name
 from torchweld.observe.views.terminal import and_more, table_of
 
 BLANK = Text("")

@@ -14,9 +14,8 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import CppLexer, PythonLexer
 
 from torchweld.core.units import bytes_text, general, ms_text, number_text, seconds_text
-from torchweld.observe.record.profile import Place, Profile
+from torchweld.observe.record.profile import Place, Profile, short_name, short_source
 from torchweld.observe.record.report import Report, Source
-from torchweld.observe.report.parts import short_name, short_source
 from torchweld.observe.views.page.figures import MOST_LAUNCHES, figures_json, product_rates
 from torchweld.observe.views.page.rows import (
     group_times,

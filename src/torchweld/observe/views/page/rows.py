@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from torchweld.core.units import counted, general
-from torchweld.observe.record.profile import Kernel, Place, Profile
+from torchweld.observe.record.profile import Kernel, Place, Profile, short_name
 from torchweld.observe.record.report import Group
-from torchweld.observe.report.parts import short_name
 
 MISS = 1.5  # measured / predicted, or its inverse
 

@@ -22,8 +22,8 @@ from torchweld.observe.views.page.render import (
     explanation_page,
     report_page,
 )
-from torchweld.observe.views.page.rows import group_times, kernel_rows, module_rows
 from torchweld.observe.views.page.units import duration_text, joules_text, us_text
+from torchweld.observe.views.rows import group_times, kernel_rows, made_by_name, module_rows
 
 VOID = {"meta", "link", "input", "br", "hr", "img"}
 RAW = ("script", "style")
@@ -87,6 +87,7 @@ def test_every_part_is_there(page):
     "median of |log(measured / predicted)| is 0.10", "96 % are within a factor of two",
     "gelu, mul, native_layer_norm 6 ×", "438 µs saved (231 µs predicted)", "model.py:13",  # groups
     "relative L2 9.0e-08, largest 8.0e-07", "111 µs → to 38.0 µs",
+    "Made by pointwise_reduce/cpu , 36.2 µs (predicted) rows <of> 512; not gemm/cpu: no sum",
     "One side is a library call 6 pairs 12.6 MB at stake costs 1258 µs", "Nothing in most models.",
     "float32[64, 2048] temporary gelu layers.2, model.py:12",  # memory
     "61 mJ in eager and 38 mJ fused: 23 mJ saved a call",
@@ -94,6 +95,16 @@ def test_every_part_is_there(page):
 ])  # fmt: skip
 def test_every_figure_is_told(page, told):
     assert told in page.text
+
+
+def test_the_table_of_kernels_tells_what_makes_the_generated_ones():
+    """On a GPU a profile has the names of functions; a forward's and a backward's may be one."""
+    report = example()
+    made = made_by_name(report.graphs)
+    rows = kernel_rows(report.profiles[1], made=made)
+    assert [row.made and row.made.template for row in rows] == [None, "pointwise_reduce/cpu"]
+    assert made["forward", "tw_1"] is made["forward", "fused_gelu_mul_norm_3"]
+    assert ("backward", "tw_1") not in made
 
 
 def test_nothing_is_asked_of_a_network(page, html):

@@ -9,6 +9,7 @@ from torchweld.plan.flow import NodeId
 from torchweld.plan.moves import Move, Mover
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.templates.pointwise_reduce.price import bytes_of
+from torchweld.templates.traffic import node_bytes
 
 
 def decisions_of(mover: Mover, graph: Graph) -> list[Fusion | RefusalRecord]:
@@ -24,18 +25,18 @@ def decisions_of(mover: Mover, graph: Graph) -> list[Fusion | RefusalRecord]:
 
 
 def _fusion(mover: Mover, number: NodeId, name: str) -> Fusion:
-    node, members = mover.flow.nodes[number], mover.members[number]
-    before = [mover.prices.cost(mover.alone[m]) for m in members]
-    after = mover.prices.cost(node)
+    node, members, prices = mover.flow.nodes[number], mover.members[number], mover.prices
+    alone = [mover.alone[m] for m in members]
+    before_s = sum(prices.cost(n).seconds for n in alone)
     return Fusion(
         kernel=name,
         members=members,
         origins=node.origins,
-        bytes_before=sum(c.bytes_moved for c in before),
-        bytes_after=after.bytes_moved,
+        bytes_before=sum(node_bytes(n, prices.buffers, prices.hints) for n in alone),
+        bytes_after=node_bytes(node, prices.buffers, prices.hints),
         launches_before=len(members),
         launches_after=1,
-        saved_us=(sum(c.seconds for c in before) - after.seconds) * 1e6,
+        saved_us=(before_s - prices.cost(node).seconds) * 1e6,
     )
 
 

@@ -20,14 +20,9 @@ from torchweld.ir.nodes import (
     Comp,
     Extern,
     Graph,
-    Load,
     Op,
     Reduce,
-    Store,
     View,
-    map_axes,
-    operands,
-    store_operands,
     value_axes,
     views,
 )
@@ -40,6 +35,7 @@ from torchweld.runtime.externs import operator as aten_operator
 from torchweld.targets.find import target_of
 from torchweld.templates.library.odd_rows import ODD_ROWS
 from torchweld.templates.pointwise_reduce.price import bytes_of, cost
+from torchweld.templates.traffic import node_bytes
 
 GENERATED = "generated"
 GENERATED_PRODUCT, GENERATED_CONVOLUTION = f"{GENERATED} product", f"{GENERATED} convolution"
@@ -98,26 +94,11 @@ def _comp_work(node: Comp, graph: Graph) -> Work:
     table, buffers = target_of("cpu"), graph.buffers
     priced = cost(node, buffers, graph.hints, table)
     touched = [buffer_meta(buffers[name], graph) for name in (*node.reads, *node.writes)]
+    moved, dtype = node_bytes(node, buffers, graph.hints), largest_dtype(touched)
     found = contraction(node, graph)
     if found:
-        return replace(found, bytes=touched_bytes(node, graph), dtype=largest_dtype(touched))
-    return Work(touched_bytes(node, graph), 2 * priced.fma, largest_dtype(touched),
-                comps=((node, graph),))
-
-
-def touched_bytes(comp: Comp, graph: Graph) -> int:
-    """Distinct bytes that a Comp reads, plus those that it writes."""
-    axes, extents = value_axes(comp.body), {a.name: hint(a.extent, graph.hints) for a in comp.axes}
-    found: dict[tuple[type, str], int] = {}
-    for access in (*(i for i in comp.body if isinstance(i, Load)), *comp.stores):
-        buffer = graph.buffers[access.buffer]
-        indirect = operands(access) if isinstance(access, Load) else store_operands(access)
-        along = map_axes(access.index).union(*(axes[v] for v in indirect))
-        points = prod(extents[name] for name in along) * buffer.dtype.bytes
-        key = type(access), access.buffer
-        found[key] = min(found.get(key, 0) + points, bytes_of(buffer, graph.hints))
-    scattered = [s.buffer for s in comp.stores if s.combine]
-    return sum(found.values()) + sum(found[Store, name] for name in scattered)
+        return replace(found, bytes=moved, dtype=dtype)
+    return Work(moved, 2 * priced.fma, dtype, comps=((node, graph),))
 
 
 def _large(sizes: Iterable[int]) -> int:
@@ -206,14 +187,13 @@ def _pointwise(given: list[Meta], made: Meta) -> bool:
 def _extern_work(node: Extern, graph: Graph) -> Work:
     read = [_view_meta(v, graph) for v in views(node.args + tuple(v for _, v in node.kwargs))]
     written = [buffer_meta(graph.buffers[name], graph) for name in node.writes]
-    moved, dtype = sum(map(distinct_bytes, (*read, *written))), largest_dtype([*read, *written])
+    moved, dtype = node_bytes(node, graph.buffers, graph.hints), largest_dtype([*read, *written])
     if node.target in _LINEAR:
         (rows, width), (columns, _) = read[0].shape, read[1].shape
         flops, gemm = 2.0 * rows * width * columns, (1, rows, columns, width)
         return Work(moved, flops, dtype, _ONEDNN, product=True, gemm=gemm)
-    if node.target == ODD_ROWS:  # whose result is moved once more
+    if node.target == ODD_ROWS:
         (rows, depth), columns = read[0].shape, read[1].shape[1]
-        moved += 2 * distinct_bytes(written[0])
         flops, gemm = 2.0 * rows * columns * depth, (1, rows, columns, depth)
         return Work(moved, flops, dtype, "aten::mm", product=True, gemm=gemm)
     args = tuple(_plain(a, graph) for a in node.args)

@@ -68,7 +68,7 @@ def _untied(kernel: Device) -> Task:
 
 
 def _task(node: Comp | Extern, record) -> Task:
-    places = tuple(Place(o.op, o.module, o.source) for o in node.origins)
+    places = tuple(map(Place.of, node.origins))
     name = node.target if isinstance(node, Extern) else node.name
     what = "library" if isinstance(node, Extern) else "generated"
     region = region_name(record.graph.name, node.name)

@@ -15,6 +15,7 @@ import torch
 from torchweld.capture import aot
 from torchweld.capture.captured import Captured
 from torchweld.capture.export_ import capture_export
+from torchweld.core.grouped import grouped
 from torchweld.core.options import Options
 from torchweld.ir.index_check import CHECK_INDEX
 from torchweld.ir.nodes import Graph, Node
@@ -79,11 +80,8 @@ def opportunities(
     """Every fusion of `graphs`, those of layers alike in one, the largest saving first. `kernels`:
     of the eager profile."""
     eager = _EagerKernels(kernels)
-    groups: dict[tuple, list[_Found]] = defaultdict(list)
-    for planned in graphs:
-        for found in _find_all(planned, eager, line, table):
-            groups[_alike(found)].append(found)
-    made = [_opportunity(group, kernels) for group in groups.values()]
+    found = [one for planned in graphs for one in _find_all(planned, eager, line, table)]
+    made = [_opportunity(group, kernels) for group in grouped(found, _alike).values()]
     made.sort(key=lambda o: -o.saved_us)
     return [replace(o, rank=rank) for rank, o in enumerate(made, 1)]
 
@@ -146,7 +144,7 @@ def _find_all(
 
 def _places(node: Node) -> list[Place]:
     """Of the operations that eager does, too."""
-    return [Place(o.op, o.module, o.source) for o in node.origins if o.op != CHECK_INDEX]
+    return [Place.of(o) for o in node.origins if o.op != CHECK_INDEX]
 
 
 def _vanishing(members: Iterable[str], before: Mapping[str, Node], planned: Planned) -> tuple:

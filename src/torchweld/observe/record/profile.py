@@ -53,6 +53,11 @@ class Roofline:
         return rates.get(dtype) or rates.get("float32") or self.vector_flops_per_s
 
 
+def family(name: str) -> str:
+    """The name of a generated kernel without the number that tells it from others like it."""
+    return re.sub(r"_\d+$", "", name)
+
+
 def short_name(op: str) -> str:
     """aten.add.Tensor -> add; torchweld.linear stays."""
     return op.removeprefix("aten.").partition(".")[0] if op.startswith("aten.") else op
@@ -112,9 +117,7 @@ class Kernel:
 
     @property
     def family(self) -> str:
-        """Its name, that of a generated kernel without the number that tells it from others like
-        it."""
-        return re.sub(r"_\d+$", "", self.name) if self.kind == "generated" else self.name
+        return family(self.name) if self.kind == "generated" else self.name
 
     @property
     def miss(self) -> float | None:

@@ -126,6 +126,18 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Made:
+    """What makes a generated kernel, and why. Equal kernels of repeated layers are one."""
+
+    kernels: Annotated[list[str], "names of the kernels that are made so"]
+    functions: Annotated[list[str], "the functions of the first, as a trace of a GPU names them"]
+    template: Annotated[str, "the template that makes it"]
+    schedule: Annotated[str, "how it is tiled, in the template's own terms"]
+    predicted_us: Annotated[float, "predicted microseconds of one of them"]
+    reason: Annotated[str, "why no more special template makes it; empty: none would fit"]
+
+
+@dataclass(frozen=True)
 class Apart:
     """Neighbours that were not fused; those that look alike are one."""
 
@@ -161,6 +173,9 @@ class GraphPart:
     refusals: Annotated[list[Refused], "why neighbours were left apart, the most bytes first"]
     events: Annotated[list[str], "fallbacks and other things that did not go as planned"]
     seconds: Annotated[dict[str, float], "stage of compilation -> seconds"]
+    kernels: Annotated[
+        list[Made], "what makes each generated kernel, those of the most time first"] = field(
+        default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ RECORDS = (
     data.Group,
     data.Source,
     data.KernelError,
+    data.Made,
     data.Refused,
     data.Apart,
     profiling.Place,

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from torchweld.codegen.cpp.headers import common_header
 from torchweld.codegen.source import KernelBundle, KernelSource
+from torchweld.core.grouped import grouped
 from torchweld.core.units import bytes_text
 from torchweld.ir.nodes import Comp, Extern, Node
-from torchweld.observe.record.profile import Place
-from torchweld.observe.record.report import Apart, GraphPart, Group, Refused, Source
+from torchweld.observe.record.profile import Place, family
+from torchweld.observe.record.report import Apart, GraphPart, Group, Made, Refused, Source
 from torchweld.observe.report.advice import ADVICE, OWN_KERNEL, OWN_KERNEL_ADVICE
-from torchweld.plan.decisions import Fusion, RefusalRecord
+from torchweld.plan.decisions import Choice, Fusion, RefusalRecord
 from torchweld.plan.refusals import Reason
 from torchweld.runtime.record import Note
 from torchweld.targets.find import target_of
 
 MOST_APART = 12  # pairs named for one reason; the figures count all
-T, K = TypeVar("T"), TypeVar("K", bound=Hashable)
 
 
 def graph_part(record) -> GraphPart:
@@ -32,6 +32,7 @@ def graph_part(record) -> GraphPart:
         name=record.name,
         kind=record.kind,
         groups=_groups(fusions, record.bundles),
+        kernels=_kernels(record),
         unfused=sum(comp.name not in fused_kernels for comp in comps),
         library_calls=_library_calls(record.graph.nodes),
         refusals=_refusals(record, refused),
@@ -42,7 +43,8 @@ def graph_part(record) -> GraphPart:
 
 def _groups(fusions: list[Fusion], bundles: Mapping[str, KernelBundle]) -> list[Group]:
     """Kernels that hold the same operations are one group, repeated."""
-    alike = _by(fusions, lambda f: (tuple(o.op for o in f.origins), f.bytes_before, f.bytes_after))
+    alike = grouped(
+        fusions, lambda f: (tuple(o.op for o in f.origins), f.bytes_before, f.bytes_after))
     groups = [_group(same, bundles.get(same[0].kernel)) for same in alike.values()]
     return sorted(groups, key=lambda g: -g.saved_us * g.repeats)
 
@@ -60,6 +62,21 @@ def _group(same: list[Fusion], bundle: KernelBundle | None) -> Group:
     )
 
 
+def _kernels(record) -> list[Made]:
+    """Those made in the same way are one, the longest first."""
+    choices = [d for d in record.decisions if isinstance(d, Choice)]
+    alike = grouped(choices, lambda c: (family(c.kernel), replace(c, kernel="")))
+    made = [_made([c.kernel for c in same], same[0], record.bundles) for same in alike.values()]
+    return sorted(made, key=lambda m: -m.predicted_us * len(m.kernels))
+
+
+def _made(names: list[str], choice: Choice, bundles: Mapping[str, KernelBundle]) -> Made:
+    bundle = bundles.get(names[0])
+    functions = [source.name for source in bundle.sources] if bundle else []
+    return Made(
+        names, functions, choice.template, choice.schedule, choice.predicted_us, choice.reason)
+
+
 def _source(source: KernelSource) -> Source:
     shared = common_header() if source.language == "cpp" else ""
     return Source(source.language, source.name, source.text.removeprefix(shared).strip() + "\n")
@@ -72,7 +89,7 @@ def _library_calls(nodes: Iterable[Node]) -> dict[str, int]:
 def _refusals(record, refused: list[RefusalRecord]) -> list[Refused]:
     nodes = {node.name: node for node in record.graph.nodes}
     rate = target_of(record.device).dram_bytes_per_s
-    alike = _by(refused, lambda r: _why(r, nodes))
+    alike = grouped(refused, lambda r: _why(r, nodes))
     found = [_refused(*why, same, nodes, rate) for why, same in alike.items()]
     return sorted(found, key=lambda r: -r.bytes_at_stake)
 
@@ -119,7 +136,7 @@ def _apart(same: list[RefusalRecord], nodes: Mapping[str, Node]) -> list[Apart]:
 
     found = [
         Apart(*ends(alike[0]), alike[0].evidence, len(alike), sum(r.bytes_at_stake for r in alike))
-        for alike in _by(same, looks).values()
+        for alike in grouped(same, looks).values()
     ]
     return sorted(found, key=lambda a: -a.bytes_at_stake)[:MOST_APART]
 
@@ -131,7 +148,7 @@ def _end(name: str, node: Node | None, side: int) -> Place:
 
 def _events(notes: list[Note]) -> list[str]:
     """Notes of the same kind and text are one line."""
-    return [_event_text(same) for same in _by(notes, lambda n: (n.kind, n.text)).values()]
+    return [_event_text(same) for same in grouped(notes, lambda n: (n.kind, n.text)).values()]
 
 
 def _event_text(same: list[Note]) -> str:
@@ -143,11 +160,3 @@ def _event_text(same: list[Note]) -> str:
 
 def _amount_text(amount: float, unit: str) -> str:
     return bytes_text(int(amount)) if unit in ("B", "bytes") else f"{amount:.3g} {unit}".strip()
-
-
-def _by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Items of the same key, in order of first appearance."""
-    found: dict[K, list[T]] = defaultdict(list)
-    for item in items:
-        found[key(item)].append(item)
-    return found

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from torchweld.core.errors import UsageError
 from torchweld.core.units import bytes_text
 from torchweld.observe.record.report import Report, Way
-from torchweld.observe.views.page.rows import kernel_rows
 from torchweld.observe.views.page.units import us_text
+from torchweld.observe.views.rows import kernel_rows
 
 JUDGED, CONTROL = "torchweld", "eager"
 MOST_KERNELS = 8

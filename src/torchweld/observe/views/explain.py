@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from torchweld.api import records
 from torchweld.core.units import bytes_text
 from torchweld.observe.record.profile import Place, short_name, short_source
-from torchweld.observe.record.report import GraphPart, Group, Refused
+from torchweld.observe.record.report import GraphPart, Group, Made, Refused
 from torchweld.observe.report.parts import graph_part
 
 NOTHING_YET = "Nothing is compiled yet: call the fused model once, then explain it."
@@ -60,6 +60,7 @@ def _graph_text(part: GraphPart) -> str:
     for group in part.groups:
         lines += _group_lines(group)
     lines.append(f"  {part.unfused} kernels of one operation")
+    lines += [line for made in part.kernels for line in _made_lines(made)]
     lines += [f"  {count} x library call {name}" for name, count in part.library_calls.items()]
     lines += [_refused_line(refused) for refused in part.refusals]
     return "\n".join(lines + [f"  {event}" for event in part.events])
@@ -71,6 +72,14 @@ def _group_lines(group: Group) -> list[str]:
         f"  {group.repeats} x {group.kernel}: {moved}, {group.saved_us:.1f} us saved (predicted)",
         f"      {', '.join(place_text(place) for place in group.operations)}",
     ]
+
+
+def _made_lines(made: Made) -> list[str]:
+    """Names, then how: the kernels of equal layers by the first and the last."""
+    names = made.kernels[0] + (f" .. {made.kernels[-1]}" if made.kernels[1:] else "")
+    count, us = len(made.kernels), f"{made.predicted_us:.1f} us (predicted)"
+    how = [text for text in (made.schedule, made.reason) if text]
+    return [f"  {count} x {names}: by {made.template}, {us}", *(f"      {text}" for text in how)]
 
 
 def _refused_line(refused: Refused) -> str:

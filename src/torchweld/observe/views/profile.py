@@ -8,15 +8,17 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from torchweld.core.grouped import grouped
 from torchweld.core.units import bytes_text, counted, general, number_text
-from torchweld.observe.record.profile import Kernel, ModuleSum, Opportunity, Place, Profile
+from torchweld.observe.record.profile import Kernel, Opportunity, Place, Profile
+from torchweld.observe.views.rows import KernelRow, kernel_rows
 from torchweld.observe.views.terminal import and_more, table_of
 
 SHOWN = 12  # rows of each table; --json has all
@@ -80,61 +82,31 @@ def _totals(profile: Profile) -> Text:
         f"energy {power}")
 
 
-@dataclass(frozen=True)
-class _Line:
-    """Kernels alike in several layers."""
-
-    kernels: tuple[Kernel, ...]
-
-    @property
-    def us(self) -> float:
-        return sum(k.measured_us for k in self.kernels)
-
-    @property
-    def predicted(self) -> str:
-        known = [k.predicted_us for k in self.kernels]
-        return "-" if None in known else us_text(sum(known))
-
-    @property
-    def limit(self) -> str:
-        shares = [k.limit_share * k.measured_us for k in self.kernels if k.limit_share is not None]
-        return f"{sum(shares) / self.us:.0%}" if shares and self.us else "-"
-
-    @property
-    def bytes(self) -> str:
-        known = [k.bytes for k in self.kernels]
-        return "-" if None in known else bytes_text(sum(known))
-
-
 def _kernels(profile: Profile) -> Table:
     table = table_of("kernel, where from", "calls", "us", "predicted", "bytes", "limit, reached",
                      title="Kernels, by time")
-    lines = _alike(profile.kernels)
-    for line in lines[:SHOWN]:
-        calls = sum(k.calls for k in line.kernels)
-        table.add_row(_kernel_text(line), str(calls), us_text(line.us), line.predicted, line.bytes,
-                      f"{line.kernels[0].regime} {line.limit}")
-    return and_more(table, len(lines), SHOWN)
+    rows = kernel_rows(profile, _looks)
+    for row in rows[:SHOWN]:
+        predicted = "-" if row.predicted_us is None else us_text(row.predicted_us)
+        limit = "-" if row.limit_share is None else f"{row.limit_share:.0%}"
+        table.add_row(_kernel_text(row), str(row.calls), us_text(row.measured_us), predicted,
+                      bytes_text(row.bytes), f"{row.regime} {limit}")
+    return and_more(table, len(rows), SHOWN)
 
 
-def _alike(kernels: Iterable[Kernel]) -> list[_Line]:
-    """Kernels of the same operations on the same lines, most time first."""
-    groups: dict[tuple, list[Kernel]] = defaultdict(list)
-    for kernel in kernels:
-        places = tuple((p.op, p.source) for p in kernel.places)
-        groups[kernel.family, places, kernel.phase].append(kernel)
-    lines = [_Line(tuple(group)) for group in groups.values()]
-    return sorted(lines, key=lambda line: -line.us)
+def _looks(kernel: Kernel) -> tuple:
+    """Kernels of the same operations on the same lines are one row."""
+    return kernel.family, tuple((p.op, p.source) for p in kernel.places), kernel.phase
 
 
-def _kernel_text(line: _Line) -> str:
+def _kernel_text(row: KernelRow) -> str:
     """The name, and where it comes from."""
-    kernel = line.kernels[0]
-    name = _short_name(replace(kernel, name=kernel.family) if line.kernels[1:] else kernel)
+    kernel = row.first
+    name = _short_name(replace(kernel, name=row.name))
     name = name if len(name) <= _LONG_NAME else name[: _LONG_NAME - 2] + ".."
     if not kernel.places:
         return name
-    module = _common([k.places[0].module for k in line.kernels])
+    module = _common([k.places[0].module for k in row.kernels])
     return "\n".join([name, *_told(_lines(kernel.places)), *_told(module, "@ ")])
 
 
@@ -179,9 +151,7 @@ def _short(source: str) -> str:
 def _modules(profile: Profile) -> Table:
     table = table_of("module", "kernels", "us", "share", "predicted", "bytes", title="Modules")
     total = max(profile.modules[0].measured_us, 1e-9)
-    alike: dict[str, list[ModuleSum]] = defaultdict(list)
-    for module in profile.modules:
-        alike[general(module.path)].append(module)
+    alike = grouped(profile.modules, lambda module: general(module.path))
     shown = [(path, same) for path, same in alike.items()
              if sum(m.measured_us for m in same) >= _MODULE_SHARE * total]
     for path, same in shown[: 2 * SHOWN]:

@@ -23,6 +23,7 @@ from torchweld.templates.gemm.concatenation import pieces_of
 from torchweld.templates.gemm.schedule import ProductSchedule
 from torchweld.templates.library.calls import with_gelu
 from torchweld.templates.pointwise_reduce.price import bytes_of, cost
+from torchweld.templates.traffic import node_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +199,8 @@ class Prices:
         return fused_s(accesses, form, chosen, graph.buffers, graph.hints, self.device)
 
     def moved(self, node: Node) -> int:
-        """Bytes of what the node reads and writes, each once."""
-        return self._bytes((*node.reads, *node.writes))
-
-    def _bytes(self, names: Iterable[str]) -> int:
-        return _bytes(names, self.graph.buffers, self.graph.hints)
+        """Bytes that the node reads and writes."""
+        return node_bytes(node, self.graph.buffers, self.graph.hints)
 
 
 def fused_s(

@@ -6,7 +6,7 @@ import json
 
 from torchweld.observe.record.profile import Kernel, Profile
 from torchweld.observe.record.report import Report
-from torchweld.observe.views.page.rows import operations_text
+from torchweld.observe.views.rows import operations_text
 
 MOST_LAUNCHES = 6000  # of a timeline; a longer one is cut, and says so
 

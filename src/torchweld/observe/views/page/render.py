@@ -15,15 +15,16 @@ from pygments.lexers import CppLexer, PythonLexer
 
 from torchweld.core.units import bytes_text, general, ms_text, number_text, seconds_text
 from torchweld.observe.record.profile import Place, Profile, short_name, short_source
-from torchweld.observe.record.report import Report, Source
+from torchweld.observe.record.report import Made, Report, Source
 from torchweld.observe.views.page.figures import MOST_LAUNCHES, figures_json, product_rates
-from torchweld.observe.views.page.rows import (
+from torchweld.observe.views.page.units import duration_text, joules_text, us_text
+from torchweld.observe.views.rows import (
     group_times,
     kernel_rows,
+    made_by_name,
     module_rows,
     operations_text,
 )
-from torchweld.observe.views.page.units import duration_text, joules_text, us_text
 
 HERE = Path(__file__).parent
 LIBRARIES = ("d3.min.js", "plot.umd.min.js")
@@ -35,7 +36,8 @@ _LEXERS = {"cpp": CppLexer, "triton": PythonLexer, "gluon": PythonLexer}
 def report_page(report: Report) -> str:
     """The HTML of a whole report."""
     before, after = _profile(report, "eager"), _profile(report, "torchweld")
-    rows = [row for profile in (before, after) if profile for row in kernel_rows(profile)]
+    made = made_by_name(report.graphs)
+    rows = [r for profile in (before, after) if profile for r in kernel_rows(profile, made=made)]
     return _environment().get_template("report.html.jinja").render(
         report=report, before=before, after=after, kernels=rows,
         modules=module_rows(before, after), figures=Markup(figures_json(report)),
@@ -87,6 +89,11 @@ def where_text(place: Place) -> str:
     return ", ".join(part for part in (place.module, short_source(place.source)) if part)
 
 
+def how_text(made: Made) -> str:
+    """How a kernel is tiled, and why by no other template."""
+    return "; ".join(part for part in (made.schedule, made.reason) if part)
+
+
 def highlighted(source: Source) -> Markup:
     """Generated code with its tokens marked by short classes, unless it is long: marks make ten
     times as much of it; escaped."""
@@ -113,4 +120,5 @@ _FILTERS: dict[str, Callable] = {
     "general": general,
     "where": where_text,
     "highlighted": highlighted,
+    "how": how_text,
 }

@@ -6,7 +6,7 @@ import torch
 
 from torchweld.observe.measure.memory import added_bytes, live_bytes
 from torchweld.observe.measure.paired import MIN_ROUNDS, time_paired
-from torchweld.observe.measure.traffic import CountTraffic
+from torchweld.observe.measure.recorder import record
 from torchweld.observe.report import ways as ways_module
 from torchweld.observe.report.measure import Workload, measure
 from torchweld.observe.report.ways import WAYS, Recipe, chosen_ways, fresh_inductor_cache
@@ -23,9 +23,8 @@ def silent(what, done):
 
 
 def traffic_of(call):
-    with CountTraffic() as counted:
-        call()
-    return counted.traffic.operations, counted.traffic.bytes_moved
+    calls = record(call, {}).calls
+    return len(calls), sum(made.bytes_moved for made in calls)
 
 
 def test_traffic_counts_reads_and_writes_once():

@@ -20,6 +20,7 @@ from torchweld.passes.widened import widened_convolutions
 from torchweld.plan.convolutions import own_convolutions
 from torchweld.plan.cpu_products import own_products
 from torchweld.plan.decisions import Plan
+from torchweld.plan.epilogues import with_calls
 from torchweld.plan.own_attention import own_attention
 from torchweld.plan.products.form import form_products
 from torchweld.plan.products.kernel import Leeway, no_leeway
@@ -64,6 +65,11 @@ def _planned(made: Plan, c: Context) -> Plan:
     return replace(found, decisions=(*made.decisions, *found.decisions))
 
 
+def _calls(change: Callable[[Graph, Context], Graph]) -> Callable[[Plan, Context], Plan]:
+    """A pass whose library calls may take in what follows them."""
+    return lambda made, c: with_calls(made, change(made.graph, c), c.target)
+
+
 def _joined(made: Plan, c: Context) -> Plan:
     return form_products(made, c.target, c.options, c.choose, c.leeway)
 
@@ -99,9 +105,9 @@ PASSES: dict[str, Pass] = {
         Pass("channel groups", "reductions over groups of inner channels -> in two steps",
              _graph(lambda g, c: channels_before_groups(g))),
         Pass("library calls (CPU)", "products that stay calls -> oneDNN's, with activations",
-             _graph(lambda g, c: cpu_calls(g, c.options, c.kind))),
+             _calls(lambda g, c: cpu_calls(g, c.options, c.kind))),
         Pass("library calls (GPU)", "products that stay calls -> cublasLt's, with activations",
-             _graph(lambda g, c: gpu_calls(g, c.options, c.kind))),
+             _calls(lambda g, c: gpu_calls(g, c.options, c.kind))),
         Pass("align rows", "rows of temporaries -> multiples of 16 bytes",
              _graph(lambda g, c: align_rows(g, c.target, c.loose_outputs))),
         Pass("align extents", "odd extents of products -> even ones, or in two parts",

@@ -17,7 +17,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as hooks
 
-from torchweld.observe.measure.metas import Meta, meta_of
+from torchweld.observe.measure.metas import Meta, distinct_bytes, meta_of, metas_in
 from torchweld.observe.measure.traffic import allocates, is_view, tensors_in
 from torchweld.observe.record.profile import Place
 from torchweld.runtime import torch_private
@@ -45,6 +45,16 @@ class Call:
     def name(self) -> str:
         """As the profiler calls it: aten::addmm."""
         return self.op.name().partition(".")[0]
+
+    @property
+    def tensors(self) -> list[Meta]:
+        """Those that it is given, then those that it makes."""
+        return metas_in((self.args, self.kwargs, self.results))
+
+    @property
+    def bytes_moved(self) -> int:
+        """The sizes of its tensor arguments and results, an expanded dimension counted once."""
+        return sum(map(distinct_bytes, self.tensors))
 
 
 @dataclass

@@ -128,8 +128,7 @@ def contraction(comp: Comp, graph: Graph) -> Work | None:
 
 
 def _call_work(call: Call) -> Work:
-    tensors = [*metas_in((call.args, call.kwargs)), *metas_in(call.results)]
-    moved, dtype = sum(map(distinct_bytes, tensors)), largest_dtype(tensors)
+    moved, dtype = call.bytes_moved, largest_dtype(call.tensors)
     flops = product_flops(call.op, call.args, dict(call.kwargs), call.results)
     if flops is not None:
         return _product_work(

@@ -124,8 +124,9 @@ def _find_all(
 ) -> list[_Found]:
     """Of a node that was cut into pieces, the first fusion with a piece has the kernel."""
     before = {n.name: n for n in planned.before.nodes}
-    whole = {piece: cut.member for cut in planned.plan.decisions if isinstance(cut, Cut)
-             for piece in cut.kernels}
+    cuts = [d for d in planned.plan.decisions if isinstance(d, Cut)]
+    whole = {piece: cut.member for cut in cuts for piece in cut.kernels}
+    rest = {cut.kernels[0]: cut.kernels[1:] for cut in cuts}
     after = {n.name: n for n in planned.plan.graph.nodes}
     seen: set[str] = set()
     found = []
@@ -135,10 +136,10 @@ def _find_all(
         seen.update(members)
         taken = [eager.take(p, planned.backward) for n in fresh for p in _places(n)]
         known = None if None in taken else tuple(k for call in taken for k in call)
-        fused = node_work(after[fusion.kernel], planned.plan.graph)
+        kernels = [after[k] for k in (fusion.kernel, *rest.get(fusion.kernel, ())) if k in after]
+        fused_us = sum(predict_us(node_work(k, planned.plan.graph), line, table) for k in kernels)
         places = tuple(p for m in members if m in before for p in _places(before[m]))
-        found.append(_Found(fusion, places, _vanishing(members, before, planned),
-                            predict_us(fused, line, table), known))
+        found.append(_Found(fusion, places, _vanishing(members, before, planned), fused_us, known))
     return found
 
 

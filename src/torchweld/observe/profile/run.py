@@ -24,9 +24,8 @@ from torchweld.observe.measure.tracing import trace_steps
 from torchweld.observe.predict.calibrate import calibrated, roofline
 from torchweld.observe.profile import compiled, eager, rows
 from torchweld.observe.profile.budget import Budget, budget_of, capture_s
-from torchweld.observe.profile.held import held_memory
+from torchweld.observe.profile.held import planned_memory, recorded_memory
 from torchweld.observe.profile.opportunities import Planned, PlanOf, opportunities, planned_graphs
-from torchweld.observe.profile.planned import planned_memory
 from torchweld.observe.profile.rows import Runs
 from torchweld.observe.profile.track import trace_text
 from torchweld.observe.record.profile import (
@@ -206,7 +205,7 @@ def _see_eager(subject: Subject, budget: Budget, records) -> Seen:
         runs = eager.operator_runs(recording.calls, trace.steps)
         tied = eager.found_share(recording.calls, runs)
     typical = runs[rows.median_step(runs)]
-    return Seen(runs, trace, tied, held_memory(recording, typical, subject.resident_bytes))
+    return Seen(runs, trace, tied, recorded_memory(recording, typical, subject.resident_bytes))
 
 
 def _see_torchweld(subject: Subject, budget: Budget, records) -> Seen:

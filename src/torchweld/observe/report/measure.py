@@ -13,10 +13,11 @@ import torch
 
 from torchweld.api import records
 from torchweld.core.errors import UsageError, one_line
-from torchweld.observe.measure.launches import gpu_kernels, inductor_cpu_calls
+from torchweld.observe.measure.launches import inductor_cpu_calls
 from torchweld.observe.measure.memory import added_bytes, live_bytes
 from torchweld.observe.measure.paired import Paired, time_paired
-from torchweld.observe.measure.traffic import CountTraffic
+from torchweld.observe.measure.recorder import record
+from torchweld.observe.measure.tracing import trace_steps
 from torchweld.observe.record.report import Timing, Way
 from torchweld.observe.report.ways import WAYS, fresh_inductor_cache
 from torchweld.observe.report.work import bytes_moved, kernel_count
@@ -150,15 +151,15 @@ def _figures(ready: Prepared, workload: Workload) -> dict:
     step = ready.step(workload)
     found = _FIGURES.get(ready.name, _inductor_figures)(ready, step)
     if workload.device == "cuda":
-        found["kernels"] = len(gpu_kernels(step))
+        (traced,) = trace_steps(step, "cuda", 1, warms=False).steps
+        found["kernels"] = sum(not kernel.copy for kernel in traced.kernels)
     workload.model.zero_grad(set_to_none=True)
     return found | {"peak_bytes": ready.kept_bytes + added_bytes(step, workload.device)}
 
 
 def _eager_figures(ready: Prepared, step: Callable) -> dict:
-    with CountTraffic() as counted:
-        step()
-    return {"kernels": counted.traffic.operations, "bytes_moved": counted.traffic.bytes_moved}
+    calls = record(step, {}).calls
+    return {"kernels": len(calls), "bytes_moved": sum(call.bytes_moved for call in calls)}
 
 
 def _inductor_figures(ready: Prepared, step: Callable) -> dict:

@@ -87,6 +87,11 @@ class Place:
     def short_op(self) -> str:
         return short_name(self.op)
 
+    @property
+    def where(self) -> str:
+        """module, file:line"""
+        return ", ".join(part for part in (self.module, short_source(self.source)) if part)
+
 
 @dataclass(frozen=True)
 class Kernel:

@@ -3,45 +3,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Union, get_args, get_origin, get_type_hints
 
 from torchweld.core.errors import UsageError
 from torchweld.core.files import write_whole
-from torchweld.observe.record import profile as profiling
 from torchweld.observe.record import report as data
 from torchweld.observe.record.reading import validated
 
-RECORDS = (
-    data.Report,
-    data.Machine,
-    data.Subject,
-    data.Way,
-    data.Timing,
-    data.Error,
-    data.GraphPart,
-    data.Group,
-    data.Source,
-    data.KernelError,
-    data.Made,
-    data.Refused,
-    data.Apart,
-    profiling.Place,
-    profiling.Profile,
-    profiling.Roofline,
-    profiling.Totals,
-    profiling.Gap,
-    profiling.Kernel,
-    profiling.Launch,
-    profiling.ModuleSum,
-    profiling.Memory,
-    profiling.Alive,
-    profiling.Opportunity,
-    profiling.Accuracy,
-    profiling.Energy,
-)
+
+def records_in(kind) -> list[type]:
+    """The records that a value of this type can hold, in the order in which they are met."""
+    inside, found = get_args(kind), []
+    if is_dataclass(kind):
+        inside, found = get_type_hints(kind).values(), [kind]
+    for part in inside:
+        found += records_in(part)
+    return list(dict.fromkeys(found))
 
 
 def to_json(report: data.Report) -> str:
@@ -92,7 +72,7 @@ def markdown() -> str:
         "`src/torchweld/observe/record/profile.py` by "
         "`python -m torchweld.observe.record.schema`.\n"
     )
-    return intro + "".join(_record_markdown(record) for record in RECORDS)
+    return intro + "".join(_record_markdown(record) for record in records_in(data.Report))
 
 
 def _record_markdown(record: type) -> str:

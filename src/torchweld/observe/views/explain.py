@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from torchweld.api import records
 from torchweld.core.units import bytes_text
-from torchweld.observe.record.profile import Place, short_name, short_source
+from torchweld.observe.record.profile import Place
 from torchweld.observe.record.report import GraphPart, Group, Made, Refused
 from torchweld.observe.report.parts import graph_part
 
@@ -51,8 +51,7 @@ def explain(fused=None) -> Explanation:
 
 def place_text(place: Place) -> str:
     """add @ layer.0, model.py:12"""
-    where = ", ".join(part for part in (place.module, short_source(place.source)) if part)
-    return f"{short_name(place.op)} @ {where}" if where else short_name(place.op)
+    return f"{place.short_op} @ {place.where}" if place.where else place.short_op
 
 
 def _graph_text(part: GraphPart) -> str:

@@ -18,7 +18,7 @@ from rich.text import Text
 from torchweld.core.grouped import grouped
 from torchweld.core.units import bytes_text, counted, general, number_text
 from torchweld.observe.record.profile import Kernel, Opportunity, Place, Profile
-from torchweld.observe.views.rows import KernelRow, kernel_rows
+from torchweld.observe.views.rows import KernelRow, kernel_rows, operations_text
 from torchweld.observe.views.terminal import and_more, table_of
 
 SHOWN = 12  # rows of each table; --json has all
@@ -187,7 +187,7 @@ def _opportunities(found: Sequence[Opportunity]) -> Table:
     table = table_of("fuse", "times", "saves us", "saves bytes", "sure",
                      title="To be had by fusion")
     for one in found[:SHOWN]:
-        ops = ", ".join(counted([p.short_op for p in one.places]))
+        ops = operations_text(one.places)
         gone = ", ".join(counted(one.intermediates)) or "no tensor"
         verb = "vanish" if one.intermediates[1:] else "vanishes"
         table.add_row(f"{ops}\n  @ {_lines(one.places)}; {gone} {verb}", str(one.repeats),

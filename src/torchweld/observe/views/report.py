@@ -11,13 +11,13 @@ from rich.text import Text
 from torchweld.core.units import (
     bytes_text,
     count_text,
-    counted,
     ms_text,
     number_text,
     seconds_text,
 )
 from torchweld.observe.record import report as data
 from torchweld.observe.record.profile import short_name
+from torchweld.observe.views.rows import operations_text
 from torchweld.observe.views.terminal import and_more, table_of
 
 BLANK = Text("")
@@ -97,7 +97,7 @@ def _groups(graph: data.GraphPart) -> Table:
     table = table_of("fused operations", "times", "bytes", "fused", "saved us",
                      title=f"Fused in {graph.name} ({graph.kind})")
     for group in graph.groups[:SHOWN]:
-        table.add_row(_operations(group), str(group.repeats),
+        table.add_row(operations_text(group.operations), str(group.repeats),
                       bytes_text(group.bytes_before), bytes_text(group.bytes_after),
                       f"{group.saved_us:.1f}")
     return and_more(table, len(graph.groups), SHOWN)
@@ -109,7 +109,3 @@ def _refusals(graph: data.GraphPart) -> Table:
         table.add_row(f"{refused.reason}\n  such as {refused.example}", str(refused.pairs),
                       bytes_text(refused.bytes_at_stake))
     return and_more(table, len(graph.refusals), SHOWN)
-
-
-def _operations(group: data.Group) -> str:
-    return ", ".join(counted([short_name(operation.op) for operation in group.operations]))

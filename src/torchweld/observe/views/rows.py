@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from torchweld.core.grouped import grouped
 from torchweld.core.units import counted, general
-from torchweld.observe.record.profile import Kernel, Place, Profile, short_name
+from torchweld.observe.record.profile import Kernel, Place, Profile
 from torchweld.observe.record.report import GraphPart, Group, Made
 
 MISS = 1.5  # measured / predicted, or its inverse
@@ -121,7 +121,7 @@ def _looks(kernel: Kernel) -> tuple:
 
 def operations_text(places: Iterable[Place]) -> str:
     """add, mul, add -> "2 add, mul" """
-    return ", ".join(counted([short_name(place.op) for place in places]))
+    return ", ".join(counted([place.short_op for place in places]))
 
 
 def kernel_rows(

@@ -14,7 +14,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import CppLexer, PythonLexer
 
 from torchweld.core.units import bytes_text, general, ms_text, number_text, seconds_text
-from torchweld.observe.record.profile import Place, Profile, short_name, short_source
+from torchweld.observe.record.profile import Profile, short_name, short_source
 from torchweld.observe.record.report import Made, Report, Source
 from torchweld.observe.views.page.figures import MOST_LAUNCHES, figures_json, product_rates
 from torchweld.observe.views.page.units import duration_text, joules_text, us_text
@@ -84,11 +84,6 @@ def _environment() -> Environment:
     return environment
 
 
-def where_text(place: Place) -> str:
-    """module, file:line"""
-    return ", ".join(part for part in (place.module, short_source(place.source)) if part)
-
-
 def how_text(made: Made) -> str:
     """How a kernel is tiled, and why by no other template."""
     return "; ".join(part for part in (made.schedule, made.reason) if part)
@@ -118,7 +113,6 @@ _FILTERS: dict[str, Callable] = {
     "short": short_name,
     "line": short_source,
     "general": general,
-    "where": where_text,
     "highlighted": highlighted,
     "how": how_text,
 }

@@ -31,11 +31,6 @@ class Paired:
         first, _, third = statistics.quantiles(self.times_ms[way], n=4, method="inclusive")
         return third - first
 
-    def ratio(self, way: str, reference: str) -> float:
-        """The median over the rounds of way / reference."""
-        pairs = zip(self.times_ms[way], self.times_ms[reference])
-        return statistics.median(mine / theirs for mine, theirs in pairs)
-
 
 def time_paired(
     calls: dict[str, Callable[[], object]],

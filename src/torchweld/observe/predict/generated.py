@@ -8,21 +8,16 @@ import torch
 import torch.nn.functional as F
 
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Extern, Graph
+from torchweld.ir.nodes import Comp
 from torchweld.observe.measure.recorder import record
-from torchweld.observe.predict.lowered import lowered
+from torchweld.observe.predict.lowered import captured
 from torchweld.observe.predict.work import node_work
-from torchweld.plan.convolutions import own_convolutions
-from torchweld.plan.cpu_products import own_products
-from torchweld.plan.search import plan
-from torchweld.runtime.load import load
-from torchweld.targets.find import target_of
-from torchweld.templates.generate import generate_all, kernels_of
+from torchweld.pipeline import compile_graph
 
 
 def generated_rates(options: Options, best_s: Callable) -> dict[str, float]:
     """"generated product float32" -> flops a second, on a CPU; for plain kernels in the units of
-    the cost model. `best_s(call)`: the seconds of a call."""
+    the cost model. What stays with the library has none. `best_s(call)`: the seconds of a call."""
     x, n = torch.randn(512, 768), 56
     image, windows = torch.randn(1, 64, n, n), torch.randn(64, 64, 3, 3)
     problems = (
@@ -32,20 +27,11 @@ def generated_rates(options: Options, best_s: Callable) -> dict[str, float]:
     )
     found = {}
     for function, given in problems:
-        graph = _planned(function, given, options)
-        if graph is not None:
-            program = load(graph, generate_all(kernels_of(graph, target_of("cpu"))), {}, options)
-            (work,) = (node_work(node, graph) for node in graph.nodes)
+        (call,) = record(lambda f=function, g=given: f(*g), {}).calls
+        program = compile_graph(captured(call, "cpu"), options)
+        graph = program.record.graph
+        if len(graph.nodes) == 1 and isinstance(graph.nodes[0], Comp):
+            work = node_work(graph.nodes[0], graph)
             seconds = best_s(lambda p=program, g=given: p(list(g)))
             found[f"{work.operator} {work.dtype}"] = work.flops / seconds
     return found
-
-
-def _planned(function: Callable, given: tuple, options: Options) -> Graph | None:
-    """The call as one generated kernel, None if it stays with the library."""
-    (call,) = record(lambda: function(*given), {}).calls
-    table, graph = target_of("cpu"), lowered(call, "cpu")
-    planned = own_products(plan(graph, table, options), table)
-    graph = own_convolutions(planned, table, options).graph
-    alone = len(graph.nodes) == 1 and not isinstance(graph.nodes[0], Extern)
-    return graph if alone else None

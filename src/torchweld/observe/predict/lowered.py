@@ -13,9 +13,16 @@ from torchweld.observe.measure.metas import Meta, as_tensors
 from torchweld.observe.measure.recorder import Call
 
 
-def lowered(call: Call, device: str = "meta") -> Graph | None:
-    """The call as a graph of its own on a device; None if it has no lowering."""
-    op = _functional(call.op)
+def lowered(call: Call) -> Graph | None:
+    """The call as a graph of its own; None if it has no lowering."""
+    try:
+        return lower(captured(call)).graph
+    except Exception:  # whatever a lowering makes of arguments that capture never gives it
+        return None
+
+
+def captured(call: Call, device: str = "meta") -> Captured:
+    """The call as if it had been captured on a device, all of its tensors inputs."""
     graph = torch.fx.Graph()
     placeholders: list[torch.fx.Node] = []
 
@@ -26,14 +33,11 @@ def lowered(call: Call, device: str = "meta") -> Graph | None:
             return placeholders[-1]
         return tuple(map(node, value)) if isinstance(value, tuple) else value
 
-    try:
-        made = graph.call_function(op, node(call.args), {k: node(v) for k, v in call.kwargs})
-        made.meta["val"] = as_tensors(call.results, device)
-        graph.output(_results(graph, made))
-        module = torch.fx.GraphModule({}, graph)
-        return lower(Captured(module, "call", "inference")).graph
-    except Exception:  # whatever a lowering makes of arguments that capture never gives it
-        return None
+    arguments = node(call.args), {k: node(v) for k, v in call.kwargs}
+    made = graph.call_function(_functional(call.op), *arguments)
+    made.meta["val"] = as_tensors(call.results, device)
+    graph.output(_results(graph, made))
+    return Captured(torch.fx.GraphModule({}, graph), "call", "inference")
 
 
 def _results(graph: torch.fx.Graph, made: torch.fx.Node) -> tuple:
@@ -55,5 +59,3 @@ def _functional(op):
         return op
     packet = getattr(torch.ops.aten, name[:-1], None)
     return getattr(packet, overload, op) if packet else op
-
-

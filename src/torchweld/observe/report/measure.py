@@ -13,13 +13,12 @@ import torch
 
 from torchweld.api import records
 from torchweld.core.errors import UsageError, one_line
-from torchweld.observe.measure.launches import inductor_cpu_calls
 from torchweld.observe.measure.memory import added_bytes, live_bytes
 from torchweld.observe.measure.paired import Paired, time_paired
 from torchweld.observe.measure.recorder import record
 from torchweld.observe.measure.tracing import trace_steps
 from torchweld.observe.record.report import Timing, Way
-from torchweld.observe.report.ways import WAYS, fresh_inductor_cache
+from torchweld.observe.report.ways import WAYS, fresh_inductor_cache, inductor_cpu_calls
 from torchweld.observe.report.work import bytes_moved, kernel_count
 
 

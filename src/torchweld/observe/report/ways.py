@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +44,9 @@ WAYS: dict[str, Recipe] = {
     "inductor-max-autotune": Recipe(_compiled("max-autotune"), replays=True),
     "torchweld": Recipe(_torchweld),
 }
+# In the wrapper that Inductor writes: a generated kernel, a library call, an ATen fallback.
+_INDUCTOR_CALL = re.compile(
+    r"^\s+(?:\w+ = )?(?:cpp_fused\w*\(|extern_kernels\.|torch\.ops\.)", re.M)
 USUAL = {"cpu": ("eager", "inductor"), "cuda": ("eager", "inductor", "inductor-reduce-overhead")}
 
 
@@ -73,3 +77,10 @@ def fresh_inductor_cache() -> Iterator[Path]:
                 os.environ.pop(name, None)
                 if value is not None:
                     os.environ[name] = value
+
+
+def inductor_cpu_calls(cache: Path) -> int:
+    """Kernels and library calls in the code that Inductor wrote for the CPU under `cache`; 0 if
+    there is none that this can read."""
+    texts = (path.read_text() for path in cache.rglob("*.py"))
+    return sum(len(_INDUCTOR_CALL.findall(text)) for text in texts if "def call(" in text)

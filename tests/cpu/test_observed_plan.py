@@ -4,6 +4,7 @@ groups of the program."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from torchweld.observe.report.parts import graph_part
 from torchweld.observe.report.work import bytes_moved
 from torchweld.pipeline import plan_graph
 from torchweld.templates.traffic import node_bytes
+from torchweld.zoo.models import load
 
 
 class Mlp(torch.nn.Module):
@@ -41,6 +43,17 @@ class Mlp(torch.nn.Module):
 def planned(model, x):
     (found,) = planned_graphs(Subject("mlp", model, (x,), model=model), plan_graph, Options())
     return found
+
+
+def test_what_several_kernels_repeat_counts_once():
+    """The embeddings of a small GPT-2, and their sum, are in two kernels."""
+    target = load("gpt2", "tiny", dtype=torch.float32, device="cpu", train=False, seed=0)
+    subject = Subject("gpt2", target.model, target.args, target.kwargs or {}, model=target.model)
+    (found,) = planned_graphs(subject, plan_graph, Options())
+    fusions = found.plan.fusions
+    assert max(Counter(m for f in fusions for m in f.members).values()) == 2
+    saved = sum(f.bytes_before - f.bytes_after for f in fusions)
+    assert total(found.before) - total(found.plan.graph) == saved
 
 
 def total(graph) -> int:

@@ -20,11 +20,11 @@ from torchweld.passes.widened import widened_convolutions
 from torchweld.plan.convolutions import own_convolutions
 from torchweld.plan.cpu_products import own_products
 from torchweld.plan.decisions import Plan
-from torchweld.plan.epilogues import with_calls
 from torchweld.plan.own_attention import own_attention
 from torchweld.plan.products.form import form_products
 from torchweld.plan.products.kernel import Leeway, no_leeway
 from torchweld.plan.search import plan
+from torchweld.plan.taken_in import with_calls
 from torchweld.rewrite.apply import rewrite
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.choice import choose

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from torchweld.ir.nodes import Comp, Extern, Graph, Node, views
+from torchweld.ir.nodes import Comp, Graph, Node, views
 from torchweld.plan.decisions import Plan
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.names import kernel_names
@@ -35,19 +35,6 @@ def with_readers(plan: Plan, made: Mapping[str, Comp], runs: Runs, table: Target
             graph = _joined(graph, comp, reader, fused)
     graph, taken = _named(graph, taken)
     return Plan(graph, decisions(plan, taken, {}, Prices(plan.graph, table)))
-
-
-def with_calls(plan: Plan, graph: Graph, table: Target) -> Plan:
-    """`plan` with `graph`, whose library calls may have taken in Comps that followed them; the
-    calls' own seconds are in neither side of what is told."""
-    left, prices = {node.name for node in graph.nodes}, Prices(plan.graph, table)
-    calls = {b: n for n in graph.nodes if isinstance(n, Extern) for b in n.writes}
-    taken = []
-    for comp in plan.graph.nodes:
-        if isinstance(comp, Comp) and comp.name not in left:
-            call = calls[comp.writes[0]]
-            taken.append(Taken(call, None, (call.name, comp.name), prices.comp_s(comp), 0.0))
-    return replace(plan, graph=graph, decisions=decisions(plan, taken, {}, prices))
 
 
 def _only_reader(comp: Comp, graph: Graph) -> Comp | None:

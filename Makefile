@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 TEST_ENV := OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
 XDIST := -n auto --dist worksteal
 
-.PHONY: demo test lint pure bench clean
+.PHONY: demo test test-gpu lint pure bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -24,6 +24,10 @@ lint: $(STAMP)
 pure: $(STAMP)
 	@start=$$(date +%s); $(TEST_ENV) $(BIN)/python -m pytest $(XDIST) tests/pure && \
 	echo "pure tier: $$(( $$(date +%s) - start )) s (it should stay under 20)"
+
+# Every GPU test, within ten minutes on one GPU.
+test-gpu: $(STAMP)
+	$(BIN)/python tests/gpu_run.py
 
 bench: $(STAMP)
 	if $(BIN)/python -c "import torch, sys; sys.exit(not torch.cuda.is_available())"; \

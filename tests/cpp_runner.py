@@ -25,21 +25,22 @@ def _folder() -> tempfile.TemporaryDirectory:
 
 
 @functools.cache
-def compiled(text: str, name: str):
-    """The function `name` of a C++ text."""
-    base = Path(_folder().name) / name
+def compiled(text: str, name: str, flags: tuple[str, ...] = ()):
+    """The function `name` of a C++ text; `flags`: further ones."""
+    base = Path(tempfile.mkdtemp(dir=_folder().name)) / name
     base.with_suffix(".cpp").write_text(text)
-    command = [COMPILER, *FLAGS, str(base.with_suffix(".cpp")), "-o", str(base.with_suffix(".so"))]
+    shared = base.with_suffix(".so")
+    command = [COMPILER, *FLAGS, *flags, str(base.with_suffix(".cpp")), "-o", str(shared)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:4000] + text[text.index("static void part") :]
-    return getattr(ctypes.CDLL(str(base.with_suffix(".so"))), name)
+    return getattr(ctypes.CDLL(str(shared)), name)
 
 
-def call(source, tensors, sizes) -> None:
+def call(source, tensors, sizes, flags: tuple[str, ...] = ()) -> None:
     """Runs a KernelSource on tensors by buffer name and symbols by name."""
     pointers = [tensors[a.buffer].data_ptr() for a in source.args if isinstance(a, BufferArg)]
     numbers = [evaluate(a.size, sizes) for a in source.args if not isinstance(a, BufferArg)]
-    function = compiled(source.text, source.name)
+    function = compiled(source.text, source.name, flags)
     function(
         (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(numbers))(*numbers)
     )

@@ -141,6 +141,15 @@ def two_lefts(m, n, k, dtype="bf16") -> Case:
     return b.case("two_lefts")
 
 
+def beside_computed(m, n, k, dtype="bf16") -> Case:
+    """Two left factors, of which one is computed from the other."""
+    b = Body(dtype, m=m, n=n, k=k)
+    x = b.read("x", "mk")
+    made = b.dot(b.rounded(silu(b, x)), b.read("v", "nk"))
+    b.write("y", "mn", b.op("add", made, b.dot(x, b.read("w", "nk"))))
+    return b.case("beside_computed")
+
+
 def three(m, n, k, dtype="bf16") -> Case:
     """Products of one left factor, each with a result of its own."""
     b = Body(dtype, m=m, n=n, k=k)

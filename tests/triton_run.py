@@ -78,16 +78,30 @@ def gpu_starter(compiled: Mapping[KernelSource, object]):
     return start
 
 
-def compile_in_processes(sources: Iterable[KernelSource]) -> dict[KernelSource, object]:
-    """Launchers of all; other processes fill Triton's cache first, as many as there are cores."""
+def compile_in_processes(sources: Iterable[KernelSource]) -> Mapping[KernelSource, object]:
+    """Launchers of all; other processes fill Triton's cache first, as many as there are cores. In
+    one of several workers that share the tests, each when it is first asked for: there are as many
+    processes already, and what is compiled by one is not by the others."""
     from torchweld.runtime.triton_compile import compile_triton
 
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return WhenAsked()
     sources = list(dict.fromkeys(sources))
     processes = min(len(sources), os.cpu_count() or 1)
     major, minor = torch.cuda.get_device_capability()
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         list(pool.map(_compile, sources, [10 * major + minor] * len(sources)))
     return {s: compile_triton(s) for s in sources}
+
+
+class WhenAsked(dict):
+    """Source -> launcher, compiled when it is first asked for."""
+
+    def __missing__(self, source: KernelSource):
+        from torchweld.runtime.triton_compile import compile_triton
+
+        self[source] = compile_triton(source)
+        return self[source]
 
 
 def _compile(source: KernelSource, arch: int) -> None:

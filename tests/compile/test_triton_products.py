@@ -241,6 +241,17 @@ def test_sums_beside_products_are_refused_in_large_tiles(pair: bool):
     assert valid(replace(GOOD, block_m=32), *parts(case))
 
 
+def test_what_a_dot_reads_is_not_computed_with_in_large_tiles():
+    """A dot that is pending would read what the next copy writes (bench/race_left_sums.py)."""
+    assert "another product" in _refusal(cases.beside_computed(33, 264, 200))
+    case = cases.beside_computed(32, 264, 2000)
+    assert _refusal(case) is None
+    tried = list(candidates(*parts(case), TABLES[90], {}))
+    assert tried and all(s.block_m == 32 for s in tried)
+    assert not valid(replace(GOOD, block_m=64), *parts(case))
+    assert _refusal(cases.gated(64, 264, 200)) is _refusal(cases.two_lefts(64, 264, 200)) is None
+
+
 def _refusal(case: Case) -> str | None:
     return supports(*parts(case), TABLES[90])
 

@@ -45,6 +45,8 @@ ADAPTIVE = [  # size of the image, of the result, whether ATen's call stays
     ((5, 1), (1, 1), False),
     ((10, 10), (7, 5), True),
     ((40, 40), (5, 5), True),
+    ((1, 1), (2, 3), False),
+    ((4, 1), (2, 3), False),
 ]
 
 

@@ -5,23 +5,26 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import torchweld
+from torchweld import pipeline
 from torchweld.core import dtypes
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp, Extern
 from torchweld.ir.parser import parse_graph
 from torchweld.ir.printer import text as print_graph
 from torchweld.plan import cpu_products
-from torchweld.plan.cpu_products import own_products
+from torchweld.plan.cpu_products import choose_products
 from torchweld.plan.decisions import Plan, RefusalRecord
 from torchweld.plan.refusals import Reason
 from torchweld.runtime.load import load
 from torchweld.targets.find import target_of
+from torchweld.targets.rates import favouring
 from torchweld.templates import registry
 from torchweld.templates.gemm.cpu.schedule import product_of
 
@@ -54,9 +57,21 @@ def layer(m, k, n, turned):
     return parse_graph(GRAPH.format(m=m, k=k, n=n, xv=xv, wv=wv, ys=strides["y"], **kinds))
 
 
+OWN = replace(target_of("cpu"), rates=favouring("own"))
+
+
+@pytest.fixture(autouse=True)
+def _whatever_is_faster_here(monkeypatch):
+    monkeypatch.setattr(pipeline, "target_of", lambda device: OWN)
+
+
+def chosen(plan):
+    """With the products that our kernels take."""
+    return choose_products(plan, OWN, Options(), "inference")
+
+
 def compiled(graph):
-    table = target_of("cpu")
-    made = own_products(Plan(graph, ()), table).graph
+    made = chosen(Plan(graph, ())).graph
     comps = [n for n in made.nodes if isinstance(n, Comp)]
     bundles = {c.name: registry.bundle_of(c, made.buffers, target_of("cpu")) for c in comps}
     return made, load(made, bundles, {}, Options())
@@ -152,7 +167,7 @@ def test_a_row_times_a_matrix_whose_columns_lie_apart(monkeypatch):
 def test_what_is_joined_is_on_record():
     graph = layer(64, 128, 128, "")
     apart = RefusalRecord("up", "act", Reason.EXTERN, "aten.addmm.default", 4 * 64 * 128)
-    made = own_products(Plan(graph, (apart,)), target_of("cpu"))
+    made = chosen(Plan(graph, (apart,)))
     (fusion,) = made.decisions
     (comp,) = made.graph.nodes
     assert (fusion.kernel, fusion.members) == (comp.name, ("up", "act"))
@@ -163,7 +178,7 @@ def test_what_is_joined_is_on_record():
 def test_what_little_work_or_one_row_across_columns_needs_is_the_library():
     row, small = layer(1, 4096, 4096, ""), layer(64, 64, 64, "")
     for graph in (row, small):
-        kept = own_products(Plan(graph, ()), target_of("cpu")).graph
+        kept = chosen(Plan(graph, ())).graph
         assert [type(node) for node in kept.nodes] == [Extern, Comp]
 
 
@@ -239,7 +254,7 @@ def test_a_factor_that_is_overwritten_before_the_reader_keeps_the_product_where_
       }
       output view(y, [64, 128], [128, 1], 0)
     }"""
-    graph = own_products(Plan(parsed(text), ()), target_of("cpu")).graph
+    graph = chosen(Plan(parsed(text), ())).graph
     assert [product_of(n) is not None for n in graph.nodes] == [True, False, False]
 
 

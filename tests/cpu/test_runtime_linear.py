@@ -12,7 +12,11 @@ from torchweld.core import dtypes
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Extern
 from torchweld.ir.parser import parse_graph
+from torchweld.plan.cpu_products import choose_products
+from torchweld.plan.decisions import Plan
 from torchweld.runtime.load import load
+from torchweld.targets.find import target_of
+from torchweld.targets.rates import favouring
 from torchweld.templates.library.calls import (
     LINEAR,
     PACKED_LINEAR,
@@ -84,7 +88,10 @@ def layer(m, k, n, dtype="f32", body=SILU, frozen=" frozen"):
 
 
 def chosen(graph, kind="inference", **options):
-    return cpu_calls(graph, Options(**options), kind)
+    rates = {w: r for w, r in favouring("onednn").items() if not w.endswith("own")}
+    target = replace(target_of("cpu"), rates=rates)
+    made = choose_products(Plan(graph, ()), target, Options(**options), kind)
+    return cpu_calls(made.graph, Options(**options))
 
 
 def inputs(m, k, n, dtype=torch.float32):

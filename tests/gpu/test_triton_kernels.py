@@ -3,15 +3,13 @@ arithmetic."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 
 import triton_cases as cases
 from torchweld.core import dtypes
 from triton_cases import Case, expected, looped, reduction, tensors, title
-from triton_run import bundle_of, gpu_starter, launches, prepare
+from triton_run import bundle_of, compile_in_processes, gpu_starter, launches, prepare
 
 _TIES = torch.tensor([[1.0, 3.0, 3.0, 0.0], [float("nan"), 5.0, float("nan"), 9.0],
                       [float("-inf")] * 4, [float("inf"), 1.0, float("inf"), 2.0]])  # fmt: skip
@@ -85,12 +83,7 @@ MOVES = ("transposed_copy", "embedding", "cat_rows", "dropout")
 
 @pytest.fixture(scope="module")
 def compiled() -> dict:
-    """Every kernel of every case, compiled at once."""
-    from torchweld.runtime.triton_compile import compile_triton
-
-    sources = [s for c in ALL for s in bundle_of(c).sources]
-    with ThreadPoolExecutor(8) as pool:
-        return dict(zip(sources, pool.map(compile_triton, sources)))
+    return compile_in_processes([s for c in ALL for s in bundle_of(c).sources])
 
 
 def run(case: Case, compiled: dict) -> dict[str, torch.Tensor]:

@@ -5,6 +5,8 @@ The log probabilities of every class are larger than anything else that a langua
 one piece each, these operations would need them in memory; in steps, the partitioner saves
 the logits that are there anyway.
 
+So is the gradient of the soft margin loss, which torch takes apart less exactly.
+
 A 16-bit result stays in one piece: its steps would round.
 """
 
@@ -50,6 +52,15 @@ def nll_loss_backward(grad, x, target, weight, reduction, ignore, total_weight):
     if weight is not None:
         scale = scale * weight.view(along)
     return torch.where((label == classes) & (label != ignore), scale, 0.0)
+
+
+def soft_margin_loss_backward(grad, x, target, reduction):
+    """-target * sigmoid(-target * x) * grad, divided by the number of elements for a mean. Torch's
+    own takes 1 from a sigmoid near 1: nothing is left for x of 20."""
+    if x.dtype not in _WIDE:
+        return NotImplemented
+    scale = grad / x.numel() if reduction == _MEAN else grad
+    return -target * torch.sigmoid(-target * x) * scale
 
 
 def recompute_log_probabilities(joint: torch.fx.GraphModule) -> None:
@@ -109,4 +120,5 @@ DECOMPOSITIONS = {
     aten._log_softmax_backward_data.default: log_softmax_backward,
     aten.nll_loss_backward.default: nll_loss_backward,
     aten.nll_loss2d_backward.default: nll_loss_backward,
+    aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
 }

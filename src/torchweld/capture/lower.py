@@ -49,7 +49,7 @@ def lower(captured: Captured, options: Options | None = None) -> Lowered:
 class _Lowering:
     def __init__(self, captured: Captured, options: Options) -> None:
         self.captured = captured
-        self.graph = GraphBuilder(round_always=options.numerics == "eager")
+        self.graph = GraphBuilder(options.numerics == "eager", captured.kind == "backward")
         self.env: dict[torch.fx.Node, object] = {}
         self.inputs: list[str | None] = []
         self.constants: dict[str, torch.Tensor] = {}

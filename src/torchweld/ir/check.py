@@ -14,6 +14,7 @@ from torchweld.core.errors import InvalidIR
 from torchweld.ir import monoid
 from torchweld.ir.affine import Affine
 from torchweld.ir.bind import SOURCES
+from torchweld.ir.in_place import is_in_place
 from torchweld.ir.nodes import (
     Buffer,
     Cast,
@@ -179,7 +180,7 @@ class _Checker:
     def __init__(self, comp: Comp, buffers, sizes: Mapping[str, int]) -> None:
         self.comp, self.buffers, self.sizes = comp, buffers, sizes
         self.axes = comp.extents
-        self.written = set(comp.writes)
+        self.written = {s.buffer for s in comp.stores if not is_in_place(comp, s)}
         self.where = ""
 
     def check_instr(self, position: int, instr: Instr) -> None:
@@ -218,7 +219,8 @@ class _Checker:
 
     @_rule.register
     def _(self, i: Load) -> None:
-        self._require(i.buffer not in self.written, f"{i.buffer} is written by the same comp")
+        elsewhere = i.buffer in self.written
+        self._require(not elsewhere, f"{i.buffer} is written elsewhere by the same comp")
         self._check_access(i.buffer, i.index, i.dtype, i.guard)
         self._check_number(i.fill, i.dtype)
 

@@ -68,8 +68,8 @@ def run_comp(
 
     `buffers`: what it reads (any strides). `layouts`: shape, strides and dtype of what it writes.
     `sizes`: the shape symbols. `into`: tensors to write to instead of new ones; they must not share
-    memory with what is read. `exact`: floats are computed and stored in float64 whatever their
-    dtype; otherwise everything has the dtype written.
+    memory with what is read under another name. `exact`: floats are computed and stored in float64
+    whatever their dtype; otherwise everything has the dtype written.
     """
     read = [buffers[name] for name in comp.reads]
     device = _device(read) or torch.device(layouts[comp.writes[0]].device)
@@ -77,6 +77,8 @@ def run_comp(
         n: allocate(layouts[n], sizes, device, exact) for n in comp.writes if n not in (into or {})
     }
     written |= {n: t for n, t in (into or {}).items() if n in comp.writes}
+    in_place = {n: buffers[n].clone() for n in comp.reads if n in comp.writes}
+    buffers = {**buffers, **in_place}
     _initialise(comp.stores, buffers, written)
     extents = {a.name: evaluate(a.extent, sizes) for a in comp.axes}
     for ranges in _pieces(comp, extents, [*read, *written.values()]):
@@ -329,7 +331,12 @@ def _identities(row: monoid.Monoid, args: list[Tensor], dims: tuple[int, ...]) -
 def _read(tensor: Tensor, index: IndexMap, values: list, point: _Point) -> Tensor:
     """buffer[index] without a guard; a view where strides can say it."""
     window = _window(tensor, index, map_axes(index), point)
-    return tensor[_places(index, values, point)] if window is None else window
+    if window is not None:
+        return window
+    places = _places(index, values, point)
+    if tensor.numel() == 0:  # at no point of the Comp
+        return tensor.new_zeros(torch.broadcast_shapes(*(p.shape for p in places)))
+    return tensor[places]
 
 
 def _window(tensor: Tensor, index: IndexMap, axes, point: _Point) -> Tensor | None:
@@ -344,8 +351,8 @@ def _window(tensor: Tensor, index: IndexMap, axes, point: _Point) -> Tensor | No
         for name, step in steps.items():
             strides[name] += step * stride
     shape = point.shape(axes)
-    if 0 in shape:
-        return tensor.new_empty(shape)
+    if 0 in shape or tensor.numel() == 0:  # one place for all points, of which there are none
+        return tensor.new_zeros(shape)
     if offset < 0 or any(s < 0 for s in strides.values()):
         return None
     return tensor.as_strided(shape, list(strides.values()), offset)

@@ -18,7 +18,7 @@ from torchweld.passes.patches import products_of_patches
 from torchweld.passes.statistics import statistics_apart
 from torchweld.passes.widened import widened_convolutions
 from torchweld.plan.convolutions import own_convolutions
-from torchweld.plan.cpu_products import own_products
+from torchweld.plan.cpu_products import choose_products
 from torchweld.plan.decisions import Plan
 from torchweld.plan.own_attention import own_attention
 from torchweld.plan.products.form import form_products
@@ -98,14 +98,14 @@ PASSES: dict[str, Pass] = {
              _joined),
         Pass("attention", "calls of attention with few queries -> kernels",
              lambda made, c: own_attention(made, c.target)),
-        Pass("own products", "library products -> kernels with what follows them",
-             lambda made, c: own_products(made, c.target)),
+        Pass("products", "library products -> the cheapest way, with what follows them",
+             lambda made, c: choose_products(made, c.target, c.options, c.kind)),
         Pass("own convolutions", "library convolutions -> kernels with what follows them",
              lambda made, c: own_convolutions(made, c.target, c.options)),
         Pass("channel groups", "reductions over groups of inner channels -> in two steps",
              _graph(lambda g, c: channels_before_groups(g))),
-        Pass("library calls (CPU)", "products that stay calls -> oneDNN's, with activations",
-             _calls(lambda g, c: cpu_calls(g, c.options, c.kind))),
+        Pass("activations in calls", "oneDNN's product, then an activation -> one call",
+             _calls(lambda g, c: cpu_calls(g, c.options))),
         Pass("library calls (GPU)", "products that stay calls -> cublasLt's, with activations",
              _calls(lambda g, c: gpu_calls(g, c.options, c.kind))),
         Pass("align rows", "rows of temporaries -> multiples of 16 bytes",

@@ -1,63 +1,136 @@
-"""Products of matrices on a CPU: library calls become Comps (templates/gemm/cpu/schedule.py), and take in
-what follows them. Those of float32, and of 16-bit types that oneDNN has no instructions for.
+"""Products of matrices on a CPU: which way each is made, with what follows it.
 
-    before: t = addmm(b, x, w);  y = relu(t), t used nowhere else
-    after:  comp [m, n, k] { store y[m, n] relu(sum over k of x[m, k] * w[k, n] + b[n]) }
+    aten      the library's call as eager makes it, and its reader as a kernel of its own
+    onednn    `torchweld.linear` on the weight as it lies; an activation goes into the call
+    own       before: t = addmm(b, x, w);  y = relu(t), t used nowhere else
+              after:  comp [m, n, k] { store y[m, n] relu(sum over k of x[m, k] * w[k, n] + b[n]) }
 
-Measured on Zen 5 against MKL, which eager calls: 2.2-2.6 times as fast for 16 to 1500 rows, with
-operands as they are or transposed, and as exact; against oneDNN 1.0-1.3 times, which is less exact.
-Up to eight rows the time is that of reading the matrix, which is done once: 1.4-3 times MKL's rate
-for two rows and more.
+Every way is priced with what follows it (templates/gemm/cpu/price.py), by rates that are measured
+on the machine at hand, and the cheapest is taken. Where prices are as near as they are sure, the
+library's call stays, unless a kernel of our own saves memory traffic.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache
-from math import prod
 
 from torchweld.capture.torch_private import onednn_multiplies
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
+from torchweld.core.options import Options
 from torchweld.ir.access import addressed
-from torchweld.ir.nodes import Comp, Graph, Load, Node, Reduce, needed
-from torchweld.ir.size import hint
-from torchweld.plan.decisions import Plan
-from torchweld.plan.epilogues import with_readers
+from torchweld.ir.nodes import Comp, Extern, Graph, Load, Node, Reduce, needed
+from torchweld.plan.decisions import Choice, Plan
+from torchweld.plan.epilogues import Readers, with_readers
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.comp import is_product, operands_of, product_comp
+from torchweld.templates.gemm.cpu.price import Sizes, reader_s, sizes_of, way_s
 from torchweld.templates.gemm.cpu.schedule import cpu_product
+from torchweld.templates.library.calls import linear_call, takes_activation
 
-_FEWEST_UNKNOWN = 5
-_MOST_NARROW = 4  # in 16-bit types that oneDNN has instructions for: its calls take 10 us longer
-_FEWEST_NARROW = 2  # rows and columns of the result in 16-bit types
-_LEAST_WORK = 1 << 19  # multiply-adds
-
-
-def own_products(plan: Plan, table: Target) -> Plan:
-    """`plan` with products made by kernels of our own where those are faster."""
-    graph = plan.graph
-    made = {n.name: comp for n in graph.nodes if (comp := _made(n, graph))}
-    return with_readers(plan, made, _runs, table) if made else plan
+_FEWEST_UNKNOWN = 5  # rows, from which on kernels of our own take sizes known at the call
+_MOST_NARROW = 4  # rows in 16-bit types that oneDNN has instructions for
+_FEWEST_NARROW = 2  # rows and columns in 16-bit types that it has none for
+_LEAST_WORK = 1 << 19  # multiply-adds: below, any call is as good
+_SURE = 0.03  # of a price: what predictions are good for
 
 
-def _made(node: Node, graph: Graph) -> Comp | None:
-    """The kernel in the place of a library call."""
-    if not is_product(node) or not _suits(node, graph):
-        return None
-    comp = product_comp(node, graph.buffers)
-    if comp and _is_slow_row(node, graph):
-        return comp
-    marked = comp and _marked(comp)
-    return marked if marked and _runs(marked, graph) else None
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One way to make a product and what follows it. `saves`: it moves fewer bytes."""
+
+    way: str
+    node: Node
+    seconds: float
+    saves: bool = False
 
 
-def _suits(node: Node, graph: Graph) -> bool:
-    """Of a type that the library is slow for, worth a kernel, and not a matrix times a few
-    vectors."""
+def choose_products(plan: Plan, target: Target, options: Options, kind: str) -> Plan:
+    """`plan` with each product made in the cheapest way. `kind`: inference, forward or backward:
+    weights of training change too often to be packed."""
+    packs = options.pack_weights and kind == "inference"
+    desk = _Desk(plan.graph, target, packs, Readers(plan.graph))
+    taken = {n.name: desk.offers(n) for n in plan.graph.nodes if is_product(n)}
+    best = {name: _best(offers) for name, offers in taken.items()}
+    calls = {name: o.node for name, o in best.items() if isinstance(o.node, Extern)}
+    made = {name: o.node for name, o in best.items() if isinstance(o.node, Comp)}
+    nodes = tuple(calls.get(n.name, n) for n in plan.graph.nodes)
+    told = [_told(name, best[name], taken[name]) for name in calls]
+    plan = Plan(replace(plan.graph, nodes=nodes), (*plan.decisions, *told))
+    return with_readers(plan, made, _runs, target) if made else plan
+
+
+def _best(offers: Iterable[Offer]) -> Offer:
+    """The cheapest; another one must be cheaper than the library's call for sure, or save bytes."""
+    library, *others = offers
+    best = min(others, key=lambda o: o.seconds, default=library)
+    least = best.seconds if best.saves else best.seconds * (1 + _SURE)
+    return best if least < library.seconds else library
+
+
+def _told(name: str, best: Offer, offers: Iterable[Offer]) -> Choice:
+    others = ", ".join(f"{o.way} {o.seconds * 1e6:.1f} us" for o in offers if o is not best)
+    reason = f"beside {others}" if others else ""
+    return Choice(name, f"library/{best.way}", "", best.seconds * 1e6, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """Offers for the products of one graph."""
+
+    graph: Graph
+    target: Target
+    packs: bool
+    readers: Readers
+
+    def offers(self, node: Extern) -> list[Offer]:
+        """The library's call first."""
+        sizes = sizes_of(node, self.graph.buffers, self.graph.hints)
+        call, comp = linear_call(node, self.graph, self.packs), self._own(node, sizes)
+        aten = self._seconds("aten", sizes, node, False)
+        if aten is None:  # nothing is known of this type: as it was measured elsewhere
+            return [Offer("aten", comp or call or node, 0.0)]
+        found = [Offer("aten", node, aten)]
+        if call is not None:
+            seconds = self._seconds("onednn", sizes, node, self._has_activation(call))
+            found += [Offer("onednn", call, seconds)] if seconds is not None else []
+        if comp is not None:
+            joins = self.readers.joins(comp, _runs)
+            seconds = self._seconds("own", sizes, node, joins)
+            found += [Offer("own", comp, seconds, saves=joins)] if seconds is not None else []
+        return found
+
+    def _seconds(self, way: str, sizes: Sizes, node: Extern, joined: bool) -> float | None:
+        product_s = way_s(way, sizes, self.target)
+        reader = self.readers.only(node)
+        if product_s is None or reader is None:
+            return product_s
+        graph = self.graph
+        after_s = reader_s(reader, node.outputs[0], graph.buffers, graph.hints, self.target, joined)
+        return product_s + after_s
+
+    def _has_activation(self, call: Extern) -> bool:
+        reader = self.readers.only(call)
+        return reader is not None and takes_activation(call, reader, self.graph)
+
+    def _own(self, node: Extern, sizes: Sizes) -> Comp | None:
+        """The kernel of our own in the place of a library call."""
+        if not _suits(node, sizes, self.graph):
+            return None
+        comp = product_comp(node, self.graph.buffers)
+        if comp is None or _is_slow_row(node, self.graph):
+            return comp
+        marked = _marked(comp)
+        return marked if marked and _runs(marked, self.graph) else None
+
+
+def _suits(node: Extern, sizes: Sizes, graph: Graph) -> bool:
+    """Of a type and of sizes that our kernels take, and worth one."""
     left, right = operands_of(node)
     known = all(isinstance(s, int) for s in (*left.shape[:-1], right.shape[-1]))
-    fewest = _fewest(graph.buffers[left.buffer].dtype, known)
+    fewest = _fewest(sizes.dtype, known)
     if len(left.shape) != len(right.shape):
         return False
     if fewest is None:
@@ -65,10 +138,8 @@ def _suits(node: Node, graph: Graph) -> bool:
         return few and min(left.shape[0], right.shape[1]) <= _MOST_NARROW
     if _is_slow_row(node, graph):
         return True
-    *batch, m, k, n = (hint(s, graph.hints) for s in (*left.shape, right.shape[-1]))
-    if not any(right.strides[:-2]):  # the same matrix for all of them
-        m, batch = m * prod(batch), []
-    return min(m, n) >= fewest and m * n * k >= _LEAST_WORK
+    worth = sizes.rows * sizes.columns * sizes.depth >= _LEAST_WORK
+    return min(sizes.rows, sizes.columns) >= fewest and worth
 
 
 def _is_slow_row(node: Node, graph: Graph) -> bool:

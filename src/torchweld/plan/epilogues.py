@@ -14,6 +14,7 @@ from torchweld.plan.decisions import Plan
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.names import kernel_names
 from torchweld.plan.products.told import Taken, decisions
+from torchweld.plan.signature import Signatures
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.price import Prices
 
@@ -26,7 +27,7 @@ def with_readers(plan: Plan, made: Mapping[str, Comp], runs: Runs, table: Target
     graph = replace(plan.graph, nodes=tuple(made.get(n.name, n) for n in plan.graph.nodes))
     prices, taken = Prices(graph, table), []
     for comp in reversed(made.values()):
-        reader = _only_reader(comp, graph)
+        reader = Readers(graph).only(comp)
         fused = reader and _fused(comp, reader, graph, runs)
         if fused:
             before_s = prices.comp_s(comp) + prices.comp_s(reader)
@@ -37,16 +38,43 @@ def with_readers(plan: Plan, made: Mapping[str, Comp], runs: Runs, table: Target
     return Plan(graph, decisions(plan, taken, {}, Prices(plan.graph, table)))
 
 
-def _only_reader(comp: Comp, graph: Graph) -> Comp | None:
-    """The Comp that alone reads what `comp` makes, if `comp` might as well be there."""
-    (made,) = comp.writes
-    readers = [n for n in graph.nodes if made in n.reads]
-    held = {v.buffer for v in views(graph.outputs)} | {n for n in graph.inputs if n}
-    if made in held or len(readers) != 1 or not isinstance(readers[0], Comp):
-        return None
-    between = graph.nodes[graph.nodes.index(comp) + 1 : graph.nodes.index(readers[0]) + 1]
-    changed = {name for node in between for name in node.writes}
-    return None if changed.intersection(comp.reads) else readers[0]
+class Readers:
+    """Who alone reads what a node of one graph makes, if the node might as well be there."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph, self._signatures = graph, Signatures(graph.buffers)
+        self._held = {v.buffer for v in views(graph.outputs)} | {n for n in graph.inputs if n}
+        self._readers: dict[str, list[int]] = {}
+        self._writers: dict[str, list[int]] = {}
+        for place, node in enumerate(graph.nodes):
+            for name in node.reads:
+                self._readers.setdefault(name, []).append(place)
+            for name in node.writes:
+                self._writers.setdefault(name, []).append(place)
+        self._joins: dict[tuple, bool] = {}
+
+    def only(self, node: Node) -> Comp | None:
+        """The Comp that alone reads the result of `node`."""
+        (made, *others) = node.writes
+        readers = self._readers.get(made, [])
+        if others or made in self._held or len(readers) != 1:
+            return None
+        reader, (start, *_) = self._graph.nodes[readers[0]], self._writers[made]
+        changes = (p for name in node.reads for p in self._writers.get(name, []))
+        if not isinstance(reader, Comp) or any(start < p <= readers[0] for p in changes):
+            return None
+        return reader
+
+    def joins(self, comp: Comp, runs: Runs) -> bool:
+        """Whether `runs` takes `comp` and its only reader together; equal pairs are tried once."""
+        reader = self.only(comp)
+        if reader is None:
+            return False
+        one, other = self._signatures.of(comp), self._signatures.of(reader)
+        key = one.number, other.number, other.buffers.index(comp.writes[0])
+        if key not in self._joins:
+            self._joins[key] = _fused(comp, reader, self._graph, runs) is not None
+        return self._joins[key]
 
 
 def _fused(comp: Comp, reader: Comp, graph: Graph, runs: Runs) -> Comp | None:

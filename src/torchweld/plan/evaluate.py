@@ -85,7 +85,7 @@ class Evaluator:
         refusal = device_refusal(producer, consumer, self.buffers)
         if refusal:
             return refusal
-        shapes = {n: self.buffers[n].shape for n in producer.reads}
+        shapes = {n: self.buffers[n].shape for n in (*producer.reads, *producer.writes)}
         comp = merge(producer, consumer, Rules(keep, shapes, self.eager))
         if isinstance(comp, Refusal):
             return comp

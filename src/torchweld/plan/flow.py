@@ -37,6 +37,12 @@ class Flow:
         writers = self.writers.get(buffer, [])
         return len(writers) > 1 or (buffer in self.inputs and bool(writers))
 
+    def changes_between(self, buffer: str, first: NodeId, second: NodeId) -> bool:
+        """Whether what `first` reads there is no longer there when `second` runs."""
+        writers = self.writers.get(buffer, ())
+        low, high = self._place[first], self._place[second]
+        return any(low <= self._place[w] < high for w in writers)
+
     def is_needed_after(self, buffer: str, *but: NodeId) -> bool:
         """Whether anyone other than the nodes `but` wants `buffer`, the caller included."""
         if buffer in self.needed or buffer in self.inputs:
@@ -165,7 +171,11 @@ class Flow:
     def _read_anew(self, number: NodeId) -> None:
         node = self.nodes[number]
         for buffer in node.reads:
-            self._depend(number, (w for w in self.writers[buffer] if self.comes_first(w, number)))
+            for writer in self.writers[buffer]:
+                if self.comes_first(writer, number):
+                    self._depend(number, (writer,))
+                elif writer != number:
+                    self._depend(writer, (number,))
             self.readers[buffer].append(number)
 
     def _arrange(self, low: int, high: int, ordered: list[NodeId]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from torchweld.ir.frame import frame_of
+from torchweld.ir.in_place import is_in_place
 from torchweld.ir.nodes import Buffer, Comp, IndexMap, Load, Reduce, Ref, Scan
 from torchweld.ir.size import product
 from torchweld.plan.flow import Flow, NodeId
@@ -26,10 +27,13 @@ def device_refusal(one: Comp, other: Comp, buffers: Mapping[str, Buffer]) -> Ref
     return Refusal(Reason.DEVICES, ", ".join(sorted(devices))) if len(devices) > 1 else None
 
 
-def repeat_refusal(flow: Flow, producer: NodeId) -> Refusal | None:
-    """Why the work of `producer` cannot be repeated later: what it reads has changed by then."""
+def repeat_refusal(
+    flow: Flow, producer: NodeId, consumers: Iterable[NodeId] = ()
+) -> Refusal | None:
+    """Why the work of `producer` cannot be repeated in `consumers`: what it reads has changed by
+    then."""
     for name in flow.nodes[producer].reads:
-        if flow.is_mutated(name):
+        if any(flow.changes_between(name, producer, c) for c in consumers):
             return Refusal(Reason.MUTATION, name)
     return None
 
@@ -71,6 +75,10 @@ def _is_indirect(index: IndexMap) -> bool:
 
 
 def _hazard(comp: Comp) -> str | None:
-    """A buffer that is read and written, or written twice."""
+    """A buffer that is read and written, but for in place, or written twice."""
     stored = [s.buffer for s in comp.stores]
-    return next((b for b in stored if b in comp.reads or stored.count(b) > 1), None)
+    for store in comp.stores:
+        read = store.buffer in comp.reads
+        if stored.count(store.buffer) > 1 or (read and not is_in_place(comp, store)):
+            return store.buffer
+    return None

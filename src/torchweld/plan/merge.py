@@ -42,7 +42,7 @@ from torchweld.plan.align import Images, alignments, embeddings
 from torchweld.plan.inline import Place, Shapes, apart, copy_instr, copy_store, split_in_two
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.tidy import tidy
-from torchweld.plan.unify import Image, Mismatch, Split, covered, solve
+from torchweld.plan.unify import Extents, Image, Mismatch, Split, covered, solve, writes_all
 
 _MOST_SPLITS = 6
 _MOST_HOMES = 3
@@ -90,7 +90,7 @@ def merge(producer: Comp, consumer: Comp, rules: Rules) -> Comp | Refusal:
 
 
 def _merge(producer: Comp, consumer: Comp, rules: Rules, splits_left: int) -> Comp | Refusal:
-    links = _links(producer, consumer)
+    links = _links(producer, consumer, rules.shapes or {})
     if isinstance(links, Refusal):
         return links
     homes = (links,) if isinstance(links, Split) else _homes(producer, consumer, links, rules)
@@ -121,15 +121,18 @@ def _split_and_merge(producer, consumer, split: Split, rules: Rules, left: int) 
     return _merge(apart(producer, cut), cut, rules, left - 1)
 
 
-def _links(producer: Comp, consumer: Comp) -> dict[Load, Link] | Split | Refusal:
+def _links(producer: Comp, consumer: Comp, shapes: Shapes) -> dict[Load, Link] | Split | Refusal:
     stores = {s.buffer: s for s in producer.stores}
     inner, outer = producer.extents, consumer.extents
+    copied = next((s.init for s in consumer.stores if s.init in stores), None)
+    if copied is not None:  # whole, before the kernel begins
+        return Refusal(Reason.PARTIAL_WRITE, copied)
     links = {}
     for load in consumer.body:
         if not isinstance(load, Load) or load.buffer not in stores:
             continue
         store = stores[load.buffer]
-        if store.combine or store.guard is not None:
+        if not _is_whole(store, inner, shapes):
             return Refusal(Reason.PARTIAL_WRITE, store.buffer)
         images = solve(store.index, load.index, inner, outer)
         if isinstance(images, Split):
@@ -138,6 +141,15 @@ def _links(producer: Comp, consumer: Comp) -> dict[Load, Link] | Split | Refusal
             return Refusal(Reason.MAPS, f"{load.buffer}: {images.evidence}")
         links[load] = Link(store, images)
     return links
+
+
+def _is_whole(store: Store, extents: Extents, shapes: Shapes) -> bool:
+    """Whether what is read of its buffer is what it stores: nothing is combined with what was there
+    before, or left of it."""
+    if store.combine or store.guard is not None:
+        return False
+    shape = shapes.get(store.buffer)
+    return store.init is None if shape is None else writes_all(store.index, extents, shape)
 
 
 def _homes(producer: Comp, consumer: Comp, links: Links, rules: Rules) -> Homes:
@@ -334,8 +346,11 @@ def _reads_column_reduction(comp: Comp, links: Links, frame) -> bool:
 
 
 def _scan_is_moved(comp: Comp, links: Links, home: Home | None) -> bool:
-    """Whether a prefix would be needed at other points than where it is computed."""
+    """Whether a prefix would be needed at other points than where it is computed, or would run
+    over several axes."""
     scanned = {i.axis for i in comp.body if isinstance(i, Scan)}
+    if any(home.images[a].as_axis is None for a in scanned):
+        return True
     return any(link.images.get(a) != home.images[a] for link in links.values() for a in scanned)
 
 

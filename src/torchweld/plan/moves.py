@@ -152,7 +152,7 @@ class Mover:
     def _order(self, move: Move) -> Refusal | None:
         if move.kind == "fuse":
             return order_refusal(self.flow, move.first, move.others[0])
-        return repeat_refusal(self.flow, move.first)
+        return repeat_refusal(self.flow, move.first, move.others)
 
     def _lifetimes(self, move: Move) -> Refusal | None:
         """Nothing large must stay in memory longer only because far nodes became one."""

@@ -7,11 +7,14 @@ depends on, its image over the consumer's axes, so that S(image) = L:
     store t[64*h + d], load t[64*k + e]   h -> k, d -> e
     store t[n],        load t[64*k + e]   n -> 64*k + e
     store t[i, j],     load t[r, j + 64]  i -> r, j -> j + 64
+
+A read of an element that S does not write has no image: `solve` does not look for that, but
+`writes_all` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Union
@@ -67,6 +70,33 @@ def covered(images: Mapping[str, Image], inner: Extents, outer: Extents) -> froz
             return None
         seen |= image.axes
     return frozenset(seen)
+
+
+def writes_all(store: IndexMap, extents: Extents, shape: Sequence[Size]) -> bool:
+    """Whether every element of a buffer of `shape` is among the places S(p), once. False where that
+    is not seen."""
+    seen: set[str] = set()
+    for at, size in zip(store, shape):
+        at = _forwards(at, extents) if isinstance(at, Affine) else None
+        if at is None or at.const != 0 or seen & at.axes:
+            return False
+        if not _is_mixed_radix(at, size, extents):
+            return False
+        seen |= at.axes
+    return True
+
+
+def _forwards(at: Affine, extents: Extents) -> Affine:
+    """The same places, in the order in which no axis runs backwards; axes of one point left out."""
+    terms, const = {}, at.const
+    for name, coefficient in at.terms:
+        if extents[name] == 1:
+            continue
+        if isinstance(coefficient, int) and coefficient < 0:
+            const = const + coefficient * (extents[name] - 1)
+            coefficient = -coefficient
+        terms[name] = coefficient
+    return of(terms, const)
 
 
 def flatten(names: tuple[str, ...], extents: Extents) -> Affine:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import torch
 
+from torchweld.targets.rates import prior_rates
 from torchweld.targets.target import Target
 
 _TEMPLATES = ("conv", "pooling", "gemm/cpu", "pointwise_reduce/cpu")
 _PASSES = (
-    "rewrite", "widen", "channels last", "contiguous rows", "plan", "own products",
-    "own convolutions", "channel groups", "library calls (CPU)",
+    "rewrite", "widen", "channels last", "contiguous rows", "plan", "products",
+    "own convolutions", "channel groups", "activations in calls",
 )  # fmt: skip
 
 # Per core, measured on Zen 4: what one thread streams from memory and from the last-level cache,
@@ -29,7 +30,7 @@ _LAUNCH_S = 6.0e-6
 @cache
 def cpu_target(threads: int) -> Target:
     """This machine's CPU, used with so many threads."""
-    l2, llc = cache_bytes(2, 1 << 20), cache_bytes(3, 32 << 20)
+    llc = cache_bytes(3, 32 << 20)
     return Target(
         name=f"cpu x{threads}",
         kind="cpu",
@@ -40,7 +41,7 @@ def cpu_target(threads: int) -> Target:
         fma_per_s=_FMA_PER_CORE * threads,
         tensor_fma_per_s=_FMA_PER_CORE * threads,
         launch_s=_LAUNCH_S if threads > 1 else _LAUNCH_S / 3,
-        row_bytes=l2 // 2,
+        row_bytes=core_cache_bytes() // 2,
         line_bytes=64,
         grain=4096,
         max_columns=0,
@@ -49,7 +50,14 @@ def cpu_target(threads: int) -> Target:
         features=_features(),
         templates=_TEMPLATES,
         passes=_PASSES,
+        rates=prior_rates(threads),
     )
+
+
+@cache
+def core_cache_bytes() -> int:
+    """What a core has for itself: its L2."""
+    return cache_bytes(2, 1 << 20)
 
 
 def cache_bytes(level: int, default: int) -> int:

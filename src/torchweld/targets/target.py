@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from torchweld.targets.rates import Rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,7 @@ class Target:
     features         of the instruction set: "avx2", "avx512", "amx"; "wgmma", "tma", "pdl"
     templates        names of the templates that may make kernels, the most special first
     passes           names of the passes from lowering to kernels, in order
-    rates            of products of matrices on a CPU: multiply-adds a second of one way to make
-                     them, by (way, dtype, shape class); empty where nothing was measured
+    rates            of products of matrices on a CPU (rates.py); empty on a GPU
     """
 
     name: str
@@ -46,7 +46,7 @@ class Target:
     features: tuple[str, ...] = ()
     templates: tuple[str, ...] = ()
     passes: tuple[str, ...] = ()
-    rates: Mapping[tuple[str, str, str], float] = field(default_factory=dict, hash=False)
+    rates: Rates = field(default_factory=dict, hash=False)
 
     @property
     def begins_early(self) -> bool:

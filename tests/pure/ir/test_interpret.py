@@ -332,3 +332,25 @@ def test_exact_keeps_gaps_and_expanded_inputs():
     x = torch.arange(8.0)[1:7:2].expand(2, 3)
     (y,) = run_graph(graph, (x,))
     assert y.tolist() == [1, 3, 5] and y.dtype == torch.float64
+
+
+def test_a_place_in_a_buffer_without_elements():
+    """The same at all points, of which there are none."""
+    graph = parse_graph("""
+graph g {
+  buffer x : f32[0] strides [1] on cpu
+  buffer at : i64[0] strides [1] on cpu
+  buffer y : f32[0] strides [1] on cpu
+  input x, at
+  comp a [i:0] {
+    %0 = load x[0] : f32
+    %1 = load at[0] : i64
+    %2 = load x[%1] : f32
+    %3 = add %0 %2 : f32
+    store y[i] %3
+  }
+  output view(y, [0], [1], 0)
+}
+""")
+    (found,) = run_graph(graph, [torch.empty(0), torch.empty(0, dtype=torch.int64)])
+    assert found.shape == (0,)

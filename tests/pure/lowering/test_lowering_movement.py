@@ -350,7 +350,7 @@ def test_a_copy_of_what_is_written_later_is_made():
 
     x = rand(4)
     result = lowered(stepped, x)
-    assert externs(result) == ["aten.clone.default"]
+    assert not externs(result)
     given = x.clone()
     flipped, before = run(result, [given], exact=False)
     assert torch.equal(before, x) and torch.equal(flipped, x.flip(0)) and torch.equal(given, x + 1)

@@ -11,6 +11,7 @@ from torchweld.core.errors import InvalidIR
 from torchweld.core.options import Options
 from torchweld.plan.refusals import Reason
 from torchweld.plan.search import plan
+from torchweld.targets.find import target_of
 
 EXP = """
     comp first [i:64, j:128] {
@@ -214,6 +215,30 @@ def test_a_buffer_written_in_place_is_read_before_it_changes():
     )  # fmt: skip
     result = planned(graph)
     assert len(kernels(result)) == 2 and Reason.REENTRY in _reasons(result)
+
+
+@pytest.mark.parametrize("read", ["12*i+j", "12*i+11-j", "71-j"])
+def test_a_scan_runs_along_one_axis(read):
+    """Not along those that its reader has in place of it, nor backwards."""
+    read = read.replace("12*i+11-j", "12*i+-1*j+11").replace("71-j", "-1*j+-12*i+71")
+    graph = program(
+        "x f32 72; t f32 72; y f32 6 12", "x",
+        f"""
+        comp first [n:72] {{
+          %0 = load x[n] : f32
+          %1 = scan.sum[n] %0 : f32
+          store t[n] %1
+        }}
+        comp second [i:6, j:12] {{
+          %0 = load t[{read}] : f32
+          %1 = exp %0 : f32
+          store y[i, j] %1
+        }}
+        """, "y",
+    )  # fmt: skip
+    for device in (H100, target_of("cpu")):
+        result = planned(graph, device=device)
+        assert len(kernels(result)) == 2
 
 
 def test_two_devices_do_not_share_a_kernel():

@@ -12,10 +12,12 @@ from torchweld.ir.views import Tensor
 
 
 class GraphBuilder:
-    """`round_always`: every result of 16 bits is rounded even where fusion could keep it wide."""
+    """`round_always`: every result of 16 bits is rounded even where fusion could keep it wide.
+    `of_gradients`: in a backward, where a cast to more bits is the gradient of one to fewer, that
+    somebody asked for."""
 
-    def __init__(self, round_always: bool = False) -> None:
-        self.round_always = round_always
+    def __init__(self, round_always: bool = False, of_gradients: bool = False) -> None:
+        self.round_always, self.of_gradients = round_always, of_gradients
         self.sizes = Sizes()
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Node] = []

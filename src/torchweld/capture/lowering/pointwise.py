@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torchweld.capture.lowering.call import Call, promoted
 from torchweld.capture.lowering.expr import Expr, where
-from torchweld.capture.lowering.registry import lowers
+from torchweld.capture.lowering.registry import ROWS, lowers
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import NotLowered
@@ -168,6 +168,7 @@ pointwise("aten.sgn.default")(lambda x: x.sign())
 pointwise("aten.positive.default")(lambda x: x)
 pointwise("aten.erfc.default")(lambda x: _erfc(x))
 pointwise("aten.addcmul.default")(lambda x, a, b, value=1: x + _times(a * b, value))
+pointwise("prims.fma.default")(lambda a, b, c: a * b + c)
 pointwise("aten.addcdiv.default")(lambda x, a, b, value=1: x + _times(a / b, value))
 pointwise("aten.hypot.default")(lambda a, b: (a * a + b * b).sqrt())
 pointwise("aten.deg2rad.default")(lambda x: x * (math.pi / 180))
@@ -206,6 +207,12 @@ def pow_scalar(x, exponent):
     if exponent in small and (x.dtype.is_float or exponent in (1, 2, 3)):
         return small[exponent]()
     return x.op("pow", exponent)
+
+
+def pow_of(call: Call, x, exponent):
+    """x ** exponent, where either may be a number."""
+    overload = "Tensor_Tensor" if isinstance(exponent, Tensor) else "Tensor_Scalar"
+    return ROWS[f"aten.pow.{overload}"](call, x, exponent)
 
 
 @pointwise("aten.lerp.Scalar", "aten.lerp.Tensor")
@@ -268,7 +275,8 @@ def masked_fill(call: Call, x, mask, value):
 
 @lowers("aten._to_copy.default", "prims.convert_element_type.default", "aten.to.dtype")
 def convert(call: Call, x, *_, **kwargs):
-    """A cast. A user's narrowing keeps its rounding when fused."""
+    """A cast. A user's narrowing keeps its rounding when fused, and so does what comes back through
+    it as a gradient."""
     if x.device != call.out.device:
         raise NotLowered("a copy between devices")
     if x.dtype == call.out.dtype:
@@ -281,13 +289,14 @@ def _cast(call: Call, x: Tensor) -> Tensor:
         raise NotLowered("no conversion of this dtype")
     nest = call.nest(call.out.shape, x)
     narrows = x.dtype.is_float and call.out.dtype.is_float and call.out.dtype.bits < x.dtype.bits
-    value = nest.read(x, exact=not call.out.dtype.is_float)
+    exact = not call.out.dtype.is_float or call.graph.of_gradients
+    value = nest.read(x, exact=exact)
     return call.finish(nest, value.to(call.out.dtype, must_round=narrows))
 
 
 @lowers("aten.clone.default", "aten.lift_fresh_copy.default", "aten.contiguous.default")
 def same(call: Call, x, **_):
-    return call.fresh(x)
+    return _cast(call, x) if x.source in call.graph.mutated else call.fresh(x)
 
 
 @lowers("aten.copy.default")

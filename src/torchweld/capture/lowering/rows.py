@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchweld.capture.lowering import (  # noqa: F401
     activations,
     creation,
+    foreach,
     indexing,
     losses,
     movement,

@@ -155,7 +155,9 @@ def _avg_pool(
     that reach over the edge count what is there as zeros, or there are none."""
     kernel, padding = _each(kernel_size, rank), _each(padding, rank)
     steps = _each(stride, rank) if stride else kernel
-    if kernel == tuple(x.shape[-rank:]) and not any(padding) and divisor_override is None:
+    alone = all(n == 1 for n in call.out.shape[-rank:])  # adaptive windows may all be the image
+    whole = kernel == tuple(x.shape[-rank:]) and not any(padding) and alone
+    if whole and divisor_override is None:
         return reductions.mean(call, x, range(-rank, 0), True)
     uneven = ceil_mode or (any(padding) and not count_include_pad)
     if uneven or not call.out.dtype.is_float or math.prod(kernel) > _LARGEST_AVERAGE:

@@ -13,16 +13,16 @@ from torchweld.observe.measure.metas import Meta, as_tensors
 from torchweld.observe.measure.recorder import Call
 
 
-def lowered(call: Call) -> Graph | None:
-    """The call as a graph of its own; None if it has no lowering."""
+def lowered(call: Call, device: str = "meta") -> Graph | None:
+    """The call as a graph of its own on a device; None if it has no lowering."""
     try:
-        return lower(captured(call)).graph
+        return lower(_captured(call, device)).graph
     except Exception:  # whatever a lowering makes of arguments that capture never gives it
         return None
 
 
-def captured(call: Call, device: str = "meta") -> Captured:
-    """The call as if it had been captured on a device, all of its tensors inputs."""
+def _captured(call: Call, device: str) -> Captured:
+    """As if it had been captured, all of its tensors inputs."""
     graph = torch.fx.Graph()
     placeholders: list[torch.fx.Node] = []
 

@@ -57,15 +57,26 @@ def gpu_calls(graph: Graph, options: Options, kind: str) -> Graph:
     return graph if options.numerics == "eager" else _with_activations(graph, with_gelu)
 
 
-def cpu_calls(graph: Graph, options: Options, kind: str) -> Graph:
-    """`graph` with Externs replaced by faster calls of oneDNN. `kind`: inference, forward or
-    backward; weights of training graphs change too often to be packed."""
-    if not torch.backends.mkldnn.is_available():
-        return graph
-    packs = options.pack_weights and kind == "inference"
-    nodes = (_linear_call(n, graph, packs) if isinstance(n, Extern) else n for n in graph.nodes)
-    graph = replace(graph, nodes=tuple(nodes))
+def cpu_calls(graph: Graph, options: Options) -> Graph:
+    """`graph` with activations moved into the calls of oneDNN before them."""
     return graph if options.numerics == "eager" else _with_activations(graph, _linear_with)
+
+
+def linear_call(node: Extern, graph: Graph, packs: bool) -> Extern | None:
+    """oneDNN's call of the product that `node` is, None where it does not take it. `packs`: a copy
+    of a weight that does not change may be kept in oneDNN's layout."""
+    linear = linear_of(node)
+    available = torch.backends.mkldnn.is_available()
+    if linear is None or not available or not suits_onednn(linear, graph):
+        return None
+    target = _target(linear, graph, packs)
+    args = (linear.x, linear.weight, linear.bias, "none", None)
+    return target and replace(node, target=target, args=args)
+
+
+def takes_activation(call: Extern, reader: Comp, graph: Graph) -> bool:
+    """Whether `reader` is an activation that the call does as well."""
+    return _linear_with(call, reader, graph) is not None
 
 
 def linear_of(node: Extern) -> Linear | None:
@@ -142,17 +153,6 @@ _READERS: Mapping[str, Callable] = {
     "aten.addmm.default": lambda b, x, w: Linear(x, w.transposed, b),
     "aten.linear.default": lambda x, w, b=None: Linear(x, w, b),
 }
-
-
-def _linear_call(node: Extern, graph: Graph, packs: bool) -> Extern:
-    linear = linear_of(node)
-    if linear is None or not suits_onednn(linear, graph):
-        return node
-    target = _target(linear, graph, packs)
-    if target is None:
-        return node
-    args = (linear.x, linear.weight, linear.bias, "none", None)
-    return replace(node, target=target, args=args)
 
 
 def _target(linear: Linear, graph: Graph, packs: bool) -> str | None:

@@ -128,9 +128,9 @@ def _stride(access: Load | Store, name: str, buffer: Buffer, hints) -> int:
 
 
 def _traffic(comp: Comp, facts: _Facts, buffers, hints, device: Target) -> dict[str, float]:
-    """Bytes moved per buffer."""
-    moved: dict[str, float] = {}
-    most: dict[str, float] = {}
+    """Bytes moved per buffer. What is read and written (in place) is moved twice."""
+    moved: dict[tuple[str, bool], float] = {}
+    most: dict[tuple[str, bool], float] = {}
     again = _passes_over_rows(comp, facts, buffers, hints, device)
     repeated = frozenset(_loads_along_columns(comp, facts) if again > 1 else ())
     for access in _accesses(comp):
@@ -142,9 +142,13 @@ def _traffic(comp: Comp, facts: _Facts, buffers, hints, device: Target) -> dict[
             factor *= again
         if isinstance(access, Store) and access.combine:
             factor *= 2
-        moved[access.buffer] = moved.get(access.buffer, 0) + once * factor
-        most[access.buffer] = max(most.get(access.buffer, 0), whole * factor)
-    return {name: min(b, most[name]) for name, b in moved.items()}
+        way = access.buffer, isinstance(access, Store)
+        moved[way] = moved.get(way, 0) + once * factor
+        most[way] = max(most.get(way, 0), whole * factor)
+    total = dict.fromkeys((name for name, _ in moved), 0.0)
+    for way, moved_bytes in moved.items():
+        total[way[0]] += min(moved_bytes, most[way])
+    return total
 
 
 def _points(access: Load | Store, facts: _Facts) -> int:

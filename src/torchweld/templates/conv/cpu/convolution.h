@@ -21,7 +21,7 @@
 #pragma GCC optimize("fp-contract=fast")
 enum {
   TW_CHAIN = 144, TW_CHANNELS = 24, TW_PANELS = 24, TW_STEPS = 8, TW_FEW_PIXELS = 4,
-  TW_SUMS = 10 * TW_RESULTS * TW_PANEL, TW_BLOCK = TW_WIDTH < TW_GROUP ? TW_GROUP : TW_WIDTH
+  TW_PIXEL_SUMS = 10 * TW_RESULTS * TW_PANEL
 };
 
 // Where the weights of a group lie: strides of output channels, channels and points of the window.
@@ -229,7 +229,7 @@ static void tw_sums(const tw_convolution& a, const float* x, tw_weights weights,
       else
         for (int64_t o = 0; o < results; o += TW_GROUP)
           tw_tiles<true>(pixels[p].vectors, depth, packed + o / TW_BLOCK * TW_BLOCK * depth + o % TW_BLOCK, TW_BLOCK,
-                         panel, to + o * TW_PANEL, TW_PANEL, channel == 0);
+                         panel, to + o * TW_PANEL, TW_PANEL, channel == 0, {(const char*)panel, 0});
     }
     x += channels * a.x_channel, weights.first += channels * weights.channel;
   }
@@ -341,10 +341,10 @@ static tw_shares tw_share(int64_t pixels, int64_t results, int64_t others, int64
   tw_shares to;
   to.tiles = (pixels + TW_PANEL - 1) / TW_PANEL, to.block = TW_RESULTS;
   if (others * to.tiles * ((results + to.block - 1) / to.block) < 4 * parts && parts > 1) to.block /= 2;
-  while (phases * to.block * TW_PANEL > TW_SUMS) to.block /= 2;
+  while (phases * to.block * TW_PANEL > TW_PIXEL_SUMS) to.block /= 2;
   to.blocks = (results + to.block - 1) / to.block;
   int64_t rows = (results < to.block ? results : to.block) + TW_BLOCK - 1;
-  to.panels = TW_SUMS / (rows / TW_BLOCK * TW_BLOCK * TW_PANEL * phases);
+  to.panels = TW_PIXEL_SUMS / (rows / TW_BLOCK * TW_BLOCK * TW_PANEL * phases);
   if (to.panels > TW_PANELS) to.panels = TW_PANELS;
   if (to.panels > most) to.panels = most;
   return to;
@@ -457,7 +457,7 @@ static void tw_strip_sums(const tw_convolution& a, const tw_grid& g, const float
 // prepare(result, results): what finish needs of a block of output channels.
 template <class Prepare, class Finish>
 static void tw_convolve(const tw_convolution& a, int64_t tid, int64_t parts, Prepare prepare, Finish finish) {
-  alignas(64) float c[TW_SUMS + TW_PANEL];  // whole vectors are read behind the last
+  alignas(64) float c[TW_PIXEL_SUMS + TW_PANEL];  // whole vectors are read behind the last
   const bool strips = tw_has_strips(a);
   const tw_grid g = tw_grid_of(a, strips);
   int64_t phases = a.transposed ? a.w.stride : 1, others = a.transposed ? a.d.stride * a.h.stride : 1, ready = -1;

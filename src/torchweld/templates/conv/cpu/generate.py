@@ -37,11 +37,14 @@ _FINISH = (
 )
 
 
+HERE = Path(__file__).parent
+
+
 @cache
-def header(name: str) -> str:
-    """What loops of `name`.h over images are compiled with."""
-    files = (Path(__file__).with_name(f"{file}.h") for file in ("images", name))
-    return common_header() + cpp_product.header() + "".join(file.read_text() for file in files)
+def header(loops: Path) -> str:
+    """What a file of loops over images is compiled with, and the file."""
+    own = (HERE / "images.h", loops)
+    return common_header() + cpp_product.header() + "".join(file.read_text() for file in own)
 
 
 def generate(
@@ -60,7 +63,7 @@ def generate(
     text = _text(k, comp, convolution, buffers, names, tuple(numbers))
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     args = (*map(BufferArg, names), *map(SizeArg, numbers.values()))
-    headers = header(_loops(convolution)[0])
+    headers = header(HERE / f"{_loops(convolution)[0]}.h")
     return KernelBundle(
         comp.name, (KernelSource("cpp", name, headers + text.replace("KERNEL", name), args),)
     )

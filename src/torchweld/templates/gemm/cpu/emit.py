@@ -15,6 +15,7 @@ from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
 from torchweld.ir.access import Access, Accesses
 from torchweld.ir.nodes import Buffer, Value, needed
+from torchweld.targets.cpu import core_cache_bytes
 from torchweld.templates.gemm.cpu.schedule import CpuProduct, scratch_elements
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel, kernel
 from torchweld.templates.pointwise_reduce.cpu.schedule import CpuSchedule
@@ -26,7 +27,8 @@ _ELEMENTS = {dtypes.f32: "float", dtypes.f16: "tw_f16", dtypes.bf16: "tw_bf16"}
 
 @cache
 def header() -> str:
-    return Path(__file__).with_name("product.h").read_text()
+    cache = f"#define TW_CACHE {core_cache_bytes()}\n"
+    return cache + Path(__file__).with_name("product.h").read_text()
 
 
 def scratch_buffers(product: CpuProduct, accesses: Accesses, device: str) -> tuple[Buffer, ...]:

@@ -3,13 +3,14 @@
 //
 //   for blocks of columns, for stretches of the depth:
 //     all threads pack that part of Q into panels of [k][PANEL]
-//     for chunks of this thread's rows:
+//     for chunks of this thread's rows, and its share of the block's columns:
 //       for DEPTH terms of the stretch:    one chain, added to C: as exact as MKL
+//         pack the rows into blocks of [k][BLOCK], unless they meet few columns
 //         for panels, for GROUPs of rows:  GROUP x PANEL accumulators in registers
 //       finish(rows, columns, C)           after the last stretch: what the caller does with the sums
 //
-// Measured on Zen 5, one thread: 240-260 GFLOP/s where MKL reaches 105 and oneDNN 230-250, whose sums
-// are one chain as long as the depth.
+// A panel's terms stay in L1 while all rows of a chunk pass by; the rows' terms and C stay in L2, of
+// which C takes a quarter. TW_CACHE: bytes of a core's L2.
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=fast")
 #include <string.h>
@@ -25,7 +26,12 @@
 #endif
 enum {
   TW_VECTORS = 3, TW_PANEL = TW_VECTORS * TW_WIDTH, TW_DEPTH = 192,
-  TW_CHUNK = 64, TW_COLUMNS = 384  // the most rows and columns of C that are worked on together
+  TW_BLOCK = TW_WIDTH < TW_GROUP ? TW_GROUP : TW_WIDTH,  // rows that are packed side by side
+  TW_ROWS = 256, TW_MOST = 8 * 48 * TW_ROWS, TW_LEAST = TW_MOST / 4, TW_QUARTER = TW_CACHE / 4 / sizeof(float),
+  TW_SUMS = TW_QUARTER < TW_LEAST ? TW_LEAST : TW_QUARTER < TW_MOST ? TW_QUARTER : TW_MOST,  // of C in a chunk
+  TW_IN_PLACE = 6 * TW_PANEL,       // packing rows pays where more columns read them
+  TW_CHUNK = 64, TW_COLUMNS = 384,  // the most rows that finish takes, and columns of few rows
+  TW_FEWEST = 96                    // rows of a thread below which columns are shared instead
 };
 typedef float tw_vector __attribute__((vector_size(4 * TW_WIDTH)));
 typedef float tw_memory __attribute__((vector_size(4 * TW_WIDTH), aligned(4)));
@@ -62,15 +68,6 @@ template <class E> TW void tw_turn_wide(const E* from, int64_t from_row, float* 
   for (int i = 0; i < TW_WIDTH; ++i) tw_widen(from + i * from_row, TW_WIDTH, square + i * TW_WIDTH);
   tw_turn(square, TW_WIDTH, to, to_row);
 }
-// Rows of adjacent elements as floats: as they lie in memory, or in `wide`, DEPTH apart.
-TW const float* tw_rows(const float* from, int64_t&, int64_t, int64_t, float*) { return from; }
-template <class E>
-TW const float* tw_rows(const E* from, int64_t& row, int64_t rows, int64_t depth, float* wide) {
-  for (int64_t i = 0; i < rows; ++i) tw_widen(from + i * row, depth, wide + i * TW_DEPTH);
-  row = TW_DEPTH;
-  return wide;
-}
-
 template <class R, class Q> struct tw_product {
   int64_t rows, columns, depth;
   const R* r;
@@ -81,10 +78,12 @@ template <class R, class Q> struct tw_product {
   float* sums;                                // rows * block elements; unused if stretch is the depth
 };
 
+// What is fetched into L2 while a tile is worked on: `step` bytes for each term.
+struct tw_ahead { const char* at; int64_t step; };
 // GROUP rows by V vectors of columns. Rows `r_row` apart (r_depth 1), or packed as [k][r_row].
 template <int V, bool PACKED>
-static __attribute__((noinline)) void tw_tile(
-    int64_t depth, const float* r, int64_t r_row, const float* q, float* c, int64_t c_row, bool first) {
+static __attribute__((noinline)) void tw_tile(int64_t depth, const float* r, int64_t r_row, const float* q, float* c,
+                                              int64_t c_row, bool first, tw_ahead next) {
   tw_vector sums[TW_GROUP][V];
 #pragma GCC unroll 8
   for (int i = 0; i < TW_GROUP; ++i)
@@ -93,6 +92,7 @@ static __attribute__((noinline)) void tw_tile(
   const float *r3 = r + 3 * r_row, *r6 = r + 6 * r_row;
   for (int64_t k = 0; k < depth; ++k) {
     tw_vector columns[V];
+    __builtin_prefetch(next.at + k * next.step, 0, 2);
 #pragma GCC unroll 3
     for (int v = 0; v < V; ++v) columns[v] = tw_read(q + (k * V + v) * TW_WIDTH);
 #pragma GCC unroll 8
@@ -113,92 +113,122 @@ static __attribute__((noinline)) void tw_tile(
 }
 template <bool PACKED>
 static void tw_tiles(int vectors, int64_t depth, const float* r, int64_t r_row, const float* q, float* c,
-                     int64_t c_row, bool first) {
-  if (vectors == 1) tw_tile<1, PACKED>(depth, r, r_row, q, c, c_row, first);
-  else if (vectors == 2) tw_tile<2, PACKED>(depth, r, r_row, q, c, c_row, first);
-  else tw_tile<3, PACKED>(depth, r, r_row, q, c, c_row, first);
+                     int64_t c_row, bool first, tw_ahead next) {
+  if (vectors == 1) tw_tile<1, PACKED>(depth, r, r_row, q, c, c_row, first, next);
+  else if (vectors == 2) tw_tile<2, PACKED>(depth, r, r_row, q, c, c_row, first, next);
+  else tw_tile<3, PACKED>(depth, r, r_row, q, c, c_row, first, next);
 }
 
-// to[k][j] = from[j, k] for `columns` of them, zeros up to a multiple of WIDTH; `first` <= k < `last`
+// to[k * width + j] = from[j, k] for `columns` of them, zeros up to a multiple of WIDTH
 template <class E>
-static void tw_pack_panel(const E* from, int64_t column, int64_t step, int64_t columns, int64_t first,
-                          int64_t last, float* to) {
-  int64_t width = (columns + TW_WIDTH - 1) / TW_WIDTH * TW_WIDTH, k = first;
+static void tw_pack_panel(const E* from, int64_t column, int64_t step, int64_t columns, int64_t depth, float* to,
+                          int64_t width) {
+  int64_t padded = (columns + TW_WIDTH - 1) / TW_WIDTH * TW_WIDTH, k = 0;
   if (step == 1)
-    for (; k + TW_WIDTH <= last && columns == width; k += TW_WIDTH)
-      for (int64_t j = 0; j < width; j += TW_WIDTH)
+    for (; k + TW_WIDTH <= depth && columns == padded; k += TW_WIDTH)
+      for (int64_t j = 0; j < padded; j += TW_WIDTH)
         tw_turn_wide(from + j * column + k, column, to + k * width + j, width);
-  for (; k < last; ++k) {
+  for (; k < depth; ++k) {
     if (column == 1) tw_widen(from + k * step, columns, to + k * width);
     else for (int64_t j = 0; j < columns; ++j) to[k * width + j] = tw_wide(from[j * column + k * step]);
-    for (int64_t j = columns; j < width; ++j) to[k * width + j] = 0;
+    for (int64_t j = columns; j < padded; ++j) to[k * width + j] = 0;
   }
 }
 
-// One chunk of rows and one stretch of the depth, added to c.
-template <class R, class Q>
-static void tw_chunk(const tw_product<R, Q>& a, int64_t row, int64_t rows, int64_t columns, int64_t from_depth,
-                     int64_t stretch, float* c, int64_t c_row) {
-  if (stretch == 0) memset(c, 0, sizeof(float) * rows * c_row);
-  alignas(64) float packed[TW_CHUNK * TW_DEPTH], wide[sizeof(R) == sizeof(float) ? 1 : TW_CHUNK * TW_DEPTH];
-  int64_t in_place = a.r_depth == 1 ? rows / TW_GROUP * TW_GROUP : 0;
-  for (int64_t at = 0; at < stretch; at += TW_DEPTH) {
-    int64_t k = from_depth + at, depth = stretch - at < TW_DEPTH ? stretch - at : TW_DEPTH;
-    for (int64_t i = in_place; i < rows; i += TW_GROUP) {
-      int64_t group = rows - i < TW_GROUP ? rows - i : TW_GROUP;
-      const R* from = a.r + (row + i) * a.r_row + k * a.r_depth;
-      float* to = packed + i * TW_DEPTH;
-      for (int64_t l = 0; l < depth; ++l) {
-        if (a.r_row == 1) tw_widen(from + l * a.r_depth, group, to + l * TW_GROUP);
-        else for (int64_t j = 0; j < group; ++j) to[l * TW_GROUP + j] = tw_wide(from[j * a.r_row + l * a.r_depth]);
-        for (int64_t j = group; j < TW_GROUP; ++j) to[l * TW_GROUP + j] = 0;
-      }
-    }
-    int64_t r_row = a.r_row;
-    const float* r = in_place ? tw_rows(a.r + row * a.r_row + k, r_row, in_place, depth, wide) : wide;
-    for (int64_t p = 0; p < columns; p += TW_PANEL) {
-      int vectors = columns - p < TW_PANEL ? (columns - p + TW_WIDTH - 1) / TW_WIDTH : TW_VECTORS;
-      const float* q = a.packed + p * stretch + at * vectors * TW_WIDTH;
-      for (int64_t i = 0; i < in_place; i += TW_GROUP)
-        tw_tiles<false>(vectors, depth, r + i * r_row, r_row, q, c + i * c_row + p, c_row, k == 0);
-      for (int64_t i = in_place; i < rows; i += TW_GROUP)
-        tw_tiles<true>(vectors, depth, packed + i * TW_DEPTH, TW_GROUP, q, c + i * c_row + p, c_row, k == 0);
-    }
-  }
+// The nth of `parts` shares of `count`, in whole units.
+struct tw_range { int64_t from, end; };
+TW tw_range tw_share(int64_t count, int64_t unit, int64_t nth, int64_t parts) {
+  int64_t units = (count + unit - 1) / unit, end = units * (nth + 1) / parts * unit;
+  return {units * nth / parts * unit, end < count ? end : count};
 }
+TW int64_t tw_least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Panels of `columns` columns and `stretch` terms, of which this thread packs a share.
+// Q in panels of `columns` columns and `stretch` terms, of which this thread packs a share: of the
+// columns where each lies along memory, which is read in long runs then, else of the terms.
 template <class R, class Q>
 static void tw_pack(const tw_product<R, Q>& a, int64_t column, int64_t columns, int64_t from_depth, int64_t stretch,
                     int64_t tid, int64_t parts) {
-  int64_t panels = (columns + TW_PANEL - 1) / TW_PANEL, blocks = (stretch + TW_DEPTH - 1) / TW_DEPTH;
-  for (int64_t t = panels * blocks * tid / parts; t < panels * blocks * (tid + 1) / parts; ++t) {
-    int64_t p = t / blocks * TW_PANEL, k = t % blocks * TW_DEPTH;
-    tw_pack_panel(a.q + (column + p) * a.q_column + from_depth * a.q_depth, a.q_column, a.q_depth,
-                  columns - p < TW_PANEL ? columns - p : TW_PANEL, k,
-                  k + TW_DEPTH < stretch ? k + TW_DEPTH : stretch, a.packed + p * stretch);
+  const Q* q = a.q + column * a.q_column + from_depth * a.q_depth;
+  auto pack = [&](int64_t j, int64_t some, int64_t k, int64_t depth) {
+    int64_t p = j / TW_PANEL * TW_PANEL, width = tw_least(TW_PANEL, (columns - p + TW_WIDTH - 1) / TW_WIDTH * TW_WIDTH);
+    tw_pack_panel(q + j * a.q_column + k * a.q_depth, a.q_column, a.q_depth, tw_least(some, columns - j), depth,
+                  a.packed + p * stretch + k * width + j - p, width);
+  };
+  bool along = a.q_depth == 1;
+  tw_range mine = tw_share(along ? columns : stretch, TW_WIDTH, tid, parts);
+  for (int64_t i = mine.from; i < mine.end; i += TW_WIDTH)
+    if (along) pack(i, TW_WIDTH, 0, stretch);
+    else for (int64_t j = 0; j < columns; j += TW_PANEL) pack(j, TW_PANEL, i, tw_least(TW_WIDTH, mine.end - i));
+}
+
+// Rows, in place or packed, times one panel.
+template <bool PACKED>
+static void tw_sweep(int64_t rows, int64_t columns, int64_t depth, const float* r, int64_t r_row, const float* q,
+                     float* c, int64_t c_row, bool first, const float* next) {
+  int vectors = columns < TW_PANEL ? (columns + TW_WIDTH - 1) / TW_WIDTH : TW_VECTORS;
+  int64_t each = rows ? TW_GROUP * TW_PANEL / rows : 0;  // of the next panel, for each term of a tile
+  for (int64_t i = 0; i < rows; i += TW_GROUP) {
+    const float* at = r + (PACKED ? i / TW_BLOCK * TW_BLOCK * TW_DEPTH + i % TW_BLOCK : i * r_row);
+    tw_tiles<PACKED>(vectors, depth, at, PACKED ? TW_BLOCK : r_row, q, c + i * c_row, c_row, first,
+                     {(const char*)(next + i / TW_GROUP * each * depth), each * 4});
   }
+}
+
+// One stretch of the depth added to c, which has some rows, and some of the columns that are packed.
+template <class R, class Q>
+static void tw_chunk(const tw_product<R, Q>& a, tw_range rows, tw_range columns, int64_t from_depth, int64_t stretch,
+                     float* c, int64_t c_row) {
+  alignas(64) float packed[TW_ROWS * TW_DEPTH];
+  int64_t count = rows.end - rows.from;
+  bool lies = sizeof(R) == sizeof(float) && a.r_depth == 1 && columns.end - columns.from <= TW_IN_PLACE;
+  int64_t in_place = lies ? count / TW_GROUP * TW_GROUP : 0;
+  if (stretch == 0) memset(c, 0, sizeof(float) * count * c_row);
+  for (int64_t at = 0; at < stretch; at += TW_DEPTH) {
+    int64_t k = from_depth + at, depth = tw_least(TW_DEPTH, stretch - at);
+    const R* r = a.r + rows.from * a.r_row + k * a.r_depth;
+    for (int64_t i = in_place; i < count; i += TW_BLOCK)
+      tw_pack_panel(r + i * a.r_row, a.r_row, a.r_depth, tw_least(TW_BLOCK, count - i), depth,
+                    packed + (i - in_place) * TW_DEPTH, TW_BLOCK);
+    for (int64_t p = columns.from; p < columns.end; p += TW_PANEL) {
+      int64_t width = tw_least(TW_PANEL, columns.end - p);
+      const float* q = a.packed + p * stretch + at * ((width + TW_WIDTH - 1) / TW_WIDTH * TW_WIDTH);
+      const float* next = p + TW_PANEL < columns.end ? q + TW_PANEL * stretch : q + TW_PANEL * depth;
+      float* to = c + p - columns.from;
+      tw_sweep<false>(in_place, width, depth, (const float*)r, a.r_row, q, to, c_row, k == 0, next);
+      tw_sweep<true>(count - in_place, width, depth, packed, 0, q, to + in_place * c_row, c_row, k == 0, next);
+    }
+  }
+}
+
+// How many threads share the columns: as few as leave each its rows.
+TW int64_t tw_across(int64_t rows, int64_t columns, int64_t parts) {
+  int64_t across = 1;
+  for (int64_t n = 2; n <= parts && n * TW_PANEL <= columns; ++n)
+    if (parts % n == 0 && rows * across < TW_FEWEST * parts) across = n;
+  return across;
 }
 
 // finish(row, rows, column, columns, c, c_row). Called by all threads of a region.
 template <class R, class Q, class Finish>
 static void tw_multiply(const tw_product<R, Q>& a, int64_t tid, int64_t parts, Finish finish) {
-  alignas(64) float local[TW_CHUNK * TW_COLUMNS];
-  int64_t groups = (a.rows + TW_GROUP - 1) / TW_GROUP, end = groups * (tid + 1) / parts * TW_GROUP;
-  end = end < a.rows ? end : a.rows;
+  alignas(64) float local[TW_SUMS];
+  int64_t most = tw_least(TW_ROWS, TW_SUMS / a.block / TW_BLOCK * TW_BLOCK);  // rows
   for (int64_t column = 0; column < a.columns; column += a.block) {
-    int64_t k = 0;
+    int64_t columns = tw_least(a.block, a.columns - column), k = 0;
+    int64_t across = tw_across(a.rows, columns, parts);
+    tw_range mine = tw_share(a.rows, TW_GROUP, tid / across, parts / across);
+    tw_range side = tw_share(columns, TW_PANEL, tid % across, across);
+    int64_t count = mine.end - mine.from, width = side.end - side.from, chunks = width ? (count + most - 1) / most : 0;
     do {
-      int64_t columns = a.columns - column < a.block ? a.columns - column : a.block;
-      int64_t stretch = a.depth - k < a.stretch ? a.depth - k : a.stretch;
-      bool whole = a.depth <= a.stretch;
+      int64_t stretch = tw_least(a.stretch, a.depth - k);
       tw_pack(a, column, columns, k, stretch, tid, parts);
 #pragma omp barrier
-      for (int64_t row = groups * tid / parts * TW_GROUP; row < end; row += TW_CHUNK) {
-        int64_t rows = end - row < TW_CHUNK ? end - row : TW_CHUNK, c_row = whole ? TW_COLUMNS : a.block;
-        float* c = whole ? local : a.sums + row * a.block;
-        tw_chunk(a, row, rows, columns, k, stretch, c, c_row);
-        if (k + stretch == a.depth) finish(row, rows, column, columns, c, c_row);
+      for (int64_t n = 0; n < chunks; ++n) {
+        tw_range some = tw_share(count, TW_BLOCK, n, chunks), rows = {mine.from + some.from, mine.from + some.end};
+        float* c = a.depth <= a.stretch ? local : a.sums + rows.from * a.block + side.from;
+        tw_chunk(a, rows, side, k, stretch, c, a.block);
+        for (int64_t i = rows.from; i < rows.end && k + stretch == a.depth; i += TW_CHUNK)
+          finish(i, tw_least(TW_CHUNK, rows.end - i), column + side.from, width, c + (i - rows.from) * a.block, a.block);
       }
 #pragma omp barrier
     } while ((k += a.stretch) < a.depth);
@@ -282,10 +312,10 @@ static void tw_few_rows(const tw_product<R, Q>& a, int64_t column, int64_t colum
     for (; j < whole; j += TW_WIDTH) tw_steps<ROWS, 1>(a, column + j, from, end, c + j);
     for (; j < columns; ++j)
       for (int i = 0; i < ROWS; ++i) {
-        float sum = from ? c[i * TW_COLUMNS + j] : 0;
+        float sum = 0;  // one chain for each DEPTH terms here as well
         for (int64_t k = from; k < end; ++k)
           sum += tw_wide(a.r[i * a.r_row + k * a.r_depth]) * tw_wide(a.q[column + j + k * a.q_depth]);
-        c[i * TW_COLUMNS + j] = sum;
+        c[i * TW_COLUMNS + j] = from ? c[i * TW_COLUMNS + j] + sum : sum;
       }
   }
 }

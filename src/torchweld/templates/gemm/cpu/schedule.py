@@ -45,9 +45,11 @@ FEW = 8  # rows; product.h's TW_FEW
 GROUP = 8  # rows that a thread takes together
 DEEPEST = 16 * 192  # terms that are packed together: 4.7 MB
 _SLACK_ROWS = 16  # that the last group and a turned square reach beyond
+_IN_PLACE = 6 * PANEL  # columns up to which rows are read as they lie; product.h's TW_IN_PLACE
 # Seconds per element and term, relative to packing by a copy along rows: packing by turning squares
-# of registers, gathering groups of rows in each block of columns, and a multiply-add.
-_COPIED, _TURNED, _GATHERED, _MULTIPLIED = 1.0, 2.0, 2.0, 1 / 16
+# of registers, gathering rows in each block of columns, and a multiply-add, of which rows that are
+# read where they lie cost a share more.
+_COPIED, _TURNED, _GATHERED, _MULTIPLIED, _SCATTERED = 1.0, 2.0, 2.0, 1 / 16, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +172,17 @@ def _oriented(accesses: Accesses, hints, value: Value, one, other, batch) -> Cpu
     left, right = min(pairs, key=lambda p: _overhead(accesses, hints, *p, depth))
     lane = max((right[1], left[1]), key=lambda a: _written(accesses, value, a, hints))
     columns, deep = accesses.comp.extent(right[1]), accesses.comp.extent(depth)
-    panels = -(-columns // PANEL) if isinstance(columns, int) else MOST_PANELS
-    block = PANEL * max(1, min(MOST_PANELS, panels))
+    block = _block(columns) if isinstance(columns, int) else PANEL * MOST_PANELS
     stretch = min(deep, DEEPEST) if isinstance(deep, int) else DEEPEST
     return CpuProduct(
         value, left[0], right[0], batch, left[1], right[1], depth, block, stretch, lane
     )
+
+
+def _block(columns: int) -> int:
+    """Columns that are packed together, in blocks of nearly one size."""
+    panels = max(1, -(-columns // PANEL))
+    return PANEL * -(-panels // -(-panels // MOST_PANELS))
 
 
 def _overhead(accesses: Accesses, hints, left, right, depth: str) -> float:
@@ -183,8 +190,11 @@ def _overhead(accesses: Accesses, hints, left, right, depth: str) -> float:
     rows, columns = (size.hint(accesses.comp.extent(a), hints) for a in (row, column))
     along = accesses.loads[packed].offset.coefficient(column) == 1
     cost = columns * (_COPIED if along else _TURNED)
-    if accesses.loads[load].offset.coefficient(depth) != 1:
-        cost += rows * _GATHERED * -(-columns // (PANEL * MOST_PANELS))
+    block = _block(columns)
+    if accesses.loads[load].offset.coefficient(depth) == 1 and block <= _IN_PLACE:
+        cost += rows * columns * _MULTIPLIED * _SCATTERED
+    else:
+        cost += rows * _GATHERED * -(-columns // block)
     busy = min(1.0, -(-rows // GROUP) / (os.cpu_count() or 1))
     return cost + rows * columns * _MULTIPLIED / busy
 

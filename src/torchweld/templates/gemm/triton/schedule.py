@@ -30,7 +30,7 @@ from torchweld.templates.gemm.schedule import ProductSchedule
 from torchweld.templates.pointwise_reduce.gpu.schedule import MAX_GRID_Y, extent, next_pow2
 
 STREAM_ROWS = 64
-_MOST_SUMMED = 32  # rows of a left factor that is also added up
+_MOST_SHARED = 32  # rows of a left factor that something else reads, too
 MIN_STAGES, MAX_STAGES = 4, 12  # of streams; two are always correct
 MAX_SPLITS = 16
 SHARED_REST = 4 << 10  # bytes for sums across warps
@@ -94,7 +94,7 @@ def supports(accesses: Accesses, contraction: Contraction, table: Target) -> str
     if len(found) > 1:
         return "its factors differ in dtype"
     return (
-        _bad_sums(accesses, contraction)
+        _bad_sharing(accesses, contraction)
         or _bad_reduction(accesses, contraction)
         or _bad_store(accesses, contraction)
     )
@@ -133,7 +133,7 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
         and s.group >= 1
         and all(factor(accesses.comp.body, v) is not None for v in _factors(c))
         and accumulators(s, c) <= MAX_ACCUMULATORS
-        and (not c.row_sums or s.block_m <= _MOST_SUMMED)
+        and (s.block_m <= _MOST_SHARED or not _second_reader(accesses, c))
         and (not isinstance(columns, int) or columns <= MAX_GRID_Y * s.block_n)
         and (s.splits == 1 or _splittable(s, accesses, c))
     )
@@ -261,14 +261,29 @@ def _factor_dtype(body: tuple[Instr, ...], value: Value) -> DType | None:
     return None if narrow is None else body[narrow].dtype
 
 
-def _bad_sums(accesses: Accesses, contraction: Contraction) -> str | None:
-    """Sums over the left factor, which is in shared memory, read it beside the products. Those of
-    tiles of 64 rows and more are asynchronous on Hopper, and results were wrong on an H100 (Triton
-    3.6.0), and others each time: from two stages on, in both types, with one product (128 x 128)
-    and with two (64 x 64). Never in tiles of 32 rows, which those of many batches would not be."""
+def _bad_sharing(accesses: Accesses, contraction: Contraction) -> str | None:
+    """A left factor that only dots read has as many slots in shared memory as there are stages.
+    One that is also loaded into registers has one less in Triton (seen in 3.6.0 and 3.7.1), too few
+    for Hopper's dots of 64 rows and more: one is left pending when the next copy begins, which
+    writes where it reads. On an H100 results were wrong, and others each time, from two stages on,
+    in both types, with one product (128 x 128) and with two (64 x 64). Dots of tiles of 32 rows,
+    which those of many batches would not be, are awaited. bench/race_left_sums.py shows the slots
+    and what goes wrong."""
     rows = extent(accesses, contraction.rows)
-    few = isinstance(rows, int) and rows <= _MOST_SUMMED and not contraction.batch
-    return "sums over the left factor of many rows" if contraction.row_sums and not few else None
+    few = isinstance(rows, int) and rows <= _MOST_SHARED and not contraction.batch
+    return None if few else _second_reader(accesses, contraction)
+
+
+def _second_reader(accesses: Accesses, contraction: Contraction) -> str | None:
+    """What reads a left factor besides the dot that takes it as it is in memory."""
+    if contraction.row_sums:
+        return "sums over the left factor of many rows"
+    products = contraction.products
+    plain = {p.left_load for p in products} - {None}
+    computed = [p.left for p in products if p.left_load is None]
+    computed += [p.right for p in products if p.right_load is None]
+    shared = plain & needed(accesses.comp.body, computed)
+    return "a factor is computed from the left factor of another product" if shared else None
 
 
 def _bad_reduction(accesses: Accesses, contraction: Contraction) -> str | None:

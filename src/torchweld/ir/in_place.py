@@ -1,0 +1,31 @@
+"""Kernels that overwrite what they read, point by point.
+
+    x[i, j] = x[i, j] - g[i, j]        and not   x[i, j] = x[j, i],   x[i, j] = x[0, j] - 1
+
+Whatever order points run in, and on however many threads, each reads its element before it writes
+it, and no other point reads it. Generators load what a point needs before they store.
+"""
+
+from __future__ import annotations
+
+from torchweld.ir.nodes import Comp, Load, Reduce, Ref, Scan, Store
+
+
+def is_in_place(comp: Comp, store: Store) -> bool:
+    """Whether `comp`, which also reads the buffer of `store`, is pointwise, reads it only where the
+    same point overwrites it, and writes each place once."""
+    if store.combine or store.init is not None or store.guard is not None:
+        return False
+    if any(isinstance(i, (Reduce, Scan)) for i in comp.body) or not _is_own_place(comp, store):
+        return False
+    loads = (i for i in comp.body if isinstance(i, Load) and i.buffer == store.buffer)
+    return all(i.index == store.index and i.guard is None for i in loads)
+
+
+def _is_own_place(comp: Comp, store: Store) -> bool:
+    """Whether every point of all axes stores to a place of its own: each axis is a dimension."""
+    if any(isinstance(entry, Ref) for entry in store.index):
+        return False
+    named = [entry.as_axis for entry in store.index if entry.axes]
+    long = {a.name for a in comp.axes if a.extent != 1}
+    return None not in named and len(set(named)) == len(named) and long <= set(named)

@@ -1,0 +1,124 @@
+"""The loops of products for vectors and caches of several sizes: sums have the same bits however
+many threads and blocks they are made in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+import cpp_runner
+from torchweld.core import dtypes
+from torchweld.ir import size
+from torchweld.ir.nodes import Buffer
+from torchweld.ir.parser import parse_comp
+from torchweld.ir.size import evaluate
+from torchweld.templates.pointwise_reduce.cpu.generate import generate
+
+TEXT = """
+comp product [m:M, n:N, k:K] {
+  %0 = load x[m, k] exact : f32
+  %1 = load w[n, k] exact : f32
+  %2 = mul %0 %1 : f32
+  %3 = reduce.sum[k] %2 : f32
+  %4 = load b[n] : f32
+  %5 = add %3 %4 : f32
+  store y[m, n] %5
+}
+"""
+SHAPES = {"x": "MK", "w": "NK", "y": "MN", "b": "N"}
+# Rows, columns and terms: parts of vectors, of panels and of blocks; more than a stretch of the depth;
+# few columns, which the other factor's rows are multiplied with as they lie.
+SIZES = ((1, 1, 1), (9, 49, 193), (130, 100, 385), (65, 433, 97), (300, 1000, 50), (40, 401, 3201),
+         (1030, 33, 20))  # fmt: skip
+GAP = 3  # elements between rows
+BUILDS = {
+    "native": ((), None),
+    "small cache": ((), 1 << 18),
+    "large cache": ((), 1 << 26),
+    "avx2": (("-march=haswell",), None),
+    "sse": (("-march=x86-64",), None),
+}
+
+
+def strides(axes: str, turned: bool) -> tuple:
+    """Of rows that are GAP elements apart, or columns that are."""
+    if len(axes) == 1:
+        return (1,)
+    along = size.symbol(axes[0 if turned else 1]) + GAP
+    return (1, along) if turned else (along, 1)
+
+
+def kernel(turned: str, cache: int | None):
+    """The bundle for any sizes; those of `turned` lie in memory column by column."""
+    buffers = {
+        n: Buffer(n, tuple(map(size.symbol, a)), dtypes.f32, strides(a, n in turned))
+        for n, a in SHAPES.items()
+    }
+    bundle = generate(parse_comp(TEXT), buffers)
+    (source,) = bundle.sources
+    text = source.text
+    if cache:
+        text = re.sub(r"(#define TW_CACHE) \d+", rf"\1 {cache}", text)
+        assert f"TW_CACHE {cache}\n" in text
+    return replace(source, text=text), bundle.scratch
+
+
+def inputs(turned: str, sizes: dict[str, int]) -> dict[str, torch.Tensor]:
+    """Tensors with NaN in the gaps."""
+    torch.manual_seed(0)
+    made = {}
+    for name, axes in SHAPES.items():
+        shape = [sizes[a] for a in axes]
+        if name in turned:
+            shape.reverse()
+        if len(shape) == 2:
+            shape[1] += GAP
+        tensor = torch.full(shape, torch.nan)
+        view = tensor[:, : shape[1] - GAP] if len(shape) == 2 else tensor
+        made[name] = (view.t() if name in turned else view).normal_()
+    made["w"] /= sizes["K"] ** 0.5
+    return made
+
+
+def run(turned: str, sizes: dict[str, int], build: str, threads: int) -> torch.Tensor:
+    flags, cache = BUILDS[build]
+    source, scratch = kernel(turned, cache)
+    tensors = inputs(turned, sizes)
+    tensors["y"].fill_(torch.nan)
+    for buffer in scratch:
+        tensors[buffer.name] = torch.full([evaluate(buffer.shape[0], sizes)], torch.nan)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        cpp_runner.call(source, tensors, sizes, flags)
+    finally:
+        torch.set_num_threads(before)
+    return tensors["y"]
+
+
+@pytest.mark.parametrize("turned", ["", "xw", "w", "y"])
+@pytest.mark.parametrize("numbers", SIZES, ids=str)
+def test_bits_do_not_depend_on_threads_and_caches(numbers, turned):
+    sizes = dict(zip("MNK", numbers))
+    tensors = inputs(turned, sizes)
+    exact = tensors["x"].double() @ tensors["w"].double().t() + tensors["b"].double()
+    first = run(turned, sizes, "native", 1)
+    torch.testing.assert_close(first.double(), exact, rtol=2e-6, atol=2e-6)
+    for build, threads in (("native", 1), ("native", 2), ("native", 3), ("small cache", 2),
+                           ("large cache", 4)):  # fmt: skip
+        assert torch.equal(run(turned, sizes, build, threads), first), (build, threads)
+
+
+@pytest.mark.parametrize("build", ["avx2", "sse"])
+@pytest.mark.parametrize("turned", ["", "xw"])
+def test_narrower_vectors(build, turned):
+    for numbers in SIZES:
+        sizes = dict(zip("MNK", numbers))
+        tensors = inputs(turned, sizes)
+        exact = tensors["x"].double() @ tensors["w"].double().t() + tensors["b"].double()
+        one, three = (run(turned, sizes, build, threads) for threads in (1, 3))
+        torch.testing.assert_close(one.double(), exact, rtol=2e-6, atol=2e-6)
+        assert torch.equal(one, three)

@@ -145,7 +145,7 @@ def _details(measured: Sequence[dict]) -> list[str]:
     found = dict.fromkeys(n for row in measured for n in _timed(row))
     names = [*(n for n in found if n != OURS), OURS]
     head = ["case", *(f"{name}, ms" for name in names), "first call, s: inductor, torchweld",
-            "peak: eager, torchweld"]
+            "of which, s", "peak: eager, torchweld"]
     return _table(head, (_detail_cells(row, names) for row in measured))
 
 
@@ -155,7 +155,7 @@ def _detail_cells(row: dict, names: Sequence[str]) -> list[str]:
     ways, timed = _ways(row), _timed(row)
     ours, eager, inductor = (ways.get(n, {}) for n in (OURS, "eager", "inductor"))
     return [row["case"]["label"], *(_ms(_median(timed, name)) for name in names),
-            f"{seconds(inductor)}, {seconds(ours)}{_second(row)}",
+            f"{seconds(inductor)}, {seconds(ours)}{_second(row)}", _compiling(row),
             f"{bytes_text(eager.get('peak_bytes'))}, {bytes_text(ours.get('peak_bytes'))}"]
 
 
@@ -206,6 +206,14 @@ def _ms(milliseconds: float | None) -> str:
 
 def seconds(way: dict) -> str:
     return f"{way['first_call_s']:.1f}" if way.get("first_call_s") is not None else "-"
+
+
+def _compiling(row: dict) -> str:
+    """Where torchweld's first call went: all its graphs together."""
+    from torchweld.core.stages import CompileSeconds
+
+    graphs = row["report"].get("graphs", ())
+    return str(CompileSeconds.of(graph["seconds"] for graph in graphs)) if graphs else "-"
 
 
 def _second(row: dict) -> str:

@@ -91,7 +91,25 @@ def dynamo_backend(
     if mode not in (None, "default"):
         raise UsageError(f"torch.compile mode {mode!r} has no meaning here", do="use options={...}")
     chosen = Options().with_(**dict(options or {}), **overrides)
-    return aot.make_backend(compile_graph, chosen, _remember)(gm, example_inputs)
+    return _backend(chosen, _remember)(gm, example_inputs)
+
+
+def _backend(options: Options, on_compiled: aot.OnCompiled) -> Callable:
+    """What torch.compile calls with each graph that Dynamo found."""
+    traced = aot.make_backend(compile_graph, options, on_compiled)
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
+        begin(options)
+        return traced(gm, example_inputs)
+
+    return backend
+
+
+def begin(options: Options) -> None:
+    """runtime.load.begin: g++ works while the graph is captured."""
+    from torchweld.runtime import load
+
+    load.begin(options)
 
 
 def compile_graph(captured: Captured, options: Options) -> aot.Boxed:
@@ -116,7 +134,7 @@ class _State:
     def __init__(self, original: Callable, options: Options) -> None:
         self.original, self.options = original, options
         self.compiled: list[tuple[Captured, object]] = []  # with the pipeline's record of it
-        backend = aot.make_backend(compile_graph, options, self.remember)
+        backend = _backend(options, self.remember)
         self._dynamo = torch.compile(original, backend=backend, dynamic=options.dynamic)
         if isinstance(original, torch.nn.Module):
             vars(original).pop("_is_torch_compile", None)  # torch leaves it on the module itself
@@ -130,6 +148,7 @@ class _State:
         """Captures ahead of time what can be: a function closes over what changes unseen, symbolic
         sizes need Dynamo's guards."""
         if isinstance(self.original, torch.nn.Module) and not self.options.dynamic:
+            begin(self.options)
             self.call = AheadOfTime(
                 self.original, compile_graph, self.options, self.remember, self._dynamo, watch
             )

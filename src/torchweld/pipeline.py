@@ -5,11 +5,8 @@ lower -> the target's passes, one after the other -> choose kernels -> generate 
 
 from __future__ import annotations
 
-import gc
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -17,8 +14,10 @@ import torch
 from torchweld.capture.captured import Captured
 from torchweld.capture.lower import Lowered, lower
 from torchweld.codegen.source import KernelBundle
+from torchweld.core.garbage import no_garbage_collection
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
+from torchweld.core.stages import Clock, untimed
 from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Graph, Origin
 from torchweld.ir.printer import text
@@ -26,7 +25,8 @@ from torchweld.passes.table import JOIN, PASSES, Context
 from torchweld.plan.chosen import told
 from torchweld.plan.decisions import Choice, Cut, Fusion, Plan, RefusalRecord
 from torchweld.plan.refusals import Reason
-from torchweld.runtime.load import load
+from torchweld.runtime.cache import open_cache
+from torchweld.runtime.load import Compilers, begin, load
 from torchweld.runtime.plan_cache import PlanCache, StoredPlan
 from torchweld.runtime.program import Program
 from torchweld.targets.find import target_of
@@ -35,6 +35,11 @@ from torchweld.templates.generate import generate_all, kernels_of
 from torchweld.tuning import Choices, Tuner
 
 _DECISIONS = (Fusion, Cut, RefusalRecord, Choice, Reason, Origin)
+Made = Callable[[KernelBundle], object]  # is told of a kernel once it is generated
+
+
+def _nobody(bundle: KernelBundle) -> None:
+    """Waits for it."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +69,10 @@ class _Job:
     stages: Callable
 
     @classmethod
-    def of(cls, captured: Captured, options: Options) -> _Job:
+    def of(cls, captured: Captured, options: Options, target: Target | None = None) -> _Job:
         device = _main_device(captured)
-        return cls(captured, options, device, target_of(device), _Stages(options.debug))
+        stages = _Stages(options.debug, captured.capture_s)
+        return cls(captured, options, device, target or target_of(device), stages)
 
     def lowered(self) -> Lowered:
         return self.stages("lower", lower, self.captured, self.options)
@@ -80,11 +86,13 @@ class _Job:
 def compile_graph(captured: Captured, options: Options) -> Program:
     """A callable of the captured graph's flat inputs (one list) that returns its flat outputs;
     `.record` says what was done."""
-    with _no_garbage_collection():
-        return _compiled(_Job.of(captured, options))
+    begin(options)
+    compilers = Compilers(open_cache(options), options.compile_jobs)
+    with no_garbage_collection(), compilers:
+        return _compiled(_Job.of(captured, options), compilers)
 
 
-def _compiled(job: _Job) -> Program:
+def _compiled(job: _Job, compilers: Compilers) -> Program:
     captured, options, stages = job.captured, job.options, job.stages
     lowered = job.lowered()
     plans = PlanCache.open(options, _DECISIONS)
@@ -94,8 +102,8 @@ def _compiled(job: _Job) -> Program:
     stored = stages("find plan", plans.get, key)
     cached = stored is not None
     if not cached:
-        stored = _make_plan(job, lowered)
-        plans.put(key, stored)
+        stored = _make_plan(job, lowered, compilers.start)
+        stages("keep plan", plans.put, key, stored)
     record = GraphRecord(
         captured.name, captured.kind, str(job.device), stored.graph, dict(stored.bundles),
         stored.decisions, stages.seconds, cached,
@@ -103,7 +111,8 @@ def _compiled(job: _Job) -> Program:
     program = stages(
         "load", load, stored.graph, stored.bundles, lowered.constants, options,
         kind=captured.kind, static_inputs=captured.static_inputs,
-        loose_outputs=captured.loose_outputs, record=record,
+        loose_outputs=captured.loose_outputs, record=record, timed=stages,
+        compilers=compilers,
     )  # fmt: skip
     program.record = record
     logger("pipeline").info(
@@ -114,15 +123,17 @@ def _compiled(job: _Job) -> Program:
     return program
 
 
-def plan_graph(captured: Captured, options: Options) -> tuple[Graph, Plan]:
-    """The captured graph as the search is given it, and the plan that would be compiled; nothing
-    is generated."""
-    job = _Job.of(captured, options)
+def plan_graph(
+    captured: Captured, options: Options, target: Target | None = None
+) -> tuple[Graph, Plan]:
+    """The captured graph as the search is given it, and the plan that would be compiled, for
+    `target` or else for the device that its tensors are on; nothing is generated."""
+    job = _Job.of(captured, options, target)
     before = _through(Plan(job.lowered().graph, ()), _names(job, until="plan"), job)
     return before.graph, _with_kernels(_through(before, _names(job, since="plan"), job), job)
 
 
-def _make_plan(job: _Job, lowered: Lowered) -> StoredPlan:
+def _make_plan(job: _Job, lowered: Lowered, tell: Made = _nobody) -> StoredPlan:
     choices = Choices()
     tunes = job.options.tune_seconds > 0 and JOIN in job.target.passes
     if tunes and not lowered.graph.symbols:
@@ -130,13 +141,13 @@ def _make_plan(job: _Job, lowered: Lowered) -> StoredPlan:
     else:
         made = _through(Plan(lowered.graph, ()), job.target.passes, job, choices)
     made = _with_kernels(made, job, choices)
-    bundles = job.stages("generate", generate_all, made.kernels)
+    bundles = job.stages("generate", generate_all, made.kernels, tell)
     return StoredPlan(made.graph, bundles, made.decisions)
 
 
 def _tuned(made: Plan, job: _Job, choices: Choices) -> Plan:
     """The passes, with the one that joins products repeated while a tuner measures."""
-    unseen = replace(job, stages=lambda name, stage, *args: stage(*args))
+    unseen = replace(job, stages=untimed)
     after = job.target.passes[job.target.passes.index(JOIN) + 1 :]
 
     def tried(graph: Graph) -> tuple[Graph, dict[str, KernelBundle]]:
@@ -174,19 +185,6 @@ def _with_kernels(made: Plan, job: _Job, choices: Choices | None = None) -> Plan
     return replace(made, kernels=kernels, decisions=(*made.decisions, *told(kernels)))
 
 
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """What is built here is kept or has no cycles; each full collection amid captured graphs takes
-    as long as planning them."""
-    wanted = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if wanted:
-            gc.enable()
-
-
 def _main_device(captured: Captured) -> torch.device:
     """The device of the graph's tensors: an accelerator if any is on one."""
     found = torch.device("cpu")
@@ -198,17 +196,16 @@ def _main_device(captured: Captured) -> torch.device:
     return found
 
 
-class _Stages:
+class _Stages(Clock):
     """Runs stages, keeps their seconds, and prints what TORCHWELD_DEBUG asks for."""
 
-    def __init__(self, debug: int) -> None:
+    def __init__(self, debug: int, capture_s: float) -> None:
+        super().__init__()
         self._debug = debug
-        self.seconds: dict[str, float] = {}
+        self.seconds["capture"] = capture_s
 
     def __call__(self, name: str, stage: Callable, *args, **kwargs):
-        start = time.perf_counter()
-        result = stage(*args, **kwargs)
-        self.seconds[name] = time.perf_counter() - start
+        result = super().__call__(name, stage, *args, **kwargs)
         logger("pipeline").debug("%s: %.3f s", name, self.seconds[name])
         if self._debug:
             self._print(name, result)

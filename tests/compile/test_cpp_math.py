@@ -6,11 +6,13 @@ from __future__ import annotations
 import ctypes
 import math
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import torchweld
 from torchweld.codegen.cpp.flags import COMPILER, FLAGS
 from torchweld.codegen.cpp.headers import common_header
 
@@ -68,6 +70,15 @@ EDGES = [
     0.9999999,
     -0.9999999,
 ]
+
+
+def test_headers_of_kernels_include_integers_alone():
+    """C++'s own headers take gcc longer than a kernel does."""
+    package = Path(torchweld.__file__).parent
+    headers = [*package.glob("codegen/**/*.h"), *package.glob("templates/**/*.h")]
+    lines = [line for h in headers for line in h.read_text().splitlines()]
+    found = {line for line in lines if line.startswith("#include")}
+    assert found == {"#include <stdint.h>"}
 
 
 @pytest.fixture(scope="module")

@@ -193,6 +193,15 @@ def test_few_rows_of_a_size_that_varies_are_the_librarys():
     assert all(isinstance(n, Extern) for r in torchweld.records(fused) for n in r.graph.nodes)
 
 
+@pytest.mark.parametrize("m, turned, form", [(1, "w", "<1, true>"), (4, "", "<4, false>"),
+                                             (8, "w", "<8, true>")])  # fmt: skip
+def test_few_rows_are_compiled_in_the_one_form_that_is_called(m, turned, form):
+    """gcc takes 15 times as long for all sixteen forms."""
+    made = chosen(Plan(layer(m, 3333, 200, turned), ())).graph
+    bundle = registry.bundle_of(made.nodes[0], made.buffers, OWN)
+    assert f"tw_multiply_few{form}(a, " in bundle.sources[0].text
+
+
 @pytest.mark.parametrize("turned", ["", "w", "y", "xw", "wy"])
 @pytest.mark.parametrize("m, k, n", [(1, 3333, 200), (2, 1031, 777), (4, 6150, 131), (8, 191, 401),
                                      (301, 2000, 3)])  # fmt: skip

@@ -12,10 +12,10 @@ import pytest
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource
 from torchweld.core.errors import BuildError, EnvironmentProblem
 from torchweld.core.options import Options
-from torchweld.runtime import build
+from torchweld.runtime import build, dispatch, native
 from torchweld.runtime.build import compile_cpp, load_function
 from torchweld.runtime.cache import Artifacts
-from torchweld.runtime.load import load_kernels
+from torchweld.runtime.load import Compilers, _compile_ahead, load_kernels
 
 SEVEN = 'extern "C" int seven() { return 7; }\n'
 
@@ -81,10 +81,46 @@ def test_equal_kernels_of_repeated_layers_are_compiled_once(artifacts, monkeypat
     assert len(set(functions.values())) == 1
 
 
+def test_a_kernel_that_was_begun_is_not_compiled_again(artifacts, monkeypatch):
+    compiled = []
+    original = build._run
+    monkeypatch.setattr(build, "_run", lambda *a: (compiled.append(a), original(*a)))
+    bundle = KernelBundle("k", (KernelSource("cpp", "seven", SEVEN, (BufferArg("b"),)),))
+    with Compilers(artifacts, 2) as compilers:
+        compilers.start(bundle)
+        functions = compilers.functions({"k": bundle, "same": bundle})
+    assert len(compiled) == 1 and list(functions) == [bundle.sources[0]]
+
+
+def test_work_that_is_not_waited_for_is_dropped(artifacts):
+    """What stops the pipeline is not held up, nor is its error replaced by a compiler's."""
+    broken = KernelBundle("k", (KernelSource("cpp", "f", "nonsense", ()),))
+    with pytest.raises(KeyError), Compilers(artifacts, 1) as compilers:
+        compilers.start(broken)
+        raise KeyError("a later stage")
+
+
+def test_what_every_program_needs_is_compiled_ahead(artifacts):
+    _compile_ahead(artifacts)
+    before = set(artifacts.root.rglob("*.so"))
+    native.native_library(artifacts), dispatch.library(artifacts)
+    assert set(artifacts.root.rglob("*.so")) == before and len(before) == 2
+
+
+def test_nothing_is_compiled_ahead_without_a_compiler(artifacts, monkeypatch):
+    monkeypatch.setenv("CXX", "/nonexistent/compiler")
+    build.find_compiler.cache_clear()
+    try:
+        _compile_ahead(artifacts)
+    finally:
+        build.find_compiler.cache_clear()
+    assert not list(artifacts.root.rglob("*.so"))
+
+
 _WORKER = """
 import sys, time
 from pathlib import Path
-from torchweld.runtime import build
+from torchweld.runtime import build, dispatch, native
 from torchweld.runtime.cache import Artifacts
 original, log = build._run, Path(sys.argv[2])
 def run(*args):

@@ -30,7 +30,7 @@ def _all_taken(monkeypatch):
     for module in (products_kernel, products, products_side, products_norm):
         monkeypatch.setattr(module, "MARGIN", -10.0)
     monkeypatch.setattr(products_side, "_CONCATENATED", -10.0)
-    monkeypatch.setattr(products_cost, "_SUM_US", 0.0)
+    monkeypatch.setattr(products_cost, "_sums_s", lambda count, device: 0.0)
     torch._dynamo.reset()
 
 

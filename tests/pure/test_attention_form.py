@@ -14,6 +14,7 @@ from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Op, View
 from torchweld.ir.views import contiguous_strides
 from torchweld.plan.decisions import Plan
 from torchweld.plan.own_attention import MOST_ROWS, own_attention
+from torchweld.plan.refusals import Reason
 from torchweld.targets.find import named_target
 from torchweld.templates.attention.schedule import attention_of, schedule
 from triton_cases import expected, tensors
@@ -84,6 +85,20 @@ def test_which_calls_become_kernels():
     assert not owned(*call(DECODE, dtype="f32"))
     node, buffers = call(DECODE)
     assert not owned(replace(node, args=(*node.args[:4], 0.1, False)), buffers)  # dropout
+
+
+@pytest.mark.parametrize("sizes, how, reason, evidence", [
+    (Sizes(1, 2, 4, MOST_ROWS // 4 + 1, 333, 64, 64), {}, Reason.SLOWER, "68 queries share"),
+    (Sizes(1, 2, 4, 16, 17, 64, 64), {"causal": True}, Reason.TEMPLATE, "causal attention of 16"),
+    (replace(DECODE, depth=512), {}, Reason.TEMPLATE, "heads of 512"),
+    (DECODE, {"dtype": "f32"}, Reason.TEMPLATE, "f32"),
+])  # fmt: skip
+def test_a_call_that_stays_says_why(sizes, how, reason, evidence):
+    node, buffers = call(sizes, **how)
+    result = buffers["y"]
+    graph = Graph("g", (), buffers, (node,), (), (View("y", result.shape, result.strides),))
+    (record,) = own_attention(Plan(graph, ()), H100).refusals
+    assert (record.producer, record.reason) == (node.name, reason) and evidence in record.evidence
 
 
 def test_queries_that_are_broadcast_stay_the_library_s():

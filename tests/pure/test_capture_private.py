@@ -25,6 +25,7 @@ WHY = {
     "TorchDynamoException": "Dynamo's control flow passes through a backend",
     "_disable_current_modes": "constants are computed on real tensors inside a trace",
     "TensorGuards": "one call that compares two hundred tensors with what was captured",
+    "FakeTensorMode": "models without data, to be planned for a device that is not here",
     "functorch_config": "views are recomputed, so that parameters reach the backward as themselves",
 }
 
@@ -51,6 +52,12 @@ def test_the_partitioner_reads_our_tag():
     assert not must_recompute(node)
     node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
     assert must_recompute(node)
+
+
+def test_fake_tensors_have_no_data():
+    with torch_private.fake_tensors():
+        made = torch.empty(1 << 40, dtype=torch.bfloat16)  # two terabytes
+        assert (made + 1).shape == (1 << 40,)
 
 
 def test_surroundings():

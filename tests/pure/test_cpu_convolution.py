@@ -12,6 +12,7 @@ from torchweld.ir.interpret import run_comp
 from torchweld.ir.nodes import Comp, Extern
 from torchweld.ir.parser import parse_graph
 from torchweld.plan import convolutions
+from torchweld.plan.refusals import Reason
 from torchweld.templates.conv.cpu.schedule import cpu_convolution
 
 CALL = """
@@ -178,4 +179,5 @@ def test_a_small_convolution_stays_a_call(monkeypatch):
     graph, _ = _call()
     (node,) = graph.nodes
     assert isinstance(node, Extern)
-    assert convolutions._convolution_comp(node, graph) is None
+    refusal = convolutions._convolution_comp(node, graph)
+    assert refusal.reason is Reason.SLOWER and "multiply-adds" in refusal.evidence

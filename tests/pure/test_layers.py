@@ -15,7 +15,7 @@ LAYERS = (
     "core", "targets", "ir", "capture", "rewrite", "codegen", "templates", "layout", "plan",
     "passes", "runtime", "exact", "tuning", "pipeline", "api", "__init__", "observe",
     "observe.record", "observe.measure", "observe.predict", "observe.profile", "observe.report",
-    "observe.views", "observe.entry", "zoo", "cli", "__main__",
+    "observe.views", "observe.entry", "zoo", "elsewhere", "cli", "__main__",
 )  # fmt: skip
 PRIVATE_TORCH = ("capture/torch_private.py", "runtime/torch_private.py")
 _PUBLIC = {"__version__", "__file__", "__name__", "__dict__", "__class__"}

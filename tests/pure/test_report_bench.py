@@ -59,7 +59,17 @@ def test_a_row_holds_prediction_measurement_and_the_ratio_to_the_best(tables, tm
     target, detail = cells(text, "bert")
     assert target == ["bert", "1.9", "2", "inductor 3", "1.50", "1.00", "7",
                       "1.0e-03 (1.0e-03)", "yes", "-"]
-    assert detail == ["bert", "6", "3", "2", "3.0, 3.0", "2 MB, 2 MB"]
+    assert detail == ["bert", "6", "3", "2", "3.0, 3.0", "-", "2 MB, 2 MB"]
+
+
+def test_a_row_says_where_the_first_call_went(tables, tmp_path):
+    measured = row("bert")
+    graphs = [{"seconds": {"capture": 2.0, "rewrite": 0.25, "plan": 0.25, "compile": 1.0}},
+              {"seconds": {"lower": 0.5, "compile": 1.5}}]
+    measured["report"]["graphs"] = graphs
+    _, detail = cells(tables.render([written(tmp_path / "a.json", measured)]), "bert")
+    assert detail[5] == ("capture 2.00, lower 0.50, plan 0.50, generate 0.00, compile 2.50, "
+                         "load 0.00")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ A compiled graph has the boxed convention `fn(args: list) -> list`: it may clear
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -147,7 +148,7 @@ class _Session:
 
     def __init__(self, compile_graph, options, on_compiled, name: str) -> None:
         self._compile_graph, self._options, self._on_compiled = compile_graph, options, on_compiled
-        self._name = name
+        self._name, self._since = name, time.perf_counter()
         self._static_names: frozenset[str] = frozenset()  # the forward's parameters and buffers
         self._kept_names: frozenset[str] = frozenset()  # what it keeps for the backward
 
@@ -191,7 +192,8 @@ class _Session:
         self, gm: torch.fx.GraphModule, kind, static, loose: frozenset[int] = frozenset()
     ) -> Boxed:
         gm.recompile()
-        captured = Captured(gm, f"{self._name}_{kind}", kind, static, loose)
+        capture_s = 0.0 if kind == "backward" else time.perf_counter() - self._since
+        captured = Captured(gm, f"{self._name}_{kind}", kind, static, loose, capture_s)
         return compile_or_run_eagerly(
             self._compile_graph, captured, self._options, self._on_compiled
         )

@@ -14,6 +14,7 @@ class Captured:
     `static_inputs`: positions of parameters and buffers, whose storage stays the same between calls
     (their values may change in place).
     `loose_outputs`: positions of outputs that only the backward sees: they may have any strides.
+    `capture_s`: seconds that it took to make it, as far as they are seen.
     """
 
     module: torch.fx.GraphModule
@@ -21,3 +22,4 @@ class Captured:
     kind: Literal["inference", "forward", "backward"]
     static_inputs: frozenset[int] = frozenset()
     loose_outputs: frozenset[int] = frozenset()
+    capture_s: float = 0.0

@@ -8,9 +8,10 @@ does not see them.
 from __future__ import annotations
 
 import itertools
+import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Union
 
 import torch
@@ -24,6 +25,7 @@ from torchweld.capture.results import Results
 from torchweld.capture.torch_private import pytree
 from torchweld.core import events
 from torchweld.core.errors import UsageError, one_line
+from torchweld.core.garbage import no_garbage_collection
 from torchweld.core.options import Options
 
 MAX_SIGNATURES = 8
@@ -284,11 +286,11 @@ def capture_export(
     Sizes, training flags and all that is no tensor are constants. Raises what torch.export raises
     for a model that it cannot trace, UsageError for one that writes to its inputs or attributes.
     """
-    live = LiveState(model)
+    start, live = time.perf_counter(), LiveState(model)
     tensors, key = flatten(args, kwargs)
     values = [*live.tensors(), *tensors]
     kinds = [kind_of(v) for v in values]
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings(), no_garbage_collection():
         warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of LeafSpec
         warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)  # see `assigned`
         with assigned.refused(model):
@@ -301,6 +303,7 @@ def capture_export(
     state, inputs = range(len(live.positions)), range(len(live.positions), len(values))
     static = frozenset(i for i, position in enumerate(order) if position not in inputs)
     captured = Captured(_clean(program), f"export{next(_numbers)}", "inference", static)
+    captured = replace(captured, capture_s=time.perf_counter() - start)
     return Exported(
         aot.compile_or_run_eagerly(compile_graph, captured, options, on_compiled),
         (key, live.training()),

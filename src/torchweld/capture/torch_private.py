@@ -16,6 +16,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 OpOverload = torch._ops.OpOverload
@@ -105,6 +106,11 @@ def is_view(node: torch.fx.Node) -> bool:
 def without_modes() -> contextlib.AbstractContextManager:
     """Real tensors inside a trace: no fake mode, no functionalisation, no proxies."""
     return _disable_current_modes()
+
+
+def fake_tensors() -> contextlib.AbstractContextManager:
+    """Tensors made inside have shapes, types and devices but no data; real ones become such."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def plain_surroundings() -> bool:

@@ -36,6 +36,17 @@ class Way(str, Enum):
     inductor = "inductor"
 
 
+class Where(str, Enum):
+    """Names of targets: `targets.find.target_asked`."""
+
+    h100 = "h100"
+    h200 = "h200"
+    a100 = "a100"
+    sm_100 = "sm_100"
+    generic = "generic"
+    cpu = "cpu"
+
+
 @app.command()
 def report(
     target: Annotated[str, typer.Argument(
@@ -109,6 +120,29 @@ def profile(
 
         run(Request(target, way.value, device and device.value, dtype and dtype.value, train, json,
                     trace, opportunities, threads, seed, tiny))
+
+
+@app.command()
+def plan(
+    target: Annotated[str, typer.Argument(help="A name of the zoo, or path/to/file.py:function.")],
+    device: Annotated[Where, typer.Option(
+        "--target", help="The device that is planned for; it need not be here. cpu: this one.")],
+    train: Annotated[bool, typer.Option(help="Forward, loss and backward.")] = False,
+    dtype: Annotated[DType | None, typer.Option(
+        help="Default: float32 on the CPU, bfloat16 on a GPU; a file's model as it is.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write the plan as JSON.")] = None,
+    refusals: Annotated[bool, typer.Option(
+        "--refusals", help="Also say what was not fused, and why.")] = False,
+    tiny: Annotated[bool, typer.Option(help="A zoo model cut small, for a quick try.")] = False,
+) -> None:
+    """Say what TARGET would become on a device: each kernel with its template, schedule and
+    predicted time, and each library call. Nothing is compiled or run."""
+    with errors_in_one_line():
+        from torchweld.cli.plan import Request, run
+        from torchweld.elsewhere.data import Asked
+
+        asked = Asked(target, (device.value,), train, dtype and dtype.value, tiny)
+        run(Request(asked, json, refusals))
 
 
 @app.command()

@@ -11,18 +11,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from torchweld.cli.asked import (
-    check_machine,
-    check_output,
-    chosen_device,
-    chosen_target,
-)
+from torchweld.cli.asked import check_machine, check_output, chosen_device
 from torchweld.core.events import TorchweldWarning
 from torchweld.core.files import write_whole
 from torchweld.observe.entry import profile
 from torchweld.observe.record.profile import Profile
 from torchweld.observe.report.measure import threads
 from torchweld.observe.views.profile import show
+from torchweld.zoo.chosen import chosen_target
 
 
 @dataclass(frozen=True)

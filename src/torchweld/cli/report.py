@@ -11,13 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from torchweld.cli.asked import (
-    check_machine,
-    check_output,
-    chosen_device,
-    chosen_target,
-    is_file,
-)
+from torchweld.cli.asked import check_machine, check_output, chosen_device
 from torchweld.core.events import TorchweldWarning
 from torchweld.core.files import write_whole
 from torchweld.observe.record import report as data
@@ -27,6 +21,7 @@ from torchweld.observe.report.measure import Workload, check_trains, threads
 from torchweld.observe.report.ways import chosen_ways
 from torchweld.observe.views.report import show
 from torchweld.zoo import targets
+from torchweld.zoo.chosen import chosen_target, is_file
 
 
 @dataclass(frozen=True)

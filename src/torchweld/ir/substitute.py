@@ -133,9 +133,13 @@ def _(instr: Load, value) -> Load:
     return replace(instr, index=index, guard=guard)
 
 
-@with_operands.register(Op)
-@with_operands.register(Reduce)
-def _(instr, value):
+@with_operands.register
+def _(instr: Op, value) -> Op:
+    return Op(instr.name, tuple(map(value, instr.args)), instr.dtype)  # the most frequent by far
+
+
+@with_operands.register
+def _(instr: Reduce, value) -> Reduce:
     return replace(instr, args=tuple(map(value, instr.args)))
 
 

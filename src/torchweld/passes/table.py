@@ -20,15 +20,14 @@ from torchweld.passes.widened import widened_convolutions
 from torchweld.plan.convolutions import own_convolutions
 from torchweld.plan.cpu_products import choose_products
 from torchweld.plan.decisions import Plan
+from torchweld.plan.library_calls import cpu_calls, gpu_calls
 from torchweld.plan.own_attention import own_attention
 from torchweld.plan.products.form import form_products
 from torchweld.plan.products.kernel import Leeway, no_leeway
 from torchweld.plan.search import plan
-from torchweld.plan.taken_in import with_calls
 from torchweld.rewrite.apply import rewrite
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.choice import choose
-from torchweld.templates.library.calls import cpu_calls, gpu_calls
 from torchweld.templates.template import Choose
 
 
@@ -63,11 +62,6 @@ def _graph(change: Callable[[Graph, Context], Graph]) -> Callable[[Plan, Context
 def _planned(made: Plan, c: Context) -> Plan:
     found = plan(made.graph, c.target, c.options)
     return replace(found, decisions=(*made.decisions, *found.decisions))
-
-
-def _calls(change: Callable[[Graph, Context], Graph]) -> Callable[[Plan, Context], Plan]:
-    """A pass whose library calls may take in what follows them."""
-    return lambda made, c: with_calls(made, change(made.graph, c), c.target)
 
 
 def _joined(made: Plan, c: Context) -> Plan:
@@ -105,9 +99,9 @@ PASSES: dict[str, Pass] = {
         Pass("channel groups", "reductions over groups of inner channels -> in two steps",
              _graph(lambda g, c: channels_before_groups(g))),
         Pass("activations in calls", "oneDNN's product, then an activation -> one call",
-             _calls(lambda g, c: cpu_calls(g, c.options))),
+             lambda made, c: cpu_calls(made, c.options, c.target)),
         Pass("library calls (GPU)", "products that stay calls -> cublasLt's, with activations",
-             _calls(lambda g, c: gpu_calls(g, c.options, c.kind))),
+             lambda made, c: gpu_calls(made, c.options, c.kind, c.target)),
         Pass("align rows", "rows of temporaries -> multiples of 16 bytes",
              _graph(lambda g, c: align_rows(g, c.target, c.loose_outputs))),
         Pass("align extents", "odd extents of products -> even ones, or in two parts",

@@ -28,6 +28,8 @@ from torchweld.layout.channels import is_whole
 from torchweld.layout.coarse import coarsened
 from torchweld.plan.decisions import Plan
 from torchweld.plan.epilogues import with_readers
+from torchweld.plan.products.told import explained, of_call
+from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of, convolution_comp
 from torchweld.templates.conv.cpu.schedule import cpu_convolution
@@ -49,8 +51,14 @@ def own_convolutions(plan: Plan, table: Target, options: Options) -> Plan:
     if not options.fuse or "avx512" not in table.features:
         return plan
     graph = coarsened(plan.graph, _image_shapes(plan.graph))
-    made = {n.name: comp for n in graph.nodes if (comp := _convolution_comp(n, graph))}
-    return with_readers(replace(plan, graph=graph), made, _runs, table) if made else plan
+    found = {n.name: _convolution_comp(n, graph) for n in graph.nodes if call_of(n)}
+    made = {name: f for name, f in found.items() if isinstance(f, Comp)}
+    refused = {}
+    for node in graph.nodes:
+        if isinstance(why := found.get(node.name), Refusal):
+            refused |= of_call(node, graph, why)
+    told = explained(replace(plan, graph=graph), refused)
+    return with_readers(told, made, _runs, table) if made else replace(told, graph=plan.graph)
 
 
 def _runs(comp: Comp, graph: Graph) -> bool:
@@ -68,22 +76,27 @@ def _image_shapes(graph: Graph) -> Iterator[tuple[str, tuple[Size, ...]]]:
 # -- a library call as a Comp --
 
 
-def _convolution_comp(node: object, graph: Graph) -> Comp | None:
-    call = call_of(node)
-    if call is None or not _suits(call, node, graph):
-        return None
+def _convolution_comp(node: Extern, graph: Graph) -> Comp | Refusal:
+    """The kernel in the place of a convolution, or why it stays the library's."""
+    refusal = _refusal(call_of(node), node, graph)
+    if refusal is not None:
+        return refusal
     comp = convolution_comp(node, graph.buffers)
-    return comp if _runs(comp, graph) else None
+    return comp if _runs(comp, graph) else Refusal(Reason.TEMPLATE, node.target)
 
 
-def _suits(call: Call, node: Extern, graph: Graph) -> bool:
-    """Float32, whole buffers, and worth a kernel."""
+def _refusal(call: Call, node: Extern, graph: Graph) -> Refusal | None:
+    """None for float32, whole buffers, and what is worth a kernel."""
     kinds = {graph.buffers[n].dtype for n in (*node.reads, *node.writes)}
-    if kinds != {dtypes.f32} or not all(is_whole(v, graph) for v in views(node.args)):
-        return False
+    if kinds != {dtypes.f32}:
+        return Refusal(Reason.TEMPLATE, f"{min(k.name for k in kinds - {dtypes.f32})}, not f32")
+    if not all(is_whole(v, graph) for v in views(node.args)):
+        return Refusal(Reason.TEMPLATE, "windows of larger buffers")
     result = call.image if call.transposed else graph.buffers[node.outputs[0]]
     work = hint(product((*result.shape, *call.weight.shape[1:])), graph.hints)
-    return work >= _LEAST_WORK and not _is_better_in_library(call, work)
+    if work >= _LEAST_WORK and not _is_better_in_library(call, work):
+        return None
+    return Refusal(Reason.SLOWER, f"{work} multiply-adds in windows of {call.window}")
 
 
 def _is_better_in_library(call: Call, work: int) -> bool:

@@ -24,6 +24,8 @@ from torchweld.ir.access import addressed
 from torchweld.ir.nodes import Comp, Extern, Graph, Load, Node, Reduce, needed
 from torchweld.plan.decisions import Choice, Plan
 from torchweld.plan.epilogues import Readers, with_readers
+from torchweld.plan.products.told import explained, of_call
+from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.comp import is_product, operands_of, product_comp
 from torchweld.templates.gemm.cpu.price import Sizes, reader_s, sizes_of, way_s
@@ -58,6 +60,12 @@ def choose_products(plan: Plan, target: Target, options: Options, kind: str) -> 
     made = {name: o.node for name, o in best.items() if isinstance(o.node, Comp)}
     nodes = tuple(calls.get(n.name, n) for n in plan.graph.nodes)
     told = [_told(name, best[name], taken[name]) for name in calls]
+    refused = {}
+    for node in plan.graph.nodes:
+        if node.name in calls:
+            why = _refusal(best[node.name], taken[node.name])
+            refused |= of_call(node, plan.graph, why)
+    plan = explained(plan, refused)
     plan = Plan(replace(plan.graph, nodes=nodes), (*plan.decisions, *told))
     return with_readers(plan, made, _runs, target) if made else plan
 
@@ -68,6 +76,16 @@ def _best(offers: Iterable[Offer]) -> Offer:
     best = min(others, key=lambda o: o.seconds, default=library)
     least = best.seconds if best.saves else best.seconds * (1 + _SURE)
     return best if least < library.seconds else library
+
+
+def _refusal(best: Offer, offers: Iterable[Offer]) -> Refusal:
+    """Why a product is no kernel of our own."""
+    own = next((o for o in offers if o.way == "own"), None)
+    if own is None:
+        return Refusal(Reason.TEMPLATE, "no kernel of ours takes its types and sizes")
+    apart, together = best.seconds * 1e6, own.seconds * 1e6
+    reason = Reason.SLOWER if together >= apart else Reason.MARGIN
+    return Refusal(reason, f"{apart:.1f} us apart, {together:.1f} us together")
 
 
 def _told(name: str, best: Offer, offers: Iterable[Offer]) -> Choice:

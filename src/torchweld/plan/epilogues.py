@@ -13,7 +13,8 @@ from torchweld.ir.nodes import Comp, Graph, Node, views
 from torchweld.plan.decisions import Plan
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.names import kernel_names
-from torchweld.plan.products.told import Taken, decisions
+from torchweld.plan.products.told import Taken, decisions, of_call
+from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.signature import Signatures
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.price import Prices
@@ -25,45 +26,58 @@ def with_readers(plan: Plan, made: Mapping[str, Comp], runs: Runs, table: Target
     """`plan` with the Comps `made` in the place of the calls that they are named after, each inside
     the kernel that alone reads its result if `runs` takes the two together."""
     graph = replace(plan.graph, nodes=tuple(made.get(n.name, n) for n in plan.graph.nodes))
-    prices, taken = Prices(graph, table), []
+    prices, taken, refused, readers = Prices(graph, table), [], {}, Readers(graph)
     for comp in reversed(made.values()):
-        reader = Readers(graph).only(comp)
-        fused = reader and _fused(comp, reader, graph, runs)
-        if fused:
+        reader = readers.only(comp)
+        fused = _fused(comp, reader, graph, runs) if reader else readers.refusal(comp)
+        if isinstance(fused, Refusal):
+            refused |= of_call(comp, graph, fused)
+        else:
             before_s = prices.comp_s(comp) + prices.comp_s(reader)
             parts = (comp.name, reader.name)
             taken.append(Taken(fused, None, parts, before_s, prices.comp_s(fused)))
-            graph = _joined(graph, comp, reader, fused)
-    graph, taken = _named(graph, taken)
-    return Plan(graph, decisions(plan, taken, {}, Prices(plan.graph, table)))
+            readers.join(comp, reader, fused)
+    graph, taken = _named(replace(graph, nodes=readers.nodes()), taken)
+    return Plan(graph, decisions(plan, taken, refused, Prices(plan.graph, table)))
 
 
 class Readers:
-    """Who alone reads what a node of one graph makes, if the node might as well be there."""
+    """Who alone reads what a node of one graph makes, while some nodes are joined."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph, self._signatures = graph, Signatures(graph.buffers)
-        self._held = {v.buffer for v in views(graph.outputs)} | {n for n in graph.inputs if n}
-        self._readers: dict[str, list[int]] = {}
-        self._writers: dict[str, list[int]] = {}
-        for place, node in enumerate(graph.nodes):
-            for name in node.reads:
-                self._readers.setdefault(name, []).append(place)
-            for name in node.writes:
-                self._writers.setdefault(name, []).append(place)
         self._joins: dict[tuple, bool] = {}
+        self._nodes: dict[int, Node] = dict(enumerate(graph.nodes))
+        self._places = {node.name: place for place, node in self._nodes.items()}
+        self._held = {v.buffer for v in views(graph.outputs)} | {n for n in graph.inputs if n}
+        self._readers: dict[str, set[int]] = {}
+        for place, node in self._nodes.items():
+            self._reads(place, node)
+
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(self._nodes.values())
 
     def only(self, node: Node) -> Comp | None:
-        """The Comp that alone reads the result of `node`."""
-        (made, *others) = node.writes
-        readers = self._readers.get(made, [])
-        if others or made in self._held or len(readers) != 1:
+        """The Comp that alone reads the result of `node`, if `node` might as well be there."""
+        if self.refusal(node) is not None:
             return None
-        reader, (start, *_) = self._graph.nodes[readers[0]], self._writers[made]
-        changes = (p for name in node.reads for p in self._writers.get(name, []))
-        if not isinstance(reader, Comp) or any(start < p <= readers[0] for p in changes):
-            return None
-        return reader
+        (place,) = self._readers[node.writes[0]]
+        return self._nodes[place]
+
+    def refusal(self, node: Node) -> Refusal | None:
+        """Why there is none."""
+        readers = {p for made in node.writes for p in self._readers.get(made, ())}
+        if len(node.writes) != 1 or self._held.intersection(node.writes) or len(readers) != 1:
+            names = ", ".join(sorted({self._nodes[p].name for p in readers}))
+            return Refusal(Reason.READERS, names or ", ".join(node.writes))
+        (place,) = readers
+        reader = self._nodes[place]
+        if not isinstance(reader, Comp):
+            return Refusal(Reason.EXTERN, reader.target)
+        between = (self._nodes.get(p) for p in range(self._places[node.name] + 1, place + 1))
+        written = {name for n in between if n is not None for name in n.writes}
+        changed = sorted(written.intersection(node.reads))
+        return Refusal(Reason.MUTATION, changed[0]) if changed else None
 
     def joins(self, comp: Comp, runs: Runs) -> bool:
         """Whether `runs` takes `comp` and its only reader together; equal pairs are tried once."""
@@ -73,25 +87,38 @@ class Readers:
         one, other = self._signatures.of(comp), self._signatures.of(reader)
         key = one.number, other.number, other.buffers.index(comp.writes[0])
         if key not in self._joins:
-            self._joins[key] = _fused(comp, reader, self._graph, runs) is not None
+            self._joins[key] = isinstance(_fused(comp, reader, self._graph, runs), Comp)
         return self._joins[key]
 
+    def join(self, comp: Comp, reader: Comp, fused: Comp) -> None:
+        """`fused` in the place of `reader`, for both."""
+        gone, place = self._places[comp.name], self._places[reader.name]
+        for name in {*comp.reads, *reader.reads}:
+            self._readers[name] -= {gone, place}
+        del self._nodes[gone]
+        self._nodes[place] = fused
+        self._places[fused.name] = place
+        self._reads(place, fused)
 
-def _fused(comp: Comp, reader: Comp, graph: Graph, runs: Runs) -> Comp | None:
-    shapes = {n: b.shape for n, b in graph.buffers.items()}
+    def _reads(self, place: int, node: Node) -> None:
+        for name in node.reads:
+            self._readers.setdefault(name, set()).add(place)
+
+
+def _fused(comp: Comp, reader: Comp, graph: Graph, runs: Runs) -> Comp | Refusal:
+    touched = {*comp.reads, *comp.writes, *reader.reads, *reader.writes}
+    shapes = {n: graph.buffers[n].shape for n in touched}
     fused = merge(comp, reader, Rules(shapes=shapes))
-    return fused if isinstance(fused, Comp) and runs(fused, graph) else None
-
-
-def _joined(graph: Graph, comp: Comp, reader: Comp, fused: Comp) -> Graph:
-    nodes = [fused if n is reader else n for n in graph.nodes if n is not comp]
-    return replace(graph, nodes=tuple(nodes))
+    if isinstance(fused, Refusal) or runs(fused, graph):
+        return fused
+    return Refusal(Reason.TEMPLATE, f"{comp.name} with {reader.name}")
 
 
 def _named(graph: Graph, taken: Sequence[Taken]) -> tuple[Graph, list[Taken]]:
     """New kernels are named after what they do."""
-    new = {t.comp: None for t in taken}
-    others = [n.name for n in graph.nodes if n not in new]
-    named = {c: replace(c, name=n) for c, n in zip(new, kernel_names(new, others))}
-    nodes: tuple[Node, ...] = tuple(named.get(n, n) for n in graph.nodes)
-    return replace(graph, nodes=nodes), [replace(t, comp=named[t.comp]) for t in taken]
+    new = {id(t.comp): t.comp for t in taken}
+    others = [n.name for n in graph.nodes if id(n) not in new]
+    names = kernel_names(new.values(), others)
+    named = {key: replace(c, name=name) for (key, c), name in zip(new.items(), names)}
+    nodes: tuple[Node, ...] = tuple(named.get(id(n), n) for n in graph.nodes)
+    return replace(graph, nodes=nodes), [replace(t, comp=named[id(t.comp)]) for t in taken]

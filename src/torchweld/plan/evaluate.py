@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.ir.substitute import rename_buffers
-from torchweld.plan.legality import device_refusal, kernel_refusal
+from torchweld.plan.legality import device_refusal, kernel_refusal, length_refusal
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.refusals import Refusal
 from torchweld.plan.signature import Signatures
@@ -82,7 +82,9 @@ class Evaluator:
         return *self._pairs[key], names
 
     def _merge(self, producer: Comp, consumer: Comp, keep: frozenset[str]) -> Merged | Refusal:
-        refusal = device_refusal(producer, consumer, self.buffers)
+        refusal = length_refusal(producer, consumer) or device_refusal(
+            producer, consumer, self.buffers
+        )
         if refusal:
             return refusal
         shapes = {n: self.buffers[n].shape for n in (*producer.reads, *producer.writes)}

@@ -52,6 +52,11 @@ class Flow:
     def detour(self, first: NodeId, second: NodeId) -> NodeId | None:
         """A node on a path from `first` to `second` that passes through others; None if there is
         none."""
+        start, end = self._place[first], self._place[second]
+        if not any(start < self._place[n] for n in self.before[second] if n != first):
+            return None
+        if not any(self._place[n] < end for n in self.after[first]):
+            return None
         between = self._reachable(first, second)
         return next((n for n in self.before[second] if n in between), None)
 

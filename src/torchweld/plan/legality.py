@@ -12,6 +12,11 @@ from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
 
+# A compiler's time grows with the square of a kernel's length: gcc takes 0.75 s for a loop of 500
+# operations, a third of them sines, and 7.1 s for one of 2000. Memory that lies between two kernels
+# as long as this costs a hundredth of their arithmetic.
+MOST_INSTRUCTIONS = 1500
+
 
 def order_refusal(flow: Flow, first: NodeId, second: NodeId) -> Refusal | None:
     """Why `first` and `second` (which comes later) cannot run at the same time."""
@@ -25,6 +30,13 @@ def order_refusal(flow: Flow, first: NodeId, second: NodeId) -> Refusal | None:
 def device_refusal(one: Comp, other: Comp, buffers: Mapping[str, Buffer]) -> Refusal | None:
     devices = {buffers[name].device for comp in (one, other) for name in comp.writes}
     return Refusal(Reason.DEVICES, ", ".join(sorted(devices))) if len(devices) > 1 else None
+
+
+def length_refusal(one: Comp, other: Comp) -> Refusal | None:
+    length = len(one.body) + len(other.body)
+    if length <= MOST_INSTRUCTIONS:
+        return None
+    return Refusal(Reason.TOO_LONG, f"{length} instructions of {MOST_INSTRUCTIONS}")
 
 
 def repeat_refusal(

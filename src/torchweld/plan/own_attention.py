@@ -18,6 +18,8 @@ from torchweld.ir.nodes import Comp, Extern, Graph, Node, View
 from torchweld.ir.size import hint
 from torchweld.ir.views import contiguous_strides
 from torchweld.plan.decisions import Plan
+from torchweld.plan.products.told import explained, of_call
+from torchweld.plan.refusals import Reason, Refusal
 from torchweld.rewrite.dead import drop_dead_nodes
 from torchweld.targets.target import Target
 from torchweld.templates.attention.comp import READERS, Call, attention_comp, call_of
@@ -32,21 +34,31 @@ def own_attention(plan: Plan, table: Target) -> Plan:
     """`plan` with attention by kernels of our own where those are faster."""
     if table.capability < (8, 0):
         return plan
-    graph, nodes = plan.graph, []
+    graph, nodes, refused = plan.graph, [], {}
     repeated: dict[str, View] = {}  # what copies are of, as long as that does not change
     for node in graph.nodes:
-        nodes.append(_own(_with_shared_heads(node, repeated), graph) or node)
+        own = _own(_with_shared_heads(node, repeated), graph)
+        if isinstance(own, Refusal):
+            refused |= of_call(node, graph, own)
+        nodes.append(own if isinstance(own, Comp) else node)
         repeated = {b: v for b, v in repeated.items() if v.buffer not in node.writes}
         repeated |= _repeated_heads(node, graph)
+    plan = explained(plan, refused)
     return replace(plan, graph=drop_dead_nodes(replace(graph, nodes=tuple(nodes))))
 
 
-def _own(node: Node, graph: Graph) -> Comp | None:
+def _own(node: Node, graph: Graph) -> Comp | Refusal | None:
+    """The kernel in the place of a call of attention, or why there is none; None for others."""
     call = call_of(node)
-    if call is None or any(node.outputs[1:]) or not _suits(call, graph):
+    if call is None:
         return None
-    comp = attention_comp(node, graph.buffers)
-    return comp if comp is not None and attention_of(comp) is not None else None
+    if any(node.outputs[1:]):
+        return Refusal(Reason.READERS, "its gradient needs more than its result")
+    refusal = _refusal(call, graph)
+    comp = None if refusal else attention_comp(node, graph.buffers)
+    if comp is not None and attention_of(comp) is not None:
+        return comp
+    return refusal or Refusal(Reason.TEMPLATE, "no plain windows")
 
 
 def _repeated_heads(node: Node, graph: Graph) -> dict[str, View]:
@@ -81,16 +93,32 @@ def _shared(view: View, repeated: Mapping[str, View]) -> View | None:
     return whole if view.shape == (b, h * g, *rest) else None
 
 
-def _suits(call: Call, graph: Graph) -> bool:
-    """Few rows of 16 bits, heads of sizes that are known, no dropout, one meaning of "causal"."""
-    (_, heads, positions, depth), (_, shared, keys, _) = call.query.shape, call.key.shape
-    known = all(isinstance(s, int) for s in (heads, shared, positions, depth, call.value.shape[3]))
-    if not known or call.dropout or graph.buffers[call.query.buffer].dtype not in TENSOR_DTYPES:
-        return False
-    if call.causal and positions != keys:
-        return False
-    widest = max(depth, call.value.shape[3])
+def _refusal(call: Call, graph: Graph) -> Refusal | None:
+    """None for few rows of 16 bits, heads of sizes that are known, no dropout, one meaning of
+    "causal"."""
+    why = _unsupported(call, graph)
+    if why is not None:
+        return Refusal(Reason.TEMPLATE, why)
+    (batch, heads, positions, _), (_, shared, keys, _) = call.query.shape, call.key.shape
     rows, keys = heads // max(1, shared) * positions, hint(keys, graph.hints)
-    points = hint(call.query.shape[0], graph.hints) * heads * positions * keys
+    points = hint(batch, graph.hints) * heads * positions * keys
     short = max(rows, keys) <= _SHORT and points <= _FEW_POINTS
-    return widest <= LARGEST_HEAD and min(rows, keys) > 0 and (rows <= MOST_ROWS or short)
+    if min(rows, keys) <= 0:
+        return Refusal(Reason.TEMPLATE, "nothing to attend to")
+    if rows <= MOST_ROWS or short:
+        return None
+    return Refusal(Reason.SLOWER, f"{rows} queries share a head of keys, the library has better")
+
+
+def _unsupported(call: Call, graph: Graph) -> str | None:
+    (_, heads, positions, depth), (_, shared, keys, _) = call.query.shape, call.key.shape
+    dtype, width = graph.buffers[call.query.buffer].dtype, call.value.shape[3]
+    if not all(isinstance(s, int) for s in (heads, shared, positions, depth, width)):
+        return "sizes known at the call only"
+    if call.dropout:
+        return "dropout"
+    if dtype not in TENSOR_DTYPES:
+        return f"{dtype.name} is not of 16 bits"
+    if call.causal and positions != keys:
+        return f"causal attention of {positions} queries to {keys} keys"
+    return f"heads of {max(depth, width)}" if max(depth, width) > LARGEST_HEAD else None

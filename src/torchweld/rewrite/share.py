@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torchweld.ir.canonical import canonical
 from torchweld.ir.nodes import Comp, Graph, Node
@@ -17,18 +18,42 @@ def share_equal_nodes(graph: Graph) -> Graph:
     """
     mutable, outputs = mutated_buffers(graph), output_buffers(graph)
     names: dict[str, str] = {}
-    made: dict[str, tuple[str, ...]] = {}
+    made: dict[tuple[str, ...], list[_Made]] = {}  # by what is read: most nodes are alone there
     kept: list[Node] = []
     for node in graph.nodes:
         node = rename(node, names)
-        key = None if mutable.intersection((*node.reads, *node.writes)) else _key(node, graph)
-        earlier = made.setdefault(key, _results(node)) if key else _results(node)
-        if earlier == _results(node) or not _may_replace(earlier, _results(node), outputs):
+        earlier = None
+        if not mutable.intersection((*node.reads, *node.writes)):
+            earlier = _earlier(_Made(node, graph), made.setdefault(node.reads, []))
+        if earlier is None or not _may_replace(earlier, _results(node), outputs):
             kept.append(node)
             continue
         names |= {b: a for a, b in zip(earlier, _results(node)) if b}
         outputs |= {a for a, b in zip(earlier, _results(node)) if b in outputs}
     return replace(graph, nodes=tuple(kept), outputs=rename_args(graph.outputs, names))
+
+
+@dataclass
+class _Made:
+    """A node, and what it computes if somebody asks."""
+
+    node: Node
+    graph: Graph
+
+    @cached_property
+    def key(self) -> str | None:
+        return _key(self.node, self.graph)
+
+
+def _earlier(new: _Made, alike: list[_Made]) -> tuple[str | None, ...] | None:
+    """The results of the first node that computes the same; None if there is none: then `new` is
+    the first."""
+    if alike and new.key is not None:
+        for other in alike:
+            if other.key == new.key:
+                return _results(other.node)
+    alike.append(new)
+    return None
 
 
 def _results(node: Node) -> tuple[str | None, ...]:

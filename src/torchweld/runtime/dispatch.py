@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from torchweld.runtime.build import compile_cpp, load_function
 from torchweld.runtime.cache import Artifacts
@@ -117,11 +118,18 @@ def table(calls: Sequence[NativeCall]) -> array:
     return rows
 
 
+def library(artifacts: Artifacts) -> Path:
+    """The file of the walker and its kernels, compiled if it is not there. Errors: as
+    compile_cpp's."""
+    path, _ = compile_cpp(_SOURCE, artifacts)
+    return path
+
+
 @cache
 def helpers(artifacts: Artifacts) -> Helpers:
-    library, _ = compile_cpp(_SOURCE, artifacts)
+    path = library(artifacts)
     walk = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
     walker, *kernels = (
-        load_function(library, f"torchweld_{n}") for n in ("walk", "zero", "copy", "fill")
+        load_function(path, f"torchweld_{n}") for n in ("walk", "zero", "copy", "fill")
     )
     return Helpers(walker, walk(walker), *kernels)

@@ -4,8 +4,11 @@ is interpreted."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
+from threading import Thread
 
 import torch
 
@@ -13,6 +16,7 @@ from torchweld.codegen.source import DescriptorArg, KernelBundle, KernelSource
 from torchweld.core.errors import BuildError, EnvironmentProblem
 from torchweld.core.events import warn_once
 from torchweld.core.options import Options
+from torchweld.core.stages import untimed
 from torchweld.ir.nodes import Extern, Graph
 from torchweld.runtime import dispatch
 from torchweld.runtime.build import compile_cpp, load_function
@@ -21,7 +25,7 @@ from torchweld.runtime.externs import operator
 from torchweld.runtime.graphs import GraphedProgram, with_graph
 from torchweld.runtime.library_calls import LIBRARY
 from torchweld.runtime.loaded import Loaded
-from torchweld.runtime.native import native_for
+from torchweld.runtime.native import native_for, native_library
 from torchweld.runtime.order import by_memory
 from torchweld.runtime.placement import buffer_bytes, peak_bytes, place
 from torchweld.runtime.program import Program
@@ -39,11 +43,15 @@ def load(
     static_inputs: frozenset[int] = frozenset(),
     loose_outputs: frozenset[int] = frozenset(),
     record=None,
+    timed: Callable = untimed,
+    compilers: Compilers | None = None,
 ) -> Program | GraphedProgram:
     """A program that runs `graph`. `bundles`: the kernels of each Comp, by its name; a Comp without
     one is interpreted. `constants`: tensors by buffer name. `static_inputs`: positions whose
     storage stays the same between calls. `loose_outputs`: positions that only the backward sees.
     `kind`: inference, forward or backward. `record`: an object with a list `events`, or None.
+    `timed`: runs the wait for compilers as a stage of its own. `compilers`: at work on some of the
+    kernels already.
     """
     frees_inputs = kind == "backward"
     calls = [n for n in graph.nodes if isinstance(n, Extern)]
@@ -54,7 +62,10 @@ def load(
     on_gpu = any(b.device.startswith("cuda") for b in graph.buffers.values())
     with ThreadPoolExecutor(1) as aside:  # compiled beside the kernels, if not before
         native = aside.submit(native_for, artifacts, on_gpu)
-        functions = load_kernels(bundles, artifacts, options, record)
+        if compilers is None:
+            functions = timed("compile", load_kernels, bundles, artifacts, options, record)
+        else:
+            functions = timed("compile", compilers.functions, bundles, record)
     walked = any(s.language == "cpp" for s in functions)
     keeps_temporaries = on_gpu and options.cuda_graphs and kind == "inference"
     loaded = Loaded(
@@ -103,19 +114,65 @@ def load_kernels(
     options: Options,
     record=None,
 ) -> dict[KernelSource, object]:
-    """Every source that compiles -> its function. Sources that differ in arguments only share one
-    compilation."""
-    users = {s: b.comp for b in bundles.values() for s in b.sources}
-    made: dict[tuple, object] = {}
-    jobs = {_identity(s): s for s in users}
-    with ThreadPoolExecutor(max(1, min(options.compile_jobs, len(jobs)))) as workers:
-        futures = {i: workers.submit(_load_one, s, artifacts) for i, s in jobs.items()}
-        for identity, future in futures.items():
+    """Every source that compiles -> its function."""
+    with Compilers(artifacts, options.compile_jobs) as compilers:
+        return compilers.functions(bundles, record)
+
+
+class Compilers:
+    """Makes functions of sources, `jobs` at a time, beside whatever else the process does. Sources
+    that differ in arguments only share one compilation."""
+
+    def __init__(self, artifacts: Artifacts, jobs: int) -> None:
+        self._artifacts = artifacts
+        self._workers = ThreadPoolExecutor(max(1, jobs), "torchweld-compile")
+        self._begun: dict[tuple, Future] = {}
+
+    def __enter__(self) -> Compilers:
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._workers.shutdown(cancel_futures=True)
+
+    def start(self, bundle: KernelBundle) -> None:
+        """Begins with those of its sources that are new."""
+        for source in bundle.sources:
+            identity = _identity(source)
+            if identity not in self._begun:
+                job = self._workers.submit(_load_one, source, self._artifacts)
+                self._begun[identity] = job
+
+    def functions(
+        self, bundles: Mapping[str, KernelBundle], record=None
+    ) -> dict[KernelSource, object]:
+        """Waits for them: every source that compiles -> its function."""
+        for bundle in bundles.values():
+            self.start(bundle)
+        users = {s: b.comp for b in bundles.values() for s in b.sources}
+        wanted = {_identity(s): comp for s, comp in reversed(users.items())}
+        made: dict[tuple, object] = {}
+        for identity, comp in reversed(wanted.items()):
             try:
-                made[identity] = future.result()
+                made[identity] = self._begun[identity].result()
             except (BuildError, EnvironmentProblem) as error:
-                _report(users[jobs[identity]], error, record)
-    return {s: made[_identity(s)] for s in users if _identity(s) in made}
+                _report(comp, error, record)
+        return {s: made[_identity(s)] for s in users if _identity(s) in made}
+
+
+def begin(options: Options) -> None:
+    """Starts to compile what every program needs, if the cache lacks it; returns at once."""
+    _begun(open_cache(options))
+
+
+@cache
+def _begun(artifacts: Artifacts) -> None:
+    Thread(target=_compile_ahead, args=(artifacts,), name="torchweld-begin").start()
+
+
+def _compile_ahead(artifacts: Artifacts) -> None:
+    for make in (native_library, dispatch.library):
+        with suppress(BuildError, EnvironmentProblem):  # told where it is needed
+            make(artifacts)
 
 
 def _identity(source: KernelSource) -> tuple:

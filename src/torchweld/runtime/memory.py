@@ -17,6 +17,7 @@ from torchweld.runtime.huge_pages import with_huge_pages
 
 ALIGNMENT = 256  # bytes: vector loads and TMA on a GPU, whole cache lines on a CPU
 _SMALL_BYTES = 1 << 16  # an arena that does not matter to the peak
+_SHORT_STEPS = 32  # most temporaries are gone after a few
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +44,39 @@ def aligned(size: int) -> int:
 
 def assign(lifetimes: Iterable[Lifetime]) -> Layout:
     """Offsets for all; deterministic. Empty buffers share offset 0."""
-    placed: list[tuple[int, int, Lifetime]] = []  # (start, end, lifetime)
-    offsets: dict[str, int] = {}
+    placed, offsets, total = _Placed(), {}, 0
     for life in sorted(lifetimes, key=lambda v: (-v.bytes, v.first, v.name)):
         size = aligned(life.bytes)
-        busy = sorted((s, e) for s, e, other in placed if _overlap(life, other))
-        start = _tightest_gap(busy, size)
+        start = _tightest_gap(sorted(placed.beside(life)), size)
         offsets[life.name] = start
         if size:
-            placed.append((start, start + size, life))
-    return Layout(offsets, max((end for _, end, _ in placed), default=0))
+            placed.add(start, start + size, life)
+            total = max(total, start + size)
+    return Layout(offsets, total)
+
+
+class _Placed:
+    """Ranges taken so far, found by when they live. Most lives are short: those are kept by the
+    step at which they begin, so that equal layers cost the same each."""
+
+    def __init__(self) -> None:
+        self._short: dict[int, list[tuple[int, int, Lifetime]]] = {}
+        self._long: list[tuple[int, int, Lifetime]] = []
+
+    def add(self, start: int, end: int, life: Lifetime) -> None:
+        short = life.last - life.first < _SHORT_STEPS
+        kept = self._short.setdefault(life.first, []) if short else self._long
+        kept.append((start, end, life))
+
+    def beside(self, life: Lifetime) -> list[tuple[int, int]]:
+        """(start, end) of those that live at the same time."""
+        first = life.first - _SHORT_STEPS
+        if life.last - first < len(self._short):
+            begun = (self._short.get(step, ()) for step in range(first, life.last + 1))
+        else:
+            begun = self._short.values()
+        found = [(s, e) for taken in begun for s, e, other in taken if _overlap(life, other)]
+        return found + [(s, e) for s, e, other in self._long if _overlap(life, other)]
 
 
 def _overlap(a: Lifetime, b: Lifetime) -> bool:

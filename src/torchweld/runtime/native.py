@@ -76,12 +76,18 @@ def native_for(artifacts: Artifacts, on_gpu: bool) -> ModuleType | None:
     return with_driver(artifacts) if on_gpu else native(artifacts)
 
 
-def _built(artifacts: Artifacts) -> ModuleType:
+def native_library(artifacts: Artifacts) -> Path:
+    """The module's file, compiled if it is not there. Errors: as compile_cpp's."""
     headers = sorted(_FOLDER.glob("*.h"))
     sources = digest(*(path.read_text() for path in headers))
     include = f"-I{sysconfig.get_path('include')}", f"-I{_FOLDER}"
     flags = "-O2", "-std=c++17", "-shared", "-fPIC", *include, f"-DTORCHWELD_HEADERS={sources}"
     path, _ = compile_cpp((_FOLDER / "module.cpp").read_text(), artifacts, flags)
+    return path
+
+
+def _built(artifacts: Artifacts) -> ModuleType:
+    path = native_library(artifacts)
     loader = ExtensionFileLoader(_NAME, str(path))
     module = module_from_spec(spec_from_loader(_NAME, loader))
     loader.exec_module(module)

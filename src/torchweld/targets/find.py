@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
 import torch
 
+from torchweld.core.errors import UsageError
 from torchweld.targets.cpu import cpu_target
-from torchweld.targets.gpus import GENERIC, H100, KNOWN
+from torchweld.targets.gpus import A100, GENERIC, H100, H200, KNOWN, SM_100
 from torchweld.targets.target import Target
+
+# What can be planned for by name, beside "cpu": this machine's.
+GPUS: Mapping[str, Target] = {
+    "h100": H100, "h200": H200, "a100": A100, "sm_100": SM_100, "generic": GENERIC,
+}  # fmt: skip
 
 
 def target_of(device: torch.device | str) -> Target:
@@ -25,6 +32,15 @@ def target_of(device: torch.device | str) -> Target:
 def named_target(name: str) -> Target:
     """The record of a GPU by name ("H100"), the generic one if it is not known."""
     return next((t for t in KNOWN if t.name in name), GENERIC)
+
+
+def target_asked(name: str) -> Target:
+    """The target that a user names; "cpu" is this machine's. Raises UsageError for others."""
+    if name == "cpu":
+        return target_of("cpu")
+    if name not in GPUS:
+        raise UsageError(f"there is no target {name!r}", do=f"choose from {', '.join(GPUS)}, cpu")
+    return GPUS[name]
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torchweld.targets.products import ProductRates
 from torchweld.targets.rates import Rates
 
 
@@ -24,6 +25,7 @@ class Target:
     templates        names of the templates that may make kernels, the most special first
     passes           names of the passes from lowering to kernels, in order
     rates            of products of matrices on a CPU (rates.py); empty on a GPU
+    products         the same on a GPU (products.py); None on a CPU
     """
 
     name: str
@@ -47,6 +49,7 @@ class Target:
     templates: tuple[str, ...] = ()
     passes: tuple[str, ...] = ()
     rates: Rates = field(default_factory=dict, hash=False)
+    products: ProductRates | None = field(default=None, hash=False)
 
     @property
     def begins_early(self) -> bool:

@@ -7,7 +7,7 @@ Comp and then bound to the buffers of each use.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from torchweld.codegen.source import KernelBundle, KernelSource, SizeArg
@@ -39,13 +39,17 @@ def kernels_of(graph: Graph, target: Target, choose: Choose = choose) -> tuple[K
     return tuple(replace(k, uses=tuple(uses[key])) for key, k in known.items() if k is not None)
 
 
-def generate_all(kernels: Iterable[Kernel]) -> dict[str, KernelBundle]:
-    """The bundle of each Comp that `kernels` make, by its name."""
+def generate_all(
+    kernels: Iterable[Kernel], made: Callable[[KernelBundle], object] = lambda bundle: None
+) -> dict[str, KernelBundle]:
+    """The bundle of each Comp that `kernels` make, by its name. `made` is told of each distinct
+    bundle at once: it may compile while the next is generated."""
     bundles = {}
     for kernel in kernels:
-        made = _generated(kernel)
-        if made is not None:
-            bundles |= {name: _bound(made, name, order) for name, order in kernel.uses}
+        bundle = _generated(kernel)
+        if bundle is not None:
+            made(bundle)
+            bundles |= {name: _bound(bundle, name, order) for name, order in kernel.uses}
     return bundles
 
 

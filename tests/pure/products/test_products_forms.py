@@ -130,6 +130,8 @@ def test_norm_that_stays(case):
     _, after = formed(captured(block, *args))
     norm = comps(after.graph)[0]
     assert sums(norm) and not any("mm" in o.op for o in norm.origins)
+    told = {"many rows": Reason.SLOWER, "half": Reason.TEMPLATE, "mean": Reason.TEMPLATE}
+    assert reasons(after, norm.name) == [told[case]] if case in told else True
 
 
 # -- side by side --
@@ -240,7 +242,7 @@ def bias_gradient(g, w, a):
 @pytest.fixture
 def cheap_sums(monkeypatch):
     """Of small tensors sums cost more than they save."""
-    monkeypatch.setattr(products_cost, "_SUM_US", 0.0)
+    monkeypatch.setattr(products_cost, "_sums_s", lambda count, device: 0.0)
 
 
 def test_the_gradient_of_a_bias_is_summed_beside_the_product(cheap_sums):
@@ -321,6 +323,8 @@ def test_rotations_of_many_rows_stay_apart():
     args = r(200, K), r(4 * 16, K), r(2 * 16, K), r(2 * 16, K), r(200, 16), r(200, 16)
     _, after = formed(captured(attention, *args))
     assert not any(c.writes[1:] and sums(c) == 2 for c in comps(after.graph))
+    (record, *_) = (d for d in after.refusals if d.reason is Reason.MARGIN)
+    assert record.evidence == "of 200 rows, what follows takes little time"
 
 
 def test_queries_that_meet_keys_stay_apart():
@@ -331,6 +335,7 @@ def test_queries_that_meet_keys_stay_apart():
     args = r(M, K), r(4 * 16, K), r(4 * 16, K), r(2 * 16, K), r(M, 16), r(M, 16)
     _, after = same_meaning(attention, *args)
     assert all(sums(c) < 2 for c in comps(after.graph))
+    assert Reason.READERS in {d.reason for d in after.refusals}
 
 
 def test_what_one_kernel_makes_of_keys_is_not_left_over():

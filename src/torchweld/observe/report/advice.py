@@ -13,7 +13,7 @@ ADVICE: dict[Reason, str] = {
     ),
     Reason.DEVICES: "Keep the tensors of this step on one device.",
     Reason.REENTRY: (
-        "Do what lies between them first or last, so that no path leaves the kernel and comes back."
+        "Do what lies between them first or last: it reads one half and is read by the other."
     ),
     Reason.MUTATION: "Use the operation that returns a new tensor (add, not add_).",
     Reason.PARTIAL_WRITE: (
@@ -38,11 +38,16 @@ ADVICE: dict[Reason, str] = {
     Reason.ROW_SUMS: "Nothing, unless rows can be shorter or contiguous.",
     Reason.NO_HOME: "Drop the output that only this result has, if nobody reads it.",
     Reason.TOO_MANY_BUFFERS: "Concatenate the operands (one packed tensor rather than many).",
+    Reason.TOO_LONG: "Nothing: beside so much arithmetic, memory between two kernels is nothing.",
     Reason.SPILL: "Nothing: the kernel would be slower than the two are.",
     Reason.MEMORY: "Nothing: the peak of memory would rise.",
     Reason.PRODUCT: "Nothing: the rows are reduced after the product is complete.",
     Reason.TEMPLATE: "Use bfloat16 or float16, and sizes that are multiples of 8.",
+    Reason.EPILOGUE: "Use gelu by tanh or relu behind a linear layer, if the model can.",
+    Reason.READERS: "Nothing, if the others need it; drop the output if nobody reads it.",
     Reason.SLOWER: "Nothing: by the model of costs they are as fast apart.",
+    Reason.MARGIN: "Nothing: by the model of costs they are about as fast apart.",
+    Reason.BETTER: "Nothing: what was fused instead is predicted to be faster.",
 }
 
 # A library call of the plan that a later stage made a kernel of our own.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from torchweld.api import records
+from torchweld.core.stages import CompileSeconds
 from torchweld.core.units import bytes_text
 from torchweld.observe.record.profile import Place
 from torchweld.observe.record.report import GraphPart, Group, Made, Refused
@@ -62,6 +63,8 @@ def _graph_text(part: GraphPart) -> str:
     lines += [line for made in part.kernels for line in _made_lines(made)]
     lines += [f"  {count} x library call {name}" for name, count in part.library_calls.items()]
     lines += [_refused_line(refused) for refused in part.refusals]
+    took = CompileSeconds.of([part.seconds])
+    lines.append(f"  compiled in {took.total:.2f} s: {took}")
     return "\n".join(lines + [f"  {event}" for event in part.events])
 
 

@@ -66,8 +66,7 @@ def form_products(
 def join_readers(shop: Workshop) -> dict[tuple[str, str], Refusal]:
     """Fuses each Comp with products that it reads, if any set of them gains. Why a call stays, by
     the names of itself and its reader."""
-    join_heads(shop)
-    refused: dict[tuple[str, str], Refusal] = {}
+    refused = join_heads(shop)
     for number in shop.flow.order():
         calls = _calls(shop, number)
         if not calls:
@@ -167,4 +166,4 @@ def _merged(
 def _why(call: NodeId, answers: Answers) -> Refusal:
     """The reason of the smallest set that the call was offered in."""
     answer = answers[min((group for group in answers if call in group), key=len)]
-    return answer.refusal() if isinstance(answer, Offer) else answer
+    return answer.refusal(MARGIN) if isinstance(answer, Offer) else answer

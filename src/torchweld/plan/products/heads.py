@@ -25,7 +25,7 @@ from torchweld.plan.products.columns import joined
 from torchweld.plan.products.concat import concatenated
 from torchweld.plan.products.kernel import MARGIN, Kernel, Offer, Workshop
 from torchweld.plan.products.side import FARTHEST, independent
-from torchweld.plan.refusals import Refusal
+from torchweld.plan.refusals import Reason, Refusal
 from torchweld.templates.gemm.comp import is_product, left_operand
 from torchweld.templates.gemm.schedule import STREAMS
 
@@ -44,14 +44,21 @@ class _Member:
         return sum(isinstance(i, Reduce) for i in self.comp.body) > 1
 
 
-def join_heads(shop: Workshop) -> None:
-    """Joins products of one operand and their readers where that gains."""
+def join_heads(shop: Workshop) -> dict[tuple[str, str], Refusal]:
+    """Joins products of one operand and their readers where that gains. Why those of one operand
+    stay apart, by the names of the first and another."""
+    refused: dict[tuple[str, str], Refusal] = {}
     for number in shop.flow.order():
         node = shop.flow.nodes.get(number)
         members = _members(shop, number) if node and is_product(node) else []
-        offer = _offer(shop, members) if members else None
-        if offer is not None and offer.pays(MARGIN):
+        offer = _leaves_some(shop, members) or _offer(shop, members) if members else None
+        if isinstance(offer, Offer) and offer.pays(MARGIN):
             shop.take(offer)
+        elif offer is not None:
+            why = offer.refusal(MARGIN) if isinstance(offer, Offer) else offer
+            first, *others = (shop.flow.nodes[m.call].name for m in members)
+            refused |= {(first, other): why for other in others}
+    return refused
 
 
 def _members(shop: Workshop, number: NodeId) -> list[_Member]:
@@ -66,14 +73,15 @@ def _members(shop: Workshop, number: NodeId) -> list[_Member]:
     found = [_member(shop, n, alike) for n in alike]
     if len(found) < 2 or None in found or not any(m.has_parts for m in found):
         return []
-    return [] if _leaves_some(shop, found) else found
+    return found
 
 
-def _leaves_some(shop: Workshop, members: Sequence[_Member]) -> bool:
-    """Whether the reader of one product makes something of another, which does not join it."""
+def _leaves_some(shop: Workshop, members: Sequence[_Member]) -> Refusal | None:
+    """That the reader of one product makes something of another, which does not join it."""
     readers = {m.reader for m in members}
     alone = (shop.flow.nodes[m.call].writes[0] for m in members if m.reader is None)
-    return any(readers.intersection(shop.flow.readers.get(b, ())) for b in alone)
+    left = next((b for b in alone if readers.intersection(shop.flow.readers.get(b, ()))), None)
+    return Refusal(Reason.READERS, left) if left else None
 
 
 def _member(shop: Workshop, call: NodeId, alike: Sequence[NodeId]) -> _Member | None:
@@ -105,17 +113,20 @@ def _share(reader: Node, result: str, results: set[str]) -> Comp | None:
     return drop_dead(replace(reader, stores=mine))
 
 
-def _offer(shop: Workshop, members: Sequence[_Member]) -> Offer | None:
+def _offer(shop: Workshop, members: Sequence[_Member]) -> Offer | Refusal:
     """All in one kernel; before: the products in one, where there is such a kernel, then those
     readers that need several columns."""
     nodes = {n for m in members for n in (m.call, m.reader) if n is not None}
     ordered = sorted(nodes, key=shop.flow.order().index)
-    if any(shop.hazard(a, b) for a, b in combinations(ordered, 2)):
-        return None
-    comp = concatenated([m.comp for m in members])
-    kernel = comp and shop.kernel(comp)
-    if not isinstance(kernel, Kernel) or kernel.schedule.form not in STREAMS:
-        return None  # of many rows, rotations take 1.7 % of a Llama's time
+    hazard = next((h for a, b in combinations(ordered, 2) if (h := shop.hazard(a, b))), None)
+    comp = None if hazard else concatenated([m.comp for m in members])
+    if comp is None:
+        return hazard or Refusal(Reason.TEMPLATE, "their rows, depths or heads differ")
+    kernel = shop.kernel(comp)
+    if isinstance(kernel, Refusal):
+        return kernel
+    if kernel.schedule.form not in STREAMS:  # rotations take 1.7 % of a Llama's time
+        return Refusal(Reason.MARGIN, f"of {kernel.rows} rows, what follows takes little time")
     before = _apart_s(shop, members)
     *others, last = ordered
     nodes = (*reversed(others), last)  # readers first: a product is not merged past its own

@@ -71,10 +71,15 @@ class Offer:
         """Whether it saves that share of the time before, as far as is known."""
         return self.gain_s > (margin - self.leeway) * self.before_s
 
-    def refusal(self) -> Refusal:
-        """Of one that does not pay."""
+    def refusal(self, margin: float) -> Refusal:
+        """Of one that was not taken: it loses, gains less than `margin`, or another gains more."""
         before, after = self.before_s * 1e6, self.after_s * 1e6
-        return Refusal(Reason.SLOWER, f"{before:.1f} us apart, {after:.1f} us together")
+        times = f"{before:.1f} us apart, {after:.1f} us together"
+        if self.pays(margin):
+            return Refusal(Reason.BETTER, times)
+        if self.gain_s > 0:
+            return Refusal(Reason.MARGIN, f"{times}, at least {margin:.0%} less is wanted")
+        return Refusal(Reason.SLOWER, times)
 
 
 @dataclass(slots=True)

@@ -38,30 +38,49 @@ from torchweld.ir.substitute import move_store, with_operands
 from torchweld.plan.flow import NodeId
 from torchweld.plan.inline import Place, apart, copy_instr, copy_store
 from torchweld.plan.products.kernel import MARGIN, Kernel, Offer, Workshop
-from torchweld.plan.refusals import Refusal
+from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.unify import covered, solve
 
 MOST_ROWS = 3
 
 
 def join_norms(shop: Workshop) -> dict[tuple[str, str], Refusal]:
-    """Moves norms into all of the products that read them, where that gains."""
+    """Moves norms into all of the products that read them, where that gains. Why one stays apart,
+    by the names of itself and of a product."""
+    refused: dict[tuple[str, str], Refusal] = {}
     for number in shop.flow.order():
         norm = shop.flow.nodes.get(number)
         found = _readers(shop, norm)
         if not found:
             continue
-        kernels = {n: _kernel(shop, norm, comp) for n, comp in found.items()}
-        if None in kernels.values() or any(shop.hazard(number, n) for n in found):
+        names = [shop.flow.nodes[n].name for n in found]
+        offers = _offers(shop, number, found)
+        if isinstance(offers, Refusal):
+            is_product = shop.made(number) is not None
+            refused |= {} if is_product else {(norm.name, name): offers for name in names}
             continue
-        share_s = shop.prices.comp_s(norm) / len(found)
-        before = {n: shop.now_s(n) + share_s for n in found}
-        gain_s = sum(before[n] - k.seconds for n, k in kernels.items())
-        if gain_s > MARGIN * sum(before.values()):
-            for n, kernel in kernels.items():
-                shop.take(Offer((n,), kernel.comp, None, before[n], kernel.seconds), norm.name)
-            shop.flow.remove(number)
-    return {}
+        for offer in offers:
+            shop.take(offer, norm.name)
+        shop.flow.remove(number)
+    return refused
+
+
+def _offers(
+    shop: Workshop, number: NodeId, readers: Mapping[NodeId, Comp]
+) -> list[Offer] | Refusal:
+    """The kernels in the place of `readers`, each with the norm in it, if together they gain."""
+    norm = shop.flow.nodes[number]
+    kernels = {n: _kernel(shop, norm, comp) for n, comp in readers.items()}
+    stuck = [k for k in kernels.values() if isinstance(k, Refusal)]
+    stuck += [h for n in readers if (h := shop.hazard(number, n))]
+    if stuck:
+        return stuck[0]
+    share_s = shop.prices.comp_s(norm) / len(readers)
+    before = {n: shop.now_s(n) + share_s for n in readers}
+    offers = [Offer((n,), k.comp, None, before[n], k.seconds) for n, k in kernels.items()]
+    after_s = sum(o.after_s for o in offers)
+    whole = Offer(tuple(readers), norm, None, sum(before.values()), after_s)
+    return offers if whole.pays(MARGIN) else whole.refusal(MARGIN)
 
 
 def may_join(shop: Workshop, norm: Comp, product: Kernel) -> bool:
@@ -101,10 +120,14 @@ def _product(shop: Workshop, number: NodeId, result: str) -> Comp | None:
     return made.comp if made and made.left == {result} else None
 
 
-def _kernel(shop: Workshop, norm: Comp, product: Comp) -> Kernel | None:
+def _kernel(shop: Workshop, norm: Comp, product: Comp) -> Kernel | Refusal:
     joined = join_norm(norm, product)
-    kernel = joined and shop.kernel(joined)
-    return kernel if isinstance(kernel, Kernel) and _has_few_rows(kernel) else None
+    if joined is None:
+        return Refusal(Reason.TEMPLATE, f"{norm.name} does more than scale rows")
+    kernel = shop.kernel(joined)
+    if isinstance(kernel, Refusal) or _has_few_rows(kernel):
+        return kernel
+    return Refusal(Reason.SLOWER, f"every tile of {kernel.rows} rows would compute the norm")
 
 
 # -- one product with its norm --

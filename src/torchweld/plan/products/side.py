@@ -16,7 +16,7 @@ from torchweld.plan.flow import NodeId
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.products.concat import concatenated, is_plain
 from torchweld.plan.products.kernel import Kernel, Offer, Workshop
-from torchweld.plan.refusals import Refusal
+from torchweld.plan.refusals import Reason, Refusal
 from torchweld.templates.gemm.comp import is_product
 from torchweld.templates.library.calls import with_gelu
 
@@ -36,10 +36,12 @@ def join_siblings(shop: Workshop) -> dict[tuple[str, str], Refusal]:
         alike = _alike(shop, number)
         every = _concatenation(shop, alike)
         best = _best(shop, number, every)
-        if every is not None and best is None:
-            why = every if isinstance(every, Refusal) else every.refusal()
+        if every is not None:
+            why = every if isinstance(every, Refusal) else every.refusal(_CONCATENATED)
+            taken = best.nodes if best else ()
             first, *others = (shop.flow.nodes[n].name for n in alike)
-            refused |= {(first, other): why for other in others}
+            left = [o for o, n in zip(others, alike[1:]) if n not in taken or alike[0] not in taken]
+            refused |= {(first, other): why for other in left}
         if best is not None:
             shop.take(best)
     return refused
@@ -106,12 +108,15 @@ def _sides(kernel: Kernel) -> tuple:
 
 
 def _concatenation(shop: Workshop, numbers: Sequence[NodeId]) -> Offer | Refusal | None:
-    """Products of any numbers of columns in one kernel."""
-    if len(numbers) < 2 or any(shop.hazard(a, b) for a, b in pairwise(numbers)):
+    """Products of any numbers of columns in one kernel; None of a single one."""
+    if len(numbers) < 2:
         return None
-    comp = concatenated([shop.made(n).comp for n in numbers])
-    kernel = comp and shop.kernel(comp)
-    if not isinstance(kernel, Kernel):
+    hazard = next((h for a, b in pairwise(numbers) if (h := shop.hazard(a, b))), None)
+    comp = None if hazard else concatenated([shop.made(n).comp for n in numbers])
+    if comp is None:
+        return hazard or Refusal(Reason.TEMPLATE, "their rows, depths or heads differ")
+    kernel = shop.kernel(comp)
+    if isinstance(kernel, Refusal):
         return kernel
     before = sum(map(shop.now_s, numbers))
     return Offer(tuple(numbers), comp, None, before, kernel.seconds, kernel.leeway)

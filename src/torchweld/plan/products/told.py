@@ -8,7 +8,7 @@ from itertools import permutations
 
 from torchweld.ir.nodes import Comp, Graph, Node
 from torchweld.plan.decisions import Cut, Decision, Fusion, Plan, RefusalRecord
-from torchweld.plan.refusals import Refusal
+from torchweld.plan.refusals import Reason, Refusal
 from torchweld.templates.gemm.price import Prices
 from torchweld.templates.pointwise_reduce.price import bytes_of
 
@@ -39,7 +39,7 @@ def decisions(
     gone = {d.kernel for d in made if isinstance(d, Fusion)} | set(names)
     kept = [d for d in plan.decisions if not (isinstance(d, Fusion) and d.kernel in gone)]
     kept = [d for d in kept if not _is_outdated(d, joined)]
-    told = [_record(pair, why, prices.graph) for pair, why in refused.items()]
+    told = records(refused, prices.graph)
     return (*made, *(_renamed(d, names) for d in (*kept, *told)))
 
 
@@ -77,11 +77,34 @@ def _is_outdated(decision: Decision, joined: set[Pair]) -> bool:
     return refusal and (decision.producer, decision.consumer) in joined
 
 
-def _record(pair: Pair, why: Refusal, graph: Graph) -> RefusalRecord:
-    one, other = (next(n for n in graph.nodes if n.name == name) for name in pair)
+def records(refused: Mapping[Pair, Refusal], graph: Graph) -> list[RefusalRecord]:
+    """Of nodes of `graph`; what was made of them meanwhile has another name, and is told then."""
+    nodes = {n.name: n for n in graph.nodes}
+    known = {pair: why for pair, why in refused.items() if nodes.keys() >= set(pair)}
+    return [_record(*(nodes[name] for name in pair), why, graph) for pair, why in known.items()]
+
+
+def _record(one: Node, other: Node, why: Refusal, graph: Graph) -> RefusalRecord:
     exchanged = set(one.writes).intersection(other.reads)
     at_stake = sum(bytes_of(graph.buffers[b], graph.hints) for b in exchanged)
-    return RefusalRecord(*pair, why.reason, why.evidence, at_stake)
+    return RefusalRecord(one.name, other.name, why.reason, why.evidence, at_stake)
+
+
+def explained(plan: Plan, refused: Mapping[Pair, Refusal]) -> Plan:
+    """`plan` with `refused` on record, in the place of "one side is a library call"; what is known
+    of a pair beyond that stays."""
+    known = {(d.producer, d.consumer): d for d in plan.refusals if d.reason is not Reason.EXTERN}
+    new = {pair: why for pair, why in refused.items() if pair not in known}
+    kept = [d for d in plan.decisions if not _is_outdated(d, set(new))]
+    return replace(plan, decisions=(*kept, *records(new, plan.graph)))
+
+
+def of_call(call: Node, graph: Graph, why: Refusal) -> dict[Pair, Refusal]:
+    """Why `call` stays the library's, by its name and those of its readers; where it has none, by
+    its own."""
+    made = set(call.writes)
+    readers = [n.name for n in graph.nodes if made.intersection(n.reads)]
+    return {(call.name, reader): why for reader in readers or [call.name]}
 
 
 def _renamed(decision: Decision, names: Mapping[str, str]) -> Decision:

@@ -188,14 +188,10 @@ def _with_activations(graph: Graph, with_activation: WithActivation) -> Graph:
 
 
 def _linear_with(node: Extern, comp: Comp, graph: Graph) -> Extern | None:
-    """Pieces of a reduction are added up by calls that take no activation."""
-    if node.target not in (LINEAR, PACKED_LINEAR):
-        return None
-    weight = node.args[1]
-    if len(linear_pieces(weight.shape[1], graph.buffers[weight.buffer].dtype)) > 1:
+    if not_in_linear(node, comp, graph) is not None:
         return None
     activation = activation_of(comp, node.outputs[0], graph)
-    return activation and _fused(
+    return _fused(
         node, comp, args=(*node.args[:3], activation.name, activation.algorithm)
     )
 
@@ -203,14 +199,31 @@ def _linear_with(node: Extern, comp: Comp, graph: Graph) -> Extern | None:
 def with_gelu(node: Extern, comp: Comp, graph: Graph) -> Extern | None:
     """cublasLt's product with a gelu behind it, if that is what the two nodes are: its epilogue
     takes a bias along the rows."""
-    if node.target != "aten.addmm.default" or node.kwargs or len(node.args[0].shape) != 1:
-        return None
-    if graph.buffers[node.args[0].buffer].dtype.bytes != 2:
-        return None
-    activation = activation_of(comp, node.outputs[0], graph)
-    if activation is None or (activation.name, activation.algorithm) != ("gelu", "tanh"):
+    if not_with_gelu(node, comp, graph) is not None:
         return None
     return _fused(node, comp, target=ADDMM_ACTIVATION, kwargs=(("use_gelu", True),))
+
+
+def not_with_gelu(node: Extern, comp: Comp, graph: Graph) -> str | None:
+    """Why cublasLt's epilogue does not make `comp` behind the product that `node` is."""
+    if node.target != "aten.addmm.default" or node.kwargs or len(node.args[0].shape) != 1:
+        return "a product without a bias along its rows"
+    if graph.buffers[node.args[0].buffer].dtype.bytes != 2:
+        return "not of 16 bits"
+    activation = activation_of(comp, node.outputs[0], graph)
+    if activation is None or (activation.name, activation.algorithm) != ("gelu", "tanh"):
+        return "no gelu by tanh"
+    return None
+
+
+def not_in_linear(node: Extern, comp: Comp, graph: Graph) -> str | None:
+    """Why oneDNN's call does not make `comp` behind the product that `node` is."""
+    if node.target not in (LINEAR, PACKED_LINEAR):
+        return "not a call of oneDNN"
+    weight = node.args[1]
+    if len(linear_pieces(weight.shape[1], graph.buffers[weight.buffer].dtype)) > 1:
+        return "a sum in pieces, which are added up by calls"
+    return None if activation_of(comp, node.outputs[0], graph) else "no activation of oneDNN's"
 
 
 def _fused(node: Extern, comp: Comp, **changes) -> Extern:

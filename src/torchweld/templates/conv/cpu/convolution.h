@@ -52,7 +52,7 @@ TW bool tw_is_inside(const tw_side& side, int64_t at, int64_t tap) {
 static void tw_locate(const tw_convolution& a, int64_t first, int64_t count, tw_pixels& to) {
   to.count = count, to.vectors = (count + TW_WIDTH - 1) / TW_WIDTH;
   int64_t points = a.d.taps * a.h.taps * a.w.taps;
-  for (int v = 0; v < to.vectors; ++v) to.runs[v] = 0, memset(to.inside[v], 0, sizeof(uint16_t) * points);
+  for (int v = 0; v < to.vectors; ++v) to.runs[v] = 0, __builtin_memset(to.inside[v], 0, sizeof(uint16_t) * points);
   int64_t w = first % a.w.out, h = first / a.w.out % a.h.out;
   int64_t d = first / (a.w.out * a.h.out) % a.d.out, n = first / (a.w.out * a.h.out * a.d.out);
   for (int64_t at = 0, length; at < count; at += length) {
@@ -159,7 +159,7 @@ static void tw_pack_weights(
         for (int64_t r = 0; r < TW_BLOCK; r += TW_WIDTH)
           tw_turn(from + r * weights.result + l, weights.result, to + l * TW_BLOCK + r, (int64_t)TW_BLOCK);
       }
-    if (some < TW_BLOCK) memset(to, 0, depth * TW_BLOCK * sizeof(float));
+    if (some < TW_BLOCK) __builtin_memset(to, 0, depth * TW_BLOCK * sizeof(float));
     if (adjacent) {
       for (; k < depth; ++k)
         for (int64_t r = 0; r < some; ++r) to[k * TW_BLOCK + r] = from[r * weights.result + k];
@@ -391,7 +391,7 @@ static bool tw_has_strips(const tw_convolution& a) {
 // to[c * step + l]: x with zeros around it at the pixels first + l.
 static void tw_fill_strip(const tw_convolution& a, const tw_grid& g, const float* x, int64_t channels, int64_t first,
                           int64_t length, float* to, int64_t step) {
-  memset(to, 0, channels * step * sizeof(float));
+  __builtin_memset(to, 0, channels * step * sizeof(float));
   for (int64_t row = first / g.columns; row * g.columns < first + length; ++row) {
     int64_t y = row % g.rows - a.h.padding, z = row / g.rows % g.planes - a.d.padding, image = row / (g.rows * g.planes);
     if (image == a.images || (uint64_t)y >= (uint64_t)a.h.size || (uint64_t)z >= (uint64_t)a.d.size) continue;
@@ -401,7 +401,7 @@ static void tw_fill_strip(const tw_convolution& a, const tw_grid& g, const float
     int64_t high = at + end > length ? length - at : end;
     const float* from = x + image * a.x_image + z * a.x_plane + y * a.x_row;
     for (int64_t c = 0; c < channels && low < high; ++c)
-      memcpy(to + c * step + at + low, from + c * a.x_channel + low, (high - low) * sizeof(float));
+      __builtin_memcpy(to + c * step + at + low, from + c * a.x_channel + low, (high - low) * sizeof(float));
   }
 }
 // tw_tile of packed rows, with the columns of term k at q + at[k].

@@ -57,8 +57,8 @@ static void tw_fill(const tw_convolution& a, const float* x, int64_t channels, i
   int64_t low = top < 0 ? 0 : top, high = top + to.inputs < a.h.size ? top + to.inputs : a.h.size;
   int64_t line = to.pitch * TW_WIDTH;
   if (low > high) low = high = top;
-  memset(to.x, 0, (low - top) * line * sizeof(float));
-  memset(to.x + (high - top) * line, 0, (to.inputs - (high - top)) * line * sizeof(float));
+  __builtin_memset(to.x, 0, (low - top) * line * sizeof(float));
+  __builtin_memset(to.x + (high - top) * line, 0, (to.inputs - (high - top)) * line * sizeof(float));
   if (a.x_row == a.w.size) return tw_turn_in(a, x + low * a.w.size, channels, (high - low) * a.w.size, low - top, to);
   for (int64_t r = low; r < high; ++r) tw_turn_in(a, x + r * a.x_row, channels, a.w.size, r - top, to);
 }

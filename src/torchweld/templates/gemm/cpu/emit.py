@@ -69,11 +69,20 @@ def emit_multiply(k: Kernel, e: Emitter, product: CpuProduct) -> None:
         kinds = ", ".join(_ELEMENTS[k.kinds[a.buffer]] for a in (left, right))
         e.line(f"const tw_product<{kinds}> a = {{{extents}, {starts}, {strides},")
         e.line(f"                      {product.block}, {product.stretch}, {memory}}};")
-        multiply = "tw_multiply_few" if product.few else "tw_multiply"
-        e.line(f"{multiply}(a, tid, parts, [=](int64_t row, int64_t rows, int64_t column,")
+        loops = _loops(k, product)
+        e.line(f"{loops}(a, tid, parts, [=](int64_t row, int64_t rows, int64_t column,")
         e.line("    int64_t columns, const float* c, int64_t c_row) {")
         e.line(f"  finish(P, S, {_BATCH}, row, rows, column, columns, c, c_row);")
         e.line("});")
+
+
+def _loops(k: Kernel, product: CpuProduct) -> str:
+    if not product.few:
+        return "tw_multiply"
+    rows = k.comp.extent(product.row) if product.row else 1
+    factors = (k.accesses.loads[v].offset for v in (product.left, product.right))
+    adjacent = all(offset.coefficient(product.depth) == 1 for offset in factors)
+    return f"tw_multiply_few<{max(1, rows)}, {str(adjacent).lower()}>"
 
 
 def _start(k: Kernel, access: Access, product: CpuProduct) -> str:

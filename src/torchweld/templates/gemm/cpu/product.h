@@ -13,7 +13,6 @@
 // which C takes a quarter. TW_CACHE: bytes of a core's L2.
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=fast")
-#include <string.h>
 #if defined(__AVX512F__)
 #define TW_WIDTH 16
 #define TW_GROUP 8
@@ -53,7 +52,7 @@ TW void tw_widen(const tw_f16* from, int64_t count, float* to) {
   typedef int16_t halves __attribute__((vector_size(2 * TW_WIDTH)));
   int64_t i = 0;
   for (halves v; i + TW_WIDTH <= count; i += TW_WIDTH) {
-    memcpy(&v, from + i, sizeof v);
+    __builtin_memcpy(&v, from + i, sizeof v);
     tw_write(to + i, (tw_vector)__builtin_ia32_vcvtph2ps512_mask(v, (tw_vector){}, -1, 4));
   }
   for (; i < count; ++i) to[i] = tw_wide(from[i]);
@@ -182,7 +181,7 @@ static void tw_chunk(const tw_product<R, Q>& a, tw_range rows, tw_range columns,
   int64_t count = rows.end - rows.from;
   bool lies = sizeof(R) == sizeof(float) && a.r_depth == 1 && columns.end - columns.from <= TW_IN_PLACE;
   int64_t in_place = lies ? count / TW_GROUP * TW_GROUP : 0;
-  if (stretch == 0) memset(c, 0, sizeof(float) * count * c_row);
+  if (stretch == 0) __builtin_memset(c, 0, sizeof(float) * count * c_row);
   for (int64_t at = 0; at < stretch; at += TW_DEPTH) {
     int64_t k = from_depth + at, depth = tw_least(TW_DEPTH, stretch - at);
     const R* r = a.r + rows.from * a.r_row + k * a.r_depth;
@@ -296,17 +295,16 @@ TW void tw_steps(const tw_product<R, Q>& a, int64_t column, int64_t from, int64_
       tw_write(at, from ? tw_read(at) + sums[i][v] : sums[i][v]);
     }
 }
-template <int ROWS, class R, class Q>
+// ADJACENT: the terms of both factors; else the columns of Q. It is known when the kernel is generated, as
+// ROWS is: all sixteen together take gcc 15 times as long as one.
+template <int ROWS, bool ADJACENT, class R, class Q>
 static void tw_few_rows(const tw_product<R, Q>& a, int64_t column, int64_t columns, float* c) {
   enum { DOTS = ROWS > 4 ? 2 : 4, V = ROWS > 4 ? 3 : ROWS > 2 ? 6 : 8 };
-  int64_t j = 0;
-  if (a.q_depth == 1 && a.r_depth == 1) {
+  int64_t j = 0, whole = columns / TW_WIDTH * TW_WIDTH;
+  if constexpr (ADJACENT) {
     for (; j + DOTS <= columns; j += DOTS) tw_dots<ROWS, DOTS>(a, column + j, c + j);
     for (; j < columns; ++j) tw_dots<ROWS, 1>(a, column + j, c + j);
-    return;
-  }
-  int64_t whole = columns / TW_WIDTH * TW_WIDTH;
-  for (int64_t from = 0; from < a.depth; from += TW_DEPTH) {
+  } else for (int64_t from = 0; from < a.depth; from += TW_DEPTH) {
     int64_t end = a.depth - from < TW_DEPTH ? a.depth : from + TW_DEPTH;
     for (j = 0; j + V * TW_WIDTH <= whole; j += V * TW_WIDTH) tw_steps<ROWS, V>(a, column + j, from, end, c + j);
     for (; j < whole; j += TW_WIDTH) tw_steps<ROWS, 1>(a, column + j, from, end, c + j);
@@ -319,22 +317,15 @@ static void tw_few_rows(const tw_product<R, Q>& a, int64_t column, int64_t colum
       }
   }
 }
-template <int ROWS, class R, class Q>
-static void tw_few(const tw_product<R, Q>& a, int64_t column, int64_t columns, float* c) {
-  if constexpr (ROWS > 1) {
-    if (a.rows < ROWS) return tw_few<ROWS - 1>(a, column, columns, c);
-  }
-  tw_few_rows<ROWS>(a, column, columns, c);
-}
 // As tw_multiply, for up to FEW rows.
-template <class R, class Q, class Finish>
+template <int ROWS, bool ADJACENT, class R, class Q, class Finish>
 static void tw_multiply_few(const tw_product<R, Q>& a, int64_t tid, int64_t parts, Finish finish) {
   alignas(64) float c[2 * TW_FEW * TW_COLUMNS];  // turned in squares: more rows are read
   int64_t shares = (a.columns + TW_PANEL - 1) / TW_PANEL, end = shares * (tid + 1) / parts * TW_PANEL;
   end = end < a.columns ? end : a.columns;
   for (int64_t column = shares * tid / parts * TW_PANEL; column < end; column += TW_COLUMNS) {
     int64_t columns = end - column < TW_COLUMNS ? end - column : TW_COLUMNS;
-    tw_few<TW_FEW>(a, column, columns, c);
+    tw_few_rows<ROWS, ADJACENT>(a, column, columns, c);
     finish(0, a.rows, column, columns, c, TW_COLUMNS);
   }
 }

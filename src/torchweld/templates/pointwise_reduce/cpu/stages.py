@@ -120,29 +120,37 @@ class _Walk:
             v for s in stores for v in store_operands(s)
         ]
 
-    def _need(self, value: Value, stage: int, found: set[Value]) -> None:
-        if value in found or value not in self.varying:
-            return
-        found.add(value)
-        if value in self.computed and self._keeps(value):
-            self.kept.add(value)
-            return
-        for operand in operands(self.comp.body[value]):
-            self._need(operand, stage, found)
+    def _need(self, root: Value, stage: int, found: set[Value]) -> None:
+        """Adds what `root` takes in this stage, depth first; chains are thousands of values
+        long."""
+        todo = [root]
+        while todo:
+            value = todo.pop()
+            if value in found or value not in self.varying:
+                continue
+            found.add(value)
+            if value in self.computed and self._keeps(value):
+                self.kept.add(value)
+            else:
+                todo.extend(reversed(operands(self.comp.body[value])))
 
     def _keeps(self, value: Value) -> bool:
         if value in self.kept or isinstance(self.comp.body[value], Scan):
             return True
-        return self.keep and self._cost(value) > KEEP_ABOVE
+        return self.keep and self._costs_more(value, KEEP_ABOVE)
 
-    def _cost(self, value: Value) -> float:
-        """Of computing `value` again from memory and kept values."""
-        if value not in self.varying:
-            return 0.0
-        if value in self.kept:
-            return 1.0
-        instr = self.comp.body[value]
-        return own_cost(instr) + sum(self._cost(v) for v in operands(instr))
+    def _costs_more(self, value: Value, limit: float) -> bool:
+        """Whether computing `value` again from memory and kept values takes more than `limit`
+        multiply-adds. What it uses twice counts twice."""
+        cost, todo = 0.0, [value]
+        while todo and cost <= limit:
+            value = todo.pop()
+            if value in self.kept:
+                cost += 1.0
+            elif value in self.varying:
+                cost += own_cost(self.comp.body[value])
+                todo.extend(operands(self.comp.body[value]))
+        return cost > limit
 
 
 def own_cost(instr: Instr) -> float:

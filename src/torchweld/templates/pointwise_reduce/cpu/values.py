@@ -133,15 +133,31 @@ def _joined(k: Kernel, instr: Instr, texts: Texts) -> str:
 
 def is_bf16(body: Sequence[Instr], value: Value) -> bool:
     """Whether a float32 value is always a bfloat16 one: of such, a maximum needs no rounding."""
-    instr = body[value]
+    seen, todo = set(), [value]
+    while todo:
+        instr = body[todo.pop()]
+        if _chooses(instr):
+            arms = instr.args[1:] if instr.name == "where" else instr.args
+            todo.extend(v for v in arms if v not in seen)
+            seen.update(arms)
+        elif not _fits_bf16(body, instr):
+            return False
+    return True
+
+
+def _chooses(instr: Instr) -> bool:
+    """Whether a float32 value is one of others."""
+    return isinstance(instr, Op) and instr.name in _CHOOSING and instr.dtype == dtypes.f32
+
+
+def _fits_bf16(body: Sequence[Instr], instr: Instr) -> bool:
+    """Whether a widened bfloat16, or a constant that is one."""
     if isinstance(instr, Cast):
         return body[instr.arg].dtype == dtypes.bf16 and instr.dtype == dtypes.f32
-    if isinstance(instr, Const) and instr.dtype == dtypes.f32:
-        digits = math.frexp(instr.value)[0] * 2.0**8
-        return digits.is_integer() and not 0 < abs(instr.value) < _LEAST_NORMAL
-    chosen = instr.args[1:] if isinstance(instr, Op) and instr.name == "where" else operands(instr)
-    known = isinstance(instr, Op) and instr.name in _CHOOSING and instr.dtype == dtypes.f32
-    return known and all(is_bf16(body, v) for v in chosen)
+    if not isinstance(instr, Const) or instr.dtype != dtypes.f32:
+        return False
+    digits = math.frexp(instr.value)[0] * 2.0**8
+    return digits.is_integer() and not 0 < abs(instr.value) < _LEAST_NORMAL
 
 
 def _is_shifted_exp(k: Kernel, instr: Instr) -> bool:

@@ -1,0 +1,56 @@
+"""Plans for devices that are not here, made in a process of its own: guard.cpp pretends to torch
+that there is a GPU, for good."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchweld.core.errors import TorchweldError, UsageError
+from torchweld.core.options import Options
+from torchweld.elsewhere.data import Asked, Plans, as_json, plans_of
+from torchweld.elsewhere.guard import guard_library
+
+_SAID = 2000  # characters of a failed process that are shown
+
+
+def plans(asked: Sequence[Asked], options: Options | None = None) -> list[Plans]:
+    """The plans of each, all made in one process. `options` say where the cache is.
+
+    Errors: UsageError for a target that is none or does not run, EnvironmentProblem without a C++
+    compiler, TorchweldError with what the process said if it fails.
+    """
+    guard = guard_library(options or Options())
+    with tempfile.TemporaryDirectory(prefix="torchweld-plan-") as folder:
+        answer = Path(folder, "answer.json")
+        _run(json.dumps([as_json(a) for a in asked]), guard, answer)
+        found = json.loads(answer.read_text())
+    if "wrong" in found:
+        raise UsageError(found["wrong"], do=found["do"])
+    return [plans_of(p) for p in found["plans"]]
+
+
+def _run(asked: str, guard: Path | None, answer: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _program(guard, answer)], input=asked, capture_output=True,
+        text=True, check=False, env=_environment(),
+    )  # fmt: skip
+    if done.returncode or not answer.is_file():
+        raise TorchweldError(f"planning failed: {done.stderr[-_SAID:].strip()}")
+
+
+def _program(guard: Path | None, answer: Path) -> str:
+    """The guard comes before everything that imports torch."""
+    loaded = f"import ctypes; ctypes.CDLL({str(guard)!r})\n" if guard else ""
+    return f"{loaded}from torchweld.elsewhere.child import main; main({str(answer)!r})"
+
+
+def _environment() -> dict[str, str]:
+    """With the modules that this process finds."""
+    path = os.pathsep.join(p or os.getcwd() for p in sys.path)
+    return {**os.environ, "PYTHONPATH": path}

@@ -1,0 +1,83 @@
+"""How fast a GPU makes products of matrices in 16-bit types: by the library, and by each form of
+kernel (templates/gemm/schedule.py). templates/gemm/price.py has the formula."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+_MMA_TILE, _WGMMA_TILE = 128 * 128, 128 * 256  # elements
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """`start_us`: of a kernel that has nothing to do, its launch included. `tflops` in tiles of
+    `full_tile` elements and more (all products together); smaller ones lose by the power
+    `small_tiles` of their share, short depths by `half_depth` (at which the rate is half).
+    `memory`: share of copy speed that operands stream at. `exposed`: share of the epilogue of all
+    waves but the last that the main loop does not hide. `split_us`: to add up shares of one tile's
+    depth."""
+
+    start_us: float
+    tflops: float
+    small_tiles: float
+    half_depth: float
+    memory: float
+    exposed: float
+    split_us: float
+    full_tile: int = _WGMMA_TILE
+
+
+@dataclass(frozen=True, slots=True)
+class ProductRates:
+    """`forms`: by the form of a kernel, and "library". `sustained`: flops per second that the power
+    limit leaves a long kernel, whatever makes it. `gelu`: of the library's product with a gelu, in
+    times of the product. `computed_fma`: multiply-adds that each element of a left factor costs if
+    it is computed on the way (a norm), in every tile. `early_us`: what a kernel in Gluon gains by
+    beginning while the one before it ends. `sum_us`: to add up columns: in tiles, and then
+    tiles."""
+
+    forms: Mapping[str, Rate]
+    sustained: float
+    gelu: float
+    computed_fma: float
+    early_us: float
+    sum_us: float
+
+    def scaled(self, share: float) -> ProductRates:
+        """Of a device whose tensor cores are that much faster, and otherwise alike."""
+        forms = {n: replace(r, tflops=r.tflops * share) for n, r in self.forms.items()}
+        return replace(self, forms=forms, sustained=self.sustained * share)
+
+
+# H100, bf16: bench/gpu_products.py in a CUDA graph, weights from memory: fitted to 23 shapes of the
+# library (each within 14 %), to the better schedules of 26 shapes of Triton and of streams (rms 13
+# and 8 %), and to the two best tiles of 31 shapes in Gluon, in turn and not (5.5 and 6 %).
+# cublasLt's gelu: [4096, 768] x [768, 3072]. A computed left factor: [16, 2048] x [2048, 2 x 8192]
+# takes 2.2 us more in tiles of 64 columns, 5.0 of 32.
+HOPPER = ProductRates(
+    forms={
+        "library": Rate(3.0, 800, 0.0, 0, 0.90, 0.46, 2.8),
+        "gluon": Rate(5.0, 960, 0.0, 0, 0.90, 0.8, 0.5),
+        "gluon in turn": Rate(5.0, 1120, 0.24, 0, 0.90, 0.6, 0.5),
+        "triton": Rate(2.6, 900, 0.45, 0, 0.90, 0.8, 0.5),
+        "stream": Rate(2.8, 850, 0.37, 244, 0.96, 1.0, 0.6),
+        "gluon stream": Rate(2.3, 850, 0.37, 0, 1.07, 1.0, 0.4),  # behind another stream
+    },
+    sustained=7.0e14, gelu=38.3 / 32.9, computed_fma=16.0, early_us=1.0, sum_us=3.5,
+)  # fmt: skip
+
+# A100: a prior, not measured. The library's large products reach 250 to 270 of the 312 TFLOP/s, and
+# Triton's 0.85 to 0.95 of the library's. Two things differ from Hopper: mma.sync reads its operands
+# from registers and is at its full rate in tiles of 128 x 128, where wgmma wants 128 x 256; and two
+# blocks of a tile's 64 KB of stages fit on a multiprocessor, of which one multiplies while the
+# other is at its epilogue, so that less than half of that is exposed. Streams are bound by memory:
+# the H100's, at this device's arithmetic. Launches take 0.5 us longer.
+SM_80 = ProductRates(
+    forms={
+        "library": Rate(3.5, 300, 0.0, 0, 0.90, 0.46, 2.8),
+        "triton": Rate(3.1, 280, 0.45, 0, 0.90, 0.4, 0.5, _MMA_TILE),
+        "stream": Rate(3.3, 325, 0.37, 244, 0.96, 1.0, 0.6),
+    },
+    sustained=2.65e14, gelu=38.3 / 32.9, computed_fma=16.0, early_us=0.0, sum_us=3.5,
+)  # fmt: skip

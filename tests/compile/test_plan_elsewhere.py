@@ -1,0 +1,128 @@
+"""`torchweld plan`: what would be fused on GPUs that are not here."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from torchweld.cli.main import app
+from torchweld.core.errors import UsageError
+from torchweld.elsewhere.data import Asked, PlannedGraph, Plans, as_json, asked_of, plans_of
+from torchweld.elsewhere.process import plans
+from torchweld.elsewhere.text import as_text
+
+CASES = Path(__file__).parents[1] / "plan_cases.py"
+GPUS = ("h100", "a100")
+
+
+def case(name: str) -> str:
+    return f"{CASES}:{name}"
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Plans]:
+    """All in one process."""
+    names = ("geglu", "encoder_layer", "attention_by_hand")
+    asked = [Asked(case(n), GPUS) for n in names] + [Asked("geglu-mlp", GPUS, True, None, True)]
+    return dict(zip((*names, "training"), plans(asked)))
+
+
+def on(found: dict[str, Plans], name: str, device: str) -> PlannedGraph:
+    (graph,) = (g for g in found[name].graphs if g.device == device)
+    return graph
+
+
+def products(graph: PlannedGraph) -> list[tuple[str, str]]:
+    """Kernels that make products, and calls, in order: what is named for what it does."""
+    return [(s.template if s.is_call else s.template.split("/")[0], s.name) for s in graph.steps]
+
+
+@pytest.mark.parametrize("device, gemm", [("h100", "gemm/hopper"), ("a100", "gemm/triton")])
+def test_a_gated_mlp_is_one_kernel_and_a_call(found, device, gemm):
+    graph = on(found, "geglu", device)
+    (gated,), (down,) = graph.kernels, graph.calls
+    assert gated.template == gemm and down.template == "aten.mm.default"
+    assert sum("mm" in op for op in gated.origins) == 1 and any("gelu" in o for o in gated.origins)
+    assert gated.predicted_us > down.predicted_us > 0
+
+
+@pytest.mark.parametrize("device, gemm", [("h100", "gemm/hopper"), ("a100", "gemm/triton")])
+def test_an_encoder_layer_joins_queries_keys_and_values_and_the_gelu(found, device, gemm):
+    """On an A100 too, where rates of an H100 kept both apart."""
+    graph = on(found, "encoder_layer", device)
+    qkv, norm, up, last = graph.kernels
+    assert [k.template for k in (qkv, up)] == [gemm, gemm]
+    assert [k.template for k in (norm, last)] == ["pointwise_reduce/gpu"] * 2
+    assert "gelu" in up.name and "layer_norm" in norm.name and "layer_norm" in last.name
+    targets = [c.template.removeprefix("aten.").removesuffix(".default") for c in graph.calls]
+    assert targets == ["_scaled_dot_product_flash_attention", "addmm", "addmm"]
+
+
+@pytest.mark.parametrize("device", GPUS)
+def test_attention_by_hand_is_a_softmax_between_products(found, device):
+    graph = on(found, "attention_by_hand", device)
+    qkv, softmax, values = graph.kernels
+    assert qkv.template == values.template != softmax.template == "pointwise_reduce/gpu"
+    assert [c.template for c in graph.calls] == ["aten.bmm.default", "aten.addmm.default"]
+    assert "softmax" in softmax.name
+
+
+def test_training_has_a_forward_and_a_backward(found):
+    kinds = [(g.device, g.kind) for g in found["training"].graphs]
+    assert kinds == [(d, k) for d in GPUS for k in ("forward", "backward")]
+
+
+def test_every_step_says_what_it_is(found):
+    for graph in (g for p in found.values() for g in p.graphs):
+        assert graph.kernels and all(k.predicted_us > 0 and k.schedule for k in graph.kernels)
+    assert all(p.notes == () for p in found.values())
+
+
+def test_no_refusal_says_slower_of_what_is_faster(found):
+    for refused in (r for p in found.values() for g in p.graphs for r in g.refusals):
+        times = re.findall(r"([0-9.]+) us (?:apart|together)", refused.evidence)
+        if "not predicted to be faster" in refused.reason and len(times) == 2:
+            assert float(times[1]) >= float(times[0]), refused
+
+
+def test_records_survive_json(found):
+    for plan in found.values():
+        assert plans_of(json.loads(json.dumps(as_json(plan)))) == plan
+    asked = Asked("geglu-mlp", GPUS, True)
+    assert asked_of(json.loads(json.dumps(as_json(asked)))) == asked
+
+
+def test_text_is_the_same_each_time(found):
+    text = as_text(found["geglu"].graphs)
+    assert text == as_text(found["geglu"].graphs)
+    assert "kernel fused_mm_gelu_mul  gemm/triton" in text and "on a100" in text
+
+
+@pytest.mark.parametrize("target, why", [
+    (case("depends_on_values"), "does not run without data"), ("no-such-model", "the zoo has no"),
+])  # fmt: skip
+def test_what_cannot_be_planned_is_told(target, why):
+    with pytest.raises(UsageError, match=why):
+        plans([Asked(target, ("h100",))])
+
+
+def test_the_command(tmp_path):
+    file = tmp_path / "plan.json"
+    ran = CliRunner().invoke(
+        app, ["plan", "geglu-mlp", "--target", "a100", "--json", str(file), "--refusals"],
+        env={"COLUMNS": "200"},
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    assert "gemm/triton" in ran.output and "library call" in ran.output
+    assert "not fused" in ran.output
+    (graph,) = plans_of(json.loads(file.read_text())).graphs
+    assert (graph.device, graph.kind) == ("a100", "inference")
+
+
+def test_a_device_that_is_not_known():
+    ran = CliRunner().invoke(app, ["plan", "geglu-mlp", "--target", "v100"])
+    assert ran.exit_code == 2

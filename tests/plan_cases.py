@@ -1,0 +1,80 @@
+"""Targets for `torchweld plan`: functions that return (model, example inputs) without data."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+_HEAD = 64
+
+
+class Geglu(nn.Module):
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x):
+        return self.down(F.gelu(self.gate(x), approximate="tanh") * self.up(x))
+
+
+class Attention(nn.Module):
+    """Queries, keys and values apart, then torch's attention or one written out."""
+
+    def __init__(self, width: int, by_hand: bool = False) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.by_hand = by_hand
+
+    def forward(self, x):
+        q, k, v = _heads(self.q(x)), _heads(self.k(x)), _heads(self.v(x))
+        if self.by_hand:
+            scores = q @ k.transpose(-1, -2) / _HEAD**0.5
+            y = scores.softmax(-1) @ v
+        else:
+            y = F.scaled_dot_product_attention(q, k, v)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+def _heads(x):
+    return x.unflatten(-1, (-1, _HEAD)).transpose(1, 2)
+
+
+class EncoderLayer(nn.Module):
+    """BERT's."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attention = Attention(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+
+    def forward(self, x):
+        x = self.norms[0](x + self.attention(x))
+        return self.norms[1](x + self.down(F.gelu(self.up(x))))
+
+
+def _in_bfloat16(make, *shape: int):
+    with torch.device("meta"):
+        return make().to(torch.bfloat16), torch.empty(shape, dtype=torch.bfloat16)
+
+
+def geglu():
+    return _in_bfloat16(lambda: Geglu(768, 3072), 64, 128, 768)
+
+
+def encoder_layer():
+    return _in_bfloat16(lambda: EncoderLayer(768), 32, 128, 768)
+
+
+def attention_by_hand():
+    return _in_bfloat16(lambda: Attention(768, by_hand=True), 8, 512, 768)
+
+
+def depends_on_values():
+    class Model(nn.Module):
+        def forward(self, x):
+            return x[: int(x.sum())]
+
+    return Model(), torch.ones(3)

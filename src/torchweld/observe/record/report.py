@@ -114,9 +114,13 @@ class KernelError:
 class Group:
     """Operations that became one kernel."""
 
-    kernel: Annotated[str, "name of the generated kernel (the first, if it repeats)"]
+    kernel: Annotated[
+        str, "name of the generated kernel, or of a library call that does it all (the first, if "
+        "it repeats)"]
     operations: Annotated[list[Place], "the ATen operations in it"]
-    bytes_before: Annotated[int, "predicted bytes moved with a kernel for each operation"]
+    bytes_before: Annotated[
+        int, "predicted bytes moved with a kernel for each operation; what several groups repeat "
+        "counts in one of them"]
     bytes_after: Annotated[int, "predicted bytes moved by the fused kernel"]
     saved_us: Annotated[float, "predicted microseconds saved by one such kernel"]
     repeats: Annotated[int, "how many such kernels the graph has"] = 1

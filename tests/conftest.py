@@ -11,7 +11,9 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One cache for all workers of a run: set before any test imports torchweld."""
+    """One cache for all workers of a run, and plans that repeat: set before any test imports
+    torchweld."""
+    os.environ.setdefault("TORCHWELD_CALIBRATE", "off")
     if "TORCHWELD_CACHE_DIR" not in os.environ:
         os.environ["TORCHWELD_CACHE_DIR"] = tempfile.mkdtemp(prefix="torchweld-test-cache-")
         config.add_cleanup(_remove_cache)

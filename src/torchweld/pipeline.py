@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from torchweld.calibration.target import calibrated
 from torchweld.capture.captured import Captured
 from torchweld.capture.lower import Lowered, lower
 from torchweld.codegen.source import KernelBundle
@@ -95,6 +96,8 @@ def compile_graph(captured: Captured, options: Options) -> Program:
 def _compiled(job: _Job, compilers: Compilers) -> Program:
     captured, options, stages = job.captured, job.options, job.stages
     lowered = job.lowered()
+    target = stages("calibrate", calibrated, job.target, lowered.graph, options)
+    job = replace(job, target=target)
     plans = PlanCache.open(options, _DECISIONS)
     loose = sorted(captured.loose_outputs)
     key = plans.key(

@@ -15,6 +15,7 @@ import torch
 import torchweld
 from torchweld.codegen.cpp.flags import COMPILER, FLAGS
 from torchweld.codegen.cpp.headers import common_header
+from torchweld.templates.conv.cpu.generate import header
 
 # name -> (units in the last place, torch function)
 UNARY = {
@@ -79,6 +80,16 @@ def test_headers_of_kernels_include_integers_alone():
     lines = [line for h in headers for line in h.read_text().splitlines()]
     found = {line for line in lines if line.startswith("#include")}
     assert found == {"#include <stdint.h>"}
+
+
+@pytest.mark.parametrize("name", ["conv/cpu/convolution", "conv/cpu/depthwise", "pooling/pooling"])
+def test_headers_declare_what_they_use(name, tmp_path):
+    source = tmp_path / "header.cpp"
+    loops = Path(torchweld.__file__).parent / "templates" / f"{name}.h"
+    source.write_text(header(loops))
+    command = [COMPILER, *FLAGS, "-fsyntax-only", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -271,3 +271,10 @@ def test_errors_that_eager_has_next_to_the_weights_are_allowed(seeds):
 def test_three_seeds_are_three_samples_where_inputs_are_ids():
     (error,) = verify(Table(_turns), Table(_turns), torch.arange(100), seeds=(0, 1, 2)).errors
     assert error.count == 300 and error.eager_l2 > 1e-4
+
+
+def test_an_absolute_error_may_be_allowed_where_eager_is_zero():
+    zero, near = torch.zeros(8), torch.full((8,), 1e-7)
+    assert not compare("x", near, zero, zero.double()).ok
+    assert compare("x", near, zero, zero.double(), Budget(absolute=2e-7)).ok
+    assert not compare("x", 3 * near, zero, zero.double(), Budget(absolute=2e-7)).ok

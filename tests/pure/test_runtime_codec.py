@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -74,6 +74,19 @@ def test_a_plan_comes_back_equal(plans):
     assert plans.get(key) is None
     plans.put(key, stored)
     assert plans.get(key) == stored
+
+
+def test_equal_sources_are_stored_once(plans, tmp_path):
+    otherwise = KernelSource("triton", "k3", "x" * 5000, ())
+    source = replace(BUNDLE.sources[1], text="y" * 5000, otherwise=otherwise)
+    layers = {f"k{i}": replace(BUNDLE, comp=f"k{i}", sources=(source, source)) for i in range(9)}
+    plans.put("a", StoredPlan(GRAPH, layers))
+    found = plans.get("a").bundles
+    assert found == layers
+    (file,) = tmp_path.rglob("*.plan.json")
+    assert [file.read_text(errors="ignore").count(c * 5000) for c in "xy"] == [1, 1]
+    texts = {id(s.text) for bundle in found.values() for s in bundle.sources}
+    assert len(texts) == 1
 
 
 def test_what_changes_the_plan_changes_the_key(plans):

@@ -146,6 +146,19 @@ def plan(
 
 
 @app.command()
+def calibrate(
+    renew: Annotated[bool, typer.Option("--renew", help="Measure again.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Also write the rates as JSON.")] = None,
+) -> None:
+    """Show how fast this CPU multiplies matrices, by the library and by torchweld's own kernels:
+    the choice between them follows it. Measured once for each machine."""
+    with errors_in_one_line():
+        from torchweld.cli.calibrate import calibrate as show
+
+        show(renew, json)
+
+
+@app.command()
 def zoo() -> None:
     """List the models that `report` knows by name."""
     with errors_in_one_line():

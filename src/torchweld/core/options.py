@@ -31,6 +31,13 @@ def _debug_level() -> int:
     return int(level)
 
 
+def _calibration() -> str:
+    asked = os.environ.get("TORCHWELD_CALIBRATE", "auto")
+    if asked not in ("auto", "off"):
+        raise UsageError(f"TORCHWELD_CALIBRATE={asked} has no meaning", do="give auto or off")
+    return asked
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     numerics: Literal["contract", "eager"] = _option(
@@ -54,6 +61,12 @@ class Options:
         "on a GPU: time to measure fused products and what they replace, in each new graph; 0: as "
         "the shipped defaults say, which repeats exactly",
         cached=True,
+    )
+    calibrate: Literal["auto", "off"] = _option(
+        _calibration,
+        "auto: measure once, in at most three seconds, how fast this CPU multiplies matrices by the "
+        "library and by kernels of ours; off: as the shipped rates say, which repeats exactly; if "
+        "it is not given, $TORCHWELD_CALIBRATE or auto",
     )
     fuse: bool = _option(
         True, "False: one kernel per operation (an oracle for tests)", cached=True

@@ -30,6 +30,7 @@ class Budget:
     largest: float = 3.0
     terms: int = 1
     bitwise: bool = False
+    absolute: float = 0.0
 
 
 CONTRACT = Budget()
@@ -133,7 +134,7 @@ def judge(found: TensorError, budget: Budget = CONTRACT) -> TensorError:
     if not found.ok or not found.count:
         return found
     dtype = getattr(torch, found.dtype)
-    floor, tiny = resolution(dtype, budget.terms), torch.finfo(dtype).tiny
+    floor, tiny = resolution(dtype, budget.terms), torch.finfo(dtype).tiny + budget.absolute
     scatter = 1 + SCATTER / math.sqrt(found.samples)
     noise = NOISE_RATIO if found.eager_l2 > NOISE else 0.0
     l2_limit = max(budget.relative, noise) * scatter * found.eager_l2 + floor

@@ -14,7 +14,7 @@ from torchweld.core.errors import InvalidIR
 from torchweld.ir import monoid
 from torchweld.ir.affine import Affine
 from torchweld.ir.bind import SOURCES
-from torchweld.ir.in_place import is_in_place
+from torchweld.ir.in_place import written_elsewhere
 from torchweld.ir.nodes import (
     Buffer,
     Cast,
@@ -180,7 +180,7 @@ class _Checker:
     def __init__(self, comp: Comp, buffers, sizes: Mapping[str, int]) -> None:
         self.comp, self.buffers, self.sizes = comp, buffers, sizes
         self.axes = comp.extents
-        self.written = {s.buffer for s in comp.stores if not is_in_place(comp, s)}
+        self.written = written_elsewhere(comp)
         self.where = ""
 
     def check_instr(self, position: int, instr: Instr) -> None:

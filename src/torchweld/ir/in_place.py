@@ -9,6 +9,20 @@ it, and no other point reads it. Generators load what a point needs before they 
 from __future__ import annotations
 
 from torchweld.ir.nodes import Comp, Load, Reduce, Ref, Scan, Store
+from torchweld.ir.parts import parts
+
+
+def written_elsewhere(comp: Comp) -> frozenset[str]:
+    """The buffers that `comp` writes and must not read: all but those that it updates in place."""
+    if not set(comp.reads).intersection(comp.writes):
+        return frozenset(comp.writes)
+    found: set[str] = set()
+    split = parts(comp)
+    for part in split:
+        others = {b for p in split if p is not part for b in (*p.reads, *p.writes)}
+        found |= {s.buffer for s in part.stores if not is_in_place(part, s)}
+        found |= others.intersection(part.writes)
+    return frozenset(found)
 
 
 def is_in_place(comp: Comp, store: Store) -> bool:

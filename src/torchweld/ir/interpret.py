@@ -47,6 +47,7 @@ from torchweld.ir.nodes import (
     store_operands,
     value_axes,
 )
+from torchweld.ir.parts import parts
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Poly, evaluate
 
@@ -80,9 +81,10 @@ def run_comp(
     in_place = {n: buffers[n].clone() for n in comp.reads if n in comp.writes}
     buffers = {**buffers, **in_place}
     _initialise(comp.stores, buffers, written)
-    extents = {a.name: evaluate(a.extent, sizes) for a in comp.axes}
-    for ranges in _pieces(comp, extents, [*read, *written.values()]):
-        _run_piece(comp, _Point(buffers, sizes, ranges, device, exact), written)
+    for part in parts(comp):
+        extents = {a.name: evaluate(a.extent, sizes) for a in part.axes}
+        for ranges in _pieces(part, extents, [*read, *written.values()]):
+            _run_piece(part, _Point(buffers, sizes, ranges, device, exact), written)
     return written
 
 
@@ -394,7 +396,7 @@ def _store(store: Store, axes, values: list, point: _Point, target: Tensor) -> N
 
 def _write(target: Tensor, places: list[Tensor], value: Tensor, combine: str | None) -> None:
     """target[places] <- value, for vectors of indices and values."""
-    if value.numel() == 0:
+    if value.numel() == 0 or target.numel() == 0:
         return
     flat = torch.zeros_like(value, dtype=torch.int64)
     for place, extent in zip(places, target.shape):

@@ -59,11 +59,25 @@ class Mover:
             yield from self._priced_pair(producer, number)
         yield from self._dissolved(number)
 
+    def number_moves(self, number: NodeId) -> Iterator[Move]:
+        """The priced move that computes a single number (a step's count, a rate) wherever it is
+        needed, if `number` computes one from others."""
+        node = self.flow.nodes[number]
+        if is_pointwise(node) and not node.axes:
+            yield from self._dissolved(number, fewest=1)
+
+    def numbers_around(self, number: NodeId) -> Iterator[Move]:
+        """Those moves of `number`, and of what it reads."""
+        for near in (number, *self._producers(number)):
+            yield from self.number_moves(near)
+
     def sibling_moves(self, number: NodeId) -> Iterator[Move]:
         """Priced moves that fuse `number` with nodes that share its inputs."""
         if not isinstance(self.flow.nodes[number], Comp):
             return
         for sibling in self._siblings(number):
+            if self._go_side_by_side(sibling, number):
+                continue
             first = self.flow.comes_first(sibling, number)
             one, other = (sibling, number) if first else (number, sibling)
             yield from self._priced(Move("fuse", one, (other,)))
@@ -81,6 +95,8 @@ class Mover:
         if not self._is_short(number):
             return
         for other in self._companions(number):
+            if self._go_side_by_side(other, number):
+                continue
             first = self.flow.comes_first(other, number)
             one, two = (other, number) if first else (number, other)
             yield from self._priced(Move("fuse", one, (two,)))
@@ -199,12 +215,12 @@ class Mover:
         elif is_pointwise(self.flow.nodes[producer]):
             yield from self._priced(Move("repeat", producer, (consumer,)))
 
-    def _dissolved(self, number: NodeId) -> Iterator[Move]:
-        """The move that inlines `number` into its several consumers, if nobody else needs it."""
+    def _dissolved(self, number: NodeId, fewest: int = 2) -> Iterator[Move]:
+        """The move that inlines `number` into its consumers, if nobody else needs it."""
         if not is_pointwise(self.flow.nodes[number]):
             return
         consumers = self._consumers(number)
-        if 2 <= len(consumers) <= _MOST_CONSUMERS and not self.kept(number, *consumers):
+        if fewest <= len(consumers) <= _MOST_CONSUMERS and not self.kept(number, *consumers):
             yield from self._priced(Move("dissolve", number, tuple(consumers)))
 
     def _producers(self, number: NodeId) -> list[NodeId]:
@@ -231,6 +247,18 @@ class Mover:
         like = [n for n in short if self._extents(n) == extents]
         place = like.index(number)
         return like[max(0, place - 1) : place] + like[place + 1 : place + 2]
+
+    def _go_side_by_side(self, one: NodeId, other: NodeId) -> bool:
+        """Equal kernels on tensors of the caller: they get one launch without sharing loops, in
+        which each would stand in the way of the other's streams (passes/side_by_side.py)."""
+        nodes = [self.flow.nodes[n] for n in (one, other)]
+        numbers = {self.prices.signatures.of(n).number for n in nodes}
+        return len(numbers) == 1 and bool(nodes[0].axes) and all(map(self._is_on_theirs, nodes))
+
+    def _is_on_theirs(self, comp: Comp) -> bool:
+        theirs = self.flow.inputs | self.flow.needed
+        touched = (self.prices.buffers[b] for b in (*comp.reads, *comp.writes))
+        return is_pointwise(comp) and all(b.name in theirs or not b.shape for b in touched)
 
     def _extents(self, number: NodeId) -> tuple:
         return tuple(a.extent for a in self.flow.nodes[number].axes)

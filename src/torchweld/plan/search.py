@@ -49,8 +49,10 @@ def plan(graph: Graph, device: Target, options: Options) -> Plan:
 
 
 def _search(mover: Mover) -> None:
-    """Along the flow of data first, then what shares inputs, then what only saves a launch: the
-    other way round, kernels that have little in common would keep apart what passes data on."""
+    """Single numbers first, which cost nothing where they are needed; then along the flow of data,
+    then what shares inputs, then what only saves a launch: the other way round, kernels that have
+    little in common would keep apart what passes data on."""
+    _best_first(mover, mover.number_moves, mover.numbers_around)
     _best_first(mover, mover.moves_into, mover.moves_around)
     for sideways in (mover.sibling_moves, mover.companion_moves):
         _best_first(mover, sideways, lambda n, more=sideways: (*mover.moves_around(n), *more(n)))

@@ -60,12 +60,10 @@ def load(
     bundles = first_in_turn(graph, bundles)
     artifacts = open_cache(options)
     on_gpu = any(b.device.startswith("cuda") for b in graph.buffers.values())
-    with ThreadPoolExecutor(1) as aside:  # compiled beside the kernels, if not before
+    compilers = compilers or Compilers(artifacts, options.compile_jobs)
+    with ThreadPoolExecutor(1) as aside, compilers:  # compiled beside the kernels, if not before
         native = aside.submit(native_for, artifacts, on_gpu)
-        if compilers is None:
-            functions = timed("compile", load_kernels, bundles, artifacts, options, record)
-        else:
-            functions = timed("compile", compilers.functions, bundles, record)
+        functions = timed("compile", compilers.functions, bundles, record)
     walked = any(s.language == "cpp" for s in functions)
     keeps_temporaries = on_gpu and options.cuda_graphs and kind == "inference"
     loaded = Loaded(
@@ -171,7 +169,7 @@ def _begun(artifacts: Artifacts) -> None:
 
 def _compile_ahead(artifacts: Artifacts) -> None:
     for make in (native_library, dispatch.library):
-        with suppress(BuildError, EnvironmentProblem):  # told where it is needed
+        with suppress(BuildError, EnvironmentProblem, OSError):  # told where it is needed
             make(artifacts)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from torchweld.codegen.source import KernelBundle
+from torchweld.codegen.source import KernelBundle, KernelSource
 from torchweld.core.errors import TorchweldError
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Graph
@@ -61,19 +61,36 @@ class PlanCache:
             return None
         try:
             stored = decode(content.decode(), self._records)
-            return StoredPlan(parse_graph(stored["graph"]), stored["bundles"], stored["decisions"])
-        except (ValueError, KeyError, TypeError, TorchweldError):
+            bundles = _with_texts(stored["bundles"], stored["texts"].__getitem__)
+            return StoredPlan(parse_graph(stored["graph"]), bundles, stored["decisions"])
+        except (ValueError, KeyError, IndexError, TypeError, TorchweldError):
             return None
 
     def put(self, key: str, plan: StoredPlan) -> None:
         """Keeps the plan. Raises TypeError if its decisions are of classes that `records` does not
         name."""
+        texts: dict[str, int] = {}  # equal layers have equal sources, of 30 KB each
+        numbered = _with_texts(plan.bundles, lambda text: texts.setdefault(text, len(texts)))
         stored = {
             "graph": text(plan.graph),
-            "bundles": dict(plan.bundles),
+            "bundles": numbered,
+            "texts": tuple(texts),
             "decisions": tuple(plan.decisions),
         }
         self._artifacts.put(key, _SUFFIX, encode(stored, self._records).encode())
+
+
+def _with_texts(
+    bundles: Mapping[str, KernelBundle], text_of: Callable[[str | int], str | int]
+) -> dict[str, KernelBundle]:
+    """The bundles with another text, or number, for the text of each source."""
+
+    def changed(source: KernelSource | None) -> KernelSource | None:
+        if source is None:
+            return None
+        return replace(source, text=text_of(source.text), otherwise=changed(source.otherwise))
+
+    return {n: replace(b, sources=tuple(map(changed, b.sources))) for n, b in bundles.items()}
 
 
 def device_identity(device: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from torchweld.templates.attention import template as attention
 from torchweld.templates.conv import template as conv
 from torchweld.templates.gemm import template as gemm
 from torchweld.templates.gemm.choice import choose
+from torchweld.templates.multi_tensor import template as multi_tensor
 from torchweld.templates.pointwise_reduce import template as pointwise_reduce
 from torchweld.templates.pooling import template as pooling
 from torchweld.templates.template import Choose, Kernel, Problem, Template
@@ -19,7 +20,7 @@ from torchweld.templates.template import Choose, Kernel, Problem, Template
 TEMPLATES: dict[str, Template] = {
     t.name: t
     for t in (
-        attention.TEMPLATE, conv.TEMPLATE, pooling.TEMPLATE, gemm.SKINNY, gemm.HOPPER, gemm.TRITON,
+        multi_tensor.TEMPLATE, attention.TEMPLATE, conv.TEMPLATE, pooling.TEMPLATE, gemm.SKINNY, gemm.HOPPER, gemm.TRITON,
         gemm.CPU, pointwise_reduce.CPU, pointwise_reduce.GPU,
     )
 }  # fmt: skip

@@ -381,3 +381,15 @@ def test_an_operation_whose_lowering_fails_is_a_call(monkeypatch):
     with pytest.warns(events.TorchweldWarning, match="aten.exp.default is left to ATen"):
         found = lowered(lambda x: [x.exp().sin() + x.flip(0)], rand(3, 5))
     assert externs(found) == ["aten.exp.default"]
+
+
+def test_a_write_to_no_place():
+    """One value at no index: an index of no elements varies along nothing."""
+
+    def writes(x, at):
+        five = torch.tensor(5.0, dtype=x.dtype)
+        put = x.sin().index_put((at[:0],), five) * 2
+        return [put, x.sin().scatter(0, at[:0], 1.5) * 2, x.index_put((at[:0],), five)]
+
+    check(writes, rand(4), torch.arange(3))
+    check(lambda x, at: x.exp().scatter(0, at[:0], 1.5) * 2, torch.empty(0), torch.arange(3))

@@ -100,6 +100,8 @@ def _scatter(call: Call, x: Tensor, d: int, index: Tensor, source, combine: str 
     if x.rank == 0:
         raise NotLowered("a scatter into a scalar")
     _needs_float(call)
+    if 0 in index.shape:
+        return call.fresh(x)
     d = normal(d, x.rank)
     target, init = _start(call, x, wide=combine == "add")
     guarded = check_range(call, index, x.shape[d])
@@ -193,6 +195,8 @@ def index_put_in_place(call: Call, x, indices, values, accumulate=False):
     loose = buffer.device.startswith("cuda") and not torch.are_deterministic_algorithms_enabled()
     if not (single or loose):
         raise NotLowered("the last of several writes to one element")
+    if 0 in layout.shape():
+        return x
     guarded = layout.check(call)
     nest = call.nest(layout.shape(), values, extra=layout.index_operands())
     guard = all_of(layout.guards(nest, guarded))
@@ -209,6 +213,8 @@ def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, check
     _needs_float(call)
     layout = IndexLayout(x, indices)
     shape = layout.shape()
+    if 0 in shape:  # a write of one value to one place would not run over the empty axis
+        return call.fresh(x)
     target, init = _start(call, x, wide=accumulate)
     guarded = layout.check(call) if checked else ()
     nest = call.nest(shape, values, extra=layout.index_operands())

@@ -33,6 +33,7 @@ from torchweld.ir.nodes import (
     store_operands,
     value_axes,
 )
+from torchweld.ir.parts import parts
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, hint
 from torchweld.targets.target import Target
@@ -71,7 +72,10 @@ class _Facts:
 def cost(
     comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int], device: Target
 ) -> Cost:
-    """Of one kernel; `comp` has a frame."""
+    """Of one kernel; `comp`, or each of its parts, has a frame."""
+    split = parts(comp)
+    if len(split) > 1:
+        return _together([cost(p, buffers, hints, device) for p in split], device)
     facts = _facts(comp, buffers, hints)
     traffic = _traffic(comp, facts, buffers, hints, device)
     memory_s = sum(memory_seconds(b, buffers[name], hints, device) for name, b in traffic.items())
@@ -84,6 +88,13 @@ def cost(
     busy = (memory_s + compute_s - hidden_s) / _efficiency(comp, facts, device)
     moved = int(sum(traffic.values()))
     return Cost(device.launch_s + busy, moved, plain + special, _most_live(comp))
+
+
+def _together(costs: list[Cost], device: Target) -> Cost:
+    """Of kernels side by side in one launch."""
+    seconds = device.launch_s + sum(c.seconds - device.launch_s for c in costs)
+    moved, fma = sum(c.bytes_moved for c in costs), sum(c.fma for c in costs)
+    return Cost(seconds, moved, fma, max(c.live for c in costs))
 
 
 def bytes_of(buffer: Buffer, hints: Mapping[str, int]) -> int:

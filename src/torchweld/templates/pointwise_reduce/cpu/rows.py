@@ -69,7 +69,7 @@ def _outer(k: Kernel, e: Emitter):
     e.line(f"const int64_t points = {' * '.join(counts) or '1'};")
     if k.schedule.distribute in ("rows", "serial"):
         e.line("const int64_t first = points * tid / parts, last = points * (tid + 1) / parts;")
-    else:
+    elif k.schedule.distribute != "given":
         e.line("const int64_t first = 0, last = points;")
     with e.block("for (int64_t q = first; q < last; ++q)"):
         _bind_outer(k, e, counts)

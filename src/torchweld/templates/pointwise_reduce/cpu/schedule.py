@@ -10,6 +10,7 @@ distribute  "rows"     each thread takes a fixed range of outer points
             "columns"  few rows: all threads share each row, and combine partial reductions
             "inner"    scatter: each thread takes a range of the lane, so that no two meet
             "serial"   colliding writes, or too little to share
+            "given"    outer points first to last - 1, which the caller names
 
 The division of work depends on sizes and the number of threads alone, never on timing.
 """
@@ -43,7 +44,7 @@ class CpuSchedule:
     outer: tuple[tuple[str, int], ...]
     nest: tuple[str, ...]
     lane: Literal["row", "column"]
-    distribute: Literal["rows", "columns", "inner", "serial"]
+    distribute: Literal["rows", "columns", "inner", "serial", "given"]
     abreast: str | None = None
 
 

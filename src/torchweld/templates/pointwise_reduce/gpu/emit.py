@@ -119,6 +119,11 @@ class Kernel:
         self._lines.depth -= 1
         self.known = known
 
+    @property
+    def text_lines(self) -> list[str]:
+        """What has been written so far."""
+        return self._lines.texts
+
     def range(self, steps: str) -> str:
         """What a loop runs over, its loads as many steps ahead as the schedule says."""
         stages = self.schedule.stages
@@ -144,7 +149,7 @@ class Kernel:
         args += [SizeArg(s) for s in self._sizes]
         names = ", ".join([*self._pointers.values(), *self._sizes.values()])
         head = [f"\n\n@triton.jit\ndef {name}({names}):"]
-        text = _HEADER + "".join(self.helpers.values()) + "\n".join(head + self._lines.texts) + "\n"
+        text = HEADER + "".join(self.helpers.values()) + "\n".join(head + self._lines.texts) + "\n"
         signature = [f"*{scalars.SIGNATURE[self.buffers[b].dtype]}" for b in self._pointers]
         signature += ["i64"] * len(self._sizes)
         warps = self.schedule.num_warps
@@ -536,7 +541,7 @@ def _stores_16_bits(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
     return not decides and all(buffers[s.buffer].dtype.is_low_precision for s in results)
 
 
-_HEADER = """import triton
+HEADER = """import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 """

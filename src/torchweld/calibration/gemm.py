@@ -1,0 +1,151 @@
+"""How fast this machine makes float32 products, in each way (targets/rates.py).
+
+Measured at the first compilation that has a product, in at most three seconds; kept with the
+processor, the number of threads, and the versions of torch and of this package. While other work
+takes the processor's time nothing is kept: priors serve, and a later compilation measures again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+
+from torchweld.capture.torch_private import without_modes
+from torchweld.core import dtypes
+from torchweld.core.errors import TorchweldError
+from torchweld.core.logs import logger
+from torchweld.core.options import Options
+from torchweld.ir.nodes import Buffer, Extern, Graph, Symbol, View
+from torchweld.ir.size import Size, symbol
+from torchweld.plan.cpu_products import choose_products
+from torchweld.plan.decisions import Plan
+from torchweld.runtime.build import cpu_identity
+from torchweld.runtime.cache import Artifacts, digest, open_cache
+from torchweld.runtime.load import load
+from torchweld.runtime.plan_cache import code_identity
+from torchweld.runtime.torch_private import onednn_linear
+from torchweld.targets.rates import ROWS, Rates, favouring
+from torchweld.targets.target import Target
+from torchweld.templates.generate import generate_all, kernels_of
+
+COLUMNS, DEPTH = 3072, 768  # of the weight: 9 MB, which a core's own cache does not hold
+_FEW = 4  # rows for which there is a kernel of its own
+_SECONDS = 3.0
+_REPEATS = 3
+_LEAST_SHARE = 0.9  # of the processors' time that the measurement must have had
+_AGAIN_S = 60.0  # after a rejection
+
+Call = Callable[[torch.Tensor], object]
+_rejected_at: dict[tuple, float] = {}
+
+
+def measured_rates(target: Target, options: Options, renew: bool = False) -> Rates | None:
+    """Multiply-adds a second by way, at each of ROWS; None while the machine is busy, or where no
+    kernel can be compiled."""
+    artifacts, key = open_cache(options), _key()
+    kept = None if renew else kept_rates(options)
+    if kept is not None:
+        return kept
+    if not renew and time.monotonic() < _rejected_at.get(key, -_AGAIN_S) + _AGAIN_S:
+        return None
+    try:
+        with without_modes(), torch.no_grad():
+            found = _measured(target, options)
+    except TorchweldError as error:
+        logger("calibration").info("not measured: %s", error)
+        found = None
+    if found is None:
+        _rejected_at[key] = time.monotonic()
+    else:
+        _keep(artifacts, found)
+    return found
+
+
+def kept_rates(options: Options) -> Rates | None:
+    """What was measured before, if anything was."""
+    content = open_cache(options).get(digest("gemm rates", *_key()), ".json")
+    try:
+        return content and {way: tuple(rates) for way, rates in json.loads(content).items()}
+    except (ValueError, AttributeError, TypeError):
+        return None
+
+
+def _keep(artifacts: Artifacts, rates: Rates) -> None:
+    artifacts.put(digest("gemm rates", *_key()), ".json", json.dumps(rates).encode())
+
+
+def _key() -> tuple[str, ...]:
+    """What rates depend on."""
+    return (*cpu_identity(), str(torch.get_num_threads()), *code_identity())
+
+
+def _measured(target: Target, options: Options) -> Rates | None:
+    start = time.perf_counter()
+    ways = _calls(target, options)
+    rates: dict[str, list[float]] = {way: [] for way in ways}
+    busy_s = wall_s = 0.0
+    for rows in reversed(ROWS):
+        x = torch.randn(rows, DEPTH)
+        before, began = time.process_time(), time.perf_counter()
+        for way, call in ways.items():
+            seconds = _best_s(lambda c=call, x=x: c(x))
+            rates[way].insert(0, rows * COLUMNS * DEPTH / seconds)
+        if rows == ROWS[-1]:  # long enough to tell whose time it was
+            busy_s, wall_s = time.process_time() - before, time.perf_counter() - began
+        if time.perf_counter() - start > _SECONDS:
+            return None
+    share = busy_s / (wall_s * torch.get_num_threads())
+    logger("calibration").info("%.2f s, with %.0f %% of the processors: %s",
+                               time.perf_counter() - start, 100 * share, rates)  # fmt: skip
+    if share < _LEAST_SHARE:
+        return None
+    return {f"float32 {way}": tuple(found) for way, found in rates.items()}
+
+
+def _calls(target: Target, options: Options) -> dict[str, Call]:
+    """Each way to make x @ weight.T + bias."""
+    weight, bias = torch.randn(COLUMNS, DEPTH), torch.randn(COLUMNS)
+    few, many = (_own(rows, target, options) for rows in (_FEW, symbol("s0")))
+
+    def own(x: torch.Tensor) -> object:
+        return (few if x.shape[0] == _FEW else many)([x, weight, bias])
+
+    ways: dict[str, Call] = {"aten": lambda x: F.linear(x, weight, bias)}
+    if torch.backends.mkldnn.is_available():
+        ways["onednn"] = lambda x: onednn_linear(x, weight, bias, "none", None)
+    return {**ways, "own": own}
+
+
+def _own(rows: Size, target: Target, options: Options):
+    """A program of one kernel of our own."""
+    graph = _layer(rows)
+    forced = replace(target, rates=favouring("own"))
+    made = choose_products(Plan(graph, ()), forced, options, "inference").graph
+    return load(made, generate_all(kernels_of(made, target)), {}, options)
+
+
+def _layer(rows: Size) -> Graph:
+    shapes = {"x": (rows, DEPTH), "w": (COLUMNS, DEPTH), "b": (COLUMNS,), "y": (rows, COLUMNS)}
+    strides = {name: (shape[-1], 1)[-len(shape):] for name, shape in shapes.items()}
+    buffers = {n: Buffer(n, s, dtypes.f32, strides[n]) for n, s in shapes.items()}
+    weight = View("w", (DEPTH, COLUMNS), (1, DEPTH))
+    call = Extern("linear", "aten.addmm.default", (buffers["b"].view, buffers["x"].view, weight),
+                  (), ("y",))  # fmt: skip
+    symbols = () if isinstance(rows, int) else (Symbol("s0", ("size", 0, 0), 256),)
+    return Graph("calibration", symbols, buffers, (call,), ("x", "w", "b"), (buffers["y"].view,))
+
+
+def _best_s(call: Callable[[], object]) -> float:
+    """The least of a few times: what disturbs a measurement adds to it."""
+    call()
+    best = float("inf")
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - start)
+    return best

@@ -1,0 +1,61 @@
+"""python -m torchweld.exact.campaign [--seeds N] [--processes N] [--minutes M] [--folder F]
+
+Seeded programs checked against eager in float64, and after each pass of the compiler. Started again
+with the same folder, it goes on where it was stopped. Exits 1 if anything is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections import Counter
+from pathlib import Path
+
+from torchweld.exact.campaign.cases import KINDS
+from torchweld.exact.campaign.checks import CHECKS
+from torchweld.exact.campaign.record import Finished, Log
+from torchweld.exact.campaign.run import Campaign, run
+
+
+def main(arguments: list[str] | None = None) -> int:
+    asked = _parser().parse_args(arguments)
+    campaign = Campaign(asked.folder, asked.check, asked.device, tuple(asked.kinds))
+    seeds = range(asked.first, asked.first + asked.seeds)
+    log = run(campaign, seeds, asked.processes, asked.minutes * 60, _tell)
+    print(summary(log))
+    return 1 if any(f.found for f in log.finished) else 0
+
+
+def summary(log: Log) -> str:
+    """Counts of programs by kind, and of those that are wrong."""
+    ran = [f for f in log.finished if f.kind]
+    wrong = [f for f in ran if f.found]
+    lines = [f"{len(ran)} programs of {len(log.finished)} seeds, {len(wrong)} wrong"]
+    counts, failures = Counter(f.kind for f in ran), Counter(f.kind for f in wrong)
+    lines += [f"  {kind:10} {counts[kind]:8} programs {failures[kind]:6} wrong" for kind in counts]
+    return "\n".join(lines)
+
+
+def _tell(finished: Finished) -> None:
+    if finished.found:
+        print(f"seed {finished.seed}: {finished.found[0]}\n  {finished.file}", flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m torchweld.exact.campaign", description=__doc__,
+                                     formatter_class=argparse.RawTextHelpFormatter)  # fmt: skip
+    add = parser.add_argument
+    add("--seeds", type=int, default=1000, help="how many (1000)")
+    add("--first", type=int, default=0, help="the first of them (0)")
+    add("--processes", type=int, default=1, help="at a time (1); 0: in this one")
+    add("--minutes", type=float, default=math.inf, help="after which no seed is begun")
+    add("--folder", type=Path, default=Path("campaign"), help="of log and failures (./campaign)")
+    add("--check", choices=CHECKS, default="interpreted", help="interpreted: no kernels (default)")
+    add("--device", default="cpu", help="whose plans are interpreted: cpu (default), H100, ...")
+    add("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of programs (all)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

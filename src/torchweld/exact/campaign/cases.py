@@ -1,0 +1,43 @@
+"""The program that a seed stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as seeded
+
+from torchweld.exact.campaign import movement, operators
+from torchweld.exact.campaign.checks import Case
+from torchweld.exact.fuzz import programs
+from torchweld.exact.programs import Program
+
+_EXAMPLES = 4  # hypothesis begins with the simplest
+
+
+def drawn(seed: int) -> Program:
+    """A program of the fuzzer."""
+    found: list[Program] = []
+
+    @seeded(seed)
+    @settings(max_examples=_EXAMPLES, database=None, deadline=None, phases=[Phase.generate],
+              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(programs())
+    def collect(program: Program) -> None:
+        found.append(program)
+
+    collect()
+    return found[-1]
+
+
+KINDS: dict[str, Callable[[int], Case | None]] = {
+    "operator": operators.sample,
+    "movement": movement.program,
+    "random": drawn,
+}
+_SHARES = ("operator",) * 5 + ("movement",) * 3 + ("random",) * 2
+
+
+def kind_of(seed: int, kinds: tuple[str, ...] = tuple(KINDS)) -> str:
+    return Random(seed).choice([k for k in _SHARES if k in kinds])

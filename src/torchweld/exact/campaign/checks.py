@@ -1,0 +1,127 @@
+"""What is wrong with one program: the contract against eager in float64, and the interpreter after
+each pass."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from torchweld.exact import fuzz
+from torchweld.exact.campaign.operators import Sample
+from torchweld.exact.campaign.staged import Interpreter
+from torchweld.exact.fuzz import differences
+from torchweld.exact.programs import Program
+
+Case = Program | Sample
+Check = Callable[[Case], list[str]]
+
+# Not wrong: the values decide shapes, or the way, so that no graph is captured.
+_NO_GRAPH = ("was not traced", "DataDependentOutput", "dynamic output shape", "is fused in pieces")
+
+
+# Programs work on numbers of size one: where eager cancels to zero exactly, a rounding is left.
+BUDGET = replace(fuzz.BUDGET, absolute=2e-7)
+
+
+def interpreted(case: Case, device: str = "cpu") -> list[str]:
+    """Plans for `device`, nothing compiled; forward and backward."""
+    interpreter = Interpreter(device=device)
+    found = _differences(case, interpreter.fuse)
+    return _told(case, interpreter.found + found)
+
+
+def compiled(case: Case, device: str = "cpu") -> list[str]:
+    """Kernels on a CPU, by Dynamo."""
+
+    def fuse(function: Callable) -> Callable:
+        torch.compiler.reset()
+        return torch.compile(function, backend="torchweld")
+
+    return _told(case, _differences(case, fuse))
+
+
+CHECKS = {"interpreted": interpreted, "compiled": compiled}
+
+
+def _told(case: Case, found: list[str]) -> list[str]:
+    """Less what is none of ours: torch's tracing has it too."""
+    found = [f for f in found if not any(reason in f for reason in _NO_GRAPH)]
+    return found if found and not _differences(case, Interpreter(plain=True).fuse) else []
+
+
+def _differences(case: Case, fuse: Callable) -> list[str]:
+    return differences(case, fuse, BUDGET, train=_trains(case))
+
+
+def is_fit(case: Case) -> bool:
+    """Whether eager itself runs it, forward and backward, and gives the same twice."""
+    try:
+        return not _differences(case, lambda function: function)
+    except Exception:
+        return False
+
+
+def _trains(case: Case) -> bool:
+    return any(t.is_floating_point() for t in case.make_inputs())
+
+
+def shrunk(case: Case, check: Check) -> tuple[Case, list[str]]:
+    """The smallest case found that still fails, and what is wrong with it."""
+    found = check(case)
+    while True:
+        for candidate in smaller(case):
+            wrong = _wrong(candidate, check)
+            if wrong:
+                case, found = candidate, wrong
+                break
+        else:
+            return case, found
+
+
+def _wrong(case: Case, check: Check) -> list[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return check(case) if is_fit(case) else []
+        except Exception:
+            return []
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    """Cases with one part less, none of which need be valid."""
+    if isinstance(case, Sample):
+        yield from case.smaller()
+        return
+    if len(case.outputs) > 1:
+        yield from (replace(case, outputs=(o,), bitwise=frozenset()) for o in case.outputs)
+    for position, line in enumerate(case.lines):
+        yield from _without(case, position, line)
+    for position, given in enumerate(case.inputs):
+        if (given.layout, given.values) != ("plain", "normal"):
+            inputs = list(case.inputs)
+            inputs[position] = replace(given, layout="plain", values="normal")
+            yield replace(case, inputs=tuple(inputs))
+
+
+def _without(case: Program, position: int, line: str) -> Iterator[Program]:
+    """Without a line, or with an earlier value in its place."""
+    before, after = case.lines[:position], case.lines[position + 1 :]
+    yield replace(case, lines=(*before, *after))
+    name, expression = line.split(" ")[0], line.partition(" = ")[2]
+    earlier = [f"x{k}" for k in range(len(case.inputs))] + [l.split(" ")[0] for l in before]
+    if expression in earlier:
+        yield _renamed(replace(case, lines=(*before, *after)), name, expression)
+    elif name.isidentifier():
+        for value in dict.fromkeys(earlier):
+            yield replace(case, lines=(*before, f"{name} = {value}", *after))
+
+
+def _renamed(case: Program, old: str, new: str) -> Program:
+    """Reading `new` wherever it reads `old`."""
+    lines = tuple(re.sub(rf"\b{old}\b", new, line) for line in case.lines)
+    outputs = dict.fromkeys(new if o == old else o for o in case.outputs)
+    return replace(case, lines=lines, outputs=tuple(outputs), bitwise=frozenset())

@@ -1,0 +1,151 @@
+"""Samples of PyTorch's own operators, alone and between other operations, as programs.
+
+    inputs -> before(first input) -> operator -> after(each result)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from random import Random
+
+import torch
+from torch import Tensor
+
+from torchweld.capture.torch_private import pytree
+from torchweld.exact.torch_private import operator_samples
+
+DTYPES = (torch.float32,) * 5 + (torch.bfloat16, torch.float16, torch.int64, torch.bool)
+_MOST_SAMPLES, _MOST_ELEMENTS = 40, 20_000
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+# `t`: the operator's first input; near what it was, so that it stays where the operator is defined.
+BEFORE = {
+    "nothing": "t",
+    "product": "t * 1.0009765625",
+    "turned": "(t.transpose(0, -1) * 1.0009765625).contiguous().transpose(0, -1)",
+    "half": "torch.cat([t, t * 2])[: t.shape[0]]",
+}
+# `o`: a result.
+AFTER = {
+    "nothing": "o",
+    "chain": "o.sin() * 2",
+    "sum": "o.sum(-1) * 0.5",
+    "softmax": "o.softmax(0)",
+    "residual": "o + t if o.shape == t.shape else o * 3",
+    "turned": "o.transpose(0, -1).contiguous() * 2",
+    "part": "o[..., -1:] * o",
+}
+# What draws numbers, returns memory as it finds it, or makes what no program passes on.
+_LEFT_OUT = ("empty", "rand", "normal", "dropout", "bernoulli", "multinomial", "uniform",
+             "exponential", "geometric", "cauchy", "to_sparse", "sparse", "svd", "eig", "lobpcg",
+             "nested", "jiterator", "_segment_reduce", "rrelu", "to", "pca_lowrank")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Sample number `index` of an operator. As `exact.programs.Program` to who runs it."""
+
+    name: str
+    variant: str
+    index: int
+    dtype: torch.dtype
+    seed: int
+    before: str = "nothing"
+    after: str = "nothing"
+    bitwise: frozenset[str] = frozenset()
+
+    @property
+    def source(self) -> str:
+        """What it is, in a line."""
+        operator = ".".join(filter(None, (self.name, self.variant)))
+        return (
+            f"sample {self.index} of {operator}, {self.dtype}, seed {self.seed}: "
+            f"{BEFORE[self.before]} -> {operator} -> {AFTER[self.after]}"
+        )
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        with torch.no_grad():
+            results = self.function()(*self.make_inputs())
+        return tuple(f"result {k}" for k in range(len(results)))
+
+    def make_inputs(self) -> list[Tensor]:
+        return [leaf.detach() for leaf in self._leaves() if isinstance(leaf, Tensor)]
+
+    def function(self, exact: bool = False) -> Callable:
+        """Of the sample's tensors, in order; `exact`: numbers that are asked for as floats are
+        float64."""
+        leaves, spec = pytree.tree_flatten(self._sample())
+        operator, before, after = self._operator().op, BEFORE[self.before], AFTER[self.after]
+        if exact:
+            leaves = [torch.float64 if any(v is f for f in _FLOATS) else v for v in leaves]
+
+        def program(*tensors: Tensor) -> tuple[Tensor, ...]:
+            given = iter(tensors)
+            filled = [next(given) if isinstance(v, Tensor) else v for v in leaves]
+            first, args, kwargs = pytree.tree_unflatten(filled, spec)
+            if isinstance(first, Tensor) and first.is_floating_point() and first.dim():
+                first = eval(before, {"torch": torch, "t": first})
+            found = pytree.tree_leaves(operator(first, *args, **kwargs))
+            held = first if isinstance(first, Tensor) else tensors[0]
+            return tuple(_followed(after, o, held) for o in found if isinstance(o, Tensor))
+
+        return program
+
+    def smaller(self) -> Iterator[Sample]:
+        """With less around it."""
+        if self.before != "nothing":
+            yield replace(self, before="nothing")
+        if self.after != "nothing":
+            yield replace(self, after="nothing")
+
+    def _operator(self):
+        named = (o for o in operator_samples() if o.name == self.name)
+        return next(o for o in named if o.variant_test_name == self.variant)
+
+    def _sample(self) -> tuple:
+        torch.manual_seed(self.seed)
+        samples = self._operator().sample_inputs("cpu", self.dtype, requires_grad=False)
+        found = next(islice(samples, self.index, None))
+        return found.input, tuple(found.args), dict(found.kwargs)
+
+    def _leaves(self) -> list:
+        return pytree.tree_leaves(self._sample())
+
+
+def _followed(after: str, o: Tensor, t: Tensor) -> Tensor:
+    if not o.is_floating_point() or not o.dim():
+        return o.clone()
+    return eval(after, {"torch": torch, "o": o, "t": t})
+
+
+def sample(seed: int) -> Sample | None:
+    """The sample of `seed`; None where the operator has none, or draws numbers."""
+    rng = Random(seed)
+    operator = rng.choice([o for o in operator_samples() if _is_taken(o.name)])
+    dtype = rng.choice(DTYPES)
+    if dtype not in operator.dtypes:
+        return None
+    before, after = rng.choice(list(BEFORE)), rng.choice(list(AFTER))
+    index, number = rng.randrange(_MOST_SAMPLES), rng.randrange(4)
+    torch.manual_seed(number)
+    samples = operator.sample_inputs("cpu", dtype, requires_grad=False)
+    count = sum(1 for _ in islice(samples, _MOST_SAMPLES))
+    if not count:
+        return None
+    found = Sample(
+        operator.name, operator.variant_test_name, index % count, dtype, number, before, after
+    )
+    return found if found.make_inputs() and _is_small(found) else None
+
+
+def _is_taken(name: str) -> bool:
+    return not any(part in name for part in _LEFT_OUT[:-2]) and name not in _LEFT_OUT[-2:]
+
+
+def _is_small(found: Sample) -> bool:
+    tensors = found.make_inputs()
+    plain = all(t.layout == torch.strided and not t.is_complex() for t in tensors)
+    return plain and sum(t.numel() for t in tensors) <= _MOST_ELEMENTS

@@ -1,0 +1,85 @@
+"""What became of each seed: one line of JSON each, appended, so that a campaign can be stopped and
+taken up again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from torchweld.core.files import write_whole
+from torchweld.exact.campaign.checks import Case
+from torchweld.exact.campaign.operators import AFTER, BEFORE, Sample
+from torchweld.exact.shrink import reproducer
+
+_FILE = """\
+# {remarks}
+import torch
+
+import torchweld
+from torchweld.exact.campaign.checks import compiled, interpreted
+from torchweld.exact.campaign.operators import Sample
+
+# before: {before}
+# after: {after}
+case = {case!r}
+print(interpreted(case), compiled(case))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """`kind`: "" where the seed is no program. `found`: what is wrong. `file`: the smallest program
+    that shows it."""
+
+    seed: int
+    kind: str
+    found: tuple[str, ...] = ()
+    file: str = ""
+    seconds: float = 0.0
+
+
+class Log:
+    """The file of finished seeds; a last line that was cut off is forgotten."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith("\n")]
+        if len(whole) != len(lines):
+            write_whole("".join(whole), path)
+        self.finished = [_read(line) for line in whole]
+
+    @property
+    def seeds(self) -> frozenset[int]:
+        return frozenset(f.seed for f in self.finished)
+
+    def add(self, finished: Finished) -> None:
+        self.finished.append(finished)
+        with self._path.open("a") as file:
+            file.write(json.dumps(asdict(finished)) + "\n")
+
+
+def _read(line: str) -> Finished:
+    fields = json.loads(line)
+    return Finished(**{**fields, "found": tuple(fields["found"])})
+
+
+def write_case(case: Case, found: list[str], folder: Path) -> Path:
+    """A file that shows what was found, under a name that follows from the case."""
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(repr(case).encode()).hexdigest()[:10]
+    path = folder / f"{'operator' if isinstance(case, Sample) else 'program'}_{digest}.py"
+    write_whole(_text(case, found), path)
+    return path
+
+
+def _text(case: Case, found: list[str]) -> str:
+    if not isinstance(case, Sample):
+        return reproducer(case, found)
+    remarks = "\n# ".join(line for text in found for line in text.splitlines()[:20])
+    return _FILE.format(
+        remarks=remarks, case=case, before=BEFORE[case.before], after=AFTER[case.after]
+    )

@@ -1,0 +1,200 @@
+"""The second oracle: a captured graph run by the IR's interpreter after each pass, so that a wrong
+result names the pass that made it. Nothing is generated or compiled: about a hundred times cheaper.
+
+    compare after        lower -> rewrite -> ... -> plan -> ... -> extents
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from torchweld.capture.aot import make_backend, run_eagerly
+from torchweld.capture.captured import Captured
+from torchweld.capture.lower import lower
+from torchweld.core.errors import one_line
+from torchweld.core.options import Options
+from torchweld.ir.check import check_graph
+from torchweld.ir.interpret import run_graph
+from torchweld.ir.nodes import Graph
+from torchweld.layout.channel_groups import channels_before_groups
+from torchweld.layout.channels import channels_last
+from torchweld.layout.extents import align_extents
+from torchweld.layout.layouts import contiguous_rows
+from torchweld.layout.rows import align_rows
+from torchweld.passes.biases import separate_biases
+from torchweld.passes.patches import products_of_patches
+from torchweld.passes.statistics import statistics_apart
+from torchweld.passes.widened import widened_convolutions
+from torchweld.plan.convolutions import own_convolutions
+from torchweld.plan.cpu_products import own_products
+from torchweld.plan.decisions import Plan
+from torchweld.plan.search import plan
+from torchweld.rewrite.rules import RULES
+from torchweld.targets.find import named_target, target_of
+from torchweld.targets.target import Target
+
+# A pass reorders sums; in float64 that is far below what a wrong place gives.
+_NEAR = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """`name` as the pipeline has it (rules of `rewrite`: their own). `apply(graph, job)`."""
+
+    name: str
+    apply: Callable[[Graph, Job], Graph]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What passes are told besides the graph."""
+
+    captured: Captured
+    options: Options
+    table: Target
+
+    @property
+    def loose(self) -> frozenset[int]:
+        return self.captured.loose_outputs
+
+
+def _planwise(own: Callable) -> Callable[[Graph, Job], Graph]:
+    """A pass over plans as one over graphs."""
+    return lambda graph, job: own(Plan(graph, ()), job).graph
+
+
+# Library calls are chosen for what runs, not for what is meant: "library" is left out.
+PASSES = (
+    *(Pass(rule.name, lambda g, j, rule=rule: rule.apply(g)) for rule in RULES),
+    Pass("widen", lambda g, j: widened_convolutions(g, j.table)),
+    Pass("biases", lambda g, j: separate_biases(g, j.table)),
+    Pass("channels", lambda g, j: channels_last(g, j.table, j.loose)),
+    Pass("patches", lambda g, j: products_of_patches(g, j.table)),
+    Pass("statistics", lambda g, j: statistics_apart(g, j.table)),
+    Pass("layouts", lambda g, j: contiguous_rows(g, j.loose)),
+    Pass("plan", lambda g, j: plan(g, j.table, j.options).graph),
+    Pass("products", _planwise(lambda p, j: own_products(p, j.table))),
+    Pass("convolutions", _planwise(lambda p, j: own_convolutions(p, j.table, j.options))),
+    Pass("channel groups", lambda g, j: channels_before_groups(g, j.table)),
+    Pass("rows", lambda g, j: align_rows(g, j.table, j.loose)),
+    Pass("extents", lambda g, j: align_extents(g, j.table)),
+)
+
+
+@dataclass
+class Interpreter:
+    """`backend`: of torch.compile, as torchweld's is, but every graph is interpreted, after each
+    pass. `found`: what differs from the lowered graph, or could not be run. `device`: a name of
+    targets/target.py: whose plans are made. `plain`: what torch traces is run as it is."""
+
+    options: Options = field(default_factory=Options)
+    device: str = "cpu"
+    plain: bool = False
+    found: list[str] = field(default_factory=list)
+
+    def fuse(self, function: Callable) -> Callable:
+        """`function` of tensors to a tuple of tensors, without Dynamo: its first call traces it for
+        arguments like these."""
+        traced: list[Callable] = []
+
+        def call(*args: Tensor):
+            if not traced:
+                traced.append(self._traced(function, args))
+            return traced[0](*args)
+
+        return call
+
+    def _traced(self, function: Callable, args: Sequence[Tensor]) -> Callable:
+        graph = torch.fx.Graph()
+        places = [graph.placeholder(f"x{k}") for k in range(len(args))]
+        graph.output(graph.call_module("whole", tuple(places)))
+        module = torch.fx.GraphModule({"whole": _Whole(function)}, graph)
+        return make_backend(self._compiled, self.options)(module, list(args))
+
+    def _compiled(self, captured: Captured, options: Options) -> Callable:
+        if self.plain:
+            return run_eagerly(captured.module)
+        lowered = lower(captured, options)
+        table = target_of("cpu") if self.device == "cpu" else named_target(self.device)
+        stages = list(self._stages(lowered.graph, Job(captured, options, table)))
+        held = list(lowered.constants.values())
+
+        def run(args: list) -> list:
+            inputs = [*args, *held]
+            args.clear()
+            self._compare(captured.kind, lowered.graph, stages, inputs)
+            return run_graph(lowered.graph, inputs, exact=False)
+
+        run._boxed_call = True
+        return run
+
+    def _stages(self, graph: Graph, job: Job) -> Iterator[tuple[str, Graph]]:
+        """(name, graph) after each pass that changed something."""
+        for step in PASSES:
+            before = graph
+            try:
+                graph = step.apply(graph, job)
+                check_graph(graph)
+            except Exception as error:
+                text = f"{type(error).__name__}: {one_line(error)}"
+                self.found.append(f"{job.captured.kind}, pass {step.name!r} fails: {text}")
+                return
+            if graph is not before and graph != before:
+                yield step.name, graph
+
+    def _compare(self, kind: str, lowered: Graph, stages, inputs: list) -> None:
+        wanted = run_graph(lowered, _copies(inputs))
+        for name, graph in stages:
+            try:
+                given = run_graph(graph, _copies(inputs))
+            except Exception as error:
+                text = f"{type(error).__name__}: {one_line(error)}"
+                self.found.append(f"{kind}, after pass {name!r}: {text}")
+                return
+            for number, (a, b) in enumerate(zip(wanted, given)):
+                difference = _difference(a, b)
+                if difference:
+                    self.found.append(f"{kind}, pass {name!r}, result {number}: {difference}")
+                    return
+
+
+class _Whole(torch.nn.Module):
+    """A function as a module, which a graph can call whatever it is."""
+
+    def __init__(self, function: Callable) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *args):
+        return self._function(*args)
+
+
+def _copies(values: Sequence) -> list:
+    """So that each run may write to its inputs."""
+    return [_copy(v) if isinstance(v, Tensor) else v for v in values]
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """With the same strides and storage behind it."""
+    tensor = tensor.detach()
+    count = tensor.untyped_storage().nbytes() // tensor.element_size()
+    memory = tensor.as_strided((count,), (1,), 0)
+    return memory.clone().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def _difference(wanted, given) -> str:
+    """Between results of one graph before and after a pass, both in float64."""
+    if not isinstance(wanted, Tensor):
+        return "" if wanted == given else f"{given} instead of {wanted}"
+    if wanted.shape != given.shape:
+        return f"shape {tuple(given.shape)} instead of {tuple(wanted.shape)}"
+    if not wanted.is_floating_point():
+        count = int((wanted != given).sum())
+        return f"{count} of {wanted.numel()} elements differ" if count else ""
+    same = torch.isclose(given.double(), wanted.double(), _NEAR, _NEAR, equal_nan=True)
+    count = int((~same).sum())
+    return f"{count} of {wanted.numel()} elements differ" if count else ""

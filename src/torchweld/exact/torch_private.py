@@ -1,0 +1,31 @@
+"""The private name of torch that `exact` uses: the samples by which PyTorch tests its operators.
+
+`tests/pure/test_campaign.py` says what is expected of it; it fails on a release that moves it.
+"""
+
+from __future__ import annotations
+
+import sys
+import unittest
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
+
+
+@cache
+def operator_samples() -> tuple:
+    """PyTorch's OpInfo records, in its order: each has `name`, `variant_test_name`, `op` (what to
+    call), `dtypes`, and `sample_inputs(device, dtype, requires_grad)`, which yields records with
+    `input`, `args` and `kwargs`. The module takes seconds to import."""
+    _without_expecttest()
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return tuple(op_db)
+
+
+def _without_expecttest() -> None:
+    """The module derives a class from that package's, for tests that are not run here."""
+    if find_spec("expecttest") is None:
+        stand_in = ModuleType("expecttest")
+        stand_in.TestCase = unittest.TestCase
+        sys.modules["expecttest"] = stand_in

@@ -1,0 +1,121 @@
+"""Rates of this machine: what they decide, when they are kept, and when they are not believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import torchweld
+from torchweld import pipeline
+from torchweld.calibration import gemm
+from torchweld.core.options import Options
+from torchweld.ir.nodes import Comp, Extern
+from torchweld.plan.decisions import Choice
+from torchweld.targets.find import target_of
+from torchweld.targets.rates import ROWS, WAYS, rate_at
+
+CPU = target_of("cpu")
+
+
+def rates(**ways: float):
+    """Multiply-adds a second, the same at all sizes."""
+    return {f"float32 {way}": (rate,) * len(ROWS) for way, rate in ways.items()}
+
+
+def planned(monkeypatch, function, *args, **ways: float) -> list:
+    """The nodes of a function's graph on a machine of such rates, and what was decided of them."""
+    torch._dynamo.reset()
+    target = replace(CPU, rates=rates(**ways))
+    monkeypatch.setattr(pipeline, "target_of", lambda device: target)
+    fused = torchweld.fuse(function)
+    with torch.no_grad():
+        torch.testing.assert_close(fused(*args), function(*args), rtol=1e-4, atol=1e-4)
+    (record,) = torchweld.records(fused)
+    return record.graph.nodes, [d for d in record.decisions if isinstance(d, Choice)]
+
+
+def layer(x, w, b, r):
+    return F.linear(x, w, b)
+
+
+def with_readers(x, w, b, r):
+    """What follows is no activation that a call could do."""
+    return F.gelu(F.linear(x, w, b)) * r
+
+
+def tensors(rows=256, depth=320, columns=640):
+    return (torch.randn(rows, depth), torch.randn(columns, depth) / 16, torch.randn(columns),
+            torch.randn(rows, columns))  # fmt: skip
+
+
+def test_a_library_that_is_faster_makes_the_product(monkeypatch):
+    (node,), (told,) = planned(monkeypatch, layer, *tensors(), aten=1.3e11, own=1.0e11)
+    assert isinstance(node, Extern) and node.target == "aten.addmm.default"
+    assert told.template == "library/aten" and "own" in told.reason and told.predicted_us > 0
+
+
+def test_a_library_that_is_slower_does_not(monkeypatch):
+    (node,), (told,) = planned(monkeypatch, layer, *tensors(), aten=0.5e11, own=1.0e11)
+    assert isinstance(node, Comp) and told.template == "gemm/cpu"
+
+
+def test_onednn_is_asked_too(monkeypatch):
+    ways = {"aten": 0.5e11, "onednn": 1.5e11, "own": 1.0e11}
+    (node,), (told,) = planned(monkeypatch, layer, *tensors(), **ways)
+    assert node.target == "torchweld.linear" and told.template == "library/onednn"
+
+
+def test_what_follows_is_worth_a_slower_product(monkeypatch):
+    """As fast as the library is for the product alone, and one pass over memory less."""
+    nodes, _ = planned(monkeypatch, with_readers, *tensors(), aten=1.0e11, own=0.98e11)
+    assert [type(n) for n in nodes] == [Comp]
+    nodes, _ = planned(monkeypatch, with_readers, *tensors(), aten=3.0e11, own=1.0e11)
+    assert [type(n) for n in nodes] == [Extern, Comp]
+
+
+def test_equal_prices_leave_the_library(monkeypatch):
+    (node,), _ = planned(monkeypatch, layer, *tensors(), aten=1.0e11, own=1.02e11)
+    assert isinstance(node, Extern)
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(gemm, "_rejected_at", {})
+    return Options(cache_dir=tmp_path / "cache", calibrate="auto")
+
+
+def test_rates_are_measured_once_and_kept(empty_cache, monkeypatch):
+    monkeypatch.setattr(gemm, "_LEAST_SHARE", 0.0)
+    monkeypatch.setattr(gemm, "_SECONDS", 600.0)
+    found = gemm.measured_rates(CPU, empty_cache)
+    assert found.keys() <= {f"float32 {way}" for way in WAYS}
+    assert all(len(r) == len(ROWS) and min(r) > 0 for r in found.values())
+    monkeypatch.setattr(gemm, "_measured", None)  # not asked again
+    assert gemm.measured_rates(CPU, empty_cache) == found
+
+
+def test_a_busy_machine_is_not_believed(empty_cache, monkeypatch):
+    monkeypatch.setattr(gemm, "_LEAST_SHARE", 2.0)
+    monkeypatch.setattr(gemm, "_SECONDS", 600.0)
+    assert gemm.measured_rates(CPU, empty_cache) is None
+    assert gemm.kept_rates(empty_cache) is None
+
+
+def test_off_measures_nothing(empty_cache, monkeypatch):
+    def fails(*args):
+        raise AssertionError("measured")
+
+    monkeypatch.setattr(gemm, "_measured", fails)
+    fused = torchweld.fuse(layer, calibrate="off", cache_dir=empty_cache.cache_dir)
+    fused(*tensors())
+    assert torchweld.records(fused)
+
+
+def test_rates_between_what_was_measured():
+    known = {"float32 own": (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)}
+    assert rate_at(known, "float32 own", 64) == pytest.approx(64)
+    assert rate_at(known, "float32 own", 32) == pytest.approx(32)
+    assert rate_at(known, "float32 own", 5000) == pytest.approx(1024)

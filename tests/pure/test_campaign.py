@@ -1,0 +1,114 @@
+"""The campaign's own parts: seeds, logs, shrinking, the interpreter after each pass."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+
+from torchweld import pipeline
+from torchweld.exact.campaign import checks, movement, operators, staged
+from torchweld.exact.campaign.record import Finished, Log, write_case
+from torchweld.exact.campaign.run import Campaign, run
+from torchweld.exact.campaign.staged import PASSES, Interpreter
+from torchweld.exact.programs import Input, Program
+from torchweld.exact.torch_private import operator_samples
+from torchweld.rewrite.rules import RULES
+
+TRACE = Program(
+    (Input((1, 4), torch.float32),),
+    ("v0 = torch.sin(x0) * 2", "v1 = torch.trace(v0)", "v2 = v1.exp()"),
+    ("v2",),
+)
+
+
+def test_the_gradient_of_a_trace_is_right_after_each_pass():
+    for shape in ((1, 4), (7, 1), (3, 5)):
+        assert checks.interpreted(replace(TRACE, inputs=(Input(shape, torch.float32),))) == []
+
+
+def wrong(graph, job):
+    """A pass that forgets to multiply."""
+    nodes = [replace(n, stores=tuple(replace(s, value=0) for s in n.stores)) for n in graph.nodes]
+    return replace(graph, nodes=tuple(nodes))
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    passes = [replace(p, apply=wrong) if p.name == "statistics" else p for p in PASSES]
+    monkeypatch.setattr(staged, "PASSES", passes)
+
+
+def test_the_pass_that_went_wrong_is_named(broken):
+    interpreter = Interpreter()
+    interpreter.fuse(lambda x: (x.sin(),))(torch.randn(5))
+    assert interpreter.found == ["inference, pass 'statistics', result 0: 5 of 5 elements differ"]
+
+
+def test_a_failure_is_made_small(broken, tmp_path):
+    program = Program(
+        (Input((3, 5), torch.float32, "gaps"), Input((5,), torch.float32)),
+        ("v0 = x0 * 2", "v1 = x1.flip(0)", "v2 = v0.cos()", "v3 = v2 + v1"), ("v3", "v1"),
+    )  # fmt: skip
+    small, found = checks.shrunk(program, checks.interpreted)
+    assert len(small.lines) == 1 and small.inputs[0].layout == "plain" and "statistics" in found[0]
+    text = write_case(small, found, tmp_path).read_text()
+    assert text.startswith("# ") and "torchweld.fuse(program)" in text
+
+
+def no_more(*args):
+    raise RuntimeError("kernels are not of interest")
+
+
+def test_the_passes_are_those_of_the_pipeline(monkeypatch):
+    """Every stage that changes a graph, in the same order, but those said to be left out."""
+    seen = []
+
+    class Stages(pipeline._Stages):
+        def __call__(self, name, stage, *args, **kwargs):
+            seen.append(name)
+            return super().__call__(name, stage, *args, **kwargs)
+
+    monkeypatch.setattr(pipeline, "_Stages", Stages)
+    monkeypatch.setattr(pipeline, "generate_all", no_more)
+    monkeypatch.setattr(pipeline.PlanCache, "get", lambda *args: None)
+    torch.compiler.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it runs in eager
+        torch.compile(lambda x: x.sin() * 2, backend="torchweld")(torch.randn(3))
+    outside = {"lower", "find plan", "generate"}
+    left_out = {"join products", "attention", "library"}  # of a GPU; of what runs
+    rules = [rule.name for rule in RULES]
+    expected = [n for n in seen if n not in outside | left_out]
+    at = expected.index("rewrite")
+    assert [*expected[:at], *rules, *expected[at + 1 :]] == [p.name for p in PASSES]
+
+
+def test_operators_have_samples():
+    """What is expected of torch's private records."""
+    relu = next(o for o in operator_samples() if o.name == "nn.functional.relu")
+    sample = next(iter(relu.sample_inputs("cpu", torch.float32, requires_grad=False)))
+    assert torch.equal(relu.op(sample.input, *sample.args, **sample.kwargs), sample.input.relu())
+    assert torch.bfloat16 in relu.dtypes and relu.variant_test_name == ""
+
+
+def test_a_seed_is_always_the_same_program():
+    assert [movement.program(s) for s in range(30)] == [movement.program(s) for s in range(30)]
+    assert [operators.sample(s) for s in range(4)] == [operators.sample(s) for s in range(4)]
+
+
+def test_a_campaign_goes_on_where_it_was_stopped(tmp_path):
+    campaign = Campaign(tmp_path, kinds=("movement",))
+    first = run(campaign, range(3), processes=0)
+    with campaign.log.open("a") as file:
+        file.write('{"seed": 3, "ki')  # cut off
+    told = []
+    both = run(campaign, range(5), 0, tell=told.append)
+    assert [f.seed for f in told] == [3, 4] and both.seeds == frozenset(range(5))
+    lines = [json.loads(line) for line in campaign.log.read_text().splitlines()]
+    assert [d["seed"] for d in lines] == list(range(5))
+    assert Log(campaign.log).finished[:3] == first.finished
+    assert Finished(**{**lines[0], "found": tuple(lines[0]["found"])}) == first.finished[0]

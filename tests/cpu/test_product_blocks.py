@@ -29,10 +29,11 @@ comp product [m:M, n:N, k:K] {
 }
 """
 SHAPES = {"x": "MK", "w": "NK", "y": "MN", "b": "N"}
-# Rows, columns and terms: parts of vectors, of panels and of blocks; more than a stretch of the depth;
-# few columns, which the other factor's rows are multiplied with as they lie.
-SIZES = ((1, 1, 1), (9, 49, 193), (130, 100, 385), (65, 433, 97), (300, 1000, 50), (40, 401, 3201),
-         (1030, 33, 20))  # fmt: skip
+# Rows, columns and terms: parts of vectors, of panels and of blocks; more than a stretch of terms.
+SIZES = (
+    (1, 1, 1), (9, 49, 193), (130, 100, 385), (65, 433, 97), (300, 1000, 50), (40, 401, 3201),
+    (1030, 33, 20),
+)  # fmt: skip
 GAP = 3  # elements between rows
 BUILDS = {
     "native": ((), None),
@@ -41,6 +42,7 @@ BUILDS = {
     "avx2": (("-march=haswell",), None),
     "sse": (("-march=x86-64",), None),
 }
+MADE = (("native", 1), ("native", 2), ("native", 3), ("small cache", 2), ("large cache", 4))
 
 
 def strides(axes: str, turned: bool) -> tuple:
@@ -107,8 +109,7 @@ def test_bits_do_not_depend_on_threads_and_caches(numbers, turned):
     exact = tensors["x"].double() @ tensors["w"].double().t() + tensors["b"].double()
     first = run(turned, sizes, "native", 1)
     torch.testing.assert_close(first.double(), exact, rtol=2e-6, atol=2e-6)
-    for build, threads in (("native", 1), ("native", 2), ("native", 3), ("small cache", 2),
-                           ("large cache", 4)):  # fmt: skip
+    for build, threads in MADE:
         assert torch.equal(run(turned, sizes, build, threads), first), (build, threads)
 
 

@@ -8,6 +8,7 @@ from torchweld.observe.measure.memory import added_bytes, live_bytes
 from torchweld.observe.measure.paired import MIN_ROUNDS, time_paired
 from torchweld.observe.measure.recorder import record
 from torchweld.observe.report import ways as ways_module
+from torchweld.observe.report.build import Plan, build_report
 from torchweld.observe.report.measure import Workload, measure
 from torchweld.observe.report.ways import WAYS, Recipe, chosen_ways, fresh_inductor_cache
 
@@ -130,3 +131,33 @@ def test_measuring_leaves_model_and_gradients_as_they_were():
     measure(["eager", "torchweld"], workload(model, train=True), 0, silent)
     assert all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
+
+
+class Dropping(torch.nn.Module):
+    """With a dropout layer, or a call of dropout."""
+
+    def __init__(self, layer: bool, always: bool = False):
+        super().__init__()
+        self.lin, self.always = torch.nn.Linear(8, 8), always
+        self.drop = torch.nn.Dropout(0.5) if layer else torch.nn.Identity()
+        self.called = not layer
+
+    def forward(self, x):
+        y = self.drop(self.lin(x))
+        if self.called:
+            y = torch.nn.functional.dropout(y, 0.5, self.training or self.always)
+        return y.square().mean()
+
+
+@pytest.mark.parametrize("model, within, told", [
+    (Dropping(True), True, "dropout off"), (Dropping(False), True, "eval mode"),
+    (Dropping(False, always=True), None, "draws random numbers"),
+])  # fmt: skip
+def test_dropout_breaks_no_contract(model, within, told):
+    plan = Plan("dropping", Workload(model, (torch.randn(16, 8),), {}, True, "cpu"),
+                ["eager", "torchweld"], 0.0)  # fmt: skip
+    report = build_report(plan, silent)
+    error = report.ways[-1].error
+    assert (error and error.within_contract) is within
+    assert any(told in warning for warning in report.warnings)
+    assert all(part.training for part in model.modules())

@@ -59,6 +59,15 @@ def test_no_compiler_is_said_so(artifacts, monkeypatch):
         build.find_compiler.cache_clear()
 
 
+def test_a_warm_cache_needs_no_compiler(artifacts, monkeypatch, tmp_path):
+    path, _ = compile_cpp(SEVEN, artifacts)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(build, "find_compiler", build.find_compiler.__wrapped__)
+    assert compile_cpp(SEVEN, artifacts) == (path, False)
+    with pytest.raises(EnvironmentProblem, match="no C"):
+        compile_cpp(SEVEN.replace("7", "9"), artifacts)
+
+
 def test_what_the_binary_depends_on_is_in_its_key(artifacts, monkeypatch):
     first, _ = compile_cpp(SEVEN, artifacts)
     monkeypatch.setattr(build, "cpu_identity", lambda: ("another machine",))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 
-from torchweld import pipeline
-from torchweld.exact.campaign import checks, movement, operators, staged
+from torchweld.core.options import Options
+from torchweld.exact.campaign import checks, movement, operators
 from torchweld.exact.campaign.record import Finished, Log, write_case
 from torchweld.exact.campaign.run import Campaign, run
-from torchweld.exact.campaign.staged import PASSES, Interpreter
+from torchweld.exact.campaign.staged import _LEFT_OUT, Interpreter, steps, target_named
 from torchweld.exact.programs import Input, Program
 from torchweld.exact.torch_private import operator_samples
+from torchweld.passes.table import PASSES, Context
 from torchweld.rewrite.rules import RULES
 
 TRACE = Program(
@@ -30,22 +30,23 @@ def test_the_gradient_of_a_trace_is_right_after_each_pass():
         assert checks.interpreted(replace(TRACE, inputs=(Input(shape, torch.float32),))) == []
 
 
-def wrong(graph, job):
+def wrong(plan, context):
     """A pass that forgets to multiply."""
+    graph = plan.graph
     nodes = [replace(n, stores=tuple(replace(s, value=0) for s in n.stores)) for n in graph.nodes]
-    return replace(graph, nodes=tuple(nodes))
+    return replace(plan, graph=replace(graph, nodes=tuple(nodes)))
 
 
 @pytest.fixture
 def broken(monkeypatch):
-    passes = [replace(p, apply=wrong) if p.name == "statistics" else p for p in PASSES]
-    monkeypatch.setattr(staged, "PASSES", passes)
+    name = "contiguous rows"
+    monkeypatch.setitem(PASSES, name, replace(PASSES[name], run=wrong))
 
 
 def test_the_pass_that_went_wrong_is_named(broken):
     interpreter = Interpreter()
     interpreter.fuse(lambda x: (x.sin(),))(torch.randn(5))
-    assert interpreter.found == ["inference, pass 'statistics', result 0: 5 of 5 elements differ"]
+    assert interpreter.found == ["inference, pass 'contiguous rows', result 0: 5 of 5 elements differ"]
 
 
 def test_a_failure_is_made_small(broken, tmp_path):
@@ -54,37 +55,20 @@ def test_a_failure_is_made_small(broken, tmp_path):
         ("v0 = x0 * 2", "v1 = x1.flip(0)", "v2 = v0.cos()", "v3 = v2 + v1"), ("v3", "v1"),
     )  # fmt: skip
     small, found = checks.shrunk(program, checks.interpreted)
-    assert len(small.lines) == 1 and small.inputs[0].layout == "plain" and "statistics" in found[0]
+    assert len(small.lines) == 1 and small.inputs[0].layout == "plain" and "contiguous rows" in found[0]
     text = write_case(small, found, tmp_path).read_text()
     assert text.startswith("# ") and "torchweld.fuse(program)" in text
 
 
-def no_more(*args):
-    raise RuntimeError("kernels are not of interest")
-
-
-def test_the_passes_are_those_of_the_pipeline(monkeypatch):
-    """Every stage that changes a graph, in the same order, but those said to be left out."""
-    seen = []
-
-    class Stages(pipeline._Stages):
-        def __call__(self, name, stage, *args, **kwargs):
-            seen.append(name)
-            return super().__call__(name, stage, *args, **kwargs)
-
-    monkeypatch.setattr(pipeline, "_Stages", Stages)
-    monkeypatch.setattr(pipeline, "generate_all", no_more)
-    monkeypatch.setattr(pipeline.PlanCache, "get", lambda *args: None)
-    torch.compiler.reset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it runs in eager
-        torch.compile(lambda x: x.sin() * 2, backend="torchweld")(torch.randn(3))
-    outside = {"lower", "find plan", "generate"}
-    left_out = {"join products", "attention", "library"}  # of a GPU; of what runs
+@pytest.mark.parametrize("device", ["cpu", "H100", "A100"])
+def test_the_passes_are_those_of_the_target(device):
+    """Every pass that changes what a graph means, in order."""
+    target = target_named(device)
+    found = [name for name, _ in steps(target, Context(target, Options()))]
     rules = [rule.name for rule in RULES]
-    expected = [n for n in seen if n not in outside | left_out]
-    at = expected.index("rewrite")
-    assert [*expected[:at], *rules, *expected[at + 1 :]] == [p.name for p in PASSES]
+    assert found[: len(rules)] == rules
+    assert set(target.passes) - set(found) <= {"rewrite", *_LEFT_OUT}
+    assert [n for n in target.passes if n in found] == found[len(rules) :]
 
 
 def test_operators_have_samples():

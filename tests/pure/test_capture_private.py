@@ -26,6 +26,9 @@ WHY = {
     "_disable_current_modes": "constants are computed on real tensors inside a trace",
     "TensorGuards": "one call that compares two hundred tensors with what was captured",
     "FakeTensorMode": "models without data, to be planned for a device that is not here",
+    "trace_rules": "which functions Dynamo does not compile by themselves",
+    "reset_code": "what was compiled for a model goes with the model",
+    "_has_any_global_hook": "a call of a module is more than its forward",
     "functorch_config": "views are recomputed, so that parameters reach the backward as themselves",
 }
 

@@ -226,9 +226,13 @@ def test_a_model_that_names_float32_is_measured_in_float64(train):
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_verify_names_active_dropout():
+@pytest.mark.parametrize("train", [False, True])
+def test_verify_judges_models_with_dropout(train):
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
-    assert "dropout is active in 1" in str(verify(model, model, torch.randn(2, 4), seeds=(0,)))
+    other = copy.deepcopy(model)
+    report = verify(model, other, torch.randn(2, 4), seeds=(0,), train=train)
+    assert "dropout is off in this comparison: 1" in str(report) and report.ok
+    assert model[1].p == 0.5 and model[1].training
     assert not verify(model.eval(), model, torch.randn(2, 4), seeds=(0,)).notes
 
 

@@ -21,3 +21,20 @@ def test_help_tells_of_each_option_and_its_default():
 def test_an_option_that_is_none_is_refused_with_those_that_are():
     with pytest.raises(UsageError, match=r"unknown option speed: choose from .*cuda_graphs"):
         torchweld.Options().with_(speed=3)
+
+
+@pytest.mark.parametrize("wrong", [
+    {"numerics": "egaer"}, {"compile_jobs": "many"}, {"compile_jobs": 0}, {"dynamic": "yes"},
+    {"dynamic": 1}, {"cuda_graphs": None}, {"tune_seconds": -1.0}, {"tune_seconds": "long"},
+    {"tune_seconds": float("nan")}, {"debug": True}, {"cache_dir": 3}, {"fuse": "no"},
+])  # fmt: skip
+def test_values_that_mean_nothing(wrong):
+    (name,) = wrong
+    with pytest.raises(UsageError, match=f"option {name}=.*: give "):
+        torchweld.Options(**wrong)
+    with pytest.raises(UsageError, match=name):
+        torchweld.fuse(len, **wrong)
+
+
+def test_values_that_mean_something():
+    torchweld.Options(numerics="eager", dynamic=False, tune_seconds=3, cache_dir="x", debug=2)

@@ -116,7 +116,7 @@ def test_a_problem_is_a_row_of_the_first_table_alone(tables, tmp_path):
     long, brief = tables.render(files), tables.render_brief(files)
     assert [r[:2] for r in cells(long, "vit")] == [["vit", "not finished within 9 s"]]
     assert "vit" not in brief
-    assert cells(brief, "bert") == [["bert", "6", "3", "2", "1.50"]]
+    assert cells(brief, "bert") == [["bert", "6", "inductor 3", "2", "1.50x"]]
     first = [line for line in long.partition("\n\n")[2].splitlines()[:4]]
     assert len({line.count("|") for line in first}) == 1
 

@@ -22,10 +22,10 @@ _OWN = frozenset(vars(nn.Module()))  # parameters, buffers, hooks: torch.export 
 @contextmanager
 def refused(model: nn.Module) -> Iterator[None]:
     """A UsageError in a call of `model` that leaves other attributes than it found."""
-    before = _attributes(model)
+    before = attributes(model)
 
     def compare(*_) -> None:
-        after = _attributes(model)
+        after = attributes(model)
         changed = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
         if changed:
             raise UsageError(f"its forward assigns to {', '.join(changed[:3])}")
@@ -37,7 +37,8 @@ def refused(model: nn.Module) -> Iterator[None]:
         hook.remove()
 
 
-def _attributes(model: nn.Module) -> dict[str, object]:
+def attributes(model: nn.Module) -> dict[str, object]:
+    """Each plain attribute of each of its modules, by qualified name, as a mark to compare."""
     return {
         f"{name}.{key}".lstrip("."): _mark(value, module)
         for name, module in model.named_modules()

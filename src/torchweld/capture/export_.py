@@ -19,7 +19,16 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils.hooks import RemovableHandle
 
-from torchweld.capture import aot, assigned, attention, decompose, joint, random, torch_private
+from torchweld.capture import (
+    aot,
+    assigned,
+    attention,
+    decompose,
+    fits,
+    joint,
+    random,
+    torch_private,
+)
 from torchweld.capture.captured import Captured
 from torchweld.capture.results import Results
 from torchweld.capture.torch_private import pytree
@@ -105,17 +114,21 @@ class AheadOfTime:
         program.expect(self._unchanged, values, inputs)
 
     def prepare(self, args: tuple, kwargs: dict) -> None:
-        """Captures for these inputs now, unless such a call would step aside."""
+        """Captures for these inputs now, unless such a call would step aside. Errors: UsageError if
+        the model does not run with them."""
         training = torch.is_grad_enabled() and self._model.training
         needs_grad = any(p.requires_grad for p in self._model.parameters())
         if not self._steps_aside() and not (training and needs_grad):
-            self._capture(args, kwargs)
+            self._capture(args, kwargs, fits.check_runs)
 
     def _steps_aside(self) -> bool:
         return self._refused or self._live.has_hooks() or not torch_private.plain_surroundings()
 
-    def _capture(self, args: tuple, kwargs: dict) -> Exported | None:
-        """The program for these inputs; None if that cannot be done."""
+    def _capture(
+        self, args: tuple, kwargs: dict, blame: Callable = lambda *failed: None
+    ) -> Exported | None:
+        """The program for these inputs; None if that cannot be done. `blame(model, args, kwargs,
+        error)` is asked first whether it is the inputs' fault, and raises then."""
         if len(self._programs) >= MAX_SIGNATURES:
             return self._refuse(f"more than {MAX_SIGNATURES} kinds of inputs")
         try:
@@ -123,6 +136,7 @@ class AheadOfTime:
                 self._model, args, kwargs, self._options, self._compile_graph, self._on_compiled
             )
         except Exception as error:
+            blame(self._model, args, kwargs, error)
             return self._refuse(one_line(error))
         self._programs.insert(0, program)
         return program

@@ -29,6 +29,7 @@ from torchweld.ir.nodes import views as views_in
 from torchweld.ir.views import Fill, Tensor
 
 _TORCH = str(Path(torch.__file__).parent)
+_OURS = str(Path(__file__).parent)  # capture/entry.py calls torch's own modules
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,5 +252,6 @@ def _module_path(name: str) -> str:
 def _users_line(trace: str) -> str:
     """file:line of the innermost frame of a formatted stack outside torch, if there is one."""
     frames = re.findall(r'File "([^"]+)", line (\d+)', trace)
+    frames = [frame for frame in frames if not frame[0].startswith(_OURS)]
     users = [frame for frame in frames if not frame[0].startswith(_TORCH)]
     return ":".join((users or frames)[-1]) if frames else ""

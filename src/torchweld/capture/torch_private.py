@@ -6,17 +6,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
 
 import torch
 import torch._functorch.config as functorch_config
 from torch._C._dynamo.guards import TensorGuards
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._dynamo import trace_rules
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.eval_frame import reset_code
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 OpOverload = torch._ops.OpOverload
@@ -101,6 +107,74 @@ def is_view(node: torch.fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and any(
         r.alias_info is not None for r in node.target._schema.returns
     )
+
+
+# From torch 2.13 on, frames below a call do not share the compiled graphs of other calls either.
+_APART = {
+    name: True
+    for name in ("isolate_recompiles",)
+    if name in inspect.signature(torch.compile).parameters
+}
+
+
+def compile_apart(function: Callable, backend: Callable, dynamic: bool | None) -> Callable:
+    """torch.compile, whose compiled graphs count for this call of it alone where torch can do
+    that."""
+    return torch.compile(function, backend=backend, dynamic=dynamic, **_APART)
+
+
+def skipped_by_dynamo(function: Callable) -> bool:
+    """Dynamo does not compile calls of this function by themselves: torch's own, those of the
+    standard library."""
+    return trace_rules.check(function)
+
+
+def forget_compiled(code: CodeType) -> None:
+    """Frees what Dynamo compiled for `code`: it never does that by itself, for the generated code
+    refers to the original."""
+    reset_code(code)
+
+
+def calls_forward_alone(module: torch.nn.Module) -> bool:
+    """Calling `module` does what its class's `forward` does: no hooks, no `forward` of its own, not
+    compiled in place."""
+    own = module.__dict__  # looked at in each call: a loop over _HOOKS takes twice as long
+    return not (
+        own.get("_forward_hooks")
+        or own.get("_forward_pre_hooks")
+        or own.get("_backward_hooks")
+        or own.get("_backward_pre_hooks")
+        or "forward" in own
+        or own.get("_compiled_call_impl")
+        or _has_any_global_hook()
+    )
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def hooks_below(module: torch.nn.Module) -> Iterator[tuple]:
+    """(module, where, hook) of each hook of its modules, as names and identities."""
+    for name, part in module.named_modules():
+        for where in _HOOKS:
+            for hook in (part.__dict__.get(where) or {}).values():
+                yield name, where, id(hook)
+
+
+_LIMIT_HIT = "torch._dynamo hit config."
+
+
+def on_recompile_limit(heard: Callable[[str], None]) -> None:
+    """From now on `heard(what Dynamo says)` is called whenever Dynamo gives up a function because
+    it has compiled it too often. It says so in its log alone."""
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            message = record.getMessage()
+            if message.startswith(_LIMIT_HIT):
+                heard(message)
+
+    logging.getLogger("torch._dynamo.convert_frame").addHandler(Listener(logging.WARNING))
 
 
 def without_modes() -> contextlib.AbstractContextManager:

@@ -2,14 +2,18 @@
 in one line (UsageError, EnvironmentProblem)."""
 from __future__ import annotations
 
-import shutil
+import sys
 import tempfile
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 from torchweld.core.errors import EnvironmentProblem, UsageError
+from torchweld.core.files import write_whole
 from torchweld.core.options import Options
+from torchweld.runtime.build import known_compiler
+from torchweld.runtime.cache import open_cache
 
 
 def chosen_device(asked: str | None) -> str:
@@ -21,9 +25,6 @@ def chosen_device(asked: str | None) -> str:
 
 def check_machine(device: str) -> None:
     """A compiler for the CPU, and a cache that can be written."""
-    if device == "cpu" and shutil.which("g++") is None:
-        raise EnvironmentProblem("g++ is missing",
-                                 do="install it (Debian, Ubuntu: apt-get install g++)")
     root = Options().cache_root()
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -31,11 +32,39 @@ def check_machine(device: str) -> None:
     except OSError as error:
         raise EnvironmentProblem(f"the cache {root} cannot be written ({error.strerror})",
                                  do="set TORCHWELD_CACHE_DIR to a folder that can") from error
+    if device == "cpu":
+        _check_compiler()
+
+
+def _check_compiler() -> None:
+    """One that compiles, or a cache with what one has compiled."""
+    try:
+        known_compiler(open_cache(Options()))
+    except EnvironmentProblem:
+        raise EnvironmentProblem(
+            "g++ is missing", do="install it (Debian, Ubuntu: apt-get install g++)") from None
+
+
+def is_stdout(path: Path | None) -> bool:
+    return path is not None and str(path) == "-"
+
+
+def tables_console(json: Path | None) -> Console:
+    """For what is read by people: stderr where stdout has the JSON."""
+    return Console(stderr=is_stdout(json))
+
+
+def write_text(text: str, path: Path) -> None:
+    """To a file, or to stdout for "-"."""
+    if is_stdout(path):
+        sys.stdout.write(text)
+    else:
+        write_whole(text, path)
 
 
 def check_output(path: Path | None, option: str) -> None:
     """That a file can be written there: before the work is done, not after."""
-    if path is None:
+    if path is None or is_stdout(path):
         return
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent}", do="make it, or name another file")

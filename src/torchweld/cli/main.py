@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import shlex
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +17,30 @@ from torchweld.core.errors import EnvironmentProblem, TorchweldError, UsageError
 
 app = typer.Typer(
     help="Kernel fusion for PyTorch: exact, measured, explained.",
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]})
+
+
+_wants_traceback: ContextVar[bool] = ContextVar("wants_traceback", default=False)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from torchweld import __version__
+
+        typer.echo(f"torchweld {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options_of_all(
+    version: Annotated[bool, typer.Option(
+        "--version", is_eager=True, callback=_show_version, help="Print the version.")] = False,
+    traceback: Annotated[bool, typer.Option(
+        help="Before the line that says what is wrong, print where it was raised.")] = False,
+) -> None:
+    """Kernel fusion for PyTorch: exact, measured, explained."""
+    _wants_traceback.set(traceback)
 
 
 class Device(str, Enum):
@@ -55,20 +80,23 @@ def report(
     device: Annotated[Device | None, typer.Option(help="Default: a GPU if there is one.")] = None,
     dtype: Annotated[DType | None, typer.Option(
         help="Default: float32 on the CPU, bfloat16 on a GPU; a file's model as it is.")] = None,
-    train: Annotated[bool, typer.Option(help="Forward, loss and backward.")] = False,
+    train: Annotated[bool, typer.Option(
+        help="Measure a training step: forward and backward.")] = False,
     html: Annotated[Path | None, typer.Option(
-        help="Also write the report as one page, with a profile of each kernel.")] = None,
+        help="Also write the report as a page, with a profile of each kernel.")] = None,
     json: Annotated[Path | None, typer.Option(
-        help="Also write the report as JSON, with a profile of each kernel.")] = None,
+        help="Also write the report as JSON, with a profile of each kernel; - for stdout.")] = None,
     against: Annotated[str | None, typer.Option(
-        help="Baselines, of eager, inductor, inductor-reduce-overhead, inductor-max-autotune."),
+        help="What to compare with, separated by commas: eager, inductor, "
+        "inductor-reduce-overhead, inductor-max-autotune."),
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
-    seed: Annotated[int, typer.Option(help="Of a zoo model's weights and inputs.")] = 0,
-    tiny: Annotated[bool, typer.Option(help="A zoo model cut small, for a quick try.")] = False,
-    seconds: Annotated[float, typer.Option(min=0, help="Of paired timing.")] = 20.0,
+    threads: Annotated[int | None, typer.Option(min=1, help="Number of CPU threads.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed for the weights and inputs of a zoo model.")] = 0,
+    tiny: Annotated[bool, typer.Option(help="Use a small version of a zoo model.")] = False,
+    seconds: Annotated[float, typer.Option(
+        min=0, help="Time budget for timing, in seconds.")] = 20.0,
 ) -> None:
-    """Measure TARGET in eager, under torch.compile and fused, and say what was fused and why."""
+    """Compare TARGET in eager, torch.compile and torchweld, and show what was fused and why."""
     with errors_in_one_line():
         from torchweld.cli.report import Request, run
 
@@ -81,12 +109,13 @@ def compare(
     before: Annotated[Path, typer.Argument(help="A report, as `report --json` writes it.")],
     after: Annotated[Path, typer.Argument(help="Another one, of the same target.")],
     tolerance: Annotated[float, typer.Option(
-        min=0, help="Relative change that counts, if it is beyond the noise, too.")] = 0.05,
+        min=0, help="Report a change if it is larger than this and larger than the noise.")] = 0.05,
     relative_to: Annotated[str | None, typer.Option(
-        help="Judge the time relative to that of this way, for machines that vary: eager.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False,
+        help="Judge times relative to this way, such as eager. For machines whose speed varies."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what became faster or slower beyond the noise. Exit code 1: something became worse."""
+    """Compare two reports. Exit code 1 if something became worse by more than the noise."""
     with errors_in_one_line():
         from torchweld.cli.compare import run
 
@@ -97,24 +126,26 @@ def compare(
 @app.command()
 def profile(
     target: Annotated[str, typer.Argument(help="A name of the zoo, or path/to/file.py:function.")],
-    way: Annotated[Way, typer.Option(help="What is profiled.")] = Way.eager,
+    way: Annotated[Way, typer.Option(help="What to profile.")] = Way.eager,
     device: Annotated[Device | None, typer.Option(help="Default: a GPU if there is one.")] = None,
     dtype: Annotated[DType | None, typer.Option(
         help="Default: float32 on the CPU, bfloat16 on a GPU; a file's model as it is.")] = None,
-    train: Annotated[bool, typer.Option(help="Forward, loss and backward.")] = False,
-    json: Annotated[Path | None, typer.Option(help="Also write the profile as JSON.")] = None,
+    train: Annotated[bool, typer.Option(
+        help="Measure a training step: forward and backward.")] = False,
+    json: Annotated[Path | None, typer.Option(
+        help="Also write the profile as JSON; - for stdout.")] = None,
     trace: Annotated[Path | None, typer.Option(
         help="Also write the trace, for Perfetto or chrome://tracing, with the kernels by "
         "operation.")] = None,
     opportunities: Annotated[bool | None, typer.Option(
         help="Of eager: also look for fusions to be had, which takes as long as capturing. "
         "Default: if that fits in three runs and ten seconds.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
-    seed: Annotated[int, typer.Option(help="Of a zoo model's weights and inputs.")] = 0,
-    tiny: Annotated[bool, typer.Option(help="A zoo model cut small, for a quick try.")] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="Number of CPU threads.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed for the weights and inputs of a zoo model.")] = 0,
+    tiny: Annotated[bool, typer.Option(help="Use a small version of a zoo model.")] = False,
 ) -> None:
-    """Say where the time of TARGET goes: each kernel with its operation, module and line, its
-    predicted time beside the measured one, what limits it, and what fusion would save."""
+    """Show where the time of TARGET goes. Each kernel has its operation, module, source line,
+    predicted and measured time, and what limits it. Also shows what fusion would save."""
     with errors_in_one_line():
         from torchweld.cli.profile import Request, run
 
@@ -160,11 +191,42 @@ def calibrate(
 
 @app.command()
 def zoo() -> None:
-    """List the models that `report` knows by name."""
+    """List the models that have a name."""
     with errors_in_one_line():
         from torchweld.cli.zoo import show_zoo
 
         show_zoo()
+
+
+cache_app = typer.Typer(
+    help="Show or clear the kernels and plans that are kept on disk.", no_args_is_help=True)
+app.add_typer(cache_app, name="cache")
+
+
+@cache_app.command("show")
+def show_cache() -> None:
+    """Show where the cache is, how large it is, and its limit."""
+    with errors_in_one_line():
+        from torchweld.cli.cache import show
+
+        show()
+
+
+@cache_app.command("clear")
+def clear_cache(
+    days: Annotated[float, typer.Option(
+        min=0, help="Only remove files that were not used for so many days.")] = 0.0,
+) -> None:
+    """Remove what is in the cache. It is made again when it is needed."""
+    with errors_in_one_line():
+        from torchweld.cli.cache import clear
+
+        clear(days)
+
+
+def _traceback_if_wanted(error: Exception) -> None:
+    if _wants_traceback.get():
+        traceback.print_exception(error, file=sys.stderr)
 
 
 def _command() -> str:
@@ -177,9 +239,11 @@ def errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except (UsageError, EnvironmentProblem) as error:
+        _traceback_if_wanted(error)
         typer.echo(f"torchweld: {error}", err=True)
         raise typer.Exit(2) from None
     except TorchweldError as error:
+        _traceback_if_wanted(error)
         typer.echo(f"torchweld: {error} (this is a bug of torchweld)", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:

@@ -11,9 +11,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from torchweld.cli.asked import check_machine, check_output, chosen_device
+from torchweld.cli.asked import (
+    check_machine,
+    check_output,
+    chosen_device,
+    tables_console,
+    write_text,
+)
 from torchweld.core.events import TorchweldWarning
-from torchweld.core.files import write_whole
 from torchweld.observe.entry import profile
 from torchweld.observe.record.profile import Profile
 from torchweld.observe.report.measure import threads
@@ -47,9 +52,9 @@ def run(request: Request) -> None:
         warnings.simplefilter("ignore", TorchweldWarning)
         with redirect_stdout(sys.stderr):  # what the target prints is no part of the profile
             found = _profiled(request)
-    show(found, Console())
+    show(found, tables_console(request.json))
     if request.json:
-        write_whole(json.dumps(found.to_dict(), indent=1) + "\n", request.json)
+        write_text(json.dumps(found.to_dict(), indent=1) + "\n", request.json)
 
 
 def _profiled(request: Request) -> Profile:

@@ -11,11 +11,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from torchweld.cli.asked import check_machine, check_output, chosen_device
+from torchweld.cli.asked import (
+    check_machine,
+    check_output,
+    chosen_device,
+    tables_console,
+    write_text,
+)
 from torchweld.core.events import TorchweldWarning
 from torchweld.core.files import write_whole
 from torchweld.observe.record import report as data
-from torchweld.observe.record.schema import read_json, write_json
+from torchweld.observe.record.schema import read_json, to_json
 from torchweld.observe.report.build import Plan, build_report
 from torchweld.observe.report.measure import Workload, check_trains, threads
 from torchweld.observe.report.ways import chosen_ways
@@ -49,9 +55,9 @@ def run(request: Request) -> None:
     saved = request.target.endswith(".json")
     with redirect_stdout(sys.stderr):  # what the target prints is no part of the report
         report = read_json(Path(request.target)) if saved else _measured(request)
-    show(report, Console())
+    show(report, tables_console(request.json))
     if request.json:
-        write_json(report, request.json)
+        write_text(to_json(report), request.json)
     if request.html:
         from torchweld.observe.views.page.render import report_page
 

@@ -4,6 +4,7 @@ kernels and plans."""
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
@@ -11,9 +12,35 @@ from typing import Literal
 from torchweld.core.errors import UsageError
 
 
-def _option(default, doc: str, cached: bool = False):
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What an option may be; `text` completes "give ..."."""
+
+    text: str
+    takes: Callable[[object], bool]
+
+
+def _one_of(*values) -> _Kind:
+    def takes(value) -> bool:
+        return any(type(value) is type(one) and value == one for one in values)
+
+    return _Kind(" or ".join(map(repr, values)), takes)
+
+
+def _at_least(least: int, *types: type) -> _Kind:
+    def takes(value) -> bool:
+        return isinstance(value, types) and not isinstance(value, bool) and value >= least
+
+    return _Kind(f"a number, {least} or more", takes)
+
+
+_SWITCH = _one_of(True, False)
+_FOLDER = _Kind("a path", lambda value: value is None or isinstance(value, (str, Path)))
+
+
+def _option(default, doc: str, kind: _Kind, cached: bool = False):
     """`default`: a value, or a function that makes it for each Options."""
-    metadata = {"doc": doc, "cached": cached}
+    metadata = {"doc": doc, "cached": cached, "kind": kind}
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -44,22 +71,27 @@ class Options:
         "contract",
         "contract: intermediates of a fused kernel stay in float32; eager: round wherever eager "
         "rounds",
+        _one_of("contract", "eager"),
         cached=True,
     )
     dynamic: bool | None = _option(
-        None, "sizes: True symbols, False constants, None as torch.compile decides"
+        None,
+        "sizes: True symbols, False constants, None as torch.compile decides",
+        _one_of(None, True, False),
     )
-    cuda_graphs: bool = _option(True, "replay static-shape programs as CUDA graphs")
+    cuda_graphs: bool = _option(True, "replay static-shape programs as CUDA graphs", _SWITCH)
     pack_weights: bool = _option(
         False,
         "CPU inference with few rows: keep weights also in oneDNN's layout (1.4x, for their size "
         "in memory)",
+        _SWITCH,
         cached=True,
     )
     tune_seconds: float = _option(
         0.0,
         "on a GPU: time to measure fused products and what they replace, in each new graph; 0: as "
         "the shipped defaults say, which repeats exactly",
+        _at_least(0, int, float),
         cached=True,
     )
     calibrate: Literal["auto", "off"] = _option(
@@ -69,19 +101,40 @@ class Options:
         "it is not given, $TORCHWELD_CALIBRATE or auto",
     )
     fuse: bool = _option(
-        True, "False: one kernel per operation (an oracle for tests)", cached=True
+        True,
+        "False: one kernel per operation (an oracle for tests)",
+        _SWITCH,
+        cached=True,
     )
     debug: int = _option(
         _debug_level,
         "1 prints each stage's name and size, 2 its program, 3 the sources; if it is not given, "
         "$TORCHWELD_DEBUG or 0",
+        _at_least(0, int),
     )
     cache_dir: str | Path | None = _option(
         None,
         "where kernels and plans are kept; None: $TORCHWELD_CACHE_DIR, else "
         "$XDG_CACHE_HOME/torchweld or ~/.cache/torchweld",
+        _FOLDER,
     )
-    compile_jobs: int = _option(os.cpu_count() or 1, "kernels compiled at a time")
+    cache_gigabytes: float = _option(
+        10.0,
+        "size limit of that folder: when a process ends that has written there, the files that "
+        "were not used for longest go; 0: no limit",
+        _at_least(0, int, float),
+    )
+    compile_jobs: int = _option(
+        os.cpu_count() or 1, "kernels compiled at a time", _at_least(1, int)
+    )
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value, kind = getattr(self, option.name), option.metadata["kind"]
+            if not kind.takes(value):
+                raise UsageError(
+                    f"option {option.name}={value!r} has no meaning", do=f"give {kind.text}"
+                )
 
     def with_(self, **changes) -> Options:
         known = {f.name for f in fields(self)}

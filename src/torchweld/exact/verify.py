@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,9 +54,9 @@ class VerifyReport:
 
 
 def verify(
-    model: Callable,
-    fused: Callable,
-    example_inputs,
+    model: Callable[..., Any],
+    fused: Callable[..., Any],
+    example_inputs: Any,
     *,
     train: bool = False,
     seeds: Sequence[int] = (0, 1, 2),
@@ -70,8 +71,17 @@ def verify(
     `train` also compares the gradients of parameters and of floating inputs. Neither gradients nor
     buffers of the model are changed; its weights are, and set back, where they are varied.
     """
-    oracle, precision, notes = _oracle(model, example_inputs)
-    notes += _randomness(model)
+    with dropout_off(model, fused) as silenced:
+        notes = [f"dropout is off in this comparison: {', '.join(silenced)}"] if silenced else []
+        return _verified(model, fused, example_inputs, train, seeds, budget, notes)
+
+
+def _verified(
+    model: Callable, fused: Callable, example_inputs, train: bool, seeds, budget: Budget,
+    notes: list[str],
+) -> VerifyReport:  # fmt: skip
+    oracle, precision, found = _oracle(model, example_inputs)
+    notes = [*notes, *found]
     runs = _Runs(model, fused, oracle, precision, train, budget.bitwise)
     vary_weights = not any(t.is_floating_point() for t in tensors(example_inputs).values())
     measured: dict[str, list[TensorError]] = {}
@@ -281,14 +291,28 @@ def _measure(name: str, fused: Tensor | None, eager: Tensor, oracle: Tensor | No
     return TensorError(name, str(eager.dtype), tuple(eager.shape), reason=reason)
 
 
-def _randomness(model: Callable) -> list[str]:
-    """Dropout draws other numbers in each run: such a comparison means nothing."""
-    if not isinstance(model, nn.Module):
-        return []
-    active = [
-        n for n, m in model.named_modules() if "Dropout" in type(m).__name__ and m.training and m.p
-    ]
-    return [f"dropout is active in {', '.join(active[:3])}: compare in eval mode"] if active else []
+@contextmanager
+def dropout_off(*models: Callable) -> Iterator[list[str]]:
+    """Within, dropout layers drop nothing: eager and fused draw other numbers, so that with them a
+    comparison means nothing. Gives the names of a few of those that would drop."""
+    named = [pair for m in models if isinstance(m, nn.Module) for pair in m.named_modules()]
+    active = [(n, m) for n, m in named if "Dropout" in type(m).__name__ and m.training and m.p]
+    chances = [(layer, layer.p) for _, layer in active]
+    names = list(dict.fromkeys(name for name, _ in active))
+    try:
+        for layer, _ in chances:
+            layer.p = 0.0
+        yield names[:3] + (["..."] if len(names) > 3 else [])
+    finally:
+        for layer, p in chances:
+            layer.p = p
+
+
+def draws(model: Callable, example_inputs) -> bool:
+    """Whether two calls that differ in the seed alone give other results."""
+    with torch.random.fork_rng():
+        one, other = (_run(model, example_inputs, False, seed) for seed in (0, 1))
+    return any(not _same(one[name], other[name]) for name in one.keys() & other.keys())
 
 
 def _badness(error: TensorError) -> tuple:

@@ -25,9 +25,25 @@ def compile_cpp(
 ) -> tuple[Path, bool]:
     """(shared object, whether it was compiled now). Raises BuildError with the compiler's first
     lines, EnvironmentProblem without a compiler."""
-    compiler = find_compiler()
-    key = digest(text, *flags, *compiler_identity(compiler), *cpu_identity())
-    return artifacts.make(key, ".so", lambda target: _run(compiler, flags, text, target))
+    key = digest(text, *flags, *known_compiler(artifacts), *cpu_identity())
+    return artifacts.make(key, ".so", lambda target: _run(find_compiler(), flags, text, target))
+
+
+def known_compiler(artifacts: Artifacts) -> tuple[str, ...]:
+    """The identity of the compiler; where there is none, of the one whose kernels these artifacts
+    are. Raises EnvironmentProblem where there is neither."""
+    key = digest("compiler", os.environ.get("CXX") or cpp_flags.COMPILER)
+    try:
+        compiler, version, torch_version = compiler_identity(find_compiler())
+    except EnvironmentProblem:
+        kept = artifacts.get(key, ".compiler")
+        if kept is None:
+            raise
+        return (*kept.decode().split("\n"), torch.__version__)
+    named = f"{compiler}\n{version}".encode()
+    if artifacts.get(key, ".compiler") != named:
+        artifacts.put(key, ".compiler", named)
+    return compiler, version, torch_version
 
 
 def load_function(library: Path, name: str) -> int:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from filelock import FileLock
 
 from torchweld.core.events import warn_once
 from torchweld.core.options import Options
+from torchweld.runtime.cache_files import trim
 
 _MAGIC = b"torchweld-sha256"
 _TRAILER = len(_MAGIC) + hashlib.sha256().digest_size
@@ -46,13 +48,14 @@ class Artifacts:
     loaders of shared objects ignore what follows the last section."""
 
     root: Path
+    limit_bytes: float = 0.0  # 0: none
 
     def path(self, key: str, suffix: str) -> Path:
         return self.root / key[:2] / f"{key}{suffix}"
 
     def get(self, key: str, suffix: str) -> bytes | None:
         """The content, or None where there is none that can be trusted."""
-        return _content(self.path(key, suffix))
+        return _used(self.path(key, suffix))
 
     def put(self, key: str, suffix: str, content: bytes) -> Path:
         return self._publish(self.path(key, suffix), lambda target: target.write_bytes(content))
@@ -61,7 +64,7 @@ class Artifacts:
         """(path, whether `write(path)` was called for it). Processes that want the same key at
         once: one writes it."""
         path = self.path(key, suffix)
-        if _content(path) is not None:
+        if _used(path) is not None:
             return path, False
         with _lock(path):
             if _content(path) is not None:
@@ -69,6 +72,8 @@ class Artifacts:
             return self._publish(path, write), True
 
     def _publish(self, path: Path, write: Callable[[Path], None]) -> Path:
+        if self.limit_bytes:
+            _trim_at_exit(self.root, self.limit_bytes, os.getpid())
         path.parent.mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as folder:
             fresh = Path(folder, path.name)
@@ -81,7 +86,8 @@ class Artifacts:
 def open_cache(options: Options) -> Artifacts:
     """The cache that the options name, or, where that one is unusable, one of this process alone
     (with a warning)."""
-    return Artifacts(_private_root(options.cache_root().expanduser()))
+    limit = options.cache_gigabytes * 1e9
+    return Artifacts(_private_root(options.cache_root().expanduser()), limit)
 
 
 def refusal(directory: Path) -> str | None:
@@ -135,6 +141,26 @@ def _lock(path: Path):
         yield
     finally:
         lock.release()
+
+
+@cache
+def _trim_at_exit(root: Path, limit_bytes: float, owner: int) -> None:
+    """Once for each process that writes there."""
+    atexit.register(lambda: os.getpid() == owner and trim(root, limit_bytes))
+
+
+_DAY = 86400.0
+
+
+def _used(path: Path) -> bytes | None:
+    """The content; the file's time says on which day it was last used."""
+    content = _content(path)
+    try:
+        if content is not None and time.time() - path.stat().st_mtime > _DAY:
+            os.utime(path)
+    except OSError:  # another process has removed it, or the file system is read-only
+        pass
+    return content
 
 
 def _seal(path: Path) -> None:

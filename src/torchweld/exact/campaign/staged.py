@@ -7,7 +7,7 @@ result names the pass that made it. Nothing is generated or compiled: about a hu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -20,69 +20,36 @@ from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Graph
-from torchweld.layout.channel_groups import channels_before_groups
-from torchweld.layout.channels import channels_last
-from torchweld.layout.extents import align_extents
-from torchweld.layout.layouts import contiguous_rows
-from torchweld.layout.rows import align_rows
-from torchweld.passes.biases import separate_biases
-from torchweld.passes.patches import products_of_patches
-from torchweld.passes.statistics import statistics_apart
-from torchweld.passes.widened import widened_convolutions
-from torchweld.plan.convolutions import own_convolutions
-from torchweld.plan.cpu_products import own_products
+from torchweld.passes.table import PASSES, Context
 from torchweld.plan.decisions import Plan
-from torchweld.plan.search import plan
 from torchweld.rewrite.rules import RULES
 from torchweld.targets.find import named_target, target_of
+from torchweld.targets.rates import favouring
 from torchweld.targets.target import Target
 
+# Calls chosen for what runs, not for what is meant.
+_LEFT_OUT = frozenset(("library calls (GPU)", "activations in calls"))
 # A pass reorders sums; in float64 that is far below what a wrong place gives.
 _NEAR = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """`name` as the pipeline has it (rules of `rewrite`: their own). `apply(graph, job)`."""
-
-    name: str
-    apply: Callable[[Graph, Job], Graph]
+Step = tuple[str, Callable[[Graph], Graph]]
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What passes are told besides the graph."""
-
-    captured: Captured
-    options: Options
-    table: Target
-
-    @property
-    def loose(self) -> frozenset[int]:
-        return self.captured.loose_outputs
+def steps(target: Target, context: Context) -> Iterator[Step]:
+    """The target's passes by name, on graphs; the rules of `rewrite` one by one."""
+    for name in target.passes:
+        if name == "rewrite":
+            yield from ((rule.name, rule.apply) for rule in RULES)
+        elif name not in _LEFT_OUT:
+            yield name, lambda g, run=PASSES[name].run: run(Plan(g, ()), context).graph
 
 
-def _planwise(own: Callable) -> Callable[[Graph, Job], Graph]:
-    """A pass over plans as one over graphs."""
-    return lambda graph, job: own(Plan(graph, ()), job).graph
-
-
-# Library calls are chosen for what runs, not for what is meant: "library" is left out.
-PASSES = (
-    *(Pass(rule.name, lambda g, j, rule=rule: rule.apply(g)) for rule in RULES),
-    Pass("widen", lambda g, j: widened_convolutions(g, j.table)),
-    Pass("biases", lambda g, j: separate_biases(g, j.table)),
-    Pass("channels", lambda g, j: channels_last(g, j.table, j.loose)),
-    Pass("patches", lambda g, j: products_of_patches(g, j.table)),
-    Pass("statistics", lambda g, j: statistics_apart(g, j.table)),
-    Pass("layouts", lambda g, j: contiguous_rows(g, j.loose)),
-    Pass("plan", lambda g, j: plan(g, j.table, j.options).graph),
-    Pass("products", _planwise(lambda p, j: own_products(p, j.table))),
-    Pass("convolutions", _planwise(lambda p, j: own_convolutions(p, j.table, j.options))),
-    Pass("channel groups", lambda g, j: channels_before_groups(g, j.table)),
-    Pass("rows", lambda g, j: align_rows(g, j.table, j.loose)),
-    Pass("extents", lambda g, j: align_extents(g, j.table)),
-)
+def target_named(device: str) -> Target:
+    """Of "cpu", whose products are all our own kernels, or of a GPU by name."""
+    if device != "cpu":
+        return named_target(device)
+    return replace(target_of("cpu"), rates=favouring("own"))
 
 
 @dataclass
@@ -119,8 +86,7 @@ class Interpreter:
         if self.plain:
             return run_eagerly(captured.module)
         lowered = lower(captured, options)
-        table = target_of("cpu") if self.device == "cpu" else named_target(self.device)
-        stages = list(self._stages(lowered.graph, Job(captured, options, table)))
+        stages = list(self._stages(lowered.graph, captured, options))
         held = list(lowered.constants.values())
 
         def run(args: list) -> list:
@@ -132,19 +98,22 @@ class Interpreter:
         run._boxed_call = True
         return run
 
-    def _stages(self, graph: Graph, job: Job) -> Iterator[tuple[str, Graph]]:
+    def _stages(
+        self, graph: Graph, captured: Captured, options: Options
+    ) -> Iterator[tuple[str, Graph]]:
         """(name, graph) after each pass that changed something."""
-        for step in PASSES:
+        target, loose = target_named(self.device), frozenset(captured.loose_outputs)
+        for name, apply in steps(target, Context(target, options, captured.kind, loose)):
             before = graph
             try:
-                graph = step.apply(graph, job)
+                graph = apply(graph)
                 check_graph(graph)
             except Exception as error:
                 text = f"{type(error).__name__}: {one_line(error)}"
-                self.found.append(f"{job.captured.kind}, pass {step.name!r} fails: {text}")
+                self.found.append(f"{captured.kind}, pass {name!r} fails: {text}")
                 return
             if graph is not before and graph != before:
-                yield step.name, graph
+                yield name, graph
 
     def _compare(self, kind: str, lowered: Graph, stages, inputs: list) -> None:
         wanted = run_graph(lowered, _copies(inputs))

@@ -9,15 +9,19 @@ from dataclasses import dataclass
 
 import torch
 
+from torchweld.observe.measure.waiting import processor_times, share_since
+
 MIN_ROUNDS, MAX_ROUNDS = 5, 200
 SHORT_MS = 5.0  # calls shorter than this are repeated inside one timing
 
 
 @dataclass(frozen=True)
 class Paired:
-    """`times_ms[way][round]`: milliseconds of one call."""
+    """`times_ms[way][round]`: milliseconds of one call. `processor_share`: how much of the
+    processor time that it asked for the process got meanwhile; None if it is not known."""
 
     times_ms: dict[str, tuple[float, ...]]
+    processor_share: float | None = None
 
     @property
     def rounds(self) -> int:
@@ -44,7 +48,7 @@ def time_paired(
     clock = _cuda_ms if device == "cuda" else _cpu_ms
     repeats = {way: _repeats(clock(call, 1)) for way, call in calls.items()}
     times: dict[str, list[float]] = {way: [] for way in calls}
-    order, start = list(calls), time.perf_counter()
+    order, start, given = list(calls), time.perf_counter(), processor_times()
     for done in range(1, MAX_ROUNDS + 1):
         for way in order:
             times[way].append(clock(calls[way], repeats[way]))
@@ -54,7 +58,7 @@ def time_paired(
         on_round(fraction)
         if fraction >= 1:
             break
-    return Paired({way: tuple(found) for way, found in times.items()})
+    return Paired({way: tuple(found) for way, found in times.items()}, share_since(given))
 
 
 def _repeats(once_ms: float) -> int:

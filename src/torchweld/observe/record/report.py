@@ -48,6 +48,10 @@ class Timing:
     ratio: Annotated[float, "median over the rounds of this way's time / torchweld's time"]
     ratio_low: Annotated[float, "first quartile of that ratio"]
     ratio_high: Annotated[float, "third quartile of that ratio"]
+    processor_share: Annotated[
+        float | None,
+        "processor time that the process got / that it asked for, while all ways were timed; null "
+        "where the system does not count it"] = None
 
 
 @dataclass(frozen=True)

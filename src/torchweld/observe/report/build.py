@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
@@ -12,7 +13,7 @@ from torchweld.api import records
 from torchweld.core.dtypes import torch_name
 from torchweld.core.events import events
 from torchweld.core.machine import device_name, versions
-from torchweld.exact.verify import verify
+from torchweld.exact.verify import draws, dropout_off, verify
 from torchweld.observe.measure import subject as profiling
 from torchweld.observe.measure.metas import meta_of
 from torchweld.observe.measure.traffic import tensors_in
@@ -22,6 +23,7 @@ from torchweld.observe.report.kernel_errors import with_kernel_errors
 from torchweld.observe.report.measure import Heard, Prepared, Workload, measure
 from torchweld.observe.report.parts import graph_part
 
+UNJUDGED = "the model draws random numbers, even in eval mode: its errors are not measured"
 MEANINGLESS = 0.5  # eager is wrong by this much: the result is rounding noise, a zero gradient
 
 
@@ -111,6 +113,32 @@ def with_errors(
 ) -> Report:
     """The errors against float64 of the ways that are ready. Eager's comes with every
     comparison."""
+    with comparable(workload.model, workload.inputs) as note:
+        return _with_errors(report, ready, workload, heard, note)
+
+
+@contextmanager
+def comparable(model: torch.nn.Module, inputs) -> Iterator[str]:
+    """Within, the model draws no random numbers, if that can be had: without dropout layers, else
+    in eval mode. Gives what is to be told; UNJUDGED where it still draws."""
+    modes = {module: module.training for module in model.modules()}
+    with dropout_off(model) as silenced:
+        try:
+            if not draws(model, inputs):
+                yield "errors were measured with dropout off" if silenced else ""
+                return
+            model.eval()
+            yield UNJUDGED if draws(model, inputs) else "errors were measured in eval mode"
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+
+def _with_errors(
+    report: Report, ready: dict[str, Prepared], workload: Workload, heard: Heard, note: str
+) -> Report:
+    if note == UNJUDGED:
+        return replace(report, warnings=[*(event.message for event in events()), note])
     errors: dict[str, Error] = {}
     outside: list[str] = []
     compared = [name for name in ready if name != "eager"]
@@ -124,7 +152,7 @@ def with_errors(
         errors[name] = _worst([(e.fused_l2, e.fused_max / e.scale) for e in told], not wrong)
         errors["eager"] = _worst([(e.eager_l2, e.eager_max / e.scale) for e in told], None)
     ways = [replace(way, error=errors.get(way.name)) for way in report.ways]
-    warnings = [*(event.message for event in events()), *outside]
+    warnings = [*(event.message for event in events()), *outside, *([note] if note else [])]
     return replace(report, ways=ways, warnings=warnings)
 
 

@@ -191,7 +191,10 @@ def _time(
 def _timing(paired: Paired, name: str) -> Timing:
     pairs = zip(paired.times_ms[name], paired.times_ms["torchweld"])
     low, middle, high = statistics.quantiles([a / b for a, b in pairs], n=4, method="inclusive")
-    return Timing(paired.rounds, paired.median_ms(name), paired.iqr_ms(name), middle, low, high)
+    return Timing(
+        paired.rounds, paired.median_ms(name), paired.iqr_ms(name), middle, low, high,
+        paired.processor_share,
+    )  # fmt: skip
 
 
 def _wait(device: str) -> None:

@@ -6,9 +6,12 @@ Read from the records that the pipeline leaves (`torchweld.records`), never from
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from torchweld.api import records
+from torchweld.api import records, was_called
+from torchweld.core.events import events
 from torchweld.core.stages import CompileSeconds
 from torchweld.core.units import bytes_text
 from torchweld.observe.record.profile import Place
@@ -16,6 +19,7 @@ from torchweld.observe.record.report import GraphPart, Group, Made, Refused
 from torchweld.observe.report.parts import graph_part
 
 NOTHING_YET = "Nothing is compiled yet: call the fused model once, then explain it."
+NOTHING_FUSED = "Nothing was fused: every call so far ran in eager."
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class Explanation:
     notebooks show its parts by themselves."""
 
     graphs: tuple[GraphPart, ...]
+    without_graphs: str = NOTHING_YET  # why there are none
 
     def to_dict(self) -> dict:
         return {"graphs": [asdict(part) for part in self.graphs]}
@@ -40,14 +45,24 @@ class Explanation:
         return explanation_fragment(self)
 
     def __str__(self) -> str:
-        return "\n\n".join(_graph_text(part) for part in self.graphs) or NOTHING_YET
+        return "\n\n".join(_graph_text(part) for part in self.graphs) or self.without_graphs
 
 
-def explain(fused=None) -> Explanation:
+def explain(fused: Callable[..., Any] | None = None) -> Explanation:
     """What was fused, what not and why, for each graph compiled for `fused` so far; without an
     argument, and for what `fuse` did not make (torch.compile(backend="torchweld")), for the last
     graphs compiled in this process."""
-    return Explanation(tuple(graph_part(record) for record in records(fused)))
+    graphs = tuple(graph_part(record) for record in records(fused))
+    return Explanation(graphs, _why_none(fused) if not graphs else "")
+
+
+def _why_none(fused) -> str:
+    if not was_called(fused):
+        return NOTHING_YET
+    lines = [f"  {event.message}" for event in events()]
+    if not lines:
+        return f"{NOTHING_FUSED} Dynamo captured no graph of it (TORCH_LOGS=+dynamo says why)."
+    return "\n".join([NOTHING_FUSED, "What happened in this process:", *lines])
 
 
 def place_text(place: Place) -> str:

@@ -19,6 +19,7 @@ from torchweld.observe.record import report as data
 from torchweld.observe.record.profile import short_name
 from torchweld.observe.views.rows import operations_text
 from torchweld.observe.views.terminal import and_more, table_of
+from torchweld.observe.views.verdict import verdicts
 
 BLANK = Text("")
 SHOWN = 8  # rows of groups and of refusals for each graph; --json has all
@@ -76,8 +77,7 @@ def _mark(error: data.Error) -> str:
 
 
 def _verdict(report: data.Report) -> Text:
-    rivals = [w for w in report.ways if w.timing and w.name != "torchweld"]
-    lines = [f"torchweld is {w.timing.ratio:.2f} x as fast as {w.name}" for w in rivals]
+    lines = [str(verdict) for verdict in verdicts(report)]
     broken = [w.name for w in report.ways if w.error and w.error.within_contract is False]
     lines += [f"! {name} is outside the error contract" for name in broken]
     return Text("\n".join([*lines, ""]))

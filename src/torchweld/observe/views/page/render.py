@@ -25,6 +25,7 @@ from torchweld.observe.views.rows import (
     module_rows,
     operations_text,
 )
+from torchweld.observe.views.verdict import verdict
 
 HERE = Path(__file__).parent
 LIBRARIES = ("d3.min.js", "plot.umd.min.js")
@@ -105,6 +106,7 @@ _FILTERS: dict[str, Callable] = {
     "us": us_text,
     "seconds": seconds_text,
     "percent": lambda share: "-" if share is None else f"{100 * share:.0f} %",
+    "verdict": verdict,
     "ratio": lambda ratio: "-" if ratio is None else f"{ratio:.2f}",
     "small": lambda value: f"{value:.1e}",
     "joules": joules_text,

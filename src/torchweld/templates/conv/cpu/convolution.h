@@ -229,7 +229,7 @@ static void tw_sums(const tw_convolution& a, const float* x, tw_weights weights,
       else
         for (int64_t o = 0; o < results; o += TW_GROUP)
           tw_tiles<true>(pixels[p].vectors, depth, packed + o / TW_BLOCK * TW_BLOCK * depth + o % TW_BLOCK, TW_BLOCK,
-                         panel, to + o * TW_PANEL, TW_PANEL, channel == 0, {(const char*)panel, 0});
+                         panel, to + o * TW_PANEL, TW_PANEL, channel == 0, {panel, 0, panel, 0});
     }
     x += channels * a.x_channel, weights.first += channels * weights.channel;
   }

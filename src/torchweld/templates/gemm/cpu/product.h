@@ -5,12 +5,13 @@
 //     all threads pack that part of Q into panels of [k][PANEL]
 //     for chunks of this thread's rows, and its share of the block's columns:
 //       for DEPTH terms of the stretch:    one chain, added to C: as exact as MKL
-//         pack the rows into blocks of [k][BLOCK], unless they meet few columns
+//         pack the rows into blocks of [k][BLOCK], unless they are floats adjacent along the depth
 //         for panels, for GROUPs of rows:  GROUP x PANEL accumulators in registers
 //       finish(rows, columns, C)           after the last stretch: what the caller does with the sums
 //
 // A panel's terms stay in L1 while all rows of a chunk pass by; the rows' terms and C stay in L2, of
-// which C takes a quarter. TW_CACHE: bytes of a core's L2.
+// which C takes a quarter. TW_CACHE: bytes of a core's L2. While a tile is worked on, a share of the
+// next panel is fetched into L2, and of the next terms of rows that are read in place.
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=fast")
 #if defined(__AVX512F__)
@@ -26,9 +27,8 @@
 enum {
   TW_VECTORS = 3, TW_PANEL = TW_VECTORS * TW_WIDTH, TW_DEPTH = 192,
   TW_BLOCK = TW_WIDTH < TW_GROUP ? TW_GROUP : TW_WIDTH,  // rows that are packed side by side
-  TW_ROWS = 256, TW_MOST = 8 * 48 * TW_ROWS, TW_LEAST = TW_MOST / 4, TW_QUARTER = TW_CACHE / 4 / sizeof(float),
+  TW_ROWS = 256, TW_MOST = 16 * 48 * TW_ROWS, TW_LEAST = TW_MOST / 8, TW_QUARTER = TW_CACHE / 4 / sizeof(float),
   TW_SUMS = TW_QUARTER < TW_LEAST ? TW_LEAST : TW_QUARTER < TW_MOST ? TW_QUARTER : TW_MOST,  // of C in a chunk
-  TW_IN_PLACE = 6 * TW_PANEL,       // packing rows pays where more columns read them
   TW_CHUNK = 64, TW_COLUMNS = 384,  // the most rows that finish takes, and columns of few rows
   TW_FEWEST = 96                    // rows of a thread below which columns are shared instead
 };
@@ -77,8 +77,9 @@ template <class R, class Q> struct tw_product {
   float* sums;                                // rows * block elements; unused if stretch is the depth
 };
 
-// What is fetched into L2 while a tile is worked on: `step` bytes for each term.
-struct tw_ahead { const char* at; int64_t step; };
+// What is fetched into L2 while a tile is worked on: for each term `step` elements of a panel, and one
+// of GROUP rows, each in its turn.
+struct tw_ahead { const float *panel; int64_t step; const float* rows; int64_t row; };
 // GROUP rows by V vectors of columns. Rows `r_row` apart (r_depth 1), or packed as [k][r_row].
 template <int V, bool PACKED>
 static __attribute__((noinline)) void tw_tile(int64_t depth, const float* r, int64_t r_row, const float* q, float* c,
@@ -91,7 +92,8 @@ static __attribute__((noinline)) void tw_tile(int64_t depth, const float* r, int
   const float *r3 = r + 3 * r_row, *r6 = r + 6 * r_row;
   for (int64_t k = 0; k < depth; ++k) {
     tw_vector columns[V];
-    __builtin_prefetch(next.at + k * next.step, 0, 2);
+    __builtin_prefetch(next.panel + k * next.step, 0, 2);
+    if (!PACKED) __builtin_prefetch(next.rows + k + k % TW_GROUP * next.row, 0, 2);
 #pragma GCC unroll 3
     for (int v = 0; v < V; ++v) columns[v] = tw_read(q + (k * V + v) * TW_WIDTH);
 #pragma GCC unroll 8
@@ -163,13 +165,13 @@ static void tw_pack(const tw_product<R, Q>& a, int64_t column, int64_t columns, 
 // Rows, in place or packed, times one panel.
 template <bool PACKED>
 static void tw_sweep(int64_t rows, int64_t columns, int64_t depth, const float* r, int64_t r_row, const float* q,
-                     float* c, int64_t c_row, bool first, const float* next) {
+                     float* c, int64_t c_row, bool first, const float* panel, bool ahead) {
   int vectors = columns < TW_PANEL ? (columns + TW_WIDTH - 1) / TW_WIDTH : TW_VECTORS;
   int64_t each = rows ? TW_GROUP * TW_PANEL / rows : 0;  // of the next panel, for each term of a tile
   for (int64_t i = 0; i < rows; i += TW_GROUP) {
     const float* at = r + (PACKED ? i / TW_BLOCK * TW_BLOCK * TW_DEPTH + i % TW_BLOCK : i * r_row);
     tw_tiles<PACKED>(vectors, depth, at, PACKED ? TW_BLOCK : r_row, q, c + i * c_row, c_row, first,
-                     {(const char*)(next + i / TW_GROUP * each * depth), each * 4});
+                     {panel + i / TW_GROUP * each * depth, each, ahead ? at + TW_DEPTH : at, ahead ? r_row : 0});
   }
 }
 
@@ -179,8 +181,7 @@ static void tw_chunk(const tw_product<R, Q>& a, tw_range rows, tw_range columns,
                      float* c, int64_t c_row) {
   alignas(64) float packed[TW_ROWS * TW_DEPTH];
   int64_t count = rows.end - rows.from;
-  bool lies = sizeof(R) == sizeof(float) && a.r_depth == 1 && columns.end - columns.from <= TW_IN_PLACE;
-  int64_t in_place = lies ? count / TW_GROUP * TW_GROUP : 0;
+  int64_t in_place = sizeof(R) == sizeof(float) && a.r_depth == 1 ? count / TW_GROUP * TW_GROUP : 0;
   if (stretch == 0) __builtin_memset(c, 0, sizeof(float) * count * c_row);
   for (int64_t at = 0; at < stretch; at += TW_DEPTH) {
     int64_t k = from_depth + at, depth = tw_least(TW_DEPTH, stretch - at);
@@ -193,8 +194,9 @@ static void tw_chunk(const tw_product<R, Q>& a, tw_range rows, tw_range columns,
       const float* q = a.packed + p * stretch + at * ((width + TW_WIDTH - 1) / TW_WIDTH * TW_WIDTH);
       const float* next = p + TW_PANEL < columns.end ? q + TW_PANEL * stretch : q + TW_PANEL * depth;
       float* to = c + p - columns.from;
-      tw_sweep<false>(in_place, width, depth, (const float*)r, a.r_row, q, to, c_row, k == 0, next);
-      tw_sweep<true>(count - in_place, width, depth, packed, 0, q, to + in_place * c_row, c_row, k == 0, next);
+      bool begins = p == columns.from;  // rows need be fetched once
+      tw_sweep<false>(in_place, width, depth, (const float*)r, a.r_row, q, to, c_row, k == 0, next, begins);
+      tw_sweep<true>(count - in_place, width, depth, packed, 0, q, to + in_place * c_row, c_row, k == 0, next, false);
     }
   }
 }

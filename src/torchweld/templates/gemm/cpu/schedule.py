@@ -40,16 +40,14 @@ from torchweld.ir.nodes import (
 from torchweld.ir.size import Size
 
 ELEMENTS = (dtypes.f32, dtypes.f16, dtypes.bf16)
-PANEL, MOST_PANELS = 48, 8  # columns; product.h's TW_PANEL with the widest vectors
+PANEL, MOST_PANELS = 48, 16  # columns; product.h's TW_PANEL with the widest vectors
 FEW = 8  # rows; product.h's TW_FEW
 GROUP = 8  # rows that a thread takes together
-DEEPEST = 16 * 192  # terms that are packed together: 4.7 MB
+DEEPEST = 16 * 192  # terms that are packed together: 9.4 MB
 _SLACK_ROWS = 16  # that the last group and a turned square reach beyond
-_IN_PLACE = 6 * PANEL  # columns up to which rows are read as they lie; product.h's TW_IN_PLACE
 # Seconds per element and term, relative to packing by a copy along rows: packing by turning squares
-# of registers, gathering rows in each block of columns, and a multiply-add, of which rows that are
-# read where they lie cost a share more.
-_COPIED, _TURNED, _GATHERED, _MULTIPLIED, _SCATTERED = 1.0, 2.0, 2.0, 1 / 16, 0.05
+# of registers, gathering groups of rows in each block of columns, and a multiply-add.
+_COPIED, _TURNED, _GATHERED, _MULTIPLIED = 1.0, 2.0, 2.0, 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +188,8 @@ def _overhead(accesses: Accesses, hints, left, right, depth: str) -> float:
     rows, columns = (size.hint(accesses.comp.extent(a), hints) for a in (row, column))
     along = accesses.loads[packed].offset.coefficient(column) == 1
     cost = columns * (_COPIED if along else _TURNED)
-    block = _block(columns)
-    if accesses.loads[load].offset.coefficient(depth) == 1 and block <= _IN_PLACE:
-        cost += rows * columns * _MULTIPLIED * _SCATTERED
-    else:
-        cost += rows * _GATHERED * -(-columns // block)
+    if accesses.loads[load].offset.coefficient(depth) != 1:
+        cost += rows * _GATHERED * -(-columns // _block(columns))
     busy = min(1.0, -(-rows // GROUP) / (os.cpu_count() or 1))
     return cost + rows * columns * _MULTIPLIED / busy
 

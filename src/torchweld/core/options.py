@@ -96,9 +96,10 @@ class Options:
     )
     calibrate: Literal["auto", "off"] = _option(
         _calibration,
-        "auto: measure once, in at most three seconds, how fast this CPU multiplies matrices by the "
-        "library and by kernels of ours; off: as the shipped rates say, which repeats exactly; if "
-        "it is not given, $TORCHWELD_CALIBRATE or auto",
+        "auto: measure once, in at most three seconds, how fast this CPU multiplies matrices by "
+        "the library and by torchweld's kernels; off: use the shipped rates, which repeats "
+        "exactly; if it is not given, $TORCHWELD_CALIBRATE or auto",
+        _one_of("auto", "off"),
     )
     fuse: bool = _option(
         True,

@@ -61,8 +61,8 @@ def measure_case(case: Case, run: Run, write: Callable[[dict], object]) -> None:
     from liger import RECIPE
     from predicted import predicted_ms
     from torchweld.api import records
-    from torchweld.report.build import Plan, measured_report
-    from torchweld.report.ways import WAYS
+    from torchweld.observe.report.build import Plan, measured_report
+    from torchweld.observe.report.ways import WAYS
 
     start = time.monotonic()
     WAYS["liger"] = RECIPE
@@ -83,7 +83,7 @@ def _with_errors(case: Case, report, ready: dict, workload):
     import torch
 
     from torchweld.api import fuse
-    from torchweld.report.build import with_errors
+    from torchweld.observe.report.build import with_errors
 
     ours = ready.pop("torchweld")
     ready.clear()  # the others' memory
@@ -142,7 +142,7 @@ def child_main(arguments: list[str]) -> None:
 
 def _import_ahead() -> None:
     """What all ways need, other than compilers."""
-    import torchweld.report.build  # noqa: F401
+    import torchweld.observe.report.build  # noqa: F401
 
     with suppress(ImportError):
         from transformers import PreTrainedModel  # noqa: F401
@@ -207,7 +207,7 @@ def _measure(cases: list[Case], run: Run, asked) -> Path:
 def _workload(case: Case, device: str):
     import torch
 
-    from torchweld.report.measure import Workload
+    from torchweld.observe.report.measure import Workload
     from torchweld.zoo import models, targets
 
     dtype = getattr(torch, case.dtype)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from torch import nn
 
 from tables import DOES_NOT_APPLY
-from torchweld.report.ways import Recipe
+from torchweld.observe.report.ways import Recipe
 from torchweld.zoo.models import GegluMlp
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torchweld.core.machine import device_name
-from torchweld.profiling.calibrate import calibrated, roofline
-from torchweld.profiling.data import Roofline
-from torchweld.profiling.predict import predict_us
-from torchweld.profiling.work import node_work
+from torchweld.observe.predict.calibrate import calibrated, roofline
+from torchweld.observe.predict.limits import predict_us
+from torchweld.observe.predict.work import node_work
+from torchweld.observe.record.profile import Roofline
 
 _ADAMW_PASSES = 7  # over each parameter's bytes: it and two moments read and written, its gradient
 

@@ -16,8 +16,8 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from torchweld.api import records
-from torchweld.report.measure import Workload
-from torchweld.report.ways import WAYS
+from torchweld.observe.report.measure import Workload
+from torchweld.observe.report.ways import WAYS
 from torchweld.zoo.models import load
 
 WARM, TIMED, PROFILED = 5, 10, 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from torchweld.profiling.data import SCHEMA_VERSION as PROFILE_VERSION
-from torchweld.profiling.data import (
+from torchweld.observe.record.profile import SCHEMA_VERSION as PROFILE_VERSION
+from torchweld.observe.record.profile import (
     Accuracy,
     Alive,
     Energy,
@@ -19,7 +19,7 @@ from torchweld.profiling.data import (
     Roofline,
     Totals,
 )
-from torchweld.report.data import (
+from torchweld.observe.record.report import (
     SCHEMA_VERSION,
     Apart,
     Error,
@@ -27,6 +27,7 @@ from torchweld.report.data import (
     Group,
     KernelError,
     Machine,
+    Made,
     Refused,
     Report,
     Source,
@@ -101,6 +102,9 @@ def _graph() -> GraphPart:
         ],
         ["packed: 3 times, such as w0: kept twice (3 kB)"],
         {"lower": 0.21, "plan": 0.4, "generate": 0.1, "load": 1.2},
+        [Made([f"fused_gelu_mul_norm{n}" for n in ("", *(f"_{k}" for k in range(1, LAYERS)))],
+              ["tw_1"], "pointwise_reduce/cpu", "rows <of> 512", 36.2, "not gemm/cpu: no sum"),
+         Made(["fused_add"], ["tw_2"], "pointwise_reduce/cpu", "one", 1.1, "")],
     )  # fmt: skip
 
 

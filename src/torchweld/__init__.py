@@ -6,12 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchweld.api import fuse, profile, records, unfuse
+    from torchweld.api import fuse, records, unfuse
     from torchweld.core.errors import TorchweldError
     from torchweld.core.events import TorchweldWarning, events
     from torchweld.core.options import Options
     from torchweld.exact.verify import verify
-    from torchweld.report.explain import explain
+    from torchweld.observe.entry import profile
+    from torchweld.observe.views.explain import explain
 
 __version__ = "0.1.0"
 
@@ -19,13 +20,13 @@ _HOME = {
     "fuse": "torchweld.api",
     "unfuse": "torchweld.api",
     "records": "torchweld.api",
-    "profile": "torchweld.api",
+    "profile": "torchweld.observe.entry",
     "Options": "torchweld.core.options",
     "TorchweldError": "torchweld.core.errors",
     "TorchweldWarning": "torchweld.core.events",
     "events": "torchweld.core.events",
     "verify": "torchweld.exact.verify",
-    "explain": "torchweld.report.explain",
+    "explain": "torchweld.observe.views.explain",
 }
 __all__ = [
     "Options",

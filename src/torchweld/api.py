@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import getattr_static, unwrap
-from pathlib import Path
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import torch
 
@@ -25,9 +24,6 @@ from torchweld.core.errors import UsageError
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
 from torchweld.exact.trees import as_arguments, tensors
-
-if TYPE_CHECKING:
-    from torchweld.profiling.data import Profile
 
 _RECENT = 256
 _compiled_anywhere: deque = deque(
@@ -146,56 +142,6 @@ def was_called(fused) -> bool:
     """Whether what `fuse` made has been called, or captured ahead of time."""
     state = _state(fused)
     return state is not None and (state.called or bool(state.compiled))
-
-
-def profile(
-    target: Callable[..., Any],
-    example_inputs: Any = (),
-    *,
-    way: str | None = None,
-    train: bool = False,
-    name: str | None = None,
-    options: Options | None = None,
-    trace: Path | None = None,
-    opportunities: bool | None = None,
-) -> Profile:
-    """Where the time of a call goes: each kernel tied to the operation, module and source line
-    that it comes from, with its predicted time beside the measured one, and what limits it.
-
-    `target`: a module or a function; one that `fuse` made is profiled as it is. `example_inputs`:
-    as `fuse` takes them. `way`: eager, torchweld or inductor; None: torchweld for what is fused,
-    else eager. `train`: `target` returns the loss, and its backward is profiled too. `name`: of
-    the target, in the profile. `trace`: also write the trace, for Perfetto or chrome://tracing.
-    `opportunities`: of eager, whether to look for fusions too, which costs a capture of the target;
-    None: if the whole takes less than three runs and ten seconds.
-
-    Errors: UsageError if the target does not run with these inputs, or the file cannot be written.
-    """
-    from torchweld.pipeline import plan_graph
-    from torchweld.profiling.entry import profile_call
-
-    way = way or ("eager" if _state(target) is None else "torchweld")
-    args, kwargs = as_arguments(example_inputs)
-    run = _as_run(target, args, kwargs, way, train, options)
-    return profile_call(
-        run, unfuse(target), args, kwargs, way=way, train=train, name=name, options=options,
-        records=lambda: records(run), plan_of=None if opportunities is False else plan_graph,
-        insists=opportunities is True, trace=trace,
-    )  # fmt: skip
-
-
-def _as_run(target, args: tuple, kwargs: dict, way: str, train: bool, options: Options | None):
-    """What stands in for `target` when it runs that way."""
-    if way == "torchweld":
-        if _state(target) is not None:
-            return target
-        return fuse(target, None if train else (args, kwargs), options=options)
-    if way == "inductor":
-        # its CPU kernels are seen in a trace only when they are asked to
-        return torch.compile(unfuse(target), options={"cpp.enable_kernel_profile": True})
-    if way == "eager":
-        return unfuse(target)
-    raise UsageError(f"there is no way {way!r}", do="choose eager, torchweld or inductor")
 
 
 def captured_graphs(fused) -> list[Captured]:

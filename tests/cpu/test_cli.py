@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from torchweld.cli.main import app
-from torchweld.report import schema
+from torchweld.observe.record import schema
 
 TARGET = """
 import torch
@@ -111,7 +111,7 @@ def test_report_writes_a_page_that_the_json_gives_again(target, tmp_path):
 
 
 def test_report_without_a_file_profiles_no_kernels(target, monkeypatch):
-    from torchweld.report import build
+    from torchweld.observe.report import build
 
     monkeypatch.setattr(build, "with_kernels", None)
     result = run("report", target, "--against", "", "--seconds", 0, "--device", "cpu")

@@ -10,8 +10,8 @@ import torch
 
 import torchweld
 from torchweld.ir.nodes import Comp
-from torchweld.report import kernel_errors
-from torchweld.report.kernel_errors import kernel_error, with_kernel_errors
+from torchweld.observe.report import kernel_errors
+from torchweld.observe.report.kernel_errors import kernel_error, with_kernel_errors
 
 
 class Gelu(torch.nn.Module):

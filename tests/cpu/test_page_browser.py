@@ -9,7 +9,7 @@ import pytest
 
 from browser import browser, missing
 from report_example import LAYERS, example
-from torchweld.report.page.render import explanation_page, report_page
+from torchweld.observe.views.page.render import explanation_page, report_page
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a browser")
 
@@ -170,7 +170,7 @@ def page_streams(document: bytes) -> list[bytes]:
 
 
 def test_an_explanation_alone_is_a_page(page, tmp_path):
-    from torchweld.report.explain import Explanation
+    from torchweld.observe.views.explain import Explanation
 
     path = tmp_path / "explained.html"
     path.write_text(explanation_page(Explanation(tuple(example().graphs))))

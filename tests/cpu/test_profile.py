@@ -13,13 +13,13 @@ import torch.nn.functional as F
 import torchweld
 from torchweld.api import records
 from torchweld.core.errors import UsageError
-from torchweld.profiling.data import Profile
-from torchweld.profiling.memory import added_bytes
-from torchweld.profiling.recorder import record
-from torchweld.profiling.run import profile_subject
-from torchweld.profiling.subject import Subject
-from torchweld.profiling.trace import read_trace, walk
-from torchweld.profiling.tracing import trace_steps
+from torchweld.observe.measure.memory import added_bytes
+from torchweld.observe.measure.recorder import record
+from torchweld.observe.measure.subject import Subject
+from torchweld.observe.measure.trace import read_trace, walk
+from torchweld.observe.measure.tracing import trace_steps
+from torchweld.observe.profile.run import profile_subject
+from torchweld.observe.record.profile import Profile
 from torchweld.runtime.regions import PREFIX, named_regions
 
 
@@ -224,9 +224,9 @@ def test_a_model_that_is_not_captured_is_profiled_all_the_same():
 
 
 def test_the_function_stays_where_its_folder_is_imported():
-    import torchweld.profiling.paired
+    import torchweld.observe.measure.paired
 
-    assert callable(torchweld.profile) and torchweld.profiling.paired
+    assert callable(torchweld.profile) and torchweld.observe.measure.paired
 
 
 class Named(torch.nn.Module):
@@ -280,7 +280,7 @@ def test_opportunities_are_found_where_export_gives_up():
 
 @pytest.mark.parametrize(("asked", "sought"), [(None, False), (True, True)])
 def test_opportunities_that_take_too_long_are_sought_if_asked_for(monkeypatch, asked, sought):
-    monkeypatch.setattr("torchweld.profiling.run.capture_s", lambda *_: 60.0)
+    monkeypatch.setattr("torchweld.observe.profile.run.capture_s", lambda *_: 60.0)
     found = torchweld.profile(Gated(), X, opportunities=asked)
     assert bool(found.opportunities) == sought
     assert sum("about 60 s" in warning for warning in found.warnings) == (not sought)

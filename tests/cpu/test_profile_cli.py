@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from torchweld.cli.main import app
-from torchweld.profiling.data import Profile
+from torchweld.observe.record.profile import Profile
 
 TARGET = """
 import torch

@@ -8,8 +8,8 @@ import torch
 
 import torchweld
 from torchweld.exact.budget import Budget
-from torchweld.report.build import MEANINGLESS
-from torchweld.report.explain import explain
+from torchweld.observe.report.build import MEANINGLESS
+from torchweld.observe.views.explain import explain
 from torchweld.zoo import models
 
 pytest.importorskip("transformers")

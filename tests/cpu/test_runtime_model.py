@@ -13,7 +13,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import torchweld
-from torchweld.profiling.memory import added_bytes
+from torchweld.observe.measure.memory import added_bytes
 from torchweld.runtime.memory import POOL
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import torchweld
-from torchweld.profiling.memory import added_bytes
+from torchweld.observe.measure.memory import added_bytes
 from torchweld.runtime.memory import POOL
 from torchweld.zoo import models
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import torchweld
 from torchweld.api import records
-from torchweld.profiling.memory import added_bytes
+from torchweld.observe.measure.memory import added_bytes
 from torchweld.templates.library.odd_rows import ODD_ROWS
 
 SCALES = (1, 2, -1)

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from torchweld.cli.main import app
-from torchweld.report import schema
+from torchweld.observe.record import schema
 
 TARGET = """
 import torch

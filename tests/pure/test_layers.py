@@ -10,11 +10,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "torchweld"
 
 # A folder imports only itself and what stands before it. Modules of the package itself are layers
-# of one file.
+# of one file; a large folder has layers inside.
 LAYERS = (
     "core", "targets", "ir", "capture", "rewrite", "codegen", "templates", "layout", "plan",
-    "passes", "runtime", "calibration", "profiling", "exact", "tuning", "pipeline", "api",
-    "integrations", "__init__", "report", "zoo", "elsewhere", "cli", "__main__",
+    "passes", "runtime", "calibration", "exact", "tuning", "pipeline", "api", "integrations",
+    "observe", "observe.record", "observe.measure", "observe.predict", "observe.profile",
+    "observe.report", "observe.views", "observe.entry", "__init__", "zoo", "elsewhere", "cli", "__main__",
 )  # fmt: skip
 PRIVATE_TORCH = (  # the last: samples of torch's operators, which nothing public has
     "capture/torch_private.py", "runtime/torch_private.py", "exact/torch_private.py",
@@ -33,24 +34,15 @@ TREES = {module: ast.parse(path.read_text(), str(path)) for module, path in SOUR
 
 
 def _imports(module: str) -> list[tuple[int, str]]:
-    """(line, module of this package) that it imports anywhere, inside functions too, except for
-    type checking only."""
+    """(line, module of this package) that it imports anywhere, inside functions and for type
+    checking too."""
     found = []
-    for node in _executed(TREES[module]):
+    for node in ast.walk(TREES[module]):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             found += [(node.lineno, _target(node.module, alias.name)) for alias in node.names]
     return [(line, name) for line, name in found if name.split(".")[0] == "torchweld"]
-
-
-def _executed(tree: ast.AST):
-    """All nodes but those under `if TYPE_CHECKING:`."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
-        yield node
-        yield from _executed(node)
 
 
 def _target(module: str, name: str) -> str:
@@ -60,7 +52,8 @@ def _target(module: str, name: str) -> str:
 
 def _layer(module: str) -> str:
     parts = module.split(".")
-    return parts[1] if len(parts) > 1 else "__init__"
+    inner = ".".join(parts[1:3])
+    return inner if inner in LAYERS else parts[1] if len(parts) > 1 else "__init__"
 
 
 def _where(module: str, line: int) -> str:

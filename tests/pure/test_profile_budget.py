@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchweld.profiling.budget import budget_of, capture_s
+from torchweld.observe.profile.budget import budget_of, capture_s
 
 OPERATIONS = 1200  # of the training of twelve layers
 

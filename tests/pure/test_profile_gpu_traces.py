@@ -8,13 +8,13 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from torchweld.profiling import compiled, eager
-from torchweld.profiling.data import Place, Roofline
-from torchweld.profiling.opportunities import _EagerKernels
-from torchweld.profiling.recorder import record
-from torchweld.profiling.rows import Run, Task, kernels_of
-from torchweld.profiling.trace import STEP, steps_of
-from torchweld.profiling.work import Work
+from torchweld.observe.measure.recorder import record
+from torchweld.observe.measure.trace import STEP, steps_of
+from torchweld.observe.predict.work import Work
+from torchweld.observe.profile import compiled, eager
+from torchweld.observe.profile.opportunities import _EagerKernels
+from torchweld.observe.profile.rows import Run, Task, kernels_of
+from torchweld.observe.record.profile import Place, Roofline
 from torchweld.runtime.regions import region_name
 from torchweld.targets.find import named_target
 

@@ -9,8 +9,11 @@ from dataclasses import replace
 import pytest
 
 from torchweld.core.errors import UsageError
-from torchweld.profiling import rows
-from torchweld.profiling.data import (
+from torchweld.observe.predict.limits import predict_us, regime_of
+from torchweld.observe.predict.work import Work
+from torchweld.observe.profile import rows
+from torchweld.observe.profile.rows import Run, Task
+from torchweld.observe.record.profile import (
     SCHEMA_VERSION,
     Energy,
     Memory,
@@ -19,9 +22,7 @@ from torchweld.profiling.data import (
     Roofline,
     Totals,
 )
-from torchweld.profiling.predict import predict_us, regime_of
-from torchweld.profiling.rows import Run, Task
-from torchweld.profiling.work import Work
+from torchweld.observe.views.profile import plain_text
 from torchweld.targets.find import named_target
 
 # 1 us a launch, 1 GB/s of memory, 4 GB/s of cache for up to 1000 bytes, 1 Gflop/s, products 10
@@ -172,7 +173,7 @@ def test_a_profile_survives_json():
 
 
 def test_a_profile_is_told_at_eighty_columns():
-    text = str(profile())
+    text = plain_text(profile())
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "net.first" in text and "model.py:1" in text and "100% of their time" in text
 
@@ -192,25 +193,25 @@ def profile_of(runs: list[Run]) -> Profile:
 
 def test_layers_alike_are_told_together():
     name = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<int, 4>(long)"
-    lines = str(layered(5, name)).splitlines()
+    lines = plain_text(layered(5, name)).splitlines()
     assert [line for line in lines if "* x5" in line or "mlp x5" in line] != []
     (row,) = [line for line in lines if "cat: CatArray" in line]
     assert row.split()[2:4] == ["5", "20"]  # calls, microseconds
-    assert "  @ model.layers.*.mlp" in str(layered(5, name))
+    assert "  @ model.layers.*.mlp" in plain_text(layered(5, name))
 
 
 def test_generated_kernels_alike_are_told_without_their_numbers():
     at = Place("aten.cat.default", "model.fc", "m.py:7")
     runs = [Run(Task(f"fused_cat{n}", "generated", (at,), work=Work(3000, 10.0, "float32")), k, 1)
             for k, n in enumerate(("", "_1", "_2"))]  # fmt: skip
-    words = str(profile_of(runs)).split()
+    words = plain_text(profile_of(runs)).split()
     assert "fused_cat" in words and not {"fused_cat_1", "fused_cat_2"} & set(words)
-    assert "fused_cat_2" in str(profile_of(runs[2:]))
+    assert "fused_cat_2" in plain_text(profile_of(runs[2:]))
 
 
 def test_long_names_of_modules_keep_their_end():
     deep = Place("aten.cat.default", "a_model_with.long_names.in_its_tree.of_modules.end", "x:1")
-    told = str(profile_of([Run(Task("cat", "operator", (deep,)), 0, 4)]))
+    told = plain_text(profile_of([Run(Task("cat", "operator", (deep,)), 0, 4)]))
     (line,) = [line for line in told.splitlines() if "@ " in line]
     assert line.strip().startswith("@ ..") and line.strip().endswith("of_modules.end")
 
@@ -220,7 +221,7 @@ def test_products_are_told_at_the_rate_of_most_of_them():
     slow = Work(10, 1.0, "float32", "aten::bmm", product=True)
     runs = [Run(Task(w.operator, "operator", (), False, w), 0, 4) for w in (slow, fast)]
     line = replace(LINE, matmul_flops_per_s={"float32": 5e10, "bfloat16": 9e14})
-    assert "900 Tflop/s" in " ".join(str(replace(profile_of(runs), roofline=line)).split())
+    assert "900 Tflop/s" in " ".join(plain_text(replace(profile_of(runs), roofline=line)).split())
 
 
 @pytest.mark.parametrize(("change", "message"), [

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from torchweld.core.errors import UsageError
-from torchweld.profiling.match import match_names, match_operators
-from torchweld.profiling.trace import STEP, read_trace, walk
+from torchweld.observe.measure.match import match_names, match_operators
+from torchweld.observe.measure.trace import STEP, read_trace, walk
 
 
 def event(cat, name, ts, dur, tid=1, pid=7, **args):

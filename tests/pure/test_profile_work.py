@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torchweld.core import dtypes
 from torchweld.ir.nodes import Buffer, Graph, View
 from torchweld.ir.parser import parse_comp
-from torchweld.profiling.flops import BACKWARD, POINTWISE, POINTWISE_BACKWARD
-from torchweld.profiling.recorder import record
-from torchweld.profiling.work import Work, call_work, node_work, rate_name
+from torchweld.observe.measure.recorder import record
+from torchweld.observe.predict.flops import BACKWARD, POINTWISE, POINTWISE_BACKWARD
+from torchweld.observe.predict.work import Work, call_work, node_work, rate_name
 
 
 def recorded(function, *args):

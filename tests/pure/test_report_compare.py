@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from report_example import example
 from torchweld.cli.main import app
 from torchweld.core.errors import UsageError
-from torchweld.report.compare import BETTER, SAME, TOLD, WORSE, compare
-from torchweld.report.data import Report, Timing
-from torchweld.report.schema import to_json
+from torchweld.observe.record.report import Report, Timing
+from torchweld.observe.record.schema import to_json
+from torchweld.observe.views.compare import BETTER, SAME, TOLD, WORSE, compare
 
 BEFORE = example()
 

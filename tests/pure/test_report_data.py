@@ -2,9 +2,8 @@
 from __future__ import annotations
 
 import io
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 from rich.console import Console
@@ -12,9 +11,10 @@ from rich.console import Console
 from report_example import example
 from torchweld.core.errors import UsageError
 from torchweld.core.units import bytes_text, ms_text, seconds_text
-from torchweld.report import schema
-from torchweld.report.data import Report
-from torchweld.report.tables import SHOWN, show
+from torchweld.observe.record import schema
+from torchweld.observe.record.profile import Place, Profile
+from torchweld.observe.record.report import Made, Report
+from torchweld.observe.views.report import SHOWN, show
 
 REPORT = example()
 
@@ -69,23 +69,14 @@ def test_the_written_file_is_whole_or_the_old_one(tmp_path):
 
 def test_the_schema_page_is_in_date():
     page = Path(__file__).parents[2] / "docs" / "report-schema.md"
-    make = f"python -m torchweld.report.schema > {page}"
+    make = f"python -m torchweld.observe.record.schema > {page}"
     assert page.read_text() == schema.markdown(), f"run {make}"
 
 
-def records_in(kind) -> set[type]:
-    """The records that a value of this type can hold."""
-    inside = get_args(kind)
-    if is_dataclass(kind):
-        inside = tuple(get_type_hints(kind).values())
-    held = set().union(*(records_in(part) for part in inside))
-    return held | {kind} if is_dataclass(kind) else held
-
-
 def test_the_schema_page_names_every_record_and_field():
-    assert records_in(Report) == set(schema.RECORDS)
-    page = schema.markdown()
-    for record in schema.RECORDS:
+    records, page = schema.records_in(Report), schema.markdown()
+    assert {Report, Profile, Place, Made} < set(records)
+    for record in records:
         section = page.partition(f"## {record.__name__}\n")[2].partition("\n## ")[0]
         assert all(f"| `{field.name}` |" in section for field in fields(record)), record
 

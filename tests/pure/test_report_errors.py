@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 
 from report_example import example
-from torchweld.report.build import with_errors
-from torchweld.report.measure import Prepared, Workload
+from torchweld.observe.report.build import with_errors
+from torchweld.observe.report.measure import Prepared, Workload
 
 
 class Shifted(torch.nn.Module):

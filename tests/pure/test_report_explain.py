@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import torchweld.report.explain as module
+import torchweld.observe.views.explain as module
 from torchweld.codegen.cpp.headers import common_header
 from torchweld.codegen.source import KernelSource
 from torchweld.core.dtypes import f32
@@ -22,14 +22,14 @@ from torchweld.ir.nodes import (
     Store,
     View,
 )
-from torchweld.plan.decisions import Cut, Fusion, RefusalRecord
+from torchweld.observe.record.profile import Place
+from torchweld.observe.record.report import Source
+from torchweld.observe.report.advice import ADVICE, OWN_KERNEL, OWN_KERNEL_ADVICE
+from torchweld.observe.report.parts import graph_part
+from torchweld.observe.report.work import bytes_moved, kernel_count
+from torchweld.observe.views.explain import Explanation, explain
+from torchweld.plan.decisions import Choice, Cut, Fusion, RefusalRecord
 from torchweld.plan.refusals import Reason
-from torchweld.profiling.data import Place
-from torchweld.report.advice import ADVICE, OWN_KERNEL, OWN_KERNEL_ADVICE
-from torchweld.report.data import Source
-from torchweld.report.explain import Explanation, explain
-from torchweld.report.parts import graph_part
-from torchweld.report.work import bytes_moved, kernel_count
 from torchweld.runtime.record import Note
 from torchweld.targets.find import target_of
 
@@ -40,7 +40,8 @@ BYTES = ROWS * COLUMNS * 4
 
 def record():
     buffers = {n: Buffer(n, (ROWS, COLUMNS), f32, (COLUMNS, 1)) for n in "xyzw"}
-    whole, row = (View("x", (ROWS, COLUMNS), s) for s in ((COLUMNS, 1), (0, 1)))
+    whole = View("x", (ROWS, COLUMNS), (COLUMNS, 1))
+    row = View("w", (ROWS, COLUMNS), (0, 1))
     nodes = (
         *(Comp(name, (), (), ()) for name in ("k0", "k1", "k2")),
         Extern("mm", "aten.mm.default", (whole, row), (), ("y",)),
@@ -144,6 +145,20 @@ def test_bytes_of_a_library_call_count_an_expanded_dimension_once():
     made = record()
     made.graph = Graph("g", (), made.graph.buffers, made.graph.nodes[3:4], ("x",), ())
     assert bytes_moved([made]) == BYTES + COLUMNS * 4 + BYTES
+
+
+def test_what_makes_kernels_is_told_of_equal_layers_together():
+    made = record()
+    choices = [Choice(k, "gemm/cpu", "Schedule(tile=8)", us, "not conv: no window")
+               for k, us in (("k2", 1.0), ("k", 9.0), ("k_1", 9.0), ("k_12", 8.0))]
+    made.decisions, made.bundles = choices, {"k": made.bundles["k0"]}
+    part = graph_part(made)
+    assert [(m.kernels, m.predicted_us) for m in part.kernels] == [
+        (["k", "k_1"], 9.0), (["k_12"], 8.0), (["k2"], 1.0)]
+    assert part.kernels[0].functions == ["tw_1", "tw_2"]
+    told = str(Explanation((part,)))
+    assert "2 x k .. k_1: by gemm/cpu, 9.0 us (predicted)" in told
+    assert told.count("Schedule(tile=8)") == told.count("not conv: no window") == 3
 
 
 def test_text_and_dict_hold_every_part(monkeypatch):

@@ -12,18 +12,18 @@ import pytest
 
 from report_example import HOSTILE, LAYERS, example
 from torchweld.core.units import general
-from torchweld.profiling.data import Place
-from torchweld.report.data import Source
-from torchweld.report.explain import Explanation
-from torchweld.report.page.figures import MOST_LAUNCHES
-from torchweld.report.page.render import (
+from torchweld.observe.record.profile import Place
+from torchweld.observe.record.report import Source
+from torchweld.observe.views.explain import Explanation
+from torchweld.observe.views.page.figures import MOST_LAUNCHES
+from torchweld.observe.views.page.render import (
     asset,
     explanation_fragment,
     explanation_page,
     report_page,
 )
-from torchweld.report.page.rows import group_times, kernel_rows, module_rows
-from torchweld.report.page.units import duration_text, joules_text, us_text
+from torchweld.observe.views.page.units import duration_text, joules_text, us_text
+from torchweld.observe.views.rows import group_times, kernel_rows, made_by_name, module_rows
 
 VOID = {"meta", "link", "input", "br", "hr", "img"}
 RAW = ("script", "style")
@@ -88,6 +88,7 @@ def test_every_part_is_there(page):
     "median of |log(measured / predicted)| is 0.10", "96 % are within a factor of two",
     "gelu, mul, native_layer_norm 6 ×", "438 µs saved (231 µs predicted)", "model.py:13",  # groups
     "relative L2 9.0e-08, largest 8.0e-07", "111 µs → to 38.0 µs",
+    "Made by pointwise_reduce/cpu , 36.2 µs (predicted) rows <of> 512; not gemm/cpu: no sum",
     "One side is a library call 6 pairs 12.6 MB at stake costs 1258 µs", "Nothing in most models.",
     "float32[64, 2048] temporary gelu layers.2, model.py:12",  # memory
     "61 mJ in eager and 38 mJ fused: 23 mJ saved a call",
@@ -95,6 +96,16 @@ def test_every_part_is_there(page):
 ])  # fmt: skip
 def test_every_figure_is_told(page, told):
     assert told in page.text
+
+
+def test_the_table_of_kernels_tells_what_makes_the_generated_ones():
+    """On a GPU a profile has the names of functions; a forward's and a backward's may be one."""
+    report = example()
+    made = made_by_name(report.graphs)
+    rows = kernel_rows(report.profiles[1], made=made)
+    assert [row.made and row.made.template for row in rows] == [None, "pointwise_reduce/cpu"]
+    assert made["forward", "tw_1"] is made["forward", "fused_gelu_mul_norm_3"]
+    assert ("backward", "tw_1") not in made
 
 
 def test_nothing_is_asked_of_a_network(page, html):

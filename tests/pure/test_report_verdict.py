@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 from tests.report_example import example
 
-from torchweld.report.data import Timing, Way
-from torchweld.report.tables import show
-from torchweld.report.verdict import speed_text, verdict, verdicts
+from torchweld.observe.record.report import Timing, Way
+from torchweld.observe.views.report import show
+from torchweld.observe.views.verdict import speed_text, verdict, verdicts
 
 
 def said(median, ratio, low, high, share=None, ours=1.0):

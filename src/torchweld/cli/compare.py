@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from torchweld.report.compare import WORSE, Change, Comparison, compare
-from torchweld.report.schema import read_json
+from torchweld.observe.record.schema import read_json
+from torchweld.observe.views.compare import WORSE, Change, Comparison, compare
 
 _STYLES = {"better": "green", "worse": "bold red", "told": "dim"}
 _WORDS = {"better": "better", "worse": "WORSE", "same": "same", "told": ""}

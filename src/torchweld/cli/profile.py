@@ -11,7 +11,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from torchweld.api import profile
 from torchweld.cli.asked import (
     check_machine,
     check_output,
@@ -20,9 +19,10 @@ from torchweld.cli.asked import (
     write_text,
 )
 from torchweld.core.events import TorchweldWarning
-from torchweld.profiling.data import Profile
-from torchweld.profiling.tables import show
-from torchweld.report.measure import threads
+from torchweld.observe.entry import profile
+from torchweld.observe.record.profile import Profile
+from torchweld.observe.report.measure import threads
+from torchweld.observe.views.profile import show
 from torchweld.zoo.chosen import chosen_target
 
 

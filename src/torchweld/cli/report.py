@@ -20,12 +20,12 @@ from torchweld.cli.asked import (
 )
 from torchweld.core.events import TorchweldWarning
 from torchweld.core.files import write_whole
-from torchweld.report import data
-from torchweld.report.build import Plan, build_report
-from torchweld.report.measure import Workload, check_trains, threads
-from torchweld.report.schema import read_json, to_json
-from torchweld.report.tables import show
-from torchweld.report.ways import chosen_ways
+from torchweld.observe.record import report as data
+from torchweld.observe.record.schema import read_json, to_json
+from torchweld.observe.report.build import Plan, build_report
+from torchweld.observe.report.measure import Workload, check_trains, threads
+from torchweld.observe.report.ways import chosen_ways
+from torchweld.observe.views.report import show
 from torchweld.zoo import targets
 from torchweld.zoo.chosen import chosen_target, is_file
 
@@ -59,7 +59,7 @@ def run(request: Request) -> None:
     if request.json:
         write_text(to_json(report), request.json)
     if request.html:
-        from torchweld.report.page.render import report_page
+        from torchweld.observe.views.page.render import report_page
 
         write_whole(report_page(report), request.html)
 

@@ -22,6 +22,17 @@ def version_of(package: str) -> str | None:
         return None
 
 
+def versions() -> dict[str, str]:
+    """Of what runs: python, torch, torchweld, and triton if there is one."""
+    found = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchweld": version_of("torchweld") or "from source",
+        "triton": version_of("triton"),
+    }
+    return {name: version for name, version in found.items() if version}
+
+
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

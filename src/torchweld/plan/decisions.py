@@ -12,10 +12,10 @@ from torchweld.templates.template import Kernel
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Computations that became one kernel. Bytes are memory traffic as predicted; `saved_us` is
-    predicted too. `separate_us`, `fused_us`: of a product with its neighbours, both sides as
-    predicted: the library's calls and the kernel that read their results, and what replaced
-    them."""
+    """Computations that became one kernel. Bytes are those of `templates/traffic.py`, before of a
+    kernel each; a member that several kernels repeat counts in the first only. `saved_us` is
+    predicted. `separate_us`, `fused_us`: of a product with its neighbours, both sides as predicted:
+    the library's calls and the kernel that read their results, and what replaced them."""
 
     kernel: str
     members: tuple[str, ...]

@@ -3,12 +3,15 @@ memory, why."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torchweld.ir.nodes import Comp, Extern, Graph
 from torchweld.plan.decisions import Fusion, RefusalRecord
 from torchweld.plan.flow import NodeId
 from torchweld.plan.moves import Move, Mover
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.templates.pointwise_reduce.price import bytes_of
+from torchweld.templates.traffic import node_bytes
 
 
 def decisions_of(mover: Mover, graph: Graph) -> list[Fusion | RefusalRecord]:
@@ -16,26 +19,29 @@ def decisions_of(mover: Mover, graph: Graph) -> list[Fusion | RefusalRecord]:
     order."""
     order = mover.flow.order()
     names = {number: node.name for number, node in zip(order, graph.nodes)}
-    fusions = [_fusion(mover, n, names[n]) for n in order if len(mover.members[n]) > 1]
+    first = {m: n for n in reversed(order) for m in mover.members[n]}
+    fusions = [_fusion(mover, n, names[n], first) for n in order if len(mover.members[n]) > 1]
     refusals = [
         _refusal(mover, producer, consumer, names) for producer, consumer in _edges(mover, order)
     ]
     return [*fusions, *sorted(refusals, key=lambda r: -r.bytes_at_stake)]
 
 
-def _fusion(mover: Mover, number: NodeId, name: str) -> Fusion:
-    node, members = mover.flow.nodes[number], mover.members[number]
-    before = [mover.prices.cost(mover.alone[m]) for m in members]
-    after = mover.prices.cost(node)
+def _fusion(mover: Mover, number: NodeId, name: str, first: Mapping[str, NodeId]) -> Fusion:
+    """What several kernels compute counts before for the `first` of them: sums over kernels are
+    right."""
+    node, members, prices = mover.flow.nodes[number], mover.members[number], mover.prices
+    alone = [mover.alone[m] for m in members if first[m] == number]
+    before_s = sum(prices.cost(n).seconds for n in alone)
     return Fusion(
         kernel=name,
         members=members,
         origins=node.origins,
-        bytes_before=sum(c.bytes_moved for c in before),
-        bytes_after=after.bytes_moved,
-        launches_before=len(members),
+        bytes_before=sum(node_bytes(n, prices.buffers, prices.hints) for n in alone),
+        bytes_after=node_bytes(node, prices.buffers, prices.hints),
+        launches_before=len(alone),
         launches_after=1,
-        saved_us=(sum(c.seconds for c in before) - after.seconds) * 1e6,
+        saved_us=(before_s - prices.cost(node).seconds) * 1e6,
     )
 
 

@@ -21,6 +21,7 @@ from torchweld.plan.products.kernel import Offer
 from torchweld.plan.products.told import explained
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.find import target_of
+from torchweld.targets.gpus import H100
 from torchweld.targets.rates import favouring
 from torchweld.templates.gemm.comp import product_comp
 
@@ -112,9 +113,9 @@ def test_a_product_on_a_cpu_says_what_both_would_take(way, reason):
 
 def test_a_library_call_on_a_gpu_says_which_epilogue_it_lacks():
     graph = program(BUFFERS, "x w", PRODUCT + READER, "y")
-    (record,) = gpu_calls(Plan(graph, ()), Options(), "inference").refusals
+    (record,) = gpu_calls(Plan(graph, ()), Options(), "inference", H100).refusals
     assert record.reason is Reason.EPILOGUE and record.evidence
-    (record,) = gpu_calls(Plan(graph, ()), Options(numerics="eager"), "inference").refusals
+    (record,) = gpu_calls(Plan(graph, ()), Options(numerics="eager"), "inference", H100).refusals
     assert record.evidence == "eager numerics round in between"
 
 

@@ -17,10 +17,10 @@ Pair = tuple[str, str]  # names of a call and of its reader
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """`parts`, nodes of the graph before, that became the kernel `comp` and, where the last of them
-    was cut, `rest`."""
+    """`parts`, nodes of the graph before, that became the kernel or library call `comp` and, where
+    the last of them was cut, `rest`."""
 
-    comp: Comp
+    comp: Node
     rest: Comp | None
     parts: tuple[str, ...]
     before_s: float

@@ -24,6 +24,7 @@ from torchweld.templates.gemm.concatenation import pieces_of
 from torchweld.templates.gemm.schedule import ProductSchedule
 from torchweld.templates.library.calls import with_gelu
 from torchweld.templates.pointwise_reduce.price import bytes_of, cost
+from torchweld.templates.traffic import node_bytes
 
 # Rows, columns of the library's tiles and shares of the depth, of which it picks the best.
 _LIBRARY_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64))
@@ -161,11 +162,8 @@ class Prices:
         return fused_s(accesses, form, chosen, graph.buffers, graph.hints, self.device)
 
     def moved(self, node: Node) -> int:
-        """Bytes of what the node reads and writes, each once."""
-        return self._bytes((*node.reads, *node.writes))
-
-    def _bytes(self, names: Iterable[str]) -> int:
-        return _bytes(names, self.graph.buffers, self.graph.hints)
+        """Bytes that the node reads and writes."""
+        return node_bytes(node, self.graph.buffers, self.graph.hints)
 
 
 def fused_s(

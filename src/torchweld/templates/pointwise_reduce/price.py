@@ -49,8 +49,9 @@ _INDEX_ARITHMETIC = 0.25  # masks and positions: compilers hoist and split most 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """`bytes_moved` to and from memory; `fma` multiply-add equivalents; `live` values at the
-    fullest point."""
+    """`bytes_moved` to and from memory as it is timed, with second passes and what strided reading
+    wastes (what is told counts neither: `templates/traffic.py`); `fma` multiply-add equivalents;
+    `live` values at the fullest point."""
 
     seconds: float
     bytes_moved: int

@@ -46,10 +46,10 @@ ROTATED_BYTES = 300 << 20  # six times the L2 of an H100
 MAX_SETS = 40
 ROUNDS = 12
 FORMS = {  # form: the modules of its schedule and its template
-    "gluon": ("torchweld.templates.gemm.hopper.schedule", "torchweld.templates.gemm.hopper.generate"),
-    "gluon stream": ("torchweld.templates.gemm.skinny.schedule", "torchweld.templates.gemm.skinny.generate"),
-    "triton": ("torchweld.templates.gemm.triton.schedule", "torchweld.templates.gemm.triton.generate"),
-    "stream": ("torchweld.templates.gemm.triton.schedule", "torchweld.templates.gemm.triton.generate"),
+    form: (f"torchweld.templates.gemm.{folder}.schedule",
+           f"torchweld.templates.gemm.{folder}.generate")
+    for form, folder in (("gluon", "hopper"), ("gluon stream", "skinny"), ("triton", "triton"),
+                         ("stream", "triton"))
 }
 
 

@@ -1,5 +1,5 @@
-"""templates/pointwise_reduce/gpu/schedule.py: what is refused and why, which form each kind of Comp gets, and that every
-candidate can be generated."""
+"""pointwise_reduce/gpu/schedule.py: what is refused and why, which form each kind of Comp gets,
+and that every candidate can be generated."""
 
 from __future__ import annotations
 

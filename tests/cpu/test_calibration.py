@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -88,7 +89,7 @@ def empty_cache(tmp_path, monkeypatch):
 
 
 def test_rates_are_measured_once_and_kept(empty_cache, monkeypatch):
-    monkeypatch.setattr(gemm, "_LEAST_SHARE", 0.0)
+    monkeypatch.setattr(gemm, "_MOST_SPREAD", math.inf)
     monkeypatch.setattr(gemm, "_SECONDS", 600.0)
     found = gemm.measured_rates(CPU, empty_cache)
     assert found.keys() <= {f"float32 {way}" for way in WAYS}
@@ -98,7 +99,7 @@ def test_rates_are_measured_once_and_kept(empty_cache, monkeypatch):
 
 
 def test_a_busy_machine_is_not_believed(empty_cache, monkeypatch):
-    monkeypatch.setattr(gemm, "_LEAST_SHARE", 2.0)
+    monkeypatch.setattr(gemm, "_MOST_SPREAD", 0.5)
     monkeypatch.setattr(gemm, "_SECONDS", 600.0)
     assert gemm.measured_rates(CPU, empty_cache) is None
     assert gemm.kept_rates(empty_cache) is None

@@ -46,7 +46,8 @@ def broken(monkeypatch):
 def test_the_pass_that_went_wrong_is_named(broken):
     interpreter = Interpreter()
     interpreter.fuse(lambda x: (x.sin(),))(torch.randn(5))
-    assert interpreter.found == ["inference, pass 'contiguous rows', result 0: 5 of 5 elements differ"]
+    told = "inference, pass 'contiguous rows', result 0: 5 of 5 elements differ"
+    assert interpreter.found == [told]
 
 
 def test_a_failure_is_made_small(broken, tmp_path):
@@ -55,7 +56,8 @@ def test_a_failure_is_made_small(broken, tmp_path):
         ("v0 = x0 * 2", "v1 = x1.flip(0)", "v2 = v0.cos()", "v3 = v2 + v1"), ("v3", "v1"),
     )  # fmt: skip
     small, found = checks.shrunk(program, checks.interpreted)
-    assert len(small.lines) == 1 and small.inputs[0].layout == "plain" and "contiguous rows" in found[0]
+    assert len(small.lines) == 1 and small.inputs[0].layout == "plain"
+    assert "contiguous rows" in found[0]
     text = write_case(small, found, tmp_path).read_text()
     assert text.startswith("# ") and "torchweld.fuse(program)" in text
 

@@ -1,4 +1,5 @@
-"""templates/pointwise_reduce/cpu/schedule.py, stages.py and expand.py: which loops there are, and what each computes."""
+"""pointwise_reduce/cpu/schedule.py, stages.py and ir/expand.py: which loops there are, and
+what each computes."""
 
 import pytest
 import torch

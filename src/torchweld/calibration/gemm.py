@@ -8,6 +8,7 @@ takes the processor's time nothing is kept: priors serve, and a later compilatio
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,8 +37,8 @@ from torchweld.templates.generate import generate_all, kernels_of
 COLUMNS, DEPTH = 3072, 768  # of the weight: 9 MB, which a core's own cache does not hold
 _FEW = 4  # rows for which there is a kernel of its own
 _SECONDS = 3.0
-_REPEATS = 3
-_LEAST_SHARE = 0.9  # of the processors' time that the measurement must have had
+_REPEATS = 5
+_MOST_SPREAD = 1.25  # median over best of the longest calls: beyond, others had the processors
 _AGAIN_S = 60.0  # after a rejection
 
 Call = Callable[[torch.Tensor], object]
@@ -85,25 +86,21 @@ def _key() -> tuple[str, ...]:
 
 
 def _measured(target: Target, options: Options) -> Rates | None:
-    start = time.perf_counter()
     ways = _calls(target, options)
+    start = time.perf_counter()
     rates: dict[str, list[float]] = {way: [] for way in ways}
-    busy_s = wall_s = 0.0
     for rows in reversed(ROWS):
         x = torch.randn(rows, DEPTH)
-        before, began = time.process_time(), time.perf_counter()
         for way, call in ways.items():
-            seconds = _best_s(lambda c=call, x=x: c(x))
-            rates[way].insert(0, rows * COLUMNS * DEPTH / seconds)
-        if rows == ROWS[-1]:  # long enough to tell whose time it was
-            busy_s, wall_s = time.process_time() - before, time.perf_counter() - began
+            best, median = _seconds(lambda c=call, x=x: c(x))
+            rates[way].insert(0, rows * COLUMNS * DEPTH / best)
+            if rows == ROWS[-1] and median > _MOST_SPREAD * best:
+                logger("calibration").info("busy: %s takes %.4f to %.4f s", way, best, median)
+                return None
         if time.perf_counter() - start > _SECONDS:
+            logger("calibration").info("busy: more than %g s", _SECONDS)
             return None
-    share = busy_s / (wall_s * torch.get_num_threads())
-    logger("calibration").info("%.2f s, with %.0f %% of the processors: %s",
-                               time.perf_counter() - start, 100 * share, rates)  # fmt: skip
-    if share < _LEAST_SHARE:
-        return None
+    logger("calibration").info("%.2f s: %s", time.perf_counter() - start, rates)
     return {f"float32 {way}": tuple(found) for way, found in rates.items()}
 
 
@@ -140,12 +137,12 @@ def _layer(rows: Size) -> Graph:
     return Graph("calibration", symbols, buffers, (call,), ("x", "w", "b"), (buffers["y"].view,))
 
 
-def _best_s(call: Callable[[], object]) -> float:
-    """The least of a few times: what disturbs a measurement adds to it."""
+def _seconds(call: Callable[[], object]) -> tuple[float, float]:
+    """(the least, the median) of a few times: what disturbs a measurement adds to it."""
     call()
-    best = float("inf")
+    times = []
     for _ in range(_REPEATS):
         start = time.perf_counter()
         call()
-        best = min(best, time.perf_counter() - start)
-    return best
+        times.append(time.perf_counter() - start)
+    return min(times), statistics.median(times)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -28,8 +27,8 @@ def calibrate(renew: bool, json_path: Path | None) -> None:
         why = "the machine is busy, or no kernel compiles here"
         raise EnvironmentProblem(f"not measured: {why}", do="try again when it is idle")
     if json_path is not None:
-        shown = {"device": device_name("cpu"), "threads": torch.get_num_threads(),
-                 "rows": ROWS, "multiply_adds_per_s": replace(target, rates=rates).rates}  # fmt: skip
+        shown = {"device": device_name("cpu"), "threads": torch.get_num_threads(), "rows": ROWS,
+                 "multiply_adds_per_s": rates}  # fmt: skip
         write_whole(json.dumps(shown, indent=1) + "\n", json_path)
     title = f"{device_name('cpu')}, {torch.get_num_threads()} threads: GFLOP/s"
     table = Table("rows", *(way for way in rates), title=title)

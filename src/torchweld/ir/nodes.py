@@ -232,9 +232,9 @@ Arg = Union[View, Attr, Size, float, bool, str, None, tuple["Arg", ...]]
 @dataclass(frozen=True, slots=True)
 class Extern:
     """A library call. `target` is an ATen overload ("aten.addmm.default") or a name of
-    templates/library/calls.py ("torchweld.linear"). `outputs` name the buffers that receive the results,
-    None for a result nobody uses. The buffers' strides are what eager returns; the runtime copies
-    if a call ever returns another layout."""
+    templates/library/calls.py ("torchweld.linear"). `outputs` name the buffers that receive the
+    results, None for a result nobody uses. The buffers' strides are what eager returns; the
+    runtime copies if a call ever returns another layout."""
 
     name: str
     target: str

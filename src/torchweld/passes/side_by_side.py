@@ -3,7 +3,8 @@ parameter by an optimiser.
 
     x0 = f(x0, g0);  x1 = f(x1, g1);  ...   ->   one kernel over all elements of x0, x1, ...
 
-They may be of different lengths: each block of threads finds its tensor (templates/multi_tensor/schedule.py).
+They may be of different lengths: each block of threads finds its tensor
+(templates/multi_tensor/schedule.py).
 Nothing lives longer: what they read and write is the caller's, or a single number.
 """
 

@@ -8,10 +8,14 @@ from dataclasses import replace
 from torchweld.targets.products import HOPPER, SM_80
 from torchweld.targets.target import Target
 
-_TEMPLATES = ("multi_tensor", "attention", "gemm/skinny", "gemm/hopper", "gemm/triton", "pointwise_reduce/gpu")
+_TEMPLATES = (
+    "multi_tensor", "attention", "gemm/skinny", "gemm/hopper", "gemm/triton",
+    "pointwise_reduce/gpu",
+)  # fmt: skip
 _PASSES = (
     "rewrite", "biases", "channels last", "im2col", "statistics", "contiguous rows", "plan",
-    "join products", "attention", "library calls (GPU)", "align rows", "align extents", "side by side",
+    "join products", "attention", "library calls (GPU)", "align rows", "align extents",
+    "side by side",
 )  # fmt: skip
 
 # Copy 3.02 TB/s and 687 TFLOP/s measured; launches inside a CUDA graph.

@@ -20,8 +20,8 @@ from torchweld.templates.template import Choose, Kernel, Problem, Template
 TEMPLATES: dict[str, Template] = {
     t.name: t
     for t in (
-        multi_tensor.TEMPLATE, attention.TEMPLATE, conv.TEMPLATE, pooling.TEMPLATE, gemm.SKINNY, gemm.HOPPER, gemm.TRITON,
-        gemm.CPU, pointwise_reduce.CPU, pointwise_reduce.GPU,
+        multi_tensor.TEMPLATE, attention.TEMPLATE, conv.TEMPLATE, pooling.TEMPLATE, gemm.SKINNY,
+        gemm.HOPPER, gemm.TRITON, gemm.CPU, pointwise_reduce.CPU, pointwise_reduce.GPU,
     )
 }  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""Bytes that a node of a graph reads and writes: one count, under the plan's groups, the totals of a
-report and the work of a profile, so that they add up.
+"""Bytes that a node of a graph reads and writes: one count, under the plan's groups, the totals
+of a report and the work of a profile, so that they add up.
 
-Each buffer counts once for reading and once for writing, as far as it is touched, in whatever order:
-a weight read transposed is no more of it. (What such reading costs in time is the templates'
+Each buffer counts once for reading and once for writing, as far as it is touched, in whatever
+order: a weight read transposed is no more of it. (What such reading costs in time is the templates'
 affair: `pointwise_reduce/price.py`.)
 """
 

@@ -1,4 +1,4 @@
-"""templates/gemm/hopper/schedule.py: what passes through shared memory, which tiles are correct, which come
+"""gemm/hopper/schedule.py: what passes through shared memory, which tiles are correct, which come
 first."""
 
 from __future__ import annotations

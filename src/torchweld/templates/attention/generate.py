@@ -1,4 +1,4 @@
-"""Attention of a few queries over many keys as one Triton kernel (templates/attention/schedule.py has the
+"""Attention of a few queries over many keys as one Triton kernel (schedule.py has the
 form and the tiles).
 
     query [BM, BD]

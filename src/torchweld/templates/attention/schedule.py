@@ -1,4 +1,4 @@
-"""Attention inside a Comp, and how it is tiled: the form that templates/attention/generate.py fills.
+"""Attention inside a Comp, and how it is tiled: the form that generate.py fills.
 
     comp attention [b:8, h:8, g:4, i:1, d:64, l:4096, e:64] {
       %4 = reduce.sum[d] query[b, 4*h+g, i, d] * key[b, h, l, d]

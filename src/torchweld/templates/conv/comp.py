@@ -45,7 +45,9 @@ class Call:
 
 def call_of(node: object) -> Call | None:
     """The arguments of a call of a convolution, None for any other node."""
-    if not isinstance(node, Extern) or node.target != _CALL or node.kwargs or node.outputs[0] is None:
+    if not isinstance(node, Extern) or node.target != _CALL:
+        return None
+    if node.kwargs or node.outputs[0] is None:
         return None
     image, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
     if len(image.shape) not in _RANKS:

@@ -10,7 +10,7 @@ the call. The functions that the targets name are in `runtime/library_calls.py`.
 On a GPU `addmm` of 16-bit types takes a gelu that follows it alone, where it is the one by tanh:
 that is cublasLt's epilogue (on a CPU the same call is the one by erf), whose error in float32 is
 1e-6 to 3e-6 of the result's norm. Measured on an H100, [4096, 768] times [768, 3072] in bfloat16:
-38.3 us where the two calls take 32.9 + 19.5. Large results of odd rows: `templates/library/odd_rows.py`.
+38.3 us where the two calls take 32.9 + 19.5. Large results of odd rows: `odd_rows.py`.
 """
 
 from __future__ import annotations

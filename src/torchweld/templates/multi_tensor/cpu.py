@@ -1,4 +1,4 @@
-"""The C++ of one pointwise kernel on several lists of tensors (templates/multi_tensor/schedule.py).
+"""The C++ of one pointwise kernel on several lists of tensors (schedule.py).
 
     static void part(P, S, first, last)     blocks first to last - 1 of one row's tensors
     extern "C" void NAME(P, S)              one parallel region over the blocks of all rows

@@ -1,4 +1,4 @@
-"""The Triton of one pointwise kernel on several lists of tensors (templates/multi_tensor/schedule.py): each
+"""The Triton of one pointwise kernel on several lists of tensors (schedule.py): each
 program finds the row of its block, and works on that row's tensors.
 
     block = tl.program_id(0)

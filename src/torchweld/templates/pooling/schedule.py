@@ -1,4 +1,4 @@
-"""Max pooling of float32 images on a CPU (templates/pooling/pooling.h): the maximum of the elements of a
+"""Max pooling of float32 images on a CPU (pooling.h): the maximum of the elements of a
 window, written out.
 
     comp max_pool2d [c, h, w] {

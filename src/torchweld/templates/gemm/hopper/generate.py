@@ -7,7 +7,7 @@ multiprocessor, in which one warp copies and the others multiply.
     consume   multiplies what has arrived, two steps in flight, then calls `finish` for each slice
     finish    the epilogue (epilogue.py); what depends on rows alone is left to `prepare`
 
-Where matrices lie side by side (templates/gemm/concatenation.py), tiles are counted through all of them;
+Where matrices lie side by side (concatenation.py), tiles are counted through all of them;
 each has descriptors and a `finish` of its own, and the shared memory of the first.
 
 Barriers: `ready[s]` says that stage s has arrived, `empty[s]` that it has been used; `came` and

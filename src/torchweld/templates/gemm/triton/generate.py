@@ -1,4 +1,4 @@
-"""Products with their neighbours as one Triton kernel (templates/gemm/triton/schedule.py has the tiles).
+"""Products with their neighbours as one Triton kernel (schedule.py has the tiles).
 
     acc = 0
     for each block of the depth:

@@ -1,4 +1,4 @@
-"""One thread's share of a kernel (templates/pointwise_reduce/cpu/schedule.py says which loops there are).
+"""One thread's share of a kernel (schedule.py says which loops there are).
 
 Names in the generated text: p buffers, i axes, n_ symbols, v values, L values that vary along a row
 lane, a and A accumulators of a block and of a row, k values kept for a later stage, t staged tiles,

@@ -1,4 +1,4 @@
-"""The three forms of a kernel (see templates/pointwise_reduce/gpu/schedule.py), each a function that fills a Kernel and
+"""The three forms of a kernel (see schedule.py), each a function that fills a Kernel and
 returns its grid.
 
 `partials`: where the results of reductions are shared by several programs, the scratch buffers that

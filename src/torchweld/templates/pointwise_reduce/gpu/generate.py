@@ -25,7 +25,7 @@ def generate(
     hints: Mapping[str, int] | None = None,
     early: bool = False,
 ) -> KernelBundle:
-    """The kernels of `comp`, tiled by `schedule` (of templates/pointwise_reduce/gpu/schedule.py). `hints`: typical values of
+    """The kernels of `comp`, tiled by `schedule` (of schedule.py). `hints`: typical values of
     symbols. `early`: for Hopper; their blocks start while the kernel before still runs, and wait
     for its end.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from torchweld.templates.bundles import generate_all
 
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
@@ -12,6 +11,7 @@ from torchweld.ir.parser import parse_graph
 from torchweld.passes.side_by_side import MOST_TENSORS, side_by_side
 from torchweld.runtime.triton_compile import compile_source, resources
 from torchweld.targets.find import named_target
+from torchweld.templates.generate import generate_all, kernels_of
 
 pytest.importorskip("triton")
 
@@ -35,7 +35,7 @@ def updates(lengths) -> str:
 def launches(lengths):
     graph = side_by_side(parse_graph(updates(lengths)), Options())
     check_graph(graph)
-    bundles = generate_all(graph, named_target("H100"))
+    bundles = generate_all(kernels_of(graph, named_target("H100")))
     assert all(isinstance(n, Comp) and n.name in bundles for n in graph.nodes)
     return [s for b in bundles.values() for s in b.sources]
 

@@ -15,7 +15,8 @@ from torchweld.ir import size
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.size import evaluate
-from torchweld.templates.pointwise_reduce.cpu.generate import generate
+from torchweld.targets.find import target_of
+from torchweld.templates import registry
 
 TEXT = """
 comp product [m:M, n:N, k:K] {
@@ -59,7 +60,7 @@ def kernel(turned: str, cache: int | None):
         n: Buffer(n, tuple(map(size.symbol, a)), dtypes.f32, strides(a, n in turned))
         for n, a in SHAPES.items()
     }
-    bundle = generate(parse_comp(TEXT), buffers)
+    bundle = registry.bundle_of(parse_comp(TEXT), buffers, target_of("cpu"))
     (source,) = bundle.sources
     text = source.text
     if cache:

@@ -96,7 +96,9 @@ def channels_last(
 ) -> Graph:
     """`graph` with the channels of images innermost where its convolutions gain by it.
     `loose_outputs`: positions of outputs that may have any strides, if they are numbers."""
-    calls = {n.name: _CALLS[n.target] for n in graph.nodes if _reads_images(n, graph, table)}
+    trains = bool(frozenset(loose_outputs))
+    reading = (n for n in graph.nodes if _reads_images(n, graph, table, trains))
+    calls = {n.name: _CALLS[n.target] for n in reading}
     if not _gains(calls, graph, table):
         return graph
     graph = coarsened(graph, _batches_of_one(calls, graph))
@@ -110,9 +112,10 @@ def channels_last(
 # -- who gains --
 
 
-def _reads_images(node: Node, graph: Graph, table: Target) -> bool:
+def _reads_images(node: Node, graph: Graph, table: Target, trains: bool) -> bool:
     """Whether it is a call that may be given channels last. On a CPU those that lose are given them
-    too where others win: the copies would cost more."""
+    too where others win: the copies would cost more. `trains`: the backward reads the images that
+    are saved as they are, so its precision counts, too."""
     if not isinstance(node, Extern) or node.target not in _CALLS:
         return False
     if node.target not in _CONVOLUTIONS:
@@ -121,7 +124,8 @@ def _reads_images(node: Node, graph: Graph, table: Target) -> bool:
     if table.kind == "cpu":
         return len(weight.shape) == 4
     dtype = graph.buffers[weight.buffer].dtype
-    return _suits_cudnn(node, weight, dtype) and not _loses_precision(node, graph)
+    asked = (node, *([_backward_of(node, graph)] if trains else []))
+    return _suits_cudnn(node, weight, dtype) and not any(_loses_precision(n, graph) for n in asked)
 
 
 def _gains(calls: _Calls, graph: Graph, table: Target) -> bool:
@@ -167,6 +171,14 @@ def _loses_precision(node: Extern, graph: Graph) -> bool:
     for k in _CALLS[node.target].args:
         args[k] = replace(args[k], strides=_channels_last_strides(args[k].shape))
     return loses_precision(node, replace(node, args=tuple(args)), graph)
+
+
+def _backward_of(node: Extern, graph: Graph) -> Extern:
+    """The gradients of a convolution's image and weight, for a gradient that lies as eager's."""
+    image, weight, _, *geometry = node.args
+    gradient = graph.buffers[node.outputs[0]].view
+    args = (gradient, image, weight, None, *geometry, (True, True, False))
+    return replace(node, target="aten.convolution_backward.default", args=args)
 
 
 def _groups_position(node: Extern) -> int:

@@ -12,7 +12,7 @@ from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Extern
-from torchweld.layout import precision
+from torchweld.layout import channels, precision
 from torchweld.layout.channels import channels_last, is_channels_last
 from torchweld.targets.find import named_target
 
@@ -126,3 +126,16 @@ def test_16_bits_are_not_asked_about(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setitem(precision._CALLS, "aten.convolution.default", None)
     assert layouts(laid_out(*convolution((7, 9), dtype=bf16))) == [True]
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_saved_image_keeps_the_layout_in_which_its_gradients_are_exact(monkeypatch, trains):
+    """cuDNN may round to TF32 with channels last in the backward alone."""
+    def backward_loses(node, other, graph):
+        return node.target == "aten.convolution_backward.default"
+
+    monkeypatch.setattr(channels, "loses_precision", backward_loses)
+    function, args = convolution(size=(7, 9), dtype=f32)
+    graph = lower(capture(function, *args), Options()).graph
+    after = channels_last(graph, TABLE, frozenset((0,)) if trains else frozenset())
+    assert layouts(after) == [not trains]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -37,7 +37,7 @@ from torchweld.templates.generate import generate_all, kernels_of
 COLUMNS, DEPTH = 3072, 768  # of the weight: 9 MB, which a core's own cache does not hold
 _FEW = 4  # rows for which there is a kernel of its own
 _SECONDS = 3.0
-_REPEATS = 5
+_ROUNDS = 7
 _MOST_SPREAD = 1.25  # median over best of the longest calls: beyond, others had the processors
 _AGAIN_S = 60.0  # after a rejection
 
@@ -91,8 +91,8 @@ def _measured(target: Target, options: Options) -> Rates | None:
     rates: dict[str, list[float]] = {way: [] for way in ways}
     for rows in reversed(ROWS):
         x = torch.randn(rows, DEPTH)
-        for way, call in ways.items():
-            best, median = _seconds(lambda c=call, x=x: c(x))
+        for way, times in _timed(ways, x).items():
+            best, median = min(times), statistics.median(times)
             rates[way].insert(0, rows * COLUMNS * DEPTH / best)
             if rows == ROWS[-1] and median > _MOST_SPREAD * best:
                 logger("calibration").info("busy: %s takes %.4f to %.4f s", way, best, median)
@@ -137,12 +137,13 @@ def _layer(rows: Size) -> Graph:
     return Graph("calibration", symbols, buffers, (call,), ("x", "w", "b"), (buffers["y"].view,))
 
 
-def _seconds(call: Callable[[], object]) -> tuple[float, float]:
-    """(the least, the median) of a few times: what disturbs a measurement adds to it."""
-    call()
-    times = []
-    for _ in range(_REPEATS):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return min(times), statistics.median(times)
+def _timed(ways: Mapping[str, Call], x: torch.Tensor) -> dict[str, list[float]]:
+    """Seconds of each way, in turn: what disturbs the machine for a while disturbs them alike."""
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(_ROUNDS + 1):
+        for way, call in ways.items():
+            start = time.perf_counter()
+            call(x)
+            if turn:  # the first is warm-up
+                times[way].append(time.perf_counter() - start)
+    return times

@@ -22,7 +22,7 @@ def template():
     try:
         yield run("extending.md", "A template")["COPY"]
     finally:
-        del TEMPLATES["copy"]
+        TEMPLATES.pop("copy", None)
 
 
 def problem(shape, strides):

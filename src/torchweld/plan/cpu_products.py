@@ -30,13 +30,14 @@ from torchweld.targets.target import Target
 from torchweld.templates.gemm.comp import is_product, operands_of, product_comp
 from torchweld.templates.gemm.cpu.price import Sizes, reader_s, sizes_of, way_s
 from torchweld.templates.gemm.cpu.schedule import cpu_product
-from torchweld.templates.library.calls import linear_call, takes_activation
+from torchweld.templates.library.calls import is_in_pieces, linear_call, takes_activation
 
 _FEWEST_UNKNOWN = 5  # rows, from which on kernels of our own take sizes known at the call
 _MOST_NARROW = 4  # rows in 16-bit types that oneDNN has instructions for
 _FEWEST_NARROW = 2  # rows and columns in 16-bit types that it has none for
 _LEAST_WORK = 1 << 19  # multiply-adds: below, any call is as good
-_SURE = 0.03  # of a price: what predictions are good for
+_SURE = 0.1  # of a price: what rates repeat to, from one measurement to the next and in a model
+_IN_PIECES = 1.08  # oneDNN's time for a depth that is added up in pieces (templates/library)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ class _Desk:
         found = [Offer("aten", node, aten)]
         if call is not None:
             seconds = self._seconds("onednn", sizes, node, self._has_activation(call))
-            found += [Offer("onednn", call, seconds)] if seconds is not None else []
+            slower = _IN_PIECES if is_in_pieces(call, self.graph) else 1.0
+            found += [Offer("onednn", call, slower * seconds)] if seconds is not None else []
         if comp is not None:
             joins = self.readers.joins(comp, _runs)
             seconds = self._seconds("own", sizes, node, joins)

@@ -111,6 +111,12 @@ def linear_pieces(width: int, dtype: DType) -> list[slice]:
     return steps if start == width > 0 else [*steps, slice(start, width)]
 
 
+def is_in_pieces(call: Extern, graph: Graph) -> bool:
+    """Whether a call of oneDNN's adds up several products."""
+    weight = call.args[1]
+    return len(linear_pieces(weight.shape[1], graph.buffers[weight.buffer].dtype)) > 1
+
+
 def workspace_bytes(node: Extern, graph: Graph) -> int:
     """What a call allocates beside its result, at the sizes seen at capture: of a reduction in
     pieces, the sum before, and a copy of a piece of the weight."""

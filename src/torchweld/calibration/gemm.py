@@ -26,7 +26,7 @@ from torchweld.ir.size import Size, symbol
 from torchweld.plan.cpu_products import choose_products
 from torchweld.plan.decisions import Plan
 from torchweld.runtime.build import cpu_identity
-from torchweld.runtime.cache import Artifacts, digest, open_cache
+from torchweld.runtime.cache import digest, open_cache
 from torchweld.runtime.load import load
 from torchweld.runtime.plan_cache import code_identity
 from torchweld.runtime.torch_private import onednn_linear
@@ -42,13 +42,13 @@ _MOST_SPREAD = 1.25  # median over best of the longest calls: beyond, others had
 _AGAIN_S = 60.0  # after a rejection
 
 Call = Callable[[torch.Tensor], object]
-_rejected_at: dict[tuple, float] = {}
+_rejected_at: dict[str, float] = {}
 
 
 def measured_rates(target: Target, options: Options, renew: bool = False) -> Rates | None:
     """Multiply-adds a second by way, at each of ROWS; None while the machine is busy, or where no
     kernel can be compiled."""
-    artifacts, key = open_cache(options), _key()
+    key = _key()
     kept = None if renew else kept_rates(options)
     if kept is not None:
         return kept
@@ -63,26 +63,23 @@ def measured_rates(target: Target, options: Options, renew: bool = False) -> Rat
     if found is None:
         _rejected_at[key] = time.monotonic()
     else:
-        _keep(artifacts, found)
+        open_cache(options).put(key, ".json", json.dumps(found).encode())
     return found
 
 
 def kept_rates(options: Options) -> Rates | None:
     """What was measured before, if anything was."""
-    content = open_cache(options).get(digest("gemm rates", *_key()), ".json")
+    content = open_cache(options).get(_key(), ".json")
     try:
         return content and {way: tuple(rates) for way, rates in json.loads(content).items()}
     except (ValueError, AttributeError, TypeError):
         return None
 
 
-def _keep(artifacts: Artifacts, rates: Rates) -> None:
-    artifacts.put(digest("gemm rates", *_key()), ".json", json.dumps(rates).encode())
-
-
-def _key() -> tuple[str, ...]:
-    """What rates depend on."""
-    return (*cpu_identity(), str(torch.get_num_threads()), *code_identity())
+def _key() -> str:
+    """Of what rates depend on."""
+    threads = str(torch.get_num_threads())
+    return digest("gemm rates", *cpu_identity(), threads, *code_identity())
 
 
 def _measured(target: Target, options: Options) -> Rates | None:

@@ -21,7 +21,7 @@ from typing import Any, Union
 
 from torchweld.codegen.source import KernelBundle
 from torchweld.ir.access import Accesses, addressed
-from torchweld.ir.contraction import Contraction
+from torchweld.ir.contraction import Contraction, contraction_of
 from torchweld.ir.nodes import Buffer, Comp, Extern
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.schedule import ProductSchedule
@@ -48,6 +48,17 @@ class Problem:
     def accesses(self) -> Accesses:
         """Raises InvalidIR if the Comp has no frame."""
         return addressed(self.comp, self.buffers, self.hints)
+
+    @cached_property
+    def contraction(self) -> Contraction | None:
+        """The products of matrices that the Comp makes on a GPU."""
+        return contraction_of(self.accesses)
+
+    @cached_property
+    def tiling(self) -> ProductSchedule | str:
+        """How these are tiled, or why no template does it."""
+        return self.choose(
+            self.accesses, self.contraction, self.buffers, self.target, self.hints)
 
 
 Roles = Any  # each template's own frozen record

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from torchweld.codegen.source import KernelBundle
 from torchweld.ir.access import addressed
-from torchweld.ir.contraction import Contraction, contraction_of
+from torchweld.ir.contraction import Contraction
 from torchweld.ir.expand import expanded
 from torchweld.templates.gemm import price as prices
 from torchweld.templates.gemm.comp import product_comp
@@ -22,14 +22,14 @@ from torchweld.templates.template import Problem, Template
 
 
 def match_gpu(problem: Problem) -> Contraction | None:
-    return contraction_of(problem.accesses)
+    return problem.contraction
 
 
 def supports_gpu(forms: tuple[str, ...]) -> Callable[[Contraction, Problem], str | None]:
     """Whether the choice among the forms of a GPU's kernels falls on one of `forms`."""
 
     def supports(contraction: Contraction, problem: Problem) -> str | None:
-        chosen = _chosen(contraction, problem)
+        chosen = problem.tiling
         if isinstance(chosen, str):
             return chosen
         return None if chosen.form in forms else f"{chosen.form} is faster at these sizes"
@@ -38,14 +38,8 @@ def supports_gpu(forms: tuple[str, ...]) -> Callable[[Contraction, Problem], str
 
 
 def gpu_candidates(contraction: Contraction, problem: Problem) -> Iterator[ProductSchedule]:
-    chosen = _chosen(contraction, problem)
-    if isinstance(chosen, ProductSchedule):
-        yield chosen
-
-
-def _chosen(contraction: Contraction, problem: Problem) -> ProductSchedule | str:
-    accesses, target = problem.accesses, problem.target
-    return problem.choose(accesses, contraction, problem.buffers, target, problem.hints)
+    if isinstance(problem.tiling, ProductSchedule):
+        yield problem.tiling
 
 
 def price_gpu(contraction: Contraction, schedule: ProductSchedule, problem: Problem) -> float:

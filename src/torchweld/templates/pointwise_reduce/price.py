@@ -266,8 +266,13 @@ def _depends_on_loads(comp: Comp) -> list[bool]:
 
 def memory_seconds(moved: float, buffer: Buffer, hints, device: Target) -> float:
     """To move so many bytes of `buffer`, at the rate of the level of memory that it lives in."""
-    cached = bytes_of(buffer, hints) <= device.llc_bytes // 4
-    return moved / (device.llc_bytes_per_s if cached else device.dram_bytes_per_s)
+    return moved / bytes_per_s(bytes_of(buffer, hints), device)
+
+
+def bytes_per_s(size: int, device: Target) -> float:
+    """Of memory, for data of `size` bytes: small ones live in the last-level cache."""
+    cached = size <= device.llc_bytes // 4
+    return device.llc_bytes_per_s if cached else device.dram_bytes_per_s
 
 
 def _partials(facts: _Facts, device: Target) -> float:

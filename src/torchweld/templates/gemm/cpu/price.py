@@ -11,14 +11,19 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from torchweld.core import dtypes
-from torchweld.core.dtypes import DType
+from torchweld.core.dtypes import DType, torch_name
 from torchweld.ir.nodes import Buffer, Comp, Extern
 from torchweld.ir.size import hint
 from torchweld.targets.rates import rate_at
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.comp import operands_of
 from torchweld.templates.gemm.cpu.schedule import CpuProduct
-from torchweld.templates.pointwise_reduce.price import cost
+from torchweld.templates.pointwise_reduce.price import (
+    bytes_of,
+    bytes_per_s,
+    cost,
+    memory_seconds,
+)
 
 _CALL_S = {"aten": 6e-6, "onednn": 14e-6, "own": 3e-6}  # of a call with nothing to do
 
@@ -54,11 +59,11 @@ def sizes_of(node: Extern, buffers: Mapping[str, Buffer], hints: Mapping[str, in
 
 def way_s(way: str, sizes: Sizes, target: Target) -> float | None:
     """Of the product alone, made in one of rates.WAYS; None where nothing is known of it."""
-    key = f"{_name(sizes.dtype)} {way}"
+    key = f"{torch_name(dtypes.to_torch(sizes.dtype))} {way}"
     if key not in target.rates:
         return None
     rows = min(sizes.rows, sizes.columns)
-    memory_s = sizes.bytes / _bytes_per_s(sizes.bytes, target)
+    memory_s = sizes.bytes / bytes_per_s(sizes.bytes, target)
     return _CALL_S[way] + max(sizes.multiply_adds / rate_at(target.rates, key, rows), memory_s)
 
 
@@ -71,8 +76,9 @@ def reader_s(
     alone_s = cost(reader, buffers, hints, target).seconds
     if not joined:
         return alone_s
-    size = prod(hint(s, hints) for s in buffers[made].shape) * buffers[made].dtype.bytes
-    return max(0.0, alone_s - target.launch_s - 2 * size / _bytes_per_s(size, target))
+    result = buffers[made]
+    passed_s = memory_seconds(2 * bytes_of(result, hints), result, hints, target)
+    return max(0.0, alone_s - target.launch_s - passed_s)
 
 
 def product_s(
@@ -92,12 +98,3 @@ def product_s(
     sizes = Sizes(*map(points, names), dtype)
     alone_s = way_s("own", sizes, target) or way_s("own", replace(sizes, dtype=dtypes.f32), target)
     return alone_s or cost(comp, buffers, hints, target).seconds
-
-
-def _bytes_per_s(size: int, target: Target) -> float:
-    cached = size <= target.llc_bytes // 4
-    return target.llc_bytes_per_s if cached else target.dram_bytes_per_s
-
-
-def _name(dtype: DType) -> str:
-    return str(dtypes.to_torch(dtype)).removeprefix("torch.")

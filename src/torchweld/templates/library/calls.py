@@ -226,8 +226,7 @@ def not_in_linear(node: Extern, comp: Comp, graph: Graph) -> str | None:
     """Why oneDNN's call does not make `comp` behind the product that `node` is."""
     if node.target not in (LINEAR, PACKED_LINEAR):
         return "not a call of oneDNN"
-    weight = node.args[1]
-    if len(linear_pieces(weight.shape[1], graph.buffers[weight.buffer].dtype)) > 1:
+    if is_in_pieces(node, graph):
         return "a sum in pieces, which are added up by calls"
     return None if activation_of(comp, node.outputs[0], graph) else "no activation of oneDNN's"
 

@@ -14,7 +14,7 @@ _TEMPLATES = (
 )  # fmt: skip
 _PASSES = (
     "rewrite", "biases", "channels last", "im2col", "statistics", "contiguous rows", "plan",
-    "join products", "attention", "library calls (GPU)", "align rows", "align extents",
+    "row chunks", "join products", "attention", "library calls (GPU)", "align rows", "align extents",
     "side by side",
 )  # fmt: skip
 

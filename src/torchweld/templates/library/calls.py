@@ -31,6 +31,8 @@ from torchweld.templates.library.activations import activation_of
 LINEAR = "torchweld.linear"
 ADDMM_ACTIVATION = "aten._addmm_activation.default"
 PACKED_LINEAR = "torchweld.packed_linear"
+WIDE_PRODUCT = "torchweld.wide_product"  # of 16-bit matrices, in float32
+ADD_PRODUCT = "torchweld.add_product"  # added to a float32 matrix in place
 _CHAIN = 384  # terms
 _ROWS_TO_PACK_FOR = 64  # fewer
 _ROWS_TO_COPY_FOR = 512  # at least

@@ -1,6 +1,6 @@
 """Logits and what a loss makes of them, a few rows at a time: never whole in memory.
 
-`ir/row_region.py` finds the nodes, `row_price.py` says whether chunks pay, and of how many rows,
+`ir/row_region.py` finds the nodes, `ir/row_price.py` says whether chunks pay, and of how many rows,
 `row_nodes.py` writes them. What is refused is on record with its reason.
 """
 
@@ -10,25 +10,25 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from torchweld.core.units import bytes_text
-from torchweld.ir.nodes import Comp, Extern, Graph, views
+from torchweld.ir.nodes import Comp, Graph
 from torchweld.ir.row_map import NotByRows
-from torchweld.ir.row_region import Region, find_region, product_operands
+from torchweld.ir.row_price import Chunks, best_chunks, region_s, wide_bytes
+from torchweld.ir.row_region import Region, find_region
+from torchweld.ir.row_seeds import next_seeds
 from torchweld.passes.row_nodes import Chunked, chunk_name
-from torchweld.passes.row_price import Chunks, best_chunks
 from torchweld.plan.decisions import Choice, Decision, Fusion, Plan, RefusalRecord
 from torchweld.plan.products.told import explained, of_call
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
 
 _MOST_REGIONS = 8
-LARGE = 8  # times as many columns as depth: no hidden layer is so wide, vocabularies are
 
 
 def row_chunks(plan: Plan, target: Target) -> Plan:
     """`plan` with each region of large rows in chunks."""
     tried: set[str] = set()
     for _ in range(_MOST_REGIONS):
-        seeds = _next_seeds(plan.graph, tried)
+        seeds = next_seeds(plan.graph, tried)
         if not seeds:
             return plan
         known = plan.graph.buffers.keys()
@@ -44,8 +44,8 @@ def _in_chunks(plan: Plan, seeds: tuple[str, ...], target: Target) -> Plan:
     try:
         region = find_region(graph, seeds)
         ways = best_chunks(region, graph, target)
-        if isinstance(ways, Refusal):
-            return _refused(plan, seeds, ways)
+        if not ways:
+            return _refused(plan, seeds, _small(region, graph, target))
         chunks, made = _first_that_fits(graph, region, seeds, ways)
     except NotByRows as why:
         return _refused(plan, seeds, Refusal(Reason.ALL_ROWS, str(why)))
@@ -65,51 +65,6 @@ def _first_that_fits(
     raise why
 
 
-def _next_seeds(graph: Graph, tried: set[str]) -> tuple[str, ...]:
-    """Large temporaries of one number of rows: results of products if there are any."""
-    for found in (large_results(graph), _large_operands(graph)):
-        names = [n for n in dict.fromkeys(found) if n not in tried]
-        if names:
-            rows = _rows(graph, names[0])
-            return tuple(n for n in names if _rows(graph, n) == rows)
-    return ()
-
-
-def large_results(graph: Graph) -> list[str]:
-    """Temporaries that products with a small depth make."""
-    held = _held(graph)
-    found = []
-    for node in graph.nodes:
-        operands = product_operands(node)
-        if operands and node.outputs[0] not in held:
-            _, left, right = operands
-            found += [node.outputs[0]] if right.shape[1] >= LARGE * right.shape[0] else []
-    return [n for n in found if 0 not in graph.buffers[n].shape]
-
-
-def _large_operands(graph: Graph) -> list[str]:
-    """Temporaries of kernels that products with a small result read."""
-    held = _held(graph) | {b for n in graph.nodes if isinstance(n, Extern) for b in n.writes}
-    found = []
-    for node in graph.nodes:
-        operands = product_operands(node)
-        if operands and operands[1].buffer not in held:
-            _, left, right = operands
-            found += [left.buffer] if max(left.shape) >= LARGE * right.shape[1] else []
-    return [n for n in found if len(graph.buffers[n].shape) > 1 and 0 not in graph.buffers[n].shape]
-
-
-def _held(graph: Graph) -> set[str]:
-    return {v.buffer for v in views(graph.outputs)} | {n for n in graph.inputs if n}
-
-
-def _rows(graph: Graph, name: str) -> object:
-    rows = 1
-    for extent in graph.buffers[name].shape[:-1]:
-        rows *= extent
-    return rows
-
-
 # -- what is told --
 
 
@@ -119,6 +74,12 @@ def _refused(plan: Plan, seeds: Iterable[str], why: Refusal) -> Plan:
     for node in made:
         refused |= of_call(node, plan.graph, why)
     return explained(plan, refused)
+
+
+def _small(region: Region, graph: Graph, target: Target) -> Refusal:
+    large, seconds = wide_bytes(region, graph), region_s(region, graph, target)
+    evidence = f"{bytes_text(large)} at once, {seconds * 1e6:.0f} us"
+    return Refusal(Reason.SMALL_ROWS, evidence)
 
 
 def _told(plan: Plan, region: Region, chunks: Chunks) -> tuple[Decision, ...]:

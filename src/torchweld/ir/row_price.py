@@ -7,14 +7,19 @@ their fullest moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torchweld.ir.nodes import Comp, Graph
-from torchweld.ir.row_region import Region, RowComp, RowSum, elements, product_operands
-from torchweld.plan.refusals import Reason, Refusal
+from torchweld.ir.nodes import Graph
+from torchweld.ir.row_region import (
+    Member,
+    Region,
+    RowComp,
+    RowSum,
+    elements,
+    product_operands,
+)
 from torchweld.targets.target import Target
-from torchweld.templates.traffic import node_bytes
 
 _MOST_EXTRA = 0.15  # of the region's time: half of it is hidden behind products on a GPU
 _LEAST_SAVED = 8 << 20  # bytes: less is lost among what a process holds in any case
@@ -38,17 +43,15 @@ class Chunks:
         return tuple((low, min(low + self.rows, rows)) for low in starts)
 
 
-def best_chunks(region: Region, graph: Graph, target: Target) -> Iterator[Chunks] | Refusal:
-    """Ways to chunk, the best first."""
-    whole = wide_bytes(region, graph)
-    seconds = _region_s(region, graph, target)
+def best_chunks(region: Region, graph: Graph, target: Target) -> list[Chunks]:
+    """Ways to chunk that pay, the one with the fewest rows first."""
+    whole, seconds = wide_bytes(region, graph), region_s(region, graph, target)
     found = [_priced(rows, region, graph, target, whole, seconds) for rows in _sizes(region)]
-    good = [c for c in found if c.extra_s <= _MOST_EXTRA * seconds]
-    good = [c for c in good if c.bytes_before - c.bytes_after >= _LEAST_SAVED]
-    if good:
-        return iter(sorted(good, key=lambda c: c.rows))
-    least = f"{whole >> 20} MiB of large results, {seconds * 1e6:.0f} us"
-    return Refusal(Reason.SMALL_ROWS, least)
+    return [
+        c
+        for c in found
+        if c.extra_s <= _MOST_EXTRA * seconds and c.bytes_before - c.bytes_after >= _LEAST_SAVED
+    ]
 
 
 def _sizes(region: Region) -> Iterable[int]:
@@ -84,14 +87,16 @@ def wide_bytes(region: Region, graph: Graph) -> int:
     return max(sum(size[n] for n in first if first[n] <= m <= last[n]) for m in moments)
 
 
-def _region_s(region: Region, graph: Graph, target: Target) -> float:
-    return sum(_node_s(m, graph, target) for m in region.members)
+def region_s(region: Region, graph: Graph, target: Target) -> float:
+    """Of the region's nodes, each once."""
+    return sum(_member_s(m, region, graph, target) for m in region.members)
 
 
-def _node_s(member, graph: Graph, target: Target) -> float:
-    node: Comp = member.node
+def _member_s(member: Member, region: Region, graph: Graph, target: Target) -> float:
+    node = member.node
     if isinstance(member, RowComp):
-        return node_bytes(node, graph.buffers, graph.hints) / target.dram_bytes_per_s
+        touched = [graph.buffers[n] for n in region.wide.intersection((*node.reads, *node.writes))]
+        return sum(elements(b) * b.dtype.bytes for b in touched) / target.dram_bytes_per_s
     _, left, right = product_operands(node)
     narrow = graph.buffers[left.buffer].dtype.is_low_precision
     rate = target.tensor_fma_per_s if narrow else target.fma_per_s

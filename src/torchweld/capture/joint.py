@@ -16,6 +16,7 @@ def partition(joint: torch.fx.GraphModule, inputs, **kwargs):
     random.gather_seeds(joint)
     random.recompute_masks(joint)
     losses.add_up_hits(joint)
+    losses.picked_by_comparison(joint)
     losses.recompute_log_probabilities(joint)
     _hide_attention(joint)
     parts = _cut(joint, inputs, **kwargs)

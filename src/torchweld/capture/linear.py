@@ -22,9 +22,9 @@ _IN_FIRST = frozenset((
     aten.elu_backward.default, aten.leaky_relu_backward.default, aten.softplus_backward.default,
     aten.log_sigmoid_backward.default, aten.native_dropout_backward.default,
     aten._softmax_backward_data.default, aten._log_softmax_backward_data.default,
-    aten.nll_loss_backward.default, aten.nll_loss2d_backward.default, aten.mse_loss_backward.default,
-    aten.gather.default, aten.alias.default, aten.detach.default, aten.cumsum.default,
-    aten.flip.default,
+    aten.nll_loss_backward.default, aten.nll_loss2d_backward.default, aten.gather.default,
+    aten.mse_loss_backward.default, aten.alias.default, aten.detach.default, aten.flip.default,
+    aten.cumsum.default,
 ))  # fmt: skip
 _IN_ONE = frozenset((aten.mul.Tensor, aten.mm.default, aten.bmm.default))
 _IN_BOTH = frozenset((aten.add.Tensor, aten.sub.Tensor))

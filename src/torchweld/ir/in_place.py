@@ -8,8 +8,11 @@ it, and no other point reads it. Generators load what a point needs before they 
 
 from __future__ import annotations
 
-from torchweld.ir.nodes import Comp, Load, Reduce, Ref, Scan, Store
+from collections.abc import Mapping
+
+from torchweld.ir.nodes import Buffer, Comp, Load, Reduce, Ref, Scan, Store
 from torchweld.ir.parts import parts
+from torchweld.ir.substitute import rename_buffers
 
 
 def written_elsewhere(comp: Comp) -> frozenset[str]:
@@ -43,3 +46,22 @@ def _is_own_place(comp: Comp, store: Store) -> bool:
     named = [entry.as_axis for entry in store.index if entry.axes]
     long = {a.name for a in comp.axes if a.extent != 1}
     return None not in named and len(set(named)) == len(named) and long <= set(named)
+
+
+def overwritable(comp: Comp, buffers: Mapping[str, Buffer]) -> tuple[str, ...]:
+    """What a Comp reads and its only result might be written over."""
+    if len(comp.stores) != 1:
+        return ()
+    result = comp.stores[0].buffer
+    layout = _layout(buffers[result])
+    alike = [n for n in comp.reads if n != result and _layout(buffers[n]) == layout]
+    return tuple(n for n in alike if _is_pointwise_on(comp, n, result))
+
+
+def _is_pointwise_on(comp: Comp, operand: str, result: str) -> bool:
+    over = rename_buffers(comp, {operand: result})
+    return is_in_place(over, over.stores[0])
+
+
+def _layout(buffer: Buffer) -> tuple:
+    return buffer.shape, buffer.strides, buffer.dtype.bytes, buffer.device

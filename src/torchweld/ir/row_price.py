@@ -1,8 +1,8 @@
 """Whether a region of rows is worth chunks, and how many rows one has: as few as cost little time.
 
-A chunk costs launches, and for each sum over rows a pass over its result in float32. That is weighed
-against the region's own time, which products dominate. Memory is what its large buffers need at
-their fullest moment.
+A chunk costs launches, and for each sum over rows a pass over its result in float32; products of
+few rows are slower than of many. That is weighed against the region's own time, which products
+dominate. Memory is what its large buffers need at their fullest moment.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from torchweld.core import dtypes
+from torchweld.core.dtypes import DType
 from torchweld.ir.nodes import Graph
 from torchweld.ir.row_region import (
     Member,
@@ -19,9 +21,11 @@ from torchweld.ir.row_region import (
     elements,
     product_operands,
 )
+from torchweld.targets.rates import rate_at
 from torchweld.targets.target import Target
 
-_MOST_EXTRA = 0.15  # of the region's time: half of it is hidden behind products on a GPU
+_MOST_EXTRA = 0.08  # of the region's time
+_EXPOSED = 0.5  # of what a sum over rows reads and writes again: a GEMM's epilogue hides the rest
 _LEAST_SAVED = 8 << 20  # bytes: less is lost among what a process holds in any case
 _FEWEST_ROWS = 128  # of a chunk: a tile of a GEMM on a GPU, and where a CPU's nears its full rate
 _GRAIN = 64  # rows
@@ -69,8 +73,9 @@ def _sizes(region: Region) -> Iterable[int]:
 def _priced(rows: int, region: Region, graph: Graph, target: Target, whole: int, seconds: float):
     more = -(-region.rows // rows) - 1
     sums = [graph.buffers[m.result] for m in region.members if isinstance(m, RowSum)]
-    again_s = sum(8 * elements(b) for b in sums) / target.dram_bytes_per_s
-    extra_s = more * (again_s + len(region.members) * target.launch_s)
+    again_s = _EXPOSED * sum(8 * elements(b) for b in sums) / target.dram_bytes_per_s
+    slower_s = region_s(region, graph, target, rows) - seconds
+    extra_s = slower_s + more * (again_s + len(region.members) * target.launch_s)
     wider = sum(4 * elements(b) for b in sums if b.dtype.is_low_precision)
     return Chunks(rows, whole, whole * rows // region.rows + wider, seconds, extra_s)
 
@@ -87,17 +92,25 @@ def wide_bytes(region: Region, graph: Graph) -> int:
     return max(sum(size[n] for n in first if first[n] <= m <= last[n]) for m in moments)
 
 
-def region_s(region: Region, graph: Graph, target: Target) -> float:
-    """Of the region's nodes, each once."""
-    return sum(_member_s(m, region, graph, target) for m in region.members)
+def region_s(region: Region, graph: Graph, target: Target, rows: int | None = None) -> float:
+    """Of the region's nodes, done in chunks of so many rows."""
+    rows = rows or region.rows
+    return sum(_member_s(m, region, graph, target, rows) for m in region.members)
 
 
-def _member_s(member: Member, region: Region, graph: Graph, target: Target) -> float:
+def _member_s(member: Member, region: Region, graph: Graph, target: Target, rows: int) -> float:
     node = member.node
     if isinstance(member, RowComp):
         touched = [graph.buffers[n] for n in region.wide.intersection((*node.reads, *node.writes))]
         return sum(elements(b) * b.dtype.bytes for b in touched) / target.dram_bytes_per_s
     _, left, right = product_operands(node)
-    narrow = graph.buffers[left.buffer].dtype.is_low_precision
-    rate = target.tensor_fma_per_s if narrow else target.fma_per_s
-    return left.shape[0] * left.shape[1] * right.shape[1] / rate
+    work = left.shape[0] * left.shape[1] * right.shape[1]
+    return work / _rate(graph.buffers[left.buffer].dtype, target, rows)
+
+
+def _rate(dtype: DType, target: Target, rows: int) -> float:
+    """Multiply-adds a second of a library's products of so many rows."""
+    if dtype.is_low_precision:
+        return target.tensor_fma_per_s
+    known = target.rates.get("float32 aten") and dtype == dtypes.f32
+    return rate_at(target.rates, "float32 aten", rows) if known else target.fma_per_s

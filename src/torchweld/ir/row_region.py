@@ -214,7 +214,21 @@ def _closed(search: _Search, wide: frozenset[str]) -> Region:
         if early and late.intersection(early.reads):
             raise NotByRows(f"{early.name} needs all rows before the next step")
     steps = {b: s for m in members for b, s in m.steps.items()}
-    return Region(search.rows, members, steps, wide)
+    return Region(search.rows, _small_first(members, wide), steps, wide)
+
+
+def _small_first(members: tuple[Member, ...], wide: frozenset[str]) -> tuple[Member, ...]:
+    """In an order in which no large buffer is begun before it must be: then what reads others has
+    been done, and their memory is free."""
+    made, left, found = set(), list(members), []
+    awaited = {b for m in members for b in m.node.writes}
+    while left:
+        ready = [m for m in left if not awaited.intersection(_row_reads(m)) - made]
+        calm = [m for m in ready if not wide.intersection(m.node.writes)]
+        found.append((calm or ready)[0])
+        left.remove(found[-1])
+        made.update(found[-1].node.writes)
+    return tuple(found)
 
 
 def _late(search: _Search, core: set[str]) -> set[str]:

@@ -7,6 +7,7 @@ from math import prod
 
 from torchweld.ir.nodes import Extern, Graph, views
 from torchweld.ir.row_region import product_operands
+from torchweld.ir.size import hint
 
 LARGE = 8  # times as many columns as depth: no hidden layer is so wide, vocabularies are
 
@@ -28,8 +29,8 @@ def large_results(graph: Graph) -> list[str]:
     for node in graph.nodes:
         operands = product_operands(node)
         if operands and node.outputs[0] not in held:
-            _, left, right = operands
-            found += [node.outputs[0]] if right.shape[1] >= LARGE * right.shape[0] else []
+            depth, columns = (hint(n, graph.hints) for n in operands[2].shape)
+            found += [node.outputs[0]] if columns >= LARGE * depth else []
     return [n for n in found if 0 not in graph.buffers[n].shape]
 
 
@@ -41,7 +42,9 @@ def _large_operands(graph: Graph) -> list[str]:
         operands = product_operands(node)
         if operands and operands[1].buffer not in held:
             _, left, right = operands
-            found += [left.buffer] if max(left.shape) >= LARGE * right.shape[1] else []
+            longest = max(hint(n, graph.hints) for n in left.shape)
+            wide = longest >= LARGE * hint(right.shape[1], graph.hints)
+            found += [left.buffer] if wide else []
     return [n for n in found if len(graph.buffers[n].shape) > 1 and 0 not in graph.buffers[n].shape]
 
 

@@ -42,10 +42,10 @@ from torchweld.ir.row_region import (
     RowSum,
     matrix_strides,
 )
+from torchweld.ir.row_sums import ADD, BEGIN
 from torchweld.ir.substitute import substitute_comp
-from torchweld.templates.library.calls import ADD_PRODUCT, WIDE_PRODUCT
 
-ADD_IN_PLACE, PRODUCT, CAT = "aten.addmm_.default", "aten.mm.default", "aten.cat.default"
+CAT = "aten.cat.default"
 
 
 @dataclass(slots=True)
@@ -166,9 +166,8 @@ class _Chunk:
     def _comp(self, member: RowComp) -> Comp:
         parts, comp = member.parts, member.parts.rows
         here = [a for a in parts.axes if a.name in comp.extents]
-        found = dict(
-            zip((a.name for a in here), spans(((a.step, a.extent) for a in here), self.low, self.high))
-        )
+        boxed = spans(((a.step, a.extent) for a in here), self.low, self.high)
+        found = dict(zip((a.name for a in here), boxed))
         axes = tuple(replace(a, extent=found[a.name][1]) if a.name in found else a
                      for a in comp.axes)  # fmt: skip
         images = {n: axis(n) + first for n, (first, _) in found.items() if first}
@@ -195,17 +194,16 @@ class _Chunk:
 
     def _sum(self, member: RowSum, named: Extern) -> Extern:
         left, right = self._rows_of(member.left, 1), self._rows_of(member.right, 0)
-        result, wide = self.whole.buffers[member.result], self.whole.is_widened(member)
-        if wide:
+        result = self.whole.buffers[member.result]
+        if self.whole.is_widened(member):
             name = sum_name(result.name)
             strides = dense_like(result.shape, result.strides)
             result = replace(result, name=name, dtype=dtypes.f32, strides=strides)
             self.whole.buffers[name] = result
         if self.number == 0:
-            target = WIDE_PRODUCT if wide else PRODUCT
-            return replace(named, target=target, args=(left, right), outputs=(result.name,))
-        target, args = ADD_PRODUCT if wide else ADD_IN_PLACE, (result.view, left, right)
-        return replace(named, target=target, args=args, outputs=(None,), mutates=(result.name,))
+            return replace(named, target=BEGIN, args=(left, right), outputs=(result.name,))
+        args, mutates = (result.view, left, right), (result.name,)
+        return replace(named, target=ADD, args=args, outputs=(None,), mutates=mutates)
 
     def _rows_of(self, view: View, place: int) -> View:
         """This chunk's rows of a matrix, which are along dimension `place`."""

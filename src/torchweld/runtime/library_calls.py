@@ -15,16 +15,11 @@ import torch
 from torchweld.core import dtypes
 from torchweld.ir.index_check import CHECK_INDEX, check_index
 from torchweld.ir.nodes import Extern
+from torchweld.ir.row_sums import ROW_SUMS
 from torchweld.runtime import torch_private
 from torchweld.runtime.odd_rows import mm_odd_rows
 from torchweld.runtime.record import note
-from torchweld.templates.library.calls import (
-    ADD_PRODUCT,
-    LINEAR,
-    PACKED_LINEAR,
-    WIDE_PRODUCT,
-    linear_pieces,
-)
+from torchweld.templates.library.calls import LINEAR, PACKED_LINEAR, linear_pieces
 from torchweld.templates.library.odd_rows import ODD_ROWS
 
 
@@ -109,27 +104,8 @@ def _columns(weight: torch.Tensor) -> list[slice]:
     return linear_pieces(weight.shape[1], dtypes.from_torch(weight.dtype))
 
 
-def _wide_product(node: Extern, record) -> Callable:
-    """(left, right) of 16 bits -> left times right in float32."""
-
-    def call(left, right):
-        if left.is_cuda:
-            return torch.ops.aten.mm.dtype(left, right, torch.float32)
-        return torch.mm(left, right).float()
-
-    return call
-
-
-def _add_product(node: Extern, record) -> Callable:
-    """(total, left, right) -> None: total, of float32, += left times right, of 16 bits."""
-
-    def call(total, left, right):
-        if left.is_cuda:
-            torch.ops.aten.addmm.dtype_out(total, left, right, torch.float32, out=total)
-        else:
-            total.add_(torch.mm(left, right))
-
-    return call
+def _row_sum(node: Extern, record) -> Callable:
+    return ROW_SUMS[node.target]
 
 
 def _check_index(node: Extern, record) -> Callable:
@@ -159,8 +135,7 @@ def _as_strided_scatter(node: Extern, record) -> Callable:
 
 LIBRARY: dict[str, Callable[[Extern, object], Callable]] = {
     CHECK_INDEX: _check_index,
-    WIDE_PRODUCT: _wide_product,
-    ADD_PRODUCT: _add_product,
+    **{name: _row_sum for name in ROW_SUMS},
     LINEAR: _linear,
     PACKED_LINEAR: _packed_linear,
     ODD_ROWS: mm_odd_rows,

@@ -9,11 +9,12 @@ flag      a byte of the host's memory, that kernels of a GPU set (`index_flags.p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
 from torchweld.codegen.source import KernelBundle
+from torchweld.ir.in_place import overwritable
 from torchweld.ir.index_check import sticky_flags
 from torchweld.ir.nodes import Arg, Buffer, Comp, Extern, Graph, views
 from torchweld.ir.size import Size, evaluate, product
@@ -34,7 +35,8 @@ class Placement:
     touches), inputs and constants from -1, outputs to the end. `scratch`: the memory that kernels
     need for themselves, by scoped name, with the first and the last node that it is for.
     `counters`: of the scratch that kernels of a GPU find zero and leave zero, the region that they
-    share, by scoped name."""
+    share, by scoped name. `shared`: temporaries that are written where another, which nothing reads
+    after, was; `uses` has that one alone, for both."""
 
     kinds: Mapping[str, Kind]
     devices: tuple[str, ...]
@@ -42,6 +44,7 @@ class Placement:
     uses: Mapping[str, tuple[int, int]]
     scratch: Mapping[str, tuple[Buffer, int, int]]
     counters: Mapping[str, str]
+    shared: Mapping[str, str] = field(default_factory=dict)
 
 
 def place(
@@ -70,13 +73,29 @@ def place(
     for device in {b.device for b in graph.buffers.values()}:
         own = _own(graph, kinds, uses, scratch, device, workspaces, frees_inputs, end)
         kinds.update(dict.fromkeys(own, "own"))
+    shared = _shared(graph, bundles, kinds, uses)
     in_arena = [graph.buffers[n] for n, k in kinds.items() if k == "arena"] + [
         b for b, *_ in scratch.values()
     ]
     devices = tuple(sorted({b.device for b in in_arena}))
     rest = [n for n, k in kinds.items() if k != "arena"]
     slots = {n: len(devices) + i for i, n in enumerate(rest)}
-    return Placement(kinds, devices, slots, uses, scratch, counters)
+    return Placement(kinds, devices, slots, uses, scratch, counters, shared)
+
+
+def _shared(graph: Graph, bundles, kinds: Mapping[str, Kind], uses) -> dict[str, str]:
+    """Results of kernels in the place of an operand whose last reader they are. `uses` is changed:
+    to the span of both."""
+    found: dict[str, str] = {}
+    for position, node in enumerate(graph.nodes):
+        made = isinstance(node, Comp) and node.name in bundles and overwritable(node, graph.buffers)
+        for name in made or ():
+            root, result = found.get(name, name), node.stores[0].buffer
+            if kinds[name] == kinds[result] == "arena" and uses[root][1] == position:
+                found[result] = root
+                uses[root] = uses[root][0], uses.pop(result)[1]
+                break
+    return found
 
 
 def _counters(graph: Graph, bundles: Mapping[str, KernelBundle], scratch) -> dict[str, str]:

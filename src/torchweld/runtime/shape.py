@@ -118,7 +118,10 @@ class _Shaper:
     def _layout(self, device: str) -> Layout:
         kinds, uses = self.placement.kinds, self.placement.uses
         lives = lifetimes(self.buffers, kinds, uses, device, ("arena",), self.sizes)
-        return assign(lives + scratch_lifetimes(self.placement.scratch, device, self.sizes))
+        made = assign(lives + scratch_lifetimes(self.placement.scratch, device, self.sizes))
+        offsets, shared = made.offsets, self.placement.shared
+        offsets |= {n: offsets[root] for n, root in shared.items() if root in offsets}
+        return made
 
     def _needs(self) -> tuple[int, ...]:
         return tuple(layout.total for layout in self.layouts)

@@ -80,8 +80,9 @@ class Template:
 class Kernel:
     """One kernel of a plan, decided: code generation prints it. `problem` has canonical names, so
     that equal layers share a kernel; `uses`: for each Comp of the plan that it makes, its name and
-    the buffers in the place of b0, b1, ... `offsets`: of uses that read windows (`ir/windows.py`), the bytes
-    before each. `reason`: why this template and not a more special one."""
+    the buffers in the place of b0, b1, ... `offsets`: of uses that read windows of buffers
+    (`ir/windows.py`), the bytes before each. `reason`: why this template and not a more special
+    one."""
 
     problem: Problem
     template: str

@@ -103,8 +103,8 @@ def add_up_hits(joint: torch.fx.GraphModule) -> None:
 
 
 def picked_by_comparison(joint: torch.fx.GraphModule) -> None:
-    """scatter_add(zeros, label, g) -> where(label == classes, g, 0): the gradient of a gather of one
-    element a row works row by row then. The gather has checked the labels."""
+    """scatter_add(zeros, label, g) -> where(label == classes, g, 0): so the gradient of a gather of
+    one element a row is made row by row. The gather has checked the labels."""
     for scatter in joint.graph.find_nodes(op="call_function", target=aten.scatter_add.default):
         zeros, dim, index, source = scatter.args
         shape = zeros.meta["val"].shape

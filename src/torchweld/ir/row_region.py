@@ -221,13 +221,13 @@ def _small_first(members: tuple[Member, ...], wide: frozenset[str]) -> tuple[Mem
     """In an order in which no large buffer is begun before it must be: then what reads others has
     been done, and their memory is free."""
     made, left, found = set(), list(members), []
-    awaited = {b for m in members for b in m.node.writes}
+    awaited = {b for m in members for b in m.steps}
     while left:
         ready = [m for m in left if not awaited.intersection(_row_reads(m)) - made]
         calm = [m for m in ready if not wide.intersection(m.node.writes)]
         found.append((calm or ready)[0])
         left.remove(found[-1])
-        made.update(found[-1].node.writes)
+        made.update(found[-1].steps)
     return tuple(found)
 
 

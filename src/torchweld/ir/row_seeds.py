@@ -42,8 +42,8 @@ def _large_operands(graph: Graph) -> list[str]:
         operands = product_operands(node)
         if operands and operands[1].buffer not in held:
             _, left, right = operands
-            longest = max(hint(n, graph.hints) for n in left.shape)
-            wide = longest >= LARGE * hint(right.shape[1], graph.hints)
+            columns = hint(graph.buffers[left.buffer].shape[-1], graph.hints)
+            wide = columns >= LARGE * hint(right.shape[1], graph.hints)
             found += [left.buffer] if wide else []
     return [n for n in found if len(graph.buffers[n].shape) > 1 and 0 not in graph.buffers[n].shape]
 

@@ -30,8 +30,11 @@ class Windowed:
 
 
 def windowed(comp: Comp, buffers: Mapping[str, Buffer]) -> Windowed:
-    """`comp` on windows of what it only reads, where those begin at a multiple of 16 bytes."""
+    """`comp` on windows of what it only reads a part of, where those begin at a multiple of 16
+    bytes."""
     starts = {n: s for n in comp.reads for s in [_start(comp, buffers[n])] if s is not None}
+    whole = [n for n, s in starts.items() if not any(s) and _is_whole(comp, buffers[n])]
+    starts = {n: s for n, s in starts.items() if n not in whole}
     if not starts:
         return Windowed(comp, {}, {})
     body = tuple(_moved(i, starts[i.buffer]) if isinstance(i, Load) and i.buffer in starts else i
@@ -56,7 +59,7 @@ def _start(comp: Comp, buffer: Buffer) -> tuple[int, ...] | None:
         for entries in zip(*(i.index for i in loads))
     )
     offset = _offset(buffer, start)
-    return start if offset > 0 and offset * buffer.dtype.bytes % _ALIGNED_BYTES == 0 else None
+    return start if offset * buffer.dtype.bytes % _ALIGNED_BYTES == 0 else None
 
 
 def _rises(entry) -> bool:
@@ -82,6 +85,10 @@ def _window(comp: Comp, buffer: Buffer) -> Buffer:
         for whole, *entries in zip(buffer.shape, *(i.index for i in loads))
     )
     return replace(buffer, shape=shape)
+
+
+def _is_whole(comp: Comp, buffer: Buffer) -> bool:
+    return _window(comp, buffer).shape == buffer.shape
 
 
 def _reach(entry, extents: Mapping[str, int], whole: int) -> int:

@@ -35,7 +35,7 @@ _CHAIN = 384  # terms
 _ROWS_TO_PACK_FOR = 64  # fewer
 _ROWS_TO_COPY_FOR = 512  # at least
 _MOST_COPIED = 32 << 20  # bytes: fresh memory beyond that costs more than its copy
-_MOST_PIECES = 8  # each copies its columns of x: of 42, for a depth of 32000, that is a third of all
+_MOST_PIECES = 8  # each copies its columns of x: a third of the time at 42, for a depth of 32000
 _LEAST_WORK = 1 << 20  # multiply-adds; below, the call costs more (12 us) than it saves
 _DTYPES = frozenset((dtypes.f32, dtypes.bf16))
 

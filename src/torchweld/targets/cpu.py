@@ -14,7 +14,7 @@ from torchweld.targets.target import Target
 
 _TEMPLATES = ("multi_tensor", "conv", "pooling", "gemm/cpu", "pointwise_reduce/cpu")
 _PASSES = (
-    "rewrite", "widen", "channels last", "contiguous rows", "plan", "products",
+    "rewrite", "widen", "channels last", "contiguous rows", "plan", "row chunks", "products",
     "own convolutions", "channel groups", "activations in calls", "overwrite operands",
     "side by side",
 )  # fmt: skip

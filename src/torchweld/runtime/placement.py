@@ -91,7 +91,8 @@ def _shared(graph: Graph, bundles, kinds: Mapping[str, Kind], uses) -> dict[str,
         made = isinstance(node, Comp) and node.name in bundles and overwritable(node, graph.buffers)
         for name in made or ():
             root, result = found.get(name, name), node.stores[0].buffer
-            if kinds[name] == kinds[result] == "arena" and uses[root][1] == position:
+            begins = uses.get(result, (-1,))[0] == position  # it is not written over already
+            if begins and kinds[name] == kinds[result] == "arena" and uses[root][1] == position:
                 found[result] = root
                 uses[root] = uses[root][0], uses.pop(result)[1]
                 break

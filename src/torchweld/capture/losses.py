@@ -7,7 +7,7 @@ the logits that are there anyway.
 
 So is the gradient of the soft margin loss, which torch takes apart less exactly.
 
-A 16-bit result stays in one piece: its steps would round.
+A 16-bit result is rounded once, after steps in float32, as in one piece.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ _MEAN = 1  # ATen's number for `reduction`
 
 def log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     """(x - max) - log(sum(exp(x - max)))"""
-    if half_to_float:
-        x = x.to(torch.float32)
+    dtype = torch.float32 if half_to_float else x.dtype
+    x = _wide(x)
     if x.dtype not in _WIDE or x.dim() == 0 or x.shape[dim] == 0:
         return NotImplemented
     shifted = x - x.amax(dim, keepdim=True)
-    return (shifted - shifted.exp().sum(dim, keepdim=True).log()).contiguous()
+    return (shifted - shifted.exp().sum(dim, keepdim=True).log()).contiguous().to(dtype)
 
 
 def log_softmax_backward(
     grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
 ) -> torch.Tensor:
     """grad - softmax * sum(grad)"""
+    grad, output = _wide(grad), _wide(output)
     if output.dtype not in _WIDE or output.dim() == 0:
         return NotImplemented
     return (grad - output.exp() * grad.sum(dim, keepdim=True)).to(input_dtype)
@@ -44,7 +45,8 @@ def log_softmax_backward(
 def nll_loss_backward(grad, x, target, weight, reduction, ignore, total_weight):
     """-weight[label] * grad at the label's class, divided by the sum of weights for a mean; 0
     elsewhere. x [N, C, ...], target [N, ...]."""
-    if x.dim() < 2 or x.dtype not in _WIDE:
+    dtype, grad, total_weight = x.dtype, _wide(grad), _wide(total_weight)
+    if x.dim() < 2 or grad.dtype not in _WIDE:
         return NotImplemented
     along = [1, -1] + [1] * (x.dim() - 2)
     classes = torch.arange(x.shape[1], device=x.device).view(along)
@@ -52,8 +54,13 @@ def nll_loss_backward(grad, x, target, weight, reduction, ignore, total_weight):
     scale = grad / total_weight if reduction == _MEAN else grad
     scale = -(scale.unsqueeze(1) if scale.dim() else scale)
     if weight is not None:
-        scale = scale * weight.view(along)
-    return torch.where((label == classes) & (label != ignore), scale, 0.0)
+        scale = scale * _wide(weight).view(along)
+    return torch.where((label == classes) & (label != ignore), scale, 0.0).to(dtype)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """As kernels compute with it."""
+    return x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def soft_margin_loss_backward(grad, x, target, reduction):
@@ -71,7 +78,10 @@ def recompute_log_probabilities(joint: torch.fx.GraphModule) -> None:
     for log in joint.graph.find_nodes(op="call_function", target=aten.log.default):
         for result in _normalised(log):
             if not any(user.op == "output" for user in result.users):
-                for node in (result, result.args[0]):
+                narrow = [u for u in result.users if u.target is aten._to_copy.default]
+                if any(user.op == "output" for cast in narrow for user in cast.users):
+                    continue
+                for node in (result, result.args[0], *narrow):
                     node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
 
 

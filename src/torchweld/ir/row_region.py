@@ -206,8 +206,11 @@ def _closed(search: _Search, wide: frozenset[str]) -> Region:
     late = _late(search, wanted)
     for node in reversed(graph.nodes):
         if node.name in wanted:
-            for read in late.intersection(_row_reads(search.members[node.name])):
-                wanted.add(_row_writer(search, read, writer[read]))
+            for read in _row_reads(search.members[node.name]):
+                if read in late:
+                    wanted.add(_row_writer(search, read, writer[read]))
+                elif read in writer and late.intersection(writer[read].reads):
+                    wanted.add(writer[read].name)  # its early part is needed before the others
     members = tuple(search.members[n.name] for n in graph.nodes if n.name in wanted)
     for member in members:
         early = member.parts.early if isinstance(member, RowComp) else None

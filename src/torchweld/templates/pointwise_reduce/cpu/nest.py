@@ -74,7 +74,7 @@ class _Nest:
             for v in k.frame.column_reductions
             if k.stages.home[v] == stage and k.body[v].args[0] in k.stages.varying
         ]
-        self.block = CHAIN * (k.lanes if self._has_lanes() else 1)
+        self.block = self._block_length()
         self.block_at = self._block_depth()
         self.block_bounds: tuple[str, str] | None = None
         self.halves = Halves()
@@ -90,6 +90,12 @@ class _Nest:
                         self.e.block(_loop(self.k.names[axis], *self._bounds(depth)))
                     )
             self._lane()
+
+    def _block_length(self) -> int:
+        """Columns of a block. Where the last vector overlaps the one before, whole vectors."""
+        if self._has_lanes():
+            return CHAIN * self.k.lanes
+        return max(CHAIN, self.k.lanes) if self.k.overlaps else CHAIN
 
     def _block_depth(self) -> int:
         """At which loop partial results begin: the lane's own or the last column's, whose blocks

@@ -57,6 +57,8 @@ def row_axes(comp: Comp, row: Affine) -> tuple[RowAxis, ...]:
         if axis.step <= reach:
             raise NotByRows(f"{comp.name}: rows overlap along {axis.name}")
         reach += axis.step * (axis.extent - 1)
+    if any(slow.step != fast.step * fast.extent for slow, fast in zip(axes, axes[1:])):
+        raise NotByRows(f"{comp.name}: some of the rows are left out")
     if row.const != 0 or not axes:
         raise NotByRows(f"{comp.name}: each point reads another row")
     return tuple(axes)

@@ -73,7 +73,7 @@ def place(
     for device in {b.device for b in graph.buffers.values()}:
         own = _own(graph, kinds, uses, scratch, device, workspaces, frees_inputs, end)
         kinds.update(dict.fromkeys(own, "own"))
-    shared = _shared(graph, bundles, kinds, uses)
+    shared: dict[str, str] = {}
     in_arena = [graph.buffers[n] for n, k in kinds.items() if k == "arena"] + [
         b for b, *_ in scratch.values()
     ]

@@ -39,8 +39,9 @@ AFTER = {
 }
 # What draws numbers, returns memory as it finds it, or makes what no program passes on.
 _LEFT_OUT = ("empty", "rand", "normal", "dropout", "bernoulli", "multinomial", "uniform",
-             "exponential", "geometric", "cauchy", "to_sparse", "sparse", "svd", "eig", "lobpcg",
-             "nested", "jiterator", "_segment_reduce", "rrelu", "to", "pca_lowrank")  # fmt: skip
+             "exponential", "geometric", "cauchy", "fractional", "to_sparse", "sparse", "svd",
+             "eig", "lobpcg", "nested", "jiterator", "_segment_reduce", "rrelu",
+             "to", "pca_lowrank")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

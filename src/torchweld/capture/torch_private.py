@@ -13,6 +13,7 @@ from types import CodeType
 
 import torch
 import torch._functorch.config as functorch_config
+import torch.fx.experimental._config as fx_config
 from torch._C._dynamo.guards import TensorGuards
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._dynamo import trace_rules
@@ -226,3 +227,24 @@ def onednn_multiplies(dtype: torch.dtype) -> bool:
     name = "fp16" if dtype == torch.float16 else "bf16"
     known = getattr(torch.ops.mkldnn, f"_is_mkldnn_{name}_supported")
     return torch.backends.mkldnn.is_available() and known()
+
+
+def any_sizes() -> contextlib.AbstractContextManager:
+    """Symbols made inside stand for sizes from zero on. What torch itself would ask, such as
+    whether one is 1, is answered as for a size that is not known; what the model asks is a
+    guard."""
+    return fx_config.patch(backed_size_oblivious=True)
+
+
+def size_guards(size: torch.SymInt) -> tuple[list, dict]:
+    """What has to be true of the symbols of a trace, one of whose sizes is `size`: expressions of
+    sympy, and for symbols (least, most), None where there is no such bound."""
+    env = size.node.shape_env
+    deferred = (each for of_symbol in env.deferred_runtime_asserts.values() for each in of_symbol)
+    guards = [env.replace(guard.expr) for guard in (*env.guards, *deferred)]
+    ranges = {
+        symbol: (int(bounds.lower), int(bounds.upper) if bounds.upper.is_Integer else None)
+        for symbol, bounds in env.var_to_range.items()
+        if bounds.lower.is_Integer
+    }
+    return guards, ranges

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 
@@ -27,6 +28,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 OpOverload = torch._ops.OpOverload
+_TORCH = os.path.dirname(torch.__file__)
 pytree = torch.utils._pytree
 
 _NORMALISATIONS = [
@@ -241,10 +243,19 @@ def size_guards(size: torch.SymInt) -> tuple[list, dict]:
     sympy, and for symbols (least, most), None where there is no such bound."""
     env = size.node.shape_env
     deferred = (each for of_symbol in env.deferred_runtime_asserts.values() for each in of_symbol)
-    guards = [env.replace(guard.expr) for guard in (*env.guards, *deferred)]
+    asked = [guard for guard in env.guards if not _is_about_one(guard)]
+    guards = [env.replace(guard.expr) for guard in (*asked, *deferred)]
     ranges = {
         symbol: (int(bounds.lower), int(bounds.upper) if bounds.upper.is_Integer else None)
         for symbol, bounds in env.var_to_range.items()
         if bounds.lower.is_Integer
     }
     return guards, ranges
+
+
+def _is_about_one(guard) -> bool:
+    """Torch's own code has asked whether a size is 1, and it was not. It asks to take a shorter
+    way, such as a view; the other is right for 1, too."""
+    expression, where = guard.expr, guard.sloc.framework_loc
+    asks = type(expression).__name__ == "Unequality" and expression.args[1] == 1
+    return asks and getattr(where, "filename", "").startswith(_TORCH)

@@ -12,7 +12,7 @@ import copy
 import itertools
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -220,10 +220,12 @@ def capture(
 
 
 def _exported(traced: _Model, inputs: Inputs, room: Room | None) -> ExportedProgram:
-    arguments, dims = (inputs.tensors,), (_dims_of_call(inputs.tensors),)
+    batch = next(iter(inputs.tensors.values())).shape[0]
+    given = dict(zip(inputs.tensors, _two(inputs.tensors.values(), batch)))
+    arguments, dims = (given,), (_dims_of_call(given),)
     if room is not None:
-        masks = [room.mask] if inputs.masked else []
-        arguments += list(room.keys), list(room.values), list(room.lengths), masks
+        masks = _two([room.mask], batch) if inputs.masked else []
+        arguments += _two(room.keys, batch), _two(room.values, batch), list(room.lengths), masks
         cached = [{0: Dim.AUTO, 2: Dim.AUTO}] * len(room.keys)
         masks_vary = [{0: Dim.AUTO, 1: Dim.AUTO}] * len(masks)
         dims += cached, cached, [None] * len(room.lengths), masks_vary
@@ -236,6 +238,12 @@ def _exported(traced: _Model, inputs: Inputs, room: Room | None) -> ExportedProg
         program = program.run_decompositions(decompose.table())
     export_.write_back(program, to_inputs=True)
     return program
+
+
+def _two(tensors: Iterable[torch.Tensor], batch: int) -> list[torch.Tensor]:
+    """In place of one sequence, two: torch's C++ takes a size of one for no other. Values do not
+    matter to a trace."""
+    return [t.new_empty((2, *t.shape[1:])) if batch == 1 == t.shape[0] else t for t in tensors]
 
 
 def _dims_of_call(tensors: dict[str, torch.Tensor]) -> dict[str, dict[int, object]]:

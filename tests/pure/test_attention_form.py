@@ -11,7 +11,19 @@ import torch.nn.functional as F
 from attention_cases import Sizes, call, case, varied
 from torchweld.core import dtypes
 from torchweld.ir import affine
-from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Load, Op, Store, View
+from torchweld.ir.nodes import (
+    Axis,
+    Buffer,
+    Comp,
+    Extern,
+    Graph,
+    Index,
+    Load,
+    Op,
+    Ref,
+    Store,
+    View,
+)
 from torchweld.ir.size import symbol
 from torchweld.ir.views import contiguous_strides
 from torchweld.plan.decisions import Plan
@@ -172,6 +184,15 @@ def test_a_kernel_that_does_more_than_copy_is_kept():
     stores = (replace(copies.stores[0], value=2), copies.stores[1])
     copies = replace(copies, body=doubled, stores=stores)
     *_, attention = owned_nodes((copies, node), buffers)
+    assert "k_cache" not in attention.reads
+
+
+def test_a_kernel_that_writes_at_computed_places_is_no_copy():
+    (copies, node), buffers = copied_by_one_kernel()
+    body = (*copies.body, Index(affine.axis("i3"), dtypes.i64))
+    to = copies.stores[0].index
+    stores = (replace(copies.stores[0], index=(*to[:3], Ref(2), to[4])), copies.stores[1])
+    *_, attention = owned_nodes((replace(copies, body=body, stores=stores), node), buffers)
     assert "k_cache" not in attention.reads
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from torchweld.ir.contraction import TENSOR_DTYPES
-from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Load, Node, Store, View
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Load, Node, Ref, Store, View
 from torchweld.ir.size import hint
 from torchweld.ir.views import contiguous_strides
 from torchweld.plan.decisions import Plan
@@ -83,9 +83,13 @@ def _repeats(view: View, copy: Buffer) -> bool:
 def _copied(comp: Comp, store: Store, graph: Graph) -> View | None:
     """What a store copies, in five dimensions; None where it computes something. A batch of one has
     no axis."""
-    load, axes = comp.body[store.value], [place.as_axis for place in store.index]
-    told = store.combine or store.guard is not None or not isinstance(load, Load)
-    if told or load.guard is not None or None in axes or not 4 <= len(axes) <= 5:
+    load = comp.body[store.value]
+    if store.combine or store.guard is not None or not isinstance(load, Load):
+        return None
+    if load.guard is not None or any(isinstance(i, Ref) for i in (*store.index, *load.index)):
+        return None
+    axes = [place.as_axis for place in store.index]
+    if None in axes or not 4 <= len(axes) <= 5:
         return None
     strides = graph.buffers[load.buffer].strides
     steps = [sum(i.coefficient(a) * s for i, s in zip(load.index, strides)) for a in axes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -237,6 +238,16 @@ def test_gradients_go_another_way(pair):
     cache = transformers.DynamicCache(config=fused.config)
     logits = fused(tokens(1, 5), past_key_values=cache, use_cache=True).logits
     assert logits.requires_grad
+
+
+def test_caches_in_two_threads_do_not_meet(pair):
+    model, fused = pair
+    prompts = [tokens(1, 5), tokens(1, 17)]
+    options = {"max_new_tokens": 20, "do_sample": False}
+    wanted = [model.generate(given, **options) for given in prompts]
+    with ThreadPoolExecutor(2) as threads:
+        made = list(threads.map(lambda given: fused.generate(given, **options), prompts * 4))
+    assert all(map(torch.equal, made, wanted * 4))
 
 
 @pytest.mark.parametrize(("length", "room"), [(1, 64), (64, 64), (65, 128), (513, 640)])

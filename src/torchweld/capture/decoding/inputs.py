@@ -24,3 +24,8 @@ class Inputs:
         """Equal for calls that differ in sizes and values alone."""
         each = [(name, t.dtype, t.device, t.dim()) for name, t in self.tensors.items()]
         return (*each, *self.others.items(), self.cache_name, type(self.cache), self.masked)
+
+    def sizes(self) -> tuple:
+        """`key` and the sizes."""
+        each = [(name, t.dtype, t.device, t.shape) for name, t in self.tensors.items()]
+        return (*each, *self.others.items(), self.cache_name, type(self.cache), self.masked)

@@ -110,6 +110,8 @@ def _held(kind: type) -> type:
     allows only where it is the one base."""
     body = {name: value for name, value in vars(_Held).items() if name not in vars(_Empty)}
     names = {"__reduce_ex__": _Held.__reduce_ex__, "_layer_type": None, "PLAIN": kind}
+    if hasattr(kind, "activate_past_recording"):
+        names["activate_past_recording"] = lambda self: release(self).activate_past_recording()
     return type(kind)(f"Held{kind.__name__}", (kind,), body | names)
 
 
@@ -128,12 +130,17 @@ _PREFILLED = (
 
 def grows(cache) -> bool:
     """Each of its layers grows, and a Store may stand in for it."""
-    plain = all(type(layer) in _HELD for layer in cache.layers)
+    plain = all(type(layer) in _HELD for layer in cache.layers) and not _offloads(cache)
     return plain and not any(getattr(layer, "record_past", False) for layer in cache.layers)
 
 
 def is_static(cache) -> bool:
-    return all(type(layer) is _STATIC for layer in cache.layers)
+    return all(type(layer) is _STATIC for layer in cache.layers) and not _offloads(cache)
+
+
+def _offloads(cache) -> bool:
+    """It keeps its layers on the host between calls."""
+    return getattr(cache, "offloading", False)
 
 
 def keeps_first_states(cache) -> bool:

@@ -8,6 +8,7 @@ them back (`layers.py`), and the store is no longer used.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,22 +94,32 @@ class Room:
 
 class Pool:
     """The room that was used last. The next cache of its sizes takes it, so that a recording which
-    reads it stays valid."""
+    reads it stays valid. On a GPU only for the same stream, where what reads it still goes first.
+    """
 
     def __init__(self) -> None:
-        self._kept: tuple[tuple, Room] | None = None
+        self._free: deque[tuple[tuple, Room]] = deque(maxlen=1)  # threads may ask at a time
 
-    def take(self, layouts: tuple[Layout, ...], batch: int, least: int) -> Room:
-        """Room for at least `least` positions."""
-        key, kept = (layouts, batch), self._kept
-        if kept is not None and kept[0] == key and least <= kept[1].capacity <= 2 * least:
-            self._kept = None
-            return kept[1].clear()
+    def take(self, key: tuple, layouts: tuple[Layout, ...], batch: int, least: int) -> Room:
+        """Room for at least `least` positions. `key`: of `key_of`."""
+        try:
+            known, room = self._free.pop()
+        except IndexError:
+            known, room = None, None
+        if known == key and least <= room.capacity <= 2 * least:
+            return room.clear()
         with torch.inference_mode(False):  # others write to it later
             return Room.make(layouts, batch, capacity_for(least))
 
-    def give(self, layouts: tuple[Layout, ...], room: Room) -> None:
-        self._kept = (layouts, room.mask.shape[0]), room
+    def give(self, key: tuple, room: Room) -> None:
+        self._free.append((key, room))
+
+
+def key_of(layouts: tuple[Layout, ...], batch: int) -> tuple:
+    """Rooms of equal keys may follow each other."""
+    device = layouts[0].device
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    return layouts, batch, stream
 
 
 class Store:
@@ -117,7 +128,7 @@ class Store:
     def __init__(self, layouts: tuple[Layout, ...], batch: int, pool: Pool) -> None:
         self.layouts, self.batch, self.length = layouts, batch, 0
         self.layers: list = []  # weak references to those of the cache, while they hold this
-        self._pool = pool
+        self._pool, self._key = pool, key_of(layouts, batch)
         self.room: Room | None = None
 
     @property
@@ -127,7 +138,7 @@ class Store:
     def fill(self, keys: Sequence, values: Sequence, length: int, more: int) -> None:
         """Takes over the last positions of `length`, as many as there are of each layer, with room
         for `more`."""
-        self.room = self._pool.take(self.layouts, self.batch, length + more)
+        self.room = self._pool.take(self._key, self.layouts, self.batch, length + more)
         for theirs, ours in zip((*keys, *values), (*self.room.keys, *self.room.values)):
             if theirs is not None:
                 ours[:, :, length - theirs.shape[2] : length].copy_(theirs)
@@ -153,4 +164,4 @@ class Store:
 
     def __del__(self) -> None:
         if self.room is not None:
-            self._pool.give(self.layouts, self.room)
+            self._pool.give(self._key, self.room)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import threading
 import time
 import warnings
 from collections.abc import Iterable, Sequence
@@ -59,6 +60,7 @@ class _Model(torch.nn.Module):
         """The tensors that the model returns; `made`: the layers of its cache."""
         cache = copy.copy(self.inputs.cache)
         cache.layers = made
+        cache.offloading = False  # what is kept elsewhere is not seen here
         if not made:
             cache.layer_class_to_replicate = layers.Fresh
         result = self.model(**{self.inputs.cache_name: cache}, **given, **self.inputs.others)
@@ -119,7 +121,8 @@ class Program:
         self._order, self._constants, self._sizes = order, constants, sizes
         self._results, self._leaves = Results(returned.spec), returned.leaves
         self.tensors = returned.leaves.count(_TENSOR)  # what follows them is the cache's
-        self._steady: tuple = ()
+        self._lock = threading.Lock()
+        self._steady: tuple = (None, None)
         self._args: list = []
         self._places: list[tuple[int, int]] = []
 
@@ -129,15 +132,17 @@ class Program:
 
     def __call__(self, state: list, given: Sequence[torch.Tensor], kept: list) -> Sequence:
         """The flat results. `state` and `kept` (the cache's tensors) are the same objects as long
-        as their tensors are the same, in the same places."""
-        run = self._again
-        if len(self._steady) != 2 or self._steady[0] is not state or self._steady[1] is not kept:
-            run = self._run
-            self._expect(state, len(given), kept)
-        args = self._args.copy()
-        for place, number in self._places:
-            args[place] = given[number]
-        return run(args)
+        as their tensors are the same, in the same places. One call at a time: what is kept from one
+        to the next is of one cache."""
+        with self._lock:
+            run = self._again
+            if self._steady[0] is not state or self._steady[1] is not kept:
+                run = self._run
+                self._expect(state, len(given), kept)
+            args = self._args.copy()
+            for place, number in self._places:
+                args[place] = given[number]
+            return run(args)
 
     def _expect(self, state: list, given: int, kept: list) -> None:
         values = [*state, *[None] * given, *kept, *self._constants]

@@ -238,6 +238,11 @@ def any_sizes() -> contextlib.AbstractContextManager:
     return fx_config.patch(backed_size_oblivious=True)
 
 
+def tell_equal(size, other) -> None:
+    """During a trace: two sizes are the same, which is a guard."""
+    torch._check(size == other)
+
+
 def size_guards(size: torch.SymInt) -> tuple[list, dict]:
     """What has to be true of the symbols of a trace, one of whose sizes is `size`: expressions of
     sympy, and for symbols (least, most), None where there is no such bound."""

@@ -17,6 +17,8 @@ import torch
 
 from torchweld.capture import aot, entry, torch_private
 from torchweld.capture.captured import Captured
+from torchweld.capture.decoding import client
+from torchweld.capture.decoding.calls import PASS, CachedCalls, has_cache
 from torchweld.capture.export_ import AheadOfTime
 from torchweld.capture.fits import check_signature
 from torchweld.core import events
@@ -252,6 +254,7 @@ class _State:
         self._ahead = _Graphs()
         self._dynamo = entry.callable_of(original, options, _backend)
         self._ahead_of_time: AheadOfTime | None = None
+        self._cached_calls: CachedCalls | None = None
         self._bound = {name: self._method(name) for name in methods}
         self._looked_at: set[str] = set()  # methods
 
@@ -262,9 +265,22 @@ class _State:
         return sorted((c for g in graphs for c in g.compiled), key=lambda c: c.number)
 
     def call(self, *args, **kwargs):
+        if has_cache(args, kwargs) and (made := self._with_cache(args, kwargs)) is not PASS:
+            return made
         if self._ahead_of_time is not None:
             return self._ahead_of_time(*args, **kwargs)
         return self._counted(self._dynamo, args, kwargs)
+
+    def _with_cache(self, args: tuple, kwargs: dict):
+        """A call with a cache; PASS: it is left to others."""
+        if self.options.dynamic is False or not isinstance(self.original, torch.nn.Module):
+            return PASS
+        if self._cached_calls is None:
+            begin(self.options)
+            self._cached_calls = CachedCalls(
+                self.original, compile_graph, self.options, self._ahead.remember, watch
+            )
+        return self._cached_calls(args, kwargs)
 
     def _through_dynamo(self, *args, **kwargs):
         return self._counted(self._dynamo, args, kwargs)
@@ -386,6 +402,7 @@ def _share(
             "__qualname__": kind.__qualname__,
             "__doc__": kind.__doc__,
         }
+        body |= client.methods(kind)
         _classes[kind] = type(kind)(kind.__name__, (FusedModule, kind), body)
     for name in _methods_of(kind).union(methods).difference(vars(_classes[kind])):
         setattr(_classes[kind], name, _watched_method(name, getattr(kind, name)))

@@ -10,7 +10,21 @@ import torch.nn.functional as F
 
 from attention_cases import Sizes, call, case, varied
 from torchweld.core import dtypes
-from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Op, View
+from torchweld.ir import affine
+from torchweld.ir.nodes import (
+    Axis,
+    Buffer,
+    Comp,
+    Extern,
+    Graph,
+    Index,
+    Load,
+    Op,
+    Ref,
+    Store,
+    View,
+)
+from torchweld.ir.size import symbol
 from torchweld.ir.views import contiguous_strides
 from torchweld.plan.decisions import Plan
 from torchweld.plan.own_attention import MOST_ROWS, own_attention
@@ -147,6 +161,49 @@ def repeated(groups: int = 4, between: tuple = ()) -> tuple:
 def test_heads_are_read_from_before_they_were_repeated():
     (attention,) = owned_nodes(*repeated())
     assert {"k_cache", "v_cache"} <= set(attention.reads) and attention.extent("g") == 4
+
+
+def copied_by_one_kernel() -> tuple:
+    """The same, with both copies in one kernel."""
+    (*_, node), buffers = repeated()
+    axes = tuple(Axis(f"i{d}", n) for d, n in enumerate(buffers["k"].shape))
+    to = tuple(affine.axis(a.name) for a in axes)
+    loads = tuple(Load(f"{n}_cache", to[:2] + to[3:], dtypes.bf16) for n in "kv")
+    stores = tuple(Store(n, to, value) for value, n in enumerate("kv"))
+    return (Comp("copies", axes, loads, stores), node), buffers
+
+
+def test_heads_are_read_from_before_a_kernel_repeated_them():
+    (attention,) = owned_nodes(*copied_by_one_kernel())
+    assert {"k_cache", "v_cache"} <= set(attention.reads) and attention.extent("g") == 4
+
+
+def test_a_kernel_that_does_more_than_copy_is_kept():
+    (copies, node), buffers = copied_by_one_kernel()
+    doubled = (*copies.body, Op("add", (0, 0), dtypes.bf16))
+    stores = (replace(copies.stores[0], value=2), copies.stores[1])
+    copies = replace(copies, body=doubled, stores=stores)
+    *_, attention = owned_nodes((copies, node), buffers)
+    assert "k_cache" not in attention.reads
+
+
+def test_a_kernel_that_writes_at_computed_places_is_no_copy():
+    (copies, node), buffers = copied_by_one_kernel()
+    body = (*copies.body, Index(affine.axis("i3"), dtypes.i64))
+    to = copies.stores[0].index
+    stores = (replace(copies.stores[0], index=(*to[:3], Ref(2), to[4])), copies.stores[1])
+    *_, attention = owned_nodes((replace(copies, body=body, stores=stores), node), buffers)
+    assert "k_cache" not in attention.reads
+
+
+def test_a_mask_with_longer_rows_of_unknown_length_is_read_as_it_is():
+    """Torch pads the rows of a mask for its own kernels."""
+    node, buffers = call(replace(DECODE, keys="s"), mask="b1 bl")
+    length, row = symbol("s"), symbol("e")
+    longer = length + 8 - symbol("d")
+    buffers["m"] = replace(buffers["m"], shape=(2, longer), strides=(row, 1))
+    rows = View("m", (2, 8, 1, length), (row, 0, row, 1))
+    assert owned(replace(node, args=(*node.args[:3], rows, *node.args[4:])), buffers)
 
 
 def test_a_cache_that_changes_after_it_was_copied_is_not_read_again():

@@ -29,6 +29,7 @@ WHY = {
     "trace_rules": "which functions Dynamo does not compile by themselves",
     "reset_code": "what was compiled for a model goes with the model",
     "_has_any_global_hook": "a call of a module is more than its forward",
+    "fx_config": "sizes that may be one, from the first trace on",
     "functorch_config": "views are recomputed, so that parameters reach the backward as themselves",
 }
 
@@ -85,3 +86,29 @@ def test_tensor_check():
     assert not plain.passes([torch.randn(4, 3).t(), y])
     assert not plain.passes([torch.randn(3, 5), y])
     assert not plain.passes([None, y])
+
+
+def test_a_size_of_any_kind_is_traced():
+    """A symbol for what is 2 in the trace holds for 1, and what the model itself asks is kept."""
+
+    class Model(torch.nn.Module):
+        def forward(self, x, y):
+            return x + 1 if y.shape[0] > 1 else x
+
+    dims = {0: torch.export.Dim.AUTO}
+    with torch_private.any_sizes(), torch.no_grad():
+        program = torch.export.export(
+            Model(), (torch.ones(2, 3), torch.ones(4, 1)), dynamic_shapes=(dims, dims)
+        )
+    sizes = [n.meta["val"].shape[0] for n in program.graph.find_nodes(op="placeholder")]
+    guards, ranges = torch_private.size_guards(sizes[0])
+    symbols = [size.node.expr for size in sizes]
+    assert ranges[symbols[0]][0] <= 1
+
+    def hold(*values: int) -> bool:
+        told = dict(zip(symbols, values))
+        inside = all(ranges[s][0] <= n for s, n in told.items())
+        return inside and all(bool(guard.subs(told)) for guard in guards)
+
+    assert hold(1, 2)
+    assert not hold(2, 1)

@@ -309,14 +309,14 @@ def capture_export(
         warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)  # see `assigned`
         with assigned.refused(model):
             program = torch.export.export(model, args, kwargs, strict=False)
-        _check_lstm(program)
+        check_lstm(program)
         attention.simplify(program.graph_module)
         program = program.run_decompositions(decompose.table())
-    _write_back(program)
-    order, constants = _wire_inputs(program, live, len(values))
+    write_back(program)
+    order, constants = wire_inputs(program, live, len(values))
     state, inputs = range(len(live.positions)), range(len(live.positions), len(values))
     static = frozenset(i for i, position in enumerate(order) if position not in inputs)
-    captured = Captured(_clean(program), f"export{next(_numbers)}", "inference", static)
+    captured = Captured(clean(program), f"export{next(_numbers)}", "inference", static)
     captured = replace(captured, capture_s=time.perf_counter() - start)
     return Exported(
         aot.compile_or_run_eagerly(compile_graph, captured, options, on_compiled),
@@ -330,7 +330,7 @@ def capture_export(
     )
 
 
-def _check_lstm(program: ExportedProgram) -> None:
+def check_lstm(program: ExportedProgram) -> None:
     """Torch 2.11 takes the states that an LSTM on a CPU returns to have one dimension more."""
     target = torch.ops.aten.lstm.input
     for node in program.graph_module.graph.find_nodes(op="call_function", target=target):
@@ -338,7 +338,7 @@ def _check_lstm(program: ExportedProgram) -> None:
             raise UsageError("torch's decomposition of an LSTM is wrong here")
 
 
-def _wire_inputs(program: ExportedProgram, live: LiveState, values: int) -> tuple[list[int], list]:
+def wire_inputs(program: ExportedProgram, live: LiveState, values: int) -> tuple[list[int], list]:
     """(position of each graph input in values + constants, the constants); drops inputs that are no
     tensors."""
     order, constants = [], []
@@ -357,19 +357,21 @@ def _wire_inputs(program: ExportedProgram, live: LiveState, values: int) -> tupl
     return order, constants
 
 
-def _write_back(program: ExportedProgram) -> None:
+def write_back(program: ExportedProgram, to_inputs: bool = False) -> None:
     """return (new, y)  ->  copy_(buffer, new); return (y,): what the model writes to is written by
-    the graph."""
+    the graph. `to_inputs`: the caller's tensors too."""
     graph, signature = program.graph_module.graph, program.graph_signature
-    if any(s.kind == OutputKind.USER_INPUT_MUTATION for s in signature.output_specs):
+    writes = (*_WRITES, OutputKind.USER_INPUT_MUTATION) if to_inputs else _WRITES
+    if any(s.kind not in (*writes, OutputKind.USER_OUTPUT) for s in signature.output_specs):
         raise UsageError("the model writes to its inputs")
     if any(s.kind == InputKind.TOKEN for s in signature.input_specs):
         raise UsageError("the model holds an operation with side effects, such as a check")
     placeholders = graph.find_nodes(op="placeholder")
     homes = {s.target: node for s, node in zip(signature.input_specs, placeholders) if s.target}
+    homes |= {node.name: node for node in placeholders}
     output, kept = graph.output_node(), []
     for value, spec in zip(output.args[0], signature.output_specs):
-        if spec.kind in _WRITES:
+        if spec.kind in writes:
             with graph.inserting_before(output):
                 copy = graph.call_function(
                     torch.ops.aten.copy_.default, (homes[spec.target], value)
@@ -380,7 +382,7 @@ def _write_back(program: ExportedProgram) -> None:
     output.args = (tuple(kept),)
 
 
-def _clean(program: ExportedProgram) -> torch.fx.GraphModule:
+def clean(program: ExportedProgram) -> torch.fx.GraphModule:
     """The graph without what only checks, as plain a module as AOTAutograd gives."""
     graph = program.graph_module.graph
     for node in graph.find_nodes(

@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 
 import torch
 import torch._functorch.config as functorch_config
+import torch.fx.experimental._config as fx_config
 from torch._C._dynamo.guards import TensorGuards
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._dynamo import trace_rules
@@ -26,6 +28,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 OpOverload = torch._ops.OpOverload
+_TORCH = os.path.dirname(torch.__file__)
 pytree = torch.utils._pytree
 
 _NORMALISATIONS = [
@@ -226,3 +229,38 @@ def onednn_multiplies(dtype: torch.dtype) -> bool:
     name = "fp16" if dtype == torch.float16 else "bf16"
     known = getattr(torch.ops.mkldnn, f"_is_mkldnn_{name}_supported")
     return torch.backends.mkldnn.is_available() and known()
+
+
+def any_sizes() -> contextlib.AbstractContextManager:
+    """Symbols made inside stand for sizes from zero on. What torch itself would ask, such as
+    whether one is 1, is answered as for a size that is not known; what the model asks is a
+    guard."""
+    return fx_config.patch(backed_size_oblivious=True)
+
+
+def tell_equal(size, other) -> None:
+    """During a trace: two sizes are the same, which is a guard."""
+    torch._check(size == other)
+
+
+def size_guards(size: torch.SymInt) -> tuple[list, dict]:
+    """What has to be true of the symbols of a trace, one of whose sizes is `size`: expressions of
+    sympy, and for symbols (least, most), None where there is no such bound."""
+    env = size.node.shape_env
+    deferred = (each for of_symbol in env.deferred_runtime_asserts.values() for each in of_symbol)
+    asked = [guard for guard in env.guards if not _is_about_one(guard)]
+    guards = [env.replace(guard.expr) for guard in (*asked, *deferred)]
+    ranges = {
+        symbol: (int(bounds.lower), int(bounds.upper) if bounds.upper.is_Integer else None)
+        for symbol, bounds in env.var_to_range.items()
+        if bounds.lower.is_Integer
+    }
+    return guards, ranges
+
+
+def _is_about_one(guard) -> bool:
+    """Torch's own code has asked whether a size is 1, and it was not. It asks to take a shorter
+    way, such as a view; the other is right for 1, too."""
+    expression, where = guard.expr, guard.sloc.framework_loc
+    asks = type(expression).__name__ == "Unequality" and expression.args[1] == 1
+    return asks and getattr(where, "filename", "").startswith(_TORCH)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from torchweld.ir.contraction import TENSOR_DTYPES
-from torchweld.ir.nodes import Comp, Extern, Graph, Node, View
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Load, Node, Ref, Store, View
 from torchweld.ir.size import hint
 from torchweld.ir.views import contiguous_strides
 from torchweld.plan.decisions import Plan
@@ -62,13 +62,41 @@ def _own(node: Node, graph: Graph) -> Comp | Refusal | None:
 
 
 def _repeated_heads(node: Node, graph: Graph) -> dict[str, View]:
-    """A view (b, h, g, l, d) by its copy, if `node` copies keys or values, each head g times."""
-    if not isinstance(node, Extern) or node.target != "aten.clone.default":
+    """A view (b, h, g, l, d) by its copy, if `node` copies keys or values, each head g times: a
+    call, or a kernel that may copy both."""
+    if isinstance(node, Comp):
+        copies = {store.buffer: _copied(node, store, graph) for store in node.stores}
+    elif isinstance(node, Extern) and node.target == "aten.clone.default":
+        copies = {node.outputs[0]: node.args[0]}
+    else:
         return {}
-    (view, *_), (name, *_) = node.args, node.outputs
-    buffer = graph.buffers[name]
-    plain = buffer.strides == contiguous_strides(buffer.shape) and buffer.shape == view.shape
-    return {name: view} if plain and len(view.shape) == 5 and view.strides[2] == 0 else {}
+    return {name: v for name, v in copies.items() if v and _repeats(v, graph.buffers[name])}
+
+
+def _repeats(view: View, copy: Buffer) -> bool:
+    """The copy is whole and contiguous, and has each head of the view several times."""
+    shape = view.shape[len(view.shape) - len(copy.shape) :]
+    plain = copy.strides == contiguous_strides(copy.shape) and copy.shape == shape
+    return plain and len(view.shape) == 5 and view.strides[2] == 0
+
+
+def _copied(comp: Comp, store: Store, graph: Graph) -> View | None:
+    """What a store copies, in five dimensions; None where it computes something. A batch of one has
+    no axis."""
+    load = comp.body[store.value]
+    if store.combine or store.guard is not None or not isinstance(load, Load):
+        return None
+    if load.guard is not None or any(isinstance(i, Ref) for i in (*store.index, *load.index)):
+        return None
+    axes = [place.as_axis for place in store.index]
+    if None in axes or not 4 <= len(axes) <= 5:
+        return None
+    strides = graph.buffers[load.buffer].strides
+    steps = [sum(i.coefficient(a) * s for i, s in zip(load.index, strides)) for a in axes]
+    start = sum(i.const * s for i, s in zip(load.index, strides))
+    batch = (1,) * (5 - len(axes))
+    shape = (*batch, *map(comp.extent, axes))
+    return View(load.buffer, shape, (*((0,) * len(batch)), *steps), start)
 
 
 def _with_shared_heads(node: Node, repeated: Mapping[str, View]) -> Node:

@@ -82,7 +82,7 @@ def attention_comp(node: Extern, buffers: Mapping[str, Buffer]) -> Comp | None:
     used = frozenset().union(*(p.axes for place in places.values() for p in place))
     views = {"query": call.query, "key": call.key, "value": call.value}
     views |= {"mask": _four(call.mask)} if call.mask is not None else {}
-    read = {name: window(v, buffers[v.buffer]) for name, v in views.items()}
+    read = {name: _window(v, buffers[v.buffer]) for name, v in views.items()}
     read["result"] = whole(buffers[node.outputs[0]])
     if any(t is None or any(len(dim) > 1 for dim in t.dims) for t in read.values()):
         return None
@@ -91,6 +91,15 @@ def attention_comp(node: Extern, buffers: Mapping[str, Buffer]) -> Comp | None:
     store = Store(node.outputs[0], _index(read["result"], places["result"]), value)
     axes = tuple(Axis(n, e) for n, e in extents.items() if n in used)
     return Comp(node.name, axes, body.builder.body, (store,), node.origins)
+
+
+def _window(view: View, buffer: Buffer) -> Tensor | None:
+    """`window`, and the first columns of rows that torch made longer, for addresses that its own
+    kernels can load from: of a size that varies, it cannot be told that they are fewer."""
+    found = window(view, buffer)
+    if found is None and view.offset == 0 and len(buffer.shape) > 1:
+        found = window(view, replace(buffer, shape=(*buffer.shape[:-1], view.shape[-1])))
+    return found
 
 
 def _four(view: View) -> View:

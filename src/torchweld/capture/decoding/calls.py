@@ -1,0 +1,266 @@
+"""Calls of a module with a cache of transformers', as `generate()` makes them.
+
+Dynamo would compile one graph for a first call, others for a cache that is filled, for each length
+that it takes for a constant, for sizes of one, and for another batch. Here there are at most two
+for all of these: `prefill`, an empty cache and several tokens, and `decode`, one more token for a
+cache with room (`store.py`). More tokens for a filled cache (a conversation that goes on) are a
+third. What else a call may be, such as gradients, goes through Dynamo as before.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+
+import torch
+
+from torchweld.capture import aot, export_, torch_private
+from torchweld.capture.decoding.inputs import MASK, Inputs
+from torchweld.capture.decoding.store import Layout, Pool, Room, Store
+from torchweld.core import events
+from torchweld.core.errors import one_line
+from torchweld.core.options import Options
+
+PASS = object()  # the call is not for here
+_SCALARS = frozenset((bool, int, float, str, type(None)))
+_TOKENS = ("input_ids", "inputs_embeds")  # by names of transformers
+_MOST_KINDS = 8  # of calls, each captured once
+
+
+def cache_class() -> type | None:
+    """transformers' class of caches, if the program has imported it."""
+    module = sys.modules.get("transformers.cache_utils")
+    return getattr(module, "Cache", None)
+
+
+def has_cache(args: tuple, kwargs: dict) -> bool:
+    """One of the arguments is a cache."""
+    kind = cache_class()
+    return kind is not None and any(isinstance(value, kind) for value in (*kwargs.values(), *args))
+
+
+@dataclass
+class _Kind:
+    """Calls that differ in sizes and values alone, and what serves them."""
+
+    programs: list = field(default_factory=list)
+    refused: bool = False
+
+
+class CachedCalls:
+    """Calls of one module with a cache. `watch`: see export_.AheadOfTime."""
+
+    def __init__(
+        self, model: torch.nn.Module, compile_graph: aot.CompileGraph, options: Options,
+        on_compiled: aot.OnCompiled | None, watch: export_.Watch,
+    ) -> None:  # fmt: skip
+        self._model, self._compile_graph, self._options = model, compile_graph, options
+        self._on_compiled, self._watch = on_compiled, watch
+        self._names: tuple[str, ...] | None = None
+        self._live: export_.LiveState | None = None
+        self._state: list[torch.Tensor] = []
+        self._unchanged: Callable[[], bool] | None = None
+        self._kinds: dict[tuple, _Kind] = {}
+        self._last: tuple = (None,) * 4  # room, state, sizes and program of the last step
+        self._training: tuple[bool, ...] = ()
+        self._pool = Pool()
+        self._rooms: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # of static caches
+        self._layouts: tuple[Layout, ...] | None = None  # of a cache that was filled
+
+    def __call__(self, args: tuple, kwargs: dict):
+        """What the model returns, its cache filled further; PASS: nothing was done."""
+        if torch.is_grad_enabled() or not torch_private.plain_surroundings():
+            return PASS
+        inputs = self._read(args, kwargs)
+        if inputs is None or not self._current_state():
+            return PASS
+        tokens = next(iter(inputs.tensors.values()))
+        if tokens.dim() < 2 or tokens.numel() == 0:
+            return PASS
+        return self._call(inputs, tokens.shape[0], tokens.shape[1])
+
+    # -- what is called
+
+    def _read(self, args: tuple, kwargs: dict) -> Inputs | None:
+        """The arguments, the tensor of tokens first; None if they are none that we know."""
+        named = kwargs if not args else {**dict(zip(self._signature(), args)), **kwargs}
+        kind, tensors, others, caches = cache_class(), {}, {}, []
+        for name, value in named.items():
+            if type(value) is torch.Tensor:
+                tensors[name] = value
+            elif type(value) in _SCALARS:
+                others[name] = value
+            elif isinstance(value, kind):
+                caches.append((name, value))
+            else:
+                return None
+        tokens = [name for name in _TOKENS if name in tensors]
+        if len(tokens) != 1 or len(caches) != 1 or len(named) < len(args):
+            return None
+        tensors = {tokens[0]: tensors.pop(tokens[0]), **tensors}
+        return _traced().Inputs(tensors, others, *caches[0])
+
+    def _signature(self) -> tuple[str, ...]:
+        if self._names is None:
+            self._names = tuple(inspect.signature(self._model.forward).parameters)
+        return self._names
+
+    def _current_state(self) -> bool:
+        """Parameters and buffers as they are now; False where a module has hooks."""
+        if self._unchanged is not None and self._unchanged():
+            return not self._live.has_hooks()
+        if self._live is None or not self._live.is_current():
+            self._live, self._kinds = export_.LiveState(self._model), {}
+        self._state, self._layouts = self._live.tensors(), None
+        if any(tensor is None for tensor in self._state):
+            self._live = None
+            return False
+        self._unchanged = self._watch(self._options, *self._live.watched(), self._state)
+        self._training = tuple(self._live.training())
+        return not self._live.has_hooks()
+
+    # -- what serves it
+
+    def _call(self, inputs: Inputs, batch: int, new: int):
+        layers, cache = _layers(), inputs.cache
+        if not isinstance(getattr(cache, "layers", None), list):
+            return PASS  # a pair of caches, of an encoder and a decoder
+        if layers.is_empty(cache):
+            return self._first(inputs, batch, new)
+        store = layers.store_of(cache)
+        if store is None and layers.grows(cache):
+            store = layers.hold(cache, self._pool, new)
+        if store is not None:
+            return self._grow(inputs, store, new)
+        if layers.is_static(cache):
+            return self._step(inputs, self._static_room(cache))
+        return self._in_eager(inputs)
+
+    def _first(self, inputs: Inputs, batch: int, new: int):
+        """An empty cache."""
+        layers, cache = _layers(), inputs.cache
+        if not layers.keeps_first_states(cache):
+            return PASS
+        if new > 1:
+            return self._prefill(inputs)
+        if self._layouts is None or not (layers.grows(cache) or layers.is_static(cache)):
+            result = self._in_eager(inputs, silent=True)
+            self._layouts = layers.layouts_of(cache)
+            return result
+        layers.initialise(cache, self._layouts, batch)
+        if layers.is_static(cache):
+            return self._step(inputs, self._static_room(cache))
+        store = layers.hold_nothing(cache, self._layouts, batch, self._pool, new)
+        return self._grow(inputs, store, new)
+
+    def _prefill(self, inputs: Inputs):
+        program = self._program(inputs, None)
+        if program is None:
+            return PASS
+        flat = program(self._state, list(inputs.tensors.values()), _NOTHING)
+        made, cache = flat[program.tensors :], inputs.cache
+        keys, values = made[: len(made) // 2], made[len(made) // 2 :]
+        for number, states in enumerate(zip(keys, values)):
+            cache.update(*states, number)
+        self._layouts = tuple(map(Layout.of, keys, values))
+        return program.returned(flat, cache)
+
+    def _grow(self, inputs: Inputs, store: Store, new: int):
+        store.reserve(new)
+        result = self._step(inputs, store.room)
+        if result is PASS:
+            _layers().release(inputs.cache.layers[0])
+        else:
+            store.length += new
+        return result
+
+    def _step(self, inputs: Inputs, room: Room):
+        mask = inputs.tensors.get(MASK)
+        if mask is not None and mask.dim() == 2:
+            if mask.shape[0] != room.mask.shape[0] or mask.shape[1] > room.capacity:
+                return PASS
+            room.set_mask(mask)
+            tensors = {name: t for name, t in inputs.tensors.items() if name != MASK}
+            inputs = replace(inputs, tensors=tensors, masked=True)
+        program = self._program(inputs, room)
+        if program is None:
+            return PASS
+        given, kept = list(inputs.tensors.values()), room.held(inputs.masked)
+        return program.returned(program(self._state, given, kept), inputs.cache)
+
+    def _static_room(self, cache) -> Room:
+        """The tensors of a cache that has its capacity from the beginning."""
+        room = self._rooms.get(cache)
+        if room is None or not _layers().is_of(room, cache):
+            room = self._rooms[cache] = _layers().room_of(cache)
+        return room
+
+    def _program(self, inputs: Inputs, room: Room | None):
+        """The one for this call, captured if there is none. None: there can be none."""
+        last, sizes = self._last, inputs.sizes()
+        if room is not None and last[0] is room and last[1] is self._state and last[2] == sizes:
+            return last[3]
+        program = self._found(inputs, room)
+        if room is not None and program is not None:
+            self._last = room, self._state, sizes, program
+        return program
+
+    def _found(self, inputs: Inputs, room: Room | None):
+        tokens = next(iter(inputs.tensors.values()))
+        shape = tuple(map(type, inputs.cache.layers)) if room is None else len(room.keys)
+        key = (inputs.key(), self._training, room is None, tokens.shape[1] == 1, shape)
+        kind = self._kinds.setdefault(key, _Kind())
+        given = list(inputs.tensors.values())
+        given += room.held(inputs.masked) if room is not None else ()
+        for program in kind.programs:
+            if program.accepts(given):
+                return program
+        return None if kind.refused else self._captured(kind, inputs, room)
+
+    def _captured(self, kind: _Kind, inputs: Inputs, room: Room | None):
+        if sum(len(each.programs) for each in self._kinds.values()) >= _MOST_KINDS:
+            return self._refuse(kind, f"more than {_MOST_KINDS} kinds of calls")
+        try:
+            program = _traced().capture(
+                self._model, inputs, room, self._options, self._compile_graph, self._on_compiled
+            )
+        except Exception as error:
+            return self._refuse(kind, one_line(error))
+        kind.programs.append(program)
+        return program
+
+    def _refuse(self, kind: _Kind, why: str) -> None:
+        kind.refused = True
+        name = type(self._model).__name__
+        message = f"{name}'s calls with a cache are captured by torch.compile: {why}"
+        events.warn_once(f"cache:{name}:{why}", message)
+
+    def _in_eager(self, inputs: Inputs, silent: bool = False):
+        """The call as it is, with one warning where that is for its kind of cache."""
+        if not silent:
+            kinds = ", ".join(sorted({type(layer).__name__ for layer in inputs.cache.layers}))
+            name = type(self._model).__name__
+            message = f"{name}: steps with a cache of {kinds} run unfused"
+            events.warn_once(f"cache:{name}:{kinds}", message)
+        arguments = {**inputs.tensors, **inputs.others, inputs.cache_name: inputs.cache}
+        return self._model(**arguments)
+
+
+_NOTHING: list[torch.Tensor] = []
+
+
+def _layers() -> ModuleType:
+    """Imported where transformers is."""
+    from torchweld.capture.decoding import layers
+
+    return layers
+
+
+def _traced() -> ModuleType:
+    from torchweld.capture.decoding import traced
+
+    return traced

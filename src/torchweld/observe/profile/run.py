@@ -21,7 +21,7 @@ from torchweld.observe.measure.recorder import record
 from torchweld.observe.measure.subject import Subject, first_step
 from torchweld.observe.measure.trace import Trace
 from torchweld.observe.measure.tracing import trace_steps
-from torchweld.observe.predict.calibrate import calibrated, roofline
+from torchweld.observe.predict.calibrate import calibrated, roofline, trusted
 from torchweld.observe.profile import compiled, eager, rows
 from torchweld.observe.profile.budget import Budget, budget_of, capture_s
 from torchweld.observe.profile.held import planned_memory, recorded_memory
@@ -42,6 +42,8 @@ _COMPILATIONS = 1 << 20  # Dynamo counts targets of one class as one function, a
 _UNDISTURBED = 0.85
 _DISTURBED = ("this process had its processor for {:.0%} of the time: something else is running, "
               "and what is measured is too long by as much")
+_LIMITS_LOW = ("the limits of this device were measured while other programs used it, and may be "
+               "too low; a later profile measures them again")
 _NOT_SOUGHT = ("fusions to be had were not sought: that takes about {:.0f} s, too much beside "
                "three runs; --opportunities (opportunities=True) looks for them all the same")
 _NOTHING_COMPILED = "nothing was compiled for this target: it runs in eager"
@@ -89,7 +91,7 @@ def profile_subject(
                              budget.timed, budget.profiled)
     step_us, share = clock.timed(budget.timed)
     seen = _SEE[way](subject, budget, records)
-    doubts = _doubts(subject, way, records, share)
+    doubts = _doubts(subject, way, records, share) + ([] if trusted(line) else [_LIMITS_LOW])
     graphs: list[Planned] = []
     if plan_of:
         wanted_s = capture_s(clock.step_s, len(seen.typical))
@@ -187,7 +189,7 @@ def _totals(seen: Seen, step_us: list[float], numbers: dict) -> Totals:
     return Totals(
         step_us=median,
         step_iqr_us=quartiles[2] - quartiles[0],
-        profiled_us=statistics.median(seen.lengths_us),
+        profiled_us=max(busy, seen.lengths_us[typical]),
         busy_us=busy,
         host_bound_us=max(0.0, median - busy),
         gaps=rows.gaps(seen.typical, numbers, seen.lengths_us[typical]),

@@ -11,7 +11,7 @@ from report_example import ROOF
 from torchweld.core.options import Options
 from torchweld.observe.measure.trace import Step, Trace
 from torchweld.observe.predict import calibrate
-from torchweld.observe.predict.calibrate import better_of, roofline, trusted
+from torchweld.observe.predict.calibrate import better_of, roofline
 from torchweld.observe.profile.rows import Run, Task
 from torchweld.observe.profile.run import Seen, _totals
 
@@ -42,9 +42,9 @@ def test_limits_of_a_quiet_machine_are_measured_once(measured):
 
 
 def test_limits_of_a_busy_machine_are_measured_again(measured):
-    assert not trusted(measured(BUSY))
+    assert not measured(BUSY).trusted
     found = measured(QUIET)
-    assert trusted(found) and found.measured_times == 2
+    assert found.trusted and found.measured_times == 2
     assert found.memory_bytes_per_s == QUIET.memory_bytes_per_s and found.launch_us == 4.0
     assert found.operator_us == QUIET.operator_us
 

@@ -96,7 +96,8 @@ def test_every_part_is_there(page):
     "682.7 → to 233.7 µs", "449.0 µs saved",  # the strips
     "20 GB/s from memory", "400 G flop/s of matrix products in float32",
     "median of |log(measured / predicted)| is 0.10", "96 % are within a factor of two",
-    "gelu, mul, native_layer_norm 6 ×", "73.0 µs saved by each (38.5 µs predicted)", "model.py:13",  # groups
+    "gelu, mul, native_layer_norm 6 ×", "73.0 µs saved by each (38.5 µs predicted)",
+    "model.py:13",  # groups
     "relative L2 9.0e-08, largest 8.0e-07", "111 µs → to 38.0 µs",
     "Made by pointwise_reduce/cpu , 36.2 µs (predicted) rows <of> 512; not gemm/cpu: no sum",
     "One side is a library call 6 pairs 12.6 MB at stake costs 1258 µs", "Nothing in most models.",

@@ -143,14 +143,24 @@ def profile(
     threads: Annotated[int | None, typer.Option(min=1, help="Number of CPU threads.")] = None,
     seed: Annotated[int, typer.Option(help="Seed for the weights and inputs of a zoo model.")] = 0,
     tiny: Annotated[bool, typer.Option(help="Use a small version of a zoo model.")] = False,
+    predict: Annotated[bool, typer.Option(
+        "--predict", help="Run nothing: print the kernels that are expected, in order, with what "
+        "limits each and its predicted time. The next profile shows this guess beside the "
+        "measurement.")] = False,
+    elsewhere: Annotated[Where | None, typer.Option(
+        "--target", help="With --predict: a device that need not be here.")] = None,
 ) -> None:
     """Show where the time of TARGET goes. Each kernel has its operation, module, source line,
     predicted and measured time, and what limits it. Also shows what fusion would save."""
     with errors_in_one_line():
+        from torchweld.cli import predict as guess
         from torchweld.cli.profile import Request, run
 
-        run(Request(target, way.value, device and device.value, dtype and dtype.value, train, json,
-                    trace, opportunities, threads, seed, tiny))
+        asked = Request(target, way.value, device and device.value, dtype and dtype.value, train,
+                        json, trace, opportunities, threads, seed, tiny)
+        if elsewhere and not predict:
+            raise UsageError("--target is for --predict", do="add --predict, or use --device")
+        guess.run(asked, elsewhere and elsewhere.value) if predict else run(asked)
 
 
 @app.command()

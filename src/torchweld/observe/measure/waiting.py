@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-LEAST_SHARE = 0.9  # of the processors: below it, other work on the machine decides the times
 _TASKS = Path("/proc/self/task")
 
 

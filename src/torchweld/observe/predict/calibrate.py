@@ -17,7 +17,7 @@ from torchweld.core.errors import EnvironmentProblem
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
 from torchweld.observe.measure.tracing import trace_steps
-from torchweld.observe.measure.waiting import LEAST_SHARE, processor_times, share_since
+from torchweld.observe.measure.waiting import processor_times, share_since
 from torchweld.observe.predict import large, smallest
 from torchweld.observe.predict.generated import generated_rates
 from torchweld.observe.record.profile import Roofline
@@ -58,7 +58,7 @@ def roofline(device: str, name: str, options: Options | None = None) -> Roofline
     key = digest("roofline", _VERSION, device, name, torch.__version__, *settings)
     kept = files.get(key, ".json")
     before = Roofline(**json.loads(kept)) if kept is not None else None
-    if before and (trusted(before) or key in _tried or before.measured_times >= _MOST_TIMES):
+    if before and (before.trusted or key in _tried or before.measured_times >= _MOST_TIMES):
         return before
     logger("profiling").info("measuring what %s can do", name)
     _tried.add(key)
@@ -69,11 +69,6 @@ def roofline(device: str, name: str, options: Options | None = None) -> Roofline
     found = better_of(before, found) if before else found
     files.put(key, ".json", json.dumps(asdict(found)).encode())
     return found
-
-
-def trusted(line: Roofline) -> bool:
-    """Whether nothing else kept the processors busy while it was measured, as far as is known."""
-    return line.processor_share is None or line.processor_share >= LEAST_SHARE
 
 
 def better_of(before: Roofline, after: Roofline) -> Roofline:

@@ -21,7 +21,7 @@ from torchweld.observe.measure.recorder import record
 from torchweld.observe.measure.subject import Subject, first_step
 from torchweld.observe.measure.trace import Trace
 from torchweld.observe.measure.tracing import trace_steps
-from torchweld.observe.predict.calibrate import calibrated, roofline, trusted
+from torchweld.observe.predict.calibrate import calibrated, roofline
 from torchweld.observe.profile import compiled, eager, rows
 from torchweld.observe.profile.budget import Budget, budget_of, capture_s
 from torchweld.observe.profile.held import planned_memory, recorded_memory
@@ -42,8 +42,6 @@ _COMPILATIONS = 1 << 20  # Dynamo counts targets of one class as one function, a
 _UNDISTURBED = 0.85
 _DISTURBED = ("this process had its processor for {:.0%} of the time: something else is running, "
               "and what is measured is too long by as much")
-_LIMITS_LOW = ("the limits of this device were measured while other programs used it, and may be "
-               "too low; a later profile measures them again")
 _NOT_SOUGHT = ("fusions to be had were not sought: that takes about {:.0f} s, too much beside "
                "three runs; --opportunities (opportunities=True) looks for them all the same")
 _NOTHING_COMPILED = "nothing was compiled for this target: it runs in eager"
@@ -91,7 +89,7 @@ def profile_subject(
                              budget.timed, budget.profiled)
     step_us, share = clock.timed(budget.timed)
     seen = _SEE[way](subject, budget, records)
-    doubts = _doubts(subject, way, records, share) + ([] if trusted(line) else [_LIMITS_LOW])
+    doubts = _doubts(subject, way, records, share)
     graphs: list[Planned] = []
     if plan_of:
         wanted_s = capture_s(clock.step_s, len(seen.typical))

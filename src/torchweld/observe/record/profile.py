@@ -16,6 +16,7 @@ from torchweld.core.errors import UsageError
 from torchweld.observe.record.reading import validated
 
 SCHEMA_VERSION = 1
+LEAST_SHARE = 0.9  # of the processors: below it, other work on the machine decides the times
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,12 @@ class Roofline:
         "where the system does not count it"] = None
     measured_times: Annotated[
         int, "how often it was measured: again by the next process while the machine is busy"] = 1
+
+    @property
+    def trusted(self) -> bool:
+        """Whether nothing else kept the processors busy while it was measured, as far as is
+        known."""
+        return self.processor_share is None or self.processor_share >= LEAST_SHARE
 
     def flops_per_s(self, dtype: str, product: bool) -> float:
         """The rate for a kernel of `dtype`: that of matrix products, or of plain arithmetic."""

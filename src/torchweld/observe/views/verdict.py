@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchweld.observe.measure.waiting import LEAST_SHARE
+from torchweld.observe.record.profile import LEAST_SHARE
 from torchweld.observe.record.report import Report, Way
 
 

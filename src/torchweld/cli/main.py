@@ -209,7 +209,8 @@ def zoo() -> None:
 
 
 cache_app = typer.Typer(
-    help="Show or clear the kernels and plans that are kept on disk.", no_args_is_help=True)
+    help="Show, clear, export or import the kernels and plans that are kept on disk.",
+    no_args_is_help=True)
 app.add_typer(cache_app, name="cache")
 
 
@@ -232,6 +233,29 @@ def clear_cache(
         from torchweld.cli.cache import clear
 
         clear(days)
+
+
+@cache_app.command("export")
+def export_cache(
+    path: Annotated[Path, typer.Argument(help="The archive to write, such as kernels.zip.")],
+) -> None:
+    """Write the cache to one file, for containers and clusters: one machine compiles, others
+    load."""
+    with errors_in_one_line():
+        from torchweld.cli.cache import export
+
+        export(path)
+
+
+@cache_app.command("import")
+def import_cache(
+    path: Annotated[Path, typer.Argument(help="An archive that `cache export` wrote.")],
+) -> None:
+    """Add an archive to the cache. Its kernels will be run: import only what you trust."""
+    with errors_in_one_line():
+        from torchweld.cli.cache import import_
+
+        import_(path)
 
 
 def _traceback_if_wanted(error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""`torchweld profile --predict` on a GPU: the guess is of its kernels, and near what is measured."""
+"""`torchweld profile --predict` on a GPU: the guess is of its kernels, near what is measured."""
 
 from __future__ import annotations
 

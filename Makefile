@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 TEST_ENV := OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
 XDIST := -n auto --dist worksteal
 
-.PHONY: demo test test-gpu lint pure bench clean
+.PHONY: demo test test-gpu lint pure bench site clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -32,6 +32,11 @@ test-gpu: $(STAMP)
 bench: $(STAMP)
 	if $(BIN)/python -c "import torch, sys; sys.exit(not torch.cuda.is_available())"; \
 	then $(BIN)/python bench/gpu.py; else $(BIN)/python bench/cpu.py; fi
+
+# The documentation as pages, in build/site. Links that lead nowhere fail.
+site: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 $(STAMP): constraints.txt pyproject.toml
 	@command -v g++ >/dev/null || { echo "g++ is missing: install it (Debian, Ubuntu: apt-get install g++)" >&2; exit 2; }

@@ -105,6 +105,11 @@ class Browser:
         feature = {"name": "prefers-color-scheme", "value": name}
         self._devtools("Emulation.setEmulatedMedia", {"features": [feature]})
 
+    def size(self, width: int, height: int) -> None:
+        """The window's, in CSS pixels."""
+        self._devtools("Emulation.setDeviceMetricsOverride", {
+            "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500})
+
     def paper(self, on: bool) -> None:
         """The page looks as it is printed, or as on a screen again."""
         self._devtools("Emulation.setEmulatedMedia", {"media": "print" if on else ""})

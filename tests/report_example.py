@@ -97,7 +97,7 @@ def _graph() -> GraphPart:
             Refused("one side is a library call", LAYERS, 12_582_912, "addmm -> gelu", 1258.3,
                     "Nothing in most models.",
                     [Apart(linear, places[0], LINEAR, LAYERS, 12_582_912)]),
-            Refused("together they are not predicted to be faster", 1, 65_536, "a -> b", 6.6, "",
+            Refused("fusing is not predicted to be faster", 1, 65_536, "a -> b", 6.6, "",
                     [Apart(places[1], places[2], "", 1, 65_536)]),
         ],
         ["packed: 3 times, such as w0: kept twice (3 kB)"],

@@ -58,6 +58,11 @@ class GraphRecord:
     cached: bool
     events: list = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        """Short: the whole graph is `.graph`, and `torchweld.explain` tells what became of it."""
+        return (f"GraphRecord({self.name!r}, {self.kind}, {self.device}: "
+                f"{len(self.graph.nodes)} kernels and calls)")
+
 
 @dataclass(frozen=True)
 class _Job:

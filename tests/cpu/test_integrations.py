@@ -65,11 +65,11 @@ def test_the_trainer_of_transformers(tmp_path):
 def test_accelerate():
     accelerate = pytest.importorskip("accelerate")
     model, x = nn.Sequential(nn.Linear(4, 4), nn.GELU()), torch.randn(3, 4)
-    before = len(torchweld.records())
+    before = torchweld.records()
     plugin = integrations.accelerate_plugin(numerics="eager")
     prepared = accelerate.Accelerator(cpu=True, dynamo_plugin=plugin).prepare(model)
     torch.testing.assert_close(prepared(x), model(x))
-    assert len(torchweld.records()) == before + 1
+    assert torchweld.records()[-1] not in before  # the last graphs of the process
 
 
 def test_without_accelerate(monkeypatch):

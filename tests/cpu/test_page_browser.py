@@ -22,6 +22,7 @@ SORT = "document.querySelectorAll(`#table-kernels th button`)[arguments[0]].clic
 ARIA = "return document.querySelectorAll('#table-kernels th')[arguments[0]].ariaSort"
 GROUND = "return getComputedStyle(document.body).backgroundColor"
 INK = "return getComputedStyle(document.querySelector('h1, h2')).color"
+SIZE = (1280, 900)
 CALLS, MEASURED = 3, 4  # columns of the table of kernels
 
 
@@ -48,20 +49,58 @@ def count(page, selector: str) -> int:
 
 
 def test_every_plot_is_drawn(page):
-    assert count(page, "#plot-ways svg rect") >= 3
+    assert count(page, "#strip .block") == 4 + 2  # kernels of layers alike are one block
     launches = "return Array.from(document.querySelectorAll('.timeline'), p => " \
         "p.querySelectorAll('[aria-label=rect] rect').length)"
     assert page.run(launches) == [4 * LAYERS, 2 * LAYERS]
-    assert count(page, "#plot-roofline [aria-label=dot] path") == 6 * LAYERS
+    assert count(page, "#plot-roofline [aria-label=dot] path") == 4 + 2
     assert count(page, "#plot-memory [aria-label=line] path") == 2
     assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_result_and_the_strips_are_above_the_fold(page):
+    """At 1440 by 900: what is read without scrolling."""
+    page.size(1440, 900)
+    page.open(page.path)
+    bottom = "return document.querySelector('#strip .fusions').getBoundingClientRect().bottom"
+    assert page.run(bottom) < 900
+    page.size(*SIZE)
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_text_is_never_scaled_nor_cut(page, width):
+    """Plots are drawn for the width that there is; a row of a table becomes a list."""
+    page.size(width, 900)
+    page.open(page.path)
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+    least = "return Math.min(...Array.from(document.querySelectorAll('figure svg'), s => " \
+        "s.getBoundingClientRect().width / (s.viewBox.baseVal.width || 1)))"
+    assert page.run(least) > 0.95
+    outside = "return Array.from(document.querySelectorAll('table.stack td'), c => " \
+        "c.getBoundingClientRect()).filter(r => r.width && r.right > innerWidth + 1).length"
+    assert page.run(outside) == 0 or width > 390
+    page.size(*SIZE)
+
+
+def test_labels_of_a_plot_do_not_overprint(page):
+    """Those of points, of lines and of peaks: no two boxes share more than a sliver."""
+    boxes = "return Array.from(document.querySelectorAll(arguments[0]), t => { " \
+        "const r = t.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; })"
+    for plot in ("#plot-roofline", "#plot-memory"):
+        found = page.run(boxes, f"{plot} [aria-label=text] text")
+        assert len(found) >= 2
+        for k, one in enumerate(found):
+            for other in found[k + 1:]:
+                wide = min(one[2], other[2]) - max(one[0], other[0])
+                high = min(one[3], other[3]) - max(one[1], other[1])
+                assert wide < 2 or high < 4, (plot, one, other)
 
 
 def test_a_heading_sorts_both_ways(page):
     page.run(SORT, MEASURED)
     assert page.run(ARIA, MEASURED) == "descending"
     most = page.run(COLUMN, "table-kernels", MEASURED)
-    assert most[:2] == ["738 µs", "726 µs"]
+    assert most[:2] == ["738.0", "725.7"]
     page.run(SORT, MEASURED)
     assert page.run(ARIA, MEASURED) == "ascending"
     assert page.run(COLUMN, "table-kernels", MEASURED) == most[::-1]
@@ -75,7 +114,7 @@ def test_a_keyboard_sorts_too(page):
     page.keys(ENTER)
     assert page.run(ARIA, CALLS) == "descending"
     page.keys(TAB)
-    assert page.run("return document.activeElement.textContent") == "measured"
+    assert page.run("return document.activeElement.textContent") == "measured, µs"
 
 
 def test_searching_and_choosing_leave_what_fits(page):

@@ -4,12 +4,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+import torchweld
 from torchweld.observe.measure.memory import added_bytes, live_bytes
 from torchweld.observe.measure.paired import MIN_ROUNDS, time_paired
 from torchweld.observe.measure.recorder import record
 from torchweld.observe.report import ways as ways_module
 from torchweld.observe.report.build import Plan, build_report
-from torchweld.observe.report.measure import Workload, measure
+from torchweld.observe.report.measure import Workload, _eager_figures, measure
 from torchweld.observe.report.ways import WAYS, Recipe, chosen_ways, fresh_inductor_cache
 
 N = 100_003  # elements; 4 bytes each
@@ -32,6 +33,18 @@ def test_traffic_counts_reads_and_writes_once():
     x, y = torch.ones(N), torch.ones(N)
     assert traffic_of(lambda: x + y) == (1, 12 * N)
     assert traffic_of(lambda: x.add_(y)) == (1, 12 * N)
+
+
+def test_the_report_and_the_profile_count_the_same_bytes():
+    """An index reads some rows of a table: what a call is given is not what its kernel moves."""
+    table, at = torch.randn(1000, 70), torch.arange(5)
+
+    def step(at):
+        return torch.nn.functional.layer_norm(table[at] + 1, (70,))
+
+    profile = torchweld.profile(step, (at,), opportunities=False)
+    moved = _eager_figures(None, lambda: step(at))["bytes_moved"]
+    assert moved == sum(kernel.bytes for kernel in profile.kernels) < 4 * 1000 * 70
 
 
 def test_traffic_counts_no_views_and_expanded_dimensions_once():

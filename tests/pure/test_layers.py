@@ -15,8 +15,8 @@ LAYERS = (
     "core", "targets", "ir", "capture", "rewrite", "codegen", "templates", "layout", "plan",
     "passes", "runtime", "calibration", "exact", "tuning", "pipeline", "api", "integrations",
     "observe", "observe.record", "observe.measure", "observe.predict", "observe.profile",
-    "observe.report", "observe.views", "observe.entry", "__init__", "zoo", "elsewhere", "cli",
-    "__main__",
+    "observe.report", "observe.views", "observe.entry", "__init__", "pytest_plugin", "zoo",
+    "elsewhere", "cli", "__main__",
 )  # fmt: skip
 PRIVATE_TORCH = (  # the last: samples of torch's operators, which nothing public has
     "capture/torch_private.py", "runtime/torch_private.py", "exact/torch_private.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.metadata
 import re
 import sys
@@ -42,10 +43,23 @@ def test_licence():
 
 
 def test_links_between_pages_lead_somewhere():
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     for page in pages:
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_site_has_every_page():
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    listed = re.findall(r": ([\w/-]+\.md)$", nav, re.M)
+    assert sorted(listed) == sorted(p.name for p in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_reference_names_what_there_is():
+    for name in re.findall(r"^::: (\S+)$", (ROOT / "docs/reference.md").read_text(), re.M):
+        module, _, last = name.rpartition(".")
+        parts = importlib.import_module(module)
+        assert hasattr(parts, last) or importlib.import_module(name), name
 
 
 def test_the_torch_that_is_here_is_one_that_is_allowed():

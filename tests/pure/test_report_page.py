@@ -22,7 +22,14 @@ from torchweld.observe.views.page.render import (
     explanation_page,
     report_page,
 )
-from torchweld.observe.views.page.units import duration_text, joules_text, us_text
+from torchweld.observe.views.page.units import (
+    bytes_unit,
+    duration_text,
+    flops_unit,
+    joules_text,
+    time_unit,
+    us_text,
+)
 from torchweld.observe.views.rows import group_times, kernel_rows, made_by_name, module_rows
 
 VOID = {"meta", "link", "input", "br", "hr", "img"}
@@ -74,8 +81,8 @@ def page(html) -> Page:
 
 def test_every_part_is_there(page):
     sections = [a["id"] for a in page.all("section")]
-    assert sections == ["headline", "timelines", "roofline", "kernels", "modules", "groups",
-                        "refusals", "memory", "energy", "about"]
+    assert sections == ["headline", "strip", "ways", "timelines", "roofline", "kernels", "modules",
+                        "groups", "refusals", "memory", "energy", "about"]
     links = [a["href"][1:] for a in page.all("a")]
     assert set(links) == {*sections, "main"}
 
@@ -84,9 +91,13 @@ def test_every_part_is_there(page):
     "1.52x faster than eager", "between 1.49 and 1.56", "1.16x faster than inductor",
     "no <b>autotuning</b> here", "41 MB → to 27 MB",
     "within the error contract", "graph1 runs unfused",  # headline
-    "busy 1421 µs", "20 GB/s from memory", "400 G flop/s of matrix products in float32",
+    "busy for 1421 µs of the 1672 µs", "6 × 123 µs",
+    "gelu + mul + native_layer_norm 18 → to 6 kernels",
+    "682.7 → to 233.7 µs", "449.0 µs saved",  # the strips
+    "20 GB/s from memory", "400 G flop/s of matrix products in float32",
     "median of |log(measured / predicted)| is 0.10", "96 % are within a factor of two",
-    "gelu, mul, native_layer_norm 6 ×", "438 µs saved (231 µs predicted)", "model.py:13",  # groups
+    "gelu, mul, native_layer_norm 6 ×", "73.0 µs saved by each (38.5 µs predicted)",
+    "model.py:13",  # groups
     "relative L2 9.0e-08, largest 8.0e-07", "111 µs → to 38.0 µs",
     "Made by pointwise_reduce/cpu , 36.2 µs (predicted) rows <of> 512; not gemm/cpu: no sum",
     "One side is a library call 6 pairs 12.6 MB at stake costs 1258 µs", "Nothing in most models.",
@@ -132,14 +143,16 @@ def test_names_of_kernels_stay_data():
 
 
 def test_plots_have_their_data(page):
-    (data,) = [json.loads(s) for s in page.scripts if s.startswith('{"ways"')]
+    (data,) = [json.loads(s) for s in page.scripts if s.startswith('{"roofline"')]
     eager, ours = data["profiles"]
     assert [p["way"] for p in (eager, ours)] == ["eager", "torchweld"]
     assert len(eager["launches"]) == 4 * LAYERS and len(ours["kernels"]) == 2 * LAYERS
     assert data["roofline"]["products"] == {"float32": 4e11}
-    name, kind, operations, module, *_ = ours["kernels"][1]
-    assert (name, kind, operations, module) == (
-        "fused_gelu_mul_norm", "generated", "gelu, mul, native_layer_norm", "layers.0")
+    assert ours["kernels"][1] == [
+        "fused_gelu_mul_norm", "generated", "gelu, mul, native_layer_norm", "layers.0", 1]
+    assert [(p[0], p[4]) for p in ours["points"]] == [
+        ("addmm", LAYERS), ("gelu, mul, native_layer_norm", LAYERS)]
+    assert eager["memory"]["peak"] == 9_000_000  # the one of the table, with what is kept
 
 
 def test_a_long_timeline_is_cut_and_says_so():
@@ -147,7 +160,7 @@ def test_a_long_timeline_is_cut_and_says_so():
     profile = report.profiles[0]
     launches = profile.launches * (MOST_LAUNCHES // len(profile.launches) + 1)
     html = Page(report_page(replace(report, profiles=[replace(profile, launches=launches)])))
-    (data,) = [json.loads(s) for s in html.scripts if s.startswith('{"ways"')]
+    (data,) = [json.loads(s) for s in html.scripts if s.startswith('{"roofline"')]
     assert len(data["profiles"][0]["launches"]) == MOST_LAUNCHES < len(launches)
     assert f"of which the first {MOST_LAUNCHES} are drawn" in html.text
 
@@ -270,7 +283,7 @@ def test_layers_alike_have_one_path(path, said):
 def test_a_report_without_profiles_has_no_empty_parts():
     page = Page(report_page(replace(example(), profiles=[])))
     sections = {a["id"] for a in page.all("section")}
-    assert sections == {"headline", "groups", "refusals", "about"}
+    assert sections == {"headline", "ways", "groups", "refusals", "about"}
     assert "not measured for this kernel" in page.text  # the second group has no error
 
 
@@ -280,7 +293,7 @@ def test_energy_that_is_not_counted_is_said_so():
 
 def test_a_model_in_eager_is_said_so():
     page = Page(report_page(replace(example(), graphs=[])))
-    assert "the model runs in eager" in page.text and "No neighbours were left apart" in page.text
+    assert "the model runs in eager" in page.text and "All neighbours were fused" in page.text
 
 
 def test_an_explanation_has_three_forms():
@@ -317,3 +330,26 @@ def test_durations():
 
 def test_joules():
     assert (joules_text(None), joules_text(0.0381), joules_text(12.3)) == ("-", "38.1 mJ", "12.3 J")
+
+
+@pytest.mark.parametrize("unit, values, name, said", [
+    (time_unit, [738.0, 30.25, 0.001, 0.0, None], "µs", ["738.0", "30.2", "<0.1", "0.0", "-"]),
+    (time_unit, [12_345.0, 61.0], "ms", ["12.35", "0.06"]),
+    (time_unit, [4_452_120.0], "ms", ["4452"]),
+    (bytes_unit, [1_977_885_696, 5_000_000, 2], "GB", ["1.978", "0.005", "<0.001"]),
+    (bytes_unit, [300, 2], "B", ["300", "2"]),
+    (flops_unit, [4.02e8, 6e5], "Mflop", ["402.0", "0.6"]),
+    (time_unit, [], "µs", []),
+])  # fmt: skip
+def test_a_column_has_one_unit(unit, values, name, said):
+    found = unit(values)
+    assert (found.name, [found.text(v) for v in values]) == (name, said)
+
+
+def test_limits_that_were_measured_on_a_busy_machine_are_told():
+    report = example()
+    profile = report.profiles[0]
+    line = replace(profile.roofline, processor_share=0.5)
+    text = Page(report_page(replace(report, profiles=[replace(profile, roofline=line)]))).text
+    assert "had 50 % of the processor time" in text and "had 50 %" not in Page(
+        report_page(report)).text

@@ -37,7 +37,7 @@ def options_of_all(
     version: Annotated[bool, typer.Option(
         "--version", is_eager=True, callback=_show_version, help="Print the version.")] = False,
     traceback: Annotated[bool, typer.Option(
-        help="Before the line that says what is wrong, print where it was raised.")] = False,
+        help="On an error, also print the Python traceback.")] = False,
 ) -> None:
     """Kernel fusion for PyTorch: exact, measured, explained."""
     _wants_traceback.set(traceback)
@@ -75,11 +75,11 @@ class Where(str, Enum):
 @app.command()
 def report(
     target: Annotated[str, typer.Argument(
-        help="A name of the zoo, path/to/file.py:function, or a report saved as .json, to be shown "
-        "again.")],
+        help="A model of the zoo, path/to/file.py:function, or a saved report (.json).")],
     device: Annotated[Device | None, typer.Option(help="Default: a GPU if there is one.")] = None,
     dtype: Annotated[DType | None, typer.Option(
-        help="Default: float32 on the CPU, bfloat16 on a GPU; a file's model as it is.")] = None,
+        help="Default: float32 on the CPU, bfloat16 on a GPU. A model from a file is not "
+        "converted.")] = None,
     train: Annotated[bool, typer.Option(
         help="Measure a training step: forward and backward.")] = False,
     html: Annotated[Path | None, typer.Option(
@@ -125,11 +125,12 @@ def compare(
 
 @app.command()
 def profile(
-    target: Annotated[str, typer.Argument(help="A name of the zoo, or path/to/file.py:function.")],
+    target: Annotated[str, typer.Argument(help="A model of the zoo, or path/to/file.py:function.")],
     way: Annotated[Way, typer.Option(help="What to profile.")] = Way.eager,
     device: Annotated[Device | None, typer.Option(help="Default: a GPU if there is one.")] = None,
     dtype: Annotated[DType | None, typer.Option(
-        help="Default: float32 on the CPU, bfloat16 on a GPU; a file's model as it is.")] = None,
+        help="Default: float32 on the CPU, bfloat16 on a GPU. A model from a file is not "
+        "converted.")] = None,
     train: Annotated[bool, typer.Option(
         help="Measure a training step: forward and backward.")] = False,
     json: Annotated[Path | None, typer.Option(
@@ -138,36 +139,49 @@ def profile(
         help="Also write the trace, for Perfetto or chrome://tracing, with the kernels by "
         "operation.")] = None,
     opportunities: Annotated[bool | None, typer.Option(
-        help="Of eager: also look for fusions to be had, which takes as long as capturing. "
-        "Default: if that fits in three runs and ten seconds.")] = None,
+        help="With --way eager: also plan what fusion would save, which takes as long as "
+        "capturing the model. Default: only if that is quick.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Number of CPU threads.")] = None,
     seed: Annotated[int, typer.Option(help="Seed for the weights and inputs of a zoo model.")] = 0,
     tiny: Annotated[bool, typer.Option(help="Use a small version of a zoo model.")] = False,
+    predict: Annotated[bool, typer.Option(
+        "--predict", help="Run nothing. Print the expected kernels in order, each with its limit "
+        "and its predicted time. The next profile shows them beside the measurement.")] = False,
+    elsewhere: Annotated[Where | None, typer.Option(
+        "--target",
+        help="With --predict: the device to predict for. It need not be in this machine.")] = None,
 ) -> None:
     """Show where the time of TARGET goes. Each kernel has its operation, module, source line,
     predicted and measured time, and what limits it. Also shows what fusion would save."""
     with errors_in_one_line():
+        from torchweld.cli import predict as guess
         from torchweld.cli.profile import Request, run
 
-        run(Request(target, way.value, device and device.value, dtype and dtype.value, train, json,
-                    trace, opportunities, threads, seed, tiny))
+        asked = Request(target, way.value, device and device.value, dtype and dtype.value, train,
+                        json, trace, opportunities, threads, seed, tiny)
+        if elsewhere and not predict:
+            raise UsageError("--target is for --predict", do="add --predict, or use --device")
+        guess.run(asked, elsewhere and elsewhere.value) if predict else run(asked)
 
 
 @app.command()
 def plan(
-    target: Annotated[str, typer.Argument(help="A name of the zoo, or path/to/file.py:function.")],
+    target: Annotated[str, typer.Argument(help="A model of the zoo, or path/to/file.py:function.")],
     device: Annotated[Where, typer.Option(
-        "--target", help="The device that is planned for; it need not be here. cpu: this one.")],
-    train: Annotated[bool, typer.Option(help="Forward, loss and backward.")] = False,
+        "--target",
+        help="The device to plan for. It need not be in this machine. cpu: this machine's.")],
+    train: Annotated[bool, typer.Option(
+        help="Plan a training step: forward, loss and backward.")] = False,
     dtype: Annotated[DType | None, typer.Option(
-        help="Default: float32 on the CPU, bfloat16 on a GPU; a file's model as it is.")] = None,
+        help="Default: float32 on the CPU, bfloat16 on a GPU. A model from a file is not "
+        "converted.")] = None,
     json: Annotated[Path | None, typer.Option(help="Also write the plan as JSON.")] = None,
     refusals: Annotated[bool, typer.Option(
-        "--refusals", help="Also say what was not fused, and why.")] = False,
-    tiny: Annotated[bool, typer.Option(help="A zoo model cut small, for a quick try.")] = False,
+        "--refusals", help="Also show what was not fused, and why.")] = False,
+    tiny: Annotated[bool, typer.Option(help="Use a small version of a zoo model.")] = False,
 ) -> None:
-    """Say what TARGET would become on a device: each kernel with its template, schedule and
-    predicted time, and each library call. Nothing is compiled or run."""
+    """Plan TARGET for a device: show each kernel with its template, schedule and predicted time,
+    and each library call. Nothing is compiled or run."""
     with errors_in_one_line():
         from torchweld.cli.plan import Request, run
         from torchweld.elsewhere.data import Asked
@@ -181,8 +195,8 @@ def calibrate(
     renew: Annotated[bool, typer.Option("--renew", help="Measure again.")] = False,
     json: Annotated[Path | None, typer.Option(help="Also write the rates as JSON.")] = None,
 ) -> None:
-    """Show how fast this CPU multiplies matrices, by the library and by torchweld's own kernels:
-    the choice between them follows it. Measured once for each machine."""
+    """Show how fast this CPU multiplies matrices with the library and with torchweld's own
+    kernels. torchweld uses these rates to choose between them. Measured once per machine."""
     with errors_in_one_line():
         from torchweld.cli.calibrate import calibrate as show
 
@@ -199,7 +213,8 @@ def zoo() -> None:
 
 
 cache_app = typer.Typer(
-    help="Show or clear the kernels and plans that are kept on disk.", no_args_is_help=True)
+    help="Show, clear, export or import the kernels and plans that are kept on disk.",
+    no_args_is_help=True)
 app.add_typer(cache_app, name="cache")
 
 
@@ -222,6 +237,29 @@ def clear_cache(
         from torchweld.cli.cache import clear
 
         clear(days)
+
+
+@cache_app.command("export")
+def export_cache(
+    path: Annotated[Path, typer.Argument(help="The archive to write, such as kernels.zip.")],
+) -> None:
+    """Write the cache to one file, for containers and clusters: one machine compiles, others
+    load."""
+    with errors_in_one_line():
+        from torchweld.cli.cache import export
+
+        export(path)
+
+
+@cache_app.command("import")
+def import_cache(
+    path: Annotated[Path, typer.Argument(help="An archive that `cache export` wrote.")],
+) -> None:
+    """Add an archive to the cache. Its kernels will be run: import only what you trust."""
+    with errors_in_one_line():
+        from torchweld.cli.cache import import_
+
+        import_(path)
 
 
 def _traceback_if_wanted(error: Exception) -> None:

@@ -18,10 +18,12 @@ from torchweld.cli.asked import (
     tables_console,
     write_text,
 )
+from torchweld.cli.predict import kept_guess
 from torchweld.core.events import TorchweldWarning
 from torchweld.observe.entry import profile
 from torchweld.observe.record.profile import Profile
 from torchweld.observe.report.measure import threads
+from torchweld.observe.views.guess import beside_view
 from torchweld.observe.views.profile import show
 from torchweld.zoo.chosen import chosen_target
 
@@ -53,6 +55,9 @@ def run(request: Request) -> None:
         with redirect_stdout(sys.stderr):  # what the target prints is no part of the profile
             found = _profiled(request)
     show(found, tables_console(request.json))
+    guess = kept_guess(request, found.roofline.device)
+    if guess is not None:
+        tables_console(request.json).print(beside_view(guess, found.kernels))
     if request.json:
         write_text(json.dumps(found.to_dict(), indent=1) + "\n", request.json)
 

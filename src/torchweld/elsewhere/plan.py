@@ -5,7 +5,7 @@ kernel is compiled; a model of the zoo has no weights."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -26,6 +26,8 @@ from torchweld.targets.target import Target
 from torchweld.templates.gemm.comp import is_product
 from torchweld.templates.gemm.price import Prices
 from torchweld.zoo import targets
+
+Told = Callable[[str, str, Plan, Target], None]  # device, inference|forward|backward, plan, target
 
 
 def planned(asked: Asked, options: Options | None = None) -> Plans:
@@ -49,10 +51,23 @@ def _of_kind(
     """`devices`, by name, are all CPUs or all GPUs: one capture does for them."""
     found: list[PlannedGraph] = []
 
+    def told(name: str, graph_kind: str, plan: Plan, device: Target) -> None:
+        found.append(_told(asked.target, name, graph_kind, plan, device))
+
+    each_plan(asked, kind, devices, options, told)
+    return found
+
+
+def each_plan(
+    asked: Asked, kind: str, devices: dict[str, Target], options: Options, told: Told
+) -> None:
+    """Captures a step of `asked` without data, and calls `told` with the plan of each graph for
+    each of `devices`, which are all of `kind`."""
+
     def compile_graph(captured: Captured, options: Options) -> aot.Boxed:
         for name, device in devices.items():
             _, plan = plan_graph(captured, options, device)
-            found.append(_told(asked.target, name, captured.kind, plan, device))
+            told(name, captured.kind, plan, device)
         return aot.run_eagerly(captured.module)
 
     torch.compiler.reset()
@@ -61,7 +76,6 @@ def _of_kind(
     with fake_tensors():
         target = on_device(target, kind)
         _run(target, torch.compile(target.model, backend=backend, dynamic=False))
-    return found
 
 
 def _run(target: targets.Target, compiled) -> None:
@@ -84,12 +98,13 @@ def _run(target: targets.Target, compiled) -> None:
 def _told(target: str, device: str, kind: str, plan: Plan, table: Target) -> PlannedGraph:
     choices = {c.kernel: c for c in plan.choices}
     prices = Prices(plan.graph, table)
-    nodes = (n for n in plan.graph.nodes if not _is_check(n))
+    nodes = (n for n in plan.graph.nodes if not is_check(n))
     steps = tuple(_step(n, choices.get(n.name), prices) for n in nodes)
     return PlannedGraph(target, device, kind, steps, tuple(_refused(plan)))
 
 
-def _is_check(node: Node) -> bool:
+def is_check(node: Node) -> bool:
+    """Whether a node only checks indices: no kernel of the model."""
     return isinstance(node, Extern) and node.target == CHECK_INDEX
 
 

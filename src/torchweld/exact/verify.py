@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from html import escape  # of a notebook
 from typing import Any
 
 import torch
@@ -41,6 +42,9 @@ class VerifyReport:
         """What breaks the contract, else the output with the largest error of fused relative to
         eager."""
         return max(self.errors, key=_badness, default=None)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         verdict = "within the error budget" if self.ok else "OUTSIDE the error budget"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 
 import torch
@@ -24,6 +25,9 @@ class ShownProfile(Profile):
 
     def __str__(self) -> str:
         return plain_text(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def profile(

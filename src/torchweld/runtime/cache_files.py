@@ -37,6 +37,13 @@ def files(root: Path) -> list[File]:
     return sorted(_files(root), key=lambda file: file.used)
 
 
+def is_cached_name(name: str) -> bool:
+    """Whether a path relative to the cache, such as ab/ab12...so, is one of its files."""
+    folder, _, file = name.partition("/")
+    return bool(_FOLDER.fullmatch(folder) and _FILE.fullmatch(file) and file.startswith(folder)
+                and not file.endswith(".lock"))
+
+
 def _files(root: Path) -> Iterator[File]:
     for folder in _entries(root):
         if not (_FOLDER.fullmatch(folder.name) and folder.is_dir(follow_symlinks=False)):

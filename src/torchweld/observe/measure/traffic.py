@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 _ALLOCATIONS = frozenset((
     "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted",
@@ -32,7 +33,8 @@ def is_view(func, given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr() if _strided(tensor) else id(tensor)
+    """Of its memory, or of the storage itself where that has none: a fake tensor's."""
+    return StorageWeakRef(tensor.untyped_storage()).cdata if _strided(tensor) else id(tensor)
 
 
 def _strided(tensor: torch.Tensor) -> bool:

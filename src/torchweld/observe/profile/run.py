@@ -187,7 +187,7 @@ def _totals(seen: Seen, step_us: list[float], numbers: dict) -> Totals:
     return Totals(
         step_us=median,
         step_iqr_us=quartiles[2] - quartiles[0],
-        profiled_us=statistics.median(seen.lengths_us),
+        profiled_us=max(busy, seen.lengths_us[typical]),
         busy_us=busy,
         host_bound_us=max(0.0, median - busy),
         gaps=rows.gaps(seen.typical, numbers, seen.lengths_us[typical]),

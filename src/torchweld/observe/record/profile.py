@@ -16,6 +16,7 @@ from torchweld.core.errors import UsageError
 from torchweld.observe.record.reading import validated
 
 SCHEMA_VERSION = 1
+LEAST_SHARE = 0.9  # of the processors: below it, other work on the machine decides the times
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,18 @@ class Roofline:
     operator_us: Annotated[
         dict[str, float], "operator, such as aten::addmm -> its time on hardly any data"] = field(
         default_factory=dict)
+    processor_share: Annotated[
+        float | None,
+        "processor time that the process got / that it asked for, while this was measured; null "
+        "where the system does not count it"] = None
+    measured_times: Annotated[
+        int, "how often it was measured: again by the next process while the machine is busy"] = 1
+
+    @property
+    def trusted(self) -> bool:
+        """Whether nothing else kept the processors busy while it was measured, as far as is
+        known."""
+        return self.processor_share is None or self.processor_share >= LEAST_SHARE
 
     def flops_per_s(self, dtype: str, product: bool) -> float:
         """The rate for a kernel of `dtype`: that of matrix products, or of plain arithmetic."""
@@ -59,7 +72,9 @@ def family(name: str) -> str:
 
 
 def short_name(op: str) -> str:
-    """aten.add.Tensor -> add; torchweld.linear stays."""
+    """aten.add.Tensor -> add, torchweld.linear -> linear; others stay."""
+    if op.startswith("torchweld."):
+        return op.removeprefix("torchweld.")
     return op.removeprefix("aten.").partition(".")[0] if op.startswith("aten.") else op
 
 
@@ -169,8 +184,10 @@ class Totals:
 
     step_us: Annotated[float, "time of a step without a profiler, median"]
     step_iqr_us: Annotated[float, "distance between the quartiles of that time"]
-    profiled_us: Annotated[float, "time of a step under the profiler, median"]
-    busy_us: Annotated[float, "time in which the device runs a kernel, under the profiler"]
+    profiled_us: Annotated[
+        float, "time of one step under the profiler: the one of median busy time, whose launches "
+        "are listed"]
+    busy_us: Annotated[float, "time in that step in which the device runs a kernel"]
     host_bound_us: Annotated[
         float,
         "time in which the device waits for the host: Python, dispatch, launching. step - busy, "

@@ -17,6 +17,7 @@ from torchweld.observe.measure.memory import added_bytes, live_bytes
 from torchweld.observe.measure.paired import Paired, time_paired
 from torchweld.observe.measure.recorder import record
 from torchweld.observe.measure.tracing import trace_steps
+from torchweld.observe.predict.work import call_work
 from torchweld.observe.record.report import Timing, Way
 from torchweld.observe.report.ways import WAYS, fresh_inductor_cache, inductor_cpu_calls
 from torchweld.observe.report.work import bytes_moved, kernel_count
@@ -158,7 +159,7 @@ def _figures(ready: Prepared, workload: Workload) -> dict:
 
 def _eager_figures(ready: Prepared, step: Callable) -> dict:
     calls = record(step, {}).calls
-    return {"kernels": len(calls), "bytes_moved": sum(call.bytes_moved for call in calls)}
+    return {"kernels": len(calls), "bytes_moved": sum(call_work(call).bytes for call in calls)}
 
 
 def _inductor_figures(ready: Prepared, step: Callable) -> dict:

@@ -71,7 +71,7 @@ def place_text(place: Place) -> str:
 
 
 def _graph_text(part: GraphPart) -> str:
-    lines = [f"{part.name} ({part.kind}): {len(part.groups)} kinds of fused kernel"]
+    lines = [f"{part.name} ({part.kind}): {len(part.groups)} kinds of fused kernels"]
     for group in part.groups:
         lines += _group_lines(group)
     lines.append(f"  {part.unfused} kernels of one operation")

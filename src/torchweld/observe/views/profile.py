@@ -24,6 +24,7 @@ from torchweld.observe.views.terminal import and_more, table_of
 SHOWN = 12  # rows of each table; --json has all
 _MODULE_SHARE = 0.02  # of the time; modules below are not shown
 _LONG_NAME = 26
+_LIMITS_LOW = "these limits are too low: the machine was busy when they were measured\n"
 _BUSY = 0.4  # bias of the prediction from which on the device is suspected
 
 
@@ -60,7 +61,7 @@ def _heading(profile: Profile) -> Text:
         f" {profile.way}, {what}, inputs {', '.join(profile.inputs)}\n{where}, torch "
         f"{profile.versions['torch']}: memory {line.memory_bytes_per_s / 1e9:.0f} GB/s, products "
         f"{number_text(int(line.flops_per_s(_dtype(profile), True)))}flop/s, launch "
-        f"{line.launch_us:.1f} us\n")
+        f"{line.launch_us:.1f} us\n{'' if line.trusted else _LIMITS_LOW}")
 
 
 def _dtype(profile: Profile) -> str:

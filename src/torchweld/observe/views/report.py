@@ -104,7 +104,7 @@ def _groups(graph: data.GraphPart) -> Table:
 
 
 def _refusals(graph: data.GraphPart) -> Table:
-    table = table_of("not fused, because", "pairs", "at stake", title=f"Left apart in {graph.name}")
+    table = table_of("reason", "pairs", "at stake", title=f"Not fused in {graph.name}")
     for refused in graph.refusals[:SHOWN]:
         table.add_row(f"{refused.reason}\n  such as {refused.example}", str(refused.pairs),
                       bytes_text(refused.bytes_at_stake))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchweld.observe.record.profile import LEAST_SHARE
 from torchweld.observe.record.report import Report, Way
-
-LEAST_SHARE = 0.9  # of the processors: below it, other work on the machine decides the times
 
 
 @dataclass(frozen=True)

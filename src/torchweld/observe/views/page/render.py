@@ -13,11 +13,18 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import CppLexer, PythonLexer
 
-from torchweld.core.units import bytes_text, general, ms_text, number_text, seconds_text
+from torchweld.core.units import bytes_text, counted, general, ms_text, number_text, seconds_text
 from torchweld.observe.record.profile import Profile, short_name, short_source
 from torchweld.observe.record.report import Made, Report, Source
 from torchweld.observe.views.page.figures import MOST_LAUNCHES, figures_json, product_rates
-from torchweld.observe.views.page.units import duration_text, joules_text, us_text
+from torchweld.observe.views.page.units import (
+    bytes_unit,
+    duration_text,
+    flops_unit,
+    joules_text,
+    time_unit,
+    us_text,
+)
 from torchweld.observe.views.rows import (
     group_times,
     kernel_rows,
@@ -25,6 +32,7 @@ from torchweld.observe.views.rows import (
     module_rows,
     operations_text,
 )
+from torchweld.observe.views.strip import strips
 from torchweld.observe.views.verdict import verdict
 
 HERE = Path(__file__).parent
@@ -39,9 +47,11 @@ def report_page(report: Report) -> str:
     before, after = _profile(report, "eager"), _profile(report, "torchweld")
     made = made_by_name(report.graphs)
     rows = [r for profile in (before, after) if profile for r in kernel_rows(profile, made=made)]
+    beside = strips(before, after)
     return _environment().get_template("report.html.jinja").render(
         report=report, before=before, after=after, kernels=rows,
-        modules=module_rows(before, after), figures=Markup(figures_json(report)),
+        modules=module_rows(before, after), strips=beside,
+        figures=Markup(figures_json(report, beside)),
         libraries=[asset(name) for name in LIBRARIES], scripts=[asset(name) for name in SCRIPTS],
     )  # fmt: skip
 
@@ -78,9 +88,12 @@ def _environment() -> Environment:
     environment.filters |= _FILTERS
     environment.globals |= {
         "asset": asset,
+        "bytes_unit": bytes_unit,
+        "flops_unit": flops_unit,
         "group_times": group_times,
         "most_launches": MOST_LAUNCHES,
         "product_rates": product_rates,
+        "time_unit": time_unit,
     }
     return environment
 
@@ -108,6 +121,8 @@ _FILTERS: dict[str, Callable] = {
     "percent": lambda share: "-" if share is None else f"{100 * share:.0f} %",
     "verdict": verdict,
     "ratio": lambda ratio: "-" if ratio is None else f"{ratio:.2f}",
+    "counted": lambda places: counted([place.short_op for place in places]),
+    "microseconds": lambda milliseconds: 1e3 * milliseconds,
     "small": lambda value: f"{value:.1e}",
     "joules": joules_text,
     "duration": duration_text,

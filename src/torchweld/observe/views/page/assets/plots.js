@@ -1,10 +1,6 @@
 // Plots, drawn with Observable Plot as SVG: colours are CSS variables, so both themes and paper need no second drawing.
 
-const KINDS = ["operator", "library", "generated", "copy"];
-const colour = kind => `var(--${KINDS.includes(kind) ? kind : "copy"})`;
-const WIDTH = 1120;
-const WAY_COLOUR = { eager: "var(--operator)", torchweld: "var(--generated)" };
-
+const WAYS = { domain: ["eager", "torchweld"], range: ["var(--operator)", "var(--generated)"] };
 function figures() {
   return JSON.parse(document.getElementById("figures").textContent);
 }
@@ -14,52 +10,51 @@ function put(id, plot) {
   if (place) place.replaceChildren(plot);
 }
 
+// What a plot may be wide: text is not scaled, so it is as large on a phone as on a desk.
+const widthOf = place => Math.max(300, Math.min(1120, place.clientWidth || 1120));
+const narrow = width => width < 640;
+
 const digits = value => Number(value.toPrecision(3)).toLocaleString("en", { maximumFractionDigits: 3 });
 const microseconds = us => us >= 1e4 ? `${digits(us / 1e3)} ms` : `${digits(us)} µs`;
 const bytes = d3.format(".3~s");
 
 // An axis of microseconds up to `end`, told in milliseconds where they are many.
-function timeAxis(end) {
+function timeAxis(end, ticks) {
   const [divisor, label] = end > 1e4 ? [1e3, "milliseconds"] : [1, "microseconds"];
-  return { label, grid: true, tickFormat: us => (us / divisor).toLocaleString("en") };
-}
-
-// -- ways --
-
-function plotWays(ways) {
-  if (!ways.length) return;
-  put("plot-ways", Plot.plot({
-    width: WIDTH, height: 34 * ways.length + 62, marginLeft: 190, marginRight: 70, marginBottom: 42, style: { background: "none", fontSize: "13px" },
-    x: { label: "milliseconds of a call, median; the line spans its quartiles", zero: true, grid: true },
-    y: { label: null, domain: ways.map(w => w.name) },
-    marks: [
-      Plot.barX(ways, { x: "ms", y: "name", fill: w => w.name === "torchweld" ? "var(--generated)" : "var(--copy)", insetTop: 3, insetBottom: 3 }),
-      Plot.ruleY(ways, { x1: w => Math.max(0, w.ms - w.iqr / 2), x2: w => w.ms + w.iqr / 2, y: "name", stroke: "var(--ink)", strokeWidth: 1.6 }),
-      Plot.text(ways, { x: w => w.ms + w.iqr / 2, y: "name", text: w => `${digits(w.ms)} ms`, textAnchor: "start", dx: 6, fill: "var(--ink)" }),
-    ],
-  }));
+  return { label, grid: true, ticks, tickFormat: us => (us / divisor).toLocaleString("en") };
 }
 
 // -- timelines --
 
 function launchesOf(profile) {
   return profile.launches.map(([id, start, duration]) => {
-    const [name, kind, operations, module] = profile.kernels[id];
-    return { start, end: start + duration, kind, title: [name, operations, module, microseconds(duration)].filter(Boolean).join("\n") };
+    const [name, kind, operations, module, group] = profile.kernels[id];
+    const said = [operations || name, operations && name, `${kind}${module ? `, ${module}` : ""}`, microseconds(duration)];
+    return { start, end: start + duration, group, short: operations || name, title: said.filter(Boolean).join("\n") };
   });
+}
+
+// As much of a name as fits into a block, with the number of its group; nothing where that is little.
+function blockLabel(launch, pixels) {
+  const text = launch.group && launch.group < 9 ? `${launch.group} ${launch.short}` : launch.short;
+  const room = Math.floor((pixels - 6) / 6.6);
+  return text.length <= room ? text : room >= 5 ? `${text.slice(0, room - 1)}…` : "";
 }
 
 function drawTimeline(place, launches, [from, to]) {
   const seen = launches.filter(l => l.end >= from && l.start <= to);
+  const width = widthOf(place), pixels = l => (Math.min(to, l.end) - Math.max(from, l.start)) / (to - from) * width;
   const shape = { x1: l => Math.max(from, l.start), x2: l => Math.min(to, l.end), y1: 0, y2: 1 };
+  const middle = l => (Math.max(from, l.start) + Math.min(to, l.end)) / 2;
   const plot = Plot.plot({
-    width: WIDTH, height: 96, marginLeft: 74, marginTop: 8, marginBottom: 34, style: { background: "none", fontSize: "12px" },
-    x: { domain: [from, to], ...timeAxis(to) },
+    width, height: 104, marginLeft: 4, marginRight: 12, marginTop: 22, marginBottom: 34, style: { background: "none", fontSize: "12px" },
+    x: { domain: [from, to], ...timeAxis(to, narrow(width) ? 4 : 9) },
     y: { domain: [0, 1], ticks: [], label: null },
     marks: [
-      Plot.rect(seen, { ...shape, fill: l => colour(l.kind), stroke: "var(--ground)", strokeWidth: l => Math.min(0.6, 300 * (l.end - l.start) / (to - from)) }),
-      Plot.tip(seen, Plot.pointerX({ x: l => (Math.max(from, l.start) + Math.min(to, l.end)) / 2, y: 0.5, title: "title", fill: "var(--ground)", stroke: "var(--line)", anchor: "bottom" })),
-      Plot.text([place.dataset.way], { frameAnchor: "left", dx: -74, text: d => d, fontWeight: 600, fill: "var(--ink)" }),
+      Plot.rect(seen, { ...shape, fill: l => `var(--group-${l.group})`, stroke: "var(--ground)", strokeWidth: l => Math.min(0.6, pixels(l) / 12) }),
+      Plot.text(seen.filter(l => pixels(l) > 40), { x: middle, y: 0.5, text: l => blockLabel(l, pixels(l)), fontSize: 11, fill: "var(--ink)" }),
+      Plot.tip(seen, Plot.pointerX({ x: middle, y: 0.5, title: "title", fill: "var(--ground)", stroke: "var(--line)", anchor: "bottom" })),
+      Plot.text([place.dataset.way], { frameAnchor: "top-left", dy: -18, text: d => d, fontWeight: 600, fill: "var(--ink)" }),
     ],
   });
   const scale = plot.scale("x");
@@ -109,8 +104,8 @@ function startTimelines(profiles) {
     });
     dragToZoom(place, scales, shown);
   }
-  showKinds([...launches.values()].flat());
   shown.change("all");
+  return () => shown.show(shown.from, shown.to);
 }
 
 function dragToZoom(place, scales, shown) {
@@ -128,42 +123,43 @@ function dragToZoom(place, scales, shown) {
   });
 }
 
-function showKinds(launches) {
-  const found = KINDS.filter(kind => launches.some(l => l.kind === kind));
-  document.getElementById("kinds").replaceChildren(...found.map(kind => {
-    const label = document.createElement("span"), mark = document.createElement("i");
-    mark.style.setProperty("--colour", colour(kind));
-    label.append(mark, kind);
-    return label;
-  }));
-}
-
 // -- roofline --
 
 function pointsOf(profile) {
-  return profile.kernels.filter(([, , , , , us, moved, flops]) => us > 0 && moved > 0 && flops > 0)
-    .map(([name, kind, operations, module, regime, us, moved, flops]) => ({
-      way: profile.way, regime, us, intensity: flops / moved, rate: flops / us * 1e6,
-      title: [`${profile.way}: ${name}`, operations, module, `${microseconds(us)}, ${regime}-bound`].filter(Boolean).join("\n"),
-    }));
+  return profile.points.map(([operations, name, module, regime, calls, us, intensity, rate]) => ({
+    way: profile.way, us, intensity, rate, label: operations,
+    title: [`${profile.way}: ${operations}`, name, module, `${calls} × ${microseconds(us / calls)}, ${regime}-bound`].filter(Boolean).join("\n"),
+  }));
 }
 
-// [names, rate] of each flat line; rates too close to be told apart share a label.
-function flatRates(roof) {
+// Labels of the points that take most time, as many as lie apart; `at` gives a point's pixels.
+function labelled(points, at, most) {
+  const placed = [];
+  for (const point of d3.sort(points, p => -p.us)) {
+    const [x, y] = at(point), text = point.label.length > 24 ? `${point.label.slice(0, 23)}…` : point.label;
+    const free = placed.every(p => Math.abs(p.y - y) > 15 || Math.abs(p.x - x) > 4 + 3.4 * (p.text.length + text.length));
+    if (free) placed.push({ ...point, x, y, text });
+    if (placed.length === most) break;
+  }
+  return placed;
+}
+
+// [names, rate] of each flat line; rates too close for two labels share one. `apart`: the factor that a line of text takes.
+function flatRates(roof, apart) {
   const all = [["arithmetic", roof.vector], ...Object.entries(roof.products).map(([t, rate]) => [`products, ${t}`, rate])];
   const found = [];
   for (const [name, rate] of d3.sort(all, d => d[1])) {
-    const last = found.at(-1);
-    if (last && rate < 1.6 * last[1]) last[0] += ` and\n${name}`;
+    const last = found.at(-1), lines = last ? last[0].split("\n").length + 1 : 0;
+    if (last && rate < apart ** (lines / 2) * last[1]) last[0] = `${name} and\n${last[0]}`;
     else found.push([name, rate]);
   }
   return found;
 }
 
 // Each a name and its two ends; a slope begins where it enters the frame.
-function roofLines(roof, [left, right], bottom) {
-  const flat = flatRates(roof);
-  const top = d3.max(flat, d => d[1]);
+function roofLines(roof, [left, right], bottom, apart) {
+  const flat = flatRates(roof, apart);
+  const top = d3.max([roof.vector, ...Object.values(roof.products)]);
   const slopes = [["memory", roof.memory], ["cache", roof.cache]].map(([name, rate]) => {
     const start = Math.max(left, bottom / rate), end = Math.max(start, Math.min(right, top / rate));
     return { name, points: [[start, rate * start], [end, rate * end]] };
@@ -175,28 +171,33 @@ function roofLines(roof, [left, right], bottom) {
 const along = ([start, end], axis) => start[axis] * (end[axis] / start[axis]) ** 0.3;
 
 function plotRoofline(roof, profiles) {
-  const points = profiles.flatMap(pointsOf);
-  const all = d3.sum(profiles, p => p.kernels.length);
-  document.getElementById("roofline-note").textContent = all - points.length
-    ? `${points.length} of ${all} kernels are shown: the others do no arithmetic, or their work is not known.` : "";
+  const place = document.getElementById("plot-roofline"), points = profiles.flatMap(pointsOf);
+  document.getElementById("roofline-note").textContent = points.length ? "Kernels without arithmetic, such as copies, are not shown." : "";
   if (!points.length) return;
+  const width = widthOf(place), height = narrow(width) ? 340 : 430;
+  const margins = { marginLeft: 48, marginRight: narrow(width) ? 20 : 140, marginTop: 24, marginBottom: 36 };
   const domain = [Math.min(0.02, d3.min(points, p => p.intensity)) / 1.5, Math.max(500, d3.max(points, p => p.intensity)) * 1.5];
   const limits = [...points.map(p => p.rate), roof.vector, ...Object.values(roof.products)];
-  const [bottom, top] = [d3.min(limits) / 3, d3.max(limits) * 1.6];
-  const lines = roofLines(roof, domain, bottom);
-  put("plot-roofline", Plot.plot({
-    width: WIDTH, height: 430, marginLeft: 74, marginRight: 132, style: { background: "none", fontSize: "12px" },
-    x: { type: "log", domain, label: "flop for each byte moved", grid: true, ticks: 6, tickFormat: "~g" },
-    y: { type: "log", domain: [bottom, top], label: "flop/s", grid: true, ticks: 6, tickFormat: "~s" },
-    r: { range: [2.5, 13] },
-    color: { legend: true, domain: ["eager", "torchweld"], range: [WAY_COLOUR.eager, WAY_COLOUR.torchweld] },
-    symbol: { legend: false, domain: ["eager", "torchweld"], range: ["circle", "diamond2"] },
+  const range = [d3.min(limits) / 3, d3.max(limits) * 2.2];
+  const x = d3.scaleLog(domain, [margins.marginLeft, width - margins.marginRight]), y = d3.scaleLog(range, [height - margins.marginBottom, margins.marginTop]);
+  const lines = roofLines(roof, domain, range[0], (range[1] / range[0]) ** (15 / height));
+  const names = labelled(points, p => [x(p.intensity), y(p.rate)], narrow(width) ? 4 : 9);
+  const halo = { fill: "var(--soft)", stroke: "var(--ground)", strokeWidth: 4 };
+  const flat = narrow(width) ? { textAnchor: "end", dx: 0, dy: -12 } : { textAnchor: "start", dx: 6 };
+  put(place, Plot.plot({
+    width, height, ...margins, style: { background: "none", fontSize: "12px" },
+    x: { type: "log", domain, label: "flop for each byte moved", grid: true, ticks: narrow(width) ? 4 : 6, tickFormat: "~g" },
+    y: { type: "log", domain: range, label: "flop/s", grid: true, ticks: 6, tickFormat: "~s" },
+    r: { range: [2.5, 15] },
+    color: { legend: true, ...WAYS },
+    symbol: { legend: false, domain: WAYS.domain, range: ["circle", "diamond2"] },
     marks: [
       ...lines.map(l => Plot.line(l.points, { stroke: "var(--soft)", strokeDasharray: l.name === "cache" ? "4 3" : null })),
-      Plot.text(lines.filter(l => l.flat), { x: domain[1], y: l => l.points[1][1], text: "name", textAnchor: "start", dx: 6, fill: "var(--soft)" }),
-      ...[["cache", -12], ["memory", 14]].map(([name, dy]) => Plot.text(lines.filter(l => l.name === name), {
-        x: l => along(l.points, 0), y: l => along(l.points, 1), text: "name", textAnchor: dy < 0 ? "end" : "start", dx: dy / 3, dy, fill: "var(--soft)" })),
       Plot.dot(points, { x: "intensity", y: "rate", r: "us", symbol: "way", stroke: "way", fill: "way", fillOpacity: 0.3 }),
+      Plot.text(lines.filter(l => l.flat), { x: domain[1], y: l => l.points[1][1], text: "name", ...flat, ...halo }),
+      ...[["cache", -12], ["memory", 14]].map(([name, dy]) => Plot.text(lines.filter(l => l.name === name), {
+        x: l => along(l.points, 0), y: l => along(l.points, 1), text: "name", textAnchor: dy < 0 ? "end" : "start", dx: dy / 3, dy, ...halo })),
+      Plot.text(names, { x: "intensity", y: "rate", text: "text", textAnchor: p => p.x > 0.72 * width ? "end" : "start", dy: -9, dx: 0, fill: "var(--ink)", stroke: "var(--ground)", strokeWidth: 4 }),
       Plot.tip(points, Plot.pointer({ x: "intensity", y: "rate", title: "title", fill: "var(--ground)", stroke: "var(--line)" })),
     ],
   }));
@@ -205,21 +206,23 @@ function plotRoofline(roof, profiles) {
 // -- memory --
 
 function plotMemory(profiles) {
-  const lines = profiles.filter(p => p.memory).flatMap(p => p.memory.line.map(([at, size]) => ({ way: p.way, at, size })));
-  const peaks = profiles.filter(p => p.memory).map(p => ({ way: p.way, at: p.memory.at, size: p.memory.peak }));
+  const place = document.getElementById("plot-memory"), known = profiles.filter(p => p.memory);
+  const lines = known.flatMap(p => p.memory.line.map(([at, size]) => ({ way: p.way, at, size })));
+  const peaks = d3.sort(known.map(p => ({ way: p.way, size: p.memory.peak })), p => -p.size);
   const end = d3.max(lines, l => l.at) ?? d3.max(profiles, p => p.step);
   if (!peaks.length) return;
-  put("plot-memory", Plot.plot({
-    width: WIDTH, height: 260, marginLeft: 74, marginRight: 120, style: { background: "none", fontSize: "12px" },
-    x: timeAxis(end),
-    y: { label: "bytes", grid: true, zero: true, tickFormat: bytes, ticks: 5 },
-    color: { legend: true, domain: ["eager", "torchweld"], range: [WAY_COLOUR.eager, WAY_COLOUR.torchweld] },
+  const width = widthOf(place);
+  put(place, Plot.plot({
+    width, height: 260, marginLeft: 48, marginRight: 12, marginTop: 34, style: { background: "none", fontSize: "12px" },
+    x: timeAxis(end, narrow(width) ? 4 : 9),
+    y: { label: "bytes", domain: [0, 1.08 * d3.max([...peaks, ...lines], p => p.size)], grid: true, tickFormat: bytes, ticks: 5 },
+    color: { legend: true, ...WAYS },
     marks: [
       Plot.areaY(lines, { x: "at", y2: "size", y1: 0, fill: "way", fillOpacity: 0.15, curve: "step-after" }),
       Plot.lineY(lines, { x: "at", y: "size", stroke: "way", curve: "step-after" }),
-      Plot.ruleY(peaks.filter(p => p.at === null), { y: "size", x1: 0, x2: end, stroke: "way", strokeDasharray: "5 4" }),
-      Plot.dot(peaks.filter(p => p.at !== null), { x: "at", y: "size", fill: "way", r: 4 }),
-      Plot.text(peaks, { x: p => p.at ?? end, y: "size", text: p => `${bytes(p.size)}B${p.at === null ? " at most, " + p.way : ""}`, textAnchor: "end", dy: -10, fill: "var(--ink)", stroke: "var(--ground)", strokeWidth: 4 }),
+      Plot.ruleY(peaks, { y: "size", stroke: "way", strokeDasharray: "5 4" }),
+      // one above its line at the left, the other below its own at the right: never on each other
+      ...peaks.map((p, at) => Plot.text([p], { x: at ? end : 0, y: "size", text: d => `peak, ${d.way}: ${bytes(d.size)}B`, textAnchor: at ? "end" : "start", dy: at ? 9 : -9, fill: "var(--ink)", stroke: "var(--ground)", strokeWidth: 4 })),
       Plot.tip(lines, Plot.pointerX({ x: "at", y: "size", title: p => `${p.way}\n${bytes(p.size)}B at ${microseconds(p.at)}`, fill: "var(--ground)", stroke: "var(--line)" })),
     ],
   }));
@@ -227,9 +230,18 @@ function plotMemory(profiles) {
 
 function startPlots() {
   const data = figures();
-  plotWays(data.ways);
   if (!data.profiles.length) return;
-  startTimelines(data.profiles);
-  plotRoofline(data.roofline, data.profiles);
-  plotMemory(data.profiles);
+  const drawTimelines = startTimelines(data.profiles);
+  const draw = () => {
+    plotRoofline(data.roofline, data.profiles);
+    plotMemory(data.profiles);
+  };
+  draw();
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (width === innerWidth) return;
+    width = innerWidth;
+    drawTimelines();
+    draw();
+  });
 }

@@ -42,7 +42,15 @@ function filter(id) {
   if (count) count.textContent = `${shown} of ${table.tBodies[0].rows.length} rows`;
 }
 
+// On a narrow screen a row is a list: each cell says its column's name.
+function nameCells(table) {
+  const names = Array.from(table.tHead.rows[0].cells, cell => cell.textContent.trim());
+  for (const row of table.tBodies[0].rows)
+    for (const cell of row.cells) cell.dataset.label = names[cell.cellIndex];
+}
+
 function startTables() {
+  for (const table of document.querySelectorAll("table.stack")) nameCells(table);
   for (const button of document.querySelectorAll("table.sortable th button"))
     button.addEventListener("click", () => sortBy(button.closest("th")));
   for (const control of document.querySelectorAll("[data-for]"))

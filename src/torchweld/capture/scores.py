@@ -42,6 +42,7 @@ class Scores:
 
 Takes = Callable[[Scores], bool]  # whether templates take the scores, forward and backward
 
+MUST_SAVE, MUST_RECOMPUTE = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.MUST_RECOMPUTE
 _VIEWS = {
     aten.view.default, aten.expand.default, aten.permute.default, aten._unsafe_view.default,
     aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.transpose.int,
@@ -97,7 +98,8 @@ def _region(outer: Node, later: set[Node]) -> _Region | None:
     )  # fmt: skip
     if not finder.only_used_by(outer) or not finder.gradients:
         return None
-    return _Region(outer, tuple(finder.found), tuple(softmaxes), scores)
+    gradients = [n for n in finder.gradients if n.target is _SOFTMAX_BACKWARD]
+    return _Region(outer, tuple(finder.found), tuple(softmaxes), tuple(gradients), scores)
 
 
 def _value(node: Node) -> torch.Tensor | None:
@@ -202,16 +204,19 @@ class _Region:
     outer: Node
     found: tuple[Node, ...]
     softmaxes: tuple[Node, ...]
+    gradients: tuple[Node, ...]  # of softmaxes
     scores: Scores
 
     def recompute(self) -> None:
+        for node in self.gradients:
+            self._take_gradient_apart(node)
         made = [new for node in self.softmaxes for new in self._taken_apart(node)]
         copies = [c for p in (self.outer, *self.found) if p.target is aten.bmm.default
                   for arg in p.args for c in _copies(arg)]  # fmt: skip
         for node in (*self.found, *made, *copies):
-            if "recompute" not in node.meta:
-                node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-        self.outer.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+            policy = MUST_SAVE if node.target in _WHOLE_ROWS else MUST_RECOMPUTE
+            node.meta.setdefault("recompute", policy)
+        self.outer.meta["recompute"] = MUST_SAVE
 
     def _taken_apart(self, softmax: Node) -> Iterator[Node]:
         """e / sum(e) with e = exp(x - max(x)), in float32, whose maximum and sum are saved."""
@@ -226,19 +231,17 @@ class _Region:
             share = _call(graph, aten.div.Tensor, (exp, total), softmax)
             narrow = _narrow(graph, share, result)
         for saved in (top, total):
-            saved.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-        for gradient in [u for u in softmax.users if u.target is _SOFTMAX_BACKWARD]:
-            self._gradient(gradient, share)
+            saved.meta["recompute"] = MUST_SAVE
         softmax.replace_all_uses_with(narrow)
         graph.erase_node(softmax)
         yield from {wide: 0, exp.args[0]: 0, exp: 0, share: 0, narrow: 0}
 
-    def _gradient(self, node: Node, share: Node) -> None:
+    def _take_gradient_apart(self, node: Node) -> None:
         """share * (g - D)"""
-        graph, grad = node.graph, node.args[0]
+        graph, (grad, share) = node.graph, node.args[:2]
         with graph.inserting_before(node):
-            wide = _wide(graph, grad)
-            total = self._row_products(node, share)
+            wide, share = _wide(graph, grad), _wide(graph, share)
+            total = self._row_products(node)
             if total is None:
                 product = _call(graph, aten.mul.Tensor, (share, wide), node)
                 total = _call(graph, aten.sum.dim_IntList, (product, [-1], True), node)
@@ -248,8 +251,8 @@ class _Region:
         node.replace_all_uses_with(result)
         graph.erase_node(node)
 
-    def _row_products(self, node: Node, share: Node) -> Node | None:
-        """sum(do * o) over columns, if that is sum(share * g) over keys."""
+    def _row_products(self, node: Node) -> Node | None:
+        """sum(do * o) over columns, if that is the sum of share * g over keys."""
         grad, softmax = node.args[:2]
         forward = _chain(self.outer.args[0], lambda n: n is softmax)
         backward = _chain(grad, lambda n: n.target is aten.bmm.default)

@@ -17,7 +17,7 @@ from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp, Graph, Node, Store, views
 from torchweld.plan.decisions import Fusion, Plan
 from torchweld.plan.inline import fresh
-from torchweld.plan.products.told import explained, of_call
+from torchweld.plan.products.told import explained
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.scores.offer import FAMILY, Desk, Offer, with_stores
 from torchweld.plan.scores.write import Sources, Written, written
@@ -42,7 +42,7 @@ def score_nests(plan: Plan, target: Target, options: Options, choose: Choose) ->
         if isinstance(best, Offer):
             found[node.name] = best
         elif best is not None:
-            refused |= of_call(node, plan.graph, best)
+            refused |= _pairs(node, best, sources)
     taken, graph, more = _taken(plan.graph, found, desk)
     plan = explained(plan, refused | more)
     names = _names(taken, graph)
@@ -58,6 +58,12 @@ def _names(taken: Mapping[str, Offer], graph: Graph) -> dict[str, str]:
     for name in taken:
         names[name] = fresh("attention", used)
     return names
+
+
+def _pairs(root: Node, why: Refusal, sources: Sources) -> dict[tuple[str, str], Refusal]:
+    """Why a product and those behind it stay apart, by their names."""
+    behind = frozenset().union(*(sources.products(name, 1) for name in root.reads))
+    return {(name, root.name): why for name in sorted(behind)}
 
 
 def _best(node: Node, sources: Sources, desk: Desk) -> Offer | Refusal | None:
@@ -79,7 +85,9 @@ def _taken(
         if isinstance(made, Graph):
             return offers, made, refused
         for name, why in made.items():
-            refused |= of_call(offers.pop(name).root, graph, why)
+            offer = offers.pop(name)
+            inside = (m for m, member in offer.written.members.items() if member.is_product)
+            refused |= {(m, name): why for m in inside}
     return {}, graph, refused
 
 

@@ -77,6 +77,9 @@ class Sources:
                 found.add(node.name)
         return frozenset(found)
 
+    def bytes(self, buffer: str) -> int:
+        return self.elements(buffer) * self.graph.buffers[buffer].dtype.bytes
+
     def elements(self, buffer: str) -> int:
         return hint(product(self.graph.buffers[buffer].shape), self.graph.hints)
 
@@ -329,11 +332,11 @@ class _Writer:
 
 
 def _repeats(node: Comp, sources: Sources) -> bool:
-    """A copy of what is smaller: heads repeated."""
+    """A copy of what is smaller: heads repeated, or 16 bits widened."""
     if len(node.stores) != 1 or any(not isinstance(i, (Load, Cast)) for i in node.body):
         return False
     source = [i.buffer for i in node.body if isinstance(i, Load)]
     whole = len(source) == 1 and all(
         isinstance(e, Affine) for i in node.body if isinstance(i, Load) for e in i.index
     )
-    return whole and sources.elements(source[0]) < sources.elements(node.writes[0])
+    return whole and sources.bytes(source[0]) < sources.bytes(node.writes[0])

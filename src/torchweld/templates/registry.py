@@ -21,8 +21,9 @@ from torchweld.templates.template import Choose, Kernel, Problem, Template
 TEMPLATES: dict[str, Template] = {
     t.name: t
     for t in (
-        multi_tensor.TEMPLATE, attention.TEMPLATE, attention_cpu.TEMPLATE, conv.TEMPLATE, pooling.TEMPLATE, gemm.SKINNY,
-        gemm.HOPPER, gemm.TRITON, gemm.CPU, pointwise_reduce.CPU, pointwise_reduce.GPU,
+        multi_tensor.TEMPLATE, attention.TEMPLATE, attention_cpu.TEMPLATE, conv.TEMPLATE,
+        pooling.TEMPLATE, gemm.SKINNY, gemm.HOPPER, gemm.TRITON, gemm.CPU, pointwise_reduce.CPU,
+        pointwise_reduce.GPU,
     )
 }  # fmt: skip
 

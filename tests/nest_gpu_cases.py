@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
+from torchweld.codegen.source import KernelBundle
 from torchweld.core import dtypes
 from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Axis, Buffer, Comp, Reduce, Store, Value
-from torchweld.ir.size import Size, product, symbol
-from torchweld.templates.attention.nest import Bound, Inner, Nest, Outer, Walk
+from torchweld.ir.nodes import Axis, Buffer, Comp, Op, Reduce, Store, Value
+from torchweld.ir.online import normalised
+from torchweld.ir.simplify import simplify
+from torchweld.ir.size import Poly, Size, product, symbol
+from torchweld.targets.find import named_target
+from torchweld.targets.target import Target
+from torchweld.templates import registry
+from torchweld.templates.attention.gpu.generate import generate
+from torchweld.templates.attention.gpu.schedule import NestSchedule
+from torchweld.templates.attention.nest import Nest, nest_of
 from triton_cases import Case
+
+H100 = named_target("H100")
 
 
 @dataclass(frozen=True)
@@ -113,14 +123,12 @@ def _axes(instr) -> set[str]:
 @dataclass(frozen=True)
 class Score:
     """`forward(body, s)`; `backward(body, s, gradient)`; `dropped(body)`: what a weight is
-    multiplied by. `low`, `high`: the keys that count for a row, `rows`: the rows for a key."""
+    multiplied by."""
 
     name: str
     forward: Callable[[Body, Value], Value]
     backward: Callable[[Body, Value, Value], Value] | None = None
     dropped: Callable[[Body], Value] | None = None
-    low: Callable[[Sizes], Affine] | None = None
-    high: Callable[[Sizes], Affine] | None = None
     fill: Callable[[Sizes], dict] = field(default=lambda sizes: {})
 
 
@@ -215,23 +223,20 @@ def _dropped(body: Body) -> Value:
     head = body.at["b"] * (e["h"] * e["g"]) + body.at["h"] * e["g"] + body.at["g"]
     place = (head * e["i"] + body.at["i"]) * e["l"] + body.at["l"]
     seed = b.const(1234, dtypes.i64)
-    from torchweld.ir.nodes import Op
-
     uniform = b.emit(Op("philox", (seed, b.index(place)), dtypes.f32))
     kept = b.op("ge", uniform, body.const(0.25))
     return b.op("where", kept, body.const(1 / 0.75), body.const(0.0))
 
 
-_UP = {"high": lambda z: axis("i") + 1}
 PLAIN = Score("plain", _times, _scaled_back)
-CAUSAL = Score("causal", _causal, _scaled_back, **_UP)
-WINDOW = Score("window", _window, _scaled_back, low=lambda z: axis("i") + (1 - WIDTH), **_UP)
-ALIBI = Score("alibi", _alibi, _scaled_back, **_UP)
-SOFTCAP = Score("softcap", _softcap, _softcap_back, **_UP)
+CAUSAL = Score("causal", _causal, _scaled_back)
+WINDOW = Score("window", _window, _scaled_back)
+ALIBI = Score("alibi", _alibi, _scaled_back)
+SOFTCAP = Score("softcap", _softcap, _softcap_back)
 BIAS = Score("bias", _bias, _scaled_back)
-DOCUMENTS = Score("documents", _documents, _scaled_back, fill=_ids, **_UP)
+DOCUMENTS = Score("documents", _documents, _scaled_back, fill=_ids)
 PADDING = Score("padding", _padding, _scaled_back, fill=_seen)
-DROPOUT = Score("dropout", _causal, _scaled_back, _dropped, **_UP)
+DROPOUT = Score("dropout", _causal, _scaled_back, _dropped)
 SCORES = (PLAIN, CAUSAL, WINDOW, ALIBI, SOFTCAP, BIAS, DOCUMENTS, PADDING, DROPOUT)
 
 
@@ -242,8 +247,7 @@ def forward(
     `guarded`: a row that sees nothing is zero, else NaN."""
     body = Body(z, dtype)
     b = body.b
-    q, k, v = body.stored("q", "bHid"), body.stored("k", "bhld"), body.stored("v", "bhle")
-    s = body.contraction(b.widen(q), b.widen(k), "d")
+    s = body.contraction(body.load("q", "bHid"), body.load("k", "bhld"), "d")
     x = score.forward(body, s)
     top = b.reduce("max", (x,), ("l",))
     base = top
@@ -252,116 +256,155 @@ def forward(
     w = b.op("exp", b.op("sub", x, base))
     total = b.reduce("sum", (w,), ("l",))
     kept = b.op("mul", w, score.dropped(body)) if score.dropped else w
-    o = body.contraction(kept, b.widen(v), "l")
+    o = body.contraction(kept, body.load("v", "bhle"), "l")
     mean = b.op("div", o, total)
     if guarded:
         mean = b.op("where", b.op("eq", total, body.const(0)), body.const(0), mean)
     body.store("o", "bHie", mean)
     if saved:
         body.store("lse", "bHi", b.op("add", base, b.op("log", total)), dtypes.f32)
-    walk = Walk((top, total, o), ((total, top), (o, top)))
-    return _case(f"forward-{score.name}", body, score, "gi", "l", (Inner(s, q, k, ("d",)),),
-                 (top, total), (Outer(o, kept, v, ("e",)),), (walk,), **more)  # fmt: skip
+    return _case(f"forward-{score.name}", body, score, "l", **more)
 
 
-def _gradients(body: Body, score: Score):
-    """q, k, v, dO as stored; both products; the weights and the gradient of the scores' product."""
+def _gradients(body: Body, score: Score) -> tuple[Value, Value]:
+    """The weights, and the gradient of the scores' product."""
     b = body.b
-    q, k, v = body.stored("q", "bHid"), body.stored("k", "bhld"), body.stored("v", "bhle")
-    do = body.stored("do", "bHie")
-    s = body.contraction(b.widen(q), b.widen(k), "d")
-    dp = body.contraction(b.widen(do), b.widen(v), "e")
+    s = body.contraction(body.load("q", "bHid"), body.load("k", "bhld"), "d")
+    dp = body.contraction(body.load("do", "bHie"), body.load("v", "bhle"), "e")
     x = score.forward(body, s)
-    w = b.op("exp", b.op("sub", x, body.load("lse", "bHi", dtypes.f32)))
-    mask = score.dropped(body) if score.dropped else None
-    kept = w if mask is None else b.op("mul", w, mask)
-    dp_kept = dp if mask is None else b.op("mul", dp, mask)
-    ds = b.op("mul", w, b.op("sub", dp_kept, body.load("delta", "bHi", dtypes.f32)))
-    return q, k, v, do, s, dp, kept, score.backward(body, s, ds)
+    w = kept = b.op("exp", b.op("sub", x, body.load("lse", "bHi", dtypes.f32)))
+    if score.dropped:
+        mask = score.dropped(body)
+        kept, dp = b.op("mul", w, mask), b.op("mul", dp, mask)
+    ds = b.op("mul", w, b.op("sub", dp, body.load("delta", "bHi", dtypes.f32)))
+    return kept, score.backward(body, s, ds)
 
 
 def queries_gradient(z: Sizes, score: Score, dtype: str = "bf16", **more) -> NestCase:
     """dQ from q, k, v, dO, lse and delta."""
     body = Body(z, dtype)
-    q, k, v, do, s, dp, _, ds = _gradients(body, score)
+    _, ds = _gradients(body, score)
     body.extents["c"], body.at["c"] = z.depth, axis("c")
-    again = body.stored("k", "bhlc")
-    dq = body.contraction(ds, body.b.widen(again), "l")
-    body.store("dq", "bHic", dq)
-    inners = Inner(s, q, k, ("d",)), Inner(dp, do, v, ("e",))
-    return _case(f"dq-{score.name}", body, score, "gi", "l", inners, (),
-                 (Outer(dq, ds, again, ("c",)),), (Walk((dq,), ()),), **more)  # fmt: skip
+    body.store("dq", "bHic", body.contraction(ds, body.load("k", "bhlc"), "l"))
+    return _case(f"dq-{score.name}", body, score, "l", **more)
 
 
 def keys_gradient(z: Sizes, score: Score, dtype: str = "bf16", **more) -> NestCase:
     """dK and dV."""
     body = Body(z, dtype)
-    q, k, v, do, s, dp, kept, ds = _gradients(body, score)
+    kept, ds = _gradients(body, score)
     over = tuple(n for n in "gi" if body.extents[n] != 1)
     for name, extent in (("c", z.depth), ("f", z.columns)):
         body.extents[name], body.at[name] = extent, axis(name)
-    q2, do2 = body.stored("q", "bHic"), body.stored("do", "bHif")
     b = body.b
-    dk = b.reduce("sum", (b.op("mul", ds, b.widen(q2)),), over)
-    dv = b.reduce("sum", (b.op("mul", kept, b.widen(do2)),), over)
+    dk = b.reduce("sum", (b.op("mul", ds, body.load("q", "bHic")),), over)
+    dv = b.reduce("sum", (b.op("mul", kept, body.load("do", "bHif")),), over)
     body.store("dk", "bhlc", dk)
     body.store("dv", "bhlf", dv)
-    inners = Inner(s, k, q, ("d",)), Inner(dp, v, do, ("e",))
-    outers = Outer(dk, ds, q2, ("c",)), Outer(dv, kept, do2, ("f",))
-    return _case(f"dkv-{score.name}", body, score, "l", "gi", inners, (), outers,
-                 (Walk((dk, dv), ()),), **more)  # fmt: skip
+    return _case(f"dkv-{score.name}", body, score, over, **more)
 
 
-def _case(name, body: Body, score: Score, rows, keys, inners, statistics, outers, walks, **more):
-    z, comp = body.sizes, body.comp(name.replace("-", "_"))
-    low, high = (f(z) if f else None for f in (score.low, score.high))
-    if rows == "l":  # l < i + 1 bounds i from below
-        low, high = (
-            high and axis("l") + (1 - high.const), low and axis("l") + (1 - low.const)
-        )
-
-    def present(names: str) -> tuple[str, ...]:
-        return tuple(a.name for a in comp.axes if a.name in names)
-
-    batch = present("bh" if rows == "l" else "bh")
-    nest = Nest(batch, present(rows), present(keys), inners, statistics, outers, walks,
-                Bound(low, high))  # fmt: skip
-    fill = score.fill(z) | more.pop("fill", {})
+def _case(name: str, body: Body, score: Score, keys, **more) -> NestCase:
+    z, comp = body.sizes, normalised(simplify(body.comp(name.replace("-", "_"))), keys)
+    fill = _statistics(body) | score.fill(z) | more.pop("fill", {})
     label = f"{name}-{'x'.join(map(str, comp.extents.values()))}-{body.dtype.name}"
-    return NestCase(label, comp, body.buffers, fill, more.pop("sizes", {}), None, nest)
+    return NestCase(label, comp, body.buffers, fill, more.pop("sizes", {}), None, nest_of(comp))
 
 
-def generated(case: NestCase):
-    from torchweld.templates.attention.gpu.generate import generate
+def _statistics(body: Body) -> dict[str, torch.Tensor]:
+    """Of a row of some hundred scores, so that weights are less than one; falling slopes."""
+    shapes = {n: b.shape for n, b in body.buffers.items() if n in ("lse", "delta", "slope")}
+    if any(isinstance(e, Poly) for shape in shapes.values() for e in shape):
+        return {}
+    g = torch.Generator().manual_seed(5)
+    made = {n: torch.randn(shape, generator=g) for n, shape in shapes.items()}
+    scale = {"lse": (0.2, 4.5), "delta": (0.1, 0.0), "slope": (0.01, 0.25)}
+    return {n: t * scale[n][0] + scale[n][1] for n, t in made.items()}
 
-    return generate(case.comp, case.buffers, case.nest, case.schedule, False)
+
+def generated(case: NestCase, target: Target = H100) -> KernelBundle:
+    """Of the case's own schedule if it has one; nothing begins early then."""
+    if case.schedule is not None:
+        return generate(case.comp, case.buffers, case.nest, case.schedule, False)
+    return registry.bundle_of(case.comp, case.buffers, target, case.sizes)
 
 
-def tiled(case: NestCase, rows: int = 32, keys: int = 16, splits: int = 1, **more) -> NestCase:
-    from dataclasses import replace
-
-    from torchweld.templates.attention.gpu.schedule import NestSchedule
-
+def tiled(
+    case: NestCase, rows: int = 32, keys: int = 16, splits: int = 1, merged: bool = False, **more
+) -> NestCase:
+    """With small tiles. `merged`: of all rows' axes together."""
     n = case.nest
-    one = (n.rows[-1:], n.keys[-1:]) if "merged" not in more else (n.rows, n.keys)
-    more.pop("merged", None)
-    s = NestSchedule(*one, rows, keys, 4, 2, splits, **more)
+    axes = (n.rows, n.keys) if merged else (n.rows[-1:], n.keys[-1:])
+    s = NestSchedule(*axes, rows, keys, 4, 2, splits, **more)
     return replace(case, schedule=s, name=f"{case.name}-{rows}x{keys}x{splits}")
 
 
 def small() -> list[NestCase]:
-    z = Sizes(1, 2, 1, 70, 70, 16, 16)
-    g = Sizes(2, 1, 2, 40, 40, 24, 16)
+    """Of all forms, for an interpreter."""
+    z, g = Sizes(1, 2, 1, 70, 70, 16, 16), Sizes(2, 1, 2, 40, 40, 24, 16)
     found = []
     for score in SCORES:
-        for dtype in ("f16", "f32"):
-            found.append(tiled(forward(z, score, dtype, saved=True)))
+        found += [tiled(forward(z, score, dtype, saved=True)) for dtype in ("f16", "f32")]
         found.append(tiled(queries_gradient(z, score, "f16")))
         found.append(tiled(keys_gradient(g, score, "f16"), 32, 16))
-    found.append(tiled(forward(g, CAUSAL, "f16"), 16, 16, group=2))
-    found.append(tiled(forward(g, CAUSAL, "f16"), 32, 16, merged=True))
-    found.append(tiled(forward(g, WINDOW, "f16"), 32, 16, 2, merged=True))
-    found.append(tiled(forward(g, PADDING, "f16", guarded=False)))
-    found.append(tiled(forward(z, CAUSAL, "f16"), 32, 16, 3))
-    found.append(tiled(forward(z, ALIBI, "f32"), 32, 16, 3))
-    return found
+    return [
+        *found,
+        tiled(forward(g, CAUSAL, "f16"), 16, 16, group=2),
+        tiled(forward(g, CAUSAL, "f16"), 32, 16, merged=True),
+        tiled(forward(g, WINDOW, "f16"), 32, 16, 2, merged=True),
+        tiled(keys_gradient(g, WINDOW, "f16"), 32, 16, merged=True),
+        tiled(forward(g, PADDING, "f16", guarded=False)),
+        tiled(forward(z, CAUSAL, "f16"), 32, 16, 3),
+        tiled(forward(z, ALIBI, "f32"), 32, 16, 3),
+        tiled(forward(Sizes(2, 2, 1, 1, 70, 16, 16), PADDING, "f16", True), 16, 32),
+        tiled(forward(Sizes(1, 2, 2, "s0", "s1", 16, 16), CAUSAL, "f16", sizes=LENGTHS)),
+        tiled(keys_gradient(Sizes(1, 2, 2, "s0", "s1", 16, 16), CAUSAL, "f16", sizes=LENGTHS)),
+        tiled(sigmoid(g, "f16")),
+        tiled(differential(z, "f16")),
+        tiled(two_walks(z, "f16")),
+    ]
+
+
+LENGTHS = {"s0": 37, "s1": 51}
+
+
+def sigmoid(z: Sizes, dtype: str, **more) -> NestCase:
+    """Causal attention without statistics."""
+    body = Body(z, dtype)
+    b = body.b
+    s = body.contraction(body.load("q", "bHid"), body.load("k", "bhld"), "d")
+    later = b.op("gt", b.index(body.at["l"]), b.index(body.at["i"]))
+    w = b.op("where", later, body.const(0.0), b.op("sigmoid", _times(body, s)))
+    body.store("o", "bHie", body.contraction(w, body.load("v", "bhle"), "l"))
+    return _case("sigmoid", body, PLAIN, "l", **more)
+
+
+def differential(z: Sizes, dtype: str, **more) -> NestCase:
+    """(softmax(q k) - 0.3 softmax(q2 k2)) v in one walk."""
+    body = Body(z, dtype)
+    b = body.b
+    body.extents["c"], body.at["c"] = z.depth, axis("c")
+    pairs = [("q", "k", "d"), ("q2", "k2", "c")]
+    parts = [_softmax(body, *pair) for pair in pairs]
+    w = b.op("sub", parts[0], b.op("mul", parts[1], body.const(0.3)))
+    body.store("o", "bHie", body.contraction(w, body.load("v", "bhle"), "l"))
+    return _case("differential", body, PLAIN, "l", **more)
+
+
+def _softmax(body: Body, query: str, key: str, depth: str) -> Value:
+    b = body.b
+    q, k = body.load(query, "bHi" + depth), body.load(key, "bhl" + depth)
+    x = _times(body, body.contraction(q, k, depth))
+    w = b.op("exp", b.op("sub", x, b.reduce("max", (x,), ("l",))))
+    return b.op("div", w, b.reduce("sum", (w,), ("l",)))
+
+
+def two_walks(z: Sizes, dtype: str, **more) -> NestCase:
+    """Weights that are not proportional to any function of the maximum."""
+    body = Body(z, dtype)
+    b = body.b
+    s = _times(body, body.contraction(body.load("q", "bHid"), body.load("k", "bhld"), "d"))
+    gap = b.op("sub", b.reduce("max", (s,), ("l",)), s)
+    w = b.op("reciprocal", b.op("add", b.op("mul", gap, gap), body.const(1.0)))
+    body.store("o", "bHie", body.contraction(w, body.load("v", "bhle"), "l"))
+    return _case("two-walks", body, PLAIN, "l", **more)

@@ -31,7 +31,7 @@ def implied(comp: Comp, nest: Nest, s: NestSchedule) -> Iterator[Value]:
     """Comparisons that hold wherever the bound of `nest` does."""
     for value in range(len(comp.body)):
         edge = edge_of(comp.body, value, nest.keys)
-        if edge is not None and s.keys == (edge.key,):
+        if edge is not None and s.keys == (edge.key,) == (nest.bound.axis,):
             bound = nest.bound.high if edge.high else nest.bound.low
             if bound == edge.at:
                 yield value

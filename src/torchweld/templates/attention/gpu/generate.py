@@ -16,10 +16,10 @@ from dataclasses import replace
 
 from torchweld.codegen.source import GridDim, KernelBundle
 from torchweld.core import dtypes
-from torchweld.ir.nodes import Buffer, Comp, Const, Op, Value, store_axes
+from torchweld.ir.nodes import Buffer, Comp, Op, Value, store_axes
 from torchweld.ir.size import Size, product
-from torchweld.templates.attention.gpu.schedule import NestSchedule, is_fast, padded
-from torchweld.templates.attention.gpu.tiles import Face, Tiles, tiles_of
+from torchweld.templates.attention.gpu.schedule import NestSchedule, batch_of, is_fast, padded
+from torchweld.templates.attention.gpu.tiles import Tiles, tiles_of
 from torchweld.templates.attention.gpu.walk import covered_rows, define, factor, walk
 from torchweld.templates.attention.nest import Nest, Walk
 from torchweld.templates.pointwise_reduce.gpu import forms
@@ -58,7 +58,7 @@ def _position(t: Tiles) -> None:
     last-level cache; tiles with most keys begin first."""
     k, s = t.score, t.schedule
     at = "tl.program_id(0), tl.program_id(1)"
-    if s.group > 1:
+    if s.group:
         at = f"_tile_at({at}, tl.num_programs(0), tl.num_programs(1), {s.group})"
     k.line(k.helper(f"batch, tile = {at}"))
     if _more_keys_later(t.nest):
@@ -137,8 +137,7 @@ def _partials(
     if s.splits == 1:
         return {}
     device = buffers[comp.stores[0].buffer].device
-    batch = (*nest.batch, *(a for a in nest.rows if a not in s.rows))
-    tiles = _points(comp, batch) * -(-_points(comp, s.rows) // s.block_rows)
+    tiles = _points(comp, batch_of(nest, s)) * -(-_points(comp, s.rows) // s.block_rows)
     rows = tiles * s.splits * s.block_rows
     made: dict[Value | None, Buffer] = {}
     for value in nest.walks[0].reductions:
@@ -198,6 +197,7 @@ def _read(t: Tiles, scratch: Mapping[Value | None, Buffer], value: Value) -> str
 def _partial(t: Tiles, buffer: Buffer, value: Value, share: str) -> str:
     """Where a share of the tile has its part."""
     s, width = t.schedule, _width(t.comp, t.nest, value)
-    rows = f"(place * {s.splits} + {share}) * {s.block_rows} + tl.arange(0, {s.block_rows})"
+    lanes = f"tl.arange(0, {s.block_rows})[:, None]"
+    rows = f"(place * {s.splits} + {share}) * {s.block_rows} + {lanes}"
     columns = f" * {width} + tl.arange(0, {width})[None, :]" if width > 1 else ""
-    return f"{t.score.pointer(buffer.name)} + ({f'({rows}[:, None])' if columns else rows + '[:, None]'}{columns})"
+    return f"{t.score.pointer(buffer.name)} + (({rows}){columns})"

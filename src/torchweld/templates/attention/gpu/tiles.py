@@ -16,12 +16,14 @@ from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from torchweld.core import dtypes
 from torchweld.ir.access import unmerged
-from torchweld.ir.nodes import Buffer, Comp, Const, Index, Instr, Load, Op, Value, needed
+from torchweld.ir.affine import Affine
+from torchweld.ir.nodes import Buffer, Cast, Comp, Const, Index, Instr, Load, Op, Value, needed
 from torchweld.ir.size import Size, product
 from torchweld.ir.substitute import with_operands
 from torchweld.templates.attention.gpu.edges import implied
-from torchweld.templates.attention.gpu.schedule import NestSchedule, padded
+from torchweld.templates.attention.gpu.schedule import NestSchedule, batch_of, padded
 from torchweld.templates.attention.nest import Nest
 from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
@@ -66,6 +68,33 @@ class Face(Kernel):
             return super()._index(instr)
         with self._in_64_bits():
             return super()._index(instr)
+
+    def _expression(self, value: Value) -> str:
+        return self._distance(value) or super()._expression(value)
+
+    def _distance(self, value: Value) -> str | None:
+        """l - i in float32 as the difference of two floats, where that is exact: a conversion for
+        each row and key, not for each score."""
+        cast = self.body[value]
+        index = self.body[cast.arg] if isinstance(cast, Cast) else None
+        if not isinstance(index, Index) or cast.dtype != dtypes.f32:
+            return None
+        terms = dict(index.map.terms)
+        tile = self.schedule
+        sides = [frozenset(terms) & set(axes) for axes in (tile.rows, tile.columns)]
+        if len(terms) != 2 or not all(sides) or not self._exact_in_float32(index.map):
+            return None
+        texts = [
+            f"{self.axis_variable(a)}.to(tl.float32) * {float(c)}" for a, c in index.map.terms
+        ]
+        return " + ".join([*texts, f"{float(index.map.const)}"])
+
+    def _exact_in_float32(self, index: Affine) -> bool:
+        """Whether each of its terms, and each sum of them, is less than 2^24."""
+        lengths = [(self.comp.extent(a), c) for a, c in index.terms]
+        if not all(isinstance(n, int) for n in (index.const, *sum(lengths, ()))):
+            return False
+        return abs(index.const) + sum(n * abs(c) for n, c in lengths) < 1 << 24
 
     def _op(self, instr: Op) -> str:
         if self.fast and instr.name == "exp" and (text := self._exp2(instr.args[0])):
@@ -147,7 +176,7 @@ def tiles_of(
 
     depths = tuple(dict.fromkeys(i.depth for i in nest.inners))
     columns = tuple(dict.fromkeys(o.columns for o in nest.outers))
-    batch = (*nest.batch, *(a for a in nest.rows if a not in s.rows))
+    batch = batch_of(nest, s)
     around = tuple(a for a in nest.keys if a not in s.keys)
     accesses = unmerged(comp, buffers)
     dimensions = (batch, s.rows, s.keys, around, *depths, *columns)

@@ -222,7 +222,9 @@ def normalised(comp: Comp, axes: Iterable[str]) -> Comp:
 
         logsumexp(x)             ->  max(x) and sum(exp(x - max))
         sum(e / t * v)           ->  sum(e * v) / t                 t constant along `axes`
+        sum(where(c, 0, a) * v)  ->  where(c, 0, sum(a * v))        c constant along `axes`
         sum((a - b) * v)         ->  sum(a * v) - sum(b * v)        where that saves a walk
+        all(x == -inf)           ->  max(x) == -inf
         sum(exp(x - r) * h)      ->  where(r == -inf, nan, sum(exp(x - where(r == -inf, 0, r)) * h))
 
     Factors keep their values but not the order in which they are multiplied: as any sum does, one
@@ -258,7 +260,7 @@ def _rewritten(comp: Comp, over: frozenset[str], split: frozenset[int]) -> Comp:
         moved = with_operands(instr, at.__getitem__)
         is_sum = isinstance(moved, Reduce) and moved.monoid == "sum"
         plain = is_sum and frozenset(moved.axes) == over and moved.dtype in _WIDE
-        at.append(to.summed(moved, value in split) if plain else to.body.emit(moved))
+        at.append(to.summed(moved, value in split) if plain else to.other(moved))
     stores = tuple(move_store(s, at.__getitem__, {}) for s in comp.stores)
     return replace(comp, body=to.body.body, stores=stores)
 
@@ -276,6 +278,9 @@ class _Writer:
     def summed(self, total: Reduce, split: bool) -> Value:
         """The value of a sum whose argument is in the body already."""
         above, below = _factors(self.body, total.args[0])
+        choice = next((f for f in above if self._is_row_choice(f)), None)
+        if choice is not None:
+            return self._chosen(total, choice, above, below, split)
         parts = next((f for f in above if split and _is_op(self.body, f, ("add", "sub"))), None)
         if parts is not None:
             return self._each(total, parts, above, below)
@@ -288,6 +293,31 @@ class _Writer:
         for factor in (f for f in below if not self._varies(f)):
             result = self.body.op("div", result, factor)
         return result
+
+    def other(self, instr: Instr) -> Value:
+        """An instruction that is no sum."""
+        if isinstance(instr, Reduce) and instr.monoid == "all":
+            test = self.body[instr.args[0]]
+            x = self.body[test.args[0]] if _is_op(self.body, instr.args[0], ("eq",), None) else None
+            if x is not None and self.body[test.args[1]] == Const(-math.inf, x.dtype):
+                top = self.body.reduce("max", test.args[:1], instr.axes)
+                return self.body.op("eq", top, test.args[1])
+        return self.body.emit(instr)
+
+    def _is_row_choice(self, value: Value) -> bool:
+        """where(c, 0, a) with c constant along the axes."""
+        if not _is_op(self.body, value, ("where",)):
+            return False
+        test, zero, a = self.body[value].args
+        is_zero = isinstance(self.body[zero], Const) and self.body[zero].value == 0
+        return is_zero and self._varies(a) and not self._varies(test)
+
+    def _chosen(self, total: Reduce, choice: Value, above, below, split: bool) -> Value:
+        """where(c, 0, sum(a * v)) of sum(where(c, 0, a) * v)"""
+        test, zero, a = self.body[choice].args
+        factors = [a if f == choice else f for f in above]
+        inside = self.summed(replace(total, args=(self._product(factors, below),)), split)
+        return self.body.op("where", test, zero, inside)
 
     def _each(self, total: Reduce, parts: Value, above, below) -> Value:
         """sum(a * v) - sum(b * v) of sum((a - b) * v)"""
@@ -368,6 +398,7 @@ def _factors(body: Body, value: Value) -> tuple[list[Value], list[Value]]:
     return [value], []
 
 
-def _is_op(body: Body, value: Value, names: tuple[str, ...]) -> bool:
+def _is_op(body: Body, value: Value, names: tuple[str, ...], kinds=_WIDE) -> bool:
     instr = body[value]
-    return isinstance(instr, Op) and instr.name in names and instr.dtype in _WIDE
+    known = isinstance(instr, Op) and instr.name in names
+    return known and (kinds is None or instr.dtype in kinds)

@@ -12,10 +12,10 @@ import torch
 from torchweld.targets.rates import prior_rates
 from torchweld.targets.target import Target
 
-_TEMPLATES = ("multi_tensor", "conv", "pooling", "gemm/cpu", "pointwise_reduce/cpu")
+_TEMPLATES = ("multi_tensor", "attention/cpu", "conv", "pooling", "gemm/cpu", "pointwise_reduce/cpu")
 _PASSES = (
-    "rewrite", "widen", "channels last", "contiguous rows", "plan", "products",
-    "own convolutions", "channel groups", "activations in calls", "side by side",
+    "rewrite", "widen", "channels last", "contiguous rows", "scores", "plan",
+    "products", "own convolutions", "channel groups", "activations in calls", "side by side",
 )  # fmt: skip
 
 # Per core, measured on Zen 4: what one thread streams from memory and from the last-level cache,

@@ -13,8 +13,8 @@ _TEMPLATES = (
     "pointwise_reduce/gpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "biases", "channels last", "im2col", "statistics", "contiguous rows", "plan",
-    "join products", "attention", "library calls (GPU)", "align rows", "align extents",
+    "rewrite", "biases", "channels last", "im2col", "statistics", "contiguous rows", "scores",
+    "plan", "join products", "attention", "library calls (GPU)", "align rows", "align extents",
     "side by side",
 )  # fmt: skip
 

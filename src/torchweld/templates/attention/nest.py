@@ -179,14 +179,13 @@ class _Finder:
 
     def _outer(self, value: Value) -> Outer | None:
         """The product that a reduction over keys is; None for a statistic."""
-        body, scores = self.comp.body, self._row_side()
+        body, scores = self.comp.body, self.keys | self._row_side() | self._key_side(())
         factors = _factors(body, body[value])
-        wide = [v for v in factors or () if self.axes[v] - self.keys - scores]
+        wide = [v for v in factors or () if self.axes[v] - scores]
         if len(wide) != 1:
             return None
         (weight,) = (v for v in factors if v != wide[0])
-        own = self.axes[wide[0]] - self.keys - scores - self._key_side(())
-        return Outer(value, weight, stored(body, wide[0]), self._ordered(own))
+        return Outer(value, weight, stored(body, wide[0]), self._ordered(self.axes[wide[0]] - scores))
 
     def _depth(self) -> Axes:
         return frozenset().union(*(i.depth for i in self.inners))

@@ -85,12 +85,17 @@ def _is_computed(mask: Node, least: int) -> bool:
         if node in seen:
             continue
         seen.add(node)
-        value = example(node)
-        if node.op in ("placeholder", "get_attr") and isinstance(value, torch.Tensor):
-            if not all(isinstance(s, int) for s in value.shape) or value.numel() >= least:
-                return False
+        if node.op in ("placeholder", "get_attr") and not _is_small(example(node), least):
+            return False
         todo += node.all_input_nodes
     return True
+
+
+def _is_small(value, least: int) -> bool:
+    """A tensor of fewer elements, or no tensor."""
+    if not isinstance(value, torch.Tensor):
+        return True
+    return all(isinstance(s, int) for s in value.shape) and value.numel() < least
 
 
 def masked_attention(

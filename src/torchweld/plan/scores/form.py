@@ -162,7 +162,7 @@ def _moved_store(
         for member in (m for m in members if m in here and not members[m].is_product):
             readers = [n for n in left.nodes if set(here[member].writes) & set(n.reads)]
             outside = any(n.name not in members or n.name in offers for n in readers)
-            stores = members[member].stores()
+            stores = members[member].stores(offers[name].written.comp.extents)
             if (outside or kept & set(here[member].writes)) and stores:
                 return name, member, stores
     return None

@@ -117,6 +117,12 @@ def safe(q, k, v, seen):
     return torch.where(blind, 0.0, scores.softmax(-1)) @ v
 
 
+def divided_last(q, k, v):
+    scores = q @ k.mT
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return weights @ v / weights.sum(-1, keepdim=True)
+
+
 def masked(q, k, v):
     i, j = positions(q, k)
     return safe(q, k, v, (j <= i - 4) & (j % 3 != 1))
@@ -130,7 +136,7 @@ def documents(q, k, v):
 FORMS = {
     f.__name__: f
     for f in (plain, causal, window, blind_rows, alibi, softcap, sigmoid, differential, repeated,
-              in_steps, masked, documents)
+              in_steps, divided_last, masked, documents)
 }  # fmt: skip
 
 

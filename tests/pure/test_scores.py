@@ -211,8 +211,13 @@ def linear_attention(q, k, v):
     return q @ (k.mT @ v)
 
 
+def two_layers(q, k, v):
+    return F.relu(q[0, 0] @ k[0, 0].mT) @ v[0, 0]
+
+
 @pytest.mark.parametrize("function, reason", [
     (returned, "others need"), (scanned, "scan"), (over_queries, None), (linear_attention, "no larger"),
+    (two_layers, "two layers"),
 ])  # fmt: skip
 def test_what_stays_apart(function, reason):
     made = formed(function, *inputs(keys=37))

@@ -117,6 +117,8 @@ def _pointless(nest: Nest, comp: Comp, hints: Mapping[str, int]) -> str | None:
     depth = max(hint(product(comp.extent(n) for n in i.depth), hints) for i in nest.inners)
     if rows * keys < min(rows, keys) * depth:
         return "the scores are no larger than what they are made of"
+    if not nest.batch and not nest.statistics:
+        return "the weights of two layers are no keys and values"
     return None
 
 

@@ -216,8 +216,8 @@ def two_layers(q, k, v):
 
 
 @pytest.mark.parametrize("function, reason", [
-    (returned, "others need"), (scanned, "scan"), (over_queries, None), (linear_attention, "no larger"),
-    (two_layers, "two layers"),
+    (returned, "others need"), (scanned, "scan"), (over_queries, None),
+    (linear_attention, "no larger"), (two_layers, "two layers"),
 ])  # fmt: skip
 def test_what_stays_apart(function, reason):
     made = formed(function, *inputs(keys=37))

@@ -65,17 +65,19 @@ static void tw_panel(int64_t vectors, int64_t depth, const float* a, int64_t a_r
     else tw_rows<3, ADD>(depth, a, a_row, b, width, c, c_row, scale);
   }
 }
-// A factor in panels: how many columns and terms were packed, of which a product may use fewer
-struct tw_panels { const float* at; int64_t columns, depth; };
+// A factor in panels: how many columns and terms were packed, of which a product may use fewer. Or, with
+// a `row`, as it lies in memory: terms so far apart, columns adjacent.
+struct tw_panels { const float* at; int64_t columns, depth, row; };
 // c[rows][columns] = a[rows][depth] * b; c and `scale` have room for whole groups and vectors
 template <bool ADD>
 static void tw_multiply(int64_t rows, int64_t columns, int64_t depth, const float* a, int64_t a_row, tw_panels b,
                         float* c, int64_t c_row, const float* scale) {
   for (int64_t j = 0; j < columns; j += TW_PANEL) {
     const int64_t vectors = tw_least(TW_VECTORS, (columns - j + TW_WIDTH - 1) / TW_WIDTH);
-    const int64_t width = tw_least(TW_PANEL, tw_whole(b.columns - j, TW_WIDTH));
+    const int64_t width = b.row ? b.row : tw_least(TW_PANEL, tw_whole(b.columns - j, TW_WIDTH));
+    const float* panel = b.at + j * (b.row ? 1 : b.depth);
     for (int64_t i = 0; i < rows; i += TW_ROWS)
-      tw_panel<ADD>(vectors, depth, a + i * a_row, a_row, b.at + j * b.depth, width, c + i * c_row + j, c_row,
+      tw_panel<ADD>(vectors, depth, a + i * a_row, a_row, panel, width, c + i * c_row + j, c_row,
                     ADD ? scale + i : scale);
   }
 }
@@ -142,6 +144,38 @@ static void tw_pack_along(int64_t keys, int64_t columns, float* to, Line line) {
 // The same for keys that are adjacent in memory: panels of [depth][keys] from lines of one depth each
 template <class Line>
 static void tw_pack_columns(int64_t keys, int64_t depth, float* to, Line line) { tw_pack_along(depth, keys, to, line); }
+
+// For one group of rows, when keys are read once: scores[row][key] from the keys as they lie in memory,
+// some keys at a time
+template <int SOME, class Line>
+TW void tw_some_dots(int64_t key, int64_t depth, const float* a, float* scores, int64_t row, Line line) {
+  tw_vector sums[TW_ROWS][SOME] = {};
+  const float* lines[SOME];
+  for (int j = 0; j < SOME; ++j) lines[j] = line(key + j, j);
+  int64_t k = 0;
+  for (; k + TW_WIDTH <= depth; k += TW_WIDTH)
+#pragma GCC unroll 4
+    for (int j = 0; j < SOME; ++j) {
+      const tw_vector terms = tw_read(lines[j] + k);
+#pragma GCC unroll 8
+      for (int i = 0; i < TW_ROWS; ++i) sums[i][j] += tw_read(a + i * depth + k) * terms;
+    }
+#pragma GCC unroll 8
+  for (int i = 0; i < TW_ROWS; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < SOME; ++j) {
+      float sum = tw_halved_sum<float, TW_WIDTH>(sums[i][j]);
+      for (int64_t l = k; l < depth; ++l) sum += a[i * depth + l] * lines[j][l];
+      scores[i * row + key + j] = sum;
+    }
+}
+template <class Line>
+static void tw_dots(int64_t keys, int64_t depth, const float* a, float* scores, int64_t row, Line line) {
+  enum { SOME = TW_ROWS > 3 ? 2 : 4 };
+  int64_t n = 0;
+  for (; n + SOME <= keys; n += SOME) tw_some_dots<SOME>(n, depth, a, scores, row, line);
+  for (; n < keys; ++n) tw_some_dots<1>(n, depth, a, scores, row, line);
+}
 
 // of `count` scores of a row: the maximum with `top`, NaN if there is any; and the sum
 static float tw_largest(const float* x, int64_t count, float top) {

@@ -11,7 +11,7 @@ multiplies (dropout), D = sum(do * o), which needs no scores (Dao et al. 2022, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -218,15 +218,15 @@ class _Region:
             node.meta.setdefault("recompute", policy)
         self.outer.meta["recompute"] = MUST_SAVE
 
-    def _taken_apart(self, softmax: Node) -> Iterator[Node]:
+    def _taken_apart(self, softmax: Node) -> list[Node]:
         """e / sum(e) with e = exp(x - max(x)), in float32, whose maximum and sum are saved."""
         graph, x = softmax.graph, softmax.args[0]
         result = _value(softmax).dtype
         with graph.inserting_before(softmax):
             wide = _wide(graph, x)
             top = _call(graph, aten.amax.default, (wide, [-1], True), softmax)
-            exp = _call(graph, aten.exp.default,
-                        (_call(graph, aten.sub.Tensor, (wide, top), softmax),), softmax)  # fmt: skip
+            below = _call(graph, aten.sub.Tensor, (wide, top), softmax)
+            exp = _call(graph, aten.exp.default, (below,), softmax)
             total = _call(graph, aten.sum.dim_IntList, (exp, [-1], True), softmax)
             share = _call(graph, aten.div.Tensor, (exp, total), softmax)
             narrow = _narrow(graph, share, result)
@@ -234,7 +234,7 @@ class _Region:
             saved.meta["recompute"] = MUST_SAVE
         softmax.replace_all_uses_with(narrow)
         graph.erase_node(softmax)
-        yield from {wide: 0, exp.args[0]: 0, exp: 0, share: 0, narrow: 0}
+        return [wide, below, exp, share, narrow]
 
     def _take_gradient_apart(self, node: Node) -> None:
         """share * (g - D)"""

@@ -9,7 +9,7 @@ from torchweld.targets.products import HOPPER, SM_80
 from torchweld.targets.target import Target
 
 _TEMPLATES = (
-    "multi_tensor", "attention", "gemm/skinny", "gemm/hopper", "gemm/triton",
+    "multi_tensor", "attention", "attention/gpu", "gemm/skinny", "gemm/hopper", "gemm/triton",
     "pointwise_reduce/gpu",
 )  # fmt: skip
 _PASSES = (

@@ -38,7 +38,7 @@ from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import hint, product
 from torchweld.plan.inline import Place, copy_instr, copy_store, fresh, index_image, split_in_two
 from torchweld.plan.refusals import Reason, Refusal
-from torchweld.plan.unify import Image, Mismatch, Split, covered, solve, writes_all
+from torchweld.plan.unify import Extents, Image, Mismatch, Split, covered, solve, writes_all
 from torchweld.templates.gemm.comp import is_product, product_comp
 
 _MOST_SPLITS = 8
@@ -77,6 +77,9 @@ class Sources:
                 found.add(node.name)
         return frozenset(found)
 
+    def bytes(self, buffer: str) -> int:
+        return self.elements(buffer) * self.graph.buffers[buffer].dtype.bytes
+
     def elements(self, buffer: str) -> int:
         return hint(product(self.graph.buffers[buffer].shape), self.graph.hints)
 
@@ -91,14 +94,15 @@ class Member:
     values: tuple[Value, ...]
     is_product: bool
 
-    def stores(self) -> tuple[Store, ...]:
-        """What the node stores, by the nest; nothing if that is no matter of other names."""
+    def stores(self, axes: Extents) -> tuple[Store, ...]:
+        """What the node stores, by the nest, whose axes have these extents; nothing if that is not
+        each element once."""
         made = []
         for store in self.comp.stores:
-            places = [self.images[n] for n in map_axes(store.index)]
-            names = [p.as_axis if isinstance(p, Affine) else None for p in places]
+            places = {n: self.images[n] for n in map_axes(store.index)}
             indirect = any(isinstance(e, Ref) for e in store.index)
-            if indirect or store.guard is not None or None in names or len(set(names)) < len(names):
+            once = covered(places, self.comp.extents, axes) is not None
+            if indirect or store.guard is not None or not once:
                 return ()
             index = tuple(e.substitute(self.images) for e in store.index)
             made.append(replace(store, index=index, value=self.values[store.value]))
@@ -329,11 +333,11 @@ class _Writer:
 
 
 def _repeats(node: Comp, sources: Sources) -> bool:
-    """A copy of what is smaller: heads repeated."""
+    """A copy of what is smaller: heads repeated, or 16 bits widened."""
     if len(node.stores) != 1 or any(not isinstance(i, (Load, Cast)) for i in node.body):
         return False
     source = [i.buffer for i in node.body if isinstance(i, Load)]
     whole = len(source) == 1 and all(
         isinstance(e, Affine) for i in node.body if isinstance(i, Load) for e in i.index
     )
-    return whole and sources.elements(source[0]) < sources.elements(node.writes[0])
+    return whole and sources.bytes(source[0]) < sources.bytes(node.writes[0])

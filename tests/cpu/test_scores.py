@@ -129,3 +129,32 @@ def test_returned_weights_are_kept():
     for got, wanted in zip(fused(*args), function(*args)):
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
     assert nests(fused) == {"forward": 0}
+
+
+def test_ahead_of_time():
+    class Masked(torch.nn.Module):
+        def forward(self, q, k, v):
+            return window_by_mask(q, k, v)
+
+    args = tuple(a.detach() for a in inputs("plain", torch.float32))
+    fused = torchweld.fuse(Masked(), args)
+    with torch.no_grad():
+        got = fused(*args)
+    torch.testing.assert_close(got, window_by_mask(*args), rtol=1e-5, atol=1e-5)
+    assert nests(fused) == {"inference": 1}
+    assert "the scores are never in memory" in str(torchweld.explain(fused))
+
+
+def test_flex_attention():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def function(q, k, v):
+        def seen(score, b, h, i, j):
+            return torch.where((i >= j) & (i - j < 50), score + 0.1 * h, -math.inf)
+
+        return flex_attention(q, k, v, score_mod=seen)
+
+    args = [a.detach() for a in inputs("plain", torch.float32)]
+    fused = torchweld.fuse(function)
+    torch.testing.assert_close(fused(*args), function(*args), rtol=1e-5, atol=1e-5)
+    assert nests(fused) == {"inference": 1}

@@ -206,7 +206,7 @@ def linear_attention(q, k, v):
 
 
 @pytest.mark.parametrize("function, reason", [
-    (returned, "large"), (scanned, "scan"), (over_queries, None), (linear_attention, "no larger"),
+    (returned, "others need"), (scanned, "scan"), (over_queries, None), (linear_attention, "no larger"),
 ])  # fmt: skip
 def test_what_stays_apart(function, reason):
     made = formed(function, *inputs(keys=37))

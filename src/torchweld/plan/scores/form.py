@@ -156,10 +156,14 @@ def _moved_store(
     """A statistic that others need, and the nest that can store it: the nest's name, the node that
     goes, and the stores."""
     here = {n.name: n for n in left.nodes}
-    kept = {v.buffer for v in views(left.outputs)}
-    for name in again:
+    kept, sources = {v.buffer for v in views(left.outputs)}, Sources.of(left)
+    for name, products in again.items():
         members = offers[name].written.members
+        scores = max(sources.elements(here[p].outputs[0]) for p in products)
         for member in (m for m in members if m in here and not members[m].is_product):
+            made = here[member].writes[0]
+            if sources.elements(made) >= scores or not sources.products(made, 0) & products:
+                continue
             readers = [n for n in left.nodes if set(here[member].writes) & set(n.reads)]
             outside = any(n.name not in members or n.name in offers for n in readers)
             stores = members[member].stores(offers[name].written.comp.extents)

@@ -45,8 +45,8 @@ def generate(
     text = _text(c, buffers, names, symbols)
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     args = (*map(BufferArg, names), *(SizeArg(size.symbol(s)) for s in symbols))
-    group = f"#define TW_ROWS {tiles.group}\n"
-    text = common_header() + group + header() + text.replace("KERNEL", name)
+    sizes = f"#define TW_ROWS {tiles.group}\n#define TW_FEW {int(tiles.few)}\n"
+    text = common_header() + sizes + header() + text.replace("KERNEL", name)
     return KernelBundle(roles.comp.name, (KernelSource("cpp", name, text, args),))
 
 

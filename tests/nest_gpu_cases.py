@@ -335,7 +335,7 @@ def tiled(
     """With small tiles. `merged`: of all rows' axes together."""
     n = case.nest
     axes = (n.rows, n.keys) if merged else (n.rows[-1:], n.keys[-1:])
-    s = NestSchedule(*axes, rows, keys, 4, 2, splits, **more)
+    s = NestSchedule(*axes, rows, keys, 4, 2, splits=splits, **more)
     return replace(case, schedule=s, name=f"{case.name}-{rows}x{keys}x{splits}")
 
 
@@ -366,6 +366,51 @@ def small() -> list[NestCase]:
 
 
 LENGTHS = {"s0": 37, "s1": 51}
+
+
+def varied(dtype: str) -> list[NestCase]:
+    """With default tiles: each score function, odd sizes of heads, shared heads, few rows, lengths
+    that vary, rows that see nothing, NaN and infinities."""
+    z, g = Sizes(1, 2, 1, 150, 210, 64, 64), Sizes(2, 1, 3, 150, 130, 64, 64)
+    found = []
+    for score in SCORES:
+        found.append(forward(z, score, dtype, saved=True))
+        found += [queries_gradient(z, score, dtype), keys_gradient(g, score, dtype)]
+    for depth, columns in ((32, 32), (80, 80), (128, 128), (192, 128), (256, 256)):
+        wide = Sizes(1, 2, 1, 140, 150, depth, columns)
+        found += [form(wide, WINDOW, dtype) for form in (forward, queries_gradient, keys_gradient)]
+    lengths = {"s0": 97, "s1": 300}
+    varying = Sizes(1, 2, 2, "s0", "s1", 64, 64)
+    hard = _hard(z)
+    return [
+        *found,
+        *(forward(z, s, dtype, guarded=False, fill=hard) for s in (PLAIN, CAUSAL, ALIBI)),
+        forward(z, PADDING, dtype, guarded=False),
+        forward(g, WINDOW, dtype),
+        forward(varying, CAUSAL, dtype, sizes=lengths),
+        forward(varying, PLAIN, dtype, sizes=lengths | {"s1": 7}),
+        queries_gradient(varying, WINDOW, dtype, sizes=lengths),
+        keys_gradient(varying, CAUSAL, dtype, sizes=lengths),
+        forward(Sizes(1, 1, 4, 3, 2100, 64, 64), PLAIN, dtype, saved=True),  # shares of the keys
+        forward(Sizes(1, 1, 1, 1, 1100, 64, 64), CAUSAL, dtype),
+        sigmoid(g, dtype),
+        differential(z, dtype),
+        two_walks(z, dtype),
+        replace(tiled(forward(g, CAUSAL, dtype), 64, 32, group=3), name=f"groups-{dtype}"),
+    ]
+
+
+def _hard(z: Sizes) -> dict[str, torch.Tensor]:
+    """NaN in a query and in a key, infinities in others and in a value."""
+    g = torch.Generator().manual_seed(3)
+    q, k, v = (
+        torch.randn(z.batch, z.shared, n, d, generator=g)
+        for n, d in ((z.queries, z.depth), (z.keys, z.depth), (z.keys, z.columns))
+    )
+    q[0, 0, 5, 0] = k[0, 1, 100, 0] = math.nan
+    q[0, 0, 9, 3] = k[0, 1, 110, 3] = math.inf
+    v[0, 0, 120, 7] = -math.inf
+    return {"q": q, "k": k, "v": v}
 
 
 def sigmoid(z: Sizes, dtype: str, **more) -> NestCase:

@@ -61,8 +61,9 @@ _AMPERE: Table = {
     (2, 1): {64: (128, 64, 8, 2, 2), 128: (64, 64, 8, 2, 2), 256: (64, 32, 8, 2, 2)},
     (2, 2): {64: (128, 32, 8, 2, 2), 128: (64, 64, 8, 2, 2), 256: (32, 32, 8, 2, 2)},
 }
-# Ten rounds of Philox for each score hold some twenty registers: smaller tiles.
-_RANDOM: Table = {
+# Ten rounds of Philox for each score hold some twenty registers; so do addresses of 64 bits beside
+# two accumulators, of sizes known at the call only: smaller tiles.
+_SMALL: Table = {
     (1, 1): {64: (128, 64, 8, 2, 2), 128: (128, 64, 8, 2, 1), 256: (64, 32, 8, 2, 2)},
     (2, 1): {64: (128, 64, 8, 2, 2), 128: (64, 64, 8, 2, 2), 256: (64, 32, 8, 2, 2)},
     (2, 2): {128: (64, 32, 8, 2, 2), 256: (32, 32, 8, 2, 2)},
@@ -139,8 +140,10 @@ def _table(work: Work) -> Table:
     body = work.comp.body
     if any(body[i.row].dtype == dtypes.f32 for i in work.nest.inners):
         return _FLOAT32
-    if any(isinstance(i, Op) and i.name == "philox" for i in body):
-        return _RANDOM
+    random = any(isinstance(i, Op) and i.name == "philox" for i in body)
+    varying = not all(isinstance(a.extent, int) for a in work.comp.axes)
+    if random or (varying and len(work.nest.outers) > 1):
+        return _SMALL
     return _HOPPER if work.target.capability >= (9, 0) else _AMPERE
 
 

@@ -12,7 +12,16 @@ from functools import partial
 
 import torch
 
-from torchweld.capture import attention, constant, decompose, joint, pieces, random, torch_private
+from torchweld.capture import (
+    attention,
+    constant,
+    decompose,
+    joint,
+    pieces,
+    random,
+    torch_private,
+    written_out,
+)
 from torchweld.capture.captured import Captured
 from torchweld.capture.scores import Takes
 from torchweld.core import events
@@ -43,6 +52,7 @@ def make_backend(
         session = _Session(compile_graph, options, on_compiled, name, takes)
         try:
             attention.simplify(gm)
+            written_out.write_out(gm, takes)
             return session.trace(gm, example_inputs)
         except torch_private.DynamoControl:
             raise

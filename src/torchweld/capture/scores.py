@@ -11,7 +11,7 @@ multiplies (dropout), D = sum(do * o), which needs no scores (Dao et al. 2022, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -58,6 +58,8 @@ _MADE = {
 _SOFTMAX = aten._softmax.default
 _SOFTMAX_BACKWARD = aten._softmax_backward_data.default
 _WHOLE_ROWS = {aten.all.dim, aten.any.dim}  # rows that see nothing
+_PRODUCTS = {aten.bmm.default, aten.baddbmm.default}
+_ROW_REDUCTIONS = {aten.amax.default, aten.sum.dim_IntList, aten.logsumexp.default}
 
 
 def recompute_scores(joint: torch.fx.GraphModule, takes: Takes | None) -> None:
@@ -89,17 +91,18 @@ def _region(outer: Node, later: set[Node]) -> _Region | None:
         return None
     batch, rows, keys = _shape(weight)
     finder = _Finder(batch * rows * keys, rows * keys, later)
-    if not finder.behind(weight) or len({_depth(i) for i in finder.inner}) != 1:
+    if not finder.behind(weight):
         return None
-    softmaxes = [n for n in finder.found if n.target is _SOFTMAX]
-    scores = Scores(
-        _value(weight).dtype, _value(weight).device, batch, rows, keys,
-        _depth(next(iter(finder.inner))), _shape(value)[-1], bool(softmaxes),
-    )  # fmt: skip
     if not finder.only_used_by(outer) or not finder.gradients:
         return None
-    gradients = [n for n in finder.gradients if n.target is _SOFTMAX_BACKWARD]
-    return _Region(outer, tuple(finder.found), tuple(softmaxes), tuple(gradients), scores)
+    scores = Scores(
+        _value(weight).dtype, _value(weight).device, batch, rows, keys,
+        max(_depth(i) for i in finder.inner), _shape(value)[-1], finder.is_softmax,
+    )  # fmt: skip
+    softmaxes = tuple(n for n in finder.found if n.target is _SOFTMAX)
+    gradients = tuple(n for n in finder.gradients if n.target is _SOFTMAX_BACKWARD)
+    return _Region(
+        outer, tuple(finder.found), softmaxes, gradients, tuple(finder.rows), scores)
 
 
 def _value(node: Node) -> torch.Tensor | None:
@@ -112,7 +115,7 @@ def _shape(node: Node) -> tuple:
 
 
 def _depth(inner: Node) -> int:
-    return _shape(inner.args[0])[-1]
+    return _shape(inner.args[-2])[-1]
 
 
 class _Finder:
@@ -123,6 +126,11 @@ class _Finder:
         self.found: dict[Node, None] = {}
         self.inner: set[Node] = set()
         self.gradients: dict[Node, None] = {}
+        self.rows: dict[Node, None] = {}
+
+    @property
+    def is_softmax(self) -> bool:
+        return bool(self.rows) or any(n.target is _SOFTMAX for n in self.found)
 
     def behind(self, weight: Node) -> bool:
         """Collects what the weights are made of; False where that is no pointwise work on
@@ -132,7 +140,7 @@ class _Finder:
             node = todo.pop()
             if node in self.found or not self._is_large(node) or node.op == "placeholder":
                 continue
-            if node.target is aten.bmm.default:
+            if node.target in _PRODUCTS:
                 self.inner.add(node)
             elif not self._is_plain(node):
                 if self._is_whole(node):
@@ -169,7 +177,10 @@ class _Finder:
         todo = [u for n in scores for u in n.users if u is not outer]
         while todo:
             node = todo.pop()
-            if node in self.gradients or node in self.found:
+            if node in self.gradients or node in self.found or node in self.rows:
+                continue
+            if node not in self.later and _reduces_rows(node):
+                self.rows[node] = None
                 continue
             if not self._may_use(node):
                 return False
@@ -193,10 +204,16 @@ class _Finder:
         if node.target is aten.bmm.default:
             return node in self.later
         if node.target is aten.sum.dim_IntList:
-            source = _shape(node.args[0])
-            return node in self.later and list(node.args[1]) in ([-1], [len(source) - 1])
+            return node in self.later and _reduces_rows(node)
         known = node.target is _SOFTMAX_BACKWARD or self._is_plain(node)
         return known and self._is_whole(node)
+
+
+def _reduces_rows(node: Node) -> bool:
+    """A reduction over the last dimension."""
+    if node.target not in _ROW_REDUCTIONS or len(node.args) < 2:
+        return False
+    return list(node.args[1]) in ([-1], [len(_shape(node.args[0])) - 1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,28 +222,30 @@ class _Region:
     found: tuple[Node, ...]
     softmaxes: tuple[Node, ...]
     gradients: tuple[Node, ...]  # of softmaxes
+    rows: tuple[Node, ...]  # reductions by hand
     scores: Scores
 
     def recompute(self) -> None:
         for node in self.gradients:
             self._take_gradient_apart(node)
         made = [new for node in self.softmaxes for new in self._taken_apart(node)]
-        copies = [c for p in (self.outer, *self.found) if p.target is aten.bmm.default
+        copies = [c for p in (self.outer, *self.found) if p.target in _PRODUCTS
                   for arg in p.args for c in _copies(arg)]  # fmt: skip
         for node in (*self.found, *made, *copies):
             policy = MUST_SAVE if node.target in _WHOLE_ROWS else MUST_RECOMPUTE
             node.meta.setdefault("recompute", policy)
-        self.outer.meta["recompute"] = MUST_SAVE
+        for node in (self.outer, *self.rows):
+            node.meta["recompute"] = MUST_SAVE
 
-    def _taken_apart(self, softmax: Node) -> Iterator[Node]:
+    def _taken_apart(self, softmax: Node) -> list[Node]:
         """e / sum(e) with e = exp(x - max(x)), in float32, whose maximum and sum are saved."""
         graph, x = softmax.graph, softmax.args[0]
         result = _value(softmax).dtype
         with graph.inserting_before(softmax):
             wide = _wide(graph, x)
             top = _call(graph, aten.amax.default, (wide, [-1], True), softmax)
-            exp = _call(graph, aten.exp.default,
-                        (_call(graph, aten.sub.Tensor, (wide, top), softmax),), softmax)  # fmt: skip
+            below = _call(graph, aten.sub.Tensor, (wide, top), softmax)
+            exp = _call(graph, aten.exp.default, (below,), softmax)
             total = _call(graph, aten.sum.dim_IntList, (exp, [-1], True), softmax)
             share = _call(graph, aten.div.Tensor, (exp, total), softmax)
             narrow = _narrow(graph, share, result)
@@ -234,7 +253,7 @@ class _Region:
             saved.meta["recompute"] = MUST_SAVE
         softmax.replace_all_uses_with(narrow)
         graph.erase_node(softmax)
-        yield from {wide: 0, exp.args[0]: 0, exp: 0, share: 0, narrow: 0}
+        return [wide, below, exp, share, narrow]
 
     def _take_gradient_apart(self, node: Node) -> None:
         """share * (g - D)"""

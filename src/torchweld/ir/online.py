@@ -225,6 +225,7 @@ def normalised(comp: Comp, axes: Iterable[str]) -> Comp:
         sum(where(c, 0, a) * v)  ->  where(c, 0, sum(a * v))        c constant along `axes`
         sum((a - b) * v)         ->  sum(a * v) - sum(b * v)        where that saves a walk
         all(x == -inf)           ->  max(x) == -inf
+        exp(x - (log(t) + m))    ->  exp(x - m) / t                 t and m constant along `axes`
         sum(exp(x - r) * h)      ->  where(r == -inf, nan, sum(exp(x - where(r == -inf, 0, r)) * h))
 
     Factors keep their values but not the order in which they are multiplied: as any sum does, one
@@ -296,12 +297,27 @@ class _Writer:
 
     def other(self, instr: Instr) -> Value:
         """An instruction that is no sum."""
+        if isinstance(instr, Op) and instr.name == "exp" and instr.dtype in _WIDE:
+            return self._exponential(instr)
         if isinstance(instr, Reduce) and instr.monoid == "all":
             test = self.body[instr.args[0]]
             x = self.body[test.args[0]] if _is_op(self.body, instr.args[0], ("eq",), None) else None
             if x is not None and self.body[test.args[1]] == Const(-math.inf, x.dtype):
                 top = self.body.reduce("max", test.args[:1], instr.axes)
                 return self.body.op("eq", top, test.args[1])
+        return self.body.emit(instr)
+
+    def _exponential(self, instr: Op) -> Value:
+        """exp(x - m) / t of exp(x - (log(t) + m))"""
+        below = self.body[instr.args[0]]
+        if _is_op(self.body, instr.args[0], ("sub",)):
+            x, total = below.args
+            parts = self.body[total].args if _is_op(self.body, total, ("add",)) else ()
+            logs = [p for p in parts if _is_op(self.body, p, ("log",)) and not self._varies(p)]
+            if len(logs) == 1 and self._varies(x) and not self._varies(total):
+                (base,) = (p for p in parts if p != logs[0])
+                exp = self.body.op("exp", self.body.op("sub", x, base))
+                return self.body.op("div", exp, self.body[logs[0]].args[0])
         return self.body.emit(instr)
 
     def _is_row_choice(self, value: Value) -> bool:

@@ -16,13 +16,13 @@ from heapq import heappop, heappush
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp, Extern, Graph, Node, views
 from torchweld.plan.cut import cut_if_better
-from torchweld.plan.decisions import Cut, Plan
+from torchweld.plan.decisions import Cut, Decision, Plan, RefusalRecord
 from torchweld.plan.evaluate import Evaluator
 from torchweld.plan.explain import decisions_of
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.moves import Move, Mover
 from torchweld.plan.names import kernel_names
-from torchweld.plan.refusals import Refusal
+from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
 from torchweld.templates.attention.nest import nest_of
 
@@ -30,6 +30,7 @@ __all__ = ["Plan", "plan"]
 
 Finder = Callable[[NodeId], Iterable[Move]]
 
+_NEST = "torchweld.score_nest"
 _SAME = 0.999  # a price that fell by less is still the best
 
 
@@ -47,7 +48,8 @@ def plan(graph: Graph, device: Target, options: Options) -> Plan:
     mover = Mover(flow, Evaluator(framed.buffers, framed.hints, device, eager))
     _search(mover)
     finished = _finished(framed, tuple(flow.nodes[n] for n in flow.order()), nests)
-    return Plan(finished, (*cuts, *decisions_of(mover, finished)))
+    decisions = (_of_nest(d) for d in decisions_of(mover, finished))
+    return Plan(finished, (*cuts, *decisions))
 
 
 def _search(mover: Mover) -> None:
@@ -108,10 +110,19 @@ def _nests_as_calls(graph: Graph) -> tuple[Graph, dict[str, Comp]]:
 
     def call(nest: Comp) -> Extern:
         args = tuple(graph.buffers[name].view for name in nest.reads)
-        return Extern(nest.name, "torchweld.score_nest", args, (), nest.writes)
+        return Extern(nest.name, _NEST, args, (), nest.writes)
 
     nodes = tuple(call(nests[n.name]) if n.name in nests else n for n in graph.nodes)
     return replace(graph, nodes=nodes), nests
+
+
+def _of_nest(decision: Decision) -> Decision:
+    """Why others stay apart from a score nest: that it stood for a call is a matter of this
+    search."""
+    if isinstance(decision, RefusalRecord) and decision.evidence == _NEST:
+        evidence = "a kernel for attention takes in what is between its products"
+        return replace(decision, reason=Reason.TEMPLATE, evidence=evidence)
+    return decision
 
 
 def _finished(graph: Graph, nodes: tuple[Node, ...], nests: Mapping[str, Comp]) -> Graph:

@@ -10,15 +10,16 @@ needed elsewhere. A statistic that others need (for a backward) is stored by the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp, Graph, Node, Store, views
 from torchweld.plan.decisions import Fusion, Plan
 from torchweld.plan.inline import fresh
-from torchweld.plan.products.told import explained, of_call
+from torchweld.plan.products.told import explained
 from torchweld.plan.refusals import Reason, Refusal
+from torchweld.plan.scores.join import join_nests, without
 from torchweld.plan.scores.offer import FAMILY, Desk, Offer, with_stores
 from torchweld.plan.scores.write import Sources, Written, written
 from torchweld.rewrite.dead import drop_dead_nodes
@@ -42,22 +43,51 @@ def score_nests(plan: Plan, target: Target, options: Options, choose: Choose) ->
         if isinstance(best, Offer):
             found[node.name] = best
         elif best is not None:
-            refused |= of_call(node, plan.graph, best)
+            refused |= _pairs(node, best, sources)
     taken, graph, more = _taken(plan.graph, found, desk)
     plan = explained(plan, refused | more)
-    names = _names(taken, graph)
-    told = tuple(_told(offer, names[key], plan.graph, graph) for key, offer in taken.items())
+    graph, homes = _joined(graph, tuple(taken), desk)
+    names = _names(homes, graph)
+    told = tuple(
+        _told([taken[r] for r in taken if homes[r] == home], name, plan.graph, graph)
+        for home, name in names.items()
+    )
     nodes = tuple(replace(n, name=names.get(n.name, n.name)) for n in graph.nodes)
-    return replace(
-        plan, graph=replace(graph, nodes=nodes), decisions=(*plan.decisions, *told))
+    graph = replace(graph, nodes=nodes)
+    return replace(plan, graph=graph, decisions=(*plan.decisions, *told))
 
 
-def _names(taken: Mapping[str, Offer], graph: Graph) -> dict[str, str]:
-    """Names for the nests, by the products that they end in."""
-    used, names = {n.name for n in graph.nodes}, {}
-    for name in taken:
-        names[name] = fresh("attention", used)
-    return names
+def _joined(
+    graph: Graph, roots: tuple[str, ...], desk: Desk
+) -> tuple[Graph, dict[str, str]]:
+    """`graph` with nests over the same scores in one, and for each root the name of the Comp that
+    it is in now."""
+    homes = {root: root for root in roots}
+    tried: set[tuple[str, str]] = set()
+    while True:
+        pairs = join_nests(graph, tuple(dict.fromkeys(homes.values())), desk)
+        found = next((p for p in pairs if p[:2] not in tried), None)
+        if found is None:
+            return graph, homes
+        one, other, merged = found
+        tried.add((one, other))
+        merged = replace(merged, name=other)
+        together = _ordered(without(graph, one, other, merged), {other: merged}, ())
+        if isinstance(together, Graph):
+            graph = together
+            homes = {root: other if home == one else home for root, home in homes.items()}
+
+
+def _names(homes: Mapping[str, str], graph: Graph) -> dict[str, str]:
+    """Names for the nests, by those that they have: the products that they end in."""
+    used = {n.name for n in graph.nodes}
+    return {home: fresh("attention", used) for home in dict.fromkeys(homes.values())}
+
+
+def _pairs(root: Node, why: Refusal, sources: Sources) -> dict[tuple[str, str], Refusal]:
+    """Why a product and those behind it stay apart, by their names."""
+    behind = frozenset().union(*(sources.products(name, 1) for name in root.reads))
+    return {(name, root.name): why for name in sorted(behind)}
 
 
 def _best(node: Node, sources: Sources, desk: Desk) -> Offer | Refusal | None:
@@ -79,7 +109,9 @@ def _taken(
         if isinstance(made, Graph):
             return offers, made, refused
         for name, why in made.items():
-            refused |= of_call(offers.pop(name).root, graph, why)
+            offer = offers.pop(name)
+            inside = (m for m, member in offer.written.members.items() if member.is_product)
+            refused |= {(m, name): why for m in inside}
     return {}, graph, refused
 
 
@@ -124,13 +156,17 @@ def _moved_store(
     """A statistic that others need, and the nest that can store it: the nest's name, the node that
     goes, and the stores."""
     here = {n.name: n for n in left.nodes}
-    kept = {v.buffer for v in views(left.outputs)}
-    for name in again:
+    kept, sources = {v.buffer for v in views(left.outputs)}, Sources.of(left)
+    for name, products in again.items():
         members = offers[name].written.members
+        scores = max(sources.elements(here[p].outputs[0]) for p in products)
         for member in (m for m in members if m in here and not members[m].is_product):
+            made = here[member].writes[0]
+            if sources.elements(made) >= scores or not sources.products(made, 0) & products:
+                continue
             readers = [n for n in left.nodes if set(here[member].writes) & set(n.reads)]
             outside = any(n.name not in members or n.name in offers for n in readers)
-            stores = members[member].stores()
+            stores = members[member].stores(offers[name].written.comp.extents)
             if (outside or kept & set(here[member].writes)) and stores:
                 return name, member, stores
     return None
@@ -154,17 +190,20 @@ def _ordered(left: Graph, nests: Mapping[str, Comp], offers) -> Graph | dict[str
     return replace(left, nodes=tuple(done))
 
 
-def _told(offer: Offer, name: str, before: Graph, after: Graph) -> Fusion:
-    nodes = [n for n in before.nodes if n.name in offer.written.members or n is offer.root]
+def _told(offers: Sequence[Offer], name: str, before: Graph, after: Graph) -> Fusion:
+    inside = {m for o in offers for m in (o.root.name, *o.written.members)}
+    nodes = [n for n in before.nodes if n.name in inside]
+    (comp,) = (n for n in after.nodes if n.name == name or n.name in {o.root.name for o in offers})
+    before_s, after_s = (sum(getattr(o, k) for o in offers) for k in ("before_s", "after_s"))
     return Fusion(
         kernel=name,
         members=tuple(n.name for n in nodes),
-        origins=offer.comp.origins,
+        origins=comp.origins,
         bytes_before=sum(node_bytes(n, before.buffers, before.hints) for n in nodes),
-        bytes_after=node_bytes(offer.comp, after.buffers, after.hints),
+        bytes_after=node_bytes(comp, after.buffers, after.hints),
         launches_before=len(nodes),
         launches_after=1,
-        saved_us=(offer.before_s - offer.after_s) * 1e6,
-        separate_us=offer.before_s * 1e6,
-        fused_us=offer.after_s * 1e6,
+        saved_us=(before_s - after_s) * 1e6,
+        separate_us=before_s * 1e6,
+        fused_us=after_s * 1e6,
     )

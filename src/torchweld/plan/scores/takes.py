@@ -19,7 +19,7 @@ from torchweld.targets.find import target_of
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.choice import choose
 
-# Buffers of a sample by the axes along which they vary: b batch, i rows, l keys, d depth, e columns.
+# Buffers of a sample by their axes: b batch, i rows, l keys, d and x depth, e and z columns.
 _PLACES = {
     "q": "bid", "k": "bld", "v": "ble", "o": "bie", "do": "bie", "m": "bi", "t": "bi", "D": "bi",
     "dq": "bix", "dk": "blx", "dv": "blz",

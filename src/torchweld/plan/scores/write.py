@@ -38,7 +38,7 @@ from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import hint, product
 from torchweld.plan.inline import Place, copy_instr, copy_store, fresh, index_image, split_in_two
 from torchweld.plan.refusals import Reason, Refusal
-from torchweld.plan.unify import Image, Mismatch, Split, covered, solve, writes_all
+from torchweld.plan.unify import Extents, Image, Mismatch, Split, covered, solve, writes_all
 from torchweld.templates.gemm.comp import is_product, product_comp
 
 _MOST_SPLITS = 8
@@ -62,20 +62,25 @@ class Sources:
                 found[name] = None if name in found else node
         return cls(graph, {name: n for name, n in found.items() if n is not None})
 
-    def products(self, buffer: str, least: int) -> frozenset[str]:
-        """The products of at least so many elements that a buffer is computed from by Comps, by
-        their names."""
-        found, seen, todo = set(), set(), [buffer]
+    def behind(self, buffer: str, least: int) -> dict[str, Node]:
+        """The nodes that a buffer is computed by, back to products, as far as each makes at least
+        so many elements; by name."""
+        found, todo = {}, [buffer]
         while todo:
-            node = self.makers.get(todo.pop())
-            if node is None or node.name in seen:
+            name = todo.pop()
+            node = self.makers.get(name)
+            if node is None or node.name in found or self.elements(name) < least:
                 continue
-            seen.add(node.name)
-            if isinstance(node, Comp):
-                todo += node.reads
-            elif is_product(node) and self.elements(node.outputs[0]) >= least:
-                found.add(node.name)
-        return frozenset(found)
+            found[node.name] = node
+            todo += node.reads if isinstance(node, Comp) else ()
+        return found
+
+    def products(self, buffer: str, least: int) -> frozenset[str]:
+        """The products among these, by their names."""
+        return frozenset(n for n, node in self.behind(buffer, least).items() if is_product(node))
+
+    def bytes(self, buffer: str) -> int:
+        return self.elements(buffer) * self.graph.buffers[buffer].dtype.bytes
 
     def elements(self, buffer: str) -> int:
         return hint(product(self.graph.buffers[buffer].shape), self.graph.hints)
@@ -91,14 +96,15 @@ class Member:
     values: tuple[Value, ...]
     is_product: bool
 
-    def stores(self) -> tuple[Store, ...]:
-        """What the node stores, by the nest; nothing if that is no matter of other names."""
+    def stores(self, axes: Extents) -> tuple[Store, ...]:
+        """What the node stores, by the nest, whose axes have these extents; nothing if that is not
+        each element once."""
         made = []
         for store in self.comp.stores:
-            places = [self.images[n] for n in map_axes(store.index)]
-            names = [p.as_axis if isinstance(p, Affine) else None for p in places]
+            places = {n: self.images[n] for n in map_axes(store.index)}
             indirect = any(isinstance(e, Ref) for e in store.index)
-            if indirect or store.guard is not None or None in names or len(set(names)) < len(names):
+            once = covered(places, self.comp.extents, axes) is not None
+            if indirect or store.guard is not None or not once:
                 return ()
             index = tuple(e.substitute(self.images) for e in store.index)
             made.append(replace(store, index=index, value=self.values[store.value]))
@@ -158,7 +164,8 @@ class _Sides:
     weight: str
     rows: frozenset[str]
     keys: frozenset[str]
-    least: int  # elements of the scores of one batch
+    columns: frozenset[str]
+    least: int  # elements of the scores
 
     @classmethod
     def of(cls, comp: Comp, position: int, hints: Mapping[str, int]) -> _Sides | None:
@@ -170,8 +177,9 @@ class _Sides:
         weight, other = factors.args[position], factors.args[1 - position]
         load = _load_behind(comp, weight)
         rows, keys = axes[weight] - axes[other], frozenset(total.axes)
-        least = hint(product(comp.extents[n] for n in rows | keys), hints)
-        return cls(load.buffer, rows, keys, least) if rows and load else None
+        columns = axes[other] - axes[weight] - keys
+        least = hint(product(comp.extents[n] for n in axes[weight]), hints)
+        return cls(load.buffer, rows, keys, columns, least) if rows and load else None
 
     def inner_products(self, sources: Sources) -> frozenset[str]:
         return sources.products(self.weight, self.least)
@@ -190,6 +198,7 @@ class _Writer:
     def __init__(self, root: Comp, sides: _Sides, sources: Sources) -> None:
         self.root, self.sides, self.sources = root, sides, sources
         self.inner = sides.inner_products(sources)
+        self.chain = sources.behind(sides.weight, sides.least).keys()
         self.axes = dict(root.extents)
         self.body = BodyBuilder()
         self.members: dict[str, Member] = {}
@@ -238,10 +247,24 @@ class _Writer:
         shape = self.sources.graph.buffers[load.buffer].shape
         if not writes_all(store.index, comp.extents, shape):
             raise _Cannot(Refusal(Reason.PARTIAL_WRITE, load.buffer))
+        if isinstance(node, Comp) and _is_copy(node) and not self._reads_rows(comp, store, index):
+            return None
         value = self._instance(node, comp, store, index)[store.value]
-        if load.exact and isinstance(self.body[value], Cast):
-            value = self.body.emit(replace(self.body[value], must_round=True))
+        if isinstance(self.body[value], Cast) and (load.exact or load.buffer == self.sides.weight):
+            # A product rounds its factors by itself: the user's rounding of the weights is that.
+            value = self.body.emit(replace(self.body[value], must_round=load.exact))
         return value
+
+    def _reads_rows(self, comp: Comp, store: Store, index: IndexMap) -> bool:
+        """Whether what a copy is of has depth or columns innermost too, or is no factor."""
+        (load,) = (i for i in comp.body if isinstance(i, Load))
+        images = solve(store.index, index, comp.extents, self.axes)
+        if not isinstance(images, dict) or not load.index:
+            return True
+        wide = (self.axes.keys() - self.root.extents.keys()) | self.sides.columns
+        strides = self.sources.graph.buffers[load.buffer].strides
+        inner = [e.substitute(images).axes for e, s in zip(load.index, strides) if s == 1]
+        return not self._axes_of(index) & wide or any(axes & wide for axes in inner)
 
     def _axes_of(self, index: IndexMap) -> frozenset[str]:
         indirect = [e.value for e in index if isinstance(e, Ref)]
@@ -265,14 +288,12 @@ class _Writer:
             return is_score and node.name in self.inner
         if is_score or self._is_index(node):
             return True
-        if _repeats(node, self.sources):
-            return True
-        return self._is_statistic(node, buffer, axes)
+        return _is_copy(node) or self._is_statistic(node, buffer, axes)
 
     def _is_statistic(self, node: Comp, buffer: str, axes: frozenset[str]) -> bool:
         """A reduction over keys, or what is made of such."""
-        made_of = self.sources.products(buffer, self.sides.least)
-        return not axes & self.sides.keys and bool(made_of & self.inner)
+        behind = self.sources.behind(buffer, 0).keys()
+        return not axes & self.sides.keys and bool(behind & self.chain)
 
     def _is_index(self, node: Comp) -> bool:
         """Made of indices and numbers alone, by cheap operations."""
@@ -328,12 +349,12 @@ class _Writer:
                 raise _Cannot(Refusal(Reason.COLUMNS, f"{comp.name} reduces {instr.axes}"))
 
 
-def _repeats(node: Comp, sources: Sources) -> bool:
-    """A copy of what is smaller: heads repeated."""
-    if len(node.stores) != 1 or any(not isinstance(i, (Load, Cast)) for i in node.body):
+def _is_copy(node: Comp) -> bool:
+    """A copy in another layout, or with heads repeated, or of 16 bits that are widened."""
+    loads = [i for i in node.body if isinstance(i, Load)]
+    casts = [i for i in node.body if isinstance(i, Cast)]
+    if len(node.stores) != 1 or len(loads) != 1 or len(node.body) != 1 + len(casts):
         return False
-    source = [i.buffer for i in node.body if isinstance(i, Load)]
-    whole = len(source) == 1 and all(
-        isinstance(e, Affine) for i in node.body if isinstance(i, Load) for e in i.index
-    )
-    return whole and sources.elements(source[0]) < sources.elements(node.writes[0])
+    plain = loads[0].guard is None and all(isinstance(e, Affine) for e in loads[0].index)
+    widens = all(c.dtype.bytes >= node.body[c.arg].dtype.bytes for c in casts)
+    return plain and widens and all(c.dtype.is_float for c in casts)

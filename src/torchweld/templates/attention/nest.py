@@ -185,7 +185,8 @@ class _Finder:
         if len(wide) != 1:
             return None
         (weight,) = (v for v in factors if v != wide[0])
-        return Outer(value, weight, stored(body, wide[0]), self._ordered(self.axes[wide[0]] - scores))
+        columns = self._ordered(self.axes[wide[0]] - scores)
+        return Outer(value, weight, stored(body, wide[0]), columns)
 
     def _depth(self) -> Axes:
         return frozenset().union(*(i.depth for i in self.inners))

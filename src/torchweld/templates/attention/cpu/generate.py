@@ -155,7 +155,7 @@ def _emit_tile(c: Code, e: Emitter, walk: Stages) -> None:
         scale = f"by{shifts[outer.value]}" if outer.value in shifts else "ones"
         wide, at = c.points(outer.columns), f"width{number}"
         e.line(f"tw_multiply<true>(some, {wide}, seen, s{tiles[outer.weight]}, KEYS, "
-               f"{{d{number}, {wide}, count}}, o{number} + part0 * {at}, {at}, {scale});")  # fmt: skip
+               f"{{d{number}, {wide}, count}}, o{number} + part0 * {at}, {at}, {scale});")
 
 
 def _emit_rest(c: Code, e: Emitter) -> None:

@@ -381,10 +381,10 @@ def varied(dtype: str) -> list[NestCase]:
         found += [form(wide, WINDOW, dtype) for form in (forward, queries_gradient, keys_gradient)]
     lengths = {"s0": 97, "s1": 300}
     varying = Sizes(1, 2, 2, "s0", "s1", 64, 64)
-    hard = _hard(z)
     return [
         *found,
-        *(forward(z, s, dtype, guarded=False, fill=hard) for s in (PLAIN, CAUSAL, ALIBI)),
+        forward(z, PLAIN, dtype, guarded=False, fill=_hard(z) | _hard_values(z)),
+        *(forward(z, s, dtype, guarded=False, fill=_hard(z)) for s in (CAUSAL, ALIBI)),
         forward(z, PADDING, dtype, guarded=False),
         forward(g, WINDOW, dtype),
         forward(varying, CAUSAL, dtype, sizes=lengths),
@@ -400,17 +400,38 @@ def varied(dtype: str) -> list[NestCase]:
     ]
 
 
+def few(dtype: str) -> list[NestCase]:
+    """Of `varied`, one of each kind."""
+    z, g = Sizes(1, 2, 1, 150, 210, 64, 64), Sizes(2, 1, 3, 150, 130, 128, 128)
+    return [
+        *(forward(z, score, dtype, saved=True) for score in (CAUSAL, SOFTCAP, DROPOUT)),
+        queries_gradient(z, WINDOW, dtype),
+        queries_gradient(g, BIAS, dtype),
+        keys_gradient(g, CAUSAL, dtype),
+        keys_gradient(g, DROPOUT, dtype),
+        forward(Sizes(1, 2, 1, 140, 150, 256, 256), ALIBI, dtype),
+        forward(z, PLAIN, dtype, guarded=False, fill=_hard(z) | _hard_values(z)),
+        forward(Sizes(1, 1, 4, 3, 2100, 64, 64), PLAIN, dtype, saved=True),
+    ]
+
+
 def _hard(z: Sizes) -> dict[str, torch.Tensor]:
-    """NaN in a query and in a key, infinities in others and in a value."""
+    """NaN in a query and in a key, infinities in others."""
     g = torch.Generator().manual_seed(3)
-    q, k, v = (
-        torch.randn(z.batch, z.shared, n, d, generator=g)
-        for n, d in ((z.queries, z.depth), (z.keys, z.depth), (z.keys, z.columns))
-    )
+    heads = z.batch, z.shared
+    q = torch.randn(*heads, z.queries, z.depth, generator=g)
+    k = torch.randn(*heads, z.keys, z.depth, generator=g)
     q[0, 0, 5, 0] = k[0, 1, 100, 0] = math.nan
     q[0, 0, 9, 3] = k[0, 1, 110, 3] = math.inf
+    return {"q": q, "k": k}
+
+
+def _hard_values(z: Sizes) -> dict[str, torch.Tensor]:
+    """An infinite value: of a key that a mask excludes it would not be read."""
+    g = torch.Generator().manual_seed(4)
+    v = torch.randn(z.batch, z.shared, z.keys, z.columns, generator=g)
     v[0, 0, 120, 7] = -math.inf
-    return {"q": q, "k": k, "v": v}
+    return {"v": v}
 
 
 def sigmoid(z: Sizes, dtype: str, **more) -> NestCase:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nest_gpu_cases import NestCase, generated, varied
+from nest_gpu_cases import NestCase, few, generated, varied
 from product_check import problems
 from triton_cases import tensors
 from triton_run import compile_in_processes, gpu_starter, launches, prepare
 
-ALL = [c for dtype in ("bf16", "f16", "f32") for c in varied(dtype)]
+ALL = [*varied("bf16"), *few("f16"), *few("f32")]
 
 
 @pytest.fixture(scope="module")

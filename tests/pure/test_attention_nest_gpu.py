@@ -18,6 +18,7 @@ from nest_gpu_cases import (
     forward,
     keys_gradient,
     queries_gradient,
+    sigmoid,
     two_walks,
 )
 from torchweld.core import dtypes
@@ -26,10 +27,10 @@ from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Op
 from torchweld.targets.find import named_target
 from torchweld.templates import registry
-from torchweld.templates.attention.gpu.edges import Edge, edge_of
+from torchweld.templates.attention.gpu.edges import Edge, edge_of, implied
 from torchweld.templates.attention.gpu.schedule import Work, candidates, shared_bytes
 from torchweld.templates.attention.gpu.template import TEMPLATE
-from torchweld.templates.attention.gpu.tiles import known_true
+from torchweld.templates.attention.gpu.tiles import with_known
 from torchweld.templates.gemm.choice import choose
 from torchweld.templates.template import Kernel, Problem
 
@@ -71,10 +72,19 @@ def test_what_is_known_to_be_true_leaves_the_body():
     both = b.op("bit_and", one, other)
     chosen = b.op("where", both, x, lowest)
     result = b.op("exp", chosen)
-    image, body = known_true(b.body, {one: True})
+    image, body = with_known(b.body, {one: True})
     assert image[both] == other and body[chosen].args == (other, x, lowest)
-    image, body = known_true(b.body, {one: True, other: True})
+    image, body = with_known(b.body, {one: True, other: True})
     assert image[chosen] == x and body[result] == Op("exp", (x,), dtypes.f32)
+
+
+def test_a_mask_says_which_keys_count_or_which_do_not():
+    """where(l <= i, x, -inf), and where(l > i, -inf, x) as masked_fill writes it: in whole blocks
+    neither is asked."""
+    for case in (forward(Z, CAUSAL), sigmoid(Z, "bf16")):
+        s = kernel(case).schedule
+        (known,) = implied(case.comp, case.nest, s).values()
+        assert known == (case.comp.name == "forward_causal")
 
 
 @pytest.mark.parametrize("target", (H100, A100, GENERIC), ids=lambda t: t.name)

@@ -256,15 +256,14 @@ def tiles_of(
 
 
 def _simplify(face: Face, nest: Nest, s: NestSchedule) -> None:
-    """Where the bound holds, the conditions that it was made from are true."""
-    truths = {v: True for v in implied(face.comp, nest, s)}
-    face.image, face.body = known_true(face.body, truths)
+    """Where the bound holds, the conditions that it was made from are known."""
+    face.image, face.body = with_known(face.body, implied(face.comp, nest, s))
 
 
-def known_true(
-    body: tuple[Instr, ...], truths: dict[Value, bool]
+def with_known(
+    body: tuple[Instr, ...], truths: Mapping[Value, bool]
 ) -> tuple[dict[Value, Value], tuple[Instr, ...]]:
-    """Each value by the one that it is the same as when `truths` hold, and the body with operands
+    """Each value by the one that it is the same as where `truths` hold, and the body with operands
     replaced.
 
     where(le(l, i), s, -inf) of a true le(l, i)  ->  s

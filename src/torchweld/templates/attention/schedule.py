@@ -30,6 +30,8 @@ from torchweld.ir.size import Size, hint, product
 from torchweld.templates.pointwise_reduce.gpu.schedule import next_pow2
 
 LARGEST_HEAD = 256  # columns of a head
+MOST_ROWS = 64  # queries that share a head of keys; beyond, others have the better kernels
+SHORT = 256  # but for as many rows and keys in all
 _LEAST = 16  # rows, columns and depth of what tensor cores multiply
 _ROWS = 64  # of a tile at most
 _KEYS = 128  # of a block

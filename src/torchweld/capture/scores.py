@@ -51,7 +51,7 @@ _VIEWS = {
 _MADE = {
     aten.arange.default, aten.arange.start_step, aten.full.default, aten.tril.default,
     aten.triu.default, aten.scalar_tensor.default, aten.ones.default, aten.zeros.default,
-    aten.iota.default if hasattr(aten, "iota") else None, UNIFORM, aten.index.Tensor,
+    UNIFORM, aten.index.Tensor,
     aten.embedding.default, aten.full_like.default, aten.ones_like.default,
     aten.zeros_like.default, torch.ops.prims.iota.default,
 }  # fmt: skip

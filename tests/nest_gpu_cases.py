@@ -335,7 +335,7 @@ def tiled(
     """With small tiles. `merged`: of all rows' axes together."""
     n = case.nest
     axes = (n.rows, n.keys) if merged else (n.rows[-1:], n.keys[-1:])
-    s = NestSchedule(*axes, rows, keys, 4, 2, splits, **more)
+    s = NestSchedule(*axes, rows, keys, 4, 2, splits=splits, **more)
     return replace(case, schedule=s, name=f"{case.name}-{rows}x{keys}x{splits}")
 
 
@@ -366,6 +366,72 @@ def small() -> list[NestCase]:
 
 
 LENGTHS = {"s0": 37, "s1": 51}
+
+
+def varied(dtype: str) -> list[NestCase]:
+    """With default tiles: each score function, odd sizes of heads, shared heads, few rows, lengths
+    that vary, rows that see nothing, NaN and infinities."""
+    z, g = Sizes(1, 2, 1, 150, 210, 64, 64), Sizes(2, 1, 3, 150, 130, 64, 64)
+    found = []
+    for score in SCORES:
+        found.append(forward(z, score, dtype, saved=True))
+        found += [queries_gradient(z, score, dtype), keys_gradient(g, score, dtype)]
+    for depth, columns in ((32, 32), (80, 80), (128, 128), (192, 128), (256, 256)):
+        wide = Sizes(1, 2, 1, 140, 150, depth, columns)
+        found += [form(wide, WINDOW, dtype) for form in (forward, queries_gradient, keys_gradient)]
+    lengths = {"s0": 97, "s1": 300}
+    varying = Sizes(1, 2, 2, "s0", "s1", 64, 64)
+    return [
+        *found,
+        forward(z, PLAIN, dtype, guarded=False, fill=_hard(z) | _hard_values(z)),
+        *(forward(z, s, dtype, guarded=False, fill=_hard(z)) for s in (CAUSAL, ALIBI)),
+        forward(z, PADDING, dtype, guarded=False),
+        forward(g, WINDOW, dtype),
+        forward(varying, CAUSAL, dtype, sizes=lengths),
+        forward(varying, PLAIN, dtype, sizes=lengths | {"s1": 7}),
+        queries_gradient(varying, WINDOW, dtype, sizes=lengths),
+        keys_gradient(varying, CAUSAL, dtype, sizes=lengths),
+        forward(Sizes(1, 1, 4, 3, 2100, 64, 64), PLAIN, dtype, saved=True),  # shares of the keys
+        forward(Sizes(1, 1, 1, 1, 1100, 64, 64), CAUSAL, dtype),
+        sigmoid(g, dtype),
+        differential(z, dtype),
+        two_walks(z, dtype),
+        replace(tiled(forward(g, CAUSAL, dtype), 64, 32, group=3), name=f"groups-{dtype}"),
+    ]
+
+
+def few(dtype: str) -> list[NestCase]:
+    """Of `varied`, one of each kind."""
+    z, g = Sizes(1, 2, 1, 150, 210, 64, 64), Sizes(2, 1, 3, 150, 130, 128, 128)
+    return [
+        *(forward(z, score, dtype, saved=True) for score in (CAUSAL, SOFTCAP, DROPOUT)),
+        queries_gradient(z, WINDOW, dtype),
+        queries_gradient(g, BIAS, dtype),
+        keys_gradient(g, CAUSAL, dtype),
+        keys_gradient(g, DROPOUT, dtype),
+        forward(Sizes(1, 2, 1, 140, 150, 256, 256), ALIBI, dtype),
+        forward(z, PLAIN, dtype, guarded=False, fill=_hard(z) | _hard_values(z)),
+        forward(Sizes(1, 1, 4, 3, 2100, 64, 64), PLAIN, dtype, saved=True),
+    ]
+
+
+def _hard(z: Sizes) -> dict[str, torch.Tensor]:
+    """NaN in a query and in a key, infinities in others."""
+    g = torch.Generator().manual_seed(3)
+    heads = z.batch, z.shared
+    q = torch.randn(*heads, z.queries, z.depth, generator=g)
+    k = torch.randn(*heads, z.keys, z.depth, generator=g)
+    q[0, 0, 5, 0] = k[0, 1, 100, 0] = math.nan
+    q[0, 0, 9, 3] = k[0, 1, 110, 3] = math.inf
+    return {"q": q, "k": k}
+
+
+def _hard_values(z: Sizes) -> dict[str, torch.Tensor]:
+    """An infinite value: of a key that a mask excludes it would not be read."""
+    g = torch.Generator().manual_seed(4)
+    v = torch.randn(z.batch, z.shared, z.keys, z.columns, generator=g)
+    v[0, 0, 120, 7] = -math.inf
+    return {"v": v}
 
 
 def sigmoid(z: Sizes, dtype: str, **more) -> NestCase:

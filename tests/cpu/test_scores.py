@@ -54,8 +54,15 @@ def repeated(q, k, v):
     return plain(q, k, v).transpose(1, 2).contiguous()
 
 
+def heads_inside(q, k, v):
+    """Scores [b, q, h, k]: the rows of the weights are in another order than those of the result"""
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    weights = (torch.einsum("bqhd,bkhd->bqhk", q, k) * 0.2).softmax(-1)
+    return torch.einsum("bqhk,bkhd->bqhd", weights, v)
+
+
 FORMS = {f.__name__: f for f in (plain, causal, alibi_by_mask, window_by_mask, softcap, sigmoid,
-                                 repeated)}  # fmt: skip
+                                 repeated, heads_inside)}  # fmt: skip
 
 
 def inputs(name: str, dtype: torch.dtype) -> list[torch.Tensor]:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from torchweld.plan.decisions import Choice
 from torchweld.templates.template import Kernel
 
-
 _NOTES = {"attention/": "the scores are never in memory"}  # by how templates' names begin
 
 

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchweld.ir import affine
@@ -27,14 +26,15 @@ class Edge:
     at: Affine
 
 
-def implied(comp: Comp, nest: Nest, s: NestSchedule) -> Iterator[Value]:
-    """Comparisons that hold wherever the bound of `nest` does."""
+def implied(comp: Comp, nest: Nest, s: NestSchedule) -> dict[Value, bool]:
+    """Comparisons that are the same, true or false, wherever the bound of `nest` holds."""
+    bounds, found = {True: nest.bound.high, False: nest.bound.low}, {}
     for value in range(len(comp.body)):
         edge = edge_of(comp.body, value, nest.keys)
-        if edge is not None and s.keys == (edge.key,) == (nest.bound.axis,):
-            bound = nest.bound.high if edge.high else nest.bound.low
-            if bound == edge.at:
-                yield value
+        here = edge is not None and s.keys == (edge.key,) == (nest.bound.axis,)
+        if here and edge.at in bounds.values():  # what is not below is at least as much
+            found[value] = bounds[edge.high] == edge.at
+    return found
 
 
 def edge_of(body: tuple[Instr, ...], value: Value, keys: tuple[str, ...]) -> Edge | None:

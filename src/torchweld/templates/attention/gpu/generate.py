@@ -20,9 +20,10 @@ from torchweld.ir.nodes import Buffer, Comp, Op, Value, store_axes
 from torchweld.ir.size import Size, product
 from torchweld.templates.attention.gpu.schedule import NestSchedule, batch_of, is_fast, padded
 from torchweld.templates.attention.gpu.tiles import Tiles, tiles_of
-from torchweld.templates.attention.gpu.walk import covered_rows, define, factor, walk
+from torchweld.templates.attention.gpu.walk import factor, walk
 from torchweld.templates.attention.nest import Nest, Walk
 from torchweld.templates.pointwise_reduce.gpu import forms
+from torchweld.templates.pointwise_reduce.gpu.walks import rounded
 
 
 def generate(
@@ -65,14 +66,17 @@ def _position(t: Tiles) -> None:
         k.line("tile = tl.num_programs(1) - 1 - tile")
     if s.splits > 1:
         k.line("share = tl.program_id(2)")
-    if k.index_type == "tl.int64":
+    if k.is_far:
         k.line("batch = batch.to(tl.int64)")
     k.split_axes("batch", t.batch)
-    define(k, "r", "tile", s.block_rows, s.rows, covered_rows(t))
+    for axes in (s.rows, s.keys, t.around):
+        if not isinstance(t.points(axes), int):
+            k.line(f"{t.count(axes)} = ({k.size(t.points(axes))}).to(tl.int32)")
+    k.block("r", "tile", s.block_rows, s.rows, rounded(t.rows, s.block_rows))
     for faces, side in ((t.left, "c"), (t.right, "r"), (t.ends, "c")):
         for axes, face in faces.items():
             points = padded(t.points(axes))
-            define(face, face.dimension(side), "", points, axes, points)
+            face.block(face.dimension(side), "", points, axes, points)
 
 
 def _more_keys_later(nest: Nest) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torchweld.ir.affine import Affine
 from torchweld.ir.size import Size
 from torchweld.templates.attention.gpu.tiles import Face, Tiles
-from torchweld.templates.pointwise_reduce.gpu.walks import quotient, rounded
+from torchweld.templates.pointwise_reduce.gpu.walks import rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,40 +24,41 @@ class Part:
     last: str
     covered: Size | None
     face: Face
+    stages: int
 
 
 def parts(t: Tiles) -> list[Part]:
     """The loops of one walk; what they begin and end with has been written."""
     k, s, bound = t.score, t.schedule, t.nest.bound
     every = rounded(t.keys, s.block_keys)
+    cut = min(s.cut_stages, s.stages)
     if bound.low is None and bound.high is None and s.splits == 1:
         return _unbounded(t, every)
     _limits(t)
     if s.splits > 1:
-        return [Part("first", "last", every, k)]
-    found = [Part("inner", "outer", t.keys, t.whole)]
+        return [Part("first", "last", every, k, s.stages)]
+    found = [Part("inner", "outer", t.keys, t.whole, s.stages)]
     if bound.low is not None:
-        found = [Part("first", "inner", every, k), *found]
-    cut = bound.high is not None or every != t.keys
-    return [*found, Part("outer", "last", every, k)] if cut else found
+        found = [Part("first", "inner", every, k, cut), *found]
+    ends = bound.high is not None or every != t.keys
+    return [*found, Part("outer", "last", every, k, cut)] if ends else found
 
 
 def _unbounded(t: Tiles, every: Size | None) -> list[Part]:
-    block = t.schedule.block_keys
-    whole = quotient(t.score, t.keys, block)
-    blocks = quotient(t.score, t.keys, block, up=True)
+    block, stages = t.schedule.block_keys, t.schedule.stages
+    whole, blocks = _blocks(t)
     if every == t.keys or (isinstance(t.keys, int) and t.keys < 2 * block):
-        return [Part("0", blocks, every, t.score)]
-    return [Part("0", whole, t.keys, t.whole), Part(whole, blocks, None, t.score)]
+        return [Part("0", blocks, every, t.score, stages)]
+    cut = min(t.schedule.cut_stages, stages)
+    return [Part("0", whole, t.keys, t.whole, stages), Part(whole, blocks, None, t.score, cut)]
 
 
 def _limits(t: Tiles) -> None:
     """Of a tile of rows: `first` and `last` have all keys that count for any of them, `inner` and
     `outer` only such as count for all."""
     k, s = t.score, t.schedule
-    block, length = s.block_keys, k.size(t.keys)
-    blocks = quotient(k, t.keys, block), quotient(k, t.keys, block, up=True)
-    k.line(f"first, inner, outer, last = 0, 0, {', '.join(blocks)}")
+    block, length = s.block_keys, t.count(s.keys)
+    k.line(f"first, inner, outer, last = 0, 0, {', '.join(_blocks(t))}")
     if t.nest.bound.low is not None:
         least, most = extremes(t, t.nest.bound.low)
         k.line(f"first = tl.minimum(tl.maximum({least}, 0), {length}) // {block}")
@@ -73,6 +74,15 @@ def _limits(t: Tiles) -> None:
     else:
         k.line("inner = tl.minimum(inner, last)")
         k.line("outer = tl.maximum(tl.minimum(outer, last), inner)")
+
+
+def _blocks(t: Tiles) -> tuple[str, str]:
+    """How many whole blocks the keys have, and how many blocks."""
+    block = t.schedule.block_keys
+    if isinstance(t.keys, int):
+        return str(t.keys // block), str(-(-t.keys // block))
+    length = t.count(t.schedule.keys)
+    return f"{length} // {block}", f"tl.cdiv({length}, {block})"
 
 
 def extremes(t: Tiles, index: Affine) -> tuple[str, str]:
@@ -94,6 +104,6 @@ def _end(t: Tiles, axis: str, last: bool) -> str:
     """Of the tile's rows along an axis, the first index or the last."""
     if t.schedule.rows == (axis,):
         block = t.schedule.block_rows
-        most = f"tl.minimum(tile * {block} + {block - 1}, {t.score.size(t.rows)} - 1)"
+        most = f"tl.minimum(tile * {block} + {block - 1}, {t.count(t.schedule.rows)} - 1)"
         return most if last else f"tile * {block}"
     return f"tl.{'max' if last else 'min'}({t.score.axis_variable(axis)})"

@@ -28,7 +28,8 @@ _ROUNDING = frozenset(("floor", "ceil", "round", "trunc", "floor_div", "remainde
 class NestSchedule:
     """Tiles of `block_rows` by `block_keys`; depth and columns are whole, in powers of two.
     `rows`, `keys`: the axes that tiles are made of; of other rows a program has one point, and
-    walks over the points of other keys one after the other. `splits`: programs that share the keys
+    walks over the points of other keys one after the other. `cut_stages`: of the loops over blocks
+    that masks cut. `splits`: programs that share the keys
     of a tile. `group`: points of the batch whose tiles run at a time, 0 for all."""
 
     rows: tuple[str, ...]
@@ -37,38 +38,40 @@ class NestSchedule:
     block_keys: int
     num_warps: int
     stages: int
+    cut_stages: int = 2
     splits: int = 1
     group: int = 0
 
 
-# (inner, outer products) -> widest depth or columns -> rows, keys, warps, stages. All were compiled,
-# with masks, ALiBi, bias and softcap: no spills.
-Table = Mapping[tuple[int, int], Mapping[int, tuple[int, int, int, int]]]
+# (inner, outer products) -> widest depth or columns -> rows, keys, warps, stages, cut stages.
+# Compiled with causal masks, windows, ALiBi, bias and softcap by Triton 3.6 and 3.7: no spills.
+Table = Mapping[tuple[int, int], Mapping[int, tuple[int, int, int, int, int]]]
 
 # Hopper's products have 64 rows for each four warps and want 64 columns; the row factors stay in
-# shared memory. Two accumulators of 128 x 128 leave registers for 32 keys only.
+# shared memory. Two accumulators of 128 x 128 leave registers for 32 keys only, of 128 x 64 none
+# for the addresses of loads ahead where there are masks, too.
 _HOPPER: Table = {
-    (1, 1): {64: (128, 128, 8, 3), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)},
-    (2, 1): {64: (128, 64, 8, 3), 128: (128, 64, 8, 2), 256: (64, 64, 8, 2)},
-    (2, 2): {64: (128, 64, 8, 2), 128: (128, 32, 8, 3), 256: (64, 32, 8, 2)},
+    (1, 1): {64: (128, 128, 8, 3, 2), 128: (128, 128, 8, 2, 2), 256: (128, 64, 8, 2, 2)},
+    (2, 1): {64: (128, 64, 8, 3, 2), 128: (128, 64, 8, 2, 2), 256: (64, 64, 8, 2, 2)},
+    (2, 2): {64: (128, 64, 8, 2, 1), 128: (128, 32, 8, 3, 2), 256: (64, 16, 8, 2, 2)},
 }
 # mma.sync has the row factors in registers, too: they and the accumulators limit rows.
 _AMPERE: Table = {
-    (1, 1): {64: (128, 64, 8, 3), 128: (128, 64, 8, 2), 256: (64, 64, 8, 2)},
-    (2, 1): {64: (128, 64, 8, 2), 128: (64, 64, 8, 2), 256: (64, 32, 8, 2)},
-    (2, 2): {32: (128, 64, 8, 2), 64: (64, 64, 8, 2), 128: (64, 64, 8, 2), 256: (32, 32, 8, 2)},
+    (1, 1): {64: (128, 64, 8, 3, 2), 128: (128, 64, 8, 2, 2), 256: (64, 64, 8, 2, 2)},
+    (2, 1): {64: (128, 64, 8, 2, 2), 128: (64, 64, 8, 2, 2), 256: (64, 32, 8, 2, 2)},
+    (2, 2): {64: (128, 32, 8, 2, 2), 128: (64, 64, 8, 2, 2), 256: (32, 32, 8, 2, 2)},
 }
-# Ten rounds of Philox for each score hold some twenty registers: smaller tiles.
-_RANDOM: Table = {
-    (1, 1): {64: (128, 64, 8, 2), 128: (128, 64, 8, 2), 256: (64, 32, 8, 2)},
-    (2, 1): {64: (128, 64, 8, 2), 128: (64, 64, 8, 2), 256: (64, 32, 8, 2)},
-    (2, 2): {32: (64, 64, 8, 2), 128: (64, 32, 8, 2), 256: (32, 32, 8, 2)},
+# Ten rounds of Philox for each score hold some twenty registers; so do addresses of 64 bits beside
+# two accumulators, of sizes known at the call only: smaller tiles.
+_SMALL: Table = {
+    (1, 1): {64: (128, 64, 8, 2, 2), 128: (128, 64, 8, 2, 1), 256: (64, 32, 8, 2, 2)},
+    (2, 1): {64: (128, 64, 8, 2, 2), 128: (64, 64, 8, 2, 2), 256: (64, 32, 8, 2, 2)},
+    (2, 2): {128: (64, 32, 8, 2, 2), 256: (32, 32, 8, 2, 2)},
 }
 # float32: plain multiply-adds, whose operands are in registers.
-_WIDE: Table = {
-    (1, 1): {64: (64, 32, 8, 2), 128: (32, 32, 8, 2), 256: (32, 16, 8, 2)},
-    (2, 1): {64: (64, 32, 8, 2), 128: (32, 32, 8, 2), 256: (32, 16, 8, 2)},
-    (2, 2): {64: (64, 32, 8, 2), 128: (32, 32, 8, 2), 256: (32, 16, 8, 2)},
+_FLOAT32: Table = {
+    kind: {64: (64, 32, 8, 2, 2), 128: (32, 32, 8, 2, 2), 256: (32, 16, 8, 2, 2)}
+    for kind in ((1, 1), (2, 1), (2, 2))
 }
 
 
@@ -107,8 +110,8 @@ class Work:
 def candidates(work: Work) -> Iterator[NestSchedule]:
     """The default first, then neighbours for a tuner."""
     rows, keys = _tile_axes(work, work.nest.rows), _tile_axes(work, work.nest.keys)
-    r, k, warps, stages = _tile(work)
-    first = _fitted(work, NestSchedule(rows, keys, r, k, warps, stages))
+    first = _fitted(work, NestSchedule(rows, keys, *_tile(work)))
+    k, stages = first.block_keys, first.stages
     seen = []
     for change in ({}, {"block_keys": k // 2}, {"block_keys": 2 * k}, {"stages": stages + 1}):
         s = _finished(work, _fitted(work, replace(first, **change)))
@@ -126,7 +129,7 @@ def _tile_axes(work: Work, axes: tuple[str, ...]) -> tuple[str, ...]:
     return (longest,) if alone else axes
 
 
-def _tile(work: Work) -> tuple[int, int, int, int]:
+def _tile(work: Work) -> tuple[int, int, int, int, int]:
     inners, outers = (min(2, len(part)) for part in (work.nest.inners, work.nest.outers))
     table, widest = _table(work), max(work.widths())
     by_width = table[max(inners, outers), outers]
@@ -136,9 +139,11 @@ def _tile(work: Work) -> tuple[int, int, int, int]:
 def _table(work: Work) -> Table:
     body = work.comp.body
     if any(body[i.row].dtype == dtypes.f32 for i in work.nest.inners):
-        return _WIDE
-    if any(isinstance(i, Op) and i.name == "philox" for i in body):
-        return _RANDOM
+        return _FLOAT32
+    random = any(isinstance(i, Op) and i.name == "philox" for i in body)
+    varying = not all(isinstance(a.extent, int) for a in work.comp.axes)
+    if random or (varying and len(work.nest.outers) > 1):
+        return _SMALL
     return _HOPPER if work.target.capability >= (9, 0) else _AMPERE
 
 

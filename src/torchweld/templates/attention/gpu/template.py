@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torchweld.codegen.source import KernelBundle
 from torchweld.core import dtypes
 from torchweld.ir.contraction import TENSOR_DTYPES
+from torchweld.ir.nodes import Load, needed
 from torchweld.ir.size import product
 from torchweld.templates.attention.comp import attention_comp
 from torchweld.templates.attention.gpu import generate as code
@@ -31,7 +32,7 @@ def match(problem: Problem) -> Nest | None:
 
 
 def supports(nest: Nest, problem: Problem) -> str | None:
-    checks = (_bad_device, _bad_dtype, _bad_width, _bad_statistic, _bad_tiles)
+    checks = (_bad_device, _bad_dtype, _bad_width, _bad_statistic, _bad_sharing, _bad_tiles)
     return next(filter(None, (check(nest, problem) for check in checks)), None)
 
 
@@ -62,6 +63,16 @@ def _bad_statistic(nest: Nest, problem: Problem) -> str | None:
     reduces = [problem.comp.body[v] for v in nest.statistics]
     good = all(i.monoid in _MONOIDS and i.dtype == dtypes.f32 for i in reduces)
     return None if good else "a statistic that is no maximum and no sum"
+
+
+def _bad_sharing(nest: Nest, problem: Problem) -> str | None:
+    """A tile that a product takes from shared memory and that is also read into registers has a
+    slot too few there in Triton 3.6 and 3.7 (templates/gemm/triton/schedule.py)."""
+    body = problem.comp.body
+    factors = {v for p in nest.inners for v in (p.row, p.key)} | {o.key for o in nest.outers}
+    plain = {v for v in factors if isinstance(body[v], Load) and body[v].guard is None}
+    shared = plain & needed(body, factors - plain)
+    return "a factor is computed from another one" if shared else None
 
 
 def _bad_tiles(nest: Nest, problem: Problem) -> str | None:

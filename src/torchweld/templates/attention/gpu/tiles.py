@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torchweld.core import dtypes
-from torchweld.ir.access import unmerged
+from torchweld.ir.access import linear, unmerged
 from torchweld.ir.affine import Affine
-from torchweld.ir.nodes import Buffer, Cast, Comp, Const, Index, Instr, Load, Op, Value, needed
+from torchweld.ir.nodes import Buffer, Cast, Comp, Const, Index, Instr, Load, Op, Value
 from torchweld.ir.size import Size, product
 from torchweld.ir.substitute import with_operands
 from torchweld.templates.attention.gpu.edges import implied
@@ -32,31 +32,73 @@ LOG2_E = math.log2(math.e)
 
 
 class Face(Kernel):
-    """A Kernel whose tile indices have 32 bits, as no length has more; where offsets in memory may
-    have more, 64 are used for those alone: 64-bit arithmetic on scores would cost registers.
-    `image`: of a value, the one that is the same here."""
+    """A Kernel whose tile indices have 32 bits, as no length has more. Where offsets in memory may
+    have more, 64 are used for those alone, and for where a tile begins, not for each of its
+    elements: 64-bit arithmetic costs registers. `image`: of a value, the one that is the same here.
+    `begins`: where the indices of that name begin, and the lanes from there."""
 
     image: Mapping[Value, Value] = {}
+    begins: dict[str, tuple[str, str]]
     _far = False
+
+    @property
+    def is_far(self) -> bool:
+        """Whether offsets may not fit in 32 bits."""
+        return self.index_type == "tl.int64"
 
     def facing(self, schedule: Schedule, rows: str = "r", columns: str = "c") -> Face:
         return super().facing(schedule, rows, columns)
-
-    def arg(self, value: Value) -> Value:
-        """The first argument of an instruction."""
-        return self.body[value].args[0]
 
     def dimension(self, side: str) -> str:
         """The name of the indices along the rows ("r") or the columns ("c") of the tile."""
         return self._names[side]
 
+    def arg(self, value: Value) -> Value:
+        """The first argument of an instruction."""
+        return self.body[value].args[0]
+
+    def block(self, name: str, number: str, points: int, axes, covered: Size | None) -> None:
+        """The indices `name` of a block of `axes`, one of all that have `covered` points; number
+        "" is the only one."""
+        lanes = f"tl.arange(0, {points})[{':, None' if name[-1] == 'r' else 'None, :'}]"
+        start = f"{number} * {points}" if number else ""
+        self.define(name, start, lanes, axes, covered)
+        if self.is_far:
+            if start:
+                self.line(f"{name}0 = tl.full((), {start}, tl.int64)")
+            self.begins[name] = f"{name}0" if start else "", lanes
+
     def address(self, access, along: str) -> str:
-        with self._in_64_bits():
+        if not self.is_far:
             return super().address(access, along)
+        with self._in_64_bits():
+            scalars, lanes = self._parts(access.offset)
+            lanes += [f"{self.value(v)} * {self.size(stride)}" for v, stride in access.refs]
+        axes = access.offset.axes.union(*(self.axes[v] for v, _ in access.refs))
+        if set(self.along(axes)) != set(along):
+            lanes.append(f"tl.zeros({self.shape(along)}, tl.int32)")
+        start = f"{self.pointer(access.buffer)} + ({' + '.join(scalars or ['0'])})"
+        return f"{start} + ({' + '.join(lanes)})" if lanes else start
+
+    def _parts(self, index: Affine) -> tuple[list[str], list[str]]:
+        """The terms of a map: where the tile begins, and what is added for each element."""
+        scalars, lanes = [self.size(index.const)] if index.const != 0 else [], []
+        for axes, name in ((self.schedule.rows, "r"), (self.schedule.columns, "c")):
+            name = self._names[name]
+            factor = linear(self.accesses, index, axes)
+            if factor is None or name not in self.begins:
+                lanes += self._terms(index, axes, name)
+            elif factor != 0:
+                start, lane = self.begins[name]
+                scalars += [f"{start} * {self.size(factor)}"] if start else []
+                lanes.append(f"{lane} * {self.size(factor)}" if factor != 1 else lane)
+        own = {*self.schedule.rows, *self.schedule.columns}
+        scalars += [self._term(a, c) for a, c in index.terms if a not in own]
+        return scalars, lanes
 
     @contextmanager
     def _in_64_bits(self):
-        before, self._far = self._far, self.index_type == "tl.int64"
+        before, self._far = self._far, self.is_far
         yield
         self._far = before
 
@@ -101,7 +143,18 @@ class Face(Kernel):
             return text
         if self.fast and instr.name == "tanh":  # within 2e-7 of 1, as a score is to its scale
             return f"(1 - 2 / (1 + tl.exp(2 * {self.value(instr.args[0])})))"
+        if self.fast and instr.name == "div" and self._is_one_side(instr.args[1]):
+            return f"{self.value(instr.args[0])} * {self._reciprocal(instr.args[1])}"
         return super()._op(instr)
+
+    def _is_one_side(self, value: Value) -> bool:
+        """Whether a value is the same for a row or for a column of the tile."""
+        return self.along(self.axes[value]) != "rc"
+
+    def _reciprocal(self, value: Value) -> str:
+        """One division for each row or column, not for each point."""
+        key = ("reciprocal", value)
+        return self.known.get(key) or self.assign(key, f"1.0 / {self.value(value)}")
 
     def _exp2(self, value: Value) -> str | None:
         """exp(x * c - base), where base is the same for a row or a key, as a power of two: one
@@ -110,7 +163,7 @@ class Face(Kernel):
         if not isinstance(difference, Op) or difference.name != "sub":
             return None
         x, base = difference.args
-        if self.along(self.axes[x]) != "rc" or self.along(self.axes[base]) == "rc":
+        if self._is_one_side(x) or not self._is_one_side(base):
             return None
         text, factor = self.scaled(x)
         key = ("log2", base)
@@ -157,6 +210,11 @@ class Tiles:
     def keys(self) -> Size:
         return self.points(self.schedule.keys)
 
+    def count(self, axes: tuple[str, ...]) -> str:
+        """How many points, as a text of 32 bits."""
+        points = self.points(axes)
+        return str(points) if isinstance(points, int) else f"n_{'_'.join(axes)}"
+
     @property
     def in_blocks(self) -> list[Face]:
         """The faces of what changes from block to block."""
@@ -182,7 +240,7 @@ def tiles_of(
     dimensions = (batch, s.rows, s.keys, around, *depths, *columns)
     scores = tile(s.rows, s.keys, s.block_rows, s.block_keys)
     root = Face(accesses, buffers, scores, dimensions)
-    root.fast = fast
+    root.fast, root.begins = fast, {}
     score, whole = root.facing(scores, "r", "lc"), root.facing(scores, "r", "lc")
     _simplify(whole, nest, s)
     left, right, mixed, ends = {}, {}, {}, {}
@@ -198,15 +256,14 @@ def tiles_of(
 
 
 def _simplify(face: Face, nest: Nest, s: NestSchedule) -> None:
-    """Where the bound holds, the conditions that it was made from are true."""
-    truths = {v: True for v in implied(face.comp, nest, s)}
-    face.image, face.body = known_true(face.body, truths)
+    """Where the bound holds, the conditions that it was made from are known."""
+    face.image, face.body = with_known(face.body, implied(face.comp, nest, s))
 
 
-def known_true(
-    body: tuple[Instr, ...], truths: dict[Value, bool]
+def with_known(
+    body: tuple[Instr, ...], truths: Mapping[Value, bool]
 ) -> tuple[dict[Value, Value], tuple[Instr, ...]]:
-    """Each value by the one that it is the same as when `truths` hold, and the body with operands
+    """Each value by the one that it is the same as where `truths` hold, and the body with operands
     replaced.
 
     where(le(l, i), s, -inf) of a true le(l, i)  ->  s
@@ -245,11 +302,3 @@ def plain_load(face: Kernel, value: Value) -> Load | None:
     """A factor that is read from memory as it is."""
     instr = face.body[value]
     return instr if isinstance(instr, Load) and instr.guard is None else None
-
-
-def moving(tiles: Tiles) -> set[Value]:
-    """Values that are not what they will be before all keys have been walked over."""
-    body = tiles.score.body
-    ends = {i.value for i in tiles.nest.inners}
-    ends |= {v for w in tiles.nest.walks for v in w.reductions}
-    return {v for v in range(len(body)) if ends & needed(body, [v])}

@@ -13,10 +13,9 @@ from torchweld.ir.affine import Affine, axis
 from torchweld.ir.nodes import Const, Load, Op, Reduce, Scan, Value, needed, operands
 from torchweld.templates.attention.gpu import keys
 from torchweld.templates.attention.gpu.schedule import padded
-from torchweld.templates.attention.gpu.tiles import Face, Tiles, moving, plain_load
+from torchweld.templates.attention.gpu.tiles import Face, Tiles, plain_load
 from torchweld.templates.attention.nest import Inner, Outer, Walk
 from torchweld.templates.pointwise_reduce.gpu.reduce import combined, identity, reduced
-from torchweld.templates.pointwise_reduce.gpu.walks import rounded
 
 
 def walk(t: Tiles, w: Walk) -> None:
@@ -31,12 +30,6 @@ def walk(t: Tiles, w: Walk) -> None:
                 _scores(t, part.face, w)
                 for value in w.reductions:
                     _reduce(t, part.face, w, value)
-
-
-def define(face: Face, name: str, block: str, points: int, axes, covered) -> None:
-    """The indices `name` of a block of `axes`; `covered`: points of all blocks together."""
-    lanes = f"tl.arange(0, {points})[{':, None' if name[-1] == 'r' else 'None, :'}]"
-    face.define(name, f"{block} * {points}" if block else "", lanes, axes, covered)
 
 
 def factor(face: Face, value: Value) -> str:
@@ -75,20 +68,21 @@ def _outer(t: Tiles, value: Value) -> Outer | None:
 def _arguments(t: Tiles, face: Face, w: Walk) -> list[Value]:
     """What has to be known of each score."""
     outers = {o.value: o.weight for o in t.nest.outers}
-    found = (outers.get(v, t.score.arg(v)) for v in w.reductions)
+    found = (outers[v] if v in outers else t.score.arg(v) for v in w.reductions)
     return [face.image.get(v, v) for v in found]
 
 
 def _hoist(t: Tiles, w: Walk) -> None:
     """Computes what is the same for all keys: scalars and values of a row."""
-    k, changing = t.score, moving(t) - t.score.known.keys()
+    k = t.score
+    changing = {i.value for i in t.nest.inners} | set(w.reductions)
     found: set[Value] = set()
     for value in sorted(needed(k.body, _arguments(t, k, w), stop={*k.known, *changing})):
         ready = all(v in found or v in k.known for v in operands(k.body[value]))
         same = k.along(k.axes[value]) in ("", "r") and not k.axes[value] & set(t.around)
         if ready and same and not isinstance(k.body[value], (Reduce, Scan)):
-            found |= {value} - changing - k.known.keys()
-    k.compute(sorted(found))
+            found.add(value)
+    k.compute(sorted(found - k.known.keys() - changing))
 
 
 @contextmanager
@@ -98,7 +92,7 @@ def _around(t: Tiles) -> Iterator[None]:
     if not t.around:
         yield
         return
-    with k.indented(f"for turn in range({k.size(t.points(t.around))}):"):
+    with k.indented(f"for turn in range({t.count(t.around)}):"):
         k.line("around = tl.full((), turn, tl.int32)")
         k.split_axes("around", t.around)
         yield
@@ -109,11 +103,11 @@ def _block(t: Tiles, part: keys.Part) -> Iterator[None]:
     """The body of a loop over blocks of keys. What becomes known in it is forgotten after it."""
     s, known = t.schedule, {id(f): dict(f.known) for f in t.in_blocks}
     t.whole.known = dict(t.score.known)
-    header = f"for block in tl.range({part.first}, {part.last}, num_stages={s.stages}):"
+    header = f"for block in tl.range({part.first}, {part.last}, num_stages={part.stages}):"
     with t.score.indented(header):
         for name, face in (("lc", t.score), ("lr", next(iter(t.mixed.values()), None))):
             if face is not None:
-                define(face, name, "block", s.block_keys, s.keys, part.covered)
+                face.block(name, "block", s.block_keys, s.keys, part.covered)
         yield
     for face in t.in_blocks:
         face.known = known[id(face)]
@@ -214,6 +208,3 @@ def _masked(face: Face, monoid: str, value: Value) -> str:
         return face.assign(key, text)
     return text
 
-
-def covered_rows(t: Tiles):
-    return rounded(t.rows, t.schedule.block_rows)

@@ -19,7 +19,7 @@ from torchweld.ir import size
 from torchweld.ir.nodes import Buffer, Value, needed, store_axes, store_operands, value_axes
 from torchweld.templates.attention.cpu import factors, scratch
 from torchweld.templates.attention.cpu.code import Code, coordinates, define_fixed
-from torchweld.templates.attention.cpu.schedule import NestRoles, NestTiles
+from torchweld.templates.attention.cpu.schedule import NestRoles, NestTiles, widths
 from torchweld.templates.attention.cpu.scores import emit_scores
 from torchweld.templates.attention.cpu.stages import Stages, stages_of
 from torchweld.templates.pointwise_reduce.cpu import generate as cpp
@@ -27,6 +27,7 @@ from torchweld.templates.pointwise_reduce.cpu.kernel import kernel
 from torchweld.templates.pointwise_reduce.cpu.schedule import CpuSchedule
 from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, store
 
+_SCORE_WORK = 16  # multiply-adds for a score beside products: an exponential, a sum
 _PART = "void* const* P, const int64_t* S, int64_t item, float* scratch"
 
 
@@ -71,13 +72,21 @@ def _emit_entry(c: Code, e: Emitter) -> None:
     nest = c.roles.nest
     e.line(f"const int64_t tiles = ({c.points(nest.rows)} + ROWS - 1) / ROWS;")
     e.line(f"const int64_t items = {c.points(nest.batch)} * tiles;")
-    e.line("#pragma omp parallel if (items > 1)")
+    e.line(f"#pragma omp parallel if (items > 1 && {_work(c)} > {cpp.PARALLEL_WORK})")
     with e.block():
         e.line(f"char* const memory = (char*)malloc(({scratch.total(c)}) * sizeof(float) + 64);")
         e.line("float* const scratch = (float*)(((uintptr_t)memory + 63) & ~(uintptr_t)63);")
         e.line("#pragma omp for schedule(dynamic)")
         e.line("for (int64_t item = 0; item < items; ++item) part(P, S, item, scratch);")
         e.line("free(memory);")
+
+
+def _work(c: Code) -> str:
+    """Multiply-adds, if all scores count."""
+    nest = c.roles.nest
+    scores = " * ".join(c.points(a) for a in (nest.batch, nest.rows, nest.keys))
+    each = " + ".join(x.size_text(w) for w in widths(c.roles))
+    return f"(double){scores} * ({each} + {_SCORE_WORK})"
 
 
 def _emit_part(c: Code, e: Emitter) -> None:

@@ -323,7 +323,7 @@ class _State:
             begin(self.options)
             self._ahead_of_time = AheadOfTime(
                 self.original, compile_graph, self.options, self._ahead.remember,
-                self._through_dynamo, watch,
+                self._through_dynamo, watch, takes if self.options.fuse else None,
             )  # fmt: skip
             self._ahead_of_time.prepare(args, kwargs)
 

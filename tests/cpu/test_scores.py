@@ -54,8 +54,15 @@ def repeated(q, k, v):
     return plain(q, k, v).transpose(1, 2).contiguous()
 
 
+def heads_inside(q, k, v):
+    """Scores [b, q, h, k]: the rows of the weights are in another order than those of the result"""
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    weights = (torch.einsum("bqhd,bkhd->bqhk", q, k) * 0.2).softmax(-1)
+    return torch.einsum("bqhk,bkhd->bqhd", weights, v)
+
+
 FORMS = {f.__name__: f for f in (plain, causal, alibi_by_mask, window_by_mask, softcap, sigmoid,
-                                 repeated)}  # fmt: skip
+                                 repeated, heads_inside)}  # fmt: skip
 
 
 def inputs(name: str, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -129,3 +136,32 @@ def test_returned_weights_are_kept():
     for got, wanted in zip(fused(*args), function(*args)):
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
     assert nests(fused) == {"forward": 0}
+
+
+def test_ahead_of_time():
+    class Masked(torch.nn.Module):
+        def forward(self, q, k, v):
+            return window_by_mask(q, k, v)
+
+    args = tuple(a.detach() for a in inputs("plain", torch.float32))
+    fused = torchweld.fuse(Masked(), args)
+    with torch.no_grad():
+        got = fused(*args)
+    torch.testing.assert_close(got, window_by_mask(*args), rtol=1e-5, atol=1e-5)
+    assert nests(fused) == {"inference": 1}
+    assert "the scores are never in memory" in str(torchweld.explain(fused))
+
+
+def test_flex_attention():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def function(q, k, v):
+        def seen(score, b, h, i, j):
+            return torch.where((i >= j) & (i - j < 50), score + 0.1 * h, -math.inf)
+
+        return flex_attention(q, k, v, score_mod=seen)
+
+    args = [a.detach() for a in inputs("plain", torch.float32)]
+    fused = torchweld.fuse(function)
+    torch.testing.assert_close(fused(*args), function(*args), rtol=1e-5, atol=1e-5)
+    assert nests(fused) == {"inference": 1}

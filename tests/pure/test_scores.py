@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from products.nets import captured, on
 
+from torchweld.capture.scores import Scores
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
@@ -17,6 +18,7 @@ from torchweld.ir.nodes import Comp, Graph
 from torchweld.plan.decisions import Plan
 from torchweld.plan.refusals import Reason
 from torchweld.plan.scores.form import score_nests
+from torchweld.plan.scores.takes import taken_by
 from torchweld.plan.search import plan
 from torchweld.targets.find import target_of
 from torchweld.templates import registry
@@ -117,6 +119,12 @@ def safe(q, k, v, seen):
     return torch.where(blind, 0.0, scores.softmax(-1)) @ v
 
 
+def divided_last(q, k, v):
+    scores = q @ k.mT
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return weights @ v / weights.sum(-1, keepdim=True)
+
+
 def masked(q, k, v):
     i, j = positions(q, k)
     return safe(q, k, v, (j <= i - 4) & (j % 3 != 1))
@@ -130,7 +138,7 @@ def documents(q, k, v):
 FORMS = {
     f.__name__: f
     for f in (plain, causal, window, blind_rows, alibi, softcap, sigmoid, differential, repeated,
-              in_steps, masked, documents)
+              in_steps, divided_last, masked, documents)
 }  # fmt: skip
 
 
@@ -205,8 +213,13 @@ def linear_attention(q, k, v):
     return q @ (k.mT @ v)
 
 
+def two_layers(q, k, v):
+    return F.relu(q[0, 0] @ k[0, 0].mT) @ v[0, 0]
+
+
 @pytest.mark.parametrize("function, reason", [
-    (returned, "large"), (scanned, "scan"), (over_queries, None), (linear_attention, "no larger"),
+    (returned, "others need"), (scanned, "scan"), (over_queries, None),
+    (linear_attention, "no larger"), (two_layers, "two layers"),
 ])  # fmt: skip
 def test_what_stays_apart(function, reason):
     made = formed(function, *inputs(keys=37))
@@ -219,3 +232,19 @@ def test_without_a_template_nothing_changes():
     target = replace(CPU, templates=("pointwise_reduce/cpu",))
     graph = on(captured(plain, *inputs()), "cpu")
     assert score_nests(Plan(graph, ()), target, Options(), choose).graph == graph
+
+
+@pytest.mark.parametrize("softmax", [True, False])
+def test_a_target_is_asked_for_forward_and_backward(softmax: bool):
+    asked = Scores(torch.float32, torch.device("cpu"), 8, 64, 70, 16, 12, softmax)
+    seen: list[Nest] = []
+
+    def match(problem):
+        seen.append(nest_of(problem.comp))
+        return seen[-1]
+
+    registry.TEMPLATES[ANY.name] = replace(ANY, match=match)
+    assert taken_by(asked, replace(CPU, name="asked"))
+    assert [(len(n.inners), len(n.outers)) for n in seen] == [(1, 1), (2, 1), (2, 2)]
+    assert not taken_by(asked, replace(CPU, templates=("pointwise_reduce/cpu",)))
+    assert not taken_by(replace(asked, keys=1), replace(CPU, name="asked"))

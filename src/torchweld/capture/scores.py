@@ -51,7 +51,7 @@ _VIEWS = {
 _MADE = {
     aten.arange.default, aten.arange.start_step, aten.full.default, aten.tril.default,
     aten.triu.default, aten.scalar_tensor.default, aten.ones.default, aten.zeros.default,
-    aten.iota.default if hasattr(aten, "iota") else None, UNIFORM, aten.index.Tensor,
+    UNIFORM, aten.index.Tensor,
     aten.embedding.default, aten.full_like.default, aten.ones_like.default,
     aten.zeros_like.default, torch.ops.prims.iota.default,
 }  # fmt: skip
@@ -213,6 +213,8 @@ def _reduces_rows(node: Node) -> bool:
     """A reduction over the last dimension."""
     if node.target not in _ROW_REDUCTIONS or len(node.args) < 2:
         return False
+    if not isinstance(node.args[1], (list, tuple)):
+        return False
     return list(node.args[1]) in ([-1], [len(_shape(node.args[0])) - 1])
 
 
@@ -291,10 +293,12 @@ class _Region:
 def _chain(node: Node, ends: Callable[[Node], bool]) -> tuple[Node, list] | None:
     """The node at which a chain of products and views of one value begins, and what it is
     multiplied by on the way, sorted."""
-    factors = []
+    factors, elements = [], prod(_shape(node))
     while not ends(node):
         scales = _scaling(node)
-        if node.target in _VIEWS - {aten.slice.Tensor, aten.select.int}:
+        if prod(_shape(node)) != elements:
+            return None
+        if _keeps_order(node):
             node = node.args[0]
         elif scales is not None:
             place = _which(node, ends)
@@ -305,6 +309,13 @@ def _chain(node: Node, ends: Callable[[Node], bool]) -> tuple[Node, list] | None
         else:
             return None
     return node, sorted(factors)
+
+
+def _keeps_order(node: Node) -> bool:
+    """A view or a copy of a value, its elements in their order."""
+    if node.target is aten.permute.default:
+        return list(node.args[1]) == sorted(node.args[1])
+    return node.target in _VIEWS - {aten.transpose.int, aten.slice.Tensor, aten.select.int}
 
 
 def _scaling(node: Node) -> str | None:
@@ -328,7 +339,7 @@ def _which(node: Node, ends: Callable[[Node], bool]) -> int | None:
 
 def _leads(node: Node, ends: Callable[[Node], bool]) -> bool:
     while not ends(node):
-        if node.target not in _VIEWS and _scaling(node) is None:
+        if not _keeps_order(node) and _scaling(node) is None:
             return False
         inputs = [a for a in node.args if isinstance(a, Node)]
         if len(inputs) != 1:

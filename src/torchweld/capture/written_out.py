@@ -112,7 +112,7 @@ def masked_attention(
         scores = torch.where(attn_mask, scores, -math.inf)
     else:
         scores = scores + attn_mask
-    shares = torch._safe_softmax(scores, -1)
+    shares = torch.ops.aten._safe_softmax.default(scores, -1)
     if dropout_p > 0:
         shares = F.dropout(shares, dropout_p, True)
     return shares.to(value.dtype) @ value

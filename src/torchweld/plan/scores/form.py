@@ -14,20 +14,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Comp, Graph, Node, Store, views
+from torchweld.ir.nodes import Comp, Graph, Node, Reduce, Store, views
 from torchweld.plan.decisions import Fusion, Plan
 from torchweld.plan.inline import fresh
 from torchweld.plan.products.told import explained
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.scores.join import join_nests, without
 from torchweld.plan.scores.offer import FAMILY, Desk, Offer, with_stores
-from torchweld.plan.scores.write import Sources, Written, written
+from torchweld.plan.scores.write import Sources, Written, with_reader, written
 from torchweld.rewrite.dead import drop_dead_nodes
 from torchweld.rewrite.flow import mutated_buffers
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.comp import is_product
 from torchweld.templates.template import Choose
 from torchweld.templates.traffic import node_bytes
+
+_MOST_CHANGES = 16  # stores and readers that a graph's nests take on
 
 
 def score_nests(plan: Plan, target: Target, options: Options, choose: Choose) -> Plan:
@@ -117,26 +119,48 @@ def _taken(
 
 def _with(graph: Graph, offers: Mapping[str, Offer], desk: Desk) -> Graph | dict[str, Refusal]:
     """`graph` with all `offers` taken; the offers that cannot be, and why."""
-    nests = {name: o.comp for name, o in offers.items()}
+    nests, offers = {name: o.comp for name, o in offers.items()}, dict(offers)
     wanted: dict[str, list[Store]] = {}
     gone: set[str] = set()
-    for _ in range(len(graph.nodes)):
+    for _ in range(_MOST_CHANGES):
         nodes = tuple(nests.get(n.name, n) for n in graph.nodes if n.name not in gone)
         left = drop_dead_nodes(replace(graph, nodes=nodes))
         again = _computed_again(left, offers)
         if not again:
             return _ordered(left, nests, offers)
-        moved = _moved_store(again, offers, left)
+        moved = _moved_store(again, offers, left) or _joining_reader(again, offers, left, graph)
         if moved is None:
             return {n: Refusal(Reason.READERS, ", ".join(sorted(c))) for n, c in again.items()}
-        name, node, stores = moved
-        wanted.setdefault(name, []).extend(stores)
-        offer = desk.offer(offers[name].root, with_stores(offers[name].written, wanted[name]))
+        name, node, change = moved
+        if isinstance(change, Written):
+            offers[name] = replace(offers[name], written=change)
+        else:
+            wanted.setdefault(name, []).extend(change)
+        offer = desk.offer(
+            offers[name].root, with_stores(offers[name].written, wanted.get(name, ())))
         if isinstance(offer, Refusal):
             return {name: offer}
         nests[name] = offer.comp
         gone.add(node)
-    return graph
+    return {n: Refusal(Reason.READERS, "too many") for n in offers}
+
+
+def _joining_reader(
+    again: Mapping[str, set[str]], offers: Mapping[str, Offer], left: Graph, graph: Graph
+) -> tuple[str, str, Written] | None:
+    """A reduction of the scores of a nest that is not behind its product, and the nest with it."""
+    kept, sources = {v.buffer for v in views(left.outputs)}, Sources.of(graph)
+    for name in again:
+        members = offers[name].written.members
+        inside = {b for n in left.nodes if n.name in members for b in n.writes} - kept
+        for node in (n for n in left.nodes if isinstance(n, Comp) and n.name not in offers):
+            reduces = any(isinstance(i, Reduce) for i in node.body)
+            if node.name in members or not reduces or not inside.intersection(node.reads):
+                continue
+            found = with_reader(offers[name].root, offers[name].written, node, sources)
+            if isinstance(found, Written) and len(found.comp.stores) == 2:
+                return name, node.name, found
+    return None
 
 
 def _computed_again(left: Graph, offers: Mapping[str, Offer]) -> dict[str, set[str]]:

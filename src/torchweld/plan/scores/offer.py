@@ -16,7 +16,7 @@ from torchweld.plan.scores.write import Written
 from torchweld.plan.tidy import tidy
 from torchweld.targets.target import Target
 from torchweld.templates.attention.nest import Nest, nest_or_reason
-from torchweld.templates.gemm.comp import operands_of
+from torchweld.templates.gemm.comp import is_batched, operands_of
 from torchweld.templates.gemm.price import Prices
 from torchweld.templates.pointwise_reduce.price import bytes_of, cost
 from torchweld.templates.registry import TEMPLATES
@@ -56,7 +56,7 @@ class Desk:
         nest = nest_or_reason(comp)
         if isinstance(nest, str):
             return Refusal(Reason.TEMPLATE, nest)
-        why = _pointless(nest, comp, self.graph.hints)
+        why = _pointless(root, nest, comp, self.graph.hints)
         if why is not None:
             return Refusal(Reason.SLOWER, why)
         found = self.kernel(comp)
@@ -111,12 +111,16 @@ def _moved(call: Extern, buffers: Mapping[str, Buffer], hints: Mapping[str, int]
     return sum(bytes_of(buffers[n], hints) for n in {*call.reads, *call.writes})
 
 
-def _pointless(nest: Nest, comp: Comp, hints: Mapping[str, int]) -> str | None:
+def _pointless(
+    root: Extern, nest: Nest, comp: Comp, hints: Mapping[str, int]
+) -> str | None:
     """Why nothing would be gained, whatever a template takes."""
     rows, keys = (hint(product(comp.extent(n) for n in p), hints) for p in (nest.rows, nest.keys))
     depth = max(hint(product(comp.extent(n) for n in i.depth), hints) for i in nest.inners)
     if rows * keys < min(rows, keys) * depth:
         return "the scores are no larger than what they are made of"
+    if not is_batched(root) and not nest.statistics:
+        return "the weights of two layers are no keys and values"
     return None
 
 

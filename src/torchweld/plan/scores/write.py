@@ -114,11 +114,14 @@ class Member:
 @dataclass(frozen=True, slots=True)
 class Written:
     """`comp`: the nest, as it was put together, `keys` of its axes. `members`: the nodes inside, by
-    name."""
+    name. `position`: the factor of the product that they are behind. `readers`: computations that
+    read scores without being behind the product, and are inside all the same."""
 
     comp: Comp
     keys: frozenset[str]
     members: Mapping[str, Member]
+    position: int
+    readers: tuple[Comp, ...] = ()
 
 
 class _Cannot(Exception):
@@ -140,13 +143,23 @@ def written(root: Node, sources: Sources) -> Iterator[Written | Refusal]:
             yield found
 
 
-def _written(comp: Comp, position: int, sources: Sources) -> Written | Refusal | None:
+def with_reader(
+    root: Node, before: Written, reader: Comp, sources: Sources
+) -> Written | Refusal | None:
+    """The nest with one more computation that reads its scores, a sum of weights."""
+    comp, readers = product_comp(root, sources.graph.buffers), (*before.readers, reader)
+    return comp and _written(comp, before.position, sources, readers)
+
+
+def _written(
+    comp: Comp, position: int, sources: Sources, readers: tuple[Comp, ...] = ()
+) -> Written | Refusal | None:
     for _ in range(_MOST_SPLITS):
         sides = _Sides.of(comp, position, sources.graph.hints)
         if sides is None or not sides.inner_products(sources):
             return None
         try:
-            return _Writer(comp, sides, sources).written()
+            return replace(_Writer(comp, sides, sources).written(readers), position=position)
         except _Cannot as cannot:
             if isinstance(cannot.why, Refusal):
                 return cannot.why
@@ -204,15 +217,34 @@ class _Writer:
         self.members: dict[str, Member] = {}
         self._instances: dict[tuple, list[Value]] = {}
 
-    def written(self) -> Written:
+    def written(self, readers: tuple[Comp, ...]) -> Written:
         at = self._copied(self.root, {n: axis(n) for n in self.axes})
         place = self._place({})
         stores = tuple(copy_store(self.body, s, at, place) for s in self.root.stores)
+        stores += tuple(s for reader in readers for s in self._beside(reader))
         origins = [self.sources_of(name).origins for name in self.members]
         every = tuple(dict.fromkeys(o for part in origins for o in part)) + self.root.origins
         axes = tuple(Axis(n, e) for n, e in self.axes.items())
         comp = Comp(self.root.name, axes, self.body.body, stores, every)
-        return Written(comp, self.sides.keys, self.members)
+        return Written(comp, self.sides.keys, self.members, 0, readers)
+
+    def _beside(self, reader: Comp) -> tuple[Store, ...]:
+        """What a computation stores that reads scores which are inside."""
+        images: dict[str, Image] = {}
+        for load in (i for i in reader.body if isinstance(i, Load)):
+            member = self.members.get(getattr(self.sources.makers.get(load.buffer), "name", ""))
+            if member is None:
+                continue
+            store = next(s for s in member.comp.stores if s.buffer == load.buffer)
+            index = tuple(e.substitute(member.images) for e in store.index)
+            found = solve(load.index, index, reader.extents, self.axes)
+            images |= found if isinstance(found, dict) else {}
+        if images.keys() != reader.extents.keys():
+            raise _Cannot(Refusal(Reason.MAPS, reader.name))
+        self._check_reduced(reader, images)
+        values = tuple(self._copied(reader, images))
+        self.members[reader.name] = Member(reader, images, values, False)
+        return self.members[reader.name].stores(self.axes)
 
     def sources_of(self, name: str) -> Node:
         return next(n for n in self.sources.graph.nodes if n.name == name)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from torchweld.codegen.cpp import expr as x
 from torchweld.codegen.emitter import Emitter
+from torchweld.core import dtypes
 from torchweld.ir.access import Access
 from torchweld.ir.nodes import Load, Value, needed
 from torchweld.templates.attention.cpu.code import ELEMENTS, Code, coordinates, define_fixed
 from torchweld.templates.attention.nest import Inner, Outer
 from torchweld.templates.pointwise_reduce.cpu.values import Texts, define
+
+_WIDEST = 16  # floats of a vector
 
 
 def emit_rows(c: Code, e: Emitter, number: int, inner: Inner) -> None:
@@ -26,31 +29,57 @@ def emit_rows(c: Code, e: Emitter, number: int, inner: Inner) -> None:
            f"(tw_whole(rows, {group}) - rows) * {deep} * sizeof(float));")  # fmt: skip
 
 
-def emit_across(c: Code, e: Emitter, number: int, inner: Inner) -> None:
-    """The keys' factor of a product of scores."""
+def emit_across(c: Code, e: Emitter, number: int, inner: Inner, tile: int) -> None:
+    """The keys' factor of a product of scores; with few rows, the product itself."""
     (depth,) = inner.depth
+    deep = c.k.extent(depth)
     if _lies_along_keys(c, inner.key):
         return _emit_columns(c, e, number, inner, depth)
-    e.line(f"tw_pack_across(count, {c.k.extent(depth)}, b{number}, "
-           "[&](int64_t n, int64_t slot) {")  # fmt: skip
+    to = f"a{number}, s{tile}, KEYS" if in_place(c, inner) else f"b{number}"
+    loops = "tw_dots" if in_place(c, inner) else "tw_pack_across"
+    e.line(f"{loops}(count, {deep}, {to}, [&](int64_t n, int64_t slot) {{")
     e.line(f"  const int64_t {c.key} = key0 + n;")
-    e.line(f"  float* const to = lines + slot * {c.k.extent(depth)};")
+    e.line(f"  float* const to = lines + slot * {deep};")
     _emit_line(c, e, inner.key, depth, "to")
     e.line("  return line;")
     e.line("});")
     return None
 
 
+def in_place(c: Code, inner: Inner) -> bool:
+    """Whether scores are made of keys that are not packed."""
+    return c.tiles.few and not _lies_along_keys(c, inner.key)
+
+
 def emit_along(c: Code, e: Emitter, number: int, outer: Outer) -> None:
-    """The keys' factor of a product with weights."""
+    """`panels`: the keys' factor of a product with weights."""
+    wide = c.points(outer.columns)
+    if row := _row_in_place(c, outer):
+        access = c.k.accesses.loads[outer.key]
+        with e.block():
+            e.line(f"const int64_t {c.key} = key0, {c.name(outer.columns[0])} = 0;")
+            e.line(f"panels{number} = {{{_start(c, access)}, {wide}, count, {row}}};")
+        return
     columns = outer.columns[0] if outer.columns else None
-    width = c.points(outer.columns)
-    e.line(f"tw_pack_along(count, {width}, d{number}, [&](int64_t n, int64_t) {{")
+    e.line(f"panels{number} = {{d{number}, {wide}, count, 0}};")
+    e.line(f"tw_pack_along(count, {wide}, d{number}, [&](int64_t n, int64_t) {{")
     e.line(f"  const int64_t {c.key} = key0 + n;")
     e.line("  float* const to = lines;")
     _emit_line(c, e, outer.key, columns, "to")
     e.line("  return line;")
     e.line("});")
+
+
+def _row_in_place(c: Code, outer: Outer) -> str:
+    """How far apart keys are whose values are used as they lie in memory: whole vectors of adjacent
+    floats; empty if they are not."""
+    if not c.tiles.few or not outer.columns or not _is_plain(c, outer.key):
+        return ""
+    (column,), offset = outer.columns, c.k.accesses.loads[outer.key].offset
+    wide, step = c.roles.comp.extent(column), offset.coefficient(c.roles.key)
+    whole = isinstance(wide, int) and wide % _WIDEST == 0 and step != 0
+    floats = c.body[outer.key].dtype == dtypes.f32
+    return x.size_text(step) if whole and floats and offset.coefficient(column) == 1 else ""
 
 
 def _emit_columns(c: Code, e: Emitter, number: int, inner: Inner, depth: str) -> None:

@@ -45,8 +45,8 @@ def generate(
     text = _text(c, buffers, names, symbols)
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     args = (*map(BufferArg, names), *(SizeArg(size.symbol(s)) for s in symbols))
-    group = f"#define TW_ROWS {tiles.group}\n"
-    text = common_header() + group + header() + text.replace("KERNEL", name)
+    sizes = f"#define TW_ROWS {tiles.group}\n#define TW_FEW {int(tiles.few)}\n"
+    text = common_header() + sizes + header() + text.replace("KERNEL", name)
     return KernelBundle(roles.comp.name, (KernelSource("cpp", name, text, args),))
 
 
@@ -121,9 +121,10 @@ def _emit_walk(c: Code, e: Emitter, walk: Stages) -> None:
     loops.append("for (int64_t key0 = low; key0 < high; key0 += KEYS)")
     with e.block(" ".join(loops)):
         e.line("const int64_t count = tw_least(KEYS, high - key0);")
-        for inner in walk.inners:
-            factors.emit_across(c, e, c.roles.nest.inners.index(inner), inner)
+        for tile, inner in enumerate(walk.inners):
+            factors.emit_across(c, e, c.roles.nest.inners.index(inner), inner, tile)
         for outer in walk.outers:
+            e.line(f"tw_panels panels{c.roles.nest.outers.index(outer)};")
             factors.emit_along(c, e, c.roles.nest.outers.index(outer), outer)
         with e.block("for (int64_t part0 = 0; part0 < rows; part0 += PART)"):
             e.line("const int64_t some = tw_least(PART, rows - part0);")
@@ -145,9 +146,11 @@ def _emit_start(c: Code, e: Emitter, walk: Stages) -> None:
 def _emit_tile(c: Code, e: Emitter, walk: Stages) -> None:
     nest, shifts = c.roles.nest, dict(walk.walk.rescaled)
     for tile, inner in enumerate(walk.inners):
+        if factors.in_place(c, inner):
+            continue
         number, deep = nest.inners.index(inner), c.points(inner.depth)
         e.line(f"tw_multiply<false>(some, seen, {deep}, a{number} + part0 * {deep}, {deep}, "
-               f"{{b{number}, count, {deep}}}, s{tile}, KEYS, nullptr);")  # fmt: skip
+               f"{{b{number}, count, {deep}, 0}}, s{tile}, KEYS, nullptr);")  # fmt: skip
     emit_scores(c, e, walk)
     tiles = scratch.weights(walk)
     for outer in walk.outers:
@@ -155,7 +158,7 @@ def _emit_tile(c: Code, e: Emitter, walk: Stages) -> None:
         scale = f"by{shifts[outer.value]}" if outer.value in shifts else "ones"
         wide, at = c.points(outer.columns), f"width{number}"
         e.line(f"tw_multiply<true>(some, {wide}, seen, s{tiles[outer.weight]}, KEYS, "
-               f"{{d{number}, {wide}, count}}, o{number} + part0 * {at}, {at}, {scale});")
+               f"panels{number}, o{number} + part0 * {at}, {at}, {scale});")
 
 
 def _emit_rest(c: Code, e: Emitter) -> None:

@@ -56,6 +56,11 @@ class NestTiles:
     group: int
     keys: int
 
+    @property
+    def few(self) -> bool:
+        """Whether each key serves one group of rows: packing it would take longer than reading."""
+        return self.rows == self.group
+
 
 def roles_of(
     comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int]

@@ -128,16 +128,17 @@ class _FirstCallGuarded:
     def __call__(self, args: list) -> Sequence:
         if self._trusted:
             return self._compiled(args)
-        self._trusted, kept = True, list(args)
+        kept = list(args)
         try:
-            return self._compiled(args)
+            results = self._compiled(args)
         except IndexOutOfRange:  # the graph works; what it was given does not
-            self._trusted = False
             raise
         except Exception as error:
             _warn_unfused("call", self._captured, error)
             self._compiled = run_eagerly(self._captured.module)
-            return self._compiled(kept)
+            results = self._compiled(kept)
+        self._trusted = True
+        return results
 
     def again(self, args: list) -> Sequence:
         """A call whose parameters and buffers are as they were at the call before."""

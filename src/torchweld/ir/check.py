@@ -100,7 +100,8 @@ def _check_data_flow(node: Node, graph: Graph, ready: set[str]) -> None:
         _require(name in ready, f"{name} is read before it is written", where)
     for name in node.writes:
         _require(name in graph.buffers, f"{name} is no buffer", where)
-        may_be_there = name in mutated or (isinstance(node, Comp) and name in graph.inputs)
+        overwrites = isinstance(node, Comp) and (name in graph.inputs or name in node.reads)
+        may_be_there = name in mutated or overwrites
         _require(may_be_there or name not in ready, f"{name} is written twice", where)
 
 

@@ -30,7 +30,7 @@ from torchweld.ir.nodes import (
     Store,
     Value,
 )
-from torchweld.ir.size import product
+from torchweld.ir.size import Size, product
 
 TUPLES = ("welford", "logsumexp", "argmax", "argmin")
 _LAST = 2**63 - 1
@@ -82,18 +82,26 @@ def _refs(index, images: list[Value]):
 
 
 def _welford(comp: Comp, b: BodyBuilder, instr: Reduce, args):
-    number = product(comp.extent(a) for a in instr.axes)
+    near, missed, squares = moments(b, args[0], instr, product(comp.extent(a) for a in instr.axes))
+    return b.op("add", near, missed), squares
+
+
+def moments(b: BodyBuilder, x: Value, instr: Reduce, number: Size) -> tuple[Value, Value, Value]:
+    """What `instr`, a welford of `number` elements `x`, gives: the mean as the sum of a value and
+    what its rounding misses, and the squares around that sum."""
     count = b.cast(b.index(constant(number)), instr.dtype)
     long = not isinstance(number, int) or number > _LONG
-    if long and not _was_narrow(b, args[0]):
-        return _long_welford(b, instr, args, count)
-    share = b.op("mul", args[0], b.op("reciprocal", count))  # large values do not overflow
-    near = b.reduce("sum", (share,), instr.axes)
-    off = b.op("sub", args[0], near)
+    if long and not _was_narrow(b, x):
+        near, missed = _long_mean(b, x, instr, count)
+    else:
+        share = b.op("mul", x, b.op("reciprocal", count))  # large values do not overflow
+        near, missed = b.reduce("sum", (share,), instr.axes), None
+    off = b.op("sub", x, near)
     squares = b.reduce("sum", (b.op("mul", off, off),), instr.axes)
     rest = b.reduce("sum", (off,), instr.axes)
-    missed = b.op("div", rest, count)
-    return b.op("add", near, missed), b.op("sub", squares, b.op("mul", rest, missed))
+    share = b.op("div", rest, count)
+    squares = b.op("sub", squares, b.op("mul", rest, share))
+    return near, share if missed is None else missed, squares
 
 
 def _was_narrow(b: BodyBuilder, value: Value) -> bool:
@@ -102,15 +110,13 @@ def _was_narrow(b: BodyBuilder, value: Value) -> bool:
     return isinstance(instr, Cast) and b[instr.arg].dtype.is_low_precision
 
 
-def _long_welford(b: BodyBuilder, instr: Reduce, args, count: Value):
+def _long_mean(b: BodyBuilder, x: Value, instr: Reduce, count: Value) -> tuple[Value, Value]:
     """The mean as a sum in float64: a correction in float32 would have the rounding of x - m, which
     is the same for all x of one magnitude and does not average out."""
-    total = b.reduce("sum", (b.cast(args[0], dtypes.f64),), instr.axes)
-    mean = b.cast(b.op("div", total, b.cast(count, dtypes.f64)), instr.dtype)
-    off = b.op("sub", args[0], mean)
-    squares = b.reduce("sum", (b.op("mul", off, off),), instr.axes)
-    rest = b.reduce("sum", (off,), instr.axes)
-    return mean, b.op("sub", squares, b.op("mul", rest, b.op("div", rest, count)))
+    total = b.reduce("sum", (b.cast(x, dtypes.f64),), instr.axes)
+    mean = b.op("div", total, b.cast(count, dtypes.f64))
+    near = b.cast(mean, instr.dtype)
+    return near, b.cast(b.op("sub", mean, b.cast(near, dtypes.f64)), instr.dtype)
 
 
 def _logsumexp(comp: Comp, b: BodyBuilder, instr: Reduce, args):

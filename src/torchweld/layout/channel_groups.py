@@ -6,13 +6,15 @@ Of an image with channels last, a group is a few adjacent channels of every pixe
 vector; all channels of a pixel fill several.
 
     before: comp norm [n, g, c, p]     reduce.welford[c, p] x[n, p, C*g + c], then what follows
-    after:  comp norm_channels [n, g, c, p]   store m, q: mean and squares of each channel
+    after:  comp norm_channels [n, g, c, p]   store m, r, q: mean of each channel, what its rounding
+                                              missed (on a CPU), and squares
             comp norm_groups [n, g, c]        those of each group, and what follows from them alone,
                                               stored for each of its channels
             comp norm [n, g, c, p]            the rest, pointwise
 
-Chan's merge of equal counts is exact algebra. GroupNorm of [2, 64, 56, 56] in 8 groups, one thread:
-407 us in one kernel, 66 in these three.
+Chan's merge of equal counts is exact algebra. On a CPU eager's sums are in float64: what the means
+miss in float32 would be most of the squares of values at a large offset. GroupNorm of
+[2, 64, 56, 56] in 8 groups, one thread: 407 us in one kernel, 66 in these three.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from torchweld.core import dtypes
 from torchweld.ir.access import unmerged
 from torchweld.ir.affine import Affine, axis
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.expand import with_values
+from torchweld.ir.expand import moments, with_values
 from torchweld.ir.nodes import (
     Buffer,
     Comp,
@@ -46,6 +48,7 @@ from torchweld.ir.nodes import (
 )
 
 _MONOIDS = {"welford": 2, "sum": 1}  # their results
+_WITH_MISSED = 3  # results of a welford whose mean comes with what its rounding missed
 _MOST_CHANNELS = 64  # of a group; more fill vectors
 _FEWEST_PIXELS = 16
 
@@ -132,7 +135,8 @@ def _lie_innermost(
 @dataclass(frozen=True, slots=True)
 class _Cut:
     """Values of a Comp: those that are reduced, `merged` ones that follow from these and are equal
-    for all pixels, and which of those the stores of pixels need; stores of groups and of pixels."""
+    for all pixels, and which of those the stores of pixels need; stores of groups and of pixels.
+    `exact`: means are passed on with what their rounding missed."""
 
     comp: Comp
     groups: ChannelGroups
@@ -141,6 +145,7 @@ class _Cut:
     passed_on: tuple[Value, ...]
     of_groups: tuple[Store, ...]
     of_pixels: tuple[Store, ...]
+    exact: bool
 
     @property
     def place(self) -> tuple[Affine, ...]:
@@ -160,22 +165,24 @@ class _Cut:
 
 
 def _results(cut: _Cut, value: Value) -> int:
-    return _MONOIDS[cut.comp.body[value].monoid]
+    exact = cut.exact and _is_tuple(cut.comp, value)
+    return _WITH_MISSED if exact else _MONOIDS[cut.comp.body[value].monoid]
 
 
 def in_steps(comp: Comp, groups: ChannelGroups, buffers: dict[str, Buffer]) -> list[Comp]:
-    """The three Comps of one; adds what they pass on to `buffers`."""
-    cut = _cut(comp, groups)
+    """The three Comps of one, two where nothing is left to do for each pixel; adds what they pass
+    on to `buffers`."""
     like = buffers[comp.writes[0]]
+    cut = _cut(comp, groups, exact=like.device == "cpu")
     passed = {cut.passed(v): comp.body[v].dtype for v in cut.passed_on}
     passed |= {name: dtypes.f32 for v in cut.reduced for name in cut.parts(v)}
     shape = tuple(comp.extent(a) for a in groups.channels)
     strides = tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
     buffers |= {n: Buffer(n, shape, dtype, strides, like.device) for n, dtype in passed.items()}
-    return [_channels(cut), _merged(cut), _pixels(cut)]
+    return [_channels(cut), _merged(cut), *([_pixels(cut)] if cut.of_pixels else [])]
 
 
-def _cut(comp: Comp, groups: ChannelGroups) -> _Cut:
+def _cut(comp: Comp, groups: ChannelGroups, exact: bool) -> _Cut:
     axes = value_axes(comp.body)
     reduced = tuple(v for v, i in enumerate(comp.body) if isinstance(i, Reduce))
     follows: set[Value] = set(reduced)
@@ -188,7 +195,8 @@ def _cut(comp: Comp, groups: ChannelGroups) -> _Cut:
     )
     of_pixels = tuple(s for s in comp.stores if s not in of_groups)
     behind = needed(comp.body, (s.value for s in of_pixels), stop=merged)
-    return _Cut(comp, groups, reduced, merged, tuple(sorted(behind & merged)), of_groups, of_pixels)
+    passed_on = tuple(sorted(behind & merged))
+    return _Cut(comp, groups, reduced, merged, passed_on, of_groups, of_pixels, exact)
 
 
 def _is_tuple(comp: Comp, value: Value) -> bool:
@@ -200,16 +208,24 @@ def _channels(cut: _Cut) -> Comp:
     """Each reduction over the pixels alone."""
     b, images, stores = BodyBuilder(), {}, []
     for v in sorted(needed(cut.comp.body, cut.reduced)):
-        instr = cut.comp.body[v]
         if v in cut.reduced:
-            instr = replace(instr, axes=cut.groups.pixels)
-        images[v] = b.emit(with_values(instr, images))
-    for v in cut.reduced:
-        for item, name in enumerate(cut.parts(v)):
-            part = b.pick(images[v], item) if _is_tuple(cut.comp, v) else images[v]
-            stores.append(Store(name, cut.place, part))
+            parts = _of_channel(cut, b, v, images)
+            stores += [Store(n, cut.place, part) for n, part in zip(cut.parts(v), parts)]
+        else:
+            images[v] = b.emit(with_values(cut.comp.body[v], images))
     name = f"{cut.comp.name}_channels"
     return replace(cut.comp, name=name, body=b.body, stores=tuple(stores))
+
+
+def _of_channel(cut: _Cut, b: BodyBuilder, value: Value, images) -> tuple[Value, ...]:
+    """The results of one reduction over the pixels."""
+    instr = replace(cut.comp.body[value], axes=cut.groups.pixels)
+    if not _is_tuple(cut.comp, value):
+        return (b.emit(with_values(instr, images)),)
+    if cut.exact:
+        return moments(b, images[instr.args[0]], instr, cut.pixels)
+    both = b.emit(with_values(instr, images))
+    return b.pick(both, 0), b.pick(both, 1)
 
 
 def _merged(cut: _Cut) -> Comp:
@@ -232,14 +248,30 @@ def _of_group(cut: _Cut, b: BodyBuilder, value: Value) -> dict[Value, Value]:
     parts = tuple(b.load(name, cut.place, dtypes.f32) for name in cut.parts(value))
     if not _is_tuple(cut.comp, value):
         return {value: b.reduce("sum", parts, over)}
-    share = b.const(1 / cut.comp.extent(cut.groups.channel), dtypes.f32)
-    mean = b.reduce("sum", (b.op("mul", parts[0], share),), over)
-    away = b.op("sub", parts[0], mean)
-    squares = b.op("mul", b.op("mul", away, away), b.const(float(cut.pixels), dtypes.f32))
-    results = mean, b.reduce("sum", (b.op("add", parts[1], squares),), over)
+    results = _of_channels(cut, b, over, *parts)
     body = cut.comp.body
     picks = {v: i for v, i in enumerate(body) if isinstance(i, Pick) and i.arg == value}
     return {v: results[i.item] for v, i in picks.items()}
+
+
+def _of_channels(cut: _Cut, b: BodyBuilder, over, mean: Value, *rest: Value) -> tuple[Value, Value]:
+    """Mean and squares of a group, from those of its channels: what the group's own mean misses is
+    added to it and taken from the squares, as in ir/expand.py."""
+    *missed, squares = rest
+    channels = b.const(float(cut.comp.extent(cut.groups.channel)), dtypes.f32)
+    pixels = b.const(float(cut.pixels), dtypes.f32)
+    near = b.reduce("sum", (b.op("div", mean, channels),), over)
+    away = b.op("sub", mean, near)
+    for value in missed:
+        away = b.op("add", away, value)
+    around = b.op("mul", b.op("mul", away, away), pixels)
+    total = b.reduce("sum", (b.op("add", squares, around),), over)
+    if not missed:
+        return near, total
+    off = b.reduce("sum", (away,), over)
+    share = b.op("div", off, channels)
+    beyond = b.op("mul", b.op("mul", off, share), pixels)
+    return b.op("add", near, share), b.op("sub", total, beyond)
 
 
 def _pixels(cut: _Cut) -> Comp:

@@ -14,6 +14,7 @@ from torchweld.layout.extents import align_extents
 from torchweld.layout.layouts import contiguous_rows
 from torchweld.layout.rows import align_rows
 from torchweld.passes.biases import separate_biases
+from torchweld.passes.overwritten import overwrite_operands
 from torchweld.passes.patches import products_of_patches
 from torchweld.passes.side_by_side import side_by_side
 from torchweld.passes.statistics import statistics_apart
@@ -108,6 +109,8 @@ PASSES: dict[str, Pass] = {
              lambda made, c: gpu_calls(made, c.options, c.kind, c.target)),
         Pass("align rows", "rows of temporaries -> multiples of 16 bytes",
              _graph(lambda g, c: align_rows(g, c.target, c.loose_outputs))),
+        Pass("overwrite operands", "pointwise results -> in the memory of operands that end there",
+             _graph(lambda g, c: overwrite_operands(g))),
         Pass("side by side", "equal pointwise kernels on the caller's tensors -> one launch",
              _graph(lambda g, c: side_by_side(g, c.options))),
         Pass("align extents", "odd extents of products -> even ones, or in two parts",

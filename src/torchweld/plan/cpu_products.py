@@ -25,6 +25,7 @@ from torchweld.ir.nodes import Comp, Extern, Graph, Load, Node, Reduce, needed
 from torchweld.plan.decisions import Choice, Plan
 from torchweld.plan.epilogues import Readers, with_readers
 from torchweld.plan.products.told import explained, of_call
+from torchweld.plan.reader_biases import biases_in_readers
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.comp import is_product, operands_of, product_comp
@@ -67,7 +68,9 @@ def choose_products(plan: Plan, target: Target, options: Options, kind: str) -> 
             why = _refusal(best[node.name], taken[node.name])
             refused |= of_call(node, plan.graph, why)
     plan = explained(plan, refused)
+    libraries = [name for name in calls if best[name].way == "aten"]
     plan = Plan(replace(plan.graph, nodes=nodes), (*plan.decisions, *told))
+    plan = biases_in_readers(plan, libraries)
     return with_readers(plan, made, _runs, target) if made else plan
 
 

@@ -7,7 +7,9 @@ import ctypes
 import os
 import platform
 import shutil
+import signal
 import subprocess
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -17,16 +19,19 @@ from torchweld.codegen.cpp import flags as cpp_flags
 from torchweld.core.errors import BuildError, EnvironmentProblem
 from torchweld.runtime.cache import Artifacts, digest
 
-_COMPILE_SECONDS = 120
+_COMPILE_SECONDS, _VERSION_SECONDS = 120, 20
 
 
 def compile_cpp(
     text: str, artifacts: Artifacts, flags: tuple[str, ...] = cpp_flags.FLAGS
 ) -> tuple[Path, bool]:
     """(shared object, whether it was compiled now). Raises BuildError with the compiler's first
-    lines, EnvironmentProblem without a compiler."""
+    lines, or where there is no room on disk, EnvironmentProblem without a compiler."""
     key = digest(text, *flags, *known_compiler(artifacts), *cpu_identity())
-    return artifacts.make(key, ".so", lambda target: _run(find_compiler(), flags, text, target))
+    try:
+        return artifacts.make(key, ".so", lambda target: _run(find_compiler(), flags, text, target))
+    except OSError as error:
+        raise BuildError(f"a library is not written: {error.strerror}") from error
 
 
 def known_compiler(artifacts: Artifacts) -> tuple[str, ...]:
@@ -52,6 +57,7 @@ def load_function(library: Path, name: str) -> int:
     try:
         function = getattr(_library(library), name)
     except (OSError, AttributeError) as error:
+        library.unlink(missing_ok=True)  # a compiler that failed without saying so made it
         raise BuildError(f"{library.name} does not load: {error}") from error
     return ctypes.cast(function, ctypes.c_void_p).value
 
@@ -67,9 +73,7 @@ def find_compiler() -> str:
 
 @cache
 def compiler_identity(compiler: str) -> tuple[str, ...]:
-    said = subprocess.run(
-        [compiler, "--version"], capture_output=True, text=True, check=False
-    ).stdout
+    _, said, _ = _finished([compiler, "--version"], _VERSION_SECONDS)
     return (compiler, said.partition("\n")[0], torch.__version__)
 
 
@@ -94,13 +98,29 @@ def _run(compiler: str, flags: tuple[str, ...], text: str, target: Path) -> None
     source = target.with_suffix(".cpp")
     source.write_text(text)
     command = [compiler, *flags, str(source), "-o", str(target)]
+    code, _, errors = _finished(command, _COMPILE_SECONDS)
+    if code:
+        raise BuildError(f"{Path(compiler).name} failed: " + " | ".join(errors.splitlines()[:6]))
+
+
+def _finished(command: list[str], seconds: float) -> tuple[int, str, str]:
+    """(exit status, output, errors) of a compiler. One that hangs is stopped with all processes
+    that it started: they hold its pipes, which would be waited for."""
+    name = Path(command[0]).name
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False
-        )
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+            text=True, errors="replace", start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise BuildError(f"{name} does not start: {error.strerror}") from error
+    try:
+        said, errors = process.communicate(timeout=seconds)
+        return process.returncode, said, errors
     except subprocess.TimeoutExpired as error:
-        raise BuildError(f"{Path(compiler).name} took more than {_COMPILE_SECONDS} s") from error
-    if done.returncode:
-        raise BuildError(
-            f"{Path(compiler).name} failed: " + " | ".join(done.stderr.splitlines()[:6])
-        )
+        raise BuildError(f"{name} took more than {seconds} s") from error
+    finally:
+        if process.poll() is None:  # hangs, or this thread is interrupted
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()

@@ -57,12 +57,27 @@ class Artifacts:
         """The content, or None where there is none that can be trusted."""
         return _used(self.path(key, suffix))
 
-    def put(self, key: str, suffix: str, content: bytes) -> Path:
-        return self._publish(self.path(key, suffix), lambda target: target.write_bytes(content))
+    def put(self, key: str, suffix: str, content: bytes) -> None:
+        """Keeps the content, if there is room."""
+        try:
+            self._publish(self.path(key, suffix), lambda target: target.write_bytes(content))
+        except OSError as error:
+            _tell_not_kept(self.root, error)
 
     def make(self, key: str, suffix: str, write: Callable[[Path], None]) -> tuple[Path, bool]:
         """(path, whether `write(path)` was called for it). Processes that want the same key at
-        once: one writes it."""
+        once: one writes it. Where there is no room for it, it goes to a folder of this process;
+        raises OSError if that has none either."""
+        try:
+            return self._made(key, suffix, write)
+        except OSError as error:
+            spare = Artifacts(_temporary_root())
+            if self.root == spare.root:
+                raise
+            _tell_not_kept(self.root, error)
+        return spare.make(key, suffix, write)
+
+    def _made(self, key: str, suffix: str, write: Callable[[Path], None]) -> tuple[Path, bool]:
         path = self.path(key, suffix)
         if _used(path) is not None:
             return path, False
@@ -119,6 +134,14 @@ def _private_root(wanted: Path) -> Path:
     return _temporary_root()
 
 
+def _tell_not_kept(root: Path, error: OSError) -> None:
+    warn_once(
+        f"not kept {root}",
+        f"nothing more is kept in the cache {root} ({error.strerror}); what is compiled now is "
+        "compiled anew in the next process",
+    )
+
+
 @cache
 def _temporary_root() -> Path:
     folder, owner = tempfile.mkdtemp(prefix="torchweld-"), os.getpid()
@@ -172,8 +195,13 @@ def _seal(path: Path) -> None:
 
 
 def _content(path: Path) -> bytes | None:
+    """Of a file that is whole, and that nobody else could have written."""
     try:
-        data = path.read_bytes()
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.geteuid() or status.st_mode & 0o002:
+                return None
+            data = file.read()
     except OSError:
         return None
     content, magic = data[:-_TRAILER], data[-_TRAILER : -_TRAILER + len(_MAGIC)]

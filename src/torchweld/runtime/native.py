@@ -89,8 +89,12 @@ def native_library(artifacts: Artifacts) -> Path:
 def _built(artifacts: Artifacts) -> ModuleType:
     path = native_library(artifacts)
     loader = ExtensionFileLoader(_NAME, str(path))
-    module = module_from_spec(spec_from_loader(_NAME, loader))
-    loader.exec_module(module)
+    try:
+        module = module_from_spec(spec_from_loader(_NAME, loader))
+        loader.exec_module(module)
+    except ImportError:
+        path.unlink(missing_ok=True)  # a compiler that failed without saying so made it
+        raise
     return module
 
 

@@ -16,8 +16,9 @@ _TEMPLATES = (
     "multi_tensor", "attention/cpu", "conv", "pooling", "gemm/cpu", "pointwise_reduce/cpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "widen", "channels last", "contiguous rows", "scores", "plan",
-    "products", "own convolutions", "channel groups", "activations in calls", "side by side",
+    "rewrite", "widen", "channels last", "contiguous rows", "scores", "plan", "products",
+    "own convolutions", "channel groups", "activations in calls", "overwrite operands",
+    "side by side",
 )  # fmt: skip
 
 # Per core, measured on Zen 4: what one thread streams from memory and from the last-level cache,

@@ -9,6 +9,9 @@ from torchweld.ir.affine import Affine
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.size import Poly
 
+# Of truth values, extremes are these.
+_OF_TRUTH = {"minimum": "bit_and", "fmin": "bit_and", "maximum": "bit_or", "fmax": "bit_or"}
+
 
 class Expr:
     """A value of a body. Numbers and sizes met by an operator become constants of its dtype; two
@@ -27,6 +30,8 @@ class Expr:
         return other if isinstance(other, Expr) else number(self.builder, other, self.dtype)
 
     def op(self, name: str, *others) -> Expr:
+        if self.dtype == dtypes.b1:
+            name = _OF_TRUTH.get(name, name)
         args = [self.value] + [self.lift(o).value for o in others]
         return Expr(self.builder, self.builder.op(name, *args))
 

@@ -3,6 +3,7 @@ maps, reductions over dimensions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Union
@@ -168,10 +169,12 @@ class Nest:
         return self.reduce("sum", value, dims) / self.count(dims)
 
     def moments(self, value: Expr, dims: Sequence[int]) -> tuple[Expr, Expr]:
-        """(mean, sum of squared deviations)."""
+        """(mean, sum of squared deviations); the mean of nothing is NaN."""
         axes = self.axes_of(dims)
         if not axes:
             return value, value - value
+        if self.count(dims) == 0:
+            return value.lift(math.nan), value.lift(0.0)
         return self._tuple("welford", (value.value,), axes)
 
     def arg(self, monoid: str, value: Expr, dims: Sequence[int]) -> tuple[Expr, Expr]:

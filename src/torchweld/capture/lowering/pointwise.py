@@ -82,7 +82,7 @@ def _both(name: str) -> Callable:
 # -- one argument, or two, straight from the scalar table
 
 _UNARY = """
-    neg abs sign sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos
+    neg abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos
     atan sinh cosh tanh asinh acosh atanh erf sigmoid
 """
 _ROUNDING = "ceil floor trunc"
@@ -106,6 +106,9 @@ _EXACT_BINARY = {
 
 for _name in _UNARY.split():
     pointwise(f"aten.{_name}.default")(lambda x, _name=_name: x.op(_name))
+pointwise("aten.sign.default", "aten.sgn.default")(
+    lambda x: x if x.dtype == dtypes.b1 else x.op("sign")
+)
 for _name in _ROUNDING.split():
     pointwise(f"aten.{_name}.default", exact=True)(
         lambda x, _name=_name: x.op(_name) if x.dtype.is_float else x
@@ -164,7 +167,6 @@ def _times(x, factor):
 pointwise("aten.square.default")(lambda x: x * x)
 pointwise("aten.relu.default")(lambda x: x.maximum(0))
 pointwise("aten.relu6.default")(lambda x: x.maximum(0).minimum(6))
-pointwise("aten.sgn.default")(lambda x: x.sign())
 pointwise("aten.positive.default")(lambda x: x)
 pointwise("aten.erfc.default")(lambda x: _erfc(x))
 pointwise("aten.addcmul.default")(lambda x, a, b, value=1: x + _times(a * b, value))

@@ -140,7 +140,8 @@ def _find_all(
         kernels = [after[k] for k in (fusion.kernel, *rest.get(fusion.kernel, ())) if k in after]
         fused_us = sum(predict_us(node_work(k, planned.plan.graph), line, table) for k in kernels)
         places = tuple(p for m in members if m in before for p in _places(before[m]))
-        found.append(_Found(fusion, places, _vanishing(members, before, planned), fused_us, known))
+        vanishing = _vanishing(members, kernels, before, planned)
+        found.append(_Found(fusion, places, vanishing, fused_us, known))
     return found
 
 
@@ -149,12 +150,19 @@ def _places(node: Node) -> list[Place]:
     return [Place.of(o) for o in node.origins if o.op != CHECK_INDEX]
 
 
-def _vanishing(members: Iterable[str], before: Mapping[str, Node], planned: Planned) -> tuple:
-    """What the members write that no kernel writes any more."""
+def _vanishing(
+    members: Iterable[str], kernels: Sequence[Node], before: Mapping[str, Node], planned: Planned
+) -> tuple:
+    """What the members write that no kernel writes any more: (dtype and shape, bytes) each. A
+    result in the memory of an operand has lost its name, but is written."""
     graph, after = planned.before, planned.plan.graph
-    written = [b for name in members if name in before for b in before[name].writes]
-    gone = [graph.buffers[b] for b in dict.fromkeys(written) if b not in after.buffers]
-    return tuple((str(buffer_meta(b, graph)), bytes_of(b, graph.hints)) for b in gone)
+    written = dict.fromkeys(b for name in members if name in before for b in before[name].writes)
+    gone = [b for b in written if b not in after.buffers]
+    meta = {b: str(buffer_meta(graph.buffers[b], graph)) for b in gone}
+    for buffer in (b for k in kernels for b in k.writes if b not in written):
+        like = str(buffer_meta(after.buffers[buffer], after))
+        gone.remove(next(b for b in reversed(gone) if meta[b] == like))
+    return tuple((meta[b], bytes_of(graph.buffers[b], graph.hints)) for b in gone)
 
 
 def _alike(found: _Found) -> tuple:

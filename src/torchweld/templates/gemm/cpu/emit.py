@@ -80,9 +80,14 @@ def _loops(k: Kernel, product: CpuProduct) -> str:
     if not product.few:
         return "tw_multiply"
     rows = k.comp.extent(product.row) if product.row else 1
+    return f"tw_multiply_few<{max(1, rows)}, {_layout(k, product)}>"
+
+
+def _layout(k: Kernel, product: CpuProduct) -> str:
+    """How the factors of few rows lie, in the words of product.h."""
     factors = (k.accesses.loads[v].offset for v in (product.left, product.right))
-    adjacent = all(offset.coefficient(product.depth) == 1 for offset in factors)
-    return f"tw_multiply_few<{max(1, rows)}, {str(adjacent).lower()}>"
+    left, right = (offset.coefficient(product.depth) == 1 for offset in factors)
+    return "TW_STEPS" if not right else "TW_DOTS" if left else "TW_GATHERED"
 
 
 def _start(k: Kernel, access: Access, product: CpuProduct) -> str:

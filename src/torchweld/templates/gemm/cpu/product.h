@@ -250,14 +250,17 @@ TW float tw_total(tw_vector v) {
   for (int l = 0; l < TW_WIDTH; ++l) sum += v[l];
   return sum;
 }
-// c[i][j] = the sums of ROWS rows and COLUMNS columns whose terms are adjacent, from `column` on
+// c[i][j] = (first) or += the sums of ROWS rows and COLUMNS columns whose terms are adjacent, from `column` on.
+// A lane adds up chains of CHAIN terms, and these: with one thread MKL has as many accumulators.
+enum { TW_CHAIN = 16 * TW_WIDTH };
 template <int ROWS, int COLUMNS, class R, class Q>
-TW void tw_dots(const tw_product<R, Q>& a, int64_t column, float* c) {
+TW void tw_dots(const tw_product<R, Q>& a, int64_t column, bool first, float* c) {
   const Q* q = a.q + column * a.q_column;
-  for (int64_t from = 0; from < a.depth; from += TW_DEPTH * TW_WIDTH) {
-    int64_t end = a.depth - from < TW_DEPTH * TW_WIDTH ? a.depth : from + TW_DEPTH * TW_WIDTH, k = from;
+  int64_t whole = a.depth / TW_WIDTH * TW_WIDTH;
+  tw_vector totals[ROWS][COLUMNS] = {};
+  for (int64_t from = 0; from < whole; from += TW_CHAIN) {
     tw_vector sums[ROWS][COLUMNS] = {};
-    for (; k + TW_WIDTH <= end; k += TW_WIDTH) {
+    for (int64_t k = from, end = tw_least(whole, from + TW_CHAIN); k < end; k += TW_WIDTH) {
       tw_vector rows[ROWS];
 #pragma GCC unroll 8
       for (int i = 0; i < ROWS; ++i) rows[i] = tw_load(a.r + i * a.r_row + k);
@@ -271,12 +274,17 @@ TW void tw_dots(const tw_product<R, Q>& a, int64_t column, float* c) {
 #pragma GCC unroll 8
     for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 4
-      for (int j = 0; j < COLUMNS; ++j) {
-        float sum = tw_total(sums[i][j]);
-        for (int64_t l = k; l < end; ++l) sum += tw_wide(a.r[i * a.r_row + l]) * tw_wide(q[j * a.q_column + l]);
-        c[i * TW_COLUMNS + j] = from ? c[i * TW_COLUMNS + j] + sum : sum;
-      }
+      for (int j = 0; j < COLUMNS; ++j) totals[i][j] += sums[i][j];
   }
+#pragma GCC unroll 8
+  for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < COLUMNS; ++j) {
+      float rest = 0, *at = c + i * TW_COLUMNS + j;
+      for (int64_t l = whole; l < a.depth; ++l)
+        rest += tw_wide(a.r[i * a.r_row + l]) * tw_wide(q[j * a.q_column + l]);
+      *at = (first ? 0 : *at) + (tw_total(totals[i][j]) + rest);
+    }
 }
 // The same for V vectors of adjacent columns, and some of the terms.
 template <int ROWS, int V, class R, class Q>
@@ -297,15 +305,30 @@ TW void tw_steps(const tw_product<R, Q>& a, int64_t column, int64_t from, int64_
       tw_write(at, from ? tw_read(at) + sums[i][v] : sums[i][v]);
     }
 }
-// ADJACENT: the terms of both factors; else the columns of Q. It is known when the kernel is generated, as
-// ROWS is: all sixteen together take gcc 15 times as long as one.
-template <int ROWS, bool ADJACENT, class R, class Q>
+// All columns of one block, whose terms are adjacent in both factors.
+template <int ROWS, class R, class Q>
+static void tw_all_dots(const tw_product<R, Q>& a, int64_t column, int64_t columns, bool first, float* c) {
+  enum { DOTS = ROWS > 4 ? 2 : 4 };
+  int64_t j = 0;
+  for (; j + DOTS <= columns; j += DOTS) tw_dots<ROWS, DOTS>(a, column + j, first, c + j);
+  for (; j < columns; ++j) tw_dots<ROWS, 1>(a, column + j, first, c + j);
+}
+// How the factors lie: the columns of Q adjacent, the terms of both, or those of Q alone: a stretch of R's
+// rows is copied then.
+enum { TW_STEPS, TW_DOTS, TW_GATHERED };
+// HOW is known when the kernel is generated, as ROWS is: all of them together take gcc 24 times as long as one.
+template <int ROWS, int HOW, class R, class Q>
 static void tw_few_rows(const tw_product<R, Q>& a, int64_t column, int64_t columns, float* c) {
-  enum { DOTS = ROWS > 4 ? 2 : 4, V = ROWS > 4 ? 3 : ROWS > 2 ? 6 : 8 };
+  enum { V = ROWS > 4 ? 3 : ROWS > 2 ? 6 : 8, STRETCH = TW_DEPTH * TW_WIDTH };
   int64_t j = 0, whole = columns / TW_WIDTH * TW_WIDTH;
-  if constexpr (ADJACENT) {
-    for (; j + DOTS <= columns; j += DOTS) tw_dots<ROWS, DOTS>(a, column + j, c + j);
-    for (; j < columns; ++j) tw_dots<ROWS, 1>(a, column + j, c + j);
+  if constexpr (HOW == TW_DOTS) tw_all_dots<ROWS>(a, column, columns, true, c);
+  else if constexpr (HOW == TW_GATHERED) for (int64_t from = 0; from == 0 || from < a.depth; from += STRETCH) {
+    alignas(64) float rows[ROWS * STRETCH];
+    int64_t depth = tw_least(STRETCH, a.depth - from);
+    for (int64_t k = 0; k < depth; ++k)
+      for (int i = 0; i < ROWS; ++i) rows[i * STRETCH + k] = tw_wide(a.r[i * a.r_row + (from + k) * a.r_depth]);
+    tw_product<float, Q> b = {a.rows, a.columns, depth, rows, a.q + from, STRETCH, 1, a.q_column, 1};
+    tw_all_dots<ROWS>(b, column, columns, from == 0, c);
   } else for (int64_t from = 0; from < a.depth; from += TW_DEPTH) {
     int64_t end = a.depth - from < TW_DEPTH ? a.depth : from + TW_DEPTH;
     for (j = 0; j + V * TW_WIDTH <= whole; j += V * TW_WIDTH) tw_steps<ROWS, V>(a, column + j, from, end, c + j);
@@ -320,14 +343,14 @@ static void tw_few_rows(const tw_product<R, Q>& a, int64_t column, int64_t colum
   }
 }
 // As tw_multiply, for up to FEW rows.
-template <int ROWS, bool ADJACENT, class R, class Q, class Finish>
+template <int ROWS, int HOW, class R, class Q, class Finish>
 static void tw_multiply_few(const tw_product<R, Q>& a, int64_t tid, int64_t parts, Finish finish) {
   alignas(64) float c[2 * TW_FEW * TW_COLUMNS];  // turned in squares: more rows are read
   int64_t shares = (a.columns + TW_PANEL - 1) / TW_PANEL, end = shares * (tid + 1) / parts * TW_PANEL;
   end = end < a.columns ? end : a.columns;
   for (int64_t column = shares * tid / parts * TW_PANEL; column < end; column += TW_COLUMNS) {
     int64_t columns = end - column < TW_COLUMNS ? end - column : TW_COLUMNS;
-    tw_few_rows<ROWS, ADJACENT>(a, column, columns, c);
+    tw_few_rows<ROWS, HOW>(a, column, columns, c);
     finish(0, a.rows, column, columns, c, TW_COLUMNS);
   }
 }

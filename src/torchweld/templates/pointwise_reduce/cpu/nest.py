@@ -2,10 +2,13 @@
 
 Lane "column" (the accumulators are scalars):      Lane "row" (they are arrays along the lane):
     for outer columns                                  for outer columns
-      for blocks of SUM_BLOCK columns                    for blocks of ROW_SUM_BLOCK columns
+      for blocks of CHAIN vectors of columns             for blocks of CHAIN columns
         b[] = identity                                     a[] = identity
         for vectors, simd: b[] += v                        for columns, simd lane: a[l] += v
         A += sum of b[]                                    A[] += a[]
+
+A is a double for float sums. Chains are as long as those that eager begins with: in longer ones the
+squares of values at a large offset, which have few bits, are rounded down every time.
 
 A lane of columns whose length is no multiple of Kernel.lanes ends in one vector that overlaps the
 one before, and adds only its new elements to sums: gcc would run the rest one by one, which takes
@@ -49,8 +52,7 @@ from torchweld.templates.pointwise_reduce.cpu.segments import Segment, segments
 from torchweld.templates.pointwise_reduce.cpu.stages import own_cost
 from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, element, store
 
-SUM_BLOCK = 1024
-ROW_SUM_BLOCK = 64
+CHAIN = 16  # terms that are added up in float
 SCAN_BLOCK = 64
 CHEAP_SCAN = 4.0  # multiply-adds per element that vectors hardly speed up
 
@@ -72,6 +74,7 @@ class _Nest:
             for v in k.frame.column_reductions
             if k.stages.home[v] == stage and k.body[v].args[0] in k.stages.varying
         ]
+        self.block = CHAIN * (k.lanes if self._has_lanes() else 1)
         self.block_at = self._block_depth()
         self.block_bounds: tuple[str, str] | None = None
         self.halves = Halves()
@@ -90,12 +93,17 @@ class _Nest:
 
     def _block_depth(self) -> int:
         """At which loop partial results begin: the lane's own or the last column's, whose blocks
-        bound the length of a sum; the outermost where that needs no bound."""
+        bound the length of a sum; further out where that needs no bound, or chains stay short."""
         if self.k.row_lane:
             return len(self.axes) - 2
-        count = size.product(self.k.comp.extent(a) for a in self.axes)
-        short = isinstance(count, int) and count <= 2 * SUM_BLOCK
-        return 0 if short or not self._widens() else len(self.axes) - 1
+        if not self._widens():
+            return 0
+        extents = [self.k.comp.extent(a) for a in self.axes]
+        for depth in range(len(extents)):
+            count = size.product(extents[depth:])
+            if isinstance(count, int) and count <= self.block:
+                return depth
+        return len(self.axes) - 1
 
     def _widens(self) -> bool:
         """Whether some total is wider than its partial results."""
@@ -150,10 +158,10 @@ class _Nest:
         axis = self.axes[self.block_at]
         if self._needs_blocks(axis):
             name, (low, high) = self.k.names[axis], self.k.bounds(axis)
-            block = ROW_SUM_BLOCK if self.k.row_lane else SUM_BLOCK
             stack.enter_context(self.e.block())
             self.e.line(f"const int64_t end_{name} = {high};")
-            header = f"for (int64_t b_{name} = {low}; b_{name} < end_{name}; b_{name} += {block})"
+            block, begin = self.block, f"int64_t b_{name} = {low}"
+            header = f"for ({begin}; b_{name} < end_{name}; b_{name} += {block})"
             stack.enter_context(self.e.block(header))
             end, last = f"b_{name} + {block}", f"end_{name}"
             self.e.line(f"const int64_t e_{name} = {end} < {last} ? {end} : {last};")
@@ -165,10 +173,8 @@ class _Nest:
     def _needs_blocks(self, axis: str) -> bool:
         """Long sums whose total is wider than their partial sums."""
         extent = self.k.comp.extent(axis)
-        long = not isinstance(extent, int) or extent > 2 * SUM_BLOCK
-        if self.k.row_lane:
-            long = not isinstance(extent, int) or extent > 2 * ROW_SUM_BLOCK
-        return long and self._widens()
+        short = self.block if self.k.row_lane else max(self.block, self.k.lanes)
+        return self._widens() and not (isinstance(extent, int) and extent <= short)
 
     def _lane(self) -> None:
         """The innermost loop, once for each answer to what it asks."""

@@ -1,0 +1,105 @@
+"""Pointwise kernels write into the memory of an operand that ends there.
+
+    h = addmm(...);  comp y[i, j] = gelu(h[i, j]);  mm(y, ...)
+ -> h = addmm(...);  comp h[i, j] = gelu(h[i, j]);  mm(h, ...)
+
+Half as much memory is touched: a line that was read is in the cache when it is written, and need
+not be fetched to be overwritten. The operand is a temporary that one kernel or product made, and
+has the layout and dtype of the result. If the result is returned, the operand is made in its
+memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torchweld.ir.in_place import is_in_place
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Store
+from torchweld.ir.parts import parts
+from torchweld.rewrite.flow import output_buffers, rename, rename_args, without_unused_buffers
+
+# Calls whose result is memory of its own, and of nobody else.
+_FRESH = frozenset(
+    f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm")
+) | {"torchweld.linear"}
+
+
+@dataclass(frozen=True)
+class _Uses:
+    """Of each buffer: the positions of the nodes that write it, and of the last one to touch it.
+    `fixed`: inputs; `returned`: outputs."""
+
+    graph: Graph
+    writers: Mapping[str, tuple[int, ...]]
+    last: Mapping[str, int]
+    fixed: frozenset[str]
+    returned: frozenset[str]
+
+    @classmethod
+    def of(cls, graph: Graph) -> _Uses:
+        writers: dict[str, tuple[int, ...]] = {}
+        last: dict[str, int] = {}
+        for position, node in enumerate(graph.nodes):
+            for name in set(node.writes):
+                writers[name] = (*writers.get(name, ()), position)
+            last.update(dict.fromkeys((*node.reads, *node.writes), position))
+        fixed = frozenset(i for i in graph.inputs if i)
+        return cls(graph, writers, last, fixed, frozenset(output_buffers(graph)))
+
+    def ends_at(self, name: str, position: int) -> bool:
+        """A temporary made by one node, in memory that nobody else has, last read at `position`."""
+        writers = self.writers.get(name, ())
+        if name in self.fixed | self.returned or len(writers) != 1 or self.last[name] != position:
+            return False
+        maker = self.graph.nodes[writers[0]]
+        return not isinstance(maker, Extern) or (maker.target in _FRESH and not maker.mutates)
+
+    def begins_at(self, name: str, position: int) -> bool:
+        return name not in self.fixed and self.writers[name] == (position,)
+
+
+def overwrite_operands(graph: Graph) -> Graph:
+    """`graph` with fewer buffers: results of pointwise kernels in the place of operands."""
+    uses = _Uses.of(graph)
+    names: dict[str, str] = {}
+    for position, node in enumerate(graph.nodes):
+        if isinstance(node, Comp) and len(parts(node)) == 1:
+            names |= _taken(node, position, uses)
+    return _renamed(graph, names, uses.returned) if names else graph
+
+
+def _taken(comp: Comp, position: int, uses: _Uses) -> dict[str, str]:
+    """The operand whose memory each result takes, by the result."""
+    free = [name for name in comp.reads if uses.ends_at(name, position)]
+    found: dict[str, str] = {}
+    for store in comp.stores:
+        if uses.begins_at(store.buffer, position):
+            fits = (name for name in free if _fits(comp, store, name, uses.graph.buffers))
+            operand = next(fits, None)
+            if operand is not None:
+                free.remove(operand)
+                found[store.buffer] = operand
+    return found
+
+
+def _fits(comp: Comp, store: Store, operand: str, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether `comp` may store to `operand`, each point where it reads."""
+    given, result = buffers[operand], buffers[store.buffer]
+    if replace(given, name=result.name, frozen=result.frozen) != result:
+        return False
+    moved = replace(store, buffer=operand)
+    stores = tuple(moved if s is store else s for s in comp.stores)
+    return is_in_place(replace(comp, stores=stores), moved)
+
+
+def _renamed(graph: Graph, names: Mapping[str, str], returned: frozenset[str]) -> Graph:
+    """Chains of names are followed to their first. Memory that is returned keeps its own name."""
+    first: dict[str, str] = {}
+    for result, operand in names.items():
+        first[result] = first.get(operand, operand)
+    kept = {origin: result for result, origin in first.items() if result in returned}
+    final = {name: kept.get(origin, origin) for name, origin in first.items()} | kept
+    nodes = tuple(rename(node, final) for node in graph.nodes)
+    outputs = rename_args(graph.outputs, final)
+    return without_unused_buffers(replace(graph, nodes=nodes, outputs=outputs))

@@ -1,0 +1,116 @@
+"""Results of pointwise kernels in the memory of operands, and when not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchweld.ir.check import check_graph
+from torchweld.ir.interpret import run_graph
+from torchweld.ir.nodes import Graph
+from torchweld.ir.parser import parse_graph
+from torchweld.passes.overwritten import overwrite_operands
+
+
+def program(
+    load="h[i, j]", strides="[6, 1]", outputs="view(z, [4, 5], [5, 1], 0)", dtype="f32"
+) -> Graph:
+    """h = x @ w;  y = h * 2 (or as `load` says);  z = y @ v"""
+    return parse_graph(f"""graph g {{
+  buffer x : f32[4, 3] strides [3, 1] on cpu
+  buffer w : f32[3, 6] strides [6, 1] on cpu
+  buffer v : f32[6, 5] strides [5, 1] on cpu
+  buffer h : f32[4, 6] strides [6, 1] on cpu
+  buffer y : {dtype}[4, 6] strides {strides} on cpu
+  buffer z : f32[4, 5] strides [5, 1] on cpu
+  input x, w, v
+  extern h h = "aten.mm.default"(view(x, [4, 3], [3, 1], 0), view(w, [3, 6], [6, 1], 0)) {{
+  }}
+  comp y [i:4, j:6] {{
+    %0 = load {load} : f32
+    %1 = add %0 %0 : f32
+    store y[i, j] %1
+  }}
+  extern z z = "aten.mm.default"(view(y, [4, 6], {strides}, 0), view(v, [6, 5], [5, 1], 0)) {{
+  }}
+  output {outputs}
+}}""")
+
+
+def overwritten(graph: Graph) -> Graph:
+    found = overwrite_operands(graph)
+    check_graph(found)
+    inputs = [torch.randn(4, 3), torch.randn(3, 6), torch.randn(6, 5)]
+    for was, now in zip(run_graph(graph, inputs), run_graph(found, inputs)):
+        torch.testing.assert_close(now, was, rtol=0, atol=0)
+    return found
+
+
+def test_a_result_takes_the_place_of_what_it_reads():
+    found = overwritten(program())
+    assert found.nodes[1].writes == ("h",) and "y" not in found.buffers
+
+
+def test_the_operand_is_made_in_memory_that_is_returned():
+    both = "view(z, [4, 5], [5, 1], 0), view(y, [4, 6], [6, 1], 0)"
+    found = overwritten(program(outputs=both))
+    assert found.nodes[0].writes == found.nodes[1].writes == ("y",)
+    assert "h" not in found.buffers
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        program(load="h[3 - i, j]"),  # another point's element
+        program(strides="[1, 4]"),  # another layout
+        program(outputs="view(z, [4, 5], [5, 1], 0), view(h, [4, 6], [6, 1], 0)"),  # lives on
+    ],
+    ids=["moved", "layout", "returned"],
+)
+def test_other_results_keep_their_own(graph):
+    assert overwritten(graph) == graph
+
+
+def test_what_the_caller_gave_is_left_alone():
+    graph = parse_graph("""graph g {
+  buffer x : f32[4] strides [1] on cpu
+  buffer y : f32[4] strides [1] on cpu
+  input x
+  comp y [i:4] {
+    %0 = load x[i] : f32
+    %1 = exp %0 : f32
+    store y[i] %1
+  }
+  output view(y, [4], [1], 0)
+}""")
+    assert overwrite_operands(graph) == graph
+
+
+def test_a_chain_ends_in_one_buffer():
+    graph = parse_graph("""graph g {
+  buffer x : f32[4] strides [1] on cpu
+  buffer a : f32[4] strides [1] on cpu
+  buffer b : f32[4] strides [1] on cpu
+  buffer c : f32[4] strides [1] on cpu
+  input x
+  comp a [i:4] {
+    %0 = load x[i] : f32
+    store a[i] %0
+  }
+  comp b [i:4] {
+    %0 = load a[i] : f32
+    %1 = exp %0 : f32
+    store b[i] %1
+  }
+  comp c [i:4] {
+    %0 = load b[i] : f32
+    %1 = exp %0 : f32
+    store c[i] %1
+  }
+  output view(c, [4], [1], 0)
+}""")
+    found = overwrite_operands(graph)
+    check_graph(found)
+    assert {n for n in found.buffers} == {"x", "c"}
+    x = torch.randn(4)
+    torch.testing.assert_close(run_graph(found, [x])[0], x.double().exp().exp())

@@ -331,7 +331,7 @@ class _Writer:
     def _chosen(self, total: Reduce, choice: Value, above, below, split: bool) -> Value:
         """where(c, 0, sum(a * v)) of sum(where(c, 0, a) * v)"""
         test, zero, a = self.body[choice].args
-        factors = [a if f == choice else f for f in above]
+        factors = _replaced(above, choice, a)
         inside = self.summed(replace(total, args=(self._product(factors, below),)), split)
         return self.body.op("where", test, zero, inside)
 
@@ -339,7 +339,7 @@ class _Writer:
         """sum(a * v) - sum(b * v) of sum((a - b) * v)"""
         sums = []
         for part in self.body[parts].args:
-            factors = [part if f == parts else f for f in above]
+            factors = _replaced(above, parts, part)
             sums.append(self.summed(replace(total, args=(self._product(factors, below),)), False))
         return self.body.op(self.body[parts].name, *sums)
 
@@ -352,11 +352,11 @@ class _Writer:
     def _last(self, above: Sequence[Value], below: Sequence[Value]) -> Value:
         """The product of factors, last one that alone varies along some axis and is no reduction's
         result."""
-        for factor in above:
-            others = frozenset().union(*(self._axes(f) for f in (*above, *below) if f != factor))
+        for place, factor in enumerate(above):
+            rest = [f for k, f in enumerate(above) if k != place]
+            others = frozenset().union(*(self._axes(f) for f in (*rest, *below)))
             own = self._axes(factor) - others
             if len(above) > 1 and own and not self._is_reduced(factor):
-                rest = [f for f in above if f != factor]
                 return self.body.op("mul", self._product(rest, below), factor)
         return self._product(above, below)
 
@@ -400,6 +400,12 @@ class _Writer:
     def _is_lowest(self, r: Value) -> Value:
         lowest = self.body.const(-math.inf, self.body[r].dtype)
         return self.body.op("eq", r, lowest)
+
+
+def _replaced(factors: Sequence[Value], old: Value, new: Value) -> list[Value]:
+    """`factors` with `new` for the first `old`: a square has it twice."""
+    place = factors.index(old)
+    return [*factors[:place], new, *factors[place + 1 :]]
 
 
 def _factors(body: Body, value: Value) -> tuple[list[Value], list[Value]]:

@@ -175,3 +175,29 @@ def test_logsumexp_is_one_walk():
     tiles = [state(tile(made, "l", a, b), walk, inputs) for a, b in ((0, 7), (7, 33))]
     for value, merged in online.combine(made, walk, *tiles).items():
         torch.testing.assert_close(merged, state(made, walk, inputs)[value])
+
+
+SQUARES = """comp squares [i:5, l:33] {
+  %0 = load x[i, l] : f32
+  %1 = reduce.max[l] %0 : f32
+  %2 = sub %0 %1 : f32
+  %3 = exp %2 : f32
+  %4 = reduce.sum[l] %3 : f32
+  %5 = div %3 %4 : f32
+  %6 = load c[i] : f32
+  %7 = sub %5 %6 : f32
+  %8 = mul %7 %7 : f32
+  %9 = reduce.sum[l] %8 : f32
+  %10 = mul %3 %3 : f32
+  %11 = reduce.sum[l] %10 : f32
+  store y[i] %9
+  store z[i] %11
+}"""
+
+
+def test_a_square_has_a_factor_twice():
+    comp = parse_comp(SQUARES)
+    made, inputs = online.normalised(comp, "l"), inputs_of(comp)
+    for key, wanted in results(comp, inputs).items():
+        torch.testing.assert_close(results(made, inputs)[key], wanted, rtol=1e-12, atol=1e-12)
+    assert sum(len(w.reductions) for w in online.walks(made, "l")) >= 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchweld.capture import losses, random, scores, torch_private
+from torchweld.capture import ahead, losses, random, scores, torch_private
 
 aten = torch.ops.aten
 
@@ -19,13 +19,38 @@ def partition(
     random.gather_seeds(joint)
     random.recompute_masks(joint)
     losses.add_up_hits(joint)
+    losses.picked_by_comparison(joint)
     losses.recompute_log_probabilities(joint)
     scores.recompute_scores(joint, takes)
     _hide_attention(joint)
-    parts = torch_private.min_cut_partition(joint, inputs, **kwargs)
+    parts = _cut(joint, inputs, **kwargs)
     for part in parts:
         _show_attention(part)
     return parts
+
+
+def _cut(joint: torch.fx.GraphModule, inputs, *, num_fwd_outputs: int, **kwargs):
+    """The forward gives the gradients that it makes ahead like its results to the partitioner,
+    which then never makes them in the backward; to the backward alone in the end."""
+    made = ahead.take_ahead(joint, num_fwd_outputs)
+    outputs, end = joint.graph.output_node(), num_fwd_outputs
+    _insert_outputs(outputs, end, made)
+    count = end + len(made)
+    parts = torch_private.min_cut_partition(joint, inputs, num_fwd_outputs=count, **kwargs)
+    _insert_outputs(parts[0].graph.output_node(), end, (), count)
+    parts[0].recompile()
+    return parts
+
+
+def _insert_outputs(output: torch.fx.Node, start: int, nodes, end: int | None = None) -> None:
+    """`nodes` in the place of outputs `start` to `end`."""
+    values, end = list(output.args[0]), start if end is None else end
+    values[start:end] = nodes
+    output.args = (tuple(values),)
+    described = list(output.meta.get("desc", ()))
+    if described:
+        described[start:end] = [None] * len(nodes)
+        output.meta["desc"] = described
 
 
 class _Drawless:

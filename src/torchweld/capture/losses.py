@@ -15,6 +15,8 @@ from __future__ import annotations
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
+from torchweld.capture import linear
+
 aten = torch.ops.aten
 _WIDE = (torch.float32, torch.float64)
 _MEAN = 1  # ATen's number for `reduction`
@@ -98,6 +100,50 @@ def add_up_hits(joint: torch.fx.GraphModule) -> None:
             continue
         if _classes_of(scale) == _classes_of(zero) == 1:
             total.target, total.args = aten.where.self, (parts[1], scale, zero)
+
+
+def picked_by_comparison(joint: torch.fx.GraphModule) -> None:
+    """scatter_add(zeros, label, g) -> where(label == classes, g, 0): so the gradient of a gather of
+    one element a row is made row by row. The gather has checked the labels."""
+    for scatter in joint.graph.find_nodes(op="call_function", target=aten.scatter_add.default):
+        zeros, dim, index, source = scatter.args
+        shape = zeros.meta["val"].shape
+        picks = [u for u in index.users if u.target is aten.gather.default and u.args[1] == dim]
+        if not linear.is_zero(zeros) or not picks or not _is_one_of_each(index, source, shape, dim):
+            continue
+        with joint.graph.inserting_before(scatter):
+            hit = _hits(joint.graph, index, shape, dim)
+            zero = _constant_zero(joint.graph, scatter.meta["val"])
+        scatter.target, scatter.args = aten.where.self, (hit, source, zero)
+
+
+def _is_one_of_each(index: torch.fx.Node, source: torch.fx.Node, shape, dim: int) -> bool:
+    """Whether one element is picked in each row along `dim`, and all rows are there."""
+    sizes = [tuple(n.meta["val"].shape) for n in (index, source)]
+    one = (*shape[:dim], 1, *shape[dim % len(shape) + 1 :]) if len(shape) else ()
+    return sizes == [one, one]
+
+
+def _hits(graph: torch.fx.Graph, index: torch.fx.Node, shape, dim: int) -> torch.fx.Node:
+    """Whether a class is the label, at each class."""
+    value = index.meta["val"]
+    along = [1] * len(shape)
+    along[dim] = shape[dim]
+    options = {"device": value.device, "pin_memory": False}
+    classes = graph.call_function(aten.arange.default, (shape[dim],), options)
+    classes.meta["val"] = value.new_empty((shape[dim],), dtype=torch.int64)
+    spread = graph.call_function(aten.view.default, (classes, along))
+    spread.meta["val"] = value.new_empty(along, dtype=torch.int64)
+    hit = graph.call_function(aten.eq.Tensor, (index, spread))
+    hit.meta["val"] = value.new_empty(tuple(shape), dtype=torch.bool)
+    return hit
+
+
+def _constant_zero(graph: torch.fx.Graph, like: torch.Tensor) -> torch.fx.Node:
+    options = {"dtype": like.dtype, "device": like.device, "pin_memory": False}
+    zero = graph.call_function(aten.full.default, ([], 0.0), options)
+    zero.meta["val"] = like.new_empty(())
+    return zero
 
 
 def _is_hit(equal: torch.fx.Node) -> bool:

@@ -10,9 +10,10 @@ from torchweld.ir.size import Size
 
 @dataclass(frozen=True, slots=True)
 class BufferArg:
-    """The address of a buffer's first element."""
+    """The address of a buffer's first element, or of one some bytes after it."""
 
     buffer: str
+    offset_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

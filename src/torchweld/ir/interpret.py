@@ -48,6 +48,7 @@ from torchweld.ir.nodes import (
     value_axes,
 )
 from torchweld.ir.parts import parts
+from torchweld.ir.row_sums import ROW_SUMS
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Poly, evaluate
 
@@ -114,6 +115,8 @@ def call_aten(node: Extern, args: list, kwargs: dict):
     """Calls the overload `namespace.name.overload` that the node names; checks indices."""
     if node.target == CHECK_INDEX:
         return check_index(node, *args)
+    if node.target in ROW_SUMS:
+        return ROW_SUMS[node.target](*args)
     namespace, name, overload = node.target.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), name), overload)(*args, **kwargs)
 

@@ -16,6 +16,7 @@ from torchweld.layout.rows import align_rows
 from torchweld.passes.biases import separate_biases
 from torchweld.passes.overwritten import overwrite_operands
 from torchweld.passes.patches import products_of_patches
+from torchweld.passes.row_chunks import row_chunks
 from torchweld.passes.side_by_side import side_by_side
 from torchweld.passes.statistics import statistics_apart
 from torchweld.passes.widened import widened_convolutions
@@ -93,6 +94,8 @@ PASSES: dict[str, Pass] = {
         Pass("scores", "products with a softmax between -> one kernel, no scores in memory",
              lambda made, c: score_nests(made, c.target, c.options, c.choose)),
         Pass("plan", "one computation an operation -> one a kernel", _planned),
+        Pass("row chunks", "large results used row by row -> some rows at a time, never whole",
+             lambda made, c: row_chunks(made, c.target)),
         Pass(JOIN, "library products and their readers -> one kernel, where that is faster",
              _joined),
         Pass("attention", "calls of attention with few queries -> kernels",

@@ -33,6 +33,8 @@ class Reason(Enum):
     TEMPLATE = "no template takes these shapes, types or layouts"
     EPILOGUE = "the library's call does not do what follows it"
     READERS = "others need the result too"
+    ALL_ROWS = "a large result cannot be made some rows at a time"
+    SMALL_ROWS = "to make a large result some rows at a time saves too little memory for its time"
     SLOWER = "together they are not predicted to be faster"
     MARGIN = "together they gain less than predictions are sure of"
     BETTER = "another fusion of it gains more"

@@ -85,6 +85,10 @@ class Pointer:
     base: int
     offset: int = 0
 
+    def after(self, count: int) -> Pointer:
+        """`count` bytes on."""
+        return Pointer(self.base, self.offset + count)
+
 
 @dataclass(frozen=True, slots=True)
 class NativeCall:

@@ -79,9 +79,11 @@ def launch_plan(source: KernelSource, launch, where, sizes: Mapping[str, int]) -
 def _moving(
     position: int, argument: BufferArg | DescriptorArg, where, sizes: Mapping[str, int]
 ) -> tuple[int, int, int]:
-    pointer, offset = where(argument.buffer), 0
+    pointer = where(argument.buffer)
     if isinstance(argument, DescriptorArg):
         offset = evaluate(argument.offset, sizes) * argument.item_bytes
+    else:
+        offset = argument.offset_bytes
     return position, pointer.base, pointer.offset + offset
 
 

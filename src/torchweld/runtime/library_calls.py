@@ -15,6 +15,7 @@ import torch
 from torchweld.core import dtypes
 from torchweld.ir.index_check import CHECK_INDEX, check_index
 from torchweld.ir.nodes import Extern
+from torchweld.ir.row_sums import ROW_SUMS
 from torchweld.runtime import torch_private
 from torchweld.runtime.odd_rows import mm_odd_rows
 from torchweld.runtime.record import note
@@ -103,6 +104,10 @@ def _columns(weight: torch.Tensor) -> list[slice]:
     return linear_pieces(weight.shape[1], dtypes.from_torch(weight.dtype))
 
 
+def _row_sum(node: Extern, record) -> Callable:
+    return ROW_SUMS[node.target]
+
+
 def _check_index(node: Extern, record) -> Callable:
     """(outside [] bool, lowest, extent) -> None; raises IndexOutOfRange."""
     return partial(check_index, node)
@@ -130,6 +135,7 @@ def _as_strided_scatter(node: Extern, record) -> Callable:
 
 LIBRARY: dict[str, Callable[[Extern, object], Callable]] = {
     CHECK_INDEX: _check_index,
+    **{name: _row_sum for name in ROW_SUMS},
     LINEAR: _linear,
     PACKED_LINEAR: _packed_linear,
     ODD_ROWS: mm_odd_rows,

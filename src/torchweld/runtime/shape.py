@@ -256,7 +256,11 @@ class _Shaper:
         for name, init in bundle.prefill:
             self._prefill_native(comp, name, init)
         for source in bundle.sources:
-            pointers = tuple(where(a.buffer) for a in source.args if isinstance(a, BufferArg))
+            pointers = tuple(
+                where(a.buffer).after(a.offset_bytes)
+                for a in source.args
+                if isinstance(a, BufferArg)
+            )
             numbers = tuple(
                 evaluate(a.size, self.sizes) for a in source.args if not isinstance(a, BufferArg)
             )

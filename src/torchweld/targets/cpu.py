@@ -16,7 +16,8 @@ _TEMPLATES = (
     "multi_tensor", "attention/cpu", "conv", "pooling", "gemm/cpu", "pointwise_reduce/cpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "widen", "channels last", "contiguous rows", "scores", "plan", "products",
+    "rewrite", "widen", "channels last", "contiguous rows", "scores", "plan", "row chunks",
+    "products",
     "own convolutions", "channel groups", "activations in calls", "overwrite operands",
     "side by side",
 )  # fmt: skip

@@ -10,11 +10,18 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from torchweld.codegen.source import KernelBundle, KernelSource, SizeArg
+from torchweld.codegen.source import (
+    DescriptorArg,
+    KernelArg,
+    KernelBundle,
+    KernelSource,
+    SizeArg,
+)
 from torchweld.core.errors import TorchweldError
 from torchweld.core.events import warn_once
 from torchweld.ir.canonical import canonical, signature
 from torchweld.ir.nodes import Buffer, Comp, Graph
+from torchweld.ir.windows import windowed
 from torchweld.targets.target import Target
 from torchweld.templates import registry
 from torchweld.templates.gemm.choice import choose
@@ -26,17 +33,26 @@ def kernels_of(graph: Graph, target: Target, choose: Choose = choose) -> tuple[K
     none: the runtime interprets it."""
     known: dict[tuple, Kernel | None] = {}
     uses: dict[tuple, list[tuple[str, tuple[str, ...]]]] = {}
+    offsets: dict[tuple, dict[str, dict[str, int]]] = {}
     frozen = _never_written(graph)
     for comp in (n for n in graph.nodes if isinstance(n, Comp)):
         title = re.sub(r"_\d+$", "", comp.name)
-        named, order = canonical(comp)
-        key = title, signature(comp, graph.buffers), tuple(n in frozen for n in order)
+        window = windowed(comp, graph.buffers)
+        named, order = canonical(window.comp)
+        layouts = {**graph.buffers, **window.buffers} if window.buffers else graph.buffers
+        key = title, signature(window.comp, layouts), tuple(n in frozen for n in order)
         if key not in known:
-            buffers = _canonical_buffers(order, graph.buffers, frozen)
+            buffers = _canonical_buffers(order, layouts, frozen)
             comp_here = replace(named, name=title)
             known[key] = _chosen(Problem(comp_here, buffers, target, graph.hints, choose))
         uses.setdefault(key, []).append((comp.name, order))
-    return tuple(replace(k, uses=tuple(uses[key])) for key, k in known.items() if k is not None)
+        if window.offsets:
+            offsets.setdefault(key, {})[comp.name] = window.offset_bytes
+    return tuple(
+        replace(k, uses=tuple(uses[key]), offsets=offsets.get(key, {}))
+        for key, k in known.items()
+        if k is not None
+    )
 
 
 def generate_all(
@@ -49,7 +65,10 @@ def generate_all(
         bundle = _generated(kernel)
         if bundle is not None:
             made(bundle)
-            bundles |= {name: _bound(bundle, name, order) for name, order in kernel.uses}
+            bundles |= {
+                name: _bound(bundle, name, order, kernel.offsets.get(name, {}))
+                for name, order in kernel.uses
+            }
     return bundles
 
 
@@ -87,23 +106,35 @@ def _told(name: str, error: TorchweldError) -> None:
     warn_once(f"codegen {name} {error}", f"{name} runs interpreted: {error}")
 
 
-def _bound(bundle: KernelBundle, name: str, order: tuple[str, ...]) -> KernelBundle:
-    """`bundle` on the buffers of one use; scratch is its own."""
+def _bound(
+    bundle: KernelBundle, name: str, order: tuple[str, ...], offsets: Mapping[str, int]
+) -> KernelBundle:
+    """`bundle` on the buffers of one use, some from `offsets` in bytes on; scratch is its own."""
     names = {f"b{k}": buffer for k, buffer in enumerate(order)}
     names |= {s.name: f"{name}.{s.name}" for s in bundle.scratch}
     return replace(
         bundle,
         comp=name,
-        sources=tuple(_bound_source(s, names) for s in bundle.sources),
+        sources=tuple(_bound_source(s, names, offsets) for s in bundle.sources),
         scratch=tuple(replace(s, name=names[s.name]) for s in bundle.scratch),
         zeroed=tuple(names[z] for z in bundle.zeroed),
         prefill=tuple((names[b], names.get(v, v)) for b, v in bundle.prefill),
     )
 
 
-def _bound_source(source: KernelSource, names: Mapping[str, str]) -> KernelSource:
-    args = tuple(
-        a if isinstance(a, SizeArg) else replace(a, buffer=names[a.buffer]) for a in source.args
-    )
-    otherwise = source.otherwise and _bound_source(source.otherwise, names)
+def _bound_source(
+    source: KernelSource, names: Mapping[str, str], offsets: Mapping[str, int]
+) -> KernelSource:
+    args = tuple(_bound_arg(a, names, offsets) for a in source.args)
+    otherwise = source.otherwise and _bound_source(source.otherwise, names, offsets)
     return replace(source, args=args, otherwise=otherwise)
+
+
+def _bound_arg(arg: KernelArg, names: Mapping[str, str], offsets: Mapping[str, int]) -> KernelArg:
+    if isinstance(arg, SizeArg):
+        return arg
+    name = names[arg.buffer]
+    further = offsets.get(name, 0)
+    if isinstance(arg, DescriptorArg):
+        return replace(arg, buffer=name, offset=arg.offset + further // arg.item_bytes)
+    return replace(arg, buffer=name, offset_bytes=arg.offset_bytes + further)

@@ -15,7 +15,7 @@ name, and a Target says which of them it has.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Union
 
@@ -80,7 +80,8 @@ class Template:
 class Kernel:
     """One kernel of a plan, decided: code generation prints it. `problem` has canonical names, so
     that equal layers share a kernel; `uses`: for each Comp of the plan that it makes, its name and
-    the buffers in the place of b0, b1, ... `reason`: why this template and not a more special
+    the buffers in the place of b0, b1, ... `offsets`: of uses that read windows of buffers
+    (`ir/windows.py`), the bytes before each. `reason`: why this template and not a more special
     one."""
 
     problem: Problem
@@ -90,6 +91,7 @@ class Kernel:
     predicted_s: float
     reason: str
     uses: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    offsets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def no_reference(node: Extern, buffers: Mapping[str, Buffer]) -> Comp | None:

@@ -45,6 +45,11 @@ ADVICE: dict[Reason, str] = {
     Reason.TEMPLATE: "Use bfloat16 or float16, and sizes that are multiples of 8.",
     Reason.EPILOGUE: "Use gelu by tanh or relu behind a linear layer, if the model can.",
     Reason.READERS: "Nothing, if the others need it; drop the output if nobody reads it.",
+    Reason.ALL_ROWS: (
+        "Return the loss rather than the large result, and keep each row's part of it apart from "
+        "other rows; compile for known sizes (dynamic=False)."
+    ),
+    Reason.SMALL_ROWS: "Nothing: so small a result may be whole in memory.",
     Reason.SLOWER: "Nothing: by the model of costs they are as fast apart.",
     Reason.MARGIN: "Nothing: by the model of costs they are about as fast apart.",
     Reason.BETTER: "Nothing: what was fused instead is predicted to be faster.",

@@ -21,6 +21,7 @@ from torchweld.capture.decoding import client
 from torchweld.capture.decoding.calls import PASS, CachedCalls, has_cache
 from torchweld.capture.export_ import AheadOfTime
 from torchweld.capture.fits import check_signature
+from torchweld.capture.scores import Scores
 from torchweld.core import events
 from torchweld.core.errors import UsageError
 from torchweld.core.logs import logger
@@ -182,6 +183,13 @@ def compile_graph(captured: Captured, options: Options) -> aot.Boxed:
     return pipeline.compile_graph(captured, options)
 
 
+def takes(scores: Scores) -> bool:
+    """plan.scores.takes, imported when there are scores."""
+    from torchweld.plan.scores.takes import takes
+
+    return takes(scores)
+
+
 def watch(options: Options, places: tuple, lengths: tuple, tensors: list[torch.Tensor]):
     """runtime.native.watch, imported when the first graph is there."""
     from torchweld.runtime import native
@@ -228,7 +236,8 @@ def _backend(options: Options) -> Callable:
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
         begin(options)
         graphs = _Graphs()
-        run = aot.make_backend(compile_graph, options, graphs.remember)(gm, example_inputs)
+        asked = takes if options.fuse else None
+        run = aot.make_backend(compile_graph, options, graphs.remember, asked)(gm, example_inputs)
 
         def noted(*args):
             if _calls.under_way:
@@ -330,7 +339,7 @@ class _State:
             begin(self.options)
             self._ahead_of_time = AheadOfTime(
                 self.original, compile_graph, self.options, self._ahead.remember,
-                self._through_dynamo, watch,
+                self._through_dynamo, watch, takes if self.options.fuse else None,
             )  # fmt: skip
             self._ahead_of_time.prepare(args, kwargs)
 

@@ -30,6 +30,8 @@ WHY = {
     "reset_code": "what was compiled for a model goes with the model",
     "_has_any_global_hook": "a call of a module is more than its forward",
     "fx_config": "sizes that may be one, from the first trace on",
+    "_flex_attention": "a call of flex_attention as Dynamo writes it",
+    "_math_attention": "what flex_attention means, in plain operations",
     "functorch_config": "views are recomputed, so that parameters reach the backward as themselves",
 }
 

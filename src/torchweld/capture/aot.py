@@ -8,11 +8,22 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
-from torchweld.capture import attention, constant, decompose, joint, pieces, random, torch_private
+from torchweld.capture import (
+    attention,
+    constant,
+    decompose,
+    joint,
+    pieces,
+    random,
+    torch_private,
+    written_out,
+)
 from torchweld.capture.captured import Captured
+from torchweld.capture.scores import Takes
 from torchweld.core import events
 from torchweld.core.errors import IndexOutOfRange, NotLowered, one_line
 from torchweld.core.options import Options
@@ -25,17 +36,23 @@ _numbers = itertools.count()
 
 
 def make_backend(
-    compile_graph: CompileGraph, options: Options, on_compiled: OnCompiled | None = None
+    compile_graph: CompileGraph,
+    options: Options,
+    on_compiled: OnCompiled | None = None,
+    takes: Takes | None = None,
 ) -> Callable:
     """backend(gm, example_inputs) -> callable, for torch.compile.
 
     `on_compiled(captured, callable)` is told of each graph when `compile_graph` has compiled it.
+    `takes` says which scores of attention have kernels that never hold them in memory.
     """
 
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
-        session = _Session(compile_graph, options, on_compiled, f"graph{next(_numbers)}")
+        name = f"graph{next(_numbers)}"
+        session = _Session(compile_graph, options, on_compiled, name, takes)
         try:
             attention.simplify(gm)
+            written_out.write_out(gm, takes)
             return session.trace(gm, example_inputs)
         except torch_private.DynamoControl:
             raise
@@ -147,7 +164,8 @@ def run_eagerly(module: torch.fx.GraphModule) -> Boxed:
 class _Session:
     """One Dynamo graph on its way: what its compilers share."""
 
-    def __init__(self, compile_graph, options, on_compiled, name: str) -> None:
+    def __init__(self, compile_graph, options, on_compiled, name: str, takes=None) -> None:
+        self._takes = takes
         self._compile_graph, self._options, self._on_compiled = compile_graph, options, on_compiled
         self._name, self._since = name, time.perf_counter()
         self._static_names: frozenset[str] = frozenset()  # the forward's parameters and buffers
@@ -156,7 +174,8 @@ class _Session:
     def trace(self, gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
         """The callable for Dynamo's graph; it compiles what AOTAutograd makes of it on the way."""
         compilers = self.forward, self.backward, self.inference
-        traced = torch_private.trace_with_autograd(*compilers, joint.partition, decompose.table())
+        partition = partial(joint.partition, takes=self._takes)
+        traced = torch_private.trace_with_autograd(*compilers, partition, decompose.table())
         return traced(gm, example_inputs)
 
     def inference(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:

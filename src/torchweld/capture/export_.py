@@ -31,7 +31,9 @@ from torchweld.capture import (
 )
 from torchweld.capture.captured import Captured
 from torchweld.capture.results import Results
+from torchweld.capture.scores import Takes
 from torchweld.capture.torch_private import pytree
+from torchweld.capture.written_out import write_out
 from torchweld.core import events
 from torchweld.core.errors import UsageError, one_line
 from torchweld.core.garbage import no_garbage_collection
@@ -69,7 +71,9 @@ class AheadOfTime:
     def __init__(
         self, model: torch.nn.Module, compile_graph: aot.CompileGraph, options: Options,
         on_compiled: aot.OnCompiled | None, otherwise: Callable, watch: Watch = _no_watch,
+        takes: Takes | None = None,
     ) -> None:  # fmt: skip
+        self._takes = takes
         self._model, self._compile_graph, self._options = model, compile_graph, options
         self._on_compiled, self._otherwise, self._watch = on_compiled, otherwise, watch
         self._live = LiveState(model)
@@ -133,8 +137,9 @@ class AheadOfTime:
             return self._refuse(f"more than {MAX_SIGNATURES} kinds of inputs")
         try:
             program = capture_export(
-                self._model, args, kwargs, self._options, self._compile_graph, self._on_compiled
-            )
+                self._model, args, kwargs, self._options, self._compile_graph, self._on_compiled,
+                self._takes,
+            )  # fmt: skip
         except Exception as error:
             blame(self._model, args, kwargs, error)
             return self._refuse(one_line(error))
@@ -294,6 +299,7 @@ class Exported:
 def capture_export(
     model: torch.nn.Module, args: tuple, kwargs: dict, options: Options,
     compile_graph: aot.CompileGraph, on_compiled: aot.OnCompiled | None = None,
+    takes: Takes | None = None,
 ) -> Exported:  # fmt: skip
     """`model` exported and compiled for inputs such as these, without gradients.
 
@@ -311,6 +317,7 @@ def capture_export(
             program = torch.export.export(model, args, kwargs, strict=False)
         check_lstm(program)
         attention.simplify(program.graph_module)
+        write_out(program.graph_module, takes)
         program = program.run_decompositions(decompose.table())
     write_back(program)
     order, constants = wire_inputs(program, live, len(values))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from torchweld.capture import ahead, losses, random, torch_private
+from torchweld.capture import ahead, losses, random, scores, torch_private
 
 aten = torch.ops.aten
 
 
-def partition(joint: torch.fx.GraphModule, inputs, **kwargs):
-    """(forward, backward) of a joint graph."""
+def partition(
+    joint: torch.fx.GraphModule, inputs, takes: scores.Takes | None = None, **kwargs
+):
+    """(forward, backward) of a joint graph. `takes`: which scores of attention are computed again
+    in the backward."""
     drop_detach(joint)
     widen_statistics(joint)
     random.gather_seeds(joint)
@@ -18,6 +21,7 @@ def partition(joint: torch.fx.GraphModule, inputs, **kwargs):
     losses.add_up_hits(joint)
     losses.picked_by_comparison(joint)
     losses.recompute_log_probabilities(joint)
+    scores.recompute_scores(joint, takes)
     _hide_attention(joint)
     parts = _cut(joint, inputs, **kwargs)
     for part in parts:

@@ -23,12 +23,16 @@ from torch._dynamo.eval_frame import reset_code
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
+from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
+from torch._higher_order_ops.flex_attention import math_attention as _math_attention
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 OpOverload = torch._ops.OpOverload
 _TORCH = os.path.dirname(torch.__file__)
+flex_attention = _flex_attention  # what Dynamo calls
+flex_attention_by_parts = _math_attention  # the same in plain operations
 pytree = torch.utils._pytree
 
 _NORMALISATIONS = [

@@ -11,6 +11,7 @@ import torch
 
 from torchweld.capture import aot
 from torchweld.capture.captured import Captured
+from torchweld.capture.scores import Scores
 from torchweld.capture.torch_private import fake_tensors
 from torchweld.core.errors import UsageError, one_line
 from torchweld.core.events import TorchweldWarning
@@ -21,6 +22,7 @@ from torchweld.ir.index_check import CHECK_INDEX
 from torchweld.ir.nodes import Extern, Node
 from torchweld.pipeline import plan_graph
 from torchweld.plan.decisions import Choice, Plan
+from torchweld.plan.scores.takes import taken_by
 from torchweld.targets.find import target_asked
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.comp import is_product
@@ -71,7 +73,10 @@ def each_plan(
         return aot.run_eagerly(captured.module)
 
     torch.compiler.reset()
-    backend = aot.make_backend(compile_graph, options)
+    def takes(scores: Scores) -> bool:
+        return all(taken_by(scores, device) for device in devices.values())
+
+    backend = aot.make_backend(compile_graph, options, takes=takes)
     target = without_data(asked, kind)
     with fake_tensors():
         target = on_device(target, kind)

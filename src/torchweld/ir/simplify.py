@@ -216,10 +216,12 @@ def _power(scope: Scope, op: Op) -> Value | None:
 
 def _choose(scope: Scope, op: Op) -> Value | None:
     """where c a a -> a;  where true a b -> a;  where g (load x if g else f) c -> load x if g else
-    c"""
+    c;  where c true false -> c"""
     if op.name != "where":
         return None
     condition, yes, no = op.args
+    if (scope.constant(yes), scope.constant(no)) == (True, False) and op.dtype == dtypes.b1:
+        return condition
     if yes == no:
         return yes
     if scope.constant(condition) is not None:

@@ -27,6 +27,7 @@ from torchweld.plan.library_calls import cpu_calls, gpu_calls
 from torchweld.plan.own_attention import own_attention
 from torchweld.plan.products.form import form_products
 from torchweld.plan.products.kernel import Leeway, no_leeway
+from torchweld.plan.scores.form import score_nests
 from torchweld.plan.search import plan
 from torchweld.rewrite.apply import rewrite
 from torchweld.targets.target import Target
@@ -90,6 +91,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: statistics_apart(g, c.target))),
         Pass("contiguous rows", "permuted temporaries -> in the order of their reductions",
              _graph(lambda g, c: contiguous_rows(g, c.loose_outputs))),
+        Pass("scores", "products with a softmax between -> one kernel, no scores in memory",
+             lambda made, c: score_nests(made, c.target, c.options, c.choose)),
         Pass("plan", "one computation an operation -> one a kernel", _planned),
         Pass("row chunks", "large results used row by row -> some rows at a time, never whole",
              lambda made, c: row_chunks(made, c.target)),

@@ -23,11 +23,9 @@ from torchweld.plan.refusals import Reason, Refusal
 from torchweld.rewrite.dead import drop_dead_nodes
 from torchweld.targets.target import Target
 from torchweld.templates.attention.comp import READERS, Call, attention_comp, call_of
-from torchweld.templates.attention.schedule import LARGEST_HEAD, attention_of
+from torchweld.templates.attention.schedule import LARGEST_HEAD, MOST_ROWS, SHORT, attention_of
 
-MOST_ROWS = 64  # queries that share a head of keys; beyond, the library has the better kernels
-_SHORT = 256  # but for as many rows and keys in all, in a few heads
-_FEW_POINTS = 24 << 16  # pairs of a query and a key
+_FEW_POINTS = 24 << 16  # pairs of a query and a key, up to which few rows and keys are SHORT
 
 
 def own_attention(plan: Plan, table: Target) -> Plan:
@@ -130,7 +128,7 @@ def _refusal(call: Call, graph: Graph) -> Refusal | None:
     (batch, heads, positions, _), (_, shared, keys, _) = call.query.shape, call.key.shape
     rows, keys = heads // max(1, shared) * positions, hint(keys, graph.hints)
     points = hint(batch, graph.hints) * heads * positions * keys
-    short = max(rows, keys) <= _SHORT and points <= _FEW_POINTS
+    short = max(rows, keys) <= SHORT and points <= _FEW_POINTS
     if min(rows, keys) <= 0:
         return Refusal(Reason.TEMPLATE, "nothing to attend to")
     if rows <= MOST_ROWS or short:

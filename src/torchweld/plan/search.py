@@ -9,26 +9,28 @@ turn only (`plan/guess.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
 
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Comp, Graph, Node, views
+from torchweld.ir.nodes import Comp, Extern, Graph, Node, views
 from torchweld.plan.cut import cut_if_better
-from torchweld.plan.decisions import Cut, Plan
+from torchweld.plan.decisions import Cut, Decision, Plan, RefusalRecord
 from torchweld.plan.evaluate import Evaluator
 from torchweld.plan.explain import decisions_of
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.moves import Move, Mover
 from torchweld.plan.names import kernel_names
-from torchweld.plan.refusals import Refusal
+from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
+from torchweld.templates.attention.nest import nest_of
 
 __all__ = ["Plan", "plan"]
 
 Finder = Callable[[NodeId], Iterable[Move]]
 
+_NEST = "torchweld.score_nest"
 _SAME = 0.999  # a price that fell by less is still the best
 
 
@@ -37,15 +39,17 @@ def plan(graph: Graph, device: Target, options: Options) -> Plan:
 
     Raises InvalidIR for a Comp that cannot be cut into kernels.
     """
+    graph, nests = _nests_as_calls(graph)
     eager = options.numerics == "eager"
     framed, cuts = _framed(graph, Evaluator(graph.buffers, graph.hints, device, eager), options)
     if not options.fuse:
-        return Plan(_finished(framed, framed.nodes), tuple(cuts))
+        return Plan(_finished(framed, framed.nodes, nests), tuple(cuts))
     flow = Flow(framed)
     mover = Mover(flow, Evaluator(framed.buffers, framed.hints, device, eager))
     _search(mover)
-    finished = _finished(framed, tuple(flow.nodes[n] for n in flow.order()))
-    return Plan(finished, (*cuts, *decisions_of(mover, finished)))
+    finished = _finished(framed, tuple(flow.nodes[n] for n in flow.order()), nests)
+    decisions = (_of_nest(d) for d in decisions_of(mover, finished))
+    return Plan(finished, (*cuts, *decisions))
 
 
 def _search(mover: Mover) -> None:
@@ -99,11 +103,37 @@ def _framed(graph: Graph, prices: Evaluator, options: Options) -> tuple[Graph, l
     return replace(graph, nodes=tuple(nodes), buffers=buffers), cuts
 
 
-def _finished(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
-    """`graph` with `nodes`, readable kernel names, and only the buffers that someone uses."""
+def _nests_as_calls(graph: Graph) -> tuple[Graph, dict[str, Comp]]:
+    """`graph` with a call in the place of each score nest (plan/scores), and these by their names:
+    such a Comp is a kernel already, and takes nothing in."""
+    nests = {n.name: n for n in graph.nodes if isinstance(n, Comp) and nest_of(n) is not None}
+
+    def call(nest: Comp) -> Extern:
+        args = tuple(graph.buffers[name].view for name in nest.reads)
+        return Extern(nest.name, _NEST, args, (), nest.writes)
+
+    nodes = tuple(call(nests[n.name]) if n.name in nests else n for n in graph.nodes)
+    return replace(graph, nodes=nodes), nests
+
+
+def _of_nest(decision: Decision) -> Decision:
+    """Why others stay apart from a score nest: that it stood for a call is a matter of this
+    search."""
+    if isinstance(decision, RefusalRecord) and decision.evidence == _NEST:
+        evidence = "a kernel for attention takes in what is between its products"
+        return replace(decision, reason=Reason.TEMPLATE, evidence=evidence)
+    return decision
+
+
+def _finished(graph: Graph, nodes: tuple[Node, ...], nests: Mapping[str, Comp]) -> Graph:
+    """`graph` with `nodes`, the score nests among them, readable kernel names, and only the buffers
+    that someone uses."""
     comps = [n for n in nodes if isinstance(n, Comp)]
     names = iter(kernel_names(comps, (n.name for n in nodes if not isinstance(n, Comp))))
-    named = tuple(replace(n, name=next(names)) if isinstance(n, Comp) else n for n in nodes)
+    named = tuple(
+        replace(n, name=next(names)) if isinstance(n, Comp) else nests.get(n.name, n)
+        for n in nodes
+    )
     used = {b for n in named for b in (*n.reads, *n.writes)}
     used |= {b for b in graph.inputs if b} | {v.buffer for v in views(graph.outputs)}
     buffers = {name: b for name, b in graph.buffers.items() if name in used}

@@ -12,9 +12,12 @@ import torch
 from torchweld.targets.rates import prior_rates
 from torchweld.targets.target import Target
 
-_TEMPLATES = ("multi_tensor", "conv", "pooling", "gemm/cpu", "pointwise_reduce/cpu")
+_TEMPLATES = (
+    "multi_tensor", "attention/cpu", "conv", "pooling", "gemm/cpu", "pointwise_reduce/cpu",
+)  # fmt: skip
 _PASSES = (
-    "rewrite", "widen", "channels last", "contiguous rows", "plan", "row chunks", "products",
+    "rewrite", "widen", "channels last", "contiguous rows", "scores", "plan", "row chunks",
+    "products",
     "own convolutions", "channel groups", "activations in calls", "overwrite operands",
     "side by side",
 )  # fmt: skip

@@ -9,12 +9,12 @@ from torchweld.targets.products import HOPPER, SM_80
 from torchweld.targets.target import Target
 
 _TEMPLATES = (
-    "multi_tensor", "attention", "gemm/skinny", "gemm/hopper", "gemm/triton",
+    "multi_tensor", "attention", "attention/gpu", "gemm/skinny", "gemm/hopper", "gemm/triton",
     "pointwise_reduce/gpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "biases", "channels last", "im2col", "statistics", "contiguous rows", "plan",
-    "row chunks", "join products", "attention", "library calls (GPU)", "align rows",
+    "rewrite", "biases", "channels last", "im2col", "statistics", "contiguous rows", "scores",
+    "plan", "row chunks", "join products", "attention", "library calls (GPU)", "align rows",
     "align extents", "overwrite operands", "side by side",
 )  # fmt: skip
 

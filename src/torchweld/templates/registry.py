@@ -9,6 +9,8 @@ from torchweld.core.errors import InvalidIR
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.targets.target import Target
 from torchweld.templates.attention import template as attention
+from torchweld.templates.attention.cpu import template as attention_cpu
+from torchweld.templates.attention.gpu import template as attention_gpu
 from torchweld.templates.conv import template as conv
 from torchweld.templates.gemm import template as gemm
 from torchweld.templates.gemm.choice import choose
@@ -20,8 +22,9 @@ from torchweld.templates.template import Choose, Kernel, Problem, Template
 TEMPLATES: dict[str, Template] = {
     t.name: t
     for t in (
-        multi_tensor.TEMPLATE, attention.TEMPLATE, conv.TEMPLATE, pooling.TEMPLATE, gemm.SKINNY,
-        gemm.HOPPER, gemm.TRITON, gemm.CPU, pointwise_reduce.CPU, pointwise_reduce.GPU,
+        multi_tensor.TEMPLATE, attention.TEMPLATE, attention_cpu.TEMPLATE, attention_gpu.TEMPLATE,
+        conv.TEMPLATE, pooling.TEMPLATE, gemm.SKINNY, gemm.HOPPER, gemm.TRITON, gemm.CPU,
+        pointwise_reduce.CPU, pointwise_reduce.GPU,
     )
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ from torchweld.ir.interpret import call_aten, run_graph
 from torchweld.ir.nodes import Extern, Graph
 from torchweld.passes.table import PASSES, Context
 from torchweld.plan.decisions import Plan
+from torchweld.plan.scores.takes import takes
 from torchweld.rewrite.rules import RULES
 from torchweld.targets.find import named_target, target_of
 from torchweld.targets.rates import favouring
@@ -81,7 +82,7 @@ class Interpreter:
         places = [graph.placeholder(f"x{k}") for k in range(len(args))]
         graph.output(graph.call_module("whole", tuple(places)))
         module = torch.fx.GraphModule({"whole": _Whole(function)}, graph)
-        return make_backend(self._compiled, self.options)(module, list(args))
+        return make_backend(self._compiled, self.options, takes=takes)(module, list(args))
 
     def _compiled(self, captured: Captured, options: Options) -> Callable:
         if self.plain:

@@ -24,6 +24,7 @@ from torchweld.observe.predict.limits import predict_us
 from torchweld.observe.predict.work import buffer_meta, node_work
 from torchweld.observe.record.profile import Kernel, Opportunity, Place, Roofline
 from torchweld.plan.decisions import Cut, Fusion, Plan
+from torchweld.plan.scores.takes import takes
 from torchweld.targets.target import Target
 from torchweld.templates.pointwise_reduce.price import bytes_of
 
@@ -69,7 +70,7 @@ def planned_graphs(subject: Subject, plan_of: PlanOf, options: Options) -> list[
             return found
         except Exception:  # whatever torch.export does not take: `fuse` takes torch.compile then
             found.clear()
-    backend = aot.make_backend(compile_graph, options)
+    backend = aot.make_backend(compile_graph, options, takes=takes)
     replace(subject, run=torch.compile(subject.run, backend=backend, dynamic=False)).step()
     return found
 

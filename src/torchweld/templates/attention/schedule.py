@@ -20,16 +20,18 @@ tiles, `splits` programs share the keys of one, and the last merges.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchweld.ir.contraction import factor
-from torchweld.ir.nodes import Comp, Const, Instr, Op, Reduce, Value, value_axes
+from torchweld.ir.nodes import Comp, Instr, Op, Reduce, Value, value_axes
+from torchweld.ir.online import finite_of
 from torchweld.ir.size import Size, hint, product
 from torchweld.templates.pointwise_reduce.gpu.schedule import next_pow2
 
 LARGEST_HEAD = 256  # columns of a head
+MOST_ROWS = 64  # queries that share a head of keys; beyond, others have the better kernels
+SHORT = 256  # but for as many rows and keys in all
 _LEAST = 16  # rows, columns and depth of what tensor cores multiply
 _ROWS = 64  # of a tile at most
 _KEYS = 128  # of a block
@@ -110,18 +112,6 @@ def _is_weight(body: tuple[Instr, ...], value: Value, shifted: Value, top: Value
         return False
     minuend, base = difference.args
     return minuend == shifted and finite_of(body, base) == top
-
-
-def finite_of(body: tuple[Instr, ...], value: Value) -> Value | None:
-    """`x` where a value is where(x == -inf, 0, x)."""
-    choice = body[value]
-    if not isinstance(choice, Op) or choice.name != "where":
-        return None
-    test, zero, x = (body[v] for v in choice.args)
-    same = isinstance(test, Op) and test.name == "eq" and test.args[0] == choice.args[2]
-    lowest = body[test.args[1]] if same else None
-    found = lowest == Const(-math.inf, x.dtype) and zero == Const(0.0, x.dtype)
-    return choice.args[2] if found else None
 
 
 def _factors(body: tuple[Instr, ...], total: Reduce) -> tuple[Value, Value] | None:

@@ -9,6 +9,9 @@ from torchweld.ir.size import hint
 from torchweld.templates.attention import generate as code
 from torchweld.templates.attention.comp import attention_comp
 from torchweld.templates.attention.schedule import (
+    LARGEST_HEAD,
+    MOST_ROWS,
+    SHORT,
     Attention,
     AttentionSchedule,
     attention_of,
@@ -26,7 +29,16 @@ def match(problem: Problem) -> Attention | None:
 
 
 def supports(attention: Attention, problem: Problem) -> str | None:
-    return None
+    """More queries are for attention/gpu, which leaves out keys that a mask excludes."""
+    a, comp = attention, problem.comp
+    rows, keys = extent(comp, a.rows), extent(comp, a.keys)
+    heads = [extent(comp, axes) for axes in (a.depth, a.columns)]
+    if not all(isinstance(size, int) for size in (rows, *heads)):
+        return "sizes known at the call only"
+    if max(heads) > LARGEST_HEAD:
+        return f"heads of {max(heads)}"
+    short = isinstance(keys, int) and max(rows, keys) <= SHORT
+    return None if rows <= MOST_ROWS or short else f"{rows} queries"
 
 
 def candidates(attention: Attention, problem: Problem) -> Iterator[AttentionSchedule]:

@@ -1,0 +1,384 @@
+"""Attention written by hand, in training: what is saved for its backward.
+
+    s = q k^T;  p = softmax(f(s));  o = g(p) v          saved by itself: p, the mask of dropout
+    now saved: q, k, v, o, and of each row the maximum and the sum of exponentials
+
+The scores, their masks and their softmax are computed again in the backward, by kernels that never
+hold them in memory (plan/scores), and so only where the target has a template for those: `Takes`
+says. The gradient of the softmax is p * (dp - D) with D = sum(p * dp) for each row; where g only
+multiplies (dropout), D = sum(do * o), which needs no scores (Dao et al. 2022, section B.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch.fx import Node
+from torch.utils.checkpoint import CheckpointPolicy
+
+from torchweld.capture import torch_private
+from torchweld.capture.random import UNIFORM
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """One product of scores and values: `batch` of [rows, keys] times [keys, columns], of scores
+    that are products over `depth`."""
+
+    dtype: torch.dtype
+    device: torch.device
+    batch: int
+    rows: int
+    keys: int
+    depth: int
+    columns: int
+    softmax: bool
+
+
+Takes = Callable[[Scores], bool]  # whether templates take the scores, forward and backward
+
+MUST_SAVE, MUST_RECOMPUTE = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.MUST_RECOMPUTE
+_VIEWS = {
+    aten.view.default, aten.expand.default, aten.permute.default, aten._unsafe_view.default,
+    aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.transpose.int,
+    aten.clone.default, aten._to_copy.default, aten.slice.Tensor, aten.select.int,
+}  # fmt: skip
+_MADE = {
+    aten.arange.default, aten.arange.start_step, aten.full.default, aten.tril.default,
+    aten.triu.default, aten.scalar_tensor.default, aten.ones.default, aten.zeros.default,
+    UNIFORM, aten.index.Tensor,
+    aten.embedding.default, aten.full_like.default, aten.ones_like.default,
+    aten.zeros_like.default, torch.ops.prims.iota.default,
+}  # fmt: skip
+_SOFTMAX = aten._softmax.default
+_SOFTMAX_BACKWARD = aten._softmax_backward_data.default
+_WHOLE_ROWS = {aten.all.dim, aten.any.dim}  # rows that see nothing
+_PRODUCTS = {aten.bmm.default, aten.baddbmm.default}
+_ROW_REDUCTIONS = {aten.amax.default, aten.sum.dim_IntList, aten.logsumexp.default}
+
+
+def recompute_scores(joint: torch.fx.GraphModule, takes: Takes | None) -> None:
+    """Tags what lies between two products in the joint graph, where that pays."""
+    if takes is None:
+        return
+    later = _depends_on_tangents(joint.graph)
+    for outer in joint.graph.find_nodes(op="call_function", target=aten.bmm.default):
+        if outer not in later:
+            region = _region(outer, later)
+            if region is not None and takes(region.scores):
+                region.recompute()
+    joint.graph.lint()
+
+
+def _depends_on_tangents(graph: torch.fx.Graph) -> set[Node]:
+    found: set[Node] = set()
+    for node in graph.nodes:
+        tangent = node.op == "placeholder" and "tangents" in str(node.target)
+        if tangent or any(a in found for a in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _region(outer: Node, later: set[Node]) -> _Region | None:
+    weight, value = outer.args[:2]
+    sizes = (*_shape(weight), *_shape(value))
+    if not all(isinstance(s, int) for s in sizes):
+        return None
+    batch, rows, keys = _shape(weight)
+    finder = _Finder(batch * rows * keys, rows * keys, later)
+    if not finder.behind(weight):
+        return None
+    if not finder.only_used_by(outer) or not finder.gradients:
+        return None
+    scores = Scores(
+        _value(weight).dtype, _value(weight).device, batch, rows, keys,
+        max(_depth(i) for i in finder.inner), _shape(value)[-1], finder.is_softmax,
+    )  # fmt: skip
+    softmaxes = tuple(n for n in finder.found if n.target is _SOFTMAX)
+    gradients = tuple(n for n in finder.gradients if n.target is _SOFTMAX_BACKWARD)
+    return _Region(
+        outer, tuple(finder.found), softmaxes, gradients, tuple(finder.rows), scores)
+
+
+def _value(node: Node) -> torch.Tensor | None:
+    return node.meta.get("val") if isinstance(node, Node) else None
+
+
+def _shape(node: Node) -> tuple:
+    value = _value(node)
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+
+
+def _depth(inner: Node) -> int:
+    return _shape(inner.args[-2])[-1]
+
+
+class _Finder:
+    """What is as large as the scores: `found` in the forward, `gradients` in the backward."""
+
+    def __init__(self, whole: int, least: int, later: set[Node]) -> None:
+        self.whole, self.least, self.later = whole, least, later
+        self.found: dict[Node, None] = {}
+        self.inner: set[Node] = set()
+        self.gradients: dict[Node, None] = {}
+        self.rows: dict[Node, None] = {}
+
+    @property
+    def is_softmax(self) -> bool:
+        return bool(self.rows) or any(n.target is _SOFTMAX for n in self.found)
+
+    def behind(self, weight: Node) -> bool:
+        """Collects what the weights are made of; False where that is no pointwise work on
+        products."""
+        todo = [weight]
+        while todo:
+            node = todo.pop()
+            if node in self.found or not self._is_large(node) or node.op == "placeholder":
+                continue
+            if node.target in _PRODUCTS:
+                self.inner.add(node)
+            elif not self._is_plain(node):
+                if self._is_whole(node):
+                    return False
+                continue
+            else:
+                todo += node.all_input_nodes
+            self.found[node] = None
+        return bool(self.inner) and all(self._is_whole(i) for i in self.inner)
+
+    def _is_large(self, node: Node) -> bool:
+        """Of a number for each row and key, or for each row alone behind such."""
+        shape = _shape(node)
+        if not all(isinstance(s, int) for s in shape):
+            return False
+        return prod(shape) >= self.least or node.target in _WHOLE_ROWS
+
+    def _is_whole(self, node: Node) -> bool:
+        return prod(_shape(node)) == self.whole
+
+    def _is_plain(self, node: Node) -> bool:
+        target = node.target
+        if target is _SOFTMAX:
+            return node.args[1] in (-1, len(_shape(node)) - 1)
+        if target in _VIEWS or target in _MADE or target in _WHOLE_ROWS:
+            return True
+        overload = isinstance(target, torch_private.OpOverload)
+        return overload and torch.Tag.pointwise in target.tags
+
+    def only_used_by(self, outer: Node) -> bool:
+        """Whether the scores and their gradients, each as large, end in products and sums over
+        keys: nothing else needs them."""
+        scores = [n for n in self.found if self._is_whole(n)]
+        todo = [u for n in scores for u in n.users if u is not outer]
+        while todo:
+            node = todo.pop()
+            if node in self.gradients or node in self.found or node in self.rows:
+                continue
+            if node not in self.later and _reduces_rows(node):
+                self.rows[node] = None
+                continue
+            if not self._may_use(node):
+                return False
+            if node not in self.later:  # a view for the backward
+                self.found[node] = None
+                todo += node.users
+                continue
+            if self._is_whole(node) and node.target is not aten.bmm.default:
+                self.gradients[node] = None
+                todo += node.users
+                todo += [a for a in node.all_input_nodes if self._is_gradient_product(a)]
+            elif self._is_gradient_product(node):
+                self.gradients[node] = None
+                todo += node.users
+        return True
+
+    def _is_gradient_product(self, node: Node) -> bool:
+        return node.target is aten.bmm.default and node in self.later and self._is_whole(node)
+
+    def _may_use(self, node: Node) -> bool:
+        if node.target is aten.bmm.default:
+            return node in self.later
+        if node.target is aten.sum.dim_IntList:
+            return node in self.later and _reduces_rows(node)
+        known = node.target is _SOFTMAX_BACKWARD or self._is_plain(node)
+        return known and self._is_whole(node)
+
+
+def _reduces_rows(node: Node) -> bool:
+    """A reduction over the last dimension."""
+    if node.target not in _ROW_REDUCTIONS or len(node.args) < 2:
+        return False
+    if not isinstance(node.args[1], (list, tuple)):
+        return False
+    return list(node.args[1]) in ([-1], [len(_shape(node.args[0])) - 1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    outer: Node
+    found: tuple[Node, ...]
+    softmaxes: tuple[Node, ...]
+    gradients: tuple[Node, ...]  # of softmaxes
+    rows: tuple[Node, ...]  # reductions by hand
+    scores: Scores
+
+    def recompute(self) -> None:
+        for node in self.gradients:
+            self._take_gradient_apart(node)
+        made = [new for node in self.softmaxes for new in self._taken_apart(node)]
+        copies = [c for p in (self.outer, *self.found) if p.target in _PRODUCTS
+                  for arg in p.args for c in _copies(arg)]  # fmt: skip
+        for node in (*self.found, *made, *copies):
+            policy = MUST_SAVE if node.target in _WHOLE_ROWS else MUST_RECOMPUTE
+            node.meta.setdefault("recompute", policy)
+        for node in (self.outer, *self.rows):
+            node.meta["recompute"] = MUST_SAVE
+
+    def _taken_apart(self, softmax: Node) -> list[Node]:
+        """e / sum(e) with e = exp(x - max(x)), in float32, whose maximum and sum are saved."""
+        graph, x = softmax.graph, softmax.args[0]
+        result = _value(softmax).dtype
+        with graph.inserting_before(softmax):
+            wide = _wide(graph, x)
+            top = _call(graph, aten.amax.default, (wide, [-1], True), softmax)
+            below = _call(graph, aten.sub.Tensor, (wide, top), softmax)
+            exp = _call(graph, aten.exp.default, (below,), softmax)
+            total = _call(graph, aten.sum.dim_IntList, (exp, [-1], True), softmax)
+            share = _call(graph, aten.div.Tensor, (exp, total), softmax)
+            narrow = _narrow(graph, share, result)
+        for saved in (top, total):
+            saved.meta["recompute"] = MUST_SAVE
+        softmax.replace_all_uses_with(narrow)
+        graph.erase_node(softmax)
+        return [wide, below, exp, share, narrow]
+
+    def _take_gradient_apart(self, node: Node) -> None:
+        """share * (g - D)"""
+        graph, (grad, share) = node.graph, node.args[:2]
+        with graph.inserting_before(node):
+            wide, share = _wide(graph, grad), _wide(graph, share)
+            total = self._row_products(node)
+            if total is None:
+                product = _call(graph, aten.mul.Tensor, (share, wide), node)
+                total = _call(graph, aten.sum.dim_IntList, (product, [-1], True), node)
+            rest = _call(graph, aten.sub.Tensor, (wide, total), node)
+            result = _call(graph, aten.mul.Tensor, (share, rest), node)
+            result = _narrow(graph, result, node.args[3])
+        node.replace_all_uses_with(result)
+        graph.erase_node(node)
+
+    def _row_products(self, node: Node) -> Node | None:
+        """sum(do * o) over columns, if that is the sum of share * g over keys."""
+        grad, softmax = node.args[:2]
+        forward = _chain(self.outer.args[0], lambda n: n is softmax)
+        backward = _chain(grad, lambda n: n.target is aten.bmm.default)
+        if forward is None or backward is None or forward[1] != backward[1]:
+            return None
+        product = backward[0]
+        if not _is_transpose(product.args[1], self.outer.args[1]):
+            return None
+        graph = node.graph
+        left, right = _wide(graph, product.args[0]), _wide(graph, self.outer)
+        each = _call(graph, aten.mul.Tensor, (left, right), node)
+        total = _call(graph, aten.sum.dim_IntList, (each, [-1], True), node)
+        shape = [*_shape(softmax)[:-1], 1]
+        return _call(graph, aten.view.default, (total, shape), node)
+
+
+def _chain(node: Node, ends: Callable[[Node], bool]) -> tuple[Node, list] | None:
+    """The node at which a chain of products and views of one value begins, and what it is
+    multiplied by on the way, sorted."""
+    factors, elements = [], prod(_shape(node))
+    while not ends(node):
+        scales = _scaling(node)
+        if prod(_shape(node)) != elements:
+            return None
+        if _keeps_order(node):
+            node = node.args[0]
+        elif scales is not None:
+            place = _which(node, ends)
+            if place is None:
+                return None
+            factors += [(scales, repr(a)) for k, a in enumerate(node.args) if k != place]
+            node = node.args[place]
+        else:
+            return None
+    return node, sorted(factors)
+
+
+def _keeps_order(node: Node) -> bool:
+    """A view or a copy of a value, its elements in their order."""
+    if node.target is aten.permute.default:
+        return list(node.args[1]) == sorted(node.args[1])
+    return node.target in _VIEWS - {aten.transpose.int, aten.slice.Tensor, aten.select.int}
+
+
+def _scaling(node: Node) -> str | None:
+    """What a value is multiplied or divided by, or where it is zero."""
+    if node.target in (aten.mul.Tensor, aten.mul.Scalar):
+        return "mul"
+    if node.target in (aten.div.Tensor, aten.div.Scalar):
+        return "div"
+    if node.target is aten.masked_fill.Scalar and node.args[2] == 0:
+        return "masked_fill"
+    return None
+
+
+def _which(node: Node, ends: Callable[[Node], bool]) -> int | None:
+    """The argument that the chain goes on with: one that leads to its beginning."""
+    if node.target is aten.masked_fill.Scalar or _scaling(node) == "div":
+        return 0
+    found = [k for k, a in enumerate(node.args) if isinstance(a, Node) and _leads(a, ends)]
+    return found[0] if len(found) == 1 else None
+
+
+def _leads(node: Node, ends: Callable[[Node], bool]) -> bool:
+    while not ends(node):
+        if not _keeps_order(node) and _scaling(node) is None:
+            return False
+        inputs = [a for a in node.args if isinstance(a, Node)]
+        if len(inputs) != 1:
+            return any(_leads(a, ends) for a in inputs)
+        (node,) = inputs
+    return True
+
+
+def _is_transpose(node: Node, other: Node) -> bool:
+    """Whether `node` is `other` with its last two dimensions turned."""
+    return node.target is aten.permute.default and node.args == (other, [0, 2, 1])
+
+
+def _copies(node: Node) -> Iterable[Node]:
+    """A factor's copies with repeated heads, which are made again."""
+    chain = []
+    while isinstance(node, Node) and node.target in _VIEWS:
+        chain.append(node)
+        node = node.args[0]
+    return chain if any(n.target is aten.expand.default for n in chain) else []
+
+
+def _call(graph: torch.fx.Graph, target, args: tuple, like: Node, **kwargs) -> Node:
+    node = graph.call_function(target, args, kwargs)
+    values = [_value(a) if isinstance(a, Node) else a for a in args]
+    fake = next(v for v in values if isinstance(v, torch.Tensor))
+    with fake.fake_mode:
+        result = target(*values, **kwargs)
+    node.meta = {k: v for k, v in like.meta.items() if k != "recompute"} | {"val": result}
+    return node
+
+
+def _wide(graph: torch.fx.Graph, node: Node) -> Node:
+    if _value(node).dtype in (torch.float32, torch.float64):
+        return node
+    return _call(graph, aten._to_copy.default, (node,), node, dtype=torch.float32)
+
+
+def _narrow(graph: torch.fx.Graph, node: Node, dtype: torch.dtype) -> Node:
+    if _value(node).dtype == dtype:
+        return node
+    return _call(graph, aten._to_copy.default, (node,), node, dtype=dtype)

@@ -1,0 +1,122 @@
+"""Calls of attention whose scores are changed by a computation, written out as products and a
+softmax, of which plan/scores makes a kernel again: with the computation inside.
+
+    scaled_dot_product_attention(q, k, v, attn_mask=f(positions))     a mask that is computed
+    flex_attention(q, k, v, score_mod, block_mask)                    a function of scores
+
+A library's kernel would read such a mask from memory, rows x keys of it. Only where the target's
+templates take the scores (`Takes`); a mask that is given as it is stays where it is. They work on
+Dynamo's graph, before autograd.
+"""
+
+from __future__ import annotations
+
+import math
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Node
+
+from torchweld.capture import torch_private
+from torchweld.capture.attention import arguments
+from torchweld.capture.constant import example
+from torchweld.capture.scores import Scores, Takes
+
+_CALLS = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
+
+
+def write_out(gm: torch.fx.GraphModule, takes: Takes | None) -> int:
+    """Writes calls out, in place, where `takes` says so; returns how many."""
+    changed = 0
+    for node in list(gm.graph.nodes) if takes is not None else ():
+        if node.op == "call_function" and node.target in _CALLS:
+            changed += _write_sdpa(node, takes)
+        elif node.target is torch_private.flex_attention:
+            changed += _write_flex(node, takes)
+    if changed:
+        gm.recompile()
+    return changed
+
+
+def _write_sdpa(node: Node, takes: Takes) -> bool:
+    given = arguments(node)
+    query, key, value = (example(given[n]) for n in ("query", "key", "value"))
+    mask = example(given.get("attn_mask"))
+    if mask is None or given.get("is_causal") or query.dim() != 4:
+        return False
+    scores = _scores(query, key, value)
+    if scores is None or not _is_computed(given["attn_mask"], scores.rows * scores.keys):
+        return False
+    if not takes(scores):
+        return False
+    node.target, node.kwargs = masked_attention, given
+    node.args = ()
+    return True
+
+
+def _write_flex(node: Node, takes: Takes) -> bool:
+    scores = _scores(*(example(a) for a in node.args[:3]))
+    if scores is None or not takes(scores):
+        return False
+    node.target = torch_private.flex_attention_by_parts
+    return True
+
+
+def _scores(query, key, value) -> Scores | None:
+    """Of queries, keys and values [batch, heads, positions, columns], if all sizes are known."""
+    tensors = (query, key, value)
+    if not all(isinstance(t, torch.Tensor) for t in tensors):
+        return None
+    if not all(isinstance(s, int) for t in tensors for s in t.shape):
+        return None
+    batch, heads, rows, depth = query.shape
+    return Scores(
+        query.dtype, query.device, batch * heads, rows, key.shape[-2], depth, value.shape[-1], True)
+
+
+def _is_computed(mask: Node, least: int) -> bool:
+    """Whether a mask of at least so many elements is made of smaller tensors in the graph."""
+    if prod(example(mask).shape[-2:]) < least:
+        return False
+    seen, todo = set(), [mask]
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op in ("placeholder", "get_attr") and not _is_small(example(node), least):
+            return False
+        todo += node.all_input_nodes
+    return True
+
+
+def _is_small(value, least: int) -> bool:
+    """A tensor of fewer elements, or no tensor."""
+    if not isinstance(value, torch.Tensor):
+        return True
+    return all(isinstance(s, int) for s in value.shape) and value.numel() < least
+
+
+def masked_attention(
+    query, key, value, attn_mask, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+):
+    """scaled_dot_product_attention in steps; zero for a query that may see nothing. Scores are in
+    float32 at least."""
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = _widened(query @ key.transpose(-2, -1)) * factor
+    if attn_mask.dtype == torch.bool:
+        scores = torch.where(attn_mask, scores, -math.inf)
+    else:
+        scores = scores + attn_mask
+    shares = torch.ops.aten._safe_softmax.default(scores, -1)
+    if dropout_p > 0:
+        shares = F.dropout(shares, dropout_p, True)
+    return shares.to(value.dtype) @ value
+
+
+def _widened(x: torch.Tensor) -> torch.Tensor:
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()

@@ -1,0 +1,129 @@
+"""A score nest against the products and the computations between them, in predicted seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torchweld.core.options import Options
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Node
+from torchweld.ir.online import normalised
+from torchweld.ir.simplify import simplify
+from torchweld.ir.size import hint, product
+from torchweld.ir.substitute import drop_unit_axes
+from torchweld.plan.refusals import Reason, Refusal
+from torchweld.plan.scores.write import Written
+from torchweld.plan.tidy import tidy
+from torchweld.targets.target import Target
+from torchweld.templates.attention.nest import Nest, nest_or_reason
+from torchweld.templates.gemm.comp import is_batched, operands_of
+from torchweld.templates.gemm.price import Prices
+from torchweld.templates.pointwise_reduce.price import bytes_of, cost
+from torchweld.templates.registry import TEMPLATES
+from torchweld.templates.template import Choose, Problem
+
+FAMILY = "attention/"  # names of the templates that take score nests begin with this
+# Times as long may a kernel take that holds no scores in memory. Products in batches and new memory
+# are slower than their rates say: of 8 x 1024 x 1024 scores, softmax attention took 104 ms by parts
+# where 16 are predicted, causal 21 ms in one kernel where 10 are (two cores of a Xeon).
+_WORTH = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """`comp` would take the place of `root`, and of what nobody else needs of `written.members`."""
+
+    root: Node
+    written: Written
+    comp: Comp
+    template: str
+    before_s: float
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What offers on one graph are made by."""
+
+    graph: Graph
+    target: Target
+    options: Options
+    choose: Choose
+
+    def offer(self, root: Node, written: Written) -> Offer | Refusal:
+        """The kernel in the place of a product and what is behind it, or why there is none."""
+        comp = self.finished(written)
+        nest = nest_or_reason(comp)
+        if isinstance(nest, str):
+            return Refusal(Reason.TEMPLATE, nest)
+        why = _pointless(root, nest, comp, self.graph.hints)
+        if why is not None:
+            return Refusal(Reason.SLOWER, why)
+        found = self.kernel(comp)
+        if isinstance(found, str):
+            return Refusal(Reason.TEMPLATE, found)
+        (template, after_s), before_s = found, self.before_s(root, written)
+        if after_s > before_s * _WORTH:
+            apart, together = before_s * 1e6, after_s * 1e6
+            return Refusal(Reason.SLOWER, f"{apart:.1f} us apart, {together:.1f} us together")
+        return Offer(root, written, comp, template, before_s, after_s)
+
+    def finished(self, written: Written) -> Comp:
+        """The nest in the form that templates know."""
+        comp = drop_unit_axes(simplify(written.comp))
+        comp = simplify(tidy(comp, self.options.numerics == "eager"))
+        return simplify(normalised(comp, written.keys & comp.extents.keys()))
+
+    def kernel(self, comp: Comp) -> tuple[str, float] | str:
+        """The first template for attention that takes `comp`, and its seconds; why none does."""
+        problem = Problem(comp, self.graph.buffers, self.target, self.graph.hints, self.choose)
+        why: list[str] = []
+        for name in (n for n in self.target.templates if n.startswith(FAMILY)):
+            template = TEMPLATES[name]
+            roles = template.match(problem)
+            refusal = "another form" if roles is None else template.supports(roles, problem)
+            if refusal is None:
+                schedule = next(iter(template.candidates(roles, problem)))
+                return name, template.price(roles, schedule, problem)
+            why.append(f"{name}: {refusal}")
+        return "; ".join(why) or "no template for attention"
+
+    def before_s(self, root: Node, written: Written) -> float:
+        """Of the products, and of a kernel between them that does what the longest of the
+        computations there does."""
+        nodes = {n.name: n for n in self.graph.nodes}
+        inside = [nodes[m] for m in written.members]
+        products_s = sum(self._product_s(n) for n in (root, *inside) if isinstance(n, Extern))
+        between = (cost(n, self.graph.buffers, self.graph.hints, self.target).seconds
+                   for n in inside if isinstance(n, Comp))  # fmt: skip
+        return products_s + max(between, default=0.0)
+
+    def _product_s(self, call: Extern) -> float:
+        if self.target.kind == "cuda":
+            return Prices(self.graph, self.target).call_s(call)
+        left, right = operands_of(call)
+        work = hint(product((*left.shape, right.shape[-1])), self.graph.hints)
+        moved = _moved(call, self.graph.buffers, self.graph.hints)
+        return work / self.target.fma_per_s + moved / self.target.dram_bytes_per_s
+
+
+def _moved(call: Extern, buffers: Mapping[str, Buffer], hints: Mapping[str, int]) -> int:
+    return sum(bytes_of(buffers[n], hints) for n in {*call.reads, *call.writes})
+
+
+def _pointless(
+    root: Extern, nest: Nest, comp: Comp, hints: Mapping[str, int]
+) -> str | None:
+    """Why nothing would be gained, whatever a template takes."""
+    rows, keys = (hint(product(comp.extent(n) for n in p), hints) for p in (nest.rows, nest.keys))
+    depth = max(hint(product(comp.extent(n) for n in i.depth), hints) for i in nest.inners)
+    if rows * keys < min(rows, keys) * depth:
+        return "the scores are no larger than what they are made of"
+    if not is_batched(root) and not nest.statistics:
+        return "the weights of two layers are no keys and values"
+    return None
+
+
+def with_stores(written: Written, stores) -> Written:
+    """`written` that also stores these."""
+    return replace(written, comp=replace(written.comp, stores=(*written.comp.stores, *stores)))

@@ -1,0 +1,130 @@
+"""Whether a target's templates take attention of given sizes, forward and backward: asked before a
+joint graph is cut in two, since what is saved hangs on it (capture/scores.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from torchweld.capture.scores import Scores
+from torchweld.core import dtypes
+from torchweld.core.options import Options
+from torchweld.ir.affine import axis
+from torchweld.ir.build import BodyBuilder
+from torchweld.ir.nodes import Axis, Buffer, Comp, Graph, Load, Store, Value, map_axes
+from torchweld.ir.online import normalised
+from torchweld.ir.views import contiguous_strides
+from torchweld.plan.scores.offer import Desk
+from torchweld.targets.find import target_of
+from torchweld.targets.target import Target
+from torchweld.templates.gemm.choice import choose
+
+# Buffers of a sample by their axes: b batch, i rows, l keys, d and x depth, e and z columns.
+_PLACES = {
+    "q": "bid", "k": "bld", "v": "ble", "o": "bie", "do": "bie", "m": "bi", "t": "bi", "D": "bi",
+    "dq": "bix", "dk": "blx", "dv": "blz",
+}  # fmt: skip
+_WIDE = ("m", "t", "D")
+
+
+def takes(scores: Scores) -> bool:
+    """Of the device that the scores are on."""
+    return taken_by(scores, target_of(scores.device))
+
+
+@lru_cache(maxsize=256)
+def taken_by(scores: Scores, target: Target) -> bool:
+    """Whether templates of `target` take the forward, the gradient of the queries, and those of
+    keys and values."""
+    if min(scores.batch, scores.rows, scores.keys, scores.depth, scores.columns) < 2:
+        return False
+    sample = _Sample(scores)
+    graph = Graph("sample", (), sample.buffers, (), (), ())
+    desk = Desk(graph, target, Options(), choose)
+    made: tuple[Callable[[], Comp], ...] = (sample.forward, sample.queries, sample.keys)
+    return all(isinstance(desk.kernel(make()), tuple) for make in made)
+
+
+class _Sample:
+    """Attention of the sizes and types of `scores`, plain."""
+
+    def __init__(self, scores: Scores) -> None:
+        self.softmax, self.kind = scores.softmax, dtypes.from_torch(scores.dtype)
+        self.extents = {
+            "b": scores.batch, "i": scores.rows, "l": scores.keys, "d": scores.depth,
+            "e": scores.columns, "x": scores.depth, "z": scores.columns,
+        }  # fmt: skip
+        self.buffers = {
+            name: self._buffer(name, places, scores) for name, places in _PLACES.items()
+        }
+        self.body = BodyBuilder()
+
+    def _buffer(self, name: str, places: str, scores: Scores) -> Buffer:
+        shape = tuple(self.extents[a] for a in places)
+        dtype = dtypes.f32 if name in _WIDE else self.kind
+        return Buffer(name, shape, dtype, contiguous_strides(shape), str(scores.device))
+
+    def forward(self) -> Comp:
+        self.body = BodyBuilder()
+        x, body = self._scores(), self.body
+        if self.softmax:
+            top = body.reduce("max", (x,), ("l",))
+            weight = body.op("exp", body.op("sub", x, top))
+            total = body.reduce("sum", (weight,), ("l",))
+            share = body.op("div", weight, total)
+            stored = {"o": self._sum(share, "v", "l"), "m": top, "t": total}
+        else:
+            stored = {"o": self._sum(body.op("sigmoid", x), "v", "l")}
+        return self._comp(stored, "l")
+
+    def queries(self) -> Comp:
+        self.body = BodyBuilder()
+        _, gradient = self._backward()
+        return self._comp({"dq": self._sum(gradient, "k", "l", d="x")}, "l")
+
+    def keys(self) -> Comp:
+        self.body = BodyBuilder()
+        share, gradient = self._backward()
+        dk, dv = self._sum(gradient, "q", "i", d="x"), self._sum(share, "do", "i", e="z")
+        return self._comp({"dk": dk, "dv": dv}, "i")
+
+    def _backward(self) -> tuple[Value, Value]:
+        body, x = self.body, self._scores()
+        dp = self._product("do", "v", "e")
+        if not self.softmax:
+            share = body.op("sigmoid", x)
+            return share, body.op("mul", share, dp)
+        share = body.op("exp", body.op("sub", x, self._load("m")))
+        share = body.op("div", share, self._load("t"))
+        return share, body.op("mul", share, body.op("sub", dp, self._load("D")))
+
+    def _load(self, name: str, **renamed: str) -> Value:
+        index = tuple(axis(renamed.get(a, a)) for a in _PLACES[name])
+        return self.body.widen(self.body.load(name, index, self.buffers[name].dtype))
+
+    def _product(self, left: str, right: str, over: str) -> Value:
+        factors = self.body.op("mul", self._load(left), self._load(right))
+        return self.body.reduce("sum", (factors,), (over,))
+
+    def _scores(self) -> Value:
+        scale = self.body.const(0.125, dtypes.compute(self.kind))
+        return self.body.op("mul", self._product("q", "k", "d"), scale)
+
+    def _sum(self, weight: Value, name: str, over: str, **renamed: str) -> Value:
+        factors = self.body.op("mul", weight, self._load(name, **renamed))
+        return self.body.reduce("sum", (factors,), (over,))
+
+    def _comp(self, stored: dict[str, Value], keys: str) -> Comp:
+        stores = tuple(
+            Store(n, tuple(map(axis, _PLACES[n])), self.body.cast(v, self.buffers[n].dtype))
+            for n, v in stored.items()
+        )
+        body = self.body.body
+        comp = Comp("sample", tuple(Axis(n, e) for n, e in self.extents.items()), body, stores)
+        return normalised(_without_idle_axes(comp), keys)
+
+
+def _without_idle_axes(comp: Comp) -> Comp:
+    used = frozenset().union(*(map_axes(i.index) for i in comp.body if isinstance(i, Load)))
+    axes = tuple(a for a in comp.axes if a.name in used)
+    return Comp(comp.name, axes, comp.body, comp.stores)

@@ -1,0 +1,91 @@
+"""Predicted seconds of a score nest on a GPU.
+
+    start + max(bytes / copy speed, pairs * (products + work on a score) / share of busy units)
+
+Scores are worked on between products of the same program: their times add up. `pairs`: of rows and
+keys in the blocks that the mask's bound leaves.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from torchweld.core import dtypes
+from torchweld.ir.affine import Affine
+from torchweld.ir.nodes import Cast, Load, Op, Reduce, value_axes
+from torchweld.ir.scalar import TABLE
+from torchweld.ir.size import hint
+from torchweld.templates.attention.gpu.schedule import NestSchedule, Work, batch_of
+from torchweld.templates.pointwise_reduce.price import bytes_of
+
+# Of the tensor cores' rate, beside the work on scores: FlashAttention-2 in Triton reaches 400 to
+# 450 TFLOP/s forward on an H100 with heads of 128, and 300 backward.
+_SHARE = 0.85
+_SAMPLES = 64
+
+
+def seconds(work: Work, s: NestSchedule) -> float:
+    start_s = work.target.products.forms["triton"].start_us * 1e-6
+    named = {*work.comp.reads, *work.comp.writes}
+    moved = sum(bytes_of(work.buffers[n], work.hints) for n in named)
+    busy_s = work.points(work.nest.batch) * _pairs(work, s) * _pair_s(work)
+    return start_s + max(busy_s / _busy(work, s), moved / work.target.dram_bytes_per_s)
+
+
+def _pair_s(work: Work) -> float:
+    """Of one row and one key."""
+    body, axes, target = work.comp.body, value_axes(work.comp.body), work.target
+    rows, keys = set(work.nest.rows), set(work.nest.keys)
+    narrow = all(body[i.row].dtype != dtypes.f32 for i in work.nest.inners)
+    rate = _SHARE * target.tensor_fma_per_s if narrow else target.fma_per_s
+    products = {i.value for i in (*work.nest.inners, *work.nest.outers)}
+    inside = [
+        i for v, i in enumerate(body)
+        if v not in products and axes[v] & rows and axes[v] & keys and axes[v] <= _scored(work)
+    ]  # fmt: skip
+    fma = sum(_cost(i) for i in inside) + 2 * len(work.nest.statistics)
+    return sum(work.widths()) / rate + fma / target.fma_per_s
+
+
+def _scored(work: Work) -> frozenset[str]:
+    return frozenset((*work.nest.batch, *work.nest.rows, *work.nest.keys))
+
+
+def _cost(instr) -> float:
+    if isinstance(instr, Op):
+        return TABLE[instr.name].cost
+    return 1.0 if isinstance(instr, (Cast, Load, Reduce)) else 0.0
+
+
+def _busy(work: Work, s: NestSchedule) -> float:
+    """The share of the multiprocessors that have a program, on average."""
+    tiles = ceil(work.points(s.rows) / s.block_rows) * s.splits
+    programs = max(1, work.points(batch_of(work.nest, s)) * tiles)
+    waves = ceil(programs / work.target.units)
+    return programs / (waves * work.target.units)
+
+
+def _pairs(work: Work, s: NestSchedule) -> float:
+    """Of rows and keys, for one point of the batch."""
+    axis = work.nest.bound.axis
+    every = work.points(work.nest.rows) * work.points(work.nest.keys)
+    if axis is None or not every:
+        return every
+    length = work.points((axis,))
+    samples = [(n + 0.5) / _SAMPLES for n in range(_SAMPLES)]
+    counted = sum(_between(work, at, length) + s.block_keys for at in samples) / _SAMPLES
+    return every * min(1.0, counted / length)
+
+
+def _between(work: Work, at: float, length: int) -> float:
+    """Keys that count for the row at this part of each axis."""
+    low = _value(work, work.nest.bound.low, at, 0)
+    high = _value(work, work.nest.bound.high, at, length)
+    return max(0.0, min(high, length) - max(low, 0))
+
+
+def _value(work: Work, index: Affine | None, at: float, default: float) -> float:
+    if index is None:
+        return default
+    terms = [(work.points((a,)) * at, c) for a, c in index.terms]
+    return sum(n * hint(c, work.hints) for n, c in terms) + hint(index.const, work.hints)

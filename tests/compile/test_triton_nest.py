@@ -1,0 +1,77 @@
+"""Score nests without a GPU: what their kernels compute (in Triton's interpreter), and what they
+cost on sm_80 and sm_90."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("triton")
+
+from test_triton_meaning import lines_of
+
+from nest_gpu_cases import (
+    ALIBI,
+    BIAS,
+    CAUSAL,
+    DROPOUT,
+    SOFTCAP,
+    WINDOW,
+    NestCase,
+    Sizes,
+    forward,
+    generated,
+    keys_gradient,
+    queries_gradient,
+)
+from torchweld.runtime.triton_compile import compile_source, resources
+from torchweld.targets.find import named_target
+
+TABLES = {80: named_target("A100"), 90: named_target("H100")}
+LONG = {n: Sizes(2, 4, 2, 4096, 4096, n, n) for n in (64, 80, 128, 256)}
+SHIPPED = [
+    forward(LONG[128], CAUSAL, saved=True),
+    forward(LONG[64], WINDOW, "f16"),
+    forward(LONG[256], SOFTCAP),
+    forward(LONG[64], CAUSAL, "f32"),
+    forward(LONG[80], BIAS),
+    forward(Sizes(1, 8, 4, "s0", "s0", 128, 128), ALIBI, sizes={"s0": 4096}),
+    queries_gradient(LONG[128], ALIBI),
+    queries_gradient(LONG[64], DROPOUT, "f16"),
+    keys_gradient(LONG[64], WINDOW),
+    keys_gradient(LONG[128], CAUSAL),
+    keys_gradient(LONG[128], SOFTCAP),
+    keys_gradient(LONG[64], DROPOUT),
+]
+
+
+def test_kernels_agree_with_the_interpreter():
+    lines = lines_of("nest_gpu_interpreted.py")
+    assert len(lines) > 40
+    assert [line for line in lines if not line.startswith("agrees")] == []
+
+
+@pytest.mark.parametrize("arch", TABLES)
+@pytest.mark.parametrize("case", SHIPPED, ids=lambda c: c.name)
+def test_defaults_use_tensor_cores_and_do_not_spill(case: NestCase, arch: int):
+    (source,) = generated(case, TABLES[arch]).sources
+    compiled = compile_source(source, arch)
+    found = resources(compiled)
+    assert found.spill_bytes == 0
+    assert found.shared_bytes <= TABLES[arch].shared_bytes
+    product = "fma" if case.name.endswith("f32") else "wgmma" if arch == 90 else "mma.sync"
+    assert product in compiled.asm["ptx"]
+
+
+def test_masked_blocks_are_skipped_and_whole_ones_have_no_mask():
+    text = generated(forward(LONG[64], WINDOW)).sources[0].text
+    first, whole, last = text.split("for block in ")[1:]
+    assert first.startswith("tl.range(first, inner") and last.startswith("tl.range(outer, last")
+    assert "<" in first and "<" in last and "<" not in whole
+    assert whole.count("tl.where(") == first.count("tl.where(") - 1
+
+
+def test_a_gradient_loads_each_block_of_queries_once():
+    text = generated(keys_gradient(LONG[64], BIAS)).sources[0].text
+    (loop,) = text.split("for block in ")[1:]
+    assert loop.count("tl.load(p_q +") == loop.count("tl.load(p_do +") == 1
+    assert loop.count("tl.trans(") == 2

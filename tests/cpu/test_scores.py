@@ -1,0 +1,167 @@
+"""Attention by hand on a CPU: fused, exact forward and backward, and no scores in memory."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import torchweld
+from torchweld.exact.verify import verify
+from torchweld.ir.nodes import Comp
+from torchweld.templates.attention.nest import nest_of
+
+
+def positions(q, k):
+    return torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])[None]
+
+
+def plain(q, k, v):
+    return (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1) @ v
+
+
+def causal(q, k, v):
+    i, j = positions(q, k)
+    scores = (q @ k.mT * 0.2).masked_fill(j > i, -math.inf)
+    return scores.softmax(-1) @ v
+
+
+def alibi_by_mask(q, k, v):
+    i, j = positions(q, k)
+    bias = (j - i) * (2.0 ** -torch.arange(1, 5))[:, None, None]
+    bias = bias.masked_fill(j > i, -math.inf)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype)[None])
+
+
+def window_by_mask(q, k, v):
+    i, j = positions(q, k)
+    seen = (j <= i) & (i - j < 40)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+
+def softcap(q, k, v):
+    return F.softmax(20 * torch.tanh(q @ k.mT / 20), -1, dtype=torch.float32).to(q.dtype) @ v
+
+
+def sigmoid(q, k, v):
+    return torch.sigmoid(q @ k.mT - 4) @ v
+
+
+def repeated(q, k, v):
+    k, v = (t[:, :, None].expand(-1, -1, 2, -1, -1).reshape(2, 4, *t.shape[2:]) for t in (k, v))
+    return plain(q, k, v).transpose(1, 2).contiguous()
+
+
+def heads_inside(q, k, v):
+    """Scores [b, q, h, k]: the rows of the weights are in another order than those of the result"""
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    weights = (torch.einsum("bqhd,bkhd->bqhk", q, k) * 0.2).softmax(-1)
+    return torch.einsum("bqhk,bkhd->bqhd", weights, v)
+
+
+FORMS = {f.__name__: f for f in (plain, causal, alibi_by_mask, window_by_mask, softcap, sigmoid,
+                                 repeated, heads_inside)}  # fmt: skip
+
+
+def inputs(name: str, dtype: torch.dtype) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    shared = 2 if name == "repeated" else 4
+    sizes = ((2, 4, 163, 40), (2, shared, 163, 40), (2, shared, 163, 24))
+    return [torch.randn(s, dtype=dtype, requires_grad=True) for s in sizes]
+
+
+def nests(fused) -> dict[str, int]:
+    """Score nests by kind of graph."""
+    found: dict[str, int] = {}
+    for record in torchweld.api.records(fused):
+        count = sum(isinstance(n, Comp) and nest_of(n) is not None for n in record.graph.nodes)
+        found[record.kind] = found.get(record.kind, 0) + count
+    return found
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forward_and_backward(name: str):
+    args = inputs(name, torch.float32)
+    fused = torchweld.fuse(FORMS[name])
+    gradient = torch.randn_like(fused(*args).detach())
+    results = {}
+    for way, function, dtype in (("fused", fused, None), ("eager", FORMS[name], None),
+                                 ("exact", FORMS[name], torch.float64)):  # fmt: skip
+        given = [a.detach().to(dtype or a.dtype).requires_grad_() for a in args]
+        out = function(*given)
+        out.backward(gradient.to(out.dtype))
+        results[way] = [out.detach(), *(g.grad for g in given)]
+    for got, eager, exact in zip(*(results[w] for w in ("fused", "eager", "exact"))):
+        allowed = 1.5 * (eager.double() - exact).norm() + 1e-7 * exact.norm()
+        assert (got.double() - exact).norm() <= allowed
+    assert nests(fused)["forward"] == 1 and nests(fused)["backward"] == 2
+
+
+def test_half_precision_is_verified():
+    args = [a.detach() for a in inputs("causal", torch.bfloat16)]
+    fused = torchweld.fuse(causal)
+    assert verify(causal, fused, args).ok
+    assert nests(fused) == {"inference": 1}
+
+
+def test_dropout_is_drawn_again():
+    """The gradient of values is that of the weights that the forward had: sum over o of values."""
+    def dropped(q, k, v):
+        return F.dropout(plain_weights(q, k), 0.3, True) @ v
+
+    def plain_weights(q, k):
+        return (q @ k.mT * 0.2).softmax(-1)
+
+    q, k, v = inputs("plain", torch.float32)
+    fused = torchweld.fuse(dropped)
+    torch.manual_seed(1)
+    out = fused(q, k, v)
+    gradient = torch.randn_like(out)
+    out.backward(gradient)
+    assert nests(fused)["backward"] == 2
+    # out is linear in v: <gradient, out> = <grad of v, v>
+    torch.testing.assert_close((gradient * out).sum(), (v.grad * v).sum(), rtol=1e-4, atol=1e-2)
+    assert not torch.equal(out, fused(q, k, v))
+
+
+def test_returned_weights_are_kept():
+    def function(q, k, v):
+        weights = (q @ k.mT).softmax(-1)
+        return weights @ v, weights
+
+    args = inputs("plain", torch.float32)
+    fused = torchweld.fuse(function)
+    for got, wanted in zip(fused(*args), function(*args)):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    assert nests(fused) == {"forward": 0}
+
+
+def test_ahead_of_time():
+    class Masked(torch.nn.Module):
+        def forward(self, q, k, v):
+            return window_by_mask(q, k, v)
+
+    args = tuple(a.detach() for a in inputs("plain", torch.float32))
+    fused = torchweld.fuse(Masked(), args)
+    with torch.no_grad():
+        got = fused(*args)
+    torch.testing.assert_close(got, window_by_mask(*args), rtol=1e-5, atol=1e-5)
+    assert nests(fused) == {"inference": 1}
+    assert "the scores are never in memory" in str(torchweld.explain(fused))
+
+
+def test_flex_attention():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def function(q, k, v):
+        def seen(score, b, h, i, j):
+            return torch.where((i >= j) & (i - j < 50), score + 0.1 * h, -math.inf)
+
+        return flex_attention(q, k, v, score_mod=seen)
+
+    args = [a.detach() for a in inputs("plain", torch.float32)]
+    fused = torchweld.fuse(function)
+    torch.testing.assert_close(fused(*args), function(*args), rtol=1e-5, atol=1e-5)
+    assert nests(fused) == {"inference": 1}

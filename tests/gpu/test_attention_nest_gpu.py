@@ -1,0 +1,36 @@
+"""Score nests on a GPU, forward and backward: against float64 and eager, and again with the same
+bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nest_gpu_cases import NestCase, few, generated, varied
+from product_check import problems
+from triton_cases import tensors
+from triton_run import compile_in_processes, gpu_starter, launches, prepare
+
+ALL = [*varied("bf16"), *few("f16"), *few("f32")]
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict:
+    return compile_in_processes([s for c in ALL for s in generated(c).sources])
+
+
+@pytest.mark.parametrize("case", ALL, ids=lambda c: c.name)
+def test_results_are_as_exact_as_eager(case: NestCase, compiled: dict):
+    made, bundle = tensors(case, "cuda"), generated(case)
+    prepare(case, bundle, made)
+    runs = []
+    for _ in range(3):
+        for name in case.comp.writes:
+            made[name].fill_(1)
+        launches(case, bundle, made, gpu_starter(compiled))
+        runs.append({n: made[n].cpu() for n in case.comp.writes})
+        assert not any(made[n].any() for n in bundle.zeroed)
+    assert problems(case, runs[0]) == []
+    for again in runs[1:]:
+        for name, value in runs[0].items():
+            assert torch.equal(value.nan_to_num(), again[name].nan_to_num())

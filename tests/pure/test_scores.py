@@ -218,7 +218,7 @@ def two_layers(q, k, v):
 
 
 @pytest.mark.parametrize("function, reason", [
-    (returned, "others need"), (scanned, "scan"), (over_queries, None),
+    (returned, "need the result"), (scanned, "scan"), (over_queries, None),
     (linear_attention, "no larger"), (two_layers, "two layers"),
 ])  # fmt: skip
 def test_what_stays_apart(function, reason):

@@ -7,6 +7,7 @@ buffer's `steps` say how far each of its dimensions goes: (512, 1, 0) here, 0 fo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,20 @@ from torchweld.ir.nodes import Comp, IndexMap, Load, Reduce, Ref, Scan, Store, V
 
 Steps = tuple[int, ...]
 Span = tuple[int, int]  # first, how many
+
+
+_CHUNK = re.compile(r"_rows_(\d+)(?=_|$)")
+
+
+def chunk_name(name: str, number: int) -> str:
+    """Of a node or buffer that was `name`, for the rows of chunk `number`."""
+    return f"{name}_rows_{number}"
+
+
+def chunk_of(name: str) -> str | None:
+    """The chunk of rows that a node works on; None for all of them."""
+    found = _CHUNK.search(name)
+    return found and found[1]
 
 
 class NotByRows(Exception):

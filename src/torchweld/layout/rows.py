@@ -17,6 +17,7 @@ from torchweld.core.dtypes import DType
 from torchweld.ir.affine import axis
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, View, views
+from torchweld.ir.row_sums import ROW_SUMS
 from torchweld.ir.size import Size, divide, hint, product
 from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
 from torchweld.targets.target import Target
@@ -89,13 +90,19 @@ class _Uses:
 
     @classmethod
     def of(cls, graph: Graph, loose: frozenset[int]) -> _Uses:
-        calls = [n for n in graph.nodes if isinstance(n, Extern) and not _is_product(n)]
+        calls = [n for n in graph.nodes if isinstance(n, Extern) and not _takes_strides(n)]
         held = fixed_buffers(graph, loose).union(*((*n.reads, *n.writes) for n in calls))
         return cls(frozenset(held), mutated_buffers(graph))
 
 
 def _is_product(node: Node) -> bool:
     return isinstance(node, Extern) and node.target in _OPERANDS and node.outputs[0] is not None
+
+
+def _takes_strides(node: Node) -> bool:
+    """A product, or a call that adds one up over chunks of rows. That gains as well, but rows are
+    not padded for it."""
+    return _is_product(node) or (isinstance(node, Extern) and node.target in ROW_SUMS)
 
 
 def _worth_it(
@@ -144,7 +151,7 @@ def _rows_of(buffer: Buffer) -> _Rows | None:
 
 def _helps(rows: _Rows, view: View, graph: Graph) -> bool:
     """Every window on the buffer can be moved, and this one is aligned then."""
-    windows = [v for n in graph.nodes if _is_product(n) for v in views(n.args)]
+    windows = [v for n in graph.nodes if _takes_strides(n) for v in views(n.args)]
     windows += views(graph.outputs)
     here = [v for v in windows if v.buffer == view.buffer]
     moved = rows.move(view)
@@ -209,7 +216,7 @@ def _padded(graph: Graph, rows: dict[str, _Rows]) -> Graph:
 
     buffers = {n: rows[n].apart(b) if n in rows else b for n, b in graph.buffers.items()}
     nodes = tuple(
-        replace(n, args=_map_views(n.args, move)) if _is_product(n) else n for n in graph.nodes
+        replace(n, args=_map_views(n.args, move)) if _takes_strides(n) else n for n in graph.nodes
     )
     return replace(graph, buffers=buffers, nodes=nodes, outputs=_map_views(graph.outputs, move))
 

@@ -33,7 +33,7 @@ from torchweld.ir.nodes import (
     View,
     views,
 )
-from torchweld.ir.row_map import NotByRows, Span, Steps, spans
+from torchweld.ir.row_map import NotByRows, Span, Steps, chunk_name, spans
 from torchweld.ir.row_region import (
     Member,
     Region,
@@ -220,9 +220,6 @@ class _Chunk:
         return View(chunk.name, tuple(shape), tuple(strides))
 
 
-def chunk_name(name: str, number: int) -> str:
-    return f"{name}_rows_{number}"
-
 
 def sum_name(name: str) -> str:
     return f"{name}_sum"
@@ -276,4 +273,3 @@ def _check_untouched(node: Node, graph: Graph) -> None:
     changed = node.mutates if isinstance(node, Extern) else set(node.writes) & set(graph.inputs)
     if changed:
         raise NotByRows(f"{node.name} writes in place among the nodes")
-

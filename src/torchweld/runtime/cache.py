@@ -57,12 +57,12 @@ class Artifacts:
         """The content, or None where there is none that can be trusted."""
         return _used(self.path(key, suffix))
 
-    def put(self, key: str, suffix: str, content: bytes) -> None:
-        """Keeps the content, if there is room."""
+    def put(self, key: str, suffix: str, content: bytes) -> Path | None:
+        """Where the content is kept; None where there is no room."""
         try:
-            self._publish(self.path(key, suffix), lambda target: target.write_bytes(content))
+            return self._publish(self.path(key, suffix), lambda to: to.write_bytes(content))
         except OSError as error:
-            _tell_not_kept(self.root, error)
+            return _tell_not_kept(self.root, error)
 
     def make(self, key: str, suffix: str, write: Callable[[Path], None]) -> tuple[Path, bool]:
         """(path, whether `write(path)` was called for it). Processes that want the same key at

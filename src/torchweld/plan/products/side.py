@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import chain, combinations, pairwise
 
 from torchweld.ir.nodes import Comp
+from torchweld.ir.row_map import chunk_of
 from torchweld.plan.flow import NodeId
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.products.concat import concatenated, is_plain
@@ -69,10 +70,13 @@ def _siblings(shop: Workshop, number: NodeId) -> list[NodeId]:
 
 
 def independent(shop: Workshop, numbers: Sequence[NodeId]) -> list[NodeId]:
-    """The first of `numbers` that do not wait for each other."""
+    """The first of `numbers` that do not wait for each other and work on the same rows: what is
+    made some rows at a time must not be in memory together."""
     found: list[NodeId] = []
+    chunk = {n: chunk_of(shop.flow.nodes[n].name) for n in numbers}
     for number in numbers:
-        if not any(shop.flow.is_before(n, number) for n in found):
+        apart = any(shop.flow.is_before(n, number) for n in found)
+        if not apart and chunk[number] == chunk[numbers[0]]:
             found.append(number)
     return found[: _MOST_SIBLINGS + 1]
 

@@ -31,6 +31,8 @@ def match(problem: Problem) -> Attention | None:
 def supports(attention: Attention, problem: Problem) -> str | None:
     """More queries are for attention/gpu, which leaves out keys that a mask excludes."""
     a, comp = attention, problem.comp
+    if not a.rows:
+        return "one query, without an axis of its own"  # attention_comp leaves one (comp.py)
     rows, keys = extent(comp, a.rows), extent(comp, a.keys)
     heads = [extent(comp, axes) for axes in (a.depth, a.columns)]
     if not all(isinstance(size, int) for size in (rows, *heads)):

@@ -39,9 +39,11 @@ from torchweld.ir.size import hint, product
 from torchweld.plan.inline import Place, copy_instr, copy_store, fresh, index_image, split_in_two
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.unify import Extents, Image, Mismatch, Split, covered, solve, writes_all
+from torchweld.templates.attention.schedule import LARGEST_HEAD
 from torchweld.templates.gemm.comp import is_product, product_comp
 
 _MOST_SPLITS = 8
+_MOST_PRODUCTS = 4  # two of differential attention, and their gradients'
 _CHEAP = 4.0  # multiply-adds for an operation that is repeated at each score, as an index may be
 Images = Mapping[str, Image]
 
@@ -156,8 +158,14 @@ def _written(
 ) -> Written | Refusal | None:
     for _ in range(_MOST_SPLITS):
         sides = _Sides.of(comp, position, sources.graph.hints)
-        if sides is None or not sides.inner_products(sources):
+        inner = sides.inner_products(sources) if sides else ()
+        if not inner:
             return None
+        if len(inner) > _MOST_PRODUCTS:
+            return Refusal(Reason.TEMPLATE, f"made of {len(inner)} products")
+        columns = product(comp.extents[n] for n in sides.columns)
+        if isinstance(columns, int) and columns > LARGEST_HEAD:
+            return Refusal(Reason.TEMPLATE, f"heads of {columns}")
         try:
             return replace(_Writer(comp, sides, sources).written(readers), position=position)
         except _Cannot as cannot:

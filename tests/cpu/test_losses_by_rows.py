@@ -13,9 +13,16 @@ import torchweld
 from loss_cases import AGAIN, AHEAD, CLASSES, DEPTH, ROWS, cross_entropy, dpo, inputs, summed
 from torchweld.core.errors import IndexOutOfRange
 from torchweld.exact.budget import compare
+from torchweld.ir import row_price
 from torchweld.runtime.placement import peak_bytes
 
 WHOLE = ROWS * CLASSES
+
+
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch):
+    """Results are in chunks whatever share of the device's memory they are."""
+    monkeypatch.setattr(row_price, "_SHARE", 0.0)
 
 
 def fresh(function: Callable) -> Callable:
@@ -206,3 +213,10 @@ def test_peak():
     for record in torchweld.records(fused):
         peak = peak_bytes(record.graph, (), {}, record.kind == "backward")
         assert peak < 4 * WHOLE / 2 + 2 * gradients
+
+
+def test_a_small_share_of_the_memory_stays_whole(monkeypatch):
+    monkeypatch.setattr(row_price, "_SHARE", 1.0)
+    args, fused = inputs(), fresh(cross_entropy)
+    check(fused, cross_entropy, args)
+    assert largest(fused) >= WHOLE

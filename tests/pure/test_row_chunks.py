@@ -30,6 +30,7 @@ ROWS, DEPTH, CLASSES = 96, 8, 320
 
 @pytest.fixture(autouse=True)
 def anything_pays(monkeypatch):
+    monkeypatch.setattr(row_price, "_SHARE", 0.0)
     monkeypatch.setattr(row_price, "_LEAST_SAVED", 0)
     monkeypatch.setattr(row_price, "_MOST_EXTRA", 1e9)
     monkeypatch.setattr(row_price, "_FEWEST_ROWS", 24)

@@ -55,6 +55,7 @@ def cpu_target(threads: int) -> Target:
         templates=_TEMPLATES,
         passes=_PASSES,
         rates=prior_rates(threads),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     )
 
 

@@ -53,5 +53,6 @@ def _cuda_target(index: int) -> Target:
         units=properties.multi_processor_count,
         llc_bytes=getattr(properties, "L2_cache_size", 0) or known.llc_bytes,
         shared_bytes=shared,
+        memory_bytes=properties.total_memory,
         capability=(properties.major, properties.minor),
     )

@@ -26,6 +26,7 @@ class Target:
     passes           names of the passes from lowering to kernels, in order
     rates            of products of matrices on a CPU (rates.py); empty on a GPU
     products         the same on a GPU (products.py); None on a CPU
+    memory_bytes     of the device
     """
 
     name: str
@@ -50,6 +51,7 @@ class Target:
     passes: tuple[str, ...] = ()
     rates: Rates = field(default_factory=dict, hash=False)
     products: ProductRates | None = field(default=None, hash=False)
+    memory_bytes: int = 16 << 30
 
     @property
     def begins_early(self) -> bool:

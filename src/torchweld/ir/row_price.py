@@ -27,8 +27,8 @@ from torchweld.targets.target import Target
 _MOST_EXTRA = 0.08  # of the region's time
 _EXPOSED = 0.5  # of what a sum over rows reads and writes again: a GEMM's epilogue hides the rest
 # Of the device's memory: what large results take whole before time is given for memory. The price
-# of chunks is too low: with 0.8 GB of logits in chunks GPT-2's training step took 21.4 ms on an H100
-# (16.4 whole, in an earlier run); with 2 GB, eager takes 0.84 to 0.86 of our time.
+# of chunks is too low: with 0.8 GB of logits in chunks a training step of GPT-2 took 21.4 ms on an
+# H100 (16.4 whole, in an earlier run); with 2 GB, eager takes 0.84 to 0.86 of our time.
 _SHARE = 1 / 32
 _LEAST_SAVED = 8 << 20  # bytes: less is lost among what a process holds in any case
 _FEWEST_ROWS = 128  # of a chunk: a tile of a GEMM on a GPU, and where a CPU's nears its full rate

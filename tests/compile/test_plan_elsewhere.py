@@ -60,12 +60,11 @@ def test_an_encoder_layer_joins_queries_keys_and_values_and_the_gelu(found, devi
 
 
 @pytest.mark.parametrize("device", GPUS)
-def test_attention_by_hand_is_a_softmax_between_products(found, device):
+def test_attention_by_hand_is_one_kernel(found, device):
     graph = on(found, "attention_by_hand", device)
-    qkv, softmax, values = graph.kernels
-    assert qkv.template == values.template != softmax.template == "pointwise_reduce/gpu"
-    assert [c.template for c in graph.calls] == ["aten.bmm.default", "aten.addmm.default"]
-    assert "softmax" in softmax.name
+    assert "attention/gpu" in [k.template for k in graph.kernels]
+    assert not any("softmax" in k.name for k in graph.kernels)
+    assert "aten.bmm.default" not in [c.template for c in graph.calls]
 
 
 def test_training_has_a_forward_and_a_backward(found):

@@ -87,7 +87,7 @@ def _layout(k: Kernel, product: CpuProduct) -> str:
     """How the factors of few rows lie, in the words of product.h."""
     factors = (k.accesses.loads[v].offset for v in (product.left, product.right))
     left, right = (offset.coefficient(product.depth) == 1 for offset in factors)
-    return "TW_STEPS" if not right else "TW_DOTS" if left else "TW_GATHERED"
+    return "TW_BY_STEPS" if not right else "TW_BY_DOTS" if left else "TW_BY_GATHER"
 
 
 def _start(k: Kernel, access: Access, product: CpuProduct) -> str:

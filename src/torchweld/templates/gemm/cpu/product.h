@@ -252,15 +252,15 @@ TW float tw_total(tw_vector v) {
 }
 // c[i][j] = (first) or += the sums of ROWS rows and COLUMNS columns whose terms are adjacent, from `column` on.
 // A lane adds up chains of CHAIN terms, and these: with one thread MKL has as many accumulators.
-enum { TW_CHAIN = 16 * TW_WIDTH };
+enum { TW_ROW_CHAIN = 16 * TW_WIDTH };
 template <int ROWS, int COLUMNS, class R, class Q>
 TW void tw_dots(const tw_product<R, Q>& a, int64_t column, bool first, float* c) {
   const Q* q = a.q + column * a.q_column;
   int64_t whole = a.depth / TW_WIDTH * TW_WIDTH;
   tw_vector totals[ROWS][COLUMNS] = {};
-  for (int64_t from = 0; from < whole; from += TW_CHAIN) {
+  for (int64_t from = 0; from < whole; from += TW_ROW_CHAIN) {
     tw_vector sums[ROWS][COLUMNS] = {};
-    for (int64_t k = from, end = tw_least(whole, from + TW_CHAIN); k < end; k += TW_WIDTH) {
+    for (int64_t k = from, end = tw_least(whole, from + TW_ROW_CHAIN); k < end; k += TW_WIDTH) {
       tw_vector rows[ROWS];
 #pragma GCC unroll 8
       for (int i = 0; i < ROWS; ++i) rows[i] = tw_load(a.r + i * a.r_row + k);
@@ -315,14 +315,14 @@ static void tw_all_dots(const tw_product<R, Q>& a, int64_t column, int64_t colum
 }
 // How the factors lie: the columns of Q adjacent, the terms of both, or those of Q alone: a stretch of R's
 // rows is copied then.
-enum { TW_STEPS, TW_DOTS, TW_GATHERED };
+enum { TW_BY_STEPS, TW_BY_DOTS, TW_BY_GATHER };
 // HOW is known when the kernel is generated, as ROWS is: all of them together take gcc 24 times as long as one.
 template <int ROWS, int HOW, class R, class Q>
 static void tw_few_rows(const tw_product<R, Q>& a, int64_t column, int64_t columns, float* c) {
   enum { V = ROWS > 4 ? 3 : ROWS > 2 ? 6 : 8, STRETCH = TW_DEPTH * TW_WIDTH };
   int64_t j = 0, whole = columns / TW_WIDTH * TW_WIDTH;
-  if constexpr (HOW == TW_DOTS) tw_all_dots<ROWS>(a, column, columns, true, c);
-  else if constexpr (HOW == TW_GATHERED) for (int64_t from = 0; from == 0 || from < a.depth; from += STRETCH) {
+  if constexpr (HOW == TW_BY_DOTS) tw_all_dots<ROWS>(a, column, columns, true, c);
+  else if constexpr (HOW == TW_BY_GATHER) for (int64_t from = 0; from == 0 || from < a.depth; from += STRETCH) {
     alignas(64) float rows[ROWS * STRETCH];
     int64_t depth = tw_least(STRETCH, a.depth - from);
     for (int64_t k = 0; k < depth; ++k)

@@ -220,8 +220,9 @@ def test_few_rows_of_a_size_that_varies_are_the_librarys():
     assert all(isinstance(n, Extern) for r in torchweld.records(fused) for n in r.graph.nodes)
 
 
-@pytest.mark.parametrize("m, turned, form", [(1, "w", "<1, TW_BY_DOTS>"), (4, "", "<4, TW_BY_STEPS>"),
-                                             (8, "w", "<8, TW_BY_DOTS>")])  # fmt: skip
+@pytest.mark.parametrize("m, turned, form", [
+    (1, "w", "<1, TW_BY_DOTS>"), (4, "", "<4, TW_BY_STEPS>"), (8, "w", "<8, TW_BY_DOTS>"),
+])  # fmt: skip
 def test_few_rows_are_compiled_in_the_one_form_that_is_called(m, turned, form):
     """gcc takes 15 times as long for all sixteen forms."""
     made = chosen(Plan(layer(m, 3333, 200, turned), ())).graph

@@ -159,13 +159,11 @@ def _written(
     for _ in range(_MOST_SPLITS):
         sides = _Sides.of(comp, position, sources.graph.hints)
         inner = sides.inner_products(sources) if sides else ()
-        if not inner:
+        if not inner or len(inner) > _MOST_PRODUCTS:
             return None
-        if len(inner) > _MOST_PRODUCTS:
-            return Refusal(Reason.TEMPLATE, f"made of {len(inner)} products")
         columns = product(comp.extents[n] for n in sides.columns)
         if isinstance(columns, int) and columns > LARGEST_HEAD:
-            return Refusal(Reason.TEMPLATE, f"heads of {columns}")
+            return None  # layers of a network, no heads of attention
         try:
             return replace(_Writer(comp, sides, sources).written(readers), position=position)
         except _Cannot as cannot:

@@ -3,6 +3,8 @@
     comp c [i:8] { load x[i+64] }, x of 128   ->   comp c [i:8] { load x[i] }, x of 8, 64 further
 
 So kernels for some rows of a tensor and for others are one kernel, called with other addresses.
+A window is cut along the first dimension only: rows of a dense buffer are dense, and templates ask
+for that.
 """
 
 from __future__ import annotations
@@ -33,33 +35,33 @@ def windowed(comp: Comp, buffers: Mapping[str, Buffer]) -> Windowed:
     """`comp` on windows of what it only reads a part of, where those begin at a multiple of 16
     bytes."""
     starts = {n: s for n in comp.reads for s in [_start(comp, buffers[n])] if s is not None}
-    whole = [n for n, s in starts.items() if not any(s) and _is_whole(comp, buffers[n])]
-    starts = {n: s for n, s in starts.items() if n not in whole}
+    starts = {n: s for n, s in starts.items() if s or not _is_whole(comp, buffers[n])}
     if not starts:
         return Windowed(comp, {}, {})
     body = tuple(_moved(i, starts[i.buffer]) if isinstance(i, Load) and i.buffer in starts else i
                  for i in comp.body)  # fmt: skip
-    offsets = {n: _offset(buffers[n], start) for n, start in starts.items()}
+    offsets = {n: start * buffers[n].strides[0] for n, start in starts.items()}
     moved = replace(comp, body=body)
     windows = {n: _window(moved, buffers[n]) for n in starts}
     return Windowed(moved, offsets, windows)
 
 
-def _start(comp: Comp, buffer: Buffer) -> tuple[int, ...] | None:
-    """The lowest index read along each dimension; None if there is nothing to gain, or not all is
-    known."""
-    loads = [i for i in comp.body if isinstance(i, Load) and i.buffer == buffer.name]
+def _start(comp: Comp, buffer: Buffer) -> int | None:
+    """The first row that is read; None if there is nothing to gain, or not all is known."""
+    loads = _loads(comp, buffer)
     apart = buffer.name in comp.writes or any(s.init == buffer.name for s in comp.stores)
     sizes = [a.extent for a in comp.axes]
     known = all(isinstance(n, int) for n in (*buffer.shape, *buffer.strides, *sizes))
-    if apart or not known or any(i.guard is not None for i in loads):
+    if apart or not known or not buffer.shape or any(i.guard is not None for i in loads):
         return None
-    start = tuple(
-        min((e.const if _rises(e) else 0 for e in entries), default=0)
-        for entries in zip(*(i.index for i in loads))
-    )
-    offset = _offset(buffer, start)
-    return start if offset * buffer.dtype.bytes % _ALIGNED_BYTES == 0 else None
+    rows = [i.index[0] for i in loads]
+    start = min((e.const if _rises(e) else 0 for e in rows), default=0)
+    offset_bytes = start * buffer.strides[0] * buffer.dtype.bytes
+    return start if offset_bytes % _ALIGNED_BYTES == 0 else None
+
+
+def _loads(comp: Comp, buffer: Buffer) -> list[Load]:
+    return [i for i in comp.body if isinstance(i, Load) and i.buffer == buffer.name]
 
 
 def _rises(entry) -> bool:
@@ -67,24 +69,17 @@ def _rises(entry) -> bool:
     return isinstance(entry, Affine) and all(isinstance(c, int) and c > 0 for _, c in entry.terms)
 
 
-def _offset(buffer: Buffer, start: tuple[int, ...]) -> int:
-    return sum(first * stride for first, stride in zip(start, buffer.strides))
-
-
-def _moved(load: Load, start: tuple[int, ...]) -> Load:
-    index = tuple(e + -first if first else e for e, first in zip(load.index, start))
-    return replace(load, index=index)
+def _moved(load: Load, start: int) -> Load:
+    first, *rest = load.index
+    return replace(load, index=(first + -start, *rest)) if start else load
 
 
 def _window(comp: Comp, buffer: Buffer) -> Buffer:
     """`buffer` as far as it is read."""
+    rows = [i.index[0] for i in _loads(comp, buffer)]
     extents = comp.extents
-    loads = [i for i in comp.body if isinstance(i, Load) and i.buffer == buffer.name]
-    shape = tuple(
-        max(_reach(e, extents, whole) for e in entries)
-        for whole, *entries in zip(buffer.shape, *(i.index for i in loads))
-    )
-    return replace(buffer, shape=shape)
+    reach = max((_reach(e, extents, buffer.shape[0]) for e in rows), default=buffer.shape[0])
+    return replace(buffer, shape=(reach, *buffer.shape[1:]))
 
 
 def _is_whole(comp: Comp, buffer: Buffer) -> bool:

@@ -163,7 +163,8 @@ def dynamo_backend(
     """The backend of torch.compile(model, backend="torchweld", options={...}): fields of `Options`,
     by name. `mode`: torch.compile's, as those options that come nearest; an unknown one warns."""
     if mode not in _MODES:
-        events.warn_once(f"mode {mode}", f"torch.compile mode {mode!r} means nothing here")
+        known = ", ".join(filter(None, _MODES))
+        events.warn_once(f"mode {mode}", f"mode={mode!r} is ignored: torchweld knows {known}")
     chosen = Options().with_(**_MODES.get(mode, {})).with_(**dict(options or {}), **overrides)
     return _backend(chosen)(gm, example_inputs)
 
@@ -306,7 +307,7 @@ class _State:
         method = getattr(self.original, name, None)
         if not isinstance(method, MethodType):
             kind = type(self.original).__name__
-            raise UsageError(f"{kind} has no method {name!r}", do="name methods of the module")
+            raise UsageError(f"{kind} has no method {name!r}", do="give names of its methods")
         return entry.callable_of(method, self.options, _backend)
 
     def call_method(self, name: str, function: Callable, fused, args: tuple, kwargs: dict):
@@ -321,7 +322,7 @@ class _State:
         result = function(fused, *args, **kwargs)
         if not self.called:
             kind = type(self.original).__name__
-            message = f"{kind}.{name} runs unfused: fuse(model, methods=({name!r},)) fuses it"
+            message = f"{kind}.{name} runs unfused; to fuse it: fuse(model, methods=({name!r},))"
             events.warn_once(f"method:{kind}.{name}", message)
         self.called |= before
         return result
@@ -458,5 +459,5 @@ def _limit_hit(message: str) -> None:
         return
     name = type(_calls.under_way[-1].original).__name__
     said = " ".join(line.strip() for line in message.splitlines()[:3])
-    what = f"{name} runs in eager for further kinds of inputs: {said}"
+    what = f"{name} runs in eager for further kinds of inputs (dynamic=True may help): {said}"
     events.warn_once(f"limit:{said}", what)

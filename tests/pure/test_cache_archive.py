@@ -70,7 +70,7 @@ def _newer(manifest, held):
 
 
 @pytest.mark.parametrize("change, said", [
-    (_flip, "does not have its hash"), (_escape, "no part of a cache"),
+    (_flip, "is damaged: the hash of"), (_escape, "no part of a cache"),
     (_extra, "no part of a cache"), (_newer, "another version"),
 ])  # fmt: skip
 def test_what_is_wrong_is_refused_whole(archive, tmp_path, change, said):

@@ -128,7 +128,7 @@ def test_matrices_side_by_side_take_one_way_through_shared_memory():
     case = cases.side_by_side(256, (128, 64, 72), 128)
     assert unsupported(case) is None
     odd = cases.side_by_side(256, (128, 65), 128)  # rows of 130 bytes are stored from registers
-    assert "in different ways" in unsupported(odd)
+    assert "different layouts" in unsupported(odd)
 
 
 def test_tiles_of_matrices_side_by_side_are_counted_apart():

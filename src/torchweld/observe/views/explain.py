@@ -18,7 +18,7 @@ from torchweld.observe.record.profile import Place
 from torchweld.observe.record.report import GraphPart, Group, Made, Refused
 from torchweld.observe.report.parts import graph_part
 
-NOTHING_YET = "Nothing is compiled yet: call the fused model once, then explain it."
+NOTHING_YET = "Nothing is compiled yet. Call the fused model once, then call explain again."
 NOTHING_FUSED = "Nothing was fused: every call so far ran in eager."
 
 
@@ -61,7 +61,7 @@ def _why_none(fused) -> str:
         return NOTHING_YET
     lines = [f"  {event.message}" for event in events()]
     if not lines:
-        return f"{NOTHING_FUSED} Dynamo captured no graph of it (TORCH_LOGS=+dynamo says why)."
+        return f"{NOTHING_FUSED} Dynamo captured no graph of it. TORCH_LOGS=+dynamo shows why."
     return "\n".join([NOTHING_FUSED, "What happened in this process:", *lines])
 
 

@@ -118,9 +118,9 @@ def _pointless(
     rows, keys = (hint(product(comp.extent(n) for n in p), hints) for p in (nest.rows, nest.keys))
     depth = max(hint(product(comp.extent(n) for n in i.depth), hints) for i in nest.inners)
     if rows * keys < min(rows, keys) * depth:
-        return "the scores are no larger than what they are made of"
+        return "the scores are no larger than their factors"
     if not is_batched(root) and not nest.statistics:
-        return "the weights of two layers are no keys and values"
+        return "the factors are weights of layers, not keys and values"
     return None
 
 

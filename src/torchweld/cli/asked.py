@@ -46,6 +46,7 @@ def _check_compiler() -> None:
 
 
 def is_stdout(path: Path | None) -> bool:
+    """Whether an output path is "-"."""
     return path is not None and str(path) == "-"
 
 

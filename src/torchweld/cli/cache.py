@@ -22,6 +22,7 @@ _DAY = 86400.0
 
 
 def show() -> None:
+    """Prints the cache's folder, size in bytes and limit, and whether it cannot be used."""
     options = Options()
     root = options.cache_root().expanduser()
     found = files(root)
@@ -37,6 +38,7 @@ def show() -> None:
 
 
 def clear(days: float) -> None:
+    """Removes files that were not used for `days` days; 0: all."""
     root = Options().cache_root().expanduser()
     before = time.time() - days * _DAY
     found = [file for file in files(root) if file.used <= before]

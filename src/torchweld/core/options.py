@@ -139,6 +139,8 @@ class Options:
                 )
 
     def with_(self, **changes) -> Options:
+        """A copy with these fields changed. Errors: UsageError for an unknown field, or a value
+        that is not valid."""
         known = {f.name for f in fields(self)}
         unknown = sorted(set(changes) - known)
         if unknown:
@@ -149,6 +151,7 @@ class Options:
         return replace(self, **changes)
 
     def cache_root(self) -> Path:
+        """The folder of kernels and plans: `cache_dir`, $TORCHWELD_CACHE_DIR, or the default."""
         named = self.cache_dir or os.environ.get("TORCHWELD_CACHE_DIR")
         return Path(named or _default_cache())
 

@@ -33,9 +33,11 @@ class Host:
 
     @property
     def end_us(self) -> float:
+        """On the trace's clock."""
         return self.start_us + self.duration_us
 
     def all_kernels(self) -> list[Device]:
+        """Of this event and all below it."""
         return self.kernels + [k for child in self.children for k in child.all_kernels()]
 
 
@@ -51,6 +53,7 @@ class Device:
 
     @property
     def end_us(self) -> float:
+        """On the trace's clock."""
         return self.start_us + self.duration_us
 
 

@@ -58,6 +58,7 @@ class Seen:
 
     @property
     def lengths_us(self) -> list[float]:
+        """Time of each profiled step."""
         return [step.duration_us for step in self.trace.steps]
 
     @property

@@ -100,6 +100,7 @@ class Place:
 
     @property
     def short_op(self) -> str:
+        """aten.mm.default -> mm"""
         return short_name(self.op)
 
     @property
@@ -137,6 +138,7 @@ class Kernel:
 
     @property
     def family(self) -> str:
+        """The name without its number, for generated kernels."""
         return family(self.name) if self.kind == "generated" else self.name
 
     @property

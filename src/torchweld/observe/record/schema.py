@@ -25,6 +25,7 @@ def records_in(kind) -> list[type]:
 
 
 def to_json(report: data.Report) -> str:
+    """As `from_json` reads it."""
     from pydantic import TypeAdapter  # only --json needs it
 
     return TypeAdapter(data.Report).dump_json(report, indent=2).decode() + "\n"
@@ -60,6 +61,7 @@ def read_json(path: Path) -> data.Report:
 
 
 def write_json(report: data.Report, path: Path) -> None:
+    """To `path`, whole or not at all. Errors: UsageError if it cannot be written."""
     write_whole(to_json(report), path)
 
 

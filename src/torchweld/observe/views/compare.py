@@ -43,9 +43,11 @@ class Comparison:
 
     @property
     def regressed(self) -> bool:
+        """Whether anything that is judged became worse."""
         return any(change.verdict == WORSE for change in self.changes)
 
     def to_dict(self) -> dict:
+        """What `torchweld compare --json` prints."""
         return {
             "regressed": self.regressed,
             "changes": [asdict(change) for change in self.changes],

@@ -29,6 +29,7 @@ _BUSY = 0.4  # bias of the prediction from which on the device is suspected
 
 
 def show(profile: Profile, console: Console) -> None:
+    """Prints `profile_view(profile)`."""
     console.print(profile_view(profile))
 
 
@@ -40,6 +41,7 @@ def plain_text(profile: Profile) -> str:
 
 
 def profile_view(profile: Profile) -> RenderableType:
+    """The profile as tables for a terminal."""
     parts = [_heading(profile), _totals(profile), Text()]
     if profile.kernels:
         parts += [_kernels(profile), Text(), _modules(profile), Text()]

@@ -35,6 +35,7 @@ def verdicts(report: Report) -> list[Verdict]:
 
 
 def verdict(way: Way, ours: Way) -> Verdict:
+    """Faster, slower or as fast; inconclusive if any rule has a reason."""
     reasons = tuple(filter(None, (rule(way, ours) for rule in _RULES)))
     figure = INCONCLUSIVE if reasons else speed_text(way.timing.ratio)
     return Verdict(way.name, figure, reasons)

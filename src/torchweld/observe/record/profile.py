@@ -282,7 +282,7 @@ class Profile:
     kernels: Annotated[list[Kernel], "in the order in which a step first runs them"]
     launches: Annotated[list[Launch], "the timeline of one step"]
     modules: Annotated[list[ModuleSum], "the tree of modules, parents before children"]
-    memory: Annotated[Memory | None, "memory over the step; null if it was not watched"]
+    memory: Annotated[Memory | None, "memory over the step; null if it was not recorded"]
     opportunities: Annotated[list[Opportunity], "fusions to be had, best first; eager only"]
     accuracy: Annotated[Accuracy, "of the prediction"]
     energy: Annotated[Energy, "joules of a step"]

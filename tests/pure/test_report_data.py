@@ -36,11 +36,11 @@ def test_json_with_a_wrong_field_is_refused():
 
 
 @pytest.mark.parametrize("text, said", [
-    (schema.to_json(REPORT)[:-40], "it is no JSON"),
+    (schema.to_json(REPORT)[:-40], "it is not valid JSON"),
     (schema.to_json(replace(REPORT, schema_version=1)), "a report of schema 1; this torchweld"),
-    ('{"schema_version": 1, "launches": []}', "it is a profile, no report"),
-    ("[]", "it is no report"),
-    ("{}", "it is no report"),
+    ('{"schema_version": 1, "launches": []}', "it is a profile, not a report"),
+    ("[]", "it is not a report"),
+    ("{}", "it is not a report"),
 ])
 def test_what_is_no_report_of_this_version_is_told(text, said, tmp_path):
     path = tmp_path / "r.json"

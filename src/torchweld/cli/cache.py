@@ -32,9 +32,9 @@ def show() -> None:
         typer.echo(f"  {kind}: {_text([file for file in found if file.kind == kind])}")
     if found:
         oldest = datetime.fromtimestamp(found[0].used).date()
-        typer.echo(f"  longest unused: since {oldest}")
+        typer.echo(f"  oldest file: last used on {oldest}")
     if root.exists() and (reason := refusal(root)):
-        typer.echo(f"  it is not used: {reason}")
+        typer.echo(f"  the cache is not used: {reason}")
 
 
 def clear(days: float) -> None:
@@ -65,7 +65,7 @@ def import_(path: Path) -> None:
     typer.echo(f"{root}: {moved.files} files added, {bytes_text(moved.bytes)}; "
                f"{moved.there} were there")
     if other:
-        typer.echo("torchweld: kernels may be compiled anew, for the machines differ: "
+        typer.echo("torchweld: kernels may be compiled again, because the machines differ: "
                    + "; ".join(other), err=True)
 
 

@@ -81,7 +81,7 @@ def _as_run(target, args: tuple, kwargs: dict, way: str, train: bool, options: O
         return torch.compile(original, options={"cpp.enable_kernel_profile": True})
     if way == "eager":
         return original
-    raise UsageError(f"there is no way {way!r}", do="choose eager, torchweld or inductor")
+    raise UsageError(f"way={way!r} is not valid", do="choose eager, torchweld or inductor")
 
 
 def _device(model: torch.nn.Module | None, args: tuple, kwargs: dict) -> str:

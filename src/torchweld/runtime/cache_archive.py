@@ -75,7 +75,7 @@ def read_manifest(path: Path) -> dict:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (zipfile.BadZipFile, KeyError, ValueError):
-        raise UsageError(f"{path} is no archive of a cache",
+        raise UsageError(f"{path} is not an archive of a cache",
                          do="make one with `torchweld cache export`") from None
     if not isinstance(found, dict) or found.get("format") != _FORMAT:
         raise UsageError(f"{path} was made by another version of torchweld", do="export it again")

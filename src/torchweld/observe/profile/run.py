@@ -178,7 +178,7 @@ def _plan(
     try:
         return planned_graphs(subject, plan_of, options), []
     except Exception as error:  # whatever torch's tracing makes of a user's model
-        return [], [f"no opportunities: the target is not captured: {one_line(error)}"]
+        return [], [f"no fusion opportunities: the target cannot be captured: {one_line(error)}"]
 
 
 def _totals(seen: Seen, step_us: list[float], numbers: dict) -> Totals:

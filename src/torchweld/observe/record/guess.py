@@ -62,7 +62,7 @@ class Guess:
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:
-            raise UsageError(f"the guess is no JSON: {error.msg}") from None
+            raise UsageError(f"the guess is not valid JSON: {error.msg}") from None
         return validated(Guess, values, "the guess")
 
 

@@ -82,7 +82,7 @@ def test_what_is_wrong_is_refused_whole(archive, tmp_path, change, said):
 
 def test_a_file_that_is_no_archive(tmp_path):
     (tmp_path / "x.zip").write_text("hello")
-    with pytest.raises(UsageError, match="no archive of a cache"):
+    with pytest.raises(UsageError, match="not an archive of a cache"):
         import_cache(tmp_path / "theirs", tmp_path / "x.zip")
     with pytest.raises(UsageError, match="cannot be read"):
         import_cache(tmp_path / "theirs", tmp_path / "none.zip")

@@ -51,7 +51,7 @@ def test_what_is_no_report_of_this_version_is_told(text, said, tmp_path):
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path):
     (tmp_path / "b").write_bytes(b"\xff\xfe")
-    for path, why in ((tmp_path / "none", "No such file"), (tmp_path / "b", "it is no text")):
+    for path, why in ((tmp_path / "none", "No such file"), (tmp_path / "b", "it is not text")):
         with pytest.raises(UsageError, match=f"cannot be read: {why}"):
             schema.read_json(path)
 

@@ -20,7 +20,7 @@ from torchweld.templates.attention.gpu.schedule import (
     shared_bytes,
 )
 from torchweld.templates.attention.nest import Nest, nest_of
-from torchweld.templates.template import Problem, Template
+from torchweld.templates.template import NO_SCHEDULE, Problem, Template
 
 _DTYPES = TENSOR_DTYPES | {dtypes.f32}
 _MONOIDS = ("max", "sum")
@@ -77,7 +77,9 @@ def _bad_sharing(nest: Nest, problem: Problem) -> str | None:
 
 def _bad_tiles(nest: Nest, problem: Problem) -> str | None:
     work = _work(nest, problem)
-    s = next(candidates(work))
+    s = next(candidates(work), None)
+    if s is None:
+        return NO_SCHEDULE
     if shared_bytes(work, s) > problem.target.shared_bytes:
         return "the tiles do not fit in shared memory"
     if work.points(s.rows) > _MOST_TILES * s.block_rows:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from torchweld.core.dtypes import DType
+from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
 from torchweld.ir.access import Accesses
 from torchweld.ir.contraction import Contraction, bad_combining, factor
@@ -118,6 +119,19 @@ def candidates(
                 yield s
         if seen:  # many products at a time over few rows fit in tiles alone
             return
+
+
+def first(
+    accesses: Accesses,
+    contraction: Contraction,
+    table: Target,
+    hints: Mapping[str, int] | None = None,
+) -> ProductSchedule:
+    """The default. Raises InvalidIR where no tiling fits."""
+    found = next(candidates(accesses, contraction, table, hints), None)
+    if found is None:
+        raise InvalidIR(f"{accesses.comp.name}: no tiling of a Triton kernel fits")
+    return found
 
 
 def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:

@@ -23,6 +23,7 @@ from torchweld.capture import (
     written_out,
 )
 from torchweld.capture.captured import Captured
+from torchweld.capture.inline import inline
 from torchweld.capture.scores import Takes
 from torchweld.core import events
 from torchweld.core.errors import IndexOutOfRange, NotLowered, one_line
@@ -51,6 +52,7 @@ def make_backend(
         name = f"graph{next(_numbers)}"
         session = _Session(compile_graph, options, on_compiled, name, takes)
         try:
+            inline(gm)
             attention.simplify(gm)
             written_out.write_out(gm, takes)
             return session.trace(gm, example_inputs)

@@ -168,7 +168,8 @@ class Detached(nn.Module):
         self.eps, self.weight = 1e-6, nn.Parameter(torch.ones(4))
 
     def forward(self, x):
-        return self.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps).detach())
+        rms = (x.square().mean(-1, keepdim=True) + self.eps).sqrt()
+        return self.weight * (x / rms.detach())
 
 
 class Gated(Detached):

@@ -19,7 +19,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchweld.capture import assigned
 from torchweld.integrations.structure import Form, form_of
+
+_MOST_PARTS = 5  # of a gated MLP: itself, three linear layers, an activation
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,9 @@ def apply(model: nn.Module) -> Applied:
     training and evaluation, are those of the operator; float32 copies of one module's weights are
     made for that."""
     replaced, refused, modules = [], [], []
+    known: dict[tuple[Any, ...], Form | str | None] = {}
     for name, module in list(model.named_modules()):
-        form = None if isinstance(module, _Ours) else form_of(module)
+        form = None if isinstance(module, _Ours) else _form_of(module, known)
         if isinstance(form, str):
             refused.append((name, form))
         elif form is not None:
@@ -68,6 +72,24 @@ def apply(model: nn.Module) -> Applied:
             module.__class__ = _subclass(type(module), form)
             modules.append(module)
     return Applied(tuple(replaced), tuple(refused), modules)
+
+
+def _form_of(
+    module: nn.Module, known: dict[tuple[Any, ...], Form | str | None]
+) -> Form | str | None:
+    """Modules of the same classes, sizes and attributes are tried once."""
+    if not any(True for _ in module.parameters()) or len(list(module.modules())) > _MOST_PARTS:
+        return None
+    parts = tuple(type(m) for m in module.modules())
+    sizes = tuple((n, p.shape, p.dtype, p.device) for n, p in module.named_parameters())
+    key = (parts, sizes, tuple(assigned.attributes(module).items()))
+    try:
+        hash(key)
+    except TypeError:  # an attribute that cannot be a key
+        return form_of(module)
+    if key not in known:
+        known[key] = form_of(module)
+    return known[key]
 
 
 class _Ours(nn.Module):

@@ -20,7 +20,7 @@ from typing import Literal
 
 import torch
 
-from torchweld.capture import decompose, joint, losses, random, torch_private
+from torchweld.capture import decompose, joint, losses, random, scores, torch_private
 from torchweld.capture.captured import Captured
 
 aten = torch.ops.aten
@@ -47,15 +47,16 @@ class Traced:
 def trace(
     function: Function, tensors: Sequence[torch.Tensor], form: Form = "results",
     wanted: Sequence[bool] = (), varying: Sequence[frozenset[int]] = (), name: str = "function",
+    takes: scores.Takes | None = None,
 ) -> Traced:  # fmt: skip
     """`function(*tensors)`, a pure function that returns fresh tensors, as a graph.
 
     `wanted`: of each tensor, whether its gradient is. `varying`: of each, the dimensions whose
-    sizes are symbols; equal sizes are one symbol. Raises what torch raises for a function that it
-    cannot trace."""
+    sizes are symbols; equal sizes are one symbol. `takes`: which scores of attention have kernels
+    that never hold them. Raises what torch raises for a function that it cannot trace."""
     with ThreadPoolExecutor(1) as clean:
         return clean.submit(
-            _trace, function, tuple(tensors), form, tuple(wanted), tuple(varying), name
+            _trace, function, tuple(tensors), form, tuple(wanted), tuple(varying), name, takes
         ).result()
 
 
@@ -80,7 +81,7 @@ def _run(function, tensors, form: Form, wanted) -> list[torch.Tensor]:
     return gradients if form == "gradients" else [*[r.detach() for r in results], *gradients]
 
 
-def _trace(function, tensors, form: Form, wanted, varying, name: str) -> Traced:
+def _trace(function, tensors, form: Form, wanted, varying, name: str, takes) -> Traced:
     start = time.perf_counter()
     fakes = torch_private.fakes_of(tensors, varying)
     sizes = _symbols(fakes)
@@ -89,12 +90,16 @@ def _trace(function, tensors, form: Form, wanted, varying, name: str) -> Traced:
         fakes = tuple(f.requires_grad_(w) for f, w in zip(fakes, wanted))
 
     def flat(*args):
-        return [t.contiguous() for t in function(*args[len(sizes) :])]
+        made = function(*args[len(sizes) :])
+        return [t.clone(memory_format=torch.contiguous_format) for t in made]  # never a view
 
     gm = torch_private.joint_graph(
         flat, (*symbols, *fakes), decompose.table(), gradients=form != "results")
-    given = _keep(gm, form, len(sizes), len(tensors)) if form != "results" else ()
     _clean(gm)
+    scores.recompute_scores(gm, takes if form == "gradients" else None)
+    given = _keep(gm, form, len(sizes), len(tensors)) if form != "results" else ()
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
     kind: Literal["inference", "backward"] = "backward" if form == "gradients" else "inference"
     seconds = time.perf_counter() - start
     captured = Captured(gm, f"{name}_{form}{next(_numbers)}", kind, capture_s=seconds)
@@ -116,7 +121,10 @@ def _keep(gm: torch.fx.GraphModule, form: Form, sizes: int, tensors: int) -> tup
     output = gm.graph.output_node()
     values = list(output.args[0])
     results, gradients = values[: -sizes - tensors], values[-tensors:]
-    made = [_contiguous(gm.graph, g) for g in gradients if g is not None]
+    made: list[Node] = []
+    for gradient in gradients:
+        if gradient is not None:
+            made.append(_fresh(gm.graph, gradient, gradient in made))
     if form == "ahead":
         _set_tangents_to_one(gm.graph)
         made = [*results, *made]
@@ -125,9 +133,10 @@ def _keep(gm: torch.fx.GraphModule, form: Form, sizes: int, tensors: int) -> tup
     return tuple(g is not None for g in gradients)
 
 
-def _contiguous(graph: torch.fx.Graph, node: Node) -> Node:
+def _fresh(graph: torch.fx.Graph, node: Node, is_taken: bool) -> Node:
+    """Contiguous, and no result of another input."""
     value = node.meta["val"]
-    if value.is_contiguous():
+    if value.is_contiguous() and not is_taken and node.op != "placeholder":
         return node
     with graph.inserting_after(node):
         options = {"memory_format": torch.contiguous_format}
@@ -157,7 +166,4 @@ def _clean(gm: torch.fx.GraphModule) -> None:
     losses.add_up_hits(gm)
     losses.picked_by_comparison(gm)
     random.gather_seeds(gm)
-    joint.write_in_place(gm)
-    gm.graph.eliminate_dead_code()
-    gm.recompile()
 

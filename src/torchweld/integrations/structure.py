@@ -119,12 +119,12 @@ def form_of(module: nn.Module) -> Form | str | None:
     """What `module` computes; why it stays as it is, where its parts looked like it; None for any
     other module."""
     forms = list(_possible(module))
-    if not forms:
+    _, *given = inspect.signature(type(module).forward).parameters.values()
+    if not forms or sum(p.default is p.empty for p in given) != 1:
         return None
     if not forward_is_the_class_own(module):
         return "it has a forward of its own"
-    parameters = inspect.signature(type(module).forward).parameters
-    if len(parameters) != 2:
+    if len(given) != 1:
         return "it takes more than one argument"
     if any(p.device.type == "meta" for p in module.parameters()):
         return "its weights are on the meta device"

@@ -1,8 +1,9 @@
 """Compiled at the first use: one program for a kind of inputs, found again by their sizes.
 
-The first sizes of a kind (types, devices, layouts) get a program of their own. From the second on,
-sizes that have differed so far are symbols. Where that is not possible (a size of 0 or 1, a guard
-that does not hold) sizes get their own again, up to MAX_EXACT of them; later ones run in eager.
+The first sizes of a kind (types, devices, layouts) get a program of their own, of some operators
+the first few. Then sizes that have differed so far are symbols. Where that is not possible (a size
+of 0 or 1, a guard that does not hold) sizes get their own again, up to MAX_EXACT of them; later
+ones run in eager.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torchweld.core import events
 from torchweld.core.errors import one_line
 from torchweld.core.options import Options
 
-MAX_EXACT = 16
+MAX_EXACT = 32
 _MAX_READY = 4096
 Tensors = Sequence[torch.Tensor]
 Run = Callable[[Tensors], list]
@@ -48,12 +49,15 @@ class _Kind:
 class Programs:
     """Those of one function, in one form (`capture.function`), with gradients of the tensors that
     are `wanted`. Called with the tensors, then for "gradients" with the tangents; gives a list:
-    results, then the gradients that are wanted."""
+    results, then the gradients that are wanted. `exact_first`: so many sets of sizes get a program
+    of their own before sizes are symbols."""
 
     def __init__(
-        self, name: str, of: function.Function, form: function.Form, wanted: tuple[bool, ...]
-    ) -> None:
+        self, name: str, of: function.Function, form: function.Form, wanted: tuple[bool, ...],
+        exact_first: int = 1,
+    ) -> None:  # fmt: skip
         self._name, self._function, self._form, self._wanted = name, of, form, wanted
+        self._exact_first = exact_first
         self._ready: dict[tuple, Run] = {}
         self._exact: dict[tuple, Run] = {}
         self._kinds: dict[tuple, _Kind] = {}
@@ -81,8 +85,9 @@ class Programs:
         if kind is None:
             kind = _Kind([t.shape for t in tensors], [frozenset()] * len(tensors))
             self._kinds[kind_key] = kind
-            return self._compile_exact(key, kind, tensors)
         kind.widen(tensors)
+        if kind.exact < self._exact_first:
+            return self._compile_exact(key, kind, tensors)
         shapes = tuple([t.shape for t in tensors])
         run = next((run for sizes, run in kind.symbolic if sizes.fit(shapes)), None)
         if run is None and kind.may_be_symbols(tensors):
@@ -109,7 +114,7 @@ class Programs:
     def _compiled(self, tensors: Tensors, varying: Sequence) -> tuple[Run, Tensors]:
         try:
             traced = function.trace(
-                self._function, tensors, self._form, self._wanted, varying, self._name)
+                self._function, tensors, self._form, self._wanted, varying, self._name, api.takes)
         except Exception as error:
             message = f"{self._name} was not traced and runs in eager: {one_line(error)}"
             events.warn_once(f"operator:{self._name}:{one_line(error)}", message)

@@ -68,7 +68,8 @@ ops.score_function("test_softcap_alibi")(_softcap)
 
 def _softcapped(q, k, v, slopes):
     k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
-    rows, keys = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+    rows, keys = (torch.arange(x.shape[2], device=q.device) for x in (q, k))
+    rows = rows[:, None]
     scores = q @ k.mT / q.shape[-1] ** 0.5
     scores = 5 * torch.tanh(scores / 5) + slopes[:, None, None] * (keys - rows)
     return scores.softmax(-1) @ v
@@ -100,7 +101,7 @@ def _masked_softmax(x, mask):
 
 
 def _causal_log_softmax(x):
-    hidden = torch.ones(x.shape[-2:], dtype=torch.bool).triu(1)
+    hidden = torch.ones_like(x, dtype=torch.bool).triu(1)
     return x.masked_fill(hidden, -torch.inf).log_softmax(-1).masked_fill(hidden, 0.0)
 
 
@@ -141,8 +142,8 @@ CASES = (
          (*HEADS, (4,))),
     Case("softmax", lambda x, m: ops.softmax(x, m, scale=0.5), _masked_softmax, (X,),
          mask=(5, COLUMNS)),
-    Case("log_softmax", lambda x: ops.log_softmax(x, causal=True).clamp_min(-1e30).where(
-        torch.ones(x.shape[-2:], dtype=torch.bool).tril(), 0.0), _causal_log_softmax, ((7, 7),)),
+    Case("log_softmax", lambda x: ops.log_softmax(x, causal=True).where(
+        torch.ones_like(x, dtype=torch.bool).tril(), 0.0), _causal_log_softmax, ((7, 7),)),
     Case("rotary", ops.rotary, _rotary, ((2, 4, 5, 16), (2, 1, 5, 16), (1, 5, 16), (1, 5, 16))),
     Case("rotary_pairs", lambda *a: ops.rotary(*a, head_dim=2, interleaved=True), _pairs,
          ((2, 5, 4, 16), (2, 5, 1, 16), (2, 5, 16), (2, 5, 16))),
@@ -162,7 +163,8 @@ def step(function: Callable, inputs) -> list[torch.Tensor]:
     args = [a.detach().requires_grad_(a.requires_grad) for a in inputs]
     made = function(*args)
     results = list(made) if isinstance(made, tuple) else [made]
-    factors = [torch.arange(t.numel()).view(t.shape).cos().to(t.dtype) for t in results]
+    factors = [torch.arange(t.numel(), device=t.device).view(t.shape).cos().to(t.dtype)
+               for t in results]  # fmt: skip
     ends = [a for a in args if a.requires_grad]
     return [t.detach() for t in results] + list(torch.autograd.grad(results, ends, factors))
 

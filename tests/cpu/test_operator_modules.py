@@ -12,9 +12,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import torchweld
+from doc_examples import run, sections
 from torchweld import nn as ours
 from torchweld.core.errors import UsageError
 from torchweld.integrations import transformers as welded
+
+PAGE = "operators.md"
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +27,13 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("title", [t for t, blocks in sections(PAGE).items() if blocks])
+def test_the_page_works(title):
+    if "transformers" in title:
+        pytest.importorskip("transformers")
+    assert run(PAGE, title)
 
 
 def test_norms():

@@ -80,7 +80,7 @@ class Programs:
 
     def _found(self, key: tuple, tensors: Tensors) -> Run:
         orders = tuple(map(_order, tensors))
-        kind_key = tuple([(*k[:2], o) for k, o in zip(key, orders)])
+        kind_key = tuple([(*k[:2], t.dim(), o) for k, t, o in zip(key, tensors, orders)])
         kind = self._kinds.get(kind_key)
         if kind is None:
             kind = _Kind([t.shape for t in tensors], [frozenset()] * len(tensors))

@@ -211,6 +211,15 @@ def test_what_computes_something_else_is_left(module, reason):
     assert type(model[0]) is type(module) and module.training
 
 
+def test_hooks_stay_and_are_not_called():
+    seen, norm = [], nn.LayerNorm(4)
+    norm.register_forward_hook(lambda *given: seen.append(1))
+    model = nn.Sequential(norm)
+    assert len(welded.apply(model).replaced) == 1 and not seen
+    model(torch.randn(2, 4))
+    assert seen == [1]
+
+
 def test_a_module_with_a_forward_of_its_own_is_left():
     norm = nn.LayerNorm(4)
     norm.forward = lambda x: x

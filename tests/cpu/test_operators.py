@@ -176,6 +176,14 @@ def test_what_cannot_be_traced_runs_in_eager():
     assert y.tolist() == [2.0, 4.0] and x.grad.tolist() == [2.0, 2.0]
 
 
+def test_inference_mode_first_then_training():
+    with torch.inference_mode():
+        x, weight = torch.randn(4, 11), torch.randn(11)
+        torch.testing.assert_close(ops.rms_norm(x, weight), F.rms_norm(x, (11,), weight, 1e-6))
+    case = NAMES["rms_norm"]
+    check(case, [torch.randn(4, 11, requires_grad=True), torch.randn(11, requires_grad=True)])
+
+
 def test_frozen_tensors_get_no_gradient():
     x, weight = torch.randn(4, 9, requires_grad=True), torch.randn(9)
     before = len(torchweld.records())

@@ -8,9 +8,11 @@ Forms are the references of `torchweld.operators`.
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import permutations, product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -191,14 +193,25 @@ def _computes(module: nn.Module, form: Form) -> bool:
     kinds = [(torch.float32, torch.float32)]
     if isinstance(form, (RMSNorm, LayerNorm)):
         kinds += [(torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32)]
-    was, ours = module.training, True
-    try:
-        for training, (x_type, weight_type) in product((True, False), kinds):
-            module.train(training)
-            ours = ours and _agrees(module, form, x_type, weight_type)
-    finally:
-        module.train(was)
-    return ours
+    bare = _without_hooks(module)
+    return all(
+        _agrees(bare.train(training), form, *types)
+        for training, types in product((True, False), kinds)
+    )
+
+
+def _without_hooks(module: nn.Module) -> nn.Module:
+    """Another module of the same parameters. Hooks are the user's, and may count or communicate."""
+    made = object.__new__(type(module))
+    own = vars(module)
+    hooks = {k: OrderedDict[int, Any]() for k, v in own.items() if _is_hooks(k, v)}
+    parts = {n: None if c is None else _without_hooks(c) for n, c in own["_modules"].items()}
+    vars(made).update(own, **hooks, _modules=parts, _parameters=dict(own["_parameters"]))
+    return made
+
+
+def _is_hooks(name: str, value: object) -> bool:
+    return "_hooks" in name and isinstance(value, dict)
 
 
 def _agrees(module: nn.Module, form: Form, x_type: torch.dtype, weight_type: torch.dtype) -> bool:

@@ -90,7 +90,7 @@ class Programs:
             return self._compile_exact(key, kind, tensors)
         shapes = tuple([t.shape for t in tensors])
         run = next((run for sizes, run in kind.symbolic if sizes.fit(shapes)), None)
-        if run is None and kind.may_be_symbols(tensors):
+        if run is None and kind.may_be_symbols(tensors) and len(kind.symbolic) < MAX_EXACT:
             run = self._compile_symbolic(kind, orders, tensors)
         elif run is None:
             return self._compile_exact(key, kind, tensors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from torchweld import ops
+from torchweld.operators.table import Operator
 
 ROWS, COLUMNS, CLASSES = (3, 5), 37, 61
 
@@ -171,3 +173,27 @@ def step(function: Callable, inputs) -> list[torch.Tensor]:
 
 def exact(inputs) -> list[torch.Tensor]:
     return [a.detach().double().requires_grad_() if a.is_floating_point() else a for a in inputs]
+
+
+class _Stop(Exception):
+    pass
+
+
+def arguments(row: Operator) -> tuple:
+    """What the operator itself is given in its case."""
+    seen = []
+
+    def spy(*args):
+        seen.append(args)
+        raise _Stop
+
+    name = {"gated": "swiglu"}.get(row.name, row.name)
+    case = next(c for c in CASES if c.name == name)
+    before = ops._OPS[row.name]
+    ops._OPS[row.name] = spy
+    try:
+        with torch.no_grad(), contextlib.suppress(_Stop):
+            case.ours(*case.inputs())
+    finally:
+        ops._OPS[row.name] = before
+    return seen[0]

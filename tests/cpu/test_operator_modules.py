@@ -149,6 +149,8 @@ def test_applied_and_fused():
     with torch.no_grad():
         right = model(ids).logits
         welded.apply(model)
+        whole = torch.compile(model, backend="eager", fullgraph=True)
+        torch.testing.assert_close(whole(ids).logits, right, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(torchweld.fuse(model)(ids).logits, right, rtol=1e-4, atol=1e-5)
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
-from operator_cases import CASES, exact, step
+from operator_cases import CASES, arguments, exact, step
 from torchweld import ops
 from torchweld.core import events
 from torchweld.core.errors import UsageError
@@ -60,29 +60,6 @@ def test_without_gradients(name):
     found = case.ours(*inputs)
     error = compare(name, found, case.eager(*inputs), case.eager(*exact(inputs)))
     assert error.ok and found.is_contiguous(), error
-
-
-def arguments(row) -> tuple:
-    """For the operator itself: those of its case."""
-    seen = []
-
-    class Stop(Exception):
-        pass
-
-    def spy(*args):
-        seen.append(args)
-        raise Stop
-
-    case = NAMES.get(row.name) or NAMES[{"gated": "swiglu"}[row.name]]
-    before = ops._OPS[row.name]
-    ops._OPS[row.name] = spy
-    try:
-        inputs = case.inputs()
-        with torch.no_grad(), pytest.raises(Stop):
-            case.ours(*inputs)
-    finally:
-        ops._OPS[row.name] = before
-    return seen[0]
 
 
 @pytest.mark.parametrize("row", [r for r in TABLE if r.name != "dropout_add"],
@@ -237,6 +214,20 @@ def test_dropout_compiled(backend):
     assert all(not torch.equal(a, b) for a, b in combinations(masks, 2))
 
 
+def test_dropout_is_compiled_once():
+    """No guard on the number of seeds that were drawn before."""
+    graphs = []
+
+    def backend(gm, inputs):
+        graphs.append(gm)
+        return gm
+
+    compiled = torch.compile(lambda x: ops.dropout_add(x, x), backend=backend, fullgraph=True)
+    for _ in range(3):
+        compiled(torch.ones(3))
+    assert len(graphs) == 1
+
+
 def test_dropout_at_its_ends():
     x, r = torch.randn(3, 4), torch.randn(3, 4)
     assert torch.equal(ops.dropout_add(x, r, 1.0), r)
@@ -275,6 +266,19 @@ def test_large_logits_are_never_whole(monkeypatch):
         assert compare("", *three).ok
     (record,) = torchweld.records()[before:]
     assert max(prod(b.shape) for b in record.graph.buffers.values()) < rows * classes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+def test_scores_of_attention_are_never_whole(dtype):
+    q, k, v = (torch.randn(1, 2, 70, 16, dtype=dtype, requires_grad=True) for _ in range(3))
+    before = len(torchweld.records())
+    for keys in (64, 66):  # other sizes have no symbols
+        step(lambda *a: ops.attention(*a, score="causal"), [q, k[:, :, :keys], v[:, :, :keys]])
+    new = torchweld.records()[before:]
+    assert [r.kind for r in new] == ["inference", "backward"] * 2
+    for record in new:
+        large = max(prod(b.shape) for b in record.graph.buffers.values())
+        assert large < 2 * 70 * 64, [n.name for n in record.graph.nodes]
 
 
 def test_half_precision_losses_are_scaled_before_they_are_rounded():
@@ -317,6 +321,18 @@ def test_inside_fuse_it_is_fused_with_its_neighbours():
     for found, right in zip(step(fused, [x, w]), step(block, [x, w])):
         torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-5)
     assert [len(r.graph.nodes) for r in torchweld.records(fused)] == [1, 1]
+
+
+def test_a_loss_inside_fuse():
+    def model(x, w, labels):
+        return ops.linear_cross_entropy(torch.tanh(x), w, labels) * 2
+
+    x, w = torch.randn(6, 9, requires_grad=True), torch.randn(13, 9, requires_grad=True)
+    labels = torch.tensor([0, 12, 3, -100, 4, 5])
+    fused = torchweld.fuse(model)
+    for a, b in zip(step(fused, [x, w, labels]), step(model, [x, w, labels])):
+        torch.testing.assert_close(a, b)
+    assert [r.kind for r in torchweld.records(fused)] == ["forward", "backward"]
 
 
 def test_inside_an_exported_module_too():

@@ -14,6 +14,7 @@ import torch
 
 from torchweld.capture import (
     attention,
+    bags,
     constant,
     decompose,
     joint,
@@ -55,6 +56,7 @@ def make_backend(
             inline(gm)
             attention.simplify(gm)
             written_out.write_out(gm, takes)
+            bags.write_out_bags(gm)
             return session.trace(gm, example_inputs)
         except torch_private.DynamoControl:
             raise

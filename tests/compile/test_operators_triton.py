@@ -9,8 +9,9 @@ import torch
 
 pytest.importorskip("triton")
 
-from operator_cases import arguments
 from products.nets import on
+
+from operator_cases import arguments
 from torchweld import ops
 from torchweld.capture import function
 from torchweld.capture.lower import lower

@@ -323,6 +323,17 @@ def test_inside_fuse_it_is_fused_with_its_neighbours():
     assert [len(r.graph.nodes) for r in torchweld.records(fused)] == [1, 1]
 
 
+def test_autocast_does_not_change_what_an_operator_means():
+    def model(x, gate, down):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return ops._OPS["gated_mlp"](x, gate, gate, down, None, None, None, "relu") + 1
+
+    x, gate, down = torch.randn(5, 8), torch.randn(12, 8), torch.randn(8, 12)
+    right = F.linear(F.relu(x @ gate.t()) * (x @ gate.t()), down) + 1
+    for call in (model, torchweld.fuse(model)):
+        torch.testing.assert_close(call(x, gate, down), right)
+
+
 def test_a_loss_inside_fuse():
     def model(x, w, labels):
         return ops.linear_cross_entropy(torch.tanh(x), w, labels) * 2

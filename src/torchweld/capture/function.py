@@ -71,7 +71,7 @@ def run(
 def _run(function, tensors, form: Form, wanted) -> list[torch.Tensor]:
     if form == "results":
         with torch.no_grad():
-            return list(function(*tensors))
+            return [t.clone() for t in function(*tensors)]  # never a view of an input
     count = len(wanted)
     inputs = [t.detach().requires_grad_(w) for t, w in zip(tensors, wanted)]
     results, ends = list(function(*inputs)), [t for t, w in zip(inputs, wanted) if w]

@@ -7,7 +7,6 @@ fake, and is compiled at its first call with real tensors.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -56,8 +55,7 @@ class _Defined:
 
     def _new_programs(self, form, rest: tuple, wanted: tuple[bool, ...]) -> Programs:
         def flat(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
-            with _plain():
-                made = self.operator.reference(*self._join(tensors, rest))
+            made = self._meaning(*self._join(tensors, rest))
             return [made] if self.operator.is_single else made
 
         return Programs(self.operator.name, flat, form, wanted, self.operator.exact_sizes)
@@ -68,14 +66,14 @@ class _Defined:
         inside, _, results = self.operator.schema[1:].partition(") -> ")
         self._register("", f"({inside}) -> {results}", self._results, self._fake)
         self._differentiate("", self._backward, self._keep)
-        MEANINGS[self.overload("")] = self.operator.reference
+        MEANINGS[self.overload("")] = self._meaning
         schema = f"(Tensor[] tangents, {inside}, bool[] wanted) -> Tensor[]"
         self._register("_backward", schema, self._gradients, self._fake_gradients)
         if self.operator.ahead:
             schema = f"({inside}, bool[] wanted) -> Tensor[]"
             self._register("_ahead", schema, self._ahead, self._fake_ahead)
             self._differentiate("_ahead", self._scale, self._keep_gradients)
-            MEANINGS[self.overload("_ahead")] = lambda *args: [self.operator.reference(*args[:-1])]
+            MEANINGS[self.overload("_ahead")] = lambda *args: [self._meaning(*args[:-1])]
 
     def _register(self, suffix: str, schema: str, function: Callable, fake: Callable) -> None:
         """As torch.library.custom_op does, whose checks of each call take as long as all else (a
@@ -105,9 +103,13 @@ class _Defined:
 
     # -- fakes: what it means, on tensors without data
 
+    def _meaning(self, *args):
+        """No autocast: an operator means the same wherever it is called."""
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            return self.operator.reference(*args)
+
     def _fake(self, *args):
-        with _plain():
-            made = self.operator.reference(*args)
+        made = self._meaning(*args)
         if self.operator.is_single:
             return made.contiguous()
         return tuple(t.contiguous() for t in made)
@@ -166,10 +168,3 @@ def _are_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
-
-
-@contextlib.contextmanager
-def _plain():
-    """No autocast: an operator means the same wherever it is called."""
-    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        yield

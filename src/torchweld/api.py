@@ -201,6 +201,11 @@ def watch(options: Options, places: tuple, lengths: tuple, tensors: list[torch.T
     return native.watch(options, places, lengths, tensors)
 
 
+def remember(captured: Captured, compiled: aot.Boxed) -> None:
+    """For `records()` and `explain()` of this process: a graph that no fused object has."""
+    _Graphs().remember(captured, compiled)
+
+
 @dataclass(frozen=True, slots=True)
 class _Compiled:
     """A graph and the pipeline's record of it, None if it runs in eager. `number`: in the order of

@@ -32,6 +32,7 @@ WHY = {
     "fx_config": "sizes that may be one, from the first trace on",
     "_flex_attention": "a call of flex_attention as Dynamo writes it",
     "_math_attention": "what flex_attention means, in plain operations",
+    "aot_export_joint_simple": "the graph of a function and of its gradients, without Dynamo",
     "functorch_config": "views are recomputed, so that parameters reach the backward as themselves",
 }
 

@@ -25,6 +25,19 @@ def test_type_checkers_see_the_names_that_there_are():
     assert (ROOT / "src/torchweld/py.typed").exists()
 
 
+@pytest.mark.parametrize(
+    "name", ["api", "ops", "nn", "integrations.loops", "integrations.transformers"])
+def test_what_users_call_is_typed(name):
+    """Every argument and result of public functions and methods, as `mypy --strict` asks."""
+    path = ROOT / "src/torchweld" / f"{name.replace('.', '/')}.py"
+    for node in ast.walk(ast.parse(path.read_text())):
+        public = isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        if public and (name != "api" or node.name in torchweld.__all__):
+            every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            untyped = [a.arg for a in every if a.annotation is None and a.arg != "self"]
+            assert not untyped and node.returns is not None, (node.name, untyped)
+
+
 def test_versions_agree():
     project = (ROOT / "pyproject.toml").read_text()
     assert f'version = "{torchweld.__version__}"' in project

@@ -24,6 +24,7 @@ from torchweld.capture import (
     written_out,
 )
 from torchweld.capture.captured import Captured
+from torchweld.capture.inline import inline
 from torchweld.capture.lower import origin_of, text_of
 from torchweld.capture.scores import Takes
 from torchweld.core import events
@@ -53,6 +54,7 @@ def make_backend(
         name = f"graph{next(_numbers)}"
         session = _Session(compile_graph, options, on_compiled, name, takes)
         try:
+            inline(gm)
             attention.simplify(gm)
             written_out.write_out(gm, takes)
             bags.write_out_bags(gm)

@@ -30,6 +30,7 @@ from torchweld.capture import (
     torch_private,
 )
 from torchweld.capture.captured import Captured
+from torchweld.capture.inline import inline
 from torchweld.capture.results import Results
 from torchweld.capture.scores import Takes
 from torchweld.capture.torch_private import pytree
@@ -316,6 +317,7 @@ def capture_export(
         with assigned.refused(model):
             program = torch.export.export(model, args, kwargs, strict=False)
         check_lstm(program)
+        inline(program.graph_module)
         attention.simplify(program.graph_module)
         write_out(program.graph_module, takes)
         program = program.run_decompositions(decompose.table())

@@ -63,8 +63,18 @@ UNIFORM = torch.ops.torchweld.philox_uniform.default
 
 def keep_mask(like: torch.Tensor, p: float) -> torch.Tensor:
     """A bool tensor of `like`'s shape, each element false with probability `p` (in [0, 1])."""
-    seed = SEED(1, next(_salts), device=like.device)
-    return UNIFORM(seed, like.shape) >= p
+    return UNIFORM(draw_seed(like.device), like.shape) >= p
+
+
+def draw_seed(device: torch.device) -> torch.Tensor:
+    """One seed, unlike that of any other call."""
+    return SEED(1, _new_salt(), device=device)
+
+
+@torch.compiler.assume_constant_result
+def _new_salt() -> int:
+    """Under torch.compile a new one for each call in the graph, with no guard on the counter."""
+    return next(_salts)
 
 
 def native_dropout(x: torch.Tensor, p: float, train: bool | None):

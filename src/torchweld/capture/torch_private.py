@@ -21,11 +21,17 @@ from torch._dynamo import trace_rules
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.eval_frame import reset_code
 from torch._dynamo.exc import TorchDynamoException
+from torch._functorch.aot_autograd import aot_export_joint_simple
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
 from torch._higher_order_ops.flex_attention import math_attention as _math_attention
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -157,6 +163,12 @@ def calls_forward_alone(module: torch.nn.Module) -> bool:
     )
 
 
+def forward_is_the_class_own(module: torch.nn.Module) -> bool:
+    """Its class says what `forward` does: nobody has put another into it, or compiled it."""
+    own = module.__dict__
+    return "forward" not in own and not own.get("_compiled_call_impl")
+
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -192,6 +204,33 @@ def without_modes() -> contextlib.AbstractContextManager:
 def fake_tensors() -> contextlib.AbstractContextManager:
     """Tensors made inside have shapes, types and devices but no data; real ones become such."""
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def fakes_of(
+    tensors: Sequence[torch.Tensor], varying: Sequence[frozenset[int]]
+) -> tuple[torch.Tensor, ...]:
+    """Fake tensors of one mode. Sizes in the dimensions `varying` of each are symbols, one for all
+    that are equal; other sizes, and those of 0 and 1, are numbers."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    dims = list(varying) or [frozenset()] * len(tensors)
+
+    def fake(tensor: torch.Tensor, varies: frozenset[int]) -> torch.Tensor:
+        kinds = [DimDynamic.DUCK if d in varies else DimDynamic.STATIC for d in range(tensor.dim())]
+        context = StatelessSymbolicContext(dynamic_sizes=kinds)
+        return mode.from_tensor(tensor.detach(), symbolic_context=context)
+
+    return tuple(map(fake, tensors, dims))
+
+
+def joint_graph(
+    function: Callable, inputs: Sequence, decompositions: dict, gradients: bool
+) -> torch.fx.GraphModule:
+    """`function(*inputs) -> list`, pure, as one functional graph of ATen operations. With
+    `gradients` its inputs are those and a tangent for each result, and its outputs the results and
+    a gradient for each input, None for those without."""
+    return aot_export_joint_simple(
+        function, tuple(inputs), trace_joint=gradients, decompositions=decompositions
+    )
 
 
 def plain_surroundings() -> bool:

@@ -24,6 +24,7 @@ from torchweld.capture.captured import Captured
 from torchweld.capture.decoding import layers
 from torchweld.capture.decoding.inputs import MASK, Inputs
 from torchweld.capture.decoding.store import Room
+from torchweld.capture.inline import inline
 from torchweld.capture.results import Results
 from torchweld.capture.torch_private import pytree
 from torchweld.core.garbage import no_garbage_collection
@@ -239,6 +240,7 @@ def _exported(traced: _Model, inputs: Inputs, room: Room | None) -> ExportedProg
         with no_garbage_collection(), assigned.refused(traced.model):
             program = torch.export.export(traced, arguments, dynamic_shapes=dims, strict=False)
         export_.check_lstm(program)
+        inline(program.graph_module)
         attention.simplify(program.graph_module)
         program = program.run_decompositions(decompose.table())
     export_.write_back(program, to_inputs=True)

@@ -34,7 +34,7 @@ class Evaluator:
     memo: Memo = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "memo", Memo(self.buffers))
+        object.__setattr__(self, "memo", Memo(self.buffers, any_constants=True))
 
     def with_buffers(self, more: list[Buffer]) -> Evaluator:
         """An evaluator that knows `more` buffers as well."""

@@ -100,8 +100,7 @@ class Judge:
         found = self.memo.named("kernel", (comp,), lambda: self._judged(comp))
         if isinstance(found.answer, Refusal):
             return found.answer
-        names = dict(zip(found.theirs, found.ours))
-        left = frozenset(names[b] for b in found.answer.left)
+        left = frozenset(found.names[b] for b in found.answer.left)
         return replace(found.answer, comp=comp, left=left)
 
     def _judged(self, comp: Comp) -> Kernel | Refusal:

@@ -105,13 +105,15 @@ def _compiled(job: _Job, compilers: Compilers) -> Program:
     job = replace(job, target=target)
     plans = PlanCache.open(options, _DECISIONS)
     loose = sorted(captured.loose_outputs)
+    unnamed = replace(lowered.graph, name="")  # a process counts its graphs: equal ones differ
     key = plans.key(
-        lowered.graph, options, str(job.device), captured.kind, repr(job.target), repr(loose))
+        unnamed, options, str(job.device), captured.kind, repr(job.target), repr(loose))
     stored = stages("find plan", plans.get, key)
     cached = stored is not None
     if not cached:
         stored = _make_plan(job, lowered, compilers.start)
         stages("keep plan", plans.put, key, stored)
+    stored = replace(stored, graph=replace(stored.graph, name=captured.name))
     record = GraphRecord(
         captured.name, captured.kind, str(job.device), stored.graph, dict(stored.bundles),
         stored.decisions, stages.seconds, cached,

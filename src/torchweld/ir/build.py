@@ -18,6 +18,7 @@ from torchweld.ir.nodes import (
     Reduce,
     Scan,
     Value,
+    instr_axes,
 )
 from torchweld.ir.scalar import TABLE
 
@@ -28,6 +29,7 @@ class BodyBuilder:
     def __init__(self) -> None:
         self._instrs: list[Instr] = []
         self._known: dict[tuple, Value] = {}
+        self._axes: list[frozenset[str]] = []
 
     @property
     def body(self) -> tuple[Instr, ...]:
@@ -35,6 +37,12 @@ class BodyBuilder:
 
     def __getitem__(self, value: Value) -> Instr:
         return self._instrs[value]
+
+    def axes(self, value: Value) -> frozenset[str]:
+        """The axes that a value varies along."""
+        for instr in self._instrs[len(self._axes) :]:
+            self._axes.append(instr_axes(instr, self._axes))
+        return self._axes[value]
 
     def emit(self, instr: Instr) -> Value:
         key = _key(instr)

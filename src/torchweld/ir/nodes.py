@@ -179,17 +179,25 @@ class Comp:
     body: tuple[Instr, ...]
     stores: tuple[Store, ...]
     origins: tuple[Origin, ...] = ()
+    # Asked for by every pass, of every node: worked out once.
+    _reads: tuple[str, ...] | None = field(default=None, init=False, repr=False, compare=False)
+    _writes: tuple[str, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def reads(self) -> tuple[str, ...]:
         """Buffers read, each once, in order of first use."""
-        loaded = [i.buffer for i in self.body if isinstance(i, Load)]
-        copied = [s.init for s in self.stores if isinstance(s.init, str)]
-        return tuple(dict.fromkeys(loaded + copied))
+        if self._reads is None:
+            loaded = [i.buffer for i in self.body if isinstance(i, Load)]
+            copied = [s.init for s in self.stores if isinstance(s.init, str)]
+            object.__setattr__(self, "_reads", tuple(dict.fromkeys(loaded + copied)))
+        return self._reads
 
     @property
     def writes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(s.buffer for s in self.stores))
+        if self._writes is None:
+            found = tuple(dict.fromkeys(s.buffer for s in self.stores))
+            object.__setattr__(self, "_writes", found)
+        return self._writes
 
     @property
     def extents(self) -> dict[str, Size]:
@@ -243,11 +251,15 @@ class Extern:
     outputs: tuple[str | None, ...]
     mutates: tuple[str, ...] = ()
     origins: tuple[Origin, ...] = ()
+    _reads: tuple[str, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def reads(self) -> tuple[str, ...]:
-        keyword = tuple(arg for _, arg in self.kwargs)
-        return tuple(dict.fromkeys(v.buffer for v in views(self.args + keyword)))
+        if self._reads is None:
+            keyword = tuple(arg for _, arg in self.kwargs)
+            found = tuple(dict.fromkeys(v.buffer for v in views(self.args + keyword)))
+            object.__setattr__(self, "_reads", found)
+        return self._reads
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -320,6 +332,15 @@ def views(args) -> list[View]:
     return found
 
 
+def readers(nodes: Iterable[Node]) -> dict[str, list[Node]]:
+    """For each buffer that is read, who reads it, in order."""
+    found: dict[str, list[Node]] = {}
+    for node in nodes:
+        for name in node.reads:
+            found.setdefault(name, []).append(node)
+    return found
+
+
 def operands(instr: Instr) -> tuple[Value, ...]:
     """The values that an instruction uses."""
     if isinstance(instr, (Op, Reduce)):
@@ -387,14 +408,17 @@ def value_axes(body: tuple[Instr, ...]) -> tuple[frozenset[str], ...]:
 def _value_axes(body: _Body) -> tuple[frozenset[str], ...]:
     found: list[frozenset[str]] = []
     for instr in body.instructions:
-        axes = frozenset().union(*(found[v] for v in operands(instr)))
-        if isinstance(instr, Index):
-            axes = instr.map.axes
-        elif isinstance(instr, Load):
-            axes |= map_axes(instr.index)
-        elif isinstance(instr, Reduce):
-            axes -= frozenset(instr.axes)
-        elif isinstance(instr, Scan):
-            axes |= {instr.axis}
-        found.append(axes)
+        found.append(instr_axes(instr, found))
     return tuple(found)
+
+
+def instr_axes(instr: Instr, known: Sequence[frozenset[str]]) -> frozenset[str]:
+    """The axes that one value varies along; `known`: those of the values before it."""
+    if isinstance(instr, Index):
+        return instr.map.axes
+    axes = frozenset().union(*(known[v] for v in operands(instr)))
+    if isinstance(instr, Load):
+        return axes | map_axes(instr.index)
+    if isinstance(instr, Reduce):
+        return axes - frozenset(instr.axes)
+    return axes | {instr.axis} if isinstance(instr, Scan) else axes

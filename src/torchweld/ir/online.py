@@ -38,7 +38,6 @@ from torchweld.ir.nodes import (
     Value,
     needed,
     operands,
-    value_axes,
 )
 from torchweld.ir.simplify import drop_dead
 from torchweld.ir.substitute import move_store, with_operands
@@ -344,18 +343,15 @@ class _Writer:
         return self.body.op(self.body[parts].name, *sums)
 
     def _varies(self, value: Value) -> bool:
-        return bool(self._axes(value) & self.over)
-
-    def _axes(self, value: Value) -> frozenset[str]:
-        return value_axes(self.body.body)[value]
+        return bool(self.body.axes(value) & self.over)
 
     def _last(self, above: Sequence[Value], below: Sequence[Value]) -> Value:
         """The product of factors, last one that alone varies along some axis and is no reduction's
         result."""
         for place, factor in enumerate(above):
             rest = [f for k, f in enumerate(above) if k != place]
-            others = frozenset().union(*(self._axes(f) for f in (*rest, *below)))
-            own = self._axes(factor) - others
+            others = frozenset().union(*(self.body.axes(f) for f in (*rest, *below)))
+            own = self.body.axes(factor) - others
             if len(above) > 1 and own and not self._is_reduced(factor):
                 return self.body.op("mul", self._product(rest, below), factor)
         return self._product(above, below)

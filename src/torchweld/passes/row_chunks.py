@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from torchweld.core.units import bytes_text
-from torchweld.ir.nodes import Comp, Graph
+from torchweld.ir.nodes import Comp, Graph, readers
 from torchweld.ir.row_map import NotByRows, chunk_name
 from torchweld.ir.row_price import Chunks, best_chunks, region_s, wide_bytes
 from torchweld.ir.row_region import Region, find_region
@@ -70,9 +70,9 @@ def _first_that_fits(
 
 def _refused(plan: Plan, seeds: Iterable[str], why: Refusal) -> Plan:
     made = [n for n in plan.graph.nodes if set(seeds).intersection(n.writes)]
-    refused = {}
+    refused, read_by = {}, readers(plan.graph.nodes)
     for node in made:
-        refused |= of_call(node, plan.graph, why)
+        refused |= of_call(node, read_by, why)
     return explained(plan, refused)
 
 

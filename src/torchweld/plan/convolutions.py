@@ -21,6 +21,7 @@ from torchweld.ir.nodes import (
     Comp,
     Extern,
     Graph,
+    readers,
     views,
 )
 from torchweld.ir.size import Size, hint, product
@@ -53,10 +54,10 @@ def own_convolutions(plan: Plan, table: Target, options: Options) -> Plan:
     graph = coarsened(plan.graph, _image_shapes(plan.graph))
     found = {n.name: _convolution_comp(n, graph) for n in graph.nodes if call_of(n)}
     made = {name: f for name, f in found.items() if isinstance(f, Comp)}
-    refused = {}
+    refused, read_by = {}, readers(graph.nodes)
     for node in graph.nodes:
         if isinstance(why := found.get(node.name), Refusal):
-            refused |= of_call(node, graph, why)
+            refused |= of_call(node, read_by, why)
     told = explained(replace(plan, graph=graph), refused)
     return with_readers(told, made, _runs, table) if made else replace(told, graph=plan.graph)
 

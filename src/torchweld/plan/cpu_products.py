@@ -21,7 +21,8 @@ from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.core.options import Options
 from torchweld.ir.access import addressed
-from torchweld.ir.nodes import Comp, Extern, Graph, Load, Node, Reduce, needed
+from torchweld.ir.memo import Memo
+from torchweld.ir.nodes import Comp, Extern, Graph, Load, Node, Reduce, needed, readers
 from torchweld.plan.decisions import Choice, Plan
 from torchweld.plan.epilogues import Readers, with_readers
 from torchweld.plan.products.told import explained, of_call
@@ -55,18 +56,18 @@ def choose_products(plan: Plan, target: Target, options: Options, kind: str) -> 
     """`plan` with each product made in the cheapest way. `kind`: inference, forward or backward:
     weights of training change too often to be packed."""
     packs = options.pack_weights and kind == "inference"
-    desk = _Desk(plan.graph, target, packs, Readers(plan.graph))
+    desk = _Desk(plan.graph, target, packs, Readers(plan.graph), Memo(plan.graph.buffers))
     taken = {n.name: desk.offers(n) for n in plan.graph.nodes if is_product(n)}
     best = {name: _best(offers) for name, offers in taken.items()}
     calls = {name: o.node for name, o in best.items() if isinstance(o.node, Extern)}
     made = {name: o.node for name, o in best.items() if isinstance(o.node, Comp)}
     nodes = tuple(calls.get(n.name, n) for n in plan.graph.nodes)
     told = [_told(name, best[name], taken[name]) for name in calls]
-    refused = {}
+    refused, read_by = {}, readers(plan.graph.nodes)
     for node in plan.graph.nodes:
         if node.name in calls:
             why = _refusal(best[node.name], taken[node.name])
-            refused |= of_call(node, plan.graph, why)
+            refused |= of_call(node, read_by, why)
     plan = explained(plan, refused)
     libraries = [name for name in calls if best[name].way == "aten"]
     plan = Plan(replace(plan.graph, nodes=nodes), (*plan.decisions, *told))
@@ -106,6 +107,7 @@ class _Desk:
     target: Target
     packs: bool
     readers: Readers
+    memo: Memo
 
     def offers(self, node: Extern) -> list[Offer]:
         """The library's call first."""
@@ -130,9 +132,16 @@ class _Desk:
         reader = self.readers.only(node)
         if product_s is None or reader is None:
             return product_s
-        graph = self.graph
-        after_s = reader_s(reader, node.outputs[0], graph.buffers, graph.hints, self.target, joined)
-        return product_s + after_s
+        return product_s + self._after_s(reader, node.outputs[0], joined)
+
+    def _after_s(self, reader: Comp, made: str, joined: bool) -> float:
+        """Of what reads the result `made`."""
+        graph, place = self.graph, reader.reads.index(made)
+        return self.memo.of(
+            "after", (reader,),
+            lambda: reader_s(reader, made, graph.buffers, graph.hints, self.target, joined),
+            place, joined,
+        )  # fmt: skip
 
     def _has_activation(self, call: Extern) -> bool:
         reader = self.readers.only(call)
@@ -146,7 +155,8 @@ class _Desk:
         if comp is None or _is_slow_row(node, self.graph):
             return comp
         marked = _marked(comp)
-        return marked if marked and _runs(marked, self.graph) else None
+        runs = marked and self.memo.of("runs", (marked,), lambda: _runs(marked, self.graph))
+        return marked if runs else None
 
 
 def _suits(node: Extern, sizes: Sizes, graph: Graph) -> bool:

@@ -183,10 +183,20 @@ def cut_if_better(
         if pieces is None:
             raise InvalidIR(f"{comp.name} cannot be cut into kernels", where=str(comp.origins[:1]))
         return *pieces, 0.0
-    parts = cut(comp, device) if allowed else None
-    if parts is None or any(frame_of(p) is None for p in parts[:2]):
+    if not allowed:
         return [comp], [], 0.0
+    saved = prices.memo.of("cut", (comp,), lambda: _saved_s(comp, prices, device))
+    if saved <= 0:
+        return [comp], [], 0.0
+    first, rest, between = cut(comp, device)
+    return [first, rest], between, saved
+
+
+def _saved_s(comp: Comp, prices: Evaluator, device: str) -> float:
+    """By two kernels in the place of one; 0 where there are no two."""
+    parts = cut(comp, device)
+    if parts is None or any(frame_of(p) is None for p in parts[:2]):
+        return 0.0
     first, rest, between = parts
     local = prices.with_buffers(between)
-    saved = local.cost(comp).seconds - local.cost(first).seconds - local.cost(rest).seconds
-    return ([first, rest], between, saved) if saved > 0 else ([comp], [], 0.0)
+    return local.cost(comp).seconds - local.cost(first).seconds - local.cost(rest).seconds

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from torchweld.ir.memo import Memo
 from torchweld.ir.nodes import Comp, Graph, Node, views
+from torchweld.ir.nodes import readers as nodes_that_read
 from torchweld.plan.decisions import Plan
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.names import kernel_names
 from torchweld.plan.products.told import Taken, decisions, of_call
 from torchweld.plan.refusals import Reason, Refusal
-from torchweld.plan.signature import Signatures
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.price import Prices
 
@@ -27,11 +28,12 @@ def with_readers(plan: Plan, made: Mapping[str, Comp], runs: Runs, table: Target
     the kernel that alone reads its result if `runs` takes the two together."""
     graph = replace(plan.graph, nodes=tuple(made.get(n.name, n) for n in plan.graph.nodes))
     prices, taken, refused, readers = Prices(graph, table), [], {}, Readers(graph)
+    read_by = nodes_that_read(graph.nodes)
     for comp in reversed(made.values()):
         reader = readers.only(comp)
-        fused = _fused(comp, reader, graph, runs) if reader else readers.refusal(comp)
+        fused = readers.fused(comp, reader, runs) if reader else readers.refusal(comp)
         if isinstance(fused, Refusal):
-            refused |= of_call(comp, graph, fused)
+            refused |= of_call(comp, read_by, fused)
         else:
             before_s = prices.comp_s(comp) + prices.comp_s(reader)
             parts = (comp.name, reader.name)
@@ -45,8 +47,7 @@ class Readers:
     """Who alone reads what a node of one graph makes, while some nodes are joined."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph, self._signatures = graph, Signatures(graph.buffers)
-        self._joins: dict[tuple, bool] = {}
+        self._graph, self._memo = graph, Memo(graph.buffers)
         self._nodes: dict[int, Node] = dict(enumerate(graph.nodes))
         self._places = {node.name: place for place, node in self._nodes.items()}
         self._held = {v.buffer for v in views(graph.outputs)} | {n for n in graph.inputs if n}
@@ -80,15 +81,20 @@ class Readers:
         return Refusal(Reason.MUTATION, changed[0]) if changed else None
 
     def joins(self, comp: Comp, runs: Runs) -> bool:
-        """Whether `runs` takes `comp` and its only reader together; equal pairs are tried once."""
+        """Whether `runs` takes `comp` and its only reader together."""
         reader = self.only(comp)
-        if reader is None:
-            return False
-        one, other = self._signatures.of(comp), self._signatures.of(reader)
-        key = one.number, other.number, other.buffers.index(comp.writes[0])
-        if key not in self._joins:
-            self._joins[key] = isinstance(_fused(comp, reader, self._graph, runs), Comp)
-        return self._joins[key]
+        return reader is not None and isinstance(self.fused(comp, reader, runs), Comp)
+
+    def fused(self, comp: Comp, reader: Comp, runs: Runs) -> Comp | Refusal:
+        """Both as one Comp, if `runs` takes it; equal pairs are tried once."""
+        graph = self._graph
+        found = self._memo.named("fused", (comp, reader), lambda: _fused(comp, reader, graph, runs))
+        if isinstance(found.answer, Refusal):
+            return found.answer
+        if found.answer is None:
+            return Refusal(Reason.TEMPLATE, f"{comp.name} with {reader.name}")
+        origins = tuple(dict.fromkeys(comp.origins + reader.origins))
+        return replace(found.here(found.answer), name=reader.name, origins=origins)
 
     def join(self, comp: Comp, reader: Comp, fused: Comp) -> None:
         """`fused` in the place of `reader`, for both."""
@@ -105,13 +111,12 @@ class Readers:
             self._readers.setdefault(name, set()).add(place)
 
 
-def _fused(comp: Comp, reader: Comp, graph: Graph, runs: Runs) -> Comp | Refusal:
+def _fused(comp: Comp, reader: Comp, graph: Graph, runs: Runs) -> Comp | Refusal | None:
+    """None where `runs` does not take what they are together."""
     touched = {*comp.reads, *comp.writes, *reader.reads, *reader.writes}
     shapes = {n: graph.buffers[n].shape for n in touched}
     fused = merge(comp, reader, Rules(shapes=shapes))
-    if isinstance(fused, Refusal) or runs(fused, graph):
-        return fused
-    return Refusal(Reason.TEMPLATE, f"{comp.name} with {reader.name}")
+    return fused if isinstance(fused, Refusal) or runs(fused, graph) else None
 
 
 def _named(graph: Graph, taken: Sequence[Taken]) -> tuple[Graph, list[Taken]]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from torchweld.ir.memo import Found, Memo
 from torchweld.ir.nodes import Buffer, Comp
-from torchweld.ir.substitute import rename_buffers
 from torchweld.plan.legality import device_refusal, kernel_refusal, length_refusal
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.refusals import Refusal
-from torchweld.plan.signature import Signatures
 from torchweld.targets.target import Target
 from torchweld.templates.pointwise_reduce.price import Cost, cost
+from torchweld.templates.traffic import node_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Merged:
     cost: Cost
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Evaluator:
     """Prices Comps and pairs of them on one device."""
 
@@ -31,12 +31,10 @@ class Evaluator:
     hints: Mapping[str, int]
     device: Target
     eager: bool
-    signatures: Signatures = None
-    _costs: dict[int, Cost] = field(default_factory=dict)
-    _pairs: dict[tuple, tuple[Merged | Refusal, tuple[str, ...]]] = field(default_factory=dict)
+    memo: Memo = field(init=False)
 
     def __post_init__(self) -> None:
-        self.signatures = Signatures(self.buffers)
+        object.__setattr__(self, "memo", Memo(self.buffers, any_constants=True))
 
     def with_buffers(self, more: list[Buffer]) -> Evaluator:
         """An evaluator that knows `more` buffers as well."""
@@ -44,42 +42,32 @@ class Evaluator:
         return Evaluator(known, self.hints, self.device, self.eager)
 
     def cost(self, comp: Comp) -> Cost:
-        number = self.signatures.of(comp).number
-        if number not in self._costs:
-            self._costs[number] = cost(comp, self.buffers, self.hints, self.device)
-        return self._costs[number]
+        return self.memo.of(
+            "cost", (comp,), lambda: cost(comp, self.buffers, self.hints, self.device))
+
+    def bytes(self, comp: Comp) -> int:
+        """Told of the kernel, as `node_bytes` counts them."""
+        return self.memo.of("bytes", (comp,), lambda: node_bytes(comp, self.buffers, self.hints))
 
     def merged_cost(self, producer: Comp, consumer: Comp, keep: frozenset[str]) -> Cost | Refusal:
         """The price of `producer` merged into `consumer` with `keep` still stored, or why it cannot
         be."""
-        result, _, _ = self._pair(producer, consumer, keep)
-        return result if isinstance(result, Refusal) else result.cost
+        found = self._pair(producer, consumer, keep).answer
+        return found if isinstance(found, Refusal) else found.cost
 
     def merged(self, producer: Comp, consumer: Comp, keep: frozenset[str]) -> Comp | Refusal:
         """The Comp that `merged_cost` is the price of."""
-        result, template, names = self._pair(producer, consumer, keep)
-        if isinstance(result, Refusal):
-            return result
+        found = self._pair(producer, consumer, keep)
+        if isinstance(found.answer, Refusal):
+            return found.answer
         origins = tuple(dict.fromkeys(producer.origins + consumer.origins))
-        comp = result.comp
-        if template != names:
-            comp = rename_buffers(comp, dict(zip(template, names)))
-        return replace(comp, name=consumer.name, origins=origins)
+        return replace(found.here(found.answer.comp), name=consumer.name, origins=origins)
 
-    def _pair(
-        self, producer: Comp, consumer: Comp, keep: frozenset[str]
-    ) -> tuple[Merged | Refusal, tuple[str, ...], tuple[str, ...]]:
-        """The merge of a pair like this, the names of its buffers, and those of this pair."""
-        one, other = self.signatures.of(producer), self.signatures.of(consumer)
-        names = one.buffers + other.buffers
-        first = {name: k for k, name in reversed(list(enumerate(names)))}
-        key = (
-            one.number, other.number,
-            tuple(first[n] for n in names), tuple(n in keep for n in one.buffers),
-        )  # fmt: skip
-        if key not in self._pairs:
-            self._pairs[key] = (self._merge(producer, consumer, keep), names)
-        return *self._pairs[key], names
+    def _pair(self, producer: Comp, consumer: Comp, keep: frozenset[str]) -> Found:
+        """The merge of a pair like this, or why there is none."""
+        kept = tuple(name in keep for name in self.memo.signatures.of(producer).buffers)
+        return self.memo.named(
+            "merge", (producer, consumer), lambda: self._merge(producer, consumer, keep), kept)
 
     def _merge(self, producer: Comp, consumer: Comp, keep: frozenset[str]) -> Merged | Refusal:
         refusal = length_refusal(producer, consumer) or device_refusal(

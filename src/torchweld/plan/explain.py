@@ -11,7 +11,6 @@ from torchweld.plan.flow import NodeId
 from torchweld.plan.moves import Move, Mover
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.templates.pointwise_reduce.price import bytes_of
-from torchweld.templates.traffic import node_bytes
 
 
 def decisions_of(mover: Mover, graph: Graph) -> list[Fusion | RefusalRecord]:
@@ -37,8 +36,8 @@ def _fusion(mover: Mover, number: NodeId, name: str, first: Mapping[str, NodeId]
         kernel=name,
         members=members,
         origins=node.origins,
-        bytes_before=sum(node_bytes(n, prices.buffers, prices.hints) for n in alone),
-        bytes_after=node_bytes(node, prices.buffers, prices.hints),
+        bytes_before=sum(prices.bytes(n) for n in alone),
+        bytes_after=prices.bytes(node),
         launches_before=len(alone),
         launches_after=1,
         saved_us=(before_s - prices.cost(node).seconds) * 1e6,

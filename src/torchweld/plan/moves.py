@@ -252,8 +252,9 @@ class Mover:
         """Equal kernels on tensors of the caller: they get one launch without sharing loops, in
         which each would stand in the way of the other's streams (passes/side_by_side.py)."""
         nodes = [self.flow.nodes[n] for n in (one, other)]
-        numbers = {self.prices.signatures.of(n).number for n in nodes}
-        return len(numbers) == 1 and bool(nodes[0].axes) and all(map(self._is_on_theirs, nodes))
+        a, b = (self.prices.memo.signatures.of(n) for n in nodes)
+        equal = (a.number, a.constants) == (b.number, b.constants)
+        return equal and bool(nodes[0].axes) and all(map(self._is_on_theirs, nodes))
 
     def _is_on_theirs(self, comp: Comp) -> bool:
         theirs = self.flow.inputs | self.flow.needed

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from torchweld.ir.contraction import TENSOR_DTYPES
-from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Load, Node, Ref, Store, View
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Load, Node, Ref, Store, View, readers
 from torchweld.ir.size import hint
 from torchweld.ir.views import contiguous_strides
 from torchweld.plan.decisions import Plan
@@ -33,11 +33,12 @@ def own_attention(plan: Plan, table: Target) -> Plan:
     if table.capability < (8, 0):
         return plan
     graph, nodes, refused = plan.graph, [], {}
+    read_by = readers(graph.nodes)
     repeated: dict[str, View] = {}  # what copies are of, as long as that does not change
     for node in graph.nodes:
         own = _own(_with_shared_heads(node, repeated), graph)
         if isinstance(own, Refusal):
-            refused |= of_call(node, graph, own)
+            refused |= of_call(node, read_by, own)
         nodes.append(own if isinstance(own, Comp) else node)
         repeated = {b: v for b, v in repeated.items() if v.buffer not in node.writes}
         repeated |= _repeated_heads(node, graph)

@@ -29,8 +29,12 @@ def biases_in_readers(plan: Plan, names: Iterable[str]) -> Plan:
     """`plan` with the biases of those of the calls `names` that one Comp alone reads added there.
     The bytes of a bias move with it, before and after a fusion alike."""
     graph, wanted = plan.graph, set(names)
-    readers = Readers(graph)
-    moved = {n.name: n for n in graph.nodes if n.name in wanted and _may_move(n, readers, graph)}
+    readers, written = Readers(graph), {b for n in graph.nodes for b in n.writes}
+    moved = {
+        n.name: n
+        for n in graph.nodes
+        if n.name in wanted and _may_move(n, readers, graph) and n.args[0].buffer not in written
+    }
     taken_by = {n.outputs[0]: readers.only(n).name for n in moved.values()}
     biases = {n.outputs[0]: n.args[0] for n in moved.values()}
     nodes = tuple(
@@ -60,10 +64,9 @@ def _may_move(node: Node, readers: Readers, graph: Graph) -> bool:
 
 
 def _is_row(bias: View, result: Buffer, graph: Graph) -> bool:
-    """One number a column, that nothing in the graph writes."""
+    """One number a column."""
     plain = bias == View(bias.buffer, result.shape[-1:], (1,))
-    alone = not any(bias.buffer in n.writes for n in graph.nodes)
-    return plain and alone and graph.buffers[bias.buffer].strides == (1,)
+    return plain and graph.buffers[bias.buffer].strides == (1,)
 
 
 def _takes(comp: Comp, result: str) -> bool:

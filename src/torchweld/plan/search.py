@@ -14,6 +14,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 
 from torchweld.core.options import Options
+from torchweld.ir.memo import Memo
 from torchweld.ir.nodes import Comp, Extern, Graph, Node, views
 from torchweld.plan.cut import cut_if_better
 from torchweld.plan.decisions import Cut, Decision, Plan, RefusalRecord
@@ -106,7 +107,11 @@ def _framed(graph: Graph, prices: Evaluator, options: Options) -> tuple[Graph, l
 def _nests_as_calls(graph: Graph) -> tuple[Graph, dict[str, Comp]]:
     """`graph` with a call in the place of each score nest (plan/scores), and these by their names:
     such a Comp is a kernel already, and takes nothing in."""
-    nests = {n.name: n for n in graph.nodes if isinstance(n, Comp) and nest_of(n) is not None}
+    memo = Memo(graph.buffers)
+    comps = (n for n in graph.nodes if isinstance(n, Comp))
+    nests = {
+        n.name: n for n in comps if memo.of("is a nest", (n,), lambda n=n: nest_of(n) is not None)
+    }
 
     def call(nest: Comp) -> Extern:
         args = tuple(graph.buffers[name].view for name in nest.reads)

@@ -7,9 +7,9 @@ moment is lower than that of the order given.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from heapq import heappop, heappush
 
 from torchweld.ir.nodes import Extern, Graph, Node, views
 from torchweld.runtime.externs import is_random
@@ -31,28 +31,65 @@ def by_memory(
 
 def _greedy(nodes: tuple[Node, ...], sizes: Mapping[str, int], kept: set[str]) -> tuple[Node, ...]:
     waits_for, followers = _dependencies(nodes)
-    uses = Counter(b for n in nodes for b in _touched(n))
-    made: set[str] = set()
-
-    def added(position: int) -> int:
-        node = nodes[position]
-        new = sum(sizes[b] for b in set(node.writes) - made)
-        freed = sum(sizes[b] for b in _touched(node) if uses[b] == 1 and b not in kept)
-        return new - freed
-
-    ready = [p for p in range(len(nodes)) if not waits_for[p]]
-    order = []
-    while ready:
-        best = min(ready, key=lambda p: (added(p), p))
-        ready.remove(best)
+    touched = [_touched(n) for n in nodes]
+    added, order = _Added(nodes, touched, sizes, kept), []
+    for position in range(len(nodes)):
+        if not waits_for[position]:
+            added.ready(position)
+    while (best := added.take_least()) is not None:
         order.append(nodes[best])
-        made.update(nodes[best].writes)
-        uses.subtract(_touched(nodes[best]))
         for follower in followers[best]:
             waits_for[follower] -= 1
             if not waits_for[follower]:
-                ready.append(follower)
+                added.ready(follower)
     return tuple(order)
+
+
+class _Added:
+    """Bytes that each ready node would add, less those that it would free: worked out anew only
+    where a buffer of the node was made, or has no other user left."""
+
+    def __init__(self, nodes, touched: list[frozenset[str]], sizes, kept: set[str]) -> None:
+        self._nodes, self._touched, self._sizes, self._kept = nodes, touched, sizes, kept
+        self._left: dict[str, set[int]] = {}  # users of a buffer that did not run
+        for position, buffers in enumerate(touched):
+            for buffer in buffers:
+                self._left.setdefault(buffer, set()).add(position)
+        self._made: set[str] = set()
+        self._known: dict[int, int] = {}  # of ready nodes
+        self._heap: list[tuple[int, int]] = []
+
+    def ready(self, position: int) -> None:
+        """Puts the node, or its new figure, among those that can go next."""
+        found = self._bytes(position)
+        if self._known.get(position) != found:
+            self._known[position] = found
+            heappush(self._heap, (found, position))
+
+    def take_least(self) -> int | None:
+        """The node that adds least, the first of several; it runs now."""
+        while self._heap:
+            found, position = heappop(self._heap)
+            if self._known.get(position) == found:
+                del self._known[position]
+                self._ran(position)
+                return position
+        return None
+
+    def _ran(self, position: int) -> None:
+        written = self._nodes[position].writes
+        self._made.update(written)
+        for buffer in self._touched[position]:
+            left = self._left[buffer]
+            left.discard(position)
+            if len(left) == 1 or buffer in written:
+                for other in left & self._known.keys():
+                    self.ready(other)
+
+    def _bytes(self, position: int) -> int:
+        new = sum(self._sizes[b] for b in set(self._nodes[position].writes) - self._made)
+        alone = (b for b in self._touched[position] if len(self._left[b]) == 1)
+        return new - sum(self._sizes[b] for b in alone if b not in self._kept)
 
 
 def _touched(node: Node) -> frozenset[str]:

@@ -20,6 +20,7 @@ from torchweld.codegen.source import (
 from torchweld.core.errors import TorchweldError
 from torchweld.core.events import warn_once
 from torchweld.ir.canonical import canonical, signature
+from torchweld.ir.memo import Memo
 from torchweld.ir.nodes import Buffer, Comp, Graph
 from torchweld.ir.windows import windowed
 from torchweld.targets.target import Target
@@ -34,25 +35,40 @@ def kernels_of(graph: Graph, target: Target, choose: Choose = choose) -> tuple[K
     known: dict[tuple, Kernel | None] = {}
     uses: dict[tuple, list[tuple[str, tuple[str, ...]]]] = {}
     offsets: dict[tuple, dict[str, dict[str, int]]] = {}
-    frozen = _never_written(graph)
+    frozen, memo = _never_written(graph), Memo(graph.buffers)
     for comp in (n for n in graph.nodes if isinstance(n, Comp)):
         title = re.sub(r"_\d+$", "", comp.name)
-        window = windowed(comp, graph.buffers)
-        named, order = canonical(window.comp)
-        layouts = {**graph.buffers, **window.buffers} if window.buffers else graph.buffers
-        key = title, signature(window.comp, layouts), tuple(n in frozen for n in order)
+        offset_bytes, identity = memo.of("identity", (comp,), lambda c=comp: _identity(c, graph))
+        order = tuple(dict.fromkeys(comp.reads + comp.writes))
+        key = title, identity, tuple(n in frozen for n in order)
         if key not in known:
-            buffers = _canonical_buffers(order, layouts, frozen)
-            comp_here = replace(named, name=title)
-            known[key] = _chosen(Problem(comp_here, buffers, target, graph.hints, choose))
+            known[key] = _chosen(_problem(comp, title, graph, frozen, target, choose))
         uses.setdefault(key, []).append((comp.name, order))
-        if window.offsets:
-            offsets.setdefault(key, {})[comp.name] = window.offset_bytes
+        if offset_bytes:
+            offsets.setdefault(key, {})[comp.name] = {order[k]: n for k, n in offset_bytes}
     return tuple(
         replace(k, uses=tuple(uses[key]), offsets=offsets.get(key, {}))
         for key, k in known.items()
         if k is not None
     )
+
+
+def _identity(comp: Comp, graph: Graph) -> tuple[tuple[tuple[int, int], ...], str]:
+    """What one kernel can be made for: the signature of `comp` on the windows that it reads. Before
+    it, where windows begin: (place among the buffers, bytes)."""
+    window = windowed(comp, graph.buffers)
+    order = tuple(dict.fromkeys(comp.reads + comp.writes))
+    starts = tuple((order.index(name), start) for name, start in window.offset_bytes.items())
+    return starts, signature(window.comp, {**graph.buffers, **window.buffers})
+
+
+def _problem(
+    comp: Comp, title: str, graph: Graph, frozen: frozenset[str], target: Target, choose: Choose
+) -> Problem:
+    window = windowed(comp, graph.buffers)
+    named, order = canonical(window.comp)
+    buffers = _canonical_buffers(order, {**graph.buffers, **window.buffers}, frozen)
+    return Problem(replace(named, name=title), buffers, target, graph.hints, choose)
 
 
 def generate_all(

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from torchweld.ir.access import Accesses, addressed
 from torchweld.ir.contraction import TENSOR_DTYPES, Contraction, contraction_of
 from torchweld.ir.frame import frame_of
+from torchweld.ir.memo import Memo
 from torchweld.ir.nodes import Buffer, Comp, Extern, Graph
 from torchweld.ir.size import Size, product
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.names import kernel_names
 from torchweld.plan.products.told import Taken
 from torchweld.plan.refusals import Reason, Refusal
-from torchweld.plan.signature import Signatures
 from torchweld.rewrite.flow import without_unused_buffers
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.comp import is_product, product_comp
@@ -90,22 +90,18 @@ class Judge:
     table: Target
     choose: Choose
     leeway: Leeway = no_leeway
-    signatures: Signatures = field(init=False)
-    _known: dict[int, tuple[Comp, Kernel | Refusal]] = field(default_factory=dict)
+    memo: Memo = field(init=False)
 
     def __post_init__(self) -> None:
-        self.signatures = Signatures(self.graph.buffers)
+        self.memo = Memo(self.graph.buffers)
 
     def kernel(self, comp: Comp) -> Kernel | Refusal:
         """The kernel that a template makes of `comp`."""
-        sign = self.signatures.of(comp)
-        if sign.number not in self._known:
-            self._known[sign.number] = comp, self._judged(comp)
-        first, answer = self._known[sign.number]
-        if isinstance(answer, Refusal):
-            return answer
-        names = dict(zip(self.signatures.of(first).buffers, sign.buffers))
-        return replace(answer, comp=comp, left=frozenset(names[b] for b in answer.left))
+        found = self.memo.named("kernel", (comp,), lambda: self._judged(comp))
+        if isinstance(found.answer, Refusal):
+            return found.answer
+        left = frozenset(found.names[b] for b in found.answer.left)
+        return replace(found.answer, comp=comp, left=left)
 
     def _judged(self, comp: Comp) -> Kernel | Refusal:
         refusal = self._overload(comp)

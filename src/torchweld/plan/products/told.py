@@ -32,8 +32,10 @@ def decisions(
 ) -> tuple[Decision, ...]:
     """The plan's decisions brought up to date; the names of `taken` are those of the new graph."""
     made, names, joined = [], {}, set(refused)
+    nodes = {n.name: n for n in prices.graph.nodes}
+    fusions = {f.kernel: f for f in reversed(plan.fusions)}
     for one in taken:
-        made += _told(one, plan, prices)
+        made += _told(one, [fusions.get(p) or _alone(nodes[p], prices) for p in one.parts], prices)
         names |= dict.fromkeys(one.parts, one.comp.name)
         joined.update(permutations(one.parts, 2))
     gone = {d.kernel for d in made if isinstance(d, Fusion)} | set(names)
@@ -43,10 +45,10 @@ def decisions(
     return (*made, *(_renamed(d, names) for d in (*kept, *told)))
 
 
-def _told(one: Taken, plan: Plan, prices: Prices) -> list[Decision]:
+def _told(one: Taken, before: list[Fusion], prices: Prices) -> list[Decision]:
+    """`before`: what its parts were."""
     gain_us = (one.before_s - one.after_s) * 1e6
     kernels = [one.comp, *([one.rest] if one.rest else [])]
-    before = [_alone(name, plan, prices) for name in one.parts]
     fusion = Fusion(
         kernel=one.comp.name,
         members=tuple(dict.fromkeys(m for f in before for m in f.members)),
@@ -63,12 +65,10 @@ def _told(one: Taken, plan: Plan, prices: Prices) -> list[Decision]:
     return [fusion, cut] if one.rest else [fusion]
 
 
-def _alone(name: str, plan: Plan, prices: Prices) -> Fusion:
-    """The fusion that a node was before, of itself alone if it was none."""
-    known = next((f for f in plan.fusions if f.kernel == name), None)
-    node = next(n for n in prices.graph.nodes if n.name == name)
+def _alone(node: Node, prices: Prices) -> Fusion:
+    """A node as the fusion of itself alone."""
     moved = prices.moved(node)
-    return known or Fusion(name, (name,), node.origins, moved, moved, 1, 1, 0.0)
+    return Fusion(node.name, (node.name,), node.origins, moved, moved, 1, 1, 0.0)
 
 
 def _is_outdated(decision: Decision, joined: set[Pair]) -> bool:
@@ -95,16 +95,16 @@ def explained(plan: Plan, refused: Mapping[Pair, Refusal]) -> Plan:
     of a pair beyond that stays."""
     known = {(d.producer, d.consumer): d for d in plan.refusals if d.reason is not Reason.EXTERN}
     new = {pair: why for pair, why in refused.items() if pair not in known}
-    kept = [d for d in plan.decisions if not _is_outdated(d, set(new))]
+    joined = set(new)
+    kept = [d for d in plan.decisions if not _is_outdated(d, joined)]
     return replace(plan, decisions=(*kept, *records(new, plan.graph)))
 
 
-def of_call(call: Node, graph: Graph, why: Refusal) -> dict[Pair, Refusal]:
+def of_call(call: Node, readers: Mapping[str, list[Node]], why: Refusal) -> dict[Pair, Refusal]:
     """Why `call` stays the library's, by its name and those of its readers; where it has none, by
-    its own."""
-    made = set(call.writes)
-    readers = [n.name for n in graph.nodes if made.intersection(n.reads)]
-    return {(call.name, reader): why for reader in readers or [call.name]}
+    its own. `readers`: of each buffer (`ir.nodes.readers`)."""
+    found = [n.name for made in call.writes for n in readers.get(made, ())]
+    return {(call.name, reader): why for reader in found or [call.name]}
 
 
 def _renamed(decision: Decision, names: Mapping[str, str]) -> Decision:

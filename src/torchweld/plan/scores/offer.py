@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torchweld.core.options import Options
+from torchweld.ir.memo import Memo
 from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Node
 from torchweld.ir.online import normalised
 from torchweld.ir.simplify import simplify
@@ -18,7 +19,7 @@ from torchweld.targets.target import Target
 from torchweld.templates.attention.nest import Nest, nest_or_reason
 from torchweld.templates.gemm.comp import is_batched, operands_of
 from torchweld.templates.gemm.price import Prices
-from torchweld.templates.pointwise_reduce.price import bytes_of, cost
+from torchweld.templates.pointwise_reduce.price import bytes_of
 from torchweld.templates.registry import TEMPLATES
 from torchweld.templates.template import NO_SCHEDULE, Choose, Problem
 
@@ -49,24 +50,43 @@ class Desk:
     target: Target
     options: Options
     choose: Choose
+    prices: Prices = field(init=False)
+    nodes: Mapping[str, Node] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prices", Prices(self.graph, self.target))
+        object.__setattr__(self, "nodes", {n.name: n for n in self.graph.nodes})
+
+    @property
+    def memo(self) -> Memo:
+        return self.prices.memo
 
     def offer(self, root: Node, written: Written) -> Offer | Refusal:
         """The kernel in the place of a product and what is behind it, or why there is none."""
-        comp = self.finished(written)
-        nest = nest_or_reason(comp)
-        if isinstance(nest, str):
-            return Refusal(Reason.TEMPLATE, nest)
-        why = _pointless(root, nest, comp, self.graph.hints)
-        if why is not None:
-            return Refusal(Reason.SLOWER, why)
-        found = self.kernel(comp)
-        if isinstance(found, str):
-            return Refusal(Reason.TEMPLATE, found)
-        (template, after_s), before_s = found, self.before_s(root, written)
+        batched, before = is_batched(root), written.comp
+        found = self.memo.named(
+            "nest", (before,), lambda: self._judged(written, batched), batched, written.keys)
+        if isinstance(found.answer, Refusal):
+            return found.answer
+        comp, template, after_s = found.answer
+        comp = replace(found.here(comp), name=before.name, origins=before.origins)
+        before_s = self.before_s(root, written)
         if after_s > before_s * _WORTH:
             apart, together = before_s * 1e6, after_s * 1e6
             return Refusal(Reason.SLOWER, f"{apart:.1f} us apart, {together:.1f} us together")
         return Offer(root, written, comp, template, before_s, after_s)
+
+    def _judged(self, written: Written, batched: bool) -> tuple[Comp, str, float] | Refusal:
+        """The nest in its last form, its template and seconds; why there are none."""
+        comp = self.finished(written)
+        nest = nest_or_reason(comp)
+        if isinstance(nest, str):
+            return Refusal(Reason.TEMPLATE, nest)
+        why = _pointless(batched, nest, comp, self.graph.hints)
+        if why is not None:
+            return Refusal(Reason.SLOWER, why)
+        found = self.kernel(comp)
+        return Refusal(Reason.TEMPLATE, found) if isinstance(found, str) else (comp, *found)
 
     def finished(self, written: Written) -> Comp:
         """The nest in the form that templates know."""
@@ -93,16 +113,14 @@ class Desk:
     def before_s(self, root: Node, written: Written) -> float:
         """Of the products, and of a kernel between them that does what the longest of the
         computations there does."""
-        nodes = {n.name: n for n in self.graph.nodes}
-        inside = [nodes[m] for m in written.members]
+        inside = [self.nodes[m] for m in written.members]
         products_s = sum(self._product_s(n) for n in (root, *inside) if isinstance(n, Extern))
-        between = (cost(n, self.graph.buffers, self.graph.hints, self.target).seconds
-                   for n in inside if isinstance(n, Comp))  # fmt: skip
+        between = (self.prices.comp_s(n) for n in inside if isinstance(n, Comp))
         return products_s + max(between, default=0.0)
 
     def _product_s(self, call: Extern) -> float:
         if self.target.kind == "cuda":
-            return Prices(self.graph, self.target).call_s(call)
+            return self.prices.call_s(call)
         left, right = operands_of(call)
         work = hint(product((*left.shape, right.shape[-1])), self.graph.hints)
         moved = _moved(call, self.graph.buffers, self.graph.hints)
@@ -114,14 +132,14 @@ def _moved(call: Extern, buffers: Mapping[str, Buffer], hints: Mapping[str, int]
 
 
 def _pointless(
-    root: Extern, nest: Nest, comp: Comp, hints: Mapping[str, int]
+    batched: bool, nest: Nest, comp: Comp, hints: Mapping[str, int]
 ) -> str | None:
     """Why nothing would be gained, whatever a template takes."""
     rows, keys = (hint(product(comp.extent(n) for n in p), hints) for p in (nest.rows, nest.keys))
     depth = max(hint(product(comp.extent(n) for n in i.depth), hints) for i in nest.inners)
     if rows * keys < min(rows, keys) * depth:
         return "the scores are no larger than their factors"
-    if not is_batched(root) and not nest.statistics:
+    if not batched and not nest.statistics:
         return "the factors are weights of layers, not keys and values"
     return None
 

@@ -54,6 +54,7 @@ class Sources:
 
     graph: Graph
     makers: Mapping[str, Node] = field(default_factory=dict)
+    _elements: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: Graph) -> Sources:
@@ -85,7 +86,10 @@ class Sources:
         return self.elements(buffer) * self.graph.buffers[buffer].dtype.bytes
 
     def elements(self, buffer: str) -> int:
-        return hint(product(self.graph.buffers[buffer].shape), self.graph.hints)
+        if buffer not in self._elements:
+            shape = self.graph.buffers[buffer].shape
+            self._elements[buffer] = hint(product(shape), self.graph.hints)
+        return self._elements[buffer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +232,7 @@ class _Writer:
         place = self._place({})
         stores = tuple(copy_store(self.body, s, at, place) for s in self.root.stores)
         stores += tuple(s for reader in readers for s in self._beside(reader))
-        origins = [self.sources_of(name).origins for name in self.members]
+        origins = [member.comp.origins for member in self.members.values()]
         every = tuple(dict.fromkeys(o for part in origins for o in part)) + self.root.origins
         axes = tuple(Axis(n, e) for n, e in self.axes.items())
         comp = Comp(self.root.name, axes, self.body.body, stores, every)
@@ -251,9 +255,6 @@ class _Writer:
         values = tuple(self._copied(reader, images))
         self.members[reader.name] = Member(reader, images, values, False)
         return self.members[reader.name].stores(self.axes)
-
-    def sources_of(self, name: str) -> Node:
-        return next(n for n in self.sources.graph.nodes if n.name == name)
 
     def _place(self, images: Images) -> Place:
         return Place(images, self.axes)
@@ -305,9 +306,8 @@ class _Writer:
         return not self._axes_of(index) & wide or any(axes & wide for axes in inner)
 
     def _axes_of(self, index: IndexMap) -> frozenset[str]:
-        indirect = [e.value for e in index if isinstance(e, Ref)]
-        known = value_axes(self.body.body) if indirect else ()
-        return map_axes(index).union(*(known[v] for v in indirect))
+        indirect = (e.value for e in index if isinstance(e, Ref))
+        return map_axes(index).union(*map(self.body.axes, indirect))
 
     def _comp_of(self, node: Node) -> Comp:
         comp = node if isinstance(node, Comp) else product_comp(node, self.sources.graph.buffers)

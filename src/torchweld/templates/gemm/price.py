@@ -9,11 +9,12 @@ One formula with the same meaning on both sides; the figures are the target's (t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 from torchweld.ir.access import Accesses
 from torchweld.ir.contraction import Contraction, column_sums
+from torchweld.ir.memo import Memo
 from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Load, Node, Op, value_axes
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, hint, product
@@ -136,8 +137,15 @@ class Prices:
 
     graph: Graph
     device: Target
+    memo: Memo = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "memo", Memo(self.graph.buffers))
 
     def comp_s(self, comp: Comp) -> float:
+        return self.memo.of("seconds", (comp,), lambda: self._comp_s(comp))
+
+    def _comp_s(self, comp: Comp) -> float:
         return cost(comp, self.graph.buffers, self.graph.hints, self.device).seconds
 
     def apart_s(self, calls: Sequence[Extern], reader: Comp, alone: bool) -> float:
@@ -163,7 +171,10 @@ class Prices:
 
     def moved(self, node: Node) -> int:
         """Bytes that the node reads and writes."""
-        return node_bytes(node, self.graph.buffers, self.graph.hints)
+        def count() -> int:
+            return node_bytes(node, self.graph.buffers, self.graph.hints)
+
+        return self.memo.of("bytes", (node,), count) if isinstance(node, Comp) else count()
 
 
 def fused_s(

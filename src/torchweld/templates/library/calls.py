@@ -23,7 +23,7 @@ import torch
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Comp, Extern, Graph, View, views
+from torchweld.ir.nodes import Comp, Extern, Graph, View, readers, views
 from torchweld.ir.size import hint, product
 from torchweld.templates.library import odd_rows
 from torchweld.templates.library.activations import activation_of
@@ -183,10 +183,10 @@ def _target(linear: Linear, graph: Graph, packs: bool) -> str | None:
 def _with_activations(graph: Graph, with_activation: WithActivation) -> Graph:
     """before: t = linear(x, w, b, "none");  y = act(t), t used nowhere else
     after:  y = linear(x, w, b, act)"""
-    readers = _readers(graph)
+    read_by = _readers(graph)
     fused: dict[str, Extern] = {}
     for node in graph.nodes:
-        followers = readers.get(node.writes[0], []) if node.writes else []
+        followers = read_by.get(node.writes[0], []) if node.writes else []
         if isinstance(node, Extern) and len(followers) == 1 and isinstance(followers[0], Comp):
             call = with_activation(node, followers[0], graph)
             if call is not None:
@@ -244,10 +244,7 @@ def _fused(node: Extern, comp: Comp, **changes) -> Extern:
 
 def _readers(graph: Graph) -> dict[str, list]:
     """Who reads each buffer: nodes, and the graph itself for what it returns."""
-    found: dict[str, list] = {}
-    for node in graph.nodes:
-        for name in node.reads:
-            found.setdefault(name, []).append(node)
+    found: dict[str, list] = dict(readers(graph.nodes))
     for view in views(graph.outputs):
         found.setdefault(view.buffer, []).append(graph)
     return found

@@ -1,0 +1,170 @@
+"""Equal work recognised and done once: Comps that differ only in the names of their buffers have
+one number, and what was found out of one holds for all of that number.
+
+That is so for a question whose answer follows from the Comps asked about (their axes, bodies and
+stores), from the layouts, dtypes and devices of their buffers, from which of these buffers are the
+same, and from the facts given beside them. It may not follow from a name, an origin, another node
+of the graph, or whether a buffer is frozen, unless that is among the facts. A Memo serves one
+graph, device and set of options: these are no part of its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from torchweld.core.dtypes import DType
+from torchweld.ir.nodes import Buffer, Comp, Const, Instr, Load, Store
+from torchweld.ir.substitute import rename_buffers
+
+T = TypeVar("T")
+
+
+Written = tuple[str, DType]  # a constant: tells 0 from -0.0, and NaN equals itself
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """`number` stands for everything but names and constants; `buffers` and `constants` are those,
+    in order of first use. `guarded`: a read has a condition, and so a number to read elsewhere."""
+
+    number: int
+    buffers: tuple[str, ...]
+    constants: tuple[Written, ...]
+    guarded: bool
+    values: tuple[Const, ...] = field(compare=False)  # of the constants
+
+
+@dataclass(slots=True)
+class Signatures:
+    """Numbers given out so far."""
+
+    buffers: Mapping[str, Buffer]
+    _numbers: dict[tuple, int] = field(default_factory=dict)
+    _known: dict[int, tuple[Comp, Signature]] = field(default_factory=dict)
+
+    def of(self, comp: Comp) -> Signature:
+        known = self._known.get(id(comp))
+        if known is None:
+            known = self._known[id(comp)] = (comp, self._compute(comp))
+        return known[1]
+
+    def _compute(self, comp: Comp) -> Signature:
+        order: dict[str, int] = {}
+        constants: dict[Written, Const] = {}
+        body = tuple(_instr_key(i, order, constants) for i in comp.body)
+        stores = tuple(_store_key(s, order) for s in comp.stores)
+        facts = tuple(self._facts(name) for name in order)
+        number = self._numbers.setdefault((comp.axes, body, stores, facts), len(self._numbers))
+        guarded = any(isinstance(i, Load) and i.guard is not None for i in comp.body)
+        values = tuple(constants.values())
+        return Signature(number, tuple(order), tuple(constants), guarded, values)
+
+    def _facts(self, name: str) -> tuple:
+        b = self.buffers[name]
+        return b.shape, b.dtype, b.strides, b.device
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An answer in the names and constants of the first Comps that it was asked of (`theirs`), and
+    those of the Comps that it is asked of now."""
+
+    answer: object
+    theirs: tuple[Signature, ...]
+    ours: tuple[Signature, ...]
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Their buffers -> ours."""
+        pairs = zip(self.theirs, self.ours)
+        return {a: b for their, our in pairs for a, b in zip(their.buffers, our.buffers)}
+
+    def here(self, comp: Comp) -> Comp:
+        """A Comp of the answer, on the buffers and with the constants of the Comps asked about."""
+        if self.theirs == self.ours:
+            return comp
+        pairs = zip(self.theirs, self.ours)
+        constants = {
+            their: value
+            for t, o in pairs
+            for their, our, value in zip(t.constants, o.constants, o.values)
+            if their != our
+        }
+        return _with_constants(rename_buffers(comp, self.names), constants)
+
+
+class Memo:
+    """Answers about Comps on the buffers of one graph. `any_constants`: the questions are about
+    more than constants: Comps that differ in the values of these alone are equal, as long as those
+    of one are the same where those of the other are."""
+
+    def __init__(self, buffers: Mapping[str, Buffer], any_constants: bool = False) -> None:
+        self.signatures, self._any_constants = Signatures(buffers), any_constants
+        self._found: dict[tuple, tuple[object, tuple[Signature, ...]]] = {}
+
+    def of(
+        self, question: str, comps: tuple[Comp, ...], work: Callable[[], T], *facts: Hashable
+    ) -> T:
+        """What `work()` gives for the first Comps like these. The answer has no names in it."""
+        return self.named(question, comps, work, *facts).answer
+
+    def named(
+        self, question: str, comps: tuple[Comp, ...], work: Callable[[], T], *facts: Hashable
+    ) -> Found:
+        """The same for an answer that names the Comps' buffers."""
+        signed = tuple(self.signatures.of(c) for c in comps)
+        key = question, tuple(s.number for s in signed), self._shared(signed), facts
+        if key not in self._found:
+            self._found[key] = work(), signed
+        return Found(*self._found[key], signed)
+
+    def _shared(self, signed: tuple[Signature, ...]) -> tuple:
+        """What the Comps have in common, and their constants as far as they matter. A merge may
+        write the number that a guarded read gives elsewhere: it may be one of the constants."""
+        names = _pattern(n for s in signed for n in s.buffers) if len(signed) > 1 else ()
+        constants = tuple(c for s in signed for c in s.constants)
+        loose = self._any_constants and not any(s.guarded for s in signed)
+        return names, _pattern(constants) if loose else constants
+
+
+def _pattern(things: Iterable[Hashable]) -> tuple[int, ...]:
+    """Which of them are the same: for each, the place of the first like it."""
+    first: dict[Hashable, int] = {}
+    return tuple(first.setdefault(thing, k) for k, thing in enumerate(things))
+
+
+def _with_constants(comp: Comp, constants: Mapping[Written, Const]) -> Comp:
+    """`comp` with other constants in the place of those written so."""
+    if not constants:
+        return comp
+
+    def changed(instr: Instr) -> Instr:
+        return constants.get(_written(instr), instr) if isinstance(instr, Const) else instr
+
+    return replace(comp, body=tuple(map(changed, comp.body)))
+
+
+def _written(const: Const) -> Written:
+    return repr(const.value), const.dtype
+
+
+def _number(name: str, order: dict[str, int]) -> int:
+    return order.setdefault(name, len(order))
+
+
+def _instr_key(instr: Instr, buffers: dict[str, int], constants: dict[Written, Const]) -> tuple:
+    if isinstance(instr, Load):
+        number = _number(instr.buffer, buffers)
+        return number, instr.index, instr.dtype, instr.guard, repr(instr.fill), instr.exact
+    if isinstance(instr, Const):
+        constants.setdefault(_written(instr), instr)
+        return Const, instr.dtype, list(constants).index(_written(instr))
+    return type(instr), instr
+
+
+def _store_key(store: Store, order: dict[str, int]) -> tuple:
+    init = _number(store.init, order) if isinstance(store.init, str) else repr(store.init)
+    number = _number(store.buffer, order)
+    return number, store.index, store.value, store.combine, init, type(store.init), store.guard

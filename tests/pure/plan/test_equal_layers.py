@@ -1,0 +1,192 @@
+"""Equal layers are worked on once, and plans are those that no memory of earlier ones gives."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torchweld.capture.captured import Captured
+from torchweld.core.options import Options
+from torchweld.ir.memo import Found, Memo
+from torchweld.ir.parser import parse_comp, parse_graph
+from torchweld.ir.printer import text
+from torchweld.pipeline import plan_graph
+from torchweld.plan import evaluate
+from torchweld.plan.scores import offer
+from torchweld.targets.find import named_target, target_of
+from torchweld.templates import registry
+
+WIDTH, HEADS = 32, 2
+
+
+def mlp(x, w):
+    return F.gelu(F.layer_norm(F.linear(x, w, w[0]), (WIDTH,), w[0], w[1]))
+
+
+def attention(x, w):
+    """By hand, so that it is written as a nest."""
+    q, k, v = (F.linear(x, m).view(2, -1, HEADS, 16).transpose(1, 2) for m in (w, w.t(), w))
+    scores = (q @ k.transpose(-1, -2) * 0.25).softmax(-1)
+    joined = (scores @ v).transpose(1, 2).reshape(x.shape)
+    return F.layer_norm(x + F.linear(joined, w), (WIDTH,))
+
+
+def gated(x, w):
+    y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w[0]
+    return x + F.linear(F.silu(F.linear(y, w)) * F.linear(y, w.t()), w)
+
+
+def block(x, w):
+    kernel = w.view(WIDTH, WIDTH, 1, 1).expand(WIDTH, WIDTH, 3, 3).contiguous()
+    y = F.batch_norm(F.conv2d(x, kernel, padding=1), w[0], w[1], w[2], w[3])
+    return torch.relu(x + y)
+
+
+def outputs(x, w, count):
+    """Equal but for a constant; two of them are the same, and one is as often in another place."""
+    numbers = (0.5, 1.0, 1.0, -0.0, 0.0, *(k + 2.0 for k in range(count)))
+    return [(x * c + w[0]).sin() + c for c in numbers[:count]]
+
+
+LAYERS = {"mlp": mlp, "attention": attention, "gated": gated, "block": block}
+
+
+def captured(name: str, count: int) -> Captured:
+    x = torch.randn(2, 64, WIDTH) if name != "block" else torch.randn(2, WIDTH, 8, 8)
+    weights = [torch.randn(WIDTH, WIDTH) for _ in range(count)]
+
+    def run(flat):
+        x, *weights = flat
+        if name == "outputs":
+            return outputs(x, weights[0], count)
+        for w in weights:
+            x = LAYERS[name](x, w)
+        return [x]
+
+    module = make_fx(functionalize(run), tracing_mode="fake", _allow_non_fake_inputs=True)(
+        [x, *weights]
+    )
+    return Captured(module, "test", "inference")
+
+
+def planned(graph: Captured, target: str) -> tuple[str, list]:
+    device = target_of("cpu") if target == "cpu" else named_target(target)
+    made = plan_graph(graph, Options(calibrate="off"), device)[1]
+    kernels = [(k.template, str(k.schedule), k.uses, k.predicted_s) for k in made.kernels]
+    return text(made.graph), kernels
+
+
+def forgetful(self, question, comps, work, *facts):
+    signed = tuple(self.signatures.of(c) for c in comps)
+    return Found(work(), signed, signed)
+
+
+@pytest.mark.parametrize(
+    "name, target",
+    [(n, "cpu") for n in (*LAYERS, "outputs")] + [("attention", "H100"), ("gated", "H100")],
+)
+def test_a_plan_is_that_without_a_memory(name, target, monkeypatch):
+    graph = captured(name, 7 if name == "outputs" else 3)
+    remembered = planned(graph, target)
+    monkeypatch.setattr(Memo, "named", forgetful)
+    assert planned(graph, target) == remembered
+
+
+@pytest.fixture
+def worked(monkeypatch):
+    """How often a region was merged, looked at as a nest, or given a kernel."""
+    counts = Counter()
+
+    def count(module, name):
+        work = getattr(module, name)
+
+        def counted(*args):
+            counts[name] += 1
+            return work(*args)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(evaluate, "merge")
+    count(evaluate, "cost")
+    count(offer, "normalised")
+    count(registry, "chosen")
+    return counts
+
+
+@pytest.mark.parametrize("name", ["mlp", "attention", "gated"])
+def test_more_layers_are_no_more_work(name, worked):
+    """The first and the last differ: they read the input, and make the output."""
+    planned(captured(name, 4), "cpu")
+    few = Counter(worked)
+    worked.clear()
+    planned(captured(name, 12), "cpu")
+    assert few["merge"]
+    # A nest looks back over at most four products: the fourth layer is not yet like the twelfth.
+    assert worked.pop("normalised", 0) <= 2 * few.pop("normalised", 0)
+    assert worked == few
+
+
+def test_outputs_that_differ_in_a_number_are_no_more_work(worked):
+    planned(captured("outputs", 20), "cpu")
+    few = Counter(worked)
+    worked.clear()
+    planned(captured("outputs", 60), "cpu")
+    assert worked["merge"] < 1.5 * few["merge"]  # larger kernels of more outputs
+
+
+# -- when answers are shared --
+
+_BUFFERS = parse_graph(
+    "graph g {\n"
+    + "\n".join(f"buffer {n} : f32[8] strides [1] on cpu" for n in "abcde")
+    + "\nbuffer wide : f32[8] strides [2] on cpu\ninput a\noutput view(a, [8], [1], 0)\n}"
+).buffers
+
+
+def comp(read: str, written: str, number: float = 2.0, guard: bool = False):
+    test = "%2 = lt %0 %1 : b1\n" if guard else "%2 = mul %0 %1 : f32\n"
+    last = f"%3 = load {read}[i] if %2 else 2.0 : f32" if guard else "%3 = add %2 %1 : f32"
+    return parse_comp(
+        f"comp c [i:8] {{\n%0 = load {read}[i] : f32\n%1 = const {number} : f32\n"
+        f"{test}{last}\nstore {written}[i] %3\n}}"
+    )
+
+
+def asked(memo: Memo, *groups, facts=()) -> int:
+    """How often work was done for `groups` of Comps."""
+    done = []
+    for group in groups:
+        memo.of("?", group, lambda: done.append(1), *facts)
+    return len(done)
+
+
+def test_names_do_not_matter_but_their_pattern_does():
+    chain, other = (comp("a", "b"), comp("b", "c")), (comp("c", "d"), comp("d", "e"))
+    apart = comp("a", "b"), comp("c", "d")
+    assert asked(Memo(_BUFFERS), chain, other) == 1
+    assert asked(Memo(_BUFFERS), chain, apart) == 2
+    assert asked(Memo(_BUFFERS), (comp("a", "b"),), (comp("wide", "b"),)) == 2
+
+
+def test_constants_matter_unless_the_question_is_about_more():
+    group, other = (comp("a", "b", 2.0),), (comp("a", "b", 3.0),)
+    assert asked(Memo(_BUFFERS), group, other) == 2
+    assert asked(Memo(_BUFFERS, any_constants=True), group, other) == 1
+    same = comp("a", "b", 2.0), comp("b", "c", 2.0)
+    different = comp("a", "b", 2.0), comp("b", "c", 3.0)
+    assert asked(Memo(_BUFFERS, any_constants=True), same, different) == 2
+    zeros = (comp("a", "b", 0.0), comp("b", "c", 0.0)), (comp("a", "b", 0.0), comp("b", "c", -0.0))
+    assert asked(Memo(_BUFFERS, any_constants=True), *zeros) == 2
+
+
+def test_an_answer_has_the_names_and_constants_of_who_asks():
+    memo = Memo(_BUFFERS, any_constants=True)
+    first, second = comp("a", "b", 2.0), comp("d", "e", 3.0)
+    memo.named("?", (first,), lambda: first)
+    found = memo.named("?", (second,), lambda: None)
+    assert found.here(found.answer) == second

@@ -75,12 +75,14 @@ class Input:
 class Program:
     """`lines` assign to v0, v1, ... from those before and the inputs x0, x1, ...; `outputs` name
     results. `bitwise`: those that only move data or decide something discrete, so that they must
-    equal eager's to the bit."""
+    equal eager's to the bit. `small_chunks`: small logits are made some rows at a time, as large
+    ones are (campaign/gates.py)."""
 
     inputs: tuple[Input, ...]
     lines: tuple[str, ...]
     outputs: tuple[str, ...]
     bitwise: frozenset[str] = frozenset()
+    small_chunks: bool = False
 
     @property
     def source(self) -> str:

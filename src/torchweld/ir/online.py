@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -289,11 +290,18 @@ class _Writer:
         if not inside or (len(inside) == len(above) and all(map(self._varies, below))):
             return self._sum(total, total.args[0] if len(above) < 2 else self._last(above, below))
         result = self._sum(total, self._last(inside, [f for f in below if self._varies(f)]))
-        for factor in (f for f in above if not self._varies(f)):
-            result = self.body.op("mul", result, factor)
-        for factor in (f for f in below if not self._varies(f)):
-            result = self.body.op("div", result, factor)
-        return result
+        return self._scaled(
+            result, [f for f in above if not self._varies(f)],
+            [f for f in below if not self._varies(f)],
+        )  # fmt: skip
+
+    def _scaled(self, total: Value, above: Sequence[Value], below: Sequence[Value]) -> Value:
+        """`total` times `above`, divided by `below`: in turn, since a sum of exponentials has a
+        square that overflows where it does not, and is divided by one as large."""
+        for divisor, factor in zip_longest(below, above):
+            total = total if divisor is None else self.body.op("div", total, divisor)
+            total = total if factor is None else self.body.op("mul", total, factor)
+        return total
 
     def other(self, instr: Instr) -> Value:
         """An instruction that is no sum."""

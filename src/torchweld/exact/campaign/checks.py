@@ -6,17 +6,20 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
 
 from torchweld.exact import fuzz
+from torchweld.exact.campaign.gates import opened
+from torchweld.exact.campaign.modules import ModuleSample
 from torchweld.exact.campaign.operators import Sample
 from torchweld.exact.campaign.staged import Interpreter
 from torchweld.exact.fuzz import differences
 from torchweld.exact.programs import Program
 
-Case = Program | Sample
+Case = Program | Sample | ModuleSample
 Check = Callable[[Case], list[str]]
 
 # Not wrong: the values decide shapes, or the way, so that no graph is captured.
@@ -30,7 +33,8 @@ BUDGET = replace(fuzz.BUDGET, absolute=2e-7)
 def interpreted(case: Case, device: str = "cpu") -> list[str]:
     """Plans for `device`, nothing compiled; forward and backward."""
     interpreter = Interpreter(device=device)
-    found = _differences(case, interpreter.fuse)
+    with _gates(case):
+        found = _differences(case, interpreter.fuse)
     return _told(case, interpreter.found + found)
 
 
@@ -41,7 +45,12 @@ def compiled(case: Case, device: str = "cpu") -> list[str]:
         torch.compiler.reset()
         return torch.compile(function, backend="torchweld")
 
-    return _told(case, _differences(case, fuse))
+    with _gates(case):
+        return _told(case, _differences(case, fuse))
+
+
+def _gates(case: Case) -> AbstractContextManager[None]:
+    return opened() if getattr(case, "small_chunks", False) else nullcontext()
 
 
 CHECKS = {"interpreted": interpreted, "compiled": compiled}
@@ -93,7 +102,7 @@ def _wrong(case: Case, check: Check) -> list[str]:
 
 def smaller(case: Case) -> Iterator[Case]:
     """Cases with one part less, none of which need be valid."""
-    if isinstance(case, Sample):
+    if not isinstance(case, Program):
         yield from case.smaller()
         return
     if len(case.outputs) > 1:

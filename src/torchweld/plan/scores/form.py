@@ -183,7 +183,7 @@ def _moved_store(
     kept, sources = {v.buffer for v in views(left.outputs)}, Sources.of(left)
     for name, products in again.items():
         members = offers[name].written.members
-        scores = max(sources.elements(here[p].outputs[0]) for p in products)
+        scores = max(sources.elements(here[p].writes[0]) for p in products)
         for member in (m for m in members if m in here and not members[m].is_product):
             made = here[member].writes[0]
             if sources.elements(made) >= scores or not sources.products(made, 0) & products:

@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
-from torchweld.exact.campaign import attention, layers, losses, modules, movement, operators
+from torchweld.exact.campaign import attention, layers, losses, modules, movement, operators, written
 from torchweld.exact.campaign.checks import Case
 from torchweld.exact.fuzz import programs
 from torchweld.exact.programs import Program
@@ -39,10 +39,11 @@ KINDS: dict[str, Callable[[int], Case | None]] = {
     "attention": attention.program,
     "loss": losses.program,
     "layer": layers.program,
+    "written": written.program,
 }
 _SHARES = (
     *("operator",) * 5, *("movement",) * 3, *("random",) * 2, "module", *("attention",) * 2, "loss",
-    "layer",
+    "layer", "written",
 )  # fmt: skip
 
 

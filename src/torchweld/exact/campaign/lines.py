@@ -7,7 +7,7 @@ from random import Random
 
 import torch
 
-from torchweld.exact.programs import Input, Program
+from torchweld.exact.programs import Input, Program, made
 
 _MOST_ELEMENTS = 1 << 20
 
@@ -17,7 +17,7 @@ class Lines:
 
     def __init__(self, inputs: Sequence[Input], rng: Random) -> None:
         self.inputs, self.rng = tuple(inputs), rng
-        self.values = {f"x{k}": given.make() for k, given in enumerate(inputs)}
+        self.values = {f"x{k}": tensor for k, tensor in enumerate(made(inputs))}
         self.lines: list[str] = []
         self.refused = False
 

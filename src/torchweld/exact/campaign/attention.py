@@ -54,10 +54,11 @@ AFTERWARDS = (
 )  # fmt: skip
 # `y`: the result.
 ENDS = (
-    "y", "y", "y.transpose(1, 2).reshape(y.shape[0], y.shape[2], -1)", "y + y.mean()", "y.sin() * 2",
+    "y", "y", "y.transpose(1, 2).reshape(y.shape[0], y.shape[2], -1)", "y + y.mean()",
+    "y.sin() * 2", "y / y.norm(dim=-1, keepdim=True)",
     "y.transpose(1, 2).flatten(2).softmax(-1)", "y.sum(1)", "y * 2 + 1", "y.to(torch.float32)",
     "F.layer_norm(y, y.shape[-1:])", "y.permute(2, 0, 1, 3).contiguous()",
-    "y.mT @ y", "y.relu().square().sum((-1, -2))", "y[:, :, -1:]", "y / y.norm(dim=-1, keepdim=True)",
+    "y.mT @ y", "y.relu().square().sum((-1, -2))", "y[:, :, -1:]",
 )  # fmt: skip
 QUERIES = (
     "x0", "x0", "x0 * 1.5", "x0.transpose(0, 1).contiguous().transpose(0, 1)",
@@ -103,7 +104,7 @@ def _inputs(rng: Random) -> list[Input]:
     depth, columns = rng.choice(DEPTHS), rng.choice(DEPTHS)
     dtype = rng.choice(DTYPES)
     shapes = (batch, heads, rows, depth), (batch, heads, keys, depth), (batch, heads, keys, columns)
-    bias = tuple(rng.choice((n, n, 1)) for n in (batch, heads)) + (rows, keys)
+    bias = (*(rng.choice((n, n, 1)) for n in (batch, heads)), rows, keys)
     mask = rng.choice(((batch, 1, 1, keys), (rows, keys), (batch, heads, rows, keys)))
 
     def given(shape: tuple[int, ...], dtype: torch.dtype) -> Input:

@@ -8,7 +8,15 @@ from random import Random
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
-from torchweld.exact.campaign import attention, layers, losses, modules, movement, operators, written
+from torchweld.exact.campaign import (
+    attention,
+    layers,
+    losses,
+    modules,
+    movement,
+    operators,
+    written,
+)
 from torchweld.exact.campaign.checks import Case
 from torchweld.exact.fuzz import programs
 from torchweld.exact.programs import Program

@@ -10,13 +10,7 @@ import torch
 from torchweld.exact.campaign.lines import Lines
 from torchweld.exact.programs import Input, Program
 
-ROWS = (2, 3, 7, 16, 20, 33, 64, 65, 96)
-CLASSES = (17, 31, 64, 65, 127, 128, 257, 301)
-_DEPTHS = (1, 2, 3, 5, 8, 16)
-_DTYPES = (torch.float32,) * 4 + (torch.bfloat16, torch.float16)
-
-# `x`: rows, w: weights by classes, `b`: a number for each class, `t`: a label for each row.
-LOGITS = (
+ROWS = (
     "F.linear(x, w)", "F.linear(x, w)", "F.linear(x, w, b)", "x @ w.T", "F.linear(x, w) * 0.5 + b",
     "F.linear(x.sin(), w * 2)", "F.linear(x.to(torch.float32), w.to(torch.float32))",
     "F.linear(x, w).to(torch.float32)", "F.linear(F.rms_norm(x, x.shape[-1:]), w)",
@@ -40,13 +34,14 @@ LOSSES = (
     "F.kl_div(l.log_softmax(-1), l.detach().flip(1).softmax(-1), reduction='batchmean')",
     "F.mse_loss(l, l.detach() * 0.5)", "l.log_softmax(-1).amax(-1).mean()", "l.sum(-1)",
     "((1 - (-F.cross_entropy(l, t, reduction='none')).exp()) ** 2).mean()", "l.square().mean()",
-    "F.cross_entropy(l, t) + 1e-2 * l.logsumexp(-1).square().mean()", "l.softmax(0).square().sum()",
-    "F.logsigmoid(l.log_softmax(-1).gather(-1, t[:, None]).sum())", "l.softmax(-1).mean(0)",
-    "F.cross_entropy(l[:5], t[:5]) + F.cross_entropy(l[5:], t[5:])", "F.smooth_l1_loss(l, l * 0.3)",
-    "F.cross_entropy(l, t) / (1 + l.square().mean())", "F.softplus(l).mean(-1)",
-    "l.softmax(-1) @ w.to(l.dtype)", "(l.softmax(-1) @ w.to(l.dtype)).square().mean()",
-    "F.gelu(l).sum(-1).mean() + F.cross_entropy(l, t)", "l.var(-1).mean()", "F.gelu(l) @ w.to(l.dtype)",
-    "l.T @ l.softmax(-1)[:, :2]", "l.abs().max()",
+    "F.cross_entropy(l, t) + 1e-2 * l.logsumexp(-1).square().mean()",
+    "l.softmax(0).square().sum()", "F.logsigmoid(l.log_softmax(-1).gather(-1, t[:, None]).sum())",
+    "l.softmax(-1).mean(0)", "F.cross_entropy(l[:5], t[:5]) + F.cross_entropy(l[5:], t[5:])",
+    "F.smooth_l1_loss(l, l * 0.3)", "F.cross_entropy(l, t) / (1 + l.square().mean())",
+    "F.softplus(l).mean(-1)", "l.softmax(-1) @ w.to(l.dtype)",
+    "(l.softmax(-1) @ w.to(l.dtype)).square().mean()",
+    "F.gelu(l).sum(-1).mean() + F.cross_entropy(l, t)", "l.var(-1).mean()",
+    "F.gelu(l) @ w.to(l.dtype)", "l.T @ l.softmax(-1)[:, :2]", "l.abs().max()",
 )  # fmt: skip
 ENDS = ("y", "y", "y", "y * 1024", "y / 3", "y.sin()", "y * y", "y.sum() + x.sum()", "y.mean()")
 
@@ -71,7 +66,8 @@ def program(seed: int) -> Program | None:
 def _inputs(rng: Random, rows: int, classes: int, depth: int, dtype: torch.dtype) -> list[Input]:
     def given(shape: tuple[int, ...], dtype: torch.dtype = dtype) -> Input:
         layout = rng.choice(("plain", "plain", "plain", "permuted", "gaps"))
-        return Input(shape, dtype, layout, rng.choice(("normal",) * 9 + ("hard",)), rng.randrange(4))
+        values = rng.choice(("normal",) * 9 + ("hard",))
+        return Input(shape, dtype, layout, values, rng.randrange(4))
 
     return [given((rows, depth)), given((classes, depth)), given((classes,)),
             given((rows,), torch.int64)]  # fmt: skip

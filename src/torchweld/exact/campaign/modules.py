@@ -129,8 +129,9 @@ def sample(seed: int) -> ModuleSample | None:
 
 
 def _is_small(found: ModuleSample) -> bool:
-    module, (args, kwargs) = found._sample()
+    module, _ = found._sample()
     tensors = found.make_inputs()
-    draws = found.training and any(getattr(m, "p", getattr(m, "dropout", 0)) for m in module.modules())
+    shares = [getattr(m, "p", getattr(m, "dropout", 0)) for m in module.modules()]
+    draws = found.training and any(shares)
     plain = all(t.layout == torch.strided and not t.is_complex() for t in tensors)
     return plain and not draws and sum(t.numel() for t in tensors) <= _MOST_ELEMENTS

@@ -1,4 +1,5 @@
-"""Programs that the campaign found wrong, made small: each was wrong before its cause was mended."""
+"""Programs that the campaign found wrong, made small: each was wrong before its cause was
+mended."""
 
 from __future__ import annotations
 

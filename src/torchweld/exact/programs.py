@@ -56,7 +56,8 @@ make_input = _namespace["make_input"]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """`view`: an expression of the inputs before, whose memory it shares; all else is unused then."""
+    """`view`: an expression of the inputs before, whose memory it shares; nothing else counts
+    then."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype

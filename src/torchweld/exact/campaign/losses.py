@@ -10,7 +10,13 @@ import torch
 from torchweld.exact.campaign.lines import Lines
 from torchweld.exact.programs import Input, Program
 
-ROWS = (
+ROWS = (2, 3, 7, 16, 20, 33, 64, 65, 96)
+CLASSES = (17, 31, 64, 65, 127, 128, 257, 301)
+_DEPTHS = (1, 2, 3, 5, 8, 16)
+_DTYPES = (torch.float32,) * 4 + (torch.bfloat16, torch.float16)
+
+# `x`: rows, w: weights by classes, `b`: a number for each class, `t`: a label for each row.
+LOGITS = (
     "F.linear(x, w)", "F.linear(x, w)", "F.linear(x, w, b)", "x @ w.T", "F.linear(x, w) * 0.5 + b",
     "F.linear(x.sin(), w * 2)", "F.linear(x.to(torch.float32), w.to(torch.float32))",
     "F.linear(x, w).to(torch.float32)", "F.linear(F.rms_norm(x, x.shape[-1:]), w)",

@@ -11,7 +11,10 @@ import torch
 from torchweld.exact.campaign.lines import Lines
 from torchweld.exact.programs import Input, Program
 
-EXTENTS = (
+EXTENTS = (1, 2, 3, 4, 5, 7, 33)
+_DTYPES = (torch.float32,) * 4 + (torch.bfloat16, torch.float16, torch.int64)
+# Inputs in the memory of the first.
+SHARED = (
     "x0", "x0.T", "x0[1:]", "x0[:, :1]", "x0[..., ::2]", "x0.view(-1)", "x0[-1]", "x0.t()[1:]",
     "x0.diagonal()", "x0[:, 1:]", "x0.unsqueeze(0)", "x0[::2]",
 )  # fmt: skip

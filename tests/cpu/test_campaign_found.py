@@ -55,7 +55,21 @@ FOUND = {
         [Input((1, 3, 64, 4), F32, "expanded", "offset", 2), Input((1, 3, 64, 4), F32, seed=3)],
         "s = x0 @ x1.mT", "w = s.exp() / s.exp().sum(-1, keepdim=True)", "y = w @ x0",
     ),
+    "weights of a masked row, set to zero": program(
+        [(2, 1, 101, 7), (2, 1, 5, 7), Input((101, 5), torch.bool, seed=2)],
+        "s = (x0 @ x1.mT).masked_fill(x2, -float('inf'))", "w = s.softmax(-1).masked_fill(x2, 0.0)",
+        "y = w @ x1",
+    ),
+    "a part with a dimension of one, widened to add to": Program(
+        (Input((2, 2, 7), F16), Input((2, 2, 7), F16, view="x0[:, :1]")),
+        ("v0 = x0.clone()", "x1.index_add_(0, torch.tensor([0]), x1[:1])"), ("v0",), writes=True,
+    ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["weights of a masked row, set to zero"])
+def test_kernels_are_right_too(name):
+    assert checks.compiled(FOUND[name]) == []
 
 
 @pytest.mark.parametrize("name", FOUND)

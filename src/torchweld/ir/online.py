@@ -228,6 +228,7 @@ def normalised(comp: Comp, axes: Iterable[str]) -> Comp:
         all(x == -inf)           ->  max(x) == -inf
         exp(x - (log(t) + m))    ->  exp(x - m) / t                 t and m constant along `axes`
         sum(exp(x - r) * h)      ->  where(r == -inf, nan, sum(exp(x - where(r == -inf, 0, r)) * h))
+        sum(where(c, 0, exp(x - r)) * h)         the same, where some point has no c
 
     Factors keep their values but not the order in which they are multiplied: as any sum does, one
     of products may round in another way, and overflow in another place. A factor that alone varies
@@ -383,8 +384,30 @@ class _Writer:
         result = self.body.emit(replace(total, args=(guarded,)))
         if guarded == arg:
             return result
-        nan = self.body.const(math.nan, total.dtype)
-        return self.body.op("where", self._is_lowest(r), nan, result)
+        nan, is_nan = self.body.const(math.nan, total.dtype), self._is_lowest(r)
+        taken = self._taken(arg)
+        if taken is not None:
+            count = self.body.emit(replace(total, args=(taken,)))
+            some = self.body.op("gt", count, self.body.const(0.0, total.dtype))
+            is_nan = self.body.op("bit_and", is_nan, some)
+        return self.body.op("where", is_nan, nan, result)
+
+    def _taken(self, value: Value) -> Value | None:
+        """1 where a choice on the way to exp(x - r) takes it, 0 where it takes a zero; None where
+        there is no choice."""
+        instr = self.body[value]
+        if isinstance(instr, Cast):
+            return self._taken(instr.arg)
+        if instr.name == "exp":
+            return None
+        place = _scaling_argument(self.body, instr, self.over)
+        inner = self._taken(instr.args[place])
+        if instr.name != "where":
+            return inner
+        one, zero = (self.body.const(n, instr.dtype) for n in (1.0, 0.0))
+        args = [instr.args[0], zero, zero]
+        args[place] = one if inner is None else inner
+        return self.body.op("where", *args)
 
     def _guarded(self, value: Value, r: Value) -> Value:
         """`value` with exp(x - r) as exp(x - where(r == -inf, 0, r))."""

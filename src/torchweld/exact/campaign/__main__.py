@@ -51,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--processes", type=int, default=1, help="at a time (1); 0: in this one")
     add("--minutes", type=float, default=math.inf, help="after which no seed is begun")
     add("--folder", type=Path, default=Path("campaign"), help="of log and failures (./campaign)")
-    add("--check", choices=CHECKS, default="interpreted", help="interpreted: no kernels (default)")
+    add("--check", choices=CHECKS, default="interpreted",
+        help="interpreted: no kernels (default); dynamic: nor these, any sizes;\n"
+             "compiled: kernels; scheduled: with tiles and threads drawn")
     add("--device", default="cpu", help="whose plans are interpreted: cpu (default), H100, ...")
     add("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of programs (all)")
     return parser

@@ -4,15 +4,17 @@ each pass."""
 from __future__ import annotations
 
 import re
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from random import Random
 
 import torch
 
 from torchweld.exact import fuzz
-from torchweld.exact.campaign.gates import opened
+from torchweld.exact.campaign.gates import drawn_tiles, opened
 from torchweld.exact.campaign.modules import ModuleSample
 from torchweld.exact.campaign.operators import Sample
 from torchweld.exact.campaign.staged import Interpreter
@@ -49,11 +51,55 @@ def compiled(case: Case, device: str = "cpu") -> list[str]:
         return _told(case, _differences(case, fuse))
 
 
+def dynamic(case: Case, device: str = "cpu") -> list[str]:
+    """Plans for any sizes, by Dynamo, nothing compiled: for the case's sizes, and then for others.
+    """
+    interpreter, made = Interpreter(device=device), []
+
+    def fuse(function: Callable) -> Callable:
+        torch.compiler.reset()
+        made.append(torch.compile(function, backend=interpreter.backend(), dynamic=True))
+        return made[-1]
+
+    with _gates(case):
+        found = _differences(case, fuse)
+        other = _regrown(case)
+        if not found and other is not None and is_fit(other):
+            found = [f"other sizes, {f}" for f in _differences(other, lambda function: made[-1])]
+    return _told(case, interpreter.found + found)
+
+
+def _regrown(case: Case) -> Case | None:
+    """The program for inputs with an element more along each dimension that has two."""
+    if not isinstance(case, Program):
+        return None
+    grown = (replace(i, shape=tuple(n + (n > 1) for n in i.shape)) for i in case.inputs)
+    return replace(case, inputs=tuple(grown))
+
+
+def scheduled(case: Case, device: str = "cpu") -> list[str]:
+    """Kernels on a CPU with tiles and a number of threads drawn: any must keep the contract."""
+    rng, threads = Random(case.source), torch.get_num_threads()
+
+    def fuse(function: Callable) -> Callable:
+        torch.compiler.reset()
+        return torch.compile(function, backend="torchweld", options={"cache_dir": folder})
+
+    with tempfile.TemporaryDirectory() as folder, drawn_tiles(rng), _gates(case):
+        torch.set_num_threads(rng.choice((1, 2, 3)))
+        try:
+            return _told(case, _differences(case, fuse))
+        finally:
+            torch.set_num_threads(threads)
+
+
 def _gates(case: Case) -> AbstractContextManager[None]:
     return opened() if getattr(case, "small_chunks", False) else nullcontext()
 
 
-CHECKS = {"interpreted": interpreted, "compiled": compiled}
+CHECKS = {
+    "interpreted": interpreted, "compiled": compiled, "dynamic": dynamic, "scheduled": scheduled,
+}  # fmt: skip
 
 
 def _told(case: Case, found: list[str]) -> list[str]:

@@ -84,8 +84,12 @@ class Interpreter:
         places = [graph.placeholder(f"x{k}") for k in range(len(args))]
         graph.output(graph.call_module("whole", tuple(places)))
         module = torch.fx.GraphModule({"whole": _Whole(function)}, graph)
+        return self.backend()(module, list(args))
+
+    def backend(self) -> Callable:
+        """For torch.compile."""
         takes = partial(taken_by, target=target_named(self.device))
-        return make_backend(self._compiled, self.options, takes=takes)(module, list(args))
+        return make_backend(self._compiled, self.options, takes=takes)
 
     def _compiled(self, captured: Captured, options: Options) -> Callable:
         if self.plain:

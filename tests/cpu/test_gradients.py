@@ -3,6 +3,8 @@ asked for it."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -30,6 +32,19 @@ def test_soft_margin_of_large_arguments(reduction):
     found = gradient(torchweld.fuse(loss), x)
     error = compare("x", found, gradient(loss, x), gradient(loss, x.double()))
     assert error.ok, error
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_smooth_l1_keeps_nan(beta, dtype):
+    torch.compiler.reset()
+    x = torch.tensor([math.nan, math.inf, -math.inf, 0, 0.2, -0.5, 1, -3] * 4, dtype=dtype)
+
+    def loss(x):
+        return F.smooth_l1_loss(x, torch.zeros_like(x), reduction="none", beta=beta)
+
+    found, eager = gradient(torchweld.fuse(loss), x), gradient(loss, x)
+    torch.testing.assert_close(found, eager, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

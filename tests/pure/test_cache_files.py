@@ -85,3 +85,15 @@ def test_show_and_clear(root):
     assert cleared.exit_code == 0 and "2 files" in cleared.output
     assert "0 files" in CliRunner().invoke(app, ["cache", "clear"]).output
     assert "0 files" in CliRunner().invoke(app, ["cache", "show"]).output
+
+
+def test_what_a_killed_process_left_goes_after_a_day(tmp_path):
+    kept = tmp_path / "ab" / ".new-now", tmp_path / "notes" / ".new-old", tmp_path / "ab" / "old"
+    left = tmp_path / "ab" / ".new-old"
+    for folder in (*kept, left):
+        folder.mkdir(parents=True)
+        (folder / "half").write_bytes(b"x")
+    for folder in (*kept[1:], left):
+        os.utime(folder, (1, 1))
+    trim(tmp_path, 1e9)
+    assert not left.exists() and all((folder / "half").exists() for folder in kept)

@@ -242,5 +242,7 @@ def _viewed(node: Node) -> list[Node]:
 
 
 def _elements(node: Node) -> int:
+    """Of the largest result."""
     value = node.meta.get("val")
-    return value.numel() if isinstance(value, torch.Tensor) else 0
+    results = value if isinstance(value, (tuple, list)) else (value,)
+    return max((v.numel() for v in results if isinstance(v, torch.Tensor)), default=0)

@@ -5,7 +5,8 @@ The log probabilities of every class are larger than anything else that a langua
 one piece each, these operations would need them in memory; in steps, the partitioner saves
 the logits that are there anyway.
 
-So is the gradient of the soft margin loss, which torch takes apart less exactly.
+So are the gradients of the soft margin loss, which torch takes apart less exactly, and of the
+smooth L1 loss, which loses NaN there.
 
 A 16-bit result is rounded once, after steps in float32, as in one piece.
 """
@@ -70,6 +71,17 @@ def soft_margin_loss_backward(grad, x, target, reduction):
         return NotImplemented
     scale = grad / x.numel() if reduction == _MEAN else grad
     return -target * torch.sigmoid(-target * x) * scale
+
+
+def smooth_l1_loss_backward(grad, x, target, reduction, beta):
+    """grad times the difference, between -1 and 1 in steps of beta, divided by the number of
+    elements for a mean. Torch's own multiplies by a sign, which is 0 of NaN."""
+    dtype, grad, x, target = x.dtype, _wide(grad), _wide(x), _wide(target)
+    if x.dtype not in _WIDE or beta == 0:
+        return NotImplemented
+    scale, apart = grad / x.numel() if reduction == _MEAN else grad, x - target
+    near = torch.where(apart >= beta, scale, scale * apart / beta)
+    return torch.where(apart <= -beta, -scale, near).to(dtype)
 
 
 def recompute_log_probabilities(joint: torch.fx.GraphModule) -> None:
@@ -177,4 +189,5 @@ DECOMPOSITIONS = {
     aten.nll_loss_backward.default: nll_loss_backward,
     aten.nll_loss2d_backward.default: nll_loss_backward,
     aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
+    aten.smooth_l1_loss_backward.default: smooth_l1_loss_backward,
 }

@@ -120,7 +120,21 @@ def differences(
 
 
 def _wide(inputs: list[Tensor]) -> list[Tensor]:
-    return [i.double() if i.is_floating_point() else i for i in inputs]
+    return _copies(inputs, lambda t: t.double() if t.is_floating_point() else t.clone())
+
+
+def _copies(inputs: list[Tensor], copy: Callable = torch.clone) -> list[Tensor]:
+    """With the same strides; those that share memory share it again."""
+    memory: dict[int, Tensor] = {}
+    found = []
+    for tensor in inputs:
+        storage = tensor.untyped_storage()
+        place = (storage.nbytes() // tensor.element_size(),), (1,), 0
+        if storage.data_ptr() not in memory or not storage.nbytes():
+            memory[storage.data_ptr()] = copy(tensor.detach().as_strided(*place))
+        flat = memory[storage.data_ptr()]
+        found.append(flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()))
+    return found
 
 
 def _results(
@@ -128,8 +142,10 @@ def _results(
 ) -> dict[str, Tensor]:
     """Outputs by name; gradients of float inputs as well where some output has one."""
     with torch.set_grad_enabled(train):
-        leaves = [i.detach().requires_grad_(train and i.is_floating_point()) for i in inputs]
+        leaves = [i.requires_grad_(train and i.is_floating_point()) for i in _copies(inputs)]
         found = dict(zip(program.outputs, call(*leaves)))
+        if getattr(program, "writes", False):
+            found |= {f"x{k} afterwards": leaf for k, leaf in enumerate(leaves)}
         ends = [t for t in found.values() if t.requires_grad]
         targets = {f"gradient of x{k}": t for k, t in enumerate(leaves) if t.requires_grad}
         if not ends or not targets:

@@ -7,6 +7,7 @@ What the fuzzer draws, runs three ways and, when it finds a difference, writes o
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,18 +56,22 @@ make_input = _namespace["make_input"]
 
 @dataclass(frozen=True, slots=True)
 class Input:
+    """`view`: an expression of the inputs before, whose memory it shares; nothing else counts
+    then."""
+
     shape: tuple[int, ...]
     dtype: torch.dtype
     layout: str = "plain"
     values: str = "normal"
     seed: int = 0
+    view: str = ""
 
     def make(self) -> Tensor:
         return make_input(self.shape, self.dtype, self.layout, self.values, self.seed)
 
     @property
     def source(self) -> str:
-        return (
+        return self.view or (
             f"make_input({self.shape}, {self.dtype}, {self.layout!r}, {self.values!r}, {self.seed})"
         )
 
@@ -75,12 +80,15 @@ class Input:
 class Program:
     """`lines` assign to v0, v1, ... from those before and the inputs x0, x1, ...; `outputs` name
     results. `bitwise`: those that only move data or decide something discrete, so that they must
-    equal eager's to the bit."""
+    equal eager's to the bit. `small_chunks`: small logits are made some rows at a time, as large
+    ones are (campaign/gates.py). `writes`: to its inputs, so that none has a gradient."""
 
     inputs: tuple[Input, ...]
     lines: tuple[str, ...]
     outputs: tuple[str, ...]
     bitwise: frozenset[str] = frozenset()
+    small_chunks: bool = False
+    writes: bool = False
 
     @property
     def source(self) -> str:
@@ -97,4 +105,12 @@ class Program:
         return namespace["program"]
 
     def make_inputs(self) -> list[Tensor]:
-        return [i.make() for i in self.inputs]
+        return made(self.inputs)
+
+
+def made(inputs: Sequence[Input]) -> list[Tensor]:
+    """The tensors, in order; those that are views share memory with earlier ones."""
+    found: dict[str, Tensor] = {}
+    for position, given in enumerate(inputs):
+        found[f"x{position}"] = eval(given.view, {}, found) if given.view else given.make()
+    return list(found.values())

@@ -7,6 +7,13 @@ from pathlib import Path
 
 from torchweld.exact.programs import MAKE_INPUT, PREAMBLE, Program
 
+_SMALL_CHUNKS = """
+from contextlib import ExitStack
+
+from torchweld.exact.campaign.gates import opened
+
+ExitStack().enter_context(opened())
+"""
 _MAIN = """
 inputs = [
 {inputs}
@@ -24,7 +31,8 @@ def reproducer(program: Program, found: list[str]) -> str:
     side."""
     remarks = "".join(f"# {line}\n" for text in found for line in text.splitlines()[:20])
     inputs = "\n".join(f"    {i.source}," for i in program.inputs)
-    main = _MAIN.format(inputs=inputs, outputs=program.outputs)
+    main = _SMALL_CHUNKS if program.small_chunks else ""
+    main += _MAIN.format(inputs=inputs, outputs=program.outputs)
     return f"{remarks}{PREAMBLE}\nimport torchweld\n\n{MAKE_INPUT}\n\n{program.source}\n{main}"
 
 

@@ -1,4 +1,5 @@
-"""The private name of torch that `exact` uses: the samples by which PyTorch tests its operators.
+"""The private names of torch that `exact` uses: the samples by which PyTorch tests its operators
+and its modules.
 
 `tests/pure/test_campaign.py` says what is expected of it; it fails on a release that moves it.
 """
@@ -23,9 +24,20 @@ def operator_samples() -> tuple:
     return tuple(op_db)
 
 
+@cache
+def module_samples() -> tuple:
+    """PyTorch's ModuleInfo records, in its order: each has `name` ("nn.Linear"), `module_cls`, and
+    `module_inputs_func(record, device, dtype, requires_grad, training)`, which gives records with
+    `constructor_input` and `forward_input`, each with `args` and `kwargs`."""
+    _without_expecttest()
+    from torch.testing._internal.common_modules import module_db
+
+    return tuple(module_db)
+
+
 def _without_expecttest() -> None:
     """The module derives a class from that package's, for tests that are not run here."""
-    if find_spec("expecttest") is None:
+    if "expecttest" not in sys.modules and find_spec("expecttest") is None:
         stand_in = ModuleType("expecttest")
         stand_in.TestCase = unittest.TestCase
         sys.modules["expecttest"] = stand_in

@@ -198,6 +198,9 @@ class _Checker:
         self._require(not self._is_tuple(store.value), f"%{store.value} has several results")
         self._require(store.combine in COMBINES, f"unknown combine {store.combine!r}")
         self._require(store.combine is None or store.init is not None, "combines with nothing")
+        if isinstance(store.init, str):
+            same = self.buffers[store.init].shape == self.buffers[store.buffer].shape
+            self._require(same, f"begins as {store.init}, which has another shape")
         self._check_access(store.buffer, store.index, self._dtype(store.value), store.guard)
         self._check_cover(store)
 

@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -226,6 +227,7 @@ def normalised(comp: Comp, axes: Iterable[str]) -> Comp:
         all(x == -inf)           ->  max(x) == -inf
         exp(x - (log(t) + m))    ->  exp(x - m) / t                 t and m constant along `axes`
         sum(exp(x - r) * h)      ->  where(r == -inf, nan, sum(exp(x - where(r == -inf, 0, r)) * h))
+        sum(where(c, 0, exp(x - r)) * h)         the same, where some point has no c
 
     Factors keep their values but not the order in which they are multiplied: as any sum does, one
     of products may round in another way, and overflow in another place. A factor that alone varies
@@ -288,11 +290,18 @@ class _Writer:
         if not inside or (len(inside) == len(above) and all(map(self._varies, below))):
             return self._sum(total, total.args[0] if len(above) < 2 else self._last(above, below))
         result = self._sum(total, self._last(inside, [f for f in below if self._varies(f)]))
-        for factor in (f for f in above if not self._varies(f)):
-            result = self.body.op("mul", result, factor)
-        for factor in (f for f in below if not self._varies(f)):
-            result = self.body.op("div", result, factor)
-        return result
+        return self._scaled(
+            result, [f for f in above if not self._varies(f)],
+            [f for f in below if not self._varies(f)],
+        )  # fmt: skip
+
+    def _scaled(self, total: Value, above: Sequence[Value], below: Sequence[Value]) -> Value:
+        """`total` times `above`, divided by `below`: in turn, since a sum of exponentials has a
+        square that overflows where it does not, and is divided by one as large."""
+        for divisor, factor in zip_longest(below, above):
+            total = total if divisor is None else self.body.op("div", total, divisor)
+            total = total if factor is None else self.body.op("mul", total, factor)
+        return total
 
     def other(self, instr: Instr) -> Value:
         """An instruction that is no sum."""
@@ -371,8 +380,30 @@ class _Writer:
         result = self.body.emit(replace(total, args=(guarded,)))
         if guarded == arg:
             return result
-        nan = self.body.const(math.nan, total.dtype)
-        return self.body.op("where", self._is_lowest(r), nan, result)
+        nan, is_nan = self.body.const(math.nan, total.dtype), self._is_lowest(r)
+        taken = self._taken(arg)
+        if taken is not None:
+            count = self.body.emit(replace(total, args=(taken,)))
+            some = self.body.op("gt", count, self.body.const(0.0, total.dtype))
+            is_nan = self.body.op("bit_and", is_nan, some)
+        return self.body.op("where", is_nan, nan, result)
+
+    def _taken(self, value: Value) -> Value | None:
+        """1 where a choice on the way to exp(x - r) takes it, 0 where it takes a zero; None where
+        there is no choice."""
+        instr = self.body[value]
+        if isinstance(instr, Cast):
+            return self._taken(instr.arg)
+        if instr.name == "exp":
+            return None
+        place = _scaling_argument(self.body, instr, self.over)
+        inner = self._taken(instr.args[place])
+        if instr.name != "where":
+            return inner
+        one, zero = (self.body.const(n, instr.dtype) for n in (1.0, 0.0))
+        args = [instr.args[0], zero, zero]
+        args[place] = one if inner is None else inner
+        return self.body.op("where", *args)
 
     def _guarded(self, value: Value, r: Value) -> Value:
         """`value` with exp(x - r) as exp(x - where(r == -inf, 0, r))."""

@@ -109,7 +109,7 @@ class _Splitter:
         spread = self.spread[instr.args[0]]
         if not spread >= self.names:
             raise NotByRows(f"{self.comp.name}: a reduction over rows that are alike")
-        name = f"{self.comp.name}_{cut}"
+        name = f"{self.comp.name}_kept{cut}"  # unlike names of fx, which end in _1
         if spread - self.names <= set(instr.axes):
             return self._row_values(instr, name, device)
         return self._chunk_values(instr, cut, name, device)

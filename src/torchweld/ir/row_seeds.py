@@ -40,12 +40,12 @@ def _large_operands(graph: Graph) -> list[str]:
     found = []
     for node in graph.nodes:
         operands = product_operands(node)
-        if operands and operands[1].buffer not in held:
+        shape = graph.buffers[operands[1].buffer].shape if operands else ()
+        if len(shape) > 1 and 0 not in shape and operands[1].buffer not in held:
             _, left, right = operands
-            columns = hint(graph.buffers[left.buffer].shape[-1], graph.hints)
-            wide = columns >= LARGE * hint(right.shape[1], graph.hints)
+            wide = hint(shape[-1], graph.hints) >= LARGE * hint(right.shape[1], graph.hints)
             found += [left.buffer] if wide else []
-    return [n for n in found if len(graph.buffers[n].shape) > 1 and 0 not in graph.buffers[n].shape]
+    return found
 
 
 def _held(graph: Graph) -> set[str]:

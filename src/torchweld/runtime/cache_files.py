@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from pathlib import Path
 
 _FOLDER = re.compile(r"[0-9a-f]{2}")
 _FILE = re.compile(r"[0-9a-f]{40}(\.[.\w-]*)?")
+_UNFINISHED = ".new-"  # begins the name of a folder in which a file is being written
+_STALE_SECONDS = 86400  # no compiler takes so long: who wrote there was killed
 SPARED_SECONDS = 3600  # a file used as lately may be about to be loaded by another process
 _KINDS = {".so": "kernels for the CPU, and host code", ".cubin": "kernels for a GPU",
           ".plan.json": "plans"}  # fmt: skip
@@ -82,9 +85,27 @@ def remove(found: list[File]) -> int:
     return freed
 
 
+def remove_unfinished(root: Path) -> None:
+    """Removes what processes that were killed while they wrote have left, after a day."""
+    before = time.time() - _STALE_SECONDS
+    named = (e for e in _entries(root) if _FOLDER.fullmatch(e.name))
+    for folder in (e for e in named if e.is_dir(follow_symlinks=False)):
+        for entry in _entries(Path(folder.path)):
+            if not (entry.name.startswith(_UNFINISHED) and entry.is_dir(follow_symlinks=False)):
+                continue
+            try:
+                stale = entry.stat(follow_symlinks=False).st_mtime < before
+            except OSError:  # another process has removed it
+                continue
+            if stale:
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
 def trim(root: Path, limit_bytes: float) -> int:
     """Removes what was not used for longest until `root` holds no more than `limit_bytes`, less
-    what was used within the last hour; gives the bytes removed."""
+    what was used within the last hour, and what killed processes have left; gives the bytes of the
+    former."""
+    remove_unfinished(root)
     found = files(root)
     excess = sum(file.bytes for file in found) - limit_bytes
     before, going = time.time() - SPARED_SECONDS, []

@@ -287,3 +287,13 @@ def test_order_of_memory_does_not_matter():
 def test_refusals_stay_with_aten():
     assert externs(lowered(lambda x: torch.sort(x)[0], rand(4))) == ["aten.sort.default"]
     assert externs(lowered(lambda x: (x > 0).max(0)[0], rand(4, 3))) == ["aten.max.dim"]
+
+
+def test_the_gradient_of_softmax_subtracts_before_it_multiplies():
+    """What cancels is the gradient and its mean, not two rounded products."""
+    def gradient(g, y):
+        return torch.ops.aten._softmax_backward_data(g, y, -1, torch.float32)
+
+    (comp,) = comps(lowered(gradient, rand(5, 33), rand(5, 33).softmax(-1)))
+    last = comp.body[comp.stores[0].value]
+    assert last.name == "mul" and "sub" in {getattr(comp.body[v], "name", "") for v in last.args}

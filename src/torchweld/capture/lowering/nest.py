@@ -286,14 +286,18 @@ def stored(graph: GraphBuilder, tensor: Tensor, strides: tuple[Size, ...] | None
     return graph.copies[key]
 
 
-def copied(graph: GraphBuilder, tensor: Tensor, strides: tuple[Size, ...]) -> Tensor:
-    """The tensor in a new buffer with one dimension for each of its own."""
+def copied(
+    graph: GraphBuilder, tensor: Tensor, strides: tuple[Size, ...], dtype: DType | None = None
+) -> Tensor:
+    """The tensor in a new buffer with one dimension for each of its own, as `dtype` if it is
+    given."""
     if tensor.dtype.kind == "opaque":
         return _copied_by_aten(graph, tensor, strides)
-    spec = Spec(tensor.shape, strides, tensor.dtype, tensor.device)
+    spec = Spec(tensor.shape, strides, dtype or tensor.dtype, tensor.device)
     nest = Nest(graph, "copy", tensor.shape, [aligned(tensor, tensor.rank)])
     buffer = graph.buffer("copy", spec.shape, spec.dtype, usable_strides(spec), spec.device)
-    nest.put(buffer, tuple(nest.at(d) for d in range(tensor.rank)), nest.read(tensor))
+    value = nest.read(tensor).to(spec.dtype)
+    nest.put(buffer, tuple(nest.at(d) for d in range(tensor.rank)), value)
     nest.close()
     return views.whole(buffer)
 

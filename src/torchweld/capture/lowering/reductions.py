@@ -252,11 +252,11 @@ def _softmax_input(call: Call, x: Tensor, d: int):
 
 @lowers("aten._softmax_backward_data.default")
 def softmax_backward(call: Call, grad, output, d, input_dtype=None):
+    """y (g - sum(g y)), as eager: y g - y sum(g y) rounds each product before they cancel."""
     dims = normal_dims(d, grad.rank) if grad.rank else ()
     nest = call.nest(grad.shape, grad, output)
     g, y = nest.read(grad).widen(), nest.read(output).widen()
-    product = g * y
-    return call.finish(nest, product - y * nest.reduce("sum", product, dims))
+    return call.finish(nest, y * (g - nest.reduce("sum", g * y, dims)))
 
 
 @lowers("aten._log_softmax_backward_data.default")

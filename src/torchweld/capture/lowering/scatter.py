@@ -9,7 +9,7 @@ from torchweld.capture.lowering.call import Call, normal
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.externs import window
 from torchweld.capture.lowering.indexing import IndexLayout
-from torchweld.capture.lowering.nest import Nest, Spec, aligned, copied
+from torchweld.capture.lowering.nest import Nest, Spec, copied
 from torchweld.capture.lowering.ranges import all_of, check_range, in_range, is_inside, is_within
 from torchweld.capture.lowering.registry import lowers
 from torchweld.core import dtypes
@@ -46,12 +46,7 @@ def _converted(call: Call, x: Tensor, spec: Spec) -> Tensor:
     )
     if whole and call.graph.buffers[x.source].strides == spec.strides:
         return x
-    if x.dtype == spec.dtype:
-        return copied(call.graph, x, spec.strides)
-    nest = Nest(call.graph, call.name, x.shape, [aligned(x, x.rank)])
-    result = nest.store(nest.read(x).to(spec.dtype), spec)
-    nest.close()
-    return result
+    return copied(call.graph, x, spec.strides, spec.dtype)
 
 
 def _narrowed(call: Call, result: Tensor) -> Tensor:

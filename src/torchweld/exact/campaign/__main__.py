@@ -51,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--processes", type=int, default=1, help="processes at a time (1); 0: this process")
     add("--minutes", type=float, default=math.inf, help="start no seed after so many minutes")
     add("--folder", type=Path, default=Path("campaign"), help="for log and failures (./campaign)")
-    add("--check", choices=CHECKS, default="interpreted", help="interpreted: no kernels (default)")
+    add("--check", choices=CHECKS, default="interpreted",
+        help="interpreted: no kernels (default); dynamic: no kernels, symbolic sizes;\n"
+             "compiled: kernels; scheduled: kernels with random tiles and threads")  # fmt: skip
     add("--device", default="cpu", help="make plans for it: cpu (default), H100, ...")
     add("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of programs (all)")
     return parser

@@ -8,7 +8,15 @@ from random import Random
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
-from torchweld.exact.campaign import movement, operators
+from torchweld.exact.campaign import (
+    attention,
+    layers,
+    losses,
+    modules,
+    movement,
+    operators,
+    written,
+)
 from torchweld.exact.campaign.checks import Case
 from torchweld.exact.fuzz import programs
 from torchweld.exact.programs import Program
@@ -35,8 +43,16 @@ KINDS: dict[str, Callable[[int], Case | None]] = {
     "operator": operators.sample,
     "movement": movement.program,
     "random": drawn,
+    "module": modules.sample,
+    "attention": attention.program,
+    "loss": losses.program,
+    "layer": layers.program,
+    "written": written.program,
 }
-_SHARES = ("operator",) * 5 + ("movement",) * 3 + ("random",) * 2
+_SHARES = (
+    *("operator",) * 5, *("movement",) * 3, *("random",) * 2, "module", *("attention",) * 2, "loss",
+    "layer", "written",
+)  # fmt: skip
 
 
 def kind_of(seed: int, kinds: tuple[str, ...] = tuple(KINDS)) -> str:

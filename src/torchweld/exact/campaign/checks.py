@@ -4,19 +4,24 @@ each pass."""
 from __future__ import annotations
 
 import re
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from random import Random
 
 import torch
 
 from torchweld.exact import fuzz
+from torchweld.exact.campaign.gates import drawn_tiles, opened
+from torchweld.exact.campaign.modules import ModuleSample
 from torchweld.exact.campaign.operators import Sample
 from torchweld.exact.campaign.staged import Interpreter
 from torchweld.exact.fuzz import differences
 from torchweld.exact.programs import Program
 
-Case = Program | Sample
+Case = Program | Sample | ModuleSample
 Check = Callable[[Case], list[str]]
 
 # Not wrong: the values decide shapes, or the way, so that no graph is captured.
@@ -30,7 +35,8 @@ BUDGET = replace(fuzz.BUDGET, absolute=2e-7)
 def interpreted(case: Case, device: str = "cpu") -> list[str]:
     """Plans for `device`, nothing compiled; forward and backward."""
     interpreter = Interpreter(device=device)
-    found = _differences(case, interpreter.fuse)
+    with _gates(case):
+        found = _differences(case, interpreter.fuse)
     return _told(case, interpreter.found + found)
 
 
@@ -41,10 +47,59 @@ def compiled(case: Case, device: str = "cpu") -> list[str]:
         torch.compiler.reset()
         return torch.compile(function, backend="torchweld")
 
-    return _told(case, _differences(case, fuse))
+    with _gates(case):
+        return _told(case, _differences(case, fuse))
 
 
-CHECKS = {"interpreted": interpreted, "compiled": compiled}
+def dynamic(case: Case, device: str = "cpu") -> list[str]:
+    """Plans for any sizes, by Dynamo, nothing compiled: for the case's sizes, and then for others.
+    """
+    interpreter, made = Interpreter(device=device), []
+
+    def fuse(function: Callable) -> Callable:
+        torch.compiler.reset()
+        made.append(torch.compile(function, backend=interpreter.backend(), dynamic=True))
+        return made[-1]
+
+    with _gates(case):
+        found = _differences(case, fuse)
+        other = _regrown(case)
+        if not found and other is not None and is_fit(other):
+            found = [f"other sizes, {f}" for f in _differences(other, lambda function: made[-1])]
+    return _told(case, interpreter.found + found)
+
+
+def _regrown(case: Case) -> Case | None:
+    """The program for inputs with an element more along each dimension that has two."""
+    if not isinstance(case, Program):
+        return None
+    grown = (replace(i, shape=tuple(n + (n > 1) for n in i.shape)) for i in case.inputs)
+    return replace(case, inputs=tuple(grown))
+
+
+def scheduled(case: Case, device: str = "cpu") -> list[str]:
+    """Kernels on a CPU with tiles and a number of threads drawn: any must keep the contract."""
+    rng, threads = Random(case.source), torch.get_num_threads()
+
+    def fuse(function: Callable) -> Callable:
+        torch.compiler.reset()
+        return torch.compile(function, backend="torchweld", options={"cache_dir": folder})
+
+    with tempfile.TemporaryDirectory() as folder, drawn_tiles(rng), _gates(case):
+        torch.set_num_threads(rng.choice((1, 2, 3)))
+        try:
+            return _told(case, _differences(case, fuse))
+        finally:
+            torch.set_num_threads(threads)
+
+
+def _gates(case: Case) -> AbstractContextManager[None]:
+    return opened() if getattr(case, "small_chunks", False) else nullcontext()
+
+
+CHECKS = {
+    "interpreted": interpreted, "compiled": compiled, "dynamic": dynamic, "scheduled": scheduled,
+}  # fmt: skip
 
 
 def _told(case: Case, found: list[str]) -> list[str]:
@@ -66,7 +121,8 @@ def is_fit(case: Case) -> bool:
 
 
 def _trains(case: Case) -> bool:
-    return any(t.is_floating_point() for t in case.make_inputs())
+    writes = isinstance(case, Program) and case.writes
+    return not writes and any(t.is_floating_point() for t in case.make_inputs())
 
 
 def shrunk(case: Case, check: Check) -> tuple[Case, list[str]]:
@@ -93,7 +149,7 @@ def _wrong(case: Case, check: Check) -> list[str]:
 
 def smaller(case: Case) -> Iterator[Case]:
     """Cases with one part less, none of which need be valid."""
-    if isinstance(case, Sample):
+    if not isinstance(case, Program):
         yield from case.smaller()
         return
     if len(case.outputs) > 1:

@@ -91,7 +91,7 @@ class Sample:
                 first = eval(before, {"torch": torch, "t": first})
             found = pytree.tree_leaves(operator(first, *args, **kwargs))
             held = first if isinstance(first, Tensor) else tensors[0]
-            return tuple(_followed(after, o, held) for o in found if isinstance(o, Tensor))
+            return tuple(followed(after, o, held) for o in found if isinstance(o, Tensor))
 
         return program
 
@@ -116,7 +116,8 @@ class Sample:
         return pytree.tree_leaves(self._sample())
 
 
-def _followed(after: str, o: Tensor, t: Tensor) -> Tensor:
+def followed(after: str, o: Tensor, t: Tensor) -> Tensor:
+    """A result `o`, with what AFTER says behind it; `t`: the first input."""
     if not o.is_floating_point() or not o.dim():
         return o.clone()
     return eval(after, {"torch": torch, "o": o, "t": t})

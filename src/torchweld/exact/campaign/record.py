@@ -10,7 +10,8 @@ from pathlib import Path
 
 from torchweld.core.files import write_whole
 from torchweld.exact.campaign.checks import Case
-from torchweld.exact.campaign.operators import AFTER, BEFORE, Sample
+from torchweld.exact.campaign.operators import AFTER, BEFORE
+from torchweld.exact.programs import Program
 from torchweld.exact.shrink import reproducer
 
 _FILE = """\
@@ -19,6 +20,7 @@ import torch
 
 import torchweld
 from torchweld.exact.campaign.checks import compiled, interpreted
+from torchweld.exact.campaign.modules import ModuleSample
 from torchweld.exact.campaign.operators import Sample
 
 # before: {before}
@@ -71,13 +73,13 @@ def write_case(case: Case, found: list[str], folder: Path) -> Path:
     """A file that shows what was found, under a name that follows from the case."""
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(repr(case).encode()).hexdigest()[:10]
-    path = folder / f"{'operator' if isinstance(case, Sample) else 'program'}_{digest}.py"
+    path = folder / f"{'operator' if not isinstance(case, Program) else 'program'}_{digest}.py"
     write_whole(_text(case, found), path)
     return path
 
 
 def _text(case: Case, found: list[str]) -> str:
-    if not isinstance(case, Sample):
+    if isinstance(case, Program):
         return reproducer(case, found)
     remarks = "\n# ".join(line for text in found for line in text.splitlines()[:20])
     return _FILE.format(

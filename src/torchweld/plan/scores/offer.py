@@ -136,7 +136,8 @@ def _pointless(
 ) -> str | None:
     """Why nothing would be gained, whatever a template takes."""
     rows, keys = (hint(product(comp.extent(n) for n in p), hints) for p in (nest.rows, nest.keys))
-    depth = max(hint(product(comp.extent(n) for n in i.depth), hints) for i in nest.inners)
+    depths = (hint(product(comp.extent(n) for n in i.depth), hints) for i in nest.inners)
+    depth = max(depths, default=1)  # of a depth of one, no product is left
     if rows * keys < min(rows, keys) * depth:
         return "the scores are no larger than their factors"
     if not batched and not nest.statistics:

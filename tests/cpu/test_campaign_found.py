@@ -1,0 +1,77 @@
+"""Programs that the campaign found wrong, made small: each was wrong before its cause was
+mended."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchweld.exact.campaign import checks
+from torchweld.exact.programs import Input, Program
+
+F32, BF16, F16, I64 = torch.float32, torch.bfloat16, torch.float16, torch.int64
+
+
+def program(inputs, *lines: str, chunks: bool = False) -> Program:
+    """What the last line assigns to is returned. `inputs`: shapes in float32, or Inputs."""
+    given = tuple(i if isinstance(i, Input) else Input(i, F32) for i in inputs)
+    return Program(given, lines, (lines[-1].split(" ")[0],), small_chunks=chunks)
+
+
+def logits(*lines: str, dtype=F32, rows=33, classes=64, depth=2) -> Program:
+    """x0: rows, x1: weights, x2: a bias, x3: labels."""
+    shapes = (rows, depth), (classes, depth), (classes,)
+    inputs = *(Input(s, dtype) for s in shapes), Input((rows,), I64)
+    return program(inputs, *lines, chunks=True)
+
+
+FOUND = {
+    "a product of attention by hand, inside another": program(
+        [(3, 2, 101, 4), (3, 2, 7, 4), (3, 2, 7, 2)],
+        "i = torch.arange(101)[:, None]", "j = torch.arange(7)", "s = (x0 + 1) @ (x1 * 0.1).mT",
+        "w = F.silu(s + (j - i) * 0.1) * 0.5", "y = w @ x2", "z = y.mT @ y",
+    ),
+    "a gradient that is a product with a scalar": program(
+        [(3,), (2, 3), (2,)], "y = F.linear(x0, x1[:1], x2[:1]) + F.linear(x0, x1, x2)",
+    ),
+    "what is kept of each row, beside a buffer with such a name": logits(
+        "l = F.linear(x0, x1, x2) + x0.sum()", "y = (l.softmax(-1) @ x1).square().mean()",
+        rows=96, classes=128, depth=8,
+    ),
+    "what is kept of each chunk, beside a buffer with such a name": logits(
+        "l = (F.linear(x0, x1, x2) + x0.sum()) / 3", dtype=F16,
+    ),
+    "scores of a depth of one": logits(
+        "l = F.linear(x0, x1).to(torch.float32)",
+        "y = F.cross_entropy(l, x3, weight=torch.arange(64, dtype=l.dtype) / 64)",
+        dtype=BF16, rows=20, depth=1,
+    ),
+    "one of two results of an operation on logits": logits(
+        "l = F.linear(x0, x1).to(torch.float32)",
+        "y = F.binary_cross_entropy_with_logits(l, F.one_hot(x3, 64).to(l.dtype))", dtype=F16,
+        depth=3,
+    ),
+    "squares of sums of exponentials overflow": program(
+        [Input((1, 3, 64, 4), F32, "expanded", "offset", 2), Input((1, 3, 64, 4), F32, seed=3)],
+        "s = x0 @ x1.mT", "w = s.exp() / s.exp().sum(-1, keepdim=True)", "y = w @ x0",
+    ),
+    "weights of a masked row, set to zero": program(
+        [(2, 1, 101, 7), (2, 1, 5, 7), Input((101, 5), torch.bool, seed=2)],
+        "s = (x0 @ x1.mT).masked_fill(x2, -float('inf'))", "w = s.softmax(-1).masked_fill(x2, 0.0)",
+        "y = w @ x1",
+    ),
+    "a part with a dimension of one, widened to add to": Program(
+        (Input((2, 2, 7), F16), Input((2, 2, 7), F16, view="x0[:, :1]")),
+        ("v0 = x0.clone()", "x1.index_add_(0, torch.tensor([0]), x1[:1])"), ("v0",), writes=True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["weights of a masked row, set to zero"])
+def test_kernels_are_right_too(name):
+    assert checks.compiled(FOUND[name]) == []
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found_stays_right(name):
+    assert checks.interpreted(FOUND[name]) == []

@@ -16,6 +16,7 @@ from torchweld.capture.torch_private import plain_surroundings
 from torchweld.core.errors import TorchweldError, UsageError
 from torchweld.core.machine import device_name, versions
 from torchweld.core.options import Options
+from torchweld.core.torch_private import pytree
 from torchweld.deploy import machine, weights
 from torchweld.deploy.archive import Writer, write
 from torchweld.deploy.arguments import arguments_of
@@ -77,7 +78,10 @@ def export(
     _check(original, args, kwargs)
     given = arguments_of(original, args, kwargs)
     traced = trace(original, given, dynamic, takes if chosen.fuse else None)
-    job = _Job(original, traced, _compiled(original, traced, chosen), Path(path), weights, chosen)
+    leaves = pytree.tree_leaves(dict(given.values))
+    tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+    program = _compiled(original, traced, chosen)
+    job = _Job(original, traced, program, Path(path), weights, chosen, tensors)
     sha256 = write(Path(path), job.fill)
     return job.told(sha256)
 
@@ -111,7 +115,7 @@ def _compiled(model: torch.nn.Module, traced: Traced, options: Options):
 
 @dataclass(frozen=True)
 class _Job:
-    """One archive on its way. `weights`: as `export` has it."""
+    """One archive on its way. `weights`: as `export` has it. `tensors`: of the example call."""
 
     model: torch.nn.Module
     traced: Traced
@@ -119,19 +123,23 @@ class _Job:
     path: Path
     weights: str | Path
     options: Options
+    tensors: tuple[torch.Tensor, ...]
 
     @property
     def loaded(self) -> Loaded:
         return self.program.loaded
 
     def fill(self, writer: Writer) -> Manifest:
-        loaded, shipper = self.loaded, Shipper(writer, self.options)
+        loaded, gpu = self.loaded, _gpu_of(self.loaded)
+        shipper = Shipper(writer, loaded, self.options)
+        if gpu is not None:
+            self._run_once()  # which compiles what addresses of other alignment need
         state = self._state()
         file = self._file(state)
         named = {} if file is None else weights.names_in(file, state)
         held, order, constants = self._held(writer, state, named)
         plan = StoredPlan(loaded.graph, shipper.bundles(loaded))
-        gpu = _gpu_of(loaded)
+        extra = shipper.gpu.extra(loaded) if gpu is not None else ()
         return Manifest(
             FORMAT, type(self.model).__name__,
             {**versions(), "device": device_name("cpu" if gpu is None else "cuda")},
@@ -141,7 +149,13 @@ class _Job:
             writer.put("plan.json", plan_text(plan).encode()),
             shipper.helpers(loaded), shipper.native(loaded), {},
             file and weights.described(file, self.path), self.options.cuda_graphs,
+            tuple(shipper.gpu.kernels), extra,
         )  # fmt: skip
+
+    def _run_once(self) -> None:
+        values = [*LiveState(self.model).tensors(), *self.tensors, *self.traced.constants]
+        with torch.no_grad():
+            self.program([values[p] for p in self.traced.order])
 
     def told(self, sha256: str) -> Exported:
         nodes = self.loaded.graph.nodes
@@ -155,8 +169,8 @@ class _Job:
         names."""
         tensors = LiveState(self.model).tensors()
         used = {id(tensors[p]) for p in self.traced.order if p < len(tensors)}
-        names = zip(self.traced.state, tensors)
-        return [(n, _kind(t), t) for n, t in names if id(t) in used]
+        names, kept = zip(self.traced.state, tensors), set(self.model.state_dict())
+        return [(n, _kind(t, n in kept), t) for n, t in names if id(t) in used]
 
     def _held(self, writer: Writer, state, named: dict[int, str]) -> tuple[tuple, ...]:
         """(records of all tensors, the graph's inputs, its constants), by position. `named`: the
@@ -193,8 +207,10 @@ class _Job:
         return file
 
 
-def _kind(tensor: torch.Tensor) -> str:
-    return "parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer"
+def _kind(tensor: torch.Tensor, is_kept: bool) -> str:
+    if isinstance(tensor, torch.nn.Parameter):
+        return "parameter"
+    return "buffer" if is_kept else "local"
 
 
 def _gpu_of(loaded: Loaded) -> torch.device | None:

@@ -46,7 +46,7 @@ class LoadedModel(torch.nn.Module):
                              do="call it outside of autocast")
         inputs = self._contract.tensors(args, kwargs)
         values = [owner[name] for owner, name in self._slots]
-        values += inputs
+        values += map(_on_16_bytes, inputs)
         return self._results(self._program([values[i] for i in self._order]))
 
     def train(self, mode: bool = True) -> LoadedModel:
@@ -85,6 +85,11 @@ def load(
         tensors = _tensors(reader, weights)
         program = _program(reader, tensors, options)
         return LoadedModel(manifest, reader.sha256, program, tensors)
+
+
+def _on_16_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Kernels of a GPU are compiled for such addresses alone."""
+    return tensor.clone() if tensor.is_cuda and tensor.data_ptr() & 15 else tensor
 
 
 def _program(reader: Reader, tensors: Sequence[torch.Tensor], options: Options):

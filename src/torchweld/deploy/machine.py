@@ -56,6 +56,8 @@ def check(wanted: Needs) -> None:
           "install the build that exported it, or export the model again with this one")
     _check_processor(wanted)
     if wanted.gpu is not None:
+        _same("Python", wanted.python, here.python,
+              "run it with that Python, or export the model again with this one")
         _check_gpu(wanted.gpu)
 
 

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Union
 
+from torchweld.codegen.source import KernelSource
 from torchweld.core.errors import UsageError
 from torchweld.ir.nodes import Symbol
 from torchweld.ir.size import Size
 from torchweld.runtime.codec import decode, encode
+from torchweld.runtime.cubin import Binary
+from torchweld.runtime.launch_table import Handle, TileMap
 
 FORMAT = 1
 Plain = Union[bool, int, float, str, None]
@@ -62,7 +65,8 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor that the archive holds. `kind`: parameter, buffer or constant. `number`: two names
+    """A tensor that the archive holds. `kind`: parameter, buffer, local (a buffer
+    that is no part of the state_dict) or constant. `number`: two names
     with the same are one tensor (tied weights). `part`: the file with its values, row by row."""
 
     name: str
@@ -78,8 +82,8 @@ class Held:
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What the machine that loads must have. `code`: a hash of torchweld's own files. `python`: for
-    the quick way into kernels alone. `features`: of the processor. `gpu`: its compute capability;
-    None: none is needed."""
+    the quick way into kernels, which those of a GPU need. `features`: of the processor. `gpu`: its
+    compute capability; None: none is needed."""
 
     system: str
     torch: str
@@ -114,7 +118,9 @@ class Manifest:
     """`held`: all tensors. `order`: for each input of the graph, its position among `held` and then
     the tensors of a call. `constants`: (buffer of the graph, position in `held`). `static`: inputs
     of the graph that stay where they are between calls. `plan`, `helpers`, `native`: names of
-    parts."""
+    parts. `gpu_kernels`: the binaries of each kernel of a GPU, for addresses of one alignment or
+    another; in the plan, a source's text is its number. `extra`: sources that the runtime itself
+    launches (copies), with their numbers."""
 
     format: int
     model: str
@@ -132,14 +138,29 @@ class Manifest:
     parts: Mapping[str, Part]
     weights: WeightsFile | None = None
     cuda_graphs: bool = True
+    gpu_kernels: tuple[tuple[Binary, ...], ...] = ()
+    extra: tuple[tuple[KernelSource, int], ...] = ()
 
 
-_RECORDS = (TensorSpec, Call, Returned, Held, Needs, Part, WeightsFile, Manifest, Symbol)
+_RECORDS = (
+    TensorSpec, Call, Returned, Held, Needs, Part, WeightsFile, Manifest, Symbol, Binary, Handle,
+    TileMap,
+)  # fmt: skip
+
+
+def encoded(thing) -> str:
+    """JSON of records of this module and of kernels. Raises TypeError for what has none."""
+    return encode(thing, _RECORDS)
+
+
+def decoded(text: str):
+    """What `encoded` was given. Raises ValueError, KeyError or TypeError for other text."""
+    return decode(text, _RECORDS)
 
 
 def manifest_text(manifest: Manifest) -> str:
     """JSON, to be read by people too. Raises TypeError for what has no JSON form."""
-    return json.dumps(json.loads(encode(manifest, _RECORDS)), indent=1)
+    return json.dumps(json.loads(encoded(manifest)), indent=1)
 
 
 def manifest_of(text: str) -> Manifest:
@@ -149,7 +170,7 @@ def manifest_of(text: str) -> Manifest:
         if made_for != FORMAT:
             raise UsageError(f"the archive has format {made_for}, this torchweld reads {FORMAT}",
                              do="export the model again with this version of torchweld")
-        found = decode(text, _RECORDS)
+        found = decoded(text)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"the archive's manifest cannot be read: {error}",
                          do="copy or export it anew") from None

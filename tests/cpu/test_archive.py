@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import torchweld
 from archive_models import cases, exported, run_elsewhere
+from torchweld.cli.main import app
 from torchweld.core.errors import EnvironmentProblem, UsageError
 
 
@@ -327,7 +329,7 @@ def test_sizes_that_vary_must_be_there(tmp_path):
                           ({"input": {0: "n"}}, "two or more"), ("yes", "has no meaning")):
         with pytest.raises(UsageError, match=said):
             torchweld.export(model, (x,), tmp_path / "m.tw", dynamic=dynamic)
-    with pytest.raises(UsageError, match="cannot be exported"):
+    with pytest.raises(UsageError, match=r"fixes input.shape\[1\] at 4"):
         torchweld.export(model, (torch.ones(3, 4),), tmp_path / "m.tw",
                          dynamic={"input": {1: "columns"}})
 
@@ -336,3 +338,70 @@ def test_every_size_that_the_model_leaves_free(tmp_path):
     case = cases()["mlp"]
     torchweld.export(case.model, case.inputs, tmp_path / "m.tw", dynamic=True)
     assert torchweld.load(tmp_path / "m.tw")(torch.ones(3, 64)).shape == (3, 5)
+
+
+# -- further positions and names
+
+
+class _Gathers(torch.nn.Module):
+    def forward(self, x, /, *others, **named):
+        return x + sum(others) - named["y"] * named["z"]
+
+
+def test_arguments_that_forward_gathers(tmp_path):
+    model, x = _Gathers().eval(), torch.randn(3, 4)
+    args, kwargs = (x, x + 1, x + 2), {"y": x + 3, "z": x + 4}
+    torchweld.export(model, (args, kwargs), tmp_path / "m.tw")
+    loaded, turned = torchweld.load(tmp_path / "m.tw"), dict(reversed(kwargs.items()))
+    assert torch.equal(loaded(*args, **turned), model(*args, **kwargs))
+    with pytest.raises(UsageError, match="without the argument w"):
+        loaded(*args, **kwargs, w=x)
+    with pytest.raises(UsageError, match=r"with \*\*named"):
+        torchweld.export(model, (args, kwargs), tmp_path / "n.tw", dynamic=True)
+
+
+class _Adds(torch.nn.Module):
+    def forward(self, x, *others):
+        return x + sum(others)
+
+
+def test_sizes_of_further_positions_may_vary(tmp_path):
+    model, x, sizes = _Adds().eval(), torch.randn(3, 4), {0: "n"}
+    torchweld.export(model, (x, x, x), tmp_path / "m.tw",
+                     dynamic={"x": sizes, "others": [sizes, sizes]})
+    loaded = torchweld.load(tmp_path / "m.tw")
+    assert torch.equal(loaded(x[:2], x[1:], x[:2]), model(x[:2], x[1:], x[:2]))
+    with pytest.raises(UsageError, match=r"takes others\[1\] of sizes"):
+        loaded(x[:2], x[1:], x)
+
+
+def test_a_result_class_must_be_known_where_it_is_loaded(tmp_path):
+    outputs = pytest.importorskip("transformers.modeling_outputs")
+
+    class Wrapped(torch.nn.Module):
+        def forward(self, x):
+            return outputs.BaseModelOutput(last_hidden_state=x.sin().exp())
+
+    x = torch.randn(3, 4)
+    torchweld.export(Wrapped().eval(), x, tmp_path / "m.tw")
+    made = torchweld.load(tmp_path / "m.tw")(x)
+    assert type(made) is outputs.BaseModelOutput and made.hidden_states is None
+    with pytest.raises(AssertionError, match="BaseModelOutput"):
+        run_elsewhere(tmp_path, tmp_path / "cache")
+
+
+# -- the command line
+
+
+def test_the_command_line(tmp_path):
+    out, run = tmp_path / "m.tw", CliRunner()
+    asked = ["export", "geglu-mlp", "--tiny", "--device", "cpu", "--out", str(out), "--dynamic"]
+    done = run.invoke(app, [*asked, "x:0=batch"])
+    assert done.exit_code == 0, done.output
+    sha256 = done.output.split()[-1]
+    done = run.invoke(app, ["run-archive", str(out), "--sha256", sha256])
+    assert done.exit_code == 0 and "takes x: float32 [x.shape[0]," in done.output, done.output
+    done = run.invoke(app, ["run-archive", str(out), "--sha256", "0" * 64])
+    assert done.exit_code == 2 and "has the hash" in done.output
+    done = run.invoke(app, [*asked, "batch"])
+    assert done.exit_code == 2 and "argument:dimension=name" in done.output

@@ -47,7 +47,8 @@ def trace(
     leaves, tree = pytree.tree_flatten(dict(given.values))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     _check_leaves(leaves)
-    dims = _dims(dynamic, given)
+    named: list[_Named] = []
+    dims = _dims(dynamic, given, named)
     live = export_.LiveState(model)
     try:
         program = export_.traced(model, given.args, dict(given.kwargs), takes, dims)
@@ -61,6 +62,7 @@ def trace(
     order, constants = export_.wire_inputs(program, live, state + len(tensors))
     inputs = range(state, state + len(tensors))
     sizes = _sizes_of_call(program, order, inputs)
+    _check_varying(named, tensors, sizes.fakes)
     static = frozenset(i for i, position in enumerate(order) if position not in inputs)
     captured = Captured(export_.clean(program), type(model).__name__, "inference", static)
     call = _call(given, tree, leaves, sizes)
@@ -180,8 +182,29 @@ def _view_spec(name: str, view: View, graph: Graph) -> TensorSpec:
 # -- sizes that vary
 
 
-def _dims(dynamic, given: Arguments) -> dict | None:
-    """torch.export's `dynamic_shapes`: of each argument; None: sizes are constants."""
+@dataclass(frozen=True)
+class _Named:
+    """A size that is to vary: dimension `dim` of `tensor`, which is the argument `where`."""
+
+    where: str
+    tensor: torch.Tensor
+    dim: int
+
+
+def _check_varying(
+    named: Sequence[_Named], tensors: Sequence[torch.Tensor], fakes: Sequence[torch.Tensor]
+) -> None:
+    """Errors: UsageError for one that the model has fixed."""
+    for size in named:
+        fake = next(f for f, tensor in zip(fakes, tensors) if tensor is size.tensor)
+        if not isinstance(fake.shape[size.dim], torch.SymInt):
+            raise UsageError(f"the model fixes {size.where}.shape[{size.dim}] at "
+                             f"{fake.shape[size.dim]}", do="leave it out of `dynamic`")
+
+
+def _dims(dynamic, given: Arguments, named: list[_Named]) -> dict | None:
+    """torch.export's `dynamic_shapes`: of each argument; None: sizes are constants. Adds to `named`
+    what the trace must leave open."""
     if not dynamic:
         return None
     if dynamic is not True and not isinstance(dynamic, Mapping):
@@ -191,24 +214,25 @@ def _dims(dynamic, given: Arguments) -> dict | None:
     if unknown:
         raise UsageError(f"dynamic names {', '.join(unknown)}, which is no argument of the call",
                          do=f"choose from {', '.join(given.values)}")
-    names: dict[str, Dim] = {}
-    made = {name: _dims_of(value, _inner(dynamic, name), name, names)
+    if given.more:
+        raise UsageError(f"sizes cannot vary in a call with **{given.gathers}",
+                         do=f"make {', '.join(given.more)} parameters of forward")
+    return {name: _dims_of(value, _inner(dynamic, name), name, named)
             for name, value in given.values.items()}
-    more = {name: made.pop(name) for name in given.more}
-    return made | ({given.gathers: more} if more else {})
 
 
-def _dims_of(value, asked, where: str, names: dict):
+def _dims_of(value, asked, where: str, named: list[_Named]):
     if asked is None or asked is False:
         return None
     if isinstance(value, torch.Tensor):
-        return _dims_of_tensor(value, asked, where, names)
+        return _dims_of_tensor(value, asked, where, named)
     if isinstance(value, Mapping):
-        return {k: _dims_of(v, _inner(asked, k), f"{where}[{k!r}]", names)
+        return {k: _dims_of(v, _inner(asked, k), f"{where}[{k!r}]", named)
                 for k, v in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_dims_of(v, _inner(asked, k), f"{where}[{k}]", names)
-                for k, v in enumerate(value)]
+        parts = [_dims_of(v, _inner(asked, k), f"{where}[{k}]", named)
+                 for k, v in enumerate(value)]
+        return tuple(parts) if isinstance(value, tuple) else parts
     return None
 
 
@@ -220,7 +244,7 @@ def _inner(asked, key):
     return asked[key] if isinstance(key, int) and key < len(asked) else None
 
 
-def _dims_of_tensor(tensor: torch.Tensor, asked, where: str, names: dict) -> dict:
+def _dims_of_tensor(tensor: torch.Tensor, asked, where: str, named: list[_Named]) -> dict:
     """`asked`: True, {dimension: name, Dim or None}, or one of them for each dimension."""
     if asked is True:
         return {d: Dim.AUTO if n > 1 else Dim.STATIC for d, n in enumerate(tensor.shape)}
@@ -233,13 +257,13 @@ def _dims_of_tensor(tensor: torch.Tensor, asked, where: str, names: dict) -> dic
         if name is not None and tensor.shape[dim] < 2:
             raise UsageError(f"{where} has {tensor.shape[dim]} in dimension {dim}, which varies",
                              do="give example inputs with two or more there")
+        made[dim % tensor.dim()] = Dim.AUTO if isinstance(name, str) else name
         if isinstance(name, str):
-            name = names.setdefault(name, Dim(name))
-        made[dim % tensor.dim()] = name
+            named.append(_Named(where, tensor, dim % tensor.dim()))
     return made
 
 
 def _advice(dims) -> str:
     if dims:
-        return "leave fewer sizes to vary, or see torch.export's message"
+        return "let fewer sizes vary"
     return "fuse it instead, or export the part of it that can be"

@@ -54,6 +54,12 @@ class Contract:
             self._known.add(shapes)
         return leaves
 
+    def described(self) -> list[str]:
+        """A line for each tensor, and for each condition on sizes."""
+        call = self._call
+        lines = [f"{s.name}: {s.dtype} {self._sizes(s.shape)} on {s.device}" for s in call.tensors]
+        return lines + [f"sizes with {self._guard(guard)}" for guard in call.guards]
+
     # -- structure
 
     def _arranged(self, args: tuple, kwargs: Mapping) -> dict:
@@ -142,6 +148,26 @@ class Contract:
         names = _names(self._call)
         given = [s for s in self._call.symbols if s.source[0] in ("size", "stride", "int")]
         return ", ".join(f"{names[s.name]} = {values[s.name]}" for s in given)
+
+
+def example(call: Call) -> tuple[tuple, dict]:
+    """(args, kwargs) of a call with random floats and zeros otherwise, of the sizes seen at
+    export."""
+    hints, tensors = {s.name: s.hint for s in call.symbols}, iter(call.tensors)
+    leaves = [c[0] if c else _random(next(tensors), hints) for c in call.constants]
+    values = pytree.tree_unflatten(leaves, pytree.treespec_loads(call.tree))
+    if call.rest not in values:
+        return (), values
+    more = values.pop(call.rest)
+    return (*(values.pop(n, call.defaults.get(n)) for n in call.positional), *more), values
+
+
+def _random(spec: TensorSpec, sizes: Mapping[str, int]) -> torch.Tensor:
+    shape = [evaluate(size, sizes) for size in spec.shape]
+    dtype, device, _ = _type_of(spec)
+    if dtype.is_floating_point:
+        return torch.randn(shape, device=device).to(dtype)
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _type_of(spec: TensorSpec) -> tuple[torch.dtype, torch.device, int]:

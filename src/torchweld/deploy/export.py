@@ -63,8 +63,9 @@ def export(
     arguments, a dict of keyword arguments, or ((...), {...}).
 
     `dynamic`: sizes that vary between calls: `{"x": {0: "batch"}}` by the name of the argument and
-    the dimension; equal names are equal sizes, and torch.export's `Dim` sets limits. True: each
-    size that the model does not fix. Calls are checked against what the model asks of its sizes.
+    the dimension. The string is for the reader; a `Dim` of torch.export sets limits. True: each
+    size that the model does not fix. What the model asks of its sizes (that two are equal, that one
+    is even) is kept, and checked at each call.
 
     `weights`: "inside" the archive; "reference": in a file beside it, PATH.weights; or the path of
     a file that has them already (safetensors, or torch.save of a state_dict), by the model's

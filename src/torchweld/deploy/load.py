@@ -57,6 +57,10 @@ class LoadedModel(torch.nn.Module):
     def __reduce_ex__(self, protocol):
         raise UsageError("a loaded archive cannot be copied or pickled", do="load its file again")
 
+    def describe_call(self) -> list[str]:
+        """A line for each tensor that a call takes, and for each condition on their sizes."""
+        return self._contract.described()
+
     def extra_repr(self) -> str:
         return f"{self.manifest.model}, {self.sha256[:12]}"
 

@@ -306,6 +306,17 @@ class _Branches(torch.nn.Module):
         return x[x > 0].sum() if x.sum() > 0 else x
 
 
+class _Shares(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("whole", torch.zeros(8))
+        self.register_buffer("front", self.whole[:4])
+
+    def forward(self, x):
+        self.front.add_(1)
+        return x + self.whole.sum()
+
+
 class _Writes(torch.nn.Module):
     def forward(self, x):
         return x.add_(1)
@@ -315,6 +326,7 @@ class _Writes(torch.nn.Module):
     (torch.nn.Linear(4, 4), "training mode"),
     (_Branches().eval(), "cannot be exported"),
     (_Writes().eval(), "writes to its inputs"),
+    (_Shares().eval(), "share memory|cannot be exported"),
     (lambda x: x, "cannot export a function"),
 ])
 def test_what_cannot_be_is_told(tmp_path, model, said):
@@ -405,3 +417,21 @@ def test_the_command_line(tmp_path):
     assert done.exit_code == 2 and "has the hash" in done.output
     done = run.invoke(app, [*asked, "batch"])
     assert done.exit_code == 2 and "argument:dimension=name" in done.output
+
+
+class _Both(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(3, 4))
+
+    def forward(self, x, y):
+        return x - y * self.weight
+
+
+def test_example_inputs_may_be_one_tensor(tmp_path):
+    """A call may give two."""
+    model, x = _Both().eval(), torch.randn(3, 4)
+    for example in ((x, x), (x, x.view(3, 4)), (model.weight.detach(), x)):
+        torchweld.export(model, example, tmp_path / "m.tw")
+        made = torchweld.load(tmp_path / "m.tw")(x, x + 1)
+        torch.testing.assert_close(made, model(x, x + 1).detach(), rtol=0, atol=0)

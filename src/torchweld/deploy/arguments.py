@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from torchweld.core.errors import UsageError
+from torchweld.core.torch_private import pytree
 from torchweld.deploy.records import Plain
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -31,6 +32,24 @@ class Arguments:
     defaults: Mapping[str, Plain]
     gathers: str | None
     more: tuple[str, ...]
+
+
+def apart(model: torch.nn.Module, args: tuple, kwargs: Mapping) -> tuple[tuple, dict]:
+    """The same values, no tensor twice, and none that shares memory with another or with `model`:
+    torch.export takes equal objects for equal arguments."""
+    seen = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+
+    def own(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        storage = value.untyped_storage()
+        if storage.data_ptr() in seen:
+            made = torch.empty(0, dtype=value.dtype, device=value.device)
+            return made.set_(storage.clone(), value.storage_offset(), value.shape, value.stride())
+        seen.add(storage.data_ptr())
+        return value
+
+    return pytree.tree_map(own, (args, dict(kwargs)))
 
 
 def arguments_of(model: torch.nn.Module, args: tuple, kwargs: Mapping) -> Arguments:

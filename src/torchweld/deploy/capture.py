@@ -62,7 +62,7 @@ def trace(
     order, constants = export_.wire_inputs(program, live, state + len(tensors))
     inputs = range(state, state + len(tensors))
     sizes = _sizes_of_call(program, order, inputs)
-    _check_varying(named, tensors, sizes.fakes)
+    _check_varying(named, tensors, sizes)
     static = frozenset(i for i, position in enumerate(order) if position not in inputs)
     captured = Captured(export_.clean(program), type(model).__name__, "inference", static)
     call = _call(given, tree, leaves, sizes)
@@ -192,14 +192,15 @@ class _Named:
 
 
 def _check_varying(
-    named: Sequence[_Named], tensors: Sequence[torch.Tensor], fakes: Sequence[torch.Tensor]
+    named: Sequence[_Named], tensors: Sequence[torch.Tensor], sizes: _CallSizes
 ) -> None:
     """Errors: UsageError for one that the model has fixed."""
     for size in named:
-        fake = next(f for f, tensor in zip(fakes, tensors) if tensor is size.tensor)
-        if not isinstance(fake.shape[size.dim], torch.SymInt):
-            raise UsageError(f"the model fixes {size.where}.shape[{size.dim}] at "
-                             f"{fake.shape[size.dim]}", do="leave it out of `dynamic`")
+        fake = next(f for f, tensor in zip(sizes.fakes, tensors) if tensor is size.tensor)
+        found = sizes.known.many(fake.shape)[size.dim]
+        if isinstance(found, int):
+            raise UsageError(f"the model fixes {size.where}.shape[{size.dim}] at {found}",
+                             do="leave it out of `dynamic`")
 
 
 def _dims(dynamic, given: Arguments, named: list[_Named]) -> dict | None:

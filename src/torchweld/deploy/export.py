@@ -19,7 +19,7 @@ from torchweld.core.options import Options
 from torchweld.core.torch_private import pytree
 from torchweld.deploy import machine, weights
 from torchweld.deploy.archive import Writer, write
-from torchweld.deploy.arguments import arguments_of
+from torchweld.deploy.arguments import apart, arguments_of
 from torchweld.deploy.binaries import Shipper
 from torchweld.deploy.capture import Traced, returned, trace
 from torchweld.deploy.records import FORMAT, Manifest
@@ -77,7 +77,7 @@ def export(
     original, chosen = unfuse(model), (options or Options()).with_(**overrides)
     args, kwargs = as_arguments(inputs)
     _check(original, args, kwargs)
-    given = arguments_of(original, args, kwargs)
+    given = arguments_of(original, *apart(original, args, kwargs))
     traced = trace(original, given, dynamic, takes if chosen.fuse else None)
     leaves = pytree.tree_leaves(dict(given.values))
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
@@ -131,11 +131,13 @@ class _Job:
         return self.program.loaded
 
     def fill(self, writer: Writer) -> Manifest:
+        """Errors: UsageError for what cannot be kept."""
         loaded, gpu = self.loaded, _gpu_of(self.loaded)
         shipper = Shipper(writer, loaded, self.options)
         if gpu is not None:
             self._run_once()  # which compiles what addresses of other alignment need
         state = self._state()
+        self._check_apart(state)
         file = self._file(state)
         named = {} if file is None else weights.names_in(file, state)
         held, order, constants = self._held(writer, state, named)
@@ -172,6 +174,16 @@ class _Job:
         used = {id(tensors[p]) for p in self.traced.order if p < len(tensors)}
         names, kept = zip(self.traced.state, tensors), set(self.model.state_dict())
         return [(n, _kind(t, n in kept), t) for n, t in names if id(t) in used]
+
+    def _check_apart(self, state: list[tuple[str, str, torch.Tensor]]) -> None:
+        """Tensors that share memory are kept one by one, which is seen where one is written to."""
+        graph = self.loaded.graph
+        written = {name for node in graph.nodes for name in node.writes}
+        tensors = {id(t): t for _, _, t in state if t.numel()}.values()
+        places = {t.untyped_storage().data_ptr() for t in tensors}
+        if written & set(graph.inputs) and len(places) < len(tensors):
+            raise UsageError(f"{type(self.model).__name__} writes to buffers, and some of its "
+                             "tensors share memory", do="give each memory of its own")
 
     def _held(self, writer: Writer, state, named: dict[int, str]) -> tuple[tuple, ...]:
         """(records of all tensors, the graph's inputs, its constants), by position. `named`: the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zipfile
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from torchweld.core.errors import UsageError
+from torchweld.core.errors import BuildError, UsageError
 from torchweld.deploy.archive import Writer
 from torchweld.deploy.gpu import GpuShipper
 from torchweld.deploy.records import decoded, encoded
@@ -79,6 +80,17 @@ def test_what_is_provided_is_not_compiled(monkeypatch):
     provided = SimpleNamespace()
     triton_compile.provide(SOURCE, provided)
     assert triton_compile.compile_triton(copy_source(2, vectors=True)) is provided
+
+
+def test_a_source_is_the_same_after_a_manifest():
+    for source in (SOURCE, move_for(50257, 2)):
+        assert decoded(encoded((source, 3))) == (source, 3)
+
+
+def test_without_triton_a_kernel_is_a_build_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton.compiler", None)
+    with pytest.raises(BuildError, match="no Triton"):
+        triton_compile.compile_source(SOURCE, 90)
 
 
 def test_the_source_that_moves_rows_is_known_before_a_call():

@@ -254,10 +254,12 @@ def test_what_others_may_write_is_not_run(folder, tmp_path, monkeypatch):
         torchweld.load(path)
     assert torchweld.load(path, sha256=pinned).sha256 == pinned
     path.chmod(0o644)
-    monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    if path.stat().st_uid != 0:
-        with pytest.raises(UsageError, match="belongs to user"):
-            torchweld.load(path)
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(UsageError, match="belongs to user"):
+        torchweld.load(path)
 
 
 @pytest.mark.parametrize("change, said", [

@@ -75,18 +75,10 @@ class Reader:
         self.path = path
         self._file = _opened(path, pinned=sha256 is not None)
         try:
-            self._zip = zipfile.ZipFile(self._file)
-            text = self._manifest_bytes()
-        except (zipfile.BadZipFile, KeyError, zlib.error, EOFError, ValueError, OSError) as error:
+            self._read_manifest(sha256)
+        except BaseException:
             self._file.close()
-            raise UsageError(f"{path} is no archive of a model, or only a part of one: {error}",
-                             do=_COPY) from None
-        self.sha256 = hashlib.sha256(text).hexdigest()
-        if sha256 is not None and self.sha256 != sha256.lower():
-            raise UsageError(f"the manifest of {path} has the hash {self.sha256}, not {sha256}",
-                             do="use the archive that the hash was told for")
-        self.manifest = manifest_of(text.decode(errors="replace"))
-        self._check_names()
+            raise
 
     def __enter__(self) -> Reader:
         return self
@@ -120,6 +112,20 @@ class Reader:
         if part is None:
             raise UsageError(f"{self.path} has no {name}", do=_COPY)
         return part
+
+    def _read_manifest(self, sha256: str | None) -> None:
+        try:
+            self._zip = zipfile.ZipFile(self._file)
+            text = self._manifest_bytes()
+        except (zipfile.BadZipFile, KeyError, zlib.error, EOFError, ValueError, OSError) as error:
+            what = f"{self.path} is no archive of a model, or only a part of one: {error}"
+            raise UsageError(what, do=_COPY) from None
+        self.sha256 = hashlib.sha256(text).hexdigest()
+        if sha256 is not None and self.sha256 != sha256.lower():
+            what = f"the manifest of {self.path} has the hash {self.sha256}, not {sha256}"
+            raise UsageError(what, do="use the archive that the hash was told for")
+        self.manifest = manifest_of(text.decode(errors="replace"))
+        self._check_names()
 
     def _manifest_bytes(self) -> bytes:
         if self._zip.getinfo(_MANIFEST).file_size > _MOST_MANIFEST_BYTES:

@@ -34,7 +34,7 @@ class Contract:
 
     def __init__(self, call: Call, model: str) -> None:
         self._call, self._model = call, model
-        self._tree = pytree.treespec_loads(call.tree)
+        self._tree = tree_of(call.tree, model)
         self._types = [_type_of(spec) for spec in call.tensors]
         only_tensors = len(call.constants) == len(call.names) and not any(call.constants)
         self._is_flat = only_tensors and self._tree == _tree_of(dict.fromkeys(call.names, 0))
@@ -168,6 +168,17 @@ def _random(spec: TensorSpec, sizes: Mapping[str, int]) -> torch.Tensor:
     if dtype.is_floating_point:
         return torch.randn(shape, device=device).to(dtype)
     return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def tree_of(text: str, model: str) -> pytree.TreeSpec:
+    """A structure of arguments or results. Errors: UsageError for a class that torch's pytree does
+    not know yet."""
+    try:
+        return pytree.treespec_loads(text)
+    except Exception as error:
+        raise UsageError(f"a structure of {model} is not known here: {error}",
+                         do="import the package that defines that class before you load "
+                         "the archive") from None
 
 
 def _type_of(spec: TensorSpec) -> tuple[torch.dtype, torch.device, int]:

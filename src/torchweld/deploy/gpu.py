@@ -37,7 +37,7 @@ class GpuShipper:
     def extra(self, loaded: Loaded) -> tuple[tuple[KernelSource, int], ...]:
         """Of kernels that no plan has: copies of a CUDA graph's inputs and outputs, and what
         library calls launch."""
-        from torchweld.runtime.triton_compile import compile_triton
+        from torchweld.runtime.triton_compile import compile_here
 
         graph = loaded.graph
         moving = [n for n in graph.inputs if n is not None and n not in loaded.static_buffers]
@@ -48,7 +48,7 @@ class GpuShipper:
         sources = [copy_source(n, vectors) for n in sorted(counts) for vectors in (False, True)]
         sources += [_moves(node, loaded) for node in graph.nodes
                     if isinstance(node, Extern) and node.target == ODD_ROWS]
-        return tuple((s, self.add(compile_triton(s))) for s in dict.fromkeys(sources))
+        return tuple((s, self.add(compile_here(s))) for s in dict.fromkeys(sources))
 
     def _binary(self, launcher, unaligned: tuple[int, ...], compiled) -> Binary:
         from torchweld.runtime.triton_compile import launchable

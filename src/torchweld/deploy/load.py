@@ -9,13 +9,12 @@ from pathlib import Path
 import torch
 
 from torchweld.capture.results import Results
-from torchweld.core.errors import TorchweldError, UsageError
+from torchweld.core.errors import UsageError
 from torchweld.core.options import Options
-from torchweld.core.torch_private import pytree
 from torchweld.deploy import machine, weights
 from torchweld.deploy.archive import Reader
 from torchweld.deploy.binaries import Shipped
-from torchweld.deploy.contract import Contract
+from torchweld.deploy.contract import Contract, tree_of
 from torchweld.deploy.records import Held, Manifest
 from torchweld.runtime.load import load_ordered
 from torchweld.runtime.plan_cache import plan_of
@@ -32,7 +31,7 @@ class LoadedModel(torch.nn.Module):
         self.manifest, self.sha256 = manifest, sha256
         self._program, self._order = program, manifest.order
         self._contract = Contract(manifest.call, manifest.model)
-        self._results = Results(_tree(manifest))
+        self._results = Results(tree_of(manifest.returned.tree, manifest.model))
         self._slots = [
             _placed(self, record, t) for record, t in zip(manifest.held, tensors)
         ]
@@ -134,15 +133,6 @@ def _outside(reader: Reader, file: str | Path | None) -> dict[str, torch.Tensor]
         return {}
     path = Path(file) if file is not None else reader.path.resolve().parent / record.path
     return weights.read_file(path, record)
-
-
-def _tree(manifest: Manifest) -> pytree.TreeSpec:
-    try:
-        return pytree.treespec_loads(manifest.returned.tree)
-    except Exception as error:
-        raise TorchweldError(
-            f"the results of {manifest.model} cannot be put together: {error}",
-            do="import the package that defines its output class before you load it") from None
 
 
 def _placed(module: torch.nn.Module, record: Held, tensor: torch.Tensor) -> tuple[dict, str]:

@@ -109,7 +109,10 @@ def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] =
 
     Pointers are taken to be multiples of 16 bytes, except arguments at positions `unaligned`.
     Raises BuildError."""
-    import_triton()
+    try:
+        import_triton()
+    except ImportError as error:
+        raise BuildError(f"there is no Triton: {error}") from error
     import triton
     from triton.backends.compiler import GPUTarget
 
@@ -177,8 +180,11 @@ def jit_function(source: KernelSource):
 def compile_triton(source: KernelSource) -> Launcher:
     """A launcher for the architecture of the current device; its common binary is compiled now.
     Raises BuildError, also where the kernel would not fit."""
-    if source in _PROVIDED:
-        return _PROVIDED[source]
+    return _PROVIDED.get(source) or compile_here(source)
+
+
+def compile_here(source: KernelSource) -> Launcher:
+    """As `compile_triton`, whatever was provided."""
     major, minor = torch.cuda.get_device_capability()
     launcher = _launcher(source, 10 * major + minor)
     _check_fits(source, launcher.binary())

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from torchweld.core.errors import TorchweldError
     from torchweld.core.events import TorchweldWarning, events
     from torchweld.core.options import Options
+    from torchweld.deploy.export import export
+    from torchweld.deploy.load import load
     from torchweld.exact.verify import verify
     from torchweld.observe.entry import profile
     from torchweld.observe.views.explain import explain
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "export": "torchweld.deploy.export",
     "fuse": "torchweld.api",
+    "load": "torchweld.deploy.load",
     "unfuse": "torchweld.api",
     "records": "torchweld.api",
     "profile": "torchweld.observe.entry",
@@ -34,7 +38,9 @@ __all__ = [
     "TorchweldWarning",
     "events",
     "explain",
+    "export",
     "fuse",
+    "load",
     "profile",
     "records",
     "unfuse",

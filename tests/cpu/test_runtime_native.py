@@ -194,7 +194,7 @@ def test_without_a_compiler_calls_go_through_python(monkeypatch):
     def refuse(artifacts):
         raise BuildError("no Python.h")
 
-    monkeypatch.setattr(native_module, "_built", refuse)
+    monkeypatch.setattr(native_module, "native_library", refuse)
     assert native_module.native.__wrapped__(None) is None
     monkeypatch.setattr(native_module, "native", lambda artifacts: None)
     assert native_module.with_driver.__wrapped__(None) is None

@@ -14,13 +14,14 @@ PACKAGE = ROOT / "src" / "torchweld"
 LAYERS = (
     "core", "targets", "ir", "capture", "rewrite", "codegen", "templates", "layout", "plan",
     "passes", "runtime", "calibration", "exact", "tuning", "pipeline", "api", "operators", "ops",
-    "nn", "integrations",
+    "nn", "integrations", "deploy",
     "observe", "observe.record", "observe.measure", "observe.predict", "observe.profile",
     "observe.report", "observe.views", "observe.entry", "__init__", "pytest_plugin", "zoo",
     "elsewhere", "cli", "__main__",
 )  # fmt: skip
 PRIVATE_TORCH = (  # the last: samples of torch's operators, which nothing public has
-    "capture/torch_private.py", "runtime/torch_private.py", "exact/torch_private.py",
+    "core/torch_private.py", "capture/torch_private.py", "runtime/torch_private.py",
+    "exact/torch_private.py",
 )  # fmt: skip
 PUBLIC = ("integrations",)  # a package that users import from
 _PUBLIC = {"__version__", "__file__", "__name__", "__dict__", "__class__"}

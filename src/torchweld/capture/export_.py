@@ -7,10 +7,11 @@ does not see them.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Union
 
@@ -311,16 +312,7 @@ def capture_export(
     tensors, key = flatten(args, kwargs)
     values = [*live.tensors(), *tensors]
     kinds = [kind_of(v) for v in values]
-    with torch.no_grad(), warnings.catch_warnings(), no_garbage_collection():
-        warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of LeafSpec
-        warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)  # see `assigned`
-        with assigned.refused(model):
-            program = torch.export.export(model, args, kwargs, strict=False)
-        check_lstm(program)
-        inline(program.graph_module)
-        attention.simplify(program.graph_module)
-        write_out(program.graph_module, takes)
-        program = program.run_decompositions(decompose.table())
+    program = traced(model, args, kwargs, takes)
     write_back(program)
     order, constants = wire_inputs(program, live, len(values))
     state, inputs = range(len(live.positions)), range(len(live.positions), len(values))
@@ -337,6 +329,27 @@ def capture_export(
         [(i, j) for i in state for j in range(i) if values[i] is values[j]],
         [torch_private.TensorCheck(values)],
     )
+
+
+def traced(
+    model: torch.nn.Module, args: tuple, kwargs: dict, takes: Takes | None = None,
+    dynamic_shapes: Mapping | None = None,
+) -> ExportedProgram:  # fmt: skip
+    """`model` as ATen operations. `dynamic_shapes`: torch.export's; sizes that vary may be any,
+    zero and one included. Raises what torch.export raises."""
+    sizes = torch_private.any_sizes() if dynamic_shapes else contextlib.nullcontext()
+    with torch.no_grad(), warnings.catch_warnings(), no_garbage_collection(), sizes:
+        warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of LeafSpec
+        warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)  # see `assigned`
+        with assigned.refused(model):
+            program = torch.export.export(
+                model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
+            )
+        check_lstm(program)
+        inline(program.graph_module)
+        attention.simplify(program.graph_module)
+        write_out(program.graph_module, takes)
+        return program.run_decompositions(decompose.table())
 
 
 def check_lstm(program: ExportedProgram) -> None:

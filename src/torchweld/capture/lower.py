@@ -60,7 +60,7 @@ class _Lowering:
     def run(self) -> Lowered:
         nodes = list(self.captured.module.graph.nodes)
         self.graph.mutated = _mutated_inputs(nodes)
-        self._bind([n.meta.get("val") for n in nodes if n.op == "placeholder"])
+        self.graph.sizes.bind_inputs([n.meta.get("val") for n in nodes if n.op == "placeholder"])
         for node in nodes:
             self._lower(node)
         inputs = (*self.inputs, *self.constants)
@@ -87,19 +87,6 @@ class _Lowering:
             raise
 
     # -- inputs
-
-    def _bind(self, values: list) -> None:
-        """Symbols, from whole sizes first, then from sizes that are a multiple of one plus a
-        constant."""
-        sources = [(v, ("int", k)) for k, v in enumerate(values) if isinstance(v, torch.SymInt)]
-        tensors = [(k, v) for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
-        sources += [(n, ("size", k, d)) for k, t in tensors for d, n in enumerate(t.shape)]
-        sources += [(n, ("stride", k, d)) for k, t in tensors for d, n in enumerate(t.stride())]
-        sources = [(v, source) for v, source in sources if isinstance(v, torch.SymInt)]
-        for simple in (True, False):
-            for value, source in sources:
-                if value.node.expr.is_Symbol == simple:
-                    self.graph.sizes.bind(value, source)
 
     def _placeholder(self, node: torch.fx.Node) -> None:
         value, position = node.meta.get("val"), len(self.inputs)

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 
-from torchweld.capture.torch_private import pytree
+from torchweld.core.torch_private import pytree
 
 Build = Callable[[Sequence], object]
 

@@ -33,13 +33,14 @@ from torch.fx.experimental.symbolic_shapes import (
     StatelessSymbolicContext,
 )
 from torch.nn.modules.module import _has_any_global_hook
-from torch.utils._python_dispatch import _disable_current_modes
+
+from torchweld.core.torch_private import pytree as pytree
+from torchweld.core.torch_private import without_modes as without_modes
 
 OpOverload = torch._ops.OpOverload
 _TORCH = os.path.dirname(torch.__file__)
 flex_attention = _flex_attention  # what Dynamo calls
 flex_attention_by_parts = _math_attention  # the same in plain operations
-pytree = torch.utils._pytree
 
 _NORMALISATIONS = [
     torch.ops.aten.native_batch_norm,
@@ -194,11 +195,6 @@ def on_recompile_limit(heard: Callable[[str], None]) -> None:
                 heard(message)
 
     logging.getLogger("torch._dynamo.convert_frame").addHandler(Listener(logging.WARNING))
-
-
-def without_modes() -> contextlib.AbstractContextManager:
-    """Real tensors inside a trace: no fake mode, no functionalisation, no proxies."""
-    return _disable_current_modes()
 
 
 def fake_tensors() -> contextlib.AbstractContextManager:

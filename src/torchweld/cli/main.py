@@ -218,6 +218,48 @@ def zoo() -> None:
         show_zoo()
 
 
+@app.command()
+def export(
+    target: Annotated[str, typer.Argument(help="A model of the zoo, or path/to/file.py:function.")],
+    out: Annotated[Path, typer.Option(help="The archive to write, such as model.tw.")],
+    dynamic: Annotated[list[str] | None, typer.Option(
+        help="A size that varies between calls: argument:dimension=name, such as x:0=batch. May be "
+        "repeated. all: every size that the model does not fix.")] = None,
+    weights: Annotated[str, typer.Option(
+        help="inside: in the archive. reference: in a file beside it. Or the path of a file that "
+        "has them: safetensors, or torch.save of a state_dict.")] = "inside",
+    device: Annotated[Device | None, typer.Option(help="Default: a GPU if there is one.")] = None,
+    dtype: Annotated[DType | None, typer.Option(
+        help="Default: float32 on the CPU, bfloat16 on a GPU. A model from a file is not "
+        "converted.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed for the weights and inputs of a zoo model.")] = 0,
+    tiny: Annotated[bool, typer.Option(help="Use a small version of a zoo model.")] = False,
+) -> None:
+    """Compile TARGET for inference and write it to one file. torchweld.load runs it without a
+    compiler."""
+    with errors_in_one_line():
+        from torchweld.cli.archive import Request, run_export
+
+        run_export(Request(target, out, dynamic or [], weights, device and device.value,
+                           dtype and dtype.value, seed, tiny))
+
+
+@app.command("run-archive")
+def run_archive(
+    path: Annotated[Path, typer.Argument(help="An archive that `torchweld export` wrote.")],
+    sha256: Annotated[str | None, typer.Option(
+        help="The hash that `export` printed. The archive must have it.")] = None,
+    weights: Annotated[Path | None, typer.Option(
+        help="Where the file of weights is, if they are not inside.")] = None,
+) -> None:
+    """Load an archive, call it with random inputs, and show what it takes and gives. Its kernels
+    are run: give only what you trust."""
+    with errors_in_one_line():
+        from torchweld.cli import archive
+
+        archive.run_archive(path, sha256, weights)
+
+
 cache_app = typer.Typer(
     help="Show, clear, export or import the kernels and plans that are kept on disk.",
     no_args_is_help=True)

@@ -188,6 +188,15 @@ def _used(path: Path) -> bytes | None:
     return content
 
 
+def content_of(path: Path) -> bytes:
+    """Of a file that `Artifacts` made, without its checksum. Raises OSError if it cannot be
+    trusted."""
+    found = _content(path)
+    if found is None:
+        raise OSError(f"{path} is not whole, or not this user's")
+    return found
+
+
 def _seal(path: Path) -> None:
     with open(path, "r+b") as file:
         content = file.read()

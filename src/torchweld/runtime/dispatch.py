@@ -131,7 +131,12 @@ def library(artifacts: Artifacts) -> Path:
 
 @cache
 def helpers(artifacts: Artifacts) -> Helpers:
-    path = library(artifacts)
+    return helpers_in(library(artifacts))
+
+
+@cache
+def helpers_in(path: Path) -> Helpers:
+    """Those of a file that `library` made. Errors: BuildError where it does not load."""
     walk = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
     walker, *kernels = (
         load_function(path, f"torchweld_{n}") for n in ("walk", "zero", "copy", "fill")

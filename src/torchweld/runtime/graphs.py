@@ -17,6 +17,7 @@ which is dropped and recorded again some calls later.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 
 import torch
 from torch.autograd.graph import increment_version
@@ -65,6 +66,10 @@ class GraphedProgram:
     @property
     def loaded(self) -> Loaded:
         return self._program.loaded
+
+    @property
+    def constants(self) -> Mapping[str, torch.Tensor]:
+        return self._program.constants
 
     def __call__(self, args: list, steady: bool = False) -> list:
         """`steady`: static inputs are where they were at the call before."""

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 
 import torch
 
-from torchweld.capture.torch_private import without_modes
 from torchweld.core.events import warn_once
+from torchweld.core.torch_private import without_modes
 from torchweld.ir.index_check import out_of_range, sticky_flags
 from torchweld.ir.nodes import Extern, Graph
 

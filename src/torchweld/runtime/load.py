@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from threading import Thread
+from types import ModuleType
+from typing import Protocol
 
 import torch
 
@@ -58,12 +60,46 @@ def load(
     workspaces = {n.name: workspace_bytes(n, graph) for n in calls}
     graph = _reordered(graph, constants, workspaces, frees_inputs)
     bundles = first_in_turn(graph, bundles)
-    artifacts = open_cache(options)
+    binaries = compilers or Compilers(open_cache(options), options.compile_jobs)
+    return load_ordered(
+        graph, bundles, constants, options, binaries, kind=kind, static_inputs=static_inputs,
+        loose_outputs=loose_outputs, record=record, timed=timed,
+    )  # fmt: skip
+
+
+class Binaries(Protocol):
+    """Where a program's machine code comes from; entered while it is fetched."""
+
+    def __enter__(self) -> Binaries: ...
+
+    def __exit__(self, *error) -> None: ...
+
+    def functions(
+        self, bundles: Mapping[str, KernelBundle], record=None
+    ) -> dict[KernelSource, object]:
+        """The function of each source that has one."""
+
+    def helpers(self) -> dispatch.Helpers:
+        """The walker over C++ kernels."""
+
+    def native(self, on_gpu: bool) -> ModuleType | None:
+        """What native.py tells."""
+
+
+def load_ordered(
+    graph: Graph, bundles: Mapping[str, KernelBundle], constants: Mapping[str, torch.Tensor],
+    options: Options, binaries: Binaries, *, kind: str = "inference",
+    static_inputs: frozenset[int] = frozenset(), loose_outputs: frozenset[int] = frozenset(),
+    record=None, timed: Callable = untimed,
+) -> Program | GraphedProgram:  # fmt: skip
+    """As `load`, of a graph whose nodes are in the order in which they are to run."""
+    frees_inputs = kind == "backward"
+    calls = [n for n in graph.nodes if isinstance(n, Extern)]
+    workspaces = {n.name: workspace_bytes(n, graph) for n in calls}
     on_gpu = any(b.device.startswith("cuda") for b in graph.buffers.values())
-    compilers = compilers or Compilers(artifacts, options.compile_jobs)
-    with ThreadPoolExecutor(1) as aside, compilers:  # compiled beside the kernels, if not before
-        native = aside.submit(native_for, artifacts, on_gpu)
-        functions = timed("compile", compilers.functions, bundles, record)
+    with ThreadPoolExecutor(1) as aside, binaries:  # compiled beside the kernels, if not before
+        native = aside.submit(binaries.native, on_gpu)
+        functions = timed("compile", binaries.functions, bundles, record)
     walked = any(s.language == "cpp" for s in functions)
     keeps_temporaries = on_gpu and options.cuda_graphs and kind == "inference"
     loaded = Loaded(
@@ -72,7 +108,7 @@ def load(
         placement=place(graph, bundles, constants, workspaces, frees_inputs, keeps_temporaries),
         functions=functions,
         calls={n.name: _call(n, record) for n in calls},
-        helpers=dispatch.helpers(artifacts) if walked else None,
+        helpers=binaries.helpers() if walked else None,
         static_buffers=_static_names(graph, static_inputs) - frozenset(constants),
         keeps_arena=kind == "inference",  # what follows in training wants the memory
         frees_inputs=frees_inputs,
@@ -155,6 +191,12 @@ class Compilers:
             except (BuildError, EnvironmentProblem) as error:
                 _report(comp, error, record)
         return {s: made[_identity(s)] for s in users if _identity(s) in made}
+
+    def helpers(self) -> dispatch.Helpers:
+        return dispatch.helpers(self._artifacts)
+
+    def native(self, on_gpu: bool) -> ModuleType | None:
+        return native_for(self._artifacts, on_gpu)
 
 
 def begin(options: Options) -> None:

@@ -55,10 +55,17 @@ _FOLDER = Path(__file__).parent / "native"
 def native(artifacts: Artifacts) -> ModuleType | None:
     """The module, or None."""
     try:
-        module = _built(artifacts)
+        return native_in(native_library(artifacts))
     except (BuildError, EnvironmentProblem, ImportError) as error:
         logger("runtime").info("calls go through Python: %s", error)
         return None
+
+
+@cache
+def native_in(path: Path) -> ModuleType | None:
+    """The module in a file that `native_library` made; None if it cannot use this torch. Errors:
+    ImportError where it does not load."""
+    module = _module(path)
     example = torch.empty(2, 3)
     told = library_path(), exchange_table(), example, handle_of(example)
     return module if module.use_torch(*told) else None
@@ -67,7 +74,10 @@ def native(artifacts: Artifacts) -> ModuleType | None:
 @cache
 def with_driver(artifacts: Artifacts, library: str = DRIVER) -> ModuleType | None:
     """The module, if it can call the CUDA driver too."""
-    module = native(artifacts)
+    return calling_driver(native(artifacts), library)
+
+
+def calling_driver(module: ModuleType | None, library: str = DRIVER) -> ModuleType | None:
     return module if module is not None and module.use_driver(library) else None
 
 
@@ -86,8 +96,7 @@ def native_library(artifacts: Artifacts) -> Path:
     return path
 
 
-def _built(artifacts: Artifacts) -> ModuleType:
-    path = native_library(artifacts)
+def _module(path: Path) -> ModuleType:
     loader = ExtensionFileLoader(_NAME, str(path))
     try:
         module = module_from_spec(spec_from_loader(_NAME, loader))

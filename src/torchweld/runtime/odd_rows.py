@@ -63,6 +63,12 @@ def product_in_parts(a: torch.Tensor, b: torch.Tensor, move: Move) -> torch.Tens
     return flat.view(rows, columns)
 
 
+def move_for(columns: int, item_bytes: int) -> KernelSource:
+    """The kernel that moves parts of a product with so many columns."""
+    whole = aligned_columns(columns, item_bytes)
+    return move_source(-(-whole // _LINE) * _LINE, whole, columns)
+
+
 def move_source(pitch: int, whole: int, columns: int) -> KernelSource:
     """The kernel that moves parts, two bytes an element, for Triton."""
     pointers = tuple(BufferArg(name) for name in ("part", "last", "target"))

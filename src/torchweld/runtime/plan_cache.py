@@ -60,35 +60,45 @@ class PlanCache:
         if content is None:
             return None
         try:
-            stored = decode(content.decode(), self._records)
-            bundles = _with_texts(stored["bundles"], stored["texts"].__getitem__)
-            return StoredPlan(parse_graph(stored["graph"]), bundles, stored["decisions"])
+            return plan_of(content.decode(), self._records)
         except (ValueError, KeyError, IndexError, TypeError, TorchweldError):
             return None
 
     def put(self, key: str, plan: StoredPlan) -> None:
         """Keeps the plan. Raises TypeError if its decisions are of classes that `records` does not
         name."""
-        texts: dict[str, int] = {}  # equal layers have equal sources, of 30 KB each
-        numbered = _with_texts(plan.bundles, lambda text: texts.setdefault(text, len(texts)))
-        stored = {
-            "graph": text(plan.graph),
-            "bundles": numbered,
-            "texts": tuple(texts),
-            "decisions": tuple(plan.decisions),
-        }
-        self._artifacts.put(key, _SUFFIX, encode(stored, self._records).encode())
+        self._artifacts.put(key, _SUFFIX, plan_text(plan, self._records).encode())
 
 
-def _with_texts(
-    bundles: Mapping[str, KernelBundle], text_of: Callable[[str | int], str | int]
+def plan_text(plan: StoredPlan, records: Iterable[type] = ()) -> str:
+    """JSON that `plan_of` reads. Raises TypeError for decisions of classes other than `records`."""
+    texts: dict[str, int] = {}  # equal layers have equal sources, of 30 KB each
+    numbered = with_texts(plan.bundles, lambda s: texts.setdefault(s.text, len(texts)))
+    stored = {
+        "graph": text(plan.graph),
+        "bundles": numbered,
+        "texts": tuple(texts),
+        "decisions": tuple(plan.decisions),
+    }
+    return encode(stored, records)
+
+
+def plan_of(stored_text: str, records: Iterable[type] = ()) -> StoredPlan:
+    """Raises ValueError, KeyError, IndexError, TypeError or TorchweldError for other text."""
+    stored = decode(stored_text, records)
+    bundles = with_texts(stored["bundles"], lambda s: stored["texts"][s.text])
+    return StoredPlan(parse_graph(stored["graph"]), bundles, stored["decisions"])
+
+
+def with_texts(
+    bundles: Mapping[str, KernelBundle], text_of: Callable[[KernelSource], str | int]
 ) -> dict[str, KernelBundle]:
     """The bundles with another text, or number, for the text of each source."""
 
     def changed(source: KernelSource | None) -> KernelSource | None:
         if source is None:
             return None
-        return replace(source, text=text_of(source.text), otherwise=changed(source.otherwise))
+        return replace(source, text=text_of(source), otherwise=changed(source.otherwise))
 
     return {n: replace(b, sources=tuple(map(changed, b.sources))) for n, b in bundles.items()}
 

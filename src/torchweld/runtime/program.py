@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch.autograd.graph import increment_version
 
-from torchweld.capture.torch_private import without_modes
 from torchweld.core import dtypes
 from torchweld.core.errors import UsageError
 from torchweld.core.events import warn_once
+from torchweld.core.torch_private import without_modes
 from torchweld.ir.bind import bind
 from torchweld.ir.nodes import Comp
 from torchweld.ir.size import evaluate
@@ -49,7 +49,8 @@ class Program:
         self.record = loaded.record
         self.index_flags = flags_of(loaded.graph)
         self._flags = self.index_flags or None
-        self._constants = dict(constants) | self.index_flags.tensors
+        self.constants = dict(constants)
+        self._constants = self.constants | self.index_flags.tensors
         self._loaded, self._pool = loaded, pool
         self._shapes: OrderedDict[tuple, _ForShape] = OrderedDict()
         self._lock = threading.Lock()

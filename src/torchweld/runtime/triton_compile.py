@@ -11,7 +11,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 
@@ -109,7 +109,10 @@ def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] =
 
     Pointers are taken to be multiples of 16 bytes, except arguments at positions `unaligned`.
     Raises BuildError."""
-    import_triton()
+    try:
+        import_triton()
+    except ImportError as error:
+        raise BuildError(f"there is no Triton: {error}") from error
     import triton
     from triton.backends.compiler import GPUTarget
 
@@ -177,10 +180,23 @@ def jit_function(source: KernelSource):
 def compile_triton(source: KernelSource) -> Launcher:
     """A launcher for the architecture of the current device; its common binary is compiled now.
     Raises BuildError, also where the kernel would not fit."""
+    return _PROVIDED.get(source) or compile_here(source)
+
+
+def compile_here(source: KernelSource) -> Launcher:
+    """As `compile_triton`, whatever was provided."""
     major, minor = torch.cuda.get_device_capability()
     launcher = _launcher(source, 10 * major + minor)
     _check_fits(source, launcher.binary())
     return launcher
+
+
+_PROVIDED: dict[KernelSource, object] = {}
+
+
+def provide(source: KernelSource, launcher) -> None:
+    """From now on `compile_triton` gives `launcher` for `source`: it was compiled elsewhere."""
+    _PROVIDED[source] = launcher
 
 
 def _check_fits(source: KernelSource, compiled) -> None:
@@ -237,16 +253,21 @@ def _function(compiled, device: int) -> int:
 
 
 def _handle(compiled, source: KernelSource, device: int) -> Handle | None:
+    told = launchable(compiled, source)
+    return told and replace(told, function=_function(compiled, device))
+
+
+def launchable(compiled, source: KernelSource) -> Handle | None:
+    """How a CompiledKernel is launched, with no function yet; None for what only Triton
+    launches."""
     told = compiled.metadata
     maps = tuple(map(_tile_map, told.tensordesc_meta or ()))
     described = [a for a in source.args if isinstance(a, DescriptorArg)]
     for_itself = told.global_scratch_size or told.profile_scratch_size
     if told.num_ctas != 1 or for_itself or None in maps or len(maps) != len(described):
         return None
-    return Handle(
-        _function(compiled, device), 32 * told.num_warps, told.shared, told.launch_pdl,
-        told.launch_cooperative_grid, maps,
-    )  # fmt: skip
+    threads, early = 32 * told.num_warps, told.launch_pdl
+    return Handle(0, threads, told.shared, early, told.launch_cooperative_grid, maps)
 
 
 def _tile_map(told: Mapping | None) -> TileMap | None:

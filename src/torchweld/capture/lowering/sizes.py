@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from torchweld.core.errors import NotLowered
@@ -30,6 +32,19 @@ class Sizes:
     def hints(self) -> dict[str, int]:
         return {s.name: s.hint for s in self.symbols}
 
+    def bind_inputs(self, values: Sequence) -> None:
+        """Symbols of a graph's inputs, from whole sizes first, then from sizes that are a multiple
+        of one plus a constant."""
+        sources = [(v, ("int", k)) for k, v in enumerate(values) if isinstance(v, torch.SymInt)]
+        tensors = [(k, v) for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
+        sources += [(n, ("size", k, d)) for k, t in tensors for d, n in enumerate(t.shape)]
+        sources += [(n, ("stride", k, d)) for k, t in tensors for d, n in enumerate(t.stride())]
+        sources = [(v, source) for v, source in sources if isinstance(v, torch.SymInt)]
+        for simple in (True, False):
+            for value, source in sources:
+                if value.node.expr.is_Symbol == simple:
+                    self.bind(value, source)
+
     def bind(self, value, source: tuple) -> None:
         """`value`, an int or SymInt, can be read at a call from `source`. Binds the symbol in it
         if it has a new one."""
@@ -46,7 +61,10 @@ class Sizes:
         """An int or SymInt as a Size. Raises NotLowered where it depends on data."""
         if isinstance(value, int):
             return value
-        expr = value.node.expr
+        return self.of(value.node.expr)
+
+    def of(self, expr) -> Size:
+        """As `convert`, of an expression of sympy's."""
         if expr not in self._known:
             self._known[expr] = self._convert(expr)
         return self._known[expr]

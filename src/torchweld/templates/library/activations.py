@@ -14,7 +14,7 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
-from torchweld.capture.torch_private import without_modes
+from torchweld.core.torch_private import without_modes
 from torchweld.ir.affine import Affine, constant
 from torchweld.ir.nodes import Buffer, Cast, Comp, Const, Graph, IndexMap, Load, Op
 from torchweld.ir.scalar import TABLE

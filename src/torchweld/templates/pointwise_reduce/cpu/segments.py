@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import torch
 
-from torchweld.capture.torch_private import without_modes
 from torchweld.codegen.cpp import expr as x
 from torchweld.core import dtypes
+from torchweld.core.torch_private import without_modes
 from torchweld.ir.nodes import Const, Index, Op, Value, needed, operands, store_operands
 from torchweld.ir.scalar import TABLE
 from torchweld.templates.pointwise_reduce.cpu.kernel import LANES, Kernel

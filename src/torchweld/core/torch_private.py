@@ -1,0 +1,17 @@
+"""The private parts of torch that every layer uses. Importing them does not import Dynamo.
+
+`tests/pure/test_core_private.py` says which names and why."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+pytree = torch.utils._pytree  # arguments and results as torch.export arranges them
+
+
+def without_modes() -> contextlib.AbstractContextManager:
+    """Real tensors inside a trace: no fake mode, no functionalisation, no proxies."""
+    return _disable_current_modes()

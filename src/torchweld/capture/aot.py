@@ -20,6 +20,7 @@ from torchweld.capture import (
     pieces,
     random,
     torch_private,
+    tracing,
     written_out,
 )
 from torchweld.capture.captured import Captured
@@ -57,11 +58,18 @@ def make_backend(
         except torch_private.DynamoControl:
             raise
         except Exception as error:
+            if _has_sizes_from_data(gm):
+                tracing.trace_again_without_sizes()
             message = f"a graph was not traced and runs in eager: {one_line(error)}"
             events.warn_once(f"trace:{one_line(error)}", message)
             return gm.forward
 
     return backend
+
+
+def _has_sizes_from_data(gm: torch.fx.GraphModule) -> bool:
+    values = (n.meta.get("example_value", n.meta.get("val")) for n in gm.graph.nodes)
+    return any(torch_private.sizes_from_data(v) for v in values)
 
 
 def compile_or_run_eagerly(

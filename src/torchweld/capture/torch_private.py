@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 
@@ -17,15 +18,16 @@ import torch._functorch.config as functorch_config
 import torch.fx.experimental._config as fx_config
 from torch._C._dynamo.guards import TensorGuards
 from torch._decomp import core_aten_decompositions, get_decompositions
-from torch._dynamo import trace_rules
+from torch._dynamo import callback, trace_rules
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.eval_frame import reset_code
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis, TorchDynamoException
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
 from torch._higher_order_ops.flex_attention import math_attention as _math_attention
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -47,6 +49,8 @@ Compiler = Callable[[torch.fx.GraphModule, Sequence], Callable]
 
 # Dynamo's own control flow (restart the analysis, skip the frame): never ours to swallow.
 DynamoControl = TorchDynamoException
+# The one of them that a backend may raise to have its graph traced once more.
+TraceAgain = TensorifyScalarRestartAnalysis
 
 
 def core_decompositions() -> dict:
@@ -166,6 +170,64 @@ def hooks_below(module: torch.nn.Module) -> Iterator[tuple]:
         for where in _HOOKS:
             for hook in (part.__dict__.get(where) or {}).values():
                 yield name, where, id(hook)
+
+
+def around_compilations(start: Callable, end: Callable) -> None:
+    """From now on `start(details)` is called before each of Dynamo's compilations, and `end` after
+    it. Asked for twice, they are called once."""
+    handler = callback.callback_handler
+    if start not in handler.start_callbacks:
+        handler.register_start_callback(start)
+        handler.register_end_callback(end)
+
+
+def set_dynamo(name: str, value: bool) -> bool:
+    """One of Dynamo's settings; gives what it was."""
+    was = getattr(torch._dynamo.config, name)
+    if was != value:
+        setattr(torch._dynamo.config, name, value)
+    return was
+
+
+_BREAKS = tuple(
+    logging.getLogger(f"torch._dynamo.{part}.__graph_breaks")
+    for part in ("symbolic_convert", "convert_frame")
+)
+
+
+class GraphBreaks(logging.Handler):
+    """While it listens, `heard(place, reason)` is told where Dynamo cuts a graph, and why: lines of
+    its log, which is not written unless the user wants it."""
+
+    _SAYS = re.compile(r"in user code at (.+)\nGraph Break Reason: (.+?)\n+User code traceback", re.S)
+
+    def __init__(self, heard: Callable[[str, str], None]) -> None:
+        super().__init__(logging.DEBUG)
+        self._heard, self._silenced = heard, []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if said := self._SAYS.search(record.getMessage()):
+            self._heard(*said.groups())
+
+    def listen(self) -> None:
+        for log in _BREAKS:
+            log.addHandler(self)
+            if not log.isEnabledFor(logging.DEBUG):
+                self._silenced.append((log, log.level, log.propagate))
+                log.setLevel(logging.DEBUG)
+                log.propagate = False
+
+    def stop(self) -> None:
+        for log in _BREAKS:
+            log.removeHandler(self)
+        while self._silenced:
+            log, level, log.propagate = self._silenced.pop()
+            log.setLevel(level)
+
+
+def sizes_from_data(value) -> frozenset:
+    """The symbols in the sizes of a traced value (in a sequence of them) that depend on data."""
+    return frozenset(free_unbacked_symbols(value)) if value is not None else frozenset()
 
 
 _LIMIT_HIT = "torch._dynamo hit config."

@@ -16,6 +16,7 @@ from torchweld.capture import (
     attention,
     constant,
     decompose,
+    experts,
     joint,
     pieces,
     random,
@@ -53,6 +54,7 @@ def make_backend(
         session = _Session(compile_graph, options, on_compiled, name, takes)
         try:
             attention.simplify(gm)
+            experts.said_by_groups(gm)
             written_out.write_out(gm, takes)
             return session.trace(gm, example_inputs)
         except torch_private.DynamoControl:
@@ -188,6 +190,7 @@ class _Session:
 
     def inference(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         joint.drop_detach(gm)
+        experts.by_groups(gm)
         random.gather_seeds(gm)
         joint.write_in_place(gm)
         return self._compile(gm, "inference", torch_private.static_input_positions())

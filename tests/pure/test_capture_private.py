@@ -32,6 +32,8 @@ WHY = {
     "fx_config": "sizes that may be one, from the first trace on",
     "_flex_attention": "a call of flex_attention as Dynamo writes it",
     "_math_attention": "what flex_attention means, in plain operations",
+    "callback": "when Dynamo begins and ends a compilation: what it captures is set for that time",
+    "TensorifyScalarRestartAnalysis": "a backend may have its graph traced once more",
     "functorch_config": "views are recomputed, so that parameters reach the backward as themselves",
 }
 

@@ -20,6 +20,7 @@ from torchweld.capture import (
     joint,
     pieces,
     random,
+    recurrent,
     torch_private,
     tracing,
     written_out,
@@ -55,6 +56,7 @@ def make_backend(
         try:
             attention.simplify(gm)
             experts.said_by_groups(gm)
+            recurrent.keep_whole(gm)
             written_out.write_out(gm, takes)
             return session.trace(gm, example_inputs)
         except torch_private.DynamoControl:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from torchweld.capture import grouped
+from torchweld.capture import grouped, torch_private
 
 aten = torch.ops.aten
 _ZEROS = (aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default, aten.full.default)
@@ -45,7 +45,7 @@ def said_by_groups(gm: GraphModule) -> None:
 
 def _is_grouped(node: Node) -> bool:
     value = node.meta.get("example_value", node.meta.get("val"))
-    packet = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else ""
+    packet = str(node.target) if isinstance(node.target, torch_private.OpOverload) else ""
     packet = packet or f"{str(node.target)}.default"
     on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
     in_order = list(node.kwargs) == ["input", "weight", "offs"][len(node.args) :]

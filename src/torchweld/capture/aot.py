@@ -23,6 +23,7 @@ from torchweld.capture import (
     recurrent,
     torch_private,
     tracing,
+    unrolled,
     written_out,
 )
 from torchweld.capture.captured import Captured
@@ -57,6 +58,7 @@ def make_backend(
             attention.simplify(gm)
             experts.said_by_groups(gm)
             recurrent.keep_whole(gm)
+            unrolled.hoist_products(gm)
             written_out.write_out(gm, takes)
             return session.trace(gm, example_inputs)
         except torch_private.DynamoControl:

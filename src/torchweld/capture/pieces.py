@@ -169,10 +169,10 @@ def by_levels(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _has_effect(node: Node) -> bool:
-    target = node.target
-    if not isinstance(target, torch_private.OpOverload):
-        return False
-    return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
+    if torch_private.is_mutable(node):
+        return True
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags
 
 
 def _piece(captured: Captured, nodes: Collection[Node], number: int) -> Piece:

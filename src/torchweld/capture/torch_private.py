@@ -120,6 +120,11 @@ def is_view(node: torch.fx.Node) -> bool:
     )
 
 
+def is_mutable(node: torch.fx.Node) -> bool:
+    """The operation writes to an argument."""
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+
+
 # From torch 2.13 on, frames below a call do not share the compiled graphs of other calls either.
 _APART = {
     name: True

@@ -23,7 +23,7 @@ _FUNCTIONS = {
     "lstm": torch.lstm, "gru": torch.gru, "rnn_tanh": torch.rnn_tanh, "rnn_relu": torch.rnn_relu
 }  # fmt: skip
 _KINDS = {function: kind for kind, function in _FUNCTIONS.items()}
-_HOW = "bool biases, int layers, bool train, bool two_ways, bool batch_first"
+_HOW = "bool biases, int layers, bool train, bool two_ways, bool batch_first, bool own_weights"
 _KEPT = 2  # forwards of one call that wait for their backward
 
 _library = torch.library.Library("torchweld", "FRAGMENT")
@@ -45,7 +45,8 @@ def keep_whole(gm: torch.fx.GraphModule) -> None:
     """Before autograd: calls of torch.lstm and its like on padded sequences become one call each."""
     found = [n for n in gm.graph.nodes if n.op == "call_function" and _is_padded(n)]
     for node in found:
-        node.target = partial(_layers, _KINDS[node.target])
+        own = all(w.op in ("placeholder", "get_attr") for w in node.args[2])
+        node.target = partial(_layers, _KINDS[node.target], own)
     if found:
         gm.recompile()
 
@@ -61,16 +62,17 @@ def _is_padded(node: torch.fx.Node) -> bool:
 
 
 def _layers(
-    kind: str, x, state, weights, biases, layers, dropout, train, two_ways, batch_first
+    kind: str, own_weights: bool, x, state, weights, biases, layers, dropout, train, two_ways, batch_first
 ):
-    """What torch.lstm gives. With dropout layer by layer, since the masks are the graph's."""
+    """What torch.lstm gives. `own_weights`: they have memory of their own, which no kernel of the
+    graph will write to. With dropout layer by layer, since the masks are the graph's."""
     if torch.is_autocast_enabled(x.device.type):
         function = _FUNCTIONS[kind]
         return function(
             x, state, weights, biases, layers, dropout, train, two_ways, batch_first
         )
     state = list(state) if isinstance(state, (list, tuple)) else [state]
-    how = (biases, layers, bool(train), two_ways, batch_first)
+    how = (biases, layers, bool(train), two_ways, batch_first, own_weights)
     if not (dropout and train and layers > 1):
         return _results(kind, _call(kind, x, state, weights, how))
     ends: list[Sequence[torch.Tensor]] = []
@@ -79,7 +81,7 @@ def _layers(
         x = F.dropout(x, dropout) if layer else x
         own = [s[layer * ways : (layer + 1) * ways] for s in state]
         part = weights[layer * each : (layer + 1) * each]
-        x, *last = _call(kind, x, own, part, (biases, 1, True, two_ways, batch_first))
+        x, *last = _call(kind, x, own, part, (biases, 1, True, two_ways, batch_first, own_weights))
         ends.append(last)
     return _results(kind, (x, *(torch.cat(parts) for parts in zip(*ends))))
 
@@ -94,7 +96,7 @@ def _results(kind: str, made: Sequence[torch.Tensor]):
     return tuple(made[:3]) if kind == "lstm" else tuple(made[:2])
 
 
-def run(kind, x, state, weights, biases, layers, train, two_ways, batch_first, site):
+def run(kind, x, state, weights, biases, layers, train, two_ways, batch_first, own_weights, site):
     """(y, h, c, number): y [batch, time, features], or time first; h and c [layers, batch,
     features], c empty but for an LSTM; `number` [] says which forward it was, 0 where nobody will
     ask for a gradient (`site` is 0)."""
@@ -103,22 +105,23 @@ def run(kind, x, state, weights, biases, layers, train, two_ways, batch_first, s
         with torch.no_grad():
             made = _FUNCTIONS[kind](x, _state(kind, state), weights, *how)
         return (*_laid_out(made, x, batch_first), x.new_zeros((), dtype=torch.int64))
-    recorded = _record(kind, x, state, weights, how)
+    recorded = _record(kind, x, state, weights, how, own_weights)
     number = next(_numbers)
     with _lock:
         _waiting.setdefault(site, deque(maxlen=_KEPT)).append((number, recorded))
-    results = _laid_out([t.detach() for t in recorded[1]], x, batch_first)
+    results = _laid_out([t.detach().clone() for t in recorded[1]], x, batch_first)
     return (*results, torch.full((), number, dtype=torch.int64, device=x.device))
 
 
 def run_backward(
-    gradients, number, kind, x, state, weights, biases, layers, train, two_ways, batch_first, site
+    gradients, number, kind, x, state, weights, biases, layers, train, two_ways, batch_first,
+    own_weights, site,
 ) -> list[torch.Tensor]:
     """Gradients of x, each state and each weight, from those of (y, h, c)."""
     recorded = _take(site, int(number))
     if recorded is None:
         how = (biases, layers, 0.0, train, two_ways, batch_first)
-        recorded = _record(kind, x, state, weights, how)
+        recorded = _record(kind, x, state, weights, how, own_weights)
     leaves, results = recorded
     given = [g for g, _ in zip(gradients, results)]
     with torch_private.above_autograd():
@@ -126,9 +129,14 @@ def run_backward(
     return [_like(t, g) for t, g in zip(leaves, made)]
 
 
-def _record(kind: str, x, state, weights, how) -> tuple[list, Sequence[torch.Tensor]]:
-    """(leaves, results) of a forward that autograd has seen."""
-    leaves = [t.detach().requires_grad_() for t in (x, *state, *weights)]
+def _record(
+    kind: str, x, state, weights, how, own_weights: bool
+) -> tuple[list, Sequence[torch.Tensor]]:
+    """(leaves, results) of a forward that autograd has seen. What it keeps is copied, as are the
+    results that are handed out: the graph's memory is planned without it."""
+    given = [t.detach().clone() for t in (x, *state)]
+    leaves = [*given, *(w.detach() if own_weights else w.detach().clone() for w in weights)]
+    leaves = [t.requires_grad_() for t in leaves]
     own, rest = leaves[1 : 1 + len(state)], leaves[1 + len(state) :]
     with torch_private.above_autograd(), torch.enable_grad():
         return leaves, _FUNCTIONS[kind](leaves[0], _state(kind, own), rest, *how)
@@ -159,7 +167,7 @@ def _laid_out(made, x, batch_first: bool) -> tuple[torch.Tensor, ...]:
     return y, h.contiguous(), c.contiguous()
 
 
-def _fake(kind, x, state, weights, biases, layers, train, two_ways, batch_first, site):
+def _fake(kind, x, state, weights, biases, layers, train, two_ways, batch_first, own_weights, site):
     time, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
     y = x.new_empty(time, batch, state[0].shape[2] * (1 + two_ways))
     y = y.transpose(0, 1) if batch_first else y

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import warnings
 
-import experts_cases as cases
 import pytest
 import torch
 from torch import nn
 
+import experts_cases as cases
 import torchweld
 from torchweld.core import events
 
@@ -76,7 +76,8 @@ def test_copies_of_matrices_are_groups():
     fused = torchweld.fuse(model, dynamic=False)
     results(fused, model, torch.randn(24, 32), True)
     forward, backward = torchweld.records(fused)
-    calls = [n.target for n in (*forward.graph.nodes, *backward.graph.nodes) if hasattr(n, "target")]
+    nodes = (*forward.graph.nodes, *backward.graph.nodes)
+    calls = [n.target for n in nodes if hasattr(n, "target")]
     assert not any(".bmm" in target or "index_put" in target for target in calls)
     assert sum("grouped_mm" in target for target in calls) == 4
     assert sum("grouped_outer" in target for target in calls) == 2

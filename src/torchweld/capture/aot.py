@@ -93,6 +93,8 @@ def compile_or_run_eagerly(
         made = _in_pieces(compile_graph, captured, options, on_compiled, error)
         if made is not None:
             return made
+        if _has_sizes_from_data(captured.module):
+            tracing.trace_again_without_sizes()
         _warn_unfused("compile", captured, error)
         compiled = run_eagerly(captured.module)
     except Exception as error:

@@ -29,7 +29,7 @@ aten = torch.ops.aten
 _ZEROS = (aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default, aten.full.default)
 _VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.clone.default)
 
-# Operators of others, for which torch.compile has no gradient that it can trace: a loop of products.
+# Operators of others, loops of products whose gradients torch.compile cannot trace.
 _GROUPED = ("transformers.grouped_mm_fallback.default",)
 
 
@@ -46,7 +46,7 @@ def said_by_groups(gm: GraphModule) -> None:
 def _is_grouped(node: Node) -> bool:
     value = node.meta.get("example_value", node.meta.get("val"))
     packet = str(node.target) if isinstance(node.target, torch_private.OpOverload) else ""
-    packet = packet or f"{str(node.target)}.default"
+    packet = packet or f"{node.target!s}.default"
     on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
     in_order = list(node.kwargs) == ["input", "weight", "offs"][len(node.args) :]
     return on_cpu and packet in _GROUPED and in_order
@@ -106,7 +106,9 @@ class _Rules:
             return
         product, turned = _behind(values)
         ids = indices[0]
-        if ids is None or product.target is not aten.bmm.default or _shape(product)[0] != _count(ids):
+        if ids is None or product.target is not aten.bmm.default:
+            return
+        if _shape(product)[0] != _count(ids):
             return
         left, right = product.args
         alike = _value(left).dtype == _value(right).dtype == _value(table).dtype
@@ -139,7 +141,8 @@ class _Rules:
 
     def _last_input(self, node: Node) -> Node:
         """`node`, or the graph's last input if it is one."""
-        return list(self.graph.find_nodes(op="placeholder"))[-1] if node.op == "placeholder" else node
+        inputs = list(self.graph.find_nodes(op="placeholder"))
+        return inputs[-1] if node in inputs else node
 
     def _rows(self, node: Node, unit: int, order: Node) -> Node:
         """[s, k], in this order, of [s, k, 1] or [s, 1, k], whose dimension `unit` is one."""
@@ -181,6 +184,11 @@ def _behind(node: Node) -> tuple[Node, bool]:
             if first != list(range(rank - 2)) or {a, b} != {rank - 2, rank - 1}:
                 return node, turned
             turned ^= a > b
+        elif node.target is aten.transpose.int:
+            source, rank = node.args[0], len(_shape(node))
+            if {d % rank for d in node.args[1:]} != {rank - 2, rank - 1}:
+                return node, turned
+            turned = not turned
         elif node.target in _VIEWS:
             source = node.args[0]
             if len(_shape(source)) < 3 or _shape(source)[-2:] != _shape(node)[-2:]:

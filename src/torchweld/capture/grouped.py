@@ -1,7 +1,7 @@
 """Products of groups of rows, each with a matrix of its own: what mixtures of experts are made of.
 
-Rows of one group lie together; `ends[e]` is the row at which group e ends. Each group is one call of
-the library's product on the rows as they lie, so that groups without rows cost nothing, and any
+Rows of one group lie together; `ends[e]` is the row at which group e ends. Each group is one call
+of the library's product on the rows as they lie, so that groups without rows cost nothing, and any
 number of rows in each runs the same program. The host reads `ends`: for tensors on a CPU.
 """
 

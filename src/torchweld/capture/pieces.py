@@ -151,7 +151,7 @@ def by_levels(nodes: Sequence[Node]) -> list[Node]:
         mask_0, nonzero_0, expert_0, mask_1, nonzero_1, expert_1
             ->  mask_0, mask_1,  nonzero_0, nonzero_1,  expert_0, expert_1
 
-    As it is where an operation writes to its arguments or draws random numbers: these have an order.
+    As it is where an operation writes to its arguments or draws random numbers: that has an order.
     """
     if not any(map(depends_on_data, nodes)) or any(map(_has_effect, nodes)):
         return list(nodes)

@@ -42,7 +42,7 @@ _lock = threading.Lock()
 
 
 def keep_whole(gm: torch.fx.GraphModule) -> None:
-    """Before autograd: calls of torch.lstm and its like on padded sequences become one call each."""
+    """Before autograd: torch.lstm and its like on padded sequences become one call each."""
     found = [n for n in gm.graph.nodes if n.op == "call_function" and _is_padded(n)]
     for node in found:
         own = all(w.op in ("placeholder", "get_attr") for w in node.args[2])
@@ -62,7 +62,8 @@ def _is_padded(node: torch.fx.Node) -> bool:
 
 
 def _layers(
-    kind: str, own_weights: bool, x, state, weights, biases, layers, dropout, train, two_ways, batch_first
+    kind: str, own_weights: bool, x, state, weights, biases, layers, dropout, train, two_ways,
+    batch_first,
 ):
     """What torch.lstm gives. `own_weights`: they have memory of their own, which no kernel of the
     graph will write to. With dropout layer by layer, since the masks are the graph's."""

@@ -204,7 +204,7 @@ class GraphBreaks(logging.Handler):
     """While it listens, `heard(place, reason)` is told where Dynamo cuts a graph, and why: lines of
     its log, which is not written unless the user wants it."""
 
-    _SAYS = re.compile(r"in user code at (.+)\nGraph Break Reason: (.+?)\n+User code traceback", re.S)
+    _SAYS = re.compile(r"user code at (.+)\nGraph Break Reason: (.+?)\n+User code traceback", re.S)
 
     def __init__(self, heard: Callable[[str, str], None]) -> None:
         super().__init__(logging.DEBUG)

@@ -51,7 +51,7 @@ class Listener:
 
 
 def trace_again_without_sizes() -> None:
-    """During a compilation whose graph has sizes that depend on data, and cannot be compiled: raises
-    what makes Dynamo trace it once more, cut at each of them. Returns where it has been already."""
+    """For a graph with sizes that depend on data, which cannot be compiled: raises what makes
+    Dynamo trace it once more, cut at each of them. Returns where that has been done already."""
     if torch_private.set_dynamo(_SIZES, False):
         raise torch_private.TraceAgain

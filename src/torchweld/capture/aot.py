@@ -14,6 +14,7 @@ import torch
 
 from torchweld.capture import (
     attention,
+    bags,
     constant,
     decompose,
     experts,
@@ -60,6 +61,7 @@ def make_backend(
             recurrent.keep_whole(gm)
             unrolled.hoist_products(gm)
             written_out.write_out(gm, takes)
+            bags.write_out_bags(gm)
             return session.trace(gm, example_inputs)
         except torch_private.DynamoControl:
             raise

@@ -17,9 +17,8 @@ _TEMPLATES = (
 )  # fmt: skip
 _PASSES = (
     "rewrite", "widen", "channels last", "contiguous rows", "scores", "plan", "row chunks",
-    "products",
-    "own convolutions", "channel groups", "activations in calls", "overwrite operands",
-    "side by side",
+    "products", "own convolutions", "channel groups", "activations in calls",
+    "overwrite operands", "side by side",
 )  # fmt: skip
 
 # Per core, measured on Zen 4: what one thread streams from memory and from the last-level cache,

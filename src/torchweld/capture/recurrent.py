@@ -98,20 +98,21 @@ def _results(kind: str, made: Sequence[torch.Tensor]):
 
 
 def run(kind, x, state, weights, biases, layers, train, two_ways, batch_first, own_weights, site):
-    """(y, h, c, number): y [batch, time, features], or time first; h and c [layers, batch,
+    """(y, h, c, number on the CPU): y [batch, time, features], or time first; h and c [layers, batch,
     features], c empty but for an LSTM; `number` [] says which forward it was, 0 where nobody will
     ask for a gradient (`site` is 0)."""
     how = (biases, layers, 0.0, train, two_ways, batch_first)
     if not site:
         with torch.no_grad():
             made = _FUNCTIONS[kind](x, _state(kind, state), weights, *how)
-        return (*_laid_out(made, x, batch_first), x.new_zeros((), dtype=torch.int64))
+        results = _laid_out(made, x, batch_first)
+        return (*results, torch.zeros((), dtype=torch.int64))
     recorded = _record(kind, x, state, weights, how, own_weights)
     number = next(_numbers)
     with _lock:
         _waiting.setdefault(site, deque(maxlen=_KEPT)).append((number, recorded))
     results = _laid_out([t.detach().clone() for t in recorded[1]], x, batch_first)
-    return (*results, torch.full((), number, dtype=torch.int64, device=x.device))
+    return (*results, torch.full((), number, dtype=torch.int64))
 
 
 def run_backward(
@@ -173,7 +174,7 @@ def _fake(kind, x, state, weights, biases, layers, train, two_ways, batch_first,
     y = x.new_empty(time, batch, state[0].shape[2] * (1 + two_ways))
     y = y.transpose(0, 1) if batch_first else y
     h, c = (*(s.new_empty(s.shape) for s in state), x.new_empty(0))[:2]
-    return y, h, c, x.new_empty((), dtype=torch.int64)
+    return y, h, c, torch.empty((), dtype=torch.int64, device="cpu")
 
 
 def _fake_backward(gradients, number, kind, x, state, weights, *how):

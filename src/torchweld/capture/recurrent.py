@@ -99,8 +99,8 @@ def _results(kind: str, made: Sequence[torch.Tensor]):
 
 def run(kind, x, state, weights, biases, layers, train, two_ways, batch_first, own_weights, site):
     """(y, h, c, number): y [batch, time, features], or time first; h and c [layers, batch,
-    features], c empty but for an LSTM; `number` [], on the CPU: which forward it was, 0 where nobody
-    will ask for a gradient (`site` is 0)."""
+    features], c empty but for an LSTM; `number` [], on the CPU: which forward it was, 0 where
+    nobody will ask for a gradient (`site` is 0)."""
     how = (biases, layers, 0.0, train, two_ways, batch_first)
     if not site:
         with torch.no_grad():

@@ -312,7 +312,8 @@ class _State:
     def _tell_silence(self) -> None:
         """The first call has run no compiled graph."""
         self._is_silent = False
-        if self.breaks or _has_parameters(self.original):
+        known = self.breaks or _has_parameters(self.original)
+        if known and torch_private.plain_surroundings():  # Dynamo stays out of functorch
             why = next(iter(self.breaks), "Dynamo captured no graph of it")
             name = type(self.original).__name__ if _is_module(self.original) else "a function"
             message = f"nothing of {name} is compiled, it runs in eager: {why}; {_ADVICE}"
@@ -467,7 +468,7 @@ _ADVICE = (
     "TORCH_LOGS=graph_breaks shows the line; keep it out of what is fused, or write it so that "
     "tensors alone decide"
 )
-_OF_DATA = re.compile("data.?dependent|dynamic shape|unbacked", re.IGNORECASE)
+_OF_SIZES = re.compile("specialized integer|dynamic shape|unbacked", re.IGNORECASE)
 
 
 def _is_module(original: Callable) -> bool:
@@ -479,8 +480,9 @@ def _has_parameters(original: Callable) -> bool:
 
 
 def _graph_cut(place: str, reason: str) -> None:
-    """Dynamo cut a graph of the fused object whose call is under way. Where data decides what runs
-    (a loop over the experts that are hit), all behind it is in eager: that is warned of."""
+    """Dynamo cut a graph of the fused object whose call is under way. Where a size that depends
+    on data decides how often a loop runs (over the experts that are hit), its body is in eager:
+    that is warned of; others are recorded."""
     if not _calls.under_way:
         return
     state, lines = _calls.under_way[-1], [line.strip() for line in reason.splitlines()]
@@ -489,7 +491,7 @@ def _graph_cut(place: str, reason: str) -> None:
     state.breaks[why] = None
     name = type(state.original).__name__
     message = f"a graph of {name} is cut, what follows may run in eager: {why}"
-    if _OF_DATA.search(reason):
+    if _OF_SIZES.search(reason):
         events.warn_once(f"cut:{why}", f"{message}; {_ADVICE}")
     else:
         events.record(f"cut:{why}", message)

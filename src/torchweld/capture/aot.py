@@ -127,7 +127,8 @@ def _in_pieces(compile_graph, captured: Captured, options, on_compiled, error: N
         made = pieces.in_pieces(captured, error.node, compile_piece, run_eagerly)
     if made is not None:
         message = f"{captured.name} ({captured.kind}) is fused in pieces: {one_line(error)}"
-        events.warn_once(f"pieces:{one_line(error)}", message)
+        expected = _has_sizes_from_data(captured.module)  # nothing that the user could change
+        (events.record if expected else events.warn_once)(f"pieces:{one_line(error)}", message)
     return made
 
 

@@ -67,13 +67,9 @@ def make_backend(
         except torch_private.DynamoControl:
             raise
         except Exception as error:
-<<<<<<< HEAD
             if _has_sizes_from_data(gm):
                 tracing.trace_again_without_sizes()
-            message = f"a graph was not traced and runs in eager: {one_line(error)}"
-=======
             message = f"a graph was not traced, and runs in eager: {one_line(error)}"
->>>>>>> main
             events.warn_once(f"trace:{one_line(error)}", message)
             return gm.forward
 
@@ -131,17 +127,12 @@ def _in_pieces(compile_graph, captured: Captured, options, on_compiled, error: N
     if error.node is not None:
         made = pieces.in_pieces(captured, error.node, compile_piece, run_eagerly)
     if made is not None:
-<<<<<<< HEAD
-        message = f"{captured.name} ({captured.kind}) is fused in pieces: {one_line(error)}"
-        expected = _has_sizes_from_data(captured.module)  # nothing that the user could change
-        (events.record if expected else events.warn_once)(f"pieces:{one_line(error)}", message)
-=======
         message = (
             f"{captured.name} ({captured.kind}) is fused in pieces: {_place(captured, error)} "
             f"cannot be fused and runs unchanged: {one_line(error)}"
         )
-        events.warn_once(f"pieces:{one_line(error)}", message)
->>>>>>> main
+        expected = _has_sizes_from_data(captured.module)  # nothing that the user could change
+        (events.record if expected else events.warn_once)(f"pieces:{one_line(error)}", message)
     return made
 
 

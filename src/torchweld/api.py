@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from torchweld.capture import aot, entry, torch_private
+from torchweld.capture import aot, entry, torch_private, tracing
 from torchweld.capture.captured import Captured
 from torchweld.capture.decoding import client
 from torchweld.capture.decoding.calls import PASS, CachedCalls, has_cache
@@ -269,6 +270,8 @@ class _State:
         self.original, self.options, self.methods = original, options, methods
         self.graphs: dict[int, _Graphs] = {}
         self.called = False  # through Dynamo
+        self.breaks: dict[str, None] = {}  # why Dynamo cut graphs of it
+        self._is_silent = True  # nothing is said yet of its running in eager
         self._ahead = _Graphs()
         self._dynamo = entry.callable_of(original, options, _backend)
         self._ahead_of_time: AheadOfTime | None = None
@@ -305,11 +308,25 @@ class _State:
 
     def _counted(self, call: Callable, args: tuple, kwargs: dict):
         self.called = True
+        _listener.listen()
         _calls.under_way.append(self)
         try:
-            return call(*args, **kwargs)
+            result = call(*args, **kwargs)
         finally:
             _calls.under_way.pop()
+        if not self.graphs and self._is_silent:
+            self._tell_silence()
+        return result
+
+    def _tell_silence(self) -> None:
+        """The first call has run no compiled graph."""
+        self._is_silent = False
+        known = self.breaks or _has_parameters(self.original)
+        if known and torch_private.plain_surroundings():  # Dynamo stays out of functorch
+            why = next(iter(self.breaks), "Dynamo captured no graph of it")
+            name = type(self.original).__name__ if _is_module(self.original) else "a function"
+            message = f"nothing of {name} is compiled, it runs in eager: {why}; {_ADVICE}"
+            events.warn_once(f"nothing:{name}:{why}", message)
 
     def _method(self, name: str) -> Callable:
         method = getattr(self.original, name, None)
@@ -454,6 +471,42 @@ def _watched_method(name: str, function: Callable) -> Callable:
 def _state(fused) -> _State | None:
     return fused._torchweld if isinstance(fused, (FusedModule, FusedFunction)) else None
 
+
+
+_ADVICE = (
+    "TORCH_LOGS=graph_breaks shows the line; keep it out of what is fused, or write it so that "
+    "tensors alone decide"
+)
+_OF_SIZES = re.compile("specialized integer|dynamic shape|unbacked", re.IGNORECASE)
+
+
+def _is_module(original: Callable) -> bool:
+    return isinstance(original, torch.nn.Module)
+
+
+def _has_parameters(original: Callable) -> bool:
+    return _is_module(original) and next(original.parameters(), None) is not None
+
+
+def _graph_cut(place: str, reason: str) -> None:
+    """Dynamo cut a graph of the fused object whose call is under way. Where a size that depends
+    on data decides how often a loop runs (over the experts that are hit), its body is in eager:
+    that is warned of; others are recorded."""
+    if not _calls.under_way:
+        return
+    state, lines = _calls.under_way[-1], [line.strip() for line in reason.splitlines()]
+    said = next((line for line in lines[1:] if line), lines[0]).removeprefix("Explanation: ")
+    why = f"{place}: {said}"
+    state.breaks[why] = None
+    name = type(state.original).__name__
+    message = f"a graph of {name} is cut, what follows may run in eager: {why}"
+    if _OF_SIZES.search(reason):
+        events.warn_once(f"cut:{why}", f"{message}; {_ADVICE}")
+    else:
+        events.record(f"cut:{why}", message)
+
+
+_listener = tracing.Listener(lambda: bool(_calls.under_way), _graph_cut)
 
 
 @cache

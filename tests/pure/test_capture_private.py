@@ -31,6 +31,8 @@ WHY = {
     "_flex_attention": "a call of flex_attention as Dynamo writes it",
     "_math_attention": "what flex_attention means, in plain operations",
     "aot_export_joint_simple": "the graph of a function and of its gradients, without Dynamo",
+    "callback": "when Dynamo begins and ends a compilation: what it captures is set for that time",
+    "TensorifyScalarRestartAnalysis": "a backend may have its graph traced once more",
     "functorch_config": "views are recomputed, so that parameters reach the backward as themselves",
 }
 

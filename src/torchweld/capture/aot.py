@@ -17,10 +17,14 @@ from torchweld.capture import (
     bags,
     constant,
     decompose,
+    experts,
     joint,
     pieces,
     random,
+    recurrent,
     torch_private,
+    tracing,
+    unrolled,
     written_out,
 )
 from torchweld.capture.captured import Captured
@@ -56,17 +60,27 @@ def make_backend(
         try:
             inline(gm)
             attention.simplify(gm)
+            experts.said_by_groups(gm)
+            recurrent.keep_whole(gm)
+            unrolled.hoist_products(gm)
             written_out.write_out(gm, takes)
             bags.write_out_bags(gm)
             return session.trace(gm, example_inputs)
         except torch_private.DynamoControl:
             raise
         except Exception as error:
+            if _has_sizes_from_data(gm):
+                tracing.trace_again_without_sizes()
             message = f"a graph was not traced, and runs in eager: {one_line(error)}"
             events.warn_once(f"trace:{one_line(error)}", message)
             return gm.forward
 
     return backend
+
+
+def _has_sizes_from_data(gm: torch.fx.GraphModule) -> bool:
+    values = (n.meta.get("example_value", n.meta.get("val")) for n in gm.graph.nodes)
+    return any(torch_private.sizes_from_data(v) for v in values)
 
 
 def compile_or_run_eagerly(
@@ -84,6 +98,8 @@ def compile_or_run_eagerly(
         made = _in_pieces(compile_graph, captured, options, on_compiled, error)
         if made is not None:
             return made
+        if _has_sizes_from_data(captured.module):
+            tracing.trace_again_without_sizes()
         _warn_unfused("compile", captured, error)
         compiled = run_eagerly(captured.module)
     except Exception as error:
@@ -117,7 +133,8 @@ def _in_pieces(compile_graph, captured: Captured, options, on_compiled, error: N
             f"{captured.name} ({captured.kind}) is fused in pieces: {_place(captured, error)} "
             f"cannot be fused and runs unchanged: {one_line(error)}"
         )
-        events.warn_once(f"pieces:{one_line(error)}", message)
+        expected = _has_sizes_from_data(captured.module)  # nothing that the user could change
+        (events.record if expected else events.warn_once)(f"pieces:{one_line(error)}", message)
     return made
 
 
@@ -195,6 +212,7 @@ class _Session:
 
     def inference(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         joint.drop_detach(gm)
+        experts.by_groups(gm)
         random.gather_seeds(gm)
         joint.write_in_place(gm)
         return self._compile(gm, "inference", torch_private.static_input_positions())

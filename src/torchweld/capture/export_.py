@@ -25,6 +25,7 @@ from torchweld.capture import (
     assigned,
     attention,
     decompose,
+    experts,
     fits,
     joint,
     random,
@@ -413,6 +414,7 @@ def clean(program: ExportedProgram) -> torch.fx.GraphModule:
         graph.erase_node(node)
     module = torch.fx.GraphModule(program.graph_module, graph)
     joint.drop_detach(module)
+    experts.by_groups(module)
     random.gather_seeds(module)
     joint.write_in_place(module)
     module.graph.eliminate_dead_code()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchweld.capture import ahead, losses, random, scores, torch_private
+from torchweld.capture import ahead, experts, losses, random, scores, torch_private
 
 aten = torch.ops.aten
 
@@ -15,6 +15,7 @@ def partition(
     """(forward, backward) of a joint graph. `takes`: which scores of attention are computed again
     in the backward."""
     drop_detach(joint)
+    experts.by_groups(joint)
     widen_statistics(joint)
     random.gather_seeds(joint)
     random.recompute_masks(joint)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from torchweld.capture import torch_private
 from torchweld.capture.captured import Captured
 from torchweld.core.errors import NotLowered
 
@@ -73,7 +74,10 @@ def in_pieces(
 ) -> InPieces | None:  # fmt: skip
     """`captured` with all compiled but the operations that `compile_piece` raises NotLowered for,
     the first of which is `failed`; None if nothing is left to compile."""
-    rest = [n for n in captured.module.graph.nodes if n.op == "call_function"]
+    nodes = [n for n in captured.module.graph.nodes if n.op == "call_function"]
+    rest = by_levels(nodes)
+    if any(n.name == failed or depends_on_data(n) for n in rest):
+        failed = next(n.name for n in rest if n.name == failed or depends_on_data(n))
     made: list[tuple[Piece, Boxed]] = []
     odd: list[Node] = []
 
@@ -103,16 +107,72 @@ def in_pieces(
 
 
 def _cut(nodes: list[Node], failed: str) -> tuple[list[Node], list[Node], list[Node]]:
-    """What comes before the operation that is, or first reads, `failed`; it and the parts of its
-    result; the rest."""
+    """What comes before the operation that is, or first reads, `failed`; it, the parts of its
+    result and those that depend on data next to it; the rest."""
     at = next(
         k for k, n in enumerate(nodes) if failed in (n.name, *(a.name for a in n.all_input_nodes))
     )
-    unfit, rest = [nodes[at]], []
-    for node in nodes[at + 1 :]:
+    end = at + 1
+    while end < len(nodes) and depends_on_data(nodes[end]):
+        end += 1
+    unfit, rest = nodes[at:end], []
+    for node in nodes[end:]:
         part = node.target is operator.getitem and node.args[0] in unfit
         (unfit if part else rest).append(node)
     return nodes[:at], unfit, rest
+
+
+def depends_on_data(node: Node) -> bool:
+    """It gives a size that depends on data and that none of its operands has, or computes with such
+    sizes: sums, comparisons and assertions of them."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        given = (a.meta.get("val") for a in node.all_input_nodes)
+        return any(_from_data(v) for v in (value, *given) if isinstance(v, _NUMBERS))
+    known = (_from_data(a.meta.get("val")) for a in node.all_input_nodes)
+    return bool(_from_data(value).difference(*known))
+
+
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def _from_data(value) -> frozenset:
+    return torch_private.sizes_from_data(value) if _is_sized(value) else frozenset()
+
+
+def _is_sized(value) -> bool:
+    return isinstance(value, (torch.Tensor, *_NUMBERS))
+
+
+def by_levels(nodes: Sequence[Node]) -> list[Node]:
+    """In an order with few changes between what depends on data and what does not: all of one kind
+    whose operands are there, then all of the other. A loop over experts becomes three parts:
+
+        mask_0, nonzero_0, expert_0, mask_1, nonzero_1, expert_1
+            ->  mask_0, mask_1,  nonzero_0, nonzero_1,  expert_0, expert_1
+
+    As it is where an operation writes to its arguments or draws random numbers: that has an order.
+    """
+    if not any(map(depends_on_data, nodes)) or any(map(_has_effect, nodes)):
+        return list(nodes)
+    waiting, made, odd = list(nodes), [], False
+    open_: set[Node] = set(nodes)
+    while waiting:
+        late: list[Node] = []
+        for node in waiting:
+            ready = open_.isdisjoint(node.all_input_nodes) and depends_on_data(node) == odd
+            (made if ready else late).append(node)
+            if ready:
+                open_.discard(node)
+        waiting, odd = late, not odd
+    return made
+
+
+def _has_effect(node: Node) -> bool:
+    if torch_private.is_mutable(node):
+        return True
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags
 
 
 def _piece(captured: Captured, nodes: Collection[Node], number: int) -> Piece:

@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 
@@ -17,10 +18,10 @@ import torch._functorch.config as functorch_config
 import torch.fx.experimental._config as fx_config
 from torch._C._dynamo.guards import TensorGuards
 from torch._decomp import core_aten_decompositions, get_decompositions
-from torch._dynamo import trace_rules
+from torch._dynamo import callback, trace_rules
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.eval_frame import reset_code
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis, TorchDynamoException
 from torch._functorch.aot_autograd import aot_export_joint_simple
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
@@ -31,6 +32,7 @@ from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     ShapeEnv,
     StatelessSymbolicContext,
+    free_unbacked_symbols,
 )
 from torch.nn.modules.module import _has_any_global_hook
 
@@ -54,6 +56,8 @@ Compiler = Callable[[torch.fx.GraphModule, Sequence], Callable]
 
 # Dynamo's own control flow (restart the analysis, skip the frame): never ours to swallow.
 DynamoControl = TorchDynamoException
+# The one of them that a backend may raise to have its graph traced once more.
+TraceAgain = TensorifyScalarRestartAnalysis
 
 
 def core_decompositions() -> dict:
@@ -123,6 +127,11 @@ def is_view(node: torch.fx.Node) -> bool:
     )
 
 
+def is_mutable(node: torch.fx.Node) -> bool:
+    """The operation writes to an argument."""
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+
+
 # From torch 2.13 on, frames below a call do not share the compiled graphs of other calls either.
 _APART = {
     name: True
@@ -181,6 +190,64 @@ def hooks_below(module: torch.nn.Module) -> Iterator[tuple]:
                 yield name, where, id(hook)
 
 
+def around_compilations(start: Callable, end: Callable) -> None:
+    """From now on `start(details)` is called before each of Dynamo's compilations, and `end` after
+    it. Asked for twice, they are called once."""
+    handler = callback.callback_handler
+    if start not in handler.start_callbacks:
+        handler.register_start_callback(start)
+        handler.register_end_callback(end)
+
+
+def set_dynamo(name: str, value: bool) -> bool:
+    """One of Dynamo's settings; gives what it was."""
+    was = getattr(torch._dynamo.config, name)
+    if was != value:
+        setattr(torch._dynamo.config, name, value)
+    return was
+
+
+_BREAKS = tuple(
+    logging.getLogger(f"torch._dynamo.{part}.__graph_breaks")
+    for part in ("symbolic_convert", "convert_frame")
+)
+
+
+class GraphBreaks(logging.Handler):
+    """While it listens, `heard(place, reason)` is told where Dynamo cuts a graph, and why: lines of
+    its log, which is not written unless the user wants it."""
+
+    _SAYS = re.compile(r"user code at (.+)\nGraph Break Reason: (.+?)\n+User code traceback", re.S)
+
+    def __init__(self, heard: Callable[[str, str], None]) -> None:
+        super().__init__(logging.DEBUG)
+        self._heard, self._silenced = heard, []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if said := self._SAYS.search(record.getMessage()):
+            self._heard(*said.groups())
+
+    def listen(self) -> None:
+        for log in _BREAKS:
+            log.addHandler(self)
+            if not log.isEnabledFor(logging.DEBUG):
+                self._silenced.append((log, log.level, log.propagate))
+                log.setLevel(logging.DEBUG)
+                log.propagate = False
+
+    def stop(self) -> None:
+        for log in _BREAKS:
+            log.removeHandler(self)
+        while self._silenced:
+            log, level, log.propagate = self._silenced.pop()
+            log.setLevel(level)
+
+
+def sizes_from_data(value) -> frozenset:
+    """The symbols in the sizes of a traced value (in a sequence of them) that depend on data."""
+    return frozenset(free_unbacked_symbols(value)) if value is not None else frozenset()
+
+
 _LIMIT_HIT = "torch._dynamo hit config."
 
 
@@ -195,6 +262,16 @@ def on_recompile_limit(heard: Callable[[str], None]) -> None:
                 heard(message)
 
     logging.getLogger("torch._dynamo.convert_frame").addHandler(Listener(logging.WARNING))
+
+
+_INCLUDED = torch._C._dispatch_tls_local_include_set()
+_EXCLUDED = torch._C._dispatch_tls_local_exclude_set()
+
+
+def above_autograd() -> contextlib.AbstractContextManager:
+    """Calls inside pass through autograd, as in the user's code, where torch itself or a compiled
+    graph had gone below it."""
+    return torch._C._ForceDispatchKeyGuard(_INCLUDED, _EXCLUDED)
 
 
 def fake_tensors() -> contextlib.AbstractContextManager:

@@ -21,6 +21,9 @@ _NOT_RECORDABLE = frozenset(
         "_local_scalar_dense", "item", "nonzero", "masked_select", "unique_dim", "_unique2",
         "unique_consecutive", "bincount", "repeat_interleave", "multinomial", "equal",
     )
+).union(
+    f"torchweld.{name}"
+    for name in ("grouped_mm", "grouped_outer", "group_rows", "recurrent", "recurrent_backward")
 )  # fmt: skip
 
 

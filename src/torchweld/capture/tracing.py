@@ -1,0 +1,57 @@
+"""What Dynamo is told while it traces for a fused object, and what it says about it.
+
+It then captures layers of LSTM, GRU and RNN, and operations whose sizes depend on data, which it
+leaves out by itself: the graph would be cut there, or the whole function run in eager, in silence.
+Other users of torch.compile in the process see nothing of that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torchweld.capture import torch_private
+
+_MORE = ("allow_rnn", "capture_dynamic_output_shape_ops")
+_SIZES = "capture_dynamic_output_shape_ops"
+
+
+@dataclass
+class _Compilation(threading.local):
+    """The one that is under way in this thread. `was`: the settings to come back to."""
+
+    was: dict[str, bool] = field(default_factory=dict)
+
+
+class Listener:
+    """`ours()`: the compilation that begins is for a fused object. `heard(place, reason)`: a graph
+    is cut at this line."""
+
+    def __init__(self, ours: Callable[[], bool], heard: Callable[[str, str], None]) -> None:
+        self._ours = ours
+        self._now = _Compilation()
+        self._breaks = torch_private.GraphBreaks(heard)
+
+    def listen(self) -> None:
+        """To be called before each call: torch._dynamo.reset() forgets listeners."""
+        torch_private.around_compilations(self._started, self._ended)
+
+    def _started(self, _) -> None:
+        if self._ours():
+            self._now.was = {name: torch_private.set_dynamo(name, True) for name in _MORE}
+            self._breaks.listen()
+
+    def _ended(self, _) -> None:
+        was, self._now.was = self._now.was, {}
+        for name, value in was.items():
+            torch_private.set_dynamo(name, value)
+        if was:
+            self._breaks.stop()
+
+
+def trace_again_without_sizes() -> None:
+    """For a graph with sizes that depend on data, which cannot be compiled: raises what makes
+    Dynamo trace it once more, cut at each of them. Returns where that has been done already."""
+    if torch_private.set_dynamo(_SIZES, False):
+        raise torch_private.TraceAgain

@@ -1,0 +1,72 @@
+"""Mixtures of experts as plain code writes them, for tests and benchmarks."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Experts(nn.Module):
+    """A router, and the two products of `experts` gated experts of which each token takes `top`."""
+
+    def __init__(self, hidden=32, inner=48, experts=6, top=2) -> None:
+        super().__init__()
+        self.experts, self.top = experts, top
+        self.gate = nn.Linear(hidden, experts)
+        self.gate_up = nn.Parameter(torch.randn(experts, 2 * inner, hidden) * hidden**-0.5)
+        self.down = nn.Parameter(torch.randn(experts, hidden, inner) * inner**-0.5)
+
+    def route(self, x):
+        weights, chosen = self.gate(x).softmax(-1).topk(self.top, -1)
+        return weights / weights.sum(-1, keepdim=True), chosen
+
+    def expert(self, e, x):
+        gate, up = F.linear(x, self.gate_up[e]).chunk(2, -1)
+        return F.linear(F.silu(gate) * up, self.down[e])
+
+
+class FixedLoop(Experts):
+    """Over all experts; which tokens one has is found with torch.where."""
+
+    def forward(self, x):
+        weights, chosen = self.route(x)
+        result, mask = torch.zeros_like(x), F.one_hot(chosen, self.experts).permute(2, 1, 0)
+        for e in range(self.experts):
+            position, token = torch.where(mask[e])
+            made = self.expert(e, x[token]) * weights[token, position, None]
+            result.index_add_(0, token, made)
+        return result
+
+
+class HitLoop(Experts):
+    """Over the experts that some token has: data decides how often it runs."""
+
+    def forward(self, x):
+        weights, chosen = self.route(x)
+        result, mask = torch.zeros_like(x), F.one_hot(chosen, self.experts).permute(2, 1, 0)
+        for e in mask.sum((-1, -2)).nonzero()[:, 0]:
+            position, token = torch.where(mask[e])
+            made = self.expert(e, x[token]) * weights[token, position, None]
+            result.index_add_(0, token, made)
+        return result
+
+
+class Masked(Experts):
+    """All experts on all tokens, weighted by a one-hot mask."""
+
+    def forward(self, x):
+        weights, chosen = self.route(x)
+        mask = x.new_zeros(x.shape[0], self.experts).scatter(1, chosen, weights)
+        return sum(self.expert(e, x) * mask[:, e, None] for e in range(self.experts))
+
+
+class Copied(Experts):
+    """A copy of its experts' matrices for each token, multiplied in a batch."""
+
+    def forward(self, x):
+        weights, chosen = self.route(x)
+        rows, ids = x.repeat_interleave(self.top, 0), chosen.reshape(-1)
+        gate, up = torch.bmm(self.gate_up[ids], rows[:, :, None])[:, :, 0].chunk(2, -1)
+        made = torch.bmm((F.silu(gate) * up)[:, None], self.down[ids].transpose(1, 2))[:, 0]
+        return (made * weights.reshape(-1, 1)).view(*chosen.shape, -1).sum(1)

@@ -85,6 +85,18 @@ def _product(a: Bounds, b: Bounds) -> Bounds:
     return min(corners), max(corners)
 
 
+def _common_bits(a: Bounds, b: Bounds) -> Bounds | None:
+    """Of `a & b`: what is not negative bounds it."""
+    highest = [high for low, high in (a, b) if low >= 0]
+    return (0, min(highest)) if highest else None
+
+
+def _shifted_right(a: Bounds, b: Bounds) -> Bounds | None:
+    """By a known number of bits."""
+    known = b[0] == b[1] and 0 <= b[0] < 64
+    return (a[0] >> b[0], a[1] >> b[0]) if known else None
+
+
 def _remainder(a: Bounds, b: Bounds) -> Bounds | None:
     return (0, b[1] - 1) if b[0] > 0 else None
 
@@ -98,4 +110,6 @@ _RULES: dict[str, Callable[..., Bounds | None]] = {
     "maximum": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
     "where": lambda chosen, a, b: (min(a[0], b[0]), max(a[1], b[1])),
     "remainder": _remainder,
+    "bit_and": _common_bits,
+    "shr": _shifted_right,
 }

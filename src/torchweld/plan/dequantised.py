@@ -12,7 +12,7 @@ the library is known, it counts as fast as memory: then what is taken is faster 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torchweld.core.options import Options
@@ -40,10 +40,10 @@ def dequantised_weights(plan: Plan, target: Target, options: Options) -> Plan:
     desk = _Desk(plan.graph, target, options.numerics == "eager")
     taken: list[Taken] = []
     refused: dict[Pair, Refusal] = {}
-    for producer, product in desk.pairs():
-        offer = desk.offer(producer, product)
+    for makers, product in desk.found():
+        offer = desk.offer(makers, product)
         if isinstance(offer, Refusal):
-            refused[producer.name, product.name] = offer
+            refused[makers[0].name, product.name] = offer
         else:
             taken.append(offer)
     return _told(plan, taken, refused, desk)
@@ -61,15 +61,16 @@ def _told(plan: Plan, taken: list[Taken], refused: Mapping[Pair, Refusal], desk:
 
 def _put_in(graph: Graph, taken: list[Taken]) -> Graph:
     """Each kernel in the place of its product, and the weight's computation gone."""
-    places = {t.parts[1]: t.comp for t in taken}
-    gone = {t.parts[0] for t in taken}
+    places = {t.parts[-1]: t.comp for t in taken}
+    gone = {name for t in taken for name in t.parts[:-1]}
     kept = (n for n in graph.nodes if n.name not in gone)
     return replace(graph, nodes=tuple(places.get(n.name, n) for n in kept))
 
 
 @dataclass
 class _Desk:
-    """Offers for the products of one graph."""
+    """Offers for the products of one graph. `makers`: pointwise kernels that together make a
+    factor, the last one first."""
 
     graph: Graph
     target: Target
@@ -78,45 +79,61 @@ class _Desk:
 
     def __post_init__(self) -> None:
         self.readers = Readers(self.graph)
-
-    def pairs(self) -> Iterator[tuple[Comp, Extern]]:
-        """Each product, and what makes one of its factors from fewer bytes."""
-        writers = {name: n for n in self.graph.nodes for name in n.writes}
+        self._writers = {name: n for n in self.graph.nodes for name in n.writes}
+        self._users: dict[str, list[Node]] = {}
         for node in self.graph.nodes:
-            if not is_product(node):
-                continue
-            factors = {v.buffer for v in operands_of(node)}
-            found = [w for b in factors if self._widens(w := writers.get(b))]
-            if len(factors) == 2 and len(found) == 1:
-                yield found[0], node
+            for name in node.reads:
+                self._users.setdefault(name, []).append(node)
+        held = {v.buffer for v in views(self.graph.outputs)}
+        self._held = held | {n for n in self.graph.inputs if n}
 
-    def _widens(self, node: Node | None) -> bool:
-        if node is None or not is_pointwise(node) or len(node.writes) != 1:
+    def found(self) -> Iterator[tuple[tuple[Comp, ...], Extern]]:
+        """Each product of which one factor is made from fewer bytes, and what makes it."""
+        for node in self.graph.nodes:
+            factors = {v.buffer for v in operands_of(node)} if is_product(node) else set()
+            wide = [m for b in factors if (m := self._makers(b))]
+            if len(factors) == 2 and len(wide) == 1:
+                yield wide[0], node
+
+    def _makers(self, factor: str) -> tuple[Comp, ...]:
+        """What makes a factor, with what makes that and nothing else; () if it reads as much."""
+        last = self._writers.get(factor)
+        if last is None or not is_pointwise(last) or last.writes != (factor,):
+            return ()
+        makers: list[Comp] = [last]
+        for maker in makers:
+            makers += (n for b in maker.reads if self._serves(n := self._writers.get(b), makers))
+        read = sum(map(self._bytes, _outside(makers)))
+        return tuple(makers) if 0 < read < self._bytes(factor) else ()
+
+    def _serves(self, node: Node | None, makers: list[Comp]) -> bool:
+        """Whether a node is pointwise and made for `makers` alone."""
+        if node is None or node in makers or not is_pointwise(node):
             return False
-        read = sum(self._bytes(b) for b in node.reads)
-        return 0 < read < self._bytes(node.writes[0])
+        used = (u for name in node.writes for u in self._users.get(name, ()))
+        return self._held.isdisjoint(node.writes) and all(u in makers for u in used)
 
-    def offer(self, producer: Comp, product: Extern) -> Taken | Refusal:
-        """The kernel of both, if it is cheaper than one after the other."""
-        apart = self._apart(producer, product)
-        comp = apart or self._comp(producer, product)
+    def offer(self, makers: tuple[Comp, ...], product: Extern) -> Taken | Refusal:
+        """One kernel, if it is cheaper than the weight written out and the library's call."""
+        comp = self._apart(makers, product) or self._comp(makers, product)
         if isinstance(comp, Refusal):
             return comp
-        problem = self._problem(comp)
+        problem = Problem(comp, self.graph.buffers, self.target, self.graph.hints, choose)
         roles = TEMPLATE.match(problem)
-        why = "its order in memory" if roles is None else TEMPLATE.supports(roles, problem)
+        why = "the packed order" if roles is None else TEMPLATE.supports(roles, problem)
         if why is not None:
             return Refusal(Reason.TEMPLATE, why)
-        together_s, before_s = TEMPLATE.price(roles, roles, problem), self._before(producer, product)
+        before_s, together_s = self._before(makers, product), TEMPLATE.price(roles, roles, problem)
         reader = self.readers.only(product)
         if reader is not None:
-            joins = self.readers.joins(replace(comp, name=product.name), self.runs)
+            joins = self.readers.joins(comp, self.runs)
             together_s += self._reader_s(reader, product, joins)
             before_s += self._reader_s(reader, product, False)
         if together_s >= before_s:
             times = f"{before_s * 1e6:.1f} us apart, {together_s * 1e6:.1f} us together"
             return Refusal(Reason.SLOWER, times)
-        return Taken(comp, None, (producer.name, product.name), before_s, together_s)
+        parts = (*(m.name for m in reversed(makers)), product.name)
+        return Taken(comp, None, parts, before_s, together_s)
 
     def runs(self, comp: Comp, graph: Graph) -> bool:
         """Whether the template makes a kernel of `comp`."""
@@ -124,42 +141,38 @@ class _Desk:
         roles = TEMPLATE.match(problem)
         return roles is not None and TEMPLATE.supports(roles, problem) is None
 
-    def _apart(self, producer: Comp, product: Extern) -> Refusal | None:
+    def _apart(self, makers: tuple[Comp, ...], product: Extern) -> Refusal | None:
         """Why the weight must be in memory."""
-        (made,), nodes = producer.writes, self.graph.nodes
-        held = {v.buffer for v in views(self.graph.outputs)} | set(self.graph.inputs)
-        others = [n.name for n in nodes if made in n.reads and n is not product]
-        if others or made in held:
+        (made,), nodes = makers[0].writes, self.graph.nodes
+        others = [n.name for n in self._users[made] if n is not product]
+        if others or made in self._held:
             return Refusal(Reason.READERS, ", ".join(others) or made)
-        between = nodes[nodes.index(producer) + 1 : nodes.index(product)]
-        written = {name for n in between for name in n.writes}
-        changed = sorted(written.intersection(producer.reads))
+        first = min(nodes.index(m) for m in makers)
+        written = {name for n in nodes[first : nodes.index(product)] for name in n.writes}
+        changed = sorted(written.intersection(_outside(makers)))
         return Refusal(Reason.MUTATION, changed[0]) if changed else None
 
-    def _comp(self, producer: Comp, product: Extern) -> Comp | Refusal:
-        """Both as one Comp."""
-        graph = self.graph
-        comp = product_comp(product, graph.buffers)
+    def _comp(self, makers: tuple[Comp, ...], product: Extern) -> Comp | Refusal:
+        """All as one Comp."""
+        buffers = self.graph.buffers
+        comp = fused = product_comp(product, buffers)
         if comp is None:
             return Refusal(Reason.TEMPLATE, "a product of windows, or of several types")
-        touched = {*producer.reads, *producer.writes, *comp.reads, *comp.writes}
-        shapes = {n: graph.buffers[n].shape for n in touched}
-        fused = merge(producer, comp, Rules(shapes=shapes, eager=self.eager))
-        if isinstance(fused, Refusal):
-            return fused
-        return _marked(simplify(fused), set(comp.reads) - set(producer.writes))
+        shapes = {n: b.shape for n, b in buffers.items()}
+        for maker in makers:
+            fused = merge(maker, fused, Rules(shapes=shapes, eager=self.eager))
+            if isinstance(fused, Refusal):
+                return fused
+        return _marked(simplify(fused), set(comp.reads) - set(makers[0].writes))
 
-    def _problem(self, comp: Comp) -> Problem:
-        return Problem(comp, self.graph.buffers, self.target, self.graph.hints, choose)
-
-    def _before(self, producer: Comp, product: Extern) -> float:
+    def _before(self, makers: tuple[Comp, ...], product: Extern) -> float:
         """Of the weight's computation and the library's call."""
         buffers, hints = self.graph.buffers, self.graph.hints
         sizes = sizes_of(product, buffers, hints)
         product_s = way_s("aten", sizes, self.target)
         if product_s is None:
             product_s = sizes.bytes / bytes_per_s(sizes.bytes, self.target)
-        return cost(producer, buffers, hints, self.target).seconds + product_s
+        return product_s + sum(cost(m, buffers, hints, self.target).seconds for m in makers)
 
     def _reader_s(self, reader: Comp, product: Extern, joined: bool) -> float:
         graph = self.graph
@@ -168,6 +181,12 @@ class _Desk:
 
     def _bytes(self, name: str) -> int:
         return bytes_of(self.graph.buffers[name], self.graph.hints)
+
+
+def _outside(makers: Sequence[Comp]) -> list[str]:
+    """What they read and none of them makes."""
+    made = {name for m in makers for name in m.writes}
+    return [n for n in dict.fromkeys(b for m in makers for b in m.reads) if n not in made]
 
 
 def _marked(comp: Comp, plain: set[str]) -> Comp:

@@ -7,11 +7,12 @@
 TW void tw_look_up(const float* table, const uint8_t* codes, int64_t count, float* to) {
   int64_t i = 0;
 #if defined(__AVX512F__)
-  typedef uint8_t bytes __attribute__((vector_size(TW_WIDTH)));
+  // gcc 12 converts vectors of bytes one by one, unless told the instruction
+  typedef char bytes __attribute__((vector_size(TW_WIDTH)));
   const tw_vector known = tw_read(table);
   for (bytes v; i + TW_WIDTH <= count; i += TW_WIDTH) {
     __builtin_memcpy(&v, codes + i, sizeof v);
-    tw_write(to + i, __builtin_shuffle(known, __builtin_convertvector(v, tw_order)));
+    tw_write(to + i, __builtin_shuffle(known, (tw_order)__builtin_ia32_pmovzxbd512_mask(v, tw_order{}, -1)));
   }
 #endif
   for (; i < count; ++i) to[i] = table[codes[i]];

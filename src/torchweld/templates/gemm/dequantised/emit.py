@@ -55,7 +55,7 @@ def emit_fill(k: Kernel, e: Emitter, product: Dequantised) -> None:
         if product.codes:
             _looked_up(k, e, product, inner, product.codes, count, texts)
         else:
-            _terms(k, e, product, inner, count, texts, (f"to + at", f"v{product.right}"))
+            _terms(k, e, product, inner, count, texts, ("to + at", f"v{product.right}"))
 
     _pieces(k, e, product, piece, ahead=True)
 
@@ -73,7 +73,8 @@ def _pieces(
         if ahead:
             _prefetch(k, e, product, g)
         if g.length % g.piece:
-            e.line(f"const int64_t count = {g.length} - low < {g.piece} ? {g.length} - low : {g.piece};")
+            e.line(f"const int64_t rest = {g.length} - low;")
+            e.line(f"const int64_t count = rest < {g.piece} ? rest : {g.piece};")
             with e.block(f"if (count == {g.piece})"):
                 piece(str(g.piece))
             with e.block("else"):
@@ -145,14 +146,14 @@ def _looked_up(
     fixed: Texts,
 ) -> None:  # fmt: skip
     """A table of what each code becomes, then the codes, then the terms."""
-    name, kind = f"v{codes.value}", x.ctype(k.body[codes.value].dtype)
+    name = f"v{codes.value}"
     made_of = needed(k.body, (codes.value,))
     after = needed(k.body, (product.right,), stop=(codes.value,)) - {codes.value}
     g = geometry_of(k.comp, product)
     e.line("alignas(64) float table[16] = {};")
     e.line("#pragma omp simd")
     with e.block(f"for (int t = 0; t < {codes.count}; ++t)"):
-        e.line(f"const {kind} {name} = ({kind})(t + {codes.low});")
+        e.line(f"const int {name} = t + {codes.low};")  # 32 bits: as many lanes as floats
         texts = {**fixed, codes.value: name}
         for value in (v for v in inner if v in after):
             define(k, e, value, texts)

@@ -101,8 +101,8 @@ def _text(accesses: Accesses, product: Dequantised, buffers, names, scratch: set
 
 
 def _emit_part(k: Kernel, e: Emitter, product: Dequantised) -> None:
-    g, rows, columns = geometry_of(k.comp, product), _rows(k.comp, product), k.extent(product.column)
-    left = k.pointers["terms"]
+    g, rows = geometry_of(k.comp, product), _rows(k.comp, product)
+    columns, left = k.extent(product.column), k.pointers["terms"]
     with e.block(f"for (int64_t n = tid; n < {rows * g.chunks}; n += parts)"):
         e.line(f"spread(P, S, n / {g.chunks}, n % {g.chunks}, {left} + n * {g.step});")
     e.line("#pragma omp barrier")

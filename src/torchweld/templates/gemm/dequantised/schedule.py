@@ -30,12 +30,14 @@ from torchweld.ir.interval import bounds
 from torchweld.ir.nodes import (
     Cast,
     Comp,
+    Index,
     Instr,
     Load,
     Op,
     Reduce,
     Scan,
     Value,
+    map_axes,
     needed,
     operands,
     value_axes,
@@ -81,8 +83,8 @@ class Dequantised:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A run of `length` positions, `pieces` of at most `piece`, for each of `points`; `phases` terms
-    at each position. `together` pieces make a chunk of `step` terms, the last ones zeros."""
+    """A run of `length` positions, `pieces` of at most `piece`, for each of `points`; `phases`
+    terms at each position. `together` pieces make a chunk of `step` terms, the last ones zeros."""
 
     points: int
     length: int
@@ -139,6 +141,8 @@ def dequantised(accesses: Accesses, looks_up: bool = False) -> Dequantised | Non
     phases = _phases(comp, offset, order)
     outer = tuple(a for a in order if a != run and a not in phases)
     codes = _codes(comp, right, frozenset((run, *phases)), axes) if looks_up else None
+    if _gathers(accesses, right, codes):
+        return None
     return Dequantised(value, left, right, packed, next(iter(row), None), column, column,
                        outer, run, phases, codes)  # fmt: skip
 
@@ -194,12 +198,17 @@ def _plain(body: Sequence[Instr], value: Value) -> Value | None:
 
 
 def _packed(accesses: Accesses, right: Value) -> Value | None:
-    """The Load of most bytes behind a factor, None if there is one at a computed place."""
+    """The Load of most bytes behind a factor, of those at places that are not computed."""
     behind = [v for v in needed(accesses.comp.body, (right,)) if v in accesses.loads]
-    axes = value_axes(accesses.comp.body)
-    most = max(behind, key=lambda v: (_touched(accesses, v), -v), default=None)
-    far = any(accesses.loads[v].refs and axes[v] == axes[most] for v in behind)
-    return None if most is None or accesses.loads[most].refs or far else most
+    plain = [v for v in behind if not accesses.loads[v].refs]
+    return max(plain, key=lambda v: (_touched(accesses, v), -v), default=None)
+
+
+def _gathers(accesses: Accesses, right: Value, codes: Codes | None) -> bool:
+    """Whether terms are read at computed places one by one; those of a table are not."""
+    root = right if codes is None else codes.value
+    behind = needed(accesses.comp.body, (root,))
+    return any(a.refs for v, a in accesses.loads.items() if v in behind)
 
 
 def _touched(accesses: Accesses, value: Value) -> int:
@@ -232,8 +241,16 @@ def _alone(comp: Comp, right: Value, value: Value, inner: frozenset[str], axes) 
     after = needed(comp.body, (right,), stop=(value,)) - {value}
     made = {value}
     for v in sorted(after):
-        if made.intersection(operands(comp.body[v])):
+        instr = comp.body[v]
+        if isinstance(instr, (Load, Index)) and _own_axes(instr) & inner:
+            return False
+        if made.intersection(operands(instr)):
             made.add(v)
         elif axes[v] & inner:
             return False
     return right in made
+
+
+def _own_axes(instr: Load | Index) -> frozenset[str]:
+    """Axes of the place that an instruction reads, or is."""
+    return map_axes(instr.index) if isinstance(instr, Load) else instr.map.axes

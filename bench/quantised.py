@@ -125,7 +125,8 @@ def main() -> None:
     asked = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, {asked.shape}\n")
     head = ["weight", "dtype", "rows", "read, ms", "eager, ms", "torch.compile, ms",
-            "torchweld, ms", "over eager", "over torch.compile", "of memory", "error over eager's"]  # fmt: skip
+            "torchweld, ms", "over eager", "over torch.compile", "of memory",
+            "error over eager's"]  # fmt: skip
     print(f"| {' | '.join(head)} |\n{'| --- ' * len(head)}|")
     read = reader()
     shape = [int(n) for n in asked.shape.split("x")]

@@ -63,7 +63,7 @@ def _of(instr: Instr, comp: Comp, known: Known, extents, of_buffer: OfBuffer) ->
     if isinstance(instr, Index):
         return affine_bounds(instr.map, extents)
     if isinstance(instr, Load):
-        return of_buffer(instr.buffer) if instr.guard is None else None
+        return _loaded(instr, of_buffer(instr.buffer))
     if isinstance(instr, Cast):
         return None if comp.body[instr.arg].dtype.is_float else known[instr.arg]
     if isinstance(instr, Op):
@@ -73,6 +73,13 @@ def _of(instr: Instr, comp: Comp, known: Known, extents, of_buffer: OfBuffer) ->
         return _position(comp.body[instr.arg], instr.item, known)
     extreme = isinstance(instr, Reduce) and instr.monoid in ("max", "min")
     return known[instr.args[0]] if extreme else None
+
+
+def _loaded(load: Load, known: Bounds | None) -> Bounds | None:
+    """Of a read from a buffer of which that is known."""
+    if known is None or load.guard is None or isinstance(load.fill, float):
+        return known if load.guard is None else None
+    return min(known[0], int(load.fill)), max(known[1], int(load.fill))
 
 
 def _position(reduce: Reduce, item: int, known: Known) -> Bounds | None:

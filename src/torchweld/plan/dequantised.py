@@ -34,6 +34,8 @@ from torchweld.templates.gemm.price import Prices
 from torchweld.templates.pointwise_reduce.price import bytes_of, bytes_per_s, cost
 from torchweld.templates.template import Problem
 
+_ORDER = "packed weights that are not adjacent along the depth, or of sizes known only at the call"
+
 
 def dequantised_weights(plan: Plan, target: Target, options: Options) -> Plan:
     """`plan` with weights that are dequantised inside their products, where that is faster."""
@@ -120,7 +122,7 @@ class _Desk:
             return comp
         problem = Problem(comp, self.graph.buffers, self.target, self.graph.hints, choose)
         roles = TEMPLATE.match(problem)
-        why = "the packed order" if roles is None else TEMPLATE.supports(roles, problem)
+        why = _ORDER if roles is None else TEMPLATE.supports(roles, problem)
         if why is not None:
             return Refusal(Reason.TEMPLATE, why)
         before_s, together_s = self._before(makers, product), TEMPLATE.price(roles, roles, problem)

@@ -64,6 +64,19 @@ def table(x, q, scale, zero):
         q.shape[0], -1))  # fmt: skip
 
 
+def stacked(x, q, scale, zero):
+    """Outputs of two halves of the layer in one byte (Quanto)."""
+    w = torch.cat([q & 15, q >> 4], 0).view(*scale.shape, -1).to(x.dtype)
+    return F.linear(x, ((w - zero[..., None]) * scale[..., None]).view(scale.shape[0], -1))
+
+
+def blocks(x, q, scale, zero):
+    """Bytes of a group have its first half in their low bits (GGUF's Q4)."""
+    b = q.view(*scale.shape, -1)
+    w = (torch.cat([b & 15, b >> 4], -1).to(torch.int8) - 8).to(x.dtype) * scale[..., None]
+    return F.linear(x, w.view(q.shape[0], -1))
+
+
 def words(x, q, scale, zero):
     """GPTQ's: eight to a 32-bit word along the depth, outputs adjacent."""
     shifts = torch.arange(0, 32, 4, dtype=torch.int32)
@@ -72,8 +85,8 @@ def words(x, q, scale, zero):
     return x @ w.reshape(-1, q.shape[1])
 
 
-PER_BYTE = {nibbles: 2, halves: 2, quarters: 4, table: 2}
-FUSED = (whole, plain, after, groups, nibbles, halves, quarters, table)
+PER_BYTE = {nibbles: 2, halves: 2, quarters: 4, table: 2, blocks: 2}
+FUSED = (whole, plain, after, groups, nibbles, halves, quarters, table, blocks, stacked)
 
 
 def inputs(kind, rows, outputs, depth, group, dtype=torch.float32, seed=0):
@@ -87,11 +100,14 @@ def inputs(kind, rows, outputs, depth, group, dtype=torch.float32, seed=0):
         low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
         return torch.randint(low, high, shape, generator=made, dtype=torch.int64).to(dtype)
 
+    outputs += outputs % 2 if kind is stacked else 0
     x = torch.randn(rows, depth, generator=made).to(dtype)
     scale = (random(outputs, depth // group) + 0.1).to(dtype)
     zero = (8 * random(outputs, depth // group)).round().to(dtype)
     if kind is words:
         return x, bits(torch.int32, depth // 8, outputs), scale, zero
+    if kind is stacked:
+        return x, bits(torch.uint8, -(-outputs // 2), depth), scale, zero
     if kind in PER_BYTE:
         return x, bits(torch.uint8, outputs, depth // PER_BYTE[kind]), scale, zero
     return x, bits(torch.int8, outputs, depth), scale, zero

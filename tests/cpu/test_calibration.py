@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
+import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +15,7 @@ import torch.nn.functional as F
 
 import torchweld
 from torchweld import pipeline
-from torchweld.calibration import gemm
+from torchweld.calibration import gemm, waiting
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp, Extern
 from torchweld.plan.decisions import Choice
@@ -88,9 +92,15 @@ def empty_cache(tmp_path, monkeypatch):
     return Options(cache_dir=tmp_path / "cache", calibrate="auto")
 
 
-def test_rates_are_measured_once_and_kept(empty_cache, monkeypatch):
+@pytest.fixture
+def patient(monkeypatch):
+    """Rates are measured although tests run beside."""
     monkeypatch.setattr(gemm, "_MOST_SPREAD", math.inf)
     monkeypatch.setattr(gemm, "_SECONDS", 600.0)
+    monkeypatch.setattr(gemm, "waiting_share", lambda since: 0.0)
+
+
+def test_rates_are_measured_once_and_kept(empty_cache, patient, monkeypatch):
     found = gemm.measured_rates(CPU, empty_cache)
     assert found.keys() <= {f"float32 {way}" for way in WAYS}
     assert all(len(r) == len(ROWS) and min(r) > 0 for r in found.values())
@@ -98,11 +108,47 @@ def test_rates_are_measured_once_and_kept(empty_cache, monkeypatch):
     assert gemm.measured_rates(CPU, empty_cache) == found
 
 
-def test_a_busy_machine_is_not_believed(empty_cache, monkeypatch):
-    monkeypatch.setattr(gemm, "_MOST_SPREAD", 0.5)
-    monkeypatch.setattr(gemm, "_SECONDS", 600.0)
+@pytest.mark.parametrize(
+    "sign", [("_MOST_SPREAD", 0.5), ("waiting_share", lambda since: 0.3), ("_SECONDS", 0.0)]
+)
+def test_a_busy_machine_is_not_believed(empty_cache, patient, monkeypatch, sign):
+    monkeypatch.setattr(gemm, *sign)
     assert gemm.measured_rates(CPU, empty_cache) is None
     assert gemm.kept_rates(empty_cache) is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not count")
+def test_a_thread_that_waits_for_a_processor_is_seen(monkeypatch):
+    """Two threads of this process, on one processor."""
+    monkeypatch.setattr(waiting, "_has_quota", lambda: False)
+    allowed = os.sched_getaffinity(0)
+    stop = threading.Event()
+
+    def work():
+        os.sched_setaffinity(0, {min(allowed)})
+        while not stop.is_set():
+            hashlib.sha256(bytes(1 << 20))  # without Python's lock
+
+    others = [threading.Thread(target=work) for _ in range(2)]
+    before = waiting.Moment.now()
+    for other in others:
+        other.start()
+    for _ in range(100):
+        hashlib.sha256(bytes(1 << 20))
+    waited = waiting.waiting_share(before)
+    stop.set()
+    for other in others:
+        other.join()
+    assert waited > gemm._MOST_WAITING
+
+
+def test_a_quota_is_what_there_is_to_measure(monkeypatch, tmp_path):
+    quota = tmp_path / "cpu.max"
+    monkeypatch.setattr(waiting, "_QUOTA", quota)
+    quota.write_text("150000 100000\n")
+    assert waiting.Moment.now().waited_s == {}
+    quota.write_text("max 100000\n")
+    assert not waiting._has_quota()
 
 
 def test_off_measures_nothing(empty_cache, monkeypatch):

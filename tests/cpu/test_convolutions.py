@@ -362,6 +362,23 @@ def test_the_number_of_threads_changes_nothing(name):
     assert torch.equal(*results)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("sides", [(29, 31), (40, 7), (9, 50)])
+def test_rows_and_images_that_are_put_together_for_what_follows(transposed, sides):
+    """Small images, of which a batch of panels has several; a residual has places of its own."""
+    torch.manual_seed(0)
+    kind = nn.ConvTranspose2d if transposed else nn.Conv2d
+    layer = kind(3, 13, 3, padding=1).eval()
+    x, r = torch.randn(7, 3, *sides), torch.randn(7, 13, *sides)
+    fused = torchweld.fuse(lambda x, r: F.leaky_relu(layer(x) / 2, 0.01) + r)
+    with torch.no_grad():
+        expected = F.leaky_relu(layer.double()(x.double()) / 2, 0.01) + r
+        layer.float()
+        torch.testing.assert_close(fused(x, r).double(), expected, rtol=1e-5, atol=1e-5)
+    (record,) = torchweld.records(fused)
+    assert [type(n) for n in record.graph.nodes] == [Comp]
+
+
 def test_special_values_stay_in_their_windows():
     torch.manual_seed(0)
     model, x = nn.Conv2d(8, 16, 3, padding=1).eval(), torch.randn(2, 8, 25, 27)

@@ -16,6 +16,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
+from torchweld.calibration.waiting import Moment, waiting_share
 from torchweld.capture.torch_private import without_modes
 from torchweld.core import dtypes
 from torchweld.core.errors import TorchweldError
@@ -38,7 +39,8 @@ COLUMNS, DEPTH = 3072, 768  # of the weight: 9 MB, which a core's own cache does
 _FEW = 4  # rows for which there is a kernel of its own
 _SECONDS = 3.0
 _ROUNDS = 7
-_MOST_SPREAD = 1.25  # median over best of the longest calls: beyond, others had the processors
+_MOST_SPREAD = 1.25  # median over best of the longest calls: beyond, something disturbed them
+_MOST_WAITING = 0.05  # of that time, for a processor: beyond, others had the processors
 _AGAIN_S = 60.0  # after a rejection
 
 Call = Callable[[torch.Tensor], object]
@@ -87,18 +89,29 @@ def _measured(target: Target, options: Options) -> Rates | None:
     start = time.perf_counter()
     rates: dict[str, list[float]] = {way: [] for way in ways}
     for rows in reversed(ROWS):
-        x = torch.randn(rows, DEPTH)
-        for way, times in _timed(ways, x).items():
-            best, median = min(times), statistics.median(times)
-            rates[way].insert(0, rows * COLUMNS * DEPTH / best)
-            if rows == ROWS[-1] and median > _MOST_SPREAD * best:
-                logger("calibration").info("busy: %s takes %.4f to %.4f s", way, best, median)
-                return None
+        before, x = Moment.now(), torch.randn(rows, DEPTH)
+        times = _timed(ways, x)
+        why = _disturbance(times, waiting_share(before)) if rows == ROWS[-1] else None
         if time.perf_counter() - start > _SECONDS:
-            logger("calibration").info("busy: more than %g s", _SECONDS)
+            why = f"more than {_SECONDS:g} s"
+        if why:
+            logger("calibration").info("busy: %s", why)
             return None
+        for way, seconds in times.items():
+            rates[way].insert(0, rows * COLUMNS * DEPTH / min(seconds))
     logger("calibration").info("%.2f s: %s", time.perf_counter() - start, rates)
     return {f"float32 {way}": tuple(found) for way, found in rates.items()}
+
+
+def _disturbance(times: Mapping[str, list[float]], waiting: float) -> str | None:
+    """What shows that the longest calls had not all processors to themselves."""
+    if waiting > _MOST_WAITING:
+        return f"a thread waited {waiting:.0%} of the time for a processor"
+    for way, seconds in times.items():
+        best, median = min(seconds), statistics.median(seconds)
+        if median > _MOST_SPREAD * best:
+            return f"{way} takes {best:.4f} to {median:.4f} s"
+    return None
 
 
 def _calls(target: Target, options: Options) -> dict[str, Call]:

@@ -14,6 +14,7 @@ import torch
 
 from torchweld.capture import (
     attention,
+    bags,
     constant,
     decompose,
     joint,
@@ -53,6 +54,7 @@ def make_backend(
         try:
             attention.simplify(gm)
             written_out.write_out(gm, takes)
+            bags.write_out_bags(gm)
             return session.trace(gm, example_inputs)
         except torch_private.DynamoControl:
             raise

@@ -45,6 +45,7 @@ from torchweld.ir.row_map import (
 )
 from torchweld.ir.simplify import drop_dead
 from torchweld.ir.substitute import move_store, with_operands
+from torchweld.ir.views import contiguous_strides
 
 CHUNK = "chunk"  # the axis along which the final part finds one value of each chunk
 
@@ -193,11 +194,7 @@ def _reduced(to: BodyBuilder, instr: Reduce, kept: _Kept) -> Value:
 
 
 def _dense(name: str, shape: tuple[int, ...], dtype, device: str) -> Buffer:
-    strides, stride = [], 1
-    for extent in reversed(shape):
-        strides.append(stride)
-        stride *= extent
-    return Buffer(name, shape, dtype, tuple(reversed(strides)), device)
+    return Buffer(name, shape, dtype, contiguous_strides(shape), device)
 
 
 def _pruned(comp: Comp) -> Comp:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from torchweld.ir.affine import Affine, constant
 from torchweld.ir.nodes import Buffer, Comp, Graph, IndexMap, Load, Node
 from torchweld.ir.size import Size, divide
+from torchweld.ir.views import contiguous_strides
 
 _Groups = tuple[tuple[int, ...], ...]  # of each new dimension, the old ones that it is made of
 
@@ -33,7 +34,7 @@ def coarsened(graph: Graph, shapes: Iterable[tuple[str, tuple[Size, ...]]]) -> G
 
 def _groups(buffer: Buffer, shape: Sequence[Size]) -> _Groups | None:
     """None unless `buffer` is dense and `shape` joins neighbouring dimensions of it."""
-    if buffer.strides != _dense(buffer.shape):
+    if buffer.strides != contiguous_strides(buffer.shape):
         return None
     found, at = [], 0
     for extent in shape:
@@ -46,15 +47,6 @@ def _groups(buffer: Buffer, shape: Sequence[Size]) -> _Groups | None:
             left, at = rest, at + 1
         found.append(tuple(group))
     return tuple(found) if all(n == 1 for n in buffer.shape[at:]) else None
-
-
-def _dense(shape: Sequence[Size]) -> tuple[Size, ...]:
-    strides: list[Size] = []
-    step: Size = 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step = step * extent
-    return tuple(reversed(strides))
 
 
 def _all_affine(graph: Graph, name: str) -> bool:
@@ -85,7 +77,7 @@ def _reshaped(graph: Graph, buffer: Buffer, shape: tuple[Size, ...], groups: _Gr
         )
         return replace(node, body=body, stores=stores)
 
-    made = replace(buffer, shape=shape, strides=_dense(shape))
+    made = replace(buffer, shape=shape, strides=contiguous_strides(shape))
     nodes = tuple(map(changed, graph.nodes))
     return replace(graph, nodes=nodes, buffers={**graph.buffers, buffer.name: made})
 

@@ -18,11 +18,13 @@ from torchweld.ir.in_place import is_in_place
 from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Store
 from torchweld.ir.parts import parts
 from torchweld.rewrite.flow import output_buffers, rename, rename_args, without_unused_buffers
+from torchweld.templates.gemm.comp import is_product
+from torchweld.templates.library.calls import LINEAR
 
-# Calls whose result is memory of its own, and of nobody else.
-_FRESH = frozenset(
-    f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm")
-) | {"torchweld.linear"}
+
+def _makes_memory(call: Extern) -> bool:
+    """Whether a call's result is memory of its own, and of nobody else."""
+    return is_product(call) or call.target == LINEAR
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class _Uses:
         if name in self.fixed | self.returned or len(writers) != 1 or self.last[name] != position:
             return False
         maker = self.graph.nodes[writers[0]]
-        return not isinstance(maker, Extern) or (maker.target in _FRESH and not maker.mutates)
+        return not isinstance(maker, Extern) or (_makes_memory(maker) and not maker.mutates)
 
     def begins_at(self, name: str, position: int) -> bool:
         return name not in self.fixed and self.writers[name] == (position,)

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from torchweld.core.units import bytes_text
 from torchweld.ir.nodes import Comp, Graph
-from torchweld.ir.row_map import NotByRows
+from torchweld.ir.row_map import NotByRows, chunk_name
 from torchweld.ir.row_price import Chunks, best_chunks, region_s, wide_bytes
 from torchweld.ir.row_region import Region, find_region
 from torchweld.ir.row_seeds import next_seeds
-from torchweld.passes.row_nodes import Chunked, chunk_name
+from torchweld.passes.row_nodes import Chunked
 from torchweld.plan.decisions import Choice, Decision, Fusion, Plan, RefusalRecord
 from torchweld.plan.products.told import explained, of_call
 from torchweld.plan.refusals import Reason, Refusal

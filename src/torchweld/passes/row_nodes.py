@@ -8,7 +8,7 @@
 L and g are chunks in one place of the arena, one after the other. Library products keep their
 rates; kernels of equal chunks are one kernel (`ir/windows.py`). What each row gives is kept and
 reduced once, as before; what is added up over all rows (the weight's gradient) is added up in
-float32. `ir/row_region.py` says which nodes can be done so, `passes/row_price.py` whether they
+float32. `ir/row_region.py` says which nodes can be done so, `ir/row_price.py` whether they
 should, and in how many chunks.
 """
 
@@ -31,7 +31,6 @@ from torchweld.ir.nodes import (
     Node,
     Store,
     View,
-    views,
 )
 from torchweld.ir.row_map import NotByRows, Span, Steps, chunk_name, spans
 from torchweld.ir.row_region import (
@@ -44,6 +43,7 @@ from torchweld.ir.row_region import (
 )
 from torchweld.ir.row_sums import ADD, BEGIN
 from torchweld.ir.substitute import substitute_comp
+from torchweld.rewrite.flow import output_buffers, without_unused_buffers
 
 CAT = "aten.cat.default"
 
@@ -66,10 +66,7 @@ class Chunked:
                 self.buffers.update((b.name, b) for b in member.parts.buffers)
         chunks = [node for number in range(len(self.bounds)) for node in self._chunk(number)]
         made = (*before, *chunks, *self._whole_sums(), *self._gathered(late), *late)
-        used = {b for n in made for b in (*n.reads, *n.writes)} | {b for b in self.graph.inputs}
-        used |= {v.buffer for v in views(self.graph.outputs)}
-        buffers = {n: b for n, b in self.buffers.items() if n in used}
-        return replace(self.graph, nodes=made, buffers=buffers)
+        return without_unused_buffers(replace(self.graph, nodes=made, buffers=self.buffers))
 
     def _chunk(self, number: int) -> list[Node]:
         chunk = _Chunk(self, number, *self.bounds[number])
@@ -93,7 +90,7 @@ class Chunked:
 
     def _gathered(self, late: Iterable[Node]) -> list[Extern]:
         """Rows that others read, put together."""
-        asked = {b for n in late for b in n.reads} | {v.buffer for v in views(self.graph.outputs)}
+        asked = {b for n in late for b in n.reads} | output_buffers(self.graph)
         made = [(b, m) for m in self.region.members for b in m.steps if b in asked]
         return [call for b, m in made for call in self._cats(self.buffers[b], m)]
 
@@ -218,7 +215,6 @@ class _Chunk:
         strides[place] = row
         strides[1 - place] = column if view.strides[1 - place] else 0
         return View(chunk.name, tuple(shape), tuple(strides))
-
 
 
 def sum_name(name: str) -> str:

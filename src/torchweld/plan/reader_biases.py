@@ -9,16 +9,17 @@ float32: a 16-bit product would be rounded before the addition.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from torchweld.core import dtypes
 from torchweld.ir.affine import Affine
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Load, Node, View, views
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Load, Node, View
 from torchweld.ir.substitute import move_store, with_operands
 from torchweld.plan.decisions import Fusion, Plan
+from torchweld.plan.epilogues import Readers
 from torchweld.templates.pointwise_reduce.price import bytes_of
 
 _CALL, _PLAIN = "aten.addmm.default", "aten.mm.default"
@@ -28,8 +29,9 @@ def biases_in_readers(plan: Plan, names: Iterable[str]) -> Plan:
     """`plan` with the biases of those of the calls `names` that one Comp alone reads added there.
     The bytes of a bias move with it, before and after a fusion alike."""
     graph, wanted = plan.graph, set(names)
-    readers = _readers(graph)
+    readers = Readers(graph)
     moved = {n.name: n for n in graph.nodes if n.name in wanted and _may_move(n, readers, graph)}
+    taken_by = {n.outputs[0]: readers.only(n).name for n in moved.values()}
     biases = {n.outputs[0]: n.args[0] for n in moved.values()}
     nodes = tuple(
         replace(n, target=_PLAIN, args=n.args[1:]) if n.name in moved else _with(n, biases)
@@ -37,18 +39,9 @@ def biases_in_readers(plan: Plan, names: Iterable[str]) -> Plan:
     )
     more: Counter[str] = Counter()
     for result, bias in biases.items():
-        more[readers[result][0].name] += bytes_of(graph.buffers[bias.buffer], graph.hints)
+        more[taken_by[result]] += bytes_of(graph.buffers[bias.buffer], graph.hints)
     told = tuple(_heavier(d, more) if isinstance(d, Fusion) else d for d in plan.decisions)
     return replace(plan, graph=replace(graph, nodes=nodes), decisions=told)
-
-
-def _readers(graph: Graph) -> dict[str, list[Node]]:
-    """Of each buffer."""
-    found: dict[str, list[Node]] = defaultdict(list)
-    for node in graph.nodes:
-        for name in node.reads:
-            found[name].append(node)
-    return found
 
 
 def _heavier(fusion: Fusion, more: Mapping[str, int]) -> Fusion:
@@ -57,18 +50,13 @@ def _heavier(fusion: Fusion, more: Mapping[str, int]) -> Fusion:
         fusion, bytes_before=fusion.bytes_before + by, bytes_after=fusion.bytes_after + by)
 
 
-def _may_move(node: Node, readers: Mapping[str, list[Node]], graph: Graph) -> bool:
+def _may_move(node: Node, readers: Readers, graph: Graph) -> bool:
     if not isinstance(node, Extern) or node.target != _CALL or node.kwargs:
         return False
     bias, result = node.args[0], graph.buffers[node.outputs[0]]
-    read = readers[result.name]
-    return (
-        result.dtype == dtypes.f32
-        and result.name not in {v.buffer for v in views(graph.outputs)}
-        and _is_row(bias, result, graph)
-        and len(read) == 1
-        and _takes(read[0], result.name)
-    )
+    reader = readers.only(node)
+    takes = reader is not None and _takes(reader, result.name)
+    return takes and result.dtype == dtypes.f32 and _is_row(bias, result, graph)
 
 
 def _is_row(bias: View, result: Buffer, graph: Graph) -> bool:
@@ -78,11 +66,11 @@ def _is_row(bias: View, result: Buffer, graph: Graph) -> bool:
     return plain and alone and graph.buffers[bias.buffer].strides == (1,)
 
 
-def _takes(node: Node, result: str) -> bool:
-    """Whether `node` reads the product by plain loads whose last index is the bias's."""
-    if not isinstance(node, Comp) or any(s.init == result for s in node.stores):
+def _takes(comp: Comp, result: str) -> bool:
+    """Whether `comp` reads the product by plain loads whose last index is the bias's."""
+    if any(s.init == result for s in comp.stores):
         return False
-    loads = (i for i in node.body if isinstance(i, Load) and i.buffer == result)
+    loads = (i for i in comp.body if isinstance(i, Load) and i.buffer == result)
     return all(i.guard is None and isinstance(i.index[-1], Affine) for i in loads)
 
 

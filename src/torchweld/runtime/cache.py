@@ -62,7 +62,8 @@ class Artifacts:
         try:
             return self._publish(self.path(key, suffix), lambda to: to.write_bytes(content))
         except OSError as error:
-            return _tell_not_kept(self.root, error)
+            _tell_not_kept(self.root, error)
+            return None
 
     def make(self, key: str, suffix: str, write: Callable[[Path], None]) -> tuple[Path, bool]:
         """(path, whether `write(path)` was called for it). Processes that want the same key at

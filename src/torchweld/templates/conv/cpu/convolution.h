@@ -284,17 +284,16 @@ TW void tw_side_by_side(const float* sums, int64_t count, int64_t phases, int64_
 struct tw_grid {
   int64_t columns, rows, planes, reach, pixels;  // `reach`: from the first to the last point of a window
 };
-// The same row by row for pixels of a grid, of one phase along depth and height, whose phases along the width are
-// `apart` sums apart.
+// finish row by row for the pixels of a transposed convolution's grid, of one phase along depth and height, whose
+// phases along the width are `apart` sums apart.
 template <class Finish>
 static void tw_finish_rows(const tw_convolution& a, const tw_grid& g, int64_t d_phase, int64_t h_phase, int64_t first,
                            int64_t count, int64_t result, int64_t results, const float* c, int64_t apart, Finish finish) {
   alignas(64) float line[TW_PANEL * TW_STEPS];
-  tw_side one = {1, 1, 1, 1}, d_side = a.transposed ? a.d : one, h_side = a.transposed ? a.h : one;
-  int64_t stride = a.transposed ? a.w.stride : 1;
+  const int64_t stride = a.w.stride;
   for (int64_t at = 0, run; at < count; at += run) {
     int64_t w = (first + at) % g.columns * stride, row = (first + at) / g.columns, image = row / (g.rows * g.planes);
-    int64_t h = row % g.rows * h_side.stride + h_phase, d = row / g.rows % g.planes * d_side.stride + d_phase;
+    int64_t h = row % g.rows * a.h.stride + h_phase, d = row / g.rows % g.planes * a.d.stride + d_phase;
     run = g.columns - w / stride < count - at ? g.columns - w / stride : count - at;
     if (w >= a.w.out || h >= a.h.out || d >= a.d.out || image >= a.images) continue;
     int64_t length = a.w.out - w < run * stride ? a.w.out - w : run * stride;
@@ -404,6 +403,52 @@ static void tw_fill_strip(const tw_convolution& a, const tw_grid& g, const float
       __builtin_memcpy(to + c * step + at + low, from + c * a.x_channel + low, (high - low) * sizeof(float));
   }
 }
+// Pixels of a grid that are one run of y: where pieces of it are in the sums of an output channel, and in the run.
+struct tw_piece {
+  int32_t from, to, count;
+};
+struct tw_pieces {
+  int64_t count, image, pixel, length;  // `pixel`: of the image, the run's first
+  tw_piece piece[TW_PANELS * TW_PANEL];
+};
+// The run that begins at `at` or behind it, as far as it is in [start, end); returns where it ends. Sums of a panel
+// are `apart` from those of the next.
+static int64_t tw_pieces_of(const tw_convolution& a, const tw_grid& g, int64_t start, int64_t end, int64_t at,
+                            int64_t apart, tw_pieces& to) {
+  to.count = to.length = 0;
+  for (int64_t run; at < end; at += run) {
+    int64_t w = at % g.columns, row = at / g.columns, h = row % g.rows, d = row / g.rows % g.planes;
+    int64_t image = row / (g.rows * g.planes), past = g.columns - w;
+    run = past < end - at ? past : end - at;
+    if (w >= a.w.out || h >= a.h.out || d >= a.d.out || image >= a.images) continue;
+    if (to.count == 0) to.image = image, to.pixel = (d * a.h.out + h) * a.w.out + w;
+    if (image != to.image) return at;
+    int64_t first = at - start, last = first + (a.w.out - w < run ? a.w.out - w : run);
+    for (int64_t some; first < last; first += some, to.length += some) {
+      some = TW_PANEL - first % TW_PANEL < last - first ? TW_PANEL - first % TW_PANEL : last - first;
+      to.piece[to.count++] = {(int32_t)(first / TW_PANEL * apart + first % TW_PANEL), (int32_t)to.length, (int32_t)some};
+    }
+  }
+  return at;
+}
+// finish(image, result, nth, pixel, count, sums) for runs of y, put together of the pixels of a grid from `start` on.
+// Row by row, loops are short and half of each is left to single elements. One thread of a Xeon, 3 to 16 channels,
+// 32 images of 32 x 32, leaky ReLU behind: 0.43 ms, row by row 0.95.
+template <class Finish>
+static void tw_finish_runs(const tw_convolution& a, const tw_grid& g, int64_t start, int64_t end, int64_t result,
+                           int64_t results, const float* c, int64_t apart, Finish finish) {
+  alignas(64) float line[TW_PANELS * TW_PANEL + TW_WIDTH];  // whole vectors are written behind the last
+  tw_pieces run;
+  for (int64_t at = start; at < end;) {
+    at = tw_pieces_of(a, g, start, end, at, apart, run);
+    for (int64_t o = 0; o < results && run.count; ++o) {
+      for (int64_t k = 0; k < run.count; ++k)
+        for (int64_t l = 0; l < run.piece[k].count; l += TW_WIDTH)
+          tw_write(line + run.piece[k].to + l, tw_read(c + o * TW_PANEL + run.piece[k].from + l));
+      finish(run.image, result + o, o, run.pixel, run.length, line);
+    }
+  }
+}
 // tw_tile of packed rows, with the columns of term k at q + at[k].
 static __attribute__((noinline)) void tw_tile_at(int64_t depth, const float* r, const float* q, const int64_t* at,
                                                  float* c, bool first) {
@@ -461,6 +506,7 @@ static void tw_convolve(const tw_convolution& a, int64_t tid, int64_t parts, Pre
   const bool strips = tw_has_strips(a);
   const tw_grid g = tw_grid_of(a, strips);
   int64_t phases = a.transposed ? a.w.stride : 1, others = a.transposed ? a.d.stride * a.h.stride : 1, ready = -1;
+  const bool runs = (strips || a.transposed) && a.d.stride * a.h.stride * a.w.stride == 1;
   const int64_t most = strips ? tw_strip_panels(a, g) : TW_PANELS;
   const tw_shares s = tw_share(g.pixels, a.results, a.groups * others, phases, parts, most);
   int64_t work = others * a.groups * s.blocks * s.tiles, end = work * (tid + 1) / parts, panels;
@@ -479,10 +525,15 @@ static void tw_convolve(const tw_convolution& a, int64_t tid, int64_t parts, Pre
       if (strips) tw_strip_sums(part.a, g, x, part.weights, start, panels, results, c + w * apart);
       else tw_sums(tw_flat(part.a), x, part.weights, start, g.pixels, panels, results, c + w * apart);
     }
+    if (runs) {
+      int64_t last = start + panels * TW_PANEL, stop = last < g.pixels ? last : g.pixels;
+      tw_finish_runs(a, g, start, stop, result, results, c, rows * TW_PANEL, finish);
+      continue;
+    }
     for (int64_t p = 0, first = start; p < panels; ++p, first += TW_PANEL) {
       int64_t count = g.pixels - first < TW_PANEL ? g.pixels - first : TW_PANEL;
       const float* sums = c + p * rows * TW_PANEL;
-      if (strips || a.transposed) tw_finish_rows(a, g, d, h, first, count, result, results, sums, apart, finish);
+      if (a.transposed) tw_finish_rows(a, g, d, h, first, count, result, results, sums, apart, finish);
       else tw_finish(a, first, count, result, results, sums, finish);
     }
   }

@@ -1,0 +1,67 @@
+"""Bags of embeddings that are all of one length, as a gather and a reduction.
+
+    embedding_bag(index [bags, length], weight, mode="sum")  ->  embedding(index, weight).sum(1)
+
+ATen's call is given the places where bags begin, which it looks at one by one, and returns four
+tensors of which one is used. A gather and a reduction are one kernel, with what is around them.
+In inference only: the gradient of ATen's call is one pass, that of a gather is a scatter.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Node
+
+from torchweld.capture.constant import example
+
+_SIGNATURE = inspect.signature(F.embedding_bag)
+_WIDE = (torch.float32, torch.float64)
+
+
+def write_out_bags(gm: torch.fx.GraphModule) -> int:
+    """Changes the calls of Dynamo's graph `gm` that can be, in place; returns how many."""
+    calls = gm.graph.find_nodes(op="call_function", target=F.embedding_bag)
+    changed = [node for node in calls if _has_equal_bags(node)]
+    for node in changed:
+        given = _given(node)
+        node.args = (given["input"], given["weight"], given["mode"], given["per_sample_weights"])
+        node.target, node.kwargs = equal_bags, {}
+    if changed:
+        gm.recompile()
+    return len(changed)
+
+
+def equal_bags(
+    index: torch.Tensor, weight: torch.Tensor, mode: str, factors: torch.Tensor | None
+) -> torch.Tensor:
+    """The sum, mean or largest of the rows `index` [bags, length] of `weight` [rows, columns], each
+    times its factor, if there are any: [bags, columns]."""
+    rows = F.embedding(index, weight)
+    if mode == "max":
+        return rows.amax(1)
+    if factors is not None:
+        rows = rows * factors.unsqueeze(-1)
+    return rows.mean(1) if mode == "mean" else rows.sum(1)
+
+
+def _given(node: Node) -> dict:
+    bound = _SIGNATURE.bind(*node.args, **node.kwargs)
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def _has_equal_bags(node: Node) -> bool:
+    given = _given(node)
+    index, weight = example(given["input"]), example(given["weight"])
+    unusual = (given[n] for n in ("offsets", "max_norm", "padding_idx", "include_last_offset"))
+    if index is None or weight is None or any(x not in (None, False) for x in unusual):
+        return False
+    if torch.is_grad_enabled() and weight.requires_grad:
+        return False
+    if given["per_sample_weights"] is not None and weight.dtype not in _WIDE:
+        return False  # ATen rounds each product in 16 bits once, with the sum
+    plain = index.dim() == weight.dim() == 2 and not index.is_floating_point()
+    return plain and isinstance(index.shape[1], int) and index.shape[1] > 0

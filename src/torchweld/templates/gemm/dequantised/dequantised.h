@@ -3,16 +3,26 @@
 //   fill(column, chunk, to)    STEP terms of one column, in the order of `rows`
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=fast")
-// to[i] = table[codes[i]], of 16
+// What becomes of 64 adjacent terms that are looked up: bytes are taken out of words by shifts, and widening them
+// would take the unit that also looks up. Term 4 * l + j of 64 goes to place 16 * j + l.
+enum { TW_SPAN = 64 };
+TW void tw_in_code_order(float* terms, int64_t count) {
+  float span[TW_SPAN];
+  for (int64_t i = 0; i + TW_SPAN <= count; i += TW_SPAN) {
+    __builtin_memcpy(span, terms + i, sizeof span);
+    for (int k = 0; k < TW_SPAN; ++k) terms[i + k % 4 * (TW_SPAN / 4) + k / 4] = span[k];
+  }
+}
+// to[i] = table[codes[i]], of 16, in that order
 TW void tw_look_up(const float* table, const uint8_t* codes, int64_t count, float* to) {
   int64_t i = 0;
 #if defined(__AVX512F__)
-  // gcc 12 converts vectors of bytes one by one, unless told the instruction
-  typedef char bytes __attribute__((vector_size(TW_WIDTH)));
   const tw_vector known = tw_read(table);
-  for (bytes v; i + TW_WIDTH <= count; i += TW_WIDTH) {
-    __builtin_memcpy(&v, codes + i, sizeof v);
-    tw_write(to + i, __builtin_shuffle(known, (tw_order)__builtin_ia32_pmovzxbd512_mask(v, tw_order{}, -1)));
+  for (tw_order words; i + TW_SPAN <= count; i += TW_SPAN) {
+    __builtin_memcpy(&words, codes + i, sizeof words);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j)  // the low four bits count
+      tw_write(to + i + j * TW_WIDTH, __builtin_shuffle(known, words >> (8 * j)));
   }
 #endif
   for (; i < count; ++i) to[i] = table[codes[i]];

@@ -38,6 +38,9 @@ def emit_spread(k: Kernel, e: Emitter, product: Dequantised) -> None:
             with e.block(), _loop(e, run, count, phase):
                 text = x.widened(element(k, load, {}), k.kinds[load.buffer])
                 e.line(f"to[at + {nth} * {count} + p] = {text};")
+        if product.codes:
+            phases = geometry_of(k.comp, product).phases
+            e.line(f"tw_in_code_order(to + at, {count} * {phases});")
 
     _pieces(k, e, product, piece)
 

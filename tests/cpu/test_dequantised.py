@@ -139,6 +139,20 @@ def test_gradients_of_activations():
     torch.testing.assert_close(found, x.grad, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_float8_is_right_and_stays_a_call(dtype):
+    def layer(x, w, scale):
+        return F.linear(x, w.to(x.dtype) * scale[:, None]), (x * 3).to(w.dtype).to(x.dtype)
+
+    w = (torch.randn(48, 64) * 50).to(dtype)
+    args = torch.randn(3, 64), w, torch.rand(48)
+    fused = torchweld.fuse(layer, dynamic=False)
+    with torch.no_grad():
+        for found, eager in zip(fused(*args), layer(*args)):
+            torch.testing.assert_close(found, eager, rtol=1e-4, atol=1e-3)
+    assert "library call aten._to_copy.default" in str(torchweld.explain(fused))
+
+
 def test_one_kernel_that_reads_the_packed_bytes():
     args = cases.inputs(cases.nibbles, 1, 512, 1024, 128)
     plan = cases.planned(cases.graph_of(cases.nibbles, *args))

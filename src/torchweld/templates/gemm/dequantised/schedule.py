@@ -124,27 +124,31 @@ def dequantised(accesses: Accesses, looks_up: bool = False) -> Dequantised | Non
     factors = None if value is None else _factors(comp, value)
     if factors is None or frame.column_reductions:
         return None
-    left, right = factors
-    depth, sides = frozenset(frame.columns), (axes[left], axes[right])
-    row, column = (s - depth for s in sides)
-    shared = row & column or set(frame.rows) != row | column
-    if shared or len(row) > 1 or len(column) != 1 or accesses.loads[left].refs:
-        return None
+    (left, right), depth = factors, frozenset(frame.columns)
+    sides = _sides(frame.rows, axes[left] - depth, axes[right] - depth)
     packed = _packed(accesses, right)
-    if packed is None or not follows_pointwise(comp, value, depth):
+    if sides is None or packed is None or accesses.loads[left].refs:
         return None
-    (column,), order = column, [a for a in frame.columns]
     offset = accesses.loads[packed].offset
-    run = next((a for a in order if offset.coefficient(a) == 1), None)
-    if run is None:
+    run = next((a for a in frame.columns if offset.coefficient(a) == 1), None)
+    if run is None or not follows_pointwise(comp, value, depth):
         return None
-    phases = _phases(comp, offset, order)
-    outer = tuple(a for a in order if a != run and a not in phases)
+    phases = _phases(comp, offset, frame.columns)
+    outer = tuple(a for a in frame.columns if a != run and a not in phases)
     codes = _codes(comp, right, frozenset((run, *phases)), axes) if looks_up else None
     if _gathers(accesses, right, codes):
         return None
-    return Dequantised(value, left, right, packed, next(iter(row), None), column, column,
-                       outer, run, phases, codes)  # fmt: skip
+    row, column = sides
+    return Dequantised(value, left, right, packed, row, column, column, outer, run, phases, codes)
+
+
+def _sides(
+    every: Sequence[str], row: frozenset[str], column: frozenset[str]
+) -> tuple[str | None, str] | None:
+    """The axis of rows, if there is one, and that of columns."""
+    if row & column or set(every) != row | column or len(row) > 1 or len(column) != 1:
+        return None
+    return next(iter(row), None), next(iter(column))
 
 
 def refusal(accesses: Accesses, product: Dequantised) -> str | None:

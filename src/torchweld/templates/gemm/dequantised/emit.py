@@ -23,7 +23,7 @@ from torchweld.templates.gemm.dequantised.schedule import (
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
 from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, element
 
-_AHEAD = 2048  # bytes: of a packed weight, fetched before they are needed
+_AHEAD = 4096  # bytes: of a packed weight, fetched into L2 before they are needed
 
 
 def emit_spread(k: Kernel, e: Emitter, product: Dequantised) -> None:
@@ -104,7 +104,7 @@ def _prefetch(k: Kernel, e: Emitter, product: Dequantised, g: Geometry) -> None:
         e.line(f"const int64_t {k.names[product.run]} = low;")
         e.line(f"const char* next = (const char*)&{element(k, access, {})} + {_AHEAD};")
         lines = f"for (int64_t b = 0; b < {g.piece * access.bytes}; b += 64)"
-        e.line(f"{lines} __builtin_prefetch(next + b);")
+        e.line(f"{lines} __builtin_prefetch(next + b, 0, 2);")
 
 
 def _phases(k: Kernel, product: Dequantised) -> Iterator[tuple[int, list[str]]]:

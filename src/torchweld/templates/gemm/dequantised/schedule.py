@@ -47,6 +47,7 @@ from torchweld.templates.gemm.cpu.schedule import ELEMENTS, follows_pointwise
 FEW = 16  # rows, up to which the weights are read once and multiplied as they come
 CODES = 16  # numbers that a vector of AVX-512 looks up at once
 _TERMS = 512  # of a column that are made together: 2 KB
+_PIECE = 128  # positions of a longer run: gcc unrolls them, and what is fetched ahead is spread out
 _MOST_PHASES = 8  # of all phase axes together: a 32-bit word of 4-bit numbers
 _LINE = 64  # terms: what chunks are multiples of
 
@@ -112,8 +113,8 @@ def geometry_of(comp: Comp, product: Dequantised) -> Geometry:
     length, phases = comp.extent(product.run), prod(comp.extent(a) for a in product.phases)
     if length * phases <= _TERMS:
         return Geometry(points, length, phases, 1, length, max(1, _TERMS // (length * phases)))
-    piece = max(_LINE, _TERMS // phases // _LINE * _LINE)
-    return Geometry(points, length, phases, -(-length // piece), piece, 1)
+    pieces = -(-length // _PIECE)
+    return Geometry(points, length, phases, pieces, _PIECE, max(1, _TERMS // (_PIECE * phases)))
 
 
 def dequantised(accesses: Accesses, looks_up: bool = False) -> Dequantised | None:

@@ -76,26 +76,28 @@ def fuse(
     options: Options | None = None,
     **overrides: Any,
 ) -> Any:
-    """`model` (a module or a function) with its operations fused; the original stays as it was.
-    Without `model`: a decorator, `@torchweld.fuse(numerics="eager")`.
+    """A fused version of `model`, a module or a function. The original is not changed. Without
+    `model`: a decorator, `@torchweld.fuse(numerics="eager")`.
 
-    Without `example_inputs` graphs are captured at the first call, as torch.compile does. With them
-    (a tensor, a tuple of arguments, or a dict of keyword arguments) calls that need no gradient run
-    an exported graph, captured here and now.
+    `example_inputs`: a tensor, a tuple of arguments, or a dict of keyword arguments, on the device
+    and in the dtypes of later calls. With them, graphs are captured and compiled now, and calls
+    without gradients cost the host less. Without them, graphs are captured at the first call, as
+    torch.compile does.
 
-    `methods`: names of methods of a module that are fused beside its `forward`, such as
-    `("training_step",)`; others run as they are, and what they call of the module is fused.
+    `methods`: names of methods of the module that are fused besides `forward`, such as
+    `("training_step",)`. Other methods run unchanged. The parts of the module that they call are
+    fused.
 
-    A fused module is of a subclass of the original's class and shares all of its state: parameters,
-    buffers, hooks, `state_dict` keys, train or eval. Copies and pickles of it hold the original.
-    Modules that are alike (class, sizes, plain attributes) share what is compiled on a CPU.
+    A fused module is an instance of a subclass of the original's class. It shares all state with
+    the original: parameters, buffers, hooks, `state_dict` keys, train or eval mode. Copies and
+    pickles of it hold the original. On a CPU, modules with the same class, sizes and plain
+    attributes share what is compiled.
 
-    Gradients, autocast, forward hooks and `dynamic=True` make a call of either form go through
-    torch.compile.
+    Calls with gradients, autocast, forward hooks or `dynamic=True` go through torch.compile.
 
-    `overrides` are fields of `Options`, by name. Raises UsageError for what cannot be fused, for
-    options or example inputs that do not fit, and for a TORCHWELD_LOG or TORCHWELD_DEBUG that means
-    nothing.
+    Give fields of `Options` by name (`overrides`), or all at once (`options`). Raises UsageError
+    for a model that cannot be fused, options or example inputs that do not fit, and values of
+    TORCHWELD_LOG or TORCHWELD_DEBUG that are not valid.
     """
     chosen = (options or Options()).with_(**overrides)
     if model is _UNGIVEN:
@@ -126,16 +128,16 @@ def _fused(original: Callable, options: Options, methods: tuple[str, ...]):
 
 
 def unfuse(fused: _Model) -> _Model:
-    """The object that was given to `fuse`, or `fused` itself if it is not fused."""
+    """The original that was given to `fuse`; `fused` itself if it is not fused."""
     state = _state(fused)
     return fused if state is None else state.original  # type: ignore[return-value]
 
 
 def records(fused: Callable[..., Any] | None = None) -> list[Any]:
-    """What the pipeline recorded for each graph compiled for `fused` so far (forward, backward,
-    each side of a graph break), in the order of compilation; without an argument, and for what
-    `fuse` did not make (torch.compile(backend="torchweld")), the last graphs compiled in this
-    process. Graphs that run in eager have no record."""
+    """One record for each graph that was compiled for `fused` so far, in the order of compilation.
+    Forward, backward and each side of a graph break are graphs of their own. Graphs that run in
+    eager have no record. Without an argument, or for torch.compile(backend="torchweld"): the last
+    graphs that were compiled in this process."""
     state = _state(fused)
     compiled = _compiled_anywhere if state is None else state.compiled
     return [made.record for made in compiled if made.record is not None]
@@ -160,10 +162,12 @@ def dynamo_backend(
     mode=None,
     **overrides,
 ):
-    """The backend of torch.compile(model, backend="torchweld", options={...}): fields of `Options`,
-    by name. `mode`: torch.compile's, as those options that come nearest; an unknown one warns."""
+    """The backend of torch.compile(model, backend="torchweld", options={...}). `options` are
+    fields of `Options`, by name. `mode`: torch.compile's. It is translated to the nearest options;
+    an unknown one warns, and is ignored."""
     if mode not in _MODES:
-        events.warn_once(f"mode {mode}", f"torch.compile mode {mode!r} means nothing here")
+        known = ", ".join(filter(None, _MODES))
+        events.warn_once(f"mode {mode}", f"mode={mode!r} is ignored: torchweld knows {known}")
     chosen = Options().with_(**_MODES.get(mode, {})).with_(**dict(options or {}), **overrides)
     return _backend(chosen)(gm, example_inputs)
 
@@ -306,7 +310,7 @@ class _State:
         method = getattr(self.original, name, None)
         if not isinstance(method, MethodType):
             kind = type(self.original).__name__
-            raise UsageError(f"{kind} has no method {name!r}", do="name methods of the module")
+            raise UsageError(f"{kind} has no method {name!r}", do="give names of its methods")
         return entry.callable_of(method, self.options, _backend)
 
     def call_method(self, name: str, function: Callable, fused, args: tuple, kwargs: dict):
@@ -321,7 +325,7 @@ class _State:
         result = function(fused, *args, **kwargs)
         if not self.called:
             kind = type(self.original).__name__
-            message = f"{kind}.{name} runs unfused: fuse(model, methods=({name!r},)) fuses it"
+            message = f"{kind}.{name} runs unfused; to fuse it: fuse(model, methods=({name!r},))"
             events.warn_once(f"method:{kind}.{name}", message)
         self.called |= before
         return result
@@ -458,5 +462,5 @@ def _limit_hit(message: str) -> None:
         return
     name = type(_calls.under_way[-1].original).__name__
     said = " ".join(line.strip() for line in message.splitlines()[:3])
-    what = f"{name} runs in eager for further kinds of inputs: {said}"
+    what = f"{name} runs in eager for further kinds of inputs (dynamic=True may help): {said}"
     events.warn_once(f"limit:{said}", what)

@@ -1,6 +1,6 @@
-"""torchweld in the training loops of others: transformers, accelerate, Lightning.
+"""torchweld in the training loops of transformers, accelerate and Lightning.
 
-Each function imports its library when it is called; none is a dependency.
+Each function imports its library when it is called. None of them is a dependency.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
 def fuse_trainer(trainer: _Trainer, **options: Any) -> _Trainer:
-    """A transformers `Trainer` whose model is fused; `options` as `fuse` takes them. The same as
-    `Trainer(torchweld.fuse(model), ...)`. Gives the trainer that it was given. Its checkpoints are
-    those of the original model."""
+    """Fuses the model of a transformers `Trainer`, and returns the same trainer. It does the same
+    as `Trainer(torchweld.fuse(model), ...)`. Checkpoints are those of the original model.
+
+    `options`: as `torchweld.fuse` takes them. Errors: UsageError for options that are not valid."""
     found: Any = trainer
     found.model = found.model_wrapped = fuse(found.model, **options)
     found.callback_handler.model = found.model
@@ -28,9 +29,12 @@ def fuse_trainer(trainer: _Trainer, **options: Any) -> _Trainer:
 
 
 def accelerate_plugin(**options: Any) -> Any:
-    """`Accelerator(dynamo_plugin=accelerate_plugin())`: models that are prepared are compiled by
-    torchweld. `options` as `fuse` takes them. `Accelerator(dynamo_backend="torchweld")` is refused
-    by accelerate, which has a fixed list. Errors: EnvironmentProblem without accelerate."""
+    """A plugin for accelerate: `Accelerator(dynamo_plugin=accelerate_plugin())`. torchweld then
+    compiles the models that the accelerator prepares. `Accelerator(dynamo_backend="torchweld")`
+    does not work, because accelerate accepts only a fixed list of names.
+
+    `options`: as `torchweld.fuse` takes them. Errors: EnvironmentProblem if accelerate is not
+    installed, UsageError for options that are not valid."""
     try:
         from accelerate.utils import TorchDynamoPlugin
     except ImportError as error:
@@ -46,9 +50,11 @@ def accelerate_plugin(**options: Any) -> Any:
 
 
 def fuse_lightning(module: _Module, **options: Any) -> _Module:
-    """A LightningModule with `forward` and the steps that it defines fused; `options` as `fuse`
-    takes them. Lightning calls the steps, so that `fuse(module)` alone would reach only the steps
-    that call `self(...)`."""
+    """A LightningModule whose `forward` and step methods are fused: `training_step`,
+    `validation_step`, `test_step` and `predict_step`, if the module defines them. Lightning calls
+    these methods. `fuse(module)` alone would reach only what they call through `self(...)`.
+
+    `options`: as `torchweld.fuse` takes them. Errors: UsageError, as `torchweld.fuse`."""
     found: Any = module
     steps = tuple(name for name in _STEPS if _defines(type(found), name))
     return fuse(found, methods=steps, **options)  # type: ignore[no-any-return]

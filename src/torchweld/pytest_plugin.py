@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """--torchweld-update, --torchweld-seconds, --torchweld-tolerance."""
     group = parser.getgroup("torchweld")
     group.addoption("--torchweld-update", action="store_true",
                     help="Write the stored reports of not_slower anew. Nothing is compared.")
@@ -37,7 +38,8 @@ def torchweld_check(request: pytest.FixtureRequest) -> Check:
 
 @dataclass(frozen=True)
 class Check:
-    """`folder`: paths of stored reports are relative to it; the test file's own."""
+    """What the fixture `torchweld_check` gives a test. `folder`: the test file's; paths of stored
+    reports are relative to it. `tolerance`: a share of the time. `seconds`: for timing."""
 
     folder: Path
     test: str
@@ -48,8 +50,9 @@ class Check:
     def within_contract(
         self, model: Any, example_inputs: Any, *, train: bool = False, **options: Any
     ) -> None:
-        """Fails unless fused results keep the error contract: float64 is the reference, eager's
-        error the measure. `train`: gradients too. `options`: as `torchweld.fuse` takes them."""
+        """Fails unless fused results keep the error contract: errors against float64 of at most a
+        fixed multiple of eager's. `example_inputs`: as `torchweld.fuse` takes them. `train`: check
+        gradients, too. `options`: as `torchweld.fuse` takes them."""
         import torchweld
 
         fused = torchweld.fuse(model, None if train else example_inputs, **options)
@@ -63,13 +66,13 @@ class Check:
         self, model: Any, example_inputs: Any, stored: str | Path, *, train: bool = False,
         relative_to: str | None = "eager",
     ) -> None:
-        """Times eager and the fused model in turn, and fails if the fused one is slower than
-        `stored` (a report's JSON) says, beyond tolerance and noise, or needs more memory.
+        """Times eager and the fused model in turn. Fails if the fused model is slower than in the
+        report `stored` (JSON), by more than tolerance and noise, or needs more memory.
 
-        `relative_to`: judge the time divided by eager's, for machines that are not the one of the
-        report; None: the time itself. `train`: `model` returns the loss. Skips, with the reason,
-        where the machine is too busy to judge. Fails where there is no such report:
-        `pytest --torchweld-update` writes it."""
+        `relative_to`: judge the time divided by eager's, which works on other machines than the
+        report's, too. None: judge the time itself. `train`: `model` returns the loss. The test is
+        skipped, with the reason, if the machine is too busy to judge. It fails if there is no
+        stored report: `pytest --torchweld-update` writes it."""
         path = self.folder / stored
         if not self.update and not path.is_file():
             pytest.fail(f"there is no stored report {path}: run pytest --torchweld-update",

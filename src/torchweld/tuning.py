@@ -160,8 +160,8 @@ class Tuner:
             if not budget.is_over:
                 events.warn_once(
                     f"tuning {comp.name}",
-                    f"none of {len(tries)} tilings of {comp.name} could be timed: it stays as the "
-                    "defaults say (torchweld.events() has the reasons)",
+                    f"none of {len(tries)} tilings of {comp.name} could be timed: the default "
+                    "decision stands (torchweld.events() has the reasons)",
                 )
             return None
         best, apart_s = min(times, key=times.__getitem__), self._apart_s(comp, before)

@@ -289,7 +289,7 @@ def test_a_model_that_cannot_be_exported_steps_aside():
             return x * 2 if x.sum() > 0 else x - 1
 
     fused = export_.AheadOfTime(Branches(), None, Options(), None, Branches())
-    with pytest.warns(events.TorchweldWarning, match="captured by torch.compile"):
+    with pytest.warns(events.TorchweldWarning, match="goes through torch.compile"):
         fused.prepare((X,), {})
     torch.testing.assert_close(fused(X), Branches()(X))
 

@@ -147,7 +147,7 @@ def test_a_model_that_cannot_be_trained_is_told(target):
 
 def test_a_missing_gpu_is_told(target, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "no GPU" in refused("report", target, "--device", "cuda")
+    assert "finds no GPU" in refused("report", target, "--device", "cuda")
 
 
 def test_a_missing_compiler_is_told(target, monkeypatch, tmp_path):
@@ -177,7 +177,7 @@ def test_a_saved_report_that_is_cut_short_is_told_and_nothing_is_overwritten(tmp
     (tmp_path / "cut.json").write_text('{"schema_version": 2, "date"')
     (tmp_path / "page.html").write_text("old")
     said = refused("report", tmp_path / "cut.json", "--html", tmp_path / "page.html")
-    assert "it is no JSON" in said and (tmp_path / "page.html").read_text() == "old"
+    assert "it is not valid JSON" in said and (tmp_path / "page.html").read_text() == "old"
 
 
 def test_a_model_that_raises_is_told_and_nothing_is_overwritten(target, tmp_path):

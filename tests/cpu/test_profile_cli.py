@@ -61,7 +61,7 @@ def test_the_output_is_the_profile_alone(path):
     (path.parent / "neighbour.py").write_text("WIDTH = 8")  # found as when the file is run
     result = run(f"{path}:talks", "--no-opportunities")
     assert "hello" in result.stderr and "hello" not in result.stdout
-    assert "gelu" in result.stdout and "To be had by fusion" not in result.stdout
+    assert "gelu" in result.stdout and "What fusion would save" not in result.stdout
 
 
 def test_a_target_that_computes_nothing_is_told(path):

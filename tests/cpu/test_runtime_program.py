@@ -385,7 +385,7 @@ def test_a_call_without_memory_is_made_again(record):
     events.clear()
     program = short_program(1, record)
     x = torch.randn(50)
-    with pytest.warns(TorchweldWarning, match="called again: no memory"):
+    with pytest.warns(TorchweldWarning, match="ran out of memory, and is called again: no memory"):
         assert torch.equal(program([x])[0], chain(x, 3))
     assert torch.equal(program([x])[0], chain(x, 3))
     assert record.kinds() == ["out_of_memory"]

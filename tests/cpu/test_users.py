@@ -237,7 +237,7 @@ def close_ahead_of_time(name):
 def test_data_dependent_flow_after_an_attempt_ahead_of_time():
     model = Branching()
     with torch.no_grad():
-        with pytest.warns(TorchweldWarning, match="captured by torch.compile"):
+        with pytest.warns(TorchweldWarning, match="goes through torch.compile"):
             fused = fuse(model, torch.randn(3, 5))
         for x in torch.randn(4, 3, 5):
             close(fused(x), model(x))

@@ -112,7 +112,7 @@ def test_bounds_that_are_others_or_none(old: str, new: str):
 
 @pytest.mark.parametrize("old, new, why", [
     ("store t[b, h, g, i] %14", "store t[b, h, g, i, l] %13", "large"),
-    ("reduce.sum[d] %2", "reduce.max[d] %2", "no product"),
+    ("reduce.sum[d] %2", "reduce.max[d] %2", "not a product"),
     ("load v[b, h, l, e]", "load v[b, h, l, i]", "values"),
 ], ids=["stored", "maximum", "no columns"])  # fmt: skip
 def test_what_is_no_nest(old: str, new: str, why: str):

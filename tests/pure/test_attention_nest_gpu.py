@@ -148,7 +148,7 @@ def test_predictions_are_near_what_triton_reaches():
 @pytest.mark.parametrize("case, target, why", [
     (forward(replace(Z, depth=512), CAUSAL), H100, "heads of 512"),
     (forward(Z, CAUSAL), replace(H100, capability=(7, 5)), "tensor cores"),
-    (forward(Z, CAUSAL, "f64"), H100, "types"),
+    (forward(Z, CAUSAL, "f64"), H100, "float16"),
 ], ids=["head", "device", "type"])  # fmt: skip
 def test_what_is_refused(case: NestCase, target, why: str):
     p = problem(case, target)

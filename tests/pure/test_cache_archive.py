@@ -70,7 +70,7 @@ def _newer(manifest, held):
 
 
 @pytest.mark.parametrize("change, said", [
-    (_flip, "does not have its hash"), (_escape, "no part of a cache"),
+    (_flip, "is damaged: the hash of"), (_escape, "no part of a cache"),
     (_extra, "no part of a cache"), (_newer, "another version"),
 ])  # fmt: skip
 def test_what_is_wrong_is_refused_whole(archive, tmp_path, change, said):
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_refused_whole(archive, tmp_path, change, said):
 
 def test_a_file_that_is_no_archive(tmp_path):
     (tmp_path / "x.zip").write_text("hello")
-    with pytest.raises(UsageError, match="no archive of a cache"):
+    with pytest.raises(UsageError, match="not an archive of a cache"):
         import_cache(tmp_path / "theirs", tmp_path / "x.zip")
     with pytest.raises(UsageError, match="cannot be read"):
         import_cache(tmp_path / "theirs", tmp_path / "none.zip")

@@ -28,7 +28,7 @@ def shown(view) -> str:
 
 def test_it_survives_json():
     assert Guess.from_json(GUESS.to_json()) == GUESS
-    with pytest.raises(UsageError, match="no JSON"):
+    with pytest.raises(UsageError, match="not valid JSON"):
         Guess.from_json("{")
     with pytest.raises(UsageError, match="the guess"):
         Guess.from_json('{"schema_version": 1}')

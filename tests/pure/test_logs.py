@@ -58,5 +58,5 @@ def test_the_environment_sets_it_up(level, said):
 def test_what_the_environment_says_wrongly_is_told_where_a_model_is_fused(monkeypatch, name):
     monkeypatch.setenv(name, "loud")
     logs._set_up.cache_clear()
-    with pytest.raises(UsageError, match=f"{name}=loud has no meaning"):
+    with pytest.raises(UsageError, match=f"{name}=loud is not valid"):
         torchweld.fuse(torch.nn.ReLU())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,13 @@ def test_help_tells_of_each_option_and_its_default():
         (at,) = [n for n, line in enumerate(told) if line.split(" = ")[0] == option.name]
         assert told[at + 1].strip() == option.metadata["doc"]
     assert "cuda_graphs = True" in told
+
+
+def test_the_reference_has_the_text_of_each_option():
+    page = (Path(__file__).parents[2] / "docs" / "reference.md").read_text()
+    for option in fields(torchweld.Options):
+        row = f"| `{option.name}` | {option.metadata['doc']} |"
+        assert row in page, f"docs/reference.md lacks {row}"
 
 
 def test_an_option_that_is_none_is_refused_with_those_that_are():

@@ -225,11 +225,11 @@ def test_products_are_told_at_the_rate_of_most_of_them():
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (lambda d: d | {"schema_version": 99}, "no profile of version"),
-    (lambda d: {}, "no profile of version"),
+    (lambda d: d | {"schema_version": 99}, "not a profile of version"),
+    (lambda d: {}, "not a profile of version"),
     (lambda d: d | {"kernels": [{}]}, "wrong at kernels.0"),
     (lambda d: {k: v for k, v in d.items() if k != "totals"}, "wrong at totals"),
-    (lambda d: [], "no profile of version"),
+    (lambda d: [], "not a profile of version"),
 ])
 def test_other_data_is_refused_in_one_line(change, message):
     with pytest.raises(UsageError, match=message) as error:
@@ -238,5 +238,5 @@ def test_other_data_is_refused_in_one_line(change, message):
 
 
 def test_half_a_profile_is_refused_in_one_line():
-    with pytest.raises(UsageError, match="is no JSON"):
+    with pytest.raises(UsageError, match="is not valid JSON"):
         Profile.from_json(json.dumps(profile().to_dict())[:-30])

@@ -136,7 +136,7 @@ def test_a_kernel_whose_launch_is_not_in_the_trace_is_tied_by_its_operator_s_id(
 def test_what_is_no_trace_is_told_in_one_line(tmp_path, text):
     path = tmp_path / "trace.json"
     path.write_text(text)
-    with pytest.raises(UsageError, match="is no trace") as error:
+    with pytest.raises(UsageError, match="is not a trace") as error:
         read_trace(path)
     assert "\n" not in str(error.value)
 

@@ -199,7 +199,7 @@ def test_bad_files_are_told_in_one_line(saved, tmp_path):
     good, bad = saved(BEFORE, "a.json"), tmp_path / "bad.json"
     old = saved(replace(BEFORE, schema_version=1), "old.json")
     bad.write_text(to_json(BEFORE)[:500])
-    for path, said in ((bad, "it is no JSON"), (old, "schema 1"), (tmp_path / "no", "No such")):
+    for path, said in ((bad, "is not valid JSON"), (old, "schema 1"), (tmp_path / "no", "No such")):
         result = run(good, path)
         assert result.exit_code == 2, result.output
         (line,) = result.stderr.strip().splitlines()

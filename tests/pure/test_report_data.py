@@ -36,11 +36,11 @@ def test_json_with_a_wrong_field_is_refused():
 
 
 @pytest.mark.parametrize("text, said", [
-    (schema.to_json(REPORT)[:-40], "it is no JSON"),
+    (schema.to_json(REPORT)[:-40], "it is not valid JSON"),
     (schema.to_json(replace(REPORT, schema_version=1)), "a report of schema 1; this torchweld"),
-    ('{"schema_version": 1, "launches": []}', "it is a profile, no report"),
-    ("[]", "it is no report"),
-    ("{}", "it is no report"),
+    ('{"schema_version": 1, "launches": []}', "it is a profile, not a report"),
+    ("[]", "it is not a report"),
+    ("{}", "it is not a report"),
 ])
 def test_what_is_no_report_of_this_version_is_told(text, said, tmp_path):
     path = tmp_path / "r.json"
@@ -51,7 +51,7 @@ def test_what_is_no_report_of_this_version_is_told(text, said, tmp_path):
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path):
     (tmp_path / "b").write_bytes(b"\xff\xfe")
-    for path, why in ((tmp_path / "none", "No such file"), (tmp_path / "b", "it is no text")):
+    for path, why in ((tmp_path / "none", "No such file"), (tmp_path / "b", "it is not text")):
         with pytest.raises(UsageError, match=f"cannot be read: {why}"):
             schema.read_json(path)
 

@@ -173,4 +173,4 @@ def test_text_and_dict_hold_every_part(monkeypatch):
 
 
 def test_nothing_compiled_is_told():
-    assert "call the fused model once" in str(Explanation(()))
+    assert "Call the fused model once" in str(Explanation(()))

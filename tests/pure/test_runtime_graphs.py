@@ -55,13 +55,13 @@ def test_a_small_static_program_on_one_gpu_is_recorded():
     "program, kind, reason",
     [
         (loaded(n="s0", symbol='symbol s0 = ["size", 0, 0] hint 8'), "forward", "sizes vary"),
-        (loaded(device="cpu"), "inference", "not on one GPU"),
-        (loaded(device="cuda:1"), "inference", "not on one GPU"),
+        (loaded(device="cpu"), "inference", "not all of it is on one GPU"),
+        (loaded(device="cuda:1"), "inference", "not all of it is on one GPU"),
         (loaded(target="aten.nonzero.default"), "inference", "waits for the GPU"),
         (loaded(compiled=False), "inference", "not compiled"),
         (loaded(mutates="mutates x"), "inference", "changes its input x"),
-        (loaded(n=str(10**9)), "inference", "copying its inputs"),
-        (loaded(n="0"), "inference", "it makes nothing"),
+        (loaded(n=str(10**9)), "inference", "copying inputs"),
+        (loaded(n="0"), "inference", "it has no results"),
         (loaded(n=str(10**8)), "forward", "a recording saves"),
     ],
 )
@@ -73,8 +73,8 @@ def test_varying_sizes_are_judged_when_they_come():
     program = loaded(n="s0", symbol='symbol s0 = ["size", 0, 0] hint 1000000000')
     assert why_not_recorded(program, "inference", H100) is None
     assert why_not_worth_it(program, {"s0": 1000}, H100) is None
-    assert "nothing" in why_not_worth_it(program, {"s0": 0}, H100)
-    assert "copying its inputs" in why_not_worth_it(program, {"s0": 10**9}, H100)
+    assert "no results" in why_not_worth_it(program, {"s0": 0}, H100)
+    assert "copying inputs" in why_not_worth_it(program, {"s0": 10**9}, H100)
 
 
 def test_a_changed_input_whose_storage_is_fixed_may_be_recorded():

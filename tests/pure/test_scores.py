@@ -219,7 +219,7 @@ def two_layers(q, k, v):
 
 @pytest.mark.parametrize("function, reason", [
     (returned, "need the result"), (scanned, "scan"), (over_queries, None),
-    (linear_attention, "no larger"), (two_layers, "two layers"),
+    (linear_attention, "no larger"), (two_layers, "weights of layers"),
 ])  # fmt: skip
 def test_what_stays_apart(function, reason):
     made = formed(function, *inputs(keys=37))

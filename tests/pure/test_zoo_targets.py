@@ -87,7 +87,7 @@ def test_a_wrong_function_is_told(file, name, said):
 
 
 @pytest.mark.parametrize("name, said", [("misfit", "do not fit .*RuntimeError: mat1 and mat2"),
-                                        ("no_tensor", "no tensor but a value of type NoneType")])
+                                        ("no_tensor", "no tensor, but a value of type NoneType")])
 def test_inputs_that_do_not_fit_are_told(file, name, said):
     with pytest.raises(UsageError, match=said):
         check_fits(load(f"{file}:{name}"))
@@ -95,9 +95,9 @@ def test_inputs_that_do_not_fit_are_told(file, name, said):
 
 @pytest.mark.parametrize("spec, said", [
     ("nowhere.py:make", "no Python file nowhere.py"),
-    ("nowhere.py", "'nowhere.py' is no target"),
-    ("nowhere.py:", "is no target"),
-    (":make", "is no target"),
+    ("nowhere.py", "'nowhere.py' is not a target"),
+    ("nowhere.py:", "is not a target"),
+    (":make", "is not a target"),
 ])
 def test_a_wrong_path_is_told(spec, said):
     with pytest.raises(UsageError, match=said):

@@ -24,6 +24,7 @@ from torchweld.capture import (
     written_out,
 )
 from torchweld.capture.captured import Captured
+from torchweld.capture.lower import origin_of, text_of
 from torchweld.capture.scores import Takes
 from torchweld.core import events
 from torchweld.core.errors import IndexOutOfRange, NotLowered, one_line
@@ -59,7 +60,7 @@ def make_backend(
         except torch_private.DynamoControl:
             raise
         except Exception as error:
-            message = f"a graph was not traced and runs in eager: {one_line(error)}"
+            message = f"a graph was not traced, and runs in eager: {one_line(error)}"
             events.warn_once(f"trace:{one_line(error)}", message)
             return gm.forward
 
@@ -110,9 +111,19 @@ def _in_pieces(compile_graph, captured: Captured, options, on_compiled, error: N
     if error.node is not None:
         made = pieces.in_pieces(captured, error.node, compile_piece, run_eagerly)
     if made is not None:
-        message = f"{captured.name} ({captured.kind}) is fused in pieces: {one_line(error)}"
+        message = (
+            f"{captured.name} ({captured.kind}) is fused in pieces: {_place(captured, error)} "
+            f"cannot be fused and runs unchanged: {one_line(error)}"
+        )
         events.warn_once(f"pieces:{one_line(error)}", message)
     return made
+
+
+def _place(captured: Captured, error: NotLowered) -> str:
+    """The operation that was not lowered, with its place in the user's model."""
+    nodes = (n for n in captured.module.graph.nodes if n.name == error.node)
+    node = next(nodes, None)
+    return error.node or "" if node is None else text_of(origin_of(node))
 
 
 class _FirstCallGuarded:

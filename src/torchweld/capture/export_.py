@@ -149,7 +149,7 @@ class AheadOfTime:
     def _refuse(self, why: str) -> None:
         self._refused = True
         name = type(self._model).__name__
-        message = f"{name} is captured by torch.compile, not ahead of time: {why}"
+        message = f"{name} goes through torch.compile, not ahead of time: {why}"
         events.warn_once(f"export:{name}:{why}", message)
 
 
@@ -342,7 +342,7 @@ def check_lstm(program: ExportedProgram) -> None:
     target = torch.ops.aten.lstm.input
     for node in program.graph_module.graph.find_nodes(op="call_function", target=target):
         if node.meta["val"][1].dim() != node.args[1][0].meta["val"].dim():
-            raise UsageError("torch's decomposition of an LSTM is wrong here")
+            raise UsageError("this version of torch decomposes an LSTM wrongly")
 
 
 def wire_inputs(program: ExportedProgram, live: LiveState, values: int) -> tuple[list[int], list]:
@@ -372,7 +372,7 @@ def write_back(program: ExportedProgram, to_inputs: bool = False) -> None:
     if any(s.kind not in (*writes, OutputKind.USER_OUTPUT) for s in signature.output_specs):
         raise UsageError("the model writes to its inputs")
     if any(s.kind == InputKind.TOKEN for s in signature.input_specs):
-        raise UsageError("the model holds an operation with side effects, such as a check")
+        raise UsageError("the model has an operation with side effects, such as a check")
     placeholders = graph.find_nodes(op="placeholder")
     homes = {s.target: node for s, node in zip(signature.input_specs, placeholders) if s.target}
     homes |= {node.name: node for node in placeholders}

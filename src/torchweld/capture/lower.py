@@ -151,7 +151,7 @@ class _Lowering:
         elif not isinstance(node.meta.get("val"), (torch.Tensor, tuple, list, type(None))):
             self.env[node] = self._number(node.meta["val"])
         elif not isinstance(node.target, OpOverload):
-            raise NotLowered(f"{node.target} is no ATen overload")
+            raise NotLowered("it is not a plain ATen operation")
         else:
             self.graph.origin = origin_of(node)
             self.env[node] = self._lower_call(node)
@@ -171,8 +171,9 @@ class _Lowering:
             except NotLowered:
                 pass
             except Exception as error:  # of one operation, which need not be that of the graph
-                message = f"{node.target} is left to ATen: {type(error).__name__}: {error}"
-                warn_once(f"lower {message}", message)
+                why = f"{type(error).__name__}: {error}"
+                place = text_of(origin_of(node))
+                warn_once(f"lower {node.target} {why}", f"{place} is left to ATen: {why}")
                 self.graph.back_to(mark)
         return externs.emit(call, node, self.env)
 
@@ -239,6 +240,12 @@ def origin_of(node: torch.fx.Node) -> Origin:
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     module = _module_path(str(next(reversed(stack.values()))[0])) if stack else ""
     return Origin(str(node.target), module, _users_line(node.meta.get("stack_trace") or ""))
+
+
+def text_of(origin: Origin) -> str:
+    """aten.exp.default (at layers.0.act, model.py:12): the operation and its place, if known."""
+    place = ", ".join(filter(None, (origin.module, origin.source)))
+    return f"{origin.op} (at {place})" if place else origin.op
 
 
 @cache

@@ -19,7 +19,7 @@ from torchweld.runtime.cache import open_cache
 def chosen_device(asked: str | None) -> str:
     """cpu or cuda."""
     if asked == "cuda" and not torch.cuda.is_available():
-        raise EnvironmentProblem("there is no GPU that torch can use", do="use --device cpu")
+        raise EnvironmentProblem("torch finds no GPU", do="use --device cpu")
     return asked or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -31,7 +31,7 @@ def check_machine(device: str) -> None:
         tempfile.TemporaryFile(dir=root).close()
     except OSError as error:
         raise EnvironmentProblem(f"the cache {root} cannot be written ({error.strerror})",
-                                 do="set TORCHWELD_CACHE_DIR to a folder that can") from error
+                                 do="set TORCHWELD_CACHE_DIR to a writable folder") from error
     if device == "cpu":
         _check_compiler()
 
@@ -46,6 +46,7 @@ def _check_compiler() -> None:
 
 
 def is_stdout(path: Path | None) -> bool:
+    """Whether an output path is "-"."""
     return path is not None and str(path) == "-"
 
 
@@ -76,4 +77,4 @@ def check_output(path: Path | None, option: str) -> None:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         why = f"{path.parent} cannot be written ({error.strerror})"
-        raise UsageError(why, do=f"name a file elsewhere for {option}") from error
+        raise UsageError(why, do=f"give another path for {option}") from error

@@ -22,6 +22,7 @@ _DAY = 86400.0
 
 
 def show() -> None:
+    """Prints the cache's folder, size in bytes and limit, and whether it cannot be used."""
     options = Options()
     root = options.cache_root().expanduser()
     found = files(root)
@@ -31,12 +32,13 @@ def show() -> None:
         typer.echo(f"  {kind}: {_text([file for file in found if file.kind == kind])}")
     if found:
         oldest = datetime.fromtimestamp(found[0].used).date()
-        typer.echo(f"  longest unused: since {oldest}")
+        typer.echo(f"  oldest file: last used on {oldest}")
     if root.exists() and (reason := refusal(root)):
-        typer.echo(f"  it is not used: {reason}")
+        typer.echo(f"  the cache is not used: {reason}")
 
 
 def clear(days: float) -> None:
+    """Removes files that were not used for `days` days; 0: all."""
     root = Options().cache_root().expanduser()
     before = time.time() - days * _DAY
     found = [file for file in files(root) if file.used <= before]
@@ -63,7 +65,7 @@ def import_(path: Path) -> None:
     typer.echo(f"{root}: {moved.files} files added, {bytes_text(moved.bytes)}; "
                f"{moved.there} were there")
     if other:
-        typer.echo("torchweld: kernels may be compiled anew, for the machines differ: "
+        typer.echo("torchweld: kernels may be compiled again, because the machines differ: "
                    + "; ".join(other), err=True)
 
 

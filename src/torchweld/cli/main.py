@@ -44,11 +44,15 @@ def options_of_all(
 
 
 class Device(str, Enum):
+    """Values of --device."""
+
     cpu = "cpu"
     cuda = "cuda"
 
 
 class DType(str, Enum):
+    """Values of --dtype."""
+
     float32 = "float32"
     bfloat16 = "bfloat16"
     float16 = "float16"
@@ -56,6 +60,8 @@ class DType(str, Enum):
 
 
 class Way(str, Enum):
+    """Values of --way."""
+
     eager = "eager"
     torchweld = "torchweld"
     inductor = "inductor"

@@ -40,6 +40,7 @@ def run(request: Request) -> None:
 
 
 def show(found: Plans, console: Console, refusals: bool) -> None:
+    """Prints each graph's kernels and calls, and its refusals if `refusals`; notes go to stderr."""
     for note in found.notes:
         print(f"torchweld: {note}", file=sys.stderr)
     for graph in found.graphs:

@@ -64,7 +64,7 @@ def _limits(device: str) -> Roofline:
     line = roofline(device, device_name(device))
     if not line.trusted:
         print(f"torchweld: this machine was busy when its limits were measured (below "
-              f"{LEAST_SHARE:.0%} of the processor): the guess is too slow", file=sys.stderr)
+              f"{LEAST_SHARE:.0%} of the processor): predicted times are too long", file=sys.stderr)
     return line
 
 

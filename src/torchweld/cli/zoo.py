@@ -8,6 +8,7 @@ from torchweld.zoo.models import TABLE, Size
 
 
 def show_zoo() -> None:
+    """Prints the names of the zoo's models, with their sizes on a GPU and on a CPU."""
     table = Table(box=None, pad_edge=False)
     for column in ("name", "what", "on a GPU", "on a CPU"):
         table.add_column(column)

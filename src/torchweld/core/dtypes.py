@@ -18,10 +18,12 @@ class DType:
 
     @property
     def bytes(self) -> int:
+        """Size of an element."""
         return self.bits // 8
 
     @property
     def is_float(self) -> bool:
+        """Whether it is a floating type."""
         return self.kind == "float"
 
     @property
@@ -60,6 +62,7 @@ _FROM_TORCH = {t: d for d, t in _TORCH.items()}
 
 
 def to_torch(dtype: DType) -> torch.dtype:
+    """The torch.dtype of this name."""
     return getattr(torch, dtype.name) if dtype.kind == "opaque" else _TORCH[dtype]
 
 

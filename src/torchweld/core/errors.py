@@ -3,9 +3,12 @@ from __future__ import annotations
 
 
 def one_line(error: BaseException) -> str:
-    """The error's type and the first line of what it says."""
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    """The error's type and the first line of its message. torchweld's own errors that explain
+    themselves have no type in front."""
+    lines = str(error).strip().splitlines()
+    if lines and isinstance(error, (UsageError, EnvironmentProblem, NotLowered)):
+        return lines[0]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 class TorchweldError(Exception):
@@ -18,8 +21,8 @@ class TorchweldError(Exception):
 
 
 class UsageError(TorchweldError):
-    """What the user gave cannot work: a wrong target, inputs that do not fit. The command line
-    exits with code 2."""
+    """An argument cannot work: a wrong target, inputs that do not fit. The command line exits with
+    code 2."""
 
 
 class EnvironmentProblem(TorchweldError):
@@ -45,5 +48,5 @@ class NotLowered(TorchweldError):
 
 
 class IndexOutOfRange(TorchweldError, IndexError):
-    """An index of the user's lies outside the tensor that it points into. On a GPU it is told at
-    the next call, where eager's kernels would end the process's use of the GPU."""
+    """An index of the user's is outside the tensor that it points into. On a GPU the error comes at
+    the next call. Eager's kernels would end the process's use of the GPU."""

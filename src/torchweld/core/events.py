@@ -11,7 +11,7 @@ from torchweld.core.logs import logger
 
 
 class TorchweldWarning(UserWarning):
-    """Something runs, but not as fast as it could; the message says what and why."""
+    """Something runs, but not as fast as it could. The message says what and why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def levels_of(text: str) -> dict[str, int]:
     for item in filter(None, (item.strip() for item in text.split(","))):
         part, _, level = item.rpartition("=")
         if level.lower() not in _LEVELS:
-            raise UsageError(f"TORCHWELD_LOG={text} has no meaning",
+            raise UsageError(f"TORCHWELD_LOG={text} is not valid",
                              do=f"give a level, of {', '.join(_LEVELS)}, or PART=LEVEL")
         found[f"{ROOT}.{part}" if part else ROOT] = getattr(logging, level.upper())
     return found

@@ -54,14 +54,14 @@ def _default_cache() -> Path:
 def _debug_level() -> int:
     level = os.environ.get("TORCHWELD_DEBUG", "0")
     if not level.isdecimal():
-        raise UsageError(f"TORCHWELD_DEBUG={level} has no meaning", do="give a number, 0 to 3")
+        raise UsageError(f"TORCHWELD_DEBUG={level} is not valid", do="give a number, 0 to 3")
     return int(level)
 
 
 def _calibration() -> str:
     asked = os.environ.get("TORCHWELD_CALIBRATE", "auto")
     if asked not in ("auto", "off"):
-        raise UsageError(f"TORCHWELD_CALIBRATE={asked} has no meaning", do="give auto or off")
+        raise UsageError(f"TORCHWELD_CALIBRATE={asked} is not valid", do="give auto or off")
     return asked
 
 
@@ -69,64 +69,65 @@ def _calibration() -> str:
 class Options:
     numerics: Literal["contract", "eager"] = _option(
         "contract",
-        "contract: intermediates of a fused kernel stay in float32; eager: round wherever eager "
-        "rounds",
+        "contract: intermediates of a fused kernel stay in float32. eager: they are rounded "
+        "wherever eager rounds",
         _one_of("contract", "eager"),
         cached=True,
     )
     dynamic: bool | None = _option(
         None,
-        "sizes: True symbols, False constants, None as torch.compile decides",
+        "True: sizes may vary between calls. False: each set of sizes is compiled for itself. "
+        "None: as torch.compile decides",
         _one_of(None, True, False),
     )
-    cuda_graphs: bool = _option(True, "replay static-shape programs as CUDA graphs", _SWITCH)
+    cuda_graphs: bool = _option(True, "replay programs as CUDA graphs where that pays", _SWITCH)
     pack_weights: bool = _option(
         False,
-        "CPU inference with few rows: keep weights also in oneDNN's layout (1.4x, for their size "
-        "in memory)",
+        "CPU inference with few rows: keep a second copy of weights in oneDNN's layout (1.4x as "
+        "fast, for twice their memory)",
         _SWITCH,
         cached=True,
     )
     tune_seconds: float = _option(
         0.0,
-        "on a GPU: time to measure fused products and what they replace, in each new graph; 0: as "
-        "the shipped defaults say, which repeats exactly",
+        "on a GPU: time budget in seconds, for each new graph, to measure fused products and what "
+        "they replace. 0: nothing is measured, and plans repeat exactly",
         _at_least(0, int, float),
         cached=True,
     )
     calibrate: Literal["auto", "off"] = _option(
         _calibration,
-        "auto: measure once, in at most three seconds, how fast this CPU multiplies matrices by "
-        "the library and by torchweld's kernels; off: use the shipped rates, which repeats "
-        "exactly; if it is not given, $TORCHWELD_CALIBRATE or auto",
+        "auto: measure once, in at most three seconds, how fast this CPU multiplies matrices with "
+        "the library and with torchweld's kernels. off: use the shipped rates, so that plans "
+        "repeat exactly. Default: $TORCHWELD_CALIBRATE, else auto",
         _one_of("auto", "off"),
     )
     fuse: bool = _option(
         True,
-        "False: one kernel per operation (an oracle for tests)",
+        "False: one kernel for each operation (a reference for tests)",
         _SWITCH,
         cached=True,
     )
     debug: int = _option(
         _debug_level,
-        "1 prints each stage's name and size, 2 its program, 3 the sources; if it is not given, "
-        "$TORCHWELD_DEBUG or 0",
+        "1 prints each stage's name and seconds, 2 also its program, 3 also the sources. Default: "
+        "$TORCHWELD_DEBUG, else 0",
         _at_least(0, int),
     )
     cache_dir: str | Path | None = _option(
         None,
-        "where kernels and plans are kept; None: $TORCHWELD_CACHE_DIR, else "
-        "$XDG_CACHE_HOME/torchweld or ~/.cache/torchweld",
+        "folder for kernels and plans. None: $TORCHWELD_CACHE_DIR, else "
+        "$XDG_CACHE_HOME/torchweld, else ~/.cache/torchweld",
         _FOLDER,
     )
     cache_gigabytes: float = _option(
         10.0,
-        "size limit of that folder: when a process ends that has written there, the files that "
-        "were not used for longest go; 0: no limit",
+        "size limit of that folder, in GB. When a process that has written there ends, it removes "
+        "the files that were unused for longest. 0: no limit",
         _at_least(0, int, float),
     )
     compile_jobs: int = _option(
-        os.cpu_count() or 1, "kernels compiled at a time", _at_least(1, int)
+        os.cpu_count() or 1, "number of kernels compiled at a time", _at_least(1, int)
     )
 
     def __post_init__(self) -> None:
@@ -134,10 +135,12 @@ class Options:
             value, kind = getattr(self, option.name), option.metadata["kind"]
             if not kind.takes(value):
                 raise UsageError(
-                    f"option {option.name}={value!r} has no meaning", do=f"give {kind.text}"
+                    f"option {option.name}={value!r} is not valid", do=f"give {kind.text}"
                 )
 
     def with_(self, **changes) -> Options:
+        """A copy with these fields changed. Errors: UsageError for an unknown field, or a value
+        that is not valid."""
         known = {f.name for f in fields(self)}
         unknown = sorted(set(changes) - known)
         if unknown:
@@ -148,6 +151,7 @@ class Options:
         return replace(self, **changes)
 
     def cache_root(self) -> Path:
+        """The folder of kernels and plans: `cache_dir`, $TORCHWELD_CACHE_DIR, or the default."""
         named = self.cache_dir or os.environ.get("TORCHWELD_CACHE_DIR")
         return Path(named or _default_cache())
 

@@ -43,6 +43,7 @@ class CompileSeconds:
 
     @property
     def total(self) -> float:
+        """Of all stages."""
         return sum(astuple(self))
 
     def __str__(self) -> str:

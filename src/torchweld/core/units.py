@@ -24,6 +24,7 @@ def number_text(count: int) -> str:
 
 
 def count_text(count: int | None) -> str:
+    """- for None."""
     return "-" if count is None else str(count)
 
 
@@ -33,6 +34,7 @@ def ms_text(milliseconds: float) -> str:
 
 
 def seconds_text(seconds: float | None) -> str:
+    """With its unit; - for None."""
     if seconds is None:
         return "-"
     return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"

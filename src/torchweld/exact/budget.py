@@ -68,6 +68,7 @@ class TensorError:
 
     @property
     def ok(self) -> bool:
+        """Whether it is within the budget."""
         return not self.reason
 
     @property

@@ -26,8 +26,8 @@ _COLUMNS = ("eager rel L2", "fused rel L2", "eager max", "fused max")
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """Errors of each output (and gradient, and changed buffer), over all seeds. `oracle`:
-    "float64", "float32" or "eager"."""
+    """Errors of each output, gradient and changed buffer, over all seeds. `oracle`: what they are
+    compared with, "float64", "float32" or "eager". `ok`: all are within the budget."""
 
     errors: tuple[TensorError, ...]
     oracle: str
@@ -35,12 +35,13 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
+        """Whether every tensor is within the budget."""
         return all(e.ok for e in self.errors)
 
     @property
     def worst(self) -> TensorError | None:
-        """What breaks the contract, else the output with the largest error of fused relative to
-        eager."""
+        """The tensor that breaks the contract, else the one with the largest error of fused
+        relative to eager's."""
         return max(self.errors, key=_badness, default=None)
 
     def _repr_html_(self) -> str:
@@ -66,14 +67,19 @@ def verify(
     seeds: Sequence[int] = (0, 1, 2),
     budget: Budget = CONTRACT,
 ) -> VerifyReport:
-    """Errors of `model` (eager) and of `fused` against `model` in float64.
+    """Runs `model` in eager, `fused`, and `model` in float64. Reports the errors of the first two
+    against the third.
 
-    `example_inputs`: a tensor, a tuple of arguments, a dict of keyword arguments, or (tuple, dict).
-    The first seed uses them as they are, the others normal numbers of the same mean and deviation;
-    where no input has floats (ids of tokens), their weights differ in the last bit instead.
-    Raises IndexOutOfRange if an index was out of range on a GPU, here or in any call before.
-    `train` also compares the gradients of parameters and of floating inputs. Neither gradients nor
-    buffers of the model are changed; its weights are, and set back, where they are varied.
+    `example_inputs`: a tensor, a tuple of arguments, a dict of keyword arguments, or (tuple, dict),
+    of any shapes and dtypes that the model takes. The first of `seeds` uses them as they are. The
+    others use normal random numbers with the same mean and deviation. If no input has floats
+    (token ids), weights differ in the last bit instead.
+
+    `train`: also compare the gradients of parameters and of floating-point inputs. `budget`: how
+    large errors may be. Dropout is off during the comparison.
+
+    Gradients and buffers of the model are not changed. Weights that were varied are set back.
+    Errors: IndexOutOfRange if an index was out of range on a GPU, in this call or an earlier one.
     """
     with dropout_off(model, fused) as silenced:
         notes = [f"dropout is off in this comparison: {', '.join(silenced)}"] if silenced else []

@@ -41,15 +41,17 @@ def profile(
     trace: Path | None = None,
     opportunities: bool | None = None,
 ) -> ShownProfile:
-    """Where the time of a call goes: each kernel tied to the operation, module and source line
-    that it comes from, with its predicted time beside the measured one, and what limits it.
+    """Shows where the time of a call goes: each kernel with its operation, module and source line,
+    its measured and predicted time in us, and what limits it.
 
-    `target`: a module or a function; one that `fuse` made is profiled as it is. `example_inputs`:
-    as `fuse` takes them. `way`: eager, torchweld or inductor; None: torchweld for what is fused,
-    else eager. `train`: `target` returns the loss, and its backward is profiled too. `name`: of
-    the target, in the profile. `trace`: also write the trace, for Perfetto or chrome://tracing.
-    `opportunities`: of eager, whether to look for fusions too, which costs a capture of the target;
-    None: if the whole takes less than three runs and ten seconds.
+    `target`: a module or a function. If `fuse` made it, it is profiled as it is.
+    `example_inputs`: as `fuse` takes them.
+    `way`: "eager", "torchweld" or "inductor". None: torchweld if `target` is fused, else eager.
+    `train`: `target` returns the loss, a scalar; its backward is profiled too.
+    `name`: of the target, in the profile.
+    `trace`: also write the trace to this file, for Perfetto or chrome://tracing.
+    `opportunities`: in eager, whether to look for possible fusions, which costs a capture of the
+    target. None: if the whole takes less than three runs plus ten seconds.
 
     Errors: UsageError if the target does not run with these inputs, or the file cannot be written.
     """
@@ -79,7 +81,7 @@ def _as_run(target, args: tuple, kwargs: dict, way: str, train: bool, options: O
         return torch.compile(original, options={"cpp.enable_kernel_profile": True})
     if way == "eager":
         return original
-    raise UsageError(f"there is no way {way!r}", do="choose eager, torchweld or inductor")
+    raise UsageError(f"way={way!r} is not valid", do="choose eager, torchweld or inductor")
 
 
 def _device(model: torch.nn.Module | None, args: tuple, kwargs: dict) -> str:

@@ -91,7 +91,7 @@ def _refusal(call: Call, node: Extern, graph: Graph) -> Refusal | None:
     if kinds != {dtypes.f32}:
         return Refusal(Reason.TEMPLATE, f"{min(k.name for k in kinds - {dtypes.f32})}, not f32")
     if not all(is_whole(v, graph) for v in views(node.args)):
-        return Refusal(Reason.TEMPLATE, "windows of larger buffers")
+        return Refusal(Reason.TEMPLATE, "an operand is a part of a larger buffer")
     result = call.image if call.transposed else graph.buffers[node.outputs[0]]
     work = hint(product((*result.shape, *call.weight.shape[1:])), graph.hints)
     if work >= _LEAST_WORK and not _is_better_in_library(call, work):

@@ -86,7 +86,7 @@ def _refusal(best: Offer, offers: Iterable[Offer]) -> Refusal:
     """Why a product is no kernel of our own."""
     own = next((o for o in offers if o.way == "own"), None)
     if own is None:
-        return Refusal(Reason.TEMPLATE, "no kernel of ours takes its types and sizes")
+        return Refusal(Reason.TEMPLATE, "torchweld has no kernel for its types and sizes")
     apart, together = best.seconds * 1e6, own.seconds * 1e6
     reason = Reason.SLOWER if together >= apart else Reason.MARGIN
     return Refusal(reason, f"{apart:.1f} us apart, {together:.1f} us together")

@@ -73,4 +73,4 @@ def _why(mover: Mover, producer: NodeId, consumer: NodeId) -> Refusal:
     answer = mover.price(Move("fuse", producer, (consumer,)))
     if isinstance(answer, Refusal):
         return answer
-    return Refusal(Reason.BETTER, f"{answer.saved_s * 1e6:.1f} us to gain as things stand")
+    return Refusal(Reason.BETTER, f"fusing these two now would gain {answer.saved_s * 1e6:.1f} us")

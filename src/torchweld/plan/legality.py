@@ -36,7 +36,7 @@ def length_refusal(one: Comp, other: Comp) -> Refusal | None:
     length = len(one.body) + len(other.body)
     if length <= MOST_INSTRUCTIONS:
         return None
-    return Refusal(Reason.TOO_LONG, f"{length} instructions of {MOST_INSTRUCTIONS}")
+    return Refusal(Reason.TOO_LONG, f"{length} instructions, at most {MOST_INSTRUCTIONS}")
 
 
 def repeat_refusal(
@@ -57,9 +57,9 @@ def kernel_refusal(comp: Comp, live: int, device: Target) -> Refusal | None:
         return Refusal(Reason.MUTATION, hazard)
     touched = len({*comp.reads, *comp.writes})
     if touched > device.max_buffers:
-        return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched} of {device.max_buffers}")
+        return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched}, at most {device.max_buffers}")
     if live > device.max_live:
-        return Refusal(Reason.SPILL, f"{live} live values of {device.max_live}")
+        return Refusal(Reason.SPILL, f"{live} live values, at most {device.max_live}")
     return _scatter_refusal(comp) or _row_sums_refusal(comp, device)
 
 

@@ -184,7 +184,7 @@ class Mover:
         elif move.kind != "repeat":
             freed = node.writes
         extra = self._bytes(longer) - self._bytes(freed)
-        return Refusal(Reason.MEMORY, f"{extra} bytes") if extra > _SLACK_BYTES else None
+        return Refusal(Reason.MEMORY, f"by {extra} bytes") if extra > _SLACK_BYTES else None
 
     def _bytes(self, names) -> int:
         return sum(bytes_of(self.prices.buffers[b], self.prices.hints) for b in names)
@@ -276,7 +276,7 @@ class Mover:
 
 def _if_saves(move: Move, saved_s: float) -> Move | Refusal:
     if saved_s <= 0:
-        return Refusal(Reason.SLOWER, f"by {-saved_s * 1e6:.1f} us")
+        return Refusal(Reason.SLOWER, f"{-saved_s * 1e6:.1f} us slower")
     return replace(move, saved_s=saved_s)
 
 

@@ -56,7 +56,7 @@ def _own(node: Node, graph: Graph) -> Comp | Refusal | None:
     comp = None if refusal else attention_comp(node, graph.buffers)
     if comp is not None and attention_of(comp) is not None:
         return comp
-    return refusal or Refusal(Reason.TEMPLATE, "no plain windows")
+    return refusal or Refusal(Reason.TEMPLATE, "an operand is not a plain view of a buffer")
 
 
 def _repeated_heads(node: Node, graph: Graph) -> dict[str, View]:
@@ -130,17 +130,17 @@ def _refusal(call: Call, graph: Graph) -> Refusal | None:
     points = hint(batch, graph.hints) * heads * positions * keys
     short = max(rows, keys) <= SHORT and points <= _FEW_POINTS
     if min(rows, keys) <= 0:
-        return Refusal(Reason.TEMPLATE, "nothing to attend to")
+        return Refusal(Reason.TEMPLATE, "there are no keys")
     if rows <= MOST_ROWS or short:
         return None
-    return Refusal(Reason.SLOWER, f"{rows} queries share a head of keys, the library has better")
+    return Refusal(Reason.SLOWER, f"{rows} queries share a head of keys: the library is faster")
 
 
 def _unsupported(call: Call, graph: Graph) -> str | None:
     (_, heads, positions, depth), (_, shared, keys, _) = call.query.shape, call.key.shape
     dtype, width = graph.buffers[call.query.buffer].dtype, call.value.shape[3]
     if not all(isinstance(s, int) for s in (heads, shared, positions, depth, width)):
-        return "sizes known at the call only"
+        return "sizes are known only at the call"
     if call.dropout:
         return "dropout"
     if dtype not in TENSOR_DTYPES:

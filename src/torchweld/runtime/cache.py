@@ -130,7 +130,8 @@ def _private_root(wanted: Path) -> Path:
         return wanted
     warn_once(
         f"cache {wanted}",
-        f"the cache {wanted} is not used: {reason}; kernels are compiled anew in each process",
+        f"the cache {wanted} is not used: {reason}; each process compiles its kernels again. "
+        "TORCHWELD_CACHE_DIR names another folder",
     )
     return _temporary_root()
 
@@ -138,8 +139,8 @@ def _private_root(wanted: Path) -> Path:
 def _tell_not_kept(root: Path, error: OSError) -> None:
     warn_once(
         f"not kept {root}",
-        f"nothing more is kept in the cache {root} ({error.strerror}); what is compiled now is "
-        "compiled anew in the next process",
+        f"the cache {root} cannot be written ({error.strerror}); the next process compiles "
+        "these kernels again",
     )
 
 

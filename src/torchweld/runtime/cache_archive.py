@@ -75,10 +75,10 @@ def read_manifest(path: Path) -> dict:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (zipfile.BadZipFile, KeyError, ValueError):
-        raise UsageError(f"{path} is no archive of a cache",
-                         do="make one with torchweld cache export") from None
+        raise UsageError(f"{path} is not an archive of a cache",
+                         do="make one with `torchweld cache export`") from None
     if not isinstance(found, dict) or found.get("format") != _FORMAT:
-        raise UsageError(f"{path} is of another version of torchweld", do="export it anew")
+        raise UsageError(f"{path} was made by another version of torchweld", do="export it again")
     return found
 
 
@@ -98,7 +98,7 @@ def _check(archive: zipfile.ZipFile, hashes: Mapping[str, str], path: Path) -> N
     names = set(archive.namelist()) - {_MANIFEST}
     strange = [n for n in sorted(names | set(hashes)) if not is_cached_name(n)]
     if strange or names != set(hashes):
-        raise UsageError(f"{path} holds files that are no part of a cache", do="export it anew")
+        raise UsageError(f"{path} has files that are no part of a cache", do="export it again")
     for name, wanted in hashes.items():
         small = archive.getinfo(name).file_size <= _MOST_BYTES
         try:
@@ -106,8 +106,8 @@ def _check(archive: zipfile.ZipFile, hashes: Mapping[str, str], path: Path) -> N
         except (zipfile.BadZipFile, zlib.error):
             whole = False
         if not whole:
-            raise UsageError(f"{path} is damaged: {name} does not have its hash",
-                             do="copy or export it anew")
+            raise UsageError(f"{path} is damaged: the hash of {name} is wrong",
+                             do="copy or export it again")
 
 
 def _place(target: Path, content: bytes) -> int:

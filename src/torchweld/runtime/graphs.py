@@ -121,7 +121,7 @@ class GraphedProgram:
         self._warmth.cool()
         if not self._warmth.may_record():
             times = self._warmth.recordings
-            text = f"dropped {times} times: inputs moved, or its outputs were in use"
+            text = f"dropped {times} times: inputs had moved, or outputs were still in use"
             note(self.record, "no_graph", self.loaded.graph.name, text)
 
     def _try_record(self, key: tuple, args: list, domain: Domain) -> None:

@@ -86,4 +86,4 @@ def _tell_at_exit() -> None:
     try:
         raise_if_any_set()
     except (IndexError, RuntimeError) as error:  # the second: the GPU is not to be used any more
-        warn_once(f"index {error}", f"{error}; the results since then are wrong")
+        warn_once(f"index {error}", f"{error}; results since then are wrong")

@@ -199,7 +199,7 @@ def _load_one(source: KernelSource, artifacts: Artifacts):
 
 
 def _report(comp: str, error: Exception, record) -> None:
-    warn_once(f"build {error}", f"kernel {comp} runs as separate operations: {error}")
+    warn_once(f"build {error}", f"kernel {comp} runs as separate operations, unfused: {error}")
     note(record, "fallback", comp, str(error))
 
 

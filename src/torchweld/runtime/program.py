@@ -101,7 +101,8 @@ class Program:
             if kept is None or not is_out_of_memory(error):
                 raise
             message = str(error).partition("\n")[0]
-        warn_once("out of memory", f"{self._loaded.graph.name} is called again: {message}")
+        again = f"{self._loaded.graph.name} ran out of memory, and is called again"
+        warn_once("out of memory", f"{again}: {message}")
         note(self.record, "out_of_memory", self._loaded.graph.name, message)
         self._pool.release()
         return self._run(kept)
@@ -332,7 +333,7 @@ def _conformed(tensor: torch.Tensor, name: str, shape, strides, dtype, record) -
     if tensor.shape != shape or tensor.dtype != dtype:
         raise UsageError(
             f"input {name} is {tensor.dtype} {list(tensor.shape)}, not {dtype} {list(shape)}",
-            do="compile for this input, or with dynamic=True",
+            do="fuse with this input, or with dynamic=True",
         )
     if has_layout(tensor, shape, strides):
         return tensor

@@ -31,7 +31,7 @@ def why_not_recorded(loaded: Loaded, kind: str, table: Target | None = None) -> 
     if loaded.graph.symbols and kind != "inference":
         return "its sizes vary"
     if len(devices) != 1 or not next(iter(devices)).startswith("cuda"):
-        return "it is not on one GPU alone"
+        return "not all of it is on one GPU"
     for check in (_unrecordable_call, _interpreted, _moving_input_changed):
         reason = check(loaded)
         if reason is not None:
@@ -76,19 +76,19 @@ def _long_kernels(loaded: Loaded, table: Target) -> str | None:
     each_s = sum(buffer_bytes(b, graph.hints) for b in touched) / table.dram_bytes_per_s
     if not launches or each_s / launches < _LONG_S:
         return None
-    return f"its kernels take {each_s / launches:.1e} s each, a recording saves {_SAVED_S:.0e} s"
+    return f"its kernels take {each_s / launches:.1e} s each; a recording saves {_SAVED_S:.0e} s"
 
 
 def why_not_worth_it(loaded: Loaded, sizes: Mapping[str, int], table: Target) -> str | None:
     """At these sizes, on the GPU of `table`."""
     graph = loaded.graph
     if not any(buffer_bytes(graph.buffers[b], sizes) for n in graph.nodes for b in n.writes):
-        return "it makes nothing"
+        return "it has no results"
     copied_s = 2 * _copied_bytes(loaded, sizes) / table.dram_bytes_per_s
     saved_s = _launches(loaded) * _SAVED_S
     if copied_s < saved_s:
         return None
-    return f"copying its inputs and outputs takes {copied_s:.1e} s, it saves {saved_s:.1e} s"
+    return f"copying inputs and outputs takes {copied_s:.1e} s; a recording saves {saved_s:.1e} s"
 
 
 def _copied_bytes(loaded: Loaded, sizes: Mapping[str, int]) -> int:

@@ -103,7 +103,7 @@ def _generated(kernel: Kernel) -> KernelBundle | None:
 
 
 def _told(name: str, error: TorchweldError) -> None:
-    warn_once(f"codegen {name} {error}", f"{name} runs interpreted: {error}")
+    warn_once(f"codegen {name} {error}", f"kernel {name} runs as separate operations: {error}")
 
 
 def _bound(

@@ -18,7 +18,7 @@ from torchweld.templates.gemm.dequantised import template as dequantised
 from torchweld.templates.multi_tensor import template as multi_tensor
 from torchweld.templates.pointwise_reduce import template as pointwise_reduce
 from torchweld.templates.pooling import template as pooling
-from torchweld.templates.template import Choose, Kernel, Problem, Template
+from torchweld.templates.template import NO_SCHEDULE, Choose, Kernel, Problem, Template
 
 TEMPLATES: dict[str, Template] = {
     t.name: t
@@ -45,7 +45,10 @@ def chosen(problem: Problem) -> Kernel:
         if why is not None:
             refused.append(f"not {name}: {why}")
             continue
-        schedule = next(iter(template.candidates(roles, problem)))
+        schedule = next(iter(template.candidates(roles, problem)), None)
+        if schedule is None:
+            refused.append(f"not {name}: {NO_SCHEDULE}")
+            continue
         seconds = template.price(roles, schedule, problem)
         return Kernel(problem, name, roles, schedule, seconds, "; ".join(refused))
     raise InvalidIR(f"no template makes {problem.comp.name}: {'; '.join(refused) or 'no match'}")

@@ -61,6 +61,8 @@ class Problem:
             self.accesses, self.contraction, self.buffers, self.target, self.hints)
 
 
+NO_SCHEDULE = "no tiling fits"  # why a template that supports a Comp makes no kernel of it
+
 Roles = Any  # each template's own frozen record
 Schedule = Any
 

@@ -132,7 +132,7 @@ def check_fits(target: Target) -> None:
         ) from error
     if not tensors(output):
         raise UsageError(
-            f"{target.name} returned no tensor but {_describe(output)}", do="return tensors"
+            f"{target.name} returned no tensor, but {_describe(output)}", do="return tensors"
         )
 
 
@@ -140,7 +140,7 @@ def _function(spec: str) -> Callable:
     path, _, name = spec.rpartition(":")
     file = Path(path)
     if not path or not name.isidentifier():
-        raise UsageError(f"{spec!r} is no target", do=HOW)
+        raise UsageError(f"{spec!r} is not a target", do=HOW)
     if not file.is_file() or file.suffix != ".py":
         raise UsageError(f"there is no Python file {path}", do=HOW)
     try:
@@ -151,7 +151,7 @@ def _function(spec: str) -> Callable:
         module_spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise UsageError(
-            f"{path} cannot be imported: {one_line(error)}", do="mend it, or name another file"
+            f"{path} cannot be imported: {one_line(error)}", do="fix it, or give another file"
         ) from error
     function = getattr(module, name, None)
     if not callable(function):

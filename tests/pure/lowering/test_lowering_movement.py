@@ -378,7 +378,7 @@ def test_an_operation_whose_lowering_fails_is_a_call(monkeypatch):
 
     monkeypatch.setitem(ROWS, "aten.exp.default", failing)
     events.clear()
-    with pytest.warns(events.TorchweldWarning, match="aten.exp.default is left to ATen"):
+    with pytest.warns(events.TorchweldWarning, match="aten.exp.default.* is left to ATen"):
         found = lowered(lambda x: [x.exp().sin() + x.flip(0)], rand(3, 5))
     assert externs(found) == ["aten.exp.default"]
 

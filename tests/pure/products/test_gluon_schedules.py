@@ -9,11 +9,14 @@ import pytest
 
 import product_cases as cases
 from product_cases import Body, parts
+from torchweld.core.errors import InvalidIR
 from torchweld.targets.find import named_target
 from torchweld.templates.gemm.choice import choose
 from torchweld.templates.gemm.concatenation import pieces_of
 from torchweld.templates.gemm.hopper import schedule as rules
 from torchweld.templates.gemm.schedule import ProductSchedule as P
+from torchweld.templates.gemm.triton import schedule as triton_rules
+from torchweld.templates.template import NO_SCHEDULE
 from triton_cases import Case
 
 H100 = named_target("H100")
@@ -59,6 +62,16 @@ def test_little_work_is_for_triton():
     little, more = cases.bias_gelu(256, 3072, 768), cases.bias_residual(512, 768, 3072)
     assert choose(*parts(little), little.buffers, H100).form == "triton"
     assert choose(*parts(more), more.buffers, H100).form == "gluon"
+
+
+def test_a_form_without_a_tiling_leaves_the_product_to_the_next(monkeypatch):
+    more = cases.bias_residual(512, 768, 3072)
+    monkeypatch.setattr(rules, "candidates", lambda *given: iter(()))
+    assert choose(*parts(more), more.buffers, H100).form == "triton"
+    monkeypatch.setattr(triton_rules, "candidates", lambda *given: iter(()))
+    assert choose(*parts(more), more.buffers, H100) == NO_SCHEDULE
+    with pytest.raises(InvalidIR, match="no tiling"):
+        triton_rules.first(*parts(more), H100)
 
 
 def test_short_kernels_begin_early():
@@ -128,7 +141,7 @@ def test_matrices_side_by_side_take_one_way_through_shared_memory():
     case = cases.side_by_side(256, (128, 64, 72), 128)
     assert unsupported(case) is None
     odd = cases.side_by_side(256, (128, 65), 128)  # rows of 130 bytes are stored from registers
-    assert "in different ways" in unsupported(odd)
+    assert "different layouts" in unsupported(odd)
 
 
 def test_tiles_of_matrices_side_by_side_are_counted_apart():

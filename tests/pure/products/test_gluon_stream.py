@@ -153,7 +153,7 @@ def test_many_rows_are_no_stream():
     [
         (cases.linear(16, 64, 100), "not aligned"),
         (cases.normed(16, 64, 64), "is computed"),
-        (cases.batched(3, 16, 64, 64), "at a time"),
+        (cases.batched(3, 16, 64, 64), "at once"),
         (cases.linear(16, 64, 64), None),
         (cases.linear(16, 64, 8 * symbol("s0"), sizes={"s0": 8}), "at the call"),
         (cases.linear(16, "s0", 64, sizes={"s0": 64}), "at the call"),

@@ -236,7 +236,7 @@ class CachedCalls:
     def _refuse(self, kind: _Kind, why: str) -> None:
         kind.refused = True
         name = type(self._model).__name__
-        message = f"{name}'s calls with a cache are captured by torch.compile: {why}"
+        message = f"{name}: calls with a cache go through torch.compile: {why}"
         events.warn_once(f"cache:{name}:{why}", message)
 
     def _in_eager(self, inputs: Inputs, silent: bool = False):
@@ -244,7 +244,10 @@ class CachedCalls:
         if not silent:
             kinds = ", ".join(sorted({type(layer).__name__ for layer in inputs.cache.layers}))
             name = type(self._model).__name__
-            message = f"{name}: steps with a cache of {kinds} run unfused"
+            message = (
+                f"{name}: steps with a cache of {kinds} run unfused; the default cache and "
+                "cache_implementation='static' are fused"
+            )
             events.warn_once(f"cache:{name}:{kinds}", message)
         arguments = {**inputs.tensors, **inputs.others, inputs.cache_name: inputs.cache}
         return self._model(**arguments)

@@ -28,6 +28,8 @@ _ANY_STRIDES = frozenset(
 # one. Its result is laid out
 # as a dense query is.
 _STRIDED_KEYS = ("aten._scaled_dot_product_", "aten.scaled_dot_product_attention")
+# Complex numbers as pairs: a view wherever it is a view in eager.
+_PAIRS = "aten.view_as_real.default"
 SAME, ANY, WRITTEN = "eager's strides", "any strides", "in place"
 ROWS, DENSE = "unit last stride", "unit last stride, no gaps; the result follows"
 _ATTRS = {torch.device: "device", torch.layout: "layout", torch.memory_format: "memory_format"}
@@ -35,7 +37,7 @@ _ATTRS = {torch.device: "device", torch.layout: "layout", torch.memory_format: "
 
 def emit(call: Call, node: torch.fx.Node, env: dict[torch.fx.Node, object]) -> object:
     """Appends the Extern for an fx node; gives its result(s) as the lowering functions do."""
-    target, schema = _target(node.target), node.target._schema
+    target, schema = _target(call, node, env), node.target._schema
     writer = _Arguments(call.graph, env)
     layouts = _layouts(target)
     args = tuple(
@@ -78,15 +80,28 @@ def _written_argument(node: torch.fx.Node, k: int) -> torch.fx.Node | None:
     return next(same, None)
 
 
-def _target(overload: OpOverload) -> str:
+def _target(call: Call, node: torch.fx.Node, env: dict[torch.fx.Node, object]) -> str:
     """The overload's name; for a view, the name of the same operation with memory of its own."""
+    overload: OpOverload = node.target
     if not any(r.alias_info and not r.alias_info.is_write for r in overload._schema.returns):
         return str(overload)
+    if str(overload) == _PAIRS and _is_of_call(call, env[node.args[0]]):
+        return _PAIRS
     namespace, name, kind = str(overload).split(".")
     packet = getattr(getattr(torch.ops, namespace), f"{name}_copy", None)
     if packet is None or kind not in packet.overloads():
         raise NotLowered(f"{overload} gives a view that cannot be followed")
     return f"{namespace}.{name}_copy.{kind}"
+
+
+def _is_of_call(call: Call, source: object) -> bool:
+    """Whether a tensor on a CPU is the result of another library call: memory that nothing else
+    writes, and that lives as long as a view of it."""
+    whole = isinstance(source, Tensor) and source.source in call.graph.buffers
+    if not whole or call.graph.buffers[source.source].device != "cpu":
+        return False
+    makers = (n for n in call.graph.nodes if source.source in n.writes)
+    return any(isinstance(n, Extern) and source.source not in n.mutates for n in makers)
 
 
 def _output(call: Call, k: int, strides) -> str | None:

@@ -46,14 +46,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m torchweld.exact.campaign", description=__doc__,
                                      formatter_class=argparse.RawTextHelpFormatter)  # fmt: skip
     add = parser.add_argument
-    add("--seeds", type=int, default=1000, help="how many (1000)")
-    add("--first", type=int, default=0, help="the first of them (0)")
-    add("--processes", type=int, default=1, help="at a time (1); 0: in this one")
-    add("--minutes", type=float, default=math.inf, help="after which no seed is begun")
-    add("--folder", type=Path, default=Path("campaign"), help="of log and failures (./campaign)")
+    add("--seeds", type=int, default=1000, help="number of seeds (1000)")
+    add("--first", type=int, default=0, help="the first seed (0)")
+    add("--processes", type=int, default=1, help="processes at a time (1); 0: this process")
+    add("--minutes", type=float, default=math.inf, help="start no seed after so many minutes")
+    add("--folder", type=Path, default=Path("campaign"), help="for log and failures (./campaign)")
     add("--check", choices=CHECKS, default="interpreted", help="interpreted: no kernels (default)")
-    add("--device", default="cpu", help="whose plans are interpreted: cpu (default), H100, ...")
-    add("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of programs (all)")
+    add("--device", default="cpu", help="make plans for it: cpu (default), H100, ...")
+    add("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of programs (all)")
     return parser
 
 

@@ -18,7 +18,7 @@ _LIBRARY = "libnvidia-ml.so.1"
 def energy_of(subject: Subject) -> Energy:
     """Steps one after the other for some seconds, between two readings of the counter."""
     if subject.device != "cuda":
-        return Energy(None, None, 0.0, "this device has no energy counter that is read here")
+        return Energy(None, None, 0.0, "torchweld reads no energy counter on this device")
     counter = _counter()
     if isinstance(counter, str):
         return Energy(None, None, 0.0, counter)
@@ -38,7 +38,7 @@ def _counter():
         library = ctypes.CDLL(find_library("nvidia-ml") or _LIBRARY)
         handle = _handle(library)
     except (OSError, RuntimeError) as error:
-        return f"the driver's library does not tell: {error}"
+        return f"NVML gives no answer: {error}"
 
     def read() -> int:
         spent = ctypes.c_ulonglong()

@@ -25,9 +25,11 @@ class Paired:
 
     @property
     def rounds(self) -> int:
+        """Number of rounds that were timed."""
         return len(next(iter(self.times_ms.values())))
 
     def median_ms(self, way: str) -> float:
+        """Of `way` over all rounds."""
         return statistics.median(self.times_ms[way])
 
     def iqr_ms(self, way: str) -> float:

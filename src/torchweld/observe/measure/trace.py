@@ -33,9 +33,11 @@ class Host:
 
     @property
     def end_us(self) -> float:
+        """On the trace's clock."""
         return self.start_us + self.duration_us
 
     def all_kernels(self) -> list[Device]:
+        """Of this event and all below it."""
         return self.kernels + [k for child in self.children for k in child.all_kernels()]
 
 
@@ -51,6 +53,7 @@ class Device:
 
     @property
     def end_us(self) -> float:
+        """On the trace's clock."""
         return self.start_us + self.duration_us
 
 
@@ -82,8 +85,8 @@ def read_trace(path: Path) -> Trace:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = type(error).__name__
-        raise UsageError(f"{path} is no trace of torch.profiler ({what})",
-                         do="export it anew with export_chrome_trace") from None
+        raise UsageError(f"{path} is not a trace of torch.profiler ({what})",
+                         do="export it again with export_chrome_trace") from None
 
 
 def steps_of(events: list[dict]) -> list[Step]:

@@ -41,6 +41,7 @@ def regime_of(work: Work, line: Roofline) -> str:
 
 
 def least_us(work: Work, line: Roofline) -> float:
+    """The least time of `work`: the largest of its limits."""
     return max(limits_us(work, line).values())
 
 

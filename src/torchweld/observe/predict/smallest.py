@@ -77,6 +77,7 @@ def run_forward(functions: Iterable[Callable[[], object]], between: Callable[[],
 
 
 def run_backward(functions: Iterable[Callable[[], object]], between: Callable[[], object]) -> None:
+    """Each function's backward, where its result has one; `between` is called before each."""
     for function in functions:
         between()
         result = function()

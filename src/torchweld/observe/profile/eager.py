@@ -47,6 +47,7 @@ def spread(kernels: Sequence[Device], work: Work | None) -> list[Work | None]:
 
 
 def kind_of(kernel: Device, usual: str) -> str:
+    """copy for a memory copy, else `usual`."""
     return "copy" if kernel.copy else usual
 
 

@@ -203,5 +203,5 @@ def _measured(
     factor = max(saved, predicted_us) / max(min(saved, predicted_us), 1e-9)
     if factor <= _AGREES:
         return spent, "high", f"measured and predicted savings agree within {factor:.1f}x"
-    return spent, "medium", f"measured and predicted savings differ {factor:.1f}x"
+    return spent, "medium", f"measured and predicted savings differ by {factor:.1f}x"
 

@@ -49,6 +49,7 @@ class Run:
 
     @property
     def end_us(self) -> float:
+        """From the start of the step."""
         return self.start_us + self.duration_us
 
 
@@ -75,6 +76,7 @@ def kernels_of(
 
 
 def key_of(task: Task) -> tuple:
+    """Equal for runs of one kernel."""
     work = task.work
     return task.name, task.places, task.backward, work and (work.bytes, work.flops)
 
@@ -110,6 +112,7 @@ def _kernel(
 
 
 def timeline(runs: Runs, numbers: dict[tuple, int]) -> list[Launch]:
+    """A launch for each run; `numbers`: kernel ids, by `key_of`."""
     return [Launch(numbers[key_of(r.task)], r.start_us, r.duration_us) for r in runs]
 
 

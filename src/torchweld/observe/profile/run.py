@@ -41,9 +41,9 @@ _WARM_GRAPHS = 3  # steps until CUDA graphs are recorded
 _COMPILATIONS = 1 << 20  # Dynamo counts targets of one class as one function, and gives up at 8
 _UNDISTURBED = 0.85
 _DISTURBED = ("this process had its processor for {:.0%} of the time: something else is running, "
-              "and what is measured is too long by as much")
-_NOT_SOUGHT = ("fusions to be had were not sought: that takes about {:.0f} s, too much beside "
-               "three runs; --opportunities (opportunities=True) looks for them all the same")
+              "so measured times are too long")
+_NOT_SOUGHT = ("fusion opportunities were skipped: finding them takes about {:.0f} s. "
+               "--opportunities (opportunities=True) finds them anyway")
 _NOTHING_COMPILED = "nothing was compiled for this target: it runs in eager"
 
 
@@ -58,6 +58,7 @@ class Seen:
 
     @property
     def lengths_us(self) -> list[float]:
+        """Time of each profiled step."""
         return [step.duration_us for step in self.trace.steps]
 
     @property
@@ -177,7 +178,7 @@ def _plan(
     try:
         return planned_graphs(subject, plan_of, options), []
     except Exception as error:  # whatever torch's tracing makes of a user's model
-        return [], [f"no opportunities: the target is not captured: {one_line(error)}"]
+        return [], [f"no fusion opportunities: the target cannot be captured: {one_line(error)}"]
 
 
 def _totals(seen: Seen, step_us: list[float], numbers: dict) -> Totals:

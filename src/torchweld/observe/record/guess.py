@@ -31,6 +31,7 @@ class Expected:
 
     @property
     def family(self) -> str:
+        """The name without its number, for generated kernels."""
         return family(self.name) if self.kind == "generated" else self.name
 
 
@@ -52,6 +53,7 @@ class Guess:
         return sum(kernel.predicted_us for kernel in self.kernels)
 
     def to_json(self) -> str:
+        """As `from_json` reads it."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @staticmethod
@@ -60,7 +62,7 @@ class Guess:
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:
-            raise UsageError(f"the guess is no JSON: {error.msg}") from None
+            raise UsageError(f"the guess is not valid JSON: {error.msg}") from None
         return validated(Guess, values, "the guess")
 
 

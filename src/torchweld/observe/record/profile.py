@@ -100,6 +100,7 @@ class Place:
 
     @property
     def short_op(self) -> str:
+        """aten.mm.default -> mm"""
         return short_name(self.op)
 
     @property
@@ -137,6 +138,7 @@ class Kernel:
 
     @property
     def family(self) -> str:
+        """The name without its number, for generated kernels."""
         return family(self.name) if self.kind == "generated" else self.name
 
     @property
@@ -280,8 +282,8 @@ class Profile:
     kernels: Annotated[list[Kernel], "in the order in which a step first runs them"]
     launches: Annotated[list[Launch], "the timeline of one step"]
     modules: Annotated[list[ModuleSum], "the tree of modules, parents before children"]
-    memory: Annotated[Memory | None, "memory over the step; null if it was not watched"]
-    opportunities: Annotated[list[Opportunity], "fusions to be had, best first; eager only"]
+    memory: Annotated[Memory | None, "memory over the step; null if it was not recorded"]
+    opportunities: Annotated[list[Opportunity], "possible fusions, best first; eager only"]
     accuracy: Annotated[Accuracy, "of the prediction"]
     energy: Annotated[Energy, "joules of a step"]
     warnings: Annotated[list[str], "what could not be had as planned"] = field(
@@ -300,8 +302,8 @@ class Profile:
         another."""
         version = values.get("schema_version") if isinstance(values, dict) else None
         if version != SCHEMA_VERSION:
-            raise UsageError(f"this is no profile of version {SCHEMA_VERSION}",
-                             do="make it anew with torchweld profile --json")
+            raise UsageError(f"this is not a profile of version {SCHEMA_VERSION}",
+                             do="make it again with torchweld profile --json")
         return validated(Profile, values, "the profile")
 
     @staticmethod
@@ -310,5 +312,5 @@ class Profile:
         try:
             return Profile.from_dict(json.loads(text))
         except json.JSONDecodeError as error:
-            what = f"the profile is no JSON: {error.msg} in line {error.lineno}"
+            what = f"the profile is not valid JSON: {error.msg} in line {error.lineno}"
             raise UsageError(what) from None

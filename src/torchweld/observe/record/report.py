@@ -40,7 +40,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Timing:
-    """Paired: in each round every way runs once, in turning order, in one process."""
+    """Paired: in each round every way runs once, in changing order, in one process."""
 
     rounds: Annotated[int, "number of rounds"]
     median_ms: Annotated[float, "median time of a call, milliseconds"]

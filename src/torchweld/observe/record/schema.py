@@ -25,6 +25,7 @@ def records_in(kind) -> list[type]:
 
 
 def to_json(report: data.Report) -> str:
+    """As `from_json` reads it."""
     from pydantic import TypeAdapter  # only --json needs it
 
     return TypeAdapter(data.Report).dump_json(report, indent=2).decode() + "\n"
@@ -36,16 +37,16 @@ def from_json(text: str) -> data.Report:
     try:
         values = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"it is no JSON: {error}", do="make it anew") from None
+        raise UsageError(f"it is not valid JSON: {error}", do="make it again") from None
     version = values.get("schema_version") if isinstance(values, dict) else None
     if version != data.SCHEMA_VERSION:
-        found = "no report" if version is None else f"a report of schema {version}"
-        found = "a profile, no report" if "launches" in (values or ()) else found
+        found = "not a report" if version is None else f"a report of schema {version}"
+        found = "a profile, not a report" if "launches" in (values or ()) else found
         raise UsageError(
             f"it is {found}; this torchweld reads schema {data.SCHEMA_VERSION}",
-            do="make it anew with torchweld report --json",
+            do="make it again with torchweld report --json",
         )
-    return validated(data.Report, values, "it", do="make it anew")
+    return validated(data.Report, values, "it", do="make it again")
 
 
 def read_json(path: Path) -> data.Report:
@@ -53,13 +54,14 @@ def read_json(path: Path) -> data.Report:
     try:
         return from_json(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
-        raise UsageError(f"{path} cannot be read: {why}", do="name a report's JSON") from None
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise UsageError(f"{path} cannot be read: {why}", do="give the JSON of a report") from None
     except UsageError as error:
         raise UsageError(f"{path}: {error.what}", do=error.do) from None
 
 
 def write_json(report: data.Report, path: Path) -> None:
+    """To `path`, whole or not at all. Errors: UsageError if it cannot be written."""
     write_whole(to_json(report), path)
 
 

@@ -12,7 +12,7 @@ ADVICE: dict[Reason, str] = {
     ),
     Reason.DEVICES: "Keep the tensors of this step on one device.",
     Reason.REENTRY: (
-        "Move the operation between them before or after both: it reads one and feeds the other."
+        "Move the operation between them before or after both. It reads one and feeds the other."
     ),
     Reason.MUTATION: "Use the operation that returns a new tensor (add, not add_).",
     Reason.PARTIAL_WRITE: (
@@ -26,36 +26,36 @@ ADVICE: dict[Reason, str] = {
     Reason.COLUMNS: "Reduce over the dimensions that the consumer works on, or over all of them.",
     Reason.SCAN: "Read the cumulative result in its own order.",
     Reason.AFTER_COLUMN_REDUCTION: (
-        "Reduce over the last dimension where the model allows: the sum over all rows must be "
-        "complete before its first reader starts."
+        "Reduce over the last dimension, if the model can. A sum over all rows must be complete "
+        "before its first reader starts."
     ),
     Reason.NO_FRAME: "Reduce over the same dimensions in both.",
     Reason.PARTIAL_STORE: (
-        "Broadcast last: the kernel would store a small result beside a large one."
+        "Broadcast last. The fused kernel would store a small result together with a large one."
     ),
-    Reason.SCATTER: "Use indices that do not repeat and index_select or gather, if the model can.",
-    Reason.ROW_SUMS: "Nothing, unless rows can be shorter or contiguous.",
+    Reason.SCATTER: "If the model can, use index_select or gather with indices that do not repeat.",
+    Reason.ROW_SUMS: "Make rows shorter or contiguous, if the model can.",
     Reason.NO_HOME: "Drop this result from the outputs if it is not used.",
     Reason.TOO_MANY_BUFFERS: "Concatenate the operands (one packed tensor rather than many).",
-    Reason.TOO_LONG: "Nothing: beside so much arithmetic, the memory traffic is negligible.",
+    Reason.TOO_LONG: "Nothing: with so much arithmetic, memory traffic hardly counts.",
     Reason.SPILL: "Nothing: one kernel would be slower than two.",
-    Reason.MEMORY: "Nothing: the peak of memory would rise.",
+    Reason.MEMORY: "Nothing: peak memory would rise.",
     Reason.PRODUCT: "Nothing: the rows are reduced after the product is complete.",
     Reason.TEMPLATE: "Use bfloat16 or float16, and sizes that are multiples of 8.",
-    Reason.EPILOGUE: "Use gelu by tanh or relu behind a linear layer, if the model can.",
-    Reason.READERS: "Nothing if they need it. Drop the output if it is not used.",
+    Reason.EPILOGUE: "Use ReLU or tanh GELU after the linear layer, if the model can.",
+    Reason.READERS: "Nothing, if they need it. If it is an unused output of the model, drop it.",
     Reason.ALL_ROWS: (
-        "Return the loss rather than the large result, and keep each row's part of it apart from "
-        "other rows; compile for known sizes (dynamic=False)."
+        "Return the loss instead of the large result. Compute each row's loss without other rows. "
+        "Compile for known sizes (dynamic=False)."
     ),
-    Reason.SMALL_ROWS: "Nothing: so small a result may be whole in memory.",
+    Reason.SMALL_ROWS: "Nothing: the result is small enough to stay in memory.",
     Reason.SLOWER: "Nothing: the cost model predicts no gain.",
     Reason.MARGIN: "Nothing: the cost model predicts almost no gain.",
-    Reason.BETTER: "Nothing: what was fused instead is predicted to be faster.",
+    Reason.BETTER: "Nothing: another fusion is predicted to be faster.",
 }
 
 # A library call of the plan that a later stage made a kernel of our own.
-OWN_KERNEL = "one side is a matrix product or a convolution, which has its own kernel"
+OWN_KERNEL = "one side is a matrix product or a convolution with a kernel of its own"
 OWN_KERNEL_ADVICE = (
-    "Nothing: what follows a product joins its kernel where that is predicted to be faster."
+    "Nothing: an operation joins the kernel of a product if that is predicted to be faster."
 )

@@ -73,6 +73,7 @@ def _this_machine(device: str) -> Machine:
 
 
 def subject(target: str, workload: Workload) -> Subject:
+    """What is measured: shapes, dtype and number of parameters of `workload`."""
     inputs = [*workload.args, *workload.kwargs.values()]
     parameters = list(workload.model.parameters())
     floating = [p for p in [*parameters, *tensors_in(inputs)] if p.is_floating_point()]

@@ -65,6 +65,7 @@ class Prepared:
     inductor_calls: int = 0
 
     def step(self, workload: Workload) -> Callable[[], object]:
+        """One call of the way, as it is timed."""
         if not WAYS[self.name].replays:
             return lambda: workload.call(self.run)
 

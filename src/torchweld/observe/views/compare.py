@@ -43,9 +43,11 @@ class Comparison:
 
     @property
     def regressed(self) -> bool:
+        """Whether anything that is judged became worse."""
         return any(change.verdict == WORSE for change in self.changes)
 
     def to_dict(self) -> dict:
+        """What `torchweld compare --json` prints."""
         return {
             "regressed": self.regressed,
             "changes": [asdict(change) for change in self.changes],
@@ -82,7 +84,7 @@ def _require_same_subject(before: Report, after: Report) -> None:
         old, new = getattr(before.subject, name), getattr(after.subject, name)
         if old != new:
             raise UsageError(
-                f"these are reports of different things: {name} is {old} in the first and {new} in "
+                f"the reports are of different things: {name} is {old} in the first and {new} in "
                 "the second", do="compare reports of one target",
             )  # fmt: skip
     if before.machine.device != after.machine.device:
@@ -100,7 +102,7 @@ def _require_times(before: dict[str, Way], after: dict[str, Way]) -> None:
     for which, way in (("first", before.get(JUDGED)), ("second", after.get(JUDGED))):
         if way is None or way.timing is None:
             why = f": {way.problem}" if way and way.problem else ""
-            raise UsageError(f"the {which} report has no time of {JUDGED}{why}", do="make it anew")
+            raise UsageError(f"the {which} report has no time of {JUDGED}{why}", do="make it again")
 
 
 def _times(
@@ -115,7 +117,7 @@ def _times(
     relative = _relative(before, after, CONTROL, tolerance)
     if alone.verdict in (SAME, relative.verdict):
         return [alone, replace(relative, verdict=TOLD)], []
-    doubt = f"the machine's speed: {CONTROL} does the same in both, and its time changed alike"
+    doubt = f"the machine's speed: {CONTROL} did the same work, and its time changed as much"
     return [replace(alone, verdict=SAME), replace(relative, verdict=TOLD)], [doubt]
 
 
@@ -143,7 +145,7 @@ def _relative(
     for which, ways in (("first", before), ("second", after)):
         timing = ways[name].timing if name in ways else None
         if timing is None:
-            raise UsageError(f"the {which} report has no time of {name}", do="measure it there")
+            raise UsageError(f"the {which} report has no time of {name}", do="time it there, too")
         spans.append((1 / timing.ratio_high, 1 / timing.ratio, 1 / timing.ratio_low))
     what = f"time of {JUDGED} / {name}"
     return _change(what, *spans, lambda ratio: f"{ratio:.3f}", tolerance, True)

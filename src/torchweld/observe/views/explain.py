@@ -18,19 +18,20 @@ from torchweld.observe.record.profile import Place
 from torchweld.observe.record.report import GraphPart, Group, Made, Refused
 from torchweld.observe.report.parts import graph_part
 
-NOTHING_YET = "Nothing is compiled yet: call the fused model once, then explain it."
+NOTHING_YET = "Nothing is compiled yet. Call the fused model once, then call explain again."
 NOTHING_FUSED = "Nothing was fused: every call so far ran in eager."
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """`str()` is for a terminal, `to_dict()` for a program, `to_html()` a page that stands alone;
-    notebooks show its parts by themselves."""
+    """`str()` is for a terminal, `to_dict()` for a program, `to_html()` for a page that stands
+    alone. Notebooks show it by themselves."""
 
     graphs: tuple[GraphPart, ...]
     without_graphs: str = NOTHING_YET  # why there are none
 
     def to_dict(self) -> dict:
+        """The graphs as plain data: dicts, lists, numbers, strings."""
         return {"graphs": [asdict(part) for part in self.graphs]}
 
     def to_html(self) -> str:
@@ -49,9 +50,9 @@ class Explanation:
 
 
 def explain(fused: Callable[..., Any] | None = None) -> Explanation:
-    """What was fused, what not and why, for each graph compiled for `fused` so far; without an
-    argument, and for what `fuse` did not make (torch.compile(backend="torchweld")), for the last
-    graphs compiled in this process."""
+    """What was fused, what was not, and why, for each graph that was compiled for `fused` so far.
+    Times are predictions in us, sizes in bytes. Nothing is run. Without an argument, or for
+    torch.compile(backend="torchweld"): the last graphs that were compiled in this process."""
     graphs = tuple(graph_part(record) for record in records(fused))
     return Explanation(graphs, _why_none(fused) if not graphs else "")
 
@@ -61,7 +62,7 @@ def _why_none(fused) -> str:
         return NOTHING_YET
     lines = [f"  {event.message}" for event in events()]
     if not lines:
-        return f"{NOTHING_FUSED} Dynamo captured no graph of it (TORCH_LOGS=+dynamo says why)."
+        return f"{NOTHING_FUSED} Dynamo captured no graph of it. TORCH_LOGS=+dynamo shows why."
     return "\n".join([NOTHING_FUSED, "What happened in this process:", *lines])
 
 

@@ -21,6 +21,7 @@ _LONG_NAME = 28
 
 
 def show_guess(guess: Guess, console: Console) -> None:
+    """Prints the expected kernels in program order, with their times in us."""
     what = "forward + backward" if guess.train else "forward"
     heading = Text.assemble(
         (guess.target, "bold"), f" {guess.way}, {what}, on {guess.device}: nothing was run\n")

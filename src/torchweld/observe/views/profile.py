@@ -29,6 +29,7 @@ _BUSY = 0.4  # bias of the prediction from which on the device is suspected
 
 
 def show(profile: Profile, console: Console) -> None:
+    """Prints `profile_view(profile)`."""
     console.print(profile_view(profile))
 
 
@@ -40,6 +41,7 @@ def plain_text(profile: Profile) -> str:
 
 
 def profile_view(profile: Profile) -> RenderableType:
+    """The profile as tables for a terminal."""
     parts = [_heading(profile), _totals(profile), Text()]
     if profile.kernels:
         parts += [_kernels(profile), Text(), _modules(profile), Text()]
@@ -186,7 +188,7 @@ def _memory(profile: Profile) -> RenderableType:
 
 def _opportunities(found: Sequence[Opportunity]) -> Table:
     table = table_of("fuse", "times", "saves us", "saves bytes", "sure",
-                     title="To be had by fusion")
+                     title="What fusion would save")
     for one in found[:SHOWN]:
         ops = operations_text(one.places)
         gone = ", ".join(counted(one.intermediates)) or "no tensor"
@@ -205,8 +207,8 @@ def _accuracy(profile: Profile) -> Text:
                                for k in largest))[:3]  # fmt: skip
     if found.bias is not None and abs(found.bias) > _BUSY:
         worst.append(
-            f"all together {math.exp(found.bias):.1f}x: the device is not as fast as when it was "
-            "measured, is something else running?")
+            f"all together {math.exp(found.bias):.1f}x: the device is slower than when it was "
+            "measured. Is something else running?")
     return Text(
         f"prediction: median |log(measured / predicted)| {found.median_abs_log:.2f} over "
         f"{found.kernels} kernels, {found.within_two:.0%} within a factor of two; largest misses: "

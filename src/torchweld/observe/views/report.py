@@ -26,10 +26,12 @@ SHOWN = 8  # rows of groups and of refusals for each graph; --json has all
 
 
 def show(report: data.Report, console: Console) -> None:
+    """Prints `report_view(report)`."""
     console.print(report_view(report))
 
 
 def report_view(report: data.Report) -> RenderableType:
+    """The report as tables for a terminal."""
     parts = [_heading(report), _times(report.ways), BLANK, _figures(report.ways), BLANK]
     failed = [way for way in report.ways if way.problem]
     parts += [Text(f"{way.name} was not measured: {way.problem}") for way in failed]

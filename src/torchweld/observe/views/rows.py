@@ -31,22 +31,27 @@ class KernelRow:
 
     @property
     def first(self) -> Kernel:
+        """Any of the equal kernels: it stands for all."""
         return self.kernels[0]
 
     @property
     def name(self) -> str:
+        """The kernel's, without number if there are several."""
         return self.first.family if self.kernels[1:] else self.first.name
 
     @property
     def kind(self) -> str:
+        """As `Kernel.kind`."""
         return self.first.kind
 
     @property
     def operations(self) -> str:
+        """The operations that it does, by short names."""
         return operations_text(self.first.places)
 
     @property
     def module(self) -> str:
+        """Module paths, with * for the number of a repeated layer."""
         if not self.kernels[1:]:
             return ", ".join(p.module for p in self.first.places[:1])
         modules = (p.module for k in self.kernels for p in k.places)
@@ -54,18 +59,22 @@ class KernelRow:
 
     @property
     def source(self) -> str:
+        """file:line of the first operation, empty if unknown."""
         return next((p.source for p in self.first.places if p.source), "")
 
     @property
     def calls(self) -> int:
+        """Launches in a step."""
         return sum(k.calls for k in self.kernels)
 
     @property
     def measured_us(self) -> float:
+        """In a step, of all launches."""
         return sum(k.measured_us for k in self.kernels)
 
     @property
     def predicted_us(self) -> float | None:
+        """In a step, of all launches; None if unknown."""
         return _sum(k.predicted_us for k in self.kernels)
 
     @property
@@ -75,14 +84,17 @@ class KernelRow:
 
     @property
     def bytes(self) -> int | None:
+        """Read and written in a step; None if unknown."""
         return _sum(k.bytes for k in self.kernels)
 
     @property
     def flops(self) -> float | None:
+        """In a step; None if unknown."""
         return _sum(k.flops for k in self.kernels)
 
     @property
     def regime(self) -> str:
+        """The regime of most of the kernels."""
         regimes = [k.regime for k in self.kernels]
         return max(regimes, key=regimes.count)
 
@@ -109,6 +121,7 @@ class ModuleRow:
 
     @property
     def saved_us(self) -> float | None:
+        """Time before less time after; None if one is unknown."""
         known = self.before_us is not None and self.after_us is not None
         return self.before_us - self.after_us if known else None
 

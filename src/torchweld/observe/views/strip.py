@@ -24,6 +24,7 @@ class Block:
 
     @property
     def us(self) -> float:
+        """Measured time of its kernels in a step."""
         return self.row.measured_us
 
     @property
@@ -43,10 +44,12 @@ class Strip:
 
     @property
     def us(self) -> float:
+        """Measured time of all blocks."""
         return sum(block.us for block in self.blocks)
 
     @property
     def kernels(self) -> int:
+        """Launches of all blocks."""
         return sum(block.row.calls for block in self.blocks)
 
 
@@ -64,10 +67,12 @@ class Fused:
 
     @property
     def text(self) -> str:
+        """Its operations, by short names."""
         return operations_text(self.operations)
 
     @property
     def saved_us(self) -> float:
+        """Measured time before less after; negative: lost."""
         return self.before_us - self.after_us
 
 
@@ -82,6 +87,7 @@ class Strips:
 
     @property
     def longest_us(self) -> float:
+        """The length of the scale of time; 1 if nothing ran."""
         return max(self.before.us, self.after.us) or 1.0
 
 

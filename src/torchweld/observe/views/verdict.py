@@ -19,7 +19,8 @@ class Verdict:
 
     def __str__(self) -> str:
         if self.reasons:
-            return f"torchweld against {self.way}: inconclusive, for {' and '.join(self.reasons)}"
+            why = " and ".join(self.reasons)
+            return f"torchweld against {self.way}: inconclusive, because {why}"
         return f"torchweld is {self.figure} {'as' if self.figure == SAME else 'than'} {self.way}"
 
 
@@ -34,6 +35,7 @@ def verdicts(report: Report) -> list[Verdict]:
 
 
 def verdict(way: Way, ours: Way) -> Verdict:
+    """Faster, slower or as fast; inconclusive if any rule has a reason."""
     reasons = tuple(filter(None, (rule(way, ours) for rule in _RULES)))
     figure = INCONCLUSIVE if reasons else speed_text(way.timing.ratio)
     return Verdict(way.name, figure, reasons)
@@ -51,7 +53,7 @@ def _spans_one(way: Way, ours: Way) -> str:
     """Half of the rounds say faster, half say slower."""
     low, high = way.timing.ratio_low, way.timing.ratio_high
     if low <= 1 <= high and f"{low:.2f}" != f"{high:.2f}":
-        return f"the middle half of the ratios is {low:.2f} to {high:.2f}"
+        return f"half of the ratios lie between {low:.2f} and {high:.2f}"
     return ""
 
 
@@ -64,7 +66,8 @@ def _disagree(way: Way, ours: Way) -> str:
     outside = not timing.ratio_low - width <= of_medians <= timing.ratio_high + width
     other_side = (of_medians > 1) != (timing.ratio > 1)
     if outside or (other_side and abs(of_medians - timing.ratio) > width):
-        return f"the medians' ratio is {of_medians:.2f}, that of the rounds {timing.ratio:.2f}"
+        of_rounds = f"the median ratio is {timing.ratio:.2f}"
+        return f"the ratio of the medians is {of_medians:.2f}, but {of_rounds}"
     return ""
 
 

@@ -48,7 +48,7 @@ def join_columns(product: Comp, reader: Comp) -> Comp | Refusal:
     reader = _parted(reader, result)
     loads = dict.fromkeys(_loads(reader, result))
     if not loads or any(load.guard is not None for load in loads):
-        return Refusal(Reason.ROWS, f"columns of {result} meet in one point")
+        return Refusal(Reason.ROWS, f"one point reads several columns of {result}")
     product = apart(product, reader)
     images = {load: _images(product, load, reader) for load in loads}
     if None in images.values() or not _is_partition(product, images, reader):

@@ -116,7 +116,7 @@ def _offer_of(
         return kernel
     if kernel.schedule.form in STREAMS and len(comp.stores) > len(comp.writes):
         # H100, 16 rows: q and k with their rotation 8.6 us each; q, k, v in one stream 7.2
-        return Refusal(Reason.SLOWER, "few rows would stream the halves of each head apart")
+        return Refusal(Reason.SLOWER, "with few rows, the halves of each head would be read apart")
     results = [b for c in calls for b in nodes[c].writes]
     alone = not any(shop.flow.is_needed_after(b, number) for b in results)
     before = shop.prices.apart_s([nodes[c] for c in calls], nodes[number], alone)

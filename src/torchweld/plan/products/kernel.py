@@ -78,7 +78,7 @@ class Offer:
         if self.pays(margin):
             return Refusal(Reason.BETTER, times)
         if self.gain_s > 0:
-            return Refusal(Reason.MARGIN, f"{times}, at least {margin:.0%} less is wanted")
+            return Refusal(Reason.MARGIN, f"{times}; the gain must be at least {margin:.0%}")
         return Refusal(Reason.SLOWER, times)
 
 
@@ -133,7 +133,7 @@ class Judge:
             return Refusal(Reason.MUTATION, min(both))
         touched = len({*comp.reads, *comp.writes})
         if touched > self.table.max_buffers:
-            return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched} of {self.table.max_buffers}")
+            return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched}, at most {self.table.max_buffers}")
         return None
 
 
@@ -165,7 +165,8 @@ class Workshop:
         """The Comp of a library's product of 16-bit matrices."""
         made = product_comp(node, self.graph.buffers)
         narrow = made and all(self.graph.buffers[n].dtype in TENSOR_DTYPES for n in made.reads)
-        return made if narrow else Refusal(Reason.TEMPLATE, "not 16-bit matrices in plain windows")
+        why = "its operands are not 16-bit matrices in plain views"
+        return made if narrow else Refusal(Reason.TEMPLATE, why)
 
     def hazard(self, first: NodeId, second: NodeId) -> Refusal | None:
         """What would go wrong if `first` were done where `second` is."""

@@ -127,7 +127,7 @@ def _kernel(shop: Workshop, norm: Comp, product: Comp) -> Kernel | Refusal:
     kernel = shop.kernel(joined)
     if isinstance(kernel, Refusal) or _has_few_rows(kernel):
         return kernel
-    return Refusal(Reason.SLOWER, f"every tile of {kernel.rows} rows would compute the norm")
+    return Refusal(Reason.SLOWER, f"each tile of {kernel.rows} rows would compute the norm again")
 
 
 # -- one product with its norm --

@@ -142,7 +142,7 @@ def _with(graph: Graph, offers: Mapping[str, Offer], desk: Desk) -> Graph | dict
             return {name: offer}
         nests[name] = offer.comp
         gone.add(node)
-    return {n: Refusal(Reason.READERS, "too many") for n in offers}
+    return {n: Refusal(Reason.READERS, "too many of them") for n in offers}
 
 
 def _joining_reader(

@@ -20,7 +20,7 @@ from torchweld.templates.gemm.comp import is_batched, operands_of
 from torchweld.templates.gemm.price import Prices
 from torchweld.templates.pointwise_reduce.price import bytes_of, cost
 from torchweld.templates.registry import TEMPLATES
-from torchweld.templates.template import Choose, Problem
+from torchweld.templates.template import NO_SCHEDULE, Choose, Problem
 
 FAMILY = "attention/"  # names of the templates that take score nests begin with this
 # Times as long may a kernel take that holds no scores in memory. Products in batches and new memory
@@ -83,8 +83,10 @@ class Desk:
             roles = template.match(problem)
             refusal = "another form" if roles is None else template.supports(roles, problem)
             if refusal is None:
-                schedule = next(iter(template.candidates(roles, problem)))
-                return name, template.price(roles, schedule, problem)
+                schedule = next(iter(template.candidates(roles, problem)), None)
+                if schedule is not None:
+                    return name, template.price(roles, schedule, problem)
+                refusal = NO_SCHEDULE
             why.append(f"{name}: {refusal}")
         return "; ".join(why) or "no template for attention"
 
@@ -118,9 +120,9 @@ def _pointless(
     rows, keys = (hint(product(comp.extent(n) for n in p), hints) for p in (nest.rows, nest.keys))
     depth = max(hint(product(comp.extent(n) for n in i.depth), hints) for i in nest.inners)
     if rows * keys < min(rows, keys) * depth:
-        return "the scores are no larger than what they are made of"
+        return "the scores are no larger than their factors"
     if not is_batched(root) and not nest.statistics:
-        return "the weights of two layers are no keys and values"
+        return "the factors are weights of layers, not keys and values"
     return None
 
 

@@ -312,7 +312,7 @@ class _Writer:
     def _comp_of(self, node: Node) -> Comp:
         comp = node if isinstance(node, Comp) else product_comp(node, self.sources.graph.buffers)
         if comp is None:
-            raise _Cannot(Refusal(Reason.TEMPLATE, f"{node.name}: windows that are no maps"))
+            raise _Cannot(Refusal(Reason.TEMPLATE, f"{node.name}: an input is not a plain view"))
         if any(isinstance(i, Scan) for i in comp.body):
             raise _Cannot(Refusal(Reason.SCAN, node.name))
         return comp

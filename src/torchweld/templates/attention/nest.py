@@ -99,14 +99,14 @@ def nest_or_reason(comp: Comp) -> Nest | str:
     """The score nest that `comp` is, or why it is none."""
     body, axes = comp.body, value_axes(comp.body)
     if any(isinstance(i, (Scan, Pick)) for i in body):
-        return "a scan, or a reduction with two results"
+        return "it has a scan, or a reduction with two results"
     keys = _keys(body)
     if keys is None:
-        return "no reduction of products over one set of keys"
+        return "it does not sum products over one set of keys"
     reduces = {v: i for v, i in enumerate(body) if isinstance(i, Reduce)}
     inners = [_inner(body, axes, v, keys) for v, i in reduces.items() if frozenset(i.axes) != keys]
     if None in inners:
-        return "a reduction over other axes than keys is no product of rows and keys"
+        return "a reduction over other axes than the keys is not a product of rows and keys"
     return _Finder(comp, axes, keys, tuple(inners)).nest()
 
 
@@ -211,14 +211,14 @@ class _Finder:
         if any(a & b for k, a in enumerate(columns) for b in columns[:k] if a != b):
             return "columns of two products overlap"
         if not all(self.axes[i.key] <= batch | self.keys | d for i, d in zip(self.inners, depth)):
-            return "a factor of the scores varies along rows and keys"
+            return "a factor of the scores varies along both rows and keys"
         if not all(self.axes[o.key] <= batch | self.keys | c for o, c in zip(outers, columns)):
-            return "a factor of the result varies along rows and keys"
+            return "a factor of the result varies along both rows and keys"
         score = batch | rows | self.keys
         if not all(self.axes[o.weight] <= score for o in outers):
             return "a weight varies along columns"
         if not all(self.axes[self.comp.body[s].args[0]] <= score for s in statistics):
-            return "a statistic is of more than scores"
+            return "a statistic depends on more than the scores"
         return self._misplaced(batch, rows)
 
     def _misplaced(self, batch: Axes, rows: Axes) -> str | None:
@@ -226,9 +226,9 @@ class _Finder:
         if any(a & (self.keys | self._depth()) for a in stored_axes):
             return "something as large as the scores is stored"
         if any(s.combine or s.guard is not None for s in self.comp.stores):
-            return "a store that combines, or is conditional"
+            return "a store combines with what is there, or is conditional"
         if any(not batch | rows <= a for a in stored_axes):
-            return "a result that does not vary along all rows"
+            return "a result does not vary along all rows"
         return None
 
 

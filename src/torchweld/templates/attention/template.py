@@ -36,7 +36,7 @@ def supports(attention: Attention, problem: Problem) -> str | None:
     rows, keys = extent(comp, a.rows), extent(comp, a.keys)
     heads = [extent(comp, axes) for axes in (a.depth, a.columns)]
     if not all(isinstance(size, int) for size in (rows, *heads)):
-        return "sizes known at the call only"
+        return "sizes are known only at the call"
     if max(heads) > LARGEST_HEAD:
         return f"heads of {max(heads)}"
     short = isinstance(keys, int) and max(rows, keys) <= SHORT

@@ -19,6 +19,7 @@ from torchweld.templates.gemm.skinny import schedule as product_stream
 from torchweld.templates.gemm.triton import schedule as product_triton
 from torchweld.templates.gemm.triton.schedule import STREAM_ROWS
 from torchweld.templates.pointwise_reduce.gpu.schedule import extent
+from torchweld.templates.template import NO_SCHEDULE
 
 _LITTLE = 8e6  # multiply-adds for each multiprocessor
 
@@ -34,8 +35,10 @@ def choose(
     reason = ""
     for form in _forms(accesses, contraction, table, hints or {}):
         reason = form.supports(accesses, contraction, table)
-        if reason is None:
-            return next(form.candidates(accesses, contraction, table, hints))
+        found = None if reason else next(form.candidates(accesses, contraction, table, hints), None)
+        if found is not None:
+            return found
+        reason = reason or NO_SCHEDULE
     return reason
 
 

@@ -220,22 +220,22 @@ def with_gelu(node: Extern, comp: Comp, graph: Graph) -> Extern | None:
 def not_with_gelu(node: Extern, comp: Comp, graph: Graph) -> str | None:
     """Why cublasLt's epilogue does not make `comp` behind the product that `node` is."""
     if node.target != "aten.addmm.default" or node.kwargs or len(node.args[0].shape) != 1:
-        return "a product without a bias along its rows"
+        return "the product has no bias along its rows"
     if graph.buffers[node.args[0].buffer].dtype.bytes != 2:
-        return "not of 16 bits"
+        return "the product is not in 16 bits"
     activation = activation_of(comp, node.outputs[0], graph)
     if activation is None or (activation.name, activation.algorithm) != ("gelu", "tanh"):
-        return "no gelu by tanh"
+        return "what follows is not tanh GELU"
     return None
 
 
 def not_in_linear(node: Extern, comp: Comp, graph: Graph) -> str | None:
     """Why oneDNN's call does not make `comp` behind the product that `node` is."""
     if node.target not in (LINEAR, PACKED_LINEAR):
-        return "not a call of oneDNN"
+        return "the call is not oneDNN's"
     if is_in_pieces(node, graph):
-        return "a sum in pieces, which are added up by calls"
-    return None if activation_of(comp, node.outputs[0], graph) else "no activation of oneDNN's"
+        return "the product is summed in parts, each a call"
+    return None if activation_of(comp, node.outputs[0], graph) else "oneDNN has no such activation"
 
 
 def _fused(node: Extern, comp: Comp, **changes) -> Extern:

@@ -20,6 +20,7 @@ def us_text(microseconds: float | None) -> str:
 
 
 def joules_text(joules: float | None) -> str:
+    """With its unit: J, or mJ below 0.1 J."""
     if joules is None:
         return "-"
     return f"{joules:.3g} J" if abs(joules) >= 0.1 else f"{1e3 * joules:.3g} mJ"
@@ -58,10 +59,12 @@ def time_unit(microseconds: Iterable[float | None]) -> Unit:
 
 
 def bytes_unit(counts: Iterable[float | None]) -> Unit:
+    """One unit for a column of bytes."""
     return _unit(_BYTES, counts, 1.0)
 
 
 def flops_unit(counts: Iterable[float | None]) -> Unit:
+    """One unit for a column of flop."""
     return _unit(_FLOPS, counts, 1.0)
 
 

@@ -78,19 +78,19 @@ def unsupported(roles: NestRoles) -> str | None:
     """Why this template does not make a nest; None: it does."""
     comp, nest = roles.comp, roles.nest
     if any(len(i.depth) != 1 for i in nest.inners):
-        return "a product of scores over several axes"
+        return "a product of the scores sums over several axes"
     if any(len(o.columns) > 1 for o in nest.outers):
-        return "values with several axes of columns"
+        return "the values have several axes of columns"
     reduces = {v: i for v, i in enumerate(comp.body) if isinstance(i, Reduce)}
     if any(i.dtype != dtypes.f32 for i in reduces.values()):
-        return "a reduction of another type than float32"
+        return "a reduction is not in float32"
     if any(reduces[v].monoid not in ("max", "sum") for v in nest.statistics):
-        return "a reduction of scores that is no maximum or sum"
+        return "a reduction of the scores is neither a maximum nor a sum"
     factors = [f for i in nest.inners for f in (i.row, i.key)] + [o.key for o in nest.outers]
     if any(v in reduces for v in needed(comp.body, factors)):
-        return "a factor that is reduced first"
+        return "a factor is the result of another reduction"
     if any(a not in _column_sets(nest) for a in _stored_columns(roles)):
-        return "a store along columns of several products"
+        return "one store has the columns of several products"
     return None
 
 

@@ -20,7 +20,7 @@ from torchweld.templates.attention.gpu.schedule import (
     shared_bytes,
 )
 from torchweld.templates.attention.nest import Nest, nest_of
-from torchweld.templates.template import Problem, Template
+from torchweld.templates.template import NO_SCHEDULE, Problem, Template
 
 _DTYPES = TENSOR_DTYPES | {dtypes.f32}
 _MONOIDS = ("max", "sum")
@@ -37,25 +37,25 @@ def supports(nest: Nest, problem: Problem) -> str | None:
 
 
 def _bad_device(nest: Nest, problem: Problem) -> str | None:
-    return None if problem.target.capability >= (8, 0) else "tensor cores before sm_80"
+    return None if problem.target.capability >= (8, 0) else "it needs the tensor cores of sm_80"
 
 
 def _bad_dtype(nest: Nest, problem: Problem) -> str | None:
     body = problem.comp.body
     pairs = [(body[i.row].dtype, body[i.key].dtype) for i in nest.inners]
     if any(a != b or a not in _DTYPES for a, b in pairs):
-        return "factors of the scores of other or of different types"
+        return "the factors of the scores are not all bfloat16 or all float16"
     good = all(body[o.key].dtype in _DTYPES for o in nest.outers)
-    return None if good else "values of other types"
+    return None if good else "the values are neither bfloat16 nor float16"
 
 
 def _bad_width(nest: Nest, problem: Problem) -> str | None:
     for axes in (*(i.depth for i in nest.inners), *(o.columns for o in nest.outers)):
         width = product(problem.comp.extent(a) for a in axes)
         if not isinstance(width, int):
-            return "a head whose size is known at the call only"
+            return "the size of a head is known only at the call"
         if width > LARGEST_HEAD:
-            return f"heads of {width}"
+            return f"heads of {width} are too large"
     return None
 
 
@@ -77,11 +77,13 @@ def _bad_sharing(nest: Nest, problem: Problem) -> str | None:
 
 def _bad_tiles(nest: Nest, problem: Problem) -> str | None:
     work = _work(nest, problem)
-    s = next(candidates(work))
+    s = next(candidates(work), None)
+    if s is None:
+        return NO_SCHEDULE
     if shared_bytes(work, s) > problem.target.shared_bytes:
-        return "its tiles do not fit in shared memory"
+        return "the tiles do not fit in shared memory"
     if work.points(s.rows) > _MOST_TILES * s.block_rows:
-        return "more tiles of rows than a grid has"
+        return "too many tiles of rows for one grid"
     return None
 
 

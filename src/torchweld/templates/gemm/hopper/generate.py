@@ -90,7 +90,7 @@ def _otherwise(
 ) -> KernelSource:
     """The same in Triton, for addresses that TMA does not take: one kernel without scratch but for
     the sums of tiles, which have the same rows."""
-    tiles = next(product_triton.candidates(accesses, contraction, named_target("H100"), hints))
+    tiles = product_triton.first(accesses, contraction, named_target("H100"), hints)
     if column_sums(accesses, contraction):
         tiles = ProductSchedule("triton", schedule.block_m, 64, 64, 4, 3)
     return triton_product.generate(comp, buffers, replace(tiles, splits=1), hints).sources[0]

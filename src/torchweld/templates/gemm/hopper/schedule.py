@@ -110,16 +110,16 @@ def _unsupported(accesses: Accesses, contraction: Contraction) -> str | None:
     if not contraction.plain:
         return "a factor is computed before it is multiplied"
     if not contraction.rows:
-        return "a single row"
+        return "it has a single row"
     if (reason := bad_combining(accesses, contraction)) is not None:
         return reason
     axes, depth = value_axes(accesses.comp.body), frozenset(contraction.depth)
     if any(depth & store_axes(accesses.comp, s, axes) for s in accesses.comp.stores):
-        return "a result that varies along the depth"
+        return "a result varies along the depth"
     if any(a.extent == 0 for a in accesses.comp.axes):
-        return "nothing to multiply"
+        return "the product is empty"
     if len({accesses.comp.body[p.left_load].dtype for p in contraction.products}) > 1:
-        return "factors of different types"
+        return "its factors differ in dtype"
     for p in contraction.products:
         for load, side in ((p.left_load, "rows"), (p.right_load, "columns")):
             found = _factor(accesses, contraction, load, side)
@@ -135,9 +135,9 @@ def _uneven(pieces: tuple[Piece, ...]) -> str | None:
     if len(pieces) == 1:
         return None
     if len({_ways(p) for p in pieces}) > 1:
-        return "matrices side by side that lie or are stored in different ways"
+        return "merged products have different layouts"
     residuals = any(_residuals(p.accesses, p.contraction) for p in pieces)
-    return "a residual beside matrices side by side" if residuals else None
+    return "merged products have a residual" if residuals else None
 
 
 def _ways(piece: Piece) -> tuple:

@@ -56,7 +56,7 @@ def generate(
     InvalidIR if the schedule does not fit."""
     accesses, contraction = tiled(comp, buffers, schedule, hints, valid)
     writer = _Writer(comp.name, pieces_of(accesses, contraction), buffers, schedule)
-    tiles = next(product_triton.candidates(accesses, contraction, H100, hints))
+    tiles = product_triton.first(accesses, contraction, H100, hints)
     other = triton_product.generate(comp, buffers, replace(tiles, splits=1), hints).sources[0]
     scratch = tuple(writer.scratch)
     zeroed = tuple(b.name for b in scratch if b.dtype == dtypes.i32)

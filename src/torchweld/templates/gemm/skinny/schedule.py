@@ -53,7 +53,7 @@ def supports(accesses: Accesses, contraction: Contraction, table: Target) -> str
     pieces = pieces_of(accesses, contraction)
     reason = next((r for p in pieces if (r := _unsupported(p))), None)
     if reason is None and len({tuple(w.dims for w in factors(p).right) for p in pieces}) > 1:
-        return "matrices side by side that lie in different ways"
+        return "merged products have different layouts"
     return reason
 
 
@@ -62,18 +62,18 @@ def _unsupported(piece: Piece) -> str | None:
     if not c.plain:
         return "a factor is computed before it is multiplied"
     if c.batch or len(c.products) > _MOST_PRODUCTS:
-        return "many products at a time"
+        return "too many products at once"
     if any(s.combine for s in accesses.comp.stores):
         return "a store combines with what is there"
     axes, depth = value_axes(accesses.comp.body), frozenset(c.depth)
     if any(depth & store_axes(accesses.comp, s, axes) for s in accesses.comp.stores):
-        return "a result that varies along the depth"
+        return "a result varies along the depth"
     if any(a.extent == 0 for a in accesses.comp.axes):
-        return "nothing to multiply"
+        return "the product is empty"
     if not all(isinstance(extent(accesses, axes), int) for axes in (c.columns, c.depth)):
-        return "a right factor whose size is known at the call only"
+        return "the size of the right factor is known only at the call"
     if len({accesses.comp.body[p.left_load].dtype for p in c.products}) > 1:
-        return "factors of different types"
+        return "its factors differ in dtype"
     found = factors(piece)
     if isinstance(found, Factors) and not any(found.right[0].divides(n) for n, _ in _SHAPES):
         return f"heads of {found.right[0].width} columns fill no tile"

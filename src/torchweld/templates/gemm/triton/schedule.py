@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from torchweld.core.dtypes import DType
+from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
 from torchweld.ir.access import Accesses
 from torchweld.ir.contraction import Contraction, bad_combining, factor
@@ -87,7 +88,7 @@ def supports(accesses: Accesses, contraction: Contraction, table: Target) -> str
     """None if the template can make `contraction`; else why not."""
     body = accesses.comp.body
     if table.capability < (8, 0):
-        return "tensor cores of this device have no asynchronous copies"
+        return "this device has no asynchronous copies"
     found = {_factor_dtype(body, v) for v in _factors(contraction)}
     if None in found:
         return "a factor is not rounded to 16 bits"
@@ -118,6 +119,19 @@ def candidates(
                 yield s
         if seen:  # many products at a time over few rows fit in tiles alone
             return
+
+
+def first(
+    accesses: Accesses,
+    contraction: Contraction,
+    table: Target,
+    hints: Mapping[str, int] | None = None,
+) -> ProductSchedule:
+    """The default. Raises InvalidIR where no tiling fits."""
+    found = next(candidates(accesses, contraction, table, hints), None)
+    if found is None:
+        raise InvalidIR(f"{accesses.comp.name}: no tiling of a Triton kernel fits")
+    return found
 
 
 def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:
@@ -277,7 +291,7 @@ def _bad_sharing(accesses: Accesses, contraction: Contraction) -> str | None:
 def _second_reader(accesses: Accesses, contraction: Contraction) -> str | None:
     """What reads a left factor besides the dot that takes it as it is in memory."""
     if contraction.row_sums:
-        return "sums over the left factor of many rows"
+        return "it sums over a left factor of many rows"
     products = contraction.products
     plain = {p.left_load for p in products} - {None}
     computed = [p.left for p in products if p.left_load is None]
@@ -289,7 +303,7 @@ def _second_reader(accesses: Accesses, contraction: Contraction) -> str | None:
 def _bad_reduction(accesses: Accesses, contraction: Contraction) -> str | None:
     body = accesses.comp.body
     if any(body[v].monoid in TUPLES for v in contraction.row_sums):
-        return "a reduction of the left factor with several results"
+        return "a reduction of the left factor has several results"
     reductions = {v for v, i in enumerate(body) if isinstance(i, Reduce)}
     if any(reductions & needed(body, body[v].args) for v in reductions):
         return "a reduction depends on another"
@@ -302,7 +316,7 @@ def _bad_store(accesses: Accesses, contraction: Contraction) -> str | None:
         return reason
     depth = set(contraction.depth)
     if any(depth & store_axes(comp, s, axes) for s in comp.stores):
-        return "a result that varies along the depth"
+        return "a result varies along the depth"
     batch = extent(accesses, contraction.batch)
     if isinstance(batch, int) and batch > MAX_GRID_Y:
         return f"a batch of {batch}"

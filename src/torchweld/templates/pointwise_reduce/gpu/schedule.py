@@ -203,12 +203,12 @@ def _bad_column_reduction(accesses: Accesses) -> str | None:
         return None
     columns = extent(accesses, accesses.frame.columns)
     if not isinstance(columns, int) or columns > PERSISTENT_COLUMNS:
-        return f"rows of {columns} columns do not fit into registers beside sums over rows"
+        return f"rows of {columns} columns and sums over rows do not fit into registers together"
     tuples = ("welford", "argmax", "argmin", "logsumexp")
     if any(accesses.comp.body[v].monoid in tuples for v in accesses.frame.column_reductions):
-        return "a reduction over rows with several results"
+        return "a reduction over rows has several results"
     if any(a.refs for a in accesses.all):
-        return "a reduction over rows beside computed indices"
+        return "it has a reduction over rows and computed indices"
     return None
 
 

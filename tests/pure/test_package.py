@@ -55,6 +55,15 @@ def test_licence():
     assert "Apache License" in (ROOT / "LICENSE").read_text()
 
 
+def test_headers_are_installed():
+    """An installed package without one compiles no kernel of that template."""
+    project = (ROOT / "pyproject.toml").read_text()
+    native = ROOT / "src/torchweld/runtime/native"  # all of it is installed
+    for folder in {h.parent for h in (ROOT / "src").rglob("*.h")} - {native}:
+        package = ".".join(folder.relative_to(ROOT / "src").parts)
+        assert f'"{package}" = ["*.h"]' in project, package
+
+
 def test_links_between_pages_lead_somewhere():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     for page in pages:

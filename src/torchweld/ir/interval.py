@@ -63,7 +63,7 @@ def _of(instr: Instr, comp: Comp, known: Known, extents, of_buffer: OfBuffer) ->
     if isinstance(instr, Index):
         return affine_bounds(instr.map, extents)
     if isinstance(instr, Load):
-        return of_buffer(instr.buffer) if instr.guard is None else None
+        return _loaded(instr, of_buffer(instr.buffer))
     if isinstance(instr, Cast):
         return None if comp.body[instr.arg].dtype.is_float else known[instr.arg]
     if isinstance(instr, Op):
@@ -75,6 +75,13 @@ def _of(instr: Instr, comp: Comp, known: Known, extents, of_buffer: OfBuffer) ->
     return known[instr.args[0]] if extreme else None
 
 
+def _loaded(load: Load, known: Bounds | None) -> Bounds | None:
+    """Of a read from a buffer of which that is known."""
+    if known is None or load.guard is None or isinstance(load.fill, float):
+        return known if load.guard is None else None
+    return min(known[0], int(load.fill)), max(known[1], int(load.fill))
+
+
 def _position(reduce: Reduce, item: int, known: Known) -> Bounds | None:
     """What argmax and argmin find is one of the positions given."""
     return known[reduce.args[1]] if reduce.monoid.startswith("arg") and item == 1 else None
@@ -83,6 +90,18 @@ def _position(reduce: Reduce, item: int, known: Known) -> Bounds | None:
 def _product(a: Bounds, b: Bounds) -> Bounds:
     corners = [x * y for x in a for y in b]
     return min(corners), max(corners)
+
+
+def _common_bits(a: Bounds, b: Bounds) -> Bounds | None:
+    """Of `a & b`: what is not negative bounds it."""
+    highest = [high for low, high in (a, b) if low >= 0]
+    return (0, min(highest)) if highest else None
+
+
+def _shifted_right(a: Bounds, b: Bounds) -> Bounds | None:
+    """By a known number of bits."""
+    known = b[0] == b[1] and 0 <= b[0] < 64
+    return (a[0] >> b[0], a[1] >> b[0]) if known else None
 
 
 def _remainder(a: Bounds, b: Bounds) -> Bounds | None:
@@ -98,4 +117,6 @@ _RULES: dict[str, Callable[..., Bounds | None]] = {
     "maximum": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
     "where": lambda chosen, a, b: (min(a[0], b[0]), max(a[1], b[1])),
     "remainder": _remainder,
+    "bit_and": _common_bits,
+    "shr": _shifted_right,
 }

@@ -410,7 +410,7 @@ def holds(wide: DType, narrow: DType) -> bool:
         exponent_fits = wide.bits >= 32 or wide == narrow
         return wide.is_float and exponent_fits and wide.bits >= narrow.bits
     if wide.is_float:
-        return narrow.bits < _MANTISSA[wide.name]
+        return narrow.bits - (narrow.kind == "int") <= _MANTISSA[wide.name]
     signs_fit = wide.kind == narrow.kind or (wide.kind == "int" and wide.bits > narrow.bits)
     return wide.is_integral and signs_fit and wide.bits >= narrow.bits
 

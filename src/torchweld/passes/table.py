@@ -23,6 +23,7 @@ from torchweld.passes.widened import widened_convolutions
 from torchweld.plan.convolutions import own_convolutions
 from torchweld.plan.cpu_products import choose_products
 from torchweld.plan.decisions import Plan
+from torchweld.plan.dequantised import dequantised_weights
 from torchweld.plan.library_calls import cpu_calls, gpu_calls
 from torchweld.plan.own_attention import own_attention
 from torchweld.plan.products.form import form_products
@@ -100,6 +101,8 @@ PASSES: dict[str, Pass] = {
              _joined),
         Pass("attention", "calls of attention with few queries -> kernels",
              lambda made, c: own_attention(made, c.target)),
+        Pass("dequantised weights", "weights written out for their product -> made inside it",
+             lambda made, c: dequantised_weights(made, c.target, c.options)),
         Pass("products", "library products -> the cheapest way, with what follows them",
              lambda made, c: choose_products(made, c.target, c.options, c.kind)),
         Pass("own convolutions", "library convolutions -> kernels with what follows them",

@@ -39,7 +39,7 @@ def with_readers(plan: Plan, made: Mapping[str, Comp], runs: Runs, table: Target
             parts = (comp.name, reader.name)
             taken.append(Taken(fused, None, parts, before_s, prices.comp_s(fused)))
             readers.join(comp, reader, fused)
-    graph, taken = _named(replace(graph, nodes=readers.nodes()), taken)
+    graph, taken = named(replace(graph, nodes=readers.nodes()), taken)
     return Plan(graph, decisions(plan, taken, refused, Prices(plan.graph, table)))
 
 
@@ -119,7 +119,7 @@ def _fused(comp: Comp, reader: Comp, graph: Graph, runs: Runs) -> Comp | Refusal
     return fused if isinstance(fused, Refusal) or runs(fused, graph) else None
 
 
-def _named(graph: Graph, taken: Sequence[Taken]) -> tuple[Graph, list[Taken]]:
+def named(graph: Graph, taken: Sequence[Taken]) -> tuple[Graph, list[Taken]]:
     """New kernels are named after what they do."""
     new = {id(t.comp): t.comp for t in taken}
     others = [n.name for n in graph.nodes if id(n) not in new]

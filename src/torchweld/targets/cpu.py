@@ -13,12 +13,13 @@ from torchweld.targets.rates import prior_rates
 from torchweld.targets.target import Target
 
 _TEMPLATES = (
-    "multi_tensor", "attention/cpu", "conv", "pooling", "gemm/cpu", "pointwise_reduce/cpu",
+    "multi_tensor", "attention/cpu", "conv", "pooling", "gemm/dequantised", "gemm/cpu",
+    "pointwise_reduce/cpu",
 )  # fmt: skip
 _PASSES = (
     "rewrite", "widen", "channels last", "contiguous rows", "scores", "plan", "row chunks",
-    "products", "own convolutions", "channel groups", "activations in calls",
-    "overwrite operands", "side by side",
+    "dequantised weights", "products", "own convolutions", "channel groups",
+    "activations in calls", "overwrite operands", "side by side",
 )  # fmt: skip
 
 # Per core, measured on Zen 4: what one thread streams from memory and from the last-level cache,

@@ -14,6 +14,7 @@ from torchweld.templates.attention.gpu import template as attention_gpu
 from torchweld.templates.conv import template as conv
 from torchweld.templates.gemm import template as gemm
 from torchweld.templates.gemm.choice import choose
+from torchweld.templates.gemm.dequantised import template as dequantised
 from torchweld.templates.multi_tensor import template as multi_tensor
 from torchweld.templates.pointwise_reduce import template as pointwise_reduce
 from torchweld.templates.pooling import template as pooling
@@ -24,7 +25,7 @@ TEMPLATES: dict[str, Template] = {
     for t in (
         multi_tensor.TEMPLATE, attention.TEMPLATE, attention_cpu.TEMPLATE, attention_gpu.TEMPLATE,
         conv.TEMPLATE, pooling.TEMPLATE, gemm.SKINNY, gemm.HOPPER, gemm.TRITON, gemm.CPU,
-        pointwise_reduce.CPU, pointwise_reduce.GPU,
+        dequantised.TEMPLATE, pointwise_reduce.CPU, pointwise_reduce.GPU,
     )
 }  # fmt: skip
 

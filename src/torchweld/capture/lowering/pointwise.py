@@ -102,6 +102,7 @@ _EXACT_BINARY = {
     "bitwise_left_shift.Tensor": "shl", "bitwise_left_shift.Tensor_Scalar": "shl",
     "__lshift__.Scalar": "shl", "bitwise_right_shift.Tensor": "shr",
     "bitwise_right_shift.Tensor_Scalar": "shr", "__rshift__.Scalar": "shr",
+    "__lshift__.Tensor": "shl", "__rshift__.Tensor": "shr",
 }  # fmt: skip
 
 for _name in _UNARY.split():

@@ -16,7 +16,7 @@ from torchweld.templates.gemm.cpu import emit
 from torchweld.templates.gemm.cpu.schedule import CpuProduct
 from torchweld.templates.pointwise_reduce.cpu.generate import PART, declare, launch, size_symbols
 
-_FINISH = (
+FINISH = (
     "void* const* P, const int64_t* S, int64_t batch, int64_t row0, int64_t rows, "
     "int64_t column0, int64_t columns, const float* c, int64_t c_row"
 )
@@ -47,7 +47,7 @@ def _text(accesses: Accesses, product: CpuProduct, buffers, names, symbols) -> s
     pointers = {n: f"p{i}" for i, n in enumerate(names)}
     k = emit.product_kernel(accesses, product, buffers, pointers)
     written = {*accesses.comp.writes, "packed", "sums"}
-    with e.block(f"static void finish({_FINISH})"):
+    with e.block(f"static void finish({FINISH})"):
         declare(e, buffers, names, symbols, written)
         emit.emit_finish(k, e, product)
     with e.block(f"static void part({PART})"):

@@ -209,9 +209,9 @@ TW int64_t tw_across(int64_t rows, int64_t columns, int64_t parts) {
   return across;
 }
 
-// finish(row, rows, column, columns, c, c_row). Called by all threads of a region.
-template <class R, class Q, class Finish>
-static void tw_multiply(const tw_product<R, Q>& a, int64_t tid, int64_t parts, Finish finish) {
+// finish(row, rows, column, columns, c, c_row); pack as tw_pack. Called by all threads of a region.
+template <class R, class Q, class Finish, class Pack>
+static void tw_multiply(const tw_product<R, Q>& a, int64_t tid, int64_t parts, Finish finish, Pack pack) {
   alignas(64) float local[TW_SUMS];
   int64_t most = tw_least(TW_ROWS, TW_SUMS / a.block / TW_BLOCK * TW_BLOCK);  // rows
   for (int64_t column = 0; column < a.columns; column += a.block) {
@@ -222,7 +222,7 @@ static void tw_multiply(const tw_product<R, Q>& a, int64_t tid, int64_t parts, F
     int64_t count = mine.end - mine.from, width = side.end - side.from, chunks = width ? (count + most - 1) / most : 0;
     do {
       int64_t stretch = tw_least(a.stretch, a.depth - k);
-      tw_pack(a, column, columns, k, stretch, tid, parts);
+      pack(a, column, columns, k, stretch, tid, parts);
 #pragma omp barrier
       for (int64_t n = 0; n < chunks; ++n) {
         tw_range some = tw_share(count, TW_BLOCK, n, chunks), rows = {mine.from + some.from, mine.from + some.end};
@@ -234,6 +234,11 @@ static void tw_multiply(const tw_product<R, Q>& a, int64_t tid, int64_t parts, F
 #pragma omp barrier
     } while ((k += a.stretch) < a.depth);
   }
+}
+
+template <class R, class Q, class Finish>
+static void tw_multiply(const tw_product<R, Q>& a, int64_t tid, int64_t parts, Finish finish) {
+  tw_multiply(a, tid, parts, finish, tw_pack<R, Q>);
 }
 
 // Few rows: Q is read once, as it lies in memory, and nothing is packed.

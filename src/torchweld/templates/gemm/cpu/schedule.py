@@ -44,7 +44,7 @@ PANEL, MOST_PANELS = 48, 16  # columns; product.h's TW_PANEL with the widest vec
 FEW = 8  # rows; product.h's TW_FEW
 GROUP = 8  # rows that a thread takes together
 DEEPEST = 16 * 192  # terms that are packed together: 9.4 MB
-_SLACK_ROWS = 16  # that the last group and a turned square reach beyond
+SLACK_ROWS = 16  # that the last group and a turned square reach beyond
 # Seconds per element and term, relative to packing by a copy along rows: packing by turning squares
 # of registers, gathering groups of rows in each block of columns, and a multiply-add.
 _COPIED, _TURNED, _GATHERED, _MULTIPLIED = 1.0, 2.0, 2.0, 1 / 16
@@ -88,7 +88,7 @@ def cpu_product(accesses: Accesses, hints: Mapping[str, int] | None = None) -> C
         return None
     if set(accesses.frame.rows) != batch | rows | columns:
         return None
-    if not _follows_pointwise(comp, value, depth):
+    if not follows_pointwise(comp, value, frozenset((depth,))):
         return None
     pair = (one, *(rows or (None,))), (other, *(columns or (None,)))
     few = _few(accesses, value, *pair, depth, *(batch or (None,)))
@@ -151,13 +151,13 @@ def _is_factor(instr: Instr) -> bool:
     return known and instr.exact and instr.guard is None
 
 
-def _follows_pointwise(comp: Comp, value: Value, depth: str) -> bool:
+def follows_pointwise(comp: Comp, value: Value, depth: frozenset[str]) -> bool:
     """Whether all else is one value for each row and column, and is stored there."""
     factors = needed(comp.body, (value,))
     rest = [i for v, i in enumerate(comp.body) if v not in factors]
     loaded = [i for i in rest if isinstance(i, Load)]
     indices = [*(i.index for i in loaded), *(s.index for s in comp.stores)]
-    plain = all(isinstance(e, Affine) and depth not in e.axes for index in indices for e in index)
+    plain = all(isinstance(e, Affine) and not depth & e.axes for index in indices for e in index)
     used = {u for i in rest for u in operands(i)}
     used |= {u for s in comp.stores for u in store_operands(s)}
     return plain and used.isdisjoint(factors - {value}) and not any(s.combine for s in comp.stores)
@@ -171,14 +171,14 @@ def _oriented(accesses: Accesses, hints, value: Value, one, other, batch) -> Cpu
     left, right = min(pairs, key=lambda p: _overhead(accesses, hints, *p, depth))
     lane = max((right[1], left[1]), key=lambda a: _written(accesses, value, a, hints))
     columns, deep = accesses.comp.extent(right[1]), accesses.comp.extent(depth)
-    block = _block(columns) if isinstance(columns, int) else PANEL * MOST_PANELS
+    block = block_of(columns) if isinstance(columns, int) else PANEL * MOST_PANELS
     stretch = min(deep, DEEPEST) if isinstance(deep, int) else DEEPEST
     return CpuProduct(
         value, left[0], right[0], batch, left[1], right[1], depth, block, stretch, lane
     )
 
 
-def _block(columns: int) -> int:
+def block_of(columns: int) -> int:
     """Columns that are packed together, in blocks of nearly one size."""
     panels = max(1, -(-columns // PANEL))
     return PANEL * -(-panels // -(-panels // MOST_PANELS))
@@ -190,7 +190,7 @@ def _overhead(accesses: Accesses, hints, left, right, depth: str) -> float:
     along = accesses.loads[packed].offset.coefficient(column) == 1
     cost = columns * (_COPIED if along else _TURNED)
     if accesses.loads[load].offset.coefficient(depth) != 1:
-        cost += rows * _GATHERED * -(-columns // _block(columns))
+        cost += rows * _GATHERED * -(-columns // block_of(columns))
     busy = min(1.0, -(-rows // GROUP) / (os.cpu_count() or 1))
     return cost + rows * columns * _MULTIPLIED / busy
 
@@ -210,5 +210,5 @@ def scratch_elements(product: CpuProduct, accesses: Accesses) -> dict[str, Size]
         return {}
     found: dict[str, Size] = {"packed": product.block * product.stretch}
     if accesses.comp.extent(product.depth) != product.stretch:
-        found["sums"] = product.block * (accesses.comp.extent(product.row) + _SLACK_ROWS)
+        found["sums"] = product.block * (accesses.comp.extent(product.row) + SLACK_ROWS)
     return found

@@ -14,12 +14,22 @@ from torchweld.core import torch_private
 WHY = {
     "pytree": "inputs and outputs as torch.export arranges them",
     "_disable_current_modes": "constants are computed on real tensors inside a trace",
+    "_INCLUDED": "dispatch keys of a user's code, for `above_autograd` (torch._C._dispatch_tls...)",
+    "_EXCLUDED": "the same, those left out",
 }
 
 
 @pytest.mark.parametrize("name", sorted(WHY))
 def test_name_is_there(name):
     assert hasattr(torch_private, name)
+
+
+def test_calls_are_recorded_where_a_graph_had_gone_below_autograd():
+    x = torch.ones(2, requires_grad=True)
+    with torch._C._AutoDispatchBelowAutograd():
+        assert (x * 2).grad_fn is None
+        with torch_private.above_autograd():
+            assert (x * 2).grad_fn is not None
 
 
 def test_a_structure_goes_through_json():

@@ -28,7 +28,7 @@ from torchweld.templates.template import Template, no_reference
 
 ANY = Template(
     "attention/any", lambda p: nest_of(p.comp), lambda roles, p: None,
-    lambda roles, p: iter((None,)), lambda roles, s, p: 1e-9, None, no_reference,
+    lambda roles, p: iter(("any",)), lambda roles, s, p: 1e-9, None, no_reference,
 )  # fmt: skip
 CPU = replace(target_of("cpu"), templates=("attention/any", "pointwise_reduce/cpu"))
 

@@ -264,16 +264,6 @@ def on_recompile_limit(heard: Callable[[str], None]) -> None:
     logging.getLogger("torch._dynamo.convert_frame").addHandler(Listener(logging.WARNING))
 
 
-_INCLUDED = torch._C._dispatch_tls_local_include_set()
-_EXCLUDED = torch._C._dispatch_tls_local_exclude_set()
-
-
-def above_autograd() -> contextlib.AbstractContextManager:
-    """Calls inside pass through autograd, as in the user's code, where torch itself or a compiled
-    graph had gone below it."""
-    return torch._C._ForceDispatchKeyGuard(_INCLUDED, _EXCLUDED)
-
-
 def fake_tensors() -> contextlib.AbstractContextManager:
     """Tensors made inside have shapes, types and devices but no data; real ones become such."""
     return FakeTensorMode(allow_non_fake_inputs=True)

@@ -15,3 +15,13 @@ pytree = torch.utils._pytree  # arguments and results as torch.export arranges t
 def without_modes() -> contextlib.AbstractContextManager:
     """Real tensors inside a trace: no fake mode, no functionalisation, no proxies."""
     return _disable_current_modes()
+
+
+_INCLUDED = torch._C._dispatch_tls_local_include_set()
+_EXCLUDED = torch._C._dispatch_tls_local_exclude_set()
+
+
+def above_autograd() -> contextlib.AbstractContextManager:
+    """Calls inside pass through autograd, as in the user's code, where torch itself or a compiled
+    graph had gone below it."""
+    return torch._C._ForceDispatchKeyGuard(_INCLUDED, _EXCLUDED)

@@ -18,20 +18,8 @@ from dataclasses import asdict
 import torch
 from torch import nn
 
+from growth import Chain
 from torchweld.core.stages import CompileSeconds
-
-
-class Chain(nn.Module):
-    """`length` pointwise operations, each of which reads the one before."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__()
-        self.length = length
-
-    def forward(self, x):
-        for k in range(self.length):
-            x = (x.sin(), x * 1.001, x + 0.5)[k % 3]
-        return x
 
 
 def chain(length: int):

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
+
 from torchweld.capture import torch_private
 
 _MORE = ("allow_rnn", "capture_dynamic_output_shape_ops")
@@ -32,10 +34,14 @@ class Listener:
         self._ours = ours
         self._now = _Compilation()
         self._breaks = torch_private.GraphBreaks(heard)
+        # A backward may be compiled at its first call, amid code that Dynamo traces as it runs: it
+        # would trace these too, and wait for its own lock.
+        self._begin = torch.compiler.disable(self._started)
+        self._end = torch.compiler.disable(self._ended)
 
     def listen(self) -> None:
         """To be called before each call: torch._dynamo.reset() forgets listeners."""
-        torch_private.around_compilations(self._started, self._ended)
+        torch_private.around_compilations(self._begin, self._end)
 
     def _started(self, _) -> None:
         if self._ours():

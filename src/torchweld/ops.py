@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torchweld.capture.random import draw_seed
+from torchweld.capture.random import draw_seed, new_salt
 from torchweld.core.errors import UsageError
 from torchweld.operators.define import define as _define
 from torchweld.operators.references import ACTIVATIONS, SCORES, Score
@@ -32,6 +32,10 @@ from torchweld.operators.table import TABLE, Operator
 
 Casting = Literal["llama", "gemma", "none"]
 Reduction = Literal["mean", "sum", "none"]
+
+# Under torch.compile a new number for each call in the graph, with no guard on the counter. Marked
+# here, for it takes Dynamo, which a loaded archive does without.
+torch.compiler.assume_constant_result(new_salt)
 
 _OPS: dict[str, Callable[..., Any]] = {row.name: _define(row) for row in TABLE}
 _AHEAD: dict[str, Callable[..., Any]] = {

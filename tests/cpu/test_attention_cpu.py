@@ -266,4 +266,4 @@ def test_what_is_refused_says_why():
     layouts = cpp_runner.layouts(comp, tensors, outputs)
     problem = Problem(wide, layouts, cpu_target(2), {}, choose)
     roles = TEMPLATE.match(problem)
-    assert TEMPLATE.supports(roles, problem) == "a reduction of another type than float32"
+    assert TEMPLATE.supports(roles, problem) == "a reduction is not in float32"

@@ -30,3 +30,13 @@ def test_whole_pages_inside_the_tensor_are_named(monkeypatch):
 def test_memory_is_as_before():
     tensor = with_huge_pages(torch.empty(FRESH_BYTES // 4 + 1000))
     assert torch.equal(tensor.fill_(1.5), torch.full_like(tensor, 1.5))
+
+
+def test_a_first_program_lets_the_heap_keep_what_is_freed(monkeypatch):
+    freed = []
+    huge_pages.keep_freed_memory.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", lambda size, dtype: freed.append(size * dtype.itemsize))
+        huge_pages.keep_freed_memory()
+        huge_pages.keep_freed_memory()
+    assert freed == [31 << 20]  # glibc heeds blocks of up to 32 MB

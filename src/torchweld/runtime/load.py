@@ -25,6 +25,7 @@ from torchweld.runtime.build import compile_cpp, load_function
 from torchweld.runtime.cache import Artifacts, open_cache
 from torchweld.runtime.externs import operator
 from torchweld.runtime.graphs import GraphedProgram, with_graph
+from torchweld.runtime.huge_pages import keep_freed_memory
 from torchweld.runtime.library_calls import LIBRARY
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.native import native_for, native_library
@@ -97,6 +98,8 @@ def load_ordered(
     calls = [n for n in graph.nodes if isinstance(n, Extern)]
     workspaces = {n.name: workspace_bytes(n, graph) for n in calls}
     on_gpu = any(b.device.startswith("cuda") for b in graph.buffers.values())
+    if not on_gpu:
+        keep_freed_memory()
     with ThreadPoolExecutor(1) as aside, binaries:  # compiled beside the kernels, if not before
         native = aside.submit(binaries.native, on_gpu)
         functions = timed("compile", binaries.functions, bundles, record)

@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import torchweld
-from torchweld.capture.torch_private import pytree
 from torchweld.core.events import TorchweldWarning
+from torchweld.core.torch_private import pytree
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torchweld.capture.results import Results, again
-from torchweld.capture.torch_private import pytree
+from torchweld.core.torch_private import pytree
 
 
 @dataclass

@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 
 from torchweld.calibration.waiting import Moment, waiting_share
-from torchweld.capture.torch_private import without_modes
 from torchweld.core import dtypes
 from torchweld.core.errors import TorchweldError
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
+from torchweld.core.torch_private import without_modes
 from torchweld.ir.nodes import Buffer, Extern, Graph, Symbol, View
 from torchweld.ir.size import Size, symbol
 from torchweld.plan.cpu_products import choose_products

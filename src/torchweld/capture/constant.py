@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 from torchweld.capture import torch_private
+from torchweld.core.torch_private import pytree, without_modes
 
 _PURE_NAMES = """
     arange full ones zeros ones_like zeros_like full_like new_ones new_zeros new_full scalar_tensor
@@ -47,7 +48,7 @@ class Constants:
         """The tensor that `node` always is, or None."""
         if not isinstance(node, torch.fx.Node):
             return None
-        with torch_private.without_modes(), torch.no_grad():
+        with without_modes(), torch.no_grad():
             found = self._evaluate(node)
         return found if isinstance(found, torch.Tensor) else None
 
@@ -62,7 +63,7 @@ class Constants:
             return _UNKNOWN
         if any(self._values[n] is _UNKNOWN for n in node.all_input_nodes):
             return _UNKNOWN
-        args, kwargs = torch_private.pytree.tree_map_only(
+        args, kwargs = pytree.tree_map_only(
             torch.fx.Node, self._values.__getitem__, (node.args, dict(node.kwargs))
         )
         try:

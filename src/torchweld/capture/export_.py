@@ -35,12 +35,12 @@ from torchweld.capture.captured import Captured
 from torchweld.capture.inline import inline
 from torchweld.capture.results import Results
 from torchweld.capture.scores import Takes
-from torchweld.capture.torch_private import pytree
 from torchweld.capture.written_out import write_out
 from torchweld.core import events
 from torchweld.core.errors import UsageError, one_line
 from torchweld.core.garbage import no_garbage_collection
 from torchweld.core.options import Options
+from torchweld.core.torch_private import pytree
 
 MAX_SIGNATURES = 8
 _MAX_CHECKS = (

@@ -19,10 +19,11 @@ from torchweld.capture.lowering.call import Call, dtype_of, spec_of
 from torchweld.capture.lowering.nest import copied
 from torchweld.capture.lowering.rows import ROWS
 from torchweld.capture.numbers import known_number
-from torchweld.capture.torch_private import OpOverload, without_modes
+from torchweld.capture.torch_private import OpOverload
 from torchweld.core.errors import NotLowered
 from torchweld.core.events import warn_once
 from torchweld.core.options import Options
+from torchweld.core.torch_private import without_modes
 from torchweld.ir import views
 from torchweld.ir.nodes import Arg, Extern, Graph, Node, Origin
 from torchweld.ir.nodes import views as views_in

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 import torch
 
 from torchweld.capture.lowering.call import dtype_of
-from torchweld.capture.torch_private import OpOverload, pytree, without_modes
+from torchweld.capture.torch_private import OpOverload
+from torchweld.core.torch_private import pytree, without_modes
 from torchweld.ir.views import Fill, Tensor
 
 _MOVES = frozenset({"aten._to_copy.default", "aten.clone.default", "aten.lift_fresh_copy.default"})

@@ -36,9 +36,6 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.nn.modules.module import _has_any_global_hook
 
-from torchweld.core.torch_private import pytree as pytree
-from torchweld.core.torch_private import without_modes as without_modes
-
 OpOverload = torch._ops.OpOverload
 _TORCH = os.path.dirname(torch.__file__)
 flex_attention = _flex_attention  # what Dynamo calls

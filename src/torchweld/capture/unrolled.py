@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
-from torchweld.capture import torch_private
+from torchweld.capture import constant
 from torchweld.capture.constant import example
 
 _VIEWS = {"select", "unbind"}
@@ -157,24 +157,15 @@ def _is_harmless(node: Node) -> bool:
     """It changes no mode, and writes to no tensor but one that the graph has made."""
     if node.op not in ("call_function", "call_method"):
         return True
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if name in _MODES or "out" in node.kwargs:
+    if constant.name_of(node) in _MODES or "out" in node.kwargs:
         return False
-    writes = name == "setitem" or (name.endswith("_") and not name.endswith("__"))
-    writes |= isinstance(node.target, Callable) and node.target in _IN_PLACE
-    writes |= torch_private.is_mutable(node)
-    return not writes or _is_fresh(node.args[0])
-
-
-_IN_PLACE = {getattr(operator, n) for n in vars(operator) if n.startswith("i") and n.endswith(
-    ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "matmul")
-)}  # fmt: skip
+    return not constant.writes(node) or _is_fresh(node.args[0])
 
 
 def _is_fresh(node) -> bool:
     """A tensor that the graph has made, or a part of one."""
     while isinstance(node, Node):
-        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        name = constant.name_of(node)
         if name in _FRESH:
             return True
         if name not in ("getitem", "setitem", *_VIEWS):

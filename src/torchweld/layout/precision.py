@@ -13,7 +13,7 @@ from functools import cache
 
 import torch
 
-from torchweld.capture.torch_private import without_modes
+from torchweld.core.torch_private import without_modes
 from torchweld.ir.nodes import Arg, Extern, Graph, View
 from torchweld.ir.size import Poly, evaluate
 

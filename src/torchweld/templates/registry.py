@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torchweld.codegen.source import KernelBundle
 from torchweld.core.errors import InvalidIR
@@ -37,21 +38,26 @@ def chosen(problem: Problem) -> Kernel:
     """
     refused: list[str] = []
     for name in problem.target.templates:
-        template = TEMPLATES[name]
-        roles = template.match(problem)
-        if roles is None:
-            continue
-        why = template.supports(roles, problem)
-        if why is not None:
-            refused.append(f"not {name}: {why}")
-            continue
-        schedule = next(iter(template.candidates(roles, problem)), None)
-        if schedule is None:
-            refused.append(f"not {name}: {NO_SCHEDULE}")
-            continue
-        seconds = template.price(roles, schedule, problem)
-        return Kernel(problem, name, roles, schedule, seconds, "; ".join(refused))
+        made = tried(name, problem)
+        if isinstance(made, Kernel):
+            return replace(made, reason="; ".join(refused))
+        refused += [f"not {name}: {made}"] if made else []
     raise InvalidIR(f"no template makes {problem.comp.name}: {'; '.join(refused) or 'no match'}")
+
+
+def tried(name: str, problem: Problem) -> Kernel | str | None:
+    """The kernel that one template makes of `problem`; why it cannot; None: another form."""
+    template = TEMPLATES[name]
+    roles = template.match(problem)
+    if roles is None:
+        return None
+    why = template.supports(roles, problem)
+    if why is not None:
+        return why
+    schedule = next(iter(template.candidates(roles, problem)), None)
+    if schedule is None:
+        return NO_SCHEDULE
+    return Kernel(problem, name, roles, schedule, template.price(roles, schedule, problem), "")
 
 
 def generate(kernel: Kernel) -> KernelBundle:

@@ -26,9 +26,9 @@ from torchweld.capture.decoding.inputs import MASK, Inputs
 from torchweld.capture.decoding.store import Room
 from torchweld.capture.inline import inline
 from torchweld.capture.results import Results
-from torchweld.capture.torch_private import pytree
 from torchweld.core.garbage import no_garbage_collection
 from torchweld.core.options import Options
+from torchweld.core.torch_private import pytree
 
 _MOST_SIZES = 4096  # whose guards are known to hold or not
 _numbers = itertools.count()

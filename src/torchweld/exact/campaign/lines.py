@@ -9,14 +9,14 @@ import torch
 
 from torchweld.exact.programs import Input, Program, made
 
-_MOST_ELEMENTS = 1 << 20
-
 
 class Lines:
     """Of a program on `inputs`. `refused`: torch, or the size of a result, did not allow a line."""
 
-    def __init__(self, inputs: Sequence[Input], rng: Random) -> None:
-        self.inputs, self.rng = tuple(inputs), rng
+    def __init__(
+        self, inputs: Sequence[Input], rng: Random, most_elements: int = 1 << 20
+    ) -> None:
+        self.inputs, self.rng, self._most = tuple(inputs), rng, most_elements
         self.values = {f"x{k}": tensor for k, tensor in enumerate(made(inputs))}
         self.lines: list[str] = []
         self.refused = False
@@ -37,7 +37,7 @@ class Lines:
             self.refused = True
             return
         value = self.values.get(line.split(" ")[0], torch.empty(0))
-        self.refused = not isinstance(value, torch.Tensor) or value.numel() > _MOST_ELEMENTS
+        self.refused = not isinstance(value, torch.Tensor) or value.numel() > self._most
 
     def program(self, *outputs: str) -> Program | None:
         """What was drawn; None if it was refused."""

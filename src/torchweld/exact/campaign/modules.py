@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from torchweld.capture.torch_private import pytree
+from torchweld.core.torch_private import pytree
 from torchweld.exact.campaign.operators import AFTER, BEFORE, followed
 from torchweld.exact.torch_private import module_samples
 

@@ -10,6 +10,7 @@ from random import Random
 
 import torch
 
+from torchweld.exact.campaign.lines import Lines
 from torchweld.exact.programs import Input, Program
 
 EXTENTS = (0, 1, 1, 2, 3, 5, 7)
@@ -97,52 +98,40 @@ def program(seed: int) -> Program | None:
     shape = tuple(rng.choice(EXTENTS) for _ in range(rng.choice(_RANKS)))
     layout = rng.choice(("plain", "plain", "plain", "permuted", "gaps"))
     given = Input(shape, torch.float32, layout, "normal", rng.randrange(4))
-    lines = _Lines(given.make(), rng)
-    lines.add(rng.choice(PRODUCERS))
-    middle = lines.write if rng.random() < 0.15 else lambda: lines.add(rng.choice(MOVERS))
+    lines = _Lines(given, rng)
+    lines.then(rng.choice(PRODUCERS))
+    middle = lines.write if rng.random() < 0.15 else lambda: lines.then(rng.choice(MOVERS))
     middle()
     if rng.random() < 0.2:
-        lines.add(rng.choice(MOVERS))
-    lines.add(rng.choice(CONSUMERS))
+        lines.then(rng.choice(MOVERS))
+    lines.then(rng.choice(CONSUMERS))
     if lines.refused:
         return None
     outputs = [lines.last] + (["v1"] if rng.random() < 0.2 else [])
-    return Program((given,), tuple(lines.lines), tuple(dict.fromkeys(outputs)))
+    return lines.program(*outputs)
 
 
-class _Lines:
-    """Lines run as they are drawn, so that shapes are known."""
+class _Lines(Lines):
+    """Each line is about the value before."""
 
-    def __init__(self, given: torch.Tensor, rng: Random) -> None:
-        self.values, self.last, self.lines, self.refused = {"x0": given}, "x0", [], False
-        self._rng = rng
+    def __init__(self, given: Input, rng: Random) -> None:
+        super().__init__((given,), rng, _MOST_ELEMENTS)
+        self.last = "x0"
 
-    def add(self, template: str) -> None:
+    def then(self, template: str) -> None:
         """v = template of the last value."""
         name = f"v{len(self.lines)}"
-        self._run(f"{name} = {self._filled(template)}")
+        self.add(f"{name} = {self._filled(template)}")
         self.last = name
 
     def write(self) -> None:
         """y = a copy; a part of y = ..."""
         source = self.last
-        self.add("{v}.clone()")
-        self._run(self._filled(self._rng.choice(WRITES), source, self.last))
-        self.add("{v} * 1")
+        self.then("{v}.clone()")
+        self.add(self._filled(self.rng.choice(WRITES), source, self.last))
+        self.then("{v} * 1")
 
     def _filled(self, template: str, source: str = "", target: str = "") -> str:
         shape = getattr(self.values.get(source or self.last), "shape", ()) or (1,)
-        k = self._rng.choice((-1, 0, 0, 1))
+        k = self.rng.choice((-1, 0, 0, 1))
         return template.format(v=source or self.last, y=target, m=shape[0], n=shape[-1], k=k)
-
-    def _run(self, line: str) -> None:
-        self.lines.append(line)
-        if self.refused:
-            return
-        try:
-            exec(line, {"torch": torch, "F": torch.nn.functional}, self.values)
-        except Exception:
-            self.refused = True
-            return
-        value = self.values.get(line.split(" ")[0], torch.empty(0))
-        self.refused = not isinstance(value, torch.Tensor) or value.numel() > _MOST_ELEMENTS

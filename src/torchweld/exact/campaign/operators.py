@@ -13,7 +13,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from torchweld.capture.torch_private import pytree
+from torchweld.core.torch_private import pytree
 from torchweld.exact.torch_private import operator_samples
 
 DTYPES = (torch.float32,) * 5 + (torch.bfloat16, torch.float16, torch.int64, torch.bool)

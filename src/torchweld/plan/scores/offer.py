@@ -16,12 +16,12 @@ from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.scores.write import Written
 from torchweld.plan.tidy import tidy
 from torchweld.targets.target import Target
+from torchweld.templates import registry
 from torchweld.templates.attention.nest import Nest, nest_or_reason
 from torchweld.templates.gemm.comp import is_batched, operands_of
 from torchweld.templates.gemm.price import Prices
 from torchweld.templates.pointwise_reduce.price import bytes_of
-from torchweld.templates.registry import TEMPLATES
-from torchweld.templates.template import NO_SCHEDULE, Choose, Problem
+from torchweld.templates.template import Choose, Kernel, Problem
 
 FAMILY = "attention/"  # names of the templates that take score nests begin with this
 # Times as long may a kernel take that holds no scores in memory. Products in batches and new memory
@@ -99,15 +99,10 @@ class Desk:
         problem = Problem(comp, self.graph.buffers, self.target, self.graph.hints, self.choose)
         why: list[str] = []
         for name in (n for n in self.target.templates if n.startswith(FAMILY)):
-            template = TEMPLATES[name]
-            roles = template.match(problem)
-            refusal = "another form" if roles is None else template.supports(roles, problem)
-            if refusal is None:
-                schedule = next(iter(template.candidates(roles, problem)), None)
-                if schedule is not None:
-                    return name, template.price(roles, schedule, problem)
-                refusal = NO_SCHEDULE
-            why.append(f"{name}: {refusal}")
+            made = registry.tried(name, problem)
+            if isinstance(made, Kernel):
+                return name, made.predicted_s
+            why.append(f"{name}: {made or 'another form'}")
         return "; ".join(why) or "no template for attention"
 
     def before_s(self, root: Node, written: Written) -> float:

@@ -7,7 +7,7 @@ Queries are [b, h * g, i, d], keys and values [b, h, l, d]. `lse` is what a forw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -19,7 +19,7 @@ from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Op, Reduce, Store, Value
 from torchweld.ir.online import normalised
 from torchweld.ir.simplify import simplify
-from torchweld.ir.size import Poly, Size, product, symbol
+from torchweld.ir.size import Size, evaluate, product, symbol
 from torchweld.targets.find import named_target
 from torchweld.targets.target import Target
 from torchweld.templates import registry
@@ -306,20 +306,24 @@ def keys_gradient(z: Sizes, score: Score, dtype: str = "bf16", **more) -> NestCa
 
 def _case(name: str, body: Body, score: Score, keys, **more) -> NestCase:
     z, comp = body.sizes, normalised(simplify(body.comp(name.replace("-", "_"))), keys)
-    fill = _statistics(body) | score.fill(z) | more.pop("fill", {})
+    sizes = more.pop("sizes", {})
+    fill = _statistics(body, sizes) | score.fill(z) | more.pop("fill", {})
     label = f"{name}-{'x'.join(map(str, comp.extents.values()))}-{body.dtype.name}"
-    return NestCase(label, comp, body.buffers, fill, more.pop("sizes", {}), None, nest_of(comp))
+    return NestCase(label, comp, body.buffers, fill, sizes, None, nest_of(comp))
 
 
-def _statistics(body: Body) -> dict[str, torch.Tensor]:
+_MEAN_AND_SPREAD = {"lse": (4.5, 0.2), "delta": (0.0, 0.1), "slope": (0.25, 0.01)}
+
+
+def _statistics(body: Body, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
     """Of a row of some hundred scores, so that weights are less than one; falling slopes."""
-    shapes = {n: b.shape for n, b in body.buffers.items() if n in ("lse", "delta", "slope")}
-    if any(isinstance(e, Poly) for shape in shapes.values() for e in shape):
-        return {}
     g = torch.Generator().manual_seed(5)
-    made = {n: torch.randn(shape, generator=g) for n, shape in shapes.items()}
-    scale = {"lse": (0.2, 4.5), "delta": (0.1, 0.0), "slope": (0.01, 0.25)}
-    return {n: t * scale[n][0] + scale[n][1] for n, t in made.items()}
+    made = {}
+    for name, (mean, spread) in _MEAN_AND_SPREAD.items():
+        if name in body.buffers:
+            shape = [evaluate(e, sizes) for e in body.buffers[name].shape]
+            made[name] = mean + spread * torch.randn(shape, generator=g)
+    return made
 
 
 def generated(case: NestCase, target: Target = H100) -> KernelBundle:

@@ -42,6 +42,10 @@ SHIPPED = [
     keys_gradient(LONG[128], SOFTCAP),
     keys_gradient(LONG[64], DROPOUT),
 ]
+RARE = [
+    forward(Sizes(1, 1, 1, 1, 1100, 64, 64), CAUSAL),  # one query, shares of the keys
+    *(keys_gradient(Sizes(1, 2, 1, 140, 150, n, n), WINDOW) for n in (16, 32, 48)),
+]
 
 
 def test_kernels_agree_with_the_interpreter():
@@ -60,6 +64,12 @@ def test_defaults_use_tensor_cores_and_do_not_spill(case: NestCase, arch: int):
     assert found.shared_bytes <= TABLES[arch].shared_bytes
     product = "fma" if case.name.endswith("f32") else "wgmma" if arch == 90 else "mma.sync"
     assert product in compiled.asm["ptx"]
+
+
+@pytest.mark.parametrize("case", RARE, ids=lambda c: c.name)
+def test_rare_tiles_compile(case: NestCase):
+    for source in generated(case).sources:
+        compile_source(source, 90)
 
 
 def test_masked_blocks_are_skipped_and_whole_ones_have_no_mask():

@@ -98,7 +98,8 @@ def _know(t: Tiles, w: Walk) -> None:
         _restore(t, w, value)
         name = f"acc{value}"
         if not t.schedule.rows:  # of the rows of a tile, the first is one
-            k.line(f"{name} = tl.sum(tl.where(r == 0, {name}, 0.0), axis=0, keep_dims=True)")
+            k.line(f"row{value} = tl.sum(tl.where(r == 0, {name}, 0.0), axis=0, keep_dims=True)")
+            name = f"row{value}"  # of another shape: inside an `if`, `acc` has to keep its own
         k.known[value] = name
         for face in (t.whole, *t.ends.values()):
             face.known[value] = name

@@ -49,11 +49,17 @@ Table = Mapping[tuple[int, int], Mapping[int, tuple[int, int, int, int, int]]]
 
 # Hopper's products have 64 rows for each four warps and want 64 columns; the row factors stay in
 # shared memory. Two accumulators of 128 x 128 leave registers for 32 keys only, of 128 x 64 none
-# for the addresses of loads ahead where there are masks, too.
+# for the addresses of loads ahead where there are masks, too. Of tiles 32 wide, ptxas 12.8 dies on
+# a loop of two stages between two of one.
 _HOPPER: Table = {
     (1, 1): {64: (128, 128, 8, 3, 2), 128: (128, 128, 8, 2, 2), 256: (128, 64, 8, 2, 2)},
     (2, 1): {64: (128, 64, 8, 3, 2), 128: (128, 64, 8, 2, 2), 256: (64, 64, 8, 2, 2)},
-    (2, 2): {64: (128, 64, 8, 2, 1), 128: (128, 32, 8, 3, 2), 256: (64, 16, 8, 2, 2)},
+    (2, 2): {
+        32: (128, 64, 8, 2, 2),
+        64: (128, 64, 8, 2, 1),
+        128: (128, 32, 8, 3, 2),
+        256: (64, 16, 8, 2, 2),
+    },
 }
 # mma.sync has the row factors in registers, too: they and the accumulators limit rows.
 _AMPERE: Table = {

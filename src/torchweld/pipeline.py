@@ -15,10 +15,12 @@ from torchweld.calibration.target import calibrated
 from torchweld.capture.captured import Captured
 from torchweld.capture.lower import Lowered, lower
 from torchweld.codegen.source import KernelBundle
+from torchweld.core.errors import NotLowered
 from torchweld.core.garbage import no_garbage_collection
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
 from torchweld.core.stages import Clock, untimed
+from torchweld.core.torch_private import pytree
 from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Graph, Origin
 from torchweld.ir.printer import text
@@ -92,6 +94,7 @@ class _Job:
 def compile_graph(captured: Captured, options: Options) -> Program:
     """A callable of the captured graph's flat inputs (one list) that returns its flat outputs;
     `.record` says what was done."""
+    _check_devices(captured)
     begin(options)
     compilers = Compilers(open_cache(options), options.compile_jobs)
     with no_garbage_collection(), compilers:
@@ -197,13 +200,22 @@ def _with_kernels(made: Plan, job: _Job, choices: Choices | None = None) -> Plan
 
 def _main_device(captured: Captured) -> torch.device:
     """The device of the graph's tensors: an accelerator if any is on one."""
-    found = torch.device("cpu")
-    for node in captured.module.graph.nodes:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
-            found = value.device
-            break
-    return found
+    return next((d for d in _devices(captured) if d.type != "cpu"), torch.device("cpu"))
+
+
+def _devices(captured: Captured) -> list[torch.device]:
+    """In the order in which the graph's values are made."""
+    values = (v for n in captured.module.graph.nodes for v in pytree.tree_leaves(n.meta.get("val")))
+    return list(dict.fromkeys(v.device for v in values if isinstance(v, torch.Tensor)))
+
+
+def _check_devices(captured: Captured) -> None:
+    """Kernels read memory, and are launched on one GPU's streams."""
+    others = [str(d) for d in _devices(captured) if d.type != "cpu"]
+    if len(others) > 1:
+        raise NotLowered(f"its tensors are on several devices ({', '.join(others)})")
+    if others and not others[0].startswith("cuda"):
+        raise NotLowered(f"it has tensors on {others[0]}, for which there are no kernels")
 
 
 class _Stages(Clock):

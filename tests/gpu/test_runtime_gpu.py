@@ -385,3 +385,18 @@ def test_a_recorded_product_keeps_no_second_workspace():
             fused(x)
     assert "graph" in [e.kind for r in records(fused) for e in r.events]
     assert torch.cuda.memory_allocated() <= before + (1 << 20)
+
+
+def test_what_is_on_the_cpu_amid_a_gpus_graph():
+    """Kernels of the CPU are none of the GPU's, whose templates read the GPU's memory."""
+
+    def mixed(x, scale):
+        near = scale.sin() * 2 + 1
+        picked = x[:, [3, 0, 2]] + x[:, [-2]]
+        return picked, near, x * near.to(x.device)
+
+    x, scale = randn(7, 5), torch.randn(5)
+    expected = mixed(x, scale)
+    for _ in range(4):
+        for got, wanted in zip(torchweld.fuse(mixed)(x, scale), expected):
+            torch.testing.assert_close(got, wanted)

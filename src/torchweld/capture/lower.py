@@ -15,19 +15,18 @@ from torchweld.capture import complex_numbers
 from torchweld.capture.captured import Captured
 from torchweld.capture.lowering import externs
 from torchweld.capture.lowering.build import GraphBuilder
-from torchweld.capture.lowering.call import Call, dtype_of, spec_of
+from torchweld.capture.lowering.call import Call, spec_of
 from torchweld.capture.lowering.nest import copied
 from torchweld.capture.lowering.rows import ROWS
-from torchweld.capture.numbers import known_number
+from torchweld.capture.numbers import known_constant, known_number
 from torchweld.capture.torch_private import OpOverload
 from torchweld.core.errors import NotLowered
 from torchweld.core.events import warn_once
 from torchweld.core.options import Options
-from torchweld.core.torch_private import without_modes
 from torchweld.ir import views
 from torchweld.ir.nodes import Arg, Extern, Graph, Node, Origin
 from torchweld.ir.nodes import views as views_in
-from torchweld.ir.views import Fill, Tensor
+from torchweld.ir.views import Tensor
 
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent)  # capture/entry.py calls torch's own modules
@@ -114,18 +113,10 @@ class _Lowering:
         value = operator.attrgetter(node.target)(self.captured.module)
         if not isinstance(value, torch.Tensor):
             raise NotLowered(f"{node.target} is a {type(value).__name__}")
-        if (
-            value.dim() == 0
-            and value.device.type == "cpu"
-            and not value.requires_grad
-            and dtype_of(value.dtype).kind != "opaque"
-        ):
-            with without_modes():
-                number = value.item()
-            self.env[node] = Tensor(Fill(number), dtype_of(value.dtype), "cpu", ())
-            return
-        self.env[node] = self._input(node.name, value, True)
-        self.constants[self.env[node].source] = value
+        known = known_constant(value)
+        self.env[node] = known or self._input(node.name, value, True)
+        if known is None:
+            self.constants[self.env[node].source] = value
 
     # -- calls
 

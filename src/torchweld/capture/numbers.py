@@ -1,6 +1,6 @@
-"""Numbers on the CPU, tensors without dimensions, that are made of known ones alone: of a constant
-in the graph, as `torch.tensor(64.0).sqrt()`. What they are is known at the capture; a GPU's kernel
-could not read them there, and would be left to ATen."""
+"""Numbers on the CPU that are known at the capture: constants of the graph, as the list in
+`x[..., [-2]]`, and what is made of them alone, as `torch.tensor(64.0).sqrt()`. A GPU's kernel could
+not read them there, and would be left to ATen."""
 
 from __future__ import annotations
 
@@ -10,10 +10,36 @@ import torch
 
 from torchweld.capture.lowering.call import dtype_of
 from torchweld.capture.torch_private import OpOverload
+from torchweld.core.dtypes import DType
 from torchweld.core.torch_private import pytree, without_modes
-from torchweld.ir.views import Fill, Tensor
+from torchweld.ir.views import Atom, Fill, Iota, Tensor, filled
 
 _MOVES = frozenset({"aten._to_copy.default", "aten.clone.default", "aten.lift_fresh_copy.default"})
+
+
+_MOST = 1 << 16  # elements that are looked at
+
+
+def known_constant(value: torch.Tensor) -> Tensor | None:
+    """A constant of the CPU that takes no memory: one number, or integers at equal distances."""
+    dtype = dtype_of(value.dtype)
+    if value.device.type != "cpu" or value.requires_grad or dtype.kind == "opaque":
+        return None
+    if value.dim() > 1 or not 1 <= value.numel() <= _MOST:
+        return None
+    with without_modes():
+        numbers = value.flatten().tolist()
+    if len(numbers) == 1:
+        return filled(numbers[0], dtype, "cpu", tuple(value.shape))
+    return _range(numbers, dtype) if dtype.is_integral else None
+
+
+def _range(numbers: list[int], dtype: DType) -> Tensor | None:
+    first, step = numbers[0], numbers[1] - numbers[0]
+    if any(n != first + k * step for k, n in enumerate(numbers)):
+        return None
+    dims = ((Atom(len(numbers), ((0, step),) if step else ()),),)
+    return Tensor(Iota(), dtype, "cpu", dims, (first,))
 
 
 def known_number(node: torch.fx.Node, env: Mapping[torch.fx.Node, object]) -> Tensor | None:

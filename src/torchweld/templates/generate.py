@@ -31,12 +31,13 @@ from torchweld.templates.template import Choose, Kernel, Problem
 
 def kernels_of(graph: Graph, target: Target, choose: Choose = choose) -> tuple[Kernel, ...]:
     """The kernels of a planned graph, each with all its uses. A Comp that no template makes has
-    none: the runtime interprets it."""
+    none, nor has one on the CPU amid a GPU's, whose templates are not its own: the runtime
+    interprets them."""
     known: dict[tuple, Kernel | None] = {}
     uses: dict[tuple, list[tuple[str, tuple[str, ...]]]] = {}
     offsets: dict[tuple, dict[str, dict[str, int]]] = {}
     frozen, memo = _never_written(graph), Memo(graph.buffers)
-    for comp in (n for n in graph.nodes if isinstance(n, Comp)):
+    for comp in _of_main_device(graph):
         title = re.sub(r"_\d+$", "", comp.name)
         offset_bytes, identity = memo.of("identity", (comp,), lambda c=comp: _identity(c, graph))
         order = tuple(dict.fromkeys(comp.reads + comp.writes))
@@ -51,6 +52,14 @@ def kernels_of(graph: Graph, target: Target, choose: Choose = choose) -> tuple[K
         for key, k in known.items()
         if k is not None
     )
+
+
+def _of_main_device(graph: Graph) -> list[Comp]:
+    """The GPU's, if any of the graph's buffers are on one. A Comp has all on one device."""
+    comps = [n for n in graph.nodes if isinstance(n, Comp)]
+    if len({b.device for b in graph.buffers.values()}) <= 1:
+        return comps
+    return [n for n in comps if graph.buffers[n.writes[0]].device != "cpu"]
 
 
 def _identity(comp: Comp, graph: Graph) -> tuple[tuple[tuple[int, int], ...], str]:

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from torchweld.capture.lowering.call import Call, normal
 from torchweld.capture.lowering.expr import Expr
 from torchweld.capture.lowering.nest import Nest
-from torchweld.capture.lowering.ranges import check_range, in_range, is_inside, read_where
+from torchweld.capture.lowering.ranges import (
+    check_range,
+    in_range,
+    is_inside,
+    read_where,
+    run_of,
+)
 from torchweld.capture.lowering.registry import lowers
 from torchweld.core.errors import NotLowered
 from torchweld.ir import views
@@ -62,8 +68,28 @@ def _place(given: Expr, extent: Size, guarded: bool) -> tuple[Expr, list[Expr]]:
 def index(call: Call, x, indices):
     """x[i, :, j]: index tensors broadcast together; their dimensions stand where the first was, or
     first if they are apart."""
+    part = _known_part(x, indices)
+    if part is not None and x.source not in call.graph.mutated:
+        return call.fresh(part)
     layout = IndexLayout(x, indices)
     return _read(call, layout, layout.check(call))
+
+
+def _known_part(x: Tensor, indices) -> Tensor | None:
+    """x[:, [2]] and x[:, [4, 2, 0]], whose integers are known, as a slice."""
+    given = [(d, t) for d, t in enumerate(indices) if t is not None]
+    if len(given) != 1 or given[0][1].rank != 1 or not given[0][1].dtype.is_integral:
+        return None
+    (d, index), size = given[0], x.shape[given[0][0]]
+    found = run_of(index)
+    if found is None or not isinstance(size, int):
+        return None
+    start, count, step = found
+    start = start + size if start < 0 else start
+    last = start + (count - 1) * step
+    if not (0 <= start < size and 0 <= last < size):
+        return None
+    return views.slice_(x, d, start, count, step)
 
 
 @lowers("aten._unsafe_index.Tensor")

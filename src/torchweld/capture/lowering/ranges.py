@@ -134,3 +134,18 @@ def _ends(index: Tensor) -> tuple[Size, Size] | None:
         reach = (atom.extent - 1) * step
         low, high = (low, high + reach) if step > 0 else (low + reach, high)
     return low, high
+
+
+def run_of(index: Tensor) -> tuple[int, int, int] | None:
+    """(first, count, step) of one dimension of integers that take no memory: the step is not zero.
+    None where they are not known, or none, or equal."""
+    ends, (count,) = _ends(index) if index.buffer is None else None, index.shape
+    if ends is None or not isinstance(count, int) or not count:
+        return None
+    if ends[0] == ends[1]:
+        return (ends[0], 1, 1) if count == 1 else None
+    (dim,) = index.dims
+    if len(dim) != 1:
+        return None
+    step = sum((c for _, c in dim[0].steps), 0)
+    return (ends[0] if step > 0 else ends[1]), count, step

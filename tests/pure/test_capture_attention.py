@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torchweld.capture import attention, constant
+from torchweld.capture.written_out import masked_attention, write_out
 
 N, D = 6, 8
 
@@ -255,6 +256,31 @@ def test_cuda_values_get_a_unit_stride():
 )
 def test_cuda_heads_are_shared_where_the_flash_kernel_runs(dtype, shared):
     assert attention.simplify(cuda_call(dtype=dtype, repeat=True)) == shared
+
+
+@pytest.mark.parametrize(
+    "dtype, written", [(torch.bfloat16, 0), (torch.float16, 0), (torch.float32, 1)]
+)
+def test_float32_on_a_gpu_is_written_out(dtype, written):
+    """Where templates take it: the library's kernel of float32 is slower than ours."""
+    assert write_out(cuda_call(dtype=dtype), lambda scores: True) == written
+    assert write_out(cuda_call(dtype=dtype), lambda scores: False) == 0
+    masked = cuda_call(lambda: torch.empty(N, N, device="cuda"), dtype=dtype)
+    assert write_out(masked, lambda scores: True) == 0  # the mask is the user's
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("rows, keys, shared", [(7, 7, 1), (5, 9, 2), (9, 5, 1)])
+def test_steps_of_attention_without_a_mask(causal, rows, keys, shared):
+    generator = torch.Generator().manual_seed(3)
+    q = torch.randn(2, 4, rows, 8, generator=generator, dtype=torch.float64)
+    k, v = (
+        torch.randn(2, 4 // shared, keys, 8, generator=generator, dtype=torch.float64)
+        for _ in "kv"
+    )
+    given = {"is_causal": causal, "scale": 0.3, "enable_gqa": shared > 1}
+    expected = F.scaled_dot_product_attention(q, k, v, **given)
+    torch.testing.assert_close(masked_attention(q, k, v, **given), expected)
 
 
 def dynamic_graph(fn, n, *more):

@@ -1,10 +1,13 @@
-"""Calls of attention whose scores are changed by a computation, written out as products and a
-softmax, of which plan/scores makes a kernel again: with the computation inside.
+"""Calls of attention written out as products and a softmax, of which plan/scores makes a kernel
+again: with the computation inside that changes the scores, or a faster one.
 
     scaled_dot_product_attention(q, k, v, attn_mask=f(positions))     a mask that is computed
     flex_attention(q, k, v, score_mod, block_mask)                    a function of scores
+    scaled_dot_product_attention(q, k, v)                             of float32 on a GPU
 
-A library's kernel would read such a mask from memory, rows x keys of it. Only where the target's
+A library's kernel would read such a mask from memory, rows x keys of it. In float32 its products
+are plain multiply-adds: 32 heads of 64 with 1024 keys take 322 us on an H100, ours 162, with a
+third of the error (codegen/triton/wide.py). Only where the target's
 templates take the scores (`Takes`); a mask that is given as it is stays where it is. They work on
 Dynamo's graph, before autograd.
 """
@@ -42,17 +45,28 @@ def write_out(gm: torch.fx.GraphModule, takes: Takes | None) -> int:
 def _write_sdpa(node: Node, takes: Takes) -> bool:
     given = arguments(node)
     query, key, value = (example(given[n]) for n in ("query", "key", "value"))
-    mask = example(given.get("attn_mask"))
-    if mask is None or given.get("is_causal") or query.dim() != 4:
+    if not isinstance(query, torch.Tensor) or query.dim() != 4:
         return False
     scores = _scores(query, key, value)
-    if scores is None or not _is_computed(given["attn_mask"], scores.rows * scores.keys):
+    if scores is None or not (_has_computed_mask(given, scores) or _is_wide_on_gpu(given, scores)):
         return False
     if not takes(scores):
         return False
     node.target, node.kwargs = masked_attention, given
     node.args = ()
     return True
+
+
+def _has_computed_mask(given: dict, scores: Scores) -> bool:
+    if example(given.get("attn_mask")) is None or given.get("is_causal"):
+        return False
+    return _is_computed(given["attn_mask"], scores.rows * scores.keys)
+
+
+def _is_wide_on_gpu(given: dict, scores: Scores) -> bool:
+    """Without a mask or dropout, of float32 on a GPU."""
+    plain = given.get("attn_mask") is None and not given.get("dropout_p")
+    return plain and scores.device.type == "cuda" and scores.dtype == torch.float32
 
 
 def _write_flex(node: Node, takes: Takes) -> bool:
@@ -99,7 +113,7 @@ def _is_small(value, least: int) -> bool:
 
 
 def masked_attention(
-    query, key, value, attn_mask, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
     """scaled_dot_product_attention in steps; zero for a query that may see nothing. Scores are in
     float32 at least."""
@@ -108,6 +122,11 @@ def masked_attention(
         key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = _widened(query @ key.transpose(-2, -1)) * factor
+    if is_causal:
+        rows, keys = (torch.arange(n, device=query.device) for n in scores.shape[-2:])
+        scores = torch.where(keys <= rows[:, None], scores, -math.inf)
+    if attn_mask is None:
+        return torch.softmax(scores, -1) @ value
     if attn_mask.dtype == torch.bool:
         scores = torch.where(attn_mask, scores, -math.inf)
     else:

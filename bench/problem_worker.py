@@ -1,0 +1,297 @@
+"""The process that builds problems, checks them, holds them ready, and times them when told to."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from problem_board import Task
+
+CROWDED = 0.35  # of the memory is free: no more problems are held
+WARM_CALLS = 3  # CUDA graphs are recorded in the second call and replayed from the third
+OURS = "torchweld"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`dtype`: None for each problem's usual one. `ways`: names of report.ways to compare with,
+    without torchweld; empty: nothing is timed. `seconds`: of timing a problem."""
+
+    device: str
+    dtype: str | None
+    train: bool
+    ways: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`row`: what was found, as plain data. `well`: the task was done. `crowded`: the device, or
+    the machine, has little memory left."""
+
+    row: dict
+    well: bool = True
+    crowded: bool = False
+
+
+def serve(connection: Connection, asked: Asked, log: Path) -> None:
+    """Says None once it is ready. Then answers each Task until None comes in. What it prints goes
+    to `log`. It ends after an error of the device, which no later call would survive."""
+    _print_to(log)
+    _prepare_torch()
+    held: dict[str, dict[str, Callable]] = {}
+    connection.send(None)
+    while (task := connection.recv()) is not None:
+        answer = _done(task, asked, held)
+        connection.send(answer)
+        if not answer.well and not _device_lives(asked.device):
+            os._exit(1)
+
+
+def _print_to(log: Path) -> None:
+    with open(log, "a") as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+
+
+def _prepare_torch() -> None:
+    """Many models are held at once, and some share the code of their `forward`: none of them may
+    be refused, or compiled for any sizes, because of another."""
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = 1000
+    torch._dynamo.config.automatic_dynamic_shapes = False
+
+
+def _done(task: Task, asked: Asked, held: dict[str, dict[str, Callable]]) -> Answer:
+    from torchweld.core.errors import one_line
+
+    print(f"-- {task.what} {task.problem}", flush=True)
+    try:
+        if task.what == "time":
+            return Answer(timed(held.pop(task.problem), asked), True, _crowded(asked.device))
+        row, steps = checked(task.problem, asked)
+        if steps:
+            held[task.problem] = steps
+        return Answer(row, True, _crowded(asked.device))
+    except Exception as error:
+        traceback.print_exc()
+        return Answer({"problem": f"{task.what}: {one_line(error)[:300]}"}, False)
+    finally:
+        sys.stdout.flush()
+
+
+def _device_lives(device: str) -> bool:
+    import torch
+
+    try:
+        _wait(device)
+        torch.zeros(1, device=device).sum().item()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _crowded(device: str) -> bool:
+    import torch
+
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        return free < CROWDED * total
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    sizes = {name: int(rest.split()[0]) for name, rest in (line.split(":") for line in lines)}
+    return sizes["MemAvailable"] < CROWDED * sizes["MemTotal"]
+
+
+def _wait(device: str) -> None:
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+# -- check --
+
+
+def checked(name: str, asked: Asked) -> tuple[dict, dict[str, Callable]]:
+    """The figures of torchweld's results beside eager's, and the calls to time: one for each way
+    that runs, warm. None if nothing is to be timed."""
+    from torchweld.core.events import TorchweldWarning, clear, events
+    from torchweld.exact.verify import verify
+
+    built, clock = _built(name, asked), time.perf_counter
+    clear()  # or a warning that an earlier problem had would be silent
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        start = clock()
+        run = _made(OURS, built, asked)
+        step = step_of(OURS, run, built, asked.train)
+        step(), _wait(asked.device)
+        first = clock() - start
+        report = verify(built.module, run, built.inputs, train=asked.train, seeds=(0,))
+    told = [str(w.message) for w in heard if issubclass(w.category, TorchweldWarning)]
+    notes = [event.message for event in events() if not any(event.message in t for t in told)]
+    row = {"first_call_s": first, "warnings": told, "events": notes}
+    row |= _graphs(run) | errors_of(report)
+    if not asked.ways:
+        return row, {}
+    steps, problems = _others(built, asked)
+    _warm(step)
+    return row | {"problems": problems}, {**steps, OURS: step}
+
+
+def _built(name: str, asked: Asked):
+    import torch
+
+    from problem_set.catalogue import PROBLEMS
+    from problem_set.core import build
+
+    dtype = getattr(torch, asked.dtype) if asked.dtype else None
+    return build(PROBLEMS[name], asked.device, dtype, asked.train)
+
+
+def _made(way: str, built, asked: Asked) -> Callable:
+    from torchweld.observe.report.ways import WAYS
+
+    return WAYS[way].prepare(built.module, (built.inputs, {}), asked.train)
+
+
+def _graphs(run: Callable) -> dict:
+    """`graphs`: compiled by torchweld; `in_eager`: captured, and run as they are; `kernels`: and
+    library calls, in one call of all graphs."""
+    from torchweld.api import captured_graphs, records
+    from torchweld.observe.report.work import kernel_count
+
+    made = records(run)
+    in_eager = len(captured_graphs(run)) - len(made)
+    return {"graphs": len(made), "in_eager": in_eager, "kernels": kernel_count(made)}
+
+
+def errors_of(report) -> dict:
+    """`error`: the largest ratio of torchweld's error to eager's, over all results; where eager's
+    is nothing, to one rounding. `ours`, `eagers`: the relative L2 errors of that result.
+    `outside`: what is outside the contract. A result of which eager has no correct digit says
+    nothing."""
+    from torchweld.observe.report.build import MEANINGLESS
+
+    told = [e for e in report.errors if e.count and e.eager_l2 < MEANINGLESS]
+    worst = max(told, key=error_ratio, default=None)
+    outside = [f"{e.name}: {e.reason}" for e in report.errors if not e.ok]
+    row = {"oracle": report.oracle, "outside": outside, "compared": len(report.errors)}
+    if worst is None:
+        return row
+    found = {"error": error_ratio(worst), "ours": worst.fused_l2, "eagers": worst.eager_l2}
+    return row | found | {"worst": worst.name}
+
+
+def error_ratio(error) -> float:
+    """Of one result: the larger of the ratios of L2 and of largest errors."""
+    import torch
+
+    from torchweld.exact.budget import resolution
+
+    floor = resolution(getattr(torch, error.dtype))
+    l2 = error.fused_l2 / (error.eager_l2 + floor)
+    smallest = torch.finfo(torch.float64).tiny
+    return max(l2, error.fused_max / (error.eager_max + floor * error.scale + smallest))
+
+
+def _others(built, asked: Asked) -> tuple[dict[str, Callable], dict[str, str]]:
+    """The warm calls of the ways that run, and what is wrong with those that do not."""
+    from torchweld.core.errors import one_line
+
+    steps, problems = {}, {}
+    for way in asked.ways:
+        try:
+            step = step_of(way, _made(way, built, asked), built, asked.train)
+            _warm(step), _wait(asked.device)
+            steps[way] = step
+        except Exception as error:
+            problems[way] = one_line(error)[:300]
+    return steps, problems
+
+
+def _warm(step: Callable) -> None:
+    for _ in range(WARM_CALLS):
+        step()
+
+
+# -- time --
+
+
+def step_of(way: str, run: Callable, built, train: bool) -> Callable[[], object]:
+    """One call, as it is timed: forward without gradients, or forward and backward to all
+    parameters and floating inputs."""
+    import torch
+
+    from torchweld.observe.report.ways import WAYS
+
+    call = _training(run, built) if train else _inference(run, built)
+    if not WAYS[way].replays:
+        return call
+
+    def replayed():
+        torch.compiler.cudagraph_mark_step_begin()
+        return call()
+
+    return replayed
+
+
+def _inference(run: Callable, built) -> Callable[[], object]:
+    import torch
+
+    def call():
+        with torch.no_grad():
+            return run(*built.inputs)
+
+    return call
+
+
+def _training(run: Callable, built) -> Callable[[], object]:
+    """The gradient of the results is random, and the same in each call."""
+    import torch
+
+    from torchweld.zoo.targets import tensors
+
+    floating = [t.is_floating_point() for t in built.inputs]
+    inputs = [t.clone().requires_grad_(f) for t, f in zip(built.inputs, floating)]
+    wanted = [t for t in [*built.module.parameters(), *inputs] if t.requires_grad]
+    gradients: list = []
+
+    def call():
+        found = [t for t in tensors(run(*inputs)) if t.requires_grad]
+        if not gradients:
+            gradients.extend(map(torch.randn_like, found))
+        return torch.autograd.grad(found, wanted, gradients, allow_unused=True)
+
+    return call
+
+
+def timed(steps: dict[str, Callable], asked: Asked) -> dict:
+    """Median milliseconds of each way, in interleaved rounds; `ratio`: of the best other way's time
+    to torchweld's, the median over rounds."""
+    import statistics
+
+    from torchweld.observe.measure.paired import time_paired
+
+    paired = time_paired(steps, asked.device, asked.seconds)
+    row: dict = {"ms": {way: paired.median_ms(way) for way in steps}, "rounds": paired.rounds}
+    others = [way for way in steps if way != OURS]
+    if not others:
+        return row
+    best = min(others, key=paired.median_ms)
+    pairs = zip(paired.times_ms[best], paired.times_ms[OURS])
+    return row | {"best": best, "ratio": statistics.median(a / b for a, b in pairs)}

@@ -20,7 +20,7 @@ def rendered(rows: Mapping[str, dict]) -> str:
             *(f"{way}, ms" for way in ways), "best other / torchweld", ""]  # fmt: skip
     lines = table(head, (_cells(name, row, ways) for name, row in ordered))
     said = [line for name, row in ordered for line in _said(name, row)]
-    return "\n".join([*lines, "", summary(rows), *(["", *said] if said else [])])
+    return "\n".join([*lines, "", summary(dict(ordered)), *(["", *said] if said else [])])
 
 
 def _key(item: tuple[str, dict]) -> tuple:
@@ -44,12 +44,13 @@ def _number(value: float | None, how: str) -> str:
 
 def marks(row: dict) -> list[str]:
     """What is to be looked at: it failed, it is slower than another way, its error is large or
-    outside the contract, it warned."""
+    outside the contract, its graph was cut, it warned."""
     found = {
         "FAILED": "problem" in row,
         "SLOWER": row.get("ratio", 1.0) < SLOWER,
         "WRONG": bool(row.get("outside")),
         "ERROR": row.get("error", 0.0) > INEXACT,
+        "cut": row.get("cut", False),
         "warned": bool(row.get("warnings")),
     }
     return [mark for mark, holds in found.items() if holds]
@@ -59,6 +60,7 @@ def _said(name: str, row: dict) -> list[str]:
     """The problems, errors and warnings of a row, a line each."""
     lines = [row["problem"]] if "problem" in row else []
     lines += row.get("outside", []) + row.get("warnings", [])
+    lines += row.get("events", []) if row.get("cut") else []
     lines += [f"{w}: {p}" for w, p in row.get("problems", {}).items() if DOES_NOT_APPLY not in p]
     return [f"- {name}: {line}" for line in lines]
 

@@ -9,7 +9,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,11 +38,12 @@ class Asked:
 @dataclass(frozen=True)
 class Answer:
     """`row`: what was found, as plain data. `well`: the task was done. `crowded`: the device, or
-    the machine, has little memory left."""
+    the machine, has little memory left. `last`: the process ends."""
 
     row: dict
     well: bool = True
     crowded: bool = False
+    last: bool = False
 
 
 def serve(connection: Connection, asked: Asked, log: Path) -> None:
@@ -54,8 +55,9 @@ def serve(connection: Connection, asked: Asked, log: Path) -> None:
     connection.send(None)
     while (task := connection.recv()) is not None:
         answer = _done(task, asked, held)
-        connection.send(answer)
-        if not answer.well and not _device_lives(asked.device):
+        last = not answer.well and not _device_lives(asked.device)
+        connection.send(replace(answer, last=last))
+        if last:
             os._exit(1)
 
 
@@ -145,7 +147,7 @@ def checked(name: str, asked: Asked) -> tuple[dict, dict[str, Callable]]:
     told = [str(w.message) for w in heard if issubclass(w.category, TorchweldWarning)]
     notes = [event.message for event in events() if not any(event.message in t for t in told)]
     row = {"first_call_s": first, "warnings": told, "events": notes}
-    row |= _graphs(run) | errors_of(report)
+    row |= _graphs(run, asked.train) | errors_of(report)
     if not asked.ways:
         return row, {}
     steps, problems = _others(built, asked)
@@ -169,15 +171,16 @@ def _made(way: str, built, asked: Asked) -> Callable:
     return WAYS[way].prepare(built.module, (built.inputs, {}), asked.train)
 
 
-def _graphs(run: Callable) -> dict:
-    """`graphs`: compiled by torchweld; `in_eager`: captured, and run as they are; `kernels`: and
-    library calls, in one call of all graphs."""
+def _graphs(run: Callable, train: bool) -> dict:
+    """`graphs`: compiled by torchweld; `in_eager`: captured, and run as they are; `cut`: there are
+    more than a forward and, to train, a backward; `kernels`: and library calls, in all graphs."""
     from torchweld.api import captured_graphs, records
     from torchweld.observe.report.work import kernel_count
 
     made = records(run)
-    in_eager = len(captured_graphs(run)) - len(made)
-    return {"graphs": len(made), "in_eager": in_eager, "kernels": kernel_count(made)}
+    count = len(captured_graphs(run))
+    found = {"graphs": len(made), "in_eager": count - len(made), "cut": count > 1 + train}
+    return found | {"kernels": kernel_count(made)}
 
 
 def errors_of(report) -> dict:

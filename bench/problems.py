@@ -17,7 +17,7 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
@@ -34,12 +34,14 @@ AFTER_TIMING_S = 0.5  # each timing takes so much more than its rounds
 
 @dataclass
 class Member:
-    """A worker process. `ready`: it has imported what it needs. `late`: when its task is."""
+    """A worker process. `ready`: it has begun to take tasks; `leaving`: it takes no more. `late`:
+    when its task is."""
 
     process: multiprocessing.Process
     connection: multiprocessing.connection.Connection
     log: Path
     ready: bool = False
+    leaving: bool = False
     late: float = float("inf")
 
     def last_words(self) -> str:
@@ -55,6 +57,7 @@ class Crew:
     asked: Asked
     folder: Path
     each_s: float
+    work: Callable = serve
     members: dict[int, Member] = field(default_factory=dict)
     _started: int = 0
 
@@ -65,14 +68,14 @@ class Crew:
             here, there = context.Pipe()
             log = self.folder / f"problems-{number}.log"
             log.write_text("")
-            process = context.Process(target=serve, args=(there, self.asked, log), daemon=True)
+            process = context.Process(target=self.work, args=(there, self.asked, log), daemon=True)
             process.start()
             there.close()  # so that the end of the process is the end of the pipe
             self.members[number] = Member(process, here, log)
 
     @property
     def ready(self) -> list[int]:
-        return [number for number, member in self.members.items() if member.ready]
+        return [n for n, member in self.members.items() if member.ready and not member.leaving]
 
     def give(self, number: int, task: Task) -> None:
         member = self.members[number]
@@ -93,8 +96,9 @@ class Crew:
             member.late = float("inf")
             if answer is None:
                 member.ready = True
-            else:
-                yield number, answer
+                continue
+            member.leaving = answer.last
+            yield number, answer
 
     def kill_late(self) -> None:
         for member in self.members.values():

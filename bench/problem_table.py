@@ -34,8 +34,15 @@ def _cells(name: str, row: dict, ways: Iterable[str]) -> list[str]:
     if row.get("in_eager"):
         graphs += f" (+{row['in_eager']} in eager)"
     cells = [name, graphs, str(row.get("kernels", "-")), _number(row.get("first_call_s"), ".1f")]
-    cells += [_number(row.get("error"), ".2f"), *(_number(times.get(w), ".4g") for w in ways)]
+    cells += [error_text(row), *(_number(times.get(w), ".4g") for w in ways)]
     return [*cells, _number(row.get("ratio"), ".2f"), ", ".join(marks(row))]
+
+
+def error_text(row: dict) -> str:
+    """Without an oracle, the relative difference from eager."""
+    if "difference" in row:
+        return f"{row['difference']:.0e} from eager"
+    return _number(row.get("error"), ".2f")
 
 
 def _number(value: float | None, how: str) -> str:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from common import write_results
 from problem_board import Board, Task
-from problem_table import rendered
+from problem_table import error_text, rendered
 from problem_worker import Answer, Asked, serve
 from tables import ROOT
 
@@ -68,7 +68,7 @@ class Crew:
             here, there = context.Pipe()
             log = self.folder / f"problems-{number}.log"
             log.write_text("")
-            process = context.Process(target=self.work, args=(there, self.asked, log), daemon=True)
+            process = context.Process(target=self.work, args=(there, self.asked, log))
             process.start()
             there.close()  # so that the end of the process is the end of the pipe
             self.members[number] = Member(process, here, log)
@@ -184,7 +184,7 @@ def _progress(row: dict) -> str:
     wrong = f" WRONG {row['outside']}" if row["outside"] else ""
     warned = f" warned {row['warnings']}" if row["warnings"] else ""
     return (f"{row['graphs']} graphs, {row['kernels']} kernels, {row['first_call_s']:.1f} s, error "
-            f"{row.get('error', 0.0):.2f} of eager's{wrong}{warned}")  # fmt: skip
+            f"{error_text(row)}{wrong}{warned}")  # fmt: skip
 
 
 def arguments() -> argparse.Namespace:

@@ -269,6 +269,19 @@ def test_an_error_is_told_beside_eagers(bench):
     assert found["outside"] == ["far: above"] and found["compared"] == 3
 
 
+def test_without_an_oracle_only_a_large_difference_from_eager_is_wrong(bench):
+    from torchweld.exact.budget import TensorError
+
+    eager = dict(dtype="float32", shape=(4,), count=4, norm=2.0, scale=1.0, reason="above")
+    near = TensorError("near", **eager, fused_l2=7e-7, fused_max=9e-7)
+    far = TensorError("far", **eager, fused_l2=1e-4, fused_max=1e-4)
+    shape = TensorError("shape", "float32", (4,), reason="shape (3,) instead of (4,)")
+    found = bench.worker.errors_of(SimpleNamespace(errors=(near, far, shape), oracle="float32"))
+    assert found["outside"] == ["far: above", "shape: shape (3,) instead of (4,)"]
+    assert found["difference"] == 1e-4 and "error" not in found
+    assert bench.table.error_text(found) == "1e-04 from eager"
+
+
 def test_a_step_of_training_gives_all_gradients_and_keeps_the_inputs(bench):
     import torch
 

@@ -142,7 +142,7 @@ def checked(name: str, asked: Asked) -> tuple[dict, dict[str, Callable]]:
         start = clock()
         run = _made(OURS, built, asked)
         step = step_of(OURS, run, built, asked.train)
-        step(), _wait(asked.device)
+        _first_call(step, built, asked)
         first = clock() - start
         report = verify(built.module, run, built.inputs, train=asked.train, seeds=(0,))
     told = [str(w.message) for w in heard if issubclass(w.category, TorchweldWarning)]
@@ -154,6 +154,19 @@ def checked(name: str, asked: Asked) -> tuple[dict, dict[str, Callable]]:
     steps, problems = _others(built, asked)
     _warm(step)
     return row | {"problems": problems}, {**steps, OURS: step}
+
+
+def _first_call(step: Callable, built, asked: Asked) -> None:
+    """Errors: what the call raises. It says so if eager raises as well."""
+    try:
+        step()
+        _wait(asked.device)
+    except Exception as error:
+        try:
+            step_of("eager", built.module, built, asked.train)()
+        except Exception as eagers:
+            raise RuntimeError(f"eager fails as well: {eagers}") from error
+        raise
 
 
 def _built(name: str, asked: Asked):

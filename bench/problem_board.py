@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-MOST_TRIES = 2  # of a problem whose process died while it only held it
+MOST_TRIES = 2  # of a problem whose process died while it held it, or for which memory was short
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,18 @@ class Board:
         return worker, task
 
     def answered(self, worker: int, well: bool, crowded: bool = False) -> Task:
-        """The task that the worker has finished, `well` or not."""
+        """The task that the worker has finished, `well` or not. A check is made again if the device
+        was too crowded for it."""
         task = self.busy.pop(worker)
         if well and task.what == "check" and self.timed:
             self.ready[task.problem] = worker
+        if not well and task.what == "check" and crowded and self._may_try(task.problem):
+            self.todo.append(task.problem)
         self.crowded |= crowded
         return task
+
+    def _may_try(self, problem: str) -> bool:
+        return self._tries[problem] < MOST_TRIES
 
     def died(self, worker: int) -> Task | None:
         """The task that died with the worker. What it held is checked again by another, unless it
@@ -74,8 +80,7 @@ class Board:
         task = self.busy.pop(worker, None)
         for problem in [p for p, holder in self.ready.items() if holder == worker]:
             del self.ready[problem]
-            again = self._tries[problem] < MOST_TRIES
-            (self.todo if again else self.lost).append(problem)
+            (self.todo if self._may_try(problem) else self.lost).append(problem)
         return task
 
     def stop_checking(self) -> list[str]:

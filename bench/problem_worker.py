@@ -78,6 +78,8 @@ def _prepare_torch() -> None:
 
 
 def _done(task: Task, asked: Asked, held: dict[str, dict[str, Callable]]) -> Answer:
+    import torch
+
     from torchweld.core.errors import one_line
 
     print(f"-- {task.what} {task.problem}", flush=True)
@@ -90,7 +92,8 @@ def _done(task: Task, asked: Asked, held: dict[str, dict[str, Callable]]) -> Ans
         return Answer(row, True, _crowded(asked.device))
     except Exception as error:
         traceback.print_exc()
-        return Answer({"problem": f"{task.what}: {one_line(error)[:300]}"}, False)
+        row = {"problem": f"{task.what}: {one_line(error)[:300]}"}
+        return Answer(row, False, crowded=isinstance(error, torch.OutOfMemoryError))
     finally:
         sys.stdout.flush()
 

@@ -44,6 +44,19 @@ class Member:
     leaving: bool = False
     late: float = float("inf")
 
+    def listen(self) -> Answer | None:
+        """An answer, if there is one. Errors: EOFError, ConnectionError if the process has died."""
+        if not self.connection.poll():
+            if not self.process.is_alive():  # and a child of it holds the pipe open
+                raise EOFError
+            return None
+        answer = self.connection.recv()
+        if answer is None:
+            self.ready = True
+        else:
+            self.late, self.leaving = float("inf"), answer.last
+        return answer
+
     def last_words(self) -> str:
         self.process.join(5)
         lines = self.log.read_text(errors="replace").strip().splitlines() or [""]
@@ -85,20 +98,13 @@ class Crew:
 
     def hear(self, seconds: float) -> Iterator[tuple[int, Answer | None]]:
         """Answers that come within so many seconds; None of a worker that has died."""
-        members = {member.connection: (n, member) for n, member in self.members.items()}
-        for connection in wait(list(members), seconds):
-            number, member = members[connection]
+        wait([member.connection for member in self.members.values()], seconds)
+        for number, member in list(self.members.items()):
             try:
-                answer = connection.recv()
-            except (EOFError, OSError):
+                if (answer := member.listen()) is not None:
+                    yield number, answer
+            except (EOFError, ConnectionError):
                 yield number, None
-                continue
-            member.late = float("inf")
-            if answer is None:
-                member.ready = True
-                continue
-            member.leaving = answer.last
-            yield number, answer
 
     def kill_late(self) -> None:
         for member in self.members.values():
@@ -155,6 +161,8 @@ class Sweep:
         if answer is None:
             return self._died(number)
         task = self.board.answered(number, answer.well, answer.crowded)
+        if task.what == "check":
+            self.rows.pop(task.problem, None)  # of an earlier try
         return self._note({task.problem: answer.row})
 
     def _died(self, number: int) -> None:

@@ -59,7 +59,7 @@ def without_chance(config):
     return config
 
 
-def timm_problem(name: str, scale: int = 32) -> None:
+def timm_problem(name: str, scale: int = 16) -> None:
     def make(batch: int) -> Made:
         import timm
 
@@ -98,8 +98,8 @@ def seeing_and_hearing() -> None:
     four = dict(num_hidden_layers=4)
     for name, model, config, side, scale in (
         ("swin", "SwinModel", {}, 224, 16),
-        ("dinov2", "Dinov2Model", four, 224, 32),
-        ("clip_vision", "CLIPVisionModel", four, 224, 32),
+        ("dinov2", "Dinov2Model", four, 224, 16),
+        ("clip_vision", "CLIPVisionModel", four, 224, 16),
         ("segformer", "SegformerForSemanticSegmentation", {}, 256, 4),
     ):
         kind = f"{model.removesuffix('ForSemanticSegmentation').removesuffix('Model')}Config"

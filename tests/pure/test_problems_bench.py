@@ -139,6 +139,14 @@ def test_a_crowded_device_is_emptied_before_more_is_checked(bench):
     assert board.assign([0, 1]) == (0, check(bench, "b"))  # nothing more can be freed
 
 
+def test_a_check_that_found_no_memory_is_made_again_once(bench):
+    board = bench.board.Board(deque("a"))
+    for _ in range(2):
+        assert board.assign([0]) == (0, check(bench, "a"))
+        board.answered(0, well=False, crowded=True)
+    assert board.over
+
+
 def test_what_a_dead_worker_held_is_checked_again_once(bench):
     board = bench.board.Board(deque("ab"))
     board.assign([0])
@@ -168,6 +176,11 @@ def serve(connection, asked, log):
             os._exit(3)
         elif task.problem == "hangs":
             time.sleep(60)
+        elif task.problem == "leaves a child" and os.fork() == 0:
+            time.sleep(3)  # it holds the pipe open
+            os._exit(0)
+        elif task.problem == "leaves a child":
+            os._exit(5)
         elif task.problem == "breaks the device":
             connection.send(Answer({"problem": "check: AcceleratorError"}, False, last=True))
             os._exit(1)
@@ -201,12 +214,13 @@ def sweep(bench, tmp_path, monkeypatch):
 
 
 def test_a_worker_that_dies_takes_no_other_problem_with_it(sweep):
-    rows = sweep(["a", "dies", "breaks the device", "b"])
+    rows = sweep(["a", "dies", "leaves a child", "breaks the device", "b"])
     assert rows["dies"]["problem"] == (
         "check: the process died (status 3): an illegal memory access")
     assert rows["breaks the device"]["problem"] == "check: AcceleratorError"
     assert all(rows[name]["ms"]["torchweld"] == 1.0 for name in "ab")
-    assert rows["a"]["by"] == rows["b"]["by"]  # the third process held both
+    assert "status 5" in rows["leaves a child"]["problem"]
+    assert rows["a"]["by"] == rows["b"]["by"]  # the last process held both
 
 
 def test_a_problem_that_takes_too_long_is_a_row(sweep):

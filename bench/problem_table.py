@@ -8,6 +8,7 @@ from tables import DOES_NOT_APPLY, OURS, table
 
 SLOWER = 0.95  # of the best other way's speed
 INEXACT = 3.0  # times eager's error
+EAGER_TOO = "EagerFails"  # in a problem that is not torchweld's
 
 
 def rendered(rows: Mapping[str, dict]) -> str:
@@ -53,7 +54,8 @@ def marks(row: dict) -> list[str]:
     """What is to be looked at: it failed, it is slower than another way, its error is large or
     outside the contract, its graph was cut, it warned."""
     found = {
-        "FAILED": "problem" in row,
+        "FAILED": "problem" in row and EAGER_TOO not in row["problem"],
+        "eager fails": EAGER_TOO in row.get("problem", ""),
         "SLOWER": row.get("ratio", 1.0) < SLOWER,
         "WRONG": bool(row.get("outside")),
         "ERROR": row.get("error", 0.0) > INEXACT,

@@ -134,24 +134,14 @@ def _wait(device: str) -> None:
 
 def checked(name: str, asked: Asked) -> tuple[dict, dict[str, Callable]]:
     """The figures of torchweld's results beside eager's, and the calls to time: one for each way
-    that runs, warm. None if nothing is to be timed."""
-    from torchweld.core.events import TorchweldWarning, clear, events
-    from torchweld.exact.verify import verify
-
-    built, clock = _built(name, asked), time.perf_counter
-    clear()  # or a warning that an earlier problem had would be silent
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        start = clock()
-        run = _made(OURS, built, asked)
-        step = step_of(OURS, run, built, asked.train)
-        _first_call(step, built, asked)
-        first = clock() - start
-        report = verify(built.module, run, built.inputs, train=asked.train, seeds=(0,))
-    told = [str(w.message) for w in heard if issubclass(w.category, TorchweldWarning)]
-    notes = [event.message for event in events() if not any(event.message in t for t in told)]
-    row = {"first_call_s": first, "warnings": told, "events": notes}
-    row |= _graphs(run, asked.train) | errors_of(report)
+    that runs, warm. None if nothing is to be timed. Errors: what torchweld raises; EagerFails if
+    eager does, too."""
+    built = _built(name, asked)
+    try:
+        step, row = _first_calls(built, asked)
+    except Exception as error:
+        _run_eager(built, asked, error)
+        raise
     if not asked.ways:
         return row, {}
     steps, problems = _others(built, asked)
@@ -159,17 +149,36 @@ def checked(name: str, asked: Asked) -> tuple[dict, dict[str, Callable]]:
     return row | {"problems": problems}, {**steps, OURS: step}
 
 
-def _first_call(step: Callable, built, asked: Asked) -> None:
-    """Errors: what the call raises. It says so if eager raises as well."""
+def _first_calls(built, asked: Asked) -> tuple[Callable, dict]:
+    """torchweld's call, and its figures."""
+    from torchweld.core.events import TorchweldWarning, clear, events
+    from torchweld.exact.verify import verify
+
+    clock = time.perf_counter
+    clear()  # or a warning that an earlier problem had would be silent
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        start = clock()
+        run = _made(OURS, built, asked)
+        step = step_of(OURS, run, built, asked.train)
+        step(), _wait(asked.device)
+        first = clock() - start
+        report = verify(built.module, run, built.inputs, train=asked.train, seeds=(0,))
+    told = [str(w.message) for w in heard if issubclass(w.category, TorchweldWarning)]
+    notes = [event.message for event in events() if not any(event.message in t for t in told)]
+    row = {"first_call_s": first, "warnings": told, "events": notes}
+    return step, row | _graphs(run, asked.train) | errors_of(report)
+
+
+class EagerFails(Exception):
+    """The problem does not run in this dtype, or not on this device."""
+
+
+def _run_eager(built, asked: Asked, error: Exception) -> None:
     try:
-        step()
-        _wait(asked.device)
-    except Exception as error:
-        try:
-            step_of("eager", built.module, built, asked.train)()
-        except Exception as eagers:
-            raise RuntimeError(f"eager fails as well: {eagers}") from error
-        raise
+        step_of("eager", built.module, built, asked.train)()
+    except Exception as eagers:
+        raise EagerFails(f"{eagers}") from error
 
 
 def _built(name: str, asked: Asked):

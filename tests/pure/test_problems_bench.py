@@ -269,6 +269,20 @@ def test_the_table_begins_with_failures_and_the_slowest(bench):
         assert f"- {line}" in said
 
 
+def test_a_problem_that_eager_cannot_run_is_no_failure_of_torchweld(bench, monkeypatch):
+    import torch
+
+    def raises(x):
+        raise NotImplementedError("not for this dtype")
+
+    built = bench.core.Built(bench.core.function(raises), (torch.zeros(2),))
+    monkeypatch.setattr(bench.worker, "_built", lambda name, asked: built)
+    asked = bench.worker.Asked("cpu", None, False, (), 0.0)
+    answer = bench.worker._done(check(bench, "any"), asked, {})
+    assert answer.row == {"problem": "check: EagerFails: not for this dtype"} and not answer.well
+    assert bench.table.marks(answer.row) == ["eager fails"]
+
+
 def test_an_error_is_told_beside_eagers(bench):
     from torchweld.exact.budget import TensorError
 

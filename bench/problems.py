@@ -25,11 +25,13 @@ from pathlib import Path
 
 from common import write_results
 from problem_board import Board, Task
+from problem_check import Asked
 from problem_table import error_text, rendered
-from problem_worker import Answer, Asked, serve
+from problem_worker import Answer, serve
 from tables import ROOT
 
 AFTER_TIMING_S = 0.5  # each timing takes so much more than its rounds
+LAST_CHECK_S = 60.0  # may have to be waited for before anything is timed
 
 
 @dataclass
@@ -152,8 +154,9 @@ class Sweep:
 
     def _mind_the_time(self) -> None:
         """Checks stop while there is time to time what is ready."""
-        each = (self.crew.asked.seconds + AFTER_TIMING_S) if self.board.timed else 0.0
-        if time.monotonic() + each * (len(self.board.ready) + 1) > self.end:
+        each = self.crew.asked.seconds + AFTER_TIMING_S
+        needed = LAST_CHECK_S + each * len(self.board.ready) if self.board.timed else 0.0
+        if self.board.todo and time.monotonic() + needed > self.end:
             left = self.board.stop_checking()
             self._note({name: {"problem": "not run: no time"} for name in left})
 

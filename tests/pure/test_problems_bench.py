@@ -21,6 +21,7 @@ def bench():
     with pytest.MonkeyPatch.context() as patched:
         patched.syspath_prepend(str(BENCH))
         import problem_board
+        import problem_check
         import problem_set.catalogue
         import problem_set.core
         import problem_table
@@ -29,7 +30,7 @@ def bench():
 
         yield SimpleNamespace(
             board=problem_board, core=problem_set.core, catalogue=problem_set.catalogue,
-            table=problem_table, worker=problem_worker, run=problems,
+            table=problem_table, check=problem_check, worker=problem_worker, run=problems,
         )  # fmt: skip
         for name in [n for n in sys.modules if n.startswith(OWN)]:
             del sys.modules[name]
@@ -201,8 +202,8 @@ def sweep(bench, tmp_path, monkeypatch):
     monkeypatch.setenv("OUT", str(tmp_path))
     import pretended
 
-    def run(names, work=pretended.serve, workers=1, each=30.0, total=60.0):
-        asked = bench.worker.Asked("cpu", None, False, ("eager",), 0.0)
+    def run(names, work=pretended.serve, workers=1, each=30.0, total=90.0):
+        asked = bench.check.Asked("cpu", None, False, ("eager",), 0.0)
         crew = bench.run.Crew(asked, tmp_path, each, work)
         board = bench.board.Board(deque(names))
         made = bench.run.Sweep(board, crew, "rows", time.monotonic() + total)
@@ -276,8 +277,8 @@ def test_a_problem_that_eager_cannot_run_is_no_failure_of_torchweld(bench, monke
         raise NotImplementedError("not for this dtype")
 
     built = bench.core.Built(bench.core.function(raises), (torch.zeros(2),))
-    monkeypatch.setattr(bench.worker, "_built", lambda name, asked: built)
-    asked = bench.worker.Asked("cpu", None, False, (), 0.0)
+    monkeypatch.setattr(bench.check, "_built", lambda name, asked: built)
+    asked = bench.check.Asked("cpu", None, False, (), 0.0)
     answer = bench.worker._done(check(bench, "any"), asked, {})
     assert answer.row == {"problem": "check: EagerFails: not for this dtype"} and not answer.well
     assert bench.table.marks(answer.row) == ["eager fails"]
@@ -292,7 +293,7 @@ def test_an_error_is_told_beside_eagers(bench):
     far = TensorError("far", **eager, fused_l2=2e-5, fused_max=4e-5, reason="above")
     noise = TensorError("noise", **eager | {"eager_l2": 0.9}, fused_l2=9.0, fused_max=9.0)
     report = SimpleNamespace(errors=(near, far, noise), oracle="float64")
-    found = bench.worker.errors_of(report)
+    found = bench.check.errors_of(report)
     assert found["worst"] == "far" and 3.8 < found["error"] < 4.0
     assert found["outside"] == ["far: above"] and found["compared"] == 3
 
@@ -304,7 +305,7 @@ def test_without_an_oracle_only_a_large_difference_from_eager_is_wrong(bench):
     near = TensorError("near", **eager, fused_l2=7e-7, fused_max=9e-7)
     far = TensorError("far", **eager, fused_l2=1e-4, fused_max=1e-4)
     shape = TensorError("shape", "float32", (4,), reason="shape (3,) instead of (4,)")
-    found = bench.worker.errors_of(SimpleNamespace(errors=(near, far, shape), oracle="float32"))
+    found = bench.check.errors_of(SimpleNamespace(errors=(near, far, shape), oracle="float32"))
     assert found["outside"] == ["far: above", "shape: shape (3,) instead of (4,)"]
     assert found["difference"] == 1e-4 and "error" not in found
     assert bench.table.error_text(found) == "1e-04 from eager"
@@ -315,7 +316,7 @@ def test_a_step_of_training_gives_all_gradients_and_keeps_the_inputs(bench):
 
     problem = bench.core.PROBLEMS["rnn_step"]
     built = bench.core.build(problem, "cpu", None, train=True)
-    found = bench.worker.step_of("eager", built.module, built, True)()
+    found = bench.check.step_of("eager", built.module, built, True)()
     assert len(found) == 4 + 2 and all(g is not None for g in found)
     assert not any(t.requires_grad for t in built.inputs)
     assert not torch.is_grad_enabled() or built.module.out.weight.grad is None

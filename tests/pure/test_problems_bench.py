@@ -51,6 +51,29 @@ def test_every_problem_without_a_package_builds_and_gives_tensors(bench):
             assert {t.dtype for t in floating} <= {torch.bfloat16}, problem.name
 
 
+def test_every_problem_without_a_package_fits_at_the_scale_of_a_gpu(bench):
+    """On the meta device: nothing is computed. No operation may make a tensor of the CPU's."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from torchweld.exact.trees import tensors
+
+    class OnMeta(TorchDispatchMode):
+        def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+            found = operator(*args, **(kwargs or {}))
+            assert all(t.is_meta for t in tensors(found).values()), (problem.name, operator)
+            return found
+
+    for problem in bench.catalogue.chosen([], train=False):
+        if problem.needs == "torch":
+            with torch.device("meta"):
+                module, inputs = problem.make(problem.scale)
+            with torch.no_grad(), OnMeta():
+                module(*inputs)
+            elements = sum(t.numel() for t in inputs)
+            assert elements < 2**27, (problem.name, elements)
+
+
 def test_a_problem_has_the_same_numbers_at_each_build(bench):
     import torch
 

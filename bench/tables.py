@@ -77,7 +77,7 @@ def _where(measured: Sequence[dict], commands: list[str]) -> list[str]:
     return lines
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     cells = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join(row) + " |" for row in cells]
 
@@ -90,7 +90,7 @@ def _targets(rows: Sequence[dict]) -> list[str]:
     head = ["case", "predicted, ms", "measured, ms", "best other way", "best / torchweld",
             "at least", "kernels", "error L2 (eager)", "met", "not measured"]
     wanted = list(dict.fromkeys(n for row in rows if "report" in row for n in _ways(row)))
-    return _table(head, (_target_cells(row, wanted, len(head)) for row in rows))
+    return table(head, (_target_cells(row, wanted, len(head)) for row in rows))
 
 
 def _target_cells(row: dict, wanted: Sequence[str], width: int) -> list[str]:
@@ -146,7 +146,7 @@ def _details(measured: Sequence[dict]) -> list[str]:
     names = [*(n for n in found if n != OURS), OURS]
     head = ["case", *(f"{name}, ms" for name in names), "first call, s: inductor, torchweld",
             "of which, s", "peak: eager, torchweld"]
-    return _table(head, (_detail_cells(row, names) for row in measured))
+    return table(head, (_detail_cells(row, names) for row in measured))
 
 
 def _detail_cells(row: dict, names: Sequence[str]) -> list[str]:
@@ -161,7 +161,7 @@ def _detail_cells(row: dict, names: Sequence[str]) -> list[str]:
 
 def _brief(measured: Sequence[dict]) -> list[str]:
     head = ["case", "eager, ms", "fastest other way, ms", "torchweld, ms", "speed-up over it"]
-    return _table(head, map(_brief_cells, measured))
+    return table(head, map(_brief_cells, measured))
 
 
 def _brief_cells(row: dict) -> list[str]:

@@ -194,6 +194,34 @@ def test_verify_finds_a_wrong_gradient():
     assert "gradient" in report.worst.name and not report.ok
 
 
+class Counts(nn.Module):
+    """Adds to a buffer of bfloat16, as a running mean does."""
+
+    def __init__(self, step: float) -> None:
+        super().__init__()
+        self.step = step
+        self.register_buffer("mean", torch.ones(3, dtype=torch.bfloat16))
+
+    def forward(self, x):
+        self.mean += self.step
+        return x + 1
+
+
+@pytest.mark.parametrize("steps", [(0.004, 0.0039), (0.0039, 0.004)])
+def test_a_buffer_may_stay_as_it_was_if_that_is_within_its_rounding(steps):
+    assert len({(torch.ones((), dtype=torch.bfloat16) + s).item() for s in steps}) == 2
+    model, other = map(Counts, steps)
+    report = verify(model, other, torch.randn(4), seeds=(0,))
+    assert report.ok and any(error.name == "buffer mean" for error in report.errors)
+
+
+@pytest.mark.parametrize("steps", [(0.0, 0.5), (0.5, 0.0)])
+def test_verify_finds_a_buffer_that_one_alone_changes(steps):
+    model, other = map(Counts, steps)
+    report = verify(model, other, torch.randn(4), seeds=(0,))
+    assert [error.name for error in report.errors if not error.ok] == ["buffer mean"]
+
+
 def test_verify_without_float64():
     def picky(x):
         if x.dtype == torch.float64:

@@ -1,0 +1,28 @@
+"""All problems, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from problem_set import (
+    blocks,
+    convolutions,
+    networks,
+    pretrained,
+    products,
+    recurrences,
+    reductions,
+)
+from problem_set.core import PROBLEMS, Problem
+
+FILES = (reductions, products, convolutions, blocks, networks, recurrences, pretrained)
+
+
+def chosen(words: Sequence[str], train: bool) -> list[Problem]:
+    """The problems with these names or of these groups, all for none, as far as their packages are
+    installed and, to `train`, they have gradients. Errors: ValueError for another word."""
+    groups = {problem.group for problem in PROBLEMS.values()}
+    if unknown := [word for word in words if word not in PROBLEMS and word not in groups]:
+        raise ValueError(f"there is no problem {unknown[0]}; groups: {', '.join(sorted(groups))}")
+    asked = [p for p in PROBLEMS.values() if not words or p.name in words or p.group in words]
+    return [p for p in asked if p.available and (p.trains or not train)]

@@ -1,4 +1,4 @@
-"""Calls that go past most of torch.compile's own wrapper do what it does (`torch_private.quick`)."""
+"""Calls past most of torch.compile's own wrapper do what it does (`torch_private.quick`)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_stance_is_followed():
 def test_an_error_leaves_nothing_behind(fused):
     before = eval_frame.set_eval_frame(None)
     eval_frame.set_eval_frame(before)
-    with pytest.raises(Exception, match="tensor|shape|size"):
+    with pytest.raises(Exception, match=r"tensor|shape|size"):
         torchweld.fuse(lambda x, y: x @ y)(torch.ones(2, 3), torch.ones(2, 3))
     with pytest.raises(TypeError):
         fused()

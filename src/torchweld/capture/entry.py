@@ -84,10 +84,12 @@ class _ModuleCall:
     def __call__(self, *args, **kwargs):
         if self._hooks_seen != RemovableHandle.next_id:  # a hook was registered somewhere
             self._look_at_hooks()
-        entry = self._entry
-        if entry is not None and torch_private.calls_forward_alone(self._module):
-            if not self._all_hooked or not torch_private.hooks_of_all_modules():
-                return entry.call(self._module, *args, **kwargs)
+        if (
+            self._entry is not None
+            and torch_private.calls_forward_alone(self._module)
+            and not (self._all_hooked and torch_private.hooks_of_all_modules())
+        ):
+            return self._entry.call(self._module, *args, **kwargs)
         if self._whole is None:
             self._whole = self._compiled_whole()
         return self._whole(*args, **kwargs)

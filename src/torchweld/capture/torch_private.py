@@ -165,7 +165,7 @@ def quick(compiled: Callable) -> Callable:
     context = parts["self"].cell_contents
     if context.fullgraph or context.export or context.error_on_graph_break is not None:
         return compiled
-    if _STANCE != type(_STANCE)() or len(context.enter_exit_hooks) != 1:
+    if type(_STANCE)() != _STANCE or len(context.enter_exit_hooks) != 1:
         return compiled  # chosen before torchweld was imported; settings for a compilation
     function, callback = parts["fn"].cell_contents, parts["callback"].cell_contents
     return functools.wraps(compiled)(_quick_call(compiled, function, callback, context))

@@ -95,3 +95,12 @@ def test_hooks_of_all_modules_come_and_go():
     seen.clear()
     torch.testing.assert_close(made(x), expected)
     assert not seen
+
+
+def test_parameters_that_a_forward_keeps_are_no_views():
+    """AOTAutograd would detach each of them in each call."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    result = torchweld.fuse(model)(torch.randn(2, 4))
+    kept = result.grad_fn.saved_tensors
+    assert any(t.data_ptr() == model[2].weight.data_ptr() for t in kept)
+    assert not any(t._is_view() for t in kept if t.data_ptr() == model[2].weight.data_ptr())

@@ -3,6 +3,8 @@ result. In float16: bfloat16 dots are wrong there."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import product_cases as cases
 from product_check import problems
 from torchweld.templates.gemm.schedule import ProductSchedule
@@ -16,6 +18,10 @@ SHARED = ProductSchedule("stream", 16, 16, 32, 4, 2, splits=3)
 
 ALL = [
     (cases.linear(64, 32, 32, "f16"), TILE),
+    (cases.linear(37, 50, 70, "f32", "km", "kn", gap=3), TILE),
+    (cases.bias_gelu(33, 31, 17, "f32"), TILE),
+    (cases.gated(33, 40, 20, "f32"), TILE),
+    (cases.batched(3, 20, 33, 24, "f32"), replace(TILE, splits=2)),
     (cases.linear(37, 50, 70, "f16"), TILE),
     (cases.linear(37, 50, 70, "f16", "km", "kn", gap=3), TILE),
     (cases.linear("s0", 40, 24, "f16", sizes={"s0": 37}), TILE),

@@ -99,7 +99,9 @@ def start(source: KernelSource, grid, arguments) -> None:
 
 
 def renamed(text: str) -> str:
-    """What libdevice does by what Triton itself does, where it can; bfloat16 rounded to nearest."""
+    """What libdevice does by what Triton itself does, where it can; bfloat16 rounded to nearest;
+    products of float32 whole."""
+    text = re.sub('"(bf16x6|tf32x3)"', '"ieee"', text)
     text = _RENAMED.sub(r"tl.\1(", text).replace("libdevice.copysign(", "_copysign(")
     return _NARROWED.sub(r"= _nearest(\1)", text).replace("\n\n\n@triton.jit", _NEAREST, 1)
 

@@ -49,6 +49,28 @@ def epilogues(dtype: str) -> list[Case]:
     ]
 
 
+def wide() -> list[Case]:
+    """Of float32, split in registers."""
+    return [
+        cases.linear(256, 128, 64, "f32"),
+        cases.linear(255, 129, 127, "f32"),
+        cases.linear(300, 200, 72, "f32", "km", "kn"),
+        cases.linear(129, 333, 100, "f32", gap=3),
+        cases.linear("s0", 136, 72, "f32", sizes={"s0": 201}),
+        cases.linear(200, 264, 4096, "f32"),
+        cases.bias_gelu(131, 257, 65, "f32"),
+        cases.bias_residual(257, 384, 192, "f32"),
+        cases.gated(250, 200, 136, "f32"),
+        cases.scaled_outputs(100, 130, 88, "f32"),
+        cases.heads(3, 50, 4, 32, 96, "f32"),
+        cases.batched(6, 70, 90, 40, "f32"),
+        cases.batched(6, 70, 90, 40, "f32", "bnk"),
+        cases.summed(131, 100, 72, "f32"),
+        cases.gelu_backward(700, 136, 64, "f32"),
+        cases.hard(cases.bias_gelu(131, 257, 65, "f32"), 131, 65),
+    ]
+
+
 def streams(dtype: str) -> list[Case]:
     return [
         *(cases.linear(m, 300, 1000, dtype) for m in (1, 2, 16, 17, 64)),
@@ -89,7 +111,7 @@ SWEPT = [
     *_near(cases.residual(1, 264, 2000)),
     *(replace(cases.bias_residual(200, 300, 136), schedule=s) for s in TILES),
 ]
-ALL = [c for d in ("bf16", "f16") for c in (*epilogues(d), *streams(d))] + SWEPT
+ALL = [c for d in ("bf16", "f16") for c in (*epilogues(d), *streams(d))] + wide() + SWEPT
 SHARED = [c for c in ALL if product_bundle(c).zeroed]
 
 

@@ -26,13 +26,13 @@ from torchweld.core import dtypes
 from torchweld.ir.access import Access, Accesses, linear
 from torchweld.ir.nodes import Cast, Instr, Load, Op, Reduce, Scan, Store, Value, value_axes
 
-TENSOR_DTYPES = frozenset((dtypes.bf16, dtypes.f16))
+TENSOR_DTYPES = frozenset((dtypes.bf16, dtypes.f16))  # of one instruction on tensor cores
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
     """`value`: the Reduce. `left`, `right`: its factors, in float32; `left_load`, `right_load`: the
-    Loads that they are the widened values of, None where something is computed before."""
+    Loads that they are, or are the widened values of, None where something is computed before."""
 
     value: Value
     left: Value
@@ -130,6 +130,12 @@ def factor(body: tuple[Instr, ...], value: Value) -> Value | None:
     return cast.arg if narrow and cast.dtype == dtypes.f32 else None
 
 
+def operand(body: tuple[Instr, ...], value: Value) -> Value | None:
+    """What a kernel multiplies for a factor: its 16-bit value, or float32 as it is in memory; None
+    if it is neither."""
+    return value if _is_wide_load(body, value) else factor(body, value)
+
+
 def _product(body: tuple[Instr, ...], value: Value) -> Product | None:
     """The product that a Reduce is: its first factor is the left one."""
     instr = body[value]
@@ -144,7 +150,8 @@ def _product(body: tuple[Instr, ...], value: Value) -> Product | None:
     if not (reduced <= axes[left] and reduced <= axes[right]):
         return None
     loads = _widened_load(body, left), _widened_load(body, right)
-    single_row = loads[0] is not None and _is_read(body, right) and not axes[left] - axes[right]
+    narrow = loads[0] is not None and body[loads[0]].dtype in TENSOR_DTYPES
+    single_row = narrow and _is_read(body, right) and not axes[left] - axes[right]
     if not (axes[right] - axes[left] and (single_row or axes[left] - axes[right])):
         return None
     return Product(value, left, right, *loads)
@@ -164,7 +171,14 @@ def _is_read(body: tuple[Instr, ...], value: Value) -> bool:
     return isinstance(body[value], Load) and body[value].dtype in TENSOR_DTYPES
 
 
+def _is_wide_load(body: tuple[Instr, ...], value: Value) -> bool:
+    load = body[value]
+    return isinstance(load, Load) and load.dtype == dtypes.f32 and load.guard is None
+
+
 def _widened_load(body: tuple[Instr, ...], value: Value) -> Value | None:
+    if _is_wide_load(body, value):
+        return value
     cast = body[value]
     if not isinstance(cast, Cast) or not isinstance(body[cast.arg], Load):
         return None

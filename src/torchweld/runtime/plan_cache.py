@@ -13,6 +13,7 @@ import torch
 from torchweld.codegen.source import KernelBundle, KernelSource
 from torchweld.core.errors import TorchweldError
 from torchweld.core.options import Options
+from torchweld.core.tf32 import products_have_tf32
 from torchweld.ir.nodes import Graph
 from torchweld.ir.parser import parse_graph
 from torchweld.ir.printer import text
@@ -114,6 +115,7 @@ def device_identity(device: str) -> tuple[str, ...]:
         f"{properties.major}.{properties.minor}",
         str(torch.version.cuda),
         f"cuDNN {torch.backends.cudnn.version()}, TF32 {torch.backends.cudnn.allow_tf32}",
+        f"products in TF32: {products_have_tf32()}",
     )
 
 

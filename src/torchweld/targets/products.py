@@ -1,12 +1,12 @@
-"""How fast a GPU makes products of matrices in 16-bit types: by the library, and by each form of
-kernel (templates/gemm/schedule.py). templates/gemm/price.py has the formula."""
+"""How fast a GPU makes products of matrices: by the library, and by each form of kernel
+(templates/gemm/schedule.py). templates/gemm/price.py has the formula."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-_MMA_TILE, _WGMMA_TILE = 128 * 128, 128 * 256  # elements
+_HALF_TILE, _MMA_TILE, _WGMMA_TILE = 128 * 64, 128 * 128, 128 * 256  # elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,31 +30,40 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class ProductRates:
-    """`forms`: by the form of a kernel, and "library". `sustained`: flops per second that the power
-    limit leaves a long kernel, whatever makes it. `gelu`: of the library's product with a gelu, in
-    times of the product. `computed_fma`: multiply-adds that each element of a left factor costs if
-    it is computed on the way (a norm), in every tile. `early_us`: what a kernel in Gluon gains by
-    beginning while the one before it ends. `sum_us`: to add up columns: in tiles, and then
-    tiles."""
+    """`forms`: of 16-bit types, by the form of a kernel, and "library"; `wide`: of float32.
+    `sustained`: flops per second that the power limit leaves a long kernel, whatever makes it.
+    `gelu`: of the library's product with a gelu, in times of the product. `computed_fma`:
+    multiply-adds that each element of a left factor costs if it is computed on the way (a norm), in
+    every tile. `early_us`: what a kernel in Gluon gains by beginning while the one before it ends.
+    `sum_us`: to add up columns: in tiles, and then tiles."""
 
     forms: Mapping[str, Rate]
+    wide: Mapping[str, Rate]
     sustained: float
     gelu: float
     computed_fma: float
     early_us: float
     sum_us: float
 
+    def rate(self, form: str, width: int) -> Rate:
+        """Of elements of `width` bytes."""
+        return (self.forms if width <= 2 else self.wide)[form]
+
     def scaled(self, share: float) -> ProductRates:
-        """Of a device whose tensor cores are that much faster, and otherwise alike."""
-        forms = {n: replace(r, tflops=r.tflops * share) for n, r in self.forms.items()}
-        return replace(self, forms=forms, sustained=self.sustained * share)
+        """Of a device whose arithmetic is that much faster, and otherwise alike."""
+        def faster(rates: Mapping[str, Rate]) -> dict[str, Rate]:
+            return {n: replace(r, tflops=r.tflops * share) for n, r in rates.items()}
+
+        forms, wide = faster(self.forms), faster(self.wide)
+        return replace(self, forms=forms, wide=wide, sustained=self.sustained * share)
 
 
 # H100, bf16: bench/gpu_products.py in a CUDA graph, weights from memory: fitted to 23 shapes of the
 # library (each within 14 %), to the better schedules of 26 shapes of Triton and of streams (rms 13
 # and 8 %), and to the two best tiles of 31 shapes in Gluon, in turn and not (5.5 and 6 %).
 # cublasLt's gelu: [4096, 768] x [768, 3072]. A computed left factor: [16, 2048] x [2048, 2 x 8192]
-# takes 2.2 us more in tiles of 64 columns, 5.0 of 32.
+# takes 2.2 us more in tiles of 64 columns, 5.0 of 32. float32 (codegen/triton/wide.py), us, library
+# and Triton: 4096 x 4096 x 4096 2727, 1622; 2048 x 4096 x 1024 345, 206; 16384 x 256 x 256 52, 35.
 HOPPER = ProductRates(
     forms={
         "library": Rate(3.0, 800, 0.0, 0, 0.90, 0.46, 2.8),
@@ -63,6 +72,10 @@ HOPPER = ProductRates(
         "triton": Rate(2.6, 900, 0.45, 0, 0.90, 0.8, 0.5),
         "stream": Rate(2.8, 850, 0.37, 244, 0.96, 1.0, 0.6),
         "gluon stream": Rate(2.3, 850, 0.37, 0, 1.07, 1.0, 0.4),  # behind another stream
+    },
+    wide={
+        "library": Rate(3.0, 51, 0.05, 0, 0.90, 0.46, 2.8, _MMA_TILE),
+        "triton": Rate(2.6, 86, 0.10, 0, 0.90, 0.8, 0.5, _HALF_TILE),
     },
     sustained=7.0e14, gelu=38.3 / 32.9, computed_fma=16.0, early_us=1.0, sum_us=3.5,
 )  # fmt: skip
@@ -73,11 +86,16 @@ HOPPER = ProductRates(
 # where wgmma wants 128 x 256; and two blocks of a tile's 64 KB of stages fit on a multiprocessor,
 # of which one multiplies while the other is at its epilogue: less than half of that is exposed.
 # Streams are bound by memory: the H100's, at this device's arithmetic. Launches take 0.5 us longer.
+# float32: 0.85 of 19.5 TFLOP/s, and a third of TF32's 156 at the share that Hopper's have.
 SM_80 = ProductRates(
     forms={
         "library": Rate(3.5, 285, 0.15, 0, 0.90, 0.46, 2.8, _MMA_TILE),
         "triton": Rate(3.1, 257, 0.45, 0, 0.90, 0.4, 0.5, _MMA_TILE),
         "stream": Rate(3.3, 325, 0.37, 244, 0.96, 1.0, 0.6),
+    },
+    wide={
+        "library": Rate(3.5, 16.5, 0.05, 0, 0.90, 0.46, 2.8, _MMA_TILE),
+        "triton": Rate(3.1, 30, 0.10, 0, 0.90, 0.4, 0.5, _HALF_TILE),
     },
     sustained=2.7e14, gelu=38.3 / 32.9, computed_fma=16.0, early_us=0.0, sum_us=3.5,
 )  # fmt: skip

@@ -483,11 +483,11 @@ def test_norm_behind_a_product_that_is_not_stored_stays():
 
 
 @pytest.mark.parametrize("case, reason", [
-    ("no template", Reason.TEMPLATE), ("float32", Reason.TEMPLATE), ("reversed", Reason.MAPS),
+    ("no template", Reason.TEMPLATE), ("float64", Reason.TEMPLATE), ("reversed", Reason.MAPS),
     ("mutated", Reason.MUTATION), ("path", Reason.REENTRY),
 ])  # fmt: skip
 def test_reasons(case, reason):
-    dtype = torch.float32 if case == "float32" else torch.bfloat16
+    dtype = torch.float64 if case == "float64" else torch.bfloat16
     choose = takes_none if case == "no template" else takes_all
 
     def net(x, w, b):

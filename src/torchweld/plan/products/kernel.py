@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from torchweld.core import dtypes
+from torchweld.core.tf32 import products_have_tf32
 from torchweld.ir.access import Accesses, addressed
 from torchweld.ir.contraction import TENSOR_DTYPES, Contraction, contraction_of
 from torchweld.ir.frame import frame_of
@@ -158,11 +160,16 @@ class Workshop:
         return self.prices.call_s(node) if is_product(node) else self.made(number).seconds
 
     def product(self, node: Extern) -> Comp | Refusal:
-        """The Comp of a library's product of 16-bit matrices."""
+        """The Comp of a library's product of matrices."""
         made = product_comp(node, self.graph.buffers)
-        narrow = made and all(self.graph.buffers[n].dtype in TENSOR_DTYPES for n in made.reads)
-        why = "its operands are not 16-bit matrices in plain views"
-        return made if narrow else Refusal(Reason.TEMPLATE, why)
+        kinds = {self.graph.buffers[n].dtype for n in made.reads} if made else set()
+        if made and kinds <= TENSOR_DTYPES:
+            return made
+        if kinds != {dtypes.f32}:
+            why = "its operands are not matrices of 16-bit types or float32 in plain views"
+            return Refusal(Reason.TEMPLATE, why)
+        why = "torch is told to make it in TF32, which is the library's"
+        return Refusal(Reason.TEMPLATE, why) if products_have_tf32() else made
 
     def hazard(self, first: NodeId, second: NodeId) -> Refusal | None:
         """What would go wrong if `first` were done where `second` is."""

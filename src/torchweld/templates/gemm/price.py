@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 from torchweld.ir.access import Accesses
-from torchweld.ir.contraction import Contraction, column_sums
+from torchweld.ir.contraction import Contraction, column_sums, operand
 from torchweld.ir.memo import Memo
 from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Load, Node, Op, value_axes
 from torchweld.ir.scalar import TABLE
@@ -35,9 +35,9 @@ _MICRO = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Sizes of `products` alike; the epilogue's bytes beside one result, and its multiply-adds for
-    each element of it. `computed`: the left factor is. `pieces`: how many columns each of several
-    matrices side by side has."""
+    """Sizes of `products` alike, of elements of `width` bytes; the epilogue's bytes beside one
+    result, and its multiply-adds for each element of it. `computed`: the left factor is. `pieces`:
+    how many columns each of several matrices side by side has."""
 
     batch: int
     rows: int
@@ -48,6 +48,7 @@ class Work:
     fma: float = 0.0
     computed: bool = False
     pieces: tuple[int, ...] = ()
+    width: int = 2
 
     def tiles(self, block_m: int, block_n: int) -> int:
         """None holds columns of two matrices."""
@@ -61,8 +62,9 @@ class Work:
 
 def library_s(work: Work, device: Target) -> float:
     """Of one call, in the library's best tiles."""
+    rate = device.products.rate("library", work.width)
     return min(
-        _seconds(work, device.products.forms["library"], *tile, splits, device)
+        _seconds(work, rate, *tile, splits, device)
         for tile in _LIBRARY_TILES
         for splits in _LIBRARY_SPLITS
     )
@@ -72,7 +74,7 @@ def kernel_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
     """Of one kernel that makes all products."""
     tile = schedule.block_m, schedule.block_n
     rates = device.products
-    rate = rates.forms["gluon in turn" if schedule.pingpong else schedule.form]
+    rate = rates.rate("gluon in turn" if schedule.pingpong else schedule.form, work.width)
     if schedule.form == "gluon" and schedule.early:
         rate = replace(rate, start_us=rate.start_us - rates.early_us)
     return _seconds(work, rate, *tile, schedule.splits, device)
@@ -108,7 +110,7 @@ def _computed_s(work: Work, block_m: int, waves: int, splits: int, device: Targe
 
 
 def _epilogue_s(work: Work, device: Target) -> float:
-    moved = 2 * work.results + work.more_bytes
+    moved = work.width * work.results + work.more_bytes
     return moved / device.dram_bytes_per_s + work.fma * work.results / device.fma_per_s
 
 
@@ -119,7 +121,7 @@ def _partials_s(work: Work, splits: int, device: Target) -> float:
 
 def _operand_bytes(work: Work) -> int:
     left, right = work.rows * work.depth, work.products * work.columns * work.depth
-    return 2 * work.batch * (left + right + work.rows * work.columns)
+    return work.width * work.batch * (left + right + work.rows * work.columns)
 
 
 def _side_by_side(works: Sequence[Work]) -> Work:
@@ -160,7 +162,8 @@ class Prices:
         *outer, columns = (self._number(n) for n in result.shape)
         batch = outer[0] if is_batched(node) else 1
         rows = prod(outer) // max(1, batch)
-        return library_s(Work(batch, rows, columns, self._number(depth)), self.device)
+        work = Work(batch, rows, columns, self._number(depth), width=result.dtype.bytes)
+        return library_s(work, self.device)
 
     def _number(self, extent: Size) -> int:
         return hint(extent, self.graph.hints)
@@ -207,10 +210,12 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
         for axes in (form.batch, form.rows, form.columns, form.depth)
     )
     moved = _bytes((*(i.buffer for i in loads), *comp.writes), buffers, hints)
-    more = max(0, moved - 2 * batch * rows * columns)
+    width = max(comp.body[operand(comp.body, p.left)].dtype.bytes for p in form.products)
+    more = max(0, moved - width * batch * rows * columns)
     fma = sum(TABLE[i.name].cost for i in after if isinstance(i, Op))
     computed = any(p.left_load is None for p in form.products)
-    return Work(batch, rows, columns, depth, len(form.products), more, fma, computed)
+    return Work(
+        batch, rows, columns, depth, len(form.products), more, fma, computed, width=width)
 
 
 def _bytes(names: Iterable[str], buffers, hints: Mapping[str, int]) -> int:

@@ -74,10 +74,22 @@ _SMALL: Table = {
     (2, 1): {64: (128, 64, 8, 2, 2), 128: (64, 64, 8, 2, 2), 256: (64, 32, 8, 2, 2)},
     (2, 2): {128: (64, 32, 8, 2, 2), 256: (32, 32, 8, 2, 2)},
 }
-# float32: plain multiply-adds, whose operands are in registers.
-_FLOAT32: Table = {
-    kind: {64: (64, 32, 8, 2, 2), 128: (32, 32, 8, 2, 2), 256: (32, 16, 8, 2, 2)}
-    for kind in ((1, 1), (2, 1), (2, 2))
+# float32 in parts of bfloat16 (codegen/triton/wide.py), which are in registers. Masks spill up to
+# 150 bytes of heads of 128, of the gradient of their keys 550.
+_FLOAT32_HOPPER: Table = {
+    (1, 1): {64: (64, 32, 4, 2, 2), 128: (128, 32, 8, 2, 2), 256: (64, 16, 8, 2, 2)},
+    (2, 1): {64: (64, 32, 4, 2, 2), 128: (64, 32, 8, 2, 2), 256: (64, 16, 8, 2, 2)},
+    (2, 2): {
+        32: (64, 32, 4, 2, 2),
+        64: (64, 16, 8, 2, 2),
+        128: (32, 32, 8, 2, 2),
+        256: (32, 16, 8, 2, 2),
+    },
+}
+_FLOAT32_AMPERE: Table = {
+    (1, 1): {64: (64, 16, 8, 2, 2), 128: (32, 32, 4, 2, 2), 256: (32, 16, 8, 2, 2)},
+    (2, 1): {64: (64, 16, 8, 2, 2), 128: (32, 16, 4, 2, 2), 256: (32, 16, 8, 2, 2)},
+    (2, 2): {128: (32, 32, 8, 2, 2), 256: (32, 16, 8, 2, 2)},
 }
 
 
@@ -143,14 +155,14 @@ def _tile(work: Work) -> tuple[int, int, int, int, int]:
 
 
 def _table(work: Work) -> Table:
-    body = work.comp.body
+    body, hopper = work.comp.body, work.target.capability >= (9, 0)
     if any(body[i.row].dtype == dtypes.f32 for i in work.nest.inners):
-        return _FLOAT32
+        return _FLOAT32_HOPPER if hopper else _FLOAT32_AMPERE
     random = any(isinstance(i, Op) and i.name == "philox" for i in body)
     varying = not all(isinstance(a.extent, int) for a in work.comp.axes)
     if random or (varying and len(work.nest.outers) > 1):
         return _SMALL
-    return _HOPPER if work.target.capability >= (9, 0) else _AMPERE
+    return _HOPPER if hopper else _AMPERE
 
 
 def _fitted(work: Work, s: NestSchedule) -> NestSchedule:

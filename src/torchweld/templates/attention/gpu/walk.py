@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torchweld.codegen.triton.scalars import TYPES
+from torchweld.codegen.triton.wide import BF16X6
 from torchweld.core import dtypes
 from torchweld.ir.affine import Affine, axis
 from torchweld.ir.nodes import Const, Load, Op, Reduce, Scan, Value, needed, operands
@@ -46,10 +47,10 @@ def factor(face: Face, value: Value) -> str:
 
 
 def dot(face: Face, value: Value, left: str, right: str, total: str = "") -> str:
-    """A product on tensor cores; of float32, with float32 arithmetic, as eager has it."""
+    """A product on tensor cores."""
     more = [total] if total else []
     if face.body[value].dtype == dtypes.f32:
-        more.append('input_precision="ieee"')
+        more.append(BF16X6)
     return f"tl.dot({', '.join([left, right, *more])})"
 
 

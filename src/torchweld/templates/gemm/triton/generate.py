@@ -17,10 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torchweld.codegen.source import GridDim, KernelBundle
+from torchweld.codegen.triton.wide import TF32X3
 from torchweld.core import dtypes
 from torchweld.ir.access import Access, Accesses, linear
 from torchweld.ir.affine import Affine
-from torchweld.ir.contraction import Contraction, factor
+from torchweld.ir.contraction import Contraction, operand
 from torchweld.ir.nodes import Buffer, Comp, Load, Value
 from torchweld.ir.size import Size
 from torchweld.templates.gemm.column_sums import sums_of
@@ -135,7 +136,7 @@ def _position(t: _Template) -> None:
 def _choose_parts(t: _Template) -> None:
     """Where the part of a right factor begins in whose columns the tile is."""
     k, s = t.end, t.schedule
-    for value in dict.fromkeys(factor(k.body, p.right) for p in t.contraction.products):
+    for value in dict.fromkeys(operand(k.body, p.right) for p in t.contraction.products):
         parts = one_at_a_time(k.accesses, t.contraction, s, value)
         text = ""  # from the last part to the first
         for part, end in zip(reversed(parts), (None, *(p.first for p in reversed(parts)))):
@@ -185,7 +186,7 @@ def _begin_early(t: _Template) -> None:
     face = t.right.facing(tile, "line", "c")
     start = "0" if s.splits == 1 else f"share * {_steps(t)} * {s.block_k}"
     face.define("line", start, f"tl.arange(0, {lines})[:, None] * {LINE}", c.depth, None)
-    for value in dict.fromkeys(factor(k.body, p.right) for p in c.products):
+    for value in dict.fromkeys(operand(k.body, p.right) for p in c.products):
         access = _access(t, value)
         if access and not access.refs and linear(k.accesses, access.offset, c.depth) == 1:
             k.line(k.helper(f"_prefetch({_address(t, face, value)}, {face.mask('rc')})"))
@@ -205,8 +206,8 @@ def _main_loop(t: _Template) -> None:
         k.known[p.value] = f"acc{p.value}"
     for value in c.row_sums:
         forms.accumulator(t.sums, value, _lanes(t, value))
-    forms.hoist(t.left, [factor(k.body, p.left) for p in c.products], "r")
-    rights = (factor(k.body, p.right) for p in c.products)
+    forms.hoist(t.left, [operand(k.body, p.left) for p in c.products], "r")
+    rights = (operand(k.body, p.right) for p in c.products)
     forms.hoist(t.right, [v for v in rights if v not in t.starts], "c")
     steps = _steps(t)
     with k.indented(f"for block in tl.range({steps}, num_stages={s.stages}):"):
@@ -214,9 +215,10 @@ def _main_loop(t: _Template) -> None:
         for face, name in ((t.left, "ck"), (t.right, "rk")):
             _define(face, name, step, s.block_k, c.depth, s.splits)
         for p in c.products:
-            a = _factor(t, t.left, factor(k.body, p.left), "ck")
-            b = _factor(t, t.right, factor(k.body, p.right), "rk")
-            k.line(f"acc{p.value} = tl.dot({a}, {b}, acc{p.value})")
+            a = _factor(t, t.left, operand(k.body, p.left), "ck")
+            b = _factor(t, t.right, operand(k.body, p.right), "rk")
+            more = f", {TF32X3}" if k.body[operand(k.body, p.left)].dtype == dtypes.f32 else ""
+            k.line(f"acc{p.value} = tl.dot({a}, {b}, acc{p.value}{more})")
         for value in c.row_sums:
             forms.accumulate(t.sums, value, _lanes(t, value), over="c")
     for value in c.row_sums:

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
 from torchweld.ir.access import Accesses
-from torchweld.ir.contraction import Contraction, bad_combining, factor
+from torchweld.ir.contraction import Contraction, bad_combining, operand
 from torchweld.ir.expand import TUPLES
 from torchweld.ir.nodes import (
     Instr,
@@ -53,6 +54,11 @@ _PAIRED = (
     (64, 64, 64, 4, 4),
     (64, 32, 64, 4, 4),
 )
+# Of float32, which is split in registers (codegen/triton/wide.py): the largest spill on sm_80.
+_WIDE = ((128, 64, 32, 4, 3), (64, 64, 32, 4, 3))
+_WIDE_PAIRED = ((128, 64, 32, 8, 3), (64, 64, 32, 4, 3), (64, 32, 32, 4, 3))
+_WIDE_FEW = ((64, 64, 32, 4), (64, 32, 32, 4))
+_WIDE_LEAST = 16  # rows, columns and depth: less fills no instruction
 _SMALL = 64 * 64  # points of a tile; smaller ones read too much
 # (block_m, block_n, block_k, warps) where there are few tiles.
 _FEW = ((64, 32, 64, 4), (128, 32, 64, 4), (128, 32, 64, 8), (64, 64, 64, 4), (64, 32, 128, 4))
@@ -79,6 +85,15 @@ class _Work:
     def possible(self, s: ProductSchedule) -> bool:
         return valid(s, self.accesses, self.contraction) and self.fits(s)
 
+    def table_of(self, one, pair, wide, wide_pair):
+        """The table for this number of products, and its dtype."""
+        value = operand(self.accesses.comp.body, self.contraction.products[0].left)
+        if value is not None and self.accesses.comp.body[value].dtype == dtypes.f32:
+            one, pair = wide, wide_pair
+            if self.table.capability < (9, 0):
+                one, pair = one[-1:], pair[-1:]
+        return one if len(self.contraction.products) == 1 else pair
+
     def fits(self, s: ProductSchedule) -> bool:
         staged = staged_bytes(s, self.accesses, self.contraction, self.table)
         return staged + _shared_rest(self.contraction) <= self.table.shared_bytes
@@ -95,7 +110,8 @@ def supports(accesses: Accesses, contraction: Contraction, table: Target) -> str
     if len(found) > 1:
         return "its factors differ in dtype"
     return (
-        _bad_sharing(accesses, contraction)
+        (_bad_width(accesses, contraction) if dtypes.f32 in found else None)
+        or _bad_sharing(accesses, contraction)
         or _bad_reduction(accesses, contraction)
         or _bad_store(accesses, contraction)
     )
@@ -145,7 +161,7 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
         and s.num_warps in (1, 2, 4, 8)
         and 1 <= s.stages <= MAX_STAGES
         and s.group >= 1
-        and all(factor(accesses.comp.body, v) is not None for v in _factors(c))
+        and all(operand(accesses.comp.body, v) is not None for v in _factors(c))
         and accumulators(s, c) <= MAX_ACCUMULATORS
         and (s.block_m <= _MOST_SHARED or not _second_reader(accesses, c))
         and (not isinstance(columns, int) or columns <= MAX_GRID_Y * s.block_n)
@@ -193,7 +209,7 @@ def _loaded_bytes(
     body, axes = accesses.comp.body, value_axes(accesses.comp.body)
     found: set[Value] = set()
     for value in factors:
-        parts = one_at_a_time(accesses, c, schedule, factor(body, value))
+        parts = one_at_a_time(accesses, c, schedule, operand(body, value))
         found |= {parts[0].load} if parts else needed(body, (value,))
     depth = set(c.depth)
     loads = (v for v in found & set(accesses.loads) if axes[v] & depth)
@@ -211,11 +227,11 @@ def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:
 def _tiles(work: _Work) -> Iterator[ProductSchedule]:
     """The largest tiles of which there are enough for all multiprocessors, then its neighbours in
     the table. Where there are too few, small ones."""
-    shapes = _TILES if len(work.contraction.products) == 1 else _PAIRED
+    shapes = work.table_of(_TILES, _PAIRED, _WIDE, _WIDE_PAIRED)
     fit = [s for shape in shapes if work.fits(s := ProductSchedule("triton", *shape))]
     enough = [s for s in fit if work.programs(s) >= work.table.units]
     if not enough or enough[0].block_m * enough[0].block_n < _SMALL:
-        yield from _in_one_wave(work, "triton", _FEW)
+        yield from _in_one_wave(work, "triton", work.table_of(_FEW, _FEW, _WIDE_FEW, _WIDE_FEW))
         return
     first, at = enough[0], fit.index(enough[0])
     yield first
@@ -271,8 +287,18 @@ def _factors(contraction: Contraction) -> list[Value]:
 
 
 def _factor_dtype(body: tuple[Instr, ...], value: Value) -> DType | None:
-    narrow = factor(body, value)
+    narrow = operand(body, value)
     return None if narrow is None else body[narrow].dtype
+
+
+def _bad_width(accesses: Accesses, contraction: Contraction) -> str | None:
+    """Of float32: few rows are bound by memory, and the library reads it as fast."""
+    c = contraction
+    rows, columns, depth = (extent(accesses, axes) for axes in (c.rows, c.columns, c.depth))
+    if isinstance(rows, int) and rows <= STREAM_ROWS:
+        return "few rows of float32"
+    small = [e for e in (columns, depth) if isinstance(e, int) and e < _WIDE_LEAST]
+    return f"float32 of {small[0]} columns, or so deep" if small else None
 
 
 def _bad_sharing(accesses: Accesses, contraction: Contraction) -> str | None:

@@ -15,6 +15,8 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torchweld.capture import torch_private
 
 WHY = {
+    "eval_frame": "a call without what hardly ever holds; one guard around a compiled graph",
+    "fx_tracing": "whether something traces the call",
     "aot_autograd": "functionalised forward and backward graphs for a Dynamo backend",
     "min_cut_rematerialization_partition": "what the backward computes again",
     "TracingContext": "which inputs are parameters and buffers",

@@ -125,6 +125,16 @@ def test_stages_keep_what_is_dear_and_recompute_what_is_cheap():
     assert stages(comp, frame_of(comp), frozenset("j"), keep=False).kept == frozenset()
 
 
+def test_a_load_that_jumps_along_the_row_is_kept():
+    """Each of its elements is a cache line, which every pass would load again."""
+    comp = parse_comp(SOFTMAX.format(i=1000, j=64))
+    frame = frame_of(comp)
+    inner = frozenset("j")
+    assert 0 not in stages(comp, frame, inner).kept
+    assert 0 in stages(comp, frame, inner, jumping=frozenset({0})).kept
+    assert 0 not in stages(comp, frame, inner, keep=False, jumping=frozenset({0})).kept
+
+
 def test_what_follows_a_column_reduction_is_final():
     comp = parse_comp("""
 comp mean [i:8, j:8] {

@@ -35,7 +35,7 @@ class Entry:
 
     def __init__(self, function: Callable, backend: Backend, dynamic: bool | None) -> None:
         own = own_copy(function)
-        self.call = torch_private.compile_apart(own, backend, dynamic)
+        self.call = torch_private.quick(torch_private.compile_apart(own, backend, dynamic))
         weakref.finalize(self, torch_private.forget_compiled, own.__code__).atexit = False
 
 
@@ -77,13 +77,18 @@ class _ModuleCall:
         self._alike = _kind(module, options)
         self._hooks: tuple = ()
         self._hooks_seen = -1
+        self._all_hooked = False  # hooks that are not the module's own
         self._entry: Entry | None = None
         self._function = _function_of(type(module).forward)
 
     def __call__(self, *args, **kwargs):
         if self._hooks_seen != RemovableHandle.next_id:  # a hook was registered somewhere
             self._look_at_hooks()
-        if self._entry is not None and torch_private.calls_forward_alone(self._module):
+        if (
+            self._entry is not None
+            and torch_private.calls_forward_alone(self._module)
+            and not (self._all_hooked and torch_private.hooks_of_all_modules())
+        ):
             return self._entry.call(self._module, *args, **kwargs)
         if self._whole is None:
             self._whole = self._compiled_whole()
@@ -92,6 +97,7 @@ class _ModuleCall:
     def _look_at_hooks(self) -> None:
         """Other hooks are another kind, whose entry is another."""
         self._hooks_seen = RemovableHandle.next_id
+        self._all_hooked = torch_private.hooks_of_all_modules()
         hooks = tuple(torch_private.hooks_below(self._module))
         if self._function is not None and (self._entry is None or hooks != self._hooks):
             key = (*self._alike, hooks)

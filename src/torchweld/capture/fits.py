@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from torchweld.capture.torch_private import calls_forward_alone
+from torchweld.capture.torch_private import calls_forward_alone, hooks_of_all_modules
 from torchweld.core.errors import UsageError, one_line
 
 _OF_OPERATIONS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError)
@@ -18,7 +18,7 @@ _ADVICE = "give a tensor, a tuple of arguments, or a dict of keyword arguments"
 def check_signature(target: Callable, args: tuple, kwargs: dict) -> None:
     """Errors: UsageError if `target` does not take so many arguments, or none of these names."""
     if isinstance(target, torch.nn.Module):
-        if not calls_forward_alone(target):
+        if not calls_forward_alone(target) or hooks_of_all_modules():
             return  # hooks may bring the arguments into shape
         target = target.forward
     try:

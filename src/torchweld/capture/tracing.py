@@ -41,7 +41,8 @@ class Listener:
 
     def listen(self) -> None:
         """To be called before each call: torch._dynamo.reset() forgets listeners."""
-        torch_private.around_compilations(self._begin, self._end)
+        if self._begin not in torch_private.START_CALLBACKS:
+            torch_private.around_compilations(self._begin, self._end)
 
     def _started(self, _) -> None:
         if self._ours():

@@ -14,6 +14,7 @@ from torchweld.layout.extents import align_extents
 from torchweld.layout.layouts import contiguous_rows
 from torchweld.layout.rows import align_rows
 from torchweld.passes.biases import separate_biases
+from torchweld.passes.lone_functions import lone_functions_as_calls
 from torchweld.passes.overwritten import overwrite_operands
 from torchweld.passes.patches import products_of_patches
 from torchweld.passes.row_chunks import row_chunks
@@ -119,6 +120,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: overwrite_operands(g))),
         Pass("side by side", "equal pointwise kernels on the caller's tensors -> one launch",
              _graph(lambda g, c: side_by_side(g, c.options))),
+        Pass("lone functions", "kernels of one function of one tensor -> calls of ATen",
+             _graph(lambda g, c: lone_functions_as_calls(g))),
         Pass("align extents", "odd extents of products -> even ones, or in two parts",
              _graph(lambda g, c: align_extents(g, c.target))),
     )

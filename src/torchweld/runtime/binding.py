@@ -39,8 +39,18 @@ def bind_steady(
         tensors[slots[name]], bases[slots[name]] = tensor, tensor.data_ptr()
     for slot, view in enumerate(shaped.fixed, shaped.first_fixed):
         if view.buffer in steady:
-            tensors[slot] = window(steady[view.buffer], view.shape, view.strides, view.offset)
+            tensors[slot] = _seen(steady[view.buffer], view)
     return Binding(tensors, bases, pointers)
+
+
+def _seen(tensor: torch.Tensor, view: FixedView) -> torch.Tensor:
+    """`view` of a constant or static input. On a CPU all of it is the tensor itself: a parameter
+    that a forward keeps would else be a view, which AOTAutograd detaches in each call (0.7 us each
+    of 50, in a call of 117)."""
+    whole = (view.shape, view.strides) == (tuple(tensor.shape), tensor.stride())
+    if whole and view.offset == 0 and tensor.dtype == view.dtype and tensor.device.type == "cpu":
+        return tensor
+    return window(tensor, view.shape, view.strides, view.offset)
 
 
 def bind_arenas(

@@ -109,13 +109,14 @@ class Program:
         return self._run(kept)
 
     def _run(self, args: list) -> list:
+        prepared = self._prepared(args)
         if not self._devices:
-            return self._run_in((), args)
-        needs, pool = self._prepared(args).shaped.needs, self._pool
+            return self._run_in(prepared, (), args)
+        needs, pool = prepared.shaped.needs, self._pool
         places = self._devices if self._gpu is None else tuple(map(_place, self._devices))
         arenas = tuple(map(pool.take, places, self._devices, needs))
         try:
-            return self._run_in(arenas, args)
+            return self._run_in(prepared, arenas, args)
         finally:
             if self._loaded.keeps_arena:
                 for place, arena in zip(places, arenas):
@@ -129,12 +130,11 @@ class Program:
         """Frees the idle ones there; a call that needs one makes it anew."""
         self._pool.release(device)
 
-    def _run_in(self, arenas: tuple[Arena, ...], args: list) -> list:
+    def _run_in(self, prepared: _ForShape, arenas: tuple[Arena, ...], args: list) -> list:
         """A call whose temporaries live in `arenas`, which nothing else uses meanwhile."""
-        prepared = self._prepared(args)
         binding = self._binding(prepared, arenas, args)
         if binding is None:
-            return self._run_in(arenas, args)
+            return self._run_in(self._prepared(args), arenas, args)
         if not prepared.shaped.calls_torch:
             return self._execute(prepared, binding, args)
         with below_autograd():
@@ -157,7 +157,7 @@ class Program:
         tensors, bases = binding.tensors.copy(), binding.bases[:]
         address = bases.buffer_info()[0]
         restore = prepared.place_inputs(args, tensors, bases, address, self.record)
-        written = [args[p] for p in self._written]
+        written = [args[p] for p in self._written] if self._written else None
         args.clear()
         shaped = prepared.named() if regions.wanted() else prepared.shaped
         _take(shaped.steps, tensors, bases, address)
@@ -179,7 +179,7 @@ class Program:
         return self._prepared(args).shaped.sizes
 
     def _prepared(self, args: list) -> _ForShape:
-        key = self.sizes_key(args)
+        key = self.sizes_key(args) if self._symbol_sources else ()
         found = self._shapes.get(key)
         if found is None:
             sizes = bind(self._loaded.graph.symbols, args)

@@ -28,17 +28,20 @@ from torchweld.core.options import Options
 PASS = object()  # the call is not for here
 _SCALARS = frozenset((bool, int, float, str, type(None)))
 _TOKENS = ("input_ids", "inputs_embeds")  # by names of transformers
+_CACHES = "transformers.cache_utils"
 _MOST_KINDS = 8  # of calls, each captured once
 
 
 def cache_class() -> type | None:
     """transformers' class of caches, if the program has imported it."""
-    module = sys.modules.get("transformers.cache_utils")
+    module = sys.modules.get(_CACHES)
     return getattr(module, "Cache", None)
 
 
 def has_cache(args: tuple, kwargs: dict) -> bool:
     """One of the arguments is a cache."""
+    if _CACHES not in sys.modules:  # asked in each call of any model
+        return False
     kind = cache_class()
     return kind is not None and any(isinstance(value, kind) for value in (*kwargs.values(), *args))
 

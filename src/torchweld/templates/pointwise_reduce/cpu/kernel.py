@@ -235,9 +235,16 @@ def kernel(
         accesses.frame,
         _inner_axes(schedule),
         keep=schedule.lane == "column" and schedule.distribute != "columns",
+        jumping=_jumping(accesses, schedule),
     )
     kinds = {name: buffers[name].dtype for name in pointers}
     return Kernel(accesses, schedule, passes, names, pointers, kinds)
+
+
+def _jumping(accesses: Accesses, schedule: CpuSchedule) -> frozenset[Value]:
+    """Loads of elements that are neither adjacent nor the same along the lane."""
+    lane, loads = schedule.nest[-1:], accesses.loads.items()
+    return frozenset(v for v, a in loads if lane and a.offset.coefficient(lane[0]) not in (0, 1))
 
 
 def _inner_axes(schedule: CpuSchedule) -> frozenset[str]:

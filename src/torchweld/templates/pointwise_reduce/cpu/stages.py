@@ -31,6 +31,7 @@ from torchweld.ir.scalar import TABLE
 
 FINAL = 1 << 30
 KEEP_ABOVE = 3.0
+GATHER_COST = 4.0  # of a load that is no vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,15 @@ class Stages:
     store_homes: tuple[int, ...]
 
 
-def stages(comp: Comp, frame: Frame, inner: frozenset[str], keep: bool = True) -> Stages:
-    """`inner`: the axes that loops run over in a row. `keep` False: compute everything again."""
+def stages(
+    comp: Comp,
+    frame: Frame,
+    inner: frozenset[str],
+    keep: bool = True,
+    jumping: frozenset[Value] = frozenset(),
+) -> Stages:
+    """`inner`: the axes that loops run over in a row. `keep` False: compute everything again.
+    `jumping`: loads whose neighbours in a row are not neighbours in memory."""
     axes = tuple(value_axes(comp.body))
     home = _homes(comp, frame)
     store_homes = tuple(
@@ -60,7 +68,7 @@ def stages(comp: Comp, frame: Frame, inner: frozenset[str], keep: bool = True) -
     )
     varying = frozenset(v for v, a in enumerate(axes) if a & inner)
     count = 1 + max((h for h in (*home, *store_homes) if h < FINAL), default=0)
-    walk = _Walk(comp, home, store_homes, varying, keep)
+    walk = _Walk(comp, home, store_homes, varying, keep, jumping)
     loops = tuple(walk.loop(s) for s in range(count))
     return Stages(
         count,
@@ -97,9 +105,9 @@ def _final(comp: Comp, frame: Frame, store_homes: tuple[int, ...]) -> tuple[Valu
 class _Walk:
     """Through the stages in order, remembering what earlier loops computed."""
 
-    def __init__(self, comp, home, store_homes, varying, keep) -> None:
+    def __init__(self, comp, home, store_homes, varying, keep, jumping) -> None:
         self.comp, self.home, self.store_homes = comp, home, store_homes
-        self.varying, self.keep = varying, keep
+        self.varying, self.keep, self.jumping = varying, keep, jumping
         self.computed: set[Value] = set()
         self.kept: set[Value] = set()
 
@@ -148,7 +156,8 @@ class _Walk:
             if value in self.kept:
                 cost += 1.0
             elif value in self.varying:
-                cost += own_cost(self.comp.body[value])
+                jumps = value in self.jumping  # each element is a cache line, loaded again
+                cost += GATHER_COST if jumps else own_cost(self.comp.body[value])
                 todo.extend(operands(self.comp.body[value]))
         return cost > limit
 
@@ -159,7 +168,7 @@ def own_cost(instr: Instr) -> float:
         return TABLE[instr.name].cost
     if isinstance(instr, Load):
         gathers = any(isinstance(i, Ref) for i in instr.index) or instr.guard is not None
-        return 4.0 if gathers else 1.0
+        return GATHER_COST if gathers else 1.0
     if isinstance(instr, Cast):
         return 4.0 if instr.dtype.is_low_precision else 0.5
     return 0.0 if isinstance(instr, (Const, Index)) else 1.0

@@ -1,0 +1,66 @@
+"""A function alone in a kernel is ATen's call; with anything beside it, it is a kernel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torchweld
+from torchweld.passes.lone_functions import FUNCTIONS
+
+
+def _kernels(fused) -> int:
+    return sum(len(b.sources) for r in torchweld.api.records(fused) for b in r.bundles.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_the_result_is_eagers(name, dtype):
+    torch._dynamo.reset()
+    function = getattr(torch, name)
+    fused = torchweld.fuse(lambda x: function(x))
+    x = torch.randn(7, 33, dtype=dtype)
+    x[0, :4] = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0])
+    torch.testing.assert_close(fused(x), function(x), rtol=0, atol=0, equal_nan=True)
+    assert _kernels(fused) == 0
+
+
+CASES = {
+    "more than the function": (lambda x: torch.atan(x) * 2, lambda: torch.randn(5, 9), 1),
+    "another layout": (lambda x: torch.atan(x.t()), lambda: torch.randn(5, 9), 1),
+    "a part": (lambda x: torch.atan(x[1:, ::2]), lambda: torch.randn(5, 9), 1),
+    "one row for all": (lambda x: torch.atan(x.expand(4, 9)), lambda: torch.randn(1, 9), 1),
+    "bfloat16": (torch.atan, lambda: torch.randn(5, 9).bfloat16(), 1),
+    "read again": (lambda x: (torch.exp(x), torch.exp(x).sum(0)), lambda: torch.randn(5, 9), None),
+    "of a number": (torch.atan, lambda: torch.randn(()), None),
+    "of nothing": (torch.atan, lambda: torch.randn(0, 3), None),
+    "of a temporary": (lambda x: torch.atan(torch.cumsum(x, 0)), lambda: torch.randn(5, 9), None),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_more_stays_right(name):
+    torch._dynamo.reset()
+    model, make, kernels = CASES[name]
+    fused, x = torchweld.fuse(model), make()
+    torch.testing.assert_close(fused(x), model(x), rtol=2e-2 if x.dtype == torch.bfloat16 else 2e-6,
+                               atol=1e-6)  # fmt: skip
+    assert kernels is None or _kernels(fused) == kernels
+
+
+def test_what_is_written_in_place():
+    torch._dynamo.reset()
+    x = torch.rand(6, 10)
+    expected = x.exp()
+    torchweld.fuse(lambda x: x.exp_())(x)
+    torch.testing.assert_close(x, expected, rtol=1e-6, atol=0)
+
+
+def test_gradients_and_other_sizes():
+    torch._dynamo.reset()
+    fused = torchweld.fuse(lambda x: torch.tanh(x), dynamic=True)
+    for rows in (3, 5, 8):
+        x, y = (torch.linspace(-3, 3, 4 * rows).view(rows, 4).requires_grad_() for _ in range(2))
+        fused(x).square().sum().backward()
+        y.tanh().square().sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)

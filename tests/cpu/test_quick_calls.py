@@ -1,0 +1,115 @@
+"""Calls past most of torch.compile's own wrapper do what it does (`torch_private.quick`)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._dynamo import eval_frame
+from torch.nn.modules.module import register_module_forward_hook
+
+import torchweld
+from torchweld.capture import torch_private
+
+
+def _entry(fused):
+    return fused._torchweld._dynamo._entry
+
+
+def _is_quick(call) -> bool:
+    return call.__code__.co_filename == torch_private.__file__
+
+
+@pytest.fixture
+def fused():
+    made = torchweld.fuse(lambda x: x * 2 + 1)
+    made(torch.ones(4))
+    return made
+
+
+def test_this_torch_is_known(fused):
+    expected = hasattr(eval_frame, "set_eval_frame_isolate_recompiles_id")
+    assert _is_quick(_entry(fused).call) == expected
+
+
+def test_a_wrapper_of_other_parts_stays():
+    compiled = torch.compile(lambda x: x, backend="eager", fullgraph=True)
+    assert torch_private.quick(compiled) is compiled
+    assert torch_private.quick(len) is len
+
+
+def test_settings_for_compilations_stay_around_calls():
+    made = torchweld.fuse(lambda x: x * 2 + 1, dynamic=True)
+    made(torch.ones(4))
+    assert not _is_quick(_entry(made).call)
+
+
+def test_a_stance_is_followed():
+    seen = []
+
+    def model(x):
+        seen.append(torch.compiler.is_compiling())
+        return x * 2
+
+    made = torchweld.fuse(model)
+    made(torch.ones(4))
+    with torch.compiler.set_stance("force_eager"):
+        seen.clear()
+        assert torch.equal(made(torch.ones(4)), torch.full((4,), 2.0))
+    assert seen == [False]
+
+
+def test_an_error_leaves_nothing_behind(fused):
+    before = eval_frame.set_eval_frame(None)
+    eval_frame.set_eval_frame(before)
+    with pytest.raises(Exception, match=r"tensor|shape|size"):
+        torchweld.fuse(lambda x, y: x @ y)(torch.ones(2, 3), torch.ones(2, 3))
+    with pytest.raises(TypeError):
+        fused()
+    after = eval_frame.set_eval_frame(None)
+    eval_frame.set_eval_frame(after)
+    assert after is before
+    assert torch.equal(fused(torch.ones(4)), torch.full((4,), 3.0))
+
+
+def test_inside_another_compiled_function(fused):
+    outer = torch.compile(lambda x: fused(x) + 1, backend="eager")
+    assert torch.equal(outer(torch.ones(4)), torch.full((4,), 4.0))
+
+
+def test_other_inputs_are_compiled_again(fused):
+    assert torch.equal(fused(torch.ones(2, 3)), torch.full((2, 3), 3.0))
+    assert fused(torch.ones(4, dtype=torch.float64)).dtype == torch.float64
+    torch._dynamo.reset()
+    assert torch.equal(fused(torch.ones(5)), torch.full((5,), 3.0))
+
+
+def test_hooks_of_all_modules_come_and_go():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    made, x, seen = torchweld.fuse(model), torch.randn(2, 3), []
+    expected = model(x)
+    torch.testing.assert_close(made(x), expected)
+    hook = register_module_forward_hook(lambda module, args, result: seen.append(type(module)))
+    made(x)
+    assert torch.nn.Sequential in seen
+    hook.remove()
+    seen.clear()
+    torch.testing.assert_close(made(x), expected)
+    assert not seen
+
+
+class Scales(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.p, self.q = (torch.nn.Parameter(torch.randn(4)) for _ in range(2))
+
+    def forward(self, x):
+        return x * self.p * self.q
+
+
+def test_parameters_that_a_forward_keeps_are_themselves():
+    """Views of them AOTAutograd would detach in each call."""
+    model = Scales()
+    places = {p.data_ptr() for p in model.parameters()}
+    result = torchweld.fuse(model)(torch.randn(2, 4))
+    kept = [t for t in result.grad_fn.saved_tensors if t.data_ptr() in places]
+    assert kept and all(t.requires_grad for t in kept)

@@ -165,6 +165,19 @@ def test_other_methods_do_not_warn():
     torch.testing.assert_close(silently(lambda: fused.prepared(X)), X[:1])
 
 
+class Doubled(Net):
+    """Its method is a wrapper around an object that has no code of its own."""
+
+    @functools.wraps(functools.partial(torch.mul, other=2))
+    def doubled(self, x):
+        return x * 2
+
+
+def test_a_method_around_a_callable_object_runs():
+    fused = torchweld.fuse(Doubled().eval())
+    torch.testing.assert_close(silently(lambda: fused.doubled(X)), X * 2)
+
+
 @pytest.mark.parametrize("methods", [("train_step",), ("body",)])
 def test_methods_that_are_none(methods):
     with pytest.raises(UsageError, match="Net has no method"):

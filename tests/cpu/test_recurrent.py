@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import torchweld
+from experts_cases import Cells
 from torchweld.core import events
 
 
@@ -22,23 +23,6 @@ class Tagger(nn.Module):
 
     def forward(self, x):
         return torch.tanh(self.out(self.layer(torch.relu(self.embed(x)))[0]))
-
-
-class Cells(nn.Module):
-    def __init__(self, kind) -> None:
-        super().__init__()
-        self.cell, self.size = kind(6, 7), 7
-
-    def forward(self, x):
-        h = c = x.new_zeros(x.shape[0], self.size)
-        made = []
-        for t in range(x.shape[1]):
-            if isinstance(self.cell, nn.LSTMCell):
-                h, c = self.cell(x[:, t], (h, c))
-            else:
-                h = self.cell(x[:, t], h)
-            made.append(h)
-        return torch.stack(made, 1)
 
 
 def results(module, original, x):
@@ -140,7 +124,7 @@ def test_dropout_between_layers():
 @pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
 def test_products_of_inputs_are_one(kind):
     torch.manual_seed(0)
-    model = Cells(kind)
+    model = Cells(kind, 6, 7)
     fused = torchweld.fuse(model, dynamic=False)
     x = torch.randn(3, 5, 6)
     check(fused, model, x)

@@ -91,6 +91,50 @@ def test_what_the_model_asks_of_sizes_is_asked_again(folder):
         model(torch.ones(3, 7))
 
 
+class _AtOne(torch.nn.Module):
+    """Differs for one row, in the way that `how` says."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, x):
+        return self.how(x)
+
+
+def _asked_late(x):
+    y = x.t().reshape(-1)  # torch's own code asks first
+    return y * 2 if x.shape[0] == 1 else y * 3
+
+
+@pytest.mark.parametrize("how", [
+    lambda x: (x * 2).squeeze(), lambda x: (x * 2).squeeze(0), lambda x: (x * 2).squeeze_(0, 1),
+    lambda x: x * 2 if x.t().is_contiguous() else x * 3, _asked_late,
+])  # fmt: skip
+def test_one_row_is_refused_where_the_model_differs_for_it(tmp_path, how):
+    model, sizes = _AtOne(how).eval(), {"x": {0: "n"}}
+    torchweld.export(model, torch.randn(3, 4), tmp_path / "m.tw", dynamic=sizes)
+    loaded, x = torchweld.load(tmp_path / "m.tw"), torch.randn(5, 4)
+    torch.testing.assert_close(loaded(x), model(x))
+    with pytest.raises(UsageError, match=r"x\.shape\[0\] != 1"):
+        loaded(x[:1].clone())
+
+
+def _heads(x):
+    q, k, v = x.view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
+    y = torch.nn.functional.scaled_dot_product_attention(q.contiguous(), k, v)
+    return y.transpose(1, 2).contiguous().flatten(2)
+
+
+def test_questions_of_torch_alone_do_not_forbid_one_row(tmp_path):
+    model, sizes = _AtOne(_heads).eval(), {"x": {0: "n", 1: "length"}}
+    torchweld.export(model, torch.randn(3, 5, 24), tmp_path / "m.tw", dynamic=sizes)
+    loaded = torchweld.load(tmp_path / "m.tw")
+    for shape in ((2, 4), (1, 4), (4, 1), (1, 1)):
+        x = torch.randn(*shape, 24)
+        torch.testing.assert_close(loaded(x), model(x))
+
+
 def test_a_limit_of_a_size_holds(tmp_path):
     case, few = cases()["mlp"], torch.export.Dim("few", min=2, max=9)
     torchweld.export(case.model, case.inputs, tmp_path / "few.tw", dynamic={"input": {0: few}})

@@ -132,6 +132,30 @@ def test_products_of_inputs_are_one(kind):
     assert len(forward) <= 2 * 5 + 3  # a product and a kernel for each step, and what is before
 
 
+class Feedback(nn.Module):
+    """A step writes what the next one multiplies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x):
+        inputs, made = x.new_zeros(x.shape[0], 4, 6), []
+        inputs[:, 0] = x
+        for t in range(4):
+            made.append(self.linear(inputs[:, t]))
+            inputs[:, (t + 1) % 4] = made[-1].tanh()
+        return torch.stack(made, 1)
+
+
+def test_a_step_that_writes_the_next_ones_input_stays_in_its_place():
+    torch.manual_seed(0)
+    model, x = Feedback(), torch.randn(3, 6)
+    fused = torchweld.fuse(model, dynamic=False)
+    with torch.no_grad():
+        torch.testing.assert_close(fused(x), model(x))
+
+
 class Opaque(nn.Module):
     """Dynamo does not look into it."""
 

@@ -11,6 +11,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 import torchweld
 from torchweld import pipeline
@@ -199,3 +200,23 @@ def test_a_checkpoint_of_transformers_names_the_original(tmp_path):
     fused.save_pretrained(tmp_path)
     read = transformers.AutoConfig.from_pretrained(tmp_path)
     assert read.architectures == ["GPT2LMHeadModel"]
+
+
+@pytest.mark.parametrize("example", [None, X])
+def test_forward_derivatives_are_eagers(example):
+    model = nn.Linear(4, 3)
+    fused = torchweld.fuse(model, example)
+    with torch.no_grad(), forward_ad.dual_level():
+        given = forward_ad.make_dual(X, torch.ones_like(X))
+        wanted = forward_ad.unpack_dual(model(given)).tangent
+        torch.testing.assert_close(forward_ad.unpack_dual(fused(given)).tangent, wanted)
+
+
+def test_inputs_that_lie_in_memory_with_the_other_sign():
+    z = torch.randn(3, 4, dtype=torch.complex64)
+    model = nn.Sequential(nn.Linear(4, 3), nn.GELU()).eval()
+    for fused in (torchweld.fuse(model), torchweld.fuse(model, z.imag)):
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for x in (z.imag, z.conj().imag):
+                torch.testing.assert_close(fused(x), model(x))

@@ -47,7 +47,7 @@ def stored(tensor: torch.Tensor, writer: Writer) -> str:
 def read(record: Held, reader: Reader) -> torch.Tensor:
     """A new tensor with the record's layout. Errors: UsageError."""
     rows = torch.empty(record.shape, dtype=_dtype(record))
-    if reader.manifest.parts[record.part].bytes != rows.nbytes:
+    if reader.part(record.part).bytes != rows.nbytes:
         raise UsageError(f"{reader.path} is damaged: {record.name} has another size",
                          do="copy or export it anew")
     reader.read_into(record.part, _memory(rows))
@@ -111,7 +111,7 @@ def described(path: Path, archive: Path) -> WeightsFile:
     """The record of a file with weights, by which an archive at `archive` finds it. Errors:
     UsageError."""
     content = _content(path)
-    folder, target = archive.resolve().parent, path.resolve()
+    folder, target = archive.parent.resolve(), path.resolve()
     inside = target.is_relative_to(folder)
     name = str(target.relative_to(folder)) if inside else str(target)
     digest = hashlib.sha256(content).hexdigest()

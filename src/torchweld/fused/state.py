@@ -15,6 +15,7 @@ from torchweld.capture.export_ import AheadOfTime
 from torchweld.core import events
 from torchweld.core.errors import UsageError
 from torchweld.core.options import Options
+from torchweld.core.torch_private import in_forward_ad
 from torchweld.exact.trees import tensors
 from torchweld.fused.cuts import ADVICE, listen_for_limits, listener
 from torchweld.fused.graphs import Compiled, Graphs, Notes, backend, calls
@@ -44,6 +45,8 @@ class State:
         return sorted((c for g in graphs for c in g.compiled), key=lambda c: c.number)
 
     def call(self, *args, **kwargs):
+        if in_forward_ad():
+            return self.original(*args, **kwargs)
         if has_cache(args, kwargs) and (made := self._with_cache(args, kwargs)) is not PASS:
             return made
         if self._ahead_of_time is not None:

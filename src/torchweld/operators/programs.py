@@ -65,11 +65,12 @@ class Programs:
         self._lock = threading.RLock()
 
     def __call__(self, tensors: list[torch.Tensor], tangents: Tensors = ()) -> list:
+        tensors = [t.resolve_neg() for t in tensors]  # as values are, not as they lie in memory
         key = tuple([(t.dtype, t.device, t.shape, t.stride()) for t in tensors])
         run = self._ready.get(key)
         if run is None:
             run = self._prepare(key, tensors)
-        return run([*tensors, *[t.contiguous() for t in tangents]])
+        return run([*tensors, *[t.resolve_neg().contiguous() for t in tangents]])
 
     def _prepare(self, key: tuple, tensors: Tensors) -> Run:
         with self._lock:

@@ -246,9 +246,9 @@ def gathered(m, n, k, dtype="bf16") -> Case:
     return b.case("gathered", {"at": torch.arange(m) * 7 % n})
 
 
-def side_by_side(m, columns, k, dtype="bf16", sizes=None) -> Case:
+def side_by_side(m, columns, k, dtype="bf16", sizes=None, activated=()) -> Case:
     """Products of one left factor with several right ones, as one: queries, keys, values. Results
-    and biases are apart."""
+    and biases are apart; those of which the numbers are `activated` have a gelu."""
     b = Body(dtype, m=m, n=sum(columns), k=k)
     at, n = b.builder.index(affine.axis("n")), b.extents["n"]
     first, parts, made = 0, [], None
@@ -267,7 +267,8 @@ def side_by_side(m, columns, k, dtype="bf16", sizes=None) -> Case:
     product = b.dot(b.read("x", "mk"), b.builder.widen(made))
     for number, guard, column, _ in parts:
         add = b.builder.widen(b.builder.load(f"b{number}", (column,), b.dtype, guard, 0.0))
-        value = b.builder.cast(b.op("add", product, add), b.dtype)
+        value = b.op("add", product, add)
+        value = b.builder.cast(gelu(b, value) if number in activated else value, b.dtype)
         b.stores.append(Store(f"y{number}", (affine.axis("m"), column), value, guard=guard))
     return b.case("side_by_side", None, sizes)
 

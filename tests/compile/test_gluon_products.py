@@ -47,6 +47,7 @@ SHIPPED = [
     cases.summed(4096, 3072, 768),
     cases.gelu_backward(8192, 3072, 768),
     cases.side_by_side(2048, (2048, 512, 512), 2048),
+    cases.side_by_side(2048, (1152, 4096), 1024, activated={1}),  # a parallel block's
 ]
 
 

@@ -64,6 +64,7 @@ def epilogues(dtype: str) -> list[Case]:
         cases.lower_half(130, 200, 64, dtype),
         cases.hard(cases.bias_gelu(131, 264, 72, dtype), 131, 72),
         cases.side_by_side(531, (264, 72, 136), 200, dtype),
+        *(cases.side_by_side(531, (264, 136), 200, dtype, None, {k}) for k in (0, 1)),
         cases.scattered(531, 264, 200, dtype),
         cases.side_by_side("s0", (264, 72), 136, dtype, {"s0": 201}),
         cases.two_lefts(304, 200, 136, dtype),

@@ -48,6 +48,15 @@ def test_epilogues_take_place_beside_products():
     assert not first(cases.residual(1024, 4096, 4096)).pingpong
 
 
+@pytest.mark.parametrize("activated", [{0}, {1}, {0, 1}], ids=str)
+def test_slices_of_products_side_by_side_are_as_wide_as_the_narrowest(activated):
+    """Their results pass through the same shared memory."""
+    wide = P("gluon", 128, 128, 64, 4, 3, pingpong=True)
+    case = cases.side_by_side(2048, (1152, 4096), 1024, activated=activated)
+    found = rules.roles_of(pieces_of(*parts(case)), wide)
+    assert [r.slice for r in found] == [64 if len(activated) == 2 else 32] * 2
+
+
 def test_slices_are_as_wide_as_registers_allow():
     wide, narrow = (P("gluon", 128, n, 64, 4, 3, pingpong=True) for n in (128, 192))
     for case, tiles, columns in (

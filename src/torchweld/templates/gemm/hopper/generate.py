@@ -51,7 +51,7 @@ from torchweld.targets.find import named_target
 from torchweld.templates.gemm.column_sums import sums_of
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
 from torchweld.templates.gemm.hopper.epilogue import Epilogue
-from torchweld.templates.gemm.hopper.schedule import roles, valid
+from torchweld.templates.gemm.hopper.schedule import Roles, roles_of, valid
 from torchweld.templates.gemm.hopper.tiles import Accumulator, Tile, Tiles, tiles_of, total_bytes
 from torchweld.templates.gemm.hopper.walk import EVERY_TILE, corner, walk_of
 from torchweld.templates.gemm.schedule import ProductSchedule, tiled
@@ -120,8 +120,8 @@ class _Writer:
     ) -> None:
         first, contraction = pieces[0].accesses, pieces[0].contraction
         self.buffers, self.schedule, self.sums = buffers, schedule, sums
-        self.roles = roles(first, contraction, schedule)
-        self.pieces = self._pieces(pieces)
+        used = roles_of(pieces, schedule)
+        self.roles, self.pieces = used[0], self._pieces(pieces, used)
         self.epilogue, self.tiles = self.pieces[0].epilogue, self.pieces[0].tiles
         self.descriptors: dict[Tile, str] = {}
         for number, tile in ((n, t) for n, p in enumerate(self.pieces) for t in p.tiles.all):
@@ -130,11 +130,10 @@ class _Writer:
         columns = [p.columns for p in pieces]
         self.walk = walk_of(first, contraction, columns, schedule, self.epilogue.size)
 
-    def _pieces(self, pieces: Sequence[Piece]) -> list[_Piece]:
+    def _pieces(self, pieces: Sequence[Piece], roles: Sequence[Roles]) -> list[_Piece]:
         made: list[_Piece] = []
         first, s = 0, self.schedule
-        for number, piece in enumerate(pieces):
-            used = roles(piece.accesses, piece.contraction, s)
+        for number, (piece, used) in enumerate(zip(pieces, roles)):
             epilogue = Epilogue(piece.accesses, piece.contraction, self.buffers, s, used,
                                 made[0].epilogue if made else None, self.sums)  # fmt: skip
             epilogue.emit()

@@ -9,7 +9,7 @@ the epilogue has few live values at a time and a tile may have 192 columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -150,13 +150,23 @@ def _ways(piece: Piece) -> tuple:
     return factors, passing, _computes_indices(piece.accesses)
 
 
-def roles(accesses: Accesses, contraction: Contraction, schedule: ProductSchedule) -> Roles:
+def roles_of(pieces: Sequence[Piece], schedule: ProductSchedule) -> list[Roles]:
+    """Of each piece. All slices are as wide as the narrowest: results pass through the same shared
+    memory."""
+    own = [roles(p.accesses, p.contraction, schedule) for p in pieces]
+    width = min(r.slice for r in own)
+    return [roles(p.accesses, p.contraction, schedule, width) for p in pieces]
+
+
+def roles(
+    accesses: Accesses, contraction: Contraction, schedule: ProductSchedule, widest: int = SLICE
+) -> Roles:
     """The windows of a Comp that is supported, one piece of it. Results, then residuals pass
     through shared memory as long as there is space beside the ring of stages."""
     factors = _windows(accesses, contraction)
     tileable = _results(accesses, contraction)
     residuals = _residuals(accesses, contraction)
-    width = _slice(accesses, contraction, schedule, tileable, residuals)
+    width = min(widest, _slice(accesses, contraction, schedule, tileable, residuals))
     points = schedule.block_m * width
     left, slots, results = _space(schedule, factors), min(2, schedule.block_n // width), {}
     for position, window in tileable.items():

@@ -136,3 +136,14 @@ def test_a_models_own_questions_are_heard():
     sizes = [n.meta["val"].shape[0] for n in program.graph.find_nodes(op="placeholder")]
     guards = {str(guard) for guard in torch_private.size_guards(sizes[0])[0]}
     assert {f"Ne({size.node.expr}, 1)" for size in sizes} <= guards
+
+
+def test_traces_in_two_threads_hear_and_leave_torch_as_it_was():
+    to_bool = torch.SymBool.__bool__
+    one, other = torch_private.any_sizes(), torch_private.any_sizes()
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert torch.SymBool.__bool__ is not to_bool
+    other.__exit__(None, None, None)
+    assert torch.SymBool.__bool__ is to_bool and "is_contiguous" not in vars(torch.Tensor)

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
@@ -351,30 +352,46 @@ def any_sizes() -> Iterator[None]:
 _asked: weakref.WeakKeyDictionary[ShapeEnv, list] = weakref.WeakKeyDictionary()
 
 
+_to_bool, _is_contiguous = torch.SymBool.__bool__, torch.Tensor.is_contiguous
+_hearing = 0  # traces under way, of all threads
+_hearing_lock = threading.Lock()
+
+
 @contextlib.contextmanager
 def _model_heard() -> Iterator[None]:
     """Inside, answers to the model's own questions of sizes are kept."""
-    to_bool, is_contiguous = torch.SymBool.__bool__, torch.Tensor.is_contiguous
-
-    def answered(self) -> bool:
-        answer = to_bool(self)
-        expression = getattr(self.node, "expr", None)
-        if expression is not None and _is_the_models(sys._getframe(1)):
-            _keep(self.node.shape_env, expression if answer else sympy.Not(expression))
-        return answer
-
-    def contiguous(self, *args, **kwargs) -> bool:
-        answer = is_contiguous(self, *args, **kwargs)
-        if not answer and _is_the_models(sys._getframe(1)):
-            differs_at_one(self.shape)  # a tensor of one row has another answer
-        return answer
-
-    torch.SymBool.__bool__, torch.Tensor.is_contiguous = answered, contiguous
+    _hear(1)
     try:
         yield
     finally:
-        torch.SymBool.__bool__ = to_bool
-        del torch.Tensor.is_contiguous  # its base class has it
+        _hear(-1)
+
+
+def _hear(more: int) -> None:
+    """The first trace sets torch's methods, the last one puts them back."""
+    global _hearing
+    with _hearing_lock:
+        before, _hearing = _hearing, _hearing + more
+        if not before:
+            torch.SymBool.__bool__, torch.Tensor.is_contiguous = _answered, _contiguous
+        elif not _hearing:
+            torch.SymBool.__bool__ = _to_bool
+            del torch.Tensor.is_contiguous  # its base class has it
+
+
+def _answered(self) -> bool:
+    answer = _to_bool(self)
+    expression = getattr(self.node, "expr", None)
+    if expression is not None and _is_the_models(sys._getframe(1)):
+        _keep(self.node.shape_env, expression if answer else sympy.Not(expression))
+    return answer
+
+
+def _contiguous(self, *args, **kwargs) -> bool:
+    answer = _is_contiguous(self, *args, **kwargs)
+    if not answer and _is_the_models(sys._getframe(1)):
+        differs_at_one(self.shape)  # a tensor of one row has another answer
+    return answer
 
 
 def differs_at_one(sizes: Sequence) -> None:

@@ -27,25 +27,7 @@ import experts_cases as cases
 
 HIDDEN, INNER, EXPERTS = 256, 512, 8
 STEPS, BATCH = 64, 16
-
-
-class Cells(nn.Module):
-    """A hand-written loop over 16 steps."""
-
-    def __init__(self, kind) -> None:
-        super().__init__()
-        self.cell = kind(HIDDEN, HIDDEN)
-
-    def forward(self, x):
-        h = c = x.new_zeros(x.shape[0], HIDDEN)
-        made = []
-        for t in range(16):
-            if isinstance(self.cell, nn.LSTMCell):
-                h, c = self.cell(x[:, t], (h, c))
-            else:
-                h = self.cell(x[:, t], h)
-            made.append(h)
-        return torch.stack(made, 1)
+UNROLLED = 16  # steps of a loop of cells: each is compiled by itself
 
 
 class Layer(nn.Module):
@@ -81,8 +63,8 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "grouped": lambda: mixtral("grouped_mm"),
     "lstm": lambda: Layer(nn.LSTM),
     "gru": lambda: Layer(nn.GRU),
-    "lstm_cells": lambda: Cells(nn.LSTMCell),
-    "gru_cells": lambda: Cells(nn.GRUCell),
+    "lstm_cells": lambda: cases.Cells(nn.LSTMCell, HIDDEN, HIDDEN),
+    "gru_cells": lambda: cases.Cells(nn.GRUCell, HIDDEN, HIDDEN),
 }
 
 
@@ -98,12 +80,19 @@ def step(call: Callable, x: torch.Tensor, backward: bool) -> Callable[[], object
     return run
 
 
+def shape_of(name: str, tokens: int) -> tuple[int, ...]:
+    if name.endswith("_cells"):
+        return BATCH, UNROLLED, HIDDEN
+    if name in ("lstm", "gru"):
+        return BATCH, STEPS, HIDDEN
+    return (1, tokens, HIDDEN) if name in ("batched", "grouped") else (tokens, HIDDEN)
+
+
 def measure(name: str, tokens: int, backward: bool, seconds: float) -> str:
     torch.manual_seed(0)
     torch._dynamo.reset()
     model = CASES[name]()
-    shape = (BATCH, STEPS, HIDDEN) if name[:3] in ("lst", "gru") else (tokens, HIDDEN)
-    x = torch.randn(1, *shape) if name in ("batched", "grouped") else torch.randn(*shape)
+    x = torch.randn(*shape_of(name, tokens))
     ways = {"eager": model, "compile": torch.compile(model), "torchweld": torchweld.fuse(model)}
     steps = {way: step(call, x, backward) for way, call in ways.items()}
     first = {}

@@ -1,4 +1,5 @@
-"""Mixtures of experts as plain code writes them, for tests and benchmarks."""
+"""Mixtures of experts and loops of recurrent cells as plain code writes them, for tests and
+benchmarks."""
 
 from __future__ import annotations
 
@@ -70,3 +71,23 @@ class Copied(Experts):
         gate, up = torch.bmm(self.gate_up[ids], rows[:, :, None])[:, :, 0].chunk(2, -1)
         made = torch.bmm((F.silu(gate) * up)[:, None], self.down[ids].transpose(1, 2))[:, 0]
         return (made * weights.reshape(-1, 1)).view(*chosen.shape, -1).sum(1)
+
+
+class Cells(nn.Module):
+    """A hand-written loop of a cell, nn.LSTMCell or another of torch's, over x [batch, steps,
+    inputs]; gives [batch, steps, size]."""
+
+    def __init__(self, kind, inputs: int, size: int) -> None:
+        super().__init__()
+        self.cell, self.size = kind(inputs, size), size
+
+    def forward(self, x):
+        h = c = x.new_zeros(x.shape[0], self.size)
+        made = []
+        for t in range(x.shape[1]):
+            if isinstance(self.cell, nn.LSTMCell):
+                h, c = self.cell(x[:, t], (h, c))
+            else:
+                h = self.cell(x[:, t], h)
+            made.append(h)
+        return torch.stack(made, 1)

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
-import re
-import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, wraps
-from inspect import getattr_static, unwrap
-from types import FunctionType, MethodType
 from typing import Any, TypeVar, overload
 
 import torch
 
-from torchweld.capture import aot, entry, torch_private, tracing
 from torchweld.capture.captured import Captured
-from torchweld.capture.decoding import client
-from torchweld.capture.decoding.calls import PASS, CachedCalls, has_cache
-from torchweld.capture.export_ import AheadOfTime
 from torchweld.capture.fits import check_signature
-from torchweld.capture.scores import Scores
 from torchweld.core import events
 from torchweld.core.errors import UsageError
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
-from torchweld.exact.trees import as_arguments, tensors
-
-_RECENT = 256
-_compiled_anywhere: deque = deque(
-    maxlen=_RECENT
-)  # _Compiled: what `explain` finds for torch.compile(backend="torchweld")
-
+from torchweld.exact.trees import as_arguments
+from torchweld.fused.graphs import backend, recent
+from torchweld.fused.objects import FusedFunction, share, state_of
 
 _UNGIVEN: Any = object()
 _MODES: Mapping[str | None, Mapping[str, Any]] = {
@@ -43,8 +25,6 @@ _MODES: Mapping[str | None, Mapping[str, Any]] = {
     "max-autotune": {"cuda_graphs": True, "tune_seconds": 30.0},
     "max-autotune-no-cudagraphs": {"cuda_graphs": False, "tune_seconds": 30.0},
 }  # of torch.compile, as options
-
-
 _Model = TypeVar("_Model", bound=Callable[..., Any])
 
 
@@ -108,7 +88,7 @@ def fuse(
     if example_inputs is not None:
         args, kwargs = as_arguments(example_inputs)
         check_signature(unfuse(model), args, kwargs)
-        _state(fused).capture(args, kwargs)
+        state_of(fused).capture(args, kwargs)
     return fused
 
 
@@ -118,7 +98,7 @@ def _fused(original: Callable, options: Options, methods: tuple[str, ...]):
             "a TorchScript module cannot be fused", do="fuse the module that it was made from"
         )
     if isinstance(original, torch.nn.Module):
-        return _share(original, options, methods)
+        return share(original, options, methods)
     if not callable(original):
         raise UsageError(
             f"cannot fuse a {type(original).__name__}", do="give a module or a function"
@@ -130,7 +110,7 @@ def _fused(original: Callable, options: Options, methods: tuple[str, ...]):
 
 def unfuse(fused: _Model) -> _Model:
     """The original that was given to `fuse`; `fused` itself if it is not fused."""
-    state = _state(fused)
+    state = state_of(fused)
     return fused if state is None else state.original  # type: ignore[return-value]
 
 
@@ -139,20 +119,20 @@ def records(fused: Callable[..., Any] | None = None) -> list[Any]:
     Forward, backward and each side of a graph break are graphs of their own. Graphs that run in
     eager have no record. Without an argument, or for torch.compile(backend="torchweld"): the last
     graphs that were compiled in this process."""
-    state = _state(fused)
-    compiled = _compiled_anywhere if state is None else state.compiled
+    state = state_of(fused)
+    compiled = recent if state is None else state.compiled
     return [made.record for made in compiled if made.record is not None]
 
 
 def was_called(fused) -> bool:
     """Whether what `fuse` made has been called, or captured ahead of time."""
-    state = _state(fused)
+    state = state_of(fused)
     return state is not None and (state.called or bool(state.compiled))
 
 
 def captured_graphs(fused) -> list[Captured]:
     """Each graph captured for `fused` so far."""
-    state = _state(fused)
+    state = state_of(fused)
     return [] if state is None else [made.captured for made in state.compiled]
 
 
@@ -170,355 +150,4 @@ def dynamo_backend(
         known = ", ".join(filter(None, _MODES))
         events.warn_once(f"mode {mode}", f"mode={mode!r} is ignored: torchweld knows {known}")
     chosen = Options().with_(**_MODES.get(mode, {})).with_(**dict(options or {}), **overrides)
-    return _backend(chosen)(gm, example_inputs)
-
-
-def begin(options: Options) -> None:
-    """runtime.load.begin: g++ works while the graph is captured."""
-    from torchweld.runtime import load
-
-    load.begin(options)
-
-
-def compile_graph(captured: Captured, options: Options) -> aot.Boxed:
-    """pipeline.compile_graph, imported when the first graph is there: importing torchweld stays
-    cheap."""
-    from torchweld import pipeline
-
-    return pipeline.compile_graph(captured, options)
-
-
-def takes(scores: Scores) -> bool:
-    """plan.scores.takes, imported when there are scores."""
-    from torchweld.plan.scores.takes import takes
-
-    return takes(scores)
-
-
-def watch(options: Options, places: tuple, lengths: tuple, tensors: list[torch.Tensor]):
-    """runtime.native.watch, imported when the first graph is there."""
-    from torchweld.runtime import native
-
-    return native.watch(options, places, lengths, tensors)
-
-
-def remember(captured: Captured, compiled: aot.Boxed) -> None:
-    """For `records()` and `explain()` of this process: a graph that no fused object has."""
-    _Graphs().remember(captured, compiled)
-
-
-@dataclass(frozen=True, slots=True)
-class _Compiled:
-    """A graph and the pipeline's record of it, None if it runs in eager. `number`: in the order of
-    compilation."""
-
-    number: int
-    captured: Captured
-    record: object
-
-
-class _Graphs:
-    """What one of Dynamo's graphs became: a forward and its backward, or an inference."""
-
-    def __init__(self) -> None:
-        self.compiled: list[_Compiled] = []
-
-    def remember(self, captured: Captured, compiled: aot.Boxed) -> None:
-        made = _Compiled(next(_numbers), captured, getattr(compiled, "record", None))
-        self.compiled.append(made)
-        _compiled_anywhere.append(made)
-
-
-class _Calls(threading.local):
-    """Of fused objects, those under way in this thread, the outermost first."""
-
-    def __init__(self) -> None:
-        self.under_way: list[_State] = []
-
-
-_numbers = itertools.count()
-_calls = _Calls()
-
-
-def _backend(options: Options) -> Callable:
-    """For Dynamo. Its graphs may serve several fused objects: each that runs one notes it."""
-
-    def backend(gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
-        begin(options)
-        graphs = _Graphs()
-        asked = takes if options.fuse else None
-        run = aot.make_backend(compile_graph, options, graphs.remember, asked)(gm, example_inputs)
-
-        def noted(*args):
-            if _calls.under_way:
-                _calls.under_way[-1].graphs.setdefault(id(graphs), graphs)
-            return run(*args)
-
-        return noted
-
-    return backend
-
-
-class _State:
-    """What a fused object has beyond the original: options, compiled graphs, and the two ways to
-    call."""
-
-    def __init__(
-        self, original: Callable, options: Options, methods: tuple[str, ...] = ()
-    ) -> None:
-        _listen_for_limits()
-        self.original, self.options, self.methods = original, options, methods
-        self.graphs: dict[int, _Graphs] = {}
-        self.called = False  # through Dynamo
-        self.breaks: dict[str, None] = {}  # why Dynamo cut graphs of it
-        self._is_silent = True  # nothing is said yet of its running in eager
-        self._ahead = _Graphs()
-        self._dynamo = entry.callable_of(original, options, _backend)
-        self._ahead_of_time: AheadOfTime | None = None
-        self._cached_calls: CachedCalls | None = None
-        self._bound = {name: self._method(name) for name in methods}
-        self._looked_at: set[str] = set()  # methods
-
-    @property
-    def compiled(self) -> list[_Compiled]:
-        """What ran for it so far, in the order of compilation."""
-        graphs = (self._ahead, *self.graphs.values())
-        return sorted((c for g in graphs for c in g.compiled), key=lambda c: c.number)
-
-    def call(self, *args, **kwargs):
-        if has_cache(args, kwargs) and (made := self._with_cache(args, kwargs)) is not PASS:
-            return made
-        if self._ahead_of_time is not None:
-            return self._ahead_of_time(*args, **kwargs)
-        return self._counted(self._dynamo, args, kwargs)
-
-    def _with_cache(self, args: tuple, kwargs: dict):
-        """A call with a cache; PASS: it is left to others."""
-        if self.options.dynamic is False or not isinstance(self.original, torch.nn.Module):
-            return PASS
-        if self._cached_calls is None:
-            begin(self.options)
-            self._cached_calls = CachedCalls(
-                self.original, compile_graph, self.options, self._ahead.remember, watch
-            )
-        return self._cached_calls(args, kwargs)
-
-    def _through_dynamo(self, *args, **kwargs):
-        return self._counted(self._dynamo, args, kwargs)
-
-    def _counted(self, call: Callable, args: tuple, kwargs: dict):
-        self.called = True
-        _listener.listen()
-        _calls.under_way.append(self)
-        try:
-            result = call(*args, **kwargs)
-        finally:
-            _calls.under_way.pop()
-        if not self.graphs and self._is_silent:
-            self._tell_silence()
-        return result
-
-    def _tell_silence(self) -> None:
-        """The first call has run no compiled graph."""
-        self._is_silent = False
-        known = self.breaks or _has_parameters(self.original)
-        if known and torch_private.plain_surroundings():  # Dynamo stays out of functorch
-            why = next(iter(self.breaks), "Dynamo captured no graph of it")
-            name = type(self.original).__name__ if _is_module(self.original) else "a function"
-            message = f"nothing of {name} is compiled, it runs in eager: {why}; {_ADVICE}"
-            events.warn_once(f"nothing:{name}:{why}", message)
-
-    def _method(self, name: str) -> Callable:
-        method = getattr(self.original, name, None)
-        if not isinstance(method, MethodType):
-            kind = type(self.original).__name__
-            raise UsageError(f"{kind} has no method {name!r}", do="give names of its methods")
-        return entry.callable_of(method, self.options, _backend)
-
-    def call_method(self, name: str, function: Callable, fused, args: tuple, kwargs: dict):
-        """`name` of the fused module: fused if that was asked for, else as it is, with a warning if
-        its first call with tensors reaches nothing that is fused."""
-        if name in self._bound:
-            return self._counted(self._bound[name], args, kwargs)
-        if name in self._looked_at or not self._skips_forward(function, args, kwargs):
-            return function(fused, *args, **kwargs)
-        self._looked_at.add(name)
-        before, self.called = self.called, False
-        result = function(fused, *args, **kwargs)
-        if not self.called:
-            kind = type(self.original).__name__
-            message = f"{kind}.{name} runs unfused; to fuse it: fuse(model, methods=({name!r},))"
-            events.warn_once(f"method:{kind}.{name}", message)
-        self.called |= before
-        return result
-
-    def _skips_forward(self, function: Callable, args: tuple, kwargs: dict) -> bool:
-        """It may call parts of the module with tensors, past what is fused."""
-        names = unwrap(function).__code__.co_names
-        parts = not self.original._modules.keys().isdisjoint(names)
-        return parts and self._ahead_of_time is None and bool(tensors((args, kwargs)))
-
-    def capture(self, args: tuple, kwargs: dict) -> None:
-        """Captures ahead of time what can be: a function closes over what changes unseen, symbolic
-        sizes need Dynamo's guards."""
-        if isinstance(self.original, torch.nn.Module) and not self.options.dynamic:
-            begin(self.options)
-            self._ahead_of_time = AheadOfTime(
-                self.original, compile_graph, self.options, self._ahead.remember,
-                self._through_dynamo, watch, takes if self.options.fuse else None,
-            )  # fmt: skip
-            self._ahead_of_time.prepare(args, kwargs)
-
-
-class FusedFunction:
-    """A function, fused."""
-
-    def __init__(self, original: Callable, options: Options) -> None:
-        self._torchweld = _State(original, options)
-        self.__name__ = getattr(original, "__name__", type(original).__name__)
-        self.__doc__ = original.__doc__
-        self.__wrapped__ = original
-
-    def __call__(self, *args, **kwargs):
-        return self._torchweld.call(*args, **kwargs)
-
-    def __get__(self, instance, owner=None):
-        """A method, where a function in a class was fused."""
-        return self if instance is None else MethodType(self, instance)
-
-    def __reduce__(self):
-        return FusedFunction, (self._torchweld.original, self._torchweld.options)
-
-
-class FusedModule:
-    """Mixed into a subclass of the original's class. Its instance has the original's own
-    `__dict__`: one state, two objects."""
-
-    __slots__ = ()
-
-    def __call__(self, *args, **kwargs):
-        if torch.compiler.is_compiling():
-            return self._call_impl(*args, **kwargs)
-        return self._torchweld.call(*args, **kwargs)
-
-    def __reduce_ex__(self, protocol):
-        state = self._torchweld
-        return _share, (state.original, state.options, state.methods)
-
-    def __deepcopy__(self, memo):
-        state = self._torchweld
-        original = copy.deepcopy(state.original, memo)
-        return memo.setdefault(id(self), _share(original, state.options, state.methods))
-
-    def _replicate_for_data_parallel(self):
-        return self._torchweld.original._replicate_for_data_parallel()
-
-    def __copy__(self):
-        state = self._torchweld
-        return _share(copy.copy(state.original), state.options, state.methods)
-
-    def __repr__(self):
-        return f"Fused{super().__repr__()}"
-
-
-_classes: dict[type, type] = {}
-
-
-def _share(
-    original: torch.nn.Module, options: Options, methods: tuple[str, ...] = ()
-) -> torch.nn.Module:
-    """An instance of a subclass of `original`'s class that shares its state. The subclass has the
-    name of the class: checkpoints tell it."""
-    kind, state = type(original), _State(original, options, methods)
-    if kind not in _classes:
-        body = {
-            "__slots__": ("_torchweld",),
-            "__module__": kind.__module__,
-            "__qualname__": kind.__qualname__,
-            "__doc__": kind.__doc__,
-        }
-        body |= client.methods(kind)
-        _classes[kind] = type(kind)(kind.__name__, (FusedModule, kind), body)
-    for name in _methods_of(kind).union(methods).difference(vars(_classes[kind])):
-        setattr(_classes[kind], name, _watched_method(name, getattr(kind, name)))
-    fused = object.__new__(_classes[kind])
-    object.__setattr__(fused, "__dict__", original.__dict__)
-    _classes[kind]._torchweld.__set__(fused, state)
-    return fused
-
-
-@cache
-def _methods_of(kind: type) -> frozenset[str]:
-    """Methods of users' modules that others call, less `forward`."""
-    users = [
-        c for c in kind.__mro__
-        if issubclass(c, torch.nn.Module) and not c.__module__.startswith("torch.")
-    ]  # fmt: skip
-    names = {n for c in users for n in vars(c) if not n.startswith("_") and n != "forward"}
-    return frozenset(n for n in names if isinstance(getattr_static(kind, n), FunctionType))
-
-
-def _watched_method(name: str, function: Callable) -> Callable:
-    @wraps(function)
-    def method(self, *args, **kwargs):
-        if torch.compiler.is_compiling() or not isinstance(self, FusedModule):
-            return function(self, *args, **kwargs)
-        return self._torchweld.call_method(name, function, self, args, kwargs)
-
-    return method
-
-
-def _state(fused) -> _State | None:
-    return fused._torchweld if isinstance(fused, (FusedModule, FusedFunction)) else None
-
-
-
-_ADVICE = (
-    "TORCH_LOGS=graph_breaks shows the line; keep it out of what is fused, or write it so that "
-    "tensors alone decide"
-)
-_OF_SIZES = re.compile("specialized integer|dynamic shape|unbacked", re.IGNORECASE)
-
-
-def _is_module(original: Callable) -> bool:
-    return isinstance(original, torch.nn.Module)
-
-
-def _has_parameters(original: Callable) -> bool:
-    return _is_module(original) and next(original.parameters(), None) is not None
-
-
-def _graph_cut(place: str, reason: str) -> None:
-    """Dynamo cut a graph of the fused object whose call is under way. Where a size that depends
-    on data decides how often a loop runs (over the experts that are hit), its body is in eager:
-    that is warned of; others are recorded."""
-    if not _calls.under_way:
-        return
-    state, lines = _calls.under_way[-1], [line.strip() for line in reason.splitlines()]
-    said = next((line for line in lines[1:] if line), lines[0]).removeprefix("Explanation: ")
-    why = f"{place}: {said}"
-    state.breaks[why] = None
-    name = type(state.original).__name__
-    message = f"a graph of {name} is cut, what follows may run in eager: {why}"
-    if _OF_SIZES.search(reason):
-        events.warn_once(f"cut:{why}", f"{message}; {_ADVICE}")
-    else:
-        events.record(f"cut:{why}", message)
-
-
-_listener = tracing.Listener(lambda: bool(_calls.under_way), _graph_cut)
-
-
-@cache
-def _listen_for_limits() -> None:
-    torch_private.on_recompile_limit(_limit_hit)
-
-
-def _limit_hit(message: str) -> None:
-    """Dynamo gives a function up: from now on new kinds of inputs run in eager there."""
-    if not _calls.under_way:
-        return
-    name = type(_calls.under_way[-1].original).__name__
-    said = " ".join(line.strip() for line in message.splitlines()[:3])
-    what = f"{name} runs in eager for further kinds of inputs (dynamic=True may help): {said}"
-    events.warn_once(f"limit:{said}", what)
+    return backend(chosen)(gm, example_inputs)

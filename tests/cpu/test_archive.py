@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from typer.testing import CliRunner
 
 import torchweld
@@ -91,6 +92,50 @@ def test_what_the_model_asks_of_sizes_is_asked_again(folder):
         model(torch.ones(3, 7))
 
 
+class _AtOne(torch.nn.Module):
+    """Differs for one row, in the way that `how` says."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, x):
+        return self.how(x)
+
+
+def _asked_late(x):
+    y = x.t().reshape(-1)  # torch's own code asks first
+    return y * 2 if x.shape[0] == 1 else y * 3
+
+
+@pytest.mark.parametrize("how", [
+    lambda x: (x * 2).squeeze(), lambda x: (x * 2).squeeze(0), lambda x: (x * 2).squeeze_(0, 1),
+    lambda x: x * 2 if x.t().is_contiguous() else x * 3, _asked_late,
+])  # fmt: skip
+def test_one_row_is_refused_where_the_model_differs_for_it(tmp_path, how):
+    model, sizes = _AtOne(how).eval(), {"x": {0: "n"}}
+    torchweld.export(model, torch.randn(3, 4), tmp_path / "m.tw", dynamic=sizes)
+    loaded, x = torchweld.load(tmp_path / "m.tw"), torch.randn(5, 4)
+    torch.testing.assert_close(loaded(x), model(x))
+    with pytest.raises(UsageError, match=r"x\.shape\[0\] != 1"):
+        loaded(x[:1].clone())
+
+
+def _heads(x):
+    q, k, v = x.view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
+    y = torch.nn.functional.scaled_dot_product_attention(q.contiguous(), k, v)
+    return y.transpose(1, 2).contiguous().flatten(2)
+
+
+def test_questions_of_torch_alone_do_not_forbid_one_row(tmp_path):
+    model, sizes = _AtOne(_heads).eval(), {"x": {0: "n", 1: "length"}}
+    torchweld.export(model, torch.randn(3, 5, 24), tmp_path / "m.tw", dynamic=sizes)
+    loaded = torchweld.load(tmp_path / "m.tw")
+    for shape in ((2, 4), (1, 4), (4, 1), (1, 1)):
+        x = torch.randn(*shape, 24)
+        torch.testing.assert_close(loaded(x), model(x))
+
+
 def test_a_limit_of_a_size_holds(tmp_path):
     case, few = cases()["mlp"], torch.export.Dim("few", min=2, max=9)
     torchweld.export(case.model, case.inputs, tmp_path / "few.tw", dynamic={"input": {0: few}})
@@ -109,6 +154,37 @@ def test_not_under_autocast(folder):
     model = torchweld.load(folder / "mlp.tw")
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(UsageError, match="autocast"):
         model(torch.ones(7, 64))
+
+
+def test_a_tensor_that_lies_in_memory_with_the_other_sign(tmp_path):
+    model, z = _AtOne(lambda x: x * 2 + 1).eval(), torch.randn(3, 4, dtype=torch.complex64)
+    torchweld.export(model, z.imag, tmp_path / "m.tw")
+    x = z.conj().imag
+    assert x.is_neg() and x.stride() == z.imag.stride()
+    assert torch.equal(torchweld.load(tmp_path / "m.tw")(x), model(x))
+    torchweld.export(model, x, tmp_path / "n.tw")
+    assert torch.equal(torchweld.load(tmp_path / "n.tw")(z.imag), model(z.imag))
+
+
+def test_no_derivative_is_lost_in_silence(folder):
+    model, x = torchweld.load(folder / "mlp.tw"), torch.randn(7, 64)
+    with forward_ad.dual_level(), pytest.raises(UsageError, match="makes no derivatives"):
+        model(forward_ad.make_dual(x, torch.ones_like(x)))
+
+
+class _Over(torch.nn.Module):
+    def forward(self, x, divisor=0.0):
+        return 1 / torch.full_like(x, divisor)
+
+
+def test_zero_has_a_sign(tmp_path):
+    model, x = _Over().eval(), torch.ones(2)
+    torchweld.export(model, (x, -0.0), tmp_path / "m.tw")
+    loaded = torchweld.load(tmp_path / "m.tw")
+    assert torch.equal(loaded(x, -0.0), model(x, -0.0))
+    for args in ((x, 0.0), (x,)):
+        with pytest.raises(UsageError, match="exported for"):
+            loaded(*args)
 
 
 # -- a module
@@ -293,11 +369,54 @@ def _more(manifest):
     manifest["parts"]["kernels/abc.so"] = manifest["parts"]["plan.json"]
 
 
-@pytest.mark.parametrize("change", [_rename, _more, lambda m: m.update(format=99),
-                                    lambda m: m.update(surprise=1), lambda m: m.clear()])
+def _held(**fields):
+    return lambda manifest: manifest["held"][0].update(fields)
+
+
+@pytest.mark.parametrize("change", [
+    _rename, _more, lambda m: m.update(format=99), lambda m: m.update(surprise=1),
+    lambda m: m.clear(), lambda m: m.update(helpers=None), lambda m: m.update(plan="plan.so"),
+    lambda m: m["order"].pop(), lambda m: m["order"].append(0), lambda m: m["order"].reverse(),
+    lambda m: m["order"].__setitem__(0, 99), lambda m: m["order"].__setitem__(0, -1),
+    _held(part="weights/none.bin"), _held(dtype="float16"), _held(dtype="int32"),
+    _held(device="meta"),
+])  # fmt: skip
 def test_other_manifests_are_refused(folder, tmp_path, change):
     with pytest.raises(UsageError):
         torchweld.load(rewritten(folder, tmp_path, change))
+
+
+def _flagged(content: bytearray, mark: bytes, at: int, value: int) -> None:
+    """Sets a byte of each header of a zip that begins with `mark`."""
+    start = content.find(mark)
+    while start >= 0:
+        content[start + at] = value
+        start = content.find(mark, start + 4)
+
+
+@pytest.mark.parametrize("at, value", [(8, 1), (8, 0x20), (10, 99), (6, 99)])
+def test_parts_that_are_packed_are_refused(folder, tmp_path, at, value):
+    path = copied(folder, tmp_path)
+    content = bytearray(path.read_bytes())
+    _flagged(content, b"PK\1\2", at, value)
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="no archive of a model"):
+        torchweld.load(path)
+    with zipfile.ZipFile(folder / "mlp.tw") as old, zipfile.ZipFile(path, "w", 8) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(UsageError, match="packed"):
+        torchweld.load(path)
+
+
+def test_an_export_to_a_link_replaces_the_link(folder, tmp_path):
+    """Renaming works inside one folder for sure: what the link points to may be on another disk."""
+    (tmp_path / "there").mkdir()
+    link, case = tmp_path / "m.tw", cases()["mlp"]
+    link.symlink_to(tmp_path / "there" / "old.tw")
+    torchweld.export(case.model, case.inputs, link, weights="reference")
+    assert not link.is_symlink() and not list((tmp_path / "there").iterdir())
+    assert torchweld.load(link).manifest.weights.path == "m.tw.weights"
 
 
 # -- what is not exported

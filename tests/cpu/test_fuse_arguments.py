@@ -11,6 +11,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 import torchweld
 from torchweld import pipeline
@@ -165,6 +166,19 @@ def test_other_methods_do_not_warn():
     torch.testing.assert_close(silently(lambda: fused.prepared(X)), X[:1])
 
 
+class Doubled(Net):
+    """Its method is a wrapper around an object that has no code of its own."""
+
+    @functools.wraps(functools.partial(torch.mul, other=2))
+    def doubled(self, x):
+        return x * 2
+
+
+def test_a_method_around_a_callable_object_runs():
+    fused = torchweld.fuse(Doubled().eval())
+    torch.testing.assert_close(silently(lambda: fused.doubled(X)), X * 2)
+
+
 @pytest.mark.parametrize("methods", [("train_step",), ("body",)])
 def test_methods_that_are_none(methods):
     with pytest.raises(UsageError, match="Net has no method"):
@@ -186,3 +200,23 @@ def test_a_checkpoint_of_transformers_names_the_original(tmp_path):
     fused.save_pretrained(tmp_path)
     read = transformers.AutoConfig.from_pretrained(tmp_path)
     assert read.architectures == ["GPT2LMHeadModel"]
+
+
+@pytest.mark.parametrize("example", [None, X])
+def test_forward_derivatives_are_eagers(example):
+    model = nn.Linear(4, 3)
+    fused = torchweld.fuse(model, example)
+    with torch.no_grad(), forward_ad.dual_level():
+        given = forward_ad.make_dual(X, torch.ones_like(X))
+        wanted = forward_ad.unpack_dual(model(given)).tangent
+        torch.testing.assert_close(forward_ad.unpack_dual(fused(given)).tangent, wanted)
+
+
+def test_inputs_that_lie_in_memory_with_the_other_sign():
+    z = torch.randn(3, 4, dtype=torch.complex64)
+    model = nn.Sequential(nn.Linear(4, 3), nn.GELU()).eval()
+    for fused in (torchweld.fuse(model), torchweld.fuse(model, z.imag)):
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for x in (z.imag, z.conj().imag):
+                torch.testing.assert_close(fused(x), model(x))

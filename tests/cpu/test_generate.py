@@ -197,6 +197,32 @@ def test_layers_with_a_window():
         assert ours.get_seq_length() == theirs.get_seq_length() == 16
 
 
+class _OneIsOdd(transformers.LlamaForCausalLM):
+    """Its results differ where there is one sequence: with one, the trace has two."""
+
+    how = staticmethod(lambda logits: logits)
+
+    def forward(self, input_ids=None, **others):
+        result = super().forward(input_ids=input_ids, **others)
+        result.logits = self.how(result.logits)
+        return result
+
+
+@pytest.mark.parametrize(
+    "how", [lambda y: (y * 1).squeeze(0), lambda y: y * 2 if y.shape[0] == 1 else y]
+)
+def test_a_model_that_differs_for_one_sequence(how):
+    torch.manual_seed(0)
+    model = _OneIsOdd(transformers.LlamaConfig(**SIZES)).eval()
+    model.how = how
+    fused = torchweld.fuse(model)
+    with torch.no_grad():
+        for batch in (1, 2, 1):
+            given = {"input_ids": tokens(batch, 5), "use_cache": True}
+            ways = [m(**given, past_key_values=cache_utils.DynamicCache()) for m in (model, fused)]
+            torch.testing.assert_close(ways[1].logits, ways[0].logits)
+
+
 class _Halves(cache_utils.QuantizedLayer):
     """Keeps what is older than eight positions in 16 bits."""
 

@@ -15,6 +15,7 @@ import torchweld
 from torchweld import pipeline
 from torchweld.capture import aot
 from torchweld.core import events
+from torchweld.fused import graphs
 
 
 class Net(nn.Module):
@@ -195,7 +196,7 @@ def test_what_was_compiled_goes_with_the_last_fused():
     with torch.no_grad():
         made = [called(Net(width=9), torch.randn(3, 9)) for _ in range(2)]
     record = weakref.ref(torchweld.records(made[0])[0])
-    torchweld.api._compiled_anywhere.clear()
+    graphs.recent.clear()
     made.pop()
     gc.collect()
     assert record() is not None

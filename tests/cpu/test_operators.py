@@ -135,6 +135,12 @@ def test_layouts():
             check(case, [gate.requires_grad_(), up.detach().requires_grad_()])
 
 
+def test_a_tensor_that_lies_in_memory_with_the_other_sign():
+    z, weight = torch.randn(3, 4, dtype=torch.complex64), torch.rand(4)
+    for x in (z.imag, z.conj().imag):
+        torch.testing.assert_close(ops.rms_norm(x, weight), F.rms_norm(x, (4,), weight))
+
+
 def test_too_many_sizes_run_in_eager(monkeypatch):
     monkeypatch.setattr(programs, "MAX_EXACT", 0)
     monkeypatch.setattr(programs._Kind, "may_be_symbols", lambda *given: False)

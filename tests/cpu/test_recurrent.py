@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import torchweld
+from experts_cases import Cells
 from torchweld.core import events
 
 
@@ -22,23 +23,6 @@ class Tagger(nn.Module):
 
     def forward(self, x):
         return torch.tanh(self.out(self.layer(torch.relu(self.embed(x)))[0]))
-
-
-class Cells(nn.Module):
-    def __init__(self, kind) -> None:
-        super().__init__()
-        self.cell, self.size = kind(6, 7), 7
-
-    def forward(self, x):
-        h = c = x.new_zeros(x.shape[0], self.size)
-        made = []
-        for t in range(x.shape[1]):
-            if isinstance(self.cell, nn.LSTMCell):
-                h, c = self.cell(x[:, t], (h, c))
-            else:
-                h = self.cell(x[:, t], h)
-            made.append(h)
-        return torch.stack(made, 1)
 
 
 def results(module, original, x):
@@ -140,12 +124,36 @@ def test_dropout_between_layers():
 @pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
 def test_products_of_inputs_are_one(kind):
     torch.manual_seed(0)
-    model = Cells(kind)
+    model = Cells(kind, 6, 7)
     fused = torchweld.fuse(model, dynamic=False)
     x = torch.randn(3, 5, 6)
     check(fused, model, x)
     forward = torchweld.records(fused)[0].graph.nodes
     assert len(forward) <= 2 * 5 + 3  # a product and a kernel for each step, and what is before
+
+
+class Feedback(nn.Module):
+    """A step writes what the next one multiplies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x):
+        inputs, made = x.new_zeros(x.shape[0], 4, 6), []
+        inputs[:, 0] = x
+        for t in range(4):
+            made.append(self.linear(inputs[:, t]))
+            inputs[:, (t + 1) % 4] = made[-1].tanh()
+        return torch.stack(made, 1)
+
+
+def test_a_step_that_writes_the_next_ones_input_stays_in_its_place():
+    torch.manual_seed(0)
+    model, x = Feedback(), torch.randn(3, 6)
+    fused = torchweld.fuse(model, dynamic=False)
+    with torch.no_grad():
+        torch.testing.assert_close(fused(x), model(x))
 
 
 class Opaque(nn.Module):

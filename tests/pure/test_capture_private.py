@@ -117,3 +117,35 @@ def test_a_size_of_any_kind_is_traced():
 
     assert hold(1, 2)
     assert not hold(2, 1)
+
+
+def test_a_models_own_questions_are_heard():
+    """Torch has no guard for a question that it has asked itself before, and says no place of those
+    that is_contiguous asks."""
+
+    class Model(torch.nn.Module):
+        def forward(self, x, y):
+            flat = x.t().reshape(-1)  # asks whether x has one row
+            x = flat if x.shape[0] == 1 else flat * 2
+            return x, y if y.t().is_contiguous() else y * 2
+
+    to_bool, dims = torch.SymBool.__bool__, {0: torch.export.Dim.AUTO}
+    with torch_private.any_sizes(), torch.no_grad():
+        program = torch.export.export(
+            Model(), (torch.ones(3, 4), torch.ones(5, 4)), dynamic_shapes=(dims, dims)
+        )
+    assert torch.SymBool.__bool__ is to_bool and "is_contiguous" not in vars(torch.Tensor)
+    sizes = [n.meta["val"].shape[0] for n in program.graph.find_nodes(op="placeholder")]
+    guards = {str(guard) for guard in torch_private.size_guards(sizes[0])[0]}
+    assert {f"Ne({size.node.expr}, 1)" for size in sizes} <= guards
+
+
+def test_traces_in_two_threads_hear_and_leave_torch_as_it_was():
+    to_bool = torch.SymBool.__bool__
+    one, other = torch_private.any_sizes(), torch_private.any_sizes()
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert torch.SymBool.__bool__ is not to_bool
+    other.__exit__(None, None, None)
+    assert torch.SymBool.__bool__ is to_bool and "is_contiguous" not in vars(torch.Tensor)

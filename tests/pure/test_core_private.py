@@ -16,6 +16,7 @@ WHY = {
     "_disable_current_modes": "constants are computed on real tensors inside a trace",
     "_INCLUDED": "dispatch keys of a user's code, for `above_autograd` (torch._C._dispatch_tls...)",
     "_EXCLUDED": "the same, those left out",
+    "forward_ad": "its _current_level says whether tensors may carry derivatives",
 }
 
 
@@ -30,6 +31,13 @@ def test_calls_are_recorded_where_a_graph_had_gone_below_autograd():
         assert (x * 2).grad_fn is None
         with torch_private.above_autograd():
             assert (x * 2).grad_fn is not None
+
+
+def test_forward_derivatives_are_seen():
+    assert not torch_private.in_forward_ad()
+    with torch.autograd.forward_ad.dual_level():
+        assert torch_private.in_forward_ad()
+    assert not torch_private.in_forward_ad()
 
 
 def test_a_structure_goes_through_json():

@@ -13,8 +13,8 @@ PACKAGE = ROOT / "src" / "torchweld"
 # of one file; a large folder has layers inside.
 LAYERS = (
     "core", "targets", "ir", "capture", "rewrite", "codegen", "templates", "layout", "plan",
-    "passes", "runtime", "calibration", "exact", "tuning", "pipeline", "api", "operators", "ops",
-    "nn", "integrations", "deploy",
+    "passes", "runtime", "calibration", "exact", "tuning", "pipeline", "fused", "api", "operators",
+    "ops", "nn", "integrations", "deploy",
     "observe", "observe.record", "observe.measure", "observe.predict", "observe.profile",
     "observe.report", "observe.views", "observe.entry", "__init__", "pytest_plugin", "zoo",
     "elsewhere", "cli", "__main__",

@@ -79,8 +79,7 @@ def make_backend(
 
 
 def _has_sizes_from_data(gm: torch.fx.GraphModule) -> bool:
-    values = (n.meta.get("example_value", n.meta.get("val")) for n in gm.graph.nodes)
-    return any(torch_private.sizes_from_data(v) for v in values)
+    return any(torch_private.sizes_from_data(constant.traced_value(n)) for n in gm.graph.nodes)
 
 
 def compile_or_run_eagerly(

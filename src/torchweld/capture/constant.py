@@ -100,10 +100,14 @@ def _written_name(node: torch.fx.Node) -> str:
 
 def example(node) -> torch.Tensor | None:
     """The FakeTensor that a node stands for, in either dialect."""
-    if not isinstance(node, torch.fx.Node):
-        return None
-    value = node.meta.get("example_value", node.meta.get("val"))
+    value = traced_value(node) if isinstance(node, torch.fx.Node) else None
     return value if isinstance(value, torch.Tensor) else None
+
+
+def traced_value(node: torch.fx.Node) -> object:
+    """What a node gave while it was traced: a FakeTensor, a size, several of them; None where
+    nothing is known. Dynamo and AOTAutograd keep it under two names."""
+    return node.meta.get("example_value", node.meta.get("val"))
 
 
 def inputs_first(node: torch.fx.Node, known) -> list[torch.fx.Node]:

@@ -24,6 +24,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from torchweld.capture import grouped, torch_private
+from torchweld.capture.constant import example
 
 aten = torch.ops.aten
 _ZEROS = (aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default, aten.full.default)
@@ -44,10 +45,10 @@ def said_by_groups(gm: GraphModule) -> None:
 
 
 def _is_grouped(node: Node) -> bool:
-    value = node.meta.get("example_value", node.meta.get("val"))
+    value = example(node)
     packet = str(node.target) if isinstance(node.target, torch_private.OpOverload) else ""
     packet = packet or f"{node.target!s}.default"
-    on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+    on_cpu = value is not None and value.device.type == "cpu"
     in_order = list(node.kwargs) == ["input", "weight", "offs"][len(node.args) :]
     return on_cpu and packet in _GROUPED and in_order
 

@@ -24,6 +24,7 @@ from torchweld.capture import (
     aot,
     assigned,
     attention,
+    constant,
     decompose,
     experts,
     fits,
@@ -347,10 +348,22 @@ def traced(
                 model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
             )
         check_lstm(program)
+        hold_squeezes(program)
         inline(program.graph_module)
         attention.simplify(program.graph_module)
         write_out(program.graph_module, takes)
         return program.run_decompositions(decompose.table())
+
+
+def hold_squeezes(program: ExportedProgram) -> None:
+    """A dimension that was not squeezed, because it was not of size one, must not be at calls."""
+    for node in program.graph_module.graph.nodes:
+        if constant.name_of(node) in ("squeeze", "squeeze_"):
+            given, *dims = node.args
+            sizes = given.meta["val"].shape
+            chosen = dims[0] if dims else range(len(sizes))
+            chosen = (chosen,) if isinstance(chosen, int) else chosen
+            torch_private.differs_at_one([sizes[d] for d in chosen if sizes])
 
 
 def check_lstm(program: ExportedProgram) -> None:

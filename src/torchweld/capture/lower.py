@@ -91,6 +91,8 @@ class _Lowering:
     def _placeholder(self, node: torch.fx.Node) -> None:
         value, position = node.meta.get("val"), len(self.inputs)
         if isinstance(value, torch.Tensor):
+            if value.is_neg():
+                raise NotLowered(f"the input {node.name} is in memory with the other sign")
             frozen = position in self.captured.static_inputs
             self.env[node] = self._input(node.name, value, frozen)
             self.inputs.append(self.env[node].source)

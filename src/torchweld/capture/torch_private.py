@@ -11,9 +11,13 @@ import inspect
 import logging
 import os
 import re
+import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 
+import sympy
 import torch
 import torch._functorch.config as functorch_config
 import torch.fx._symbolic_trace as fx_tracing
@@ -403,11 +407,80 @@ def onednn_multiplies(dtype: torch.dtype) -> bool:
     return torch.backends.mkldnn.is_available() and known()
 
 
-def any_sizes() -> contextlib.AbstractContextManager:
+@contextlib.contextmanager
+def any_sizes() -> Iterator[None]:
     """Symbols made inside stand for sizes from zero on. What torch itself would ask, such as
     whether one is 1, is answered as for a size that is not known; what the model asks is a
     guard."""
-    return fx_config.patch(backed_size_oblivious=True)
+    with fx_config.patch(backed_size_oblivious=True), _model_heard():
+        yield
+
+
+# What a model has asked of the sizes of a trace, as expressions that are true. Torch has no guard
+# for a question that it has asked before, and its own questions are dropped (`_is_about_one`).
+_asked: weakref.WeakKeyDictionary[ShapeEnv, list] = weakref.WeakKeyDictionary()
+
+
+_to_bool, _is_contiguous = torch.SymBool.__bool__, torch.Tensor.is_contiguous
+_hearing = 0  # traces under way, of all threads
+_hearing_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def _model_heard() -> Iterator[None]:
+    """Inside, answers to the model's own questions of sizes are kept."""
+    _hear(1)
+    try:
+        yield
+    finally:
+        _hear(-1)
+
+
+def _hear(more: int) -> None:
+    """The first trace sets torch's methods, the last one puts them back."""
+    global _hearing
+    with _hearing_lock:
+        before, _hearing = _hearing, _hearing + more
+        if not before:
+            torch.SymBool.__bool__, torch.Tensor.is_contiguous = _answered, _contiguous
+        elif not _hearing:
+            torch.SymBool.__bool__ = _to_bool
+            del torch.Tensor.is_contiguous  # its base class has it
+
+
+def _answered(self) -> bool:
+    answer = _to_bool(self)
+    expression = getattr(self.node, "expr", None)
+    if expression is not None and _is_the_models(sys._getframe(1)):
+        _keep(self.node.shape_env, expression if answer else sympy.Not(expression))
+    return answer
+
+
+def _contiguous(self, *args, **kwargs) -> bool:
+    answer = _is_contiguous(self, *args, **kwargs)
+    if not answer and _is_the_models(sys._getframe(1)):
+        differs_at_one(self.shape)  # a tensor of one row has another answer
+    return answer
+
+
+def differs_at_one(sizes: Sequence) -> None:
+    """After or during a trace: it does not hold for calls in which one of the symbols among `sizes`
+    is 1."""
+    for size in sizes:
+        if isinstance(size, torch.SymInt) and not size.node.expr.is_number:
+            _keep(size.node.shape_env, sympy.Ne(size.node.expr, 1))
+
+
+def _keep(env: ShapeEnv, expression) -> None:
+    kept = _asked.setdefault(env, [])
+    if expression not in kept:
+        kept.append(expression)
+
+
+def _is_the_models(frame) -> bool:
+    """Code of a model, or torch's that is written as a model's is."""
+    file = frame.f_code.co_filename
+    return not file.startswith(_TORCH) or file.startswith(os.path.join(_TORCH, "nn", ""))
 
 
 def tell_equal(size, other) -> None:
@@ -420,19 +493,19 @@ def size_guards(size: torch.SymInt) -> tuple[list, dict]:
     sympy, and for symbols (least, most), None where there is no such bound."""
     env = size.node.shape_env
     deferred = (each for of_symbol in env.deferred_runtime_asserts.values() for each in of_symbol)
-    asked = [guard for guard in env.guards if not _is_about_one(guard)]
-    guards = [env.replace(guard.expr) for guard in (*asked, *deferred)]
+    guards = [guard for guard in env.guards if not _is_about_one(guard)]
+    known = (*(each.expr for each in (*guards, *deferred)), *_asked.get(env, ()))
     ranges = {
         symbol: (int(bounds.lower), int(bounds.upper) if bounds.upper.is_Integer else None)
         for symbol, bounds in env.var_to_range.items()
         if bounds.lower.is_Integer
     }
-    return guards, ranges
+    return list(dict.fromkeys(map(env.replace, known))), ranges
 
 
 def _is_about_one(guard) -> bool:
     """Torch's own code has asked whether a size is 1, and it was not. It asks to take a shorter
-    way, such as a view; the other is right for 1, too."""
+    way, such as a view; the other is right for 1, too. `squeeze` is not: export_.hold_squeezes."""
     expression, where = guard.expr, guard.sloc.framework_loc
     asks = type(expression).__name__ == "Unequality" and expression.args[1] == 1
     return asks and getattr(where, "filename", "").startswith(_TORCH)

@@ -11,7 +11,7 @@ of x, w and b are one product each, too.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -75,7 +75,7 @@ class _Step:
 
 def hoist_products(gm: GraphModule) -> None:
     """Applies the rule to Dynamo's graph, in place: where all steps of a tensor are multiplied, and
-    nothing is written to in the graph but tensors that it has made."""
+    nothing is written to in the graph but tensors that it has made, none of which is multiplied."""
     groups: dict[tuple, list[_Step]] = {}
     for node in gm.graph.nodes:
         step = _step(node)
@@ -84,7 +84,10 @@ def hoist_products(gm: GraphModule) -> None:
     groups = {key: steps for key, steps in groups.items() if _is_complete(steps)}
     if not groups or _under_autocast() or not all(map(_is_harmless, gm.graph.nodes)):
         return
+    written = {n for node in gm.graph.nodes if constant.writes(node) for n in _bases(node.args[0])}
     for steps in groups.values():
+        if _reads(steps[0], written):  # a step may write what the next one multiplies
+            continue
         _hoist(gm.graph, steps)
     gm.graph.lint()  # what is dead stays: writes look dead in a graph that is not functional
     gm.recompile()
@@ -164,11 +167,18 @@ def _is_harmless(node: Node) -> bool:
 
 def _is_fresh(node) -> bool:
     """A tensor that the graph has made, or a part of one."""
+    return constant.name_of([*_bases(node)][-1]) in _FRESH if isinstance(node, Node) else False
+
+
+def _bases(node: Node) -> Iterator[Node]:
+    """A tensor, what it is a part of, and so on to what was made whole."""
     while isinstance(node, Node):
-        name = constant.name_of(node)
-        if name in _FRESH:
-            return True
-        if name not in ("getitem", "setitem", *_VIEWS):
-            return False
-        node = node.args[0]
-    return False
+        yield node
+        node = node.args[0] if constant.name_of(node) in ("getitem", "setitem", *_VIEWS) else None
+
+
+def _reads(step: _Step, written: set[Node]) -> bool:
+    """Whether a factor is, or was made from, one of `written`."""
+    given = (step.whole, step.weight, step.bias)
+    behind = (n for g in given if isinstance(g, Node) for n in constant.inputs_first(g, ()))
+    return not written.isdisjoint(behind)

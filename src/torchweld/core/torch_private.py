@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
 pytree = torch.utils._pytree  # arguments and results as torch.export arranges them
@@ -15,6 +16,12 @@ pytree = torch.utils._pytree  # arguments and results as torch.export arranges t
 def without_modes() -> contextlib.AbstractContextManager:
     """Real tensors inside a trace: no fake mode, no functionalisation, no proxies."""
     return _disable_current_modes()
+
+
+def in_forward_ad() -> bool:
+    """Whether derivatives are computed along with values (forward mode). Tensors may carry them
+    then, which kernels do not see."""
+    return forward_ad._current_level >= 0
 
 
 _INCLUDED = torch._C._dispatch_tls_local_include_set()

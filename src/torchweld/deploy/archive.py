@@ -9,7 +9,6 @@ import re
 import stat
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ _MANIFEST = "manifest.json"
 _MOST_MANIFEST_BYTES = 256 << 20
 _NAME = re.compile(r"(kernels|weights)/[0-9a-z]{1,64}\.(so|cubin|bin)|plan\.json")
 _CHUNK = 1 << 22
+_ENCRYPTED = 1  # a flag of a zip's part
 _COPY = "copy or export it anew"
 
 
@@ -55,7 +55,7 @@ def write(path: Path, fill: Callable[[Writer], Manifest]) -> str:
     """Writes the archive `path`, whole or not at all; gives the SHA-256 of its manifest. Errors:
     UsageError if it cannot be written."""
     try:
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=path.resolve().parent) as folder:
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as folder:
             fresh = Path(folder, path.name)
             with zipfile.ZipFile(fresh, "w", zipfile.ZIP_STORED) as out:
                 writer = Writer(out)
@@ -89,25 +89,26 @@ class Reader:
 
     def read(self, name: str) -> bytes:
         """A part, whole. Errors: UsageError if it does not have its hash."""
-        content = bytearray(self._part(name).bytes)
+        content = bytearray(self.part(name).bytes)
         self.read_into(name, memoryview(content))
         return bytes(content)
 
     def read_into(self, name: str, target: memoryview) -> None:
         """A part, to memory of its size, which is not to be used if this raises UsageError."""
-        part, digest, done = self._part(name), hashlib.sha256(), 0
+        part, digest, done = self.part(name), hashlib.sha256(), 0
         try:
             with self._zip.open(name) as source:
                 while count := source.readinto(target[done : done + _CHUNK]):
                     digest.update(target[done : done + count])
                     done += count
                 longer = bool(source.read(1))
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError):
+        except (zipfile.BadZipFile, EOFError, OSError, RuntimeError):
             longer = True
         if longer or done != part.bytes or digest.hexdigest() != part.sha256:
             raise UsageError(f"{self.path} is damaged: {name} does not have its hash", do=_COPY)
 
-    def _part(self, name: str) -> Part:
+    def part(self, name: str | None) -> Part:
+        """What the manifest says of a part. Errors: UsageError if it has none of this name."""
         part = self.manifest.parts.get(name)
         if part is None:
             raise UsageError(f"{self.path} has no {name}", do=_COPY)
@@ -116,8 +117,9 @@ class Reader:
     def _read_manifest(self, sha256: str | None) -> None:
         try:
             self._zip = zipfile.ZipFile(self._file)
+            self._check_stored()
             text = self._manifest_bytes()
-        except (zipfile.BadZipFile, KeyError, zlib.error, EOFError, ValueError, OSError) as error:
+        except (zipfile.BadZipFile, KeyError, EOFError, ValueError, OSError, RuntimeError) as error:
             what = f"{self.path} is no archive of a model, or only a part of one: {error}"
             raise UsageError(what, do=_COPY) from None
         self.sha256 = hashlib.sha256(text).hexdigest()
@@ -126,6 +128,11 @@ class Reader:
             raise UsageError(what, do="use the archive that the hash was told for")
         self.manifest = manifest_of(text.decode(errors="replace"))
         self._check_names()
+
+    def _check_stored(self) -> None:
+        """Parts lie in the file as they are: what is packed could need any memory."""
+        if any(info.compress_type or info.flag_bits & _ENCRYPTED for info in self._zip.infolist()):
+            raise ValueError("its parts are packed")
 
     def _manifest_bytes(self) -> bytes:
         if self._zip.getinfo(_MANIFEST).file_size > _MOST_MANIFEST_BYTES:

@@ -11,7 +11,7 @@ import torch
 
 from torchweld.core.errors import UsageError
 from torchweld.core.torch_private import pytree
-from torchweld.deploy.records import Plain
+from torchweld.deploy.records import Plain, same_plain
 
 _PLAIN = (bool, int, float, str, type(None))
 _GATHERING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -42,6 +42,7 @@ def apart(model: torch.nn.Module, args: tuple, kwargs: Mapping) -> tuple[tuple, 
     def own(value):
         if not isinstance(value, torch.Tensor):
             return value
+        value = value.resolve_neg()  # a call's are resolved, too
         storage = value.untyped_storage()
         if storage.data_ptr() in seen:
             made = torch.empty(0, dtype=value.dtype, device=value.device)
@@ -63,7 +64,8 @@ def arguments_of(model: torch.nn.Module, args: tuple, kwargs: Mapping) -> Argume
                          do="give a tensor, a tuple of arguments, or a dict of keyword "
                          "arguments") from None
     defaults = {p.name: p.default for p in parameters if type(p.default) in _PLAIN}
-    for name in [n for n, v in bound.arguments.items() if _is(v, defaults.get(n, signature))]:
+    usual = [n for n, v in bound.arguments.items() if n in defaults and same_plain(v, defaults[n])]
+    for name in usual:
         del bound.arguments[name]
     rest, gathers = (_of_kind(signature, kind) for kind in _GATHERING)
     more = tuple(bound.arguments.get(gathers, {}))
@@ -75,10 +77,6 @@ def arguments_of(model: torch.nn.Module, args: tuple, kwargs: Mapping) -> Argume
 
 def _of_kind(signature: inspect.Signature, kind) -> str | None:
     return next((p.name for p in signature.parameters.values() if p.kind == kind), None)
-
-
-def _is(value, default) -> bool:
-    return type(value) is type(default) and value == default
 
 
 def _by_name(bound: inspect.BoundArguments, gathers: str | None) -> dict[str, object]:

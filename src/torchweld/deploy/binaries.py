@@ -125,9 +125,9 @@ class Shipped:
         except BuildError as error:
             raise _not_loaded(error) from None
 
-    def _library(self, name: str) -> Path:
+    def _library(self, name: str | None) -> Path:
         """A file with the part `name`, whose hash is checked here, whatever lay in the cache."""
-        part = self._reader.manifest.parts[name]
+        part = self._reader.part(name)
         key, content = digest("archive", part.sha256), self._reader.read(name)
         try:
             path, _ = self._artifacts.make(key, ".so", lambda to: to.write_bytes(content))

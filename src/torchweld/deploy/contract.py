@@ -11,7 +11,7 @@ import torch
 from torchweld.core import dtypes
 from torchweld.core.errors import UsageError
 from torchweld.core.torch_private import pytree
-from torchweld.deploy.records import Call, Guard, TensorSpec
+from torchweld.deploy.records import Call, Guard, TensorSpec, same_plain
 from torchweld.ir.bind import bind
 from torchweld.ir.size import Size, evaluate
 
@@ -73,7 +73,7 @@ class Contract:
             raise self._unfit(f"is given {', '.join(sorted(twice))} twice")
         given |= {**kwargs, **({call.rest: tuple(more)} if more else {})}
         for name in given.keys() - call.names:
-            if name not in call.defaults or not _same(given[name], call.defaults[name]):
+            if name not in call.defaults or not same_plain(given[name], call.defaults[name]):
                 raise self._unfit(f"was exported without the argument {name}")
         missing = [n for n in call.names if n not in given and n not in call.defaults]
         if missing:
@@ -88,7 +88,7 @@ class Contract:
         for place, (leaf, constant) in enumerate(zip(leaves, self._call.constants)):
             if not constant:
                 tensors.append(leaf)
-            elif not _same(leaf, constant[0]):
+            elif not same_plain(leaf, constant[0]):
                 what = f"was exported for {constant[0]!r} as value {place}, not {leaf!r:.60}"
                 raise self._unfit(what)
         return tensors
@@ -187,13 +187,6 @@ def _type_of(spec: TensorSpec) -> tuple[torch.dtype, torch.device, int]:
 
 def _tree_of(value) -> pytree.TreeSpec:
     return pytree.tree_flatten(value)[1]
-
-
-def _same(value, constant) -> bool:
-    """1, 1.0 and True are three constants."""
-    if type(value) is not type(constant):
-        return False
-    return value == constant or (value != value and constant != constant)
 
 
 def _text(spec: TensorSpec) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torchweld import pipeline
-from torchweld.api import takes, unfuse
+from torchweld.api import unfuse
 from torchweld.capture.decoding.calls import has_cache
 from torchweld.capture.export_ import LiveState
 from torchweld.capture.torch_private import plain_surroundings
@@ -24,6 +24,7 @@ from torchweld.deploy.binaries import Shipper
 from torchweld.deploy.capture import Traced, returned, trace
 from torchweld.deploy.records import FORMAT, Manifest
 from torchweld.exact.trees import as_arguments
+from torchweld.fused.later import takes
 from torchweld.ir.nodes import Comp
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.plan_cache import StoredPlan, plan_text

@@ -9,15 +9,20 @@ from pathlib import Path
 import torch
 
 from torchweld.capture.results import Results
+from torchweld.core import dtypes
 from torchweld.core.errors import UsageError
 from torchweld.core.options import Options
+from torchweld.core.torch_private import in_forward_ad
 from torchweld.deploy import machine, weights
 from torchweld.deploy.archive import Reader
 from torchweld.deploy.binaries import Shipped
 from torchweld.deploy.contract import Contract, tree_of
-from torchweld.deploy.records import Held, Manifest
+from torchweld.deploy.records import Held, Manifest, TensorSpec
+from torchweld.ir.nodes import Buffer, Graph
 from torchweld.runtime.load import load_ordered
 from torchweld.runtime.plan_cache import plan_of
+
+_ANEW = "export it anew"
 
 
 class LoadedModel(torch.nn.Module):
@@ -43,9 +48,11 @@ class LoadedModel(torch.nn.Module):
         if any(map(torch.is_autocast_enabled, self._kinds)):
             raise UsageError("an archive has the dtypes that it was exported with, not autocast's",
                              do="call it outside of autocast")
+        if in_forward_ad():
+            raise UsageError("an archive makes no derivatives", do="fuse the model itself")
         inputs = self._contract.tensors(args, kwargs)
         values = [owner[name] for owner, name in self._slots]
-        values += map(_on_16_bytes, inputs)
+        values += map(_readable, inputs)
         return self._results(self._program([values[i] for i in self._order]))
 
     def train(self, mode: bool = True) -> LoadedModel:
@@ -90,8 +97,10 @@ def load(
         return LoadedModel(manifest, reader.sha256, program, tensors)
 
 
-def _on_16_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Kernels of a GPU are compiled for such addresses alone."""
+def _readable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy that kernels can read: with the sign that it has in memory, and on a
+    GPU at a multiple of 16 bytes, for which alone they are compiled."""
+    tensor = tensor.resolve_neg()
     return tensor.clone() if tensor.is_cuda and tensor.data_ptr() & 15 else tensor
 
 
@@ -101,7 +110,8 @@ def _program(reader: Reader, tensors: Sequence[torch.Tensor], options: Options):
         plan = plan_of(reader.read(manifest.plan).decode())
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise UsageError(f"the plan of {reader.path} cannot be read: {error}",
-                         do="export it anew") from None
+                         do=_ANEW) from None
+    _check_plan(plan.graph, manifest, reader.path)
     if any("torchweld.seed" in node.target for node in plan.graph.nodes if hasattr(node, "target")):
         from torchweld.capture import random  # noqa: F401  (which registers the operation)
     constants = {name: tensors[position] for name, position in manifest.constants}
@@ -109,6 +119,28 @@ def _program(reader: Reader, tensors: Sequence[torch.Tensor], options: Options):
         plan.graph, plan.bundles, constants, options.with_(cuda_graphs=manifest.cuda_graphs),
         Shipped(reader, options), static_inputs=frozenset(manifest.static),
     )  # fmt: skip
+
+
+def _check_plan(graph: Graph, manifest: Manifest, path: Path) -> None:
+    """Kernels read memory as the plan says. Errors: UsageError where the manifest gives it other
+    tensors."""
+    given = (*manifest.held, *manifest.call.tensors)
+    wanted = [*zip(graph.inputs, manifest.order), *manifest.constants]
+    inside = all(0 <= position < len(given) for _, position in wanted)
+    if not inside or len(graph.inputs) != len(manifest.order) + len(manifest.constants):
+        raise UsageError(f"the manifest of {path} does not fit its plan", do=_ANEW)
+    for name, position in wanted:
+        if name is not None and not _fits(graph.buffers.get(name), given[position]):
+            raise UsageError(f"{path} has another {given[position].name} than its plan", do=_ANEW)
+
+
+def _fits(buffer: Buffer | None, given: Held | TensorSpec) -> bool:
+    if buffer is None or len(buffer.shape) != len(given.shape):
+        return False
+    alike = dtypes.torch_name(dtypes.to_torch(buffer.dtype)) == given.dtype
+    sizes = zip(buffer.shape, given.shape)
+    known = all(a == b for a, b in sizes if isinstance(a, int) and isinstance(b, int))
+    return alike and known and torch.device(buffer.device) == torch.device(given.device)
 
 
 def _tensors(reader: Reader, file: str | Path | None) -> list[torch.Tensor]:

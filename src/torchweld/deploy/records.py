@@ -21,6 +21,11 @@ Plain = Union[bool, int, float, str, None]
 Guard = tuple
 
 
+def same_plain(a, b) -> bool:
+    """Whether they are one constant: 1, 1.0 and True are three, 0.0 and -0.0 two, NaN is one."""
+    return type(a) is type(b) and repr(a) == repr(b)
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """A tensor that a call takes or returns. `name`: where it is among the arguments or results.

@@ -47,7 +47,7 @@ def stored(tensor: torch.Tensor, writer: Writer) -> str:
 def read(record: Held, reader: Reader) -> torch.Tensor:
     """A new tensor with the record's layout. Errors: UsageError."""
     rows = torch.empty(record.shape, dtype=_dtype(record))
-    if reader.manifest.parts[record.part].bytes != rows.nbytes:
+    if reader.part(record.part).bytes != rows.nbytes:
         raise UsageError(f"{reader.path} is damaged: {record.name} has another size",
                          do="copy or export it anew")
     reader.read_into(record.part, _memory(rows))
@@ -111,7 +111,7 @@ def described(path: Path, archive: Path) -> WeightsFile:
     """The record of a file with weights, by which an archive at `archive` finds it. Errors:
     UsageError."""
     content = _content(path)
-    folder, target = archive.resolve().parent, path.resolve()
+    folder, target = archive.parent.resolve(), path.resolve()
     inside = target.is_relative_to(folder)
     name = str(target.relative_to(folder)) if inside else str(target)
     digest = hashlib.sha256(content).hexdigest()
@@ -120,7 +120,7 @@ def described(path: Path, archive: Path) -> WeightsFile:
 
 def read_file(path: Path, record: WeightsFile) -> dict[str, torch.Tensor]:
     """The tensors of the file, by name. Errors: UsageError, also for one with another hash."""
-    content = _content(path)
+    content = _content(path, record.bytes + 1)
     if len(content) != record.bytes or hashlib.sha256(content).hexdigest() != record.sha256:
         raise UsageError(f"{path} is not the file of weights that the archive was exported with: "
                          "its hash differs", do="copy it anew, or export the model again")
@@ -152,13 +152,14 @@ def _form(content: bytes | bytearray) -> str:
     return "torch" if content[:2] == b"PK" else "safetensors"
 
 
-def _content(path: Path) -> bytearray:
-    """Read once: what is hashed is what is used."""
+def _content(path: Path, most: int | None = None) -> bytearray:
+    """Up to `most` bytes, read once: what is hashed is what is used."""
     try:
         with open(path, "rb") as file:
-            content = bytearray(os.fstat(file.fileno()).st_size)
-            count = file.readinto(content)
-            return content[:count] + file.read()
+            size = os.fstat(file.fileno()).st_size
+            content = bytearray(size if most is None else min(size, most))
+            del content[file.readinto(content) :]
+            return content
     except OSError as error:
         raise UsageError(f"the weights {path} cannot be read: {error.strerror}",
                          do="name their file: torchweld.load(path, weights=...)") from None

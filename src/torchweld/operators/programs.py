@@ -15,12 +15,13 @@ from functools import cache
 
 import torch
 
-from torchweld import api
 from torchweld.capture import aot, function
 from torchweld.capture.decoding.traced import Sizes
 from torchweld.core import events
 from torchweld.core.errors import one_line
 from torchweld.core.options import Options
+from torchweld.fused.graphs import remember
+from torchweld.fused.later import compile_graph, takes
 
 MAX_EXACT = 32
 _MAX_READY = 4096
@@ -64,11 +65,12 @@ class Programs:
         self._lock = threading.RLock()
 
     def __call__(self, tensors: list[torch.Tensor], tangents: Tensors = ()) -> list:
+        tensors = [t.resolve_neg() for t in tensors]  # as values are, not as they lie in memory
         key = tuple([(t.dtype, t.device, t.shape, t.stride()) for t in tensors])
         run = self._ready.get(key)
         if run is None:
             run = self._prepare(key, tensors)
-        return run([*tensors, *[t.contiguous() for t in tangents]])
+        return run([*tensors, *[t.resolve_neg().contiguous() for t in tangents]])
 
     def _prepare(self, key: tuple, tensors: Tensors) -> Run:
         with self._lock:
@@ -114,13 +116,12 @@ class Programs:
     def _compiled(self, tensors: Tensors, varying: Sequence) -> tuple[Run, Tensors]:
         try:
             traced = function.trace(
-                self._function, tensors, self._form, self._wanted, varying, self._name, api.takes)
+                self._function, tensors, self._form, self._wanted, varying, self._name, takes)
         except Exception as error:
             message = f"{self._name} was not traced and runs in eager: {one_line(error)}"
             events.warn_once(f"operator:{self._name}:{one_line(error)}", message)
             return self._eager, tensors
-        run = aot.compile_or_run_eagerly(
-            api.compile_graph, traced.captured, _options(), api.remember)
+        run = aot.compile_or_run_eagerly(compile_graph, traced.captured, _options(), remember)
         return self._bound(run, traced), traced.fakes
 
     def _bound(self, run: aot.Boxed, traced: function.Traced) -> Run:

@@ -222,9 +222,9 @@ class CachedCalls:
         for program in kind.programs:
             if program.accepts(given):
                 return program
-        return None if kind.refused else self._captured(kind, inputs, room)
+        return None if kind.refused else self._captured(kind, inputs, room, given)
 
-    def _captured(self, kind: _Kind, inputs: Inputs, room: Room | None):
+    def _captured(self, kind: _Kind, inputs: Inputs, room: Room | None, given: list):
         if sum(len(each.programs) for each in self._kinds.values()) >= _MOST_KINDS:
             return self._refuse(kind, f"more than {_MOST_KINDS} kinds of calls")
         try:
@@ -233,6 +233,8 @@ class CachedCalls:
             )
         except Exception as error:
             return self._refuse(kind, one_line(error))
+        if not program.accepts(given):  # traced with two sequences in place of one
+            return self._refuse(kind, "the model differs for one sequence")
         kind.programs.append(program)
         return program
 

@@ -240,6 +240,7 @@ def _exported(traced: _Model, inputs: Inputs, room: Room | None) -> ExportedProg
         with no_garbage_collection(), assigned.refused(traced.model):
             program = torch.export.export(traced, arguments, dynamic_shapes=dims, strict=False)
         export_.check_lstm(program)
+        export_.hold_squeezes(program)
         inline(program.graph_module)
         attention.simplify(program.graph_module)
         program = program.run_decompositions(decompose.table())

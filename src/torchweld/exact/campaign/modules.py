@@ -6,8 +6,8 @@ buffers and inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from random import Random
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from torchweld.core.torch_private import pytree
-from torchweld.exact.campaign.operators import AFTER, BEFORE, followed
+from torchweld.exact.campaign.surrounded import AFTER, BEFORE, Surrounded, followed
 from torchweld.exact.torch_private import module_samples
 
 DTYPES = (torch.float32,) * 4 + (torch.bfloat16, torch.float16)
@@ -25,7 +25,7 @@ _LEFT_OUT = ("Dropout", "Fractional", "RReLU", "Lazy")  # they draw numbers, or 
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleSample:
+class ModuleSample(Surrounded):
     """Sample number `index` of a module. As `exact.programs.Program` to who runs it."""
 
     name: str
@@ -45,12 +45,6 @@ class ModuleSample:
             f"sample {self.index} of {self.name} in {mode}, {self.dtype}, seed {self.seed}: "
             f"{BEFORE[self.before]} -> {self.name} -> {AFTER[self.after]}"
         )
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        with torch.no_grad():
-            results = self.function()(*self.make_inputs())
-        return tuple(f"result {k}" for k in range(len(results)))
 
     def make_inputs(self) -> list[Tensor]:
         """Those of forward, then parameters and buffers."""
@@ -80,13 +74,6 @@ class ModuleSample:
             return (*results, *(values[name] for name in buffers))
 
         return program
-
-    def smaller(self) -> Iterator[ModuleSample]:
-        """With less around it."""
-        if self.before != "nothing":
-            yield replace(self, before="nothing")
-        if self.after != "nothing":
-            yield replace(self, after="nothing")
 
     def _sample(self) -> tuple[nn.Module, tuple]:
         """The module, and (args, kwargs) of its forward."""

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from random import Random
 
@@ -14,29 +14,13 @@ import torch
 from torch import Tensor
 
 from torchweld.core.torch_private import pytree
+from torchweld.exact.campaign.surrounded import AFTER, BEFORE, Surrounded, followed
 from torchweld.exact.torch_private import operator_samples
 
 DTYPES = (torch.float32,) * 5 + (torch.bfloat16, torch.float16, torch.int64, torch.bool)
 _MOST_SAMPLES, _MOST_ELEMENTS = 40, 20_000
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
-# `t`: the operator's first input; near what it was, so that it stays where the operator is defined.
-BEFORE = {
-    "nothing": "t",
-    "product": "t * 1.0009765625",
-    "turned": "(t.transpose(0, -1) * 1.0009765625).contiguous().transpose(0, -1)",
-    "half": "torch.cat([t, t * 2])[: t.shape[0]]",
-}
-# `o`: a result.
-AFTER = {
-    "nothing": "o",
-    "chain": "o.sin() * 2",
-    "sum": "o.sum(-1) * 0.5",
-    "softmax": "o.softmax(0)",
-    "residual": "o + t if o.shape == t.shape else o * 3",
-    "turned": "o.transpose(0, -1).contiguous() * 2",
-    "part": "o[..., -1:] * o",
-}
 # What draws numbers, returns memory as it finds it, or makes what no program passes on.
 _LEFT_OUT = ("empty", "rand", "normal", "dropout", "bernoulli", "multinomial", "uniform",
              "exponential", "geometric", "cauchy", "fractional", "to_sparse", "sparse", "svd",
@@ -45,7 +29,7 @@ _LEFT_OUT = ("empty", "rand", "normal", "dropout", "bernoulli", "multinomial", "
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Surrounded):
     """Sample number `index` of an operator. As `exact.programs.Program` to who runs it."""
 
     name: str
@@ -65,12 +49,6 @@ class Sample:
             f"sample {self.index} of {operator}, {self.dtype}, seed {self.seed}: "
             f"{BEFORE[self.before]} -> {operator} -> {AFTER[self.after]}"
         )
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        with torch.no_grad():
-            results = self.function()(*self.make_inputs())
-        return tuple(f"result {k}" for k in range(len(results)))
 
     def make_inputs(self) -> list[Tensor]:
         return [leaf.detach() for leaf in self._leaves() if isinstance(leaf, Tensor)]
@@ -95,13 +73,6 @@ class Sample:
 
         return program
 
-    def smaller(self) -> Iterator[Sample]:
-        """With less around it."""
-        if self.before != "nothing":
-            yield replace(self, before="nothing")
-        if self.after != "nothing":
-            yield replace(self, after="nothing")
-
     def _operator(self):
         named = (o for o in operator_samples() if o.name == self.name)
         return next(o for o in named if o.variant_test_name == self.variant)
@@ -114,13 +85,6 @@ class Sample:
 
     def _leaves(self) -> list:
         return pytree.tree_leaves(self._sample())
-
-
-def followed(after: str, o: Tensor, t: Tensor) -> Tensor:
-    """A result `o`, with what AFTER says behind it; `t`: the first input."""
-    if not o.is_floating_point() or not o.dim():
-        return o.clone()
-    return eval(after, {"torch": torch, "o": o, "t": t})
 
 
 def sample(seed: int) -> Sample | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torchweld.core.files import write_whole
 from torchweld.exact.campaign.checks import Case
-from torchweld.exact.campaign.operators import AFTER, BEFORE
+from torchweld.exact.campaign.surrounded import AFTER, BEFORE
 from torchweld.exact.programs import Program
 from torchweld.exact.shrink import reproducer
 

@@ -3,6 +3,7 @@ ahead of time, or through Dynamo."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from inspect import unwrap
 from types import MethodType
@@ -10,7 +11,7 @@ from types import MethodType
 import torch
 
 from torchweld.capture import entry, torch_private
-from torchweld.capture.decoding.calls import PASS, CachedCalls, has_cache
+from torchweld.capture.decoding.calls import CachedCalls, has_cache
 from torchweld.capture.export_ import AheadOfTime
 from torchweld.core import events
 from torchweld.core.errors import UsageError
@@ -20,6 +21,8 @@ from torchweld.exact.trees import tensors
 from torchweld.fused.cuts import ADVICE, listen_for_limits, listener
 from torchweld.fused.graphs import Compiled, Graphs, Notes, backend, calls
 from torchweld.fused.later import begin, compile_graph, takes, watch
+
+_lock = threading.Lock()  # one set of captures for each object
 
 
 class State:
@@ -47,22 +50,25 @@ class State:
     def call(self, *args, **kwargs):
         if in_forward_ad():
             return self.original(*args, **kwargs)
-        if has_cache(args, kwargs) and (made := self._with_cache(args, kwargs)) is not PASS:
-            return made
+        varies = self.options.dynamic is not False and _is_module(self.original)
+        if varies and has_cache(args, kwargs):
+            return self._calls_with_cache()(args, kwargs, self._without_cache)
+        return self._without_cache(args, kwargs)
+
+    def _without_cache(self, args: tuple, kwargs: dict):
         if self._ahead_of_time is not None:
             return self._ahead_of_time(*args, **kwargs)
         return self._counted(self._dynamo, args, kwargs)
 
-    def _with_cache(self, args: tuple, kwargs: dict):
-        """A call with a cache; PASS: it is left to others."""
-        if self.options.dynamic is False or not _is_module(self.original):
-            return PASS
+    def _calls_with_cache(self) -> CachedCalls:
         if self._cached_calls is None:
-            begin(self.options)
-            self._cached_calls = CachedCalls(
-                self.original, compile_graph, self.options, self._ahead.remember, watch
-            )
-        return self._cached_calls(args, kwargs)
+            with _lock:
+                if self._cached_calls is None:
+                    begin(self.options)
+                    self._cached_calls = CachedCalls(
+                        self.original, compile_graph, self.options, self._ahead.remember, watch
+                    )
+        return self._cached_calls
 
     def _through_dynamo(self, *args, **kwargs):
         return self._counted(self._dynamo, args, kwargs)

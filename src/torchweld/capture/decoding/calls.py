@@ -21,6 +21,7 @@ import torch
 from torchweld.capture import aot, export_, torch_private
 from torchweld.capture.decoding.inputs import MASK, Inputs
 from torchweld.capture.decoding.store import Layout, Pool, Room, Store
+from torchweld.capture.gate import Gate
 from torchweld.core import events
 from torchweld.core.errors import one_line
 from torchweld.core.options import Options
@@ -53,6 +54,10 @@ class _Kind:
     programs: list = field(default_factory=list)
     refused: bool = False
 
+    def accepting(self, given: list):
+        """The program for tensors of these sizes, None if there is none."""
+        return next((p for p in self.programs if p.accepts(given)), None)
+
 
 class CachedCalls:
     """Calls of one module with a cache. `watch`: see export_.AheadOfTime."""
@@ -73,9 +78,17 @@ class CachedCalls:
         self._pool = Pool()
         self._rooms: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # of static caches
         self._layouts: tuple[Layout, ...] | None = None  # of a cache that was filled
+        self._gate = Gate()
 
-    def __call__(self, args: tuple, kwargs: dict):
-        """What the model returns, its cache filled further; PASS: nothing was done."""
+    def __call__(self, args: tuple, kwargs: dict, others: Callable):
+        """What the model returns, its cache filled further; `others(args, kwargs)` makes the calls
+        that are not for here."""
+        with self._gate.calling():
+            made = self._served(args, kwargs)
+            return others(args, kwargs) if made is PASS else made
+
+    def _served(self, args: tuple, kwargs: dict):
+        """PASS: nothing was done."""
         if torch.is_grad_enabled() or not torch_private.plain_surroundings():
             return PASS
         inputs = self._read(args, kwargs)
@@ -219,10 +232,14 @@ class CachedCalls:
         kind = self._kinds.setdefault(key, _Kind())
         given = list(inputs.tensors.values())
         given += room.held(inputs.masked) if room is not None else ()
-        for program in kind.programs:
-            if program.accepts(given):
+        program = kind.accepting(given)
+        if program is not None or kind.refused:
+            return program
+        with self._gate.tracing():  # another thread may have traced while this one waited
+            program = kind.accepting(given)
+            if program is not None or kind.refused:
                 return program
-        return None if kind.refused else self._captured(kind, inputs, room, given)
+            return self._captured(kind, inputs, room, given)
 
     def _captured(self, kind: _Kind, inputs: Inputs, room: Room | None, given: list):
         if sum(len(each.programs) for each in self._kinds.values()) >= _MOST_KINDS:

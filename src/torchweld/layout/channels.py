@@ -19,6 +19,7 @@ cuDNN's calls on an H100 with channels last, in times of those without (float32 
     volumes, 64 -> 64 channels, 3 x 3 x 3, 8 x 28 x 28    0.81  0.65
     volumes, transposed, 3 -> 16 channels, stride 2       0.72  0.08
     64 -> 3 channels, 3 x 3, 256 x 256                    6.1   0.59
+    240 -> 60 -> 240 channels, 1 x 1, 3 groups, 28 x 28   1.4
     one-dimensional, 64 -> 128 channels, windows of 3     2.2   1.6
 
 Those that lose stay as they are, and so do float32 ones whose factors would be rounded to TF32 in
@@ -129,22 +130,26 @@ def _reads_images(node: Node, graph: Graph, table: Target, trains: bool) -> bool
 
 
 def _gains(calls: _Calls, graph: Graph, table: Target) -> bool:
-    """Whether more than half of the arithmetic of convolutions is in such as are faster so."""
-    work = {True: 0, False: 0}
+    """Whether more of the arithmetic of convolutions is in such as are faster so than in such as
+    are slower."""
+    work = 0
     for node in graph.nodes:
         if isinstance(node, Extern) and node.target in _CONVOLUTIONS:
-            gains = node.name in calls and _is_faster(node, graph, table)
-            work[gains] += _work(node, graph)
-    return work[True] > work[False]
+            work += _gain(node, node.name in calls, graph, table) * _work(node, graph)
+    return work > 0
 
 
-def _is_faster(node: Extern, graph: Graph, table: Target) -> bool:
+def _gain(node: Extern, takes: bool, graph: Graph, table: Target) -> int:
+    """1: it is faster so; 0: as fast; -1: slower. `takes`: it may be given channels last."""
     weight = node.args[_CONVOLUTIONS[node.target]]
     dtype, groups = graph.buffers[weight.buffer].dtype, node.args[_groups_position(node)]
-    if table.kind == "cuda":  # pixels by 1 x 1 are a product of matrices in either layout
-        return dtype.is_low_precision or groups != 1 or product(weight.shape[2:]) != 1
+    if table.kind == "cuda":
+        pixels = product(weight.shape[2:]) == 1 and not dtype.is_low_precision
+        neutral = takes and pixels and groups == 1  # a product of matrices in either layout
+        return 0 if neutral else 1 if takes and not pixels else -1
     alone = len(weight.shape) == 4 and (groups == 1 or weight.shape[1] == 1)
-    return alone and dtype.is_low_precision and torch.backends.mkldnn.is_available()
+    faster = alone and dtype.is_low_precision and torch.backends.mkldnn.is_available()
+    return 1 if takes and faster else -1
 
 
 def _suits_cudnn(node: Extern, weight: View, dtype: DType) -> bool:

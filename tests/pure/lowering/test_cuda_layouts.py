@@ -65,6 +65,7 @@ def layouts(graph) -> list[bool]:
     (False, dict(size=(9,))),
     (False, dict(size=(7, 9), window=1, dtype=f32)),
     (True, dict(size=(7, 9), window=1)),
+    (False, dict(size=(7, 9), given=16, made=16, window=1, groups=2, dtype=f32)),
 ], ids=str)  # fmt: skip
 def test_who_is(expected, how):
     assert layouts(laid_out(*convolution(**how))) == [expected]
@@ -88,6 +89,27 @@ def test_one_that_loses_stays_among_others():
 
     args = torch.randn(2, 8, 9, 9), torch.randn(16, 8, 3, 3), torch.randn(3, 16, 1, 1)
     assert layouts(laid_out(run, args)) == [True, False]
+
+
+def test_products_of_pixels_do_not_count():
+    """In float32 they are as fast either way: the depthwise convolution between them decides."""
+
+    def run(x, v, w, u):
+        y = F.conv2d(F.conv2d(x, v).relu(), w, groups=64).relu()
+        return F.conv2d(y, u).relu()
+
+    x, v, u = torch.randn(2, 16, 9, 9), torch.randn(64, 16, 1, 1), torch.randn(16, 64, 1, 1)
+    assert layouts(laid_out(run, (x, v, torch.randn(64, 1, 3, 3), u))) == [True, True, True]
+
+
+def test_groups_of_pixels_count():
+    """They are slower with channels last, and have more of the arithmetic here."""
+
+    def run(x, v, w):
+        return F.conv2d(F.conv2d(x, v, groups=2).relu(), w, groups=64).relu()
+
+    args = torch.randn(2, 64, 9, 9), torch.randn(64, 32, 1, 1), torch.randn(64, 1, 3, 3)
+    assert layouts(laid_out(run, args)) == [False, False]
 
 
 def rounded(layout):

@@ -323,9 +323,10 @@ class Counting(nn.Linear):
     def __init__(self, keep) -> None:
         super().__init__(4, 4)
         self.steps, self.last, self.log, self.keep = 0, None, [], keep
+        self.count, self.counts = torch.zeros(1), [torch.zeros(1)]  # no buffers
 
     def forward(self, x):
-        y = super().forward(x) + self.steps
+        y = super().forward(x) + self.steps + self.count + self.counts[0]
         self.keep(self, y)
         return y
 
@@ -336,8 +337,10 @@ class Counting(nn.Linear):
         lambda m, y: setattr(m, "steps", m.steps + 1),
         lambda m, y: setattr(m, "last", y),
         lambda m, y: m.log.append(y),
+        lambda m, y: m.count.add_(1),
+        lambda m, y: m.counts[0].add_(1),
     ],
-    ids=["number", "tensor", "list"],
+    ids=["number", "tensor", "list", "in place", "in place in a list"],
 )
 def test_a_model_that_assigns_to_attributes_is_torch_compiles(keep):
     model, other = Counting(keep), Counting(keep)
@@ -349,8 +352,8 @@ def test_a_model_that_assigns_to_attributes_is_torch_compiles(keep):
             fused.prepare((x,), {})
         for _ in range(3):
             torch.testing.assert_close(fused(x), other(x))
-    assert (model.steps, len(model.log), model.last is None) == (
-        other.steps, len(other.log), other.last is None,
+    assert (model.steps, len(model.log), model.last is None, model.count) == (
+        other.steps, len(other.log), other.last is None, other.count,
     )  # fmt: skip
 
 

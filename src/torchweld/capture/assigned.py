@@ -1,7 +1,8 @@
-"""Modules whose forward assigns to plain attributes: `self.steps += 1`, `self.last = y`.
+"""Modules whose forward changes plain attributes: `self.steps += 1`, `self.last = y`, and where
+`self.count` is a tensor but no buffer, `self.count.add_(1)`.
 
-torch.export takes what it finds there for constants and puts all of it back, so such a module is
-not for it.
+torch.export takes what it finds there for constants, and puts all of it back but for the values of
+tensors. So such a module is not for it.
 """
 
 from __future__ import annotations
@@ -9,24 +10,29 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from torchweld.core.errors import UsageError
+from torchweld.core.torch_private import pytree
 
+_CONTAINERS = (list, tuple, dict)
 _SCALARS = (bool, int, float, complex, str, type(None))
 _OWN = frozenset(vars(nn.Module()))  # parameters, buffers, hooks: torch.export knows these
 
 
 @contextmanager
 def refused(model: nn.Module) -> Iterator[None]:
-    """A UsageError in a call of `model` that leaves other attributes than it found."""
-    before = attributes(model)
+    """A UsageError in a call of `model` that leaves other attributes than it found. Tensors have
+    their values again afterwards."""
+    before, tensors = attributes(model), _tensors(model)
 
     def compare(*_) -> None:
         after = attributes(model)
         changed = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
+        changed += [kept.name for kept in tensors if kept.is_written()]
         if changed:
             raise UsageError(f"its forward assigns to {', '.join(changed[:3])}")
 
@@ -35,6 +41,39 @@ def refused(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+        for kept in tensors:
+            kept.restore()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A tensor among the plain attributes, and what it held."""
+
+    name: str
+    tensor: torch.Tensor
+    version: int
+    values: torch.Tensor
+
+    def is_written(self) -> bool:
+        return self.tensor._version != self.version
+
+    def restore(self) -> None:
+        if self.is_written():
+            with torch.no_grad():
+                self.tensor.copy_(self.values)
+
+
+def _tensors(model: nn.Module) -> list[_Kept]:
+    """Those of inference mode have no version, and nothing writes to them outside of it."""
+    found = [
+        (f"{name}.{key}".lstrip("."), leaf)
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if key not in _OWN
+        for leaf in (pytree.tree_leaves(value) if isinstance(value, _CONTAINERS) else [value])
+        if type(leaf) is torch.Tensor and not leaf.is_inference()
+    ]
+    return [_Kept(n, t, t._version, t.detach().clone()) for n, t in found]
 
 
 def attributes(model: nn.Module) -> dict[str, object]:

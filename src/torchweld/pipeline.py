@@ -6,7 +6,7 @@ lower -> the target's passes, one after the other -> choose kernels -> generate 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -20,7 +20,6 @@ from torchweld.core.garbage import no_garbage_collection
 from torchweld.core.logs import logger
 from torchweld.core.options import Options
 from torchweld.core.stages import Clock, untimed
-from torchweld.core.torch_private import pytree
 from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Graph, Origin
 from torchweld.ir.printer import text
@@ -72,15 +71,18 @@ class _Job:
 
     captured: Captured
     options: Options
-    device: torch.device
+    devices: tuple[torch.device, ...]
     target: Target
     stages: Callable
 
     @classmethod
     def of(cls, captured: Captured, options: Options, target: Target | None = None) -> _Job:
-        device = _main_device(captured)
-        stages = _Stages(options.debug, captured.capture_s)
-        return cls(captured, options, device, target or target_of(device), stages)
+        devices, stages = _devices(captured), _Stages(options.debug, captured.capture_s)
+        return cls(captured, options, devices, target or target_of(_main(devices)), stages)
+
+    @property
+    def device(self) -> torch.device:
+        return _main(self.devices)
 
     def lowered(self) -> Lowered:
         return self.stages("lower", lower, self.captured, self.options)
@@ -94,11 +96,12 @@ class _Job:
 def compile_graph(captured: Captured, options: Options) -> Program:
     """A callable of the captured graph's flat inputs (one list) that returns its flat outputs;
     `.record` says what was done."""
-    _check_devices(captured)
+    job = _Job.of(captured, options)
+    _check_devices(job.devices)
     begin(options)
     compilers = Compilers(open_cache(options), options.compile_jobs)
     with no_garbage_collection(), compilers:
-        return _compiled(_Job.of(captured, options), compilers)
+        return _compiled(job, compilers)
 
 
 def _compiled(job: _Job, compilers: Compilers) -> Program:
@@ -198,20 +201,21 @@ def _with_kernels(made: Plan, job: _Job, choices: Choices | None = None) -> Plan
     return replace(made, kernels=kernels, decisions=(*made.decisions, *told(kernels)))
 
 
-def _main_device(captured: Captured) -> torch.device:
-    """The device of the graph's tensors: an accelerator if any is on one."""
-    return next((d for d in _devices(captured) if d.type != "cpu"), torch.device("cpu"))
+def _main(devices: Sequence[torch.device]) -> torch.device:
+    """An accelerator if any tensor is on one."""
+    return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
 
 
-def _devices(captured: Captured) -> list[torch.device]:
-    """In the order in which the graph's values are made."""
-    values = (v for n in captured.module.graph.nodes for v in pytree.tree_leaves(n.meta.get("val")))
-    return list(dict.fromkeys(v.device for v in values if isinstance(v, torch.Tensor)))
+def _devices(captured: Captured) -> tuple[torch.device, ...]:
+    """Of the graph's tensors, in the order in which they are made."""
+    made = (n.meta.get("val") for n in captured.module.graph.nodes)
+    values = (v for value in made for v in (value if isinstance(value, (tuple, list)) else [value]))
+    return tuple(dict.fromkeys(v.device for v in values if isinstance(v, torch.Tensor)))
 
 
-def _check_devices(captured: Captured) -> None:
+def _check_devices(devices: Sequence[torch.device]) -> None:
     """Kernels read memory, and are launched on one GPU's streams."""
-    others = [str(d) for d in _devices(captured) if d.type != "cpu"]
+    others = [str(d) for d in devices if d.type != "cpu"]
     if len(others) > 1:
         raise NotLowered(f"its tensors are on several devices ({', '.join(others)})")
     if others and not others[0].startswith("cuda"):

@@ -15,8 +15,6 @@ from torchweld.core.torch_private import pytree, without_modes
 from torchweld.ir.views import Atom, Fill, Iota, Tensor, filled
 
 _MOVES = frozenset({"aten._to_copy.default", "aten.clone.default", "aten.lift_fresh_copy.default"})
-
-
 _MOST = 1 << 16  # elements that are looked at
 
 

@@ -160,8 +160,8 @@ def quick(compiled: Callable) -> Callable:
 
     Torch looks in every call at what hardly ever is so: whether something traces or exports, which
     stance was chosen. Right after a kernel that code is no longer in the caches, and its calls take
-    20 of 60 us. Here such a call goes to `compiled`. So does
-    every call where torch is not known to do just this: other versions."""
+    20 of 60 us. Here such a call goes to `compiled`. So does every call where torch is not known
+    to do just this: other versions."""
     cells = getattr(compiled, "__closure__", None) or ()
     parts = dict(zip(getattr(getattr(compiled, "__code__", None), "co_freevars", ()), cells))
     if set(parts) != _PARTS_OF_A_CALL or _SET_APART is None:

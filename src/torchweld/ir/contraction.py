@@ -93,6 +93,15 @@ def bad_combining(accesses: Accesses, contraction: Contraction) -> str | None:
     return None if known or not combining else "sums of columns whose sizes are not known"
 
 
+def bad_factors(accesses: Accesses, contraction: Contraction) -> str | None:
+    """Why factors that are read as they are cannot go from memory to the tensor cores unseen."""
+    kinds = {accesses.comp.body[p.left_load].dtype for p in contraction.products}
+    if len(kinds) > 1:
+        return "its factors differ in dtype"
+    narrow = kinds <= TENSOR_DTYPES
+    return None if narrow else "float32 passes through registers, where it is split"
+
+
 def contraction_of(accesses: Accesses) -> Contraction | None:
     """The products that `accesses.comp` makes, None if it is anything but products and their
     epilogue."""

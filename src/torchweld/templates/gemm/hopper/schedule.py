@@ -16,7 +16,7 @@ from math import gcd
 from torchweld.core.dtypes import DType
 from torchweld.ir import size
 from torchweld.ir.access import Access, Accesses, linear
-from torchweld.ir.contraction import TENSOR_DTYPES, Contraction, bad_combining, column_sums
+from torchweld.ir.contraction import Contraction, bad_combining, bad_factors, column_sums
 from torchweld.ir.nodes import (
     Const,
     Index,
@@ -118,11 +118,8 @@ def _unsupported(accesses: Accesses, contraction: Contraction) -> str | None:
         return "a result varies along the depth"
     if any(a.extent == 0 for a in accesses.comp.axes):
         return "the product is empty"
-    kinds = {accesses.comp.body[p.left_load].dtype for p in contraction.products}
-    if len(kinds) > 1:
-        return "its factors differ in dtype"
-    if not kinds <= TENSOR_DTYPES:
-        return "float32 passes through registers, where it is split"
+    if (reason := bad_factors(accesses, contraction)) is not None:
+        return reason
     for p in contraction.products:
         for load, side in ((p.left_load, "rows"), (p.right_load, "columns")):
             found = _factor(accesses, contraction, load, side)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from torchweld.ir import size
 from torchweld.ir.access import Accesses, linear
-from torchweld.ir.contraction import TENSOR_DTYPES, Contraction
+from torchweld.ir.contraction import Contraction, bad_factors
 from torchweld.ir.nodes import store_axes, value_axes
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
@@ -72,11 +72,8 @@ def _unsupported(piece: Piece) -> str | None:
         return "the product is empty"
     if not all(isinstance(extent(accesses, axes), int) for axes in (c.columns, c.depth)):
         return "the size of the right factor is known only at the call"
-    kinds = {accesses.comp.body[p.left_load].dtype for p in c.products}
-    if len(kinds) > 1:
-        return "its factors differ in dtype"
-    if not kinds <= TENSOR_DTYPES:
-        return "float32 passes through registers, where it is split"
+    if (reason := bad_factors(accesses, c)) is not None:
+        return reason
     found = factors(piece)
     if isinstance(found, Factors) and not any(found.right[0].divides(n) for n, _ in _SHAPES):
         return f"heads of {found.right[0].width} columns fill no tile"

@@ -17,11 +17,13 @@ pytest.importorskip("triton")
 from test_triton_meaning import lines_of
 
 from torchweld.core import dtypes
-from torchweld.core.errors import InvalidIR
+from torchweld.core.errors import BuildError, InvalidIR
+from torchweld.runtime import sass
 from torchweld.runtime.triton_compile import compile_source, resources
 from torchweld.targets.find import named_target
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.schedule import ProductSchedule
+from torchweld.templates.gemm.triton import schedule
 from torchweld.templates.gemm.triton.generate import generate
 from torchweld.templates.gemm.triton.schedule import candidates, staged_bytes, supports, valid
 
@@ -259,3 +261,21 @@ def _refusal(case: Case) -> str | None:
 def test_computed_right_factors_leave_shared_memory_for_themselves():
     (source,) = product_bundle(cases.side_by_side(7, (100, 60), 520, "bf16")).sources
     assert resources(compile_source(source, 90)).shared_bytes <= TABLES[90].shared_bytes
+
+
+def test_right_factors_that_lie_in_both_directions_have_wide_tiles(monkeypatch):
+    """ptxas 12.8 makes wrong binaries of narrow ones, which are refused (runtime/sass.py)."""
+    case, table = cases.two_lefts(65, 65, 65), TABLES[90]
+    found = list(candidates(*parts(case), table, case.sizes))
+    assert found and all(s.block_n >= 64 for s in found)
+    narrow = replace(found[0], block_n=32)
+    assert not valid(narrow, *parts(case)) and valid(narrow, *parts(cases.gated(65, 65, 65)))
+    monkeypatch.setattr(schedule, "_LEAST_OPPOSED", 32)
+    for chosen in (found[0], narrow):
+        (source,) = generate(case.comp, case.buffers, chosen, case.sizes).sources
+        try:
+            binary = compile_source(source, 90).asm["cubin"]
+        except BuildError as error:
+            assert chosen is narrow and "register that is not set" in str(error)
+        else:
+            assert sass.unset_read(sass.disassembled(binary)) is None

@@ -64,10 +64,33 @@ FOUND = {
         (Input((2, 2, 7), F16), Input((2, 2, 7), F16, view="x0[:, :1]")),
         ("v0 = x0.clone()", "x1.index_add_(0, torch.tensor([0]), x1[:1])"), ("v0",), writes=True,
     ),
+    "the variance of an empty row": program([(2, 0)], "y = x0.var(-1)"),
+}  # fmt: skip
+ANY_SIZES = {
+    "a row of which less than nothing is added": program(
+        [(3, 31), (130, 16)], "a = F.pad(x0[1:], (0, -15)) @ x1.T",
+        "y = a.chunk(2, -1)[0] * a.chunk(2, -1)[-1].sigmoid()",
+    ),
+    "a product of a matrix read backwards": program(
+        [Input((4, 8), BF16, "gaps"), Input((64, 8), BF16)],
+        "y = F.linear(x0.flip(-1), x1, x1[:, 0])",
+    ),
+    "a product of few rows of float32, on a GPU": program(
+        [(27, 24), (32, 24), (32,)], "y = F.linear(x0, x1, x2).relu()"
+    ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["weights of a masked row, set to zero"])
+@pytest.mark.parametrize("name", ANY_SIZES)
+def test_any_sizes_stay_right(name):
+    for device in ("cpu", "H100"):
+        assert checks.dynamic(ANY_SIZES[name], device) == []
+
+
+KERNELS = ("weights of a masked row, set to zero", "the variance of an empty row")
+
+
+@pytest.mark.parametrize("name", KERNELS)
 def test_kernels_are_right_too(name):
     assert checks.compiled(FOUND[name]) == []
 

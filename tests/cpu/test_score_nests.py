@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
+from torchweld.capture import aot
+from torchweld.core.options import Options
 from torchweld.exact.verify import verify
 from torchweld.ir.nodes import Comp
 from torchweld.templates.attention.nest import nest_of
@@ -165,3 +167,38 @@ def test_flex_attention():
     fused = torchweld.fuse(function)
     torch.testing.assert_close(fused(*args), function(*args), rtol=1e-5, atol=1e-5)
     assert nests(fused) == {"inference": 1}
+
+
+def shifted_by_hand(q, k, v):
+    """With a gradient through the maximum."""
+    s = q @ k.mT * 0.3
+    e = (s - s.amax(-1, keepdim=True)).exp()
+    return e / e.sum(-1, keepdim=True) @ v
+
+
+def loudest(q, k, v):
+    """No attention: what is compared is cheap to compute again."""
+    s = (q * 0.3 + k).sin() * q
+    return s * s.amax(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("function", [shifted_by_hand, loudest])
+def test_a_maximum_is_compared_with_what_it_was_taken_of(function):
+    """By another kernel, the same scores are rounded in another way: none equals a saved maximum,
+    and its gradient is divided by their number."""
+    backward = []
+
+    def compile_graph(captured, options):
+        if captured.kind == "backward":
+            backward.append(captured.module.graph)
+        return aot.run_eagerly(captured.module)
+
+    backend = aot.make_backend(compile_graph, Options(), takes=lambda scores: True)
+    torch.compiler.reset()
+    given = [t.requires_grad_() for t in inputs("plain", torch.float32)]
+    torch.compile(function, backend=backend)(*given).sum().backward()
+    (graph,) = backward
+    compared = graph.find_nodes(op="call_function", target=torch.ops.aten.eq.Tensor)
+    assert compared
+    for node in compared:
+        assert any(a.target == torch.ops.aten.amax.default for a in node.all_input_nodes)

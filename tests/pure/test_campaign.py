@@ -55,10 +55,10 @@ def test_a_failure_is_made_small(broken, tmp_path):
         (Input((3, 5), torch.float32, "gaps"), Input((5,), torch.float32)),
         ("v0 = x0 * 2", "v1 = x1.flip(0)", "v2 = v0.cos()", "v3 = v2 + v1"), ("v3", "v1"),
     )  # fmt: skip
-    small, found = checks.shrunk(program, checks.interpreted)
+    small, found = checks.shrunk(program, ["wrong"], checks.interpreted)
     assert len(small.lines) == 1 and small.inputs[0].layout == "plain"
     assert "contiguous rows" in found[0]
-    text = write_case(small, found, tmp_path).read_text()
+    text = write_case(small, found, tmp_path, "interpreted", "cpu").read_text()
     assert text.startswith("# ") and "torchweld.fuse(program)" in text
 
 

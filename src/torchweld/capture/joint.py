@@ -23,6 +23,7 @@ def partition(
     losses.picked_by_comparison(joint)
     losses.recompute_log_probabilities(joint)
     scores.recompute_scores(joint, takes)
+    recompute_extremes(joint)
     _hide_attention(joint)
     parts = _cut(joint, inputs, **kwargs)
     for part in parts:
@@ -100,6 +101,26 @@ def drop_detach(gm: torch.fx.GraphModule) -> None:
             if not any(user.op == "output" for user in node.users):
                 node.replace_all_uses_with(node.args[0])
                 gm.graph.erase_node(node)
+
+
+_EXTREMES = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
+
+
+def recompute_extremes(joint: torch.fx.GraphModule) -> None:
+    """The gradient of a maximum goes to the elements that equal it, divided by their number. Where
+    the backward computes the elements again, by another kernel that rounds in another way, none
+    would equal a maximum that was saved: NaN. So it is computed from the same elements."""
+    for target in _EXTREMES:
+        for node in joint.graph.find_nodes(op="call_function", target=target):
+            if _is_compared(node):
+                node.meta["recompute"] = scores.MUST_RECOMPUTE
+
+
+def _is_compared(node: torch.fx.Node) -> bool:
+    """Whether it, or a view of it, is tested for equality."""
+    if any(user.target in scores.EQUAL for user in node.users):
+        return True
+    return any(user.target in scores.VIEWS and _is_compared(user) for user in node.users)
 
 
 def widen_statistics(gm: torch.fx.GraphModule) -> None:

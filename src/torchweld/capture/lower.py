@@ -19,6 +19,7 @@ from torchweld.capture.lowering.call import Call, spec_of
 from torchweld.capture.lowering.nest import copied
 from torchweld.capture.lowering.rows import ROWS
 from torchweld.capture.numbers import known_constant, known_number
+from torchweld.capture.returned import window_of_input
 from torchweld.capture.torch_private import OpOverload
 from torchweld.core.errors import NotLowered
 from torchweld.core.events import warn_once
@@ -183,6 +184,9 @@ class _Lowering:
         value = self.env[node]
         if not isinstance(value, Tensor):
             return value
+        window = window_of_input(node, self.graph.sizes)
+        if window is not None and window.buffer != value.source:
+            return window
         strides = self.graph.sizes.many(node.meta["val"].stride())
         if not value.buffer or (value.copied and value.source in self._claimed):
             return self.graph.view_of(copied(self.graph, value, strides))

@@ -43,7 +43,7 @@ class Scores:
 Takes = Callable[[Scores], bool]  # whether templates take the scores, forward and backward
 
 MUST_SAVE, MUST_RECOMPUTE = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.MUST_RECOMPUTE
-_VIEWS = {
+VIEWS = {
     aten.view.default, aten.expand.default, aten.permute.default, aten._unsafe_view.default,
     aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.transpose.int,
     aten.clone.default, aten._to_copy.default, aten.slice.Tensor, aten.select.int,
@@ -58,6 +58,7 @@ _MADE = {
 _SOFTMAX = aten._softmax.default
 _SOFTMAX_BACKWARD = aten._softmax_backward_data.default
 _WHOLE_ROWS = {aten.all.dim, aten.any.dim}  # rows that see nothing
+EQUAL = {aten.eq.Tensor, aten.ne.Tensor}
 _PRODUCTS = {aten.bmm.default, aten.baddbmm.default}
 _ROW_REDUCTIONS = {aten.amax.default, aten.sum.dim_IntList, aten.logsumexp.default}
 
@@ -165,7 +166,7 @@ class _Finder:
         target = node.target
         if target is _SOFTMAX:
             return node.args[1] in (-1, len(_shape(node)) - 1)
-        if target in _VIEWS or target in _MADE or target in _WHOLE_ROWS:
+        if target in VIEWS or target in _MADE or target in _WHOLE_ROWS:
             return True
         overload = isinstance(target, torch_private.OpOverload)
         return overload and torch.Tag.pointwise in target.tags
@@ -237,7 +238,8 @@ class _Region:
             policy = MUST_SAVE if node.target in _WHOLE_ROWS else MUST_RECOMPUTE
             node.meta.setdefault("recompute", policy)
         for node in (self.outer, *self.rows):
-            node.meta["recompute"] = MUST_SAVE
+            hits = any(a.target in EQUAL for a in node.all_input_nodes)
+            node.meta["recompute"] = MUST_RECOMPUTE if hits else MUST_SAVE
 
     def _taken_apart(self, softmax: Node) -> list[Node]:
         """e / sum(e) with e = exp(x - max(x)), in float32, whose maximum and sum are saved."""
@@ -322,7 +324,7 @@ def _keeps_order(node: Node) -> bool:
     """A view or a copy of a value, its elements in their order."""
     if node.target is aten.permute.default:
         return list(node.args[1]) == sorted(node.args[1])
-    return node.target in _VIEWS - {aten.transpose.int, aten.slice.Tensor, aten.select.int}
+    return node.target in VIEWS - {aten.transpose.int, aten.slice.Tensor, aten.select.int}
 
 
 def _scaling(node: Node) -> str | None:
@@ -363,7 +365,7 @@ def _is_transpose(node: Node, other: Node) -> bool:
 def _copies(node: Node) -> Iterable[Node]:
     """A factor's copies with repeated heads, which are made again."""
     chain = []
-    while isinstance(node, Node) and node.target in _VIEWS:
+    while isinstance(node, Node) and node.target in VIEWS:
         chain.append(node)
         node = node.args[0]
     return chain if any(n.target is aten.expand.default for n in chain) else []

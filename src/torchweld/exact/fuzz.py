@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from hypothesis import strategies as st
@@ -97,19 +98,21 @@ def _names(expression: str) -> set[str]:
 
 
 def differences(
-    program: Program, fuse: Callable, budget: Budget = BUDGET, train: bool = False
+    program: Program, fuse: Callable, budget: Budget = BUDGET, train: bool = False,
+    device: str = "cpu",
 ) -> list[str]:
     """What is wrong with the fused program: empty if it is within the budget.
 
     `fuse(function)` returns a function to call with the same arguments. `train` also compares the
-    gradients of the inputs. A kernel that fell back to eager counts as wrong.
+    gradients of the inputs. A kernel that fell back to eager counts as wrong. All of it runs on
+    `device`.
     """
-    inputs = program.make_inputs()
-    eager = _results(program, program.function(), inputs, train)
-    oracle = _results(program, program.function(exact=True), _wide(inputs), train)
+    inputs = _copies(program.make_inputs(), partial(Tensor.to, device=device))
+    eager = _results(program, program.function(device=device), inputs, train)
+    oracle = _results(program, program.function(exact=True, device=device), _wide(inputs), train)
     before = len(events())
     try:
-        fused = _results(program, fuse(program.function()), inputs, train)
+        fused = _results(program, fuse(program.function(device=device)), inputs, train)
     except Exception as error:
         return [f"{type(error).__name__}: {error}"]
     found = [f"fell back: {event.message}" for event in events()[before:]]
@@ -157,7 +160,7 @@ def _results(
 
 def _weights(output: Tensor) -> Tensor:
     """The same for eager, fused and float64: of several signs, so that no gradient vanishes."""
-    weights = torch.arange(output.numel()).mul(1.7).cos().to(torch.bfloat16)
+    weights = torch.arange(output.numel(), device=output.device).mul(1.7).cos().to(torch.bfloat16)
     return weights.to(output.dtype).view(output.shape)
 
 

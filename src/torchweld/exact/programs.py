@@ -14,6 +14,12 @@ import torch
 from torch import Tensor
 
 PREAMBLE = "import torch\nimport torch.nn.functional as F\n"
+# torch.compile of torch 2.11 sees no default device: on a GPU, programs say where tensors are made.
+_MADE = re.compile(r"\btorch\.(arange|tensor|zeros|ones|full|eye)\(")
+_MAKER = """
+def made_{name}(*args, **kwargs):
+    return torch.{name}(*args, device={device!r}, **kwargs)
+"""
 _FLOATS = re.compile(r"torch\.(bfloat16|float16|float32)\b")
 
 # Kept as text: the same definition makes inputs here and in a reproducer.
@@ -97,11 +103,20 @@ class Program:
         body = [*self.lines, f"return ({', '.join(self.outputs)},)"]
         return f"def program({names}):\n" + "".join(f"    {line}\n" for line in body)
 
-    def function(self, exact: bool = False):
-        """The program as a Python function; `exact`: casts between floats all go to float64."""
+    def source_on(self, device: str) -> str:
+        """`source`, with what makes tensors from nothing on `device`."""
+        if device == "cpu":
+            return self.source
+        names = sorted(set(_MADE.findall(self.source)))
+        makers = (_MAKER.format(name=name, device=device) for name in names)
+        return "".join((*makers, "\n\n", _MADE.sub(r"made_\1(", self.source)))
+
+    def function(self, exact: bool = False, device: str = "cpu"):
+        """The program as a Python function of tensors on `device`; `exact`: casts between floats
+        all go to float64."""
         namespace: dict = {}
-        source = _FLOATS.sub("torch.float64", self.source) if exact else self.source
-        exec(PREAMBLE + source, namespace)
+        source = self.source_on(device)
+        exec(PREAMBLE + (_FLOATS.sub("torch.float64", source) if exact else source), namespace)
         return namespace["program"]
 
     def make_inputs(self) -> list[Tensor]:

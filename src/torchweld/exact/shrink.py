@@ -18,7 +18,7 @@ _MAIN = """
 inputs = [
 {inputs}
 ]
-eager = program(*inputs)
+{device}eager = program(*inputs)
 fused = torchweld.fuse(program)(*inputs)
 for name, e, f in zip({outputs!r}, eager, fused):
     print(name, "eager", e.dtype, tuple(e.shape), e.stride(), "\\n", e)
@@ -26,14 +26,21 @@ for name, e, f in zip({outputs!r}, eager, fused):
 """
 
 
-def reproducer(program: Program, found: list[str]) -> str:
+_ON = """\
+inputs = [i.to({device!r}) for i in inputs]
+"""
+
+
+def reproducer(program: Program, found: list[str], device: str = "cpu") -> str:
     """The text of the file: what was found, the program, its inputs, eager and fused side by
     side."""
     remarks = "".join(f"# {line}\n" for text in found for line in text.splitlines()[:20])
     inputs = "\n".join(f"    {i.source}," for i in program.inputs)
     main = _SMALL_CHUNKS if program.small_chunks else ""
-    main += _MAIN.format(inputs=inputs, outputs=program.outputs)
-    return f"{remarks}{PREAMBLE}\nimport torchweld\n\n{MAKE_INPUT}\n\n{program.source}\n{main}"
+    moved = "" if device == "cpu" else _ON.format(device=device)
+    main += _MAIN.format(inputs=inputs, outputs=program.outputs, device=moved)
+    source = program.source_on(device)
+    return f"{remarks}{PREAMBLE}\nimport torchweld\n\n{MAKE_INPUT}\n\n{source}\n{main}"
 
 
 def write_reproducer(program: Program, found: list[str], folder: Path) -> Path:

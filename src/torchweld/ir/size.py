@@ -57,6 +57,12 @@ def symbol(name: str) -> Poly:
     return Poly((((name,), 1),))
 
 
+def is_negative(size: Size) -> bool:
+    """Whether it is below zero whatever the symbols, which are positive."""
+    terms = size.terms if isinstance(size, Poly) else (((), size),)
+    return all(coefficient < 0 for _, coefficient in terms)
+
+
 def symbols(size: Size) -> frozenset[str]:
     """The names that `size` depends on."""
     return frozenset(name for monomial, _ in _terms(size) for name in monomial)

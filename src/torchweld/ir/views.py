@@ -19,7 +19,7 @@ from typing import Union
 
 from torchweld.core.dtypes import DType
 from torchweld.ir.nodes import Buffer, View
-from torchweld.ir.size import Size, divide, product
+from torchweld.ir.size import Size, divide, is_negative, product
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ def as_view(tensor: Tensor, buffer: Buffer) -> View | None:
         strides.append(stride)
     offset = sum((c * s for c, s in zip(tensor.base, buffer.strides)), 0)
     shape = tensor.shape
-    if any(isinstance(s, int) and s < 0 for s in strides):
+    if any(map(is_negative, strides)):
         return None
     return View(buffer.name, shape, _told(shape, strides), offset)
 

@@ -19,6 +19,8 @@ import torch
 
 from torchweld.codegen.source import BufferArg, DescriptorArg, KernelSource, SizeArg
 from torchweld.core.errors import BuildError
+from torchweld.core.files import write_whole
+from torchweld.runtime import sass
 from torchweld.runtime.cache import digest
 from torchweld.runtime.launch_table import Handle, TileMap
 
@@ -128,11 +130,23 @@ def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] =
         options["launch_pdl"] = True
     try:
         described = _described(source, unaligned)
-        return triton.compile(described, target=GPUTarget("cuda", arch, 32), options=options)
+        made = triton.compile(described, target=GPUTarget("cuda", arch, 32), options=options)
     except Exception as error:
         raise BuildError(
             f"{source.name} does not compile for sm_{arch}: {_last_line(error)}"
         ) from error
+    if sass.is_suspect(made.asm["ptx"]):
+        _check_once(source.name, made)
+    return made
+
+
+def _check_once(name: str, compiled) -> None:
+    """Not again for what Triton takes from its cache: a file beside the binary says so."""
+    binary = next(p for f, p in compiled.metadata_group.items() if f.endswith(".cubin"))
+    checked = Path(binary).with_suffix(".checked")
+    if not checked.exists():
+        sass.check(name, compiled.asm["cubin"])
+        write_whole("", checked)
 
 
 def _described(source: KernelSource, unaligned: Collection[int]):

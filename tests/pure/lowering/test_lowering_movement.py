@@ -285,6 +285,16 @@ def test_several_rows_of_a_cache_are_written_by_a_kernel_on_a_gpu(monkeypatch, d
     assert calls == ([] if device != "cpu" and not strict else ["aten.index_put_.default"])
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_extremes_are_scattered_by_the_library_on_a_gpu(monkeypatch, device):
+    """Its atomics know no NaN."""
+    for module in (call, lowering):
+        monkeypatch.setattr(module, "spec_of", lambda *a: replace(spec_of(*a), device=device))
+    x, at = rand(3, 5), torch.zeros(3, 5, dtype=torch.int64)
+    result = lowered(lambda x, at: x.scatter_reduce(0, at, x * 2, "amax"), x, at)
+    assert externs(result) == ([] if device == "cpu" else ["aten.scatter_reduce.two"])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradient_of_an_embedding_is_summed_wide(dtype):
     grad = rand(2, 3, 7).to(dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from lowered import check, lowered, run
+from lowered import check, externs, lowered, run
 
 aten = torch.ops.aten
 FLOATS = [torch.float32, torch.bfloat16, torch.float64]
@@ -305,6 +305,10 @@ def test_gated_units():
         torch.randn(4),
     )
     check(lambda x: [F.logsigmoid(x), *aten.log_sigmoid_forward(x)], 5 * torch.randn(7))
+    x, g, nothing = 5 * torch.randn(7), torch.randn(7), torch.empty(0)  # what a GPU's forward keeps
+    graph = lowered(lambda g, x, kept: aten.log_sigmoid_backward(g, x, kept), g, x, nothing)
+    assert externs(graph) == []
+    torch.testing.assert_close(run(graph, [g, x, nothing], exact=False)[0], g * torch.sigmoid(-x))
 
 
 def test_empty_and_scalar():

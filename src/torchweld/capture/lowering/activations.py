@@ -163,9 +163,12 @@ def _log_sigmoid(x: Expr) -> Expr:
     return x.minimum(0) - (-x.abs()).exp().log1p()
 
 
-@pointwise("aten.log_sigmoid_backward.default", exact=True)
-def log_sigmoid_backward(grad, x, buffer):
-    return grad * (-x).sigmoid()
+@lowers("aten.log_sigmoid_backward.default")
+def log_sigmoid_backward(call: Call, grad, x, _):
+    """Without what the forward kept, which is empty on a GPU."""
+    nest = call.nest(call.out.shape, grad, x)
+    value, g = nest.read(x, exact=True).widen(), nest.read(grad).widen()
+    return call.finish(nest, g * (-value).sigmoid())
 
 
 @lowers("aten._prelu_kernel.default", "aten.prelu.default")

@@ -219,7 +219,8 @@ def cat(call: Call, tensors, d=0):
     parts = [t for t in parts if t.shape[d] != 0] or parts[:1]
     tail = _common_tail(parts, d)
     inner = product(tail)
-    parts = [views.reshape(t, _opened(t.shape, d, inner, tail)) for t in parts]
+    if tail:
+        parts = [views.reshape(t, _opened(t.shape, d, inner, tail)) for t in parts]
     strides = views.contiguous_strides(tail)
     spec = replace(
         call.out,

@@ -15,7 +15,17 @@ from torchweld.core.errors import NotLowered
 from torchweld.ir import affine, views
 from torchweld.ir.affine import Affine
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Ref, Store
+from torchweld.ir.nodes import (
+    Axis,
+    Buffer,
+    Comp,
+    Extern,
+    Reduce,
+    Ref,
+    Store,
+    store_axes,
+    value_axes,
+)
 from torchweld.ir.simplify import drop_dead
 from torchweld.ir.size import Size, product
 from torchweld.ir.views import Atom, Dim, Fill, Tensor
@@ -229,7 +239,7 @@ class Nest:
         name, stores = self.graph.node_name(self.name), tuple(self.stores)
         origin = replace(self.graph.origin, op=op) if op else self.graph.origin
         comp = Comp(name, axes, self.builder.body, stores, (origin,))
-        self.graph.emit(drop_dead(comp))
+        self.graph.emit(_at_some_points(drop_dead(comp)))
 
     # -- alignment
 
@@ -336,6 +346,17 @@ def _flat_copy(graph: GraphBuilder, tensor: Tensor) -> Tensor:
     nest.put(buffer, (nest.flat_index(),), nest.read(tensor))
     nest.close()
     return views.whole(buffer)
+
+
+def _at_some_points(comp: Comp) -> Comp:
+    """Without the empty axes that nothing varies along: what was reduced over them is a constant by
+    now, and is stored at the points of the other axes."""
+    if not any(a.extent == 0 for a in comp.axes):
+        return comp
+    varies = value_axes(comp.body)
+    used = frozenset().union(*varies, *(store_axes(comp, s, varies) for s in comp.stores))
+    used |= {a for i in comp.body if isinstance(i, Reduce) for a in i.axes}
+    return replace(comp, axes=tuple(a for a in comp.axes if a.name in used or a.extent != 0))
 
 
 def _join(axes: tuple[Axis, ...]) -> Affine:

@@ -82,7 +82,7 @@ def _both(name: str) -> Callable:
 # -- one argument, or two, straight from the scalar table
 
 _UNARY = """
-    neg abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos
+    neg sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos
     atan sinh cosh tanh asinh acosh atanh erf sigmoid
 """
 _ROUNDING = "ceil floor trunc"
@@ -110,6 +110,7 @@ for _name in _UNARY.split():
 pointwise("aten.sign.default", "aten.sgn.default")(
     lambda x: x if x.dtype == dtypes.b1 else x.op("sign")
 )
+pointwise("aten.abs.default")(lambda x: x if x.dtype == dtypes.b1 else x.op("abs"))
 for _name in _ROUNDING.split():
     pointwise(f"aten.{_name}.default", exact=True)(
         lambda x, _name=_name: x.op(_name) if x.dtype.is_float else x

@@ -73,6 +73,13 @@ def _needs_float(call: Call) -> None:
         raise NotLowered("no combination of this dtype")
 
 
+def _needs_atomics(call: Call, combine: str | None) -> None:
+    """Those of a GPU have no extremes of floats, some of which may be NaN."""
+    extreme = combine in ("max", "min") and call.out.dtype.is_float
+    if extreme and call.out.device.startswith("cuda"):
+        raise NotLowered(f"no atomic {combine} of {call.out.dtype} on a GPU")
+
+
 @lowers("aten.scatter_add.default")
 def scatter_add(call: Call, x, d, index, source):
     return _scatter(call, x, d, index, source, "add")
@@ -95,6 +102,7 @@ def _scatter(call: Call, x: Tensor, d: int, index: Tensor, source, combine: str 
     if x.rank == 0:
         raise NotLowered("a scatter into a scalar")
     _needs_float(call)
+    _needs_atomics(call, combine)
     if 0 in index.shape:
         return call.fresh(x)
     d = normal(d, x.rank)

@@ -19,8 +19,13 @@ from torchweld.exact.campaign.run import Campaign, run
 
 
 def main(arguments: list[str] | None = None) -> int:
-    asked = _parser().parse_args(arguments)
-    campaign = Campaign(asked.folder, asked.check, asked.device, tuple(asked.kinds))
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    if (asked.device == "cuda") != (asked.check == "compiled" and asked.device != "cpu"):
+        parser.error("--device cuda goes with --check compiled, other devices with the rest")
+    campaign = Campaign(
+        asked.folder, asked.check, asked.device, tuple(asked.kinds), asked.shrink
+    )
     seeds = range(asked.first, asked.first + asked.seeds)
     log = run(campaign, seeds, asked.processes, asked.minutes * 60, _tell)
     print(summary(log))
@@ -54,7 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--check", choices=CHECKS, default="interpreted",
         help="interpreted: no kernels (default); dynamic: no kernels, symbolic sizes;\n"
              "compiled: kernels; scheduled: kernels with random tiles and threads")  # fmt: skip
-    add("--device", default="cpu", help="make plans for it: cpu (default), H100, ...")
+    add("--device", default="cpu",
+        help="make plans for it: cpu (default), H100, ...; cuda: run kernels on the GPU that is\n"
+             "here (with --check compiled)")  # fmt: skip
+    add("--shrink", type=float, default=math.inf, metavar="SECONDS",
+        help="time for making each failure small (no limit)")  # fmt: skip
     add("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of programs (all)")
     return parser
 

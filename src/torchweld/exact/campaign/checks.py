@@ -3,12 +3,15 @@ each pass."""
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import takewhile
 from random import Random
 
 import torch
@@ -41,14 +44,14 @@ def interpreted(case: Case, device: str = "cpu") -> list[str]:
 
 
 def compiled(case: Case, device: str = "cpu") -> list[str]:
-    """Kernels on a CPU, by Dynamo."""
+    """Kernels, by Dynamo; `device`: "cpu" or "cuda", where all of it runs."""
 
     def fuse(function: Callable) -> Callable:
         torch.compiler.reset()
         return torch.compile(function, backend="torchweld")
 
     with _gates(case):
-        return _told(case, _differences(case, fuse))
+        return _told(case, _differences(case, fuse, device), device)
 
 
 def dynamic(case: Case, device: str = "cpu") -> list[str]:
@@ -102,20 +105,27 @@ CHECKS = {
 }  # fmt: skip
 
 
-def _told(case: Case, found: list[str]) -> list[str]:
+def _told(case: Case, found: list[str], device: str = "cpu") -> list[str]:
     """Less what is none of ours: torch's tracing has it too."""
     found = [f for f in found if not any(reason in f for reason in _NO_GRAPH)]
-    return found if found and not _differences(case, Interpreter(plain=True).fuse) else []
+    if not found or is_broken(found):
+        return found
+    return [] if _differences(case, Interpreter(plain=True).fuse, device) else found
 
 
-def _differences(case: Case, fuse: Callable) -> list[str]:
-    return differences(case, fuse, BUDGET, train=_trains(case))
+def _differences(case: Case, fuse: Callable, device: str = "cpu") -> list[str]:
+    return differences(case, fuse, BUDGET, train=_trains(case), device=device)
 
 
-def is_fit(case: Case) -> bool:
+def is_broken(found: Iterable[str]) -> bool:
+    """Whether CUDA reported an error after which nothing more runs in this process."""
+    return any("CUDA error" in f for f in found)
+
+
+def is_fit(case: Case, device: str = "cpu") -> bool:
     """Whether eager itself runs it, forward and backward, and gives the same twice."""
     try:
-        return not _differences(case, lambda function: function)
+        return not _differences(case, lambda function: function, device)
     except Exception:
         return False
 
@@ -125,24 +135,27 @@ def _trains(case: Case) -> bool:
     return not writes and any(t.is_floating_point() for t in case.make_inputs())
 
 
-def shrunk(case: Case, check: Check) -> tuple[Case, list[str]]:
-    """The smallest case found that still fails, and what is wrong with it."""
-    found = check(case)
-    while True:
-        for candidate in smaller(case):
-            wrong = _wrong(candidate, check)
-            if wrong:
-                case, found = candidate, wrong
-                break
-        else:
-            return case, found
+def shrunk(
+    case: Case, found: list[str], check: Check, seconds: float = math.inf
+) -> tuple[Case, list[str]]:
+    """The smallest case found within `seconds` that still fails, and what is wrong with it. `check`
+    says of a case that is fit what is wrong with it."""
+    end = time.monotonic() + seconds
+    while not is_broken(found):
+        candidates = takewhile(lambda _: time.monotonic() < end, smaller(case))
+        wrong = ((c, _wrong(c, check)) for c in candidates)
+        smallest = next((pair for pair in wrong if pair[1]), None)
+        if smallest is None:
+            break
+        case, found = smallest
+    return case, found
 
 
 def _wrong(case: Case, check: Check) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return check(case) if is_fit(case) else []
+            return check(case)
         except Exception:
             return []
 

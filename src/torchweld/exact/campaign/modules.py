@@ -52,7 +52,7 @@ class ModuleSample(Surrounded):
         leaves = [leaf.detach() for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor)]
         return leaves + [t.detach().clone() for t in _state(module).values()]
 
-    def function(self, exact: bool = False) -> Callable:
+    def function(self, exact: bool = False, device: str = "cpu") -> Callable:
         """Of the sample's tensors, in order."""
         module, given = self._sample()
         module = module.double() if exact else module

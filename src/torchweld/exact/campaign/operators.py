@@ -53,7 +53,7 @@ class Sample(Surrounded):
     def make_inputs(self) -> list[Tensor]:
         return [leaf.detach() for leaf in self._leaves() if isinstance(leaf, Tensor)]
 
-    def function(self, exact: bool = False) -> Callable:
+    def function(self, exact: bool = False, device: str = "cpu") -> Callable:
         """Of the sample's tensors, in order; `exact`: numbers that are asked for as floats are
         float64."""
         leaves, spec = pytree.tree_flatten(self._sample())

@@ -19,14 +19,14 @@ _FILE = """\
 import torch
 
 import torchweld
-from torchweld.exact.campaign.checks import compiled, interpreted
+from torchweld.exact.campaign.checks import CHECKS
 from torchweld.exact.campaign.modules import ModuleSample
 from torchweld.exact.campaign.operators import Sample
 
 # before: {before}
 # after: {after}
 case = {case!r}
-print(interpreted(case), compiled(case))
+print(CHECKS[{check!r}](case, {device!r}))
 """
 
 
@@ -69,19 +69,20 @@ def _read(line: str) -> Finished:
     return Finished(**{**fields, "found": tuple(fields["found"])})
 
 
-def write_case(case: Case, found: list[str], folder: Path) -> Path:
-    """A file that shows what was found, under a name that follows from the case."""
+def write_case(case: Case, found: list[str], folder: Path, check: str, device: str) -> Path:
+    """A file that shows what `check` found, under a name that follows from the case."""
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(repr(case).encode()).hexdigest()[:10]
     path = folder / f"{'operator' if not isinstance(case, Program) else 'program'}_{digest}.py"
-    write_whole(_text(case, found), path)
+    write_whole(_text(case, found, check, device), path)
     return path
 
 
-def _text(case: Case, found: list[str]) -> str:
+def _text(case: Case, found: list[str], check: str, device: str) -> str:
     if isinstance(case, Program):
-        return reproducer(case, found)
+        return reproducer(case, found, "cuda" if device == "cuda" else "cpu")
     remarks = "\n# ".join(line for text in found for line in text.splitlines()[:20])
     return _FILE.format(
-        remarks=remarks, case=case, before=BEFORE[case.before], after=AFTER[case.after]
-    )
+        remarks=remarks, case=case, before=BEFORE[case.before], after=AFTER[case.after],
+        check=check, device=device,
+    )  # fmt: skip

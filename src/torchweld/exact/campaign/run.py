@@ -1,41 +1,51 @@
-"""Seeds handed to processes. One that dies has its seeds run again, each alone, so that the program
-that killed it is known."""
+"""Seeds handed to processes, each of which has one at a time, so that the program that killed it is
+known."""
 
 from __future__ import annotations
 
+import math
 import multiprocessing
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 import torch
 
 from torchweld.core.errors import one_line
 from torchweld.exact.campaign.cases import KINDS, kind_of
-from torchweld.exact.campaign.checks import CHECKS, is_fit, shrunk
+from torchweld.exact.campaign.checks import CHECKS, Case, is_broken, is_fit, shrunk
 from torchweld.exact.campaign.record import Finished, Log, write_case
 
-_AHEAD = 4  # seeds waiting for each process
 _RENEW = 400  # seeds after which a process is replaced: torch keeps what it has traced
+_LONGEST_S = 600.0  # for one seed, after which its process is killed
+_FAREWELL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
     """`folder`: of the log and of the files of failures. `check`: a name of CHECKS. `device`: whose
-    plans the interpreter checks."""
+    plans the interpreter checks; "cuda": the GPU on which kernels run. `shrink_s`: seconds for
+    making a failure small."""
 
     folder: Path
     check: str = "interpreted"
     device: str = "cpu"
     kinds: tuple[str, ...] = tuple(KINDS)
+    shrink_s: float = math.inf
 
     @property
     def log(self) -> Path:
         return self.folder / f"{self.check}-{self.device}.jsonl"
+
+    @property
+    def place(self) -> str:
+        """Where eager runs."""
+        return "cuda" if self.device == "cuda" else "cpu"
 
 
 def run_seed(campaign: Campaign, seed: int) -> Finished:
@@ -54,81 +64,138 @@ def run_seed(campaign: Campaign, seed: int) -> Finished:
 
 def _checked(campaign: Campaign, kind: str, seed: int) -> tuple[list[str] | None, str]:
     case = KINDS[kind](seed)
-    if case is None or not is_fit(case):
+    if case is None or not is_fit(case, campaign.place):
         return None, ""
-    check = CHECKS[campaign.check]
-    if not check(case, campaign.device):
+
+    def check(case: Case) -> list[str]:
+        return CHECKS[campaign.check](case, campaign.device)
+
+    found = check(case)
+    if not found:
         return [], ""
-    case, found = shrunk(case, lambda c: check(c, campaign.device))
-    return found, str(write_case(case, found, campaign.folder / "failures")) if found else ""
+    case, found = shrunk(
+        case, found, lambda c: check(c) if is_fit(c, campaign.place) else [], campaign.shrink_s
+    )
+    folder = campaign.folder / "failures"
+    return found, str(write_case(case, found, folder, campaign.check, campaign.device))
 
 
 def run(
     campaign: Campaign,
     seeds: Sequence[int],
     processes: int,
-    seconds: float = float("inf"),
+    seconds: float = math.inf,
     tell: Callable[[Finished], None] = lambda finished: None,
 ) -> Log:
-    """Every seed that the log does not have, until `seconds` are over."""
+    """Every seed that the log does not have, until `seconds` are over. `processes`: 0 for this
+    one."""
     log, end = Log(campaign.log), time.monotonic() + seconds
     left = (s for s in seeds if s not in log.seeds) if log.finished else iter(seeds)
-    for finished in _results(campaign, left, processes, end):
+    left = _until(end, left)
+    results = _shared(campaign, left, processes) if processes else (
+        run_seed(campaign, seed) for seed in left
+    )  # fmt: skip
+    for finished in results:
         log.add(finished)
         tell(finished)
     return log
 
 
-def _results(campaign: Campaign, seeds: Iterator[int], processes: int, end: float):
-    if processes == 0:
-        for seed in seeds:
-            if time.monotonic() > end:
-                return
-            yield run_seed(campaign, seed)
-        return
-    lost: list[int] = []
-    while time.monotonic() < end:
-        before = len(lost)
-        yield from _until_one_dies(campaign, seeds, processes, end, lost)
-        if len(lost) == before:
+def _until(end: float, seeds: Iterator[int]) -> Iterator[int]:
+    for seed in seeds:
+        if time.monotonic() > end:
             return
-        while lost:
-            yield _alone(campaign, lost.pop())
-        lost.clear()
+        yield seed
 
 
-def _until_one_dies(campaign, seeds: Iterator[int], processes: int, end: float, lost: list[int]):
-    """Results as they come; the seeds that were on their way when a process died go to `lost`."""
-    with _pool(processes) as pool:
-        waiting: dict[Future, int] = {}
-        more = True
-        while more or waiting:
-            while more and len(waiting) < _AHEAD * processes and time.monotonic() < end:
-                seed = next(seeds, None)
-                more = seed is not None
-                if more:
-                    waiting[pool.submit(run_seed, campaign, seed)] = seed
-            more = more and time.monotonic() < end
-            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            try:
-                for future in done:
-                    yield future.result()
-                    del waiting[future]
-            except BrokenProcessPool:
-                lost.extend(waiting.values())
-                return
+# -- processes --
 
 
-def _alone(campaign: Campaign, seed: int) -> Finished:
-    with _pool(1) as pool:
+def _shared(campaign: Campaign, seeds: Iterator[int], processes: int) -> Iterator[Finished]:
+    """Results as they come, from `processes` that share `seeds`."""
+    answers: SimpleQueue[Finished | None] = SimpleQueue()
+    lock = threading.Lock()
+
+    def next_seed() -> int | None:
+        with lock:
+            return next(seeds, None)
+
+    def work() -> None:
         try:
-            return pool.submit(run_seed, campaign, seed).result()
-        except BrokenProcessPool:
-            return Finished(seed, kind_of(seed, campaign.kinds), ("the process died",))
+            for finished in _one_by_one(campaign, iter(next_seed, None)):
+                answers.put(finished)
+        finally:
+            answers.put(None)
+
+    for _ in range(processes):
+        threading.Thread(target=work, daemon=True).start()
+    for _ in range(processes):
+        yield from iter(answers.get, None)
 
 
-def _pool(processes: int) -> ProcessPoolExecutor:
-    spawn = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(
-        processes, spawn, torch.set_num_threads, (1,), max_tasks_per_child=_RENEW
-    )
+def _one_by_one(campaign: Campaign, seeds: Iterator[int]) -> Iterator[Finished]:
+    """In a process at a time. A seed whose process dies has a second one, which is new."""
+    worker = _Worker(campaign)
+    try:
+        for seed in seeds:
+            finished = worker.finished(seed)
+            if finished is None:
+                worker = worker.replaced()
+                finished = worker.finished(seed) or _died(campaign, seed)
+            yield finished
+            if worker.is_spent or is_broken(finished.found):
+                worker = worker.replaced()
+    finally:
+        worker.end()
+
+
+def _died(campaign: Campaign, seed: int) -> Finished:
+    return Finished(seed, kind_of(seed, campaign.kinds), ("the process died",))
+
+
+class _Worker:
+    """A process that runs one seed after another."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._campaign = campaign
+        self._connection, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_serve, args=(campaign, theirs), daemon=True)
+        self._process.start()
+        theirs.close()  # so that a process that dies closes its end
+        self._done = 0
+
+    @property
+    def is_spent(self) -> bool:
+        return self._done >= _RENEW or not self._process.is_alive()
+
+    def finished(self, seed: int) -> Finished | None:
+        """None if the process died."""
+        self._done += 1
+        try:
+            self._connection.send(seed)
+            if self._connection.poll(_LONGEST_S):
+                return self._connection.recv()
+        except (EOFError, OSError):
+            return None
+        self.end()
+        late = f"not finished after {_LONGEST_S:.0f} s"
+        return Finished(seed, kind_of(seed, self._campaign.kinds), (late,))
+
+    def replaced(self) -> _Worker:
+        self.end()
+        return _Worker(self._campaign)
+
+    def end(self) -> None:
+        """Politely first: a process that is killed leaves semaphores."""
+        with suppress(OSError):
+            self._connection.send(None)
+        self._process.join(_FAREWELL_S)
+        self._process.kill()
+        self._process.join()
+
+
+def _serve(campaign: Campaign, connection) -> None:
+    torch.set_num_threads(1)
+    for seed in iter(connection.recv, None):
+        connection.send(run_seed(campaign, seed))

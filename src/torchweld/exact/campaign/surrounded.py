@@ -41,8 +41,9 @@ class Surrounded:
         """New tensors for `function`."""
         raise NotImplementedError
 
-    def function(self, exact: bool = False) -> Callable:
-        """Of these tensors to a tuple of results; `exact`: for tensors in float64."""
+    def function(self, exact: bool = False, device: str = "cpu") -> Callable:
+        """Of these tensors to a tuple of results; `exact`: for tensors in float64; `device`: where
+        they are."""
         raise NotImplementedError
 
     @property

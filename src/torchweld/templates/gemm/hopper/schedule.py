@@ -29,7 +29,7 @@ from torchweld.ir.nodes import (
     value_axes,
 )
 from torchweld.ir.scalar import TABLE
-from torchweld.ir.size import Size, product
+from torchweld.ir.size import Size, is_negative, product
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
 from torchweld.templates.gemm.schedule import ProductSchedule
@@ -432,6 +432,8 @@ def window(
     if len(batch) > 3:
         return "more than five dimensions"
     steps = (*(access.offset.coefficient(a) for a in batch), strides[sides[0]])
+    if any(map(is_negative, steps)):
+        return f"{access.buffer} is read backwards"
     lanes = TMA_BYTES // dtype.bytes
     if any(_factor_of(s) % lanes for s in (*steps, access.offset.const)):
         return f"{access.buffer} is not aligned to {TMA_BYTES} bytes in each row"

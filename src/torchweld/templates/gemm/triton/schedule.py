@@ -15,7 +15,7 @@ from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
-from torchweld.ir.access import Accesses
+from torchweld.ir.access import Accesses, linear
 from torchweld.ir.contraction import Contraction, bad_combining, operand
 from torchweld.ir.expand import TUPLES
 from torchweld.ir.nodes import (
@@ -37,6 +37,7 @@ MIN_STAGES, MAX_STAGES = 4, 12  # of streams; two are always correct
 MAX_SPLITS = 16
 SHARED_REST = 4 << 10  # bytes for sums across warps
 _SHARED_COMPUTED = 8 << 10  # more, where a right factor is computed before it is multiplied
+_LEAST_OPPOSED = 64  # columns of a tile of right factors that lie in both directions (runtime/sass)
 MAX_ACCUMULATORS = 128  # float32 registers of a thread
 
 # (block_m, block_n, block_k, warps, stages) by falling size: the first that makes enough tiles is
@@ -85,10 +86,15 @@ class _Work:
     def possible(self, s: ProductSchedule) -> bool:
         return valid(s, self.accesses, self.contraction) and self.fits(s)
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether its factors are float32."""
+        value = operand(self.accesses.comp.body, self.contraction.products[0].left)
+        return value is not None and self.accesses.comp.body[value].dtype == dtypes.f32
+
     def table_of(self, one, pair, wide, wide_pair):
         """The table for this number of products, and its dtype."""
-        value = operand(self.accesses.comp.body, self.contraction.products[0].left)
-        if value is not None and self.accesses.comp.body[value].dtype == dtypes.f32:
+        if self.is_wide:
             one, pair = wide, wide_pair
             if self.table.capability < (9, 0):
                 one, pair = one[-1:], pair[-1:]
@@ -166,7 +172,14 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
         and (s.block_m <= _MOST_SHARED or not _second_reader(accesses, c))
         and (not isinstance(columns, int) or columns <= MAX_GRID_Y * s.block_n)
         and (s.splits == 1 or _splittable(s, accesses, c))
+        and (s.block_n >= _LEAST_OPPOSED or not _opposed(accesses, c))
     )
+
+
+def _opposed(accesses: Accesses, c: Contraction) -> bool:
+    """Whether some right factors are contiguous along the columns, and others along the depth."""
+    loads = [accesses.loads[p.right_load] for p in c.products if p.right_load is not None]
+    return len({linear(accesses, load.offset, c.columns) == 1 for load in loads}) > 1
 
 
 def accumulators(schedule: ProductSchedule, contraction: Contraction) -> int:
@@ -241,7 +254,7 @@ def _tiles(work: _Work) -> Iterator[ProductSchedule]:
 
 
 def _streams(work: _Work) -> Iterator[ProductSchedule]:
-    if work.rows > STREAM_ROWS:
+    if work.rows > STREAM_ROWS or work.is_wide:  # the call may bring many rows of float32
         return iter(())
     known = isinstance(extent(work.accesses, work.contraction.rows), int)
     block_m = max(16, next_pow2(work.rows)) if known else STREAM_ROWS  # there may be more

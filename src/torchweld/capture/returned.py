@@ -1,0 +1,62 @@
+"""Outputs of a captured graph that are views of its inputs.
+
+AOTAutograd makes such an output again from the input's memory, with the shape, strides and offset
+of what the graph returned. So these have to be the view's own, also where the IR could only follow
+it as a copy.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torchweld.capture.lowering.sizes import Sizes
+from torchweld.capture.torch_private import OpOverload
+from torchweld.core.errors import NotLowered
+from torchweld.ir.nodes import View
+
+
+def window_of_input(node: torch.fx.Node, sizes: Sizes) -> View | None:
+    """`node`, an output, as a window of the placeholder that it is a view of, as torch traced it;
+    None if it is a view of none. Raises NotLowered where what it is a view of is written back to an
+    input with other strides. (With known sizes AOTAutograd repeats the user's views instead.)"""
+    source = _viewed(node)
+    if source is node or not isinstance(source.meta.get("val"), torch.Tensor):
+        return None
+    given = source if source.op == "placeholder" else _written_to(source)
+    own, base = node.meta["val"], source.meta["val"]
+    if given is None or own.dtype != base.dtype:
+        return None
+    if sizes.many(given.meta["val"].stride()) != sizes.many(base.stride()):
+        if sizes.symbols:
+            raise NotLowered(f"{node.name} is a view of {given.name}, whose strides are others")
+        return None
+    offset = sizes.convert(own.storage_offset()) - sizes.convert(base.storage_offset())
+    return View(given.name, sizes.many(own.shape), sizes.many(own.stride()), offset)
+
+
+def _viewed(node: torch.fx.Node) -> torch.fx.Node:
+    """What `node` is a view of a view of."""
+    while _is_view(node) or (node.op == "call_function" and _is_part(node)):
+        node = node.args[0]
+    return node
+
+
+def _is_part(node: torch.fx.Node) -> bool:
+    """Of several views that one operation gives."""
+    whole = node.args[0] if node.args else None
+    return not isinstance(node.target, OpOverload) and isinstance(whole, torch.fx.Node) and (
+        _is_view(whole)
+    )
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    if not isinstance(node.target, OpOverload):
+        return False
+    results = node.target._schema.returns
+    return bool(results) and all(r.alias_info and not r.alias_info.is_write for r in results)
+
+
+def _written_to(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The placeholder that `node` is copied to in the end."""
+    copies = (u for u in node.users if str(u.target) == "aten.copy_.default" and u.args[1] is node)
+    return next((c.args[0] for c in copies if c.args[0].op == "placeholder"), None)

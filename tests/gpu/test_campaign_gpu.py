@@ -1,0 +1,68 @@
+"""Programs that the campaign found wrong on a GPU, made small, and its first seeds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchweld.exact.campaign import checks
+from torchweld.exact.campaign.modules import ModuleSample
+from torchweld.exact.campaign.run import Campaign, run
+from torchweld.exact.programs import Input, Program
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+_EXP = "(s - s.amax(-1, keepdim=True)).exp()"
+
+
+def program(inputs, *lines: str) -> Program:
+    """What the last line assigns to is returned."""
+    return Program(tuple(inputs), lines, (lines[-1].split(" ")[0],))
+
+
+FOUND = {
+    "a square, whose gradient is two products": program(
+        [Input((2, 2, 65, 65), BF16, seed=1)], "y = torch.einsum('bhij,bhje->bhie', x0, x0)"
+    ),
+    "weights that meet their values twice": program(
+        [Input((3, 2, 33, 17), BF16, seed=2), Input((3, 2, 33, 17), BF16, "gaps", seed=2)],
+        "s = (x0 * 0.3) @ x1.transpose(-1, -2)",
+        "w = torch.softmax(s - s.detach().amax(-1, keepdim=True), -1)",
+        "y = (w + w.flip(1)) @ x0",
+    ),
+    "a gradient through the maximum of scores": program(
+        [Input((3, 2, 101, 16), F32), Input((3, 2, 5, 16), F32, seed=3)],
+        "s = x0 @ x1.mT", f"w = {_EXP} / {_EXP}.sum(-1, keepdim=True)", "y = w.tril() @ x1",
+    ),
+    "one more than the sum of exponentials": program(
+        [Input((3, 2, 101, 16), F32, seed=2)],
+        "s = F.relu(x0 @ x0.mT)", f"w = {_EXP} / (1 + {_EXP}.sum(-1, keepdim=True))", "y = w @ x0",
+    ),
+    "the variance of an empty row": program([Input((2, 0), F32)], "y = x0.var(-1)"),
+    "a factor that is read backwards": program(
+        [Input((2,), F16, seed=3), Input((16, 2), F16, "permuted", seed=1)],
+        "y = F.linear(x0.flip(-1), x1, x1[:, 0])",
+    ),
+    "the magnitude of truths": program(
+        [Input((5, 5), torch.bool, seed=3)], "y = x0 / x0.abs().sum(-1, True)"
+    ),
+    "maxima that are scattered": program(
+        [Input((7, 1, 5), F32, seed=3)],
+        "y = x0.scatter_reduce(0, torch.zeros_like(x0, dtype=torch.int64), x0 * 2, 'amax')",
+    ),
+    "log sigmoid": ModuleSample("nn.LogSigmoid", 0, F32, training=True, seed=3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found_stays_right(name):
+    assert checks.compiled(FOUND[name], "cuda") == []
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_nothing_is_wrong(tmp_path, part):
+    seeds = range(10 * part, 10 * part + 10)
+    log = run(Campaign(tmp_path, "compiled", "cuda"), seeds, processes=0)
+    assert [f for f in log.finished if f.found] == []
+    assert sum(bool(f.kind) for f in log.finished) > 4

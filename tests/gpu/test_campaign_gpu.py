@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from torchweld.api import dynamo_backend
 from torchweld.exact.campaign import checks
 from torchweld.exact.campaign.modules import ModuleSample
 from torchweld.exact.campaign.run import Campaign, run
@@ -53,6 +54,13 @@ FOUND = {
     ),
     "log sigmoid": ModuleSample("nn.LogSigmoid", 0, F32, training=True, seed=3),
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def backend():
+    """By its name, also where the package is not installed."""
+    if "torchweld" not in torch.compiler.list_backends():
+        torch._dynamo.register_backend(dynamo_backend, "torchweld")
 
 
 @pytest.mark.parametrize("name", FOUND)

@@ -151,8 +151,10 @@ def compile_apart(function: Callable, backend: Callable, dynamic: bool | None) -
 
 
 _PARTS_OF_A_CALL = {"callback", "fn", "is_fx_symbolic_tracing", "is_jit_tracing", "self"}
-_SET_APART = getattr(eval_frame, "set_eval_frame_isolate_recompiles_id", None)
+_READ = ("2.11.", "2.12.", "2.13.")  # releases whose wrapper was read for `quick`
+_SET_APART = getattr(eval_frame, "set_eval_frame_isolate_recompiles_id", None)  # from 2.13 on
 _STANCE = eval_frame._stance
+_FX_FLAG = "_is_fx_tracing_flag"
 
 
 def quick(compiled: Callable) -> Callable:
@@ -164,15 +166,29 @@ def quick(compiled: Callable) -> Callable:
     to do just this: other versions."""
     cells = getattr(compiled, "__closure__", None) or ()
     parts = dict(zip(getattr(getattr(compiled, "__code__", None), "co_freevars", ()), cells))
-    if set(parts) != _PARTS_OF_A_CALL or _SET_APART is None:
+    if set(parts) != _PARTS_OF_A_CALL or not torch.__version__.startswith(_READ):
+        return compiled
+    if not (hasattr(torch.compiler, "_is_exporting_flag") and hasattr(fx_tracing, _FX_FLAG)):
         return compiled
     context = parts["self"].cell_contents
     if context.fullgraph or context.export or context.error_on_graph_break is not None:
         return compiled
     if type(_STANCE)() != _STANCE or len(context.enter_exit_hooks) != 1:
         return compiled  # chosen before torchweld was imported; settings for a compilation
+    make = _quick_call_before_2_13 if _SET_APART is None else _quick_call
     function, callback = parts["fn"].cell_contents, parts["callback"].cell_contents
-    return functools.wraps(compiled)(_quick_call(compiled, function, callback, context))
+    return functools.wraps(compiled)(make(compiled, function, callback, context))
+
+
+def _is_unusual() -> bool:
+    """Something traces or exports, or another stance was chosen."""
+    return (
+        eval_frame._stance is not _STANCE
+        or torch.compiler._is_exporting_flag
+        or fx_tracing._is_fx_tracing_flag
+        or TracingContext.try_get() is not None
+        or torch._C._is_tracing()
+    )
 
 
 def _quick_call(compiled: Callable, function: Callable, callback, context) -> Callable:
@@ -183,13 +199,7 @@ def _quick_call(compiled: Callable, function: Callable, callback, context) -> Ca
     )  # fmt: skip
 
     def call(*args, **kwargs):
-        if (
-            eval_frame._stance is not _STANCE
-            or torch.compiler._is_exporting_flag
-            or fx_tracing._is_fx_tracing_flag
-            or TracingContext.try_get() is not None
-            or torch._C._is_tracing()
-        ):
+        if _is_unusual():
             return compiled(*args, **kwargs)
         before, apart_before = set_callback(None), _SET_APART(apart)
         depth = functorch.get_dynamic_layer_stack_depth()
@@ -202,6 +212,28 @@ def _quick_call(compiled: Callable, function: Callable, callback, context) -> Ca
             set_callback(None)
             functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
             _SET_APART(apart_before)
+            leave()
+            set_callback(before)
+
+    return call
+
+
+def _quick_call_before_2_13(compiled: Callable, function: Callable, callback, context) -> Callable:
+    enter = context.enter_exit_hooks[0]
+    set_callback, functorch = eval_frame.set_eval_frame, torch._C._functorch
+
+    def call(*args, **kwargs):
+        if _is_unusual():
+            return compiled(*args, **kwargs)
+        before = set_callback(None)
+        leave = enter()
+        depth = functorch.get_dynamic_layer_stack_depth()
+        set_callback(callback)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            set_callback(None)
+            functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
             leave()
             set_callback(before)
 

@@ -65,6 +65,9 @@ FOUND = {
         ("v0 = x0.clone()", "x1.index_add_(0, torch.tensor([0]), x1[:1])"), ("v0",), writes=True,
     ),
     "the variance of an empty row": program([(2, 0)], "y = x0.var(-1)"),
+    "an element beside what has none": Program(
+        (Input((1, 1), F32),), ("v0 = x0.sin()", "v1 = v0.flatten()[1:] * 3"), ("v1", "v0")
+    ),
 }  # fmt: skip
 ANY_SIZES = {
     "a row of which less than nothing is added": program(
@@ -87,7 +90,10 @@ def test_any_sizes_stay_right(name):
         assert checks.dynamic(ANY_SIZES[name], device) == []
 
 
-KERNELS = ("weights of a masked row, set to zero", "the variance of an empty row")
+KERNELS = (
+    "weights of a masked row, set to zero", "the variance of an empty row",
+    "an element beside what has none",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import torchweld
 from torchweld.capture import aot
+from torchweld.core import dtypes
 from torchweld.core.options import Options
 from torchweld.exact.verify import verify
 from torchweld.ir.nodes import Comp
@@ -202,3 +203,17 @@ def test_a_maximum_is_compared_with_what_it_was_taken_of(function):
     assert compared
     for node in compared:
         assert any(a.target == torch.ops.aten.amax.default for a in node.all_input_nodes)
+
+
+def test_weights_of_float32_are_not_rounded_to_the_type_of_the_values():
+    """A product with the 16-bit original of widened values would round them."""
+    def wide(q, k, v):
+        return (q @ k.mT * 0.3).float().softmax(-1) @ v.float()
+
+    fused = torchweld.fuse(wide)
+    with torch.no_grad():
+        fused(*inputs("plain", torch.bfloat16))
+    (record,) = torchweld.api.records(fused)
+    (comp,) = (n for n in record.graph.nodes if isinstance(n, Comp) and nest_of(n))
+    (outer,) = nest_of(comp).outers
+    assert comp.body[outer.key].dtype == dtypes.f32

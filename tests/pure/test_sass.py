@@ -1,4 +1,4 @@
-"""Binaries that read a uniform register before it is written, as text."""
+"""Binaries that add to a register before it is written, as text."""
 
 from __future__ import annotations
 
@@ -10,32 +10,38 @@ PROLOGUE = """
         /*0010*/                   UMOV UR6, 0x400 ;
         /*0020*/                   ULDC.64 UR8, c[0x0][0x218] ;
         /*0030*/                   ULEA UR6, UR7, UR6, 0x18 ;
-        /*0040*/              @!P0 LEA R63, P2, R70, UR9, 0x1 ;
+        /*0040*/              @!P0 LDG.E.128 R4, desc[UR36][R2.64] ;
+        /*0050*/                   ISETP.GE.AND P1, PT, R4, 0x41, PT ;
+        /*0060*/                   IADD3 R8, P1, R7, 0x1, RZ ;
+        /*0070*/                   IADD3.X R9, R6, UR9, RZ, P1, !PT ;
 """
-FAULT = "        /*0050*/                   UIADD3 UR26, UP1, UR26, 0x40, URZ ;\n"
-IN_REGISTERS = """
-        /*0060*/                   UMOV UR22, 0x1 ;
-        /*0070*/                   UMOV UR23, 0x2 ;
-        /*0080*/                   HGMMA.64x128x16.F32.BF16 R24, R100, gdesc[UR20], R24, gsb0 ;
-"""
-SHARED = "        /*0090*/                   HGMMA.64x32x16.F32.BF16 R24, gdesc[UR20], R24 ;\n"
+UNIFORM = "        /*0080*/                   UIADD3 UR26, UP1, UR26, 0x40, URZ ;\n"
+ORDINARY = "        /*0080*/                   IADD3 R58, P1, R58, 0x1, RZ ;\n"
 
 
 def test_what_is_written_first_may_be_read():
-    assert sass.unset_read(PROLOGUE + IN_REGISTERS) is None
+    assert sass.unset_read(PROLOGUE) is None
+    assert sass.unset_read(PROLOGUE + UNIFORM.replace("UR26", "UR9")) is None
 
 
-def test_a_read_of_nothing_is_told():
-    assert sass.unset_read(PROLOGUE + FAULT) == "UIADD3 UR26, UP1, UR26, 0x40, URZ"
-    assert sass.unset_read(PROLOGUE + IN_REGISTERS + SHARED).startswith("HGMMA.64x32")
+def test_an_addition_to_nothing_is_told():
+    assert sass.unset_read(PROLOGUE + UNIFORM) == "UIADD3 UR26, UP1, UR26, 0x40, URZ"
+    assert sass.unset_read(PROLOGUE + ORDINARY) == "IADD3 R58, P1, R58, 0x1, RZ"
 
 
 def test_each_kernel_starts_with_none():
-    assert sass.unset_read(PROLOGUE + PROLOGUE.replace("S2UR", "NOP ;").replace("UMOV", "NOP ;"))
+    again = PROLOGUE.replace("LDG.E.128 R4", "LDG.E R4")
+    assert sass.unset_read(PROLOGUE + again) == "IADD3 R8, P1, R7, 0x1, RZ"
 
 
-def test_kernels_with_right_factors_in_both_directions_are_looked_at():
-    columns = "wgmma.mma_async.sync.aligned.m64n32k16 {%r1}, %rd1, %rd2, %p1, 1, 1, 0, 1;"
-    depth = columns.replace(", 1;", ", 0;")
-    assert not sass.is_suspect(columns + columns) and not sass.is_suspect("")
-    assert sass.is_suspect(f"{columns}\n{depth}")
+PTX = """
+wgmma.mma_async.sync.aligned.m64n32k16 {%r1}, %rd121, %rd181, %p1, 1, 1, 0, 1;
+or.b64 \t%rd121, %rd74, 4611686293305294848;
+add.s64 \t%rd123, %rd74, 4611686293305294850;
+or.b64 \t%rd181, %rd73, -9223371899415822336;
+"""
+
+
+def test_memory_that_is_described_in_two_ways_is_looked_at():
+    assert not sass.is_suspect(PTX) and not sass.is_suspect("")
+    assert sass.is_suspect(PTX.replace("%rd73", "%rd74"))

@@ -308,6 +308,12 @@ def _needed_beside_reductions(comp: Comp, wanted: Value) -> set[Value]:
     return needed
 
 
+def _without_points(comp: Comp) -> frozenset[str]:
+    """The empty axes that nothing is reduced along: where there are any, nothing is stored."""
+    reduced = {a for i in comp.body if isinstance(i, Reduce) for a in i.axes}
+    return frozenset(a.name for a in comp.axes if a.extent == 0 and a.name not in reduced)
+
+
 def _checked(comp: Comp) -> Comp | Refusal:
     """`comp`, if it can be one kernel that stores every result exactly once."""
     frame = frame_of(comp)
@@ -318,8 +324,11 @@ def _checked(comp: Comp) -> Comp | Refusal:
         if not set(frame.columns) <= axes[comp.body[reduction].args[0]]:
             return Refusal(Reason.NO_FRAME, "a sum over rows of a value that has no columns")
     every, rows, columns = (frozenset(n) for n in (comp.extents, frame.rows, frame.columns))
+    empty = _without_points(comp)
     for store in comp.stores:
         place = map_axes(store.index).union(*(axes[v] for v in store_operands(store)))
+        if empty and not empty & place:
+            return Refusal(Reason.PARTIAL_WRITE, f"{store.buffer}: the other has no elements")
         along = every if _may_be_repeated(store, axes) else place
         whole = along == every or (columns and along == rows)
         if not whole and not (frame.column_reductions and along <= columns):

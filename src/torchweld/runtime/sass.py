@@ -1,10 +1,10 @@
 """What ptxas made of a kernel, read for one of its faults.
 
-ptxas 12.8 (of Triton 3.6 and 3.7) merges the descriptors of two wgmma instructions whose right
-factors share their memory but lie in it in different directions. In tiles of 16 and 32 columns it
-then adds to a uniform register that nothing has written yet: on an H100 such a product was wrong,
-or read memory that is not there. Such binaries are refused. Nothing else that it makes has been
-seen to read a uniform register before it is written.
+ptxas 12.8 (of Triton 3.6 and 3.7) merges the descriptors of wgmma instructions whose factors share
+their memory but lie in it in different ways. In narrow tiles (16 and 32 columns) it then adds to a
+register that nothing has written yet: on an H100 such products were wrong, or read memory that is
+not there. Such binaries are refused. No addition in other binaries has been seen to read a register
+before it is written.
 """
 
 from __future__ import annotations
@@ -12,26 +12,42 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 
 from torchweld.core.errors import BuildError
 
-_INSTRUCTION = re.compile(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?(\S+)\s*(.*?)\s*;")
-_REGISTER = re.compile(r"\bUR(\d+)\b")
-_DESCRIPTOR = re.compile(r"gdesc\[UR(\d+)\]")
-_WRITES = ("U", "S2UR", "R2UR", "CS2UR", "LDCU")
-_WRITES_NOTHING = ("UBLK", "UTMA", "UCGABAR", "USETMAXREG", "UISETP", "UPLOP3")
-# The last operand of an instruction: whether the right factor is contiguous along its columns.
-_RIGHT = re.compile(r"wgmma\.mma_async[^;]*, [01];")
+_INSTRUCTION = re.compile(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\S*)\s*(.*?)\s*;")
+_REGISTER = re.compile(r"\b(U?R)(\d+)\b")
+_PREDICATE = re.compile(r"!?U?P(\d|T)")
+_ADDITIONS = ("IADD3", "UIADD3")
+_WITHOUT_RESULT = (
+    "ST", "RED", "BAR", "BRA", "EXIT", "UTMA", "UBLK", "SYNCS", "NOP", "BSSY", "BSYNC", "CALL",
+    "RET", "WARP", "DEPBAR", "FENCE", "MEMBAR", "ERRBAR", "CCTL", "NANOSLEEP", "LDGSTS", "USETMAX",
+    "ACQBULK", "PREEXIT", "UCGABAR",
+)  # fmt: skip
+# Registers that a result has, by what the operation's name holds; 1 else.
+_WIDTHS = (
+    ("HGMMA", 128), ("QGMMA", 128), ("IGMMA", 128), ("MMA", 4), ("LDSM", 4), (".128", 4),
+    (".64", 2), ("WIDE", 2), ("F64", 2), ("DADD", 2), ("DMUL", 2), ("DFMA", 2), ("CS2R", 2),
+    ("R2UR", 1),
+)  # fmt: skip
+# What a descriptor is made of: the address of a tile, and how it lies there.
+_DESCRIBED = re.compile(r"(?:or\.b64|add\.s64)\s+%rd\d+, (%rd\d+), (-?\d{13,});")
 
 
 def is_suspect(ptx: str) -> bool:
-    """Whether right factors of wgmma lie in both directions."""
-    return len({found[-2] for found in _RIGHT.findall(ptx)}) > 1
+    """Whether one piece of shared memory is described in several ways to wgmma."""
+    if "wgmma.mma_async" not in ptx:
+        return False
+    ways: dict[str, set[int]] = defaultdict(set)
+    for address, described in _DESCRIBED.findall(ptx):
+        ways[address].add(int(described) >> 32)
+    return any(len(found) > 1 for found in ways.values())
 
 
 def check(name: str, cubin: bytes) -> None:
-    """Raises BuildError for a binary that reads a uniform register before it is written. Without
+    """Raises BuildError for a binary that adds to a register before it is written. Without
     nvdisasm, which Triton brings, nothing is checked."""
     line = unset_read(disassembled(cubin))
     if line:
@@ -39,9 +55,9 @@ def check(name: str, cubin: bytes) -> None:
 
 
 def unset_read(sass: str) -> str | None:
-    """The first instruction that reads a uniform register which none before it, in the text's
-    order, writes."""
-    known: set[int] = set()
+    """The first addition that reads a register which nothing before it, in the text's order,
+    writes."""
+    known: set[str] = set()
     for line in sass.splitlines():
         if ".section" in line and ".text." in line:
             known = set()
@@ -49,30 +65,34 @@ def unset_read(sass: str) -> str | None:
         if found is None:
             continue
         operation, operands = found.groups()
-        reads, writes = _reads_and_writes(operation, operands)
-        if not reads <= known:
+        results, read = _parts(operation, operands)
+        if operation.startswith(_ADDITIONS) and not _names(read) <= known:
             return f"{operation} {operands}"
-        known |= writes
+        for kind, number in _REGISTER.findall(results):
+            known |= {f"{kind}{int(number) + k}" for k in range(_width(operation))}
     return None
 
 
-def _reads_and_writes(operation: str, operands: str) -> tuple[set[int], set[int]]:
-    """Numbers of uniform registers. An operation on 64 bits writes two."""
-    first, _, rest = operands.partition(",")
-    if operation.startswith("HGMMA"):
-        return _described(rest), set()
-    writes = operation.startswith(_WRITES) and not operation.startswith(_WRITES_NOTHING)
-    reads = {int(u) for u in _REGISTER.findall(rest if writes else operands)}
-    made = {int(u) for u in _REGISTER.findall(first)} if writes else set()
-    wide = ".64" in operation or ".WIDE" in operation
-    return reads, made | {u + 1 for u in made} if wide else made
+def _parts(operation: str, operands: str) -> tuple[str, str]:
+    """Results, of which some may be predicates, and what is read."""
+    if operation.startswith(_WITHOUT_RESULT):
+        return "", operands
+    parts = [p.strip() for p in operands.split(",")]
+    end = 1
+    while end < len(parts) and _PREDICATE.fullmatch(parts[end - 1]):
+        end += 1
+    if operation.startswith(_ADDITIONS):  # carries follow the result
+        while end < len(parts) and _PREDICATE.fullmatch(parts[end]):
+            end += 1
+    return ",".join(parts[:end]), ",".join(parts[end:])
 
 
-def _described(operands: str) -> set[int]:
-    """The registers of both factors' descriptors; of the right one's if the left is in ordinary
-    registers."""
-    own = (2, 3) if operands.strip().startswith("R") else range(4)
-    return {int(u) + k for u in _DESCRIPTOR.findall(operands) for k in own}
+def _names(operands: str) -> set[str]:
+    return {kind + number for kind, number in _REGISTER.findall(operands)}
+
+
+def _width(operation: str) -> int:
+    return next((width for part, width in _WIDTHS if part in operation), 1)
 
 
 def disassembled(cubin: bytes) -> str:

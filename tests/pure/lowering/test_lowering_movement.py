@@ -295,6 +295,13 @@ def test_extremes_are_scattered_by_the_library_on_a_gpu(monkeypatch, device):
     assert externs(result) == ([] if device == "cpu" else ["aten.scatter_reduce.two"])
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_no_index_is_checked_where_there_is_none(monkeypatch, device):
+    for module in (call, lowering):
+        monkeypatch.setattr(module, "spec_of", lambda *a: replace(spec_of(*a), device=device))
+    lowered(lambda x, at: x.gather(0, at.view(-1)), rand(5), rand(0).long())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradient_of_an_embedding_is_summed_wide(dtype):
     grad = rand(2, 3, 7).to(dtype)

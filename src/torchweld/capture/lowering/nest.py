@@ -20,6 +20,7 @@ from torchweld.ir.nodes import (
     Buffer,
     Comp,
     Extern,
+    Load,
     Reduce,
     Ref,
     Store,
@@ -349,9 +350,9 @@ def _flat_copy(graph: GraphBuilder, tensor: Tensor) -> Tensor:
 
 
 def _at_some_points(comp: Comp) -> Comp:
-    """Without the empty axes that nothing varies along: what was reduced over them is a constant by
-    now, and is stored at the points of the other axes."""
-    if not any(a.extent == 0 for a in comp.axes):
+    """Constants without the empty axes that they were reduced over: they are stored at the points
+    of the other axes. (What loads may do so only at points that there are.)"""
+    if not any(a.extent == 0 for a in comp.axes) or any(isinstance(i, Load) for i in comp.body):
         return comp
     varies = value_axes(comp.body)
     used = frozenset().union(*varies, *(store_axes(comp, s, varies) for s in comp.stores))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from torchweld.core import dtypes
 from torchweld.ir.affine import Affine, axis
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import (
@@ -286,13 +287,23 @@ class _Writer:
         shape = self.sources.graph.buffers[load.buffer].shape
         if not writes_all(store.index, comp.extents, shape):
             raise _Cannot(Refusal(Reason.PARTIAL_WRITE, load.buffer))
-        if isinstance(node, Comp) and _is_copy(node) and not self._reads_rows(comp, store, index):
+        if isinstance(node, Comp) and _is_copy(node) and (
+            not self._reads_rows(comp, store, index) or self._is_widened(node, load.buffer)
+        ):
             return None
         value = self._instance(node, comp, store, index)[store.value]
         if isinstance(self.body[value], Cast) and (load.exact or load.buffer == self.sides.weight):
             # A product rounds its factors by itself: the user's rounding of the weights is that.
             value = self.body.emit(replace(self.body[value], must_round=load.exact))
         return value
+
+    def _is_widened(self, copy: Comp, buffer: str) -> bool:
+        """Whether it is the factor beside weights of float32, which a product with the 16-bit
+        original would round."""
+        weights = self.sources.graph.buffers[self.sides.weight].dtype
+        beside = buffer in self.root.reads and buffer != self.sides.weight
+        (load,) = (i for i in copy.body if isinstance(i, Load))
+        return beside and weights == dtypes.f32 and load.dtype.is_low_precision
 
     def _reads_rows(self, comp: Comp, store: Store, index: IndexMap) -> bool:
         """Whether what a copy is of has depth or columns innermost too, or is no factor."""

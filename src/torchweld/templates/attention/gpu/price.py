@@ -11,7 +11,6 @@ from __future__ import annotations
 from math import ceil
 
 from torchweld.codegen.triton.wide import BF16_PRODUCTS
-from torchweld.core import dtypes
 from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Cast, Load, Op, Reduce, value_axes
 from torchweld.ir.scalar import TABLE
@@ -39,8 +38,7 @@ def _pair_s(work: Work) -> float:
     """Of one row and one key."""
     body, axes, target = work.comp.body, value_axes(work.comp.body), work.target
     rows, keys = set(work.nest.rows), set(work.nest.keys)
-    wide = any(body[i.row].dtype == dtypes.f32 for i in work.nest.inners)
-    rate = (_WIDE_SHARE / BF16_PRODUCTS if wide else _SHARE) * target.tensor_fma_per_s
+    rate = (_WIDE_SHARE / BF16_PRODUCTS if work.is_wide else _SHARE) * target.tensor_fma_per_s
     products = {i.value for i in (*work.nest.inners, *work.nest.outers)}
     inside = [
         i for v, i in enumerate(body)

@@ -115,6 +115,12 @@ class Work:
     target: Target
     hints: Mapping[str, int]
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether some product is one of float32."""
+        factors = (*(i.row for i in self.nest.inners), *(o.key for o in self.nest.outers))
+        return any(self.comp.body[v].dtype == dtypes.f32 for v in factors)
+
     def points(self, axes: tuple[str, ...]) -> int:
         """With typical values for symbols."""
         return hint(product(self.comp.extent(a) for a in axes), self.hints)
@@ -156,7 +162,7 @@ def _tile(work: Work) -> tuple[int, int, int, int, int]:
 
 def _table(work: Work) -> Table:
     body, hopper = work.comp.body, work.target.capability >= (9, 0)
-    if any(body[i.row].dtype == dtypes.f32 for i in work.nest.inners):
+    if work.is_wide:
         return _FLOAT32_HOPPER if hopper else _FLOAT32_AMPERE
     random = any(isinstance(i, Op) and i.name == "philox" for i in body)
     varying = not all(isinstance(a.extent, int) for a in work.comp.axes)

@@ -11,6 +11,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -146,7 +147,8 @@ def _check_once(name: str, compiled) -> None:
     checked = Path(binary).with_suffix(".checked")
     if not checked.exists():
         sass.check(name, compiled.asm["cubin"])
-        write_whole("", checked)
+        with suppress(OSError):  # Triton's cache may be for reading only
+            write_whole("", checked)
 
 
 def _described(source: KernelSource, unaligned: Collection[int]):

@@ -113,6 +113,8 @@ def differences(
     before = len(events())
     try:
         fused = _results(program, fuse(program.function(device=device)), inputs, train)
+        if device == "cuda":
+            torch.cuda.synchronize()  # what a kernel did wrong is told here, not by the comparison
     except Exception as error:
         return [f"{type(error).__name__}: {error}"]
     found = [f"fell back: {event.message}" for event in events()[before:]]

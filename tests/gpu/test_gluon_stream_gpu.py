@@ -38,6 +38,7 @@ def epilogues(dtype: str) -> list[Case]:
         cases.linear(70, 136, 264, dtype),
         cases.linear(16, 333, 104, dtype),
         cases.linear(5, 200, 1000, dtype, right="kn"),
+        *(cases.linear(m, 136, 264, dtype, "km") for m in (8, 16, 64)),
         cases.linear(16, 136, 1000, dtype, gap=8),
         cases.linear("s0", 136, 520, dtype, sizes={"s0": 19}),
         cases.bias_gelu(11, 3072, 768, dtype),

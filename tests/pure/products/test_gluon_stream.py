@@ -144,6 +144,15 @@ def test_more_tiles_than_multiprocessors_are_two_on_each():
     assert few.stages == 10 and many.stages == 5
 
 
+@pytest.mark.parametrize("rows", [8, 16, 64])
+def test_a_left_factor_that_lies_along_its_rows_has_tiles_of_64(rows: int):
+    """Narrow ones are read wrongly (schedule.py)."""
+    case = cases.linear(rows, 136, 264, left="km")
+    found = list(product_stream.candidates(*parts(case), H100))
+    assert found and all(s.block_m == 64 for s in found)
+    assert rows == 64 or not product_stream.valid(replace(found[0], block_m=rows), *parts(case))
+
+
 def test_many_rows_are_no_stream():
     assert list(product_stream.candidates(*parts(cases.linear(65, 768, 768)), H100)) == []
 

@@ -146,7 +146,7 @@ def test_more_tiles_than_multiprocessors_are_two_on_each():
 
 @pytest.mark.parametrize("rows", [8, 16, 64])
 def test_a_left_factor_that_lies_along_its_rows_has_tiles_of_64(rows: int):
-    """Narrow ones are read wrongly (schedule.py)."""
+    """Of narrow ones, some ended in an illegal access (schedule.py)."""
     case = cases.linear(rows, 136, 264, left="km")
     found = list(product_stream.candidates(*parts(case), H100))
     assert found and all(s.block_m == 64 for s in found)

@@ -146,8 +146,8 @@ def candidates(
 
 
 def _lies_along_rows(pieces: tuple[Piece, ...]) -> bool:
-    """Whether the left factor is contiguous along the rows. Then narrow tiles are read wrongly: of
-    8 float16 rows, an illegal access on an H100 in Triton 3.6; of 64, right results."""
+    """Whether the left factor is contiguous along the rows. Two programs with tiles of 8 such rows,
+    and no others, ended in an illegal access on an H100 (Triton 3.6); tiles of 64 were right."""
     return any(factors(p).left.dims[-1] == "rows" for p in pieces)
 
 

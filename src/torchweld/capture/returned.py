@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from torchweld.capture.lowering.sizes import Sizes
-from torchweld.capture.torch_private import OpOverload
+from torchweld.capture.torch_private import OpOverload, is_mutable, is_view
 from torchweld.core.errors import NotLowered
 from torchweld.ir.nodes import View
 
@@ -50,10 +50,7 @@ def _is_part(node: torch.fx.Node) -> bool:
 
 
 def _is_view(node: torch.fx.Node) -> bool:
-    if not isinstance(node.target, OpOverload):
-        return False
-    results = node.target._schema.returns
-    return bool(results) and all(r.alias_info and not r.alias_info.is_write for r in results)
+    return is_view(node) and not is_mutable(node)
 
 
 def _written_to(node: torch.fx.Node) -> torch.fx.Node | None:

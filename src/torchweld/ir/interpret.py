@@ -43,6 +43,7 @@ from torchweld.ir.nodes import (
     View,
     map_axes,
     operands,
+    reduced_axes,
     store_axes,
     store_operands,
     value_axes,
@@ -229,7 +230,7 @@ def _pieces(comp: Comp, extents: Mapping[str, int], tensors: list[Tensor]):
 
 def _divisible_axis(comp: Comp, extents: Mapping[str, int]) -> str | None:
     """The longest axis that no reduction or scan runs over."""
-    fixed = {a for i in comp.body if isinstance(i, Reduce) for a in i.axes}
+    fixed = reduced_axes(comp)
     fixed |= {i.axis for i in comp.body if isinstance(i, Scan)}
     free = [name for name in extents if name not in fixed]
     return max(free, key=extents.get, default=None)

@@ -377,8 +377,12 @@ def store_axes(comp: Comp, store: Store, axes: Sequence[frozenset[str]]) -> froz
     found = map_axes(store.index).union(*(axes[v] for v in store_operands(store)))
     if store.combine is None:
         return found
-    reduced = {a for i in comp.body if isinstance(i, Reduce) for a in i.axes}
-    return found | {a.name for a in comp.axes if a.name not in reduced}
+    return found | (frozenset(comp.extents) - reduced_axes(comp))
+
+
+def reduced_axes(comp: Comp) -> frozenset[str]:
+    """The axes that something is reduced along."""
+    return frozenset(a for i in comp.body if isinstance(i, Reduce) for a in i.axes)
 
 
 def map_axes(index: IndexMap) -> frozenset[str]:

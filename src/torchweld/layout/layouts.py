@@ -16,7 +16,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from torchweld.ir.affine import Affine
-from torchweld.ir.nodes import Arg, Buffer, Comp, Extern, Graph, IndexMap, Load, Reduce, View, views
+from torchweld.ir.nodes import (
+    Arg,
+    Buffer,
+    Comp,
+    Extern,
+    Graph,
+    IndexMap,
+    Load,
+    View,
+    reduced_axes,
+    views,
+)
 from torchweld.ir.size import Size
 from torchweld.ir.views import contiguous_strides
 from torchweld.layout.channels import is_channels_last
@@ -128,7 +139,7 @@ def _preferences(graph: Graph, orders: dict[str, _Order]) -> tuple[set[str], set
     wanted: set[str] = set()
     kept: set[str] = set()
     for comp in (n for n in graph.nodes if isinstance(n, Comp)):
-        reduced = {a for i in comp.body if isinstance(i, Reduce) for a in i.axes}
+        reduced = reduced_axes(comp)
         accesses = [i for i in comp.body if isinstance(i, Load)] + list(comp.stores)
         for access in (a for a in accesses if a.buffer in orders):
             order = orders[access.buffer]

@@ -24,6 +24,7 @@ from torchweld.ir.nodes import (
     Value,
     map_axes,
     operands,
+    reduced_axes,
     store_operands,
     value_axes,
 )
@@ -148,7 +149,7 @@ def _with_loads(comp: Comp, saved: dict[Value, Buffer], axes) -> Comp:
 
 def _only_used_axes(comp: Comp) -> Comp:
     used = frozenset().union(*value_axes(comp.body), *(map_axes(s.index) for s in comp.stores))
-    used |= {a for i in comp.body if isinstance(i, Reduce) for a in i.axes}
+    used |= reduced_axes(comp)
     return replace(comp, axes=tuple(a for a in comp.axes if a.name in used))
 
 

@@ -35,6 +35,7 @@ from torchweld.ir.nodes import (
     Value,
     map_axes,
     operands,
+    reduced_axes,
     store_operands,
     value_axes,
 )
@@ -310,8 +311,7 @@ def _needed_beside_reductions(comp: Comp, wanted: Value) -> set[Value]:
 
 def _without_points(comp: Comp) -> frozenset[str]:
     """The empty axes that nothing is reduced along: where there are any, nothing is stored."""
-    reduced = {a for i in comp.body if isinstance(i, Reduce) for a in i.axes}
-    return frozenset(a.name for a in comp.axes if a.extent == 0 and a.name not in reduced)
+    return frozenset(a.name for a in comp.axes if a.extent == 0) - reduced_axes(comp)
 
 
 def _checked(comp: Comp) -> Comp | Refusal:

@@ -30,7 +30,6 @@ _WITHOUT_RESULT = (
 _WIDTHS = (
     ("HGMMA", 128), ("QGMMA", 128), ("IGMMA", 128), ("MMA", 4), ("LDSM", 4), (".128", 4),
     (".64", 2), ("WIDE", 2), ("F64", 2), ("DADD", 2), ("DMUL", 2), ("DFMA", 2), ("CS2R", 2),
-    ("R2UR", 1),
 )  # fmt: skip
 # What a descriptor is made of: the address of a tile, and how it lies there.
 _DESCRIBED = re.compile(r"(?:or\.b64|add\.s64)\s+%rd\d+, (%rd\d+), (-?\d{13,});")

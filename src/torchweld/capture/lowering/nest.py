@@ -21,9 +21,9 @@ from torchweld.ir.nodes import (
     Comp,
     Extern,
     Load,
-    Reduce,
     Ref,
     Store,
+    reduced_axes,
     store_axes,
     value_axes,
 )
@@ -355,8 +355,7 @@ def _at_some_points(comp: Comp) -> Comp:
     if not any(a.extent == 0 for a in comp.axes) or any(isinstance(i, Load) for i in comp.body):
         return comp
     varies = value_axes(comp.body)
-    used = frozenset().union(*varies, *(store_axes(comp, s, varies) for s in comp.stores))
-    used |= {a for i in comp.body if isinstance(i, Reduce) for a in i.axes}
+    used = reduced_axes(comp).union(*(store_axes(comp, s, varies) for s in comp.stores))
     return replace(comp, axes=tuple(a for a in comp.axes if a.name in used or a.extent != 0))
 
 

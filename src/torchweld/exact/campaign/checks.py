@@ -117,6 +117,11 @@ def _differences(case: Case, fuse: Callable, device: str = "cpu") -> list[str]:
     return differences(case, fuse, BUDGET, train=_trains(case), device=device)
 
 
+def place_of(device: str) -> str:
+    """Where eager runs: with the kernels, or on the CPU beside plans for `device`."""
+    return "cuda" if device == "cuda" else "cpu"
+
+
 def is_broken(found: Iterable[str]) -> bool:
     """Whether CUDA reported an error after which nothing more runs in this process."""
     return any("CUDA error" in f for f in found)

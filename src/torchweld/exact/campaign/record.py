@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from torchweld.core.files import write_whole
-from torchweld.exact.campaign.checks import Case
+from torchweld.exact.campaign.checks import Case, place_of
 from torchweld.exact.campaign.surrounded import AFTER, BEFORE
 from torchweld.exact.programs import Program
 from torchweld.exact.shrink import reproducer
@@ -80,7 +80,7 @@ def write_case(case: Case, found: list[str], folder: Path, check: str, device: s
 
 def _text(case: Case, found: list[str], check: str, device: str) -> str:
     if isinstance(case, Program):
-        return reproducer(case, found, "cuda" if device == "cuda" else "cpu")
+        return reproducer(case, found, place_of(device))
     remarks = "\n# ".join(line for text in found for line in text.splitlines()[:20])
     return _FILE.format(
         remarks=remarks, case=case, before=BEFORE[case.before], after=AFTER[case.after],

@@ -18,7 +18,7 @@ import torch
 
 from torchweld.core.errors import one_line
 from torchweld.exact.campaign.cases import KINDS, kind_of
-from torchweld.exact.campaign.checks import CHECKS, Case, is_broken, is_fit, shrunk
+from torchweld.exact.campaign.checks import CHECKS, Case, is_broken, is_fit, place_of, shrunk
 from torchweld.exact.campaign.record import Finished, Log, write_case
 
 _RENEW = 400  # seeds after which a process is replaced: torch keeps what it has traced
@@ -42,11 +42,6 @@ class Campaign:
     def log(self) -> Path:
         return self.folder / f"{self.check}-{self.device}.jsonl"
 
-    @property
-    def place(self) -> str:
-        """Where eager runs."""
-        return "cuda" if self.device == "cuda" else "cpu"
-
 
 def run_seed(campaign: Campaign, seed: int) -> Finished:
     """One seed in this process: its program checked, and made small if it fails."""
@@ -63,8 +58,8 @@ def run_seed(campaign: Campaign, seed: int) -> Finished:
 
 
 def _checked(campaign: Campaign, kind: str, seed: int) -> tuple[list[str] | None, str]:
-    case = KINDS[kind](seed)
-    if case is None or not is_fit(case, campaign.place):
+    case, place = KINDS[kind](seed), place_of(campaign.device)
+    if case is None or not is_fit(case, place):
         return None, ""
 
     def check(case: Case) -> list[str]:
@@ -74,7 +69,7 @@ def _checked(campaign: Campaign, kind: str, seed: int) -> tuple[list[str] | None
     if not found:
         return [], ""
     case, found = shrunk(
-        case, found, lambda c: check(c) if is_fit(c, campaign.place) else [], campaign.shrink_s
+        case, found, lambda c: check(c) if is_fit(c, place) else [], campaign.shrink_s
     )
     folder = campaign.folder / "failures"
     return found, str(write_case(case, found, folder, campaign.check, campaign.device))

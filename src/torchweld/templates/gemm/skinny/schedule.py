@@ -14,7 +14,7 @@ program writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from torchweld.ir import size
@@ -130,7 +130,7 @@ def candidates(
     if rows > STREAM_ROWS:
         return
     known = _has_known_rows(accesses, contraction)
-    few = known and not _lies_along_rows(pieces)
+    few = known and not _lies_along_rows(map(factors, pieces))
     block_m = max(MIN_ROWS, next_pow2(rows)) if few else STREAM_ROWS  # there may be more
     first = ProductSchedule("gluon stream", block_m, 64, 64, 4, 2, 1, early=True)
     found: set[ProductSchedule] = set()
@@ -145,10 +145,10 @@ def candidates(
                 yield s
 
 
-def _lies_along_rows(pieces: tuple[Piece, ...]) -> bool:
+def _lies_along_rows(found: Iterable[Factors]) -> bool:
     """Whether the left factor is contiguous along the rows. Two programs with tiles of 8 such rows,
     and no others, ended in an illegal access on an H100 (Triton 3.6); tiles of 64 were right."""
-    return any(factors(p).left.dims[-1] == "rows" for p in pieces)
+    return any(f.left.dims[-1] == "rows" for f in found)
 
 
 def _by_width(columns: int, units: int) -> list[tuple[int, int]]:
@@ -198,19 +198,18 @@ def _rest_bytes(s: ProductSchedule) -> int:
 
 def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contraction) -> bool:
     """Whether codegen can make a correct kernel of this: the only place where that is decided."""
-    s, pieces = schedule, pieces_of(accesses, contraction)
-    windows = [w for p in pieces for w in factors(p).right]
+    s, found = schedule, [factors(p) for p in pieces_of(accesses, contraction)]
     needs = s.stages * _stage_bytes(s, len(contraction.products)) + _rest_bytes(s)
     return (
         s.form == "gluon stream"
         and s.block_m in ((_WGMMA_ROWS,) if is_narrow(s) else (8, 16, 32, 64))
-        and (s.block_m == STREAM_ROWS or not _lies_along_rows(pieces))
+        and (s.block_m == STREAM_ROWS or not _lies_along_rows(found))
         and s.block_n in (16, 32, 64, 128)
         and s.block_k in (64, 128)
         and s.num_warps == max(4, s.block_n // 16)
         and 2 <= s.stages <= MAX_STAGES
         and needs <= SHARED_BYTES
-        and all(w.divides(s.block_n) for w in windows)
+        and all(w.divides(s.block_n) for f in found for w in f.right)
         and (s.splits == 1 or _splittable(s, accesses, contraction))
     )
 

@@ -189,7 +189,9 @@ class Machine:
             where=torch.where, abs=torch.abs, exp=torch.exp,
             erf=torch.erf, rsqrt=torch.rsqrt, cdiv=lambda a, b: -(-a // b), minimum=min, **_DTYPES,
         )  # fmt: skip
-        libdevice = SimpleNamespace(exp=torch.exp, div_rn=torch.div, copysign=torch.copysign)
+        libdevice = SimpleNamespace(
+            exp=torch.exp, div_rn=torch.div, mul_rn=torch.mul, copysign=torch.copysign
+        )  # fmt: skip
         mbarrier = SimpleNamespace(
             MBarrierLayout=lambda: "barriers", init=self.init, wait=self.wait,
             expect=self.expect, arrive=self.arrive,

@@ -36,6 +36,11 @@ def _copysign(x, y):
     return tl.where(y < 0, -tl.abs(x), tl.abs(x))
 
 
+@triton.jit
+def _product(x, y):
+    return x * y
+
+
 @triton.jit"""
 _MASKED = torch.zeros(150)
 _MASKED[:70] = float("-inf")
@@ -102,7 +107,9 @@ def renamed(text: str) -> str:
     """What libdevice does by what Triton itself does, where it can; bfloat16 rounded to nearest;
     products of float32 whole."""
     text = re.sub('"(bf16x6|tf32x3)"', '"ieee"', text)
-    text = _RENAMED.sub(r"tl.\1(", text).replace("libdevice.copysign(", "_copysign(")
+    text = _RENAMED.sub(r"tl.\1(", text)
+    for name, here in (("copysign", "_copysign"), ("mul_rn", "_product")):
+        text = text.replace(f"libdevice.{name}(", f"{here}(")
     return _NARROWED.sub(r"= _nearest(\1)", text).replace("\n\n\n@triton.jit", _NEAREST, 1)
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 from test_triton_meaning import lines_of
 
 from torchweld.core import dtypes
-from torchweld.core.errors import BuildError, InvalidIR
+from torchweld.core.errors import InvalidIR
 from torchweld.runtime import sass
 from torchweld.runtime.triton_compile import compile_source, resources
 from torchweld.targets.find import named_target
@@ -264,7 +264,7 @@ def test_computed_right_factors_leave_shared_memory_for_themselves():
 
 
 def test_right_factors_that_lie_in_both_directions_have_wide_tiles(monkeypatch):
-    """ptxas 12.8 makes wrong binaries of narrow ones, which are refused (runtime/sass.py)."""
+    """ptxas 12.8 makes wrong binaries of narrow ones, which do without wgmma (runtime/sass.py)."""
     case, table = cases.two_lefts(65, 65, 65), TABLES[90]
     found = list(candidates(*parts(case), table, case.sizes))
     assert found and all(s.block_n >= 64 for s in found)
@@ -273,9 +273,6 @@ def test_right_factors_that_lie_in_both_directions_have_wide_tiles(monkeypatch):
     monkeypatch.setattr(schedule, "_LEAST_OPPOSED", 32)
     for chosen in (found[0], narrow):
         (source,) = generate(case.comp, case.buffers, chosen, case.sizes).sources
-        try:
-            binary = compile_source(source, 90).asm["cubin"]
-        except BuildError as error:
-            assert chosen is narrow and "register that is not set" in str(error)
-        else:
-            assert sass.unset_read(sass.disassembled(binary)) is None
+        made = compile_source(source, 90).asm
+        assert sass.fault(made["cubin"]) is None
+        assert chosen is narrow or "wgmma" in made["ptx"]

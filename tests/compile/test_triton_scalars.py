@@ -14,8 +14,12 @@ from torchweld.codegen.triton.helpers import HELPERS
 from torchweld.core import dtypes
 from torchweld.ir.affine import axis
 from torchweld.ir.build import BodyBuilder
+from torchweld.ir.nodes import Axis, Buffer, Comp, Store
 from torchweld.ir.scalar import TABLE
-from torchweld.templates.pointwise_reduce.gpu.emit import values_added_to_one
+from torchweld.runtime.triton_compile import compile_source
+from torchweld.targets.find import named_target
+from torchweld.templates.pointwise_reduce.gpu.roundings import values_added_to_one
+from torchweld.templates.registry import bundle_of
 
 KINDS = {"f": "float", "i": "int", "b": "bool"}
 ROWS = [(row, KINDS[k]) for row in TABLE.values() for k in row.kinds]
@@ -96,3 +100,16 @@ def test_erf_near_one():
     wanted = torch.erf(torch.from_numpy(x).double()).numpy()
     assert np.abs(y - wanted).max() < 1e-7
     assert np.isnan(names["_erf_near_one"](np.float32("nan")))
+
+
+def test_a_product_that_two_read_is_one_product():
+    """Without contraction, which would leave the rounding of x * x in x * x - x * x."""
+    pytest.importorskip("triton")
+    body = BodyBuilder()
+    square = body.op("mul", *[body.load("x", (axis("i"),), dtypes.f32)] * 2)
+    difference = body.op("sub", square, square)
+    buffers = {n: Buffer(n, (1000,), dtypes.f32, (1,), "cuda:0") for n in ("x", "y")}
+    comp = Comp("f", (Axis("i", 1000),), body.body, (Store("y", (axis("i"),), difference),))
+    (source,) = bundle_of(comp, buffers, named_target("h100"), {}).sources
+    ptx = compile_source(source, 90).asm["ptx"]
+    assert "fma" not in ptx and "mul.rn.f32" in ptx

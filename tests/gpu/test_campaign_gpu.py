@@ -52,6 +52,25 @@ FOUND = {
         [Input((7, 1, 5), F32, seed=3)],
         "y = x0.scatter_reduce(0, torch.zeros_like(x0, dtype=torch.int64), x0 * 2, 'amax')",
     ),
+    "the deviation of a constant row": program(
+        [Input((7,), F16, "expanded")], "y = x0.std(-1, keepdim=True)"
+    ),
+    "a product without itself": program([Input((64, 5), F32)], "p = x0 * x0", "y = p - p"),
+    "a quotient by a number": Program(
+        (Input((9,), F32, "plain", "hard"),), ("y = x0 / 3", "z = x0.select(0, 0)"), ("y", "z")
+    ),
+    "heads that wgmma takes wrongly": program(
+        [Input((3, 2, 33, 17), BF16, "expanded"), Input((3, 2, 33, 17), BF16, seed=1),
+         Input((3, 2, 33, 8), BF16, "permuted", seed=2)],
+        "q = F.rms_norm(x0, x0.shape[-1:])", "k = x1.roll(1, -1) * 0.5 + x1",
+        "s = (q @ k.mT).transpose(-1, -2).contiguous().mT",
+        "w = torch.softmax(s - s.detach().amax(-1, keepdim=True), -1).nan_to_num(0.0)",
+        "y = w @ x2",
+    ),
+    "scores of 16 bits that are computed again for their gradient": program(
+        [Input((2, 1, 5, 2), BF16, "expanded", "offset")],
+        "w = ((x0 * 0.3) @ x0.mT).softmax(-1)", "y = (w / (w.sum(-1, keepdim=True) + 1e-6)) @ x0",
+    ),
     "log sigmoid": ModuleSample("nn.LogSigmoid", 0, F32, training=True, seed=3),
 }  # fmt: skip
 

@@ -51,7 +51,9 @@ READS = {
 }
 WRITES = {
     "scatter": lambda x, y, i: y.scatter(1, wide(i), 2.0) * 2,
-    "scatter_reduce": lambda x, y, i: y.scatter_reduce(1, wide(i), y[:, : i.shape[0]] + 1, "amax"),
+    "scatter_reduce": lambda x, y, i: (
+        (9 * y).long().scatter_reduce(1, wide(i), (9 * y[:, : i.shape[0]]).long() + 5, "amax")
+    ),
     "index_put": lambda x, y, i: x.index_put((i,), x[0, 0]) * 2,
     "counts": lambda x, y, i: torch.zeros(ROWS, device="cuda", dtype=torch.int64).index_add(
         0, i, torch.ones_like(i)

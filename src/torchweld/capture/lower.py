@@ -51,7 +51,8 @@ def lower(captured: Captured, options: Options | None = None) -> Lowered:
 class _Lowering:
     def __init__(self, captured: Captured, options: Options) -> None:
         self.captured = captured
-        self.graph = GraphBuilder(options.numerics == "eager", captured.kind == "backward")
+        self.graph = GraphBuilder(options.numerics == "eager")
+        self._gradients = _gradients(captured) if captured.kind == "backward" else frozenset()
         self.env: dict[torch.fx.Node, object] = {}
         self.inputs: list[str | None] = []
         self.constants: dict[str, torch.Tensor] = {}
@@ -136,6 +137,7 @@ class _Lowering:
             raise NotLowered("it is not a plain ATen operation")
         else:
             self.graph.origin = origin_of(node)
+            self.graph.of_gradient = node in self._gradients
             self.env[node] = self._lower_call(node)
 
     def _lower_call(self, node: torch.fx.Node):
@@ -192,6 +194,16 @@ class _Lowering:
             return self.graph.view_of(copied(self.graph, value, strides))
         self._claimed.add(value.source)
         return externs.window(self.graph, value, strides)
+
+
+def _gradients(captured: Captured) -> frozenset[torch.fx.Node]:
+    """What a backward makes of its tangents; the rest are values of the forward, made again."""
+    found: set[torch.fx.Node] = set()
+    for node in captured.module.graph.nodes:
+        given = node.op == "placeholder" and node.name.startswith("tangents")
+        if given or not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return frozenset(found)
 
 
 def _mutated_inputs(nodes: list[torch.fx.Node]) -> frozenset[str]:

@@ -21,7 +21,7 @@ import torch
 from torchweld.codegen.source import BufferArg, DescriptorArg, KernelSource, SizeArg
 from torchweld.core.errors import BuildError
 from torchweld.core.files import write_whole
-from torchweld.runtime import sass
+from torchweld.runtime import sass, wgmma
 from torchweld.runtime.cache import digest
 from torchweld.runtime.launch_table import Handle, TileMap
 
@@ -111,14 +111,11 @@ def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] =
     needed.
 
     Pointers are taken to be multiples of 16 bytes, except arguments at positions `unaligned`.
-    Raises BuildError."""
+    What ptxas makes wrong with wgmma has mma.sync. Raises BuildError."""
     try:
         import_triton()
     except ImportError as error:
         raise BuildError(f"there is no Triton: {error}") from error
-    import triton
-    from triton.backends.compiler import GPUTarget
-
     options = {
         "num_warps": source.num_warps,
         "num_stages": source.num_stages,
@@ -129,26 +126,43 @@ def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] =
         options["maxnreg"] = source.max_registers
     if source.early:
         options["launch_pdl"] = True
+    with wgmma.allowed():
+        made = _compiled(source, arch, unaligned, options)
+    if _fault(made) is None:
+        return made
+    with wgmma.avoided():
+        made = _compiled(source, arch, unaligned, options)
+    fault = _fault(made)
+    if fault is not None:
+        raise BuildError(f"{source.name}: ptxas reads a register that is not set: {fault}")
+    return made
+
+
+def _compiled(source: KernelSource, arch: int, unaligned: Collection[int], options: Mapping):
+    import triton
+    from triton.backends.compiler import GPUTarget
+
     try:
         described = _described(source, unaligned)
-        made = triton.compile(described, target=GPUTarget("cuda", arch, 32), options=options)
+        return triton.compile(described, target=GPUTarget("cuda", arch, 32), options=dict(options))
     except Exception as error:
         raise BuildError(
             f"{source.name} does not compile for sm_{arch}: {_last_line(error)}"
         ) from error
-    if sass.is_suspect(made.asm["ptx"]):
-        _check_once(source.name, made)
-    return made
 
 
-def _check_once(name: str, compiled) -> None:
-    """Not again for what Triton takes from its cache: a file beside the binary says so."""
+def _fault(compiled) -> str | None:
+    """As `sass.fault`. A file beside a binary in Triton's cache keeps what was found."""
+    if not sass.is_suspect(compiled.asm["ptx"]):
+        return None
     binary = next(p for f, p in compiled.metadata_group.items() if f.endswith(".cubin"))
-    checked = Path(binary).with_suffix(".checked")
-    if not checked.exists():
-        sass.check(name, compiled.asm["cubin"])
-        with suppress(OSError):  # Triton's cache may be for reading only
-            write_whole("", checked)
+    kept = Path(binary).with_suffix(".fault")
+    with suppress(OSError):
+        return kept.read_text() or None
+    found = sass.fault(compiled.asm["cubin"])
+    with suppress(OSError):  # Triton's cache may be for reading only
+        write_whole(found or "", kept)
+    return found
 
 
 def _described(source: KernelSource, unaligned: Collection[int]):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
-from lowered import check, externs, lowered, run
+from lowered import capture, check, comps, externs, lowered, run
+
+from torchweld.capture import lower as lowering
+from torchweld.capture.lowering import call
+from torchweld.ir.nodes import Const, Load, Op
 
 aten = torch.ops.aten
 FLOATS = [torch.float32, torch.bfloat16, torch.float64]
@@ -342,3 +348,39 @@ def test_pairs_of_an_input_have_memory_of_their_own():
     z = torch.randn(4, dtype=torch.complex64)
     result = lowered(lambda z: torch.view_as_real(z) + 1, z)
     assert result.graph.nodes[0].target == "aten.view_as_real_copy.default"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("number", [3, 0.1, 7.3, 0.0])
+def test_a_gpu_divides_by_a_number_as_torch_does_there(monkeypatch, device, dtype, number):
+    """It multiplies by the reciprocal, rounded as the number and the quotient are."""
+    of = call.spec_of
+    for module in (call, lowering):
+        monkeypatch.setattr(module, "spec_of", lambda *a: replace(of(*a), device=device))
+    x = torch.randn(100, dtype=torch.float64).to(dtype)
+    result = lowered(lambda x: [x / number, torch.div(x, number, rounding_mode="floor")], x)
+    first = comps(result)[0]
+    names = {i.name for i in first.body if isinstance(i, Op)}
+    assert names == {"div" if device == "cpu" else "mul"}
+    if device != "cpu" and dtype != torch.float64:
+        factor = next(i.value for i in first.body if isinstance(i, Const))
+        assert factor == (1 / torch.tensor(number, dtype=torch.float32)).item()
+
+
+def test_what_a_backward_makes_again_is_rounded_as_in_the_forward():
+    """There a cast to more bits is no gradient of one to fewer."""
+
+    def backward(primals_1, tangents_1):
+        again, gradient = (primals_1 * 0.3).float(), (tangents_1 * 0.3).float()
+        return [again.exp(), gradient.exp()]
+
+    x = torch.randn(4, 3).bfloat16()
+    captured = replace(capture(backward, x, x.clone()), kind="backward")
+    for node, name in zip(captured.module.graph.nodes, ("primals_1", "tangents_1")):
+        node.name = name
+    again, gradient = (
+        [i.exact for n in lowering.lower(captured).graph.nodes for i in n.body
+         if isinstance(i, Load) and i.buffer == f"mul{part}"] for part in ("", "_1")
+    )  # fmt: skip
+    assert again == [False] and gradient == [True]

@@ -13,11 +13,11 @@ from torchweld.ir.views import Tensor
 
 class GraphBuilder:
     """`round_always`: every result of 16 bits is rounded even where fusion could keep it wide.
-    `of_gradients`: in a backward, where a cast to more bits is the gradient of one to fewer, that
-    somebody asked for."""
+    `of_gradient`: what is lowered now is a gradient; a cast of it to more bits is the gradient of
+    one to fewer, that somebody asked for."""
 
-    def __init__(self, round_always: bool = False, of_gradients: bool = False) -> None:
-        self.round_always, self.of_gradients = round_always, of_gradients
+    def __init__(self, round_always: bool = False) -> None:
+        self.round_always, self.of_gradient = round_always, False
         self.sizes = Sizes()
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Node] = []

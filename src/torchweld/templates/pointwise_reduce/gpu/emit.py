@@ -25,20 +25,23 @@ from torchweld.ir.nodes import (
     Cast,
     Const,
     Index,
-    Instr,
     Load,
     Op,
     Pick,
-    Reduce,
     Value,
     needed,
     operands,
     store_axes,
     value_axes,
 )  # fmt: skip
-from torchweld.ir.passes import maximum_of
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, divide, product
+from torchweld.templates.pointwise_reduce.gpu.roundings import (
+    divides_a_reduction,
+    shared_products,
+    sums_exponentials,
+    values_added_to_one,
+)
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, extent
 
 _ONE = "1"  # along nothing, but a tile: [1, 1]
@@ -89,6 +92,7 @@ class Kernel:
         self.index_type = "tl.int64" if wide else "tl.int32"
         self.fast = _stores_16_bits(accesses, buffers)
         self.near_one = values_added_to_one(self.body) if self.fast else frozenset()
+        self.rounded = shared_products(self.body, [s.value for s in self.comp.stores])
         self.row_start: RowStart | None = None
         self._lines = _Lines()
         self._pointers: dict[str, str] = {}
@@ -353,6 +357,8 @@ class Kernel:
             return self._load(value, instr)
         if isinstance(instr, Op) and value in self.near_one and instr.name in scalars.NEAR_ONE:
             return self.helper(scalars.NEAR_ONE[instr.name].format(self.value(instr.args[0])))
+        if value in self.rounded:
+            return f"libdevice.mul_rn({', '.join(map(self.value, instr.args))})"
         if isinstance(instr, Op):
             return self._op(instr)
         if isinstance(instr, Cast):
@@ -371,6 +377,8 @@ class Kernel:
         args = [self._argument(instr, v) for v in instr.args]
         if instr.name == "div" and self.fast and sums_exponentials(self.body, instr.args[1]):
             return f"{args[0]} * (1 / {args[1]})"  # one division for each row; the sum is >= 1
+        if divides_a_reduction(self.body, instr):
+            return self.helper(scalars.FLOAT["div"].format(*args))
         return self.operation(instr.name, "int" if kind == "uint" else kind, *args)
 
     def _argument(self, instr: Op, value: Value) -> str:
@@ -459,38 +467,6 @@ class Kernel:
 
     def store_axes(self, position: int) -> frozenset[str]:
         return store_axes(self.comp, self.comp.stores[position], self.axes)
-
-
-def values_added_to_one(body: tuple[Instr, ...]) -> frozenset[Value]:
-    """Those that are used, perhaps squared, in sums with a constant of at least one and nowhere
-    else: errors far below the last place of one do not show."""
-    ones = {v for v, i in enumerate(body) if isinstance(i, Const) and abs(i.value) >= 1}
-    uses: dict[Value, list[Value]] = {}
-    for number, instr in enumerate(body):
-        for value in operands(instr):
-            uses.setdefault(value, []).append(number)
-    near: set[Value] = set()
-
-    def is_hidden(number: Value) -> bool:
-        instr = body[number]
-        if not isinstance(instr, Op):
-            return False
-        square = instr.name == "mul" and len(set(instr.args)) == 1
-        summed = instr.name in ("add", "sub") and not ones.isdisjoint(instr.args)
-        return summed or (square and number in near)
-
-    for value in sorted(uses, reverse=True):
-        if all(map(is_hidden, uses[value])):
-            near.add(value)
-    return frozenset(near)
-
-
-def sums_exponentials(body: tuple[Instr, ...], value: Value) -> bool:
-    """Whether `value` is sum(exp(x - max(x))): at least one, or NaN."""
-    instr = body[value]
-    return (
-        isinstance(instr, Reduce) and instr.monoid == "sum" and maximum_of(body, instr) is not None
-    )
 
 
 def is_wide(

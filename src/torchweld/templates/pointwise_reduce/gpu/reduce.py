@@ -155,7 +155,7 @@ def _welford_block(k: Kernel, value: Value, instr: Reduce, along: str) -> list[s
     count = k.assign((value, 2), f"tl.full({shape}, {k.columns}, {scalars.TYPES[dtype]})")
     tile = masked(k, "sum", instr.args[0], along)
     total = reduced(k, "sum", tile, 1)
-    mean = k.assign((value, 0), k.operation("div", "float", total, count))
+    mean = k.assign((value, 0), scalars.FLOAT["div"].format(total, count))
     k.line(f"d{value} = {k.value(instr.args[0])} - {mean}")
     squares = f"d{value} * d{value}"
     if mask := k.mask("c"):

@@ -1,0 +1,68 @@
+"""What a Triton kernel rounds as eager does, although its compiler could do otherwise."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from torchweld.core import dtypes
+from torchweld.ir import affine
+from torchweld.ir.build import BodyBuilder
+from torchweld.templates.pointwise_reduce.gpu.roundings import (
+    divides_a_reduction,
+    shared_products,
+)
+
+F32 = dtypes.f32
+AT = (affine.axis("i0"),)
+
+
+def loaded(body: BodyBuilder, *names: str):
+    return [body.load(n, AT, F32) for n in names]
+
+
+def test_products_that_several_read_are_rounded_once():
+    body = BodyBuilder()
+    x, y = loaded(body, "x", "y")
+    square, other = body.op("mul", x, x), body.op("mul", x, y)
+    body.op("sub", body.op("round", square), square)
+    body.op("add", other, y)
+    assert shared_products(body.body, ()) == {square}
+    assert shared_products(body.body, (other,)) == {square, other}
+
+
+def test_both_sides_of_a_difference_are_two_reads():
+    body = BodyBuilder()
+    (x,) = loaded(body, "x")
+    square = body.op("mul", x, x)
+    body.op("sub", square, square)
+    assert shared_products(body.body, ()) == {square}
+
+
+@pytest.mark.parametrize("factor,exact", [(0.5, True), (-4.0, True), (0.3, False), (0.0, False)])
+def test_what_is_exact_needs_no_rounding(factor, exact):
+    body = BodyBuilder()
+    x, y = loaded(body, "x", "y")
+    product = body.op("mul", x, body.const(factor, F32))
+    body.op("add", product, y)
+    body.op("exp", product)
+    assert shared_products(body.body, ()) == (set() if exact else {product})
+
+
+@pytest.mark.parametrize("factor", [math.inf, math.nan])
+def test_infinite_factors_have_no_exponent(factor):
+    body = BodyBuilder()
+    x, y = loaded(body, "x", "y")
+    product = body.op("mul", x, body.const(factor, F32))
+    body.op("add", product, y)
+    assert shared_products(body.body, (product,)) == {product}
+
+
+def test_a_mean_is_a_division_of_a_reduction():
+    body = BodyBuilder()
+    x, y = loaded(body, "x", "y")
+    total, count = body.reduce("sum", (x,), ("i0",)), body.const(7.0, F32)
+    mean, each = body.op("div", total, count), body.op("div", y, count)
+    assert divides_a_reduction(body.body, body.body[mean])
+    assert not divides_a_reduction(body.body, body.body[each])

@@ -95,6 +95,14 @@ KERNELS = {
         [Input((2, 1, 5, 2), BF16, "expanded", "offset")],
         "w = ((x0 * 0.3) @ x0.mT).softmax(-1)", "y = (w / (w.sum(-1, keepdim=True) + 1e-6)) @ x0",
     ),
+    "a logsumexp that is rounded, and scores far below": program(
+        [Input((2, 3, 5, 6), BF16, "expanded", "offset"), Input((2, 3, 17, 6), BF16),
+         Input((2, 3, 5, 17), BF16)],
+        "s = torch.where(torch.arange(17) <= x2, x0 @ x1.mT * 0.2, -1e9)",
+        "h = torch.arange(1, 4)[:, None, None]", "s = s * h * h",
+        "w = (s - s.logsumexp(-1, keepdim=True)).exp()",
+        "y = w / (w.sum(-1, keepdim=True) + 1e-6) @ x1",
+    ),
     "differences of weights of 16 bits": program(
         [Input((3, 2, 7, 3), F16), Input((3, 2, 65, 3), F16, "plain", "offset", 2)],
         "s = x0 @ x1.mT / 3 ** 0.5", "w = s.softmax(-1) - 0.3 * (x0.flip(-1) @ x1.mT).softmax(-1)",

@@ -59,6 +59,11 @@ FOUND = {
     "a quotient by a number": Program(
         (Input((9,), F32, "plain", "hard"),), ("y = x0 / 3", "z = x0.select(0, 0)"), ("y", "z")
     ),
+    "means of integers": Program(
+        (Input((5, 7, 9), F32), Input((5, 7, 9), torch.int64, "gaps")),
+        ("y = x1.float().mean(-2)", "z = x1.float().mean((0, 2))"), ("y", "z"),
+        bitwise=frozenset(("y", "z")),
+    ),
     "heads that wgmma takes wrongly": program(
         [Input((3, 2, 33, 17), BF16, "expanded"), Input((3, 2, 33, 17), BF16, seed=1),
          Input((3, 2, 33, 8), BF16, "permuted", seed=2)],

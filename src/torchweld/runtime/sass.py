@@ -1,10 +1,14 @@
-"""What ptxas made of a kernel, read for one of its faults.
+"""A fault of ptxas, and the way around it.
 
-ptxas 12.8 (of Triton 3.6 and 3.7) merges the descriptors of wgmma instructions whose factors share
-their memory but lie in it in different ways. In narrow tiles (16 and 32 columns) it then adds to a
-register that nothing has written yet: on an H100 such products were wrong, or read memory that is
-not there. Such kernels are compiled again without wgmma. In no other binary has an addition been
-seen to read a register before it is written.
+A wgmma instruction takes a descriptor of 64 bits: below the address of its factor in shared memory,
+above how the factor lies there. Where one piece of shared memory holds factors that lie in several
+ways, Triton (3.6 and 3.7) adds to one address several numbers with bits in both halves. ptxas 12.8
+then may lose the register with the address, and add to another: on an H100 such products were
+wrong, or read memory that is not there. It does not where the lower half is added first, and the
+bits above set after it.
+
+What ptxas makes of that is read, too. In no good binary has an addition been seen to read a
+register before it is written, nor both halves of an address in one register.
 """
 
 from __future__ import annotations
@@ -13,12 +17,15 @@ import re
 import subprocess
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 _INSTRUCTION = re.compile(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\S*)\s*(.*?)\s*;")
 _REGISTER = re.compile(r"\b(U?R)(\d+)\b")
 _PREDICATE = re.compile(r"!?U?P(\d|T)")
 _ADDITIONS = ("IADD3", "UIADD3")
+_CARRIED = re.compile(r"(U?R\d+), (U?P\d), (.*)")
+_NEAR = 12  # instructions between the halves of an addition
 _WITHOUT_RESULT = (
     "ST", "RED", "BAR", "BRA", "EXIT", "UTMA", "UBLK", "SYNCS", "NOP", "BSSY", "BSYNC", "CALL",
     "RET", "WARP", "DEPBAR", "FENCE", "MEMBAR", "ERRBAR", "CCTL", "NANOSLEEP", "LDGSTS", "USETMAX",
@@ -29,43 +36,89 @@ _WIDTHS = (
     ("HGMMA", 128), ("QGMMA", 128), ("IGMMA", 128), ("MMA", 4), ("LDSM", 4), (".128", 4),
     (".64", 2), ("WIDE", 2), ("F64", 2), ("DADD", 2), ("DMUL", 2), ("DFMA", 2), ("CS2R", 2),
 )  # fmt: skip
-# What a descriptor is made of: the address of a tile, and how it lies there.
-_DESCRIBED = re.compile(r"(?:or\.b64|add\.s64)\s+%rd\d+, (%rd\d+), (-?\d{13,});")
+_LOW = 0xFFFFFFFF
+# A descriptor is an address with bits above it, which is the place of one tile, or a sum.
+_SET = re.compile(r"or\.b64\s+%rd\d+, (%rd\d+), (-?\d{13,});")
+_ADDED = re.compile(r"add\.s64(\s+)(%rd\d+), (%rd\d+), (-?\d{13,});")
+_USED = re.compile(r"wgmma\.mma_async[^;]*;")
 
 
 def is_suspect(ptx: str) -> bool:
-    """Whether one piece of shared memory is described in several ways to wgmma."""
-    if "wgmma.mma_async" not in ptx:
-        return False
+    """Whether one piece of shared memory is described in several ways to wgmma, by additions."""
     ways: dict[str, set[int]] = defaultdict(set)
-    for address, described in _DESCRIBED.findall(ptx):
-        ways[address].add(int(described) >> 32)
+    for _, _, address, number in _ADDED.findall(ptx) if "wgmma" in ptx else ():
+        ways[address].add(int(number) >> 32)
+    if not ways:
+        return False
+    for address, bits in _SET.findall(ptx):
+        ways[address].add(int(bits) >> 32)
     return any(len(found) > 1 for found in ways.values())
 
 
+def in_two_steps(ptx: str) -> str:
+    """`ptx`, its descriptors made by an addition to the lower half, then by bits of the upper one,
+    which is empty in an address: elsewhere such bits are set, too."""
+    addresses = {address for address, _ in _SET.findall(ptx)}
+    used = set(re.findall(r"%rd\d+", " ".join(_USED.findall(ptx))))
+
+    def two_steps(found: re.Match) -> str:
+        space, result, address, number = found.groups()
+        if address not in addresses or result not in used:
+            return found[0]
+        low = int(number) & _LOW
+        add = f"add.s64{space}{result}, {address}, {low};"
+        return f"{add}\n\tor.b64{space}{result}, {result}, {int(number) - low};"
+
+    return _ADDED.sub(two_steps, ptx)
+
+
 def fault(cubin: bytes) -> str | None:
-    """The addition in a binary that reads a register before it is written. Without nvdisasm, which
-    Triton brings, nothing is found."""
-    return unset_read(disassembled(cubin))
+    """The addition in a binary that gives the fault away. Without nvdisasm, which Triton brings,
+    nothing is found."""
+    return faulty_addition(disassembled(cubin))
 
 
-def unset_read(sass: str) -> str | None:
+def faulty_addition(sass: str) -> str | None:
     """The first addition that reads a register which nothing before it, in the text's order,
-    writes."""
+    writes; or one of 64 bits whose halves are read from one register."""
     known: set[str] = set()
-    for line in sass.splitlines():
-        if ".section" in line and ".text." in line:
+    carried: list[tuple[int, str, set[str]]] = []
+    for place, (operation, operands) in enumerate(_instructions(sass)):
+        if not operation:
             known = set()
-        found = _INSTRUCTION.match(line)
-        if found is None:
             continue
-        operation, operands = found.groups()
         results, read = _parts(operation, operands)
         if operation.startswith(_ADDITIONS) and not _names(read) <= known:
             return f"{operation} {operands}"
+        if operation.endswith(".X") and operation.startswith(_ADDITIONS):
+            halves = _half_below(carried, place, operands)
+            if halves and halves <= _names(read):
+                return f"{operation} {operands}"
+        elif operation in _ADDITIONS and (below := _CARRIED.match(operands)):
+            carried.append((place, below[2], _names(below[3])))
         for kind, number in _REGISTER.findall(results):
             known |= {f"{kind}{int(number) + k}" for k in range(_width(operation))}
     return None
+
+
+def _instructions(sass: str) -> Iterator[tuple[str, str]]:
+    """Operations and operands; ("", "") where a kernel begins."""
+    for line in sass.splitlines():
+        if ".section" in line and ".text." in line:
+            yield "", ""
+        elif found := _INSTRUCTION.match(line):
+            yield found.groups()
+
+
+def _half_below(carried: list, place: int, operands: str) -> set[str]:
+    """The register that the lower half of an addition read, if it is the only one; none if there
+    is no such half near by."""
+    for before, predicate, names in reversed(carried):
+        if place - before > _NEAR:
+            break
+        if re.search(rf"(?<!!){predicate}\b", operands):
+            return names if len(names) == 1 else set()
+    return set()
 
 
 def _parts(operation: str, operands: str) -> tuple[str, str]:

@@ -20,8 +20,7 @@ import torch
 
 from torchweld.codegen.source import BufferArg, DescriptorArg, KernelSource, SizeArg
 from torchweld.core.errors import BuildError
-from torchweld.core.files import write_whole
-from torchweld.runtime import sass, wgmma
+from torchweld.runtime import sass
 from torchweld.runtime.cache import digest
 from torchweld.runtime.launch_table import Handle, TileMap
 
@@ -111,11 +110,14 @@ def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] =
     needed.
 
     Pointers are taken to be multiples of 16 bytes, except arguments at positions `unaligned`.
-    What ptxas makes wrong with wgmma has mma.sync. Raises BuildError."""
+    Raises BuildError."""
     try:
         import_triton()
     except ImportError as error:
         raise BuildError(f"there is no Triton: {error}") from error
+    import triton
+    from triton.backends.compiler import GPUTarget
+
     options = {
         "num_warps": source.num_warps,
         "num_stages": source.num_stages,
@@ -126,43 +128,36 @@ def compile_source(source: KernelSource, arch: int, unaligned: Collection[int] =
         options["maxnreg"] = source.max_registers
     if source.early:
         options["launch_pdl"] = True
-    with wgmma.allowed():
-        made = _compiled(source, arch, unaligned, options)
-    if _fault(made) is None:
-        return made
-    with wgmma.avoided():
-        made = _compiled(source, arch, unaligned, options)
-    fault = _fault(made)
-    if fault is not None:
-        raise BuildError(f"{source.name}: ptxas reads a register that is not set: {fault}")
-    return made
-
-
-def _compiled(source: KernelSource, arch: int, unaligned: Collection[int], options: Mapping):
-    import triton
-    from triton.backends.compiler import GPUTarget
-
+    target = GPUTarget("cuda", arch, 32)
     try:
         described = _described(source, unaligned)
-        return triton.compile(described, target=GPUTarget("cuda", arch, 32), options=dict(options))
+        made = triton.compile(described, target=target, options=options)
+        return _mended(made, target) if sass.is_suspect(made.asm["ptx"]) else made
     except Exception as error:
         raise BuildError(
             f"{source.name} does not compile for sm_{arch}: {_last_line(error)}"
         ) from error
 
 
-def _fault(compiled) -> str | None:
-    """As `sass.fault`. A file beside a binary in Triton's cache keeps what was found."""
-    if not sass.is_suspect(compiled.asm["ptx"]):
-        return None
-    binary = next(p for f, p in compiled.metadata_group.items() if f.endswith(".cubin"))
-    kept = Path(binary).with_suffix(".fault")
-    with suppress(OSError):
-        return kept.read_text() or None
-    found = sass.fault(compiled.asm["cubin"])
-    with suppress(OSError):  # Triton's cache may be for reading only
-        write_whole(found or "", kept)
-    return found
+def _mended(made, target):
+    """`made` with a binary that lacks a fault of ptxas (runtime/sass.py), which Triton's cache
+    keeps beside the first. Raises BuildError if it does not lack it."""
+    from triton.compiler.compiler import make_backend
+    from triton.runtime.cache import get_cache_manager
+
+    cache, name = get_cache_manager(made.hash), f"{made.name}.mended"
+    kept = cache.get_file(name)
+    if kept:
+        made.kernel = Path(kept).read_bytes()
+    else:
+        ptx, told = sass.in_two_steps(made.asm["ptx"]), made.metadata
+        made.kernel = make_backend(target).make_cubin(ptx, told._asdict(), told, target.arch)
+        if fault := sass.fault(made.kernel):
+            raise BuildError(f"ptxas loses a register: {fault}")
+        with suppress(OSError):  # the cache may be for reading only
+            cache.put(made.kernel, name)
+    made.asm["cubin"] = made.kernel
+    return made
 
 
 def _described(source: KernelSource, unaligned: Collection[int]):
@@ -269,6 +264,7 @@ def _loaded(compiled):
     from triton.compiler import CompiledKernel
 
     own = CompiledKernel(compiled.src, compiled.metadata_group, compiled.hash)
+    own.asm, own.kernel = compiled.asm, compiled.kernel  # which may be mended
     assert own.run is not None  # which loads it
     return own
 

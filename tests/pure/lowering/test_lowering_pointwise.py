@@ -359,13 +359,16 @@ def test_a_gpu_divides_by_a_number_as_torch_does_there(monkeypatch, device, dtyp
     for module in (call, lowering):
         monkeypatch.setattr(module, "spec_of", lambda *a: replace(of(*a), device=device))
     x = torch.randn(100, dtype=torch.float64).to(dtype)
-    result = lowered(lambda x: [x / number, torch.div(x, number, rounding_mode="floor")], x)
-    first = comps(result)[0]
-    names = {i.name for i in first.body if isinstance(i, Op)}
-    assert names == {"div" if device == "cpu" else "mul"}
-    if device != "cpu" and dtype != torch.float64:
-        factor = next(i.value for i in first.body if isinstance(i, Const))
-        assert factor == (1 / torch.tensor(number, dtype=torch.float32)).item()
+    quotient, _, mean = comps(
+        lowered(lambda x: [x / number, x.div(number, rounding_mode="floor"), x.mean()], x)
+    )
+    for comp, divisor in ((quotient, number), (mean, 100)):
+        assert {i.name for i in comp.body if isinstance(i, Op)} == {
+            "div" if device == "cpu" else "mul"
+        }
+        if device != "cpu" and dtype != torch.float64:
+            factor = next(i.value for i in comp.body if isinstance(i, Const))
+            assert factor == (1 / torch.tensor(divisor, dtype=torch.float32)).item()
 
 
 def test_what_a_backward_makes_again_is_rounded_as_in_the_forward():

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import torch
-
 from torchweld.capture.lowering.call import Call, promoted
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.registry import ROWS, lowers
@@ -156,23 +154,11 @@ def mul(a, b):
     "aten.true_divide.Tensor",
 )
 def div(call: Call, a, b, rounding_mode=None):
-    if rounding_mode is None and _divides_by_multiplying(call, b):
-        factor = _reciprocal(b, call.compute())
+    factor = call.reciprocal(b) if rounding_mode is None else None
+    if factor is not None:
         return _apply(call, _both("mul"), call.compute(), (a, factor), {}, exact=False)
     name = {None: "div", "floor": "floor_div", "trunc": "trunc_div"}[rounding_mode]
     return _apply(call, _both(name), call.compute(), (a, b), {}, rounding_mode is not None)
-
-
-def _divides_by_multiplying(call: Call, divisor) -> bool:
-    """Torch's kernels for CUDA multiply by the reciprocal of a number (BinaryDivTrueKernel.cu)."""
-    number = isinstance(divisor, (int, float))
-    return number and call.compute().is_float and call.out.device.startswith("cuda")
-
-
-def _reciprocal(number: float, dtype: DType) -> float:
-    """Rounded as `number` and the quotient are in `dtype`."""
-    known = torch.tensor(number, dtype=torch.float64 if dtype == dtypes.f64 else torch.float32)
-    return known.reciprocal().item()
 
 
 def _is_bool(a, b) -> bool:

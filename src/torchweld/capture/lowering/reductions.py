@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from torchweld.capture.lowering.call import Call, kept, normal, normal_dims
 from torchweld.capture.lowering.expr import Expr, where
@@ -36,9 +37,11 @@ def sum_(call: Call, x, dims=None, keepdim=False, *, dtype=None):
 
 @lowers("aten.mean.dim", "aten.mean.default")
 def mean(call: Call, x, dims=None, keepdim=False, *, dtype=None):
-    return _simple(
-        call, "sum", x, dims, keepdim, lambda total, nest, over: total / nest.count(over)
-    )
+    def share(total: Expr, nest: Nest, over: Sequence[int]) -> Expr:
+        factor = call.reciprocal(nest.count(over))
+        return total / nest.count(over) if factor is None else total * factor
+
+    return _simple(call, "sum", x, dims, keepdim, share)
 
 
 @lowers("aten.prod.dim_int", "aten.prod.default")

@@ -39,6 +39,8 @@ def test_halves_of_one_address_are_in_two_registers():
     assert sass.faulty_addition(PROLOGUE + HALVES) is None
     found = sass.faulty_addition(PROLOGUE + HALVES.replace("UR6", "UR7"))
     assert found == "UIADD3.X UR23, UR7, -0x80000000, URZ, UP0, !UPT"
+    moved = HALVES.replace("UR6", "UR7").replace("\n", "\n        /*0080*/ UMOV UR7, URZ ;\n")
+    assert sass.faulty_addition(PROLOGUE + moved) is None  # it holds the upper half by then
     other = HALVES.replace("UR6", "UR7").replace("UP0, !UPT", "UP1, !UPT")
     assert sass.faulty_addition(PROLOGUE + other) is None
 

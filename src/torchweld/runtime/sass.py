@@ -17,13 +17,15 @@ import re
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 _INSTRUCTION = re.compile(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\S*)\s*(.*?)\s*;")
 _REGISTER = re.compile(r"\b(U?R)(\d+)\b")
 _PREDICATE = re.compile(r"!?U?P(\d|T)")
 _ADDITIONS = ("IADD3", "UIADD3")
+_UPPER = ("IADD3.X", "UIADD3.X")
 _CARRIED = re.compile(r"(U?R\d+), (U?P\d), (.*)")
 _NEAR = 12  # instructions between the halves of an addition
 _WITHOUT_RESULT = (
@@ -82,7 +84,7 @@ def faulty_addition(sass: str) -> str | None:
     """The first addition that reads a register which nothing before it, in the text's order,
     writes; or one of 64 bits whose halves are read from one register."""
     known: set[str] = set()
-    carried: list[tuple[int, str, set[str]]] = []
+    carried: dict[str, _Half] = {}
     for place, (operation, operands) in enumerate(_instructions(sass)):
         if not operation:
             known = set()
@@ -90,14 +92,14 @@ def faulty_addition(sass: str) -> str | None:
         results, read = _parts(operation, operands)
         if operation.startswith(_ADDITIONS) and not _names(read) <= known:
             return f"{operation} {operands}"
-        if operation.endswith(".X") and operation.startswith(_ADDITIONS):
-            halves = _half_below(carried, place, operands)
-            if halves and halves <= _names(read):
-                return f"{operation} {operands}"
-        elif operation in _ADDITIONS and (below := _CARRIED.match(operands)):
-            carried.append((place, below[2], _names(below[3])))
-        for kind, number in _REGISTER.findall(results):
-            known |= {f"{kind}{int(number) + k}" for k in range(_width(operation))}
+        if operation in _UPPER and _is_one_register(carried, place, operands):
+            return f"{operation} {operands}"
+        written = {f"{kind}{int(number) + k}" for kind, number in _REGISTER.findall(results)
+                   for k in range(_width(operation))}  # fmt: skip
+        known |= written
+        carried = {p: half for p, half in carried.items() if half.register not in written}
+        if operation in _ADDITIONS and (below := _CARRIED.match(operands)):
+            carried |= _half(place, *below.groups())
     return None
 
 
@@ -110,15 +112,25 @@ def _instructions(sass: str) -> Iterator[tuple[str, str]]:
             yield found.groups()
 
 
-def _half_below(carried: list, place: int, operands: str) -> set[str]:
-    """The register that the lower half of an addition read, if it is the only one; none if there
-    is no such half near by."""
-    for before, predicate, names in reversed(carried):
-        if place - before > _NEAR:
-            break
-        if re.search(rf"(?<!!){predicate}\b", operands):
-            return names if len(names) == 1 else set()
-    return set()
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """The lower half of an addition of 64 bits, to one register that keeps its value."""
+
+    place: int
+    register: str
+
+
+def _half(place: int, result: str, carry: str, read: str) -> dict[str, _Half]:
+    """By the predicate that it carries to."""
+    names = _names(read) - {result}
+    return {carry: _Half(place, *names)} if len(names) == 1 else {}
+
+
+def _is_one_register(carried: Mapping[str, _Half], place: int, operands: str) -> bool:
+    """Whether an upper half is added to what the lower half was."""
+    parts = [p.strip() for p in operands.split(",")]
+    halves = (half for carry, half in carried.items() if carry in parts[1:])
+    return any(place - h.place <= _NEAR and h.register in parts[1:] for h in halves)
 
 
 def _parts(operation: str, operands: str) -> tuple[str, str]:

@@ -135,6 +135,7 @@ def test_a_models_own_questions_are_heard():
             Model(), (torch.ones(3, 4), torch.ones(5, 4)), dynamic_shapes=(dims, dims)
         )
     assert torch.SymBool.__bool__ is to_bool and "is_contiguous" not in vars(torch.Tensor)
+    assert not torch_private.fx_config.backed_size_oblivious
     sizes = [n.meta["val"].shape[0] for n in program.graph.find_nodes(op="placeholder")]
     guards = {str(guard) for guard in torch_private.size_guards(sizes[0])[0]}
     assert {f"Ne({size.node.expr}, 1)" for size in sizes} <= guards
@@ -149,3 +150,4 @@ def test_traces_in_two_threads_hear_and_leave_torch_as_it_was():
     assert torch.SymBool.__bool__ is not to_bool
     other.__exit__(None, None, None)
     assert torch.SymBool.__bool__ is to_bool and "is_contiguous" not in vars(torch.Tensor)
+    assert not torch_private.fx_config.backed_size_oblivious

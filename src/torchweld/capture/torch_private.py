@@ -444,7 +444,7 @@ def any_sizes() -> Iterator[None]:
     """Symbols made inside stand for sizes from zero on. What torch itself would ask, such as
     whether one is 1, is answered as for a size that is not known; what the model asks is a
     guard."""
-    with fx_config.patch(backed_size_oblivious=True), _model_heard():
+    with _model_heard(), fx_config.patch(backed_size_oblivious=True):
         yield
 
 
@@ -456,6 +456,7 @@ _asked: weakref.WeakKeyDictionary[ShapeEnv, list] = weakref.WeakKeyDictionary()
 _to_bool, _is_contiguous = torch.SymBool.__bool__, torch.Tensor.is_contiguous
 _hearing = 0  # traces under way, of all threads
 _hearing_lock = threading.Lock()
+_oblivious = False  # the setting when the first began
 
 
 @contextlib.contextmanager
@@ -469,13 +470,17 @@ def _model_heard() -> Iterator[None]:
 
 
 def _hear(more: int) -> None:
-    """The first trace sets torch's methods, the last one puts them back."""
-    global _hearing
+    """The first trace sets torch's methods, the last one puts them back; and the setting, which
+    is one for all threads in some releases, and then that of another trace where these end in
+    another order than they began."""
+    global _hearing, _oblivious
     with _hearing_lock:
         before, _hearing = _hearing, _hearing + more
         if not before:
+            _oblivious = fx_config.backed_size_oblivious
             torch.SymBool.__bool__, torch.Tensor.is_contiguous = _answered, _contiguous
         elif not _hearing:
+            fx_config.backed_size_oblivious = _oblivious
             torch.SymBool.__bool__ = _to_bool
             del torch.Tensor.is_contiguous  # its base class has it
 

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import torchweld
 from archive_models import cases, exported, run_elsewhere
 from torchweld.cli.main import app
 from torchweld.core.errors import EnvironmentProblem, UsageError
+from torchweld.deploy.archive import Reader
 
 
 @pytest.fixture(scope="module")
@@ -300,6 +302,21 @@ def test_a_flipped_bit_anywhere_is_told(folder, tmp_path):
             continue
         with zipfile.ZipFile(path) as archive:  # a byte that means nothing: a date, a name's copy
             assert archive.testzip() is None
+
+
+def test_parts_are_read_one_at_a_time(folder, monkeypatch):
+    """Loading reads in two threads, and zipfile of Python 3.12 and 3.13 then gives other bytes."""
+    with Reader(folder / "mlp.tw") as reader:
+        open_part, alone = reader._zip.open, []
+
+        def watched(name):
+            alone.append(not reader._turn.acquire(blocking=False))
+            return open_part(name)
+
+        monkeypatch.setattr(reader._zip, "open", watched)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(reader.read, 10 * list(reader.manifest.parts)))
+    assert alone and all(alone)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])

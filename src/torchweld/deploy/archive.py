@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO
 
 from torchweld.core.errors import UsageError
@@ -73,6 +74,7 @@ class Reader:
 
     def __init__(self, path: Path, sha256: str | None = None) -> None:
         self.path = path
+        self._turn = Lock()  # zipfile of Python 3.12 and 3.13 mixes up what two threads read
         self._file = _opened(path, pinned=sha256 is not None)
         try:
             self._read_manifest(sha256)
@@ -97,7 +99,7 @@ class Reader:
         """A part, to memory of its size, which is not to be used if this raises UsageError."""
         part, digest, done = self.part(name), hashlib.sha256(), 0
         try:
-            with self._zip.open(name) as source:
+            with self._turn, self._zip.open(name) as source:
                 while count := source.readinto(target[done : done + _CHUNK]):
                     digest.update(target[done : done + count])
                     done += count

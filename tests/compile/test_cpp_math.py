@@ -17,6 +17,13 @@ from torchweld.codegen.cpp.flags import COMPILER, FLAGS
 from torchweld.codegen.cpp.headers import common_header
 from torchweld.templates.conv.cpu.generate import header
 
+
+def log1p_exp(x: torch.Tensor) -> torch.Tensor:
+    """Infinite where exp overflows in float32."""
+    overflows = x.float().exp().isinf()
+    return torch.where(overflows, torch.inf, x.clamp(min=0) + torch.log1p(torch.exp(-x.abs())))
+
+
 # name -> (units in the last place, torch function)
 UNARY = {
     "exp": (1.1, torch.exp), "log": (0.9, torch.log), "erf": (1.3, torch.erf),
@@ -30,7 +37,7 @@ UNARY = {
     "sinh": (0.51, torch.sinh), "cosh": (0.51, torch.cosh), "asinh": (0.51, torch.asinh),
     "acosh": (0.51, torch.acosh), "atanh": (0.51, torch.atanh),
     "1_plus_tanh": (2.6, lambda x: 2 * torch.sigmoid(2 * x)),
-    "log1p_exp": (2.5, lambda x: x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))),
+    "log1p_exp": (2.5, log1p_exp),
 }  # fmt: skip
 # name -> (absolute error, torch function)
 ABSOLUTE = {"1_plus_erf": (4e-7, lambda x: torch.special.erfc(-x))}

@@ -284,16 +284,18 @@ template <class T> TW T tw_log1p(T x) {
   bool edge = !(u > 0 && u < (T)TW_INF);
   return tw_copysign(r + tw_zero_where(edge, lost / u), x);
 }
-// log(1 + e^x): what is added to the larger of x and 0 is log(1 + e) of an e <= 1
+// log(1 + e^x): what is added to the larger of x and 0 is log(1 + e) of an e <= 1; where e^x
+// overflows it is infinite, as one after the other
 TW float tw_log1p_exp(float x) {
   float a = tw_abs(x), e = tw_exp_nonpositive(-a);
   float p = tw_poly(e, -0x1.bf7462p-9f, 0x1.520276p-6f, -0x1.dede36p-5f, 0x1.b8b642p-4f, -0x1.3b6a84p-3f,
       0x1.93adaap-3f, -0x1.ff3606p-3f, 0x1.554e9ep-2f, -0x1.ffffd8p-2f);
-  return tw_zero_where(x < 0.0f, x) + tw_fma(p * e, e, e);
+  float larger = x > 0x1.62e42ep+6f ? TW_INF : tw_zero_where(x < 0.0f, x);
+  return larger + tw_fma(p * e, e, e);
 }
 TW double tw_log1p_exp(double x) {
   double e = tw_exp_nonpositive(-tw_abs(x));
-  return tw_zero_where(x < 0.0, x) + tw_log1p(e);
+  return (x > 0x1.62e42fefa39efp+9 ? (double)TW_INF : tw_zero_where(x < 0.0, x)) + tw_log1p(e);
 }
 TW double tw_1_plus_tanh(double x) { return 2.0 * tw_sigmoid(2.0 * x); }
 TW double tw_erf(double x) {

@@ -14,7 +14,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
 from torchweld.ir.access import Access, Accesses, addressed
 from torchweld.ir.build import BodyBuilder
@@ -80,13 +79,13 @@ class TensorList:
 
 
 def tensor_list(comp: Comp, buffers: Mapping[str, Buffer]) -> TensorList | None:
-    """The list that `comp` is; None if it has no parts. Raises InvalidIR if these are not alike."""
+    """The list that `comp` is; None if it has no parts that are alike."""
     split = parts(comp)
     if len(split) == 1:
         return None
     rows = [flat(part, buffers) for part in split]
     if any(r is None or r.key != rows[0].key for r in rows):
-        raise InvalidIR(f"{comp.name} is several kernels that differ")
+        return None
     layouts = {b.name: b for b in rows[0].layouts}
     accesses = addressed(rows[0].template, layouts)
     return TensorList(accesses, layouts, tuple((r.tensors, r.length) for r in rows))

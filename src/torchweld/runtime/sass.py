@@ -87,7 +87,7 @@ def faulty_addition(sass: str) -> str | None:
     carried: dict[str, _Half] = {}
     for place, (operation, operands) in enumerate(_instructions(sass)):
         if not operation:
-            known = set()
+            known, carried = set(), {}
             continue
         results, read = _parts(operation, operands)
         if operation.startswith(_ADDITIONS) and not _names(read) <= known:

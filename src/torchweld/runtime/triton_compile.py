@@ -145,12 +145,12 @@ def _mended(made, target):
     from triton.compiler.compiler import make_backend
     from triton.runtime.cache import get_cache_manager
 
-    cache, name = get_cache_manager(made.hash), f"{made.name}.mended"
+    ptx, told = sass.in_two_steps(made.asm["ptx"]), made.metadata
+    cache, name = get_cache_manager(made.hash), f"{made.name}.{digest(ptx)}.mended"
     kept = cache.get_file(name)
     if kept:
         made.kernel = Path(kept).read_bytes()
     else:
-        ptx, told = sass.in_two_steps(made.asm["ptx"]), made.metadata
         made.kernel = make_backend(target).make_cubin(ptx, told._asdict(), told, target.arch)
         if fault := sass.fault(made.kernel):
             raise BuildError(f"ptxas loses a register: {fault}")

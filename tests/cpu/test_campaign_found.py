@@ -113,11 +113,12 @@ KERNELS = {
         "y = (w @ x1).sin() * 2",
     ),
 }  # fmt: skip
-for name in (
-    "weights of a masked row, set to zero", "the variance of an empty row",
-    "an element beside what has none",
-):  # fmt: skip
-    KERNELS[name] = FOUND[name]
+KERNELS |= {
+    name: FOUND[name] for name in (
+        "weights of a masked row, set to zero", "the variance of an empty row",
+        "an element beside what has none",
+    )
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KERNELS)

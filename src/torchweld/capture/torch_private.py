@@ -444,8 +444,12 @@ def any_sizes() -> Iterator[None]:
     """Symbols made inside stand for sizes from zero on. What torch itself would ask, such as
     whether one is 1, is answered as for a size that is not known; what the model asks is a
     guard."""
-    with _model_heard(), fx_config.patch(backed_size_oblivious=True):
-        yield
+    _hear(1)
+    try:
+        with fx_config.patch(backed_size_oblivious=True):
+            yield
+    finally:
+        _hear(-1)
 
 
 # What a model has asked of the sizes of a trace, as expressions that are true. Torch has no guard
@@ -459,20 +463,11 @@ _hearing_lock = threading.Lock()
 _oblivious = False  # the setting when the first began
 
 
-@contextlib.contextmanager
-def _model_heard() -> Iterator[None]:
-    """Inside, answers to the model's own questions of sizes are kept."""
-    _hear(1)
-    try:
-        yield
-    finally:
-        _hear(-1)
-
-
 def _hear(more: int) -> None:
-    """The first trace sets torch's methods, the last one puts them back; and the setting, which
-    is one for all threads in some releases, and then that of another trace where these end in
-    another order than they began."""
+    """While there are traces, answers to the model's own questions of sizes are kept. The first one
+    sets torch's methods, the last one puts them back; and the setting, which is one for all threads
+    in some releases, and then that of another trace where these end in another order than they
+    began."""
     global _hearing, _oblivious
     with _hearing_lock:
         before, _hearing = _hearing, _hearing + more

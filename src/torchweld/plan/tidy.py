@@ -44,7 +44,8 @@ _LINEAR = ("add", "sub", "mul", "div", "neg")
 
 def _beside_narrowed_rows(body: tuple[Instr, ...], stored: set[Value]) -> frozenset[Value]:
     """Widenings from which a narrowed value of the row is taken before exp."""
-    exponents, found, axes = set(), set(), value_axes(body)
+    exponents: set[Value] = set()
+    pairs: list[tuple[Value, ...]] = []
     for value, instr in reversed(list(enumerate(body))):
         if isinstance(instr, Cast) and value in exponents:
             exponents.add(instr.arg)
@@ -52,11 +53,10 @@ def _beside_narrowed_rows(body: tuple[Instr, ...], stored: set[Value]) -> frozen
             continue
         if instr.name in ("exp", "exp2") or (value in exponents and instr.name in _LINEAR):
             exponents.update(instr.args)
-        if value in exponents and instr.name == "sub":
-            each, row = instr.args
-            if axes[row] < axes[each] and _is_narrowed(body, row, stored):
-                found.add(each)
-    return frozenset(found)
+        if value in exponents and instr.name == "sub" and _is_narrowed(body, instr.args[1], stored):
+            pairs.append(instr.args)
+    axes = value_axes(body) if pairs else ()
+    return frozenset(each for each, row in pairs if axes[row] < axes[each])
 
 
 def _is_narrowed(body: tuple[Instr, ...], value: Value, stored: set[Value]) -> bool:

@@ -26,7 +26,6 @@ _REGISTER = re.compile(r"\b(U?R)(\d+)\b")
 _PREDICATE = re.compile(r"!?U?P(\d|T)")
 _ADDITIONS = ("IADD3", "UIADD3")
 _UPPER = ("IADD3.X", "UIADD3.X")
-_CARRIED = re.compile(r"(U?R\d+), (U?P\d), (.*)")
 _NEAR = 12  # instructions between the halves of an addition
 _WITHOUT_RESULT = (
     "ST", "RED", "BAR", "BRA", "EXIT", "UTMA", "UBLK", "SYNCS", "NOP", "BSSY", "BSYNC", "CALL",
@@ -92,14 +91,15 @@ def faulty_addition(sass: str) -> str | None:
         results, read = _parts(operation, operands)
         if operation.startswith(_ADDITIONS) and not _names(read) <= known:
             return f"{operation} {operands}"
-        if operation in _UPPER and _is_one_register(carried, place, operands):
+        if operation in _UPPER and _is_one_register(carried, place, read):
             return f"{operation} {operands}"
         written = {f"{kind}{int(number) + k}" for kind, number in _REGISTER.findall(results)
                    for k in range(_width(operation))}  # fmt: skip
         known |= written
         carried = {p: half for p, half in carried.items() if half.register not in written}
-        if operation in _ADDITIONS and (below := _CARRIED.match(operands)):
-            carried |= _half(place, *below.groups())
+        result, *carries = results.split(",")
+        if operation in _ADDITIONS and carries:
+            carried |= _half(place, result, carries[0], read)
     return None
 
 
@@ -126,11 +126,11 @@ def _half(place: int, result: str, carry: str, read: str) -> dict[str, _Half]:
     return {carry: _Half(place, *names)} if len(names) == 1 else {}
 
 
-def _is_one_register(carried: Mapping[str, _Half], place: int, operands: str) -> bool:
+def _is_one_register(carried: Mapping[str, _Half], place: int, read: str) -> bool:
     """Whether an upper half is added to what the lower half was."""
-    parts = [p.strip() for p in operands.split(",")]
-    halves = (half for carry, half in carried.items() if carry in parts[1:])
-    return any(place - h.place <= _NEAR and h.register in parts[1:] for h in halves)
+    parts = read.split(",")
+    halves = (half for carry, half in carried.items() if carry in parts)
+    return any(place - h.place <= _NEAR and h.register in parts for h in halves)
 
 
 def _parts(operation: str, operands: str) -> tuple[str, str]:

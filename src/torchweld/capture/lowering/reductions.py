@@ -38,8 +38,9 @@ def sum_(call: Call, x, dims=None, keepdim=False, *, dtype=None):
 @lowers("aten.mean.dim", "aten.mean.default")
 def mean(call: Call, x, dims=None, keepdim=False, *, dtype=None):
     def share(total: Expr, nest: Nest, over: Sequence[int]) -> Expr:
-        factor = call.reciprocal(nest.count(over))
-        return total / nest.count(over) if factor is None else total * factor
+        count = nest.count(over)
+        factor = call.reciprocal(count)
+        return total / count if factor is None else total * factor
 
     return _simple(call, "sum", x, dims, keepdim, share)
 

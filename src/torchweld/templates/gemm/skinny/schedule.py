@@ -147,7 +147,8 @@ def candidates(
 
 def _lies_along_rows(found: Iterable[Factors]) -> bool:
     """Whether the left factor is contiguous along the rows. Two programs with tiles of 8 such rows,
-    and no others, ended in an illegal access on an H100 (Triton 3.6); tiles of 64 were right."""
+    and no others, ended in an illegal access on an H100 (Triton 3.6); tiles of 64 were right. Some
+    binaries of such tiles have the fault that runtime/sass.py mends; mended ones have not run."""
     return any(f.left.dims[-1] == "rows" for f in found)
 
 

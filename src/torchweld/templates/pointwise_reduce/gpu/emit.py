@@ -378,7 +378,7 @@ class Kernel:
         if instr.name == "div" and self.fast and sums_exponentials(self.body, instr.args[1]):
             return f"{args[0]} * (1 / {args[1]})"  # one division for each row; the sum is >= 1
         if divides_a_reduction(self.body, instr):
-            return self.helper(scalars.FLOAT["div"].format(*args))
+            return scalars.FLOAT["div"].format(*args)
         return self.operation(instr.name, "int" if kind == "uint" else kind, *args)
 
     def _argument(self, instr: Op, value: Value) -> str:

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from torchweld.capture import aot, random
 from torchweld.core import events
@@ -423,3 +424,17 @@ def test_cross_entropy_saves_the_logits_not_the_log_probabilities(
     assert not any(t.dtype == torch.float32 and t.shape == x.shape for t in saved)
     if x.dim() == 2 and not weighted:
         assert "aten.sum.dim_IntList" not in compiler.targets("backward")
+
+
+def test_a_backward_whose_trace_was_wrong_runs_in_eager(compiler):
+    """torch 2.11 traces a norm of an empty tensor with one dimension too many."""
+    session = aot._Session(compiler, Options(), None, "norm")
+    with FakeTensorMode():
+        graph = torch.fx.symbolic_trace(lambda kept, tangent: (kept * tangent,))
+        kept, tangent = graph.graph.find_nodes(op="placeholder")
+        kept.meta["val"], tangent.meta["val"] = torch.empty(1, 1, 3), torch.empty(3)
+    session._kept_names = frozenset(["kept"])
+    backward = session.backward(graph, ())
+    with pytest.warns(events.TorchweldWarning, match=r"traced as \(1, 1, 3\), and is \(2, 3\)"):
+        (found,) = backward([torch.ones(2, 3), torch.full((3,), 4.0)])
+    assert torch.equal(found, torch.full((2, 3), 4.0)) and compiler.captured == []

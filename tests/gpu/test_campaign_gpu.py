@@ -56,6 +56,13 @@ FOUND = {
         [Input((7,), F16, "expanded")], "y = x0.std(-1, keepdim=True)"
     ),
     "a product without itself": program([Input((64, 5), F32)], "p = x0 * x0", "y = p - p"),
+    "a product less itself, behind a choice": program(
+        [Input((1, 1, 7, 1), F32, seed=1)],
+        "v = x0.transpose(0, -1) * 1.5", "y = torch.cat([v[:1], v, v[1:]]).var(-1)",
+    ),
+    "a mean much smaller than the numbers": program(
+        [Input((64, 4, 64, 64), F32)], "y = torch.var_mean(x0, (0, 2, 3))[1]"
+    ),
     "a quotient by a number": Program(
         (Input((9,), F32, "plain", "hard"),), ("y = x0 / 3", "z = x0.select(0, 0)"), ("y", "z")
     ),
@@ -75,6 +82,9 @@ FOUND = {
     "scores of 16 bits that are computed again for their gradient": program(
         [Input((2, 1, 5, 2), BF16, "expanded", "offset")],
         "w = ((x0 * 0.3) @ x0.mT).softmax(-1)", "y = (w / (w.sum(-1, keepdim=True) + 1e-6)) @ x0",
+    ),
+    "pairs of a transform, a view of it": program(
+        [Input((3, 8, 16), F32)], "y = torch.fft.fft2(x0).real + x0"
     ),
     "log sigmoid": ModuleSample("nn.LogSigmoid", 0, F32, training=True, seed=3),
 }  # fmt: skip

@@ -58,6 +58,28 @@ def test_the_operand_is_made_in_memory_that_is_returned():
     assert "h" not in found.buffers
 
 
+def test_a_convolution_makes_memory_of_its_own():
+    graph = parse_graph("""graph g {
+  buffer x : f32[2, 3, 5] strides [15, 5, 1] on cpu
+  buffer w : f32[4, 3, 3] strides [9, 3, 1] on cpu
+  buffer h : f32[2, 4, 3] strides [12, 3, 1] on cpu
+  buffer y : f32[2, 4, 3] strides [12, 3, 1] on cpu
+  input x, w
+  extern h h = "aten.convolution.default"(view(x, [2, 3, 5], [15, 5, 1], 0), view(w, [4, 3, 3], [9, 3, 1], 0), \
+None, [1], [0], [1], False, [0], 1) {
+  }
+  comp y [i:2, c:4, p:3] {
+    %0 = load h[i, c, p] : f32
+    %1 = add %0 %0 : f32
+    store y[i, c, p] %1
+  }
+  output view(y, [2, 4, 3], [12, 3, 1], 0)
+}""")  # fmt: skip
+    found = overwrite_operands(graph)
+    check_graph(found)
+    assert found.nodes[0].writes == found.nodes[1].reads == found.nodes[1].writes == ("y",)
+
+
 @pytest.mark.parametrize(
     "graph",
     [

@@ -40,6 +40,17 @@ def test_both_sides_of_a_difference_are_two_reads():
     assert shared_products(body.body, ()) == {square}
 
 
+def test_who_reads_a_choice_reads_what_it_chooses_from():
+    """`cat` of two parts, less its mean over one element: zero, and NaN divided by zero."""
+    body = BodyBuilder()
+    x, y = loaded(body, "x", "y")
+    factor = body.const(1.5, F32)
+    left, right = body.op("mul", x, factor), body.op("mul", y, factor)
+    chosen = body.op("where", body.op("lt", x, y), left, right)
+    body.op("sub", chosen, body.op("neg", body.op("where", body.op("lt", y, x), chosen, x)))
+    assert shared_products(body.body, ()) == {left, right}
+
+
 @pytest.mark.parametrize("factor,exact", [(0.5, True), (-4.0, True), (0.3, False), (0.0, False)])
 def test_what_is_exact_needs_no_rounding(factor, exact):
     body = BodyBuilder()

@@ -233,22 +233,29 @@ class _Session:
 
         def run(args: list) -> Sequence:
             if not compiled:
-                _take_strides(gm, args, self._kept_names)
-                compiled.append(self._compile(gm, "backward", static))
+                take = partial(_take_strides, gm, args, self._kept_names)
+                compiled.append(self._compile(gm, "backward", static, first=take))
             return compiled[0](args)
 
         run._boxed_call = True
         return run
 
     def _compile(
-        self, gm: torch.fx.GraphModule, kind, static, loose: frozenset[int] = frozenset()
+        self,
+        gm: torch.fx.GraphModule,
+        kind,
+        static,
+        loose: frozenset[int] = frozenset(),
+        first: Callable[[], None] = lambda: None,
     ) -> Boxed:
+        def compile_graph(captured: Captured, options: Options) -> Boxed:
+            first()
+            return self._compile_graph(captured, options)
+
         gm.recompile()
         capture_s = 0.0 if kind == "backward" else time.perf_counter() - self._since
         captured = Captured(gm, f"{self._name}_{kind}", kind, static, loose, capture_s)
-        return compile_or_run_eagerly(
-            self._compile_graph, captured, self._options, self._on_compiled
-        )
+        return compile_or_run_eagerly(compile_graph, captured, self._options, self._on_compiled)
 
 
 def _names_at(gm: torch.fx.GraphModule, positions: frozenset[int]) -> frozenset[str]:
@@ -258,10 +265,14 @@ def _names_at(gm: torch.fx.GraphModule, positions: frozenset[int]) -> frozenset[
 
 def _take_strides(gm: torch.fx.GraphModule, args: Sequence, names: frozenset[str]) -> None:
     """The placeholders with these names say the strides that their values really have, where these
-    are numbers: the forward may have laid them out in another way than eager."""
+    are numbers: the forward may have laid them out in another way than eager. Errors: ValueError
+    where torch traced another shape than the value has (torch 2.11: a norm of an empty tensor)."""
     for node, arg in zip(gm.graph.find_nodes(op="placeholder"), args):
         value = node.meta.get("val")
         if node.name in names and isinstance(value, torch.Tensor):
             known = all(isinstance(n, int) for n in (*value.shape, *value.stride()))
+            if known and value.shape != arg.shape:
+                shapes = f"{tuple(value.shape)}, and is {tuple(arg.shape)}"
+                raise ValueError(f"{node.name}, kept for the backward, was traced as {shapes}")
             if known and value.stride() != arg.stride():
                 node.meta["val"] = value.as_strided(value.shape, arg.stride())

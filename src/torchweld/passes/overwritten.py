@@ -4,9 +4,9 @@
  -> h = addmm(...);  comp h[i, j] = gelu(h[i, j]);  mm(h, ...)
 
 Half as much memory is touched: a line that was read is in the cache when it is written, and need
-not be fetched to be overwritten. The operand is a temporary that one kernel or product made, and
-has the layout and dtype of the result. If the result is returned, the operand is made in its
-memory.
+not be fetched to be overwritten. The operand is a temporary that one kernel, product or convolution
+made, and has the layout and dtype of the result. If the result is returned, the operand is made in
+its memory.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from torchweld.templates.gemm.comp import is_product
 from torchweld.templates.library.calls import LINEAR
 
 
+_CONVOLUTION = "aten.convolution.default"
+
+
 def _makes_memory(call: Extern) -> bool:
     """Whether a call's result is memory of its own, and of nobody else."""
-    return is_product(call) or call.target == LINEAR
+    return is_product(call) or call.target in (LINEAR, _CONVOLUTION)
 
 
 @dataclass(frozen=True)

@@ -95,10 +95,9 @@ def _target(call: Call, node: torch.fx.Node, env: dict[torch.fx.Node, object]) -
 
 
 def _is_of_call(call: Call, source: object) -> bool:
-    """Whether a tensor on a CPU is the result of another library call: memory that nothing else
-    writes, and that lives as long as a view of it."""
-    whole = isinstance(source, Tensor) and source.source in call.graph.buffers
-    if not whole or call.graph.buffers[source.source].device != "cpu":
+    """Whether a tensor is the result of another library call: memory that nothing else writes, and
+    that lives as long as a view of it."""
+    if not isinstance(source, Tensor) or source.source not in call.graph.buffers:
         return False
     makers = (n for n in call.graph.nodes if source.source in n.writes)
     return any(isinstance(n, Extern) and source.source not in n.mutates for n in makers)

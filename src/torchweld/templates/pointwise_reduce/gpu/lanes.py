@@ -133,13 +133,18 @@ def _enter_welford(k: Kernel, walk: Walk, running: list[str]) -> None:
 
 
 def _run_welford(k: Kernel, value: Value, running: list[str]) -> None:
-    """Means are told from that of the first block: lanes with a large mean and a small spread would
-    round more of it away, each time, than there is spread."""
+    """Means are told from that of the first block if it exceeds the spread there: lanes with a large
+    mean and a small spread would round more of it away, each time, than there is spread. Of that
+    mean 8 bits are taken. Bits of it below those of x would be rounded away from every x alike, and
+    bias the mean."""
     (mean, squares, count), mask, near = running, k.mask("c"), f"near{value}"
     k.line(f"x = {masked(k, 'sum', k.body[value].args[0], _along(k, value))}")
     with k.indented(f"if blocks{value} == 0:"):
         k.line(f"{near} = tl.sum(x, axis=1, keep_dims=True) / {k.block_columns}")
-        k.line(f'{near} = tl.where(tl.abs({near}) < float("inf"), {near}, 0.0)')
+        k.line(f"spread = tl.sum(tl.abs(x - {near}), axis=1, keep_dims=True) / {k.block_columns}")
+        k.line(f"{near} = {near}.to(tl.bfloat16).to({_kind(k, value)})")
+        apart = f'(tl.abs({near}) > spread) & (tl.abs({near}) < float("inf"))'
+        k.line(f"{near} = tl.where({apart}, {near}, 0.0)")
     k.line(f"blocks{value} += 1")
     k.line(f"x = x - {near}")
     k.line(f"{count} += {f'{mask}.to({_kind(k, value)})' if mask else '1.0'}")

@@ -14,15 +14,27 @@ def shared_products(body: tuple[Instr, ...], stored: Collection[Value]) -> froze
     """Products of floats that are read more than once (in `stored`, too), by a sum or a difference
     among others. A compiler may make a * b + c one operation, without rounding a * b: then this
     reader would see another product than the others, and `p - p` or `round(p) - p` be what the
-    rounding left. So such products are rounded, once for all."""
-    reads = Counter(v for instr in body for v in operands(instr))
-    reads.update(stored)
-    summed = {v for i in body if isinstance(i, Op) and i.name in ("add", "sub") for v in i.args}
+    rounding left. So such products are rounded, once for all. Who reads the choice of a product
+    reads the product: compilers multiply what was chosen."""
+    reads, summed = Counter(stored), set[Value]()
+    for number in reversed(range(len(body))):
+        instr = body[number]
+        chosen = instr.args[1:] if _is(instr, "where") else ()
+        for value in operands(instr):
+            reads[value] += reads[number] if value in chosen else 1
+        if _is(instr, "add", "sub"):
+            summed.update(instr.args)
+        elif number in summed:
+            summed.update(chosen)
     return frozenset(
         v for v in summed
-        if reads[v] > 1 and isinstance(body[v], Op) and body[v].name == "mul"
+        if reads[v] > 1 and _is(body[v], "mul")
         and body[v].dtype.is_float and not any(_is_power_of_two(body[a]) for a in body[v].args)
     )  # fmt: skip
+
+
+def _is(instr: Instr, *names: str) -> bool:
+    return isinstance(instr, Op) and instr.name in names
 
 
 def _is_power_of_two(instr: Instr) -> bool:

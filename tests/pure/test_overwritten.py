@@ -65,8 +65,8 @@ def test_a_convolution_makes_memory_of_its_own():
   buffer h : f32[2, 4, 3] strides [12, 3, 1] on cpu
   buffer y : f32[2, 4, 3] strides [12, 3, 1] on cpu
   input x, w
-  extern h h = "aten.convolution.default"(view(x, [2, 3, 5], [15, 5, 1], 0), view(w, [4, 3, 3], [9, 3, 1], 0), \
-None, [1], [0], [1], False, [0], 1) {
+  extern h h = "aten.convolution.default"(view(x, [2, 3, 5], [15, 5, 1], 0), \
+view(w, [4, 3, 3], [9, 3, 1], 0), None, [1], [0], [1], False, [0], 1) {
   }
   comp y [i:2, c:4, p:3] {
     %0 = load h[i, c, p] : f32

@@ -21,7 +21,6 @@ from torchweld.rewrite.flow import output_buffers, rename, rename_args, without_
 from torchweld.templates.gemm.comp import is_product
 from torchweld.templates.library.calls import LINEAR
 
-
 _CONVOLUTION = "aten.convolution.default"
 
 

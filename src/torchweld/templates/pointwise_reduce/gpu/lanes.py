@@ -133,10 +133,10 @@ def _enter_welford(k: Kernel, walk: Walk, running: list[str]) -> None:
 
 
 def _run_welford(k: Kernel, value: Value, running: list[str]) -> None:
-    """Means are told from that of the first block if it exceeds the spread there: lanes with a large
-    mean and a small spread would round more of it away, each time, than there is spread. Of that
-    mean 8 bits are taken. Bits of it below those of x would be rounded away from every x alike, and
-    bias the mean."""
+    """Means are told from that of the first block if it exceeds the spread there: lanes with a
+    large mean and a small spread would round more of it away, each time, than there is spread. Of
+    that mean 8 bits are taken. Bits of it below those of x would be rounded away from every x
+    alike, and bias the mean."""
     (mean, squares, count), mask, near = running, k.mask("c"), f"near{value}"
     k.line(f"x = {masked(k, 'sum', k.body[value].args[0], _along(k, value))}")
     with k.indented(f"if blocks{value} == 0:"):

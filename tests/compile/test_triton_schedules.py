@@ -124,7 +124,7 @@ def test_a_transposition_gets_a_square_tile_of_the_two_axes():
 
 
 @pytest.mark.parametrize("channels,dtype,tile", [
-    (2, "f16", (8, 256)), (16, "bf16", (64, 32)), (64, "bf16", (64, 32)),
+    (2, "f16", (8, 512)), (16, "bf16", (64, 64)), (64, "bf16", (64, 64)),
 ])  # fmt: skip
 def test_channels_of_several_axes_are_one_side_of_a_tile(channels, dtype, tile):
     """Pixels are read at neighbouring channels, written along themselves."""

@@ -15,7 +15,7 @@ templates fill.
 A product is `reduce.sum` over the depth of `left * right`, where `left` varies along the rows and
 `right` along the columns. Several products of one Comp share rows, columns and depth (gate and up).
 Axes in both operands are a batch. All else in the body is pointwise over rows and columns. A single
-row has no axis, where both factors are read from memory.
+row has no axis, where both factors are read from memory, or the left one is `exact`: a library's.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ def _product(body: tuple[Instr, ...], value: Value) -> Product | None:
         return None
     loads = _widened_load(body, left), _widened_load(body, right)
     narrow = loads[0] is not None and body[loads[0]].dtype in TENSOR_DTYPES
-    single_row = narrow and _is_read(body, right) and not axes[left] - axes[right]
+    told = narrow and (_is_read(body, right) or body[loads[0]].exact)
+    single_row = told and not axes[left] - axes[right]
     if not (axes[right] - axes[left] and (single_row or axes[left] - axes[right])):
         return None
     return Product(value, left, right, *loads)

@@ -37,6 +37,7 @@ from torchweld.plan.products.norm import join_norms, may_join
 from torchweld.plan.products.side import join_siblings
 from torchweld.plan.products.sums import sums_apart, with_room
 from torchweld.plan.products.told import decisions
+from torchweld.plan.products.weights import join_weights
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.comp import is_product, left_operand
@@ -55,7 +56,7 @@ def form_products(
         return plan
     plan = replace(plan, graph=with_room(plan.graph))
     judge = Judge(plan.graph, table, choose, leeway)
-    for join in (join_readers, join_siblings, join_norms):
+    for join in (join_readers, join_siblings, join_norms, join_weights):
         shop = Workshop(plan.graph, judge)
         refused = join(shop)
         graph, taken = shop.finished()

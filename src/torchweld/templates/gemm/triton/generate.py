@@ -7,14 +7,18 @@
         sums += what is reduced of the left factor  lane by lane
     epilogue over [BM, BN], stores
 
+Numbers of few bits, several in one byte, are unpacked in phases: a tile of bytes is read once, and
+each of its parts multiplied with the left factor's elements at the same places.
+
 Three faces of one `Kernel` print the three kinds of tiles: rows x depth, depth x columns and
 rows x columns. With `splits`, programs share the depth of a tile: each writes partial results, and
 the one that comes last adds them in the order of the shares and goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
 from torchweld.codegen.source import GridDim, KernelBundle
 from torchweld.codegen.triton.wide import TF32X3
@@ -27,7 +31,7 @@ from torchweld.ir.size import Size
 from torchweld.templates.gemm.column_sums import sums_of
 from torchweld.templates.gemm.concatenation import parts_of
 from torchweld.templates.gemm.schedule import ProductSchedule, tiled
-from torchweld.templates.gemm.triton.schedule import one_at_a_time, valid
+from torchweld.templates.gemm.triton.schedule import one_at_a_time, phases_of, points_of, valid
 from torchweld.templates.pointwise_reduce.gpu import forms
 from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
 from torchweld.templates.pointwise_reduce.gpu.reduce import combined
@@ -43,7 +47,8 @@ STREAM_REGISTERS = 255  # without a limit, ptxas spills a few so that more block
 class _Template:
     """The faces: `end` is that of the epilogue, `sums` of what is reduced of the left factor.
     `starts`: of a right factor of parts, the variable that holds where this tile's part begins.
-    `totals`: where sums of a tile's columns go, by position of the store."""
+    `totals`: where sums of a tile's columns go, by position of the store. `phases`: axes of the
+    depth along which packed numbers are adjacent; blocks of the depth go along the others."""
 
     contraction: Contraction
     schedule: ProductSchedule
@@ -53,6 +58,17 @@ class _Template:
     end: Kernel
     starts: dict[Value, str]
     totals: Mapping[int, Buffer]
+    phases: tuple[str, ...]
+
+    @property
+    def depth(self) -> tuple[str, ...]:
+        """The axes that blocks of the depth go along."""
+        return tuple(a for a in self.contraction.depth if a not in self.phases)
+
+    @property
+    def block_k(self) -> int:
+        """Of a block, along those."""
+        return self.left.block_columns
 
     def extent(self, axes: tuple[str, ...]) -> Size:
         return extent(self.end.accesses, axes)
@@ -110,11 +126,14 @@ def _template(
 
     ends = tile(c.rows, c.columns, s.block_m, s.block_n)
     end = Kernel(accesses, buffers, ends, (c.batch, c.rows, c.columns, c.depth))
-    left = end.facing(tile(c.rows, c.depth, s.block_m, s.block_k), "r", "ck")
-    right = end.facing(tile(c.depth, c.columns, s.block_k, s.block_n), "rk", "c")
+    phases = phases_of(accesses, c)
+    depth = tuple(a for a in c.depth if a not in phases)
+    block_k = s.block_k // points_of(accesses, phases)
+    left = end.facing(tile(c.rows, depth, s.block_m, block_k), "r", "ck")
+    right = end.facing(tile(depth, c.columns, block_k, s.block_n), "rk", "c")
     # To the dots, a single row is a tile of rows of which all but one are out of bounds.
     sums = left if c.rows else left.facing(left.schedule, "r", "ck")
-    return _Template(c, s, left, right, sums, end, {}, totals)
+    return _Template(c, s, left, right, sums, end, {}, totals, phases)
 
 
 def _position(t: _Template) -> None:
@@ -170,10 +189,13 @@ def _wide(k: Kernel, number: str) -> str:
     return number if k.index_type == "tl.int32" else f"{number}.to(tl.int64)"
 
 
-def _define(k: Kernel, name: str, block: str, points: int, axes: tuple[str, ...], steps: int = 1):
+def _define(
+    k: Kernel, name: str, block: str, points: int, axes: tuple[str, ...], steps: int = 1,
+    uniform: bool = False,
+):  # fmt: skip
     lanes = f"tl.arange(0, {points})[{':, None' if name[0] == 'r' else 'None, :'}]"
     covered = rounded(extent(k.accesses, axes), points * steps)
-    k.define(name, f"{block} * {points}", lanes, axes, covered)
+    k.define(name, f"{block} * {points}", lanes, axes, covered, points * uniform)
 
 
 def _begin_early(t: _Template) -> None:
@@ -196,7 +218,7 @@ def _begin_early(t: _Template) -> None:
 def _steps(t: _Template) -> str:
     """Blocks of the depth that a program walks over."""
     s = t.schedule
-    return quotient(t.end, t.extent(t.contraction.depth), s.block_k * s.splits, up=True)
+    return quotient(t.end, t.extent(t.depth), t.block_k * s.splits, up=True)
 
 
 def _main_loop(t: _Template) -> None:
@@ -206,24 +228,79 @@ def _main_loop(t: _Template) -> None:
         k.known[p.value] = f"acc{p.value}"
     for value in c.row_sums:
         forms.accumulator(t.sums, value, _lanes(t, value))
-    forms.hoist(t.left, [operand(k.body, p.left) for p in c.products], "r")
+    forms.hoist(t.left, [operand(k.body, p.left) for p in c.products], "r", t.phases)
     rights = (operand(k.body, p.right) for p in c.products)
-    forms.hoist(t.right, [v for v in rights if v not in t.starts], "c")
+    forms.hoist(t.right, [v for v in rights if v not in t.starts], "c", t.phases)
     steps = _steps(t)
     with k.indented(f"for block in tl.range({steps}, num_stages={s.stages}):"):
         step = "block" if s.splits == 1 else f"(share * {steps} + block)"
         for face, name in ((t.left, "ck"), (t.right, "rk")):
-            _define(face, name, step, s.block_k, c.depth, s.splits)
-        for p in c.products:
-            a = _factor(t, t.left, operand(k.body, p.left), "ck")
-            b = _factor(t, t.right, operand(k.body, p.right), "rk")
-            more = f", {TF32X3}" if k.body[operand(k.body, p.left)].dtype == dtypes.f32 else ""
-            k.line(f"acc{p.value} = tl.dot({a}, {b}, acc{p.value}{more})")
+            uniform = face is t.right and all(p.right_load is None for p in c.products)
+            _define(face, name, step, t.block_k, t.depth, s.splits, uniform)
+        lefts = _dealt(t, step)
+        for number in _each_phase(t):
+            t.left.known |= {v: names[number] for v, names in lefts.items()}
+            _multiply(t)
         for value in c.row_sums:
             forms.accumulate(t.sums, value, _lanes(t, value), over="c")
     for value in c.row_sums:
         forms.finish_accumulator(t.sums, value, 1)
         k.known[value] = t.sums.known[value]
+
+
+def _dealt(t: _Template, step: str) -> dict[Value, list[str]]:
+    """Left factors that are adjacent along the whole depth, loaded in one piece and dealt out to
+    the phases: for each the tiles by phase. Elements that are some apart would be loaded singly."""
+    s, accesses, depth = t.schedule, t.end.accesses, (*t.depth, *t.phases)
+    if not t.phases:
+        return {}
+    tile = replace(t.left.schedule, columns=depth, block_columns=s.block_k)
+    face = t.left.facing(tile, "r", "cw")
+    loads = dict.fromkeys(p.left_load for p in t.contraction.products)
+    plain = [v for v in loads if v is not None and not accesses.loads[v].refs]
+    plain = [v for v in plain if linear(accesses, accesses.loads[v].offset, depth) == 1]
+    if plain:
+        _define(face, "cw", step, s.block_k, depth, s.splits)
+    return {v: _parts(t, f"x{v}", _factor(t, face, v, "cw")) for v in plain}
+
+
+def _parts(t: _Template, name: str, tile: str) -> list[str]:
+    """The parts of a tile [rows, depth] whose neighbours along the depth are in different phases,
+    by phase. A split deals out pairs: the last bit of the phase first."""
+    bits = (t.schedule.block_k // t.block_k).bit_length() - 1
+    shape = ", ".join(map(str, (t.schedule.block_m, t.block_k, *[2] * bits)))
+    t.end.line(f"{name} = tl.reshape({tile}, ({shape}))")
+    names = [name]
+    for bit in range(bits):
+        pairs = [(f"{n}_0", f"{n}_1") for n in names]
+        for part, (low, high) in zip(names, pairs):
+            t.end.line(f"{low}, {high} = tl.split({part})")
+        names = [low for low, _ in pairs] + [high for _, high in pairs]
+    return names
+
+
+def _each_phase(t: _Template) -> Iterator[int]:
+    """The number of each point of the phases, after the text says which it is; what varies along
+    them is made anew each time."""
+    k = t.end
+    for number, point in enumerate(product(*(range(k.comp.extent(a)) for a in t.phases))):
+        for axis, at in zip(t.phases, point):
+            k.line(f"{k.axis_variable(axis)} = tl.full((), {at}, tl.int32)")
+        kept = [dict(face.known) for face in (t.left, t.right)]
+        yield number
+        for face, before in zip((t.left, t.right), kept):
+            fixed = {v: n for v, n in face.known.items() if not face.axes[v] & set(t.phases)}
+            face.known = before | fixed
+
+
+def _multiply(t: _Template) -> None:
+    """Adds the products of one tile of each factor."""
+    k = t.end
+    for p in t.contraction.products:
+        a = _factor(t, t.left, operand(k.body, p.left), "ck")
+        b = _factor(t, t.right, operand(k.body, p.right), "rk")
+        more = f", {TF32X3}" if k.body[operand(k.body, p.left)].dtype == dtypes.f32 else ""
+        k.line(f"acc{p.value} = tl.dot({a}, {b}, acc{p.value}{more})")
 
 
 def _lanes(t: _Template, value: Value) -> str:
@@ -241,6 +318,8 @@ def _factor(t: _Template, face: Kernel, value: Value, depth: str) -> str:
         zero = f", mask={mask}, other=0.0" if mask else ""
         return face.assign(value, f"tl.load({address}{zero})")
     text = face.value(value)
+    if face is t.right:  # what is the same for a whole block may be read once
+        text = face.assign(value, f"tl.broadcast_to({text}, {face.shape('rc')})")
     return face.assign(value, f"tl.where({depth}m, {text}, 0.0)") if face.masked(depth) else text
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
@@ -38,6 +39,7 @@ MAX_SPLITS = 16
 SHARED_REST = 4 << 10  # bytes for sums across warps
 _SHARED_COMPUTED = 8 << 10  # more, where a right factor is computed before it is multiplied
 _LEAST_OPPOSED = 64  # columns of a tile of right factors that lie in both directions (runtime/sass)
+_MOST_PHASES = 8  # 4-bit numbers in 32 bits
 MAX_ACCUMULATORS = 128  # float32 registers of a thread
 
 # (block_m, block_n, block_k, warps, stages) by falling size: the first that makes enough tiles is
@@ -164,6 +166,7 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
     return (
         s.form in ("triton", "stream")
         and all(b >= 16 and b & (b - 1) == 0 for b in blocks)
+        and s.block_k >= 16 * points_of(accesses, phases_of(accesses, c))
         and s.num_warps in (1, 2, 4, 8)
         and 1 <= s.stages <= MAX_STAGES
         and s.group >= 1
@@ -180,6 +183,30 @@ def _opposed(accesses: Accesses, c: Contraction) -> bool:
     """Whether some right factors are contiguous along the columns, and others along the depth."""
     loads = [accesses.loads[p.right_load] for p in c.products if p.right_load is not None]
     return len({linear(accesses, load.offset, c.columns) == 1 for load in loads}) > 1
+
+
+def phases_of(accesses: Accesses, contraction: Contraction) -> tuple[str, ...]:
+    """Short axes of the depth that one number of each packed right factor has several elements
+    along, in the order of a left factor: nothing that is read for a right factor varies along
+    them."""
+    c, body = contraction, accesses.comp.body
+    left = c.products[0].left_load
+    if left is None or c.row_sums or any(p.right_load is not None for p in c.products):
+        return ()
+    behind = needed(body, [p.right for p in c.products])
+    read = set().union(*(accesses.loads[v].offset.axes for v in behind if v in accesses.loads))
+    found = tuple(a for a in c.depth if a not in read)
+    sizes = [accesses.comp.extent(a) for a in found]
+    steps = {a: accesses.loads[left].offset.coefficient(a) for a in found}
+    known = all(isinstance(n, int) for n in (*sizes, *steps.values()))
+    if not known or any(n & (n - 1) for n in sizes) or prod(sizes) > _MOST_PHASES:
+        return ()
+    return tuple(sorted(found, key=lambda a: -steps[a]))
+
+
+def points_of(accesses: Accesses, phases: tuple[str, ...]) -> int:
+    """How many elements one packed number has."""
+    return prod(accesses.comp.extent(a) for a in phases)
 
 
 def accumulators(schedule: ProductSchedule, contraction: Contraction) -> int:
@@ -204,7 +231,8 @@ def _reads_shared(schedule: ProductSchedule, table: Target) -> bool:
 def _stage_bytes(s: ProductSchedule, accesses: Accesses, c: Contraction) -> int:
     lefts = _loaded_bytes(accesses, c, [p.left for p in c.products], s)
     rights = _loaded_bytes(accesses, c, [p.right for p in c.products], s)
-    return (s.block_m * lefts + s.block_n * rights) * s.block_k
+    packed = s.block_k // points_of(accesses, phases_of(accesses, c))
+    return s.block_m * lefts * s.block_k + s.block_n * rights * packed
 
 
 def one_at_a_time(

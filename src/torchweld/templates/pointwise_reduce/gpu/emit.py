@@ -189,8 +189,8 @@ class Kernel:
         if self.row_start is not None:
             self.line(f"at = {start} + {lanes}")
             start, lanes = "at", "(-row_shift)"
-        uniform = bool(start) and self.row_start is None
-        self.define(self._names["c"], start, lanes, self.schedule.columns, covered, uniform)
+        points = self.block_columns if start and self.row_start is None else 0
+        self.define(self._names["c"], start, lanes, self.schedule.columns, covered, points)
 
     def start_of_row(self, access: Access) -> Affine | None:
         """The offset of its first column, if its columns are next to each other in memory."""
@@ -219,10 +219,10 @@ class Kernel:
 
     def define(
         self, name: str, start: str, lanes: str, axes: tuple[str, ...], covered: Size | None,
-        uniform: bool = False,
+        uniform: int = 0,
     ) -> None:  # fmt: skip
-        """The linear index `name` of `axes`, and where it needs one its mask. `uniform`: indices
-        that are the same for a whole block may be scalars."""
+        """The linear index `name` of `axes`, and where it needs one its mask. `uniform`: the points
+        of a block, if indices that are the same for all of it may be scalars."""
         self.line(f"{name} = {' + '.join(filter(None, (start, lanes)))}")
         length = extent(self.accesses, axes)
         if length == covered:
@@ -234,15 +234,15 @@ class Kernel:
             self.line(f"{name}m = ({name} >= 0) & ({inside})" if early else f"{name}m = {inside}")
         maps = self._maps() if len(axes) > 1 else ()
         if any(linear(self.accesses, m, axes) is None for m in maps):
-            if uniform and length == covered and self._within_one(axes):
+            if uniform and length == covered and self._within_one(axes, uniform):
                 self._split_start(start, lanes, axes)
             else:
                 self.split_axes(name, axes)
 
-    def _within_one(self, axes: tuple[str, ...]) -> bool:
-        """Whether each block of columns lies within one step of all axes but the last."""
+    def _within_one(self, axes: tuple[str, ...], points: int) -> bool:
+        """Whether each block of so many points lies within one step of all axes but the last."""
         inner = self.comp.extent(axes[-1])
-        return isinstance(inner, int) and inner % self.block_columns == 0
+        return isinstance(inner, int) and inner % points == 0
 
     def _split_start(self, start: str, lanes: str, axes: tuple[str, ...]) -> None:
         """As `split_axes`: what is the same for all lanes is worked out, and loaded, once."""

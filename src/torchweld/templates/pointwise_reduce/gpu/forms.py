@@ -142,8 +142,9 @@ def _row_reducing(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     return [GridDim(s.splits)]
 
 
-def hoist(k: Kernel, targets: list[Value], along: str) -> None:
-    """Computes what does not change in the loop to come: scalars and values along one dimension."""
+def hoist(k: Kernel, targets: list[Value], along: str, varying: Sequence[str] = ()) -> None:
+    """Computes what does not change in the loop to come: scalars and values along one dimension.
+    `varying`: axes of no dimension that the loop goes along."""
     invariant: set[Value] = set()
     for value in k.needed(targets):
         instr = k.body[value]
@@ -152,6 +153,7 @@ def hoist(k: Kernel, targets: list[Value], along: str) -> None:
             from_invariant
             and not isinstance(instr, (Reduce, Scan))
             and k.along(k.axes[value]) in ("", along)
+            and k.axes[value].isdisjoint(varying)
         ):
             invariant.add(value)
     k.compute(sorted(invariant))

@@ -1,12 +1,13 @@
-"""Weight-only quantised linear layers on the CPU: eager, torch.compile and torchweld, in turns.
+"""Weight-only quantised linear layers: eager, torch.compile and torchweld, in turns.
 
     python bench/quantised.py [--rows 1,16] [--kinds int8,int4] [--dtypes float32,bfloat16]
-                              [--shape 14336x4096] [--rounds 15] [--weights 8]
+                              [--shape 14336x4096] [--rounds 15] [--weights 8] [--device cuda]
 
 Each way is first checked against float64: its relative L2 error over eager's is told. Then each
 round times every way once, on the next of several weights, which together are larger than the
 caches. The table has medians, and medians over rounds of paired ratios. "of memory" is the packed
-bytes over the time, as a share of the rate at which a loop in C++ reads the same bytes.
+bytes over the time, as a share of the rate at which a loop in C++ reads the same bytes. On a GPU a
+round is a CUDA graph of one call for each weight, and the rate is that of a copy.
 """
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -59,7 +61,9 @@ def int4(x, q, scale, zero):
 KINDS = {"int8": int8, "int8 after": int8_after, "int8 groups": int8_groups, "int4": int4}
 
 
-def inputs(kind: str, rows: int, outputs: int, depth: int, dtype, weights: int) -> list[tuple]:
+def inputs(
+    kind: str, rows: int, outputs: int, depth: int, dtype, weights: int, device: str
+) -> list[tuple]:
     torch.manual_seed(0)
     x = torch.randn(rows, depth).to(dtype)
     scale = (torch.rand(outputs, depth // GROUP) / depth**0.5).to(dtype)
@@ -67,6 +71,7 @@ def inputs(kind: str, rows: int, outputs: int, depth: int, dtype, weights: int) 
     low, high, kept, width = (0, 256, torch.uint8, depth // 2) if kind == "int4" else (
         -128, 128, torch.int8, depth)  # fmt: skip
     packed = torch.randint(low, high, (outputs, width), dtype=kept)
+    x, packed, scale, zero = (t.to(device) for t in (x, packed, scale, zero))
     return [(x, packed.roll(i, 0), scale, zero) for i in range(weights)]
 
 
@@ -89,26 +94,50 @@ def seconds(call: Callable, *args) -> float:
     return time.perf_counter() - start
 
 
+def rounds_of(calls, given, asked) -> list[dict[str, float]]:
+    """Seconds of a call, each way in each round."""
+    if asked.device == "cuda":
+        return [_graph_seconds(calls, given) for _ in range(asked.rounds)]
+    return [
+        {name: seconds(run, *given[(i + 2 * n) % len(given)])
+         for n, (name, run) in enumerate(calls.items())}
+        for i in range(asked.rounds)
+    ]  # fmt: skip
+
+
+def _graph_seconds(calls, given) -> dict[str, float]:
+    from gpu_kernels import graph_us
+
+    reads = given[0][1].nbytes / copy_rate()
+    ways = {n: run for n, run in calls.items() if n != "read"}
+    spent = {n: graph_us([partial(run, *g) for g in given]) for n, run in ways.items()}
+    return {"read": reads, **{n: us / 1e6 for n, us in spent.items()}}
+
+
+@cache
+def copy_rate() -> float:
+    """Bytes a second that a copy reads and writes."""
+    from gpu_kernels import copy_bytes_per_us
+
+    return copy_bytes_per_us() * 1e6
+
+
 def measured(kind: str, rows: int, shape: Sequence[int], dtype, asked, read) -> str:
     """One row of the table."""
     torch._dynamo.reset()
     eager = KINDS[kind]
-    given = inputs(kind, rows, *shape, dtype, asked.weights)
+    given = inputs(kind, rows, *shape, dtype, asked.weights, asked.device)
     fused = torchweld.fuse(eager, dynamic=False)
     ways = {"eager": eager, "compile": torch.compile(eager, dynamic=False), "torchweld": fused}
     x, q, *others = given[0]
     exact = eager(x.double(), q, *(t.double() for t in others))
     errors = {name: error(run(*given[0]), exact) for name, run in ways.items()}
     calls = {"read": lambda _, q, *rest: read(q), **ways}
-    taken = [
-        {name: seconds(run, *given[(i + 2 * n) % len(given)])
-         for n, (name, run) in enumerate(calls.items())}
-        for i in range(asked.rounds)
-    ]  # fmt: skip
-    times = {name: statistics.median(t[name] for t in taken) * 1e3 for name in calls}
-    over = {n: statistics.median(t[n] / t["torchweld"] for t in taken) for n in calls}
+    taken = rounds_of(calls, given, asked)
+    times = {name: statistics.median(t[name] for t in taken) * 1e3 for name in taken[0]}
+    over = {n: statistics.median(t[n] / t["torchweld"] for t in taken) for n in times}
     cells = [kind, str(dtype).removeprefix("torch."), str(rows)]
-    cells += [f"{times[n]:.2f}" for n in calls]
+    cells += [f"{times[n]:.3g}" for n in times]
     cells += [f"{over['eager']:.2f}", f"{over['compile']:.2f}", f"{over['read']:.2f}",
               f"{errors['torchweld'] / errors['eager']:.2f}"]  # fmt: skip
     return f"| {' | '.join(cells)} |"
@@ -122,13 +151,16 @@ def main() -> None:
     parser.add_argument("--shape", default="14336x4096", help="outputs x inputs of the layer")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--weights", type=int, default=8)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     asked = parser.parse_args()
-    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, {asked.shape}\n")
+    gpu = asked.device == "cuda"
+    where = torch.cuda.get_device_name() if gpu else f"{torch.get_num_threads()} threads"
+    print(f"{where}, torch {torch.__version__}, {asked.shape}\n")
     head = ["weight", "dtype", "rows", "read, ms", "eager, ms", "torch.compile, ms",
             "torchweld, ms", "over eager", "over torch.compile", "of memory",
             "error over eager's"]  # fmt: skip
     print(f"| {' | '.join(head)} |\n{'| --- ' * len(head)}|")
-    read = reader()
+    read = None if gpu else reader()
     shape = [int(n) for n in asked.shape.split("x")]
     with torch.no_grad():
         for dtype in (getattr(torch, name) for name in asked.dtypes.split(",")):

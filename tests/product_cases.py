@@ -173,6 +173,36 @@ def normed(m, n, k, dtype="bf16", pair=False) -> Case:
     return b.case("normed_pair" if pair else "normed")
 
 
+def int8_weight(m, n, k, dtype="bf16") -> Case:
+    """A weight of 8 bits with a scale for each column."""
+    b = Body(dtype, m=m, n=n, k=k)
+    packed = b.read("q", "nk", dtypes.i8)
+    weight = b.op("mul", b.builder.cast(packed, dtypes.f32), b.read("s", "n"))
+    b.write("y", "mn", b.dot(_librarys(b, "mk"), b.rounded(weight)))
+    return b.case("int8_weight")
+
+
+def nibbles(m, n, groups, run, dtype="bf16") -> Case:
+    """A weight of two numbers to a byte, in groups of 2 * run along the depth, each with a scale
+    and a zero point; a bias."""
+    b = Body(dtype, m=m, n=n, g=groups, k=run, l=2)
+    packed, to = b.read("q", "ngk", dtypes.u8), b.builder
+    low = to.op("bit_and", packed, to.const(15, dtypes.u8))
+    high = to.op("shr", packed, to.const(4, dtypes.u8))
+    first = to.op("lt", to.index(affine.axis("l")), to.const(1, dtypes.i64))
+    code = to.cast(to.op("where", first, low, high), dtypes.f32)
+    weight = b.op("mul", b.op("sub", code, b.read("z", "ng")), b.read("s", "ng"))
+    made = b.op("mul", _librarys(b, "mgkl"), b.rounded(weight))
+    b.write("y", "mn", b.op("add", to.reduce("sum", (made,), tuple("gkl")), b.read("b", "n")))
+    return b.case("nibbles")
+
+
+def _librarys(b: Body, axes: str) -> Value:
+    """The left factor x, marked as that of a library's product."""
+    b.declare("x", axes)
+    return b.builder.widen(b.builder.load("x", b.index(axes), b.dtype, exact=True))
+
+
 def scaled_outputs(m, n, k, dtype="bf16") -> Case:
     """Row scales, a scalar, results in three dtypes."""
     b = Body(dtype, m=m, n=n, k=k)

@@ -61,6 +61,11 @@ ALL = [
     (cases.hard(cases.gated(1, 50, 130, "f16"), 1, 130), SHARED),
     (cases.normed(1, 50, 130, "f16"), SHARED),
     (cases.linear(37, 50, 130, "f16"), SHARED),
+    (cases.int8_weight(5, 50, 130, "f16"), SHARED),
+    (cases.int8_weight(1, 50, 130, "f16"), STREAM),
+    (cases.nibbles(5, 40, 3, 16, "f16"), STREAM),  # a group is a block: scales are read once
+    (cases.nibbles(1, 40, 5, 32, "f16"), SHARED),
+    (cases.nibbles(7, 40, 7, 8, "f16"), SHARED),  # a block has two groups
 ]  # fmt: skip
 
 

@@ -45,6 +45,9 @@ SHIPPED = [
     cases.bias_gelu(64, 3072, 768),
     cases.three(16, 2048, 2048),
     cases.summed(4096, 3072, 768),
+    cases.int8_weight(1, 4096, 4096),
+    cases.nibbles(16, 4096, 32, 64),
+    cases.nibbles(64, 4096, 32, 64),
 ]
 
 

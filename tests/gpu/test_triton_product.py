@@ -92,6 +92,11 @@ def streams(dtype: str) -> list[Case]:
         cases.into_cache(7, 8, 2, 24, 520, dtype),
         cases.rotary(7, (6, 2, 1), 48, 520, dtype),
         cases.rotary(1, (6, 2, 1), 64, 520, dtype, interleaved=True),
+        *(cases.int8_weight(m, 300, 1000, dtype) for m in (1, 2, 16, 17, 64)),
+        cases.int8_weight(1, 1024, 4096, dtype),
+        *(cases.nibbles(m, 300, 8, 64, dtype) for m in (1, 2, 16, 17, 64)),
+        cases.nibbles(1, 129, 7, 16, dtype),
+        cases.nibbles(3, 200, 1, 333, dtype),
     ]
 
 
@@ -109,6 +114,8 @@ SWEPT = [
     *_near(cases.gated(200, 300, 136)),
     *_near(cases.normed(13, 264, 2000, pair=True)),
     *_near(cases.residual(1, 264, 2000)),
+    *_near(cases.int8_weight(1, 264, 2000)),
+    *_near(cases.nibbles(9, 264, 16, 64)),
     *(replace(cases.bias_residual(200, 300, 136), schedule=s) for s in TILES),
 ]
 ALL = [c for d in ("bf16", "f16") for c in (*epilogues(d), *streams(d))] + wide() + SWEPT

@@ -181,8 +181,11 @@ class Workshop:
 
     def take(self, offer: Offer, *absorbed: str) -> None:
         """Does what the offer says; the last of its nodes is where the kernel stands. `absorbed`:
-        names of nodes that are computed in it too."""
-        names = (*absorbed, *(self.flow.nodes[n].name for n in offer.nodes))
+        names of nodes that are computed in it too. Nodes may be kernels that were taken before."""
+        taken = [self.taken.pop(n, None) for n in offer.nodes]
+        parts = (t.parts if t else (self.flow.nodes[n].name,) for n, t in zip(offer.nodes, taken))
+        names = (*absorbed, *(p for each in parts for p in each))
+        saved_s = sum(t.before_s - t.after_s for t in taken if t)
         *others, new = offer.nodes
         if offer.rest is not None:
             new = self.flow.split(new, offer.comp, offer.rest)
@@ -190,7 +193,8 @@ class Workshop:
             new = self.flow.replace(new, offer.comp)
         for node in others:
             new = self.flow.merge(node, new, offer.comp)
-        self.taken[new] = Taken(offer.comp, offer.rest, names, offer.before_s, offer.after_s)
+        before_s = offer.before_s + saved_s
+        self.taken[new] = Taken(offer.comp, offer.rest, names, before_s, offer.after_s)
 
     def finished(self) -> tuple[Graph, list[Taken]]:
         """The new graph, and its new kernels by their names there."""

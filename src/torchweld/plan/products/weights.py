@@ -5,11 +5,13 @@
  -> comp y [m, n, k] { sum over k of x[m, k] * round((cast q[n, k]) * s[n]) }
 
 Nothing is known here of formats: any pointwise computation counts that reads fewer bytes than it
-makes. It keeps its roundings, so that weights are what they are in eager, to the bit.
+makes. A kernel that makes several weights side by side becomes part of each product that reads one
+of them. Weights are rounded to 16 bits as they were in memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from torchweld.ir.nodes import Comp, Instr, Load
@@ -19,56 +21,92 @@ from torchweld.plan.merge import Rules, merge
 from torchweld.plan.moves import is_pointwise
 from torchweld.plan.products.kernel import MARGIN, Kernel, Offer, Workshop
 from torchweld.plan.refusals import Refusal
-from torchweld.templates.gemm.comp import is_product
+from torchweld.templates.gemm.comp import is_product, left_operand
 from torchweld.templates.pointwise_reduce.price import bytes_of
 
 
 def join_weights(shop: Workshop) -> dict[tuple[str, str], Refusal]:
-    """Moves what makes a right factor out of fewer bytes into the product that reads it, where that
-    gains. Why one stays apart, by the names of itself and of the product."""
+    """Moves what makes right factors out of fewer bytes into the products that read them, where
+    that gains. Why one stays apart, by the names of itself and of a product."""
     refused: dict[tuple[str, str], Refusal] = {}
     for number in shop.flow.order():
-        maker = shop.flow.nodes.get(number)
-        reader = _reader(shop, number)
-        if reader is None:
+        makers = _makers(shop, number)
+        if not makers:
             continue
-        offer = _offer(shop, number, reader)
-        if isinstance(offer, Offer) and offer.pays(MARGIN):
-            shop.take(offer)
-        else:
-            why = offer.refusal(MARGIN) if isinstance(offer, Offer) else offer
-            refused[maker.name, shop.flow.nodes[reader].name] = why
+        name = shop.flow.nodes[number].name
+        offers = _offers(shop, number, makers)
+        if isinstance(offers, Refusal):
+            refused |= {(name, shop.flow.nodes[reader].name): offers for reader in makers}
+            continue
+        for offer in offers:
+            shop.take(offer, name)
+        shop.flow.remove(number)
     return refused
 
 
-def _reader(shop: Workshop, number: NodeId) -> NodeId | None:
-    """The product whose right factor a node makes, for it alone, out of fewer bytes."""
-    maker = shop.flow.nodes.get(number)
-    if not is_pointwise(maker) or len(maker.writes) != 1:
-        return None
-    (made,), buffers, hints = maker.writes, shop.graph.buffers, shop.graph.hints
-    readers = list(dict.fromkeys(shop.flow.readers[made]))
-    if len(readers) != 1 or shop.flow.is_needed_after(made, *readers):
-        return None
-    read = sum(bytes_of(buffers[b], hints) for b in maker.reads)
-    if not 0 < read < bytes_of(buffers[made], hints):
-        return None
-    kernel = shop.made(readers[0])
-    return readers[0] if kernel is not None and made not in kernel.left else None
+def _makers(shop: Workshop, number: NodeId) -> dict[NodeId, Comp]:
+    """By the products that read a node's results, and nothing else does: what of it makes their
+    right factors. Empty if it is not pointwise, or reads as much as it makes."""
+    node, buffers, hints = shop.flow.nodes.get(number), shop.graph.buffers, shop.graph.hints
+    if not is_pointwise(node):
+        return {}
+    read, made = (sum(bytes_of(buffers[b], hints) for b in bs) for bs in (node.reads, node.writes))
+    if not 0 < read < made:
+        return {}
+    found: dict[NodeId, list[str]] = {}
+    for name in node.writes:
+        reader = _product(shop, name)
+        if reader is None:
+            return {}
+        found.setdefault(reader, []).append(name)
+    return {reader: _only(node, names) for reader, names in found.items()}
 
 
-def _offer(shop: Workshop, number: NodeId, reader: NodeId) -> Offer | Refusal:
-    """The kernel of both, and what it saves."""
-    hazard = shop.hazard(number, reader)
-    if hazard is not None:
-        return hazard
-    maker, product = shop.flow.nodes[number], _marked(shop.made(reader))
-    merged = merge(simplify(maker), product, Rules(shapes=shop.shapes, eager=True))
-    kernel = shop.kernel(merged) if isinstance(merged, Comp) else merged
-    if not isinstance(kernel, Kernel):
+def _product(shop: Workshop, name: str) -> NodeId | None:
+    """The product that has a buffer as its right factor, if nothing else reads it."""
+    readers = list(dict.fromkeys(shop.flow.readers[name]))
+    if len(readers) != 1 or shop.flow.is_needed_after(name, *readers):
+        return None
+    (reader,) = readers
+    node = shop.flow.nodes[reader]
+    if is_product(node):
+        return reader if name != left_operand(node).buffer else None
+    kernel = shop.made(reader)
+    return reader if kernel is not None and name not in kernel.left else None
+
+
+def _only(maker: Comp, names: list[str]) -> Comp:
+    """What of `maker` makes these results."""
+    return simplify(replace(maker, stores=tuple(s for s in maker.stores if s.buffer in names)))
+
+
+def _offers(
+    shop: Workshop, number: NodeId, makers: Mapping[NodeId, Comp]
+) -> list[Offer] | Refusal:
+    """The kernels in the place of the products, if together they gain."""
+    share_s = shop.prices.comp_s(shop.flow.nodes[number]) / len(makers)
+    offers = []
+    for reader, maker in makers.items():
+        kernel = shop.hazard(number, reader) or _kernel(shop, maker, reader)
+        if isinstance(kernel, Refusal):
+            return kernel
+        before_s = share_s + shop.now_s(reader)
+        offers.append(Offer((reader,), kernel.comp, None, before_s, kernel.seconds, kernel.leeway))
+    before_s, after_s = sum(o.before_s for o in offers), sum(o.after_s for o in offers)
+    leeway = min(o.leeway for o in offers)
+    whole = Offer(tuple(makers), offers[0].comp, None, before_s, after_s, leeway)
+    return offers if whole.pays(MARGIN) else whole.refusal(MARGIN)
+
+
+def _kernel(shop: Workshop, maker: Comp, reader: NodeId) -> Kernel | Refusal:
+    """Of both together."""
+    node = shop.flow.nodes[reader]
+    product = shop.product(node) if is_product(node) else node
+    kernel = product if isinstance(product, Refusal) else shop.kernel(product)
+    if isinstance(kernel, Refusal):
         return kernel
-    before = shop.prices.comp_s(maker) + shop.now_s(reader)
-    return Offer((number, reader), kernel.comp, None, before, kernel.seconds, kernel.leeway)
+    merged = merge(maker, _marked(kernel), Rules(shapes=shop.shapes, eager=True))
+    return merged if isinstance(merged, Refusal) else shop.kernel(merged)
 
 
 def _marked(product: Kernel) -> Comp:

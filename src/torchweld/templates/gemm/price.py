@@ -15,7 +15,19 @@ from math import ceil, prod
 from torchweld.ir.access import Accesses
 from torchweld.ir.contraction import Contraction, column_sums, operand
 from torchweld.ir.memo import Memo
-from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Load, Node, Op, value_axes
+from torchweld.ir.nodes import (
+    Buffer,
+    Cast,
+    Comp,
+    Extern,
+    Graph,
+    Instr,
+    Load,
+    Node,
+    Op,
+    needed,
+    value_axes,
+)
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, hint, product
 from torchweld.targets.products import Rate
@@ -31,13 +43,18 @@ from torchweld.templates.traffic import node_bytes
 _LIBRARY_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64))
 _LIBRARY_SPLITS = (1, 2, 4, 8, 16)
 _MICRO = 1e-6
+# Multiply-adds for each instruction of an element of a computed right factor. H100, 256 x 4096 x
+# 4096 in tiles of 64 x 128: int8 with a scale takes 14 us more than the product alone, int4 with
+# zero points 28.
+_MADE_FMA = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """Sizes of `products` alike, of elements of `width` bytes; the epilogue's bytes beside one
     result, and its multiply-adds for each element of it. `computed`: the left factor is. `pieces`:
-    how many columns each of several matrices side by side has."""
+    how many columns each of several matrices side by side has. `right_bytes`: of right factors that
+    are computed, what they are computed from; `right_fma`: multiply-adds for each element."""
 
     batch: int
     rows: int
@@ -49,6 +66,8 @@ class Work:
     computed: bool = False
     pieces: tuple[int, ...] = ()
     width: int = 2
+    right_bytes: int | None = None
+    right_fma: float = 0.0
 
     def tiles(self, block_m: int, block_n: int) -> int:
         """None holds columns of two matrices."""
@@ -93,7 +112,9 @@ def _seconds(
     split_s = 0.0 if splits == 1 else rate.split_us * _MICRO + _partials_s(work, splits, device)
     start_s = rate.start_us * _MICRO + _computed_s(work, block_m, waves, splits, device)
     sustained_s = _flops(work) / device.products.sustained
-    busy_s = max(padded_flops / tflops, memory_s) + epilogue_s
+    made = waves * block_n * work.depth / splits * device.units  # elements of right factors
+    made_s = made * work.right_fma / device.fma_per_s
+    busy_s = max(padded_flops / tflops + made_s, memory_s) + epilogue_s
     return start_s + max(busy_s, sustained_s) + split_s
 
 
@@ -121,6 +142,8 @@ def _partials_s(work: Work, splits: int, device: Target) -> float:
 
 def _operand_bytes(work: Work) -> int:
     left, right = work.rows * work.depth, work.products * work.columns * work.depth
+    if work.right_bytes is not None:
+        return work.width * work.batch * (left + work.rows * work.columns) + work.right_bytes
     return work.width * work.batch * (left + right + work.rows * work.columns)
 
 
@@ -214,8 +237,21 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
     more = max(0, moved - width * batch * rows * columns)
     fma = sum(TABLE[i.name].cost for i in after if isinstance(i, Op))
     computed = any(p.left_load is None for p in form.products)
+    made = (p.right for p in form.products if p.right_load is None)
+    behind = needed(comp.body, made)
+    packed = [comp.body[v].buffer for v in behind if isinstance(comp.body[v], Load)]
     return Work(
-        batch, rows, columns, depth, len(form.products), more, fma, computed, width=width)
+        batch, rows, columns, depth, len(form.products), more, fma, computed, width=width,
+        right_bytes=_bytes(packed, buffers, hints) if packed else None,
+        right_fma=_MADE_FMA * sum(_is_made(*spans[v], form) for v in behind),
+    )  # fmt: skip
+
+
+def _is_made(instr: Instr, axes: frozenset[str], form: Contraction) -> bool:
+    """Whether an instruction of a right factor is done for each of its elements. Choices among
+    phases of a packed number are made by the compiler."""
+    done = isinstance(instr, Cast) or (isinstance(instr, Op) and instr.name != "where")
+    return done and not axes.isdisjoint(form.depth) and not axes.isdisjoint(form.columns)
 
 
 def _bytes(names: Iterable[str], buffers, hints: Mapping[str, int]) -> int:

@@ -271,7 +271,7 @@ def _parts(t: _Template, name: str, tile: str) -> list[str]:
     shape = ", ".join(map(str, (t.schedule.block_m, t.block_k, *[2] * bits)))
     t.end.line(f"{name} = tl.reshape({tile}, ({shape}))")
     names = [name]
-    for bit in range(bits):
+    for _ in range(bits):
         pairs = [(f"{n}_0", f"{n}_1") for n in names]
         for part, (low, high) in zip(names, pairs):
             t.end.line(f"{low}, {high} = tl.split({part})")

@@ -10,9 +10,14 @@ import torch.nn.functional as F
 from products.nets import H100, captured, on
 
 import dequantised_cases as cases
+from torchweld.core.options import Options
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Extern
+from torchweld.ir.parser import parse_graph
+from torchweld.plan.decisions import Plan
+from torchweld.plan.products.form import form_products
 from torchweld.plan.refusals import Reason
+from torchweld.templates.gemm.choice import choose
 from torchweld.templates.generate import kernels_of
 
 KINDS = (*cases.FUSED, cases.words)
@@ -69,6 +74,39 @@ def test_the_meaning_stays(kind, rows):
     plan = cases.planned(on(graph, "cuda:0"), H100)
     assert kernels(plan)[-1] == "gemm/skinny" and not written_out(plan, 1024 * 512)
     same_meaning(graph, plan, args)
+
+
+def test_unpacking_that_is_a_kernel_of_its_own_comes_too():
+    n, k = 4096, 4096
+    graph = parse_graph(f"""graph g {{
+  buffer x : bf16[1, {k}] strides [{k}, 1] on cuda:0
+  buffer q : u8[{n}, {k // 2}] strides [{k // 2}, 1] on cuda:0
+  buffer codes : u8[{n}, {k // 2}, 2] strides [{k}, 2, 1] on cuda:0
+  buffer w : bf16[{n}, {k}] strides [{k}, 1] on cuda:0
+  buffer y : bf16[1, {n}] strides [{n}, 1] on cuda:0
+  input x, q
+  comp codes [n:{n}, k:{k // 2}, l:2] {{
+    %0 = load q[n, k] : u8
+    %1 = index l : i64
+    %2 = const 4 : i64
+    %3 = mul %1 %2 : i64
+    %4 = cast %3 : u8
+    %5 = shr %0 %4 : u8
+    store codes[n, k, l] %5
+  }}
+  comp w [n:{n}, k:{k // 2}, l:2] {{
+    %0 = load codes[n, k, l] : u8
+    %1 = cast %0 : bf16
+    store w[n, 2*k+l] %1
+  }}
+  extern y y = "aten.mm.default"(view(x, [1, {k}], [{k}, 1], 0), \
+view(w, [{k}, {n}], [1, {k}], 0)) {{
+  }}
+  output view(y, [1, {n}], [{n}, 1], 0)
+}}""")
+    plan = form_products(Plan(graph, ()), H100, Options(), choose)
+    (kernel,) = plan.graph.nodes
+    assert kernel.reads == ("x", "q")
 
 
 def test_many_rows_are_the_librarys():

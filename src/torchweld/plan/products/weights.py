@@ -29,7 +29,7 @@ def join_weights(shop: Workshop) -> dict[tuple[str, str], Refusal]:
     """Moves what makes right factors out of fewer bytes into the products that read them, where
     that gains. Why one stays apart, by the names of itself and of a product."""
     refused: dict[tuple[str, str], Refusal] = {}
-    for number in shop.flow.order():
+    for number in reversed(shop.flow.order()):  # what unpacks for a kernel that joined, joins too
         makers = _makers(shop, number)
         if not makers:
             continue

@@ -70,3 +70,19 @@ def test_reads_at_places_that_the_position_decides_are_of_adjacent_elements():
     found = source(REFLECTED.format(made="abs %0"), (4000, 102))
     assert found.count("omp simd") == 2
     assert "1 + -1 * " in found and "-1 + 1 * " in found
+
+
+def test_a_lane_of_rows_is_cut_too():
+    """Columns of a padded matrix are added up: a guard in the loop would keep it from vectors."""
+    text = """
+    comp sums [i:300, j:400] {
+      %0 = index j : i64
+      %1 = const 1 : i64
+      %2 = lt %0 %1 : b1
+      %3 = logical_not %2 : b1
+      %4 = load x[i, j] if %3 else 0.0 : f32
+      %5 = reduce.sum[i] %4 : f32
+      store y[0, j] %5
+    }"""
+    found = source(text, (300, 400))
+    assert "] ? p" not in found and "true ? p" in found

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 
 import pytest
+import torch
 
 from torchweld.core import dtypes
 from torchweld.ir.access import addressed
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp
+from torchweld.targets.find import target_of
+from torchweld.templates.gemm.choice import choose
 from torchweld.templates.gemm.cpu.schedule import DEEPEST, cpu_product, scratch_elements
+from torchweld.templates.gemm.template import CPU
+from torchweld.templates.template import Problem
 
 TEXT = """
 comp product [m:{m}, n:{n}, k:{k}] {{
@@ -81,3 +86,22 @@ comp product [b:64, m:2, n:192, k:64] {
     }
     product = cpu_product(addressed(parse_comp(text), buffers))
     assert (product.batch, {product.row, product.column}) == ("m", {"b", "n"})
+
+
+def test_rows_of_several_axes_are_priced_together():
+    """A batch of rows times one matrix is a taller product."""
+    text = TEXT.replace("[m:{m}, n", "[b:{b}, m:{m}, n").replace("x[m", "x[b, m")
+    text = text.replace("y[m", "y[b, m")
+
+    def seconds(b: int, m: int) -> float:
+        shapes = {"x": (b, m, 256), "w": (96, 256), "y": (b, m, 96)}
+        buffers = {
+            n: Buffer(n, s, dtypes.f32, tuple(torch.empty(s, device="meta").stride()))
+            for n, s in shapes.items()
+        }
+        comp = parse_comp(text.format(b=b, m=m, n=96, k=256, mark="exact "))
+        problem = Problem(comp, buffers, target_of("cpu"), {}, choose)
+        roles = CPU.match(problem)
+        return CPU.price(roles, roles, problem)
+
+    assert seconds(16, 128) == seconds(1, 2048)

@@ -63,6 +63,19 @@ def test_strided_columns_put_rows_abreast():
     assert dict(found.outer)["i"] > 1
 
 
+def test_columns_two_apart_are_the_lane():
+    """The maximum of pairs, added up: rows abreast would jump from line to line."""
+    comp = parse_comp("""comp pooled [i:128, j:256] {
+      %0 = load x[i, 2*j] : f32
+      %1 = load x[i, 2*j+1] : f32
+      %2 = maximum %0 %1 : f32
+      %3 = reduce.sum[j] %2 : f32
+      store y[i] %3
+    }""")
+    found = schedule(comp, buffers({"x": ((128, 512),), "y": ((128,),)}), threads=2)
+    assert (found.lane, found.nest) == ("column", ("j",))
+
+
 def test_short_columns_put_rows_abreast():
     assert softmax(5000, 4).lane == "row"
 

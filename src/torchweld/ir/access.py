@@ -23,6 +23,8 @@ from torchweld.ir.frame import Frame, frame_of
 from torchweld.ir.nodes import Axis, Buffer, Comp, Index, IndexMap, Load, Reduce, Ref, Scan, Value
 from torchweld.ir.size import Size
 
+_LINE = 64  # bytes of a line of a cache
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -52,6 +54,13 @@ class Accesses:
     def contiguous_bytes(self, axis: str, hints: Mapping[str, int] | None = None) -> int:
         """Bytes that the kernel's loads and stores with stride one along `axis` touch."""
         return sum(self.touched(a, hints) for a in self.all if a.offset.coefficient(axis) == 1)
+
+    def near_bytes(self, axis: str, hints: Mapping[str, int] | None = None) -> float:
+        """Bytes that loads and stores touch, over their strides along `axis`: of those whose
+        neighbours are in one line of a cache."""
+        steps = ((a, a.offset.coefficient(axis)) for a in self.all)
+        near = [(a, abs(c)) for a, c in steps if isinstance(c, int)]
+        return sum(self.touched(a, hints) / c for a, c in near if 0 < c * a.bytes < _LINE)
 
     def strided_bytes(self, axis: str, hints: Mapping[str, int] | None = None) -> int:
         """Bytes that those with a stride beyond one along `axis` touch."""

@@ -68,7 +68,8 @@ def cpu_candidates(product: CpuProduct, problem: Problem) -> Iterator[CpuProduct
 
 
 def price_cpu(product: CpuProduct, schedule: CpuProduct, problem: Problem) -> float:
-    return product_s(product, problem.comp, problem.buffers, problem.hints, problem.target)
+    comp = addressed(expanded(problem.comp), problem.buffers, problem.hints).comp
+    return product_s(product, comp, problem.buffers, problem.hints, problem.target)
 
 
 def generate_cpu(product: CpuProduct, schedule: CpuProduct, problem: Problem) -> KernelBundle:

@@ -88,7 +88,7 @@ def product_s(
     hints: Mapping[str, int],
     target: Target,
 ) -> float:
-    """Of our own kernel, with what follows the sums."""
+    """Of our own kernel, with what follows the sums. `comp`: over the axes of `product`."""
 
     def points(name: str | None) -> int:
         return 1 if name is None else hint(comp.extent(name), hints)

@@ -230,7 +230,9 @@ class _Nest:
             self._body(_loop(name, low, high))
 
     def _segments(self, low: str) -> tuple[Segment, ...]:
-        """The lane in pieces, where it is a whole row, or no row is reduced."""
+        """The lane in pieces, where it is a whole row, or of rows, or no row is reduced."""
+        if self.k.row_lane:
+            return segments(self.k)
         pointwise = not self.k.frame.columns
         if not pointwise and (low != "0" or self.k.overlaps):
             return ()

@@ -123,8 +123,8 @@ def _row_lane(accesses: Accesses, hints: Mapping[str, int]) -> bool:
     rows, columns = accesses.frame.rows, accesses.frame.columns
     if not rows or accesses.frame.column_reductions:
         return False
-    along_rows = accesses.contiguous_bytes(rows[-1], hints)
-    if along_rows > accesses.contiguous_bytes(columns[-1], hints):
+    along_rows = accesses.near_bytes(rows[-1], hints)
+    if along_rows > accesses.near_bytes(columns[-1], hints):
         return True
     extents = [accesses.comp.extent(c) for c in columns]
     return len(columns) == 1 and isinstance(extents[0], int) and extents[0] <= SHORT_COLUMN

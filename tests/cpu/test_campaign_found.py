@@ -107,6 +107,7 @@ KERNELS = {
         [(1, 1)], "v = x0.softmax(-1).index_select(0, torch.tensor([0, 0]))",
         "y = (v.unsqueeze(0) * v.unsqueeze(1)).sum(0)",
     ),
+    "short parts in front of an axis of two": program([(9, 2)], "y = torch.cat([x0, x0 * 2, x0])"),
     "differences of weights of 16 bits": program(
         [Input((3, 2, 7, 3), F16), Input((3, 2, 65, 3), F16, "plain", "offset", 2)],
         "s = x0 @ x1.mT / 3 ** 0.5", "w = s.softmax(-1) - 0.3 * (x0.flip(-1) @ x1.mT).softmax(-1)",

@@ -28,6 +28,7 @@ from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel, kernel
 from torchweld.templates.pointwise_reduce.cpu.rows import emit_part
 from torchweld.templates.pointwise_reduce.cpu.schedule import CpuSchedule
 from torchweld.templates.pointwise_reduce.cpu.stages import own_cost
+from torchweld.templates.pointwise_reduce.cpu.values import with_own_pointers
 
 # A parallel region costs a few microseconds: this many multiply-adds on one core.
 PARALLEL_WORK = 1 << 17
@@ -76,6 +77,7 @@ def _text(accesses: Accesses, buffers, schedule: CpuSchedule, names, symbols) ->
     k = kernel(accesses, schedule, buffers, {n: f"p{i}" for i, n in enumerate(names)})
     with e.block(f"static void part({PART})"):
         declare(e, buffers, names, symbols, set(accesses.comp.writes))
+        k = with_own_pointers(k, e)
         emit_part(k, e)
     with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):
         launch(e, k, symbols)

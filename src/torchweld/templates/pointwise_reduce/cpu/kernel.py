@@ -24,7 +24,8 @@ CHEAP_ROW = 6.0  # nor that of pointwise rows with less work (multiply-adds) per
 
 @dataclass(frozen=True)
 class Kernel:
-    """`names`: the C++ variable of each axis; `pointers`: of each buffer; `kinds`: their dtypes."""
+    """`names`: the C++ variable of each axis; `pointers`: of each buffer; `kinds`: their dtypes.
+    `alone`: loads that read through pointers of their own (values.py)."""
 
     accesses: Accesses
     schedule: CpuSchedule
@@ -32,6 +33,7 @@ class Kernel:
     names: Mapping[str, str]
     pointers: Mapping[str, str]
     kinds: Mapping[str, DType]
+    alone: frozenset[Value] = frozenset()
 
     @property
     def comp(self) -> Comp:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from torchweld.codegen.cpp import expr as x
 from torchweld.codegen.emitter import Emitter
@@ -21,6 +22,7 @@ _JOINED = {
     ("add", "tanh"): "tw_1_plus_tanh({})",
     ("log1p", "exp"): "tw_log1p_exp({})",
 }
+_ANSWERS = ("true", "false")
 _MOST_POWER = 16  # that multiplications make
 _CHOOSING = frozenset(("where", "maximum", "minimum", "neg", "abs"))  # exact results
 
@@ -183,8 +185,40 @@ def _is_lowest(k: Kernel, condition: Value, value: Value) -> bool:
     return any(isinstance(o, Const) and o.value == -math.inf for o in others)
 
 
+def with_own_pointers(k: Kernel, e: Emitter) -> Kernel:
+    """`k` with a pointer of its own, declared here, for each guarded load of elements that are some
+    apart along the lane, and for each point that the lane writes out. Two such loads of neighbours,
+    whose results are stored beside each other, gcc 12 makes one of vectors with the wrong mask, at
+    any level that vectorises (`cat` of more short parts than a lane is cut in, before an axis of
+    two). Through pointers of which it cannot tell that they are the same it reads each apart."""
+    lane = k.schedule.nest[-1] if k.schedule.nest else None
+    if lane is None:
+        return k
+    alone = frozenset(v for v in k.accesses.loads if _is_alone(k, v, lane))
+    for value in sorted(alone):
+        kind, pointer = x.memory_type(k.body[value].dtype), k.pointers[k.body[value].buffer]
+        for point in range(k.comp.extent(k.schedule.abreast) if k.schedule.abreast else 1):
+            name = f"q{value}_{point}"
+            e.line(f'const {kind}* {name} = {pointer}; asm("" : "+r"({name}));')
+    return replace(k, alone=alone)
+
+
+def _point(k: Kernel) -> str:
+    """The number of the point that is written out, 0 where none is."""
+    name = k.names[k.schedule.abreast] if k.schedule.abreast else ""
+    return name if name.isdigit() else "0"
+
+
+def _is_alone(k: Kernel, value: Value, lane: str) -> bool:
+    instr, access = k.body[value], k.accesses.loads[value]
+    apart = access.offset.coefficient(lane) not in (-1, 0, 1)
+    return instr.guard is not None and apart and instr.buffer not in k.comp.writes
+
+
 def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
     access = k.accesses.loads[value]
+    if value in k.alone and texts[instr.guard] not in _ANSWERS:
+        k = replace(k, pointers={**k.pointers, access.buffer: f"q{value}_{_point(k)}"})
     text = element(k, access, texts)
     if instr.dtype.is_low_precision and _gathers(k, access):
         text = f"tw_at16({k.pointers[access.buffer]}, {_offset(k, access, texts)})"

@@ -113,9 +113,14 @@ def records_since(before: list) -> list:
 
 def test_sizes_are_symbols_from_the_second_on():
     case, before = NAMES["rms_norm"], torchweld.records()
+
+    def own(x, weight):
+        """Programs are kept by constants: those of other tests have another."""
+        return ops.rms_norm(x, weight, 1.0000001e-6)
+
     for rows in (6, 9, 4, 1, 0, 17):
         x, weight = torch.randn(rows, 41), torch.randn(41, requires_grad=True)
-        check(case, [x.requires_grad_(), weight])
+        check(case, [x.requires_grad_(), weight], own)
     new = records_since(before)
     assert [r.kind for r in new] == ["inference", "backward"] * 4  # 6; symbols; 1; 0
     assert [len(r.graph.symbols) for r in new] == [0, 0, 1, 1, 0, 0, 0, 0]

@@ -76,6 +76,24 @@ def test_columns_two_apart_are_the_lane():
     assert (found.lane, found.nest) == ("column", ("j",))
 
 
+@pytest.mark.parametrize(
+    "load, extent, lane",
+    [("x[i, k, j]", 2, "j"), ("x[i, j, k]", 64, "k"), ("x[i, k, j]", 64, "j")],
+    ids=["two points", "as stored", "turned"],
+)
+def test_rows_are_abreast_along_what_is_read_more_than_once(load, extent, lane):
+    """Softmax over i: of tensors that are stacked, and of a transposed one."""
+    comp = parse_comp(f"""comp softmax [i:64, j:128, k:{extent}] {{
+      %0 = load {load} : f32
+      %1 = reduce.max[i] %0 : f32
+      %2 = sub %0 %1 : f32
+      store y[i, j, k] %2
+    }}""")
+    shape = (64, 128, extent) if "j, k]" in load else (64, extent, 128)
+    found = schedule(comp, buffers({"x": (shape,), "y": ((64, 128, extent),)}), threads=2)
+    assert (found.lane, found.nest[-1]) == ("row", lane)
+
+
 def test_short_columns_put_rows_abreast():
     assert softmax(5000, 4).lane == "row"
 

@@ -105,7 +105,7 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cpu
         if divisible and long and count < 2 * threads and distribute == "rows":
             distribute = "columns"
         return CpuSchedule(tuple((a, 1) for a in rows), columns, "column", distribute)
-    lane, fitting = rows[-1], [b for b in ROW_BLOCKS if count // b >= 2 * threads]
+    lane, fitting = _lane_of(accesses, hints), [b for b in ROW_BLOCKS if count // b >= 2 * threads]
     block = fitting[0] if fitting else ROW_BLOCKS[-1]
     if (
         divisible
@@ -114,8 +114,16 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cpu
         and distribute == "rows"
     ):
         block, distribute = ROW_BLOCKS[0], "columns"
-    outer = (*((a, 1) for a in rows[:-1]), (lane, block))
+    outer = (*((a, 1) for a in rows if a != lane), (lane, block))
     return CpuSchedule(outer, (*columns, lane), "row", distribute)
+
+
+def _lane_of(accesses: Accesses, hints: Mapping[str, int]) -> str:
+    """The axis along which rows are abreast: the one of most neighbours in memory, the last one of
+    several as good. Rows that are stored whole are read more than once."""
+    rows = accesses.frame.rows
+    long = [a for a in rows[:-1] if _count(accesses, [a], hints) >= 2 * SHORT_COLUMN]
+    return max((rows[-1], *long), key=lambda a: accesses.near_bytes(a, hints, reads=2))
 
 
 def _row_lane(accesses: Accesses, hints: Mapping[str, int]) -> bool:

@@ -143,15 +143,20 @@ class Workshop:
         self.flow, self.prices = Flow(graph), Prices(graph, judge.table)
         self.shapes = {name: b.shape for name, b in graph.buffers.items()}
         self.taken: dict[NodeId, Taken] = {}
-        self._made: dict[NodeId, Kernel | None] = {}
+        self._made: dict[NodeId, Kernel | Refusal | None] = {}
 
     def made(self, number: NodeId) -> Kernel | None:
         """The kernel that a product is, or would be."""
+        found = self.kernel_of(number)
+        return found if isinstance(found, Kernel) else None
+
+    def kernel_of(self, number: NodeId) -> Kernel | Refusal | None:
+        """The same, or why there is none; None for a library call that is no product."""
         if number not in self._made:
             node = self.flow.nodes[number]
             comp = self.product(node) if is_product(node) else node
-            found = self.kernel(comp) if isinstance(comp, Comp) else None
-            self._made[number] = found if isinstance(found, Kernel) else None
+            found = self.kernel(comp) if isinstance(comp, Comp) else comp
+            self._made[number] = None if isinstance(found, Extern) else found
         return self._made[number]
 
     def now_s(self, number: NodeId) -> float:

@@ -100,9 +100,7 @@ def _offers(
 
 def _kernel(shop: Workshop, maker: Comp, reader: NodeId) -> Kernel | Refusal:
     """Of both together."""
-    node = shop.flow.nodes[reader]
-    product = shop.product(node) if is_product(node) else node
-    kernel = product if isinstance(product, Refusal) else shop.kernel(product)
+    kernel = shop.kernel_of(reader)
     if isinstance(kernel, Refusal):
         return kernel
     merged = merge(maker, _marked(kernel), Rules(shapes=shop.shapes, eager=True))

@@ -12,7 +12,7 @@ from torchweld.ir.access import Accesses
 from torchweld.ir.frame import Frame
 from torchweld.ir.nodes import Buffer, Comp, Instr, Load, Reduce, Scan, Value, needed, store_axes
 from torchweld.ir.size import Size
-from torchweld.templates.pointwise_reduce.cpu.schedule import CpuSchedule
+from torchweld.templates.pointwise_reduce.cpu.schedule import CpuSchedule, jumps
 from torchweld.templates.pointwise_reduce.cpu.stages import Stages, own_cost, stages
 
 LINE_BYTES = 64
@@ -246,7 +246,7 @@ def kernel(
 def _jumping(accesses: Accesses, schedule: CpuSchedule) -> frozenset[Value]:
     """Loads of elements that are neither adjacent nor the same along the lane."""
     lane, loads = schedule.nest[-1:], accesses.loads.items()
-    return frozenset(v for v, a in loads if lane and a.offset.coefficient(lane[0]) not in (0, 1))
+    return frozenset(v for v, a in loads if lane and jumps(a, lane[0]))
 
 
 def _inner_axes(schedule: CpuSchedule) -> frozenset[str]:

@@ -141,7 +141,7 @@ def _row_lane(accesses: Accesses, hints: Mapping[str, int]) -> bool:
 def _transposed(accesses: Accesses, hints: Mapping[str, int]) -> str | None:
     """The axis along which accesses that jump along the lane are contiguous."""
     *others, lane = accesses.frame.rows
-    jumping = [a for a in accesses.all if _jumps(a, lane)]
+    jumping = [a for a in accesses.all if jumps(a, lane)]
     found = [o for o in others if any(a.offset.coefficient(o) == 1 for a in jumping)]
     long = [
         o for o in found if min(_count(accesses, [o], hints), _count(accesses, [lane], hints)) >= 8
@@ -152,13 +152,13 @@ def _transposed(accesses: Accesses, hints: Mapping[str, int]) -> str | None:
 def _scatters(accesses: Accesses, lane: str, across: str) -> bool:
     """Whether stores jump along the lane, and loads could instead: tiles of those are turned in
     registers."""
-    comp, turned = accesses.comp, [a for a in accesses.loads.items() if _jumps(a[1], across)]
+    comp, turned = accesses.comp, [a for a in accesses.loads.items() if jumps(a[1], across)]
     plain = all(not a.refs and comp.body[v].guard is None for v, a in turned)
     stores = accesses.stores
-    return plain and all(_jumps(a, lane) and a.offset.coefficient(across) == 1 for a in stores)
+    return plain and all(jumps(a, lane) and a.offset.coefficient(across) == 1 for a in stores)
 
 
-def _jumps(access: Access, axis: str) -> bool:
+def jumps(access: Access, axis: str) -> bool:
     return access.offset.coefficient(axis) not in (0, 1)
 
 

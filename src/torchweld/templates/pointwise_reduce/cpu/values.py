@@ -12,6 +12,7 @@ from torchweld.core import dtypes
 from torchweld.ir.access import Access
 from torchweld.ir.nodes import Cast, Const, Instr, Load, Op, Reduce, Scan, Value, operands
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
+from torchweld.templates.pointwise_reduce.cpu.schedule import jumps
 from torchweld.templates.pointwise_reduce.cpu.segments import segments
 
 Texts = dict[Value, str]
@@ -189,8 +190,8 @@ def with_own_pointers(k: Kernel, e: Emitter) -> Kernel:
     """`k` with a pointer of its own, declared here, for each guarded load of elements that are some
     apart along the lane, and for each point that the lane writes out. Two such loads of neighbours,
     whose results are stored beside each other, gcc 12 makes one of vectors with the wrong mask, at
-    any level that vectorises (`cat` of more short parts than a lane is cut in, before an axis of
-    two). Through pointers of which it cannot tell that they are the same it reads each apart."""
+    any level that vectorises (`cat` of parts too short to cut a lane at, before an axis of two).
+    Through pointers of which it cannot tell that they are the same it reads each apart."""
     lane = k.schedule.nest[-1] if k.schedule.nest else None
     if lane is None:
         return k
@@ -210,9 +211,10 @@ def _point(k: Kernel) -> str:
 
 
 def _is_alone(k: Kernel, value: Value, lane: str) -> bool:
-    instr, access = k.body[value], k.accesses.loads[value]
-    apart = access.offset.coefficient(lane) not in (-1, 0, 1)
-    return instr.guard is not None and apart and instr.buffer not in k.comp.writes
+    """Not of a buffer that is written too: what `restrict` is said of has no other pointer."""
+    instr = k.body[value]
+    guarded = instr.guard is not None and instr.buffer not in k.comp.writes
+    return guarded and jumps(k.accesses.loads[value], lane)
 
 
 def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:

@@ -248,24 +248,12 @@ def _rows_contiguous(accesses: Accesses, hints: Mapping[str, int]) -> bool:
 
 def _near_traffic(accesses: Accesses, axis: str, hints: Mapping[str, int]) -> int:
     """Bytes that are moved by accesses whose neighbours in memory are along `axis`."""
-    return sum(_traffic(accesses, a, hints) for a in accesses.all if axis in _nearest(a, hints))
+    return sum(accesses.touched(a, hints) for a in accesses.all if axis in _nearest(a, hints))
 
 
 def _nearest(access: Access, hints: Mapping[str, int]) -> list[str]:
     steps = {axis: abs(size.hint(step, hints)) for axis, step in access.offset.terms}
     return [axis for axis, step in steps.items() if step == min(steps.values())]
-
-
-def _contiguous_traffic(accesses: Accesses, axis: str, hints: Mapping[str, int]) -> int:
-    """Bytes that are moved with stride one along `axis`: a broadcast tensor counts once."""
-    return sum(
-        _traffic(accesses, a, hints) for a in accesses.all if a.offset.coefficient(axis) == 1
-    )
-
-
-def _traffic(accesses: Accesses, access: Access, hints: Mapping[str, int]) -> int:
-    axes = tuple(a.name for a in accesses.comp.axes if a.name in access.offset.axes)
-    return access.bytes * size.hint(extent(accesses, axes), hints)
 
 
 def _pointwise(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
@@ -307,7 +295,7 @@ def _inner(accesses: Accesses, axes: tuple[str, ...], hints: Mapping[str, int]) 
     as many are."""
 
     def traffic(axis: str) -> int:
-        return _contiguous_traffic(accesses, axis, hints)
+        return accesses.contiguous_bytes(axis, hints)
 
     best = max(reversed(axes), key=traffic)
     longest = max((a for a in reversed(axes) if _long(accesses, a)), key=traffic, default=best)
@@ -502,7 +490,7 @@ def _row_warps(accesses: Accesses, block_rows: int, block: int, hints: Mapping[s
     points = block_rows * block
     if block > 1024:
         return _warps(points)
-    traffic = sum(_traffic(accesses, a, hints) for a in accesses.all)
+    traffic = sum(accesses.touched(a, hints) for a in accesses.all)
     count = size.hint(extent(accesses, accesses.frame.rows + accesses.frame.columns), hints)
     return max(1, points // 256) if traffic >= 8 * count else 1
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch._dynamo import eval_frame
@@ -28,6 +30,20 @@ def fused():
 
 def test_this_torch_is_known(fused):
     assert _is_quick(_entry(fused).call)
+
+
+def test_nothing_that_only_others_need_is_called(fused):
+    """Marks for the profiler, looks for exports: Python right after a kernel is slow."""
+    x, called = torch.ones(4), []
+    fused(x)
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name))
+    try:
+        fused(x)
+    finally:
+        sys.setprofile(None)
+    assert "call" in called  # `quick`'s own
+    others = {"record_pregraph_bytecode_enter", "is_exporting", "_callback_from_stance"}
+    assert not others & set(called)
 
 
 def test_a_wrapper_of_other_parts_stays():

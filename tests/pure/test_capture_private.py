@@ -35,6 +35,8 @@ WHY = {
     "aot_export_joint_simple": "the graph of a function and of its gradients, without Dynamo",
     "callback": "when Dynamo begins and ends a compilation: what it captures is set for that time",
     "TensorifyScalarRestartAnalysis": "a backend may have its graph traced once more",
+    "dynamo_config": "calls are not marked for the profiler",
+    "GenerationTracker": "what a call of torch.compile counts",
     "functorch_config": "views are recomputed, so that parameters reach the backward as themselves",
 }
 

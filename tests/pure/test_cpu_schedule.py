@@ -94,6 +94,28 @@ def test_rows_are_abreast_along_what_is_read_more_than_once(load, extent, lane):
     assert (found.lane, found.nest[-1]) == ("row", lane)
 
 
+@pytest.mark.parametrize(
+    ("load", "strides", "lane"),
+    [("b[j, k]", (64, 1), "k"), ("b[j, k]", (1024, 1), "k"), ("b[k, j]", (256, 1), "j"),
+     ("b[j, k]", (1, 256), "j")],
+    ids=["rows of both", "rows far apart", "by columns", "turned"],
+)  # fmt: skip
+def test_distances_of_all_pairs(load, strides, lane):
+    """What is loaded at every point weighs more than what is stored once a row: rows abreast that
+    lie apart were 100 times slower."""
+    comp = parse_comp(f"""comp distances [i:256, j:256, k:64] {{
+      %0 = load a[i, k] : f32
+      %1 = load {load} : f32
+      %2 = sub %0 %1 : f32
+      %3 = mul %2 %2 : f32
+      %4 = reduce.sum[k] %3 : f32
+      store y[i, j] %4
+    }}""")
+    shape = (64, 256) if load == "b[k, j]" else (256, 64)
+    shapes = {"a": ((256, 64),), "b": (shape, strides), "y": ((256, 256),)}
+    assert schedule(comp, buffers(shapes), threads=2).nest[-1] == lane
+
+
 def test_short_columns_put_rows_abreast():
     assert softmax(5000, 4).lane == "row"
 

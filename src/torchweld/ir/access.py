@@ -13,7 +13,7 @@ so that a contiguous pointwise kernel of any rank is one flat loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from torchweld.core.errors import InvalidIR
@@ -22,8 +22,6 @@ from torchweld.ir.affine import Affine
 from torchweld.ir.frame import Frame, frame_of
 from torchweld.ir.nodes import Axis, Buffer, Comp, Index, IndexMap, Load, Reduce, Ref, Scan, Value
 from torchweld.ir.size import Size
-
-_LINE = 64  # bytes of a line of a cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +52,6 @@ class Accesses:
     def contiguous_bytes(self, axis: str, hints: Mapping[str, int] | None = None) -> int:
         """Bytes that the kernel's loads and stores with stride one along `axis` touch."""
         return sum(self.touched(a, hints) for a in self.all if a.offset.coefficient(axis) == 1)
-
-    def near_bytes(
-        self, axis: str, hints: Mapping[str, int] | None = None, reads: int = 1
-    ) -> float:
-        """Bytes that loads and stores touch, over their strides along `axis`: of those whose
-        neighbours are in one line of a cache. `reads`: how often loads happen."""
-
-        def near(accesses: Iterable[Access]) -> float:
-            steps = ((a, a.offset.coefficient(axis)) for a in accesses)
-            known = [(a, abs(c)) for a, c in steps if isinstance(c, int)]
-            return sum(self.touched(a, hints) / c for a, c in known if 0 < c * a.bytes < _LINE)
-
-        return reads * near(self.loads.values()) + near(self.stores)
 
     def strided_bytes(self, axis: str, hints: Mapping[str, int] | None = None) -> int:
         """Bytes that those with a stride beyond one along `axis` touch."""

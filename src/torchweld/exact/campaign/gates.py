@@ -13,6 +13,7 @@ import torch
 from torchweld.capture import ahead
 from torchweld.core.dtypes import to_torch
 from torchweld.ir import row_price, simplify
+from torchweld.ir.access import Accesses
 from torchweld.templates.attention.cpu import schedule as attention
 from torchweld.templates.pointwise_reduce.cpu import schedule as loops
 
@@ -28,9 +29,16 @@ _EXACT: dict[ModuleType, dict[str, object]] = {
 }
 
 
-# Sizes of tiles of kernels on a CPU, any of which is right.
+def _first_row(accesses: Accesses, *_) -> str | None:
+    """The lane that is the outermost row axis, where rows may be abreast."""
+    rows, columns = accesses.frame.rows, accesses.frame.column_reductions
+    return rows[0] if rows and not columns else None
+
+
+# Sizes of tiles and lanes of kernels on a CPU, any of which is right.
 _TILES: dict[ModuleType, dict[str, tuple[object, ...]]] = {
-    loops: {"FLAT_BLOCK": (32, 100, 2048), "SHORT_COLUMN": (1, 8),
+    loops: {"FLAT_BLOCK": (32, 100, 2048), "SHORT_LANE": (1, 8),
+            "cheapest_lane": (loops.cheapest_lane, lambda *_: None, _first_row),
             "ROW_BLOCKS": ((16,), (32, 16), (256, 128, 64, 32, 16))},
     attention: {"KEYS": (32, 64, 128), "_PART": (6, 12, 48), "_MOST_ROWS": (12, 48, 96)},
 }  # fmt: skip

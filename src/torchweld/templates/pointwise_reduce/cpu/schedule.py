@@ -27,11 +27,12 @@ from torchweld.ir.access import Access, Accesses, addressed
 from torchweld.ir.expand import expanded
 from torchweld.ir.interval import bounds
 from torchweld.ir.nodes import Buffer, Comp, Scan, store_axes, value_axes
+from torchweld.templates.pointwise_reduce.cpu.lanes import cheapest_lane
 
 FLAT_BLOCK = 2048  # elements of a flat loop handed out at a time
 TILE = 32  # both sides of a transposed tile: 32 lines of 128 bytes fit any first-level cache
 ROW_BLOCKS = (256, 128, 64, 32, 16)
-SHORT_COLUMN = 8  # reductions, and lanes, no longer than this run several rows abreast
+SHORT_LANE = 8  # pointwise lanes no longer than this run several points of the next axis abreast
 MOST_WRITTEN = 256  # instructions of all points of a short lane, which is written out
 
 
@@ -89,10 +90,10 @@ def _is_short(accesses: Accesses, lane: str, hints: Mapping[str, int]) -> bool:
     """Whether a lane has few points, and the axis before it many."""
     *others, _ = accesses.frame.rows
     extent = accesses.comp.extent(lane)
-    short = isinstance(extent, int) and 1 < extent <= SHORT_COLUMN
+    short = isinstance(extent, int) and 1 < extent <= SHORT_LANE
     if not short or not others or extent * len(accesses.comp.body) > MOST_WRITTEN:
         return False
-    return _count(accesses, others[-1:], hints) >= 2 * SHORT_COLUMN
+    return _count(accesses, others[-1:], hints) >= 2 * SHORT_LANE
 
 
 def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> CpuSchedule:
@@ -101,11 +102,12 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cpu
     divisible = not accesses.frame.column_reductions and not _scans(accesses)
     long = _count(accesses, columns, hints) >= 4096
     count = _count(accesses, rows, hints)
-    if not _row_lane(accesses, hints):
+    lane = cheapest_lane(accesses, ROW_BLOCKS[0], hints)
+    if lane is None:
         if divisible and long and count < 2 * threads and distribute == "rows":
             distribute = "columns"
         return CpuSchedule(tuple((a, 1) for a in rows), columns, "column", distribute)
-    lane, fitting = _lane_of(accesses, hints), [b for b in ROW_BLOCKS if count // b >= 2 * threads]
+    fitting = [b for b in ROW_BLOCKS if count // b >= 2 * threads]
     block = fitting[0] if fitting else ROW_BLOCKS[-1]
     if (
         divisible
@@ -116,26 +118,6 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cpu
         block, distribute = ROW_BLOCKS[0], "columns"
     outer = (*((a, 1) for a in rows if a != lane), (lane, block))
     return CpuSchedule(outer, (*columns, lane), "row", distribute)
-
-
-def _lane_of(accesses: Accesses, hints: Mapping[str, int]) -> str:
-    """The axis along which rows are abreast: the one of most neighbours in memory, the last one of
-    several as good. Rows that are stored whole are read more than once."""
-    rows = accesses.frame.rows
-    long = [a for a in rows[:-1] if _count(accesses, [a], hints) >= 2 * SHORT_COLUMN]
-    return max((rows[-1], *long), key=lambda a: accesses.near_bytes(a, hints, reads=2))
-
-
-def _row_lane(accesses: Accesses, hints: Mapping[str, int]) -> bool:
-    """Whether the rows, not the columns, are adjacent in memory."""
-    rows, columns = accesses.frame.rows, accesses.frame.columns
-    if not rows or accesses.frame.column_reductions:
-        return False
-    along_rows = accesses.near_bytes(rows[-1], hints)
-    if along_rows > accesses.near_bytes(columns[-1], hints):
-        return True
-    extents = [accesses.comp.extent(c) for c in columns]
-    return len(columns) == 1 and isinstance(extents[0], int) and extents[0] <= SHORT_COLUMN
 
 
 def _transposed(accesses: Accesses, hints: Mapping[str, int]) -> str | None:

@@ -1,0 +1,136 @@
+"""Which axis a kernel with reductions is vectorised along: the cheapest by the steps of its loops.
+
+    steps = times that each value, load and store is taken, over those that one vector takes at once
+
+A load far from its neighbour's is taken alone, and waits where the lines that it touches are gone
+when it comes back to them. The first-level cache holds few lines whose distance is a power of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd, prod
+
+from torchweld.ir import size
+from torchweld.ir.access import Access, Accesses
+from torchweld.ir.monoid import TABLE as MONOIDS
+from torchweld.ir.nodes import Cast, Op, Reduce, Scan, operands, store_axes, value_axes
+from torchweld.ir.scalar import TABLE
+
+_VECTOR = 8  # numbers taken at once; only the ratios between lanes matter
+_ALONE = 2.0  # steps of a number that is loaded and put into its vector
+_SHUFFLED = 1.5  # steps of a vector's worth of memory, of which parts are taken
+_TAIL = 5  # steps that make one number of a vector of partial results
+_LINE = 64  # bytes
+_NEAR_SETS, _FAR_SETS, _WAYS = 64, 1024, 8  # of a first and a second-level cache, at least
+_NEAR_WAIT, _FAR_WAIT = 4.0, 16.0  # steps of a load, from the second level and from beyond it
+_STORES_WAIT = 0.5  # of a load's: nothing needs what they leave
+
+
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    """`order`: axes of the loops, the innermost first: the lane, `at_once` points of it."""
+
+    order: tuple[str, ...]
+    at_once: int
+    extents: Mapping[str, int]
+    columns: frozenset[str]
+
+    @property
+    def lane(self) -> str:
+        return self.order[0]
+
+    @property
+    def vector(self) -> float:
+        """Points that one step takes; loops of a few are unrolled, and vectorised in part."""
+        extent = self.extents[self.lane]
+        return _VECTOR if extent >= _VECTOR else max(1.0, extent / 2)
+
+    def times(self, axes: frozenset[str]) -> float:
+        """Steps of what varies along `axes`, hoisted out of the loops that it does not need."""
+        alike = self.columns if not axes & self.columns else frozenset()
+        points = prod(n for a, n in self.extents.items() if a not in alike)
+        if self.lane in axes:
+            return points / self.vector
+        return points if self.lane in alike else points / self.at_once
+
+
+def cheapest_lane(
+    accesses: Accesses, block: int, hints: Mapping[str, int] | None = None
+) -> str | None:
+    """The row axis along which rows are abreast, `block` at a time; None: the loop runs along the
+    columns."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    if not rows or accesses.frame.column_reductions:
+        return None
+    extents = {a.name: max(1, size.hint(a.extent, hints or {})) for a in accesses.comp.axes}
+    inner, along = tuple(reversed((*rows, *columns))), frozenset(columns)
+    choices = [_Loops(inner, extents[inner[0]], extents, along)]
+    long = [a for a in rows[:-1] if extents[a] >= 2 * _VECTOR]
+    for axis in (rows[-1], *long):
+        order = (axis, *(a for a in inner if a != axis))
+        choices.append(_Loops(order, min(extents[axis], block), extents, along))
+    best = min(choices, key=lambda loops: sum(_steps(accesses, loops)))
+    return None if best is choices[0] else best.lane
+
+
+def _steps(accesses: Accesses, loops: _Loops) -> Iterator[float]:
+    comp, axes = accesses.comp, value_axes(accesses.comp.body)
+    for value, instr in enumerate(comp.body):
+        if isinstance(instr, (Op, Cast)):
+            cost = TABLE[instr.name].cost if isinstance(instr, Op) else 1.0
+            yield cost * loops.times(axes[value])
+        elif isinstance(instr, (Reduce, Scan)):
+            used = frozenset().union(*(axes[v] for v in operands(instr)))
+            yield _reducing(instr, loops, used)
+    for value, access in accesses.loads.items():
+        yield _moving(access, axes[value], loops, 1.0)
+    for store, access in zip(comp.stores, accesses.stores):
+        yield _moving(access, store_axes(comp, store, axes), loops, _STORES_WAIT)
+
+
+def _reducing(instr: Reduce | Scan, loops: _Loops, axes: frozenset[str]) -> float:
+    """Abreast, the results so far are in memory; along the columns, a vector of them is merged."""
+    each = loops.times(axes)
+    if loops.lane not in loops.columns:
+        return 3 * each
+    if isinstance(instr, Scan):
+        return each * loops.vector  # one after the other
+    rows = prod(n for a, n in loops.extents.items() if a not in loops.columns)
+    return each + _TAIL * MONOIDS[instr.monoid].results * rows
+
+
+def _moving(access: Access, axes: frozenset[str], loops: _Loops, waits: float) -> float:
+    """Steps of a load or store that varies along `axes`; `waits`: the share of a load's."""
+    each = loops.times(axes)
+    if access.refs:
+        return each * loops.vector * _ALONE if loops.lane in axes else each
+    moved = [k for k, a in enumerate(loops.order) if a in access.offset.axes]
+    if not moved:
+        return each
+    first = moved[0]
+    stride = _stride(access, loops.order[first])
+    if stride * access.bytes >= _LINE:
+        each *= 1 + waits * _wait(access, stride * access.bytes // _LINE, first, loops)
+    if first > 0 or stride == 1:
+        return each
+    return each * min(stride * _SHUFFLED, loops.vector * _ALONE)
+
+
+def _stride(access: Access, axis: str) -> int:
+    return abs(size.hint(access.offset.coefficient(axis), {}))
+
+
+def _wait(access: Access, apart: int, number: int, loops: _Loops) -> float:
+    """Steps for each of the lines, `apart` lines from each other, of loop `number`: are they there
+    when the loop around it comes back to them?"""
+    at_once = loops.extents[loops.order[number]] if number else loops.at_once
+    outer = loops.order[number + 1] if number + 1 < len(loops.order) else None
+    step = _stride(access, outer) * access.bytes if outer else _LINE
+    fresh = _FAR_WAIT * min(1.0, step / _LINE)
+    if at_once <= _WAYS * (_NEAR_SETS // gcd(_NEAR_SETS, apart)):
+        return fresh
+    if at_once <= _WAYS * (_FAR_SETS // gcd(_FAR_SETS, apart)):
+        return _NEAR_WAIT + fresh
+    return _FAR_WAIT

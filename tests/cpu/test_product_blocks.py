@@ -17,6 +17,7 @@ from torchweld.ir.parser import parse_comp
 from torchweld.ir.size import evaluate
 from torchweld.targets.find import target_of
 from torchweld.templates import registry
+from torchweld.templates.gemm.cpu import schedule
 
 TEXT = """
 comp product [m:M, n:N, k:K] {
@@ -124,3 +125,47 @@ def test_narrower_vectors(build, turned):
         one, three = (run(turned, sizes, build, threads) for threads in (1, 3))
         torch.testing.assert_close(one.double(), exact, rtol=2e-6, atol=2e-6)
         assert torch.equal(one, three)
+
+
+BATCH = """
+comp product [b:B, m:M, n:N, k:K] {
+  %0 = load x[b, m, k] exact : f32
+  %1 = load w[b, n, k] exact : f32
+  %2 = mul %0 %1 : f32
+  %3 = reduce.sum[k] %2 : f32
+  store y[b, m, n] %3
+}
+"""
+
+
+@pytest.mark.parametrize("numbers", [(17, 50, 33), (9, 49, 3100), (3, 70, 40)], ids=str)
+def test_products_of_a_batch_by_one_thread_each(numbers, monkeypatch):
+    """Five products: each thread takes as many as all others do, and all together the rest. Four
+    threads have memory for three, and share all of them."""
+    monkeypatch.setattr(schedule, "_threads", lambda: 3)
+    monkeypatch.setattr(schedule, "core_cache_bytes", lambda: 1 << 24)
+    m, n, k = numbers
+    shapes = {"x": (5, m, k), "w": (5, n, k), "y": (5, m, n)}
+    tensors = {a: torch.randn(shape) for a, shape in shapes.items()}
+    tensors["w"] /= k**0.5
+    buffers = {
+        a: Buffer(a, shape, dtypes.f32, tensors[a].stride()) for a, shape in shapes.items()
+    }
+    text = BATCH
+    for axis, extent in zip("BMNK", (5, *numbers)):
+        text = text.replace(f":{axis}", f":{extent}")
+    bundle = registry.bundle_of(parse_comp(text), buffers, target_of("cpu"))
+    (source,), results = bundle.sources, []
+    before = torch.get_num_threads()
+    for threads in (1, 2, 3, 4):
+        scratch = {b.name: torch.full(b.shape, torch.nan) for b in bundle.scratch}
+        tensors["y"].fill_(torch.nan)
+        try:
+            torch.set_num_threads(threads)
+            cpp_runner.call(source, tensors | scratch, {})
+        finally:
+            torch.set_num_threads(before)
+        results.append(tensors["y"].clone())
+    exact = tensors["x"].double() @ tensors["w"].double().mT
+    torch.testing.assert_close(results[0].double(), exact, rtol=2e-6, atol=2e-6)
+    assert all(torch.equal(r, results[0]) for r in results)

@@ -13,6 +13,7 @@ from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp
 from torchweld.targets.find import target_of
 from torchweld.templates.gemm.choice import choose
+from torchweld.templates.gemm.cpu import schedule
 from torchweld.templates.gemm.cpu.schedule import DEEPEST, cpu_product, scratch_elements
 from torchweld.templates.gemm.template import CPU
 from torchweld.templates.template import Problem
@@ -67,6 +68,28 @@ def test_deep_sums_have_memory_of_their_own(depth):
     product, accesses = planned(64, 100, depth)
     assert product.stretch == DEEPEST
     assert ("sums" in scratch_elements(product, accesses)) == (depth > DEEPEST)
+
+
+@pytest.mark.parametrize(("depth", "crews"), [(64, 4), (2000, 1)])
+def test_each_thread_takes_products_of_a_batch(depth, crews, monkeypatch):
+    """They share one at a time where what is packed does not fit a core's cache."""
+    monkeypatch.setattr(schedule, "_threads", lambda: 4)
+    monkeypatch.setattr(schedule, "core_cache_bytes", lambda: 1 << 18)
+    comp = parse_comp(f"""comp product [b:16, m:100, n:192, k:{depth}] {{
+      %0 = load x[b, m, k] exact : f32
+      %1 = load w[b, k, n] exact : f32
+      %2 = mul %0 %1 : f32
+      %3 = reduce.sum[k] %2 : f32
+      store y[b, m, n] %3
+    }}""")
+    shapes = {"x": (16, 100, depth), "w": (16, depth, 192), "y": (16, 100, 192)}
+    strides = {n: (s[1] * s[2], s[2], 1) for n, s in shapes.items()}
+    buffers = {n: Buffer(n, s, dtypes.f32, strides[n]) for n, s in shapes.items()}
+    accesses = addressed(comp, buffers)
+    product = cpu_product(accesses)
+    assert product.crews == crews
+    packed = scratch_elements(product, accesses)["packed"]
+    assert packed == crews * product.block * product.stretch
 
 
 def test_a_matrix_for_a_whole_batch_is_multiplied_for_each_of_the_shorter_axis():

@@ -1,12 +1,14 @@
 """Products of matrices in C++: the loops of product.h, and what follows the sums of each block.
 
     static void finish(P, S, batch, row0, rows, column0, columns, c)
-    static void part(P, S, tid, parts, shared)      tw_multiply(..., finish) for each batch
+    static void multiply(P, S, batch, tid, parts, crew)      tw_multiply(..., finish)
+    static void part(P, S, tid, parts, shared)               multiply for each batch
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -54,26 +56,50 @@ def emit_finish(k: Kernel, e: Emitter, product: CpuProduct) -> None:
         _along_rows(k, e, product)
 
 
-def emit_multiply(k: Kernel, e: Emitter, product: CpuProduct) -> None:
-    """The body of `part`: one product for each batch."""
-    count = k.extent(product.batch) if product.batch else "1"
-    with e.block(f"for (int64_t {_BATCH} = 0; {_BATCH} < {count}; ++{_BATCH})"):
-        axes = (product.row, product.column, product.depth)
-        extents = ", ".join(k.extent(a) if a else "1" for a in axes)
-        left, right = (k.accesses.loads[v] for v in (product.left, product.right))
-        starts = f"{_start(k, left, product)}, {_start(k, right, product)}"
-        steps = [(left, product.row), (left, product.depth)]
-        steps += [(right, product.column), (right, product.depth)]
-        strides = ", ".join(x.size_text(a.offset.coefficient(axis)) for a, axis in steps)
-        memory = ", ".join(k.pointers.get(name, "nullptr") for name in ("packed", "sums"))
-        kinds = ", ".join(_ELEMENTS[k.kinds[a.buffer]] for a in (left, right))
-        e.line(f"const tw_product<{kinds}> a = {{{extents}, {starts}, {strides},")
-        e.line(f"                      {product.block}, {product.stretch}, {memory}}};")
-        loops = _loops(k, product)
-        e.line(f"{loops}(a, tid, parts, [=](int64_t row, int64_t rows, int64_t column,")
-        e.line("    int64_t columns, const float* c, int64_t c_row) {")
-        e.line(f"  finish(P, S, {_BATCH}, row, rows, column, columns, c, c_row);")
-        e.line("});")
+def emit_product(k: Kernel, e: Emitter, product: CpuProduct) -> None:
+    """The body of `multiply`: one product of the batch, made by `parts` threads together."""
+    axes = (product.row, product.column, product.depth)
+    extents = ", ".join(k.extent(a) if a else "1" for a in axes)
+    left, right = (k.accesses.loads[v] for v in (product.left, product.right))
+    starts = f"{_start(k, left, product)}, {_start(k, right, product)}"
+    steps = [(left, product.row), (left, product.depth)]
+    steps += [(right, product.column), (right, product.depth)]
+    strides = ", ".join(x.size_text(a.offset.coefficient(axis)) for a, axis in steps)
+    memory = ", ".join(_memory(k, product, name) for name in ("packed", "sums"))
+    kinds = ", ".join(_ELEMENTS[k.kinds[a.buffer]] for a in (left, right))
+    e.line(f"const tw_product<{kinds}> a = {{{extents}, {starts}, {strides},")
+    e.line(f"                      {product.block}, {product.stretch}, {memory}}};")
+    e.line(f"{_loops(k, product)}(a, tid, parts, [=](int64_t row, int64_t rows, int64_t column,")
+    e.line("    int64_t columns, const float* c, int64_t c_row) {")
+    e.line(f"  finish(P, S, {_BATCH}, row, rows, column, columns, c, c_row);")
+    e.line("});")
+
+
+def emit_batch(k: Kernel, e: Emitter, product: CpuProduct) -> None:
+    """The body of `part`: as many products as all threads can take an equal number of are made by
+    one thread each, which waits for nobody; the others by all threads."""
+    if not product.batch:
+        e.line("multiply(P, S, 0, tid, parts, 0);")
+        return
+    e.line(f"const int64_t count = {k.extent(product.batch)};")
+    apart = "true" if product.few else f"parts <= {product.crews}"
+    e.line(f"const int64_t each = {apart} ? count / parts : 0;")
+    with e.block("for (int64_t n = each * tid; n < each * (tid + 1); ++n)"):
+        e.line("multiply(P, S, n, 0, 1, tid);")
+    if not product.few:
+        e.line("if (each > 0 && each * parts < count) tw_meet(parts);  // memory of the first crew")
+    with e.block("for (int64_t n = each * parts; n < count; ++n)"):
+        e.line("multiply(P, S, n, tid, parts, 0);")
+
+
+def _memory(k: Kernel, product: CpuProduct, name: str) -> str:
+    """Where a crew's part of a scratch buffer begins."""
+    if name not in k.pointers:
+        return "nullptr"
+    if product.crews == 1:
+        return k.pointers[name]
+    elements = scratch_elements(replace(product, crews=1), k.accesses)[name]
+    return f"{k.pointers[name]} + crew * {x.size_text(elements)}"
 
 
 def _loops(k: Kernel, product: CpuProduct) -> str:

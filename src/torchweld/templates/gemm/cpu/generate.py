@@ -14,11 +14,20 @@ from torchweld.ir.expand import expanded
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.templates.gemm.cpu import emit
 from torchweld.templates.gemm.cpu.schedule import CpuProduct
-from torchweld.templates.pointwise_reduce.cpu.generate import PART, declare, launch, size_symbols
+from torchweld.templates.pointwise_reduce.cpu.generate import (
+    PART,
+    declare,
+    declare_sizes,
+    launch,
+    size_symbols,
+)
 
 FINISH = (
     "void* const* P, const int64_t* S, int64_t batch, int64_t row0, int64_t rows, "
     "int64_t column0, int64_t columns, const float* c, int64_t c_row"
+)
+MULTIPLY = (
+    "void* const* P, const int64_t* S, int64_t batch, int64_t tid, int64_t parts, int64_t crew"
 )
 
 
@@ -50,9 +59,12 @@ def _text(accesses: Accesses, product: CpuProduct, buffers, names, symbols) -> s
     with e.block(f"static void finish({FINISH})"):
         declare(e, buffers, names, symbols, written)
         emit.emit_finish(k, e, product)
-    with e.block(f"static void part({PART})"):
+    with e.block(f"static void multiply({MULTIPLY})"):
         declare(e, buffers, names, symbols, written)
-        emit.emit_multiply(k, e, product)
+        emit.emit_product(k, e, product)
+    with e.block(f"static void part({PART})"):
+        declare_sizes(e, symbols)
+        emit.emit_batch(k, e, product)
     with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):
         launch(e, k, symbols)
     return e.text

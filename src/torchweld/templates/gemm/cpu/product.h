@@ -209,7 +209,15 @@ TW int64_t tw_across(int64_t rows, int64_t columns, int64_t parts) {
   return across;
 }
 
-// finish(row, rows, column, columns, c, c_row); pack as tw_pack. Called by all threads of a region.
+// Threads that work on one product wait for each other; one by itself does not.
+TW void tw_meet(int64_t parts) {
+  if (parts > 1) {
+#pragma omp barrier
+  }
+}
+
+// finish(row, rows, column, columns, c, c_row); pack as tw_pack. Called by all threads of a region, or, with
+// `parts` of one, by any of them.
 template <class R, class Q, class Finish, class Pack>
 static void tw_multiply(const tw_product<R, Q>& a, int64_t tid, int64_t parts, Finish finish, Pack pack) {
   alignas(64) float local[TW_SUMS];
@@ -223,7 +231,7 @@ static void tw_multiply(const tw_product<R, Q>& a, int64_t tid, int64_t parts, F
     do {
       int64_t stretch = tw_least(a.stretch, a.depth - k);
       pack(a, column, columns, k, stretch, tid, parts);
-#pragma omp barrier
+      tw_meet(parts);
       for (int64_t n = 0; n < chunks; ++n) {
         tw_range some = tw_share(count, TW_BLOCK, n, chunks), rows = {mine.from + some.from, mine.from + some.end};
         float* c = a.depth <= a.stretch ? local : a.sums + rows.from * a.block + side.from;
@@ -231,7 +239,7 @@ static void tw_multiply(const tw_product<R, Q>& a, int64_t tid, int64_t parts, F
         for (int64_t i = rows.from; i < rows.end && k + stretch == a.depth; i += TW_CHUNK)
           finish(i, tw_least(TW_CHUNK, rows.end - i), column + side.from, width, c + (i - rows.from) * a.block, a.block);
       }
-#pragma omp barrier
+      tw_meet(parts);
     } while ((k += a.stretch) < a.depth);
   }
 }

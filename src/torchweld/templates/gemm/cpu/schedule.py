@@ -38,6 +38,7 @@ from torchweld.ir.nodes import (
     store_operands,
 )
 from torchweld.ir.size import Size
+from torchweld.targets.cpu import core_cache_bytes
 
 ELEMENTS = (dtypes.f32, dtypes.f16, dtypes.bf16)
 PANEL, MOST_PANELS = 48, 16  # columns; product.h's TW_PANEL with the widest vectors
@@ -55,7 +56,8 @@ class CpuProduct:
     """C[row, column] = `value`: the sum over `depth` of `left` * `right`, two Loads. `left` is
     read row by row, `right` is packed, `block` columns and `stretch` terms at a time; unless there
     are `few` rows (`row` is None for one), then `right` is read as it lies. `lane`: the axis along
-    which what follows is vectorised. `batch`: an outer axis of both, or None."""
+    which what follows is vectorised. `batch`: an outer axis of both, or None. `crews`: so many
+    threads at most have memory of their own to pack into, and take whole products of a batch."""
 
     value: Value
     left: Value
@@ -68,6 +70,7 @@ class CpuProduct:
     stretch: int
     lane: str
     few: bool = False
+    crews: int = 1
 
 
 def cpu_product(accesses: Accesses, hints: Mapping[str, int] | None = None) -> CpuProduct | None:
@@ -173,9 +176,15 @@ def _oriented(accesses: Accesses, hints, value: Value, one, other, batch) -> Cpu
     columns, deep = accesses.comp.extent(right[1]), accesses.comp.extent(depth)
     block = block_of(columns) if isinstance(columns, int) else PANEL * MOST_PANELS
     stretch = min(deep, DEEPEST) if isinstance(deep, int) else DEEPEST
+    own_memory = 4 * block * stretch <= core_cache_bytes()
     return CpuProduct(
-        value, left[0], right[0], batch, left[1], right[1], depth, block, stretch, lane
-    )
+        value, left[0], right[0], batch, left[1], right[1], depth, block, stretch, lane,
+        crews=_threads() if batch and own_memory else 1,
+    )  # fmt: skip
+
+
+def _threads() -> int:
+    return os.cpu_count() or 1
 
 
 def block_of(columns: int) -> int:
@@ -191,7 +200,7 @@ def _overhead(accesses: Accesses, hints, left, right, depth: str) -> float:
     cost = columns * (_COPIED if along else _TURNED)
     if accesses.loads[load].offset.coefficient(depth) != 1:
         cost += rows * _GATHERED * -(-columns // block_of(columns))
-    busy = min(1.0, -(-rows // GROUP) / (os.cpu_count() or 1))
+    busy = min(1.0, -(-rows // GROUP) / _threads())
     return cost + rows * columns * _MULTIPLIED / busy
 
 
@@ -204,11 +213,11 @@ def _written(accesses: Accesses, value: Value, axis: str, hints) -> int:
 
 
 def scratch_elements(product: CpuProduct, accesses: Accesses) -> dict[str, Size]:
-    """Memory that the threads share: the packed columns, and where the depth takes more than one
-    stretch, the sums so far."""
+    """Memory that the threads share, or of each crew: the packed columns, and where the depth takes
+    more than one stretch, the sums so far."""
     if product.few:
         return {}
     found: dict[str, Size] = {"packed": product.block * product.stretch}
     if accesses.comp.extent(product.depth) != product.stretch:
         found["sums"] = product.block * (accesses.comp.extent(product.row) + SLACK_ROWS)
-    return found
+    return {name: elements * product.crews for name, elements in found.items()}

@@ -89,17 +89,17 @@ def declare(e: Emitter, buffers, names, symbols, written: set[str]) -> None:
     for k, name in enumerate(names):
         kind = ("" if name in written else "const ") + memory_type(buffers[name].dtype)
         e.line(f"{kind}* __restrict__ const p{k} = ({kind}*)P[{k}];")
-    _declare_sizes(e, symbols)
+    declare_sizes(e, symbols)
 
 
-def _declare_sizes(e: Emitter, symbols) -> None:
+def declare_sizes(e: Emitter, symbols) -> None:
     for k, symbol in enumerate(symbols):
         e.line(f"const int64_t n_{symbol} = S[{k}];")
 
 
 def launch(e: Emitter, k: Kernel, symbols) -> None:
     """The body of a kernel's entry point: one parallel region around `part`."""
-    _declare_sizes(e, symbols)
+    declare_sizes(e, symbols)
     serial, size_each = k.schedule.distribute == "serial", k.shared_bytes
     threads = "1" if serial else "omp_get_max_threads()"
     shared = f"(char*)malloc({threads} * {size_text(size_each)})" if size_each else "nullptr"

@@ -18,6 +18,7 @@ from torchweld.capture import (
     constant,
     decompose,
     experts,
+    interpolation,
     joint,
     pieces,
     random,
@@ -65,6 +66,7 @@ def make_backend(
             unrolled.hoist_products(gm)
             written_out.write_out(gm, takes)
             bags.write_out_bags(gm)
+            interpolation.keep_gradients(gm)
             return session.trace(gm, example_inputs)
         except torch_private.DynamoControl:
             raise

@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from functools import cache
 
-from torchweld.capture import complex_numbers, losses, random, torch_private, transformer
+from torchweld.capture import (
+    complex_numbers,
+    interpolation,
+    losses,
+    random,
+    torch_private,
+    transformer,
+)
 from torchweld.capture.lowering.rows import ROWS
 
 # Calls that a library does better than their parts would be.
@@ -46,5 +53,5 @@ def table() -> dict:
     whole = LIBRARY_CALLS | (ROWS.keys() - TAKEN_APART)
     core = torch_private.core_decompositions()
     core = {op: fn for op, fn in core.items() if str(op) not in whole}
-    own = (random, losses, transformer, complex_numbers)
+    own = (random, losses, transformer, complex_numbers, interpolation)
     return core | {op: fn for part in own for op, fn in part.DECOMPOSITIONS.items()}

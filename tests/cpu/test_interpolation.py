@@ -1,0 +1,71 @@
+"""Interpolation in training: eager's gradient, in one call (capture/interpolation.py)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import torchweld
+from torchweld.capture import interpolation
+
+SIDES = {1: (13,), 2: (9, 14), 3: (5, 6, 7)}
+CASES = [
+    ({"scale_factor": 2}, 2), ({"scale_factor": 1.7, "mode": "nearest"}, 1),
+    ({"size": (4, 9, 11)}, 3), ({"size": 21, "mode": "nearest-exact"}, 2),
+    ({"scale_factor": (2.5, 0.6), "mode": "bilinear"}, 2),
+    ({"size": (17, 5), "mode": "bilinear", "align_corners": True}, 2),
+    ({"scale_factor": 1.3, "mode": "bilinear", "recompute_scale_factor": True}, 2),
+    ({"scale_factor": 2, "mode": "bicubic"}, 2), ({"size": 30, "mode": "linear"}, 1),
+    ({"scale_factor": 2, "mode": "trilinear", "align_corners": True}, 3),
+]  # fmt: skip
+
+
+def _names(case) -> str:
+    return f"{case[0].get('mode', 'nearest')}-{case[1]}d" if isinstance(case, tuple) else str(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=_names)
+@pytest.mark.parametrize("last", [False, True], ids=["", "channels last"])
+def test_the_gradient_is_eagers(case, last):
+    how, sides = case
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, *SIDES[sides])
+    if last and sides == 2:
+        x = x.to(memory_format=torch.channels_last)
+    x.requires_grad_()
+
+    def model(x):
+        return F.interpolate(x.sin(), **how) * 2
+
+    made = torchweld.fuse(model)
+    expected, result = model(x), made(x)
+    torch.testing.assert_close(result, expected)
+    weights = torch.randn_like(expected)
+    gradients = [torch.autograd.grad(y, x, weights)[0] for y in (expected, result)]
+    torch.testing.assert_close(gradients[1], gradients[0])
+    backward = torchweld.records(made)[-1]
+    called = [getattr(n, "target", "") for n in backward.graph.nodes]
+    assert any("upsample" in c and "backward" in c for c in called), called
+    assert not any("index_put" in c for c in called)
+
+
+def test_other_modes_stay():
+    x = torch.randn(1, 2, 8, 8, requires_grad=True)
+    for how in ({"size": 3, "mode": "area"}, {"size": 3, "mode": "bilinear", "antialias": True}):
+        expected = F.interpolate(x, **how)
+        torch.testing.assert_close(torchweld.fuse(F.interpolate)(x, **how), expected)
+
+
+def test_windows_on_a_gpu_keep_their_gradient():
+    assert interpolation._windows_backward(SimpleNamespace(is_cuda=True), [4], 0, 2, 1) is (
+        NotImplemented
+    )
+    x = torch.randn(4, 9, requires_grad=True)
+    made = torchweld.fuse(lambda x: x.unfold(1, 3, 2).square())
+    gradient = torch.autograd.grad(made(x).sum(), x)[0]
+    torch.testing.assert_close(
+        gradient, torch.autograd.grad(x.unfold(1, 3, 2).square().sum(), x)[0]
+    )

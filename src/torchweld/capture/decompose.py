@@ -15,6 +15,7 @@ from torchweld.capture import (
     interpolation,
     losses,
     random,
+    small_products,
     torch_private,
     transformer,
 )
@@ -53,5 +54,5 @@ def table() -> dict:
     whole = LIBRARY_CALLS | (ROWS.keys() - TAKEN_APART)
     core = torch_private.core_decompositions()
     core = {op: fn for op, fn in core.items() if str(op) not in whole}
-    own = (random, losses, transformer, complex_numbers, interpolation)
+    own = (random, losses, transformer, complex_numbers, interpolation, small_products)
     return core | {op: fn for part in own for op, fn in part.DECOMPOSITIONS.items()}

@@ -1,0 +1,36 @@
+"""Products of matrices that are none: of one term each, and batches of dot products.
+
+    [B, M, 1] x [B, 1, N]    a * b, each element rounded once, as the library does
+    [B, 1, K] x [B, K, 1]    sum of a * b, in float32 at least
+
+`einsum` writes dot products of rows so, and autograd the gradients of both. A library takes a tile
+of a matrix for each; here they are fused with what is around.
+"""
+
+from __future__ import annotations
+
+import torch
+
+aten = torch.ops.aten
+
+
+def product(a, b):
+    """`a @ b` for such matrices [M, K] and [K, N], or batches of them; else the call stays."""
+    if not a.is_floating_point() or a.dtype != b.dtype:
+        return NotImplemented
+    (rows, depth), columns = a.shape[-2:], b.shape[-1]
+    if _is_one(depth):
+        return a * b
+    if a.dim() == 3 and _is_one(rows) and _is_one(columns):
+        kind = torch.promote_types(a.dtype, torch.float32)
+        sums = (a[:, 0].to(kind) * b[:, :, 0].to(kind)).sum(-1)
+        return sums.to(a.dtype)[:, None, None]
+    return NotImplemented
+
+
+def _is_one(extent) -> bool:
+    """Known to be: a symbol would be guarded."""
+    return isinstance(extent, int) and extent == 1
+
+
+DECOMPOSITIONS = {aten.bmm.default: product, aten.mm.default: product}

@@ -1,0 +1,48 @@
+"""Batches of dot products, and products of one term, are kernels (capture/small_products.py)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torchweld
+
+CASES = {
+    "dots": (lambda a, b: torch.bmm(a, b).sin(), (7, 1, 33), (7, 33, 1)),
+    "einsum": (lambda a, b: torch.einsum("bij,bij->bi", a, b) * 2, (5, 6, 17), (5, 6, 17)),
+    "one term": (lambda a, b: torch.bmm(a, b).sin(), (3, 5, 1), (3, 1, 9)),
+    "one term of a matrix": (lambda a, b: (a @ b).sin(), (5, 1), (1, 9)),
+    "none": (lambda a, b: torch.bmm(a, b).sum(), (4, 1, 0), (4, 0, 1)),
+}
+
+
+def _step(model, a, b):
+    result = model(a, b)
+    weights = torch.linspace(-1, 1, result.numel(), dtype=result.dtype).view_as(result)
+    return result, *torch.autograd.grad(result, (a, b), weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", CASES)
+def test_they_are_as_exact_as_eager(name, dtype):
+    torch.manual_seed(0)
+    model, *shapes = CASES[name]
+    a, b = (torch.randn(s, dtype=dtype, requires_grad=True) for s in shapes)
+    made = torchweld.fuse(model)
+    exact = _step(model, *(t.detach().double().requires_grad_() for t in (a, b)))
+    for got, eager, true in zip(_step(made, a, b), _step(model, a, b), exact):
+        assert got.dtype == eager.dtype and got.shape == eager.shape
+        error, allowed = ((t.double() - true).norm() for t in (got, eager))
+        assert error <= 1.5 * allowed + torch.finfo(dtype).eps * true.norm() / 2
+    records = torchweld.records(made)[: 1 if "term" in name else 2]  # gradients of one term: sums
+    nodes = (n for r in records for n in r.graph.nodes)
+    called = [getattr(n, "target", "") for n in nodes]
+    assert not any("mm" in c for c in called), called
+
+
+def test_other_products_stay():
+    a, b = torch.randn(3, 1, 4), torch.randn(3, 4, 2)
+    made = torchweld.fuse(lambda a, b: torch.bmm(a, b))
+    torch.testing.assert_close(made(a, b), torch.bmm(a, b))
+    (record,) = torchweld.records(made)
+    assert not any("mul" in n.name for n in record.graph.nodes)

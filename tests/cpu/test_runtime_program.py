@@ -19,7 +19,7 @@ from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_graph
 from torchweld.ir.size import symbol
 from torchweld.runtime.load import load
-from torchweld.runtime.memory import POOL, ArenaPool
+from torchweld.runtime.memory import POOL, SMALL_BYTES, ArenaPool
 from torchweld.runtime.program import Program
 
 S = symbol("s0")
@@ -313,6 +313,16 @@ def test_programs_share_one_idle_arena():
         load(graph, bundles, {}, Options())([torch.randn(1000)])
     assert list(POOL.idle_bytes.values()) == [2 * 4096]
     POOL.release()
+
+
+@pytest.mark.parametrize(("elements", "kept"), [(1000, True), (SMALL_BYTES, False)])
+def test_training_keeps_a_small_arena(elements, kept):
+    """What is prepared for it would be prepared in each step; a large one others may want."""
+    pool = ArenaPool()
+    graph, bundles = chain_graph(4)
+    loaded = load(graph, bundles, {}, Options(), kind="backward").loaded
+    Program(loaded, {}, pool)([torch.randn(elements)])
+    assert bool(pool.idle_bytes) == kept
 
 
 STRIDED = """

@@ -25,9 +25,10 @@ Step = Callable[[list, array, int], None]
 class Loaded:
     """All that does not depend on sizes. `functions`: of each source's text, an address (C++) or a
     launch function (Triton); a Comp with a source that is missing there is interpreted. `calls`:
-    the function of each Extern, by node name. `keeps_arena`: between calls, for the next one.
-    `frees_inputs`: the caller gives its inputs away. `has_tail`: on a GPU, large outputs of the
-    last calls are made after a replay. `native`: see native.py; None: launches through Python."""
+    the function of each Extern, by node name. `keeps_arena`: between calls, for the next one, a
+    large one too. `frees_inputs`: the caller gives its inputs away. `has_tail`: on a GPU, large
+    outputs of the last calls are made after a replay. `native`: see native.py; None: launches
+    through Python."""
 
     graph: Graph
     bundles: Mapping[str, KernelBundle]

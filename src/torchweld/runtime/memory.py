@@ -16,7 +16,7 @@ import torch
 from torchweld.runtime.huge_pages import with_huge_pages
 
 ALIGNMENT = 256  # bytes: vector loads and TMA on a GPU, whole cache lines on a CPU
-_SMALL_BYTES = 1 << 16  # an arena that does not matter to the peak
+SMALL_BYTES = 1 << 18  # an arena that does not matter to the peak
 _SHORT_STEPS = 32  # most temporaries are gone after a few
 
 
@@ -139,7 +139,7 @@ class ArenaPool:
         """An arena of at least `size` bytes. An idle one that is too small, or so large that it
         would add to the call's peak, is freed first: the two never exist together."""
         arena = self._idle.pop(place, None)
-        if arena is not None and size <= arena.size <= 2 * size + _SMALL_BYTES:
+        if arena is not None and size <= arena.size <= 2 * size + SMALL_BYTES:
             return arena
         del arena
         return Arena(device, size)

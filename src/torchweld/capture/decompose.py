@@ -14,6 +14,7 @@ from torchweld.capture import (
     complex_numbers,
     interpolation,
     losses,
+    pools,
     random,
     small_products,
     torch_private,
@@ -54,5 +55,7 @@ def table() -> dict:
     whole = LIBRARY_CALLS | (ROWS.keys() - TAKEN_APART)
     core = torch_private.core_decompositions()
     core = {op: fn for op, fn in core.items() if str(op) not in whole}
-    own = (random, losses, transformer, complex_numbers, interpolation, small_products)
+    own = (
+        random, losses, transformer, complex_numbers, interpolation, small_products, pools
+    )  # fmt: skip
     return core | {op: fn for part in own for op, fn in part.DECOMPOSITIONS.items()}

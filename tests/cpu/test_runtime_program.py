@@ -325,6 +325,21 @@ def test_training_keeps_a_small_arena(elements, kept):
     assert bool(pool.idle_bytes) == kept
 
 
+def test_a_recorded_call_has_an_arena_of_its_own(monkeypatch):
+    """A CUDA graph writes to it at each replay, and frees it with itself: nobody else may have it,
+    and it may be nobody else's."""
+    pool = ArenaPool()
+    graph, bundles = chain_graph(4)
+    program = Program(load(graph, bundles, {}, Options()).loaded, {}, pool)
+    program([torch.randn(100)])
+    before = dict(pool._idle)
+    program._gpu = 0
+    monkeypatch.setattr("torchweld.runtime.program.is_capturing", lambda: True)
+    x = torch.randn(100)
+    assert torch.equal(program._run([x])[0], chain(x, 4))
+    assert pool._idle == before
+
+
 STRIDED = """
 graph strided {
   buffer x : f32[4, 6] strides [6, 1] on cpu

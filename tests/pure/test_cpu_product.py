@@ -70,19 +70,21 @@ def test_deep_sums_have_memory_of_their_own(depth):
     assert ("sums" in scratch_elements(product, accesses)) == (depth > DEEPEST)
 
 
-@pytest.mark.parametrize(("depth", "crews"), [(64, 4), (2000, 1)])
-def test_each_thread_takes_products_of_a_batch(depth, crews, monkeypatch):
-    """They share one at a time where what is packed does not fit a core's cache."""
+@pytest.mark.parametrize(("batch", "depth", "crews"), [(16, 64, 4), (16, 2000, 1), (3, 64, 1)])
+def test_each_thread_takes_products_of_a_batch(batch, depth, crews, monkeypatch):
+    """They share one at a time where there are few, or a core's cache does not hold what is
+    packed."""
     monkeypatch.setattr(schedule, "_threads", lambda: 4)
     monkeypatch.setattr(schedule, "core_cache_bytes", lambda: 1 << 18)
-    comp = parse_comp(f"""comp product [b:16, m:100, n:192, k:{depth}] {{
+    comp = parse_comp(f"""comp product [b:{batch}, m:100, n:192, k:{depth}] {{
       %0 = load x[b, m, k] exact : f32
       %1 = load w[b, k, n] exact : f32
       %2 = mul %0 %1 : f32
       %3 = reduce.sum[k] %2 : f32
       store y[b, m, n] %3
     }}""")
-    shapes = {"x": (16, 100, depth), "w": (16, depth, 192), "y": (16, 100, 192)}
+    sides = {"x": (100, depth), "w": (depth, 192), "y": (100, 192)}
+    shapes = {n: (batch, *s) for n, s in sides.items()}
     strides = {n: (s[1] * s[2], s[2], 1) for n, s in shapes.items()}
     buffers = {n: Buffer(n, s, dtypes.f32, strides[n]) for n, s in shapes.items()}
     accesses = addressed(comp, buffers)

@@ -35,7 +35,12 @@ from torchweld.runtime.memory import POOL, SMALL_BYTES, Arena, ArenaPool, is_out
 from torchweld.runtime.record import note
 from torchweld.runtime.shape import shape_program
 from torchweld.runtime.steps import has_layout, in_layout
-from torchweld.runtime.torch_private import below_autograd, current_gpu, raw_stream
+from torchweld.runtime.torch_private import (
+    below_autograd,
+    current_gpu,
+    is_capturing,
+    raw_stream,
+)
 
 MAX_SHAPES = 64  # sets of sizes that are kept ready; then the oldest goes
 
@@ -113,6 +118,8 @@ class Program:
         if not self._devices:
             return self._run_in(prepared, (), args)
         needs, pool = prepared.shaped.needs, self._pool
+        if self._gpu is not None and is_capturing():  # the graph's memory, as long as it lives
+            return self._run_in(prepared, tuple(map(Arena, self._devices, needs)), args)
         places = self._devices if self._gpu is None else tuple(map(_place, self._devices))
         arenas = tuple(map(pool.take, places, self._devices, needs))
         try:

@@ -176,11 +176,16 @@ def _oriented(accesses: Accesses, hints, value: Value, one, other, batch) -> Cpu
     columns, deep = accesses.comp.extent(right[1]), accesses.comp.extent(depth)
     block = block_of(columns) if isinstance(columns, int) else PANEL * MOST_PANELS
     stretch = min(deep, DEEPEST) if isinstance(deep, int) else DEEPEST
-    own_memory = 4 * block * stretch <= core_cache_bytes()
     return CpuProduct(
         value, left[0], right[0], batch, left[1], right[1], depth, block, stretch, lane,
-        crews=_threads() if batch and own_memory else 1,
+        crews=_crews(accesses, hints, batch, 4 * block * stretch),
     )  # fmt: skip
+
+
+def _crews(accesses: Accesses, hints, batch: str | None, packed_bytes: int) -> int:
+    """All threads, where each gets a product and a core's cache holds what is packed for one."""
+    count = size.hint(accesses.comp.extent(batch), hints) if batch else 1
+    return _threads() if count >= _threads() and packed_bytes <= core_cache_bytes() else 1
 
 
 def _threads() -> int:

@@ -392,7 +392,7 @@ def test_what_has_no_meaning():
     x = torch.randn(2, 2)
     for call, said in (
         (lambda: ops.gated(x, x, "sulu"), "choose from"),
-        (lambda: ops.attention(*[x[None, None]] * 3, score="alibi"), "unknown score"),
+        (lambda: ops.attention(*[x[None, None]] * 3, score="no such"), "unknown score"),
         (lambda: ops.cross_entropy(x, torch.tensor([0, 1]), reduction="avg"), "unknown reduction"),
         (lambda: ops.score_function("causal")(lambda *a: a[0]), "is there already"),
     ):

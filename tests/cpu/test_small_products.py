@@ -10,7 +10,7 @@ import torchweld
 CASES = {
     "dots": (lambda a, b: torch.bmm(a, b).sin(), (7, 1, 33), (7, 33, 1)),
     "einsum": (lambda a, b: torch.einsum("bij,bij->bi", a, b) * 2, (5, 6, 17), (5, 6, 17)),
-    "one term": (lambda a, b: torch.bmm(a, b).sin(), (3, 5, 1), (3, 1, 9)),
+    "one term": (lambda a, b: torch.bmm(a, b).sin(), (3, 1, 1), (3, 1, 9)),
     "one term of a matrix": (lambda a, b: (a @ b).sin(), (5, 1), (1, 9)),
     "none": (lambda a, b: torch.bmm(a, b).sum(), (4, 1, 0), (4, 0, 1)),
 }

@@ -1,10 +1,12 @@
 """Products of matrices that are none: of one term each, and batches of dot products.
 
-    [B, M, 1] x [B, 1, N]    a * b, each element rounded once, as the library does
+    [M, 1] x [1, N]          a * b, each element rounded once, as the library does
+    [B, 1, 1] x [B, 1, N]    the same
     [B, 1, K] x [B, K, 1]    sum of a * b, in float32 at least
 
-`einsum` writes dot products of rows so, and autograd the gradients of both. A library takes a tile
-of a matrix for each; here they are fused with what is around.
+`einsum` writes dot products of rows so, and autograd their gradients. A library takes a tile of a
+matrix for each; here they are fused with what is around. Batches of outer products stay: they are
+what gradients of chosen matrices are made of (capture/experts.py).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ def product(a, b):
     if not a.is_floating_point() or a.dtype != b.dtype:
         return NotImplemented
     (rows, depth), columns = a.shape[-2:], b.shape[-1]
-    if _is_one(depth):
+    if _is_one(depth) and (a.dim() == 2 or _is_one(rows) or _is_one(columns)):
         return a * b
     if a.dim() == 3 and _is_one(rows) and _is_one(columns):
         kind = torch.promote_types(a.dtype, torch.float32)

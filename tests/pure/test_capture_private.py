@@ -35,7 +35,7 @@ WHY = {
     "aot_export_joint_simple": "the graph of a function and of its gradients, without Dynamo",
     "callback": "when Dynamo begins and ends a compilation: what it captures is set for that time",
     "TensorifyScalarRestartAnalysis": "a backend may have its graph traced once more",
-    "dynamo_config": "calls are not marked for the profiler",
+    "_OF_THREAD": "whether this thread traces, without a call",
     "GenerationTracker": "what a call of torch.compile counts",
     "functorch_config": "views are recomputed, so that parameters reach the backward as themselves",
 }

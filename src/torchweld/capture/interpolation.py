@@ -62,8 +62,7 @@ class _Interpolated(torch.autograd.Function):
     def backward(ctx, gradient):
         _, factors, mode, aligned, again, _ = ctx.given
         sides = len(ctx.before) - 2
-        if factors is None or again:
-            factors = None
+        factors = None if again else factors
         scales = factors if isinstance(factors, (list, tuple)) else [factors] * sides
         how = (bool(aligned),) if mode in _ALIGNED else ()
         call = _BACKWARD[mode, sides]

@@ -32,7 +32,6 @@ class State:
         listen_for_limits()
         self.original, self.options, self.methods = original, options, methods
         self.called = False
-        self._may_have_cache = options.dynamic is not False and _is_module(original)
         self._notes = Notes(type(original).__name__)
         self._is_silent = True  # nothing is said yet of its running in eager
         self._ahead = Graphs()
@@ -51,11 +50,10 @@ class State:
     def call(self, *args, **kwargs):
         if in_forward_ad():
             return self.original(*args, **kwargs)
-        if self._may_have_cache and has_cache(args, kwargs):
+        varies = self.options.dynamic is not False and _is_module(self.original)
+        if varies and has_cache(args, kwargs):
             return self._calls_with_cache()(args, kwargs, self._without_cache)
-        if self._ahead_of_time is not None:
-            return self._ahead_of_time(*args, **kwargs)
-        return self._counted(self._dynamo, args, kwargs)
+        return self._without_cache(args, kwargs)
 
     def _without_cache(self, args: tuple, kwargs: dict):
         if self._ahead_of_time is not None:

@@ -167,10 +167,8 @@ class Program:
         written = [args[p] for p in self._written] if self._written else None
         args.clear()
         shaped = prepared.named() if regions.wanted() else prepared.shaped
-        for step in shaped.steps:
-            step(tensors, bases, address)
-        for step in shaped.tail:
-            step(tensors, bases, address)
+        _take(shaped.steps, tensors, bases, address)
+        _take(shaped.tail, tensors, bases, address)
         if written:
             increment_version(written)  # kernels change memory behind torch's back
         for original, used in restore:

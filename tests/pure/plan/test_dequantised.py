@@ -17,6 +17,7 @@ from torchweld.ir.nodes import Comp, Extern, Load
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.simplify import simplify
 from torchweld.plan.refusals import Reason
+from torchweld.targets.rates import favouring
 from torchweld.templates.gemm.dequantised import schedule
 from torchweld.templates.generate import kernels_of
 
@@ -63,7 +64,8 @@ def test_unpacking_that_is_a_kernel_of_its_own_comes_too():
 
 
 def test_many_rows_are_the_librarys():
-    plan = planned(cases.groups, 4096, 256, 1024, 64)
+    target = replace(cases.CPU, rates=favouring("aten"))
+    plan = planned(cases.groups, 4096, 256, 1024, 64, target=target)
     assert Reason.SLOWER in reasons(plan)
     plan = planned(cases.groups, 17, 256, 1024, 64, torch.bfloat16)
     assert "16 bits" in reasons(plan)[Reason.TEMPLATE]

@@ -30,12 +30,14 @@ _STORES_WAIT = 0.5  # of a load's: nothing needs what they leave
 
 @dataclass(frozen=True, slots=True)
 class _Loops:
-    """`order`: axes of the loops, the innermost first: the lane, `at_once` points of it."""
+    """`order`: axes of the loops, the innermost first: the lane, `at_once` points of it. `hints`:
+    typical values of symbols."""
 
     order: tuple[str, ...]
     at_once: int
     extents: Mapping[str, int]
     columns: frozenset[str]
+    hints: Mapping[str, int]
 
     @property
     def lane(self) -> str:
@@ -56,21 +58,19 @@ class _Loops:
         return points if self.lane in alike else points / self.at_once
 
 
-def cheapest_lane(
-    accesses: Accesses, block: int, hints: Mapping[str, int] | None = None
-) -> str | None:
+def cheapest_lane(accesses: Accesses, block: int, hints: Mapping[str, int]) -> str | None:
     """The row axis along which rows are abreast, `block` at a time; None: the loop runs along the
     columns."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
     if not rows or accesses.frame.column_reductions:
         return None
-    extents = {a.name: max(1, size.hint(a.extent, hints or {})) for a in accesses.comp.axes}
+    extents = {a.name: max(1, size.hint(a.extent, hints)) for a in accesses.comp.axes}
     inner, along = tuple(reversed((*rows, *columns))), frozenset(columns)
-    choices = [_Loops(inner, extents[inner[0]], extents, along)]
+    choices = [_Loops(inner, extents[inner[0]], extents, along, hints)]
     long = [a for a in rows[:-1] if extents[a] >= 2 * _VECTOR]
     for axis in (rows[-1], *long):
         order = (axis, *(a for a in inner if a != axis))
-        choices.append(_Loops(order, min(extents[axis], block), extents, along))
+        choices.append(_Loops(order, min(extents[axis], block), extents, along, hints))
     best = min(choices, key=lambda loops: sum(_steps(accesses, loops)))
     return None if best is choices[0] else best.lane
 
@@ -110,7 +110,7 @@ def _moving(access: Access, axes: frozenset[str], loops: _Loops, waits: float) -
     if not moved:
         return each
     first = moved[0]
-    stride = _stride(access, loops.order[first])
+    stride = _stride(access, loops.order[first], loops)
     if stride * access.bytes >= _LINE:
         each *= 1 + waits * _wait(access, stride * access.bytes // _LINE, first, loops)
     if first > 0 or stride == 1:
@@ -118,8 +118,8 @@ def _moving(access: Access, axes: frozenset[str], loops: _Loops, waits: float) -
     return each * min(stride * _SHUFFLED, loops.vector * _ALONE)
 
 
-def _stride(access: Access, axis: str) -> int:
-    return abs(size.hint(access.offset.coefficient(axis), {}))
+def _stride(access: Access, axis: str, loops: _Loops) -> int:
+    return abs(size.hint(access.offset.coefficient(axis), loops.hints))
 
 
 def _wait(access: Access, apart: int, number: int, loops: _Loops) -> float:
@@ -127,7 +127,7 @@ def _wait(access: Access, apart: int, number: int, loops: _Loops) -> float:
     when the loop around it comes back to them?"""
     at_once = loops.extents[loops.order[number]] if number else loops.at_once
     outer = loops.order[number + 1] if number + 1 < len(loops.order) else None
-    step = _stride(access, outer) * access.bytes if outer else _LINE
+    step = _stride(access, outer, loops) * access.bytes if outer else _LINE
     fresh = _FAR_WAIT * min(1.0, step / _LINE)
     if at_once <= _WAYS * (_NEAR_SETS // gcd(_NEAR_SETS, apart)):
         return fresh

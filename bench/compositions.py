@@ -1,161 +1,214 @@
-"""A search for slow kernels: reductions of views, and of all pairs of rows, against eager.
+"""A search for slow kernels: operators, reductions of views, pairs of rows, small networks.
 
     python bench/compositions.py [--device cuda] [--seconds 60] [--seed 0] [--only pairs:]
-                                 [--dtypes float32,bfloat16] [--slower-than 0.9]
+                                 [--dtypes float32,bfloat16] [--train] [--inductor]
+                                 [--processes 14] [--slower-than 0.9]
 
-Cases are drawn from the product of the tables below. Each is compiled, compared with eager, and
-timed in turns with it for a quarter of a second: medians. Those slower than asked are told, and at
+Cases are drawn from the tables of composition_cases.py. Each is compiled, compared with eager, and
+timed in turns with it (and with torch.compile): medians. Those slower than asked are told, and at
 the end the geometric mean of all. Large differences between two cases that move the same bytes are
 as telling as those from eager.
+
+Several processes compile beside each other and time one after the other. A process that dies costs
+the case that it was at. On a GPU a time is the device's: the calls are queued behind a kernel that
+waits. Every case is a line of $OUT/compositions.jsonl (default: out).
 """
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
+import multiprocessing
+import os
 import random
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import torch
-from torch.nn import functional as F
+from filelock import FileLock
 
 import torchweld
+from composition_cases import GROUPS, Case, made
+from tables import ROOT
 
-Axes = int | tuple[int, int]
-SIZES = {
-    "cpu": ((64, 128, 256), (8, 512, 515), (2, 64, 16384), (1000, 30, 40), (4096, 4, 64),
-            (50, 3, 7000), (3000, 17, 13)),
-    "cuda": ((128, 256, 256), (32, 511, 515), (4, 64, 32768), (2048, 64, 64), (16384, 4, 128),
-             (100, 3, 30000), (8000, 37, 33)),
-}  # fmt: skip
-PAIRS = {  # rows of one, rows of the other, terms
-    "cpu": ((256, 256, 64), (100, 300, 17), (64, 64, 1000), (1024, 1024, 8), (33, 2000, 40)),
-    "cuda": ((1024, 1024, 64), (500, 3000, 17), (256, 256, 1000), (4096, 4096, 8)),
-}
-VIEWS = {
-    "as it is": lambda t: t,
-    "turned 02": lambda t: t.transpose(0, 2),
-    "turned 12": lambda t: t.transpose(1, 2),
-    "turned 01": lambda t: t.transpose(0, 1),
-    "every second": lambda t: t[..., ::2],
-    "every second row": lambda t: t[:, ::2],
-    "neighbours": lambda t: torch.maximum(t[..., :-1:2], t[..., 1::2]),
-    "neighbouring rows": lambda t: t[:, :-1:2] + t[:, 1::2],
-    "backwards": lambda t: t.flip(-1),
-    "cat": lambda t: torch.cat([t, t * 2], -1),
-    "cat rows": lambda t: torch.cat([t, t * 2], 1),
-    "padded": lambda t: F.pad(t, (1, 1)),
-    "rolled": lambda t: t.roll(3, -1),
-    "repeated": lambda t: t.repeat_interleave(2, -1),
-    "differences": lambda t: t.diff(dim=-1),
-    "windows": lambda t: t.unfold(-1, 4, 4).sum(-1),
-    "stacked": lambda t: torch.stack([t, -t], -1).flatten(-2),
-    "broadcast": lambda t: t * t[:1, :1] + t[:, :1],
-}
-OVER_AXES = {  # (tensor, axes) -> tensor
-    "sum": lambda t, d: t.sum(d),
-    "maximum": lambda t, d: t.amax(d),
-    "range": lambda t, d: t.amax(d) - t.amin(d),
-    "variance": lambda t, d: t.var(d),
-    "norm": lambda t, d: t.norm(dim=d),
-    "logsumexp": lambda t, d: torch.logsumexp(t, d),
-    "count": lambda t, d: (t > 1).sum(d),
-    "standardised": lambda t, d: (t - t.mean(d, keepdim=True)) / (t.std(d, keepdim=True) + 1e-5),
-}
-OVER_ONE = {
-    "product": lambda t, d: (1 + t / 16).prod(d),
-    "argmax": lambda t, d: t.argmax(d),
-    "softmax": lambda t, d: t.softmax(d) * 2,
-    "log_softmax": lambda t, d: t.log_softmax(d),
-    "running sum": lambda t, d: t.cumsum(d) * 2,
-    "normalised": lambda t, d: F.normalize(t, dim=d),
-}
-OF_PAIRS = {
-    "squares": lambda a, b: (a - b) ** 2,
-    "absolute": lambda a, b: (a - b).abs(),
-    "relu": lambda a, b: (a + b).relu(),
-    "tanh": lambda a, b: torch.tanh(a + b),
-}
-OVER_TERMS = ("sum", "maximum", "logsumexp")
+Call = Callable[[], object]
+WAITED = 20_000_000  # cycles: some milliseconds, in which the host queues what is timed
+QUEUED = 10  # calls
+Work = list[tuple[Case, torch.dtype]]
 
 
-@dataclass(frozen=True)
-class Case:
-    """`model` of random tensors of `shapes`; those named in `turned` lie column by column."""
-
-    name: str
-    model: Callable
-    shapes: tuple[tuple[int, ...], ...]
-    turned: tuple[int, ...] = ()
-
-
-def _of_view(view, reduction, axes: Axes, t):
-    return reduction(view(t) * 1.5, axes)
+def timed(calls: Sequence[Call], device: str) -> list[float]:
+    """Medians of seconds, in turns."""
+    found: list[list[float]] = [[] for _ in calls]
+    end = time.perf_counter() + 0.25
+    seconds = _device_seconds if device == "cuda" else _seconds
+    while len(found[0]) < 5 or (time.perf_counter() < end and len(found[0]) < 51):
+        for times, call in zip(found, calls):
+            times.append(seconds(call))
+    return [statistics.median(times) for times in found]
 
 
-def _of_pairs(combine, reduction, a, b):
-    return reduction(combine(a[:, None], b[None]), -1)
-
-
-def compositions(device: str) -> Iterator[Case]:
-    one, two = (0, 1, 2), ((0, 1), (0, 2), (1, 2))
-    choices = [(r, axes) for r in OVER_AXES.items() for axes in one + two]
-    choices += [(r, axis) for r in OVER_ONE.items() for axis in one]
-    every = itertools.product(choices, VIEWS.items(), SIZES[device])
-    for ((over, reduction), axes), (seen, view), shape in every:
-        name = f"view: {over} over {axes} of {shape}, {seen}"
-        yield Case(name, partial(_of_view, view, reduction, axes), (shape,))
-
-
-def pairs(device: str) -> Iterator[Case]:
-    every = itertools.product(OF_PAIRS.items(), OVER_TERMS, PAIRS[device], ((), (0,), (1,), (0, 1)))
-    for (combined, combine), over, (rows, others, terms), turned in every:
-        name = f"pairs: {over} of {combined}, {rows} x {others} x {terms}, turned {turned}"
-        model = partial(_of_pairs, combine, OVER_AXES[over])
-        yield Case(name, model, ((rows, terms), (others, terms)), turned)
-
-
-def tensors(case: Case, device: str, dtype: torch.dtype) -> list[torch.Tensor]:
-    made = []
-    for number, shape in enumerate(case.shapes):
-        turned = number in case.turned
-        t = torch.randn(shape[::-1] if turned else shape, device=device, dtype=dtype)
-        made.append(t.t() if turned else t)
-    return made
-
-
-def seconds(call: Callable, device: str) -> float:
-    """Of one call, until its result is there."""
+def _seconds(call: Call) -> float:
     start = time.perf_counter()
     call()
-    if device == "cuda":
-        torch.cuda.synchronize()
     return time.perf_counter() - start
 
 
-def timed(eager: Callable, ours: Callable, device: str) -> tuple[float, float]:
-    """Medians, in turns."""
-    found: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + 0.25
-    while len(found[0]) < 5 or (time.perf_counter() < end and len(found[0]) < 51):
-        for times, call in zip(found, (eager, ours)):
-            times.append(seconds(call, device))
-    return statistics.median(found[0]), statistics.median(found[1])
+def _device_seconds(call: Call) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(WAITED)
+    start.record()
+    for _ in range(QUEUED):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / 1e3 / QUEUED
 
 
-def wrong(expected: torch.Tensor, result: torch.Tensor) -> bool:
+def wrong(expected: object, result: object) -> bool:
     """Far from eager's: rounding alone is another test's."""
+    pairs = zip(*([t] if isinstance(t, torch.Tensor) else list(t) for t in (expected, result)))
+    return any(_far(a, b) for a, b in pairs if a is not None)
+
+
+def _far(expected: torch.Tensor, result: torch.Tensor) -> bool:
     if not expected.is_floating_point():
         return (expected != result).float().mean().item() > 1e-3
     known = expected.isfinite() & result.isfinite()
     scale = expected[known].abs().max() if known.any() else 1.0
     far = (expected - result)[known].abs().max() > 0.02 * scale if known.any() else False
     return bool(far) or not torch.equal(expected.isnan(), result.isnan())
+
+
+def compared(case: Case, dtype: torch.dtype, asked: argparse.Namespace) -> dict:
+    """Seconds of each way, and whether the result was wrong."""
+    torch.compiler.reset()
+    model = case.make(asked.device, dtype)
+    inputs = made(case, asked.device, dtype)
+    ways = [model, torchweld.fuse(model)]
+    if asked.inductor:
+        ways.append(torch.compile(model))
+    calls = [_stepped(way, model, inputs) if asked.train else partial(way, *inputs) for way in ways]
+    with nullcontext() if asked.train else torch.no_grad():
+        expected, *results = [call() for call in calls]
+        found = {"case": case.name, "dtype": str(dtype), "wrong": wrong(expected, results[0])}
+        del expected, results
+        for call in calls[1:]:
+            call()
+        with FileLock(asked.out / "timing.lock"):
+            times = timed(calls, asked.device)
+    return found | dict(zip(("eager", "torchweld", "inductor"), times))
+
+
+def _stepped(way: Callable, model: Callable, inputs: list[torch.Tensor]) -> Call:
+    """Gradients of all that is differentiable, for a gradient of ones."""
+    leaves = [t.requires_grad_() for t in inputs]
+    if isinstance(model, torch.nn.Module):
+        leaves += model.parameters()
+
+    def call() -> list:
+        result = way(*inputs)
+        parts = [result] if isinstance(result, torch.Tensor) else list(result)
+        parts = [p for p in parts if p.requires_grad]
+        return torch.autograd.grad(parts, leaves, parts, allow_unused=True) if parts else []
+
+    return call
+
+
+def work(asked: argparse.Namespace) -> Work:
+    draw = random.Random(asked.seed)
+    cases = [c for group in GROUPS for c in group(asked.device) if asked.only in c.name]
+    draw.shuffle(cases)
+    return list(itertools.product(cases, (getattr(torch, d) for d in asked.dtypes.split(","))))
+
+
+def process(asked: argparse.Namespace, end: float, number, begun: Path) -> None:
+    """Takes cases until there are none, or the time is over."""
+    warnings.simplefilter("ignore")  # of deviations of one element
+    torch.manual_seed(asked.seed)
+    if asked.processes > 1:
+        torch._inductor.config.compile_threads = 1
+    every = work(asked)
+    while time.time() < end:
+        with number.get_lock():
+            at, number.value = number.value, number.value + 1
+        if at >= len(every):
+            return
+        case, dtype = every[at]
+        begun.write_text(f"{case.name}, {dtype}")
+        try:
+            found = compared(case, dtype, asked)
+        except Exception as error:  # the search goes on: a case that fails is a finding
+            found = {"case": case.name, "dtype": str(dtype), "failed": repr(error)[:300]}
+        _told(found, asked)
+        if "CUDA error" in found.get("failed", ""):
+            os._exit(1)  # the device is lost to this process
+    begun.write_text("")
+
+
+def _told(found: dict, asked: argparse.Namespace) -> None:
+    with FileLock(asked.out / "rows.lock"), (asked.out / "compositions.jsonl").open("a") as rows:
+        rows.write(json.dumps(found) + "\n")
+    name = f"{found['case']}, {found['dtype']}"
+    if "failed" in found:
+        print(f"FAILED {name}: {found['failed']}", flush=True)
+        return
+    if found["wrong"]:
+        print(f"WRONG {name}", flush=True)
+    best = min(found["eager"], found.get("inductor", math.inf))
+    if best / found["torchweld"] < asked.slower_than:
+        times = ", ".join(f"{k} {found[k] * 1e6:.0f} us" for k in TIMES if k in found)
+        print(f"{best / found['torchweld']:.2f} {name}: {times}", flush=True)
+
+
+TIMES = ("eager", "inductor", "torchweld")
+
+
+def search(asked: argparse.Namespace) -> None:
+    end, context = time.time() + asked.seconds, multiprocessing.get_context("spawn")
+    number = context.Value("i", 0)
+    running: dict[Path, multiprocessing.process.BaseProcess] = {}
+
+    def start(begun: Path) -> None:
+        begun.write_text("")
+        running[begun] = context.Process(target=process, args=(asked, end, number, begun))
+        running[begun].start()
+
+    for each in range(asked.processes):
+        start(asked.out / f"begun{each}")
+    while running and time.time() < end + 60:
+        time.sleep(0.2)
+        for begun, one in list(running.items()):
+            if one.is_alive():
+                continue
+            if one.exitcode:
+                print(f"DIED at {begun.read_text()}", flush=True)
+                start(begun)
+                continue
+            del running[begun]
+            begun.unlink()
+    for one in running.values():
+        one.kill()
+
+
+def means(rows: list[dict]) -> Iterator[str]:
+    """One line for each group and all, of each way."""
+    rows = [r for r in rows if "failed" not in r]
+    groups = {r["case"].partition(":")[0] for r in rows}
+    for group in (*sorted(groups), ""):
+        of = [r for r in rows if r["case"].startswith(group)]
+        line = f"{len(of)} cases {group or 'in all'}: geometric mean"
+        for way in ("eager", "inductor"):
+            ratios = [r[way] / r["torchweld"] for r in of if way in r]
+            if ratios:
+                line += f" {math.exp(statistics.fmean(map(math.log, ratios))):.2f} of {way}"
+        yield line
 
 
 def main() -> None:
@@ -165,39 +218,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="Part of a case's name.")
     parser.add_argument("--dtypes", default="float32")
-    parser.add_argument("--slower-than", type=float, default=0.9, help="Eager's time over ours.")
+    parser.add_argument("--train", action="store_true", help="Forward and backward.")
+    parser.add_argument("--inductor", action="store_true", help="torch.compile, too.")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--slower-than", type=float, default=0.9,
+                        help="The better of the others' times over ours.")  # fmt: skip
     asked = parser.parse_args()
-    warnings.simplefilter("ignore")  # of deviations of one element
-    random.seed(asked.seed)
-    torch.manual_seed(asked.seed)
-    groups = [pairs(asked.device), compositions(asked.device)]
-    cases = [c for group in groups for c in group if asked.only in c.name]
-    random.shuffle(cases)
-    dtypes = [getattr(torch, name) for name in asked.dtypes.split(",")]
-    end, ratios = time.perf_counter() + asked.seconds, []
-    for case, dtype in itertools.product(cases, dtypes):
-        if time.perf_counter() > end:
-            break
-        ratios.append(_compared(case, dtype, asked.device, asked.slower_than))
-    mean = math.exp(statistics.fmean(map(math.log, ratios)))
-    print(f"{len(ratios)} cases, geometric mean {mean:.2f}, torch {torch.__version__}")
-
-
-@torch.no_grad()
-def _compared(case: Case, dtype: torch.dtype, device: str, least: float) -> float:
-    """Eager's time over ours."""
-    inputs = tensors(case, device, dtype)
-    torch.compiler.reset()
-    fused = torchweld.fuse(case.model)
-    eager, ours = partial(case.model, *inputs), partial(fused, *inputs)
-    if wrong(eager(), ours()):
-        print(f"WRONG {case.name}, {dtype}", flush=True)
-    ours()
-    a, b = timed(eager, ours, device)
-    if a / b < least:
-        times = f"eager {a * 1e6:.0f} us, ours {b * 1e6:.0f}"
-        print(f"{a / b:.2f} {case.name}, {dtype}: {times}", flush=True)
-    return a / b
+    asked.out = Path(os.environ.get("OUT", ROOT / "out"))
+    asked.out.mkdir(parents=True, exist_ok=True)
+    rows = asked.out / "compositions.jsonl"
+    rows.unlink(missing_ok=True)
+    search(asked)
+    for line in means([json.loads(r) for r in rows.read_text().splitlines()]):
+        print(line)
+    print(f"torch {torch.__version__}")
 
 
 if __name__ == "__main__":

@@ -107,18 +107,23 @@ def compared(case: Case, dtype: torch.dtype, asked: argparse.Namespace) -> dict:
 
 
 def _stepped(way: Callable, model: Callable, inputs: list[torch.Tensor]) -> Call:
-    """Gradients of all that is differentiable, for a gradient of ones."""
+    """The gradients of all that is differentiable, for the same random ones of the results."""
     leaves = [t.requires_grad_() for t in inputs]
     if isinstance(model, torch.nn.Module):
         leaves += model.parameters()
+    torch.manual_seed(0)
+    given = [torch.randn_like(p) for p in _differentiable(model(*inputs))]
 
-    def call() -> list:
-        result = way(*inputs)
-        parts = [result] if isinstance(result, torch.Tensor) else list(result)
-        parts = [p for p in parts if p.requires_grad]
-        return torch.autograd.grad(parts, leaves, parts, allow_unused=True) if parts else []
+    def call() -> Sequence[torch.Tensor]:
+        parts = _differentiable(way(*inputs))
+        return torch.autograd.grad(parts, leaves, given, allow_unused=True) if parts else ()
 
     return call
+
+
+def _differentiable(result: object) -> list[torch.Tensor]:
+    parts = [result] if isinstance(result, torch.Tensor) else list(result)
+    return [p for p in parts if p.requires_grad]
 
 
 def work(asked: argparse.Namespace) -> Work:

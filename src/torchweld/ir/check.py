@@ -218,7 +218,7 @@ class _Checker:
 
     @_rule.register
     def _(self, i: Index) -> None:
-        self._require(i.dtype == dtypes.i64, "an index is i64")
+        self._require(i.dtype in (dtypes.i32, dtypes.i64), "an index is i64, or i32")
         self._check_axes(i.map.axes)
 
     @_rule.register

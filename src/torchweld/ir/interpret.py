@@ -259,7 +259,7 @@ def _(i: Const, values: list, point: _Point):
 
 @_evaluate.register
 def _(i: Index, values: list, point: _Point):
-    return point.coordinates(i.map)
+    return point.coordinates(i.map).to(_torch(i.dtype, point.exact))
 
 
 @_evaluate.register

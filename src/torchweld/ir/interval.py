@@ -1,22 +1,32 @@
-"""Between which integers the values of a Comp lie, as far as their making tells.
+"""Between which numbers the values of a Comp lie, as far as their making tells.
 
     minimum(maximum(load x[i], 0), 9)   ->   (0, 9)
+    cast (index i * 0.5 : f32) : i64    ->   (0, 4), of an axis of 9
 
-Where nothing more is known, and where a result could wrap, it is what the type holds.
+Where nothing more is known, and where a result could wrap, it is what the type holds. Floats have
+finite bounds only where they are made of indices and constants: then none is NaN.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
+from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Cast, Comp, Const, Index, Instr, Load, Op, Pick, Reduce
 from torchweld.ir.size import Size
 
-Bounds = tuple[int, int]  # smallest and largest, both included
+Bounds = tuple[int, int]  # smallest and largest, both included; of floats they are floats
 Known = Sequence[Bounds]  # of the values before
 OfBuffer = Callable[[str], "Bounds | None"]
+
+
+_NUMPY = {dtypes.f32: np.float32, dtypes.f64: np.float64}
+_ROUNDED = 1e-5  # relatively, more than a few roundings of float32
 
 
 def stored_bounds(comp: Comp, buffer: str, of_buffer: OfBuffer) -> Bounds | None:
@@ -29,7 +39,7 @@ def stored_bounds(comp: Comp, buffer: str, of_buffer: OfBuffer) -> Bounds | None
 
 
 def bounds(comp: Comp, of_buffer: OfBuffer) -> list[Bounds]:
-    """Of each value; those of floats mean nothing."""
+    """Of each value."""
     extents = comp.extents
     known: list[Bounds] = []
     for instr in comp.body:
@@ -40,7 +50,9 @@ def bounds(comp: Comp, of_buffer: OfBuffer) -> list[Bounds]:
 
 
 def type_bounds(dtype: DType) -> Bounds:
-    """Of all values of an integer type."""
+    """Of all values of a type."""
+    if dtype.is_float:
+        return -math.inf, math.inf
     if dtype.kind in ("uint", "bool"):
         return 0, 1 if dtype.kind == "bool" else 2**dtype.bits - 1
     return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
@@ -58,6 +70,8 @@ def affine_bounds(index: Affine, extents: Mapping[str, Size]) -> Bounds | None:
 
 
 def _of(instr: Instr, comp: Comp, known: Known, extents, of_buffer: OfBuffer) -> Bounds | None:
+    if instr.dtype.is_float:
+        return _of_float(instr, known)
     if isinstance(instr, Const):
         return None if isinstance(instr.value, float) else (int(instr.value), int(instr.value))
     if isinstance(instr, Index):
@@ -65,7 +79,7 @@ def _of(instr: Instr, comp: Comp, known: Known, extents, of_buffer: OfBuffer) ->
     if isinstance(instr, Load):
         return _loaded(instr, of_buffer(instr.buffer))
     if isinstance(instr, Cast):
-        return None if comp.body[instr.arg].dtype.is_float else known[instr.arg]
+        return _whole(known[instr.arg])
     if isinstance(instr, Op):
         rule = _RULES.get(instr.name)
         return rule(*(known[a] for a in instr.args)) if rule else None
@@ -73,6 +87,35 @@ def _of(instr: Instr, comp: Comp, known: Known, extents, of_buffer: OfBuffer) ->
         return _position(comp.body[instr.arg], instr.item, known)
     extreme = isinstance(instr, Reduce) and instr.monoid in ("max", "min")
     return known[instr.args[0]] if extreme else None
+
+
+def _whole(known: Bounds) -> Bounds | None:
+    """Of a conversion to integers. A compiler may leave out roundings (fused multiply-adds)."""
+    low, high = known
+    if isinstance(low, int):
+        return known
+    if not math.isfinite(high - low):
+        return None
+    return int(low - _ROUNDED * max(1.0, abs(low))), int(high + _ROUNDED * max(1.0, abs(high)))
+
+
+def _of_float(instr: Instr, known: Known) -> Bounds | None:
+    """Rounding keeps the order of numbers: the bounds are rounded as the values are."""
+    if isinstance(instr, Const):
+        found = [float(instr.value)]
+    elif isinstance(instr, Cast):
+        found = known[instr.arg]
+    elif isinstance(instr, Op) and instr.name in _OF_FLOATS:
+        args = [known[a] for a in instr.args]
+        known_all = all(math.isfinite(low) and math.isfinite(high) for low, high in args)
+        found = _OF_FLOATS[instr.name](*args) if known_all else [math.inf]
+    else:
+        return None
+    if instr.dtype not in _NUMPY:
+        return None
+    with np.errstate(over="ignore"):
+        rounded = np.array(found, np.float64).astype(_NUMPY[instr.dtype])
+    return (float(rounded.min()), float(rounded.max())) if np.isfinite(rounded).all() else None
 
 
 def _loaded(load: Load, known: Bounds | None) -> Bounds | None:
@@ -108,6 +151,18 @@ def _remainder(a: Bounds, b: Bounds) -> Bounds | None:
     return (0, b[1] - 1) if b[0] > 0 else None
 
 
+def _either(a: Bounds, b: Bounds) -> Bounds:
+    return min(a[0], b[0]), max(a[1], b[1])
+
+
+def _quotient(a: Bounds, b: Bounds) -> Bounds | None:
+    """Rounded down or towards zero, by what is positive."""
+    if b[0] <= 0:
+        return None
+    corners = [x // y for x in a for y in b]
+    return min(corners), max(corners) + (a[0] < 0)
+
+
 _RULES: dict[str, Callable[..., Bounds | None]] = {
     "neg": lambda a: (-a[1], -a[0]),
     "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
@@ -115,8 +170,22 @@ _RULES: dict[str, Callable[..., Bounds | None]] = {
     "mul": _product,
     "minimum": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
     "maximum": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
-    "where": lambda chosen, a, b: (min(a[0], b[0]), max(a[1], b[1])),
+    "where": lambda chosen, a, b: (b, a)[chosen[0]] if chosen[0] == chosen[1] else _either(a, b),
+    "lt": lambda a, b: (a[1] < b[0], a[0] < b[1]),
+    "le": lambda a, b: (a[1] <= b[0], a[0] <= b[1]),
+    "gt": lambda a, b: (a[0] > b[1], a[1] > b[0]),
+    "ge": lambda a, b: (a[0] >= b[1], a[1] >= b[0]),
+    "eq": lambda a, b: (a[0] == a[1] == b[0] == b[1], a[0] <= b[1] and b[0] <= a[1]),
+    "ne": lambda a, b: (a[1] < b[0] or b[1] < a[0], not a[0] == a[1] == b[0] == b[1]),
+    "logical_not": lambda a: (1 - a[1], 1 - a[0]),
     "remainder": _remainder,
+    "floor_div": _quotient,
+    "trunc_div": _quotient,
     "bit_and": _common_bits,
     "shr": _shifted_right,
+}
+
+_OF_FLOATS = {n: _RULES[n] for n in ("neg", "add", "sub", "mul", "minimum", "maximum")} | {
+    "floor": lambda a: (math.floor(a[0]), a[1]),
+    "ceil": lambda a: (a[0], math.ceil(a[1])),
 }

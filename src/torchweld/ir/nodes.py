@@ -67,7 +67,8 @@ class Const:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The i64 value of an affine map at the current point; a map without axes is a size."""
+    """The value of an affine map at the current point, i64 (i32 where a kernel is generated:
+    narrow.py); a map without axes is a size."""
 
     map: Affine
     dtype: DType

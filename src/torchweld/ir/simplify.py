@@ -349,7 +349,7 @@ def _merge_casts(scope: Scope, cast: Cast) -> Value | None:
 def _fold_index(scope: Scope, index: Index) -> Value | None:
     """index 3 -> 3"""
     known = not index.map.terms and isinstance(index.map.const, int)
-    return scope.builder.const(index.map.const, dtypes.i64) if known else None
+    return scope.builder.const(index.map.const, index.dtype) if known else None
 
 
 def _direct_load(scope: Scope, load: Load) -> Value | None:

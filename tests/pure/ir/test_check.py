@@ -106,7 +106,7 @@ def test_valid(body):
         ("store y[i, j] %0\n store y[i, j] %0", "stored twice"),
         ("%0 = load w[i, j] : f32\n store y[i, j] %0", "unknown buffer w"),
         ("%0 = const 1.5 : i32\n store y[i, j] %0", "a float in an integer type"),
-        ("%0 = index i : i32\n store y[i, j] %0", "an index is i64"),
+        ("%0 = index i : f32\n store y[i, j] %0", "an index is i64"),
         ("%0 = load x[i, j] : f32", "nothing is stored"),
     ],
 )

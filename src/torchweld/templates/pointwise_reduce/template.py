@@ -11,6 +11,7 @@ from torchweld.templates.pointwise_reduce.cpu import generate as cpu_code
 from torchweld.templates.pointwise_reduce.cpu import schedule as cpu
 from torchweld.templates.pointwise_reduce.gpu import generate as gpu_code
 from torchweld.templates.pointwise_reduce.gpu import schedule as gpu
+from torchweld.templates.pointwise_reduce.gpu.prepare import prepared
 from torchweld.templates.pointwise_reduce.price import cost
 from torchweld.templates.template import Problem, Template, no_reference
 
@@ -32,7 +33,7 @@ def cpu_candidates(frame: Frame, problem: Problem) -> Iterator[cpu.CpuSchedule]:
 
 
 def gpu_candidates(frame: Frame, problem: Problem) -> Iterator[gpu.Schedule]:
-    yield from gpu.candidates(problem.accesses, problem.hints, problem.target.units)
+    yield from gpu.candidates(prepared(problem).accesses, problem.hints, problem.target.units)
 
 
 def price(frame: Frame, schedule: object, problem: Problem) -> float:
@@ -45,7 +46,8 @@ def generate_cpu(frame: Frame, schedule: cpu.CpuSchedule, problem: Problem) -> K
 
 def generate_gpu(frame: Frame, schedule: gpu.Schedule, problem: Problem) -> KernelBundle:
     early = problem.target.begins_early
-    return gpu_code.generate(problem.comp, problem.buffers, schedule, problem.hints, early)
+    comp = prepared(problem).comp
+    return gpu_code.generate(comp, problem.buffers, schedule, problem.hints, early)
 
 
 CPU = Template("pointwise_reduce/cpu", match, supports_cpu, cpu_candidates, price, generate_cpu,

@@ -367,8 +367,8 @@ class Kernel:
 
     def _index(self, instr: Index) -> str:
         if not instr.map.axes:
-            return f"tl.full((), {self.size(instr.map.const)}, tl.int64)"
-        return f"({self.offset(instr.map)}).to(tl.int64)"
+            return f"tl.full((), {self.size(instr.map.const)}, {scalars.TYPES[instr.dtype]})"
+        return f"({self.offset(instr.map)}).to({scalars.TYPES[instr.dtype]})"
 
     def _op(self, instr: Op) -> str:
         kind = self.body[instr.args[-1]].dtype.kind

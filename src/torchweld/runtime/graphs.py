@@ -30,7 +30,7 @@ from torchweld.runtime.handout import HandedOut
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.program import Program
 from torchweld.runtime.record import note
-from torchweld.runtime.recordable import why_not_recorded, why_not_worth_it
+from torchweld.runtime.recordable import why_not_copied, why_not_recorded, why_not_worth_it
 from torchweld.runtime.recording import Reads, Recording, outputs_of
 from torchweld.runtime.torch_private import current_gpu, is_capturing
 from torchweld.runtime.warmth import Warmth
@@ -154,7 +154,9 @@ class GraphedProgram:
     def _is_worth_it(self, args: list, handed: tuple[int, ...]) -> bool:
         if self._kind != "inference":
             moving = [p for p in self._program.moving_positions if p not in handed]
-            return sum(args[p].nbytes for p in moving) <= _MOST_COPIED_BYTES
+            copied = sum(args[p].nbytes for p in moving)
+            table = target_of(self._device)
+            return copied <= _MOST_COPIED_BYTES and not why_not_copied(self.loaded, copied, table)
         if not self._varies:
             return True
         sizes = self._program.sizes(args)

@@ -87,7 +87,12 @@ def why_not_worth_it(loaded: Loaded, sizes: Mapping[str, int], table: Target) ->
     graph = loaded.graph
     if not any(buffer_bytes(graph.buffers[b], sizes) for n in graph.nodes for b in n.writes):
         return "it has no results"
-    copied_s = 2 * _copied_bytes(loaded, sizes) / table.dram_bytes_per_s
+    return why_not_copied(loaded, _copied_bytes(loaded, sizes), table)
+
+
+def why_not_copied(loaded: Loaded, copied_bytes: int, table: Target) -> str | None:
+    """The reason against a recording that has to copy so much of its inputs and outputs."""
+    copied_s = 2 * copied_bytes / table.dram_bytes_per_s
     saved_s = _launches(loaded) * _SAVED_S
     if copied_s < saved_s:
         return None

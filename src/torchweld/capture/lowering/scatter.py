@@ -20,6 +20,7 @@ from torchweld.ir.size import Size
 from torchweld.ir.views import Fill, Tensor
 
 _COMBINE = {"sum": "add", "amax": "max", "amin": "min"}
+_PAIRED = {"add": "add", "max": "maximum", "min": "minimum"}  # operations of two elements
 
 
 def _start(call: Call, x: Tensor, wide: bool) -> tuple[Tensor, float | str]:
@@ -97,15 +98,46 @@ def scatter_value(call: Call, x, d, index, value):
     return _scatter(call, x, d, index, value, None)
 
 
+@lowers("aten.scatter.src")
+def scatter_source(call: Call, x, d, index, source):
+    d = normal(d, max(x.rank, 1))
+    if not _one_each(x, d, index, source):
+        raise NotLowered("which of several writes to one element is the last")
+    return _scatter(call, x, d, index, source, None)
+
+
+def _one_each(x: Tensor, d: int, index: Tensor, source) -> bool:
+    """Whether each row along `d` gets one element: the gradient of a maximum, or of a choice."""
+    each = (*x.shape[:d], 1, *x.shape[d + 1 :])
+    given = source.shape if isinstance(source, Tensor) else each
+    return x.rank > 0 and index.shape == each and given == each
+
+
+def _chosen(call: Call, x: Tensor, d: int, index: Tensor, source, combine: str | None) -> Tensor:
+    """out[.., j, ..] = x[.., j, ..] combined with source[.., 0, ..], where j is the index."""
+    check_range(call, index, x.shape[d])
+    given = source if isinstance(source, Tensor) else None
+    nest = call.nest(x.shape, x, index, given)
+    before = nest.read(x)
+    value = nest.number(source, x.dtype) if given is None else nest.read(given)
+    if combine is not None:
+        before = before.widen()
+        value = before.op(_PAIRED[combine], value.to(before.dtype))
+    here = nest.read(index).to(dtypes.i64).eq(nest.position(d))
+    return call.finish(nest, where(here, value, before).to(call.out.dtype))
+
+
 def _scatter(call: Call, x: Tensor, d: int, index: Tensor, source, combine: str | None) -> Tensor:
     """out[.., index[i], ..] combined with source[i], for every i of the index's shape."""
     if x.rank == 0:
         raise NotLowered("a scatter into a scalar")
     _needs_float(call)
-    _needs_atomics(call, combine)
     if 0 in index.shape:
         return call.fresh(x)
     d = normal(d, x.rank)
+    if _one_each(x, d, index, source):
+        return _chosen(call, x, d, index, source, combine)
+    _needs_atomics(call, combine)
     target, init = _start(call, x, wide=combine == "add")
     guarded = check_range(call, index, x.shape[d])
     free = [(source, [None] * x.rank)] if isinstance(source, Tensor) else []

@@ -11,18 +11,17 @@ from itertools import product
 
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr, where
-from torchweld.capture.lowering.nest import Nest, Spec
+from torchweld.capture.lowering.nest import Nest
 from torchweld.capture.lowering.registry import lowers
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
 from torchweld.ir.affine import Affine
-from torchweld.ir.views import Tensor, contiguous_strides
 
-_MOST_WINDOWS = 27
+MOST_WINDOWS = 27  # that hold a position
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class Side:
     """Windows along one dimension of an image."""
 
     size: int
@@ -38,8 +37,12 @@ class _Side:
 
     @property
     def holding(self) -> int:
-        """How many windows hold a position, at most."""
-        return self.kernel if self.stride == 1 else -(-self.reach // self.stride)
+        return holding(self.kernel, self.stride, self.dilation)
+
+
+def holding(kernel: int, stride: int, dilation: int) -> int:
+    """How many windows hold a position along one dimension, at most."""
+    return kernel if stride == 1 else -(-((kernel - 1) * dilation + 1) // stride)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +54,21 @@ class _Held:
     inside: tuple[Expr, ...]
 
 
-def _sides(size, windows, kernel, stride, padding, dilation=None) -> list[_Side]:
-    sides = list(map(_Side, size, windows, kernel, stride, padding, dilation or (1,) * len(kernel)))
+def _sides(size, windows, kernel, stride, padding, dilation=None) -> list[Side]:
+    sides = list(map(Side, size, windows, kernel, stride, padding, dilation or (1,) * len(kernel)))
     if not all(isinstance(n, int) for n in (*size, *windows)):
         raise NotLowered("windows of an image whose size is known at the call")
-    if math.prod(side.holding for side in sides) > _MOST_WINDOWS:
+    if math.prod(side.holding for side in sides) > MOST_WINDOWS:
         raise NotLowered("positions that many windows hold")
     return sides
 
 
-def _holding(nest: Nest, d: int, side: _Side) -> list[_Held]:
+def _holding(nest: Nest, d: int, side: Side) -> list[_Held]:
     """The windows that hold the position along dimension d, in order."""
     return list((_one_by_one if side.stride == 1 else _in_steps)(nest, d, side))
 
 
-def _one_by_one(nest: Nest, d: int, side: _Side) -> Iterator[_Held]:
+def _one_by_one(nest: Nest, d: int, side: Side) -> Iterator[_Held]:
     for tap in reversed(range(side.kernel)):
         shift = side.padding - tap * side.dilation
         window, inside = nest.at(d) + shift, []
@@ -76,11 +79,12 @@ def _one_by_one(nest: Nest, d: int, side: _Side) -> Iterator[_Held]:
         yield _Held(window, tap, tuple(inside))
 
 
-def _in_steps(nest: Nest, d: int, side: _Side) -> Iterator[_Held]:
-    """The last window that may hold it begins at the last multiple of the stride."""
+def _in_steps(nest: Nest, d: int, side: Side) -> Iterator[_Held]:
+    """The last window that may hold it begins at the last multiple of the stride. In 32 bits, as
+    nothing is negative before it is divided: a GPU divides these fast."""
     step, first = side.stride, side.padding // side.stride
-    at = nest.position(d) + side.padding
-    last = at.floor_div(step)
+    at = nest.position(d).to(dtypes.i32) + side.padding
+    last = at.trunc_div(step)
     rest = at - last * step
     for back in reversed(range(side.holding)):
         window, offset, inside = last - back, rest + back * step, []
@@ -92,8 +96,8 @@ def _in_steps(nest: Nest, d: int, side: _Side) -> Iterator[_Held]:
             inside.append(offset < side.reach)
         if side.dilation > 1:
             inside.append(offset.remainder(side.dilation).eq(0))
-            offset = offset.floor_div(side.dilation)
-        yield _Held(window, offset, tuple(inside))
+            offset = offset.trunc_div(side.dilation)
+        yield _Held(window.to(dtypes.i64), offset, tuple(inside))
 
 
 def _guard(held: Sequence[_Held]) -> Expr | None:
@@ -115,7 +119,7 @@ def average(
     outer = list(range(len(size) - rank))
     nest = call.nest(call.out.shape, extra=[(gradient, (*outer, *(None,) * rank))])
     held = [_holding(nest, len(outer) + k, side) for k, side in enumerate(sides)]
-    counts = [_Counts(side, count_include_pad) for side in sides]
+    counts = [Counts(side, count_include_pad) for side in sides]
     alike = bool(divisor_override) or all(c.alike for c in counts)
     terms = []
     for windows in product(*held):
@@ -128,10 +132,10 @@ def average(
     return call.finish(nest, total)
 
 
-class _Counts:
+class Counts:
     """How many elements of each window count, along one dimension."""
 
-    def __init__(self, side: _Side, with_padding: bool) -> None:
+    def __init__(self, side: Side, with_padding: bool) -> None:
         self.side, self.with_padding = side, with_padding
         found = [self._count(w) for w in range(side.windows)]
         self.first, self.alike = found[0], len(set(found)) == 1
@@ -148,13 +152,13 @@ class _Counts:
         return (start + side.kernel).minimum(side.size + beyond) - start.maximum(-beyond)
 
 
-def divisor(nest: Nest, like: Expr, counts: Sequence[_Counts], windows) -> Expr:
-    """The number of elements of a window that count."""
+def divisor(nest: Nest, like: Expr, counts: Sequence[Counts], windows) -> Expr:
+    """The number of elements of a window that count; one for windows that are not there."""
     total = like.lift(math.prod(c.first for c in counts if c.alike))
     for count, window in zip(counts, windows):
         if not count.alike:
             at = nest.index_value(window) if isinstance(window, Affine) else window
-            total = total * count.of(at).to(like.dtype)
+            total = total * count.of(at).maximum(1).to(like.dtype)
     return total
 
 
@@ -180,15 +184,14 @@ def _number(windows: Sequence[_Held], kernel) -> int | Expr:
     """The row-major number of an element in its window."""
     number: int | Expr = 0
     for held, count in zip(windows, kernel):
-        tap = held.tap.to(dtypes.i32) if isinstance(held.tap, Expr) else held.tap
-        number = tap + number * count
+        number = held.tap + number * count
     return number
 
 
 @lowers("aten.col2im.default")
 def col2im(call: Call, columns, size, kernel, dilation, padding, stride):
     """[n, c * h * w, places] -> [n, c, *size]: the sums of what comes from a position."""
-    if columns.rank != 3 or columns.device == "cpu" or not columns.dtype.is_float:
+    if columns.rank != 3 or not columns.dtype.is_float:
         raise NotLowered("windows that ATen adds up")
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation)]
     windows = [(n + 2 * p - r) // s + 1 for n, p, r, s in zip(size, padding, reach, stride)]
@@ -199,11 +202,11 @@ def col2im(call: Call, columns, size, kernel, dilation, padding, stride):
     held = [_holding(nest, 2 + k, side) for k, side in enumerate(sides)]
     terms = []
     for pair in product(*held):
-        at = [nest_place(h.tap) for h in pair] + [h.window for h in pair]
+        at = [*(_at(h.tap) for h in pair), *(h.window for h in pair)]
         terms.append(nest.read(columns, [0, 1, *at], guard=_guard(pair)).widen())
     return call.finish(nest, _sum(terms))
 
 
-def nest_place(tap: int | Expr) -> Affine | Expr:
+def _at(tap: int | Expr) -> Affine | Expr:
     """A place to read: numbers alone would be dimensions of the nest."""
-    return Affine((), tap) if isinstance(tap, int) else tap
+    return Affine((), tap) if isinstance(tap, int) else tap.to(dtypes.i64)

@@ -12,13 +12,14 @@ from torchweld.capture.lowering import reductions
 from torchweld.capture.lowering.call import Call
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.nest import Nest, Spec
+from torchweld.capture.lowering.pool_gradients import Counts, Side, divisor
 from torchweld.capture.lowering.registry import lowers
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
 from torchweld.ir.size import Size, divide
 from torchweld.ir.views import Tensor, contiguous_strides
 
-_LARGEST_MAXIMUM, _LARGEST_AVERAGE = 25, 16  # elements of a window, each a read of its own
+LARGEST_MAXIMUM, _LARGEST_AVERAGE = 25, 16  # elements of a window, each a read of its own
 
 
 def _padded(call: Call, x: Tensor, pad, place: Callable[[Expr, Size], Expr]) -> Tensor:
@@ -125,14 +126,15 @@ def _max_pool(
     ceil_mode=False, *, taps=False,
 ) -> list:  # fmt: skip
     """The maximum, NaN if there is one, of each window's elements that are inside x, and where it
-    is (`taps`: its number in the window). On a CPU the call stays if somebody reads that (a gradient does)."""
+    is, or with `taps` its number in the window, if somebody reads that. On a CPU, the call stays
+    for the former."""
     kernel, padding, dilation = (_each(v, rank) for v in (kernel_size, padding, dilation))
     steps = _each(stride, rank) if stride else kernel
     spec, placed = call.specs[0], 1 in call.used
-    if not spec.dtype.is_float or math.prod(kernel) > _LARGEST_MAXIMUM:
+    if not spec.dtype.is_float or math.prod(kernel) > LARGEST_MAXIMUM:
         raise NotLowered("a pooling of numbers that are no floats, or with a large window")
-    if placed and spec.device == "cpu":
-        raise NotLowered("a pooling that ATen does as well")
+    if placed and not taps and spec.device == "cpu":
+        raise NotLowered("positions of 64 bits, which a loop over 32 bits is slow to make")
     nest = call.nest(spec.shape, extra=[(x, _rows_alone(x, rank))])
     beyond = ceil_mode or any(padding)
     window = _window(nest, x, kernel, steps, padding, dilation, -math.inf if beyond else None)
@@ -199,32 +201,44 @@ def _avg_pool(
     call: Call, x: Tensor, rank: int, kernel_size, stride=(), padding=0, ceil_mode=False,
     count_include_pad=True, divisor_override=None,
 ) -> list:  # fmt: skip
-    """The sum of each window's elements over their number, which is the same for all windows: those
-    that reach over the edge count what is there as zeros, or there are none."""
+    """The sum of each window's elements over their number; of windows that reach over the edge, zeros
+    beyond it, which may count."""
     kernel, padding = _each(kernel_size, rank), _each(padding, rank)
     steps = _each(stride, rank) if stride else kernel
     alone = all(n == 1 for n in call.out.shape[-rank:])  # adaptive windows may all be the image
     whole = kernel == tuple(x.shape[-rank:]) and not any(padding) and alone
     if whole and divisor_override is None:
         return reductions.mean(call, x, range(-rank, 0), True)
-    uneven = ceil_mode or (any(padding) and not count_include_pad)
-    if _is_apart(x, kernel, steps, padding) and divisor_override is None:
-        if math.prod(kernel) > _LARGEST_AVERAGE:
-            return _mean_of_parts(call, x, kernel)
-    if uneven or not call.out.dtype.is_float or math.prod(kernel) > _LARGEST_AVERAGE:
-        raise NotLowered("a pooling with windows of several sizes, or of many elements")
+    taps = math.prod(kernel)
+    plain = divisor_override is None
+    if taps > _LARGEST_AVERAGE and plain and _is_apart(x, kernel, steps, padding):
+        return _mean_of_parts(call, x, kernel)
+    uneven = plain and (ceil_mode or (any(padding) and not count_include_pad))
+    if not call.out.dtype.is_float or taps > _LARGEST_AVERAGE:
+        raise NotLowered("a pooling of many elements")
+    if uneven and not _is_known(x, rank):
+        raise NotLowered("a pooling with windows of several sizes")
     nest = call.nest(call.out.shape, extra=[(x, _rows_alone(x, rank))])
-    fill = 0.0 if any(padding) else None
+    fill = 0.0 if any(padding) or ceil_mode else None
     window = _window(nest, x, kernel, steps, padding, (1,) * rank, fill)
     total = reduce(lambda a, b: a + b, window)
-    return call.finish(nest, total / total.lift(divisor_override or math.prod(kernel)))
+    if not uneven:
+        return call.finish(nest, total / total.lift(divisor_override or taps))
+    first = x.rank - rank
+    sides = map(Side, x.shape[first:], call.out.shape[first:], kernel, steps, padding)
+    counts = [Counts(side, count_include_pad) for side in sides]
+    places = [nest.position(first + k) for k in range(rank)]
+    return call.finish(nest, total / divisor(nest, total, counts, places))
+
+
+def _is_known(x: Tensor, rank: int) -> bool:
+    return all(isinstance(n, int) for n in x.shape[x.rank - rank :])
 
 
 def _is_apart(x: Tensor, kernel, steps, padding) -> bool:
     """Whether windows lie side by side."""
     sizes = x.shape[-len(kernel) :]
-    known = all(isinstance(n, int) for n in sizes)
-    divide = known and all(n % k == 0 for n, k in zip(sizes, kernel))
+    divide = _is_known(x, len(kernel)) and all(n % k == 0 for n, k in zip(sizes, kernel))
     return divide and x.dtype.is_float and kernel == steps and not any(padding)
 
 

@@ -130,9 +130,9 @@ def _is_chosen_fast(images: torch.Tensor) -> bool:
     vectors lie along channels, and have as many elements as there are numbers in 32 bits."""
     if images.device.type != "cpu":
         return True
-    last = torch.channels_last if images.dim() == 4 else torch.channels_last_3d
-    apart = not images.is_contiguous() and images.dim() > 3
-    return apart and images.dtype == torch.float32 and images.is_contiguous(memory_format=last)
+    if images.dim() != 4 or images.dtype != torch.float32 or images.is_contiguous():
+        return False
+    return images.is_contiguous(memory_format=torch.channels_last)
 
 
 def _layout(node: torch.fx.Node) -> tuple[list[int], list[int]]:

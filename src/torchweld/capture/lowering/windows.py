@@ -201,8 +201,8 @@ def _avg_pool(
     call: Call, x: Tensor, rank: int, kernel_size, stride=(), padding=0, ceil_mode=False,
     count_include_pad=True, divisor_override=None,
 ) -> list:  # fmt: skip
-    """The sum of each window's elements over their number; of windows that reach over the edge, zeros
-    beyond it, which may count."""
+    """The sum of each window's elements over their number; beyond the edge are zeros, which may
+    count."""
     kernel, padding = _each(kernel_size, rank), _each(padding, rank)
     steps = _each(stride, rank) if stride else kernel
     alone = all(n == 1 for n in call.out.shape[-rank:])  # adaptive windows may all be the image

@@ -68,6 +68,26 @@ def encoder_layer():
     return _in_bfloat16(lambda: EncoderLayer(768), 32, 128, 768)
 
 
+class Pools(nn.Module):
+    """One of each, of images that are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(16, 1, 1))
+
+    def forward(self, x):
+        x = x * self.scale
+        maxima = F.max_pool2d(x.sin(), 3, 2, 1).mean() + F.max_pool1d(x.flatten(2).cos(), 4).mean()
+        means = F.avg_pool2d(x.exp(), 3, 2, 1, count_include_pad=False).mean()
+        means = means + F.adaptive_avg_pool2d(x, 4).square().mean()
+        return maxima + means + F.unfold(x, 3, padding=1).square().mean()
+
+
+def pools():
+    with torch.device("meta"):
+        return Pools(), torch.empty(8, 16, 64, 64)
+
+
 def attention_by_hand():
     return _in_bfloat16(lambda: Attention(768, by_hand=True), 8, 512, 768)
 

@@ -30,7 +30,8 @@ def found() -> dict[str, Plans]:
     """All in one process."""
     names = ("geglu", "encoder_layer", "attention_by_hand")
     asked = [Asked(case(n), GPUS) for n in names] + [Asked("geglu-mlp", GPUS, True, None, True)]
-    return dict(zip((*names, "training"), plans(asked)))
+    asked.append(Asked(case("pools"), GPUS, True, "float32"))
+    return dict(zip((*names, "training", "pools"), plans(asked)))
 
 
 def on(found: dict[str, Plans], name: str, device: str) -> PlannedGraph:
@@ -70,6 +71,12 @@ def test_attention_by_hand_is_one_kernel(found, device):
 def test_training_has_a_forward_and_a_backward(found):
     kinds = [(g.device, g.kind) for g in found["training"].graphs]
     assert kinds == [(d, k) for d in GPUS for k in ("forward", "backward")]
+
+
+def test_pools_and_their_gradients_are_kernels(found):
+    assert [g.kind for g in found["pools"].graphs] == ["forward", "backward"] * len(GPUS)
+    for graph in found["pools"].graphs:
+        assert graph.kernels and not graph.calls, [c.template for c in graph.calls]
 
 
 def test_every_step_says_what_it_is(found):

@@ -1,4 +1,4 @@
-"""Average pooling of windows side by side, and its gradient, are kernels (capture/pools.py)."""
+"""Average pooling and its gradient are kernels (capture/pools.py, capture/pool_gradients.py)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ POOLS = {
     "adaptive, uneven": (lambda x: F.adaptive_avg_pool2d(x.sin(), (5, 2)), False),
     "side by side": (lambda x: F.avg_pool2d(x.sin(), (4, 5)), True),
     "in one direction": (lambda x: F.avg_pool1d(x.sin().flatten(0, 1), 2), True),
-    "overlapping": (lambda x: F.avg_pool2d(x.sin(), 4, 2), False),
-    "padded": (lambda x: F.avg_pool2d(x.sin(), 2, 2, 1), False),
-    "rest left out": (lambda x: F.avg_pool2d(x.sin(), 7), False),
-    "other divisor": (lambda x: F.avg_pool2d(x.sin(), 2, divisor_override=3), False),
+    "overlapping": (lambda x: F.avg_pool2d(x.sin(), 4, 2), True),
+    "padded": (lambda x: F.avg_pool2d(x.sin(), 2, 2, 1), True),
+    "rest left out": (lambda x: F.avg_pool2d(x.sin(), 7), True),
+    "other divisor": (lambda x: F.avg_pool2d(x.sin(), 2, divisor_override=3), True),
 }
 
 

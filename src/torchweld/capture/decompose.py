@@ -27,7 +27,6 @@ LIBRARY_CALLS = frozenset(
     {
         "aten.baddbmm.default",
         "aten.baddbmm.dtype",
-        "aten.col2im.default",
         "aten._scaled_dot_product_flash_attention_for_cpu.default",
         # Taken apart, each step of a sequence is a dozen operations.
         "aten.lstm.input",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchweld.capture import ahead, experts, losses, random, scores, torch_private
+from torchweld.capture import ahead, experts, losses, pool_gradients, random, scores, torch_private
 
 aten = torch.ops.aten
 
@@ -16,6 +16,7 @@ def partition(
     in the backward."""
     drop_detach(joint)
     experts.by_groups(joint)
+    pool_gradients.gather_gradients(joint)
     widen_statistics(joint)
     random.gather_seeds(joint)
     random.recompute_masks(joint)

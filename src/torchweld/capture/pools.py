@@ -2,6 +2,8 @@
 
     adaptive_avg_pool2d to sizes that divide      avg_pool2d
     the gradient of either                        gradient / window, repeated over the window
+
+Gradients of others: capture/pool_gradients.py.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import torch
 
 aten = torch.ops.aten
-
 
 def adaptive(x, size):
     """x [..., H, W] -> [..., *size]."""

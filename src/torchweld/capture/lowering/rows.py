@@ -11,6 +11,7 @@ from torchweld.capture.lowering import (  # noqa: F401
     movement,
     norms,
     pointwise,
+    pool_gradients,
     random,
     reductions,
     scatter,

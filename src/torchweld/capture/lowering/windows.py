@@ -10,15 +10,16 @@ from itertools import pairwise, product
 
 from torchweld.capture.lowering import reductions
 from torchweld.capture.lowering.call import Call
-from torchweld.capture.lowering.expr import Expr
+from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.nest import Nest, Spec
+from torchweld.capture.lowering.pool_gradients import Counts, Side, divisor
 from torchweld.capture.lowering.registry import lowers
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
 from torchweld.ir.size import Size, divide
 from torchweld.ir.views import Tensor, contiguous_strides
 
-_LARGEST_MAXIMUM, _LARGEST_AVERAGE = 25, 16  # elements of a window, each a read of its own
+LARGEST_MAXIMUM, _LARGEST_AVERAGE = 25, 16  # elements of a window, each a read of its own
 
 
 def _padded(call: Call, x: Tensor, pad, place: Callable[[Expr, Size], Expr]) -> Tensor:
@@ -63,9 +64,9 @@ def reflection_pad(call: Call, x, pad):
 
 @lowers("aten.im2col.default")
 def im2col(call: Call, x, window, dilation, padding, stride):
-    """[n, c * h * w, places]: of each place, its window, zero outside the image. On a CPU."""
+    """[n, c * h * w, places]: of each place, its window, zero outside the image."""
     size = x.shape[2:]
-    if x.rank != 4 or x.device != "cpu" or not all(isinstance(n, int) for n in size):
+    if x.rank != 4 or not all(isinstance(n, int) for n in size):
         raise NotLowered("windows that ATen copies")
     reach = [d * (w - 1) + 1 for d, w in zip(dilation, window)]
     places = [(n + 2 * p - r) // s + 1 for n, p, r, s in zip(size, padding, reach, stride)]
@@ -122,19 +123,63 @@ def max_pool3d(call: Call, x, *args, **options):
 
 def _max_pool(
     call: Call, x: Tensor, rank: int, kernel_size, stride=(), padding=0, dilation=1,
-    ceil_mode=False,
+    ceil_mode=False, *, taps=False,
 ) -> list:  # fmt: skip
-    """The maximum, NaN if there is one, of each window's elements that are inside x. The call stays
-    where somebody reads the positions (a gradient does)."""
+    """The maximum, NaN if there is one, of each window's elements that are inside x, and where it
+    is, or with `taps` its number in the window, if somebody reads that. On a CPU, the call stays
+    for the former."""
     kernel, padding, dilation = (_each(v, rank) for v in (kernel_size, padding, dilation))
     steps = _each(stride, rank) if stride else kernel
-    spec = call.specs[0]
-    if 1 in call.used or not spec.dtype.is_float or math.prod(kernel) > _LARGEST_MAXIMUM:
-        raise NotLowered("a pooling that needs positions or has a large window")
+    spec, placed = call.specs[0], 1 in call.used
+    if not spec.dtype.is_float or math.prod(kernel) > LARGEST_MAXIMUM:
+        raise NotLowered("a pooling of numbers that are no floats, or with a large window")
+    if placed and not taps and spec.device == "cpu":
+        raise NotLowered("positions of 64 bits, which a loop over 32 bits is slow to make")
     nest = call.nest(spec.shape, extra=[(x, _rows_alone(x, rank))])
     beyond = ceil_mode or any(padding)
     window = _window(nest, x, kernel, steps, padding, dilation, -math.inf if beyond else None)
-    return call.finish_all(nest, [(reduce(lambda a, b: a.maximum(b), window), None), None])
+    if not placed:
+        return call.finish_all(nest, [(reduce(lambda a, b: a.maximum(b), window), None), None])
+    first = x.rank - rank
+    starts = [nest.position(first + d) * steps[d] - padding[d] for d in range(rank)]
+    largest, tap = _largest(window, _first_tap(starts, kernel, padding, dilation))
+    if taps:
+        return call.finish_all(nest, [(largest, None), (tap, None)])
+    return call.finish_all(
+        nest, [(largest, None), (_place(x, tap, starts, kernel, dilation), None)]
+    )
+
+
+def _largest(window: Sequence[Expr], tap: Expr) -> tuple[Expr, Expr]:
+    """(maximum, number of its element): the first of those that are equal, the last NaN, or `tap`
+    where all are minus infinity."""
+    largest = window[0].lift(-math.inf)
+    for number, value in enumerate(window):
+        larger = (value > largest) | value.isnan()
+        largest, tap = where(larger, value, largest), where(larger, number, tap)
+    return largest, tap
+
+
+def _first_tap(starts: Sequence[Expr], kernel, padding, dilation) -> Expr:
+    """The number of a window's first element inside the image."""
+    tap = starts[0].lift(0)
+    for start, size, beyond, step in zip(starts, kernel, padding, dilation):
+        tap = tap * size
+        if beyond:
+            outside = (-start).maximum(0)
+            tap = tap + (outside if step == 1 else (outside + (step - 1)).floor_div(step))
+    return tap.to(dtypes.i32)
+
+
+def _place(x: Tensor, tap: Expr, starts: Sequence[Expr], kernel, dilation) -> Expr:
+    """The row-major position in the image of a window's element number `tap`."""
+    place, tap, below = starts[0].lift(0), tap.to(dtypes.i64), 1
+    sizes = x.shape[-len(kernel) :]
+    for start, size, count, step in reversed(list(zip(starts, sizes, kernel, dilation))):
+        rest = tap.floor_div(count)
+        place, tap = place + (start + (tap - rest * count) * step) * below, rest
+        below = below * size
+    return place
 
 
 @lowers("aten.avg_pool2d.default")
@@ -147,26 +192,62 @@ def avg_pool3d(call: Call, x, *args, **options):
     return _avg_pool(call, x, 3, *args, **options)
 
 
+@lowers("torchweld.max_pool_taps.default")
+def max_pool_taps(call: Call, x, kernel, *how):
+    return _max_pool(call, x, len(kernel), kernel, *how, taps=True)
+
+
 def _avg_pool(
     call: Call, x: Tensor, rank: int, kernel_size, stride=(), padding=0, ceil_mode=False,
     count_include_pad=True, divisor_override=None,
 ) -> list:  # fmt: skip
-    """The sum of each window's elements over their number, which is the same for all windows: those
-    that reach over the edge count what is there as zeros, or there are none."""
+    """The sum of each window's elements over their number; beyond the edge are zeros, which may
+    count."""
     kernel, padding = _each(kernel_size, rank), _each(padding, rank)
     steps = _each(stride, rank) if stride else kernel
     alone = all(n == 1 for n in call.out.shape[-rank:])  # adaptive windows may all be the image
     whole = kernel == tuple(x.shape[-rank:]) and not any(padding) and alone
     if whole and divisor_override is None:
         return reductions.mean(call, x, range(-rank, 0), True)
-    uneven = ceil_mode or (any(padding) and not count_include_pad)
-    if uneven or not call.out.dtype.is_float or math.prod(kernel) > _LARGEST_AVERAGE:
-        raise NotLowered("a pooling with windows of several sizes, or of many elements")
+    taps = math.prod(kernel)
+    plain = divisor_override is None
+    if taps > _LARGEST_AVERAGE and plain and _is_apart(x, kernel, steps, padding):
+        return _mean_of_parts(call, x, kernel)
+    uneven = plain and (ceil_mode or (any(padding) and not count_include_pad))
+    if not call.out.dtype.is_float or taps > _LARGEST_AVERAGE:
+        raise NotLowered("a pooling of many elements")
+    if uneven and not _is_known(x, rank):
+        raise NotLowered("a pooling with windows of several sizes")
     nest = call.nest(call.out.shape, extra=[(x, _rows_alone(x, rank))])
-    fill = 0.0 if any(padding) else None
+    fill = 0.0 if any(padding) or ceil_mode else None
     window = _window(nest, x, kernel, steps, padding, (1,) * rank, fill)
     total = reduce(lambda a, b: a + b, window)
-    return call.finish(nest, total / total.lift(divisor_override or math.prod(kernel)))
+    if not uneven:
+        return call.finish(nest, total / total.lift(divisor_override or taps))
+    first = x.rank - rank
+    sides = map(Side, x.shape[first:], call.out.shape[first:], kernel, steps, padding)
+    counts = [Counts(side, count_include_pad) for side in sides]
+    places = [nest.position(first + k) for k in range(rank)]
+    return call.finish(nest, total / divisor(nest, total, counts, places))
+
+
+def _is_known(x: Tensor, rank: int) -> bool:
+    return all(isinstance(n, int) for n in x.shape[x.rank - rank :])
+
+
+def _is_apart(x: Tensor, kernel, steps, padding) -> bool:
+    """Whether windows lie side by side."""
+    sizes = x.shape[-len(kernel) :]
+    divide = _is_known(x, len(kernel)) and all(n % k == 0 for n, k in zip(sizes, kernel))
+    return divide and x.dtype.is_float and kernel == steps and not any(padding)
+
+
+def _mean_of_parts(call: Call, x: Tensor, kernel) -> Tensor:
+    """[..., H, W] -> [..., H / kernel, kernel, W / kernel, kernel], and the mean of the windows."""
+    first, shape = x.rank - len(kernel), list(x.shape)
+    sides = [n for size, k in zip(shape[first:], kernel) for n in (size // k, k)]
+    parts = call.reshaped(x, (*shape[:first], *sides))
+    return reductions.mean(call, parts, range(first + 1, parts.rank, 2))
 
 
 @lowers("aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default")

@@ -54,7 +54,7 @@ SPECIAL = {
     "erfinv": lambda x: torch.erfinv(x.tanh()) * 2,
     "nextafter": lambda x: torch.nextafter(x, x * 2) * 2,
     "hypot": lambda x: torch.hypot(x, x.flip(0)) * 2,
-    "sign and angle": lambda x: torch.where(torch.signbit(x), torch.angle(x), x),
+    "signbit": lambda x: torch.where(torch.signbit(x), x * 2, x),
 }
 
 

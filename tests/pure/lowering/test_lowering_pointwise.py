@@ -50,7 +50,6 @@ UNARY = [
     "round",
     "frac",
     "square",
-    "angle",
     "signbit",
     "isnan",
     "isinf",

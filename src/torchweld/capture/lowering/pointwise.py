@@ -197,7 +197,6 @@ pointwise("aten.addcdiv.default")(lambda x, a, b, value=1: x + _times(a / b, val
 pointwise("aten.deg2rad.default")(lambda x: x * (math.pi / 180))
 pointwise("aten.rad2deg.default")(lambda x: x * (180 / math.pi))
 pointwise("aten.logit.default")(lambda x, eps=None: _logit(x, eps))
-pointwise("aten.angle.default")(lambda x: where(x.isnan(), x, where(x < 0, x.lift(math.pi), 0)))
 pointwise("aten.frac.default", exact=True)(lambda x: x - x.trunc())
 
 

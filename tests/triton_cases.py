@@ -253,7 +253,9 @@ POINTWISE = [
 
 
 _INT_OPS = "floor_div trunc_div remainder fmod minimum maximum bit_and bit_xor"
-_FLOAT_OPS = "floor_div trunc_div remainder fmod minimum maximum fmin fmax div atan2 copysign"
+_FLOAT_OPS = """
+    floor_div trunc_div remainder fmod minimum maximum fmin fmax div atan2 copysign hypot nextafter
+"""
 _UNARY = """
     neg abs sign ceil floor round trunc sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p
     sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid

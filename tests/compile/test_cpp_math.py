@@ -36,6 +36,7 @@ UNARY = {
     "atan": (0.51, torch.atan),
     "sinh": (0.51, torch.sinh), "cosh": (0.51, torch.cosh), "asinh": (0.51, torch.asinh),
     "acosh": (0.51, torch.acosh), "atanh": (0.51, torch.atanh),
+    "erfc": (3, torch.erfc), "erfinv": (0.51, torch.erfinv), "lgamma": (7, torch.lgamma),
     "1_plus_tanh": (2.6, lambda x: 2 * torch.sigmoid(2 * x)),
     "log1p_exp": (2.5, log1p_exp),
 }  # fmt: skip
@@ -44,7 +45,8 @@ ABSOLUTE = {"1_plus_erf": (4e-7, lambda x: torch.special.erfc(-x))}
 # Below, results are denormal, and zero here; 1 / (1 + exp(-x)) is zero in eager too.
 FLUSHED = {"sigmoid": -87, "1_plus_tanh": -43.5, "log1p_exp": -87}
 BINARY = {
-    "pow": (0.51, torch.pow), "atan2": (0.51, torch.atan2),
+    "pow": (0.51, torch.pow), "atan2": (0.51, torch.atan2), "hypot": (0.51, torch.hypot),
+    "nextafter": (0, np.nextafter),
     # numpy's: torch's vectorised fmod gives NaN for large quotients, its fmax keeps signalling NaN
     "remainder": (0, np.remainder), "fmod": (0, np.fmod),
     "fmax": (0, np.fmax), "fmin": (0, np.fmin),

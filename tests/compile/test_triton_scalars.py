@@ -62,6 +62,21 @@ def test_casts_take_the_steps_that_torch_takes(source: str, target: str, text: s
     assert scalars.cast("x", dtypes.BY_NAME[source], dtypes.BY_NAME[target]) == text
 
 
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f64], ids=repr)
+def test_special_functions_compile(dtype):
+    """libdevice has them under these names for both types."""
+    pytest.importorskip("triton")
+    body = BodyBuilder()
+    x = body.load("x", (axis("i"),), dtype)
+    for name in ("erfc", "erfinv", "lgamma"):
+        x = body.op(name, x)
+    x = body.op("nextafter", body.op("hypot", x, body.const(2.0, dtype)), x)
+    buffers = {n: Buffer(n, (1000,), dtype, (1,), "cuda:0") for n in ("x", "y")}
+    comp = Comp("f", (Axis("i", 1000),), body.body, (Store("y", (axis("i"),), x),))
+    (source,) = bundle_of(comp, buffers, named_target("h100"), {}).sources
+    assert ".extern .func" not in compile_source(source, 90).asm["ptx"]
+
+
 def test_an_erf_that_is_added_to_one_is_found():
     body = BodyBuilder()
     x = body.load("x", (axis("i"),), dtypes.f32)

@@ -48,6 +48,26 @@ def test_what_is_more_stays_right(name):
     assert kernels is None or _kernels(fused) == kernels
 
 
+SPECIAL = {
+    "erfc": lambda x: torch.erf(x) * torch.erfc(x) * 2,
+    "lgamma": lambda x: torch.lgamma(x.abs() + 1) - x,
+    "erfinv": lambda x: torch.erfinv(x.tanh()) * 2,
+    "nextafter": lambda x: torch.nextafter(x, x * 2) * 2,
+    "hypot": lambda x: torch.hypot(x, x.flip(0)) * 2,
+    "signbit": lambda x: torch.where(torch.signbit(x), x * 2, x),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", SPECIAL)
+def test_special_functions_in_a_chain(name, dtype):
+    torch._dynamo.reset()
+    x = torch.randn(64, dtype=dtype) * 4
+    x[:9] = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1e-40, -1e-40, 1e30, 9.0])
+    fused = torchweld.fuse(lambda x: SPECIAL[name](x))
+    torch.testing.assert_close(fused(x), SPECIAL[name](x), rtol=1e-6, atol=0, equal_nan=True)
+
+
 def test_what_is_written_in_place():
     torch._dynamo.reset()
     x = torch.rand(6, 10)

@@ -84,6 +84,9 @@ _ROWS = (
     _unary("acosh", torch.acosh, 30),
     _unary("atanh", torch.atanh, 30),
     _unary("erf", torch.erf, 20, sfu=True),
+    _unary("erfc", torch.erfc, 20, sfu=True),
+    _unary("erfinv", torch.erfinv, 30, sfu=True),
+    _unary("lgamma", torch.lgamma, 30, sfu=True),
     _unary("sigmoid", torch.sigmoid, 12, sfu=True),
     ScalarOp("isnan", 1, "bool", "f", 1.0, torch.isnan),
     ScalarOp("isinf", 1, "bool", "f", 1.0, torch.isinf, exact=True),
@@ -100,6 +103,8 @@ _ROWS = (
     _binary("pow", torch.pow, 30, sfu=True),
     _binary("atan2", torch.atan2, 30, kinds="f"),
     _binary("copysign", torch.copysign, kinds="f"),
+    _binary("hypot", torch.hypot, 10, kinds="f", commutative=True, sfu=True),
+    _binary("nextafter", torch.nextafter, 6, kinds="f", exact=True),
     _binary("minimum", torch.minimum),  # NaN if either is; of 0.0 and -0.0 the order decides
     _binary("maximum", torch.maximum),
     _binary("fmin", torch.fmin),  # the other if one is NaN

@@ -18,6 +18,7 @@ from torchweld.passes.lone_functions import lone_functions_as_calls
 from torchweld.passes.overwritten import overwrite_operands
 from torchweld.passes.patches import products_of_patches
 from torchweld.passes.row_chunks import row_chunks
+from torchweld.passes.row_totals import totals_by_rows
 from torchweld.passes.side_by_side import side_by_side
 from torchweld.passes.statistics import statistics_apart
 from torchweld.passes.widened import widened_convolutions
@@ -95,6 +96,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: contiguous_rows(g, c.loose_outputs))),
         Pass("scores", "products with a softmax between -> one kernel, no scores in memory",
              lambda made, c: score_nests(made, c.target, c.options, c.choose)),
+        Pass("row totals", "reductions over everything of what rows were reduced for -> by rows",
+             _graph(lambda g, c: totals_by_rows(g, c.target))),
         Pass("plan", "one computation an operation -> one a kernel", _planned),
         Pass("row chunks", "large results used row by row -> some rows at a time, never whole",
              lambda made, c: row_chunks(made, c.target)),

@@ -50,6 +50,7 @@ UNARY = [
     "round",
     "frac",
     "square",
+    "signbit",
     "isnan",
     "isinf",
     "isfinite",
@@ -129,6 +130,40 @@ def seed():
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_unary(dtype):
     check(lambda x: [getattr(aten, n)(x) for n in UNARY], values(3, 13, dtype=dtype))
+
+
+OF_GPUS = {
+    "erfc": lambda x: x.erfc(),
+    "erfinv": lambda x: (x / 4).erfinv(),
+    "lgamma": lambda x: x.lgamma(),
+    "nextafter": lambda x: torch.nextafter(x, x.flip(1)),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", OF_GPUS)
+def test_functions_that_aten_vectorises_are_calls_on_a_cpu(monkeypatch, device, dtype, name):
+    of = call.spec_of
+    for module in (call, lowering):
+        monkeypatch.setattr(module, "spec_of", lambda *a: replace(of(*a), device=device))
+    x, function = values(3, 13, dtype=dtype), OF_GPUS[name]
+    x[0, 6:9] = torch.tensor([1e-40, -1e-40, 9.0])
+    result = lowered(lambda x: function(x) * 2, x)
+    of_bits = name == "nextafter" and dtype == torch.bfloat16
+    assert externs(result) == ([f"aten.{name}.default"] if device == "cpu" or of_bits else [])
+    (found,) = run(result, [x], exact=False)
+    assert torch.equal(found.nan_to_num(1e9), (function(x) * 2).nan_to_num(1e9))
+
+
+def test_hypot_neither_overflows_nor_vanishes():
+    x = torch.tensor([1e30, -1e-30, 0.0, -0.0, torch.inf, -torch.inf, torch.nan, 3.0, 1e-45])
+    check(lambda x: [torch.hypot(x[:, None], x)], x)
+
+
+def test_bits_of_a_number_and_a_tensor():
+    x = integers(5).abs()
+    check(lambda x: [3 & x, 3 | x, 3 ^ x, 3 << x, 99 >> x], x)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

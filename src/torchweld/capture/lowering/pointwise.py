@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from torchweld.capture.lowering.call import Call, promoted
 from torchweld.capture.lowering.expr import Expr, where
@@ -79,18 +80,30 @@ def _both(name: str) -> Callable:
     return apply
 
 
+def _of_gpus(name: str, call: Call, x, *others):
+    """ATen's own for CPUs are vectorised: on one thread erfc of 512 x 2048 takes 1.9 ms, 12.5 with
+    the C library's, lgamma 6.5 and 16 to 27."""
+    if not call.out.device.startswith("cuda"):
+        raise NotLowered(f"{name} is vectorised by ATen alone")
+    if name == "nextafter" and call.out.dtype.is_low_precision:
+        raise NotLowered("the neighbour in 16 bits is another")
+    return _apply(call, lambda a, *b: a.op(name, *b), call.compute(), (x, *others), {}, False)
+
+
 # -- one argument, or two, straight from the scalar table
 
 _UNARY = """
     neg sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos
     atan sinh cosh tanh asinh acosh atanh erf sigmoid
 """
+_OF_GPUS = "erfc erfinv lgamma nextafter"
 _ROUNDING = "ceil floor trunc"
 _COMPARE = "eq ne lt le gt ge"
 _BINARY = {
     "maximum.default": "maximum", "minimum.default": "minimum", "fmax.default": "fmax",
     "fmin.default": "fmin", "atan2.default": "atan2", "copysign.Tensor": "copysign",
     "copysign.Scalar": "copysign", "pow.Tensor_Tensor": "pow", "pow.Scalar": "pow",
+    "hypot.default": "hypot",
 }  # fmt: skip
 _EXACT_BINARY = {
     "remainder.Tensor": "remainder", "remainder.Scalar": "remainder",
@@ -103,6 +116,9 @@ _EXACT_BINARY = {
     "__lshift__.Scalar": "shl", "bitwise_right_shift.Tensor": "shr",
     "bitwise_right_shift.Tensor_Scalar": "shr", "__rshift__.Scalar": "shr",
     "__lshift__.Tensor": "shl", "__rshift__.Tensor": "shr",
+    "bitwise_and.Scalar_Tensor": "bit_and", "bitwise_or.Scalar_Tensor": "bit_or",
+    "bitwise_xor.Scalar_Tensor": "bit_xor", "bitwise_left_shift.Scalar_Tensor": "shl",
+    "bitwise_right_shift.Scalar_Tensor": "shr",
 }  # fmt: skip
 
 for _name in _UNARY.split():
@@ -115,6 +131,8 @@ for _name in _ROUNDING.split():
     pointwise(f"aten.{_name}.default", exact=True)(
         lambda x, _name=_name: x.op(_name) if x.dtype.is_float else x
     )
+for _name in _OF_GPUS.split():
+    lowers(f"aten.{_name}.default")(partial(_of_gpus, _name))
 for _overload, _name in _BINARY.items():
     pointwise(f"aten.{_overload}")(_both(_name))
 for _overload, _name in _EXACT_BINARY.items():
@@ -173,21 +191,13 @@ pointwise("aten.square.default")(lambda x: x * x)
 pointwise("aten.relu.default")(lambda x: x.maximum(0))
 pointwise("aten.relu6.default")(lambda x: x.maximum(0).minimum(6))
 pointwise("aten.positive.default")(lambda x: x)
-pointwise("aten.erfc.default")(lambda x: _erfc(x))
 pointwise("aten.addcmul.default")(lambda x, a, b, value=1: x + _times(a * b, value))
 pointwise("prims.fma.default")(lambda a, b, c: a * b + c)
 pointwise("aten.addcdiv.default")(lambda x, a, b, value=1: x + _times(a / b, value))
-pointwise("aten.hypot.default")(lambda a, b: (a * a + b * b).sqrt())
 pointwise("aten.deg2rad.default")(lambda x: x * (math.pi / 180))
 pointwise("aten.rad2deg.default")(lambda x: x * (180 / math.pi))
 pointwise("aten.logit.default")(lambda x, eps=None: _logit(x, eps))
 pointwise("aten.frac.default", exact=True)(lambda x: x - x.trunc())
-
-
-def _erfc(x: Expr) -> Expr:
-    if x.dtype.bits < 64:
-        raise NotLowered("erfc's tail needs a function of its own")
-    return 1 - x.erf()
 
 
 def _logit(x: Expr, eps) -> Expr:
@@ -252,6 +262,12 @@ comparison("aten.logical_xor.default")(lambda a, b: _truth(a).bit_xor(_truth(b))
 pointwise("aten.bitwise_not.default")(
     lambda x: x.logical_not() if x.dtype == dtypes.b1 else x.bit_not()
 )
+
+
+@comparison("aten.signbit.default")
+def signbit(x):
+    """Of a zero and of NaN, too."""
+    return x.lift(1).op("copysign", x) < 0 if x.dtype.is_float else x < 0
 
 
 # -- selection: the condition keeps its own dtype

@@ -315,6 +315,33 @@ TW double tw_erf(double x) {
   return x != x ? x : r;
 }
 TW double tw_1_plus_erf(double x) { return 1.0 + tw_erf(x); }
+// The C library's, for the few that stay in a kernel; its lgamma writes a global, lgamma_r does not.
+TW float tw_erfc(float x) { return __builtin_erfcf(x); }
+TW double tw_erfc(double x) { return __builtin_erfc(x); }
+TW float tw_lgamma(float x) { int sign; return __builtin_lgammaf_r(x, &sign); }
+TW double tw_lgamma(double x) { int sign; return __builtin_lgamma_r(x, &sign); }
+TW float tw_nextafter(float x, float y) { return __builtin_nextafterf(x, y); }
+TW double tw_nextafter(double x, double y) { return __builtin_nextafter(x, y); }
+// quotients of polynomials (Giles), good to 2^-20, then two steps of Newton's
+TW double tw_erfinv(double y) {
+  double a = tw_abs(y), s = y * y;
+  double inner = y * tw_poly(s, -0.140543331, 0.914624893, -1.645349621, 0.886226899) /
+      tw_poly(s, 0.012229801, -0.329097515, 1.442710462, -2.118377725, 1.0);
+  double z = __builtin_sqrt(-tw_log((1.0 - a) * 0.5));
+  double outer = tw_poly(z, 1.641345311, 3.429567803, -1.624906493, -1.970840454) /
+      tw_poly(z, 1.637067800, 3.543889200, 1.0);
+  double x = a <= 0.7 ? inner : tw_copysign(outer, y);
+  for (int step = 0; step < 2; ++step)
+    x -= (tw_erf(x) - y) / (1.1283791670955126 * tw_exp(-x * x));
+  return a == 1.0 ? tw_copysign((double)TW_INF, y) : x;
+}
+TW float tw_erfinv(float y) { return (float)tw_erfinv((double)y); }
+TW double tw_hypot(double x, double y) { return __builtin_hypot(x, y); }
+TW float tw_hypot(float x, float y) {  // squares of floats are no doubles' overflow
+  double a = x, b = y;
+  float r = (float)__builtin_sqrt(a * a + b * b);
+  return tw_abs(x) == TW_INF || tw_abs(y) == TW_INF ? TW_INF : r;
+}
 
 // x, beyond any float's range clamped, is n ln 2 + r: e^r - 1, and 2^n
 TW double tw_wide_split(double x, double& scale) {

@@ -136,3 +136,39 @@ def test_a_chain_ends_in_one_buffer():
     assert {n for n in found.buffers} == {"x", "c"}
     x = torch.randn(4)
     torch.testing.assert_close(run_graph(found, [x])[0], x.double().exp().exp())
+
+
+def whole(name: str) -> str:
+    return f"view({name}, [4, 6], [6, 1], 0)"
+
+
+ZEROS = "comp z [i:4, j:6] {\n %0 = const 0.0 : f32\n store z[i, j] %0\n }"
+
+
+def changed(source=ZEROS, inputs="x, at"):
+    """y = scatter_add(z, 0, at, x), of zeros unless `source` says otherwise."""
+    return parse_graph(f"""graph g {{
+  buffer x : f32[4, 6] strides [6, 1] on cpu
+  buffer at : i64[4, 6] strides [6, 1] on cpu
+  buffer z : f32[4, 6] strides [6, 1] on cpu
+  buffer y : f32[4, 6] strides [6, 1] on cpu
+  input {inputs}
+  {source}
+  extern y y = "aten.scatter_add.default"({whole("z")}, 0, {whole("at")}, {whole("x")}) {{
+  }}
+  output view(y, [4, 6], [6, 1], 0)
+}}""")  # fmt: skip
+
+
+def test_a_call_that_changes_some_elements_does_so_in_place():
+    graph = changed()
+    found = overwrite_operands(graph)
+    check_graph(found)
+    assert found.nodes[1].target == "aten.scatter_add_.default"
+    assert found.nodes[0].writes == found.nodes[1].mutates == ("y",) and "z" not in found.buffers
+    inputs = [torch.randn(4, 6), torch.randint(4, (4, 6))]
+    assert torch.equal(run_graph(graph, inputs)[0], run_graph(found, inputs)[0])
+
+
+def test_what_the_caller_gave_is_not_changed():
+    assert overwrite_operands(changed("", "x, at, z")) == changed("", "x, at, z")

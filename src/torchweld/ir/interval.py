@@ -165,6 +165,7 @@ def _quotient(a: Bounds, b: Bounds) -> Bounds | None:
 
 _RULES: dict[str, Callable[..., Bounds | None]] = {
     "neg": lambda a: (-a[1], -a[0]),
+    "abs": lambda a: (max(a[0], -a[1], 0), max(-a[0], a[1])),
     "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
     "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
     "mul": _product,

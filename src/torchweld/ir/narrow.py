@@ -18,7 +18,7 @@ from torchweld.ir.substitute import move_store, with_operands
 
 _SMALL = type_bounds(dtypes.i32)
 _OPS = frozenset((
-    "neg", "add", "sub", "mul", "minimum", "maximum", "where", "floor_div", "trunc_div",
+    "abs", "neg", "add", "sub", "mul", "minimum", "maximum", "where", "floor_div", "trunc_div",
     "remainder", "fmod",
 ))  # fmt: skip
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
@@ -103,12 +103,12 @@ class _Narrowing:
         """A quotient that is rounded down, or its remainder, in the cheapest way there is."""
         (low, _), (least, most) = (self.known[a] for a in op.args)
         left, right = map(self.small, op.args)
-        if low >= 0 and least > 0:
-            return Op(_ROUNDED_DOWN[op.name], (left, right), dtypes.i32)
         if least == most > 0 and least & (least - 1) == 0:
             shifts = op.name == "floor_div"
             by = self.builder.const(least.bit_length() - 1 if shifts else least - 1, dtypes.i32)
             return Op("shr" if shifts else "bit_and", (left, by), dtypes.i32)
+        if low >= 0 and least > 0:
+            return Op(_ROUNDED_DOWN[op.name], (left, right), dtypes.i32)
         return Op(op.name, (left, right), dtypes.i32)
 
     def _compares_small(self, instr: Instr) -> bool:

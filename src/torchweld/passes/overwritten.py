@@ -6,7 +6,9 @@
 Half as much memory is touched: a line that was read is in the cache when it is written, and need
 not be fetched to be overwritten. The operand is a temporary that one kernel, product or convolution
 made, and has the layout and dtype of the result. If the result is returned, the operand is made in
-its memory.
+its memory. So do calls that change a few elements of an operand, of which ATen would copy the rest:
+
+    comp z = 0;  y = scatter_add(z, d, index, x)   ->   comp y = 0;  scatter_add_(y, d, index, x)
 """
 
 from __future__ import annotations
@@ -15,13 +17,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torchweld.ir.in_place import is_in_place
-from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Store
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Store, View, views
 from torchweld.ir.parts import parts
 from torchweld.rewrite.flow import output_buffers, rename, rename_args, without_unused_buffers
 from torchweld.templates.gemm.comp import is_product
 from torchweld.templates.library.calls import LINEAR
 
 _CONVOLUTION = "aten.convolution.default"
+
+
+_CHANGING = {
+    "aten.index_add.default": "aten.index_add_.default",
+    "aten.index_copy.default": "aten.index_copy_.default",
+    "aten.index_put.default": "aten.index_put_.default",
+    "aten.scatter.src": "aten.scatter_.src",
+    "aten.scatter.value": "aten.scatter_.value",
+    "aten.scatter_add.default": "aten.scatter_add_.default",
+    "aten.scatter_reduce.two": "aten.scatter_reduce_.two",
+}
 
 
 def _makes_memory(call: Extern) -> bool:
@@ -67,10 +80,31 @@ def overwrite_operands(graph: Graph) -> Graph:
     """`graph` with fewer buffers: results of pointwise kernels in the place of operands."""
     uses = _Uses.of(graph)
     names: dict[str, str] = {}
+    nodes = list(graph.nodes)
     for position, node in enumerate(graph.nodes):
         if isinstance(node, Comp) and len(parts(node)) == 1:
             names |= _taken(node, position, uses)
-    return _renamed(graph, names, uses.returned) if names else graph
+        elif isinstance(node, Extern) and _may_change(node, position, uses):
+            operand = node.args[0].buffer
+            names[node.outputs[0]] = operand
+            nodes[position] = replace(
+                node, target=_CHANGING[node.target], outputs=(), mutates=(operand,)
+            )
+    return _renamed(replace(graph, nodes=tuple(nodes)), names, uses.returned) if names else graph
+
+
+def _may_change(call: Extern, position: int, uses: _Uses) -> bool:
+    """Whether a call may write its result into its first operand."""
+    if call.target not in _CHANGING or call.mutates or call.outputs[0] is None:
+        return False
+    operand, buffers = call.args[0], uses.graph.buffers
+    if not uses.ends_at(operand.buffer, position) or not uses.begins_at(call.outputs[0], position):
+        return False
+    given, result = buffers[operand.buffer], buffers[call.outputs[0]]
+    alike = replace(given, name=result.name, frozen=result.frozen) == result
+    whole = operand == View(given.name, given.shape, given.strides)
+    others = (*call.args[1:], *(value for _, value in call.kwargs))
+    return alike and whole and given.name not in {v.buffer for v in views(others)}
 
 
 def _taken(comp: Comp, position: int, uses: _Uses) -> dict[str, str]:

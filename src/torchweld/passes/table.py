@@ -85,7 +85,7 @@ PASSES: dict[str, Pass] = {
         Pass("widen", "16-bit convolutions without instructions -> float32 ones",
              _graph(lambda g, c: widened_convolutions(g))),
         Pass("biases", "convolution with bias -> convolution, then an addition",
-             _graph(lambda g, c: separate_biases(g))),
+             _graph(lambda g, c: separate_biases(g, c.target))),
         Pass("channels last", "images -> channels innermost, where convolutions gain by it",
              _graph(lambda g, c: channels_last(g, c.target, c.loose_outputs))),
         Pass("im2col", "convolutions whose windows do not overlap -> products of matrices",

@@ -35,7 +35,8 @@ class ProductRates:
     `gelu`: of the library's product with a gelu, in times of the product. `computed_fma`:
     multiply-adds that each element of a left factor costs if it is computed on the way (a norm), in
     every tile. `early_us`: what a kernel in Gluon gains by beginning while the one before it ends.
-    `sum_us`: to add up columns: in tiles, and then tiles."""
+    `sum_us`: to add up columns: in tiles, and then tiles. `tile_us`, `tile_fma_us`: what a tile of
+    128 x 128 in Gluon takes however short its depth, and for each multiply-add of its epilogue."""
 
     forms: Mapping[str, Rate]
     wide: Mapping[str, Rate]
@@ -44,6 +45,8 @@ class ProductRates:
     computed_fma: float
     early_us: float
     sum_us: float
+    tile_us: float = 0.0
+    tile_fma_us: float = 0.0
 
     def rate(self, form: str, width: int) -> Rate:
         """Of elements of `width` bytes."""
@@ -64,6 +67,7 @@ class ProductRates:
 # cublasLt's gelu: [4096, 768] x [768, 3072]. A computed left factor: [16, 2048] x [2048, 2 x 8192]
 # takes 2.2 us more in tiles of 64 columns, 5.0 of 32. float32 (codegen/triton/wide.py), us, library
 # and Triton: 4096 x 4096 x 4096 2727, 1622; 2048 x 4096 x 1024 345, 206; 16384 x 256 x 256 52, 35.
+# Tiles in Gluon: 802816 x 64 x 128 with hardswish 256 us on an H200, with mish 603.
 HOPPER = ProductRates(
     forms={
         "library": Rate(3.0, 800, 0.0, 0, 0.90, 0.46, 2.8),
@@ -77,7 +81,8 @@ HOPPER = ProductRates(
         "library": Rate(3.0, 51, 0.05, 0, 0.90, 0.46, 2.8, _MMA_TILE),
         "triton": Rate(2.6, 86, 0.10, 0, 0.90, 0.8, 0.5, _HALF_TILE),
     },
-    sustained=7.0e14, gelu=38.3 / 32.9, computed_fma=16.0, early_us=1.0, sum_us=3.5,
+    sustained=7.0e14, gelu=38.3 / 32.9, computed_fma=16.0, early_us=1.0, sum_us=3.5, tile_us=4.0,
+    tile_fma_us=0.23,
 )  # fmt: skip
 
 # A100: a prior, not measured. The library's large products reach 250 to 270 of the 312 TFLOP/s,

@@ -20,7 +20,7 @@ TABLE = named_target("H100")
 
 def separated(function, *args):
     before = lower(capture(function, *args), Options()).graph
-    after = separate_biases(before)
+    after = separate_biases(before, named_target("H100"))
     check_graph(after)
     return before, after
 
@@ -69,9 +69,10 @@ def test_they_stay_where_a_call_reads_the_result():
     assert has_bias(after) == [True]
 
 
-def test_they_stay_in_what_may_be_a_product():
-    args = torch.randn(2, 8, 8, 8), torch.randn(8, 8, 2, 2), torch.randn(8)
-    args = [t.bfloat16() for t in args]
+@pytest.mark.parametrize("channels, apart", [(8, True), (512, False)])
+def test_they_stay_in_products_that_take_more_arithmetic_than_memory(channels, apart):
+    shapes = (2, channels, 8, 8), (channels, channels, 2, 2), (channels,)
+    args = [torch.empty(shape, dtype=torch.bfloat16) for shape in shapes]
     _, after = separated(lambda x, w, b: F.conv2d(x, w, b, stride=2).relu(), *args)
-    assert has_bias(after) == [True]
+    assert has_bias(after) == [not apart]
 

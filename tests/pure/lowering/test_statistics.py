@@ -41,7 +41,7 @@ def case(dtype=torch.float32, channels=8, batch=2):
 def apart(function, args, last: bool):
     graph = lower(capture(function, *args), Options()).graph
     graph = channels_last(graph, TABLE) if last else graph
-    before = separate_biases(graph)
+    before = separate_biases(graph, named_target("H100"))
     after = statistics_apart(before, TABLE)
     check_graph(after)
     return before, after
@@ -80,7 +80,7 @@ def test_the_application_joins_another_reduction():
     _, w, b = case()
     args = torch.randn(16, 8, 130, 130), w, b
     h100 = named_target("H100")
-    graph = separate_biases(lower(capture(function, *args), Options()).graph)
+    graph = separate_biases(lower(capture(function, *args), Options()).graph, named_target("H100"))
     made = plan(statistics_apart(graph, h100), h100, Options()).graph.nodes
     assert [len(n.stores) for n in made if isinstance(n, Comp)] == [2, 1]
 

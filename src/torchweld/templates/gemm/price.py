@@ -43,6 +43,7 @@ from torchweld.templates.traffic import node_bytes
 _LIBRARY_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64))
 _LIBRARY_SPLITS = (1, 2, 4, 8, 16)
 _MICRO = 1e-6
+_WHOLE_TILE = 128 * 128
 # Multiply-adds for each instruction of an element of a computed right factor. H100, 256 x 4096 x
 # 4096 in tiles of 64 x 128: int8 with a scale takes 14 us more than the product alone, int4 with
 # zero points 28.
@@ -94,9 +95,22 @@ def kernel_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
     tile = schedule.block_m, schedule.block_n
     rates = device.products
     rate = rates.rate("gluon in turn" if schedule.pingpong else schedule.form, work.width)
-    if schedule.form == "gluon" and schedule.early:
+    if schedule.form != "gluon":
+        return _seconds(work, rate, *tile, schedule.splits, device)
+    if schedule.early:
         rate = replace(rate, start_us=rate.start_us - rates.early_us)
-    return _seconds(work, rate, *tile, schedule.splits, device)
+    seconds = _seconds(work, rate, *tile, schedule.splits, device)
+    return max(seconds, _tiles_s(work, schedule, device))
+
+
+def _tiles_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
+    """Of the ends of all waves but one, which two steps of depth do not hide."""
+    if work.depth > 2 * schedule.block_k:
+        return 0.0
+    rates, area = device.products, schedule.block_m * schedule.block_n * work.products
+    waves = ceil(work.tiles(schedule.block_m, schedule.block_n) / device.units)
+    each_us = rates.tile_us + rates.tile_fma_us * work.fma
+    return (waves - 1) * area / _WHOLE_TILE * each_us * _MICRO
 
 
 def _seconds(

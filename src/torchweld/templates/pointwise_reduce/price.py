@@ -176,7 +176,18 @@ def _line_waste(access, facts: _Facts, buffer: Buffer, hints, device: Target) ->
     stride = abs(_stride(access, facts.inner, buffer, hints))
     if stride <= 1:
         return 1.0
+    if device.kind == "cuda" and _is_turned(access, facts, buffer, hints, device):
+        return 1.0
     return min(stride, device.line_bytes / buffer.dtype.bytes, _MOST_STRIDED_COST)
+
+
+def _is_turned(access, facts: _Facts, buffer: Buffer, hints, device: Target) -> bool:
+    """Whether a pointwise kernel reads or writes it in tiles that are turned in registers: it is
+    contiguous along another axis, for a line and more. Those run at the rate of a copy."""
+    if facts.frame.columns or any(isinstance(entry, Ref) for entry in access.index):
+        return False
+    along = (n for n in facts.extents if _stride(access, n, buffer, hints) == 1)
+    return any(facts.extents[n] * buffer.dtype.bytes >= device.line_bytes for n in along)
 
 
 def _passes_over_rows(comp: Comp, facts: _Facts, buffers, hints, device: Target) -> int:

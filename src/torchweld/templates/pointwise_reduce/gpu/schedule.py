@@ -41,6 +41,8 @@ MAX_STAGES = 4
 MAX_STAGED_BYTES = 64 << 10  # of shared memory, which leaves room for other blocks on any GPU
 SMALL = 4 << 20  # points: a few microseconds
 LARGE = 16 << 20  # points: below, a last wave of large blocks leaves multiprocessors idle
+MOST_PADDED = 15 / 16  # of the lanes of a row's blocks are at work, at least
+OUTER_BYTES = 8192  # of a tile whose rows are contiguous in memory, and have few columns
 NARROW_POINT = 4  # bytes: one that is read and one that is written, of 16 bits
 _FEW_ACCESSES = 4  # of a tile of which each thread has 32 points: more would not fit in registers
 _SHORT_RUN = 4  # of elements that are contiguous across a tile; below, nothing is transposed
@@ -275,13 +277,28 @@ def _pointwise(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> S
     block = _dividing_block(length, hints)
     rows = size.hint(extent(accesses, outer), hints)
     found = Schedule("grid", outer, (inner,), min(2048 // block, next_pow2(rows)), block, 4)
-    if block < 128 and isinstance(length, int) and length >= 2 * LOOPED_COLUMNS:
+    if block < 128 and (padded := _padded_block(accesses, length, outer)):
+        block_rows = min(max(1, 1024 // padded), next_pow2(rows))
+        found, block = Schedule("grid", outer, (inner,), block_rows, padded, 4), padded
+    elif block < 128 and isinstance(length, int) and length >= 2 * LOOPED_COLUMNS:
         points = rows * size.hint(length, hints)
         block = _block_of_points(accesses, points, hints)  # those at the ends of a row have masks
         found = Schedule("grid", outer, (inner,), 1, block, block // 256)
     if block < 128 or _scatters(accesses) or not _form_fits(found, accesses):
         return _flat(accesses, (*outer, inner), hints, sm_count)
     return found
+
+
+def _padded_block(accesses: Accesses, length: Size, outer: tuple[str, ...]) -> int | None:
+    """The largest block in multiples of which a row has few columns more than it has, where
+    something is read once for each row: an index that is divided asks for it at each point. Rows
+    begin at multiples of 16 bytes."""
+    along = set(outer)
+    once = any(a.offset.axes and a.offset.axes <= along for a in accesses.loads.values())
+    if not once or not isinstance(length, int) or length % 8:
+        return None
+    blocks = (1024, 512, 256)
+    return next((b for b in blocks if -(-length // b) * b * MOST_PADDED <= length), None)
 
 
 def _transposed_points(accesses: Accesses, hints: Mapping[str, int]) -> int:
@@ -436,23 +453,32 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
     """Memory runs along the rows: wide tiles of them, few columns at a time."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
     length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
-    few = size.hint(length, hints)
-    block_rows = min(next_pow2(count), max(64, 2048 // next_pow2(few)))
+    few, width = size.hint(length, hints), _widest(accesses)
+    block_rows = min(next_pow2(count), max(64, OUTER_BYTES // (width * next_pow2(few))))
     small = few <= 64 or (few <= 512 and few * count <= SMALL)
     split = split and not small  # the second kernel would take longer
     while block_rows > 16 and not split and count < block_rows * 2 * sm_count:
         block_rows //= 2
     fits = isinstance(length, int) and next_pow2(length) * block_rows <= 4096
     if fits:
-        points = next_pow2(length) * block_rows
-        return Schedule("persistent", rows, columns, block_rows, next_pow2(length), _warps(points))
+        block = next_pow2(length)
+        warps = _warps(block * block_rows)
+        if block <= 16:  # each thread has 16 bytes along the rows: no two warps share a row
+            warps = min(warps, max(1, block_rows * width // (32 * 16)))
+        return Schedule("persistent", rows, columns, block_rows, block, warps)
     length = size.hint(length, hints)
     scans = any(isinstance(i, Scan) for i in accesses.comp.body)
     points, warps = (4096, 8) if scans else (2048, 4)  # in a scan, blocks wait for each other
     block = min(next_pow2(length), max(32, points // block_rows))
-    wanted = 4 * _loads_for_each(accesses) * sm_count
+    wanted = 8 * sm_count
     splits = _splits(-(-count // block_rows), length, block, wanted) if split else 1
     return Schedule("looped", rows, columns, block_rows, block, warps, splits)
+
+
+def _widest(accesses: Accesses) -> int:
+    """Bytes of an element of what is read along rows and columns."""
+    points = {a.name for a in accesses.comp.axes}
+    return max((a.bytes for a in accesses.loads.values() if points <= a.offset.axes), default=4)
 
 
 def _column_reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:

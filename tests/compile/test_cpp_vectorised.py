@@ -14,7 +14,11 @@ from torchweld.ir.parser import parse_comp
 from torchweld.ir.scalar import TABLE
 from torchweld.templates.pointwise_reduce.cpu.generate import generate
 
-FLOAT_OPS = [r for r in TABLE.values() if "f" in r.kinds and r.result != "where"]
+OF_GPUS = ("erfc", "erfinv", "lgamma", "nextafter")  # calls of ATen's on a CPU
+FLOAT_OPS = [
+    r for r in TABLE.values()
+    if "f" in r.kinds and r.result != "where" and r.name not in OF_GPUS
+]  # fmt: skip
 
 
 def report(text: str, shapes: dict[str, tuple], tmp_path, flags=()) -> str:

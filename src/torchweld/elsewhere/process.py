@@ -63,9 +63,12 @@ def _run(task: str, asked: str, guard: Path | None, answer: Path) -> None:
 
 
 def _program(task: str, guard: Path | None, answer: Path) -> str:
-    """The guard comes before everything that imports torch."""
+    """The guard comes before everything that imports torch. The end is at once: with the guard,
+    threads of torch's that still run when the process is taken down end it with an error, at
+    times."""
     loaded = f"import ctypes; ctypes.CDLL({str(guard)!r})\n" if guard else ""
-    return f"{loaded}from torchweld.elsewhere.child import {task}; {task}({str(answer)!r})"
+    work = f"from torchweld.elsewhere.child import {task}; {task}({str(answer)!r})"
+    return f"{loaded}import os, sys; {work}; sys.stderr.flush(); os._exit(0)"
 
 
 def _environment() -> dict[str, str]:

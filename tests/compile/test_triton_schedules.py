@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import triton_cases as cases
+from torchweld.core import dtypes
 from torchweld.core.errors import InvalidIR
 from torchweld.ir.access import addressed
 from torchweld.targets.find import named_target
@@ -141,6 +142,35 @@ def test_a_tile_is_no_wider_than_its_channels():
 def test_long_rows_of_odd_length_get_a_row_for_each_program():
     found = schedule(*_comp(cases.row_scaled(64, 50257)), H100)
     assert found.form == "grid" and found.block_rows == 1 and found.rows
+
+
+@pytest.mark.parametrize("columns, block", [(4000, 1024), (1000, 1024), (1480, 512), (768, 256)])
+def test_a_number_for_each_row_is_read_once_a_block(columns, block):
+    """Blocks reach beyond the end of a row by a sixteenth of it at most."""
+    found = schedule(*_comp(cases.row_scaled(8192, columns)), H100)
+    assert found.rows and found.block_columns == block
+
+
+def test_rows_much_shorter_than_their_blocks_are_one_dimension():
+    assert not schedule(*_comp(cases.row_scaled(8192, 520)), H100).rows
+
+
+@pytest.mark.parametrize("columns", [2, 4, 8, 13])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f64"])
+def test_no_two_warps_share_rows_of_few_columns(dtype, columns):
+    """Each thread has 16 bytes along the rows, or more."""
+    found = schedule(*_comp(reduction("max", columns, 1 << 22, dtype, dim=0)), H100)
+    assert found.form == "persistent"
+    assert found.block_rows * dtypes.BY_NAME[dtype].bytes >= 32 * found.num_warps * 16
+
+
+def test_points_of_few_bytes_are_many_in_a_block():
+    def copy(dtype: str) -> Schedule:
+        body = f"%0 = load x[i] : {dtype}\nstore y[i] %0"
+        copied = case("copy", "i:33554432", body, x=(dtype, 1 << 25), y=(dtype, 1 << 25))
+        return schedule(*_comp(copied), H100)
+
+    assert copy("bf16").block_columns == 2 * copy("f32").block_columns
 
 
 def test_contiguous_tensors_are_one_dimension():

@@ -285,6 +285,30 @@ def test_several_rows_of_a_cache_are_written_by_a_kernel_on_a_gpu(monkeypatch, d
     assert calls == ([] if device != "cpu" and not strict else ["aten.index_put_.default"])
 
 
+@pytest.mark.parametrize("d, at", [(1, [[3], [0]]), (0, [[1, 0, 0, 1, 1]]), (-1, [[2], [4]])])
+def test_one_element_for_each_row_is_a_comparison(d, at):
+    index = torch.tensor(at)
+    result = check(
+        lambda x, i, s: [
+            x.scatter(d, i, s), x.scatter(d, i, 1.5), x.scatter_add(d, i, s),
+            x.scatter_reduce(d, i, s, "amin"), torch.zeros_like(x).scatter(d, i, s) * 2,
+        ],
+        rand(2, 5), index, rand(*index.shape),
+    )  # fmt: skip
+    assert not any(s.combine or s.init is not None for c in comps(result) for s in c.stores)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, at, s: x.scatter_add(1, at, s), lambda x, at, s: x.scatter(1, at, s),
+])  # fmt: skip
+def test_one_element_for_each_row_needs_no_call_on_a_gpu(monkeypatch, function):
+    for module in (call, lowering):
+        monkeypatch.setattr(module, "spec_of", lambda *a: replace(spec_of(*a), device="cuda:0"))
+    one, two = (torch.zeros(3, n, dtype=torch.int64) for n in (1, 2))
+    assert externs(lowered(function, rand(3, 5), one, rand(3, 1))) == []
+    assert len(externs(lowered(function, rand(3, 5), two, rand(3, 2)))) == 1
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_extremes_are_scattered_by_the_library_on_a_gpu(monkeypatch, device):
     """Its atomics know no NaN."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torchweld.core.options import Options
-from torchweld.exact.campaign import checks, movement, operators
+from torchweld.exact.campaign import checks, movement, operators, staged
 from torchweld.exact.campaign.record import Finished, Log, write_case
 from torchweld.exact.campaign.run import Campaign, run
 from torchweld.exact.campaign.staged import _LEFT_OUT, Interpreter, steps, target_named
@@ -70,7 +70,18 @@ def test_the_passes_are_those_of_the_target(device):
     rules = [rule.name for rule in RULES]
     assert found[: len(rules)] == rules
     assert set(target.passes) - set(found) <= {"rewrite", *_LEFT_OUT}
-    assert [n for n in target.passes if n in found] == found[len(rules) :]
+    last = ["prepared"] if target.kind == "cuda" else []
+    assert [*(n for n in target.passes if n in found), *last] == found[len(rules) :]
+
+
+def test_what_kernels_of_a_gpu_are_generated_of_is_interpreted(monkeypatch):
+    def forgets(comp, buffers, hints):
+        return replace(comp, stores=tuple(replace(s, value=0) for s in comp.stores))
+
+    monkeypatch.setattr(staged, "prepared_comp", forgets)
+    interpreter = Interpreter(device="H100")
+    interpreter.fuse(lambda x: (x.sin(),))(torch.randn(5))
+    assert interpreter.found == ["inference, pass 'prepared', result 0: 5 of 5 elements differ"]
 
 
 def test_operators_have_samples():

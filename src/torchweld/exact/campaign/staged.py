@@ -20,8 +20,9 @@ from torchweld.core.errors import one_line
 from torchweld.core.options import Options
 from torchweld.exact.campaign.gates import folded_exactly
 from torchweld.ir.check import check_graph
+from torchweld.ir.frame import frame_of
 from torchweld.ir.interpret import call_aten, run_graph
-from torchweld.ir.nodes import Extern, Graph
+from torchweld.ir.nodes import Comp, Extern, Graph, Node
 from torchweld.passes.table import PASSES, Context
 from torchweld.plan.decisions import Plan
 from torchweld.plan.scores.takes import taken_by
@@ -30,6 +31,7 @@ from torchweld.targets.find import named_target, target_of
 from torchweld.targets.rates import favouring
 from torchweld.targets.target import Target
 from torchweld.templates.library.calls import LINEAR, PACKED_LINEAR
+from torchweld.templates.pointwise_reduce.gpu.prepare import prepared_comp
 
 # Calls chosen for what runs, not for what is meant.
 _LEFT_OUT = frozenset(("library calls (GPU)", "activations in calls"))
@@ -47,6 +49,18 @@ def steps(target: Target, context: Context) -> Iterator[Step]:
             yield from ((rule.name, rule.apply) for rule in RULES)
         elif name not in _LEFT_OUT:
             yield name, lambda g, run=PASSES[name].run: run(Plan(g, ()), context).graph
+    if target.kind == "cuda":
+        yield "prepared", _prepared
+
+
+def _prepared(graph: Graph) -> Graph:
+    """Every Comp as a GPU's kernel is generated of it."""
+
+    def of(node: Node) -> Node:
+        framed = isinstance(node, Comp) and frame_of(node) is not None
+        return prepared_comp(node, graph.buffers, graph.hints) if framed else node
+
+    return replace(graph, nodes=tuple(map(of, graph.nodes)))
 
 
 def target_named(device: str) -> Target:

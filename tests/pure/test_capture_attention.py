@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from torchweld.capture import attention, constant
+from torchweld.capture import attention, constant, written_out
 from torchweld.capture.written_out import masked_attention, write_out
 
 N, D = 6, 8
@@ -267,6 +267,17 @@ def test_float32_on_a_gpu_is_written_out(dtype, written):
     assert write_out(cuda_call(dtype=dtype), lambda scores: False) == 0
     masked = cuda_call(lambda: torch.empty(N, N, device="cuda"), dtype=dtype)
     assert write_out(masked, lambda scores: True) == 0  # the mask is the user's
+
+
+@pytest.mark.parametrize(
+    "trains, deepest, written", [(True, D, 1), (True, D - 1, 0), (False, 0, 1)]
+)
+def test_deep_heads_of_float32_stay_calls_in_training(monkeypatch, trains, deepest, written):
+    monkeypatch.setattr(written_out, "_DEEPEST_GRADIENT", deepest)
+    call = cuda_call(dtype=torch.float32)
+    for node in call.graph.find_nodes(op="placeholder"):
+        node.meta["example_value"].requires_grad_(trains)
+    assert write_out(call, lambda scores: True) == written
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -40,6 +40,7 @@ from tables import ROOT
 Call = Callable[[], object]
 WAITED = 20_000_000  # cycles: some milliseconds, in which the host queues what is timed
 QUEUED = 10  # calls
+TIMES = ("eager", "inductor", "torchweld")  # as they are told
 Work = list[tuple[Case, torch.dtype]]
 
 
@@ -172,9 +173,6 @@ def _told(found: dict, asked: argparse.Namespace) -> None:
         print(f"{best / found['torchweld']:.2f} {name}: {times}", flush=True)
 
 
-TIMES = ("eager", "inductor", "torchweld")
-
-
 def search(asked: argparse.Namespace) -> None:
     end, context = time.time() + asked.seconds, multiprocessing.get_context("spawn")
     number = context.Value("i", 0)
@@ -232,7 +230,7 @@ def main() -> None:
     asked.out = Path(os.environ.get("OUT", ROOT / "out"))
     asked.out.mkdir(parents=True, exist_ok=True)
     rows = asked.out / "compositions.jsonl"
-    rows.unlink(missing_ok=True)
+    rows.write_text("")
     search(asked)
     for line in means([json.loads(r) for r in rows.read_text().splitlines()]):
         print(line)

@@ -64,22 +64,18 @@ def _each(value, rank: int) -> list[int]:
     return values * rank if len(values) == 1 else values
 
 
-_RANKS = {
-    aten.max_pool2d_with_indices_backward.default: 2,
-    aten.max_pool3d_with_indices_backward.default: 3,
-    aten.avg_pool2d_backward.default: 2,
-    aten.avg_pool3d_backward.default: 3,
-}
+# By the dimensions of an image.
+_MAXIMA = {2: aten.max_pool2d_with_indices, 3: aten.max_pool3d_with_indices}
+_OF_MAXIMA = {2: aten.max_pool2d_with_indices_backward, 3: aten.max_pool3d_with_indices_backward}
+_OF_AVERAGES = {2: aten.avg_pool2d_backward, 3: aten.avg_pool3d_backward}
 
 
 def gather_gradients(joint: torch.fx.GraphModule) -> None:
     """Gradients of pooling as sums over the windows that hold a position."""
-    for target, rank in _RANKS.items():
-        for node in joint.graph.find_nodes(op="call_function", target=target):
-            if "max_pool" in str(target):
-                _gather_maximum(node, rank)
-            else:
-                _gather_average(node, rank)
+    for calls, gather in ((_OF_MAXIMA, _gather_maximum), (_OF_AVERAGES, _gather_average)):
+        for rank, call in calls.items():
+            for node in joint.graph.find_nodes(op="call_function", target=call.default):
+                gather(node, rank)
 
 
 def _gather_average(node: torch.fx.Node, rank: int) -> None:
@@ -97,7 +93,7 @@ def _gather_maximum(node: torch.fx.Node, rank: int) -> None:
     gradient, x, *how, ceil_mode, indices = _positional(node)
     windows = _Windows.of(rank, *how)
     pool = indices.args[0] if indices.target is operator.getitem else None
-    if pool is None or pool.args[0] is not x or "max_pool" not in str(pool.target):
+    if pool is None or pool.args[0] is not x or pool.target is not _MAXIMA[rank].default:
         return
     taps = math.prod(windows.kernel)
     alone = list(indices.users) == [node]
@@ -142,8 +138,7 @@ def _layout(node: torch.fx.Node) -> tuple[list[int], list[int]]:
 
 def _max_pool_taps(x, kernel, stride, padding, dilation, ceil_mode):
     """(maxima, of each its number in its window)."""
-    pool = aten.max_pool2d_with_indices if len(kernel) == 2 else aten.max_pool3d_with_indices
-    values, indices = pool(x, kernel, stride, padding, dilation, ceil_mode)
+    values, indices = _MAXIMA[len(kernel)](x, kernel, stride, padding, dilation, ceil_mode)
     taps, below = torch.zeros_like(indices), indices
     count = 1
     for d in reversed(range(len(kernel))):
@@ -164,12 +159,9 @@ def _max_pool_gradient(
         numbers = numbers // kernel[d]
         index += at * below
         below *= size[d - rank]
-    call = {
-        2: aten.max_pool2d_with_indices_backward, 3: aten.max_pool3d_with_indices_backward
-    }[rank]  # fmt: skip
     made = gradient.new_empty_strided(size, strides)
     how = (kernel, stride, padding, dilation, ceil_mode)
-    return made.copy_(call(gradient, made, *how, index))
+    return made.copy_(_OF_MAXIMA[rank](gradient, made, *how, index))
 
 
 def _first(like: torch.Tensor, d: int, stride, padding) -> torch.Tensor:
@@ -179,14 +171,12 @@ def _first(like: torch.Tensor, d: int, stride, padding) -> torch.Tensor:
 
 
 def _avg_pool_gradient(gradient, size, strides, *how):
-    call = aten.avg_pool2d_backward if len(how[0]) == 2 else aten.avg_pool3d_backward
     made = gradient.new_empty_strided(size, strides)
-    return made.copy_(call(gradient, made, *how))
+    return made.copy_(_OF_AVERAGES[len(how[0])](gradient, made, *how))
 
 
 def _fake_taps(x, kernel, stride, padding, dilation, ceil_mode):
-    pool = aten.max_pool2d_with_indices if len(kernel) == 2 else aten.max_pool3d_with_indices
-    values, indices = pool(x, kernel, stride, padding, dilation, ceil_mode)
+    values, indices = _MAXIMA[len(kernel)](x, kernel, stride, padding, dilation, ceil_mode)
     return values, torch.empty_like(indices, dtype=torch.int8)
 
 

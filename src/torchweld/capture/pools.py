@@ -12,6 +12,7 @@ import torch
 
 aten = torch.ops.aten
 
+
 def adaptive(x, size):
     """x [..., H, W] -> [..., *size]."""
     window = _window(x.shape, size)

@@ -107,8 +107,9 @@ def _of_float(instr: Instr, known: Known) -> Bounds | None:
         found = known[instr.arg]
     elif isinstance(instr, Op) and instr.name in _OF_FLOATS:
         args = [known[a] for a in instr.args]
-        known_all = all(math.isfinite(low) and math.isfinite(high) for low, high in args)
-        found = _OF_FLOATS[instr.name](*args) if known_all else [math.inf]
+        if not all(math.isfinite(end) for ends in args for end in ends):
+            return None
+        found = _OF_FLOATS[instr.name](*args)
     else:
         return None
     if instr.dtype not in _NUMPY:

@@ -90,21 +90,22 @@ class Scheduler:
 
 @dataclass
 class Barrier:
-    """Of one arrival in each phase, and the bytes that it expects."""
+    """Of `count` arrivals in each phase, and the bytes that they expect."""
 
     phase: int = 0
-    arrived: bool = False
+    count: int = 1
+    arrived: int = 0
     missing: int = 0
 
     def arrive(self, missing: int = 0) -> None:
-        assert not self.arrived, "a second arrival in one phase"
-        self.arrived = True
+        assert self.arrived < self.count, "an arrival too many in one phase"
+        self.arrived += 1
         self.missing += missing
         self.check()
 
     def check(self) -> None:
-        if self.arrived and self.missing == 0:
-            self.phase, self.arrived = self.phase + 1, False
+        if self.arrived == self.count and self.missing == 0:
+            self.phase, self.arrived = self.phase + 1, 0
 
 
 class Slots:
@@ -177,20 +178,24 @@ class Machine:
             constexpr=lambda x=None: x, program_id=self.program.__getitem__,
             num_programs=self.programs.__getitem__, static_range=range,
             zeros=lambda shape, dtype, layout: torch.zeros(shape, dtype=dtype),
-            full=lambda shape, value, dtype: torch.tensor(value, dtype=dtype),
+            full=lambda shape, value, dtype, layout=None: torch.full(shape, value, dtype=dtype),
             arange=lambda start, end, layout: torch.arange(start, end),
             SliceLayout=lambda *_: None, BlockedLayout=lambda *_: None,
-            NVMMADistributedLayout=lambda **_: None, convert_layout=lambda x, *_, **__: x,
-            sum=lambda x, axis: x.sum(axis),
+            DotOperandLayout=lambda *_: None, NVMMADistributedLayout=lambda **_: None,
+            convert_layout=lambda x, *_, **__: x, sum=lambda x, axis: x.sum(axis),
+            reduce=lambda x, axis, largest: x.amax(axis),
             allocate_shared_memory=self.allocate, warp_specialize=self.specialize, **_DTYPES,
         )  # fmt: skip
         tl = SimpleNamespace(
             load=_load, store=_store, atomic_add=_atomic_add, sum=torch.sum,
-            where=torch.where, abs=torch.abs, exp=torch.exp,
-            erf=torch.erf, rsqrt=torch.rsqrt, cdiv=lambda a, b: -(-a // b), minimum=min, **_DTYPES,
+            where=_where, abs=torch.abs, exp=torch.exp,
+            erf=torch.erf, rsqrt=torch.rsqrt, log=torch.log, cdiv=lambda a, b: -(-a // b),
+            minimum=min, maximum=_maximum, broadcast_to=lambda x, shape: x.broadcast_to(shape),
+            PropagateNan=SimpleNamespace(ALL=None), **_DTYPES,
         )  # fmt: skip
         libdevice = SimpleNamespace(
-            exp=torch.exp, div_rn=torch.div, mul_rn=torch.mul, copysign=torch.copysign
+            exp=torch.exp, log=torch.log, div_rn=torch.div, mul_rn=torch.mul,
+            copysign=torch.copysign,
         )  # fmt: skip
         mbarrier = SimpleNamespace(
             MBarrierLayout=lambda: "barriers", init=self.init, wait=self.wait,
@@ -214,7 +219,7 @@ class Machine:
         return Slots(torch.full(shape, float("nan"), dtype=dtype))
 
     def init(self, barrier: Barrier, count: int) -> None:
-        assert count == 1
+        barrier.count = count
 
     def specialize(self, roles, warps, registers) -> None:
         assert len(warps) == len(registers) == len(roles) - 1
@@ -252,9 +257,12 @@ class Machine:
         task = self.scheduler.now
         task.pause(lambda: len(task.stores) <= pending)
 
-    def multiply(self, left: Slots, right: Slots, acc, is_async: bool, use_acc: bool):
+    def multiply(
+        self, left: Slots | torch.Tensor, right: Slots, acc, is_async: bool, use_acc: bool = True
+    ):
         def complete() -> None:
-            made = left.tensor.float() @ right.tensor.float()
+            factor = left.tensor if isinstance(left, Slots) else left  # or it is in registers
+            made = factor.float() @ right.tensor.float()
             acc.copy_(acc + made if use_acc else made)
 
         self.scheduler.now.products.append(complete)
@@ -302,6 +310,14 @@ def _load(pointer: Pointer, mask=True, other=0, **cache) -> torch.Tensor:
     offset, mask = torch.broadcast_tensors(torch.as_tensor(pointer.offset), torch.as_tensor(mask))
     found = pointer.memory[torch.where(mask, offset, 0)]
     return torch.where(mask, found, torch.tensor(other, dtype=found.dtype))
+
+
+def _where(test, yes, no) -> torch.Tensor:
+    return torch.where(torch.as_tensor(test), yes, no)
+
+
+def _maximum(a, b, propagate_nan=None):
+    return torch.maximum(a, b) if isinstance(a, torch.Tensor) else max(a, b)
 
 
 def _atomic_add(pointer: Pointer, value: int) -> torch.Tensor:

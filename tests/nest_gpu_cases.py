@@ -14,6 +14,7 @@ import torch
 
 from torchweld.codegen.source import KernelBundle
 from torchweld.core import dtypes
+from torchweld.ir.access import unmerged
 from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Op, Reduce, Store, Value
@@ -23,8 +24,11 @@ from torchweld.ir.size import Size, evaluate, product, symbol
 from torchweld.targets.find import named_target
 from torchweld.targets.target import Target
 from torchweld.templates import registry
+from torchweld.templates.attention.gpu import schedule as triton_schedule
 from torchweld.templates.attention.gpu.generate import generate
 from torchweld.templates.attention.gpu.schedule import NestSchedule
+from torchweld.templates.attention.hopper import generate as hopper
+from torchweld.templates.attention.hopper.schedule import HopperSchedule, windows_of
 from torchweld.templates.attention.nest import Nest, nest_of
 from triton_cases import Case
 
@@ -328,9 +332,27 @@ def _statistics(body: Body, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]
 
 def generated(case: NestCase, target: Target = H100) -> KernelBundle:
     """Of the case's own schedule if it has one; nothing begins early then."""
+    if isinstance(case.schedule, HopperSchedule):
+        return _on_hopper(case)
     if case.schedule is not None:
         return generate(case.comp, case.buffers, case.nest, case.schedule, False)
     return registry.bundle_of(case.comp, case.buffers, target, case.sizes)
+
+
+def _on_hopper(case: NestCase) -> KernelBundle:
+    windows = windows_of(unmerged(case.comp, case.buffers), case.nest, case.schedule)
+    work = triton_schedule.Work(case.comp, case.buffers, case.nest, H100, case.sizes)
+    other = next(triton_schedule.candidates(work))
+    return hopper.generate(case.comp, case.buffers, case.nest, case.schedule, windows, other)
+
+
+def on_hopper(
+    case: NestCase, rows: int = 64, keys: int = 128, stages: int = 2, groups: int = 2, group=0
+) -> NestCase:
+    """As a Gluon kernel, of so many rows and keys of a block; `group`: of the batch."""
+    n = case.nest
+    s = HopperSchedule(n.rows[-1:], n.keys, rows, keys, 4, stages, group=group, groups=groups)
+    return replace(case, schedule=s, name=f"{case.name}-{groups}x{rows}x{keys}x{stages}")
 
 
 def tiled(
@@ -366,6 +388,40 @@ def small() -> list[NestCase]:
         tiled(sigmoid(g, "f16")),
         tiled(differential(z, "f16")),
         tiled(two_walks(z, "f16")),
+    ]
+
+
+def small_on_hopper() -> list[NestCase]:
+    """For an interpreter."""
+    z, g = Sizes(1, 2, 1, 70, 70, 16, 16), Sizes(2, 1, 2, 40, 48, 24, 16)
+    scores = [s for s in SCORES if s is not DROPOUT]
+    return [
+        *(on_hopper(forward(z, s, saved=True), 16, 16) for s in scores),
+        on_hopper(forward(g, CAUSAL), 16, 16, 3, group=2),
+        on_hopper(forward(g, WINDOW), 16, 32, 4, 3),
+        on_hopper(forward(g, PLAIN), 16, 16),  # whole blocks
+        on_hopper(forward(g, PADDING, guarded=False), 32, 16),
+        on_hopper(forward(Sizes(1, 1, 1, 150, 9, 16, 32), ALIBI), 16, 16, 2, 3),  # one block
+        on_hopper(sigmoid(g, "bf16"), 16, 16),
+    ]
+
+
+def varied_on_hopper() -> list[NestCase]:
+    """For a device: each score function, odd sizes, shared heads, rows that see nothing, NaN."""
+    z, g = Sizes(1, 2, 1, 150, 210, 64, 64), Sizes(2, 1, 3, 300, 257, 128, 128)
+    scores = [s for s in SCORES if s is not DROPOUT]
+    wide = [
+        on_hopper(forward(Sizes(1, 2, 1, 140, 150, depth, columns), WINDOW, "f16"), keys=keys)
+        for depth, columns, keys in ((32, 32, 128), (80, 80, 128), (192, 128, 64), (256, 256, 64))
+    ]
+    return [
+        *(on_hopper(forward(z, s, saved=True), stages=3) for s in scores),
+        *(on_hopper(forward(g, s, "f16"), group=2) for s in (PLAIN, CAUSAL, SOFTCAP, BIAS)),
+        *wide,
+        on_hopper(forward(z, PLAIN, guarded=False, fill=_hard(z) | _hard_values(z))),
+        *(on_hopper(forward(z, s, guarded=False, fill=_hard(z))) for s in (CAUSAL, ALIBI)),
+        on_hopper(forward(z, PADDING, guarded=False)),
+        on_hopper(sigmoid(g, "bf16")),
     ]
 
 

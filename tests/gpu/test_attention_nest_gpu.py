@@ -6,12 +6,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nest_gpu_cases import NestCase, few, generated, varied
+from nest_gpu_cases import NestCase, few, generated, varied, varied_on_hopper
 from product_check import problems
 from triton_cases import tensors
 from triton_run import compile_in_processes, gpu_starter, launches, prepare
 
-ALL = [*varied("bf16"), *few("f16"), *few("f32")]
+IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+ALL = [*varied("bf16"), *few("f16"), *few("f32"), *(varied_on_hopper() if IS_HOPPER else [])]
 
 
 @pytest.fixture(scope="module")

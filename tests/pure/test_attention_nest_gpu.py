@@ -119,8 +119,9 @@ def test_heads_that_share_keys_are_rows_of_one_tile_where_rows_are_few():
 
 
 def test_many_queries_are_not_for_the_template_of_decoding():
-    many = kernel(forward(Z, CAUSAL))
+    many = kernel(forward(Z, CAUSAL), A100)
     assert many.template == "attention/gpu" and "8192 queries" in many.reason
+    assert kernel(forward(Z, CAUSAL)).template == "attention/hopper"
     assert kernel(forward(Sizes(1, 2, 4, 4, 4096), PLAIN)).template == "attention"
     varying = forward(Sizes(1, 2, 4, "s0", "s0"), CAUSAL, sizes={"s0": 900})
     assert kernel(varying).template == "attention/gpu"
@@ -139,8 +140,8 @@ def test_predictions_are_near_what_triton_reaches():
     """FlashAttention-2 in Triton on an H100, heads of 128: 400 to 450 TFLOP/s forward, 250 to 350
     for both gradients."""
     flops = 4 * Z.batch * Z.shared * Z.heads * Z.queries * Z.keys * Z.depth
-    rate = flops / kernel(forward(Z, PLAIN, saved=True)).predicted_s
-    assert 3.5e14 < rate < 4.7e14
+    triton = registry.tried("attention/gpu", problem(forward(Z, PLAIN, saved=True)))
+    assert 3.5e14 < flops / triton.predicted_s < 4.7e14
     backward = sum(kernel(f(Z, PLAIN)).predicted_s for f in (queries_gradient, keys_gradient))
     assert 2.4e14 < 2.5 * flops / backward < 3.6e14
 

@@ -12,6 +12,7 @@ from torchweld.targets.target import Target
 from torchweld.templates.attention import template as attention
 from torchweld.templates.attention.cpu import template as attention_cpu
 from torchweld.templates.attention.gpu import template as attention_gpu
+from torchweld.templates.attention.hopper import template as attention_hopper
 from torchweld.templates.conv import template as conv
 from torchweld.templates.gemm import template as gemm
 from torchweld.templates.gemm.choice import choose
@@ -24,9 +25,10 @@ from torchweld.templates.template import NO_SCHEDULE, Choose, Kernel, Problem, T
 TEMPLATES: dict[str, Template] = {
     t.name: t
     for t in (
-        multi_tensor.TEMPLATE, attention.TEMPLATE, attention_cpu.TEMPLATE, attention_gpu.TEMPLATE,
-        conv.TEMPLATE, pooling.TEMPLATE, gemm.SKINNY, gemm.HOPPER, gemm.TRITON, gemm.CPU,
-        dequantised.TEMPLATE, pointwise_reduce.CPU, pointwise_reduce.GPU,
+        multi_tensor.TEMPLATE, attention.TEMPLATE, attention_cpu.TEMPLATE,
+        attention_hopper.TEMPLATE, attention_gpu.TEMPLATE, conv.TEMPLATE, pooling.TEMPLATE,
+        gemm.SKINNY, gemm.HOPPER, gemm.TRITON, gemm.CPU, dequantised.TEMPLATE,
+        pointwise_reduce.CPU, pointwise_reduce.GPU,
     )
 }  # fmt: skip
 

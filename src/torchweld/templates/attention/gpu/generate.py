@@ -62,7 +62,7 @@ def _position(t: Tiles) -> None:
     if s.group:
         at = f"_tile_at({at}, tl.num_programs(0), tl.num_programs(1), {s.group})"
     k.line(k.helper(f"batch, tile = {at}"))
-    if _more_keys_later(t.nest):
+    if more_keys_later(t.nest):
         k.line("tile = tl.num_programs(1) - 1 - tile")
     if s.splits > 1:
         k.line("share = tl.program_id(2)")
@@ -79,7 +79,7 @@ def _position(t: Tiles) -> None:
             face.block(face.dimension(side), "", points, axes, points)
 
 
-def _more_keys_later(nest: Nest) -> bool:
+def more_keys_later(nest: Nest) -> bool:
     """Whether the bound leaves more keys to later rows: causal masks."""
     bound = nest.bound
     steps = [c for _, c in bound.high.terms] if bound.high and not bound.low else [0]
@@ -109,12 +109,12 @@ def _restore(t: Tiles, w: Walk, value: Value) -> None:
     """A sum of exp(x - max(x)) is NaN where the maximum is -inf, unless the Comp has zero in its
     place."""
     for total, base in w.rescaled:
-        if total == value and not _guarded(t.comp, total, base):
+        if total == value and not is_guarded(t.comp, base):
             nothing = f'(acc{base} == float("-inf"))'
             t.score.line(f'acc{value} = tl.where({nothing}, float("nan"), acc{value})')
 
 
-def _guarded(comp: Comp, total: Value, base: Value) -> bool:
+def is_guarded(comp: Comp, base: Value) -> bool:
     """Whether all that is summed has where(base == -inf, 0, base) in the place of `base`."""
     body = comp.body
     uses = [i for i in body if isinstance(i, Op) and i.name == "sub" and i.args[1] == base]

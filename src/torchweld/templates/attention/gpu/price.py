@@ -27,25 +27,41 @@ _SAMPLES = 64
 
 
 def seconds(work: Work, s: NestSchedule) -> float:
-    start_s = work.target.products.forms["triton"].start_us * 1e-6
+    share = _WIDE_SHARE / BF16_PRODUCTS if work.is_wide else _SHARE
+    pair_s = products_s(work, share) + scores_s(work)
+    busy_s = work.points(work.nest.batch) * pairs(work, s) * pair_s
+    tiles = ceil(work.points(s.rows) / s.block_rows) * s.splits
+    programs = work.points(batch_of(work.nest, s)) * tiles
+    return start_s(work) + max(
+        busy_s / busy(work, programs), moved(work) / work.target.dram_bytes_per_s)
+
+
+def start_s(work: Work) -> float:
+    return work.target.products.forms["triton"].start_us * 1e-6
+
+
+def moved(work: Work) -> int:
+    """Bytes of all that is read and written."""
     named = {*work.comp.reads, *work.comp.writes}
-    moved = sum(bytes_of(work.buffers[n], work.hints) for n in named)
-    busy_s = work.points(work.nest.batch) * _pairs(work, s) * _pair_s(work)
-    return start_s + max(busy_s / _busy(work, s), moved / work.target.dram_bytes_per_s)
+    return sum(bytes_of(work.buffers[n], work.hints) for n in named)
 
 
-def _pair_s(work: Work) -> float:
-    """Of one row and one key."""
-    body, axes, target = work.comp.body, value_axes(work.comp.body), work.target
+def products_s(work: Work, share: float) -> float:
+    """Of one row and one key, at that share of the tensor cores' rate."""
+    return sum(work.widths()) / (share * work.target.tensor_fma_per_s)
+
+
+def scores_s(work: Work) -> float:
+    """What is computed for one row and one key beside products."""
+    body, axes = work.comp.body, value_axes(work.comp.body)
     rows, keys = set(work.nest.rows), set(work.nest.keys)
-    rate = (_WIDE_SHARE / BF16_PRODUCTS if work.is_wide else _SHARE) * target.tensor_fma_per_s
     products = {i.value for i in (*work.nest.inners, *work.nest.outers)}
     inside = [
         i for v, i in enumerate(body)
         if v not in products and axes[v] & rows and axes[v] & keys and axes[v] <= _scored(work)
     ]  # fmt: skip
     fma = sum(_cost(i) for i in inside) + 2 * len(work.nest.statistics)
-    return sum(work.widths()) / rate + fma / target.fma_per_s
+    return fma / work.target.fma_per_s
 
 
 def _scored(work: Work) -> frozenset[str]:
@@ -58,15 +74,13 @@ def _cost(instr) -> float:
     return 1.0 if isinstance(instr, (Cast, Load, Reduce)) else 0.0
 
 
-def _busy(work: Work, s: NestSchedule) -> float:
+def busy(work: Work, programs: int) -> float:
     """The share of the multiprocessors that have a program, on average."""
-    tiles = ceil(work.points(s.rows) / s.block_rows) * s.splits
-    programs = max(1, work.points(batch_of(work.nest, s)) * tiles)
-    waves = ceil(programs / work.target.units)
-    return programs / (waves * work.target.units)
+    waves = ceil(max(1, programs) / work.target.units)
+    return max(1, programs) / (waves * work.target.units)
 
 
-def _pairs(work: Work, s: NestSchedule) -> float:
+def pairs(work: Work, s: NestSchedule) -> float:
     """Of rows and keys, for one point of the batch."""
     axis = work.nest.bound.axis
     every = work.points(work.nest.rows) * work.points(work.nest.keys)

@@ -133,7 +133,7 @@ class Work:
 
 def candidates(work: Work) -> Iterator[NestSchedule]:
     """The default first, then neighbours for a tuner."""
-    rows, keys = _tile_axes(work, work.nest.rows), _tile_axes(work, work.nest.keys)
+    rows, keys = tile_axes(work, work.nest.rows), tile_axes(work, work.nest.keys)
     first = _fitted(work, NestSchedule(rows, keys, *_tile(work)))
     k, stages = first.block_keys, first.stages
     seen = []
@@ -144,7 +144,7 @@ def candidates(work: Work) -> Iterator[NestSchedule]:
             yield s
 
 
-def _tile_axes(work: Work, axes: tuple[str, ...]) -> tuple[str, ...]:
+def tile_axes(work: Work, axes: tuple[str, ...]) -> tuple[str, ...]:
     """One long axis, all but whose bounds are then known for a whole tile; else all together."""
     bounds = [b for b in (work.nest.bound.low, work.nest.bound.high) if b is not None]
     bounded = {work.nest.bound.axis}.union(*(b.axes for b in bounds)) & set(axes)
@@ -217,7 +217,7 @@ def _name(instr, value: int) -> object:
 
 
 def _finished(work: Work, s: NestSchedule) -> NestSchedule:
-    return replace(s, splits=_splits(work, s), group=_group(work, s))
+    return replace(s, splits=_splits(work, s), group=group_of(work, s))
 
 
 def batch_of(nest: Nest, s: NestSchedule) -> tuple[str, ...]:
@@ -236,7 +236,7 @@ def _splits(work: Work, s: NestSchedule) -> int:
     return max(1, min(_MOST_SPLITS, wanted, work.points(s.keys) // _LEAST_PER_SHARE))
 
 
-def _group(work: Work, s: NestSchedule) -> int:
+def group_of(work: Work, s: NestSchedule) -> int:
     """As many points of the batch as have their keys in half of the last-level cache; rows that
     share keys are neighbours."""
     batch = batch_of(work.nest, s)

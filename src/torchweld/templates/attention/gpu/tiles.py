@@ -22,7 +22,7 @@ from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Buffer, Cast, Comp, Const, Index, Instr, Load, Op, Value
 from torchweld.ir.size import Size, product
 from torchweld.ir.substitute import with_operands
-from torchweld.templates.attention.gpu.edges import implied
+from torchweld.templates.attention.gpu.edges import edge_of, implied
 from torchweld.templates.attention.gpu.schedule import NestSchedule, batch_of, padded
 from torchweld.templates.attention.nest import Nest
 from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
@@ -112,7 +112,15 @@ class Face(Kernel):
             return super()._index(instr)
 
     def _expression(self, value: Value) -> str:
-        return self._distance(value) or super()._expression(value)
+        return self._edge(value) or self._distance(value) or super()._expression(value)
+
+    def _edge(self, value: Value) -> str | None:
+        """A comparison of a key with what is the same for a row, in 32 bits."""
+        edge = None if self.is_far else edge_of(self.body, value, self.schedule.columns)
+        if edge is None:
+            return None
+        place = self.axis_variable(edge.key)
+        return f"({place} {'<' if edge.high else '>='} {self.offset(edge.at)})"
 
     def _distance(self, value: Value) -> str | None:
         """l - i in float32 as the difference of two floats, where that is exact: a conversion for
@@ -242,7 +250,7 @@ def tiles_of(
     root = Face(accesses, buffers, scores, dimensions)
     root.fast, root.begins = fast, {}
     score, whole = root.facing(scores, "r", "lc"), root.facing(scores, "r", "lc")
-    _simplify(whole, nest, s)
+    simplify_whole(whole, nest, s)
     left, right, mixed, ends = {}, {}, {}, {}
     for n, axes in enumerate(depths):
         wide = tile(s.rows, axes, s.block_rows, size(axes))
@@ -255,7 +263,7 @@ def tiles_of(
     return Tiles(comp, nest, s, batch, around, score, whole, left, right, mixed, ends)
 
 
-def _simplify(face: Face, nest: Nest, s: NestSchedule) -> None:
+def simplify_whole(face: Face, nest: Nest, s: NestSchedule) -> None:
     """Where the bound holds, the conditions that it was made from are known."""
     face.image, face.body = with_known(face.body, implied(face.comp, nest, s))
 

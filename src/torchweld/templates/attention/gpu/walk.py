@@ -24,7 +24,7 @@ def walk(t: Tiles, w: Walk) -> None:
     shared)."""
     for value in w.reductions:
         _start(t, value)
-    _hoist(t, w)
+    hoist(t, w)
     with _around(t):
         for part in keys.parts(t):
             with _block(t, part):
@@ -66,19 +66,19 @@ def _outer(t: Tiles, value: Value) -> Outer | None:
     return next((o for o in t.nest.outers if o.value == value), None)
 
 
-def _arguments(t: Tiles, face: Face, w: Walk) -> list[Value]:
+def arguments(t: Tiles, face: Face, w: Walk) -> list[Value]:
     """What has to be known of each score."""
     outers = {o.value: o.weight for o in t.nest.outers}
     found = (outers[v] if v in outers else t.score.arg(v) for v in w.reductions)
     return [face.image.get(v, v) for v in found]
 
 
-def _hoist(t: Tiles, w: Walk) -> None:
+def hoist(t: Tiles, w: Walk) -> None:
     """Computes what is the same for all keys: scalars and values of a row."""
     k = t.score
     changing = {i.value for i in t.nest.inners} | set(w.reductions)
     found: set[Value] = set()
-    for value in sorted(needed(k.body, _arguments(t, k, w), stop={*k.known, *changing})):
+    for value in sorted(needed(k.body, arguments(t, k, w), stop={*k.known, *changing})):
         ready = all(v in found or v in k.known for v in operands(k.body[value]))
         same = k.along(k.axes[value]) in ("", "r") and not k.axes[value] & set(t.around)
         if ready and same and not isinstance(k.body[value], (Reduce, Scan)):
@@ -117,7 +117,7 @@ def _block(t: Tiles, part: keys.Part) -> Iterator[None]:
 def _scores(t: Tiles, face: Face, w: Walk) -> None:
     """The inner contractions that the walk needs; what is loaded besides comes first."""
     inners = {i.value: i for i in t.nest.inners}
-    wanted = needed(face.body, _arguments(t, face, w), stop={*face.known, *inners})
+    wanted = needed(face.body, arguments(t, face, w), stop={*face.known, *inners})
     for value in sorted(wanted):
         instr = face.body[value]
         if isinstance(instr, Load) and not operands(instr) and value not in face.known:
@@ -156,13 +156,13 @@ def _reduce(t: Tiles, face: Face, w: Walk, value: Value) -> None:
     base = dict(w.rescaled).get(value)
     before = f"acc{value}" if base is None else f"acc{value} * kept{base}"
     if (outer := _outer(t, value)) is not None:
-        weight = _masked(face, "sum", outer.weight)
+        weight = masked(face, "sum", outer.weight)
         dtype = face.body[outer.key].dtype
         narrow = weight if dtype == dtypes.f32 else f"{weight}.to({TYPES[dtype]})"
         tile = factor(t.mixed[outer.columns], outer.key)
         face.line(f"acc{value} = {dot(face, outer.key, narrow, tile, before)}")
     elif face.body[value].monoid == "sum":
-        tile = _masked(face, "sum", face.arg(value))
+        tile = masked(face, "sum", face.arg(value))
         face.line(f"acc{value} = {before} + tl.sum({tile}, axis=1, keep_dims=True)")
     else:
         _extreme(face, w, value)
@@ -172,8 +172,8 @@ def _extreme(face: Face, w: Walk, value: Value) -> None:
     """A running maximum; what is relative to it is told how much of it is kept. It counts as zero
     as long as there is nothing but -inf: exp(-inf - -inf) is no number."""
     monoid, arg = face.body[value].monoid, face.arg(value)
-    x, scale = _rising(face, arg)
-    tile = _masked(face, monoid, x)
+    x, scale = rising(face, arg)
+    tile = masked(face, monoid, x)
     found = reduced(face, monoid, tile, 1) + (f" * {scale!r}" if scale != 1.0 else "")
     face.line(f"new = {combined(face, monoid, dtypes.f32, f'acc{value}', found)}")
     if any(base == value for _, base in w.rescaled):
@@ -184,7 +184,7 @@ def _extreme(face: Face, w: Walk, value: Value) -> None:
     face.line(f"acc{value} = new")
 
 
-def _rising(face: Face, value: Value) -> tuple[Value, float]:
+def rising(face: Face, value: Value) -> tuple[Value, float]:
     """x and c > 0 where a value is x * c: the largest product is that of the largest x."""
     instr = face.body[value]
     if isinstance(instr, Op) and instr.name == "mul":
@@ -195,7 +195,7 @@ def _rising(face: Face, value: Value) -> tuple[Value, float]:
     return value, 1.0
 
 
-def _masked(face: Face, monoid: str, value: Value) -> str:
+def masked(face: Face, monoid: str, value: Value) -> str:
     """A value of each score, the identity for keys out of bounds."""
     value = face.image.get(value, value)
     key = (monoid, value)

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchweld.ir.access import Access, Accesses
+from torchweld.ir.access import Accesses
 from torchweld.ir.contraction import Contraction
 from torchweld.ir.nodes import Buffer, Index, Load, Value, store_operands
 from torchweld.ir.size import Size
 from torchweld.templates.gemm.hopper.schedule import Roles, Window
 from torchweld.templates.gemm.schedule import ProductSchedule
-from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
+from torchweld.templates.pointwise_reduce.gpu.laid_out import LaidOut
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, extent
 
 
-class Epilogue(Kernel):
+class Epilogue(LaidOut):
     """`roles` says which loads and stores pass through shared memory; the others are made from
     registers. `beside`: another epilogue of the same kernel, which is passed the same pointers and
     sizes. `sums`: where the sums of a tile's columns go, by position of the store."""
@@ -64,16 +64,6 @@ class Epilogue(Kernel):
     @property
     def batch(self) -> list[str]:
         return [f"at_{a}" for a in self.contraction.batch]
-
-    @property
-    def memory(self) -> list[str]:
-        """Pointers and sizes."""
-        return [*self._pointers.values(), *self._sizes.values()]
-
-    @property
-    def arguments(self):
-        """(buffer of each pointer, size of each number), in the order of `memory`."""
-        return tuple(self._pointers), tuple(self._sizes)
 
     @property
     def lines(self) -> list[str]:
@@ -206,15 +196,6 @@ class Epilogue(Kernel):
             slot = f"{residual_name(value)}.index(slot)"
             return f"{_flat(slot, self.roles.residuals[value])}.load(ACC)"
         return super()._load(value, instr)
-
-    def address(self, access: Access, along: str) -> str:
-        """As in Triton, but that a tile gets its layout from the indices."""
-        terms = [self.offset(access.offset)]
-        terms += [f"{self.value(v)} * {self.size(stride)}" for v, stride in access.refs]
-        axes = access.offset.axes.union(*(self.axes[v] for v, _ in access.refs))
-        missing = set(along) - set(self.along(axes)) & set(self._names)
-        terms += [f"{self._names[d]} * 0" for d in sorted(missing)]
-        return f"{self.pointer(access.buffer)} + ({' + '.join(terms)})"
 
 
 def residual_name(value: Value) -> str:

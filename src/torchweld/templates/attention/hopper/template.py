@@ -1,0 +1,126 @@
+"""Score nests on Hopper's asynchronous units (templates/attention/nest.py has the form)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchweld.codegen.source import KernelBundle
+from torchweld.core import dtypes
+from torchweld.ir.access import unmerged
+from torchweld.ir.contraction import TENSOR_DTYPES
+from torchweld.ir.nodes import Op, value_axes
+from torchweld.ir.size import product
+from torchweld.templates.attention.comp import attention_comp
+from torchweld.templates.attention.gpu import schedule as gpu
+from torchweld.templates.attention.gpu.schedule import Work, batch_of, is_fast
+from torchweld.templates.attention.hopper import generate as code
+from torchweld.templates.attention.hopper.price import seconds
+from torchweld.templates.attention.hopper.schedule import (
+    ROWS,
+    HopperSchedule,
+    candidates,
+    fits,
+    programs,
+    windows_of,
+)
+from torchweld.templates.attention.nest import Nest, nest_of
+from torchweld.templates.pointwise_reduce.gpu.emit import is_wide
+from torchweld.templates.template import NO_SCHEDULE, Problem, Template
+
+_MONOIDS = ("max", "sum")
+_WIDEST = 256
+
+
+def match(problem: Problem) -> Nest | None:
+    return nest_of(problem.comp)
+
+
+def supports(nest: Nest, problem: Problem) -> str | None:
+    checks = (
+        _bad_device, _bad_form, _bad_dtype, _bad_width, _bad_statistic, _bad_scores, _bad_tiles,
+    )  # fmt: skip
+    return next(filter(None, (check(nest, problem) for check in checks)), None)
+
+
+def _bad_device(nest: Nest, problem: Problem) -> str | None:
+    target = problem.target
+    return None if target.capability[0] == 9 else f"{target.name} is no Hopper GPU"
+
+
+def _bad_form(nest: Nest, problem: Problem) -> str | None:
+    if (len(nest.inners), len(nest.outers), len(nest.walks)) != (1, 1, 1):
+        return "more than one walk, or more than one product of a kind"
+    if len(nest.keys) != 1:
+        return "keys along several axes"
+    every = all(isinstance(a.extent, int) for a in problem.comp.axes)
+    return None if every else "a size is known only at the call"
+
+
+def _bad_dtype(nest: Nest, problem: Problem) -> str | None:
+    body, (inner,), (outer,) = problem.comp.body, nest.inners, nest.outers
+    factors = {body[inner.row].dtype, body[inner.key].dtype}
+    good = len(factors) == 1 and factors <= TENSOR_DTYPES and body[outer.key].dtype in TENSOR_DTYPES
+    return None if good else "factors that are neither all bfloat16 nor all float16"
+
+
+def _bad_width(nest: Nest, problem: Problem) -> str | None:
+    for axes in (nest.inners[0].depth, nest.outers[0].columns):
+        width = product(problem.comp.extent(a) for a in axes)
+        if width > _WIDEST:
+            return f"heads of {width} are too large"
+    return None
+
+
+def _bad_statistic(nest: Nest, problem: Problem) -> str | None:
+    reduces = [problem.comp.body[v] for v in nest.statistics]
+    good = all(i.monoid in _MONOIDS and i.dtype == dtypes.f32 for i in reduces)
+    return None if good else "a statistic that is no maximum and no sum"
+
+
+def _bad_scores(nest: Nest, problem: Problem) -> str | None:
+    comp, axes = problem.comp, value_axes(problem.comp.body)
+    if not is_fast(comp, nest):
+        return "something discrete is decided by the scores"
+    if any(isinstance(i, Op) and i.name == "philox" for i in comp.body):
+        return "random numbers take the registers"
+    if not axes[nest.outers[0].weight] >= {*nest.rows, *nest.keys}:
+        return "a weight is the same for all rows or keys"
+    return None
+
+
+def _bad_tiles(nest: Nest, problem: Problem) -> str | None:
+    work = _work(nest, problem)
+    s = next(candidates(work), None)
+    if s is None:
+        return NO_SCHEDULE
+    if not fits(work, s):
+        return "the tiles do not fit in shared memory"
+    if work.points(s.rows) < ROWS or 2 * programs(work, s) < problem.target.units:
+        return "too few rows"
+    accesses = unmerged(problem.comp, problem.buffers)
+    dimensions = (batch_of(nest, s), s.rows, s.keys, nest.inners[0].depth, nest.outers[0].columns)
+    if is_wide(accesses, problem.buffers, dimensions):
+        return "offsets have more than 32 bits"
+    windows = windows_of(accesses, nest, s)
+    return windows if isinstance(windows, str) else None
+
+
+def _work(nest: Nest, problem: Problem) -> Work:
+    return Work(problem.comp, problem.buffers, nest, problem.target, problem.hints)
+
+
+def schedules(nest: Nest, problem: Problem) -> Iterator[HopperSchedule]:
+    yield from candidates(_work(nest, problem))
+
+
+def price(nest: Nest, schedule: HopperSchedule, problem: Problem) -> float:
+    return seconds(_work(nest, problem), schedule)
+
+
+def generate(nest: Nest, schedule: HopperSchedule, problem: Problem) -> KernelBundle:
+    windows = windows_of(unmerged(problem.comp, problem.buffers), nest, schedule)
+    otherwise = next(gpu.candidates(_work(nest, problem)))
+    return code.generate(problem.comp, problem.buffers, nest, schedule, windows, otherwise)
+
+
+TEMPLATE = Template("attention/hopper", match, supports, schedules, price, generate, attention_comp)

@@ -1,0 +1,123 @@
+"""Score nests in Gluon: groups of warps and the one that copies, interleaved at random, and what
+the template refuses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from gluon_interpreted import interpret
+from nest_gpu_cases import (
+    BIAS,
+    CAUSAL,
+    DOCUMENTS,
+    DROPOUT,
+    PLAIN,
+    WINDOW,
+    NestCase,
+    Sizes,
+    forward,
+    generated,
+    on_hopper,
+    queries_gradient,
+    small_on_hopper,
+    two_walks,
+)
+from product_check import problems
+from torchweld.codegen.source import KernelSource
+from torchweld.targets.find import named_target
+from torchweld.templates import registry
+from torchweld.templates.attention.hopper.template import TEMPLATE
+from torchweld.templates.gemm.choice import choose
+from torchweld.templates.template import Kernel, Problem
+from triton_cases import tensors
+
+H100 = named_target("H100")
+
+
+@pytest.mark.parametrize("case", small_on_hopper(), ids=lambda c: c.name)
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_comes_first_the_result_is_the_same(case: NestCase, seed: int):
+    (source,) = generated(case).sources
+    made = tensors(case)
+    interpret(source, made, case.sizes, seed=1000 * seed)
+    assert problems(case, made) == []
+
+
+WAITS = {
+    "rows have come": r"mbarrier\.wait\(q_ready.*",
+    "keys have come": r"mbarrier\.wait\(k_ready.*",
+    "values have come": r"mbarrier\.wait\(v_ready.*",
+    "keys are used": r"mbarrier\.wait\(k_empty.*",
+    "values are used": r"mbarrier\.wait\(v_empty.*",
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_without_a_barrier_something_is_wrong(wait: str):
+    case = on_hopper(forward(Sizes(1, 1, 1, 40, 100, 16, 16), PLAIN), 16, 16)
+    (source,) = generated(case).sources
+    text, count = re.subn(WAITS[wait], "pass", source.text)
+    assert count > 0
+    assert any(_fails(case, replace(source, text=text), seed) for seed in range(20))
+
+
+def _fails(case: NestCase, source: KernelSource, seed: int) -> bool:
+    made = tensors(case)
+    try:
+        interpret(source, made, case.sizes, seed)
+    except AssertionError:
+        return True
+    return problems(case, made) != []
+
+
+def test_a_block_that_masks_leave_whole_has_no_mask():
+    (source,) = generated(on_hopper(forward(Z, WINDOW))).sources
+    first, whole, last = source.text.split("for at in range(")[1:4]
+    assert first.startswith("first + 1, inner") and last.startswith("outer, last")
+    assert "lc <" in first and "lc <" in last and "lc <" not in whole
+
+
+Z = Sizes(2, 4, 2, 2048, 2048, 128, 128)
+
+
+def kernel(case: NestCase, target=H100) -> Kernel:
+    return registry.chosen(Problem(case.comp, case.buffers, target, case.sizes, choose))
+
+
+def test_groups_and_keys_are_as_many_as_registers_hold():
+    heads = {n: replace(Z, depth=n, columns=n) for n in (64, 128, 256)}
+    tiles = {n: kernel(forward(z, PLAIN)).schedule for n, z in heads.items()}
+    assert {n: (s.groups, s.block_keys) for n, s in tiles.items()} == {
+        64: (3, 128), 128: (2, 128), 256: (2, 64)}  # fmt: skip
+    assert kernel(forward(heads[64], WINDOW)).schedule.groups == 2
+    assert kernel(forward(heads[64], BIAS)).schedule.groups == 2
+    assert kernel(forward(heads[64], DOCUMENTS)).schedule.block_keys == 64
+
+
+@pytest.mark.parametrize("case, why", [
+    (queries_gradient(Z, CAUSAL), "more than one product"),
+    (forward(Z, CAUSAL, "f32"), "bfloat16"),
+    (forward(Z, DROPOUT), "random numbers"),
+    (forward(replace(Z, depth=512), CAUSAL), "heads of 512"),
+    (forward(Sizes(1, 1, 1, 512, 2048, 128, 128), CAUSAL), "too few rows"),
+    (forward(Sizes(2, 4, 2, "s0", "s0", 128, 128), CAUSAL, sizes={"s0": 900}), "at the call"),
+    (forward(replace(Z, depth=36), CAUSAL), "16 bytes"),
+    (two_walks(Z, "bf16"), "more than one walk"),
+], ids=["gradient", "type", "dropout", "head", "rows", "sizes", "alignment", "walks"])  # fmt: skip
+def test_what_is_refused_is_left_to_triton(case: NestCase, why: str):
+    p = Problem(case.comp, case.buffers, H100, case.sizes, choose)
+    assert why in TEMPLATE.supports(TEMPLATE.match(p), p)
+
+
+def test_another_device_has_another_template():
+    assert kernel(forward(Z, CAUSAL), named_target("A100")).template == "attention/gpu"
+
+
+def test_addresses_that_tma_does_not_take_have_a_kernel_in_triton():
+    bundle = registry.generate(kernel(forward(Z, CAUSAL)))
+    (source,) = bundle.sources
+    assert source.language == "gluon" and source.otherwise.language == "triton"
+    assert not bundle.scratch

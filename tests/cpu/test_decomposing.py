@@ -9,8 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.export import Dim
 
-from torchweld.capture import decompose, export_, torch_private
+from torchweld.capture import decompose, export_, random, torch_private
 from torchweld.capture.decomposing import program
 from torchweld.capture.decomposing.call import SYMBOLIC, expression
 from torchweld.capture.inline import inline
@@ -248,5 +249,249 @@ def test_as_torch_does_it(name, whole):
     model = make()
     ours, torchs = both(model, inputs)
     assert len(whole) == 1  # ours was not
+    check_same(ours, torchs)
+    check_results(model, ours, torchs, inputs)
+
+
+# -- sizes that vary
+
+
+AUTO = Dim.AUTO
+
+
+def _sized(m, x, y):
+    rows = x.view(x.shape[0] * 2, -1) @ m.w[:2].t() if x.shape[0] > 1 else x
+    y = torch.cat([y, y.new_ones(x.shape[0], 1, y.shape[2])], 1)
+    places = torch.arange(y.shape[1]).expand(x.shape[0], -1)
+    return rows, F.softmax(y, -1).mean((0, 2)), places + y.size(0) // 2, y.shape[1] + 1
+
+
+def _attend(m, x, y):
+    q, k = (m.layer(t).unflatten(-1, (2, 2)).transpose(1, 2) for t in (x, y))
+    return F.scaled_dot_product_attention(q, k, k).transpose(1, 2).reshape(*x.shape[:2], -1)
+
+
+def _write_cache(m, x, y):
+    y.index_copy_(1, torch.arange(x.shape[1]) + m.count, x)
+    m.count.add_(x.shape[1])
+    return (y * x.sum(1, keepdim=True)).flatten(1), y.squeeze(1)
+
+
+SIZED = {
+    "sizes": (lambda: Of(_sized, w=nn.Parameter(randn(4, 6))), ({0: AUTO}, {0: AUTO, 1: AUTO}),
+              (randn(5, 12), randn(5, 3, 4)), (randn(7, 12), randn(7, 2, 4))),
+    "attention": (lambda: Of(_attend, **LAYER), ({0: AUTO, 1: AUTO}, {0: AUTO, 1: AUTO}),
+                  (randn(2, 3, 4), randn(2, 5, 4)), (randn(1, 1, 4), randn(1, 6, 4))),
+    "cache": (lambda: Of(_write_cache, count=torch.tensor(1)),
+              ({0: AUTO, 1: AUTO}, {0: AUTO, 1: AUTO}),
+              (randn(2, 3, 4), randn(2, 6, 4)), (randn(1, 1, 4), randn(1, 5, 4))),
+    "layers": (lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).eval(),
+               ({0: AUTO, 1: AUTO},), (randn(2, 3, 4),), (randn(1, 5, 4),)),
+    "recurrent": (lambda: nn.LSTM(4, 5, 2, batch_first=True), ({0: AUTO, 1: AUTO},),
+                  (randn(2, 3, 4),), (randn(1, 4, 4),)),
+    "image": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AvgPool2d(2),
+                                    nn.AdaptiveAvgPool2d(1)).eval(),
+              ({0: AUTO},), IMAGE, (randn(1, 3, 8, 8),)),
+}  # fmt: skip
+
+
+def known(made) -> tuple:
+    """The guards and ranges that calls are held to."""
+    nodes = made.graph.find_nodes(op="placeholder")
+    sizes = [s for n in nodes for s in n.meta["val"].shape if isinstance(s, torch.SymInt)]
+    guards, ranges = torch_private.size_guards(sizes[0])
+    return set(map(str, guards)), {str(symbol): bounds for symbol, bounds in ranges.items()}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_sizes_that_vary(name, whole):
+    make, dims, inputs, others = SIZED[name]
+    model = make()
+    dims = dims if isinstance(model, Of) else dict(zip(("src", "input"), dims))
+    dims = (dims,) if isinstance(model, Of) else tuple(dims.values())
+    ours, torchs = both(model, inputs, dims)
+    assert len(whole) == 1
+    check_same(ours, torchs)
+    assert known(ours) == known(torchs)
+    check_graphs(ours, torchs, inputs)
+    check_graphs(ours, torchs, others)
+
+
+def check_graphs(ours, torchs, inputs) -> None:
+    """Graphs that are run as they are: an ExportedProgram holds calls to the sizes of its trace."""
+    found = []
+    for made in (ours, torchs):
+        given = iter(copy.deepcopy(inputs))
+        state = {**made.state_dict, **made.constants}
+        values = [copy.deepcopy(state[s.target]) if s.target else next(given)
+                  for s in made.graph_signature.input_specs]  # fmt: skip
+        found.append(made.graph_module(*values))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+def test_an_equal_size_is_computed_once():
+    def function(m, x):
+        return x.view(x.shape[0] * 4), x.new_ones(x.shape[0] * 4), x.expand(x.shape[0], 4)
+
+    made = program.decomposed(exported(Of(function), X, (({0: AUTO},),)))
+    targets = [n.target for n in calls(made) if is_size(n)]
+    assert len(targets) == len(set(targets)) == 2
+
+
+# -- what is traced
+
+
+@pytest.fixture
+def traces(monkeypatch):
+    seen = []
+    given = torch_private.functional_graph
+
+    def trace(target, *args):
+        seen.append(target)
+        return given(target, *args)
+
+    monkeypatch.setattr(torch_private, "functional_graph", trace)
+    return seen
+
+
+def test_equal_layers_are_traced_once(traces):
+    layer = (nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU(inplace=True))
+    counts = []
+    for depth in (1, 5):
+        traces.clear()
+        program.decomposed(exported(nn.Sequential(*copy.deepcopy(layer * depth)), X))
+        counts.append(len(traces))
+    assert counts == [3, 3]
+
+
+def test_unlike_calls_are_traced_apart(traces):
+    def function(m, x):
+        y = x * x, x * x.clone(), x * 2, x * 2.0, x * -0.0, x * 0.0, x.t() * x.t()
+        return *y, x.double() * x.double(), x[:2] * x[:2], x[1:] * x[1:]
+
+    program.decomposed(exported(Of(function), (randn(3, 3),)))
+    assert traces.count(aten.mul.Tensor) == 10
+
+
+def test_every_draw_has_a_number_of_its_own():
+    model = nn.Sequential(*(nn.Dropout(0.5) for _ in range(3)))
+    made = program.decomposed(exported(model, X))
+    salts = [n.args[1] for n in calls(made) if n.target is random.SEED]
+    assert len(set(salts)) == 3
+
+
+def test_nodes_say_where_they_are_from():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    made = program.decomposed(exported(model, X))
+    modules = [[name for name, _ in n.meta["nn_module_stack"].values()] for n in calls(made)]
+    assert [names[-1] for names in modules] == ["0", "0", "1", "1"]
+    assert all("stack_trace" in n.meta for n in calls(made))
+
+
+# -- what torch decomposes
+
+
+def _write_through_a_view(m, x):
+    y = x + 1
+    y[0].mul_(2)
+    return y
+
+
+def _read_a_view_later(m, x):
+    y = x + 1
+    z = y.view(-1)
+    y.mul_(2)
+    return z
+
+
+def _write_a_view_of_an_input(m, x):
+    x[1].zero_()
+    return x[0] + 1
+
+
+def _loop(m, x):
+    return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * 2, (x,))
+
+
+def _reshape_in_place(m, x):
+    y = x + 1
+    y.t_()
+    return y
+
+
+def _from_data(m, x):
+    return x[x > 0], x.sum().item()
+
+
+def _strides_change(m, x):
+    y = x.t() + 0
+    y.copy_(x.t().contiguous())
+    return y
+
+
+@torch.library.custom_op("torchweld_tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@doubled.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+WHOLE = {
+    "a write through a view": _write_through_a_view,
+    "a view read after a write": _read_a_view_later,
+    "a write to a part of an input": _write_a_view_of_an_input,
+    "a graph in a graph": _loop,
+    "a form that changes in place": _reshape_in_place,
+    "sizes from data": _from_data,
+    "an operation of others": lambda m, x: doubled(x) + 1,
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_torch_decomposes(name, whole):
+    model = Of(WHOLE[name])
+    inputs = (randn(3, 3),)
+    ours, torchs = both(model, inputs)
+    assert len(whole) == 2
+    assert [str(n.target) for n in calls(ours)] == [str(n.target) for n in calls(torchs)]
+    check_results(model, ours, torchs, inputs)
+
+
+def test_a_write_to_one_of_two_inputs_that_are_one(whole):
+    def function(m, x, y):
+        x.add_(1)
+        return y * 2
+
+    x = randn(3, 4)
+    made = exported(Of(function), (x, x))
+    with contextlib.suppress(AssertionError):  # nor can torch
+        program.decomposed(made)
+    assert whole == [made]
+
+
+def test_a_call_that_cannot_be_traced(whole, monkeypatch):
+    def fail(*given):
+        raise RuntimeError("as of some release")
+
+    monkeypatch.setattr(torch_private, "functional_graph", fail)
+    model = nn.Linear(4, 4)
+    ours, torchs = both(model, X)
+    assert len(whole) == 2
+    check_same(ours, torchs)
+
+
+def test_a_write_of_one_input_to_another_is_seen():
+    """What is written is a copy: a later write to its source does not reach it."""
+
+    def function(m, x, y):
+        x.copy_(y)
+        y.add_(1)
+        return x * 2
+
+    model, inputs = Of(function), (randn(3, 4), randn(3, 4))
+    ours, torchs = both(model, inputs)
     check_same(ours, torchs)
     check_results(model, ours, torchs, inputs)

@@ -35,6 +35,7 @@ WHY = {
     "_ignore_backend_decomps": "the same: no operation of oneDNN's or cuDNN's own",
     "_override_composite_implicit_decomp": "the same: what composite operators are made of",
     "_split_decomp_table_to_cia_and_python_decomp": "the same, of a table",
+    "_use_lazy_graph_module": "a traced call is copied, not called: its Python is not written",
     "FakeTensor": "tells plain tensors from subclasses",
     "trace_rules": "which functions Dynamo does not compile by themselves",
     "reset_code": "what was compiled for a model goes with the model",

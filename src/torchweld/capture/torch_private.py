@@ -45,6 +45,7 @@ from torch.export.exported_program import (
     _override_composite_implicit_decomp,
     _split_decomp_table_to_cia_and_python_decomp,
 )
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
@@ -517,7 +518,8 @@ def functional_graph(
         found.extend(value if has_data_mutation(value) else None for value in wrapped)
         return [from_fun(value) for value in found]
 
-    with enable_python_dispatcher(), FunctionalTensorMode():
+    # Lazy: nobody calls the graph, and its Python takes a sixth of the time to write.
+    with enable_python_dispatcher(), FunctionalTensorMode(), _use_lazy_graph_module(True):
         traced = make_fx(functional, decomposition_table=decompositions.plain, **_WITHOUT_NOTES)
         graph = traced(*inputs)
     for value, node in zip(found, graph.graph.output_node().args[0]):

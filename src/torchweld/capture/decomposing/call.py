@@ -62,9 +62,14 @@ class Call:
         return type(value), value
 
     def traced(self, table: torch_private.Decompositions) -> Little:
-        """Errors: Unhandled where its operations make constants."""
+        """Errors: Unhandled where its operations make constants, or torch cannot trace it alone: it
+        may as a part of its program, and says best why it cannot."""
         values = [_another(node.meta["val"]) for node in self.nodes]
-        module, nested = torch_private.functional_graph(self._target, self._given, values, table)
+        try:
+            made = torch_private.functional_graph(self._target, self._given, values, table)
+        except Exception as error:
+            raise Unhandled from error
+        module, nested = made
         module.graph.eliminate_dead_code()
         nodes = list(module.graph.nodes)
         inputs = tuple(node for node in nodes if node.op == "placeholder")

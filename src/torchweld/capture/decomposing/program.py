@@ -105,7 +105,7 @@ def _is_call(node: Node) -> bool:
 
 def _is_known(value) -> bool:
     if isinstance(value, (tuple, list)):
-        return all(map(_is_known, value))
+        return all(each is None or _is_known(each) for each in value)
     if isinstance(value, torch.Tensor):
         sized = torch_private.is_plain_fake(value)
         symbolic = sized and any(isinstance(size, torch.SymInt) for size in value.shape)

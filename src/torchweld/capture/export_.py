@@ -25,7 +25,6 @@ from torchweld.capture import (
     assigned,
     attention,
     constant,
-    decompose,
     experts,
     fits,
     joint,
@@ -33,6 +32,7 @@ from torchweld.capture import (
     torch_private,
 )
 from torchweld.capture.captured import Captured
+from torchweld.capture.decomposing.program import decomposed
 from torchweld.capture.inline import inline
 from torchweld.capture.results import Results
 from torchweld.capture.scores import Takes
@@ -352,7 +352,7 @@ def traced(
         inline(program.graph_module)
         attention.simplify(program.graph_module)
         write_out(program.graph_module, takes)
-        return program.run_decompositions(decompose.table())
+        return decomposed(program)
 
 
 def hold_squeezes(program: ExportedProgram) -> None:

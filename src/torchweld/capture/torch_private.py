@@ -15,6 +15,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import CodeType
 
 import sympy
@@ -24,17 +25,28 @@ import torch.fx._symbolic_trace as fx_tracing
 import torch.fx.experimental._config as fx_config
 from torch._C._dynamo.guards import TensorGuards
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import callback, eval_frame, trace_rules
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.eval_frame import reset_code
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis, TorchDynamoException
 from torch._dynamo.mutation_guard import GenerationTracker
+from torch._export.utils import _compiling_state_context
+from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, to_fun
 from torch._functorch.aot_autograd import aot_export_joint_simple
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
 from torch._higher_order_ops.flex_attention import math_attention as _math_attention
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch.export._trace import _ignore_backend_decomps
+from torch.export.exported_program import (
+    _override_composite_implicit_decomp,
+    _split_decomp_table_to_cia_and_python_decomp,
+)
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     ShapeEnv,
@@ -43,7 +55,10 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.nn.modules.module import _has_any_global_hook
 
+from torchweld.core.torch_private import pytree
+
 OpOverload = torch._ops.OpOverload
+OperatorBase = torch._ops.OperatorBase  # those of higher order too
 _TORCH = os.path.dirname(torch.__file__)
 flex_attention = _flex_attention  # what Dynamo calls
 flex_attention_by_parts = _math_attention  # the same in plain operations
@@ -430,6 +445,92 @@ def joint_graph(
     return aot_export_joint_simple(
         function, tuple(inputs), trace_joint=gradients, decompositions=decompositions
     )
+
+
+# Torch notes for each node which function of torch made it, at a quarter of a small trace's time.
+_WITHOUT_NOTES = {
+    name: True
+    for name in ("_disable_torch_fn_metadata_mode",)
+    if name in inspect.signature(make_fx).parameters
+}
+
+
+@dataclass(frozen=True)
+class Decompositions:
+    """A table as `run_decompositions` uses it. `plain`: of operations. `composite`: what stands for
+    operators that dispatch takes apart. `native`: those of them where that is their own C++."""
+
+    plain: dict
+    composite: dict
+    native: dict
+
+    @classmethod
+    def of(cls, table: dict) -> Decompositions:
+        composite, plain = _split_decomp_table_to_cia_and_python_decomp(dict(table))
+        native = {op: own for op, own in composite.items() if _is_native(op, own)}
+        rest = {op: own for op, own in composite.items() if op not in native}
+        return cls(plain, rest, native)
+
+
+def _is_native(op: OpOverload, function: Callable) -> bool:
+    return isinstance(function, functools.partial) and function.keywords == {"kernel": op}
+
+
+@contextlib.contextmanager
+def decomposing(mode: FakeTensorMode, decompositions: Decompositions) -> Iterator[None]:
+    """What `run_decompositions` sets while it traces fake tensors of `mode`; without the 470
+    `native` operators, which take 60 of 65 ms to set and do the same without, below autograd."""
+    with (
+        torch.no_grad(), mode, _ignore_backend_decomps(), _compiling_state_context(),
+        functorch_config.patch(decompose_custom_triton_ops=False),
+        _override_composite_implicit_decomp(decompositions.composite),
+    ):  # fmt: skip
+        yield
+
+
+def _as_decomposed(target: Callable, native: dict) -> contextlib.AbstractContextManager:
+    """Around a call of `target` alone. Torch goes below autograd for a composite operator: there a
+    view of a parameter needs no gradient, which products ask."""
+    if not isinstance(target, OpOverload):
+        return _override_composite_implicit_decomp(native)
+    return torch._C._AutoDispatchBelowAutograd() if target in native else contextlib.nullcontext()
+
+
+def functional_graph(
+    target: Callable, given: Callable, inputs: Sequence, decompositions: Decompositions
+) -> tuple[torch.fx.GraphModule, object]:
+    """`target(*args, **kwargs)`, those that `given(inputs)` gives, as functional operations, and
+    how its result is nested. The graph gives the result's leaves, then for each input what was
+    written to it, or None. `inputs`: fake tensors, no two the same object, and sizes. Within
+    `decomposing`."""
+    nested, found = None, []
+
+    def functional(*values):
+        nonlocal nested
+        above = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+        with torch._C._ExcludeDispatchKeyGuard(above):
+            wrapped = [to_fun(value) for value in values]
+            args, kwargs = given(wrapped)
+            with _as_decomposed(target, decompositions.native):
+                result = target(*args, **kwargs)
+            leaves, nested = pytree.tree_flatten(result)
+        found.extend(leaves)
+        found.extend(value if has_data_mutation(value) else None for value in wrapped)
+        return [from_fun(value) for value in found]
+
+    # Lazy: nobody calls the graph, and its Python takes a sixth of the time to write.
+    with enable_python_dispatcher(), FunctionalTensorMode(), _use_lazy_graph_module(True):
+        traced = make_fx(functional, decomposition_table=decompositions.plain, **_WITHOUT_NOTES)
+        graph = traced(*inputs)
+    for value, node in zip(found, graph.graph.output_node().args[0]):
+        if isinstance(value, torch.Tensor) and value.requires_grad:  # a view of a parameter
+            node.meta["val"].requires_grad_()
+    return graph, nested
+
+
+def is_plain_fake(value) -> bool:
+    """A fake tensor of torch's own class, with sizes, strides and a storage."""
+    return type(value) is FakeTensor and value.layout == torch.strided and not value.is_quantized
 
 
 def plain_surroundings() -> bool:

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 import torch
 from torch.export import Dim, ExportedProgram
 
-from torchweld.capture import aot, assigned, attention, decompose, export_, torch_private
+from torchweld.capture import aot, assigned, attention, export_, torch_private
 from torchweld.capture.captured import Captured
 from torchweld.capture.decoding import layers
 from torchweld.capture.decoding.inputs import MASK, Inputs
 from torchweld.capture.decoding.store import Room
+from torchweld.capture.decomposing.program import decomposed
 from torchweld.capture.inline import inline
 from torchweld.capture.results import Results
 from torchweld.core.garbage import no_garbage_collection
@@ -243,7 +244,7 @@ def _exported(traced: _Model, inputs: Inputs, room: Room | None) -> ExportedProg
         export_.hold_squeezes(program)
         inline(program.graph_module)
         attention.simplify(program.graph_module)
-        program = program.run_decompositions(decompose.table())
+        program = decomposed(program)
     export_.write_back(program, to_inputs=True)
     return program
 

@@ -351,7 +351,8 @@ def on_hopper(
 ) -> NestCase:
     """As a Gluon kernel, of so many rows and keys of a block; `group`: of the batch."""
     n = case.nest
-    s = HopperSchedule(n.rows[-1:], n.keys, rows, keys, 4, stages, group=group, groups=groups)
+    s = HopperSchedule(n.rows[-1:], n.keys, rows, keys, 4, stages, group=group, groups=groups,
+                       overlapped=len(n.outers) == 1)  # fmt: skip
     return replace(case, schedule=s, name=f"{case.name}-{groups}x{rows}x{keys}x{stages}")
 
 
@@ -403,12 +404,17 @@ def small_on_hopper() -> list[NestCase]:
         on_hopper(forward(g, PADDING, guarded=False), 32, 16),
         on_hopper(forward(Sizes(1, 1, 1, 150, 9, 16, 32), ALIBI), 16, 16, 2, 3),  # one block
         on_hopper(sigmoid(g, "bf16"), 16, 16),
+        *(on_hopper(queries_gradient(z, s), 16, 16, 3) for s in scores),
+        *(on_hopper(keys_gradient(z, s), 16, 16, 3) for s in scores),
+        on_hopper(queries_gradient(g, CAUSAL), 16, 32, 2, 3),
+        on_hopper(keys_gradient(Sizes(1, 2, 1, 90, 40, 24, 16), WINDOW), 16, 16, 2, 3),
     ]
 
 
 def varied_on_hopper() -> list[NestCase]:
     """For a device: each score function, odd sizes, shared heads, rows that see nothing, NaN."""
     z, g = Sizes(1, 2, 1, 150, 210, 64, 64), Sizes(2, 1, 3, 300, 257, 128, 128)
+    h = replace(g, heads=1)
     scores = [s for s in SCORES if s is not DROPOUT]
     wide = [
         on_hopper(forward(Sizes(1, 2, 1, 140, 150, depth, columns), WINDOW, "f16"), keys=keys)
@@ -422,6 +428,12 @@ def varied_on_hopper() -> list[NestCase]:
         *(on_hopper(forward(z, s, guarded=False, fill=_hard(z))) for s in (CAUSAL, ALIBI)),
         on_hopper(forward(z, PADDING, guarded=False)),
         on_hopper(sigmoid(g, "bf16")),
+        *(on_hopper(queries_gradient(z, s), keys=64, stages=3) for s in scores),
+        *(on_hopper(keys_gradient(z, s), keys=64, stages=3) for s in scores),
+        *(on_hopper(queries_gradient(g, s, "f16"), keys=64) for s in (CAUSAL, BIAS)),
+        *(on_hopper(keys_gradient(h, s, "f16"), keys=64) for s in (CAUSAL, WINDOW)),
+        on_hopper(queries_gradient(z, CAUSAL), keys=64, stages=3, groups=3),
+        on_hopper(keys_gradient(Sizes(1, 2, 1, 140, 150, 80, 48), ALIBI), keys=64),
     ]
 
 

@@ -14,7 +14,8 @@ from torchweld.core import dtypes
 from torchweld.ir.access import addressed
 from torchweld.ir.contraction import contraction_of
 from torchweld.ir.size import evaluate
-from torchweld.runtime.launcher import grid_of
+from torchweld.runtime.dispatch import Pointer
+from torchweld.runtime.launcher import grid_of, launch_plan
 from torchweld.targets.find import named_target
 from torchweld.templates.gemm.schedule import ProductSchedule
 from torchweld.templates.gemm.triton import generate as triton_product
@@ -76,6 +77,18 @@ def gpu_starter(compiled: Mapping[KernelSource, object]):
         compiled[source](grid, torch.cuda.current_stream().cuda_stream, values)
 
     return start
+
+
+def launch(
+    case: Case, bundle: KernelBundle, tensors: Mapping[str, torch.Tensor],
+    compiled: Mapping[KernelSource, object],
+) -> None:  # fmt: skip
+    """All kernels as the runtime starts them: with TMA's descriptors, and with Triton's kernel in
+    the place of one in Gluon where these cannot be."""
+    slots, bases = {n: i for i, n in enumerate(tensors)}, [t.data_ptr() for t in tensors.values()]
+    for source in bundle.sources:
+        plan = launch_plan(source, compiled[source], lambda n: Pointer(slots[n]), case.sizes)
+        plan(bases, torch.cuda.current_device(), torch.cuda.current_stream().cuda_stream)
 
 
 def compile_in_processes(sources: Iterable[KernelSource]) -> Mapping[KernelSource, object]:

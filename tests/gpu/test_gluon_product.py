@@ -13,13 +13,11 @@ from product_cases import parts, tiled_title
 from product_check import problems
 from torchweld.codegen.source import KernelBundle
 from torchweld.ir.size import symbol
-from torchweld.runtime.dispatch import Pointer
-from torchweld.runtime.launcher import launch_plan
 from torchweld.templates.gemm.hopper import schedule as product_gluon
 from torchweld.templates.gemm.hopper.generate import generate
 from torchweld.templates.gemm.schedule import ProductSchedule
 from triton_cases import Case, tensors
-from triton_run import H100, compile_in_processes, prepare
+from triton_run import H100, compile_in_processes, launch, prepare
 
 pytestmark = pytest.mark.hopper
 
@@ -100,10 +98,7 @@ def run(case: Case, compiled: dict, made: dict) -> None:
     """All kernels of the case; `made` gets what is passed between them."""
     bundle = bundle_of(case)
     prepare(case, bundle, made)
-    slots, bases = {n: i for i, n in enumerate(made)}, [t.data_ptr() for t in made.values()]
-    for source in bundle.sources:
-        plan = launch_plan(source, compiled[source], lambda n: Pointer(slots[n]), case.sizes)
-        plan(bases, torch.cuda.current_device(), torch.cuda.current_stream().cuda_stream)
+    launch(case, bundle, made, compiled)
 
 
 @pytest.mark.parametrize("case", ALL, ids=tiled_title)

@@ -201,7 +201,7 @@ def shared_bytes(work: Work, s: NestSchedule) -> int:
         (o.key, w) for o, w in zip(outers, columns)
     ]
     # One buffer's tile is in shared memory once: as a key factor of an inner and of an outer.
-    keys = {_name(body[v], v): s.block_keys * w * body[v].dtype.bytes for v, w in sides}
+    keys = {factor_name(body[v], v): s.block_keys * w * body[v].dtype.bytes for v, w in sides}
     scores = [
         s.block_rows * s.block_keys * i.dtype.bytes
         for v, i in enumerate(body)
@@ -210,7 +210,7 @@ def shared_bytes(work: Work, s: NestSchedule) -> int:
     return sum(rows.values()) + s.stages * (sum(keys.values()) + sum(scores)) + _SHARED_REST
 
 
-def _name(instr, value: int) -> object:
+def factor_name(instr, value: int) -> object:
     if not isinstance(instr, Load):
         return value
     return instr.buffer, *(e.const for e in instr.index if isinstance(e, Affine))

@@ -1,5 +1,5 @@
-"""The tiles of a score nest in Gluon: rows x keys in the layout SCORES of the inner product, rows x
-columns in the layout RESULT of the outer one."""
+"""The tiles of a score nest in Gluon: rows x keys in the layout SCORES of inner products, rows x
+columns in the layout RESULT_<columns> of an outer one."""
 
 from __future__ import annotations
 
@@ -46,17 +46,18 @@ class _Shape:
 def tiles_of(
     accesses: Accesses, buffers: Mapping[str, Buffer], nest: Nest, s: HopperSchedule
 ) -> Tiles:
-    """The faces of a nest with one outer product; TMA makes the factors, so they have none."""
-    comp, (outer,) = accesses.comp, nest.outers
-    make = _Shape(s)
-    dimensions = (batch_of(nest, s), s.rows, s.keys, nest.inners[0].depth, outer.columns)
+    """The faces of a nest; TMA makes the factors, so they have none."""
+    comp, make = accesses.comp, _Shape(s)
+    depths = (*(i.depth for i in nest.inners), *(o.columns for o in nest.outers))
+    dimensions = (batch_of(nest, s), s.rows, s.keys, *depths)
     scores = make.tile(s.rows, s.keys, s.block_keys)
     root = GluonFace(accesses, buffers, scores, dimensions)
     root.fast, root.begins = True, {}
     score, whole = root.facing(scores, "r", "lc"), root.facing(scores, "r", "lc")
     simplify_whole(whole, nest, s)
-    width = padded(points(accesses, outer.columns))
-    end = root.facing(make.tile(s.rows, outer.columns, width), "ro", "e0c")
-    end.layout = "RESULT"
-    batch = batch_of(nest, s)
-    return Tiles(comp, nest, s, batch, (), score, whole, {}, {}, {}, {outer.columns: end})
+    ends = {}
+    for n, axes in enumerate(dict.fromkeys(o.columns for o in nest.outers)):
+        width = padded(points(accesses, axes))
+        ends[axes] = root.facing(make.tile(s.rows, axes, width), f"r{n}r", f"e{n}c")
+        ends[axes].layout = f"RESULT_{width}"
+    return Tiles(comp, nest, s, batch_of(nest, s), (), score, whole, {}, {}, {}, ends)

@@ -14,6 +14,7 @@ from torchweld.templates.attention.gpu.schedule import (
     NestSchedule,
     Work,
     batch_of,
+    factor_name,
     group_of,
     padded,
     tile_axes,
@@ -27,9 +28,11 @@ MOST_STAGES = 4
 
 @dataclass(frozen=True, slots=True)
 class HopperSchedule(NestSchedule):
-    """`block_rows`: of one of `groups`. `num_warps`: of one group."""
+    """`block_rows`: of one of `groups`. `num_warps`: of one group. `overlapped`: the outer products
+    of a block are made beside the work on the scores of the next."""
 
     groups: int = 2
+    overlapped: bool = True
 
     @property
     def tile_rows(self) -> int:
@@ -42,51 +45,60 @@ class Sides:
     """The axes of one factor as `window` wants them: a batch, and two sides by name."""
 
     batch: tuple[str, ...]
+    depth: tuple[str, ...]  # or columns
     rows: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
-    depth: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """What TMA copies: the row factor, and the key factors of the inner and the outer product."""
+    """What TMA copies: the factors of each inner product, and the key factor of each outer one. An
+    inner and an outer product may have one in common."""
 
-    rows: Window
-    keys: Window
-    values: Window
+    rows: tuple[Window, ...]
+    keys: tuple[Window, ...]
+    values: tuple[Window, ...]
 
 
 def windows_of(accesses: Accesses, nest: Nest, s: NestSchedule) -> Windows | str:
-    """Of a nest with one product of each kind; why TMA cannot make them."""
-    (inner,), (outer,), batch = nest.inners, nest.outers, batch_of(nest, s)
-    found = [
-        _window(accesses, inner.row, Sides(batch, rows=s.rows, depth=inner.depth), "rows", "depth"),
-        _window(accesses, inner.key, Sides(batch, keys=s.keys, depth=inner.depth), "keys", "depth"),
-        _window(
-            accesses, outer.key, Sides(batch, keys=s.keys, columns=outer.columns), "keys", "columns"
-        ),
-    ]
-    refused = [w for w in found if isinstance(w, str)]
-    return refused[0] if refused else Windows(*found)
+    """Of a nest; why TMA cannot make them."""
+    batch = batch_of(nest, s)
+    rows = [_window(accesses, i.row, Sides(batch, i.depth, s.rows), "rows") for i in nest.inners]
+    keys, values = (
+        [_window(accesses, load, Sides(batch, axes, keys=s.keys), "keys") for load, axes in factors]
+        for factors in (
+            [(i.key, i.depth) for i in nest.inners], [(o.key, o.columns) for o in nest.outers]
+        )
+    )  # fmt: skip
+    refused = [w for w in (*rows, *keys, *values) if isinstance(w, str)]
+    return refused[0] if refused else Windows(*map(tuple, (rows, keys, values)))
 
 
-def _window(accesses: Accesses, load: Value, sides: Sides, *names: str) -> Window | str:
+def _window(accesses: Accesses, load: Value, sides: Sides, name: str) -> Window | str:
     instr = accesses.comp.body[load]
     if not isinstance(instr, Load) or instr.guard is not None:
         return "a factor is computed before it is multiplied"
-    return window(accesses, sides, accesses.loads[load], instr.dtype, names)
+    return window(accesses, sides, accesses.loads[load], instr.dtype, (name, "depth"))
 
 
-# Widest depth or columns -> groups, keys of a block. The scores of a block, the result, and the
-# shares that are multiplied meanwhile are in registers. H100, 64 heads of 3840 keys, TFLOP/s: heads
-# of 64 in three groups 506, in two 438, with 64 keys 450 and 379; of 128 628, with 64 keys 562.
-_TILES: Mapping[int, tuple[int, int]] = {64: (3, 128), 128: (2, 128), 256: (2, 64)}
+# (inner, outer products) -> widest depth or columns -> groups, keys of a block. The scores of a
+# block, the results, and what is multiplied meanwhile are in registers. H100, 64 heads of 3840
+# keys, TFLOP/s: heads of 64 in three groups 506, in two 438, with 64 keys 450 and 379; of 128 628,
+# with 64 keys 562.
+_TILES: Mapping[tuple[int, int], Mapping[int, tuple[int, int]]] = {
+    (1, 1): {64: (3, 128), 128: (2, 128), 256: (2, 64)},
+    (2, 1): {64: (3, 64), 128: (2, 64)},
+    (2, 2): {64: (2, 64), 128: (2, 64)},
+}
 
 
 def candidates(work: Work) -> Iterator[HopperSchedule]:
-    """The default first, then neighbours for a tuner."""
-    groups, keys = _TILES[min(w for w in _TILES if w >= max(work.widths()))]
+    """The default first, then neighbours for a tuner; none for products that are too wide."""
+    by_width = _TILES.get((len(work.nest.inners), len(work.nest.outers)), {})
+    widest = max(work.widths())
+    if not any(w >= widest for w in by_width):
+        return
+    groups, keys = by_width[min(w for w in by_width if w >= widest)]
     loaded = _loaded_bytes(work)
     if loaded > 4:  # 128 numbers of 64 bits spill, in two groups too
         keys = 64
@@ -115,6 +127,7 @@ def _tiled(work: Work, groups: int, keys: int) -> HopperSchedule:
     rows, over = tile_axes(work, work.nest.rows), tile_axes(work, work.nest.keys)
     keys = min(keys, padded(work.points(over)))
     s = HopperSchedule(rows, over, ROWS, keys, 4, 2, groups=groups)
+    s = replace(s, overlapped=len(work.nest.outers) == 1)
     while s.stages < MOST_STAGES and fits(work, replace(s, stages=s.stages + 1)):
         s = replace(s, stages=s.stages + 1)
     return replace(s, group=group_of(work, s))
@@ -125,10 +138,14 @@ def fits(work: Work, s: HopperSchedule) -> bool:
 
 
 def shared_bytes(work: Work, s: HopperSchedule) -> int:
-    """Of a program: row factors, and the rings of both key factors."""
-    depth, columns = work.widths()
-    rows = s.tile_rows * depth
-    return dtypes.bf16.bytes * (rows + s.stages * s.block_keys * (depth + columns))
+    """Of a program: row factors, and the rings of key factors, each once."""
+    inners, outers = work.nest.inners, work.nest.outers
+    widths = work.widths()
+    rows = {work.comp.body[i.row]: w for i, w in zip(inners, widths)}
+    sides = zip((*(i.key for i in inners), *(o.key for o in outers)), widths)
+    keys = {factor_name(work.comp.body[v], v): w for v, w in sides}
+    each = s.tile_rows * sum(rows.values()) + s.stages * s.block_keys * sum(keys.values())
+    return dtypes.bf16.bytes * each
 
 
 def programs(work: Work, s: HopperSchedule) -> int:

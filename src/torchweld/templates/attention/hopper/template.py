@@ -9,7 +9,6 @@ from torchweld.core import dtypes
 from torchweld.ir.access import unmerged
 from torchweld.ir.contraction import TENSOR_DTYPES
 from torchweld.ir.nodes import Op, value_axes
-from torchweld.ir.size import product
 from torchweld.templates.attention.comp import attention_comp
 from torchweld.templates.attention.gpu import schedule as gpu
 from torchweld.templates.attention.gpu.schedule import Work, batch_of, is_fast
@@ -25,10 +24,9 @@ from torchweld.templates.attention.hopper.schedule import (
 )
 from torchweld.templates.attention.nest import Nest, nest_of
 from torchweld.templates.pointwise_reduce.gpu.emit import is_wide
-from torchweld.templates.template import NO_SCHEDULE, Problem, Template
+from torchweld.templates.template import Problem, Template
 
 _MONOIDS = ("max", "sum")
-_WIDEST = 256
 
 
 def match(problem: Problem) -> Nest | None:
@@ -37,7 +35,7 @@ def match(problem: Problem) -> Nest | None:
 
 def supports(nest: Nest, problem: Problem) -> str | None:
     checks = (
-        _bad_device, _bad_form, _bad_dtype, _bad_width, _bad_statistic, _bad_scores, _bad_tiles,
+        _bad_device, _bad_form, _bad_dtype, _bad_statistic, _bad_scores, _bad_tiles,
     )  # fmt: skip
     return next(filter(None, (check(nest, problem) for check in checks)), None)
 
@@ -48,8 +46,8 @@ def _bad_device(nest: Nest, problem: Problem) -> str | None:
 
 
 def _bad_form(nest: Nest, problem: Problem) -> str | None:
-    if (len(nest.inners), len(nest.outers), len(nest.walks)) != (1, 1, 1):
-        return "more than one walk, or more than one product of a kind"
+    if len(nest.walks) != 1:
+        return "more than one walk over the keys"
     if len(nest.keys) != 1:
         return "keys along several axes"
     every = all(isinstance(a.extent, int) for a in problem.comp.axes)
@@ -57,18 +55,11 @@ def _bad_form(nest: Nest, problem: Problem) -> str | None:
 
 
 def _bad_dtype(nest: Nest, problem: Problem) -> str | None:
-    body, (inner,), (outer,) = problem.comp.body, nest.inners, nest.outers
-    factors = {body[inner.row].dtype, body[inner.key].dtype}
-    good = len(factors) == 1 and factors <= TENSOR_DTYPES and body[outer.key].dtype in TENSOR_DTYPES
+    body = problem.comp.body
+    pairs = [(body[i.row].dtype, body[i.key].dtype) for i in nest.inners]
+    good = all(a == b and a in TENSOR_DTYPES for a, b in pairs)
+    good &= all(body[o.key].dtype in TENSOR_DTYPES for o in nest.outers)
     return None if good else "factors that are neither all bfloat16 nor all float16"
-
-
-def _bad_width(nest: Nest, problem: Problem) -> str | None:
-    for axes in (nest.inners[0].depth, nest.outers[0].columns):
-        width = product(problem.comp.extent(a) for a in axes)
-        if width > _WIDEST:
-            return f"heads of {width} are too large"
-    return None
 
 
 def _bad_statistic(nest: Nest, problem: Problem) -> str | None:
@@ -83,7 +74,7 @@ def _bad_scores(nest: Nest, problem: Problem) -> str | None:
         return "something discrete is decided by the scores"
     if any(isinstance(i, Op) and i.name == "philox" for i in comp.body):
         return "random numbers take the registers"
-    if not axes[nest.outers[0].weight] >= {*nest.rows, *nest.keys}:
+    if not all(axes[o.weight] >= {*nest.rows, *nest.keys} for o in nest.outers):
         return "a weight is the same for all rows or keys"
     return None
 
@@ -92,13 +83,14 @@ def _bad_tiles(nest: Nest, problem: Problem) -> str | None:
     work = _work(nest, problem)
     s = next(candidates(work), None)
     if s is None:
-        return NO_SCHEDULE
+        return "too many or too wide products for the registers"
     if not fits(work, s):
         return "the tiles do not fit in shared memory"
     if work.points(s.rows) < ROWS or 2 * programs(work, s) < problem.target.units:
         return "too few rows"
     accesses = unmerged(problem.comp, problem.buffers)
-    dimensions = (batch_of(nest, s), s.rows, s.keys, nest.inners[0].depth, nest.outers[0].columns)
+    depths = (*(i.depth for i in nest.inners), *(o.columns for o in nest.outers))
+    dimensions = (batch_of(nest, s), s.rows, s.keys, *depths)
     if is_wide(accesses, problem.buffers, dimensions):
         return "offsets have more than 32 bits"
     windows = windows_of(accesses, nest, s)

@@ -1,0 +1,310 @@
+"""What a group of warps does with its rows, block of keys by block of keys.
+
+Where registers allow it, the tensor cores make the outer products of one block while the group
+works on the scores of the next (Shah et al., "FlashAttention-3", 2024):
+
+    s = a b[0]^T;  p = share of s
+    for each further block:
+        s = a b^T                both products are under way ...
+        o += p v[before]
+        p' = share of s          ... and the second still is here
+        o = o * kept;  p = p'
+    o += p v[last]
+
+Else they make them while the inner products of the next block begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torchweld.codegen.triton.scalars import TYPES
+from torchweld.core import dtypes
+from torchweld.ir.affine import Affine
+from torchweld.ir.nodes import Load, Value, needed, operands, store_axes
+from torchweld.templates.attention.gpu import keys as bounds
+from torchweld.templates.attention.gpu.generate import is_guarded
+from torchweld.templates.attention.gpu.schedule import padded
+from torchweld.templates.attention.gpu.tiles import Face, Tiles
+from torchweld.templates.attention.gpu.walk import arguments, hoist, masked, rising
+from torchweld.templates.attention.hopper.factors import Factors
+from torchweld.templates.attention.nest import Outer, Walk
+from torchweld.templates.gemm.hopper.tiles import Memory
+from torchweld.templates.pointwise_reduce.gpu import forms
+from torchweld.templates.pointwise_reduce.gpu.reduce import combined, identity
+from torchweld.templates.pointwise_reduce.gpu.walks import rounded
+
+_NOTHING = 'float("-inf")'
+
+
+def consume(t: Tiles, factors: Factors, columns: tuple[int, ...]) -> None:
+    """The body of `consume` after its place: `tile` is the group's, `first` and `last` are the
+    program's. `columns`: of each result."""
+    work = _Group(t, factors, columns)
+    first, loops = work.loops()
+    covered = rounded(t.rows, t.schedule.tile_rows)
+    t.score.block("r", "tile", t.schedule.block_rows, t.schedule.rows, covered)
+    work.start()
+    hoist(t, work.walk)
+    known = dict(t.score.known)
+    with t.score.indented("if first < last:"):
+        work.first(first)
+        for header, part in loops:
+            t.score.known = dict(known)
+            with t.score.indented(header):
+                work.step(part)
+        work.last()
+    t.score.known = dict(known)
+    work.finish(covered)
+
+
+def limit(t: Tiles, name: str, index: Affine | None, most: bool, up: bool) -> None:
+    """`name`: the block at a bound, the least or the most of the rows of a tile of `t`."""
+    if index is not None:
+        value = f"tl.minimum(tl.maximum({bounds.extremes(t, index)[most]}, 0), {t.keys})"
+        size = t.schedule.block_keys
+        t.score.line(f"{name} = tl.cdiv({value}, {size})" if up else f"{name} = {value} // {size}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What a loop over blocks is printed for. `covered`: the keys of its blocks, None if some may
+    be out of bounds; `face`: that of its scores."""
+
+    face: Face
+    covered: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """`s<n>`: scores, `o<n>`: results, `p<n>`: what is multiplied for them, as operands; `share<n>`
+    as they are computed."""
+
+    t: Tiles
+    factors: Factors
+    columns: tuple[int, ...]
+
+    @property
+    def walk(self) -> Walk:
+        (walk,) = self.t.nest.walks
+        return walk
+
+    @property
+    def outers(self) -> dict[Value, tuple[int, Outer]]:
+        return {o.value: (n, o) for n, o in enumerate(self.t.nest.outers)}
+
+    def line(self, text: str) -> None:
+        self.t.score.line(text)
+
+    def loops(self) -> tuple[_Block, list[tuple[str, _Block]]]:
+        """How the first block is printed, and the loops over the others: those that a mask cuts,
+        whole ones, and cut ones again."""
+        t, k, s, bound = self.t, self.t.score, self.t.schedule, self.t.nest.bound
+        every = rounded(t.keys, s.block_keys)
+        whole, cut = _Block(t.whole, t.keys), _Block(k, every)
+        is_masked = bound.low is not None or bound.high is not None
+        if not is_masked and every == t.keys:
+            return whole, [("for at in range(first + 1, last):", whole)]
+        k.line(f"inner, outer = first + 1, {t.keys // s.block_keys}")
+        limit(t, "inner", bound.low, most=True, up=True)
+        limit(t, "outer", bound.high, most=False, up=False)
+        k.line("inner = tl.minimum(tl.maximum(inner, first + 1), last)")
+        k.line("outer = tl.maximum(tl.minimum(outer, last), inner)")
+        loops = [("for at in range(inner, outer):", whole)]
+        if bound.low is not None:
+            loops.insert(0, ("for at in range(first + 1, inner):", cut))
+        if bound.high is not None or every != t.keys:
+            loops.append(("for at in range(outer, last):", cut))
+        return (cut if is_masked or t.keys < s.block_keys else whole), loops
+
+    def start(self) -> None:
+        for value in self.walk.reductions:
+            if value not in self.outers:
+                start = identity(self.t.score.body[value].monoid, dtypes.f32)
+                layout = "gl.SliceLayout(1, SCORES)"
+                self.line(f"acc{value} = gl.full((ROWS,), {start}, gl.float32, {layout})")
+        for n, columns in enumerate(self.columns):
+            self.line(f"o{n} = gl.zeros((ROWS, {columns}), gl.float32, RESULT_{columns})")
+
+    def first(self, part: _Block) -> None:
+        self.line("mbarrier.wait(ready.index(0), 0)")
+        self.line("at, step, stage = first, 0, 0")
+        self._await(self.factors.keys, "stage", "0")
+        self._multiply_keys(part)
+        self._wait(0, self._scores)
+        self._release(self.factors.only_inner, "stage")
+        self._weigh(part)
+        self._turn()
+        if not self.t.schedule.overlapped:
+            self._await(self.factors.only_outer, "stage", "0")
+            self._multiply_values("stage")
+        self.line("step = 1")
+
+    def step(self, part: _Block) -> None:
+        self.line("stage, old = step % STAGES, (step - 1) % STAGES")
+        self._await(self.factors.keys, "stage", "step // STAGES & 1")
+        self._multiply_keys(part)
+        if self.t.schedule.overlapped:
+            self._await(self.factors.only_outer, "old", "(step - 1) // STAGES & 1")
+            self._multiply_values("old")
+            self._wait(len(self.columns), self._scores)
+            self._release(self.factors.only_inner, "stage")
+            self._weigh(part)
+            self._wait(0, self._results)
+            self._release(dict.fromkeys(self.factors.values), "old")
+            self._rescale()
+            self._turn()
+        else:
+            self._wait(len(self._scores), self._results)
+            self._release(dict.fromkeys(self.factors.values), "old")
+            self._wait(0, self._scores)
+            self._release(self.factors.only_inner, "stage")
+            self._weigh(part)
+            self._rescale()
+            self._turn()
+            self._await(self.factors.only_outer, "stage", "step // STAGES & 1")
+            self._multiply_values("stage")
+        self.line("step += 1")
+
+    def last(self) -> None:
+        if self.t.schedule.overlapped:
+            self.line("old = (step - 1) % STAGES")
+            self._await(self.factors.only_outer, "old", "(step - 1) // STAGES & 1")
+            self._multiply_values("old")
+        self._wait(0, self._results)
+
+    # products
+
+    @property
+    def _scores(self) -> list[str]:
+        return [f"s{n}" for n in range(len(self.factors.keys))]
+
+    @property
+    def _results(self) -> list[str]:
+        """With the operands, whose registers the products read until they are done."""
+        return [f"{letter}{n}" for n in range(len(self.columns)) for letter in "op"]
+
+    def _await(self, memories: Iterable[Memory], stage: str, parity: str) -> None:
+        for memory in dict.fromkeys(memories):
+            self.line(f"mbarrier.wait(ready_{memory.name}.index({stage}), {parity})")
+
+    def _release(self, memories: Iterable[Memory], stage: str) -> None:
+        for memory in memories:
+            self.line(f"mbarrier.arrive(empty_{memory.name}.index({stage}), count=1)")
+
+    def _wait(self, pending: int, names: list[str]) -> None:
+        """Until no more than `pending` products are under way."""
+        text = ", ".join(names)
+        deps = f"({text},)" if len(names) == 1 else f"({text})"
+        self.line(f"{text} = warpgroup_mma_wait({pending}, deps={deps})")
+
+    def _multiply_keys(self, part: _Block) -> None:
+        """Begins the inner products of a block; where its keys are, and what is loaded for each
+        score meanwhile."""
+        face, s = part.face, self.t.schedule
+        for n, (rows, keys) in enumerate(zip(self.factors.rows, self.factors.keys)):
+            left, right = rows.matrix("GROUP", "depth"), keys.matrix("stage", "keys")
+            self.line(f"s{n} = gl.zeros((ROWS, KEYS), gl.float32, SCORES)")
+            self.line(f"s{n} = warpgroup_mma({left}, {right}, s{n}, is_async=True, use_acc=False)")
+        face.known = dict(self.t.score.known)
+        face.block("lc", "at", s.block_keys, s.keys, part.covered)
+        inners = {i.value for i in self.t.nest.inners}
+        stop = {*face.known, *inners}
+        for value in sorted(needed(face.body, arguments(self.t, face, self.walk), stop=stop)):
+            instr = face.body[value]
+            plain = isinstance(instr, Load) and not operands(instr)
+            if plain and face.along(face.axes[value]) == "rc":
+                face.value(value)
+        face.known |= {i.value: f"s{n}" for n, i in enumerate(self.t.nest.inners)}
+
+    def _multiply_values(self, stage: str) -> None:
+        for n, memory in enumerate(self.factors.values):
+            values = memory.matrix(stage, "depth")
+            self.line(f"o{n} = warpgroup_mma(p{n}, {values}, o{n}, is_async=True)")
+
+    def _turn(self) -> None:
+        """Weights as operands: no thread gives anything to another."""
+        for n, columns in enumerate(self.columns):
+            self.line(f"p{n} = gl.convert_layout(share{n}, SHARES_{columns})")
+
+    # scores
+
+    def _weigh(self, part: _Block) -> None:
+        """The statistics with a block taken in, and what its values are multiplied by."""
+        face, bases = part.face, dict(self.walk.rescaled)
+        for value in self.walk.reductions:
+            if value in self.outers:
+                n, outer = self.outers[value]
+                dtype = TYPES[face.body[outer.key].dtype]
+                face.line(f"share{n} = {masked(face, 'sum', outer.weight)}.to({dtype})")
+            elif face.body[value].monoid == "sum":
+                kept = f" * kept{bases[value]}" if value in bases else ""
+                tile = masked(face, "sum", face.arg(value))
+                face.line(f"acc{value} = acc{value}{kept} + gl.sum({tile}, 1)")
+            else:
+                self._extreme(face, value)
+
+    def _extreme(self, face: Face, value: Value) -> None:
+        """As in Triton (gpu/walk.py), but that statistics have one dimension."""
+        x, scale = rising(face, face.arg(value))
+        tile = masked(face, "max", x)
+        face.helper("_reduce_maximum(")
+        found = f"gl.reduce({tile}, 1, _reduce_maximum)" + (f" * {scale!r}" if scale != 1.0 else "")
+        face.line(f"new = {combined(face, 'max', dtypes.f32, f'acc{value}', found)}")
+        if any(base == value for _, base in self.walk.rescaled):
+            face.line(f"base{value} = tl.where(new == {_NOTHING}, 0.0, new)")
+            face.line(f"kept{value} = exp_flushed(acc{value} - base{value})")
+            face.known[value] = f"base{value}[:, None]"
+        face.line(f"acc{value} = new")
+
+    def _rescale(self) -> None:
+        bases = dict(self.walk.rescaled)
+        for value, (n, _) in self.outers.items():
+            if value in bases:
+                kept = _wide(f"kept{bases[value]}", self.columns[n])
+                self.line(f"o{n} = o{n} * {kept}")
+
+    # what follows
+
+    def finish(self, covered: int | None) -> None:
+        t, k, s = self.t, self.t.score, self.t.schedule
+        for columns, end in t.ends.items():
+            width = padded(t.points(columns))
+            end.block(end.dimension("r"), "tile", s.block_rows, s.rows, covered)
+            end.block(end.dimension("c"), "", width, columns, width)
+        for total, base in self.walk.rescaled:
+            if not is_guarded(t.comp, base):
+                self._restore(total, base)
+        for value in self.walk.reductions:
+            self._know(value)
+        for position, store in enumerate(t.comp.stores):
+            axes = store_axes(t.comp, store, k.axes)
+            faces = [end for columns, end in t.ends.items() if axes & set(columns)]
+            face = faces[0] if faces else k
+            face.compute(forms.stored(face, [position]))
+            face.store(position)
+
+    def _know(self, value: Value) -> None:
+        """The result of a walk over all keys, in each layout."""
+        if value in self.outers:
+            n, outer = self.outers[value]
+            self.t.ends[outer.columns].known[value] = f"o{n}"
+            return
+        self.t.score.known[value] = f"acc{value}[:, None]"
+        for columns, end in self.t.ends.items():
+            end.known[value] = _wide(f"acc{value}", padded(self.t.points(columns)))
+
+    def _restore(self, total: Value, base: Value) -> None:
+        """A sum of exp(x - max(x)) is NaN where the maximum is -inf, unless the Comp has zero in
+        its place."""
+        name, top = f"acc{total}", f"acc{base}"
+        if total in self.outers:
+            n, _ = self.outers[total]
+            name, top = f"o{n}", _wide(top, self.columns[n])
+        self.line(f'{name} = tl.where({top} == {_NOTHING}, float("nan"), {name})')
+
+
+def _wide(name: str, columns: int) -> str:
+    """A statistic of the scores, along so many columns of a result."""
+    return f"gl.convert_layout({name}, gl.SliceLayout(1, RESULT_{columns}))[:, None]"

@@ -15,6 +15,7 @@ from nest_gpu_cases import (
     DOCUMENTS,
     DROPOUT,
     PLAIN,
+    SOFTCAP,
     WINDOW,
     NestCase,
     Sizes,
@@ -22,6 +23,7 @@ from nest_gpu_cases import (
     generated,
     keys_gradient,
     on_hopper,
+    queries_gradient,
     small_on_hopper,
     two_walks,
 )
@@ -126,3 +128,25 @@ def test_addresses_that_tma_does_not_take_have_a_kernel_in_triton():
     (source,) = bundle.sources
     assert source.language == "gluon" and source.otherwise.language == "triton"
     assert not bundle.scratch
+
+
+def test_gradients_of_simple_scores_fit_in_registers():
+    heads = {n: Sizes(4, 16, 1, 2048, 2048, n, n) for n in (64, 128, 256)}
+    assert kernel(queries_gradient(heads[64], CAUSAL)).schedule.groups == 3
+    assert kernel(queries_gradient(heads[128], CAUSAL)).schedule.overlapped
+    simple = kernel(keys_gradient(heads[128], CAUSAL))
+    assert simple.template == "attention/hopper" and not simple.schedule.overlapped
+    for score in (SOFTCAP, BIAS):
+        assert kernel(keys_gradient(heads[128], score)).template == "attention/gpu"
+        assert kernel(keys_gradient(heads[64], score)).template == "attention/hopper"
+    assert kernel(queries_gradient(heads[256], CAUSAL)).template == "attention/gpu"
+
+
+def test_a_product_begins_as_soon_as_its_weights_are_known():
+    """That of values needs no gradient of weights."""
+    (source,) = generated(GRADIENT).sources
+    lines = [line.strip() for line in source.text.split("for at in ")[1].splitlines()]
+    waits = [n for n, line in enumerate(lines) if "warpgroup_mma_wait" in line]
+    products = [n for n, line in enumerate(lines) if line.startswith(("o0 =", "o1 ="))]
+    assert len(waits) == 3 and len(products) == 2
+    assert waits[0] < products[0] < waits[1] < products[1] < waits[2]

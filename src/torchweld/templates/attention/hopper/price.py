@@ -14,10 +14,11 @@ from torchweld.templates.attention.gpu.schedule import Work
 from torchweld.templates.attention.hopper.schedule import HopperSchedule, programs
 
 _HIDDEN = 0.8  # of the shorter
+_SHARE = {True: 1.0, False: 0.7}  # of the tensor cores' rate, where products overlap with scores
 
 
 def seconds(work: Work, s: HopperSchedule) -> float:
-    products_s, scores_s = gpu.products_s(work, 1.0), gpu.scores_s(work)
+    products_s, scores_s = gpu.products_s(work, _SHARE[s.overlapped]), gpu.scores_s(work)
     hidden = _HIDDEN * min(products_s, scores_s)
     pair_s = products_s + scores_s - hidden
     busy_s = work.points(work.nest.batch) * gpu.pairs(work, s) * pair_s

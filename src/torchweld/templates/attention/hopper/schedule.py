@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from torchweld.core import dtypes
 from torchweld.ir.access import Accesses
-from torchweld.ir.nodes import Load, Value, value_axes
+from torchweld.ir.nodes import Instr, Load, Op, Value, value_axes
+from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import product
 from torchweld.templates.attention.gpu.schedule import (
     NestSchedule,
@@ -82,9 +83,10 @@ def _window(accesses: Accesses, load: Value, sides: Sides, name: str) -> Window 
 
 
 # (inner, outer products) -> widest depth or columns -> groups, keys of a block. The scores of a
-# block, the results, and what is multiplied meanwhile are in registers. H100, 64 heads of 3840
-# keys, TFLOP/s: heads of 64 in three groups 506, in two 438, with 64 keys 450 and 379; of 128 628,
-# with 64 keys 562.
+# block, the results, and what is multiplied meanwhile are in registers. Measured on an H100:
+# forward, 64 heads of 3840 keys, TFLOP/s: heads of 64 in three groups 506, in two 438, with 64 keys
+# 450 and 379; of 128 628, with 64 keys 562. Gradients, 64 heads of 2048, causal, us, Triton's in
+# brackets: of queries 123 (146) in three groups, 132 in two; of keys and values 199 (246).
 _TILES: Mapping[tuple[int, int], Mapping[int, tuple[int, int]]] = {
     (1, 1): {64: (3, 128), 128: (2, 128), 256: (2, 64)},
     (2, 1): {64: (3, 64), 128: (2, 64)},
@@ -95,11 +97,10 @@ _TILES: Mapping[tuple[int, int], Mapping[int, tuple[int, int]]] = {
 def candidates(work: Work) -> Iterator[HopperSchedule]:
     """The default first, then neighbours for a tuner; none for products that are too wide."""
     by_width = _TILES.get((len(work.nest.inners), len(work.nest.outers)), {})
-    widest = max(work.widths())
-    if not any(w >= widest for w in by_width):
+    widest, loaded = max(work.widths()), _loaded_bytes(work)
+    if not any(w >= widest for w in by_width) or _spills(work, widest, loaded):
         return
     groups, keys = by_width[min(w for w in by_width if w >= widest)]
-    loaded = _loaded_bytes(work)
     if loaded > 4:  # 128 numbers of 64 bits spill, in two groups too
         keys = 64
     if loaded or work.nest.bound.low is not None:  # spill 300 to 600 bytes in three groups
@@ -107,6 +108,20 @@ def candidates(work: Work) -> Iterator[HopperSchedule]:
     tries = [(groups, keys), (2, keys), (groups, keys // 2)]
     for tile in dict.fromkeys(tries):
         yield _tiled(work, *tile)
+
+
+def _spills(work: Work, widest: int, loaded: int) -> bool:
+    """Two results of 128 columns leave registers for simple scores only: a bias in memory takes 833
+    us there (Triton 711), two exponentials 445 (422), one 334 (349)."""
+    body, axes = work.comp.body, value_axes(work.comp.body)
+    every = {*work.nest.rows, *work.nest.keys}
+    functions = [i for v, i in enumerate(body) if axes[v] >= every and _is_function(i)]
+    return len(work.nest.outers) > 1 and widest > 64 and (loaded > 0 or len(functions) > 1)
+
+
+def _is_function(instr: Instr) -> bool:
+    """Whether the units for special functions compute it."""
+    return isinstance(instr, Op) and TABLE[instr.name].sfu
 
 
 def _loaded_bytes(work: Work) -> int:

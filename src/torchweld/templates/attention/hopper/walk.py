@@ -11,7 +11,15 @@ works on the scores of the next (Shah et al., "FlashAttention-3", 2024):
         o = o * kept;  p = p'
     o += p v[last]
 
-Else they make them while the inner products of the next block begin.
+Gradients of keys and values have two results, which leave registers for one block only. There each
+product begins as soon as what it multiplies is known, and all end before the next block:
+
+    for each block:
+        s = a b^T;  ds = v do^T  both products are under way ...
+        p = share of s           ... and the second still is here
+        o += p do                under way ...
+        p' = share of s and ds   ... here
+        o' += p' b
 """
 
 from __future__ import annotations
@@ -49,12 +57,18 @@ def consume(t: Tiles, factors: Factors, columns: tuple[int, ...]) -> None:
     hoist(t, work.walk)
     known = dict(t.score.known)
     with t.score.indented("if first < last:"):
-        work.first(first)
+        work.line("mbarrier.wait(ready.index(0), 0)")
+        if t.schedule.overlapped:
+            work.first(first)
+        else:
+            work.line("step = 0")
         for header, part in loops:
             t.score.known = dict(known)
             with t.score.indented(header):
-                work.step(part)
-        work.last()
+                (work.overlapped if t.schedule.overlapped else work.whole)(part)
+                work.line("step += 1")
+        if t.schedule.overlapped:
+            work.last()
     t.score.known = dict(known)
     work.finish(covered)
 
@@ -98,22 +112,23 @@ class _Group:
         self.t.score.line(text)
 
     def loops(self) -> tuple[_Block, list[tuple[str, _Block]]]:
-        """How the first block is printed, and the loops over the others: those that a mask cuts,
-        whole ones, and cut ones again."""
+        """How the first block is printed, and the loops over the others (over all, if products do
+        not overlap): those that a mask cuts, whole ones, and cut ones again."""
         t, k, s, bound = self.t, self.t.score, self.t.schedule, self.t.nest.bound
         every = rounded(t.keys, s.block_keys)
         whole, cut = _Block(t.whole, t.keys), _Block(k, every)
         is_masked = bound.low is not None or bound.high is not None
+        begin = "first + 1" if s.overlapped else "first"
         if not is_masked and every == t.keys:
-            return whole, [("for at in range(first + 1, last):", whole)]
-        k.line(f"inner, outer = first + 1, {t.keys // s.block_keys}")
+            return whole, [(f"for at in range({begin}, last):", whole)]
+        k.line(f"inner, outer = {begin}, {t.keys // s.block_keys}")
         limit(t, "inner", bound.low, most=True, up=True)
         limit(t, "outer", bound.high, most=False, up=False)
-        k.line("inner = tl.minimum(tl.maximum(inner, first + 1), last)")
+        k.line(f"inner = tl.minimum(tl.maximum(inner, {begin}), last)")
         k.line("outer = tl.maximum(tl.minimum(outer, last), inner)")
         loops = [("for at in range(inner, outer):", whole)]
         if bound.low is not None:
-            loops.insert(0, ("for at in range(first + 1, inner):", cut))
+            loops.insert(0, (f"for at in range({begin}, inner):", cut))
         if bound.high is not None or every != t.keys:
             loops.append(("for at in range(outer, last):", cut))
         return (cut if is_masked or t.keys < s.block_keys else whole), loops
@@ -127,52 +142,78 @@ class _Group:
         for n, columns in enumerate(self.columns):
             self.line(f"o{n} = gl.zeros((ROWS, {columns}), gl.float32, RESULT_{columns})")
 
+    # blocks
+
     def first(self, part: _Block) -> None:
-        self.line("mbarrier.wait(ready.index(0), 0)")
         self.line("at, step, stage = first, 0, 0")
         self._await(self.factors.keys, "stage", "0")
         self._multiply_keys(part)
         self._wait(0, self._scores)
         self._release(self.factors.only_inner, "stage")
-        self._weigh(part)
-        self._turn()
-        if not self.t.schedule.overlapped:
-            self._await(self.factors.only_outer, "stage", "0")
-            self._multiply_values("stage")
+        for value in self.walk.reductions:
+            self._take(part.face, value)
+        self._turn(range(len(self.columns)))
         self.line("step = 1")
 
-    def step(self, part: _Block) -> None:
+    def overlapped(self, part: _Block) -> None:
         self.line("stage, old = step % STAGES, (step - 1) % STAGES")
         self._await(self.factors.keys, "stage", "step // STAGES & 1")
         self._multiply_keys(part)
-        if self.t.schedule.overlapped:
-            self._await(self.factors.only_outer, "old", "(step - 1) // STAGES & 1")
-            self._multiply_values("old")
-            self._wait(len(self.columns), self._scores)
-            self._release(self.factors.only_inner, "stage")
-            self._weigh(part)
-            self._wait(0, self._results)
-            self._release(dict.fromkeys(self.factors.values), "old")
-            self._rescale()
-            self._turn()
-        else:
-            self._wait(len(self._scores), self._results)
-            self._release(dict.fromkeys(self.factors.values), "old")
-            self._wait(0, self._scores)
-            self._release(self.factors.only_inner, "stage")
-            self._weigh(part)
-            self._rescale()
-            self._turn()
-            self._await(self.factors.only_outer, "stage", "step // STAGES & 1")
-            self._multiply_values("stage")
-        self.line("step += 1")
+        self._multiply_before()
+        self._wait(len(self.columns), self._scores)
+        self._release(self.factors.only_inner, "stage")
+        for value in self.walk.reductions:
+            self._take(part.face, value)
+        self._wait(0, self._results)
+        self._release(dict.fromkeys(self.factors.values), "old")
+        for n in range(len(self.columns)):
+            self._rescale(n)
+        self._turn(range(len(self.columns)))
 
     def last(self) -> None:
-        if self.t.schedule.overlapped:
-            self.line("old = (step - 1) % STAGES")
-            self._await(self.factors.only_outer, "old", "(step - 1) // STAGES & 1")
-            self._multiply_values("old")
+        self.line("old = (step - 1) % STAGES")
+        self._multiply_before()
         self._wait(0, self._results)
+
+    def _multiply_before(self) -> None:
+        """Begins the outer products of the block before."""
+        self._await(self.factors.only_outer, "old", "(step - 1) // STAGES & 1")
+        for n in range(len(self.columns)):
+            self._multiply_values(n, "old")
+
+    def whole(self, part: _Block) -> None:
+        self.line("stage = step % STAGES")
+        self._await(self.factors.rings, "stage", "step // STAGES & 1")
+        self._multiply_keys(part)
+        arrived, begun = 0, 0
+        for value, inners in self._in_order(part.face):
+            if inners > arrived:
+                self._wait(len(self._scores) - inners + begun, self._scores[arrived:inners])
+                arrived = inners
+            self._take(part.face, value)
+            if value in self.outers:
+                n, _ = self.outers[value]
+                self._rescale(n)
+                self._turn([n])
+                self._multiply_values(n, "stage")
+                begun += 1
+        self._wait(0, self._results)
+        self._release(self.factors.rings, "stage")
+
+    def _in_order(self, face: Face) -> list[tuple[Value, int]]:
+        """The reductions, each with how many of the inner products have to be over, those that
+        need the fewest first. Statistics stay before what is relative to them."""
+        every = [(v, self._needs(face, v)) for v in self.walk.reductions]
+        if any(value not in self.outers for value, _ in every):
+            return [(value, len(self._scores)) for value, _ in every]
+        return sorted(every, key=lambda pair: pair[1])
+
+    def _needs(self, face: Face, value: Value) -> int:
+        _, outer = self.outers.get(value, (0, None))
+        weight = outer.weight if outer else face.arg(value)
+        reached = needed(face.body, [face.image.get(weight, weight)], stop=self.t.score.known)
+        inners = enumerate(self.t.nest.inners, 1)
+        return max((n for n, inner in inners if inner.value in reached), default=0)
 
     # products
 
@@ -218,32 +259,30 @@ class _Group:
                 face.value(value)
         face.known |= {i.value: f"s{n}" for n, i in enumerate(self.t.nest.inners)}
 
-    def _multiply_values(self, stage: str) -> None:
-        for n, memory in enumerate(self.factors.values):
-            values = memory.matrix(stage, "depth")
-            self.line(f"o{n} = warpgroup_mma(p{n}, {values}, o{n}, is_async=True)")
+    def _multiply_values(self, n: int, stage: str) -> None:
+        values = self.factors.values[n].matrix(stage, "depth")
+        self.line(f"o{n} = warpgroup_mma(p{n}, {values}, o{n}, is_async=True)")
 
-    def _turn(self) -> None:
+    def _turn(self, results: Iterable[int]) -> None:
         """Weights as operands: no thread gives anything to another."""
-        for n, columns in enumerate(self.columns):
-            self.line(f"p{n} = gl.convert_layout(share{n}, SHARES_{columns})")
+        for n in results:
+            self.line(f"p{n} = gl.convert_layout(share{n}, SHARES_{self.columns[n]})")
 
     # scores
 
-    def _weigh(self, part: _Block) -> None:
-        """The statistics with a block taken in, and what its values are multiplied by."""
-        face, bases = part.face, dict(self.walk.rescaled)
-        for value in self.walk.reductions:
-            if value in self.outers:
-                n, outer = self.outers[value]
-                dtype = TYPES[face.body[outer.key].dtype]
-                face.line(f"share{n} = {masked(face, 'sum', outer.weight)}.to({dtype})")
-            elif face.body[value].monoid == "sum":
-                kept = f" * kept{bases[value]}" if value in bases else ""
-                tile = masked(face, "sum", face.arg(value))
-                face.line(f"acc{value} = acc{value}{kept} + gl.sum({tile}, 1)")
-            else:
-                self._extreme(face, value)
+    def _take(self, face: Face, value: Value) -> None:
+        """A statistic with a block taken in, or what the block's values are multiplied by."""
+        bases = dict(self.walk.rescaled)
+        if value in self.outers:
+            n, outer = self.outers[value]
+            dtype = TYPES[face.body[outer.key].dtype]
+            face.line(f"share{n} = {masked(face, 'sum', outer.weight)}.to({dtype})")
+        elif face.body[value].monoid == "sum":
+            kept = f" * kept{bases[value]}" if value in bases else ""
+            tile = masked(face, "sum", face.arg(value))
+            face.line(f"acc{value} = acc{value}{kept} + gl.sum({tile}, 1)")
+        else:
+            self._extreme(face, value)
 
     def _extreme(self, face: Face, value: Value) -> None:
         """As in Triton (gpu/walk.py), but that statistics have one dimension."""
@@ -258,12 +297,10 @@ class _Group:
             face.known[value] = f"base{value}[:, None]"
         face.line(f"acc{value} = new")
 
-    def _rescale(self) -> None:
-        bases = dict(self.walk.rescaled)
-        for value, (n, _) in self.outers.items():
-            if value in bases:
-                kept = _wide(f"kept{bases[value]}", self.columns[n])
-                self.line(f"o{n} = o{n} * {kept}")
+    def _rescale(self, n: int) -> None:
+        base = dict(self.walk.rescaled).get(self.t.nest.outers[n].value)
+        if base is not None:
+            self.line(f"o{n} = o{n} * {_wide(f'kept{base}', self.columns[n])}")
 
     # what follows
 

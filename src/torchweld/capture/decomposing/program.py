@@ -188,7 +188,7 @@ class _Copy:
             return self._sizes[expression(value)]
         if target is random.SEED:
             args = (args[0], random.new_salt())
-        node = self._graph.call_function(target, args, kwargs)
+        node = self._graph.create_node("call_function", target, args, kwargs, _name(target))
         node.meta = dict(meta)
         if isinstance(value, SYMBOLIC):
             self._sizes[expression(value)] = node
@@ -210,6 +210,12 @@ class _Copy:
             {}, self._graph, signature, old.state_dict, old.range_constraints,
             old.module_call_graph, old.example_inputs, old.constants,
         )  # fmt: skip
+
+
+def _name(target) -> str | None:
+    """That of an operator's node, as torch's tracer gives it: without the overload."""
+    is_operator = isinstance(target, torch_private.OpOverload)
+    return target.overloadpacket.__name__ if is_operator else None
 
 
 def _argument(result):

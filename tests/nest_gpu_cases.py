@@ -403,6 +403,8 @@ def small_on_hopper() -> list[NestCase]:
         on_hopper(forward(g, PLAIN), 16, 16),  # whole blocks
         on_hopper(forward(g, PADDING, guarded=False), 32, 16),
         on_hopper(forward(Sizes(1, 1, 1, 150, 9, 16, 32), ALIBI), 16, 16, 2, 3),  # one block
+        on_hopper(forward(Sizes(1, 1, 1, 150, 9, 16, 16), WINDOW), 16, 16),  # tiles without keys
+        on_hopper(keys_gradient(Sizes(1, 1, 1, 9, 150, 16, 16), CAUSAL), 16, 16),
         on_hopper(sigmoid(g, "bf16"), 16, 16),
         *(on_hopper(queries_gradient(z, s), 16, 16, 3) for s in scores),
         *(on_hopper(keys_gradient(z, s), 16, 16, 3) for s in scores),

@@ -12,7 +12,8 @@ from torchweld.ir.size import Poly
 from torchweld.ir.views import Atom, Iota, Tensor
 
 
-def _filled(call: Call, value) -> Tensor:
+def constant(call: Call, value) -> Tensor:
+    """The result of a call, all of which is one number."""
     spec = call.out
     if spec.dtype.kind == "opaque" or isinstance(value, Tensor):
         raise NotLowered("a constant of this dtype")
@@ -32,27 +33,27 @@ def _stored_size(call: Call, value: Poly) -> Tensor:
 
 @lowers("aten.full.default", "aten.full_like.default")
 def full(call: Call, _, value, **__):
-    return _filled(call, value)
+    return constant(call, value)
 
 
 @lowers("aten.new_full.default")
 def new_full(call: Call, _, size, value, **__):
-    return _filled(call, value)
+    return constant(call, value)
 
 
 @lowers("aten.scalar_tensor.default")
 def scalar_tensor(call: Call, value, **_):
-    return _filled(call, value)
+    return constant(call, value)
 
 
 @lowers("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default")
 def zeros(call: Call, *_, **__):
-    return _filled(call, 0)
+    return constant(call, 0)
 
 
 @lowers("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")
 def ones(call: Call, *_, **__):
-    return _filled(call, 1)
+    return constant(call, 1)
 
 
 @lowers("aten.fill.Scalar", "aten.fill.Tensor")
@@ -60,7 +61,7 @@ def fill(call: Call, x, value):
     if isinstance(value, Tensor):
         nest = call.nest(call.out.shape, value)
         return call.finish(nest, nest.read(value).to(call.out.dtype))
-    return _filled(call, value)
+    return constant(call, value)
 
 
 @lowers("aten.arange.default")

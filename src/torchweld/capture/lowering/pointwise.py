@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from torchweld.capture.lowering.call import Call, promoted
+from torchweld.capture.lowering.creation import constant
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.registry import ROWS, lowers
 from torchweld.core import dtypes
@@ -299,7 +300,9 @@ def masked_fill(call: Call, x, mask, value):
 @lowers("aten._to_copy.default", "prims.convert_element_type.default", "aten.to.dtype")
 def convert(call: Call, x, *_, **kwargs):
     """A cast. A user's narrowing keeps its rounding when fused, and so does what comes back through
-    it as a gradient."""
+    it as a gradient. Joint graphs have numbers, too, where a model casts a constant."""
+    if not isinstance(x, Tensor):
+        return constant(call, x)
     if x.device != call.out.device:
         raise NotLowered("a copy between devices")
     if x.dtype == call.out.dtype:

@@ -16,10 +16,13 @@ from types import SimpleNamespace
 
 import torch
 
+from product_check import problems
 from torchweld.codegen.gluon.names import GRID_CONTROL, HEADER
 from torchweld.codegen.source import BufferArg, DescriptorArg, KernelSource
 from torchweld.ir.size import evaluate
 from torchweld.runtime.launcher import grid_of
+from triton_cases import Case
+from triton_cases import tensors as tensors_of
 
 _DTYPES = {n: getattr(torch, n) for n in ("bfloat16", "float16", "float32", "int32", "int64")}
 _DTYPES["int1"] = torch.bool
@@ -290,6 +293,16 @@ def interpret(
         exec(text, names)
         names["halves"] = lambda tile, _: tile.clone().chunk(2, 1)
         names[source.name](*arguments)
+
+
+def fails(case: Case, source: KernelSource, seed: int) -> bool:
+    """Whether a kernel of `case` waits for ever, trips over a barrier, or gives a wrong result."""
+    made = tensors_of(case)
+    try:
+        interpret(source, made, case.sizes, seed)
+    except AssertionError:
+        return True
+    return problems(case, made) != []
 
 
 def _argument(argument, tensors, sizes):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gluon_interpreted import interpret
+from gluon_interpreted import fails, interpret
 from nest_gpu_cases import (
     BIAS,
     CAUSAL,
@@ -28,7 +28,6 @@ from nest_gpu_cases import (
     two_walks,
 )
 from product_check import problems
-from torchweld.codegen.source import KernelSource
 from torchweld.targets.find import named_target
 from torchweld.templates import registry
 from torchweld.templates.attention.hopper.template import TEMPLATE
@@ -67,16 +66,7 @@ def test_without_a_barrier_something_is_wrong(case: NestCase, wait: str):
     (source,) = generated(case).sources
     text, count = re.subn(WAITS[wait], "pass", source.text)
     assert count > 0
-    assert any(_fails(case, replace(source, text=text), seed) for seed in range(20))
-
-
-def _fails(case: NestCase, source: KernelSource, seed: int) -> bool:
-    made = tensors(case)
-    try:
-        interpret(source, made, case.sizes, seed)
-    except AssertionError:
-        return True
-    return problems(case, made) != []
+    assert any(fails(case, replace(source, text=text), seed) for seed in range(20))
 
 
 def test_a_block_that_masks_leave_whole_has_no_mask():

@@ -11,7 +11,7 @@ from torchweld.ir.interpret import run_comp
 from torchweld.ir.nodes import Buffer, Reduce
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.unroll import can_unroll, unrolled
-from torchweld.templates.pointwise_reduce.cpu.schedule import form
+from torchweld.templates.pointwise_reduce.cpu.schedule import formed
 
 BODIES = {
     "sum of products": """
@@ -92,14 +92,14 @@ def test_what_cannot_be_written_out(body: str):
 MEAN = "%0 = load x[{x}] : f32\n%1 = reduce.sum[k] %0 : f32\nstore y[i, j] %1"
 
 
-def formed(terms: int, index: str, strides: tuple[int, ...]):
+def written(terms: int, index: str, strides: tuple[int, ...]):
     comp = parse_comp(f"comp c [i:64, k:{terms}, j:64] {{\n{MEAN.format(x=index)}\n}}")
     shape = (64, terms, 64)
     layouts = {
         "x": Buffer("x", shape, dtypes.f32, strides, "cpu"),
         "y": Buffer("y", (64, 64), dtypes.f32, (64, 1), "cpu"),
     }
-    return form(comp, layouts)
+    return formed(comp, layouts).comp
 
 
 def reduces(comp) -> bool:
@@ -107,6 +107,6 @@ def reduces(comp) -> bool:
 
 
 def test_a_cpu_writes_out_few_terms_over_lanes_of_neighbours():
-    assert not reduces(formed(4, "i, k, j", (256, 64, 1)))
-    assert reduces(formed(9, "i, k, j", (576, 64, 1)))  # too many
-    assert reduces(formed(4, "i, k, j", (256, 1, 4)))  # along the terms, memory is read in order
+    assert not reduces(written(4, "i, k, j", (256, 64, 1)))
+    assert reduces(written(9, "i, k, j", (576, 64, 1)))  # too many
+    assert reduces(written(4, "i, k, j", (256, 1, 4)))  # along the terms, memory is read in order

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import product_cases as cases
-from gluon_interpreted import interpret
+from gluon_interpreted import fails, interpret
 from product_cases import Body
 from product_check import problems
 from torchweld.ir.size import symbol
@@ -111,13 +111,4 @@ NEEDED = [
 def test_without_a_barrier_something_is_wrong(case: Case, schedule: ProductSchedule, wait: str):
     (source,) = generate(case.comp, case.buffers, schedule, case.sizes).sources
     text, count = re.subn(wait, "pass", source.text)
-    assert count > 0 and any(_fails(case, replace(source, text=text), seed) for seed in range(20))
-
-
-def _fails(case: Case, source, seed: int) -> bool:
-    made = tensors(case)
-    try:
-        interpret(source, made, case.sizes, seed)
-    except AssertionError:
-        return True
-    return problems(case, made) != []
+    assert count > 0 and any(fails(case, replace(source, text=text), seed) for seed in range(20))

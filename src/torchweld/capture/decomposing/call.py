@@ -96,9 +96,14 @@ def described(value) -> tuple:
     """All of a fake tensor, or of a size, that a decomposition may depend on."""
     if not isinstance(value, torch.Tensor):
         return type(value), expression(value)
-    sizes, strides = tuple(map(expression, value.shape)), tuple(map(expression, value.stride()))
     view = expression(value.storage_offset()), value.is_conj(), value.is_neg()
-    return value.dtype, value.device, sizes, strides, view, value.requires_grad, id(value.constant)
+    return *form(value), view, value.requires_grad, id(value.constant)
+
+
+def form(value: torch.Tensor) -> tuple:
+    """What views of a tensor depend on."""
+    sizes, strides = tuple(map(expression, value.shape)), tuple(map(expression, value.stride()))
+    return value.dtype, value.device, sizes, strides
 
 
 def expression(size):

@@ -18,7 +18,7 @@ from torch.export.graph_signature import (
 )
 from torch.fx import Node
 
-from torchweld.capture.decomposing.call import Little, Unhandled, expression
+from torchweld.capture.decomposing.call import Little, Unhandled, form
 from torchweld.core.torch_private import pytree
 
 _WRITES = {
@@ -90,7 +90,7 @@ class Memory:
                 continue
             if any(number < len(inputs) for number in little.memory[written]):
                 raise Unhandled  # it is given the memory of another
-            if _form(node) != _form(written):
+            if form(node.meta["val"]) != form(written.meta["val"]):
                 raise Unhandled  # views of it would be others
             numbers = self._of[node]
             if any(numbers & self._of.get(other, frozenset()) for other in inputs if other != node):
@@ -141,14 +141,10 @@ class Memory:
 
 def _without_copy(value: Node) -> Node:
     """copy(old, new), of the same form   ->   new, for all that read it: as torch does it."""
-    if value.target is not torch.ops.aten.copy.default or _form(value) != _form(value.args[1]):
+    if value.target is not torch.ops.aten.copy.default:
         return value
     new = value.args[1]
+    if form(value.meta["val"]) != form(new.meta["val"]):
+        return value
     value.replace_all_uses_with(new)
     return new
-
-
-def _form(node: Node) -> tuple:
-    value = node.meta["val"]
-    sizes, strides = tuple(map(expression, value.shape)), tuple(map(expression, value.stride()))
-    return value.dtype, value.device, sizes, strides

@@ -43,7 +43,7 @@ def generate(
         if schedule.splits == 1:
             _know(t, w)
     if schedule.splits == 1:
-        _store(t)
+        store(t)
     else:
         _merge(t, scratch)
     grid = (
@@ -121,10 +121,11 @@ def is_guarded(comp: Comp, base: Value) -> bool:
     return not uses
 
 
-def _store(t: Tiles) -> None:
+def store(t: Tiles) -> None:
+    """What follows the walks, stored."""
     comp, k = t.comp, t.score
-    for position, store in enumerate(comp.stores):
-        axes = store_axes(comp, store, k.axes)
+    for position, each in enumerate(comp.stores):
+        axes = store_axes(comp, each, k.axes)
         faces = [f for columns, f in t.ends.items() if axes & set(columns)]
         face = faces[0] if faces else k
         face.compute(forms.stored(face, [position]))
@@ -174,7 +175,7 @@ def _merge(t: Tiles, scratch: Mapping[Value | None, Buffer]) -> None:
         for value in w.reductions:
             _merge_one(t, w, scratch, value)
         _know(t, w)
-        _store(t)
+        store(t)
         k.line(f"tl.store({done} + place, 0)")
 
 

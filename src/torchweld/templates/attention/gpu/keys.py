@@ -56,17 +56,12 @@ def _unbounded(t: Tiles, every: Size | None) -> list[Part]:
 def _limits(t: Tiles) -> None:
     """Of a tile of rows: `first` and `last` have all keys that count for any of them, `inner` and
     `outer` only such as count for all."""
-    k, s = t.score, t.schedule
-    block, length = s.block_keys, t.count(s.keys)
+    k, s, bound = t.score, t.schedule, t.nest.bound
     k.line(f"first, inner, outer, last = 0, 0, {', '.join(_blocks(t))}")
-    if t.nest.bound.low is not None:
-        least, most = extremes(t, t.nest.bound.low)
-        k.line(f"first = tl.minimum(tl.maximum({least}, 0), {length}) // {block}")
-        k.line(f"inner = tl.cdiv(tl.minimum(tl.maximum({most}, 0), {length}), {block})")
-    if t.nest.bound.high is not None:
-        least, most = extremes(t, t.nest.bound.high)
-        k.line(f"last = tl.cdiv(tl.minimum(tl.maximum({most}, 0), {length}), {block})")
-        k.line(f"outer = tl.minimum(tl.maximum({least}, 0), {length}) // {block}")
+    limit(t, "first", bound.low, most=False, up=False)
+    limit(t, "inner", bound.low, most=True, up=True)
+    limit(t, "last", bound.high, most=True, up=True)
+    limit(t, "outer", bound.high, most=False, up=False)
     if s.splits > 1:
         k.line(f"per_share = tl.cdiv(tl.maximum(last - first, 0), {s.splits})")
         k.line("last = tl.minimum(first + (share + 1) * per_share, last)")
@@ -74,6 +69,16 @@ def _limits(t: Tiles) -> None:
     else:
         k.line("inner = tl.minimum(inner, last)")
         k.line("outer = tl.maximum(tl.minimum(outer, last), inner)")
+
+
+def limit(t: Tiles, name: str, index: Affine | None, most: bool, up: bool) -> None:
+    """`name`: the block at a bound, if there is one: the least or the most of the tile's rows,
+    rounded up or down."""
+    if index is not None:
+        block, length = t.schedule.block_keys, t.count(t.schedule.keys)
+        value = f"tl.minimum(tl.maximum({extremes(t, index)[most]}, 0), {length})"
+        text = f"tl.cdiv({value}, {block})" if up else f"{value} // {block}"
+        t.score.line(f"{name} = {text}")
 
 
 def _blocks(t: Tiles) -> tuple[str, str]:

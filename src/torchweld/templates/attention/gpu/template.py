@@ -32,7 +32,7 @@ def match(problem: Problem) -> Nest | None:
 
 
 def supports(nest: Nest, problem: Problem) -> str | None:
-    checks = (_bad_device, _bad_dtype, _bad_width, _bad_statistic, _bad_sharing, _bad_tiles)
+    checks = (_bad_device, _bad_dtype, _bad_width, bad_statistic, _bad_sharing, _bad_tiles)
     return next(filter(None, (check(nest, problem) for check in checks)), None)
 
 
@@ -59,7 +59,7 @@ def _bad_width(nest: Nest, problem: Problem) -> str | None:
     return None
 
 
-def _bad_statistic(nest: Nest, problem: Problem) -> str | None:
+def bad_statistic(nest: Nest, problem: Problem) -> str | None:
     reduces = [problem.comp.body[v] for v in nest.statistics]
     good = all(i.monoid in _MONOIDS and i.dtype == dtypes.f32 for i in reduces)
     return None if good else "a statistic that is no maximum and no sum"
@@ -76,7 +76,7 @@ def _bad_sharing(nest: Nest, problem: Problem) -> str | None:
 
 
 def _bad_tiles(nest: Nest, problem: Problem) -> str | None:
-    work = _work(nest, problem)
+    work = work_of(nest, problem)
     s = next(candidates(work), None)
     if s is None:
         return NO_SCHEDULE
@@ -87,16 +87,16 @@ def _bad_tiles(nest: Nest, problem: Problem) -> str | None:
     return None
 
 
-def _work(nest: Nest, problem: Problem) -> Work:
+def work_of(nest: Nest, problem: Problem) -> Work:
     return Work(problem.comp, problem.buffers, nest, problem.target, problem.hints)
 
 
 def schedules(nest: Nest, problem: Problem) -> Iterator[NestSchedule]:
-    yield from candidates(_work(nest, problem))
+    yield from candidates(work_of(nest, problem))
 
 
 def price(nest: Nest, schedule: NestSchedule, problem: Problem) -> float:
-    return seconds(_work(nest, problem), schedule)
+    return seconds(work_of(nest, problem), schedule)
 
 
 def generate(nest: Nest, schedule: NestSchedule, problem: Problem) -> KernelBundle:

@@ -4,17 +4,16 @@ columns in the layout RESULT_<columns> of an outer one."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from torchweld.ir.access import Accesses
 from torchweld.ir.nodes import Buffer, Value
 from torchweld.ir.size import Size
 from torchweld.templates.attention.gpu.schedule import batch_of, padded
 from torchweld.templates.attention.gpu.tiles import Face, Tiles, simplify_whole
-from torchweld.templates.attention.hopper.schedule import HopperSchedule, points
+from torchweld.templates.attention.hopper.schedule import HopperSchedule, dimensions_of
 from torchweld.templates.attention.nest import Nest
 from torchweld.templates.pointwise_reduce.gpu.laid_out import LaidOut
-from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
+from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, extent
 
 
 class GluonFace(LaidOut, Face):
@@ -32,32 +31,22 @@ class GluonFace(LaidOut, Face):
         return text and text.replace("tl.exp2(", "exp2_flushed(")
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What `facing` takes, for tiles of the nest."""
-
-    schedule: HopperSchedule
-
-    def tile(self, rows, columns, width: int) -> Schedule:
-        s = self.schedule
-        return Schedule("grid", rows, columns, s.block_rows, width, s.num_warps)
-
-
 def tiles_of(
     accesses: Accesses, buffers: Mapping[str, Buffer], nest: Nest, s: HopperSchedule
 ) -> Tiles:
     """The faces of a nest; TMA makes the factors, so they have none."""
-    comp, make = accesses.comp, _Shape(s)
-    depths = (*(i.depth for i in nest.inners), *(o.columns for o in nest.outers))
-    dimensions = (batch_of(nest, s), s.rows, s.keys, *depths)
-    scores = make.tile(s.rows, s.keys, s.block_keys)
-    root = GluonFace(accesses, buffers, scores, dimensions)
+
+    def tile(columns, width: int) -> Schedule:
+        return Schedule("grid", s.rows, columns, s.block_rows, width, s.num_warps)
+
+    scores = tile(s.keys, s.block_keys)
+    root = GluonFace(accesses, buffers, scores, dimensions_of(nest, s))
     root.fast, root.begins = True, {}
     score, whole = root.facing(scores, "r", "lc"), root.facing(scores, "r", "lc")
     simplify_whole(whole, nest, s)
     ends = {}
     for n, axes in enumerate(dict.fromkeys(o.columns for o in nest.outers)):
-        width = padded(points(accesses, axes))
-        ends[axes] = root.facing(make.tile(s.rows, axes, width), f"r{n}r", f"e{n}c")
+        width = padded(extent(accesses, axes))
+        ends[axes] = root.facing(tile(axes, width), f"r{n}r", f"e{n}c")
         ends[axes].layout = f"RESULT_{width}"
-    return Tiles(comp, nest, s, batch_of(nest, s), (), score, whole, {}, {}, {}, ends)
+    return Tiles(accesses.comp, nest, s, batch_of(nest, s), (), score, whole, {}, {}, {}, ends)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torchweld.ir.size import product
 from torchweld.templates.attention.hopper.schedule import HopperSchedule, Windows
 from torchweld.templates.gemm.hopper.schedule import Window
 from torchweld.templates.gemm.hopper.tiles import Memory, Tile
@@ -61,8 +60,3 @@ def factors_of(
         tuple(memory("b", "STAGES", w, d) for w, d in zip(windows.keys, depths)),
         tuple(memory("b", "STAGES", w, d) for w, d in zip(windows.values, columns)),
     )
-
-
-def bytes_of(memory: Memory) -> int:
-    """Of one slot."""
-    return product(memory.block) * memory.tile.window.dtype.bytes

@@ -21,14 +21,16 @@ from torchweld.codegen.triton import scalars
 from torchweld.ir.access import unmerged
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.templates.attention.gpu import generate as triton_nest
+from torchweld.templates.attention.gpu.keys import limit
 from torchweld.templates.attention.gpu.schedule import NestSchedule, padded
 from torchweld.templates.attention.gpu.tiles import Tiles
 from torchweld.templates.attention.hopper.faces import tiles_of
-from torchweld.templates.attention.hopper.factors import Factors, bytes_of, factors_of
-from torchweld.templates.attention.hopper.schedule import HopperSchedule, Windows, points
-from torchweld.templates.attention.hopper.walk import consume, limit
+from torchweld.templates.attention.hopper.factors import Factors, factors_of
+from torchweld.templates.attention.hopper.schedule import HopperSchedule, Windows
+from torchweld.templates.attention.hopper.walk import consume
 from torchweld.templates.attention.nest import Nest
-from torchweld.templates.gemm.hopper.tiles import Memory
+from torchweld.templates.gemm.hopper.tiles import Memory, total_bytes
+from torchweld.templates.pointwise_reduce.gpu.schedule import extent
 
 # Groups -> registers of a thread: as many as all have when they start, of a group, and of those
 # that have TMA copy. A multiprocessor has 65536, and four warps are the least that get some.
@@ -42,8 +44,8 @@ def generate(
     """The kernel of `comp`, which is `nest`. `otherwise`: how Triton tiles it, for addresses that
     TMA does not take."""
     accesses = unmerged(comp, buffers)
-    depths = [padded(points(accesses, i.depth)) for i in nest.inners]
-    columns = [padded(points(accesses, o.columns)) for o in nest.outers]
+    depths = [padded(extent(accesses, i.depth)) for i in nest.inners]
+    columns = [padded(extent(accesses, o.columns)) for o in nest.outers]
     writer = _Writer(
         tiles_of(accesses, buffers, nest, schedule), buffers,
         factors_of(windows, schedule, depths, columns), tuple(columns),
@@ -147,7 +149,7 @@ class _Writer:
         k = self.t.score
         self._position()
         with k.indented("if first < last:"):
-            size = sum(map(bytes_of, self.factors.fixed))
+            size = total_bytes(m.tile for m in self.factors.fixed)
             k.line(f"mbarrier.expect(ready.index(0), GROUPS * {size})")
             with k.indented("for group in gl.static_range(GROUPS):"):
                 for memory in self.factors.fixed:
@@ -159,7 +161,7 @@ class _Writer:
                 for memory in self.factors.rings:
                     ready, empty = (f"{w}_{memory.name}.index(stage)" for w in ("ready", "empty"))
                     k.line(f"mbarrier.wait({empty}, (step // STAGES & 1) ^ 1)")
-                    k.line(f"mbarrier.expect({ready}, {bytes_of(memory)})")
+                    k.line(f"mbarrier.expect({ready}, {memory.tile.bytes})")
                     self._copy(memory, ready, "stage", "at * KEYS")
                 k.line("step += 1")
 

@@ -10,7 +10,6 @@ from torchweld.core import dtypes
 from torchweld.ir.access import Accesses
 from torchweld.ir.nodes import Instr, Load, Op, Value, value_axes
 from torchweld.ir.scalar import TABLE
-from torchweld.ir.size import product
 from torchweld.templates.attention.gpu.schedule import (
     NestSchedule,
     Work,
@@ -167,5 +166,7 @@ def programs(work: Work, s: HopperSchedule) -> int:
     return work.points(batch_of(work.nest, s)) * -(-work.points(s.rows) // s.tile_rows)
 
 
-def points(accesses: Accesses, axes: tuple[str, ...]):
-    return product(accesses.comp.extent(a) for a in axes)
+def dimensions_of(nest: Nest, s: NestSchedule) -> tuple[tuple[str, ...], ...]:
+    """Axes that share an index."""
+    depths = (*(i.depth for i in nest.inners), *(o.columns for o in nest.outers))
+    return batch_of(nest, s), s.rows, s.keys, *depths

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchweld.codegen.source import KernelBundle
-from torchweld.core import dtypes
 from torchweld.ir.access import unmerged
 from torchweld.ir.contraction import TENSOR_DTYPES
 from torchweld.ir.nodes import Op, value_axes
 from torchweld.templates.attention.comp import attention_comp
 from torchweld.templates.attention.gpu import schedule as gpu
-from torchweld.templates.attention.gpu.schedule import Work, batch_of, is_fast
+from torchweld.templates.attention.gpu.schedule import is_fast
+from torchweld.templates.attention.gpu.template import bad_statistic, work_of
 from torchweld.templates.attention.hopper import generate as code
 from torchweld.templates.attention.hopper.price import seconds
 from torchweld.templates.attention.hopper.schedule import (
     ROWS,
     HopperSchedule,
     candidates,
+    dimensions_of,
     fits,
     programs,
     windows_of,
@@ -26,8 +27,6 @@ from torchweld.templates.attention.nest import Nest, nest_of
 from torchweld.templates.pointwise_reduce.gpu.emit import is_wide
 from torchweld.templates.template import Problem, Template
 
-_MONOIDS = ("max", "sum")
-
 
 def match(problem: Problem) -> Nest | None:
     return nest_of(problem.comp)
@@ -35,7 +34,7 @@ def match(problem: Problem) -> Nest | None:
 
 def supports(nest: Nest, problem: Problem) -> str | None:
     checks = (
-        _bad_device, _bad_form, _bad_dtype, _bad_statistic, _bad_scores, _bad_tiles,
+        _bad_device, _bad_form, _bad_dtype, bad_statistic, _bad_scores, _bad_tiles,
     )  # fmt: skip
     return next(filter(None, (check(nest, problem) for check in checks)), None)
 
@@ -62,12 +61,6 @@ def _bad_dtype(nest: Nest, problem: Problem) -> str | None:
     return None if good else "factors that are neither all bfloat16 nor all float16"
 
 
-def _bad_statistic(nest: Nest, problem: Problem) -> str | None:
-    reduces = [problem.comp.body[v] for v in nest.statistics]
-    good = all(i.monoid in _MONOIDS and i.dtype == dtypes.f32 for i in reduces)
-    return None if good else "a statistic that is no maximum and no sum"
-
-
 def _bad_scores(nest: Nest, problem: Problem) -> str | None:
     comp, axes = problem.comp, value_axes(problem.comp.body)
     if not is_fast(comp, nest):
@@ -80,7 +73,7 @@ def _bad_scores(nest: Nest, problem: Problem) -> str | None:
 
 
 def _bad_tiles(nest: Nest, problem: Problem) -> str | None:
-    work = _work(nest, problem)
+    work = work_of(nest, problem)
     s = next(candidates(work), None)
     if s is None:
         return "too many or too wide products for the registers"
@@ -89,29 +82,23 @@ def _bad_tiles(nest: Nest, problem: Problem) -> str | None:
     if work.points(s.rows) < ROWS or 2 * programs(work, s) < problem.target.units:
         return "too few rows"
     accesses = unmerged(problem.comp, problem.buffers)
-    depths = (*(i.depth for i in nest.inners), *(o.columns for o in nest.outers))
-    dimensions = (batch_of(nest, s), s.rows, s.keys, *depths)
-    if is_wide(accesses, problem.buffers, dimensions):
+    if is_wide(accesses, problem.buffers, dimensions_of(nest, s)):
         return "offsets have more than 32 bits"
     windows = windows_of(accesses, nest, s)
     return windows if isinstance(windows, str) else None
 
 
-def _work(nest: Nest, problem: Problem) -> Work:
-    return Work(problem.comp, problem.buffers, nest, problem.target, problem.hints)
-
-
 def schedules(nest: Nest, problem: Problem) -> Iterator[HopperSchedule]:
-    yield from candidates(_work(nest, problem))
+    yield from candidates(work_of(nest, problem))
 
 
 def price(nest: Nest, schedule: HopperSchedule, problem: Problem) -> float:
-    return seconds(_work(nest, problem), schedule)
+    return seconds(work_of(nest, problem), schedule)
 
 
 def generate(nest: Nest, schedule: HopperSchedule, problem: Problem) -> KernelBundle:
     windows = windows_of(unmerged(problem.comp, problem.buffers), nest, schedule)
-    otherwise = next(gpu.candidates(_work(nest, problem)))
+    otherwise = next(gpu.candidates(work_of(nest, problem)))
     return code.generate(problem.comp, problem.buffers, nest, schedule, windows, otherwise)
 
 

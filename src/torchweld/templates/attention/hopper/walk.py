@@ -29,17 +29,15 @@ from dataclasses import dataclass
 
 from torchweld.codegen.triton.scalars import TYPES
 from torchweld.core import dtypes
-from torchweld.ir.affine import Affine
-from torchweld.ir.nodes import Load, Value, needed, operands, store_axes
-from torchweld.templates.attention.gpu import keys as bounds
-from torchweld.templates.attention.gpu.generate import is_guarded
+from torchweld.ir.nodes import Load, Value, needed, operands
+from torchweld.templates.attention.gpu.generate import is_guarded, store
+from torchweld.templates.attention.gpu.keys import limit
 from torchweld.templates.attention.gpu.schedule import padded
 from torchweld.templates.attention.gpu.tiles import Face, Tiles
 from torchweld.templates.attention.gpu.walk import arguments, hoist, masked, rising
 from torchweld.templates.attention.hopper.factors import Factors
 from torchweld.templates.attention.nest import Outer, Walk
 from torchweld.templates.gemm.hopper.tiles import Memory
-from torchweld.templates.pointwise_reduce.gpu import forms
 from torchweld.templates.pointwise_reduce.gpu.reduce import combined, identity
 from torchweld.templates.pointwise_reduce.gpu.walks import rounded
 
@@ -71,14 +69,6 @@ def consume(t: Tiles, factors: Factors, columns: tuple[int, ...]) -> None:
             work.last()
     t.score.known = dict(known)
     work.finish(covered)
-
-
-def limit(t: Tiles, name: str, index: Affine | None, most: bool, up: bool) -> None:
-    """`name`: the block at a bound, the least or the most of the rows of a tile of `t`."""
-    if index is not None:
-        value = f"tl.minimum(tl.maximum({bounds.extremes(t, index)[most]}, 0), {t.keys})"
-        size = t.schedule.block_keys
-        t.score.line(f"{name} = tl.cdiv({value}, {size})" if up else f"{name} = {value} // {size}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +295,7 @@ class _Group:
     # what follows
 
     def finish(self, covered: int | None) -> None:
-        t, k, s = self.t, self.t.score, self.t.schedule
+        t, s = self.t, self.t.schedule
         for columns, end in t.ends.items():
             width = padded(t.points(columns))
             end.block(end.dimension("r"), "tile", s.block_rows, s.rows, covered)
@@ -315,12 +305,7 @@ class _Group:
                 self._restore(total, base)
         for value in self.walk.reductions:
             self._know(value)
-        for position, store in enumerate(t.comp.stores):
-            axes = store_axes(t.comp, store, k.axes)
-            faces = [end for columns, end in t.ends.items() if axes & set(columns)]
-            face = faces[0] if faces else k
-            face.compute(forms.stored(face, [position]))
-            face.store(position)
+        store(t)
 
     def _know(self, value: Value) -> None:
         """The result of a walk over all keys, in each layout."""

@@ -19,7 +19,7 @@ from torchweld.codegen.cpp.headers import common_header
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
 from torchweld.ir import size
-from torchweld.ir.access import Accesses, addressed
+from torchweld.ir.access import Accesses
 from torchweld.ir.nodes import Buffer, Comp, Index
 from torchweld.ir.size import Poly, Size
 from torchweld.templates.pointwise_reduce.cpu import schedule as cpu
@@ -42,7 +42,7 @@ def generate(
 ) -> KernelBundle:
     """The C++ of a planned Comp. `schedule`: schedule.cpu's by default. `hints`: typical values of
     symbols. Raises InvalidIR for a Comp without a frame."""
-    accesses = addressed(cpu.form(comp, buffers, hints), buffers, hints)
+    accesses = cpu.formed(comp, buffers, hints)
     schedule = schedule or cpu.schedule(comp, buffers, hints)
     names = tuple(dict.fromkeys(a.buffer for a in accesses.all))
     symbols = tuple(sorted(size_symbols(accesses)))

@@ -51,7 +51,9 @@ class CpuSchedule:
     abreast: str | None = None
 
 
-def form(comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int] | None = None) -> Comp:
+def formed(
+    comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int] | None = None
+) -> Accesses:
     """What is generated of a Comp: without tuple reductions, and with reductions of a few terms
     over lanes of neighbours written out. Else their partial results are arrays, which are read and
     written for each term: variances of 4 took 1.5 times as long on a Zen 4, sums of 4 numbers of
@@ -60,12 +62,14 @@ def form(comp: Comp, buffers: Mapping[str, Buffer], hints: Mapping[str, int] | N
     accesses = addressed(comp, buffers, hints)
     columns = accesses.frame.columns
     if not columns or accesses.frame.column_reductions or not can_unroll(comp, columns):
-        return comp
+        return accesses
     terms = size.product(comp.extent(a) for a in columns)
     few = isinstance(terms, int) and 1 < terms <= MOST_TERMS
     if not few or terms * len(comp.body) > MOST_WRITTEN:
-        return comp
-    return unrolled(comp, columns) if _has_plain_lane(accesses, hints or {}) else comp
+        return accesses
+    if not _has_plain_lane(accesses, hints or {}):
+        return accesses
+    return addressed(unrolled(comp, columns), buffers, hints)
 
 
 def _has_plain_lane(accesses: Accesses, hints: Mapping[str, int]) -> bool:
@@ -83,7 +87,7 @@ def schedule(
     threads: int | None = None,
 ) -> CpuSchedule:
     """The default schedule of a planned Comp. `hints`: typical values of shape symbols."""
-    accesses = addressed(form(comp, buffers, hints), buffers, hints)
+    accesses = formed(comp, buffers, hints)
     known, threads = hints or {}, threads or os.cpu_count() or 1
     if accesses.frame.columns:
         return _reducing(accesses, known, threads)

@@ -27,6 +27,7 @@ SHIPPED = [
     cases.bias_residual(8, 768, 3072),
     cases.linear(8, 2304, 768, right="kn"),
     cases.linear("s0", 768, 768, sizes={"s0": 20}),
+    cases.linear("s0", 2048, 8192, sizes={"s0": 1}),
     cases.scaled_outputs(33, 768, 768),
     cases.dropout(64, 768, 768),
     cases.into_cache(8, 32, 8, 64, 2048),

@@ -27,9 +27,8 @@ pytestmark = pytest.mark.hopper
 
 def small(block_m: int, block_n: int, block_k: int, stages: int, splits: int) -> ProductSchedule:
     """Rings that wrap, blocks that share a multiprocessor."""
-    block_m, warps = (64, 4) if block_n < 64 else (block_m, block_n // 16)
-    return ProductSchedule("gluon stream", block_m, block_n, block_k, warps, stages, 1, splits,
-                           True)  # fmt: skip
+    return ProductSchedule("gluon stream", block_m, block_n, block_k, block_n // 16, stages, 1,
+                           splits, True)  # fmt: skip
 
 
 def epilogues(dtype: str) -> list[Case]:
@@ -41,6 +40,8 @@ def epilogues(dtype: str) -> list[Case]:
         *(cases.linear(m, 136, 264, dtype, "km") for m in (8, 16, 64)),
         cases.linear(16, 136, 1000, dtype, gap=8),
         cases.linear("s0", 136, 520, dtype, sizes={"s0": 19}),
+        *(cases.linear("s0", 328, 2048, dtype, sizes={"s0": m}) for m in (1, 64, 130)),
+        cases.gated("s0", 328, 1000, dtype, sizes={"s0": 70}),
         cases.bias_gelu(11, 3072, 768, dtype),
         cases.bias_residual(7, 768, 3072, dtype),
         cases.residual(16, 2048, 8192, dtype),
@@ -68,7 +69,7 @@ def fitting(case: Case) -> list[Case]:
     tiles = list(product_stream.candidates(accesses, found, H100, case.sizes))
     block_m = tiles[0].block_m if tiles else 64
     tiles = [*tiles[:1], *tiles[-1:], *(small(block_m, *more) for more in
-             ((64, 64, 2, 3), (128, 64, 3, 1), (16, 64, 2, 2), (32, 128, 3, 1)))]  # fmt: skip
+             ((64, 64, 2, 3), (128, 64, 3, 1)))]
     return [replace(case, schedule=s) for s in tiles if product_stream.valid(s, accesses, found)]
 
 

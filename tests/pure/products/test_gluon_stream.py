@@ -20,15 +20,15 @@ from torchweld.targets.find import named_target
 from torchweld.templates.gemm.schedule import ProductSchedule
 from torchweld.templates.gemm.skinny import schedule as product_stream
 from torchweld.templates.gemm.skinny.generate import generate
+from torchweld.templates.gemm.triton import schedule as product_triton
 from triton_cases import Case, tensors
 
 H100 = named_target("H100")
 
 
 def tiles(block_m, block_n=64, block_k=64, stages=3, splits=1) -> ProductSchedule:
-    warps = max(4, block_n // 16)
-    return ProductSchedule("gluon stream", block_m, block_n, block_k, warps, stages, 1, splits,
-                           True)  # fmt: skip
+    return ProductSchedule("gluon stream", block_m, block_n, block_k, block_n // 16, stages, 1,
+                           splits, True)  # fmt: skip
 
 
 CASES = [
@@ -39,15 +39,15 @@ CASES = [
     (cases.linear(70, 72, 264), tiles(32, splits=2)),
     (cases.linear(16, 136, 200, right="kn"), tiles(16, stages=5)),
     (cases.linear("s0", 72, 200, sizes={"s0": 19}), tiles(16)),
+    (cases.linear("s0", 72, 328, sizes={"s0": 5}), tiles(16, splits=3)),
+    (cases.linear("s0", 136, 328, sizes={"s0": 37}), tiles(16, splits=3)),
+    (cases.gated("s0", 72, 328, sizes={"s0": 19}), tiles(16, splits=2)),
     (cases.bias_residual(9, 136, 328), tiles(16, splits=2)),
     (cases.bias_gelu(16, 136, 136), tiles(16)),
     (cases.gated(16, 200, 264), tiles(16, splits=2)),
     (cases.three(3, 136, 136), tiles(8, splits=2)),
     (cases.scaled_outputs(7, 136, 72), tiles(8)),
     (cases.side_by_side(16, (200, 72, 136), 200), tiles(16, splits=2)),
-    (cases.bias_residual(9, 136, 328), tiles(64, 16)),
-    (cases.gated(16, 200, 264), tiles(64, 32, splits=2)),
-    (cases.side_by_side(1, (200, 72, 136), 200), tiles(64, 32, 128)),
     (cases.side_by_side(1, (200, 72, 136), 200), tiles(8, splits=2)),
     (cases.into_cache(16, 4, 2, 40, 200), tiles(16, splits=2)),
     (cases.scattered(13, 136, 200), tiles(16, splits=2)),
@@ -128,9 +128,10 @@ def test_only_parameters_are_read_before_the_kernel_in_front_has_ended(frozen: b
         (cases.gated(64, 8192, 2048), (64, 64, 128), 1),
         (cases.linear(16, 16384, 2048), (16, 64, 128), 1),
         (cases.side_by_side(16, (2048, 512, 512), 2048), (16, 64, 128), 2),
-        (cases.linear("s0", 768, 3072, sizes={"s0": 4}), (64, 16, 64), 1),
+        (cases.linear("s0", 768, 3072, sizes={"s0": 4}), (64, 64, 128), 8),
+        (cases.linear("s0", 2048, 8192, sizes={"s0": 1}), (64, 64, 128), 4),
         (cases.linear("s0", 8192, 2048, sizes={"s0": 4}), (64, 64, 128), 1),
-        (cases.linear("s0", 32768, 2048, sizes={"s0": 4}), (64, 128, 128), 1),
+        (cases.linear("s0", 32768, 2048, sizes={"s0": 4}), (64, 64, 128), 1),
     ],
 )
 def test_defaults(case: Case, block: tuple[int, int, int], splits: int):
@@ -184,3 +185,13 @@ def test_schedules_that_do_not_fit_are_refused():
                    {"splits": 17}, {"splits": 11}, {"form": "stream"}, {"stages": 1}):  # fmt: skip
         with pytest.raises(InvalidIR):
             bundle_of(case, replace(good, **change))
+
+
+@pytest.mark.parametrize("rows", [1, 64, 65, 130])
+@pytest.mark.parametrize("columns", [136, 328, 2048])
+def test_rows_that_the_call_knows_have_a_triton_kernel_too(rows: int, columns: int):
+    """For memory that TMA cannot copy: one share of the depth, however few the tiles."""
+    case = cases.linear("s0", columns, 2048, sizes={"s0": rows})
+    found = list(product_triton.candidates(*parts(case), H100, case.sizes))
+    assert any(s.splits == 1 for s in found)
+    assert all(product_triton.valid(s, *parts(case)) for s in found)

@@ -7,7 +7,9 @@
     finish    the epilogue of one piece, printed by the emitter of Triton kernels
 
 `ready[s]` says that stage s has arrived, `empty[s]` that it has been used. Each share writes its
-partial results; the one that comes last adds them in the order of the shares and goes on.
+partial results; the one that comes last adds them in the order of the shares and goes on. That is
+so in the first row of tiles; in those behind it, if there are any, the first share has all of the
+depth and the others have nothing to do.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from torchweld.templates.gemm.hopper.schedule import Roles
 from torchweld.templates.gemm.hopper.tiles import Memory, Tile, total_bytes
 from torchweld.templates.gemm.hopper.walk import corner
 from torchweld.templates.gemm.schedule import ProductSchedule, tiled
-from torchweld.templates.gemm.skinny.schedule import Factors, factors, is_narrow, valid
+from torchweld.templates.gemm.skinny.schedule import Factors, factors, has_known_rows, valid
 from torchweld.templates.gemm.triton import generate as triton_product
 from torchweld.templates.gemm.triton import schedule as product_triton
 from torchweld.templates.pointwise_reduce.gpu.schedule import extent
@@ -112,17 +114,20 @@ class _Writer:
         self.parts = self._parts(pieces, found)
         self.epilogue = self.parts[0].epilogue
         self.partials = [self.epilogue.pointer(b.name) for b in self.scratch]
+        rows = extent(self.accesses, self.contraction.rows)
+        known = has_known_rows(self.accesses, self.contraction)
+        self.has_more_tiles = not known or rows > schedule.block_m
+        self.rows_at_call = "" if known or schedule.splits == 1 else self.epilogue.size(rows)
         weights = {t.window.buffer for p in self.parts for t in p.tiles}
         self.fills_early = schedule.early and all(buffers[w].frozen for w in weights)
 
     def _scratch(self, name: str, buffers: Mapping[str, Buffer]) -> list[Buffer]:
         s, c = self.schedule, self.contraction
-        tiles = -(-extent(self.accesses, c.rows) // s.block_m) * self.tiles_c
         device = buffers[self.accesses.comp.stores[0].buffer].device
-        points = s.splits * tiles * s.block_m * s.block_n
+        points = s.splits * self.tiles_c * s.block_m * s.block_n
         made = [Buffer(f"{name}_part{k}", (points,), dtypes.f32, (1,), device)
                 for k in range(len(c.products))]  # fmt: skip
-        return [*made, Buffer(f"{name}_done", (tiles,), dtypes.i32, (1,), device)]
+        return [*made, Buffer(f"{name}_done", (self.tiles_c,), dtypes.i32, (1,), device)]
 
     def _parts(self, pieces: Sequence[Piece], found: Sequence[Factors]) -> list[_Part]:
         made: list[_Part] = []
@@ -188,8 +193,7 @@ class _Writer:
         numbers = {"ROWS": s.block_m, "COLUMNS": s.block_n, "TILE_COLUMNS": s.block_n,
                    "DEPTH": s.block_k, "STAGES": s.stages, "SHARES": s.splits}  # fmt: skip
         lines = [f"{name} = gl.constexpr({number})" for name, number in numbers.items()]
-        across = s.block_n if is_narrow(s) else s.block_m
-        lines.append(f"ACC = gl.constexpr({accumulator_layout(across, s.num_warps)})")
+        lines.append(f"ACC = gl.constexpr({accumulator_layout(s.block_m, s.num_warps)})")
         lines.append(f"OUT = gl.constexpr({store_layout(s.block_n, s.num_warps)})")
         return "\n" + "\n".join(lines) + "\n"
 
@@ -199,19 +203,18 @@ class _Writer:
 
     def _consume(self) -> str:
         values = self._values
-        sides, turned = "COLUMNS, ROWS", ".permute((1, 0))"
-        if is_narrow(self.schedule):
-            sides, turned = "ROWS, COLUMNS", ""
-        lines = [f"{v} = gl.zeros(({sides}), gl.float32, ACC)" for v in values]
+        lines = [f"{v} = gl.zeros((COLUMNS, ROWS), gl.float32, ACC)" for v in values]
         lines += ["started = False", *self._loop(), *_wait(0, values), "await_previous()"]
-        lines += [f"{v} = gl.convert_layout({v}{turned}, OUT)" for v in values]
+        lines += [f"{v} = gl.convert_layout({v}.permute((1, 0)), OUT)" for v in values]
         lines += self._merge() if self.schedule.splits > 1 else self._call_finish()
         return function("consume", [*self._shared, *self._place, *self.epilogue.memory], lines)
 
     def _loop(self) -> list[str]:
         left, *rights = self._memories
+        rows = left.matrix("stage", "rows")
         products = [
-            f"{v} = warpgroup_mma({self._operands(left, w)}, {v}, is_async=True, use_acc=started)"
+            f"{v} = warpgroup_mma({w.matrix('stage', 'depth')}, {rows}, {v}, is_async=True, "
+            "use_acc=started)"
             for v, w in zip(self._values, rights)
         ]
         return block("for step in range(steps):", [
@@ -223,31 +226,30 @@ class _Writer:
             "started = True",
         ])  # fmt: skip
 
-    def _operands(self, left: Memory, right: Memory) -> str:
-        if is_narrow(self.schedule):
-            return f"{left.matrix('stage', 'depth')}, {right.matrix('stage', 'columns')}"
-        return f"{right.matrix('stage', 'depth')}, {left.matrix('stage', 'rows')}"
-
     def _merge(self) -> list[str]:
         *partials, done = self.partials
+        place = "(ROWS * COLUMNS) + lanes"
         lines = [
             "r = gl.arange(0, ROWS, gl.SliceLayout(1, OUT))[:, None]",
             "lanes = r * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, OUT))[None, :]",
-            "tiles = gl.num_programs(0) * gl.num_programs(1)",
-            "tile = m * gl.num_programs(0) + n",
-            "start = gl.program_id(2) * tiles + tile",
+            "tiles = gl.num_programs(0)",
+            "start = gl.program_id(2) * tiles + n",
         ]
-        lines += [f"tl.store({p} + (start * (ROWS * COLUMNS) + lanes), {v})"
+        kept = f", mask=r < {self.rows_at_call}" if self.rows_at_call else ""
+        lines += [f"tl.store({p} + (start * {place}), {v}{kept})"
                   for p, v in zip(partials, self._values)]  # fmt: skip
-        lines += ["synchronize()", f"arrived = tl.atomic_add({done} + tile, 1)"]
-        last = []
+        lines += ["synchronize()", f"arrived = tl.atomic_add({done} + n, 1)",
+                  "is_last = arrived == SHARES - 1"]  # fmt: skip
+        added = []
         for p, v in zip(partials, self._values):
-            read = f'tl.load({p} + ({{}} * (ROWS * COLUMNS) + lanes), cache_modifier=".cg")'
-            last.append(f"{v} = {read.format('tile')}")
-            last += block("for other in gl.static_range(1, SHARES):",
-                          [f"{v} += {read.format('(other * tiles + tile)')}"])  # fmt: skip
-        last += [*self._call_finish(), f"tl.store({done} + tile, 0)"]
-        return [*lines, *block("if arrived == SHARES - 1:", last)]
+            read = f'tl.load({p} + ({{}} * {place}){kept}, cache_modifier=".cg")'
+            added.append(f"{v} = {read.format('n')}")
+            added += block("for other in gl.static_range(1, SHARES):",
+                           [f"{v} += {read.format('(other * tiles + n)')}"])  # fmt: skip
+        lines += block("if is_last:", [*added, f"tl.store({done} + n, 0)"])
+        if self.has_more_tiles:
+            lines = ["is_last = gl.program_id(2) == 0", *block("if m == 0:", lines)]
+        return [*lines, *block("if is_last:", self._call_finish())]
 
     def _call_finish(self) -> list[str]:
         memory = self.epilogue.memory
@@ -257,6 +259,13 @@ class _Writer:
             return [f"{part.finish}({', '.join(arguments)})"]
 
         return by_piece(self.parts, call)
+
+    def _undivided(self) -> list[str]:
+        """Behind the first row of tiles the first share has all of the depth."""
+        if self.schedule.splits == 1 or not self.has_more_tiles:
+            return []
+        return ["share = tl.where(m == 0, share, tl.where(first == 0, steps, 0))",
+                "first = tl.where(m == 0, first, 0)"]  # fmt: skip
 
     def _produce(self) -> str:
         count = total_bytes([self.left, *self.parts[0].tiles])
@@ -298,6 +307,7 @@ class _Writer:
             f"steps = tl.cdiv({depth}, DEPTH)",
             "share = tl.cdiv(steps, SHARES)",
             "first = gl.program_id(2) * share",
+            *self._undivided(),
             "steps = tl.minimum(share, steps - first)",
             "gl.warp_specialize([",
             f"    (consume, ({', '.join([*self._shared, *self._place, *self.epilogue.memory])},)),",

@@ -3,9 +3,8 @@ the speed of memory.
 
 A program has `block_n` columns and its share of the depth. What TMA has copied of the right factor
 is the left operand of wgmma, which has 64 rows and more, and the few rows of the left factor are
-its columns, 8 and more. Where the number of rows is known at the call only, there are no shares of
-the depth, and tiles may have fewer columns (16, 32): then the left factor is the left operand, in
-tiles of 64 rows.
+its columns, 8 and more. Only the first row of tiles has shares of the depth, so that their scratch
+has a known size; where the number of rows is known at the call only, there may be more.
 
 The ring of stages takes the whole shared memory of a multiprocessor, and it is filled with the
 right factor before the kernel in front has ended, where that is a parameter, which no kernel of the
@@ -32,10 +31,8 @@ MIN_ROWS = 8  # columns of wgmma
 MAX_STAGES = 24
 MIN_STEPS = 2  # of a share of the depth
 _MOST_PRODUCTS = 3
-_WGMMA_ROWS = 64
 # (block_n, block_k), the most promising first
 _SHAPES = ((64, 128), (128, 128), (64, 64), (128, 64))
-_NARROW = ((16, 64), (32, 64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +126,12 @@ def candidates(
     rows = max(1, size.hint(extent(accesses, contraction.rows), hints or {}))
     if rows > STREAM_ROWS:
         return
-    known = _has_known_rows(accesses, contraction)
-    few = known and not _lies_along_rows(map(factors, pieces))
+    few = has_known_rows(accesses, contraction) and not _lies_along_rows(map(factors, pieces))
     block_m = max(MIN_ROWS, next_pow2(rows)) if few else STREAM_ROWS  # there may be more
     first = ProductSchedule("gluon stream", block_m, 64, 64, 4, 2, 1, early=True)
     found: set[ProductSchedule] = set()
-    columns = sum(p.columns for p in pieces)
-    for block_n, block_k in _SHAPES if known else _by_width(columns, table.units):
-        shape = replace(first, block_n=block_n, block_k=block_k, num_warps=max(4, block_n // 16))
-        if is_narrow(shape):
-            shape = replace(shape, block_m=_WGMMA_ROWS)
+    for block_n, block_k in _SHAPES:
+        shape = replace(first, block_n=block_n, block_k=block_k, num_warps=block_n // 16)
         for s in _shared(shape, pieces, table):
             if s not in found and valid(s, accesses, contraction):
                 found.add(s)
@@ -152,19 +145,6 @@ def _lies_along_rows(found: Iterable[Factors]) -> bool:
     return any(f.left.dims[-1] == "rows" for f in found)
 
 
-def _by_width(columns: int, units: int) -> list[tuple[int, int]]:
-    """Shapes without shares of the depth: the narrowest first of which there are no more tiles than
-    multiprocessors."""
-    shapes = (*_SHAPES, *_NARROW)
-    fit = {n for n, _ in shapes if -(-columns // n) <= units}
-    return sorted(shapes, key=lambda s: (s[0] not in fit, s[0] if s[0] in fit else -s[0]))
-
-
-def is_narrow(schedule: ProductSchedule) -> bool:
-    """Whether the left factor is the left operand of the instruction."""
-    return schedule.block_n < _WGMMA_ROWS
-
-
 def _shared(
     shape: ProductSchedule, pieces: tuple[Piece, ...], table: Target
 ) -> Iterator[ProductSchedule]:
@@ -173,8 +153,7 @@ def _shared(
     accesses, c = pieces[0].accesses, pieces[0].contraction
     tiles = sum(-(-p.columns // shape.block_n) for p in pieces)
     steps = -(-extent(accesses, c.depth) // shape.block_k)
-    most = min(MAX_SPLITS, steps // MIN_STEPS, table.units // tiles)
-    shares = most if _has_known_rows(accesses, c) else 1
+    shares = min(MAX_SPLITS, steps // MIN_STEPS, table.units // tiles)
     blocks = (2, 1) if tiles > table.units else (1,)
     for wanted in dict.fromkeys((max(1, shares), max(1, shares // 2))):
         splits = -(-steps // -(-steps // wanted))  # without those that would have no steps
@@ -203,11 +182,11 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
     needs = s.stages * _stage_bytes(s, len(contraction.products)) + _rest_bytes(s)
     return (
         s.form == "gluon stream"
-        and s.block_m in ((_WGMMA_ROWS,) if is_narrow(s) else (8, 16, 32, 64))
+        and s.block_m in (8, 16, 32, 64)
         and (s.block_m == STREAM_ROWS or not _lies_along_rows(found))
-        and s.block_n in (16, 32, 64, 128)
+        and s.block_n in (64, 128)
         and s.block_k in (64, 128)
-        and s.num_warps == max(4, s.block_n // 16)
+        and s.num_warps == s.block_n // 16
         and 2 <= s.stages <= MAX_STAGES
         and needs <= SHARED_BYTES
         and all(w.divides(s.block_n) for f in found for w in f.right)
@@ -216,12 +195,10 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
 
 
 def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:
-    """Scratch for partial results has a size that is known, and each share has some depth."""
-    if not _has_known_rows(accesses, c):
-        return False
+    """Whether each share has some depth."""
     steps = -(-extent(accesses, c.depth) // s.block_k)
     return 1 < s.splits <= MAX_SPLITS and -(-steps // s.splits) * (s.splits - 1) < steps
 
 
-def _has_known_rows(accesses: Accesses, c: Contraction) -> bool:
+def has_known_rows(accesses: Accesses, c: Contraction) -> bool:
     return isinstance(extent(accesses, c.rows), int)

@@ -286,10 +286,14 @@ def _group_of(accesses: Accesses, c: Contraction) -> int:
 
 def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:
     """Scratch for partial results has a size that is known, and each share has some depth."""
-    extents = [extent(accesses, axes) for axes in (c.batch, c.rows, c.columns, c.depth)]
-    if not all(isinstance(e, int) for e in extents) or extents[0] * s.splits > MAX_GRID_Y:
+    if not _has_known_sizes(accesses, c) or extent(accesses, c.batch) * s.splits > MAX_GRID_Y:
         return False
-    return 1 < s.splits <= min(MAX_SPLITS, -(-extents[3] // s.block_k))
+    return 1 < s.splits <= min(MAX_SPLITS, -(-extent(accesses, c.depth) // s.block_k))
+
+
+def _has_known_sizes(accesses: Accesses, c: Contraction) -> bool:
+    extents = (extent(accesses, axes) for axes in (c.batch, c.rows, c.columns, c.depth))
+    return all(isinstance(e, int) for e in extents)
 
 
 def _tiles(work: _Work) -> Iterator[ProductSchedule]:
@@ -341,12 +345,14 @@ def _block_of_runs(work: _Work) -> int:
 
 def _in_one_wave(work: _Work, form, shapes) -> Iterator[ProductSchedule]:
     """Each shape with as many shares of the depth as there are idle multiprocessors for, or half
-    of them. Stages fill the shared memory of a multiprocessor, so that blocks of the next kernel,
-    which begin early, do not crowd on those that are idle first."""
+    of them; with one where the scratch of several has no known size. Stages fill the shared memory
+    of a multiprocessor, so that blocks of the next kernel, which begin early, do not crowd on those
+    that are idle first."""
     units = work.table.units
+    most_shares = MAX_SPLITS if _has_known_sizes(work.accesses, work.contraction) else 1
     for shape in shapes:
         made = ProductSchedule(form, *shape, 2, 1, early=work.table.begins_early)
-        most = max(1, min(MAX_SPLITS, work.depth // (2 * made.block_k)))
+        most = max(1, min(most_shares, work.depth // (2 * made.block_k)))
         shares = max(1, min(most, units // work.programs(made)))
         for splits in dict.fromkeys((shares, max(1, shares // 2))):
             near, programs = replace(made, splits=splits), splits * work.programs(made)

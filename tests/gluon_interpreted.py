@@ -59,10 +59,12 @@ class Task:
 
 
 class Scheduler:
-    """Lets one task or one copy under way go on at a time."""
+    """Lets one task or one copy under way go on at a time; with odd seeds, copies only where no
+    task can."""
 
     def __init__(self, seed: int) -> None:
         self.random, self.back = random.Random(seed), threading.Semaphore(0)
+        self.copies_late = seed % 2 == 1
         self.copies: list[Callable[[], None]] = []
         self.tasks: list[Task] = []
         self.now: Task | None = None
@@ -72,7 +74,9 @@ class Scheduler:
         while not all(t.done for t in self.tasks):
             able = [t for t in self.tasks if not t.done and t.ready()]
             stores = [t for t in self.tasks if t.stores]
-            choices = [*able, *stores, *([None] if self.copies else [])]
+            choices = [*able, *stores]
+            if self.copies and not (choices and self.copies_late):
+                choices.append(None)
             if not choices:
                 raise Deadlock("all wait")
             chosen = self.random.choice(choices)

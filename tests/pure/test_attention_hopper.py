@@ -43,7 +43,7 @@ H100 = named_target("H100")
 def test_whatever_comes_first_the_result_is_the_same(case: NestCase, seed: int):
     (source,) = generated(case).sources
     made = tensors(case)
-    interpret(source, made, case.sizes, seed=1000 * seed)
+    interpret(source, made, case.sizes, seed=1001 * seed)
     assert problems(case, made) == []
 
 
@@ -53,13 +53,14 @@ WAITS = {
     "values have come": r"mbarrier\.wait\(ready_b1.*",
     "keys are used": r"mbarrier\.wait\(empty_b0.*",
     "values are used": r"mbarrier\.wait\(empty_b1.*",
+    "numbers have come": r"mbarrier\.wait\(ready_n.*",
 }
 GRADIENT = on_hopper(keys_gradient(Sizes(1, 1, 1, 100, 40, 16, 16), PLAIN), 16, 16)
 FORWARD = on_hopper(forward(Sizes(1, 1, 1, 40, 100, 16, 16), PLAIN), 16, 16)
 
 
 @pytest.mark.parametrize("case, wait", [
-    *((FORWARD, wait) for wait in WAITS),
+    *((FORWARD, wait) for wait in WAITS if "numbers" not in wait),
     *((GRADIENT, wait) for wait in WAITS if wait != "values are used"),  # both rings are at a time
 ], ids=lambda x: x.name if isinstance(x, NestCase) else x)  # fmt: skip
 def test_without_a_barrier_something_is_wrong(case: NestCase, wait: str):

@@ -6,6 +6,9 @@ from typing import Literal
 
 import torch
 
+# meta of a cast that is part of an operation that capture wrote out: nobody asked for its rounding
+INNER_CAST = "torchweld_inner_cast"
+
 
 @dataclass(frozen=True)
 class Captured:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from torchweld.capture import complex_numbers
-from torchweld.capture.captured import Captured
+from torchweld.capture.captured import INNER_CAST, Captured
 from torchweld.capture.lowering import externs
 from torchweld.capture.lowering.build import GraphBuilder
 from torchweld.capture.lowering.call import Call, spec_of
@@ -138,6 +138,7 @@ class _Lowering:
         else:
             self.graph.origin = origin_of(node)
             self.graph.of_gradient = node in self._gradients
+            self.graph.is_inner_cast = INNER_CAST in node.meta
             self.env[node] = self._lower_call(node)
 
     def _lower_call(self, node: torch.fx.Node):

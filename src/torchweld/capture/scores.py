@@ -20,6 +20,7 @@ from torch.fx import Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torchweld.capture import torch_private
+from torchweld.capture.captured import INNER_CAST
 from torchweld.capture.random import UNIFORM
 
 aten = torch.ops.aten
@@ -255,6 +256,8 @@ class _Region:
             narrow = _narrow(graph, share, result)
         for saved in (top, total):
             saved.meta["recompute"] = MUST_SAVE
+        if _value(self.outer.args[0]).dtype in _NARROW:
+            share.meta[_SHARE] = True
         softmax.replace_all_uses_with(narrow)
         graph.erase_node(softmax)
         return [wide, below, exp, share, narrow]
@@ -296,7 +299,32 @@ class _Region:
         return _call(graph, aten.view.default, (total, shape), node)
 
 
+_SHARE = "torchweld_share"  # meta of exp(x - max) / sum, of which max and sum are saved
+_OWN_META = ("recompute", INNER_CAST, _SHARE)  # of one node, not of what is made for it
 _NARROW = (torch.bfloat16, torch.float16)
+
+
+def fold_sums(backward: torch.fx.GraphModule) -> None:
+    """exp(x - max) / sum, made again from what was saved, as exp(x - (max + log(sum))): one number
+    of a row, and no division. It is off by 2^-24 of that number, far less than the 16 bits that a
+    product rounds it to."""
+    graph = backward.graph
+    found = [n for n in graph.nodes if _SHARE in n.meta and n.args[1].op == "placeholder"]
+    for share in found:
+        exp, total = share.args
+        x, top = exp.args[0].args
+        if top.op != "placeholder":
+            continue
+        with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
+            log = _call(graph, aten.log.default, (total,), share)
+            both = _call(graph, aten.add.Tensor, (top, log), share)
+        with graph.inserting_before(share):
+            below = _call(graph, aten.sub.Tensor, (x, both), share)
+            again = _call(graph, aten.exp.default, (below,), share)
+        share.replace_all_uses_with(again)
+    if found:
+        graph.eliminate_dead_code()
+        backward.recompile()
 
 
 def _chain(node: Node, ends: Callable[[Node], bool]) -> tuple[Node, list] | None:
@@ -377,17 +405,21 @@ def _call(graph: torch.fx.Graph, target, args: tuple, like: Node, **kwargs) -> N
     fake = next(v for v in values if isinstance(v, torch.Tensor))
     with fake.fake_mode:
         result = target(*values, **kwargs)
-    node.meta = {k: v for k, v in like.meta.items() if k != "recompute"} | {"val": result}
+    node.meta = {k: v for k, v in like.meta.items() if k not in _OWN_META} | {"val": result}
     return node
+
+
+def _cast(graph: torch.fx.Graph, node: Node, dtype: torch.dtype) -> Node:
+    made = _call(graph, aten._to_copy.default, (node,), node, dtype=dtype)
+    made.meta[INNER_CAST] = True
+    return made
 
 
 def _wide(graph: torch.fx.Graph, node: Node) -> Node:
     if _value(node).dtype in (torch.float32, torch.float64):
         return node
-    return _call(graph, aten._to_copy.default, (node,), node, dtype=torch.float32)
+    return _cast(graph, node, torch.float32)
 
 
 def _narrow(graph: torch.fx.Graph, node: Node, dtype: torch.dtype) -> Node:
-    if _value(node).dtype == dtype:
-        return node
-    return _call(graph, aten._to_copy.default, (node,), node, dtype=dtype)
+    return node if _value(node).dtype == dtype else _cast(graph, node, dtype)

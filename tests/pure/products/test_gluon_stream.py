@@ -131,7 +131,7 @@ def test_only_parameters_are_read_before_the_kernel_in_front_has_ended(frozen: b
         (cases.linear("s0", 768, 3072, sizes={"s0": 4}), (64, 64, 128), 8),
         (cases.linear("s0", 2048, 8192, sizes={"s0": 1}), (64, 64, 128), 4),
         (cases.linear("s0", 8192, 2048, sizes={"s0": 4}), (64, 64, 128), 1),
-        (cases.linear("s0", 32768, 2048, sizes={"s0": 4}), (64, 64, 128), 1),
+        (cases.linear("s0", 32768, 2048, sizes={"s0": 4}), (64, 128, 128), 1),
     ],
 )
 def test_defaults(case: Case, block: tuple[int, int, int], splits: int):

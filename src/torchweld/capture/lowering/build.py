@@ -14,10 +14,10 @@ from torchweld.ir.views import Tensor
 class GraphBuilder:
     """`round_always`: every result of 16 bits is rounded even where fusion could keep it wide.
     `of_gradient`: what is lowered now is a gradient; a cast of it to more bits is the gradient of
-    one to fewer, that somebody asked for."""
+    one to fewer, that somebody asked for; unless it `is_inner_cast`, which nobody did."""
 
     def __init__(self, round_always: bool = False) -> None:
-        self.round_always, self.of_gradient = round_always, False
+        self.round_always, self.of_gradient, self.is_inner_cast = round_always, False, False
         self.sizes = Sizes()
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Node] = []

@@ -315,9 +315,10 @@ def _cast(call: Call, x: Tensor) -> Tensor:
         raise NotLowered("no conversion of this dtype")
     nest = call.nest(call.out.shape, x)
     narrows = x.dtype.is_float and call.out.dtype.is_float and call.out.dtype.bits < x.dtype.bits
-    exact = not call.out.dtype.is_float or call.graph.of_gradient
+    asked = not call.graph.is_inner_cast
+    exact = not call.out.dtype.is_float or (call.graph.of_gradient and asked)
     value = nest.read(x, exact=exact)
-    return call.finish(nest, value.to(call.out.dtype, must_round=narrows))
+    return call.finish(nest, value.to(call.out.dtype, must_round=narrows and asked))
 
 
 @lowers("aten.clone.default", "aten.lift_fresh_copy.default", "aten.contiguous.default")

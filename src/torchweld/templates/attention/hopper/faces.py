@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torchweld.ir.access import Accesses
-from torchweld.ir.nodes import Buffer, Value
+from torchweld.ir.nodes import Buffer, Load, Value
 from torchweld.ir.size import Size
 from torchweld.templates.attention.gpu.schedule import batch_of, padded
 from torchweld.templates.attention.gpu.tiles import Face, Tiles, simplify_whole
@@ -17,14 +17,18 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, extent
 
 
 class GluonFace(LaidOut, Face):
-    """A Face whose indices have a `layout`."""
+    """A Face whose indices have a `layout`. `copied`: loads that TMA makes, and where from."""
 
     layout = "SCORES"
+    copied: Mapping[Value, str] = {}
 
     def block(self, name: str, number: str, points: int, axes, covered: Size | None) -> None:
         side, place = (1, ":, None") if self._names["r"] == name else (0, "None, :")
         lanes = f"gl.arange(0, {points}, gl.SliceLayout({side}, {self.layout}))[{place}]"
         self.define(name, f"{number} * {points}" if number else "", lanes, axes, covered)
+
+    def _load(self, value: Value, instr: Load) -> str:
+        return self.copied.get(value) or super()._load(value, instr)
 
     def _exp2(self, value: Value) -> str | None:
         text = super()._exp2(value)

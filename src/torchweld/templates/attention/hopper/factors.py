@@ -1,10 +1,12 @@
-"""The shared memory of a Gluon score nest: row factors, which stay, and rings of key factors."""
+"""The shared memory of a Gluon score nest: row factors, which stay, and rings of key factors and of
+numbers that belong to keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from torchweld.ir.nodes import Value
 from torchweld.templates.attention.hopper.schedule import HopperSchedule, Windows
 from torchweld.templates.gemm.hopper.schedule import Window
 from torchweld.templates.gemm.hopper.tiles import Memory, Tile
@@ -13,11 +15,12 @@ from torchweld.templates.gemm.hopper.tiles import Memory, Tile
 @dataclass(frozen=True, slots=True)
 class Factors:
     """`rows`, `keys`: of each inner product, the memory of its factors; `values`: of each outer
-    product, that of its key factor. `all`: each once."""
+    product, that of its key factor; `numbers`: of a load, that of its values. `all`: each once."""
 
     rows: tuple[Memory, ...]
     keys: tuple[Memory, ...]
     values: tuple[Memory, ...]
+    numbers: Mapping[Value, Memory]
 
     @property
     def fixed(self) -> tuple[Memory, ...]:
@@ -25,7 +28,7 @@ class Factors:
 
     @property
     def rings(self) -> tuple[Memory, ...]:
-        return tuple(dict.fromkeys((*self.keys, *self.values)))
+        return tuple(dict.fromkeys((*self.keys, *self.values, *self.numbers.values())))
 
     @property
     def all(self) -> tuple[Memory, ...]:
@@ -33,12 +36,12 @@ class Factors:
 
     @property
     def only_inner(self) -> tuple[Memory, ...]:
-        """Rings that no outer product reads."""
-        return tuple(m for m in self.rings if m not in self.values)
+        """Factors that no outer product reads."""
+        return tuple(m for m in dict.fromkeys(self.keys) if m not in self.values)
 
     @property
     def only_outer(self) -> tuple[Memory, ...]:
-        return tuple(m for m in self.rings if m not in self.keys)
+        return tuple(m for m in dict.fromkeys(self.values) if m not in self.keys)
 
 
 def factors_of(
@@ -59,4 +62,5 @@ def factors_of(
         tuple(memory("a", "GROUPS", w, d) for w, d in zip(windows.rows, depths)),
         tuple(memory("b", "STAGES", w, d) for w, d in zip(windows.keys, depths)),
         tuple(memory("b", "STAGES", w, d) for w, d in zip(windows.values, columns)),
+        {load: memory("n", "STAGES", w, 1) for load, w in windows.numbers},
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from torchweld.core import dtypes
 from torchweld.ir.access import Accesses
-from torchweld.ir.nodes import Instr, Load, Op, Value, value_axes
+from torchweld.ir.nodes import Comp, Instr, Load, Op, Value, value_axes
 from torchweld.ir.scalar import TABLE
 from torchweld.templates.attention.gpu.schedule import (
     NestSchedule,
@@ -20,8 +20,9 @@ from torchweld.templates.attention.gpu.schedule import (
     tile_axes,
 )
 from torchweld.templates.attention.nest import Nest
-from torchweld.templates.gemm.hopper.schedule import SHARED_BYTES, Window, window
+from torchweld.templates.gemm.hopper.schedule import SHARED_BYTES, Window, row_window, window
 
+_COPIED = (dtypes.f32, dtypes.bf16, dtypes.f16)
 ROWS = 64  # of a group of warps: what one instruction multiplies
 MOST_STAGES = 4
 
@@ -53,11 +54,13 @@ class Sides:
 @dataclass(frozen=True, slots=True)
 class Windows:
     """What TMA copies: the factors of each inner product, and the key factor of each outer one. An
-    inner and an outer product may have one in common."""
+    inner and an outer product may have one in common. `numbers`: loads of one number for each key,
+    like a statistic that the forward saved: from memory, they would keep the scores waiting."""
 
     rows: tuple[Window, ...]
     keys: tuple[Window, ...]
     values: tuple[Window, ...]
+    numbers: tuple[tuple[Value, Window], ...]
 
 
 def windows_of(accesses: Accesses, nest: Nest, s: NestSchedule) -> Windows | str:
@@ -71,7 +74,27 @@ def windows_of(accesses: Accesses, nest: Nest, s: NestSchedule) -> Windows | str
         )
     )  # fmt: skip
     refused = [w for w in (*rows, *keys, *values) if isinstance(w, str)]
-    return refused[0] if refused else Windows(*map(tuple, (rows, keys, values)))
+    numbers = ((v, _of_keys(accesses, v, batch, s)) for v in key_numbers(accesses.comp, nest))
+    numbers = [(v, w) for v, w in numbers if isinstance(w, Window)]
+    return refused[0] if refused else Windows(*map(tuple, (rows, keys, values, numbers)))
+
+
+def _of_keys(
+    accesses: Accesses, load: Value, batch: tuple[str, ...], s: NestSchedule
+) -> Window | str:
+    dtype = accesses.comp.body[load].dtype
+    return row_window(accesses, accesses.loads[load], dtype, batch, s.keys, ("depth", "keys"))
+
+
+def key_numbers(comp: Comp, nest: Nest) -> list[Value]:
+    """Loads of one number for each key, the same for all rows, that TMA may copy."""
+    axes, keys, rows = value_axes(comp.body), set(nest.keys), set(nest.rows)
+    factors = _factors(nest)
+    return [
+        v for v, i in enumerate(comp.body)
+        if isinstance(i, Load) and v not in factors and i.guard is None
+        and i.dtype in _COPIED and axes[v] & keys and not axes[v] & rows
+    ]  # fmt: skip
 
 
 def _window(accesses: Accesses, load: Value, sides: Sides, name: str) -> Window | str:
@@ -159,7 +182,8 @@ def shared_bytes(work: Work, s: HopperSchedule) -> int:
     sides = zip((*(i.key for i in inners), *(o.key for o in outers)), widths)
     keys = {factor_name(work.comp.body[v], v): w for v, w in sides}
     each = s.tile_rows * sum(rows.values()) + s.stages * s.block_keys * sum(keys.values())
-    return dtypes.bf16.bytes * each
+    numbers = sum(work.comp.body[v].dtype.bytes for v in key_numbers(work.comp, work.nest))
+    return dtypes.bf16.bytes * each + s.stages * s.block_keys * numbers
 
 
 def programs(work: Work, s: HopperSchedule) -> int:

@@ -49,6 +49,9 @@ def consume(t: Tiles, factors: Factors, columns: tuple[int, ...]) -> None:
     program's. `columns`: of each result."""
     work = _Group(t, factors, columns)
     first, loops = work.loops()
+    for face in (t.whole, t.score):
+        face.copied = {v: f"{m.matrix('stage', 'keys')}.load(SCORES)"
+                       for v, m in factors.numbers.items()}  # fmt: skip
     covered = rounded(t.rows, t.schedule.tile_rows)
     t.score.block("r", "tile", t.schedule.block_rows, t.schedule.rows, covered)
     work.start()
@@ -136,24 +139,26 @@ class _Group:
 
     def first(self, part: _Block) -> None:
         self.line("at, step, stage = first, 0, 0")
-        self._await(self.factors.keys, "stage", "0")
+        self._await((*self.factors.keys, *self._numbers), "stage", "0")
         self._multiply_keys(part)
         self._wait(0, self._scores)
         self._release(self.factors.only_inner, "stage")
         for value in self.walk.reductions:
             self._take(part.face, value)
+        self._release(self._numbers, "stage")
         self._turn(range(len(self.columns)))
         self.line("step = 1")
 
     def overlapped(self, part: _Block) -> None:
         self.line("stage, old = step % STAGES, (step - 1) % STAGES")
-        self._await(self.factors.keys, "stage", "step // STAGES & 1")
+        self._await((*self.factors.keys, *self._numbers), "stage", "step // STAGES & 1")
         self._multiply_keys(part)
         self._multiply_before()
         self._wait(len(self.columns), self._scores)
         self._release(self.factors.only_inner, "stage")
         for value in self.walk.reductions:
             self._take(part.face, value)
+        self._release(self._numbers, "stage")
         self._wait(0, self._results)
         self._release(dict.fromkeys(self.factors.values), "old")
         for n in range(len(self.columns)):
@@ -206,6 +211,10 @@ class _Group:
         return max((n for n, inner in inners if inner.value in reached), default=0)
 
     # products
+
+    @property
+    def _numbers(self) -> tuple[Memory, ...]:
+        return tuple(dict.fromkeys(self.factors.numbers.values()))
 
     @property
     def _scores(self) -> list[str]:

@@ -428,20 +428,46 @@ def window(
         sides = sides[::-1]
     if strides[sides[1]] != 1:
         return f"{access.buffer} is contiguous along neither side"
-    batch = tuple(a for a in contraction.batch if access.offset.coefficient(a) != 0)
+    extents = [product(accesses.comp.extent(a) for a in getattr(contraction, s)) for s in sides]
+    matrix = Window(access.buffer, dtype, sides, tuple(extents), (strides[sides[0]], 1),
+                    access.offset.const)  # fmt: skip
+    return _aligned(accesses, access, contraction.batch, matrix)
+
+
+def row_window(
+    accesses: Accesses,
+    access: Access,
+    dtype: DType,
+    batch: tuple[str, ...],
+    axes: tuple[str, ...],
+    sides: tuple[str, str],
+) -> Window | str:
+    """Of an access that `axes` alone walk over, as a matrix whose first side is one."""
+    length = product(accesses.comp.extent(a) for a in axes)
+    if access.refs or linear(accesses, access.offset, axes) != 1 or not isinstance(length, int):
+        return f"{access.buffer} is no row of numbers side by side"
+    lanes = TMA_BYTES // dtype.bytes
+    row = Window(access.buffer, dtype, sides, (1, length), (-(-length // lanes) * lanes, 1),
+                 access.offset.const)  # fmt: skip
+    return _aligned(accesses, access, batch, row)
+
+
+def _aligned(
+    accesses: Accesses, access: Access, batch: tuple[str, ...], matrix: Window
+) -> Window | str:
+    """`matrix` for each point of the batch, or why TMA cannot make it."""
+    batch = tuple(a for a in batch if access.offset.coefficient(a) != 0)
     if len(batch) > 3:
         return "more than five dimensions"
-    steps = (*(access.offset.coefficient(a) for a in batch), strides[sides[0]])
+    steps = (*(access.offset.coefficient(a) for a in batch), *matrix.strides[:-1])
     if any(map(is_negative, steps)):
         return f"{access.buffer} is read backwards"
-    lanes = TMA_BYTES // dtype.bytes
-    if any(_factor_of(s) % lanes for s in (*steps, access.offset.const)):
+    lanes = TMA_BYTES // matrix.dtype.bytes
+    if any(_factor_of(s) % lanes for s in (*steps, matrix.offset)):
         return f"{access.buffer} is not aligned to {TMA_BYTES} bytes in each row"
-    extents = (*(accesses.comp.extent(a) for a in batch),
-               *(product(accesses.comp.extent(a) for a in getattr(contraction, s))
-                 for s in sides))  # fmt: skip
-    dims = (*batch, *sides)
-    return Window(access.buffer, dtype, dims, extents, (*steps, 1), access.offset.const)
+    extents = (*map(accesses.comp.extent, batch), *matrix.shape)
+    return replace(
+        matrix, dims=(*batch, *matrix.dims), shape=extents, strides=(*steps, 1))
 
 
 def _factor_of(size: Size) -> int:

@@ -347,12 +347,13 @@ def _on_hopper(case: NestCase) -> KernelBundle:
 
 
 def on_hopper(
-    case: NestCase, rows: int = 64, keys: int = 128, stages: int = 2, groups: int = 2, group=0
-) -> NestCase:
+    case: NestCase, rows: int = 64, keys: int = 128, stages: int = 2, groups: int = 2, group=0,
+    programs: int = 2,
+) -> NestCase:  # fmt: skip
     """As a Gluon kernel, of so many rows and keys of a block; `group`: of the batch."""
     n = case.nest
     s = HopperSchedule(n.rows[-1:], n.keys, rows, keys, 4, stages, group=group, groups=groups,
-                       overlapped=len(n.outers) == 1)  # fmt: skip
+                       overlapped=len(n.outers) == 1, programs=programs)  # fmt: skip
     return replace(case, schedule=s, name=f"{case.name}-{groups}x{rows}x{keys}x{stages}")
 
 

@@ -88,12 +88,12 @@ def pairs(work: Work, s: NestSchedule) -> float:
         return every
     length = work.points((axis,))
     samples = [(n + 0.5) / _SAMPLES for n in range(_SAMPLES)]
-    counted = sum(_between(work, at, length) + s.block_keys for at in samples) / _SAMPLES
+    counted = sum(keys_of(work, at, length) + s.block_keys for at in samples) / _SAMPLES
     return every * min(1.0, counted / length)
 
 
-def _between(work: Work, at: float, length: int) -> float:
-    """Keys that count for the row at this part of each axis."""
+def keys_of(work: Work, at: float, length: int) -> float:
+    """That count for the row at this part, from 0 to 1, of the `length` rows."""
     low = _value(work, work.nest.bound.low, at, 0)
     high = _value(work, work.nest.bound.high, at, length)
     return max(0.0, min(high, length) - max(low, 0))

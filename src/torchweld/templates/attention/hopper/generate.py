@@ -5,14 +5,20 @@
     consume   each group of four warps has 64 rows, and walks over the blocks (walk.py)
 
 Barriers: `ready_b0[i]` says that stage i of the ring b0 has arrived, `empty_b0[i]` that all groups
-have used it; `ready` that the row factors have.
+have used it; `ready` and `used` are the same of the row factors.
+
+A program takes tile after tile: the factors of the next are on their way while the results of one
+are stored. Every second time programs choose in the other order. With causal masks tiles with many
+keys come first, and what a program has of them then differs by a few percent.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import prod
 
 from torchweld.codegen.gluon.names import HEADER, dialect
 from torchweld.codegen.gluon.text import accumulator_layout, block, function
@@ -83,11 +89,20 @@ class _Writer:
         args: list[KernelArg] = [*(t.argument for t in tiles), *map(BufferArg, pointers)]
         signature = [scalars.SIGNATURE[t.window.dtype] for t in tiles]
         signature += [f"*{scalars.SIGNATURE[self.buffers[b].dtype]}" for b in pointers]
-        grid = GridDim(self.t.points(self.t.batch)), GridDim(self.t.rows, s.tile_rows)
         return KernelSource(
-            "gluon", name, text, tuple(args), grid, (), tuple(signature), s.num_warps,
+            "gluon", name, text, tuple(args), (GridDim(self._programs),), (), tuple(signature),
+            s.num_warps,
             max_registers=_REGISTERS[s.groups][0],
         )  # fmt: skip
+
+    @property
+    def _tiles(self) -> tuple[int, int]:
+        """Points of the batch, and tiles of rows of each."""
+        return self.t.points(self.t.batch), -(-self.t.rows // self.schedule.tile_rows)
+
+    @property
+    def _programs(self) -> int:
+        return min(self.schedule.programs, prod(self._tiles))
 
     def _lines(self, emit) -> list[str]:
         """What `emit` writes."""
@@ -100,7 +115,7 @@ class _Writer:
     def _constants(self) -> str:
         s = self.schedule
         numbers = {"ROWS": s.block_rows, "GROUPS": s.groups, "KEYS": s.block_keys,
-                   "STAGES": s.stages}  # fmt: skip
+                   "STAGES": s.stages, "PROGRAMS": self._programs}  # fmt: skip
         layouts = {"SCORES": s.block_keys} | {f"RESULT_{n}": n for n in self.columns}
         lines = [f"{name} = gl.constexpr({number})" for name, number in numbers.items()]
         for name, columns in layouts.items():
@@ -116,7 +131,8 @@ class _Writer:
         """How many there are, and how many arrivals each expects."""
         rings = [m.name for m in self.factors.rings]
         ready = {f"ready_{ring}": ("STAGES", "1") for ring in rings}
-        return {"ready": ("1", "1")} | ready | {f"empty_{r}": ("STAGES", "GROUPS") for r in rings}
+        empty = {f"empty_{ring}": ("STAGES", "GROUPS") for ring in rings}
+        return {"ready": ("1", "1"), "used": ("1", "GROUPS")} | ready | empty
 
     @property
     def _shared(self) -> list[str]:
@@ -141,21 +157,20 @@ class _Writer:
         ]
 
     def _consume(self) -> None:
-        self._position()
-        self.t.score.line("tile = tile * GROUPS + GROUP")
-        consume(self.t, self.factors, self.columns)
+        with self._each_tile():
+            self.t.score.line("tile = tile * GROUPS + GROUP")
+            consume(self.t, self.factors, self.columns)
 
     def _produce(self) -> None:
         k = self.t.score
-        self._position()
-        with k.indented("if first < last:"):
+        with self._each_tile():
             size = total_bytes(m.tile for m in self.factors.fixed)
+            k.line("mbarrier.wait(used.index(0), (turn & 1) ^ 1)")
             k.line(f"mbarrier.expect(ready.index(0), GROUPS * {size})")
             with k.indented("for group in gl.static_range(GROUPS):"):
                 for memory in self.factors.fixed:
                     start = "tile * (GROUPS * ROWS) + group * ROWS"
                     self._copy(memory, "ready.index(0)", "group", start)
-            k.line("step = 0")
             with k.indented("for at in range(first, last):"):
                 k.line("stage = step % STAGES")
                 for memory in self.factors.rings:
@@ -172,15 +187,29 @@ class _Writer:
         k.line(f"copy_in({memory.tile.descriptor}, [{where}], {barrier}, "
                f"{memory.name}.index({slot}))")  # fmt: skip
 
+    @contextmanager
+    def _each_tile(self) -> Iterator[None]:
+        """`turn`: of this program's tiles; `step`: of its blocks of keys."""
+        k, tiles = self.t.score, prod(self._tiles)
+        k.line("step = 0")
+        with k.indented(f"for turn in range({-(-tiles // self._programs)}):"):
+            k.line("place = gl.program_id(0)")
+            k.line("number = turn * PROGRAMS + place + turn % 2 * (PROGRAMS - 1 - 2 * place)")
+            with k.indented(f"if number < {tiles}:"):
+                self._position()
+                yield
+
     def _position(self) -> None:
-        """The program's point of the batch and tile, and its blocks of keys, `first` to `last`."""
+        """The point of the batch and tile of a number, and its blocks of keys, `first` to
+        `last`."""
         t, k, s = self.t, self.t.score, self.schedule
-        at = "gl.program_id(0), gl.program_id(1)"
+        batch, tiles = self._tiles
+        at = f"number % {batch}, number // {batch}"
         if s.group:
-            at = f"_tile_at({at}, gl.num_programs(0), gl.num_programs(1), {s.group})"
+            at = f"_tile_at({at}, {batch}, {tiles}, {s.group})"
         k.line(k.helper(f"batch, tile = {at}"))
         if triton_nest.more_keys_later(t.nest):
-            k.line("tile = gl.num_programs(1) - 1 - tile")
+            k.line(f"tile = {tiles - 1} - tile")
         k.split_axes("batch", t.batch)
         k.line(f"first, last = 0, {-(-t.keys // s.block_keys)}")
         whole = replace(t, schedule=replace(s, block_rows=s.tile_rows))

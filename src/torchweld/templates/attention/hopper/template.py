@@ -20,7 +20,7 @@ from torchweld.templates.attention.hopper.schedule import (
     candidates,
     dimensions_of,
     fits,
-    programs,
+    tiles,
     windows_of,
 )
 from torchweld.templates.attention.nest import Nest, nest_of
@@ -79,7 +79,7 @@ def _bad_tiles(nest: Nest, problem: Problem) -> str | None:
         return "too many or too wide products for the registers"
     if not fits(work, s):
         return "the tiles do not fit in shared memory"
-    if work.points(s.rows) < ROWS or 2 * programs(work, s) < problem.target.units:
+    if work.points(s.rows) < ROWS or 2 * tiles(work, s) < problem.target.units:
         return "too few rows"
     accesses = unmerged(problem.comp, problem.buffers)
     if is_wide(accesses, problem.buffers, dimensions_of(nest, s)):

@@ -57,12 +57,10 @@ def consume(t: Tiles, factors: Factors, columns: tuple[int, ...]) -> None:
     work.start()
     hoist(t, work.walk)
     known = dict(t.score.known)
+    work.line("mbarrier.wait(ready.index(0), turn & 1)")
     with t.score.indented("if first < last:"):
-        work.line("mbarrier.wait(ready.index(0), 0)")
         if t.schedule.overlapped:
             work.first(first)
-        else:
-            work.line("step = 0")
         for header, part in loops:
             t.score.known = dict(known)
             with t.score.indented(header):
@@ -70,6 +68,7 @@ def consume(t: Tiles, factors: Factors, columns: tuple[int, ...]) -> None:
                 work.line("step += 1")
         if t.schedule.overlapped:
             work.last()
+    work.line("mbarrier.arrive(used.index(0), count=1)")
     t.score.known = dict(known)
     work.finish(covered)
 
@@ -138,8 +137,8 @@ class _Group:
     # blocks
 
     def first(self, part: _Block) -> None:
-        self.line("at, step, stage = first, 0, 0")
-        self._await((*self.factors.keys, *self._numbers), "stage", "0")
+        self.line("at, stage = first, step % STAGES")
+        self._await((*self.factors.keys, *self._numbers), "stage", "step // STAGES & 1")
         self._multiply_keys(part)
         self._wait(0, self._scores)
         self._release(self.factors.only_inner, "stage")
@@ -147,7 +146,7 @@ class _Group:
             self._take(part.face, value)
         self._release(self._numbers, "stage")
         self._turn(range(len(self.columns)))
-        self.line("step = 1")
+        self.line("step += 1")
 
     def overlapped(self, part: _Block) -> None:
         self.line("stage, old = step % STAGES, (step - 1) % STAGES")
@@ -169,6 +168,7 @@ class _Group:
         self.line("old = (step - 1) % STAGES")
         self._multiply_before()
         self._wait(0, self._results)
+        self._release(dict.fromkeys(self.factors.values), "old")
 
     def _multiply_before(self) -> None:
         """Begins the outer products of the block before."""

@@ -8,12 +8,14 @@ management for deep neural net inference", 2020).
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
 
-from torchweld.runtime.huge_pages import with_huge_pages
+from torchweld.runtime.huge_pages import FRESH_BYTES, with_huge_pages
+from torchweld.runtime.torch_private import bare_window
 
 ALIGNMENT = 256  # bytes: vector loads and TMA on a GPU, whole cache lines on a CPU
 SMALL_BYTES = 1 << 18  # an arena that does not matter to the peak
@@ -99,24 +101,27 @@ class Arena:
     prepared for this very block (addresses, tensor views), so that they need not do so again."""
 
     def __init__(self, device: torch.device, size: int) -> None:
-        with torch.inference_mode(False):  # calls in any mode write to it
-            memory = torch.empty(size + ALIGNMENT, dtype=torch.uint8, device=device)
-        self.memory = with_huge_pages(memory)
-        self.start = -self.memory.data_ptr() % ALIGNMENT
-        self.address = self.memory.data_ptr() + self.start
+        with for_any_mode():
+            memory = torch.empty(aligned(size) + ALIGNMENT, dtype=torch.uint8, device=device)
+        self.memory = with_huge_pages(memory) if size > FRESH_BYTES else memory
+        address = memory.data_ptr()
+        self.start = -address % ALIGNMENT
+        self.address = address + self.start
         self.size = size
         self.bindings: WeakKeyDictionary = WeakKeyDictionary()
         self._flat: dict[torch.dtype, torch.Tensor] = {}
 
     def view(self, offset: int, dtype: torch.dtype, shape, strides) -> torch.Tensor:
-        """A tensor at byte `offset`, which is aligned to its dtype."""
+        """A tensor at byte `offset`, which is aligned to its dtype. Within `for_any_mode`."""
         flat = self._flat.get(dtype)
         if flat is None:
-            whole = self.size // dtype.itemsize * dtype.itemsize
-            with torch.inference_mode(False):
-                flat = self._flat[dtype] = self.memory[self.start :][:whole].view(dtype)
-        first = self.start + offset
-        return flat.as_strided(shape, strides, first // dtype.itemsize)
+            flat = self._flat[dtype] = self.memory.view(dtype)
+        return bare_window(flat, shape, strides, (self.start + offset) // dtype.itemsize)
+
+
+def for_any_mode() -> AbstractContextManager:
+    """Tensors made inside may be written to by calls in inference mode and by others."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

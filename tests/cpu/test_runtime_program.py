@@ -351,7 +351,7 @@ def test_programs_share_one_idle_arena():
     POOL.release()
 
 
-@pytest.mark.parametrize(("elements", "kept"), [(1000, True), (SMALL_BYTES, False)])
+@pytest.mark.parametrize(("elements", "kept"), [(1000, True), (SMALL_BYTES["cpu"], False)])
 def test_training_keeps_a_small_arena(elements, kept):
     """What is prepared for it would be prepared in each step; a large one others may want."""
     pool = ArenaPool()

@@ -18,7 +18,9 @@ from torchweld.runtime.huge_pages import FRESH_BYTES, with_huge_pages
 from torchweld.runtime.torch_private import bare_window
 
 ALIGNMENT = 256  # bytes: vector loads and TMA on a GPU, whole cache lines on a CPU
-SMALL_BYTES = 1 << 18  # an arena that does not matter to the peak
+# An arena of so many bytes does not matter to the peak of a device. A new one with its views costs
+# a program 27 us, where a small training step has two and takes 270 (EPYC).
+SMALL_BYTES = {"cpu": 1 << 18, "cuda": 1 << 22}
 _SHORT_STEPS = 32  # most temporaries are gone after a few
 
 
@@ -107,7 +109,7 @@ class Arena:
         address = memory.data_ptr()
         self.start = -address % ALIGNMENT
         self.address = address + self.start
-        self.size = size
+        self.size, self.is_small = size, size <= SMALL_BYTES[device.type]
         self.bindings: WeakKeyDictionary = WeakKeyDictionary()
         self._flat: dict[torch.dtype, torch.Tensor] = {}
 
@@ -144,7 +146,7 @@ class ArenaPool:
         """An arena of at least `size` bytes. An idle one that is too small, or so large that it
         would add to the call's peak, is freed first: the two never exist together."""
         arena = self._idle.pop(place, None)
-        if arena is not None and size <= arena.size <= 2 * size + SMALL_BYTES:
+        if arena is not None and size <= arena.size <= 2 * size + SMALL_BYTES[device.type]:
             return arena
         del arena
         return Arena(device, size)

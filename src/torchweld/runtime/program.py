@@ -31,7 +31,7 @@ from torchweld.runtime.binding import Binding, arena_views, bind_arenas, bind_st
 from torchweld.runtime.fixed import Fixed
 from torchweld.runtime.index_flags import flags_of
 from torchweld.runtime.loaded import Loaded, Shaped, Step
-from torchweld.runtime.memory import POOL, SMALL_BYTES, Arena, ArenaPool, is_out_of_memory
+from torchweld.runtime.memory import POOL, Arena, ArenaPool, is_out_of_memory
 from torchweld.runtime.record import note
 from torchweld.runtime.shape import shape_program
 from torchweld.runtime.steps import has_layout, in_layout
@@ -126,7 +126,7 @@ class Program:
             return self._run_in(prepared, arenas, args)
         finally:
             for place, arena in zip(places, arenas):
-                if self._loaded.keeps_arena or arena.size <= SMALL_BYTES:
+                if self._loaded.keeps_arena or arena.is_small:
                     pool.give(place, arena)
 
     def arena_needs(self, args: list) -> list[tuple[torch.device, int]]:

@@ -23,6 +23,7 @@ from torchweld.capture import (
     pieces,
     random,
     recurrent,
+    small_products,
     torch_private,
     tracing,
     unrolled,
@@ -254,6 +255,7 @@ class _Session:
             first()
             return self._compile_graph(captured, options)
 
+        small_products.write_out_outer(gm)
         gm.recompile()
         capture_s = 0.0 if kind == "backward" else time.perf_counter() - self._since
         captured = Captured(gm, f"{self._name}_{kind}", kind, static, loose, capture_s)

@@ -26,6 +26,7 @@ from torchweld.capture import (
     small_products,
     torch_private,
     tracing,
+    turned,
     unrolled,
     written_out,
 )
@@ -255,6 +256,8 @@ class _Session:
             first()
             return self._compile_graph(captured, options)
 
+        if kind == "backward":
+            turned.turn_gradients(gm)
         small_products.write_out_outer(gm)
         gm.recompile()
         capture_s = 0.0 if kind == "backward" else time.perf_counter() - self._since

@@ -10,7 +10,7 @@ from torch._dynamo import eval_frame
 from torch.nn.modules.module import register_module_forward_hook
 
 import torchweld
-from torchweld.capture import torch_private
+from torchweld.capture import aot, torch_private
 
 
 def _entry(fused):
@@ -52,10 +52,43 @@ def test_a_wrapper_of_other_parts_stays():
     assert torch_private.quick(len) is len
 
 
-def test_settings_for_compilations_stay_around_calls():
-    made = torchweld.fuse(lambda x: x * 2 + 1, dynamic=True)
-    made(torch.ones(4))
-    assert not _is_quick(_entry(made).call)
+SETTINGS = ("assume_static_by_default", "automatic_dynamic_shapes")
+
+
+@pytest.mark.parametrize(("dynamic", "wanted"), [(True, (False, True)), (False, (True, False))])
+def test_settings_are_those_of_compilations(monkeypatch, dynamic, wanted):
+    """`dynamic` is set while a graph is made, and a call sets nothing."""
+    seen, make = [], aot.make_backend
+
+    def noting(*args):
+        seen.append(_settings())
+        return make(*args)
+
+    monkeypatch.setattr(aot, "make_backend", noting)
+    before = _settings()
+    made = torchweld.fuse(lambda x: x * 2 + 1, dynamic=dynamic)
+    for rows in (4, 5, 6):
+        assert torch.equal(made(torch.ones(rows)), torch.full((rows,), 3.0))
+    assert _is_quick(_entry(made).call)
+    assert seen == [wanted] * (1 if dynamic else 3)
+    assert _settings() == before
+
+
+def test_settings_end_with_a_compilation_that_fails():
+    before = _settings()
+    with pytest.raises(Exception, match=r"tensor|shape|size"):
+        torchweld.fuse(lambda x, y: x @ y, dynamic=False)(torch.ones(2, 3), torch.ones(2, 3))
+    assert _settings() == before
+
+
+def _settings() -> tuple:
+    return tuple(getattr(torch._dynamo.config, name) for name in SETTINGS)
+
+
+def test_other_hooks_around_calls_stay():
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        compiled = torch.compile(lambda x: x, backend="eager")
+    assert torch_private.quick(compiled) is compiled
 
 
 def test_a_stance_is_followed():

@@ -212,6 +212,34 @@ def test_outputs_that_alias_share_memory(linear):
     assert second.data_ptr() == x[1].data_ptr()
 
 
+PRODUCT = """
+graph product {{
+  buffer x : f32[4, 8] strides [8, 1] on cpu
+  buffer w : f32[6, 8] strides [8, 1] on cpu
+  buffer t : f32[4, 6] strides [6, 1] on cpu
+  input x, w
+  extern product t = "aten.mm.default"(view(x, [4, 8], [8, 1], 0), view(w, [8, 6], [1, 8], 0)) {{
+  }}
+  output {outputs}
+}}"""
+PARTS = "view(t, [24], [1], 0)", "view(t, [6, 2], [1, 6], 12)"
+
+
+@pytest.mark.parametrize("outputs", [PARTS, PARTS[:1], PARTS[1:]])
+def test_outputs_of_one_memory_share_a_version(outputs):
+    """A write to one shows autograd that the other, kept for a backward, has changed."""
+    program = load(parse_graph(PRODUCT.format(outputs=", ".join(outputs))), {}, {}, Options())
+    x, w = torch.randn(4, 8), torch.randn(6, 8, requires_grad=True)
+    expected = (x @ w.detach().T).as_strided
+    shapes = {PARTS[0]: ((24,), (1,), 0), PARTS[1]: ((6, 2), (1, 6), 12)}
+    results = program([x, w])
+    for text, result in zip(outputs, results):
+        assert torch.equal(result, expected(*shapes[text])) and not result.requires_grad
+    before = [r._version for r in results]
+    results[0].zero_()
+    assert [r._version for r in results] == [version + 1 for version in before]
+
+
 def test_a_weight_changed_in_place_or_replaced_is_seen(linear):
     program, constant, weight = linear
     x = torch.randn(4, 8)
@@ -253,6 +281,14 @@ graph mutation {
   }
   output view(v, [5, 3], [3, 1], 0)
 }"""
+
+
+def test_a_call_that_changes_an_input_raises_its_version():
+    program = load(parse_graph(MUTATION), {}, {}, Options())
+    x, v = torch.randn(5, 3), torch.randn(5, 3)
+    before = x._version
+    program([x, v])
+    assert torch.equal(x, v) and x._version > before
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -315,7 +351,7 @@ def test_programs_share_one_idle_arena():
     POOL.release()
 
 
-@pytest.mark.parametrize(("elements", "kept"), [(1000, True), (SMALL_BYTES, False)])
+@pytest.mark.parametrize(("elements", "kept"), [(1000, True), (SMALL_BYTES["cpu"], False)])
 def test_training_keeps_a_small_arena(elements, kept):
     """What is prepared for it would be prepared in each step; a large one others may want."""
     pool = ArenaPool()

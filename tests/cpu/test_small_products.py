@@ -12,6 +12,7 @@ CASES = {
     "einsum": (lambda a, b: torch.einsum("bij,bij->bi", a, b) * 2, (5, 6, 17), (5, 6, 17)),
     "one term": (lambda a, b: torch.bmm(a, b).sin(), (3, 1, 1), (3, 1, 9)),
     "one term of a matrix": (lambda a, b: (a @ b).sin(), (5, 1), (1, 9)),
+    "one term of a batch": (lambda a, b: torch.bmm(a, b).sin(), (3, 5, 1), (3, 1, 9)),
     "none": (lambda a, b: torch.bmm(a, b).sum(), (4, 1, 0), (4, 0, 1)),
 }
 
@@ -38,6 +39,19 @@ def test_they_are_as_exact_as_eager(name, dtype):
     nodes = (n for r in records for n in r.graph.nodes)
     called = [getattr(n, "target", "") for n in nodes]
     assert not any("mm" in c for c in called), called
+
+
+def test_gradients_of_one_query_are_written_out():
+    def attention(q, k, v):
+        return torch.softmax(q @ k.transpose(-1, -2) * 0.125, -1) @ v
+
+    q, k, v = (torch.randn(2, 3, rows, 8, requires_grad=True) for rows in (1, 7, 7))
+    made, tangent = torchweld.fuse(attention), torch.randn(2, 3, 1, 8)
+    found = torch.autograd.grad(made(q, k, v), (q, k, v), tangent)
+    wanted = torch.autograd.grad(attention(q, k, v), (q, k, v), tangent)
+    torch.testing.assert_close(found, wanted)
+    nodes = torchweld.records(made)[-1].graph.nodes
+    assert sum(getattr(n, "target", "") == "aten.bmm.default" for n in nodes) == 2
 
 
 def test_other_products_stay():

@@ -31,6 +31,7 @@ NAMES = {
     "torch._C._aoti.unsafe_alloc_void_ptr_from_tensor": "what torch's C interface takes",
     "torch._C._dynamo.guards._empty_strided_cpu": "empty_strided takes twice as long",
     "torch._C._dynamo.guards._empty_strided_cuda": "empty_strided takes twice as long",
+    "torch._C._dynamo.guards._reinterpret_tensor": "as_strided takes twice as long",
 }
 _CUDA_ONLY = frozenset(n for n in NAMES if n.startswith("torch._C._cuda_"))
 

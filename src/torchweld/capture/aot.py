@@ -23,8 +23,10 @@ from torchweld.capture import (
     pieces,
     random,
     recurrent,
+    small_products,
     torch_private,
     tracing,
+    turned,
     unrolled,
     written_out,
 )
@@ -254,6 +256,9 @@ class _Session:
             first()
             return self._compile_graph(captured, options)
 
+        if kind == "backward":
+            turned.turn_gradients(gm)
+        small_products.write_out_outer(gm)
         gm.recompile()
         capture_s = 0.0 if kind == "backward" else time.perf_counter() - self._since
         captured = Captured(gm, f"{self._name}_{kind}", kind, static, loose, capture_s)

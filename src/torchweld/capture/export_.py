@@ -29,6 +29,7 @@ from torchweld.capture import (
     fits,
     joint,
     random,
+    small_products,
     torch_private,
 )
 from torchweld.capture.captured import Captured
@@ -428,6 +429,7 @@ def clean(program: ExportedProgram) -> torch.fx.GraphModule:
     module = torch.fx.GraphModule(program.graph_module, graph)
     joint.drop_detach(module)
     experts.by_groups(module)
+    small_products.write_out_outer(module)
     random.gather_seeds(module)
     joint.write_in_place(module)
     module.graph.eliminate_dead_code()

@@ -191,21 +191,29 @@ def quick(compiled: Callable) -> Callable:
     context = parts["self"].cell_contents
     if context.fullgraph or context.export or context.error_on_graph_break is not None:
         return compiled
-    if type(_STANCE)() != _STANCE or len(context.enter_exit_hooks) != 1:
-        return compiled  # chosen before torchweld was imported; settings for a compilation
-    context.enter_exit_hooks[0]()  # patches Module.__init__, once; later calls only count
+    of_dynamic = getattr(context, "_dynamic", None) is not None  # a setting, in a hook of its own
+    if type(_STANCE)() != _STANCE or len(context.enter_exit_hooks) != 1 + of_dynamic:
+        return compiled  # chosen before torchweld was imported; other settings
+    *settings, count = context.enter_exit_hooks
+    count()  # patches Module.__init__, once; later calls only count
     make = _quick_call_before_2_13 if _SET_APART is None else _quick_call
-    function, callback = parts["fn"].cell_contents, _lean(parts["callback"].cell_contents)
+    function, callback = parts["fn"].cell_contents, _lean(parts["callback"].cell_contents, settings)
     return functools.wraps(compiled)(make(compiled, function, callback, context))
 
 
-def _lean(callback: Callable) -> Callable:
-    """Dynamo's compiler of frames, but what it makes does not look for stances and exports again
-    when it calls a graph."""
+def _lean(callback: Callable, settings: Sequence[Callable]) -> Callable:
+    """Dynamo's compiler of frames, with `settings` for as long as it compiles: torch sets them
+    around each call, which costs 5 us, and nothing else reads them. What is compiled does not look
+    for stances and exports again when it calls a graph."""
 
     @functools.wraps(callback)
     def compile_frame(frame, *args, **kwargs):
-        made = callback(frame, *args, **kwargs)
+        undo = [enter() for enter in settings]
+        try:
+            made = callback(frame, *args, **kwargs)
+        finally:
+            for leave in reversed(undo):
+                leave()
         if made.guarded_code is not None:
             for name in made.guarded_code.code.co_names:
                 if name.startswith(_GRAPH):

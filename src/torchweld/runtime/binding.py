@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from torchweld.runtime.loaded import FixedView, Loaded, Shaped
-from torchweld.runtime.memory import Arena
+from torchweld.runtime.memory import Arena, for_any_mode
 from torchweld.runtime.steps import window
 
 
@@ -53,22 +53,33 @@ def _seen(tensor: torch.Tensor, view: FixedView) -> torch.Tensor:
     return window(tensor, view.shape, view.strides, view.offset)
 
 
-def bind_arenas(
-    binding: Binding, loaded: Loaded, shaped: Shaped, arenas: tuple[Arena, ...]
-) -> Binding:
+ArenaViews = tuple[tuple, ...]  # (slot, number of the arena, byte offset, dtype, shape, strides)
+
+
+def arena_views(loaded: Loaded, shaped: Shaped) -> ArenaViews:
+    """The fixed views that are in arenas, and where."""
+    views = enumerate(shaped.fixed, shaped.first_fixed)
+    kinds, scratch = loaded.placement.kinds, loaded.placement.scratch
+    return tuple(
+        (slot, *_place(loaded, shaped, view), view.dtype, view.shape, view.strides)
+        for slot, view in views
+        if view.buffer in scratch or kinds[view.buffer] == "arena"
+    )
+
+
+def _place(loaded: Loaded, shaped: Shaped, view: FixedView) -> tuple[int, int]:
+    scratch = loaded.placement.scratch.get(view.buffer)
+    device = scratch[0].device if scratch else loaded.graph.buffers[view.buffer].device
+    number = loaded.placement.devices.index(device)
+    return number, shaped.layouts[number].offsets[view.buffer] + view.offset * view.dtype.itemsize
+
+
+def bind_arenas(binding: Binding, views: ArenaViews, arenas: tuple[Arena, ...]) -> Binding:
     """`binding` with the arenas, which may be others at each call."""
     tensors, bases = binding.tensors.copy(), binding.bases[:]
     for number, arena in enumerate(arenas):
         bases[number] = arena.address
-    for slot, view in enumerate(shaped.fixed, shaped.first_fixed):
-        if tensors[slot] is None:
-            tensors[slot] = _in_arena(loaded, shaped, arenas, view)
+    with for_any_mode():
+        for slot, number, *place in views:
+            tensors[slot] = arenas[number].view(*place)
     return Binding(tensors, bases, binding.pointers)
-
-
-def _in_arena(loaded: Loaded, shaped: Shaped, arenas, view: FixedView) -> torch.Tensor:
-    scratch = loaded.placement.scratch.get(view.buffer)
-    device = scratch[0].device if scratch else loaded.graph.buffers[view.buffer].device
-    number = loaded.placement.devices.index(device)
-    start = shaped.layouts[number].offsets[view.buffer] + view.offset * view.dtype.itemsize
-    return arenas[number].view(start, view.dtype, view.shape, view.strides)

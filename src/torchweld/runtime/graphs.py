@@ -60,6 +60,8 @@ class GraphedProgram:
         self._warmth = Warmth(_WARM_CALLS_OF_SIZES if self._varies else _WARM_CALLS[kind])
         self._handed_out = HandedOut(program.loaded.native)
         self.needs: list[tuple[torch.device, int]] = []  # bytes of arenas
+        self._is_known = False  # to the domain, with its needs
+        self._worth: dict[tuple[int, ...], bool] = {}  # of recording, by what it would copy
         self._domain: Domain | None = None
         self._flags = program.index_flags or None
 
@@ -113,8 +115,8 @@ class GraphedProgram:
                 self._recordings.move_to_end(key)
                 return recording
             self._drop()
-        if self._kind != "inference":
-            self.needs = self._program.arena_needs(args)
+        if self._kind != "inference" and not self._is_known:  # the sizes of training are fixed
+            self.needs, self._is_known = self._program.arena_needs(args), True
             domain.training.add(self)
         if self._warmth.is_due(key):
             self._try_record(key, args, domain)
@@ -153,14 +155,18 @@ class GraphedProgram:
 
     def _is_worth_it(self, args: list, handed: tuple[int, ...]) -> bool:
         if self._kind != "inference":
-            moving = [p for p in self._program.moving_positions if p not in handed]
-            copied = sum(args[p].nbytes for p in moving)
-            table = target_of(self._device)
-            return copied <= _MOST_COPIED_BYTES and not why_not_copied(self.loaded, copied, table)
+            copied = tuple(p for p in self._program.moving_positions if p not in handed)
+            if copied not in self._worth:
+                self._worth[copied] = self._is_copied_cheaply([args[p] for p in copied])
+            return self._worth[copied]
         if not self._varies:
             return True
         sizes = self._program.sizes(args)
         return why_not_worth_it(self.loaded, sizes, target_of(self._device)) is None
+
+    def _is_copied_cheaply(self, tensors: list[torch.Tensor]) -> bool:
+        copied, table = sum(t.nbytes for t in tensors), target_of(self._device)
+        return copied <= _MOST_COPIED_BYTES and not why_not_copied(self.loaded, copied, table)
 
     def _shrink(self) -> None:
         """The oldest recordings of other sizes go."""

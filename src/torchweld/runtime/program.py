@@ -27,11 +27,11 @@ from torchweld.ir.bind import bind
 from torchweld.ir.nodes import Comp
 from torchweld.ir.size import evaluate
 from torchweld.runtime import regions
-from torchweld.runtime.binding import Binding, bind_arenas, bind_steady
+from torchweld.runtime.binding import Binding, arena_views, bind_arenas, bind_steady
 from torchweld.runtime.fixed import Fixed
 from torchweld.runtime.index_flags import flags_of
 from torchweld.runtime.loaded import Loaded, Shaped, Step
-from torchweld.runtime.memory import POOL, SMALL_BYTES, Arena, ArenaPool, is_out_of_memory
+from torchweld.runtime.memory import POOL, Arena, ArenaPool, is_out_of_memory
 from torchweld.runtime.record import note
 from torchweld.runtime.shape import shape_program
 from torchweld.runtime.steps import has_layout, in_layout
@@ -126,7 +126,7 @@ class Program:
             return self._run_in(prepared, arenas, args)
         finally:
             for place, arena in zip(places, arenas):
-                if self._loaded.keeps_arena or arena.size <= SMALL_BYTES:
+                if self._loaded.keeps_arena or arena.is_small:
                     pool.give(place, arena)
 
     def arena_needs(self, args: list) -> list[tuple[torch.device, int]]:
@@ -168,7 +168,8 @@ class Program:
         args.clear()
         shaped = prepared.named() if regions.wanted() else prepared.shaped
         _take(shaped.steps, tensors, bases, address)
-        _take(shaped.tail, tensors, bases, address)
+        if shaped.tail:
+            _take(shaped.tail, tensors, bases, address)
         if written:
             increment_version(written)  # kernels change memory behind torch's back
         for original, used in restore:
@@ -208,9 +209,7 @@ class Program:
         steady = self._steady(prepared, pointers, args)
         if steady is None:
             return None
-        with torch.no_grad():  # not below autograd: views must share their base's version counter
-            binding = bind_arenas(steady, self._loaded, prepared.shaped, arenas)
-        kept[prepared] = binding
+        binding = kept[prepared] = bind_arenas(steady, prepared.arena_views, arenas)
         return binding
 
     def _static_pointers(self, args: list) -> tuple[int, ...]:
@@ -229,7 +228,7 @@ class Program:
             self._set_static(self._loaded.static_buffers - frozenset(odd))
             return None
         steady = self._constants | {n: args[p] for p, n in self._static.items()}
-        with torch.no_grad():
+        with torch.no_grad():  # not below autograd: views must share their base's version counter
             prepared.steady = bind_steady(self._loaded, prepared.shaped, steady, pointers)
         return prepared.steady
 
@@ -267,6 +266,7 @@ class _ForShape:
 
     def __init__(self, loaded: Loaded, shaped: Shaped) -> None:
         self.shaped, self._loaded = shaped, loaded
+        self.arena_views = arena_views(loaded, shaped)
         self.without_arena: dict = {}
         self.steady: Binding | None = None
         self._named: Shaped | None = None

@@ -16,13 +16,14 @@ import torch
 from torchweld.codegen.source import BufferArg, KernelBundle
 from torchweld.core import dtypes
 from torchweld.ir.index_check import CHECK_INDEX
-from torchweld.ir.nodes import Buffer, Comp, Extern, View
+from torchweld.ir.nodes import Buffer, Comp, Extern, View, views
 from torchweld.ir.size import evaluate
 from torchweld.runtime import steps
 from torchweld.runtime.dispatch import NativeCall, Pointer, table
 from torchweld.runtime.externs import Arguments, Fetch, out_form
 from torchweld.runtime.launch_table import launch_table
 from torchweld.runtime.launcher import LaunchPlan, launch_plan
+from torchweld.runtime.library_calls import LIBRARY
 from torchweld.runtime.loaded import FixedView, Loaded, Shaped, Step
 from torchweld.runtime.memory import Layout, assign
 from torchweld.runtime.placement import (
@@ -34,6 +35,7 @@ from torchweld.runtime.placement import (
     tail_start,
 )
 from torchweld.runtime.regions import region, region_name
+from torchweld.runtime.torch_private import bare_window
 
 _WORTH_A_STEP_BYTES = 1 << 16  # a walk over kernels costs 1 us more than one that goes on
 
@@ -71,6 +73,7 @@ class _Shaper:
         self.dying: list[int] = []
         self.keep_alive: list = []
         self.calls_torch = False
+        self.returned = [v.buffer for v in views(loaded.graph.outputs)]
 
     def run(self) -> Shaped:
         tail, steps_before = self._tail_start(), None
@@ -212,8 +215,9 @@ class _Shaper:
         number = self.placement.devices.index(device)
         return Pointer(number, self.layouts[number].offsets[name])
 
-    def fetch_view(self, view: View) -> Fetch:
-        """How a call finds the tensor that `view` is."""
+    def fetch_view(self, view: View, window: Callable = steps.window) -> Fetch:
+        """How a call finds the tensor that `view` is. `window`: what makes it of a tensor that
+        moves."""
         shape, strides, dtype, _ = self._concrete(view)
         offset, kind = evaluate(view.offset, self.sizes), self.placement.kinds[view.buffer]
         if kind in ("arena", "constant") or view.buffer in self.loaded.static_buffers:
@@ -224,7 +228,7 @@ class _Shaper:
         if offset == 0 and (shape, strides) == self._concrete(self.buffers[view.buffer])[:2]:
             return itemgetter(slot)
         self.calls_torch = True
-        return lambda tensors: steps.window(tensors[slot], shape, strides, offset)
+        return lambda tensors: window(tensors[slot], shape, strides, offset)
 
     def _fixed_slot(self, view: FixedView) -> int:
         return self.first_fixed + self.fixed.setdefault(view, len(self.fixed))
@@ -235,7 +239,9 @@ class _Shaper:
 
     def _output(self, output) -> Fetch:
         if isinstance(output, View):
-            return self.fetch_view(output)
+            made = self.placement.kinds[output.buffer] == "output"
+            alone = made and self.returned.count(output.buffer) == 1
+            return self.fetch_view(output, bare_window if alone else steps.window)
         fetch = Arguments((output,), (), self.fetch_view, self.sizes)
         return lambda tensors: fetch(tensors)[0][0]
 
@@ -338,7 +344,10 @@ class _Shaper:
             return
         self._flush()
         self.calls_torch = True
-        arguments = Arguments(node.args, node.kwargs, self.fetch_view, self.sizes)
+        # Our own calls look at version counters; so does torch where it writes.
+        own = node.mutates or node.target in LIBRARY
+        fetch_view = partial(self.fetch_view, window=steps.window if own else bare_window)
+        arguments = Arguments(node.args, node.kwargs, fetch_view, self.sizes)
         (first, *rest) = node.outputs or (None,)
         if first is not None and self.placement.kinds[first] != "extern":
             self.steps.append(steps.call_into(out_form(node.target), arguments, self._whole(first)))

@@ -110,6 +110,11 @@ def strided_maker(
     return partial(empty, tuple(shape), tuple(strides), dtype)
 
 
+# (tensor, shape, strides, elements after its first) -> a tensor over the same memory, which to
+# autograd is no view, and has a version counter of its own; `as_strided` takes twice as long.
+bare_window = torch._C._dynamo.guards._reinterpret_tensor
+
+
 def graph_handle(graph: torch.cuda.CUDAGraph) -> int | None:
     """What the driver calls the recorded graph; torch's own replay also hands out random numbers,
     two launches more."""

@@ -47,9 +47,11 @@ from torchweld.templates.pointwise_reduce.cpu.partial import (
     reduction_clause,
     set_lane_value,
 )
+from torchweld.templates.pointwise_reduce.cpu.phases import TURN, Phases, phases
 from torchweld.templates.pointwise_reduce.cpu.schedule import combines_in_lane
 from torchweld.templates.pointwise_reduce.cpu.segments import Segment, segments
 from torchweld.templates.pointwise_reduce.cpu.stages import own_cost
+from torchweld.templates.pointwise_reduce.cpu.turns import known_in, name_loads, turns_of_block
 from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, element, store
 
 CHAIN = 16  # terms that are added up in float
@@ -184,7 +186,7 @@ class _Nest:
 
     def _lane(self) -> None:
         """The innermost loop, once for each answer to what it asks."""
-        found = cases(self.k, self.values)
+        found = () if phases(self.k) else cases(self.k, self.values)
         if not found:
             return self._loops()
         common = self.texts
@@ -204,6 +206,8 @@ class _Nest:
         """The innermost loop."""
         depth = len(self.axes) - 1
         name, bounds = self.k.names[self.axes[depth]], self._bounds(depth)
+        if pattern := phases(self.k):
+            return self._in_phases(name, *bounds, pattern)
         found = halves(self.k, self.values, self.stores)
         if not found or (self.k.overlaps and self.k.frame.columns):
             return self._loop(name, *bounds)
@@ -248,6 +252,39 @@ class _Nest:
             if not self.k.frame.columns:
                 self.values = _unknown(self.k, self.stage, self.texts | piece.known)
             self._body(_loop(name, start, end), known=piece.known)
+        self.values = values
+
+    def _in_phases(self, name: str, low: str, high: str, pattern: Phases) -> None:
+        """Turns of a pattern, with what is before and after them."""
+        if low == "0":
+            self._turns(name, str(pattern.low), str(pattern.high), pattern)
+            before, after = pattern.low * pattern.count, pattern.high * pattern.count
+            if before:
+                self._body(_loop(name, "0", str(before)))
+            if after < self.k.comp.extent(self.axes[-1]):
+                self._body(_loop(name, str(after), high))
+            return
+        with self.e.block():
+            first, end = turns_of_block(self.e, pattern, low, high)
+            self._turns(name, first, end, pattern)
+            before, after = (f"{turn} * {pattern.count}" for turn in (first, end))
+            self._body(_loop(name, low, f"({before} < {high} ? {before} : {high})"))
+            self._body(_loop(name, after, high))
+
+    def _turns(self, name: str, low: str, high: str, pattern: Phases) -> None:
+        values = self.values
+        texts = [
+            self.texts | known_in(self.k, self.e, pattern, phase, self.texts)
+            for phase in range(pattern.count)
+        ]
+        self.e.line("#pragma omp simd")
+        with self.e.block(_loop(TURN, low, high)):
+            for phase, local in enumerate(texts):
+                self.values = _unknown(self.k, self.stage, local)
+                with self.e.block():
+                    self.e.line(f"const int64_t {name} = {pattern.count} * {TURN} + {phase};")
+                    name_loads(self.k, self.e, local)
+                    self._level(len(self.axes), local)
         self.values = values
 
     def _scans(self) -> tuple[Value, ...]:

@@ -12,8 +12,8 @@ from torchweld.core import dtypes
 from torchweld.ir.access import Access
 from torchweld.ir.nodes import Cast, Const, Instr, Load, Op, Reduce, Scan, Value, operands
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
+from torchweld.templates.pointwise_reduce.cpu.phases import told
 from torchweld.templates.pointwise_reduce.cpu.schedule import jumps
-from torchweld.templates.pointwise_reduce.cpu.segments import segments
 
 Texts = dict[Value, str]
 _LEAST_NORMAL = 2.0**-126
@@ -239,8 +239,8 @@ def _gathers(k: Kernel, access: Access) -> bool:
     if not access.refs or not k.schedule.nest:
         return False
     lane = k.schedule.nest[-1]
-    extent, told = k.comp.extent(lane), {v for piece in segments(k) for v in piece.known}
-    computed = any(lane in k.stages.axes[v] and v not in told for v, _ in access.refs)
+    extent, known = k.comp.extent(lane), told(k)
+    computed = any(lane in k.stages.axes[v] and v not in known for v, _ in access.refs)
     return computed and not (isinstance(extent, int) and extent < k.lanes)
 
 

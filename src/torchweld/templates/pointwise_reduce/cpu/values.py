@@ -107,8 +107,19 @@ def _expression(k: Kernel, value: Value, instr: Instr, texts: Texts) -> str:
     args = [texts[v] for v in operands(instr)]
     if isinstance(instr, Cast) and instr.dtype == dtypes.bf16 and is_bf16(k.body, instr.arg):
         return f"tw_exact_bf16({args[0]})"
+    if (wide := _rounded_f16(k, instr)) is not None and wide in texts:
+        return f"tw_round_f16({texts[wide]})"
     kinds = [k.body[v].dtype for v in operands(instr)]
     return x.pure(instr, args, kinds, k.names, _is_shifted_exp(k, instr))
+
+
+def _rounded_f16(k: Kernel, instr: Instr) -> Value | None:
+    """The float32 value that `instr` is the float16 rounding of; None if it is none."""
+    if not isinstance(instr, Cast) or instr.dtype != dtypes.f32:
+        return None
+    narrow = k.body[instr.arg]
+    is_rounding = isinstance(narrow, Cast) and narrow.dtype == dtypes.f16
+    return narrow.arg if is_rounding and k.body[narrow.arg].dtype == dtypes.f32 else None
 
 
 def _power(k: Kernel, instr: Instr, texts: Texts) -> str:

@@ -226,6 +226,8 @@ class _Nest:
         elif self.k.overlaps and not self.halves:
             with self.e.block():
                 self._overlapping(name, low, high)
+        elif self.k.has_short_rows and self._has_lanes():
+            self._short_row(name)
         elif self._has_lanes():
             self._whole_vectors(name, low, high)
         elif scans := self._scans():
@@ -334,7 +336,12 @@ class _Nest:
 
     def _has_lanes(self) -> bool:
         reduces = bool(self.reductions) and self._vectorises()
+        if self.k.has_short_rows and (self.stores or self.over_rows or self._keeps()):
+            return False
         return reduces and all(has_lanes(self.k, v) for v in self.reductions)
+
+    def _keeps(self) -> bool:
+        return not self.k.stages.kept.isdisjoint(self.values)
 
     def _whole_vectors(self, name: str, low: str, high: str) -> None:
         """Vectors, and what is left one by one."""
@@ -345,6 +352,15 @@ class _Nest:
             if not (low == "0" and isinstance(extent, int) and extent % self.k.lanes == 0):
                 self._body(_loop(name, "whole", high))
 
+    def _short_row(self, name: str) -> None:
+        """One vector, of which the row may be a part."""
+        extent, k = self.k.comp.extent(self.axes[-1]), self.k
+        mask = "" if extent == k.lanes else "fresh"
+        self.k = replace(k, row_mask=mask)
+        with self.e.block():
+            self._abreast(f"const int64_t {name} = l;", mask or None, f"tw_lane[l] < {extent}")
+        self.k = k
+
     def _vectors(self, name: str, low: str, high: str) -> None:
         """A whole number of vectors, reduced abreast if that can be."""
         if not self._has_lanes():
@@ -353,15 +369,17 @@ class _Nest:
             self._abreast(f"const int64_t {name} = j + l;")
         return None
 
-    def _abreast(self, position: str, mask: str | None = None) -> None:
-        """One vector at `position`. `mask`: as in _level."""
+    def _abreast(self, position: str, mask: str | None = None, answer: str = "") -> None:
+        """One vector at `position`. `mask`: as in _level; `answer`: what it is, where it is not
+        whether an element lies behind the vector before."""
         declare_lane_values(self.k, self.e, self.reductions)
         self.e.line("#pragma omp simd")
         with self.e.block(f"for (int64_t l = 0; l < {self.k.lanes}; ++l)"):
             self.e.line(position)
             texts = dict(self.texts)
             if mask:
-                self.e.line(f"const bool {mask} = tw_lane[l] >= {self.k.lanes} - rest;")
+                answer = answer or f"tw_lane[l] >= {self.k.lanes} - rest"
+                self.e.line(f"const bool {mask} = {answer};")
             self._level(len(self.axes), texts, mask)
             for value in self.reductions:
                 set_lane_value(self.k, self.e, value, texts, mask)

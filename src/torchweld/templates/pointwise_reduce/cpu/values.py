@@ -240,9 +240,11 @@ def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
         text = f"t{value}[{across} - low_{across}][{lane} - low_{lane}]"
     if instr.dtype == dtypes.b1:
         text = f"({text} != 0)"
-    if instr.guard is None or value in k.staged:
-        return text
-    return f"{texts[instr.guard]} ? {text} : {x.literal(instr.fill, instr.dtype)}"
+    guards = [texts[instr.guard]] if instr.guard is not None and value not in k.staged else []
+    if k.row_mask and k.schedule.nest[-1] in k.stages.axes[value]:
+        guards.append(k.row_mask)
+    fill = x.literal(instr.fill, instr.dtype)
+    return f"{' & '.join(guards)} ? {text} : {fill}" if guards else text
 
 
 def _gathers(k: Kernel, access: Access) -> bool:

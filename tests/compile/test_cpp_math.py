@@ -256,3 +256,26 @@ def test_functions_of_doubles(doubles, name):
     assert error[finite].max() <= most
     np.testing.assert_array_equal(found[~finite], rounded[~finite])
     assert np.array_equal(np.signbit(found[rounded == 0]), np.signbit(rounded[rounded == 0]))
+
+
+ROUNDS = """
+extern "C" uint64_t differing() {
+  uint64_t found = 0;
+  for (uint64_t i = 0; i < 1ull << 32; i += 1) {
+    const float f = tw_from_bits((uint32_t)i), got = tw_round_f16(f);
+    const float by_steps = tw_from_f16(tw_to_f16(f));
+    found += (tw_bits(got) != tw_bits(by_steps)) & !((got != got) & (by_steps != by_steps));
+  }
+  return found;
+}
+"""
+
+
+def test_rounding_to_float16_of_every_float(tmp_path):
+    """In float32, as the conversion there and back: denormals, ties, overflow and signs, too."""
+    source, shared = tmp_path / "rounds.cpp", tmp_path / "rounds.so"
+    source.write_text(common_header() + ROUNDS)
+    subprocess.run([COMPILER, *FLAGS, str(source), "-o", str(shared)], check=True)
+    differing = ctypes.CDLL(str(shared)).differing
+    differing.restype = ctypes.c_uint64
+    assert differing() == 0

@@ -8,11 +8,12 @@ import random
 import pytest
 import torch
 
-from cpp_runner import error, reference, run
+from cpp_runner import error, layouts, reference, run
 from torchweld.core import dtypes as d
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.size import symbol
+from torchweld.templates.pointwise_reduce.cpu.generate import generate
 
 F32_ERROR, BF16_ERROR = 4e-7, 2.5e-3
 
@@ -872,3 +873,23 @@ comp short [{header}] {{
     pair = (extents["j"], extents["k"])
     outputs = {"y": (tuple(extents.values()), dtype), "v": (pair, dtype), "u": (pair, dtype)}
     check(text, tensors, outputs, F32_ERROR if dtype == d.f32 else BF16_ERROR)
+
+
+def test_a_value_rounded_to_float16_stays_in_float32():
+    """Converted there and back, it took as long as all else."""
+    text = """
+    comp rounded [i:3, j:129] {
+      %0 = load x[i, j] : f32
+      %1 = cast %0 : f16
+      %2 = cast %1 : f32
+      %3 = add %2 %0 : f32
+      store y[i, j] %3
+    }"""
+    x = torch.randn(3, 129) * torch.logspace(-9, 6, 129)
+    x[0, :4] = torch.tensor([65519.0, 65520.0, math.inf, math.nan])
+    outputs = {"y": (tuple(x.shape), d.f32)}
+    found = run(parse_comp(text), {"x": x}, outputs)["y"]
+    assert torch.equal(found.nan_to_num(7, 8, 9), (x.half().float() + x).nan_to_num(7, 8, 9))
+    source = generate(parse_comp(text), layouts(parse_comp(text), {"x": x}, outputs)).sources[0]
+    part = source.text[source.text.index("static void part") :]
+    assert "tw_round_f16" in part and "tw_from_f16" not in part

@@ -59,7 +59,7 @@ def gradients(function, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 @pytest.fixture
 def everywhere(monkeypatch) -> None:
-    monkeypatch.setattr(pool_gradients, "_is_chosen_fast", lambda images: True)
+    monkeypatch.setattr(pool_gradients, "_is_chosen_fast", lambda *_: True)
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["", "channels last"])

@@ -45,3 +45,17 @@ def test_gradients_and_what_is_not_finite():
         for odd in (torch.nan, torch.inf):
             x[3, 5] = odd
             assert fused(x).isnan()
+
+
+def test_a_distance_saves_its_inputs():
+    """What it is the norm of is computed again: that was written, and read, in their place."""
+    a, b, c = (torch.randn(33, 65, requires_grad=True) for _ in range(3))
+    fused = torchweld.fuse(F.triplet_margin_loss)
+    expected = F.triplet_margin_loss(a, b, c)
+    got = fused(a, b, c)
+    torch.testing.assert_close(got, expected)
+    for ours, right in zip(*(torch.autograd.grad(y, (a, b, c)) for y in (got, expected))):
+        torch.testing.assert_close(ours, right)
+    forward = next(r for r in torchweld.records(fused) if r.kind == "forward")
+    written = {n for node in forward.graph.nodes for n in node.writes}
+    assert all(forward.graph.buffers[n].shape != (33, 65) for n in written)

@@ -183,7 +183,17 @@ def _classes_of(node: torch.fx.Node) -> int:
     return value.shape[1] if value.dim() > 1 else value.numel()
 
 
+def norm(x: torch.Tensor, order, dims, keepdim: bool = False):
+    """Of order 2, in steps that the partitioner knows: what such a distance is made of counts then
+    as computed within its kernel, and the inputs are saved in its place."""
+    dtype, wide = x.dtype, _wide(x)
+    if order not in (None, 2) or wide.dtype not in _WIDE or not dims:
+        return NotImplemented
+    return (wide * wide).sum(dims, keepdim).sqrt().to(dtype)
+
+
 DECOMPOSITIONS = {
+    aten.norm.ScalarOpt_dim: norm,
     aten._log_softmax.default: log_softmax,
     aten._log_softmax_backward_data.default: log_softmax_backward,
     aten.nll_loss_backward.default: nll_loss_backward,

@@ -68,6 +68,8 @@ def _each(value, rank: int) -> list[int]:
 _MAXIMA = {2: aten.max_pool2d_with_indices, 3: aten.max_pool3d_with_indices}
 _OF_MAXIMA = {2: aten.max_pool2d_with_indices_backward, 3: aten.max_pool3d_with_indices_backward}
 _OF_AVERAGES = {2: aten.avg_pool2d_backward, 3: aten.avg_pool3d_backward}
+_INTERLEAVED = (1, 2, 3, 4, 8)  # steps of windows along a row
+_LONG = 16  # windows of a row, of which those at its ends are gathered one by one
 
 
 def gather_gradients(joint: torch.fx.GraphModule) -> None:
@@ -97,7 +99,8 @@ def _gather_maximum(node: torch.fx.Node, rank: int) -> None:
         return
     taps = math.prod(windows.kernel)
     alone = list(indices.users) == [node]
-    is_gathered = _is_gathered(node, gradient, windows) and _is_chosen_fast(node.meta["val"])
+    fast = _is_chosen_fast(node.meta["val"], windows)
+    is_gathered = fast and _is_gathered(node, gradient, windows)
     if not alone or not is_gathered or taps > LARGEST_MAXIMUM or not windows.is_regular:
         return
     sizes = (windows.kernel, windows.stride, windows.padding, windows.dilation, ceil_mode)
@@ -121,12 +124,17 @@ def _is_gathered(node: torch.fx.Node, gradient: torch.fx.Node, windows: _Windows
     return known and made.is_floating_point() and windows.holding <= MOST_WINDOWS
 
 
-def _is_chosen_fast(images: torch.Tensor) -> bool:
-    """Whether a gather that compares numbers is faster than ATen's call: on a CPU, only where
-    vectors lie along channels, and have as many elements as there are numbers in 32 bits."""
+def _is_chosen_fast(images: torch.Tensor, windows: _Windows) -> bool:
+    """Whether a gather that compares numbers is faster than ATen's call: on a CPU, where vectors
+    lie along rows of some length, in steps that kernels interleave
+    (templates/pointwise_reduce/cpu/phases.py), or along channels, and have as many elements as
+    there are numbers in 32 bits."""
     if images.device.type != "cpu":
         return True
-    if images.dim() != 4 or images.dtype != torch.float32 or images.is_contiguous():
+    if images.is_contiguous():
+        stride, overlap = windows.stride[-1], windows.holding > 1
+        return stride in _INTERLEAVED and images.shape[-1] >= stride * (_LONG if overlap else 1)
+    if images.dim() != 4 or images.dtype != torch.float32:
         return False
     return images.is_contiguous(memory_format=torch.channels_last)
 

@@ -252,9 +252,16 @@ class Mover:
         """Equal kernels on tensors of the caller: they get one launch without sharing loops, in
         which each would stand in the way of the other's streams (passes/side_by_side.py)."""
         nodes = [self.flow.nodes[n] for n in (one, other)]
+        if self._have_a_stream_in_common(*nodes):
+            return False
         a, b = (self.prices.memo.signatures.of(n) for n in nodes)
         equal = (a.number, a.constants) == (b.number, b.constants)
         return equal and bool(nodes[0].axes) and all(map(self._is_on_theirs, nodes))
+
+    def _have_a_stream_in_common(self, one: Comp, other: Comp) -> bool:
+        """Whether both read a tensor as large as what they write: one loop reads it once."""
+        common = set(one.reads).intersection(other.reads)
+        return any(self._bytes([b]) >= self._bytes(one.writes) for b in common)
 
     def _is_on_theirs(self, comp: Comp) -> bool:
         theirs = self.flow.inputs | self.flow.needed

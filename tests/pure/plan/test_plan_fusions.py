@@ -80,3 +80,31 @@ def test_a_rounding_that_nobody_sees_goes_and_a_stored_one_stays():
     assert narrowings(unseen) == 1
     assert narrowings(stored) == 2
     assert narrowings(unseen, numerics="eager") == 2
+
+
+_SWAPPED = "x f32 512 1024; z f32 512 1024; w f32 512 1024; y f32 512 1024; v f32 512 1024"
+
+
+def _differences(first: str, second: str) -> str:
+    """y = x - z, and v = the difference of two others."""
+    def comp(name: str, left: str, right: str, to: str) -> str:
+        return f"""
+        comp {name} [i:512, j:1024] {{
+          %0 = load {left}[i, j] : f32
+          %1 = load {right}[i, j] : f32
+          %2 = sub %0 %1 : f32
+          store {to}[i, j] %2
+        }}"""
+    return comp("one", "x", "z", "y") + comp("other", first, second, "v")
+
+
+def test_equal_kernels_that_read_the_same_tensors_read_them_once():
+    graph = program(_SWAPPED, "x z w", _differences("z", "x"), "y v")
+    (kernel,) = kernels(planned(graph))
+    assert sorted(kernel.reads) == ["x", "z"] and len(kernel.writes) == 2
+
+
+def test_equal_kernels_on_tensors_of_their_own_keep_their_loops():
+    graph = program(_SWAPPED.replace("y f32", "u f32 512 1024; y f32"), "x z w u",
+                    _differences("w", "u"), "y v")  # fmt: skip
+    assert len(kernels(planned(graph))) == 2

@@ -58,6 +58,16 @@ TW uint16_t tw_to_f16(float f) {
   r = (r & ~large) | (0x7c00u & large) | (0x7e00u & tw_mask(a > 0x7f800000u));
   return (uint16_t)(r | s);
 }
+// tw_from_f16(tw_to_f16(f)): a sum with 1.5 * 2^13 times the power of two below f has no bits that f16 lacks
+TW float tw_round_f16(float f) {
+  uint32_t power = tw_bits(f) & 0x7f800000u;
+  power = power > 0x38800000u ? power : 0x38800000u;  // steps of denormals are those of 2^-14
+  power = power < 0x47000000u ? power : 0x47000000u;  // 2^15 has the last of them
+  float top = tw_from_bits(power + 0x06c00000u), r = f + top - top;
+  r = tw_from_bits((tw_bits(r) & 0x7fffffffu) | (tw_bits(f) & 0x80000000u));
+  float a = __builtin_fabsf(f), all = tw_from_bits(0x7f800000u | (tw_bits(f) & 0x80000000u));
+  return a >= 65520.0f ? all : r;
+}
 // p[i] out of the aligned word that it lies in: words can be gathered by one instruction
 TW uint16_t tw_at16(const uint16_t* p, int64_t i) {
   typedef uint32_t word __attribute__((may_alias));

@@ -70,7 +70,7 @@ alignas(64) static const int32_t tw_lane[64] = {
   32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60,
   61, 62, 63};
 template <class T, int L> struct tw_lanes {
-  enum { WIDTH = TW_BYTES / sizeof(T), COUNT = L / WIDTH };
+  enum { FIT = TW_BYTES / sizeof(T), WIDTH = FIT < L ? FIT : L, COUNT = L / WIDTH };
   typename tw_some<T, WIDTH>::type at[COUNT], nan[COUNT];
 };
 template <class T, int L> TW tw_lanes<T, L> tw_all(T value) {

@@ -19,6 +19,7 @@ from torchweld.core import dtypes
 from torchweld.ir.affine import axis
 from torchweld.ir.nodes import Load, Op, Value, needed, operands
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
+from torchweld.templates.pointwise_reduce.cpu.phases import phases
 from torchweld.templates.pointwise_reduce.cpu.values import Texts, element
 
 MOST = 4  # each case is another copy of the loop
@@ -42,7 +43,7 @@ class Case:
 
 def declare_fills(k: Kernel, e: Emitter) -> None:
     """A lane of each value that guarded loads leave where nothing is known."""
-    if not k.schedule.nest or all(case.asked for case in _all_cases(k)):
+    if not k.schedule.nest or phases(k) or all(case.asked for case in _all_cases(k)):
         return
     lane = k.schedule.nest[-1]
     for name, load in {_fill(k, v): k.body[v] for v in _fillable(k)}.items():

@@ -13,7 +13,7 @@ from torchweld.codegen.cpp import expr as x
 from torchweld.codegen.emitter import Emitter
 from torchweld.ir.nodes import Value, needed, operands, store_operands
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
-from torchweld.templates.pointwise_reduce.cpu.segments import segments
+from torchweld.templates.pointwise_reduce.cpu.phases import told
 from torchweld.templates.pointwise_reduce.cpu.stages import own_cost
 from torchweld.templates.pointwise_reduce.cpu.values import Texts, define
 
@@ -48,8 +48,7 @@ def fixed_values(k: Kernel) -> list[Value]:
     others = (v for v in range(len(k.body)) if v not in fixed)
     used = {u for v in others for u in operands(k.body[v])}
     used |= {u for s in k.comp.stores for u in store_operands(s)}
-    told = {v for segment in segments(k) for v in segment.known}
-    wanted = sorted(v for v in used & fixed - told if k.stages.axes[v])
+    wanted = sorted(v for v in used & fixed - told(k) if k.stages.axes[v])
     return [v for v in wanted if _cost(k, v) >= _WORTH]
 
 

@@ -17,6 +17,7 @@ from torchweld.templates.pointwise_reduce.cpu.stages import Stages, own_cost, st
 
 LINE_BYTES = 64
 VECTOR_BYTES, LANES = 64, 16
+SHORT_VECTORS = (4, 8, 16)
 LONG_ROW = 256
 LONG_LANE = 4096  # the rest of a longer lane does not matter
 CHEAP_ROW = 6.0  # nor that of pointwise rows with less work (multiply-adds) per element
@@ -25,7 +26,8 @@ CHEAP_ROW = 6.0  # nor that of pointwise rows with less work (multiply-adds) per
 @dataclass(frozen=True)
 class Kernel:
     """`names`: the C++ variable of each axis; `pointers`: of each buffer; `kinds`: their dtypes.
-    `alone`: loads that read through pointers of their own (values.py)."""
+    `alone`: loads that read through pointers of their own (values.py). `row_mask`: whether an
+    element of a vector is one of the row, where that is shorter."""
 
     accesses: Accesses
     schedule: CpuSchedule
@@ -34,6 +36,7 @@ class Kernel:
     pointers: Mapping[str, str]
     kinds: Mapping[str, DType]
     alone: frozenset[Value] = frozenset()
+    row_mask: str = ""
 
     @property
     def comp(self) -> Comp:
@@ -85,11 +88,24 @@ class Kernel:
     @property
     def lanes(self) -> int:
         """Elements that gcc works on together: a vector of the narrowest type in memory, or two, so
-        that sums along rows of some length do not wait for each other."""
+        that sums along rows of some length do not wait for each other. Short rows (windows of a
+        pooling) are one vector each."""
+        if self.has_short_rows:
+            extent = self.comp.extent(self.schedule.nest[-1])
+            return next(n for n in SHORT_VECTORS if n >= extent)
         narrowest = min((d.bytes for d in self.kinds.values()), default=4)
         extent = self.comp.extent(self.schedule.nest[-1]) if self.schedule.nest else 0
         long = isinstance(extent, int) and extent >= LONG_ROW
         return max(2 * LANES if long else LANES, VECTOR_BYTES // narrowest)
+
+    @property
+    def has_short_rows(self) -> bool:
+        """Whether columns are many rows of a part of a vector."""
+        if len(self.schedule.nest) < 2 or self.schedule.lane != "column":
+            return False
+        extent = self.comp.extent(self.schedule.nest[-1])
+        short = isinstance(extent, int) and 2 < extent <= SHORT_VECTORS[-1]
+        return short and bool(self.row_reductions)
 
     @property
     def lane_position(self) -> str:

@@ -47,9 +47,11 @@ from torchweld.templates.pointwise_reduce.cpu.partial import (
     reduction_clause,
     set_lane_value,
 )
+from torchweld.templates.pointwise_reduce.cpu.phases import TURN, Phases, phases
 from torchweld.templates.pointwise_reduce.cpu.schedule import combines_in_lane
 from torchweld.templates.pointwise_reduce.cpu.segments import Segment, segments
 from torchweld.templates.pointwise_reduce.cpu.stages import own_cost
+from torchweld.templates.pointwise_reduce.cpu.turns import known_in, name_loads, turns_of_block
 from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, element, store
 
 CHAIN = 16  # terms that are added up in float
@@ -184,7 +186,7 @@ class _Nest:
 
     def _lane(self) -> None:
         """The innermost loop, once for each answer to what it asks."""
-        found = cases(self.k, self.values)
+        found = () if phases(self.k) else cases(self.k, self.values)
         if not found:
             return self._loops()
         common = self.texts
@@ -204,6 +206,8 @@ class _Nest:
         """The innermost loop."""
         depth = len(self.axes) - 1
         name, bounds = self.k.names[self.axes[depth]], self._bounds(depth)
+        if pattern := phases(self.k):
+            return self._in_phases(name, *bounds, pattern)
         found = halves(self.k, self.values, self.stores)
         if not found or (self.k.overlaps and self.k.frame.columns):
             return self._loop(name, *bounds)
@@ -222,6 +226,8 @@ class _Nest:
         elif self.k.overlaps and not self.halves:
             with self.e.block():
                 self._overlapping(name, low, high)
+        elif self.k.has_short_rows and self._has_lanes():
+            self._short_row(name)
         elif self._has_lanes():
             self._whole_vectors(name, low, high)
         elif scans := self._scans():
@@ -248,6 +254,39 @@ class _Nest:
             if not self.k.frame.columns:
                 self.values = _unknown(self.k, self.stage, self.texts | piece.known)
             self._body(_loop(name, start, end), known=piece.known)
+        self.values = values
+
+    def _in_phases(self, name: str, low: str, high: str, pattern: Phases) -> None:
+        """Turns of a pattern, with what is before and after them."""
+        if low == "0":
+            self._turns(name, str(pattern.low), str(pattern.high), pattern)
+            before, after = pattern.low * pattern.count, pattern.high * pattern.count
+            if before:
+                self._body(_loop(name, "0", str(before)))
+            if after < self.k.comp.extent(self.axes[-1]):
+                self._body(_loop(name, str(after), high))
+            return
+        with self.e.block():
+            first, end = turns_of_block(self.e, pattern, low, high)
+            self._turns(name, first, end, pattern)
+            before, after = (f"{turn} * {pattern.count}" for turn in (first, end))
+            self._body(_loop(name, low, f"({before} < {high} ? {before} : {high})"))
+            self._body(_loop(name, after, high))
+
+    def _turns(self, name: str, low: str, high: str, pattern: Phases) -> None:
+        values = self.values
+        texts = [
+            self.texts | known_in(self.k, self.e, pattern, phase, self.texts)
+            for phase in range(pattern.count)
+        ]
+        self.e.line("#pragma omp simd")
+        with self.e.block(_loop(TURN, low, high)):
+            for phase, local in enumerate(texts):
+                self.values = _unknown(self.k, self.stage, local)
+                with self.e.block():
+                    self.e.line(f"const int64_t {name} = {pattern.count} * {TURN} + {phase};")
+                    name_loads(self.k, self.e, local)
+                    self._level(len(self.axes), local)
         self.values = values
 
     def _scans(self) -> tuple[Value, ...]:
@@ -297,7 +336,12 @@ class _Nest:
 
     def _has_lanes(self) -> bool:
         reduces = bool(self.reductions) and self._vectorises()
+        if self.k.has_short_rows and (self.stores or self.over_rows or self._keeps()):
+            return False
         return reduces and all(has_lanes(self.k, v) for v in self.reductions)
+
+    def _keeps(self) -> bool:
+        return not self.k.stages.kept.isdisjoint(self.values)
 
     def _whole_vectors(self, name: str, low: str, high: str) -> None:
         """Vectors, and what is left one by one."""
@@ -308,6 +352,15 @@ class _Nest:
             if not (low == "0" and isinstance(extent, int) and extent % self.k.lanes == 0):
                 self._body(_loop(name, "whole", high))
 
+    def _short_row(self, name: str) -> None:
+        """One vector, of which the row may be a part."""
+        extent, k = self.k.comp.extent(self.axes[-1]), self.k
+        mask = "" if extent == k.lanes else "fresh"
+        self.k = replace(k, row_mask=mask)
+        with self.e.block():
+            self._abreast(f"const int64_t {name} = l;", mask or None, f"tw_lane[l] < {extent}")
+        self.k = k
+
     def _vectors(self, name: str, low: str, high: str) -> None:
         """A whole number of vectors, reduced abreast if that can be."""
         if not self._has_lanes():
@@ -316,15 +369,17 @@ class _Nest:
             self._abreast(f"const int64_t {name} = j + l;")
         return None
 
-    def _abreast(self, position: str, mask: str | None = None) -> None:
-        """One vector at `position`. `mask`: as in _level."""
+    def _abreast(self, position: str, mask: str | None = None, answer: str = "") -> None:
+        """One vector at `position`. `mask`: as in _level; `answer`: what it is, where it is not
+        whether an element lies behind the vector before."""
         declare_lane_values(self.k, self.e, self.reductions)
         self.e.line("#pragma omp simd")
         with self.e.block(f"for (int64_t l = 0; l < {self.k.lanes}; ++l)"):
             self.e.line(position)
             texts = dict(self.texts)
             if mask:
-                self.e.line(f"const bool {mask} = tw_lane[l] >= {self.k.lanes} - rest;")
+                answer = answer or f"tw_lane[l] >= {self.k.lanes} - rest"
+                self.e.line(f"const bool {mask} = {answer};")
             self._level(len(self.axes), texts, mask)
             for value in self.reductions:
                 set_lane_value(self.k, self.e, value, texts, mask)

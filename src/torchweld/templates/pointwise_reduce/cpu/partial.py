@@ -28,7 +28,7 @@ def declare_partial(k: Kernel, e: Emitter, value: Value) -> None:
 def has_lanes(k: Kernel, value: Value) -> bool:
     """Whether whole vectors of the lane are reduced abreast, in `b`."""
     instr, extent = k.body[value], k.comp.extent(k.schedule.nest[-1])
-    short = isinstance(extent, int) and extent < k.lanes
+    short = isinstance(extent, int) and extent < k.lanes and not k.has_short_rows
     known = instr.monoid in ("sum", "prod", "max", "min") and k.accumulator(value)[0] in _LANED
     return known and not k.row_lane and not short
 

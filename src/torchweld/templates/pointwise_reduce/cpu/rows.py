@@ -22,6 +22,7 @@ from torchweld.templates.pointwise_reduce.cpu.columns import (
 from torchweld.templates.pointwise_reduce.cpu.fixed import emit_fixed
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
 from torchweld.templates.pointwise_reduce.cpu.nest import emit_nest
+from torchweld.templates.pointwise_reduce.cpu.turns import declare_turns
 from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, result, store
 
 STACK_BYTES = 1 << 15  # kept rows up to this size live on the stack
@@ -33,6 +34,7 @@ def emit_part(k: Kernel, e: Emitter) -> None:
     frees = _declare_kept(k, e) + declare_columns(k, e)
     emit_fixed(k, e, texts)
     declare_fills(k, e)
+    declare_turns(k, e)
     with _outer(k, e):
         for stage in range(k.stages.count):
             _stage(k, e, stage, texts)

@@ -20,12 +20,17 @@ import torch
 from torchweld.codegen.cpp import expr as x
 from torchweld.core import dtypes
 from torchweld.core.torch_private import without_modes
-from torchweld.ir.nodes import Const, Index, Op, Value, needed, operands, store_operands
+from torchweld.ir.nodes import Cast, Const, Index, Op, Value, needed, operands, store_operands
 from torchweld.ir.scalar import TABLE
 from torchweld.templates.pointwise_reduce.cpu.kernel import LANES, Kernel
 
 MOST = 5  # each segment is another copy of the loop
 LONGEST = 1 << 20  # of a lane whose positions are looked at one by one
+# Operations on floats that are rounded as IEEE says.
+_ALIKE = frozenset((
+    "neg", "abs", "ceil", "floor", "trunc", "add", "sub", "mul", "div", "maximum", "minimum",
+    "where",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ def segments(k: Kernel) -> tuple[Segment, ...]:
     if k.staged or not isinstance(extent, int) or not LANES <= extent <= LONGEST:
         return ()
     with without_modes():  # this may be called while fake tensors are traced
-        found = _decided(k, lane, extent)
+        found = decided(k, lane, extent)
         cuts = _cuts(found, extent)
         pieces = list(itertools.pairwise(cuts))
         if not found or len(pieces) > MOST or max(high - low for low, high in pieces) < LANES:
@@ -52,10 +57,10 @@ def segments(k: Kernel) -> tuple[Segment, ...]:
         return tuple(Segment(low, high, _known(k, found, low, high)) for low, high in pieces)
 
 
-def _decided(k: Kernel, lane: str, extent: int) -> dict[Value, torch.Tensor]:
+def decided(k: Kernel, lane: str, extent: int) -> dict[Value, torch.Tensor]:
     """At each position, the conditions and integers that it alone decides and that others use."""
     alone = {v for v, axes in enumerate(k.stages.axes) if axes == {lane}}
-    alone = {v for v in alone if isinstance(k.body[v], Op) and not k.body[v].dtype.is_float}
+    alone = {v for v in alone if isinstance(k.body[v], (Op, Cast)) and not k.body[v].dtype.is_float}
     used = {u for v, i in enumerate(k.body) if v not in alone for u in operands(i)}
     used |= {u for s in k.comp.stores for u in store_operands(s)}
     values: dict[Value, torch.Tensor] = {}
@@ -68,15 +73,22 @@ def _decided(k: Kernel, lane: str, extent: int) -> dict[Value, torch.Tensor]:
 
 def _made(k: Kernel, value: Value, known: dict[Value, torch.Tensor], extent: int):
     instr = k.body[value]
-    if isinstance(instr, Const) and not instr.dtype.is_float:
+    if isinstance(instr, Const) and not instr.dtype.is_low_precision:
         return torch.full((extent,), instr.value, dtype=dtypes.to_torch(instr.dtype))
     if isinstance(instr, Index) and isinstance(instr.map.const, int):
         step = instr.map.coefficient(k.schedule.nest[-1])
         alone = len(instr.map.terms) <= 1 and isinstance(step, int)
         return torch.arange(extent) * step + instr.map.const if alone else None
-    if isinstance(instr, Op) and all(v in known for v in instr.args):
+    if isinstance(instr, Cast) and not instr.dtype.is_low_precision and instr.arg in known:
+        return known[instr.arg].to(dtypes.to_torch(instr.dtype))
+    if isinstance(instr, Op) and all(v in known for v in instr.args) and _is_told(instr):
         return TABLE[instr.name].meaning(*(known[v] for v in instr.args))
     return None
+
+
+def _is_told(instr: Op) -> bool:
+    """Whether torch's result is the kernel's to the bit."""
+    return not instr.dtype.is_float or instr.name in _ALIKE
 
 
 def _cuts(values: dict[Value, torch.Tensor], extent: int) -> list[int]:
@@ -96,13 +108,15 @@ def _cuts(values: dict[Value, torch.Tensor], extent: int) -> list[int]:
 
 
 def _known(k: Kernel, values: dict[Value, torch.Tensor], low: int, high: int) -> dict[Value, str]:
-    return {v: _text(k, v, t[low:high].tolist(), low) for v, t in values.items()}
+    name = k.names[k.schedule.nest[-1]]
+    return {v: text_of(k, v, t[low:high].tolist(), low, name) for v, t in values.items()}
 
 
-def _text(k: Kernel, value: Value, numbers: list, low: int) -> str:
+def text_of(k: Kernel, value: Value, numbers: list, low: int, name: str) -> str:
+    """`numbers` in equal steps, of a value at the positions from `low` on, which `name` counts."""
     dtype, first, step = k.body[value].dtype, numbers[0], numbers[-1] - numbers[0]
     if not step:
         return x.literal(first, dtype)
     step //= len(numbers) - 1
     start = first - step * low
-    return f"({x.literal(start, dtypes.i64)} + {step} * {k.names[k.schedule.nest[-1]]})"
+    return f"({x.literal(start, dtypes.i64)} + {step} * {name})"

@@ -12,8 +12,8 @@ from torchweld.core import dtypes
 from torchweld.ir.access import Access
 from torchweld.ir.nodes import Cast, Const, Instr, Load, Op, Reduce, Scan, Value, operands
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
+from torchweld.templates.pointwise_reduce.cpu.phases import told
 from torchweld.templates.pointwise_reduce.cpu.schedule import jumps
-from torchweld.templates.pointwise_reduce.cpu.segments import segments
 
 Texts = dict[Value, str]
 _LEAST_NORMAL = 2.0**-126
@@ -107,8 +107,19 @@ def _expression(k: Kernel, value: Value, instr: Instr, texts: Texts) -> str:
     args = [texts[v] for v in operands(instr)]
     if isinstance(instr, Cast) and instr.dtype == dtypes.bf16 and is_bf16(k.body, instr.arg):
         return f"tw_exact_bf16({args[0]})"
+    if (wide := _rounded_f16(k, instr)) is not None and wide in texts:
+        return f"tw_round_f16({texts[wide]})"
     kinds = [k.body[v].dtype for v in operands(instr)]
     return x.pure(instr, args, kinds, k.names, _is_shifted_exp(k, instr))
+
+
+def _rounded_f16(k: Kernel, instr: Instr) -> Value | None:
+    """The float32 value that `instr` is the float16 rounding of; None if it is none."""
+    if not isinstance(instr, Cast) or instr.dtype != dtypes.f32:
+        return None
+    narrow = k.body[instr.arg]
+    is_rounding = isinstance(narrow, Cast) and narrow.dtype == dtypes.f16
+    return narrow.arg if is_rounding and k.body[narrow.arg].dtype == dtypes.f32 else None
 
 
 def _power(k: Kernel, instr: Instr, texts: Texts) -> str:
@@ -229,9 +240,11 @@ def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
         text = f"t{value}[{across} - low_{across}][{lane} - low_{lane}]"
     if instr.dtype == dtypes.b1:
         text = f"({text} != 0)"
-    if instr.guard is None or value in k.staged:
-        return text
-    return f"{texts[instr.guard]} ? {text} : {x.literal(instr.fill, instr.dtype)}"
+    guards = [texts[instr.guard]] if instr.guard is not None and value not in k.staged else []
+    if k.row_mask and k.schedule.nest[-1] in k.stages.axes[value]:
+        guards.append(k.row_mask)
+    fill = x.literal(instr.fill, instr.dtype)
+    return f"{' & '.join(guards)} ? {text} : {fill}" if guards else text
 
 
 def _gathers(k: Kernel, access: Access) -> bool:
@@ -239,8 +252,8 @@ def _gathers(k: Kernel, access: Access) -> bool:
     if not access.refs or not k.schedule.nest:
         return False
     lane = k.schedule.nest[-1]
-    extent, told = k.comp.extent(lane), {v for piece in segments(k) for v in piece.known}
-    computed = any(lane in k.stages.axes[v] and v not in told for v, _ in access.refs)
+    extent, known = k.comp.extent(lane), told(k)
+    computed = any(lane in k.stages.axes[v] and v not in known for v, _ in access.refs)
     return computed and not (isinstance(extent, int) and extent < k.lanes)
 
 

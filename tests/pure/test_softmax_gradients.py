@@ -31,6 +31,11 @@ def rounded(q, k, v):
     return s.float().bfloat16() @ v
 
 
+def normalised(q, k, v):
+    s = ((q @ k.transpose(-2, -1)) * 0.25).softmax(-1)
+    return (s / (s.sum(-1, keepdim=True) + 1e-6)) @ v
+
+
 def inputs(dtype: torch.dtype) -> list[torch.Tensor]:
     torch.manual_seed(0)
     sizes = (2, 3, 17, 8), (2, 3, 23, 8), (2, 3, 23, 5)
@@ -75,6 +80,12 @@ def asked_roundings(captured: Captured) -> int:
 def test_only_roundings_that_somebody_asked_for_are_kept():
     assert asked_roundings(gradients(attention, torch.bfloat16)[0]) == 0
     assert asked_roundings(gradients(rounded, torch.bfloat16)[0]) > 0
+
+
+def test_what_a_sum_by_hand_was_taken_of_is_rounded():
+    """The sum was taken of rounded weights, and its gradient is added to those of all of them."""
+    captured, _ = gradients(normalised, torch.bfloat16)
+    assert asked_roundings(captured) > 0 and aten.log.default not in operations(captured)
 
 
 @pytest.mark.parametrize("function", [attention, causal])

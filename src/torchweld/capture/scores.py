@@ -247,16 +247,16 @@ class _Region:
         graph, x = softmax.graph, softmax.args[0]
         result = _value(softmax).dtype
         with graph.inserting_before(softmax):
-            wide = _wide(graph, x)
+            wide = self._wide(x)
             top = _call(graph, aten.amax.default, (wide, [-1], True), softmax)
             below = _call(graph, aten.sub.Tensor, (wide, top), softmax)
             exp = _call(graph, aten.exp.default, (below,), softmax)
             total = _call(graph, aten.sum.dim_IntList, (exp, [-1], True), softmax)
             share = _call(graph, aten.div.Tensor, (exp, total), softmax)
-            narrow = _narrow(graph, share, result)
+            narrow = self._narrow(share, result)
         for saved in (top, total):
             saved.meta["recompute"] = MUST_SAVE
-        if _value(self.outer.args[0]).dtype in _NARROW:
+        if _value(self.outer.args[0]).dtype in _NARROW and not self.rows:
             share.meta[_SHARE] = True
         softmax.replace_all_uses_with(narrow)
         graph.erase_node(softmax)
@@ -266,16 +266,31 @@ class _Region:
         """share * (g - D)"""
         graph, (grad, share) = node.graph, node.args[:2]
         with graph.inserting_before(node):
-            wide, share = _wide(graph, grad), _wide(graph, share)
+            wide, share = self._wide(grad), self._wide(share)
             total = self._row_products(node)
             if total is None:
                 product = _call(graph, aten.mul.Tensor, (share, wide), node)
                 total = _call(graph, aten.sum.dim_IntList, (product, [-1], True), node)
             rest = _call(graph, aten.sub.Tensor, (wide, total), node)
             result = _call(graph, aten.mul.Tensor, (share, rest), node)
-            result = _narrow(graph, result, node.args[3])
+            result = self._narrow(result, node.args[3])
         node.replace_all_uses_with(result)
         graph.erase_node(node)
+
+    def _wide(self, node: Node) -> Node:
+        is_wide = _value(node).dtype in (torch.float32, torch.float64)
+        return node if is_wide else self._cast(node, torch.float32)
+
+    def _narrow(self, node: Node, dtype: torch.dtype) -> Node:
+        return node if _value(node).dtype == dtype else self._cast(node, dtype)
+
+    def _cast(self, node: Node, dtype: torch.dtype) -> Node:
+        """One that need not round, unless a sum by hand was taken of what is rounded: both come
+        back in a gradient, where they may cancel."""
+        made = _call(node.graph, aten._to_copy.default, (node,), node, dtype=dtype)
+        if not self.rows:
+            made.meta[INNER_CAST] = True
+        return made
 
     def _row_products(self, node: Node) -> Node | None:
         """sum(do * o) over columns, if that is the sum of share * g over keys. Only where eager
@@ -292,7 +307,7 @@ class _Region:
         if not _is_transpose(product.args[1], self.outer.args[1]):
             return None
         graph = node.graph
-        left, right = _wide(graph, product.args[0]), _wide(graph, self.outer)
+        left, right = self._wide(product.args[0]), self._wide(self.outer)
         each = _call(graph, aten.mul.Tensor, (left, right), node)
         total = _call(graph, aten.sum.dim_IntList, (each, [-1], True), node)
         shape = [*_shape(softmax)[:-1], 1]
@@ -407,19 +422,3 @@ def _call(graph: torch.fx.Graph, target, args: tuple, like: Node, **kwargs) -> N
         result = target(*values, **kwargs)
     node.meta = {k: v for k, v in like.meta.items() if k not in _OWN_META} | {"val": result}
     return node
-
-
-def _cast(graph: torch.fx.Graph, node: Node, dtype: torch.dtype) -> Node:
-    made = _call(graph, aten._to_copy.default, (node,), node, dtype=dtype)
-    made.meta[INNER_CAST] = True
-    return made
-
-
-def _wide(graph: torch.fx.Graph, node: Node) -> Node:
-    if _value(node).dtype in (torch.float32, torch.float64):
-        return node
-    return _cast(graph, node, torch.float32)
-
-
-def _narrow(graph: torch.fx.Graph, node: Node, dtype: torch.dtype) -> Node:
-    return node if _value(node).dtype == dtype else _cast(graph, node, dtype)

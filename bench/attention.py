@@ -1,12 +1,13 @@
 """Attention written by hand, paired with the library's call and torch.compile in one process.
 
 python bench/attention.py [--device cuda] [--dtype bfloat16] [--only causal,window]
-                          [--sizes 2,4,1024,64] [--backward] [--seconds 4]
+                          [--sizes 2,4,1024,64] [--backward] [--kernels] [--seconds 4]
 
 Each way runs once a round, in turn. The table gives the median milliseconds of a call, the median
 over rounds of the paired ratio of the best other way to torchweld, and megabytes that a call
 allocates at most. `library` is scaled_dot_product_attention with the same mask, made in the call.
 `flex` is flex_attention, compiled (GPU only). A backward is timed with its forward.
+With `--kernels`, only what a GPU's kernels take of a call is told.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch.autograd import DeviceType
 from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
 
 import torchweld
 from torchweld.observe.measure.memory import added_bytes
@@ -125,6 +128,18 @@ def called(way: Callable, inputs: tuple[Tensor, ...], backward: bool) -> Callabl
     return lambda: torch.autograd.grad(way(*inputs), inputs, gradient)
 
 
+def kernels_us(call: Callable[[], object], steps: int = 5) -> float:
+    """Microseconds of a GPU's kernels in one call, without what the host takes."""
+    call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        for _ in range(steps):
+            call()
+        torch.cuda.synchronize()
+    on_device = (e for e in trace.events() if e.device_type == DeviceType.CUDA)
+    return sum(e.device_time_total for e in on_device) / steps
+
+
 def measure(name: str, sizes: tuple[int, ...], args: argparse.Namespace) -> None:
     torch.manual_seed(0)
     batch, heads, length, width = sizes
@@ -137,6 +152,10 @@ def measure(name: str, sizes: tuple[int, ...], args: argparse.Namespace) -> None
         calls = {w: called(f, inputs, args.backward) for w, f in made.items()}
         for call in calls.values():
             call(), call()
+        if args.kernels:
+            told = "; ".join(f"{w} {kernels_us(c):.0f} us" for w, c in calls.items())
+            print(f"{name} {sizes} {args.dtype}, kernels alone: {told}", flush=True)
+            return
         paired = time_paired(calls, args.device, args.seconds)
         peaks = {w: added_bytes(call, args.device) / 1e6 for w, call in calls.items()}
     best = min((w for w in calls if w != "torchweld"), key=paired.median_ms)
@@ -155,6 +174,7 @@ def main() -> None:
     parser.add_argument(
         "--sizes", nargs="+", default=["2,4,1024,64"], help="batch,heads,length,width")
     parser.add_argument("--backward", action="store_true")
+    parser.add_argument("--kernels", action="store_true", help="a GPU's, from a trace")
     parser.add_argument("--seconds", type=float, default=4.0, help="of timing a case")
     args = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")

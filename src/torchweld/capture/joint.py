@@ -27,7 +27,7 @@ def partition(
     recompute_extremes(joint)
     _hide_attention(joint)
     parts = _cut(joint, inputs, **kwargs)
-    scores.fold_sums(parts[1])
+    scores.divide_once(parts[1])
     for part in parts:
         _show_attention(part)
     return parts

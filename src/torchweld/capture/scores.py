@@ -256,7 +256,7 @@ class _Region:
             narrow = self._narrow(share, result)
         for saved in (top, total):
             saved.meta["recompute"] = MUST_SAVE
-        if _value(self.outer.args[0]).dtype in _NARROW and not self.rows:
+        if _value(self.outer.args[0]).dtype in _NARROW:
             share.meta[_SHARE] = True
         softmax.replace_all_uses_with(narrow)
         graph.erase_node(softmax)
@@ -319,23 +319,18 @@ _OWN_META = ("recompute", INNER_CAST, _SHARE)  # of one node, not of what is mad
 _NARROW = (torch.bfloat16, torch.float16)
 
 
-def fold_sums(backward: torch.fx.GraphModule) -> None:
-    """exp(x - max) / sum, made again from what was saved, as exp(x - (max + log(sum))): one number
-    of a row, and no division. It is off by 2^-24 of that number, far less than the 16 bits that a
-    product rounds it to."""
+def divide_once(backward: torch.fx.GraphModule) -> None:
+    """exp(x - max) / sum, made again from what was saved, as a product with 1 / sum: a division for
+    each row, not for each score. (As exp(x - (max + log(sum))) it would be off by 2^-24 of that
+    number, which scores of 10^5 see.)"""
     graph = backward.graph
     found = [n for n in graph.nodes if _SHARE in n.meta and n.args[1].op == "placeholder"]
     for share in found:
         exp, total = share.args
-        x, top = exp.args[0].args
-        if top.op != "placeholder":
-            continue
         with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
-            log = _call(graph, aten.log.default, (total,), share)
-            both = _call(graph, aten.add.Tensor, (top, log), share)
+            part = _call(graph, aten.reciprocal.default, (total,), share)
         with graph.inserting_before(share):
-            below = _call(graph, aten.sub.Tensor, (x, both), share)
-            again = _call(graph, aten.exp.default, (below,), share)
+            again = _call(graph, aten.mul.Tensor, (exp, part), share)
         share.replace_all_uses_with(again)
     if found:
         graph.eliminate_dead_code()

@@ -141,3 +141,10 @@ def test_a_product_begins_as_soon_as_its_weights_are_known():
     products = [n for n, line in enumerate(lines) if line.startswith(("o0 =", "o1 ="))]
     assert len(waits) == 3 and len(products) == 2
     assert waits[0] < products[0] < waits[1] < products[1] < waits[2]
+
+
+def test_no_program_has_much_more_keys_than_others():
+    """Few points of the batch at a time, for the cache, would give one 1.2 times the average."""
+    long = Sizes(4, 16, 1, 4096, 4096, 128, 128)
+    assert 0 < kernel(forward(long, PLAIN)).schedule.group < 64
+    assert kernel(forward(long, CAUSAL)).schedule.group == 0  # all at a time

@@ -18,10 +18,12 @@ Node = torch.fx.Node
 def turn_gradients(gm: torch.fx.GraphModule) -> None:
     """Of a backward of known sizes, in place."""
     gradients = [n for n in gm.graph.output_node().args[0] if isinstance(n, Node)]
-    for gradient in dict.fromkeys(gradients):
-        product = _turned_product(gradient)
-        if product is not None:
-            _turn(gm.graph, gradient, product)
+    products = {n: _turned_product(n) for n in dict.fromkeys(gradients)}
+    found = [(n, product) for n, product in products.items() if product is not None]
+    for gradient, product in found:
+        _turn(gm.graph, gradient, product)
+    if found:
+        gm.graph.eliminate_dead_code()
 
 
 def _turned_product(gradient: Node) -> Node | None:
@@ -59,4 +61,3 @@ def _turn(graph: torch.fx.Graph, gradient: Node, product: Node) -> None:
     turned.meta = dict(product.meta, val=value.new_empty(value.transpose(1, 2).shape))
     made.meta = dict(gradient.meta, val=value.new_empty(shape))
     gradient.replace_all_uses_with(made)
-    graph.eliminate_dead_code()

@@ -37,7 +37,7 @@ class HopperSchedule(NestSchedule):
 
     groups: int = 2
     overlapped: bool = True
-    programs: int = 132
+    programs: int = 1
 
     @property
     def tile_rows(self) -> int:

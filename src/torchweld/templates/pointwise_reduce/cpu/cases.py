@@ -47,9 +47,14 @@ def declare_fills(k: Kernel, e: Emitter) -> None:
         return
     lane = k.schedule.nest[-1]
     for name, load in {_fill(k, v): k.body[v] for v in _fillable(k)}.items():
-        e.line(f"alignas(64) {x.memory_type(load.dtype)} {name}[{k.extent(lane)}];")
-        value = x.literal(load.fill, load.dtype)
-        e.line(f"for (int64_t l = 0; l < {k.extent(lane)}; ++l) {name}[l] = {value};")
+        declare_fill(e, name, load, k.extent(lane))
+
+
+def declare_fill(e: Emitter, name: str, load: Load, length: str) -> None:
+    """So many elements of what a guarded load leaves where its guard is false."""
+    e.line(f"alignas(64) {x.memory_type(load.dtype)} {name}[{length}];")
+    value = x.literal(load.fill, load.dtype)
+    e.line(f"for (int64_t l = 0; l < {length}; ++l) {name}[l] = {value};")
 
 
 def filled_loads(k: Kernel, e: Emitter, values: tuple[Value, ...], texts: Texts) -> Texts:

@@ -15,7 +15,7 @@ from torchweld.codegen.cpp import expr as x
 from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
 from torchweld.ir.nodes import Index, Load, Op, Reduce, Scan, Value, needed
-from torchweld.templates.pointwise_reduce.cpu.cases import MOST_BYTES
+from torchweld.templates.pointwise_reduce.cpu.cases import MOST_BYTES, declare_fill
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
 from torchweld.templates.pointwise_reduce.cpu.phases import TURN, Phases, phases
 from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, element
@@ -27,9 +27,7 @@ def declare_turns(k: Kernel, e: Emitter) -> None:
     if pattern is None:
         return
     for name, load in {_fill(k, v, pattern): k.body[v] for v in _chosen(k, pattern)}.items():
-        e.line(f"alignas(64) {x.memory_type(load.dtype)} {name}[{pattern.high}];")
-        value = x.literal(load.fill, load.dtype)
-        e.line(f"for (int64_t l = 0; l < {pattern.high}; ++l) {name}[l] = {value};")
+        declare_fill(e, name, load, str(pattern.high))
 
 
 def turns_of_block(e: Emitter, pattern: Phases, low: str, high: str) -> tuple[str, str]:

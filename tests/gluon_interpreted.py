@@ -157,9 +157,12 @@ class Descriptor:
         self.tensor[inside] = tile[within]
 
     def _cut(self, corner):
-        ends = [min(int(c) + b, e) for c, b, e in zip(corner, self.block, self.tensor.shape)]
-        inside = tuple(slice(int(c), max(int(c), e)) for c, e in zip(corner, ends))
-        return inside, tuple(slice(0, s.stop - s.start) for s in inside)
+        """What of the tensor a tile covers, and where in the tile that is."""
+        starts = [int(c) for c in corner]
+        ends = [min(c + b, e) for c, b, e in zip(starts, self.block, self.tensor.shape)]
+        inside = [slice(max(0, c), max(0, c, e)) for c, e in zip(starts, ends)]
+        within = tuple(slice(s.start - c, s.stop - c) for c, s in zip(starts, inside))
+        return tuple(inside), within
 
 
 @dataclass(frozen=True)

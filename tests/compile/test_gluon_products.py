@@ -156,7 +156,6 @@ def test_schedules_that_do_not_fit_are_refused():
         (cases.linear(136, 72, "s0"), "not aligned"),
         (cases.normed(128, 64, 64), "is computed"),
         (cases.gate_before(128, 64, 64), "is computed"),
-        (cases.from_heads(3, 50, 4, 32, 128), "no matrix"),
     ],
 )
 def test_reasons(case: Case, reason: str):

@@ -22,10 +22,10 @@ from torchweld.ir.index_check import CHECK_INDEX
 from torchweld.ir.nodes import Extern, Node
 from torchweld.pipeline import plan_graph
 from torchweld.plan.decisions import Choice, Plan
+from torchweld.plan.products.kernel import is_call
 from torchweld.plan.scores.takes import taken_by
 from torchweld.targets.find import target_asked
 from torchweld.targets.target import Target
-from torchweld.templates.gemm.comp import is_product
 from torchweld.templates.gemm.price import Prices
 from torchweld.zoo import targets
 
@@ -126,7 +126,7 @@ def _step(node: Node, choice: Choice | None, prices: Prices) -> Step:
 
 
 def _call_us(node: Extern, prices: Prices) -> float | None:
-    priced = prices.device.kind == "cuda" and is_product(node)
+    priced = prices.device.kind == "cuda" and is_call(node)
     return prices.call_s(node) * 1e6 if priced else None
 
 

@@ -95,7 +95,8 @@ def bad_combining(accesses: Accesses, contraction: Contraction) -> str | None:
 
 def bad_factors(accesses: Accesses, contraction: Contraction) -> str | None:
     """Why factors that are read as they are cannot go from memory to the tensor cores unseen."""
-    kinds = {accesses.comp.body[p.left_load].dtype for p in contraction.products}
+    body = accesses.comp.body
+    kinds = {body[operand(body, p.left)].dtype for p in contraction.products}
     if len(kinds) > 1:
         return "its factors differ in dtype"
     narrow = kinds <= TENSOR_DTYPES

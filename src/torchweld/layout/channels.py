@@ -102,7 +102,7 @@ def channels_last(
     calls = {n.name: _CALLS[n.target] for n in reading}
     if not _gains(calls, graph, table):
         return graph
-    graph = coarsened(graph, _batches_of_one(calls, graph))
+    graph = coarsened(graph, _images_read(calls, graph, table))
     if table.kind == "cuda":
         graph = _with_returned_apart(graph, calls, frozenset(loose_outputs))
     free = _free_buffers(graph, calls, frozenset(loose_outputs))
@@ -202,13 +202,17 @@ def _work(node: Extern, graph: Graph) -> int:
 # -- which buffers --
 
 
-def _batches_of_one(calls: _Calls, graph: Graph) -> Iterator[tuple[str, tuple[Size, ...]]]:
-    """Images that calls read with a batch of one, which kernels write without it. Other shapes
-    stay: the norm of a group of channels is slow where they are innermost."""
+def _images_read(
+    calls: _Calls, graph: Graph, table: Target
+) -> Iterator[tuple[str, tuple[Size, ...]]]:
+    """Images that calls read in another shape than kernels write them in (a norm of groups of
+    channels). On a CPU, only those with a batch of one: there such a norm is slow where channels
+    are innermost, and 16-bit convolutions gain less."""
     for node in (n for n in graph.nodes if n.name in calls):
         images = [node.args[k] for k in calls[node.name].args if k < len(node.args)]
         for view in (v for v in images if isinstance(v, View) and v.offset == 0):
-            if view.shape == (1, *graph.buffers[view.buffer].shape):
+            alone = view.shape == (1, *graph.buffers[view.buffer].shape)
+            if alone or table.kind == "cuda":
                 yield view.buffer, view.shape
 
 
@@ -355,18 +359,20 @@ def _with_copies(
 
 
 def _turns_weight(node: Extern, graph: Graph) -> bool:
-    """Whether oneDNN is given a large weight with channels last too: it brings one to its own
-    layout at each call, and takes twice as long from eager's layout. [512, 512, 3, 3] in bfloat16,
-    one thread, images of 7 x 7: 1.59 ms, or 0.36 for a copy and 0.95."""
+    """Whether the weight is given with channels last too. oneDNN brings a large one to its own
+    layout at each call, and takes twice as long from eager's layout: [512, 512, 3, 3] in bfloat16,
+    one thread, images of 7 x 7: 1.59 ms, or 0.36 for a copy and 0.95. PyTorch copies each for cuDNN
+    at each call; ours (templates/gemm/hopper/images.py) read channels in pieces of 16 bytes."""
     if node.target != "aten.convolution.default":
         return False
     _, weight, _, _, _, _, transposed, _, groups = node.args
     buffer = graph.buffers[weight.buffer]
-    on_cpu = buffer.device == "cpu" and buffer.dtype.is_low_precision
-    if not on_cpu or transposed or groups != 1 or len(weight.shape) != 4:
+    if not buffer.dtype.is_low_precision or transposed or product(weight.shape[2:]) == 1:
         return False
-    window = hint(product(weight.shape[2:]), graph.hints)
-    return window > 1 and hint(product(weight.shape), graph.hints) >= _LARGE_WEIGHT
+    if buffer.device != "cpu":
+        return weight.shape[1] % _FEW == 0
+    large = hint(product(weight.shape), graph.hints) >= _LARGE_WEIGHT
+    return large and groups == 1 and len(weight.shape) == 4
 
 
 def _copying(source: Buffer, target: Buffer, node: Extern) -> Comp:

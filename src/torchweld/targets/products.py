@@ -36,7 +36,8 @@ class ProductRates:
     multiply-adds that each element of a left factor costs if it is computed on the way (a norm), in
     every tile. `early_us`: what a kernel in Gluon gains by beginning while the one before it ends.
     `sum_us`: to add up columns: in tiles, and then tiles. `tile_us`, `tile_fma_us`: what a tile of
-    128 x 128 in Gluon takes however short its depth, and for each multiply-add of its epilogue."""
+    128 x 128 in Gluon takes however short its depth, and for each multiply-add of its epilogue.
+    `convolution`: the share of its products' speed that the library's convolutions reach."""
 
     forms: Mapping[str, Rate]
     wide: Mapping[str, Rate]
@@ -47,6 +48,7 @@ class ProductRates:
     sum_us: float
     tile_us: float = 0.0
     tile_fma_us: float = 0.0
+    convolution: float = 0.85
 
     def rate(self, form: str, width: int) -> Rate:
         """Of elements of `width` bytes."""

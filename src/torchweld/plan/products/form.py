@@ -31,6 +31,8 @@ from torchweld.plan.products.kernel import (
     Leeway,
     Offer,
     Workshop,
+    is_call,
+    left_of,
     no_leeway,
 )
 from torchweld.plan.products.norm import join_norms, may_join
@@ -40,7 +42,6 @@ from torchweld.plan.products.told import decisions
 from torchweld.plan.products.weights import join_weights
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
-from torchweld.templates.gemm.comp import is_product, left_operand
 from torchweld.templates.gemm.schedule import STREAMS
 from torchweld.templates.template import Choose
 
@@ -88,12 +89,12 @@ def _calls(shop: Workshop, number: NodeId) -> list[NodeId]:
     if not isinstance(node, Comp):
         return []
     writers = (w for b in node.reads for w in shop.flow.writers[b])
-    return [w for w in dict.fromkeys(writers) if is_product(shop.flow.nodes[w])]
+    return [w for w in dict.fromkeys(writers) if is_call(shop.flow.nodes[w])]
 
 
 def _sets(shop: Workshop, calls: list[NodeId]) -> list[tuple[NodeId, ...]]:
     """All at once, those with one left operand, each alone."""
-    left = {c: left_operand(shop.flow.nodes[c]) for c in calls}
+    left = {c: left_of(shop.flow.nodes[c]) for c in calls}
     alike = [tuple(c for c in calls if left[c] == left[call]) for call in calls]
     return list(dict.fromkeys([tuple(calls), *alike, *((c,) for c in calls)]))
 

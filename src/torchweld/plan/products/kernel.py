@@ -12,7 +12,7 @@ from torchweld.ir.access import Accesses, addressed
 from torchweld.ir.contraction import TENSOR_DTYPES, Contraction, contraction_of
 from torchweld.ir.frame import frame_of
 from torchweld.ir.memo import Memo
-from torchweld.ir.nodes import Buffer, Comp, Extern, Graph
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Node, View
 from torchweld.ir.size import Size, product
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.names import kernel_names
@@ -20,7 +20,9 @@ from torchweld.plan.products.told import Taken
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.rewrite.flow import without_unused_buffers
 from torchweld.targets.target import Target
-from torchweld.templates.gemm.comp import is_product, product_comp
+from torchweld.templates.conv.comp import call_of, convolution_comp
+from torchweld.templates.gemm.comp import is_product, left_operand, product_comp
+from torchweld.templates.gemm.hopper.images import image_load
 from torchweld.templates.gemm.price import Prices
 from torchweld.templates.gemm.schedule import ProductSchedule
 from torchweld.templates.template import Choose
@@ -122,7 +124,7 @@ class Judge:
         groups = form.batch, form.rows, form.columns, form.depth
         sizes = tuple(product(accesses.comp.extent(a) for a in axes) for axes in groups)
         leeway = self.leeway(accesses, self.graph.buffers)
-        return Kernel(comp, chosen, seconds, _left(accesses.comp, form), sizes, leeway)
+        return Kernel(comp, chosen, seconds, _left(accesses, form), sizes, leeway)
 
     def _overload(self, comp: Comp) -> Refusal | None:
         """Why a merged Comp is no good kernel. It may store to a buffer in several places."""
@@ -154,7 +156,7 @@ class Workshop:
         """The same, or why there is none; None for a library call that is no product."""
         if number not in self._made:
             node = self.flow.nodes[number]
-            comp = self.product(node) if is_product(node) else node
+            comp = self.product(node) if is_call(node) else node
             found = self.kernel(comp) if isinstance(comp, Comp) else comp
             self._made[number] = None if isinstance(found, Extern) else found
         return self._made[number]
@@ -162,10 +164,12 @@ class Workshop:
     def now_s(self, number: NodeId) -> float:
         """Seconds of a product as things stand."""
         node = self.flow.nodes[number]
-        return self.prices.call_s(node) if is_product(node) else self.made(number).seconds
+        return self.prices.call_s(node) if is_call(node) else self.made(number).seconds
 
     def product(self, node: Extern) -> Comp | Refusal:
-        """The Comp of a library's product of matrices."""
+        """The Comp of a library's product of matrices, or convolution."""
+        if call_of(node) is not None:
+            return _convolution(node, self.graph)
         made = product_comp(node, self.graph.buffers)
         kinds = {self.graph.buffers[n].dtype for n in made.reads} if made else set()
         if made and kinds <= TENSOR_DTYPES:
@@ -214,7 +218,29 @@ class Workshop:
         return graph, list(taken)
 
 
-def _left(comp: Comp, form: Contraction) -> frozenset[str]:
+def is_call(node: Node) -> bool:
+    """Whether a node is a library's product of matrices, or convolution."""
+    return is_product(node) or call_of(node) is not None
+
+
+def left_of(node: Extern) -> View:
+    """The left factor of such a call."""
+    convolution = call_of(node)
+    return left_operand(node) if convolution is None else convolution.image
+
+
+def _convolution(node: Extern, graph: Graph) -> Comp | Refusal:
+    """The Comp of a convolution in 16 bits of whole buffers."""
+    call, kinds = call_of(node), {graph.buffers[n].dtype for n in (*node.reads, *node.writes)}
+    if len(kinds) > 1 or not kinds <= TENSOR_DTYPES:
+        return Refusal(Reason.TEMPLATE, "its images are not of one 16-bit type")
+    if call.transposed:
+        return Refusal(Reason.TEMPLATE, "it is transposed")
+    made = convolution_comp(node, graph.buffers)
+    return made or Refusal(Reason.TEMPLATE, "an operand is a part of a larger buffer")
+
+
+def _left(accesses: Accesses, form: Contraction) -> frozenset[str]:
     """Buffers that left factors are read from; empty if one is computed."""
-    loads = [p.left_load for p in form.products]
+    comp, loads = accesses.comp, [image_load(accesses, p) for p in form.products]
     return frozenset() if None in loads else frozenset(comp.body[v].buffer for v in loads)

@@ -56,13 +56,15 @@ def call_of(node: object) -> Call | None:
 
 
 def convolution_comp(node: Extern, buffers: Mapping[str, Buffer]) -> Comp | None:
-    """The Comp of a convolution of float32 images that are whole buffers."""
+    """The Comp of a convolution of images of one dtype, summed in float32; None of another node,
+    and where a window on a buffer goes over several of its dimensions at once."""
     call = call_of(node)
     return None if call is None else _as_comp(node, call, buffers)
 
 
-def _as_comp(node: Extern, call: Call, buffers: Mapping[str, Buffer]) -> Comp:
+def _as_comp(node: Extern, call: Call, buffers: Mapping[str, Buffer]) -> Comp | None:
     result, sides = buffers[node.outputs[0]], len(call.window)
+    dtype = result.dtype
     outs, points = "dhw"[-sides:], "kij"[-sides:]
     extents = dict(zip("n" + outs, (result.shape[0], *result.shape[2:])))
     extents |= dict(zip("goc", (call.groups, call.results, call.channels)))
@@ -72,16 +74,45 @@ def _as_comp(node: Extern, call: Call, buffers: Mapping[str, Buffer]) -> Comp:
     windows, guard = (_walked_back if call.transposed else _walked)(b, call, outs, points)
     channel, at = g * call.channels + c, g * call.results + o
     factors = (channel, o) if call.transposed else (at, c)
-    pixel = b.load(call.image.buffer, (n, channel, *windows), dtypes.f32, guard, 0.0, exact=True)
-    weight = b.load(call.weight.buffer, (*factors, *map(axis, points)), dtypes.f32, exact=True)
+    image = _on_buffer(call.image, buffers, (n, channel, *windows))
+    weights = _on_buffer(call.weight, buffers, (*factors, *map(axis, points)))
+    if image is None or weights is None:
+        return None
+    pixel = b.load(call.image.buffer, image, dtype, guard, 0.0, exact=True)
+    weight = b.load(call.weight.buffer, weights, dtype, exact=True)
     summed = "".join(c.axes) + points
-    value = b.reduce("sum", (b.op("mul", pixel, weight),), tuple(summed))
+    value = b.reduce("sum", (b.op("mul", b.widen(pixel), b.widen(weight)),), tuple(summed))
     if call.bias is not None:
-        value = b.op("add", value, b.load(call.bias.buffer, (at,), dtypes.f32))
+        value = b.op("add", value, b.widen(b.load(call.bias.buffer, (at,), dtype)))
+    value = b.cast(value, dtype)
     names = "".join(a for e in (n, g, o) for a in e.axes) + outs + summed
     axes = tuple(Axis(name, extents[name]) for name in names)
     store = Store(result.name, (n, at, *map(axis, outs)), value)
     return Comp(node.name, axes, b.body, (store,), node.origins)
+
+
+def _on_buffer(view: View, buffers: Mapping[str, Buffer], place: IndexMap) -> IndexMap | None:
+    """A place in a window as one in its buffer, whose dimensions may be others: an image
+    [n, c, h, w] of the matrix [n*h*w, c]. Reads outside of the window are guarded."""
+    buffer = buffers[view.buffer]
+    if view == buffer.view:
+        return place
+    numbers = (*view.shape, *view.strides, *buffer.shape, *buffer.strides)
+    if view.offset != 0 or not all(isinstance(n, int) for n in numbers):
+        return None
+    entries, last = [constant(0)] * len(buffer.shape), [0] * len(buffer.shape)
+    order = sorted(range(len(buffer.shape)), key=lambda d: -buffer.strides[d])
+    for at, extent, stride in zip(place, view.shape, view.strides):
+        if extent == 1:
+            continue
+        steps = (d for d in order if buffer.shape[d] > 1 and stride % buffer.strides[d] == 0)
+        d = next(steps, None)
+        if d is None or not isinstance(at, Affine):
+            return None
+        step = stride // buffer.strides[d]
+        entries[d], last[d] = entries[d] + at * step, last[d] + (extent - 1) * step
+    inside = all(index < extent for index, extent in zip(last, buffer.shape))
+    return tuple(entries) if inside else None
 
 
 def _walked(b: BodyBuilder, call: Call, outs: str, points: str) -> tuple[IndexMap, Value | None]:

@@ -17,6 +17,7 @@ from torchweld.ir.affine import axis, constant
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.contraction import Contraction, column_sums
 from torchweld.ir.nodes import Axis, Buffer, Comp, Store
+from torchweld.templates.gemm.schedule import ProductSchedule
 from torchweld.templates.pointwise_reduce.gpu.generate import finishing_source
 from torchweld.templates.pointwise_reduce.gpu.partials import SHARE, Finish
 from torchweld.templates.pointwise_reduce.gpu.schedule import extent
@@ -55,12 +56,16 @@ class Sums:
 
 
 def sums_of(
-    accesses: Accesses, contraction: Contraction, buffers: Mapping[str, Buffer], block_m: int
+    accesses: Accesses,
+    contraction: Contraction,
+    buffers: Mapping[str, Buffer],
+    schedule: ProductSchedule,
 ) -> Sums:
-    """Of a kernel whose tiles have `block_m` rows."""
-    rows, columns = (extent(accesses, axes) for axes in (contraction.rows, contraction.columns))
+    """Of a kernel that is tiled so."""
+    columns = extent(accesses, contraction.columns)
     found = column_sums(accesses, contraction)
-    tiles = -(-rows // block_m) if found else 0
+    rows = [accesses.comp.extent(a) for a in contraction.rows]
+    tiles = schedule.row_tiles(rows) if found else 0
     stores = {n: accesses.comp.stores[n].buffer for n in found}
     scratch = {
         n: Buffer(f"{name}_tiles", (tiles * columns,), dtypes.f32, (1,), buffers[name].device)

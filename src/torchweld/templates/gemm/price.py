@@ -32,8 +32,10 @@ from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, hint, product
 from torchweld.targets.products import Rate
 from torchweld.targets.target import Target
+from torchweld.templates.conv.comp import Call, call_of
 from torchweld.templates.gemm.comp import is_batched, left_operand
-from torchweld.templates.gemm.concatenation import pieces_of
+from torchweld.templates.gemm.concatenation import Piece, pieces_of
+from torchweld.templates.gemm.hopper.images import image_load
 from torchweld.templates.gemm.schedule import ProductSchedule
 from torchweld.templates.library.calls import with_gelu
 from torchweld.templates.pointwise_reduce.price import bytes_of, cost
@@ -55,7 +57,8 @@ class Work:
     """Sizes of `products` alike, of elements of `width` bytes; the epilogue's bytes beside one
     result, and its multiply-adds for each element of it. `computed`: the left factor is. `pieces`:
     how many columns each of several matrices side by side has. `right_bytes`: of right factors that
-    are computed, what they are computed from; `right_fma`: multiply-adds for each element."""
+    are computed, what they are computed from; `right_fma`: multiply-adds for each element.
+    `image_bytes`: of a left factor that is an image, whose windows overlap."""
 
     batch: int
     rows: int
@@ -69,6 +72,7 @@ class Work:
     width: int = 2
     right_bytes: int | None = None
     right_fma: float = 0.0
+    image_bytes: int | None = None
 
     def tiles(self, block_m: int, block_n: int) -> int:
         """None holds columns of two matrices."""
@@ -83,6 +87,8 @@ class Work:
 def library_s(work: Work, device: Target) -> float:
     """Of one call, in the library's best tiles."""
     rate = device.products.rate("library", work.width)
+    if work.image_bytes is not None:
+        rate = replace(rate, tflops=rate.tflops * device.products.convolution)
     return min(
         _seconds(work, rate, *tile, splits, device)
         for tile in _LIBRARY_TILES
@@ -128,7 +134,8 @@ def _seconds(
     sustained_s = _flops(work) / device.products.sustained
     made = waves * block_n * work.depth / splits * device.units  # elements of right factors
     made_s = made * work.right_fma / device.fma_per_s
-    busy_s = max(padded_flops / tflops + made_s, memory_s) + epilogue_s
+    busy_s = max(padded_flops / tflops + made_s, memory_s, _image_s(work, block_n, device))
+    busy_s += epilogue_s
     return start_s + max(busy_s, sustained_s) + split_s
 
 
@@ -144,6 +151,14 @@ def _computed_s(work: Work, block_m: int, waves: int, splits: int, device: Targe
     return elements * device.products.computed_fma * device.units / device.fma_per_s
 
 
+def _image_s(work: Work, block_n: int, device: Target) -> float:
+    """Of copies from the last-level cache, of each tap of an image for each tile of columns."""
+    if work.image_bytes is None:
+        return 0.0
+    read = work.batch * work.rows * work.depth * work.width * ceil(work.columns / block_n)
+    return read / device.llc_bytes_per_s
+
+
 def _epilogue_s(work: Work, device: Target) -> float:
     moved = work.width * work.results + work.more_bytes
     return moved / device.dram_bytes_per_s + work.fma * work.results / device.fma_per_s
@@ -155,10 +170,13 @@ def _partials_s(work: Work, splits: int, device: Target) -> float:
 
 
 def _operand_bytes(work: Work) -> int:
-    left, right = work.rows * work.depth, work.products * work.columns * work.depth
-    if work.right_bytes is not None:
-        return work.width * work.batch * (left + work.rows * work.columns) + work.right_bytes
-    return work.width * work.batch * (left + right + work.rows * work.columns)
+    left = right = 0
+    if work.image_bytes is None:
+        left = work.rows * work.depth
+    if work.right_bytes is None:
+        right = work.products * work.columns * work.depth
+    elements = work.batch * (left + right + work.rows * work.columns)
+    return work.width * elements + (work.image_bytes or 0) + (work.right_bytes or 0)
 
 
 def _side_by_side(works: Sequence[Work]) -> Work:
@@ -194,13 +212,25 @@ class Prices:
         return self.device.products.gelu * calls_s if together else calls_s + self.comp_s(reader)
 
     def call_s(self, node: Extern) -> float:
-        """Of a library's product."""
+        """Of a library's product, or convolution in 16 bits."""
+        convolution = call_of(node)
+        if convolution is not None:
+            return library_s(self._convolved(node, convolution), self.device)
         result, depth = self.graph.buffers[node.outputs[0]], left_operand(node).shape[-1]
         *outer, columns = (self._number(n) for n in result.shape)
         batch = outer[0] if is_batched(node) else 1
         rows = prod(outer) // max(1, batch)
         work = Work(batch, rows, columns, self._number(depth), width=result.dtype.bytes)
         return library_s(work, self.device)
+
+    def _convolved(self, node: Extern, call: Call) -> Work:
+        buffers, made = self.graph.buffers, self.graph.buffers[node.outputs[0]]
+        sizes = (product((made.shape[0], *made.shape[2:])), call.results,
+                 product((call.channels, *call.window)))  # fmt: skip
+        image = bytes_of(buffers[call.image.buffer], self.graph.hints)
+        rows, columns, depth = map(self._number, sizes)
+        read = min(image, 2 * call.groups * rows * depth)
+        return Work(call.groups, rows, columns, depth, image_bytes=read)
 
     def _number(self, extent: Size) -> int:
         return hint(extent, self.graph.hints)
@@ -228,8 +258,23 @@ def fused_s(
     """Of one kernel that makes products and what follows them."""
     pieces = pieces_of(accesses, form)
     works = [_work(p.accesses, p.contraction, buffers, hints) for p in pieces]
+    if chosen.box:
+        works = [_of_image(w, p, chosen, buffers, hints) for w, p in zip(works, pieces)]
     sums_s = _sums_s(len(column_sums(accesses, form)), device)
     return kernel_s(_side_by_side(works), chosen, device) + sums_s
+
+
+def _of_image(
+    work: Work, piece: Piece, chosen: ProductSchedule, buffers, hints: Mapping[str, int]
+) -> Work:
+    """`work` where tiles of rows are boxes of places: copies read the image, and write no more than
+    there is of the result."""
+    accesses, form = piece.accesses, piece.contraction
+    rows = chosen.block_m * chosen.row_tiles([accesses.comp.extent(a) for a in form.rows])
+    images = dict.fromkeys(accesses.loads[image_load(accesses, p)].buffer for p in form.products)
+    most = len(images) * work.width * work.batch * work.rows * work.depth
+    read = min(_bytes(images, buffers, hints), most)
+    return replace(work, rows=rows, computed=False, image_bytes=read)
 
 
 def _sums_s(count: int, device: Target) -> float:

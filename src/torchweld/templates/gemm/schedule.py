@@ -11,14 +11,16 @@ that choose one. Four forms of kernel:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from torchweld.core.errors import InvalidIR
 from torchweld.ir.access import Accesses, addressed
 from torchweld.ir.contraction import Contraction, contraction_of
 from torchweld.ir.nodes import Buffer, Comp
+from torchweld.ir.size import Size, product
 
 STREAMS = ("gluon stream", "stream")
 
@@ -30,7 +32,8 @@ class ProductSchedule:
     `splits`: programs that share one tile's depth. `early`: the kernel begins while the one before
     it still runs. Of the form gluon: `programs`, blocks at a time,
     each of which walks over tiles; `pingpong`: four warps have a tile of their own, so that the
-    epilogue of one runs beside the products of another."""
+    epilogue of one runs beside the products of another; `box`: `block_m` as places along each axis
+    of the rows, where these are the places of an image."""
 
     form: Literal["gluon", "gluon stream", "triton", "stream"]
     block_m: int
@@ -43,6 +46,14 @@ class ProductSchedule:
     early: bool = False
     programs: int = 132
     pingpong: bool = False
+    box: tuple[int, ...] = ()
+
+    def row_tiles(self, extents: Sequence[Size]) -> Size:
+        """How many tiles cover rows of these extents; no fewer, where that is not known."""
+        if self.box:
+            return prod(-(-n // b) for n, b in zip(extents, self.box))
+        rows = product(extents)
+        return -(-rows // self.block_m) if isinstance(rows, int) else rows
 
 
 def tiled(

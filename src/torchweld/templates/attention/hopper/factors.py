@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from torchweld.ir.nodes import Value
 from torchweld.templates.attention.hopper.schedule import HopperSchedule, Windows
-from torchweld.templates.gemm.hopper.schedule import Window
 from torchweld.templates.gemm.hopper.tiles import Memory, Tile
+from torchweld.templates.gemm.hopper.windows import Window
 
 
 @dataclass(frozen=True, slots=True)

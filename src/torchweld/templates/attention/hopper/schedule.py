@@ -21,7 +21,8 @@ from torchweld.templates.attention.gpu.schedule import (
     tile_axes,
 )
 from torchweld.templates.attention.nest import Nest
-from torchweld.templates.gemm.hopper.schedule import SHARED_BYTES, Window, row_window, window
+from torchweld.templates.gemm.hopper.schedule import SHARED_BYTES
+from torchweld.templates.gemm.hopper.windows import Window, row_window, window
 
 _COPIED = (dtypes.f32, dtypes.bf16, dtypes.f16)
 _BALANCED, _MANY = 1.03, 64

@@ -10,12 +10,14 @@ that TMA fills and empties; what it cannot move is loaded and stored from regist
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from torchweld.ir.access import Accesses
 from torchweld.ir.contraction import Contraction
 from torchweld.ir.nodes import Buffer, Index, Load, Value, store_operands
 from torchweld.ir.size import Size
-from torchweld.templates.gemm.hopper.schedule import Roles, Window
+from torchweld.templates.gemm.hopper.schedule import Roles
+from torchweld.templates.gemm.hopper.windows import Window
 from torchweld.templates.gemm.schedule import ProductSchedule
 from torchweld.templates.pointwise_reduce.gpu.laid_out import LaidOut
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, extent
@@ -42,6 +44,7 @@ class Epilogue(LaidOut):
         )
         super().__init__(accesses, buffers, tile, (rows, columns))
         self.contraction, self.roles, self.sums = contraction, roles, sums or {}
+        self.box = schedule.box
         self.products = {p.value: f"v{p.value}" for p in contraction.products}
         self.known |= self.products
         self.prepared: list[Value] = []  # the results of `prepare`
@@ -63,7 +66,9 @@ class Epilogue(LaidOut):
 
     @property
     def batch(self) -> list[str]:
-        return [f"at_{a}" for a in self.contraction.batch]
+        """Where the tile is, beside its row and column: in the batch, and of places in an image."""
+        rows = self.contraction.rows if self.box else ()
+        return [f"at_{a}" for a in (*self.contraction.batch, *rows)]
 
     @property
     def lines(self) -> list[str]:
@@ -145,6 +150,9 @@ class Epilogue(LaidOut):
 
     def _define_side(self, layout: str, name: str, start: str) -> None:
         """The linear index `name` of a tile's rows or columns."""
+        if start == "row" and self.box:
+            self._define_places(layout, name)
+            return
         if start == "row":
             lanes = f"gl.arange(0, ROWS, gl.SliceLayout(1, {layout}))[:, None]"
             axes, block = self.schedule.rows, self.block_rows
@@ -153,6 +161,23 @@ class Epilogue(LaidOut):
             axes, block = self.schedule.columns, self.block_columns
         covered = _rounded(self._extent(axes), block)
         self.define(name, f"{start}{self._wide}", lanes, axes, covered)
+
+    def _define_places(self, layout: str, name: str) -> None:
+        """The same of rows that are a box of places: their place along each axis first."""
+        axes, inside, index = self.schedule.rows, [], ""
+        self.line(f"{name}_lane = gl.arange(0, ROWS, gl.SliceLayout(1, {layout}))[:, None]")
+        for k, (axis, box) in enumerate(zip(axes, self.box)):
+            inner, place, size = prod(self.box[k + 1 :]), f"{name}_at_{k}", self.comp.extent(axis)
+            self.line(f"{place} = at_{axis}{self._wide} + {name}_lane // {inner} % {box}")
+            if len(axes) > 1:
+                self.line(f"{self.axis_variable(axis)} = {place}")
+            index = f"({index}) * {size} + {place}" if index else place
+            inside += [f"({place} < {size})"] if size % box else []
+        self.line(f"{name} = {index}")
+        self._masks.discard(name)
+        if inside:
+            self._masks.add(name)
+            self.line(f"{name}m = {' & '.join(inside)}")
 
     @property
     def _wide(self) -> str:

@@ -72,7 +72,7 @@ def generate(
     """The kernel of `comp`, whose products contraction_of finds, tiled by `schedule`. Raises
     InvalidIR if the schedule does not fit."""
     accesses, contraction = tiled(comp, buffers, schedule, hints, valid)
-    sums = sums_of(accesses, contraction, buffers, schedule.block_m)
+    sums = sums_of(accesses, contraction, buffers, schedule)
     pieces, every = pieces_of(accesses, contraction), {**buffers, **sums.buffers}
     source = _Writer(pieces, every, schedule, sums.scratch).source()
     other = _otherwise(comp, buffers, accesses, contraction, schedule, hints)
@@ -351,7 +351,8 @@ class _Writer:
             *self._copy_factors(),
             "step += 1",
         ]
-        body = [*self.walk.place, *block("for k in range(0, depth, DEPTH):", loop)]
+        steps = block("for k in range(0, depth, DEPTH):", [*self.walk.step, *loop])
+        body = [*self.walk.place, *steps]
         lines = [*self.walk.start, "step = 0", *block(EVERY_TILE, body)]
         return function("produce", self._produce_arguments, lines)
 

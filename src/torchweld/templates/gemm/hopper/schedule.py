@@ -11,12 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import gcd
+from math import prod
 
 from torchweld.core.dtypes import DType
 from torchweld.ir import size
 from torchweld.ir.access import Access, Accesses, linear
-from torchweld.ir.contraction import Contraction, bad_combining, bad_factors, column_sums
+from torchweld.ir.contraction import (
+    Contraction,
+    Product,
+    bad_combining,
+    bad_factors,
+    column_sums,
+)
 from torchweld.ir.nodes import (
     Const,
     Index,
@@ -25,13 +31,23 @@ from torchweld.ir.nodes import (
     Op,
     Store,
     Value,
+    needed,
     store_axes,
+    store_operands,
     value_axes,
 )
 from torchweld.ir.scalar import TABLE
-from torchweld.ir.size import Size, is_negative, product
+from torchweld.ir.size import Size, product
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
+from torchweld.templates.gemm.hopper.images import (
+    best_box,
+    image,
+    image_load,
+    places,
+    weight,
+)
+from torchweld.templates.gemm.hopper.windows import Window, window
 from torchweld.templates.gemm.schedule import ProductSchedule
 
 # Columns of a tile, by accumulator.
@@ -43,49 +59,19 @@ MOST_IN_TURN = (192, 96)  # with pingpong, whose epilogue is a loop over short s
 SLICE = 64  # columns that the epilogue has in registers at a time; twice as many spill with erf
 MIN_STAGES = 3
 _SUMMED_BYTES = 2 << 10  # where warps add up the columns of a slice
-TMA_BYTES = 16  # strides and addresses are multiples of it
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A buffer as TMA sees it: `dims` are axes of the batch, then two of "rows", "columns" and
-    "depth"; it is contiguous along the last. Columns that are parts of heads have "heads" before
-    them. `strides` and `offset` in elements."""
-
-    buffer: str
-    dtype: DType
-    dims: tuple[str, ...]
-    shape: tuple[Size, ...]
-    strides: tuple[Size, ...]
-    offset: Size
-
-    @property
-    def width(self) -> int | None:
-        """Columns of each head, where they are apart."""
-        return self.shape[self.dims.index("columns")] if "heads" in self.dims else None
-
-    def block(self, **extents: int) -> tuple[int, ...]:
-        """A tile: one along the batch, `extents` along the sides."""
-        if self.width is not None:
-            columns = extents["columns"]
-            extents |= {"heads": max(1, columns // self.width), "columns": min(columns, self.width)}
-        return tuple(extents.get(d, 1) for d in self.dims)
-
-    def divides(self, columns: int) -> bool:
-        """Whether tiles of that many columns are whole heads, or parts of one."""
-        return self.width is None or not columns % self.width or not self.width % columns
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
     """What passes through shared memory. `factors`: of each product, the left and the right one;
     `residuals`: loads of whole tiles in the epilogue, in `residual_slots` at a time; `results`:
-    stores, by position, in `result_slots`. `slice`: columns that the epilogue has in registers at a
-    time."""
+    stores, by position, in `result_slots`. `rows`: how many a tile has along each dimension.
+    `slice`: columns that the epilogue has in registers at a time."""
 
     factors: tuple[tuple[Window, Window], ...]
     residuals: Mapping[Value, Window]
     results: Mapping[int, Window]
+    rows: Mapping[str, int]
     slice: int = SLICE
     residual_slots: int = 0
     result_slots: int = 0
@@ -107,7 +93,7 @@ def supports(accesses: Accesses, contraction: Contraction, table: Target) -> str
 
 
 def _unsupported(accesses: Accesses, contraction: Contraction) -> str | None:
-    if not contraction.plain:
+    if contraction.row_sums or any(p.right_load is None for p in contraction.products):
         return "a factor is computed before it is multiplied"
     if not contraction.rows:
         return "it has a single row"
@@ -118,13 +104,11 @@ def _unsupported(accesses: Accesses, contraction: Contraction) -> str | None:
         return "a result varies along the depth"
     if any(a.extent == 0 for a in accesses.comp.axes):
         return "the product is empty"
+    windows = _windows(accesses, contraction)
+    if isinstance(windows, str):
+        return windows
     if (reason := bad_factors(accesses, contraction)) is not None:
         return reason
-    for p in contraction.products:
-        for load, side in ((p.left_load, "rows"), (p.right_load, "columns")):
-            found = _factor(accesses, contraction, load, side)
-            if isinstance(found, str):
-                return found
     count = len(contraction.products)
     return None if count <= 2 else f"{count} products at a time"
 
@@ -147,7 +131,7 @@ def _ways(piece: Piece) -> tuple:
     results = _results(piece.accesses, piece.contraction)
     stores = tuple(results.get(n) for n in range(len(piece.accesses.stores)))
     passing = tuple(w and (w.dims, w.dtype) for w in stores)
-    return factors, passing, _computes_indices(piece.accesses)
+    return factors, passing, _computes_indices(piece.accesses, piece.contraction)
 
 
 def roles_of(pieces: Sequence[Piece], schedule: ProductSchedule) -> list[Roles]:
@@ -164,30 +148,58 @@ def roles(
     """The windows of a Comp that is supported, one piece of it. Results, then residuals pass
     through shared memory as long as there is space beside the ring of stages."""
     factors = _windows(accesses, contraction)
+    assert not isinstance(factors, str)
+    rows = {"rows": schedule.block_m, **dict(zip(contraction.rows, schedule.box))}
     tileable = _results(accesses, contraction)
     residuals = _residuals(accesses, contraction)
     width = min(widest, _slice(accesses, contraction, schedule, tileable, residuals))
     points = schedule.block_m * width
-    left, slots, results = _space(schedule, factors), min(2, schedule.block_n // width), {}
-    for position, window in tileable.items():
-        need = slots * points * window.dtype.bytes * (2 if schedule.pingpong else 1)
+    ring = Roles(factors, {}, {}, rows)
+    left, slots, results = _space(schedule, ring), min(2, schedule.block_n // width), {}
+    for position, result in tileable.items():
+        need = slots * points * result.dtype.bytes * (2 if schedule.pingpong else 1)
         if need <= left:
-            results[position], left = window, left - need
+            results[position], left = result, left - need
     left -= points * _scratch_width(accesses, results)
     left -= _SUMMED_BYTES * len(column_sums(accesses, contraction))
     each = sum(points * w.dtype.bytes for w in residuals.values())
     fetched = max(0, min(left // each, schedule.block_n // width)) if residuals else 0
     left -= fetched * each
-    return Roles(factors, residuals if fetched else {}, results, width, fetched, slots, left)
+    return replace(ring, residuals=residuals if fetched else {}, results=results, slice=width,
+                   residual_slots=fetched, result_slots=slots, free_bytes=left)  # fmt: skip
 
 
-def _windows(accesses: Accesses, contraction: Contraction) -> tuple[tuple[Window, Window], ...]:
-    """Of the factors of each product, which TMA can make."""
+def _windows(
+    accesses: Accesses, contraction: Contraction
+) -> tuple[tuple[Window, Window], ...] | str:
+    """Of the factors of each product, or why TMA cannot make one."""
+    pair = _places_and_taps if walks_boxes(accesses, contraction) else _rows_and_columns
+    pairs = [pair(accesses, contraction, p) for p in contraction.products]
+    reasons = (w for pair in pairs for w in pair if isinstance(w, str))
+    return next(reasons, None) or tuple(pairs)
+
+
+def walks_boxes(accesses: Accesses, contraction: Contraction) -> bool:
+    """Whether rows are places of an image, tiled along each of their axes: where they are not at
+    equal distances, or some of what they read is outside of the image."""
+    left = contraction.products[0].left_load
+    if left is None:
+        return True
+    return linear(accesses, accesses.loads[left].offset, contraction.rows) is None
+
+
+def _rows_and_columns(accesses: Accesses, contraction: Contraction, p: Product):
     return tuple(
-        (_factor(accesses, contraction, p.left_load, "rows"),
-         _factor(accesses, contraction, p.right_load, "columns"))
-        for p in contraction.products
-    )  # fmt: skip
+        _factor(accesses, contraction, load, side)
+        for load, side in ((p.left_load, "rows"), (p.right_load, "columns"))
+    )
+
+
+def _places_and_taps(accesses: Accesses, contraction: Contraction, p: Product):
+    load = image_load(accesses, p)
+    if load is None:
+        return ("a factor is computed before it is multiplied",)
+    return image(accesses, contraction, load), weight(accesses, contraction, p.right_load)
 
 
 def _slice(
@@ -201,25 +213,29 @@ def _slice(
     long epilogue that is no more than arithmetic on it."""
     threads = 32 * schedule.num_warps
     computed = len(tileable) == len(accesses.comp.stores) and not residuals
-    computed &= not _computes_indices(accesses) and len(contraction.products) == 1
+    computed &= not _computes_indices(accesses, contraction) and len(contraction.products) == 1
     spare = schedule.block_m * schedule.block_n <= 128 * threads
     long = spare and computed and epilogue_cost(accesses, contraction) >= _LONG_EPILOGUE
     points = 64 if long else 32
     return min(schedule.block_n, SLICE, points * threads // schedule.block_m)
 
 
-def _computes_indices(accesses: Accesses) -> bool:
-    return any(isinstance(i, Index) for i in accesses.comp.body)
+def _computes_indices(accesses: Accesses, contraction: Contraction) -> bool:
+    """Whether an epilogue works with the numbers of its rows or columns."""
+    body = accesses.comp.body
+    stored = (v for s in accesses.comp.stores for v in store_operands(s))
+    after = needed(body, stored, stop={p.value for p in contraction.products})
+    return any(isinstance(body[v], Index) for v in after)
 
 
-def _space(schedule: ProductSchedule, factors: tuple[tuple[Window, Window], ...]) -> int:
+def _space(schedule: ProductSchedule, ring: Roles) -> int:
     """Bytes beside the ring of stages."""
-    return SHARED_BYTES - schedule.stages * stage_bytes(Roles(factors, {}, {}), schedule)
+    return SHARED_BYTES - schedule.stages * stage_bytes(ring, schedule)
 
 
 def stage_bytes(roles: Roles, schedule: ProductSchedule) -> int:
     """Of one step along the depth, all factors."""
-    sides = {"rows": schedule.block_m, "columns": schedule.block_n, "depth": schedule.block_k}
+    sides = {**roles.rows, "columns": schedule.block_n, "depth": schedule.block_k}
     return sum(product(w.block(**sides)) * w.dtype.bytes for w in roles.inputs)
 
 
@@ -232,7 +248,9 @@ def _is_valid(schedule: ProductSchedule, piece: Piece) -> bool:
     accesses, contraction = piece.accesses, piece.contraction
     count = len(contraction.products)
     threads = 32 * schedule.num_warps
-    most = (MOST_IN_TURN if schedule.pingpong else MOST_TOGETHER)[_computes_indices(accesses)]
+    most = (MOST_IN_TURN if schedule.pingpong else MOST_TOGETHER)[
+        _computes_indices(accesses, contraction)
+    ]
     return (
         schedule.form == "gluon"
         and schedule.splits == 1
@@ -243,8 +261,28 @@ def _is_valid(schedule: ProductSchedule, piece: Piece) -> bool:
         and schedule.block_k in (32, 64, 128)
         and count * schedule.block_m * schedule.block_n <= most * threads
         and schedule.stages >= 2
+        and _has_fitting_box(schedule, accesses, contraction)
         and roles(accesses, contraction, schedule).free_bytes >= 0
     )
+
+
+def _has_fitting_box(
+    schedule: ProductSchedule, accesses: Accesses, contraction: Contraction
+) -> bool:
+    """Whether rows that are places have a box of them; then steps of the depth that are whole
+    within a pixel, where a dimension has several side by side. Where columns are added up, there
+    are as many boxes as the kernel without TMA has tiles."""
+    if not walks_boxes(accesses, contraction):
+        return not schedule.box
+    rows = [accesses.comp.extent(a) for a in contraction.rows]
+    uneven = schedule.row_tiles(rows) != replace(schedule, box=()).row_tiles(rows)
+    if uneven and column_sums(accesses, contraction):
+        return False
+    images = (left for left, _ in _windows(accesses, contraction))
+    channels = accesses.comp.extent(contraction.depth[-1])
+    whole = channels % schedule.block_k == 0 or all(w.shape[-1] == channels for w in images)
+    fits = len(schedule.box) == len(contraction.rows) and prod(schedule.box) == schedule.block_m
+    return whole and fits
 
 
 def candidates(
@@ -257,19 +295,41 @@ def candidates(
     shapes = _PAIR_SHAPES if len(contraction.products) == 2 else _SHAPES
     pieces = pieces_of(accesses, contraction)
     found = []
+    step = _step(accesses, contraction)
     for shape in shapes:
-        tries = (_tiled(*shape, stages, table.units) for stages in (8, 7, 6, 5, 4, 3))
+        box = _box(accesses, contraction, shape[0])
+        tries = (_tiled(*shape, step, stages, table.units, box) for stages in (8, 7, 6, 5, 4, 3))
         fits = (t for t in tries if all(_is_valid(t, p) and _passes(t, p) for p in pieces))
         found += list(fits)[:1]
+    if not found:
+        return
     cycles = {s: predicted_cycles(s, pieces, table, hints or {}) for s in found}
     first, *others = (replace(s, early=cycles[s] < _SHORT_CYCLES)
                       for s in sorted(found, key=cycles.__getitem__))  # fmt: skip
     yield from (first, *others, replace(first, early=not first.early), replace(first, group=16))
 
 
-def _tiled(rows: int, columns: int, in_turn: bool, stages: int, units: int) -> ProductSchedule:
-    return ProductSchedule("gluon", rows, columns, 64, 4 if in_turn else 8, stages,
-                           programs=units, pingpong=in_turn)  # fmt: skip
+def _step(accesses: Accesses, contraction: Contraction) -> int:
+    """Of the depth: 64, but for images with channels of which it would leave much empty."""
+    channels = accesses.comp.extent(contraction.depth[-1])
+    if not walks_boxes(accesses, contraction):
+        return 64
+    wide, narrow = (-(-channels // step) * step for step in (64, 32))
+    return 32 if wide > _MUCH_EMPTY * narrow else 64
+
+
+def _box(accesses: Accesses, contraction: Contraction, points: int) -> tuple[int, ...]:
+    if not walks_boxes(accesses, contraction):
+        return ()
+    return best_box([accesses.comp.extent(a) for a in contraction.rows], points)
+
+
+def _tiled(
+    rows: int, columns: int, in_turn: bool, step: int, stages: int, units: int,
+    box: tuple[int, ...],
+) -> ProductSchedule:  # fmt: skip
+    return ProductSchedule("gluon", rows, columns, step, 4 if in_turn else 8, stages,
+                           programs=units, pingpong=in_turn, box=box)  # fmt: skip
 
 
 # rows, columns, whether two groups of warps take turns
@@ -285,6 +345,7 @@ _PAIR_SHAPES = (
 # 34 problems on an H100: 7 % off; the first tile is half a percent slower than the best on average.
 _PRODUCTS_PER_CYCLE = 1650  # of 2048: the power limit slows the clock down
 _COPIED_BYTES_PER_CYCLE = 68
+_IMAGE_BYTES_PER_CYCLE = 31  # a tile of an image has no other reader at that time
 _SHARED_BYTES_PER_CYCLE = 143  # to it and from it
 _CYCLES_PER_INSTRUCTION = 1.1  # of an epilogue
 _CYCLES_IN_TURN = 0.5  # of one beside products, which both slow down
@@ -293,6 +354,7 @@ _INSTRUCTIONS_PER_RESULT = 4  # to narrow, move and store it
 _SFU_SHARE = 0.55  # of the cost of a function in the IR's table, as the fast forms are
 _TILE_CYCLES = 2800  # in which neither unit has work, at the end of a tile
 _START_CYCLES = 5400
+_MUCH_EMPTY = 1.15
 _SHORT_CYCLES = 40_000  # of a kernel that gains by beginning while the one before it ends
 
 
@@ -310,15 +372,21 @@ def predicted_cycles(
         return size.hint(product(accesses.comp.extent(a) for a in axes), hints)
 
     s = schedule
-    tiles = points(contraction.batch) * -(-points(contraction.rows) // s.block_m)
+    rows = [size.hint(accesses.comp.extent(a), hints) for a in contraction.rows]
+    tiles = points(contraction.batch) * s.row_tiles(rows)
     tiles *= sum(-(-size.hint(p.columns, hints) // s.block_n) for p in pieces)
     turns = -(-tiles // table.units)
     area = s.block_m * s.block_n
     multiply = area * s.block_k * len(contraction.products) / _PRODUCTS_PER_CYCLE
-    staged = stage_bytes(roles(accesses, contraction, s), s)
+    ring = roles(accesses, contraction, s)
+    staged = stage_bytes(ring, s)
     shared = (staged + _read_bytes(s, len(contraction.products))) / _SHARED_BYTES_PER_CYCLE
-    steps = -(-points(contraction.depth) // s.block_k)
-    loop = steps * max(multiply, shared, staged / _COPIED_BYTES_PER_CYCLE)
+    copies = staged / _COPIED_BYTES_PER_CYCLE
+    if s.box:
+        images = stage_bytes(replace(ring, factors=tuple((x, x) for x, _ in ring.factors)), s)
+        copies += images / _IMAGE_BYTES_PER_CYCLE - images / _COPIED_BYTES_PER_CYCLE
+    steps = -(-size.hint(walked_depth(accesses, contraction, s), hints) // s.block_k)
+    loop = steps * max(multiply, shared, copies)
     each = max(epilogue_cost(p.accesses, p.contraction) for p in pieces)
     instructions = area // (32 * s.num_warps) * each
     epilogue = instructions * _CYCLES_PER_INSTRUCTION + _TILE_CYCLES
@@ -326,6 +394,17 @@ def predicted_cycles(
         loop += instructions * _CYCLES_IN_TURN
         return turns * max(loop, (loop + epilogue) / 2) + epilogue + _START_CYCLES
     return turns * (loop + epilogue) + _START_CYCLES
+
+
+def walked_depth(
+    accesses: Accesses, contraction: Contraction, schedule: ProductSchedule
+) -> Size:
+    """Elements of the depth, of an image with each tap's channels in whole steps."""
+    extents = [accesses.comp.extent(a) for a in contraction.depth]
+    if not schedule.box:
+        return product(extents)
+    *taps, channels = extents
+    return product(taps) * -(-channels // schedule.block_k) * schedule.block_k
 
 
 def _read_bytes(schedule: ProductSchedule, products: int) -> int:
@@ -371,7 +450,7 @@ def _factor(
 
 def _residuals(accesses: Accesses, contraction: Contraction) -> dict[Value, Window]:
     """Loads in the epilogue of whole tiles that TMA can make."""
-    factors = {v for p in contraction.products for v in (p.left_load, p.right_load)}
+    factors = {v for p in contraction.products for v in (image_load(accesses, p), p.right_load)}
     body, axes = accesses.comp.body, value_axes(accesses.comp.body)
     needed = frozenset(contraction.rows + contraction.columns)
     found = {}
@@ -405,74 +484,12 @@ def _tile_window(
 ) -> Window | str:
     if not dtype.is_float or dtype.bits > 32:
         return f"{dtype} does not pass through TMA"
+    if walks_boxes(accesses, contraction):
+        return places(accesses, contraction, access, dtype)
     found = window(accesses, contraction, access, dtype, ("rows", "columns"))
     if isinstance(found, Window) and found.dims[-1] != "columns":
         return "rows are contiguous"
     return found
-
-
-def window(
-    accesses: Accesses,
-    contraction: Contraction,
-    access: Access,
-    dtype: DType,
-    sides: tuple[str, str],
-) -> Window | str:
-    """Of an access, or why TMA cannot make it."""
-    if access.refs:
-        return "computed indices"
-    strides = {s: linear(accesses, access.offset, getattr(contraction, s)) for s in sides}
-    if any(s is None or s == 0 for s in strides.values()):
-        return f"{access.buffer} is no matrix of rows at equal distances"
-    if strides[sides[1]] != 1:
-        sides = sides[::-1]
-    if strides[sides[1]] != 1:
-        return f"{access.buffer} is contiguous along neither side"
-    extents = [product(accesses.comp.extent(a) for a in getattr(contraction, s)) for s in sides]
-    matrix = Window(access.buffer, dtype, sides, tuple(extents), (strides[sides[0]], 1),
-                    access.offset.const)  # fmt: skip
-    return _aligned(accesses, access, contraction.batch, matrix)
-
-
-def row_window(
-    accesses: Accesses,
-    access: Access,
-    dtype: DType,
-    batch: tuple[str, ...],
-    axes: tuple[str, ...],
-    sides: tuple[str, str],
-) -> Window | str:
-    """Of an access that `axes` alone walk over, as a matrix whose first side is one."""
-    length = product(accesses.comp.extent(a) for a in axes)
-    if access.refs or linear(accesses, access.offset, axes) != 1 or not isinstance(length, int):
-        return f"{access.buffer} is no row of numbers side by side"
-    lanes = TMA_BYTES // dtype.bytes
-    row = Window(access.buffer, dtype, sides, (1, length), (-(-length // lanes) * lanes, 1),
-                 access.offset.const)  # fmt: skip
-    return _aligned(accesses, access, batch, row)
-
-
-def _aligned(
-    accesses: Accesses, access: Access, batch: tuple[str, ...], matrix: Window
-) -> Window | str:
-    """`matrix` for each point of the batch, or why TMA cannot make it."""
-    batch = tuple(a for a in batch if access.offset.coefficient(a) != 0)
-    if len(batch) > 3:
-        return "more than five dimensions"
-    steps = (*(access.offset.coefficient(a) for a in batch), *matrix.strides[:-1])
-    if any(map(is_negative, steps)):
-        return f"{access.buffer} is read backwards"
-    lanes = TMA_BYTES // matrix.dtype.bytes
-    if any(_factor_of(s) % lanes for s in (*steps, matrix.offset)):
-        return f"{access.buffer} is not aligned to {TMA_BYTES} bytes in each row"
-    extents = (*map(accesses.comp.extent, batch), *matrix.shape)
-    return replace(
-        matrix, dims=(*batch, *matrix.dims), shape=extents, strides=(*steps, 1))
-
-
-def _factor_of(size: Size) -> int:
-    """The largest number known to divide a size."""
-    return size if isinstance(size, int) else gcd(*(c for _, c in size.terms))
 
 
 def _scratch_width(accesses: Accesses, results: Mapping[int, Window]) -> int:

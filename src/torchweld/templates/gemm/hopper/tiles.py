@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from torchweld.codegen.source import DescriptorArg
 from torchweld.ir.size import product
 from torchweld.templates.gemm.hopper.epilogue import residual_name, result_name
-from torchweld.templates.gemm.hopper.schedule import PARTS, Roles, Window
+from torchweld.templates.gemm.hopper.schedule import PARTS, Roles
+from torchweld.templates.gemm.hopper.windows import Window
 from torchweld.templates.gemm.schedule import ProductSchedule
 
 _TYPES = {"bf16": "gl.bfloat16", "f16": "gl.float16", "f32": "gl.float32"}
@@ -104,7 +105,7 @@ def tiles_of(roles: Roles, schedule: ProductSchedule, names: Sequence[str]) -> T
     groups = "2 * " if schedule.pingpong else ""
     residuals = [(residual_name(v), w, "FETCHED") for v, w in roles.residuals.items()]
     results = [(result_name(p), w, f"{groups}SLOTS") for p, w in roles.results.items()]
-    sides = {"rows": schedule.block_m, "columns": roles.slice}
+    sides = {**roles.rows, "columns": roles.slice}
     passing = [(Tile(n, w, w.block(**sides), n), slots) for n, w, slots in (*residuals, *results)]
     memories += [Memory(t.name, slots, t.block, t) for t, slots in passing]
     tiles = [t for t, _ in passing]
@@ -128,9 +129,9 @@ def _can_share(roles: Roles, schedule: ProductSchedule) -> bool:
 
 
 def _side_by_side(roles: Roles, schedule: ProductSchedule, names: Sequence[str]):
-    rows, columns, depth = schedule.block_m, schedule.block_n, schedule.block_k
+    columns, depth = schedule.block_n, schedule.block_k
     left, right = roles.factors[0][0], [w for _, w in roles.factors]
-    x = Tile("x", left, left.block(rows=rows, depth=depth), "x")
+    x = Tile("x", left, left.block(**roles.rows, depth=depth), "x")
     dimension = right[0].dims.index("columns")
     ws = [Tile(_numbered("w", k), w, w.block(columns=columns, depth=depth), "w", 0,
                (k * columns, columns, dimension)) for k, w in enumerate(right)]  # fmt: skip
@@ -156,7 +157,7 @@ def _apart(roles: Roles, schedule: ProductSchedule, names: Sequence[str]):
     accumulators = []
     for part, columns in enumerate(parts):
         for number, (x, w) in enumerate(roles.factors):
-            left = memory("x", x, 0, rows=schedule.block_m, depth=schedule.block_k)
+            left = memory("x", x, 0, **roles.rows, depth=schedule.block_k)
             right = memory("w", w, part, columns=columns, depth=schedule.block_k)
             name = names[number] + ("ab"[part] if parts[1:] else "")
             accumulators.append(Accumulator(name, columns, left, right, (number,), part))

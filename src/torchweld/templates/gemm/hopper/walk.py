@@ -10,6 +10,7 @@ from torchweld.codegen.source import GridDim
 from torchweld.ir.access import Accesses
 from torchweld.ir.contraction import Contraction
 from torchweld.ir.size import Size, product
+from torchweld.templates.gemm.hopper.schedule import walked_depth
 from torchweld.templates.gemm.hopper.tiles import Tile
 from torchweld.templates.gemm.schedule import ProductSchedule
 
@@ -19,10 +20,11 @@ EVERY_TILE = "for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):"
 @dataclass(frozen=True, slots=True)
 class Walk:
     """`start`: lines that say how many tiles there are; `place`: lines that find the place of
-    `tile` among them."""
+    `tile` among them; `step`: lines that find that of `k` along the depth."""
 
     start: tuple[str, ...]
     place: tuple[str, ...]
+    step: tuple[str, ...]
     grid: GridDim
 
 
@@ -47,10 +49,12 @@ def walk_of(
         return f"tl.cdiv({size(of)}, {block}).to(tl.int32)"
 
     c, s = contraction, schedule
+    rows = [accesses.comp.extent(a) for a in c.rows]
+    tiles_r = str(s.row_tiles(rows)) if s.box else count(extent(c.rows), s.block_m)
     start = [
-        f"tiles_r = {count(extent(c.rows), s.block_m)}",
+        f"tiles_r = {tiles_r}",
         f"tiles_c = {' + '.join(count(of, s.block_n) for of in columns)}",
-        f"depth = {number(extent(c.depth))}",
+        f"depth = {number(walked_depth(accesses, contraction, s))}",
         "tiles = tiles_r * tiles_c" + (f" * {number(extent(c.batch))}" if c.batch else ""),
     ]
     place = ["m, n = place(tile, tiles_r, tiles_c)"]
@@ -60,9 +64,35 @@ def walk_of(
     for k, axis in enumerate(c.batch):
         wrapped = f" % {number(extent([axis]))}" if k else ""
         place.append(f"at_{axis} = batch // {number(extent(c.batch[k + 1 :]))}{wrapped}")
+    place += _box_of_tile(c.rows, rows, s)
     across = sum(_blocks(of, s.block_n) for of in columns)
-    blocks = _blocks(extent(c.rows), s.block_m) * across
-    return Walk(tuple(start), tuple(place), GridDim(blocks * extent(c.batch), 1, s.programs))
+    blocks = s.row_tiles(rows) * across
+    step = _tap_of_step(c.depth, [accesses.comp.extent(a) for a in c.depth], s)
+    grid = GridDim(blocks * extent(c.batch), 1, s.programs)
+    return Walk(tuple(start), tuple(place), tuple(step), grid)
+
+
+def _box_of_tile(axes: Sequence[str], extents: Sequence[Size], s: ProductSchedule) -> list[str]:
+    """Where the box of places that tile `m` of the rows is begins along each axis."""
+    lines, inner = [], 1
+    for axis, extent, box in reversed(list(zip(axes, extents, s.box))):
+        count = -(-extent // box)
+        lines.append(f"at_{axis} = m // {inner} % {count} * {box}")
+        inner *= count
+    return lines
+
+
+def _tap_of_step(axes: Sequence[str], extents: Sequence[Size], s: ProductSchedule) -> list[str]:
+    """The tap of an image, and the first of its channels, of the step at `k` of the depth."""
+    if not s.box:
+        return []
+    *taps, channels = extents
+    inner = -(-channels // s.block_k) * s.block_k
+    lines = [f"at_{axes[-1]} = k % {inner}"]
+    for axis, extent in reversed(list(zip(axes, taps))):
+        lines.append(f"at_{axis} = k // {inner} % {extent}")
+        inner *= extent
+    return lines
 
 
 def corner(tile: Tile, column: int, n: str = "n") -> str:
@@ -72,6 +102,7 @@ def corner(tile: Tile, column: int, n: str = "n") -> str:
         start = f"({names['columns']})"
         names |= {"heads": f"{start} // {tile.window.width}",
                   "columns": f"{start} % {tile.window.width}"}  # fmt: skip
+    names |= dict(tile.window.starts)
     return f"[{', '.join(names.get(d) or f'at_{d}' for d in tile.window.dims)}]"
 
 

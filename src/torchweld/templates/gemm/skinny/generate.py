@@ -135,7 +135,7 @@ class _Writer:
         for number, (piece, windows) in enumerate(zip(pieces, found)):
             beside = made[0].epilogue if made else None
             epilogue = _Epilogue(piece.accesses, piece.contraction, self.buffers, s,
-                                 Roles((), {}, {}), beside)  # fmt: skip
+                                 Roles((), {}, {}, {}), beside)  # fmt: skip
             epilogue.emit()
             tiles = tuple(
                 Tile(f"w{k}_{number}", w, w.block(columns=s.block_n, depth=s.block_k), f"w{k}")

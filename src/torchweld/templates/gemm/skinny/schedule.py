@@ -22,7 +22,8 @@ from torchweld.ir.contraction import Contraction, bad_factors
 from torchweld.ir.nodes import store_axes, value_axes
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
-from torchweld.templates.gemm.hopper.schedule import SHARED_BYTES, Window, row_window, window
+from torchweld.templates.gemm.hopper.schedule import SHARED_BYTES
+from torchweld.templates.gemm.hopper.windows import Window, row_window, window
 from torchweld.templates.gemm.schedule import ProductSchedule
 from torchweld.templates.gemm.triton.schedule import MAX_SPLITS, STREAM_ROWS
 from torchweld.templates.pointwise_reduce.gpu.schedule import extent, next_pow2

@@ -89,7 +89,7 @@ def generate(
     Raises InvalidIR if `comp` makes no products or the schedule does not fit."""
     accesses, contraction = tiled(comp, buffers, schedule, hints, valid)
     partials = _partials(accesses, contraction, buffers, schedule)
-    sums = sums_of(accesses, contraction, buffers, schedule.block_m)
+    sums = sums_of(accesses, contraction, buffers, schedule)
     scratch = (*partials.values(), *sums.scratch.values())
     every = {**buffers, **{b.name: b for b in scratch}}
     t = _template(accesses, contraction, every, schedule, sums.scratch)

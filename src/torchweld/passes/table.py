@@ -14,6 +14,7 @@ from torchweld.layout.extents import align_extents
 from torchweld.layout.layouts import contiguous_rows
 from torchweld.layout.rows import align_rows
 from torchweld.passes.biases import separate_biases
+from torchweld.passes.few_channels import wide_windows
 from torchweld.passes.lone_functions import lone_functions_as_calls
 from torchweld.passes.overwritten import overwrite_operands
 from torchweld.passes.patches import products_of_patches
@@ -90,6 +91,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: channels_last(g, c.target, c.loose_outputs))),
         Pass("im2col", "convolutions whose windows do not overlap -> products of matrices",
              _graph(lambda g, c: products_of_patches(g))),
+        Pass("few channels", "windows on few channels -> windows whose rows are channels",
+             _graph(lambda g, c: wide_windows(g, c.target, c.options))),
         Pass("statistics", "norms over many pixels -> statistics, then their application",
              _graph(lambda g, c: statistics_apart(g, c.target))),
         Pass("contiguous rows", "permuted temporaries -> in the order of their reductions",

@@ -13,9 +13,10 @@ _TEMPLATES = (
     "gemm/hopper", "gemm/triton", "pointwise_reduce/gpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "biases", "channels last", "im2col", "statistics", "contiguous rows", "scores",
-    "row totals", "plan", "row chunks", "join products", "attention", "library calls (GPU)",
-    "align rows", "align extents", "overwrite operands", "side by side",
+    "rewrite", "biases", "channels last", "im2col", "few channels", "statistics",
+    "contiguous rows", "scores", "row totals", "plan", "row chunks", "join products",
+    "attention", "library calls (GPU)", "align rows", "align extents", "overwrite operands",
+    "side by side",
 )  # fmt: skip
 
 # Copy 3.02 TB/s and 687 TFLOP/s measured; launches inside a CUDA graph.

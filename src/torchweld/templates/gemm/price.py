@@ -230,7 +230,9 @@ class Prices:
         image = bytes_of(buffers[call.image.buffer], self.graph.hints)
         rows, columns, depth = map(self._number, sizes)
         read = min(image, 2 * call.groups * rows * depth)
-        return Work(call.groups, rows, columns, depth, image_bytes=read)
+        seen = made.dtype.bytes * self._number(product(call.image.shape))
+        copied = 2 * seen if seen > image else 0  # a window that overlaps itself is copied first
+        return Work(call.groups, rows, columns, depth, more_bytes=copied, image_bytes=read)
 
     def _number(self, extent: Size) -> int:
         return hint(extent, self.graph.hints)

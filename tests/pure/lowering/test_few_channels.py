@@ -1,0 +1,92 @@
+"""Convolutions of images with few channels become ones of many that mean the same, and that the
+template for images takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lowered import capture
+
+from torchweld.capture.lower import lower
+from torchweld.core.options import Options
+from torchweld.ir.access import addressed
+from torchweld.ir.check import check_graph
+from torchweld.ir.contraction import contraction_of
+from torchweld.ir.interpret import run_graph
+from torchweld.ir.nodes import Extern
+from torchweld.layout.channels import channels_last
+from torchweld.passes.few_channels import wide_windows
+from torchweld.targets.find import named_target
+from torchweld.templates.conv.comp import convolution_comp
+from torchweld.templates.gemm.hopper.schedule import supports
+
+TABLE = named_target("H100")
+DEFAULT = Options()
+
+
+def net(**how):
+    convolve = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
+    return lambda x, w: torch.relu(convolve[x.dim()](torch.tanh(x), w, **how))
+
+
+def case(channels, size, window, dtype=torch.bfloat16):
+    torch.manual_seed(0)
+    x = torch.randn(2, channels, *size, dtype=dtype)
+    return x, torch.randn(16, channels, *window, dtype=dtype)
+
+
+def converted(function, args, options=DEFAULT):
+    graph = channels_last(lower(capture(function, *args), Options()).graph, TABLE)
+    after = wide_windows(graph, TABLE, options)
+    check_graph(after)
+    return graph, after
+
+
+CASES = [
+    (net(stride=2, padding=3), case(3, (20, 18), (7, 7))),
+    (net(padding=1), case(3, (9, 11), (3, 3))),
+    (net(), case(1, (12, 13), (5, 8))),
+    (net(stride=4, padding=2), case(3, (24, 31), (11, 11))),
+    (net(stride=(2, 1), padding=(1, 2)), case(4, (10, 9), (3, 3), torch.float16)),
+    (net(stride=(1, 3), dilation=(2, 1)), case(8, (10, 14), (3, 2))),
+    (net(stride=4, padding=4), case(2, (61,), (10,))),
+    (net(stride=(1, 1, 2), padding=1), case(3, (4, 8, 9), (3, 3, 3))),
+]
+
+
+@pytest.mark.parametrize(("function", "args"), CASES, ids=lambda _: "")
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_a_convolution_of_the_same_meaning(function, args, last):
+    if last and args[0].dim() == 4:
+        args = tuple(t.to(memory_format=torch.channels_last) for t in args)
+    before, after = converted(function, args)
+    (call,) = (n for n in after.nodes if isinstance(n, Extern))
+    assert call.args[0].buffer not in before.buffers
+    for one, other in zip(run_graph(after, list(args)), run_graph(before, list(args)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    buffers = {n: replace(b, device="cuda:0") for n, b in after.buffers.items()}
+    accesses = addressed(convolution_comp(call, buffers), buffers)
+    assert supports(accesses, contraction_of(accesses), TABLE) is None
+
+
+@pytest.mark.parametrize("options", [Options(numerics="eager"), Options(fuse=False)])
+def test_what_stays_with_the_library_keeps_its_image(options):
+    before, after = converted(*CASES[0], options)
+    assert before == after
+
+
+@pytest.mark.parametrize(("function", "args"), [
+    (net(padding=1), case(16, (8, 8), (3, 3))),  # channels that fill steps
+    (net(stride=2, padding=1), case(3, (9, 8), (3, 3))),  # rows that no step divides
+    (net(dilation=2), case(3, (9, 9), (3, 3))),
+    (net(padding=1, groups=3), (case(3, (8, 8), (3, 3))[0], case(1, (8, 8), (3, 3))[1][:15])),
+    (net(padding=1), case(3, (8, 8), (3, 3), torch.float32)),
+    (net(stride=(1, 2, 2)), case(3, (4, 8, 9), (3, 3, 3))),  # six dimensions
+    (net(), case(2, (8, 8), (3, 3))),  # 6 elements are no 16 bytes
+], ids=lambda _: "")  # fmt: skip
+def test_others_stay(function, args):
+    before, after = converted(function, args)
+    assert before == after

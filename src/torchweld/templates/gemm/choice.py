@@ -1,7 +1,8 @@
 """Which form of kernel makes the products of a Comp, and how it is tiled: streams where there are
 few rows, Gluon's on Hopper, Triton's elsewhere and for what Gluon does not take. Gluon's kernels
 take longer to start: Triton's are faster where there is little to multiply (256 x 768 x 3072 on an
-H100: 8.4 against 10.2 us, but 512 x 768 x 3072: 16.3 against 11.2)."""
+H100: 8.4 against 10.2 us, but 512 x 768 x 3072: 16.3 against 11.2). Windows of an image they would
+load element by element."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from torchweld.ir.contraction import Contraction
 from torchweld.ir.nodes import Buffer
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.hopper import schedule as product_gluon
+from torchweld.templates.gemm.hopper.images import is_image
 from torchweld.templates.gemm.schedule import ProductSchedule
 from torchweld.templates.gemm.skinny import schedule as product_stream
 from torchweld.templates.gemm.triton import schedule as product_triton
@@ -63,4 +65,5 @@ def _forms(accesses: Accesses, contraction: Contraction, table: Target, hints):
     if rows <= STREAM_ROWS:
         return product_stream, product_triton
     little = batch * rows * columns * depth * len(c.products) < _LITTLE * table.units
+    little &= not any(is_image(accesses, p) for p in c.products)
     return (product_triton,) if little else (product_gluon, product_triton)

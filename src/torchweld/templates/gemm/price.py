@@ -215,7 +215,9 @@ class Prices:
         """Of a library's product, or convolution in 16 bits."""
         convolution = call_of(node)
         if convolution is not None:
-            return library_s(self._convolved(node, convolution), self.device)
+            work = self._convolved(node, convolution)
+            start_s = self.device.products.rate("library", work.width).start_us * _MICRO
+            return library_s(work, self.device) + (start_s if work.more_bytes else 0.0)
         result, depth = self.graph.buffers[node.outputs[0]], left_operand(node).shape[-1]
         *outer, columns = (self._number(n) for n in result.shape)
         batch = outer[0] if is_batched(node) else 1

@@ -49,6 +49,11 @@ def image_load(accesses: Accesses, found: Product) -> Value | None:
     return cast.arg if zeros else None
 
 
+def is_image(accesses: Accesses, found: Product) -> bool:
+    """Whether the left factor is read where it is, and zero outside of it."""
+    return found.left_load is None and image_load(accesses, found) is not None
+
+
 def image(accesses: Accesses, contraction: Contraction, value: Value) -> Window | str:
     """The window of the left factor that a load reads, or why TMA cannot make it."""
     access, load = accesses.loads[value], accesses.comp.body[value]

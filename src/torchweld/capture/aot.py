@@ -20,6 +20,7 @@ from torchweld.capture import (
     experts,
     interpolation,
     joint,
+    losses,
     pieces,
     random,
     recurrent,
@@ -69,6 +70,7 @@ def make_backend(
             written_out.write_out(gm, takes)
             bags.write_out_bags(gm)
             interpolation.keep_gradients(gm)
+            losses.say_margins(gm)
             return session.trace(gm, example_inputs)
         except torch_private.DynamoControl:
             raise

@@ -28,6 +28,7 @@ from torchweld.capture import (
     experts,
     fits,
     joint,
+    losses,
     random,
     small_products,
     torch_private,
@@ -353,6 +354,7 @@ def traced(
         inline(program.graph_module)
         attention.simplify(program.graph_module)
         write_out(program.graph_module, takes)
+        losses.say_margins(program.graph_module)
         return decomposed(program)
 
 

@@ -15,6 +15,7 @@ import torch
 from torchweld.capture import (
     attention,
     bags,
+    circular,
     constant,
     decompose,
     experts,
@@ -69,6 +70,7 @@ def make_backend(
             unrolled.hoist_products(gm)
             written_out.write_out(gm, takes)
             bags.write_out_bags(gm)
+            circular.write_out_circular(gm)
             interpolation.keep_gradients(gm)
             losses.say_margins(gm)
             return session.trace(gm, example_inputs)

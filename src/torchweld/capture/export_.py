@@ -24,6 +24,7 @@ from torchweld.capture import (
     aot,
     assigned,
     attention,
+    circular,
     constant,
     experts,
     fits,
@@ -355,6 +356,7 @@ def traced(
         attention.simplify(program.graph_module)
         write_out(program.graph_module, takes)
         losses.say_margins(program.graph_module)
+        circular.write_out_circular(program.graph_module)
         return decomposed(program)
 
 

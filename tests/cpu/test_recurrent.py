@@ -181,3 +181,15 @@ def test_silence_is_told():
     assert len(told) == 1 and "nothing of Opaque is compiled" in told[0]
     assert any("Opaque" in e.message for e in events.events())
     assert not torch._dynamo.config.allow_rnn  # others' compilations see no change
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_the_first_call_has_the_bits_of_later_ones(kind):
+    """AOTAutograd watches a first call by a mode, under which torch would take a layer apart."""
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    layer, x = kind(6, 8, batch_first=True).eval(), torch.randn(3, 7, 6)
+    fused = torchweld.fuse(layer)
+    with torch.no_grad():
+        first, second = fused(x)[0].clone(), fused(x)[0]
+        assert torch.equal(first, second) and torch.equal(first, layer(x)[0])

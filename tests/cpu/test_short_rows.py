@@ -60,3 +60,32 @@ def test_partial_sums_of_all_rows_are_one_vector(extent, lanes):
     part = text[text.index("static void part") :]
     assert f"tw_lanes<float, {lanes}>" in part and "reduction(+" not in part
     assert (f"tw_lane[l] < {extent}" in part) == (extent != lanes)
+
+
+LONE = """
+comp rows [i:70, j:{extent}] {{
+  %0 = load x[i, j] : {dtype}
+  %1 = cast %0 : f32
+  %2 = reduce.{monoid}[j] %1 : f32
+  store y[i] %2
+}}
+"""
+
+
+@pytest.mark.parametrize("dtype", KINDS, ids=str)
+@pytest.mark.parametrize("monoid", ["sum", "max"])
+@pytest.mark.parametrize("extent", [9, 12, 15, 16, 17, 24, 31])
+def test_lone_rows_of_less_than_a_vector_of_the_narrowest_type(extent, monoid, dtype):
+    text = LONE.format(extent=extent, monoid=monoid, dtype=dtype)
+    if dtype == d.f32:
+        text = text.replace("  %1 = cast %0 : f32\n", "").replace("] %1", "] %0")
+        text = text.replace("%2", "%1")
+    x = torch.randn(70, extent, generator=torch.Generator().manual_seed(extent)).to(KINDS[dtype])
+    x[3, 0] = torch.nan
+    case = parse_comp(text), {"x": x}, {"y": ((70,), d.f32)}
+    found, exact = run(*case)["y"], reference(*case)["y"]
+    assert torch.equal(found.isnan(), exact.isnan()) and int(found.isnan().sum()) == 1
+    assert error(found.nan_to_num(), exact.nan_to_num().double()) <= 4e-7
+    source = generate(case[0], layouts(*case)).sources[0].text
+    part = source[source.index("static void part") :]
+    assert f"tw_across_{monoid}" in part and "reduction(" not in part

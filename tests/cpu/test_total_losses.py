@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
+from torchweld.exact.budget import compare
 
 LOSSES = {
     "kl": lambda x: F.kl_div(
@@ -59,3 +60,27 @@ def test_a_distance_saves_its_inputs():
     forward = next(r for r in torchweld.records(fused) if r.kind == "forward")
     written = {n for node in forward.graph.nodes for n in node.writes}
     assert all(forward.graph.buffers[n].shape != (33, 65) for n in written)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("rows", [(), (9,)], ids=["a row", "rows"])
+def test_labels_end_at_the_first_minus_one(rows, reduction):
+    """torch.compile's parts of this loss (2.13) go on behind it, with class 0 as the label."""
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    x = torch.randn(*rows, 7, requires_grad=True)
+    labels = torch.randint(-1, 7, (*rows, 7))
+    loss = torch.nn.MultiLabelMarginLoss(reduction=reduction)
+
+    def step(function, x):
+        made = function(x, labels)
+        (slope,) = torch.autograd.grad(made.sum(), x)
+        return made, slope
+
+    ahead = torchweld.fuse(loss, (x.detach(), labels))
+    with torch.no_grad():
+        assert compare("ahead", ahead(x, labels), loss(x, labels), loss(x.double(), labels)).ok
+    wide = x.detach().double().requires_grad_()
+    three = step(torchweld.fuse(loss), x), step(loss, x), step(loss, wide)
+    for name, *which in zip(("loss", "gradient"), *three):
+        assert compare(name, *which).ok

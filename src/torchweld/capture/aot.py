@@ -15,11 +15,13 @@ import torch
 from torchweld.capture import (
     attention,
     bags,
+    circular,
     constant,
     decompose,
     experts,
     interpolation,
     joint,
+    losses,
     pieces,
     random,
     recurrent,
@@ -68,7 +70,9 @@ def make_backend(
             unrolled.hoist_products(gm)
             written_out.write_out(gm, takes)
             bags.write_out_bags(gm)
+            circular.write_out_circular(gm)
             interpolation.keep_gradients(gm)
+            losses.say_margins(gm)
             return session.trace(gm, example_inputs)
         except torch_private.DynamoControl:
             raise

@@ -24,10 +24,12 @@ from torchweld.capture import (
     aot,
     assigned,
     attention,
+    circular,
     constant,
     experts,
     fits,
     joint,
+    losses,
     random,
     small_products,
     torch_private,
@@ -353,6 +355,8 @@ def traced(
         inline(program.graph_module)
         attention.simplify(program.graph_module)
         write_out(program.graph_module, takes)
+        losses.say_margins(program.graph_module)
+        circular.write_out_circular(program.graph_module)
         return decomposed(program)
 
 

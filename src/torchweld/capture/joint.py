@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from torchweld.capture import ahead, experts, losses, pool_gradients, random, scores, torch_private
 
 aten = torch.ops.aten
+_BATCH_NORM = aten._native_batch_norm_legit_functional.default
 
 
 def partition(
@@ -25,6 +28,7 @@ def partition(
     losses.recompute_log_probabilities(joint)
     scores.recompute_scores(joint, takes)
     recompute_extremes(joint)
+    hold_written(joint)
     _hide_attention(joint)
     parts = _cut(joint, inputs, **kwargs)
     scores.divide_once(parts[1])
@@ -55,6 +59,68 @@ def _insert_outputs(output: torch.fx.Node, start: int, nodes, end: int | None = 
     if described:
         described[start:end] = [None] * len(nodes)
         output.meta["desc"] = described
+
+
+def hold_written(joint: torch.fx.GraphModule) -> None:
+    """f(x); ...; copy_(x, y)  ->  held = clone(x); f(held); ...; copy_(x, y)
+
+    For an input x that the forward writes to, where the backward depends on what it was. The
+    partitioner takes an input to be the same in the backward, where nothing has to be kept to
+    compute from it again: a counter `n += 1; x * n` would be counted twice (torch 2.13). What is
+    held is kept like any other value. Others stay as they are: statistics of a batch norm.
+    """
+    written = [
+        copy.args[0]
+        for copy in joint.graph.find_nodes(op="call_function", target=aten.copy_.default)
+        if getattr(copy.args[0], "op", "") == "placeholder"
+    ]
+    backward = _reached(n for n in joint.graph.find_nodes(op="placeholder") if _is_tangent(n))
+    backward.discard(joint.graph.output_node())
+    for x in dict.fromkeys(written):
+        made = _reached([x]) - backward
+        if any(user in backward for node in made for user in _readers(node)):
+            _hold(joint.graph, x)
+
+
+def _reached(starts) -> set[torch.fx.Node]:
+    """What is computed from `starts`, and they themselves."""
+    found, front = set(), list(starts)
+    while front:
+        node = front.pop()
+        if node not in found:
+            found.add(node)
+            front.extend(_readers(node))
+    return found
+
+
+def _readers(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """Those that compute from `node`. Of a batch norm in training, running statistics give the next
+    ones alone, results 3 and 4, and its gradient does not use them."""
+    for user in node.users:
+        if user.target is _BATCH_NORM and user.args[5] and node not in user.args[:3]:
+            yield from (result for result in user.users if result.args[1] > 2)
+        elif not (_is_trained_backward(user) and node not in (*user.args[:3], *user.args[5:7])):
+            yield user
+
+
+def _is_trained_backward(node: torch.fx.Node) -> bool:
+    return node.target is aten.native_batch_norm_backward.default and bool(node.args[7])
+
+
+def _is_tangent(node: torch.fx.Node) -> bool:
+    return "tangents" in str(node.target)
+
+
+def _hold(graph: torch.fx.Graph, x: torch.fx.Node) -> None:
+    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    with graph.inserting_after(last):
+        held = graph.call_function(aten.clone.default, (x,))
+    held.meta["val"] = torch.empty_like(x.meta["val"].detach())
+    held.meta["recompute"] = scores.MUST_SAVE
+    for user in list(x.users):
+        is_write = user.target is aten.copy_.default and user.args[0] is x
+        if user is not held and user.op != "output" and not is_write:
+            user.replace_input_with(x, held)
 
 
 class _Drawless:
@@ -128,8 +194,7 @@ def _is_compared(node: torch.fx.Node) -> bool:
 def widen_statistics(gm: torch.fx.GraphModule) -> None:
     """A batch norm of 16-bit values with float32 parameters saves its mean and deviation in
     float32, as the kernels do; fake tensors say 16 bits on the CPU."""
-    target = aten._native_batch_norm_legit_functional.default
-    for node in gm.graph.find_nodes(op="call_function", target=target):
+    for node in gm.graph.find_nodes(op="call_function", target=_BATCH_NORM):
         parameters = [a.meta["val"].dtype for a in node.args[1:5] if isinstance(a, torch.fx.Node)]
         if torch.float32 not in parameters:
             continue

@@ -6,7 +6,8 @@ one piece each, these operations would need them in memory; in steps, the partit
 the logits that are there anyway.
 
 So are the gradients of the soft margin loss, which torch takes apart less exactly, and of the
-smooth L1 loss, which loses NaN there.
+smooth L1 loss, which loses NaN there. The multi-label margin loss is said in other parts than
+torch's, which are wrong.
 
 A 16-bit result is rounded once, after steps in float32, as in one piece.
 """
@@ -14,13 +15,15 @@ A 16-bit result is rounded once, after steps in float32, as in one piece.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torchweld.capture import linear
 
 aten = torch.ops.aten
 _WIDE = (torch.float32, torch.float64)
-_MEAN = 1  # ATen's number for `reduction`
+_MEAN, _SUM = 1, 2  # ATen's numbers for `reduction`
+_REDUCTIONS = {"none": 0, "mean": _MEAN, "sum": _SUM}
 
 
 def log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
@@ -82,6 +85,40 @@ def smooth_l1_loss_backward(grad, x, target, reduction, beta):
     scale, apart = grad / x.numel() if reduction == _MEAN else grad, x - target
     near = torch.where(apart >= beta, scale, scale * apart / beta)
     return torch.where(apart <= -beta, -scale, near).to(dtype)
+
+
+def say_margins(gm: torch.fx.GraphModule) -> None:
+    """Before autograd: torch's parts of the multi-label margin loss (2.13) count class 0 as a label
+    once for each place behind a row's last label."""
+    found = [node for node in gm.graph.nodes if node.target in _LABEL_MARGINS]
+    for node in found:
+        node.target = _LABEL_MARGINS[node.target]
+    if found:
+        gm.recompile()
+
+
+def _label_margins_by_name(input, target, size_average=None, reduce=None, reduction="mean"):
+    if size_average is not None or reduce is not None:  # the names of old
+        reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
+    return _label_margins(input, target, _REDUCTIONS[reduction])
+
+
+def _label_margins(x: torch.Tensor, target: torch.Tensor, reduction: int = _MEAN) -> torch.Tensor:
+    """sum over labels l and other classes c of max(0, 1 - x[l] + x[c]), by the number of classes.
+    x, target [rows, classes] or [classes]; a row's labels end at its first -1."""
+    if target.shape != x.shape or x.dim() not in (1, 2) or not x.is_floating_point():
+        return aten.multilabel_margin_loss(x, target, reduction)  # raises as it does in eager
+    wide, count = _wide(x), x.shape[-1]
+    places = torch.arange(count, device=x.device)
+    end = torch.where(target == -1, places, count).amin(-1, keepdim=True)
+    counted = places < end
+    own = wide.gather(-1, torch.where(counted, target, 0))
+    is_label = (torch.where(counted, target, -1).unsqueeze(-1) == places).any(-2)
+    hinges = F.relu(1 - own.unsqueeze(-1) + wide.unsqueeze(-2))  # [rows, labels, classes]
+    used = counted.unsqueeze(-1) & ~is_label.unsqueeze(-2)
+    losses = torch.where(used, hinges, 0).sum((-1, -2)) / count
+    whole = {_MEAN: losses.mean, _SUM: losses.sum}.get(reduction)
+    return (losses if whole is None else whole()).to(x.dtype)
 
 
 def recompute_log_probabilities(joint: torch.fx.GraphModule) -> None:
@@ -191,6 +228,12 @@ def norm(x: torch.Tensor, order, dims, keepdim: bool = False):
         return NotImplemented
     return (wide * wide).sum(dims, keepdim).sqrt().to(dtype)
 
+
+_LABEL_MARGINS = {
+    F.multilabel_margin_loss: _label_margins_by_name,
+    aten.multilabel_margin_loss: _label_margins,
+    aten.multilabel_margin_loss.default: _label_margins,
+}
 
 DECOMPOSITIONS = {
     aten.norm.ScalarOpt_dim: norm,

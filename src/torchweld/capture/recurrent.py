@@ -103,7 +103,8 @@ def run(kind, x, state, weights, biases, layers, train, two_ways, batch_first, o
     nobody will ask for a gradient (`site` is 0)."""
     how = (biases, layers, 0.0, train, two_ways, batch_first)
     if not site:
-        with torch.no_grad():
+        # Above: a first call is watched by AOTAutograd, below whose mode torch takes layers apart.
+        with torch_private.above_autograd(), torch.no_grad():
             made = _FUNCTIONS[kind](x, _state(kind, state), weights, *how)
         results = _laid_out(made, x, batch_first)
         return (*results, torch.zeros((), dtype=torch.int64))

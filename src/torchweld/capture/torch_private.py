@@ -79,6 +79,10 @@ DynamoControl = TorchDynamoException
 TraceAgain = TensorifyScalarRestartAnalysis
 
 
+# What Dynamo writes for `F.pad`.
+native_pad = torch._C._nn.pad
+
+
 def core_decompositions() -> dict:
     """A fresh {OpOverload: function}: torch's core ATen table, and the normalisations that it
     leaves out."""

@@ -37,7 +37,9 @@ class ProductRates:
     every tile. `early_us`: what a kernel in Gluon gains by beginning while the one before it ends.
     `sum_us`: to add up columns: in tiles, and then tiles. `tile_us`, `tile_fma_us`: what a tile of
     128 x 128 in Gluon takes however short its depth, and for each multiply-add of its epilogue.
-    `convolution`: the share of its products' speed that the library's convolutions reach."""
+    `convolution`: the share of its products' speed that the library's convolutions reach;
+    `few_channels`: those of images of up to eight, padded to eight; `gathered_fma`: as
+    `computed_fma`, of elements of windows on an image that are loaded one by one."""
 
     forms: Mapping[str, Rate]
     wide: Mapping[str, Rate]
@@ -49,6 +51,8 @@ class ProductRates:
     tile_us: float = 0.0
     tile_fma_us: float = 0.0
     convolution: float = 0.85
+    few_channels: float = 0.1
+    gathered_fma: float = 60.0
 
     def rate(self, form: str, width: int) -> Rate:
         """Of elements of `width` bytes."""

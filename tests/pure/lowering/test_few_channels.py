@@ -47,12 +47,12 @@ def converted(function, args, options=DEFAULT):
 
 CASES = [
     (net(stride=2, padding=3), case(3, (20, 18), (7, 7))),
-    (net(padding=1), case(3, (9, 11), (3, 3))),
-    (net(), case(1, (12, 13), (5, 8))),
+    (net(padding=1), case(7, (9, 11), (3, 4))),
+    (net(), case(2, (12, 13), (5, 8))),
     (net(stride=4, padding=2), case(3, (24, 31), (11, 11))),
-    (net(stride=(2, 1), padding=(1, 2)), case(4, (10, 9), (3, 3), torch.float16)),
-    (net(stride=(1, 3), dilation=(2, 1)), case(8, (10, 14), (3, 2))),
-    (net(stride=4, padding=4), case(2, (61,), (10,))),
+    (net(stride=(2, 1), padding=(1, 2)), case(8, (10, 9), (3, 3), torch.float16)),
+    (net(stride=(1, 3), dilation=(2, 1)), case(8, (10, 14), (5, 2))),
+    (net(stride=4, padding=4), case(8, (61,), (10,))),
     (net(stride=(1, 1, 2), padding=1), case(3, (4, 8, 9), (3, 3, 3))),
 ]
 
@@ -80,12 +80,13 @@ def test_what_stays_with_the_library_keeps_its_image(options):
 
 @pytest.mark.parametrize(("function", "args"), [
     (net(padding=1), case(16, (8, 8), (3, 3))),  # channels that fill steps
-    (net(stride=2, padding=1), case(3, (9, 8), (3, 3))),  # rows that no step divides
-    (net(dilation=2), case(3, (9, 9), (3, 3))),
-    (net(padding=1, groups=3), (case(3, (8, 8), (3, 3))[0], case(1, (8, 8), (3, 3))[1][:15])),
-    (net(padding=1), case(3, (8, 8), (3, 3), torch.float32)),
+    (net(stride=2, padding=2), case(3, (9, 8), (5, 5))),  # rows that no step divides
+    (net(dilation=2), case(3, (9, 9), (5, 5))),
+    (net(padding=1, groups=3), (case(3, (8, 8), (9, 8))[0], case(1, (8, 8), (9, 8))[1][:15])),
+    (net(padding=1), case(3, (8, 8), (5, 5), torch.float32)),
     (net(stride=(1, 2, 2)), case(3, (4, 8, 9), (3, 3, 3))),  # six dimensions
-    (net(), case(2, (8, 8), (3, 3))),  # 6 elements are no 16 bytes
+    (net(), case(7, (12, 8), (11, 1))),  # 7 elements are no 16 bytes
+    (net(padding=1), case(3, (8, 8), (3, 3))),  # the whole window is one step of a depth
 ], ids=lambda _: "")  # fmt: skip
 def test_others_stay(function, args):
     before, after = converted(function, args)

@@ -35,7 +35,7 @@ from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of
 from torchweld.templates.gemm.comp import is_batched, left_operand
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
-from torchweld.templates.gemm.hopper.images import image_load
+from torchweld.templates.gemm.hopper.images import image_load, is_image
 from torchweld.templates.gemm.schedule import ProductSchedule
 from torchweld.templates.library.calls import with_gelu
 from torchweld.templates.pointwise_reduce.price import bytes_of, cost
@@ -50,6 +50,7 @@ _WHOLE_TILE = 128 * 128
 # 4096 in tiles of 64 x 128: int8 with a scale takes 14 us more than the product alone, int4 with
 # zero points 28.
 _MADE_FMA = 2.0
+_PADDED_CHANNELS = 8  # to which cuDNN pads images of fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class Work:
     result, and its multiply-adds for each element of it. `computed`: the left factor is. `pieces`:
     how many columns each of several matrices side by side has. `right_bytes`: of right factors that
     are computed, what they are computed from; `right_fma`: multiply-adds for each element.
-    `image_bytes`: of a left factor that is an image, whose windows overlap."""
+    `image_bytes`: of a left factor that is an image, whose windows overlap; `few_channels`: it has
+    fewer than a library's kernels are made for; `gathered`: its elements are loaded one by one."""
 
     batch: int
     rows: int
@@ -73,6 +75,8 @@ class Work:
     right_bytes: int | None = None
     right_fma: float = 0.0
     image_bytes: int | None = None
+    few_channels: bool = False
+    gathered: bool = False
 
     def tiles(self, block_m: int, block_n: int) -> int:
         """None holds columns of two matrices."""
@@ -88,7 +92,9 @@ def library_s(work: Work, device: Target) -> float:
     """Of one call, in the library's best tiles."""
     rate = device.products.rate("library", work.width)
     if work.image_bytes is not None:
-        rate = replace(rate, tflops=rate.tflops * device.products.convolution)
+        rates = device.products
+        share = rates.few_channels if work.few_channels else rates.convolution
+        rate = replace(rate, tflops=rate.tflops * share)
     return min(
         _seconds(work, rate, *tile, splits, device)
         for tile in _LIBRARY_TILES
@@ -147,8 +153,9 @@ def _computed_s(work: Work, block_m: int, waves: int, splits: int, device: Targe
     """Of left factors that every tile computes for itself."""
     if not work.computed:
         return 0.0
-    elements = waves * min(work.rows, block_m) * work.depth / splits
-    return elements * device.products.computed_fma * device.units / device.fma_per_s
+    elements, rates = waves * min(work.rows, block_m) * work.depth / splits, device.products
+    each = rates.gathered_fma if work.gathered else rates.computed_fma
+    return elements * each * device.units / device.fma_per_s
 
 
 def _image_s(work: Work, block_n: int, device: Target) -> float:
@@ -227,14 +234,17 @@ class Prices:
 
     def _convolved(self, node: Extern, call: Call) -> Work:
         buffers, made = self.graph.buffers, self.graph.buffers[node.outputs[0]]
+        few = isinstance(call.channels, int) and call.channels <= _PADDED_CHANNELS
+        channels = _PADDED_CHANNELS if few else call.channels
         sizes = (product((made.shape[0], *made.shape[2:])), call.results,
-                 product((call.channels, *call.window)))  # fmt: skip
+                 product((channels, *call.window)))  # fmt: skip
         image = bytes_of(buffers[call.image.buffer], self.graph.hints)
         rows, columns, depth = map(self._number, sizes)
         read = min(image, 2 * call.groups * rows * depth)
         seen = made.dtype.bytes * self._number(product(call.image.shape))
         copied = 2 * seen if seen > image else 0  # a window that overlaps itself is copied first
-        return Work(call.groups, rows, columns, depth, more_bytes=copied, image_bytes=read)
+        return Work(call.groups, rows, columns, depth, more_bytes=copied, image_bytes=read,
+                    few_channels=(few and call.groups == 1) or copied > 0)  # fmt: skip
 
     def _number(self, extent: Size) -> int:
         return hint(extent, self.graph.hints)
@@ -278,7 +288,7 @@ def _of_image(
     images = dict.fromkeys(accesses.loads[image_load(accesses, p)].buffer for p in form.products)
     most = len(images) * work.width * work.batch * work.rows * work.depth
     read = min(_bytes(images, buffers, hints), most)
-    return replace(work, rows=rows, computed=False, image_bytes=read)
+    return replace(work, rows=rows, computed=False, gathered=False, image_bytes=read)
 
 
 def _sums_s(count: int, device: Target) -> float:
@@ -307,6 +317,7 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
         batch, rows, columns, depth, len(form.products), more, fma, computed, width=width,
         right_bytes=_bytes(packed, buffers, hints) if packed else None,
         right_fma=_MADE_FMA * sum(_is_made(*spans[v], form) for v in behind),
+        gathered=any(is_image(accesses, p) for p in form.products),
     )  # fmt: skip
 
 

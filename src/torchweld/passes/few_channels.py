@@ -59,7 +59,8 @@ def _is_narrow(call: Call | None, graph: Graph) -> bool:
     outer = list(zip(image.shape[2:-1], call.stride))
     dimensions = len(image.shape) + sum(step > 1 for _, step in outer)
     fits = dimensions <= MOST_DIMENSIONS and all(n % step == 0 for n, step in outer)
-    return fits and call.channels * prod(call.window) > _ONE_STEP
+    fills = call.channels * call.window[-1] >= _LANES
+    return fits and fills and call.channels * prod(call.window) > _ONE_STEP
 
 
 def _is_all(view: View, buffer: Buffer) -> bool:

@@ -22,8 +22,9 @@ cuDNN's calls on an H100 with channels last, in times of those without (float32 
     240 -> 60 -> 240 channels, 1 x 1, 3 groups, 28 x 28   1.4
     one-dimensional, 64 -> 128 channels, windows of 3     2.2   1.6
 
-Those that lose stay as they are, and so do float32 ones whose factors would be rounded to TF32 in
-this layout only (`precision.py`).
+One-dimensional ones in 16 bits gain on Hopper, where they are kernels of our own (66 us in place of
+301: 16 x 256 x 4096, windows of 5). Those that lose stay as they are, and so do float32 ones whose
+factors would be rounded to TF32 in this layout only (`precision.py`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.ir.affine import Affine, axis
 from torchweld.ir.build import BodyBuilder
+from torchweld.ir.contraction import TENSOR_DTYPES
 from torchweld.ir.nodes import (
     Arg,
     Axis,
@@ -56,8 +58,9 @@ from torchweld.layout.coarse import coarsened
 from torchweld.layout.precision import loses_precision
 from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
 from torchweld.targets.target import Target
+from torchweld.templates.conv.comp import call_of
 
-_IMAGES = (4, 5)  # ranks: batch, channels, height, width; those of volumes, on a GPU
+_IMAGES = (3, 4, 5)  # ranks: batch, channels, one side to three
 _FEW = 8  # channels
 _LARGE_WEIGHT = 1 << 18  # elements
 
@@ -125,6 +128,8 @@ def _reads_images(node: Node, graph: Graph, table: Target, trains: bool) -> bool
     if table.kind == "cpu":
         return len(weight.shape) == 4
     dtype = graph.buffers[weight.buffer].dtype
+    if len(weight.shape) == 3:
+        return not trains and _is_own_row(node, graph, table)
     asked = (node, *([_backward_of(node, graph)] if trains else []))
     return _suits_cudnn(node, weight, dtype) and not any(_loses_precision(n, graph) for n in asked)
 
@@ -150,6 +155,18 @@ def _gain(node: Extern, takes: bool, graph: Graph, table: Target) -> int:
     alone = len(weight.shape) == 4 and (groups == 1 or weight.shape[1] == 1)
     faster = alone and dtype.is_low_precision and torch.backends.mkldnn.is_available()
     return 1 if takes and faster else -1
+
+
+def _is_own_row(node: Extern, graph: Graph, table: Target) -> bool:
+    """Whether a one-dimensional convolution will be a kernel of our own (gemm/hopper/images.py)."""
+    call = call_of(node)
+    if call is None or call.transposed or table.capability[:1] != (9,):
+        return False
+    (length,), (step,), sizes = call.image.shape[2:], call.stride, call.weight.shape
+    known = all(isinstance(n, int) for n in (*call.image.shape, *sizes))
+    kinds = {graph.buffers[v.buffer].dtype for v in (call.image, call.weight)}
+    pieces = known and call.channels % _FEW == 0 and length % step == 0
+    return pieces and kinds <= TENSOR_DTYPES and len(kinds) == 1
 
 
 def _suits_cudnn(node: Extern, weight: View, dtype: DType) -> bool:
@@ -235,7 +252,7 @@ def _free_buffers(graph: Graph, calls: _Calls, loose: frozenset[int]) -> frozens
 def _follows(node: Extern, calls: _Calls, graph: Graph, free: set[str]) -> bool:
     """Whether the image that the results follow has channels last or can be brought there."""
     leader = node.args[calls[node.name].args[0]]
-    return leader.buffer in free or is_channels_last(leader) or _is_image(leader, graph)
+    return leader.buffer in free or _is_last(leader) or _is_image(leader, graph)
 
 
 def _connected(graph: Graph, calls: _Calls, free: frozenset[str]) -> frozenset[str]:
@@ -347,7 +364,7 @@ def _with_copies(
     weights = (1,) if _turns_weight(node, graph) else ()
     for k in (*_CALLS[node.target].args, *weights):
         view = args[k]
-        if is_channels_last(view) or not _is_image(view, graph):
+        if _is_last(view) or not _is_image(view, graph):
             continue
         if view.buffer not in copies:
             source = graph.buffers[view.buffer]
@@ -395,7 +412,12 @@ def _channels_last_strides(shape: tuple[Size, ...]) -> tuple[Size, ...]:
 
 
 def is_channels_last(view: View) -> bool:
-    """Whether it is an image with the channels innermost."""
+    """Whether it is an image of two or three sides with the channels innermost: rows of vectors are
+    many things."""
+    return len(view.shape) > 3 and _is_last(view)
+
+
+def _is_last(view: View) -> bool:
     return len(view.shape) in _IMAGES and view.strides == _channels_last_strides(view.shape)
 
 

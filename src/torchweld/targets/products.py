@@ -38,8 +38,9 @@ class ProductRates:
     `sum_us`: to add up columns: in tiles, and then tiles. `tile_us`, `tile_fma_us`: what a tile of
     128 x 128 in Gluon takes however short its depth, and for each multiply-add of its epilogue.
     `convolution`: the share of its products' speed that the library's convolutions reach;
-    `few_channels`: those of images of up to eight, padded to eight; `gathered_fma`: as
-    `computed_fma`, of elements of windows on an image that are loaded one by one."""
+    `unsuited`: those of images of up to eight channels, padded to eight, of rows with their
+    channels innermost, and of images that overlap themselves; `gathered_fma`: as `computed_fma`,
+    of elements of windows on an image that are loaded one by one."""
 
     forms: Mapping[str, Rate]
     wide: Mapping[str, Rate]
@@ -51,7 +52,7 @@ class ProductRates:
     tile_us: float = 0.0
     tile_fma_us: float = 0.0
     convolution: float = 0.85
-    few_channels: float = 0.1
+    unsuited: float = 0.1
     gathered_fma: float = 60.0
 
     def rate(self, form: str, width: int) -> Rate:

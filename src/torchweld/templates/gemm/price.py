@@ -59,8 +59,8 @@ class Work:
     result, and its multiply-adds for each element of it. `computed`: the left factor is. `pieces`:
     how many columns each of several matrices side by side has. `right_bytes`: of right factors that
     are computed, what they are computed from; `right_fma`: multiply-adds for each element.
-    `image_bytes`: of a left factor that is an image, whose windows overlap; `few_channels`: it has
-    fewer than a library's kernels are made for; `gathered`: its elements are loaded one by one."""
+    `image_bytes`: of a left factor that is an image, whose windows overlap; `unsuited`: in a
+    form that the library has no good kernels for; `gathered`: its elements are loaded singly."""
 
     batch: int
     rows: int
@@ -75,7 +75,7 @@ class Work:
     right_bytes: int | None = None
     right_fma: float = 0.0
     image_bytes: int | None = None
-    few_channels: bool = False
+    unsuited: bool = False
     gathered: bool = False
 
     def tiles(self, block_m: int, block_n: int) -> int:
@@ -93,7 +93,7 @@ def library_s(work: Work, device: Target) -> float:
     rate = device.products.rate("library", work.width)
     if work.image_bytes is not None:
         rates = device.products
-        share = rates.few_channels if work.few_channels else rates.convolution
+        share = rates.unsuited if work.unsuited else rates.convolution
         rate = replace(rate, tflops=rate.tflops * share)
     return min(
         _seconds(work, rate, *tile, splits, device)
@@ -234,6 +234,7 @@ class Prices:
 
     def _convolved(self, node: Extern, call: Call) -> Work:
         buffers, made = self.graph.buffers, self.graph.buffers[node.outputs[0]]
+        rows_last = len(call.window) == 1 and call.image.strides[1] == 1
         few = isinstance(call.channels, int) and call.channels <= _PADDED_CHANNELS
         channels = _PADDED_CHANNELS if few else call.channels
         sizes = (product((made.shape[0], *made.shape[2:])), call.results,
@@ -244,7 +245,7 @@ class Prices:
         seen = made.dtype.bytes * self._number(product(call.image.shape))
         copied = 2 * seen if seen > image else 0  # a window that overlaps itself is copied first
         return Work(call.groups, rows, columns, depth, more_bytes=copied, image_bytes=read,
-                    few_channels=(few and call.groups == 1) or copied > 0)  # fmt: skip
+                    unsuited=(few and call.groups == 1) or copied > 0 or rows_last)  # fmt: skip
 
     def _number(self, extent: Size) -> int:
         return hint(extent, self.graph.hints)

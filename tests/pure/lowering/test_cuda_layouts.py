@@ -161,3 +161,29 @@ def test_a_saved_image_keeps_the_layout_in_which_its_gradients_are_exact(monkeyp
     graph = lower(capture(function, *args), Options()).graph
     after = channels_last(graph, TABLE, frozenset((0,)) if trains else frozenset())
     assert layouts(after) == [not trains]
+
+
+def rows(x, w):
+    return F.gelu(F.conv1d(torch.tanh(x), w, stride=2, padding=1)).permute(0, 2, 1) + 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "length", "loose", "last"),
+    [
+        (torch.bfloat16, 20, (), True),
+        (torch.float32, 20, (), False),  # slower in cuDNN, and there is no other kernel
+        (torch.bfloat16, 21, (), False),  # the step does not divide it
+        (torch.bfloat16, 20, (0,), False),  # the backward is cuDNN's
+    ],
+)
+def test_rows_have_their_channels_innermost_where_the_kernel_is_ours(dtype, length, loose, last):
+    torch.manual_seed(0)
+    args = torch.randn(2, 16, length, dtype=dtype), torch.randn(24, 16, 3, dtype=dtype)
+    before = lower(capture(rows, *args), Options()).graph
+    after = channels_last(before, named_target("H100"), loose)
+    (call,) = (n for n in after.nodes if isinstance(n, Extern))
+    assert (call.args[0].strides[1] == 1) == last
+    for one, other in zip(run_graph(after, list(args)), run_graph(before, list(args)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    other_device = channels_last(before, named_target("A100"), loose)
+    assert other_device == before

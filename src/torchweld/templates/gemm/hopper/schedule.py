@@ -182,10 +182,11 @@ def _windows(
 def walks_boxes(accesses: Accesses, contraction: Contraction) -> bool:
     """Whether rows are places of an image, tiled along each of their axes: where they are not at
     equal distances, or some of what they read is outside of the image."""
-    left = contraction.products[0].left_load
-    if left is None:
+    loads = [p.left_load for p in contraction.products]
+    if None in loads:
         return True
-    return linear(accesses, accesses.loads[left].offset, contraction.rows) is None
+    offsets = (accesses.loads[v].offset for v in loads)
+    return any(linear(accesses, o, contraction.rows) is None for o in offsets)
 
 
 def _rows_and_columns(accesses: Accesses, contraction: Contraction, p: Product):

@@ -249,9 +249,7 @@ def _is_valid(schedule: ProductSchedule, piece: Piece) -> bool:
     accesses, contraction = piece.accesses, piece.contraction
     count = len(contraction.products)
     threads = 32 * schedule.num_warps
-    most = (MOST_IN_TURN if schedule.pingpong else MOST_TOGETHER)[
-        _computes_indices(accesses, contraction)
-    ]
+    most = _most_accumulators(schedule, accesses, contraction)
     return (
         schedule.form == "gluon"
         and schedule.splits == 1
@@ -265,6 +263,16 @@ def _is_valid(schedule: ProductSchedule, piece: Piece) -> bool:
         and _has_fitting_box(schedule, accesses, contraction)
         and roles(accesses, contraction, schedule).free_bytes >= 0
     )
+
+
+def _most_accumulators(
+    schedule: ProductSchedule, accesses: Accesses, contraction: Contraction
+) -> int:
+    """Of a thread. Corners of boxes take registers, too: beside several of them 192 spill."""
+    table = MOST_IN_TURN if schedule.pingpong else MOST_TOGETHER
+    most = table[_computes_indices(accesses, contraction)]
+    passing = len(_results(accesses, contraction)) + len(_residuals(accesses, contraction))
+    return min(most, MOST_TOGETHER[0]) if schedule.box and passing > 2 else most
 
 
 def _has_fitting_box(

@@ -227,7 +227,8 @@ class _Dimension:
 
 
 def _dimensions(side: _Side, contraction: Contraction, channel: str) -> list[_Dimension | None]:
-    """One, or two where rows walk over the side in steps; None where no step divides it."""
+    """One, or two where rows walk over the side in steps; None where no step divides it, or taps
+    walk backwards beside steps."""
     rows = [a for a in contraction.rows if side.index.coefficient(a)]
     if side.index == axis(channel):
         return [_Dimension("depth", side.extent, side.stride, f"at_{channel}")]

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import product_cases as cases
+from image_cases import normalised
 from product_cases import Body, parts
 from torchweld.codegen.source import DescriptorArg, KernelSource
 from torchweld.core import dtypes
@@ -91,7 +92,9 @@ def test_the_default_does_not_spill(case: Case):
 
 
 @pytest.mark.parametrize("case", [cases.bias_residual(4096, 768, 768), cases.gated(4096, 3072, 768),
-                                  cases.scaled_outputs(4096, 768, 768)], ids=title)  # fmt: skip
+                                  cases.scaled_outputs(4096, 768, 768),
+                                  normalised(8, 64, (28, 28), 192, (3, 3), padding=1)],
+                         ids=title)  # fmt: skip
 def test_all_that_a_tuner_may_time_compiles(case: Case):
     for tiles in tiles_of(case, 99):
         if tiles.group == 8:

@@ -131,7 +131,8 @@ def _reads_images(node: Node, graph: Graph, table: Target, trains: bool) -> bool
     if len(weight.shape) == 3:
         return not trains and _is_own_row(node, graph, table)
     asked = (node, *([_backward_of(node, graph)] if trains else []))
-    return _suits_cudnn(node, weight, dtype) and not any(_loses_precision(n, graph) for n in asked)
+    suits = _suits_cudnn(node, weight, dtype, graph)
+    return suits and not any(_loses_precision(n, graph) for n in asked)
 
 
 def _gains(calls: _Calls, graph: Graph, table: Target) -> bool:
@@ -169,7 +170,7 @@ def _is_own_row(node: Extern, graph: Graph, table: Target) -> bool:
     return pieces and kinds <= TENSOR_DTYPES and len(kinds) == 1
 
 
-def _suits_cudnn(node: Extern, weight: View, dtype: DType) -> bool:
+def _suits_cudnn(node: Extern, weight: View, dtype: DType, graph: Graph) -> bool:
     """Whether cuDNN has kernels: of volumes, of several channels; in float32, by TF32 only, which
     needs several channels of the result."""
     if len(weight.shape) not in _IMAGES:
@@ -178,6 +179,7 @@ def _suits_cudnn(node: Extern, weight: View, dtype: DType) -> bool:
     given, made = weight.shape[1] * groups, weight.shape[0]
     if transposed:
         given, made = weight.shape[0], weight.shape[1] * groups
+    given, made = (hint(n, graph.hints) for n in (given, made))
     if len(weight.shape) == 5 and not transposed and given < _FEW:
         return False
     by_tf32 = dtype == dtypes.f32 and torch.backends.cudnn.allow_tf32 and made >= _FEW
@@ -387,7 +389,7 @@ def _turns_weight(node: Extern, graph: Graph) -> bool:
     if not buffer.dtype.is_low_precision or transposed or product(weight.shape[2:]) == 1:
         return False
     if buffer.device != "cpu":
-        return weight.shape[1] % _FEW == 0
+        return hint(weight.shape[1], graph.hints) % _FEW == 0
     large = hint(product(weight.shape), graph.hints) >= _LARGE_WEIGHT
     return large and groups == 1 and len(weight.shape) == 4
 

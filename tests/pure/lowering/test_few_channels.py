@@ -19,11 +19,13 @@ from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Extern
 from torchweld.layout.channels import channels_last
 from torchweld.passes.few_channels import wide_windows
-from torchweld.targets.find import named_target
+from torchweld.pipeline import plan_graph
+from torchweld.targets.find import named_target, target_of
 from torchweld.templates.conv.comp import convolution_comp
 from torchweld.templates.gemm.hopper.schedule import supports
 
 TABLE = named_target("H100")
+AVX512 = replace(target_of("cpu"), name="AVX-512", features=frozenset(("avx2", "avx512")))
 DEFAULT = Options()
 
 
@@ -70,6 +72,18 @@ def test_a_convolution_of_the_same_meaning(function, args, last):
     buffers = {n: replace(b, device="cuda:0") for n, b in after.buffers.items()}
     accesses = addressed(convolution_comp(call, buffers), buffers)
     assert supports(accesses, contraction_of(accesses), TABLE) is None
+
+
+@pytest.mark.parametrize("channels", [3, 64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("table", [TABLE, AVX512], ids=lambda t: t.name)
+def test_sizes_that_are_not_known(channels, dtype, table):
+    """Dynamo's graphs with symbols in the place of all sizes, the weight's too."""
+    args = case(channels, (64, 64), (3, 3), dtype)
+    captured = capture(net(padding=1), *args, mode="symbolic")
+    _, plan = plan_graph(captured, Options(), table)
+    assert any(n.target == "aten.convolution.default" for n in plan.graph.nodes
+               if isinstance(n, Extern))  # fmt: skip
 
 
 @pytest.mark.parametrize("options", [Options(numerics="eager"), Options(fuse=False)])

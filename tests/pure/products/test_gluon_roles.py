@@ -33,6 +33,7 @@ def two_batches(batch, heads, m, n, k) -> Case:
 
 TOGETHER = tiles(128, 128, 64, 8, 3)
 IN_TURN = tiles(128, 128, 64, 4, 3, programs=1, pingpong=True)
+ODD = tiles(64, 192, 64, 4, 2, programs=1, pingpong=True)
 CASES = [
     (cases.linear(300, 264, 200), TOGETHER),
     (cases.linear(300, 392, 72), tiles(128, 192, 32, 8, 2, group=2)),
@@ -94,6 +95,15 @@ def test_results_whoever_runs_first(case: Case, schedule: ProductSchedule):
     made = tensors(case)
     interpret(source, made, case.sizes)
     assert problems(case, made) == []
+
+
+@pytest.mark.parametrize("case", [
+    cases.linear(300, 392, 40), cases.bias_residual(300, 392, 40),
+], ids=title)  # fmt: skip
+def test_three_slices_of_a_tile_do_not_meet_those_of_the_next(case: Case):
+    """The last of one tile and the first of the next are stored one after the other."""
+    (source,) = generate(case.comp, case.buffers, ODD).sources
+    assert not any(fails(case, source, seed) for seed in range(12))
 
 
 RESIDUAL = cases.bias_residual(500, 264, 40)

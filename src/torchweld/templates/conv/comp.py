@@ -44,13 +44,15 @@ class Call:
 
 
 def call_of(node: object) -> Call | None:
-    """The arguments of a call of a convolution, None for any other node."""
+    """The arguments of a call of a convolution, None for any other node, and where a number other
+    than the image's sizes is not known."""
     if not isinstance(node, Extern) or node.target != _CALL:
         return None
     if node.kwargs or node.outputs[0] is None:
         return None
     image, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
-    if len(image.shape) not in _RANKS:
+    numbers = (*weight.shape, *stride, *padding, *dilation, groups)
+    if len(image.shape) not in _RANKS or not all(isinstance(n, int) for n in numbers):
         return None
     return Call(image, weight, bias, stride, padding, dilation, transposed, groups)
 

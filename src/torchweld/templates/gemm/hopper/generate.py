@@ -227,11 +227,12 @@ class _Writer:
 
     def _finish(self, piece: _Piece) -> str:
         e = piece.epilogue
-        arguments = [*e.accumulators, *e.given, "row", "column", *e.batch, "turn"]
+        arguments = [*e.accumulators, *e.given, "row", "column", *e.batch, *self._turns]
         arguments += [*(t.descriptor for t in piece.tiles.results), *self._finish_memory]
         first = ["out = turn % SLOTS"] if self.tiles.results else []
         if self.schedule.pingpong and self.tiles.results:
-            first = ["out = WARPS * SLOTS + turn % SLOTS"]
+            own = f"(turn - (round + WARPS) * {self._slices})" if self._turns[1:] else "turn"
+            first = [f"out = WARPS * SLOTS + {own} % SLOTS"]
         return function(piece.finish, [*arguments, *self._group_argument], [*first, *e.lines])
 
     def _prepare(self, piece: _Piece) -> str:
@@ -271,6 +272,19 @@ class _Writer:
         ])  # fmt: skip
 
     @property
+    def _slices(self) -> int:
+        """Of each tile."""
+        return self.schedule.block_n // self.roles.slice
+
+    @property
+    def _turns(self) -> list[str]:
+        """What tells a slice its slots. A group's slices take those for results one after the
+        other: with an odd number in each tile, `turn` alone would say the same slot twice running,
+        while its first result is still being copied."""
+        uneven = self.tiles.results and self._slices % self.roles.result_slots
+        return ["turn", "round"] if self.schedule.pingpong and uneven else ["turn"]
+
+    @property
     def _group_argument(self) -> list[str]:
         return ["WARPS: gl.constexpr"] if self.schedule.pingpong else []
 
@@ -288,7 +302,7 @@ class _Writer:
     def _walk_over_tiles(self, body: list[str]) -> list[str]:
         """`step` counts steps along the depth, `turn` slices, of all tiles of a block; `round` the
         tiles of a group."""
-        slices = self.schedule.block_n // self.roles.slice
+        slices = self._slices
         if not self.schedule.pingpong:
             return ["step, turn = 0, 0", *block(EVERY_TILE, body)]
         skip = ["step += steps", f"turn += {slices}", "round += 1"]
@@ -337,7 +351,7 @@ class _Writer:
         e = piece.epilogue
         results = (self.descriptors[t] for t in piece.tiles.results)
         arguments = [*(names[0] for names in products), *e.given, "m * ROWS",
-                     f"{n} * TILE_COLUMNS + {part} * COLUMNS", *e.batch, "turn", *results,
+                     f"{n} * TILE_COLUMNS + {part} * COLUMNS", *e.batch, *self._turns, *results,
                      *self._finish_memory]  # fmt: skip
         arguments += ["WARPS"] if self.schedule.pingpong else []
         return [f"{piece.finish}({', '.join(arguments)})", "turn += 1"]

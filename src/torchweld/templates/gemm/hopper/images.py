@@ -66,6 +66,7 @@ def image(accesses: Accesses, contraction: Contraction, value: Value) -> Window 
     if any(d is None for d in dims):
         return f"{access.buffer} has sides that no step divides"
     dims = _joined(sorted(dims, key=lambda d: -d.stride))
+    dims = _in_order(dims, contraction.rows)
     return _window(access.buffer, load.dtype, dims, "depth", offset)
 
 
@@ -79,7 +80,8 @@ def weight(accesses: Accesses, contraction: Contraction, value: Value) -> Window
     if columns is None or any(isinstance(d, str) for d in dims):
         return f"{access.buffer} is no matrix for each tap"
     dims = sorted((*dims, columns), key=lambda d: -d.stride)
-    return _window(access.buffer, load.dtype, dims, dims[-1].name, access.offset.const)
+    last = "columns" if dims[-1] == columns else "depth"  # a tap cannot be
+    return _window(access.buffer, load.dtype, dims, last, access.offset.const)
 
 
 def places(
@@ -94,7 +96,7 @@ def places(
     plain = varies and not any(isinstance(d, str) for d in dims)
     if columns is None or columns.stride != 1 or not plain:
         return f"{access.buffer} is no image with its channels innermost"
-    dims = (*sorted(dims, key=lambda d: -d.stride), columns)
+    dims = (*_in_order(sorted(dims, key=lambda d: -d.stride), contraction.rows), columns)
     return _window(access.buffer, dtype, dims, "columns", access.offset.const)
 
 
@@ -129,6 +131,9 @@ def _sides(
         stride = _stride(rest, index)
         if stride is None:
             return f"{access.buffer} is read behind a condition on another place"
+        extent = min(extent, _reached(accesses, contraction, index))
+        if extent < 1:
+            return f"{access.buffer} is read nowhere"
         sides.append(_Side(index, extent, stride))
         rest = rest + index * -stride
     sides += _unguarded(accesses, contraction, rest)
@@ -150,7 +155,7 @@ def _bounds(accesses: Accesses, guard: Value | None) -> dict[Affine, int] | None
         if index is None or bound is None or bound.terms or not isinstance(bound.const, int):
             return None
         if instr.name == "lt":
-            high[index] = bound.const
+            high[index] = min(bound.const, high.get(index, bound.const))
         elif bound.const == 0:
             low.add(index)
         else:
@@ -182,10 +187,22 @@ def _unguarded(accesses: Accesses, contraction: Contraction, rest: Affine) -> It
         if row is not None:
             step = gcd(left[row], left[tap])
             index = axis(row) * (left.pop(row) // step) + axis(tap) * (left.pop(tap) // step)
-            last = sum(c * (accesses.comp.extent(a) - 1) for a, c in index.terms)
-            yield _Side(index, last + 1, step)
+            yield _Side(index, _last(accesses, index) + 1, step)
     for name, stride in left.items():
         yield _Side(axis(name), accesses.comp.extent(name), stride)
+
+
+def _reached(accesses: Accesses, contraction: Contraction, index: Affine) -> int:
+    """How many places along a side are read, in whole steps of its rows. A guard may allow more
+    than the buffer has; TMA would copy them."""
+    step = max((index.coefficient(a) for a in contraction.rows), default=1)
+    step = max(step, 1)
+    return -(-(_last(accesses, index) + 1) // step) * step
+
+
+def _last(accesses: Accesses, index: Affine) -> int:
+    """The largest number that `index` is."""
+    return index.const + sum(max(0, c) * (accesses.comp.extent(a) - 1) for a, c in index.terms)
 
 
 def _moves(accesses: Accesses, steps: Mapping[str, int], row: str, tap: str) -> bool:
@@ -210,19 +227,21 @@ class _Dimension:
 
 
 def _dimensions(side: _Side, contraction: Contraction, channel: str) -> list[_Dimension | None]:
-    """One, or two where rows walk over the side in steps; None where no step divides it."""
+    """One, or two where rows walk over the side in steps; None where no step divides it, or taps
+    walk backwards beside steps."""
     rows = [a for a in contraction.rows if side.index.coefficient(a)]
     if side.index == axis(channel):
-        return [_Dimension("depth", side.extent, 1, f"at_{channel}")]
+        return [_Dimension("depth", side.extent, side.stride, f"at_{channel}")]
     if not rows:
         return [_Dimension(_name(side.index), side.extent, side.stride, _text(side.index))]
     (row,) = rows if len(rows) == 1 else (None,)
     step = side.index.coefficient(row) if row else 0
     if step == 1:
         return [_Dimension(row, side.extent, side.stride, _text(side.index))]
-    if step < 1 or side.extent % step:
+    rest = side.index + axis(row) * -step if row else side.index
+    backwards = any(c < 0 for _, c in rest.terms)  # a kernel's `//` rounds to zero
+    if step < 1 or side.extent % step or backwards:
         return [None]
-    rest = side.index + axis(row) * -step
     ahead = -(rest.const // step) if rest.const < 0 else 0  # what is divided is not negative
     inside = _text(rest + constant(ahead * step))
     return [
@@ -234,12 +253,22 @@ def _dimensions(side: _Side, contraction: Contraction, channel: str) -> list[_Di
 
 def _joined(dims: list[_Dimension]) -> list[_Dimension]:
     """The last two as one, where a copy would have too many: channels side by side."""
+    if len(dims) <= MOST_DIMENSIONS:
+        return dims
     *others, outer, inner = dims
-    if len(dims) <= MOST_DIMENSIONS or outer.stride != inner.extent or "_step" not in outer.name:
+    if outer.stride != inner.extent or "_step" not in outer.name:
         return dims
     extent = outer.extent * inner.extent
     start = f"({outer.start}) * {inner.extent} + {inner.start}"
     return [*others, replace(inner, extent=extent, start=start)]
+
+
+def _in_order(dims: Sequence[_Dimension], rows: Sequence[str]) -> list[_Dimension]:
+    """`dims` with those of rows in the order of the rows, as accumulators have them: a tile in
+    shared memory is read as a matrix."""
+    own = sorted((d for d in dims if d.name in rows), key=lambda d: rows.index(d.name))
+    ordered = iter(own)
+    return [next(ordered) if d.name in rows else d for d in dims]
 
 
 def _axis_dimensions(

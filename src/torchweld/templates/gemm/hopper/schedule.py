@@ -182,10 +182,11 @@ def _windows(
 def walks_boxes(accesses: Accesses, contraction: Contraction) -> bool:
     """Whether rows are places of an image, tiled along each of their axes: where they are not at
     equal distances, or some of what they read is outside of the image."""
-    left = contraction.products[0].left_load
-    if left is None:
+    loads = [p.left_load for p in contraction.products]
+    if None in loads:
         return True
-    return linear(accesses, accesses.loads[left].offset, contraction.rows) is None
+    offsets = (accesses.loads[v].offset for v in loads)
+    return any(linear(accesses, o, contraction.rows) is None for o in offsets)
 
 
 def _rows_and_columns(accesses: Accesses, contraction: Contraction, p: Product):
@@ -248,9 +249,7 @@ def _is_valid(schedule: ProductSchedule, piece: Piece) -> bool:
     accesses, contraction = piece.accesses, piece.contraction
     count = len(contraction.products)
     threads = 32 * schedule.num_warps
-    most = (MOST_IN_TURN if schedule.pingpong else MOST_TOGETHER)[
-        _computes_indices(accesses, contraction)
-    ]
+    most = _most_accumulators(schedule, accesses, contraction)
     return (
         schedule.form == "gluon"
         and schedule.splits == 1
@@ -264,6 +263,16 @@ def _is_valid(schedule: ProductSchedule, piece: Piece) -> bool:
         and _has_fitting_box(schedule, accesses, contraction)
         and roles(accesses, contraction, schedule).free_bytes >= 0
     )
+
+
+def _most_accumulators(
+    schedule: ProductSchedule, accesses: Accesses, contraction: Contraction
+) -> int:
+    """Of a thread. Corners of boxes take registers, too: beside several of them 192 spill."""
+    table = MOST_IN_TURN if schedule.pingpong else MOST_TOGETHER
+    most = table[_computes_indices(accesses, contraction)]
+    passing = len(_results(accesses, contraction)) + len(_residuals(accesses, contraction))
+    return min(most, MOST_TOGETHER[0]) if schedule.box and passing > 2 else most
 
 
 def _has_fitting_box(

@@ -17,7 +17,9 @@ TMA_BYTES = 16  # strides and addresses are multiples of it
 class Window:
     """A buffer as TMA sees it: `dims` are axes of the batch, then two of "rows", "columns" and
     "depth"; it is contiguous along the last. Columns that are parts of heads have "heads" before
-    them. `strides` and `offset` in elements."""
+    them. Of an image (images.py), the axes of rows and taps stand for "rows". `strides` and
+    `offset` in elements. `starts`: by dimension, the text of where a tile begins along it, where
+    that is not told by its name."""
 
     buffer: str
     dtype: DType

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torchweld
+from torchweld.api import dynamo_backend
 from torchweld.core.events import TorchweldWarning
 from torchweld.exact.verify import verify
 
@@ -96,6 +97,26 @@ def test_networks(name: str, last: bool, train: bool):
         warnings.simplefilter("error", TorchweldWarning)
         report = verify(model, torchweld.fuse(model), x, train=train)
     assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_that_lie_in_another_order(turned: bool):
+    """Steps outermost: what a recurrent layer works on."""
+    torch.manual_seed(0)
+    model = Normed(64, 96, 3, sides=1, padding=1).to("cuda", torch.bfloat16).eval()
+
+    def run(x):
+        y = model(x)
+        return y.permute(2, 0, 1).contiguous() if turned else y
+
+    x = torch.randn(50, 3, 64, device="cuda", dtype=torch.bfloat16).permute(1, 2, 0)
+    with torch.no_grad():
+        exact = Normed(64, 96, 3, sides=1, padding=1).to("cuda", torch.float64).eval()
+        exact.load_state_dict(model.state_dict())
+        wanted = exact(x.double())
+        wanted = wanted.permute(2, 0, 1) if turned else wanted
+        got = torch.compile(run, backend=dynamo_backend, dynamic=False)(x)
+    torch.testing.assert_close(got.double(), wanted, atol=0.02, rtol=0.02)
 
 
 def test_batches_that_vary():

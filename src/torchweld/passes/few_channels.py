@@ -13,18 +13,20 @@ TMA copies pieces of 16 bytes: pixels of three channels are none, but a row of a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from torchweld.core.options import Options
+from torchweld.ir.access import addressed
 from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.contraction import TENSOR_DTYPES
+from torchweld.ir.contraction import TENSOR_DTYPES, contraction_of
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, Value, View
 from torchweld.targets.target import Target
-from torchweld.templates.conv.comp import Call, call_of
+from torchweld.templates.conv.comp import Call, call_of, convolution_comp
 from torchweld.templates.gemm.hopper.images import MOST_DIMENSIONS
+from torchweld.templates.gemm.hopper.schedule import supports
 
 _LANES = 8  # elements of 16 bytes
 _MOST = 8  # channels; more fill steps of the depth tap by tap
@@ -42,9 +44,21 @@ def wide_windows(graph: Graph, table: Target, options: Options) -> Graph:
     nodes: list[Node] = []
     buffers = dict(graph.buffers)
     for node in graph.nodes:
-        call = call_of(node)
-        nodes += _seen_wide(node, call, graph, buffers) if _is_narrow(call, graph) else [node]
+        call, more = call_of(node), {}
+        wide = _seen_wide(node, call, graph, more) if _is_narrow(call, graph) else []
+        if wide and _is_taken(wide[-1], {**buffers, **more}, table):
+            nodes, buffers = [*nodes, *wide], {**buffers, **more}
+        else:
+            nodes.append(node)
     return replace(graph, nodes=tuple(nodes), buffers=buffers)
+
+
+def _is_taken(node: Extern, buffers: Mapping[str, Buffer], table: Target) -> bool:
+    """Whether the template for images makes the convolution: a library would copy its image."""
+    comp = convolution_comp(node, buffers)
+    accesses = comp and addressed(comp, buffers)
+    found = accesses and contraction_of(accesses)
+    return bool(found) and supports(accesses, found, table) is None
 
 
 def _is_narrow(call: Call | None, graph: Graph) -> bool:

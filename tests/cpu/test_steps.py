@@ -222,3 +222,9 @@ def test_algorithms_that_became_deterministic_are_refused_as_torch_does():
             result.sum().backward()
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_compiled_autograd_keeps_the_way_that_it_knows():
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        warm(Net(), 5, 7)
+    assert quick() == 0

@@ -182,6 +182,8 @@ def plain_graph(example_inputs: Sequence) -> Plain | None:
         return None
     if any(type(t) not in _PLAIN_INPUTS for t in example_inputs) or _packs_what_is_saved():
         return None
+    if torch._dynamo.config.compiled_autograd:  # which knows AOTAutograd's function, and no other
+        return None
     outputs = meta.output_info
     taking = [i for i, info in enumerate(outputs) if _takes_gradient(info)]
     formats = [getattr(t, "memory_format", None) for t in meta.subclass_tangent_meta]

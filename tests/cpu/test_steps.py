@@ -1,4 +1,4 @@
-"""Training steps past AOTAutograd's wrappers: they do what its own way does."""
+"""Calls past AOTAutograd's wrappers: they do what its own way does."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def switches(monkeypatch):
     SEEN.clear()
 
     class Seen(steps.Switch):
-        def __init__(self, careful) -> None:
-            super().__init__(careful)
+        def __init__(self, *args) -> None:
+            super().__init__(*args)
             SEEN.append(self)
 
     monkeypatch.setattr(aot.steps, "Switch", Seen)
@@ -227,4 +227,37 @@ def test_algorithms_that_became_deterministic_are_refused_as_torch_does():
 def test_compiled_autograd_keeps_the_way_that_it_knows():
     with torch._dynamo.config.patch(compiled_autograd=True):
         warm(Net(), 5, 7)
+    assert quick() == 0
+
+
+def test_calls_without_gradients_take_the_short_way():
+    model = nn.Sequential(nn.Linear(7, 9), nn.BatchNorm1d(9), nn.Dropout(0.5)).eval()
+    compiled, x = torch.compile(model, backend="torchweld"), torch.randn(5, 7)
+    with torch.no_grad():
+        close([compiled(x)], [model(x)])
+    for p in model.parameters():
+        p.requires_grad_(False)
+    with torch.enable_grad():
+        found = compiled(x)
+    close([found], [model(x)])
+    assert not found.requires_grad
+    assert quick() == len(SEEN) >= 1
+
+
+def test_running_statistics_without_gradients():
+    model, other = nn.BatchNorm1d(7), nn.BatchNorm1d(7)
+    compiled, x = torch.compile(model, backend="torchweld"), torch.randn(5, 7)
+    with torch.no_grad():
+        for _ in range(3):
+            close([compiled(x)], [other(x)])
+    close(list(model.buffers()), list(other.buffers()))
+
+
+def test_an_inference_graph_with_views_goes_the_careful_way():
+    compiled = torch.compile(lambda x: (x[1:], x + 1), backend="torchweld")
+    x = torch.randn(4, 3)
+    with torch.no_grad():
+        view, more = compiled(x)
+        x.mul_(2)
+    close([view], [x[1:]])
     assert quick() == 0

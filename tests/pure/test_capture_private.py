@@ -35,6 +35,7 @@ WHY = {
     "GRADS_COME_BOXED": "the same: gradients in a list that can be emptied",
     "is_transformed": "the same: whether vmap or grad is at work",
     "without_autocast": "the same: graphs have their casts in them",
+    "autocasts": "the same",
     "has_data_mutation": "what one call has written to, running statistics among it",
     "_compiling_state_context": "what run_decompositions sets around its trace",
     "_ignore_backend_decomps": "the same: no operation of oneDNN's or cuDNN's own",

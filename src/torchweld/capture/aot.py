@@ -210,8 +210,10 @@ class _Session:
         self._name, self._since = name, time.perf_counter()
         self._static_names: frozenset[str] = frozenset()  # the forward's parameters and buffers
         self._kept_names: frozenset[str] = frozenset()  # what it keeps for the backward
+        self._count = 0  # inputs of a plain graph
         self._plain: torch_private.Plain | None = None
-        self._steps: steps.Switch | None = None
+        self._switch: steps.Switch | None = None
+        self._quick: Callable | None = None
         self._compiled_forward: Boxed | None = None
 
     def trace(self, gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
@@ -220,17 +222,21 @@ class _Session:
         partition = partial(joint.partition, takes=self._takes)
         traced = torch_private.trace_with_autograd(*compilers, partition, decompose.table())
         careful = traced(gm, example_inputs)
-        if self._plain is None or len(self._plain.leaves) != len(example_inputs):
+        if self._count != len(example_inputs):  # AOTAutograd calls it with others than Dynamo does
             return careful
-        self._steps = steps.Switch(careful)
-        return self._steps
+        self._switch = steps.Switch(careful, self._quick)
+        return self._switch
 
     def inference(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         joint.drop_detach(gm)
         experts.by_groups(gm)
         random.gather_seeds(gm)
         joint.write_in_place(gm)
-        return self._compile(gm, "inference", torch_private.static_input_positions())
+        compiled = self._compile(gm, "inference", torch_private.static_input_positions())
+        if torch_private.is_plain_graph(example_inputs):
+            self._count = len(example_inputs)
+            self._quick = steps.quick_call(compiled, torch_private.autocasts())
+        return compiled
 
     def forward(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         static = torch_private.static_input_positions()
@@ -239,7 +245,8 @@ class _Session:
         results = torch_private.number_of_results()
         kept = range(len(outputs) if results is None else results, len(outputs))
         self._kept_names = frozenset(getattr(outputs[i], "name", "") for i in kept)
-        self._plain = torch_private.plain_graph(example_inputs)
+        self._plain = torch_private.plain_step(example_inputs)
+        self._count = 0 if self._plain is None else len(example_inputs)
         self._compiled_forward = self._compile(gm, "forward", static, frozenset(kept))
         return self._compiled_forward
 
@@ -264,7 +271,7 @@ class _Session:
         """From the next call on, both graphs are called with less around them, if they are plain.
         `wanted`: of each input, whether it has a gradient; others that are no leaves must not seem
         to have one, so AOTAutograd detaches them."""
-        plain, switch = self._plain, self._steps
+        plain, switch = self._plain, self._switch
         if switch is not None and all(w or leaf for w, leaf in zip(wanted, plain.leaves)):
             switch.quick = steps.quick_step(plain, self._compiled_forward, backward)
 

@@ -1,10 +1,10 @@
-"""A training step's way through autograd: one `torch.autograd.Function` with little around it.
+"""From Dynamo's call to a compiled graph with little between, in training by one
+`torch.autograd.Function`.
 
 AOTAutograd's own callable looks in each call after what most graphs do not have: results that are
 views of inputs, mutations that autograd sees, subclasses of tensors, tokens of effects. A small
-step waits for that longer than for its kernels. Where a graph has none of it (`Plain`), and its
-backward is compiled, calls go through the Function made here. The first step goes AOTAutograd's
-way, which compiles the backward.
+step waits for that longer than for its kernels. Calls of a graph that has none of it go past. A
+first training step goes AOTAutograd's way, which compiles the backward.
 """
 
 from __future__ import annotations
@@ -25,17 +25,29 @@ class Switch:
     """A callable of a graph's flat inputs: `careful`, AOTAutograd's, until there is a `quick`
     one."""
 
-    def __init__(self, careful: Callable) -> None:
-        self._careful, self.quick = careful, None
+    def __init__(self, careful: Callable, quick: Callable | None = None) -> None:
+        self._careful, self.quick = careful, quick
 
     def __call__(self, *args):
         quick = self.quick
         if quick is None or torch_private.is_transformed():
             return self._careful(*args)
-        if torch.is_grad_enabled():
-            return quick(*args)
-        with torch.enable_grad():  # the graph itself says what has gradients
-            return quick(*args)
+        return quick(*args)
+
+
+def quick_call(compiled: Boxed, autocast: bool) -> Callable:
+    """A callable of a graph's flat inputs, without gradients. `autocast`: it was on in the
+    trace, and is in the graph."""
+    around = torch_private.without_autocast if autocast else contextlib.nullcontext
+
+    def call(*args):
+        if not torch.is_grad_enabled():
+            with around():
+                return compiled(list(args))
+        with torch.no_grad(), around():
+            return compiled(list(args))
+
+    return call
 
 
 def quick_step(plain: Plain, forward: Boxed, backward: Boxed) -> Callable:
@@ -79,7 +91,13 @@ def quick_step(plain: Plain, forward: Boxed, backward: Boxed) -> Callable:
             with around():
                 return tuple(backward(args))
 
-    return Step.apply
+    def call(*args):
+        if torch.is_grad_enabled():
+            return Step.apply(*args)
+        with torch.enable_grad():  # the graph itself says what has gradients
+            return Step.apply(*args)
+
+    return call
 
 
 def _conformed(grad: Tensor, tangent: Tangent) -> Tensor:

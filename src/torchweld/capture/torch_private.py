@@ -174,16 +174,26 @@ class Plain:
     deterministic: bool | None
 
 
-def plain_graph(example_inputs: Sequence) -> Plain | None:
-    """During the forward compiler's call: its graph as a plain one, if it is that."""
+def is_plain_graph(example_inputs: Sequence) -> bool:
+    """During a compiler's call: its graph takes plain tensors, its results are new ones, and it
+    changes nothing but memory of inputs that autograd does not watch."""
     context = TracingContext.try_get()
-    meta = context.fw_metadata if context is not None else None
-    if not (torch.__version__.startswith(_READ) and meta is not None and _is_plain(meta)):
-        return None
-    if any(type(t) not in _PLAIN_INPUTS for t in example_inputs) or _packs_what_is_saved():
+    return (
+        torch.__version__.startswith(_READ)
+        and context is not None
+        and context.fw_metadata is not None
+        and _is_plain(context.fw_metadata)
+        and all(type(t) in _PLAIN_INPUTS for t in example_inputs)
+    )
+
+
+def plain_step(example_inputs: Sequence) -> Plain | None:
+    """During the forward compiler's call: its graph as a plain one, if it is that."""
+    if not is_plain_graph(example_inputs) or _packs_what_is_saved():
         return None
     if torch._dynamo.config.compiled_autograd:  # which knows AOTAutograd's function, and no other
         return None
+    meta = TracingContext.get().fw_metadata
     outputs = meta.output_info
     taking = [i for i, info in enumerate(outputs) if _takes_gradient(info)]
     formats = [getattr(t, "memory_format", None) for t in meta.subclass_tangent_meta]
@@ -198,7 +208,7 @@ def plain_graph(example_inputs: Sequence) -> Plain | None:
             Tangent(i, f.memory_format, f.size, f.stride) for i, f in zip(taking, formats)
         ),
         leaves=tuple(i.is_leaf or not i.requires_grad for i in meta.input_info),
-        autocast=torch._C._is_any_autocast_enabled(),
+        autocast=autocasts(),
         deterministic=meta.deterministic,
     )
 
@@ -235,6 +245,7 @@ def _packs_what_is_saved() -> bool:
 
 
 GRADS_COME_BOXED = hasattr(torch.autograd.Function, "boxed_grads_call")
+autocasts = torch._C._is_any_autocast_enabled
 without_autocast = torch._C._DisableAutocast
 is_transformed = torch._C._are_functorch_transforms_active
 

@@ -257,7 +257,7 @@ def test_an_inference_graph_with_views_goes_the_careful_way():
     compiled = torch.compile(lambda x: (x[1:], x + 1), backend="torchweld")
     x = torch.randn(4, 3)
     with torch.no_grad():
-        view, more = compiled(x)
+        view, _ = compiled(x)
         x.mul_(2)
     close([view], [x[1:]])
     assert quick() == 0

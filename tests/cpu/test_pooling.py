@@ -54,5 +54,6 @@ def test_max_pool(window, last, dtype):
     assert got.stride() == expected.stride() and got.dtype == expected.dtype
     torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
     nodes = [n for r in torchweld.api.records(fused) for n in r.graph.nodes]
-    is_call = window[0] == 6 or (window[0], x.dim()) == (3, 5)
+    large = window[0] == 6 or (window[0], x.dim()) == (3, 5)
+    is_call = large and dtype != torch.float32
     assert nodes and any(isinstance(n, Extern) for n in nodes) == is_call

@@ -18,40 +18,54 @@ TW void tw_pool_join(tw_vector& best, tw_vector& nan, tw_vector v) {
   best = v > best ? v : best;
 }
 TW tw_vector tw_pool_merged(tw_vector best, tw_vector nan) { return nan != nan ? nan : best; }
-TW tw_vector tw_pool_over(const float* const* row, int64_t rows, int64_t at) {
+TW tw_vector tw_pool_over(const float* const* row, int64_t rows, int64_t at, int64_t ahead) {
   tw_vector best = (tw_vector){} - TW_INF, nan = (tw_vector){};
-  for (int64_t r = 0; r < rows; ++r) tw_pool_join(best, nan, tw_read(row[r] + at));
+  for (int64_t r = 0; r < rows; ++r) {
+    __builtin_prefetch(row[r] + at + ahead, 0, 2);
+    tw_pool_join(best, nan, tw_read(row[r] + at));
+  }
   return tw_pool_merged(best, nan);
 }
-static __attribute__((noinline)) void tw_pool_rows(const float* const* row, int64_t rows, int64_t width, float* to) {
-  int64_t at = 0;
-  for (; at + TW_WIDTH <= width; at += TW_WIDTH) tw_write(to + at, tw_pool_over(row, rows, at));
-  if (at == width) return;
-  if (width >= TW_WIDTH) return tw_write(to + width - TW_WIDTH, tw_pool_over(row, rows, width - TW_WIDTH));
-  for (; at < width; ++at) {
-    float best = -TW_INF;
-    for (int64_t r = 0; r < rows; ++r) best = tw_maximum(best, row[r][at]);
-    to[at] = best;
-  }
+// Columns from `at` to `end`; `ahead`: where those of the next row are.
+static __attribute__((noinline)) void tw_pool_rows(const float* const* row, int64_t rows, int64_t at, int64_t end,
+                                                    int64_t ahead, float* to) {
+  int64_t first = at;
+  for (; at + TW_WIDTH <= end; at += TW_WIDTH) tw_write(to + at, tw_pool_over(row, rows, at, ahead));
+  if (at == end) return;
+  if (end - first >= TW_WIDTH) return tw_write(to + end - TW_WIDTH, tw_pool_over(row, rows, end - TW_WIDTH, ahead));
+  const tw_run some = {0, (1u << (end - at)) - 1};
+  tw_vector lowest = (tw_vector){} - TW_INF, best = lowest, nan = (tw_vector){};
+  for (int64_t r = 0; r < rows; ++r) tw_pool_join(best, nan, tw_gather<1>(row[r] + at, 1, &some, 1, some.lanes, lowest));
+  tw_write(to + at, tw_pool_merged(best, nan));
 }
-// Every STRIDE-th element; 0: every stride-th.
-template <int STRIDE> TW tw_vector tw_pool_column(const float* from, int64_t stride) {
-  if (STRIDE == 1) return tw_read(from);
+// The maxima of a vector of windows, the first of which begins at `line`.
+template <int STRIDE> TW tw_vector tw_pool_taps(const tw_side& w, const float* line) {
+  tw_vector best = (tw_vector){} - TW_INF, nan = (tw_vector){};
+  for (int64_t j = 0; j < w.taps; ++j, line += w.dilation) {
+    tw_vector v = tw_read(line);
 #if TW_WIDTH == 16
-  if (STRIDE == 2)
-    return __builtin_shuffle(tw_read(from), tw_read(from + TW_WIDTH),
-                             (tw_order){0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30});
+    if (STRIDE == 2)
+      v = __builtin_shuffle(v, tw_read(line + TW_WIDTH),
+                            (tw_order){0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30});
 #endif
-  const tw_run all = {0, (uint32_t)((1ull << TW_WIDTH) - 1)};
-  return tw_gather<0>(from, stride, &all, 1, all.lanes);
+    tw_pool_join(best, nan, v);
+  }
+  return tw_pool_merged(best, nan);
 }
+// The maxima from `at` to `end`, of a line whose first element is where the first window begins. In longer
+// steps, those of windows at every element: they are read side by side, and gathering takes longer.
 template <int STRIDE>
-static __attribute__((noinline)) void tw_pool_columns(const tw_side& w, const float* line, float* to) {
-  for (int64_t at = 0; at < w.out; at += TW_WIDTH) {
-    tw_vector best = (tw_vector){} - TW_INF, nan = (tw_vector){};
-    for (int64_t j = 0; j < w.taps; ++j)
-      tw_pool_join(best, nan, tw_pool_column<STRIDE>(line + at * w.stride + j * w.dilation, w.stride));
-    tw_write(to + at, tw_pool_merged(best, nan));
+static __attribute__((noinline)) void tw_pool_columns(const tw_side& w, const float* line, int64_t at, int64_t end,
+                                                       float* to) {
+  if (STRIDE) {
+    for (; at < end; at += TW_WIDTH) tw_write(to + at, tw_pool_taps<STRIDE>(w, line + at * STRIDE));
+    return;
+  }
+  alignas(64) float all[w.stride * TW_WIDTH];
+  for (; at < end; at += TW_WIDTH) {
+    for (int64_t i = 0; i < w.stride * (TW_WIDTH - 1) + 1; i += TW_WIDTH)
+      tw_write(all + i, tw_pool_taps<1>(w, line + at * w.stride + i));
+    for (int l = 0; l < TW_WIDTH; ++l) to[at + l] = all[l * w.stride];
   }
 }
 // A row of the result, and where its windows begin.
@@ -76,12 +90,32 @@ static int64_t tw_pool_find(const tw_pooling& a, const tw_pool_place& at, const 
     }
   return rows;
 }
+// Elements that a vector of maxima reads.
+TW int64_t tw_pool_reach(const tw_side& w) { return (w.taps - 1) * w.dilation + w.stride * TW_WIDTH; }
+// Windows within a single row of x read that, where a vector of them is inside it; others a line.
+template <int STRIDE>
+static void tw_pool_row(const tw_side& w, const float* row, int64_t ahead, float* line, float* maxima) {
+  int64_t reach = tw_pool_reach(w), step = w.stride * TW_WIDTH;
+  int64_t low = (w.padding + step - 1) / step * TW_WIDTH, inside = w.size + w.padding - reach;
+  int64_t high = inside < 0 ? 0 : (inside / step + 1) * TW_WIDTH;
+  if (high > w.out) high = w.out / TW_WIDTH * TW_WIDTH;
+  if (high < low) high = low;
+  int64_t before = low ? low * w.stride - step - w.padding + reach : 0, after = high * w.stride - w.padding;
+  float* image = line + w.padding;
+  tw_pool_rows(&row, 1, 0, before < w.size ? before : w.size, ahead, image);
+  tw_pool_columns<STRIDE>(w, line, 0, low < w.out ? low : w.out, maxima);
+  tw_pool_columns<STRIDE>(w, row - w.padding, low, high, maxima);
+  if (after < w.size) tw_pool_rows(&row, 1, after, w.size, ahead, image);
+  tw_pool_columns<STRIDE>(w, line, high, w.out, maxima);
+}
 // Lines of a few rows at a time: reading what was just written, at other places, would wait for it.
 enum { TW_POOL_ROWS = 4 };
-template <class Finish> static void tw_pool(const tw_pooling& a, int64_t tid, int64_t parts, Finish finish) {
-  int64_t out = (a.w.out + TW_WIDTH - 1) / TW_WIDTH * TW_WIDTH;
-  int64_t length = out * a.w.stride + a.w.taps * a.w.dilation + 2 * TW_WIDTH + a.w.padding + a.w.size;
-  const float* row[a.d.taps * a.h.taps];
+template <int STRIDE, class Finish>
+static void tw_pool_in(const tw_pooling& a, int64_t tid, int64_t parts, Finish finish) {
+  int64_t out = (a.w.out + TW_WIDTH - 1) / TW_WIDTH * TW_WIDTH, read = out * a.w.stride + tw_pool_reach(a.w);
+  int64_t length = (read > a.w.padding + a.w.size ? read : a.w.padding + a.w.size) / TW_WIDTH * TW_WIDTH + 2 * TW_WIDTH;
+  int64_t points = a.d.taps * a.h.taps, ahead = a.h.stride * a.w.size;
+  const float* row[points];
   float* lines = (float*)malloc(sizeof(float) * (TW_POOL_ROWS * length + out));
   float* maxima = lines + TW_POOL_ROWS * length;
   for (int64_t i = 0; i < TW_POOL_ROWS * length; ++i) lines[i] = -TW_INF;
@@ -89,16 +123,19 @@ template <class Finish> static void tw_pool(const tw_pooling& a, int64_t tid, in
   tw_pool_place at = {t / (a.d.out * a.h.out), t / a.h.out % a.d.out, t % a.h.out}, from = at;
   for (int64_t count; t < last; t += count) {
     count = last - t < TW_POOL_ROWS ? last - t : TW_POOL_ROWS;
-    for (int64_t r = 0; r < count; ++r, tw_pool_next(a, from))
-      tw_pool_rows(row, tw_pool_find(a, from, row), a.w.size, lines + r * length + a.w.padding);
+    for (int64_t r = 0; r < count && points > 1; ++r, tw_pool_next(a, from))
+      tw_pool_rows(row, tw_pool_find(a, from, row), 0, a.w.size, TW_POOL_ROWS * ahead, lines + r * length + a.w.padding);
     for (int64_t r = 0; r < count; ++r, tw_pool_next(a, at)) {
-      const float* line = lines + r * length;
-      if (a.w.stride == 1) tw_pool_columns<1>(a.w, line, maxima);
-      else if (a.w.stride == 2) tw_pool_columns<2>(a.w, line, maxima);
-      else tw_pool_columns<0>(a.w, line, maxima);
+      if (points > 1) tw_pool_columns<STRIDE>(a.w, lines + r * length, 0, a.w.out, maxima);
+      else tw_pool_find(a, at, row), tw_pool_row<STRIDE>(a.w, row[0], ahead, lines, maxima);
       finish(at, maxima);
     }
   }
   free(lines);
+}
+template <class Finish> static void tw_pool(const tw_pooling& a, int64_t tid, int64_t parts, Finish finish) {
+  if (a.w.stride == 1) tw_pool_in<1>(a, tid, parts, finish);
+  else if (a.w.stride == 2 && TW_WIDTH == 16) tw_pool_in<2>(a, tid, parts, finish);
+  else tw_pool_in<0>(a, tid, parts, finish);
 }
 #pragma GCC pop_options

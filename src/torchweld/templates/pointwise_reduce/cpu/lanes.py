@@ -17,13 +17,14 @@ from torchweld.ir.access import Access, Accesses
 from torchweld.ir.monoid import TABLE as MONOIDS
 from torchweld.ir.nodes import Cast, Op, Reduce, Scan, operands, store_axes, value_axes
 from torchweld.ir.scalar import TABLE
-from torchweld.templates.pointwise_reduce.cpu.tiles import tiles
+from torchweld.templates.pointwise_reduce.cpu.tiles import LONGEST, tiles
 
 _VECTOR = 8  # numbers taken at once; only the ratios between lanes matter
 _ALONE = 2.0  # steps of a number that is loaded and put into its vector
 _SHUFFLED = 1.5  # steps of a vector's worth of memory, of which parts are taken
-_TURNED = 4.0  # steps of a vector's worth of memory, of a block of rows that is turned
+_TURNED = 2.0  # steps of a vector's worth of memory, of a block of rows that is turned
 _TAIL = 5  # steps that make one number of a vector of partial results
+_SHORT_TAIL = 12  # of a row that is no longer than a vector or two: what is behind it waits
 _LINE = 64  # bytes
 _NEAR_SETS, _FAR_SETS, _WAYS = 64, 1024, 8  # of a first and a second-level cache, at least
 _NEAR_WAIT, _FAR_WAIT = 4.0, 16.0  # steps of a load, from the second level and from beyond it
@@ -107,7 +108,8 @@ def _reducing(instr: Reduce | Scan, loops: _Loops, axes: frozenset[str]) -> floa
     if isinstance(instr, Scan):
         return each * loops.vector  # one after the other
     rows = prod(n for a, n in loops.extents.items() if a not in loops.columns)
-    return each + _TAIL * MONOIDS[instr.monoid].results * rows
+    tail = _SHORT_TAIL if loops.extents[loops.lane] <= LONGEST else _TAIL
+    return each + tail * MONOIDS[instr.monoid].results * rows
 
 
 def _moving(access: Access, axes: frozenset[str], loops: _Loops, waits: float) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torchweld.ir.access import Access, Accesses
 from torchweld.ir.nodes import Value
 
-LONGEST = 32  # columns
+LONGEST = 32  # columns of a row
 BYTES = 1 << 13  # of a tile: those of a few buffers stay in the first-level cache
 
 

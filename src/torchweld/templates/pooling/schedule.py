@@ -24,7 +24,7 @@ from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Buffer, Comp, Load, Op, Value
 from torchweld.ir.size import Size, product
 from torchweld.ir.views import contiguous_strides
-from torchweld.templates.conv.cpu.schedule import SUMS, MOST_SIDE, Window, finish_of, is_inside
+from torchweld.templates.conv.cpu.schedule import MOST_SIDE, SUMS, Window, finish_of, is_inside
 
 
 @dataclass(frozen=True, slots=True)

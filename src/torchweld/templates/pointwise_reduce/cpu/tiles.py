@@ -1,5 +1,5 @@
-"""Rows of a few elements, side by side in memory: a block of them is turned, so that a column of the
-block is a vector.
+"""Rows of a few elements, side by side in memory: a block of them is turned, so that a column of
+the block is a vector.
 
     for 64 rows abreast: for 7 columns: f(x[7 * row + column])
     ->  t = the block, turned

@@ -1,4 +1,4 @@
-"""Blocks of short rows (tiles.py) as C++: arrays t of loads and o of stores, a column after the other."""
+"""Blocks of short rows (tiles.py) as C++: arrays t of loads and o of stores, column by column."""
 
 from __future__ import annotations
 

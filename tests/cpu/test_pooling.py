@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -96,3 +98,16 @@ def test_rows_of_any_width(width, window):
     with torch.no_grad():
         found = torchweld.fuse(function)(x)
         torch.testing.assert_close(found, function(x), rtol=0, atol=0, equal_nan=True)
+
+
+def test_columns_that_are_not_adjacent():
+    """A short lane is written out: what its segments read is not copied before it."""
+    torch.compiler.reset()
+    x = torch.randn(3, 3, 16, 40).mT
+
+    def function(x):
+        return F.max_pool2d(x, (4, 3), (2, 3), (2, 1), (1, 2))
+
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", torchweld.TorchweldWarning)
+        torch.testing.assert_close(torchweld.fuse(function)(x), function(x), rtol=0, atol=0)

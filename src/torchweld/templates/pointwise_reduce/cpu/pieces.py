@@ -34,7 +34,7 @@ def copied(
 ) -> tuple[Value, ...]:
     """The values of a pointwise lane to copy; none where that gains nothing."""
     short = min(p.high - p.low for p in pieces) < LANES
-    if k.frame.columns or not short or not copied_most(k):
+    if k.frame.columns or k.schedule.abreast or not short or not copied_most(k):
         return ()
     known = frozenset(v for p in pieces for v in p.known)
     moved: set[Value] = set(known)

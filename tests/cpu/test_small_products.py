@@ -13,6 +13,8 @@ CASES = {
     "one term": (lambda a, b: torch.bmm(a, b).sin(), (3, 1, 1), (3, 1, 9)),
     "one term of a matrix": (lambda a, b: (a @ b).sin(), (5, 1), (1, 9)),
     "one term of a batch": (lambda a, b: torch.bmm(a, b).sin(), (3, 5, 1), (3, 1, 9)),
+    "one column": (lambda a, b: torch.bmm(a, b).sin(), (5, 7, 33), (5, 33, 1)),
+    "one column, turned": (lambda a, b: (a.mT @ b).sin(), (5, 33, 7), (5, 33, 1)),
     "none": (lambda a, b: torch.bmm(a, b).sum(), (4, 1, 0), (4, 0, 1)),
 }
 

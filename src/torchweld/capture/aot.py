@@ -289,7 +289,7 @@ class _Session:
 
         if kind == "backward":
             turned.turn_gradients(gm)
-        small_products.write_out_outer(gm)
+        small_products.write_out_batches(gm)
         gm.recompile()
         capture_s = 0.0 if kind == "backward" else time.perf_counter() - self._since
         captured = Captured(gm, f"{self._name}_{kind}", kind, static, loose, capture_s)

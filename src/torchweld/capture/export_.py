@@ -433,7 +433,7 @@ def clean(program: ExportedProgram) -> torch.fx.GraphModule:
     module = torch.fx.GraphModule(program.graph_module, graph)
     joint.drop_detach(module)
     experts.by_groups(module)
-    small_products.write_out_outer(module)
+    small_products.write_out_batches(module)
     random.gather_seeds(module)
     joint.write_in_place(module)
     module.graph.eliminate_dead_code()

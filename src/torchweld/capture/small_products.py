@@ -1,17 +1,26 @@
-"""Products of matrices that are none: of one term each, and batches of dot products.
+"""Products of matrices that are none: of one term each, and with a single column.
 
     [M, 1] x [1, N]          a * b, each element rounded once, as the library does
     [B, 1, 1] x [B, 1, N]    the same
     [B, M, 1] x [B, 1, N]    the same, later
-    [B, 1, K] x [B, K, 1]    sum of a * b, in float32 at least
+    [M, K] x [K, 1]          sums of a * b, in float32 at least, on a GPU; a bias is added to these
+    [B, 1, K] x [B, K, 1]    the same, wherever
+    [B, M, K] x [B, K, 1]    the same, later
 
-`einsum` writes dot products of rows so, and autograd their gradients; attention of one query has
-outer products as gradients. A library takes a tile of a matrix for each; here they are fused with
-what is around. Batches of outer products stay until gradients of chosen matrices, which are made of
-them, have been found (capture/experts.py).
+A linear layer with one result (a score, a gate, a value) is such a product, and so are the
+gradients of its weight; `einsum` writes dot products of rows so. Attention of one query has outer
+products as gradients. A library takes a tile of a matrix for each; here they are fused with what
+is around. On a CPU, the library reads one matrix faster: 2048 x 2048 by one thread of a Zen 4 in
+0.60 ms, as sums in 0.74 (bfloat16 0.27, 0.49). Of a batch it makes a product at a time: 64 of
+256 x 128 take 3.6 ms, as sums 0.27.
+
+Batches that chosen matrices, or their gradients, may be made of stay until those are found
+(capture/experts.py).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
@@ -25,28 +34,66 @@ def product(a, b):
     (rows, depth), columns = a.shape[-2:], b.shape[-1]
     if _is_one(depth) and (a.dim() == 2 or _is_one(rows) or _is_one(columns)):
         return a * b
-    if a.dim() == 3 and _is_one(rows) and _is_one(columns):
-        kind = torch.promote_types(a.dtype, torch.float32)
-        sums = (a[:, 0].to(kind) * b[:, :, 0].to(kind)).sum(-1)
-        return sums.to(a.dtype)[:, None, None]
-    return NotImplemented
+    of_few = _is_one(rows) if a.dim() == 3 else a.device.type == "cuda"
+    return _sums(a, b).to(a.dtype) if _is_one(columns) and of_few else NotImplemented
 
 
-def write_out_outer(gm: torch.fx.GraphModule) -> None:
-    """Batches of outer products of a graph in which chosen matrices are groups by now: a * b too.
-    Those that are added up by an index stay."""
+def product_with_bias(bias, a, b, *, beta=1, alpha=1):
+    """`beta * bias + alpha * (a @ b)`, rounded once, for a single column on a GPU."""
+    plain = a.device.type == "cuda" and a.is_floating_point() and a.dtype == b.dtype
+    if not (plain and _is_one(b.shape[-1])):
+        return NotImplemented
+    sums = _sums(a, b)
+    sums = sums if alpha == 1 else sums * alpha
+    if beta == 0:
+        return sums.to(a.dtype)
+    added = bias.to(sums.dtype) if beta == 1 else bias.to(sums.dtype) * beta
+    return (sums + added).to(a.dtype)
+
+
+def _sums(a, b):
+    """[..., M, 1] of [..., M, K] and [..., K, 1], not rounded yet."""
+    kind = torch.promote_types(a.dtype, torch.float32)
+    return (a.to(kind) * b.to(kind).transpose(-1, -2)).sum(-1, keepdim=True)
+
+
+def write_out_batches(gm: torch.fx.GraphModule) -> None:
+    """Batches of outer products, and of products with a single column, of a graph in which chosen
+    matrices are groups by now. Outer products that are added up by an index stay."""
     for node in gm.graph.find_nodes(op="call_function", target=aten.bmm.default):
-        a, b = node.args
-        value = a.meta.get("val")
-        if value is None:
+        a, b = (arg.meta.get("val") for arg in node.args)
+        if a is None or b is None or not (a.is_floating_point() and a.dtype == b.dtype):
             continue
         added = any(user.target is aten.index_put.default for user in node.users)
-        if _is_one(value.shape[2]) and value.is_floating_point() and not added:
-            with gm.graph.inserting_before(node):
-                made = gm.graph.call_function(aten.mul.Tensor, (a, b))
-            made.meta = dict(node.meta)
-            node.replace_all_uses_with(made)
-            gm.graph.erase_node(node)
+        if _is_one(a.shape[2]) and not added:
+            _replace(node, lambda add, a, b: add(aten.mul.Tensor, a, b))
+        elif _is_one(b.shape[2]):
+            _replace(node, _sums_in_graph)
+
+
+def _sums_in_graph(add: Callable, a: torch.fx.Node, b: torch.fx.Node) -> torch.fx.Node:
+    """What `_sums` computes, rounded, as nodes."""
+    dtype = a.meta["val"].dtype
+    kind = torch.promote_types(dtype, torch.float32)
+    if kind != dtype:
+        a, b = (add(aten._to_copy.default, t, dtype=kind) for t in (a, b))
+    made = add(aten.mul.Tensor, a, add(aten.permute.default, b, [0, 2, 1]))
+    made = add(aten.sum.dim_IntList, made, [-1], True)
+    return made if kind == dtype else add(aten._to_copy.default, made, dtype=dtype)
+
+
+def _replace(node: torch.fx.Node, make: Callable) -> None:
+    """`make(add, *arguments)` in its place; `add(target, ...)` adds a node."""
+
+    def add(target, *args, **kwargs) -> torch.fx.Node:
+        made = node.graph.call_function(target, args, kwargs)
+        given = (a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in args)
+        made.meta = {**node.meta, "val": target(*given, **kwargs)}
+        return made
+
+    with node.graph.inserting_before(node):
+        node.replace_all_uses_with(make(add, *node.args))
+    node.graph.erase_node(node)
 
 
 def _is_one(extent) -> bool:
@@ -54,4 +101,8 @@ def _is_one(extent) -> bool:
     return isinstance(extent, int) and extent == 1
 
 
-DECOMPOSITIONS = {aten.bmm.default: product, aten.mm.default: product}
+DECOMPOSITIONS = {
+    aten.bmm.default: product,
+    aten.mm.default: product,
+    aten.addmm.default: product_with_bias,
+}

@@ -1,0 +1,253 @@
+"""A chain (form.py) as one Triton kernel.
+
+    weights [depth, columns] of all links: loaded once
+    for each tile of rows of this program:
+        for each link:
+            acc [rows, columns] = dot(what the link before became, its weight)
+            what follows; stores and totals that need no later link
+    totals of this program's rows: to scratch, which a second kernel adds up in order
+
+A face of one `Kernel` prints the tiles of each width (rows x width), another those of each weight
+(depth x columns)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from torchweld.codegen.source import GridDim, KernelBundle, KernelSource
+from torchweld.codegen.triton.wide import TF32X3
+from torchweld.core import dtypes
+from torchweld.ir.access import unmerged
+from torchweld.ir.nodes import Buffer, Comp, Load, Value, needed, store_operands
+from torchweld.templates.chain.form import Chain, Link, Total, Width, extent
+from torchweld.templates.chain.schedule import ChainSchedule, padded
+from torchweld.templates.pointwise_reduce.gpu import forms
+from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
+from torchweld.templates.pointwise_reduce.gpu.generate import finishing_source
+from torchweld.templates.pointwise_reduce.gpu.partials import Finish, finish_of
+from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
+from torchweld.templates.pointwise_reduce.gpu.walks import quotient
+
+
+@dataclass(frozen=True, slots=True)
+class _Faces:
+    """`tiles`: by width; `weights`: by depth and columns. `root` writes what belongs to neither."""
+
+    chain: Chain
+    schedule: ChainSchedule
+    root: Kernel
+    tiles: Mapping[Width, Kernel]
+    weights: Mapping[tuple[Width, Width], Kernel]
+
+    def row_index(self, width: Width) -> str:
+        """The name of a width's linear index down the rows of a tile."""
+        return f"w{self.chain.widths.index(width)}r"
+
+    def column_index(self, width: Width) -> str:
+        return f"w{self.chain.widths.index(width)}c"
+
+
+def generate(
+    comp: Comp, buffers: Mapping[str, Buffer], chain: Chain, schedule: ChainSchedule, early: bool
+) -> KernelBundle:
+    """The kernel of `comp`, which is `chain`. `early`: it begins while the one before still
+    runs."""
+    finishes = _finishes(comp, buffers, chain, schedule)
+    scratch = {p.value: p.scratch[0] for f in finishes for p in f.partials}
+    every = {**buffers, **{b.name: b for b in scratch.values()}}
+    f = _faces(comp, every, chain, schedule)
+    if early:
+        f.root.line(f.root.helper("_await_previous()"))
+    _position(f)
+    for link in chain.links:
+        _load_weight(f, link)
+    for total in chain.totals:
+        f.root.line(f"total{total.value} = tl.zeros({_shape(f, total)}, tl.float32)")
+    _walk(f)
+    for total in chain.totals:
+        _store_partial(f, total, scratch[total.value])
+    grid = (GridDim(schedule.programs), GridDim(extent(comp, chain.batch)))
+    source = replace(f.root.source(grid), early=early)
+    finishing = tuple(_finishing(n, each, early) for n, each in enumerate(finishes))
+    return KernelBundle(comp.name, (source, *finishing), tuple(scratch.values()))
+
+
+def _finishes(
+    comp: Comp, buffers: Mapping[str, Buffer], chain: Chain, schedule: ChainSchedule
+) -> list[Finish]:
+    """The second kernels: one for all totals of the same widths."""
+    flat = unmerged(comp, buffers).comp
+    groups: dict[tuple[Width, ...], list[Value]] = {}
+    for total in chain.totals:
+        groups.setdefault(total.widths, []).append(total.value)
+    return [
+        finish_of(flat, buffers, tuple(values), _kept(chain, widths), schedule.programs)
+        for widths, values in groups.items()
+    ]
+
+
+def _kept(chain: Chain, widths: tuple[Width, ...]) -> tuple[str, ...]:
+    """The axes of a total, outermost first."""
+    return (*chain.batch, *(a for w in widths for a in w))
+
+
+def _finishing(number: int, finish: Finish, early: bool) -> KernelSource:
+    named = replace(finish.comp, name=f"{finish.comp.name}{number}")
+    return finishing_source(replace(finish, comp=named), early=early)
+
+
+def _faces(
+    comp: Comp, buffers: Mapping[str, Buffer], chain: Chain, s: ChainSchedule
+) -> _Faces:
+    def tile(rows: Width, columns: Width, block_rows: int) -> Schedule:
+        size = padded(extent(comp, columns))
+        return Schedule("grid", rows, columns, block_rows, size, s.num_warps)
+
+    first = tile(chain.rows, chain.widths[0], s.block_rows)
+    dimensions = (chain.batch, chain.rows, *chain.widths)
+    root = Kernel(unmerged(comp, buffers), buffers, first, dimensions)
+    f = _Faces(chain, s, root, {}, {})
+    tiles = {
+        w: root.facing(tile(chain.rows, w, s.block_rows), "r", f.column_index(w))
+        for w in chain.widths
+    }
+    weights = {
+        (d, c): root.facing(tile(d, c, padded(extent(comp, d))), f.row_index(d), f.column_index(c))
+        for d, c in ((one.depth, one.columns) for one in chain.links)
+    }
+    return replace(f, tiles=tiles, weights=weights)
+
+
+def _position(f: _Faces) -> None:
+    """Which point of the batch, and the indices along all widths."""
+    k, c = f.root, f.chain
+    if c.batch:
+        k.line(f"batch = {k.program(1)}")
+        k.split_axes("batch", c.batch)
+    for width, face in f.tiles.items():
+        points = padded(extent(k.comp, width))
+        face.define(f.column_index(width), "", f"tl.arange(0, {points})[None, :]", width, points)
+    down = [one.depth for one in c.links] + [t.widths[0] for t in c.gradients]
+    for width in dict.fromkeys(down):
+        points = padded(extent(k.comp, width))
+        face = k.facing(replace(k.schedule, rows=width, columns=()), f.row_index(width))
+        face.define(f.row_index(width), "", f"tl.arange(0, {points})[:, None]", width, points)
+
+
+def _load_weight(f: _Faces, link: Link) -> None:
+    _whole(f.weights[link.depth, link.columns], link.right, "rc")
+
+
+def _whole(face: Kernel, value: Value, along: str) -> str:
+    """A tile that is zero out of bounds along `along`."""
+    known = ("whole", value, along)
+    if known in face.known:
+        return face.known[known]
+    instr, mask = face.body[value], face.mask(along)
+    if value not in face.known and isinstance(instr, Load) and instr.guard is None:
+        mask = face.mask("rc")
+        address = face.address(face.accesses.loads[value], "rc")
+        zero = f", mask={mask}, other=0.0" if mask else ""
+        name = face.assign(value, f"tl.load({address}{zero})")
+        face.known["whole", value, "rc"] = name
+    else:
+        name = face.value(value)
+        if mask:
+            face.line(f"z{value}{along} = tl.where({mask}, {name}, 0.0)")
+            name = f"z{value}{along}"
+    face.known[known] = name
+    return name
+
+
+def _walk(f: _Faces) -> None:
+    """Over the tiles of rows of one program."""
+    k, s, c = f.root, f.schedule, f.chain
+    rows = extent(k.comp, c.rows)
+    steps = quotient(k, rows, s.block_rows * s.programs, up=True)
+    kept = [dict(face.known) for face in (*f.tiles.values(), *f.weights.values())]
+    with k.indented(f"for step in range({steps}):"):
+        k.line(f"tile = {k.program(0)} + step * {s.programs}")
+        lanes = f"tl.arange(0, {s.block_rows})[:, None]"
+        covered = s.block_rows * s.programs * int(steps) if steps.isdigit() else None
+        k.define("r", f"tile * {s.block_rows}", lanes, c.rows, covered)
+        _links(f)
+    for face, known in zip((*f.tiles.values(), *f.weights.values()), kept):
+        face.known = known
+
+
+def _links(f: _Faces) -> None:
+    """The links in turn; behind each what needs no later one."""
+    k, done, waiting = f.root, set[Value](), _work(f)
+    all_links = {one.value for one in f.chain.links}
+    for link in f.chain.links:
+        _multiply(f, link)
+        done.add(link.value)
+        for item in list(waiting):
+            behind = needed(k.body, waiting[item]) & all_links
+            if behind <= done:
+                del waiting[item]
+                _add(f, item) if isinstance(item, Total) else _store(f, item)
+
+
+def _work(f: _Faces) -> dict[Total | int, tuple[Value, ...]]:
+    """What is to be done beside the links, and the values that it needs: totals, and stores (by
+    position) of values of rows."""
+    late = {t.value for t in f.chain.totals}
+    work: dict[Total | int, tuple[Value, ...]] = {t: t.factors for t in f.chain.totals}
+    for position, store in enumerate(f.root.comp.stores):
+        values = store_operands(store)
+        if not late & needed(f.root.body, values):
+            work[position] = values
+    return work
+
+
+def _multiply(f: _Faces, link: Link) -> None:
+    k = f.root
+    left = _whole(f.tiles[link.depth], link.left, "c")
+    right = _whole(f.weights[link.depth, link.columns], link.right, "rc")
+    name = f.tiles[link.columns].assign(link.value, f"tl.dot({left}, {right}{_more(k, link.left)})")
+    for face in f.tiles.values():
+        face.known[link.value] = name
+
+
+def _more(k: Kernel, value: Value) -> str:
+    return f", {TF32X3}" if k.body[value].dtype == dtypes.f32 else ""
+
+
+def _store(f: _Faces, position: int) -> None:
+    along = f.root.store_axes(position)
+    face = next(face for width, face in f.tiles.items() if along & set(width))
+    face.compute(forms.stored(face, [position]))
+    face.store(position)
+
+
+def _add(f: _Faces, total: Total) -> None:
+    """What this tile of rows adds to a total."""
+    k = f.root
+    tiles = [_whole(f.tiles[w], v, "rc") for v, w in zip(total.factors, total.widths)]
+    if len(tiles) == 2:
+        one, other = tiles
+        more = _more(k, total.factors[0])
+        name = f"total{total.value}"
+        k.line(f"{name} = tl.dot(tl.trans({one}), {other}, {name}{more})")
+    else:
+        k.line(f"total{total.value} += tl.sum({tiles[0]}, axis=0, keep_dims=True)")
+
+
+def _shape(f: _Faces, total: Total) -> str:
+    sizes = [padded(extent(f.root.comp, w)) for w in total.widths]
+    return f"[{', '.join(map(str, sizes if len(sizes) == 2 else [1, *sizes]))}]"
+
+
+def _store_partial(f: _Faces, total: Total, scratch: Buffer) -> None:
+    """[programs, batch, columns of the one factor, of the other]"""
+    k, sizes = f.root, [extent(f.root.comp, w) for w in total.widths]
+    names = [f.row_index(w) for w in total.widths[:-1]] + [f.column_index(total.widths[-1])]
+    start = f"{k.program(0)} * {extent(k.comp, f.chain.batch)}"
+    start = f"({start} + batch)" if f.chain.batch else start
+    places = [f"{names[0]} * {sizes[-1]}", names[-1]] if len(names) == 2 else names
+    address = f"{k.pointer(scratch.name)} + ({' + '.join([f'{start} * {prod(sizes)}', *places])})"
+    mask = " & ".join(f"{n}m" for n in names if k.masked(n))
+    k.write("store", address, f"total{total.value}", mask)

@@ -1,9 +1,10 @@
-"""Comps that are chains (templates/chain/form.py), for tests of their template: links of any widths,
-what is between them, and the gradients of a step."""
+"""Comps that are chains (templates/chain/form.py), for tests of their template: links of any
+widths, what is between them, and the gradients of a step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from product_cases import Body, gelu, silu
 from torchweld.core import dtypes
@@ -28,7 +29,7 @@ def layers(
     body = _body(dtype, m, widths, extents)
     rows = "m" if batch is None else "bm"
     value = body.read("x", rows + "c", gap=gap)
-    for n, (depth, columns) in enumerate(zip(WIDTHS, WIDTHS[1 : len(widths)])):
+    for n, (depth, columns) in enumerate(pairwise(WIDTHS[: len(widths)])):
         value = _link(body, value, f"w{n}", depth, columns, transposed, rows[:-1])
         if batch is None:
             value = body.op("add", value, body.read(f"bias{n}", columns))
@@ -40,15 +41,18 @@ def layers(
     return body.case("layers", None, sizes)
 
 
-def backward(m, widths: Sequence[int], dtype="bf16", sizes=None, transposed=True) -> Case:
+def backward(
+    m, widths: Sequence[int], dtype="bf16", sizes=None, transposed=True, biases=True
+) -> Case:
     """Of layers with ReLU: from the last result's gradient to those of all weights and biases, and
     of the input. Widths are in the order of the walk: the last result's first."""
     body = _body(dtype, m, widths, {})
     value = body.read("dy", "mc")
-    for n, (depth, columns) in enumerate(zip(WIDTHS, WIDTHS[1 : len(widths)])):
+    for n, (depth, columns) in enumerate(pairwise(WIDTHS[: len(widths)])):
         saved = body.read(f"h{n}", "m" + columns)
         body.write(f"dw{n}", depth + columns, _over_rows(body, body.op("mul", value, saved)))
-        body.write(f"db{n}", depth, _over_rows(body, value))
+        if biases:
+            body.write(f"db{n}", depth, _over_rows(body, value))
         made = body.rounded(_link(body, value, f"w{n}", depth, columns, transposed, ""))
         if n < len(widths) - 2:
             zero = body.builder.const(0.0, dtypes.f32)

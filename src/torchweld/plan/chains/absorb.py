@@ -54,8 +54,8 @@ def absorbed(comp: Comp, other: Comp, keep: Collection[str]) -> Comp | Refusal:
 
 
 def prepared(comp: Comp) -> Comp:
-    """`comp` with sums in the place of stores that add, and with the roundings of what it stores for
-    good: who reads that reads it rounded.
+    """`comp` with sums in the place of stores that add. What it stores stays rounded for who reads
+    it here.
 
     store.add s[n] v init 0.0      ->      %9 = reduce.sum[m] v;  store s[n] %9
     """

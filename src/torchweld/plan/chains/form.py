@@ -120,8 +120,8 @@ class _Bench:
         return Offer((first, second), comp, None, before_s, kernel.predicted_s)
 
     def _pays(self, offer: Offer, other: NodeId) -> bool:
-        """Whether it saves a share of the other's time: what is wrong in the prediction of the chain
-        is on both sides."""
+        """Whether it saves a share of the other's time: what is wrong in the prediction of the
+        chain is on both sides."""
         return offer.gain_s > MARGIN * self._now_s(other)
 
     def _kernel(self, comp: Comp) -> Kernel | Refusal:

@@ -107,8 +107,17 @@ def chain_or_reason(comp: Comp) -> Chain | str:
     if any(s.combine or s.init is not None for s in comp.stores):
         return "a store combines with what is there"
     found = [_Finder(comp, rows, reduces).chain() for rows in _possible_rows(body, reduces)]
-    chains = (f for f in found if isinstance(f, Chain))
-    return next(chains, found[0] if found else "it makes no product")
+    chains = [f for f in found if isinstance(f, Chain)]
+    if chains:
+        return min(chains, key=lambda c: _across(comp, c))
+    return found[0] if found else "it makes no product"
+
+
+def _across(comp: Comp, chain: Chain) -> tuple[int, int]:
+    """How many widths have no known size, and the sum of the others: what is short is a width."""
+    sizes = [extent(comp, w) for w in chain.widths]
+    known = [n for n in sizes if isinstance(n, int)]
+    return len(sizes) - len(known), sum(known)
 
 
 def extent(comp: Comp, axes: Iterable[str]) -> Size:

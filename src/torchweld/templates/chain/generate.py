@@ -5,7 +5,8 @@
         for each link:
             acc [rows, columns] = dot(what the link before became, its weight)
             what follows; stores and totals that need no later link
-    totals of this program's rows: to scratch, which a second kernel adds up in order
+    products that are totals, of this program's rows: to scratch, which a second kernel adds up in
+    order; sums of columns are there tile by tile, since threads would have several copies of them
 
 A face of one `Kernel` prints the tiles of each width (rows x width), another those of each weight
 (depth x columns)."""
@@ -33,13 +34,15 @@ from torchweld.templates.pointwise_reduce.gpu.walks import quotient
 
 @dataclass(frozen=True, slots=True)
 class _Faces:
-    """`tiles`: by width; `weights`: by depth and columns. `root` writes what belongs to neither."""
+    """`tiles`: by width; `weights`: by depth and columns. `root` writes what belongs to neither.
+    `scratch`: where parts of totals go."""
 
     chain: Chain
     schedule: ChainSchedule
     root: Kernel
     tiles: Mapping[Width, Kernel]
     weights: Mapping[tuple[Width, Width], Kernel]
+    scratch: Mapping[Value, Buffer]
 
     def row_index(self, width: Width) -> str:
         """The name of a width's linear index down the rows of a tile."""
@@ -57,17 +60,18 @@ def generate(
     finishes = _finishes(comp, buffers, chain, schedule)
     scratch = {p.value: p.scratch[0] for f in finishes for p in f.partials}
     every = {**buffers, **{b.name: b for b in scratch.values()}}
-    f = _faces(comp, every, chain, schedule)
+    f = _faces(comp, every, chain, schedule, scratch)
     if early:
         f.root.line(f.root.helper("_await_previous()"))
     _position(f)
     for link in chain.links:
         _load_weight(f, link)
-    for total in chain.totals:
-        f.root.line(f"total{total.value} = tl.zeros({_shape(f, total)}, tl.float32)")
+    for total in chain.gradients:
+        sizes = ", ".join(str(padded(extent(comp, w))) for w in total.widths)
+        f.root.line(f"total{total.value} = tl.zeros([{sizes}], tl.float32)")
     _walk(f)
-    for total in chain.totals:
-        _store_partial(f, total, scratch[total.value])
+    for total in chain.gradients:
+        _store_partial(f, total, f.root.program(0), f"total{total.value}")
     grid = (GridDim(schedule.programs), GridDim(extent(comp, chain.batch)))
     source = replace(f.root.source(grid), early=early)
     finishing = tuple(_finishing(n, each, early) for n, each in enumerate(finishes))
@@ -83,9 +87,17 @@ def _finishes(
     for total in chain.totals:
         groups.setdefault(total.widths, []).append(total.value)
     return [
-        finish_of(flat, buffers, tuple(values), _kept(chain, widths), schedule.programs)
-        for widths, values in groups.items()
+        finish_of(flat, buffers, tuple(values), _kept(chain, w), _parts(comp, chain, schedule, w))
+        for w, values in groups.items()
     ]
+
+
+def _parts(comp: Comp, chain: Chain, s: ChainSchedule, widths: tuple[Width, ...]) -> int:
+    """Of a total: one for each program, of a sum of columns one for each tile of rows."""
+    if len(widths) == 2:
+        return s.programs
+    rows = extent(comp, chain.rows)
+    return -(-rows // (s.block_rows * s.programs)) * s.programs
 
 
 def _kept(chain: Chain, widths: tuple[Width, ...]) -> tuple[str, ...]:
@@ -99,7 +111,11 @@ def _finishing(number: int, finish: Finish, early: bool) -> KernelSource:
 
 
 def _faces(
-    comp: Comp, buffers: Mapping[str, Buffer], chain: Chain, s: ChainSchedule
+    comp: Comp,
+    buffers: Mapping[str, Buffer],
+    chain: Chain,
+    s: ChainSchedule,
+    scratch: Mapping[Value, Buffer],
 ) -> _Faces:
     def tile(rows: Width, columns: Width, block_rows: int) -> Schedule:
         size = padded(extent(comp, columns))
@@ -108,7 +124,7 @@ def _faces(
     first = tile(chain.rows, chain.widths[0], s.block_rows)
     dimensions = (chain.batch, chain.rows, *chain.widths)
     root = Kernel(unmerged(comp, buffers), buffers, first, dimensions)
-    f = _Faces(chain, s, root, {}, {})
+    f = _Faces(chain, s, root, {}, {}, scratch)
     tiles = {
         w: root.facing(tile(chain.rows, w, s.block_rows), "r", f.column_index(w))
         for w in chain.widths
@@ -225,29 +241,22 @@ def _store(f: _Faces, position: int) -> None:
 
 def _add(f: _Faces, total: Total) -> None:
     """What this tile of rows adds to a total."""
-    k = f.root
     tiles = [_whole(f.tiles[w], v, "rc") for v, w in zip(total.factors, total.widths)]
     if len(tiles) == 2:
         one, other = tiles
-        more = _more(k, total.factors[0])
-        name = f"total{total.value}"
-        k.line(f"{name} = tl.dot(tl.trans({one}), {other}, {name}{more})")
+        name, more = f"total{total.value}", _more(f.root, total.factors[0])
+        f.root.line(f"{name} = tl.dot(tl.trans({one}), {other}, {name}{more})")
     else:
-        k.line(f"total{total.value} += tl.sum({tiles[0]}, axis=0, keep_dims=True)")
+        _store_partial(f, total, "tile", f"tl.sum({tiles[0]}, axis=0, keep_dims=True)")
 
 
-def _shape(f: _Faces, total: Total) -> str:
-    sizes = [padded(extent(f.root.comp, w)) for w in total.widths]
-    return f"[{', '.join(map(str, sizes if len(sizes) == 2 else [1, *sizes]))}]"
-
-
-def _store_partial(f: _Faces, total: Total, scratch: Buffer) -> None:
-    """[programs, batch, columns of the one factor, of the other]"""
+def _store_partial(f: _Faces, total: Total, part: str, text: str) -> None:
+    """[parts, batch, columns of the one factor, of the other]"""
     k, sizes = f.root, [extent(f.root.comp, w) for w in total.widths]
     names = [f.row_index(w) for w in total.widths[:-1]] + [f.column_index(total.widths[-1])]
-    start = f"{k.program(0)} * {extent(k.comp, f.chain.batch)}"
+    start = f"{part} * {extent(k.comp, f.chain.batch)}" if f.chain.batch else part
     start = f"({start} + batch)" if f.chain.batch else start
     places = [f"{names[0]} * {sizes[-1]}", names[-1]] if len(names) == 2 else names
-    address = f"{k.pointer(scratch.name)} + ({' + '.join([f'{start} * {prod(sizes)}', *places])})"
-    mask = " & ".join(f"{n}m" for n in names if k.masked(n))
-    k.write("store", address, f"total{total.value}", mask)
+    address = f"{k.pointer(f.scratch[total.value].name)} + "
+    address += f"({' + '.join([f'{start} * {prod(sizes)}', *places])})"
+    k.write("store", address, text, " & ".join(f"{n}m" for n in names if k.masked(n)))

@@ -8,7 +8,6 @@ from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import hint, product
 from torchweld.templates.chain.form import Chain
 from torchweld.templates.chain.schedule import ChainSchedule, Work
-from torchweld.templates.traffic import node_bytes
 
 _MICRO = 1e-6
 _PARTIAL_BYTES = 4
@@ -20,11 +19,9 @@ def seconds(work: Work, s: ChainSchedule) -> float:
     rate = device.products.rate("triton", work.item_bytes)
     programs = work.batch * s.programs
     busy = min(1.0, programs / device.units)
-    memory_s = node_bytes(work.comp, work.buffers, work.hints) / (
-        rate.memory * device.dram_bytes_per_s)
+    memory_s = work.moved_bytes / (rate.memory * device.dram_bytes_per_s)
     weights_s = programs * work.weight_bytes / device.llc_bytes_per_s
-    widest = max(map(work.padded, work.chain.widths))
-    share = min(1.0, s.block_rows * widest / rate.full_tile) ** rate.small_tiles
+    share = min(1.0, s.block_rows * work.widest / rate.full_tile) ** rate.small_tiles
     products_s = _flops(work, s) / (rate.tflops * 1e12 * share)
     pointwise_s = _fma(work) / device.fma_per_s
     computed_s = max(products_s, _flops(work, s) / device.products.sustained) + pointwise_s

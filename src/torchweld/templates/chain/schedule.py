@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.ir.size import hint
 from torchweld.targets.target import Target
 from torchweld.templates.chain.form import Chain, Width, extent
 from torchweld.templates.pointwise_reduce.gpu.schedule import next_pow2
+from torchweld.templates.traffic import node_bytes
 
 LEAST_WIDTH = 16  # that tensor cores take; narrower widths are padded
-MAX_ACCUMULATORS = 128  # float32 registers of a thread that tiles and totals hold at a time
-MAX_PROGRAMS = 4  # of a multiprocessor: more are slowed by each other's stores
-_BATCH = 65535  # of the second dimension of a grid
+REGISTERS = 64 << 10  # of a multiprocessor
+MOST_REGISTERS = 220  # of a thread, as `Work.registers` counts: beyond, ptxas spills
+MOST_PROGRAMS = 4  # of a multiprocessor that are counted on
+_MOST_BATCH = 65535  # of the second dimension of a grid
 
-# (block_rows, warps) by falling size: the first that fits, and makes enough tiles, is the default.
-_TILES = ((128, 8), (128, 4), (64, 4), (32, 4), (16, 4))
+# (block_rows, warps), the best first. Several programs of four warps share a multiprocessor: while
+# one waits for memory, another multiplies. Eight warps have registers for more gradients.
+_TILES = ((64, 4), (64, 8), (32, 4), (32, 8), (16, 4))
+# Of float32, which is split in registers (codegen/triton/wide.py): eight warps spill on sm_90.
+_WIDE = ((64, 4), (32, 4), (16, 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,40 +58,53 @@ class Work:
     @property
     def item_bytes(self) -> int:
         """Of an element of a factor."""
-        return max(self.comp.body[one.left].dtype.bytes for one in self.chain.links)
+        return self.comp.body[self.chain.links[0].left].dtype.bytes
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether its factors are float32."""
+        return self.item_bytes > 2
+
+    @property
+    def moved_bytes(self) -> int:
+        """From memory and to it, each buffer once."""
+        return node_bytes(self.comp, self.buffers, self.hints)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all weights."""
+        sizes = (self.padded(one.depth) * self.padded(one.columns) for one in self.chain.links)
+        return self.item_bytes * sum(sizes)
+
+    @property
+    def widest(self) -> int:
+        return max(map(self.padded, self.chain.widths))
 
     def padded(self, width: Width) -> int:
         return padded(extent(self.comp, width))
 
     def tiles(self, block_rows: int) -> int:
+        """Of one point of the batch."""
         return ceil(self.rows / block_rows)
 
     def steps(self, s: ChainSchedule) -> int:
         """Tiles that a program walks over."""
         return ceil(self.tiles(s.block_rows) / s.programs)
 
-    @property
-    def weight_bytes(self) -> int:
-        """Of all weights in shared memory."""
-        sizes = (self.padded(one.depth) * self.padded(one.columns) for one in self.chain.links)
-        return self.item_bytes * sum(sizes)
-
     def shared_bytes(self, block_rows: int) -> int:
-        """Of the weights, and of tiles that factors pass through: one of a link, two of a
-        total."""
-        widest = max(map(self.padded, self.chain.widths))
-        tiles = 2 if self.chain.gradients else 1
-        return self.weight_bytes + tiles * block_rows * widest * self.item_bytes
+        """Of the weights (of float32, in two parts), and of tiles on their way to tensor cores or
+        to memory: three, and those that gradients are made of."""
+        gradients = len(self.chain.gradients)
+        tiles = 3 + (gradients + 1 if gradients else 0)
+        weights = self.weight_bytes * (2 if self.is_wide else 1)
+        return weights + tiles * block_rows * self.widest * self.item_bytes
 
     def registers(self, block_rows: int, num_warps: int) -> int:
-        """Of a thread, for the widest accumulator, the tile that it is multiplied from, and all
-        totals."""
-        widest = max(map(self.padded, self.chain.widths))
-        totals = 0
-        for total in self.chain.totals:
-            one, *more = map(self.padded, total.widths)
-            totals += one * (more[0] if more else 1)
-        return (block_rows * widest * 3 // 2 + totals) // (32 * num_warps)
+        """Of a thread: addresses, the widest accumulator and what it is made of, and gradients,
+        with what waits for them. Fitted to what ptxas says of chains of 32 to 256 columns."""
+        gradients = (prod(map(self.padded, t.widths)) for t in self.chain.gradients)
+        each = 4.0 if self.is_wide else 1.5
+        return 40 + int(each * (block_rows * self.widest + sum(gradients)) / (32 * num_warps))
 
 
 def padded(size: int) -> int:
@@ -96,37 +114,51 @@ def padded(size: int) -> int:
 
 def supports(work: Work) -> str | None:
     """None if the template can make the chain; else why not."""
+    chain, rows = work.chain, extent(work.comp, work.chain.rows)
     if work.target.capability < (8, 0):
         return "it needs the tensor cores of sm_80"
-    sizes = [extent(work.comp, w) for w in (*work.chain.widths, work.chain.batch)]
+    sizes = [extent(work.comp, w) for w in (*chain.widths, chain.batch)]
     if not all(isinstance(n, int) and n > 0 for n in sizes):
         return "a width is known only at the call"
-    if work.batch > _BATCH:
+    if len(chain.totals) > len(chain.gradients) and not isinstance(rows, int):
+        return "sums of columns over rows whose number is known only at the call"
+    if work.batch > _MOST_BATCH:
         return "too many matrices for one grid"
     if next(candidates(work), None) is None:
-        kilobytes = work.shared_bytes(_TILES[-1][0]) >> 10
-        return f"its weights and tiles do not fit on chip ({kilobytes} KB of shared memory)"
+        kilobytes, registers = work.shared_bytes(_TILES[-1][0]) >> 10, work.registers(*_TILES[-2])
+        return f"too wide for a chip: {kilobytes} KB, {registers} registers of a thread, or more"
     return None
 
 
 def candidates(work: Work) -> Iterator[ChainSchedule]:
-    """The default first: of the tiles that fit, the largest that give each multiprocessor one."""
-    fit = [t for t in _TILES if _fits(work, *t)]
+    """The default first: of the tiles that fit, the first that give each multiprocessor one."""
+    fit = [t for t in (_WIDE if work.is_wide else _TILES) if _fits(work, *t)]
     enough = [t for t in fit if work.batch * work.tiles(t[0]) >= work.target.units]
-    for block_rows, warps in dict.fromkeys([*enough[:1], *fit]):
-        yield ChainSchedule(block_rows, warps, _programs(work, block_rows))
+    for block_rows, warps in dict.fromkeys([*(enough or fit[-1:])[:1], *fit]):
+        yield ChainSchedule(block_rows, warps, _programs(work, block_rows, warps))
 
 
 def _fits(work: Work, block_rows: int, num_warps: int) -> bool:
-    return (
-        work.shared_bytes(block_rows) <= work.target.shared_bytes
-        and work.registers(block_rows, num_warps) <= MAX_ACCUMULATORS
-    )
+    shared = work.shared_bytes(block_rows) <= work.target.shared_bytes
+    return shared and work.registers(block_rows, num_warps) <= MOST_REGISTERS
 
 
-def _programs(work: Work, block_rows: int) -> int:
-    """For each point of the batch: as many as are at work at a time, in full waves."""
-    resident = min(MAX_PROGRAMS, work.target.shared_bytes // work.shared_bytes(block_rows))
-    at_a_time = ceil(work.target.units * max(1, resident) / work.batch)
-    tiles = work.tiles(block_rows)
-    return ceil(tiles / ceil(tiles / at_a_time))
+def _resident(work: Work, block_rows: int, num_warps: int) -> int:
+    """Programs that share a multiprocessor."""
+    by_registers = REGISTERS // (32 * num_warps * work.registers(block_rows, num_warps))
+    by_memory = work.target.shared_bytes // work.shared_bytes(block_rows)
+    return max(1, min(MOST_PROGRAMS, by_memory, by_registers))
+
+
+def _programs(work: Work, block_rows: int, num_warps: int) -> int:
+    """For each point of the batch. Each program writes its part of a gradient once: with gradients,
+    there are as many as are at work at a time. Else each has at least as many bytes of rows as of
+    weights, if that leaves one for each multiprocessor."""
+    tiles, units = work.tiles(block_rows), work.target.units
+    if work.chain.gradients:
+        at_a_time = units * _resident(work, block_rows, num_warps)
+        steps = ceil(tiles * work.batch / at_a_time)
+    else:
+        tile_bytes = work.moved_bytes / (tiles * work.batch)
+        steps = min(ceil(work.weight_bytes / tile_bytes), tiles * work.batch // units)
+    return ceil(tiles / max(1, min(steps, tiles)))

@@ -153,28 +153,33 @@ def _position(f: _Faces) -> None:
 
 
 def _load_weight(f: _Faces, link: Link) -> None:
-    _whole(f.weights[link.depth, link.columns], link.right, "rc")
+    """One that two links read in two directions is loaded in both."""
+    face = f.weights[link.depth, link.columns]
+    if link.right not in face.known:
+        which = f"{f.row_index(link.depth)}{f.column_index(link.columns)}"
+        face.known[link.right] = face.assign((link.right, which), _zeroed_load(face, link.right))
 
 
-def _whole(face: Kernel, value: Value, along: str) -> str:
-    """A tile that is zero out of bounds along `along`."""
-    known = ("whole", value, along)
-    if known in face.known:
-        return face.known[known]
-    instr, mask = face.body[value], face.mask(along)
+def _zeroed_load(face: Kernel, value: Value) -> str:
+    """Text of a whole tile from memory, zero out of bounds."""
+    mask = face.mask("rc")
+    zero = f", mask={mask}, other=0.0" if mask else ""
+    return f"tl.load({face.address(face.accesses.loads[value], 'rc')}{zero})"
+
+
+def _zeroed(face: Kernel, value: Value, along: str) -> str:
+    """A tile of a value that is zero out of bounds along `along`."""
+    key, instr = ("zeroed", value, along), face.body[value]
     if value not in face.known and isinstance(instr, Load) and instr.guard is None:
-        mask = face.mask("rc")
-        address = face.address(face.accesses.loads[value], "rc")
-        zero = f", mask={mask}, other=0.0" if mask else ""
-        name = face.assign(value, f"tl.load({address}{zero})")
-        face.known["whole", value, "rc"] = name
-    else:
-        name = face.value(value)
+        name = face.assign(value, _zeroed_load(face, value))
+        face.known |= {("zeroed", value, side): name for side in ("c", "rc")}
+    if key not in face.known:
+        name, mask = face.value(value), face.mask(along)
         if mask:
             face.line(f"z{value}{along} = tl.where({mask}, {name}, 0.0)")
             name = f"z{value}{along}"
-    face.known[known] = name
-    return name
+        face.known[key] = name
+    return face.known[key]
 
 
 def _walk(f: _Faces) -> None:
@@ -221,8 +226,8 @@ def _work(f: _Faces) -> dict[Total | int, tuple[Value, ...]]:
 
 def _multiply(f: _Faces, link: Link) -> None:
     k = f.root
-    left = _whole(f.tiles[link.depth], link.left, "c")
-    right = _whole(f.weights[link.depth, link.columns], link.right, "rc")
+    left = _zeroed(f.tiles[link.depth], link.left, "c")
+    right = f.weights[link.depth, link.columns].known[link.right]
     name = f.tiles[link.columns].assign(link.value, f"tl.dot({left}, {right}{_more(k, link.left)})")
     for face in f.tiles.values():
         face.known[link.value] = name
@@ -241,7 +246,7 @@ def _store(f: _Faces, position: int) -> None:
 
 def _add(f: _Faces, total: Total) -> None:
     """What this tile of rows adds to a total."""
-    tiles = [_whole(f.tiles[w], v, "rc") for v, w in zip(total.factors, total.widths)]
+    tiles = [_zeroed(f.tiles[w], v, "rc") for v, w in zip(total.factors, total.widths)]
     if len(tiles) == 2:
         one, other = tiles
         name, more = f"total{total.value}", _more(f.root, total.factors[0])

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Comp, Node, Reduce
+from torchweld.ir.nodes import Comp, Node, Op, Reduce, value_axes
 from torchweld.plan.chains.absorb import absorbed
 from torchweld.plan.decisions import Plan
 from torchweld.plan.flow import NodeId
@@ -153,6 +153,8 @@ class _Bench:
 
 
 def makes_products(comp: Comp) -> bool:
-    """Whether it sums products."""
+    """Whether it sums products of values that vary along different axes."""
+    axes = value_axes(comp.body)
     sums = (comp.body[i.args[0]] for i in comp.body if isinstance(i, Reduce) and i.monoid == "sum")
-    return any(getattr(made, "name", "") == "mul" for made in sums)
+    pairs = (made.args for made in sums if isinstance(made, Op) and made.name == "mul")
+    return any(axes[one] != axes[other] for one, other in pairs)

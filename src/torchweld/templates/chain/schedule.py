@@ -24,6 +24,8 @@ _MOST_BATCH = 65535  # of the second dimension of a grid
 _TILES = ((64, 4), (64, 8), (32, 4), (32, 8), (16, 4))
 # Of float32, which is split in registers (codegen/triton/wide.py): eight warps spill on sm_90.
 _WIDE = ((64, 4), (32, 4), (16, 4))
+# Of two products at once (gate and up) without wgmma: beside 64 rows, their weights spill.
+_PAIRED = ((32, 4), (32, 8), (16, 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,14 @@ class Work:
     def widest(self) -> int:
         return max(map(self.padded, self.chain.widths))
 
+    @property
+    def most_columns(self) -> int:
+        """Of the widest width, or of several links that make the same one (gate and up)."""
+        made: dict[Width, int] = dict.fromkeys(self.chain.widths, 0)
+        for link in self.chain.links:
+            made[link.columns] += self.padded(link.columns)
+        return max(self.widest, *made.values())
+
     def padded(self, width: Width) -> int:
         return padded(extent(self.comp, width))
 
@@ -100,11 +110,13 @@ class Work:
         return weights + tiles * block_rows * self.widest * self.item_bytes
 
     def registers(self, block_rows: int, num_warps: int) -> int:
-        """Of a thread: addresses, the widest accumulator and what it is made of, and gradients,
-        with what waits for them. Fitted to what ptxas says of chains of 32 to 256 columns."""
+        """Of a thread: addresses, the most accumulators of one width and what they are made of, and
+        gradients, with what waits for them. Fitted to what ptxas says of chains of 32 to 256
+        columns."""
         gradients = (prod(map(self.padded, t.widths)) for t in self.chain.gradients)
         each = 4.0 if self.is_wide else 1.5
-        return 40 + int(each * (block_rows * self.widest + sum(gradients)) / (32 * num_warps))
+        points = block_rows * self.most_columns + sum(gradients)
+        return 40 + int(each * points / (32 * num_warps))
 
 
 def padded(size: int) -> int:
@@ -132,10 +144,15 @@ def supports(work: Work) -> str | None:
 
 def candidates(work: Work) -> Iterator[ChainSchedule]:
     """The default first: of the tiles that fit, the first that give each multiprocessor one."""
-    fit = [t for t in (_WIDE if work.is_wide else _TILES) if _fits(work, *t)]
+    fit = [t for t in _table(work) if _fits(work, *t)]
     enough = [t for t in fit if work.batch * work.tiles(t[0]) >= work.target.units]
     for block_rows, warps in dict.fromkeys([*(enough or fit[-1:])[:1], *fit]):
         yield ChainSchedule(block_rows, warps, _programs(work, block_rows, warps))
+
+
+def _table(work: Work) -> tuple[tuple[int, int], ...]:
+    paired = work.most_columns > work.widest and "wgmma" not in work.target.features
+    return _WIDE if work.is_wide else _PAIRED if paired else _TILES
 
 
 def _fits(work: Work, block_rows: int, num_warps: int) -> bool:

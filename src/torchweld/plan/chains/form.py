@@ -41,9 +41,7 @@ def form_chains(plan: Plan, target: Target, options: Options, choose: Choose) ->
         if number in shop.flow.nodes and bench.begins(number):
             refused |= bench.grow(number)
     graph, taken = shop.finished()
-    known = {(d.producer, d.consumer) for d in plan.refusals if d.reason is not Reason.EXTERN}
-    new = {pair: why for pair, why in refused.items() if pair not in known}
-    return Plan(graph, decisions(plan, taken, new, shop.prices))
+    return Plan(graph, decisions(plan, taken, refused, shop.prices))
 
 
 @dataclass(slots=True)
@@ -67,27 +65,41 @@ class _Bench:
         refused: dict[Pair, Refusal] = {}
         todo = list(self._near(number))
         while todo:
-            other = todo.pop(0)
-            offer = self._offer(number, other)
-            if isinstance(offer, Offer) and self._pays(offer, other):
+            others = todo.pop(0)
+            offer = self._offer(number, others)
+            if isinstance(offer, Offer) and self._pays(offer, others):
                 number = self._take(offer)
                 todo, refused = list(self._near(number)), {}
-            else:
-                nodes = self.shop.flow.nodes
+            elif self._reads_as_product(others[0], number):
+                names = (self.shop.flow.nodes[n].name for n in (number, others[0]))
                 why = offer.refusal(MARGIN) if isinstance(offer, Offer) else offer
-                if set(nodes[number].writes) & set(nodes[other].reads) and self.is_product(other):
-                    refused[nodes[number].name, nodes[other].name] = why
+                refused[tuple(names)] = why
         return refused
 
-    def _near(self, number: NodeId) -> Iterator[NodeId]:
-        """Who reads what a node stores, then products that read what it reads, in order."""
+    def _reads_as_product(self, other: NodeId, number: NodeId) -> bool:
+        nodes = self.shop.flow.nodes
+        return self.is_product(other) and bool(set(nodes[number].writes) & set(nodes[other].reads))
+
+    def _near(self, number: NodeId) -> Iterator[tuple[NodeId, ...]]:
+        """What a node may take in next: who reads what it stores, alone and with a product behind
+        it, then products that read what it reads."""
         flow = self.shop.flow
         node = flow.nodes[number]
-        after = {r for b in node.writes for r in flow.readers[b]}
-        beside = {r for b in node.reads for r in flow.readers[b]} - after - {number}
-        places = {n: k for k, n in enumerate(flow.order())}
-        yield from sorted(after, key=places.__getitem__)
-        yield from sorted(filter(self.is_product, beside), key=places.__getitem__)
+        after = self._readers(number)
+        for one in after:
+            yield (one,)
+            if not self.is_product(one):
+                yield from ((one, two) for two in self._readers(one) if self.is_product(two))
+        beside = {r for b in node.reads for r in flow.readers[b]}.difference(after, {number})
+        yield from ((one,) for one in self._in_order(beside) if self.is_product(one))
+
+    def _readers(self, number: NodeId) -> list[NodeId]:
+        flow = self.shop.flow
+        return self._in_order({r for b in flow.nodes[number].writes for r in flow.readers[b]})
+
+    def _in_order(self, numbers: set[NodeId]) -> list[NodeId]:
+        places = {n: k for k, n in enumerate(self.shop.flow.order())}
+        return sorted(numbers, key=places.__getitem__)
 
     def is_product(self, number: NodeId) -> bool:
         """Whether a node makes products, and is no chain."""
@@ -100,29 +112,44 @@ class _Bench:
             return node
         return self.shop.product(node) if is_product(node) else None
 
-    def _offer(self, number: NodeId, other: NodeId) -> Offer | Refusal:
-        """The chain in the place of two nodes."""
-        flow = self.shop.flow
-        one, two = (self._comp(flow.nodes[n]) for n in (number, other))
-        if not isinstance(one, Comp) or not isinstance(two, Comp):
-            found = next((c for c in (one, two) if isinstance(c, Refusal)), None)
-            return found or Refusal(Reason.EXTERN, flow.nodes[other].name)
-        first, second = (number, other) if flow.comes_first(number, other) else (other, number)
-        hazard = self.shop.hazard(first, second)
+    def _offer(self, number: NodeId, others: tuple[NodeId, ...]) -> Offer | Refusal:
+        """The chain in the place of a node and of others, each of which reads the one before."""
+        flow, every = self.shop.flow, {number, *others}
+        hazard = self._hazard(every)
         if hazard:
             return hazard
-        keep = {b for b in one.writes if flow.is_needed_after(b, number, other)}
-        comp = absorbed(one, two, keep)
-        kernel = comp if isinstance(comp, Refusal) else self._kernel(comp)
+        comp = self._comp(flow.nodes[number])
+        for other in others:
+            two = self._comp(flow.nodes[other])
+            if not isinstance(two, Comp):
+                return two or Refusal(Reason.EXTERN, flow.nodes[other].name)
+            keep = {b for b in comp.writes if flow.is_needed_after(b, *every)}
+            comp = absorbed(comp, two, keep)
+            if isinstance(comp, Refusal):
+                return comp
+        kernel = self._kernel(comp)
         if isinstance(kernel, Refusal):
             return kernel
-        before_s = self._now_s(number) + self._now_s(other)
-        return Offer((first, second), comp, None, before_s, kernel.predicted_s)
+        before_s = sum(map(self._now_s, every))
+        *first, last = self._in_order(every)
+        return Offer((*reversed(first), last), comp, None, before_s, kernel.predicted_s)
 
-    def _pays(self, offer: Offer, other: NodeId) -> bool:
-        """Whether it saves a share of the other's time: what is wrong in the prediction of the
+    def _hazard(self, every: set[NodeId]) -> Refusal | None:
+        """What would go wrong if some nodes were one."""
+        flow = self.shop.flow
+        for number in every:
+            for between in flow.before[number] - every:
+                if any(flow.is_before(one, between) for one in every):
+                    return Refusal(Reason.REENTRY, flow.nodes[between].name)
+            changed = [b for b in flow.nodes[number].reads if flow.is_mutated(b)]
+            if changed:
+                return Refusal(Reason.MUTATION, changed[0])
+        return None
+
+    def _pays(self, offer: Offer, others: tuple[NodeId, ...]) -> bool:
+        """Whether it saves a share of the others' time: what is wrong in the prediction of the
         chain is on both sides."""
-        return offer.gain_s > MARGIN * self._now_s(other)
+        return offer.gain_s > MARGIN * sum(map(self._now_s, others))
 
     def _kernel(self, comp: Comp) -> Kernel | Refusal:
         """What the template makes of a chain."""

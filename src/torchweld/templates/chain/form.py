@@ -39,6 +39,7 @@ from torchweld.ir.nodes import (
     value_axes,
 )
 from torchweld.ir.size import Size, product
+from torchweld.templates.pointwise_reduce.gpu.schedule import next_pow2
 
 Axes = frozenset[str]
 Width = tuple[str, ...]
@@ -113,11 +114,13 @@ def chain_or_reason(comp: Comp) -> Chain | str:
     return found[0] if found else "it makes no product"
 
 
-def _across(comp: Comp, chain: Chain) -> tuple[int, int]:
-    """How many widths have no known size, and the sum of the others: what is short is a width."""
+def _across(comp: Comp, chain: Chain) -> tuple[int, int, int, int]:
+    """How many widths have no known size, the lanes of the widest other one, how many products sum
+    over the rows, and the sizes of widths: what is short is a width."""
     sizes = [extent(comp, w) for w in chain.widths]
     known = [n for n in sizes if isinstance(n, int)]
-    return len(sizes) - len(known), sum(known)
+    lanes = max(map(next_pow2, known), default=1)
+    return len(sizes) - len(known), lanes, len(chain.gradients), sum(known)
 
 
 def extent(comp: Comp, axes: Iterable[str]) -> Size:

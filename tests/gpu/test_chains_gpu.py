@@ -1,5 +1,5 @@
-"""Chains on a GPU: each kind of link and total against float64, over widths, rows, dtypes and tiles;
-whole networks, inference and training, against eager."""
+"""Chains on a GPU: each kind of link and total against float64, over widths, rows, dtypes and
+tiles; whole networks, inference and training, against eager."""
 
 from __future__ import annotations
 

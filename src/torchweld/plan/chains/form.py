@@ -65,15 +65,14 @@ class _Bench:
         refused: dict[Pair, Refusal] = {}
         todo = list(self._near(number))
         while todo:
-            others = todo.pop(0)
-            offer = self._offer(number, others)
-            if isinstance(offer, Offer) and self._pays(offer, others):
+            members = todo.pop(0)
+            offer = self._offer(members)
+            if isinstance(offer, Offer) and self._pays(offer, set(members) - {number}):
                 number = self._take(offer)
                 todo, refused = list(self._near(number)), {}
-            elif self._reads_as_product(others[0], number):
-                names = (self.shop.flow.nodes[n].name for n in (number, others[0]))
-                why = offer.refusal(MARGIN) if isinstance(offer, Offer) else offer
-                refused[tuple(names)] = why
+            elif members[0] == number and self._reads_as_product(members[1], number):
+                one, other = (self.shop.flow.nodes[n].name for n in members[:2])
+                refused[one, other] = offer.refusal(MARGIN) if isinstance(offer, Offer) else offer
         return refused
 
     def _reads_as_product(self, other: NodeId, number: NodeId) -> bool:
@@ -81,17 +80,26 @@ class _Bench:
         return self.is_product(other) and bool(set(nodes[number].writes) & set(nodes[other].reads))
 
     def _near(self, number: NodeId) -> Iterator[tuple[NodeId, ...]]:
-        """What a node may take in next: who reads what it stores, alone and with a product behind
-        it, then products that read what it reads."""
+        """What may become one with a node, each after what it reads: a reader, alone and with a
+        product behind it; who sums what the node reads; who makes that."""
         flow = self.shop.flow
         node = flow.nodes[number]
         after = self._readers(number)
         for one in after:
-            yield (one,)
+            yield number, one
             if not self.is_product(one):
-                yield from ((one, two) for two in self._readers(one) if self.is_product(two))
+                more = filter(self.is_product, self._readers(one))
+                yield from ((number, one, two) for two in more)
         beside = {r for b in node.reads for r in flow.readers[b]}.difference(after, {number})
-        yield from ((one,) for one in self._in_order(beside) if self.is_product(one))
+        yield from ((number, one) for one in self._in_order(beside) if self._sums(one))
+        writers = {w for b in node.reads for w in flow.writers[b]}
+        yield from ((one, number) for one in self._in_order(writers) if not self.is_product(one))
+
+    def _sums(self, number: NodeId) -> bool:
+        """Whether a node makes products or other sums, and is no chain."""
+        node = self.shop.flow.nodes[number]
+        sums = isinstance(node, Comp) and any(isinstance(i, Reduce) for i in node.body)
+        return number not in self.seconds and (sums or self.is_product(number))
 
     def _readers(self, number: NodeId) -> list[NodeId]:
         flow = self.shop.flow
@@ -112,25 +120,26 @@ class _Bench:
             return node
         return self.shop.product(node) if is_product(node) else None
 
-    def _offer(self, number: NodeId, others: tuple[NodeId, ...]) -> Offer | Refusal:
-        """The chain in the place of a node and of others, each of which reads the one before."""
-        flow, every = self.shop.flow, {number, *others}
+    def _offer(self, members: tuple[NodeId, ...]) -> Offer | Refusal:
+        """The chain in the place of nodes, each of which is taken in by those before it."""
+        flow, every = self.shop.flow, set(members)
         hazard = self._hazard(every)
         if hazard:
             return hazard
-        comp = self._comp(flow.nodes[number])
+        made = [self._comp(flow.nodes[n]) for n in members]
+        if not all(isinstance(comp, Comp) for comp in made):
+            why = next((m for m in made if isinstance(m, Refusal)), None)
+            return why or Refusal(Reason.EXTERN, flow.nodes[members[-1]].name)
+        comp, *others = made
         for other in others:
-            two = self._comp(flow.nodes[other])
-            if not isinstance(two, Comp):
-                return two or Refusal(Reason.EXTERN, flow.nodes[other].name)
             keep = {b for b in comp.writes if flow.is_needed_after(b, *every)}
-            comp = absorbed(comp, two, keep)
+            comp = absorbed(comp, other, keep)
             if isinstance(comp, Refusal):
                 return comp
         kernel = self._kernel(comp)
         if isinstance(kernel, Refusal):
             return kernel
-        before_s = sum(map(self._now_s, every))
+        before_s = sum(map(self._now_s, members))
         *first, last = self._in_order(every)
         return Offer((*reversed(first), last), comp, None, before_s, kernel.predicted_s)
 
@@ -146,7 +155,7 @@ class _Bench:
                 return Refusal(Reason.MUTATION, changed[0])
         return None
 
-    def _pays(self, offer: Offer, others: tuple[NodeId, ...]) -> bool:
+    def _pays(self, offer: Offer, others: set[NodeId]) -> bool:
         """Whether it saves a share of the others' time: what is wrong in the prediction of the
         chain is on both sides."""
         return offer.gain_s > MARGIN * sum(map(self._now_s, others))

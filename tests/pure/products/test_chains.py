@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from nets import calls, captured, comps, error, run
+from nets import calls, captured, comps, error, on, run
+from plan.plan_programs import program
 
 import chain_cases as cases
 from torchweld.core.options import Options
@@ -257,3 +258,51 @@ def test_a_chain_costs_more_with_fewer_multiprocessors_and_more_rows():
     assert seconds(work(case), first) < seconds(work(more), first)
     slower = replace(H100, dram_bytes_per_s=H100.dram_bytes_per_s / 2)
     assert seconds(work(case), first) < seconds(work(case, slower), first)
+
+
+BOTH_READ = """
+    comp t [m:4096, h:16, k:16] {
+      %0 = load x[m, k] : bf16
+      %1 = cast %0 : f32
+      %2 = load a[k, h] : bf16
+      %3 = cast %2 : f32
+      %4 = mul %1 %3 : f32
+      %5 = reduce.sum[k] %4 : f32
+      %6 = cast %5 : bf16
+      store t[m, h] %6
+    }
+    comp u [m:4096, h:16] {
+      %0 = load t[m, h] : bf16
+      %1 = cast %0 : f32
+      %2 = exp %1 : f32
+      %3 = cast %2 : bf16
+      store u[m, h] %3
+    }
+    comp y [m:4096, n:8, h:16] {
+      %0 = load u[m, h] : bf16
+      %1 = cast %0 : f32
+      %2 = load t[m, h] : bf16
+      %3 = cast %2 : f32
+      %4 = mul %1 %3 : f32
+      %5 = cast.round %4 : bf16
+      %6 = cast %5 : f32
+      %7 = load b[h, n] : bf16
+      %8 = cast %7 : f32
+      %9 = mul %6 %8 : f32
+      %10 = reduce.sum[h] %9 : f32
+      %11 = cast %10 : bf16
+      store y[m, n] %11
+    }
+"""
+
+
+def test_a_result_that_two_read_is_there_for_both():
+    buffers = ("x bf16 4096 16; a bf16 16 16; b bf16 16 8; t bf16 4096 16; u bf16 4096 16; "
+               "y bf16 4096 8")  # fmt: skip
+    graph = on(program(buffers, "x a b", BOTH_READ, "y"), "cuda:0")
+    after = PASSES["chains"].run(Plan(graph, ()), Context(H100, Options())).graph
+    check_graph(after)
+    args = r(4096, 16), r(16, 16) / 8, r(16, 8)
+    assert len(after.nodes) == 1
+    (one,), (other,) = (run(g, args, True) for g in (graph, after))
+    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)

@@ -131,8 +131,8 @@ class _Bench:
             why = next((m for m in made if isinstance(m, Refusal)), None)
             return why or Refusal(Reason.EXTERN, flow.nodes[members[-1]].name)
         comp, *others = made
-        for other in others:
-            keep = {b for b in comp.writes if flow.is_needed_after(b, *every)}
+        for count, other in enumerate(others, 2):
+            keep = {b for b in comp.writes if flow.is_needed_after(b, *members[:count])}
             comp = absorbed(comp, other, keep)
             if isinstance(comp, Refusal):
                 return comp

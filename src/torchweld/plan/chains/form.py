@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Comp, Node, Op, Reduce, value_axes
+from torchweld.ir.nodes import Comp, Node, Reduce
 from torchweld.plan.chains.absorb import absorbed
 from torchweld.plan.decisions import Plan
 from torchweld.plan.flow import NodeId
@@ -25,7 +25,7 @@ from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
 from torchweld.templates import registry
 from torchweld.templates.chain import template
-from torchweld.templates.chain.form import chain_or_reason
+from torchweld.templates.chain.form import chain_or_reason, products_of
 from torchweld.templates.gemm.comp import is_product
 from torchweld.templates.template import Choose, Kernel, Problem
 
@@ -56,8 +56,8 @@ class _Bench:
     def begins(self, number: NodeId) -> bool:
         """Whether a chain may begin with a node: a product whose weight fits on chip."""
         comp = self._comp(self.shop.flow.nodes[number])
-        return isinstance(comp, Comp) and makes_products(comp) and template.may_begin(
-            comp, self.shop.graph.buffers, self.target)
+        buffers = self.shop.graph.buffers
+        return isinstance(comp, Comp) and template.may_begin(comp, buffers, self.target)
 
     def grow(self, number: NodeId) -> dict[Pair, Refusal]:
         """Lets a node take in what it can, one at a time; why it takes no other product, by
@@ -113,7 +113,7 @@ class _Bench:
         """Whether a node makes products, and is no chain."""
         node = self.shop.flow.nodes[number]
         apart = number not in self.seconds
-        return apart and (is_product(node) or (isinstance(node, Comp) and makes_products(node)))
+        return apart and (is_product(node) or (isinstance(node, Comp) and bool(products_of(node))))
 
     def _comp(self, node: Node) -> Comp | Refusal | None:
         if isinstance(node, Comp):
@@ -186,11 +186,3 @@ class _Bench:
         number = max(self.shop.flow.nodes)
         self.seconds[number] = offer.after_s
         return number
-
-
-def makes_products(comp: Comp) -> bool:
-    """Whether it sums products of values that vary along different axes."""
-    axes = value_axes(comp.body)
-    sums = (comp.body[i.args[0]] for i in comp.body if isinstance(i, Reduce) and i.monoid == "sum")
-    pairs = (made.args for made in sums if isinstance(made, Op) and made.name == "mul")
-    return any(axes[one] != axes[other] for one, other in pairs)

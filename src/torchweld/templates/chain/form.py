@@ -123,6 +123,14 @@ def _across(comp: Comp, chain: Chain) -> tuple[int, int, int, int]:
     return len(sizes) - len(known), lanes, len(chain.gradients), sum(known)
 
 
+def products_of(comp: Comp) -> list[tuple[Value, Value]]:
+    """The factors of each matrix product in `comp`: either has an axis that the other has not."""
+    axes = value_axes(comp.body)
+    reduces = (v for v, i in enumerate(comp.body) if isinstance(i, Reduce) and i.monoid == "sum")
+    pairs = (p for p in (_factors(comp.body, v) for v in reduces) if len(p) == 2)
+    return [(a, b) for a, b in pairs if axes[a] - axes[b] and axes[b] - axes[a]]
+
+
 def extent(comp: Comp, axes: Iterable[str]) -> Size:
     """Points along `axes`."""
     return product(comp.extent(a) for a in axes)

@@ -183,12 +183,14 @@ def _zeroed(face: Kernel, value: Value, along: str) -> str:
 
 
 def _walk(f: _Faces) -> None:
-    """Over the tiles of rows of one program."""
+    """Over the tiles of rows of one program. No loads run ahead: what a gradient multiplies is also
+    read into registers, and Triton 3.6 and 3.7 lack a slot for such a tile (bench/race_left_sums.py
+    shows it). Other programs of the multiprocessor are at work meanwhile."""
     k, s, c = f.root, f.schedule, f.chain
     rows = extent(k.comp, c.rows)
     steps = quotient(k, rows, s.block_rows * s.programs, up=True)
     kept = [dict(face.known) for face in (*f.tiles.values(), *f.weights.values())]
-    with k.indented(f"for step in range({steps}):"):
+    with k.indented(f"for step in tl.range({steps}, num_stages=1):"):
         k.line(f"tile = {k.program(0)} + step * {s.programs}")
         lanes = f"tl.arange(0, {s.block_rows})[:, None]"
         covered = s.block_rows * s.programs * int(steps) if steps.isdigit() else None

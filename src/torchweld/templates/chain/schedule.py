@@ -22,7 +22,8 @@ _MOST_BATCH = 65535  # of the second dimension of a grid
 # (block_rows, warps), the best first. Several programs of four warps share a multiprocessor: while
 # one waits for memory, another multiplies. Eight warps have registers for more gradients.
 _TILES = ((64, 4), (64, 8), (32, 4), (32, 8), (16, 4))
-# Of float32, which is split in registers (codegen/triton/wide.py): eight warps spill on sm_90.
+# Of float32, which is split in registers (codegen/triton/wide.py): eight warps spill on sm_90, 64
+# rows without wgmma.
 _WIDE = ((64, 4), (32, 4), (16, 4))
 # Of two products at once (gate and up) without wgmma: beside 64 rows, their weights spill.
 _PAIRED = ((32, 4), (32, 8), (16, 4))
@@ -103,9 +104,8 @@ class Work:
 
     def shared_bytes(self, block_rows: int) -> int:
         """Of the weights (of float32, in two parts), and of tiles on their way to tensor cores or
-        to memory: three, and those that gradients are made of."""
-        gradients = len(self.chain.gradients)
-        tiles = 3 + (gradients + 1 if gradients else 0)
+        to memory: one, and two that a gradient is made of."""
+        tiles = 3 if self.chain.gradients else 1
         weights = self.weight_bytes * (2 if self.is_wide else 1)
         return weights + tiles * block_rows * self.widest * self.item_bytes
 
@@ -151,8 +151,10 @@ def candidates(work: Work) -> Iterator[ChainSchedule]:
 
 
 def _table(work: Work) -> tuple[tuple[int, int], ...]:
-    paired = work.most_columns > work.widest and "wgmma" not in work.target.features
-    return _WIDE if work.is_wide else _PAIRED if paired else _TILES
+    from_shared = "wgmma" in work.target.features
+    if work.is_wide:
+        return _WIDE if from_shared else _WIDE[1:]
+    return _PAIRED if work.most_columns > work.widest and not from_shared else _TILES
 
 
 def _fits(work: Work, block_rows: int, num_warps: int) -> bool:

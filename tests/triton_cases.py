@@ -323,6 +323,19 @@ def reduction(
     )
 
 
+def scaled_sum(rows: int, columns: int) -> Case:
+    """A sum over the columns, and, of the same rows, a result that has none."""
+    return case("scaled_sum", f"i:{rows}, j:{columns}", """
+      %0 = load s[i] : f32
+      %1 = mul %0 %0 : f32
+      %2 = load x[i, j] : f32
+      %3 = mul %2 %1 : f32
+      %4 = reduce.sum[j] %3 : f32
+      store y[i] %4
+      store t[i] %1""",
+      s=("f32", rows), x=("f32", rows, columns), y=("f32", rows), t=("f32", rows))  # fmt: skip
+
+
 def equal_numbers(columns: int) -> torch.Tensor:
     """Four rows full of ties: of few integers, with NaN among them, of -inf, of inf."""
     rows = torch.arange(columns).repeat(4, 1) * 7 % 5.0

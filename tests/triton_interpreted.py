@@ -63,6 +63,7 @@ ALL = [
     looped(cases.softmax("s0", "s1", sizes={"s0": 3, "s1": 13}), 16, block_rows=1),
     cases.guarded_sum(5, 70),
     looped(cases.guarded_sum(5, 700), 32, 3),
+    looped(cases.scaled_sum(5, 700), 32, 3),
     cases.checked_embedding(13, 40),
     cases.checked_embedding(5, 40, first=0),
     looped(cases.doubled_and_summed(70, 40), 8, 3, 16),

@@ -62,6 +62,7 @@ def test_supports(refused: Case, reason: str | None):
         (cases.softmax(4, 1 << 20), "looped", False),
         (reduction("sum", 4, 1 << 20), "looped", True),
         (cases.exponentials(4, 1 << 20), "looped", True),
+        (cases.scaled_sum(4, 1 << 20), "looped", True),
         (reduction("sum", 8192, 768), "persistent", False),
         (reduction("sum", 8192, 768, dim=0), "looped", True),
         (reduction("argmax", 3, 100000), "looped", True),

@@ -64,3 +64,19 @@ def test_more_than_once_around_is_torchs_answer(sides):
             fused(x)
     else:
         torch.testing.assert_close(fused(x), wanted)
+
+
+def test_short_sides_are_copied_and_then_computed_with_the_rest():
+    """Loops of three elements would be computed one by one."""
+    torch.compiler.reset()
+    x = torch.randn(40, 3, 57)
+
+    def function(x):
+        return torch.cat([x[..., -3:], x, x[..., :2]], -1).sin()
+
+    fused = torchweld.fuse(function)
+    torch.testing.assert_close(fused(x), function(x), rtol=1e-6, atol=1e-6)
+    texts = [s.text for r in torchweld.api.records(fused) for b in r.bundles.values()
+             for s in b.sources]  # fmt: skip
+    part = "".join(texts).split("static void part")[1]
+    assert part.count("tw_sin(") == 2  # whole vectors, and one that overlaps the last of them

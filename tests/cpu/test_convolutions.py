@@ -306,7 +306,8 @@ def test_max_pooling(how, shape):
     with torch.no_grad():
         torch.testing.assert_close(fused(x), model(x), rtol=0, atol=0, equal_nan=True)
     (record,) = torchweld.api.records(fused)
-    assert [s.name for b in record.bundles.values() for s in b.sources] == ["tw_max_pool"]
+    (text,) = [s.text for b in record.bundles.values() for s in b.sources]
+    assert "tw_pool(a" in text
 
 
 def test_max_pooling_of_a_part():

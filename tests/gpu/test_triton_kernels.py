@@ -58,6 +58,7 @@ ALL = [
       for m in ("argmax", "argmin") for splits in (1, 3)),
     *(looped(cases.exponentials(3, 150, {"m": m}, keeps), 32, splits)
       for m in (_PARTLY_MASKED, -_PARTLY_MASKED) for keeps in (False, True) for splits in (1, 2)),
+    cases.scaled_sum(10, 1 << 17),
     cases.add_layer_norm(3, 100000),
     cases.softmax(600, 40000),
     cases.exponentials(3, 100000),

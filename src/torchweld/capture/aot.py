@@ -26,6 +26,7 @@ from torchweld.capture import (
     random,
     recurrent,
     small_products,
+    steps,
     torch_private,
     tracing,
     turned,
@@ -209,20 +210,33 @@ class _Session:
         self._name, self._since = name, time.perf_counter()
         self._static_names: frozenset[str] = frozenset()  # the forward's parameters and buffers
         self._kept_names: frozenset[str] = frozenset()  # what it keeps for the backward
+        self._count = 0  # inputs of a plain graph
+        self._plain: torch_private.Plain | None = None
+        self._switch: steps.Switch | None = None
+        self._quick: Callable | None = None
+        self._compiled_forward: Boxed | None = None
 
     def trace(self, gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
         """The callable for Dynamo's graph; it compiles what AOTAutograd makes of it on the way."""
         compilers = self.forward, self.backward, self.inference
         partition = partial(joint.partition, takes=self._takes)
         traced = torch_private.trace_with_autograd(*compilers, partition, decompose.table())
-        return traced(gm, example_inputs)
+        careful = traced(gm, example_inputs)
+        if self._count != len(example_inputs):  # AOTAutograd calls it with others than Dynamo does
+            return careful
+        self._switch = steps.Switch(careful, self._quick)
+        return self._switch
 
     def inference(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         joint.drop_detach(gm)
         experts.by_groups(gm)
         random.gather_seeds(gm)
         joint.write_in_place(gm)
-        return self._compile(gm, "inference", torch_private.static_input_positions())
+        compiled = self._compile(gm, "inference", torch_private.static_input_positions())
+        if torch_private.is_plain_graph(example_inputs):
+            self._count = len(example_inputs)
+            self._quick = steps.quick_call(compiled, torch_private.autocasts())
+        return compiled
 
     def forward(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         static = torch_private.static_input_positions()
@@ -231,22 +245,35 @@ class _Session:
         results = torch_private.number_of_results()
         kept = range(len(outputs) if results is None else results, len(outputs))
         self._kept_names = frozenset(getattr(outputs[i], "name", "") for i in kept)
-        return self._compile(gm, "forward", static, frozenset(kept))
+        self._plain = torch_private.plain_step(example_inputs)
+        self._count = 0 if self._plain is None else len(example_inputs)
+        self._compiled_forward = self._compile(gm, "forward", static, frozenset(kept))
+        return self._compiled_forward
 
     def backward(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         """Compiled at the first backward: a forward whose gradient nobody asks for pays nothing."""
         names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
         static = frozenset(i for i, name in enumerate(names) if name in self._static_names)
+        wanted = [out is not None for out in gm.graph.output_node().args[0]]
         compiled: list[Boxed] = []
 
         def run(args: list) -> Sequence:
             if not compiled:
                 take = partial(_take_strides, gm, args, self._kept_names)
                 compiled.append(self._compile(gm, "backward", static, first=take))
+                self._quicken(compiled[0], wanted)
             return compiled[0](args)
 
         run._boxed_call = True
         return run
+
+    def _quicken(self, backward: Boxed, wanted: Sequence[bool]) -> None:
+        """From the next call on, both graphs are called with less around them, if they are plain.
+        `wanted`: of each input, whether it has a gradient; others that are no leaves must not seem
+        to have one, so AOTAutograd detaches them."""
+        plain, switch = self._plain, self._switch
+        if switch is not None and all(w or leaf for w, leaf in zip(wanted, plain.leaves)):
+            switch.quick = steps.quick_step(plain, self._compiled_forward, backward)
 
     def _compile(
         self,

@@ -33,6 +33,7 @@ from torch._dynamo.exc import TensorifyScalarRestartAnalysis, TorchDynamoExcepti
 from torch._dynamo.mutation_guard import GenerationTracker
 from torch._export.utils import _compiling_state_context
 from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, to_fun
+from torch._functorch._aot_autograd.schemas import MemoryFormatMeta, OutputType
 from torch._functorch.aot_autograd import aot_export_joint_simple
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
@@ -142,6 +143,126 @@ def number_of_results() -> int | None:
     if context is None or context.fw_metadata is None:
         return None
     return context.fw_metadata.num_forward
+
+
+@dataclass(frozen=True, slots=True)
+class Tangent:
+    """A gradient that the backward takes: of the result at `position`, in the memory format
+    `format`, or where that is None in this shape with these strides."""
+
+    position: int
+    format: torch.memory_format | None
+    shape: Sequence[int] | None
+    strides: Sequence[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What autograd must know of a graph whose results are new tensors, and that changes no input
+    in a way that autograd sees. `opaque`: results without gradients; `unsafe_views`: results that
+    views inside the graph have made; `numbers`: how many sizes are kept for the backward;
+    `leaves`: of each input, whether a gradient of None says nothing to autograd; `autocast`: it was
+    on; `deterministic`: as the backward was traced, None if it does not matter."""
+
+    results: int
+    opaque: tuple[int, ...]
+    unsafe_views: tuple[int, ...]
+    numbers: int
+    tangents: tuple[Tangent, ...]
+    leaves: tuple[bool, ...]
+    autocast: bool
+    deterministic: bool | None
+
+
+def is_plain_graph(example_inputs: Sequence) -> bool:
+    """During a compiler's call: its graph takes plain tensors, its results are new ones, and it
+    changes nothing but memory of inputs that autograd does not watch."""
+    context = TracingContext.try_get()
+    return (
+        torch.__version__.startswith(_READ)
+        and context is not None
+        and context.fw_metadata is not None
+        and _is_plain(context.fw_metadata)
+        and all(type(t) in _PLAIN_INPUTS for t in example_inputs)
+    )
+
+
+def plain_step(example_inputs: Sequence) -> Plain | None:
+    """During the forward compiler's call: its graph as a plain one, if it is that."""
+    if not is_plain_graph(example_inputs) or _packs_what_is_saved():
+        return None
+    if torch._dynamo.config.compiled_autograd:  # which knows AOTAutograd's function, and no other
+        return None
+    meta = TracingContext.get().fw_metadata
+    outputs = meta.output_info
+    taking = [i for i, info in enumerate(outputs) if _takes_gradient(info)]
+    formats = [getattr(t, "memory_format", None) for t in meta.subclass_tangent_meta]
+    if len(formats) != len(taking) or not all(type(f) is MemoryFormatMeta for f in formats):
+        return None
+    return Plain(
+        results=meta.num_forward,
+        opaque=tuple(i for i, info in enumerate(outputs) if not info.requires_grad),
+        unsafe_views=tuple(meta.unsafe_view_out_indices),
+        numbers=meta.num_symints_saved_for_bw or 0,
+        tangents=tuple(
+            Tangent(i, f.memory_format, f.size, f.stride) for i, f in zip(taking, formats)
+        ),
+        leaves=tuple(i.is_leaf or not i.requires_grad for i in meta.input_info),
+        autocast=autocasts(),
+        deterministic=meta.deterministic,
+    )
+
+
+_PLAIN_INPUTS = (torch.Tensor, torch.nn.Parameter, FakeTensor, int, torch.SymInt)
+
+
+def _is_plain(meta) -> bool:
+    """`meta` is AOTAutograd's record of a graph's results and mutations."""
+    ours = (OutputType.non_alias, OutputType.unsafe_view_alias)
+    none = (
+        "num_mutated_inp_runtime_indices", "num_intermediate_bases", "num_outputs_aliased",
+        "num_graphsafe_rng_states", "num_outputs_rng_offset", "num_backward_tokens", "tokens",
+        "is_rng_op_functionalized", "num_tensors_saved_with_no_vc_check",
+        "num_opaque_objects_saved_for_bw",
+        "indices_of_inputs_that_requires_grad_with_mutations_in_bw",
+    )  # fmt: skip
+    return (
+        not any(getattr(meta, name, None) for name in none)
+        and all(i.output_type in ours and issubclass(i.raw_type, torch.Tensor)
+                for i in meta.output_info)
+        and not any(i.mutates_metadata or i.mutates_storage_metadata for i in meta.input_info)
+        and meta.num_forward == meta.num_forward_returns == len(meta.output_info)
+    )  # fmt: skip
+
+
+def _takes_gradient(info) -> bool:
+    return getattr(info, "requires_grad_for_backward", info.requires_grad)
+
+
+def _packs_what_is_saved() -> bool:
+    """Hooks are on that pack saved tensors: torch may have traced them into the graph."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+GRADS_COME_BOXED = hasattr(torch.autograd.Function, "boxed_grads_call")
+autocasts = torch._C._is_any_autocast_enabled
+without_autocast = torch._C._DisableAutocast
+is_transformed = torch._C._are_functorch_transforms_active
+
+
+def make_no_zeros(ctx) -> None:
+    """No gradients of zeros are made for results that have none."""
+    ctx._materialize_non_diff_grads = False
+
+
+def check_backward(plain: Plain) -> None:
+    """Errors: RuntimeError where AOTAutograd refuses a backward."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise RuntimeError("the backward of a compiled graph is called within vmap or grad, which "
+                           "is not supported: put these inside the compiled function")  # fmt: skip
+    if plain.deterministic is False and torch.are_deterministic_algorithms_enabled():
+        raise RuntimeError("torch.use_deterministic_algorithms(True) was set between a forward and "
+                           "its backward, which was compiled without")  # fmt: skip
 
 
 def is_view(node: torch.fx.Node) -> bool:

@@ -20,6 +20,7 @@ from torchweld.ir.size import Size, divide
 from torchweld.ir.views import Tensor, contiguous_strides
 
 LARGEST_MAXIMUM, _LARGEST_AVERAGE = 25, 16  # elements of a window, each a read of its own
+_LARGEST_BY_ROWS = 64  # of float32 on a CPU: a template reads rows, then columns
 
 
 def _padded(call: Call, x: Tensor, pad, place: Callable[[Expr, Size], Expr]) -> Tensor:
@@ -131,7 +132,9 @@ def _max_pool(
     kernel, padding, dilation = (_each(v, rank) for v in (kernel_size, padding, dilation))
     steps = _each(stride, rank) if stride else kernel
     spec, placed = call.specs[0], 1 in call.used
-    if not spec.dtype.is_float or math.prod(kernel) > LARGEST_MAXIMUM:
+    by_rows = spec.device == "cpu" and spec.dtype == dtypes.f32 and not placed
+    largest = _LARGEST_BY_ROWS if by_rows else LARGEST_MAXIMUM
+    if not spec.dtype.is_float or math.prod(kernel) > largest:
         raise NotLowered("a pooling of numbers that are no floats, or with a large window")
     if placed and not taps and spec.device == "cpu":
         raise NotLowered("positions of 64 bits, which a loop over 32 bits is slow to make")

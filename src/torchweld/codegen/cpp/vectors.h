@@ -26,13 +26,14 @@ template <int N, class V> TW V tw_high(V a, V b) {
   else if constexpr (N == 4) return __builtin_shufflevector(a, b, 2, 6, 3, 7);
   else return __builtin_shufflevector(a, b, 1, 3);
 }
-template <class T>
+// IN of the rows are read, OUT are written.
+template <class T, int IN = tw_square<T>::N, int OUT = tw_square<T>::N>
 static __attribute__((noinline)) void tw_turn(const T* from, int64_t from_row, T* to, int64_t to_row) {
   enum { N = tw_square<T>::N };
   typedef typename tw_some<T, N>::type V;
-  V a[N], b[N];
+  V a[N] = {}, b[N];
 #pragma GCC unroll 16
-  for (int i = 0; i < N; ++i) __builtin_memcpy(&a[i], from + i * from_row, sizeof(V));
+  for (int i = 0; i < IN; ++i) __builtin_memcpy(&a[i], from + i * from_row, sizeof(V));
 #pragma GCC unroll 4
   for (int n = 1; n < N; n *= 2) {
 #pragma GCC unroll 8
@@ -44,7 +45,7 @@ static __attribute__((noinline)) void tw_turn(const T* from, int64_t from_row, T
     for (int i = 0; i < N; ++i) a[i] = b[i];
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < N; ++i) __builtin_memcpy(to + i * to_row, &a[i], sizeof(V));
+  for (int i = 0; i < OUT; ++i) __builtin_memcpy(to + i * to_row, &a[i], sizeof(V));
 }
 // to[j][i] = from[i][j]: squares, of which the last may overlap those before; one by one if it is less
 template <class T>
@@ -60,6 +61,32 @@ static void tw_turn_tile(const T* from, int64_t from_row, T* to, int64_t to_row,
       int64_t i = k < rows - N ? k : rows - N, j = l < columns - N ? l : columns - N;
       tw_turn(from + i * from_row + j, from_row, to + j * to_row + i, to_row);
     }
+}
+// to[j][i] = from[i][j]: `rows` rows of C elements that lie end to end, to C columns of B. Of rows shorter
+// than a vector, whole vectors are read; `there`: rows from the first on that may be read.
+template <int C, int B, class T>
+static void tw_turn_rows(const T* from, T* to, int64_t rows, int64_t there) {
+  enum { N = tw_square<T>::N };
+  if (C >= N || rows < N) return tw_turn_tile(from, C, to, B, rows, C);
+  for (int64_t k = 0; k < rows; k += N) {
+    int64_t i = k < rows - N ? k : rows - N;
+    if ((i + N - 1) * C + N <= there * C) tw_turn<T, N, C>(from + i * C, C, to + i, B);
+    else
+      for (int64_t l = i; l < i + N; ++l)
+        for (int j = 0; j < C; ++j) to[j * B + l] = from[l * C + j];
+  }
+}
+// to[i][j] = from[j][i]: back. What a vector has more than a row, the next row overwrites.
+template <int C, int B, class T> static void tw_turn_back(T* to, const T* from, int64_t rows) {
+  enum { N = tw_square<T>::N };
+  if (C >= N || rows < N) return tw_turn_tile(from, B, to, C, C, rows);
+  int64_t i = 0;
+  for (; (i + N - 1) * C + N <= rows * C; i += N) tw_turn<T, C, N>(from + i, B, to + i * C, C);
+  for (T last[N * N]; i < rows; i += N) {
+    i = i < rows - N ? i : rows - N;
+    tw_turn<T, C, N>(from + i, B, last, N);
+    for (int l = 0; l < N; ++l) __builtin_memcpy(to + (i + l) * C, last + l * N, C * sizeof(T));
+  }
 }
 
 // Reductions of L lanes abreast: gcc adds up the lanes of its own simd reductions one after another.

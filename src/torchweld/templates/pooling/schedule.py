@@ -1,5 +1,5 @@
-"""Max pooling of float32 images on a CPU (pooling.h): the maximum of the elements of a
-window, written out.
+"""Max pooling of float32 images on a CPU (pooling.h), with what follows it: the maximum of the
+elements of a window, written out.
 
     comp max_pool2d [c, h, w] {
       ...
@@ -19,48 +19,79 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from torchweld.core import dtypes
+from torchweld.ir.access import Accesses, unmerged
 from torchweld.ir.affine import Affine
-from torchweld.ir.nodes import Buffer, Comp, Const, Index, Load, Op
-from torchweld.ir.size import Size
-from torchweld.templates.conv.cpu.schedule import MOST_SIDE, Window, is_inside
-
-_OF_GUARDS = frozenset(("ge", "gt", "le", "lt", "bit_and"))
+from torchweld.ir.nodes import Buffer, Comp, Load, Op, Value
+from torchweld.ir.size import Size, product
+from torchweld.ir.views import contiguous_strides
+from torchweld.templates.conv.cpu.schedule import MOST_SIDE, SUMS, Window, finish_of, is_inside
 
 
 @dataclass(frozen=True, slots=True)
 class CpuPooling:
-    """Names of buffers, the sizes of the image and of the result (planes, height, width), and the
-    windows along height and width."""
+    """`image`: the buffer, of `count` dense planes, which the axes `planes` run over. `windows`:
+    along the last two or three dimensions. `finish`: what follows the maxima, as a Comp that loads
+    them from the buffer SUMS; `total`: that load."""
 
     image: str
-    result: str
-    sides: tuple[Size, ...]
-    outputs: tuple[Size, ...]
-    windows: tuple[Window, Window]
+    planes: tuple[str, ...]
+    count: Size
+    windows: tuple[Window, ...]
+    finish: Accesses
+    total: Value
 
 
 def cpu_pooling(comp: Comp, buffers: Mapping[str, Buffer]) -> CpuPooling | None:
     """How `comp` runs as a max pooling, None if it is anything else."""
-    loads = [i for i in comp.body if isinstance(i, Load)]
-    if not _is_maximum(comp, loads) or not _is_plain_store(comp):
+    root, leaves = _largest_tree(comp)
+    loads = [comp.body[v] for v in leaves]
+    if root is None or not all(map(_is_tap, loads)):
         return None
-    image, result = buffers[loads[0].buffer], buffers[comp.stores[0].buffer]
-    if not _is_dense(image) or not _is_dense(result):
+    tried = (_pooling(comp, buffers, root, loads, rank) for rank in (2, 3))
+    return next((p for p in tried if p is not None), None)
+
+
+def _pooling(comp: Comp, buffers, root: Value, loads: Sequence[Load], rank: int):
+    image = buffers[loads[0].buffer]
+    if len(image.shape) < rank or not _is_dense(image):
         return None
-    written = comp.stores[0].index
-    planes = [_planes(comp, index, image) for index in {i.index[:-2] for i in loads}]
-    if planes != [_planes(comp, written[:-2], result)] or None in planes:
+    every = {_planes(comp, index, image) for index in {i.index[:-rank] for i in loads}}
+    windows = tuple(_window(loads, image, d) for d in range(-rank, 0))
+    if len(every) != 1 or None in every or None in windows:
         return None
-    if any(comp.extent(e.as_axis) != n for e, n in zip(written[-2:], result.shape[-2:])):
+    (planes,) = every
+    rows = (*planes, *(w.out for w in windows))
+    if len(set(rows)) < len(rows) or not _is_complete(comp, loads, windows):
         return None
-    windows = tuple(_window(comp, loads, image, written, d) for d in (-2, -1))
-    if None in windows or not _is_complete(comp, loads, windows):
+    finish = finish_of(comp, root, set(), rows)
+    if finish is None:
         return None
-    count: Size = 1
-    for extent in image.shape[:-2]:
-        count = count * extent
-    sides, outputs = (count, *image.shape[-2:]), (count, *result.shape[-2:])
-    return CpuPooling(image.name, result.name, sides, outputs, windows)
+    extents = tuple(comp.extent(a) for a in rows)
+    maxima = Buffer(SUMS, extents, dtypes.f32, contiguous_strides(extents))
+    accesses = unmerged(finish, {**buffers, SUMS: maxima})
+    total = next(v for v, i in enumerate(accesses.comp.body) if getattr(i, "buffer", "") == SUMS)
+    count = product(image.shape[:-rank])
+    return CpuPooling(image.name, planes, count, windows, accesses, total)
+
+
+def _largest_tree(comp: Comp) -> tuple[Value | None, tuple[Value, ...]]:
+    """The maximum of most loads of one buffer, each joined once, and these loads."""
+    trees: dict[Value, tuple[Value, ...]] = {}
+    for value, instr in enumerate(comp.body):
+        if isinstance(instr, Load):
+            trees[value] = (value,)
+        elif isinstance(instr, Op) and _joins(instr) and all(v in trees for v in instr.args):
+            joined = tuple(leaf for v in instr.args for leaf in trees[v])
+            alike = len({comp.body[v].buffer for v in joined}) == 1
+            if alike and len(set(joined)) == len(joined):
+                trees[value] = joined
+    root = max(trees, key=lambda v: len(trees[v]), default=None)
+    return (root, trees[root]) if root is not None and len(trees[root]) > 1 else (None, ())
+
+
+def _is_tap(load: Load) -> bool:
+    plain = load.dtype == dtypes.f32 and all(isinstance(e, Affine) for e in load.index)
+    return plain and (load.guard is None or load.fill == -math.inf)
 
 
 def _planes(comp: Comp, index, buffer: Buffer) -> tuple[str, ...] | None:
@@ -71,52 +102,8 @@ def _planes(comp: Comp, index, buffer: Buffer) -> tuple[str, ...] | None:
     return names if whole and all(e.terms or e.const == 0 for e in index) else None
 
 
-def _is_maximum(comp: Comp, loads: Sequence[Load]) -> bool:
-    """One buffer is read, and of what is read the maximum is made."""
-    if len(loads) < 2 or len({i.buffer for i in loads}) != 1:
-        return False
-    plain = all(
-        i.dtype == dtypes.f32
-        and len(i.index) >= 2
-        and all(isinstance(e, Affine) for e in i.index)
-        and (i.guard is None or i.fill == -math.inf)
-        for i in loads
-    )
-    rest = [i for i in comp.body if not isinstance(i, (Load, Index, Const))]
-    named = all(isinstance(i, Op) and (i.name in _OF_GUARDS or _joins(i)) for i in rest)
-    joins = [i for i in rest if isinstance(i, Op) and _joins(i)]
-    return plain and named and len(joins) == len(loads) - 1 and _is_tree(comp, len(loads))
-
-
 def _joins(op: Op) -> bool:
     return op.name == "maximum" and op.dtype == dtypes.f32
-
-
-def _is_tree(comp: Comp, loads: int) -> bool:
-    """Whether what is stored joins every load, once."""
-    todo, leaves = [comp.stores[0].value], []
-    while todo:
-        value = todo.pop()
-        instr = comp.body[value]
-        if isinstance(instr, Load):
-            leaves.append(value)
-        elif isinstance(instr, Op) and _joins(instr):
-            todo.extend(instr.args)
-        else:
-            return False
-    return len(leaves) == len(set(leaves)) == loads
-
-
-def _is_plain_store(comp: Comp) -> bool:
-    """Every axis has a dimension of the result."""
-    store = comp.stores[0]
-    affine = len(store.index) >= 2 and all(isinstance(e, Affine) for e in store.index)
-    if len(comp.stores) != 1 or store.combine or store.guard is not None or not affine:
-        return False
-    names = [e.as_axis for e in store.index if e.terms]
-    if None in (e.as_axis for e in store.index[-2:]):
-        return False
-    return sorted(map(str, names)) == sorted(a.name for a in comp.axes)
 
 
 def _is_dense(buffer: Buffer) -> bool:
@@ -128,16 +115,17 @@ def _is_dense(buffer: Buffer) -> bool:
     return buffer.dtype == dtypes.f32
 
 
-def _window(comp: Comp, loads, image: Buffer, written, d: int) -> Window | None:
+def _window(loads: Sequence[Load], image: Buffer, d: int) -> Window | None:
     """Along one dimension: offsets at equal distances."""
-    out = written[d].as_axis
-    if out is None or any(i.index[d].terms != loads[0].index[d].terms for i in loads):
+    first = loads[0].index[d]
+    out = next(iter(first.axes), None)
+    if out is None or first.axes != {out} or any(i.index[d].terms != first.terms for i in loads):
         return None
-    stride = loads[0].index[d].coefficient(out)
+    stride = first.coefficient(out)
     offsets = sorted({i.index[d].const for i in loads if isinstance(i.index[d].const, int)})
     if not isinstance(stride, int) or stride < 1 or not offsets or offsets[0] > 0:
         return None
-    if loads[0].index[d].axes != {out} or len(offsets) > MOST_SIDE:
+    if len(offsets) > MOST_SIDE:
         return None
     dilation = offsets[1] - offsets[0] if len(offsets) > 1 else 1
     if any(b - a != dilation for a, b in pairwise(offsets)):
@@ -145,10 +133,10 @@ def _window(comp: Comp, loads, image: Buffer, written, d: int) -> Window | None:
     return Window(out, None, stride, dilation, -offsets[0], len(offsets), image.shape[d])
 
 
-def _is_complete(comp: Comp, loads, windows: tuple[Window, Window]) -> bool:
-    """Each pair of offsets is read once, where it is inside and nowhere else."""
-    pairs = {(i.index[-2].const, i.index[-1].const) for i in loads}
-    if len(pairs) != len(loads) or len(loads) != windows[0].taps * windows[1].taps:
+def _is_complete(comp: Comp, loads, windows: tuple[Window, ...]) -> bool:
+    """Each point of the window is read once, where it is inside and nowhere else."""
+    rank, sizes = len(windows), [w.size for w in windows]
+    points = {tuple(e.const for e in i.index[-rank:]) for i in loads}
+    if len(points) != len(loads) or len(loads) != math.prod(w.taps for w in windows):
         return False
-    sizes = [w.size for w in windows]
-    return all(is_inside(comp, i.guard, list(zip(i.index[-2:], sizes))) for i in loads)
+    return all(is_inside(comp, i.guard, list(zip(i.index[-rank:], sizes))) for i in loads)

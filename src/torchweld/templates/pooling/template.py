@@ -1,4 +1,4 @@
-"""Max pooling of float32 images on a CPU, whose windows are gathered by masked loads."""
+"""Max pooling of float32 images on a CPU, with what follows it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def price(pooling: CpuPooling, schedule: CpuPooling, problem: Problem) -> float:
 
 
 def generate(pooling: CpuPooling, schedule: CpuPooling, problem: Problem) -> KernelBundle:
-    return code.generate(problem.comp, pooling)
+    return code.generate(problem.comp, pooling, problem.buffers)
 
 
 TEMPLATE = Template("pooling", match, supports, candidates, price, generate, no_reference)

@@ -56,7 +56,7 @@ def generate(
     pointers = {n: f"p{i}" for i, n in enumerate(names)} | {SUMS: "sums"}
     shown = {**buffers, SUMS: buffers[convolution.image.buffer]}  # also float32
     nest = (convolution.pixel,) if convolution.pixel else ()
-    finish, strides = _with_symbols(convolution.finish)
+    finish, strides = with_symbols(convolution.finish)
     k = kernel(finish, CpuSchedule((), nest, "column", "rows"), shown, pointers)
     geometry = _geometry(comp, convolution, buffers)
     numbers = {f"g{i}": n for i, n in enumerate(geometry)} | strides
@@ -69,7 +69,7 @@ def generate(
     )
 
 
-def _with_symbols(accesses: Accesses) -> tuple[Accesses, dict[str, Size]]:
+def with_symbols(accesses: Accesses) -> tuple[Accesses, dict[str, Size]]:
     """`accesses` with a symbol in the place of each stride that is not one, and what they are."""
     numbers: dict[str, Size] = {}
 

@@ -157,7 +157,7 @@ def cpu_convolution(
         return None
     outs = tuple(w.out for w in windows)
     rows = tuple(n for n in (batch, channels.group, channels.result, *outs) if n)
-    finish = _finish(comp, value, summed, rows)
+    finish = finish_of(comp, value, summed, rows)
     if finish is None:
         return None
     accesses = addressed(finish, {**buffers, SUMS: _sums(finish, outs, channels)}, hints)
@@ -362,9 +362,9 @@ def _map(instr: Instr) -> Affine | None:
 # -- what follows --
 
 
-def _finish(comp: Comp, value: Value, reduced: set[str], rows: tuple[str, ...]) -> Comp | None:
-    """`comp` with the sum loaded from a buffer, without what the sum is made of. None unless it is
-    pointwise, and stores each point once."""
+def finish_of(comp: Comp, value: Value, reduced: set[str], rows: tuple[str, ...]) -> Comp | None:
+    """`comp` with the sum loaded from the buffer SUMS, without what the sum is made of. None unless
+    it is pointwise, and stores each point once."""
     if {a.name for a in comp.axes} != {*rows, *reduced}:
         return None
     stored = (v for s in comp.stores for v in store_operands(s))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from torchweld.codegen.cpp import expr as x
 from torchweld.core.dtypes import DType
@@ -14,6 +15,7 @@ from torchweld.ir.nodes import Buffer, Comp, Instr, Load, Reduce, Scan, Value, n
 from torchweld.ir.size import Size
 from torchweld.templates.pointwise_reduce.cpu.schedule import CpuSchedule, jumps
 from torchweld.templates.pointwise_reduce.cpu.stages import Stages, own_cost, stages
+from torchweld.templates.pointwise_reduce.cpu.tiles import Tiles, tiles
 
 LINE_BYTES = 64
 VECTOR_BYTES, LANES = 64, 16
@@ -109,6 +111,11 @@ class Kernel:
         extent = self.comp.extent(self.schedule.nest[-1])
         short = isinstance(extent, int) and 2 < extent <= SHORT_VECTORS[-1]
         return short and bool(self.row_reductions)
+
+    @cached_property
+    def tiles(self) -> Tiles | None:
+        """What is read and written a block of rows at a time, turned."""
+        return _tiles(self.accesses, self.schedule)
 
     @property
     def lane_position(self) -> str:
@@ -255,17 +262,30 @@ def kernel(
         accesses.comp,
         accesses.frame,
         _inner_axes(schedule),
-        keep=schedule.lane == "column" and schedule.distribute != "columns",
+        keep=_keeps(accesses, schedule),
         jumping=_jumping(accesses, schedule),
     )
     kinds = {name: buffers[name].dtype for name in pointers}
     return Kernel(accesses, schedule, passes, names, pointers, kinds)
 
 
+def _keeps(accesses: Accesses, schedule: CpuSchedule) -> bool:
+    """Whether a row, or a block of rows of a few elements, is small enough to be kept."""
+    if schedule.lane == "row":
+        return _tiles(accesses, schedule) is not None
+    return schedule.distribute != "columns"
+
+
+def _tiles(accesses: Accesses, schedule: CpuSchedule) -> Tiles | None:
+    return tiles(accesses, schedule.nest[-1]) if schedule.lane == "row" else None
+
+
 def _jumping(accesses: Accesses, schedule: CpuSchedule) -> frozenset[Value]:
     """Loads of elements that are neither adjacent nor the same along the lane."""
     lane, loads = schedule.nest[-1:], accesses.loads.items()
-    return frozenset(v for v, a in loads if lane and jumps(a, lane[0]))
+    turned = _tiles(accesses, schedule)
+    plain = turned.loads if turned else ()
+    return frozenset(v for v, a in loads if lane and v not in plain and jumps(a, lane[0]))
 
 
 def _inner_axes(schedule: CpuSchedule) -> frozenset[str]:

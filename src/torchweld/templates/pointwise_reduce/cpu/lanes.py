@@ -17,11 +17,14 @@ from torchweld.ir.access import Access, Accesses
 from torchweld.ir.monoid import TABLE as MONOIDS
 from torchweld.ir.nodes import Cast, Op, Reduce, Scan, operands, store_axes, value_axes
 from torchweld.ir.scalar import TABLE
+from torchweld.templates.pointwise_reduce.cpu.tiles import LONGEST, tiles
 
 _VECTOR = 8  # numbers taken at once; only the ratios between lanes matter
 _ALONE = 2.0  # steps of a number that is loaded and put into its vector
 _SHUFFLED = 1.5  # steps of a vector's worth of memory, of which parts are taken
+_TURNED = 2.0  # steps of a vector's worth of memory, of a block of rows that is turned
 _TAIL = 5  # steps that make one number of a vector of partial results
+_SHORT_TAIL = 12  # of a row that is no longer than a vector or two: what is behind it waits
 _LINE = 64  # bytes
 _NEAR_SETS, _FAR_SETS, _WAYS = 64, 1024, 8  # of a first and a second-level cache, at least
 _NEAR_WAIT, _FAR_WAIT = 4.0, 16.0  # steps of a load, from the second level and from beyond it
@@ -84,10 +87,17 @@ def _steps(accesses: Accesses, loops: _Loops) -> Iterator[float]:
         elif isinstance(instr, (Reduce, Scan)):
             used = frozenset().union(*(axes[v] for v in operands(instr)))
             yield _reducing(instr, loops, used)
+    turned = tiles(accesses, loops.lane)
     for value, access in accesses.loads.items():
-        yield _moving(access, axes[value], loops, 1.0)
-    for store, access in zip(comp.stores, accesses.stores):
-        yield _moving(access, store_axes(comp, store, axes), loops, _STORES_WAIT)
+        if turned and value in turned.loads:
+            yield _TURNED * loops.times(axes[value])
+        else:
+            yield _moving(access, axes[value], loops, 1.0)
+    for number, (store, access) in enumerate(zip(comp.stores, accesses.stores)):
+        if turned and number in turned.stores:
+            yield _TURNED * loops.times(store_axes(comp, store, axes))
+        else:
+            yield _moving(access, store_axes(comp, store, axes), loops, _STORES_WAIT)
 
 
 def _reducing(instr: Reduce | Scan, loops: _Loops, axes: frozenset[str]) -> float:
@@ -98,7 +108,8 @@ def _reducing(instr: Reduce | Scan, loops: _Loops, axes: frozenset[str]) -> floa
     if isinstance(instr, Scan):
         return each * loops.vector  # one after the other
     rows = prod(n for a, n in loops.extents.items() if a not in loops.columns)
-    return each + _TAIL * MONOIDS[instr.monoid].results * rows
+    tail = _SHORT_TAIL if loops.extents[loops.lane] <= LONGEST else _TAIL
+    return each + tail * MONOIDS[instr.monoid].results * rows
 
 
 def _moving(access: Access, axes: frozenset[str], loops: _Loops, waits: float) -> float:

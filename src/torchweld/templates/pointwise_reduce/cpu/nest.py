@@ -48,6 +48,7 @@ from torchweld.templates.pointwise_reduce.cpu.partial import (
     set_lane_value,
 )
 from torchweld.templates.pointwise_reduce.cpu.phases import TURN, Phases, phases
+from torchweld.templates.pointwise_reduce.cpu.pieces import copied, copied_most
 from torchweld.templates.pointwise_reduce.cpu.schedule import combines_in_lane
 from torchweld.templates.pointwise_reduce.cpu.segments import Segment, segments
 from torchweld.templates.pointwise_reduce.cpu.stages import own_cost
@@ -222,7 +223,10 @@ class _Nest:
 
     def _loop(self, name: str, low: str, high: str) -> None:
         if pieces := self._segments(low):
-            self._in_segments(name, low, high, pieces)
+            if ends := copied(self.k, self.values, pieces):
+                self._after_copies(name, low, high, pieces, ends)
+            else:
+                self._in_segments(name, low, high, pieces)
         elif self.k.overlaps and not self.halves:
             with self.e.block():
                 self._overlapping(name, low, high)
@@ -234,6 +238,31 @@ class _Nest:
             self._in_scan_blocks(name, low, high, scans)
         else:
             self._body(_loop(name, low, high))
+
+    def _after_copies(
+        self, name: str, low: str, high: str, pieces: tuple[Segment, ...], ends: tuple[Value, ...]
+    ) -> None:
+        """The loop over what segments read, copied to arrays first (pieces.py)."""
+        k, e, values, common = self.k, self.e, self.values, self.texts
+        made = {v: f"m{v}[{name} - {low}]" for v in ends}
+        with e.block():
+            for value in ends:
+                e.line(f"alignas(64) {x.ctype(k.body[value].dtype)} m{value}[{copied_most(k)}];")
+            for piece in pieces:
+                texts = common | piece.known
+                wanted = needed(k.body, ends, stop=texts)
+                e.line("#pragma omp simd")
+                with e.block(_loop(name, *_clipped(piece, low, high))):
+                    for value in (v for v in values if v in wanted and v not in texts):
+                        self._value(value, texts, None)
+                    e.lines(f"{made[v]} = {texts[v]};" for v in ends)
+            self.texts = common | made
+            self.values = _unknown(k, self.stage, self.texts)
+            if k.overlaps:
+                self._overlapping(name, low, high)
+            else:
+                self._body(_loop(name, low, high))
+        self.values, self.texts = values, common
 
     def _segments(self, low: str) -> tuple[Segment, ...]:
         """The lane in pieces, where it is a whole row, or of rows, or no row is reduced."""
@@ -247,13 +276,9 @@ class _Nest:
     def _in_segments(self, name: str, low: str, high: str, pieces: tuple[Segment, ...]) -> None:
         values = self.values
         for piece in pieces:
-            start, end = str(piece.low), str(piece.high)
-            if low != "0":
-                start = f"({low} > {start} ? {low} : {start})"
-                end = f"({high} < {end} ? {high} : {end})"
             if not self.k.frame.columns:
                 self.values = _unknown(self.k, self.stage, self.texts | piece.known)
-            self._body(_loop(name, start, end), known=piece.known)
+            self._body(_loop(name, *_clipped(piece, low, high)), known=piece.known)
         self.values = values
 
     def _in_phases(self, name: str, low: str, high: str, pattern: Phases) -> None:
@@ -435,6 +460,14 @@ class _Nest:
         scans = any(isinstance(k.body[v], Scan) for v in unknown) and not k.row_lane
         colliding = any(k.comp.stores[s].combine or k.accesses.stores[s].refs for s in self.stores)
         return not scans and not (colliding and combines_in_lane(k.accesses, self.axes[-1]))
+
+
+def _clipped(piece: Segment, low: str, high: str) -> tuple[str, str]:
+    """The part of a segment that is between two bounds."""
+    start, end = str(piece.low), str(piece.high)
+    if low == "0":
+        return start, end
+    return f"({low} > {start} ? {low} : {start})", f"({high} < {end} ? {high} : {end})"
 
 
 def _unknown(k: Kernel, stage: int, texts: Texts) -> tuple[Value, ...]:

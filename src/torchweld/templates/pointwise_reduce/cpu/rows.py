@@ -1,8 +1,9 @@
 """One thread's share of a kernel (schedule.py says which loops there are).
 
 Names in the generated text: p buffers, i axes, n_ symbols, v values, L values that vary along a row
-lane, a and A accumulators of a block and of a row, k values kept for a later stage, t staged tiles,
-c and C column accumulators of a block of rows and of a thread.
+lane, a and A accumulators of a block and of a row, k values kept for a later stage, t and o tiles
+of loads and stores, m what segments read (pieces.py), c and C column accumulators of a block of
+rows and of a thread.
 """
 
 from __future__ import annotations
@@ -12,6 +13,11 @@ from contextlib import ExitStack, contextmanager
 from torchweld.codegen.cpp import expr as x
 from torchweld.codegen.emitter import Emitter
 from torchweld.ir.nodes import Reduce, Scan, Value, operands, store_operands
+from torchweld.templates.pointwise_reduce.cpu.blocks import (
+    declare_blocks,
+    read_blocks,
+    write_blocks,
+)
 from torchweld.templates.pointwise_reduce.cpu.cases import declare_fills
 from torchweld.templates.pointwise_reduce.cpu.columns import (
     accumulate_column,
@@ -35,7 +41,9 @@ def emit_part(k: Kernel, e: Emitter) -> None:
     emit_fixed(k, e, texts)
     declare_fills(k, e)
     declare_turns(k, e)
+    declare_blocks(k, e)
     with _outer(k, e):
+        read_blocks(k, e)
         for stage in range(k.stages.count):
             _stage(k, e, stage, texts)
         flush_columns(k, e)
@@ -117,6 +125,7 @@ def _stage(k: Kernel, e: Emitter, stage: int, texts: Texts) -> None:
     scans = [v for v in loop if isinstance(k.body[v], Scan) and v not in seen]
     _declare_totals(k, e, reductions + scans)
     emit_nest(k, e, stage, reductions, texts)
+    write_blocks(k, e, k.stores_of(stage))
     if k.shares_rows and reductions:
         _share(k, e, reductions)
     _bind_results(k, e, reductions, texts)

@@ -29,6 +29,7 @@ from torchweld.ir.interval import bounds
 from torchweld.ir.nodes import Buffer, Comp, Scan, store_axes, value_axes
 from torchweld.ir.unroll import can_unroll, unrolled
 from torchweld.templates.pointwise_reduce.cpu.lanes import cheapest_lane
+from torchweld.templates.pointwise_reduce.cpu.tiles import tiles
 
 FLAT_BLOCK = 2048  # elements of a flat loop handed out at a time
 TILE = 32  # both sides of a transposed tile: 32 lines of 128 bytes fit any first-level cache
@@ -147,6 +148,8 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cpu
         and distribute == "rows"
     ):
         block, distribute = ROW_BLOCKS[0], "columns"
+    if turned := tiles(accesses, lane):
+        block = min(block, turned.rows(accesses, ROW_BLOCKS))
     outer = (*((a, 1) for a in rows if a != lane), (lane, block))
     return CpuSchedule(outer, (*columns, lane), "row", distribute)
 

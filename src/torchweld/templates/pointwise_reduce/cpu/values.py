@@ -58,6 +58,8 @@ def widened(k: Kernel, value: Value, texts: Texts) -> str:
 def store(k: Kernel, e: Emitter, position: int, texts: Texts) -> None:
     item, access = k.comp.stores[position], k.accesses.stores[position]
     target, value, dtype = element(k, access, texts), texts[item.value], k.kinds[item.buffer]
+    if k.tiles and position in k.tiles.stores:
+        target = _in_tile(k, f"o{position}")
     if item.combine is not None:
         monoid = {"add": "sum", "mul": "prod"}.get(item.combine, item.combine)
         value = x.narrowed(
@@ -235,6 +237,8 @@ def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
     text = element(k, access, texts)
     if instr.dtype.is_low_precision and _gathers(k, access):
         text = f"tw_at16({k.pointers[access.buffer]}, {_offset(k, access, texts)})"
+    if k.tiles and value in k.tiles.loads:
+        text = _in_tile(k, f"t{value}")
     if value in k.staged:
         across, lane = (k.names[a] for a in k.schedule.nest)
         text = f"t{value}[{across} - low_{across}][{lane} - low_{lane}]"
@@ -245,6 +249,11 @@ def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
         guards.append(k.row_mask)
     fill = x.literal(instr.fill, instr.dtype)
     return f"{' & '.join(guards)} ? {text} : {fill}" if guards else text
+
+
+def _in_tile(k: Kernel, name: str) -> str:
+    """The element of the current column and row."""
+    return f"{name}[{k.names[k.tiles.column]}][{k.lane_position}]"
 
 
 def _gathers(k: Kernel, access: Access) -> bool:

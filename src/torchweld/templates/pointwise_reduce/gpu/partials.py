@@ -34,7 +34,9 @@ from torchweld.ir.nodes import (
     Store,
     Value,
     operands,
+    store_axes,
     store_operands,
+    value_axes,
 )  # fmt: skip
 from torchweld.ir.passes import keeps_infinity, online
 from torchweld.ir.size import Size, product
@@ -83,8 +85,7 @@ def finish_of(
     points = product(a.extent for a in axes)
     device = buffers[comp.stores[0].buffer].device
     partials = tuple(_partial(comp, v, splits, points, device) for v in reduced)
-    waiting = dependents(comp.body, reduced)
-    stores = tuple(s for s in comp.stores if not waiting.isdisjoint(store_operands(s)))
+    stores = _left(accesses, reduced)
     body, moved = _finish_body(comp, partials, _linear(axes, points), stores)
     finished = Comp(
         f"{comp.name}_finish",
@@ -97,6 +98,20 @@ def finish_of(
     used = {*finished.reads, *finished.writes} - set(flat)
     flat |= {n: replace(buffers[n], shape=(1,), strides=(1,)) for n in used}
     return Finish(finished, partials, flat)
+
+
+def _left(accesses: Accesses, reduced: Collection[Value]) -> tuple[Store, ...]:
+    """The stores of the second kernel: those that wait for the reductions, and, of rows that shares
+    have in common, those that lie along no column."""
+    comp, frame = accesses.comp, accesses.frame
+    waiting, axes = dependents(comp.body, reduced), value_axes(comp.body)
+    shared = frozenset() if frame.column_reductions else frozenset(frame.columns)
+
+    def is_left(store: Store) -> bool:
+        once = shared and shared.isdisjoint(store_axes(comp, store, axes))
+        return bool(once) or not waiting.isdisjoint(store_operands(store))
+
+    return tuple(s for s in comp.stores if is_left(s))
 
 
 def dependents(body: tuple[Instr, ...], on: Collection[Value]) -> set[Value]:

@@ -166,15 +166,15 @@ def columns_first(schedule: Schedule, accesses: Accesses) -> bool:
 
 
 def splittable(accesses: Accesses) -> bool:
-    """Reductions that do not depend on each other; what else is stored lies along the columns, so
-    that each point belongs to one share."""
+    """Reductions that do not depend on each other. What else is stored lies along the columns, so
+    that each point belongs to one share, or along the rows alone: the second kernel has these."""
     comp, columns = accesses.comp, set(accesses.frame.columns)
     axes = value_axes(comp.body)
     stage = stages(comp.body, accesses.frame.column_reductions)
     return (
         max(stage, default=0) == 1
         and all(
-            max(stage[v] for v in store_operands(s)) == (0 if columns & a else 1)
+            not columns & a or max(stage[v] for v in store_operands(s)) == 0
             for s, a in ((s, store_axes(comp, s, axes)) for s in comp.stores)
         )
         and not any(isinstance(i, Scan) for i in comp.body)

@@ -1,5 +1,5 @@
 """Comps that are chains (templates/chain/form.py), for tests of their template: links of any
-widths, what is between them, and the gradients of a step."""
+widths, what is between them, and the gradients on the left of a step."""
 
 from __future__ import annotations
 
@@ -41,25 +41,19 @@ def layers(
     return body.case("layers", None, sizes)
 
 
-def backward(
-    m, widths: Sequence[int], dtype="bf16", sizes=None, transposed=True, biases=True
-) -> Case:
-    """Of layers with ReLU: from the last result's gradient to those of all weights and biases, and
-    of the input. Widths are in the order of the walk: the last result's first."""
+def backward(m, widths: Sequence[int], dtype="bf16", sizes=None, transposed=True) -> Case:
+    """Of layers with ReLU: from the last result's gradient to that of the input. The gradients
+    between are stored, for who makes those of the weights. Widths are in the order of the walk:
+    the last result's first."""
     body = _body(dtype, m, widths, {})
     value = body.read("dy", "mc")
     for n, (depth, columns) in enumerate(pairwise(WIDTHS[: len(widths)])):
-        saved = body.read(f"h{n}", "m" + columns)
-        body.write(f"dw{n}", depth + columns, _over_rows(body, body.op("mul", value, saved)))
-        if biases:
-            body.write(f"db{n}", depth, _over_rows(body, value))
-        made = body.rounded(_link(body, value, f"w{n}", depth, columns, transposed, ""))
+        value = body.rounded(_link(body, value, f"w{n}", depth, columns, transposed, ""))
         if n < len(widths) - 2:
             zero = body.builder.const(0.0, dtypes.f32)
-            off = body.builder.op("le", saved, zero)
-            value = body.rounded(body.builder.op("where", off, zero, made))
-        else:
-            body.write("dx", "m" + columns, made)
+            off = body.builder.op("le", body.read(f"h{n}", "m" + columns), zero)
+            value = body.rounded(body.builder.op("where", off, zero, value))
+        body.write(f"d{n}", "m" + columns, value)
     return body.case("backward", None, sizes)
 
 
@@ -74,15 +68,6 @@ def gated(m, widths: Sequence[int], dtype="bf16", residual=True) -> Case:
         made = body.op("add", made, body.read("r", "me"))
     body.write("y", "me", made)
     return body.case("gated")
-
-
-def one_layer_back(m, widths: Sequence[int], dtype="bf16") -> Case:
-    """A single layer's gradients: of its input, and of its weight."""
-    body = _body(dtype, m, widths, {})
-    dy = body.read("dy", "mc")
-    body.write("dx", "md", _link(body, dy, "w0", "c", "d", True, ""))
-    body.write("dw", "cd", _over_rows(body, body.op("mul", dy, body.read("x", "md"))), dtypes.f32)
-    return body.case("one_layer_back")
 
 
 def made(case: Case, target: Target, schedule: ChainSchedule | None = None):
@@ -102,7 +87,3 @@ def _link(
 ) -> Value:
     right = body.read(name, batch + (columns + depth if transposed else depth + columns))
     return body.builder.reduce("sum", (body.op("mul", left, right),), (depth,))
-
-
-def _over_rows(body: Body, value: Value) -> Value:
-    return body.builder.reduce("sum", (value,), ("m",))

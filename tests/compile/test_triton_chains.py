@@ -24,27 +24,24 @@ SHIPPED = [
     cases.layers(ROWS, (64,) * 5, keep=True, transposed=True),
     cases.layers(ROWS, (63, 128, 128, 4), keep=True, transposed=True),
     cases.layers(ROWS, (3, 64, 64, 4), "f16"),
-    cases.layers(ROWS, (64,) * 5, "f32", transposed=True),
     cases.layers("s0", (64, 64, 64), sizes={"s0": ROWS}),
     cases.layers(64, (64, 64, 64), batch=1024),
     cases.gated(ROWS, (64, 128, 64)),
     cases.backward(ROWS, (64,) * 5),
-    cases.backward(ROWS, (64,) * 3),
     cases.backward(ROWS, (4, 64, 63)),
-    cases.one_layer_back(ROWS, (64, 64)),
 ]
 
 
 def test_kernels_agree_with_the_interpreter():
     lines = lines_of("chain_interpreted.py")
-    assert len(lines) > 15
+    assert len(lines) > 12
     assert [line for line in lines if not line.startswith("agrees")] == []
 
 
 @pytest.mark.parametrize("arch", TABLES)
 @pytest.mark.parametrize("case", SHIPPED, ids=title)
 def test_defaults_use_tensor_cores_and_do_not_spill(case: Case, arch: int):
-    source, *_ = cases.made(case, TABLES[arch]).sources
+    (source,) = cases.made(case, TABLES[arch]).sources
     compiled = compile_source(source, arch)
     found = resources(compiled)
     assert found.spill_bytes == 0
@@ -57,5 +54,5 @@ def test_shared_memory_is_foreseen(case: Case):
     """As far as it decides what is refused: never more than a multiprocessor has."""
     work = Work(case.comp, case.buffers, chain_of(case.comp), TABLES[90], case.sizes)
     for schedule in candidates(work):
-        source, *_ = cases.made(case, TABLES[90], schedule).sources
+        (source,) = cases.made(case, TABLES[90], schedule).sources
         assert compile_source(source, 90).metadata.shared <= TABLES[90].shared_bytes

@@ -107,7 +107,7 @@ PASSES: dict[str, Pass] = {
              lambda made, c: row_chunks(made, c.target)),
         Pass(JOIN, "library products and their readers -> one kernel, where that is faster",
              _joined),
-        Pass("chains", "products in a row, and their gradients -> one kernel, no intermediates",
+        Pass("chains", "products in a row -> one kernel, whose intermediates stay on chip",
              lambda made, c: form_chains(made, c.target, c.options, c.choose)),
         Pass("attention", "calls of attention with few queries -> kernels",
              lambda made, c: own_attention(made, c.target)),

@@ -90,25 +90,17 @@ def test_roles_of_an_mlp():
     assert [(k.depth, k.columns) for k in chain.links] == [
         (("c",), ("d",)), (("d",), ("e",)), (("e",), ("f",))
     ]  # fmt: skip
-    assert chain.totals == ()
 
 
 def test_roles_of_a_backward():
     chain = chain_of(cases.backward(100, (4, 20, 33)).comp)
-    assert chain.rows == ("m",) and len(chain.links) == 2
-    assert [t.widths for t in chain.gradients] == [(("c",), ("d",)), (("d",), ("e",))]
-    assert len(chain.totals) == 4
+    assert chain.rows == ("m",)
+    assert [(k.depth, k.columns) for k in chain.links] == [(("c",), ("d",)), (("d",), ("e",))]
 
 
 def test_roles_with_a_batch():
     chain = chain_of(cases.layers(20, (16, 24, 8), batch=5).comp)
     assert (chain.batch, chain.rows, len(chain.links)) == (("b",), ("m",), 2)
-
-
-@pytest.mark.parametrize("rows", ("s0", 5000))
-def test_what_is_long_or_unknown_is_the_rows(rows):
-    case = cases.backward(rows, (24, 24, 24), sizes={"s0": 8}, biases=False)
-    assert chain_of(case.comp).rows == ("m",)
 
 
 def test_other_forms_have_a_reason():
@@ -145,9 +137,8 @@ def test_a_gated_mlp():
     assert len(plan.graph.nodes) == 1 and templates(plan) == ["chain"]
 
 
-def test_float32_and_weights_the_other_way():
-    wide = (r(*s, dtype=torch.float32) for s in ((37, 24), (24, 17), (17, 8)))
-    plan = same_meaning(lambda x, a, b: F.relu(x @ a) @ b, *wide)
+def test_weights_the_other_way():
+    plan = same_meaning(lambda x, a, b: F.relu(x @ a) @ b, r(37, 24), r(24, 17), r(17, 8))
     assert len(plan.graph.nodes) == 1 and templates(plan) == ["chain"]
 
 
@@ -223,9 +214,29 @@ def test_what_fits_a_larger_chip_is_refused_on_a_smaller():
     assert "sm_80" in supports(work(case, old))
 
 
-def test_sums_over_unknown_rows_are_refused():
-    case = cases.backward("s0", (16, 16, 16), sizes={"s0": 100})
+def test_widths_that_are_known_only_at_the_call_are_refused():
+    case = cases.layers(100, (16, "s0", 16), sizes={"s0": 16})
     assert "known only at the call" in supports(work(case))
+
+
+def test_float32_is_refused():
+    args = (empty(*s, dtype=torch.float32) for s in ((ROWS, 64), (64, 64), (64, 64)))
+    plan = planned(mlp, *args)
+    assert "chain" not in templates(plan)
+    (why,) = (f for f in plan.refusals if f.reason is Reason.TEMPLATE)
+    assert "not of the same 16 bits" in why.evidence and why.bytes_at_stake == 4 * ROWS * 64
+
+
+def test_sums_over_the_rows_are_refused():
+    """What a layer's weight gradient sums is stored, and the product stays apart."""
+
+    def net(x, a, b, y):
+        h = F.relu(F.linear(x, a))
+        return F.linear(h, b), h.t() @ y
+
+    plan = same_meaning(net, r(2048, 24), r(20, 24), r(8, 20), r(2048, 7))
+    assert templates(plan).count("chain") == 1
+    assert "a sum over the rows" in {f.evidence for f in plan.refusals}
 
 
 def test_a_chain_that_is_predicted_to_be_slower_is_not_made():

@@ -5,8 +5,7 @@
  -> comp   [m, k, h, n] { t = relu (sum over k ...); store Y[m, n] sum over h of t * W2[h, n] }
 
 The axes of `b` become those of `a` where both name the same element of a buffer: one that `a`
-stores, or one that both load. The others are new. Values are rounded as they were stored. A sum
-over the rows that adds up in memory (`store.add`) becomes a reduction.
+stores, or one that both load. The others are new. Values are rounded as they were stored.
 """
 
 from __future__ import annotations
@@ -20,11 +19,7 @@ from torchweld.ir.nodes import (
     Cast,
     Comp,
     Load,
-    Store,
-    Value,
     map_axes,
-    store_axes,
-    value_axes,
 )
 from torchweld.ir.simplify import simplify
 from torchweld.ir.substitute import move_store
@@ -54,32 +49,18 @@ def absorbed(comp: Comp, other: Comp, keep: Collection[str]) -> Comp | Refusal:
 
 
 def prepared(comp: Comp) -> Comp:
-    """`comp` with sums in the place of stores that add. What it stores stays rounded for who reads
-    it here.
-
-    store.add s[n] v init 0.0      ->      %9 = reduce.sum[m] v;  store s[n] %9
-    """
-    axes, to, at = value_axes(comp.body), BodyBuilder(), []
+    """`comp` for who reads its results in it: what it stores stays rounded, and an element that is
+    read twice is loaded once."""
+    to, at = BodyBuilder(), []
     stored = {s.value for s in comp.stores}
     for value, instr in enumerate(comp.body):
         if isinstance(instr, Load) and instr.guard is None:
-            instr = replace(instr, fill=0, exact=False)  # who reads an element twice loads it once
+            instr = replace(instr, fill=0, exact=False)
         if isinstance(instr, Cast) and value in stored:
             instr = replace(instr, must_round=True)
         at.append(copy_instr(to, instr, at, Place({}, comp.extents)))
-    stores = tuple(_as_reduction(comp, s, axes, to, at) for s in comp.stores)
+    stores = tuple(move_store(s, at.__getitem__, {}) for s in comp.stores)
     return replace(comp, body=to.body, stores=stores)
-
-
-def _as_reduction(comp: Comp, store: Store, axes, to: BodyBuilder, at: list[Value]) -> Store:
-    moved = move_store(store, at.__getitem__, {})
-    if (store.combine, store.init, store.guard) != ("add", 0.0, None):
-        return moved
-    over = store_axes(comp, store, axes) - map_axes(store.index)
-    if not over or not over <= axes[store.value]:
-        return moved
-    total = to.reduce("sum", (moved.value,), tuple(n for n in comp.extents if n in over))
-    return replace(moved, value=total, combine=None, init=None)
 
 
 def _images(comp: Comp, other: Comp) -> dict[str, Affine] | Split | Refusal:

@@ -3,10 +3,9 @@
     comp t = relu(x @ a);  extern y = mm(t, b)      ->  comp y: a chain (templates/chain/form.py)
 
 After products have their epilogues, each kernel that makes products takes in what reads its
-results or its operands row by row: the next product, what is pointwise, sums over the rows (the
-gradients of weights and biases). Each step is an offer: the template for chains supports it, and
-predicts that it is faster than both apart by a margin. Why a product stays apart from the next is
-on record.
+results row by row, or makes what it reads: the next product, what is pointwise. Each step is an
+offer: the template for chains supports it, and predicts that it is faster than both apart by a
+margin. Why a product stays apart from the next is on record.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Comp, Node, Reduce
+from torchweld.ir.nodes import Comp, Node
 from torchweld.plan.chains.absorb import absorbed
 from torchweld.plan.decisions import Plan
 from torchweld.plan.flow import NodeId
@@ -81,25 +80,16 @@ class _Bench:
 
     def _near(self, number: NodeId) -> Iterator[tuple[NodeId, ...]]:
         """What may become one with a node, each after what it reads: a reader, alone and with a
-        product behind it; who sums what the node reads; who makes that."""
+        product behind it; who makes what the node reads."""
         flow = self.shop.flow
         node = flow.nodes[number]
-        after = self._readers(number)
-        for one in after:
+        for one in self._readers(number):
             yield number, one
             if not self.is_product(one):
                 more = filter(self.is_product, self._readers(one))
                 yield from ((number, one, two) for two in more)
-        beside = {r for b in node.reads for r in flow.readers[b]}.difference(after, {number})
-        yield from ((number, one) for one in self._in_order(beside) if self._sums(one))
         writers = {w for b in node.reads for w in flow.writers[b]}
         yield from ((one, number) for one in self._in_order(writers) if not self.is_product(one))
-
-    def _sums(self, number: NodeId) -> bool:
-        """Whether a node makes products or other sums, and is no chain."""
-        node = self.shop.flow.nodes[number]
-        sums = isinstance(node, Comp) and any(isinstance(i, Reduce) for i in node.body)
-        return number not in self.seconds and (sums or self.is_product(number))
 
     def _readers(self, number: NodeId) -> list[NodeId]:
         flow = self.shop.flow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil
 
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.ir.size import hint
@@ -14,17 +14,13 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import next_pow2
 from torchweld.templates.traffic import node_bytes
 
 LEAST_WIDTH = 16  # that tensor cores take; narrower widths are padded
-REGISTERS = 64 << 10  # of a multiprocessor
 MOST_REGISTERS = 220  # of a thread, as `Work.registers` counts: beyond, ptxas spills
-MOST_PROGRAMS = 4  # of a multiprocessor that are counted on
+ITEM_BYTES = 2  # of an element of a factor
 _MOST_BATCH = 65535  # of the second dimension of a grid
 
 # (block_rows, warps), the best first. Several programs of four warps share a multiprocessor: while
-# one waits for memory, another multiplies. Eight warps have registers for more gradients.
+# one waits for memory, another multiplies. Eight warps have registers for wider widths.
 _TILES = ((64, 4), (64, 8), (32, 4), (32, 8), (16, 4))
-# Of float32, which is split in registers (codegen/triton/wide.py): eight warps spill on sm_90, 64
-# rows without wgmma.
-_WIDE = ((64, 4), (32, 4), (16, 4))
 # Of two products at once (gate and up) without wgmma: beside 64 rows, their weights spill.
 _PAIRED = ((32, 4), (32, 8), (16, 4))
 
@@ -59,16 +55,6 @@ class Work:
         return max(1, hint(extent(self.comp, self.chain.batch), self.hints))
 
     @property
-    def item_bytes(self) -> int:
-        """Of an element of a factor."""
-        return self.comp.body[self.chain.links[0].left].dtype.bytes
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether its factors are float32."""
-        return self.item_bytes > 2
-
-    @property
     def moved_bytes(self) -> int:
         """From memory and to it, each buffer once."""
         return node_bytes(self.comp, self.buffers, self.hints)
@@ -77,7 +63,7 @@ class Work:
     def weight_bytes(self) -> int:
         """Of all weights."""
         sizes = (self.padded(one.depth) * self.padded(one.columns) for one in self.chain.links)
-        return self.item_bytes * sum(sizes)
+        return ITEM_BYTES * sum(sizes)
 
     @property
     def widest(self) -> int:
@@ -103,20 +89,13 @@ class Work:
         return ceil(self.tiles(s.block_rows) / s.programs)
 
     def shared_bytes(self, block_rows: int) -> int:
-        """Of the weights (of float32, in two parts), and of tiles on their way to tensor cores or
-        to memory: one, and two that a gradient is made of."""
-        tiles = 3 if self.chain.gradients else 1
-        weights = self.weight_bytes * (2 if self.is_wide else 1)
-        return weights + tiles * block_rows * self.widest * self.item_bytes
+        """Of the weights, and of a tile on its way to tensor cores or to memory."""
+        return self.weight_bytes + block_rows * self.widest * ITEM_BYTES
 
     def registers(self, block_rows: int, num_warps: int) -> int:
-        """Of a thread: addresses, the most accumulators of one width and what they are made of, and
-        gradients, with what waits for them. Fitted to what ptxas says of chains of 32 to 256
-        columns."""
-        gradients = (prod(map(self.padded, t.widths)) for t in self.chain.gradients)
-        each = 4.0 if self.is_wide else 1.5
-        points = block_rows * self.most_columns + sum(gradients)
-        return 40 + int(each * points / (32 * num_warps))
+        """Of a thread: addresses, the most accumulators of one width and what they are made of.
+        Fitted to what ptxas says of chains of 32 to 256 columns."""
+        return 40 + int(1.5 * block_rows * self.most_columns / (32 * num_warps))
 
 
 def padded(size: int) -> int:
@@ -126,14 +105,11 @@ def padded(size: int) -> int:
 
 def supports(work: Work) -> str | None:
     """None if the template can make the chain; else why not."""
-    chain, rows = work.chain, extent(work.comp, work.chain.rows)
     if work.target.capability < (8, 0):
         return "it needs the tensor cores of sm_80"
-    sizes = [extent(work.comp, w) for w in (*chain.widths, chain.batch)]
+    sizes = [extent(work.comp, w) for w in (*work.chain.widths, work.chain.batch)]
     if not all(isinstance(n, int) and n > 0 for n in sizes):
         return "a width is known only at the call"
-    if len(chain.totals) > len(chain.gradients) and not isinstance(rows, int):
-        return "sums of columns over rows whose number is known only at the call"
     if work.batch > _MOST_BATCH:
         return "too many matrices for one grid"
     if next(candidates(work), None) is None:
@@ -147,13 +123,11 @@ def candidates(work: Work) -> Iterator[ChainSchedule]:
     fit = [t for t in _table(work) if _fits(work, *t)]
     enough = [t for t in fit if work.batch * work.tiles(t[0]) >= work.target.units]
     for block_rows, warps in dict.fromkeys([*(enough or fit[-1:])[:1], *fit]):
-        yield ChainSchedule(block_rows, warps, _programs(work, block_rows, warps))
+        yield ChainSchedule(block_rows, warps, _programs(work, block_rows))
 
 
 def _table(work: Work) -> tuple[tuple[int, int], ...]:
     from_shared = "wgmma" in work.target.features
-    if work.is_wide:
-        return _WIDE if from_shared else _WIDE[1:]
     return _PAIRED if work.most_columns > work.widest and not from_shared else _TILES
 
 
@@ -162,22 +136,10 @@ def _fits(work: Work, block_rows: int, num_warps: int) -> bool:
     return shared and work.registers(block_rows, num_warps) <= MOST_REGISTERS
 
 
-def _resident(work: Work, block_rows: int, num_warps: int) -> int:
-    """Programs that share a multiprocessor."""
-    by_registers = REGISTERS // (32 * num_warps * work.registers(block_rows, num_warps))
-    by_memory = work.target.shared_bytes // work.shared_bytes(block_rows)
-    return max(1, min(MOST_PROGRAMS, by_memory, by_registers))
-
-
-def _programs(work: Work, block_rows: int, num_warps: int) -> int:
-    """For each point of the batch. Each program writes its part of a gradient once: with gradients,
-    there are as many as are at work at a time. Else each has at least as many bytes of rows as of
-    weights, if that leaves one for each multiprocessor."""
+def _programs(work: Work, block_rows: int) -> int:
+    """For each point of the batch. Each has at least as many bytes of rows as of weights, if that
+    leaves one for each multiprocessor."""
     tiles, units = work.tiles(block_rows), work.target.units
-    if work.chain.gradients:
-        at_a_time = units * _resident(work, block_rows, num_warps)
-        steps = ceil(tiles * work.batch / at_a_time)
-    else:
-        tile_bytes = work.moved_bytes / (tiles * work.batch)
-        steps = min(ceil(work.weight_bytes / tile_bytes), tiles * work.batch // units)
+    tile_bytes = work.moved_bytes / (tiles * work.batch)
+    steps = min(ceil(work.weight_bytes / tile_bytes), tiles * work.batch // units)
     return ceil(tiles / max(1, min(steps, tiles)))

@@ -69,18 +69,6 @@ def finish(accesses: Accesses, buffers: Mapping[str, Buffer], splits: int) -> Fi
         v for v, i in enumerate(comp.body) if isinstance(i, Reduce)
     )
     kept = frame.columns if frame.column_reductions else frame.rows
-    return finish_of(comp, buffers, reduced, kept, splits)
-
-
-def finish_of(
-    comp: Comp,
-    buffers: Mapping[str, Buffer],
-    reduced: tuple[Value, ...],
-    kept: tuple[str, ...],
-    splits: int,
-) -> Finish:
-    """The second kernel of `comp` (over flat buffers): merges the reductions `reduced`, whose
-    results vary along the axes `kept`, and does what follows them."""
     axes = tuple(Axis(a, comp.extent(a)) for a in kept)
     points = product(a.extent for a in axes)
     device = buffers[comp.stores[0].buffer].device

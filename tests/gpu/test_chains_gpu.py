@@ -93,10 +93,10 @@ def test_results_repeat(compiled):
 # whole networks
 
 
-def mlp(*widths: int, act=nn.ReLU) -> nn.Sequential:
+def mlp(*widths: int, act=nn.ReLU, bias: bool = True) -> nn.Sequential:
     layers: list[nn.Module] = []
     for depth, columns in pairwise(widths):
-        layers += [nn.Linear(depth, columns), act()]
+        layers += [nn.Linear(depth, columns, bias=bias), act()]
     return nn.Sequential(*layers[:-1])
 
 
@@ -111,6 +111,7 @@ class Gated(nn.Module):
 
 NETS = {
     "four of 64": (lambda: mlp(64, 64, 64, 64, 64), (1 << 16, 64)),
+    "no biases": (lambda: mlp(64, 64, 64, 64, bias=False), (1 << 16, 64)),
     "nerf": (lambda: mlp(63, 128, 128, 4), (40001, 63)),
     "policy": (lambda: mlp(48, 64, 64, 12, act=nn.Tanh), (4096, 48)),
     "gelu": (lambda: mlp(33, 64, 20, act=nn.GELU), (64, 513, 33)),
@@ -122,7 +123,7 @@ def error(found: torch.Tensor, precise: torch.Tensor) -> float:
     return float((found.double() - precise).norm() / precise.norm())
 
 
-@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32), ids=("bf16", "f32"))
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16), ids=("bf16", "f16"))
 @pytest.mark.parametrize("name", NETS)
 def test_networks_and_their_gradients(name: str, dtype: torch.dtype):
     make, shape = NETS[name]
@@ -142,12 +143,6 @@ def test_networks_and_their_gradients(name: str, dtype: torch.dtype):
         assert error(mine, right) <= allowed + torch.finfo(dtype).eps / 4
 
 
-def chains_of(fused: nn.Module, kind: str) -> list[Comp]:
-    (record,) = (r for r in records(fused) if r.kind == kind)
-    assert kind != "forward" or not any(isinstance(n, Extern) for n in record.graph.nodes)
-    return [n for n in record.graph.nodes if isinstance(n, Comp) and chain_of(n) is not None]
-
-
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16), ids=str)
 def test_four_layers_are_one_kernel_forward(dtype: torch.dtype):
     torch._dynamo.reset()
@@ -155,14 +150,7 @@ def test_four_layers_are_one_kernel_forward(dtype: torch.dtype):
     x = torch.randn(1 << 18, 64, device="cuda", dtype=dtype, requires_grad=True)
     made = fused(x)
     made.backward(torch.randn_like(made))
-    assert len(chains_of(fused, "forward")) == 1
-
-
-def test_layers_in_float32_are_no_chain():
-    torch._dynamo.reset()
-    fused = torchweld.fuse(mlp(64, 64, 64).cuda())
-    x = torch.randn(4096, 64, device="cuda")
-    with torch.no_grad():
-        assert error(fused(x), copy.deepcopy(fused).double()(x.double())) < 1e-5
-    for record in records(fused):
-        assert not any(isinstance(n, Comp) and chain_of(n) for n in record.graph.nodes)
+    (forward,) = (r.graph for r in records(fused) if r.kind == "forward")
+    assert not any(isinstance(n, Extern) for n in forward.nodes)
+    chains = [n for n in forward.nodes if isinstance(n, Comp) and chain_of(n) is not None]
+    assert len(chains) == 1

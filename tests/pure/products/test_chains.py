@@ -149,23 +149,23 @@ def test_each_value_between_is_rounded_once():
     assert len(roundings) == 2 and any(i.must_round for i in roundings)
 
 
-def test_a_training_step_stores_what_its_backward_reads_and_no_gradient_between():
+def test_a_training_step_stores_what_its_weight_gradients_read():
+    """They are products apart; the gradients on the left are in the chain."""
     function, args = step(mlp, empty(ROWS, 64), *(empty(64, 64) for _ in range(4)))
     plan = planned(function, *args)
-    assert calls(plan.graph) == [] and set(templates(plan)) == {"chain"}
+    assert calls(plan.graph) == ["aten.mm.default"] * 4 and templates(plan) == ["chain"]
     large = [b for b in plan.graph.buffers.values() if b.shape == (ROWS, 64)]
-    assert len(large) <= 1 + 1 + 4 + 1  # input, result, activations and masks, input's gradient
+    assert len(large) == 1 + 1 + 3 + 5  # input, result, activations, gradients
 
 
-def test_gradients_mean_the_same():
-    args = r(1 << 15, 5), r(20, 5), r(20), r(33, 20), r(4, 33)
+@pytest.mark.parametrize("bias", ((), (r(20),)), ids=("plain", "bias"))
+def test_gradients_mean_the_same(bias):
+    def net(x, a, b, c, *bias):
+        return F.linear(torch.tanh(F.linear(F.silu(F.linear(x, a, *bias)), b)), c)
 
-    def net(x, a, bias, b, c):
-        return F.linear(torch.tanh(F.linear(F.silu(F.linear(x, a, bias)), b)), c)
-
+    args = r(1 << 15, 5), r(20, 5), r(33, 20), r(4, 33), *bias
     function, args = step(net, *args)
-    plan = same_meaning(function, *args)
-    assert calls(plan.graph) == [] and set(templates(plan)) == {"chain"}
+    assert "chain" in templates(same_meaning(function, *args))
 
 
 def test_a_norm_between_ends_the_chain():

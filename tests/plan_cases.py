@@ -88,6 +88,14 @@ def pools():
         return Pools(), torch.empty(8, 16, 64, 64)
 
 
+def small_mlp():
+    def made():
+        layers = [layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.ReLU())]
+        return nn.Sequential(*layers[:-1])
+
+    return _in_bfloat16(made, 1 << 18, 64)
+
+
 def attention_by_hand():
     return _in_bfloat16(lambda: Attention(768, by_hand=True), 8, 512, 768)
 

@@ -31,7 +31,8 @@ def found() -> dict[str, Plans]:
     names = ("geglu", "encoder_layer", "attention_by_hand")
     asked = [Asked(case(n), GPUS) for n in names] + [Asked("geglu-mlp", GPUS, True, None, True)]
     asked.append(Asked(case("pools"), GPUS, True, "float32"))
-    return dict(zip((*names, "training", "pools"), plans(asked)))
+    asked.append(Asked(case("small_mlp"), GPUS, True))
+    return dict(zip((*names, "training", "pools", "small_mlp"), plans(asked)))
 
 
 def on(found: dict[str, Plans], name: str, device: str) -> PlannedGraph:
@@ -79,6 +80,13 @@ def test_pools_and_their_gradients_are_kernels(found):
     assert [g.kind for g in found["pools"].graphs] == ["forward", "backward"] * len(GPUS)
     for graph in found["pools"].graphs:
         assert graph.kernels and not graph.calls, [c.template for c in graph.calls]
+
+
+@pytest.mark.parametrize("device", GPUS)
+def test_the_forward_of_a_small_mlp_is_one_kernel(found, device):
+    graphs = [g for g in found["small_mlp"].graphs if g.device == device]
+    assert [g.kind for g in graphs] == ["forward", "backward"]
+    assert [k.template for k in graphs[0].kernels].count("chain") == 1 and not graphs[0].calls
 
 
 def test_every_step_says_what_it_is(found):

@@ -23,6 +23,7 @@ from torchweld.passes.row_totals import totals_by_rows
 from torchweld.passes.side_by_side import side_by_side
 from torchweld.passes.statistics import statistics_apart
 from torchweld.passes.widened import widened_convolutions
+from torchweld.plan.chains.form import form_chains
 from torchweld.plan.convolutions import own_convolutions
 from torchweld.plan.cpu_products import choose_products
 from torchweld.plan.decisions import Plan
@@ -106,6 +107,8 @@ PASSES: dict[str, Pass] = {
              lambda made, c: row_chunks(made, c.target)),
         Pass(JOIN, "library products and their readers -> one kernel, where that is faster",
              _joined),
+        Pass("chains", "products in a row -> one kernel, whose intermediates stay on chip",
+             lambda made, c: form_chains(made, c.target, c.options, c.choose)),
         Pass("attention", "calls of attention with few queries -> kernels",
              lambda made, c: own_attention(made, c.target)),
         Pass("dequantised weights", "weights written out for their product -> made inside it",

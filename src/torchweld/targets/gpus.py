@@ -9,14 +9,14 @@ from torchweld.targets.products import HOPPER, SM_80
 from torchweld.targets.target import Target
 
 _TEMPLATES = (
-    "multi_tensor", "attention", "attention/hopper", "attention/gpu", "gemm/skinny",
+    "multi_tensor", "chain", "attention", "attention/hopper", "attention/gpu", "gemm/skinny",
     "gemm/hopper", "gemm/triton", "pointwise_reduce/gpu",
 )  # fmt: skip
 _PASSES = (
     "rewrite", "biases", "channels last", "im2col", "few channels", "statistics",
     "contiguous rows", "scores", "row totals", "plan", "row chunks", "join products",
-    "attention", "library calls (GPU)", "align rows", "align extents", "overwrite operands",
-    "side by side",
+    "chains", "attention", "library calls (GPU)", "align rows", "align extents",
+    "overwrite operands", "side by side",
 )  # fmt: skip
 
 # Copy 3.02 TB/s and 687 TFLOP/s measured; launches inside a CUDA graph.

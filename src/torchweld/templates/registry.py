@@ -13,6 +13,7 @@ from torchweld.templates.attention import template as attention
 from torchweld.templates.attention.cpu import template as attention_cpu
 from torchweld.templates.attention.gpu import template as attention_gpu
 from torchweld.templates.attention.hopper import template as attention_hopper
+from torchweld.templates.chain import template as chain
 from torchweld.templates.conv import template as conv
 from torchweld.templates.gemm import template as gemm
 from torchweld.templates.gemm.choice import choose
@@ -25,7 +26,7 @@ from torchweld.templates.template import NO_SCHEDULE, Choose, Kernel, Problem, T
 TEMPLATES: dict[str, Template] = {
     t.name: t
     for t in (
-        multi_tensor.TEMPLATE, attention.TEMPLATE, attention_cpu.TEMPLATE,
+        multi_tensor.TEMPLATE, chain.TEMPLATE, attention.TEMPLATE, attention_cpu.TEMPLATE,
         attention_hopper.TEMPLATE, attention_gpu.TEMPLATE, conv.TEMPLATE, pooling.TEMPLATE,
         gemm.SKINNY, gemm.HOPPER, gemm.TRITON, gemm.CPU, dequantised.TEMPLATE,
         pointwise_reduce.CPU, pointwise_reduce.GPU,

@@ -108,7 +108,7 @@ class Judge:
         return replace(found.answer, comp=comp, left=left)
 
     def _judged(self, comp: Comp) -> Kernel | Refusal:
-        refusal = self._overload(comp)
+        refusal = overload(comp, self.table)
         if refusal:
             return refusal
         if frame_of(comp) is None:
@@ -126,15 +126,16 @@ class Judge:
         leeway = self.leeway(accesses, self.graph.buffers)
         return Kernel(comp, chosen, seconds, _left(accesses, form), sizes, leeway)
 
-    def _overload(self, comp: Comp) -> Refusal | None:
-        """Why a merged Comp is no good kernel. It may store to a buffer in several places."""
-        both = set(comp.reads).intersection(comp.writes)
-        if both:
-            return Refusal(Reason.MUTATION, min(both))
-        touched = len({*comp.reads, *comp.writes})
-        if touched > self.table.max_buffers:
-            return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched}, at most {self.table.max_buffers}")
-        return None
+
+def overload(comp: Comp, target: Target) -> Refusal | None:
+    """Why a merged Comp is no good kernel. It may store to a buffer in several places."""
+    both = set(comp.reads).intersection(comp.writes)
+    if both:
+        return Refusal(Reason.MUTATION, min(both))
+    touched = len({*comp.reads, *comp.writes})
+    if touched > target.max_buffers:
+        return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched}, at most {target.max_buffers}")
+    return None
 
 
 class Workshop:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -34,14 +35,19 @@ def _module(path: Path) -> str:
 
 
 SOURCES = {_module(p): p for p in sorted(PACKAGE.rglob("*.py"))}
-TREES = {module: ast.parse(path.read_text(), str(path)) for module, path in SOURCES.items()}
 
 
+@cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse(SOURCES[module].read_text(), str(SOURCES[module]))
+
+
+@cache
 def _imports(module: str) -> list[tuple[int, str]]:
     """(line, module of this package) that it imports anywhere, inside functions and for type
     checking too."""
     found = []
-    for node in ast.walk(TREES[module]):
+    for node in ast.walk(_tree(module)):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -129,7 +135,7 @@ def test_private_torch_names_stay_in_three_modules():
         f"{_where(module, line)}: {name} is private: go through {' or '.join(PRIVATE_TORCH)}"
         for module, path in SOURCES.items()
         if path.relative_to(PACKAGE).as_posix() not in PRIVATE_TORCH
-        for line, name in _private_torch_names(TREES[module])
+        for line, name in _private_torch_names(_tree(module))
     ]
     assert not wrong, "\n" + "\n".join(wrong)
 

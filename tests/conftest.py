@@ -28,7 +28,7 @@ def _remove_cache() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """The same random numbers in each run, whichever tests run before. Without a GPU, of the CPU's
-    generator alone: torch keeps what it shall tell absent devices, with the stack, for each test."""
+    generator alone: for absent devices torch keeps a list, with the stack of each call."""
     import torch
 
     seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed

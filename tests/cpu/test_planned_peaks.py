@@ -78,8 +78,9 @@ def plans(monkeypatch, request):
         return Stub(kind, graph)
 
     def kept(*args):
-        lowered.append(lower(*args).graph)
-        return lower(*args)
+        made = lower(*args)
+        lowered.append(made.graph)
+        return made
 
     monkeypatch.setattr(pipeline, "lower", kept)
     monkeypatch.setattr(pipeline, "load", load)

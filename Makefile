@@ -6,8 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 # Two threads a worker, so that parallel code runs in parallel, and passive waiting, because workers outnumber cores.
-TEST_ENV := OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
-XDIST := -n auto --dist worksteal
+# Bytecode is kept: each of dozens of processes would compile 700 modules again. The plugins are named, because pytest
+# rewrites the assertions of a whole package that brings a plugin, which torchweld is.
+TEST_ENV := OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
+PYTEST := -m pytest -p xdist -p hypothesispytest -p torchweld.pytest_plugin -n auto --dist worksteal
 
 .PHONY: demo test test-gpu lint pure bench site clean
 .DEFAULT_GOAL := demo
@@ -16,13 +18,13 @@ demo: $(STAMP)
 	$(BIN)/torchweld report bert-base
 
 test: lint pure $(STAMP)
-	$(TEST_ENV) $(BIN)/python -m pytest $(XDIST) --durations=15 tests --ignore=tests/pure
+	$(TEST_ENV) $(BIN)/python $(PYTEST) --durations=15 tests --ignore=tests/pure
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests bench
 
 pure: $(STAMP)
-	@start=$$(date +%s); $(TEST_ENV) $(BIN)/python -m pytest $(XDIST) tests/pure && \
+	@start=$$(date +%s); $(TEST_ENV) $(BIN)/python $(PYTEST) tests/pure && \
 	echo "pure tier: $$(( $$(date +%s) - start )) s (it should stay under 20)"
 
 # Every GPU test, within ten minutes on one GPU.

@@ -83,7 +83,7 @@ def run(asked: argparse.Namespace, more: list[str], folder: Path) -> Outcome:
     start, record = time.time(), folder / "gpu_tests.jsonl"
     record.unlink(missing_ok=True)
     command = [
-        sys.executable, "-m", "pytest", "-p", "run_record", "--record", str(record),
+        sys.executable, "-m", "pytest", "-p", "xdist", "-p", "run_record", "--record", str(record),
         "--until", str(start + asked.limit - WIND_DOWN), "-n", str(asked.workers), "--dist",
         "worksteal", "--junitxml", str(folder / "gpu_tests.xml"), "--durations=25", *more,
     ]  # fmt: skip

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import torch
 
+import quick_interpreter  # noqa: F401
 import triton_cases as cases
 from torchweld.codegen.source import KernelSource
 from torchweld.runtime.triton_compile import jit_function

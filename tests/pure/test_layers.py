@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -34,14 +35,25 @@ def _module(path: Path) -> str:
 
 
 SOURCES = {_module(p): p for p in sorted(PACKAGE.rglob("*.py"))}
-TREES = {module: ast.parse(path.read_text(), str(path)) for module, path in SOURCES.items()}
 
 
+@cache
+def _nodes(module: str) -> list[ast.AST]:
+    return _named(SOURCES[module].read_text())
+
+
+def _named(text: str) -> list[ast.AST]:
+    """Imports, and attributes of anything."""
+    kinds = ast.Import, ast.ImportFrom, ast.Attribute
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+
+
+@cache
 def _imports(module: str) -> list[tuple[int, str]]:
     """(line, module of this package) that it imports anywhere, inside functions and for type
     checking too."""
     found = []
-    for node in ast.walk(TREES[module]):
+    for node in _nodes(module):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -129,19 +141,19 @@ def test_private_torch_names_stay_in_three_modules():
         f"{_where(module, line)}: {name} is private: go through {' or '.join(PRIVATE_TORCH)}"
         for module, path in SOURCES.items()
         if path.relative_to(PACKAGE).as_posix() not in PRIVATE_TORCH
-        for line, name in _private_torch_names(TREES[module])
+        for line, name in _private_torch_names(_nodes(module))
     ]
     assert not wrong, "\n" + "\n".join(wrong)
 
 
-def _private_torch_names(tree: ast.AST) -> list[tuple[int, str]]:
+def _private_torch_names(nodes: list[ast.AST]) -> list[tuple[int, str]]:
     found = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
-        elif isinstance(node, ast.Attribute):
+        elif isinstance(node, ast.Attribute) and _is_of_torch(node):
             found.append((node.lineno, ast.unparse(node)))
     private = [(line, name) for line, name in found if _is_private(name)]
     return [
@@ -149,6 +161,12 @@ def _private_torch_names(tree: ast.AST) -> list[tuple[int, str]]:
         for line, name in private
         if not any(other.startswith(f"{name}.") for at, other in private if at == line)
     ]
+
+
+def _is_of_torch(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name) and node.id == "torch"
 
 
 def _is_private(name: str) -> bool:
@@ -167,7 +185,7 @@ from torch.utils import _pytree
 x = torch._C._y()
 z = torch.ops.aten._softmax
 self._torch = torch.float32"""
-    assert [line for line, _ in _private_torch_names(ast.parse(text))] == [1, 2, 3]
+    assert [line for line, _ in _private_torch_names(_named(text))] == [1, 2, 3]
 
 
 def test_sub_packages_re_export_nothing():

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from unittest import TestCase
 
 import pytest
 import torch
@@ -34,14 +35,14 @@ def test_what_means_nothing_is_refused(text):
         levels_of(text)
 
 
-def test_events_and_notes_are_logged(caplog):
+def test_events_and_notes_are_logged():
     class Record:
         events: list = []  # noqa: RUF012
 
-    with caplog.at_level(logging.DEBUG, logger="torchweld"):
+    with TestCase().assertLogs("torchweld", logging.DEBUG) as logged:
         events.record("test_logs", "it went otherwise")
         note(Record(), "fallback", "k7", "g++ failed")
-    assert [(r.name, r.levelname, r.getMessage()) for r in caplog.records] == [
+    assert [(r.name, r.levelname, r.getMessage()) for r in logged.records] == [
         ("torchweld.events", "INFO", "it went otherwise"),
         ("torchweld.runtime", "DEBUG", "fallback: k7: g++ failed")]
 

@@ -2,6 +2,8 @@
 without a download."""
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from torchweld.core.errors import EnvironmentProblem, UsageError
 from torchweld.zoo import models
 from torchweld.zoo.targets import check_fits, tensors
 
-pytest.importorskip("transformers")
+pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 ALL = sorted(models.TABLE)
 
 

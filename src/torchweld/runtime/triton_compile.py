@@ -239,13 +239,12 @@ def _launcher(source: KernelSource, arch: int) -> Launcher:
 
 
 def resources(compiled) -> Resources:
-    """What `ptxas` says of a compiled kernel."""
-    ptx = compiled.asm["ptx"]
-    said = _ptxas(ptx, compiled.metadata.target.arch)
-    spilled = sum(map(int, re.findall(r"(\d+) bytes spill", said)))
+    """What a compiled kernel takes, read in its binary, and its PTX. Spills are its whole stack."""
+    ptx, said = compiled.asm["ptx"], _resource_usage(compiled.kernel)
+    registers, stack = (int(re.search(rf" {n}:(\d+)", said).group(1)) for n in ("REG", "STACK"))
     return Resources(
-        int(re.search(r"Used (\d+) registers", said).group(1)),
-        spilled,
+        registers,
+        stack,
         compiled.metadata.shared,
         len(re.findall(r"ld\.global\S*\.v4\.b32|ld\.global\S*\.v2\.b64", ptx)),
         len(re.findall(r"st\.global\S*\.v4\.b32|st\.global\S*\.v2\.b64", ptx)),
@@ -306,26 +305,18 @@ def _tile_map(told: Mapping | None) -> TileMap | None:
     return TileMap(element, told["swizzle"], told["elem_size"], tuple(told["block_size"]))
 
 
-def _ptxas(ptx: str, arch: int) -> str:
-    """What `ptxas -v`, the one that Triton uses, writes to stderr. Raises BuildError."""
-    from triton.backends.nvidia.compiler import get_ptxas
+def _resource_usage(binary: bytes) -> str:
+    """What cuobjdump, which Triton brings, says of a binary. Raises BuildError."""
+    from triton import knobs
 
-    target = re.search(r"\.target (\w+)", ptx).group(1)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kernel.ptx")
-        path.write_text(ptx)
-        command = [
-            get_ptxas(arch).path,
-            "-v",
-            f"--gpu-name={target}",
-            path,
-            "-o",
-            Path(folder, "kernel.cubin"),
-        ]
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary)
+        file.flush()
+        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BuildError(f"ptxas: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stderr
+        raise BuildError(f"cuobjdump: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
 
 
 def _last_line(error: Exception) -> str:

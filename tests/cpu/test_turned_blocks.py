@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ import torch.nn.functional as F
 import torchweld
 from cpp_runner import error, layouts, reference, run
 from torchweld.core import dtypes as d
+from torchweld.core.events import TorchweldWarning
 from torchweld.ir.parser import parse_comp
 from torchweld.templates.pointwise_reduce.cpu.generate import generate
 
@@ -86,3 +89,19 @@ def test_gradients_of_short_rows():
     wide = [t.detach().double().requires_grad_() for t in (x, w)]
     exact = torch.autograd.grad((wide[0].softmax(-1) * wide[1]).sum(), wide)
     assert all(error(a, b) <= 1e-6 for a, b in zip(found, exact))
+
+
+def test_values_that_are_the_same_for_all_rows():
+    """Kept from one pass over the columns to the next, they have one place, not one for a row."""
+    torch.compiler.reset()
+
+    def call(x):
+        return x.softmax(-1).diff(dim=-1).sum() * 2
+
+    x = torch.randn(1, 7, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TorchweldWarning)
+        (found,) = torch.autograd.grad(torchweld.fuse(call)(x), x)
+    wide = x.detach().double().requires_grad_()
+    (exact,) = torch.autograd.grad(call(wide), wide)
+    assert (found - exact).abs().max() <= 1e-6

@@ -21,7 +21,7 @@ def test_every_eager_kernel_is_tied_to_a_line(mlp):
     assert {"gate", "up", "down", ""} <= set(modules)
     assert all(k.places[0].source.rpartition(":")[0].endswith("models.py") for k in found.kernels)
     assert sum(k.product for k in found.kernels) == 3
-    assert [p.op for p in found.opportunities[0].places][-1] == "aten.mul.Tensor"
+    assert "aten.mul.Tensor" in [p.op for p in found.opportunities[0].places]
 
 
 def test_replayed_kernels_are_those_of_the_graph_s_nodes(mlp):

@@ -229,7 +229,10 @@ class Kernel:
         at = position if position and last == self.schedule.nest[-1] else self.names[last]
         pitch = x.size_text(self.comp.extent(last) + self._room(last))
         at = f"({text}) * {pitch} + {at}" if outer else at
-        return f"({at}) * {self.lane_block} + {self.lane_position}" if self.row_lane else at
+        if not self.row_lane:
+            return at
+        row = self.lane_position if self.row_lane in self.stages.axes[value] else "0"
+        return f"({at}) * {self.lane_block} + {row}"
 
     def _room(self, axis: str) -> int:
         return self.lanes if self.overlaps and axis == self.schedule.nest[-1] else 0

@@ -1,4 +1,4 @@
-"""A slice of the campaign: seeded, by the interpreter, twenty seconds."""
+"""A slice of the campaign: seeded, by the interpreter, less than a minute on two cores."""
 
 import pytest
 
@@ -14,9 +14,9 @@ FOUND = {
 
 @pytest.mark.parametrize("part", range(2))
 def test_nothing_is_wrong(tmp_path, part):
-    log = run(Campaign(tmp_path), range(10 * part, 10 * part + 10), processes=0)
+    log = run(Campaign(tmp_path), range(20 * part, 20 * part + 20), processes=0)
     assert [f for f in log.finished if f.found] == []
-    assert sum(bool(f.kind) for f in log.finished) > 5
+    assert sum(bool(f.kind) for f in log.finished) > 10
 
 
 @pytest.mark.parametrize("kind", FOUND)

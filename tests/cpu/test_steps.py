@@ -7,6 +7,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 import torchweld
@@ -260,4 +261,38 @@ def test_an_inference_graph_with_views_goes_the_careful_way():
         view, _ = compiled(x)
         x.mul_(2)
     close([view], [x[1:]])
+    assert quick() == 0
+
+
+class Wrapped(torch.Tensor):
+    """A tensor around a tensor, which AOTAutograd takes apart."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner) -> None:
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, meta, size, stride):
+        return Wrapped(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args, kwargs = tree_map_only(cls, lambda t: t.inner, (args, kwargs or {}))
+        return tree_map_only(torch.Tensor, Wrapped, func(*args, **kwargs))
+
+
+def test_tensors_around_tensors_go_the_careful_way():
+    compiled = torch.compile(lambda x: x.sin() * 2, backend="torchweld")
+    for _ in range(3):
+        x = Wrapped(torch.randn(3, 4))
+        with torch.no_grad():
+            found = compiled(x)
+        assert type(found) is Wrapped
+        close([found.inner], [x.inner.sin() * 2])
     assert quick() == 0

@@ -222,7 +222,8 @@ class _Session:
         partition = partial(joint.partition, takes=self._takes)
         traced = torch_private.trace_with_autograd(*compilers, partition, decompose.table())
         careful = traced(gm, example_inputs)
-        if self._count != len(example_inputs):  # AOTAutograd calls it with others than Dynamo does
+        as_given = self._count == len(example_inputs)  # else AOTAutograd makes others of Dynamo's
+        if not (as_given and torch_private.are_plain(example_inputs)):
             return careful
         self._switch = steps.Switch(careful, self._quick)
         return self._switch
@@ -233,7 +234,7 @@ class _Session:
         random.gather_seeds(gm)
         joint.write_in_place(gm)
         compiled = self._compile(gm, "inference", torch_private.static_input_positions())
-        if torch_private.is_plain_graph(example_inputs):
+        if torch_private.is_plain_graph():
             self._count = len(example_inputs)
             self._quick = steps.quick_call(compiled, torch_private.autocasts())
         return compiled
@@ -245,7 +246,7 @@ class _Session:
         results = torch_private.number_of_results()
         kept = range(len(outputs) if results is None else results, len(outputs))
         self._kept_names = frozenset(getattr(outputs[i], "name", "") for i in kept)
-        self._plain = torch_private.plain_step(example_inputs)
+        self._plain = torch_private.plain_step()
         self._count = 0 if self._plain is None else len(example_inputs)
         self._compiled_forward = self._compile(gm, "forward", static, frozenset(kept))
         return self._compiled_forward

@@ -84,12 +84,16 @@ def quick_step(plain: Plain, forward: Boxed, backward: Boxed) -> Callable:
             grads.clear()
             args = [*ctx.numbers, *ctx.saved_tensors, *given]
             del given
+
+            def run() -> tuple:
+                with around():
+                    return tuple(backward(args))
+
             if torch.is_grad_enabled():
-                return _Once.apply(lambda: backward(args), torch.empty(0, requires_grad=True),
-                                   *(a for a in args if isinstance(a, Tensor)))  # fmt: skip
+                tensors = (a for a in args if isinstance(a, Tensor))
+                return _Once.apply(run, torch.empty(0, requires_grad=True), *tensors)
             ctx.maybe_clear_saved_tensors()
-            with around():
-                return tuple(backward(args))
+            return run()
 
     def call(*args):
         if torch.is_grad_enabled():
@@ -119,8 +123,8 @@ class _Once(torch.autograd.Function):
     """Gradients that belong to a graph, as `create_graph` asks, and have none of their own."""
 
     @staticmethod
-    def forward(ctx, run: Callable[[], Sequence], *_):
-        return tuple(run())
+    def forward(ctx, run: Callable[[], tuple], *_):
+        return run()
 
     @staticmethod
     def backward(ctx, *_):

@@ -174,22 +174,26 @@ class Plain:
     deterministic: bool | None
 
 
-def is_plain_graph(example_inputs: Sequence) -> bool:
-    """During a compiler's call: its graph takes plain tensors, its results are new ones, and it
-    changes nothing but memory of inputs that autograd does not watch."""
+def are_plain(inputs: Sequence) -> bool:
+    """What Dynamo's graph is traced with are tensors of no subclass, and sizes."""
+    return all(type(t) in _PLAIN_INPUTS for t in inputs)
+
+
+def is_plain_graph() -> bool:
+    """During a compiler's call: the results of its graph are new tensors, and it changes nothing
+    but memory of inputs that autograd does not watch."""
     context = TracingContext.try_get()
     return (
         torch.__version__.startswith(_READ)
         and context is not None
         and context.fw_metadata is not None
         and _is_plain(context.fw_metadata)
-        and all(type(t) in _PLAIN_INPUTS for t in example_inputs)
     )
 
 
-def plain_step(example_inputs: Sequence) -> Plain | None:
+def plain_step() -> Plain | None:
     """During the forward compiler's call: its graph as a plain one, if it is that."""
-    if not is_plain_graph(example_inputs) or _packs_what_is_saved():
+    if not is_plain_graph() or _packs_what_is_saved():
         return None
     if torch._dynamo.config.compiled_autograd:  # which knows AOTAutograd's function, and no other
         return None

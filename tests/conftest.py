@@ -51,7 +51,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None):
 
 def _let_be_what_lives() -> None:
     """A million objects of torch and of the tests live to the end. Garbage is not looked for among
-    them: each full collection takes half a second otherwise, a seventh of the whole run."""
+    them: each full collection takes half a second otherwise, a thirteenth of the whole run."""
     gc.collect()
     gc.freeze()
 

@@ -1,4 +1,5 @@
-"""Triton's interpreter in a third of its time, with the same results. Import it before kernels run.
+"""Triton's interpreter in two thirds of its time, with the same results. Import it before kernels
+run.
 
 It reduces and scans with a function of ours number by number: here a row of numbers at a time, in
 the same order. It looks for overflows of integers, at the cost of half of all operations: sizes of

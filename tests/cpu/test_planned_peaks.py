@@ -111,14 +111,6 @@ def needed(graph: Graph, bundles, frees_inputs: bool) -> int:
     return assign(lives("arena") + scratch).total + others
 
 
-@pytest.fixture
-def any_weights(monkeypatch):
-    """Whatever numbers: to draw a thousand million takes longer than all else."""
-    for name in ("normal_", "uniform_"):
-        monkeypatch.setattr(torch.Tensor, name, lambda tensor, *args, **kwargs: tensor)
-
-
-@pytest.mark.usefixtures("any_weights")
 @pytest.mark.parametrize(("plans", "name", "train"), CASES, indirect=["plans"])
 def test_zoo(plans, name, train, request):
     batch, length = SIZES[name]

@@ -111,3 +111,14 @@ def test_columns_that_are_not_adjacent():
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error", torchweld.TorchweldWarning)
         torch.testing.assert_close(torchweld.fuse(function)(x), function(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("stride", [16, 17, 200_000])
+def test_windows_far_from_each_other(stride):
+    """In steps of 200,000, a row of maxima at every element is no array for a stack."""
+
+    def call(x):
+        return F.max_pool1d(x, 2, stride).exp()
+
+    x = torch.randn(2, 3, 33 * min(stride, 20_000), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(torchweld.fuse(call)(x), call(x))

@@ -21,6 +21,7 @@ Batches that chosen matrices, or their gradients, may be made of stay until thos
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -35,7 +36,7 @@ def product(a, b):
     if _is_one(depth) and (a.dim() == 2 or _is_one(rows) or _is_one(columns)):
         return a * b
     of_few = _is_one(rows) if a.dim() == 3 else a.device.type == "cuda"
-    return _sums(a, b).to(a.dtype) if _is_one(columns) and of_few else NotImplemented
+    return _rounded_sums(_run, a, b, a.dtype) if _is_one(columns) and of_few else NotImplemented
 
 
 def product_with_bias(bias, a, b, *, beta=1, alpha=1):
@@ -43,7 +44,7 @@ def product_with_bias(bias, a, b, *, beta=1, alpha=1):
     plain = a.device.type == "cuda" and a.is_floating_point() and a.dtype == b.dtype
     if not (plain and _is_one(b.shape[-1])):
         return NotImplemented
-    sums = _sums(a, b)
+    sums = _sums(_run, a, b, a.dtype)
     sums = sums if alpha == 1 else sums * alpha
     if beta == 0:
         return sums.to(a.dtype)
@@ -51,10 +52,24 @@ def product_with_bias(bias, a, b, *, beta=1, alpha=1):
     return (sums + added).to(a.dtype)
 
 
-def _sums(a, b):
-    """[..., M, 1] of [..., M, K] and [..., K, 1], not rounded yet."""
-    kind = torch.promote_types(a.dtype, torch.float32)
-    return (a.to(kind) * b.to(kind).transpose(-1, -2)).sum(-1, keepdim=True)
+def _run(target, *args, **kwargs):
+    return target(*args, **kwargs)
+
+
+def _sums(call: Callable, a, b, dtype: torch.dtype):
+    """[..., M, 1] of [..., M, K] and [..., K, 1] of `dtype`, not rounded yet, by `call(target,
+    ...)`: on tensors, or on nodes of a graph."""
+    kind = torch.promote_types(dtype, torch.float32)
+    if kind != dtype:
+        a, b = (call(aten._to_copy.default, t, dtype=kind) for t in (a, b))
+    products = call(aten.mul.Tensor, a, call(aten.transpose.int, b, -1, -2))
+    return call(aten.sum.dim_IntList, products, [-1], True)
+
+
+def _rounded_sums(call: Callable, a, b, dtype: torch.dtype):
+    made = _sums(call, a, b, dtype)
+    is_wide = torch.promote_types(dtype, torch.float32) == dtype
+    return made if is_wide else call(aten._to_copy.default, made, dtype=dtype)
 
 
 def write_out_batches(gm: torch.fx.GraphModule) -> None:
@@ -68,18 +83,7 @@ def write_out_batches(gm: torch.fx.GraphModule) -> None:
         if _is_one(a.shape[2]) and not added:
             _replace(node, lambda add, a, b: add(aten.mul.Tensor, a, b))
         elif _is_one(b.shape[2]):
-            _replace(node, _sums_in_graph)
-
-
-def _sums_in_graph(add: Callable, a: torch.fx.Node, b: torch.fx.Node) -> torch.fx.Node:
-    """What `_sums` computes, rounded, as nodes."""
-    dtype = a.meta["val"].dtype
-    kind = torch.promote_types(dtype, torch.float32)
-    if kind != dtype:
-        a, b = (add(aten._to_copy.default, t, dtype=kind) for t in (a, b))
-    made = add(aten.mul.Tensor, a, add(aten.permute.default, b, [0, 2, 1]))
-    made = add(aten.sum.dim_IntList, made, [-1], True)
-    return made if kind == dtype else add(aten._to_copy.default, made, dtype=dtype)
+            _replace(node, partial(_rounded_sums, dtype=a.dtype))
 
 
 def _replace(node: torch.fx.Node, make: Callable) -> None:

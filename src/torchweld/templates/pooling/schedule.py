@@ -26,6 +26,9 @@ from torchweld.ir.size import Size, product
 from torchweld.ir.views import contiguous_strides
 from torchweld.templates.conv.cpu.schedule import MOST_SIDE, SUMS, Window, finish_of, is_inside
 
+# Along a row. For longer steps than two, maxima are taken at every element, and most are dropped.
+_LONGEST_STEP = 16
+
 
 @dataclass(frozen=True, slots=True)
 class CpuPooling:
@@ -58,6 +61,8 @@ def _pooling(comp: Comp, buffers, root: Value, loads: Sequence[Load], rank: int)
     every = {_planes(comp, index, image) for index in {i.index[:-rank] for i in loads}}
     windows = tuple(_window(loads, image, d) for d in range(-rank, 0))
     if len(every) != 1 or None in every or None in windows:
+        return None
+    if windows[-1].stride > _LONGEST_STEP:
         return None
     (planes,) = every
     rows = (*planes, *(w.out for w in windows))

@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 import torch
 
-from torchweld.capture import ahead, experts, losses, pool_gradients, random, scores, torch_private
+from torchweld.capture import (
+    ahead,
+    columns,
+    experts,
+    losses,
+    pool_gradients,
+    random,
+    scores,
+    torch_private,
+)
 
 aten = torch.ops.aten
 _BATCH_NORM = aten._native_batch_norm_legit_functional.default
@@ -19,6 +28,7 @@ def partition(
     in the backward."""
     drop_detach(joint)
     experts.by_groups(joint)
+    columns.compute_apart(joint)
     pool_gradients.gather_gradients(joint)
     widen_statistics(joint)
     random.gather_seeds(joint)

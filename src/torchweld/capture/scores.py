@@ -29,7 +29,8 @@ aten = torch.ops.aten
 @dataclass(frozen=True, slots=True)
 class Scores:
     """One product of scores and values: `batch` of [rows, keys] times [keys, columns], of scores
-    that are products over `depth`."""
+    that are products over `depth`. `summed`: their gradient is summed over the batch, for a
+    bias."""
 
     dtype: torch.dtype
     device: torch.device
@@ -39,6 +40,7 @@ class Scores:
     depth: int
     columns: int
     softmax: bool
+    summed: bool = False
 
 
 Takes = Callable[[Scores], bool]  # whether templates take the scores, forward and backward
@@ -100,6 +102,7 @@ def _region(outer: Node, later: set[Node]) -> _Region | None:
     scores = Scores(
         _value(weight).dtype, _value(weight).device, batch, rows, keys,
         max(_depth(i) for i in finder.inner), shape_of(value)[-1], finder.is_softmax,
+        finder.summed,
     )  # fmt: skip
     softmaxes = tuple(n for n in finder.found if n.target is _SOFTMAX)
     gradients = tuple(n for n in finder.gradients if n.target is _SOFTMAX_BACKWARD)
@@ -134,6 +137,7 @@ class _Finder:
         self.inner: set[Node] = set()
         self.gradients: dict[Node, None] = {}
         self.rows: dict[Node, None] = {}
+        self.summed = False
 
     @property
     def is_softmax(self) -> bool:
@@ -210,8 +214,9 @@ class _Finder:
     def _may_use(self, node: Node) -> bool:
         if node.target is aten.bmm.default:
             return node in self.later
-        if node.target is aten.sum.dim_IntList:
-            return node in self.later and _reduces_rows(node)
+        if node.target is aten.sum.dim_IntList and node in self.later:
+            self.summed |= _reduces_batch(node)
+            return _reduces_rows(node) or _reduces_batch(node)
         known = node.target is _SOFTMAX_BACKWARD or self._is_plain(node)
         return known and self._is_whole(node)
 
@@ -223,6 +228,12 @@ def _reduces_rows(node: Node) -> bool:
     if not isinstance(node.args[1], (list, tuple)):
         return False
     return list(node.args[1]) in ([-1], [len(shape_of(node.args[0])) - 1])
+
+
+def _reduces_batch(node: Node) -> bool:
+    """A reduction over some of the dimensions before the last two."""
+    dims, rank = node.args[1] if len(node.args) > 1 else None, len(shape_of(node.args[0]))
+    return isinstance(dims, (list, tuple)) and all(d % rank < rank - 2 for d in dims)
 
 
 @dataclass(frozen=True, slots=True)

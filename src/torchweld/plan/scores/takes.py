@@ -22,7 +22,7 @@ from torchweld.templates.gemm.choice import choose
 # Buffers of a sample by their axes: b batch, i rows, l keys, d and x depth, e and z columns.
 _PLACES = {
     "q": "bid", "k": "bld", "v": "ble", "o": "bie", "do": "bie", "m": "bi", "t": "bi", "D": "bi",
-    "dq": "bix", "dk": "blx", "dv": "blz",
+    "dq": "bix", "dk": "blx", "dv": "blz", "db": "il",
 }  # fmt: skip
 _WIDE = ("m", "t", "D")
 
@@ -41,7 +41,8 @@ def taken_by(scores: Scores, target: Target) -> bool:
     sample = _Sample(scores)
     graph = Graph("sample", (), sample.buffers, (), (), ())
     desk = Desk(graph, target, Options(), choose)
-    made: tuple[Callable[[], Comp], ...] = (sample.forward, sample.queries, sample.keys)
+    made: list[Callable[[], Comp]] = [sample.forward, sample.queries, sample.keys]
+    made += [sample.sums] if scores.summed else []
     return all(isinstance(desk.kernel(make()), tuple) for make in made)
 
 
@@ -87,6 +88,11 @@ class _Sample:
         share, gradient = self._backward()
         dk, dv = self._sum(gradient, "q", "i", d="x"), self._sum(share, "do", "i", e="z")
         return self._comp({"dk": dk, "dv": dv}, "i")
+
+    def sums(self) -> Comp:
+        self.body = BodyBuilder()
+        _, gradient = self._backward()
+        return self._comp({"db": self.body.reduce("sum", (gradient,), ("b",))}, "b")
 
     def _backward(self) -> tuple[Value, Value]:
         body, x = self.body, self._scores()

@@ -29,8 +29,8 @@ aten = torch.ops.aten
 @dataclass(frozen=True, slots=True)
 class Scores:
     """One product of scores and values: `batch` of [rows, keys] times [keys, columns], of scores
-    that are products over `depth`. `summed`: their gradient is summed over the batch, for a
-    bias."""
+    that are products over `depth`. `turns`: over so many of the batch their gradient is summed, for
+    a bias."""
 
     dtype: torch.dtype
     device: torch.device
@@ -40,7 +40,7 @@ class Scores:
     depth: int
     columns: int
     softmax: bool
-    summed: bool = False
+    turns: int = 1
 
 
 Takes = Callable[[Scores], bool]  # whether templates take the scores, forward and backward
@@ -102,7 +102,7 @@ def _region(outer: Node, later: set[Node]) -> _Region | None:
     scores = Scores(
         _value(weight).dtype, _value(weight).device, batch, rows, keys,
         max(_depth(i) for i in finder.inner), shape_of(value)[-1], finder.is_softmax,
-        finder.summed,
+        finder.turns,
     )  # fmt: skip
     softmaxes = tuple(n for n in finder.found if n.target is _SOFTMAX)
     gradients = tuple(n for n in finder.gradients if n.target is _SOFTMAX_BACKWARD)
@@ -137,7 +137,7 @@ class _Finder:
         self.inner: set[Node] = set()
         self.gradients: dict[Node, None] = {}
         self.rows: dict[Node, None] = {}
-        self.summed = False
+        self.turns = 1
 
     @property
     def is_softmax(self) -> bool:
@@ -215,8 +215,10 @@ class _Finder:
         if node.target is aten.bmm.default:
             return node in self.later
         if node.target is aten.sum.dim_IntList and node in self.later:
-            self.summed |= _reduces_batch(node)
-            return _reduces_rows(node) or _reduces_batch(node)
+            if not _reduces_batch(node):
+                return _reduces_rows(node)
+            self.turns = max(self.turns, prod(shape_of(node.args[0])) // prod(shape_of(node)))
+            return True
         known = node.target is _SOFTMAX_BACKWARD or self._is_plain(node)
         return known and self._is_whole(node)
 

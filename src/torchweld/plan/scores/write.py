@@ -46,6 +46,7 @@ from torchweld.templates.gemm.comp import is_product, product_comp
 _MOST_SPLITS = 8
 _MOST_PRODUCTS = 4  # two of differential attention, and their gradients'
 _CHEAP = 4.0  # multiply-adds for an operation that is repeated at each score, as an index may be
+_DEAR = 8.0  # for one that is as good as a read of 4 bytes
 Images = Mapping[str, Image]
 
 
@@ -366,9 +367,21 @@ class _Writer:
         is_score = bool(axes & self.sides.keys) and bool(axes & self.sides.rows)
         if not isinstance(node, Comp):
             return is_score and node.name in self.inner
-        if is_score or self._is_index(node):
+        if is_score:
+            return not self._is_dear(node, buffer)
+        if self._is_index(node):
             return True
         return _is_copy(node) or self._is_statistic(node, buffer, axes)
+
+    def _is_dear(self, node: Comp, buffer: str) -> bool:
+        """Whether a CPU reads it in less time than it computes it again for each point of the
+        batch: logarithms of distances (T5's bias)."""
+        graph = self.sources.graph
+        few = 2 * self.sources.elements(buffer) <= self.sources.elements(self.sides.weight)
+        dear = any(isinstance(i, Op) and TABLE[i.name].cost > _DEAR for i in node.body)
+        if not (few and dear) or graph.buffers[buffer].device != "cpu":
+            return False
+        return not self.sources.products(buffer, 0)
 
     def _is_statistic(self, node: Comp, buffer: str, axes: frozenset[str]) -> bool:
         """A reduction over keys, or what is made of such."""

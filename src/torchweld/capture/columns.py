@@ -90,7 +90,7 @@ def _sums_of(gradient: Node) -> Iterator[Node]:
             yield user
 
 
-_KEEP_ZERO = (aten.mul.Tensor, aten.div.Tensor, aten.neg.default, aten.expand.default)
+_KEEP_ZERO = (aten.div.Tensor, aten.neg.default, aten.expand.default)
 
 
 def _drop_zero(node: Node) -> None:
@@ -101,10 +101,16 @@ def _drop_zero(node: Node) -> None:
             other = user.args[1] if first is node else first
             if isinstance(other, Node) and shape_of(other) == shape_of(user):
                 user.replace_all_uses_with(other)
-        elif user.target is aten.scatter.src and first.target is aten.new_zeros.default:
+        elif _is_zero(user, node):
             _drop_zero(user)
-        elif user.target in _KEEP_ZERO and (first is node or user.target is aten.mul.Tensor):
-            _drop_zero(user)
+
+
+def _is_zero(node: Node, none: Node) -> bool:
+    """Whether a value is zero where `none`, one that it is computed from, is."""
+    first = node.args[0] if node.args else None
+    if node.target is aten.scatter.src:
+        return first.target is aten.new_zeros.default
+    return node.target is aten.mul.Tensor or (node.target in _KEEP_ZERO and first is none)
 
 
 # -- columns apart --
@@ -173,8 +179,8 @@ class _Columns:
             return tuple(node.args[0] if w == wide else None for w in self.widths)
         if node.target is aten.slice_backward.default:
             part = self._part(node, node.args[2:])
-            every = range(len(self.widths))
-            return None if part is None else tuple(node.args[0] if n == part else None for n in every)
+            made = (node.args[0] if n == part else None for n in range(len(self.widths)))
+            return None if part is None else tuple(made)
         return None
 
     def part_of(self, node: Node) -> int | None:
@@ -281,6 +287,9 @@ class _Writer:
         args = [moved(a) for a in node.args]
         if node.target in _SHAPED:
             args[1] = [*args[1][:-1], self.widths[part]]
+            if not args[0].meta["val"].is_contiguous():  # a view of a part may be none
+                layout = {"memory_format": torch.contiguous_format}
+                args[0] = call(self.graph, aten.clone.default, (args[0],), node, **layout)
         kwargs = {k: moved(v) for k, v in node.kwargs.items()}
         return call(self.graph, node.target, tuple(args), node, **kwargs)
 
@@ -306,8 +315,9 @@ class _Writer:
             total.meta[SHARE_SUM] = True
         made = []
         for g, share in zip(wide, self.shares[softmax]):
-            rest = (aten.neg.default, (total,)) if g in self.zeros else (aten.sub.Tensor, (g, total))
-            rest = call(self.graph, *rest, node)
+            none = g in self.zeros
+            less = (aten.neg.default, (total,)) if none else (aten.sub.Tensor, (g, total))
+            rest = call(self.graph, *less, node)
             made.append(call(self.graph, aten.mul.Tensor, (share, rest), node))
         return tuple(self._narrow(m, node.args[3]) for m in made)
 

@@ -323,8 +323,9 @@ class _Writer:
             x, total = below.args
             top = self._lowered(x, total)
             if top is not None:
-                exp = self.body.op("exp", self.body.op("sub", x, self._finite(top)))
-                return self.body.op("mul", exp, self.body.op("exp", self.body.op("sub", top, total)))
+                bases = ((x, self._finite(top)), (top, total))
+                exps = (self.body.op("exp", self.body.op("sub", *pair)) for pair in bases)
+                return self.body.op("mul", *exps)
             parts = self.body[total].args if _is_op(self.body, total, ("add",)) else ()
             logs = [p for p in parts if _is_op(self.body, p, ("log",)) and not self._varies(p)]
             if len(logs) == 1 and self._varies(x) and not self._varies(total):

@@ -77,8 +77,8 @@ class Bound:
 @dataclass(frozen=True, slots=True)
 class Nest:
     """Axis names in the Comp's order. `statistics`: reductions over keys that are no products.
-    `walks`: in which order reductions over keys are done (ir/online.py). `turns`: axes that scores are
-    summed over, of sums (sums.py)."""
+    `walks`: in which order reductions over keys are done (ir/online.py). `turns`: axes that scores
+    are summed over, of sums (sums.py)."""
 
     batch: tuple[str, ...]
     rows: tuple[str, ...]

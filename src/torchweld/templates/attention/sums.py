@@ -1,7 +1,7 @@
 """Sums of scores over a batch, the gradient of a bias: a score nest without values.
 
     comp [turns..., batch..., rows..., keys..., depth...]
-      inner   s = reduce.sum[depth] row * key     one or more, over all turns (nest.py)
+      inner   s = reduce.sum[depth] row * key     two or more, over all turns (nest.py)
       scores  pointwise work over turns, batch, rows and keys
       total   o = reduce.sum[turns] score
       the rest pointwise over batch, rows and keys; stores
@@ -44,8 +44,8 @@ def sums_or_reason(comp: Comp) -> Nest | str:
     if len(last) != 1 or any(isinstance(i, (Scan, Pick)) for i in body):
         return "it is no sum of scores"
     (total,) = last
-    if body[total].monoid != "sum" or len(reduces) < 2:
-        return "it is no sum of scores"
+    if body[total].monoid != "sum" or len(reduces) < 3:
+        return "it is no sum of what is made of two products, as a gradient of scores is"
     turns = frozenset(body[total].axes)
     kept = frozenset(a for a in comp.extents if a in axes[total])
     inners = tuple(_inner(comp, axes, v, turns) for v in reduces if v != total)

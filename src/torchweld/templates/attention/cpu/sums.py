@@ -8,15 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from torchweld.codegen.cpp import expr as x
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import KernelBundle
-from torchweld.ir import size
 from torchweld.ir.access import unmerged
-from torchweld.ir.nodes import Buffer, needed, store_operands
-from torchweld.templates.attention.cpu import factors, scratch
+from torchweld.ir.nodes import needed, store_operands
+from torchweld.templates.attention.cpu import factors
 from torchweld.templates.attention.cpu.code import Code, coordinates, define_fixed
 from torchweld.templates.attention.cpu.generate import bounds, generated, multiply_keys
 from torchweld.templates.attention.cpu.price import nest_s

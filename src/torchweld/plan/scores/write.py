@@ -181,7 +181,8 @@ def _written(
     for _ in range(_MOST_SPLITS):
         sides = _Sides.of(comp, position, sources.graph.hints)
         inner = sides.inner_products(sources) if sides else ()
-        if not inner or len(inner) > _MOST_PRODUCTS:
+        least = 2 if position is None else 1  # a gradient of scores is made of two
+        if not least <= len(inner) <= _MOST_PRODUCTS:
             return None
         columns = product(comp.extents[n] for n in sides.columns)
         if isinstance(columns, int) and columns > LARGEST_HEAD:

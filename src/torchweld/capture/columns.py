@@ -34,10 +34,7 @@ _MOST = 8  # columns beside the scores: each is a computation of its own for a r
 
 def compute_apart(gm: GraphModule) -> None:
     """Of a functional graph, in place."""
-    softmaxes = gm.graph.find_nodes(op="call_function", target=_SOFTMAX)
-    if not softmaxes:
-        return
-    for softmax in softmaxes:
+    for softmax in gm.graph.find_nodes(op="call_function", target=_SOFTMAX):
         _drop_shift(softmax)
     gm.graph.eliminate_dead_code()
     for cat in gm.graph.find_nodes(op="call_function", target=aten.cat.default):
@@ -109,7 +106,8 @@ def _is_zero(node: Node, none: Node) -> bool:
     """Whether a value is zero where `none`, one that it is computed from, is."""
     first = node.args[0] if node.args else None
     if node.target is aten.scatter.src:
-        return first.target is aten.new_zeros.default
+        is_full = first.target is aten.full.default and first.args[1] == 0
+        return is_full or first.target is aten.new_zeros.default
     return node.target is aten.mul.Tensor or (node.target in _KEEP_ZERO and first is none)
 
 
@@ -208,7 +206,8 @@ class _Columns:
         if node.target in (_SOFTMAX, _GRADIENT):
             return last_dim(node, node.args[1 if node.target is _SOFTMAX else 2])
         if node.target in _LEADING:
-            return self._has(node.args[0])
+            spread = node.target is aten.expand.default and shape_of(node.args[0])[-1:] == (1,)
+            return spread or self._has(node.args[0])
         pointwise = isinstance(node.target, torch_private.OpOverload)
         pointwise = pointwise and torch.Tag.pointwise in node.target.tags
         shapes = [shape_of(a)[-1:] for a in node.all_input_nodes]

@@ -59,8 +59,13 @@ def _sorted(comp: Comp, axes, total: Value, inners: tuple[Inner, ...], kept: Axe
     sides = [(axes[i.row] & kept, axes[i.key] & kept) for i in inners]
     batch = frozenset.intersection(*(a & b for a, b in sides))
     rows, keys = (frozenset().union(*(s[n] for s in sides)) - batch for n in (0, 1))
+    turns = frozenset(comp.body[total].axes)
+    sides = zip(*((i.row, i.key) for i in inners))
+    both = (frozenset().union(*(axes[v] for v in factors)) for factors in sides)
     if rows & keys or not rows or len(keys) != 1 or rows | keys | batch != kept:
         return "the factors do not vary along rows or keys alone"
+    if not turns <= frozenset.intersection(*both):
+        return "rows or keys are summed over"
     if any(store_axes(comp, s, axes) != kept or s.combine or s.guard is not None
            for s in comp.stores):  # fmt: skip
         return "a result does not vary along all rows and keys"
@@ -70,10 +75,9 @@ def _sorted(comp: Comp, axes, total: Value, inners: tuple[Inner, ...], kept: Axe
     def ordered(names: Axes) -> tuple[str, ...]:
         return tuple(a.name for a in comp.axes if a.name in names)
 
-    turns = ordered(frozenset(comp.body[total].axes))
     bound = bound_where(comp, comp.body[total].args[0], keys, rows)
     return Nest(ordered(batch), ordered(rows), ordered(keys), inners, (total,), (),
-                (Walk((total,)),), bound, turns)  # fmt: skip
+                (Walk((total,)),), bound, ordered(turns))  # fmt: skip
 
 
 def _inner(comp: Comp, axes, value: Value, turns: Axes) -> Inner | None:

@@ -140,7 +140,9 @@ def _seconds(
     sustained_s = _flops(work) / device.products.sustained
     made = waves * block_n * work.depth / splits * device.units  # elements of right factors
     made_s = made * work.right_fma / device.fma_per_s
-    busy_s = max(padded_flops / tflops + made_s, memory_s, _image_s(work, block_n, device))
+    alone_s = work.depth / splits * rate.depth_ns * 1e-9  # a program waits for its own steps
+    arithmetic_s = max(padded_flops / tflops + made_s, alone_s)
+    busy_s = max(arithmetic_s, memory_s, _image_s(work, block_n, device))
     busy_s += epilogue_s
     return start_s + max(busy_s, sustained_s) + split_s
 

@@ -24,7 +24,7 @@ cuDNN's calls on an H100 with channels last, in times of those without (float32 
 
 One-dimensional ones in 16 bits gain on Hopper, where they are kernels of our own (66 us in place of
 301: 16 x 256 x 4096, windows of 5). Those that lose stay as they are, and so do float32 ones whose
-factors would be rounded to TF32 in this layout only (`precision.py`).
+factors would lose more bits on their way to TF32 in this layout (`precision.py`).
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _suits_cudnn(node: Extern, weight: View, dtype: DType, graph: Graph) -> bool
 
 
 def _loses_precision(node: Extern, graph: Graph) -> bool:
-    """Whether float32 would be rounded with channels last only."""
+    """Whether more of float32 would be lost with channels last."""
     weight = node.args[_CONVOLUTIONS[node.target]]
     if graph.buffers[weight.buffer].dtype != dtypes.f32:
         return False

@@ -112,33 +112,45 @@ def test_groups_of_pixels_count():
     assert layouts(laid_out(run, args)) == [False, False]
 
 
-def rounded(layout):
-    """A convolution whose factors are rounded to TF32 in that layout."""
+def near(t):
+    return (t * 2**10).round() / 2**10
+
+
+def below(t):
+    return (t * 2**10).floor() / 2**10
+
+
+def kept(t):
+    return t
+
+
+def narrowing(eager, last):
+    """A convolution that does `last` to its factors with channels last, else `eager`."""
 
     def call(x, w, *rest):
-        if x.is_contiguous(memory_format=layout):
-            x, w = ((t * 2**10).round() / 2**10 for t in (x, w))
-        return torch.ops.aten.convolution.default(x, w, *rest)
+        narrow = last if x.is_contiguous(memory_format=torch.channels_last) else eager
+        return torch.ops.aten.convolution.default(narrow(x), narrow(w), *rest)
 
     return call
 
 
-@pytest.mark.parametrize("layout,moved", [
-    (torch.channels_last, False), (torch.contiguous_format, True),
-], ids=["rounded with channels last", "rounded without"])  # fmt: skip
-def test_precision_is_not_lost(monkeypatch, layout, moved):
-    precision._rounds.cache_clear()
+@pytest.mark.parametrize("eager,last,moved", [
+    (kept, near, False), (near, kept, True), (near, near, True), (near, below, False),
+    (below, near, True), (below, below, True), (kept, below, False),
+])  # fmt: skip
+def test_precision_is_not_lost(monkeypatch, eager, last, moved):
+    precision._losses.cache_clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setitem(precision._CALLS, "aten.convolution.default", rounded(layout))
+    monkeypatch.setitem(precision._CALLS, "aten.convolution.default", narrowing(eager, last))
     assert layouts(laid_out(*convolution((7, 9), dtype=f32))) == [moved]
-    precision._rounds.cache_clear()
+    precision._losses.cache_clear()
 
 
 def test_without_memory_to_ask_precision_is_not_risked(monkeypatch):
     def full(*args):
         raise torch.cuda.OutOfMemoryError
 
-    precision._rounds.cache_clear()
+    precision._losses.cache_clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setitem(precision._CALLS, "aten.convolution.default", full)
     assert layouts(laid_out(*convolution((7, 9), dtype=f32))) == [False]

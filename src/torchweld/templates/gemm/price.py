@@ -52,7 +52,8 @@ _WHOLE_TILE = 128 * 128
 # 4096 in tiles of 64 x 128: int8 with a scale takes 14 us more than the product alone, int4 with
 # zero points 28.
 _MADE_FMA = 2.0
-_SECTOR = 32  # bytes
+_CONVOLVED_COLUMNS = 128  # of fewer, cuDNN's convolutions take as long
+_CONVOLVED_CHANNELS = 32  # and so of channels
 _FEW_CHANNELS = 8  # and fewer: cuDNN's kernels do without tensor cores, or pad them
 
 
@@ -64,7 +65,7 @@ class Work:
     are computed, what they are computed from; `right_fma`: multiply-adds for each element.
     `image_bytes`: of a left factor that is an image, whose windows overlap; `share`: of the speed
     of products that the library's convolutions reach; `gathered`: how many sides an image has whose
-    elements are loaded singly; `narrow_steps`: of the depth, where places are 16 bytes apart."""
+    elements are loaded singly; `tile_us`: what a tile of boxes takes for its copies."""
 
     batch: int
     rows: int
@@ -81,7 +82,7 @@ class Work:
     image_bytes: int | None = None
     share: float = 1.0
     gathered: int = 0
-    narrow_steps: int = 0
+    tile_us: float = 0.0
 
     def tiles(self, block_m: int, block_n: int) -> int:
         """None holds columns of two matrices."""
@@ -97,9 +98,11 @@ def library_s(work: Work, device: Target) -> float:
     """Of one call, in the library's best tiles."""
     rate = device.products.rate("library", work.width)
     rate = replace(rate, tflops=rate.tflops * work.share)
+    least = _CONVOLVED_COLUMNS if work.image_bytes is not None and work.batch == 1 else 0
     return min(
         _seconds(work, rate, *tile, splits, device)
         for tile in _LIBRARY_TILES
+        if tile[1] >= least
         for splits in _LIBRARY_SPLITS
     )
 
@@ -118,13 +121,13 @@ def kernel_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
 
 
 def _tiles_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
-    """Of the ends of all waves but one, which two steps of depth do not hide; of the copies of an
-    image of few channels."""
+    """Of the ends of all waves but one, which two steps of depth do not hide; of several boxes,
+    of the copies for each."""
     rates, area = device.products, schedule.block_m * schedule.block_n * work.products
     waves = ceil(work.tiles(schedule.block_m, schedule.block_n) / device.units)
-    if work.narrow_steps:
-        return waves * (rates.narrow_us + rates.narrow_step_us * work.narrow_steps) * _MICRO
-    if work.depth > 2 * schedule.block_k:
+    if work.tile_us and waves > 1:
+        return (rates.rate(schedule.form, work.width).start_us + waves * work.tile_us) * _MICRO
+    if work.tile_us or work.depth > 2 * schedule.block_k:
         return 0.0
     each_us = rates.tile_us + rates.tile_fma_us * work.fma
     return (waves - 1) * area / _WHOLE_TILE * each_us * _MICRO
@@ -241,8 +244,9 @@ class Prices:
         buffers, made = self.graph.buffers, self.graph.buffers[node.outputs[0]]
         rows_last = len(call.window) == 1 and call.image.strides[1] == 1
         few = isinstance(call.channels, int) and call.channels <= _FEW_CHANNELS
+        few &= call.groups == 1
         sizes = (product((made.shape[0], *made.shape[2:])), call.results,
-                 product((call.channels, *call.window)))  # fmt: skip
+                 product((_padded(call), *call.window)))  # fmt: skip
         image = bytes_of(buffers[call.image.buffer], self.graph.hints)
         rows, columns, depth = map(self._number, sizes)
         read = min(image, 2 * call.groups * rows * depth)
@@ -250,7 +254,7 @@ class Prices:
         copied = 2 * seen if seen > image else 0  # a window that overlaps itself is copied first
         rates = self.device.products
         share = rates.unsuited if rows_last else rates.convolution
-        share = rates.few if copied > 0 or (few and call.groups == 1) else share
+        share = rates.few if copied > 0 or few else share
         return Work(call.groups, rows, columns, depth, more_bytes=copied, image_bytes=read,
                     share=share)  # fmt: skip
 
@@ -269,6 +273,16 @@ class Prices:
         return self.memo.of("bytes", (node,), count) if isinstance(node, Comp) else count()
 
 
+def _padded(call: Call) -> Size:
+    """The channels that a library multiplies."""
+    if not isinstance(call.channels, int):
+        return call.channels
+    if call.groups == 1:
+        few = call.channels <= _FEW_CHANNELS
+        return call.channels if few else max(call.channels, _CONVOLVED_CHANNELS)
+    return max(call.channels, _FEW_CHANNELS)
+
+
 def fused_s(
     accesses: Accesses,
     form: Contraction,
@@ -281,13 +295,15 @@ def fused_s(
     pieces = pieces_of(accesses, form)
     works = [_work(p.accesses, p.contraction, buffers, hints) for p in pieces]
     if chosen.box:
-        works = [_of_image(w, p, chosen, buffers, hints) for w, p in zip(works, pieces)]
+        pairs = zip(works, pieces)
+        works = [_of_image(w, p, chosen, buffers, hints, device) for w, p in pairs]
     sums_s = _sums_s(len(column_sums(accesses, form)), device)
     return kernel_s(_side_by_side(works), chosen, device) + sums_s
 
 
 def _of_image(
-    work: Work, piece: Piece, chosen: ProductSchedule, buffers, hints: Mapping[str, int]
+    work: Work, piece: Piece, chosen: ProductSchedule, buffers, hints: Mapping[str, int],
+    device: Target,
 ) -> Work:
     """`work` where tiles of rows are boxes of places: copies read the image, and write no more than
     there is of the result."""
@@ -297,15 +313,20 @@ def _of_image(
     most = len(images) * work.width * work.batch * work.rows * work.depth
     read = min(_bytes(images, buffers, hints), most)
     steps = walked_depth(accesses, form, chosen) // chosen.block_k
-    narrow = any(_is_narrow(accesses, form, image_load(accesses, p)) for p in form.products)
+    each_us = max(_box_us(accesses, form, image_load(accesses, p), steps, device)
+                  for p in form.products)  # fmt: skip
     return replace(work, rows=rows, computed=False, gathered=0, image_bytes=read,
-                   narrow_steps=steps * narrow)  # fmt: skip
+                   tile_us=each_us * chosen.block_m / 128)  # fmt: skip
 
 
-def _is_narrow(accesses: Accesses, form: Contraction, load: Value) -> bool:
-    """Whether places are so near each other that copies do not begin at sectors of the cache."""
-    step = accesses.loads[load].offset.coefficient(form.rows[-1])
-    return isinstance(step, int) and 0 < step * accesses.comp.body[load].dtype.bytes < _SECTOR
+def _box_us(
+    accesses: Accesses, form: Contraction, load: Value, steps: int, device: Target
+) -> float:
+    """Of a tile of 128 places, so many steps of the depth."""
+    apart = accesses.loads[load].offset.coefficient(form.rows[-1])
+    apart = apart * accesses.comp.body[load].dtype.bytes if isinstance(apart, int) else 0
+    _, tile_us, step_us = max(r for r in device.products.boxes if r[0] <= max(apart, 0))
+    return tile_us + steps * step_us
 
 
 def _sums_s(count: int, device: Target) -> float:

@@ -104,6 +104,32 @@ def _erf_near_one(x):
     p = -1.6279093027114868 + z * (-0.9184098243713379 + z * p)
     return libdevice.copysign(1 - tl.exp2(2.1714475550993484e-08 + z * p), x)
 ''',
+    "_tanh": '''
+@triton.jit
+def _tanh(x):
+    """tanh(x) of a float32 within two units in the last place, without the branch of libdevice's:
+    where threads branch, their elements wait for each other."""
+    s = x * x
+    p = 0.0211162231862545 - 0.006276398431509733 * s
+    p = -0.3333333134651184 + s * (0.13332924246788025 + s * (-0.053875140845775604 + s * p))
+    far = 1 - 2 / (1 + tl.exp(2 * tl.abs(x)))
+    return tl.where(s < 0.36, x + x * s * p, libdevice.copysign(far, x))
+''',
+    "_log_one_plus": '''
+@triton.jit
+def _log_one_plus(x):
+    """log(1 + x) of a float32 within two units in the last place, without branches: with the
+    exponent e of 1 + x, it is log(2) e + log(1 + m) for m in [-0.25, 0.5]."""
+    e = (tl.cast(1 + x, tl.int32, bitcast=True) - 0x3F400000) & -0x800000
+    m = tl.cast(tl.cast(x, tl.int32, bitcast=True) - e, tl.float32, bitcast=True)
+    m += tl.cast(0x3F800000 - e, tl.float32, bitcast=True) - 1
+    p = 0.10748569667339325 - 0.04857634752988815 * m
+    p = -0.16644467413425446 + m * (0.14426705241203308 + m * (-0.1314474195241928 + m * p))
+    p = 0.33333393931388855 + m * (-0.2500024437904358 + m * (0.1999390870332718 + m * p))
+    found = tl.cast(e, tl.float32) * 8.262958394038406e-08 + (m + m * m * (-0.5 + m * p))
+    found = tl.where(x > -1, found, tl.where(x == -1, float("-inf"), float("nan")))
+    return tl.where(x < float("inf"), found, x)
+''',
     "_uniform": '''
 @triton.jit
 def _uniform(seed, index):

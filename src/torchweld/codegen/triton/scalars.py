@@ -97,6 +97,8 @@ FAST = {
     "div": "({0} / {1})",
     "reciprocal": "(1 / {0})",
     "sigmoid": "(1 / (1 + tl.exp(-{0})))",
+    "tanh": "_tanh({0}.to(tl.float32)).to({0}.dtype)",
+    "log1p": "_log_one_plus({0}.to(tl.float32)).to({0}.dtype)",
 }
 
 # In the same kernels, of a result that is only added to one: errors of some 1e-7 do not show.

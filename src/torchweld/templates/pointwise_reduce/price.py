@@ -176,9 +176,13 @@ def _line_waste(access, facts: _Facts, buffer: Buffer, hints, device: Target) ->
     stride = abs(_stride(access, facts.inner, buffer, hints))
     if stride <= 1:
         return 1.0
-    if device.kind == "cuda" and _is_turned(access, facts, buffer, hints, device):
-        return 1.0
-    return min(stride, device.line_bytes / buffer.dtype.bytes, _MOST_STRIDED_COST)
+    line = device.line_bytes / buffer.dtype.bytes
+    if device.kind == "cuda":
+        if _is_turned(access, facts, buffer, hints, device):
+            return 1.0
+        if isinstance(access, Store):
+            return min(stride, line)  # each element goes to the last-level cache in its own line
+    return min(stride, line, _MOST_STRIDED_COST)
 
 
 def _is_turned(access, facts: _Facts, buffer: Buffer, hints, device: Target) -> bool:
@@ -186,8 +190,11 @@ def _is_turned(access, facts: _Facts, buffer: Buffer, hints, device: Target) -> 
     contiguous along another axis, for a line and more. Those run at the rate of a copy."""
     if facts.frame.columns or any(isinstance(entry, Ref) for entry in access.index):
         return False
-    along = (n for n in facts.extents if _stride(access, n, buffer, hints) == 1)
-    return any(facts.extents[n] * buffer.dtype.bytes >= device.line_bytes for n in along)
+    strides = {n: _stride(access, n, buffer, hints) for n in facts.extents if facts.extents[n] > 1}
+    run = 1
+    while axis := next((n for n, stride in strides.items() if stride == run), None):
+        run *= facts.extents[axis]
+    return run * buffer.dtype.bytes >= device.line_bytes
 
 
 def _passes_over_rows(comp: Comp, facts: _Facts, buffers, hints, device: Target) -> int:

@@ -101,9 +101,9 @@ class Flow:
         self._read_anew(new)
         return new
 
-    def split(self, number: NodeId, first: Node, rest: Node) -> tuple[NodeId, NodeId]:
-        """`first`, then `rest`, in the place of `number`; their numbers. Together they read and
-        write what it did; `rest` may read what `first` writes."""
+    def split(self, number: NodeId, first: Node, rest: Node) -> NodeId:
+        """`first`, then `rest`, in the place of `number`; the number of `first`. Together they read
+        and write what it did; `rest` may read what `first` writes."""
         place = self._place[number]
         self._order.insert(place + 1, None)
         self._place = {n: p + (p > place) for n, p in self._place.items()}
@@ -113,7 +113,7 @@ class Flow:
         self._forget(number)
         for new in parts:
             self._read_anew(new)
-        return parts
+        return parts[0]
 
     def remove(self, number: NodeId) -> None:
         """A node whose results nobody needs any more."""

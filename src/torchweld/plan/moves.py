@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Literal
 
-from torchweld.ir.nodes import Buffer, Comp, Reduce, Scan
+from torchweld.ir.nodes import Comp, Reduce, Scan
 from torchweld.plan.evaluate import Evaluator
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.guess import guessed_seconds, is_long
@@ -136,11 +136,6 @@ class Mover:
         for number, other in zip(new, move.others):
             self.members[number] = tuple(dict.fromkeys(members + self.members[other]))
         return new
-
-    def split(self, number: NodeId, first: Comp, rest: Comp, between: list[Buffer]) -> None:
-        """Both in the place of `number`, of the same members."""
-        self.prices = self.prices.with_buffers(between)
-        self.members |= dict.fromkeys(self.flow.split(number, first, rest), self.members[number])
 
     def kept(self, first: NodeId, *consumers: NodeId) -> frozenset[str]:
         """Results of `first` that someone other than `consumers` wants."""

@@ -48,9 +48,7 @@ def plan(graph: Graph, device: Target, options: Options) -> Plan:
     flow = Flow(framed)
     mover = Mover(flow, Evaluator(framed.buffers, framed.hints, device, eager))
     _search(mover)
-    cuts += _cut_again(mover)
-    found = replace(framed, buffers=mover.prices.buffers)
-    finished = _finished(found, tuple(flow.nodes[n] for n in flow.order()), nests)
+    finished = _finished(framed, tuple(flow.nodes[n] for n in flow.order()), nests)
     decisions = (_of_nest(d) for d in decisions_of(mover, finished))
     return Plan(finished, (*cuts, *decisions))
 
@@ -87,22 +85,6 @@ def _best_first(mover: Mover, at_first: Finder, after: Finder) -> None:
 def _push(heap: list, mover: Mover, moves: Iterable[Move]) -> None:
     for move in moves:
         heappush(heap, (-move.saved_s, mover.ticket(), move))
-
-
-def _cut_again(mover: Mover) -> list[Cut]:
-    """What was fused with the results of rows may be better in a kernel of its own, which needs no
-    rows: the search only ever joins."""
-    cuts = []
-    for number in mover.flow.order():
-        node = mover.flow.nodes[number]
-        if not isinstance(node, Comp):
-            continue
-        device = mover.prices.buffers[node.writes[0]].device
-        pieces, between, saved = cut_if_better(node, mover.prices, device)
-        if len(pieces) > 1:
-            mover.split(number, *pieces, between)
-            cuts.append(Cut(node.name, tuple(p.name for p in pieces), saved * 1e6))
-    return cuts
 
 
 def _framed(graph: Graph, prices: Evaluator, options: Options) -> tuple[Graph, list[Cut]]:

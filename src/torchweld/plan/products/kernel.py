@@ -198,7 +198,7 @@ class Workshop:
         saved_s = sum(t.before_s - t.after_s for t in taken if t)
         *others, new = offer.nodes
         if offer.rest is not None:
-            new, _ = self.flow.split(new, offer.comp, offer.rest)
+            new = self.flow.split(new, offer.comp, offer.rest)
         elif not others:
             new = self.flow.replace(new, offer.comp)
         for node in others:

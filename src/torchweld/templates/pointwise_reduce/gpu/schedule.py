@@ -19,7 +19,7 @@ from typing import Literal
 
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
-from torchweld.ir.access import Access, Accesses, addressed, linear
+from torchweld.ir.access import Access, Accesses, addressed
 from torchweld.ir.frame import frame_of
 from torchweld.ir.nodes import (
     Buffer,
@@ -59,7 +59,7 @@ RUN_AHEAD = {256: (16, 16, 2), 512: (4, 2, 4)}
 ROW_BYTES = 256 << 10  # of a row for each multiprocessor, that stay in cache between two passes
 MAX_POINTS_PER_THREAD = 128
 MAX_BLOCK = 8192  # of a loop's columns
-SHORT_PIECE = 1024  # of columns; blocks of fewer have too little to load at a time
+MIN_PIECE = 2048  # of columns; blocks of fewer have too little to load at a time
 COMBINABLE = {"add": ("i32", "i64"), "max": ("i32", "i64"), "min": ("i32", "i64")}
 
 
@@ -226,7 +226,8 @@ def _bad_column_reduction(accesses: Accesses) -> str | None:
 def _staged_bytes(schedule: Schedule, accesses: Accesses) -> int:
     """Shared memory for the tiles of tensors that are read along a loop."""
     rows, columns = set(accesses.frame.rows), set(accesses.frame.columns)
-    loop, across = (rows, columns) if accesses.frame.column_reductions else (columns, columns)
+    last = set(accesses.frame.columns[-1:])
+    loop, across = (rows, columns) if accesses.frame.column_reductions else (last, last)
     reads = ((a.bytes, a.offset.axes) for a in accesses.loads.values())
     width = sum(n for n, axes in reads if loop & axes and across & axes)
     return (schedule.stages - 1) * width * schedule.block_rows * schedule.block_columns
@@ -294,10 +295,11 @@ def _turned(accesses: Accesses, inner: str, hints: Mapping[str, int]) -> Schedul
     """Tiles of what is contiguous along `inner` and what is across; None if nothing is. A group of
     a few channels goes on in the next."""
     axes, columns = accesses.frame.rows, (inner,)
-    if not _long(accesses, inner):
-        along = [a for a in accesses.all if a.offset.coefficient(inner) == 1]
-        most = max(along, key=lambda a: accesses.touched(a, hints), default=None)
-        columns = columns if most is None else _run(accesses, most, axes)
+    along = [a for a in accesses.all if a.offset.coefficient(inner) == 1]
+    most = max(along, key=lambda a: accesses.touched(a, hints), default=None)
+    run = columns if most is None else _run(accesses, most, axes)
+    while not _is_long(extent(accesses, columns), 16) and columns != run:
+        columns = run[-len(columns) - 1 :]
     outer = tuple(a for a in axes if a not in columns)
     crossing = _crossing(accesses, outer, inner, hints)
     if not crossing or not _is_long(extent(accesses, columns), 16):
@@ -338,6 +340,8 @@ def _inner(accesses: Accesses, axes: tuple[str, ...], hints: Mapping[str, int]) 
     values = value_axes(accesses.comp.body)
 
     def gathered(axis: str) -> int:
+        if not _long(accesses, axis):
+            return 0
         near = (a for a in accesses.all if any(s == 1 and values[v] == {axis} for v, s in a.refs))
         return sum(a.bytes for a in near) * size.hint(points, hints)
 
@@ -438,9 +442,10 @@ def _loop(accesses: Accesses, count: int, length: int, sm_count: int, split: boo
     alone = length * _width(accesses) <= ROW_BYTES or count <= 2 * sm_count
     if alone and _returns(accesses) and _aligned(accesses):
         block, warps = 8192, 32  # a row at a time on each multiprocessor, which stays in cache
-    piece = _piece(accesses)
-    if piece >= SHORT_PIECE:
-        block, warps = min(block, piece), max(4, warps * min(block, piece) // block)
+    apart = _read_by_piece(accesses)
+    piece = _piece(accesses) if apart else MAX_BLOCK
+    if MIN_PIECE <= piece < block:
+        block, warps = piece, max(8, warps * piece // block)
     if block > length:
         block, warps = next_pow2(length), max(1, warps * next_pow2(length) // block)
     whole = Schedule("looped", rows, columns, 1, block, warps)
@@ -449,20 +454,24 @@ def _loop(accesses: Accesses, count: int, length: int, sm_count: int, split: boo
     shared = (
         replace(whole, splits=_splits(count, length, block, programs * sm_count), stages=ahead)
         for ahead, programs in AHEAD
-        if ahead == 1 or piece % block == 0
+        if ahead == 1 or piece % block == 0 or all(a.bytes < 4 for a in apart)
     )
     found = next((s for s in shared if valid(s, accesses)), whole)
     return found if found.splits > 1 else whole
 
 
+def _read_by_piece(accesses: Accesses) -> list[Access]:
+    """What is read along columns, but not along the last of their axes: a channel's weight amid
+    images. It is one number for a block within one image, else one for each lane. A loop that
+    copies ahead copies it so, too (H100, float32, 128 rows of 1.1 MB: 623 us)."""
+    *outer, last = accesses.frame.columns
+    loads = accesses.loads.values()
+    return [a for a in loads if last not in a.offset.axes and not a.offset.axes.isdisjoint(outer)]
+
+
 def _piece(accesses: Accesses) -> int:
-    """The largest block of columns for which all that is read is either one number or a tile. A
-    channel's weight amid images is one for each lane if blocks reach into the next image; a loop
-    that copies ahead would copy it for each lane, too (H100, 128 rows of 1.1 MB: 623 us)."""
-    columns = accesses.frame.columns
-    if all(linear(accesses, a.offset, columns) is not None for a in accesses.loads.values()):
-        return MAX_BLOCK
-    inner = accesses.comp.extent(columns[-1])
+    """The largest block of columns that always lies within one step of all axes but the last."""
+    inner = accesses.comp.extent(accesses.frame.columns[-1])
     return min(MAX_BLOCK, inner & -inner) if isinstance(inner, int) else 1
 
 

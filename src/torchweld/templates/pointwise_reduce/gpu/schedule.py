@@ -439,12 +439,13 @@ def _loop(accesses: Accesses, count: int, length: int, sm_count: int, split: boo
     """`count` rows of `length` columns, in blocks of these."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
     block, warps = LOOPED_COLUMNS * (_loads_for_each(accesses) if split else 1), 8
-    alone = length * _width(accesses) <= ROW_BYTES or count <= 2 * sm_count
+    row_bytes = length * _width(accesses)
+    alone = row_bytes <= ROW_BYTES or count <= 2 * sm_count
     if alone and _returns(accesses) and _aligned(accesses):
         block, warps = 8192, 32  # a row at a time on each multiprocessor, which stays in cache
     apart = _read_by_piece(accesses)
     piece = _piece(accesses) if apart else MAX_BLOCK
-    if MIN_PIECE <= piece < block:
+    if MIN_PIECE <= piece < block and 2 * row_bytes <= ROW_BYTES:  # two rows at a time, then
         block, warps = piece, max(8, warps * piece // block)
     if block > length:
         block, warps = next_pow2(length), max(1, warps * next_pow2(length) // block)

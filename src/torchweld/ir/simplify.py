@@ -407,7 +407,7 @@ def holds(wide: DType, narrow: DType) -> bool:
     if narrow.kind == "bool":
         return True
     if narrow.is_float:
-        exponent_fits = wide.bits >= 32 or wide == narrow
+        exponent_fits = wide.bits >= 32 or wide == narrow or narrow.is_float8 and not wide.is_float8
         return wide.is_float and exponent_fits and wide.bits >= narrow.bits
     if wide.is_float:
         return narrow.bits - (narrow.kind == "int") <= _MANTISSA[wide.name]
@@ -415,4 +415,4 @@ def holds(wide: DType, narrow: DType) -> bool:
     return wide.is_integral and signs_fit and wide.bits >= narrow.bits
 
 
-_MANTISSA = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}
+_MANTISSA = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8, "f8e4m3": 4, "f8e5m2": 3}

@@ -1,9 +1,11 @@
-"""Instructions as C++ expressions. 16-bit floats are uint16_t, and widened where computed with."""
+"""Instructions as C++ expressions. Floats of 16 and 8 bits are unsigned integers, and widened where
+computed with."""
 
 from __future__ import annotations
 
 import math
 
+from torchweld.codegen import float8
 from torchweld.codegen.scalars import CPP
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
@@ -14,6 +16,7 @@ from torchweld.ir.size import Poly, Size
 _TYPES = {
     "f64": "double", "f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "i64": "int64_t",
     "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t", "b1": "bool",
+    "f8e4m3": "uint8_t", "f8e5m2": "uint8_t",
 }  # fmt: skip
 _LOWEST = {"i64": "INT64_MIN", "i32": "INT32_MIN", "i16": "INT16_MIN", "i8": "INT8_MIN", "u8": "0"}
 _HIGHEST = {
@@ -75,10 +78,14 @@ def affine_text(index: Affine, names: dict[str, str]) -> str:
 
 
 def widened(text: str, dtype: DType) -> str:
+    if dtype.is_float8:
+        return float8.widened("tw_from_f8", text, dtype)
     return f"tw_from_{dtype}({text})" if dtype.is_low_precision else text
 
 
 def narrowed(text: str, dtype: DType) -> str:
+    if dtype.is_float8:
+        return float8.narrowed("tw_to_f8", text, dtype)
     return f"tw_to_{dtype}({text})" if dtype.is_low_precision else text
 
 

@@ -18,6 +18,7 @@ from torchweld.codegen.source import BufferArg, GridDim, KernelArg, KernelSource
 from torchweld.codegen.triton import scalars
 from torchweld.codegen.triton.helpers import HELPERS
 from torchweld.core import dtypes
+from torchweld.core.dtypes import DType
 from torchweld.ir.access import Access, Accesses, linear, turned
 from torchweld.ir.affine import Affine, constant
 from torchweld.ir.nodes import (
@@ -337,12 +338,15 @@ class Kernel:
 
     def helper(self, text: str) -> str:
         """`text`, with the helper functions that it calls added to the source."""
-        for name in re.findall(r"\b_[a-z_]+(?=\()", text):
+        for name in re.findall(r"\b_[a-z_]\w*(?=\()", text):
             if name not in self.helpers:
                 source = HELPERS[name]
                 self.helper(source.replace(f"def {name}(", ""))
                 self.helpers[name] = "\n" + source
         return text
+
+    def cast(self, text: str, source: DType, target: DType) -> str:
+        return self.helper(scalars.cast(text, source, target))
 
     def operation(self, name: str, kind: str, *args: str) -> str:
         return self.helper(scalars.operation(name, kind, self.fast).format(*args))
@@ -362,7 +366,7 @@ class Kernel:
         if isinstance(instr, Op):
             return self._op(instr)
         if isinstance(instr, Cast):
-            return scalars.cast(self.value(instr.arg), self.body[instr.arg].dtype, instr.dtype)
+            return self.cast(self.value(instr.arg), self.body[instr.arg].dtype, instr.dtype)
         raise AssertionError(f"{instr} is emitted by the form of the kernel")
 
     def _index(self, instr: Index) -> str:

@@ -267,15 +267,15 @@ HARD = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 1e-8, -1e-8, 1e3
 def float8(dtype: str, bits: torch.Tensor) -> Case:
     """float32 numbers of these bits to 8 bits, and all codes back."""
     values = bits.to(torch.int32).view(torch.float32)
-    codes = torch.arange(256).to(torch.uint8).view(dtypes.to_torch(dtypes.BY_NAME[dtype]))
-    return case("float8", f"i:{len(bits)}, j:256", f"""
+    codes = torch.arange(len(bits)).to(torch.uint8).view(dtypes.to_torch(dtypes.BY_NAME[dtype]))
+    return case("float8", f"i:{len(bits)}", f"""
       %0 = load x[i] : f32
       %1 = cast.round %0 : {dtype}
-      %2 = load q[j] : {dtype}
+      %2 = load q[i] : {dtype}
       %3 = cast %2 : f32
       store y[i] %1
-      store w[j] %3""", fill={"x": values, "q": codes},
-      x=("f32", len(bits)), q=(dtype, 256), y=(dtype, len(bits)), w=("f32", 256))  # fmt: skip
+      store w[i] %3""", fill={"x": values, "q": codes},
+      x=("f32", len(bits)), q=(dtype, len(bits)), y=(dtype, len(bits)), w=("f32", len(bits)))  # fmt: skip
 
 
 def float8_bits(count: int) -> torch.Tensor:

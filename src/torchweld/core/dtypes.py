@@ -80,7 +80,8 @@ def torch_name(dtype: torch.dtype) -> str:
 
 
 def from_torch(dtype: torch.dtype) -> DType | None:
-    """The IR's name of a torch dtype, or None for one that stays with ATen (complex, float8 of other makers)."""
+    """The IR's name of a torch dtype, or None for one that stays with ATen (complex, other
+    float8)."""
     return _FROM_TORCH.get(dtype)
 
 

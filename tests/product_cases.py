@@ -182,6 +182,19 @@ def int8_weight(m, n, k, dtype="bf16") -> Case:
     return b.case("int8_weight")
 
 
+def integers(m, n, k, dtype="bf16", right="nk", fill=None) -> Case:
+    """Of 8-bit integers, with a scale for each row and column, a bias and a gelu; the sums too."""
+    b = Body(dtype, m=m, n=n, k=k)
+    left, other = (b.builder.cast(b.read(*given, dtypes.i8), dtypes.i32)
+                   for given in (("x", "mk"), ("w", right)))  # fmt: skip
+    total = b.sum(b.builder.op("mul", left, other))
+    b.write("total", "mn", total, dtypes.i32)
+    scaled = b.op("mul", b.builder.cast(total, dtypes.f32), b.read("sx", "m", dtypes.f32))
+    scaled = b.op("mul", scaled, b.read("sw", "n", dtypes.f32))
+    b.write("y", "mn", gelu(b, b.op("add", scaled, b.read("b", "n"))))
+    return b.case("integers", fill)
+
+
 def nibbles(m, n, groups, run, dtype="bf16") -> Case:
     """A weight of two numbers to a byte, in groups of 2 * run along the depth, each with a scale
     and a zero point; a bias."""

@@ -275,7 +275,8 @@ def float8(dtype: str, bits: torch.Tensor) -> Case:
       %3 = cast %2 : f32
       store y[i] %1
       store w[i] %3""", fill={"x": values, "q": codes},
-      x=("f32", len(bits)), q=(dtype, len(bits)), y=(dtype, len(bits)), w=("f32", len(bits)))  # fmt: skip
+      x=("f32", len(bits)), q=(dtype, len(bits)),
+      y=(dtype, len(bits)), w=("f32", len(bits)))  # fmt: skip
 
 
 def float8_bits(count: int) -> torch.Tensor:

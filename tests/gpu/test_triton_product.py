@@ -93,6 +93,7 @@ def streams(dtype: str) -> list[Case]:
         cases.rotary(7, (6, 2, 1), 48, 520, dtype),
         cases.rotary(1, (6, 2, 1), 64, 520, dtype, interleaved=True),
         *(cases.int8_weight(m, 300, 1000, dtype) for m in (1, 2, 16, 17, 64)),
+        *(cases.integers(m, 300, 1000, dtype) for m in (17, 64, 130, 1025)),
         cases.int8_weight(1, 1024, 4096, dtype),
         *(cases.nibbles(m, 300, 8, 64, dtype) for m in (1, 2, 16, 17, 64)),
         cases.nibbles(1, 129, 7, 16, dtype),

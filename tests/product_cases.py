@@ -173,13 +173,13 @@ def normed(m, n, k, dtype="bf16", pair=False) -> Case:
     return b.case("normed_pair" if pair else "normed")
 
 
-def int8_weight(m, n, k, dtype="bf16") -> Case:
+def int8_weight(m, n, k, dtype="bf16", packed=dtypes.i8) -> Case:
     """A weight of 8 bits with a scale for each column."""
     b = Body(dtype, m=m, n=n, k=k)
-    packed = b.read("q", "nk", dtypes.i8)
-    weight = b.op("mul", b.builder.cast(packed, dtypes.f32), b.read("s", "n"))
+    number = b.read("q", "nk", packed)
+    weight = b.op("mul", b.builder.cast(number, dtypes.f32), b.read("s", "n"))
     b.write("y", "mn", b.dot(_librarys(b, "mk"), b.rounded(weight)))
-    return b.case("int8_weight")
+    return b.case(f"{packed}_weight")
 
 
 def integers(m, n, k, dtype="bf16", right="nk", fill=None) -> Case:

@@ -9,6 +9,7 @@ import torch
 
 import product_cases as cases
 from product_check import problems
+from torchweld.core import dtypes
 from torchweld.templates.gemm.schedule import ProductSchedule
 from triton_cases import Case, tensors
 from triton_interpreted import start
@@ -66,6 +67,7 @@ ALL = [
     (cases.linear(37, 50, 130, "f16"), SHARED),
     (cases.int8_weight(5, 50, 130, "f16"), SHARED),
     (cases.int8_weight(1, 50, 130, "f16"), STREAM),
+    (cases.int8_weight(5, 50, 130, "f16", dtypes.f8e4m3), SHARED),
     (cases.integers(37, 50, 70, "f16"), replace(TILE, block_k=32)),
     (cases.integers(5, 50, 130, "f16"), SHARED),
     (cases.integers(64, 32, 64, "f16", fill=EXTREMES), replace(TILE, block_k=32)),

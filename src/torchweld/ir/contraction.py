@@ -12,10 +12,11 @@ templates fill.
       store y[m, n] %9
     }
 
-A product is `reduce.sum` over the depth of `left * right`, in float32 (of 8-bit integers in i32), where `left` varies along the rows and
-`right` along the columns. Several products of one Comp share rows, columns and depth (gate and up).
-Axes in both operands are a batch. All else in the body is pointwise over rows and columns. A single
-row has no axis, where both factors are read from memory, or the left one is `exact`: a library's.
+A product is `reduce.sum` over the depth of `left * right`, in float32 (of 8-bit integers in i32),
+where `left` varies along the rows and `right` along the columns. Several products of one Comp share
+rows, columns and depth (gate and up). Axes in both operands are a batch. All else in the body is
+pointwise over rows and columns. A single row has no axis, where both factors are read from memory,
+or the left one is `exact`: a library's.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-# 8-bit integers, in times of 16-bit floats, whoever makes them. An estimate: the H100's datasheet has
-# 1979 tera-operations a second where it has 989 of bfloat16. Nothing was measured.
+# 8-bit integers, in times of 16-bit floats, whoever makes them. An estimate: the H100's datasheet
+# has 1979 tera-operations a second where it has 989 of bfloat16. Nothing was measured.
 _OF_BYTES = 2.0
 _HALF_TILE, _MMA_TILE, _WGMMA_TILE = 128 * 64, 128 * 128, 128 * 256  # elements
 

@@ -62,8 +62,9 @@ TW uint16_t tw_to_f16(float f) {
 TW float tw_from_f8(uint8_t code, int mantissa, int bias, uint32_t special) {
   uint32_t c = code & 0x7fu, u = (c << (23 - mantissa)) + ((uint32_t)(127 - bias) << 23);
   float small = tw_from_bits(u + 0x00800000u) - tw_from_bits((uint32_t)(128 - bias) << 23);
-  u ^= (u ^ tw_bits(small)) & tw_mask(c < 1u << mantissa);
-  u |= (0x7f800000u | ((c > 0x7cu ? 0xffffffffu : 0u) & 0x00400000u)) & tw_mask(c >= special);
+  u = c < 1u << mantissa ? tw_bits(small) : u;
+  u |= 0x7f800000u & tw_mask(c >= special);
+  u |= mantissa == 2 ? 0x00400000u & tw_mask(c > special) : 0u;
   return tw_from_bits(u | ((uint32_t)code & 0x80u) << 24);
 }
 TW uint8_t tw_to_f8(float f, int mantissa, int bias, uint32_t limit, uint32_t top) {

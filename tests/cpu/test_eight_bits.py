@@ -142,3 +142,28 @@ def test_a_cache_written_in_place():
     torch.testing.assert_close(fused(cache, x), step(kept, x))
     assert same(cache, kept)
 
+
+
+def int8_layer(x, w, columns, bias):
+    """Rows quantised as they come, integers multiplied, scaled back."""
+    rows = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-5) / 127
+    q = (x.float() / rows).round().clamp(-128, 127).to(torch.int8)
+    return F.gelu((torch._int_mm(q, w.t()).float() * rows * columns).to(x.dtype) + bias)
+
+
+def float8_layer(x, w, columns, bias):
+    q, rows = per_row(x)
+    y = torch._scaled_mm(q, w.t(), scale_a=rows, scale_b=columns[None], out_dtype=torch.bfloat16)
+    return F.gelu(y + bias).to(x.dtype)
+
+
+@pytest.mark.parametrize("layer", (int8_layer, float8_layer))
+def test_what_is_around_a_librarys_product_of_8_bits(layer):
+    """One kernel before the call and one behind it."""
+    x, w = torch.randn(40, 64).bfloat16(), torch.randn(32, 64) * 20
+    w = w.round().clamp(-128, 127).to(torch.int8) if layer is int8_layer else w.to(E4)
+    args = x, w, torch.rand(32), torch.randn(32).bfloat16()
+    fused = torchweld.fuse(layer, dynamic=False)
+    torch.testing.assert_close(fused(*args), layer(*args), rtol=2**-6, atol=2**-4)
+    (graph,) = torchweld.explain(fused).graphs
+    assert len(graph.groups) == 2 and str(torchweld.explain(fused)).count("x library call") == 1

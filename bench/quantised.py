@@ -3,6 +3,7 @@ torchweld, in turns.
 
     python bench/quantised.py [--rows 1,16] [--kinds int8,int4,float8] [--dtypes float32,bfloat16]
                               [--shape 14336x4096] [--rounds 15] [--weights 8] [--device cuda]
+                              [--cpu-time]
 
 Each way is first checked against float64: its relative L2 error over eager's is told. Then each
 round times every way once, on the next of several weights, which together are larger than the
@@ -114,18 +115,19 @@ def error(found: torch.Tensor, exact: torch.Tensor) -> float:
     return float((found.double() - exact).norm() / exact.norm())
 
 
-def seconds(call: Callable, *args) -> float:
-    start = time.perf_counter()
+def seconds(clock: Callable[[], float], call: Callable, *args) -> float:
+    start = clock()
     call(*args)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def rounds_of(calls, given, asked) -> list[dict[str, float]]:
     """Seconds of a call, each way in each round."""
     if asked.device == "cuda":
         return [_graph_seconds(calls, given) for _ in range(asked.rounds)]
+    clock = time.process_time if asked.cpu_time else time.perf_counter
     return [
-        {name: seconds(run, *given[(i + 2 * n) % len(given)])
+        {name: seconds(clock, run, *given[(i + 2 * n) % len(given)])
          for n, (name, run) in enumerate(calls.items())}
         for i in range(asked.rounds)
     ]  # fmt: skip
@@ -177,6 +179,7 @@ def main() -> None:
     parser.add_argument("--shape", default="14336x4096", help="outputs x inputs of the layer")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--weights", type=int, default=8)
+    parser.add_argument("--cpu-time", action="store_true", help="of all threads, not wall time")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     asked = parser.parse_args()
     gpu = asked.device == "cuda"

@@ -28,6 +28,25 @@ def test_instructions_where_there_are_some(dtype: str, name: str):
     assert not used[80] and not used[89]  # Triton's for sm_89 rounds to float16 first
 
 
+def test_bits_of_numbers():
+    """Of a scale that is a power of two, as its exponent alone (MX formats)."""
+    case = triton_cases.case("scaled", "i:1000", """
+      %0 = load s[i] : u8
+      %1 = cast %0 : i32
+      %2 = const 23 : i32
+      %3 = shl %1 %2 : i32
+      %4 = f32_of %3 : f32
+      %5 = load x[i] : u8
+      %6 = f8e4m3_of %5 : f8e4m3
+      %7 = cast %6 : f32
+      %8 = mul %4 %7 : f32
+      %9 = f32_bits %8 : i32
+      store y[i] %8
+      store z[i] %9""", s=("u8", 1000), x=("u8", 1000), y=("f32", 1000), z=("i32", 1000))
+    (source,) = bundle_of(case).sources
+    assert "cvt.rn.f16x2.e4m3x2" in compile_source(source, 90).asm["ptx"]
+
+
 def test_a_product_on_hopper_quantises_its_result():
     b = Body("bf16", m=4096, n=3072, k=768)
     made = gelu(b, b.op("add", b.dot(b.read("x", "mk"), b.read("w", "nk")), b.read("b", "n")))

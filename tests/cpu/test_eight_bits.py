@@ -144,6 +144,22 @@ def test_a_cache_written_in_place():
 
 
 
+def test_powers_of_two_that_scale_packed_weights():
+    """MX: bytes of float8, and for each 32 of them an exponent."""
+    codes = torch.randint(0, 120, (48, 256), dtype=torch.uint8)
+    exponents = torch.randint(110, 130, (48, 8), dtype=torch.uint8)
+
+    def layer(x, codes, exponents):
+        scale = (exponents.to(torch.int32) << 23).view(torch.float32)
+        w = codes.view(E4).view(48, 8, 32).float() * scale[..., None]
+        return F.linear(x, w.view(48, 256))
+
+    args = torch.randn(2, 256), codes, exponents
+    fused = torchweld.fuse(layer, dynamic=False)
+    torch.testing.assert_close(fused(*args), layer(*args), rtol=1e-4, atol=1e-4)
+    assert "gemm/dequantised" in str(torchweld.explain(fused))
+
+
 def int8_layer(x, w, columns, bias):
     """Rows quantised as they come, integers multiplied, scaled back."""
     rows = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-5) / 127

@@ -58,6 +58,29 @@ def test_arithmetic_and_other_formats_stay_with_aten():
     assert externs(other) == ["aten._to_copy.default"] * 2
 
 
+BITS = torch.randint(0, 120, (5, 8), dtype=torch.uint8)
+VIEWS = {
+    "weights in bytes": (lambda w: w.view(E4).float() * 2, BITS),
+    "signed bytes": (lambda w: w.view(E5).float() + 1, BITS.to(torch.int8)),
+    "codes": (lambda x: x.to(E4).view(torch.uint8) >> 4, X),
+    "halves": (lambda x: x.view(torch.float16).view(torch.int16) & 7, X),
+    "powers of two": (lambda s: (s.to(torch.int32) << 23).view(torch.float32) * 3, BITS),
+}
+
+
+@pytest.mark.parametrize("exact", (False, True))
+@pytest.mark.parametrize(("function", "given"), VIEWS.values(), ids=VIEWS)
+def test_the_same_bits_as_another_type(function, given, exact: bool):
+    result = lowered(function, given)
+    assert externs(result) == [] and parse_graph(text(result.graph)) == result.graph
+    (found,) = run(result, [given], exact)
+    assert torch.equal(found, function(given).to(found.dtype))
+
+
+def test_a_view_of_another_size_stays_a_call():
+    assert externs(lowered(lambda x: x.view(torch.uint8) + 1, X)) == ["aten.view_copy.dtype"]
+
+
 @pytest.mark.parametrize("narrow", (dtypes.f8e4m3, dtypes.f8e5m2), ids=repr)
 def test_types_that_hold_all_values(narrow):
     numbers = torch.arange(256).to(torch.uint8).view(dtypes.to_torch(narrow)).double()

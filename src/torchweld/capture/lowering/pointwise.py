@@ -14,6 +14,8 @@ from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import NotLowered
 from torchweld.ir import views
+from torchweld.ir.nodes import Op
+from torchweld.ir.scalar import BITS
 from torchweld.ir.simplify import holds
 from torchweld.ir.size import Poly
 from torchweld.ir.views import Tensor
@@ -319,6 +321,23 @@ def _cast(call: Call, x: Tensor) -> Tensor:
     exact = not call.out.dtype.is_float or (call.graph.of_gradient and asked)
     value = nest.read(x, exact=exact)
     return call.finish(nest, value.to(call.out.dtype, must_round=narrows and asked))
+
+
+@lowers("aten.view.dtype", "aten.view_copy.dtype")
+def as_bits(call: Call, x, dtype):
+    """The same bits as numbers of another type of the same size."""
+    source, target = x.dtype, call.out.dtype
+    whole, number = (BITS.get(f"{d}_bits", (d, d))[1] for d in (source, target))
+    if source.bits != target.bits or not (whole.is_integral and number.is_integral):
+        raise NotLowered("a view as another type")
+    nest = call.nest(call.out.shape, x)
+    value = nest.read(x, exact=True)
+    if source.is_float:
+        value = Expr(nest.builder, nest.builder.emit(Op(f"{source}_bits", (value.value,), whole)))
+    value = value.to(number)
+    if target.is_float:
+        value = Expr(nest.builder, nest.builder.emit(Op(f"{target}_of", (value.value,), target)))
+    return call.finish(nest, value)
 
 
 @lowers("aten.clone.default", "aten.lift_fresh_copy.default", "aten.contiguous.default")

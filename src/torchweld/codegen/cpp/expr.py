@@ -11,6 +11,7 @@ from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Cast, Const, Index, Instr, Op
+from torchweld.ir.scalar import BITS
 from torchweld.ir.size import Poly, Size
 
 _TYPES = {
@@ -107,9 +108,9 @@ def cast(text: str, source: DType, target: DType) -> str:
 
 def operation(op: Op, args: list[str], kinds: list[DType], saturating: bool = False) -> str:
     """`saturating`: an exp whose argument is known not to be positive."""
-    if op.name == "where":
-        return CPP["where"].format(*args)
-    values = [widened(a, k) for a, k in zip(args, kinds)]
+    if op.name == "where" or (op.name in BITS and not op.dtype.is_integral):
+        return CPP[op.name].format(*args)
+    values = args if op.name in BITS else [widened(a, k) for a, k in zip(args, kinds)]
     spelling = "tw_exp_nonpositive({0})" if saturating else CPP[op.name]
     text = spelling.format(*values)
     if op.dtype.is_integral:

@@ -12,6 +12,7 @@ import math
 from torchweld.codegen import float8
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
+from torchweld.ir.scalar import BITS
 
 TYPES = {
     dtypes.f64: "tl.float64", dtypes.f32: "tl.float32", dtypes.f16: "tl.float16",
@@ -124,6 +125,11 @@ INT = {name: FLOAT[name] for name in _SHARED} | {
     "shr": "({0} >> {1})",
     "philox": "_uniform({0}, {1})",
 }
+
+# Bits of a value as another type of its size; 8-bit floats are bytes here.
+for _name, (_, _type) in BITS.items():
+    _text = "{0}" if "8" in _name else f"{{0}}.to({TYPES[_type]}, bitcast=True)"
+    FLOAT[_name] = INT[_name] = _text
 
 # One-bit integers are signed to Triton: True < False. Order is decided on the truth table instead.
 BOOL = {

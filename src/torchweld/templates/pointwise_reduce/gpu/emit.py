@@ -35,7 +35,7 @@ from torchweld.ir.nodes import (
     store_axes,
     value_axes,
 )  # fmt: skip
-from torchweld.ir.scalar import TABLE
+from torchweld.ir.scalar import BITS, TABLE
 from torchweld.ir.size import Size, divide, product
 from torchweld.templates.pointwise_reduce.gpu.roundings import (
     divides_a_reduction,
@@ -513,7 +513,7 @@ def _factor(text: str) -> str:
 def _stores_16_bits(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
     """All results are rounded to 16 bits (sums apart, in which errors cancel), and no intermediate
     value decides anything discrete."""
-    rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder")
+    rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder", *BITS)
     decides = any(isinstance(i, Op) and i.name in rounds for i in accesses.comp.body)
     body = accesses.comp.body
     computed = [s for s in accesses.comp.stores if not isinstance(body[s.value], Const)]

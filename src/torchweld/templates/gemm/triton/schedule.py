@@ -21,14 +21,7 @@ from torchweld.ir import size
 from torchweld.ir.access import Accesses, linear
 from torchweld.ir.contraction import Contraction, bad_combining, operand
 from torchweld.ir.expand import TUPLES
-from torchweld.ir.nodes import (
-    Instr,
-    Reduce,
-    Value,
-    needed,
-    store_axes,
-    value_axes,
-)
+from torchweld.ir.nodes import Instr, Reduce, Value, needed, store_axes, value_axes
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.concatenation import Part, parts_of
 from torchweld.templates.gemm.schedule import ProductSchedule

@@ -264,6 +264,32 @@ HARD = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 1e-8, -1e-8, 1e3
                      -104.0, 1e-40, float("inf"), float("-inf"), float("nan")])  # fmt: skip
 
 
+def float8(dtype: str, bits: torch.Tensor) -> Case:
+    """float32 numbers of these bits to 8 bits, and all codes back."""
+    values = bits.to(torch.int32).view(torch.float32)
+    codes = torch.arange(len(bits)).to(torch.uint8).view(dtypes.to_torch(dtypes.BY_NAME[dtype]))
+    return case("float8", f"i:{len(bits)}", f"""
+      %0 = load x[i] : f32
+      %1 = cast.round %0 : {dtype}
+      %2 = load q[i] : {dtype}
+      %3 = cast %2 : f32
+      store y[i] %1
+      store w[i] %3""", fill={"x": values, "q": codes},
+      x=("f32", len(bits)), q=(dtype, len(bits)),
+      y=(dtype, len(bits)), w=("f32", len(bits)))  # fmt: skip
+
+
+def float8_bits(count: int) -> torch.Tensor:
+    """Of float32: ties, neighbours of them and of the limits, denormals, infinities and NaN, and
+    random ones."""
+    high = torch.arange(0, 1 << 16, 8) << 16
+    near = torch.cat([high + k for k in (-1, 0, 1)])
+    limits = torch.tensor([464.0, 448.0, 480.0, 57344.0, 61440.0, 65536.0, 2.0**-10, 2.0**-17])
+    edges = limits.view(torch.int32).long()[:, None] + torch.arange(-2, 3)
+    some = torch.randint(0, 1 << 32, (count,), generator=torch.Generator().manual_seed(0))
+    return torch.cat([near, edges.flatten(), edges.flatten() + (1 << 31), some]) % (1 << 32)
+
+
 def unary(name: str, dtype: str) -> Case:
     values = torch.cat([HARD, torch.linspace(-4, 4, 64)]).to(dtypes.to_torch(dtypes.BY_NAME[dtype]))
     n = len(values)

@@ -18,6 +18,7 @@ from torchweld.codegen.source import BufferArg, GridDim, KernelArg, KernelSource
 from torchweld.codegen.triton import scalars
 from torchweld.codegen.triton.helpers import HELPERS
 from torchweld.core import dtypes
+from torchweld.core.dtypes import DType
 from torchweld.ir.access import Access, Accesses, linear, turned
 from torchweld.ir.affine import Affine, constant
 from torchweld.ir.nodes import (
@@ -34,7 +35,7 @@ from torchweld.ir.nodes import (
     store_axes,
     value_axes,
 )  # fmt: skip
-from torchweld.ir.scalar import TABLE
+from torchweld.ir.scalar import BITS, TABLE
 from torchweld.ir.size import Size, divide, product
 from torchweld.templates.pointwise_reduce.gpu.roundings import (
     divides_a_reduction,
@@ -357,12 +358,15 @@ class Kernel:
 
     def helper(self, text: str) -> str:
         """`text`, with the helper functions that it calls added to the source."""
-        for name in re.findall(r"\b_[a-z_]+(?=\()", text):
+        for name in re.findall(r"\b_[a-z_]\w*(?=\()", text):
             if name not in self.helpers:
                 source = HELPERS[name]
                 self.helper(source.replace(f"def {name}(", ""))
                 self.helpers[name] = "\n" + source
         return text
+
+    def cast(self, text: str, source: DType, target: DType) -> str:
+        return self.helper(scalars.cast(text, source, target))
 
     def operation(self, name: str, kind: str, *args: str) -> str:
         return self.helper(scalars.operation(name, kind, self.fast).format(*args))
@@ -382,7 +386,7 @@ class Kernel:
         if isinstance(instr, Op):
             return self._op(instr)
         if isinstance(instr, Cast):
-            return scalars.cast(self.value(instr.arg), self.body[instr.arg].dtype, instr.dtype)
+            return self.cast(self.value(instr.arg), self.body[instr.arg].dtype, instr.dtype)
         raise AssertionError(f"{instr} is emitted by the form of the kernel")
 
     def _index(self, instr: Index) -> str:
@@ -533,7 +537,7 @@ def _factor(text: str) -> str:
 def _stores_16_bits(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
     """All results are rounded to 16 bits (sums apart, in which errors cancel), and no intermediate
     value decides anything discrete."""
-    rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder")
+    rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder", *BITS)
     decides = any(isinstance(i, Op) and i.name in rounds for i in accesses.comp.body)
     body = accesses.comp.body
     computed = [s for s in accesses.comp.stores if not isinstance(body[s.value], Const)]

@@ -16,6 +16,7 @@ from torchweld.capture import (
     attention,
     bags,
     circular,
+    columns,
     constant,
     decompose,
     experts,
@@ -233,6 +234,7 @@ class _Session:
     def inference(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         joint.drop_detach(gm)
         experts.by_groups(gm)
+        columns.compute_apart(gm)
         random.gather_seeds(gm)
         joint.write_in_place(gm)
         compiled = self._compile(gm, "inference", torch_private.static_input_positions())

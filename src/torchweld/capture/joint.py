@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 import torch
 
-from torchweld.capture import ahead, experts, losses, pool_gradients, random, scores, torch_private
+from torchweld.capture import (
+    ahead,
+    columns,
+    experts,
+    losses,
+    pool_gradients,
+    random,
+    scores,
+    torch_private,
+)
 from torchweld.core import events
 
 aten = torch.ops.aten
@@ -25,6 +34,7 @@ def partition(
     in the backward. `budget`: of what the forward keeps for it (Options.memory_budget)."""
     drop_detach(joint)
     experts.by_groups(joint)
+    columns.compute_apart(joint)
     pool_gradients.gather_gradients(joint)
     widen_statistics(joint)
     random.gather_seeds(joint)

@@ -196,9 +196,11 @@ class _Left:
         """A statistic that others need, and the stores by which the nest makes it."""
         sources, here, members = self._sources, self._here, self._offers[name].written.members
         scores = max(sources.elements(here[p].writes[0]) for p in products)
+        first = min(sources.place[p] for p in products)
         for member in (m for m in members if m in here and not members[m].is_product):
             made = here[member].writes[0]
-            if sources.elements(made) >= scores or not sources.products(made, 0) & products:
+            behind = sources.behind(made, 0, first)
+            if sources.elements(made) >= scores or all(n.name not in products for n in behind):
                 continue
             users = [n.name for b in here[member].writes for n in self._readers.get(b, ())]
             outside = any(n not in members or n in self._offers for n in users)

@@ -226,9 +226,13 @@ def recompute_extremes(joint: torch.fx.GraphModule) -> None:
 
 def _is_compared(node: torch.fx.Node) -> bool:
     """Whether it, or a view of it, is tested for equality."""
-    if any(user.target in scores.EQUAL for user in node.users):
-        return True
-    return any(user.target in scores.VIEWS and _is_compared(user) for user in node.users)
+    todo = [node]
+    while todo:
+        users = todo.pop().users
+        if any(user.target in scores.EQUAL for user in users):
+            return True
+        todo += [user for user in users if user.target in scores.VIEWS]
+    return False
 
 
 def widen_statistics(gm: torch.fx.GraphModule) -> None:

@@ -261,9 +261,7 @@ class Kernel:
         inner = self.comp.extent(axes[-1])
         return isinstance(inner, int) and inner % points == 0
 
-    def _split_start(
-        self, start: str, lanes: str, axes: tuple[str, ...], points: int
-    ) -> None:  # fmt: skip
+    def _split_start(self, start: str, lanes: str, axes: tuple[str, ...], points: int) -> None:
         """As `split_axes`: what is the same for all lanes is worked out, and loaded, once. Triton
         sees no alignment in a remainder, and would load element by element: it is told."""
         for k, axis in enumerate(axes):

@@ -3,6 +3,7 @@ exactly as `to` does. The numbers of each format, and how conversions are called
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -10,6 +11,7 @@ import torch
 
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
+from torchweld.core.torch_private import without_modes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +35,14 @@ FORMATS = {
 def top(dtype: DType) -> int:
     """The code of what is too large: of f8e4m3 torch 2.13 has the largest number, others NaN. Its
     kernels for CPUs and GPUs have one source."""
-    number = torch.tensor([float("inf")]).to(dtypes.to_torch(dtype))
-    return number.view(torch.uint8).item()
+    return code(math.inf, dtype)
 
 
 def code(value: float, dtype: DType) -> int:
     """The byte of a constant."""
-    return torch.tensor([value], dtype=torch.float32).to(dtypes.to_torch(dtype)).view(
-        torch.uint8
-    ).item()
+    with without_modes():  # kernels may be generated while fake tensors are traced
+        number = torch.tensor([value], dtype=torch.float32).to(dtypes.to_torch(dtype))
+        return number.view(torch.uint8).item()
 
 
 def widened(function: str, text: str, dtype: DType) -> str:

@@ -51,6 +51,18 @@ def test_the_product_joins_what_scales_it(function):
     torch.testing.assert_close(found, function(*args), rtol=2**-7, atol=1e-2)
 
 
+def test_two_of_one_operand_share_a_kernel():
+    def both(x, w, v, rows, columns):
+        return [(torch._int_mm(x, m.t()) * rows * columns).bfloat16() for m in (w, v)]
+
+    x, w, rows, columns, _ = inputs(40, 32, 64)
+    args = x, w, w.flip(0).contiguous(), rows, columns
+    _, after = formed(captured(both, *args))
+    assert len(after.graph.nodes) == 1 and len(after.graph.nodes[0].stores) == 2
+    for found, eager in zip(run(after.graph, args, exact=False), both(*args)):
+        torch.testing.assert_close(found, eager, rtol=2**-7, atol=0)
+
+
 @pytest.mark.parametrize("target", ["h100", "a100"])
 @pytest.mark.parametrize("rows", [40, 4096])
 def test_it_is_faster_than_the_call_and_a_pass_over_its_sums(rows: int, target: str):

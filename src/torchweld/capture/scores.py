@@ -424,14 +424,15 @@ def _which(node: Node, ends: Callable[[Node], bool]) -> int | None:
 
 
 def _leads(node: Node, ends: Callable[[Node], bool]) -> bool:
-    while not ends(node):
-        if not _keeps_order(node) and _scaling(node) is None:
-            return False
-        inputs = [a for a in node.args if isinstance(a, Node)]
-        if len(inputs) != 1:
-            return any(_leads(a, ends) for a in inputs)
-        (node,) = inputs
-    return True
+    seen, todo = set(), [node]
+    while todo:
+        node = todo.pop()
+        if ends(node):
+            return True
+        if node not in seen and (_keeps_order(node) or _scaling(node) is not None):
+            seen.add(node)
+            todo += [a for a in node.args if isinstance(a, Node)]
+    return False
 
 
 def _is_transpose(node: Node, other: Node) -> bool:

@@ -13,7 +13,7 @@ _TEMPLATES = (
     "attention/gpu/sums", "gemm/skinny", "gemm/hopper", "gemm/triton", "pointwise_reduce/gpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "biases", "channels last", "im2col", "few channels", "statistics",
+    "rewrite", "slices", "biases", "channels last", "im2col", "few channels", "statistics",
     "contiguous rows", "scores", "row totals", "plan", "row chunks", "join products",
     "chains", "attention", "library calls (GPU)", "align rows", "align extents",
     "overwrite operands", "side by side",

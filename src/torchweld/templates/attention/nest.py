@@ -243,6 +243,9 @@ def bound_of(comp: Comp, keys: Axes, rows: Axes) -> Bound:
     """The keys outside which every reduction over keys has nothing to reduce: those that a
     comparison of affine maps of rows and one axis of keys leaves."""
     deaths = _Deaths(comp)
+    for value in range(len(comp.body)):  # in order: no question goes deep
+        for kind in _NEUTRAL.values():
+            deaths.of(value, kind)
     common: set[Condition] | None = None
     for instr in comp.body:
         if isinstance(instr, Reduce) and frozenset(instr.axes) == keys:
@@ -321,14 +324,21 @@ class _Deaths:
 
     def _holds(self, value: Value, wanted: bool) -> set[Condition]:
         """Comparisons that hold where a truth is `wanted`."""
-        instr = self.body[value]
-        if not isinstance(instr, Op):
-            return set()
-        if instr.name == "logical_not":
-            return self._holds(instr.args[0], not wanted)
-        if instr.name == ("bit_and" if wanted else "bit_or"):
-            return set().union(*(self._holds(v, wanted) for v in instr.args))
-        return self._compared(instr, wanted)
+        found: set[Condition] = set()
+        seen, todo = set(), [(value, wanted)]
+        while todo:
+            value, wanted = one = todo.pop()
+            instr = self.body[value]
+            if one in seen or not isinstance(instr, Op):
+                continue
+            seen.add(one)
+            if instr.name == "logical_not":
+                todo.append((instr.args[0], not wanted))
+            elif instr.name == ("bit_and" if wanted else "bit_or"):
+                todo += [(v, wanted) for v in instr.args]
+            else:
+                found |= self._compared(instr, wanted)
+        return found
 
     def _compared(self, instr: Op, wanted: bool) -> set[Condition]:
         name = instr.name if wanted else _OPPOSITE.get(instr.name)

@@ -68,9 +68,9 @@ class Face(Kernel):
                 self.line(f"{name}0 = tl.full((), {start}, tl.int64)")
             self.begins[name] = f"{name}0" if start else "", lanes
 
-    def address(self, access, along: str) -> str:
+    def address(self, access, along: str, tile: bool = True) -> str:
         if not self.is_far:
-            return super().address(access, along)
+            return super().address(access, along, tile)
         with self._in_64_bits():
             scalars, lanes = self._parts(access.offset)
             lanes += [f"{self.value(v)} * {self.size(stride)}" for v, stride in access.refs]

@@ -347,8 +347,7 @@ class _Writer:
         below = self.body[instr.args[0]]
         if _is_op(self.body, instr.args[0], ("sub",)):
             x, total = below.args
-            top = self._lowered(x, total)
-            if top is not None:
+            if (top := self._lowered(x, total)) is not None:
                 bases = ((x, self._finite(top)), (top, total))
                 exps = (self.body.op("exp", self.body.op("sub", *pair)) for pair in bases)
                 return self.body.op("mul", *exps)
@@ -364,13 +363,14 @@ class _Writer:
         """max(x), where `base` is the maximum of that and of what is constant along the axes."""
         if not _is_op(self.body, base, ("maximum",)) or self._varies(base):
             return None
-        for part in self.body[base].args:
-            instr = self.body[part]
-            top = isinstance(instr, Reduce) and instr.monoid == "max" and instr.args == (x,)
-            found = part if top and frozenset(instr.axes) == self.over else self._lowered(x, part)
-            if found is not None:
-                return found
-        return None
+        found = (part if self._is_top(part, x) else self._lowered(x, part)
+                 for part in self.body[base].args)  # fmt: skip
+        return next((f for f in found if f is not None), None)
+
+    def _is_top(self, value: Value, x: Value) -> bool:
+        instr = self.body[value]
+        top = isinstance(instr, Reduce) and instr.monoid == "max" and instr.args == (x,)
+        return top and frozenset(instr.axes) == self.over
 
     def _is_row_choice(self, value: Value) -> bool:
         """where(c, 0, a) with c constant along the axes."""

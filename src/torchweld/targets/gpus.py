@@ -9,8 +9,8 @@ from torchweld.targets.products import HOPPER, SM_80
 from torchweld.targets.target import Target
 
 _TEMPLATES = (
-    "multi_tensor", "chain", "attention", "attention/hopper", "attention/gpu", "gemm/skinny",
-    "gemm/hopper", "gemm/triton", "pointwise_reduce/gpu",
+    "multi_tensor", "chain", "attention", "attention/hopper", "attention/gpu",
+    "attention/gpu/sums", "gemm/skinny", "gemm/hopper", "gemm/triton", "pointwise_reduce/gpu",
 )  # fmt: skip
 _PASSES = (
     "rewrite", "slices", "biases", "channels last", "im2col", "few channels", "statistics",

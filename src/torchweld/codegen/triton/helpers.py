@@ -140,6 +140,51 @@ def _uniform(seed, index):
     word, _, _, _ = tl.philox(seed, low, high, zero, zero)
     return (word >> 8).to(tl.float32) * 5.9604644775390625e-08
 ''',
+    "_converts_float8": '''
+@tl.core.builtin
+def _converts_float8(_semantic=None):
+    """Whether float32 becomes 8 bits in one instruction: on sm_89 Triton goes by way of float16."""
+    return tl.constexpr(int(_semantic.builder.options.arch.removeprefix("sm")) >= 90)
+''',
+    "_from_float8": '''
+@triton.jit
+def _from_float8(code, MANTISSA: tl.constexpr, BIAS: tl.constexpr, SPECIAL: tl.constexpr):
+    """The float32 that an 8-bit float is; it comes as a byte."""
+    if _converts_float8():
+        KIND: tl.constexpr = tl.float8e4nv if MANTISSA == 3 else tl.float8e5
+        value = code.to(KIND, bitcast=True).to(tl.float32)
+    else:
+        size = code.to(tl.uint32) & 0x7F
+        bits = (size << (23 - MANTISSA)) + ((127 - BIAS) << 23)
+        small = (bits + 0x00800000).to(tl.float32, bitcast=True) - 2.0 ** (1 - BIAS)
+        bits = tl.where(size < (1 << MANTISSA), small.to(tl.uint32, bitcast=True), bits)
+        bits = tl.where(size >= SPECIAL, bits | 0x7F800000, bits)
+        value = (bits | ((code.to(tl.uint32) & 0x80) << 24)).to(tl.float32, bitcast=True)
+    return value
+''',
+    "_to_float8": '''
+@triton.jit
+def _to_float8(
+    x, MANTISSA: tl.constexpr, BIAS: tl.constexpr, LIMIT: tl.constexpr, TOP: tl.constexpr
+):
+    """The byte of the 8-bit float next to a float32, to even of two. Below the normal ones a sum
+    rounds to their step. The instruction has no NaN of either sign, nor infinities."""
+    signed = x.to(tl.uint32, bitcast=True)
+    bits = signed & 0x7FFFFFFF
+    size = bits.to(tl.float32, bitcast=True)
+    if _converts_float8():
+        KIND: tl.constexpr = tl.float8e4nv if MANTISSA == 3 else tl.float8e5
+        code = size.to(KIND).to(tl.uint8, bitcast=True).to(tl.uint32)
+    else:
+        POWER: tl.constexpr = (151 - MANTISSA - BIAS) << 23
+        small = (size + 2.0 ** (24 - MANTISSA - BIAS)).to(tl.uint32, bitcast=True) - POWER
+        odd = (bits >> (23 - MANTISSA)) & 1
+        code = bits + ((1 << (22 - MANTISSA)) - 1) + odd - ((127 - BIAS) << 23)
+        code = tl.where(bits < ((128 - BIAS) << 23), small, code >> (23 - MANTISSA))
+    code = tl.where(bits >= LIMIT, TOP, code)
+    code = tl.where(bits > 0x7F800000, 0x7F, code)
+    return (code | (signed >> 24 & 0x80)).to(tl.uint8)
+''',
     "_reduce_add": """
 @triton.jit
 def _reduce_add(a, b):

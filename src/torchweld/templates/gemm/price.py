@@ -150,7 +150,7 @@ def _seconds(
     epilogue_s = _epilogue_s(work, device) * (1 / waves + rate.exposed * (1 - 1 / waves))
     split_s = 0.0 if splits == 1 else rate.split_us * _MICRO + _partials_s(work, splits, device)
     start_s = rate.start_us * _MICRO + _computed_s(work, block_m, waves, splits, device)
-    sustained_s = _flops(work) / device.products.sustained
+    sustained_s = _flops(work) / device.products.sustained_at(work.width)
     made = waves * block_n * work.depth / splits * device.units  # elements of right factors
     made_s = made * work.right_fma / device.fma_per_s
     turned = rate.turned if work.turned else 1.0
@@ -253,7 +253,9 @@ class Prices:
         *outer, columns = (self._number(n) for n in result.shape)
         batch = outer[0] if is_batched(node) else 1
         rows = prod(outer) // max(1, batch)
-        work = Work(batch, rows, columns, self._number(depth), width=result.dtype.bytes)
+        width = self.graph.buffers[left_operand(node).buffer].dtype.bytes
+        wider = (result.dtype.bytes - width) * batch * rows * columns  # sums of 8-bit integers
+        work = Work(batch, rows, columns, self._number(depth), more_bytes=wider, width=width)
         return library_s(work, self.device)
 
     def _convolved(self, node: Extern, call: Call) -> Work:

@@ -28,6 +28,8 @@ from torchweld.core.options import Options
 PASS = object()  # the call is not for here
 _CACHES = "transformers.cache_utils"
 _MOST_KINDS = 8  # of calls, each captured once
+_THROUGH_DYNAMO = "calls with a cache go through torch.compile"
+_PROMPTS_IN_EAGER = "prompts run unfused, steps of one token are fused"
 
 
 def cache_class() -> type | None:
@@ -48,6 +50,7 @@ def has_cache(args: tuple, kwargs: dict) -> bool:
 class _Kind:
     """Calls that differ in sizes and values alone, and what serves them."""
 
+    otherwise: str  # if it is refused
     programs: list = field(default_factory=list)
     refused: bool = False
 
@@ -136,6 +139,8 @@ class CachedCalls:
     def _first(self, inputs: Inputs, tokens: torch.Tensor):
         """An empty cache. One token is a step, if the sizes of the layers are known."""
         layers, cache = _layers(), inputs.cache
+        if tokens.shape[1] == 1 and layers.has_states(cache):
+            return self._in_eager(inputs, silent=True)
         if tokens.shape[1] > 1 or not layers.steps_when_empty(cache):
             return self._prefill(inputs)
         if self._layouts is None:
@@ -146,12 +151,13 @@ class CachedCalls:
         return self._grow(inputs, layers.hold(cache, self._pool, 1), 1)
 
     def _prefill(self, inputs: Inputs):
+        layers = _layers()
         program = self._program(inputs, None)
         if program is None:
-            return PASS
+            return self._in_eager(inputs, silent=True) if layers.has_states(inputs.cache) else PASS
         flat = program(self._state, list(inputs.tensors.values()), _NOTHING)
-        _layers().fill(inputs.cache, program.states, program.first_states(flat))
-        self._layouts = _layers().layouts_of(inputs.cache)
+        layers.fill(inputs.cache, program.states, program.first_states(flat))
+        self._layouts = layers.layouts_of(inputs.cache)
         return program.returned(flat, inputs.cache)
 
     def _grow(self, inputs: Inputs, store: Store, new: int):
@@ -193,7 +199,11 @@ class CachedCalls:
         tokens = next(iter(inputs.tensors.values()))
         layers = _layers().kinds(inputs.cache) if room is None else room.kinds()
         key = (inputs.key(), self._training, room is None, tokens.shape[1] == 1, layers)
-        kind = self._kinds.setdefault(key, _Kind())
+        kind = self._kinds.get(key)
+        if kind is None:
+            eager = room is None and _layers().has_states(inputs.cache)
+            otherwise = _PROMPTS_IN_EAGER if eager else _THROUGH_DYNAMO
+            kind = self._kinds.setdefault(key, _Kind(otherwise))
         given = list(inputs.tensors.values())
         given += room.held(inputs.masked) if room is not None else ()
         program = kind.accepting(given)
@@ -203,9 +213,9 @@ class CachedCalls:
             program = kind.accepting(given)
             if program is not None or kind.refused:
                 return program
-            return self._captured(kind, inputs, room, given)
+            return self._captured(kind, inputs, room)
 
-    def _captured(self, kind: _Kind, inputs: Inputs, room: Room | None, given: list):
+    def _captured(self, kind: _Kind, inputs: Inputs, room: Room | None):
         if sum(len(each.programs) for each in self._kinds.values()) >= _MOST_KINDS:
             return self._refuse(kind, f"more than {_MOST_KINDS} kinds of calls")
         try:
@@ -214,27 +224,21 @@ class CachedCalls:
             )
         except Exception as error:
             return self._refuse(kind, one_line(error))
-        if not program.accepts(given):  # traced with two sequences in place of one
-            return self._refuse(kind, "the model differs for one sequence")
         kind.programs.append(program)
         return program
 
     def _refuse(self, kind: _Kind, why: str) -> None:
         kind.refused = True
         name = type(self._model).__name__
-        message = f"{name}: calls with a cache go through torch.compile: {why}"
-        events.warn_once(f"cache:{name}:{why}", message)
+        events.warn_once(f"cache:{name}:{why}", f"{name}: {kind.otherwise}: {why}")
 
     def _in_eager(self, inputs: Inputs, silent: bool = False):
-        """The call as it is, with one warning for its kind of cache."""
+        """The call as it is, with one warning where that is for its kind of cache."""
         if not silent:
             of_caches = _layers().kinds(inputs.cache)
             kinds = ", ".join(sorted({kind.__name__ for kinds in of_caches for kind in kinds}))
             name = type(self._model).__name__
-            message = (
-                f"{name}: steps with a cache of {kinds} run unfused; the default cache and "
-                "cache_implementation='static' are fused"
-            )
+            message = f"{name}: steps with a cache of {kinds} run unfused"
             events.warn_once(f"cache:{name}:{kinds}", message)
         arguments = inputs.arguments(inputs.tensors)
         return self._model(**arguments, **{inputs.cache_name: inputs.cache})

@@ -54,6 +54,10 @@ def takes_first_states(cache) -> bool:
     )
 
 
+def has_states(cache) -> bool:
+    return _STATES in kinds(cache)[0]
+
+
 def steps_when_empty(cache) -> bool:
     """A step may be the first that fills it, once the sizes of its layers are known."""
     return not isinstance(cache, _PAIR) and not getattr(cache, "offloading", False) and all(

@@ -26,6 +26,7 @@ from torchweld.capture.decoding.store import Part, Room
 from torchweld.capture.decomposing.program import decomposed
 from torchweld.capture.inline import inline
 from torchweld.capture.results import Results
+from torchweld.core.errors import UsageError
 from torchweld.core.garbage import no_garbage_collection
 from torchweld.core.options import Options
 from torchweld.core.torch_private import pytree
@@ -238,21 +239,32 @@ def capture(
     live = export_.LiveState(traced)
     program = _exported(traced, inputs, room)
     state, moving = len(live.positions), len(inputs.tensors)
-    given = moving + (0 if room is None else len(room.held(inputs.masked)))
-    order, constants = export_.wire_inputs(program, live, state + given)
-    fakes = _fakes(program, order, range(state, state + given))
+    given = [*inputs.tensors.values(), *(() if room is None else room.held(inputs.masked))]
+    order, constants = export_.wire_inputs(program, live, state + len(given))
+    fakes = _fakes(program, order, range(state, state + len(given)))
+    _holding_for(given, fakes)
     static = frozenset(i for i, p in enumerate(order) if not state <= p < state + moving)
     captured = Captured(
         export_.clean(program), f"{'prefill' if room is None else 'step'}{next(_numbers)}",
         "inference", static, capture_s=time.perf_counter() - start,
     )  # fmt: skip
     run = aot.compile_or_run_eagerly(compile_graph, captured, options, on_compiled)
-    return Program(run, tuple(order), constants, Sizes(fakes), traced.returned)
+    sizes = _holding_for(given, fakes)  # once more: compilation may have asked about sizes
+    return Program(run, tuple(order), constants, sizes, traced.returned)
+
+
+def _holding_for(given: Sequence[torch.Tensor], fakes: Sequence[torch.Tensor]) -> Sizes:
+    sizes = Sizes(fakes)
+    if not sizes.fit(tuple(t.shape for t in given)):  # two stood for one, or for many positions
+        raise UsageError("its code differs with the number of sequences or positions")
+    return sizes
 
 
 def _exported(traced: _Model, inputs: Inputs, room: Room | None) -> ExportedProgram:
     batch = next(iter(inputs.tensors.values())).shape[0]
     given = {name: _example(t, batch) for name, t in inputs.tensors.items()}
+    if room is None and layers.has_states(inputs.cache):
+        given = _short(given)
     arguments, dims = (given,), (_dims_of_call(given),)
     if room is not None:
         tensors = [
@@ -279,6 +291,15 @@ def _example(tensor: torch.Tensor, batch: int) -> torch.Tensor:
     matter to a trace."""
     one = batch == 1 == tensor.shape[0]
     return tensor.new_empty((2, *tensor.shape[1:])) if one else tensor
+
+
+def _short(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Two positions: code of recurrent layers may be a loop over them, which is traced as long as
+    it is. The graph then holds for these two alone."""
+    length = next(iter(given.values())).shape[1]
+    return {
+        name: t[:, :2] if t.dim() > 1 and t.shape[1] == length else t for name, t in given.items()
+    }
 
 
 def _dims_of_call(tensors: dict[str, torch.Tensor]) -> dict[str, dict[int, object]]:

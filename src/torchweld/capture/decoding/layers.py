@@ -16,13 +16,13 @@ from transformers import cache_utils
 from torchweld.capture.decoding.store import Layout, Part, Pool, Store, last
 
 _STORE = "_torchweld_store"
-_PAIR = cache_utils.EncoderDecoderCache
-_STATES = cache_utils.LinearAttentionLayer
+PAIR = cache_utils.EncoderDecoderCache
+STATES = cache_utils.LinearAttentionLayer
 
 
 def members(cache) -> list:
     """The caches that it consists of: of a decoder itself, and of what it reads of its encoder."""
-    pair = isinstance(cache, _PAIR)
+    pair = isinstance(cache, PAIR)
     return [cache.self_attention_cache, cache.cross_attention_cache] if pair else [cache]
 
 
@@ -55,12 +55,12 @@ def takes_first_states(cache) -> bool:
 
 
 def has_states(cache) -> bool:
-    return _STATES in kinds(cache)[0]
+    return STATES in kinds(cache)[0]
 
 
 def steps_when_empty(cache) -> bool:
     """A step may be the first that fills it, once the sizes of its layers are known."""
-    return not isinstance(cache, _PAIR) and not getattr(cache, "offloading", False) and all(
+    return not isinstance(cache, PAIR) and not getattr(cache, "offloading", False) and all(
         kind in _HELD for kind in kinds(cache)[0] or [cache.layer_class_to_replicate]
     )
 
@@ -84,6 +84,29 @@ def initialise(cache, layouts: tuple[Layout, ...], batch: int) -> None:
         layer.lazy_initialization(keys, values)
         if type(layer) in (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer):
             layer.keys, layer.values = keys, values
+
+
+# -- a prompt
+
+
+def fill(cache, names: tuple, states: Sequence[torch.Tensor]) -> None:
+    """Gives an empty cache its first states, named as `traced_layers.names_of` does."""
+    left = iter(states)
+    for each, of_layers in zip(members(cache), names):
+        for number, of_layer in enumerate(of_layers):
+            tensors = [next(left) for _ in of_layer]
+            if of_layer == ("keys", "values"):
+                each.update(*tensors, number)
+            elif of_layer:
+                _fill_states(each.layers[number], of_layer, tensors)
+    if isinstance(cache, PAIR):
+        cache.is_updated.update({at: bool(name) for at, name in enumerate(names[1])})
+
+
+def _fill_states(layer, names: tuple, tensors: list[torch.Tensor]) -> None:
+    for (name, number), tensor in zip(names, tensors):
+        conv = name == "conv_states"
+        (layer.update_conv_state if conv else layer.update_recurrent_state)(tensor, number)
 
 
 # -- a step
@@ -169,9 +192,9 @@ _SOURCES: dict[type, Callable] = {
     cache_utils.DynamicSlidingWindowLayer: _grows,
     cache_utils.StaticLayer: _is_fixed,
     cache_utils.StaticSlidingWindowLayer: _is_fixed,
-    _STATES: _has_states,
+    STATES: _has_states,
 }
-_HELD = {kind: _held(kind) for kind in _SOURCES if kind is not _STATES}
+_HELD = {kind: _held(kind) for kind in _SOURCES if kind is not STATES}
 
 
 def states_of(layer) -> dict[tuple[str, int], torch.Tensor]:
@@ -210,7 +233,7 @@ def hold(cache, pool: Pool, more: int) -> Store | None:
         if _STORE in vars(layer):
             release(layer)
     own, sources, length = caches[0].layers, _sources(cache, caches), _length_of(caches[0].layers)
-    if sources is None or length is None:
+    if sources is None or length is None or not own:
         return None
     growing = [layer for layer, source in zip(own, sources[0]) if isinstance(source, Layout)]
     tensors = [t for each in caches for layer in each.layers for t in _tensors(layer)]
@@ -230,7 +253,7 @@ def hold(cache, pool: Pool, more: int) -> Store | None:
 
 
 def _tensors(layer) -> tuple[torch.Tensor, ...]:
-    return tuple(states_of(layer).values()) if type(layer) is _STATES else (layer.keys,)
+    return tuple(states_of(layer).values()) if type(layer) is STATES else (layer.keys,)
 
 
 def _sources(cache, caches: list) -> tuple[tuple[Layout | Part, ...], ...] | None:
@@ -247,7 +270,7 @@ def _sources(cache, caches: list) -> tuple[tuple[Layout | Part, ...], ...] | Non
 
 def _source(layer) -> Layout | Part | None:
     find = _SOURCES.get(type(layer))
-    ready = type(layer) is _STATES or layer.is_initialized
+    ready = type(layer) is STATES or layer.is_initialized
     return find(layer) if find is not None and ready else None
 
 
@@ -314,216 +337,3 @@ def _rotate(layer, length: int) -> None:
         with torch.inference_mode():
             for tensor in (layer.keys, layer.values):
                 tensor.copy_(tensor.roll(length % slots, 2))
-
-
-# -- a trace
-
-
-class _Traced(cache_utils.CacheLayerMixin):
-    """What a layer is during a capture."""
-
-    is_sliding = False
-
-    def lazy_initialization(self, *states) -> None:
-        """There is nothing to be made."""
-
-    def get_max_length(self) -> int:
-        return -1
-
-    get_max_cache_shape = get_max_length
-
-
-class Fresh(_Traced):
-    """An empty layer: it keeps what it is given, and that alone is read."""
-
-    def __init__(self, is_sliding: bool = False) -> None:
-        super().__init__()
-        self.is_sliding = is_sliding
-
-    def update(self, key_states, value_states, *args, **kwargs):
-        self.keys, self.values = key_states, value_states
-        return key_states, value_states
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return query_length, 0
-
-    def get_seq_length(self) -> int:
-        return 0
-
-
-class Full(_Traced):
-    """A layer with a capacity, of which `length` positions are filled."""
-
-    def __init__(self, template, tensors: Sequence, length) -> None:
-        super().__init__()
-        (self.keys, self.values), self.length = tensors, length
-        self.is_initialized = True
-
-    def update(self, key_states, value_states, *args, **kwargs):
-        self._write(torch.arange(key_states.shape[2], device=self.length.device) + self.length,
-                    key_states, value_states)  # fmt: skip
-        return self.keys, self.values
-
-    def _write(self, at, key_states, value_states) -> None:
-        self.keys.index_copy_(2, at, key_states)
-        self.values.index_copy_(2, at, value_states)
-        self.length = self.length + key_states.shape[2]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.keys.shape[2], 0
-
-    def get_seq_length(self):
-        return self.length
-
-
-class Read(Full):
-    """Keys and values of an encoder: all there."""
-
-    def __init__(self, template, tensors: Sequence, length) -> None:
-        super().__init__(template, tensors, tensors[0].shape[2])
-
-
-class Ring(Full):
-    """A layer of which the last positions alone are kept: position p in slot p modulo their
-    number."""
-
-    is_sliding = True
-
-    def __init__(self, template, tensors: Sequence, length) -> None:
-        super().__init__(template, tensors, length)
-        plain = getattr(type(template), "PLAIN", type(template))
-        static = issubclass(plain, cache_utils.StaticLayer)
-        self.window = template.max_cache_len if static else template.sliding_window
-
-    def _wraps(self, new) -> bool:
-        """Several tokens may go over the end: their queries read what they overwrite."""
-        return new != 1 and self.keys.shape[2] == self.window
-
-    def update(self, key_states, value_states, *args, **kwargs):
-        new, slots = key_states.shape[2], self.keys.shape[2]
-        if self._wraps(new):
-            return self._around(key_states, value_states)
-        at = torch.arange(new, device=self.length.device) + self.length
-        self._write(at % slots, key_states, value_states)
-        return self.keys, self.values
-
-    def _around(self, key_states, value_states):
-        """Both the slots as they were and the new states, which then go to their slots."""
-        new, slots = key_states.shape[2], self.keys.shape[2]
-        number = torch.arange(slots, device=self.length.device)
-        position = self._positions(self.length + new - 1)
-        source = torch.where(position >= self.length, position - self.length + slots, number)
-        whole = [
-            torch.cat(pair, 2)
-            for pair in ((self.keys, key_states), (self.values, value_states))
-        ]
-        for ours, all_states in zip((self.keys, self.values), whole):
-            ours.copy_(all_states.index_select(2, source))
-        self.length = self.length + new
-        return tuple(whole)
-
-    def _positions(self, newest):
-        """What is in each slot; negative: nothing yet."""
-        slots = self.keys.shape[2]
-        return newest - (newest - torch.arange(slots, device=self.length.device)) % slots
-
-    def get_mask_sizes(self, query_length: int) -> tuple:
-        slots, device = self.keys.shape[2], self.length.device
-        if not self._wraps(query_length):
-            newest = self.length + query_length - 1
-            at = self._positions(newest)
-            return slots, _Offset(torch.where(at < 0, at + slots, at))  # later than every query
-        at = self._positions(self.length - 1)
-        at = torch.where(at < 0, self.length - self.window, at)  # before every query's window
-        new = torch.arange(query_length, device=device) + self.length
-        return slots + query_length, _Offset(torch.cat([at, new]))
-
-
-class _Offset:
-    """What is added to the numbers of keys, 0, 1 and so on, gives their positions, in any order. As
-    a number, where transformers asks how long a mask must be, it is zero: it is long enough."""
-
-    def __init__(self, positions: torch.Tensor) -> None:
-        self._positions = positions
-
-    def __radd__(self, other):
-        return self._positions if isinstance(other, torch.Tensor) else other
-
-
-def _states(template, tensors: Sequence, length):
-    """The layer's own code, on these tensors. `template`: the layer."""
-    traced = copy.copy(template)
-    for name, value in vars(template).items():
-        if isinstance(value, dict):
-            setattr(traced, name, dict(value))
-    for (name, number), tensor in zip(states_of(template), tensors):
-        getattr(traced, name)[number] = tensor
-    return traced
-
-
-# Of a Part's kind: makes the layer of a trace from the cache's own, its tensors and the length.
-TRACED: dict[str, Callable] = {"full": Full, "ring": Ring, "read": Read, "states": _states}
-
-
-def _fresh(layer):
-    return _states(layer, (), 0) if type(layer) is _STATES else Fresh(layer.is_sliding)
-
-
-def fresh(cache) -> list[list]:
-    """For each of its caches, the layers of a trace in which it is empty."""
-    return [list(map(_fresh, each.layers)) for each in members(cache)]
-
-
-def with_layers(cache, made: list[list]):
-    """A copy of a cache with these layers."""
-    copies = list(map(copy.copy, members(cache)))
-    for each, its in zip(copies, made):
-        each.layers, each.offloading = its, False  # what is kept elsewhere is not seen here
-        if not its:
-            each.layer_class_to_replicate = Fresh
-    if not isinstance(cache, _PAIR):
-        return copies[0]
-    pair = copy.copy(cache)
-    pair.self_attention_cache, pair.cross_attention_cache = copies
-    pair.is_updated = dict(cache.is_updated)
-    return pair
-
-
-def names_of(made: list[list]) -> tuple[tuple[tuple, ...], ...]:
-    """Where traced layers that were empty have their tensors."""
-    return tuple(tuple(map(_names, its)) for its in made)
-
-
-def _names(layer) -> tuple:
-    if type(layer) is _STATES:
-        return tuple(states_of(layer))
-    return () if layer.keys is None else ("keys", "values")
-
-
-def first_states(made: list[list]) -> list[torch.Tensor]:
-    each = [layer for its in made for layer in its]
-    found = [
-        states_of(layer).values() if type(layer) is _STATES else (layer.keys, layer.values)
-        for layer in each if _names(layer)
-    ]  # fmt: skip
-    return [tensor for tensors in found for tensor in tensors]
-
-
-def fill(cache, names: tuple, states: Sequence[torch.Tensor]) -> None:
-    """Gives an empty cache its first states, which are as `names_of` says."""
-    left = iter(states)
-    for each, of_layers in zip(members(cache), names):
-        for number, of_layer in enumerate(of_layers):
-            tensors = [next(left) for _ in of_layer]
-            if of_layer == ("keys", "values"):
-                each.update(*tensors, number)
-            elif of_layer:
-                _fill_states(each.layers[number], of_layer, tensors)
-    if isinstance(cache, _PAIR):
-        cache.is_updated.update({at: bool(name) for at, name in enumerate(names[1])})
-
-
-def _fill_states(layer, names: tuple, tensors: list[torch.Tensor]) -> None:
-    for (name, number), tensor in zip(names, tensors):
-        conv = name == "conv_states"
-        (layer.update_conv_state if conv else layer.update_recurrent_state)(tensor, number)

@@ -58,7 +58,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Part:
-    """What a graph has of one layer. `kind`, a key of `layers.TRACED`: "full" and "ring" are keys
+    """What a graph has of one layer. `kind`, of `traced_layers.TRACED`: "full" and "ring" are keys
     and values [batch, heads, slots, size], "read" are keys and values that stay as they are,
     "states" are tensors [batch, ...] of any number. `window`: of a ring."""
 

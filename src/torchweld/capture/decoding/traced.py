@@ -20,7 +20,7 @@ from torch.export import Dim, ExportedProgram
 
 from torchweld.capture import aot, assigned, attention, export_, torch_private
 from torchweld.capture.captured import Captured
-from torchweld.capture.decoding import layers
+from torchweld.capture.decoding import layers, traced_layers
 from torchweld.capture.decoding.inputs import Inputs
 from torchweld.capture.decoding.store import Part, Room
 from torchweld.capture.decomposing.program import decomposed
@@ -61,7 +61,7 @@ class _Model(torch.nn.Module):
 
     def call(self, given: dict[str, torch.Tensor], made: list[list]) -> list[torch.Tensor]:
         """The tensors that the model returns; `made`: the layers of its cache."""
-        cache = layers.with_layers(self.inputs.cache, made)
+        cache = traced_layers.with_layers(self.inputs.cache, made)
         result = self.model(**{self.inputs.cache_name: cache}, **self.inputs.arguments(given))
         leaves, spec = pytree.tree_flatten(result, is_leaf=lambda x: x is cache)
         self.returned.spec = spec
@@ -81,10 +81,10 @@ class _Prefill(_Model):
 
     def forward(self, given: dict):
         _same(self.batches(given))
-        made = layers.fresh(self.inputs.cache)
+        made = traced_layers.fresh(self.inputs.cache)
         results = self.call(given, made)
-        self.returned.states = layers.names_of(made)
-        return results, layers.first_states(made)
+        self.returned.states = traced_layers.names_of(made)
+        return results, traced_layers.first_states(made)
 
 
 class _Step(_Model):
@@ -118,7 +118,7 @@ class _Step(_Model):
     def _layers(self, tensors: list, length) -> list[list]:
         return [
             [
-                layers.TRACED[part.kind](layer, its, length)
+                traced_layers.TRACED[part.kind](layer, part, its, length)
                 for layer, part, its in zip(cache.layers, parts, each)
             ]
             for cache, parts, each in zip(layers.members(self.inputs.cache), self.parts, tensors)

@@ -29,7 +29,7 @@ def t5():
 
 def bart():
     sizes = dict(
-        d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
         decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64,
         decoder_start_token_id=2, forced_eos_token_id=None, max_position_embeddings=128,
     )  # fmt: skip
@@ -38,7 +38,7 @@ def bart():
 
 def whisper():
     sizes = dict(
-        d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=4,
+        d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
         decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, num_mel_bins=8,
         max_source_positions=30, max_target_positions=64, decoder_start_token_id=2,
     )  # fmt: skip
@@ -61,6 +61,13 @@ def mamba():
     return transformers.MambaForCausalLM(transformers.MambaConfig(**TOKENS, **sizes))
 
 
+def lfm2():
+    """One layer has states, the other keys and values."""
+    types = {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}
+    sizes = {name: size for name, size in SIZES.items() if name != "sliding_window"}
+    return transformers.Lfm2ForCausalLM(transformers.Lfm2Config(**sizes, **types))
+
+
 def pair_of(kind):
     torch.manual_seed(0)
     model = kind().eval()
@@ -77,7 +84,7 @@ def prompt(kind, batch: int, positions: int) -> dict:
     if kind is whisper:
         return {"input_features": torch.randn(batch, 8, 60, generator=torch.manual_seed(batch))}
     mask = torch.ones(batch, positions, dtype=torch.int64)
-    if kind is not mamba:
+    if kind not in (mamba, lfm2):  # whose states padding changes
         mask[0, : positions // 3] = 0
     return {"input_ids": tokens(batch, positions), "attention_mask": mask}
 
@@ -98,7 +105,7 @@ def kinds(fused) -> list[str]:
 
 CASES = [
     (t5, {}), (t5, {"cache_implementation": "static"}), (bart, {}), (whisper, {}),
-    (gemma2, {}), (gemma2, {"cache_implementation": "static"}),
+    (lfm2, {}), (gemma2, {"cache_implementation": "static"}),
     (mistral, {"cache_implementation": "static"}),
 ]  # fmt: skip
 

@@ -32,6 +32,7 @@ from torchweld.core.options import Options
 from torchweld.core.torch_private import pytree
 
 _MOST_SIZES = 4096  # whose guards are known to hold or not
+_FEW = 16  # positions, more than a convolution of a recurrent layer looks back
 _numbers = itertools.count()
 
 
@@ -264,7 +265,7 @@ def _exported(traced: _Model, inputs: Inputs, room: Room | None) -> ExportedProg
     batch = next(iter(inputs.tensors.values())).shape[0]
     given = {name: _example(t, batch) for name, t in inputs.tensors.items()}
     if room is None and layers.has_states(inputs.cache):
-        given = _short(given)
+        given = _shorter(given)
     arguments, dims = (given,), (_dims_of_call(given),)
     if room is not None:
         tensors = [
@@ -293,13 +294,15 @@ def _example(tensor: torch.Tensor, batch: int) -> torch.Tensor:
     return tensor.new_empty((2, *tensor.shape[1:])) if one else tensor
 
 
-def _short(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Two positions: code of recurrent layers may be a loop over them, which is traced as long as
-    it is. The graph then holds for these two alone."""
+def _shorter(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A few positions in place of a prompt's: code of recurrent layers may be a loop over them,
+    which is traced as long as it is. The graph then holds for that number alone."""
     length = next(iter(given.values())).shape[1]
     return {
-        name: t[:, :2] if t.dim() > 1 and t.shape[1] == length else t for name, t in given.items()
-    }
+        name: t.new_empty((t.shape[0], _FEW, *t.shape[2:]))
+        if t.dim() > 1 and t.shape[1] == length else t
+        for name, t in given.items()
+    }  # fmt: skip
 
 
 def _dims_of_call(tensors: dict[str, torch.Tensor]) -> dict[str, dict[int, object]]:

@@ -148,7 +148,8 @@ class CachedCalls:
             self._layouts = layers.layouts_of(cache)
             return result
         layers.initialise(cache, self._layouts, tokens.shape[0])
-        return self._grow(inputs, layers.hold(cache, self._pool, 1), 1)
+        store = layers.hold(cache, self._pool, 1)
+        return self._in_eager(inputs) if store is None else self._grow(inputs, store, 1)
 
     def _prefill(self, inputs: Inputs):
         layers = _layers()

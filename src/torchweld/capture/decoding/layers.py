@@ -67,7 +67,7 @@ def steps_when_empty(cache) -> bool:
 
 def layouts_of(cache) -> tuple[Layout, ...] | None:
     """Of a cache that was filled just now; None where its first call is never a step."""
-    if not steps_when_empty(cache):
+    if not steps_when_empty(cache) or any(layer.keys is None for layer in cache.layers):
         return None
     return tuple(Layout.of(layer.keys, layer.values) for layer in cache.layers)
 

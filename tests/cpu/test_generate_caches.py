@@ -136,9 +136,9 @@ def test_an_encoder_is_read_in_place_and_the_pair_is_eagers():
     assert made.is_updated == wanted.is_updated
     for name in ("self_attention_cache", "cross_attention_cache"):
         for ours, theirs in zip(getattr(made, name).layers, getattr(wanted, name).layers):
-            assert type(ours) is type(theirs)
             torch.testing.assert_close(ours.keys, theirs.keys)
             torch.testing.assert_close(ours.values, theirs.values)
+            assert type(ours) is type(theirs)
     copied = copy.deepcopy(made)
     keys = copied.cross_attention_cache.layers[0].keys
     encoded = model.get_encoder()(**given)

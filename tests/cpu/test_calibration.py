@@ -166,3 +166,9 @@ def test_rates_between_what_was_measured():
     assert rate_at(known, "float32 own", 64) == pytest.approx(64)
     assert rate_at(known, "float32 own", 32) == pytest.approx(32)
     assert rate_at(known, "float32 own", 5000) == pytest.approx(1024)
+
+
+def test_the_users_random_numbers_are_not_taken():
+    before = torch.get_rng_state()
+    gemm._calls(CPU, Options())
+    assert torch.equal(torch.get_rng_state(), before)

@@ -3,7 +3,7 @@ does, in one graph and without a warning?
 
     python bench/models_sweep.py [NAMES] [--dtype bfloat16] [--times] [--total 3600]
 
-Each model has a process of its own, in inference and then in training, on the CPU. What is found
+Each model has a process of its own for inference and one for training, on the CPU. What is found
 are lines of $OUT/models-sweep-DTYPE.jsonl (default: out); models that have a line are not run
 again. The last table counts what was found. Errors are judged as by bench/problems.py.
 """
@@ -11,6 +11,7 @@ again. The last table counts what was found. Errors are judged as by bench/probl
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -103,41 +104,38 @@ def compared(model: Built, step, train: bool) -> dict:
 # -- one process a model --
 
 
-def child(connection: Connection, name: str, dtype: str, times: bool) -> None:
+def child(connection: Connection, name: str, train: bool, dtype: str, times: bool) -> None:
     from transformers import logging
 
     logging.set_verbosity_error()
     torch.set_num_threads(1)
-    for train in (False, True):
-        try:
-            row = found(name, getattr(torch, dtype), train, times)
-        except (NoModel, EagerFails) as error:
-            row = {"not_run": f"{type(error).__name__}: {error}"[:300]}
-        except Exception as error:
-            row = {"raised": f"{type(error).__name__}: {error}"[:1000]}
-        connection.send({"name": name, "train": train} | row)
+    try:
+        row = found(name, getattr(torch, dtype), train, times)
+    except (NoModel, EagerFails) as error:
+        row = {"not_run": f"{type(error).__name__}: {error}"[:300]}
+    except Exception as error:
+        row = {"raised": f"{type(error).__name__}: {error}"[:1000]}
+    connection.send(row)
 
 
-def rows_of(name: str, given: argparse.Namespace) -> list[dict]:
-    """Two rows. A process that dies or is late has one with what is wrong."""
+def row_of(name: str, train: bool, given: argparse.Namespace) -> dict:
+    """A process that dies or is late has a row, too."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
-    process = context.Process(target=child, args=(there, name, given.dtype, given.times))
+    process = context.Process(target=child, args=(there, name, train, given.dtype, given.times))
     process.start()
     there.close()
-    rows, end = [], time.monotonic() + given.each
     try:
-        while len(rows) < 2:
-            if not here.poll(max(end - time.monotonic(), 0)):
-                raise TimeoutError(f"not finished within {given.each:.0f} s")
-            rows.append(here.recv())
-    except (TimeoutError, EOFError) as error:
-        process.kill()
+        if here.poll(given.each):
+            row = here.recv()
+        else:
+            process.kill()
+            row = {"late_or_dead": f"not finished within {given.each:.0f} s"}
+    except EOFError:
         process.join()
-        said = str(error) or f"the process died (status {process.exitcode})"
-        rows.append({"name": name, "train": bool(rows), "late_or_dead": said})
+        row = {"late_or_dead": f"the process died (status {process.exitcode})"}
     process.join()
-    return rows
+    return {"name": name, "train": train} | row
 
 
 # -- what was found --
@@ -172,6 +170,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="architectures, all if there are none")
+    parser.add_argument("--ways", default="inference,training")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--each", type=float, default=240.0, help="seconds, at most, of a model")
     parser.add_argument("--total", type=float, default=3600.0, help="seconds in all")
@@ -187,15 +186,17 @@ def main() -> None:
     path, end = folder / f"models-sweep-{given.dtype}.jsonl", time.monotonic() + given.total
     lines = path.read_text().splitlines() if path.exists() else []
     rows = [json.loads(line) for line in lines]
-    done = {row["name"] for row in rows}
-    for name in given.names or architectures()[:: given.stride]:
-        if name in done or time.monotonic() > end:
+    done = {(row["name"], row["train"]) for row in rows}
+    names = given.names or architectures()[:: given.stride]
+    for name, way in itertools.product(names, given.ways.split(",")):
+        train = way == "training"
+        if (name, train) in done or time.monotonic() > end:
             continue
-        for row in rows_of(name, given):
-            rows.append(row)
-            with open(path, "a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(f"{name}{' training' if row['train'] else ''}: {marks(row) or 'well'}", flush=True)
+        row = row_of(name, train, given)
+        rows.append(row)
+        with open(path, "a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(f"{name}, {way}: {', '.join(marks(row)) or 'well'}", flush=True)
     print(summary(rows))
 
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from problem_set import (
     blocks,
     convolutions,
+    modules,
     networks,
+    objectives,
     pretrained,
     products,
     recurrences,
@@ -15,7 +17,10 @@ from problem_set import (
 )
 from problem_set.core import PROBLEMS, Problem
 
-FILES = (reductions, products, convolutions, blocks, networks, recurrences, pretrained)
+FILES = (
+    reductions, products, convolutions, blocks, networks, recurrences, modules, objectives,
+    pretrained,
+)  # fmt: skip
 
 
 def chosen(words: Sequence[str], train: bool) -> list[Problem]:

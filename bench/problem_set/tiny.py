@@ -7,8 +7,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,23 +20,48 @@ BATCH, LENGTH = 2, 13
 TEXT_FIRST = 3  # smaller numbers are usually special
 
 # The most that a field of a configuration may be; the first pattern that its name matches counts.
-DEPTHS = ((r"block_repeats|num_block_repeats|stage_num_blocks", 1),
-          (r"(num_.*)?(layers?|blocks|depth)$|^n_layers?$|^depths$|blocks_per_stage", 2))  # fmt: skip
-COMMON = (*DEPTHS, (r"vocab_size|codebook_size|num_embeddings$|codevectors_per", 96),
-          (r"(local|routed|moe_num|num)_experts$|expert_num", 4), (r"experts_per_tok|top_?k$", 2),
-          (r"max_.*positions?|n_positions|position_embeddings", 512))  # fmt: skip
-WIDTHS = (
-    (r"key_value_heads|kv_heads", 2),
-    (r"heads?$|^n_head$", 4),
-    (r"head_dim|^d_kv$|dim_head|d_head|rope_dim|v_head", 8),
-    (r"lora_rank", 16),
-    (r"intermediate|ffn|mlp_dim|d_ff|inner", 64),
-    (r"hidden_size|hidden_dim|d_model|n_embd|embed_dim|embedding_size|^dim$|projection_dim|"
-     r"out_hidden|embedding_dim|output_dim|lru_width|query_dim|projector_hidden", 32),
-)  # fmt: skip
+Rules = tuple[tuple[str, int], ...]
+
+
+def depths(most: int) -> Rules:
+    return ((r"block_repeats|stage_num_blocks", 1),
+            (r"(num_.*)?(layers?|blocks|depth)$|^n_layers?$|^depths$|blocks_per_stage", most))  # fmt: skip
+
+
+COMMON = (
+    (r"vocab_size|num_embeddings$|n_words", 96),
+    (r"codebook_size|codevectors_per", 64),
+    (r"pad_token_id", 0),
+    (r"token_(id|index)$", 95),
+    (r"(local|routed|moe_num|num)_experts$|expert_num", 4),
+    (r"experts_per_tok|top_?k$", 2),
+    (r"max_.*positions?|n_positions|position_embeddings", 512),
+)
+
+
+def widths(width: int, head: int, heads_of_keys: int) -> Rules:
+    return (
+        (r"key_value_heads|kv_heads", heads_of_keys),
+        (r"heads?$|^n_head$", 4),
+        (r"head_dim|^d_kv$|dim_head|d_head|rope_dim|v_head", head),
+        (r"rotary_dim", 8),
+        (r"lora_rank", 16),
+        (r"intermediate|ffn|mlp_dim|d_ff|inner", 2 * width),
+        (r"hidden_size|hidden_dim|d_model|n_embd|emb(ed)?_dim|embedding_size|^dim$|projection_dim|"
+         r"out_hidden|embedding_dim|output_dim|lru_width|query_dim|projector_hidden|d_latents", width),
+    )  # fmt: skip
+
+
 IMAGES = ((r"image_size", 64),)
+SMALL = (*COMMON, *widths(32, 16, 2))
 # Ways to make an architecture small, the smallest first. The first that can be called is taken.
-RULES = ((*COMMON, *WIDTHS, *IMAGES), (*COMMON, *WIDTHS), (*COMMON, *IMAGES), COMMON, DEPTHS)
+# Some need five layers to have one of each kind, some as many heads of keys, some long heads.
+RULES = (
+    (*depths(2), *SMALL, *IMAGES), (*depths(2), *SMALL), (*depths(5), *SMALL),
+    (*depths(2), *COMMON, *widths(32, 16, 4)), (*depths(2), *COMMON, *widths(32, 8, 4)),
+    (*depths(5), *COMMON, *widths(512, 128, 4)), (*depths(2), *COMMON, *IMAGES),
+    (*depths(2), *COMMON), depths(2),
+)  # fmt: skip
 
 
 class NoModel(Exception):
@@ -85,14 +109,14 @@ def _classes(name: str) -> Iterator[type]:
                 yield getattr(transformers, each)
 
 
-def _config(kind: type, rules: tuple) -> Any:
+def _config(kind: type, rules: Rules) -> Any:
     config = without_chance(kind(**_smaller(kind(), rules)))
     for part in _parts(config):
         without_chance(part)
     return config
 
 
-def _smaller(config: Any, rules: tuple) -> dict[str, Any]:
+def _smaller(config: Any, rules: Rules) -> dict[str, Any]:
     """Arguments of the configuration's class that differ from `config`, its default."""
     names = inspect.signature(type(config).__init__).parameters
     changed = {}
@@ -107,7 +131,7 @@ def _smaller(config: Any, rules: tuple) -> dict[str, Any]:
     return changed
 
 
-def _most(name: str, rules: tuple) -> int | None:
+def _most(name: str, rules: Rules) -> int | None:
     return next((most for pattern, most in rules if re.search(pattern, name)), None)
 
 
@@ -127,19 +151,28 @@ def _called(kind: type, config: Any, train: bool) -> Tiny:
         raise NoModel(f"{count} parameters")
     torch.manual_seed(0)
     model = kind(config).train(train)
-    given = _inputs(model, config)
-    with torch.no_grad():
-        model(**given)
-    return Tiny(model, given)
+    for rich in (False, True):
+        try:
+            given = _inputs(model, config, rich)
+            with torch.no_grad():
+                model(**given)
+            return Tiny(model, given)
+        except Exception:
+            if rich:
+                raise
+    raise AssertionError
 
 
 # -- inputs --
 
 
-def _inputs(model: nn.Module, config: Any) -> dict[str, Tensor]:
+def _inputs(model: nn.Module, config: Any, rich: bool) -> dict[str, Tensor]:
+    """What has no default, and the main input; if `rich`, all that there is a rule for."""
     taken = inspect.signature(model.forward).parameters
-    needed = {n for n, p in taken.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
-    wanted = needed | {model.main_input_name}
+    plain = {n: p for n, p in taken.items() if p.kind is p.POSITIONAL_OR_KEYWORD}
+    wanted = {n for n, p in plain.items() if p.default is p.empty} | {model.main_input_name}
+    if rich:
+        wanted |= plain.keys() & INPUTS.keys()
     if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in taken:
         wanted.add("decoder_input_ids")
     if unknown := [name for name in wanted if name not in INPUTS]:

@@ -1,5 +1,5 @@
-"""All architectures of transformers, tiny and with random weights: does torchweld compute what eager
-does, in one graph and without a warning?
+"""All architectures of transformers, tiny and with random weights: does torchweld compute what
+eager does, in one graph and without a warning?
 
     python bench/models_sweep.py [NAMES] [--dtype bfloat16] [--times] [--total 3600]
 
@@ -90,8 +90,9 @@ def dynamos_graphs(model: Built, train: bool) -> int:
 
 def compared(model: Built, step, train: bool) -> dict:
     """CPU milliseconds of a call; the ways take turns."""
-    steps = {"torchweld": step, "eager": step_of("eager", model.module, model, train),
-             "inductor": step_of("inductor", torch.compile(model.module), model, train)}  # fmt: skip
+    others = {"eager": model.module, "inductor": torch.compile(model.module)}
+    steps = {way: step_of(way, run, model, train) for way, run in others.items()}
+    steps["torchweld"] = step
     spent: dict[str, list[float]] = {way: [] for way in steps}
     for _ in range(3 + CALLS):
         for way, call in steps.items():

@@ -24,8 +24,8 @@ Rules = tuple[tuple[str, int], ...]
 
 
 def depths(most: int) -> Rules:
-    return ((r"block_repeats|stage_num_blocks", 1),
-            (r"(num_.*)?(layers?|blocks|depth)$|^n_layers?$|^depths$|blocks_per_stage", most))  # fmt: skip
+    of_layers = r"(num_.*)?(layers?|blocks|depth)$|^n_layers?$|^depths$|blocks_per_stage"
+    return (r"block_repeats|stage_num_blocks", 1), (of_layers, most)
 
 
 COMMON = (
@@ -47,8 +47,9 @@ def widths(width: int, head: int, heads_of_keys: int) -> Rules:
         (r"rotary_dim", 8),
         (r"lora_rank", 16),
         (r"intermediate|ffn|mlp_dim|d_ff|inner", 2 * width),
-        (r"hidden_size|hidden_dim|d_model|n_embd|emb(ed)?_dim|embedding_size|^dim$|projection_dim|"
-         r"out_hidden|embedding_dim|output_dim|lru_width|query_dim|projector_hidden|d_latents", width),
+        (r"hidden_size|hidden_dim|d_model|n_embd|emb(ed)?_dim|embedding_size|embedding_dim|^dim$|"
+         r"projection_dim|projector_hidden|out_hidden|output_dim|lru_width|query_dim|d_latents",
+         width),
     )  # fmt: skip
 
 

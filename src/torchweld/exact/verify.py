@@ -317,7 +317,7 @@ def dropout_off(*models: Callable) -> Iterator[list[str]]:
     """Within, dropout layers drop nothing: eager and fused draw other numbers, so that with them a
     comparison means nothing. Gives the names of a few of those that would drop."""
     named = [pair for m in models if isinstance(m, nn.Module) for pair in m.named_modules()]
-    active = [(n, m) for n, m in named if "Dropout" in type(m).__name__ and m.training and m.p]
+    active = [(n, m) for n, m in named if m.training and _chance(m)]
     chances = [(layer, layer.p) for _, layer in active]
     names = list(dict.fromkeys(name for name, _ in active))
     try:
@@ -327,6 +327,12 @@ def dropout_off(*models: Callable) -> Iterator[list[str]]:
     finally:
         for layer, p in chances:
             layer.p = p
+
+
+def _chance(layer: nn.Module) -> float:
+    """Of dropping; 0 for a module that is only named after a dropout inside it."""
+    found = getattr(layer, "p", 0.0) if "Dropout" in type(layer).__name__ else 0.0
+    return found if isinstance(found, (int, float)) else 0.0
 
 
 def draws(model: Callable, example_inputs) -> bool:

@@ -260,6 +260,8 @@ def test_verify_judges_models_with_dropout(train):
     other = copy.deepcopy(model)
     report = verify(model, other, torch.randn(2, 4), seeds=(0,), train=train)
     assert "dropout is off in this comparison: 1" in str(report) and report.ok
+    assert model[1].p == 0.5 and model[1].training
+    assert not verify(model.eval(), model, torch.randn(2, 4), seeds=(0,)).notes
 
 
 def test_a_module_named_after_its_dropout_has_no_chance_of_its_own():
@@ -270,8 +272,6 @@ def test_a_module_named_after_its_dropout_has_no_chance_of_its_own():
     report = verify(model, model, torch.randn(3, 4))
     assert "dropout is off in this comparison: 0" in str(report) and report.ok
     assert model[0].p == 0.5
-    assert model[1].p == 0.5 and model[1].training
-    assert not verify(model.eval(), model, torch.randn(2, 4), seeds=(0,)).notes
 
 
 QUARTERS = 1 + torch.arange(100) / 4

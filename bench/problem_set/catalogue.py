@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from problem_set import (
+    architectures,
     blocks,
+    compositions,
     convolutions,
     modules,
     networks,
@@ -18,8 +20,8 @@ from problem_set import (
 from problem_set.core import PROBLEMS, Problem
 
 FILES = (
-    reductions, products, convolutions, blocks, networks, recurrences, modules, objectives,
-    pretrained,
+    reductions, products, convolutions, compositions, blocks, networks, architectures, recurrences,
+    modules, objectives, pretrained,
 )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ SMALL = (*COMMON, *widths(32, 16, 2))
 # Ways to make an architecture small, the smallest first. The first that can be called is taken.
 # Some need five layers to have one of each kind, some as many heads of keys, some long heads.
 RULES = (
-    (*depths(2), *SMALL, *IMAGES), (*depths(2), *SMALL), (*depths(5), *SMALL),
+    (*depths(1), *SMALL, *IMAGES), (*depths(2), *SMALL), (*depths(5), *SMALL),
     (*depths(2), *COMMON, *widths(32, 16, 4)), (*depths(2), *COMMON, *widths(32, 8, 4)),
     (*depths(5), *COMMON, *widths(512, 128, 4)), (*depths(2), *COMMON, *IMAGES),
     (*depths(2), *COMMON), depths(2),

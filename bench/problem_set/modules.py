@@ -59,7 +59,8 @@ def alibi_rotary_memory(scale):
         h = F.normalize(x, dim=-1) * width**0.5 * self.gamma
         q, k, v = self.qkv(h).reshape(batch, n, 3, 4, 12).permute(2, 0, 3, 1, 4)
         at = torch.arange(n, device=x.device)
-        angles = torch.einsum("i,j->ij", at.float(), 1e4 ** (-torch.arange(0, 12, 2) / 12.0))
+        rates = 1e4 ** (-torch.arange(0, 12, 2, device=x.device) / 12.0)
+        angles = torch.einsum("i,j->ij", at.float(), rates)
         angles = torch.cat((angles, angles), dim=-1)
         bias = -(at[None] - at[:, None]).abs() * self.slopes[:, None, None]
         scores = torch.einsum("bhid,bhjd->bhij", rotated(q, angles), rotated(k, angles)) * 12**-0.5
@@ -82,7 +83,8 @@ def diffusion_transformer(scale):
     """As DiT: patches, a sinusoidal time, adaptive norms with gates, patches back to an image."""
 
     def forward(self, x, time):
-        half = torch.exp(-math.log(10000) * torch.arange(16, dtype=torch.float32) / 16)
+        steps = torch.arange(16, dtype=torch.float32, device=x.device)
+        half = torch.exp(-math.log(10000) * steps / 16)
         angles = time[:, None].float() * half[None]
         embedded = torch.cat([torch.cos(angles), torch.sin(angles)], dim=-1).to(x.dtype)
         c = self.time2(F.silu(self.time1(embedded)))
@@ -276,36 +278,16 @@ def graph_convolution_normalised(scale):
 
     def forward(self, x, edges):
         source, target = edges
-        degree = torch.zeros(x.shape[0], dtype=x.dtype).scatter_add_(
+        degree = torch.zeros(x.shape[0], dtype=x.dtype, device=x.device).scatter_add_(
             0, target, torch.ones_like(target, dtype=x.dtype))  # fmt: skip
         inverse = degree.pow(-0.5)
         inverse = inverse.masked_fill(inverse == float("inf"), 0.0)
         message = self.linear(x)[source] * (inverse[source] * inverse[target]).unsqueeze(-1)
-        out = torch.zeros(x.shape[0], 12).to(x).index_add_(0, target, message)
+        out = x.new_zeros(x.shape[0], 12).index_add_(0, target, message)
         return F.relu(out + self.bias)
 
     made = net(forward, linear=nn.Linear(9, 12, bias=False), bias=weight(12))
     return made, [torch.randn(31 * scale, 9), _edges(31 * scale, 97 * scale)]
-
-
-@problem
-def graph_attention(scale):
-    """Softmax over the edges of a node: scatter_reduce of maxima, then of sums."""
-
-    def forward(self, x, edges):
-        source, target = edges
-        h = self.linear(x).view(-1, 3, 5)
-        a = F.leaky_relu((h * self.left).sum(-1)[source] + (h * self.right).sum(-1)[target], 0.2)
-        index = target.unsqueeze(-1).expand_as(a)
-        most = torch.full((x.shape[0], 3), float("-inf")).to(a)
-        most = most.scatter_reduce(0, index, a.detach(), "amax", include_self=False)
-        e = (a - most[target]).exp()
-        total = torch.zeros(x.shape[0], 3).to(a).scatter_add(0, index, e)
-        message = h[source] * (e / (total[target] + 1e-16)).unsqueeze(-1)
-        return torch.zeros_like(h).index_add(0, target, message).flatten(1)
-
-    made = net(forward, linear=nn.Linear(9, 15), left=weight(3, 5), right=weight(3, 5))
-    return made, [torch.randn(23 * scale, 9), _edges(23 * scale, 80 * scale)]
 
 
 @problem
@@ -340,7 +322,7 @@ def hashed_grid(scale):
             part = at - low
             feature = 0.0
             for corner in range(8):
-                bits = torch.tensor([corner >> i & 1 for i in range(3)])
+                bits = self.corners[corner]
                 place = low.long() + bits
                 hashed = (place[:, 0] * 1) ^ (place[:, 1] * 2654435761) ^ (place[:, 2] * 805459861)
                 near = torch.where(bits.bool(), part, 1 - part).prod(-1, keepdim=True)
@@ -349,31 +331,11 @@ def hashed_grid(scale):
         return self.out(torch.cat(found, -1))
 
     made = net(forward, table=weight(3, 64, 2), out=nn.Linear(6, 4))
+    made.register_buffer("corners", torch.arange(8)[:, None] >> torch.arange(3) & 1)
     return made, [torch.randn(29 * scale, 3)]
 
 
 # -- flows, distributions, codes --
-
-
-@problem
-def affine_coupling(scale):
-    def forward(self, x):
-        total = x.new_zeros(x.shape[0])
-        for i, layer in enumerate(self.layers):
-            mask = self.mask if i % 2 else 1 - self.mask
-            s, t = layer(x * mask).chunk(2, dim=1)
-            s = torch.tanh(s) * (1 - mask)
-            x = x * mask + (1 - mask) * (x * s.exp() + t)
-            total = total + s.sum(dim=1)
-        prior = -0.5 * (x.pow(2) + math.log(2 * math.pi)).sum(1)
-        return x, -(prior + total).mean()
-
-    def layer():
-        return nn.Sequential(nn.Linear(7, 20), nn.LeakyReLU(0.2), nn.Linear(20, 14))
-
-    made = net(forward, layers=nn.ModuleList([layer() for _ in range(3)]))
-    made.register_buffer("mask", torch.arange(7) % 2 * 1.0)
-    return made, [torch.randn(13 * scale, 7)]
 
 
 @problem
@@ -383,7 +345,7 @@ def invertible_convolution(scale):
     def forward(self, x):
         pixels = x.shape[2] * x.shape[3]
         x = (x + self.shift) * self.log_scale.exp()
-        lower = torch.tril(self.lower, -1) + torch.eye(6)
+        lower = torch.tril(self.lower, -1) + torch.eye(6, device=x.device)
         upper = torch.triu(self.upper, 1) + torch.diag(self.sign * self.log_s.exp())
         w = self.order @ lower @ upper
         out = F.conv2d(x, w.view(6, 6, 1, 1))
@@ -426,23 +388,6 @@ def rational_spline(scale):
 
 
 @problem
-def variational_autoencoder(scale):
-    def forward(self, x, noise):
-        h = self.encode(x)
-        mean, log_variance = self.mean(h), self.spread(h).clamp(-8, 8)
-        z = mean + torch.exp(0.5 * log_variance) * noise
-        logits = self.decode(z)
-        loss = F.binary_cross_entropy_with_logits(logits, x.sigmoid(), reduction="sum")
-        return logits, loss - 0.5 * torch.sum(1 + log_variance - mean.pow(2) - log_variance.exp())
-
-    made = net(
-        forward, encode=nn.Sequential(nn.Linear(50, 30), nn.ReLU()), mean=nn.Linear(30, 6),
-        spread=nn.Linear(30, 6), decode=nn.Sequential(nn.Linear(6, 30), nn.ReLU(),
-                                                      nn.Linear(30, 50)))  # fmt: skip
-    return made, [torch.randn(9 * scale, 50), torch.randn(9 * scale, 6)]
-
-
-@problem
 def vector_quantiser(scale):
     """The nearest code, its gradient passed straight through, and how often codes are used."""
 
@@ -465,7 +410,7 @@ def vector_quantiser(scale):
 def mixture_density(scale):
     def forward(self, x, y):
         logits, mean, log_std = self.out(torch.tanh(self.inside(x))).view(-1, 3, 5, 4).unbind(1)
-        normal = torch.distributions.Normal(mean, log_std.exp())
+        normal = torch.distributions.Normal(mean, log_std.exp(), validate_args=False)
         each = normal.log_prob(y.unsqueeze(1)).sum(-1) + F.log_softmax(logits.mean(-1), -1)
         return -torch.logsumexp(each, dim=1).mean(), (logits.softmax(1) * mean).sum(1)
 

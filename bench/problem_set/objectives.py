@@ -13,28 +13,13 @@ problem = problem_of("objectives")
 
 
 @problem
-def clip_loss(scale):
-    def forward(self, image, text):
-        image = self.image(image)
-        text = self.text(text)
-        image = image / image.norm(dim=-1, keepdim=True)
-        text = text / text.norm(dim=-1, keepdim=True)
-        logits = self.scale.exp() * image @ text.t()
-        labels = torch.arange(len(logits), device=logits.device)
-        return (F.cross_entropy(logits, labels) + F.cross_entropy(logits.t(), labels)) / 2
-
-    made = net(forward, image=nn.Linear(20, 16, bias=False), text=nn.Linear(12, 16, bias=False),
-               scale=nn.Parameter(torch.tensor(2.6593)))  # fmt: skip
-    return made, [torch.randn(13 * scale, 20), torch.randn(13 * scale, 12)]
-
-
-@problem
 def simclr_loss(scale):
     def forward(one, two):
         z = F.normalize(torch.cat([one, two]), dim=1)
         n = len(z)
-        similar = (z @ z.t() / 0.5).masked_fill(torch.eye(n, dtype=torch.bool), float("-inf"))
-        partner = torch.cat([torch.arange(n // 2, n), torch.arange(n // 2)])
+        at = torch.arange(n, device=z.device)
+        similar = (z @ z.t() / 0.5).masked_fill(at == at[:, None], float("-inf"))
+        partner = torch.cat([at[n // 2 :], at[: n // 2]])
         return F.cross_entropy(similar, partner)
 
     return function(forward), [torch.randn(11 * scale, 24), torch.randn(11 * scale, 24)]
@@ -65,17 +50,6 @@ def arc_margin(scale):
 
     made = net(forward, weight=weight(17, 12))
     return made, [torch.randn(10 * scale, 12), torch.randint(0, 17, (10 * scale,))]
-
-
-@problem
-def ctc(scale):
-    def forward(self, x, targets):
-        logs = self.out(self.rnn(x)[0]).log_softmax(-1).transpose(0, 1)
-        lengths = torch.full((x.shape[0],), x.shape[1], dtype=torch.long)
-        return F.ctc_loss(logs, targets, lengths, torch.full_like(lengths, 5), zero_infinity=True)
-
-    made = net(forward, rnn=nn.GRU(8, 10, batch_first=True), out=nn.Linear(10, 11))
-    return made, [torch.randn(3 * scale, 15, 8), torch.randint(1, 11, (3 * scale, 5))]
 
 
 @problem
@@ -110,7 +84,7 @@ def box_losses(scale):
 @problem
 def conditional_random_field(scale):
     def forward(self, emissions, tags):
-        rows = torch.arange(len(tags))
+        rows = torch.arange(len(tags), device=tags.device)
         score = self.start[tags[:, 0]] + emissions[rows, 0, tags[:, 0]]
         alpha = self.start + emissions[:, 0]
         for t in range(1, tags.shape[1]):
@@ -136,12 +110,13 @@ def policy_losses(scale):
             out.insert(0, advantage)
         advantages = torch.stack(out)
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        spread = torch.distributions.Categorical(logits=self.policy(x[:-1]))
+        spread = torch.distributions.Categorical(
+            logits=self.policy(x[:-1]), validate_args=False)
         ratio = (spread.log_prob(actions[:-1]) + 1.5).exp()
         lost = torch.max(-advantages * ratio, -advantages * ratio.clamp(0.8, 1.2)).mean()
         place = ((rewards.clamp(-1, 1) + 1) / 0.2).flatten()
         low, high = place.floor().long(), place.ceil().long()
-        mass = torch.zeros(12).to(x)
+        mass = x.new_zeros(12)
         mass = mass.index_add(0, low, high - place).index_add(0, high, place - low)
         error = F.smooth_l1_loss(values[:-1], advantages + values[:-1].detach())
         return lost + 0.5 * error - 0.01 * spread.entropy().mean(), mass
@@ -182,7 +157,7 @@ def capsules(scale):
             return square / (1 + square) * s / (square.sqrt() + 1e-8)
 
         votes = torch.einsum("ijkl,bil->bijk", self.weight, squash(x))
-        logits = torch.zeros(x.shape[0], 10, 4).to(x)
+        logits = x.new_zeros(x.shape[0], 10, 4)
         for step in range(3):
             share = logits.softmax(-1).unsqueeze(-1)
             out = squash((share * votes).sum(1))
@@ -304,7 +279,7 @@ def spectral_loss(scale):
     def forward(x, y):
         total = 0.0
         for n in (32, 64):
-            window = torch.hann_window(n)
+            window = torch.hann_window(n, device=x.device, dtype=x.dtype)
             a, b = (torch.stft(t, n, n // 4, window=window, return_complex=True).abs() + 1e-5
                     for t in (x, y))  # fmt: skip
             total = total + (a - b).norm() / b.norm() + F.l1_loss(a.log(), b.log())
@@ -321,7 +296,7 @@ def integrated_field(scale):
         def field(t, y):
             return self.out(torch.sin(30 * self.inside(torch.cat([y, t.expand(len(y), 1)], 1))))
 
-        t, h = torch.zeros(1, 1).to(x), 0.25
+        t, h = x.new_zeros(1, 1), 0.25
         for _ in range(4):
             k1 = field(t, x)
             k2 = field(t + h / 2, x + h / 2 * k1)
@@ -345,7 +320,8 @@ def attention_of_channels_and_places(scale):
         x = x * torch.sigmoid(self.place(both))
         pools = [F.interpolate(F.adaptive_avg_pool2d(x, s), (h, w), mode="bilinear",
                                align_corners=False) for s in (1, 3)]  # fmt: skip
-        theta = torch.eye(2, 3).to(x) + 0.1 * torch.tanh(self.theta(x.mean((2, 3)))).view(b, 2, 3)
+        theta = torch.tanh(self.theta(x.mean((2, 3)))).view(b, 2, 3)
+        theta = torch.eye(2, 3, device=x.device) + 0.1 * theta
         warped = F.grid_sample(x, F.affine_grid(theta, list(x.shape), align_corners=False),
                                align_corners=False)  # fmt: skip
         kernel = self.kernel(x).view(b, 2, 1, 9, h, w)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from problem_set.pretrained import without_chance
+from torchweld.exact.trees import tensors
 
 MOST_PARAMETERS = 30_000_000
 BATCH, LENGTH = 2, 13
@@ -156,7 +157,9 @@ def _called(kind: type, config: Any, train: bool) -> Tiny:
         try:
             given = _inputs(model, config, rich)
             with torch.no_grad():
-                model(**given)
+                results = tensors(model(**given)).values()
+            if any(r.isnan().any() for r in results):
+                raise NoModel("NaN")
             return Tiny(model, given)
         except Exception:
             if rich:

@@ -243,7 +243,7 @@ def tiles_of(
     depths = tuple(dict.fromkeys(i.depth for i in nest.inners))
     columns = tuple(dict.fromkeys(o.columns for o in nest.outers))
     batch = batch_of(nest, s)
-    around = tuple(a for a in nest.keys if a not in s.keys)
+    around = (*(a for a in nest.keys if a not in s.keys), *nest.turns)
     accesses = unmerged(comp, buffers)
     dimensions = (batch, s.rows, s.keys, around, *depths, *columns)
     scores = tile(s.rows, s.keys, s.block_rows, s.block_keys)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchweld.core.torch_private import pytree
 from torchweld.exact.campaign.surrounded import AFTER, BEFORE, Surrounded, followed
-from torchweld.exact.torch_private import operator_samples
+from torchweld.exact.torch_private import operator_samples, samples_of
 
 DTYPES = (torch.float32,) * 5 + (torch.bfloat16, torch.float16, torch.int64, torch.bool)
 _MOST_SAMPLES, _MOST_ELEMENTS = 40, 20_000
@@ -79,7 +79,7 @@ class Sample(Surrounded):
 
     def _sample(self) -> tuple:
         torch.manual_seed(self.seed)
-        samples = self._operator().sample_inputs("cpu", self.dtype, requires_grad=False)
+        samples = samples_of(self._operator(), self.dtype)
         found = next(islice(samples, self.index, None))
         return found.input, tuple(found.args), dict(found.kwargs)
 
@@ -97,7 +97,7 @@ def sample(seed: int) -> Sample | None:
     before, after = rng.choice(list(BEFORE)), rng.choice(list(AFTER))
     index, number = rng.randrange(_MOST_SAMPLES), rng.randrange(4)
     torch.manual_seed(number)
-    samples = operator.sample_inputs("cpu", dtype, requires_grad=False)
+    samples = samples_of(operator, dtype)
     count = sum(1 for _ in islice(samples, _MOST_SAMPLES))
     if not count:
         return None

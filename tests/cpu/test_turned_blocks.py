@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import torchweld
 from cpp_runner import error, layouts, reference, run
+from pairs import pairs
 from torchweld.core import dtypes as d
 from torchweld.core.events import TorchweldWarning
 from torchweld.ir.parser import parse_comp
@@ -26,9 +27,6 @@ comp centred [i:{rows}, j:{extent}] {{
 """
 KINDS = {d.f32: torch.float32, d.f64: torch.float64, d.i64: torch.int64, d.i32: torch.int32}
 LENGTHS = [2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 24, 31, 32]
-ROWS = [17, 70, 1000]
-# Each length with each type; and both with each number of rows.
-PAIRS = [(ROWS[(i + j) % 3], n, t) for i, n in enumerate(LENGTHS) for j, t in enumerate(KINDS)]
 
 
 def centred(rows: int, extent: int, dtype=d.f32):
@@ -38,7 +36,7 @@ def centred(rows: int, extent: int, dtype=d.f32):
     return comp, {"x": x.to(KINDS[dtype])}, outputs
 
 
-@pytest.mark.parametrize(("rows", "extent", "dtype"), PAIRS, ids=str)
+@pytest.mark.parametrize(("rows", "extent", "dtype"), pairs((17, 70, 1000), LENGTHS, KINDS))
 def test_rows_keep_apart(rows, extent, dtype):
     """Whole numbers: each result is exact."""
     case = centred(rows, extent, dtype)

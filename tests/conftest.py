@@ -10,11 +10,17 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """One cache for all workers of a run, and plans that repeat: set before any test imports
-    torchweld."""
+    torchweld. Hypothesis draws the same in each run, however slow the machine is."""
+    settings.register_profile(
+        "same", derandomize=True, deadline=None, database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )  # fmt: skip
+    settings.load_profile("same")
     os.environ.setdefault("TORCHWELD_CALIBRATE", "off")
     if "TORCHWELD_CACHE_DIR" not in os.environ:
         os.environ["TORCHWELD_CACHE_DIR"] = tempfile.mkdtemp(prefix="torchweld-test-cache-")

@@ -14,6 +14,8 @@ class Rate:
     """`start_us`: of a kernel that has nothing to do, its launch included. `tflops` in tiles of
     `full_tile` elements and more (all products together); smaller ones lose by the power
     `small_tiles` of their share, short depths by `half_depth` (at which the rate is half).
+    `depth_ns`: what a program takes for an element of the depth, in tiles of half of that and less.
+    `turned`: how many times as long it multiplies where a right factor lies along the columns.
     `memory`: share of copy speed that operands stream at. `exposed`: share of the epilogue of all
     waves but the last that the main loop does not hide. `split_us`: to add up shares of one tile's
     depth."""
@@ -26,6 +28,8 @@ class Rate:
     exposed: float
     split_us: float
     full_tile: int = _WGMMA_TILE
+    depth_ns: float = 0.0
+    turned: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class ProductRates:
 # cublasLt's gelu: [4096, 768] x [768, 3072]. A computed left factor: [16, 2048] x [2048, 2 x 8192]
 # takes 2.2 us more in tiles of 64 columns, 5.0 of 32. float32 (codegen/triton/wide.py), us, library
 # and Triton: 4096 x 4096 x 4096 2727, 1622; 2048 x 4096 x 1024 345, 206; 16384 x 256 x 256 52, 35.
+# A program alone on a multiprocessor takes, in ns for an element of the depth, in tiles of 64 x 32,
+# 64 x 64, 128 x 64: 21, 22, 36; with a right factor along the columns 18, 42, 54.
 # Tiles in Gluon: 802816 x 64 x 128 with hardswish 256 us on an H200, with mish 603.
 HOPPER = ProductRates(
     forms={
@@ -86,7 +92,7 @@ HOPPER = ProductRates(
     },
     wide={
         "library": Rate(3.0, 51, 0.05, 0, 0.90, 0.46, 2.8, _MMA_TILE),
-        "triton": Rate(2.6, 86, 0.10, 0, 0.90, 0.8, 0.5, _HALF_TILE),
+        "triton": Rate(2.6, 86, 0.10, 0, 0.90, 0.8, 0.5, _HALF_TILE, 22.0, 1.45),
     },
     sustained=7.0e14, gelu=38.3 / 32.9, computed_fma=16.0, early_us=1.0, sum_us=3.5, tile_us=4.0,
     tile_fma_us=0.23,
@@ -107,7 +113,7 @@ SM_80 = ProductRates(
     },
     wide={
         "library": Rate(3.5, 16.5, 0.05, 0, 0.90, 0.46, 2.8, _MMA_TILE),
-        "triton": Rate(3.1, 30, 0.10, 0, 0.90, 0.4, 0.5, _HALF_TILE),
+        "triton": Rate(3.1, 30, 0.10, 0, 0.90, 0.4, 0.5, _HALF_TILE, 28.0),
     },
     sustained=2.7e14, gelu=38.3 / 32.9, computed_fma=16.0, early_us=0.0, sum_us=3.5,
 )  # fmt: skip

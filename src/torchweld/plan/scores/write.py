@@ -313,8 +313,12 @@ class _Writer:
             return True
         wide = (self.axes.keys() - self.root.extents.keys()) | self.sides.columns
         strides = self.sources.graph.buffers[load.buffer].strides
-        inner = [e.substitute(images).axes for e, s in zip(load.index, strides) if s == 1]
+        inner = [self._axes_at(e, images) for e, s in zip(load.index, strides) if s == 1]
         return not self._axes_of(index) & wide or any(axes & wide for axes in inner)
+
+    def _axes_at(self, index: Affine, images: Images) -> frozenset[str]:
+        """What a copy's index depends on, where axes of the copy have such images."""
+        return self._axes_of(tuple(images.get(name, axis(name)) for name in index.axes))
 
     def _axes_of(self, index: IndexMap) -> frozenset[str]:
         indirect = (e.value for e in index if isinstance(e, Ref))

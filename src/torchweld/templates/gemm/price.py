@@ -37,6 +37,7 @@ from torchweld.templates.gemm.comp import is_batched, left_operand
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
 from torchweld.templates.gemm.hopper.images import image_load, is_image
 from torchweld.templates.gemm.schedule import ProductSchedule
+from torchweld.templates.gemm.triton.schedule import lies_along_columns
 from torchweld.templates.library.calls import with_gelu
 from torchweld.templates.pointwise_reduce.price import bytes_of, cost
 from torchweld.templates.traffic import node_bytes
@@ -46,6 +47,8 @@ _LIBRARY_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64
 _LIBRARY_SPLITS = (1, 2, 4, 8, 16)
 _MICRO = 1e-6
 _WHOLE_TILE = 128 * 128
+_STEP = 0.75  # power of a tile's size that a step of the depth takes
+_TURNED = 32  # columns of a right factor that are turned beside a step
 # Multiply-adds for each instruction of an element of a computed right factor. H100, 256 x 4096 x
 # 4096 in tiles of 64 x 128: int8 with a scale takes 14 us more than the product alone, int4 with
 # zero points 28.
@@ -60,7 +63,8 @@ class Work:
     how many columns each of several matrices side by side has. `right_bytes`: of right factors that
     are computed, what they are computed from; `right_fma`: multiply-adds for each element.
     `image_bytes`: of a left factor that is an image, whose windows overlap; `unsuited`: in a
-    form that the library has no good kernels for; `gathered`: its elements are loaded singly."""
+    form that the library has no good kernels for; `gathered`: its elements are loaded singly;
+    `turned`: a right factor lies along the columns."""
 
     batch: int
     rows: int
@@ -77,6 +81,7 @@ class Work:
     image_bytes: int | None = None
     unsuited: bool = False
     gathered: bool = False
+    turned: bool = False
 
     def tiles(self, block_m: int, block_n: int) -> int:
         """None holds columns of two matrices."""
@@ -140,9 +145,20 @@ def _seconds(
     sustained_s = _flops(work) / device.products.sustained
     made = waves * block_n * work.depth / splits * device.units  # elements of right factors
     made_s = made * work.right_fma / device.fma_per_s
-    busy_s = max(padded_flops / tflops + made_s, memory_s, _image_s(work, block_n, device))
+    turned = rate.turned if work.turned else 1.0
+    busy_s = max(
+        padded_flops * turned / tflops + made_s, _alone_s(work, rate, block_m, block_n, splits),
+        memory_s, _image_s(work, block_n, device),
+    )  # fmt: skip
     busy_s += epilogue_s
     return start_s + max(busy_s, sustained_s) + split_s
+
+
+def _alone_s(work: Work, rate: Rate, block_m: int, block_n: int, splits: int) -> float:
+    """Of a program that waits for its own steps, and has a multiprocessor for itself."""
+    tile = (2 * block_m * block_n * work.products / rate.full_tile) ** _STEP
+    turned = block_n * work.products / _TURNED if work.turned else 1.0
+    return work.depth / splits * rate.depth_ns * max(1.0, tile, turned) * 1e-9
 
 
 def _flops(work: Work) -> float:
@@ -319,6 +335,7 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
         right_bytes=_bytes(packed, buffers, hints) if packed else None,
         right_fma=_MADE_FMA * sum(_is_made(*spans[v], form) for v in behind),
         gathered=any(is_image(accesses, p) for p in form.products),
+        turned=lies_along_columns(accesses, form),
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, schedule
 from triton_cases import Case
 from triton_run import H100, bundle_of, launches, prepare
 
-PROGRAMS = 25
+PROGRAMS = 40
 _DRAW = random.Random(7)
 
 

@@ -14,10 +14,12 @@ from nest_gpu_cases import (
     BIAS,
     CAUSAL,
     DROPOUT,
+    SINKS,
     SOFTCAP,
     WINDOW,
     NestCase,
     Sizes,
+    bias_gradient,
     forward,
     generated,
     keys_gradient,
@@ -45,6 +47,10 @@ SHIPPED = [
     (keys_gradient(LONG[64], DROPOUT), (80,)),
     (keys_gradient(LONG[128], CAUSAL), (90,)),
     (keys_gradient(LONG[128], SOFTCAP), (80,)),
+    (forward(LONG[128], SINKS, saved=True), BOTH),
+    (bias_gradient(LONG[64], CAUSAL), BOTH),
+    (bias_gradient(LONG[128], BIAS, "f16"), BOTH),
+    (bias_gradient(LONG[64], BIAS, "f32"), BOTH),
 ]
 RARE = [
     forward(Sizes(1, 1, 1, 1, 1100, 64, 64), CAUSAL),  # one query, shares of the keys

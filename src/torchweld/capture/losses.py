@@ -212,7 +212,9 @@ def _is_hit(equal: torch.fx.Node) -> bool:
 
 
 def _unviewed(node: torch.fx.Node) -> torch.fx.Node:
-    return _unviewed(node.args[0]) if node.target is aten.view.default else node
+    while node.target is aten.view.default:
+        node = node.args[0]
+    return node
 
 
 def _classes_of(node: torch.fx.Node) -> int:

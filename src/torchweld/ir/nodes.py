@@ -373,6 +373,20 @@ def needed(
     return found
 
 
+def in_order_of_use(body: Sequence[Instr], values: Iterable[Value]) -> list[Value]:
+    """`values` and all that they are made of, as these ask for them: each behind its operands, the
+    first operand first. No recursion: a body may be thousands of values deep."""
+    found: dict[Value, None] = {}
+    todo = list(values)[::-1]
+    while todo:
+        missing = [v for v in operands(body[todo[-1]]) if v not in found]
+        if missing and todo[-1] not in found:
+            todo.extend(reversed(missing))
+        else:
+            found.setdefault(todo.pop())
+    return list(found)
+
+
 def store_axes(comp: Comp, store: Store, axes: Sequence[frozenset[str]]) -> frozenset[str]:
     """The axes at whose points a store happens, once at each. `axes`: of each value."""
     found = map_axes(store.index).union(*(axes[v] for v in store_operands(store)))

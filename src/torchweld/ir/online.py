@@ -131,17 +131,48 @@ def finite_of(body: Body, value: Value) -> Value | None:
 
 def shift_of(body: Body, value: Value, over: frozenset[str]) -> Value | None:
     """The maximum r over the axes `over` that a value shrinks with as exp(-r), None if there is
-    none: the value is exp(x - r) times what is free of r."""
+    none: the value is exp(x - r) times what is free of r, at most _MOST_FACTORS operations on."""
+    found: dict[Value, tuple[Value | None, int]] = {}  # r, and how far away the exponential is
+    todo = [value]
+    while todo:
+        args = _proportional(body, todo[-1])
+        missing = [v for v in args.values() if v not in found]
+        if missing:
+            todo += missing
+            continue
+        value = todo.pop()
+        place = _only_place(body, body[value], args, found)
+        if place is not None:
+            r, far = found[args[place]]
+            found[value] = (r, far + 1) if far < _MOST_FACTORS else (None, 0)
+        elif _is_op(body, value, ("exp",), None):
+            found[value] = _subtracted(body, body[value].args[0], over), 0
+        else:
+            found[value] = None, 0
+    return found[value][0]
+
+
+def _proportional(body: Body, value: Value) -> dict[int, Value]:
+    """The arguments that a value is proportional to, if what they are made of allows it; by
+    place."""
     instr = body[value]
     if isinstance(instr, Cast):
         wide = instr.dtype in (dtypes.f32, dtypes.f64) and body[instr.arg].dtype.is_float
-        return shift_of(body, instr.arg, over) if wide else None
-    if not isinstance(instr, Op):
+        return {0: instr.arg} if wide else {}
+    places = _LINEAR.get(instr.name, ()) if isinstance(instr, Op) else ()
+    return {p: instr.args[p] for p in places}
+
+
+def _only_place(body: Body, instr: Instr, args: Mapping[int, Value], found) -> int | None:
+    """Which of `args` shrinks with a maximum; None if not exactly one does, or if the other side of
+    a choice is not zero."""
+    places = [p for p, v in args.items() if found[v][0] is not None]
+    if len(places) != 1:
         return None
-    if instr.name == "exp":
-        return _subtracted(body, instr.args[0], over)
-    place = _scaling_argument(body, instr, over)
-    return None if place is None else shift_of(body, instr.args[place], over)
+    if isinstance(instr, Op) and instr.name == "where":
+        zero = body[instr.args[3 - places[0]]]
+        return places[0] if isinstance(zero, Const) and zero.value == 0 else None
+    return places[0]
 
 
 def _subtracted(body: Body, value: Value, over: frozenset[str]) -> Value | None:
@@ -160,16 +191,11 @@ def _subtracted(body: Body, value: Value, over: frozenset[str]) -> Value | None:
 def _scaling_argument(body: Body, instr: Op, over: frozenset[str]) -> int | None:
     """Which argument of an operation the result is proportional to, and that shrinks with a
     maximum; None if there is not exactly one."""
-    places = _LINEAR.get(instr.name, ())
-    found = [p for p in places if shift_of(body, instr.args[p], over) is not None]
-    if len(found) != 1:
-        return None
-    if instr.name != "where":
-        return found[0]
-    zero = body[instr.args[3 - found[0]]]
-    return found[0] if isinstance(zero, Const) and zero.value == 0 else None
+    args = {p: instr.args[p] for p in _LINEAR.get(instr.name, ())}
+    return _only_place(body, instr, args, {v: (shift_of(body, v, over), 0) for v in args.values()})
 
 
+_MOST_FACTORS = 64  # of a product: more are no form that anything is known of
 _LINEAR = {"mul": (0, 1), "div": (0,), "neg": (0,), "where": (1, 2)}
 
 
@@ -226,6 +252,7 @@ def normalised(comp: Comp, axes: Iterable[str]) -> Comp:
         sum((a - b) * v)         ->  sum(a * v) - sum(b * v)        where that saves a walk
         all(x == -inf)           ->  max(x) == -inf
         exp(x - (log(t) + m))    ->  exp(x - m) / t                 t and m constant along `axes`
+        exp(x - maximum(r, c))   ->  exp(x - r) * exp(r - maximum(r, c))      r = max(x), c as t
         sum(exp(x - r) * h)      ->  where(r == -inf, nan, sum(exp(x - where(r == -inf, 0, r)) * h))
         sum(where(c, 0, exp(x - r)) * h)         the same, where some point has no c
 
@@ -316,10 +343,15 @@ class _Writer:
         return self.body.emit(instr)
 
     def _exponential(self, instr: Op) -> Value:
-        """exp(x - m) / t of exp(x - (log(t) + m))"""
+        """exp(x - m) / t of exp(x - (log(t) + m)), exp(x - r) * exp(r - m) of a higher m"""
         below = self.body[instr.args[0]]
         if _is_op(self.body, instr.args[0], ("sub",)):
             x, total = below.args
+            top = self._lowered(x, total)
+            if top is not None:
+                bases = ((x, self._finite(top)), (top, total))
+                exps = (self.body.op("exp", self.body.op("sub", *pair)) for pair in bases)
+                return self.body.op("mul", *exps)
             parts = self.body[total].args if _is_op(self.body, total, ("add",)) else ()
             logs = [p for p in parts if _is_op(self.body, p, ("log",)) and not self._varies(p)]
             if len(logs) == 1 and self._varies(x) and not self._varies(total):
@@ -327,6 +359,18 @@ class _Writer:
                 exp = self.body.op("exp", self.body.op("sub", x, base))
                 return self.body.op("div", exp, self.body[logs[0]].args[0])
         return self.body.emit(instr)
+
+    def _lowered(self, x: Value, base: Value) -> Value | None:
+        """max(x), where `base` is the maximum of that and of what is constant along the axes."""
+        if not _is_op(self.body, base, ("maximum",)) or self._varies(base):
+            return None
+        for part in self.body[base].args:
+            instr = self.body[part]
+            top = isinstance(instr, Reduce) and instr.monoid == "max" and instr.args == (x,)
+            found = part if top and frozenset(instr.axes) == self.over else self._lowered(x, part)
+            if found is not None:
+                return found
+        return None
 
     def _is_row_choice(self, value: Value) -> bool:
         """where(c, 0, a) with c constant along the axes."""
@@ -437,14 +481,19 @@ def _replaced(factors: Sequence[Value], old: Value, new: Value) -> list[Value]:
 
 def _factors(body: Body, value: Value) -> tuple[list[Value], list[Value]]:
     """What a value is the product of, and what of that it is divided by."""
-    instr = body[value]
-    if _is_op(body, value, ("mul",)):
-        (a, b), (c, d) = (_factors(body, v) for v in instr.args)
-        return a + c, b + d
-    if _is_op(body, value, ("div",)):
-        (a, b), (c, d) = (_factors(body, v) for v in instr.args)
-        return a + d, b + c
-    return [value], []
+    sides: tuple[list[Value], list[Value]] = [], []
+    todo = [(value, 0)]
+    while todo:
+        factor, side = todo.pop()
+        if len(todo) + len(sides[0]) + len(sides[1]) > _MOST_FACTORS:
+            return [value], []
+        if _is_op(body, factor, ("mul", "div")):
+            left, right = body[factor].args
+            divides = body[factor].name == "div"
+            todo += [(right, 1 - side if divides else side), (left, side)]
+        else:
+            sides[side].append(factor)
+    return sides
 
 
 def _is_op(body: Body, value: Value, names: tuple[str, ...], kinds=_WIDE) -> bool:

@@ -211,15 +211,20 @@ class _Needs:
 
 def _implied(body: Sequence[Instr], value: Value, true: bool) -> Known:
     """What is true where `value` is so."""
-    value, true = literal(body, value, true)
-    instr = body[value]
-    if isinstance(instr, Op) and instr.name == ("bit_and" if true else "bit_or"):
-        return frozenset({(value, true)}).union(*(_implied(body, a, true) for a in instr.args))
-    return frozenset({(value, true)})
+    found: set[Literal] = set()
+    todo = [(value, true)]
+    while todo:
+        value, true = told = literal(body, *todo.pop())
+        instr = body[value]
+        is_all = isinstance(instr, Op) and instr.name == ("bit_and" if true else "bit_or")
+        if is_all and told not in found:
+            todo += [(a, true) for a in instr.args]
+        found.add(told)
+    return frozenset(found)
 
 
-def _told(body: Sequence[Instr], value: Value, known: Known) -> bool | None:
-    """Whether `value` is true where `known` is."""
+def _told(body: Sequence[Instr], value: Value, known: Known, depth: int = 0) -> bool | None:
+    """Whether `value` is true where `known` is, as far as that is not too long to find out."""
     value, true = literal(body, value, True)
     for told in (True, False):
         if (value, told) in known:
@@ -227,7 +232,9 @@ def _told(body: Sequence[Instr], value: Value, known: Known) -> bool | None:
     instr = body[value]
     if not isinstance(instr, Op) or instr.name not in ("bit_and", "bit_or"):
         return None
-    parts = [_told(body, a, known) for a in instr.args]
+    if depth == _DEEPEST:
+        return None
+    parts = [_told(body, a, known, depth + 1) for a in instr.args]
     decisive = instr.name == "bit_or"  # one that is true decides
     found = decisive if decisive in parts else None if None in parts else not decisive
     return None if found is None else found == true

@@ -9,7 +9,7 @@ for that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchweld.ir.affine import Affine
@@ -34,25 +34,28 @@ class Windowed:
 def windowed(comp: Comp, buffers: Mapping[str, Buffer]) -> Windowed:
     """`comp` on windows of what it only reads a part of, where those begin at a multiple of 16
     bytes."""
-    starts = {n: s for n in comp.reads for s in [_start(comp, buffers[n])] if s is not None}
-    starts = {n: s for n, s in starts.items() if s or not _is_whole(comp, buffers[n])}
+    loads, written = _loads(comp), {*comp.writes, *(s.init for s in comp.stores)}
+    found = {n: _start(comp, buffers[n], loads[n]) for n in loads if n not in written}
+    starts = {
+        n: s for n, s in found.items()
+        if s or (s == 0 and _window(comp, buffers[n], loads[n]) != buffers[n])
+    }  # fmt: skip
     if not starts:
         return Windowed(comp, {}, {})
     body = tuple(_moved(i, starts[i.buffer]) if isinstance(i, Load) and i.buffer in starts else i
                  for i in comp.body)  # fmt: skip
     offsets = {n: start * buffers[n].strides[0] for n, start in starts.items()}
     moved = replace(comp, body=body)
-    windows = {n: _window(moved, buffers[n]) for n in starts}
+    loads = _loads(moved)
+    windows = {n: _window(moved, buffers[n], loads[n]) for n in starts}
     return Windowed(moved, offsets, windows)
 
 
-def _start(comp: Comp, buffer: Buffer) -> int | None:
+def _start(comp: Comp, buffer: Buffer, loads: Sequence[Load]) -> int | None:
     """The first row that is read; None if there is nothing to gain, or not all is known."""
-    loads = _loads(comp, buffer)
-    apart = buffer.name in comp.writes or any(s.init == buffer.name for s in comp.stores)
     sizes = [a.extent for a in comp.axes]
     known = all(isinstance(n, int) for n in (*buffer.shape, *buffer.strides, *sizes))
-    if apart or not known or not buffer.shape or any(i.guard is not None for i in loads):
+    if not known or not buffer.shape or any(i.guard is not None for i in loads):
         return None
     rows = [i.index[0] for i in loads]
     start = min((e.const if _rises(e) else 0 for e in rows), default=0)
@@ -60,8 +63,13 @@ def _start(comp: Comp, buffer: Buffer) -> int | None:
     return start if offset_bytes % _ALIGNED_BYTES == 0 else None
 
 
-def _loads(comp: Comp, buffer: Buffer) -> list[Load]:
-    return [i for i in comp.body if isinstance(i, Load) and i.buffer == buffer.name]
+def _loads(comp: Comp) -> dict[str, list[Load]]:
+    """By what is read."""
+    found: dict[str, list[Load]] = {}
+    for instr in comp.body:
+        if isinstance(instr, Load):
+            found.setdefault(instr.buffer, []).append(instr)
+    return found
 
 
 def _rises(entry) -> bool:
@@ -74,16 +82,12 @@ def _moved(load: Load, start: int) -> Load:
     return replace(load, index=(first + -start, *rest)) if start else load
 
 
-def _window(comp: Comp, buffer: Buffer) -> Buffer:
+def _window(comp: Comp, buffer: Buffer, loads: Sequence[Load]) -> Buffer:
     """`buffer` as far as it is read."""
-    rows = [i.index[0] for i in _loads(comp, buffer)]
+    rows = [i.index[0] for i in loads]
     extents = comp.extents
     reach = max((_reach(e, extents, buffer.shape[0]) for e in rows), default=buffer.shape[0])
     return replace(buffer, shape=(reach, *buffer.shape[1:]))
-
-
-def _is_whole(comp: Comp, buffer: Buffer) -> bool:
-    return _window(comp, buffer).shape == buffer.shape
 
 
 def _reach(entry, extents: Mapping[str, int], whole: int) -> int:

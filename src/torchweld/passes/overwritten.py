@@ -67,7 +67,9 @@ class _Uses:
     def ends_at(self, name: str, position: int) -> bool:
         """A temporary made by one node, in memory that nobody else has, last read at `position`."""
         writers = self.writers.get(name, ())
-        if name in self.fixed | self.returned or len(writers) != 1 or self.last[name] != position:
+        if name in self.fixed or name in self.returned or len(writers) != 1:
+            return False
+        if self.last[name] != position:
             return False
         maker = self.graph.nodes[writers[0]]
         return not isinstance(maker, Extern) or (_makes_memory(maker) and not maker.mutates)

@@ -18,8 +18,8 @@ class Flow:
         self.nodes: dict[NodeId, Node] = dict(enumerate(graph.nodes))
         self.before: dict[NodeId, set[NodeId]] = {n: set() for n in self.nodes}
         self.after: dict[NodeId, set[NodeId]] = {n: set() for n in self.nodes}
-        self.writers: dict[str, list[NodeId]] = defaultdict(list)
-        self.readers: dict[str, list[NodeId]] = defaultdict(list)
+        self.writers: dict[str, dict[NodeId, None]] = defaultdict(dict)  # sets, in order
+        self.readers: dict[str, dict[NodeId, None]] = defaultdict(dict)
         self.needed = {v.buffer for v in views(graph.outputs)}
         self.inputs = {name for name in graph.inputs if name}
         self._order: list[NodeId | None] = list(self.nodes)
@@ -34,7 +34,7 @@ class Flow:
     def is_mutated(self, buffer: str) -> bool:
         """Whether `buffer` changes after it was first written, or was given by the caller and is
         written."""
-        writers = self.writers.get(buffer, [])
+        writers = self.writers.get(buffer, ())
         return len(writers) > 1 or (buffer in self.inputs and bool(writers))
 
     def changes_between(self, buffer: str, first: NodeId, second: NodeId) -> bool:
@@ -123,11 +123,11 @@ class Flow:
     def _add_dependencies(self, number: NodeId, node: Node) -> None:
         for buffer in node.reads:
             self._depend(number, self.writers[buffer])
-            self.readers[buffer].append(number)
+            self.readers[buffer][number] = None
         for buffer in node.writes:
             self._depend(number, self.writers[buffer])
             self._depend(number, (r for r in self.readers[buffer] if r != number))
-            self.writers[buffer].append(number)
+            self.writers[buffer][number] = None
 
     def _depend(self, later: NodeId, earlier: Iterable[NodeId]) -> None:
         for number in earlier:
@@ -152,7 +152,7 @@ class Flow:
         self._order[place] = new
         self._place[new] = place
         for buffer in node.writes:
-            self.writers[buffer].append(new)
+            self.writers[buffer][new] = None
         return new
 
     def _inherit(self, new: NodeId, old: NodeId) -> None:
@@ -170,7 +170,7 @@ class Flow:
             self.before[n].discard(number)
         for table, buffers in ((self.writers, node.writes), (self.readers, node.reads)):
             for buffer in buffers:
-                table[buffer] = [n for n in table[buffer] if n != number]
+                table[buffer].pop(number, None)
         del self._place[number]
 
     def _read_anew(self, number: NodeId) -> None:
@@ -181,7 +181,7 @@ class Flow:
                     self._depend(number, (writer,))
                 elif writer != number:
                     self._depend(writer, (number,))
-            self.readers[buffer].append(number)
+            self.readers[buffer][number] = None
 
     def _arrange(self, low: int, high: int, ordered: list[NodeId]) -> None:
         for place in range(low, high + 1):

@@ -234,9 +234,10 @@ class Mover:
     def _siblings(self, number: NodeId) -> list[NodeId]:
         """Nodes near by that read what `number` reads, and neither makes what the other needs."""
         related = {*self._producers(number), *self._consumers(number), number}
-        found = {r for b in self.flow.nodes[number].reads for r in self.flow.readers[b]} - related
-        near = [n for n in found if self.flow.distance(n, number) <= _FARTHEST_SIBLING]
-        near.sort(key=lambda n: self.flow.distance(n, number))
+        window = set(self.flow.near(number, _FARTHEST_SIBLING))  # an input may have any readers
+        tables = [self.flow.readers[b].keys() for b in self.flow.nodes[number].reads]
+        found = {r for readers in tables for r in readers & window}
+        near = sorted(found - related, key=lambda n: self.flow.distance(n, number))
         return self._comps(near[:_MOST_SIBLINGS])
 
     def _companions(self, number: NodeId) -> list[NodeId]:

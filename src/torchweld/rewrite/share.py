@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 from torchweld.ir.canonical import canonical
 from torchweld.ir.nodes import Comp, Graph, Node
@@ -18,13 +17,13 @@ def share_equal_nodes(graph: Graph) -> Graph:
     """
     mutable, outputs = mutated_buffers(graph), output_buffers(graph)
     names: dict[str, str] = {}
-    made: dict[tuple[str, ...], list[_Made]] = {}  # by what is read: most nodes are alone there
+    made: dict[tuple[str, ...], _Alike] = {}  # by what is read: most nodes are alone there
     kept: list[Node] = []
     for node in graph.nodes:
         node = rename(node, names)
         earlier = None
         if not mutable.intersection((*node.reads, *node.writes)):
-            earlier = _earlier(_Made(node, graph), made.setdefault(node.reads, []))
+            earlier = made.setdefault(node.reads, _Alike(graph)).earlier(node)
         if earlier is None or not _may_replace(earlier, _results(node), outputs):
             kept.append(node)
             continue
@@ -33,27 +32,25 @@ def share_equal_nodes(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(kept), outputs=rename_args(graph.outputs, names))
 
 
-@dataclass
-class _Made:
-    """A node, and what it computes if somebody asks."""
+class _Alike:
+    """Nodes of a graph that read the same buffers, by what they compute. The first is not asked
+    before there is a second."""
 
-    node: Node
-    graph: Graph
+    def __init__(self, graph: Graph) -> None:
+        self._graph, self._first = graph, None
+        self._by_key: dict[str | None, Node] = {}
 
-    @cached_property
-    def key(self) -> str | None:
-        return _key(self.node, self.graph)
-
-
-def _earlier(new: _Made, alike: list[_Made]) -> tuple[str | None, ...] | None:
-    """The results of the first node that computes the same; None if there is none: then `new` is
-    the first."""
-    if alike and new.key is not None:
-        for other in alike:
-            if other.key == new.key:
-                return _results(other.node)
-    alike.append(new)
-    return None
+    def earlier(self, node: Node) -> tuple[str | None, ...] | None:
+        """The results of the first node that computes the same as `node`; None if that is `node`,
+        or if it must stay."""
+        if self._first is None:
+            self._first = node
+            return None
+        if not self._by_key:
+            self._by_key[_key(self._first, self._graph)] = self._first
+        key = _key(node, self._graph)
+        found = node if key is None else self._by_key.setdefault(key, node)
+        return None if found is node else _results(found)
 
 
 def _results(node: Node) -> tuple[str | None, ...]:

@@ -21,7 +21,6 @@ ALIGNMENT = 256  # bytes: vector loads and TMA on a GPU, whole cache lines on a 
 # An arena of so many bytes does not matter to the peak of a device. A new one with its views costs
 # a program 27 us, where a small training step has two and takes 270 (EPYC).
 SMALL_BYTES = {"cpu": 1 << 18, "cuda": 1 << 22}
-_SHORT_STEPS = 32  # most temporaries are gone after a few
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +59,26 @@ def assign(lifetimes: Iterable[Lifetime]) -> Layout:
 
 
 class _Placed:
-    """Ranges taken so far, found by when they live. Most lives are short: those are kept by the
-    step at which they begin, so that equal layers cost the same each."""
+    """Ranges taken so far, found by when they live: lives of up to 2^k steps are kept together, by
+    the 2^k steps in which they begin. So there is little to look at beside a short one, however
+    long the graph is."""
 
     def __init__(self) -> None:
-        self._short: dict[int, list[tuple[int, int, Lifetime]]] = {}
-        self._long: list[tuple[int, int, Lifetime]] = []
+        self._taken: dict[int, dict[int, list[tuple[int, int, Lifetime]]]] = {}
 
     def add(self, start: int, end: int, life: Lifetime) -> None:
-        short = life.last - life.first < _SHORT_STEPS
-        kept = self._short.setdefault(life.first, []) if short else self._long
-        kept.append((start, end, life))
+        k = (life.last - life.first).bit_length()
+        self._taken.setdefault(k, {}).setdefault(life.first >> k, []).append((start, end, life))
 
     def beside(self, life: Lifetime) -> list[tuple[int, int]]:
         """(start, end) of those that live at the same time."""
-        first = life.first - _SHORT_STEPS
-        if life.last - first < len(self._short):
-            begun = (self._short.get(step, ()) for step in range(first, life.last + 1))
-        else:
-            begun = self._short.values()
-        found = [(s, e) for taken in begun for s, e, other in taken if _overlap(life, other)]
-        return found + [(s, e) for s, e, other in self._long if _overlap(life, other)]
+        found = []
+        for k, taken in self._taken.items():
+            places = range((life.first >> k) - 1, (life.last >> k) + 1)
+            few = places if len(places) < len(taken) else taken
+            for place in few:
+                found += [(s, e) for s, e, v in taken.get(place, ()) if _overlap(life, v)]
+        return found
 
 
 def _overlap(a: Lifetime, b: Lifetime) -> bool:

@@ -26,7 +26,9 @@ class GraphBuilder:
         self._buffer_names: dict[str, int] = {}
         self._node_names: dict[str, int] = {}
         self.copies: dict[tuple, Tensor] = {}  # (tensor, layout) -> its copy
-        self.checked: set[tuple] = set()  # (index tensor, bounds) that a check has seen
+        self.checked: dict[tuple, None] = {}  # (index tensor, bounds) that a check has seen
+        self._writers: dict[str, list[Node]] = {}  # of the first `_indexed` nodes
+        self._indexed = 0
 
     def fresh(self, name: str, taken: dict[str, int]) -> str:
         """`name`, or name_2, name_3, ... where it is taken."""
@@ -53,15 +55,24 @@ class GraphBuilder:
     def emit(self, node: Node) -> None:
         self.nodes.append(node)
 
+    def writers(self, buffer: str) -> list[Node]:
+        """The nodes so far that write it."""
+        for node in self.nodes[self._indexed :]:
+            for name in node.writes:
+                self._writers.setdefault(name, []).append(node)
+        self._indexed = len(self.nodes)
+        return self._writers.get(buffer, [])
+
     def mark(self) -> tuple:
         """What there is so far, for `back_to`. Names stay taken."""
-        return len(self.nodes), len(self.buffers), self.copies.copy(), self.checked.copy()
+        return len(self.nodes), [(d, len(d)) for d in (self.buffers, self.copies, self.checked)]
 
     def back_to(self, mark: tuple) -> None:
         """Takes back all that was added since."""
-        nodes, buffers, self.copies, self.checked = mark
+        nodes, tables = mark
         del self.nodes[nodes:]
-        self.buffers = dict(islice(self.buffers.items(), buffers))
+        self.buffers, self.copies, self.checked = (dict(islice(d.items(), n)) for d, n in tables)
+        self._writers, self._indexed = {}, 0
 
     def view_of(self, tensor: Tensor) -> View | None:
         """The tensor as a strided window on its buffer's memory; None where it is none."""
@@ -70,4 +81,4 @@ class GraphBuilder:
     def forget_copies_of(self, buffer: str) -> None:
         """`buffer` has been written: copies and checks made before no longer speak of it."""
         self.copies = {k: v for k, v in self.copies.items() if k[0].source != buffer}
-        self.checked = {k for k in self.checked if k[0].source != buffer}
+        self.checked = {k: None for k in self.checked if k[0].source != buffer}

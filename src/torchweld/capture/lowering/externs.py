@@ -99,7 +99,7 @@ def _is_of_call(call: Call, source: object) -> bool:
     that lives as long as a view of it."""
     if not isinstance(source, Tensor) or source.source not in call.graph.buffers:
         return False
-    makers = (n for n in call.graph.nodes if source.source in n.writes)
+    makers = call.graph.writers(source.source)
     return any(isinstance(n, Extern) and source.source not in n.mutates for n in makers)
 
 

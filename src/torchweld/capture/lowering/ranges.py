@@ -68,7 +68,7 @@ def check_range(
     on_cpu = device == "cpu"  # an index there may point into a GPU's tensor
     key = (index, lowest, extent, ignored)
     if (on_cpu or index.device == device) and key not in graph.checked:
-        graph.checked.add(key)
+        graph.checked[key] = None
         _check(graph, index, extent, lowest, ignored, on_cpu)
     return not on_cpu
 
@@ -101,22 +101,28 @@ def _each_once(index: Tensor) -> Tensor:
 
 def is_within(graph: GraphBuilder, index: Tensor, lowest: Size, extent: Size) -> bool:
     """Whether the elements are known to be in [lowest, extent)."""
-    ends = _ends(index) if index.buffer is None else _bounds_of(graph, index.buffer, {})
+    ends = _ends(index) if index.buffer is None else _bounds_of(graph, index.buffer)
     if ends is None:
         return False
     room = (ends[0] - lowest, extent - 1 - ends[1])
     return all(isinstance(r, int) and r >= 0 for r in room)
 
 
-def _bounds_of(graph: GraphBuilder, buffer: str, known: dict[str, Bounds | None]) -> Bounds | None:
+def _bounds_of(graph: GraphBuilder, buffer: str) -> Bounds | None:
     """What is known of a buffer's elements from the Comps that make it."""
-    if buffer not in known:
-        known[buffer] = None  # until it is found: no Comp reads what it writes
-        makers = [n for n in graph.nodes if buffer in n.writes]
-        if len(makers) == 1 and isinstance(makers[0], Comp) and buffer not in graph.mutated:
-            known[buffer] = stored_bounds(
-                makers[0], buffer, lambda name: _bounds_of(graph, name, known)
-            )
+    known: dict[str, Bounds | None] = {}
+    todo = [buffer]
+    while todo:  # no recursion: indices may be computed by thousands of operations
+        name = todo[-1]
+        maker, *others = graph.writers(name) or (None,)
+        alone = isinstance(maker, Comp) and not others and name not in graph.mutated
+        missing = [b for b in maker.reads if b not in known] if alone else []
+        if name not in known and missing:
+            known[name] = None  # until it is found: no Comp reads what it writes
+            todo += missing
+            continue
+        todo.pop()
+        known[name] = stored_bounds(maker, name, known.get) if alone else None
     return known[buffer]
 
 

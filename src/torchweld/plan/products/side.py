@@ -101,7 +101,7 @@ def _has_gelu(shop: Workshop, number: NodeId) -> bool:
     readers = flow.readers[node.writes[0]] if is_product(node) else ()
     if len(readers) != 1 or flow.is_needed_after(node.writes[0], *readers):
         return False
-    reader = flow.nodes[readers[0]]
+    reader = flow.nodes[next(iter(readers))]
     return isinstance(reader, Comp) and with_gelu(node, reader, shop.graph) is not None
 
 

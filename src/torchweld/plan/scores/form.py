@@ -12,24 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import accumulate, chain, count
 
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Comp, Graph, Node, Reduce, Store, views
+from torchweld.ir.nodes import Comp, Graph, Node, Reduce, Store, readers, views
 from torchweld.plan.decisions import Fusion, Plan
-from torchweld.plan.inline import fresh
 from torchweld.plan.products.told import explained
 from torchweld.plan.refusals import Reason, Refusal
-from torchweld.plan.scores.join import join_nests, without
+from torchweld.plan.scores.join import join_nests, with_joined
 from torchweld.plan.scores.offer import FAMILY, Desk, Offer, with_stores
-from torchweld.plan.scores.write import Sources, Written, with_reader, written
+from torchweld.plan.scores.write import Sources, Written, may_end, with_reader, written
 from torchweld.rewrite.dead import drop_dead_nodes
 from torchweld.rewrite.flow import mutated_buffers
 from torchweld.targets.target import Target
-from torchweld.templates.gemm.comp import is_product
 from torchweld.templates.template import Choose
 from torchweld.templates.traffic import node_bytes
 
-_MOST_CHANGES = 16  # stores and readers that a graph's nests take on
+_MOST_CHANGES = 16  # stores and readers that nests of the same products take on
 
 
 def score_nests(plan: Plan, target: Target, options: Options, choose: Choose) -> Plan:
@@ -40,18 +40,22 @@ def score_nests(plan: Plan, target: Target, options: Options, choose: Choose) ->
     desk, sources = Desk(plan.graph, target, options, choose), Sources.of(plan.graph)
     found: dict[str, Offer] = {}
     refused: dict[tuple[str, str], Refusal] = {}
-    for node in (n for n in plan.graph.nodes if is_product(n)):
+    for node in filter(may_end, plan.graph.nodes):
         best = _best(node, sources, desk)
         if isinstance(best, Offer):
             found[node.name] = best
         elif best is not None:
             refused |= _pairs(node, best, sources)
     taken, graph, more = _taken(plan.graph, found, desk)
-    plan = explained(plan, refused | more)
+    before, plan = plan.graph, explained(plan, refused | more)
     graph, homes = _joined(graph, tuple(taken), desk)
     names = _names(homes, graph)
+    inside: dict[str, list[Offer]] = {}
+    for root, offer in taken.items():
+        inside.setdefault(homes[root], []).append(offer)
+    comps, place = {n.name: n for n in graph.nodes}, {n.name: k for k, n in enumerate(before.nodes)}
     told = tuple(
-        _told([taken[r] for r in taken if homes[r] == home], name, plan.graph, graph)
+        _told(inside[home], replace(comps[home], name=name), desk, place)
         for home, name in names.items()
     )
     nodes = tuple(replace(n, name=names.get(n.name, n.name)) for n in graph.nodes)
@@ -66,24 +70,26 @@ def _joined(
     it is in now."""
     homes = {root: root for root in roots}
     tried: set[tuple[str, str]] = set()
-    while True:
-        pairs = join_nests(graph, tuple(dict.fromkeys(homes.values())), desk)
-        found = next((p for p in pairs if p[:2] not in tried), None)
-        if found is None:
-            return graph, homes
-        one, other, merged = found
-        tried.add((one, other))
-        merged = replace(merged, name=other)
-        together = _ordered(without(graph, one, other, merged), {other: merged}, ())
-        if isinstance(together, Graph):
-            graph = together
-            homes = {root: other if home == one else home for root, home in homes.items()}
+    while pairs := join_nests(graph, set(homes.values()), desk, tried):
+        tried.update(pairs)
+        todo = [pairs]
+        while todo:
+            batch = todo.pop(0)
+            merged = {other: comp for (_, other), comp in batch.items()}
+            together = _ordered(with_joined(graph, batch), merged, ())
+            if isinstance(together, Graph):
+                graph, moved = together, dict(batch.keys())
+                homes = {root: moved.get(home, home) for root, home in homes.items()}
+            elif len(batch) > 1:  # some cannot be: one by one
+                todo = [{pair: comp} for pair, comp in batch.items()]
+    return graph, homes
 
 
 def _names(homes: Mapping[str, str], graph: Graph) -> dict[str, str]:
     """Names for the nests, by those that they have: the products that they end in."""
     used = {n.name for n in graph.nodes}
-    return {home: fresh("attention", used) for home in dict.fromkeys(homes.values())}
+    free = (n for n in chain(["attention"], (f"attention_{k}" for k in count())) if n not in used)
+    return dict(zip(dict.fromkeys(homes.values()), free))
 
 
 def _pairs(root: Node, why: Refusal, sources: Sources) -> dict[tuple[str, str], Refusal]:
@@ -124,107 +130,141 @@ def _with(graph: Graph, offers: Mapping[str, Offer], desk: Desk) -> Graph | dict
     gone: set[str] = set()
     for _ in range(_MOST_CHANGES):
         nodes = tuple(nests.get(n.name, n) for n in graph.nodes if n.name not in gone)
-        left = drop_dead_nodes(replace(graph, nodes=nodes))
-        again = _computed_again(left, offers)
+        left = _Left(drop_dead_nodes(replace(graph, nodes=nodes)), Sources.of(graph), offers)
+        again = left.computed_again()
         if not again:
-            return _ordered(left, nests, offers)
-        moved = _moved_store(again, offers, left) or _joining_reader(again, offers, left, graph)
-        if moved is None:
+            return _ordered(left.graph, nests, offers)
+        changes = left.changes(again)
+        if not changes:
             return {n: Refusal(Reason.READERS, ", ".join(sorted(c))) for n, c in again.items()}
-        name, node, change = moved
-        if isinstance(change, Written):
-            offers[name] = replace(offers[name], written=change)
-        else:
-            wanted.setdefault(name, []).extend(change)
-        offer = desk.offer(
-            offers[name].root, with_stores(offers[name].written, wanted.get(name, ())))
-        if isinstance(offer, Refusal):
-            return {name: offer}
-        nests[name] = offer.comp
-        gone.add(node)
-    return {n: Refusal(Reason.READERS, "too many of them") for n in offers}
+        refused: dict[str, Refusal] = {}
+        for name, (node, change) in changes.items():
+            if isinstance(change, Written):
+                offers[name] = replace(offers[name], written=change)
+            else:
+                wanted.setdefault(name, []).extend(change)
+            offer = desk.offer(
+                offers[name].root, with_stores(offers[name].written, wanted.get(name, ())))
+            if isinstance(offer, Refusal):
+                refused[name] = offer
+            else:
+                nests[name] = offer.comp
+            gone.add(node)
+        if refused:
+            return refused
+    return {n: Refusal(Reason.READERS, "too many of them") for n in again}
 
 
-def _joining_reader(
-    again: Mapping[str, set[str]], offers: Mapping[str, Offer], left: Graph, graph: Graph
-) -> tuple[str, str, Written] | None:
-    """A reduction of the scores of a nest that is not behind its product, and the nest with it."""
-    kept, sources = {v.buffer for v in views(left.outputs)}, Sources.of(graph)
-    for name in again:
-        members = offers[name].written.members
-        inside = {b for n in left.nodes if n.name in members for b in n.writes} - kept
-        for node in (n for n in left.nodes if isinstance(n, Comp) and n.name not in offers):
-            reduces = any(isinstance(i, Reduce) for i in node.body)
-            if node.name in members or not reduces or not inside.intersection(node.reads):
-                continue
-            found = with_reader(offers[name].root, offers[name].written, node, sources)
-            if isinstance(found, Written) and len(found.comp.stores) == 2:
-                return name, node.name, found
-    return None
+Change = tuple[str, "Written | list[Store]"]  # a node that goes, and what a nest does instead
 
 
-def _computed_again(left: Graph, offers: Mapping[str, Offer]) -> dict[str, set[str]]:
-    """By offer, the products inside that are still there for others."""
-    names = {n.name for n in left.nodes}
-    found = {}
-    for name, offer in offers.items():
-        inside = {m for m, member in offer.written.members.items() if member.is_product}
-        if inside & names:
-            found[name] = inside & names
-    return found
+class _Left:
+    """A graph in which nests have taken the place of products, and what is still there although
+    it is inside one. `before`: the graph without nests."""
 
+    def __init__(self, graph: Graph, before: Sources, offers: Mapping[str, Offer]) -> None:
+        self.graph, self._before, self._offers = graph, before, offers
+        self._sources, self._readers = Sources.of(graph), readers(graph.nodes)
+        self._here = {n.name: n for n in graph.nodes}
+        self._place = {n.name: k for k, n in enumerate(graph.nodes)}
+        self._kept = {v.buffer for v in views(graph.outputs)}
 
-def _moved_store(
-    again: Mapping[str, set[str]], offers: Mapping[str, Offer], left: Graph
-) -> tuple[str, str, list[Store]] | None:
-    """A statistic that others need, and the nest that can store it: the nest's name, the node that
-    goes, and the stores."""
-    here = {n.name: n for n in left.nodes}
-    kept, sources = {v.buffer for v in views(left.outputs)}, Sources.of(left)
-    for name, products in again.items():
-        members = offers[name].written.members
+    def computed_again(self) -> dict[str, set[str]]:
+        """By offer, the products inside that are still there for others."""
+        inside = {
+            name: {m for m, member in offer.written.members.items() if member.is_product}
+            for name, offer in self._offers.items()
+        }
+        return {n: names & self._here.keys() for n, names in inside.items()
+                if not names.isdisjoint(self._here)}  # fmt: skip
+
+    def changes(self, again: Mapping[str, set[str]]) -> dict[str, Change]:
+        """At most one for nests of the same products, since it may help them all: a statistic that
+        the nest can store, or else a reader that it can take in."""
+        found: dict[str, Change] = {}
+        busy: set[str] = set()
+        for look in (self._moved_store, self._joining_reader):
+            for name, products in again.items():
+                change = look(name, products) if products.isdisjoint(busy) else None
+                if change is not None:
+                    found[name] = change
+                    busy |= products
+        return found
+
+    def _moved_store(self, name: str, products: set[str]) -> Change | None:
+        """A statistic that others need, and the stores by which the nest makes it."""
+        sources, here, members = self._sources, self._here, self._offers[name].written.members
         scores = max(sources.elements(here[p].writes[0]) for p in products)
+        first = min(sources.place[p] for p in products)
         for member in (m for m in members if m in here and not members[m].is_product):
             made = here[member].writes[0]
-            if sources.elements(made) >= scores or not sources.products(made, 0) & products:
+            behind = sources.behind(made, 0, first)
+            if sources.elements(made) >= scores or all(n.name not in products for n in behind):
                 continue
-            readers = [n for n in left.nodes if set(here[member].writes) & set(n.reads)]
-            outside = any(n.name not in members or n.name in offers for n in readers)
-            stores = members[member].stores(offers[name].written.comp.extents)
-            if (outside or kept & set(here[member].writes)) and stores:
-                return name, member, stores
-    return None
+            users = [n.name for b in here[member].writes for n in self._readers.get(b, ())]
+            outside = any(n not in members or n in self._offers for n in users)
+            stores = members[member].stores(self._offers[name].written.comp.extents)
+            if (outside or self._kept & set(here[member].writes)) and stores:
+                return member, stores
+        return None
+
+    def _joining_reader(self, name: str, products: set[str]) -> Change | None:
+        """A reduction of the scores of a nest that is not behind its product, and the nest with
+        it."""
+        offer = self._offers[name]
+        members = offer.written.members
+        inside = {b for m in members if m in self._here for b in self._here[m].writes} - self._kept
+        users = {n.name: n for b in inside for n in self._readers.get(b, ())}
+        for node in sorted(users.values(), key=lambda n: self._place[n.name]):
+            if not isinstance(node, Comp) or node.name in self._offers or node.name in members:
+                continue
+            if any(isinstance(i, Reduce) for i in node.body):
+                found = with_reader(offer.root, offer.written, node, self._before)
+                if isinstance(found, Written) and len(found.comp.stores) == 2:
+                    return node.name, found
+        return None
 
 
 def _ordered(left: Graph, nests: Mapping[str, Comp], offers) -> Graph | dict[str, Refusal]:
     """`left` with each node behind those whose results it reads."""
-    waiting = {b for n in left.nodes for b in n.writes} - {n for n in left.inputs if n}
-    todo, done = list(left.nodes), []
-    touched = {b for c in nests.values() for b in (*c.reads, *c.writes)}
-    while todo:
-        ready = next((k for k, n in enumerate(todo) if not waiting.intersection(n.reads)), None)
-        if ready is None:
-            return {n: Refusal(Reason.REENTRY, n) for n in offers}
-        touched |= {b for n in todo[:ready] for b in (*n.reads, *n.writes)}
-        done.append(todo.pop(ready))
-        waiting -= set(done[-1].writes)
+    made = {b for n in left.nodes for b in n.writes} - {n for n in left.inputs if n}
+    waits = [made.intersection(n.reads) for n in left.nodes]
+    waiting: dict[str, list[int]] = {}
+    for k, missing in enumerate(waits):
+        for name in missing:
+            waiting.setdefault(name, []).append(k)
+    ready = [k for k, missing in enumerate(waits) if not missing]  # in order, so a heap
+    done: list[int] = []
+    while ready:
+        done.append(heappop(ready))
+        for name in left.nodes[done[-1]].writes:
+            for k in waiting.pop(name, ()):
+                waits[k].discard(name)
+                if not waits[k]:
+                    heappush(ready, k)
+    if len(done) < len(left.nodes):
+        return {n: Refusal(Reason.REENTRY, n) for n in offers}
+    passed = (k for k, last in zip(done, accumulate(done, max)) if k < last)  # moved back
+    moved = (*nests.values(), *(left.nodes[k] for k in passed))
+    touched = {b for n in moved for b in (*n.reads, *n.writes)}
     changed = touched & mutated_buffers(left)
     if changed:
         return {n: Refusal(Reason.MUTATION, min(changed)) for n in offers}
-    return replace(left, nodes=tuple(done))
+    return replace(left, nodes=tuple(left.nodes[k] for k in done))
 
 
-def _told(offers: Sequence[Offer], name: str, before: Graph, after: Graph) -> Fusion:
+def _told(offers: Sequence[Offer], comp: Comp, desk: Desk, place: Mapping[str, int]) -> Fusion:
+    """`comp`: the nest that took the `offers`. `place`: of each node of the graph before."""
     inside = {m for o in offers for m in (o.root.name, *o.written.members)}
-    nodes = [n for n in before.nodes if n.name in inside]
-    (comp,) = (n for n in after.nodes if n.name == name or n.name in {o.root.name for o in offers})
+    nodes = [desk.nodes[m] for m in sorted(inside, key=place.__getitem__)]
     before_s, after_s = (sum(getattr(o, k) for o in offers) for k in ("before_s", "after_s"))
+    buffers, hints = desk.graph.buffers, desk.graph.hints
     return Fusion(
-        kernel=name,
+        kernel=comp.name,
         members=tuple(n.name for n in nodes),
         origins=comp.origins,
-        bytes_before=sum(node_bytes(n, before.buffers, before.hints) for n in nodes),
-        bytes_after=node_bytes(comp, after.buffers, after.hints),
+        bytes_before=sum(node_bytes(n, buffers, hints) for n in nodes),
+        bytes_after=node_bytes(comp, buffers, hints),
         launches_before=len(nodes),
         launches_after=1,
         saved_us=(before_s - after_s) * 1e6,

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import combinations, product
 
@@ -24,14 +24,40 @@ Names = dict[str, str]
 
 
 def join_nests(
-    graph: Graph, roots: Sequence[str], desk: Desk
-) -> Iterator[tuple[str, str, Comp]]:
-    """Pairs of nests of `graph`, by name, and the one that could take the place of both."""
-    nests = {n.name: n for n in graph.nodes if n.name in roots and isinstance(n, Comp)}
-    for one, other in combinations(nests, 2):
-        merged = _joined(nests[one], nests[other])
-        if merged is not None and _is_better(nests[one], nests[other], merged, desk):
-            yield one, other, merged
+    graph: Graph, roots: Collection[str], desk: Desk, tried: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], Comp]:
+    """Pairs of nests of `graph`, by name, each nest in one pair at most, and the nest that could
+    take the place of both; none that was `tried`."""
+    comps = {n.name: n for n in graph.nodes if n.name in roots and isinstance(n, Comp)}
+    candidates = ((name, nest_of(comp)) for name, comp in comps.items())
+    nests = {name: nest for name, nest in candidates if nest is not None}
+    found: dict[tuple[str, str], Comp] = {}
+    taken: set[str] = set()
+    for pair in _with_common_scores(comps, nests):
+        one, other = (comps[name] for name in pair)
+        if pair in tried or not taken.isdisjoint(pair):
+            continue
+        merged = _joined(one, nests[one.name], other, nests[other.name])
+        if merged is not None and _is_better(one, other, merged, desk):
+            found[pair] = replace(merged, name=other.name)
+            taken.update(pair)
+    return found
+
+
+def _with_common_scores(
+    comps: Mapping[str, Comp], nests: Mapping[str, Nest]
+) -> list[tuple[str, str]]:
+    """Pairs of nests with a product of the same two buffers, in the order of both."""
+    place = {name: k for k, name in enumerate(nests)}
+    having: dict[tuple[str, str], dict[str, None]] = {}
+    for name, nest in nests.items():
+        for inner in nest.inners:
+            factors = [comps[name].body[v] for v in (inner.row, inner.key)]
+            if all(isinstance(f, Load) for f in factors):
+                key = factors[0].buffer, factors[1].buffer
+                having.setdefault(key, {})[name] = None
+    pairs = {pair for names in having.values() for pair in combinations(names, 2)}
+    return sorted(pairs, key=lambda pair: (place[pair[0]], place[pair[1]]))
 
 
 def _is_better(one: Comp, other: Comp, merged: Comp, desk: Desk) -> bool:
@@ -41,12 +67,9 @@ def _is_better(one: Comp, other: Comp, merged: Comp, desk: Desk) -> bool:
     return priced[2][1] < priced[0][1] + priced[1][1]
 
 
-def _joined(one: Comp, other: Comp) -> Comp | None:
+def _joined(one: Comp, a: Nest, other: Comp, b: Nest) -> Comp | None:
     """Both over the axes of `one`; None where they do not share a product of scores."""
-    a, b = nest_of(one), nest_of(other)
-    if a is None or b is None or set(one.writes) & set(other.reads):
-        return None
-    if set(other.writes) & set(one.reads):
+    if set(one.writes) & set(other.reads) or set(other.writes) & set(one.reads):
         return None
     names = _shared(one, a, other, b)
     if names is None:
@@ -104,7 +127,8 @@ def _matches(ours: IndexMap, theirs: IndexMap, names: Names) -> bool:
     return True
 
 
-def without(graph: Graph, one: str, other: str, merged: Comp) -> Graph:
-    """`graph` with `merged` in the place of the later of two nodes."""
-    nodes = [n for n in graph.nodes if n.name != one]
-    return replace(graph, nodes=tuple(merged if n.name == other else n for n in nodes))
+def with_joined(graph: Graph, joined: Mapping[tuple[str, str], Comp]) -> Graph:
+    """`graph` with each of `joined` in the place of the later of its two nodes."""
+    gone, merged = {one for one, _ in joined}, {other: c for (_, other), c in joined.items()}
+    nodes = (n for n in graph.nodes if n.name not in gone)
+    return replace(graph, nodes=tuple(merged.get(n.name, n) for n in nodes))

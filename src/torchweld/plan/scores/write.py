@@ -12,8 +12,10 @@ costs next to nothing: indices, and copies of keys that repeat heads. The rest i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 
 from torchweld.core import dtypes
 from torchweld.ir.affine import Affine, axis
@@ -45,7 +47,9 @@ from torchweld.templates.gemm.comp import is_product, product_comp
 
 _MOST_SPLITS = 8
 _MOST_PRODUCTS = 4  # two of differential attention, and their gradients'
+_DEEPEST = 40  # nodes above each other that are written by calls within calls
 _CHEAP = 4.0  # multiply-adds for an operation that is repeated at each score, as an index may be
+_DEAR = 8.0  # for one that is as good as a read of 4 bytes
 Images = Mapping[str, Image]
 
 
@@ -55,6 +59,7 @@ class Sources:
 
     graph: Graph
     makers: Mapping[str, Node] = field(default_factory=dict)
+    place: Mapping[str, int] = field(default_factory=dict)
     _elements: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -64,24 +69,28 @@ class Sources:
         for node in graph.nodes:
             for name in node.writes:
                 found[name] = None if name in found else node
-        return cls(graph, {name: n for name, n in found.items() if n is not None})
+        place = {n.name: k for k, n in enumerate(graph.nodes)}
+        return cls(graph, {name: n for name, n in found.items() if n is not None}, place)
 
-    def behind(self, buffer: str, least: int) -> dict[str, Node]:
+    def behind(self, buffer: str, least: int, first: int = 0) -> Iterator[Node]:
         """The nodes that a buffer is computed by, back to products, as far as each makes at least
-        so many elements; by name."""
-        found, todo = {}, [buffer]
+        so many elements and is not in front of place `first`."""
+        found, todo = set(), [buffer]
         while todo:
             name = todo.pop()
             node = self.makers.get(name)
             if node is None or node.name in found or self.elements(name) < least:
                 continue
-            found[node.name] = node
-            todo += node.reads if isinstance(node, Comp) else ()
-        return found
+            if self.place[node.name] >= first:
+                found.add(node.name)
+                yield node
+                todo += node.reads if isinstance(node, Comp) else ()
 
     def products(self, buffer: str, least: int) -> frozenset[str]:
-        """The products among these, by their names."""
-        return frozenset(n for n, node in self.behind(buffer, least).items() if is_product(node))
+        """The products among these, by their names; of more than the most that a nest can have,
+        some: along sums of layers there are as many as layers."""
+        found = (n.name for n in self.behind(buffer, least) if is_product(n))
+        return frozenset(islice(found, _MOST_PRODUCTS + 1))
 
     def bytes(self, buffer: str) -> int:
         return self.elements(buffer) * self.graph.buffers[buffer].dtype.bytes
@@ -120,14 +129,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """`comp`: the nest, as it was put together, `keys` of its axes. `members`: the nodes inside, by
-    name. `position`: the factor of the product that they are behind. `readers`: computations that
-    read scores without being behind the product, and are inside all the same."""
+    """`comp`: the nest, as it was put together; `keys`: what it reduces scores over. `members`: the
+    nodes inside, by name. `position`: the factor of the product that they are behind, None for a
+    sum over a batch. `readers`: computations that read scores without being behind the product, and
+    are inside all the same."""
 
     comp: Comp
     keys: frozenset[str]
     members: Mapping[str, Member]
-    position: int
+    position: int | None
     readers: tuple[Comp, ...] = ()
 
 
@@ -138,8 +148,27 @@ class _Cannot(Exception):
         self.why = why
 
 
+class _Deeper(Exception):
+    """What has to be written first: so deep below it is the rest that calls would be too many."""
+
+
+def may_end(node: Node) -> bool:
+    """Whether a nest may end in `node`: a product, or a sum of one tensor."""
+    if not isinstance(node, Comp):
+        return is_product(node)
+    sums = [i for i in node.body if isinstance(i, Reduce)]
+    one = len(node.stores) == len(sums) == sum(isinstance(i, Load) for i in node.body) == 1
+    return one and sums[0].monoid == "sum" and not any(isinstance(i, Op) for i in node.body)
+
+
 def written(root: Node, sources: Sources) -> Iterator[Written | Refusal]:
-    """The nests that end in the product `root`: one for each factor that products are behind."""
+    """The nests that end in the product `root`: one for each factor that products are behind. Or
+    the one that ends in a sum."""
+    if isinstance(root, Comp):
+        found = _written(root, None, sources)
+        if found is not None:
+            yield found
+        return
     comp = product_comp(root, sources.graph.buffers)
     sums = [i for i in comp.body if isinstance(i, Reduce)] if comp else []
     if len(sums) != 1:
@@ -159,12 +188,13 @@ def with_reader(
 
 
 def _written(
-    comp: Comp, position: int, sources: Sources, readers: tuple[Comp, ...] = ()
+    comp: Comp, position: int | None, sources: Sources, readers: tuple[Comp, ...] = ()
 ) -> Written | Refusal | None:
     for _ in range(_MOST_SPLITS):
         sides = _Sides.of(comp, position, sources.graph.hints)
         inner = sides.inner_products(sources) if sides else ()
-        if not inner or len(inner) > _MOST_PRODUCTS:
+        least = 2 if position is None else 1  # a gradient of scores is made of two
+        if not least <= len(inner) <= _MOST_PRODUCTS:
             return None
         columns = product(comp.extents[n] for n in sides.columns)
         if isinstance(columns, int) and columns > LARGEST_HEAD:
@@ -190,10 +220,13 @@ class _Sides:
     keys: frozenset[str]
     columns: frozenset[str]
     least: int  # elements of the scores
+    over: frozenset[str]  # what scores are reduced over
 
     @classmethod
-    def of(cls, comp: Comp, position: int, hints: Mapping[str, int]) -> _Sides | None:
+    def of(cls, comp: Comp, position: int | None, hints: Mapping[str, int]) -> _Sides | None:
         total = next(i for i in comp.body if isinstance(i, Reduce))
+        if position is None:
+            return cls.of_sum(comp, total, hints)
         factors = comp.body[total.args[0]]
         if not isinstance(factors, Op) or factors.name != "mul":
             return None
@@ -203,7 +236,19 @@ class _Sides:
         rows, keys = axes[weight] - axes[other], frozenset(total.axes)
         columns = axes[other] - axes[weight] - keys
         least = hint(product(comp.extents[n] for n in axes[weight]), hints)
-        return cls(load.buffer, rows, keys, columns, least) if rows and load else None
+        return cls(load.buffer, rows, keys, columns, least, keys) if rows and load else None
+
+    @classmethod
+    def of_sum(cls, comp: Comp, total: Reduce, hints: Mapping[str, int]) -> _Sides | None:
+        """Of a sum over a batch. Statistics belong to what is stored far apart: those are the keys,
+        so that statistics are read from memory."""
+        load, (store,), over = _load_behind(comp, total.args[0]), comp.stores, frozenset(total.axes)
+        if load is None or map_axes(load.index[-2:]) & over or not store.index:
+            return None
+        rows = map_axes(store.index[-1:])
+        keys = map_axes(store.index) - rows
+        least = hint(product(comp.extents.values()), hints)
+        return cls(load.buffer, rows, keys, frozenset(), least, over) if rows and keys else None
 
     def inner_products(self, sources: Sources) -> frozenset[str]:
         return sources.products(self.weight, self.least)
@@ -222,14 +267,16 @@ class _Writer:
     def __init__(self, root: Comp, sides: _Sides, sources: Sources) -> None:
         self.root, self.sides, self.sources = root, sides, sources
         self.inner = sides.inner_products(sources)
-        self.chain = sources.behind(sides.weight, sides.least).keys()
+        self.chain = {n.name for n in sources.behind(sides.weight, sides.least)}
+        self._first = min(sources.place[n] for n in self.chain)
         self.axes = dict(root.extents)
         self.body = BodyBuilder()
         self.members: dict[str, Member] = {}
         self._instances: dict[tuple, list[Value]] = {}
+        self._depth = 0
 
     def written(self, readers: tuple[Comp, ...]) -> Written:
-        at = self._copied(self.root, {n: axis(n) for n in self.axes})
+        at = self._deep(lambda: self._copied(self.root, {n: axis(n) for n in self.root.extents}))
         place = self._place({})
         stores = tuple(copy_store(self.body, s, at, place) for s in self.root.stores)
         stores += tuple(s for reader in readers for s in self._beside(reader))
@@ -237,7 +284,21 @@ class _Writer:
         every = tuple(dict.fromkeys(o for part in origins for o in part)) + self.root.origins
         axes = tuple(Axis(n, e) for n, e in self.axes.items())
         comp = Comp(self.root.name, axes, self.body.body, stores, every)
-        return Written(comp, self.sides.keys, self.members, 0, readers)
+        return Written(comp, self.sides.over, self.members, 0, readers)
+
+    def _deep(self, write: Callable[[], list[Value]]) -> list[Value]:
+        """What `write` gives, and before it what lies too deep below it, deepest first."""
+        todo = [write]
+        while True:
+            self._depth = 0
+            try:
+                values = todo[-1]()
+            except _Deeper as deeper:
+                todo.append(partial(self._instance, *deeper.args[0]))
+                continue
+            todo.pop()
+            if not todo:
+                return values
 
     def _beside(self, reader: Comp) -> tuple[Store, ...]:
         """What a computation stores that reads scores which are inside."""
@@ -253,7 +314,7 @@ class _Writer:
         if images.keys() != reader.extents.keys():
             raise _Cannot(Refusal(Reason.MAPS, reader.name))
         self._check_reduced(reader, images)
-        values = tuple(self._copied(reader, images))
+        values = tuple(self._deep(lambda: self._copied(reader, images)))
         self.members[reader.name] = Member(reader, images, values, False)
         return self.members[reader.name].stores(self.axes)
 
@@ -339,24 +400,38 @@ class _Writer:
         is_score = bool(axes & self.sides.keys) and bool(axes & self.sides.rows)
         if not isinstance(node, Comp):
             return is_score and node.name in self.inner
-        if is_score or self._is_index(node):
+        if is_score:
+            return not self._is_dear(node, buffer)
+        if self._is_index(node):
             return True
         return _is_copy(node) or self._is_statistic(node, buffer, axes)
 
+    def _is_dear(self, node: Comp, buffer: str) -> bool:
+        """Whether a CPU reads it in less time than it computes it again for each point of the
+        batch: logarithms of distances (T5's bias)."""
+        graph = self.sources.graph
+        few = 2 * self.sources.elements(buffer) <= self.sources.elements(self.sides.weight)
+        dear = any(isinstance(i, Op) and TABLE[i.name].cost > _DEAR for i in node.body)
+        if not (few and dear) or graph.buffers[buffer].device != "cpu":
+            return False
+        return not self.sources.products(buffer, 0)
+
     def _is_statistic(self, node: Comp, buffer: str, axes: frozenset[str]) -> bool:
         """A reduction over keys, or what is made of such."""
-        behind = self.sources.behind(buffer, 0).keys()
-        return not axes & self.sides.keys and bool(behind & self.chain)
+        behind = self.sources.behind(buffer, 0, self._first)
+        return not axes & self.sides.keys and any(n.name in self.chain for n in behind)
 
     def _is_index(self, node: Comp) -> bool:
         """Made of indices and numbers alone, by cheap operations."""
-        ops = [i for i in node.body if isinstance(i, Op)]
-        if any(isinstance(i, (Reduce, Scan)) for i in node.body):
-            return False
-        if any(TABLE[o.name].cost > _CHEAP for o in ops):
-            return False
-        makers = [self.sources.makers.get(name) for name in node.reads]
-        return all(isinstance(m, Comp) and self._is_index(m) for m in makers)
+        seen, todo = {node.name}, [node]
+        while todo:
+            node = todo.pop()
+            if not isinstance(node, Comp) or not _is_cheap(node):
+                return False
+            makers = {m and m.name: m for m in map(self.sources.makers.get, node.reads)}
+            todo += [m for name, m in makers.items() if name not in seen]
+            seen |= makers.keys()
+        return True
 
     # -- one node at one place --
 
@@ -368,9 +443,13 @@ class _Writer:
             raise _Cannot(Refusal(Reason.MAPS, f"{store.buffer}: {images.evidence}"))
         key = node.name, tuple(sorted((n, repr(i)) for n, i in images.items()))
         if key not in self._instances:
+            if self._depth == _DEEPEST:
+                raise _Deeper((node, comp, store, index))
             images = {**images, **self._bound(comp, images)}
             self._check_reduced(comp, images)
+            self._depth += 1
             self._instances[key] = self._copied(comp, images)
+            self._depth -= 1
             member = Member(comp, images, tuple(self._instances[key]), is_product(node))
             self.members.setdefault(node.name, member)
         return self._instances[key]
@@ -400,6 +479,13 @@ class _Writer:
             over = {n: images[n] for n in instr.axes}
             if covered(over, comp.extents, self.axes) is None:
                 raise _Cannot(Refusal(Reason.COLUMNS, f"{comp.name} reduces {instr.axes}"))
+
+
+def _is_cheap(node: Comp) -> bool:
+    """Without reductions, and of cheap operations."""
+    if any(isinstance(i, (Reduce, Scan)) for i in node.body):
+        return False
+    return all(TABLE[i.name].cost <= _CHEAP for i in node.body if isinstance(i, Op))
 
 
 def _is_copy(node: Comp) -> bool:

@@ -27,6 +27,7 @@ from torchweld.ir.nodes import (
     Reduce,
     Scan,
     Value,
+    in_order_of_use,
     operands,
     store_operands,
 )
@@ -124,15 +125,8 @@ def _in_order_of_use(comp: Comp) -> Comp:
     structure = _structures(comp)
     stores = sorted(comp.stores, key=lambda s: structure[s.value])
     builder, number = BodyBuilder(), {}
-
-    def emit(value: Value) -> None:
-        if value not in number:
-            for operand in operands(comp.body[value]):
-                emit(operand)
-            number[value] = builder.emit(with_operands(comp.body[value], number.__getitem__))
-
-    for value in (v for s in stores for v in store_operands(s)):
-        emit(value)
+    for value in in_order_of_use(comp.body, (v for s in stores for v in store_operands(s))):
+        number[value] = builder.emit(with_operands(comp.body[value], number.__getitem__))
     moved = tuple(move_store(s, number.__getitem__, {}) for s in stores)
     return replace(comp, body=builder.body, stores=moved)
 

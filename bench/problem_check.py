@@ -61,7 +61,7 @@ def checked(name: str, asked: Asked) -> tuple[dict, dict[str, Callable]]:
         step, row = _first_calls(built, asked)
     except Exception as error:
         if lives(asked.device) and not isinstance(error, torch.OutOfMemoryError):
-            _run_eager(built, asked, error)
+            run_eager(built, asked.train, error)
         raise
     if not asked.ways:
         return row, {}
@@ -88,16 +88,17 @@ def _first_calls(built, asked: Asked) -> tuple[Callable, dict]:
     told = [str(w.message) for w in heard if issubclass(w.category, TorchweldWarning)]
     notes = [event.message for event in events() if not any(event.message in t for t in told)]
     row = {"first_call_s": first, "warnings": told, "events": notes}
-    return step, row | _graphs(run, asked.train) | errors_of(report)
+    return step, row | graphs_of(run, asked.train) | errors_of(report)
 
 
 class EagerFails(Exception):
     """The problem does not run in this dtype, or not on this device."""
 
 
-def _run_eager(built, asked: Asked, error: Exception) -> None:
+def run_eager(built, train: bool, error: Exception | None = None) -> None:
+    """Errors: EagerFails, because of `error`."""
     try:
-        step_of("eager", built.module, built, asked.train)()
+        step_of("eager", built.module, built, train)()
     except Exception as eagers:
         raise EagerFails(f"{eagers}") from error
 
@@ -118,7 +119,7 @@ def _made(way: str, built, asked: Asked) -> Callable:
     return WAYS[way].prepare(built.module, (built.inputs, {}), asked.train)
 
 
-def _graphs(run: Callable, train: bool) -> dict:
+def graphs_of(run: Callable, train: bool) -> dict:
     """`graphs`: compiled by torchweld; `in_eager`: captured, and run as they are; `cut`: there are
     more than a forward and, to train, a backward; `kernels`: and library calls, in all graphs."""
     from torchweld.api import captured_graphs, records

@@ -6,14 +6,21 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """One cache for all workers of a run, and plans that repeat: set before any test imports
-    torchweld."""
+    torchweld. Hypothesis draws the same in each run, however slow the machine is."""
+    settings.register_profile(
+        "same", derandomize=True, deadline=None, database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )  # fmt: skip
+    settings.load_profile("same")
     os.environ.setdefault("TORCHWELD_CALIBRATE", "off")
     if "TORCHWELD_CACHE_DIR" not in os.environ:
         os.environ["TORCHWELD_CACHE_DIR"] = tempfile.mkdtemp(prefix="torchweld-test-cache-")
@@ -56,16 +63,34 @@ def _let_be_what_lives() -> None:
     gc.freeze()
 
 
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector):
+    """tests/gpu needs a GPU. Without one, each file is one test, which is skipped."""
+    if module_path.parent.name == "gpu" and _capability() is None:
+        return _Skipped.from_parent(parent, path=module_path)
+    return None
+
+
+class _Skipped(pytest.Module):
+    def collect(self):
+        yield _Import.from_parent(self, name="import")
+
+
+class _Import(pytest.Item):
+    """The file is imported all the same: what it needs of the rest is still there."""
+
+    def runtest(self) -> None:
+        assert self.parent.obj is not None
+        pytest.skip(f"{self.path.name} needs an NVIDIA GPU")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """tests/gpu needs a GPU, what is marked `hopper` there one of that generation."""
-    capability = _capability()
+    """What is marked `hopper` needs a GPU of that generation."""
     for item in items:
-        if "gpu" in Path(item.path).parts and capability is None:
-            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
-        elif "hopper" in item.keywords and capability[0] != 9:
+        if "hopper" in item.keywords and (_capability() or (9,))[0] != 9:
             item.add_marker(pytest.mark.skip(reason="needs a Hopper GPU"))
 
 
+@cache
 def _capability() -> tuple[int, int] | None:
     import torch
 

@@ -30,7 +30,7 @@ def compiled(text: str, name: str, flags: tuple[str, ...] = ()):
     base = Path(tempfile.mkdtemp(dir=_folder().name)) / name
     base.with_suffix(".cpp").write_text(text)
     shared = base.with_suffix(".so")
-    command = [COMPILER, *FLAGS, *flags, str(base.with_suffix(".cpp")), "-o", str(shared)]
+    command = [COMPILER, str(base.with_suffix(".cpp")), *FLAGS, *flags, "-o", str(shared)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:4000] + text[text.index("static void part") :]
     return getattr(ctypes.CDLL(str(shared)), name)

@@ -9,7 +9,9 @@ from problem_set import (
     blocks,
     compositions,
     convolutions,
+    modules,
     networks,
+    objectives,
     pretrained,
     products,
     recurrences,
@@ -19,7 +21,7 @@ from problem_set.core import PROBLEMS, Problem
 
 FILES = (
     reductions, products, convolutions, compositions, blocks, networks, architectures, recurrences,
-    pretrained,
+    modules, objectives, pretrained,
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import torch
 
 import torchweld
 from torchweld.codegen.cpp.flags import COMPILER, FLAGS
-from torchweld.codegen.cpp.headers import common_header
+from torchweld.codegen.cpp.headers import common_header, with_headers
 from torchweld.templates.conv.cpu.generate import header
 
 
@@ -95,7 +95,7 @@ def test_headers_of_kernels_include_integers_alone():
 def test_headers_declare_what_they_use(name, tmp_path):
     source = tmp_path / "header.cpp"
     loops = Path(torchweld.__file__).parent / "templates" / f"{name}.h"
-    source.write_text(header(loops))
+    source.write_text(common_header() + header(loops))
     command = [COMPILER, *FLAGS, "-fsyntax-only", str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -109,9 +109,8 @@ def library(tmp_path_factory):
         "#pragma omp simd\n"
         "for (long i = 0; i < n; ++i) out[i] = tw_{0}({1}); }}\n"
     )
-    text = (
-        common_header()
-        + "".join(loop.format(n, "x[i]") for n in UNARY | ABSOLUTE)
+    text = with_headers(
+        "".join(loop.format(n, "x[i]") for n in UNARY | ABSOLUTE)
         + "".join(loop.format(n, "x[i], y[i]") for n in BINARY)
     )
     base = tmp_path_factory.mktemp("math") / "math"
@@ -225,8 +224,8 @@ def doubles(tmp_path_factory):
         "for (long i = 0; i < n; ++i) out[i] = tw_{0}(x[i]); }}\n"
     )
     base = tmp_path_factory.mktemp("math") / "doubles"
-    base.with_suffix(".cpp").write_text(common_header() + "".join(loop.format(n) for n in DOUBLE))
-    command = [COMPILER, *FLAGS, "-fopt-info-vec", str(base.with_suffix(".cpp"))]
+    base.with_suffix(".cpp").write_text(with_headers("".join(loop.format(n) for n in DOUBLE)))
+    command = [COMPILER, str(base.with_suffix(".cpp")), *FLAGS, "-fopt-info-vec"]
     done = subprocess.run(
         [*command, "-o", str(base.with_suffix(".so"))], capture_output=True, text=True
     )
@@ -274,8 +273,8 @@ extern "C" uint64_t differing() {
 def test_rounding_to_float16_of_every_float(tmp_path):
     """In float32, as the conversion there and back: denormals, ties, overflow and signs, too."""
     source, shared = tmp_path / "rounds.cpp", tmp_path / "rounds.so"
-    source.write_text(common_header() + ROUNDS)
-    subprocess.run([COMPILER, *FLAGS, str(source), "-o", str(shared)], check=True)
+    source.write_text(with_headers(ROUNDS))
+    subprocess.run([COMPILER, str(source), *FLAGS, "-o", str(shared)], check=True)
     differing = ctypes.CDLL(str(shared)).differing
     differing.restype = ctypes.c_uint64
     assert differing() == 0

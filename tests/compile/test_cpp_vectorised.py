@@ -28,7 +28,7 @@ def report(text: str, shapes: dict[str, tuple], tmp_path, flags=()) -> str:
     }
     base = tmp_path / "kernel"
     base.with_suffix(".cpp").write_text(generate(parse_comp(text), buffers).sources[0].text)
-    command = [COMPILER, *FLAGS, *flags, str(base.with_suffix(".cpp")), "-o", str(base)]
+    command = [COMPILER, "-S", str(base.with_suffix(".cpp")), *FLAGS, *flags, "-o", str(base)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stderr

@@ -51,8 +51,9 @@ def test_defaults_use_tensor_cores_and_do_not_spill(case: Case, arch: int):
 
 @pytest.mark.parametrize("case", SHIPPED, ids=title)
 def test_shared_memory_is_foreseen(case: Case):
-    """As far as it decides what is refused: never more than a multiprocessor has."""
+    """As far as it decides what is refused: the candidate that takes most takes no more than a
+    multiprocessor has."""
     work = Work(case.comp, case.buffers, chain_of(case.comp), TABLES[90], case.sizes)
-    for schedule in candidates(work):
-        (source,) = cases.made(case, TABLES[90], schedule).sources
-        assert compile_source(source, 90).metadata.shared <= TABLES[90].shared_bytes
+    most = max(candidates(work), key=lambda schedule: work.shared_bytes(schedule.block_rows))
+    (source,) = cases.made(case, TABLES[90], most).sources
+    assert compile_source(source, 90).metadata.shared <= TABLES[90].shared_bytes

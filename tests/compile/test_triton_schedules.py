@@ -295,3 +295,12 @@ def test_kernels_begin_early_where_the_device_can(device: str, early: bool):
     for source in bundle.sources:
         first = source.text.partition(f"def {source.name}(")[2].splitlines()[1].strip()
         assert (source.early, first == "_await_previous()") == (early, early)
+
+
+@pytest.mark.parametrize(("columns", "aligned"), [(4, False), (16, True)])
+def test_rows_begin_early_in_blocks_of_a_vector_and_more(columns: int, aligned: bool):
+    """In a block of four columns of 16 bits a row may begin behind the first block, which alone is
+    masked: columns of the row before were counted."""
+    one = reduction("sum", 5, 131, "f16")
+    (source,) = bundle_of(one, Schedule("looped", ("i",), ("j",), 1, columns, 4)).sources
+    assert ("row_shift" in source.text) == aligned

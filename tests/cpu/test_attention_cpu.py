@@ -85,8 +85,13 @@ def check(written, exact, eager, times: float = 1.5) -> None:
         assert error <= max(limit * cpp_runner.error(eager[name], exact[name]), floor), name
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=lambda s: "-".join(f"{k}{v}" for k, v in s.items()))
-@pytest.mark.parametrize("name", TEXTS)
+# Sizes matter to the loops, which all forms share: all sizes of one form of a walk over keys and of
+# one over rows, three of the others.
+FORMS = [(name, sizes) for at, name in enumerate(TEXTS)
+         for sizes in (SIZES if name in ("forward", "keys") else SIZES[at % 2 :: 2])]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "sizes"), FORMS, ids=str)
 def test_forms_are_as_exact_as_eager(name, sizes):
     comp = nest_case(name, **sizes)
     check(*run(comp, inputs(comp), KEY_AXES.get(name, ("l",))))

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
+from pairs import pairs
 from torchweld.ir.nodes import Extern
 
 WINDOWS = [  # arguments, whether ATen's call stays
@@ -32,10 +33,11 @@ def test_average_of_volumes(how, is_call, dtype):
     check(F.avg_pool3d, torch.randn(2, 3, 5, 7, 8).to(dtype), how, is_call)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("shape", [(2, 3, 17, 18), (3, 9, 8)], ids=str)
-@pytest.mark.parametrize("how, is_call", WINDOWS, ids=str)
-def test_average(how, is_call, shape, dtype):
+@pytest.mark.parametrize(("window", "shape", "dtype"), pairs(
+    WINDOWS, ((2, 3, 17, 18), (3, 9, 8)), (torch.float32, torch.bfloat16, torch.float64)
+))  # fmt: skip
+def test_average(window, shape, dtype):
+    how, is_call = window
     check(F.avg_pool2d, torch.randn(shape).to(dtype), how, is_call)
 
 

@@ -92,6 +92,12 @@ def empty_cache(tmp_path, monkeypatch):
     return Options(cache_dir=tmp_path / "cache", calibrate="auto")
 
 
+@pytest.fixture(scope="module")
+def without_rates(tmp_path_factory):
+    """A cache that comes to have kernels, which take seconds to compile, but no rates."""
+    return Options(cache_dir=tmp_path_factory.mktemp("rates") / "cache", calibrate="auto")
+
+
 @pytest.fixture
 def patient(monkeypatch):
     """Rates are measured although tests run beside."""
@@ -111,10 +117,11 @@ def test_rates_are_measured_once_and_kept(empty_cache, patient, monkeypatch):
 @pytest.mark.parametrize(
     "sign", [("_MOST_SPREAD", 0.5), ("waiting_share", lambda since: 0.3), ("_SECONDS", 0.0)]
 )
-def test_a_busy_machine_is_not_believed(empty_cache, patient, monkeypatch, sign):
+def test_a_busy_machine_is_not_believed(without_rates, patient, monkeypatch, sign):
+    monkeypatch.setattr(gemm, "_rejected_at", {})
     monkeypatch.setattr(gemm, *sign)
-    assert gemm.measured_rates(CPU, empty_cache) is None
-    assert gemm.kept_rates(empty_cache) is None
+    assert gemm.measured_rates(CPU, without_rates) is None
+    assert gemm.kept_rates(without_rates) is None
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not count")
@@ -166,3 +173,9 @@ def test_rates_between_what_was_measured():
     assert rate_at(known, "float32 own", 64) == pytest.approx(64)
     assert rate_at(known, "float32 own", 32) == pytest.approx(32)
     assert rate_at(known, "float32 own", 5000) == pytest.approx(1024)
+
+
+def test_the_users_random_numbers_are_not_taken():
+    before = torch.get_rng_state()
+    gemm._calls(CPU, Options())
+    assert torch.equal(torch.get_rng_state(), before)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import torchweld
+from pairs import pairs
 from torchweld.exact.verify import verify
 
 
@@ -19,12 +20,12 @@ class Normalised(nn.Module):
         return nn.functional.silu(self.norm(x)) + x
 
 
-@pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    "shape, groups", [((2, 24, 9, 7), 8), ((1, 64, 17, 16), 32), ((3, 21, 5, 31), 3)]
-)
-def test_group_norm(shape, groups, dtype, train):
+@pytest.mark.parametrize(("sizes", "dtype", "train"), pairs(
+    (((2, 24, 9, 7), 8), ((1, 64, 17, 16), 32), ((3, 21, 5, 31), 3)),
+    (torch.float32, torch.bfloat16), (False, True),
+))  # fmt: skip
+def test_group_norm(sizes, dtype, train):
+    shape, groups = sizes
     torch.manual_seed(0)
     torch._dynamo.reset()
     model = Normalised(shape[1], groups).to(dtype).train(train)

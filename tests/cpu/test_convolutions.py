@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torchweld
+from pairs import pairs
 from torchweld import pipeline
 from torchweld.exact.verify import verify
 from torchweld.ir.nodes import Comp, Extern
@@ -264,11 +265,12 @@ class Grouped(nn.Module):
         return self.three(torch.cat([self.two(y), y], 1)).relu()
 
 
-@pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize("make, channels", [(Residual, 16), (Twins, 8), (Seen, 8), (Grouped, 8)])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_what_follows(make, channels, train, batch):
+@pytest.mark.parametrize(
+    ("make", "train", "batch"), pairs((Residual, Twins, Seen, Grouped), (False, True), (1, 3))
+)
+def test_what_follows(make, train, batch):
     torch.manual_seed(0)
+    channels = 16 if make is Residual else 8
     _check(make().train(train), torch.randn(batch, channels, 25, 27), train=train)
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import dequantised_cases as cases
 import torchweld
+from pairs import pairs
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp
 from torchweld.runtime.load import load
@@ -43,9 +44,9 @@ def error(found, exact):
     return float((found.double() - exact).norm() / exact.norm())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("kind", cases.FUSED, ids=lambda k: k.__name__)
+@pytest.mark.parametrize(
+    ("kind", "shape", "dtype"), pairs(cases.FUSED, SHAPES, (torch.float32, torch.bfloat16))
+)
 def test_as_exact_as_eager(kind, shape, dtype):
     rows, *_ = shape
     args = cases.inputs(kind, *shape, dtype)

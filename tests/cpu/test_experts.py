@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import experts_cases as cases
@@ -56,7 +57,7 @@ def one_sided(model):
 @pytest.mark.parametrize("kind", ONE_GRAPH)
 def test_any_number_of_tokens(kind, train):
     torch.manual_seed(0)
-    model = kind().train(train)
+    model = kind(experts=3).train(train)
     fused = torchweld.fuse(model)
     for tokens in (24, 17):
         check(fused, model, torch.randn(tokens, 32), train)
@@ -142,3 +143,16 @@ def test_what_data_decides_is_told():
     told = [str(w.message) for w in told if issubclass(w.category, torchweld.TorchweldWarning)]
     assert sum("HitLoop is cut" in message for message in told) == 1
     assert any("experts_cases.py" in e.message for e in events.events() if "cut" in e.key)
+
+
+def test_an_operator_that_torch_cannot_trace_is_noted_without_a_warning(recwarn):
+    events.clear()
+    targets, lengths = torch.randint(1, 5, (2, 3)), torch.full((2,), 3)
+
+    def loss(x):
+        return F.ctc_loss(x.log_softmax(-1), targets, torch.full((2,), 7), lengths) * 2
+
+    fused, x = torchweld.fuse(loss), torch.randn(7, 2, 5)
+    torch.testing.assert_close(fused(x), loss(x))
+    assert not [w for w in recwarn if issubclass(w.category, torchweld.TorchweldWarning)]
+    assert any("no meta kernel" in e.message for e in events.events() if "cut" in e.key)

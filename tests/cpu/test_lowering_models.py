@@ -35,7 +35,7 @@ EXTERNS = {
     "resnet50": PRODUCTS | CONVOLUTION | POOLING | {"copy_"},
     "whisper-encoder": PRODUCTS | ATTENTION | CONVOLUTION,
 }
-DYNAMIC = {"geglu-mlp", "bert-base", "llama-1b"}  # traced with symbolic sizes
+DYNAMIC = {"geglu-mlp", "bert-base"}  # traced with symbolic sizes
 
 
 class Interpreted:

@@ -45,17 +45,17 @@ FAR_OFF = {
 
 
 @pytest.mark.parametrize("name", FAR_OFF)
-@pytest.mark.parametrize("offset", [1e3, 1e4, 1e6])
-def test_moments_of_far_off_values_are_as_exact_as_eagers(name, offset):
+def test_moments_of_far_off_values_are_as_exact_as_eagers(name):
     """Long chains of float32 additions lose digits of the mean, and round squares down: the squares
     of numbers that have few bits left."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     make, dim = FAR_OFF[name]
     fused = torchweld.fuse(lambda x: moments(x, dim))
-    errors = [differences(offset + make(), dim, fused) for _ in range(4)]
-    eager, ours = torch.tensor(errors).square().mean(0).sqrt().unbind(0)
-    assert (ours <= 1.5 * eager + 6e-8).all(), (eager, ours)
+    for offset in (1e3, 1e4, 1e6):
+        errors = [differences(offset + make(), dim, fused) for _ in range(4)]
+        eager, ours = torch.tensor(errors).square().mean(0).sqrt().unbind(0)
+        assert (ours <= 1.5 * eager + 6e-8).all(), (offset, eager, ours)
 
 
 def moments(x, dim):

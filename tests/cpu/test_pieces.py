@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import warnings
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import torchweld
@@ -87,3 +91,31 @@ def test_training(recwarn):
     x = torch.randn(11, 8, generator=torch.Generator().manual_seed(0))
     report = verify(model, torchweld.fuse(model), x, train=True)
     assert report.ok, str(report)
+
+
+SIZES = {
+    "a part": lambda x: torch.tanh(x[: int(x.shape[0] * 0.7)]) * 2,
+    "rounded up": lambda x: torch.tanh(x[: math.ceil(x.shape[0] / 4)]) * 2,
+    "rounded": lambda x: torch.tanh(x[: round(x.shape[0] / 3)]) * 2,
+    "a power": lambda x: torch.zeros(2 ** (x.shape[0] - 7)) + x.exp().sum(),
+    "bits": lambda x: torch.tanh(x[: x.shape[0] & ~1]) * 2,
+    "an image of half the size": lambda x: F.interpolate(x.sin()[None, None], scale_factor=0.5) * 2,
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_without_an_expression_are_computed_before(name):
+    torch.compiler.reset()
+    events.clear()
+    function = SIZES[name]
+    fused = torchweld.fuse(function, dynamic=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", events.TorchweldWarning)
+        for rows in (9, 11, 10):
+            x = torch.randn(rows, 6, generator=torch.Generator().manual_seed(rows))
+            leaf, other = (x.clone().requires_grad_() for _ in range(2))
+            result, expected = fused(leaf), function(other)
+            torch.testing.assert_close(result, expected)
+            result.sum().backward(), expected.sum().backward()
+            torch.testing.assert_close(leaf.grad, other.grad)
+    assert len(torchweld.api.records(fused)) == 2  # forward and backward

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torchweld
+from pairs import pairs
 from torchweld.ir.nodes import Extern
 
 WINDOWS = [  # kernel, stride, padding, dilation, rounded up, shape
@@ -38,9 +39,9 @@ class Pool(nn.Module):
         return pool(x.relu() - 1, self.kernel, self.stride, **how)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
-@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize(("window", "last", "dtype"), pairs(
+    WINDOWS, (False, True), (torch.float32, torch.bfloat16, torch.float16)
+))  # fmt: skip
 def test_max_pool(window, last, dtype):
     *window, shape = window
     x = torch.randn(shape).to(dtype)

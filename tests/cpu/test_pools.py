@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
+from pairs import pairs
 
 POOLS = {
     "adaptive": (lambda x: F.adaptive_avg_pool2d(x.sin(), (3, 2)), True),
@@ -21,10 +22,11 @@ POOLS = {
 }
 
 
-@pytest.mark.parametrize("last", [False, True], ids=["", "channels last"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize(
+    ("name", "dtype", "last"), pairs(POOLS, (torch.float32, torch.bfloat16), (False, True))
+)
 def test_results_and_gradients_are_eagers(name, dtype, last):
+    """`last`: channels are."""
     torch.manual_seed(0)
     model, apart = POOLS[name]
     x = torch.randn(2, 3, 12, 10, dtype=dtype)

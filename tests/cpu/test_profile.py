@@ -194,8 +194,8 @@ def test_a_profile_is_data(model):
     assert "Kernels, by time" in str(found)
 
 
-def test_inductor_is_profiled_too(model):
-    found = torchweld.profile(model, X, way="inductor")
+def test_inductor_is_profiled_too():  # of one kernel: each takes 1.4 s
+    found = torchweld.profile(lambda x: x.tanh() * 2, X, way="inductor")
     assert any("cpp_fused" in k.name for k in found.kernels)
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import torchweld
+from pairs import pairs
 
 
 def attention(q, k, v):
@@ -30,9 +31,9 @@ def results(function, tensors):
     return torch.autograd.grad(loss, tensors)
 
 
-@pytest.mark.parametrize("batch", [(), (5,), (2, 3)])
-@pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.parametrize("function", [attention, scores, shared])
+@pytest.mark.parametrize(
+    ("function", "rows", "batch"), pairs((attention, scores, shared), (1, 4), ((), (5,), (2, 3)))
+)
 def test_they_are_as_exact_as_eager(function, rows, batch):
     torch.manual_seed(0)
     q, k, v = (torch.randn(*batch, n, 9, requires_grad=True) for n in (rows, 7, 7))
@@ -43,9 +44,9 @@ def test_they_are_as_exact_as_eager(function, rows, batch):
         assert error <= 2 * allowed + 1e-6 * true.norm()
 
 
-@pytest.mark.parametrize("batch", [(5,), (2, 3)])
-@pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.parametrize("function", [attention, scores])
+@pytest.mark.parametrize(
+    ("function", "rows", "batch"), pairs((attention, scores), (1, 4), ((5,), (2, 3)))
+)
 def test_autograd_need_not_copy_them(function, rows, batch):
     tensors = [torch.randn(*batch, n, 8, requires_grad=True) for n in (rows, 6, 6)]
     found = results(torchweld.fuse(function, dynamic=False), tensors)

@@ -61,8 +61,6 @@ def test_gradients_are_copied_and_summed_by_kernels(dtype):
     fused = torchweld.fuse(model)
     report = verify(model, fused, x, train=True)
     assert report.ok, str(report)
-    notes = [e for r in torchweld.api.records(fused) for e in r.events if "copied" in e.kind]
-    assert len(notes) <= 2  # the weights' gradients
 
 
 @pytest.mark.parametrize("size,batch", [((64, 64), 64), ((32, 32), 32)])

@@ -65,7 +65,10 @@ def test_all_codes_back(dtype):
     numbers = codes.float().isfinite()  # infinities as integers differ among devices
     for found, eager in zip(fused(codes), wide(codes)):
         chosen = numbers if eager.dtype == torch.int32 else slice(None)
-        assert same(found[chosen], eager[chosen]), eager.dtype
+        found, eager = found[chosen], eager[chosen]
+        if eager.dtype in (E4, E5):  # between 8-bit floats the GPU drops the sign of a NaN
+            found, eager = found.float(), eager.float()
+        assert same(found, eager), (eager.dtype, found[found != eager], eager[found != eager])
     assert calls(fused) == []
 
 

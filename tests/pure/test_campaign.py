@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from torchweld.core.options import Options
 from torchweld.exact.campaign import checks, movement, operators, staged
@@ -14,7 +15,7 @@ from torchweld.exact.campaign.record import Finished, Log, write_case
 from torchweld.exact.campaign.run import Campaign, run
 from torchweld.exact.campaign.staged import _LEFT_OUT, Interpreter, steps, target_named
 from torchweld.exact.programs import Input, Program
-from torchweld.exact.torch_private import operator_samples
+from torchweld.exact.torch_private import operator_samples, samples_of
 from torchweld.passes.table import PASSES, Context
 from torchweld.rewrite.rules import RULES
 
@@ -87,8 +88,16 @@ def test_what_kernels_of_a_gpu_are_generated_of_is_interpreted(monkeypatch):
 def test_operators_have_samples():
     """What is expected of torch's private records."""
     relu = next(o for o in operator_samples() if o.name == "nn.functional.relu")
-    sample = next(iter(relu.sample_inputs("cpu", torch.float32, requires_grad=False)))
+    sample = next(samples_of(relu, torch.float32))
     assert torch.equal(relu.op(sample.input, *sample.args, **sample.kwargs), sample.input.relu())
+    for operator in (relu, next(o for o in operator_samples() if o.name == "index_add")):
+        torch.manual_seed(1)
+        own = operator.sample_inputs("cpu", torch.float32, requires_grad=False)
+        own = [tree_leaves((s.input, s.args, s.kwargs)) for s in own]
+        torch.manual_seed(1)
+        found = samples_of(operator, torch.float32)
+        found = [tree_leaves((s.input, s.args, s.kwargs)) for s in found]
+        torch.testing.assert_close(found, own, rtol=0, atol=0)
     assert torch.bfloat16 in relu.dtypes and relu.variant_test_name == ""
 
 

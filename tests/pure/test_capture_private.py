@@ -13,6 +13,7 @@ from torch._functorch.partitioners import must_recompute
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torchweld.capture import torch_private
+from torchweld.capture.tracing import Listener
 
 WHY = {
     "eval_frame": "a call without what hardly ever holds; one guard around a compiled graph",
@@ -51,6 +52,7 @@ WHY = {
     "_flex_attention": "a call of flex_attention as Dynamo writes it",
     "_math_attention": "what flex_attention means, in plain operations",
     "aot_export_joint_simple": "the graph of a function and of its gradients, without Dynamo",
+    "guards": "they are not timed for a log while a fused object is compiled",
     "callback": "when Dynamo begins and ends a compilation: what it captures is set for that time",
     "TensorifyScalarRestartAnalysis": "a backend may have its graph traced once more",
     "_OF_THREAD": "whether this thread traces, without a call",
@@ -96,6 +98,19 @@ def test_surroundings():
     seen = []
     torch.vmap(lambda x: seen.append(torch_private.plain_surroundings()) or x)(torch.ones(2))
     assert seen == [False]
+
+
+def test_guards_are_timed_for_others_only(monkeypatch):
+    timed, ours = [], [True]
+    monkeypatch.setattr(torch_private, "_TIME_GUARDS", lambda *_: timed.append(1) or 0.0)
+    monkeypatch.setattr(torch_private.guards, "profile_guard_manager", torch_private._TIME_GUARDS)
+    Listener(lambda: ours[0], lambda *_: None).listen()
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    assert timed == []
+    ours[0] = False
+    torch.compile(lambda x: x + 2, backend="eager")(torch.ones(2))
+    assert timed == [1]
+    torch._dynamo.reset()  # forgets the listener
 
 
 def test_tensor_check():

@@ -264,6 +264,26 @@ def test_verify_judges_models_with_dropout(train):
     assert not verify(model.eval(), model, torch.randn(2, 4), seeds=(0,)).notes
 
 
+def test_a_module_named_after_its_dropout_has_no_chance_of_its_own():
+    class DropoutNorm(nn.Sequential):
+        pass
+
+    model = DropoutNorm(nn.Dropout(0.5), nn.LayerNorm(4)).train()
+    report = verify(model, model, torch.randn(3, 4))
+    assert "dropout is off in this comparison: 0" in str(report) and report.ok
+    assert model[0].p == 0.5
+
+
+def test_an_oracle_that_is_nan_where_eager_is_not_judges_nothing():
+    def model(x):
+        return x * 2 + (torch.nan if x.dtype == torch.float64 else 0.0)
+
+    report = verify(model, lambda x: x * 2 + 1, torch.randn(9), seeds=(0,))
+    assert report.oracle == "float32" and not report.ok
+    assert any("NaN where eager has none" in note for note in report.notes)
+    assert verify(model, lambda x: x + x, torch.randn(9), seeds=(0,)).ok
+
+
 QUARTERS = 1 + torch.arange(100) / 4
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import torchweld.observe.views.explain as module
-from torchweld.codegen.cpp.headers import common_header
+from torchweld.codegen.cpp.headers import with_headers
 from torchweld.codegen.source import KernelSource
 from torchweld.core.dtypes import f32
 from torchweld.ir.affine import axis
@@ -55,7 +55,7 @@ def record():
         RefusalRecord("e", "f", Reason.ROWS, "", 500),
     ]
     events = [Note("packed", f"w{i}", "kept twice", 1000, "B") for i in range(3)]
-    source = KernelSource("cpp", "tw_1", common_header() + "int only;\n", ())
+    source = KernelSource("cpp", "tw_1", with_headers("int only;\n"), ())
     two = SimpleNamespace(sources=(source, replace(source, name="tw_2")))
     one = SimpleNamespace(sources=(source,))
     return SimpleNamespace(

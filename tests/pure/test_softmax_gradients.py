@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -49,6 +50,7 @@ def compiled(function, compile_graph):
     return torch.compile(function, backend=backend, dynamic=False)
 
 
+@functools.cache
 def gradients(function, dtype: torch.dtype) -> tuple[Captured, list[torch.Tensor]]:
     """The captured backward; what it computes."""
     graphs = {}

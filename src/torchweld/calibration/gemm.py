@@ -89,7 +89,7 @@ def _measured(target: Target, options: Options) -> Rates | None:
     start = time.perf_counter()
     rates: dict[str, list[float]] = {way: [] for way in ways}
     for rows in reversed(ROWS):
-        before, x = Moment.now(), torch.randn(rows, DEPTH)
+        before, x = Moment.now(), _drawn(rows, DEPTH)
         times = _timed(ways, x)
         why = _disturbance(times, waiting_share(before)) if rows == ROWS[-1] else None
         if time.perf_counter() - start > _SECONDS:
@@ -114,9 +114,14 @@ def _disturbance(times: Mapping[str, list[float]], waiting: float) -> str | None
     return None
 
 
+def _drawn(*sizes: int) -> torch.Tensor:
+    """Random numbers that are not taken from the user's."""
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(0))
+
+
 def _calls(target: Target, options: Options) -> dict[str, Call]:
     """Each way to make x @ weight.T + bias."""
-    weight, bias = torch.randn(COLUMNS, DEPTH), torch.randn(COLUMNS)
+    weight, bias = _drawn(COLUMNS, DEPTH), _drawn(COLUMNS)
     few, many = (_own(rows, target, options) for rows in (_FEW, symbol("s0")))
 
     def own(x: torch.Tensor) -> object:

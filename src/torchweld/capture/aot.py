@@ -142,7 +142,8 @@ def _in_pieces(compile_graph, captured: Captured, options, on_compiled, error: N
             f"{captured.name} ({captured.kind}) is fused in pieces: {_place(captured, error)} "
             f"cannot be fused and runs unchanged: {one_line(error)}"
         )
-        expected = _has_sizes_from_data(captured.module)  # nothing that the user could change
+        # nothing that the user could change, or would gain by it
+        expected = made.is_whole or _has_sizes_from_data(captured.module)
         (events.record if expected else events.warn_once)(f"pieces:{one_line(error)}", message)
     return made
 

@@ -3,6 +3,8 @@ operations, sparse tensors), in pieces: those operations are run as they are, wh
 compiled.
 
     [a, b, nonzero, c, cond, d]  ->  compiled [a, b], [nonzero], compiled [c], [cond], compiled [d]
+
+Sizes that the IR has no expression for, as `int(0.75 * n)`, are computed before all else.
 """
 
 from __future__ import annotations
@@ -57,6 +59,12 @@ class InPieces:
             steps.append(_Step(run, piece, ends))
         self._steps = steps[::-1]
 
+    @property
+    def is_whole(self) -> bool:
+        """All tensors are computed in one piece."""
+        first, *others = (step.piece.captured.module.graph.nodes for step in self._steps)
+        return len(others) == 1 and not any(_is_computed_tensor(n) for n in first)
+
     def __call__(self, args: list) -> Sequence:
         values = dict(zip(self._inputs, args))
         args.clear()
@@ -106,9 +114,28 @@ def in_pieces(
     return None
 
 
+def _is_computed_tensor(node: Node) -> bool:
+    number = isinstance(node.meta.get("val"), _NUMBERS)
+    return node.op == "call_function" and not number
+
+
+def _numbers_of_inputs(nodes: Sequence[Node]) -> list[Node]:
+    """Those that compute a number from the graph's inputs and such numbers alone."""
+    found: dict[Node, None] = {}
+    for node in nodes:
+        given = (a.op == "placeholder" or a in found for a in node.all_input_nodes)
+        if not _is_computed_tensor(node) and not depends_on_data(node) and all(given):
+            found[node] = None
+    return list(found)
+
+
 def _cut(nodes: list[Node], failed: str) -> tuple[list[Node], list[Node], list[Node]]:
     """What comes before the operation that is, or first reads, `failed`; it, the parts of its
-    result and those that depend on data next to it; the rest."""
+    result and those that depend on data next to it; the rest. If it is a number of the inputs, all
+    of these are cut off."""
+    numbers = _numbers_of_inputs(nodes)
+    if any(n.name == failed for n in numbers):
+        return [], numbers, [n for n in nodes if n not in set(numbers)]
     at = next(
         k for k, n in enumerate(nodes) if failed in (n.name, *(a.name for a in n.all_input_nodes))
     )

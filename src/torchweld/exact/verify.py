@@ -180,17 +180,25 @@ def _parameters(call: Callable | None) -> dict[str, Tensor]:
 
 def _oracle(model: Callable, example_inputs) -> tuple[Callable | None, Callable, list[str]]:
     """A copy of the model in the highest precision that it runs in, and what brings inputs
-    there."""
+    there. A result that is NaN there and a number in eager can judge nothing."""
     notes: list[str] = []
+    eager = _run(model, example_inputs, False, 0)
     for dtype, wide in ((torch.float64, False), (torch.float64, True), (torch.float32, False)):
         precision = _to(dtype)
         try:
             oracle = _copy(model, dtype, wide)
-            _run(oracle, map_tensors(precision, example_inputs), False, 0)
+            found = _run(oracle, map_tensors(precision, example_inputs), False, 0)
+            if lost := next((n for n, t in found.items() if _is_lost(t, eager.get(n))), None):
+                raise ArithmeticError(f"{lost} has NaN where eager has none")
             return oracle, precision, notes if dtype == torch.float32 else []
         except Exception as error:  # whatever a model does with a dtype that it was not written for
             notes.append(f"no {torch_name(dtype)} oracle: {one_line(error)}")
     return None, _to(None), notes
+
+
+def _is_lost(tensor: Tensor, eager: Tensor | None) -> bool:
+    same = eager is not None and eager.shape == tensor.shape
+    return same and bool((tensor.isnan() & ~eager.isnan()).any())
 
 
 def _copy(model: Callable, dtype: torch.dtype, wide: bool) -> Callable:
@@ -317,7 +325,7 @@ def dropout_off(*models: Callable) -> Iterator[list[str]]:
     """Within, dropout layers drop nothing: eager and fused draw other numbers, so that with them a
     comparison means nothing. Gives the names of a few of those that would drop."""
     named = [pair for m in models if isinstance(m, nn.Module) for pair in m.named_modules()]
-    active = [(n, m) for n, m in named if "Dropout" in type(m).__name__ and m.training and m.p]
+    active = [(n, m) for n, m in named if m.training and _chance(m)]
     chances = [(layer, layer.p) for _, layer in active]
     names = list(dict.fromkeys(name for name, _ in active))
     try:
@@ -327,6 +335,12 @@ def dropout_off(*models: Callable) -> Iterator[list[str]]:
     finally:
         for layer, p in chances:
             layer.p = p
+
+
+def _chance(layer: nn.Module) -> float:
+    """Of dropping; 0 for a module that is only named after a dropout inside it."""
+    found = getattr(layer, "p", 0.0) if "Dropout" in type(layer).__name__ else 0.0
+    return found if isinstance(found, (int, float)) else 0.0
 
 
 def draws(model: Callable, example_inputs) -> bool:

@@ -13,7 +13,10 @@ ADVICE = (
     "TORCH_LOGS=graph_breaks shows the line; keep it out of what is fused, or write it so that "
     "tensors alone decide"
 )
-_OF_SIZES = re.compile("specialized integer|dynamic shape|unbacked", re.IGNORECASE)
+# Not an operator that torch cannot trace (`F.ctc_loss`): the user cannot change that.
+_OF_SIZES = re.compile(
+    r"specialized integer|dynamic shape(?! operator \(no meta)|unbacked", re.IGNORECASE
+)
 
 
 def _graph_cut(place: str, reason: str) -> None:

@@ -97,7 +97,7 @@ def _library(path: Path) -> ctypes.CDLL:
 def _run(compiler: str, flags: tuple[str, ...], text: str, target: Path) -> None:
     source = target.with_suffix(".cpp")
     source.write_text(text)
-    command = [compiler, *flags, str(source), "-o", str(target)]
+    command = [compiler, str(source), *flags, "-o", str(target)]  # libraries behind their users
     code, _, errors = _finished(command, _COMPILE_SECONDS)
     if code:
         raise BuildError(f"{Path(compiler).name} failed: " + " | ".join(errors.splitlines()[:6]))

@@ -94,9 +94,9 @@ class ProductRates:
 # 64 x 64, 128 x 64: 21, 22, 36; with a right factor along the columns 18, 42, 54.
 # Tiles in Gluon: 802816 x 64 x 128 with hardswish 256 us on an H200, with mish 603. Boxes, H100,
 # ours and the library's, us: 3 x 3, 64 channels, 201000 places 48.6, 43.8; 128, 50000 28.7, 28.2;
-# 256, 12500 31.9, 27.9; 512, 3100 29.7, 28.1; 16 -> 64, 373000 111 (in boxes of 32 x 2 x 2), 58; in
-# windows of few channels 3 x 3, 8 -> 64, 590000 126, 167 with channels last, 288 without; 3 x 3 x 3,
-# 3 -> 16, 948000 480, 390. Loaded one by one: 2.7 to 4.5 ps each (passes/few_channels.py).
+# 256, 12500 31.9, 27.9; 512, 3100 29.7, 28.1; 16 -> 64, 373000 111 (in boxes of 32 x 2 x 2), 58;
+# windows of few channels: 3 x 3, 8 -> 64, 590000 126, 167 with channels last, 288 without;
+# 3 x 3 x 3, 3 -> 16, 948000 480, 390. One by one: 2.7 to 4.5 ps each (passes/few_channels.py).
 HOPPER = ProductRates(
     forms={
         "library": Rate(3.0, 800, 0.0, 0, 0.90, 0.46, 2.8),

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from lowered import capture
 
+from pairs import pairs
 from torchweld.capture.lower import lower
 from torchweld.core.options import Options
 from torchweld.ir.access import addressed
@@ -81,9 +82,9 @@ def test_a_convolution_of_the_same_meaning(function, args, last, any_size):
     assert supports(accesses, contraction_of(accesses), TABLE) is None
 
 
-@pytest.mark.parametrize("channels", [3, 64])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("table", [TABLE, AVX512], ids=lambda t: t.name)
+@pytest.mark.parametrize(("channels", "dtype", "table"), pairs(
+    (3, 64), (torch.bfloat16, torch.float32), (TABLE, AVX512)
+))  # fmt: skip
 def test_sizes_that_are_not_known(channels, dtype, table):
     """Dynamo's graphs with symbols in the place of all sizes, the weight's too."""
     args = case(channels, (64, 64), (3, 3), dtype)

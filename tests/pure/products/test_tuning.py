@@ -202,6 +202,7 @@ def test_what_time_cut_short_serves_this_graph_alone(clock, monkeypatch):
 
 def test_the_budget_is_shown_on_a_terminal(clock, monkeypatch, capsys):
     monkeypatch.setattr(tuning.sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(tuning.time, "monotonic", lambda: 0.0)
     run(clock)
     shown = capsys.readouterr().err
     assert "products measured: 0 of 2, 0 of 60 s" in shown and shown.endswith("2 of 2, 0 of 60 s\n")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import ModuleType
@@ -19,7 +18,7 @@ from types import ModuleType
 import torch
 
 from torchweld.capture import aot, export_, torch_private
-from torchweld.capture.decoding.inputs import MASK, Inputs
+from torchweld.capture.decoding.inputs import Inputs, read
 from torchweld.capture.decoding.store import Layout, Pool, Room, Store
 from torchweld.capture.gate import Gate
 from torchweld.core import events
@@ -27,10 +26,10 @@ from torchweld.core.errors import one_line
 from torchweld.core.options import Options
 
 PASS = object()  # the call is not for here
-_SCALARS = frozenset((bool, int, float, str, type(None)))
-_TOKENS = ("input_ids", "inputs_embeds")  # by names of transformers
 _CACHES = "transformers.cache_utils"
 _MOST_KINDS = 8  # of calls, each captured once
+_THROUGH_DYNAMO = "calls with a cache go through torch.compile"
+_PROMPTS_IN_EAGER = "prompts run unfused, steps of one token are fused"
 
 
 def cache_class() -> type | None:
@@ -51,6 +50,7 @@ def has_cache(args: tuple, kwargs: dict) -> bool:
 class _Kind:
     """Calls that differ in sizes and values alone, and what serves them."""
 
+    otherwise: str  # if it is refused
     programs: list = field(default_factory=list)
     refused: bool = False
 
@@ -76,7 +76,6 @@ class CachedCalls:
         self._last: tuple = (None,) * 4  # room, state, sizes and program of the last step
         self._training: tuple[bool, ...] = ()
         self._pool = Pool()
-        self._rooms: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # of static caches
         self._layouts: tuple[Layout, ...] | None = None  # of a cache that was filled
         self._gate = Gate()
 
@@ -97,28 +96,14 @@ class CachedCalls:
         tokens = next(iter(inputs.tensors.values()))
         if tokens.dim() < 2 or tokens.numel() == 0:
             return PASS
-        return self._call(inputs, tokens.shape[0], tokens.shape[1])
+        return self._call(inputs, tokens)
 
     # -- what is called
 
     def _read(self, args: tuple, kwargs: dict) -> Inputs | None:
         """The arguments, the tensor of tokens first; None if they are none that we know."""
         named = kwargs if not args else {**dict(zip(self._signature(), args)), **kwargs}
-        kind, tensors, others, caches = cache_class(), {}, {}, []
-        for name, value in named.items():
-            if type(value) is torch.Tensor:
-                tensors[name] = value
-            elif type(value) in _SCALARS:
-                others[name] = value
-            elif isinstance(value, kind):
-                caches.append((name, value))
-            else:
-                return None
-        tokens = [name for name in _TOKENS if name in tensors]
-        if len(tokens) != 1 or len(caches) != 1 or len(named) < len(args):
-            return None
-        tensors = {tokens[0]: tensors.pop(tokens[0]), **tensors}
-        return _traced().Inputs(tensors, others, *caches[0])
+        return None if len(named) < len(args) else read(named, cache_class())
 
     def _signature(self) -> tuple[str, ...]:
         if self._names is None:
@@ -141,79 +126,65 @@ class CachedCalls:
 
     # -- what serves it
 
-    def _call(self, inputs: Inputs, batch: int, new: int):
-        layers, cache = _layers(), inputs.cache
-        if not isinstance(getattr(cache, "layers", None), list):
-            return PASS  # a pair of caches, of an encoder and a decoder
-        if layers.is_empty(cache):
-            return self._first(inputs, batch, new)
-        store = layers.store_of(cache)
-        if store is None and layers.grows(cache):
-            store = layers.hold(cache, self._pool, new)
-        if store is not None:
-            return self._grow(inputs, store, new)
-        if layers.is_static(cache):
-            return self._step(inputs, self._static_room(cache))
-        return self._in_eager(inputs)
-
-    def _first(self, inputs: Inputs, batch: int, new: int):
-        """An empty cache."""
-        layers, cache = _layers(), inputs.cache
-        if not layers.keeps_first_states(cache):
+    def _call(self, inputs: Inputs, tokens: torch.Tensor):
+        new, layers, cache = tokens.shape[1], _layers(), inputs.cache
+        if not layers.is_known(cache):
             return PASS
-        if new > 1:
+        store = layers.store_of(cache)
+        if store is None and layers.is_empty(cache):
+            return self._first(inputs, tokens) if layers.takes_first_states(cache) else PASS
+        store = store or layers.hold(cache, self._pool, new)
+        return self._in_eager(inputs) if store is None else self._grow(inputs, store, new)
+
+    def _first(self, inputs: Inputs, tokens: torch.Tensor):
+        """An empty cache. One token is a step, if the sizes of the layers are known."""
+        layers, cache = _layers(), inputs.cache
+        if tokens.shape[1] == 1 and layers.has_states(cache):
+            return self._in_eager(inputs, silent=True)
+        if tokens.shape[1] > 1 or not layers.steps_when_empty(cache):
             return self._prefill(inputs)
-        if self._layouts is None or not (layers.grows(cache) or layers.is_static(cache)):
+        if self._layouts is None:
             result = self._in_eager(inputs, silent=True)
             self._layouts = layers.layouts_of(cache)
             return result
-        layers.initialise(cache, self._layouts, batch)
-        if layers.is_static(cache):
-            return self._step(inputs, self._static_room(cache))
-        store = layers.hold_nothing(cache, self._layouts, batch, self._pool, new)
-        return self._grow(inputs, store, new)
+        layers.initialise(cache, self._layouts, tokens.shape[0])
+        store = layers.hold(cache, self._pool, 1)
+        return self._in_eager(inputs) if store is None else self._grow(inputs, store, 1)
 
     def _prefill(self, inputs: Inputs):
+        layers = _layers()
         program = self._program(inputs, None)
         if program is None:
-            return PASS
+            return self._in_eager(inputs, silent=True) if layers.has_states(inputs.cache) else PASS
         flat = program(self._state, list(inputs.tensors.values()), _NOTHING)
-        made, cache = flat[program.tensors :], inputs.cache
-        keys, values = made[: len(made) // 2], made[len(made) // 2 :]
-        for number, states in enumerate(zip(keys, values)):
-            cache.update(*states, number)
-        self._layouts = tuple(map(Layout.of, keys, values))
-        return program.returned(flat, cache)
+        layers.fill(inputs.cache, program.states, program.first_states(flat))
+        self._layouts = layers.layouts_of(inputs.cache)
+        return program.returned(flat, inputs.cache)
 
     def _grow(self, inputs: Inputs, store: Store, new: int):
-        store.reserve(new)
+        mask = inputs.tensors.get(inputs.mask)
+        seen = mask.shape[1] - store.length if mask is not None and mask.dim() == 2 else 0
+        store.reserve(max(new, seen))
         result = self._step(inputs, store.room)
         if result is PASS:
-            _layers().release(inputs.cache.layers[0])
+            _layers().give_up(store)
         else:
             store.length += new
         return result
 
     def _step(self, inputs: Inputs, room: Room):
-        mask = inputs.tensors.get(MASK)
+        mask = inputs.tensors.get(inputs.mask)
         if mask is not None and mask.dim() == 2:
-            if mask.shape[0] != room.mask.shape[0] or mask.shape[1] > room.capacity:
+            if mask.shape[0] != room.mask.shape[0] or mask.shape[1] > room.mask.shape[1]:
                 return PASS
             room.set_mask(mask)
-            tensors = {name: t for name, t in inputs.tensors.items() if name != MASK}
+            tensors = {name: t for name, t in inputs.tensors.items() if name != inputs.mask}
             inputs = replace(inputs, tensors=tensors, masked=True)
         program = self._program(inputs, room)
         if program is None:
             return PASS
         given, kept = list(inputs.tensors.values()), room.held(inputs.masked)
         return program.returned(program(self._state, given, kept), inputs.cache)
-
-    def _static_room(self, cache) -> Room:
-        """The tensors of a cache that has its capacity from the beginning."""
-        room = self._rooms.get(cache)
-        if room is None or not _layers().is_of(room, cache):
-            room = self._rooms[cache] = _layers().room_of(cache)
-        return room
 
     def _program(self, inputs: Inputs, room: Room | None):
         """The one for this call, captured if there is none. None: there can be none."""
@@ -227,9 +198,13 @@ class CachedCalls:
 
     def _found(self, inputs: Inputs, room: Room | None):
         tokens = next(iter(inputs.tensors.values()))
-        shape = tuple(map(type, inputs.cache.layers)) if room is None else len(room.keys)
-        key = (inputs.key(), self._training, room is None, tokens.shape[1] == 1, shape)
-        kind = self._kinds.setdefault(key, _Kind())
+        layers = _layers().kinds(inputs.cache) if room is None else room.kinds()
+        key = (inputs.key(), self._training, room is None, tokens.shape[1] == 1, layers)
+        kind = self._kinds.get(key)
+        if kind is None:
+            eager = room is None and _layers().has_states(inputs.cache)
+            otherwise = _PROMPTS_IN_EAGER if eager else _THROUGH_DYNAMO
+            kind = self._kinds.setdefault(key, _Kind(otherwise))
         given = list(inputs.tensors.values())
         given += room.held(inputs.masked) if room is not None else ()
         program = kind.accepting(given)
@@ -239,9 +214,9 @@ class CachedCalls:
             program = kind.accepting(given)
             if program is not None or kind.refused:
                 return program
-            return self._captured(kind, inputs, room, given)
+            return self._captured(kind, inputs, room)
 
-    def _captured(self, kind: _Kind, inputs: Inputs, room: Room | None, given: list):
+    def _captured(self, kind: _Kind, inputs: Inputs, room: Room | None):
         if sum(len(each.programs) for each in self._kinds.values()) >= _MOST_KINDS:
             return self._refuse(kind, f"more than {_MOST_KINDS} kinds of calls")
         try:
@@ -250,29 +225,24 @@ class CachedCalls:
             )
         except Exception as error:
             return self._refuse(kind, one_line(error))
-        if not program.accepts(given):  # traced with two sequences in place of one
-            return self._refuse(kind, "the model differs for one sequence")
         kind.programs.append(program)
         return program
 
     def _refuse(self, kind: _Kind, why: str) -> None:
         kind.refused = True
         name = type(self._model).__name__
-        message = f"{name}: calls with a cache go through torch.compile: {why}"
-        events.warn_once(f"cache:{name}:{why}", message)
+        events.warn_once(f"cache:{name}:{why}", f"{name}: {kind.otherwise}: {why}")
 
     def _in_eager(self, inputs: Inputs, silent: bool = False):
         """The call as it is, with one warning where that is for its kind of cache."""
         if not silent:
-            kinds = ", ".join(sorted({type(layer).__name__ for layer in inputs.cache.layers}))
+            of_caches = _layers().kinds(inputs.cache)
+            kinds = ", ".join(sorted({kind.__name__ for kinds in of_caches for kind in kinds}))
             name = type(self._model).__name__
-            message = (
-                f"{name}: steps with a cache of {kinds} run unfused; the default cache and "
-                "cache_implementation='static' are fused"
-            )
+            message = f"{name}: steps with a cache of {kinds} run unfused"
             events.warn_once(f"cache:{name}:{kinds}", message)
-        arguments = {**inputs.tensors, **inputs.others, inputs.cache_name: inputs.cache}
-        return self._model(**arguments)
+        arguments = inputs.arguments(inputs.tensors)
+        return self._model(**arguments, **{inputs.cache_name: inputs.cache})
 
 
 _NOTHING: list[torch.Tensor] = []

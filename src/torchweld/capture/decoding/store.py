@@ -1,9 +1,14 @@
-"""Memory with room for more positions, in place of a cache that grows.
+"""What a step of decoding reads and writes of a cache.
 
 A growing cache makes all of its keys and values anew for each token, of other sizes each time. Here
 they are in tensors of a capacity: a step writes its own positions, and its sizes stay the same
-until the room is used up. Nobody else sees this memory: who looks at the cache's own tensors gets
-them back (`layers.py`), and the store is no longer used.
+until the room is used up. A cache of fixed size keeps its tensors, which are written in place.
+
+A layer with a window is a ring of as many slots as the window has positions: position p is in slot
+p modulo that number, so that a step writes one slot and moves none.
+
+Nobody else sees this: who looks at the cache's own tensors gets them as they would be
+(`layers.py`), and the store is no longer used.
 """
 
 from __future__ import annotations
@@ -27,47 +32,89 @@ def capacity_for(length: int) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Of a layer: keys [batch, heads, positions, key size], values likewise."""
+    """Of a layer that grows: keys [batch, heads, positions, key size], values likewise, of which
+    only the last `window` positions are read (None: all)."""
 
     heads: int
     key_size: int
     value_size: int
     dtype: torch.dtype
     device: torch.device
+    window: int | None = None
 
     @classmethod
-    def of(cls, keys: torch.Tensor, values: torch.Tensor) -> Layout:
-        return cls(keys.shape[1], keys.shape[-1], values.shape[-1], keys.dtype, keys.device)
+    def of(cls, keys: torch.Tensor, values: torch.Tensor, window: int | None = None) -> Layout:
+        heads, size = keys.shape[1], keys.shape[-1]
+        return cls(heads, size, values.shape[-1], keys.dtype, keys.device, window)
+
+    def part(self, batch: int, capacity: int) -> Part:
+        slots = capacity if self.window is None else min(self.window, capacity)
+        keys, values = (
+            torch.zeros((batch, self.heads, slots, size), dtype=self.dtype, device=self.device)
+            for size in (self.key_size, self.value_size)
+        )
+        return Part("full" if self.window is None else "ring", (keys, values), self.window)
 
 
 @dataclass(frozen=True)
-class Room:
-    """Keys and values [batch, heads, capacity, size] of each layer. `lengths`: how many positions
-    are filled, on the device: one for all layers, or one for each. `mask`: [batch, capacity], for
-    the padding mask that the caller may give."""
+class Part:
+    """What a graph has of one layer. `kind`, of `traced_layers.TRACED`: "full" and "ring" are keys
+    and values [batch, heads, slots, size], "read" are keys and values that stay as they are,
+    "states" are tensors [batch, ...] of any number. `window`: of a ring."""
 
-    keys: tuple[torch.Tensor, ...]
-    values: tuple[torch.Tensor, ...]
-    lengths: tuple[torch.Tensor, ...]
+    kind: str
+    tensors: tuple[torch.Tensor, ...]
+    window: int | None = None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a Store has for itself. `parts`: of the layers that grow. `length`: how many positions
+    are filled, on the device. `mask`: [batch, capacity], for the padding mask that the caller may
+    give."""
+
+    parts: tuple[Part, ...]
+    length: torch.Tensor
     mask: torch.Tensor
 
     @classmethod
-    def make(cls, layouts: Sequence[Layout], batch: int, capacity: int) -> Room:
-        def tensor(layout: Layout, size: int) -> torch.Tensor:
-            shape = batch, layout.heads, capacity, size
-            return torch.zeros(shape, dtype=layout.dtype, device=layout.device)
-
-        device = layouts[0].device
-        return cls(
-            tuple(tensor(layout, layout.key_size) for layout in layouts),
-            tuple(tensor(layout, layout.value_size) for layout in layouts),
-            (torch.zeros((), dtype=torch.int64, device=device),),
-            torch.zeros((batch, capacity), dtype=torch.int64, device=device),
-        )
+    def make(
+        cls, layouts: Sequence[Layout], batch: int, capacity: int, device: torch.device
+    ) -> Memory:
+        with torch.inference_mode(False):  # others write to it later
+            return cls(
+                tuple(layout.part(batch, capacity) for layout in layouts),
+                torch.zeros((), dtype=torch.int64, device=device),
+                torch.zeros((batch, capacity), dtype=torch.int64, device=device),
+            )
 
     @property
     def capacity(self) -> int:
         return self.mask.shape[1]
+
+    def clear(self) -> Memory:
+        """Zeros: what is masked is multiplied by zero, which must not meet NaN."""
+        for part in self.parts:
+            for tensor in part.tensors:
+                tensor.zero_()
+        return self
+
+
+@dataclass(frozen=True)
+class Room:
+    """All that a graph reads and writes of a cache. `parts`: for each layer, of each cache if there
+    are two (of a decoder itself, and of what it reads of its encoder)."""
+
+    parts: tuple[tuple[Part, ...], ...]
+    length: torch.Tensor
+    mask: torch.Tensor
+
+    def kinds(self) -> tuple:
+        """Equal for rooms that a graph may serve alike, whatever their sizes."""
+        return tuple(
+            tuple((part.kind, part.window, len(part.tensors)) for part in parts)
+            for parts in self.parts
+        )
 
     def held(self, masked: bool) -> list[torch.Tensor]:
         """All tensors, the mask last, if it counts; the same list each time."""
@@ -75,7 +122,8 @@ class Room:
 
     @cached_property
     def _unmasked(self) -> list[torch.Tensor]:
-        return [*self.keys, *self.values, *self.lengths]
+        tensors = [t for parts in self.parts for part in parts for t in part.tensors]
+        return [*tensors, self.length]
 
     @cached_property
     def _all(self) -> list[torch.Tensor]:
@@ -85,83 +133,118 @@ class Room:
         """Of the first positions; no token looks at the others."""
         self.mask[:, : given.shape[1]].copy_(given)
 
-    def clear(self) -> Room:
-        """Zeros: what is masked is multiplied by zero, which must not meet NaN."""
-        for tensor in (*self.keys, *self.values):
-            tensor.zero_()
-        return self
-
 
 class Pool:
-    """The room that was used last. The next cache of its sizes takes it, so that a recording which
-    reads it stays valid. On a GPU only for the same stream, where what reads it still goes first.
-    """
+    """The memory that was used last. The next cache of its sizes takes it, so that a recording
+    which reads it stays valid. On a GPU only for the same stream, where what reads it still goes
+    first."""
 
     def __init__(self) -> None:
-        self._free: deque[tuple[tuple, Room]] = deque(maxlen=1)  # threads may ask at a time
+        self._free: deque[tuple[tuple, Memory]] = deque(maxlen=1)  # threads may ask at a time
 
-    def take(self, key: tuple, layouts: tuple[Layout, ...], batch: int, least: int) -> Room:
-        """Room for at least `least` positions. `key`: of `key_of`."""
+    def take(self, key: tuple, least: int) -> Memory | None:
+        """Memory for at least `least` positions. `key`: of `key_of`."""
         try:
-            known, room = self._free.pop()
+            known, memory = self._free.pop()
         except IndexError:
-            known, room = None, None
-        if known == key and least <= room.capacity <= 2 * least:
-            return room.clear()
-        with torch.inference_mode(False):  # others write to it later
-            return Room.make(layouts, batch, capacity_for(least))
+            return None
+        fits = known == key and least <= memory.capacity <= 2 * least
+        return memory.clear() if fits else None
 
-    def give(self, key: tuple, room: Room) -> None:
-        self._free.append((key, room))
+    def give(self, key: tuple, memory: Memory) -> None:
+        self._free.append((key, memory))
 
 
-def key_of(layouts: tuple[Layout, ...], batch: int) -> tuple:
-    """Rooms of equal keys may follow each other."""
-    device = layouts[0].device
+def key_of(layouts: tuple[Layout, ...], batch: int, device: torch.device) -> tuple:
+    """Memories of equal keys may follow each other."""
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    return layouts, batch, stream
+    return layouts, batch, device, stream
 
 
 class Store:
-    """What all layers of one growing cache hold: `length` positions, in `room`."""
+    """Of one cache, while it is used here: `length` positions, in `room`. `sources`: for each layer
+    what a graph is given of it, and a Layout for what is in memory of the store's own."""
 
-    def __init__(self, layouts: tuple[Layout, ...], batch: int, pool: Pool) -> None:
-        self.layouts, self.batch, self.length = layouts, batch, 0
-        self.layers: list = []  # weak references to those of the cache, while they hold this
-        self._pool, self._key = pool, key_of(layouts, batch)
+    def __init__(
+        self, sources: tuple[tuple[Part | Layout, ...], ...], batch: int, device: torch.device,
+        pool: Pool,
+    ) -> None:  # fmt: skip
+        self.length = 0
+        self.layers: list = []  # weak references to those of the decoder's own cache
+        self.shared: list[tuple] = []  # layers whose tensors others may change, and their parts
+        self._sources, self._pool, self._batch, self._device = sources, pool, batch, device
+        each = [source for sources_of in sources for source in sources_of]
+        self._layouts = tuple(source for source in each if isinstance(source, Layout))
+        fixed = [s.tensors[0].shape[2] for s in each if isinstance(s, Part) and s.kind == "full"]
+        self._fixed = max(fixed, default=None)  # the capacity, if it cannot grow
+        self._key = key_of(self._layouts, batch, device)
+        self._memory: Memory | None = None
         self.room: Room | None = None
 
     @property
     def capacity(self) -> int:
-        return 0 if self.room is None else self.room.capacity
+        return self.room.mask.shape[1]
 
-    def fill(self, keys: Sequence, values: Sequence, length: int, more: int) -> None:
-        """Takes over the last positions of `length`, as many as there are of each layer, with room
-        for `more`."""
-        self.room = self._pool.take(self._key, self.layouts, self.batch, length + more)
-        for theirs, ours in zip((*keys, *values), (*self.room.keys, *self.room.values)):
-            if theirs is not None:
-                ours[:, :, length - theirs.shape[2] : length].copy_(theirs)
+    def fill(self, states: Sequence, length: int, more: int) -> None:
+        """Takes over the last positions of `length`, as many as there are in `states`, the keys and
+        values of each layer that grows, with room for `more`."""
+        self._use(self._made(length + more))
+        for part, theirs in zip(self._memory.parts, states):
+            for ours, given in zip(part.tensors, theirs):
+                put(ours, given, length)
         self.length = length
-        self.room.lengths[0].fill_(length)
+        self._memory.length.fill_(length)
+
+    def _made(self, least: int) -> Memory:
+        memory = self._pool.take(self._key, least) if self._layouts else None
+        capacity = self._fixed or capacity_for(least)
+        return memory or Memory.make(self._layouts, self._batch, capacity, self._device)
+
+    def _use(self, memory: Memory) -> None:
+        self._memory, own = memory, iter(memory.parts)
+        parts = tuple(
+            tuple(next(own) if isinstance(source, Layout) else source for source in sources)
+            for sources in self._sources
+        )
+        self.room = Room(parts, memory.length, memory.mask)
 
     def reserve(self, more: int) -> None:
         """Room for `more` positions."""
-        if self.length + more > self.capacity:
-            room = self.room
-            used = [t[:, :, : self.length] for t in (*room.keys, *room.values)]
-            count = len(room.keys)
-            self.fill(used[:count], used[count:], self.length, more)
+        if self.length + more > self.capacity and self._fixed is None:
+            old, length = self._memory, self.length
+            self._use(self._made(length + more))
+            for before, now in zip(old.parts, self._memory.parts):
+                for used, ours in zip(before.tensors, now.tensors):
+                    used = used[:, :, :length]  # all slots of a ring that is full
+                    ours[:, :, : used.shape[2]].copy_(used)
+            self._memory.length.fill_(length)
 
-    def used(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Its keys and values so far, without a copy."""
-        room, end = self.room, self.length
-        return room.keys[layer][:, :, :end], room.values[layer][:, :, :end]
+    def part(self, layer: int) -> Part:
+        """Of a layer of the decoder's own cache."""
+        return self.room.parts[0][layer]
 
     def give_away(self) -> None:
         """The room is somebody else's from now on."""
-        self.room = None
+        self.room = self._memory = None
 
     def __del__(self) -> None:
-        if self.room is not None:
-            self._pool.give(self._key, self.room)
+        if self._memory is not None and self._layouts:
+            self._pool.give(self._key, self._memory)
+
+
+def put(ours: torch.Tensor, given: torch.Tensor, length: int) -> None:
+    """The last of `length` positions, as many as `given` has, into their slots."""
+    count, slots = given.shape[2], ours.shape[2]
+    start = (length - count) % slots
+    first = min(count, slots - start)
+    ours[:, :, start : start + first].copy_(given[:, :, :first])
+    ours[:, :, : count - first].copy_(given[:, :, first:])
+
+
+def last(ours: torch.Tensor, count: int, length: int) -> torch.Tensor:
+    """The last `count` of `length` positions, in order: a view where they lie in order."""
+    start = (length - count) % ours.shape[2]
+    end = start + count
+    if end <= ours.shape[2]:
+        return ours[:, :, start:end]
+    return torch.cat([ours[:, :, start:], ours[:, :, : end - ours.shape[2]]], 2)

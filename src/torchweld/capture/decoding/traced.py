@@ -8,12 +8,11 @@ is kept as guards.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,27 +20,30 @@ from torch.export import Dim, ExportedProgram
 
 from torchweld.capture import aot, assigned, attention, export_, torch_private
 from torchweld.capture.captured import Captured
-from torchweld.capture.decoding import layers
-from torchweld.capture.decoding.inputs import MASK, Inputs
-from torchweld.capture.decoding.store import Room
+from torchweld.capture.decoding import layers, traced_layers
+from torchweld.capture.decoding.inputs import Inputs
+from torchweld.capture.decoding.store import Part, Room
 from torchweld.capture.decomposing.program import decomposed
 from torchweld.capture.inline import inline
 from torchweld.capture.results import Results
+from torchweld.core.errors import UsageError
 from torchweld.core.garbage import no_garbage_collection
 from torchweld.core.options import Options
 from torchweld.core.torch_private import pytree
 
 _MOST_SIZES = 4096  # whose guards are known to hold or not
+_FEW = 16  # positions, more than a convolution of a recurrent layer looks back
 _numbers = itertools.count()
 
 
 @dataclass
 class _Returned:
-    """What the model returned in the trace. An object of its own, since torch.export puts back a
-    module's attributes."""
+    """What the model returned in the trace, and where the layers of an empty cache have their first
+    states. An object of its own, since torch.export puts back a module's attributes."""
 
     spec: pytree.TreeSpec | None = None
     leaves: tuple = ()
+    states: tuple = ()
 
 
 class _Model(torch.nn.Module):
@@ -58,14 +60,10 @@ class _Model(torch.nn.Module):
         batch = next(iter(real.values())).shape[0]
         return [tensor.shape[0] for name, tensor in given.items() if real[name].shape[0] == batch]
 
-    def call(self, given: dict[str, torch.Tensor], made: list) -> list[torch.Tensor]:
+    def call(self, given: dict[str, torch.Tensor], made: list[list]) -> list[torch.Tensor]:
         """The tensors that the model returns; `made`: the layers of its cache."""
-        cache = copy.copy(self.inputs.cache)
-        cache.layers = made
-        cache.offloading = False  # what is kept elsewhere is not seen here
-        if not made:
-            cache.layer_class_to_replicate = layers.Fresh
-        result = self.model(**{self.inputs.cache_name: cache}, **given, **self.inputs.others)
+        cache = traced_layers.with_layers(self.inputs.cache, made)
+        result = self.model(**{self.inputs.cache_name: cache}, **self.inputs.arguments(given))
         leaves, spec = pytree.tree_flatten(result, is_leaf=lambda x: x is cache)
         self.returned.spec = spec
         self.returned.leaves = tuple(_mark(leaf, cache) for leaf in leaves)
@@ -80,29 +78,52 @@ def _mark(leaf, cache):
 
 
 class _Prefill(_Model):
-    """An empty cache: its new keys and values are results."""
+    """An empty cache: its first states are results."""
 
     def forward(self, given: dict):
         _same(self.batches(given))
-        made = [layers.Fresh(layer.is_sliding) for layer in self.inputs.cache.layers]
+        made = traced_layers.fresh(self.inputs.cache)
         results = self.call(given, made)
-        return results, [layer.keys for layer in made], [layer.values for layer in made]
+        self.returned.states = traced_layers.names_of(made)
+        return results, traced_layers.first_states(made)
 
 
 class _Step(_Model):
     """A cache with room: it is written to."""
 
-    def forward(self, given: dict, keys: list, values: list, lengths: list, masks: list):
-        _same([*self.batches(given), *(t.shape[0] for t in (*keys, *values, *masks))])
-        _same([*(t.shape[2] for t in (*keys, *values)), *(t.shape[1] for t in masks)])
+    def __init__(self, model: torch.nn.Module, inputs: Inputs, room: Room) -> None:
+        super().__init__(model, inputs)
+        self.parts = room.parts
+
+    def forward(self, given: dict, tensors: list, length, masks: list):
+        kept = [t for each in tensors for its in each for t in its]
+        _same([*self.batches(given), *(t.shape[0] for t in (*kept, *masks))])
+        self._same_slots(tensors, masks)
         new = next(iter(given.values())).shape[1]
-        given = given | dict(zip([MASK], masks))
-        each = lengths * len(keys) if len(lengths) == 1 else lengths
-        sliding = [layer.is_sliding for layer in self.inputs.cache.layers]
-        results = self.call(given, list(map(layers.Slot, keys, values, each, sliding)))
-        for length in lengths:
-            length.add_(new)
+        given = given | dict(zip([self.inputs.mask], masks))
+        results = self.call(given, self._layers(tensors, length))
+        length.add_(new)
         return results
+
+    def _same_slots(self, tensors: list, masks: list) -> None:
+        """Layers of a kind have as many slots."""
+        sizes: dict[tuple, list] = {("full", None): [mask.shape[1] for mask in masks]}
+        for parts, each in zip(self.parts, tensors):
+            for part, its in zip(parts, each):
+                if part.kind != "states":
+                    found = sizes.setdefault((part.kind, part.window), [])
+                    found += [tensor.shape[2] for tensor in its]
+        for each in sizes.values():
+            _same(each)
+
+    def _layers(self, tensors: list, length) -> list[list]:
+        return [
+            [
+                traced_layers.TRACED[part.kind](layer, part, its, length)
+                for layer, part, its in zip(cache.layers, parts, each)
+            ]
+            for cache, parts, each in zip(layers.members(self.inputs.cache), self.parts, tensors)
+        ]
 
 
 def _same(sizes: list) -> None:
@@ -122,7 +143,8 @@ class Program:
         self._run, self._again = run, getattr(run, "again", run)
         self._order, self._constants, self._sizes = order, constants, sizes
         self._results, self._leaves = Results(returned.spec), returned.leaves
-        self.tensors = returned.leaves.count(_TENSOR)  # what follows them is the cache's
+        self.states = returned.states
+        self._tensors = returned.leaves.count(_TENSOR)
         self._lock = threading.Lock()
         self._steady: tuple = (None, None)
         self._args: list = []
@@ -152,6 +174,10 @@ class Program:
         self._args = [values[i] for i in self._order]
         moving = ((p, i - first) for p, i in enumerate(self._order) if 0 <= i - first < given)
         self._places, self._steady = list(moving), (state, kept)
+
+    def first_states(self, flat: Sequence) -> Sequence:
+        """Of an empty cache, from the flat results."""
+        return flat[self._tensors :]
 
     def returned(self, flat: Sequence, cache) -> object:
         """What the model returns, of the flat results."""
@@ -210,32 +236,44 @@ def capture(
     """`model` for calls like this one, without gradients. `room`: what its cache holds; None: it is
     empty. Raises what torch.export raises for a model that it cannot trace."""
     start = time.perf_counter()
-    traced = _Prefill(model, inputs) if room is None else _Step(model, inputs)
+    traced = _Prefill(model, inputs) if room is None else _Step(model, inputs, room)
     live = export_.LiveState(traced)
     program = _exported(traced, inputs, room)
     state, moving = len(live.positions), len(inputs.tensors)
-    given = moving + (0 if room is None else len(room.held(inputs.masked)))
-    order, constants = export_.wire_inputs(program, live, state + given)
-    fakes = _fakes(program, order, range(state, state + given))
+    given = [*inputs.tensors.values(), *(() if room is None else room.held(inputs.masked))]
+    order, constants = export_.wire_inputs(program, live, state + len(given))
+    fakes = _fakes(program, order, range(state, state + len(given)))
+    _holding_for(given, fakes)
     static = frozenset(i for i, p in enumerate(order) if not state <= p < state + moving)
     captured = Captured(
         export_.clean(program), f"{'prefill' if room is None else 'step'}{next(_numbers)}",
         "inference", static, capture_s=time.perf_counter() - start,
     )  # fmt: skip
     run = aot.compile_or_run_eagerly(compile_graph, captured, options, on_compiled)
-    return Program(run, tuple(order), constants, Sizes(fakes), traced.returned)
+    sizes = _holding_for(given, fakes)  # once more: compilation may have asked about sizes
+    return Program(run, tuple(order), constants, sizes, traced.returned)
+
+
+def _holding_for(given: Sequence[torch.Tensor], fakes: Sequence[torch.Tensor]) -> Sizes:
+    sizes = Sizes(fakes)
+    if not sizes.fit(tuple(t.shape for t in given)):  # two stood for one, or for many positions
+        raise UsageError("its code differs with the number of sequences or positions")
+    return sizes
 
 
 def _exported(traced: _Model, inputs: Inputs, room: Room | None) -> ExportedProgram:
     batch = next(iter(inputs.tensors.values())).shape[0]
-    given = dict(zip(inputs.tensors, _two(inputs.tensors.values(), batch)))
+    given = {name: _example(t, batch) for name, t in inputs.tensors.items()}
+    if room is None and layers.has_states(inputs.cache):
+        given = _shorter(given)
     arguments, dims = (given,), (_dims_of_call(given),)
     if room is not None:
-        masks = _two([room.mask], batch) if inputs.masked else []
-        arguments += _two(room.keys, batch), _two(room.values, batch), list(room.lengths), masks
-        cached = [{0: Dim.AUTO, 2: Dim.AUTO}] * len(room.keys)
-        masks_vary = [{0: Dim.AUTO, 1: Dim.AUTO}] * len(masks)
-        dims += cached, cached, [None] * len(room.lengths), masks_vary
+        tensors = [
+            [[_example(t, batch) for t in part.tensors] for part in parts] for parts in room.parts
+        ]
+        masks = [_example(room.mask, batch)] if inputs.masked else []
+        arguments += tensors, room.length, masks
+        dims += _dims_of_room(room), None, [{0: Dim.AUTO, 1: Dim.AUTO}] * len(masks)
     with torch.no_grad(), torch_private.any_sizes(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of LeafSpec
         with no_garbage_collection(), assigned.refused(traced.model):
@@ -249,10 +287,22 @@ def _exported(traced: _Model, inputs: Inputs, room: Room | None) -> ExportedProg
     return program
 
 
-def _two(tensors: Iterable[torch.Tensor], batch: int) -> list[torch.Tensor]:
+def _example(tensor: torch.Tensor, batch: int) -> torch.Tensor:
     """In place of one sequence, two: torch's C++ takes a size of one for no other. Values do not
     matter to a trace."""
-    return [t.new_empty((2, *t.shape[1:])) if batch == 1 == t.shape[0] else t for t in tensors]
+    one = batch == 1 == tensor.shape[0]
+    return tensor.new_empty((2, *tensor.shape[1:])) if one else tensor
+
+
+def _shorter(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A few positions in place of a prompt's: code of recurrent layers may be a loop over them,
+    which is traced as long as it is. The graph then holds for that number alone."""
+    length = next(iter(given.values())).shape[1]
+    return {
+        name: t.new_empty((t.shape[0], _FEW, *t.shape[2:]))
+        if t.dim() > 1 and t.shape[1] == length else t
+        for name, t in given.items()
+    }  # fmt: skip
 
 
 def _dims_of_call(tensors: dict[str, torch.Tensor]) -> dict[str, dict[int, object]]:
@@ -262,6 +312,16 @@ def _dims_of_call(tensors: dict[str, torch.Tensor]) -> dict[str, dict[int, objec
         name: {d: Dim.AUTO if d == 0 or n > 1 else Dim.STATIC for d, n in enumerate(tensor.shape)}
         for name, tensor in tensors.items()
     }
+
+
+def _dims_of_room(room: Room) -> list:
+    return [[list(map(_dims_of_part, [part] * len(part.tensors), part.tensors)) for part in parts]
+            for parts in room.parts]  # fmt: skip
+
+
+def _dims_of_part(part: Part, tensor: torch.Tensor) -> dict[int, object]:
+    slots = {} if part.kind == "states" or tensor.shape[2] == 1 else {2: Dim.AUTO}
+    return {0: Dim.AUTO} | slots
 
 
 def _fakes(program: ExportedProgram, order: Sequence[int], wanted: range) -> list[torch.Tensor]:

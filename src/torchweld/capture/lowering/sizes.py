@@ -34,7 +34,7 @@ class Sizes:
 
     def bind_inputs(self, values: Sequence) -> None:
         """Symbols of a graph's inputs, from whole sizes first, then from sizes that are a multiple
-        of one plus a constant."""
+        of one plus a constant. Sizes that cannot be computed from these are symbols, too."""
         sources = [(v, ("int", k)) for k, v in enumerate(values) if isinstance(v, torch.SymInt)]
         tensors = [(k, v) for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
         sources += [(n, ("size", k, d)) for k, t in tensors for d, n in enumerate(t.shape)]
@@ -44,6 +44,18 @@ class Sizes:
             for value, source in sources:
                 if value.node.expr.is_Symbol == simple:
                     self.bind(value, source)
+        for value, source in sources:
+            if not self._is_computed(value.node.expr):
+                name = f"given{len(self.symbols)}"
+                self._known[value.node.expr] = self._symbol(name, source, _hint(value))
+
+    def _is_computed(self, expr) -> bool:
+        """Whether `convert` can say it in the symbols so far."""
+        if expr in self._known or expr.is_Integer:
+            return True
+        power = expr.is_Pow and expr.exp.is_Integer and expr.exp > 0
+        known = expr.is_Add or expr.is_Mul or power or type(expr).__name__ in _DERIVED
+        return known and all(map(self._is_computed, expr.args))
 
     def bind(self, value, source: tuple) -> None:
         """`value`, an int or SymInt, can be read at a call from `source`. Binds the symbol in it

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchweld.core.torch_private import pytree
 from torchweld.exact.campaign.surrounded import AFTER, BEFORE, Surrounded, followed
-from torchweld.exact.torch_private import operator_samples
+from torchweld.exact.torch_private import operator_samples, samples_of
 
 DTYPES = (torch.float32,) * 5 + (torch.bfloat16, torch.float16, torch.int64, torch.bool)
 _MOST_SAMPLES, _MOST_ELEMENTS = 40, 20_000
@@ -93,8 +93,7 @@ def _operator(name: str, variant: str):
 def _drawn(name: str, variant: str, index: int, dtype: torch.dtype, seed: int) -> tuple:
     """The database draws every sample up to the one that is wanted."""
     torch.manual_seed(seed)
-    samples = _operator(name, variant).sample_inputs("cpu", dtype, requires_grad=False)
-    found = next(islice(samples, index, None))
+    found = next(islice(samples_of(_operator(name, variant), dtype), index, None))
     return found.input, tuple(found.args), dict(found.kwargs)
 
 
@@ -108,7 +107,7 @@ def sample(seed: int) -> Sample | None:
     before, after = rng.choice(list(BEFORE)), rng.choice(list(AFTER))
     index, number = rng.randrange(_MOST_SAMPLES), rng.randrange(4)
     torch.manual_seed(number)
-    samples = operator.sample_inputs("cpu", dtype, requires_grad=False)
+    samples = samples_of(operator, dtype)
     count = sum(1 for _ in islice(samples, _MOST_SAMPLES))
     if not count:
         return None

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from torchweld.codegen.cpp.headers import common_header
+from torchweld.codegen.cpp.headers import kernel_alone
 from torchweld.codegen.source import KernelBundle, KernelSource
 from torchweld.core.grouped import grouped
 from torchweld.core.units import bytes_text
@@ -100,8 +100,7 @@ def _made(names: list[str], choice: Choice, bundles: Mapping[str, KernelBundle])
 
 
 def _source(source: KernelSource) -> Source:
-    shared = common_header() if source.language == "cpp" else ""
-    return Source(source.language, source.name, source.text.removeprefix(shared).strip() + "\n")
+    return Source(source.language, source.name, kernel_alone(source.text).strip() + "\n")
 
 
 def _library_calls(nodes: Iterable[Node]) -> dict[str, int]:

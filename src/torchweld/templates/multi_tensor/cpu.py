@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 
-from torchweld.codegen.cpp.headers import common_header
+from torchweld.codegen.cpp.headers import with_headers
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource
 from torchweld.ir.nodes import Comp
@@ -28,7 +28,7 @@ def generate(comp: Comp, tensors: TensorList) -> KernelBundle:
     text = _text(tensors)
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     args = tuple(map(BufferArg, tensors.tensors))
-    source = KernelSource("cpp", name, common_header() + text.replace("KERNEL", name), args)
+    source = KernelSource("cpp", name, with_headers(text.replace("KERNEL", name)), args)
     return KernelBundle(comp.name, (source,))
 
 

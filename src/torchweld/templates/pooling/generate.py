@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from torchweld.codegen.cpp.headers import with_headers
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
 from torchweld.ir.nodes import Buffer, Comp, Value, needed, operands
@@ -41,7 +42,8 @@ def generate(comp: Comp, pooling: CpuPooling, buffers: Mapping[str, Buffer]) -> 
     text = _text(k, comp, pooling, buffers, names, tuple(numbers))
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     args = (*map(BufferArg, names), *map(SizeArg, numbers.values()))
-    source = KernelSource("cpp", name, header(_LOOPS) + text.replace("KERNEL", name), args)
+    text = with_headers(text.replace("KERNEL", name), header(_LOOPS))
+    source = KernelSource("cpp", name, text, args)
     return KernelBundle(comp.name, (source,))
 
 

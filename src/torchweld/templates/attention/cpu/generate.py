@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from torchweld.codegen.cpp import expr as x
-from torchweld.codegen.cpp.headers import common_header
+from torchweld.codegen.cpp.headers import with_headers
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
 from torchweld.ir import size
@@ -57,7 +57,7 @@ def generated(
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     args = (*map(BufferArg, names), *(SizeArg(size.symbol(s)) for s in symbols))
     sizes = f"#define TW_ROWS {tiles.group}\n#define TW_FEW {int(tiles.few)}\n"
-    text = common_header() + sizes + header() + text.replace("KERNEL", name)
+    text = with_headers(text.replace("KERNEL", name), sizes, header())
     return KernelBundle(roles.comp.name, (KernelSource("cpp", name, text, args),))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from torchweld.codegen.cpp.headers import common_header
+from torchweld.codegen.cpp.headers import with_headers
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
 from torchweld.core import dtypes
@@ -42,9 +42,9 @@ HERE = Path(__file__).parent
 
 @cache
 def header(loops: Path) -> str:
-    """What a file of loops over images is compiled with, and the file."""
+    """What a file of loops over images is compiled with beside the common header, and the file."""
     own = (HERE / "images.h", loops)
-    return common_header() + cpp_product.header() + "".join(file.read_text() for file in own)
+    return cpp_product.header() + "".join(file.read_text() for file in own)
 
 
 def generate(
@@ -63,10 +63,9 @@ def generate(
     text = _text(k, comp, convolution, buffers, names, tuple(numbers))
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     args = (*map(BufferArg, names), *map(SizeArg, numbers.values()))
-    headers = header(HERE / f"{_loops(convolution)[0]}.h")
-    return KernelBundle(
-        comp.name, (KernelSource("cpp", name, headers + text.replace("KERNEL", name), args),)
-    )
+    loops = header(HERE / f"{_loops(convolution)[0]}.h")
+    text = with_headers(text.replace("KERNEL", name), loops)
+    return KernelBundle(comp.name, (KernelSource("cpp", name, text, args),))
 
 
 def with_symbols(accesses: Accesses) -> tuple[Accesses, dict[str, Size]]:

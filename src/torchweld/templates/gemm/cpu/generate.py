@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from torchweld.codegen.cpp.headers import common_header
+from torchweld.codegen.cpp.headers import with_headers
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
 from torchweld.ir import size
@@ -47,7 +47,7 @@ def generate(
     text = _text(accesses, product, buffers, names, symbols)
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     args = (*map(BufferArg, names), *(SizeArg(size.symbol(s)) for s in symbols))
-    text = common_header() + emit.header() + text.replace("KERNEL", name)
+    text = with_headers(text.replace("KERNEL", name), emit.header())
     return KernelBundle(comp.name, (KernelSource("cpp", name, text, args),), scratch=scratch)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from torchweld.codegen.cpp.headers import common_header
+from torchweld.codegen.cpp.headers import with_headers
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource
 from torchweld.core import dtypes
@@ -54,7 +54,7 @@ def generate(comp: Comp, product: Dequantised, buffers: Mapping[str, Buffer]) ->
     names = (*dict.fromkeys(a.buffer for a in accesses.all), *(b.name for b in scratch))
     text = _text(accesses, product, buffers, names, {b.name for b in scratch})
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    text = common_header() + _header() + text.replace("KERNEL", name)
+    text = with_headers(text.replace("KERNEL", name), _header())
     source = KernelSource("cpp", name, text, tuple(map(BufferArg, names)))
     return KernelBundle(comp.name, (source,), scratch=scratch)
 

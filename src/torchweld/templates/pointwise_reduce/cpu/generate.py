@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Mapping
 
 from torchweld.codegen.cpp.expr import memory_type, size_text
-from torchweld.codegen.cpp.headers import common_header
+from torchweld.codegen.cpp.headers import with_headers
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
 from torchweld.ir import size
@@ -49,7 +49,7 @@ def generate(
     text = _text(accesses, buffers, schedule, names, symbols)
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     args = (*map(BufferArg, names), *(SizeArg(size.symbol(s)) for s in symbols))
-    source = KernelSource("cpp", name, common_header() + text.replace("KERNEL", name), args)
+    source = KernelSource("cpp", name, with_headers(text.replace("KERNEL", name)), args)
     prefill = tuple((s.buffer, s.init) for s in comp.stores if s.init is not None)
     return KernelBundle(comp.name, (source,), prefill=tuple(dict.fromkeys(prefill)))
 

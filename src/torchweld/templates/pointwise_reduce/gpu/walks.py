@@ -117,7 +117,8 @@ def align_rows(k: Kernel) -> None:
         return
     common = max((s for s, _ in starts), key=[s for s, _ in starts].count)
     lanes = 16 // min(n for s, n in starts if s == common)
-    if _worth_peeling(k) and not _divides(lanes, common):
+    fits = lanes <= k.block_columns  # else a row begins behind its first block, which has the mask
+    if fits and _worth_peeling(k) and not _divides(lanes, common):
         k.align_rows(common, lanes)
 
 

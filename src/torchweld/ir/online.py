@@ -183,9 +183,12 @@ def _subtracted(body: Body, value: Value, over: frozenset[str]) -> Value | None:
     x, base = difference.args
     safe = finite_of(body, base)
     r = base if safe is None else safe
-    top = body[r]
+    return r if _is_maximum(body[r], x, over) else None
+
+
+def _is_maximum(top: Instr, x: Value, over: frozenset[str]) -> bool:
     known = isinstance(top, Reduce) and top.monoid == "max" and frozenset(top.axes) == over
-    return r if known and top.args == (x,) else None
+    return known and top.args == (x,)
 
 
 def _scaling_argument(body: Body, instr: Op, over: frozenset[str]) -> int | None:
@@ -344,9 +347,8 @@ class _Writer:
 
     def _exponential(self, instr: Op) -> Value:
         """exp(x - m) / t of exp(x - (log(t) + m)), exp(x - r) * exp(r - m) of a higher m"""
-        below = self.body[instr.args[0]]
         if _is_op(self.body, instr.args[0], ("sub",)):
-            x, total = below.args
+            x, total = self.body[instr.args[0]].args
             if (top := self._lowered(x, total)) is not None:
                 bases = ((x, self._finite(top)), (top, total))
                 exps = (self.body.op("exp", self.body.op("sub", *pair)) for pair in bases)
@@ -363,14 +365,9 @@ class _Writer:
         """max(x), where `base` is the maximum of that and of what is constant along the axes."""
         if not _is_op(self.body, base, ("maximum",)) or self._varies(base):
             return None
-        found = (part if self._is_top(part, x) else self._lowered(x, part)
-                 for part in self.body[base].args)  # fmt: skip
+        found = (p if _is_maximum(self.body[p], x, self.over) else self._lowered(x, p)
+                 for p in self.body[base].args)  # fmt: skip
         return next((f for f in found if f is not None), None)
-
-    def _is_top(self, value: Value, x: Value) -> bool:
-        instr = self.body[value]
-        top = isinstance(instr, Reduce) and instr.monoid == "max" and instr.args == (x,)
-        return top and frozenset(instr.axes) == self.over
 
     def _is_row_choice(self, value: Value) -> bool:
         """where(c, 0, a) with c constant along the axes."""

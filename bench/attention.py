@@ -34,19 +34,25 @@ WINDOW, CAP = 8, 50.0  # a window is so much of the length
 @dataclass(frozen=True)
 class Case:
     """`mask(q, row, column)`: what is added to scaled scores, or which of them count; None: all.
-    `score(s)`: what else is done to them, which the library cannot. `queries`: 1 for decoding."""
+    `score(s)`: what else is done to them, which the library cannot. `queries`: 1 for decoding.
+    `learned(heads, length)`: the shape of one more input, and `weights(s, learned)`: of scores with
+    it."""
 
     mask: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
     score: Callable[[Tensor], Tensor] | None = None
     softmax: bool = True
     queries: int | None = None
+    learned: Callable[[int, int], tuple[int, ...]] | None = None
+    weights: Callable[[Tensor, Tensor], Tensor] | None = None
 
-    def hand(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def hand(self, q: Tensor, k: Tensor, v: Tensor, *learned: Tensor) -> Tensor:
         s = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
         s = s if self.score is None else self.score(s)
         if self.mask is not None:
             m = self.made(q, k)
             s = s.masked_fill(~m, -math.inf) if m.dtype == torch.bool else s + m
+        if self.weights is not None:
+            return self.weights(s, *learned) @ v
         return (s.softmax(-1) if self.softmax else s.sigmoid()) @ v
 
     def library(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -78,6 +84,17 @@ def softcap(s: Tensor) -> Tensor:
     return CAP * torch.tanh(s / CAP)
 
 
+def with_sinks(s: Tensor, sinks: Tensor) -> Tensor:
+    """As GPT-OSS in transformers has it."""
+    every = torch.cat([s, sinks.reshape(1, -1, 1, 1).expand(*s.shape[:3], 1)], -1)
+    every = every - every.max(dim=-1, keepdim=True).values
+    return every.softmax(-1)[..., :-1]
+
+
+def with_bias(s: Tensor, bias: Tensor) -> Tensor:
+    return (s + bias).softmax(-1)
+
+
 CASES = {
     "plain": Case(),
     "causal": Case(causal),
@@ -86,6 +103,8 @@ CASES = {
     "softcap": Case(causal, softcap),
     "sigmoid": Case(causal, softmax=False),
     "decode": Case(queries=1),
+    "sinks": Case(causal, learned=lambda heads, n: (heads,), weights=with_sinks),
+    "bias": Case(learned=lambda heads, n: (heads, n, n), weights=with_bias),
 }
 
 
@@ -94,7 +113,7 @@ def flex(name: str, sizes: tuple[int, ...], device: str) -> Callable | None:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     (_, heads, length, _), case = sizes, CASES[name]
-    if device == "cpu" or not case.softmax or case.queries:
+    if device == "cpu" or not case.softmax or case.queries or case.learned:
         return None
     kept = {
         "plain": None,
@@ -113,7 +132,7 @@ def ways(name: str, sizes: tuple[int, ...], device: str) -> dict[str, Callable]:
     case = CASES[name]
     torch._dynamo.reset()
     found = {"eager": case.hand, "compile": torch.compile(case.hand, dynamic=False)}
-    if case.score is None and case.softmax:
+    if case.score is None and case.softmax and case.learned is None:
         found["library"] = case.library
     if (other := flex(name, sizes, device)) is not None:
         found["flex"] = other
@@ -146,6 +165,7 @@ def measure(name: str, sizes: tuple[int, ...], args: argparse.Namespace) -> None
     rows = (CASES[name].queries or length, length, length)
     dtype = getattr(torch, args.dtype)
     shapes = [(batch, heads, n, width) for n in rows]
+    shapes += [CASES[name].learned(heads, length)] if CASES[name].learned else []
     inputs = tuple(torch.randn(s, device=args.device, dtype=dtype) for s in shapes)
     with torch.set_grad_enabled(args.backward):
         made = ways(name, sizes, args.device)

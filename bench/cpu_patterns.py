@@ -3,7 +3,8 @@ torch.compile, paired in one process.
 
 OMP_NUM_THREADS=1 python bench/cpu_patterns.py [--rounds 20] [--only NAME ...]
 
-Each round runs every way once, in turn; the ratios are medians over rounds.
+Each round runs every way once, in turn; the ratios are medians over rounds. Times are of the
+process on its processors, which other work on the machine does not disturb.
 """
 
 from __future__ import annotations
@@ -42,6 +43,20 @@ def rounded(x):
     return (x.relu() * 1.5).half().float() * 2 + 1
 
 
+def to_float8(x):
+    """Rows with a scale each."""
+    scale = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-12) / 448
+    return (x.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale
+
+
+def normed_to_float8(x):
+    return to_float8(F.rms_norm(x, x.shape[-1:]))
+
+
+def round_trip(x):
+    return x.to(torch.float8_e4m3fn).to(x.dtype) * 2
+
+
 CASES = (
     Case("adaptive average to 7 x 7", lambda x: F.adaptive_avg_pool2d(x, 7),
          ((16, 256, 56, 56),), False),
@@ -51,6 +66,10 @@ CASES = (
          ((16, 64, 28, 28),), False),
     Case("float16 and back", rounded, (MATRIX,), False),
     Case("float16 and back, odd", rounded, ((1001, 1023),), False),
+    Case("float8 and back", round_trip, (MATRIX,), False, B16),
+    Case("rows to float8", to_float8, (MATRIX,), False),
+    Case("rows to float8, bfloat16", to_float8, (MATRIX,), False, B16),
+    Case("RMSNorm, rows to float8, bfloat16", normed_to_float8, (MATRIX,), False, B16),
     Case("mse_loss", F.mse_loss, (MATRIX,) * 2, True),
     Case("mse_loss, bfloat16", F.mse_loss, (MATRIX,) * 2, True, B16),
     Case("triplet loss", F.triplet_margin_loss, (MATRIX,) * 3, True),
@@ -76,11 +95,11 @@ def ways(case: Case, inputs: list[torch.Tensor]) -> dict[str, Callable]:
 
 def once(case: Case, call: Callable, inputs: list[torch.Tensor]) -> float:
     """Milliseconds of one call, with the gradients of all inputs."""
-    start = time.perf_counter()
+    start = time.process_time()
     result = call(*inputs)
     if case.train:
         torch.autograd.grad(result, inputs, torch.ones_like(result))
-    return 1e3 * (time.perf_counter() - start)
+    return 1e3 * (time.process_time() - start)
 
 
 def measured(case: Case, rounds: int) -> dict[str, list[float]]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import statistics
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 WARM_CALLS = 3  # CUDA graphs are recorded in the second call and replayed from the third
 OURS = "torchweld"
 ROUNDINGS = 30  # by which two ways to compute a network of some layers may differ
+TRACED = 3  # steps
+LONGEST = 12  # kernels of a way that are named
 
 
 @dataclass(frozen=True)
@@ -246,14 +249,29 @@ def _training(run: Callable, built) -> Callable[[], object]:
 
 def timed(steps: dict[str, Callable], asked: Asked) -> dict:
     """Median milliseconds of each way, in interleaved rounds; `ratio`: of the best other way's time
-    to torchweld's, the median over rounds."""
+    to torchweld's, the median over rounds. On a GPU also what `on_device` finds, by way."""
     from torchweld.observe.measure.paired import time_paired
 
     paired = time_paired(steps, asked.device, asked.seconds)
     row: dict = {"ms": {way: paired.median_ms(way) for way in steps}, "rounds": paired.rounds}
+    if asked.device == "cuda":
+        row["kernels_of"] = {way: on_device(step) for way, step in steps.items()}
+        row["device_us"] = {way: found["us"] for way, found in row["kernels_of"].items()}
     others = [way for way in steps if way != OURS]
     if not others:
         return row
     best = min(others, key=paired.median_ms)
     pairs = zip(paired.times_ms[best], paired.times_ms[OURS])
     return row | {"best": best, "ratio": statistics.median(a / b for a, b in pairs)}
+
+
+def on_device(step: Callable) -> dict:
+    """Of a step in a trace: `us` of all kernels and copies, `count`, and the `longest` by name."""
+    from torchweld.observe.measure.tracing import trace_steps
+
+    kernels = [k for s in trace_steps(step, "cuda", TRACED).steps for k in s.kernels]
+    longest: Counter[str] = Counter()
+    for kernel in kernels:
+        longest[kernel.name[:100]] += kernel.duration_us / TRACED
+    count = len(kernels) / TRACED
+    return {"us": longest.total(), "count": count, "longest": longest.most_common(LONGEST)}

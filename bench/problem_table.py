@@ -17,9 +17,11 @@ def rendered(rows: Mapping[str, dict]) -> str:
     ordered = sorted(rows.items(), key=_key)
     ways = list(dict.fromkeys(way for row in rows.values() for way in row.get("ms", {})))
     ways.sort(key=OURS.__eq__)
+    on_gpu = any("device_us" in row for row in rows.values())
     head = ["problem", "graphs", "kernels", "first call, s", "error / eager's",
-            *(f"{way}, ms" for way in ways), "best other / torchweld", ""]  # fmt: skip
-    lines = table(head, (_cells(name, row, ways) for name, row in ordered))
+            *(f"{way}, ms" for way in ways), "best other / torchweld",
+            *(["device, us: others, torchweld"] if on_gpu else []), ""]  # fmt: skip
+    lines = table(head, (_cells(name, row, ways, on_gpu) for name, row in ordered))
     said = [line for name, row in ordered for line in _said(name, row)]
     return "\n".join([*lines, "", summary(dict(ordered)), *(["", *said] if said else [])])
 
@@ -29,14 +31,18 @@ def _key(item: tuple[str, dict]) -> tuple:
     return "problem" not in row, row.get("ratio", float("inf")), -row.get("error", 0.0), name
 
 
-def _cells(name: str, row: dict, ways: Iterable[str]) -> list[str]:
+def _cells(name: str, row: dict, ways: Iterable[str], on_gpu: bool) -> list[str]:
     times = row.get("ms", {})
     graphs = str(row.get("graphs", "-"))
     if row.get("in_eager"):
         graphs += f" (+{row['in_eager']} in eager)"
     cells = [name, graphs, str(row.get("kernels", "-")), _number(row.get("first_call_s"), ".1f")]
     cells += [error_text(row), *(_number(times.get(w), ".4g") for w in ways)]
-    return [*cells, _number(row.get("ratio"), ".2f"), ", ".join(marks(row))]
+    cells.append(_number(row.get("ratio"), ".2f"))
+    if on_gpu:
+        device = row.get("device_us", {})
+        cells.append(" ".join(_number(device.get(w), ".0f") for w in ways))
+    return [*cells, ", ".join(marks(row))]
 
 
 def error_text(row: dict) -> str:

@@ -1,7 +1,9 @@
-"""Weight-only quantised linear layers: eager, torch.compile and torchweld, in turns.
+"""Quantised linear layers, of weights alone or of both sides ("x"): eager, torch.compile and
+torchweld, in turns.
 
-    python bench/quantised.py [--rows 1,16] [--kinds int8,int4] [--dtypes float32,bfloat16]
+    python bench/quantised.py [--rows 1,16] [--kinds int8,int4,float8] [--dtypes float32,bfloat16]
                               [--shape 14336x4096] [--rounds 15] [--weights 8] [--device cuda]
+                              [--cpu-time]
 
 Each way is first checked against float64: its relative L2 error over eager's is told. Then each
 round times every way once, on the next of several weights, which together are larger than the
@@ -58,7 +60,30 @@ def int4(x, q, scale, zero):
     return F.linear(x, ((w - zero[..., None]) * scale[..., None]).view(q.shape[0], -1))
 
 
-KINDS = {"int8": int8, "int8 after": int8_after, "int8 groups": int8_groups, "int4": int4}
+def int8_product(x, q, scale, zero):
+    """Rows quantised as they come, integers multiplied, scaled back, with an activation."""
+    rows = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-5) / 127
+    whole = (x.float() / rows).round().clamp(-128, 127).to(torch.int8)
+    return F.gelu((torch._int_mm(whole, q.t()) * rows * scale[:, 0].float()).to(x.dtype))
+
+
+def float8_product(x, q, scale, zero):
+    """The same in 8-bit floats. In float64 the product is, too."""
+    rows = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-12) / 448
+    narrow = (x.float() / rows).clamp(-448, 448).to(q.dtype)
+    columns = scale[None, :, 0].float()
+    if x.dtype == torch.float64:
+        return F.gelu((narrow.double() @ q.double().t()) * rows * columns)
+    y = torch._scaled_mm(narrow, q.t(), scale_a=rows, scale_b=columns, out_dtype=torch.bfloat16)
+    return F.gelu(y).to(x.dtype)
+
+
+KINDS = {
+    "int8": int8, "int8 after": int8_after, "int8 groups": int8_groups, "int4": int4,
+    "float8": int8, "float8 after": int8_after, "int8 x int8": int8_product,
+    "float8 x float8": float8_product,
+}  # fmt: skip
+FLOAT8 = torch.float8_e4m3fn
 
 
 def inputs(
@@ -71,8 +96,10 @@ def inputs(
     low, high, kept, width = (0, 256, torch.uint8, depth // 2) if kind == "int4" else (
         -128, 128, torch.int8, depth)  # fmt: skip
     packed = torch.randint(low, high, (outputs, width), dtype=kept)
+    if kind.startswith("float8"):
+        packed, kept = packed.to(FLOAT8).view(kept), FLOAT8
     x, packed, scale, zero = (t.to(device) for t in (x, packed, scale, zero))
-    return [(x, packed.roll(i, 0), scale, zero) for i in range(weights)]
+    return [(x, packed.roll(i, 0).view(kept), scale, zero) for i in range(weights)]
 
 
 def reader() -> Callable[[torch.Tensor], None]:
@@ -88,18 +115,19 @@ def error(found: torch.Tensor, exact: torch.Tensor) -> float:
     return float((found.double() - exact).norm() / exact.norm())
 
 
-def seconds(call: Callable, *args) -> float:
-    start = time.perf_counter()
+def seconds(clock: Callable[[], float], call: Callable, *args) -> float:
+    start = clock()
     call(*args)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def rounds_of(calls, given, asked) -> list[dict[str, float]]:
     """Seconds of a call, each way in each round."""
     if asked.device == "cuda":
         return [_graph_seconds(calls, given) for _ in range(asked.rounds)]
+    clock = time.process_time if asked.cpu_time else time.perf_counter
     return [
-        {name: seconds(run, *given[(i + 2 * n) % len(given)])
+        {name: seconds(clock, run, *given[(i + 2 * n) % len(given)])
          for n, (name, run) in enumerate(calls.items())}
         for i in range(asked.rounds)
     ]  # fmt: skip
@@ -151,6 +179,7 @@ def main() -> None:
     parser.add_argument("--shape", default="14336x4096", help="outputs x inputs of the layer")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--weights", type=int, default=8)
+    parser.add_argument("--cpu-time", action="store_true", help="of all threads, not wall time")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     asked = parser.parse_args()
     gpu = asked.device == "cuda"

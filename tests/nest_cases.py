@@ -112,8 +112,26 @@ DIFFERENTIAL = """comp differential [b:2, i:13, d:8, f:8, l:17, e:5] {
   %23 = reduce.sum[l] %22 : f32
   store y[b, i, e] %23
 }"""
+SINKS = f"""comp sinks {AXES} {{ {SCORES}
+  %11 = reduce.max[l] %10 : f32
+  %12 = load c[h] : f32
+  %13 = maximum %11 %12 : f32
+  %14 = sub %10 %13 : f32
+  %15 = exp %14 : f32
+  %16 = reduce.sum[l] %15 : f32
+  %17 = sub %12 %13 : f32
+  %18 = exp %17 : f32
+  %19 = add %16 %18 : f32
+  %20 = div %15 %19 : f32
+  %21 = load v[b, h, l, e] : f32
+  %22 = mul %20 %21 : f32
+  %23 = reduce.sum[l] %22 : f32
+  store y[b, h, g, i, e] %23
+  store m[b, h, g, i] %13
+  store t[b, h, g, i] %19
+}}"""
 TEXTS = {
-    "forward": FORWARD, "queries": QUERIES, "keys": KEYS, "sigmoid": SIGMOID,
+    "forward": FORWARD, "sinks": SINKS, "queries": QUERIES, "keys": KEYS, "sigmoid": SIGMOID,
     "differential": DIFFERENTIAL,
 }  # fmt: skip
 KEY_AXES = {"keys": ("g", "i")}  # of the others ("l",)

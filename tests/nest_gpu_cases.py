@@ -25,11 +25,13 @@ from torchweld.targets.find import named_target
 from torchweld.targets.target import Target
 from torchweld.templates import registry
 from torchweld.templates.attention.gpu import schedule as triton_schedule
+from torchweld.templates.attention.gpu import sums
 from torchweld.templates.attention.gpu.generate import generate
 from torchweld.templates.attention.gpu.schedule import NestSchedule
 from torchweld.templates.attention.hopper import generate as hopper
 from torchweld.templates.attention.hopper.schedule import HopperSchedule, windows_of
 from torchweld.templates.attention.nest import Nest, nest_of
+from torchweld.templates.attention.sums import sums_of
 from triton_cases import Case
 
 H100 = named_target("H100")
@@ -127,13 +129,14 @@ def _axes(instr) -> set[str]:
 @dataclass(frozen=True)
 class Score:
     """`forward(body, s)`; `backward(body, s, gradient)`; `dropped(body)`: what a weight is
-    multiplied by."""
+    multiplied by. `sinks`: one more score of each head, without a value."""
 
     name: str
     forward: Callable[[Body, Value], Value]
     backward: Callable[[Body, Value, Value], Value] | None = None
     dropped: Callable[[Body], Value] | None = None
     fill: Callable[[Sizes], dict] = field(default=lambda sizes: {})
+    sinks: bool = False
 
 
 def _scale(body: Body) -> float:
@@ -240,6 +243,8 @@ SOFTCAP = Score("softcap", _softcap, _softcap_back)
 BIAS = Score("bias", _bias, _scaled_back)
 DOCUMENTS = Score("documents", _documents, _scaled_back, fill=_ids)
 PADDING = Score("padding", _padding, _scaled_back, fill=_seen)
+SINKS = Score("sinks", _causal, sinks=True)
+PADDED_SINKS = Score("padded-sinks", _padding, fill=_seen, sinks=True)
 DROPOUT = Score("dropout", _causal, _scaled_back, _dropped)
 SCORES = (PLAIN, CAUSAL, WINDOW, ALIBI, SOFTCAP, BIAS, DOCUMENTS, PADDING, DROPOUT)
 
@@ -255,14 +260,19 @@ def forward(
     x = score.forward(body, s)
     top = b.reduce("max", (x,), ("l",))
     base = top
-    if guarded:
+    if score.sinks:
+        sink = body.load("sink", "H", dtypes.f32)
+        base = b.op("maximum", top, sink)
+    elif guarded:
         base = b.op("where", b.op("eq", top, body.const(-math.inf)), body.const(0), top)
     w = b.op("exp", b.op("sub", x, base))
     total = b.reduce("sum", (w,), ("l",))
+    if score.sinks:
+        total = b.op("add", total, b.op("exp", b.op("sub", sink, base)))
     kept = b.op("mul", w, score.dropped(body)) if score.dropped else w
     o = body.contraction(kept, body.load("v", "bhle"), "l")
     mean = b.op("div", o, total)
-    if guarded:
+    if guarded and not score.sinks:
         mean = b.op("where", b.op("eq", total, body.const(0)), body.const(0), mean)
     body.store("o", "bHie", mean)
     if saved:
@@ -308,12 +318,21 @@ def keys_gradient(z: Sizes, score: Score, dtype: str = "bf16", **more) -> NestCa
     return _case(f"dkv-{score.name}", body, score, over, **more)
 
 
+def bias_gradient(z: Sizes, score: Score, dtype: str = "bf16", **more) -> NestCase:
+    """The gradient of the scores, summed over the batch."""
+    body = Body(z, dtype)
+    _, ds = _gradients(body, replace(score, backward=lambda body, s, gradient: gradient))
+    body.store("db", "Hil", body.b.reduce("sum", (ds,), ("b",)))
+    return _case(f"db-{score.name}", body, score, "b", **more)
+
+
 def _case(name: str, body: Body, score: Score, keys, **more) -> NestCase:
     z, comp = body.sizes, normalised(simplify(body.comp(name.replace("-", "_"))), keys)
     sizes = more.pop("sizes", {})
     fill = _statistics(body, sizes) | score.fill(z) | more.pop("fill", {})
     label = f"{name}-{'x'.join(map(str, comp.extents.values()))}-{body.dtype.name}"
-    return NestCase(label, comp, body.buffers, fill, sizes, None, nest_of(comp))
+    nest = nest_of(comp) or sums_of(comp)
+    return NestCase(label, comp, body.buffers, fill, sizes, None, nest)
 
 
 _MEAN_AND_SPREAD = {"lse": (4.5, 0.2), "delta": (0.0, 0.1), "slope": (0.25, 0.01)}
@@ -334,6 +353,8 @@ def generated(case: NestCase, target: Target = H100) -> KernelBundle:
     """Of the case's own schedule if it has one; nothing begins early then."""
     if isinstance(case.schedule, HopperSchedule):
         return _on_hopper(case)
+    if case.schedule is not None and case.nest.turns:
+        return sums.code(case.comp, case.buffers, case.nest, case.schedule, False)
     if case.schedule is not None:
         return generate(case.comp, case.buffers, case.nest, case.schedule, False)
     return registry.bundle_of(case.comp, case.buffers, target, case.sizes)
@@ -377,6 +398,11 @@ def small() -> list[NestCase]:
         found.append(tiled(keys_gradient(g, score, "f16"), 32, 16))
     return [
         *found,
+        *(tiled(forward(z, SINKS, dtype, saved=True)) for dtype in ("f16", "f32")),
+        tiled(forward(g, PADDED_SINKS, "f16"), 32, 16, 3),
+        *(tiled(bias_gradient(g, BIAS, dtype)) for dtype in ("f16", "f32")),
+        tiled(bias_gradient(Sizes(3, 2, 1, 70, 50, 16, 16), CAUSAL, "f16")),
+        tiled(bias_gradient(Sizes(2, 1, 2, 40, 40, 16, 16), WINDOW, "f16"), 16, 16),
         tiled(forward(g, CAUSAL, "f16"), 16, 16, group=2),
         tiled(forward(g, CAUSAL, "f16"), 32, 16, merged=True),
         tiled(forward(g, WINDOW, "f16"), 32, 16, 2, merged=True),
@@ -399,6 +425,7 @@ def small_on_hopper() -> list[NestCase]:
     scores = [s for s in SCORES if s is not DROPOUT]
     return [
         *(on_hopper(forward(z, s, saved=True), 16, 16) for s in scores),
+        *(on_hopper(forward(g, s, saved=True), 16, 16) for s in (SINKS, PADDED_SINKS)),
         on_hopper(forward(g, CAUSAL), 16, 16, 3, group=2),
         on_hopper(forward(g, WINDOW), 16, 32, 4, 3),
         on_hopper(forward(g, PLAIN), 16, 16),  # whole blocks
@@ -426,6 +453,7 @@ def varied_on_hopper() -> list[NestCase]:
     return [
         *(on_hopper(forward(z, s, saved=True), stages=3) for s in scores),
         *(on_hopper(forward(g, s, "f16"), group=2) for s in (PLAIN, CAUSAL, SOFTCAP, BIAS)),
+        *(on_hopper(forward(g, s, saved=True)) for s in (SINKS, PADDED_SINKS)),
         *wide,
         on_hopper(forward(z, PLAIN, guarded=False, fill=_hard(z) | _hard_values(z))),
         *(on_hopper(forward(z, s, guarded=False, fill=_hard(z))) for s in (CAUSAL, ALIBI)),
@@ -468,6 +496,9 @@ def varied(dtype: str) -> list[NestCase]:
         keys_gradient(varying, CAUSAL, dtype, sizes=lengths),
         forward(Sizes(1, 1, 4, 3, 2100, 64, 64), PLAIN, dtype, saved=True),  # shares of the keys
         forward(Sizes(1, 1, 1, 1, 1100, 64, 64), CAUSAL, dtype),
+        *(forward(g, s, dtype, saved=True) for s in (SINKS, PADDED_SINKS)),
+        *(bias_gradient(g, s, dtype) for s in (BIAS, CAUSAL, WINDOW)),
+        bias_gradient(Sizes(3, 1, 1, 150, 130, 128, 128), BIAS, dtype),
         sigmoid(g, dtype),
         differential(z, dtype),
         two_walks(z, dtype),
@@ -485,6 +516,8 @@ def few(dtype: str) -> list[NestCase]:
         keys_gradient(g, CAUSAL, dtype),
         keys_gradient(g, DROPOUT, dtype),
         forward(Sizes(1, 2, 1, 140, 150, 256, 256), ALIBI, dtype),
+        forward(g, SINKS, dtype, saved=True),
+        bias_gradient(g, BIAS, dtype),
         forward(z, PLAIN, dtype, guarded=False, fill=_hard(z) | _hard_values(z)),
         forward(Sizes(1, 1, 4, 3, 2100, 64, 64), PLAIN, dtype, saved=True),
     ]

@@ -173,13 +173,26 @@ def normed(m, n, k, dtype="bf16", pair=False) -> Case:
     return b.case("normed_pair" if pair else "normed")
 
 
-def int8_weight(m, n, k, dtype="bf16") -> Case:
+def int8_weight(m, n, k, dtype="bf16", packed=dtypes.i8) -> Case:
     """A weight of 8 bits with a scale for each column."""
     b = Body(dtype, m=m, n=n, k=k)
-    packed = b.read("q", "nk", dtypes.i8)
-    weight = b.op("mul", b.builder.cast(packed, dtypes.f32), b.read("s", "n"))
+    number = b.read("q", "nk", packed)
+    weight = b.op("mul", b.builder.cast(number, dtypes.f32), b.read("s", "n"))
     b.write("y", "mn", b.dot(_librarys(b, "mk"), b.rounded(weight)))
-    return b.case("int8_weight")
+    return b.case(f"{packed}_weight")
+
+
+def integers(m, n, k, dtype="bf16", right="nk", fill=None) -> Case:
+    """Of 8-bit integers, with a scale for each row and column, a bias and a gelu; the sums too."""
+    b = Body(dtype, m=m, n=n, k=k)
+    left, other = (b.builder.cast(b.read(*given, dtypes.i8), dtypes.i32)
+                   for given in (("x", "mk"), ("w", right)))  # fmt: skip
+    total = b.sum(b.builder.op("mul", left, other))
+    b.write("total", "mn", total, dtypes.i32)
+    scaled = b.op("mul", b.builder.cast(total, dtypes.f32), b.read("sx", "m", dtypes.f32))
+    scaled = b.op("mul", scaled, b.read("sw", "n", dtypes.f32))
+    b.write("y", "mn", gelu(b, b.op("add", scaled, b.read("b", "n"))))
+    return b.case("integers", fill)
 
 
 def nibbles(m, n, groups, run, dtype="bf16") -> Case:

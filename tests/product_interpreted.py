@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 import product_cases as cases
 from product_check import problems
+from torchweld.core import dtypes
 from torchweld.templates.gemm.schedule import ProductSchedule
 from triton_cases import Case, tensors
 from triton_interpreted import start
@@ -15,6 +18,7 @@ from triton_run import launches, prepare, product_bundle
 TILE = ProductSchedule("triton", 32, 32, 16, 4, 2, group=2)
 STREAM = ProductSchedule("stream", 16, 16, 32, 4, 2)
 SHARED = ProductSchedule("stream", 16, 16, 32, 4, 2, splits=3)
+EXTREMES = {n: torch.full((r, 64), -128, dtype=torch.int8) for n, r in (("x", 64), ("w", 32))}
 
 ALL = [
     (cases.linear(64, 32, 32, "f16"), TILE),
@@ -63,6 +67,10 @@ ALL = [
     (cases.linear(37, 50, 130, "f16"), SHARED),
     (cases.int8_weight(5, 50, 130, "f16"), SHARED),
     (cases.int8_weight(1, 50, 130, "f16"), STREAM),
+    (cases.int8_weight(5, 50, 130, "f16", dtypes.f8e4m3), SHARED),
+    (cases.integers(37, 50, 70, "f16"), replace(TILE, block_k=32)),
+    (cases.integers(5, 50, 130, "f16"), SHARED),
+    (cases.integers(64, 32, 64, "f16", fill=EXTREMES), replace(TILE, block_k=32)),
     (cases.nibbles(5, 40, 3, 16, "f16"), STREAM),  # a group is a block: scales are read once
     (cases.nibbles(1, 40, 5, 32, "f16"), SHARED),
     (cases.nibbles(7, 40, 7, 8, "f16"), SHARED),  # a block has two groups

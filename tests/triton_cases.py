@@ -264,6 +264,32 @@ HARD = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 1e-8, -1e-8, 1e3
                      -104.0, 1e-40, float("inf"), float("-inf"), float("nan")])  # fmt: skip
 
 
+def float8(dtype: str, bits: torch.Tensor) -> Case:
+    """float32 numbers of these bits to 8 bits, and all codes back."""
+    values = bits.to(torch.int32).view(torch.float32)
+    codes = torch.arange(len(bits)).to(torch.uint8).view(dtypes.to_torch(dtypes.BY_NAME[dtype]))
+    return case("float8", f"i:{len(bits)}", f"""
+      %0 = load x[i] : f32
+      %1 = cast.round %0 : {dtype}
+      %2 = load q[i] : {dtype}
+      %3 = cast %2 : f32
+      store y[i] %1
+      store w[i] %3""", fill={"x": values, "q": codes},
+      x=("f32", len(bits)), q=(dtype, len(bits)),
+      y=(dtype, len(bits)), w=("f32", len(bits)))  # fmt: skip
+
+
+def float8_bits(count: int) -> torch.Tensor:
+    """Of float32: ties, neighbours of them and of the limits, denormals, infinities and NaN, and
+    random ones."""
+    high = torch.arange(0, 1 << 16, 8) << 16
+    near = torch.cat([high + k for k in (-1, 0, 1)])
+    limits = torch.tensor([464.0, 448.0, 480.0, 57344.0, 61440.0, 65536.0, 2.0**-10, 2.0**-17])
+    edges = limits.view(torch.int32).long()[:, None] + torch.arange(-2, 3)
+    some = torch.randint(0, 1 << 32, (count,), generator=torch.Generator().manual_seed(0))
+    return torch.cat([near, edges.flatten(), edges.flatten() + (1 << 31), some]) % (1 << 32)
+
+
 def unary(name: str, dtype: str) -> Case:
     values = torch.cat([HARD, torch.linspace(-4, 4, 64)]).to(dtypes.to_torch(dtypes.BY_NAME[dtype]))
     n = len(values)
@@ -652,3 +678,53 @@ def cumulative(monoid: str, rows: int, columns: int, backwards: bool = False) ->
     return case(f"cumulative_{monoid}{'_backwards' * backwards}", f"i:{rows}, j:{columns}",
                 f"%0 = load x[i, {at}] : f32\n%1 = scan.{monoid}[j] %0 : f32\nstore y[i, {at}] %1",
                 x=("f32", rows, columns), y=("f32", rows, columns))  # fmt: skip
+
+
+def group_norm(images: int, groups: int, channels: int, pixels: int) -> Case:
+    """y = (x - mean) / spread * w of groups of channels of images, and the mean, in bf16: weights
+    change with the first axis of the columns."""
+    shape = images, groups * channels, pixels
+    return case(f"group_norm_{pixels}", f"n:{images}, g:{groups}, c:{channels}, p:{pixels}", f"""
+      %0 = load x[n, {channels}*g+c, p] : bf16
+      %1 = cast %0 : f32
+      %2 = reduce.welford[c, p] %1 : f32
+      %3 = pick.0 %2 : f32
+      %4 = pick.1 %2 : f32
+      %5 = sub %1 %3 : f32
+      %6 = div %5 %4 : f32
+      %7 = load w[{channels}*g+c] : bf16
+      %8 = cast %7 : f32
+      %9 = mul %6 %8 : f32
+      %10 = cast %9 : bf16
+      store m[n, g] %3
+      store y[n, {channels}*g+c, p] %10""",
+      x=("bf16", *shape), w=("bf16", groups * channels), m=("f32", images, groups),
+      y=("bf16", *shape))  # fmt: skip
+
+
+def channel_sums(images: int, groups: int, channels: int, pixels: int, dtype="bf16") -> Case:
+    """Of each channel over all images, less the mean of its group in each."""
+    shape = images, groups * channels, pixels
+    return case(f"channel_sums_{pixels}", f"n:{images}, g:{groups}, c:{channels}, p:{pixels}", f"""
+      %0 = load x[n, {channels}*g+c, p] : {dtype}
+      %1 = cast %0 : f32
+      %2 = load m[n, g] : f32
+      %3 = sub %1 %2 : f32
+      %4 = reduce.sum[n, p] %3 : f32
+      store y[g, c] %4""",
+      x=(dtype, *shape), m=("f32", images, groups), y=("f32", groups, channels))  # fmt: skip
+
+
+def enlarged(images: int, channels: int, pixels: int) -> Case:
+    """Each pixel twice, or its mirror image, at computed positions; channels first to last."""
+    return case("enlarged", f"n:{images}, p:{2 * pixels}, c:{channels}", f"""
+      %0 = index p : i64
+      %1 = const 2 : i64
+      %2 = floor_div %0 %1 : i64
+      %3 = load x[n, c, %2] : bf16
+      %4 = const {pixels - 1} : i64
+      %5 = sub %4 %2 : i64
+      %6 = load x[n, c, %5] : bf16
+      %7 = maximum %3 %6 : bf16
+      store y[n, p, c] %7""",
+      x=("bf16", images, channels, pixels), y=("bf16", images, 2 * pixels, channels))  # fmt: skip

@@ -43,6 +43,7 @@ def _product(x, y):
 
 
 @triton.jit"""
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _MASKED = torch.zeros(150)
 _MASKED[:70] = float("-inf")
 _ALL_MASKED = torch.full((150,), float("-inf"))
@@ -73,6 +74,9 @@ ALL = [
     looped(cases.cumulative("sum", 3, 96), 32),
     cases.cumulative("sum", 3, 100, backwards=True),
     looped(cases.cumulative("sum", 3, 101, backwards=True), 16, block_rows=1),
+    *(looped(cases.group_norm(2, 3, 2, p), 32, block_rows=1) for p in (64, 40)),
+    *(looped(cases.channel_sums(3, 2, 2, p), 32, 2, block_rows=1) for p in (64, 40)),
+    cases.enlarged(2, 20, 24),
     looped(cases.softmax(3, 150), 32),
     looped(cases.softmax(3, 150, fill={"m": _MASKED}), 32),
     looped(cases.softmax(3, 150, fill={"m": _ALL_MASKED}), 32),
@@ -80,6 +84,7 @@ ALL = [
     looped(cases.softmax("s0", "s1", sizes={"s0": 3, "s1": 70}), 32),
     looped(cases.softmax("s0", 64, sizes={"s0": 3}), 32),
     cases.layer_norm_backward("s0", 40, sizes={"s0": 13}),
+    *(cases.float8(d, cases.float8_bits(100)) for d in ("f8e4m3", "f8e5m2")),
     *(reduction(m, 5, 70) for m in cases.MONOIDS),
     *(looped(reduction(m, 5, 150), 32) for m in cases.MONOIDS),
     *(looped(reduction(m, 3, 150), 16, 4) for m in cases.MONOIDS),
@@ -102,13 +107,16 @@ def interpret(case: Case) -> dict[str, torch.Tensor]:
 
 def start(source: KernelSource, grid, arguments) -> None:
     text = renamed(_with_known_loops(source, arguments))
-    jit_function(replace(source, text=text))[grid](*arguments)
+    bytes_of_float8 = (
+        a.view(torch.uint8) if getattr(a, "dtype", None) in FLOAT8 else a for a in arguments
+    )
+    jit_function(replace(source, text=text))[grid](*bytes_of_float8)
 
 
 def renamed(text: str) -> str:
     """What libdevice does by what Triton itself does, where it can; bfloat16 rounded to nearest;
     products of float32 whole."""
-    text = re.sub('"(bf16x6|tf32x3)"', '"ieee"', text)
+    text = re.sub('"(bf16x6|tf32x3)"', '"ieee"', text).replace("_converts_float8():", "False:")
     text = _RENAMED.sub(r"tl.\1(", text)
     for name, here in (("copysign", "_copysign"), ("mul_rn", "_product")):
         text = text.replace(f"libdevice.{name}(", f"{here}(")
@@ -128,6 +136,8 @@ def _with_known_loops(source: KernelSource, arguments) -> str:
 
 
 def agree(got: torch.Tensor, eager: torch.Tensor) -> bool:
+    if got.dtype in FLOAT8:
+        got, eager = got.view(torch.uint8), eager.view(torch.uint8)
     if not got.dtype.is_floating_point:
         return torch.equal(got, eager)
     close = 2.0**-7 if got.dtype == torch.bfloat16 else 2e-5

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from problem_set import (
+    architectures,
     blocks,
+    compositions,
     convolutions,
     networks,
     pretrained,
@@ -15,7 +17,10 @@ from problem_set import (
 )
 from problem_set.core import PROBLEMS, Problem
 
-FILES = (reductions, products, convolutions, blocks, networks, recurrences, pretrained)
+FILES = (
+    reductions, products, convolutions, compositions, blocks, networks, architectures, recurrences,
+    pretrained,
+)  # fmt: skip
 
 
 def chosen(words: Sequence[str], train: bool) -> list[Problem]:

@@ -83,7 +83,7 @@ def function(call: Callable) -> nn.Module:
 
 
 def weight(*shape: int, std: float = 1.0) -> nn.Parameter:
-    return nn.Parameter(std * torch.randn(*shape))
+    return nn.Parameter(std * torch.randn(shape))
 
 
 def build(problem: Problem, device: str, dtype: torch.dtype | None, train: bool) -> Built:

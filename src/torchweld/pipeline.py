@@ -46,8 +46,8 @@ def _nobody(bundle: KernelBundle) -> None:
 
 @dataclass(frozen=True)
 class GraphRecord:
-    """What became of one captured graph, for `explain` and `report`. `events` grows while the
-    program runs."""
+    """What became of one captured graph, for `explain` and `report`. `kept`: positions of outputs
+    that only the backward sees. `events` grows while the program runs."""
 
     name: str
     kind: str
@@ -57,6 +57,7 @@ class GraphRecord:
     decisions: tuple
     timings_s: dict[str, float]
     cached: bool
+    kept: frozenset[int] = frozenset()
     events: list = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -122,7 +123,7 @@ def _compiled(job: _Job, compilers: Compilers) -> Program:
     stored = replace(stored, graph=replace(stored.graph, name=captured.name))
     record = GraphRecord(
         captured.name, captured.kind, str(job.device), stored.graph, dict(stored.bundles),
-        stored.decisions, stages.seconds, cached,
+        stored.decisions, stages.seconds, cached, captured.loose_outputs,
     )  # fmt: skip
     program = stages(
         "load", load, stored.graph, stored.bundles, lowered.constants, options,

@@ -17,7 +17,7 @@ from torchweld.templates.pointwise_reduce.cpu.generate import generate
 OF_GPUS = ("erfc", "erfinv", "lgamma", "nextafter")  # calls of ATen's on a CPU
 FLOAT_OPS = [
     r for r in TABLE.values()
-    if "f" in r.kinds and r.result != "where" and r.name not in OF_GPUS
+    if "f" in r.kinds and r.result not in ("where", "free") and r.name not in OF_GPUS
 ]  # fmt: skip
 
 
@@ -70,6 +70,20 @@ comp one [i:4096] {{
 
 
 CASES = {
+    "8-bit floats, both ways, and their bits": (
+        """
+comp eight [i:4096] {
+  %0 = load x[i] : f8e4m3
+  %1 = cast %0 : f32
+  %2 = mul %1 %1 : f32
+  %3 = cast.round %2 : f8e5m2
+  %4 = f8e5m2_bits %3 : u8
+  store y[i] %3
+  store z[i] %4
+}
+""",
+        {"x": ((4096,), d.f8e4m3), "y": ((4096,), d.f8e5m2), "z": ((4096,), d.u8)},
+    ),
     "bf16 through a row": (
         """
 comp norm [i:100, j:512] {

@@ -17,7 +17,7 @@ from torchweld.core import dtypes
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import affine
 from torchweld.ir.nodes import Op
-from torchweld.ir.scalar import TABLE
+from torchweld.ir.scalar import BITS, TABLE
 from torchweld.ir.size import symbol
 from torchweld.runtime.triton_compile import _described, compile_source, resources
 from torchweld.templates.gemm.hopper import schedule as product_gluon
@@ -181,10 +181,12 @@ def chain(kind: str) -> Case:
     for row in TABLE.values():
         if {"l": "i"}.get(kind, kind) not in row.kinds or (row.name == "philox" and kind != "l"):
             continue
+        if row.name in BITS and BITS[row.name][0] != b_[value].dtype:
+            continue
         which = b.op("gt", made, 0.5)
         args = {1: (value,), 2: (value, other), 3: (which, value, other)}[row.arity]
-        free = row.name == "philox"
-        result = b_.emit(Op(row.name, args, dtypes.f32)) if free else b.op(row.name, *args)
+        given = BITS.get(row.name, (None, dtypes.f32))[1] if row.result == "free" else None
+        result = b_.emit(Op(row.name, args, given)) if given else b.op(row.name, *args)
         total = b.op("add", total, b_.cast(result, dtypes.f32))
     b.write("y", "mn", total)
     return b.case(f"chain_{kind}")

@@ -101,3 +101,20 @@ def test_spills_are_reported():
     crowded = Schedule("persistent", ("i",), ("j",), 1, 16384, 4)
     source = generate(case.comp, case.buffers, crowded).sources[0]
     assert resources(compile_source(source, 90)).spill_bytes > 0
+
+
+def test_blocks_within_an_image_are_loaded_in_16_bytes():
+    """Though what places them in it is a remainder, of which Triton knows nothing; and what they
+    have in common is loaded once."""
+    for one in (cases.channel_sums(128, 8, 8, 4096), cases.group_norm(128, 8, 8, 4096)):
+        compiled = compile_source(bundle_of(one).sources[0], 90)
+        wide = resources(compiled).wide_loads or compiled.asm["ptx"].count("cp.async.cg")
+        assert wide and len(re.findall(r"ld\.global\S*\.b16", compiled.asm["ptx"])) <= 1
+
+
+@pytest.mark.parametrize("arch", (80, 90))
+@pytest.mark.parametrize("columns", (256, 512))
+def test_sums_over_short_rows_leave_registers_for_another_program(columns: int, arch: int):
+    source = bundle_of(cases.layer_norm_backward(65536, columns)).sources[0]
+    cost = resources(compile_source(source, arch))
+    assert cost.spill_bytes == 0 and 2 * cost.registers * 32 * source.num_warps <= 65536

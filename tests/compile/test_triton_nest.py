@@ -14,10 +14,12 @@ from nest_gpu_cases import (
     BIAS,
     CAUSAL,
     DROPOUT,
+    SINKS,
     SOFTCAP,
     WINDOW,
     NestCase,
     Sizes,
+    bias_gradient,
     forward,
     generated,
     keys_gradient,
@@ -43,6 +45,10 @@ SHIPPED = [
     keys_gradient(LONG[128], CAUSAL),
     keys_gradient(LONG[128], SOFTCAP),
     keys_gradient(LONG[64], DROPOUT),
+    forward(LONG[128], SINKS, saved=True),
+    bias_gradient(LONG[64], CAUSAL),
+    bias_gradient(LONG[128], BIAS, "f16"),
+    bias_gradient(LONG[64], BIAS, "f32"),
 ]
 RARE = [
     forward(Sizes(1, 1, 1, 1, 1100, 64, 64), CAUSAL),  # one query, shares of the keys

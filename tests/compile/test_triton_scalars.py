@@ -117,6 +117,33 @@ def test_erf_near_one():
     assert np.isnan(names["_erf_near_one"](np.float32("nan")))
 
 
+def _cast(x, dtype, bitcast=False):
+    return np.asarray(x).view(dtype) if bitcast else np.asarray(x).astype(dtype)
+
+
+def _where(test, one, other):
+    return np.where(test, one, other).astype(np.float32)
+
+
+@pytest.mark.parametrize("helper,function", [("_tanh", torch.tanh), ("_log_one_plus", torch.log1p)])
+def test_functions_without_branches(helper, function):
+    """Within two units in the last place, in numpy's float32: near zero, far and where they end."""
+    far = np.logspace(-38, 38, 100_001)
+    ends = [0.0, np.inf, -np.inf, np.nan, -1.0, -1.5, 1e-45, -0.99999994]
+    x = np.concatenate([np.linspace(-12, 12, 400_001), far, -far, ends]).astype(np.float32)
+    tl = SimpleNamespace(abs=np.abs, exp=np.exp, where=_where, cast=_cast, int32=np.int32,
+                         float32=np.float32)  # fmt: skip
+    names = {"tl": tl, "libdevice": SimpleNamespace(copysign=np.copysign)}
+    with np.errstate(all="ignore"):
+        exec(HELPERS[helper].replace("@triton.jit", ""), names)
+        y = names[helper](x)
+        wanted = function(torch.from_numpy(x).double()).numpy()
+        finite = np.isfinite(wanted)
+        units = np.abs(y - wanted)[finite] / np.spacing(np.abs(wanted[finite]).astype(np.float32))
+    assert y.dtype == np.float32 and units.max() < 2
+    assert np.array_equal(y[~finite], wanted[~finite].astype(np.float32), equal_nan=True)
+
+
 def test_a_product_that_two_read_is_one_product():
     """Without contraction, which would leave the rounding of x * x in x * x - x * x."""
     pytest.importorskip("triton")

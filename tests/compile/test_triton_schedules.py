@@ -140,6 +140,58 @@ def test_a_tile_is_no_wider_than_its_channels():
     assert (found.block_rows, found.block_columns) == (64, 16)
 
 
+def test_a_tile_is_turned_along_what_moves_most():
+    """Not along the numbers of rows, which are read across, too."""
+    one = case("rows", "n:64, c:32, h:64, w:128", """
+      %0 = load x[n, h, w, c] : bf16
+      %1 = load s[n, c, h] : bf16
+      %2 = add %0 %1 : bf16
+      %3 = load b[c] : bf16
+      %4 = add %2 %3 : bf16
+      store y[n, c, h, w] %4""", x=("bf16", 64, 64, 128, 32), s=("bf16", 64, 32, 64),
+      b=("bf16", 32), y=("bf16", 64, 32, 64, 128))  # fmt: skip
+    assert schedule(*_comp(one), H100).rows[-1] == "w"
+
+
+def test_groups_of_few_channels_go_on_in_the_next():
+    body = """%0 = load x[n, p, 8*g+c] : bf16
+      %1 = load s[n, g] : bf16
+      %2 = add %0 %1 : bf16
+      %3 = load b[8*g+c] : bf16
+      %4 = add %2 %3 : bf16
+      store y[n, p, 8*g+c] %2
+      store z[n, g, c, p] %4"""
+    image = "bf16", 64, 1024, 64
+    one = case("groups", "n:64, g:8, c:8, p:1024", body, x=image, s=("bf16", 64, 8), y=image,
+               b=("bf16", 64), z=("bf16", 64, 8, 8, 1024))  # fmt: skip
+    found = schedule(*_comp(one), H100)
+    assert (found.rows, found.columns) == (("n", "p"), ("g", "c"))
+
+
+def test_computed_positions_are_read_along_their_axis():
+    assert schedule(*_comp(cases.enlarged(64, 32, 1024)), H100).columns == ("p",)
+
+
+def test_weights_of_channels_are_one_number_for_a_block():
+    found = schedule(*_comp(cases.group_norm(128, 8, 8, 4096)), H100)
+    assert (found.form, found.block_columns, found.num_warps) == ("looped", 4096, 16)
+
+
+@pytest.mark.parametrize(("pixels", "dtype", "stages"), [
+    (4096, "f32", 4), (4096, "bf16", 4), (47 * 47, "bf16", 1), (47 * 47, "f32", 1),
+])  # fmt: skip
+def test_numbers_for_each_lane_are_not_copied_ahead(pixels: int, dtype: str, stages: int):
+    one = cases.channel_sums(128, 8, 8, pixels, dtype)
+    assert schedule(*_comp(one), H100).stages == stages
+
+
+@pytest.mark.parametrize(("columns", "tile"), [(128, (32, 8)), (256, (16, 16)), (512, (4, 2)),
+                                               (1024, (4, 4))])  # fmt: skip
+def test_sums_over_short_rows_run_ahead_in_tiles_of_one_layout(columns, tile):
+    found = schedule(*_comp(cases.layer_norm_backward(65536, columns)), H100)
+    assert (found.block_rows, found.num_warps) == tile and found.stages > 1
+
+
 def test_long_rows_of_odd_length_get_a_row_for_each_program():
     found = schedule(*_comp(cases.row_scaled(64, 50257)), H100)
     assert found.form == "grid" and found.block_rows == 1 and found.rows

@@ -46,6 +46,11 @@ FOUND = {
         "y = F.cross_entropy(l, x3, weight=torch.arange(64, dtype=l.dtype) / 64)",
         dtype=BF16, rows=20, depth=1,
     ),
+    "a copy whose columns are gathered, among scores": logits(
+        "l = F.linear(x0, x1).to(torch.float32)",
+        "y = ((1 - (-F.cross_entropy(l, x3, reduction='none')).exp()) ** 2).mean()",
+        dtype=BF16, rows=64, classes=65,
+    ),
     "one of two results of an operation on logits": logits(
         "l = F.linear(x0, x1).to(torch.float32)",
         "y = F.binary_cross_entropy_with_logits(l, F.one_hot(x3, 64).to(l.dtype))", dtype=F16,

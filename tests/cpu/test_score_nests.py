@@ -15,7 +15,9 @@ from torchweld.core import dtypes
 from torchweld.core.options import Options
 from torchweld.exact.verify import verify
 from torchweld.ir.nodes import Comp
+from torchweld.plan.scores import takes
 from torchweld.templates.attention.nest import nest_of
+from torchweld.templates.attention.sums import sums_of
 
 
 def positions(q, k):
@@ -87,20 +89,118 @@ def nests(fused) -> dict[str, int]:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_forward_and_backward(name: str):
-    args = inputs(name, torch.float32)
-    fused = torchweld.fuse(FORMS[name])
+    fused = checked(FORMS[name], inputs(name, torch.float32))
+    assert nests(fused)["forward"] == 1 and nests(fused)["backward"] == 2
+
+
+def checked(function, args: list[torch.Tensor]):
+    """The fused function, whose results and gradients were compared."""
+    fused = torchweld.fuse(function)
     gradient = torch.randn_like(fused(*args).detach())
     results = {}
-    for way, function, dtype in (("fused", fused, None), ("eager", FORMS[name], None),
-                                 ("exact", FORMS[name], torch.float64)):  # fmt: skip
+    for way, called, dtype in (("fused", fused, None), ("eager", function, None),
+                               ("exact", function, torch.float64)):  # fmt: skip
         given = [a.detach().to(dtype or a.dtype).requires_grad_() for a in args]
-        out = function(*given)
+        out = called(*given)
         out.backward(gradient.to(out.dtype))
-        results[way] = [out.detach(), *(g.grad for g in given)]
+        results[way] = [out.detach(), *(g.grad for g in given if g.grad is not None)]
     for got, eager, exact in zip(*(results[w] for w in ("fused", "eager", "exact"))):
         allowed = 1.5 * (eager.double() - exact).norm() + 1e-7 * exact.norm()
         assert (got.double() - exact).norm() <= allowed
-    assert nests(fused)["forward"] == 1 and nests(fused)["backward"] == 2
+    return fused
+
+
+def seen_scores(q, k):
+    """Two rows see nothing."""
+    i, j = positions(q, k)
+    return (q @ k.mT * 0.2).masked_fill(j > i - 2, -math.inf)
+
+
+def gpt_oss(q, k, v, sinks):
+    k, v = (t[:, :, None].expand(-1, -1, 2, -1, -1).reshape(2, 4, *t.shape[2:]) for t in (k, v))
+    scores = seen_scores(q, k)
+    column = sinks.reshape(1, -1, 1, 1).expand(2, -1, scores.shape[2], -1)
+    every = torch.cat([scores, column], -1)
+    every = every - every.max(dim=-1, keepdim=True).values
+    return F.softmax(every, -1, dtype=every.dtype)[..., :-1] @ v
+
+
+def sinks_by_hand(q, k, v, sinks):
+    scores, sink = seen_scores(q, k), sinks.view(1, -1, 1, 1)
+    top = torch.maximum(scores.amax(-1, keepdim=True), sink).detach()
+    e = (scores - top).exp()
+    return e / (e.sum(-1, keepdim=True) + (sink - top).exp()) @ v
+
+
+def off_by_one(q, k, v, sinks):
+    return F.pad(seen_scores(q, k), (0, 1)).softmax(-1)[..., :-1] @ v
+
+
+@pytest.mark.parametrize("function", [gpt_oss, sinks_by_hand, off_by_one])
+def test_sinks(function):
+    args = inputs("repeated" if function is gpt_oss else "plain", torch.float32)
+    fused = checked(function, [*args, torch.randn(4, requires_grad=True)])
+    assert nests(fused) == {"forward": 1, "backward": 2}
+    records = torchweld.api.records(fused)
+    (forward,) = (r for r in records if r.kind == "forward")
+    (nest,) = filter(None, (nest_of(n) for n in forward.graph.nodes if isinstance(n, Comp)))
+    assert len(nest.walks) == 1
+
+
+def test_sinks_in_half_precision():
+    """The sum of weights times their gradient is that of the results, which needs no walk."""
+    args = [t.bfloat16() for t in (*inputs("repeated", torch.float32), torch.randn(4))]
+    fused = torchweld.fuse(gpt_oss)
+    given = [t.detach().requires_grad_() for t in args]
+    fused(*given).sum().backward()
+    found = [nest_of(n) for r in torchweld.api.records(fused) for n in r.graph.nodes
+             if isinstance(n, Comp)]  # fmt: skip
+    assert [len(n.walks) for n in found if n] == [1, 1, 1]
+    assert verify(gpt_oss, fused, args, train=True).ok
+
+
+def biased(q, k, v, bias):
+    return (q @ k.mT * 0.2 + bias).softmax(-1) @ v
+
+
+def looked_up(q, k, v, table):
+    """T5's: a table of distances in buckets, by logarithms."""
+    i, j = positions(q, k)
+    far = (j - i).abs().clamp(min=1).float().log().mul(4).long().clamp(max=15)
+    bias = F.embedding(far + 16 * (j > i), table).permute(2, 0, 1)[None]
+    return seen_scores(q, k).add(bias).nan_to_num(neginf=-1e9).softmax(-1) @ v
+
+
+def of_windows(q, k, v, table):
+    """Swin's: places in a table, by index."""
+    i, j = positions(q, k)
+    bias = table[(i // 3 - j // 3 + 60).view(-1)].view(163, 163, -1).permute(2, 0, 1)
+    return biased(q, k, v, bias.contiguous()[None])
+
+
+BIASES = {biased: (4, 163, 163), looked_up: (32, 4), of_windows: (121, 4)}
+
+
+@pytest.mark.parametrize("function", BIASES)
+def test_a_bias_is_learned_without_scores_in_memory(function, monkeypatch):
+    monkeypatch.setattr(takes, "_NEW_MEMORY", 0)
+    takes.taken_by.cache_clear()
+    table = torch.randn(BIASES[function], requires_grad=True)
+    fused = checked(function, [*inputs("plain", torch.float32), table])
+    takes.taken_by.cache_clear()
+    assert nests(fused) == {"forward": 1, "backward": 2}
+    (backward,) = (r for r in torchweld.api.records(fused) if r.kind == "backward")
+    comps = [n for n in backward.graph.nodes if isinstance(n, Comp)]
+    assert sum(sums_of(n) is not None for n in comps) == 1
+    whole = 2 * 4 * 163 * 163
+    sizes = [math.prod(backward.graph.buffers[b].shape) for n in comps for b in n.writes]
+    assert max(sizes) < whole
+
+
+def test_a_bias_is_learned_from_scores_in_memory_where_these_are_few():
+    bias = torch.randn(4, 163, 163, requires_grad=True)
+    fused = checked(biased, [*inputs("plain", torch.float32), bias])
+    assert nests(fused) == {"forward": 0, "backward": 0}
 
 
 def test_half_precision_is_verified():

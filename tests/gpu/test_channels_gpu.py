@@ -40,6 +40,43 @@ def test_convolutions(dtype, width, groups, last, train):
     assert report.ok, str(report)
 
 
+class Dense(nn.Module):
+    """Gradients that are slices, of biases, of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(8, 16, 3, padding=1)
+        self.norm, self.second = nn.GroupNorm(4, 24), nn.Conv2d(24, 16, 3, padding=1)
+
+    def forward(self, x):
+        y = torch.cat([x, self.first(x).relu()], 1)
+        return torch.cat([y, self.second(self.norm(y))], 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_gradients_are_copied_and_summed_by_kernels(dtype):
+    torch.manual_seed(0)
+    model = Dense().to("cuda", dtype)
+    x = torch.randn(3, 8, 37, 41, device="cuda", dtype=dtype, requires_grad=True)
+    fused = torchweld.fuse(model)
+    report = verify(model, fused, x, train=True)
+    assert report.ok, str(report)
+    notes = [e for r in torchweld.api.records(fused) for e in r.events if "copied" in e.kind]
+    assert len(notes) <= 2  # the weights' gradients
+
+
+@pytest.mark.parametrize("size,batch", [((64, 64), 64), ((32, 32), 32)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_tf32_is_rounded_where_eager_rounds(size, batch, transposed):
+    """An H100's kernels for channels last drop bits of the factors of some weights' gradients."""
+    torch.manual_seed(0)
+    convolve = nn.ConvTranspose2d(32, 64, 4, 2) if transposed else nn.Conv2d(32, 64, 3)
+    model = Composed(convolve, lambda y: torch.softmax(y, 1).tanh()).to("cuda")
+    x = torch.randn(batch, 32, *size, device="cuda")
+    report = verify(model, torchweld.fuse(model), x, train=True)
+    assert report.ok, str(report)
+
+
 @pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
 def test_results_of_calls_are_not_copied(last):
     torch.manual_seed(0)

@@ -31,7 +31,9 @@ def test_replayed_kernels_are_those_of_the_graph_s_nodes(mlp):
     generated = [k for k in found.kernels if k.kind == "generated"]
     ops = {p.op for k in generated for p in k.places}
     assert {"aten.gelu.default", "aten.mul.Tensor"} <= ops
-    assert found.totals.tied_share > 0.5  # the rest copies inputs and outputs of the recording
+    untied = [k.name for k in found.kernels if not k.places]
+    assert all(name.startswith("copy") for name in untied)  # inputs and outputs of the recording
+    assert 0 < found.totals.tied_share < 1
 
 
 def test_training_is_tied_in_both_directions():

@@ -12,6 +12,7 @@ import torch
 import product_cases as cases
 from product_cases import parts, tiled_title
 from product_check import problems
+from torchweld.core import dtypes
 from torchweld.templates.gemm.schedule import ProductSchedule
 from torchweld.templates.gemm.triton.schedule import candidates
 from triton_cases import Case, tensors
@@ -93,6 +94,9 @@ def streams(dtype: str) -> list[Case]:
         cases.rotary(7, (6, 2, 1), 48, 520, dtype),
         cases.rotary(1, (6, 2, 1), 64, 520, dtype, interleaved=True),
         *(cases.int8_weight(m, 300, 1000, dtype) for m in (1, 2, 16, 17, 64)),
+        *(cases.int8_weight(m, 300, 1000, dtype, packed)
+          for packed in (dtypes.f8e4m3, dtypes.f8e5m2) for m in (1, 17)),
+        *(cases.integers(m, 300, 1000, dtype) for m in (17, 64, 130, 1025)),
         cases.int8_weight(1, 1024, 4096, dtype),
         *(cases.nibbles(m, 300, 8, 64, dtype) for m in (1, 2, 16, 17, 64)),
         cases.nibbles(1, 129, 7, 16, dtype),

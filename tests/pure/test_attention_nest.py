@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from nest_cases import KEY_AXES, TEXTS, nest_case
+from nest_cases import KEY_AXES, SAVED, SCORES, TEXTS, nest_case
 from torchweld.ir.affine import axis
 from torchweld.ir.nodes import Load
 from torchweld.ir.online import normalised
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.simplify import simplify
 from torchweld.templates.attention.nest import Bound, Nest, nest_of, nest_or_reason
+from torchweld.templates.attention.sums import sums_of, sums_or_reason
 
 
 def nest(name: str) -> Nest:
@@ -57,6 +58,34 @@ def test_differential_shares_a_walk():
     assert len(n.inners) == len(n.outers) == 2
     assert len(n.statistics) == 4 and len(n.walks) == 1
     assert n.bound == Bound()
+
+
+SUMS = f"""comp sums [b:2, h:2, g:2, i:13, d:8, l:17, e:5] {{ {SCORES}{SAVED}
+  %26 = reduce.sum[b] %24 : f32
+  store db[h, g, i, l] %26
+}}"""
+
+
+def test_sums_over_a_batch_are_no_walk_over_keys():
+    comp = normalised(simplify(parse_comp(SUMS)), "b")
+    n = sums_of(comp)
+    assert (n.turns, n.batch, n.rows, n.keys) == (("b",), ("h",), ("g", "i"), ("l",))
+    assert [i.depth for i in n.inners] == [("d",), ("e",)]
+    assert n.bound == Bound("l", None, axis("i") + 5)
+    assert nest_of(comp) is None
+
+
+@pytest.mark.parametrize("old, new, why", [
+    ("store db[h, g, i, l] %26", "store db[h, g, l, i] %26", "rows or keys"),  # turned, of 2 heads
+    ("reduce.sum[b] %24", "reduce.max[b] %24", "two products"),
+    ("reduce.sum[b] %24", "reduce.sum[b] %5", "two products"),
+    ("reduce.sum[b] %24 : f32\n  store db[h, g, i, l]",
+     "reduce.sum[b,i] %24 : f32\n  store db[h, g, l]", "rows or keys"),
+])  # fmt: skip
+def test_what_is_no_sum_of_scores(old: str, new: str, why: str):
+    assert old in SUMS
+    found = sums_or_reason(normalised(simplify(parse_comp(SUMS.replace(old, new))), "b"))
+    assert isinstance(found, str) and why in found
 
 
 @pytest.mark.parametrize("name", TEXTS)

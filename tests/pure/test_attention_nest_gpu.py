@@ -15,6 +15,7 @@ from nest_gpu_cases import (
     WINDOW,
     NestCase,
     Sizes,
+    bias_gradient,
     forward,
     keys_gradient,
     queries_gradient,
@@ -27,6 +28,7 @@ from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Op
 from torchweld.targets.find import named_target
 from torchweld.templates import registry
+from torchweld.templates.attention.gpu import sums
 from torchweld.templates.attention.gpu.edges import Edge, edge_of, implied
 from torchweld.templates.attention.gpu.schedule import Work, candidates, shared_bytes
 from torchweld.templates.attention.gpu.template import TEMPLATE
@@ -157,3 +159,10 @@ def test_predictions_are_near_what_triton_reaches():
 def test_what_is_refused(case: NestCase, target, why: str):
     p = problem(case, target)
     assert why in TEMPLATE.supports(TEMPLATE.match(p), p)
+
+
+def test_sums_of_float32_scores_of_wide_heads_are_refused():
+    p = problem(bias_gradient(replace(Z, depth=128), BIAS, "f32"))
+    assert "float32" in sums.TEMPLATE.supports(sums.TEMPLATE.match(p), p)
+    narrow = problem(bias_gradient(replace(Z, batch=2, depth=64, columns=64), BIAS, "f32"))
+    assert registry.tried("attention/gpu/sums", narrow).template == "attention/gpu/sums"

@@ -42,6 +42,7 @@ WHY = {
     "_override_composite_implicit_decomp": "the same: what composite operators are made of",
     "_split_decomp_table_to_cia_and_python_decomp": "the same, of a table",
     "_use_lazy_graph_module": "a traced call is copied, not called: its Python is not written",
+    "_size_of": "bytes of what a forward keeps, as the partitioner counts them",
     "FakeTensor": "tells plain tensors from subclasses",
     "trace_rules": "which functions Dynamo does not compile by themselves",
     "reset_code": "what was compiled for a model goes with the model",

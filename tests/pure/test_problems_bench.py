@@ -94,7 +94,7 @@ def test_problems_are_chosen_by_name_and_group(bench):
     assert [p.name for p in chosen(["lstm", "hinge_loss"], False)] == ["lstm", "hinge_loss"]
     assert {p.group for p in chosen(["recurrences"], False)} == {"recurrences"}
     assert chosen(["argmax_middle"], train=False) and not chosen(["argmax_middle"], train=True)
-    with pytest.raises(ValueError, match="no problem nonsense; groups: blocks, "):
+    with pytest.raises(ValueError, match="no problem nonsense; groups: architectures, "):
         chosen(["nonsense"], False)
 
 

@@ -61,7 +61,7 @@ def record():
     return SimpleNamespace(
         name="g", kind="inference", device="cpu", graph=graph,
         bundles={"k0": two, "k1": one, "k2": one}, timings_s={"plan": 0.1}, cached=False,
-        decisions=(*fusions, Cut("m", ("k2",), 1.0), *refusals), events=events)
+        decisions=(*fusions, Cut("m", ("k2",), 1.0), *refusals), events=events, kept=frozenset())
 
 
 def test_groups_that_repeat_are_one():
@@ -109,7 +109,8 @@ def own_product(reason=Reason.EXTERN):
     def made(*nodes, decisions=(pair,)):
         return SimpleNamespace(
             name="g", kind="inference", device="cpu", bundles={}, timings_s={}, cached=False,
-            graph=Graph("g", (), buffers, nodes, ("x",), ()), decisions=decisions, events=[])
+            graph=Graph("g", (), buffers, nodes, ("x",), ()), decisions=decisions, events=[],
+            kept=frozenset())
 
     return made, both, alone, pair
 

@@ -135,10 +135,35 @@ def documents(q, k, v):
     return safe(q, k, v, ids[:, None] == ids[None, :29])
 
 
+def with_sinks(q, k, v):
+    """GPT-OSS: columns that are put beside the scores are dropped after the softmax."""
+    scores = causal_scores(q, k)
+    sinks = torch.linspace(-1, 1, 4).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+    every = torch.cat([scores, sinks], -1)
+    every = every - every.max(dim=-1, keepdim=True).values
+    return every.softmax(-1)[..., :-1] @ v
+
+
+def causal_scores(q, k):
+    i, j = positions(q, k)
+    return (q @ k.mT / 4).masked_fill(j > i - 2, -math.inf)  # two rows see nothing
+
+
+def off_by_one(q, k, v):
+    return F.pad(causal_scores(q, k), (0, 1)).softmax(-1)[..., :-1] @ v
+
+
+def sinks_by_hand(q, k, v):
+    scores, sink = causal_scores(q, k), torch.linspace(-1, 1, 4).view(1, -1, 1, 1)
+    top = torch.maximum(scores.amax(-1, keepdim=True), sink)
+    e = (scores - top).exp()
+    return e / (e.sum(-1, keepdim=True) + (sink - top).exp()) @ v
+
+
 FORMS = {
     f.__name__: f
     for f in (plain, causal, window, blind_rows, alibi, softcap, sigmoid, differential, repeated,
-              in_steps, divided_last, masked, documents)
+              in_steps, divided_last, masked, documents, with_sinks, off_by_one, sinks_by_hand)
 }  # fmt: skip
 
 

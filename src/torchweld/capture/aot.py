@@ -16,6 +16,7 @@ from torchweld.capture import (
     attention,
     bags,
     circular,
+    columns,
     constant,
     decompose,
     experts,
@@ -219,7 +220,9 @@ class _Session:
     def trace(self, gm: torch.fx.GraphModule, example_inputs: Sequence) -> Callable:
         """The callable for Dynamo's graph; it compiles what AOTAutograd makes of it on the way."""
         compilers = self.forward, self.backward, self.inference
-        partition = partial(joint.partition, takes=self._takes)
+        partition = partial(
+            joint.partition, takes=self._takes, budget=self._options.memory_budget
+        )
         traced = torch_private.trace_with_autograd(*compilers, partition, decompose.table())
         careful = traced(gm, example_inputs)
         as_given = self._count == len(example_inputs)  # else AOTAutograd makes others of Dynamo's
@@ -231,6 +234,7 @@ class _Session:
     def inference(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         joint.drop_detach(gm)
         experts.by_groups(gm)
+        columns.compute_apart(gm)
         random.gather_seeds(gm)
         joint.write_in_place(gm)
         compiled = self._compile(gm, "inference", torch_private.static_input_positions())

@@ -25,6 +25,7 @@ from torchweld.capture import (
     assigned,
     attention,
     circular,
+    columns,
     constant,
     experts,
     fits,
@@ -433,6 +434,7 @@ def clean(program: ExportedProgram) -> torch.fx.GraphModule:
     module = torch.fx.GraphModule(program.graph_module, graph)
     joint.drop_detach(module)
     experts.by_groups(module)
+    columns.compute_apart(module)
     small_products.write_out_batches(module)
     random.gather_seeds(module)
     joint.write_in_place(module)

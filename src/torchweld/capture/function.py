@@ -20,7 +20,7 @@ from typing import Literal
 
 import torch
 
-from torchweld.capture import decompose, joint, losses, random, scores, torch_private
+from torchweld.capture import columns, decompose, joint, losses, random, scores, torch_private
 from torchweld.capture.captured import Captured
 
 aten = torch.ops.aten
@@ -163,6 +163,7 @@ def _clean(gm: torch.fx.GraphModule) -> None:
     for node in gm.graph.find_nodes(op="call_function", target=checks):
         gm.graph.erase_node(node)
     joint.drop_detach(gm)
+    columns.compute_apart(gm)
     losses.add_up_hits(gm)
     losses.picked_by_comparison(gm)
     random.gather_seeds(gm)

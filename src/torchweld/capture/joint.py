@@ -6,19 +6,35 @@ from collections.abc import Iterator
 
 import torch
 
-from torchweld.capture import ahead, experts, losses, pool_gradients, random, scores, torch_private
+from torchweld.capture import (
+    ahead,
+    columns,
+    experts,
+    losses,
+    pool_gradients,
+    random,
+    scores,
+    torch_private,
+)
+from torchweld.core import events
 
 aten = torch.ops.aten
+_SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)  # of a budget in bytes, that are tried in turn
 _BATCH_NORM = aten._native_batch_norm_legit_functional.default
 
 
 def partition(
-    joint: torch.fx.GraphModule, inputs, takes: scores.Takes | None = None, **kwargs
+    joint: torch.fx.GraphModule,
+    inputs,
+    takes: scores.Takes | None = None,
+    budget: float = 1.0,
+    **kwargs,
 ):
     """(forward, backward) of a joint graph. `takes`: which scores of attention are computed again
-    in the backward."""
+    in the backward. `budget`: of what the forward keeps for it (Options.memory_budget)."""
     drop_detach(joint)
     experts.by_groups(joint)
+    columns.compute_apart(joint)
     pool_gradients.gather_gradients(joint)
     widen_statistics(joint)
     random.gather_seeds(joint)
@@ -30,23 +46,47 @@ def partition(
     recompute_extremes(joint)
     hold_written(joint)
     _hide_attention(joint)
-    parts = _cut(joint, inputs, **kwargs)
+    parts = _cut(joint, inputs, budget, **kwargs)
     scores.divide_once(parts[1])
     for part in parts:
         _show_attention(part)
     return parts
 
 
-def _cut(joint: torch.fx.GraphModule, inputs, *, num_fwd_outputs: int, **kwargs):
+def _cut(joint: torch.fx.GraphModule, inputs, budget: float, *, num_fwd_outputs: int, **kwargs):
     """The forward gives the gradients that it makes ahead like its results to the partitioner,
     which then never makes them in the backward; to the backward alone in the end."""
     made = ahead.take_ahead(joint, num_fwd_outputs)
     outputs, end = joint.graph.output_node(), num_fwd_outputs
     _insert_outputs(outputs, end, made)
     count = end + len(made)
-    parts = torch_private.min_cut_partition(joint, inputs, num_fwd_outputs=count, **kwargs)
+    parts = _within(budget, joint, inputs, num_fwd_outputs=count, **kwargs)
     _insert_outputs(parts[0].graph.output_node(), end, (), count)
     parts[0].recompile()
+    return parts
+
+
+def _within(budget: float, joint: torch.fx.GraphModule, inputs, *, num_fwd_outputs: int, **kwargs):
+    """The two parts, with no more kept between them than `budget` says, as far as that goes: seeds,
+    statistics of attention and what was written over since are kept in any case."""
+
+    def cut(share: float):
+        return torch_private.min_cut_partition(
+            joint, inputs, share, num_fwd_outputs=num_fwd_outputs, **kwargs
+        )
+
+    if budget <= 1:
+        return cut(float(budget))
+    parts = cut(1.0)
+    first = kept = torch_private.bytes_kept(parts[0], num_fwd_outputs)
+    for step in _SHARES:  # the partitioner counts in another way, and keeps more at times
+        if kept <= budget:
+            return parts
+        parts = cut(step * budget / first)
+        kept = torch_private.bytes_kept(parts[0], num_fwd_outputs)
+    if kept > budget:
+        message = f"a forward keeps {kept} bytes for its backward, more than memory_budget={budget}"
+        events.record(f"memory_budget:{kept}", message)
     return parts
 
 

@@ -29,7 +29,8 @@ aten = torch.ops.aten
 @dataclass(frozen=True, slots=True)
 class Scores:
     """One product of scores and values: `batch` of [rows, keys] times [keys, columns], of scores
-    that are products over `depth`."""
+    that are products over `depth`. `turns`: over so many of the batch their gradient is summed, for
+    a bias."""
 
     dtype: torch.dtype
     device: torch.device
@@ -39,6 +40,7 @@ class Scores:
     depth: int
     columns: int
     softmax: bool
+    turns: int = 1
 
 
 Takes = Callable[[Scores], bool]  # whether templates take the scores, forward and backward
@@ -88,10 +90,10 @@ def _depends_on_tangents(graph: torch.fx.Graph) -> set[Node]:
 
 def _region(outer: Node, later: set[Node]) -> _Region | None:
     weight, value = outer.args[:2]
-    sizes = (*_shape(weight), *_shape(value))
+    sizes = (*shape_of(weight), *shape_of(value))
     if not all(isinstance(s, int) for s in sizes):
         return None
-    batch, rows, keys = _shape(weight)
+    batch, rows, keys = shape_of(weight)
     finder = _Finder(batch * rows * keys, rows * keys, later)
     if not finder.behind(weight):
         return None
@@ -99,7 +101,8 @@ def _region(outer: Node, later: set[Node]) -> _Region | None:
         return None
     scores = Scores(
         _value(weight).dtype, _value(weight).device, batch, rows, keys,
-        max(_depth(i) for i in finder.inner), _shape(value)[-1], finder.is_softmax,
+        max(_depth(i) for i in finder.inner), shape_of(value)[-1], finder.is_softmax,
+        finder.turns,
     )  # fmt: skip
     softmaxes = tuple(n for n in finder.found if n.target is _SOFTMAX)
     gradients = tuple(n for n in finder.gradients if n.target is _SOFTMAX_BACKWARD)
@@ -111,13 +114,18 @@ def _value(node: Node) -> torch.Tensor | None:
     return node.meta.get("val") if isinstance(node, Node) else None
 
 
-def _shape(node: Node) -> tuple:
+def shape_of(node: Node) -> tuple:
     value = _value(node)
     return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
 
 
+def last_dim(node: Node, dim: int) -> bool:
+    """Whether a dimension of a value is its last."""
+    return dim in (-1, len(shape_of(node)) - 1)
+
+
 def _depth(inner: Node) -> int:
-    return _shape(inner.args[-2])[-1]
+    return shape_of(inner.args[-2])[-1]
 
 
 class _Finder:
@@ -129,6 +137,7 @@ class _Finder:
         self.inner: set[Node] = set()
         self.gradients: dict[Node, None] = {}
         self.rows: dict[Node, None] = {}
+        self.turns = 1
 
     @property
     def is_softmax(self) -> bool:
@@ -155,18 +164,18 @@ class _Finder:
 
     def _is_large(self, node: Node) -> bool:
         """Of a number for each row and key, or for each row alone behind such."""
-        shape = _shape(node)
+        shape = shape_of(node)
         if not all(isinstance(s, int) for s in shape):
             return False
         return prod(shape) >= self.least or node.target in _WHOLE_ROWS
 
     def _is_whole(self, node: Node) -> bool:
-        return prod(_shape(node)) == self.whole
+        return prod(shape_of(node)) == self.whole
 
     def _is_plain(self, node: Node) -> bool:
         target = node.target
         if target is _SOFTMAX:
-            return node.args[1] in (-1, len(_shape(node)) - 1)
+            return last_dim(node, node.args[1])
         if target in VIEWS or target in _MADE or target in _WHOLE_ROWS:
             return True
         overload = isinstance(target, torch_private.OpOverload)
@@ -205,8 +214,11 @@ class _Finder:
     def _may_use(self, node: Node) -> bool:
         if node.target is aten.bmm.default:
             return node in self.later
-        if node.target is aten.sum.dim_IntList:
-            return node in self.later and _reduces_rows(node)
+        if node.target is aten.sum.dim_IntList and node in self.later:
+            if not _reduces_batch(node):
+                return _reduces_rows(node)
+            self.turns = max(self.turns, prod(shape_of(node.args[0])) // prod(shape_of(node)))
+            return True
         known = node.target is _SOFTMAX_BACKWARD or self._is_plain(node)
         return known and self._is_whole(node)
 
@@ -217,7 +229,13 @@ def _reduces_rows(node: Node) -> bool:
         return False
     if not isinstance(node.args[1], (list, tuple)):
         return False
-    return list(node.args[1]) in ([-1], [len(_shape(node.args[0])) - 1])
+    return list(node.args[1]) in ([-1], [len(shape_of(node.args[0])) - 1])
+
+
+def _reduces_batch(node: Node) -> bool:
+    """A reduction over some of the dimensions before the last two."""
+    dims, rank = node.args[1] if len(node.args) > 1 else None, len(shape_of(node.args[0]))
+    return isinstance(dims, (list, tuple)) and all(d % rank < rank - 2 for d in dims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +250,12 @@ class _Region:
     def recompute(self) -> None:
         for node in self.gradients:
             self._take_gradient_apart(node)
+        for total in self._totals():
+            self._by_rows(total)
         made = [new for node in self.softmaxes for new in self._taken_apart(node)]
+        if _value(self.outer.args[0]).dtype in _NARROW:
+            for share in filter(_is_share, (*self.found, *made)):
+                share.meta[_SHARE] = True
         copies = [c for p in (self.outer, *self.found) if p.target in _PRODUCTS
                   for arg in p.args for c in _copies(arg)]  # fmt: skip
         for node in (*self.found, *made, *copies):
@@ -248,16 +271,14 @@ class _Region:
         result = _value(softmax).dtype
         with graph.inserting_before(softmax):
             wide = self._wide(x)
-            top = _call(graph, aten.amax.default, (wide, [-1], True), softmax)
-            below = _call(graph, aten.sub.Tensor, (wide, top), softmax)
-            exp = _call(graph, aten.exp.default, (below,), softmax)
-            total = _call(graph, aten.sum.dim_IntList, (exp, [-1], True), softmax)
-            share = _call(graph, aten.div.Tensor, (exp, total), softmax)
+            top = call(graph, aten.amax.default, (wide, [-1], True), softmax)
+            below = call(graph, aten.sub.Tensor, (wide, top), softmax)
+            exp = call(graph, aten.exp.default, (below,), softmax)
+            total = call(graph, aten.sum.dim_IntList, (exp, [-1], True), softmax)
+            share = call(graph, aten.div.Tensor, (exp, total), softmax)
             narrow = self._narrow(share, result)
         for saved in (top, total):
             saved.meta["recompute"] = MUST_SAVE
-        if _value(self.outer.args[0]).dtype in _NARROW:
-            share.meta[_SHARE] = True
         softmax.replace_all_uses_with(narrow)
         graph.erase_node(softmax)
         return [wide, below, exp, share, narrow]
@@ -267,12 +288,12 @@ class _Region:
         graph, (grad, share) = node.graph, node.args[:2]
         with graph.inserting_before(node):
             wide, share = self._wide(grad), self._wide(share)
-            total = self._row_products(node)
+            total = self._row_products(*node.args[:2], node)
             if total is None:
-                product = _call(graph, aten.mul.Tensor, (share, wide), node)
-                total = _call(graph, aten.sum.dim_IntList, (product, [-1], True), node)
-            rest = _call(graph, aten.sub.Tensor, (wide, total), node)
-            result = _call(graph, aten.mul.Tensor, (share, rest), node)
+                product = call(graph, aten.mul.Tensor, (share, wide), node)
+                total = call(graph, aten.sum.dim_IntList, (product, [-1], True), node)
+            rest = call(graph, aten.sub.Tensor, (wide, total), node)
+            result = call(graph, aten.mul.Tensor, (share, rest), node)
             result = self._narrow(result, node.args[3])
         node.replace_all_uses_with(result)
         graph.erase_node(node)
@@ -287,19 +308,30 @@ class _Region:
     def _cast(self, node: Node, dtype: torch.dtype) -> Node:
         """One that need not round, unless a sum by hand was taken of what is rounded: both come
         back in a gradient, where they may cancel."""
-        made = _call(node.graph, aten._to_copy.default, (node,), node, dtype=dtype)
+        made = call(node.graph, aten._to_copy.default, (node,), node, dtype=dtype)
         if not self.rows:
             made.meta[INNER_CAST] = True
         return made
 
-    def _row_products(self, node: Node) -> Node | None:
+    def _totals(self) -> list[Node]:
+        """Sums of share * g that another pass has taken apart."""
+        sums = self.outer.graph.find_nodes(op="call_function", target=aten.sum.dim_IntList)
+        return [n for n in sums if SHARE_SUM in n.meta]
+
+    def _by_rows(self, total: Node) -> None:
+        share, grad = total.args[0].args
+        with total.graph.inserting_before(total):
+            again = self._row_products(grad, share, total)
+        if again is not None:
+            total.replace_all_uses_with(again)
+
+    def _row_products(self, grad: Node, share: Node, node: Node) -> Node | None:
         """sum(do * o) over columns, if that is the sum of share * g over keys. Only where eager
         rounds to 16 bits in between: in float32, what a peaked softmax cancels in its gradient
         would be off by three times eager's error."""
-        if _value(node).dtype not in _NARROW:
+        if _value(node).dtype not in _NARROW and SHARE_SUM not in node.meta:
             return None
-        grad, softmax = node.args[:2]
-        forward = _chain(self.outer.args[0], lambda n: n is softmax)
+        forward = _chain(self.outer.args[0], lambda n: n is share)
         backward = _chain(grad, lambda n: n.target is aten.bmm.default)
         if forward is None or backward is None or forward[1] != backward[1]:
             return None
@@ -308,14 +340,21 @@ class _Region:
             return None
         graph = node.graph
         left, right = self._wide(product.args[0]), self._wide(self.outer)
-        each = _call(graph, aten.mul.Tensor, (left, right), node)
-        total = _call(graph, aten.sum.dim_IntList, (each, [-1], True), node)
-        shape = [*_shape(softmax)[:-1], 1]
-        return _call(graph, aten.view.default, (total, shape), node)
+        each = call(graph, aten.mul.Tensor, (left, right), node)
+        total = call(graph, aten.sum.dim_IntList, (each, [-1], True), node)
+        shape = [*shape_of(share)[:-1], 1]
+        return call(graph, aten.view.default, (total, shape), node)
+
+
+def _is_share(node: Node) -> bool:
+    """Whether it is divided by one number for each row."""
+    wide = node.target is aten.div.Tensor and _value(node).dtype is torch.float32
+    return wide and isinstance(node.args[1], Node) and shape_of(node.args[1])[-1:] == (1,)
 
 
 _SHARE = "torchweld_share"  # meta of exp(x - max) / sum, of which max and sum are saved
-_OWN_META = ("recompute", INNER_CAST, _SHARE)  # of one node, not of what is made for it
+SHARE_SUM = "torchweld_share_sum"  # of sum(share * gradient) over keys, of a softmax of 16 bits
+_OWN_META = ("recompute", INNER_CAST, _SHARE, SHARE_SUM)  # of one node, not of what is made for it
 _NARROW = (torch.bfloat16, torch.float16)
 
 
@@ -328,9 +367,9 @@ def divide_once(backward: torch.fx.GraphModule) -> None:
     for share in found:
         exp, total = share.args
         with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
-            part = _call(graph, aten.reciprocal.default, (total,), share)
+            part = call(graph, aten.reciprocal.default, (total,), share)
         with graph.inserting_before(share):
-            again = _call(graph, aten.mul.Tensor, (exp, part), share)
+            again = call(graph, aten.mul.Tensor, (exp, part), share)
         share.replace_all_uses_with(again)
     if found:
         graph.eliminate_dead_code()
@@ -340,10 +379,10 @@ def divide_once(backward: torch.fx.GraphModule) -> None:
 def _chain(node: Node, ends: Callable[[Node], bool]) -> tuple[Node, list] | None:
     """The node at which a chain of products and views of one value begins, and what it is
     multiplied by on the way, sorted."""
-    factors, elements = [], prod(_shape(node))
+    factors, elements = [], prod(shape_of(node))
     while not ends(node):
         scales = _scaling(node)
-        if prod(_shape(node)) != elements:
+        if prod(shape_of(node)) != elements:
             return None
         if _keeps_order(node):
             node = node.args[0]
@@ -410,7 +449,7 @@ def _copies(node: Node) -> Iterable[Node]:
     return chain if any(n.target is aten.expand.default for n in chain) else []
 
 
-def _call(graph: torch.fx.Graph, target, args: tuple, like: Node, **kwargs) -> Node:
+def call(graph: torch.fx.Graph, target, args: tuple, like: Node, **kwargs) -> Node:
     node = graph.call_function(target, args, kwargs)
     values = [_value(a) if isinstance(a, Node) else a for a in args]
     fake = next(v for v in values if isinstance(v, torch.Tensor))

@@ -35,7 +35,7 @@ from torch._export.utils import _compiling_state_context
 from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, to_fun
 from torch._functorch._aot_autograd.schemas import MemoryFormatMeta, OutputType
 from torch._functorch.aot_autograd import aot_export_joint_simple
-from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._functorch.partitioners import _size_of, min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
 from torch._higher_order_ops.flex_attention import math_attention as _math_attention
@@ -121,10 +121,24 @@ def trace_with_autograd(
     return traced
 
 
-def min_cut_partition(joint: torch.fx.GraphModule, inputs, **kwargs):
+# For a share of 0 the partitioner keeps nothing at all: no seeds of random numbers either, which it
+# then draws anew in the backward (torch 2.13).
+_LEAST_SHARE = 1e-9
+
+
+def min_cut_partition(joint: torch.fx.GraphModule, inputs, share: float = 1.0, **kwargs):
     """(forward, backward): what is cheap is computed again in the backward, by a minimum cut over
-    the bytes saved."""
-    return min_cut_rematerialization_partition(joint, inputs, **kwargs)
+    the bytes saved. `share`, 0 to 1: of these bytes; below 1 more is computed again, chosen by its
+    operations for each byte (a knapsack)."""
+    with functorch_config.patch(activation_memory_budget=max(share, _LEAST_SHARE)):
+        return min_cut_rematerialization_partition(joint, inputs, **kwargs)
+
+
+def bytes_kept(forward: torch.fx.GraphModule, results: int) -> int:
+    """Of the tensors that `forward` makes and gives behind its first `results` outputs, at the
+    sizes seen at capture."""
+    kept = dict.fromkeys(forward.graph.output_node().args[0][results:])
+    return sum(_size_of(n) for n in kept if n is not None and n.op != "placeholder")
 
 
 def static_input_positions() -> frozenset[int]:

@@ -75,4 +75,15 @@ CPP = {
     "ge": "{0} >= {1}",
     "where": "{0} ? {1} : {2}",
     "philox": "tw_philox({0}, {1})",
+    # of values as they are stored
+    "f8e4m3_bits": "{0}",
+    "f8e5m2_bits": "{0}",
+    "bf16_bits": "{0}",
+    "f16_bits": "{0}",
+    "f32_bits": "tw_bits({0})",
+    "f8e4m3_of": "{0}",
+    "f8e5m2_of": "{0}",
+    "bf16_of": "(uint16_t)({0})",
+    "f16_of": "(uint16_t)({0})",
+    "f32_of": "tw_from_bits({0})",
 }

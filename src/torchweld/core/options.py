@@ -95,6 +95,12 @@ class Options:
         _at_least(0, int, float),
         cached=True,
     )
+    memory_budget: float = _option(
+        1.0,
+        "training: how much the forward may keep for the backward besides inputs and parameters; "
+        "the rest is computed again. 0 to 1: a share of what it would keep; more: bytes",
+        _at_least(0, int, float),
+    )
     calibrate: Literal["auto", "off"] = _option(
         _calibration,
         "auto: measure once, in at most three seconds, how fast this CPU multiplies matrices with "

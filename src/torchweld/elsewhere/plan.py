@@ -5,7 +5,7 @@ kernel is compiled; a model of the zoo has no weights."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -19,7 +19,7 @@ from torchweld.core.options import Options
 from torchweld.elsewhere.data import Asked, PlannedGraph, Plans, Refused, Step
 from torchweld.elsewhere.shapes import on_device, without_data
 from torchweld.ir.index_check import CHECK_INDEX
-from torchweld.ir.nodes import Extern, Node
+from torchweld.ir.nodes import Arg, Extern, Node, View
 from torchweld.pipeline import plan_graph
 from torchweld.plan.decisions import Choice, Plan
 from torchweld.plan.products.kernel import is_call
@@ -64,13 +64,14 @@ def each_plan(
     asked: Asked, kind: str, devices: dict[str, Target], options: Options, told: Told
 ) -> None:
     """Captures a step of `asked` without data, and calls `told` with the plan of each graph for
-    each of `devices`, which are all of `kind`."""
+    each of `devices`, which are all of `kind`. A backward is given what the forward keeps in the
+    layout that the last of them has it in."""
 
     def compile_graph(captured: Captured, options: Options) -> aot.Boxed:
         for name, device in devices.items():
             _, plan = plan_graph(captured, options, device)
             told(name, captured.kind, plan, device)
-        return aot.run_eagerly(captured.module)
+        return _with_kept(captured, plan.graph.outputs)
 
     torch.compiler.reset()
     def takes(scores: Scores) -> bool:
@@ -81,6 +82,23 @@ def each_plan(
     with fake_tensors():
         target = on_device(target, kind)
         _run(target, torch.compile(target.model, backend=backend, dynamic=False))
+
+
+def _with_kept(captured: Captured, outputs: Sequence[Arg]) -> aot.Boxed:
+    """The graph in eager, whose loose results have the strides of `outputs`."""
+    run = aot.run_eagerly(captured.module)
+
+    def laid_out(args: list) -> list:
+        results = list(run(args))
+        for k in captured.loose_outputs:
+            view = outputs[k]
+            if isinstance(view, View) and all(isinstance(n, int) for n in view.strides):
+                results[k] = torch.empty_strided(
+                    results[k].shape, view.strides, dtype=results[k].dtype, device=results[k].device
+                )
+        return results
+
+    return laid_out
 
 
 def _run(target: targets.Target, compiled) -> None:

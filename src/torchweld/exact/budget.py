@@ -83,7 +83,7 @@ class TensorError:
 def resolution(dtype: torch.dtype, terms: int = 1) -> float:
     """Relative error that one rounding to `dtype`, and `terms` additions in the type it is computed
     in, may leave."""
-    computed = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    computed = torch.float32 if dtype.itemsize < 4 else dtype
     return torch.finfo(dtype).eps / 2 + torch.finfo(computed).eps * (1 + math.sqrt(terms))
 
 
@@ -158,7 +158,7 @@ def _bit_difference(fused: Tensor, eager: Tensor) -> str:
 
 def _misplaced(fused: Tensor, eager: Tensor, oracle: Tensor) -> str:
     """NaN or infinities where neither eager nor the oracle has them, or the other way round."""
-    rounded = oracle.to(eager.dtype)
+    fused, eager, rounded = map(_tested, (fused, eager, oracle.to(eager.dtype)))
     for what, test in _CLASSES:
         at = test(fused)
         wrong = (at != test(eager)) & (at != test(rounded))
@@ -170,6 +170,11 @@ def _misplaced(fused: Tensor, eager: Tensor, oracle: Tensor) -> str:
     return ""
 
 
+def _tested(t: Tensor) -> Tensor:
+    """The same numbers, of which ATen can say whether they are finite."""
+    return t.float() if t.dtype.itemsize == 1 else t
+
+
 _CLASSES = (
     ("NaN", torch.isnan),
     ("infinity", torch.isposinf),
@@ -178,7 +183,8 @@ _CLASSES = (
 
 
 def _measured(about, fused: Tensor, eager: Tensor, oracle: Tensor) -> TensorError:
-    finite = fused.isfinite() & eager.isfinite() & oracle.isfinite()
+    a, b, c = (_tested(t).isfinite() for t in (fused, eager, oracle))
+    finite = a & b & c
     truth = oracle[finite].double()
     if truth.numel() == 0:
         return TensorError(*about)

@@ -12,7 +12,8 @@ from contextlib import ExitStack
 
 from torchweld.exact.campaign.gates import opened
 
-ExitStack().enter_context(opened())
+gates = ExitStack()  # they are open while it lives
+gates.enter_context(opened())
 """
 _MAIN = """
 inputs = [

@@ -41,7 +41,7 @@ from torchweld.ir.nodes import (
     views,
 )
 from torchweld.ir.printer import arg_text, instr_text, store_text
-from torchweld.ir.scalar import TABLE
+from torchweld.ir.scalar import BITS, TABLE
 from torchweld.ir.size import Poly, Size, evaluate, symbols
 
 COMBINES = (None, "add", "max", "min", "mul")
@@ -240,6 +240,8 @@ class _Checker:
             self._require(_KIND[dtype.kind] in row.kinds, f"{i.name} does not take {dtype}")
         self._require(len(set(types)) == 1, f"arguments of several types: {types}")
         expected = {"bool": dtypes.b1, "free": i.dtype}.get(row.result, types[-1])
+        taken = (types[0], i.dtype)
+        self._require(BITS.get(i.name, taken) == taken, f"{i.name} of {types[0]} is no {i.dtype}")
         self._require(i.dtype == expected, f"the result is {expected}")
 
     @_rule.register

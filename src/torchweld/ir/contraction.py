@@ -12,10 +12,11 @@ templates fill.
       store y[m, n] %9
     }
 
-A product is `reduce.sum` over the depth of `left * right`, where `left` varies along the rows and
-`right` along the columns. Several products of one Comp share rows, columns and depth (gate and up).
-Axes in both operands are a batch. All else in the body is pointwise over rows and columns. A single
-row has no axis, where both factors are read from memory, or the left one is `exact`: a library's.
+A product is `reduce.sum` over the depth of `left * right`, in float32 (of 8-bit integers in i32),
+where `left` varies along the rows and `right` along the columns. Several products of one Comp share
+rows, columns and depth (gate and up). Axes in both operands are a batch. All else in the body is
+pointwise over rows and columns. A single row has no axis, where both factors are read from memory,
+or the left one is `exact`: a library's.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from torchweld.ir.access import Access, Accesses, linear
 from torchweld.ir.nodes import Cast, Instr, Load, Op, Reduce, Scan, Store, Value, value_axes
 
 TENSOR_DTYPES = frozenset((dtypes.bf16, dtypes.f16))  # of one instruction on tensor cores
+# What tensor cores multiply as it is in memory, and what they add products up in.
+ACCUMULATED = {dtypes.bf16: dtypes.f32, dtypes.f16: dtypes.f32, dtypes.i8: dtypes.i32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,8 @@ def bad_factors(accesses: Accesses, contraction: Contraction) -> str | None:
     kinds = {body[operand(body, p.left)].dtype for p in contraction.products}
     if len(kinds) > 1:
         return "its factors differ in dtype"
+    if kinds == {dtypes.i8}:
+        return "products of integers are Triton's"
     narrow = kinds <= TENSOR_DTYPES
     return None if narrow else "float32 passes through registers, where it is split"
 
@@ -134,14 +139,15 @@ def contraction_of(accesses: Accesses) -> Contraction | None:
 
 
 def factor(body: tuple[Instr, ...], value: Value) -> Value | None:
-    """The 16-bit value that a factor is the widened value of, None if there is none."""
+    """The 16-bit value, or 8-bit integer, that a factor is the widened value of, None if there is
+    none."""
     cast = body[value]
-    narrow = isinstance(cast, Cast) and body[cast.arg].dtype in TENSOR_DTYPES
-    return cast.arg if narrow and cast.dtype == dtypes.f32 else None
+    narrow = isinstance(cast, Cast) and ACCUMULATED.get(body[cast.arg].dtype) == cast.dtype
+    return cast.arg if narrow else None
 
 
 def operand(body: tuple[Instr, ...], value: Value) -> Value | None:
-    """What a kernel multiplies for a factor: its 16-bit value, or float32 as it is in memory; None
+    """What a kernel multiplies for a factor: its narrow value, or float32 as it is in memory; None
     if it is neither."""
     return value if _is_wide_load(body, value) else factor(body, value)
 
@@ -150,7 +156,7 @@ def _product(body: tuple[Instr, ...], value: Value) -> Product | None:
     """The product that a Reduce is: its first factor is the left one."""
     instr = body[value]
     factor = body[instr.args[0]]
-    if instr.monoid != "sum" or instr.dtype != dtypes.f32:
+    if instr.monoid != "sum" or instr.dtype not in ACCUMULATED.values():
         return None
     if not isinstance(factor, Op) or factor.name != "mul":
         return None
@@ -160,7 +166,7 @@ def _product(body: tuple[Instr, ...], value: Value) -> Product | None:
     if not (reduced <= axes[left] and reduced <= axes[right]):
         return None
     loads = _widened_load(body, left), _widened_load(body, right)
-    narrow = loads[0] is not None and body[loads[0]].dtype in TENSOR_DTYPES
+    narrow = loads[0] is not None and body[loads[0]].dtype in ACCUMULATED
     told = narrow and (_is_read(body, right) or body[loads[0]].exact)
     single_row = told and not axes[left] - axes[right]
     if not (axes[right] - axes[left] and (single_row or axes[left] - axes[right])):
@@ -194,4 +200,5 @@ def _widened_load(body: tuple[Instr, ...], value: Value) -> Value | None:
     if not isinstance(cast, Cast) or not isinstance(body[cast.arg], Load):
         return None
     load = body[cast.arg]
-    return cast.arg if load.dtype in TENSOR_DTYPES and load.guard is None else None
+    narrow = ACCUMULATED.get(load.dtype) == cast.dtype
+    return cast.arg if narrow and load.guard is None else None

@@ -252,6 +252,7 @@ def normalised(comp: Comp, axes: Iterable[str]) -> Comp:
         sum((a - b) * v)         ->  sum(a * v) - sum(b * v)        where that saves a walk
         all(x == -inf)           ->  max(x) == -inf
         exp(x - (log(t) + m))    ->  exp(x - m) / t                 t and m constant along `axes`
+        exp(x - maximum(r, c))   ->  exp(x - r) * exp(r - maximum(r, c))      r = max(x), c as t
         sum(exp(x - r) * h)      ->  where(r == -inf, nan, sum(exp(x - where(r == -inf, 0, r)) * h))
         sum(where(c, 0, exp(x - r)) * h)         the same, where some point has no c
 
@@ -342,10 +343,15 @@ class _Writer:
         return self.body.emit(instr)
 
     def _exponential(self, instr: Op) -> Value:
-        """exp(x - m) / t of exp(x - (log(t) + m))"""
+        """exp(x - m) / t of exp(x - (log(t) + m)), exp(x - r) * exp(r - m) of a higher m"""
         below = self.body[instr.args[0]]
         if _is_op(self.body, instr.args[0], ("sub",)):
             x, total = below.args
+            top = self._lowered(x, total)
+            if top is not None:
+                bases = ((x, self._finite(top)), (top, total))
+                exps = (self.body.op("exp", self.body.op("sub", *pair)) for pair in bases)
+                return self.body.op("mul", *exps)
             parts = self.body[total].args if _is_op(self.body, total, ("add",)) else ()
             logs = [p for p in parts if _is_op(self.body, p, ("log",)) and not self._varies(p)]
             if len(logs) == 1 and self._varies(x) and not self._varies(total):
@@ -353,6 +359,18 @@ class _Writer:
                 exp = self.body.op("exp", self.body.op("sub", x, base))
                 return self.body.op("div", exp, self.body[logs[0]].args[0])
         return self.body.emit(instr)
+
+    def _lowered(self, x: Value, base: Value) -> Value | None:
+        """max(x), where `base` is the maximum of that and of what is constant along the axes."""
+        if not _is_op(self.body, base, ("maximum",)) or self._varies(base):
+            return None
+        for part in self.body[base].args:
+            instr = self.body[part]
+            top = isinstance(instr, Reduce) and instr.monoid == "max" and instr.args == (x,)
+            found = part if top and frozenset(instr.axes) == self.over else self._lowered(x, part)
+            if found is not None:
+                return found
+        return None
 
     def _is_row_choice(self, value: Value) -> bool:
         """where(c, 0, a) with c constant along the axes."""

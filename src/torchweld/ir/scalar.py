@@ -5,7 +5,7 @@ model and (by name) by each code printer.
   same   all arguments have one dtype, the result has it too
   bool   all arguments have one dtype, the result is b1
   where  (b1, t, t) -> t
-  free   given by the instruction (cast, bitcast, philox)
+  free   given by the instruction (philox, and what takes bits: BITS)
 `cost` is in units of one fused multiply-add; `sfu` marks what a GPU computes on its
 special-function units. `meaning` evaluates the operation on torch tensors: it is the definition, in
 the dtype of its arguments.
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import torch
 
+from torchweld.core import dtypes
+from torchweld.core.dtypes import DType
 from torchweld.ir import philox
 
 
@@ -126,5 +128,27 @@ _ROWS = (
     ScalarOp("philox", 2, "free", "i", 30.0, philox.uniform),
 )
 
+# The bits of a float as an integer of its size, and back: name -> (argument, result).
+BITS = {
+    name: pair
+    for number, whole in (
+        (dtypes.f8e4m3, dtypes.u8), (dtypes.f8e5m2, dtypes.u8), (dtypes.bf16, dtypes.i16),
+        (dtypes.f16, dtypes.i16), (dtypes.f32, dtypes.i32),
+    )
+    for name, pair in ((f"{number}_bits", (number, whole)), (f"{number}_of", (whole, number)))
+}  # fmt: skip
+
+
+def _taking_bits(name: str, source: DType, target: DType) -> ScalarOp:
+    """In float64, which stands for every float, the argument is rounded first."""
+    before, after = map(dtypes.to_torch, (source, target))
+
+    def meaning(x):
+        return x.to(before).view(after)
+
+    return ScalarOp(name, 1, "free", "f" if source.is_float else "i", 0.0, meaning, exact=True)
+
+
 TABLE = {row.name: row for row in _ROWS}
+TABLE |= {name: _taking_bits(name, *pair) for name, pair in BITS.items()}
 

@@ -407,12 +407,12 @@ def holds(wide: DType, narrow: DType) -> bool:
     if narrow.kind == "bool":
         return True
     if narrow.is_float:
-        exponent_fits = wide.bits >= 32 or wide == narrow
-        return wide.is_float and exponent_fits and wide.bits >= narrow.bits
+        fits = wide.bits >= 32 or wide == narrow or (narrow.is_float8 and not wide.is_float8)
+        return wide.is_float and fits and wide.bits >= narrow.bits
     if wide.is_float:
         return narrow.bits - (narrow.kind == "int") <= _MANTISSA[wide.name]
     signs_fit = wide.kind == narrow.kind or (wide.kind == "int" and wide.bits > narrow.bits)
     return wide.is_integral and signs_fit and wide.bits >= narrow.bits
 
 
-_MANTISSA = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}
+_MANTISSA = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8, "f8e4m3": 4, "f8e5m2": 3}

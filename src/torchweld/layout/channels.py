@@ -24,12 +24,13 @@ cuDNN's calls on an H100 with channels last, in times of those without (float32 
 
 One-dimensional ones in 16 bits gain on Hopper, where they are kernels of our own (66 us in place of
 301: 16 x 256 x 4096, windows of 5). Those that lose stay as they are, and so do float32 ones whose
-factors would be rounded to TF32 in this layout only (`precision.py`).
+factors would lose more bits on their way to TF32 in this layout (`precision.py`). The one in three
+groups loses in bfloat16, too: cuDNN converts layouts for 768 us of a training step, without 293.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 import torch
@@ -54,6 +55,7 @@ from torchweld.ir.nodes import (
     views,
 )
 from torchweld.ir.size import Size, hint, product
+from torchweld.ir.views import same_layout
 from torchweld.layout.coarse import coarsened
 from torchweld.layout.precision import loses_precision
 from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
@@ -105,11 +107,11 @@ def channels_last(
     calls = {n.name: _CALLS[n.target] for n in reading}
     if not _gains(calls, graph, table):
         return graph
-    graph = coarsened(graph, _images_read(calls, graph, table))
+    graph, loose = coarsened(graph, _images_read(calls, graph, table)), frozenset(loose_outputs)
+    chosen = _chosen(graph, calls, loose)
     if table.kind == "cuda":
-        graph = _with_returned_apart(graph, calls, frozenset(loose_outputs))
-    free = _free_buffers(graph, calls, frozenset(loose_outputs))
-    chosen = _connected(graph, calls, free)
+        graph = _with_returned_apart(graph, calls, loose, chosen)
+        chosen = _chosen(graph, calls, loose)
     return _laid_out(graph, calls, chosen)
 
 
@@ -150,9 +152,10 @@ def _gain(node: Extern, takes: bool, graph: Graph, table: Target) -> int:
     weight = node.args[_CONVOLUTIONS[node.target]]
     dtype, groups = graph.buffers[weight.buffer].dtype, node.args[_groups_position(node)]
     if table.kind == "cuda":
-        pixels = product(weight.shape[2:]) == 1 and not dtype.is_low_precision
-        neutral = takes and pixels and groups == 1  # a product of matrices in either layout
-        return 0 if neutral else 1 if takes and not pixels else -1
+        pixels = product(weight.shape[2:]) == 1
+        if takes and groups == 1 and pixels and not dtype.is_low_precision:
+            return 0  # a product of matrices in either layout
+        return 1 if takes and not (pixels and groups != 1) else -1
     alone = len(weight.shape) == 4 and (groups == 1 or weight.shape[1] == 1)
     faster = alone and dtype.is_low_precision and torch.backends.mkldnn.is_available()
     return 1 if takes and faster else -1
@@ -187,7 +190,7 @@ def _suits_cudnn(node: Extern, weight: View, dtype: DType, graph: Graph) -> bool
 
 
 def _loses_precision(node: Extern, graph: Graph) -> bool:
-    """Whether float32 would be rounded with channels last only."""
+    """Whether more of float32 would be lost with channels last."""
     weight = node.args[_CONVOLUTIONS[node.target]]
     if graph.buffers[weight.buffer].dtype != dtypes.f32:
         return False
@@ -251,10 +254,15 @@ def _free_buffers(graph: Graph, calls: _Calls, loose: frozenset[int]) -> frozens
     return frozenset(free)
 
 
-def _follows(node: Extern, calls: _Calls, graph: Graph, free: set[str]) -> bool:
+def _follows(node: Extern, calls: _Calls, graph: Graph, free: Set[str]) -> bool:
     """Whether the image that the results follow has channels last or can be brought there."""
     leader = node.args[calls[node.name].args[0]]
     return leader.buffer in free or _is_last(leader) or _is_image(leader, graph)
+
+
+def _chosen(graph: Graph, calls: _Calls, loose: frozenset[int]) -> frozenset[str]:
+    """The buffers that are laid out channels last."""
+    return _connected(graph, calls, _free_buffers(graph, calls, loose))
 
 
 def _connected(graph: Graph, calls: _Calls, free: frozenset[str]) -> frozenset[str]:
@@ -308,20 +316,43 @@ def _image_names(node: Extern, calls: _Calls) -> list[str]:
 # -- the graph, changed --
 
 
-def _with_returned_apart(graph: Graph, calls: _Calls, loose: frozenset[int]) -> Graph:
-    """Results of calls that gain much, and that the caller sees, as copies of temporaries."""
+def _with_returned_apart(
+    graph: Graph, calls: _Calls, loose: frozenset[int], chosen: frozenset[str]
+) -> Graph:
+    """Results that the caller sees as copies of temporaries, where a call gains much or makes them
+    channels last anyhow: else the runtime copies them, by a general kernel."""
     held = fixed_buffers(graph, loose)
     buffers, nodes = dict(graph.buffers), []
     for node in graph.nodes:
-        if node.name in calls and node.outputs[0] in held and _gains_much(node):
-            result = graph.buffers[node.outputs[0]]
-            made = replace(result, name=f"{result.name}_made")
-            buffers[made.name] = made
-            nodes.append(replace(node, outputs=(made.name, *node.outputs[1:])))
-            nodes.append(_copying(made, result, node))
+        seen = _seen(node, calls, held, graph) if _is_last_made(node, calls, graph, chosen) else {}
+        made = {n: replace(b, name=f"{n}_made") for n, b in seen.items()}
+        buffers.update({b.name: b for b in made.values()})
+        if made:
+            outputs = tuple(made[o].name if o in made else o for o in node.outputs)
+            nodes.append(replace(node, outputs=outputs))
+            nodes += [_copying(made[n], b, node) for n, b in seen.items()]
         else:
             nodes.append(node)
     return replace(graph, nodes=tuple(nodes), buffers=buffers)
+
+
+def _seen(node: Extern, calls: _Calls, held: set[str], graph: Graph) -> dict[str, Buffer]:
+    """The images that a call makes for the caller, who wants them otherwise."""
+    made = (o for k in calls[node.name].results for o in node.outputs[k : k + 1])
+    images = (graph.buffers[o] for o in made if o in held)
+    return {
+        b.name: b
+        for b in images
+        if not same_layout(b.shape, b.strides, _channels_last_strides(b.shape))
+    }
+
+
+def _is_last_made(node: Node, calls: _Calls, graph: Graph, chosen: frozenset[str]) -> bool:
+    """Whether what a call makes is, or had better be, channels last."""
+    if node.name not in calls or not _follows(node, calls, graph, chosen):
+        return False
+    read = (node.args[k] for k in calls[node.name].args if k < len(node.args))
+    return _gains_much(node) or any(_is_last(v) or v.buffer in chosen for v in read)
 
 
 def _gains_much(node: Node) -> bool:

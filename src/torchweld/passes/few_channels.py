@@ -13,7 +13,7 @@ TMA copies pieces of 16 bytes: pixels of three channels are none, but a row of a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -26,7 +26,8 @@ from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, V
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of, convolution_comp
 from torchweld.templates.gemm.hopper.images import MOST_DIMENSIONS
-from torchweld.templates.gemm.hopper.schedule import supports
+from torchweld.templates.gemm.hopper.schedule import candidates, supports
+from torchweld.templates.gemm.price import Prices
 
 _LANES = 8  # elements of 16 bytes
 _MOST = 8  # channels; more fill steps of the depth tap by tap
@@ -46,19 +47,32 @@ def wide_windows(graph: Graph, table: Target, options: Options) -> Graph:
     for node in graph.nodes:
         call, more = call_of(node), {}
         wide = _seen_wide(node, call, graph, more) if _is_narrow(call, graph) else []
-        if wide and _is_taken(wide[-1], {**buffers, **more}, table):
+        if wide and _is_taken(node, wide, replace(graph, buffers={**buffers, **more}), table):
             nodes, buffers = [*nodes, *wide], {**buffers, **more}
         else:
             nodes.append(node)
     return replace(graph, nodes=tuple(nodes), buffers=buffers)
 
 
-def _is_taken(node: Extern, buffers: Mapping[str, Buffer], table: Target) -> bool:
-    """Whether the template for images makes the convolution: a library would copy its image."""
-    comp = convolution_comp(node, buffers)
-    accesses = comp and addressed(comp, buffers)
+def _is_taken(node: Extern, wide: list[Node], graph: Graph, table: Target) -> bool:
+    """Whether the template for images makes the convolution, in less time than the library's call:
+    a library would copy the wide image."""
+    *copies, last = wide
+    comp = convolution_comp(last, graph.buffers)
+    accesses = comp and addressed(comp, graph.buffers)
     found = accesses and contraction_of(accesses)
-    return bool(found) and supports(accesses, found, table) is None
+    if not found or supports(accesses, found, table) is not None:
+        return False
+    chosen = next(candidates(accesses, found, table), None)
+    if chosen is None:
+        return False
+    prices = Prices(graph, table)
+    own_s = prices.fused_s(accesses, found, chosen) + sum(map(prices.comp_s, copies))
+    return is_faster(own_s, prices.call_s(node))
+
+
+def is_faster(own_s: float, library_s: float) -> bool:
+    return own_s < library_s
 
 
 def _is_narrow(call: Call | None, graph: Graph) -> bool:

@@ -21,6 +21,7 @@ from torchweld.passes.patches import products_of_patches
 from torchweld.passes.row_chunks import row_chunks
 from torchweld.passes.row_totals import totals_by_rows
 from torchweld.passes.side_by_side import side_by_side
+from torchweld.passes.slices import slices_apart
 from torchweld.passes.statistics import statistics_apart
 from torchweld.passes.widened import widened_convolutions
 from torchweld.plan.chains.form import form_chains
@@ -86,6 +87,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: rewrite(g))),
         Pass("widen", "16-bit convolutions without instructions -> float32 ones",
              _graph(lambda g, c: widened_convolutions(g))),
+        Pass("slices", "slices whose convolution is differentiated -> images of their own",
+             _graph(lambda g, c: slices_apart(g))),
         Pass("biases", "convolution with bias -> convolution, then an addition",
              _graph(lambda g, c: separate_biases(g, c.target))),
         Pass("channels last", "images -> channels innermost, where convolutions gain by it",

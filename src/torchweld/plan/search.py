@@ -25,7 +25,7 @@ from torchweld.plan.moves import Move, Mover
 from torchweld.plan.names import kernel_names
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
-from torchweld.templates.attention.nest import nest_of
+from torchweld.templates.attention.sums import is_nest
 
 __all__ = ["Plan", "plan"]
 
@@ -109,9 +109,7 @@ def _nests_as_calls(graph: Graph) -> tuple[Graph, dict[str, Comp]]:
     such a Comp is a kernel already, and takes nothing in."""
     memo = Memo(graph.buffers)
     comps = (n for n in graph.nodes if isinstance(n, Comp))
-    nests = {
-        n.name: n for n in comps if memo.of("is a nest", (n,), lambda n=n: nest_of(n) is not None)
-    }
+    nests = {n.name: n for n in comps if memo.of("is a nest", (n,), lambda n=n: is_nest(n))}
 
     def call(nest: Comp) -> Extern:
         args = tuple(graph.buffers[name].view for name in nest.reads)

@@ -71,4 +71,4 @@ def _filled(buffer: Buffer, hints: Mapping[str, int]) -> torch.Tensor:
     made = torch.empty_strided(
         shape, strides, dtype=dtypes.to_torch(buffer.dtype), device=buffer.device
     )
-    return made.normal_() if buffer.dtype.is_float else made.zero_()
+    return made.zero_() if not buffer.dtype.is_float or buffer.dtype.is_float8 else made.normal_()

@@ -13,8 +13,8 @@ from torchweld.targets.rates import prior_rates
 from torchweld.targets.target import Target
 
 _TEMPLATES = (
-    "multi_tensor", "attention/cpu", "conv", "pooling", "gemm/dequantised", "gemm/cpu",
-    "pointwise_reduce/cpu",
+    "multi_tensor", "attention/cpu", "attention/cpu/sums", "conv", "pooling", "gemm/dequantised",
+    "gemm/cpu", "pointwise_reduce/cpu",
 )  # fmt: skip
 _PASSES = (
     "rewrite", "widen", "channels last", "contiguous rows", "scores", "row totals", "plan",

@@ -9,11 +9,11 @@ from torchweld.targets.products import HOPPER, SM_80
 from torchweld.targets.target import Target
 
 _TEMPLATES = (
-    "multi_tensor", "chain", "attention", "attention/hopper", "attention/gpu", "gemm/skinny",
-    "gemm/hopper", "gemm/triton", "pointwise_reduce/gpu",
+    "multi_tensor", "chain", "attention", "attention/hopper", "attention/gpu",
+    "attention/gpu/sums", "gemm/skinny", "gemm/hopper", "gemm/triton", "pointwise_reduce/gpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "biases", "channels last", "im2col", "few channels", "statistics",
+    "rewrite", "slices", "biases", "channels last", "im2col", "few channels", "statistics",
     "contiguous rows", "scores", "row totals", "plan", "row chunks", "join products",
     "chains", "attention", "library calls (GPU)", "align rows", "align extents",
     "overwrite operands", "side by side",

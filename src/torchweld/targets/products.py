@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+# 8-bit integers, in times of 16-bit floats, whoever makes them. An estimate: the H100's datasheet
+# has 1979 tera-operations a second where it has 989 of bfloat16. Nothing was measured.
+_OF_BYTES = 2.0
 _HALF_TILE, _MMA_TILE, _WGMMA_TILE = 128 * 64, 128 * 128, 128 * 256  # elements
 
 
@@ -14,6 +17,8 @@ class Rate:
     """`start_us`: of a kernel that has nothing to do, its launch included. `tflops` in tiles of
     `full_tile` elements and more (all products together); smaller ones lose by the power
     `small_tiles` of their share, short depths by `half_depth` (at which the rate is half).
+    `depth_ns`: what a program takes for an element of the depth, in tiles of half of that and less.
+    `turned`: how many times as long it multiplies where a right factor lies along the columns.
     `memory`: share of copy speed that operands stream at. `exposed`: share of the epilogue of all
     waves but the last that the main loop does not hide. `split_us`: to add up shares of one tile's
     depth."""
@@ -26,6 +31,8 @@ class Rate:
     exposed: float
     split_us: float
     full_tile: int = _WGMMA_TILE
+    depth_ns: float = 0.0
+    turned: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +45,11 @@ class ProductRates:
     `sum_us`: to add up columns: in tiles, and then tiles. `tile_us`, `tile_fma_us`: what a tile of
     128 x 128 in Gluon takes however short its depth, and for each multiply-add of its epilogue.
     `convolution`: the share of its products' speed that the library's convolutions reach;
-    `unsuited`: those of images of up to eight channels, padded to eight, of rows with their
-    channels innermost, and of images that overlap themselves; `gathered_fma`: as `computed_fma`,
-    of elements of windows on an image that are loaded one by one."""
+    `unsuited`: those of rows with their channels innermost; `few`: those of images of up to eight
+    channels, and of images that overlap themselves; `gathered_fma`: as `computed_fma`, of elements
+    of windows on an image of two sides that are loaded one by one. `boxes`: by the bytes from one
+    place of an image to the next, at least, what a tile of 128 rows that are places takes in Gluon,
+    and each of its steps of the depth, in us."""
 
     forms: Mapping[str, Rate]
     wide: Mapping[str, Rate]
@@ -53,11 +62,18 @@ class ProductRates:
     tile_fma_us: float = 0.0
     convolution: float = 0.85
     unsuited: float = 0.1
-    gathered_fma: float = 60.0
+    few: float = 0.062
+    gathered_fma: float = 115.0
+    boxes: tuple[tuple[int, float, float], ...] = ((0, 0.0, 0.0),)
 
     def rate(self, form: str, width: int) -> Rate:
         """Of elements of `width` bytes."""
-        return (self.forms if width <= 2 else self.wide)[form]
+        found = (self.forms if width <= 2 else self.wide)[form]
+        return replace(found, tflops=found.tflops * _OF_BYTES) if width == 1 else found
+
+    def sustained_at(self, width: int) -> float:
+        """`sustained`, of elements of `width` bytes."""
+        return self.sustained * _OF_BYTES if width == 1 else self.sustained
 
     def scaled(self, share: float) -> ProductRates:
         """Of a device whose arithmetic is that much faster, and otherwise alike."""
@@ -74,7 +90,13 @@ class ProductRates:
 # cublasLt's gelu: [4096, 768] x [768, 3072]. A computed left factor: [16, 2048] x [2048, 2 x 8192]
 # takes 2.2 us more in tiles of 64 columns, 5.0 of 32. float32 (codegen/triton/wide.py), us, library
 # and Triton: 4096 x 4096 x 4096 2727, 1622; 2048 x 4096 x 1024 345, 206; 16384 x 256 x 256 52, 35.
-# Tiles in Gluon: 802816 x 64 x 128 with hardswish 256 us on an H200, with mish 603.
+# A program alone on a multiprocessor takes, in ns for an element of the depth, in tiles of 64 x 32,
+# 64 x 64, 128 x 64: 21, 22, 36; with a right factor along the columns 18, 42, 54.
+# Tiles in Gluon: 802816 x 64 x 128 with hardswish 256 us on an H200, with mish 603. Boxes, H100,
+# ours and the library's, us: 3 x 3, 64 channels, 201000 places 48.6, 43.8; 128, 50000 28.7, 28.2;
+# 256, 12500 31.9, 27.9; 512, 3100 29.7, 28.1; 16 -> 64, 373000 111 (in boxes of 32 x 2 x 2), 58; in
+# windows of few channels 3 x 3, 8 -> 64, 590000 126, 167 with channels last, 288 without; 3 x 3 x 3,
+# 3 -> 16, 948000 480, 390. Loaded one by one: 2.7 to 4.5 ps each (passes/few_channels.py).
 HOPPER = ProductRates(
     forms={
         "library": Rate(3.0, 800, 0.0, 0, 0.90, 0.46, 2.8),
@@ -86,10 +108,11 @@ HOPPER = ProductRates(
     },
     wide={
         "library": Rate(3.0, 51, 0.05, 0, 0.90, 0.46, 2.8, _MMA_TILE),
-        "triton": Rate(2.6, 86, 0.10, 0, 0.90, 0.8, 0.5, _HALF_TILE),
+        "triton": Rate(2.6, 86, 0.10, 0, 0.90, 0.8, 0.5, _HALF_TILE, 22.0, 1.45),
     },
     sustained=7.0e14, gelu=38.3 / 32.9, computed_fma=16.0, early_us=1.0, sum_us=3.5, tile_us=4.0,
     tile_fma_us=0.23,
+    boxes=((0, 2.0, 0.62), (32, 1.3, 0.2), (128, 1.3, 0.31)),
 )  # fmt: skip
 
 # A100: a prior, not measured. The library's large products reach 250 to 270 of the 312 TFLOP/s,
@@ -107,7 +130,7 @@ SM_80 = ProductRates(
     },
     wide={
         "library": Rate(3.5, 16.5, 0.05, 0, 0.90, 0.46, 2.8, _MMA_TILE),
-        "triton": Rate(3.1, 30, 0.10, 0, 0.90, 0.4, 0.5, _HALF_TILE),
+        "triton": Rate(3.1, 30, 0.10, 0, 0.90, 0.4, 0.5, _HALF_TILE, 28.0),
     },
     sustained=2.7e14, gelu=38.3 / 32.9, computed_fma=16.0, early_us=0.0, sum_us=3.5,
 )  # fmt: skip

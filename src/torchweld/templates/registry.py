@@ -10,7 +10,9 @@ from torchweld.core.errors import InvalidIR
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.targets.target import Target
 from torchweld.templates.attention import template as attention
+from torchweld.templates.attention.cpu import sums as attention_cpu_sums
 from torchweld.templates.attention.cpu import template as attention_cpu
+from torchweld.templates.attention.gpu import sums as attention_gpu_sums
 from torchweld.templates.attention.gpu import template as attention_gpu
 from torchweld.templates.attention.hopper import template as attention_hopper
 from torchweld.templates.chain import template as chain
@@ -27,7 +29,8 @@ TEMPLATES: dict[str, Template] = {
     t.name: t
     for t in (
         multi_tensor.TEMPLATE, chain.TEMPLATE, attention.TEMPLATE, attention_cpu.TEMPLATE,
-        attention_hopper.TEMPLATE, attention_gpu.TEMPLATE, conv.TEMPLATE, pooling.TEMPLATE,
+        attention_cpu_sums.TEMPLATE, attention_hopper.TEMPLATE, attention_gpu.TEMPLATE,
+        attention_gpu_sums.TEMPLATE, conv.TEMPLATE, pooling.TEMPLATE,
         gemm.SKINNY, gemm.HOPPER, gemm.TRITON, gemm.CPU, dequantised.TEMPLATE,
         pointwise_reduce.CPU, pointwise_reduce.GPU,
     )

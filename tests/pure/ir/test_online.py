@@ -152,6 +152,15 @@ def test_a_row_without_keys_is_nan_as_by_hand(name: str):
         assert wanted[:, :, :, 0].isnan().all() or key == "m"
 
 
+def test_a_row_without_keys_has_its_sink():
+    comp = parse_comp(TEXTS["sinks"].replace("const 4 :", "const -1 :"))
+    inputs = inputs_of(comp)  # the first query sees nothing
+    got = results(online.normalised(comp, "l"), inputs)
+    for key, wanted in results(comp, inputs).items():
+        torch.testing.assert_close(got[key], wanted, rtol=1e-12, atol=1e-12)
+    assert not got["y"][:, :, :, 0].any()
+
+
 LOGSUMEXP = """comp lse [i:5, l:33] {
   %0 = load x[i, l] : f32
   %1 = reduce.logsumexp[l] %0 : f32

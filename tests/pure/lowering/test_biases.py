@@ -11,7 +11,7 @@ from torchweld.capture.lower import lower
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
-from torchweld.ir.nodes import Comp, Extern
+from torchweld.ir.nodes import Comp, Extern, Reduce
 from torchweld.passes.biases import separate_biases
 from torchweld.targets.find import named_target
 
@@ -76,3 +76,52 @@ def test_they_stay_in_products_that_take_more_arithmetic_than_memory(channels, a
     _, after = separated(lambda x, w, b: F.conv2d(x, w, b, stride=2).relu(), *args)
     assert has_bias(after) == [not apart]
 
+
+
+def gradients(g, x, w, wanted=(True, True, True), transposed=False):
+    channels, sides = g.shape[1], w.dim() - 2
+    steps, none = [1] * sides, [0] * sides
+    back = torch.ops.aten.convolution_backward.default
+    found = back(g, x, w, [channels], steps, none, steps, transposed, none, 1, list(wanted))
+    return [f for f, is_wanted in zip(found, wanted) if is_wanted]
+
+
+def calls_of(graph) -> list[Extern]:
+    return [n for n in graph.nodes if isinstance(n, Extern)]
+
+
+def grouped(g):
+    return (g.unflatten(1, (2, -1)).flatten(3).cos() * 2).reshape(g.shape)
+
+
+@pytest.mark.parametrize("made", [lambda g: g, lambda g: g.cos(), grouped],
+                         ids=["given", "computed", "of groups of channels"])  # fmt: skip
+@pytest.mark.parametrize("size,batch,transposed", [
+    ((9,), 3, False), ((5, 4), 1, False), ((5, 4), 3, True), ((5, 4, 3), 2, False),
+])  # fmt: skip
+def test_a_gradient_is_summed_apart(size, batch, transposed, made):
+    torch.manual_seed(0)
+    grown = [n + (-1 if transposed else 1) for n in size]
+    g, x = torch.randn(batch, 4, *size), torch.randn(batch, 4, *grown)
+    w = torch.randn(4, 4, *(2 for _ in size))
+    before, after = separated(
+        lambda g, x, w: gradients(made(g), x, w, transposed=transposed), g, x, w
+    )
+    assert [n.args[-1] for n in calls_of(after)] == [(True, True, False)]
+    for one, other in zip(*(run_graph(graph, [g, x, w]) for graph in (before, after)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_a_gradient_is_summed_in_float32():
+    g, x = (torch.randn(2, 4, 5, 5, dtype=torch.bfloat16) for _ in range(2))
+    w = torch.randn(4, 4, 1, 1, dtype=torch.bfloat16)
+    _, after = separated(lambda g, x, w: gradients(g, x, w, (False, False, True)), g, x, w)
+    (total,) = after.nodes  # nothing is left of the call
+    (reduce,) = (i for i in total.body if isinstance(i, Reduce))
+    assert reduce.dtype.name == "f32" and after.buffers[total.writes[0]].dtype.name == "bf16"
+
+
+def test_a_slice_is_summed_by_the_call():
+    g, x, w = torch.randn(2, 8, 5, 5), torch.randn(2, 4, 6, 6), torch.randn(4, 4, 2, 2)
+    _, after = separated(lambda g, x, w: gradients(g[:, 4:], x, w), g, x, w)
+    assert [n.args[-1] for n in calls_of(after)] == [(True, True, True)]

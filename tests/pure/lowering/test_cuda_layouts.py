@@ -112,33 +112,71 @@ def test_groups_of_pixels_count():
     assert layouts(laid_out(run, args)) == [False, False]
 
 
-def rounded(layout):
-    """A convolution whose factors are rounded to TF32 in that layout."""
+def test_groups_of_pixels_count_in_16_bits():
+    def run(x, v):
+        return F.conv2d(x, v, groups=2).relu()
+
+    x, v = torch.randn(2, 64, 9, 9, dtype=bf16), torch.randn(64, 32, 1, 1, dtype=bf16)
+    assert layouts(laid_out(run, (x, v))) == [False]
+
+
+def gradients(g, x, w):
+    back, (one, none) = torch.ops.aten.convolution_backward.default, ([1, 1], [0, 0])
+    return back(g, x, w, [0], one, none, one, False, none, 1, [True, True, False])[:2]
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_gradient_that_the_caller_sees_is_copied_where_it_is_made_channels_last(made):
+    """As it is where the result's gradient is computed: the runtime's copy would be slow."""
+    g, w = torch.randn(2, 8, 7, 9, dtype=bf16), torch.randn(8, 4, 3, 3, dtype=bf16)
+    x = torch.randn(2, 4, 9, 11, dtype=bf16)
+    after = laid_out(lambda g, x, w: gradients(g.cos() if made else g, x, w), (g, x, w))
+    (call,) = (n for n in after.nodes if isinstance(n, Extern))
+    result = after.buffers[call.outputs[0]]
+    assert is_channels_last(result.view) == is_channels_last(call.args[1]) == made
+    assert after.outputs[0].strides == x.stride()
+    assert (after.nodes[-1].writes == (after.outputs[0].buffer,)) == made
+
+
+def near(t):
+    return (t * 2**10).round() / 2**10
+
+
+def below(t):
+    return (t * 2**10).floor() / 2**10
+
+
+def kept(t):
+    return t
+
+
+def narrowing(eager, last):
+    """A convolution that does `last` to its factors with channels last, else `eager`."""
 
     def call(x, w, *rest):
-        if x.is_contiguous(memory_format=layout):
-            x, w = ((t * 2**10).round() / 2**10 for t in (x, w))
-        return torch.ops.aten.convolution.default(x, w, *rest)
+        narrow = last if x.is_contiguous(memory_format=torch.channels_last) else eager
+        return torch.ops.aten.convolution.default(narrow(x), narrow(w), *rest)
 
     return call
 
 
-@pytest.mark.parametrize("layout,moved", [
-    (torch.channels_last, False), (torch.contiguous_format, True),
-], ids=["rounded with channels last", "rounded without"])  # fmt: skip
-def test_precision_is_not_lost(monkeypatch, layout, moved):
-    precision._rounds.cache_clear()
+@pytest.mark.parametrize("eager,last,moved", [
+    (kept, near, False), (near, kept, True), (near, near, True), (near, below, False),
+    (below, near, True), (below, below, True), (kept, below, False),
+])  # fmt: skip
+def test_precision_is_not_lost(monkeypatch, eager, last, moved):
+    precision._losses.cache_clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setitem(precision._CALLS, "aten.convolution.default", rounded(layout))
+    monkeypatch.setitem(precision._CALLS, "aten.convolution.default", narrowing(eager, last))
     assert layouts(laid_out(*convolution((7, 9), dtype=f32))) == [moved]
-    precision._rounds.cache_clear()
+    precision._losses.cache_clear()
 
 
 def test_without_memory_to_ask_precision_is_not_risked(monkeypatch):
     def full(*args):
         raise torch.cuda.OutOfMemoryError
 
-    precision._rounds.cache_clear()
+    precision._losses.cache_clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setitem(precision._CALLS, "aten.convolution.default", full)
     assert layouts(laid_out(*convolution((7, 9), dtype=f32))) == [False]

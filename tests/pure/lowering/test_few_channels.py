@@ -18,6 +18,7 @@ from torchweld.ir.contraction import contraction_of
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Extern
 from torchweld.layout.channels import channels_last
+from torchweld.passes import few_channels
 from torchweld.passes.few_channels import wide_windows
 from torchweld.pipeline import plan_graph
 from torchweld.targets.find import named_target, target_of
@@ -59,9 +60,15 @@ CASES = [
 ]
 
 
+@pytest.fixture
+def any_size(monkeypatch):
+    """These are too small to gain."""
+    monkeypatch.setattr(few_channels, "is_faster", lambda own_s, library_s: True)
+
+
 @pytest.mark.parametrize(("function", "args"), CASES, ids=lambda _: "")
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-def test_a_convolution_of_the_same_meaning(function, args, last):
+def test_a_convolution_of_the_same_meaning(function, args, last, any_size):
     if last and args[0].dim() == 4:
         args = tuple(t.to(memory_format=torch.channels_last) for t in args)
     before, after = converted(function, args)
@@ -87,7 +94,7 @@ def test_sizes_that_are_not_known(channels, dtype, table):
 
 
 @pytest.mark.parametrize("options", [Options(numerics="eager"), Options(fuse=False)])
-def test_what_stays_with_the_library_keeps_its_image(options):
+def test_what_stays_with_the_library_keeps_its_image(options, any_size):
     before, after = converted(*CASES[0], options)
     assert before == after
 
@@ -102,6 +109,18 @@ def test_what_stays_with_the_library_keeps_its_image(options):
     (net(), case(7, (12, 8), (11, 1))),  # 7 elements are no 16 bytes
     (net(padding=1), case(3, (8, 8), (3, 3))),  # the whole window is one step of a depth
 ], ids=lambda _: "")  # fmt: skip
-def test_others_stay(function, args):
+def test_others_stay(function, args, any_size):
     before, after = converted(function, args)
     assert before == after
+
+
+@pytest.mark.parametrize("image,weight,how,gains", [
+    ((64, 8, 98, 98), (64, 8, 3, 3), {}, True),  # 126 us, and 167 by the library
+    ((64, 3, 224, 224), (64, 3, 7, 7), dict(stride=2, padding=3), True),  # 198 and 459
+    ((32, 3, 16, 48, 48), (16, 3, 3, 3, 3), {}, False),  # 480 and 390
+    ((2, 8, 9, 9), (16, 8, 3, 3), {}, False),
+], ids=str)  # fmt: skip
+def test_they_change_where_that_is_faster(image, weight, how, gains):
+    x, w = (torch.empty(s, dtype=torch.bfloat16, device="meta") for s in (image, weight))
+    graph = lower(capture(net(**how), x, w, mode="real"), Options()).graph
+    assert (wide_windows(graph, TABLE, DEFAULT) != graph) == gains

@@ -61,6 +61,27 @@ def test_reading_parts_of_lines_costs_more():
     assert apart.seconds > 1.5 * along.seconds
 
 
+def test_groups_of_few_channels_are_turned_together():
+    """Eight channels are 32 bytes; of four, the next group's are beside them."""
+    for channels in (8, 4):
+        groups = 64 // channels
+        comp = parse_comp(f"""comp last [g:{groups}, c:{channels}, p:4096] {{
+          %0 = load x[g, c, p] : f32
+          store y[p, {channels}*g+c] %0
+        }}""")
+        found = cost(comp, _buffers(x=(groups, channels, 4096), y=(4096, 64)), {}, H100)
+        assert found.bytes_moved == 2 * 64 * 4096 * 4
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(4096, True), (64, False)])
+def test_rows_that_store_across_lines_write_a_line_for_each_element(columns: int, lines: bool):
+    """Unless a tile has rows and columns. In the last-level cache that is 5.9 times as much."""
+    shape = 2**18 // columns, columns
+    comp = parse_comp(SOFTMAX.format(rows=shape[0], columns=columns).replace("y[i, j]", "y[j, i]"))
+    found = cost(comp, _buffers(x=shape, y=shape[::-1]), {}, H100)
+    assert (found.bytes_moved > 6 * 2**20) == lines
+
+
 SOFTMAX = """comp softmax [i:{rows}, j:{columns}] {{
       %0 = load x[i, j] : f32
       %1 = reduce.sum[j] %0 : f32

@@ -10,6 +10,7 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchweld.capture.captured import Captured
+from torchweld.capture.columns import compute_apart
 from torchweld.capture.joint import write_in_place
 from torchweld.capture.lower import lower
 from torchweld.core.options import Options
@@ -56,6 +57,7 @@ def captured(function, *args, mode: str = "fake") -> Graph:
     module = make_fx(functionalize(listed), tracing_mode=mode, _allow_non_fake_inputs=True)(
         list(args)
     )
+    compute_apart(module)
     write_in_place(module)
     graph = lower(Captured(module, "net", "inference"), Options()).graph
     return rewrite(on(graph, "cuda:0"))

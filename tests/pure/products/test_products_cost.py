@@ -45,6 +45,19 @@ def test_kernels_as_measured(work, schedule, us):
     assert kernel_s(work, schedule, H100) * 1e6 == pytest.approx(us, rel=0.2)
 
 
+@pytest.mark.parametrize("work, tile, us", [
+    (Work(1, 1024, 512, 512, width=4), (64, 64), 14.3),
+    (Work(1, 128, 4096, 4096, width=4), (64, 64), 97.6),
+    (Work(1, 4096, 1024, 1024, width=4), (128, 64), 106),
+    (Work(1, 1024, 512, 1024, width=4, turned=True), (64, 64), 43.2),
+    (Work(1, 1024, 512, 1024, width=4, turned=True), (128, 32), 30.0),
+    (Work(1, 1024, 1024, 4096, width=4, turned=True), (128, 32), 158),
+])  # fmt: skip
+def test_float32_as_measured(work, tile, us):
+    schedule = ProductSchedule("triton", *tile, 32, 4, 3)
+    assert kernel_s(work, schedule, H100) * 1e6 == pytest.approx(us, rel=0.2)
+
+
 @pytest.mark.parametrize("sizes", [
     (4096, 4096, 1024), (8192, 3072, 768), (8192, 8192, 8192), (4096, 3072, 768),
     (2048, 8192, 2048),

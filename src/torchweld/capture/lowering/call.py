@@ -123,6 +123,12 @@ def dtype_of(dtype: torch.dtype) -> DType:
     return dtypes.from_torch(dtype) or opaque
 
 
+def need_arithmetic(*kinds: DType) -> None:
+    """Raises NotLowered where one of the types is only moved and converted."""
+    if any(d.kind == "opaque" or d.is_float8 for d in kinds):
+        raise NotLowered("no arithmetic on this dtype")
+
+
 def normal(d: int, rank: int) -> int:
     """A dimension number that may be negative; a scalar has one dimension to name."""
     return d + max(rank, 1) if d < 0 else d

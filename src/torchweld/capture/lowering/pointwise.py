@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from torchweld.capture.lowering.call import Call, promoted
+from torchweld.capture.lowering.call import Call, need_arithmetic, promoted
 from torchweld.capture.lowering.creation import constant
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.registry import ROWS, lowers
@@ -14,6 +14,9 @@ from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import NotLowered
 from torchweld.ir import views
+from torchweld.ir.nodes import Op
+from torchweld.ir.scalar import BITS
+from torchweld.ir.simplify import holds
 from torchweld.ir.size import Poly
 from torchweld.ir.views import Tensor
 
@@ -21,8 +24,7 @@ from torchweld.ir.views import Tensor
 def _apply(call: Call, function: Callable, dtype: DType, args, kwargs, exact: bool) -> Tensor:
     """One nest: tensor arguments read in `dtype`, other arguments as they are."""
     tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
-    if any(t.dtype.kind == "opaque" for t in tensors) or call.out.dtype.kind == "opaque":
-        raise NotLowered("no arithmetic on this dtype")
+    need_arithmetic(call.out.dtype, *(t.dtype for t in tensors))
     nest = call.nest(call.out.shape, *tensors)
 
     def given(arg):
@@ -276,7 +278,7 @@ def signbit(x):
 
 def _choose(call: Call, condition: Tensor, yes, no) -> Tensor:
     nest = call.nest(call.out.shape, *(t for t in (condition, yes, no) if isinstance(t, Tensor)))
-    dtype = call.compute()
+    dtype = call.out.dtype if call.out.dtype.is_float8 else call.compute()
     chosen = [
         nest.read(v).to(dtype) if isinstance(v, Tensor) else nest.number(v, dtype)
         for v in (yes, no)
@@ -314,11 +316,28 @@ def _cast(call: Call, x: Tensor) -> Tensor:
     if "opaque" in (x.dtype.kind, call.out.dtype.kind):
         raise NotLowered("no conversion of this dtype")
     nest = call.nest(call.out.shape, x)
-    narrows = x.dtype.is_float and call.out.dtype.is_float and call.out.dtype.bits < x.dtype.bits
+    narrows = x.dtype.is_float and call.out.dtype.is_float and not holds(call.out.dtype, x.dtype)
     asked = not call.graph.is_inner_cast
     exact = not call.out.dtype.is_float or (call.graph.of_gradient and asked)
     value = nest.read(x, exact=exact)
     return call.finish(nest, value.to(call.out.dtype, must_round=narrows and asked))
+
+
+@lowers("aten.view.dtype", "aten.view_copy.dtype")
+def as_bits(call: Call, x, dtype):
+    """The same bits as numbers of another type of the same size."""
+    source, target = x.dtype, call.out.dtype
+    whole, number = (BITS.get(f"{d}_bits", (d, d))[1] for d in (source, target))
+    if source.bits != target.bits or not (whole.is_integral and number.is_integral):
+        raise NotLowered("a view as another type")
+    nest = call.nest(call.out.shape, x)
+    value = nest.read(x, exact=True)
+    if source.is_float:
+        value = Expr(nest.builder, nest.builder.emit(Op(f"{source}_bits", (value.value,), whole)))
+    value = value.to(number)
+    if target.is_float:
+        value = Expr(nest.builder, nest.builder.emit(Op(f"{target}_of", (value.value,), target)))
+    return call.finish(nest, value)
 
 
 @lowers("aten.clone.default", "aten.lift_fresh_copy.default", "aten.contiguous.default")

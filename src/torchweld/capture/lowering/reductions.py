@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torchweld.capture.lowering.call import Call, kept, normal, normal_dims
+from torchweld.capture.lowering.call import Call, kept, need_arithmetic, normal, normal_dims
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.nest import Nest
 from torchweld.capture.lowering.registry import lowers
@@ -15,8 +15,7 @@ from torchweld.ir.views import Tensor
 
 
 def _over(call: Call, x: Tensor) -> Nest:
-    if x.dtype.kind == "opaque" or call.out.dtype.kind == "opaque":
-        raise NotLowered("no arithmetic on this dtype")
+    need_arithmetic(x.dtype, call.out.dtype)
     return call.nest(x.shape, x)
 
 

@@ -1,19 +1,23 @@
-"""Instructions as C++ expressions. 16-bit floats are uint16_t, and widened where computed with."""
+"""Instructions as C++ expressions. Floats of 16 and 8 bits are unsigned integers, and widened where
+computed with."""
 
 from __future__ import annotations
 
 import math
 
+from torchweld.codegen import float8
 from torchweld.codegen.scalars import CPP
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Cast, Const, Index, Instr, Op
+from torchweld.ir.scalar import BITS
 from torchweld.ir.size import Poly, Size
 
 _TYPES = {
     "f64": "double", "f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "i64": "int64_t",
     "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t", "b1": "bool",
+    "f8e4m3": "uint8_t", "f8e5m2": "uint8_t",
 }  # fmt: skip
 _LOWEST = {"i64": "INT64_MIN", "i32": "INT32_MIN", "i16": "INT16_MIN", "i8": "INT8_MIN", "u8": "0"}
 _HIGHEST = {
@@ -75,10 +79,14 @@ def affine_text(index: Affine, names: dict[str, str]) -> str:
 
 
 def widened(text: str, dtype: DType) -> str:
+    if dtype.is_float8:
+        return float8.widened("tw_from_f8", text, dtype)
     return f"tw_from_{dtype}({text})" if dtype.is_low_precision else text
 
 
 def narrowed(text: str, dtype: DType) -> str:
+    if dtype.is_float8:
+        return float8.narrowed("tw_to_f8", text, dtype)
     return f"tw_to_{dtype}({text})" if dtype.is_low_precision else text
 
 
@@ -100,9 +108,9 @@ def cast(text: str, source: DType, target: DType) -> str:
 
 def operation(op: Op, args: list[str], kinds: list[DType], saturating: bool = False) -> str:
     """`saturating`: an exp whose argument is known not to be positive."""
-    if op.name == "where":
-        return CPP["where"].format(*args)
-    values = [widened(a, k) for a, k in zip(args, kinds)]
+    if op.name == "where" or (op.name in BITS and not op.dtype.is_integral):
+        return CPP[op.name].format(*args)
+    values = args if op.name in BITS else [widened(a, k) for a, k in zip(args, kinds)]
     spelling = "tw_exp_nonpositive({0})" if saturating else CPP[op.name]
     text = spelling.format(*values)
     if op.dtype.is_integral:

@@ -58,6 +58,25 @@ TW uint16_t tw_to_f16(float f) {
   r = (r & ~large) | (0x7c00u & large) | (0x7e00u & tw_mask(a > 0x7f800000u));
   return (uint16_t)(r | s);
 }
+// 8-bit floats, with the numbers of codegen/float8.py. Below the normal ones a sum rounds to their step.
+TW float tw_from_f8(uint8_t code, int mantissa, int bias, uint32_t special) {
+  uint32_t c = code & 0x7fu, u = (c << (23 - mantissa)) + ((uint32_t)(127 - bias) << 23);
+  float small = tw_from_bits(u + 0x00800000u) - tw_from_bits((uint32_t)(128 - bias) << 23);
+  u = c < 1u << mantissa ? tw_bits(small) : u;
+  u |= 0x7f800000u & tw_mask(c >= special);
+  u |= mantissa == 2 ? 0x00400000u & tw_mask(c > special) : 0u;
+  return tw_from_bits(u | ((uint32_t)code & 0x80u) << 24);
+}
+TW uint8_t tw_to_f8(float f, int mantissa, int bias, uint32_t limit, uint32_t top) {
+  uint32_t u = tw_bits(f), a = u & 0x7fffffffu, power = (uint32_t)(151 - mantissa - bias) << 23;
+  uint32_t small = tw_bits(tw_from_bits(a) + tw_from_bits(power)) - power;
+  uint32_t half = (1u << (22 - mantissa)) - 1u, odd = (a >> (23 - mantissa)) & 1u;
+  uint32_t r = (a + half + odd - ((uint32_t)(127 - bias) << 23)) >> (23 - mantissa);
+  r ^= (r ^ small) & tw_mask(a < (uint32_t)(128 - bias) << 23);
+  uint32_t large = tw_mask(a >= limit);
+  r = (r & ~large) | (top & large) | (0x7fu & tw_mask(a > 0x7f800000u));
+  return (uint8_t)(r | (u >> 24 & 0x80u));
+}
 // tw_from_f16(tw_to_f16(f)): a sum with 1.5 * 2^13 times the power of two below f has no bits that f16 lacks
 TW float tw_round_f16(float f) {
   uint32_t power = tw_bits(f) & 0x7f800000u;

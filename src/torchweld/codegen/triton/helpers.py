@@ -104,6 +104,32 @@ def _erf_near_one(x):
     p = -1.6279093027114868 + z * (-0.9184098243713379 + z * p)
     return libdevice.copysign(1 - tl.exp2(2.1714475550993484e-08 + z * p), x)
 ''',
+    "_tanh": '''
+@triton.jit
+def _tanh(x):
+    """tanh(x) of a float32 within two units in the last place, without the branch of libdevice's:
+    where threads branch, their elements wait for each other."""
+    s = x * x
+    p = 0.0211162231862545 - 0.006276398431509733 * s
+    p = -0.3333333134651184 + s * (0.13332924246788025 + s * (-0.053875140845775604 + s * p))
+    far = 1 - 2 / (1 + tl.exp(2 * tl.abs(x)))
+    return tl.where(s < 0.36, x + x * s * p, libdevice.copysign(far, x))
+''',
+    "_log_one_plus": '''
+@triton.jit
+def _log_one_plus(x):
+    """log(1 + x) of a float32 within two units in the last place, without branches: with the
+    exponent e of 1 + x, it is log(2) e + log(1 + m) for m in [-0.25, 0.5]."""
+    e = (tl.cast(1 + x, tl.int32, bitcast=True) - 0x3F400000) & -0x800000
+    m = tl.cast(tl.cast(x, tl.int32, bitcast=True) - e, tl.float32, bitcast=True)
+    m += tl.cast(0x3F800000 - e, tl.float32, bitcast=True) - 1
+    p = 0.10748569667339325 - 0.04857634752988815 * m
+    p = -0.16644467413425446 + m * (0.14426705241203308 + m * (-0.1314474195241928 + m * p))
+    p = 0.33333393931388855 + m * (-0.2500024437904358 + m * (0.1999390870332718 + m * p))
+    found = tl.cast(e, tl.float32) * 8.262958394038406e-08 + (m + m * m * (-0.5 + m * p))
+    found = tl.where(x > -1, found, tl.where(x == -1, float("-inf"), float("nan")))
+    return tl.where(x < float("inf"), found, x)
+''',
     "_uniform": '''
 @triton.jit
 def _uniform(seed, index):
@@ -113,6 +139,51 @@ def _uniform(seed, index):
     zero = low * 0
     word, _, _, _ = tl.philox(seed, low, high, zero, zero)
     return (word >> 8).to(tl.float32) * 5.9604644775390625e-08
+''',
+    "_converts_float8": '''
+@tl.core.builtin
+def _converts_float8(_semantic=None):
+    """Whether float32 becomes 8 bits in one instruction: on sm_89 Triton goes by way of float16."""
+    return tl.constexpr(int(_semantic.builder.options.arch.removeprefix("sm")) >= 90)
+''',
+    "_from_float8": '''
+@triton.jit
+def _from_float8(code, MANTISSA: tl.constexpr, BIAS: tl.constexpr, SPECIAL: tl.constexpr):
+    """The float32 that an 8-bit float is; it comes as a byte."""
+    if _converts_float8():
+        KIND: tl.constexpr = tl.float8e4nv if MANTISSA == 3 else tl.float8e5
+        value = code.to(KIND, bitcast=True).to(tl.float32)
+    else:
+        size = code.to(tl.uint32) & 0x7F
+        bits = (size << (23 - MANTISSA)) + ((127 - BIAS) << 23)
+        small = (bits + 0x00800000).to(tl.float32, bitcast=True) - 2.0 ** (1 - BIAS)
+        bits = tl.where(size < (1 << MANTISSA), small.to(tl.uint32, bitcast=True), bits)
+        bits = tl.where(size >= SPECIAL, bits | 0x7F800000, bits)
+        value = (bits | ((code.to(tl.uint32) & 0x80) << 24)).to(tl.float32, bitcast=True)
+    return value
+''',
+    "_to_float8": '''
+@triton.jit
+def _to_float8(
+    x, MANTISSA: tl.constexpr, BIAS: tl.constexpr, LIMIT: tl.constexpr, TOP: tl.constexpr
+):
+    """The byte of the 8-bit float next to a float32, to even of two. Below the normal ones a sum
+    rounds to their step. The instruction has no NaN of either sign, nor infinities."""
+    signed = x.to(tl.uint32, bitcast=True)
+    bits = signed & 0x7FFFFFFF
+    size = bits.to(tl.float32, bitcast=True)
+    if _converts_float8():
+        KIND: tl.constexpr = tl.float8e4nv if MANTISSA == 3 else tl.float8e5
+        code = size.to(KIND).to(tl.uint8, bitcast=True).to(tl.uint32)
+    else:
+        POWER: tl.constexpr = (151 - MANTISSA - BIAS) << 23
+        small = (size + 2.0 ** (24 - MANTISSA - BIAS)).to(tl.uint32, bitcast=True) - POWER
+        odd = (bits >> (23 - MANTISSA)) & 1
+        code = bits + ((1 << (22 - MANTISSA)) - 1) + odd - ((127 - BIAS) << 23)
+        code = tl.where(bits < ((128 - BIAS) << 23), small, code >> (23 - MANTISSA))
+    code = tl.where(bits >= LIMIT, TOP, code)
+    code = tl.where(bits > 0x7F800000, 0x7F, code)
+    return (code | (signed >> 24 & 0x80)).to(tl.uint8)
 ''',
     "_reduce_add": """
 @triton.jit

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import math
 
+from torchweld.codegen import float8
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
+from torchweld.ir.scalar import BITS
 
 TYPES = {
     dtypes.f64: "tl.float64", dtypes.f32: "tl.float32", dtypes.f16: "tl.float16",
     dtypes.bf16: "tl.bfloat16", dtypes.i64: "tl.int64", dtypes.i32: "tl.int32",
     dtypes.i16: "tl.int16", dtypes.i8: "tl.int8", dtypes.u8: "tl.uint8", dtypes.b1: "tl.int1",
+    dtypes.f8e4m3: "tl.uint8", dtypes.f8e5m2: "tl.uint8",
 }  # fmt: skip
 SIGNATURE = {
     dtypes.f64: "fp64", dtypes.f32: "fp32", dtypes.f16: "fp16", dtypes.bf16: "bf16",
     dtypes.i64: "i64", dtypes.i32: "i32", dtypes.i16: "i16", dtypes.i8: "i8", dtypes.u8: "u8",
-    dtypes.b1: "i1",
+    dtypes.b1: "i1", dtypes.f8e4m3: "u8", dtypes.f8e5m2: "u8",
 }  # fmt: skip
 
 _LIBDEVICE = [
@@ -97,6 +100,8 @@ FAST = {
     "div": "({0} / {1})",
     "reciprocal": "(1 / {0})",
     "sigmoid": "(1 / (1 + tl.exp(-{0})))",
+    "tanh": "_tanh({0}.to(tl.float32)).to({0}.dtype)",
+    "log1p": "_log_one_plus({0}.to(tl.float32)).to({0}.dtype)",
 }
 
 # In the same kernels, of a result that is only added to one: errors of some 1e-7 do not show.
@@ -122,6 +127,11 @@ INT = {name: FLOAT[name] for name in _SHARED} | {
     "shr": "({0} >> {1})",
     "philox": "_uniform({0}, {1})",
 }
+
+# Bits of a value as another type of its size; 8-bit floats are bytes here.
+for _name, (_, _type) in BITS.items():
+    _text = "{0}" if "8" in _name else f"{{0}}.to({TYPES[_type]}, bitcast=True)"
+    FLOAT[_name] = INT[_name] = _text
 
 # One-bit integers are signed to Triton: True < False. Order is decided on the truth table instead.
 BOOL = {
@@ -150,10 +160,16 @@ def operation(name: str, kind: str, fast: bool) -> str:
 
 
 def cast(text: str, source: DType, target: DType) -> str:
-    """Conversion by value, with torch's steps: 16-bit floats convert from and to anything by way of
-    f32."""
+    """Conversion by value, with torch's steps: floats of 16 and 8 bits convert from and to anything
+    by way of f32."""
+    if source == target:
+        return text
+    if source.is_float8:
+        return cast(float8.widened("_from_float8", text, source), dtypes.f32, target)
     if target == dtypes.b1:
         return f"({text} != 0)"
+    if target.is_float8:
+        return float8.narrowed("_to_float8", cast(text, source, dtypes.f32), target)
     if target.is_low_precision and source != dtypes.f32:
         return f"{text}.to(tl.float32).to({TYPES[target]})"
     if source.is_low_precision and target != dtypes.f32:
@@ -167,6 +183,8 @@ def literal(value: float | int | bool, dtype: DType) -> str:
     """A bare literal; negative ones in parentheses."""
     if dtype.kind == "bool":
         return "1" if value else "0"
+    if dtype.is_float8:
+        return str(float8.code(value, dtype))
     if not dtype.is_float:
         return f"({int(value)})" if value < 0 else str(int(value))
     value = float(value)

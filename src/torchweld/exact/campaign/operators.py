@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from random import Random
 
@@ -57,7 +59,8 @@ class Sample(Surrounded):
         """Of the sample's tensors, in order; `exact`: numbers that are asked for as floats are
         float64."""
         leaves, spec = pytree.tree_flatten(self._sample())
-        operator, before, after = self._operator().op, BEFORE[self.before], AFTER[self.after]
+        operator = _operator(self.name, self.variant).op
+        before, after = BEFORE[self.before], AFTER[self.after]
         if exact:
             leaves = [torch.float64 if any(v is f for f in _FLOATS) else v for v in leaves]
 
@@ -73,18 +76,26 @@ class Sample(Surrounded):
 
         return program
 
-    def _operator(self):
-        named = (o for o in operator_samples() if o.name == self.name)
-        return next(o for o in named if o.variant_test_name == self.variant)
-
     def _sample(self) -> tuple:
-        torch.manual_seed(self.seed)
-        samples = self._operator().sample_inputs("cpu", self.dtype, requires_grad=False)
-        found = next(islice(samples, self.index, None))
-        return found.input, tuple(found.args), dict(found.kwargs)
+        """Another copy at each call: an operator may write to what it is given."""
+        return deepcopy(_drawn(self.name, self.variant, self.index, self.dtype, self.seed))
 
     def _leaves(self) -> list:
         return pytree.tree_leaves(self._sample())
+
+
+def _operator(name: str, variant: str):
+    named = (o for o in operator_samples() if o.name == name)
+    return next(o for o in named if o.variant_test_name == variant)
+
+
+@lru_cache(maxsize=4)
+def _drawn(name: str, variant: str, index: int, dtype: torch.dtype, seed: int) -> tuple:
+    """The database draws every sample up to the one that is wanted."""
+    torch.manual_seed(seed)
+    samples = _operator(name, variant).sample_inputs("cpu", dtype, requires_grad=False)
+    found = next(islice(samples, index, None))
+    return found.input, tuple(found.args), dict(found.kwargs)
 
 
 def sample(seed: int) -> Sample | None:

@@ -170,6 +170,15 @@ class Refused:
 
 
 @dataclass(frozen=True)
+class Saved:
+    """Tensors that a forward keeps for its backward; those that look alike are one."""
+
+    operation: Annotated[Place, "the last operation of the kernel or call that makes it"]
+    bytes: Annotated[int, "bytes of one, at the sizes seen at capture"]
+    count: Annotated[int, "how many look alike"] = 1
+
+
+@dataclass(frozen=True)
 class GraphPart:
     """One compiled graph. A model has several if its forward breaks, and more in training."""
 
@@ -183,6 +192,9 @@ class GraphPart:
     seconds: Annotated[dict[str, float], "stage of compilation -> seconds"]
     kernels: Annotated[
         list[Made], "what makes each generated kernel, those of the most time first"] = field(
+        default_factory=list)
+    saved: Annotated[
+        list[Saved], "what a forward keeps for its backward, the most bytes first"] = field(
         default_factory=list)
 
 

@@ -10,14 +10,23 @@ from torchweld.codegen.cpp.headers import common_header
 from torchweld.codegen.source import KernelBundle, KernelSource
 from torchweld.core.grouped import grouped
 from torchweld.core.units import bytes_text
-from torchweld.ir.nodes import Comp, Extern, Node
+from torchweld.ir.nodes import Comp, Extern, Node, View
 from torchweld.observe.record.profile import Place, family
-from torchweld.observe.record.report import Apart, GraphPart, Group, Made, Refused, Source
+from torchweld.observe.record.report import (
+    Apart,
+    GraphPart,
+    Group,
+    Made,
+    Refused,
+    Saved,
+    Source,
+)
 from torchweld.observe.report.advice import ADVICE, OWN_KERNEL, OWN_KERNEL_ADVICE
 from torchweld.plan.decisions import Choice, Fusion, RefusalRecord
 from torchweld.plan.refusals import Reason
 from torchweld.runtime.record import Note
 from torchweld.targets.find import target_of
+from torchweld.templates.pointwise_reduce.price import bytes_of
 
 MOST_APART = 12  # pairs named for one reason; the figures count all
 
@@ -38,7 +47,20 @@ def graph_part(record) -> GraphPart:
         refusals=_refusals(record, refused),
         events=_events(record.events),
         seconds=dict(record.timings_s),
+        saved=_saved(record),
     )
+
+
+def _saved(record) -> list[Saved]:
+    """Inputs and parameters that the backward reads are none: they are there in any case."""
+    graph = record.graph
+    makers = {name: node for node in graph.nodes for name in node.writes}
+    outputs = [graph.outputs[at] for at in sorted(record.kept)]
+    kept = dict.fromkeys(v.buffer for v in outputs if isinstance(v, View) and v.buffer in makers)
+    each = [Saved(_end(b, makers[b], -1), bytes_of(graph.buffers[b], graph.hints)) for b in kept]
+    alike = grouped(each, lambda s: (s.operation.op, s.operation.source, s.bytes)).values()
+    found = [replace(same[0], count=len(same)) for same in alike]
+    return sorted(found, key=lambda s: -s.bytes * s.count)
 
 
 def _groups(fusions: list[Fusion], bundles: Mapping[str, KernelBundle]) -> list[Group]:

@@ -15,9 +15,10 @@ from torchweld.core.events import events
 from torchweld.core.stages import CompileSeconds
 from torchweld.core.units import bytes_text
 from torchweld.observe.record.profile import Place
-from torchweld.observe.record.report import GraphPart, Group, Made, Refused
+from torchweld.observe.record.report import GraphPart, Group, Made, Refused, Saved
 from torchweld.observe.report.parts import graph_part
 
+_MOST_SAVED = 8  # kinds of tensors that are named
 NOTHING_YET = "Nothing is compiled yet. Call the fused model once, then call explain again."
 NOTHING_FUSED = "Nothing was fused: every call so far ran in eager."
 
@@ -79,6 +80,7 @@ def _graph_text(part: GraphPart) -> str:
     lines += [line for made in part.kernels for line in _made_lines(made)]
     lines += [f"  {count} x library call {name}" for name, count in part.library_calls.items()]
     lines += [_refused_line(refused) for refused in part.refusals]
+    lines += _saved_lines(part.saved)
     took = CompileSeconds.of([part.seconds])
     lines.append(f"  compiled in {took.total:.2f} s: {took}")
     return "\n".join(lines + [f"  {event}" for event in part.events])
@@ -98,6 +100,16 @@ def _made_lines(made: Made) -> list[str]:
     count, us = len(made.kernels), f"{made.predicted_us:.1f} us (predicted)"
     how = [text for text in (made.schedule, made.reason) if text]
     return [f"  {count} x {names}: by {made.template}, {us}", *(f"      {text}" for text in how)]
+
+
+def _saved_lines(saved: list[Saved]) -> list[str]:
+    if not saved:
+        return []
+    total, count = sum(s.bytes * s.count for s in saved), sum(s.count for s in saved)
+    lines = [f"  kept for the backward: {count} tensors, {bytes_text(total)}"]
+    for one in saved[:_MOST_SAVED]:
+        lines.append(f"      {one.count} x {bytes_text(one.bytes)} of {place_text(one.operation)}")
+    return lines
 
 
 def _refused_line(refused: Refused) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from torchweld.core import dtypes
 from torchweld.core.tf32 import products_have_tf32
 from torchweld.ir.access import Accesses, addressed
-from torchweld.ir.contraction import TENSOR_DTYPES, Contraction, contraction_of
+from torchweld.ir.contraction import ACCUMULATED, TENSOR_DTYPES, Contraction, contraction_of
 from torchweld.ir.frame import frame_of
 from torchweld.ir.memo import Memo
 from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Node, View
@@ -21,7 +21,12 @@ from torchweld.plan.refusals import Reason, Refusal
 from torchweld.rewrite.flow import without_unused_buffers
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import call_of, convolution_comp
-from torchweld.templates.gemm.comp import is_product, left_operand, product_comp
+from torchweld.templates.gemm.comp import (
+    is_integer_product,
+    is_product,
+    left_operand,
+    product_comp,
+)
 from torchweld.templates.gemm.hopper.images import image_load
 from torchweld.templates.gemm.price import Prices
 from torchweld.templates.gemm.schedule import ProductSchedule
@@ -173,7 +178,7 @@ class Workshop:
             return _convolution(node, self.graph)
         made = product_comp(node, self.graph.buffers)
         kinds = {self.graph.buffers[n].dtype for n in made.reads} if made else set()
-        if made and kinds <= TENSOR_DTYPES:
+        if made and kinds <= ACCUMULATED.keys():
             return made
         if kinds != {dtypes.f32}:
             why = "its operands are not matrices of 16-bit types or float32 in plain views"
@@ -221,7 +226,7 @@ class Workshop:
 
 def is_call(node: Node) -> bool:
     """Whether a node is a library's product of matrices, or convolution."""
-    return is_product(node) or call_of(node) is not None
+    return is_product(node) or is_integer_product(node) or call_of(node) is not None
 
 
 def left_of(node: Extern) -> View:

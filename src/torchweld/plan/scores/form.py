@@ -22,11 +22,10 @@ from torchweld.plan.products.told import explained
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.scores.join import join_nests, with_joined
 from torchweld.plan.scores.offer import FAMILY, Desk, Offer, with_stores
-from torchweld.plan.scores.write import Sources, Written, with_reader, written
+from torchweld.plan.scores.write import Sources, Written, may_end, with_reader, written
 from torchweld.rewrite.dead import drop_dead_nodes
 from torchweld.rewrite.flow import mutated_buffers
 from torchweld.targets.target import Target
-from torchweld.templates.gemm.comp import is_product
 from torchweld.templates.template import Choose
 from torchweld.templates.traffic import node_bytes
 
@@ -41,7 +40,7 @@ def score_nests(plan: Plan, target: Target, options: Options, choose: Choose) ->
     desk, sources = Desk(plan.graph, target, options, choose), Sources.of(plan.graph)
     found: dict[str, Offer] = {}
     refused: dict[tuple[str, str], Refusal] = {}
-    for node in (n for n in plan.graph.nodes if is_product(n)):
+    for node in filter(may_end, plan.graph.nodes):
         best = _best(node, sources, desk)
         if isinstance(best, Offer):
             found[node.name] = best

@@ -18,6 +18,7 @@ from torchweld.plan.tidy import tidy
 from torchweld.targets.target import Target
 from torchweld.templates import registry
 from torchweld.templates.attention.nest import Nest, nest_or_reason
+from torchweld.templates.attention.sums import sums_or_reason
 from torchweld.templates.gemm.comp import is_batched, operands_of
 from torchweld.templates.gemm.price import Prices
 from torchweld.templates.pointwise_reduce.price import bytes_of
@@ -64,9 +65,10 @@ class Desk:
 
     def offer(self, root: Node, written: Written) -> Offer | Refusal:
         """The kernel in the place of a product and what is behind it, or why there is none."""
-        batched, before = is_batched(root), written.comp
+        batched, before = isinstance(root, Comp) or is_batched(root), written.comp
         found = self.memo.named(
-            "nest", (before,), lambda: self._judged(written, batched), batched, written.keys)
+            "nest", (before,), lambda: self._judged(written, batched), batched, written.keys,
+            written.position is None)
         if isinstance(found.answer, Refusal):
             return found.answer
         comp, template, after_s = found.answer
@@ -80,7 +82,8 @@ class Desk:
     def _judged(self, written: Written, batched: bool) -> tuple[Comp, str, float] | Refusal:
         """The nest in its last form, its template and seconds; why there are none."""
         comp = self.finished(written)
-        nest = nest_or_reason(comp)
+        form = sums_or_reason if written.position is None else nest_or_reason
+        nest = form(comp)
         if isinstance(nest, str):
             return Refusal(Reason.TEMPLATE, nest)
         why = _pointless(batched, nest, comp, self.graph.hints)
@@ -111,7 +114,7 @@ class Desk:
         computations there does."""
         inside = [self.nodes[m] for m in written.members]
         products_s = sum(self._product_s(n) for n in (root, *inside) if isinstance(n, Extern))
-        between = (self.prices.comp_s(n) for n in inside if isinstance(n, Comp))
+        between = (self.prices.comp_s(n) for n in (root, *inside) if isinstance(n, Comp))
         return products_s + max(between, default=0.0)
 
     def _product_s(self, call: Extern) -> float:

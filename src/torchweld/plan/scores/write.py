@@ -49,6 +49,7 @@ _MOST_SPLITS = 8
 _MOST_PRODUCTS = 4  # two of differential attention, and their gradients'
 _DEEPEST = 40  # nodes above each other that are written by calls within calls
 _CHEAP = 4.0  # multiply-adds for an operation that is repeated at each score, as an index may be
+_DEAR = 8.0  # for one that is as good as a read of 4 bytes
 Images = Mapping[str, Image]
 
 
@@ -128,14 +129,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """`comp`: the nest, as it was put together, `keys` of its axes. `members`: the nodes inside, by
-    name. `position`: the factor of the product that they are behind. `readers`: computations that
-    read scores without being behind the product, and are inside all the same."""
+    """`comp`: the nest, as it was put together; `keys`: what it reduces scores over. `members`: the
+    nodes inside, by name. `position`: the factor of the product that they are behind, None for a
+    sum over a batch. `readers`: computations that read scores without being behind the product, and
+    are inside all the same."""
 
     comp: Comp
     keys: frozenset[str]
     members: Mapping[str, Member]
-    position: int
+    position: int | None
     readers: tuple[Comp, ...] = ()
 
 
@@ -150,8 +152,23 @@ class _Deeper(Exception):
     """What has to be written first: so deep below it is the rest that calls would be too many."""
 
 
+def may_end(node: Node) -> bool:
+    """Whether a nest may end in `node`: a product, or a sum of one tensor."""
+    if not isinstance(node, Comp):
+        return is_product(node)
+    sums = [i for i in node.body if isinstance(i, Reduce)]
+    one = len(node.stores) == len(sums) == sum(isinstance(i, Load) for i in node.body) == 1
+    return one and sums[0].monoid == "sum" and not any(isinstance(i, Op) for i in node.body)
+
+
 def written(root: Node, sources: Sources) -> Iterator[Written | Refusal]:
-    """The nests that end in the product `root`: one for each factor that products are behind."""
+    """The nests that end in the product `root`: one for each factor that products are behind. Or
+    the one that ends in a sum."""
+    if isinstance(root, Comp):
+        found = _written(root, None, sources)
+        if found is not None:
+            yield found
+        return
     comp = product_comp(root, sources.graph.buffers)
     sums = [i for i in comp.body if isinstance(i, Reduce)] if comp else []
     if len(sums) != 1:
@@ -171,12 +188,13 @@ def with_reader(
 
 
 def _written(
-    comp: Comp, position: int, sources: Sources, readers: tuple[Comp, ...] = ()
+    comp: Comp, position: int | None, sources: Sources, readers: tuple[Comp, ...] = ()
 ) -> Written | Refusal | None:
     for _ in range(_MOST_SPLITS):
         sides = _Sides.of(comp, position, sources.graph.hints)
         inner = sides.inner_products(sources) if sides else ()
-        if not inner or len(inner) > _MOST_PRODUCTS:
+        least = 2 if position is None else 1  # a gradient of scores is made of two
+        if not least <= len(inner) <= _MOST_PRODUCTS:
             return None
         columns = product(comp.extents[n] for n in sides.columns)
         if isinstance(columns, int) and columns > LARGEST_HEAD:
@@ -202,10 +220,13 @@ class _Sides:
     keys: frozenset[str]
     columns: frozenset[str]
     least: int  # elements of the scores
+    over: frozenset[str]  # what scores are reduced over
 
     @classmethod
-    def of(cls, comp: Comp, position: int, hints: Mapping[str, int]) -> _Sides | None:
+    def of(cls, comp: Comp, position: int | None, hints: Mapping[str, int]) -> _Sides | None:
         total = next(i for i in comp.body if isinstance(i, Reduce))
+        if position is None:
+            return cls.of_sum(comp, total, hints)
         factors = comp.body[total.args[0]]
         if not isinstance(factors, Op) or factors.name != "mul":
             return None
@@ -215,7 +236,19 @@ class _Sides:
         rows, keys = axes[weight] - axes[other], frozenset(total.axes)
         columns = axes[other] - axes[weight] - keys
         least = hint(product(comp.extents[n] for n in axes[weight]), hints)
-        return cls(load.buffer, rows, keys, columns, least) if rows and load else None
+        return cls(load.buffer, rows, keys, columns, least, keys) if rows and load else None
+
+    @classmethod
+    def of_sum(cls, comp: Comp, total: Reduce, hints: Mapping[str, int]) -> _Sides | None:
+        """Of a sum over a batch. Statistics belong to what is stored far apart: those are the keys,
+        so that statistics are read from memory."""
+        load, (store,), over = _load_behind(comp, total.args[0]), comp.stores, frozenset(total.axes)
+        if load is None or map_axes(load.index[-2:]) & over or not store.index:
+            return None
+        rows = map_axes(store.index[-1:])
+        keys = map_axes(store.index) - rows
+        least = hint(product(comp.extents.values()), hints)
+        return cls(load.buffer, rows, keys, frozenset(), least, over) if rows and keys else None
 
     def inner_products(self, sources: Sources) -> frozenset[str]:
         return sources.products(self.weight, self.least)
@@ -251,7 +284,7 @@ class _Writer:
         every = tuple(dict.fromkeys(o for part in origins for o in part)) + self.root.origins
         axes = tuple(Axis(n, e) for n, e in self.axes.items())
         comp = Comp(self.root.name, axes, self.body.body, stores, every)
-        return Written(comp, self.sides.keys, self.members, 0, readers)
+        return Written(comp, self.sides.over, self.members, 0, readers)
 
     def _deep(self, write: Callable[[], list[Value]]) -> list[Value]:
         """What `write` gives, and before it what lies too deep below it, deepest first."""
@@ -341,8 +374,12 @@ class _Writer:
             return True
         wide = (self.axes.keys() - self.root.extents.keys()) | self.sides.columns
         strides = self.sources.graph.buffers[load.buffer].strides
-        inner = [e.substitute(images).axes for e, s in zip(load.index, strides) if s == 1]
+        inner = [self._axes_at(e, images) for e, s in zip(load.index, strides) if s == 1]
         return not self._axes_of(index) & wide or any(axes & wide for axes in inner)
+
+    def _axes_at(self, index: Affine, images: Images) -> frozenset[str]:
+        """What a copy's index depends on, where axes of the copy have such images."""
+        return self._axes_of(tuple(images.get(name, axis(name)) for name in index.axes))
 
     def _axes_of(self, index: IndexMap) -> frozenset[str]:
         indirect = (e.value for e in index if isinstance(e, Ref))
@@ -363,9 +400,21 @@ class _Writer:
         is_score = bool(axes & self.sides.keys) and bool(axes & self.sides.rows)
         if not isinstance(node, Comp):
             return is_score and node.name in self.inner
-        if is_score or self._is_index(node):
+        if is_score:
+            return not self._is_dear(node, buffer)
+        if self._is_index(node):
             return True
         return _is_copy(node) or self._is_statistic(node, buffer, axes)
+
+    def _is_dear(self, node: Comp, buffer: str) -> bool:
+        """Whether a CPU reads it in less time than it computes it again for each point of the
+        batch: logarithms of distances (T5's bias)."""
+        graph = self.sources.graph
+        few = 2 * self.sources.elements(buffer) <= self.sources.elements(self.sides.weight)
+        dear = any(isinstance(i, Op) and TABLE[i.name].cost > _DEAR for i in node.body)
+        if not (few and dear) or graph.buffers[buffer].device != "cpu":
+            return False
+        return not self.sources.products(buffer, 0)
 
     def _is_statistic(self, node: Comp, buffer: str, axes: frozenset[str]) -> bool:
         """A reduction over keys, or what is made of such."""

@@ -77,7 +77,8 @@ class Bound:
 @dataclass(frozen=True, slots=True)
 class Nest:
     """Axis names in the Comp's order. `statistics`: reductions over keys that are no products.
-    `walks`: in which order reductions over keys are done (ir/online.py)."""
+    `walks`: in which order reductions over keys are done (ir/online.py). `turns`: axes that scores
+    are summed over, of sums (sums.py)."""
 
     batch: tuple[str, ...]
     rows: tuple[str, ...]
@@ -87,6 +88,7 @@ class Nest:
     outers: tuple[Outer, ...]
     walks: tuple[Walk, ...]
     bound: Bound
+    turns: tuple[str, ...] = ()
 
 
 def nest_of(comp: Comp) -> Nest | None:
@@ -124,7 +126,7 @@ def _keys(body: tuple[Instr, ...]) -> Axes | None:
 
 def _inner(body: tuple[Instr, ...], axes, value: Value, keys: Axes) -> Inner | None:
     total, depth = body[value], frozenset(body[value].axes)
-    factors = _factors(body, total)
+    factors = factors_of(body, total)
     if factors is None or depth & keys:
         return None
     key = [v for v in factors if axes[v] & keys]
@@ -134,7 +136,7 @@ def _inner(body: tuple[Instr, ...], axes, value: Value, keys: Axes) -> Inner | N
     return Inner(value, stored(body, row[0]), stored(body, key[0]), total.axes)
 
 
-def _factors(body: tuple[Instr, ...], total: Reduce) -> tuple[Value, Value] | None:
+def factors_of(body: tuple[Instr, ...], total: Reduce) -> tuple[Value, Value] | None:
     if total.monoid != "sum" or total.dtype not in (dtypes.f32, dtypes.f64):
         return None
     product = body[total.args[0]]
@@ -180,7 +182,7 @@ class _Finder:
     def _outer(self, value: Value) -> Outer | None:
         """The product that a reduction over keys is; None for a statistic."""
         body, scores = self.comp.body, self.keys | self._row_side() | self._key_side(())
-        factors = _factors(body, body[value])
+        factors = factors_of(body, body[value])
         wide = [v for v in factors or () if self.axes[v] - scores]
         if len(wide) != 1:
             return None
@@ -253,6 +255,11 @@ def bound_of(comp: Comp, keys: Axes, rows: Axes) -> Bound:
 
 
 _NEUTRAL = {"max": "lowest", "sum": "zero"}
+
+
+def bound_where(comp: Comp, value: Value, keys: Axes, rows: Axes) -> Bound:
+    """The keys outside which a value is zero."""
+    return _bound(_Deaths(comp).of(value, "zero"), keys, rows)
 
 
 def _bound(conditions: set[Condition], keys: Axes, rows: Axes) -> Bound:

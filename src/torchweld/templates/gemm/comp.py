@@ -23,9 +23,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
+from torchweld.core.dtypes import DType
 from torchweld.ir import affine
 from torchweld.ir.affine import Affine
 from torchweld.ir.build import BodyBuilder
+from torchweld.ir.contraction import ACCUMULATED
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, IndexMap, Store, View
 from torchweld.ir.size import Size, divide
 from torchweld.ir.substitute import drop_unit_axes
@@ -57,7 +59,9 @@ def _plus(bias: View, left: View, right: View, *, alpha: float = 1, beta: float 
     return _Call(left, right, bias if beta != 0 else None, alpha, beta)
 
 
+_OF_INTEGERS = "aten._int_mm.default"
 _READERS: Mapping[str, Callable[..., _Call]] = {
+    _OF_INTEGERS: _Call,
     "aten.mm.default": _Call,
     "aten.bmm.default": _Call,
     "aten.addmm.default": _plus,
@@ -67,8 +71,14 @@ _READERS: Mapping[str, Callable[..., _Call]] = {
 
 
 def is_product(node) -> bool:
-    """Whether the node is a library's product of matrices."""
-    return isinstance(node, Extern) and node.target in _READERS and node.outputs[0] is not None
+    """Whether the node is a library's product of float matrices."""
+    known = isinstance(node, Extern) and node.target in _READERS
+    return known and node.target != _OF_INTEGERS and node.outputs[0] is not None
+
+
+def is_integer_product(node) -> bool:
+    """Whether the node is a library's product of 8-bit integers, with sums in 32 bits."""
+    return isinstance(node, Extern) and node.target == _OF_INTEGERS and node.outputs[0] is not None
 
 
 def operands_of(node: Extern) -> tuple[View, View]:
@@ -88,17 +98,21 @@ def is_batched(node: Extern) -> bool:
 
 
 def product_comp(node: Extern, buffers: Mapping[str, Buffer]) -> Comp | None:
-    """The Comp of a product of float matrices of one dtype; None for others, and for windows that
-    no map without div and mod describes."""
-    if not is_product(node):
+    """The Comp of a product of float matrices of one dtype, or of 8-bit integers; None for others,
+    and for windows that no map without div and mod describes."""
+    whole = is_integer_product(node)
+    if not whole and not is_product(node):
         return None
     call, result = _READERS[node.target](*node.args, **dict(node.kwargs)), node.outputs[0]
     named = [v.buffer for v in (call.left, call.right, call.bias) if v] + [result]
-    dtypes = {buffers[n].dtype for n in named}
-    if len(dtypes) > 1 or not buffers[result].dtype.is_float:
+    if not whole and not _alike([buffers[n].dtype for n in named]):
         return None
     operands = _operands(call, buffers, buffers[result])
     return operands and _comp(node, call, operands)
+
+
+def _alike(kinds: Sequence[DType]) -> bool:
+    return len(set(kinds)) == 1 and kinds[0].is_float
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +284,9 @@ def _index(tensor: Tensor, axes: Sequence[tuple[Axis, ...]]) -> IndexMap:
 
 
 def _loaded(body: BodyBuilder, tensor: Tensor, axes: Sequence[tuple[Axis, ...]]) -> int:
-    """The operand's element, in float32."""
-    return body.widen(body.load(tensor.source, _index(tensor, axes), tensor.dtype))
+    """The operand's element, in the type that products of its own are added up in."""
+    value = body.load(tensor.source, _index(tensor, axes), tensor.dtype)
+    return body.cast(value, ACCUMULATED.get(tensor.dtype, tensor.dtype))
 
 
 def _scaled(body: BodyBuilder, value: int, factor: float) -> int:

@@ -25,6 +25,7 @@ from torchweld.ir.nodes import (
     Load,
     Node,
     Op,
+    Value,
     needed,
     value_axes,
 )
@@ -35,8 +36,10 @@ from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of
 from torchweld.templates.gemm.comp import is_batched, left_operand
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
-from torchweld.templates.gemm.hopper.images import image_load, is_image
+from torchweld.templates.gemm.hopper.images import image_load
+from torchweld.templates.gemm.hopper.schedule import walked_depth, walks_boxes
 from torchweld.templates.gemm.schedule import ProductSchedule
+from torchweld.templates.gemm.triton.schedule import lies_along_columns
 from torchweld.templates.library.calls import with_gelu
 from torchweld.templates.pointwise_reduce.price import bytes_of, cost
 from torchweld.templates.traffic import node_bytes
@@ -46,11 +49,15 @@ _LIBRARY_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64
 _LIBRARY_SPLITS = (1, 2, 4, 8, 16)
 _MICRO = 1e-6
 _WHOLE_TILE = 128 * 128
+_STEP = 0.75  # power of a tile's size that a step of the depth takes
+_TURNED = 32  # columns of a right factor that are turned beside a step
 # Multiply-adds for each instruction of an element of a computed right factor. H100, 256 x 4096 x
 # 4096 in tiles of 64 x 128: int8 with a scale takes 14 us more than the product alone, int4 with
 # zero points 28.
 _MADE_FMA = 2.0
-_PADDED_CHANNELS = 8  # to which cuDNN pads images of fewer
+_CONVOLVED_COLUMNS = 128  # of fewer, cuDNN's convolutions take as long
+_CONVOLVED_CHANNELS = 32  # and so of channels
+_FEW_CHANNELS = 8  # and fewer: cuDNN's kernels do without tensor cores, or pad them
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +66,10 @@ class Work:
     result, and its multiply-adds for each element of it. `computed`: the left factor is. `pieces`:
     how many columns each of several matrices side by side has. `right_bytes`: of right factors that
     are computed, what they are computed from; `right_fma`: multiply-adds for each element.
-    `image_bytes`: of a left factor that is an image, whose windows overlap; `unsuited`: in a
-    form that the library has no good kernels for; `gathered`: its elements are loaded singly."""
+    `image_bytes`: of a left factor that is an image, whose windows overlap; `share`: of the speed
+    of products that the library's convolutions reach; `gathered`: how many sides an image has whose
+    elements are loaded singly; `tile_us`: what a tile of boxes takes for its copies;
+    `turned`: a right factor lies along the columns."""
 
     batch: int
     rows: int
@@ -75,8 +84,10 @@ class Work:
     right_bytes: int | None = None
     right_fma: float = 0.0
     image_bytes: int | None = None
-    unsuited: bool = False
-    gathered: bool = False
+    share: float = 1.0
+    gathered: int = 0
+    tile_us: float = 0.0
+    turned: bool = False
 
     def tiles(self, block_m: int, block_n: int) -> int:
         """None holds columns of two matrices."""
@@ -91,13 +102,12 @@ class Work:
 def library_s(work: Work, device: Target) -> float:
     """Of one call, in the library's best tiles."""
     rate = device.products.rate("library", work.width)
-    if work.image_bytes is not None:
-        rates = device.products
-        share = rates.unsuited if work.unsuited else rates.convolution
-        rate = replace(rate, tflops=rate.tflops * share)
+    rate = replace(rate, tflops=rate.tflops * work.share)
+    least = _CONVOLVED_COLUMNS if work.image_bytes is not None and work.batch == 1 else 0
     return min(
         _seconds(work, rate, *tile, splits, device)
         for tile in _LIBRARY_TILES
+        if tile[1] >= least
         for splits in _LIBRARY_SPLITS
     )
 
@@ -116,11 +126,14 @@ def kernel_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
 
 
 def _tiles_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
-    """Of the ends of all waves but one, which two steps of depth do not hide."""
-    if work.depth > 2 * schedule.block_k:
-        return 0.0
+    """Of the ends of all waves but one, which two steps of depth do not hide; of several boxes,
+    of the copies for each."""
     rates, area = device.products, schedule.block_m * schedule.block_n * work.products
     waves = ceil(work.tiles(schedule.block_m, schedule.block_n) / device.units)
+    if work.tile_us and waves > 1:
+        return (rates.rate(schedule.form, work.width).start_us + waves * work.tile_us) * _MICRO
+    if work.tile_us or work.depth > 2 * schedule.block_k:
+        return 0.0
     each_us = rates.tile_us + rates.tile_fma_us * work.fma
     return (waves - 1) * area / _WHOLE_TILE * each_us * _MICRO
 
@@ -137,12 +150,23 @@ def _seconds(
     epilogue_s = _epilogue_s(work, device) * (1 / waves + rate.exposed * (1 - 1 / waves))
     split_s = 0.0 if splits == 1 else rate.split_us * _MICRO + _partials_s(work, splits, device)
     start_s = rate.start_us * _MICRO + _computed_s(work, block_m, waves, splits, device)
-    sustained_s = _flops(work) / device.products.sustained
+    sustained_s = _flops(work) / device.products.sustained_at(work.width)
     made = waves * block_n * work.depth / splits * device.units  # elements of right factors
     made_s = made * work.right_fma / device.fma_per_s
-    busy_s = max(padded_flops / tflops + made_s, memory_s, _image_s(work, block_n, device))
+    turned = rate.turned if work.turned else 1.0
+    busy_s = max(
+        padded_flops * turned / tflops + made_s, _alone_s(work, rate, block_m, block_n, splits),
+        memory_s, _image_s(work, block_n, device),
+    )  # fmt: skip
     busy_s += epilogue_s
     return start_s + max(busy_s, sustained_s) + split_s
+
+
+def _alone_s(work: Work, rate: Rate, block_m: int, block_n: int, splits: int) -> float:
+    """Of a program that waits for its own steps, and has a multiprocessor for itself."""
+    tile = (2 * block_m * block_n * work.products / rate.full_tile) ** _STEP
+    turned = block_n * work.products / _TURNED if work.turned else 1.0
+    return work.depth / splits * rate.depth_ns * max(1.0, tile, turned) * 1e-9
 
 
 def _flops(work: Work) -> float:
@@ -154,7 +178,7 @@ def _computed_s(work: Work, block_m: int, waves: int, splits: int, device: Targe
     if not work.computed:
         return 0.0
     elements, rates = waves * min(work.rows, block_m) * work.depth / splits, device.products
-    each = rates.gathered_fma if work.gathered else rates.computed_fma
+    each = rates.gathered_fma * work.gathered / 2 if work.gathered else rates.computed_fma
     return elements * each * device.units / device.fma_per_s
 
 
@@ -229,23 +253,28 @@ class Prices:
         *outer, columns = (self._number(n) for n in result.shape)
         batch = outer[0] if is_batched(node) else 1
         rows = prod(outer) // max(1, batch)
-        work = Work(batch, rows, columns, self._number(depth), width=result.dtype.bytes)
+        width = self.graph.buffers[left_operand(node).buffer].dtype.bytes
+        wider = (result.dtype.bytes - width) * batch * rows * columns  # sums of 8-bit integers
+        work = Work(batch, rows, columns, self._number(depth), more_bytes=wider, width=width)
         return library_s(work, self.device)
 
     def _convolved(self, node: Extern, call: Call) -> Work:
         buffers, made = self.graph.buffers, self.graph.buffers[node.outputs[0]]
         rows_last = len(call.window) == 1 and call.image.strides[1] == 1
-        few = isinstance(call.channels, int) and call.channels <= _PADDED_CHANNELS
-        channels = _PADDED_CHANNELS if few else call.channels
+        few = isinstance(call.channels, int) and call.channels <= _FEW_CHANNELS
+        few &= call.groups == 1
         sizes = (product((made.shape[0], *made.shape[2:])), call.results,
-                 product((channels, *call.window)))  # fmt: skip
+                 product((_padded(call), *call.window)))  # fmt: skip
         image = bytes_of(buffers[call.image.buffer], self.graph.hints)
         rows, columns, depth = map(self._number, sizes)
         read = min(image, 2 * call.groups * rows * depth)
         seen = made.dtype.bytes * self._number(product(call.image.shape))
         copied = 2 * seen if seen > image else 0  # a window that overlaps itself is copied first
+        rates = self.device.products
+        share = rates.unsuited if rows_last else rates.convolution
+        share = rates.few if copied > 0 or few else share
         return Work(call.groups, rows, columns, depth, more_bytes=copied, image_bytes=read,
-                    unsuited=(few and call.groups == 1) or copied > 0 or rows_last)  # fmt: skip
+                    share=share)  # fmt: skip
 
     def _number(self, extent: Size) -> int:
         return hint(extent, self.graph.hints)
@@ -262,6 +291,16 @@ class Prices:
         return self.memo.of("bytes", (node,), count) if isinstance(node, Comp) else count()
 
 
+def _padded(call: Call) -> Size:
+    """The channels that a library multiplies."""
+    if not isinstance(call.channels, int):
+        return call.channels
+    if call.groups == 1:
+        few = call.channels <= _FEW_CHANNELS
+        return call.channels if few else max(call.channels, _CONVOLVED_CHANNELS)
+    return max(call.channels, _FEW_CHANNELS)
+
+
 def fused_s(
     accesses: Accesses,
     form: Contraction,
@@ -274,13 +313,15 @@ def fused_s(
     pieces = pieces_of(accesses, form)
     works = [_work(p.accesses, p.contraction, buffers, hints) for p in pieces]
     if chosen.box:
-        works = [_of_image(w, p, chosen, buffers, hints) for w, p in zip(works, pieces)]
+        pairs = zip(works, pieces)
+        works = [_of_image(w, p, chosen, buffers, hints, device) for w, p in pairs]
     sums_s = _sums_s(len(column_sums(accesses, form)), device)
     return kernel_s(_side_by_side(works), chosen, device) + sums_s
 
 
 def _of_image(
-    work: Work, piece: Piece, chosen: ProductSchedule, buffers, hints: Mapping[str, int]
+    work: Work, piece: Piece, chosen: ProductSchedule, buffers, hints: Mapping[str, int],
+    device: Target,
 ) -> Work:
     """`work` where tiles of rows are boxes of places: copies read the image, and write no more than
     there is of the result."""
@@ -289,7 +330,21 @@ def _of_image(
     images = dict.fromkeys(accesses.loads[image_load(accesses, p)].buffer for p in form.products)
     most = len(images) * work.width * work.batch * work.rows * work.depth
     read = min(_bytes(images, buffers, hints), most)
-    return replace(work, rows=rows, computed=False, gathered=False, image_bytes=read)
+    steps = walked_depth(accesses, form, chosen) // chosen.block_k
+    each_us = max(_box_us(accesses, form, image_load(accesses, p), steps, device)
+                  for p in form.products)  # fmt: skip
+    return replace(work, rows=rows, computed=False, gathered=0, image_bytes=read,
+                   tile_us=each_us * chosen.block_m / 128)  # fmt: skip
+
+
+def _box_us(
+    accesses: Accesses, form: Contraction, load: Value, steps: int, device: Target
+) -> float:
+    """Of a tile of 128 places, so many steps of the depth."""
+    apart = accesses.loads[load].offset.coefficient(form.rows[-1])
+    apart = apart * accesses.comp.body[load].dtype.bytes if isinstance(apart, int) else 0
+    _, tile_us, step_us = max(r for r in device.products.boxes if r[0] <= max(apart, 0))
+    return tile_us + steps * step_us
 
 
 def _sums_s(count: int, device: Target) -> float:
@@ -310,7 +365,8 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
     width = max(comp.body[operand(comp.body, p.left)].dtype.bytes for p in form.products)
     more = max(0, moved - width * batch * rows * columns)
     fma = sum(TABLE[i.name].cost for i in after if isinstance(i, Op))
-    computed = any(p.left_load is None for p in form.products)
+    in_windows = walks_boxes(accesses, form)
+    computed = in_windows or any(p.left_load is None for p in form.products)
     made = (p.right for p in form.products if p.right_load is None)
     behind = needed(comp.body, made)
     packed = [comp.body[v].buffer for v in behind if isinstance(comp.body[v], Load)]
@@ -318,7 +374,8 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
         batch, rows, columns, depth, len(form.products), more, fma, computed, width=width,
         right_bytes=_bytes(packed, buffers, hints) if packed else None,
         right_fma=_MADE_FMA * sum(_is_made(*spans[v], form) for v in behind),
-        gathered=any(is_image(accesses, p) for p in form.products),
+        gathered=max(2, len(form.rows) - 1) if in_windows else 0,
+        turned=lies_along_columns(accesses, form),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ extern "C" void NAME(P, S)                all of them, shared by the threads as 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -31,6 +31,9 @@ _SCORE_WORK = 16  # multiply-adds for a score beside products: an exponential, a
 _PART = "void* const* P, const int64_t* S, int64_t item, float* scratch"
 
 
+Emit = Callable[[Code, Emitter], None]
+
+
 @cache
 def header() -> str:
     return Path(__file__).with_name("nest.h").read_text()
@@ -40,10 +43,17 @@ def generate(
     roles: NestRoles, tiles: NestTiles, buffers: Mapping[str, Buffer]
 ) -> KernelBundle:
     """The C++ of the Comp that is `roles`."""
+    return generated(roles, tiles, buffers, _emit_walks)
+
+
+def generated(
+    roles: NestRoles, tiles: NestTiles, buffers: Mapping[str, Buffer], emit: Emit
+) -> KernelBundle:
+    """The same, where `emit` prints what is done with a tile of rows."""
     names = tuple(dict.fromkeys(a.buffer for a in roles.accesses.all))
     symbols = tuple(sorted(cpp.size_symbols(roles.accesses)))
     c = _code(roles, tiles, buffers, {n: f"p{i}" for i, n in enumerate(names)})
-    text = _text(c, buffers, names, symbols)
+    text = _text(c, buffers, names, symbols, emit)
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     args = (*map(BufferArg, names), *(SizeArg(size.symbol(s)) for s in symbols))
     sizes = f"#define TW_ROWS {tiles.group}\n#define TW_FEW {int(tiles.few)}\n"
@@ -56,12 +66,13 @@ def _code(roles: NestRoles, tiles: NestTiles, buffers, pointers) -> Code:
     return Code(roles, tiles, k, tuple(stages_of(roles, w) for w in roles.nest.walks))
 
 
-def _text(c: Code, buffers, names, symbols) -> str:
+def _text(c: Code, buffers, names, symbols, emit: Emit) -> str:
     e, written = Emitter(), set(c.roles.comp.writes)
     e.line(f"enum {{ ROWS = {c.tiles.rows}, PART = {c.tiles.part}, KEYS = {c.tiles.keys} }};")
     with e.block(f"static void part({_PART})"):
         cpp.declare(e, buffers, names, symbols, written)
         _emit_part(c, e)
+        emit(c, e)
     with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):
         cpp.declare(e, buffers, names, symbols, written)
         _emit_entry(c, e)
@@ -84,7 +95,7 @@ def _emit_entry(c: Code, e: Emitter) -> None:
 def _work(c: Code) -> str:
     """Multiply-adds, if all scores count."""
     nest = c.roles.nest
-    scores = " * ".join(c.points(a) for a in (nest.batch, nest.rows, nest.keys))
+    scores = " * ".join(c.points(a) for a in (nest.turns, nest.batch, nest.rows, nest.keys))
     each = " + ".join(x.size_text(w) for w in widths(c.roles))
     return f"(double){scores} * ({each} + {_SCORE_WORK})"
 
@@ -96,15 +107,19 @@ def _emit_part(c: Code, e: Emitter) -> None:
     e.line("const int64_t rows = tw_least(ROWS, all - row0);")
     coordinates(c, e, nest.batch, "point")
     scratch.declare(c, e)
+
+
+def _emit_walks(c: Code, e: Emitter) -> None:
+    nest = c.roles.nest
     for number, inner in enumerate(nest.inners):
         factors.emit_rows(c, e, number, inner)
-    _emit_bounds(c, e)
+    bounds(c, e)
     for walk in c.walks:
         _emit_walk(c, e, walk)
     _emit_rest(c, e)
 
 
-def _emit_bounds(c: Code, e: Emitter) -> None:
+def bounds(c: Code, e: Emitter) -> None:
     """The keys that count for each part of the rows, and for all."""
     bound, extent = c.roles.nest.bound, c.k.extent(c.roles.key)
     low = x.affine_text(bound.low, c.k.names) if bound.low else "0"
@@ -154,12 +169,7 @@ def _emit_start(c: Code, e: Emitter, walk: Stages) -> None:
 
 def _emit_tile(c: Code, e: Emitter, walk: Stages) -> None:
     nest, shifts = c.roles.nest, dict(walk.walk.rescaled)
-    for tile, inner in enumerate(walk.inners):
-        if factors.in_place(c, inner):
-            continue
-        number, deep = nest.inners.index(inner), c.points(inner.depth)
-        e.line(f"tw_multiply<false>(some, seen, {deep}, a{number} + part0 * {deep}, {deep}, "
-               f"{{b{number}, count, {deep}, 0}}, s{tile}, KEYS, nullptr);")  # fmt: skip
+    multiply_keys(c, e, walk)
     emit_scores(c, e, walk)
     tiles = scratch.weights(walk)
     for outer in walk.outers:
@@ -168,6 +178,16 @@ def _emit_tile(c: Code, e: Emitter, walk: Stages) -> None:
         wide, at = c.points(outer.columns), f"width{number}"
         e.line(f"tw_multiply<true>(some, {wide}, seen, s{tiles[outer.weight]}, KEYS, "
                f"panels{number}, o{number} + part0 * {at}, {at}, {scale});")
+
+
+def multiply_keys(c: Code, e: Emitter, walk: Stages) -> None:
+    """The products that scores are made of, of a part of the rows and a tile of keys."""
+    for tile, inner in enumerate(walk.inners):
+        if factors.in_place(c, inner):
+            continue
+        number, deep = c.roles.nest.inners.index(inner), c.points(inner.depth)
+        e.line(f"tw_multiply<false>(some, seen, {deep}, a{number} + part0 * {deep}, {deep}, "
+               f"{{b{number}, count, {deep}, 0}}, s{tile}, KEYS, nullptr);")  # fmt: skip
 
 
 def _emit_rest(c: Code, e: Emitter) -> None:

@@ -31,7 +31,8 @@ def nest_s(
     batch, rows, keys = (
         hint(roles.points(a), hints) for a in (nest.batch, nest.rows, nest.keys)
     )
-    scores = batch * rows * keys * share_seen(roles, hints)
+    turns = hint(roles.points(nest.turns), hints)
+    scores = turns * batch * rows * keys * share_seen(roles, hints)
     compute_s = 0.0
     for walk in nest.walks:
         stages = stages_of(roles, walk)

@@ -89,7 +89,7 @@ def unsupported(roles: NestRoles) -> str | None:
     factors = [f for i in nest.inners for f in (i.row, i.key)] + [o.key for o in nest.outers]
     if any(v in reduces for v in needed(comp.body, factors)):
         return "a factor is the result of another reduction"
-    if any(a not in _column_sets(nest) for a in _stored_columns(roles)):
+    if not nest.turns and any(a not in _column_sets(nest) for a in _stored_columns(roles)):
         return "one store has the columns of several products"
     return None
 

@@ -15,8 +15,9 @@ from torchweld.templates.pointwise_reduce.cpu.values import Texts, define
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
-def emit_scores(c: Code, e: Emitter, walk: Stages) -> None:
-    """For the rows part0 to part0 + some - 1 of a tile."""
+def emit_scores(c: Code, e: Emitter, walk: Stages, take=None) -> None:
+    """For the rows part0 to part0 + some - 1 of a tile. `take`: what is done with the scores that
+    are reduced; a statistic of a row if it is not said."""
     tiles = tiles_of_weights(walk)
     with e.block("for (int64_t r = part0; r < part0 + some; ++r)"):
         coordinates(c, e, c.roles.nest.rows, "(row0 + r)")
@@ -24,7 +25,7 @@ def emit_scores(c: Code, e: Emitter, walk: Stages) -> None:
         for value in sorted(walk.kept | set(_arrays(walk, tiles))):
             e.line(f"alignas(64) float t{value}[{c.tiles.keys}];")
         for stage in range(len(walk.loops)):
-            _emit_stage(c, e, walk, stage, tiles, texts)
+            _emit_stage(c, e, walk, stage, tiles, texts, take or _emit_statistic)
 
 
 def tiles_of_weights(walk: Stages) -> dict[Value, int]:
@@ -57,14 +58,16 @@ def _known(c: Code, walk: Stages) -> list[Value]:
     return [v for w in earlier for v in w.statistics]
 
 
-def _emit_stage(c: Code, e: Emitter, walk: Stages, stage: int, tiles, texts: Texts) -> None:
+def _emit_stage(
+    c: Code, e: Emitter, walk: Stages, stage: int, tiles, texts: Texts, take
+) -> None:
     roots = walk.roots[stage]
     define_fixed(c, e, roots, texts, c.keys)
     _near_conditions(c, e, walk.loops[stage], texts)
     _emit_loop(c, e, walk, stage, tiles, texts)
     for value in walk.statistics:
         if c.body[value].args[0] in roots:
-            _emit_statistic(c, e, walk, value, tiles, texts)
+            take(c, e, walk, value, tiles, texts)
 
 
 def _emit_loop(c: Code, e: Emitter, walk: Stages, stage: int, tiles, texts: Texts) -> None:
@@ -80,23 +83,23 @@ def _emit_loop(c: Code, e: Emitter, walk: Stages, stage: int, tiles, texts: Text
                 e.line(f"const float v{value} = s{numbers[value]}[(r - part0) * KEYS + n];")
                 inside[value] = f"v{value}"
             elif value in before and value in walk.kept:
-                e.line(f"const float v{value} = {_slot(value, tiles)}[n];")
+                e.line(f"const float v{value} = {slot_of(value, tiles)}[n];")
                 inside[value] = f"v{value}"
             elif value not in inside:
                 define(c.k, e, value, inside)
         kept = [v for v in loop if v in walk.kept and v not in before]
         for value in dict.fromkeys((*walk.roots[stage], *kept)):
-            e.line(f"{_slot(value, tiles)}[n] = {inside[value]};")
+            e.line(f"{slot_of(value, tiles)}[n] = {inside[value]};")
 
 
-def _slot(value: Value, tiles: dict[Value, int]) -> str:
+def slot_of(value: Value, tiles: dict[Value, int]) -> str:
     """Where a row's values along the keys are kept."""
     return f"(s{tiles[value]} + (r - part0) * KEYS)" if value in tiles else f"t{value}"
 
 
 def _emit_statistic(c: Code, e: Emitter, walk: Stages, value: Value, tiles, texts: Texts) -> None:
     instr, shifts = c.body[value], dict(walk.walk.rescaled)
-    slot = _slot(instr.args[0], tiles)
+    slot = slot_of(instr.args[0], tiles)
     if instr.monoid == "max":
         e.line(f"const float m{value} = tw_largest({slot}, seen, st{value}[r]);")
         if value in shifts.values():

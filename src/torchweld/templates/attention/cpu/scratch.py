@@ -21,7 +21,10 @@ def arrays(c: Code) -> dict[str, str]:
         found[f"d{n}"] = f"KEYS * {padded(c.roles.points(outer.columns))}"
         found[f"o{n}"] = f"ROWS * {padded(c.roles.points(outer.columns))}"
     found |= {f"s{n}": "PART * KEYS" for n in range(_score_tiles(c))}
-    found |= {f"st{v}": "ROWS" for v in nest.statistics}
+    if nest.turns:
+        found["total"] = "ROWS * KEYS"
+    else:
+        found |= {f"st{v}": "ROWS" for v in nest.statistics}
     shifts = {r for w in nest.walks for _, r in w.rescaled}
     found |= {f"by{r}": "PART" for r in sorted(shifts)}
     found["ones"] = "PART"

@@ -66,6 +66,12 @@ def _position(t: Tiles) -> None:
         k.line("tile = tl.num_programs(1) - 1 - tile")
     if s.splits > 1:
         k.line("share = tl.program_id(2)")
+    place_faces(t)
+
+
+def place_faces(t: Tiles) -> None:
+    """The indices of a point of the batch, of a tile of rows, and of what is whole."""
+    k, s = t.score, t.schedule
     if k.is_far:
         k.line("batch = batch.to(tl.int64)")
     k.split_axes("batch", t.batch)

@@ -29,8 +29,10 @@ _SAMPLES = 64
 def seconds(work: Work, s: NestSchedule) -> float:
     share = _WIDE_SHARE / BF16_PRODUCTS if work.is_wide else _SHARE
     pair_s = products_s(work, share) + scores_s(work)
-    busy_s = work.points(work.nest.batch) * pairs(work, s) * pair_s
+    busy_s = work.points((*work.nest.batch, *work.nest.turns)) * pairs(work, s) * pair_s
     tiles = ceil(work.points(s.rows) / s.block_rows) * s.splits
+    if work.nest.turns:
+        tiles *= ceil(work.points(s.keys) / s.block_keys)
     programs = work.points(batch_of(work.nest, s)) * tiles
     return start_s(work) + max(
         busy_s / busy(work, programs), moved(work) / work.target.dram_bytes_per_s)

@@ -156,6 +156,7 @@ def tile_axes(work: Work, axes: tuple[str, ...]) -> tuple[str, ...]:
 def _tile(work: Work) -> tuple[int, int, int, int, int]:
     inners, outers = (min(2, len(part)) for part in (work.nest.inners, work.nest.outers))
     table, widest = _table(work), max(work.widths())
+    outers = max(1, outers)
     by_width = table[max(inners, outers), outers]
     return by_width[min(w for w in by_width if w >= widest)]
 
@@ -207,7 +208,9 @@ def shared_bytes(work: Work, s: NestSchedule) -> int:
         for v, i in enumerate(body)
         if isinstance(i, Load) and axes[v] & set(s.rows) and axes[v] & set(s.keys)
     ]
-    return sum(rows.values()) + s.stages * (sum(keys.values()) + sum(scores)) + _SHARED_REST
+    again = s.stages if work.nest.turns else 1
+    again_bytes = again * sum(rows.values())
+    return again_bytes + s.stages * (sum(keys.values()) + sum(scores)) + _SHARED_REST
 
 
 def factor_name(instr, value: int) -> object:
@@ -229,7 +232,7 @@ def _splits(work: Work, s: NestSchedule) -> int:
     """Shares of the keys until half of the multiprocessors have a program: more cost more to merge
     than they save (measured on an H100). Counters of tiles are of known length."""
     known = all(isinstance(work.comp.extent(a), int) for a in (*work.nest.batch, *work.nest.rows))
-    if not known or len(work.nest.walks) > 1 or s.keys != work.nest.keys:
+    if not known or work.nest.turns or len(work.nest.walks) > 1 or s.keys != work.nest.keys:
         return 1
     tiles = work.points(batch_of(work.nest, s)) * -(-work.points(s.rows) // s.block_rows)
     wanted = next_pow2(-(-work.target.units // (2 * max(1, tiles))))

@@ -68,9 +68,9 @@ class Face(Kernel):
                 self.line(f"{name}0 = tl.full((), {start}, tl.int64)")
             self.begins[name] = f"{name}0" if start else "", lanes
 
-    def address(self, access, along: str) -> str:
+    def address(self, access, along: str, tile: bool = True) -> str:
         if not self.is_far:
-            return super().address(access, along)
+            return super().address(access, along, tile)
         with self._in_64_bits():
             scalars, lanes = self._parts(access.offset)
             lanes += [f"{self.value(v)} * {self.size(stride)}" for v, stride in access.refs]
@@ -243,7 +243,7 @@ def tiles_of(
     depths = tuple(dict.fromkeys(i.depth for i in nest.inners))
     columns = tuple(dict.fromkeys(o.columns for o in nest.outers))
     batch = batch_of(nest, s)
-    around = tuple(a for a in nest.keys if a not in s.keys)
+    around = (*(a for a in nest.keys if a not in s.keys), *nest.turns)
     accesses = unmerged(comp, buffers)
     dimensions = (batch, s.rows, s.keys, around, *depths, *columns)
     scores = tile(s.rows, s.keys, s.block_rows, s.block_keys)

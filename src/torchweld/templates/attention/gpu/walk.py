@@ -28,7 +28,7 @@ def walk(t: Tiles, w: Walk) -> None:
     with _around(t):
         for part in keys.parts(t):
             with _block(t, part):
-                _scores(t, part.face, w)
+                scores_of(t, part.face, w)
                 for value in w.reductions:
                     _reduce(t, part.face, w, value)
 
@@ -114,7 +114,7 @@ def _block(t: Tiles, part: keys.Part) -> Iterator[None]:
         face.known = known[id(face)]
 
 
-def _scores(t: Tiles, face: Face, w: Walk) -> None:
+def scores_of(t: Tiles, face: Face, w: Walk) -> None:
     """The inner contractions that the walk needs; what is loaded besides comes first."""
     inners = {i.value: i for i in t.nest.inners}
     wanted = needed(face.body, arguments(t, face, w), stop={*face.known, *inners})

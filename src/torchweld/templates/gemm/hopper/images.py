@@ -101,11 +101,17 @@ def places(
 
 
 def best_box(extents: Sequence[int], points: int) -> tuple[int, ...]:
-    """The powers of two whose product is `points` that cover a grid with the fewest boxes; of those
-    as good, the one that is longest along the last sides, whose taps overlap."""
+    """The powers of two whose product is `points` that cover a grid in the least time, by how many
+    boxes there are and how many places of each lie side by side in memory; of those as good, the one
+    that is longest along the last sides, whose taps overlap. H100, 3 x 3, 8 channels: 4.07 us for a
+    box of 32 images x 2 x 2 places, 3.6 for one of 4 x 32; 3 x 3 x 3, 3 channels: 8.5 and 6.7."""
     powers = [1 << k for k in range(points.bit_length())]
     boxes = (b for b in every(powers, repeat=len(extents)) if prod(b) == points)
-    return min(boxes, key=lambda b: (boxes_of(extents, b), tuple(-n for n in reversed(b))))
+    return min(boxes, key=lambda b: (_cost(extents, b), tuple(-n for n in reversed(b))))
+
+
+def _cost(extents: Sequence[int], box: Sequence[int]) -> float:
+    return boxes_of(extents, box) * (1 + 0.5 / box[-1])
 
 
 def boxes_of(extents: Sequence[int], box: Sequence[int]) -> int:

@@ -491,7 +491,7 @@ def _stores_tiles(accesses: Accesses, contraction: Contraction, store: Store) ->
 def _tile_window(
     accesses: Accesses, contraction: Contraction, access: Access, dtype: DType
 ) -> Window | str:
-    if not dtype.is_float or dtype.bits > 32:
+    if not dtype.is_float or dtype.bits not in (16, 32):
         return f"{dtype} does not pass through TMA"
     if walks_boxes(accesses, contraction):
         return places(accesses, contraction, access, dtype)

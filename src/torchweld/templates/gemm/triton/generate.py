@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from torchweld.codegen.source import GridDim, KernelBundle
+from torchweld.codegen.triton import scalars
 from torchweld.codegen.triton.wide import TF32X3
 from torchweld.core import dtypes
 from torchweld.ir.access import Access, Accesses, linear
@@ -40,6 +41,7 @@ from torchweld.templates.pointwise_reduce.gpu.walks import quotient, rounded
 
 LINE = 64  # elements of a line of L2
 EARLY_BYTES = 32 << 10  # that a program has fetched before it waits
+_PRECISION = {dtypes.f32: f", {TF32X3}", dtypes.i8: ", out_dtype=tl.int32"}  # of a dot
 STREAM_REGISTERS = 255  # without a limit, ptxas spills a few so that more blocks fit
 
 
@@ -108,7 +110,7 @@ def generate(
         GridDim(t.extent(contraction.columns), schedule.block_n),
         GridDim(t.extent(contraction.batch) * schedule.splits),
     )
-    zeroed = tuple(b.name for b in scratch if b.dtype == dtypes.i32)
+    zeroed = tuple(b.name for value, b in partials.items() if value is None)
     registers = STREAM_REGISTERS if schedule.form == "stream" else None
     source = replace(t.end.source(blocks), early=schedule.early, max_registers=registers)
     return KernelBundle(comp.name, (source, *sums.sources(every, schedule.early)), scratch, zeroed)
@@ -224,7 +226,8 @@ def _steps(t: _Template) -> str:
 def _main_loop(t: _Template) -> None:
     k, s, c = t.end, t.schedule, t.contraction
     for p in c.products:
-        k.line(f"acc{p.value} = tl.zeros([{s.block_m}, {s.block_n}], tl.float32)")
+        kind = scalars.TYPES[k.body[p.value].dtype]
+        k.line(f"acc{p.value} = tl.zeros([{s.block_m}, {s.block_n}], {kind})")
         k.known[p.value] = f"acc{p.value}"
     for value in c.row_sums:
         forms.accumulator(t.sums, value, _lanes(t, value))
@@ -299,7 +302,7 @@ def _multiply(t: _Template) -> None:
     for p in t.contraction.products:
         a = _factor(t, t.left, operand(k.body, p.left), "ck")
         b = _factor(t, t.right, operand(k.body, p.right), "rk")
-        more = f", {TF32X3}" if k.body[operand(k.body, p.left)].dtype == dtypes.f32 else ""
+        more = _PRECISION.get(k.body[operand(k.body, p.left)].dtype, "")
         k.line(f"acc{p.value} = tl.dot({a}, {b}, acc{p.value}{more})")
 
 
@@ -315,12 +318,17 @@ def _factor(t: _Template, face: Kernel, value: Value, depth: str) -> str:
         return face.known[value]
     if (address := _address(t, face, value)) is not None:
         mask = face.mask("rc")
-        zero = f", mask={mask}, other=0.0" if mask else ""
+        zero = f", mask={mask}, other={_zero(face, value)}" if mask else ""
         return face.assign(value, f"tl.load({address}{zero})")
     text = face.value(value)
     if face is t.right:  # what is the same for a whole block may be read once
         text = face.assign(value, f"tl.broadcast_to({text}, {face.shape('rc')})")
-    return face.assign(value, f"tl.where({depth}m, {text}, 0.0)") if face.masked(depth) else text
+    inside = f"tl.where({depth}m, {text}, {_zero(face, value)})" if face.masked(depth) else text
+    return face.assign(value, inside)
+
+
+def _zero(k: Kernel, value: Value) -> str:
+    return scalars.literal(0, k.body[value].dtype)
 
 
 def _single_rows(t: _Template) -> None:
@@ -328,7 +336,7 @@ def _single_rows(t: _Template) -> None:
     k = t.end
     if not t.contraction.rows:
         for p in t.contraction.products:
-            first = f"tl.where(r == 0, {k.known[p.value]}, 0.0)"
+            first = f"tl.where(r == 0, {k.known[p.value]}, {_zero(k, p.value)})"
             k.assign(p.value, f"tl.sum({first}, axis=0, keep_dims=True)")
 
 

@@ -21,14 +21,7 @@ from torchweld.ir import size
 from torchweld.ir.access import Accesses, linear
 from torchweld.ir.contraction import Contraction, bad_combining, operand
 from torchweld.ir.expand import TUPLES
-from torchweld.ir.nodes import (
-    Instr,
-    Reduce,
-    Value,
-    needed,
-    store_axes,
-    value_axes,
-)
+from torchweld.ir.nodes import Instr, Reduce, Value, needed, store_axes, value_axes
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.concatenation import Part, parts_of
 from torchweld.templates.gemm.schedule import ProductSchedule
@@ -59,11 +52,16 @@ _PAIRED = (
     (64, 64, 64, 4, 4),
     (64, 32, 64, 4, 4),
 )
-# Of float32, which is split in registers (codegen/triton/wide.py): the largest spill on sm_80.
+# Of float32, which is split in registers (codegen/triton/wide.py): the largest spill on sm_80. For
+# wgmma a right factor that lies along the columns is turned, so that its tiles are narrow: 1024 x
+# 1024 with a depth of 4096 takes an H100 157 us in tiles of 128 x 32, 223 in 128 x 64.
 _WIDE = ((128, 64, 32, 4, 3), (64, 64, 32, 4, 3))
+_WIDE_TURNED = ((128, 32, 32, 4, 3), (64, 32, 32, 4, 3))
 _WIDE_PAIRED = ((128, 64, 32, 8, 3), (64, 64, 32, 4, 3), (64, 32, 32, 4, 3))
 _WIDE_FEW = ((64, 64, 32, 4), (64, 32, 32, 4))
 _WIDE_LEAST = 16  # rows, columns and depth: less fills no instruction
+_DEEPEST_BYTES = 1 << 17  # of 8-bit integers: sums stay below 2^31, where GPUs differ
+_VECTOR = 4  # numbers of float32 in a load of 16 bytes
 _SMALL = 64 * 64  # points of a tile; smaller ones read too much
 # (block_m, block_n, block_k, warps) where there are few tiles.
 _FEW = ((64, 32, 64, 4), (128, 32, 64, 4), (128, 32, 64, 8), (64, 64, 64, 4), (64, 32, 128, 4))
@@ -98,8 +96,7 @@ class _Work:
     @property
     def is_wide(self) -> bool:
         """Whether its factors are float32."""
-        value = operand(self.accesses.comp.body, self.contraction.products[0].left)
-        return value is not None and self.accesses.comp.body[value].dtype == dtypes.f32
+        return _dtype_of(self.accesses, self.contraction) == dtypes.f32
 
     def table_of(self, one, pair, wide, wide_pair):
         """The table for this number of products, and its dtype."""
@@ -107,7 +104,9 @@ class _Work:
             one, pair = wide, wide_pair
             if self.table.capability < (9, 0):
                 one, pair = one[-1:], pair[-1:]
-        return one if len(self.contraction.products) == 1 else pair
+        found = one if len(self.contraction.products) == 1 else pair
+        packed = _packed(self.accesses, self.contraction)
+        return tuple((m, n, k * packed, *rest) for m, n, k, *rest in found)
 
     def fits(self, s: ProductSchedule) -> bool:
         staged = staged_bytes(s, self.accesses, self.contraction, self.table)
@@ -126,6 +125,7 @@ def supports(accesses: Accesses, contraction: Contraction, table: Target) -> str
         return "its factors differ in dtype"
     return (
         (_bad_width(accesses, contraction) if dtypes.f32 in found else None)
+        or (_bad_bytes(accesses, contraction) if dtypes.i8 in found else None)
         or _bad_sharing(accesses, contraction)
         or _bad_reduction(accesses, contraction)
         or _bad_store(accesses, contraction)
@@ -173,7 +173,7 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
     return (
         s.form in ("triton", "stream")
         and all(b >= 16 and b & (b - 1) == 0 for b in blocks)
-        and s.block_k >= 16 * points_of(accesses, phases_of(accesses, c))
+        and s.block_k >= 16 * _packed(accesses, c) * points_of(accesses, phases_of(accesses, c))
         and s.num_warps in (1, 2, 4, 8)
         and 1 <= s.stages <= MAX_STAGES
         and s.group >= 1
@@ -188,8 +188,18 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
 
 def _opposed(accesses: Accesses, c: Contraction) -> bool:
     """Whether some right factors are contiguous along the columns, and others along the depth."""
+    return len(_directions(accesses, c)) > 1
+
+
+def lies_along_columns(accesses: Accesses, c: Contraction) -> bool:
+    """Whether some right factor is contiguous along the columns."""
+    return True in _directions(accesses, c)
+
+
+def _directions(accesses: Accesses, c: Contraction) -> set[bool]:
+    """For each right factor that is loaded: whether it is contiguous along the columns."""
     loads = [accesses.loads[p.right_load] for p in c.products if p.right_load is not None]
-    return len({linear(accesses, load.offset, c.columns) == 1 for load in loads}) > 1
+    return {linear(accesses, load.offset, c.columns) == 1 for load in loads}
 
 
 def phases_of(accesses: Accesses, contraction: Contraction) -> tuple[str, ...]:
@@ -299,11 +309,14 @@ def _has_known_sizes(accesses: Accesses, c: Contraction) -> bool:
 def _tiles(work: _Work) -> Iterator[ProductSchedule]:
     """The largest tiles of which there are enough for all multiprocessors, then its neighbours in
     the table. Where there are too few, small ones."""
-    shapes = work.table_of(_TILES, _PAIRED, _WIDE, _WIDE_PAIRED)
+    has_wgmma = work.table.capability >= (9, 0)
+    turned = has_wgmma and lies_along_columns(work.accesses, work.contraction)
+    wide, few = (_WIDE_TURNED, _WIDE_FEW[1:]) if turned else (_WIDE, _WIDE_FEW)
+    shapes = work.table_of(_TILES, _PAIRED, wide, _WIDE_PAIRED)
     fit = [s for shape in shapes if work.fits(s := ProductSchedule("triton", *shape))]
     enough = [s for s in fit if work.programs(s) >= work.table.units]
     if not enough or enough[0].block_m * enough[0].block_n < _SMALL:
-        yield from _in_one_wave(work, "triton", work.table_of(_FEW, _FEW, _WIDE_FEW, _WIDE_FEW))
+        yield from _in_one_wave(work, "triton", work.table_of(_FEW, _FEW, few, _WIDE_FEW))
         return
     first, at = enough[0], fit.index(enough[0])
     yield first
@@ -388,6 +401,16 @@ def _factor_dtype(body: tuple[Instr, ...], value: Value) -> DType | None:
     return None if narrow is None else body[narrow].dtype
 
 
+def _dtype_of(accesses: Accesses, contraction: Contraction) -> DType | None:
+    """Of the factors of its products."""
+    return _factor_dtype(accesses.comp.body, contraction.products[0].left)
+
+
+def _packed(accesses: Accesses, contraction: Contraction) -> int:
+    """How many elements are as many bytes as one of 16 bits, or of more."""
+    return 2 if _dtype_of(accesses, contraction) == dtypes.i8 else 1
+
+
 def _bad_width(accesses: Accesses, contraction: Contraction) -> str | None:
     """Of float32: few rows are bound by memory, and the library reads it as fast."""
     c = contraction
@@ -395,7 +418,33 @@ def _bad_width(accesses: Accesses, contraction: Contraction) -> str | None:
     if isinstance(rows, int) and rows <= STREAM_ROWS:
         return "few rows of float32"
     small = [e for e in (columns, depth) if isinstance(e, int) and e < _WIDE_LEAST]
-    return f"float32 of {small[0]} columns, or so deep" if small else None
+    if small:
+        return f"float32 of {small[0]} columns, or so deep"
+    factors = (operand(accesses.comp.body, v) for v in _factors(c))
+    if any(_starts_anywhere(accesses, v) for v in factors):
+        return "lines of a float32 factor begin at no multiple of 16 bytes"
+    return None
+
+
+def _starts_anywhere(accesses: Accesses, factor: Value | None) -> bool:
+    """Whether a float32 factor is loaded number by number. 515 x 976 by 976 x 397 takes an H100
+    four times as long then as the library's kernel."""
+    if factor not in accesses.loads:
+        return False
+    offset = accesses.loads[factor].offset
+    steps = (offset.coefficient(a) for a in offset.axes)
+    return any(isinstance(n, int) and n != 1 and n % _VECTOR for n in steps)
+
+
+def _bad_bytes(accesses: Accesses, contraction: Contraction) -> str | None:
+    """Of 8-bit integers, which tensor cores take from memory in one order only."""
+    c = contraction
+    loads = (v for p in c.products for v in (p.left_load, p.right_load) if v is not None)
+    if any(linear(accesses, accesses.loads[v].offset, c.depth) != 1 for v in loads):
+        return "8-bit integers that are not adjacent along the depth"
+    depth = extent(accesses, c.depth)
+    deep = isinstance(depth, int) and depth >= _DEEPEST_BYTES
+    return f"sums of {depth} products of 8-bit integers may pass 32 bits" if deep else None
 
 
 def _bad_sharing(accesses: Accesses, contraction: Contraction) -> str | None:

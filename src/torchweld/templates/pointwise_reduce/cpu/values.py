@@ -235,7 +235,7 @@ def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
     if value in k.alone and texts[instr.guard] not in _ANSWERS:
         k = replace(k, pointers={**k.pointers, access.buffer: f"q{value}_{_point(k)}"})
     text = element(k, access, texts)
-    if instr.dtype.is_low_precision and _gathers(k, access):
+    if instr.dtype.is_float and instr.dtype.bits == 16 and _gathers(k, access):
         text = f"tw_at16({k.pointers[access.buffer]}, {_offset(k, access, texts)})"
     if k.tiles and value in k.tiles.loads:
         text = _in_tile(k, f"t{value}")

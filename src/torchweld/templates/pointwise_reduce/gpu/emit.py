@@ -18,6 +18,7 @@ from torchweld.codegen.source import BufferArg, GridDim, KernelArg, KernelSource
 from torchweld.codegen.triton import scalars
 from torchweld.codegen.triton.helpers import HELPERS
 from torchweld.core import dtypes
+from torchweld.core.dtypes import DType
 from torchweld.ir.access import Access, Accesses, linear, turned
 from torchweld.ir.affine import Affine, constant
 from torchweld.ir.nodes import (
@@ -34,7 +35,7 @@ from torchweld.ir.nodes import (
     store_axes,
     value_axes,
 )  # fmt: skip
-from torchweld.ir.scalar import TABLE
+from torchweld.ir.scalar import BITS, TABLE
 from torchweld.ir.size import Size, divide, product
 from torchweld.templates.pointwise_reduce.gpu.roundings import (
     divides_a_reduction,
@@ -183,7 +184,22 @@ class Kernel:
         if self.schedule.rows:
             lanes = f"tl.arange(0, {self.block_rows})[:, None]"
             start = f"{block} * {self.block_rows}" if self.block_rows > 1 else block
-            self.define(self._names["r"], start, lanes, self.schedule.rows, covered)
+            if self._one_of_rows:
+                self.line(f"row = {block}")
+                start = "row"
+            name, axes = self._names["r"], self.schedule.rows
+            self.define(name, start, lanes, axes, covered, one=self._one_of_rows)
+
+    @property
+    def _one_of_rows(self) -> bool:
+        """Whether a block is one row, of several axes. Their indices are scalars then: a tile of
+        one number would be loaded by each thread as often as the thread has columns."""
+        return self.block_rows == 1 and len(self.schedule.rows) > 1
+
+    def may_be_scalar(self, axes: frozenset[str]) -> bool:
+        """Whether what varies along `axes`, of rows at least, may be a scalar in place of a tile of
+        one number."""
+        return self._one_of_rows and self.schedule.columns[-1] not in axes
 
     def define_columns(self, start: str, covered: Size | None) -> None:
         lanes = f"tl.arange(0, {self.block_columns})[None, :]"
@@ -220,10 +236,11 @@ class Kernel:
 
     def define(
         self, name: str, start: str, lanes: str, axes: tuple[str, ...], covered: Size | None,
-        uniform: int = 0,
+        uniform: int = 0, one: bool = False,
     ) -> None:  # fmt: skip
         """The linear index `name` of `axes`, and where it needs one its mask. `uniform`: the points
-        of a block, if indices that are the same for all of it may be scalars."""
+        of a block, if indices that are the same for all of it may be scalars. `one`: `start` is
+        the only point, so that the indices of its axes are scalars."""
         self.line(f"{name} = {' + '.join(filter(None, (start, lanes)))}")
         length = extent(self.accesses, axes)
         if length == covered:
@@ -236,23 +253,25 @@ class Kernel:
         maps = self._maps() if len(axes) > 1 else ()
         if any(linear(self.accesses, m, axes) is None for m in maps):
             if uniform and length == covered and self._within_one(axes, uniform):
-                self._split_start(start, lanes, axes)
+                self._split_start(start, lanes, axes, uniform)
             else:
-                self.split_axes(name, axes)
+                self.split_axes(start if one else name, axes)
 
     def _within_one(self, axes: tuple[str, ...], points: int) -> bool:
         """Whether each block of so many points lies within one step of all axes but the last."""
         inner = self.comp.extent(axes[-1])
         return isinstance(inner, int) and inner % points == 0
 
-    def _split_start(self, start: str, lanes: str, axes: tuple[str, ...]) -> None:
-        """As `split_axes`: what is the same for all lanes is worked out, and loaded, once."""
+    def _split_start(self, start: str, lanes: str, axes: tuple[str, ...], points: int) -> None:
+        """As `split_axes`: what is the same for all lanes is worked out, and loaded, once. Triton
+        sees no alignment in a remainder, and would load element by element: it is told."""
         for k, axis in enumerate(axes):
             inner = extent(self.accesses, axes[k + 1 :])
             text = f"{start} // {inner}" if inner != 1 else start
-            outer = "" if k == 0 else f" % {self.comp.extent(axis)}"
-            along = f" + {lanes}" if axis == axes[-1] else ""
-            self.line(f"{self.axis_variable(axis)} = {text}{outer}{along}")
+            text += "" if k == 0 else f" % {self.comp.extent(axis)}"
+            if axis == axes[-1]:
+                text = f"tl.multiple_of({text}, {points}) + {lanes}"
+            self.line(f"{self.axis_variable(axis)} = {text}")
 
     def _maps(self) -> Iterable[Affine]:
         yield from (a.offset for a in self.accesses.all)
@@ -341,12 +360,15 @@ class Kernel:
 
     def helper(self, text: str) -> str:
         """`text`, with the helper functions that it calls added to the source."""
-        for name in re.findall(r"\b_[a-z_]+(?=\()", text):
+        for name in re.findall(r"\b_[a-z_]\w*(?=\()", text):
             if name not in self.helpers:
                 source = HELPERS[name]
                 self.helper(source.replace(f"def {name}(", ""))
                 self.helpers[name] = "\n" + source
         return text
+
+    def cast(self, text: str, source: DType, target: DType) -> str:
+        return self.helper(scalars.cast(text, source, target))
 
     def operation(self, name: str, kind: str, *args: str) -> str:
         return self.helper(scalars.operation(name, kind, self.fast).format(*args))
@@ -366,7 +388,7 @@ class Kernel:
         if isinstance(instr, Op):
             return self._op(instr)
         if isinstance(instr, Cast):
-            return scalars.cast(self.value(instr.arg), self.body[instr.arg].dtype, instr.dtype)
+            return self.cast(self.value(instr.arg), self.body[instr.arg].dtype, instr.dtype)
         raise AssertionError(f"{instr} is emitted by the form of the kernel")
 
     def _index(self, instr: Index) -> str:
@@ -430,12 +452,15 @@ class Kernel:
     def _product(self, name: str, factor: Size) -> str:
         return name if factor == 1 else f"{name} * {self.size(factor)}"
 
-    def address(self, access: Access, along: str) -> str:
-        """A tile of pointers over the dimensions `along`; one pointer where it is ""."""
+    def address(self, access: Access, along: str, tile: bool = True) -> str:
+        """A tile of pointers over the dimensions `along`; one pointer where it is "". Without
+        `tile` also one where all lanes read the same."""
         terms = [self.offset(access.offset)]
         terms += [f"{self.value(v)} * {self.size(stride)}" for v, stride in access.refs]
         axes = access.offset.axes.union(*(self.axes[v] for v, _ in access.refs))
-        if set(self.along(axes)) != set(along):
+        by_axes = access.refs or linear(self.accesses, access.offset, self.schedule.rows) is None
+        scalar = by_axes and along and self.may_be_scalar(axes)
+        if set(self.along(axes)) != set(along) or (tile and scalar):
             terms.append(f"tl.zeros({self.shape(along)}, tl.int32)")
         return f"{self.pointer(access.buffer)} + ({' + '.join(terms)})"
 
@@ -443,8 +468,9 @@ class Kernel:
         access = self.accesses.loads[value]
         along = self.along(self.axes[value])
         guard = "" if instr.guard is None else self.value(instr.guard)
-        arguments = [self.address(access, along)]
-        if mask := self.mask(along, guard):
+        mask = self.mask(along, guard)
+        arguments = [self.address(access, along, tile=bool(mask))]
+        if mask:
             arguments.append(f"mask={mask}")
         if guard:
             arguments.append(f"other={scalars.literal(instr.fill, instr.dtype)}")
@@ -513,7 +539,7 @@ def _factor(text: str) -> str:
 def _stores_16_bits(accesses: Accesses, buffers: Mapping[str, Buffer]) -> bool:
     """All results are rounded to 16 bits (sums apart, in which errors cancel), and no intermediate
     value decides anything discrete."""
-    rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder")
+    rounds = ("floor", "ceil", "round", "trunc", "floor_div", "remainder", *BITS)
     decides = any(isinstance(i, Op) and i.name in rounds for i in accesses.comp.body)
     body = accesses.comp.body
     computed = [s for s in accesses.comp.stores if not isinstance(body[s.value], Const)]

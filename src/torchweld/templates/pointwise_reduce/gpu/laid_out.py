@@ -19,7 +19,7 @@ class LaidOut(Kernel):
         """(buffer of each pointer, size of each number), in the order of `memory`."""
         return tuple(self._pointers), tuple(self._sizes)
 
-    def address(self, access: Access, along: str) -> str:
+    def address(self, access: Access, along: str, tile: bool = True) -> str:
         terms = [self.offset(access.offset)]
         terms += [f"{self.value(v)} * {self.size(stride)}" for v, stride in access.refs]
         axes = access.offset.axes.union(*(self.axes[v] for v, _ in access.refs))

@@ -120,7 +120,7 @@ def _end_position(k: Kernel, value: Value, running: list[str]) -> list[str]:
 def _start_welford(k: Kernel, value: Value) -> list[str]:
     kind = _kind(k, value)
     names = [_full(k, f"acc{value}_{item}", value, "0.0", kind) for item in (0, 1)]
-    k.line(f"acc{value}_2 = tl.zeros([1, 1], {kind})")
+    k.line(f"acc{value}_2 = tl.full((), 0.0, {kind})")
     k.line(f"near{value} = tl.zeros({k.shape(_along(k, value).replace('c', ''))}, {kind})")
     k.line(f"blocks{value} = 0")
     return [*names, f"acc{value}_2"]

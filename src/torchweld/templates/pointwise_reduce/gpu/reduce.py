@@ -55,7 +55,7 @@ def masked(k: Kernel, monoid: str, value: Value, along: str, over: str = "c") ->
         text = scalars.cast(text, k.body[value].dtype, carry)
     if mask := k.mask(over):
         text = f"tl.where({mask}, {text}, {identity(monoid, carry)})"
-    if set(k.along(k.axes[value])) != set(along):
+    if set(k.along(k.axes[value])) != set(along) or k.may_be_scalar(k.axes[value]):
         text = f"tl.broadcast_to({text}, {k.shape(along)})"
     return text
 

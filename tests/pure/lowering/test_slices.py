@@ -1,0 +1,67 @@
+"""Slices whose convolution is differentiated get buffers of their own; dense images do not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lowered import capture
+
+from torchweld.capture.lower import lower
+from torchweld.core.options import Options
+from torchweld.ir.check import check_graph
+from torchweld.ir.interpret import run_graph
+from torchweld.ir.nodes import Comp, Extern
+from torchweld.passes.slices import slices_apart
+
+
+def gradients(g, x, w):
+    steps = [1] * (w.dim() - 2)
+    none = [0] * len(steps)
+    back = torch.ops.aten.convolution_backward.default
+    return back(g, x, w, [0], steps, none, steps, False, none, 1, [True, True, False])[:2]
+
+
+def apart(function, *args):
+    before = lower(capture(function, *args), Options()).graph
+    after = slices_apart(before)
+    check_graph(after)
+    for one, other in zip(run_graph(before, args), run_graph(after, args), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    calls = [n for n in after.nodes if isinstance(n, Extern)]
+    copies = len([n for n in after.nodes if isinstance(n, Comp)])
+    return copies - len([n for n in before.nodes if isinstance(n, Comp)]), calls
+
+
+@pytest.mark.parametrize("view", [
+    lambda g: g[:, 3:7], lambda g: g[:, 5:, 1:6, 2:], lambda g: g[:, ::2], lambda g: g[:, :4, 0],
+    lambda g: g[:, :4, :, :1].expand(-1, -1, -1, 7),
+], ids=["channels", "pixels", "every second", "a row", "expanded"])  # fmt: skip
+def test_a_slice_has_its_own_buffer(view):
+    g = torch.randn(2, 8, 6, 7)
+    made = view(g)
+    sides = [n + 2 for n in made.shape[2:]]
+    w = torch.randn(made.shape[1], 3, *(3 for _ in sides))
+    x = torch.randn(2, 3, *sides)
+    copies, (call,) = apart(lambda g, x, w: gradients(view(g), x, w), g, x, w)
+    assert copies == 1 and call.args[0].strides == torch.empty(made.shape).stride()
+
+
+@pytest.mark.parametrize("view", [
+    lambda g: g[1:3], lambda g: g.reshape(4, 4, 6, 14)[..., :, :], lambda g: g * 2,
+], ids=["images", "reshaped", "computed"])  # fmt: skip
+def test_a_dense_one_stays(view):
+    g = torch.randn(4, 8, 6, 7)
+    made = view(g)
+    x = torch.randn(made.shape[0], 3, made.shape[2] + 2, made.shape[3] + 2)
+    w = torch.randn(made.shape[1], 3, 3, 3)
+    assert apart(lambda g, x, w: gradients(view(g), x, w), g, x, w)[0] == 0
+
+
+def test_two_calls_share_a_copy():
+    def run(g, x, w, v):
+        part = g[:, :4]
+        return *gradients(part, x[:, :3], w), *gradients(part, x[:, :3], v)
+
+    g, x = torch.randn(2, 8, 6, 7), torch.randn(2, 5, 8, 9)
+    copies, calls = apart(run, g, x, torch.randn(4, 3, 3, 3), torch.randn(4, 3, 3, 3))
+    assert copies == 2 and calls[0].args[:2] == calls[1].args[:2]

@@ -135,6 +135,7 @@ def masks_of(length: int):
     return run
 
 
+@pytest.mark.filterwarnings("error::torchweld.TorchweldWarning")
 @pytest.mark.parametrize("make", [scores_of, products_of, index_of, masks_of])
 @pytest.mark.parametrize("target", ["cpu", "H100"])
 def test_nothing_recurses_along_a_chain(make, target):
@@ -147,3 +148,23 @@ def test_nothing_recurses_along_a_chain(make, target):
         generate_all(plan_graph(graph, Options(calibrate="off"), device)[1].kernels)
     finally:
         sys.setrecursionlimit(before)
+
+
+def with_statistics(x, w):
+    """Attention whose maxima and sums somebody needs, as a backward does."""
+    kept = []
+    for _ in w:
+        s = x @ x.transpose(-1, -2)
+        top = s.amax(-1, keepdim=True)
+        e = (s - top).exp()
+        kept += [top, e.sum(-1, keepdim=True)]
+        x = (e / kept[-1]) @ x
+    return [x, *kept]
+
+
+def test_any_number_of_layers_of_attention_stores_its_statistics():
+    """Each nest takes in two; a graph once took sixteen in all, and none if there were more."""
+    graph = captured(with_statistics, 12, 2, 512, 16)
+    made = plan_graph(graph, Options(calibrate="off"), CPU)[1]
+    assert [k.template for k in made.kernels if k.template.startswith("attention")]
+    assert sum(n.name.startswith("attention") for n in made.graph.nodes) == 12

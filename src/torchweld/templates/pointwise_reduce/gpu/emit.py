@@ -46,6 +46,7 @@ from torchweld.templates.pointwise_reduce.gpu.roundings import (
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, extent
 
 _ONE = "1"  # along nothing, but a tile: [1, 1]
+_DEEP = 40  # values that one is made of: more are printed in order, not by calls within calls
 _LITERAL_TYPES = (dtypes.f32, dtypes.i32, dtypes.i64)
 
 
@@ -339,6 +340,9 @@ class Kernel:
     def value(self, value: Value) -> str:
         """The variable that holds a value, emitting its definition at first use."""
         if value not in self.known:
+            behind = self.needed([value])
+            if len(behind) > _DEEP:
+                self.compute(behind[:-1])
             instr = self.body[value]
             if isinstance(instr, Pick):
                 self.known[value] = self.known[(instr.arg, instr.item)]

@@ -120,6 +120,23 @@ def test_parts_mean_what_was_written(function, form):
         torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("target, given", [
+    (aten.new_zeros.default, lambda like, shape: (like, shape)),
+    (aten.zeros.default, lambda like, shape: (shape,)),  # torch 2.11
+    (aten.full.default, lambda like, shape: (shape, 0)),
+])  # fmt: skip
+def test_a_maximum_s_gradient_goes_whatever_zeros_it_begins_with(target, given):
+    gm = traced(with_gradients(shifted), *(a.requires_grad_() for a in inputs(shifted)))
+    (scatter,) = gm.graph.find_nodes(op="call_function", target=aten.scatter.src)
+    zeros, total = scatter.args[0], scatter.args[3]
+    with gm.graph.inserting_before(scatter):
+        made = gm.graph.call_function(target, given(total, list(shape_of(zeros))))
+    made.meta["val"] = zeros.meta["val"]
+    scatter.replace_input_with(zeros, made)
+    compute_apart(gm)
+    assert not gm.graph.find_nodes(op="call_function", target=aten.scatter.src)
+
+
 @pytest.mark.parametrize("function", [returned, cut_elsewhere, masked])
 def test_what_is_needed_together_stays(function):
     gm = traced(function, *inputs(function))

@@ -87,6 +87,7 @@ def _sums_of(gradient: Node) -> Iterator[Node]:
             yield user
 
 
+_ZEROS = (aten.new_zeros.default, aten.zeros.default)  # the second in torch 2.11
 _KEEP_ZERO = (aten.div.Tensor, aten.neg.default, aten.expand.default)
 
 
@@ -107,7 +108,7 @@ def _is_zero(node: Node, none: Node) -> bool:
     first = node.args[0] if node.args else None
     if node.target is aten.scatter.src:
         is_full = first.target is aten.full.default and first.args[1] == 0
-        return is_full or first.target is aten.new_zeros.default
+        return is_full or first.target in _ZEROS
     return node.target is aten.mul.Tensor or (node.target in _KEEP_ZERO and first is none)
 
 

@@ -8,17 +8,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import KernelBundle
 from torchweld.ir.access import unmerged
 from torchweld.ir.nodes import needed, store_operands
-from torchweld.templates.attention.cpu import factors
+from torchweld.templates.attention.cpu import factors, template
 from torchweld.templates.attention.cpu.code import Code, coordinates, define_fixed
 from torchweld.templates.attention.cpu.generate import bounds, generated, multiply_keys
-from torchweld.templates.attention.cpu.price import nest_s
-from torchweld.templates.attention.cpu.schedule import NestRoles, NestTiles, tiles_of, unsupported
+from torchweld.templates.attention.cpu.schedule import NestRoles, NestTiles
 from torchweld.templates.attention.cpu.scores import emit_scores, slot_of
 from torchweld.templates.attention.sums import sums_of
 from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, store
@@ -31,25 +28,14 @@ def match(problem: Problem) -> NestRoles | None:
     return accesses and NestRoles(nest, accesses, nest.keys[0], ())
 
 
-def supports(roles: NestRoles, problem: Problem) -> str | None:
-    return unsupported(roles)
-
-
-def candidates(roles: NestRoles, problem: Problem) -> Iterator[NestTiles]:
-    yield tiles_of(roles, problem.target, problem.hints)
-
-
-def price(roles: NestRoles, tiles: NestTiles, problem: Problem) -> float:
-    return nest_s(roles, tiles, problem.buffers, problem.hints, problem.target)
-
-
 def generate(roles: NestRoles, tiles: NestTiles, problem: Problem) -> KernelBundle:
     return generated(roles, tiles, problem.buffers, _emit_part)
 
 
 TEMPLATE = Template(
-    "attention/cpu/sums", match, supports, candidates, price, generate, no_reference
-)
+    "attention/cpu/sums", match, template.supports, template.candidates, template.price, generate,
+    no_reference,
+)  # fmt: skip
 
 
 def _emit_part(c: Code, e: Emitter) -> None:

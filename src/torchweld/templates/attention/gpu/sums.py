@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from torchweld.codegen.source import GridDim, KernelBundle
@@ -15,8 +15,7 @@ from torchweld.ir.nodes import Buffer, Comp
 from torchweld.templates.attention.gpu import template
 from torchweld.templates.attention.gpu.generate import place_faces, store
 from torchweld.templates.attention.gpu.keys import limit
-from torchweld.templates.attention.gpu.price import seconds
-from torchweld.templates.attention.gpu.schedule import NestSchedule, candidates, is_fast
+from torchweld.templates.attention.gpu.schedule import NestSchedule, is_fast
 from torchweld.templates.attention.gpu.template import work_of
 from torchweld.templates.attention.gpu.tiles import Tiles, tiles_of
 from torchweld.templates.attention.gpu.walk import factor, hoist, masked, scores_of
@@ -37,14 +36,6 @@ def supports(nest: Nest, problem: Problem) -> str | None:
     if work.is_wide and max(work.widths()) > _WIDEST:
         return f"the gradient of a bias in float32, of heads of more than {_WIDEST}"
     return template.supports(nest, problem)
-
-
-def schedules(nest: Nest, problem: Problem) -> Iterator[NestSchedule]:
-    yield from candidates(work_of(nest, problem))
-
-
-def price(nest: Nest, schedule: NestSchedule, problem: Problem) -> float:
-    return seconds(work_of(nest, problem), schedule)
 
 
 def generate(nest: Nest, schedule: NestSchedule, problem: Problem) -> KernelBundle:
@@ -108,5 +99,6 @@ def _turns(t: Tiles) -> str:
 
 
 TEMPLATE = Template(
-    "attention/gpu/sums", match, supports, schedules, price, generate, no_reference
-)
+    "attention/gpu/sums", match, supports, template.schedules, template.price, generate,
+    no_reference,
+)  # fmt: skip

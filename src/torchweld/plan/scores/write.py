@@ -273,6 +273,7 @@ class _Writer:
         self.body = BodyBuilder()
         self.members: dict[str, Member] = {}
         self._instances: dict[tuple, list[Value]] = {}
+        self._bounds: dict[tuple, Images] = {}
         self._depth = 0
 
     def written(self, readers: tuple[Comp, ...]) -> Written:
@@ -445,7 +446,9 @@ class _Writer:
         if key not in self._instances:
             if self._depth == _DEEPEST:
                 raise _Deeper((node, comp, store, index))
-            images = {**images, **self._bound(comp, images)}
+            if key not in self._bounds:  # one that was left for what lies deeper has its axes
+                self._bounds[key] = {**images, **self._bound(comp, images)}
+            images = self._bounds[key]
             self._check_reduced(comp, images)
             self._depth += 1
             self._instances[key] = self._copied(comp, images)

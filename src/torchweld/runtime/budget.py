@@ -41,9 +41,7 @@ def own_tensors(
         own, inside = ordered[:count], ordered[count:]
         return fullest((*own, *others)) + assign((*inside, *scratch)).total <= allowed
 
-    if suffices(0):  # as nearly always
-        return frozenset()
-    low, high = 1, len(ordered)
+    low, high = 0, len(ordered)
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if suffices(middle) else (middle + 1, high)

@@ -54,14 +54,14 @@ def widths(width: int, head: int, heads_of_keys: int) -> Rules:
     )  # fmt: skip
 
 
-IMAGES = ((r"image_size", 64),)
+IMAGES = ((r"image_size", 64), (r"image_embedding_size", 4))  # patches of 16 pixels
 SMALL = (*COMMON, *widths(32, 16, 2))
 # Ways to make an architecture small, the smallest first. The first that can be called is taken.
 # Some need five layers to have one of each kind, some as many heads of keys, some long heads.
 RULES = (
     (*depths(1), *SMALL, *IMAGES), (*depths(2), *SMALL), (*depths(5), *SMALL),
     (*depths(2), *COMMON, *widths(32, 16, 4)), (*depths(2), *COMMON, *widths(32, 8, 4)),
-    (*depths(5), *COMMON, *widths(512, 128, 4)), (*depths(2), *COMMON, *IMAGES),
+    (*depths(5), *COMMON, *widths(512, 128, 4), *IMAGES), (*depths(2), *COMMON, *IMAGES),
     (*depths(2), *COMMON), depths(2),
 )  # fmt: skip
 

@@ -57,6 +57,8 @@ WHY = {
     "TensorifyScalarRestartAnalysis": "a backend may have its graph traced once more",
     "_OF_THREAD": "whether this thread traces, without a call",
     "GenerationTracker": "what a call of torch.compile counts",
+    "UserFunctionVariable": "methods that a program binds by hand and keeps in an object",
+    "UserMethodVariable": "the same",
     "functorch_config": "views are recomputed, so that parameters reach the backward as themselves",
 }
 
@@ -111,6 +113,36 @@ def test_guards_are_timed_for_others_only(monkeypatch):
     torch.compile(lambda x: x + 2, backend="eager")(torch.ones(2))
     assert timed == [1]
     torch._dynamo.reset()  # forgets the listener
+
+
+class _Cache:
+    length = 3
+
+    def twice(self):
+        return 2 * self.length
+
+
+def _half(self):
+    return self.length // 2
+
+
+@pytest.mark.skipif(torch_private._BIND is None, reason="torch before 2.13")
+def test_methods_that_are_bound_by_hand():
+    def first_call(x, cache):
+        cache.size, cache.again = _half.__get__(cache), cache.twice
+        return x + cache.size()
+
+    ours, x = [True], torch.ones(2)
+    Listener(lambda: ours[0], lambda *_: None).listen()
+    cache = _Cache()
+    assert torch.compile(first_call, backend="eager", fullgraph=True)(x, cache).tolist() == [2, 2]
+    cache.length = 8
+    assert (cache.size(), cache.again()) == (4, 16) and cache.size.__self__ is cache
+    torch._dynamo.reset()
+    ours[0] = False
+    with pytest.raises(AttributeError, match="_half"):  # the day this passes, the patch can go
+        torch.compile(first_call, backend="eager")(x, _Cache())
+    torch._dynamo.reset()
 
 
 def test_tensor_check():

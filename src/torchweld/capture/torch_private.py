@@ -31,6 +31,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.eval_frame import reset_code
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis, TorchDynamoException
 from torch._dynamo.mutation_guard import GenerationTracker
+from torch._dynamo.variables import UserFunctionVariable, UserMethodVariable
 from torch._export.utils import _compiling_state_context
 from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, to_fun
 from torch._functorch._aot_autograd.schemas import MemoryFormatMeta, OutputType
@@ -516,6 +517,35 @@ def time_guards(wanted: bool) -> None:
     """Whether Dynamo times the guards of what it compiles, for its log. It empties the processor's
     caches for that: 24 of the 42 ms that it takes to compile a function of two operations."""
     guards.profile_guard_manager = _TIME_GUARDS if wanted else lambda *_: 0.0
+
+
+_BIND = getattr(UserFunctionVariable, "tp_descr_get_impl", None)  # None before torch 2.13
+
+
+class _HandBound(UserMethodVariable):
+    """A method that is written out as MethodType(function, object)."""
+
+    def reconstruct(self, codegen) -> None:
+        codegen.add_push_null(lambda: codegen.load_import_from("types", "MethodType"))
+        codegen(UserFunctionVariable(self.fn, source=self.source_fn))
+        codegen(self.obj)
+        codegen.call_function(2, False)
+
+
+def _bound(function: UserFunctionVariable, tx, obj, owner):
+    method = _BIND(function, tx, obj, owner)
+    found = getattr(type(getattr(obj, "value", None)), function.fn.__name__, None)
+    if found is function.fn or method.source is None or function.source is None:
+        return method
+    return _HandBound(function.fn, obj, source_fn=function.source)
+
+
+def find_methods_by_name(wanted: bool) -> None:
+    """Whether Dynamo believes that a method is an attribute of its object, of the function's name.
+    One that is bound by hand (`cache.length = f.__get__(cache)`) is not: if the program keeps it, the
+    compiled function raises AttributeError."""
+    if _BIND is not None:
+        UserFunctionVariable.tp_descr_get_impl = _BIND if wanted else _bound
 
 
 _BREAKS = tuple(

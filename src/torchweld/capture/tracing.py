@@ -49,6 +49,7 @@ class Listener:
     def _started(self, _) -> None:
         if self._ours():
             torch_private.time_guards(False)
+            torch_private.find_methods_by_name(False)
             self._now.was = {n: torch_private.set_dynamo(n, v) for n, v in _SETTINGS.items()}
             self._breaks.listen()
 
@@ -58,6 +59,7 @@ class Listener:
             torch_private.set_dynamo(name, value)
         if was:
             torch_private.time_guards(True)
+            torch_private.find_methods_by_name(True)
             self._breaks.stop()
 
 

@@ -542,8 +542,8 @@ def _bound(function: UserFunctionVariable, tx, obj, owner):
 
 def find_methods_by_name(wanted: bool) -> None:
     """Whether Dynamo believes that a method is an attribute of its object, of the function's name.
-    One that is bound by hand (`cache.length = f.__get__(cache)`) is not: if the program keeps it, the
-    compiled function raises AttributeError."""
+    One that is bound by hand (`cache.length = f.__get__(cache)`) is not: if the program keeps it,
+    the compiled function raises AttributeError."""
     if _BIND is not None:
         UserFunctionVariable.tp_descr_get_impl = _BIND if wanted else _bound
 

@@ -7,6 +7,7 @@ import os
 import pytest
 import torch
 
+from torchweld.codegen.source import SizeArg
 from torchweld.core import dtypes
 from torchweld.ir.access import addressed
 from torchweld.ir.nodes import Buffer
@@ -14,6 +15,7 @@ from torchweld.ir.parser import parse_comp
 from torchweld.targets.find import target_of
 from torchweld.templates.gemm.choice import choose
 from torchweld.templates.gemm.cpu import schedule
+from torchweld.templates.gemm.cpu.generate import generate
 from torchweld.templates.gemm.cpu.schedule import DEEPEST, cpu_product, scratch_elements
 from torchweld.templates.gemm.template import CPU
 from torchweld.templates.template import Problem
@@ -130,3 +132,34 @@ def test_rows_of_several_axes_are_priced_together():
         return CPU.price(roles, roles, problem)
 
     assert seconds(16, 128) == seconds(1, 2048)
+
+
+def compiled(comp, *sizes):
+    """The texts of the product for sizes of (m, n, k), and the numbers that each is called with."""
+    made = []
+    for m, n, k in sizes:
+        buffers = {
+            "x": Buffer("x", (m, k), dtypes.f32, (k, 1)),
+            "w": Buffer("w", (n, k), dtypes.f32, (k, 1)),
+            "y": Buffer("y", (m, n), dtypes.f32, (n, 1)),
+        }
+        comp_of = parse_comp(comp.format(m=m, n=n, k=k, mark="exact "))
+        product = cpu_product(addressed(comp_of, buffers))
+        (source,) = generate(comp_of, product, buffers).sources
+        made.append((source.text, [a.size for a in source.args if isinstance(a, SizeArg)]))
+    return made
+
+
+def test_products_of_other_sizes_are_one_text():
+    (one, first), (other, second) = compiled(TEXT, (64, 96, 200), (48, 130, 72))
+    assert one == other and first != second
+    assert {64, 96, 200} <= set(first) and {48, 130, 72} <= set(second)
+
+
+def test_what_asks_for_positions_is_written_for_its_sizes():
+    masked = TEXT.replace("store y[m, n] %3", """%4 = index n
+  %5 = cast %4 : f32
+  %6 = mul %3 %5 : f32
+  store y[m, n] %6""")
+    (one, numbers), (other, _) = compiled(masked, (64, 96, 200), (48, 130, 72))
+    assert one != other and not numbers

@@ -15,8 +15,9 @@ from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
 from torchweld.ir.nodes import Buffer, Comp, Value, needed, operands
 from torchweld.ir.size import Size
-from torchweld.templates.conv.cpu.generate import header, with_symbols
+from torchweld.templates.conv.cpu.generate import header
 from torchweld.templates.conv.cpu.schedule import SUMS
+from torchweld.templates.gemm.cpu.emit import with_symbols
 from torchweld.templates.pointwise_reduce.cpu import generate as cpp
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel, kernel
 from torchweld.templates.pointwise_reduce.cpu.schedule import CpuSchedule

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -17,9 +17,6 @@ from torchweld.codegen.cpp.headers import with_headers
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
 from torchweld.core import dtypes
-from torchweld.ir import size
-from torchweld.ir.access import Access, Accesses
-from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Buffer, Cast, Comp, Load, Op, Value, needed, operands
 from torchweld.ir.size import Size
 from torchweld.templates.conv.cpu.schedule import SUMS, CpuConvolution
@@ -56,7 +53,7 @@ def generate(
     pointers = {n: f"p{i}" for i, n in enumerate(names)} | {SUMS: "sums"}
     shown = {**buffers, SUMS: buffers[convolution.image.buffer]}  # also float32
     nest = (convolution.pixel,) if convolution.pixel else ()
-    finish, strides = with_symbols(convolution.finish)
+    finish, strides = cpp_product.with_symbols(convolution.finish)
     k = kernel(finish, CpuSchedule((), nest, "column", "rows"), shown, pointers)
     geometry = _geometry(comp, convolution, buffers)
     numbers = {f"g{i}": n for i, n in enumerate(geometry)} | strides
@@ -66,24 +63,6 @@ def generate(
     loops = header(HERE / f"{_loops(convolution)[0]}.h")
     text = with_headers(text.replace("KERNEL", name), loops)
     return KernelBundle(comp.name, (KernelSource("cpp", name, text, args),))
-
-
-def with_symbols(accesses: Accesses) -> tuple[Accesses, dict[str, Size]]:
-    """`accesses` with a symbol in the place of each stride that is not one, and what they are."""
-    numbers: dict[str, Size] = {}
-
-    def named(number: Size) -> Size:
-        if isinstance(number, int) and number in (0, 1):
-            return number
-        numbers[f"s{len(numbers)}"] = number
-        return size.symbol(f"s{len(numbers) - 1}")
-
-    def changed(access: Access) -> Access:
-        terms = tuple((axis, named(c)) for axis, c in access.offset.terms)
-        return replace(access, offset=Affine(terms, named(access.offset.const)))
-
-    loads = {v: changed(a) for v, a in accesses.loads.items()}
-    return replace(accesses, loads=loads, stores=tuple(map(changed, accesses.stores))), numbers
 
 
 def _geometry(comp: Comp, c: CpuConvolution, buffers: Mapping[str, Buffer]) -> list[Size]:

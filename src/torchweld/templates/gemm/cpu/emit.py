@@ -15,8 +15,11 @@ from pathlib import Path
 from torchweld.codegen.cpp import expr as x
 from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
+from torchweld.ir import size
 from torchweld.ir.access import Access, Accesses
+from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Buffer, Value, needed
+from torchweld.ir.size import Size
 from torchweld.targets.cpu import core_cache_bytes
 from torchweld.templates.gemm.cpu.schedule import CpuProduct, scratch_elements
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel, kernel
@@ -36,6 +39,25 @@ def header() -> str:
 def scratch_buffers(product: CpuProduct, accesses: Accesses, device: str) -> tuple[Buffer, ...]:
     sizes = scratch_elements(product, accesses)
     return tuple(Buffer(name, (n,), dtypes.f32, (1,), device) for name, n in sizes.items())
+
+
+def with_symbols(accesses: Accesses, least: int = 2) -> tuple[Accesses, dict[str, Size]]:
+    """`accesses` with a symbol in the place of each stride and offset from `least` on, and what
+    they are."""
+    numbers: dict[str, Size] = {}
+
+    def named(number: Size) -> Size:
+        if isinstance(number, int) and 0 <= number < least:
+            return number
+        numbers[f"s{len(numbers)}"] = number
+        return size.symbol(f"s{len(numbers) - 1}")
+
+    def changed(access: Access) -> Access:
+        terms = tuple((axis, named(c)) for axis, c in access.offset.terms)
+        return replace(access, offset=Affine(terms, named(access.offset.const)))
+
+    loads = {v: changed(a) for v, a in accesses.loads.items()}
+    return replace(accesses, loads=loads, stores=tuple(map(changed, accesses.stores))), numbers
 
 
 def product_kernel(
@@ -67,8 +89,9 @@ def emit_product(k: Kernel, e: Emitter, product: CpuProduct) -> None:
     strides = ", ".join(x.size_text(a.offset.coefficient(axis)) for a, axis in steps)
     memory = ", ".join(_memory(k, product, name) for name in ("packed", "sums"))
     kinds = ", ".join(_ELEMENTS[k.kinds[a.buffer]] for a in (left, right))
+    blocks = ", ".join(map(x.size_text, (product.block, product.stretch)))
     e.line(f"const tw_product<{kinds}> a = {{{extents}, {starts}, {strides},")
-    e.line(f"                      {product.block}, {product.stretch}, {memory}}};")
+    e.line(f"                      {blocks}, {memory}}};")
     e.line(f"{_loops(k, product)}(a, tid, parts, [=](int64_t row, int64_t rows, int64_t column,")
     e.line("    int64_t columns, const float* c, int64_t c_row) {")
     e.line(f"  finish(P, S, {_BATCH}, row, rows, column, columns, c, c_row);")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torchweld.codegen.cpp.headers import with_headers
 from torchweld.codegen.emitter import Emitter
@@ -11,7 +12,8 @@ from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, Size
 from torchweld.ir import size
 from torchweld.ir.access import Accesses, addressed
 from torchweld.ir.expand import expanded
-from torchweld.ir.nodes import Buffer, Comp
+from torchweld.ir.nodes import Buffer, Comp, Index
+from torchweld.ir.size import Size
 from torchweld.templates.gemm.cpu import emit
 from torchweld.templates.gemm.cpu.schedule import CpuProduct
 from torchweld.templates.pointwise_reduce.cpu.generate import (
@@ -21,6 +23,7 @@ from torchweld.templates.pointwise_reduce.cpu.generate import (
     launch,
     size_symbols,
 )
+from torchweld.templates.pointwise_reduce.cpu.kernel import LANES
 
 FINISH = (
     "void* const* P, const int64_t* S, int64_t batch, int64_t row0, int64_t rows, "
@@ -37,18 +40,39 @@ def generate(
     buffers: Mapping[str, Buffer],
     hints: Mapping[str, int] | None = None,
 ) -> KernelBundle:
-    """The C++ of `comp`, which is `product`."""
+    """The C++ of `comp`, which is `product`. Sizes and strides are arguments where they can be, so
+    that products with the same things following them are compiled once."""
     accesses = addressed(expanded(comp), buffers, hints)
     device = buffers[comp.writes[0]].device
     scratch = emit.scratch_buffers(product, accesses, device)
     buffers = {**buffers, **{b.name: b for b in scratch}}
     names = (*dict.fromkeys(a.buffer for a in accesses.all), *(b.name for b in scratch))
-    symbols = tuple(sorted(size_symbols(accesses)))
-    text = _text(accesses, product, buffers, names, symbols)
+    numbers: dict[str, Size] = {s: size.symbol(s) for s in sorted(size_symbols(accesses))}
+    if not numbers and not product.few and not _asks_for_positions(accesses):
+        accesses, product, numbers = with_symbols(accesses, product)
+    text = _text(accesses, product, buffers, names, tuple(numbers))
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    args = (*map(BufferArg, names), *(SizeArg(size.symbol(s)) for s in symbols))
+    args = (*map(BufferArg, names), *map(SizeArg, numbers.values()))
     text = with_headers(text.replace("KERNEL", name), emit.header())
     return KernelBundle(comp.name, (KernelSource("cpp", name, text, args),), scratch=scratch)
+
+
+def _asks_for_positions(accesses: Accesses) -> bool:
+    """What follows the sums is then written for the sizes: conditions cut loops at them."""
+    return any(isinstance(i, Index) for i in accesses.comp.body)
+
+
+def with_symbols(
+    accesses: Accesses, product: CpuProduct
+) -> tuple[Accesses, CpuProduct, dict[str, Size]]:
+    """Both with a symbol in the place of each extent, stride and size of a block, and what they
+    are. Short strides stay: what lies two apart is read along its line."""
+    accesses, numbers = emit.with_symbols(accesses, LANES)
+    blocks = {"block": product.block, "stretch": product.stretch}
+    numbers |= blocks | {f"x_{a.name}": a.extent for a in accesses.comp.axes}
+    axes = tuple(replace(a, extent=size.symbol(f"x_{a.name}")) for a in accesses.comp.axes)
+    accesses = replace(accesses, comp=replace(accesses.comp, axes=axes))
+    return accesses, replace(product, **{name: size.symbol(name) for name in blocks}), numbers
 
 
 def _text(accesses: Accesses, product: CpuProduct, buffers, names, symbols) -> str:

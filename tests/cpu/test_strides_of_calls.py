@@ -1,4 +1,4 @@
-"""What a library call is given has eager's strides: kernels refuse rows that begin at odd places."""
+"""A library call is given eager's strides: kernels refuse rows that begin at odd places."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_products_of_other_sizes_are_one_text():
 
 
 def test_what_asks_for_positions_is_written_for_its_sizes():
-    masked = TEXT.replace("store y[m, n] %3", """%4 = index n
+    masked = TEXT.replace("store y[m, n] %3", """%4 = index n : i64
   %5 = cast %4 : f32
   %6 = mul %3 %5 : f32
   store y[m, n] %6""")

@@ -150,9 +150,11 @@ def compiled(comp, *sizes):
     return made
 
 
-def test_products_of_other_sizes_are_one_text():
+def test_products_of_other_sizes_and_axes_are_one_text():
     (one, first), (other, second) = compiled(TEXT, (64, 96, 200), (48, 130, 72))
-    assert one == other and first != second
+    other_axes = TEXT.replace("m:", "i4:").replace("[m,", "[i4,")
+    ((named, _),) = compiled(other_axes, (64, 96, 200))
+    assert one == other == named and first != second
     assert {64, 96, 200} <= set(first) and {48, 130, 72} <= set(second)
 
 

@@ -69,9 +69,10 @@ def with_symbols(
     are. Short strides stay: what lies two apart is read along its line."""
     accesses, numbers = emit.with_symbols(accesses, LANES)
     blocks = {"block": product.block, "stretch": product.stretch}
-    numbers |= blocks | {f"x_{a.name}": a.extent for a in accesses.comp.axes}
-    axes = tuple(replace(a, extent=size.symbol(f"x_{a.name}")) for a in accesses.comp.axes)
-    accesses = replace(accesses, comp=replace(accesses.comp, axes=axes))
+    comp = accesses.comp
+    numbers |= blocks | {f"x{i}": axis.extent for i, axis in enumerate(comp.axes)}
+    axes = (replace(axis, extent=size.symbol(f"x{i}")) for i, axis in enumerate(comp.axes))
+    accesses = replace(accesses, comp=replace(comp, axes=tuple(axes)))
     return accesses, replace(product, **{name: size.symbol(name) for name in blocks}), numbers
 
 

@@ -49,7 +49,7 @@ def generate(
     names = (*dict.fromkeys(a.buffer for a in accesses.all), *(b.name for b in scratch))
     numbers: dict[str, Size] = {s: size.symbol(s) for s in sorted(size_symbols(accesses))}
     if not numbers and not product.few and not _asks_for_positions(accesses):
-        accesses, product, numbers = with_symbols(accesses, product)
+        accesses, product, numbers = _with_symbols(accesses, product)
     text = _text(accesses, product, buffers, names, tuple(numbers))
     name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     args = (*map(BufferArg, names), *map(SizeArg, numbers.values()))
@@ -62,7 +62,7 @@ def _asks_for_positions(accesses: Accesses) -> bool:
     return any(isinstance(i, Index) for i in accesses.comp.body)
 
 
-def with_symbols(
+def _with_symbols(
     accesses: Accesses, product: CpuProduct
 ) -> tuple[Accesses, CpuProduct, dict[str, Size]]:
     """Both with a symbol in the place of each extent, stride and size of a block, and what they

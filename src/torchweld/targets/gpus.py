@@ -13,9 +13,9 @@ _TEMPLATES = (
     "attention/gpu/sums", "gemm/skinny", "gemm/hopper", "gemm/triton", "pointwise_reduce/gpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "slices", "biases", "channels last", "im2col", "few channels", "statistics",
-    "contiguous rows", "scores", "row totals", "plan", "row chunks", "join products",
-    "chains", "attention", "library calls (GPU)", "align rows", "align extents",
+    "rewrite", "slices", "biases", "channels last", "im2col", "few channels", "depthwise",
+    "statistics", "contiguous rows", "scores", "row totals", "plan", "row chunks", "join products",
+    "chains", "attention", "library calls (GPU)", "align rows", "align extents", "taps apart",
     "overwrite operands", "side by side",
 )  # fmt: skip
 

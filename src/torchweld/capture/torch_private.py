@@ -273,14 +273,27 @@ def make_no_zeros(ctx) -> None:
     ctx._materialize_non_diff_grads = False
 
 
-def check_backward(plain: Plain) -> None:
-    """Errors: RuntimeError where AOTAutograd refuses a backward."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+# None outside vmap and grad; whether algorithms have to be deterministic. The public functions are
+# Python around these.
+interpreter = torch._C._functorch.peek_interpreter_stack
+is_deterministic = torch._C._get_deterministic_algorithms
+
+
+def refuse_backward() -> None:
+    """Errors: RuntimeError, where AOTAutograd refuses a backward."""
+    if interpreter() is not None:
         raise RuntimeError("the backward of a compiled graph is called within vmap or grad, which "
                            "is not supported: put these inside the compiled function")  # fmt: skip
-    if plain.deterministic is False and torch.are_deterministic_algorithms_enabled():
-        raise RuntimeError("torch.use_deterministic_algorithms(True) was set between a forward and "
-                           "its backward, which was compiled without")  # fmt: skip
+    raise RuntimeError("torch.use_deterministic_algorithms(True) was set between a forward and "
+                       "its backward, which was compiled without")  # fmt: skip
+
+
+def bare_apply(function: type[torch.autograd.Function]) -> Callable:
+    """`function.apply` without what it looks at in each call, in Python: functorch, defaults of
+    arguments. The engine, too, calls its backward without looking for a `vjp` first."""
+    name = "apply_boxed" if GRADS_COME_BOXED else "apply"
+    setattr(function._backward_cls, name, function.backward)
+    return super(torch.autograd.Function, function).apply
 
 
 def is_view(node: torch.fx.Node) -> bool:

@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -113,6 +114,10 @@ def us(values) -> str:
     return f"{middle / 1e3:7.1f} ({tenth / 1e3:.1f})"
 
 
+def _parts(marks: list[int]) -> list[int]:
+    return [later - earlier for earlier, later in pairwise(marks)]
+
+
 def show(name: str, module: nn.Module, inputs: list, device: str, seconds: float) -> None:
     module = module.to(device)
     inputs = [t.to(device).requires_grad_(t.is_floating_point()) for t in inputs]
@@ -129,7 +134,7 @@ def show(name: str, module: nn.Module, inputs: list, device: str, seconds: float
     steps.append(Step(torchweld.fuse(module, numerics="eager"), module, inputs))
     rows = [o for _, o in pairs(eager, steps[0], device, seconds)]
     graphs.compile_graph = original
-    for part, column in zip(PARTS, zip(*([b - a for a, b in zip(r, r[1:])] for r in rows))):
+    for part, column in zip(PARTS, zip(*map(_parts, rows))):
         print(f"    {us(column)}  {part}", flush=True)
 
 

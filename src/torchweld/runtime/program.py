@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -139,13 +139,32 @@ class Program:
 
     def _run_in(self, prepared: _ForShape, arenas: tuple[Arena, ...], args: list) -> list:
         """A call whose temporaries live in `arenas`, which nothing else uses meanwhile."""
+        if not prepared.shaped.calls_torch:
+            return self._call_in(prepared, arenas, args)
+        with below_autograd():
+            return self._call_in(prepared, arenas, args)
+
+    def _call_in(self, prepared: _ForShape, arenas: tuple[Arena, ...], args: list) -> list:
+        """By one function of C, if it was made for these arenas and static inputs."""
+        binding = prepared.bound_to(arenas)
+        if binding is None or binding.whole is None or regions.wanted():
+            return self._call_slowly(prepared, arenas, args)
+        written = [args[p] for p in self._written] if self._written else None
+        found = binding.whole(args)
+        if found is None:
+            return self._call_slowly(prepared, arenas, args)
+        if written:
+            increment_version(written)  # kernels change memory behind torch's back
+        return found
+
+    def _call_slowly(self, prepared: _ForShape, arenas: tuple[Arena, ...], args: list) -> list:
         binding = self._binding(prepared, arenas, args)
         if binding is None:
             return self._run_in(self._prepared(args), arenas, args)
-        if not prepared.shaped.calls_torch:
-            return self._execute(prepared, binding, args)
-        with below_autograd():
-            return self._execute(prepared, binding, args)
+        native = self._loaded.native
+        if native is not None and len(arenas) < 2 and binding.fixed is not self._fixed:
+            binding.fixed, binding.whole = self._fixed, prepared.whole(binding, self._fixed)
+        return self._execute(prepared, binding, args)
 
     def run_head(self, arenas: tuple[Arena, ...], args: list) -> Paused:
         """A call up to its tail; `args` has every input in the layout that the graph says."""
@@ -202,15 +221,13 @@ class Program:
         """What was prepared for these arenas and static inputs. None if a static input has come in
         another layout: it counts as moving from now on."""
         pointers = self._static_pointers(args)
-        kept = arenas[0].bindings if arenas else prepared.without_arena
-        binding = kept.get(prepared)
+        binding = prepared.bound_to(arenas)
         if binding is not None and len(arenas) < 2 and binding.is_for(pointers):
             return binding
         steady = self._steady(prepared, pointers, args)
         if steady is None:
             return None
-        binding = kept[prepared] = bind_arenas(steady, prepared.arena_views, arenas)
-        return binding
+        return prepared.bind(bind_arenas(steady, prepared.arena_views, arenas), arenas)
 
     def _static_pointers(self, args: list) -> tuple[int, ...]:
         """Where the static inputs are."""
@@ -267,7 +284,7 @@ class _ForShape:
     def __init__(self, loaded: Loaded, shaped: Shaped) -> None:
         self.shaped, self._loaded = shaped, loaded
         self.arena_views = arena_views(loaded, shaped)
-        self.without_arena: dict = {}
+        self._without_arena: Binding | None = None
         self.steady: Binding | None = None
         self._named: Shaped | None = None
         mutated = frozenset(n for node in loaded.graph.nodes for n in node.writes)
@@ -285,6 +302,25 @@ class _ForShape:
         if self._named is None:
             self._named = shape_program(self._loaded, self.shaped.sizes, named=True)
         return self._named
+
+    def bound_to(self, arenas: tuple[Arena, ...]) -> Binding | None:
+        """What was prepared for these arenas."""
+        return arenas[0].bindings.get(self) if arenas else self._without_arena
+
+    def bind(self, binding: Binding, arenas: tuple[Arena, ...]) -> Binding:
+        if arenas:
+            arenas[0].bindings[self] = binding
+        else:
+            self._without_arena = binding
+        return binding
+
+    def whole(self, binding: Binding, fixed: Fixed) -> Callable[[list], list | None]:
+        """A call with this binding, as one function (`call_of` in native.py)."""
+        told = fixed.positions, fixed.tensors, fixed.watched, self._expected
+        steps = self.shaped.steps + self.shaped.tail
+        return self._native.call_of(
+            *told, binding.tensors, binding.bases, steps, self.shaped.outputs
+        )
 
     def expects(self, name: str, tensor: torch.Tensor) -> bool:
         shape, strides, dtype = self._layout(name)

@@ -62,7 +62,9 @@ def _kind(call: NativeCall | Launch) -> int | None:
 class _Shaper:
     def __init__(self, loaded: Loaded, sizes: Mapping[str, int], named: bool) -> None:
         self.loaded, self.sizes, self.named = loaded, sizes, named
-        self.placement, self.buffers = loaded.placement, loaded.graph.buffers
+        self.placement, self.buffers, self.native = (
+            loaded.placement, loaded.graph.buffers, loaded.native
+        )  # fmt: skip
         gpus = {b.device for b in self.buffers.values() if b.device.startswith("cuda")}
         self.one_gpu = len(gpus) == 1
         self.layouts = tuple(self._layout(d) for d in self.placement.devices)
@@ -134,7 +136,7 @@ class _Shaper:
                 self._flush_for(name)
                 slot, layout = self.placement.slots[name], self._concrete(self.buffers[name])
                 current = layout[-1].type == "cpu" or self.one_gpu
-                self.steps.append(steps.new_tensor(slot, *layout, current))
+                self.steps.append(steps.new_tensor(slot, *layout, current, self.native))
 
     def _mark_dead(self, position: int) -> None:
         for name in dict.fromkeys(
@@ -157,7 +159,7 @@ class _Shaper:
 
     def _drop(self) -> None:
         if self.dying:
-            self.steps.append(steps.drop(tuple(self.dying)))
+            self.steps.append(steps.drop(tuple(self.dying), self.native))
             self.dying = []
 
     def _queue(self, call: NativeCall | Launch) -> None:
@@ -174,13 +176,12 @@ class _Shaper:
         elif calls:
             rows = table(calls)
             self.keep_alive.append(rows)
-            helpers, native = self.loaded.helpers, self.loaded.native
-            walk = helpers.walk if native is None else partial(native.walk, helpers.walker)
-            self.steps.append(steps.walk_table(walk, rows, len(calls)))
+            walk = steps.walk_table(self.loaded.helpers, rows, len(calls), self.native)
+            self.steps.append(walk)
         self._drop()
 
     def _launch(self, launches: list[Launch]) -> None:
-        native, device = self.loaded.native, launches[0].device
+        native, device = self.native, launches[0].device
         plans = [launch.plan for launch in launches]
         if native is None:
             self.steps.extend(steps.launch(plan, device) for plan in plans)
@@ -228,7 +229,7 @@ class _Shaper:
         if offset == 0 and (shape, strides) == self._concrete(self.buffers[view.buffer])[:2]:
             return itemgetter(slot)
         self.calls_torch = True
-        return lambda tensors: window(tensors[slot], shape, strides, offset)
+        return steps.window_of(slot, window, shape, strides, offset, self.native)
 
     def _fixed_slot(self, view: FixedView) -> int:
         return self.first_fixed + self.fixed.setdefault(view, len(self.fixed))
@@ -350,7 +351,8 @@ class _Shaper:
         arguments = Arguments(node.args, node.kwargs, fetch_view, self.sizes)
         (first, *rest) = node.outputs or (None,)
         if first is not None and self.placement.kinds[first] != "extern":
-            self.steps.append(steps.call_into(out_form(node.target), arguments, self._whole(first)))
+            function, target = out_form(node.target), self._whole(first)
+            self.steps.append(steps.call_into(function, arguments, target, self.native))
             return
         targets = tuple(None if n is None else self._result(n) for n in (first, *rest))
         totals = self._needs()

@@ -95,10 +95,10 @@ def marked(steps: list[Step]) -> Callable:
 def pairs(eager: Callable, ours: Callable, device: str, seconds: float) -> Iterator[tuple]:
     """The marks of steps of both, in turn."""
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    end = time.monotonic() + seconds
     for step in (eager, ours):
         for _ in range(WARM):
             step()
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         found = []
         for step in (eager, ours):

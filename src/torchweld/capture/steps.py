@@ -79,14 +79,16 @@ def quick_step(plain: Plain, forward: Boxed, backward: Boxed) -> Callable:
 
         @staticmethod
         def forward(ctx, *args):
-            found = run_forward(list(args))
+            found = list(run_forward(list(args)))
             end = len(found) - numbers
             if numbers:
                 ctx.numbers = found[end:]
-            ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in found[results:end]])
-            given = found[:results]
+            kept, given = found[results:end], found[:results]
+            for place, tensor in enumerate(kept):
+                if tensor._is_view():
+                    kept[place] = tensor.detach()
+            ctx.save_for_backward(*kept)
             if unsafe_views:
-                given = list(given)
                 for place in unsafe_views:
                     given[place] = torch.ops.aten._unsafe_view(given[place], given[place].shape)
             if opaque:

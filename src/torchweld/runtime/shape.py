@@ -54,6 +54,10 @@ class Launch:
     device: int
 
 
+def _nothing(tensors: list) -> None:
+    """The Fetch of no output."""
+
+
 def _kind(call: NativeCall | Launch) -> int | None:
     """Calls of one kind can be made together: those of one GPU, or of the host."""
     return call.device if isinstance(call, Launch) else None
@@ -243,6 +247,8 @@ class _Shaper:
             made = self.placement.kinds[output.buffer] == "output"
             alone = made and self.returned.count(output.buffer) == 1
             return self.fetch_view(output, bare_window if alone else steps.window)
+        if output is None:
+            return _nothing
         fetch = Arguments((output,), (), self.fetch_view, self.sizes)
         return lambda tensors: fetch(tensors)[0][0]
 

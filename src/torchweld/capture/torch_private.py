@@ -451,7 +451,7 @@ def _quick_call(compiled: Callable, function: Callable, callback, context) -> Ca
 
     def look() -> None:
         nonlocal ready, count
-        entries = [] if locals_of is None else _ENTRIES_OF(function.__code__)
+        entries = [] if locals_of is None else _entries_of(function.__code__)
         if len(entries) != count or any(known.manager.cache_entry is None for known in ready):
             made = (_Ready.of(entry, function) for entry in entries[:_MOST_READY])
             ready, count = tuple(filter(None, made)), len(entries)
@@ -459,7 +459,9 @@ def _quick_call(compiled: Callable, function: Callable, callback, context) -> Ca
     return call
 
 
-_ENTRIES_OF = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
+_entries_of = getattr(
+    torch._C._dynamo.eval_frame, "_debug_get_cache_entry_list", lambda code: []
+)  # what Dynamo compiled for it, the latest first
 _MOST_READY = 4
 _RESUMES = "__resume_at"  # globals that Dynamo's code calls where a graph was cut
 
@@ -482,8 +484,10 @@ class _Ready:
         graphs = [name for name in code.co_names if name.startswith(_GRAPH)]
         if len(graphs) != 1 or any(name.startswith(_RESUMES) for name in code.co_names):
             return None
-        if code.co_freevars != function.__code__.co_freevars or manager.cache_entry is None:
+        if code.co_freevars != function.__code__.co_freevars:
             return None
+        if getattr(manager, "cache_entry", None) is None or not hasattr(manager, "root"):
+            return None  # not this release's
         run = functions.with_code(function, code, function.__closure__)
         return cls(manager, manager.root.check, run)
 

@@ -149,8 +149,9 @@ class Program:
         binding = self._binding(prepared, arenas, args)
         if binding is None:
             return self._run_in(self._prepared(args), arenas, args)
-        if binding.fixed is not self._fixed and len(arenas) < 2:
-            binding.fixed, binding.whole = self._fixed, prepared.whole(binding, self._fixed)
+        fixed = self._fixed  # which another thread may have set to its own
+        if binding.fixed is not fixed and len(arenas) < 2 and binding.is_for(fixed.pointers):
+            binding.fixed, binding.whole = fixed, prepared.whole(binding, fixed)
         if not prepared.shaped.calls_torch:
             return self._execute(prepared, binding, args)
         with below_autograd():

@@ -13,6 +13,8 @@ place(expected, args, tensors, bases)   puts inputs into their slots of the list
                          addresses into the array at `bases`; False where one is laid out otherwise
 new_tensor(slot, make), drop(slots), walk(walker, rows, count)   steps (steps.py): functions of
                          tensors by slot, bases and the address of these. `walk`: C++ kernels
+launches(rows, count, stream_of, device, go_on)   a step: rows of a table (`launches.h`) on the
+                         device's stream; go_on(bases, address, stream, row) where one is not taken
 call(function, arguments, positions, fetches, target, names)   the step of a library call, whose
                          arguments at `positions` come by fetches and whose last is the target
 window(slot, make, shape, strides, offset)   a fetch of a view, by make(tensor, ...)

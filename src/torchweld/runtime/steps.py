@@ -78,14 +78,12 @@ def launch_all(table: LaunchTable, native: ModuleType, device_index: int) -> Ste
     plans, launch = table.plans, native.launch
     start, count = table.address, len(plans)
 
-    def step(tensors, bases, address):
-        stream = raw_stream(device_index)
-        done = launch(start, 0, count, address, stream)
+    def go_on(bases, address, stream, done):
         while done < count:
             plans[done](bases, device_index, stream)
             done = launch(start, done + 1, count, address, stream)
 
-    return step
+    return native.launches(start, count, raw_stream, device_index, go_on)
 
 
 def copy(target: Fetch, source: Fetch) -> Step:

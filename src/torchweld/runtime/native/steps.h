@@ -3,6 +3,7 @@
 #pragma once
 #include <Python.h>
 
+#include "launches.h"
 #include "tensors.h"
 
 static int64_t integer(PyObject* object) { return (int64_t)PyLong_AsUnsignedLongLongMask(object); }
@@ -49,6 +50,26 @@ static PyObject* walk_step(PyObject* self, PyObject* const* args, Py_ssize_t) {
   walker((const int64_t*)rows, count, (const int64_t*)bases);
   Py_END_ALLOW_THREADS;
   Py_RETURN_NONE;
+}
+
+// launches(rows of launches.h, count, what gives the stream of a device, device, what goes on where a
+// row is not launched: of the bases, their address, the stream and the row)
+static PyObject* launches_step(PyObject* self, PyObject* const* args, Py_ssize_t) {
+  PyObject* stream = PyObject_CallOneArg(item(self, 2), item(self, 3));
+  if (!stream) return nullptr;
+  auto *rows = (const int64_t*)integer(item(self, 0)), *bases = (const int64_t*)integer(args[2]);
+  int64_t count = integer(item(self, 1)), reached;
+  void* queue = (void*)integer(stream);
+  Py_BEGIN_ALLOW_THREADS;
+  reached = launch_rows(rows, 0, count, bases, queue);
+  Py_END_ALLOW_THREADS;
+  PyObject* done = Py_NewRef(Py_None);
+  if (reached < count) {
+    Py_DECREF(done);
+    done = PyObject_CallFunction(item(self, 4), "OOOL", args[1], args[2], stream, (long long)reached);
+  }
+  Py_DECREF(stream);
+  return done;
 }
 
 // call(function, arguments, positions, fetches of those, target, names): with the target, if that is
@@ -153,6 +174,7 @@ static PyObject* whole_call(PyObject* self, PyObject* given) {
 BOUND(new_tensor, new_tensor_step, METH_FASTCALL);
 BOUND(drop, drop_step, METH_FASTCALL);
 BOUND(walk, walk_step, METH_FASTCALL);
+BOUND(launches, launches_step, METH_FASTCALL);
 BOUND(call, call_step, METH_FASTCALL);
 BOUND(window, window_of, METH_O);
 BOUND(call_of, whole_call, METH_O);

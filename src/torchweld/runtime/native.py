@@ -17,6 +17,7 @@ launches(rows, count, stream_of, device, go_on)   a step: rows of a table (`laun
                          device's stream; go_on(bases, address, stream, row) where one is not taken
 call(function, arguments, positions, fetches, target, names)   the step of a library call, whose
                          arguments at `positions` come by fetches and whose last is the target
+check(slot, bytes, step)   a step: that one, where the byte behind the slot's address is set
 window(slot, make, shape, strides, offset)   a fetch of a view, by make(tensor, ...)
 call_of(positions, objects, watched, expected or None, tensors, bases, steps, fetches)   a function
                          of a list of inputs: `are`, `unchanged`, `place`, the steps and the outputs

@@ -347,10 +347,19 @@ class _Shaper:
         self.steps.append(steps.interpret(comp, reads, writes, self.buffers, self.sizes, flags))
 
     def _extern(self, node: Extern) -> None:
-        if node.target == CHECK_INDEX and self.placement.kinds[node.reads[0]] == "flag":
+        checks = node.target == CHECK_INDEX
+        if checks and self.placement.kinds[node.reads[0]] == "flag":
             return
         self._flush()
-        self.calls_torch = True
+        step = self._call(node)
+        if checks and self.native is not None:
+            flag = self._where(node.name)(node.reads[0])
+            step = self.native.check(flag.base, flag.offset, step)
+        else:
+            self.calls_torch = True
+        self.steps.append(step)
+
+    def _call(self, node: Extern) -> Step:
         # Our own calls look at version counters; so does torch where it writes.
         own = node.mutates or node.target in LIBRARY
         fetch_view = partial(self.fetch_view, window=steps.window if own else bare_window)
@@ -358,14 +367,11 @@ class _Shaper:
         (first, *rest) = node.outputs or (None,)
         if first is not None and self.placement.kinds[first] != "extern":
             function, target = out_form(node.target), self._whole(first)
-            self.steps.append(steps.call_into(function, arguments, target, self.native))
-            return
+            return steps.call_into(function, arguments, target, self.native)
         targets = tuple(None if n is None else self._result(n) for n in (first, *rest))
         totals = self._needs()
         function = self.loaded.calls[node.name]
-        self.steps.append(
-            steps.call(function, arguments, targets, totals, node.name, self.loaded.record)
-        )
+        return steps.call(function, arguments, targets, totals, node.name, self.loaded.record)
 
     def _result(self, name: str) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         shape, strides, *_ = self._concrete(self.buffers[name])

@@ -243,7 +243,8 @@ static PyMethodDef methods[] = {
     FAST(launch),    FAST(join),      FAST(recorded),  FAST(replay),
     FAST(encode),    ONE(use_driver), FAST(use_torch), ONE(parameter_bytes),
     BIND(new_tensor), BIND(drop),     BIND(walk),      BIND(call),
-    BIND(launches),  BIND(window),    BIND(call_of),   {}};
+    BIND(launches),  BIND(check),     BIND(window),    BIND(call_of),
+    {}};
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "torchweld_native", nullptr, -1, methods,
                                  nullptr, nullptr, nullptr, nullptr};
 

@@ -94,6 +94,13 @@ static PyObject* call_step(PyObject* self, PyObject* const* args, Py_ssize_t) {
   return done;
 }
 
+// check(slot, bytes after its address, a step for where the byte there is set)
+static PyObject* check_step(PyObject* self, PyObject* const* args, Py_ssize_t) {
+  int64_t address = ((int64_t*)integer(args[2]))[integer(item(self, 0))] + integer(item(self, 1));
+  if (!*(const char*)address) Py_RETURN_NONE;
+  return PyObject_Vectorcall(item(self, 2), args, 3, nullptr);
+}
+
 // window(slot, a function, shape, strides, elements after its first): of the tensor in the slot
 static PyObject* window_of(PyObject* self, PyObject* tensors) {
   PyObject* tensor = PyList_GetItem(tensors, integer(item(self, 0)));
@@ -176,5 +183,6 @@ BOUND(drop, drop_step, METH_FASTCALL);
 BOUND(walk, walk_step, METH_FASTCALL);
 BOUND(launches, launches_step, METH_FASTCALL);
 BOUND(call, call_step, METH_FASTCALL);
+BOUND(check, check_step, METH_FASTCALL);
 BOUND(window, window_of, METH_O);
 BOUND(call_of, whole_call, METH_O);

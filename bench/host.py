@@ -1,4 +1,4 @@
-"""What a small training step costs the host: python bench/host.py [--device cuda] [--seconds 2]
+"""What a small training step costs the host: python bench/host.py [--device cuda] [--no-graphs]
 
 Forward and backward of small modules, in eager and by torchweld in turn: the median and the tenth
 percentile of each, in us of this process's wall time, and how much more torchweld takes, the median
@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -118,11 +119,13 @@ def _parts(marks: list[int]) -> list[int]:
     return [later - earlier for earlier, later in pairwise(marks)]
 
 
-def show(name: str, module: nn.Module, inputs: list, device: str, seconds: float) -> None:
+def show(name: str, module: nn.Module, inputs: list, asked: argparse.Namespace) -> None:
+    device, seconds = asked.device, asked.seconds
+    fuse = partial(torchweld.fuse, cuda_graphs=not asked.no_graphs)
     module = module.to(device)
     inputs = [t.to(device).requires_grad_(t.is_floating_point()) for t in inputs]
     eager = Step(module, module, inputs)
-    ours = Step(torchweld.fuse(module), module, inputs)
+    ours = Step(fuse(module), module, inputs)
     found = list(pairs(eager, ours, device, seconds))
     whole = [(e[-1] - e[0], o[-1] - o[0]) for e, o in found]
     more = statistics.median(o - e for e, o in whole) / 1e3
@@ -131,7 +134,7 @@ def show(name: str, module: nn.Module, inputs: list, device: str, seconds: float
 
     steps: list[Step] = []
     original, graphs.compile_graph = graphs.compile_graph, marked(steps)
-    steps.append(Step(torchweld.fuse(module, numerics="eager"), module, inputs))
+    steps.append(Step(fuse(module, numerics="eager"), module, inputs))  # compiled anew
     rows = [o for _, o in pairs(eager, steps[0], device, seconds)]
     graphs.compile_graph = original
     for part, column in zip(PARTS, zip(*map(_parts, rows))):
@@ -143,10 +146,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--size", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2.0)
-    options = parser.parse_args()
+    parser.add_argument("--no-graphs", action="store_true", help="no CUDA graphs")
+    asked = parser.parse_args()
     torch.manual_seed(0)
-    for name, module, inputs in cases(options.size):
-        show(name, module, inputs, options.device, options.seconds)
+    for name, module, inputs in cases(asked.size):
+        show(name, module, inputs, asked)
 
 
 if __name__ == "__main__":

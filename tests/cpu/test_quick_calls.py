@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from torch._dynamo import eval_frame
+from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch.nn.modules.module import register_module_forward_hook
 
 import torchweld
@@ -216,6 +217,21 @@ def test_code_whose_entry_is_gone_is_not_run():
     assert _goes_through_dynamo(made, x)
     assert not _goes_through_dynamo(made, x)
     torch.testing.assert_close(made(x), model(x))
+
+
+def test_code_whose_guards_know_an_object_that_is_gone_is_not_run(monkeypatch):
+    entries_of, codes = torch_private._entries_of, []
+    monkeypatch.setattr(
+        torch_private, "_entries_of", lambda code: codes.append(code) or entries_of(code)
+    )
+    made, x, y = torchweld.fuse(lambda x: x * 2), torch.ones(3), torch.ones(4, 2)
+    made(x), made(y)
+    managers = [entry.guard_manager for entry in entries_of(codes[-1])]
+    manager = next(m for m in managers if m.root.check({"x": x}))
+    manager.extra_state.invalidate(manager.cache_entry, DeletedGuardManagerWrapper("a test"))
+    for _ in range(3):
+        assert torch.equal(made(x), x * 2) and torch.equal(made(y), y * 2)
+    assert not _goes_through_dynamo(made, x) and not _goes_through_dynamo(made, y)
 
 
 def test_a_cut_graph_needs_dynamo_in_each_call():

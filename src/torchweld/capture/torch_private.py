@@ -462,7 +462,7 @@ def _quick_call(compiled: Callable, function: Callable, callback, context) -> Ca
 _entries_of = getattr(
     torch._C._dynamo.eval_frame, "_debug_get_cache_entry_list", lambda code: []
 )  # what Dynamo compiled for it, the latest first
-_MOST_READY = 4
+_MOST_READY = 8  # as many as Dynamo compiles, if its limit is not raised
 _RESUMES = "__resume_at"  # globals that Dynamo's code calls where a graph was cut
 
 
@@ -479,15 +479,15 @@ class _Ready:
 
     @classmethod
     def of(cls, entry, function: Callable) -> _Ready | None:
-        """None for code that calls what Dynamo has to see."""
+        """None for code that calls what Dynamo has to see, and for what is gone."""
         code, manager = entry.code, entry.guard_manager
+        if code is None or getattr(manager, "cache_entry", None) is None:
+            return None
         graphs = [name for name in code.co_names if name.startswith(_GRAPH)]
         if len(graphs) != 1 or any(name.startswith(_RESUMES) for name in code.co_names):
             return None
         if code.co_freevars != function.__code__.co_freevars:
             return None
-        if getattr(manager, "cache_entry", None) is None or not hasattr(manager, "root"):
-            return None  # not this release's
         run = functions.with_code(function, code, function.__closure__)
         return cls(manager, manager.root.check, run)
 

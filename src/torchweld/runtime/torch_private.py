@@ -12,10 +12,9 @@ import torch
 DispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 
 
-# A context manager: ATen calls go past autograd's dispatch keys. The public `no_grad` still pays for
-# them, and refuses `out=` where an argument requires a gradient.
+# A context manager: ATen calls go past autograd's dispatch keys. The public `no_grad` still pays
+# for them, and refuses `out=` where an argument requires a gradient.
 below_autograd = torch._C._AutoDispatchBelowAutograd
-
 
 # None in a build of torch without CUDA. CUDA is in use already where they are called, which the
 # public functions ask first.

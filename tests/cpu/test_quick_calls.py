@@ -197,14 +197,18 @@ def test_calls_whose_guards_hold_go_past_the_hook_into_frames():
 def test_what_a_function_closes_over_is_guarded():
     scale = 2.0
 
-    def model(x):
-        return x * scale
+    def model(x, y):
+        def twice(z):
+            return z * scale + y  # y is a cell of the model's
+
+        return twice(x) + y
 
     made, x = torchweld.fuse(model), torch.ones(3)
-    made(x)
-    assert not _goes_through_dynamo(made, x)
+    assert torch.equal(made(x, x), torch.full((3,), 4.0))
+    assert not _goes_through_dynamo(made, x, x)
+    assert torch.equal(made(x, x * 2), torch.full((3,), 6.0))
     scale = 5.0
-    assert torch.equal(made(x), torch.full((3,), 5.0))
+    assert torch.equal(made(x, x), torch.full((3,), 7.0))
 
 
 def test_code_whose_entry_is_gone_is_not_run():

@@ -288,7 +288,8 @@ class _Session:
         if switch is not None and all(w or leaf for w, leaf in zip(wanted, plain.leaves)):
             both = (self._compiled_forward, backward)
             settled = (getattr(boxed, "settled", None) or boxed for boxed in both)
-            switch.quick, switch.needs_grad = steps.quick_step(plain, *settled), True
+            switch.needs_grad = True  # first: other threads may call it meanwhile
+            switch.quick = steps.quick_step(plain, *settled)
 
     def _compile(
         self,

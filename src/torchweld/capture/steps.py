@@ -88,9 +88,8 @@ def quick_step(plain: Plain, forward: Boxed, backward: Boxed) -> Callable:
                 if tensor._is_view():
                     kept[place] = tensor.detach()
             ctx.save_for_backward(*kept)
-            if unsafe_views:
-                for place in unsafe_views:
-                    given[place] = torch.ops.aten._unsafe_view(given[place], given[place].shape)
+            for place in unsafe_views:
+                given[place] = torch.ops.aten._unsafe_view(given[place], given[place].shape)
             if opaque:
                 ctx.mark_non_differentiable(*[given[place] for place in opaque])
                 torch_private.make_no_zeros(ctx)

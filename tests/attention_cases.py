@@ -110,8 +110,12 @@ def varied(dtype: str) -> list[Case]:
         case(Sizes(2, 2, 4, 1, "s0", 64, 64), dtype, sizes={"s0": 150}),
         case(Sizes(2, 2, 4, 2, "s0", 64, 64), dtype, f"{dtype} bil", sizes={"s0": 3}),
         case(Sizes(1, 2, 1, 7, 130, 256, 256), dtype),
-        image(Sizes(1, 2, 1, 20, 42, 32, 32), dtype, width=6),
     ]
+
+
+def every(dtype: str) -> list[Case]:
+    """Also what is no call of attention in torch."""
+    return [*varied(dtype), image(Sizes(1, 2, 1, 20, 42, 32, 32), dtype, width=6)]
 
 
 def bundle_of(c: Case, table: Target = H100) -> KernelBundle:

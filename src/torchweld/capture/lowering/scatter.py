@@ -25,10 +25,8 @@ _PAIRED = {"add": "add", "max": "maximum", "min": "minimum"}  # operations of tw
 
 def _start(call: Call, x: Tensor, wide: bool) -> tuple[Tensor, float | str]:
     """(result buffer as a tensor, Store.init) to combine into: a number, or the name of a buffer
-    to copy. `wide`: sums, which a GPU's atomics would add in another order each time."""
+    to copy. `wide`: sums, of 16-bit floats in float32."""
     spec = call.out
-    if wide and spec.dtype.is_float and spec.device.startswith("cuda"):
-        raise NotLowered("sums of floats in any order do not repeat from run to run on a GPU")
     dtype = dtypes.compute(spec.dtype) if wide else spec.dtype
     strides = views.contiguous_strides(spec.shape)
     buffer = call.graph.buffer(call.name, spec.shape, dtype, strides, spec.device)
@@ -74,11 +72,19 @@ def _needs_float(call: Call) -> None:
         raise NotLowered("no combination of this dtype")
 
 
-def _needs_atomics(call: Call, combine: str | None) -> None:
-    """Those of a GPU have no extremes of floats, some of which may be NaN."""
-    extreme = combine in ("max", "min") and call.out.dtype.is_float
-    if extreme and call.out.device.startswith("cuda"):
+def _needs_atomics(call: Call, combine: str | None, repeats: bool = False) -> None:
+    """Those of a GPU have no extremes of floats, some of which may be NaN. They add floats in
+    another order each time, as eager's do but for operations that `repeats` (it sorts), unless the
+    user asks for the same order."""
+    if combine is None or not call.out.dtype.is_float or not call.out.device.startswith("cuda"):
+        return
+    if combine != "add":
         raise NotLowered(f"no atomic {combine} of {call.out.dtype} on a GPU")
+    if repeats:
+        raise NotLowered("eager adds in the same order each time, atomics on a GPU do not")
+    if torch.are_deterministic_algorithms_enabled():
+        raise NotLowered("atomic sums would not repeat from run to run, which "
+                         "torch.use_deterministic_algorithms asks for")  # fmt: skip
 
 
 @lowers("aten.scatter_add.default")
@@ -194,6 +200,7 @@ def _library_gradient(call: Call, grad: Tensor, indices: Tensor, rows, padding_i
 @lowers("aten.index_add.default")
 def index_add(call: Call, x, d, index, source, *, alpha=1):
     _needs_float(call)
+    _needs_atomics(call, "add")
     d = normal(d, x.rank)
     target, init = _start(call, x, wide=True)
     guarded = check_range(call, index, x.shape[d])
@@ -214,7 +221,8 @@ def index_put(call: Call, x, indices, values, accumulate=False):
 
 @lowers("aten._unsafe_index_put.default")
 def unsafe_index_put(call: Call, x, indices, values, accumulate=False):
-    """`index_put` with indices that a decomposition has made, in range."""
+    """`index_put` with indices that a decomposition has made, in range: what it stands for in
+    eager adds with atomics."""
     return _put(call, x, indices, values, accumulate, checked=False)
 
 
@@ -246,6 +254,7 @@ def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, check
     if not accumulate and any(size != 1 for size in values.shape):
         raise NotLowered("the last of several writes to one element")
     _needs_float(call)
+    _needs_atomics(call, "add" if accumulate else None, repeats=checked)
     layout = IndexLayout(x, indices)
     shape = layout.shape()
     if 0 in shape:  # a write of one value to one place would not run over the empty axis

@@ -10,16 +10,25 @@ from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.externs import window
 from torchweld.capture.lowering.indexing import IndexLayout
 from torchweld.capture.lowering.nest import Nest, Spec, copied
-from torchweld.capture.lowering.ranges import all_of, check_range, in_range, is_inside, is_within
+from torchweld.capture.lowering.ordered import sums_in_order
+from torchweld.capture.lowering.ranges import (
+    all_of,
+    check_range,
+    in_range,
+    is_inside,
+    is_within,
+    run_of,
+)
 from torchweld.capture.lowering.registry import lowers
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
 from torchweld.ir import views
 from torchweld.ir.nodes import Extern
-from torchweld.ir.size import Size
+from torchweld.ir.size import Size, product
 from torchweld.ir.views import Fill, Tensor
 
 _COMBINE = {"sum": "add", "amax": "max", "amin": "min"}
+_FEW_INDICES = 3072  # up to which ATen's gradient of an embedding is one kernel, without a sort
 _PAIRED = {"add": "add", "max": "maximum", "min": "minimum"}  # operations of two elements
 
 
@@ -72,16 +81,13 @@ def _needs_float(call: Call) -> None:
         raise NotLowered("no combination of this dtype")
 
 
-def _needs_atomics(call: Call, combine: str | None, repeats: bool = False) -> None:
+def _needs_atomics(call: Call, combine: str | None) -> None:
     """Those of a GPU have no extremes of floats, some of which may be NaN. They add floats in
-    another order each time, as eager's do but for operations that `repeats` (it sorts), unless the
-    user asks for the same order."""
+    another order each time, as eager's do, unless the user asks for the same order."""
     if combine is None or not call.out.dtype.is_float or not call.out.device.startswith("cuda"):
         return
     if combine != "add":
         raise NotLowered(f"no atomic {combine} of {call.out.dtype} on a GPU")
-    if repeats:
-        raise NotLowered("eager adds in the same order each time, atomics on a GPU do not")
     if torch.are_deterministic_algorithms_enabled():
         raise NotLowered("atomic sums would not repeat from run to run, which "
                          "torch.use_deterministic_algorithms asks for")  # fmt: skip
@@ -166,8 +172,12 @@ def embedding_dense_backward(call: Call, grad, indices, rows, padding_idx, scale
     """Sums of gradients by row of the table; the padding row gets none."""
     if scale_grad_by_freq:
         raise NotLowered("gradients scaled by frequency")
+    if (known := _of_positions(call, grad, indices, rows, padding_idx)) is not None:
+        return known
     if call.out.device.startswith("cuda"):
-        return _library_gradient(call, grad, indices, rows, padding_idx)
+        if isinstance(count := product(indices.shape), int) and count <= _FEW_INDICES:
+            return _library_gradient(call, grad, indices, rows, padding_idx)
+        return sums_in_order(call, grad, indices, 0, ignored=padding_idx)
     zeros = views.filled(0.0, call.out.dtype, call.out.device, call.out.shape)
     target, init = _start(call, zeros, wide=True)
     last = grad.rank - 1
@@ -177,6 +187,20 @@ def embedding_dense_backward(call: Call, grad, indices, rows, padding_idx, scale
     guard = None if padding_idx < 0 else given.ne(padding_idx)
     value = nest.read(grad).widen()
     return _narrowed(call, _write(call, nest, target, init, [row, last], value, "add", guard))
+
+
+def _of_positions(call: Call, grad: Tensor, indices: Tensor, rows: Size, padding_idx: int):
+    """The gradient of rows that lie in a row, in their order (positions); None of others."""
+    ones = [d for d, size in enumerate(indices.shape) if size == 1]
+    indices, grad = views.squeeze(indices, ones), views.squeeze(grad, ones)
+    start, count, step = (indices.rank == 1 and run_of(indices)) or (0, 0, 0)
+    within = step == 1 and isinstance(rows, int) and 0 <= start <= rows - count
+    if not within or start <= padding_idx < start + count:
+        return None
+    nest = call.nest(call.out.shape, extra=[(grad, (None, 1))])
+    at = nest.at(0) + -start
+    guard = is_inside(nest.position(0), start, start + count)
+    return call.finish(nest, nest.read(grad, [at, 1], guard=guard))
 
 
 def _library_gradient(call: Call, grad: Tensor, indices: Tensor, rows, padding_idx) -> Tensor:
@@ -249,12 +273,14 @@ def index_put_in_place(call: Call, x, indices, values, accumulate=False):
 
 
 def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, checked: bool):
+    if accumulate and checked and call.out.device.startswith("cuda"):
+        return _put_in_order(call, x, indices, values)
     if len(indices) == 1 and indices[0] is not None and indices[0].dtype == dtypes.b1:
         return _put_where(call, x, indices[0], values, accumulate)
     if not accumulate and any(size != 1 for size in values.shape):
         raise NotLowered("the last of several writes to one element")
     _needs_float(call)
-    _needs_atomics(call, "add" if accumulate else None, repeats=checked)
+    _needs_atomics(call, "add" if accumulate else None)
     layout = IndexLayout(x, indices)
     shape = layout.shape()
     if 0 in shape:  # a write of one value to one place would not run over the empty axis
@@ -265,6 +291,18 @@ def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, check
     places, guard = layout.places(nest), all_of(layout.guards(nest, guarded))
     value, combine = nest.read(values), "add" if accumulate else None
     return _narrowed(call, _write(call, nest, target, init, places, value, combine, guard))
+
+
+def _put_in_order(call: Call, x: Tensor, indices, values: Tensor) -> Tensor:
+    """The gradient of x[index]. Eager sorts for it."""
+    layout = IndexLayout(x, indices)
+    if not isinstance(x.source, Fill) or x.source.value != 0 or len(layout.indexed) != 1:
+        raise NotLowered("sums that eager sorts for, by several indices or to what is there")
+    (d,), shape = layout.indexed, layout.shape()
+    if 0 in shape:
+        return call.fresh(x)
+    layout.check(call)
+    return sums_in_order(call, views.expand(values, shape), layout.indices[d], d, wrap=True)
 
 
 def _put_where(call: Call, x: Tensor, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:

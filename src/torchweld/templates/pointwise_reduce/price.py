@@ -177,7 +177,8 @@ def _atomic_seconds(comp: Comp, facts: _Facts, buffers, hints, device: Target) -
     """Of a GPU's stores that combine, each of which goes to the last-level cache. As many as there
     are for an element on average wait for each other."""
     points = prod(facts.extents.values())
-    combined = [buffers[s.buffer] for s in comp.stores if s.combine and device.kind == "cuda"]
+    atomic = [s for s in comp.stores if s.combine not in (None, "add_runs")]
+    combined = [buffers[s.buffer] for s in atomic if device.kind == "cuda"]
     rate = _ATOMIC_SHARE * device.llc_bytes_per_s
     moved_s = sum(points * b.dtype.bytes / rate for b in combined)
     elements = min((bytes_of(b, hints) // b.dtype.bytes for b in combined), default=1)

@@ -49,8 +49,8 @@ def bundle_of(given: Case, tile: tuple[int, int] | None = None) -> KernelBundle:
     schedule = next(template.candidates(found, problem))
     if tile is not None:
         points, columns = tile
-        schedule = replace(
-            schedule, block_rows=points, block_columns=min(columns, schedule.block_columns))  # fmt: skip
+        columns = min(columns, schedule.block_columns)
+        schedule = replace(schedule, block_rows=points, block_columns=columns)
     return template.generate(found, schedule, problem)
 
 

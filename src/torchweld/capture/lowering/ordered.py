@@ -46,21 +46,20 @@ def sums_in_order(
     return views.whole(buffer)
 
 
-def _sorted(call: Call, index: Tensor, rows: int, wrap: bool, ignored: int):
-    """(places in ascending order, for each the number of the index that it is), of all elements of
+def _sorted(call: Call, index: Tensor, rows: int, wrap: bool, ignored: int) -> list[Tensor]:
+    """[places in ascending order, for each the number of the index that it is], of all elements of
     `index`; place `rows` for what is nobody's. Once for the same."""
-    graph, named = call.graph, ("sorted", rows, wrap, ignored)
-    if (index, named) not in graph.copies:
+    graph = call.graph
+    named = [(index, (name, rows, wrap, ignored)) for name in ("sorted", "order")]
+    if named[0] not in graph.copies:
         keys = _keys(call, index, rows, wrap, ignored)
-        count = keys.shape[0]
-        made = [graph.buffer(name, (count,), kind, (1,), index.device)
+        made = [graph.buffer(name, keys.shape, kind, (1,), index.device)
                 for name, kind in (("sorted", keys.dtype), ("order", dtypes.i64))]  # fmt: skip
-        name, names = graph.node_name("sort"), tuple(b.name for b in made)
-        graph.emit(Extern(name, "aten.sort.stable", (graph.view_of(keys),), (("stable", True),),
-                          names, (), (graph.origin,)))  # fmt: skip
-        for which, buffer in zip(named[:1] + ("order",), made):
-            graph.copies[index, (which, *named[1:])] = views.whole(buffer)
-    return tuple(graph.copies[index, (which, *named[1:])] for which in ("sorted", "order"))
+        target, names = "aten.sort.stable", tuple(b.name for b in made)
+        graph.emit(Extern(graph.node_name("sort"), target, (graph.view_of(keys),),
+                          (("stable", True),), names, (), (graph.origin,)))  # fmt: skip
+        graph.copies |= zip(named, map(views.whole, made))
+    return [graph.copies[name] for name in named]
 
 
 def _keys(call: Call, index: Tensor, rows: int, wrap: bool, ignored: int) -> Tensor:

@@ -83,7 +83,7 @@ def _rest(
     k.line(f"held_at = tl.full((), -1, {k.index_type})")
     k.line(f"held = tl.zeros([1, {second.block_columns}], {_kind(buffers)})")
     with k.indented(f"for start in range(0, {entries}, {rows}):"):
-        k.line("e = start + lane")
+        k.line(f"e = (start + lane).to({k.index_type})")
         k.line(f"there = e < {entries}")
         for name, entry, mask in (("key", "e", "there"),
                                   ("before", "(e - 1)", "(e > 0) & there"),

@@ -15,7 +15,7 @@ from torchweld.ir.access import Accesses
 from torchweld.ir.nodes import Load, Reduce, Scan, Value, needed, value_axes
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, extent, next_pow2
 
-_POINTS = 4096  # of a tile
+_POINTS, _FEWEST = 4096, 1024  # of a tile
 _COLUMNS = 32
 _ENTRIES = 4096  # points of a tile of sums that tiles have left
 
@@ -70,9 +70,12 @@ def runs_of(accesses: Accesses, shape: tuple) -> Runs | None:
     return Runs(accesses, loads[0], run, shape[0], step)
 
 
-def schedule_of(runs: Runs) -> Schedule:
-    block = min(_COLUMNS, next_pow2(runs.width))
-    return Schedule("grid", (runs.run,), runs.columns, _POINTS // block, block, 4)
+def schedule_of(runs: Runs, units: int) -> Schedule:
+    """`units`: multiprocessors, for each of which there should be a tile."""
+    block, points = min(_COLUMNS, next_pow2(runs.width)), _POINTS
+    while points > _FEWEST and runs.length * runs.width < units * points:
+        points //= 2
+    return Schedule("grid", (runs.run,), runs.columns, points // block, block, points // 1024)
 
 
 def second_of(runs: Runs, first: Schedule) -> Schedule:

@@ -31,7 +31,7 @@ def supports(runs: Runs, problem: Problem) -> str | None:
 
 
 def candidates(runs: Runs, problem: Problem) -> Iterator[Schedule]:
-    yield schedule_of(runs)
+    yield schedule_of(runs, problem.target.units)
 
 
 def price(runs: Runs, schedule: Schedule, problem: Problem) -> float:

@@ -337,6 +337,17 @@ def test_sums_by_index_on_a_gpu(monkeypatch, name, alone, strict):
     assert all(result.graph.buffers[s.buffer].dtype == dtypes.f32 for s in by_atomics)
 
 
+@pytest.mark.parametrize(("rows", "dtype", "by_atomics"), [
+    (1 << 17, torch.bfloat16, False), (1 << 17, torch.float32, True), (500, torch.bfloat16, True),
+])  # fmt: skip
+def test_a_large_result_is_not_widened_for_a_few_sums(monkeypatch, rows, dtype, by_atomics):
+    for module in (call, lowering):
+        monkeypatch.setattr(module, "spec_of", lambda *a: replace(spec_of(*a), device="cuda:0"))
+    x, s = torch.empty(rows, 16, dtype=dtype), torch.empty(3, 16, dtype=dtype)
+    result = lowered(lambda x, s: x.index_add(0, torch.arange(3), s), x, s)
+    assert by_atomics == (not externs(result))
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_extremes_are_scattered_by_the_library_on_a_gpu(monkeypatch, device):
     """Its atomics know no NaN."""

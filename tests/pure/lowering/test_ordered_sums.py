@@ -74,11 +74,16 @@ def test_keys_are_as_narrow_as_they_can_be():
 @pytest.mark.parametrize("function", [
     lambda i, v: put([i, i], v[..., 0], 5, 5),
     lambda i, v: aten.index_put(v[0, :1].expand(5, 7), [i], v, True),
-    lambda i, v: put([i], (v * 8).long(), 5, 7),
+    lambda i, v: put([i.unsqueeze(-1), torch.arange(7)], v, 5, 7),
 ])  # fmt: skip
 def test_others_stay_with_aten(function):
     result = lowered(function, AT, torch.randn(2, 4, 7))
     assert not runs(result) and externs(result) == ["aten.index_put.default"]
+
+
+def test_integers_are_added_by_atomics():
+    result = lowered(lambda i, v: put([i], (v * 8).long(), 5, 7), AT, torch.randn(2, 4, 7))
+    assert not externs(result) and not runs(result)
 
 
 def test_nothing_is_added():

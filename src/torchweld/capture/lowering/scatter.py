@@ -3,6 +3,8 @@ the order of writes is a Comp."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from torchweld.capture.lowering.call import Call, normal
@@ -28,6 +30,7 @@ from torchweld.ir.size import Size, product
 from torchweld.ir.views import Fill, Tensor
 
 _COMBINE = {"sum": "add", "amax": "max", "amin": "min"}
+_LARGE = 1 << 20  # elements of a result that take longer to widen than a kernel to begin
 _FEW_INDICES = 3072  # up to which ATen's gradient of an embedding is one kernel, without a sort
 _PAIRED = {"add": "add", "max": "maximum", "min": "minimum"}  # operations of two elements
 
@@ -81,9 +84,10 @@ def _needs_float(call: Call) -> None:
         raise NotLowered("no combination of this dtype")
 
 
-def _needs_atomics(call: Call, combine: str | None) -> None:
+def _needs_atomics(call: Call, combine: str | None, shape: Sequence[Size]) -> None:
     """Those of a GPU have no extremes of floats, some of which may be NaN. They add floats in
-    another order each time, as eager's do, unless the user asks for the same order."""
+    another order each time, as eager's do, unless the user asks for the same order. `shape`: of
+    what is combined."""
     if combine is None or not call.out.dtype.is_float or not call.out.device.startswith("cuda"):
         return
     if combine != "add":
@@ -91,6 +95,10 @@ def _needs_atomics(call: Call, combine: str | None) -> None:
     if torch.are_deterministic_algorithms_enabled():
         raise NotLowered("atomic sums would not repeat from run to run, which "
                          "torch.use_deterministic_algorithms asks for")  # fmt: skip
+    points, elements = product(shape), product(call.out.shape)
+    known = isinstance(points, int) and isinstance(elements, int)
+    if call.out.dtype.is_low_precision and known and elements > max(_LARGE, 4 * points):
+        raise NotLowered("a few sums into many elements of 16 bits, each of which would be widened")
 
 
 @lowers("aten.scatter_add.default")
@@ -149,7 +157,7 @@ def _scatter(call: Call, x: Tensor, d: int, index: Tensor, source, combine: str 
     d = normal(d, x.rank)
     if _one_each(x, d, index, source):
         return _chosen(call, x, d, index, source, combine)
-    _needs_atomics(call, combine)
+    _needs_atomics(call, combine, index.shape)
     target, init = _start(call, x, wide=combine == "add")
     guarded = check_range(call, index, x.shape[d])
     free = [(source, [None] * x.rank)] if isinstance(source, Tensor) else []
@@ -224,7 +232,7 @@ def _library_gradient(call: Call, grad: Tensor, indices: Tensor, rows, padding_i
 @lowers("aten.index_add.default")
 def index_add(call: Call, x, d, index, source, *, alpha=1):
     _needs_float(call)
-    _needs_atomics(call, "add")
+    _needs_atomics(call, "add", source.shape)
     d = normal(d, x.rank)
     target, init = _start(call, x, wide=True)
     guarded = check_range(call, index, x.shape[d])
@@ -273,16 +281,17 @@ def index_put_in_place(call: Call, x, indices, values, accumulate=False):
 
 
 def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, checked: bool):
-    if accumulate and checked and call.out.device.startswith("cuda"):
+    spec = call.out
+    if accumulate and checked and spec.dtype.is_float and spec.device.startswith("cuda"):
         return _put_in_order(call, x, indices, values)
     if len(indices) == 1 and indices[0] is not None and indices[0].dtype == dtypes.b1:
         return _put_where(call, x, indices[0], values, accumulate)
     if not accumulate and any(size != 1 for size in values.shape):
         raise NotLowered("the last of several writes to one element")
     _needs_float(call)
-    _needs_atomics(call, "add" if accumulate else None)
     layout = IndexLayout(x, indices)
     shape = layout.shape()
+    _needs_atomics(call, "add" if accumulate else None, shape)
     if 0 in shape:  # a write of one value to one place would not run over the empty axis
         return call.fresh(x)
     target, init = _start(call, x, wide=accumulate)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from torchweld.codegen.source import KernelBundle
 from torchweld.targets.gpus import H100
 from torchweld.templates.gemm.choice import choose
 from torchweld.templates.runs import template
+from torchweld.templates.runs.form import Walk
 from torchweld.templates.template import Problem
 from triton_cases import Case, case
 
@@ -41,17 +40,15 @@ def runs(keys: torch.Tensor, rows: int, columns: tuple[int, int], dtype: str = "
     )  # fmt: skip
 
 
-def bundle_of(given: Case, tile: tuple[int, int] | None = None) -> KernelBundle:
-    """`tile`: of at most so many points and columns in place of the default."""
+def bundle_of(given: Case, steps: int | None = None, stretches: int = 2) -> KernelBundle:
+    """`steps`, `stretches`: of a program of four columns, in place of the default."""
     problem = Problem(given.comp, given.buffers, H100, {}, choose)
     found = template.match(problem)
     assert template.supports(found, problem) is None
-    schedule = next(template.candidates(found, problem))
-    if tile is not None:
-        points, columns = tile
-        columns = min(columns, schedule.block_columns)
-        schedule = replace(schedule, block_rows=points, block_columns=columns)
-    return template.generate(found, schedule, problem)
+    walk = next(template.candidates(found, problem))
+    if steps is not None:
+        walk = Walk(steps, stretches, min(4, walk.columns))
+    return template.generate(found, walk, problem)
 
 
 def drawn(count: int, rows: int) -> torch.Tensor:

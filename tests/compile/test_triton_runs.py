@@ -15,13 +15,14 @@ from triton_run import _compile
 
 def test_kernels_agree_with_the_interpreter():
     lines = lines_of("runs_interpreted.py")
-    assert len(lines) == len(cases.ALL) + 1
+    assert len(lines) == len(cases.ALL) + 2
     assert [line for line in lines if not line.startswith("agrees")] == []
 
 
-@pytest.mark.parametrize("arch", [80, 90])
-@pytest.mark.parametrize(("count", "rows", "columns", "dtype"), [
-    (65536, 5000, (1, 256), "bf16"), (3000, 70000, (3, 40), "f32"), (4097, 100, (1, 1), "f16"),
+@pytest.mark.parametrize(("count", "rows", "columns", "dtype", "arch"), [
+    (65536, 5000, (1, 256), "bf16", 90), (65536, 5000, (1, 256), "bf16", 80),
+    (3000, 70000, (3, 40), "f32", 90), (300000, 100, (1, 5), "f64", 80),
+    (4097, 100, (1, 1), "f16", 90),
 ])  # fmt: skip
 def test_kernels_compile(count, rows, columns, dtype, arch):
     bundle = cases.bundle_of(cases.runs(cases.drawn(count, rows), rows, columns, dtype))

@@ -15,9 +15,20 @@ from torchweld.ir.access import Accesses
 from torchweld.ir.nodes import Load, Reduce, Scan, Value, needed, value_axes
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, extent, next_pow2
 
-_POINTS, _FEWEST = 4096, 1024  # of a tile
-_COLUMNS = 32
-_ENTRIES = 4096  # points of a tile of sums that tiles have left
+_COLUMNS = 256  # of a warp, eight for each lane
+_STEPS = 64  # points that a program walks over, one after the other, at least
+_STRETCHES = 4096  # about; more have more points
+_ENTRIES = 4096  # points of a tile of sums that are left
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A program takes `stretches` of `steps` points each, and `columns`."""
+
+    steps: int
+    stretches: int
+    columns: int
+    num_warps: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +54,9 @@ class Runs:
     def width(self) -> int:
         return extent(self.accesses, self.columns)
 
-    def tiles(self, schedule: Schedule) -> int:
-        return -(-self.length // schedule.block_rows)
+    def entries(self, walk: Walk) -> int:
+        """Sums that stretches leave: of the first run and of the last."""
+        return 2 * -(-self.length // walk.steps)
 
 
 def runs_of(accesses: Accesses, shape: tuple) -> Runs | None:
@@ -70,17 +82,22 @@ def runs_of(accesses: Accesses, shape: tuple) -> Runs | None:
     return Runs(accesses, loads[0], run, shape[0], step)
 
 
-def schedule_of(runs: Runs, units: int) -> Schedule:
-    """`units`: multiprocessors, for each of which there should be a tile."""
-    block, points = min(_COLUMNS, next_pow2(runs.width)), _POINTS
-    while points > _FEWEST and runs.length * runs.width < units * points:
-        points //= 2
-    return Schedule("grid", (runs.run,), runs.columns, points // block, block, points // 1024)
+def walk_of(runs: Runs, units: int) -> Walk:
+    """`units`: multiprocessors, for each of which there should be some programs."""
+    columns, steps = min(_COLUMNS, next_pow2(runs.width)), _STEPS
+    while runs.length > _STRETCHES * steps:
+        steps *= 2
+    stretches, blocks = _COLUMNS // columns, -(-runs.width // columns)
+    while stretches > 1 and runs.length * blocks < 2 * units * steps * stretches:
+        stretches //= 2
+    return Walk(steps, stretches, columns)
 
 
-def second_of(runs: Runs, first: Schedule) -> Schedule:
-    """Of the sums that tiles leave: two of each."""
-    entries = next_pow2(2 * runs.tiles(first))
-    block = min(first.block_columns, 8 if entries > 64 else _COLUMNS)
-    return Schedule(
-        "grid", (runs.run,), runs.columns, min(entries, _ENTRIES // block), block, 4)  # fmt: skip
+def schedules(runs: Runs, walk: Walk, units: int) -> tuple[Schedule, Schedule]:
+    """The tiles of the walk, and of the scan over what it leaves: few columns each, so that
+    there are programs for all multiprocessors."""
+    rows, columns = (runs.run,), runs.columns
+    first = Schedule("grid", rows, columns, walk.stretches, walk.columns, walk.num_warps)
+    block = min(8, next_pow2(-(-runs.width // units)))
+    entries = min(next_pow2(runs.entries(walk)), _ENTRIES // block)
+    return first, Schedule("grid", rows, columns, entries, block, 4)

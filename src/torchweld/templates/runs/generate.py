@@ -1,9 +1,9 @@
 """Triton source of sums of runs (form.py).
 
-A program takes a tile of points and columns. A scan down the points starts again with each run, so
-that its last point has the run's sum. Runs that lie inside the tile are stored. The first and the
-last may go on in other tiles: their sums are left in scratch, two of each tile, in order, and are a
-tile of runs for the second kernel, which scans them block by block.
+A program walks over stretches of points, one point after the other, and adds up the run that it is
+in. A run inside the stretch is stored where it ends. The first and the last may go on in other
+stretches: their sums are left in scratch, two of each stretch, in order. They are points of runs
+for the second kernel, which adds them up by a scan that starts again with each run.
 """
 
 from __future__ import annotations
@@ -18,70 +18,93 @@ from torchweld.ir.nodes import Buffer
 from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
 from torchweld.templates.pointwise_reduce.gpu.walks import rounded
-from torchweld.templates.runs.form import Runs, second_of
+from torchweld.templates.runs.form import Runs, Walk, schedules
 
 _SCRATCH = "left"
 _NOBODY = 2**31 - 1  # behind all keys
+_AHEAD = 8  # points whose values are loaded together
 
 
-def generate(runs: Runs, schedule: Schedule, buffers: Mapping[str, Buffer]) -> KernelBundle:
+def generate(runs: Runs, walk: Walk, buffers: Mapping[str, Buffer], units: int) -> KernelBundle:
     """Two kernels, and what the first leaves to the second."""
-    comp = runs.accesses.comp
+    comp, (first, second) = runs.accesses.comp, schedules(runs, walk, units)
     (store,) = comp.stores
-    made = buffers[store.buffer]
-    kind = dtypes.compute(made.dtype)
-    entries = 2 * runs.tiles(schedule)
-    left = Buffer(_SCRATCH, (entries * runs.width,), kind, (1,), made.device)
+    made, entries = buffers[store.buffer], runs.entries(walk)
+    left = Buffer(_SCRATCH, (entries * runs.width,), dtypes.compute(made.dtype), (1,), made.device)
     known = {**buffers, left.name: left}
-    sources = (_tiles(runs, schedule, known), _rest(runs, schedule, entries, known))
+    sources = (_walk(runs, walk.steps, first, known), _rest(runs, walk.steps, second, known))
     return KernelBundle(comp.name, sources, (left,), prefill=((store.buffer, store.init),))
 
 
-def _tiles(runs: Runs, schedule: Schedule, buffers: Mapping[str, Buffer]) -> KernelSource:
-    """The sums of the runs inside each tile, and what it leaves."""
-    k, rows = _kernel(runs, schedule, buffers, "tiles"), schedule.block_rows
-    k.define_rows(k.program(0), rounded(runs.length, rows))
-    k.line(f"tile = {k.program(0)}")
+def _walk(
+    runs: Runs, steps: int, schedule: Schedule, buffers: Mapping[str, Buffer]
+) -> KernelSource:
+    k, width = _kernel(runs, schedule, buffers, "walk"), runs.width
+    keys, stretches = _keys_of(k, runs), schedule.block_rows
+    shape = f"[{stretches}, {schedule.block_columns}]"
+    lanes = f" * {stretches} + tl.arange(0, {stretches})[:, None]"
+    alone = stretches == 1 and runs.columns  # each lane would load a tile of one for itself
+    k.line(f"stretch = {k.program(0)}{'' if alone else lanes}")
+    k.line(f"first = stretch * {steps}")
     _define_columns(k, runs, 1)
-    value = runs.accesses.comp.stores[0].value
-    k.compute([runs.keys, value])
-    keys, shape = _keys_of(k, runs), f"[{rows}, {schedule.block_columns}]"
-    known = f"tl.broadcast_to({k.value(value)}, {shape}).to({_kind(buffers)})"
+    k.line(f"there = first < {runs.length}")
+    k.line(f"opening = tl.load({keys} + first, mask=there, other=-1).to({k.index_type})")
+    end = f"tl.minimum(first + {steps}, {runs.length}) - 1"
+    k.line(f"closing = tl.load({keys} + ({end}), mask=there, other=-1).to({k.index_type})")
+    k.line(f"left = {k.pointer(_SCRATCH)} + (stretch * {2 * width} + c)")
+    k.line("held = opening")
+    k.line(f"s = tl.zeros({shape}, {_kind(buffers)})")
+    with k.indented(f"for start in range(0, {steps}, {_AHEAD}):"):
+        for point in range(_AHEAD + 1):
+            _read(k, runs, buffers, point, rounded(runs.length, steps * stretches))
+        for point in range(_AHEAD):
+            k.line(f"s = tl.where(at{point} == held, s, 0) + x{point}")
+            k.line(f"held = at{point}")
+            k.line(f"ends = held != at{point + 1}")
+            k.write("store", "left", "s", k.mask("c", "ends & (held == opening)"))
+            _store(k, runs, buffers, "held", "ends & (held != opening) & (held != closing)")
+    k.write("store", "left", "s", k.mask("c", "there & (held == opening)"))
+    k.write("store", f"left + {width}", "s", k.mask("c", "there & (held != opening)"))
+    return k.source([GridDim(-(-runs.length // steps), stretches),
+                     GridDim(width, schedule.block_columns)])  # fmt: skip
+
+
+def _read(
+    k: Kernel, runs: Runs, buffers: Mapping[str, Buffer], point: int, covered: int | None
+) -> None:
+    """The place at{point} and the value x{point}; of the point behind all, the place. Points that
+    are not there are of the run before."""
+    k.known.clear()
+    k.define("r", f"(start + {point})", "first", (runs.run,), None if point == _AHEAD else covered)
+    k.compute([runs.keys])
     at = f"{k.value(runs.keys)}.to({k.index_type})"
-    k.line(f"v = tl.where(rm, {known}, 0)" if k.masked("r") else f"v = {known}")
-    k.line(f"at = tl.where(rm, {at}, {_NOBODY})" if k.masked("r") else f"at = {at}")
-    k.line(f"before = tl.load({keys} + (r - 1), mask=(r > 0) & (r <= {runs.length}), other=-1)")
-    k.line(f"after = tl.load({keys} + (r + 1), mask=r + 1 < {runs.length}, other=-1)")
-    end = f"tl.minimum(tile * {rows} + {rows}, {runs.length})"
-    k.line(f"first = tl.load({keys} + tile * {rows}).to({k.index_type})")
-    k.line(f"last = tl.load({keys} + ({end} - 1)).to({k.index_type})")
-    _scan(k)
-    k.line(f"ends = (at != after) | (tl.arange(0, {rows})[:, None] == {rows - 1})")
-    _store(k, runs, buffers, "ends & (at != first) & (at != last)")
-    for entry, mask in ((0, "at == first"), (1, "(at == last) & (at != first)")):
-        place = f"(tile * 2 + {entry}) * {runs.width} + c + tl.zeros({shape}, tl.int32)"
-        k.write("store", f"{k.pointer(_SCRATCH)} + ({place})", "s", k.mask("c", f"ends & ({mask})"))
-    return k.source([GridDim(runs.length, rows), GridDim(runs.width, schedule.block_columns)])
+    before = f"at{point - 1}" if point else "held"
+    k.line(f"at{point} = " + (f"tl.where(rm, {at}, {before})" if k.masked("r") else at))
+    if point == _AHEAD:
+        return
+    value = runs.accesses.comp.stores[0].value
+    k.compute([value])
+    wide = f"{k.value(value)}.to({_kind(buffers)})"
+    k.line(f"x{point} = " + (f"tl.where(rm, {wide}, 0)" if k.masked("r") else wide))
 
 
 def _rest(
-    runs: Runs, schedule: Schedule, entries: int, buffers: Mapping[str, Buffer]
+    runs: Runs, steps: int, schedule: Schedule, buffers: Mapping[str, Buffer]
 ) -> KernelSource:
-    """The sums of the runs that begin or end a tile: of each tile the first, then the last unless
+    """The sums of the runs that begin or end a stretch: of each the first, then the last unless
     they are one."""
-    second, step, index = second_of(runs, schedule), schedule.block_rows, "tl.minimum({}, {})"
-    k = _kernel(runs, second, buffers, "rest")
-    keys, rows = _keys_of(k, runs), second.block_rows
+    k, entries = _kernel(runs, schedule, buffers, "rest"), 2 * -(-runs.length // steps)
+    keys, rows = _keys_of(k, runs), schedule.block_rows
     _define_columns(k, runs, 0)
 
     def key_of(entry: str) -> str:
-        """Where the key of an entry lies: at the first point of a tile, or the last."""
-        point = index.format(f"({entry} // 2 + {entry} % 2) * {step}", runs.length)
+        """Where the key of an entry lies: at the first point of a stretch, or the last."""
+        point = f"tl.minimum(({entry} // 2 + {entry} % 2) * {steps}, {runs.length})"
         return f"{keys} + ({point} - {entry} % 2)"
 
     k.line(f"lane = tl.arange(0, {rows})[:, None]")
-    k.line(f"held_at = tl.full((), -1, {k.index_type})")
-    k.line(f"held = tl.zeros([1, {second.block_columns}], {_kind(buffers)})")
+    k.line(f"held = tl.full((), -1, {k.index_type})")
+    k.line(f"carried = tl.zeros([1, {schedule.block_columns}], {_kind(buffers)})")
     with k.indented(f"for start in range(0, {entries}, {rows}):"):
         k.line(f"e = (start + lane).to({k.index_type})")
         k.line(f"there = e < {entries}")
@@ -89,16 +112,17 @@ def _rest(
                                   ("before", "(e - 1)", "(e > 0) & there"),
                                   ("after", "(e + 1)", f"e + 1 < {entries}")):  # fmt: skip
             k.line(f"{name} = tl.load({key_of(entry)}, mask={mask}, other=-1)")
-        k.line(f"first = tl.load({keys} + e // 2 * {step}, mask=there, other=-1)")
+        k.line(f"first = tl.load({keys} + e // 2 * {steps}, mask=there, other=-1)")
         k.line(f"at = tl.where(there, key.to({k.index_type}), {_NOBODY})")
         mask = k.mask("c", "there & ((e % 2 == 0) | (key != first))")
         k.line(f"v = tl.load({k.pointer(_SCRATCH)} + (e * {runs.width} + c), mask={mask}, other=0)")
-        k.line("v = tl.where((lane == 0) & (at == held_at), v + held, v)")
-        _scan(k)
-        _store(k, runs, buffers, "(at != after)")
-        k.line(f"held_at = tl.max(tl.where(lane == {rows - 1}, at, -1))")
-        k.line(f"held = tl.sum(tl.where(lane == {rows - 1}, s, 0), axis=0)[None, :]")
-    return k.source([GridDim(runs.width, second.block_columns)])
+        k.line("v = tl.where((lane == 0) & (at == held), v + carried, v)")
+        k.helper("_run_joined()")
+        k.line(k.helper("s = _run_sums(at != before, v)"))
+        _store(k, runs, buffers, "at", "(at != after)")
+        k.line(f"held = tl.max(tl.where(lane == {rows - 1}, at, -1))")
+        k.line(f"carried = tl.sum(tl.where(lane == {rows - 1}, s, 0), axis=0)[None, :]")
+    return k.source([GridDim(runs.width, schedule.block_columns)])
 
 
 def _kernel(runs: Runs, schedule: Schedule, buffers: Mapping[str, Buffer], name: str) -> Kernel:
@@ -119,15 +143,10 @@ def _kind(buffers: Mapping[str, Buffer]) -> str:
     return scalars.TYPES[buffers[_SCRATCH].dtype]
 
 
-def _scan(k: Kernel) -> None:
-    k.helper("_run_joined()")
-    k.line(k.helper("s = _run_sums(at != before, v)"))
-
-
-def _store(k: Kernel, runs: Runs, buffers: Mapping[str, Buffer], mask: str) -> None:
+def _store(k: Kernel, runs: Runs, buffers: Mapping[str, Buffer], at: str, mask: str) -> None:
     """The sums `s` of the places `at`, rounded once."""
     (access,) = runs.accesses.stores
     value = k.cast("s", buffers[_SCRATCH].dtype, buffers[access.buffer].dtype)
-    place = f"{k.offset(access.offset)} + at * {runs.step}"
-    mask = k.mask("c", f"{mask} & (at < {runs.rows})")
+    place = f"{k.offset(access.offset)} + {at} * {runs.step}"
+    mask = k.mask("c", f"{mask} & ({at} < {runs.rows})")
     k.write("store", f"{k.pointer(access.buffer)} + ({place})", value, mask)

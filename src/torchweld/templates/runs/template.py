@@ -8,10 +8,9 @@ from torchweld.codegen.source import KernelBundle
 from torchweld.ir.frame import frame_of
 from torchweld.ir.nodes import Ref
 from torchweld.templates.pointwise_reduce.gpu.prepare import prepared
-from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
 from torchweld.templates.pointwise_reduce.price import cost
 from torchweld.templates.runs import generate as code
-from torchweld.templates.runs.form import Runs, runs_of, schedule_of
+from torchweld.templates.runs.form import Runs, Walk, runs_of, walk_of
 from torchweld.templates.template import Problem, Template, no_reference
 
 _PARTIAL_BYTES = 4
@@ -30,20 +29,20 @@ def supports(runs: Runs, problem: Problem) -> str | None:
     return None
 
 
-def candidates(runs: Runs, problem: Problem) -> Iterator[Schedule]:
-    yield schedule_of(runs, problem.target.units)
+def candidates(runs: Runs, problem: Problem) -> Iterator[Walk]:
+    yield walk_of(runs, problem.target.units)
 
 
-def price(runs: Runs, schedule: Schedule, problem: Problem) -> float:
-    """What tiles leave is written, read and added in a second launch."""
-    left = 2 * 2 * runs.tiles(schedule) * runs.width * _PARTIAL_BYTES
+def price(runs: Runs, walk: Walk, problem: Problem) -> float:
+    """What is left is written, read and added in a second launch."""
+    left = 2 * runs.entries(walk) * runs.width * _PARTIAL_BYTES
     device = problem.target
     once = cost(problem.comp, problem.buffers, problem.hints, device).seconds
     return once + device.launch_s + left / device.llc_bytes_per_s
 
 
-def generate(runs: Runs, schedule: Schedule, problem: Problem) -> KernelBundle:
-    return code.generate(runs, schedule, problem.buffers)
+def generate(runs: Runs, walk: Walk, problem: Problem) -> KernelBundle:
+    return code.generate(runs, walk, problem.buffers, problem.target.units)
 
 
 TEMPLATE = Template("runs", match, supports, candidates, price, generate, no_reference)

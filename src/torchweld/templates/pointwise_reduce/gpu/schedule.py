@@ -270,11 +270,11 @@ def _pointwise(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> S
     axes = accesses.frame.rows
     if len(axes) < 2:
         return _flat(accesses, axes, hints, sm_count)
-    scattered = _beside(accesses, axes)
-    inner = scattered or _inner(accesses, axes, hints)
+    if beside := _beside(accesses, axes):
+        others = tuple(a for a in axes if a not in beside)
+        return _flat(accesses, (*others, *beside), hints, sm_count)
+    inner = _inner(accesses, axes, hints)
     outer = tuple(a for a in axes if a != inner)
-    if scattered:
-        return _flat(accesses, (*outer, inner), hints, sm_count)
     if (turned := _turned(accesses, inner, hints)) is not None:
         return turned
     length = accesses.comp.extent(inner)
@@ -366,12 +366,11 @@ def _scatters(accesses: Accesses) -> bool:
     return any(s.combine for s in accesses.comp.stores)
 
 
-def _beside(accesses: Accesses, axes: tuple[str, ...]) -> str | None:
-    """The axis along which elements that are combined lie side by side: an instruction of Hopper's
+def _beside(accesses: Accesses, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes along which elements that are combined lie side by side: an instruction of Hopper's
     adds four of them, and those of a warp are in few lines."""
     combining = zip(accesses.comp.stores, accesses.stores)
-    offsets = [a.offset for s, a in combining if s.combine]
-    return next((a for a in reversed(axes) for o in offsets if o.coefficient(a) == 1), None)
+    return next((_run(accesses, a, axes) for s, a in combining if s.combine), ())
 
 
 def _crossing(

@@ -49,7 +49,7 @@ def test_gradients_of_rows(function, shape, dtype):
 
 
 @pytest.mark.parametrize("padding", [-1, 3])
-@pytest.mark.parametrize("shape", [(11,), (2, 3), (1, 1)])
+@pytest.mark.parametrize("shape", [(11,), (2, 3), (1, 2)])
 def test_gradients_of_embeddings(shape, padding):
     at = torch.randint(0, 6, shape)
     gradient = torch.randn(*shape, 5).bfloat16()
@@ -75,6 +75,7 @@ def test_keys_are_as_narrow_as_they_can_be():
     lambda i, v: put([i, i], v[..., 0], 5, 5),
     lambda i, v: aten.index_put(v[0, :1].expand(5, 7), [i], v, True),
     lambda i, v: put([i.unsqueeze(-1), torch.arange(7)], v, 5, 7),
+    lambda i, v: put([i * 0], v, 1, 7),
 ])  # fmt: skip
 def test_others_stay_with_aten(function):
     result = lowered(function, AT, torch.randn(2, 4, 7))
@@ -84,6 +85,23 @@ def test_others_stay_with_aten(function):
 def test_integers_are_added_by_atomics():
     result = lowered(lambda i, v: put([i], (v * 8).long(), 5, 7), AT, torch.randn(2, 4, 7))
     assert not externs(result) and not runs(result)
+
+
+def test_one_index_needs_no_order():
+    result = check(lambda i, v: put([i[:1, :1]], v[0, 0], 5, 7), AT, torch.randn(2, 4, 7))
+    assert not runs(result)
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(1, (3, 4)), (6, ("s", 4))])
+def test_the_gradient_of_an_embedding_stays_with_aten_within_its_rows(rows, sizes):
+    """Whose call writes wherever an index points."""
+    mode = "symbolic" if "s" in sizes else "fake"
+    at, gradient = torch.zeros(3, 4, dtype=torch.int64), torch.randn(3, 4, 5)
+    result = lowered(lambda g, i: aten.embedding_dense_backward(g, i, rows, -1, False), gradient,
+                     at, mode=mode)  # fmt: skip
+    assert externs(result) == ["aten.embedding_dense_backward.default"]
+    (call,) = (n for n in result.graph.nodes if getattr(n, "target", "") in externs(result))
+    assert call.args[1].buffer not in result.graph.inputs
 
 
 def test_nothing_is_added():

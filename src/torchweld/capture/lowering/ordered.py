@@ -25,11 +25,14 @@ def sums_in_order(
 ) -> Tensor:
     """result[.., index[i], ..] += values[.., i, ..], from zeros, for every i of the index's shape
     in the place of dimension d. `wrap`: negative indices count from the end; else `ignored` is
-    nobody's. Raises NotLowered for sizes that are known at the call only."""
+    nobody's. Raises NotLowered for sizes that are known at the call only, and for a single place or
+    index."""
     spec = call.out
     shape = (*spec.shape[:d], product(index.shape), *spec.shape[d + 1 :])
     if not spec.dtype.is_float or not all(isinstance(n, int) for n in (*shape, *spec.shape)):
         raise NotLowered("sums in order of integers, or of sizes that are known at the call")
+    if shape[d] == 1 or spec.shape[d] == 1:
+        raise NotLowered("sums by one index, or to one place")
     keys, order = _sorted(call, index, spec.shape[d], wrap, ignored)
     flat = call.reshaped(values, shape)
     places = [None if k == d else k for k in range(len(shape))]

@@ -49,24 +49,29 @@ class _Side:
     shares: tuple[_Share, ...]
 
 
+def _floor(x: float) -> int:
+    """What is whole but for rounding is whole."""
+    return math.floor(x + _ALIKE)
+
+
 def _nearest(at: int, step: float, size: int) -> Iterator[tuple[int, float]]:
-    yield min(math.floor(at * step), size - 1), 1.0
+    yield min(_floor(at * step), size - 1), 1.0
 
 
 def _nearest_exact(at: int, step: float, size: int) -> Iterator[tuple[int, float]]:
-    yield min(math.floor((at + 0.5) * step), size - 1), 1.0
+    yield min(_floor((at + 0.5) * step), size - 1), 1.0
 
 
 def _linear(at: int, step: float, size: int) -> Iterator[tuple[int, float]]:
     source = max((at + 0.5) * step - 0.5, 0.0)
-    first = min(math.floor(source), size - 1)
+    first = min(_floor(source), size - 1)
     yield first, 1.0 - (source - first)
     yield min(first + 1, size - 1), source - first
 
 
 def _cubic(at: int, step: float, size: int) -> Iterator[tuple[int, float]]:
     source = (at + 0.5) * step - 0.5
-    first = math.floor(source)
+    first = _floor(source)
     for tap in range(-1, 3):
         x = abs(source - first - tap)
         near = ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1

@@ -183,7 +183,9 @@ def embedding_dense_backward(call: Call, grad, indices, rows, padding_idx, scale
     if (known := _of_positions(call, grad, indices, rows, padding_idx)) is not None:
         return known
     if call.out.device.startswith("cuda"):
-        if isinstance(count := product(indices.shape), int) and count <= _FEW_INDICES:
+        count = product(indices.shape)
+        known = all(isinstance(n, int) for n in (count, *call.out.shape))
+        if not known or count <= _FEW_INDICES or rows == 1:
             return _library_gradient(call, grad, indices, rows, padding_idx)
         return sums_in_order(call, grad, indices, 0, ignored=padding_idx)
     zeros = views.filled(0.0, call.out.dtype, call.out.device, call.out.shape)
@@ -266,9 +268,8 @@ def index_put_in_place(call: Call, x, indices, values, accumulate=False):
     if buffer is None or x != views.whole(buffer) or accumulate or values.source == x.source:
         raise NotLowered("a write into a part, of what is there")
     layout = IndexLayout(x, indices)
-    single = all(size == 1 for d in layout.indexed for size in layout.indices[d].shape)
     loose = buffer.device.startswith("cuda") and not torch.are_deterministic_algorithms_enabled()
-    if not (single or loose):
+    if not (layout.is_single or loose):
         raise NotLowered("the last of several writes to one element")
     if 0 in layout.shape():
         return x
@@ -281,19 +282,19 @@ def index_put_in_place(call: Call, x, indices, values, accumulate=False):
 
 
 def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, checked: bool):
-    spec = call.out
-    if accumulate and checked and spec.dtype.is_float and spec.device.startswith("cuda"):
-        return _put_in_order(call, x, indices, values)
     if len(indices) == 1 and indices[0] is not None and indices[0].dtype == dtypes.b1:
         return _put_where(call, x, indices[0], values, accumulate)
     if not accumulate and any(size != 1 for size in values.shape):
         raise NotLowered("the last of several writes to one element")
     _needs_float(call)
-    layout = IndexLayout(x, indices)
+    layout, spec = IndexLayout(x, indices), call.out
     shape = layout.shape()
-    _needs_atomics(call, "add" if accumulate else None, shape)
     if 0 in shape:  # a write of one value to one place would not run over the empty axis
         return call.fresh(x)
+    if accumulate and not layout.is_single:
+        if checked and spec.dtype.is_float and spec.device.startswith("cuda"):
+            return _put_in_order(call, layout, values)
+        _needs_atomics(call, "add", shape)
     target, init = _start(call, x, wide=accumulate)
     guarded = layout.check(call) if checked else ()
     nest = call.nest(shape, values, extra=layout.index_operands())
@@ -302,16 +303,15 @@ def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, check
     return _narrowed(call, _write(call, nest, target, init, places, value, combine, guard))
 
 
-def _put_in_order(call: Call, x: Tensor, indices, values: Tensor) -> Tensor:
+def _put_in_order(call: Call, layout: IndexLayout, values: Tensor) -> Tensor:
     """The gradient of x[index]. Eager sorts for it."""
-    layout = IndexLayout(x, indices)
+    x = layout.x
     if not isinstance(x.source, Fill) or x.source.value != 0 or len(layout.indexed) != 1:
         raise NotLowered("sums that eager sorts for, by several indices or to what is there")
-    (d,), shape = layout.indexed, layout.shape()
-    if 0 in shape:
-        return call.fresh(x)
+    (d,) = layout.indexed
     layout.check(call)
-    return sums_in_order(call, views.expand(values, shape), layout.indices[d], d, wrap=True)
+    given = views.expand(values, layout.shape())
+    return sums_in_order(call, given, layout.indices[d], d, wrap=True)
 
 
 def _put_where(call: Call, x: Tensor, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:

@@ -94,7 +94,7 @@ def owned_nodes(nodes, buffers) -> tuple:
 @pytest.mark.parametrize("mask", ["bf16 hil", "f32 hil"])
 def test_blocks_under_way_fit_into_shared_memory(mask):
     """What is loaded for each score is copied ahead, too."""
-    comp = case(Sizes(16, 8, 1, 49, 196, 64, 128), mask=mask).comp
+    comp = case(Sizes(16, 8, 1, 49, 196, 128, 128), mask=mask).comp
     found = schedule(attention_of(comp), comp, SHARED)
     assert shared_bytes(attention_of(comp), comp, found) <= SHARED
     assert (found.stages < 3) == (mask == "f32 hil")

@@ -162,16 +162,18 @@ def schedule(
 
 
 def shared_bytes(a: Attention, comp: Comp, s: AttentionSchedule) -> int:
-    """An estimate: for each stage a block of keys, of values, and of what is loaded for a score
-    (masks, and the integers by which a table of biases is read)."""
-    axes, width = value_axes(comp.body), s.block_depth + s.block_columns
+    """An estimate: for each stage a block of keys and of what is loaded for a score (masks, and
+    the integers by which a table of biases is read); of values, which are read later, one less."""
+    axes = value_axes(comp.body)
     scores = [
         i.dtype.bytes
         for v, i in enumerate(comp.body)
         if isinstance(i, Load) and axes[v] & set(a.rows) and axes[v] & set(a.keys)
     ]
-    factors = s.block_keys * width * comp.body[a.key].dtype.bytes
-    return s.stages * (factors + s.block_rows * s.block_keys * sum(scores))
+    item = comp.body[a.key].dtype.bytes
+    for_scores = item * s.block_depth + s.block_rows * sum(scores)
+    for_values = item * s.block_columns
+    return s.block_keys * (s.stages * for_scores + (s.stages - 1) * for_values)
 
 
 def extent(comp: Comp, axes: tuple[str, ...]) -> Size:

@@ -23,8 +23,9 @@ MODES = {  # call, dimensions, whether it is told of corners
     "trilinear": (aten.upsample_trilinear3d_backward, 3, True),
 }
 SIZES = (5, 7, 3)
-WHOLE = [("nearest", (2, 3)), ("exact", (3,)), ("exact", (13,)), ("linear", (4,)), ("bilinear", (2, 2)),
-         ("bilinear", (3, 1)), ("bicubic", (2, 2)), ("trilinear", (2, 1, 3))]  # fmt: skip
+WHOLE = [("nearest", (2, 3)), ("exact", (3,)), ("exact", (13,)), ("linear", (4,)),
+         ("bilinear", (2, 2)), ("bilinear", (3, 1)), ("bicubic", (2, 2)),
+         ("trilinear", (2, 1, 3))]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

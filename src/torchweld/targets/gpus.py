@@ -10,7 +10,8 @@ from torchweld.targets.target import Target
 
 _TEMPLATES = (
     "multi_tensor", "chain", "attention", "attention/hopper", "attention/gpu",
-    "attention/gpu/sums", "gemm/skinny", "gemm/hopper", "gemm/triton", "pointwise_reduce/gpu",
+    "attention/gpu/sums", "gemm/skinny", "gemm/hopper", "gemm/triton", "runs",
+    "pointwise_reduce/gpu",
 )  # fmt: skip
 _PASSES = (
     "rewrite", "slices", "biases", "channels last", "im2col", "few channels", "depthwise",

@@ -28,7 +28,6 @@ from torchweld.templates.chain.form import chain_or_reason, products_of
 from torchweld.templates.gemm.comp import is_product
 from torchweld.templates.template import Choose, Kernel, Problem
 
-
 # Blocks that a kernel loads: a window of 49 elements before two products spilled 7 KB a thread.
 _MOST_LOADS = 64
 

@@ -109,7 +109,8 @@ def largest_of_groups(scale):
         best = start.scatter_reduce(0, index[:, None].expand_as(x), x, "amax")
         return (x - best[index]).exp()
 
-    return function(forward), [torch.randn(3001 * scale, 33), torch.randint(0, 101, (3001 * scale,))]
+    indices = torch.randint(0, 101, (3001 * scale,))
+    return function(forward), [torch.randn(3001 * scale, 33), indices]
 
 
 @problem
@@ -119,7 +120,8 @@ def mean_of_groups(scale):
         count = torch.bincount(index, minlength=101).clamp(min=1)
         return x - (sums / count[:, None])[index]
 
-    return function(forward), [torch.randn(3001 * scale, 33), torch.randint(0, 101, (3001 * scale,))]
+    indices = torch.randint(0, 101, (3001 * scale,))
+    return function(forward), [torch.randn(3001 * scale, 33), indices]
 
 
 @problem

@@ -18,7 +18,7 @@ four times as long for a softmax over 127 columns.
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 
 from torchweld.codegen.cpp import expr as x
@@ -27,7 +27,11 @@ from torchweld.core import dtypes
 from torchweld.ir import size
 from torchweld.ir.nodes import Scan, Value, needed, store_operands
 from torchweld.templates.pointwise_reduce.cpu.cases import cases, filled_loads
-from torchweld.templates.pointwise_reduce.cpu.columns import accumulate_column
+from torchweld.templates.pointwise_reduce.cpu.columns import (
+    accumulate_column,
+    declare_block,
+    join_block,
+)
 from torchweld.templates.pointwise_reduce.cpu.halves import (
     HIGH,
     LOW,
@@ -432,11 +436,18 @@ class _Nest:
         """One vectorised loop. With `position`, it is the overlapping vector. `known`: values that
         are constants in it."""
         mask, texts = "fresh" if position else None, self.texts | (known or {})
-        if self._vectorises(texts):
-            clauses = (
-                [] if self.k.row_lane else [reduction_clause(self.k, v) for v in self.reductions]
-            )
-            self.e.line(f"#pragma omp simd{''.join(clauses)}")
+        summed = self.over_rows if self.k.row_lane else []
+        with self.e.block() if summed else nullcontext():
+            clause = declare_block(self.k, self.e, summed)
+            if self._vectorises(texts):
+                apart = [] if self.k.row_lane else self.reductions
+                clauses = [clause, *(reduction_clause(self.k, v) for v in apart)]
+                self.e.line(f"#pragma omp simd{''.join(clauses)}")
+            self._points(header, position, texts, mask)
+            join_block(self.k, self.e, summed)
+
+    def _points(self, header: str, position: str | None, texts: Texts, mask: str | None) -> None:
+        """The loop of _body."""
         with self.e.block(header):
             if position:
                 self.e.lines([position, f"const bool fresh = tw_lane[l] >= {self.k.lanes} - rest;"])

@@ -29,6 +29,7 @@ def _on_any_machine(monkeypatch):
     """They are right without masked loads too, and where they do not pay."""
     torch._dynamo.reset()  # sizes that differ between tests are no symbols
     monkeypatch.setattr(convolutions, "_LEAST_WORK", 0)
+    monkeypatch.setattr(convolutions, "_LONG_STEP", 99)
     with_vectors = replace(target_of("cpu"), features=("avx2", "avx512"))
     monkeypatch.setattr(pipeline, "target_of", lambda device: with_vectors)
 

@@ -93,3 +93,16 @@ def test_a_choice_of_whole_rows_leaves_vectors():
     fused, given = torchweld.fuse(pooled), (torch.randn(2, 3, 31, 71),)
     assert verify(pooled, fused, given, train=True, seeds=(0,)).ok
     assert "tw_choose(v" in sources(fused)
+
+
+def test_products_of_one_row_and_no_softmax_between_are_no_score_nest():
+    """Talking heads: weights of a softmax are mixed over heads before they meet the values."""
+
+    def mixed(weights, mix, values):
+        return torch.einsum("bgij,gh,bhjd->bhid", weights.softmax(-1), mix, values)
+
+    given = torch.randn(2, 6, 35, 35), torch.randn(6, 6), torch.randn(2, 6, 35, 24)
+    fused = torchweld.fuse(mixed)
+    assert verify(mixed, fused, given, seeds=(0,)).ok
+    templates = {getattr(d, "template", "") for r in records(fused) for d in r.decisions}
+    assert "attention/cpu" not in templates

@@ -1,4 +1,4 @@
-"""Axes of a few points: kernels and products over them fill vectors, and are as exact as eager's."""
+"""Axes of a few points: what runs over them fills vectors, and is as exact as eager."""
 
 from __future__ import annotations
 

@@ -19,13 +19,15 @@ LONGEST = 12  # kernels of a way that are named
 @dataclass(frozen=True)
 class Asked:
     """`dtype`: None for each problem's usual one. `ways`: names of report.ways to compare with,
-    without torchweld; empty: nothing is timed. `seconds`: of timing a problem."""
+    without torchweld; empty: nothing is timed. `seconds`: of timing a problem. `processor`: on a
+    CPU, times are the process's time on it, which is fair beside other work with one thread."""
 
     device: str
     dtype: str | None
     train: bool
     ways: tuple[str, ...]
     seconds: float
+    processor: bool = False
 
 
 def wait(device: str) -> None:
@@ -253,7 +255,8 @@ def timed(steps: dict[str, Callable], asked: Asked) -> dict:
     to torchweld's, the median over rounds. On a GPU also what `on_device` finds, by way."""
     from torchweld.observe.measure.paired import time_paired
 
-    paired = time_paired(steps, asked.device, asked.seconds)
+    clock = time.process_time if asked.processor else time.perf_counter
+    paired = time_paired(steps, asked.device, asked.seconds, seconds_now=clock)
     row: dict = {"ms": {way: paired.median_ms(way) for way in steps}, "rounds": paired.rounds}
     if asked.device == "cuda":
         row["kernels_of"] = {way: on_device(step) for way, step in steps.items()}

@@ -209,6 +209,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--total", type=float, default=1500.0, help="seconds in all")
     parser.add_argument("--each", type=float, default=300.0, help="seconds, at most, of a problem")
     parser.add_argument("--seconds", type=float, default=1.0, help="of timing a problem")
+    parser.add_argument("--processor", action="store_true",
+                        help="one thread, and its processor time in place of the clock's")
     parser.add_argument("--against", default="eager,inductor", help="of report.ways")
     parser.add_argument("--check", action="store_true", help="time nothing")
     parser.add_argument("--list", action="store_true", help="run nothing, print the names")
@@ -223,7 +225,9 @@ def main() -> None:
     if given.list:
         return print("\n".join(f"{p.group:14} {p.name}" for p in problems))
     ways = () if given.check else tuple(w for w in given.against.split(",") if w)
-    asked = Asked(given.device, given.dtype, given.train, ways, given.seconds)
+    asked = Asked(given.device, given.dtype, given.train, ways, given.seconds, given.processor)
+    if given.processor:
+        os.environ["OMP_NUM_THREADS"] = "1"  # of the workers
     folder = Path(os.environ.get("OUT", ROOT / "out"))
     folder.mkdir(parents=True, exist_ok=True)
     name = f"problems-{given.device}-{'training' if given.train else 'inference'}"

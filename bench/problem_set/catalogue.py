@@ -12,6 +12,7 @@ from problem_set import (
     modules,
     networks,
     objectives,
+    operators,
     pretrained,
     products,
     recurrences,
@@ -21,7 +22,7 @@ from problem_set.core import PROBLEMS, Problem
 
 FILES = (
     reductions, products, convolutions, compositions, blocks, networks, architectures, recurrences,
-    modules, objectives, pretrained,
+    modules, objectives, operators, pretrained,
 )  # fmt: skip
 
 

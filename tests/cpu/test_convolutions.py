@@ -24,11 +24,15 @@ CALL = "aten.convolution.default"
 pytestmark = pytest.mark.filterwarnings("error::torchweld.core.events.TorchweldWarning")
 
 
+LONG_STEP = convolutions._LONG_STEP
+
+
 @pytest.fixture(autouse=True)
 def _on_any_machine(monkeypatch):
     """They are right without masked loads too, and where they do not pay."""
     torch._dynamo.reset()  # sizes that differ between tests are no symbols
     monkeypatch.setattr(convolutions, "_LEAST_WORK", 0)
+    monkeypatch.setattr(convolutions, "_LONG_STEP", 99)
     with_vectors = replace(target_of("cpu"), features=("avx2", "avx512"))
     monkeypatch.setattr(pipeline, "target_of", lambda device: with_vectors)
 
@@ -197,10 +201,12 @@ def test_random_geometries(seed):
         (nn.Conv2d, dict(kernel_size=5, padding=2)),
         (nn.Conv2d, dict(kernel_size=3, stride=2, groups=2)),
         (nn.ConvTranspose2d, dict(kernel_size=(1, 9), stride=(1, 9))),
+        (nn.Conv2d, dict(kernel_size=4, stride=4)),
     ],
-    ids=["a long window", "a wide window", "groups of whole vectors", "long steps"],
+    ids=["a long window", "a wide window", "groups of whole vectors", "long steps", "patches"],
 )
-def test_others_are_calls(make, how):
+def test_others_are_calls(monkeypatch, make, how):
+    monkeypatch.setattr(convolutions, "_LONG_STEP", LONG_STEP)
     _check(make(32, 32, **how).eval(), torch.randn(1, 32, 40, 140), own=False)
 
 

@@ -210,7 +210,7 @@ def test_what_is_joined_is_on_record():
 
 
 def test_what_little_work_or_one_row_across_columns_needs_is_the_library():
-    row, small = layer(1, 4096, 4096, ""), layer(64, 64, 64, "")
+    row, small = layer(1, 4096, 4096, ""), layer(16, 16, 16, "")
     for graph in (row, small):
         kept = chosen(Plan(graph, ())).graph
         assert [type(node) for node in kept.nodes] == [Extern, Comp]

@@ -32,6 +32,9 @@ TW uint64_t tw_bits64(double f) { uint64_t u; __builtin_memcpy(&u, &f, 8); retur
 
 // Bits to `and` with, instead of selects: gcc makes branches of several of those, and no vectors then.
 TW uint32_t tw_mask(bool b) { return b ? 0xffffffffu : 0u; }
+TW float tw_choose(bool b, float x, float y) {
+  return tw_from_bits(tw_bits(y) ^ ((tw_bits(x) ^ tw_bits(y)) & tw_mask(b)));
+}
 TW float tw_zero_where(bool b, float x) { return tw_from_bits(tw_bits(x) & tw_mask(!b)); }
 TW double tw_zero_where(bool b, double x) { return tw_from_bits64(tw_bits64(x) & (b ? 0 : ~(uint64_t)0)); }
 

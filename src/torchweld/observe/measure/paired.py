@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -43,11 +44,13 @@ def time_paired(
     device: str,
     seconds: float,
     on_round: Callable[[float], None] = lambda done: None,
+    seconds_now: Callable[[], float] = time.perf_counter,
 ) -> Paired:
     """Times warm calls for about `seconds` in all, between MIN_ROUNDS and MAX_ROUNDS rounds.
     Each round starts with another way, so that none always follows the same one. `on_round`
-    hears the fraction done."""
-    clock = _cuda_ms if device == "cuda" else _cpu_ms
+    hears the fraction done. `seconds_now`: the clock of a CPU; time.process_time does not count
+    other processes' work."""
+    clock = _cuda_ms if device == "cuda" else partial(_cpu_ms, seconds_now)
     repeats = {way: _repeats(clock(call, 1)) for way, call in calls.items()}
     times: dict[str, list[float]] = {way: [] for way in calls}
     order, start, given = list(calls), time.perf_counter(), processor_times()
@@ -67,11 +70,11 @@ def _repeats(once_ms: float) -> int:
     return max(1, min(50, round(SHORT_MS / max(once_ms, 1e-3))))
 
 
-def _cpu_ms(call: Callable[[], object], repeats: int) -> float:
-    start = time.perf_counter()
+def _cpu_ms(now: Callable[[], float], call: Callable[[], object], repeats: int) -> float:
+    start = now()
     for _ in range(repeats):
         call()
-    return (time.perf_counter() - start) * 1e3 / repeats
+    return (now() - start) * 1e3 / repeats
 
 
 def _cuda_ms(call: Callable[[], object], repeats: int) -> float:

@@ -139,6 +139,8 @@ def _pointless(
     depth = max(depths, default=1)  # of a depth of one, no product is left
     if rows * keys < min(rows, keys) * depth:
         return "the scores are no larger than their factors"
+    if rows == 1 and not nest.statistics:
+        return "each key's score is used once: all of them are no larger than the keys"
     if not batched and not nest.statistics:
         return "the factors are weights of layers, not keys and values"
     return None

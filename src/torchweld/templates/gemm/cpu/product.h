@@ -263,6 +263,34 @@ TW float tw_total(tw_vector v) {
   for (int l = 0; l < TW_WIDTH; ++l) sum += v[l];
   return sum;
 }
+// The first `count` elements, fewer than a vector has, and zeros.
+template <class E> TW tw_vector tw_load_some(const E* p, int64_t count) {
+  alignas(64) float wide[TW_WIDTH] = {};
+  for (int64_t i = 0; i < count; ++i) wide[i] = tw_wide(p[i]);
+  return tw_read(wide);
+}
+#if defined(__AVX512F__)
+TW tw_vector tw_load_some(const float* p, int64_t count) {
+  return (tw_vector)__builtin_ia32_loadups512_mask(p, (tw_vector){}, (1 << count) - 1);
+}
+#endif
+// What each of four vectors adds up to.
+TW void tw_totals(const tw_vector* v, float* to) {
+  tw_order one, other, two, far;
+  for (int l = 0; l < TW_WIDTH; ++l) {
+    one[l] = (l & ~1) + (l & 1 ? TW_WIDTH : 0), other[l] = one[l] + 1;
+    two[l] = (l & ~3) + (l & 1) + (l & 2 ? TW_WIDTH : 0), far[l] = two[l] + 2;
+  }
+  tw_vector a = __builtin_shuffle(v[0], v[1], one) + __builtin_shuffle(v[0], v[1], other);
+  tw_vector b = __builtin_shuffle(v[2], v[3], one) + __builtin_shuffle(v[2], v[3], other);
+  a = __builtin_shuffle(a, b, two) + __builtin_shuffle(a, b, far);
+#pragma GCC unroll 4
+  for (int step = TW_WIDTH / 2; step >= 4; step /= 2) {
+    for (int l = 0; l < TW_WIDTH; ++l) one[l] = (l + step) % TW_WIDTH;
+    a += __builtin_shuffle(a, one);
+  }
+  __builtin_memcpy(to, &a, 4 * sizeof(float));
+}
 // c[i][j] = (first) or += the sums of ROWS rows and COLUMNS columns whose terms are adjacent, from `column` on.
 // A lane adds up chains of CHAIN terms, and these: with one thread MKL has as many accumulators.
 enum { TW_ROW_CHAIN = 16 * TW_WIDTH };
@@ -289,24 +317,40 @@ TW void tw_dots(const tw_product<R, Q>& a, int64_t column, bool first, float* c)
 #pragma GCC unroll 4
       for (int j = 0; j < COLUMNS; ++j) totals[i][j] += sums[i][j];
   }
+  if (whole < a.depth) {
+    tw_vector rows[ROWS];
 #pragma GCC unroll 8
-  for (int i = 0; i < ROWS; ++i)
+    for (int i = 0; i < ROWS; ++i) rows[i] = tw_load_some(a.r + i * a.r_row + whole, a.depth - whole);
 #pragma GCC unroll 4
     for (int j = 0; j < COLUMNS; ++j) {
-      float rest = 0, *at = c + i * TW_COLUMNS + j;
-      for (int64_t l = whole; l < a.depth; ++l)
-        rest += tw_wide(a.r[i * a.r_row + l]) * tw_wide(q[j * a.q_column + l]);
-      *at = (first ? 0 : *at) + (tw_total(totals[i][j]) + rest);
+      tw_vector terms = tw_load_some(q + j * a.q_column + whole, a.depth - whole);
+#pragma GCC unroll 8
+      for (int i = 0; i < ROWS; ++i) totals[i][j] += rows[i] * terms;
     }
+  }
+  enum { COUNT = ROWS * COLUMNS, FOURS = (COUNT + 3) / 4 * 4 };
+  tw_vector flat[FOURS] = {};
+  float sums[FOURS];
+#pragma GCC unroll 32
+  for (int n = 0; n < COUNT; ++n) flat[n] = totals[n / COLUMNS][n % COLUMNS];
+#pragma GCC unroll 8
+  for (int n = 0; n < FOURS; n += 4) tw_totals(flat + n, sums + n);
+#pragma GCC unroll 32
+  for (int n = 0; n < COUNT; ++n) {
+    float* at = c + n / COLUMNS * TW_COLUMNS + n % COLUMNS;
+    *at = first ? sums[n] : *at + sums[n];
+  }
 }
-// The same for V vectors of adjacent columns, and some of the terms.
+// The same for V vectors of adjacent columns, the last of which has only `rest` if that is not zero, and some of
+// the terms.
 template <int ROWS, int V, class R, class Q>
-TW void tw_steps(const tw_product<R, Q>& a, int64_t column, int64_t from, int64_t end, float* c) {
+TW void tw_steps(const tw_product<R, Q>& a, int64_t column, int64_t from, int64_t end, float* c, int64_t rest = 0) {
   tw_vector sums[ROWS][V] = {};
   for (int64_t k = from; k < end; ++k)
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) {
-      tw_vector columns = tw_load(a.q + column + v * TW_WIDTH + k * a.q_depth);
+      const Q* q = a.q + column + v * TW_WIDTH + k * a.q_depth;
+      tw_vector columns = rest ? tw_load_some(q, rest) : tw_load(q);
 #pragma GCC unroll 8
       for (int i = 0; i < ROWS; ++i) sums[i][v] += tw_wide(a.r[i * a.r_row + k * a.r_depth]) * columns;
     }
@@ -346,13 +390,7 @@ static void tw_few_rows(const tw_product<R, Q>& a, int64_t column, int64_t colum
     int64_t end = a.depth - from < TW_DEPTH ? a.depth : from + TW_DEPTH;
     for (j = 0; j + V * TW_WIDTH <= whole; j += V * TW_WIDTH) tw_steps<ROWS, V>(a, column + j, from, end, c + j);
     for (; j < whole; j += TW_WIDTH) tw_steps<ROWS, 1>(a, column + j, from, end, c + j);
-    for (; j < columns; ++j)
-      for (int i = 0; i < ROWS; ++i) {
-        float sum = 0;  // one chain for each DEPTH terms here as well
-        for (int64_t k = from; k < end; ++k)
-          sum += tw_wide(a.r[i * a.r_row + k * a.r_depth]) * tw_wide(a.q[column + j + k * a.q_depth]);
-        c[i * TW_COLUMNS + j] = from ? c[i * TW_COLUMNS + j] + sum : sum;
-      }
+    if (j < columns) tw_steps<ROWS, 1>(a, column + j, from, end, c + j, columns - j);
   }
 }
 // As tw_multiply, for up to FEW rows.

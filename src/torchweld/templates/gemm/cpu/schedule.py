@@ -43,6 +43,7 @@ from torchweld.targets.cpu import core_cache_bytes
 ELEMENTS = (dtypes.f32, dtypes.f16, dtypes.bf16)
 PANEL, MOST_PANELS = 48, 16  # columns; product.h's TW_PANEL with the widest vectors
 FEW = 8  # rows; product.h's TW_FEW
+WIDTH = 16  # of the widest vectors
 GROUP = 8  # rows that a thread takes together
 DEEPEST = 16 * 192  # terms that are packed together: 9.4 MB
 SLACK_ROWS = 16  # that the last group and a turned square reach beyond
@@ -120,10 +121,21 @@ def _few(accesses: Accesses, value: Value, one, other, depth: str, batch) -> Cpu
         rows = accesses.comp.extent(row) if row else 1
         if column is None or not isinstance(rows, int) or rows > FEW:
             continue
-        many = accesses.loads[right].offset
-        if many.coefficient(depth) == 1 or (many.coefficient(column) == 1 and row is not None):
+        if row is None:
+            fits = accesses.loads[right].offset.coefficient(depth) == 1
+        else:
+            fits = any(_fills_vectors(accesses, right, a) for a in (depth, column))
+        if fits:
             return CpuProduct(value, left, right, batch, row, column, depth, 0, 0, column, few=True)
     return None
+
+
+def _fills_vectors(accesses: Accesses, load: Value, axis: str) -> bool:
+    """Whether elements along the axis are adjacent, and enough for vectors: 18050 x 6 by 6 x 6 one
+    element at a time took 0.93 ms on a Zen 4, packed 0.15."""
+    extent = accesses.comp.extent(axis)
+    adjacent = accesses.loads[load].offset.coefficient(axis) == 1
+    return adjacent and not (isinstance(extent, int) and extent < WIDTH)
 
 
 def product_of(comp: Comp) -> Value | None:

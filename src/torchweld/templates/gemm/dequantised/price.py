@@ -13,6 +13,7 @@ from torchweld.ir.nodes import Buffer
 from torchweld.ir.size import hint, product
 from torchweld.targets.rates import rate_at
 from torchweld.targets.target import Target
+from torchweld.templates.gemm.cpu.schedule import WIDTH
 from torchweld.templates.gemm.dequantised.schedule import (
     FEW,
     Dequantised,
@@ -38,6 +39,7 @@ def dequantised_s(
     rows = hint(comp.extent(roles.row), {}) if roles.row else 1
     terms = product(a.extent for a in comp.axes if a.name != roles.row)
     compute_s = terms * term_fma(roles, accesses) / target.fma_per_s
+    terms = comp.extent(roles.column) * geometry_of(comp, roles).padded
     if rows <= FEW:
         compute_s += rows * terms / target.fma_per_s
     else:
@@ -49,7 +51,7 @@ def term_fma(roles: Dequantised, accesses: Accesses) -> float:
     """Multiply-adds in whose time one term is made."""
     comp = accesses.comp
     g, inner = geometry_of(comp, roles), varying(comp, roles)
-    each = sum(own_cost(comp.body[v]) for v in inner)
+    each = sum(own_cost(comp.body[v]) for v in inner) * -(-g.piece // WIDTH) * WIDTH / g.piece
     length = g.piece * g.phases
     made = each if roles.codes is None else _LOOKED_UP + each * roles.codes.count / length
     return _STORED + made + _PIECE / length

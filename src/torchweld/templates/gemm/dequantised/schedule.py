@@ -112,7 +112,8 @@ def geometry_of(comp: Comp, product: Dequantised) -> Geometry:
     points = prod(comp.extent(a) for a in product.outer)
     length, phases = comp.extent(product.run), prod(comp.extent(a) for a in product.phases)
     if length * phases <= _TERMS:
-        return Geometry(points, length, phases, 1, length, max(1, _TERMS // (length * phases)))
+        together = max(1, min(points, _TERMS // (length * phases)))
+        return Geometry(points, length, phases, 1, length, together)
     pieces = -(-length // _PIECE)
     return Geometry(points, length, phases, pieces, _PIECE, max(1, _TERMS // (_PIECE * phases)))
 

@@ -1,11 +1,14 @@
-"""Blocks of short rows (tiles.py) as C++: arrays t of loads and o of stores, column by column."""
+"""Blocks of short rows (tiles.py) as C++: arrays t of loads and o of stores, column by column; and
+the tiles of loads that a transposed loop reads."""
 
 from __future__ import annotations
 
 from torchweld.codegen.cpp import expr as x
 from torchweld.codegen.emitter import Emitter
 from torchweld.ir.access import Access
+from torchweld.ir.nodes import Value, needed
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
+from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, element
 
 
 def declare_blocks(k: Kernel, e: Emitter) -> None:
@@ -45,3 +48,41 @@ def _sizes(k: Kernel) -> str:
 def _rows(k: Kernel) -> str:
     name = k.names[k.row_lane]
     return f"high_{name} - low_{name}"
+
+
+def stage_tile(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
+    """t[across][lane] = the tile of a load, turned in registers; lines that a guard leaves out are
+    not read."""
+    across, lane = k.schedule.nest
+    side, kind = dict(k.schedule.outer)[lane], x.memory_type(k.body[value].dtype)
+    access, names = k.accesses.loads[value], [k.names[lane], k.names[across]]
+    e.line(f"alignas(64) {kind} t{value}[{side}][{side}];")
+    sizes = ", ".join(f"high_{name} - low_{name}" for name in names)
+    with e.block():
+        if k.body[value].guard is None:
+            e.line("".join(f"const int64_t {name} = low_{name}; " for name in names))
+            step = x.size_text(access.offset.coefficient(lane))
+            from_text = f"&{element(k, access, {})}, {step}"
+        else:
+            e.line(f"alignas(64) {kind} lines[{side}][{side}];")
+            _copy_lines(k, e, value, texts)
+            from_text = f"&lines[0][0], {side}"
+        e.line(f"tw_turn_tile({from_text}, &t{value}[0][0], {side}, {sizes});")
+
+
+def _copy_lines(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
+    """lines[lane][across] = the tile of a guarded load."""
+    load, (across, lane) = k.body[value], (k.names[a] for a in k.schedule.nest)
+    local = dict(texts)
+    with e.block(_loop(lane)):
+        for needed_value in sorted(needed(k.body, (load.guard,), stop=texts) - texts.keys()):
+            define(k, e, needed_value, local)
+        to = f"lines[{lane} - low_{lane}][{across} - low_{across}]"
+        header = _loop(across)
+        element_text = element(k, k.accesses.loads[value], local)
+        e.line(f"if ({local[load.guard]}) {header} {to} = {element_text};")
+        e.line(f"else {header} {to} = {x.literal(load.fill, load.dtype)};")
+
+
+def _loop(name: str) -> str:
+    return f"for (int64_t {name} = low_{name}; {name} < high_{name}; ++{name})"

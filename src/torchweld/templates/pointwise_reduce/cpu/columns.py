@@ -41,11 +41,27 @@ def declare_columns(k: Kernel, e: Emitter) -> list[str]:
 def accumulate_column(
     k: Kernel, e: Emitter, value: Value, texts: Texts, mask: str | None = None
 ) -> None:
-    """One element joins. `mask`: whether it has not joined before."""
+    """One element joins; along a lane of rows those of the lane, for join_block. `mask`: whether it
+    has not joined before."""
     at, arg = f"c{value}[{k.column_offset(value)}]", widened(k, k.body[value].args[0], texts)
+    if k.row_lane:
+        at = f"r{value}"
     if mask:
         arg = f"({mask} ? {arg} : {k.identity(value)})"
     e.line(f"{at} = {k.merged(value, at, arg)};")
+
+
+def declare_block(k: Kernel, e: Emitter, values: list[Value]) -> str:
+    """The sums of a column over a block of rows, and the clause of their loop."""
+    e.lines(f"{k.accumulator(v)[0]} r{v} = {k.identity(v)};" for v in values)
+    return f" reduction(+ : {', '.join(f'r{v}' for v in values)})" if values else ""
+
+
+def join_block(k: Kernel, e: Emitter, values: list[Value]) -> None:
+    """What declare_block declared, once it is summed."""
+    for value in values:
+        at = f"c{value}[{k.column_offset(value)}]"
+        e.line(f"{at} = {k.merged(value, at, f'r{value}')};")
 
 
 def flush_columns(k: Kernel, e: Emitter) -> None:

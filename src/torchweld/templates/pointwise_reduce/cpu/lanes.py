@@ -65,17 +65,28 @@ def cheapest_lane(accesses: Accesses, block: int, hints: Mapping[str, int]) -> s
     """The row axis along which rows are abreast, `block` at a time; None: the loop runs along the
     columns."""
     rows, columns = accesses.frame.rows, accesses.frame.columns
-    if not rows or accesses.frame.column_reductions:
+    if not rows:
         return None
     extents = {a.name: max(1, size.hint(a.extent, hints)) for a in accesses.comp.axes}
     inner, along = tuple(reversed((*rows, *columns))), frozenset(columns)
     choices = [_Loops(inner, extents[inner[0]], extents, along, hints)]
     long = [a for a in rows[:-1] if extents[a] >= 2 * _VECTOR]
-    for axis in (rows[-1], *long):
+    for axis in filter(lambda a: _sums_over(accesses, a), (rows[-1], *long)):
         order = (axis, *(a for a in inner if a != axis))
         choices.append(_Loops(order, min(extents[axis], block), extents, along, hints))
     best = min(choices, key=lambda loops: sum(_steps(accesses, loops)))
     return None if best is choices[0] else best.lane
+
+
+def _sums_over(accesses: Accesses, lane: str) -> bool:
+    """Whether what is reduced over rows can be where `lane` is one of them: sums of what varies
+    along it and along columns, of rows that are not turned."""
+    body, axes = accesses.comp.body, value_axes(accesses.comp.body)
+    over_rows = [body[v] for v in accesses.frame.column_reductions]
+    varying = (axes[i.args[0]] for i in over_rows)
+    crossed = all(lane in v and not v.isdisjoint(accesses.frame.columns) for v in varying)
+    sums = all(i.monoid == "sum" for i in over_rows)
+    return crossed and sums and not (over_rows and tiles(accesses, lane))
 
 
 def _steps(accesses: Accesses, loops: _Loops) -> Iterator[float]:
@@ -86,7 +97,8 @@ def _steps(accesses: Accesses, loops: _Loops) -> Iterator[float]:
             yield cost * loops.times(axes[value])
         elif isinstance(instr, (Reduce, Scan)):
             used = frozenset().union(*(axes[v] for v in operands(instr)))
-            yield _reducing(instr, loops, used)
+            over_rows = value in accesses.frame.column_reductions
+            yield _over_rows(loops, used) if over_rows else _reducing(instr, loops, used)
     turned = tiles(accesses, loops.lane)
     for value, access in accesses.loads.items():
         if turned and value in turned.loads:
@@ -98,6 +110,14 @@ def _steps(accesses: Accesses, loops: _Loops) -> Iterator[float]:
             yield _TURNED * loops.times(store_axes(comp, store, axes))
         else:
             yield _moving(access, store_axes(comp, store, axes), loops, _STORES_WAIT)
+
+
+def _over_rows(loops: _Loops, axes: frozenset[str]) -> float:
+    """Along the columns, the sums so far are in memory; abreast, rows of a block are added up."""
+    each = loops.times(axes)
+    if loops.lane in loops.columns:
+        return 3 * each
+    return each * (1 + _TAIL * loops.vector / loops.at_once)
 
 
 def _reducing(instr: Reduce | Scan, loops: _Loops, axes: frozenset[str]) -> float:

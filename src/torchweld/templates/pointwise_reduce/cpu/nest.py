@@ -18,7 +18,7 @@ four times as long for a softmax over 127 columns.
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 
 from torchweld.codegen.cpp import expr as x
@@ -26,8 +26,13 @@ from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
 from torchweld.ir import size
 from torchweld.ir.nodes import Scan, Value, needed, store_operands
+from torchweld.templates.pointwise_reduce.cpu.blocks import stage_tile
 from torchweld.templates.pointwise_reduce.cpu.cases import cases, filled_loads
-from torchweld.templates.pointwise_reduce.cpu.columns import accumulate_column
+from torchweld.templates.pointwise_reduce.cpu.columns import (
+    accumulate_column,
+    declare_block,
+    join_block,
+)
 from torchweld.templates.pointwise_reduce.cpu.halves import (
     HIGH,
     LOW,
@@ -53,7 +58,7 @@ from torchweld.templates.pointwise_reduce.cpu.schedule import combines_in_lane
 from torchweld.templates.pointwise_reduce.cpu.segments import Segment, segments
 from torchweld.templates.pointwise_reduce.cpu.stages import own_cost
 from torchweld.templates.pointwise_reduce.cpu.turns import known_in, name_loads, turns_of_block
-from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, element, store
+from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, store
 
 CHAIN = 16  # terms that are added up in float
 SCAN_BLOCK = 64
@@ -62,7 +67,7 @@ CHEAP_SCAN = 4.0  # multiply-adds per element that vectors hardly speed up
 
 def emit_nest(k: Kernel, e: Emitter, stage: int, reductions: list[Value], texts: Texts) -> None:
     for value in k.staged:
-        _stage_tile(k, e, value, texts)
+        stage_tile(k, e, value, texts)
     _Nest(k, e, stage, reductions, dict(texts)).emit()
 
 
@@ -432,11 +437,18 @@ class _Nest:
         """One vectorised loop. With `position`, it is the overlapping vector. `known`: values that
         are constants in it."""
         mask, texts = "fresh" if position else None, self.texts | (known or {})
-        if self._vectorises(texts):
-            clauses = (
-                [] if self.k.row_lane else [reduction_clause(self.k, v) for v in self.reductions]
-            )
-            self.e.line(f"#pragma omp simd{''.join(clauses)}")
+        summed = self.over_rows if self.k.row_lane else []
+        with self.e.block() if summed else nullcontext():
+            clause = declare_block(self.k, self.e, summed)
+            if self._vectorises(texts):
+                apart = [] if self.k.row_lane else self.reductions
+                clauses = [clause, *(reduction_clause(self.k, v) for v in apart)]
+                self.e.line(f"#pragma omp simd{''.join(clauses)}")
+            self._points(header, position, texts, mask)
+            join_block(self.k, self.e, summed)
+
+    def _points(self, header: str, position: str | None, texts: Texts, mask: str | None) -> None:
+        """The loop of _body."""
         with self.e.block(header):
             if position:
                 self.e.lines([position, f"const bool fresh = tw_lane[l] >= {self.k.lanes} - rest;"])
@@ -478,40 +490,6 @@ def _unknown(k: Kernel, stage: int, texts: Texts) -> tuple[Value, ...]:
     stored = {v for s in k.stores_of(stage) for v in store_operands(k.comp.stores[s])}
     wanted = needed(k.body, stored, stop=texts) - texts.keys()
     return tuple(v for v in values if v in wanted)
-
-
-def _stage_tile(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
-    """t[across][lane] = the tile of a load, turned in registers; lines that a guard leaves out are
-    not read."""
-    across, lane = k.schedule.nest
-    side, kind = dict(k.schedule.outer)[lane], x.memory_type(k.body[value].dtype)
-    access, names = k.accesses.loads[value], [k.names[lane], k.names[across]]
-    e.line(f"alignas(64) {kind} t{value}[{side}][{side}];")
-    sizes = ", ".join(f"high_{name} - low_{name}" for name in names)
-    with e.block():
-        if k.body[value].guard is None:
-            e.line("".join(f"const int64_t {name} = low_{name}; " for name in names))
-            step = x.size_text(access.offset.coefficient(lane))
-            from_text = f"&{element(k, access, {})}, {step}"
-        else:
-            e.line(f"alignas(64) {kind} lines[{side}][{side}];")
-            _copy_lines(k, e, value, texts)
-            from_text = f"&lines[0][0], {side}"
-        e.line(f"tw_turn_tile({from_text}, &t{value}[0][0], {side}, {sizes});")
-
-
-def _copy_lines(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
-    """lines[lane][across] = the tile of a guarded load."""
-    load, (across, lane) = k.body[value], (k.names[a] for a in k.schedule.nest)
-    local = dict(texts)
-    with e.block(_loop(lane, f"low_{lane}", f"high_{lane}")):
-        for needed_value in sorted(needed(k.body, (load.guard,), stop=texts) - texts.keys()):
-            define(k, e, needed_value, local)
-        to = f"lines[{lane} - low_{lane}][{across} - low_{across}]"
-        header = _loop(across, f"low_{across}", f"high_{across}")
-        element_text = element(k, k.accesses.loads[value], local)
-        e.line(f"if ({local[load.guard]}) {header} {to} = {element_text};")
-        e.line(f"else {header} {to} = {x.literal(load.fill, load.dtype)};")
 
 
 def _loop(name: str, low: str, high: str) -> str:

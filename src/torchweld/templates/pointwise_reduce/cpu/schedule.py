@@ -109,23 +109,35 @@ def _pointwise(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cp
             lane, across = across, lane
         rest = tuple((a, 1) for a in rows if a not in (across, lane))
         return CpuSchedule((*rest, (across, TILE), (lane, TILE)), (across, lane), "column", "rows")
-    short = lane if _is_short(accesses, lane, hints) else None
+    short = lane if _is_short(accesses, lane) else None
     if short:  # elements of vectors then, where a loop of a few would be none
         *others, lane = others
+        if _count(accesses, [lane], hints) < 2 * SHORT_LANE:
+            return _across(accesses, (*others, lane), short, hints)
     outer = tuple((a, 1) for a in others)
     if _count(accesses, others, hints) < 8 * threads:
         outer += ((lane, FLAT_BLOCK),)
     return CpuSchedule(outer, (lane,), "column", "rows", short)
 
 
-def _is_short(accesses: Accesses, lane: str, hints: Mapping[str, int]) -> bool:
-    """Whether a lane has few points, and the axis before it many."""
-    *others, _ = accesses.frame.rows
+def _is_short(accesses: Accesses, lane: str) -> bool:
+    """Whether a lane has few points, and is not alone."""
     extent = accesses.comp.extent(lane)
-    short = isinstance(extent, int) and 1 < extent <= SHORT_LANE
-    if not short or not others or extent * len(accesses.comp.body) > MOST_WRITTEN:
-        return False
-    return _count(accesses, others[-1:], hints) >= 2 * SHORT_LANE
+    short = isinstance(extent, int) and 1 < extent <= SHORT_LANE and len(accesses.frame.rows) > 1
+    return short and extent * len(accesses.comp.body) <= MOST_WRITTEN
+
+
+def _across(
+    accesses: Accesses, rows: tuple[str, ...], short: str, hints: Mapping[str, int]
+) -> CpuSchedule:
+    """Where the last two axes are short: along the innermost axis that is not, a few vectors at a
+    time, so that what they touch stays in the cache while the axes within it pass."""
+    long = [a for a in rows if _count(accesses, [a], hints) >= 2 * SHORT_LANE]
+    if not long:
+        outer = tuple((a, 1) for a in rows)
+        return CpuSchedule(outer, (short,), "column", "rows")
+    blocks = tuple((a, ROW_BLOCKS[-2] if a == long[-1] else 1) for a in rows)
+    return CpuSchedule(blocks, (long[-1],), "column", "rows", short)
 
 
 def _reducing(accesses: Accesses, hints: Mapping[str, int], threads: int) -> CpuSchedule:

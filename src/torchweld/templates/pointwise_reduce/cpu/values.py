@@ -12,7 +12,7 @@ from torchweld.core import dtypes
 from torchweld.ir.access import Access
 from torchweld.ir.nodes import Cast, Const, Instr, Load, Op, Reduce, Scan, Value, operands
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
-from torchweld.templates.pointwise_reduce.cpu.phases import told
+from torchweld.templates.pointwise_reduce.cpu.phases import phases, told
 from torchweld.templates.pointwise_reduce.cpu.schedule import jumps
 
 Texts = dict[Value, str]
@@ -111,8 +111,20 @@ def _expression(k: Kernel, value: Value, instr: Instr, texts: Texts) -> str:
         return f"tw_exact_bf16({args[0]})"
     if (wide := _rounded_f16(k, instr)) is not None and wide in texts:
         return f"tw_round_f16({texts[wide]})"
+    if _chooses_by_row(k, instr, texts):
+        return f"tw_choose({', '.join(args)})"
     kinds = [k.body[v].dtype for v in operands(instr)]
     return x.pure(instr, args, kinds, k.names, _is_shifted_exp(k, instr))
+
+
+def _chooses_by_row(k: Kernel, instr: Instr, texts: Texts) -> bool:
+    """Whether all points of the lane, or of a phase of it, make the same choice, which is not known
+    here: gcc 12 makes no vectors of a loop with such a `? :`."""
+    if not isinstance(instr, Op) or (instr.name, instr.dtype) != ("where", dtypes.f32):
+        return False
+    condition, nest = instr.args[0], k.schedule.nest
+    varies = nest[-1:] and nest[-1] in k.stages.axes[condition] and not phases(k)
+    return bool(nest) and not varies and texts[condition] not in _ANSWERS
 
 
 def _rounded_f16(k: Kernel, instr: Instr) -> Value | None:

@@ -137,14 +137,26 @@ def _bound(
     """`bundle` on the buffers of one use, some from `offsets` in bytes on; scratch is its own."""
     names = {f"b{k}": buffer for k, buffer in enumerate(order)}
     names |= {s.name: f"{name}.{s.name}" for s in bundle.scratch}
+    return _on(bundle, name, names, offsets)
+
+
+def _on(
+    bundle: KernelBundle, name: str, names: Mapping[str, str], offsets: Mapping[str, int]
+) -> KernelBundle:
     return replace(
         bundle,
         comp=name,
         sources=tuple(_bound_source(s, names, offsets) for s in bundle.sources),
         scratch=tuple(replace(s, name=names[s.name]) for s in bundle.scratch),
         zeroed=tuple(names[z] for z in bundle.zeroed),
-        prefill=tuple((names[b], names.get(v, v)) for b, v in bundle.prefill),
+        prefill=tuple((names.get(b, b), names.get(v, v)) for b, v in bundle.prefill),
     )
+
+
+def renamed(bundle: KernelBundle, name: str, buffers: Mapping[str, str]) -> KernelBundle:
+    """The kernels of a Comp for another of that name, which differs in the names of buffers."""
+    scratch = {s.name: name + s.name.removeprefix(bundle.comp) for s in bundle.scratch}
+    return _on(bundle, name, {**buffers, **scratch}, {})
 
 
 def _bound_source(
@@ -158,7 +170,7 @@ def _bound_source(
 def _bound_arg(arg: KernelArg, names: Mapping[str, str], offsets: Mapping[str, int]) -> KernelArg:
     if isinstance(arg, SizeArg):
         return arg
-    name = names[arg.buffer]
+    name = names.get(arg.buffer, arg.buffer)
     further = offsets.get(name, 0)
     if isinstance(arg, DescriptorArg):
         return replace(arg, buffer=name, offset=arg.offset + further // arg.item_bytes)

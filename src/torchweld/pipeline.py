@@ -35,7 +35,7 @@ from torchweld.runtime.plan_cache import PlanCache, StoredPlan
 from torchweld.runtime.program import Program
 from torchweld.targets.find import target_of
 from torchweld.targets.target import Target
-from torchweld.templates.generate import generate_all, kernels_of, renamed
+from torchweld.templates.generate import generate_all, kernels_of, renamed, with_uses
 from torchweld.tuning import Choices, Tuner
 
 _DECISIONS = (Fusion, Cut, RefusalRecord, Choice, Reason, Origin)
@@ -168,13 +168,14 @@ def _without_repeats(job: _Job, compilers: Compilers) -> Stored | None:
 
 
 def _with_layers(stored: StoredPlan, layers: Repeated, captured: Captured) -> StoredPlan | None:
-    whole = whole_plan(stored.graph, stored.decisions, layers, _inputs(captured))
+    whole = whole_plan(Plan(stored.graph, stored.decisions), layers, _inputs(captured))
     if whole is None:
         return None
-    bundles = dict(stored.bundles)
-    for name, copied in whole.copies.items():
-        if copied.of in stored.bundles:
-            bundles[name] = renamed(stored.bundles[copied.of], name, copied.buffers)
+    bundles = {
+        name: renamed(stored.bundles[of], name, buffers)
+        for name, (of, buffers) in whole.nodes.items()
+        if of in stored.bundles
+    }
     return StoredPlan(whole.graph, bundles, whole.decisions)
 
 
@@ -187,10 +188,24 @@ def plan_graph(
     captured: Captured, options: Options, target: Target | None = None
 ) -> tuple[Graph, Plan]:
     """The captured graph as the search is given it, and the plan that would be compiled, for
-    `target` or else for the device that its tensors are on; nothing is generated."""
+    `target` or else for the device that its tensors are on; nothing is generated. No layer is left
+    out."""
     job = _Job.of(captured, options, target)
     before = _through(Plan(job.lowered().graph, ()), _names(job, until="plan"), job)
     return before.graph, _with_kernels(_through(before, _names(job, since="plan"), job), job)
+
+
+def finished_plan(captured: Captured, options: Options, target: Target | None = None) -> Plan:
+    """The same plan, made as it is to be compiled: equal layers once."""
+    job = _Job.of(captured, options, target)
+    layers = job.stages("find layers", repeated, captured)
+    if layers is not None:
+        job = replace(job, layers=layers)
+        made = _with_kernels(_through(Plan(job.lowered().graph, ()), job.target.passes, job), job)
+        whole = job.stages("put layers back", whole_plan, made, layers, _inputs(captured))
+        if whole is not None:
+            return Plan(whole.graph, whole.decisions, with_uses(made.kernels, whole.nodes))
+    return plan_graph(captured, options, target)[1]
 
 
 def _make_plan(job: _Job, lowered: Lowered, tell: Made = _nobody) -> StoredPlan:

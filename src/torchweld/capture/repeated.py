@@ -20,6 +20,7 @@ from torchweld.capture.numbers import known_constant
 from torchweld.ir.stretches import Run, Step, linked, longest
 
 _KEPT = 64
+_PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.device))
 _SIZES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -116,16 +117,19 @@ def _form(value) -> Hashable:
 
 def _said(value, things: list[Node]) -> Hashable:
     """An argument without the nodes in it, which go to `things`."""
-    if isinstance(value, Node):
+    kind = type(value)
+    if kind is Node:
         things.append(value)
         return Node
+    if kind in _PLAIN:
+        return kind, value
     if isinstance(value, (tuple, list)):
         return tuple([_said(v, things) for v in value])
     if isinstance(value, dict):
         return tuple([(k, _said(v, things)) for k, v in value.items()])
     if isinstance(value, (float, complex, slice)):
         return repr(value)  # tells 0.0 from -0.0
-    return type(value), expression(value) if isinstance(value, _SIZES) else value
+    return kind, expression(value) if isinstance(value, _SIZES) else value
 
 
 class _Cut:
@@ -161,14 +165,13 @@ class _Cut:
 
     def _rows(self) -> list[tuple[Node, ...]]:
         """What is touched first in each layer: the same of all layers of the run."""
-        start, stop, period = self.run.start, self.run.stop, self.run.period
+        start, period = self.run.start, self.run.period
+        stop = start + self.run.count * period
         found: dict[Node, tuple[Node, ...]] = {}
         for here in range(start, start + period):
             for slot, thing in enumerate(self.things[here]):
                 if self.first[thing] == here:
-                    found[thing] = tuple(
-                        self.things[k][slot] for k in range(here, stop - (stop - start) % period, period)
-                    )
+                    found[thing] = tuple(t[slot] for t in self.things[here:stop:period])
         return list(found.values())
 
     def _stands_for(self, left_out: frozenset[Node]) -> dict[Node, Node] | None:

@@ -41,7 +41,9 @@ class Mover:
     """Finds, prices and does moves on one flow. `members` names the operations that each node is
     made of. `times`: the buffers of a layer that stands for several, and for how many."""
 
-    def __init__(self, flow: Flow, prices: Evaluator, times: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, flow: Flow, prices: Evaluator, times: Mapping[str, int] | None = None
+    ) -> None:
         self.flow, self.prices, self.times = flow, prices, times or {}
         self.members = {n: (node.name,) for n, node in flow.nodes.items()}
         self.alone = {node.name: node for node in flow.nodes.values()}

@@ -20,7 +20,7 @@ from torchweld.capture.repeated import Repeated
 from torchweld.ir.memo import Signatures
 from torchweld.ir.nodes import Arg, Buffer, Comp, Graph, Node, Origin, views
 from torchweld.ir.stretches import Run, Step, linked, longest
-from torchweld.plan.decisions import Cut, Decision, Fusion, RefusalRecord
+from torchweld.plan.decisions import Cut, Decision, Fusion, Plan, RefusalRecord
 from torchweld.rewrite.flow import rename, rename_arg
 
 
@@ -29,30 +29,20 @@ class _Unlike(Exception):
 
 
 @dataclass(frozen=True)
-class Copied:
-    """A node that is `of` another name in the plan without the layers, and those of its buffers
-    that have other names there."""
-
-    of: str
-    buffers: Mapping[str, str]
-
-
-@dataclass(frozen=True)
 class Whole:
-    """`copies`: by name, the nodes that are not as they were planned."""
+    """`nodes`: by the name of each, the name of the node as planned, and those of its buffers that
+    have other names there."""
 
     graph: Graph
     decisions: tuple[Decision, ...]
-    copies: Mapping[str, Copied]
+    nodes: Mapping[str, tuple[str, Mapping[str, str]]]
 
 
-def whole_plan(
-    graph: Graph, decisions: Iterable[Decision], layers: Repeated, inputs: Sequence[str]
-) -> Whole | None:
-    """A plan without `layers`, with them; None if it does not repeat as they do. `inputs`: names
-    for all inputs that the whole graph is given."""
+def whole_plan(made: Plan, layers: Repeated, inputs: Sequence[str]) -> Whole | None:
+    """The plan with the `layers` that it was made without; None if it does not repeat as they do.
+    `inputs`: names for all inputs that the whole graph is given."""
     try:
-        return _Whole(graph, layers, inputs).made(decisions)
+        return _Whole(made.graph, layers, inputs).made(made.decisions)
     except _Unlike:
         return None
 
@@ -93,11 +83,13 @@ class _Whole:
         _require(run is not None and run.count >= 2)
         self.run: Run = run
         self.cut = run.start + run.period * (run.count - 1)
-        self.inputs, self.members = list(graph.inputs), self._of_calls(lambda call: call.name)
+        self.inputs, self.members = list(graph.inputs), _Rows()
+        for row in layers.calls:
+            self._add(self.members, [call.name for call in row])
         for row in layers.inputs:
             self._add(self.members, [inputs[k] for k in row])
         self.buffers: dict[str, Buffer] = {}
-        self.copies: dict[str, Copied] = {}
+        self.copies: dict[str, tuple[str, dict[str, str]]] = {}
         self._taken = {*graph.buffers, *inputs, *(n.name for n in graph.nodes)}
         self._last: dict[str, int] = {}
 
@@ -199,18 +191,19 @@ class _Whole:
         from now on."""
         found = {}
         for name in names:
-            new = self.rows.shifted(name, by)
-            buffer = self.graph.buffers[name]
+            new, buffer = self.rows.shifted(name, by), self.graph.buffers[name]
             if new != name:
-                found[name], buffer = new, replace(buffer, name=new)
-            _require(self.buffers.setdefault(new, buffer) == buffer)
+                found[name] = new
+            if new not in self.buffers:
+                self.buffers[new] = buffer if new == name else replace(buffer, name=new)
+            _require(_layout(self.buffers[new]) == _layout(buffer))
         return found
 
     # -- nodes and outputs
 
     def _nodes(self) -> Iterator[Node]:
         nodes, period, count = self.graph.nodes, self.run.period, self.layers.count
-        self.origins = self._of_calls(origin_of)
+        self.places = self._places()
         for here in range(self.cut):
             yield self._copy(here, 0)
         for by in range(1, count + 1):
@@ -224,8 +217,7 @@ class _Whole:
         node = self.graph.nodes[here]
         names = self._renaming(self.things[here], by)
         new = name or node.name
-        if names or name:
-            self.copies[new] = Copied(node.name, names)
+        self.copies[new] = node.name, names
         return replace(rename(node, names), name=new, origins=self._origins(node.origins, by))
 
     def _outputs(self) -> Iterator[Arg]:
@@ -242,19 +234,22 @@ class _Whole:
 
     # -- what is told of them
 
-    def _of_calls(self, about: Callable) -> _Rows:
-        rows = _Rows()
-        for row in self.layers.calls:
-            self._add(rows, [about(call) for call in row])
-        return rows
-
     def _add(self, rows: _Rows, things: Sequence) -> None:
         """The same thing of all layers."""
         kept, stop = self.layers.kept, self.layers.kept + self.layers.count
         rows.add(things[:kept], things[kept:stop], things[stop:])
 
+    def _places(self) -> _Rows:
+        """Where in the user's model each call of a layer is; many calls are in one place."""
+        found = {_place(row[self.layers.kept - 1]): row for row in self.layers.calls}
+        rows = _Rows()
+        for row in found.values():
+            self._add(rows, [_place(call) for call in row])
+        return rows
+
     def _origins(self, origins: tuple[Origin, ...], by: int) -> tuple[Origin, ...]:
-        return tuple(self.origins.shifted(o, by) for o in origins)
+        shifted = self.places.shifted
+        return tuple(Origin(o.op, *shifted((o.module, o.source), by)) for o in origins)
 
     def _told(self, decisions: Iterable[Decision], names: Sequence[str]) -> Iterator[Decision]:
         """The decisions, and those about the layers between."""
@@ -277,9 +272,11 @@ class _Whole:
     def _moved(self, decision: Decision, by: int, on: Callable[[str, int], str]) -> Decision:
         """A decision about the same so many layers on."""
         if isinstance(decision, Fusion):
-            members = tuple(on(m, by) for m in decision.members)
-            origins = self._origins(decision.origins, by)
-            return replace(decision, kernel=on(decision.kernel, by), members=members, origins=origins)
+            return replace(
+                decision, kernel=on(decision.kernel, by),
+                members=tuple(on(m, by) for m in decision.members),
+                origins=self._origins(decision.origins, by),
+            )  # fmt: skip
         if isinstance(decision, Cut):
             kernels = tuple(on(k, by) for k in decision.kernels)
             return replace(decision, member=on(decision.member, by), kernels=kernels)
@@ -287,6 +284,16 @@ class _Whole:
             pair = on(decision.producer, by), on(decision.consumer, by)
             return replace(decision, producer=pair[0], consumer=pair[1])
         return replace(decision, kernel=on(decision.kernel, by))
+
+
+def _layout(buffer: Buffer) -> tuple:
+    """All but its name."""
+    return buffer.shape, buffer.strides, buffer.dtype, buffer.device, buffer.frozen
+
+
+def _place(call) -> tuple[str, str]:
+    origin = origin_of(call)
+    return origin.module, origin.source
 
 
 def _kernels(decision: Decision) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """Equal layers of a captured graph. All but a few of them are left out before the graph is lowered,
 and put back when it has been planned (plan/repeated.py).
 
-A graph keeps `_KEPT` calls, or two layers, at either end of a run of equal layers. So what is
-planned for those in the middle does not depend on how many are left out.
+A graph keeps some layers at either end of a run of equal layers, so many that what is planned for
+those in the middle does not depend on how many are left out: the search looks for company for a
+kernel among the 64 nodes around it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from torch.fx import Node
 from torchweld.capture.captured import INNER_CAST, Captured
 from torchweld.capture.decomposing.call import described, expression, form
 from torchweld.capture.numbers import known_constant
+from torchweld.capture.torch_private import OpOverload, is_view
 from torchweld.ir.stretches import Run, Step, linked, longest
 
-_KEPT = 64
+_KEPT = 48  # calls at either end, but for views
 _PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.device))
 _SIZES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -58,9 +60,11 @@ def repeated(captured: Captured) -> Repeated | None:
     reader = _Reader(captured)
     steps = [reader.step(n) for n in calls]
     run = longest(linked(steps, reader.fact))
-    if run is None:
+    if run is None or not run.count:
         return None
-    behind = max(2, -(-_KEPT // run.period))
+    layer = calls[run.start : run.start + run.period]
+    work = sum(isinstance(n.target, OpOverload) and not is_view(n) for n in layer)
+    behind = max(2, -(-_KEPT // max(1, work)))
     kept = max(3, behind)
     left_out = run.count - kept - behind
     return _Cut(reader, calls, steps, run, kept, left_out).made() if left_out > 0 else None

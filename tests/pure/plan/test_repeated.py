@@ -18,6 +18,7 @@ from torchweld.capture.repeated import repeated
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import View
+from torchweld.ir.stretches import Run, linked, longest
 from torchweld.pipeline import finished_plan, plan_graph
 from torchweld.plan.decisions import Plan
 from torchweld.rewrite.flow import rename
@@ -104,11 +105,11 @@ def captured(run, count: int, *shared, x=None, symbolic: bool = False) -> Captur
 class Layer(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(WIDTH, WIDTH))
+        self.up, self.down = torch.nn.Linear(WIDTH, 64), torch.nn.Linear(64, WIDTH)
         self.norm = torch.nn.LayerNorm(WIDTH)
 
     def forward(self, x):
-        return gated(self.norm(x), self.weight)
+        return x + self.down(F.gelu(self.up(self.norm(x))))
 
 
 def trained(count: int) -> list[Captured]:
@@ -185,11 +186,38 @@ def only_put_back(monkeypatch):
     monkeypatch.setattr(pipeline, "plan_graph", None)
 
 
+def test_steps_are_equal_where_they_share_things_alike():
+    steps = [("read", "x"), ("add", "xa"), ("add", "ab"), ("add", "bc"), ("add", "cb")]
+    numbers = linked(steps, lambda thing: thing == "x")
+    assert numbers[2] == numbers[3] and len(set(numbers)) == 4
+    assert longest([7, 1, 2, 1, 2, 1, 9, 1]) == Run(1, 6, 2)
+    assert longest([1, 2, 3]) is None
+
+
+def test_layers_that_something_behind_them_reads_are_not_left_out():
+    def run(x, w):
+        found = [x]
+        for m in w:
+            found.append(gated(found[-1], m))
+        return [torch.cat(found)]
+
+    assert repeated(captured(run, 13)) is None
+
+
+def test_a_plan_that_repeats_every_second_layer_is_that_of_the_whole_graph(monkeypatch):
+    """Copies of two layers' weights are one kernel there."""
+    graph, seen = captured(in_turn(block), 30, x=IMAGE), []
+    assert repeated(graph) is not None
+    monkeypatch.setattr(pipeline, "plan_graph", lambda *args: (None, seen.append(args)))
+    finished_plan(graph, OPTIONS, device_of("H100"))
+    assert seen
+
+
 @pytest.mark.parametrize("name, target", [(n, t) for n, (_, *ts) in CASES.items() for t in ts])
 def test_a_plan_with_layers_put_back_is_that_of_the_whole_graph(name, target, only_put_back):
     compared(CASES[name][0](), target)
 
 
 def test_so_is_that_of_a_training_step(only_put_back):
-    for graph, target in zip(trained(12), ("H100", "cpu")):
+    for graph, target in zip(trained(25), ("H100", "cpu")):
         compared(graph, target)

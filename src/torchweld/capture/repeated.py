@@ -86,7 +86,7 @@ class _Reader:
         things: list[Node] = []
         if node.op == "get_attr":
             return self._attribute(node), (node,)
-        said = tuple(_said(a, things) for a in (node.args, dict(node.kwargs)))
+        said = _said(node.args, things), _said(node.kwargs, things) if node.kwargs else ()
         about = INNER_CAST in node.meta, self._returns(node), _form(node.meta.get("val"))
         return (node.target, said, about), (*things, node)
 

@@ -1,11 +1,11 @@
 """All architectures of transformers, tiny and with random weights: does torchweld compute what
 eager does, in one graph and without a warning?
 
-    python bench/models_sweep.py [NAMES] [--dtype bfloat16] [--times] [--total 3600]
+    python bench/models_sweep.py [NAMES] [--device cuda] [--dtype bfloat16] [--times] [--workers 8]
 
-Each model has a process of its own for inference and one for training, on the CPU. What is found
-are lines of $OUT/models-sweep-DTYPE.jsonl (default: out); models that have a line are not run
-again. The last table counts what was found. Errors are judged as by bench/problems.py.
+Each model has a process of its own for inference and one for training. What is found are lines of
+$OUT/models-sweep-DEVICE-DTYPE.jsonl (default: out); models that have a line are not run again. The
+last table counts what was found. Errors are judged as by bench/problems.py.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import os
 import time
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -43,19 +45,21 @@ class Called(nn.Module):
         return self.model(**dict(zip(self.names, inputs)))
 
 
-def built(name: str, dtype: torch.dtype, train: bool) -> Built:
-    made = tiny(name, train)
-    inputs = [t.to(dtype) if t.is_floating_point() else t for t in made.inputs.values()]
-    return Built(Called(made.model, tuple(made.inputs)).to(dtype).train(train), tuple(inputs))
+def built(name: str, train: bool, given: argparse.Namespace) -> Built:
+    made, dtype = tiny(name, train), getattr(torch, given.dtype)
+    inputs = [t.to(given.device, dtype if t.is_floating_point() else None)
+              for t in made.inputs.values()]  # fmt: skip
+    module = Called(made.model, tuple(made.inputs)).to(given.device, dtype)
+    return Built(module.train(train), tuple(inputs))
 
 
-def found(name: str, dtype: torch.dtype, train: bool, times: bool) -> dict:
+def found(name: str, train: bool, given: argparse.Namespace) -> dict:
     """Figures of one way to use a model. Errors: EagerFails, NoModel, whatever torchweld raises."""
     import torchweld
     from torchweld.core.events import TorchweldWarning, clear, events
     from torchweld.exact.verify import verify
 
-    model = built(name, dtype, train)
+    model = built(name, train, given)
     run_eager(model, train)
     clear()
     start = time.process_time()
@@ -72,7 +76,7 @@ def found(name: str, dtype: torch.dtype, train: bool, times: bool) -> dict:
     row |= graphs_of(run, train) | errors_of(report)
     if row["cut"]:
         row["dynamo_graphs"] = dynamos_graphs(model, train)
-    return row | (compared(model, step, train) if times else {})
+    return row | (compared(model, step, train) if given.times else {})
 
 
 def dynamos_graphs(model: Built, train: bool) -> int:
@@ -105,13 +109,13 @@ def compared(model: Built, step, train: bool) -> dict:
 # -- one process a model --
 
 
-def child(connection: Connection, name: str, train: bool, dtype: str, times: bool) -> None:
+def child(connection: Connection, name: str, train: bool, given: argparse.Namespace) -> None:
     from transformers import logging
 
     logging.set_verbosity_error()
     torch.set_num_threads(1)
     try:
-        row = found(name, getattr(torch, dtype), train, times)
+        row = found(name, train, given)
     except (NoModel, EagerFails) as error:
         row = {"not_run": f"{type(error).__name__}: {error}"[:300]}
     except Exception as error:
@@ -121,9 +125,9 @@ def child(connection: Connection, name: str, train: bool, dtype: str, times: boo
 
 def row_of(name: str, train: bool, given: argparse.Namespace) -> dict:
     """A process that dies or is late has a row, too."""
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")  # threads wait here: fork might hang
     here, there = context.Pipe()
-    process = context.Process(target=child, args=(there, name, train, given.dtype, given.times))
+    process = context.Process(target=child, args=(there, name, train, given))
     process.start()
     there.close()
     try:
@@ -172,33 +176,48 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="architectures, all if there are none")
     parser.add_argument("--ways", default="inference,training")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--each", type=float, default=240.0, help="seconds, at most, of a model")
     parser.add_argument("--total", type=float, default=3600.0, help="seconds in all")
     parser.add_argument("--times", action="store_true", help="CPU time, also of torch.compile")
     parser.add_argument("--stride", type=int, default=1, help="every so many, for a broad start")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.times and given.device != "cpu":
+        parser.error("--times is CPU time: use --device cpu")
+    return given
 
 
 def main() -> None:
     given = arguments()
     folder = Path(os.environ.get("OUT", ROOT / "out"))
     folder.mkdir(parents=True, exist_ok=True)
-    path, end = folder / f"models-sweep-{given.dtype}.jsonl", time.monotonic() + given.total
+    path = folder / f"models-sweep-{given.device}-{given.dtype}.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     rows = [json.loads(line) for line in lines]
-    done = {(row["name"], row["train"]) for row in rows}
-    names = given.names or architectures()[:: given.stride]
-    for name, way in itertools.product(names, given.ways.split(",")):
-        train = way == "training"
-        if (name, train) in done or time.monotonic() > end:
-            continue
-        row = row_of(name, train, given)
+    for row in new_rows(given, {(row["name"], row["train"]) for row in rows}):
         rows.append(row)
         with open(path, "a") as file:
             file.write(json.dumps(row) + "\n")
-        print(f"{name}, {way}: {', '.join(marks(row)) or 'well'}", flush=True)
+        way = "training" if row["train"] else "inference"
+        print(f"{row['name']}, {way}: {', '.join(marks(row)) or 'well'}", flush=True)
     print(summary(rows))
+
+
+def new_rows(given: argparse.Namespace, done: set[tuple[str, bool]]) -> Iterator[dict]:
+    """Rows of models that are not `done`, as they come, for as long as `total` allows."""
+    end = time.monotonic() + given.total
+    names = given.names or architectures()[:: given.stride]
+    pairs = itertools.product(names, [way == "training" for way in given.ways.split(",")])
+    multiprocessing.set_forkserver_preload(["torch", "transformers", "problem_set.tiny"])
+
+    def row(name: str, train: bool) -> dict | None:
+        return row_of(name, train, given) if time.monotonic() < end else None
+
+    with ThreadPoolExecutor(given.workers) as pool:
+        asked = [pool.submit(row, *pair) for pair in pairs if pair not in done]
+        yield from filter(None, (each.result() for each in as_completed(asked)))
 
 
 if __name__ == "__main__":

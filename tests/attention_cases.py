@@ -3,14 +3,16 @@ them, keys and values [b, shared heads, l, d] as a cache holds them."""
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 import torch
 
 from torchweld.codegen.source import KernelBundle
 from torchweld.core import dtypes
-from torchweld.ir.nodes import Buffer, Extern, View
+from torchweld.ir import affine
+from torchweld.ir.nodes import Axis, Buffer, Extern, Load, View
 from torchweld.ir.size import Size, symbol
+from torchweld.ir.substitute import split_axis
 from torchweld.ir.views import contiguous_strides
 from torchweld.targets.find import named_target
 from torchweld.targets.target import Target
@@ -71,6 +73,19 @@ def case(
     return Case(f"attention-{name}", attention_comp(node, buffers), buffers, **more)
 
 
+def image(z: Sizes, dtype: str, width: int) -> Case:
+    """Keys are pixels, in lines of `width`; the mask has them column by column."""
+    made = case(z, dtype, f"{dtype} hil")
+    lines = z.keys // width
+    comp = split_axis(made.comp, "l", Axis("y", lines), Axis("x", width))
+    turned = affine.axis("y") + affine.axis("x") * lines
+    body = tuple(
+        replace(i, index=(*i.index[:-1], turned)) if isinstance(i, Load) and i.buffer == "m" else i
+        for i in comp.body
+    )
+    return replace(made, name=f"{made.name}-image", comp=replace(comp, body=body))
+
+
 def varied(dtype: str) -> list[Case]:
     """Few and many keys, groups, masks, odd sizes, lengths that vary, rows that see little
     or nothing."""
@@ -96,6 +111,11 @@ def varied(dtype: str) -> list[Case]:
         case(Sizes(2, 2, 4, 2, "s0", 64, 64), dtype, f"{dtype} bil", sizes={"s0": 3}),
         case(Sizes(1, 2, 1, 7, 130, 256, 256), dtype),
     ]
+
+
+def every(dtype: str) -> list[Case]:
+    """Also what is no call of attention in torch."""
+    return [*varied(dtype), image(Sizes(1, 2, 1, 20, 42, 32, 32), dtype, width=6)]
 
 
 def bundle_of(c: Case, table: Target = H100) -> KernelBundle:

@@ -3,7 +3,7 @@ result. In float16: bfloat16 dots are wrong there. Nothing begins early there ei
 
 from __future__ import annotations
 
-from attention_cases import bundle_of, varied
+from attention_cases import bundle_of, every
 from product_check import problems
 from torchweld.targets.find import named_target
 from triton_cases import Case, tensors
@@ -20,7 +20,7 @@ def run(case: Case) -> list[str]:
 
 
 def main() -> None:
-    for case in varied("f16"):
+    for case in every("f16"):
         found = run(case)
         print(f"DIFFERS {case.name} {found}" if found else f"agrees {case.name}", flush=True)
 

@@ -25,11 +25,16 @@ FILES = (
 )  # fmt: skip
 
 
+ONLY_ASKED = ("timm_families",)  # groups of many large models
+
+
 def chosen(words: Sequence[str], train: bool) -> list[Problem]:
-    """The problems with these names or of these groups, all for none, as far as their packages are
-    installed and, to `train`, they have gradients. Errors: ValueError for another word."""
+    """The problems with these names or of these groups, all but ONLY_ASKED for none, as far as
+    their packages are installed and, to `train`, they have gradients. Errors: ValueError for
+    another word."""
     groups = {problem.group for problem in PROBLEMS.values()}
     if unknown := [word for word in words if word not in PROBLEMS and word not in groups]:
         raise ValueError(f"there is no problem {unknown[0]}; groups: {', '.join(sorted(groups))}")
-    asked = [p for p in PROBLEMS.values() if not words or p.name in words or p.group in words]
+    words = words or groups.difference(ONLY_ASKED)
+    asked = [p for p in PROBLEMS.values() if p.name in words or p.group in words]
     return [p for p in asked if p.available and (p.trains or not train)]

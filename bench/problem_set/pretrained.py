@@ -24,6 +24,21 @@ DEBERTA = ENCODER | dict(
 )
 GROUPED = DECODER | dict(num_key_value_heads=4)
 MAMBA = dict(vocab_size=8192, hidden_size=768, num_hidden_layers=2, state_size=16, use_cache=False)
+# One of each of most families of timm.
+TIMM_FAMILIES = """
+    beit_base_patch16_224 halo2botnet50ts_256 gcresnet33ts cait_xxs24_224 coat_lite_small
+    convit_small convmixer_768_32 crossvit_15_240 cs3darknet_l davit_tiny deit3_small_patch16_224
+    dla60_res2net dpn68b edgenext_base efficientformer_l1 efficientformerv2_l efficientvim_m3
+    efficientvit_b2 efficientvit_m4 eva02_tiny_patch14_224 fasternet_s fastvit_t12 focalnet_tiny_srf
+    gcvit_xtiny ghostnetv2_130 hgnet_small hiera_tiny_224 hrnet_w18_ssld inception_next_tiny
+    inception_resnet_v2 inception_v3 levit_256 mambaout_tiny coatnet_0_224 maxvit_tiny_rw_224
+    caformer_s18 gmlp_s16_224 resmlp_12_224 fbnetv3_g mobilevit_s mobilevitv2_100 mvitv2_tiny
+    nest_tiny nextvit_small dm_nfnet_f0 pit_s_224 pvt_v2_b2_li regnetv_040 repvit_m1_5
+    res2net50_14w_8s resnest26d resnetv2_34 rexnet_200 selecsls42 legacy_seresnet34 sequencer2d_s
+    shvit_s4 skresnet34 starnet_s4 swiftformer_l1 swinv2_tiny_window8_256 swinv2_cr_tiny_224
+    tiny_vit_11m_224 tnt_s_patch16_224 tresnet_m twins_pcpvt_small vgg11_bn visformer_tiny
+    volo_d1_224 eca_vovnet39b legacy_xception xception41p xcit_tiny_12_p16_224
+"""
 _RANDOM = ("dropout", "pdrop", "layerdrop", "drop_path", "mask_time_prob", "mask_feature_prob")
 
 
@@ -59,13 +74,14 @@ def without_chance(config):
     return config
 
 
-def timm_problem(name: str, scale: int = 16) -> None:
+def timm_problem(name: str, group: str = "timm", scale: int = 16) -> None:
     def make(batch: int) -> Made:
         import timm
 
-        return timm.create_model(name), [torch.randn(batch, 3, 224, 224)]
+        model = timm.create_model(name)
+        return model, [torch.randn(batch, *model.default_cfg["input_size"])]
 
-    add(Problem(name, "timm", make, scale, needs="timm", low=True))
+    add(Problem(name, group, make, scale, needs="timm", low=True))
 
 
 def decoders() -> None:
@@ -123,3 +139,5 @@ seeing_and_hearing()
 for _name in ("convnext_tiny", "efficientnet_b0", "mobilenetv3_large_100", "regnety_016",
               "mixer_b16_224", "densenet121", "resnet18"):  # fmt: skip
     timm_problem(_name)
+for _name in TIMM_FAMILIES.split():
+    timm_problem(_name, "timm_families")

@@ -262,6 +262,33 @@ def test_tied_weights_and_one_input_given_twice():
     h.check(X, X)
 
 
+def test_a_module_in_two_places():
+    """torch.export has its weight under the name that was used first, not the one found first."""
+
+    class Block(nn.Module):
+        def __init__(self, shared):
+            super().__init__()
+            self.shared = shared
+
+        def forward(self, x):
+            return self.shared(x).relu()
+
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shared = nn.Linear(4, 4)
+            self.blocks = nn.Sequential(Block(self.shared), Block(self.shared))
+
+        def forward(self, x):
+            return self.blocks(x)
+
+    h = Harness(Shared(), X)
+    assert h.check(X) == (1, 0)
+    h.model.blocks[0].shared = nn.Linear(4, 4)
+    h.check(X)
+    assert h.others == 0
+
+
 def test_constants_of_the_trace():
     class Table(nn.Module):
         def forward(self, x):

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
-from attention_cases import bundle_of, varied
+from attention_cases import bundle_of, every
 from product_check import problems
 from torchweld.ir.nodes import Comp
 from torchweld.templates.attention.schedule import attention_of
 from triton_cases import Case, tensors
 from triton_run import compile_in_processes, gpu_starter, launches, prepare
 
-ALL = [c for dtype in ("bf16", "f16") for c in varied(dtype)]
+ALL = [c for dtype in ("bf16", "f16") for c in every(dtype)]
 
 
 @pytest.fixture(scope="module")

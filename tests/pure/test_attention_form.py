@@ -30,13 +30,14 @@ from torchweld.plan.decisions import Plan
 from torchweld.plan.own_attention import MOST_ROWS, own_attention
 from torchweld.plan.refusals import Reason
 from torchweld.targets.find import named_target
-from torchweld.templates.attention.schedule import attention_of, schedule
+from torchweld.templates.attention.schedule import attention_of, schedule, shared_bytes
 from torchweld.templates.gemm.choice import choose
 from torchweld.templates.registry import chosen
 from torchweld.templates.template import Problem
 from triton_cases import expected, tensors
 
 H100 = named_target("H100")
+SHARED = H100.shared_bytes
 DECODE = Sizes(2, 2, 4, 1, 333, 64, 64)
 
 
@@ -74,9 +75,9 @@ def test_what_is_not_attention():
 
 def test_few_tiles_share_the_keys_of_each():
     comp = case(Sizes(1, 8, 4, 1, 4096, 64, 64)).comp
-    assert schedule(attention_of(comp), comp).splits == 8
+    assert schedule(attention_of(comp), comp, SHARED).splits == 8
     comp = case(Sizes(64, 8, 4, 1, 4096, 64, 64)).comp
-    assert schedule(attention_of(comp), comp).splits == 1
+    assert schedule(attention_of(comp), comp, SHARED).splits == 1
 
 
 def owned(node, buffers) -> bool:
@@ -88,6 +89,15 @@ def owned_nodes(nodes, buffers) -> tuple:
     outputs = (View("y", result.shape, result.strides),)
     graph = Graph("g", (), buffers, tuple(nodes), (), outputs)
     return own_attention(Plan(graph, ()), H100).graph.nodes
+
+
+@pytest.mark.parametrize("mask", ["bf16 hil", "f32 hil"])
+def test_blocks_under_way_fit_into_shared_memory(mask):
+    """What is loaded for each score is copied ahead, too."""
+    comp = case(Sizes(16, 8, 1, 49, 196, 128, 128), mask=mask).comp
+    found = schedule(attention_of(comp), comp, SHARED)
+    assert shared_bytes(attention_of(comp), comp, found) <= SHARED
+    assert (found.stages < 3) == (mask == "f32 hil")
 
 
 def test_which_calls_become_kernels():

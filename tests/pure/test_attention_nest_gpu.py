@@ -30,6 +30,7 @@ from torchweld.targets.find import named_target
 from torchweld.templates import registry
 from torchweld.templates.attention.gpu import sums
 from torchweld.templates.attention.gpu.edges import Edge, edge_of, implied
+from torchweld.templates.attention.gpu.price import seconds
 from torchweld.templates.attention.gpu.schedule import Work, candidates, shared_bytes
 from torchweld.templates.attention.gpu.template import TEMPLATE
 from torchweld.templates.attention.gpu.tiles import with_known
@@ -143,12 +144,23 @@ def test_predictions_are_near_what_triton_reaches():
     for both gradients."""
     flops = 4 * Z.batch * Z.shared * Z.heads * Z.queries * Z.keys * Z.depth
 
-    def seconds(case: NestCase) -> float:
+    def predicted(case: NestCase) -> float:
         return registry.tried("attention/gpu", problem(case)).predicted_s
 
-    assert 3.5e14 < flops / seconds(forward(Z, PLAIN, saved=True)) < 4.7e14
-    backward = sum(seconds(f(Z, PLAIN)) for f in (queries_gradient, keys_gradient))
+    assert 3.5e14 < flops / predicted(forward(Z, PLAIN, saved=True)) < 4.7e14
+    backward = sum(predicted(f(Z, PLAIN)) for f in (queries_gradient, keys_gradient))
     assert 2.4e14 < 2.5 * flops / backward < 3.6e14
+
+
+def test_programs_of_one_row_each_are_priced_as_such():
+    """A nest whose rows are points of the batch, as where a factor of scores is an array of pairs:
+    each program loads all keys, and multiplies fifteen rows that are not there."""
+    made = work(forward(replace(Z, queries=256, keys=256), PLAIN))
+    rows, apart = made.nest.rows, replace(
+        made, nest=replace(made.nest, batch=(*made.nest.batch, *made.nest.rows), rows=()))
+    tiles = next(candidates(made))
+    lone = replace(tiles, rows=(), block_rows=16)
+    assert rows and seconds(apart, lone) > 8 * seconds(made, tiles)
 
 
 @pytest.mark.parametrize("case, target, why", [

@@ -171,15 +171,17 @@ class LiveState:
         self._branches = [module._modules for module in self._modules]
         self._children = [(branch, name) for branch in self._branches for name in branch]
         self._structure = self._current_structure()
-        slots = dict(_slots(model))
-        self._absent = [slot for slot in slots.values() if _get(slot) is None]
-        self._present = [slot for slot in slots.values() if _get(slot) is not None]
-        names = (name for name, slot in slots.items() if _get(slot) is not None)
-        self.positions = {name: i for i, name in enumerate(names)}
+        slots = _slots(model).values()
+        self._absent = [slot for slot, _ in slots if _get(slot) is None]
+        found = [(slot, names) for slot, names in slots if _get(slot) is not None]
+        self._present = [slot for slot, _ in found]
+        self.names = tuple(names[0] for _, names in found)
+        self.positions = {name: i for i, (_, names) in enumerate(found) for name in names}
         self._hooks_seen, self._hooked = -1, False
 
     def tensors(self) -> list:
-        """The parameters and buffers of now, at `positions` of their qualified names."""
+        """The parameters and buffers of now, in the order of `names`; `positions`: of any of
+        their qualified names, since torch.export takes any."""
         return [owner.get(name) for owner, name in self._present]
 
     def training(self) -> list[bool]:
@@ -212,16 +214,23 @@ class LiveState:
         return self._hooked
 
 
-def _slots(model: torch.nn.Module):
-    """(qualified name, (dict that holds the tensor or None, its key there)) of parameters and
-    buffers."""
-    for prefix, module in model.named_modules():
+# The dict that holds a tensor or None, and its key there.
+_Slot = tuple[dict, str]
+
+
+def _slots(model: torch.nn.Module) -> dict[tuple[int, str], tuple[_Slot, list[str]]]:
+    """Of parameters and buffers, by identity: where each is, and its qualified names, of which a
+    module in two places has two."""
+    slots: dict[tuple[int, str], tuple[_Slot, list[str]]] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
         for owner in (module._parameters, module._buffers):
             for name in owner:
-                yield f"{prefix}.{name}" if prefix else name, (owner, name)
+                _, names = slots.setdefault((id(owner), name), ((owner, name), []))
+                names.append(f"{prefix}.{name}" if prefix else name)
+    return slots
 
 
-def _get(slot: tuple[dict, str]):
+def _get(slot: _Slot):
     owner, name = slot
     return owner.get(name)
 
@@ -321,7 +330,7 @@ def capture_export(
     program = traced(model, args, kwargs, takes)
     write_back(program)
     order, constants = wire_inputs(program, live, len(values))
-    state, inputs = range(len(live.positions)), range(len(live.positions), len(values))
+    state, inputs = range(len(live.names)), range(len(live.names), len(values))
     static = frozenset(i for i, position in enumerate(order) if position not in inputs)
     captured = Captured(clean(program), f"export{next(_numbers)}", "inference", static)
     captured = replace(captured, capture_s=time.perf_counter() - start)
@@ -384,7 +393,7 @@ def wire_inputs(program: ExportedProgram, live: LiveState, values: int) -> tuple
     """(position of each graph input in values + constants, the constants); drops inputs that are no
     tensors."""
     order, constants = [], []
-    user = itertools.count(len(live.positions))
+    user = itertools.count(len(live.names))
     nodes = program.graph_module.graph.find_nodes(op="placeholder")
     for node, spec in zip(nodes, program.graph_signature.input_specs):
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):

@@ -58,7 +58,7 @@ def trace(
     except Exception as error:
         raise UsageError(f"{type(model).__name__} cannot be exported: {one_line(error)}",
                          do=_advice(dims)) from error
-    state = len(live.positions)
+    state = len(live.names)
     order, constants = export_.wire_inputs(program, live, state + len(tensors))
     inputs = range(state, state + len(tensors))
     sizes = _sizes_of_call(program, order, inputs)
@@ -66,7 +66,7 @@ def trace(
     static = frozenset(i for i, position in enumerate(order) if position not in inputs)
     captured = Captured(export_.clean(program), type(model).__name__, "inference", static)
     call = _call(given, tree, leaves, sizes)
-    return Traced(captured, call, tuple(order), tuple(live.positions), constants,
+    return Traced(captured, call, tuple(order), live.names, constants,
                   program.call_spec.out_spec)
 
 

@@ -239,7 +239,7 @@ def capture(
     traced = _Prefill(model, inputs) if room is None else _Step(model, inputs, room)
     live = export_.LiveState(traced)
     program = _exported(traced, inputs, room)
-    state, moving = len(live.positions), len(inputs.tensors)
+    state, moving = len(live.names), len(inputs.tensors)
     given = [*inputs.tensors.values(), *(() if room is None else room.held(inputs.masked))]
     order, constants = export_.wire_inputs(program, live, state + len(given))
     fakes = _fakes(program, order, range(state, state + len(given)))

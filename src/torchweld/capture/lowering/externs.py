@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import permutations
 
@@ -15,7 +15,7 @@ from torchweld.capture.torch_private import OpOverload
 from torchweld.core.errors import NotLowered
 from torchweld.ir import views
 from torchweld.ir.nodes import Arg, Attr, Extern, View
-from torchweld.ir.size import Poly
+from torchweld.ir.size import Poly, Size
 from torchweld.ir.views import Tensor
 
 # Products give a contiguous result whatever the strides of their operands: a transposed or sliced
@@ -172,8 +172,20 @@ def window(graph: GraphBuilder, tensor: Tensor, strides=None) -> View:
         strides is None or views.same_layout(view.shape, view.strides, strides)
     ):
         return view if strides is None else replace(view, strides=tuple(strides))
-    made = _transposed_copy(graph, tensor) if strides is None else None
-    return graph.view_of(made or stored(graph, tensor, strides))
+    if strides is not None:
+        made = graph.view_of(stored(graph, _once(tensor, strides), strides))
+        return replace(made, shape=tensor.shape, strides=tuple(strides)) if 0 in strides else made
+    return graph.view_of(_transposed_copy(graph, tensor) or stored(graph, tensor))
+
+
+def _once(tensor: Tensor, strides: Sequence[Size]) -> Tensor:
+    """The first of what repeats along dimensions of stride zero. A copy with all of them would be
+    contiguous: attention refuses a mask without the gaps that keep its rows aligned."""
+    repeated = [
+        stride == 0 and not any(atom.steps for atom in dim)
+        for dim, stride in zip(tensor.dims, strides)
+    ]
+    return replace(tensor, dims=tuple(() if r else d for r, d in zip(repeated, tensor.dims)))
 
 
 def _transposed_copy(graph: GraphBuilder, tensor: Tensor) -> Tensor | None:

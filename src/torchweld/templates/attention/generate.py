@@ -97,15 +97,16 @@ def _position(t: _Template) -> None:
         k.line("share = tl.program_id(2)")
     covered = rounded(extent(t.comp, a.rows), s.block_rows)
     _define(k, "r", k.program(1), s.block_rows, a.rows, covered)
-    for name, points, axes in (
-        ("c", s.block_columns, a.columns), ("dc", s.block_depth, a.depth),
-        ("dr", s.block_depth, a.depth),
+    for face, name, points, axes in (
+        (k, "c", s.block_columns, a.columns), (t.query, "dc", s.block_depth, a.depth),
+        (t.key, "dr", s.block_depth, a.depth),
     ):  # fmt: skip
-        _define(k, name, "0", points, axes, covered=points)
+        _define(face, name, "0", points, axes, covered=points)
 
 
 def _define(k: Kernel, name: str, block: str, points: int, axes, covered: Size) -> None:
-    """The indices `name` of a block of `axes`; `covered`: points of all blocks together."""
+    """The indices `name` of a block of `axes`, for the face that calls them so; `covered`: points
+    of all blocks together."""
     lanes = f"tl.arange(0, {points})[{':, None' if name[-1] == 'r' else 'None, :'}]"
     k.define(name, f"{block} * {points}", lanes, axes, covered)
 
@@ -123,8 +124,8 @@ def _walk(t: _Template) -> None:
     with k.indented(f"for block in tl.range({steps}, num_stages={s.stages}):"):
         step = "block" if s.splits == 1 else f"(share * {steps} + block)"
         covered = rounded(extent(t.comp, a.keys), s.block_keys * s.splits)
-        for name in ("lc", "lr"):
-            _define(k, name, step, s.block_keys, a.keys, covered)
+        for face, name in ((t.scores, "lc"), (t.value, "lr")):
+            _define(face, name, step, s.block_keys, a.keys, covered)
         t.scores.assign(a.scores, f"tl.dot(q, {_factor(t.key, a.key)})")
         shifted = t.scores.value(a.shifted)
         if k.masked("lc"):

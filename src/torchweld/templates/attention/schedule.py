@@ -21,10 +21,10 @@ tiles, `splits` programs share the keys of one, and the last merges.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchweld.ir.contraction import factor
-from torchweld.ir.nodes import Comp, Instr, Op, Reduce, Value, value_axes
+from torchweld.ir.nodes import Comp, Instr, Load, Op, Reduce, Value, value_axes
 from torchweld.ir.online import finite_of
 from torchweld.ir.size import Size, hint, product
 from torchweld.templates.pointwise_reduce.gpu.schedule import next_pow2
@@ -137,9 +137,11 @@ def _roles(
 def schedule(
     a: Attention,
     comp: Comp,
+    most_shared: int,
     hints: Mapping[str, int] | None = None,
 ) -> AttentionSchedule:
-    """Tiles for `a`: keys are shared until there are `_PROGRAMS`. Measured on an H100."""
+    """Tiles for `a`: keys are shared until there are `_PROGRAMS`. Measured on an H100. Fewer blocks
+    are under way where they would need more than `most_shared` bytes."""
     rows, depth, columns = (extent(comp, axes) for axes in (a.rows, a.depth, a.columns))
     keys = max(1, hint(extent(comp, a.keys), hints or {}))
     block_rows = min(_ROWS, _padded(rows))
@@ -150,9 +152,28 @@ def schedule(
     if not isinstance(extent(comp, a.batch), int):
         splits = 1  # counters are of known length
     warps, stages = (4, _STAGES) if wide <= 128 else (8, 2)
-    return AttentionSchedule(
+    tiles = AttentionSchedule(
         block_rows, block_keys, _padded(depth), _padded(columns), warps, stages, splits
     )
+    while stages > 1 and shared_bytes(a, comp, tiles) > most_shared:
+        stages -= 1
+        tiles = replace(tiles, stages=stages)
+    return tiles
+
+
+def shared_bytes(a: Attention, comp: Comp, s: AttentionSchedule) -> int:
+    """An estimate: for each stage a block of keys and of what is loaded for a score (masks, and
+    the integers by which a table of biases is read); of values, which are read later, one less."""
+    axes = value_axes(comp.body)
+    scores = [
+        i.dtype.bytes
+        for v, i in enumerate(comp.body)
+        if isinstance(i, Load) and axes[v] & set(a.rows) and axes[v] & set(a.keys)
+    ]
+    item = comp.body[a.key].dtype.bytes
+    for_scores = item * s.block_depth + s.block_rows * sum(scores)
+    for_values = item * s.block_columns
+    return s.block_keys * (s.stages * for_scores + (s.stages - 1) * for_values)
 
 
 def extent(comp: Comp, axes: tuple[str, ...]) -> Size:

@@ -44,7 +44,7 @@ def supports(attention: Attention, problem: Problem) -> str | None:
 
 
 def candidates(attention: Attention, problem: Problem) -> Iterator[AttentionSchedule]:
-    yield schedule(attention, problem.comp, problem.hints)
+    yield schedule(attention, problem.comp, problem.target.shared_bytes, problem.hints)
 
 
 def price(attention: Attention, tiles: AttentionSchedule, problem: Problem) -> float:

@@ -1,9 +1,10 @@
 """Predicted seconds of a score nest on a GPU.
 
-    start + max(bytes / copy speed, pairs * (products + work on a score) / share of busy units)
+    start + max(bytes / copy speed, bytes that programs load / the rate of the last-level cache,
+                pairs * (products + work on a score) / share of busy units)
 
 Scores are worked on between products of the same program: their times add up. `pairs`: of rows and
-keys in the blocks that the mask's bound leaves.
+keys in the blocks that the mask's bound leaves; rows of a block that do not exist count.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def seconds(work: Work, s: NestSchedule) -> float:
         tiles *= ceil(work.points(s.keys) / s.block_keys)
     programs = work.points(batch_of(work.nest, s)) * tiles
     return start_s(work) + max(
-        busy_s / busy(work, programs), moved(work) / work.target.dram_bytes_per_s)
+        busy_s / busy(work, programs), moved(work) / work.target.dram_bytes_per_s,
+        loaded(work, s) / work.target.llc_bytes_per_s,
+    )  # fmt: skip
 
 
 def start_s(work: Work) -> float:
@@ -46,6 +49,15 @@ def moved(work: Work) -> int:
     """Bytes of all that is read and written."""
     named = {*work.comp.reads, *work.comp.writes}
     return sum(bytes_of(work.buffers[n], work.hints) for n in named)
+
+
+def loaded(work: Work, s: NestSchedule) -> float:
+    """Bytes of the keys' factors that all programs load: each does, for its rows."""
+    body = work.comp.body
+    named = (*work.nest.inners, *work.nest.outers)
+    width = sum(w * body[p.key].dtype.bytes for p, w in zip(named, work.widths()))
+    blocks = work.points(work.nest.batch) * pairs(work, s) / s.block_rows
+    return blocks * width
 
 
 def products_s(work: Work, share: float) -> float:
@@ -60,7 +72,8 @@ def scores_s(work: Work) -> float:
     products = {i.value for i in (*work.nest.inners, *work.nest.outers)}
     inside = [
         i for v, i in enumerate(body)
-        if v not in products and axes[v] & rows and axes[v] & keys and axes[v] <= _scored(work)
+        if v not in products and axes[v] & keys and axes[v] <= _scored(work)
+        and (axes[v] & rows or not rows)
     ]  # fmt: skip
     fma = sum(_cost(i) for i in inside) + 2 * len(work.nest.statistics)
     return fma / work.target.fma_per_s
@@ -85,13 +98,19 @@ def busy(work: Work, programs: int) -> float:
 def pairs(work: Work, s: NestSchedule) -> float:
     """Of rows and keys, for one point of the batch."""
     axis = work.nest.bound.axis
-    every = work.points(work.nest.rows) * work.points(work.nest.keys)
+    blocks = ceil(work.points(s.rows) / s.block_rows) * work.points(_apart(work, s))
+    every = blocks * s.block_rows * work.points(work.nest.keys)
     if axis is None or not every:
         return every
     length = work.points((axis,))
     samples = [(n + 0.5) / _SAMPLES for n in range(_SAMPLES)]
     counted = sum(keys_of(work, at, length) + s.block_keys for at in samples) / _SAMPLES
     return every * min(1.0, counted / length)
+
+
+def _apart(work: Work, s: NestSchedule) -> tuple[str, ...]:
+    """Axes of rows of which a block has one point."""
+    return tuple(a for a in work.nest.rows if a not in s.rows)
 
 
 def keys_of(work: Work, at: float, length: int) -> float:

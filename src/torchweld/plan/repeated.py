@@ -88,22 +88,23 @@ class _Whole:
             self._add(self.members, [call.name for call in row])
         for row in layers.inputs:
             self._add(self.members, [inputs[k] for k in row])
+        self.first: dict[str, int] = {}  # where each buffer is touched first
+        for here, things in enumerate(self.things):
+            for thing in things:
+                self.first.setdefault(thing, here)
+        self.places = self._places()
         self.buffers: dict[str, Buffer] = {}
         self.copies: dict[str, tuple[str, dict[str, str]]] = {}
         self._taken = {*graph.buffers, *inputs, *(n.name for n in graph.nodes)}
         self._last: dict[str, int] = {}
 
     def made(self, decisions: Iterable[Decision]) -> Whole:
-        self.first: dict[str, int] = {}  # where each buffer is touched first
-        for here, things in enumerate(self.things):
-            for thing in things:
-                self.first.setdefault(thing, here)
         self.rows = self._of_buffers()
         self._check_behind()
         nodes = tuple(self._nodes())
         outputs = tuple(self._outputs())
-        for name in filter(None, self.inputs):
-            self.buffers.setdefault(name, self.graph.buffers.get(name))
+        for name in filter(None, self.graph.inputs):
+            self.buffers.setdefault(name, self.graph.buffers[name])
         graph = replace(
             self.graph, buffers=self.buffers, nodes=nodes, inputs=tuple(self.inputs),
             outputs=outputs,
@@ -147,6 +148,7 @@ class _Whole:
             if own is not None:
                 found[own] = [self.given[k] for k in row[kept:stop]]
                 for position, name in zip(row[kept:stop], found[own]):
+                    _require(name not in self.graph.buffers)
                     self.inputs[position] = name
                     self.buffers[name] = replace(self.graph.buffers[own], name=name)
         return found
@@ -203,7 +205,6 @@ class _Whole:
 
     def _nodes(self) -> Iterator[Node]:
         nodes, period, count = self.graph.nodes, self.run.period, self.layers.count
-        self.places = self._places()
         for here in range(self.cut):
             yield self._copy(here, 0)
         for by in range(1, count + 1):
@@ -230,7 +231,9 @@ class _Whole:
         for k in range(len(self.graph.outputs)):
             of, by = copies.get(k, (k, layers.count if k in layers.later_outputs else 0))
             output = self.graph.outputs[of]
-            yield rename_arg(output, self._renaming((v.buffer for v in views((output,))), by))
+            read = [v.buffer for v in views((output,))]
+            _require(k not in copies or self.rows.place.keys() >= set(read))
+            yield rename_arg(output, self._renaming(read, by))
 
     # -- what is told of them
 

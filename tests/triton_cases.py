@@ -240,6 +240,17 @@ POINTWISE = [
             store.add y[%0] %1 init 0""",
          at=("i64", (5,), (0,)), x=("i64", (3,), (0,)), y=("i64", 7),
          fill={"at": torch.full((5,), 2)}),
+    case("scatter_sums", "i:37, j:5, k:20",
+         """%0 = load at[i] : i64
+            %1 = load x[i, k, j] : bf16
+            %2 = cast %1 : f32
+            %3 = load w[i, j] : f32
+            %4 = mul %2 %3 : f32
+            %5 = const 2 : i64
+            %6 = ne %0 %5 : b1
+            store.add y[j, %0, k] %4 init 0.5 if %6""",
+         fill={"at": torch.arange(37) * 3 % 7}, at=("i64", 37), x=("bf16", 37, 20, 5),
+         w=("f32", 37, 5), y=("f32", 5, 7, 20)),
     case("symbolic", "i:s0, j:24",
          """%0 = load x[i, j] : bf16
             %1 = load t[j, i] : bf16

@@ -35,12 +35,14 @@ def scatter(dtype: str, combine: str) -> Case:
 @pytest.mark.parametrize(
     ("refused", "reason"),
     [
-        (scatter("f32", "add"), "does not repeat"),
-        (scatter("i64", "mul"), "does not repeat"),
-        (scatter("i8", "add"), "does not repeat"),
+        (scatter("f32", "max"), "no atomic max"),
+        (scatter("i64", "mul"), "no atomic mul"),
+        (scatter("bf16", "add"), "no atomic add"),
+        (scatter("i8", "add"), "no atomic add"),
         (cases.layer_norm_backward(8, 20000), "do not fit into registers"),
         (cases.layer_norm_backward(8, 100), None),
         (scatter("i64", "add"), None),
+        (scatter("f32", "add"), None),
         (scatter("i32", "max"), None),
     ],
 )

@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from torch._dynamo import eval_frame
+from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch.nn.modules.module import register_module_forward_hook
 
 import torchweld
@@ -161,3 +162,104 @@ def test_parameters_that_a_forward_keeps_are_themselves():
     result = torchweld.fuse(model)(torch.randn(2, 4))
     kept = [t for t in result.grad_fn.saved_tensors if t.data_ptr() in places]
     assert kept and all(t.requires_grad for t in kept)
+
+
+def _frames(call, *args) -> set[str]:
+    """The Python functions that a call goes through."""
+    called: set[str] = set()
+    sys.setprofile(lambda frame, event, _: called.add(frame.f_code.co_name))
+    try:
+        call(*args)
+    finally:
+        sys.setprofile(None)
+    return called
+
+
+def _goes_through_dynamo(call, *args) -> bool:
+    return "through_dynamo" in _frames(call, *args)
+
+
+def test_calls_whose_guards_hold_go_past_the_hook_into_frames():
+    def model(x, *rest, scale=2.0, **others):
+        return x * scale + sum(rest) + others.get("shift", 0.0)
+
+    made, x = torchweld.fuse(model), torch.randn(3, 4)
+    kinds = [
+        lambda f: f(x), lambda f: f(x[:2]), lambda f: f(x, x, x), lambda f: f(x, scale=3.0),
+    ]  # fmt: skip
+    for _ in range(2):
+        for call in kinds:
+            torch.testing.assert_close(call(made), call(model))
+    assert not any(_goes_through_dynamo(call, made) for call in kinds)
+    assert _goes_through_dynamo(lambda: made(x, shift=1.0))
+
+
+def test_what_a_function_closes_over_is_guarded():
+    scale = 2.0
+
+    def model(x, y):
+        def twice(z):
+            return z * scale + y  # y is a cell of the model's
+
+        return twice(x) + y
+
+    made, x = torchweld.fuse(model), torch.ones(3)
+    assert torch.equal(made(x, x), torch.full((3,), 4.0))
+    assert not _goes_through_dynamo(made, x, x)
+    assert torch.equal(made(x, x * 2), torch.full((3,), 6.0))
+    scale = 5.0
+    assert torch.equal(made(x, x), torch.full((3,), 7.0))
+
+
+def test_code_whose_entry_is_gone_is_not_run():
+    """Its guards are not to be asked: they know objects by addresses, which others may have now."""
+    model = torch.nn.Linear(3, 3)
+    made, x = torchweld.fuse(model), torch.randn(2, 3)
+    made(x)
+    assert not _goes_through_dynamo(made, x)
+    torch._dynamo.reset()
+    assert _goes_through_dynamo(made, x)
+    assert not _goes_through_dynamo(made, x)
+    torch.testing.assert_close(made(x), model(x))
+
+
+def test_code_whose_guards_know_an_object_that_is_gone_is_not_run(monkeypatch):
+    entries_of, codes = torch_private._entries_of, []
+    monkeypatch.setattr(
+        torch_private, "_entries_of", lambda code: codes.append(code) or entries_of(code)
+    )
+    made, x, y = torchweld.fuse(lambda x: x * 2), torch.ones(3), torch.ones(4, 2)
+    made(x), made(y)
+    managers = [entry.guard_manager for entry in entries_of(codes[-1])]
+    manager = next(m for m in managers if m.root.check({"x": x}))
+    manager.extra_state.invalidate(manager.cache_entry, DeletedGuardManagerWrapper("a test"))
+    for _ in range(3):
+        assert torch.equal(made(x), x * 2) and torch.equal(made(y), y * 2)
+    assert not _goes_through_dynamo(made, x) and not _goes_through_dynamo(made, y)
+
+
+def test_a_cut_graph_needs_dynamo_in_each_call():
+    def model(x):
+        y = x * 2
+        torch._dynamo.graph_break()
+        return y.sin() + 1
+
+    made, x = torchweld.fuse(model), torch.randn(3)
+    for _ in range(3):
+        torch.testing.assert_close(made(x), model(x))
+    assert _goes_through_dynamo(made, x)
+
+
+def test_an_error_of_a_ready_graph_leaves_nothing_behind():
+    table = torch.randn(4, 3)
+    made, ids = torchweld.fuse(lambda i: table[i] * 2), torch.tensor([1, 3])
+    made(ids)
+    assert not _goes_through_dynamo(made, ids)
+    with pytest.raises(IndexError):
+        made(ids + 2)
+    before = eval_frame.set_eval_frame(None)
+    eval_frame.set_eval_frame(before)
+    assert not callable(before)
+    torch.testing.assert_close(made(ids), table[ids] * 2)
+    with pytest.raises(TypeError, match="lambda"):
+        made()

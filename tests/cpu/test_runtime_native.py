@@ -6,6 +6,7 @@ import ctypes
 import threading
 from array import array
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import ClassVar
 
 import pytest
@@ -115,6 +116,74 @@ def test_descriptors_are_moved_to_the_address_of_the_call(native, monkeypatch):
         assert described[3:5] == [512, 300] and described[8:10] == [128, 64]
         assert described[12] == 2048
         assert numbers == [300, 512, 1024, 1, 5, 0, 0]
+
+
+@dataclass
+class Whole:
+    """A call of two inputs, of which the first stays where it is: twice that, and the second."""
+
+    native: object
+    static: torch.Tensor
+    seen: list = field(default_factory=list)
+
+    def made(self):
+        target, fetch = torch.empty(3), itemgetter(0)
+        view = self.native.window(1, lambda t, *layout: self.seen.append(layout), (1,), (2,), 3)
+        steps = (
+            self.native.new_tensor(2, lambda: target),
+            self.native.call(torch.mul, (None, 2), (0,), (fetch,), itemgetter(2), ("out",)),
+            lambda tensors, bases, address: self.seen.append((bases.tolist(), address)),
+            lambda tensors, bases, address: view(tensors),
+            self.native.drop((1,)),
+        )
+        layout = self.native.expect((1,), (1,), (torch.empty(2, 5, device="meta"),))
+        bases = array("q", [self.static.data_ptr(), 0, 0])
+        outputs = itemgetter(2), itemgetter(1), lambda tensors: len(tensors)
+        watched = self.native.watch((self.static,))
+        return self.native.call_of(
+            (0,), (self.static,), watched, layout, [self.static, None, None], bases, steps, outputs
+        )
+
+
+def test_a_whole_call(native):
+    static, moving = torch.randn(3), torch.randn(2, 5)
+    whole = Whole(native, static)
+    call = whole.made()
+    for _ in range(2):
+        args = [static, moving]
+        result, dropped, count = call(args)
+        assert args == [] and dropped is None and count == 3
+        assert torch.equal(result, static * 2)
+        (bases, address), layout = whole.seen[-2:]
+        assert bases == [static.data_ptr(), moving.data_ptr(), result.data_ptr()]
+        assert address and layout == ((1,), (2,), 3)
+
+
+@pytest.mark.parametrize("change", ["another object", "moved", "layout", "no tensor"])
+def test_a_whole_call_that_does_not_fit_does_nothing(native, change):
+    static, moving = torch.randn(3), torch.randn(2, 5)
+    whole = Whole(native, static)
+    call, given = whole.made(), {"layout": moving.t(), "no tensor": 7}.get(change, moving)
+    if change == "moved":
+        static.data = torch.randn(3)
+    args = [static.clone() if change == "another object" else static, given]
+    kept = list(args)
+    assert call(args) is None
+    assert all(a is b for a, b in zip(args, kept)) and not whole.seen
+
+
+def test_an_error_in_a_step_is_the_caller_s(native):
+    def fails(*_):
+        raise ValueError("of a step")
+
+    watched = native.watch(())
+    for steps_, error in [((fails,), ValueError), ((native.new_tensor(0, dict),), TypeError),
+                          ((native.drop((5,)),), IndexError)]:  # fmt: skip
+        call = native.call_of((), (), watched, None, [None], array("q", [0]), steps_, ())
+        with pytest.raises(error):
+            call([])
+    with pytest.raises(ValueError, match="of a step"):
+        native.call_of((), (), watched, None, [None], array("q", [0]), (), (fails,))([])
 
 
 def test_a_kernel_whose_address_is_not_aligned_goes_through_python(native, monkeypatch):

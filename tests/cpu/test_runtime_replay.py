@@ -180,3 +180,16 @@ def test_graphs_of_training_share_one_arena(replayed):
         fused(batch())[1].backward()
     assert len(replayed) == 2
     assert len({id(arena) for r in replayed for arena in r.arenas}) == 1
+
+
+def test_parameters_that_a_recorded_forward_keeps_are_themselves(replayed):
+    """Views of them would be detached in each call, and the backward would not know them again."""
+    _, fused = pair()
+    for _ in range(6):
+        _, loss = fused(batch())
+        kept = loss.grad_fn.saved_tensors
+        loss.backward()
+    assert replays(replayed) > 2
+    places = {p.data_ptr(): p for p in fused.parameters()}
+    known = [t for t in kept if t.data_ptr() in places]
+    assert known and all(t is places[t.data_ptr()] for t in known)

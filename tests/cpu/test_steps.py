@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 
 import pytest
@@ -296,3 +297,51 @@ def test_tensors_around_tensors_go_the_careful_way():
         assert type(found) is Wrapped
         close([found.inner], [x.inner.sin() * 2])
     assert quick() == 0
+
+
+def test_a_graph_that_turns_gradients_on_has_them_where_they_are_off():
+    def call(x):
+        with torch.enable_grad():
+            return x.sin() * 2
+
+    fused, x = torchweld.fuse(call), torch.randn(3, 4, requires_grad=True)
+    for _ in range(3):
+        with torch.no_grad():
+            found = fused(x)
+        close(torch.autograd.grad(found.sum(), x), torch.autograd.grad(call(x).sum(), x))
+    assert quick() == 1
+
+
+def test_nothing_of_python_s_is_called_between_autograd_and_the_programs():
+    """`apply` looks for functorch and defaults, the engine for a `vjp`, in Python; so does what
+    guards a first call."""
+    fused, x, _ = warm(Net(), 5, 7)
+    called: list[str] = []
+
+    def note(frame, event, _):
+        if event == "call":
+            called.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        torch.autograd.grad(fused(x).sum(), x)
+    finally:
+        sys.setprofile(None)
+    others = {"unwrap_dead_wrappers", "_is_setup_context_defined", "apply_boxed", "_get_user_fn"}
+    assert not others & set(called)
+    assert len(called) < 80, called
+
+
+def test_gradients_add_up_and_hooks_see_them():
+    model, other = Net(), Net()
+    other.load_state_dict(model.state_dict())
+    fused, x, _ = warm(model, 5, 7)
+    seen = []
+    model.norm.weight.register_hook(lambda g: seen.append(g) or g * 2)
+    other.norm.weight.register_hook(lambda g: g * 2)
+    model.first.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))
+    for _ in range(3):
+        for call in (fused, other):
+            call(x.detach()).pow(2).sum().backward()
+        close([p.grad for p in model.parameters()], [p.grad for p in other.parameters()])
+    assert len(seen) == 6

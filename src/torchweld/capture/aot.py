@@ -182,6 +182,11 @@ class _FirstCallGuarded:
         self._trusted = True
         return results
 
+    @property
+    def settled(self) -> Boxed | None:
+        """The compiled graph itself, once a call has gone well."""
+        return self._compiled if self._trusted else None
+
     def again(self, args: list) -> Sequence:
         """A call whose parameters and buffers are as they were at the call before."""
         return getattr(self._compiled, "again", self)(args)
@@ -264,11 +269,13 @@ class _Session:
         compiled: list[Boxed] = []
 
         def run(args: list) -> Sequence:
-            if not compiled:
-                take = partial(_take_strides, gm, args, self._kept_names)
-                compiled.append(self._compile(gm, "backward", static, first=take))
-                self._quicken(compiled[0], wanted)
-            return compiled[0](args)
+            if compiled:
+                return compiled[0](args)
+            take = partial(_take_strides, gm, args, self._kept_names)
+            compiled.append(self._compile(gm, "backward", static, first=take))
+            found = compiled[0](args)
+            self._quicken(compiled[0], wanted)
+            return found
 
         run._boxed_call = True
         return run
@@ -279,7 +286,10 @@ class _Session:
         to have one, so AOTAutograd detaches them."""
         plain, switch = self._plain, self._switch
         if switch is not None and all(w or leaf for w, leaf in zip(wanted, plain.leaves)):
-            switch.quick = steps.quick_step(plain, self._compiled_forward, backward)
+            both = (self._compiled_forward, backward)
+            settled = (getattr(boxed, "settled", None) or boxed for boxed in both)
+            switch.needs_grad = True  # first: other threads may call it meanwhile
+            switch.quick = steps.quick_step(plain, *settled)
 
     def _compile(
         self,

@@ -20,6 +20,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchweld.capture import assigned, torch_private
+from torchweld.capture.functions import with_code
 from torchweld.core.options import Options
 
 Backend = Callable
@@ -140,10 +141,7 @@ def own_copy(function: FunctionType) -> FunctionType:
     Dynamo remembers which sizes vary."""
     code: CodeType = function.__code__
     code = code.replace(co_name=f"{code.co_name}_{next(_numbers)}")
-    made = FunctionType(
-        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    made.__kwdefaults__ = function.__kwdefaults__
+    made = with_code(function, code, function.__closure__)
     made.__dict__.update(function.__dict__)
     return made
 

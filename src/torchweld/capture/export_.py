@@ -453,10 +453,10 @@ def clean(program: ExportedProgram) -> torch.fx.GraphModule:
 
 
 def flatten(args: tuple, kwargs: dict) -> tuple[list[torch.Tensor], object]:
-    """(the tensors of a call, a key that says how they are arranged and what everything else
-    is)."""
+    """(the tensors of a call, a key that says how they are arranged, what everything else is, and
+    whether sums must repeat)."""
     tensors: list[torch.Tensor] = []
-    key: list[object] = [len(args), *kwargs]
+    key: list[object] = [torch.are_deterministic_algorithms_enabled(), len(args), *kwargs]
     for value in (*args, *kwargs.values()):
         kind = type(value)
         if kind is torch.Tensor:
@@ -473,7 +473,7 @@ def _flatten_nested(args: tuple, kwargs: dict) -> tuple[list[torch.Tensor], obje
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     others = [None if isinstance(x, torch.Tensor) else (type(x), x) for x in leaves]
-    return tensors, (spec, others)
+    return tensors, (torch.are_deterministic_algorithms_enabled(), spec, others)
 
 
 def kind_of(t: torch.Tensor) -> tuple:

@@ -44,6 +44,7 @@ def partition(
     losses.recompute_log_probabilities(joint)
     scores.recompute_scores(joint, takes)
     recompute_extremes(joint)
+    recompute_positions(joint)
     hold_written(joint)
     _hide_attention(joint)
     parts = _cut(joint, inputs, budget, **kwargs)
@@ -222,6 +223,14 @@ def recompute_extremes(joint: torch.fx.GraphModule) -> None:
         for node in joint.graph.find_nodes(op="call_function", target=target):
             if _is_compared(node):
                 node.meta["recompute"] = scores.MUST_RECOMPUTE
+
+
+def recompute_positions(joint: torch.fx.GraphModule) -> None:
+    """Progressions take no memory where they are known: the gradient of an embedding of positions
+    is a copy of rows, by unknown indices it is a sum."""
+    for target in (aten.arange.default, aten.arange.start, aten.arange.start_step):
+        for node in joint.graph.find_nodes(op="call_function", target=target):
+            node.meta["recompute"] = scores.MUST_RECOMPUTE
 
 
 def _is_compared(node: torch.fx.Node) -> bool:

@@ -9,7 +9,6 @@ first training step goes AOTAutograd's way, which compiles the backward.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 
 import torch
@@ -23,14 +22,18 @@ Boxed = Callable[[list], Sequence]
 
 class Switch:
     """A callable of a graph's flat inputs: `careful`, AOTAutograd's, until there is a `quick`
-    one."""
+    one. `needs_grad`: that one has gradients, and calls without them are not for it."""
 
     def __init__(self, careful: Callable, quick: Callable | None = None) -> None:
-        self._careful, self.quick = careful, quick
+        self._careful, self.quick, self.needs_grad = careful, quick, False
 
     def __call__(self, *args):
         quick = self.quick
-        if quick is None or torch_private.is_transformed():
+        if (
+            quick is None
+            or torch_private.is_transformed()
+            or (self.needs_grad and not torch.is_grad_enabled())
+        ):
             return self._careful(*args)
         return quick(*args)
 
@@ -38,70 +41,80 @@ class Switch:
 def quick_call(compiled: Boxed, autocast: bool) -> Callable:
     """A callable of a graph's flat inputs, without gradients. `autocast`: it was on in the
     trace, and is in the graph."""
-    around = torch_private.without_autocast if autocast else contextlib.nullcontext
+    if autocast:
+        compiled = _without_autocast(compiled)
 
     def call(*args):
         if not torch.is_grad_enabled():
-            with around():
-                return compiled(list(args))
-        with torch.no_grad(), around():
+            return compiled(list(args))
+        with torch.no_grad():
             return compiled(list(args))
 
     return call
 
 
+def _without_autocast(compiled: Boxed) -> Boxed:
+    def run(args: list) -> Sequence:
+        with torch_private.without_autocast():
+            return compiled(args)
+
+    return run
+
+
 def quick_step(plain: Plain, forward: Boxed, backward: Boxed) -> Callable:
     """A callable of a graph's flat inputs, with gradients. `forward` gives the results, then what
     is kept: tensors, and after them numbers. `backward` takes the numbers, the tensors, and the
-    gradients of the results, and gives one gradient, or None, for each input."""
+    gradients of the results, and gives one gradient, or None, for each input. Both are called with
+    as little around them as can be: right after a kernel Python's code is in no cache."""
     results, opaque, unsafe_views = plain.results, plain.opaque, plain.unsafe_views
     tangents, numbers = plain.tangents, plain.numbers
-    around = torch_private.without_autocast if plain.autocast else contextlib.nullcontext
+    not_deterministic = plain.deterministic is False
+    if plain.autocast:
+        forward, backward = _without_autocast(forward), _without_autocast(backward)
+    run_forward, run_backward = forward, backward
+    interpreter, is_deterministic = torch_private.interpreter, torch_private.is_deterministic
 
     class Step(torch.autograd.Function):
         boxed_grads_call = True  # gradients come in a list, which is emptied: they are freed early
 
         @staticmethod
         def forward(ctx, *args):
-            with around():
-                found = forward(list(args))
+            found = list(run_forward(list(args)))
             end = len(found) - numbers
-            ctx.numbers = found[end:]
-            ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in found[results:end]])
-            given = list(found[:results])
+            if numbers:
+                ctx.numbers = found[end:]
+            kept, given = found[results:end], found[:results]
+            for place, tensor in enumerate(kept):
+                if tensor._is_view():
+                    kept[place] = tensor.detach()
+            ctx.save_for_backward(*kept)
             for place in unsafe_views:
                 given[place] = torch.ops.aten._unsafe_view(given[place], given[place].shape)
             if opaque:
                 ctx.mark_non_differentiable(*[given[place] for place in opaque])
-            torch_private.make_no_zeros(ctx)
+                torch_private.make_no_zeros(ctx)
             return tuple(given)
 
         @staticmethod
         def backward(ctx, *grads):
             grads = grads[0] if torch_private.GRADS_COME_BOXED else list(grads)
-            torch_private.check_backward(plain)
-            given = [_conformed(grads[t.position], t) for t in tangents]
+            if interpreter() is not None or (not_deterministic and is_deterministic()):
+                torch_private.refuse_backward()
+            args = [*ctx.numbers, *ctx.saved_tensors] if numbers else list(ctx.saved_tensors)
+            for tangent in tangents:
+                grad = grads[tangent.position]
+                if type(grad) is not Tensor or grad.stride() != tangent.strides:
+                    grad = _conformed(grad, tangent)
+                args.append(grad)
             grads.clear()
-            args = [*ctx.numbers, *ctx.saved_tensors, *given]
-            del given
-
-            def run() -> tuple:
-                with around():
-                    return tuple(backward(args))
-
+            grad = None
             if torch.is_grad_enabled():
                 tensors = (a for a in args if isinstance(a, Tensor))
-                return _Once.apply(run, torch.empty(0, requires_grad=True), *tensors)
+                return _Once.apply(run_backward, args, torch.empty(0, requires_grad=True), *tensors)
             ctx.maybe_clear_saved_tensors()
-            return run()
+            return tuple(run_backward(args))
 
-    def call(*args):
-        if torch.is_grad_enabled():
-            return Step.apply(*args)
-        with torch.enable_grad():  # the graph itself says what has gradients
-            return Step.apply(*args)
-
-    return call
+    return torch_private.bare_apply(Step)
 
 
 def _conformed(grad: Tensor, tangent: Tangent) -> Tensor:
@@ -123,8 +136,8 @@ class _Once(torch.autograd.Function):
     """Gradients that belong to a graph, as `create_graph` asks, and have none of their own."""
 
     @staticmethod
-    def forward(ctx, run: Callable[[], tuple], *_):
-        return run()
+    def forward(ctx, run: Boxed, args: list, *_):
+        return tuple(run(args))
 
     @staticmethod
     def backward(ctx, *_):

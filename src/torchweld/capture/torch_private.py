@@ -56,6 +56,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.nn.modules.module import _has_any_global_hook
 
+from torchweld.capture import functions
 from torchweld.core.torch_private import pytree
 
 OpOverload = torch._ops.OpOverload
@@ -273,14 +274,27 @@ def make_no_zeros(ctx) -> None:
     ctx._materialize_non_diff_grads = False
 
 
-def check_backward(plain: Plain) -> None:
-    """Errors: RuntimeError where AOTAutograd refuses a backward."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+# None outside vmap and grad; whether algorithms have to be deterministic. The public functions are
+# Python around these.
+interpreter = torch._C._functorch.peek_interpreter_stack
+is_deterministic = torch._C._get_deterministic_algorithms
+
+
+def refuse_backward() -> None:
+    """Errors: RuntimeError, where AOTAutograd refuses a backward."""
+    if interpreter() is not None:
         raise RuntimeError("the backward of a compiled graph is called within vmap or grad, which "
                            "is not supported: put these inside the compiled function")  # fmt: skip
-    if plain.deterministic is False and torch.are_deterministic_algorithms_enabled():
-        raise RuntimeError("torch.use_deterministic_algorithms(True) was set between a forward and "
-                           "its backward, which was compiled without")  # fmt: skip
+    raise RuntimeError("torch.use_deterministic_algorithms(True) was set between a forward and "
+                       "its backward, which was compiled without")  # fmt: skip
+
+
+def bare_apply(function: type[torch.autograd.Function]) -> Callable:
+    """`function.apply` without what it looks at in each call, in Python: functorch, defaults of
+    arguments. The engine, too, calls its backward without looking for a `vjp` first."""
+    name = "apply_boxed" if GRADS_COME_BOXED else "apply"
+    setattr(function._backward_cls, name, function.backward)
+    return super(torch.autograd.Function, function).apply
 
 
 def is_view(node: torch.fx.Node) -> bool:
@@ -339,9 +353,8 @@ def quick(compiled: Callable) -> Callable:
         return compiled  # chosen before torchweld was imported; other settings
     *settings, count = context.enter_exit_hooks
     count()  # patches Module.__init__, once; later calls only count
-    make = _quick_call_before_2_13 if _SET_APART is None else _quick_call
     function, callback = parts["fn"].cell_contents, _lean(parts["callback"].cell_contents, settings)
-    return functools.wraps(compiled)(make(compiled, function, callback, context))
+    return functools.wraps(compiled)(_quick_call(compiled, function, callback, context))
 
 
 def _lean(callback: Callable, settings: Sequence[Callable]) -> Callable:
@@ -389,23 +402,42 @@ def _is_unusual() -> bool:
         eval_frame._stance is not _STANCE
         or torch.compiler._is_exporting_flag
         or fx_tracing._is_fx_tracing_flag
-        or getattr(_OF_THREAD, "tracing_context", None) is not None
+        or _OF_THREAD.__dict__.get("tracing_context") is not None
         or torch._C._is_tracing()
     )
 
 
 def _quick_call(compiled: Callable, function: Callable, callback, context) -> Callable:
-    apart = context._isolate_recompiles_id
+    apart = getattr(context, "_isolate_recompiles_id", None)
     set_callback, functorch = eval_frame.set_eval_frame, torch._C._functorch
+    depth_of, pop_to = (
+        functorch.get_dynamic_layer_stack_depth, functorch.pop_dynamic_layer_stack_and_undo_to_depth
+    )  # fmt: skip
     included, excluded = (
         torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
     )  # fmt: skip
+    locals_of = functions.locals_of(function)
+    ready: tuple[_Ready, ...] = ()
+    count = 0
 
     def call(*args, **kwargs):
         if _is_unusual():
             return compiled(*args, **kwargs)
-        before, apart_before = set_callback(None), _SET_APART(apart)
-        depth = functorch.get_dynamic_layer_stack_depth()
+        before, depth = set_callback(None), depth_of()
+        try:
+            if ready:
+                found = locals_of(*args, **kwargs)
+                for known in ready:
+                    if known.manager.cache_entry is not None and known.accepts(found):
+                        return known.run(*args, **kwargs)
+            return through_dynamo(args, kwargs)
+        finally:
+            set_callback(None)
+            pop_to(depth)
+            set_callback(before)
+
+    def through_dynamo(args: tuple, kwargs: dict):
+        apart_before = None if _SET_APART is None else _SET_APART(apart)
         GenerationTracker.generation += 1
         try:
             with torch._C._ForceDispatchKeyGuard(included(), excluded()):
@@ -413,31 +445,51 @@ def _quick_call(compiled: Callable, function: Callable, callback, context) -> Ca
                 return function(*args, **kwargs)
         finally:
             set_callback(None)
-            functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
-            _SET_APART(apart_before)
-            set_callback(before)
+            if _SET_APART is not None:
+                _SET_APART(apart_before)
+            look()
+
+    def look() -> None:
+        nonlocal ready, count
+        entries = [] if locals_of is None else _entries_of(function.__code__)
+        if len(entries) != count or any(known.manager.cache_entry is None for known in ready):
+            made = (_Ready.of(entry, function) for entry in entries[:_MOST_READY])
+            ready, count = tuple(filter(None, made)), len(entries)
 
     return call
 
 
-def _quick_call_before_2_13(compiled: Callable, function: Callable, callback, _) -> Callable:
-    set_callback, functorch = eval_frame.set_eval_frame, torch._C._functorch
+_entries_of = getattr(
+    torch._C._dynamo.eval_frame, "_debug_get_cache_entry_list", lambda code: []
+)  # what Dynamo compiled for it, the latest first
+_MOST_READY = 8  # as many as Dynamo compiles, if its limit is not raised
+_RESUMES = "__resume_at"  # globals that Dynamo's code calls where a graph was cut
 
-    def call(*args, **kwargs):
-        if _is_unusual():
-            return compiled(*args, **kwargs)
-        before = set_callback(None)
-        GenerationTracker.generation += 1
-        depth = functorch.get_dynamic_layer_stack_depth()
-        set_callback(callback)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            set_callback(None)
-            functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
-            set_callback(before)
 
-    return call
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """One of the codes that Dynamo made of a function, to be called without Dynamo: it hooks into
+    Python for each call, and takes 5 us around the guards. `accepts`: these, of a function's
+    locals. They count as long as the manager has its entry: Dynamo takes that away where an object
+    that it guards is gone."""
+
+    manager: object
+    accepts: Callable[[dict], bool]
+    run: Callable
+
+    @classmethod
+    def of(cls, entry, function: Callable) -> _Ready | None:
+        """None for code that calls what Dynamo has to see, and for what is gone."""
+        code, manager = entry.code, entry.guard_manager
+        if code is None or getattr(manager, "cache_entry", None) is None:
+            return None
+        graphs = [name for name in code.co_names if name.startswith(_GRAPH)]
+        if len(graphs) != 1 or any(name.startswith(_RESUMES) for name in code.co_names):
+            return None
+        if code.co_freevars != function.__code__.co_freevars:
+            return None
+        run = functions.with_code(function, code, function.__closure__)
+        return cls(manager, manager.root.check, run)
 
 
 def skipped_by_dynamo(function: Callable) -> bool:

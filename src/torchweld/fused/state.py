@@ -32,6 +32,7 @@ class State:
         listen_for_limits()
         self.original, self.options, self.methods = original, options, methods
         self.called = False
+        self._varies = options.dynamic is not False and _is_module(original)  # with a cache
         self._notes = Notes(type(original).__name__)
         self._is_silent = True  # nothing is said yet of its running in eager
         self._ahead = Graphs()
@@ -50,10 +51,11 @@ class State:
     def call(self, *args, **kwargs):
         if in_forward_ad():
             return self.original(*args, **kwargs)
-        varies = self.options.dynamic is not False and _is_module(self.original)
-        if varies and has_cache(args, kwargs):
+        if self._varies and has_cache(args, kwargs):
             return self._calls_with_cache()(args, kwargs, self._without_cache)
-        return self._without_cache(args, kwargs)
+        if self._ahead_of_time is None:
+            return self._counted(self._dynamo, args, kwargs)
+        return self._ahead_of_time(*args, **kwargs)
 
     def _without_cache(self, args: tuple, kwargs: dict):
         if self._ahead_of_time is not None:

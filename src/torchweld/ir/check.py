@@ -44,7 +44,7 @@ from torchweld.ir.printer import arg_text, instr_text, store_text
 from torchweld.ir.scalar import BITS, TABLE
 from torchweld.ir.size import Poly, Size, evaluate, symbols
 
-COMBINES = (None, "add", "max", "min", "mul")
+COMBINES = (None, "add", "add_runs", "max", "min", "mul")
 _KIND = {"float": "f", "int": "i", "uint": "i", "bool": "b"}
 
 

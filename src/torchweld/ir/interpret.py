@@ -406,7 +406,11 @@ def _write(target: Tensor, places: list[Tensor], value: Tensor, combine: str | N
     for place, extent in zip(places, target.shape):
         flat = flat * extent + place
     memory = target.reshape(-1)  # a copy unless contiguous
-    if combine is None or combine == "add":
+    if combine == "add_runs":
+        wide = torch.float64 if target.dtype == torch.float64 else torch.float32
+        sums = torch.zeros_like(memory, dtype=wide)
+        memory.copy_(sums.index_put_((flat,), value.to(wide), accumulate=True))
+    elif combine is None or combine == "add":
         memory.index_put_((flat,), value, accumulate=combine == "add")
     else:
         memory.scatter_reduce_(0, flat, value, _SCATTER[combine])

@@ -149,8 +149,9 @@ Instr = Union[Const, Index, Load, Op, Cast, Reduce, Scan, Pick]
 class Store:
     """buffer[index] <- value. `combine`: None overwrites; "add", "max", "min", "mul" combine with
     what is there, in any order (scatter), on a buffer that `init` (a number) fills first, or that
-    holds a copy of buffer `init` (a name). `guard`: a b1 value; nothing is written where it is
-    false."""
+    holds a copy of buffer `init` (a name). "add_runs": "add" of points whose places come in
+    ascending order along one axis, to zeros; 16-bit floats are added in float32 and rounded once.
+    `guard`: a b1 value; nothing is written where it is false."""
 
     buffer: str
     index: IndexMap

@@ -14,6 +14,7 @@ from torchweld.layout.extents import align_extents
 from torchweld.layout.layouts import contiguous_rows
 from torchweld.layout.rows import align_rows
 from torchweld.passes.biases import separate_biases
+from torchweld.passes.depthwise import depthwise_written_out
 from torchweld.passes.few_channels import wide_windows
 from torchweld.passes.lone_functions import lone_functions_as_calls
 from torchweld.passes.overwritten import overwrite_operands
@@ -23,6 +24,7 @@ from torchweld.passes.row_totals import totals_by_rows
 from torchweld.passes.side_by_side import side_by_side
 from torchweld.passes.slices import slices_apart
 from torchweld.passes.statistics import statistics_apart
+from torchweld.passes.taps import taps_apart
 from torchweld.passes.widened import widened_convolutions
 from torchweld.plan.chains.form import form_chains
 from torchweld.plan.convolutions import own_convolutions
@@ -99,6 +101,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: products_of_patches(g))),
         Pass("few channels", "windows on few channels -> windows whose rows are channels",
              _graph(lambda g, c: wide_windows(g, c.target, c.options))),
+        Pass("depthwise", "convolutions of each channel alone -> pointwise work",
+             _graph(lambda g, c: depthwise_written_out(g, c.options))),
         Pass("statistics", "norms over many pixels -> statistics, then their application",
              _graph(lambda g, c: statistics_apart(g, c.target))),
         Pass("contiguous rows", "permuted temporaries -> in the order of their reductions",
@@ -130,6 +134,8 @@ PASSES: dict[str, Pass] = {
              lambda made, c: gpu_calls(made, c.options, c.kind, c.target)),
         Pass("align rows", "rows of temporaries -> multiples of 16 bytes",
              _graph(lambda g, c: align_rows(g, c.target, c.loose_outputs))),
+        Pass("taps apart", "weights read number by number -> lines of channels",
+             _graph(lambda g, c: taps_apart(g))),
         Pass("overwrite operands", "pointwise results -> in the memory of operands that end there",
              _graph(lambda g, c: overwrite_operands(g))),
         Pass("side by side", "equal pointwise kernels on the caller's tensors -> one launch",

@@ -70,19 +70,26 @@ class Arguments:
 
     def __init__(self, args: tuple[Arg, ...], kwargs, fetch_view, sizes: Mapping[str, int]) -> None:
         bound = [_bind(a, fetch_view, sizes) for a in args]
-        self._names = tuple(name for name, _ in kwargs)
+        self.names = tuple(name for name, _ in kwargs)
         bound += [_bind(a, fetch_view, sizes) for _, a in kwargs]
         self._positional = len(args)
         self._template = [None if callable(b) else b[0] for b in bound]
         self._moving = tuple((i, b) for i, b in enumerate(bound) if callable(b))
 
+    @property
+    def parts(self) -> tuple[tuple, tuple, tuple]:
+        """The arguments, those with names last; positions of those that come with a call, and a
+        Fetch of each."""
+        positions, fetches = (tuple(m[k] for m in self._moving) for k in (0, 1))
+        return tuple(self._template), positions, fetches
+
     def __call__(self, tensors: list) -> tuple[list, dict]:
         values = self._template.copy()
         for position, fetch in self._moving:
             values[position] = fetch(tensors)
-        if not self._names:
+        if not self.names:
             return values, {}
-        return values[: self._positional], dict(zip(self._names, values[self._positional :]))
+        return values[: self._positional], dict(zip(self.names, values[self._positional :]))
 
 
 def _bind(arg: Arg, fetch_view, sizes) -> Fetch | tuple:

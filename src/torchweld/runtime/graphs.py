@@ -91,7 +91,8 @@ class GraphedProgram:
         return self(args, steady=True)
 
     def _call(self, args: list, steady: bool, domain: Domain) -> list:
-        recording = self._ready(self._program.sizes_key(args), args, steady, domain)
+        key = self._program.sizes_key(args) if self._varies else ()
+        recording = self._ready(key, args, steady, domain)
         outputs = recording and recording.replay(args, domain.current_stream())
         if outputs is None:
             return self._program(args)
@@ -99,10 +100,10 @@ class GraphedProgram:
         written = self._program.written_positions
         if written:
             increment_version([args[p] for p in written])
-        if recording.given:
-            given = self._handed_out.give([outputs[p] for p in recording.given])
-            for place, tensor in zip(recording.given, given):
-                outputs[place] = tensor
+        if recording.lent:
+            made = self._handed_out.give(recording.lent)
+            for place, number in recording.lent_at:
+                outputs[place] = made[number]
         args.clear()
         return outputs
 

@@ -8,7 +8,6 @@ view or alias of one, is still in use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import ModuleType
 
 import torch
@@ -28,14 +27,11 @@ class HandedOut:
             return self._native.in_use(self._counted)
         return bool(self._storages) and not all(s.expired() for s in self._storages)
 
-    def give(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Tensors over the memory of these. What is one tensor stays one: autograd copies a
-        gradient that is given to two parameters."""
-        distinct = list({id(t): t for t in tensors}.values())
-        numbers = {id(t): n for n, t in enumerate(distinct)}
+    def give(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Tensors over the memory of these."""
         if self._native is not None:
-            made, self._counted = self._native.hand_out(distinct)
+            made, self._counted = self._native.hand_out(tensors)
         else:
-            made = [from_dlpack(to_dlpack(t)) for t in distinct]
+            made = [from_dlpack(to_dlpack(t)) for t in tensors]
             self._storages = [StorageWeakRef(t.untyped_storage()) for t in made]
-        return [made[numbers[id(t)]] for t in tensors]
+        return made

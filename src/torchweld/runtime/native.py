@@ -11,9 +11,19 @@ watch(tensors)           a tuple of them; `unchanged` of the result compares add
 expect(positions, slots, tensors)   inputs of a program, laid out as these tensors are
 place(expected, args, tensors, bases)   puts inputs into their slots of the list `tensors`, their
                          addresses into the array at `bases`; False where one is laid out otherwise
+new_tensor(slot, make), drop(slots), walk(walker, rows, count)   steps (steps.py): functions of
+                         tensors by slot, bases and the address of these. `walk`: C++ kernels
+launches(rows, count, stream_of, device, go_on)   a step: rows of a table (`launches.h`) on the
+                         device's stream; go_on(bases, address, stream, row) where one is not taken
+call(function, arguments, positions, fetches, target, names)   the step of a library call, whose
+                         arguments at `positions` come by fetches and whose last is the target
+check(slot, bytes, step)   a step: that one, where the byte behind the slot's address is set
+window(slot, make, shape, strides, offset)   a fetch of a view, by make(tensor, ...)
+call_of(positions, objects, watched, expected or None, tensors, bases, steps, fetches)   a function
+                         of a list of inputs: `are`, `unchanged`, `place`, the steps and the outputs
+                         in one; None, with nothing done, where these do not hold
 hand_out(tensors)        (a list of new tensors over their memory, which they keep alive, what
                          `in_use` says is true while the storage of one of them lives)
-walk(walker, rows, count, bases)   C++ kernels (dispatch.py)
 launch(rows, first, count, bases, stream)   launches rows of a table (`launches.h`) from `first` on;
                          the number of the first that it could not, or `count`
 join(graph, row, row)    puts two launches (`copies.py`) before and after all of a graph that is not

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -92,14 +92,9 @@ class Program:
     def __call__(self, args: list) -> list:
         if self._flags is not None:
             self._flags.raise_if_set()
-        if self._gpu is None or current_gpu() == self._gpu:
-            return self._call(args)
-        with torch.cuda.device(self._gpu):
-            return self._call(args)
-
-    def _call(self, args: list) -> list:
-        """Runs. Where memory is short, idle arenas are freed and the call is made once more, unless
-        it changes its inputs or was given them to free."""
+        if self._gpu is not None and current_gpu() != self._gpu:
+            with torch.cuda.device(self._gpu):
+                return self(args)
         kept = list(args) if self._may_repeat else None
         try:
             return self._run(args)
@@ -107,6 +102,11 @@ class Program:
             if kept is None or not is_out_of_memory(error):
                 raise
             message = str(error).partition("\n")[0]
+        return self._run_again(kept, message)
+
+    def _run_again(self, kept: list, message: str) -> list:
+        """Where memory was short: idle arenas are freed and the call is made once more. Not one
+        that changes its inputs or was given them to free."""
         again = f"{self._loaded.graph.name} ran out of memory, and is called again"
         warn_once("out of memory", f"{again}: {message}")
         note(self.record, "out_of_memory", self._loaded.graph.name, message)
@@ -114,7 +114,9 @@ class Program:
         return self._run(kept)
 
     def _run(self, args: list) -> list:
-        prepared = self._prepared(args)
+        prepared = self._prepared(args) if self._symbol_sources else self._shapes.get(())
+        if prepared is None:
+            prepared = self._prepared(args)
         if not self._devices:
             return self._run_in(prepared, (), args)
         needs, pool = prepared.shaped.needs, self._pool
@@ -139,13 +141,34 @@ class Program:
 
     def _run_in(self, prepared: _ForShape, arenas: tuple[Arena, ...], args: list) -> list:
         """A call whose temporaries live in `arenas`, which nothing else uses meanwhile."""
+        binding = arenas[0].bindings.get(prepared) if arenas else prepared.without_arena
+        if binding is not None and binding.whole is not None and not regions.wanted():
+            found = self._run_whole(binding.whole, prepared.shaped.calls_torch, args)
+            if found is not None:
+                return found
         binding = self._binding(prepared, arenas, args)
         if binding is None:
             return self._run_in(self._prepared(args), arenas, args)
+        fixed = self._fixed  # which another thread may have set to its own
+        if binding.fixed is not fixed and len(arenas) < 2 and binding.is_for(fixed.pointers):
+            binding.fixed, binding.whole = fixed, prepared.whole(binding, fixed)
         if not prepared.shaped.calls_torch:
             return self._execute(prepared, binding, args)
         with below_autograd():
             return self._execute(prepared, binding, args)
+
+    def _run_whole(self, whole: Callable, calls_torch: bool, args: list) -> list | None:
+        """A call as one function of C; None if its static or moving inputs are not as that
+        expects."""
+        written = [args[p] for p in self._written] if self._written else None
+        if calls_torch:
+            with below_autograd():
+                found = whole(args)
+        else:
+            found = whole(args)
+        if written and found is not None:
+            increment_version(written)  # kernels change memory behind torch's back
+        return found
 
     def run_head(self, arenas: tuple[Arena, ...], args: list) -> Paused:
         """A call up to its tail; `args` has every input in the layout that the graph says."""
@@ -202,14 +225,17 @@ class Program:
         """What was prepared for these arenas and static inputs. None if a static input has come in
         another layout: it counts as moving from now on."""
         pointers = self._static_pointers(args)
-        kept = arenas[0].bindings if arenas else prepared.without_arena
-        binding = kept.get(prepared)
+        binding = arenas[0].bindings.get(prepared) if arenas else prepared.without_arena
         if binding is not None and len(arenas) < 2 and binding.is_for(pointers):
             return binding
         steady = self._steady(prepared, pointers, args)
         if steady is None:
             return None
-        binding = kept[prepared] = bind_arenas(steady, prepared.arena_views, arenas)
+        binding = bind_arenas(steady, prepared.arena_views, arenas)
+        if arenas:
+            arenas[0].bindings[prepared] = binding
+        else:
+            prepared.without_arena = binding
         return binding
 
     def _static_pointers(self, args: list) -> tuple[int, ...]:
@@ -267,7 +293,7 @@ class _ForShape:
     def __init__(self, loaded: Loaded, shaped: Shaped) -> None:
         self.shaped, self._loaded = shaped, loaded
         self.arena_views = arena_views(loaded, shaped)
-        self.without_arena: dict = {}
+        self.without_arena: Binding | None = None
         self.steady: Binding | None = None
         self._named: Shaped | None = None
         mutated = frozenset(n for node in loaded.graph.nodes for n in node.writes)
@@ -285,6 +311,16 @@ class _ForShape:
         if self._named is None:
             self._named = shape_program(self._loaded, self.shaped.sizes, named=True)
         return self._named
+
+    def whole(self, binding: Binding, fixed: Fixed) -> Callable[[list], list | None] | None:
+        """A call with this binding, as one function (`call_of` in native.py)."""
+        if self._native is None:
+            return None
+        told = fixed.positions, fixed.tensors, fixed.watched, self._expected
+        steps = self.shaped.steps + self.shaped.tail
+        return self._native.call_of(
+            *told, binding.tensors, binding.bases, steps, self.shaped.outputs
+        )
 
     def expects(self, name: str, tensor: torch.Tensor) -> bool:
         shape, strides, dtype = self._layout(name)

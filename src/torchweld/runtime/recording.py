@@ -133,18 +133,23 @@ class Launch:
 
 
 class Recording:
-    """`given`: the positions of outputs that it gives away. `paused`: the recorded call, before its
-    tail. `arenas`: kept for as long as the graph may write to them. `native`: see Launch."""
+    """`lent`: the tensors that it gives away, `lent_at`: (position among the outputs, number among
+    these); what is one tensor stays one, for autograd copies a gradient that is given to two
+    parameters. `paused`: the recorded call, before its tail. `arenas`: kept for as long as the
+    graph may write to them. `native`: see Launch."""
 
     def __init__(
         self, graph: torch.cuda.CUDAGraph, reads: Reads, paused: Paused, outputs: Outputs,
         arenas: tuple[Arena, ...], native: ModuleType | None,
     ) -> None:  # fmt: skip
         self.reads, self._arenas = reads, arenas
-        self._outputs, self.given = outputs, outputs.given
+        self._outputs = outputs
         self._results, self._tail = _left(paused, outputs)
         self._made = [self._results[p] for p in outputs.copied]
         self._given = [self._results[p] for p in outputs.given]
+        self.lent = list({id(t): t for t in self._given}.values())
+        numbers = {id(t): n for n, t in enumerate(self.lent)}
+        self.lent_at = tuple((p, numbers[id(t)]) for p, t in zip(outputs.given, self._given))
         self._makers = [_maker(t) for t in self._made]
         self._launch = Launch(graph, reads.buffers, self._made, native)
         self.addresses = frozenset(t.data_ptr() for t in self._given) - {0}
@@ -165,8 +170,11 @@ class Recording:
         results = self._results.copy() if self._tail is None else self._tail.run_tail()
         for place, tensor in zip(self._outputs.copied, made):
             results[place] = tensor
-        for place, position, *view in self._outputs.windows:
-            results[place] = window(args[position], *view)
+        for place, position, shape, strides, offset in self._outputs.windows:
+            tensor = args[position]
+            if offset or tensor.shape != shape or tensor.stride() != strides:
+                tensor = window(tensor, shape, strides, offset)
+            results[place] = tensor
         return results
 
 

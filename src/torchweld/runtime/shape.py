@@ -54,6 +54,10 @@ class Launch:
     device: int
 
 
+def _nothing(tensors: list) -> None:
+    """The Fetch of no output."""
+
+
 def _kind(call: NativeCall | Launch) -> int | None:
     """Calls of one kind can be made together: those of one GPU, or of the host."""
     return call.device if isinstance(call, Launch) else None
@@ -62,7 +66,9 @@ def _kind(call: NativeCall | Launch) -> int | None:
 class _Shaper:
     def __init__(self, loaded: Loaded, sizes: Mapping[str, int], named: bool) -> None:
         self.loaded, self.sizes, self.named = loaded, sizes, named
-        self.placement, self.buffers = loaded.placement, loaded.graph.buffers
+        self.placement, self.buffers, self.native = (
+            loaded.placement, loaded.graph.buffers, loaded.native
+        )  # fmt: skip
         gpus = {b.device for b in self.buffers.values() if b.device.startswith("cuda")}
         self.one_gpu = len(gpus) == 1
         self.layouts = tuple(self._layout(d) for d in self.placement.devices)
@@ -134,7 +140,7 @@ class _Shaper:
                 self._flush_for(name)
                 slot, layout = self.placement.slots[name], self._concrete(self.buffers[name])
                 current = layout[-1].type == "cpu" or self.one_gpu
-                self.steps.append(steps.new_tensor(slot, *layout, current))
+                self.steps.append(steps.new_tensor(slot, *layout, current, self.native))
 
     def _mark_dead(self, position: int) -> None:
         for name in dict.fromkeys(
@@ -157,7 +163,7 @@ class _Shaper:
 
     def _drop(self) -> None:
         if self.dying:
-            self.steps.append(steps.drop(tuple(self.dying)))
+            self.steps.append(steps.drop(tuple(self.dying), self.native))
             self.dying = []
 
     def _queue(self, call: NativeCall | Launch) -> None:
@@ -174,13 +180,12 @@ class _Shaper:
         elif calls:
             rows = table(calls)
             self.keep_alive.append(rows)
-            helpers, native = self.loaded.helpers, self.loaded.native
-            walk = helpers.walk if native is None else partial(native.walk, helpers.walker)
-            self.steps.append(steps.walk_table(walk, rows, len(calls)))
+            walk = steps.walk_table(self.loaded.helpers, rows, len(calls), self.native)
+            self.steps.append(walk)
         self._drop()
 
     def _launch(self, launches: list[Launch]) -> None:
-        native, device = self.loaded.native, launches[0].device
+        native, device = self.native, launches[0].device
         plans = [launch.plan for launch in launches]
         if native is None:
             self.steps.extend(steps.launch(plan, device) for plan in plans)
@@ -228,7 +233,7 @@ class _Shaper:
         if offset == 0 and (shape, strides) == self._concrete(self.buffers[view.buffer])[:2]:
             return itemgetter(slot)
         self.calls_torch = True
-        return lambda tensors: window(tensors[slot], shape, strides, offset)
+        return steps.window_of(slot, window, shape, strides, offset, self.native)
 
     def _fixed_slot(self, view: FixedView) -> int:
         return self.first_fixed + self.fixed.setdefault(view, len(self.fixed))
@@ -242,6 +247,8 @@ class _Shaper:
             made = self.placement.kinds[output.buffer] == "output"
             alone = made and self.returned.count(output.buffer) == 1
             return self.fetch_view(output, bare_window if alone else steps.window)
+        if output is None:
+            return _nothing
         fetch = Arguments((output,), (), self.fetch_view, self.sizes)
         return lambda tensors: fetch(tensors)[0][0]
 
@@ -340,24 +347,31 @@ class _Shaper:
         self.steps.append(steps.interpret(comp, reads, writes, self.buffers, self.sizes, flags))
 
     def _extern(self, node: Extern) -> None:
-        if node.target == CHECK_INDEX and self.placement.kinds[node.reads[0]] == "flag":
+        checks = node.target == CHECK_INDEX
+        if checks and self.placement.kinds[node.reads[0]] == "flag":
             return
         self._flush()
-        self.calls_torch = True
+        step = self._call(node)
+        if checks and self.native is not None:
+            flag = self._where(node.name)(node.reads[0])
+            step = self.native.check(flag.base, flag.offset, step)
+        else:
+            self.calls_torch = True
+        self.steps.append(step)
+
+    def _call(self, node: Extern) -> Step:
         # Our own calls look at version counters; so does torch where it writes.
         own = node.mutates or node.target in LIBRARY
         fetch_view = partial(self.fetch_view, window=steps.window if own else bare_window)
         arguments = Arguments(node.args, node.kwargs, fetch_view, self.sizes)
         (first, *rest) = node.outputs or (None,)
         if first is not None and self.placement.kinds[first] != "extern":
-            self.steps.append(steps.call_into(out_form(node.target), arguments, self._whole(first)))
-            return
+            function, target = out_form(node.target), self._whole(first)
+            return steps.call_into(function, arguments, target, self.native)
         targets = tuple(None if n is None else self._result(n) for n in (first, *rest))
         totals = self._needs()
         function = self.loaded.calls[node.name]
-        self.steps.append(
-            steps.call(function, arguments, targets, totals, node.name, self.loaded.record)
-        )
+        return steps.call(function, arguments, targets, totals, node.name, self.loaded.record)
 
     def _result(self, name: str) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         shape, strides, *_ = self._concrete(self.buffers[name])

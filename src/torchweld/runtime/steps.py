@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
 
@@ -15,6 +15,7 @@ from torchweld.core import dtypes
 from torchweld.core.errors import InvalidIR
 from torchweld.ir.interpret import run_comp
 from torchweld.ir.nodes import Buffer, Comp
+from torchweld.runtime.dispatch import Helpers
 from torchweld.runtime.externs import Arguments, Fetch, results_list
 from torchweld.runtime.huge_pages import FRESH_BYTES, with_huge_pages
 from torchweld.runtime.launch_table import LaunchTable
@@ -22,14 +23,20 @@ from torchweld.runtime.loaded import Step
 from torchweld.runtime.record import note
 from torchweld.runtime.torch_private import raw_stream, strided_maker
 
+Native = ModuleType | None  # see native.py; with it steps are functions of C
 
-def new_tensor(slot: int, shape, strides, dtype, device: torch.device, current: bool) -> Step:
+
+def new_tensor(
+    slot: int, shape, strides, dtype, device: torch.device, current: bool, native: Native
+) -> Step:
     """A fresh output in `slot`. `current`: `device` is a CPU, or the GPU that the program is called
     on."""
     make = partial(torch.empty_strided, shape, strides, dtype=dtype, device=device)
     if current:
         make = strided_maker(shape, strides, dtype, device)
     large = math.prod(shape) * dtype.itemsize > FRESH_BYTES
+    if native is not None and not large:
+        return native.new_tensor(slot, make)
 
     def step(tensors, bases, address):
         tensor = make()
@@ -39,8 +46,10 @@ def new_tensor(slot: int, shape, strides, dtype, device: torch.device, current: 
     return step
 
 
-def drop(slots: tuple[int, ...]) -> Step:
+def drop(slots: tuple[int, ...], native: Native) -> Step:
     """Memory that nothing needs any more is freed."""
+    if native is not None:
+        return native.drop(slots)
 
     def step(tensors, bases, address):
         for slot in slots:
@@ -49,10 +58,11 @@ def drop(slots: tuple[int, ...]) -> Step:
     return step
 
 
-def walk_table(walk, rows: array, count: int) -> Step:
+def walk_table(helpers: Helpers, rows: array, count: int, native: Native = None) -> Step:
     """`count` C++ kernels, one after the other."""
-
-    start = rows.buffer_info()[0]
+    start, walk = rows.buffer_info()[0], helpers.walk
+    if native is not None:
+        return native.walk(helpers.walker, start, count)
     return lambda tensors, bases, address: walk(start, count, address)
 
 
@@ -68,14 +78,12 @@ def launch_all(table: LaunchTable, native: ModuleType, device_index: int) -> Ste
     plans, launch = table.plans, native.launch
     start, count = table.address, len(plans)
 
-    def step(tensors, bases, address):
-        stream = raw_stream(device_index)
-        done = launch(start, 0, count, address, stream)
+    def go_on(bases, address, stream, done):
         while done < count:
             plans[done](bases, device_index, stream)
             done = launch(start, done + 1, count, address, stream)
 
-    return step
+    return native.launches(start, count, raw_stream, device_index, go_on)
 
 
 def copy(target: Fetch, source: Fetch) -> Step:
@@ -84,8 +92,10 @@ def copy(target: Fetch, source: Fetch) -> Step:
     return lambda tensors, bases, address: target(tensors).copy_(source(tensors))
 
 
-def call_into(function, arguments: Arguments, target: Fetch) -> Step:
+def call_into(function, arguments: Arguments, target: Fetch, native: Native) -> Step:
     """A library call that writes where it is told."""
+    if native is not None:
+        return native.call(function, *arguments.parts, target, (*arguments.names, "out"))
 
     def step(tensors, bases, address):
         args, kwargs = arguments(tensors)
@@ -143,6 +153,13 @@ def interpret(
 
 
 # -- tensors --
+
+
+def window_of(slot: int, window: Callable, shape, strides, offset: int, native: Native) -> Fetch:
+    """A view, made by `window`, of the tensor in a slot."""
+    if native is not None:
+        return native.window(slot, window, shape, strides, offset)
+    return lambda tensors: window(tensors[slot], shape, strides, offset)
 
 
 def _laid_out(result: torch.Tensor, shape, strides, name: str, record) -> torch.Tensor:

@@ -12,27 +12,20 @@ import torch
 DispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 
 
-def below_autograd():
-    """Context manager: ATen calls go past autograd's dispatch keys. The public `no_grad` still pays
-    for them, and refuses `out=` where an argument requires a gradient."""
-    return torch._C._AutoDispatchBelowAutograd()
+# A context manager: ATen calls go past autograd's dispatch keys. The public `no_grad` still pays
+# for them, and refuses `out=` where an argument requires a gradient.
+below_autograd = torch._C._AutoDispatchBelowAutograd
 
-
-def raw_stream(device_index: int) -> int:
-    """The current CUDA stream's handle; building a `torch.cuda.Stream` object costs as much as a
-    launch."""
-    return torch._C._cuda_getCurrentRawStream(device_index)
-
-
-def is_capturing() -> bool:
-    """Whether the current stream is being recorded; CUDA is in use already, which the public
-    function asks first, as does that for the device."""
-    return torch._C._cuda_isCurrentStreamCapturing()
-
-
-def current_gpu() -> int:
-    """The number of the current device."""
-    return torch._C._cuda_getDevice()
+# None in a build of torch without CUDA. CUDA is in use already where they are called, which the
+# public functions ask first.
+_HAS_CUDA = torch.version.cuda is not None
+# (the device's number) -> the current stream's handle; building a `torch.cuda.Stream` object costs
+# as much as a launch.
+raw_stream = torch._C._cuda_getCurrentRawStream if _HAS_CUDA else None
+# () -> whether the current stream is being recorded
+is_capturing = torch._C._cuda_isCurrentStreamCapturing if _HAS_CUDA else None
+# () -> the number of the current device
+current_gpu = torch._C._cuda_getDevice if _HAS_CUDA else None
 
 
 def pack_linear_weight(weight: torch.Tensor) -> torch.Tensor:

@@ -10,12 +10,13 @@ from torchweld.targets.target import Target
 
 _TEMPLATES = (
     "multi_tensor", "chain", "attention", "attention/hopper", "attention/gpu",
-    "attention/gpu/sums", "gemm/skinny", "gemm/hopper", "gemm/triton", "pointwise_reduce/gpu",
+    "attention/gpu/sums", "gemm/skinny", "gemm/hopper", "gemm/triton", "runs",
+    "pointwise_reduce/gpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "slices", "biases", "channels last", "im2col", "few channels", "statistics",
-    "contiguous rows", "scores", "row totals", "plan", "row chunks", "join products",
-    "chains", "attention", "library calls (GPU)", "align rows", "align extents",
+    "rewrite", "slices", "biases", "channels last", "im2col", "few channels", "depthwise",
+    "statistics", "contiguous rows", "scores", "row totals", "plan", "row chunks", "join products",
+    "chains", "attention", "library calls (GPU)", "align rows", "align extents", "taps apart",
     "overwrite operands", "side by side",
 )  # fmt: skip
 

@@ -23,6 +23,7 @@ from torchweld.templates.gemm.dequantised import template as dequantised
 from torchweld.templates.multi_tensor import template as multi_tensor
 from torchweld.templates.pointwise_reduce import template as pointwise_reduce
 from torchweld.templates.pooling import template as pooling
+from torchweld.templates.runs import template as runs
 from torchweld.templates.template import NO_SCHEDULE, Choose, Kernel, Problem, Template
 
 TEMPLATES: dict[str, Template] = {
@@ -30,7 +31,7 @@ TEMPLATES: dict[str, Template] = {
     for t in (
         multi_tensor.TEMPLATE, chain.TEMPLATE, attention.TEMPLATE, attention_cpu.TEMPLATE,
         attention_cpu_sums.TEMPLATE, attention_hopper.TEMPLATE, attention_gpu.TEMPLATE,
-        attention_gpu_sums.TEMPLATE, conv.TEMPLATE, pooling.TEMPLATE,
+        attention_gpu_sums.TEMPLATE, conv.TEMPLATE, pooling.TEMPLATE, runs.TEMPLATE,
         gemm.SKINNY, gemm.HOPPER, gemm.TRITON, gemm.CPU, dequantised.TEMPLATE,
         pointwise_reduce.CPU, pointwise_reduce.GPU,
     )

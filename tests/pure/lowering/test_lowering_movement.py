@@ -15,7 +15,7 @@ from torchweld.capture.lower import Lowered, lower
 from torchweld.capture.lowering import call
 from torchweld.capture.lowering.call import spec_of
 from torchweld.capture.lowering.rows import ROWS
-from torchweld.core import events
+from torchweld.core import dtypes, events
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Load
 
@@ -299,7 +299,7 @@ def test_one_element_for_each_row_is_a_comparison(d, at):
 
 
 @pytest.mark.parametrize("function", [
-    lambda x, at, s: x.scatter_add(1, at, s), lambda x, at, s: x.scatter(1, at, s),
+    lambda x, at, s: x.scatter_reduce(1, at, s, "amax"), lambda x, at, s: x.scatter(1, at, s),
 ])  # fmt: skip
 def test_one_element_for_each_row_needs_no_call_on_a_gpu(monkeypatch, function):
     for module in (call, lowering):
@@ -307,6 +307,45 @@ def test_one_element_for_each_row_needs_no_call_on_a_gpu(monkeypatch, function):
     one, two = (torch.zeros(3, n, dtype=torch.int64) for n in (1, 2))
     assert externs(lowered(function, rand(3, 5), one, rand(3, 1))) == []
     assert len(externs(lowered(function, rand(3, 5), two, rand(3, 2)))) == 1
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(("name", "alone"), [
+    ("scatter_add", True), ("scatter_reduce", True), ("index_add", True),
+    ("_unsafe_index_put", True), ("index_put", False), ("embedding_dense_backward", False),
+])  # fmt: skip
+def test_sums_by_index_on_a_gpu(monkeypatch, name, alone, strict):
+    """By atomics where eager's call has them, too, and the user has not asked for one order; in
+    float32. What eager sorts for stays eager's."""
+    for module in (call, lowering):
+        monkeypatch.setattr(module, "spec_of", lambda *a: replace(spec_of(*a), device="cuda:0"))
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: strict)
+    x, at, s = rand(5, 7).bfloat16(), INDEX[0], rand(3, 7).bfloat16()
+    every = at[:, None].expand(3, 7)
+    function = {
+        "scatter_add": lambda x, at, s: x.scatter_add(0, every, s),
+        "scatter_reduce": lambda x, at, s: x.scatter_reduce(0, every, s, "sum"),
+        "index_add": lambda x, at, s: x.index_add(0, at, s),
+        "_unsafe_index_put": lambda x, at, s: aten._unsafe_index_put(x, [at], s, True),
+        "index_put": lambda x, at, s: x.index_put([at], s, True),
+        "embedding_dense_backward":
+            lambda x, at, s: aten.embedding_dense_backward(s, at, 5, -1, False),
+    }[name]  # fmt: skip
+    result = lowered(function, x, at, s)
+    by_atomics = [s for c in comps(result) for s in c.stores if s.combine]
+    assert len(by_atomics) == (alone and not strict) == (not externs(result))
+    assert all(result.graph.buffers[s.buffer].dtype == dtypes.f32 for s in by_atomics)
+
+
+@pytest.mark.parametrize(("rows", "dtype", "by_atomics"), [
+    (1 << 17, torch.bfloat16, False), (1 << 17, torch.float32, True), (500, torch.bfloat16, True),
+])  # fmt: skip
+def test_a_large_result_is_not_widened_for_a_few_sums(monkeypatch, rows, dtype, by_atomics):
+    for module in (call, lowering):
+        monkeypatch.setattr(module, "spec_of", lambda *a: replace(spec_of(*a), device="cuda:0"))
+    x, s = torch.empty(rows, 16, dtype=dtype), torch.empty(3, 16, dtype=dtype)
+    result = lowered(lambda x, s: x.index_add(0, torch.arange(3), s), x, s)
+    assert by_atomics == (not externs(result))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])

@@ -188,7 +188,8 @@ class CachedCalls:
 
     def _program(self, inputs: Inputs, room: Room | None):
         """The one for this call, captured if there is none. None: there can be none."""
-        last, sizes = self._last, inputs.sizes()
+        last = self._last
+        sizes = inputs.sizes(), torch.are_deterministic_algorithms_enabled()
         if room is not None and last[0] is room and last[1] is self._state and last[2] == sizes:
             return last[3]
         program = self._found(inputs, room)
@@ -199,7 +200,8 @@ class CachedCalls:
     def _found(self, inputs: Inputs, room: Room | None):
         tokens = next(iter(inputs.tensors.values()))
         layers = _layers().kinds(inputs.cache) if room is None else room.kinds()
-        key = (inputs.key(), self._training, room is None, tokens.shape[1] == 1, layers)
+        repeats = torch.are_deterministic_algorithms_enabled()
+        key = (inputs.key(), self._training, repeats, room is None, tokens.shape[1] == 1, layers)
         kind = self._kinds.get(key)
         if kind is None:
             eager = room is None and _layers().has_states(inputs.cache)

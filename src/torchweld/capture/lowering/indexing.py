@@ -117,6 +117,11 @@ class IndexLayout:
         together = self.indexed == list(range(self.indexed[0], self.indexed[-1] + 1))
         self.first = self.indexed[0] if together else 0
 
+    @property
+    def is_single(self) -> bool:
+        """Whether each index is one number, so that no element is met twice."""
+        return all(size == 1 for d in self.indexed for size in self.indices[d].shape)
+
     def check(self, call: Call) -> list[int]:
         """The dimensions of x along which accesses must be guarded."""
         sizes = self.x.shape

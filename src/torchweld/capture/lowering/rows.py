@@ -14,6 +14,7 @@ from torchweld.capture.lowering import (  # noqa: F401
     pool_gradients,
     random,
     reductions,
+    resized_gradients,
     scatter,
     windows,
 )

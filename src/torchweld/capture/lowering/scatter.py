@@ -3,6 +3,8 @@ the order of writes is a Comp."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from torchweld.capture.lowering.call import Call, normal
@@ -10,25 +12,33 @@ from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.externs import window
 from torchweld.capture.lowering.indexing import IndexLayout
 from torchweld.capture.lowering.nest import Nest, Spec, copied
-from torchweld.capture.lowering.ranges import all_of, check_range, in_range, is_inside, is_within
+from torchweld.capture.lowering.ordered import sums_in_order
+from torchweld.capture.lowering.ranges import (
+    all_of,
+    check_range,
+    in_range,
+    is_inside,
+    is_within,
+    run_of,
+)
 from torchweld.capture.lowering.registry import lowers
 from torchweld.core import dtypes
 from torchweld.core.errors import NotLowered
 from torchweld.ir import views
 from torchweld.ir.nodes import Extern
-from torchweld.ir.size import Size
+from torchweld.ir.size import Size, product
 from torchweld.ir.views import Fill, Tensor
 
 _COMBINE = {"sum": "add", "amax": "max", "amin": "min"}
+_LARGE = 1 << 20  # elements of a result that take longer to widen than a kernel to begin
+_FEW_INDICES = 3072  # up to which ATen's gradient of an embedding is one kernel, without a sort
 _PAIRED = {"add": "add", "max": "maximum", "min": "minimum"}  # operations of two elements
 
 
 def _start(call: Call, x: Tensor, wide: bool) -> tuple[Tensor, float | str]:
     """(result buffer as a tensor, Store.init) to combine into: a number, or the name of a buffer
-    to copy. `wide`: sums, which a GPU's atomics would add in another order each time."""
+    to copy. `wide`: sums, of 16-bit floats in float32."""
     spec = call.out
-    if wide and spec.dtype.is_float and spec.device.startswith("cuda"):
-        raise NotLowered("sums of floats in any order do not repeat from run to run on a GPU")
     dtype = dtypes.compute(spec.dtype) if wide else spec.dtype
     strides = views.contiguous_strides(spec.shape)
     buffer = call.graph.buffer(call.name, spec.shape, dtype, strides, spec.device)
@@ -74,11 +84,21 @@ def _needs_float(call: Call) -> None:
         raise NotLowered("no combination of this dtype")
 
 
-def _needs_atomics(call: Call, combine: str | None) -> None:
-    """Those of a GPU have no extremes of floats, some of which may be NaN."""
-    extreme = combine in ("max", "min") and call.out.dtype.is_float
-    if extreme and call.out.device.startswith("cuda"):
+def _needs_atomics(call: Call, combine: str | None, shape: Sequence[Size]) -> None:
+    """Those of a GPU have no extremes of floats, some of which may be NaN. They add floats in
+    another order each time, as eager's do, unless the user asks for the same order. `shape`: of
+    what is combined."""
+    if combine is None or not call.out.dtype.is_float or not call.out.device.startswith("cuda"):
+        return
+    if combine != "add":
         raise NotLowered(f"no atomic {combine} of {call.out.dtype} on a GPU")
+    if torch.are_deterministic_algorithms_enabled():
+        raise NotLowered("atomic sums would not repeat from run to run, which "
+                         "torch.use_deterministic_algorithms asks for")  # fmt: skip
+    points, elements = product(shape), product(call.out.shape)
+    known = isinstance(points, int) and isinstance(elements, int)
+    if call.out.dtype.is_low_precision and known and elements > max(_LARGE, 4 * points):
+        raise NotLowered("a few sums into many elements of 16 bits, each of which would be widened")
 
 
 @lowers("aten.scatter_add.default")
@@ -137,7 +157,7 @@ def _scatter(call: Call, x: Tensor, d: int, index: Tensor, source, combine: str 
     d = normal(d, x.rank)
     if _one_each(x, d, index, source):
         return _chosen(call, x, d, index, source, combine)
-    _needs_atomics(call, combine)
+    _needs_atomics(call, combine, index.shape)
     target, init = _start(call, x, wide=combine == "add")
     guarded = check_range(call, index, x.shape[d])
     free = [(source, [None] * x.rank)] if isinstance(source, Tensor) else []
@@ -160,8 +180,14 @@ def embedding_dense_backward(call: Call, grad, indices, rows, padding_idx, scale
     """Sums of gradients by row of the table; the padding row gets none."""
     if scale_grad_by_freq:
         raise NotLowered("gradients scaled by frequency")
+    if (known := _of_positions(call, grad, indices, rows, padding_idx)) is not None:
+        return known
     if call.out.device.startswith("cuda"):
-        return _library_gradient(call, grad, indices, rows, padding_idx)
+        count = product(indices.shape)
+        known = all(isinstance(n, int) for n in (count, *call.out.shape))
+        if not known or count <= _FEW_INDICES or rows == 1:
+            return _library_gradient(call, grad, indices, rows, padding_idx)
+        return sums_in_order(call, grad, indices, 0, ignored=padding_idx)
     zeros = views.filled(0.0, call.out.dtype, call.out.device, call.out.shape)
     target, init = _start(call, zeros, wide=True)
     last = grad.rank - 1
@@ -171,6 +197,20 @@ def embedding_dense_backward(call: Call, grad, indices, rows, padding_idx, scale
     guard = None if padding_idx < 0 else given.ne(padding_idx)
     value = nest.read(grad).widen()
     return _narrowed(call, _write(call, nest, target, init, [row, last], value, "add", guard))
+
+
+def _of_positions(call: Call, grad: Tensor, indices: Tensor, rows: Size, padding_idx: int):
+    """The gradient of rows that lie in a row, in their order (positions); None of others."""
+    ones = [d for d, size in enumerate(indices.shape) if size == 1]
+    indices, grad = views.squeeze(indices, ones), views.squeeze(grad, ones)
+    start, count, step = (indices.rank == 1 and run_of(indices)) or (0, 0, 0)
+    within = step == 1 and isinstance(rows, int) and 0 <= start <= rows - count
+    if not within or start <= padding_idx < start + count:
+        return None
+    nest = call.nest(call.out.shape, extra=[(grad, (None, 1))])
+    at = nest.at(0) + -start
+    guard = is_inside(nest.position(0), start, start + count)
+    return call.finish(nest, nest.read(grad, [at, 1], guard=guard))
 
 
 def _library_gradient(call: Call, grad: Tensor, indices: Tensor, rows, padding_idx) -> Tensor:
@@ -194,6 +234,7 @@ def _library_gradient(call: Call, grad: Tensor, indices: Tensor, rows, padding_i
 @lowers("aten.index_add.default")
 def index_add(call: Call, x, d, index, source, *, alpha=1):
     _needs_float(call)
+    _needs_atomics(call, "add", source.shape)
     d = normal(d, x.rank)
     target, init = _start(call, x, wide=True)
     guarded = check_range(call, index, x.shape[d])
@@ -214,7 +255,8 @@ def index_put(call: Call, x, indices, values, accumulate=False):
 
 @lowers("aten._unsafe_index_put.default")
 def unsafe_index_put(call: Call, x, indices, values, accumulate=False):
-    """`index_put` with indices that a decomposition has made, in range."""
+    """`index_put` with indices that a decomposition has made, in range: what it stands for in
+    eager adds with atomics."""
     return _put(call, x, indices, values, accumulate, checked=False)
 
 
@@ -226,9 +268,8 @@ def index_put_in_place(call: Call, x, indices, values, accumulate=False):
     if buffer is None or x != views.whole(buffer) or accumulate or values.source == x.source:
         raise NotLowered("a write into a part, of what is there")
     layout = IndexLayout(x, indices)
-    single = all(size == 1 for d in layout.indexed for size in layout.indices[d].shape)
     loose = buffer.device.startswith("cuda") and not torch.are_deterministic_algorithms_enabled()
-    if not (single or loose):
+    if not (layout.is_single or loose):
         raise NotLowered("the last of several writes to one element")
     if 0 in layout.shape():
         return x
@@ -246,16 +287,31 @@ def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, check
     if not accumulate and any(size != 1 for size in values.shape):
         raise NotLowered("the last of several writes to one element")
     _needs_float(call)
-    layout = IndexLayout(x, indices)
+    layout, spec = IndexLayout(x, indices), call.out
     shape = layout.shape()
     if 0 in shape:  # a write of one value to one place would not run over the empty axis
         return call.fresh(x)
+    if accumulate and not layout.is_single:
+        if checked and spec.dtype.is_float and spec.device.startswith("cuda"):
+            return _put_in_order(call, layout, values)
+        _needs_atomics(call, "add", shape)
     target, init = _start(call, x, wide=accumulate)
     guarded = layout.check(call) if checked else ()
     nest = call.nest(shape, values, extra=layout.index_operands())
     places, guard = layout.places(nest), all_of(layout.guards(nest, guarded))
     value, combine = nest.read(values), "add" if accumulate else None
     return _narrowed(call, _write(call, nest, target, init, places, value, combine, guard))
+
+
+def _put_in_order(call: Call, layout: IndexLayout, values: Tensor) -> Tensor:
+    """The gradient of x[index]. Eager sorts for it."""
+    x = layout.x
+    if not isinstance(x.source, Fill) or x.source.value != 0 or len(layout.indexed) != 1:
+        raise NotLowered("sums that eager sorts for, by several indices or to what is there")
+    (d,) = layout.indexed
+    layout.check(call)
+    given = views.expand(values, layout.shape())
+    return sums_in_order(call, given, layout.indices[d], d, wrap=True)
 
 
 def _put_where(call: Call, x: Tensor, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:

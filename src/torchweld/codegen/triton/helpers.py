@@ -19,6 +19,20 @@ def _finite(top):
     """A maximum that can be subtracted: zero where there is nothing but -inf."""
     return tl.where(top == float("-inf"), 0.0, top)
 ''',
+    "_run_joined": '''
+@triton.jit
+def _run_joined(starts, left, starts_too, right):
+    """Two stretches of points, one behind the other: whether a run starts there, and the sum since
+    the last start."""
+    return starts | starts_too, tl.where(starts_too != 0, right, left + right)
+''',
+    "_run_sums": '''
+@triton.jit
+def _run_sums(starts, values):
+    """Sums down the rows, each from where the last run has started."""
+    flags = tl.broadcast_to(starts, values.shape).to(tl.int32)
+    return tl.associative_scan((flags, values), 0, _run_joined)[1]
+''',
     "_prefetch": '''
 @triton.jit
 def _prefetch(lines, inside):

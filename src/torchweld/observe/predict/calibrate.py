@@ -160,7 +160,7 @@ def _empty_kernel(files: Artifacts) -> float:
     name, x = region_name("calibration", "empty"), torch.ones(4)
     call = NativeCall(load_function(library, "torchweld_empty"), (Pointer(0),), (4,))
     rows, bases = table([call]), array("q", [x.data_ptr()])
-    step, address = region(name, (walk_table(helpers(files).walk, rows, 1),)), bases.buffer_info()
+    step, address = region(name, (walk_table(helpers(files), rows, 1),)), bases.buffer_info()
 
     def run() -> None:
         smallest.run_forward([lambda: step([], bases, address[0])] * _SMALL_STEPS,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Comp, Node
+from torchweld.ir.nodes import Comp, Load, Node
 from torchweld.plan.chains.absorb import absorbed
 from torchweld.plan.decisions import Plan
 from torchweld.plan.flow import NodeId
@@ -28,6 +28,8 @@ from torchweld.templates.chain.form import chain_or_reason, products_of
 from torchweld.templates.gemm.comp import is_product
 from torchweld.templates.template import Choose, Kernel, Problem
 
+# Blocks that a kernel loads: a window of 49 elements before two products spilled 7 KB a thread.
+_MOST_LOADS = 64
 
 def form_chains(plan: Plan, target: Target, options: Options, choose: Choose) -> Plan:
     """`plan` with products in a row as chains where those are predicted to be faster."""
@@ -155,6 +157,9 @@ class _Bench:
         refusal = overload(comp, self.target)
         if refusal:
             return refusal
+        loads = sum(isinstance(i, Load) for i in comp.body)
+        if loads > _MOST_LOADS:
+            return Refusal(Reason.SPILL, f"{loads} loads of blocks, at most {_MOST_LOADS}")
         graph = self.shop.graph
         problem = Problem(comp, graph.buffers, self.target, graph.hints, self.choose)
         made = registry.tried(template.TEMPLATE.name, problem)

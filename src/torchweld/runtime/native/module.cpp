@@ -4,9 +4,8 @@
 #include <Python.h>
 
 #include "nodes.h"
+#include "steps.h"
 #include "tensors.h"
-
-static int64_t integer(PyObject* object) { return (int64_t)PyLong_AsUnsignedLongLongMask(object); }
 
 // -- what is as it was --
 
@@ -27,17 +26,8 @@ static PyObject* holds(PyObject*, PyObject* const* args, Py_ssize_t) {
 }
 
 static PyObject* are(PyObject*, PyObject* const* args, Py_ssize_t) {
-  PyObject *list = args[0], *positions = args[1], *expected = args[2];
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(positions); ++i) {
-    PyObject* found = PyList_GetItem(list, integer(PyTuple_GET_ITEM(positions, i)));
-    if (!found) return nullptr;
-    if (found != PyTuple_GET_ITEM(expected, i)) Py_RETURN_FALSE;
-  }
-  Py_RETURN_TRUE;
-}
-
-static Watched* watched_in(PyObject* capsule) {
-  return (Watched*)PyCapsule_GetPointer(capsule, "watched");
+  bool same = are_the_same(args[0], args[1], args[2]);
+  return PyErr_Occurred() ? nullptr : PyBool_FromLong(same);
 }
 
 static PyObject* watch(PyObject*, PyObject* tensors) {
@@ -51,10 +41,6 @@ static PyObject* unchanged(PyObject*, PyObject* capsule) {
 }
 
 // -- where inputs are --
-
-static Expected* expected_in(PyObject* capsule) {
-  return (Expected*)PyCapsule_GetPointer(capsule, "expected");
-}
 
 // expect(positions, slots, tensors laid out as the inputs will be): tuples
 static PyObject* expect(PyObject*, PyObject* const* args, Py_ssize_t) {
@@ -100,16 +86,6 @@ static PyObject* in_use(PyObject*, PyObject* counted) {
 }
 
 // -- launches --
-
-// walk(the walker of dispatch.py, rows, count, bases)
-static PyObject* walk(PyObject*, PyObject* const* args, Py_ssize_t) {
-  auto* walker = (void (*)(const int64_t*, int64_t, const int64_t*))integer(args[0]);
-  int64_t rows = integer(args[1]), count = integer(args[2]), bases = integer(args[3]);
-  Py_BEGIN_ALLOW_THREADS;
-  walker((const int64_t*)rows, count, (const int64_t*)bases);
-  Py_END_ALLOW_THREADS;
-  Py_RETURN_NONE;
-}
 
 static PyObject* launch(PyObject*, PyObject* const* args, Py_ssize_t) {
   int64_t rows = integer(args[0]), first = integer(args[1]), count = integer(args[2]);
@@ -259,13 +235,16 @@ static PyObject* use_torch(PyObject*, PyObject* const* args, Py_ssize_t) {
 }
 
 #define FAST(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, nullptr}
+#define BIND(name) {#name, bound<&name##_bound>, METH_VARARGS, nullptr}
 #define ONE(name) {#name, name, METH_O, nullptr}
 static PyMethodDef methods[] = {
     FAST(holds),     FAST(are),       ONE(watch),      ONE(unchanged),
     FAST(expect),    FAST(place),     ONE(hand_out),   ONE(in_use),
-    FAST(walk),      FAST(launch),    FAST(join),      FAST(recorded),
-    FAST(replay),    FAST(encode),    ONE(use_driver), FAST(use_torch),
-    ONE(parameter_bytes), {}};
+    FAST(launch),    FAST(join),      FAST(recorded),  FAST(replay),
+    FAST(encode),    ONE(use_driver), FAST(use_torch), ONE(parameter_bytes),
+    BIND(new_tensor), BIND(drop),     BIND(walk),      BIND(call),
+    BIND(launches),  BIND(check),     BIND(window),    BIND(call_of),
+    {}};
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "torchweld_native", nullptr, -1, methods,
                                  nullptr, nullptr, nullptr, nullptr};
 

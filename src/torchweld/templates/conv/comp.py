@@ -76,8 +76,8 @@ def _as_comp(node: Extern, call: Call, buffers: Mapping[str, Buffer]) -> Comp | 
     windows, guard = (_walked_back if call.transposed else _walked)(b, call, outs, points)
     channel, at = g * call.channels + c, g * call.results + o
     factors = (channel, o) if call.transposed else (at, c)
-    image = _on_buffer(call.image, buffers, (n, channel, *windows))
-    weights = _on_buffer(call.weight, buffers, (*factors, *map(axis, points)))
+    image = on_buffer(call.image, buffers, (n, channel, *windows))
+    weights = on_buffer(call.weight, buffers, (*factors, *map(axis, points)))
     if image is None or weights is None:
         return None
     pixel = b.load(call.image.buffer, image, dtype, guard, 0.0, exact=True)
@@ -93,7 +93,7 @@ def _as_comp(node: Extern, call: Call, buffers: Mapping[str, Buffer]) -> Comp | 
     return Comp(node.name, axes, b.body, (store,), node.origins)
 
 
-def _on_buffer(view: View, buffers: Mapping[str, Buffer], place: IndexMap) -> IndexMap | None:
+def on_buffer(view: View, buffers: Mapping[str, Buffer], place: IndexMap) -> IndexMap | None:
     """A place in a window as one in its buffer, whose dimensions may be others: an image
     [n, c, h, w] of the matrix [n*h*w, c]. Reads outside of the window are guarded."""
     buffer = buffers[view.buffer]

@@ -51,6 +51,10 @@ _LANES = {"cpu": 32, "cuda": 64}
 HELD_ACROSS = 256  # columns of rows across memory, many of which a GPU's registers hold at a time
 _SCALAR = 8.0  # of arithmetic that gcc does not vectorise
 _INDEX_ARITHMETIC = 0.25  # masks and positions: compilers hoist and split most of it
+# Atomic additions of a GPU happen in its last-level cache: the share of its bytes a second, and
+# the time from one to the next on one element. Priors.
+_ATOMIC_SHARE = 0.25
+_ATOMIC_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,7 @@ def cost(
     traffic = _traffic(comp, facts, buffers, hints, device)
     memory_s = sum(memory_seconds(b, buffers[name], hints, device) for name, b in traffic.items())
     memory_s += _partials(facts, device) / device.llc_bytes_per_s
+    memory_s += _atomic_seconds(comp, facts, buffers, hints, device)
     plain, special = _arithmetic(comp, facts)
     compute_s = max(plain, special) / device.fma_per_s
     if device.kind == "cpu" and _reads_jumping_windows(comp, facts, buffers, hints):
@@ -157,7 +162,7 @@ def _traffic(comp: Comp, facts: _Facts, buffers, hints, device: Target) -> dict[
         factor = _line_waste(access, facts, buffer, hints, device)
         if access in repeated:
             factor *= again
-        if isinstance(access, Store) and access.combine:
+        if isinstance(access, Store) and access.combine and device.kind == "cpu":
             factor *= 2
         way = access.buffer, isinstance(access, Store)
         moved[way] = moved.get(way, 0) + once * factor
@@ -166,6 +171,18 @@ def _traffic(comp: Comp, facts: _Facts, buffers, hints, device: Target) -> dict[
     for way, moved_bytes in moved.items():
         total[way[0]] += min(moved_bytes, most[way])
     return total
+
+
+def _atomic_seconds(comp: Comp, facts: _Facts, buffers, hints, device: Target) -> float:
+    """Of a GPU's stores that combine, each of which goes to the last-level cache. As many as there
+    are for an element on average wait for each other."""
+    points = prod(facts.extents.values())
+    atomic = [s for s in comp.stores if s.combine not in (None, "add_runs")]
+    combined = [buffers[s.buffer] for s in atomic if device.kind == "cuda"]
+    rate = _ATOMIC_SHARE * device.llc_bytes_per_s
+    moved_s = sum(points * b.dtype.bytes / rate for b in combined)
+    elements = min((bytes_of(b, hints) // b.dtype.bytes for b in combined), default=1)
+    return max(moved_s, points / max(1, elements) * _ATOMIC_S) if combined else 0.0
 
 
 def _points(access: Load | Store, facts: _Facts) -> int:

@@ -486,14 +486,14 @@ class Kernel:
         guard = "" if store.guard is None else self.value(store.guard)
         value = self.value(store.value)
         address = self.address(access, along or _ONE)
-        function = "store"
-        if store.combine is not None:
-            function = f"atomic_{store.combine}"
-            value = f"tl.broadcast_to({value}, {self.shape(along)})"
-        self.write(function, address, value, self.mask(along, guard))
+        mask = self.mask(along, guard)
+        if store.combine is None:
+            return self.write("store", address, value, mask)
+        value = f"tl.broadcast_to({value}, {self.shape(along)})"
+        self.write(f"atomic_{store.combine}", address, value, mask, ', sem="relaxed"')
 
-    def write(self, function: str, address: str, value: str, mask: str) -> None:
-        self.line(f"tl.{function}({address}, {value}{f', mask={mask}' if mask else ''})")
+    def write(self, function: str, address: str, value: str, mask: str, how: str = "") -> None:
+        self.line(f"tl.{function}({address}, {value}{f', mask={mask}' if mask else ''}{how})")
 
     def store_axes(self, position: int) -> frozenset[str]:
         return store_axes(self.comp, self.comp.stores[position], self.axes)

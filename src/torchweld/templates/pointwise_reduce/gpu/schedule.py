@@ -60,7 +60,7 @@ ROW_BYTES = 256 << 10  # of a row for each multiprocessor, that stay in cache be
 MAX_POINTS_PER_THREAD = 128
 MAX_BLOCK = 8192  # of a loop's columns
 MIN_PIECE = 2048  # of columns; blocks of fewer have too little to load at a time
-COMBINABLE = {"add": ("i32", "i64"), "max": ("i32", "i64"), "min": ("i32", "i64")}
+COMBINABLE = {"add": ("i32", "i64", "f32", "f64"), "max": ("i32", "i64"), "min": ("i32", "i64")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +195,12 @@ def next_pow2(n: int) -> int:
 
 
 def _uncombinable(comp: Comp, buffers: Mapping[str, Buffer], store: Store) -> str | None:
-    """Float atomics would make results differ from run to run; a repeated store would combine
-    twice."""
+    """There are no atomics for it; or a repeated store would combine twice."""
     if store.combine is None:
         return None
     dtype = buffers[store.buffer].dtype.name
     if dtype not in COMBINABLE.get(store.combine, ()):
-        return f"scatter with {store.combine} on {dtype} does not repeat from run to run"
+        return f"no atomic {store.combine} of {dtype} on a GPU"
     axes = value_axes(comp.body)
     covered = map_axes(store.index).union(*(axes[v] for v in store_operands(store)))
     if covered != {a.name for a in comp.axes} or len(comp.stores) > 1:
@@ -271,6 +270,9 @@ def _pointwise(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> S
     axes = accesses.frame.rows
     if len(axes) < 2:
         return _flat(accesses, axes, hints, sm_count)
+    if beside := _beside(accesses, axes):
+        others = tuple(a for a in axes if a not in beside)
+        return _flat(accesses, (*others, *beside), hints, sm_count)
     inner = _inner(accesses, axes, hints)
     outer = tuple(a for a in axes if a != inner)
     if (turned := _turned(accesses, inner, hints)) is not None:
@@ -362,6 +364,13 @@ def _dividing_block(length: Size, hints: Mapping[str, int]) -> int:
 
 def _scatters(accesses: Accesses) -> bool:
     return any(s.combine for s in accesses.comp.stores)
+
+
+def _beside(accesses: Accesses, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes along which elements that are combined lie side by side: an instruction of Hopper's
+    adds four of them, and those of a warp are in few lines."""
+    combining = zip(accesses.comp.stores, accesses.stores)
+    return next((_run(accesses, a, axes) for s, a in combining if s.combine), ())
 
 
 def _crossing(

@@ -1,0 +1,78 @@
+"""Sums by index on a GPU that come out alike each time: the indices are sorted once, whatever is
+added up by them, and points of one place are added in their order (templates/runs/).
+
+Where eager's operation sorts, so that a program in eager repeats, so does the compiled one.
+"""
+
+from __future__ import annotations
+
+from torchweld.capture.lowering.call import Call
+from torchweld.capture.lowering.expr import where
+from torchweld.capture.lowering.nest import Nest, Spec, aligned
+from torchweld.capture.lowering.ranges import all_of, in_range, is_inside
+from torchweld.core import dtypes
+from torchweld.core.errors import NotLowered
+from torchweld.ir import views
+from torchweld.ir.nodes import Extern
+from torchweld.ir.size import product
+from torchweld.ir.views import Tensor, contiguous_strides
+
+_TWO_BYTES = 1 << 15  # keys below it are sorted in half as many passes
+
+
+def sums_in_order(
+    call: Call, values: Tensor, index: Tensor, d: int, wrap: bool = False, ignored: int = -1
+) -> Tensor:
+    """result[.., index[i], ..] += values[.., i, ..], from zeros, for every i of the index's shape
+    in the place of dimension d. `wrap`: negative indices count from the end; else `ignored` is
+    nobody's. Raises NotLowered for sizes that are known at the call only, and for a single place or
+    index."""
+    spec = call.out
+    shape = (*spec.shape[:d], product(index.shape), *spec.shape[d + 1 :])
+    if not spec.dtype.is_float or not all(isinstance(n, int) for n in (*shape, *spec.shape)):
+        raise NotLowered("sums in order of integers, or of sizes that are known at the call")
+    if shape[d] == 1 or spec.shape[d] == 1:
+        raise NotLowered("sums by one index, or to one place")
+    keys, order = _sorted(call, index, spec.shape[d], wrap, ignored)
+    flat = call.reshaped(values, shape)
+    places = [None if k == d else k for k in range(len(shape))]
+    nest = call.nest(shape, extra=[(keys, (d,)), (order, (d,)), (flat, tuple(places))])
+    key, point = nest.read(keys, (d,)).to(dtypes.i64), nest.read(order, (d,))
+    value = nest.read(flat, [point if k == d else k for k in range(len(shape))])
+    buffer = call.graph.buffer(call.name, spec.shape, spec.dtype,
+                               contiguous_strides(spec.shape), spec.device)  # fmt: skip
+    to = in_range(key, spec.shape[d], wrap=False)
+    place = [to if k == d else nest.at(k) for k in range(len(shape))]
+    nest.put(buffer, [*place], value.to(spec.dtype), combine="add_runs", init=0.0,
+             guard=(key < spec.shape[d]).value)  # fmt: skip
+    nest.close()
+    return views.whole(buffer)
+
+
+def _sorted(call: Call, index: Tensor, rows: int, wrap: bool, ignored: int) -> list[Tensor]:
+    """[places in ascending order, for each the number of the index that it is], of all elements of
+    `index`; place `rows` for what is nobody's. Once for the same."""
+    graph = call.graph
+    named = [(index, (name, rows, wrap, ignored)) for name in ("sorted", "order")]
+    if named[0] not in graph.copies:
+        keys = _keys(call, index, rows, wrap, ignored)
+        made = [graph.buffer(name, keys.shape, kind, (1,), index.device)
+                for name, kind in (("sorted", keys.dtype), ("order", dtypes.i64))]  # fmt: skip
+        target, names = "aten.sort.stable", tuple(b.name for b in made)
+        graph.emit(Extern(graph.node_name("sort"), target, (graph.view_of(keys),),
+                          (("stable", True),), names, (), (graph.origin,)))  # fmt: skip
+        graph.copies |= zip(named, map(views.whole, made))
+    return [graph.copies[name] for name in named]
+
+
+def _keys(call: Call, index: Tensor, rows: int, wrap: bool, ignored: int) -> Tensor:
+    nest = Nest(call.graph, "keys", index.shape, [aligned(index, index.rank)])
+    given = nest.read(index).to(dtypes.i64)
+    inside = [is_inside(given, -rows if wrap else 0, rows)]
+    inside += [given.ne(ignored)] if ignored >= 0 else []
+    key = where(all_of(inside), in_range(given, rows, wrap), rows)
+    kind = dtypes.i16 if rows < _TWO_BYTES else dtypes.i32
+    spec = Spec(index.shape, contiguous_strides(index.shape), kind, index.device)
+    made = nest.store(key.to(kind), spec)
+    nest.close()
+    return call.reshaped(made, (product(index.shape),))

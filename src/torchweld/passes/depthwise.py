@@ -1,0 +1,104 @@
+"""Depthwise convolutions on a GPU as pointwise work: a few elements of one channel, multiplied and
+added.
+
+    before: y = convolution(x[n, c, h, w], v[c*m, 1, 3, 3], groups c)
+    after:  y[n, c*m, h, w] = x[n, c, h-1, w-1] * v[c*m, 0, 0, 0] + ... eight more
+
+There is nothing for tensor cores in them: each element of a window is multiplied by one number. As
+pointwise work they are fused with what is before and after them. Libraries' kernels for channels
+that lie innermost are slow unless there is one result for each channel and steps are of one: an
+H100 took 5 ms for those of FastViT-T12 (16 images, bf16), whose bytes take 0.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, reduce
+from itertools import product
+from math import prod
+
+from torchweld.core import dtypes
+from torchweld.core.options import Options
+from torchweld.ir.affine import Affine, axis, constant
+from torchweld.ir.build import BodyBuilder
+from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, Value
+from torchweld.templates.conv.comp import Call, call_of, on_buffer
+
+_MOST_TAPS = 49  # written out one by one
+_SIDES = "dhw"
+
+
+def depthwise_written_out(graph: Graph, options: Options) -> Graph:
+    """`graph` with such convolutions as Comps."""
+    if not options.fuse:
+        return graph
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        call = call_of(node)
+        made = _written_out(node, call, graph.buffers) if _is_depthwise(call, graph) else None
+        nodes.append(made or node)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _is_depthwise(call: Call | None, graph: Graph) -> bool:
+    if call is None or call.transposed or call.groups == 1 or call.channels != 1:
+        return False
+    image, weight = graph.buffers[call.image.buffer], graph.buffers[call.weight.buffer]
+    known = all(isinstance(n, int) for n in call.image.shape[1:])
+    alike = image.dtype == weight.dtype and image.dtype.is_float
+    return known and alike and image.dtype != dtypes.f64 and prod(call.window) <= _MOST_TAPS
+
+
+def _written_out(node: Extern, call: Call, buffers: dict[str, Buffer]) -> Comp | None:
+    """The Comp; None where a window on a buffer goes over several of its dimensions at once."""
+    result, sides = buffers[node.outputs[0]], _SIDES[-len(call.window) :]
+    extents = {"n": result.shape[0], "g": call.groups, "o": call.results}
+    extents |= dict(zip(sides, result.shape[2:]))
+    at = {a: constant(0) if size == 1 else axis(a) for a, size in extents.items()}
+    channel, body = at["g"] * call.results + at["o"], BodyBuilder()
+    total = None
+
+    @cache  # when it is first needed: values that wait fill registers
+    def inside(d: int, k: int) -> tuple[Affine, Value | None]:
+        return _inside(body, call, d, k, at[sides[d]])
+
+    for tap in product(*map(range, call.window)):
+        places, guards = zip(*(inside(d, k) for d, k in enumerate(tap)))
+        guard = _all(body, [g for g in guards if g is not None])
+        image = on_buffer(call.image, buffers, (at["n"], at["g"], *places))
+        one = on_buffer(call.weight, buffers, (channel, constant(0), *map(constant, tap)))
+        if image is None or one is None:
+            return None
+        pixel = body.load(call.image.buffer, image, result.dtype, guard, 0.0, exact=True)
+        weight = body.load(call.weight.buffer, one, result.dtype, exact=True)
+        term = body.op("mul", body.widen(pixel), body.widen(weight))
+        total = term if total is None else body.op("add", total, term)
+    if call.bias is not None:
+        bias = body.load(call.bias.buffer, (channel,), result.dtype)
+        total = body.op("add", total, body.widen(bias))
+    axes = tuple(Axis(a, size) for a, size in extents.items() if size != 1)
+    store = Store(result.name, (at["n"], channel, *(at[s] for s in sides)),
+                  body.cast(total, result.dtype))  # fmt: skip
+    return Comp(node.name, axes, body.body, (store,), node.origins)
+
+
+def _all(body: BodyBuilder, conditions: Sequence[Value]) -> Value | None:
+    return reduce(lambda a, b: body.op("bit_and", a, b), conditions) if conditions else None
+
+
+def _inside(
+    body: BodyBuilder, call: Call, d: int, k: int, out: Affine
+) -> tuple[Affine, Value | None]:
+    """Where in the image the k-th element of a window along side `d` is, and whether that is
+    inside (None: always)."""
+    size, step, padding = call.image.shape[2 + d], call.stride[d], call.padding[d]
+    reach = call.dilation[d] * (call.window[d] - 1)
+    last = (size + 2 * padding - reach - 1) // step * step
+    first = k * call.dilation[d] - padding
+    place, conditions = out * step + first, []
+    if first < 0:
+        conditions.append(body.op("ge", body.index(place), body.index(constant(0))))
+    if last + first >= size:
+        conditions.append(body.op("lt", body.index(place), body.index(constant(size))))
+    return place, _all(body, conditions)

@@ -1,0 +1,79 @@
+"""Depthwise convolutions become pointwise work that means the same; their weights lines."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lowered import capture
+
+from torchweld.capture.lower import lower
+from torchweld.core.options import Options
+from torchweld.ir.check import check_graph
+from torchweld.ir.interpret import run_graph
+from torchweld.ir.nodes import Extern, Load
+from torchweld.passes.depthwise import depthwise_written_out
+from torchweld.passes.taps import taps_apart
+
+CONVOLVE = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
+CASES = [
+    ((2, 6, 9, 7), (6, 1, 3, 3), dict(padding=1)),
+    ((2, 6, 9, 7), (6, 1, 3, 2), dict()),
+    ((1, 5, 11, 13), (10, 1, 5, 4), dict(padding=(2, 3), stride=(2, 3))),
+    ((2, 3, 14, 9), (3, 1, 3, 3), dict(padding=4, dilation=2)),
+    ((2, 4, 10), (12, 1, 7), dict(padding=5, stride=4)),
+    ((1, 4, 5, 4, 6), (4, 1, 3, 2, 3), dict(padding=1)),
+    ((2, 8, 4, 4), (8, 1, 1, 1), dict(stride=2)),
+]
+
+
+def made(shape, weight, how, bias=False, last=False, dtype=torch.float32):
+    """The graph with the convolution, the one without it, and inputs."""
+    torch.manual_seed(0)
+    args = [torch.randn(n, dtype=dtype) for n in (shape, weight, *[weight[:1]] * bias)]
+    if last:
+        args[0] = args[0].to(memory_format=torch.channels_last)
+
+    def function(x, w, b=None):
+        return torch.relu(CONVOLVE[x.dim()](torch.tanh(x), w, b, groups=x.shape[1], **how))
+
+    before = lower(capture(function, *args), Options()).graph
+    after = depthwise_written_out(before, Options())
+    check_graph(after)
+    return before, after, args
+
+
+@pytest.mark.parametrize(("shape", "weight", "how"), CASES, ids=lambda _: "")
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+def test_the_same_meaning(shape, weight, how, bias):
+    before, after, args = made(shape, weight, how, bias)
+    assert not any(isinstance(n, Extern) for n in after.nodes)
+    for one, other in zip(run_graph(after, args), run_graph(before, args), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "weight", "groups", "dtype"), [
+    ((2, 6, 9, 9), (6, 2, 3, 3), 3, torch.float32),  # two channels to a group
+    ((2, 6, 9, 9), (4, 6, 3, 3), 1, torch.float32),
+    ((2, 6, 9, 9), (6, 1, 8, 8), 6, torch.float32),  # many numbers to write out
+    ((2, 6, 9, 9), (6, 1, 3, 3), 6, torch.float64),
+])  # fmt: skip
+def test_what_stays_a_call(shape, weight, groups, dtype):
+    args = [torch.randn(n, dtype=dtype) for n in (shape, weight)]
+    graph = lower(capture(lambda x, w: F.conv2d(x, w, groups=groups), *args), Options()).graph
+    assert depthwise_written_out(graph, Options()).nodes == graph.nodes
+    assert depthwise_written_out(graph, Options(fuse=False)).nodes == graph.nodes
+
+
+@pytest.mark.parametrize("weight", [(6, 1, 3, 3), (12, 1, 3, 2)], ids=str)
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_weights_are_lines_where_channels_are_innermost(weight, last):
+    before, after, args = made((2, 6, 9, 7), weight, dict(padding=1), last=last)
+    apart = taps_apart(after)
+    check_graph(apart)
+    copies = [b for b in apart.buffers.values() if b.name not in after.buffers]
+    assert [b.shape for b in copies] == ([(1, *weight[2:], weight[0])] if last else [])
+    loads = [i.buffer for n in apart.nodes for i in n.body if isinstance(i, Load)]
+    assert sum(name == b.name for name in loads for b in copies) == last * weight[2] * weight[3]
+    for one, other in zip(run_graph(apart, args), run_graph(before, args), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)

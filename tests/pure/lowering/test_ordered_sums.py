@@ -1,0 +1,122 @@
+"""Sums by index on a GPU whose order eager keeps: gradients of x[index] and of embeddings, by one
+sort of the indices for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from lowered import check, comps, externs, lowered
+
+from torchweld.capture import lower as lowering
+from torchweld.capture.lowering import call, scatter
+from torchweld.capture.lowering.call import spec_of
+
+aten = torch.ops.aten
+AT = torch.tensor([[4, 0, -1, 2], [0, 0, -5, 2]])  # of five
+SORT = "aten.sort.stable"
+
+
+@pytest.fixture(autouse=True)
+def on_a_gpu(monkeypatch):
+    torch.manual_seed(0)
+    monkeypatch.setattr(scatter, "_FEW_INDICES", 0)
+    for module in (call, lowering):
+        monkeypatch.setattr(module, "spec_of", lambda *a: replace(spec_of(*a), device="cuda:0"))
+
+
+def runs(result) -> int:
+    return sum(s.combine == "add_runs" for c in comps(result) for s in c.stores)
+
+
+def put(indices, values, *shape):
+    zeros = torch.zeros(shape, dtype=values.dtype)
+    return aten.index_put(zeros, indices, values, True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(("function", "shape"), [
+    (lambda i, v: put([i], v * 2, 5, 7), (2, 4, 7)),
+    (lambda i, v: put([None, i], v, 3, 5, 7), (3, 2, 4, 7)),
+    (lambda i, v: put([i], v.t(), 5, 7), (7, 1)),  # one row for all, transposed
+    (lambda i, v: put([i[0]], v[:, 0], 5), (4, 3)),
+    (lambda i, v: put([i], v.movedim(0, 2), 5, 7), (7, 2, 4)),
+])  # fmt: skip
+def test_gradients_of_rows(function, shape, dtype):
+    result = check(function, AT, torch.randn(shape).to(dtype), all_lowered=False)
+    assert runs(result) == 1 and externs(result) == [SORT]
+
+
+@pytest.mark.parametrize("padding", [-1, 3])
+@pytest.mark.parametrize("shape", [(11,), (2, 3), (1, 2)])
+def test_gradients_of_embeddings(shape, padding):
+    at = torch.randint(0, 6, shape)
+    gradient = torch.randn(*shape, 5).bfloat16()
+    result = check(lambda g, i: aten.embedding_dense_backward(g, i, 6, padding, False),
+                   gradient, at, all_lowered=False)  # fmt: skip
+    assert runs(result) == 1 and externs(result) == [SORT]
+
+
+def test_equal_indices_are_sorted_once():
+    result = check(lambda i, v: [put([i], v, 5, 7), put([i], v.cos(), 5, 7), put([i + 0], v, 5, 7)],
+                   AT, torch.randn(2, 4, 7), all_lowered=False)  # fmt: skip
+    assert runs(result) == 3 and externs(result) == [SORT] * 2
+
+
+def test_keys_are_as_narrow_as_they_can_be():
+    for rows, dtype in ((32767, "i16"), (32768, "i32")):
+        result = lowered(lambda i, v, n=rows: put([i], v, n), AT[0], torch.randn(4))
+        (sort,) = (n for n in result.graph.nodes if getattr(n, "target", "") == SORT)
+        assert result.graph.buffers[sort.reads[0]].dtype.name == dtype
+
+
+@pytest.mark.parametrize("function", [
+    lambda i, v: put([i, i], v[..., 0], 5, 5),
+    lambda i, v: aten.index_put(v[0, :1].expand(5, 7), [i], v, True),
+    lambda i, v: put([i.unsqueeze(-1), torch.arange(7)], v, 5, 7),
+    lambda i, v: put([i * 0], v, 1, 7),
+])  # fmt: skip
+def test_others_stay_with_aten(function):
+    result = lowered(function, AT, torch.randn(2, 4, 7))
+    assert not runs(result) and externs(result) == ["aten.index_put.default"]
+
+
+def test_integers_are_added_by_atomics():
+    result = lowered(lambda i, v: put([i], (v * 8).long(), 5, 7), AT, torch.randn(2, 4, 7))
+    assert not externs(result) and not runs(result)
+
+
+def test_one_index_needs_no_order():
+    result = check(lambda i, v: put([i[:1, :1]], v[0, 0], 5, 7), AT, torch.randn(2, 4, 7))
+    assert not runs(result)
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(1, (3, 4)), (6, ("s", 4))])
+def test_the_gradient_of_an_embedding_stays_with_aten_within_its_rows(rows, sizes):
+    """Whose call writes wherever an index points."""
+    mode = "symbolic" if "s" in sizes else "fake"
+    at, gradient = torch.zeros(3, 4, dtype=torch.int64), torch.randn(3, 4, 5)
+    result = lowered(lambda g, i: aten.embedding_dense_backward(g, i, rows, -1, False), gradient,
+                     at, mode=mode)  # fmt: skip
+    assert externs(result) == ["aten.embedding_dense_backward.default"]
+    (call,) = (n for n in result.graph.nodes if getattr(n, "target", "") in externs(result))
+    assert call.args[1].buffer not in result.graph.inputs
+
+
+def test_nothing_is_added():
+    at = torch.zeros(0, dtype=torch.int64)
+    result = lowered(lambda i, v: put([i], v, 5, 7), at, torch.randn(0, 7))
+    assert not runs(result) and not externs(result)
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 4)])
+def test_gradients_of_positions_are_copies(shape):
+    def function(g):
+        return aten.embedding_dense_backward(g, torch.arange(2, 6).view(shape), 7, 0, False)
+
+    result = check(function, torch.randn(*shape, 5))
+    assert externs(result) == [] and not any(s.combine for c in comps(result) for s in c.stores)
+    padded = lowered(lambda g: aten.embedding_dense_backward(g, torch.arange(4), 7, 0, False),
+                     torch.randn(4, 5))  # fmt: skip
+    assert runs(padded) == 1

@@ -74,6 +74,7 @@ def _comp(graph) -> Comp:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setattr(convolutions, "_LEAST_WORK", 0)
+    monkeypatch.setattr(convolutions, "_LONG_STEP", 9)
 
 
 @pytest.mark.parametrize("n", [1, 2])

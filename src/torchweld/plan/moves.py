@@ -147,8 +147,8 @@ class Mover:
         return frozenset(b for b in writes if self.flow.is_needed_after(b, *consumers))
 
     def _times(self, move: Move) -> list[int]:
-        """How many nodes each of `others` stands for. What all layers need goes into all; what is of
-        the same layer has as many."""
+        """How many nodes each of `others` stands for. What all layers need goes into all; what is
+        of the same layer has as many."""
         own = not self.times.keys().isdisjoint(self.flow.nodes[move.first].writes)
         if move.kind != "dissolve" or own:
             return [1] * len(move.others)

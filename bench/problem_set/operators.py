@@ -117,8 +117,9 @@ def largest_of_groups(scale):
 def mean_of_groups(scale):
     def forward(x, index):
         sums = torch.zeros(101, x.shape[1], device=x.device, dtype=x.dtype).index_add(0, index, x)
-        count = torch.bincount(index, minlength=101).clamp(min=1)
-        return x - (sums / count[:, None])[index]
+        ones = torch.ones_like(index, dtype=x.dtype)
+        count = torch.zeros(101, device=x.device, dtype=x.dtype).index_add(0, index, ones)
+        return x - (sums / count.clamp(min=1)[:, None])[index]
 
     indices = torch.randint(0, 101, (3001 * scale,))
     return function(forward), [torch.randn(3001 * scale, 33), indices]

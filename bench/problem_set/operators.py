@@ -284,7 +284,8 @@ def mixture_of_losses(scale):
     def forward(x, y, sign):
         logs = F.log_softmax(x, -1)
         smooth = F.cross_entropy(x, y, label_smoothing=0.1)
-        nll = F.gaussian_nll_loss(x[:, 0], x[:, 1], F.softplus(x[:, 2]))
+        variance = F.softplus(x[:, 2])
+        nll = 0.5 * (variance.log() + (x[:, 0] - x[:, 1]) ** 2 / variance).mean()
         margin = F.multi_margin_loss(x, y) + F.soft_margin_loss(x, sign)
         return smooth + nll + margin + F.poisson_nll_loss(x, logs.exp())
 

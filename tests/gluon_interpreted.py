@@ -40,6 +40,7 @@ class Task:
         self.go, self.done, self.error = threading.Semaphore(0), False, None
         self.products: list[Callable[[], None]] = []
         self.stores: list[Callable[[], None]] = []
+        self.loaded: set[int] = set()  # slots in shared memory, since the last fence
         self.thread = threading.Thread(target=self._main, args=(run,), daemon=True)
         self.thread.start()
 
@@ -118,25 +119,26 @@ class Barrier:
 class Slots:
     """Tiles in shared memory; also one of them, or a view of one."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
+    def __init__(self, tensor: torch.Tensor, scheduler: Scheduler) -> None:
+        self.tensor, self.scheduler = tensor, scheduler
 
     def index(self, number: int) -> Slots:
-        return Slots(self.tensor[int(number)])
+        return Slots(self.tensor[int(number)], self.scheduler)
 
     def slice(self, start: int, length: int, dimension: int) -> Slots:
-        return Slots(self.tensor.narrow(dimension, start, length))
+        return Slots(self.tensor.narrow(dimension, start, length), self.scheduler)
 
     def permute(self, order) -> Slots:
-        return Slots(self.tensor.permute(order))
+        return Slots(self.tensor.permute(order), self.scheduler)
 
     def reshape(self, shape) -> Slots:
-        return Slots(self.tensor.view(shape))
+        return Slots(self.tensor.view(shape), self.scheduler)
 
     def store(self, value: torch.Tensor) -> None:
         self.tensor.copy_(value)
 
     def load(self, layout) -> torch.Tensor:
+        self.scheduler.now.loaded.add(self.tensor.data_ptr())
         return self.tensor.clone()
 
 
@@ -219,14 +221,17 @@ class Machine:
             "begin_next": lambda: None, "await_previous": lambda: None,
             "synchronize": lambda: None,
             "copy_out": self.copy_out, "warpgroup_mma": self.multiply,
-            "warpgroup_mma_wait": self.multiply_wait, "fence_async_shared": lambda: None,
+            "warpgroup_mma_wait": self.multiply_wait, "fence_async_shared": self.fence,
         }  # fmt: skip
 
     def allocate(self, dtype, shape, layout):
         if layout == "barriers":
             made = [Barrier() for _ in range(shape[0])]
             return SimpleNamespace(index=lambda i: made[int(i)])
-        return Slots(torch.full(shape, float("nan"), dtype=dtype))
+        return Slots(torch.full(shape, float("nan"), dtype=dtype), self.scheduler)
+
+    def fence(self) -> None:
+        self.scheduler.now.loaded.clear()
 
     def init(self, barrier: Barrier, count: int) -> None:
         barrier.count = count
@@ -247,6 +252,8 @@ class Machine:
         self.scheduler.now.pause()
 
     def copy_in(self, source: Descriptor, corner, barrier: Barrier, slot: Slots) -> None:
+        read = any(slot.tensor.data_ptr() in task.loaded for task in self.scheduler.tasks)
+        assert not read, "a copy may overtake loads: there was no fence after them"
         slot.tensor.fill_(float("nan"))
 
         def complete() -> None:

@@ -89,3 +89,20 @@ def test_unaligned_addresses(odd: str):
     prepare(case, bundle, made)
     launch(case, bundle, made, compile_in_processes(bundle.sources))
     assert problems(case, {n: made[n].cpu() for n in case.comp.writes}) == []
+
+
+def test_copies_do_not_overtake_the_loads_of_many_tiles():
+    """All multiprocessors, each with four tiles and one slot for residuals: the same bits each
+    time. A fence was missing (codegen/gluon/names.py)."""
+    case = replace(
+        normalised(16, 64, (64, 64), 64, (3, 3), padding=1),
+        schedule=ProductSchedule("gluon", 128, 64, 64, 4, 7, early=True, pingpong=True,
+                                 box=(1, 2, 64)),
+    )  # fmt: skip
+    made, bundle = tensors(case, "cuda"), bundle_of(case)
+    prepare(case, bundle, made)
+    launchers, found = compile_in_processes(bundle.sources), []
+    for _ in range(12):
+        launch(case, bundle, made, launchers)
+        found.append(made["z"].clone())
+    assert all(torch.equal(found[0], again) for again in found)

@@ -114,6 +114,7 @@ NEEDED = [
     *((RESIDUAL, TOGETHER, f"mbarrier.wait\\({b}.*") for b in ("ready", "empty", "came", "used")),
     *((RESIDUAL, TOGETHER, f"mbarrier.arrive\\({b}.*") for b in ("empty", "used")),
     (RESIDUAL, TOGETHER, r"tma.store_wait\(1\)"),
+    (RESIDUAL, TOGETHER, r"fence_async_shared\(\)(?=\n +mbarrier.arrive\(used)"),
 ]  # fmt: skip
 
 

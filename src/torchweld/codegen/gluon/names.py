@@ -39,6 +39,11 @@ from triton.language.extra.cuda import gdc_wait as await_previous
 synchronize = getattr(gl, "barrier", None) or gl.thread_barrier  # before 3.7
 '''
 
+# Between a warp's own loads of shared memory and the arrival that gives it back to copies by TMA:
+# those are of another proxy, and may overtake the loads. Without it, convolutions with a residual
+# had some wrong rows on an H100.
+AFTER_LOADS = "fence_async_shared()"
+
 # Each instruction of an epilogue costs time, and where products hide it power, which slows them
 # down. What is added to one may be flushed to zero before.
 _DIALECT = (

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from torchweld.codegen.gluon.names import AFTER_LOADS
 from torchweld.codegen.triton.scalars import TYPES
 from torchweld.core import dtypes
 from torchweld.ir.nodes import Load, Value, needed, operands
@@ -230,6 +231,9 @@ class _Group:
             self.line(f"mbarrier.wait(ready_{memory.name}.index({stage}), {parity})")
 
     def _release(self, memories: Iterable[Memory], stage: str) -> None:
+        memories = tuple(memories)
+        if not set(self._numbers).isdisjoint(memories):
+            self.line(AFTER_LOADS)
         for memory in memories:
             self.line(f"mbarrier.arrive(empty_{memory.name}.index({stage}), count=1)")
 

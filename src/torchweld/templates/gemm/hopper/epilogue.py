@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+from torchweld.codegen.gluon.names import AFTER_LOADS
 from torchweld.ir.access import Accesses
 from torchweld.ir.contraction import Contraction
 from torchweld.ir.nodes import Buffer, Index, Load, Value, store_operands
@@ -90,6 +91,7 @@ class Epilogue(LaidOut):
             self.line("mbarrier.wait(came.index(slot), turn // FETCHED & 1)")
         self.compute(targets)
         if self.roles.residuals:
+            self.line(AFTER_LOADS)
             self.line("mbarrier.arrive(used.index(slot), count=1)")
         self._store_through_shared()
         for position in self.sums:

@@ -12,7 +12,7 @@ from torchweld.exact.verify import verify
 
 CASES = [
     (40, 1, dict(kernel_size=3, padding=1)),
-    (64, 1, dict(kernel_size=7, padding=3)),
+    (64, 2, dict(kernel_size=7, padding=3)),
     (24, 2, dict(kernel_size=5, padding=2, stride=2)),
     (36, 1, dict(kernel_size=(3, 5), padding=(2, 4), dilation=2, bias=False)),
 ]

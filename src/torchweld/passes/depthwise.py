@@ -25,7 +25,8 @@ from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, Value
 from torchweld.templates.conv.comp import Call, call_of, on_buffer
 
-_MOST_TAPS = 49  # written out one by one
+_MOST_TAPS = 25  # written out one by one: of more, registers spill
+_MOST_OF_SEVERAL = 49  # where a channel has several results, which libraries are slowest at
 _SIDES = "dhw"
 
 
@@ -47,7 +48,8 @@ def _is_depthwise(call: Call | None, graph: Graph) -> bool:
     image, weight = graph.buffers[call.image.buffer], graph.buffers[call.weight.buffer]
     known = all(isinstance(n, int) for n in call.image.shape[1:])
     alike = image.dtype == weight.dtype and image.dtype.is_float
-    return known and alike and image.dtype != dtypes.f64 and prod(call.window) <= _MOST_TAPS
+    most = _MOST_TAPS if call.results == 1 else _MOST_OF_SEVERAL
+    return known and alike and image.dtype != dtypes.f64 and prod(call.window) <= most
 
 
 def _written_out(node: Extern, call: Call, buffers: dict[str, Buffer]) -> Comp | None:
@@ -66,7 +68,7 @@ def _written_out(node: Extern, call: Call, buffers: dict[str, Buffer]) -> Comp |
     for tap in product(*map(range, call.window)):
         places, guards = zip(*(inside(d, k) for d, k in enumerate(tap)))
         guard = _all(body, [g for g in guards if g is not None])
-        image = on_buffer(call.image, buffers, (at["n"], at["g"], *places))
+        image = on_buffer(call.image, buffers, (at["n"], at["g"], *places), later=True)
         one = on_buffer(call.weight, buffers, (channel, constant(0), *map(constant, tap)))
         if image is None or one is None:
             return None

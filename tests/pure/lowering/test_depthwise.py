@@ -52,10 +52,27 @@ def test_the_same_meaning(shape, weight, how, bias):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
+def test_an_image_behind_other_rows():
+    """Of tokens, the first of which is of no place."""
+
+    def function(x, w):
+        tokens = torch.tanh(x)
+        image = tokens[:, 1:].transpose(1, 2).reshape(2, 6, 5, 4)
+        return F.conv2d(image, w, groups=6, stride=2, padding=1), tokens
+
+    args = [torch.randn(2, 21, 6), torch.randn(12, 1, 3, 3)]
+    before = lower(capture(function, *args), Options()).graph
+    after = depthwise_written_out(before, Options())
+    assert not any(isinstance(n, Extern) for n in after.nodes)
+    for one, other in zip(run_graph(after, args), run_graph(before, args), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("shape", "weight", "groups", "dtype"), [
     ((2, 6, 9, 9), (6, 2, 3, 3), 3, torch.float32),  # two channels to a group
     ((2, 6, 9, 9), (4, 6, 3, 3), 1, torch.float32),
-    ((2, 6, 9, 9), (6, 1, 8, 8), 6, torch.float32),  # many numbers to write out
+    ((2, 6, 9, 9), (6, 1, 6, 5), 6, torch.float32),  # many numbers to write out
+    ((2, 6, 9, 9), (12, 1, 8, 8), 6, torch.float32),
     ((2, 6, 9, 9), (6, 1, 3, 3), 6, torch.float64),
 ])  # fmt: skip
 def test_what_stays_a_call(shape, weight, groups, dtype):

@@ -93,17 +93,24 @@ def _as_comp(node: Extern, call: Call, buffers: Mapping[str, Buffer]) -> Comp | 
     return Comp(node.name, axes, b.body, (store,), node.origins)
 
 
-def on_buffer(view: View, buffers: Mapping[str, Buffer], place: IndexMap) -> IndexMap | None:
+def on_buffer(
+    view: View, buffers: Mapping[str, Buffer], place: IndexMap, later: bool = False
+) -> IndexMap | None:
     """A place in a window as one in its buffer, whose dimensions may be others: an image
-    [n, c, h, w] of the matrix [n*h*w, c]. Reads outside of the window are guarded."""
+    [n, c, h, w] of the matrix [n*h*w, c]. Reads outside of the window are guarded. `later`: it may
+    begin behind the buffer's start."""
     buffer = buffers[view.buffer]
     if view == buffer.view:
         return place
-    numbers = (*view.shape, *view.strides, *buffer.shape, *buffer.strides)
-    if view.offset != 0 or not all(isinstance(n, int) for n in numbers):
+    numbers = (*view.shape, *view.strides, view.offset, *buffer.shape, *buffer.strides)
+    if not all(isinstance(n, int) for n in numbers) or (view.offset and not later):
         return None
-    entries, last = [constant(0)] * len(buffer.shape), [0] * len(buffer.shape)
     order = sorted(range(len(buffer.shape)), key=lambda d: -buffer.strides[d])
+    last, rest = [0] * len(buffer.shape), view.offset
+    for d in order:
+        if buffer.shape[d] > 1:
+            last[d], rest = divmod(rest, buffer.strides[d])
+    entries = [constant(n) for n in last]
     for at, extent, stride in zip(place, view.shape, view.strides):
         if extent == 1:
             continue
@@ -114,7 +121,7 @@ def on_buffer(view: View, buffers: Mapping[str, Buffer], place: IndexMap) -> Ind
         step = stride // buffer.strides[d]
         entries[d], last[d] = entries[d] + at * step, last[d] + (extent - 1) * step
     inside = all(index < extent for index, extent in zip(last, buffer.shape))
-    return tuple(entries) if inside else None
+    return tuple(entries) if inside and rest == 0 else None
 
 
 def _walked(b: BodyBuilder, call: Call, outs: str, points: str) -> tuple[IndexMap, Value | None]:

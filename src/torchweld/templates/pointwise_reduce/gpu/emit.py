@@ -46,6 +46,7 @@ from torchweld.templates.pointwise_reduce.gpu.roundings import (
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, extent
 
 _ONE = "1"  # along nothing, but a tile: [1, 1]
+_MOST_AHEAD = 24  # loads
 _DEEP = 40  # values that one is made of: more are printed in order, not by calls within calls
 _LITERAL_TYPES = (dtypes.f32, dtypes.i32, dtypes.i64)
 
@@ -326,11 +327,12 @@ class Kernel:
         return operands(self.body[value])
 
     def in_order(self, targets: Iterable[Value]) -> list[Value]:
-        """What `targets` need, loads that depend on nothing first, so that many are in flight.
-        Constants appear at their first use as a variable."""
+        """What `targets` need, loads that depend on nothing first, so that many are in flight, but
+        for more than registers hold (a window of 49 elements spilled 4 KB a thread). Constants
+        appear at their first use as a variable."""
         needed = [v for v in self.needed(targets) if not isinstance(self.body[v], Const)]
         plain = [v for v in needed if isinstance(self.body[v], Load) and not self.operands(v)]
-        return list(dict.fromkeys(plain + needed))
+        return list(dict.fromkeys(plain + needed)) if len(plain) <= _MOST_AHEAD else needed
 
     def compute(self, targets: Iterable[Value]) -> None:
         """Emits the pointwise values that `targets` need."""

@@ -37,7 +37,7 @@ from torchweld.templates.library.calls import is_in_pieces, linear_call, takes_a
 _FEWEST_UNKNOWN = 5  # rows, from which on kernels of our own take sizes known at the call
 _MOST_NARROW = 4  # rows in 16-bit types that oneDNN has instructions for
 _FEWEST_NARROW = 2  # rows and columns in 16-bit types that it has none for
-_LEAST_WORK = 1 << 14  # multiply-adds: below, any call is as good
+_LEAST_WORK = 1 << 19  # multiply-adds: below, any call is as good
 _SURE = 0.1  # of a price: what rates repeat to, from one measurement to the next and in a model
 _IN_PIECES = 1.08  # oneDNN's time for a depth that is added up in pieces (templates/library)
 

@@ -15,10 +15,11 @@ from dataclasses import replace
 from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Graph, IndexMap, Load, Node, Store
-from torchweld.ir.size import product
+from torchweld.ir.size import hint, product
 from torchweld.ir.views import contiguous_strides
 
 _LEAST = 4  # numbers of a channel: fewer are in one piece of 8 or 16 bytes
+_LEAST_READS = 32  # of each number: a copy is no gain for what is read once, as corners of boxes
 
 
 def taps_apart(graph: Graph) -> Graph:
@@ -45,8 +46,17 @@ def _lines(comp: Comp, graph: Graph, fixed: set[str]) -> list[tuple[str, int]]:
         if isinstance(instr, Load) and instr.buffer in fixed:
             found.setdefault(instr.buffer, []).append(instr.index)
     inner = _innermost(comp, graph)
-    lines = ((name, _line(graph.buffers[name], maps, inner)) for name, maps in found.items())
-    return [(name, line) for name, line in lines if line is not None]
+    lines = {name: _line(graph.buffers[name], maps, inner) for name, maps in found.items()}
+    return [
+        (name, line) for name, line in lines.items()
+        if line is not None and _reads(comp, found[name], graph) >= _LEAST_READS
+    ]  # fmt: skip
+
+
+def _reads(comp: Comp, maps: list[IndexMap], graph: Graph) -> int:
+    """How often each number is read, with typical values for symbols."""
+    along = frozenset().union(*(place.axes for index in maps for place in index))
+    return hint(product(a.extent for a in comp.axes if a.name not in along), graph.hints)
 
 
 def _innermost(comp: Comp, graph: Graph) -> frozenset[str]:

@@ -79,7 +79,21 @@ def test_what_stays_a_call(shape, weight, groups, dtype):
     args = [torch.randn(n, dtype=dtype) for n in (shape, weight)]
     graph = lower(capture(lambda x, w: F.conv2d(x, w, groups=groups), *args), Options()).graph
     assert depthwise_written_out(graph, Options()).nodes == graph.nodes
-    assert depthwise_written_out(graph, Options(fuse=False)).nodes == graph.nodes
+
+
+@pytest.mark.parametrize("options", [Options(fuse=False), Options(numerics="eager")], ids=repr)
+def test_options_that_keep_the_call(options):
+    before, after, _ = made((2, 6, 9, 7), (6, 1, 3, 3), dict(padding=1))
+    assert depthwise_written_out(before, options).nodes == before.nodes != after.nodes
+
+
+def test_numbers_that_are_read_once_are_not_copied():
+    """A copy would read and write as much as its reader does."""
+    x = torch.randn(1, 100, 1, 4)
+    graph = lower(capture(lambda x: F.max_pool2d(x, (1, 4)), x), Options()).graph
+    (comp,) = graph.nodes
+    assert len({i.index for i in comp.body if isinstance(i, Load)}) == 4
+    assert taps_apart(graph).nodes == graph.nodes
 
 
 @pytest.mark.parametrize("weight", [(6, 1, 3, 3), (12, 1, 3, 2)], ids=str)

@@ -21,7 +21,7 @@ from torchweld.capture.numbers import known_constant
 from torchweld.capture.torch_private import OpOverload, is_view
 from torchweld.ir.stretches import Run, Step, linked, longest
 
-_KEPT = 48  # calls at either end, but for views
+_KEPT = 24  # calls at either end, but for views
 _PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.device))
 _SIZES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -66,7 +66,7 @@ def repeated(captured: Captured) -> Repeated | None:
     work = sum(isinstance(n.target, OpOverload) and not is_view(n) for n in layer)
     behind = max(2, -(-_KEPT // max(1, work)))
     kept = max(3, behind)
-    left_out = run.count - kept - behind
+    left_out = (run.count - kept - behind) // 2 * 2  # plans may repeat every second layer
     return _Cut(reader, calls, steps, run, kept, left_out).made() if left_out > 0 else None
 
 

@@ -6,6 +6,8 @@ A plan in the middle of equal layers repeats: every so many nodes there is one l
 that are linked in the same way. From such nodes each buffer of a layer is known to have a like one
 in the next layer: a chain of buffers. A copy of a layer is its nodes on the buffers that are so
 many places further along their chains, and what is behind reads those as many places further.
+Where kernels join the work of neighbours, the plan repeats every second layer: then "layer" here is
+two of the model's, which is why an even number is left out.
 """
 
 from __future__ import annotations
@@ -99,7 +101,11 @@ class _Whole:
         self._last: dict[str, int] = {}
 
     def made(self, decisions: Iterable[Decision]) -> Whole:
-        self.rows = self._of_buffers()
+        chains = list(self._chains())
+        self.each = self._layers_in_each(chains)  # period of the plan
+        self.times = self.layers.count // self.each  # that one is to be added
+        _require(self.times * self.each == self.layers.count)
+        self.rows = self._of_buffers(chains)
         self._check_behind()
         nodes = tuple(self._nodes())
         outputs = tuple(self._outputs())
@@ -115,43 +121,49 @@ class _Whole:
 
     # -- buffers
 
-    def _of_buffers(self) -> _Rows:
+    def _of_buffers(self, chains: list[list[str]]) -> _Rows:
         """The chains of buffers, with names for those of the layers in between."""
-        rows, count, between = _Rows(), self.layers.count, self._given_between()
-        chains = list(self._chains())
-        self._check_layers(chains)
+        rows, between = _Rows(), self._given_between()
         for chain in chains:
             known = [k for k, buffer in enumerate(chain) if buffer in between]
             split = known[0] + 1 if known else sum(self.first[b] < self.cut for b in chain)
             _require(0 < split < len(chain) and len(known) < 2)
             own = chain[split - 1]
-            names = between.pop(own) if known else [self._fresh(own) for _ in range(count)]
+            names = between.pop(own) if known else [self._fresh(own) for _ in range(self.times)]
             rows.add(chain[:split], names, chain[split:])
         _require(all(b not in self.first for b in between))
         return rows
 
-    def _check_layers(self, chains: list[list[str]]) -> None:
-        """The plan repeats once a layer: where names say of which layers buffers are, it is one
-        layer from each to the next in its chain."""
+    def _layers_in_each(self, chains: list[list[str]]) -> int:
+        """Period of the plan: where names say of which layers buffers are, it is as many layers
+        from each to the next in its chain."""
         place = self.members.place
         pairs = [(a, b) for chain in chains for a, b in pairwise(chain) if {a, b} <= place.keys()]
-        _require(pairs)
-        for a, b in pairs:
-            (row, at), (next_row, next_at) = place[a], place[b]
-            _require(next_row == row and next_at == at + 1)
+        _require(all(place[a][0] == place[b][0] for a, b in pairs))
+        found = {place[b][1] - place[a][1] for a, b in pairs}
+        _require(len(found) == 1)
+        (each,) = found
+        _require(0 < each <= self.layers.kept)
+        return each
 
     def _given_between(self) -> dict[str, list[str]]:
-        """Names of the inputs of the layers that are left out, by that of the layer before."""
-        found, kept, stop = {}, self.layers.kept, self.layers.kept + self.layers.count
+        """Names of the inputs of the layers that are left out, by that of the period before."""
+        found, kept = {}, self.layers.kept
         for row in self.layers.inputs:
-            own = self.graph.inputs[row[kept - 1]]
-            if own is not None:
-                found[own] = [self.given[k] for k in row[kept:stop]]
-                for position, name in zip(row[kept:stop], found[own]):
-                    _require(name not in self.graph.buffers)
-                    self.inputs[position] = name
-                    self.buffers[name] = replace(self.graph.buffers[own], name=name)
+            for at in range(kept - self.each, kept):
+                own = self.graph.inputs[row[at]]
+                if own is not None:
+                    positions = row[at + self.each : kept + self.layers.count : self.each]
+                    found[own] = [self._given(k, own) for k in positions]
         return found
+
+    def _given(self, position: int, like: str) -> str:
+        """The input at a position where the planned graph has none."""
+        name = self.given[position]
+        _require(name not in self.graph.buffers)
+        self.inputs[position] = name
+        self.buffers[name] = replace(self.graph.buffers[like], name=name)
+        return name
 
     def _chains(self) -> Iterator[list[str]]:
         following = self._following()
@@ -204,14 +216,14 @@ class _Whole:
     # -- nodes and outputs
 
     def _nodes(self) -> Iterator[Node]:
-        nodes, period, count = self.graph.nodes, self.run.period, self.layers.count
+        nodes, period = self.graph.nodes, self.run.period
         for here in range(self.cut):
             yield self._copy(here, 0)
-        for by in range(1, count + 1):
+        for by in range(1, self.times + 1):
             for here in range(self.cut - period, self.cut):
                 yield self._copy(here, by, self._fresh(nodes[here].name))
         for here in range(self.cut, len(nodes)):
-            yield self._copy(here, count)
+            yield self._copy(here, self.times)
 
     def _copy(self, here: int, by: int, name: str | None = None) -> Node:
         """The node `here` so many layers on."""
@@ -222,14 +234,15 @@ class _Whole:
         return replace(rename(node, names), name=new, origins=self._origins(node.origins, by))
 
     def _outputs(self) -> Iterator[Arg]:
-        layers = self.layers
+        layers, first = self.layers, self.layers.kept - self.each
         copies = {
-            row[k]: (row[layers.kept - 1], k - layers.kept + 1)
+            row[first + by * self.each + k]: (row[first + k], by)
             for row in layers.outputs
-            for k in range(layers.kept, layers.kept + layers.count)
+            for by in range(1, self.times + 1)
+            for k in range(self.each)
         }
         for k in range(len(self.graph.outputs)):
-            of, by = copies.get(k, (k, layers.count if k in layers.later_outputs else 0))
+            of, by = copies.get(k, (k, self.times if k in layers.later_outputs else 0))
             output = self.graph.outputs[of]
             read = [v.buffer for v in views((output,))]
             _require(k not in copies or self.rows.place.keys() >= set(read))
@@ -251,7 +264,7 @@ class _Whole:
         return rows
 
     def _origins(self, origins: tuple[Origin, ...], by: int) -> tuple[Origin, ...]:
-        shifted = self.places.shifted
+        shifted, by = self.places.shifted, by * self.each
         return tuple(Origin(o.op, *shifted((o.module, o.source), by)) for o in origins)
 
     def _told(self, decisions: Iterable[Decision], names: Sequence[str]) -> Iterator[Decision]:
@@ -262,14 +275,14 @@ class _Whole:
         def on(name: str, by: int) -> str:
             here = place.get(name)
             if here is None:
-                return self.members.shifted(name, by)
+                return self.members.shifted(name, by * self.each)
             return names[here + by * period] if start <= here else names[here]
 
         for decision in decisions:
             here = max((place[n] for n in _kernels(decision) if n in place), default=0)
-            yield self._moved(decision, self.layers.count if here >= self.cut else 0, on)
+            yield self._moved(decision, self.times if here >= self.cut else 0, on)
             if self.cut - period <= here < self.cut:
-                for by in range(1, self.layers.count + 1):
+                for by in range(1, self.times + 1):
                     yield self._moved(decision, by, on)
 
     def _moved(self, decision: Decision, by: int, on: Callable[[str, int], str]) -> Decision:

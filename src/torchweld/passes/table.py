@@ -16,6 +16,7 @@ from torchweld.layout.rows import align_rows
 from torchweld.passes.biases import separate_biases
 from torchweld.passes.depthwise import depthwise_written_out
 from torchweld.passes.few_channels import wide_windows
+from torchweld.passes.few_terms import few_terms_written_out
 from torchweld.passes.lone_functions import lone_functions_as_calls
 from torchweld.passes.overwritten import overwrite_operands
 from torchweld.passes.patches import products_of_patches
@@ -132,6 +133,8 @@ PASSES: dict[str, Pass] = {
              lambda made, c: gpu_calls(made, c.options, c.kind, c.target)),
         Pass("align rows", "rows of temporaries -> multiples of 16 bytes",
              _graph(lambda g, c: align_rows(g, c.target, c.loose_outputs))),
+        Pass("few terms", "reductions of a few terms that lie apart -> pointwise work",
+             _graph(lambda g, c: few_terms_written_out(g))),
         Pass("taps apart", "weights read number by number -> lines of channels",
              _graph(lambda g, c: taps_apart(g))),
         Pass("overwrite operands", "pointwise results -> in the memory of operands that end there",

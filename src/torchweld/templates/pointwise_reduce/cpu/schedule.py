@@ -27,7 +27,7 @@ from torchweld.ir.access import Access, Accesses, addressed
 from torchweld.ir.expand import expanded
 from torchweld.ir.interval import bounds
 from torchweld.ir.nodes import Buffer, Comp, Scan, store_axes, value_axes
-from torchweld.ir.unroll import can_unroll, unrolled
+from torchweld.ir.unroll import is_short, unrolled
 from torchweld.templates.pointwise_reduce.cpu.lanes import cheapest_lane
 from torchweld.templates.pointwise_reduce.cpu.tiles import tiles
 
@@ -35,8 +35,7 @@ FLAT_BLOCK = 2048  # elements of a flat loop handed out at a time
 TILE = 32  # both sides of a transposed tile: 32 lines of 128 bytes fit any first-level cache
 ROW_BLOCKS = (256, 128, 64, 32, 16)
 SHORT_LANE = 8  # pointwise lanes no longer than this run several points of the next axis abreast
-MOST_TERMS = 8  # of a reduction that is written out
-MOST_WRITTEN = 256  # instructions of all points of what is written out
+_MOST_WRITTEN = 256  # instructions of all points of a lane that is written out
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +61,7 @@ def formed(
     comp = expanded(comp)
     accesses = addressed(comp, buffers, hints)
     columns = accesses.frame.columns
-    if not columns or accesses.frame.column_reductions or not can_unroll(comp, columns):
-        return accesses
-    terms = size.product(comp.extent(a) for a in columns)
-    few = isinstance(terms, int) and 1 < terms <= MOST_TERMS
-    if not few or terms * len(comp.body) > MOST_WRITTEN:
+    if not columns or accesses.frame.column_reductions or not is_short(comp, columns):
         return accesses
     if not _has_plain_lane(accesses, hints or {}):
         return accesses
@@ -124,7 +119,7 @@ def _is_short(accesses: Accesses, lane: str) -> bool:
     """Whether a lane has few points, and is not alone."""
     extent = accesses.comp.extent(lane)
     short = isinstance(extent, int) and 1 < extent <= SHORT_LANE and len(accesses.frame.rows) > 1
-    return short and extent * len(accesses.comp.body) <= MOST_WRITTEN
+    return short and extent * len(accesses.comp.body) <= _MOST_WRITTEN
 
 
 def _across(

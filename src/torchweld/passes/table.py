@@ -18,6 +18,7 @@ from torchweld.passes.depthwise import depthwise_written_out
 from torchweld.passes.few_channels import wide_windows
 from torchweld.passes.few_terms import few_terms_written_out
 from torchweld.passes.lone_functions import lone_functions_as_calls
+from torchweld.passes.neighbours import neighbours_together
 from torchweld.passes.overwritten import overwrite_operands
 from torchweld.passes.patches import products_of_patches
 from torchweld.passes.row_chunks import row_chunks
@@ -137,6 +138,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: few_terms_written_out(g))),
         Pass("taps apart", "weights read number by number -> lines of channels",
              _graph(lambda g, c: taps_apart(g))),
+        Pass("neighbours", "windows -> several neighbours a thread, which share what they read",
+             _graph(lambda g, c: neighbours_together(g, c.target))),
         Pass("overwrite operands", "pointwise results -> in the memory of operands that end there",
              _graph(lambda g, c: overwrite_operands(g))),
         Pass("side by side", "equal pointwise kernels on the caller's tensors -> one launch",

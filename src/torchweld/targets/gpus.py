@@ -17,7 +17,7 @@ _PASSES = (
     "rewrite", "slices", "biases", "channels last", "im2col", "few channels", "depthwise",
     "statistics", "contiguous rows", "scores", "row totals", "plan", "row chunks", "join products",
     "chains", "attention", "library calls (GPU)", "align rows", "align extents", "few terms",
-    "taps apart", "overwrite operands", "side by side",
+    "taps apart", "neighbours", "overwrite operands", "side by side",
 )  # fmt: skip
 
 # Copy 3.02 TB/s and 687 TFLOP/s measured; launches inside a CUDA graph.

@@ -40,6 +40,7 @@ from torchweld.targets.target import Target
 _COUNTS = (4, 3, 2)
 _LEAST_LOADS = 6  # of a point: windows of fewer elements wait for memory
 _WORTH = 0.8  # of the loads are left, at most
+_MOST_LOADS = 48  # of several results: of more, registers spill
 _THREADS = 256  # for each multiprocessor, at least, each with a vector of results
 
 
@@ -84,7 +85,7 @@ def _candidates(comp: Comp, graph: Graph, target: Target) -> Iterator[tuple[floa
             if along.extent < count or threads < _THREADS * target.units:
                 continue
             made = _written_out(comp, along, count, graph.buffers)
-            if made is not None:
+            if made is not None and _loads(made) <= _MOST_LOADS:
                 tiles = -(-along.extent // count)
                 yield _loads(made) * tiles / along.extent, made
 
@@ -101,9 +102,7 @@ def _lies_across(comp: Comp, name: str, buffers: Mapping[str, Buffer]) -> bool:
     return True
 
 
-def _written_out(
-    comp: Comp, along: Axis, count: int, buffers: Mapping[str, Buffer]
-) -> Comp | None:
+def _written_out(comp: Comp, along: Axis, count: int, buffers: Mapping[str, Buffer]) -> Comp | None:
     """`comp` with `count` results of neighbours at each point. None where it is not known whether
     those of the last point are inside of what they read."""
     tiles = -(-along.extent // count)

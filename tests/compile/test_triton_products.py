@@ -14,8 +14,7 @@ from triton_run import product_bundle
 
 pytest.importorskip("triton")
 
-from test_triton_meaning import lines_of
-
+from forked import lines_of
 from torchweld.core import dtypes
 from torchweld.core.errors import BuildError, InvalidIR
 from torchweld.runtime import sass

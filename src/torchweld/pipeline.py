@@ -14,6 +14,7 @@ import torch
 from torchweld.calibration.target import calibrated
 from torchweld.capture.captured import Captured
 from torchweld.capture.lower import Lowered, lower
+from torchweld.capture.repeated import NONE, Repeated, repeated
 from torchweld.codegen.source import KernelBundle
 from torchweld.core.errors import NotLowered
 from torchweld.core.garbage import no_garbage_collection
@@ -27,13 +28,14 @@ from torchweld.passes.table import JOIN, PASSES, Context
 from torchweld.plan.chosen import told
 from torchweld.plan.decisions import Choice, Cut, Fusion, Plan, RefusalRecord
 from torchweld.plan.refusals import Reason
+from torchweld.plan.repeated import whole_plan
 from torchweld.runtime.cache import open_cache
 from torchweld.runtime.load import Compilers, begin, load
 from torchweld.runtime.plan_cache import PlanCache, StoredPlan
 from torchweld.runtime.program import Program
 from torchweld.targets.find import target_of
 from torchweld.targets.target import Target
-from torchweld.templates.generate import generate_all, kernels_of
+from torchweld.templates.generate import generate_all, kernels_of, renamed, with_uses
 from torchweld.tuning import Choices, Tuner
 
 _DECISIONS = (Fusion, Cut, RefusalRecord, Choice, Reason, Origin)
@@ -75,6 +77,7 @@ class _Job:
     devices: tuple[torch.device, ...]
     target: Target
     stages: Callable
+    layers: Repeated = NONE
 
     @classmethod
     def of(cls, captured: Captured, options: Options, target: Target | None = None) -> _Job:
@@ -86,12 +89,16 @@ class _Job:
         return _main(self.devices)
 
     def lowered(self) -> Lowered:
-        return self.stages("lower", lower, self.captured, self.options)
+        """The IR, without the `layers` that are left out."""
+        return self.stages("lower", lower, self.captured, self.options, self.layers)
 
     def context(self, choices: Choices) -> Context:
         loose = frozenset(self.captured.loose_outputs)
         kind = self.captured.kind
-        return Context(self.target, self.options, kind, loose, choices.choose, choices.leeway)
+        return Context(
+            self.target, self.options, kind, loose, choices.choose, choices.leeway,
+            self.layers.times,
+        )  # fmt: skip
 
 
 def compile_graph(captured: Captured, options: Options) -> Program:
@@ -107,26 +114,14 @@ def compile_graph(captured: Captured, options: Options) -> Program:
 
 def _compiled(job: _Job, compilers: Compilers) -> Program:
     captured, options, stages = job.captured, job.options, job.stages
-    lowered = job.lowered()
-    target = stages("calibrate", calibrated, job.target, lowered.graph, options)
-    job = replace(job, target=target)
-    plans = PlanCache.open(options, _DECISIONS)
-    loose = sorted(captured.loose_outputs)
-    unnamed = replace(lowered.graph, name="")  # a process counts its graphs: equal ones differ
-    key = plans.key(
-        unnamed, options, str(job.device), captured.kind, repr(job.target), repr(loose))
-    stored = stages("find plan", plans.get, key)
-    cached = stored is not None
-    if not cached:
-        stored = _make_plan(job, lowered, compilers.start)
-        stages("keep plan", plans.put, key, stored)
+    stored, constants, cached = _without_repeats(job, compilers) or _stored(job, compilers)
     stored = replace(stored, graph=replace(stored.graph, name=captured.name))
     record = GraphRecord(
         captured.name, captured.kind, str(job.device), stored.graph, dict(stored.bundles),
         stored.decisions, stages.seconds, cached, captured.loose_outputs,
     )  # fmt: skip
     program = stages(
-        "load", load, stored.graph, stored.bundles, lowered.constants, options,
+        "load", load, stored.graph, stored.bundles, constants, options,
         kind=captured.kind, static_inputs=captured.static_inputs,
         loose_outputs=captured.loose_outputs, record=record, timed=stages,
         compilers=compilers,
@@ -140,14 +135,77 @@ def _compiled(job: _Job, compilers: Compilers) -> Program:
     return program
 
 
+Stored = tuple[StoredPlan, dict[str, torch.Tensor], bool]  # with constants; whether it was there
+
+
+def _stored(job: _Job, compilers: Compilers) -> Stored:
+    """The plan, from the cache or made now."""
+    options, stages, lowered = job.options, job.stages, job.lowered()
+    job = replace(job, target=stages("calibrate", calibrated, job.target, lowered.graph, options))
+    plans = PlanCache.open(options, _DECISIONS)
+    loose = sorted(job.captured.loose_outputs)
+    unnamed = replace(lowered.graph, name="")  # a process counts its graphs: equal ones differ
+    key = plans.key(
+        unnamed, options, str(job.device), job.captured.kind, repr(job.target), repr(loose),
+        repr(job.layers.count))
+    found = stages("find plan", plans.get, key)
+    if found is not None:
+        return found, lowered.constants, True
+    made = _make_plan(job, lowered, compilers.start)
+    stages("keep plan", plans.put, key, made)
+    return made, lowered.constants, False
+
+
+def _without_repeats(job: _Job, compilers: Compilers) -> Stored | None:
+    """The plan of the graph without most of its equal layers, with them put back; None where there
+    are none, or its plan does not repeat as they do."""
+    layers = job.stages("find layers", repeated, job.captured)
+    if layers is None:
+        return None
+    stored, constants, cached = _stored(replace(job, layers=layers), compilers)
+    whole = job.stages("put layers back", _with_layers, stored, layers, job.captured)
+    return whole and (whole, constants, cached)
+
+
+def _with_layers(stored: StoredPlan, layers: Repeated, captured: Captured) -> StoredPlan | None:
+    whole = whole_plan(Plan(stored.graph, stored.decisions), layers, _inputs(captured))
+    if whole is None:
+        return None
+    bundles = {
+        name: renamed(stored.bundles[of], name, buffers)
+        for name, (of, buffers) in whole.nodes.items()
+        if of in stored.bundles
+    }
+    return StoredPlan(whole.graph, bundles, whole.decisions)
+
+
+def _inputs(captured: Captured) -> list[str]:
+    """Names."""
+    return [n.name for n in captured.module.graph.find_nodes(op="placeholder")]
+
+
 def plan_graph(
     captured: Captured, options: Options, target: Target | None = None
 ) -> tuple[Graph, Plan]:
     """The captured graph as the search is given it, and the plan that would be compiled, for
-    `target` or else for the device that its tensors are on; nothing is generated."""
+    `target` or else for the device that its tensors are on; nothing is generated. No layer is left
+    out."""
     job = _Job.of(captured, options, target)
     before = _through(Plan(job.lowered().graph, ()), _names(job, until="plan"), job)
     return before.graph, _with_kernels(_through(before, _names(job, since="plan"), job), job)
+
+
+def finished_plan(captured: Captured, options: Options, target: Target | None = None) -> Plan:
+    """The same plan, made as it is to be compiled: equal layers once."""
+    job = _Job.of(captured, options, target)
+    layers = job.stages("find layers", repeated, captured)
+    if layers is not None:
+        job = replace(job, layers=layers)
+        made = _with_kernels(_through(Plan(job.lowered().graph, ()), job.target.passes, job), job)
+        whole = job.stages("put layers back", whole_plan, made, layers, _inputs(captured))
+        if whole is not None:
+            return Plan(whole.graph, whole.decisions, with_uses(made.kernels, whole.nodes))
+    return plan_graph(captured, options, target)[1]
 
 
 def _make_plan(job: _Job, lowered: Lowered, tell: Made = _nobody) -> StoredPlan:

@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import torchweld
 from torchweld.capture.captured import Captured
 from torchweld.core.options import Options
-from torchweld.pipeline import plan_graph
+from torchweld.pipeline import finished_plan, plan_graph
 from torchweld.runtime.load import _reordered
 from torchweld.runtime.placement import place
 from torchweld.targets.find import named_target, target_of
@@ -102,6 +102,30 @@ def test_no_function_does_more_for_each_layer_of_more_layers(run, count):
         if most[code] - more[code] > MOST * (more[code] - few[code]) + enough
     }
     assert not grown
+
+
+def calls(graph: Captured) -> int:
+    """Of functions of ours, from lowering to the kernels' sources."""
+    found = 0
+
+    def called(frame, event, _):
+        nonlocal found
+        found += event == "call" and frame.f_code.co_filename.startswith(OURS)
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        generate_all(finished_plan(graph, Options(calibrate="off"), CPU).kernels)
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def test_equal_layers_are_planned_once():
+    """Three times as many: what is left of each is to find it and to put it back."""
+    few, many = captured(residual, 16), captured(residual, 48)
+    calls(few)  # what is worked out once
+    assert calls(many) < 1.3 * calls(few)
 
 
 def scores_of(length: int):

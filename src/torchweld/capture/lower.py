@@ -19,6 +19,7 @@ from torchweld.capture.lowering.call import Call, spec_of
 from torchweld.capture.lowering.nest import copied
 from torchweld.capture.lowering.rows import ROWS
 from torchweld.capture.numbers import known_constant, known_number
+from torchweld.capture.repeated import NONE, Repeated
 from torchweld.capture.returned import window_of_input
 from torchweld.capture.torch_private import OpOverload
 from torchweld.core.errors import NotLowered
@@ -42,15 +43,18 @@ class Lowered:
     constants: dict[str, torch.Tensor]
 
 
-def lower(captured: Captured, options: Options | None = None) -> Lowered:
-    """The IR of a captured graph. Raises NotLowered where a size depends on data or the graph
-    holds a higher-order operation."""
-    return _Lowering(captured, options or Options()).run()
+def lower(
+    captured: Captured, options: Options | None = None, layers: Repeated = NONE
+) -> Lowered:
+    """The IR of a captured graph, without the `layers` that are left out: there, an input or output
+    is None. Raises NotLowered where a size depends on data or the graph holds a higher-order
+    operation."""
+    return _Lowering(captured, options or Options(), layers).run()
 
 
 class _Lowering:
-    def __init__(self, captured: Captured, options: Options) -> None:
-        self.captured = captured
+    def __init__(self, captured: Captured, options: Options, layers: Repeated) -> None:
+        self.captured, self.layers = captured, layers
         self.graph = GraphBuilder(options.numerics == "eager")
         self._gradients = _gradients(captured) if captured.kind == "backward" else frozenset()
         self.env: dict[torch.fx.Node, object] = {}
@@ -64,7 +68,12 @@ class _Lowering:
         self.graph.mutated = _mutated_inputs(nodes)
         self.graph.sizes.bind_inputs([n.meta.get("val") for n in nodes if n.op == "placeholder"])
         for node in nodes:
-            self._lower(node)
+            if node not in self.layers.left_out:
+                self._lower(node)
+            elif node.op == "placeholder":
+                self.inputs.append(None)
+            if node in self.layers.stands_for:
+                self.env[self.layers.stands_for[node]] = self.env[node]
         inputs = (*self.inputs, *self.constants)
         kept = _live(self.graph.nodes, inputs, self.outputs)
         used = {v.buffer for v in views_in(self.outputs)}.union(
@@ -172,7 +181,7 @@ class _Lowering:
     # -- outputs
 
     def _output(self, node: torch.fx.Node) -> None:
-        results = node.args[0]
+        results = [None if r in self.layers.left_out else r for r in node.args[0]]
         self._claimed = {i for i in self.inputs if i}
         for arg in results:  # what eager itself returns as views of something
             value = self.env.get(arg) if isinstance(arg, torch.fx.Node) else None

@@ -20,7 +20,7 @@ from torchweld.elsewhere.data import Asked, PlannedGraph, Plans, Refused, Step
 from torchweld.elsewhere.shapes import on_device, without_data
 from torchweld.ir.index_check import CHECK_INDEX
 from torchweld.ir.nodes import Arg, Extern, Node, View
-from torchweld.pipeline import plan_graph
+from torchweld.pipeline import finished_plan
 from torchweld.plan.decisions import Choice, Plan
 from torchweld.plan.products.kernel import is_call
 from torchweld.plan.scores.takes import taken_by
@@ -69,7 +69,7 @@ def each_plan(
 
     def compile_graph(captured: Captured, options: Options) -> aot.Boxed:
         for name, device in devices.items():
-            _, plan = plan_graph(captured, options, device)
+            plan = finished_plan(captured, options, device)
             told(name, captured.kind, plan, device)
         return _with_kept(captured, plan.graph.outputs)
 

@@ -78,7 +78,7 @@ def rename_buffers(comp: Comp, names: Mapping[str, str]) -> Comp:
         return replace(store, buffer=names.get(store.buffer, store.buffer), init=init)
 
     body = tuple(
-        replace(i, buffer=names.get(i.buffer, i.buffer)) if isinstance(i, Load) else i
+        replace(i, buffer=names[i.buffer]) if isinstance(i, Load) and i.buffer in names else i
         for i in comp.body
     )
     return replace(comp, body=body, stores=tuple(map(renamed, comp.stores)))

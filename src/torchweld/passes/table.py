@@ -3,8 +3,8 @@ order; `pipeline.py` runs them. Each says what it does in a line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Graph
@@ -49,7 +49,8 @@ from torchweld.templates.template import Choose
 class Context:
     """What passes may ask. `kind`: inference, forward or backward. `loose_outputs`: positions of
     results that may have any strides. `choose`, `leeway`: tilings of GEMMs on a GPU, and how far
-    predictions are believed, while a tuner measures."""
+    predictions are believed, while a tuner measures. `times`: the buffers of a layer that stands
+    for several, and for how many (capture/repeated.py)."""
 
     target: Target
     options: Options
@@ -57,6 +58,7 @@ class Context:
     loose_outputs: frozenset[int] = frozenset()
     choose: Choose = choose
     leeway: Leeway = no_leeway
+    times: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def _graph(change: Callable[[Graph, Context], Graph]) -> Callable[[Plan, Context
 
 
 def _planned(made: Plan, c: Context) -> Plan:
-    found = plan(made.graph, c.target, c.options)
+    found = plan(made.graph, c.target, c.options, c.times)
     return replace(found, decisions=(*made.decisions, *found.decisions))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Literal
@@ -39,10 +39,12 @@ class Move:
 
 class Mover:
     """Finds, prices and does moves on one flow. `members` names the operations that each node is
-    made of."""
+    made of. `times`: the buffers of a layer that stands for several, and for how many."""
 
-    def __init__(self, flow: Flow, prices: Evaluator) -> None:
-        self.flow, self.prices = flow, prices
+    def __init__(
+        self, flow: Flow, prices: Evaluator, times: Mapping[str, int] | None = None
+    ) -> None:
+        self.flow, self.prices, self.times = flow, prices, times or {}
         self.members = {n: (node.name,) for n, node in flow.nodes.items()}
         self.alone = {node.name: node for node in flow.nodes.values()}
         self._tickets = count()
@@ -111,10 +113,12 @@ class Mover:
         costs = self._refusal(move) or self._costs(move)
         if isinstance(costs, Refusal):
             return costs
-        before = sum(self.prices.cost(nodes[n]).seconds for n in move.others)
+        before = [self.prices.cost(nodes[n]).seconds for n in move.others]
+        times = self._times(move)
+        saved = sum(t * (b - c.seconds) for t, b, c in zip(times, before, costs))
         if move.kind != "repeat":
-            before += self.prices.cost(nodes[move.first]).seconds
-        return _if_saves(move, before - sum(c.seconds for c in costs))
+            saved += self.prices.cost(nodes[move.first]).seconds
+        return _if_saves(move, saved)
 
     def instead_of(self, move: Move) -> Iterator[Move]:
         """The priced move that would have been found, had `move` been tried and refused then."""
@@ -141,6 +145,15 @@ class Mover:
         """Results of `first` that someone other than `consumers` wants."""
         writes = self.flow.nodes[first].writes
         return frozenset(b for b in writes if self.flow.is_needed_after(b, *consumers))
+
+    def _times(self, move: Move) -> list[int]:
+        """How many nodes each of `others` stands for. What all layers need goes into all; what is
+        of the same layer has as many."""
+        own = not self.times.keys().isdisjoint(self.flow.nodes[move.first].writes)
+        if move.kind != "dissolve" or own:
+            return [1] * len(move.others)
+        made = (self.flow.nodes[n].writes for n in move.others)
+        return [max(self.times.get(b, 1) for b in writes) for writes in made]
 
     def _refusal(self, move: Move) -> Refusal | None:
         return self._order(move) or self._lifetimes(move)
@@ -201,7 +214,9 @@ class Mover:
 
     def _found(self, move: Move) -> Move | Refusal:
         """Priced; guessed where that takes long."""
-        first, others = self.flow.nodes[move.first], [self.flow.nodes[n] for n in move.others]
+        times = zip(move.others, self._times(move))
+        others = [self.flow.nodes[n] for n, t in times for _ in range(t)]
+        first = self.flow.nodes[move.first]
         if not is_long(first, others):
             return self.price(move)
         saved = guessed_seconds(move.kind, first, others, self._keep(move), self.prices)
@@ -220,8 +235,10 @@ class Mover:
         if not is_pointwise(self.flow.nodes[number]):
             return
         consumers = self._consumers(number)
-        if fewest <= len(consumers) <= _MOST_CONSUMERS and not self.kept(number, *consumers):
-            yield from self._priced(Move("dissolve", number, tuple(consumers)))
+        move = Move("dissolve", number, tuple(consumers))
+        many = fewest <= len(consumers) and sum(self._times(move)) <= _MOST_CONSUMERS
+        if many and not self.kept(number, *consumers):
+            yield from self._priced(move)
 
     def _producers(self, number: NodeId) -> list[NodeId]:
         found = [w for b in self.flow.nodes[number].reads for w in self.flow.writers[b]]

@@ -35,8 +35,11 @@ _NEST = "torchweld.score_nest"
 _SAME = 0.999  # a price that fell by less is still the best
 
 
-def plan(graph: Graph, device: Target, options: Options) -> Plan:
-    """A graph of the same meaning in which every Comp is one kernel, and what was decided.
+def plan(
+    graph: Graph, device: Target, options: Options, times: Mapping[str, int] | None = None
+) -> Plan:
+    """A graph of the same meaning in which every Comp is one kernel, and what was decided. `times`:
+    buffers of a layer that stands for several, and for how many.
 
     Raises InvalidIR for a Comp that cannot be cut into kernels.
     """
@@ -46,7 +49,7 @@ def plan(graph: Graph, device: Target, options: Options) -> Plan:
     if not options.fuse:
         return Plan(_finished(framed, framed.nodes, nests), tuple(cuts))
     flow = Flow(framed)
-    mover = Mover(flow, Evaluator(framed.buffers, framed.hints, device, eager))
+    mover = Mover(flow, Evaluator(framed.buffers, framed.hints, device, eager), times)
     _search(mover)
     finished = _finished(framed, tuple(flow.nodes[n] for n in flow.order()), nests)
     decisions = (_of_nest(d) for d in decisions_of(mover, finished))

@@ -41,7 +41,7 @@ def own_tensors(
         own, inside = ordered[:count], ordered[count:]
         return fullest((*own, *others)) + assign((*inside, *scratch)).total <= allowed
 
-    low, high = 0, len(ordered)
+    low, high = 0, 0 if suffices(0) else len(ordered)  # mostly none
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if suffices(middle) else (middle + 1, high)

@@ -7,6 +7,7 @@ Comp and then bound to the buffers of each use.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -137,14 +138,49 @@ def _bound(
     """`bundle` on the buffers of one use, some from `offsets` in bytes on; scratch is its own."""
     names = {f"b{k}": buffer for k, buffer in enumerate(order)}
     names |= {s.name: f"{name}.{s.name}" for s in bundle.scratch}
+    return _on(bundle, name, names, offsets)
+
+
+def _on(
+    bundle: KernelBundle, name: str, names: Mapping[str, str], offsets: Mapping[str, int]
+) -> KernelBundle:
     return replace(
         bundle,
         comp=name,
         sources=tuple(_bound_source(s, names, offsets) for s in bundle.sources),
         scratch=tuple(replace(s, name=names[s.name]) for s in bundle.scratch),
         zeroed=tuple(names[z] for z in bundle.zeroed),
-        prefill=tuple((names[b], names.get(v, v)) for b, v in bundle.prefill),
+        prefill=tuple((names.get(b, b), names.get(v, v)) for b, v in bundle.prefill),
     )
+
+
+def with_uses(
+    kernels: Iterable[Kernel], comps: Mapping[str, tuple[str, Mapping[str, str]]]
+) -> tuple[Kernel, ...]:
+    """`kernels` with the uses that a larger plan has for them. `comps`: by the name of each there,
+    the name of one that has a kernel, and those of its buffers that have other names."""
+    copies: dict[str, list[tuple[str, Mapping[str, str]]]] = defaultdict(list)
+    for name, (of, buffers) in comps.items():
+        copies[of].append((name, buffers))
+    return tuple(_with_uses(k, copies) for k in kernels)
+
+
+def _with_uses(kernel: Kernel, copies: Mapping[str, list[tuple[str, Mapping[str, str]]]]) -> Kernel:
+    uses, offsets = [], {}
+    for of, order in kernel.uses:
+        for name, buffers in copies[of]:
+            uses.append((name, tuple(buffers.get(b, b) for b in order)))
+            if of in kernel.offsets:
+                offsets[name] = {buffers.get(b, b): n for b, n in kernel.offsets[of].items()}
+    return replace(kernel, uses=tuple(uses), offsets=offsets)
+
+
+def renamed(bundle: KernelBundle, name: str, buffers: Mapping[str, str]) -> KernelBundle:
+    """The kernels of a Comp for another of that name, with other buffers."""
+    if name == bundle.comp and not buffers:
+        return bundle
+    scratch = {s.name: name + s.name.removeprefix(bundle.comp) for s in bundle.scratch}
+    return _on(bundle, name, {**buffers, **scratch}, {})
 
 
 def _bound_source(
@@ -158,7 +194,7 @@ def _bound_source(
 def _bound_arg(arg: KernelArg, names: Mapping[str, str], offsets: Mapping[str, int]) -> KernelArg:
     if isinstance(arg, SizeArg):
         return arg
-    name = names[arg.buffer]
+    name = names.get(arg.buffer, arg.buffer)
     further = offsets.get(name, 0)
     if isinstance(arg, DescriptorArg):
         return replace(arg, buffer=name, offset=arg.offset + further // arg.item_bytes)

@@ -1,0 +1,67 @@
+"""Models of equal layers, which are planned once and put back, compute what eager does: from an
+empty cache, and from a full one."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import torchweld
+
+WIDTH = 32
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(WIDTH, 3 * WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 48), nn.Linear(48, WIDTH)
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
+
+    def forward(self, x):
+        split = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in self.into(x).chunk(3, -1))
+        x = self.norms[0](x + F.scaled_dot_product_attention(*split).transpose(1, 2).flatten(2))
+        return self.norms[1](x + self.down(F.gelu(self.up(x))))
+
+
+def model(count: int) -> nn.Module:
+    torch.manual_seed(0)
+    made = nn.Sequential(*(Layer() for _ in range(count)))
+    for parameter in made.parameters():  # norms and biases of each layer unlike the others'
+        nn.init.normal_(parameter, std=0.2)
+    return made
+
+
+def put_back(fused) -> list[bool]:
+    return ["put layers back" in r.timings_s for r in torchweld.records(fused)]
+
+
+def test_inference_from_an_empty_and_from_a_full_cache(tmp_path):
+    made, x = model(16), torch.randn(2, 7, WIDTH)
+    expected = copy.deepcopy(made).double()(x.double())
+    for cached in (False, True):
+        torch.compiler.reset()
+        with torch.no_grad():
+            fused = torchweld.fuse(made, x, cache_dir=tmp_path, calibrate="off")
+            torch.testing.assert_close(fused(x).double(), expected, rtol=1e-5, atol=1e-5)
+            assert put_back(fused) == [True]
+            assert [r.cached for r in torchweld.records(fused)] == [cached]
+            for parameter in made.parameters():  # each layer reads its own
+                parameter.add_(0.01)
+            torch.testing.assert_close(fused(x), made(x), rtol=1e-5, atol=1e-5)
+            for parameter in made.parameters():
+                parameter.sub_(0.01)
+
+
+def test_gradients_are_those_of_each_layer(tmp_path):
+    made, x = model(16), torch.randn(2, 7, WIDTH)
+    wide = copy.deepcopy(made).double()
+    wide(x.double()).square().sum().backward()
+    fused = torchweld.fuse(made, cache_dir=tmp_path, calibrate="off")
+    fused(x).square().sum().backward()
+    assert put_back(fused) == [True, True]
+    for one, other in zip(made.parameters(), wide.parameters()):
+        torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,214 @@
+"""Equal layers are planned once and put back: the plan is that of the whole graph."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torchweld import pipeline
+from torchweld.capture import aot
+from torchweld.capture.captured import Captured
+from torchweld.capture.repeated import repeated
+from torchweld.core.options import Options
+from torchweld.ir.check import check_graph
+from torchweld.ir.nodes import View
+from torchweld.ir.stretches import Run, linked, longest
+from torchweld.pipeline import finished_plan, plan_graph
+from torchweld.plan.decisions import Plan
+from torchweld.rewrite.flow import rename
+from torchweld.targets.find import named_target, target_of
+
+WIDTH, HEADS = 32, 2
+OPTIONS = Options(calibrate="off")
+
+
+def attention(x, w, mask=None):
+    """By hand, so that it is written as a nest."""
+    q, k, v = (F.linear(x, m).unflatten(-1, (HEADS, 16)).transpose(1, 2) for m in (w, w.t(), w))
+    scores = q @ k.transpose(-1, -2) * 0.25
+    scores = scores if mask is None else scores + mask
+    joined = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+    x = F.layer_norm(x + F.linear(joined, w), (WIDTH,), w[0], w[1])
+    return x + F.linear(F.gelu(F.linear(x, w)), w.t(), w[2])
+
+
+def gated(x, w, scale=None):
+    """Llama's, with a number that all layers compute from one input."""
+    y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w[0]
+    y = y if scale is None else y * scale.cos() + torch.roll(y, 1, -1) * scale.sin()
+    return x + F.linear(F.silu(F.linear(y, w)) * F.linear(y, w.t()), w)
+
+
+def block(x, w):
+    kernel = w.view(WIDTH, WIDTH, 1, 1).expand(WIDTH, WIDTH, 3, 3).contiguous()
+    y = F.batch_norm(F.conv2d(x, kernel, padding=1), w[0], w[1], w[2], w[3])
+    return torch.relu(x + y)
+
+
+def alternate(x, w, mask):
+    """Every second layer does something else."""
+    for k, m in enumerate(w):
+        x = attention(x, m, mask if k % 2 else None)
+    return [x]
+
+
+def in_turn(layer):
+    def run(x, w, *shared):
+        for m in w:
+            x = layer(x, m, *shared)
+        return [x]
+
+    return run
+
+
+def between_others(x, w, mask):
+    """Unequal neighbours, and one in the middle of many."""
+    x = block(x.view(2, 2, WIDTH, WIDTH).repeat(1, 16, 1, 1), w[0])[:, :2].reshape(x.shape)
+    for k, m in enumerate(w):
+        x = gated(x, m) if k == 3 else attention(x, m, mask)
+    return [x.sin(), x[0] @ w[-1]]
+
+
+def all_results(x, w):
+    found = []
+    for m in w:
+        x = gated(x, m)
+        found += [x, x.sum(-1)]
+    return found
+
+
+def one_weight(x, w):
+    for _ in range(14):
+        x = gated(x, w[0])
+    return [x]
+
+
+def captured(run, count: int, *shared, x=None, symbolic: bool = False) -> Captured:
+    x = torch.randn(2, 64, WIDTH) if x is None else x
+    flat = [x, *shared, *(torch.randn(WIDTH, WIDTH) for _ in range(count))]
+
+    def called(flat):
+        x, *rest = flat
+        return run(x, rest[len(shared) :], *rest[: len(shared)])
+
+    mode = "symbolic" if symbolic else "fake"
+    module = make_fx(functionalize(called), tracing_mode=mode, _allow_non_fake_inputs=True)(flat)
+    return Captured(module, "test", "inference", frozenset(range(len(shared) + 1, len(flat))))
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(WIDTH, 64), torch.nn.Linear(64, WIDTH)
+        self.norm = torch.nn.LayerNorm(WIDTH)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+def trained(count: int) -> list[Captured]:
+    """Forward and backward."""
+    found = []
+
+    def compile_graph(graph, options):
+        found.append(graph)
+        return aot.run_eagerly(graph.module)
+
+    torch.compiler.reset()
+    model = torch.nn.Sequential(*(Layer() for _ in range(count)))
+    backend = aot.make_backend(compile_graph, OPTIONS)
+    torch.compile(model, backend=backend)(torch.randn(2, 64, WIDTH)).sum().backward()
+    return found
+
+
+def device_of(target: str):
+    return target_of("cpu") if target == "cpu" else named_target(target)
+
+
+def told(plan: Plan) -> list:
+    """Kernels and calls in order, with what makes each and its seconds, by buffers in the order of
+    first use; inputs by position."""
+    graph, choices = plan.graph, {c.kernel: c for c in plan.choices}
+    names = {name: f"input{k}" for k, name in enumerate(graph.inputs) if name}
+
+    def named(buffers):
+        found = {b: names.setdefault(b, f"buffer{len(names)}") for b in dict.fromkeys(buffers)}
+        return found, [replace(graph.buffers[b], name=n) for b, n in found.items()]
+
+    lines = []
+    for node in graph.nodes:
+        own, buffers = named((*node.reads, *node.writes))
+        title = re.sub(r"_\d+$", "", node.name)
+        choice = choices.get(node.name)
+        how = choice and (choice.template, choice.schedule, choice.predicted_us, choice.reason)
+        lines.append((replace(rename(node, own), name=title, origins=()), buffers, how))
+    views = [o for o in graph.outputs if isinstance(o, View)]
+    return [*lines, *(replace(o, buffer=named([o.buffer])[0][o.buffer]) for o in views)]
+
+
+MASK = torch.randn(64, 64)
+SHARED = torch.randn(64, WIDTH)
+IMAGE = torch.randn(2, WIDTH, 8, 8)
+CASES = {
+    "attention": (lambda: captured(in_turn(attention), 8), "cpu", "H100"),
+    "gated": (lambda: captured(in_turn(gated), 13), "cpu", "H100"),
+    "block": (lambda: captured(in_turn(block), 30, x=IMAGE), "cpu", "H100"),
+    "alternate": (lambda: captured(alternate, 16, MASK), "H100"),
+    "between others": (lambda: captured(between_others, 12, MASK), "cpu"),
+    "all results": (lambda: captured(all_results, 13), "H100"),
+    "one weight": (lambda: captured(one_weight, 1), "cpu"),
+    "sizes of the call": (lambda: captured(in_turn(attention), 9, MASK, symbolic=True), "H100"),
+}
+
+
+def compared(graph: Captured, target: str) -> Plan:
+    whole = plan_graph(graph, OPTIONS, device_of(target))[1]
+    layers = repeated(graph)
+    assert layers is not None and layers.count
+    made = finished_plan(graph, OPTIONS, device_of(target))
+    check_graph(made.graph)
+    assert told(made) == told(whole)
+    assert sorted(k.template for k in made.kernels for _ in k.uses) == sorted(
+        k.template for k in whole.kernels for _ in k.uses
+    )
+    return made
+
+
+@pytest.fixture
+def only_put_back(monkeypatch):
+    """The whole graph is planned for comparison alone."""
+    monkeypatch.setattr(pipeline, "plan_graph", None)
+
+
+def test_steps_are_equal_where_they_share_things_alike():
+    steps = [("read", "x"), ("add", "xa"), ("add", "ab"), ("add", "bc"), ("add", "cb")]
+    numbers = linked(steps, lambda thing: thing == "x")
+    assert numbers[2] == numbers[3] and len(set(numbers)) == 4
+    assert longest([7, 1, 2, 1, 2, 1, 9, 1]) == Run(1, 6, 2)
+    assert longest([1, 2, 3]) is None
+
+
+def test_layers_that_something_behind_them_reads_are_not_left_out():
+    def run(x, w):
+        found = [x]
+        for m in w:
+            found.append(gated(found[-1], m))
+        return [torch.cat(found)]
+
+    assert repeated(captured(run, 13)) is None
+
+
+@pytest.mark.parametrize("name, target", [(n, t) for n, (_, *ts) in CASES.items() for t in ts])
+def test_a_plan_with_layers_put_back_is_that_of_the_whole_graph(name, target, only_put_back):
+    compared(CASES[name][0](), target)
+
+
+def test_so_is_that_of_a_training_step(only_put_back):
+    for graph, target in zip(trained(25), ("H100", "cpu")):
+        compared(graph, target)

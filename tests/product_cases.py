@@ -105,6 +105,13 @@ def linear(m, n, k, dtype="bf16", left="mk", right="nk", gap=0, fill=None, sizes
     return b.case("linear", fill, sizes)
 
 
+def biased(m, n, k, dtype="bf16") -> Case:
+    b = Body(dtype, m=m, n=n, k=k)
+    made = b.dot(b.read("x", "mk"), b.read("w", "nk"))
+    b.write("y", "mn", b.op("add", made, b.read("b", "n")))
+    return b.case("biased")
+
+
 def bias_gelu(m, n, k, dtype="bf16", sizes=None, fill=None) -> Case:
     b = Body(dtype, m=m, n=n, k=k)
     made = b.dot(b.read("x", "mk"), b.read("w", "nk"))

@@ -12,7 +12,7 @@ from torchweld.layout.channel_groups import channels_before_groups
 from torchweld.layout.channels import channels_last
 from torchweld.layout.extents import align_extents
 from torchweld.layout.layouts import contiguous_rows
-from torchweld.layout.rows import align_rows
+from torchweld.layout.rows import align_operands, align_rows
 from torchweld.passes.biases import separate_biases
 from torchweld.passes.depthwise import depthwise_written_out
 from torchweld.passes.few_channels import wide_windows
@@ -112,6 +112,8 @@ PASSES: dict[str, Pass] = {
         Pass("plan", "one computation an operation -> one a kernel", _planned),
         Pass("row chunks", "large results used row by row -> some rows at a time, never whole",
              lambda made, c: row_chunks(made, c.target)),
+        Pass("align operands", "rows that products read, of temporaries -> multiples of 16 bytes",
+             _graph(lambda g, c: align_operands(g, c.loose_outputs))),
         Pass(JOIN, "library products and their readers -> one kernel, where that is faster",
              _joined),
         Pass("chains", "products in a row -> one kernel, whose intermediates stay on chip",

@@ -66,9 +66,10 @@ class ProductRates:
     gathered_fma: float = 115.0
     boxes: tuple[tuple[int, float, float], ...] = ((0, 0.0, 0.0),)
 
-    def rate(self, form: str, width: int) -> Rate:
-        """Of elements of `width` bytes."""
-        found = (self.forms if width <= 2 else self.wide)[form]
+    def rate(self, form: str, width: int, alignment: int = 16) -> Rate:
+        """Of elements of `width` bytes, in rows at multiples of `alignment` bytes."""
+        forms = self.forms if width <= 2 else self.wide
+        found = forms.get(f"{form} {alignment}", forms[form])
         return replace(found, tflops=found.tflops * _OF_BYTES) if width == 1 else found
 
     def sustained_at(self, width: int) -> float:

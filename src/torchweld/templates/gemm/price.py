@@ -34,7 +34,8 @@ from torchweld.ir.size import Size, hint, product
 from torchweld.targets.products import Rate
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of
-from torchweld.templates.gemm.comp import is_batched, left_operand
+from torchweld.templates.gemm.alignment import WHOLE, of_loads, of_view
+from torchweld.templates.gemm.comp import is_batched, left_operand, operands_of
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
 from torchweld.templates.gemm.hopper.images import image_load
 from torchweld.templates.gemm.hopper.schedule import walked_depth, walks_boxes
@@ -69,7 +70,7 @@ class Work:
     `image_bytes`: of a left factor that is an image, whose windows overlap; `share`: of the speed
     of products that the library's convolutions reach; `gathered`: how many sides an image has whose
     elements are loaded singly; `tile_us`: what a tile of boxes takes for its copies;
-    `turned`: a right factor lies along the columns."""
+    `turned`: a right factor lies along the columns; `alignment`: see alignment.py."""
 
     batch: int
     rows: int
@@ -88,6 +89,7 @@ class Work:
     gathered: int = 0
     tile_us: float = 0.0
     turned: bool = False
+    alignment: int = WHOLE
 
     def tiles(self, block_m: int, block_n: int) -> int:
         """None holds columns of two matrices."""
@@ -101,7 +103,7 @@ class Work:
 
 def library_s(work: Work, device: Target) -> float:
     """Of one call, in the library's best tiles."""
-    rate = device.products.rate("library", work.width)
+    rate = device.products.rate("library", work.width, work.alignment)
     rate = replace(rate, tflops=rate.tflops * work.share)
     least = _CONVOLVED_COLUMNS if work.image_bytes is not None and work.batch == 1 else 0
     return min(
@@ -116,7 +118,8 @@ def kernel_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
     """Of one kernel that makes all products."""
     tile = schedule.block_m, schedule.block_n
     rates = device.products
-    rate = rates.rate("gluon in turn" if schedule.pingpong else schedule.form, work.width)
+    form = "gluon in turn" if schedule.pingpong else schedule.form
+    rate = rates.rate(form, work.width, work.alignment)
     if schedule.form != "gluon":
         return _seconds(work, rate, *tile, schedule.splits, device)
     if schedule.early:
@@ -255,7 +258,8 @@ class Prices:
         rows = prod(outer) // max(1, batch)
         width = self.graph.buffers[left_operand(node).buffer].dtype.bytes
         wider = (result.dtype.bytes - width) * batch * rows * columns  # sums of 8-bit integers
-        work = Work(batch, rows, columns, self._number(depth), more_bytes=wider, width=width)
+        work = Work(batch, rows, columns, self._number(depth), more_bytes=wider, width=width,
+                    alignment=min(of_view(v, width) for v in (*operands_of(node), result.view)))
         return library_s(work, self.device)
 
     def _convolved(self, node: Extern, call: Call) -> Work:
@@ -375,7 +379,7 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
         right_bytes=_bytes(packed, buffers, hints) if packed else None,
         right_fma=_MADE_FMA * sum(_is_made(*spans[v], form) for v in behind),
         gathered=max(2, len(form.rows) - 1) if in_windows else 0,
-        turned=lies_along_columns(accesses, form),
+        turned=lies_along_columns(accesses, form), alignment=of_loads(accesses, form),
     )  # fmt: skip
 
 

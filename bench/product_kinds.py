@@ -45,9 +45,9 @@ def _gelu(m: int, n: int) -> Case:
     return b.case("gelu")
 
 
-def _add(m: int, n: int) -> Case:
+def _add(m: int, n: int, order: str = "mn") -> Case:
     b = Body("bf16", m=m, n=n)
-    b.write("y", "mn", b.op("add", b.read("p", "mn"), b.read("r", "mn")))
+    b.write("y", order, b.op("add", b.read("p", "mn"), b.read("r", order)))
     return b.case("add")
 
 
@@ -122,6 +122,8 @@ KINDS = {
     "bias_gelu": Kind(cases.bias_gelu, _addmm, _gelu),
     "bias_residual": Kind(cases.bias_residual, _addmm, _add),
     "residual": Kind(cases.residual, _mm, _add),
+    "residual turned": Kind(lambda m, n, k: cases.residual(m, n, k, order="nm"), _mm,
+                            lambda m, n: _add(m, n, "nm")),
     "gated": Kind(cases.gated, _mm, _gate),
     "qkv": Kind(lambda m, n, k: cases.side_by_side(m, (n * 2 // 3, n // 6, n // 6), k), _three),
     "normed_pair": Kind(lambda m, n, k: cases.normed(m, n, k, pair=True), _mm, _gate, _norm),
@@ -154,7 +156,7 @@ UNALIGNED = (
     *(("bias", 50176, n, 96) for n in (192, 194, 195, 196)),
     ("bias", 12544, 387, 192), ("bias", 3136, 771, 384),
     *(("pixels", 50176, n, 96) for n in (192, 195)), ("pixels", 3136, 771, 384),
-    *(("nn", 50176, 96, n) for n in (192, 194, 195, 196)), ("nn apart", 50176, 96, 195),
+    *(("nn", 50176, 96, n) for n in (192, 195, 196)), ("nn apart", 50176, 96, 195),
     *(("tn", n, 96, 50176) for n in (192, 194, 195, 196)), ("tn apart", 195, 96, 50176),
     # a short depth, and its gradients; few columns
     *(("plain", 50176, 128, k) for k in (63, 64)), ("plain apart", 50176, 128, 63),
@@ -162,6 +164,7 @@ UNALIGNED = (
     *(("plain", 262144, n, 128) for n in (3, 4, 8)), ("nn", 262144, 128, 4),
     ("tn", 4, 128, 262144), ("tn", 128, 128, 262144), ("nn", 50176, 63, 128),
     # along tokens; classes
+    ("residual", 3136, 384, 1536), ("residual turned", 3136, 384, 1536),
     *(("plain", 6144, k, k) for k in (192, 196, 197)), ("plain apart", 6144, 197, 197),
     *(("bias", 512, n, 768) for n in (1000, 1001)), ("nn", 512, 768, 1001),
     ("nn apart", 512, 768, 1001), ("tn", 1001, 768, 512), ("tn apart", 1001, 768, 512),

@@ -126,9 +126,10 @@ def bias_residual(m, n, k, dtype="bf16", sizes=None) -> Case:
     return b.case("bias_residual", None, sizes)
 
 
-def residual(m, n, k, dtype="bf16") -> Case:
+def residual(m, n, k, dtype="bf16", order="mn") -> Case:
     b = Body(dtype, m=m, n=n, k=k)
-    b.write("y", "mn", b.op("add", b.dot(b.read("x", "mk"), b.read("w", "nk")), b.read("r", "mn")))
+    made = b.dot(b.read("x", "mk"), b.read("w", "nk"))
+    b.write("y", order, b.op("add", made, b.read("r", order)))
     return b.case("residual", None, None)
 
 

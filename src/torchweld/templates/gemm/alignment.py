@@ -13,6 +13,7 @@ from torchweld.ir.nodes import Value, View
 from torchweld.ir.size import Size, known_factor, product
 
 WHOLE = 16  # bytes
+LEAST_COPY = 4  # that are copied to shared memory in the background
 
 
 def of_view(view: View, width: int) -> int:
@@ -31,15 +32,16 @@ def of_loads(accesses: Accesses, c: Contraction) -> int:
 
 
 def _steps(accesses: Accesses, c: Contraction, load: Value) -> Iterator[Size]:
-    """What the address of an element is a sum of multiples of, and the length of a row."""
+    """What the address of an element is a sum of multiples of; of a line along the depth its
+    length, too, since what is beyond must not be loaded."""
     offset, extent = accesses.loads[load].offset, accesses.comp.extent
     yield offset.const
-    for side in (c.rows, c.columns, c.depth):
+    for side in (c.batch, c.rows, c.columns, c.depth):
         lines = (side,) if linear(accesses, offset, side) is not None else ((a,) for a in side)
-        for axes in lines:
-            step = offset.coefficient(axes[-1]) if axes else 0
-            yield product(map(extent, axes)) if step == 1 else step
-    yield from map(offset.coefficient, c.batch)
+        for axes in filter(None, lines):
+            step = offset.coefficient(axes[-1])
+            length = product(map(extent, axes)) if side == c.depth else 0
+            yield length if step == 1 else step
 
 
 def _common(steps: Iterable[Size], width: int) -> int:

@@ -1,8 +1,9 @@
 """Which form of kernel makes the products of a Comp, and how it is tiled: streams where there are
 few rows, Gluon's on Hopper, Triton's elsewhere and for what Gluon does not take. Gluon's kernels
 take longer to start: Triton's are faster where there is little to multiply (256 x 768 x 3072 on an
-H100: 8.4 against 10.2 us, but 512 x 768 x 3072: 16.3 against 11.2). Windows of an image they would
-load element by element."""
+H100: 8.4 against 10.2 us, but 512 x 768 x 3072: 16.3 against 11.2). Nor do they share the depth of
+a tile: of a gradient of a weight, whose depth are all rows, they would keep few multiprocessors
+busy. Windows of an image Triton's would load element by element."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from torchweld.ir.access import Accesses
 from torchweld.ir.contraction import Contraction
 from torchweld.ir.nodes import Buffer
 from torchweld.targets.target import Target
+from torchweld.templates.gemm.alignment import LEAST_COPY, of_loads
 from torchweld.templates.gemm.hopper import schedule as product_gluon
 from torchweld.templates.gemm.hopper.images import is_image
 from torchweld.templates.gemm.schedule import ProductSchedule
@@ -24,6 +26,7 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import extent
 from torchweld.templates.template import NO_SCHEDULE
 
 _LITTLE = 8e6  # multiply-adds for each multiprocessor
+_LEAST_TILE = 64  # rows, and columns
 
 
 def choose(
@@ -65,5 +68,10 @@ def _forms(accesses: Accesses, contraction: Contraction, table: Target, hints):
     if rows <= STREAM_ROWS:
         return product_stream, product_triton
     little = batch * rows * columns * depth * len(c.products) < _LITTLE * table.units
-    little &= not any(is_image(accesses, p) for p in c.products)
-    return (product_triton,) if little else (product_gluon, product_triton)
+    tiles = batch * -(-rows // _LEAST_TILE) * -(-columns // _LEAST_TILE)
+    if any(is_image(accesses, p) for p in c.products):
+        return product_gluon, product_triton
+    if 2 * tiles < table.units:
+        return product_triton, product_gluon
+    narrow = of_loads(accesses, c) < LEAST_COPY
+    return (product_triton,) if little and not narrow else (product_gluon, product_triton)

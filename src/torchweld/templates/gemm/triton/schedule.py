@@ -30,7 +30,7 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import MAX_GRID_Y, extent
 STREAM_ROWS = 64
 _MOST_SHARED = 32  # rows of a left factor that something else reads, too
 MIN_STAGES, MAX_STAGES = 4, 12  # of streams; two are always correct
-MAX_SPLITS = 64
+MAX_SPLITS = 32  # their sums are written out: 64 take ptxas ten seconds
 _FEW_SPLITS, _LONG_SHARE = 16, 1024  # more only where each has so much of the depth
 SHARED_REST = 4 << 10  # bytes for sums across warps
 _SHARED_COMPUTED = 8 << 10  # more, where a right factor is computed before it is multiplied

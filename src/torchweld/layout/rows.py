@@ -21,11 +21,11 @@ from torchweld.ir.row_sums import ROW_SUMS
 from torchweld.ir.size import Size, divide, hint, product
 from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
 from torchweld.targets.target import Target
+from torchweld.templates.gemm.price import Prices
 
 ALIGNMENT = 16  # bytes that every row must start at a multiple of
 _LINE = 128  # bytes, where it adds little
 _LONG_ROW, _SHORT_ROW = 4096, 64  # bytes: padded to whole lines; not padded at all
-TIME_LOST = 4.0  # of unaligned products, in times of aligned ones
 MARGIN = 2.0  # a copy must gain that many times its cost
 
 # Where the two matrices are among the arguments.
@@ -64,18 +64,16 @@ class _Rows:
         return replace(buffer, strides=window.strides)
 
 
-def align_operands(graph: Graph, loose_outputs: Iterable[int] = frozenset()) -> Graph:
-    """`graph` with strides that suit what its products read, where that takes no copies: kernels of
-    ours want aligned operands as the library does, whatever they make of the result."""
+def align_temporaries(graph: Graph, loose_outputs: Iterable[int] = frozenset()) -> Graph:
+    """`graph` with strides that suit what its products read and write, where that takes no copies:
+    kernels of ours want aligned rows as the library does."""
     uses = _Uses.of(graph, frozenset(loose_outputs))
-    dense = (n for n in graph.nodes if isinstance(n, Extern) and n.target == _WANTS_DENSE)
-    kept = uses.held.union(*(n.writes for n in dense))
     chosen: dict[str, _Rows] = {}
-    for node in graph.nodes:
-        off = [v for v in _operands(node) if not _is_aligned(v, graph)] if _is_product(node) else []
-        for view in off:
-            rows = None if view.buffer in kept else _padded_rows(view, graph, uses)
-            chosen |= {view.buffer: rows} if rows else {}
+    for node in filter(_is_product, graph.nodes):
+        for view in _windows(node, graph):
+            if view.buffer not in uses.held and not _is_aligned(view, graph):
+                rows = _padded_rows(view, graph, uses)
+                chosen |= {view.buffer: rows} if rows else {}
     return _padded(graph, chosen)
 
 
@@ -130,18 +128,14 @@ def _worth_it(
         return {}
     new = [n for n in found if n not in chosen]
     cost_s = sum(_cost_s(n, node, graph, uses, table) for n in new)
-    multiply_adds = hint(product((*windows[-1].shape, windows[0].shape[-1])), graph.hints)
-    gain_s = TIME_LOST * multiply_adds / table.tensor_fma_per_s
+    gain_s = Prices(graph, table).lost_s(node)
     return found if cost_s * MARGIN <= gain_s else {}
-
-
-def _operands(node: Extern) -> list[View]:
-    return [node.args[i] for i in _OPERANDS[node.target]]
 
 
 def _windows(node: Extern, graph: Graph) -> list[View]:
     """Both operands and the result."""
-    return [*_operands(node), graph.buffers[node.outputs[0]].view]
+    operands = [node.args[i] for i in _OPERANDS[node.target]]
+    return [*operands, graph.buffers[node.outputs[0]].view]
 
 
 def _is_aligned(view: View, graph: Graph) -> bool:

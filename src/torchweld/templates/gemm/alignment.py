@@ -16,11 +16,16 @@ WHOLE = 16  # bytes
 LEAST_COPY = 4  # that are copied to shared memory in the background
 
 
-def of_view(view: View, width: int) -> int:
-    """Of a library's operand, or result, of elements of `width` bytes."""
-    sides = list(zip(view.shape, view.strides))
-    lengths = [n for n, s in sides if s == 1 and n != 1]
-    return _common((*(s for n, s in sides if s != 1 and n != 1), view.offset, *lengths), width)
+def of_call(left: View, right: View, result: View, width: int) -> int:
+    """Of a library's product, of elements of `width` bytes. Lines along the depth, and those of the
+    result, must have whole lengths as well. A product with a vector has kernels of its own."""
+    if 1 in result.shape[-2:]:
+        return WHOLE
+    lengths = (left.shape[-1] if left.strides[-1] == 1 else 0,
+               right.shape[-2] if right.strides[-2] == 1 else 0, result.shape[-1])  # fmt: skip
+    sides = (side for v in (left, right, result) for side in zip(v.shape, v.strides))
+    steps = (s for n, s in sides if s != 1 and n != 1)
+    return _common((*steps, *lengths, left.offset, right.offset, result.offset), width)
 
 
 def of_loads(accesses: Accesses, c: Contraction) -> int:
@@ -29,6 +34,19 @@ def of_loads(accesses: Accesses, c: Contraction) -> int:
     body = accesses.comp.body
     found = (_common(_steps(accesses, c, v), body[v].dtype.bytes) for v in loads)
     return min(found, default=WHOLE)
+
+
+def stores_whole_lines(accesses: Accesses, c: Contraction) -> bool:
+    """Whether no result lies along the rows, or in lines of columns that are not aligned."""
+    stored = [i.dtype.bytes for i in (accesses.comp.body[s.value] for s in accesses.comp.stores)]
+    tiles = [(a.offset, width) for a, width in zip(accesses.stores, stored)
+             if a.offset.axes & set(c.rows) and a.offset.axes & set(c.columns)]  # fmt: skip
+    for offset, width in tiles:
+        steps = (offset.const, *(offset.coefficient(a) for a in offset.axes - set(c.columns)))
+        in_lines = linear(accesses, offset, c.columns) == 1
+        if 1 in steps[1:] or (in_lines and _common(steps, width) < WHOLE):
+            return False
+    return True
 
 
 def _steps(accesses: Accesses, c: Contraction, load: Value) -> Iterator[Size]:

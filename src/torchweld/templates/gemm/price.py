@@ -34,8 +34,8 @@ from torchweld.ir.size import Size, hint, product
 from torchweld.targets.products import Rate
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of
-from torchweld.templates.gemm.alignment import WHOLE, of_loads, of_view
-from torchweld.templates.gemm.comp import is_batched, left_operand, operands_of
+from torchweld.templates.gemm.alignment import WHOLE, of_call, of_loads
+from torchweld.templates.gemm.comp import is_batched, operands_of
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
 from torchweld.templates.gemm.hopper.images import image_load
 from torchweld.templates.gemm.hopper.schedule import walked_depth, walks_boxes
@@ -47,7 +47,7 @@ from torchweld.templates.traffic import node_bytes
 
 # Rows, columns of the library's tiles and shares of the depth, of which it picks the best.
 _LIBRARY_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64))
-_LIBRARY_SPLITS = (1, 2, 4, 8, 16)
+_LIBRARY_SPLITS = (1, 2, 4, 8, 16, 32, 64)
 _MICRO = 1e-6
 _WHOLE_TILE = 128 * 128
 _STEP = 0.75  # power of a tile's size that a step of the depth takes
@@ -160,6 +160,7 @@ def _seconds(
     busy_s = max(
         padded_flops * turned / tflops + made_s, _alone_s(work, rate, block_m, block_n, splits),
         memory_s, _image_s(work, block_n, device),
+        0.0 if splits == 1 else _reread_s(work, block_m, block_n, device),
     )  # fmt: skip
     busy_s += epilogue_s
     return start_s + max(busy_s, sustained_s) + split_s
@@ -190,6 +191,14 @@ def _image_s(work: Work, block_n: int, device: Target) -> float:
     if work.image_bytes is None:
         return 0.0
     read = work.batch * work.rows * work.depth * work.width * ceil(work.columns / block_n)
+    return read / device.llc_bytes_per_s
+
+
+def _reread_s(work: Work, block_m: int, block_n: int, device: Target) -> float:
+    """Of copies from the last-level cache, of each factor for each tile: what bounds few and small
+    tiles that many programs share."""
+    left, right = work.rows * ceil(work.columns / block_n), work.columns * ceil(work.rows / block_m)
+    read = work.batch * work.depth * work.width * work.products * (left + right)
     return read / device.llc_bytes_per_s
 
 
@@ -252,15 +261,24 @@ class Prices:
             work = self._convolved(node, convolution)
             start_s = self.device.products.rate("library", work.width).start_us * _MICRO
             return library_s(work, self.device) + (start_s if work.more_bytes else 0.0)
-        result, depth = self.graph.buffers[node.outputs[0]], left_operand(node).shape[-1]
+        return library_s(self._called(node), self.device)
+
+    def lost_s(self, node: Extern) -> float:
+        """What a library's product would gain by aligned rows."""
+        work = self._called(node)
+        whole = replace(work, alignment=WHOLE)
+        return library_s(work, self.device) - library_s(whole, self.device)
+
+    def _called(self, node: Extern) -> Work:
+        left, right = operands_of(node)
+        result, depth = self.graph.buffers[node.outputs[0]], left.shape[-1]
         *outer, columns = (self._number(n) for n in result.shape)
         batch = outer[0] if is_batched(node) else 1
         rows = prod(outer) // max(1, batch)
-        width = self.graph.buffers[left_operand(node).buffer].dtype.bytes
+        width = self.graph.buffers[left.buffer].dtype.bytes
         wider = (result.dtype.bytes - width) * batch * rows * columns  # sums of 8-bit integers
-        work = Work(batch, rows, columns, self._number(depth), more_bytes=wider, width=width,
-                    alignment=min(of_view(v, width) for v in (*operands_of(node), result.view)))
-        return library_s(work, self.device)
+        return Work(batch, rows, columns, self._number(depth), more_bytes=wider, width=width,
+                    alignment=of_call(left, right, result.view, width))  # fmt: skip
 
     def _convolved(self, node: Extern, call: Call) -> Work:
         buffers, made = self.graph.buffers, self.graph.buffers[node.outputs[0]]

@@ -68,6 +68,10 @@ def _addmm(t: dict) -> None:
     torch.addmm(t["b"], t["x"], t["w"].t(), out=t["p"])
 
 
+def _addmm_into(t: dict) -> None:
+    torch.addmm(t["b"], t["x"], t["w"].t(), out=t["y"])
+
+
 def _three(t: dict) -> None:
     for part in "012":
         torch.addmm(t[f"b{part}"], t["x"], t[f"w{part}"].t(), out=t[f"y{part}"])
@@ -94,10 +98,10 @@ def _convolved(t: dict) -> None:
     t["y"].set_(made.permute(0, 2, 3, 1).reshape(m, n))
 
 
-def _apart(case: Case) -> Case:
+def _apart(case: Case, names: str = "xw") -> Case:
     """Rows of both factors begin at multiples of 16 bytes, whatever their length."""
     rows = {n: replace(b, strides=(-(-b.shape[1] // 8) * 8, 1))
-            for n, b in case.buffers.items() if n in "xw"}  # fmt: skip
+            for n, b in case.buffers.items() if n in names}  # fmt: skip
     return replace(case, buffers=case.buffers | rows)
 
 
@@ -111,7 +115,8 @@ def _tn_case(m: int, n: int, k: int) -> Case:
 
 KINDS = {
     "plain": Kind(cases.linear, _nt),
-    "bias": Kind(cases.biased, lambda t: torch.addmm(t["b"], t["x"], t["w"].t(), out=t["y"])),
+    "bias": Kind(cases.biased, _addmm_into),
+    "bias apart": Kind(lambda m, n, k: _apart(cases.biased(m, n, k), "xwy"), _addmm_into),
     "pixels": Kind(cases.biased, _convolved),
     # as gradients of the input and of the weight have their factors
     "nn": Kind(_nn_case, _nn),
@@ -154,7 +159,8 @@ SHAPES = (
 UNALIGNED = (
     # a head of 2 C + 3 columns: forward, gradient of the input, of the weight
     *(("bias", 50176, n, 96) for n in (192, 194, 195, 196)),
-    ("bias", 12544, 387, 192), ("bias", 3136, 771, 384),
+    ("bias", 12544, 387, 192), ("bias", 3136, 771, 384), ("bias apart", 50176, 195, 96),
+    ("bias apart", 12544, 387, 192), ("bias apart", 3136, 771, 384),
     *(("pixels", 50176, n, 96) for n in (192, 195)), ("pixels", 3136, 771, 384),
     *(("nn", 50176, 96, n) for n in (192, 195, 196)), ("nn apart", 50176, 96, 195),
     *(("tn", n, 96, 50176) for n in (192, 194, 195, 196)), ("tn apart", 195, 96, 50176),

@@ -6,7 +6,7 @@ a tile: of a gradient of a weight, whose depth are all rows, they would keep few
 busy. Results that TMA cannot write, in lines that are not aligned or along the rows, Triton stores
 faster (50176 x 195 with a depth of 96: 22.5 against 77 us; of 196 columns 20.4 against 25; 3136 x
 384 with a depth of 1536 and a residual, both along the rows: 14.1 against 17.1, by rows 13.6
-against 11.4). Lines whose lengths are odd, but not their distances, only TMA moves in whole. Windows
+against 11.4). Lines whose lengths alone are odd only TMA moves in whole. Windows
 of an image Triton's kernels would load element by element."""
 
 from __future__ import annotations

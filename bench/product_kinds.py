@@ -4,7 +4,7 @@ what comes before and after it."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isqrt
 
 import torch
@@ -98,13 +98,6 @@ def _convolved(t: dict) -> None:
     t["y"].set_(made.permute(0, 2, 3, 1).reshape(m, n))
 
 
-def _apart(case: Case, names: str = "xw") -> Case:
-    """Rows of both factors begin at multiples of 16 bytes, whatever their length."""
-    rows = {n: replace(b, strides=(-(-b.shape[1] // 8) * 8, 1))
-            for n, b in case.buffers.items() if n in names}  # fmt: skip
-    return replace(case, buffers=case.buffers | rows)
-
-
 def _nn_case(m: int, n: int, k: int) -> Case:
     return cases.linear(m, n, k, right="kn")
 
@@ -116,14 +109,14 @@ def _tn_case(m: int, n: int, k: int) -> Case:
 KINDS = {
     "plain": Kind(cases.linear, _nt),
     "bias": Kind(cases.biased, _addmm_into),
-    "bias apart": Kind(lambda m, n, k: _apart(cases.biased(m, n, k), "xwy"), _addmm_into),
+    "bias apart": Kind(lambda m, n, k: cases.apart(cases.biased(m, n, k), "xwy"), _addmm_into),
     "pixels": Kind(cases.biased, _convolved),
     # as gradients of the input and of the weight have their factors
     "nn": Kind(_nn_case, _nn),
     "tn": Kind(_tn_case, _tn),
-    "plain apart": Kind(lambda m, n, k: _apart(cases.linear(m, n, k)), _nt),
-    "nn apart": Kind(lambda m, n, k: _apart(_nn_case(m, n, k)), _nn),
-    "tn apart": Kind(lambda m, n, k: _apart(_tn_case(m, n, k)), _tn),
+    "plain apart": Kind(lambda m, n, k: cases.apart(cases.linear(m, n, k)), _nt),
+    "nn apart": Kind(lambda m, n, k: cases.apart(_nn_case(m, n, k)), _nn),
+    "tn apart": Kind(lambda m, n, k: cases.apart(_tn_case(m, n, k)), _tn),
     "bias_gelu": Kind(cases.bias_gelu, _addmm, _gelu),
     "bias_residual": Kind(cases.bias_residual, _addmm, _add),
     "residual": Kind(cases.residual, _mm, _add),

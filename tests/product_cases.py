@@ -105,6 +105,13 @@ def linear(m, n, k, dtype="bf16", left="mk", right="nk", gap=0, fill=None, sizes
     return b.case("linear", fill, sizes)
 
 
+def apart(case: Case, names: str = "xw") -> Case:
+    """The rows of these matrices begin at multiples of eight elements, whatever their length."""
+    rows = {n: replace(b, strides=(-(-b.shape[1] // 8) * 8, 1))
+            for n, b in case.buffers.items() if n in names}  # fmt: skip
+    return replace(case, buffers=case.buffers | rows)
+
+
 def biased(m, n, k, dtype="bf16") -> Case:
     b = Body(dtype, m=m, n=n, k=k)
     made = b.dot(b.read("x", "mk"), b.read("w", "nk"))

@@ -121,7 +121,8 @@ def kernel_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
     form = "gluon in turn" if schedule.pingpong else schedule.form
     rate = rates.rate(form, work.width, work.alignment)
     if schedule.form != "gluon":
-        return _seconds(work, rate, *tile, schedule.splits, device)
+        seconds = _seconds(work, rate, *tile, schedule.splits, device)
+        return seconds + _merged_s(work, schedule, device)
     if schedule.early:
         rate = replace(rate, start_us=rate.start_us - rates.early_us)
     seconds = _seconds(work, rate, *tile, schedule.splits, device)
@@ -210,6 +211,14 @@ def _epilogue_s(work: Work, device: Target) -> float:
 def _partials_s(work: Work, splits: int, device: Target) -> float:
     """Of results in float32, written and read again."""
     return 2 * splits * 4 * work.results * work.products / device.llc_bytes_per_s
+
+
+def _merged_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
+    """Of the program that adds up all shares of its tile, alone."""
+    if schedule.splits == 1:
+        return 0.0
+    read = 4 * schedule.splits * schedule.block_m * schedule.block_n * work.products
+    return read * device.units / device.llc_bytes_per_s
 
 
 def _operand_bytes(work: Work) -> int:

@@ -122,11 +122,20 @@ def kernel_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
     rate = rates.rate(form, work.width, work.alignment)
     if schedule.form != "gluon":
         seconds = _seconds(work, rate, *tile, schedule.splits, device)
-        return seconds + _merged_s(work, schedule, device)
+        return seconds if schedule.splits == 1 else _shared_s(seconds, work, schedule, device)
     if schedule.early:
         rate = replace(rate, start_us=rate.start_us - rates.early_us)
     seconds = _seconds(work, rate, *tile, schedule.splits, device)
     return max(seconds, _tiles_s(work, schedule, device))
+
+
+def _shared_s(seconds: float, work: Work, s: ProductSchedule, device: Target) -> float:
+    """Of tiles whose depth many programs share: copies of the factors from the last-level cache,
+    for each tile, are what bounds small ones; one program alone adds up all shares of a tile."""
+    read = work.rows * ceil(work.columns / s.block_n) + work.columns * ceil(work.rows / s.block_m)
+    read *= work.batch * work.depth * work.width * work.products
+    merged = 4 * s.splits * s.block_m * s.block_n * work.products * device.units
+    return max(seconds, read / device.llc_bytes_per_s) + merged / device.llc_bytes_per_s
 
 
 def _tiles_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
@@ -161,7 +170,6 @@ def _seconds(
     busy_s = max(
         padded_flops * turned / tflops + made_s, _alone_s(work, rate, block_m, block_n, splits),
         memory_s, _image_s(work, block_n, device),
-        0.0 if splits == 1 else _reread_s(work, block_m, block_n, device),
     )  # fmt: skip
     busy_s += epilogue_s
     return start_s + max(busy_s, sustained_s) + split_s
@@ -195,14 +203,6 @@ def _image_s(work: Work, block_n: int, device: Target) -> float:
     return read / device.llc_bytes_per_s
 
 
-def _reread_s(work: Work, block_m: int, block_n: int, device: Target) -> float:
-    """Of copies from the last-level cache, of each factor for each tile: what bounds few and small
-    tiles that many programs share."""
-    left, right = work.rows * ceil(work.columns / block_n), work.columns * ceil(work.rows / block_m)
-    read = work.batch * work.depth * work.width * work.products * (left + right)
-    return read / device.llc_bytes_per_s
-
-
 def _epilogue_s(work: Work, device: Target) -> float:
     moved = work.width * work.results + work.more_bytes
     return moved / device.dram_bytes_per_s + work.fma * work.results / device.fma_per_s
@@ -211,14 +211,6 @@ def _epilogue_s(work: Work, device: Target) -> float:
 def _partials_s(work: Work, splits: int, device: Target) -> float:
     """Of results in float32, written and read again."""
     return 2 * splits * 4 * work.results * work.products / device.llc_bytes_per_s
-
-
-def _merged_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
-    """Of the program that adds up all shares of its tile, alone."""
-    if schedule.splits == 1:
-        return 0.0
-    read = 4 * schedule.splits * schedule.block_m * schedule.block_n * work.products
-    return read * device.units / device.llc_bytes_per_s
 
 
 def _operand_bytes(work: Work) -> int:

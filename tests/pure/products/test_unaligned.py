@@ -17,7 +17,12 @@ from torchweld.passes.table import PASSES, Context
 from torchweld.plan.decisions import Plan
 from torchweld.targets.find import named_target
 from torchweld.targets.gpus import GENERIC
-from torchweld.templates.gemm.alignment import of_call, of_loads, stores_whole_lines
+from torchweld.templates.gemm.alignment import (
+    copied_for_call,
+    of_call,
+    of_loads,
+    stores_whole_lines,
+)
 from torchweld.templates.gemm.choice import choose
 from torchweld.templates.gemm.price import Work, library_s
 
@@ -104,14 +109,25 @@ def test_what_a_call_is_aligned_to(left, right, result, bytes):
     assert of_call(*views, 2) == bytes
 
 
-def test_lengths_count_along_the_depth_and_in_results():
-    rows, odd = View("a", (512, 63), (64, 1)), View("y", (195, 95), (96, 1))
-    weight, even = View("b", (63, 200), (200, 1)), View("y", (512, 200), (200, 1))
-    along = View("a", (195, 512), (1, 200)), View("b", (512, 96), (96, 1))
-    assert of_call(rows, weight, even, 2) == 2 and of_call(*along, odd, 2) == 2
-    assert of_call(*along, View("y", (195, 96), (96, 1)), 2) == 16
-    vector = View("b", (63, 1), (1, 64))
-    assert of_call(rows, vector, View("y", (512, 1), (1, 1)), 2) == 16
+def matrix(rows: int, columns: int, pitch: int, turned: bool = False) -> View:
+    found = View("a", (rows, columns), (pitch, 1))
+    return View("a", (columns, rows), (1, pitch)) if turned else found
+
+
+@pytest.mark.parametrize(("left", "right", "result", "bytes", "copied"), [
+    (matrix(512, 63, 64), matrix(63, 200, 200), matrix(512, 200, 200), 2, None),  # the depth
+    (matrix(512, 195, 200, True), matrix(512, 96, 96), matrix(195, 96, 96), 16, []),
+    (matrix(512, 195, 200, True), matrix(512, 95, 96), matrix(195, 95, 96), 2, None),
+    (matrix(512, 96, 96), matrix(195, 96, 96, True), matrix(512, 195, 195), 2, [2, 1]),
+    (matrix(512, 96, 100), matrix(96, 200, 200), matrix(512, 200, 200), 8, [0]),
+    (matrix(512, 63, 63), matrix(1, 63, 63, True), matrix(512, 1, 1), 16, None),  # a vector
+])  # fmt: skip
+def test_lengths_count_along_the_depth_and_in_results(left, right, result, bytes, copied):
+    matrices = left, right, result
+    assert of_call(*matrices, 2) == bytes
+    found = copied_for_call(*matrices, 2, wider=True)
+    assert found == (None if copied is None else [matrices[k] for k in copied])
+    assert copied != [2, 1] or copied_for_call(*matrices, 2, wider=False) is None
 
 
 @pytest.mark.parametrize(("case", "loads", "whole"), [

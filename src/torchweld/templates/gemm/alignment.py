@@ -21,11 +21,32 @@ def of_call(left: View, right: View, result: View, width: int) -> int:
     result, must have whole lengths as well. A product with a vector has kernels of its own."""
     if 1 in result.shape[-2:]:
         return WHOLE
-    lengths = (left.shape[-1] if left.strides[-1] == 1 else 0,
-               right.shape[-2] if right.strides[-2] == 1 else 0, result.shape[-1])  # fmt: skip
-    sides = (side for v in (left, right, result) for side in zip(v.shape, v.strides))
-    steps = (s for n, s in sides if s != 1 and n != 1)
-    return _common((*steps, *lengths, left.offset, right.offset, result.offset), width)
+    lengths = result.shape[-1], *_lengths_along_the_depth(left, right)
+    return _common((*lengths, *(n for v in (left, right, result) for n in _places(v))), width)
+
+
+def copied_for_call(
+    left: View, right: View, result: View, width: int, wider: bool
+) -> list[View] | None:
+    """The matrices whose copies such a product would be aligned with, None if it would not be: the
+    depth stays as it is. `wider`: columns may be added, where they are rows of the right factor."""
+    columns_too = wider and right.strides[-2] == 1 and _common(result.shape[-1:], width) < WHOLE
+    fixed = *_lengths_along_the_depth(left, right), 0 if columns_too else result.shape[-1]
+    if _common(fixed, width) < WHOLE:
+        return None
+    off = [v for v in (left, right, result) if _common(_places(v), width) < WHOLE]
+    return [*off, right] if columns_too and right not in off else off
+
+
+def _lengths_along_the_depth(left: View, right: View) -> tuple[Size, Size]:
+    """Of lines along it; zero of a factor whose lines lie across."""
+    return (left.shape[-1] if left.strides[-1] == 1 else 0,
+            right.shape[-2] if right.strides[-2] == 1 else 0)  # fmt: skip
+
+
+def _places(view: View) -> list[Size]:
+    """What the address of an element is a sum of multiples of."""
+    return [view.offset, *(s for n, s in zip(view.shape, view.strides) if s != 1 and n != 1)]
 
 
 def of_loads(accesses: Accesses, c: Contraction) -> int:

@@ -26,6 +26,7 @@ from torchweld.ir.nodes import (
     Node,
     Op,
     Value,
+    View,
     needed,
     value_axes,
 )
@@ -34,7 +35,7 @@ from torchweld.ir.size import Size, hint, product
 from torchweld.targets.products import Rate
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of
-from torchweld.templates.gemm.alignment import WHOLE, of_call, of_loads
+from torchweld.templates.gemm.alignment import WHOLE, copied_for_call, of_call, of_loads
 from torchweld.templates.gemm.comp import is_batched, operands_of
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
 from torchweld.templates.gemm.hopper.images import image_load
@@ -262,15 +263,23 @@ class Prices:
             work = self._convolved(node, convolution)
             start_s = self.device.products.rate("library", work.width).start_us * _MICRO
             return library_s(work, self.device) + (start_s if work.more_bytes else 0.0)
-        return library_s(self._called(node), self.device)
+        work, copied = self._called(node)
+        if copied is None:
+            return library_s(work, self.device)
+        moved = sum(2 * work.width * self._number(product(v.shape)) for v in copied)
+        copies_s = moved / self.device.dram_bytes_per_s + len(copied) * self.device.launch_s
+        return min(library_s(work, self.device), self._whole_s(work) + copies_s)
 
     def lost_s(self, node: Extern) -> float:
         """What a library's product would gain by aligned rows."""
-        work = self._called(node)
-        whole = replace(work, alignment=WHOLE)
-        return library_s(work, self.device) - library_s(whole, self.device)
+        work, _ = self._called(node)
+        return library_s(work, self.device) - self._whole_s(work)
 
-    def _called(self, node: Extern) -> Work:
+    def _whole_s(self, work: Work) -> float:
+        return library_s(replace(work, alignment=WHOLE), self.device)
+
+    def _called(self, node: Extern) -> tuple[Work, list[View] | None]:
+        """A product, and what would have to be copied for it to be aligned."""
         left, right = operands_of(node)
         result, depth = self.graph.buffers[node.outputs[0]], left.shape[-1]
         *outer, columns = (self._number(n) for n in result.shape)
@@ -278,8 +287,10 @@ class Prices:
         rows = prod(outer) // max(1, batch)
         width = self.graph.buffers[left.buffer].dtype.bytes
         wider = (result.dtype.bytes - width) * batch * rows * columns  # sums of 8-bit integers
-        return Work(batch, rows, columns, self._number(depth), more_bytes=wider, width=width,
-                    alignment=of_call(left, right, result.view, width))  # fmt: skip
+        matrices = left, right, result.view, width
+        work = Work(batch, rows, columns, self._number(depth), more_bytes=wider, width=width,
+                    alignment=of_call(*matrices))  # fmt: skip
+        return work, copied_for_call(*matrices, wider=node.target == "aten.mm.default")
 
     def _convolved(self, node: Extern, call: Call) -> Work:
         buffers, made = self.graph.buffers, self.graph.buffers[node.outputs[0]]

@@ -13,7 +13,7 @@ from torchweld.ir.nodes import Value, View
 from torchweld.ir.size import Size, known_factor, product
 
 WHOLE = 16  # bytes
-LEAST_COPY = 4  # that are copied to shared memory in the background
+NARROW = 4  # bytes; fewer are not copied to shared memory in the background, and stored slowly
 
 
 def of_call(left: View, right: View, result: View, width: int) -> int:
@@ -59,15 +59,33 @@ def of_loads(accesses: Accesses, c: Contraction) -> int:
 
 def stores_whole_lines(accesses: Accesses, c: Contraction) -> bool:
     """Whether no result lies along the rows, or in lines of columns that are not aligned."""
-    stored = [i.dtype.bytes for i in (accesses.comp.body[s.value] for s in accesses.comp.stores)]
-    tiles = [(a.offset, width) for a, width in zip(accesses.stores, stored)
-             if a.offset.axes & set(c.rows) and a.offset.axes & set(c.columns)]  # fmt: skip
-    for offset, width in tiles:
-        steps = (offset.const, *(offset.coefficient(a) for a in offset.axes - set(c.columns)))
-        in_lines = linear(accesses, offset, c.columns) == 1
-        if 1 in steps[1:] or (in_lines and _common(steps, width) < WHOLE):
-            return False
-    return True
+    along_rows = any(1 in _outside(accesses, c, position) for position in _tiles(accesses, c))
+    return not along_rows and not narrow_stores(accesses, c, WHOLE)
+
+
+def narrow_stores(accesses: Accesses, c: Contraction, least: int) -> list[int]:
+    """Positions of results in lines of columns that are aligned to less than `least` bytes."""
+
+    def is_narrow(position: int) -> bool:
+        offset = accesses.stores[position].offset
+        width = accesses.comp.body[accesses.comp.stores[position].value].dtype.bytes
+        steps = offset.const, *_outside(accesses, c, position)
+        return linear(accesses, offset, c.columns) == 1 and _common(steps, width) < least
+
+    return list(filter(is_narrow, _tiles(accesses, c)))
+
+
+def _tiles(accesses: Accesses, c: Contraction) -> list[int]:
+    """Positions of stores that write tiles of rows and columns."""
+    sides = set(c.rows), set(c.columns)
+    stores = enumerate(accesses.stores)
+    return [p for p, a in stores if all(a.offset.axes & side for side in sides)]
+
+
+def _outside(accesses: Accesses, c: Contraction, position: int) -> list[Size]:
+    """The steps of a store along all axes but the columns."""
+    offset = accesses.stores[position].offset
+    return [offset.coefficient(a) for a in offset.axes - set(c.columns)]
 
 
 def _steps(accesses: Accesses, c: Contraction, load: Value) -> Iterator[Size]:

@@ -19,7 +19,7 @@ from torchweld.ir.access import Accesses
 from torchweld.ir.contraction import Contraction
 from torchweld.ir.nodes import Buffer
 from torchweld.targets.target import Target
-from torchweld.templates.gemm.alignment import LEAST_COPY, of_loads, stores_whole_lines
+from torchweld.templates.gemm.alignment import NARROW, of_loads, stores_whole_lines
 from torchweld.templates.gemm.hopper import schedule as product_gluon
 from torchweld.templates.gemm.hopper.images import is_image
 from torchweld.templates.gemm.schedule import ProductSchedule
@@ -80,5 +80,5 @@ def _forms(accesses: Accesses, contraction: Contraction, table: Target, hints):
     scattered = columns >= _FEW_COLUMNS and not stores_whole_lines(accesses, c)
     if 2 * tiles < table.units or scattered:
         return product_triton, product_gluon
-    odd = of_loads(accesses, c) < LEAST_COPY or columns % _LANES != 0
+    odd = of_loads(accesses, c) < NARROW or columns % _LANES != 0
     return (product_triton,) if little and not odd else (product_gluon, product_triton)

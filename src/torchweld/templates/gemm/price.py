@@ -35,7 +35,14 @@ from torchweld.ir.size import Size, hint, product
 from torchweld.targets.products import Rate
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of
-from torchweld.templates.gemm.alignment import WHOLE, copied_for_call, of_call, of_loads
+from torchweld.templates.gemm.alignment import (
+    NARROW,
+    WHOLE,
+    copied_for_call,
+    narrow_stores,
+    of_call,
+    of_loads,
+)
 from torchweld.templates.gemm.comp import is_batched, operands_of
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
 from torchweld.templates.gemm.hopper.images import image_load
@@ -57,6 +64,7 @@ _TURNED = 32  # columns of a right factor that are turned beside a step
 # 4096 in tiles of 64 x 128: int8 with a scale takes 14 us more than the product alone, int4 with
 # zero points 28.
 _MADE_FMA = 2.0
+_STORED_SINGLY = 1.3  # how often more results of 2 bytes cost than their bytes do
 _CONVOLVED_COLUMNS = 128  # of fewer, cuDNN's convolutions take as long
 _CONVOLVED_CHANNELS = 32  # and so of channels
 _FEW_CHANNELS = 8  # and fewer: cuDNN's kernels do without tensor cores, or pad them
@@ -71,7 +79,8 @@ class Work:
     `image_bytes`: of a left factor that is an image, whose windows overlap; `share`: of the speed
     of products that the library's convolutions reach; `gathered`: how many sides an image has whose
     elements are loaded singly; `tile_us`: what a tile of boxes takes for its copies;
-    `turned`: a right factor lies along the columns; `alignment`: see alignment.py."""
+    `turned`: a right factor lies along the columns; `alignment`: see alignment.py;
+    `narrow_bytes`: of results that are stored in less than 4 bytes at once."""
 
     batch: int
     rows: int
@@ -91,6 +100,7 @@ class Work:
     tile_us: float = 0.0
     turned: bool = False
     alignment: int = WHOLE
+    narrow_bytes: int = 0
 
     def tiles(self, block_m: int, block_n: int) -> int:
         """None holds columns of two matrices."""
@@ -205,7 +215,7 @@ def _image_s(work: Work, block_n: int, device: Target) -> float:
 
 
 def _epilogue_s(work: Work, device: Target) -> float:
-    moved = work.width * work.results + work.more_bytes
+    moved = work.width * work.results + work.more_bytes + _STORED_SINGLY * work.narrow_bytes
     return moved / device.dram_bytes_per_s + work.fma * work.results / device.fma_per_s
 
 
@@ -401,6 +411,7 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
     fma = sum(TABLE[i.name].cost for i in after if isinstance(i, Op))
     in_windows = walks_boxes(accesses, form)
     computed = in_windows or any(p.left_load is None for p in form.products)
+    narrow = (comp.stores[p].buffer for p in narrow_stores(accesses, form, NARROW))
     made = (p.right for p in form.products if p.right_load is None)
     behind = needed(comp.body, made)
     packed = [comp.body[v].buffer for v in behind if isinstance(comp.body[v], Load)]
@@ -410,6 +421,7 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
         right_fma=_MADE_FMA * sum(_is_made(*spans[v], form) for v in behind),
         gathered=max(2, len(form.rows) - 1) if in_windows else 0,
         turned=lies_along_columns(accesses, form), alignment=of_loads(accesses, form),
+        narrow_bytes=_bytes(narrow, buffers, hints),
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ ALL = [
     (cases.batched(3, 20, 33, 24, "f32"), replace(TILE, splits=2)),
     (cases.linear(37, 50, 70, "f16"), TILE),
     (cases.linear(37, 50, 70, "f16", "km", "kn", gap=3), TILE),
+    (cases.apart(cases.linear(37, 51, 70, "f16", "km", "kn")), TILE),  # lines end in junk
     (cases.linear("s0", 40, 24, "f16", sizes={"s0": 37}), TILE),
     (cases.linear(37, 40, "s0", "f16", sizes={"s0": 29}), TILE),
     (cases.bias_gelu(33, 31, 17, "f16"), TILE),

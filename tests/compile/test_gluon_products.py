@@ -49,6 +49,8 @@ SHIPPED = [
     cases.gelu_backward(8192, 3072, 768),
     cases.side_by_side(2048, (2048, 512, 512), 2048),
     cases.side_by_side(2048, (1152, 4096), 1024, activated={1}),  # a parallel block's
+    cases.apart(cases.biased(50176, 195, 96), "y"),
+    cases.apart(cases.linear(50176, 96, 195, right="kn")),
 ]
 
 

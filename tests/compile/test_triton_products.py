@@ -75,6 +75,18 @@ def test_defaults_use_tensor_cores_and_do_not_spill(case: Case, arch: int):
     assert ("wgmma" if arch == 90 and chosen.block_m >= 64 else "mma.sync") in ptx
 
 
+@pytest.mark.parametrize("arch", TABLES)
+@pytest.mark.parametrize(("gap", "narrow"), [(5, False), (0, True)], ids=["apart", "odd rows"])
+def test_lines_that_begin_aligned_are_loaded_whole_to_their_end(gap: int, narrow: bool, arch: int):
+    """Of the gradient of a weight, with all shares of a long depth."""
+    case = cases.linear(195, 99, 50176, left="km", right="kn", gap=gap)
+    chosen = default(case, TABLES[arch])
+    source, *_ = generate(case.comp, case.buffers, chosen).sources
+    compiled = compile_source(source, arch)
+    assert chosen.splits > 1 and resources(compiled).spill_bytes == 0
+    assert ("ld.global.b16" in compiled.asm["ptx"]) == narrow
+
+
 @pytest.mark.parametrize("rows", (1, 16))
 def test_a_tile_reads_one_of_several_matrices_side_by_side(rows: int):
     case = cases.side_by_side(rows, (2048, 512, 512), 2048)

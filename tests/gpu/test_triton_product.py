@@ -25,6 +25,8 @@ def epilogues(dtype: str) -> list[Case]:
         cases.linear(255, 129, 127, dtype),
         cases.linear(300, 200, 72, dtype, "km", "kn"),
         cases.linear(129, 333, 100, dtype, gap=3),
+        cases.apart(cases.linear(195, 99, 70, dtype, "km", "kn")),
+        cases.apart(cases.linear(130, 63, 195, dtype, "mk", "kn"), "xwy"),
         cases.linear("s0", 136, 72, dtype, sizes={"s0": 201}),
         cases.linear(136, 72, "s0", dtype, sizes={"s0": 100}),
         cases.bias_gelu(131, 257, 65, dtype),

@@ -12,7 +12,7 @@ from torchweld.layout.channel_groups import channels_before_groups
 from torchweld.layout.channels import channels_last
 from torchweld.layout.extents import align_extents
 from torchweld.layout.layouts import contiguous_rows
-from torchweld.layout.rows import align_rows
+from torchweld.layout.rows import align_rows, align_temporaries
 from torchweld.passes.biases import separate_biases
 from torchweld.passes.depthwise import depthwise_written_out
 from torchweld.passes.few_channels import wide_windows
@@ -116,6 +116,8 @@ PASSES: dict[str, Pass] = {
         Pass("plan", "one computation an operation -> one a kernel", _planned),
         Pass("row chunks", "large results used row by row -> some rows at a time, never whole",
              lambda made, c: row_chunks(made, c.target)),
+        Pass("align temporaries", "rows of what products read and write -> multiples of 16 bytes",
+             _graph(lambda g, c: align_temporaries(g, c.loose_outputs))),
         Pass(JOIN, "library products and their readers -> one kernel, where that is faster",
              _joined),
         Pass("chains", "products in a row -> one kernel, whose intermediates stay on chip",
@@ -134,7 +136,7 @@ PASSES: dict[str, Pass] = {
              lambda made, c: cpu_calls(made, c.options, c.target)),
         Pass("library calls (GPU)", "products that stay calls -> cublasLt's, with activations",
              lambda made, c: gpu_calls(made, c.options, c.kind, c.target)),
-        Pass("align rows", "rows of temporaries -> multiples of 16 bytes",
+        Pass("align rows", "rows of the library's products -> the same, with copies",
              _graph(lambda g, c: align_rows(g, c.target, c.loose_outputs))),
         Pass("few terms", "reductions of a few terms that lie apart -> pointwise work",
              _graph(lambda g, c: few_terms_written_out(g))),

@@ -37,7 +37,8 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class ProductRates:
-    """`forms`: of 16-bit types, by the form of a kernel, and "library"; `wide`: of float32.
+    """`forms`: of 16-bit types, by the form of a kernel, and "library", and where rows are aligned
+    to 2, 4 or 8 bytes alone, with that number behind; `wide`: of float32.
     `sustained`: flops per second that the power limit leaves a long kernel, whatever makes it.
     `gelu`: of the library's product with a gelu, in times of the product. `computed_fma`:
     multiply-adds that each element of a left factor costs if it is computed on the way (a norm), in
@@ -66,9 +67,10 @@ class ProductRates:
     gathered_fma: float = 115.0
     boxes: tuple[tuple[int, float, float], ...] = ((0, 0.0, 0.0),)
 
-    def rate(self, form: str, width: int) -> Rate:
-        """Of elements of `width` bytes."""
-        found = (self.forms if width <= 2 else self.wide)[form]
+    def rate(self, form: str, width: int, alignment: int = 16) -> Rate:
+        """Of elements of `width` bytes, in rows at multiples of `alignment` bytes."""
+        forms = self.forms if width <= 2 else self.wide
+        found = forms.get(f"{form} {alignment}", forms[form])
         return replace(found, tflops=found.tflops * _OF_BYTES) if width == 1 else found
 
     def sustained_at(self, width: int) -> float:
@@ -82,6 +84,20 @@ class ProductRates:
 
         forms, wide = faster(self.forms), faster(self.wide)
         return replace(self, forms=forms, wide=wide, sustained=self.sustained * share)
+
+
+def _unaligned(
+    start_us: tuple[float, float], library: tuple[float, float], triton: tuple[float, float],
+    tile: int,
+) -> dict[str, Rate]:  # fmt: skip
+    """What the library and Triton make of rows aligned to less than 16 bytes. `library`, `triton`:
+    TFLOP/s for 2 bytes, and for 4 or 8."""
+    cutlass = (Rate(start_us[0], flops, 0.3, 0, share, 0.46, 2.8, _MMA_TILE)
+               for flops, share in zip(library, (0.35, 0.6)))  # fmt: skip
+    masked = (Rate(start_us[1], flops, 0.45, 0, 0.90, 0.8, 0.5, tile, step_ns)
+              for flops, step_ns in zip(triton, (30.0, 6.5)))  # fmt: skip
+    found = {"library": tuple(cutlass), "triton": tuple(masked)}
+    return {f"{form} {b}": of[b > 2] for form, of in found.items() for b in (2, 4, 8)}
 
 
 # H100, bf16: bench/gpu_products.py in a CUDA graph, weights from memory: fitted to 23 shapes of the
@@ -105,6 +121,7 @@ HOPPER = ProductRates(
         "triton": Rate(2.6, 900, 0.45, 0, 0.90, 0.8, 0.5),
         "stream": Rate(2.8, 850, 0.37, 244, 0.96, 1.0, 0.6),
         "gluon stream": Rate(2.3, 850, 0.37, 0, 1.07, 1.0, 0.4),  # behind another stream
+        **_unaligned((3.0, 2.6), (85, 150), (450, 600), _WGMMA_TILE),
     },
     wide={
         "library": Rate(3.0, 51, 0.05, 0, 0.90, 0.46, 2.8, _MMA_TILE),
@@ -127,6 +144,7 @@ SM_80 = ProductRates(
         "library": Rate(3.5, 285, 0.15, 0, 0.90, 0.46, 2.8, _MMA_TILE),
         "triton": Rate(3.1, 257, 0.45, 0, 0.90, 0.4, 0.5, _MMA_TILE),
         "stream": Rate(3.3, 325, 0.37, 244, 0.96, 1.0, 0.6),
+        **_unaligned((3.5, 3.1), (70, 125), (150, 200), _MMA_TILE),
     },
     wide={
         "library": Rate(3.5, 16.5, 0.05, 0, 0.90, 0.46, 2.8, _MMA_TILE),

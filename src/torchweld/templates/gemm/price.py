@@ -26,6 +26,7 @@ from torchweld.ir.nodes import (
     Node,
     Op,
     Value,
+    View,
     needed,
     value_axes,
 )
@@ -34,7 +35,15 @@ from torchweld.ir.size import Size, hint, product
 from torchweld.targets.products import Rate
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of
-from torchweld.templates.gemm.comp import is_batched, left_operand
+from torchweld.templates.gemm.alignment import (
+    NARROW,
+    WHOLE,
+    copied_for_call,
+    narrow_stores,
+    of_call,
+    of_loads,
+)
+from torchweld.templates.gemm.comp import is_batched, operands_of
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
 from torchweld.templates.gemm.hopper.images import image_load
 from torchweld.templates.gemm.hopper.schedule import walked_depth, walks_boxes
@@ -46,7 +55,7 @@ from torchweld.templates.traffic import node_bytes
 
 # Rows, columns of the library's tiles and shares of the depth, of which it picks the best.
 _LIBRARY_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64))
-_LIBRARY_SPLITS = (1, 2, 4, 8, 16)
+_LIBRARY_SPLITS = (1, 2, 4, 8, 16, 32, 64)
 _MICRO = 1e-6
 _WHOLE_TILE = 128 * 128
 _STEP = 0.75  # power of a tile's size that a step of the depth takes
@@ -55,6 +64,7 @@ _TURNED = 32  # columns of a right factor that are turned beside a step
 # 4096 in tiles of 64 x 128: int8 with a scale takes 14 us more than the product alone, int4 with
 # zero points 28.
 _MADE_FMA = 2.0
+_STORED_SINGLY = 1.3  # how often more results of 2 bytes cost than their bytes do
 _CONVOLVED_COLUMNS = 128  # of fewer, cuDNN's convolutions take as long
 _CONVOLVED_CHANNELS = 32  # and so of channels
 _FEW_CHANNELS = 8  # and fewer: cuDNN's kernels do without tensor cores, or pad them
@@ -69,7 +79,8 @@ class Work:
     `image_bytes`: of a left factor that is an image, whose windows overlap; `share`: of the speed
     of products that the library's convolutions reach; `gathered`: how many sides an image has whose
     elements are loaded singly; `tile_us`: what a tile of boxes takes for its copies;
-    `turned`: a right factor lies along the columns."""
+    `turned`: a right factor lies along the columns; `alignment`: see alignment.py;
+    `narrow_bytes`: of results that are stored in less than 4 bytes at once."""
 
     batch: int
     rows: int
@@ -88,6 +99,8 @@ class Work:
     gathered: int = 0
     tile_us: float = 0.0
     turned: bool = False
+    alignment: int = WHOLE
+    narrow_bytes: int = 0
 
     def tiles(self, block_m: int, block_n: int) -> int:
         """None holds columns of two matrices."""
@@ -101,7 +114,7 @@ class Work:
 
 def library_s(work: Work, device: Target) -> float:
     """Of one call, in the library's best tiles."""
-    rate = device.products.rate("library", work.width)
+    rate = device.products.rate("library", work.width, work.alignment)
     rate = replace(rate, tflops=rate.tflops * work.share)
     least = _CONVOLVED_COLUMNS if work.image_bytes is not None and work.batch == 1 else 0
     return min(
@@ -116,13 +129,24 @@ def kernel_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
     """Of one kernel that makes all products."""
     tile = schedule.block_m, schedule.block_n
     rates = device.products
-    rate = rates.rate("gluon in turn" if schedule.pingpong else schedule.form, work.width)
+    form = "gluon in turn" if schedule.pingpong else schedule.form
+    rate = rates.rate(form, work.width, work.alignment)
     if schedule.form != "gluon":
-        return _seconds(work, rate, *tile, schedule.splits, device)
+        seconds = _seconds(work, rate, *tile, schedule.splits, device)
+        return seconds if schedule.splits == 1 else _shared_s(seconds, work, schedule, device)
     if schedule.early:
         rate = replace(rate, start_us=rate.start_us - rates.early_us)
     seconds = _seconds(work, rate, *tile, schedule.splits, device)
     return max(seconds, _tiles_s(work, schedule, device))
+
+
+def _shared_s(seconds: float, work: Work, s: ProductSchedule, device: Target) -> float:
+    """Of tiles whose depth many programs share: copies of the factors from the last-level cache,
+    for each tile, are what bounds small ones; one program alone adds up all shares of a tile."""
+    read = work.rows * ceil(work.columns / s.block_n) + work.columns * ceil(work.rows / s.block_m)
+    read *= work.batch * work.depth * work.width * work.products
+    merged = 4 * s.splits * s.block_m * s.block_n * work.products * device.units
+    return max(seconds, read / device.llc_bytes_per_s) + merged / device.llc_bytes_per_s
 
 
 def _tiles_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
@@ -191,7 +215,7 @@ def _image_s(work: Work, block_n: int, device: Target) -> float:
 
 
 def _epilogue_s(work: Work, device: Target) -> float:
-    moved = work.width * work.results + work.more_bytes
+    moved = work.width * work.results + work.more_bytes + _STORED_SINGLY * work.narrow_bytes
     return moved / device.dram_bytes_per_s + work.fma * work.results / device.fma_per_s
 
 
@@ -249,14 +273,34 @@ class Prices:
             work = self._convolved(node, convolution)
             start_s = self.device.products.rate("library", work.width).start_us * _MICRO
             return library_s(work, self.device) + (start_s if work.more_bytes else 0.0)
-        result, depth = self.graph.buffers[node.outputs[0]], left_operand(node).shape[-1]
+        work, copied = self._called(node)
+        if copied is None:
+            return library_s(work, self.device)
+        moved = sum(2 * work.width * self._number(product(v.shape)) for v in copied)
+        copies_s = moved / self.device.dram_bytes_per_s + len(copied) * self.device.launch_s
+        return min(library_s(work, self.device), self._whole_s(work) + copies_s)
+
+    def lost_s(self, node: Extern) -> float:
+        """What a library's product would gain by aligned rows."""
+        work, _ = self._called(node)
+        return library_s(work, self.device) - self._whole_s(work)
+
+    def _whole_s(self, work: Work) -> float:
+        return library_s(replace(work, alignment=WHOLE), self.device)
+
+    def _called(self, node: Extern) -> tuple[Work, list[View] | None]:
+        """A product, and what would have to be copied for it to be aligned."""
+        left, right = operands_of(node)
+        result, depth = self.graph.buffers[node.outputs[0]], left.shape[-1]
         *outer, columns = (self._number(n) for n in result.shape)
         batch = outer[0] if is_batched(node) else 1
         rows = prod(outer) // max(1, batch)
-        width = self.graph.buffers[left_operand(node).buffer].dtype.bytes
+        width = self.graph.buffers[left.buffer].dtype.bytes
         wider = (result.dtype.bytes - width) * batch * rows * columns  # sums of 8-bit integers
-        work = Work(batch, rows, columns, self._number(depth), more_bytes=wider, width=width)
-        return library_s(work, self.device)
+        matrices = left, right, result.view, width
+        work = Work(batch, rows, columns, self._number(depth), more_bytes=wider, width=width,
+                    alignment=of_call(*matrices))  # fmt: skip
+        return work, copied_for_call(*matrices, wider=node.target == "aten.mm.default")
 
     def _convolved(self, node: Extern, call: Call) -> Work:
         buffers, made = self.graph.buffers, self.graph.buffers[node.outputs[0]]
@@ -367,6 +411,7 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
     fma = sum(TABLE[i.name].cost for i in after if isinstance(i, Op))
     in_windows = walks_boxes(accesses, form)
     computed = in_windows or any(p.left_load is None for p in form.products)
+    narrow = (comp.stores[p].buffer for p in narrow_stores(accesses, form, NARROW))
     made = (p.right for p in form.products if p.right_load is None)
     behind = needed(comp.body, made)
     packed = [comp.body[v].buffer for v in behind if isinstance(comp.body[v], Load)]
@@ -375,7 +420,8 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
         right_bytes=_bytes(packed, buffers, hints) if packed else None,
         right_fma=_MADE_FMA * sum(_is_made(*spans[v], form) for v in behind),
         gathered=max(2, len(form.rows) - 1) if in_windows else 0,
-        turned=lies_along_columns(accesses, form),
+        turned=lies_along_columns(accesses, form), alignment=of_loads(accesses, form),
+        narrow_bytes=_bytes(narrow, buffers, hints),
     )  # fmt: skip
 
 

@@ -365,7 +365,7 @@ def _gains_much(node: Node) -> bool:
 def _laid_out(graph: Graph, calls: _Calls, chosen: frozenset[str]) -> Graph:
     """Channels innermost in the chosen buffers; other images that their calls read are copied to
     that layout."""
-    buffers = {n: _innermost(b) if n in chosen else b for n, b in graph.buffers.items()}
+    buffers = {n: innermost(b) if n in chosen else b for n, b in graph.buffers.items()}
     changed = replace(graph, buffers=buffers)
     nodes: list[Node] = []
     copies: dict[str, Buffer] = {}
@@ -401,7 +401,7 @@ def _with_copies(
             continue
         if view.buffer not in copies:
             source = graph.buffers[view.buffer]
-            copy = replace(_innermost(source), name=f"{view.buffer}_channels_last", frozen=False)
+            copy = replace(innermost(source), name=f"{view.buffer}_channels_last", frozen=False)
             copies[view.buffer] = copy
             nodes.append(_copying(source, copy, node))
         args[k] = copies[view.buffer].view
@@ -434,7 +434,8 @@ def _copying(source: Buffer, target: Buffer, node: Extern) -> Comp:
     return Comp(f"copy_{target.name}", axes, body.body, (store,), node.origins)
 
 
-def _innermost(buffer: Buffer) -> Buffer:
+def innermost(buffer: Buffer) -> Buffer:
+    """An image, or a weight, with its channels innermost."""
     return replace(buffer, strides=_channels_last_strides(buffer.shape))
 
 

@@ -19,7 +19,7 @@ from torchweld.core.dtypes import DType
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
 from torchweld.ir.access import Accesses, linear
-from torchweld.ir.contraction import Contraction, bad_combining, operand
+from torchweld.ir.contraction import TENSOR_DTYPES, Contraction, bad_combining, operand
 from torchweld.ir.expand import TUPLES
 from torchweld.ir.nodes import Instr, Reduce, Value, needed, store_axes, value_axes
 from torchweld.targets.target import Target
@@ -62,6 +62,8 @@ _WIDE_FEW = ((64, 64, 32, 4), (64, 32, 32, 4))
 _WIDE_LEAST = 16  # rows, columns and depth: less fills no instruction
 _DEEPEST_BYTES = 1 << 17  # of 8-bit integers: sums stay below 2^31, where GPUs differ
 _VECTOR = 4  # numbers of float32 in a load of 16 bytes
+_LEAST_SIDE = 16  # of a tile, for an instruction
+_FOUR_WARPS = 128 * 64  # points of a tile that four warps hold
 _SMALL = 64 * 64  # points of a tile; smaller ones read too much
 # (block_m, block_n, block_k, warps) where there are few tiles.
 _FEW = ((64, 32, 64, 4), (128, 32, 64, 4), (128, 32, 64, 8), (64, 64, 64, 4), (64, 32, 128, 4))
@@ -107,6 +109,20 @@ class _Work:
         found = one if len(self.contraction.products) == 1 else pair
         packed = _packed(self.accesses, self.contraction)
         return tuple((m, n, k * packed, *rest) for m, n, k, *rest in found)
+
+    def narrowed(self, s: ProductSchedule) -> ProductSchedule:
+        """`s` with no more columns and depth than there are, of 16-bit types: groups of 16 channels
+        are no tile of 128."""
+        columns, depth = (extent(self.accesses, axes)
+                          for axes in (self.contraction.columns, self.contraction.depth))  # fmt: skip
+        known = isinstance(columns, int) and isinstance(depth, int)
+        dtype = _dtype_of(self.accesses, self.contraction)
+        if not known or dtype not in TENSOR_DTYPES or len(self.contraction.products) > 1:
+            return s
+        n, k = (max(_LEAST_SIDE, min(block, next_pow2(size)))
+                for block, size in ((s.block_n, columns), (s.block_k, depth)))  # fmt: skip
+        warps = s.num_warps if s.block_m * n > _FOUR_WARPS else min(s.num_warps, 4)
+        return replace(s, block_n=n, block_k=k, num_warps=warps)
 
     def fits(self, s: ProductSchedule) -> bool:
         staged = staged_bytes(s, self.accesses, self.contraction, self.table)
@@ -316,13 +332,14 @@ def _tiles(work: _Work) -> Iterator[ProductSchedule]:
     fit = [s for shape in shapes if work.fits(s := ProductSchedule("triton", *shape))]
     enough = [s for s in fit if work.programs(s) >= work.table.units]
     if not enough or enough[0].block_m * enough[0].block_n < _SMALL:
-        yield from _in_one_wave(work, "triton", work.table_of(_FEW, _FEW, few, _WIDE_FEW))
+        few = work.table_of(_FEW, _FEW, few, _WIDE_FEW)
+        yield from map(work.narrowed, _in_one_wave(work, "triton", few))
         return
-    first, at = enough[0], fit.index(enough[0])
+    first, at = work.narrowed(enough[0]), fit.index(enough[0])
     yield first
-    yield from fit[max(0, at - 1) : at + 3]
+    yield from map(work.narrowed, fit[max(0, at - 1) : at + 3])
     yield from (replace(first, stages=n) for n in (first.stages - 1, first.stages + 1))
-    yield replace(first, block_k=32, stages=first.stages + 1)
+    yield replace(first, block_k=min(32, first.block_k), stages=first.stages + 1)
 
 
 def _streams(work: _Work) -> Iterator[ProductSchedule]:

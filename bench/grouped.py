@@ -1,6 +1,6 @@
-"""Convolutions in groups in 16 bits on a GPU, without what follows them: cuDNN's call, with channels
-first and last, against our kernels, with groups as they are and joined to wider ones
-(passes/narrow_groups.py).
+"""Convolutions in groups in 16 bits on a GPU, without what follows them: cuDNN's call, with
+channels first and last, against our kernels, with groups as they are and joined to wider ones
+(passes/narrow_groups.py). Results are compared.
 
     python bench/grouped.py [--only "1x1"] [--candidates 2] [--seconds 50] [--dry]
 
@@ -98,7 +98,7 @@ def tensors(case: Case) -> dict[str, torch.Tensor]:
 
 
 def library_calls(layer: Layer) -> dict[str, Callable[[], object]]:
-    _, channels, _, window, step, groups = LAYERS[layer.name]
+    *_, window, step, groups = LAYERS[layer.name]
     made = {}
     for name, how in (("first", torch.contiguous_format), ("last", torch.channels_last)):
         t = tensors(layer.case)
@@ -109,8 +109,8 @@ def library_calls(layer: Layer) -> dict[str, Callable[[], object]]:
 
 def own_call(way: Way, case: Case, layer: Layer) -> Callable[[], None]:
     """A call of our kernel, whose result has been compared with cuDNN's."""
-    _, _, _, window, step, groups = LAYERS[layer.name]
-    t, call = tensors(case), None
+    *_, window, step, groups = LAYERS[layer.name]
+    t = tensors(case)
     wide, groups = t[case.comp.reads[1]], groups * layer.case.buffers["w"].shape[1]
     call = kernel_call(case, way.bundle, t)
     t["y"].fill_(float("nan"))

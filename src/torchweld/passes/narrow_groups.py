@@ -87,8 +87,8 @@ def _widened(node: Extern, call: Call, graph: Graph, count: int) -> _Widened | N
     shape = call.weight.shape[0], count * channels, *window
     weight = innermost(replace(source, name=f"{node.name}_weight_wide", shape=shape, frozen=False))
     sides = [f"s{d}" for d in range(len(window))]
-    extents = dict(zip(("g", "to", "o", "of", "c", *sides),
-                       (call.groups // count, count, results, count, channels, *window)))  # fmt: skip
+    sizes = call.groups // count, count, results, count, channels, *window
+    extents = dict(zip(("g", "to", "o", "of", "c", *sides), sizes))
     g, to, o, of, c, *taps = (axis(a) for a in extents)
     body, result = BodyBuilder(), (g * count + to) * results + o
     place = on_buffer(call.weight, graph.buffers, (result, c, *taps))

@@ -113,11 +113,11 @@ class _Work:
     def narrowed(self, s: ProductSchedule) -> ProductSchedule:
         """`s` with no more columns and depth than there are, of 16-bit types: groups of 16 channels
         are no tile of 128."""
-        columns, depth = (extent(self.accesses, axes)
-                          for axes in (self.contraction.columns, self.contraction.depth))  # fmt: skip
+        c = self.contraction
+        columns, depth = (extent(self.accesses, axes) for axes in (c.columns, c.depth))
         known = isinstance(columns, int) and isinstance(depth, int)
-        dtype = _dtype_of(self.accesses, self.contraction)
-        if not known or dtype not in TENSOR_DTYPES or len(self.contraction.products) > 1:
+        dtype = _dtype_of(self.accesses, c)
+        if not known or dtype not in TENSOR_DTYPES or len(c.products) > 1:
             return s
         n, k = (max(_LEAST_SIDE, min(block, next_pow2(size)))
                 for block, size in ((s.block_n, columns), (s.block_k, depth)))  # fmt: skip

@@ -108,10 +108,10 @@ def channels_last(
     if not _gains(calls, graph, table):
         return graph
     graph, loose = coarsened(graph, _images_read(calls, graph, table)), frozenset(loose_outputs)
-    chosen = _chosen(graph, calls, loose)
+    chosen = _chosen(graph, calls, loose, table)
     if table.kind == "cuda":
         graph = _with_returned_apart(graph, calls, loose, chosen)
-        chosen = _chosen(graph, calls, loose)
+        chosen = _chosen(graph, calls, loose, table)
     return _laid_out(graph, calls, chosen)
 
 
@@ -238,14 +238,19 @@ def _images_read(
                 yield view.buffer, view.shape
 
 
-def _free_buffers(graph: Graph, calls: _Calls, loose: frozenset[int]) -> frozenset[str]:
-    """Images whose layout nobody outside sees, and that every call takes either way."""
+def _free_buffers(
+    graph: Graph, calls: _Calls, loose: frozenset[int], table: Target
+) -> frozenset[str]:
+    """Images whose layout nobody outside sees, and that every call takes either way; on a GPU some
+    channels of one, too: a library copies them in any layout, ours do not."""
     held, windows = fixed_buffers(graph, loose), views(graph.outputs)
     for node in graph.nodes:
         if isinstance(node, Extern):
             images = set(_image_names(node, calls))
             held.update({*node.reads, *node.writes} - images, node.mutates)
-            windows += views((*node.args, *(a for _, a in node.kwargs)))
+            read = views((*node.args, *(a for _, a in node.kwargs)))
+            sliced = table.kind == "cuda" and images
+            windows += [v for v in read if not (sliced and _is_slice(v, graph))]
     held.update(v.buffer for v in windows if not is_whole(v, graph))
     free = {n for n, b in graph.buffers.items() if len(b.shape) in _IMAGES} - held
     for node in graph.nodes:
@@ -260,9 +265,11 @@ def _follows(node: Extern, calls: _Calls, graph: Graph, free: Set[str]) -> bool:
     return leader.buffer in free or _is_last(leader) or _is_image(leader, graph)
 
 
-def _chosen(graph: Graph, calls: _Calls, loose: frozenset[int]) -> frozenset[str]:
+def _chosen(
+    graph: Graph, calls: _Calls, loose: frozenset[int], table: Target
+) -> frozenset[str]:
     """The buffers that are laid out channels last."""
-    return _connected(graph, calls, _free_buffers(graph, calls, loose))
+    return _connected(graph, calls, _free_buffers(graph, calls, loose, table))
 
 
 def _connected(graph: Graph, calls: _Calls, free: frozenset[str]) -> frozenset[str]:
@@ -371,22 +378,24 @@ def _laid_out(graph: Graph, calls: _Calls, chosen: frozenset[str]) -> Graph:
     copies: dict[str, Buffer] = {}
     for node in graph.nodes:
         if isinstance(node, Extern):
-            node = replace(node, args=_restrided(node.args, buffers, chosen))
+            node = replace(node, args=_restrided(node.args, graph, changed, chosen))
             if chosen.intersection(_image_names(node, calls)):
                 node = _with_copies(node, changed, copies, nodes)
         nodes.append(node)
-    outputs = _restrided(graph.outputs, buffers, chosen)
+    outputs = _restrided(graph.outputs, graph, changed, chosen)
     made = {b.name: b for b in copies.values()}
     return replace(graph, buffers={**buffers, **made}, nodes=tuple(nodes), outputs=outputs)
 
 
-def _restrided(args: tuple[Arg, ...], buffers, chosen: frozenset[str]) -> tuple[Arg, ...]:
-    return tuple(
-        replace(a, strides=buffers[a.buffer].strides)
-        if isinstance(a, View) and a.buffer in chosen
-        else a
-        for a in args
-    )
+def _restrided(
+    args: tuple[Arg, ...], graph: Graph, changed: Graph, chosen: frozenset[str]
+) -> tuple[Arg, ...]:
+    """Views of the chosen images, or of some of their channels, in `changed`."""
+    def moved(view: View) -> View:
+        first = view.offset and view.offset // graph.buffers[view.buffer].strides[1]
+        return replace(view, strides=changed.buffers[view.buffer].strides, offset=first)
+
+    return tuple(moved(a) if isinstance(a, View) and a.buffer in chosen else a for a in args)
 
 
 def _with_copies(
@@ -459,6 +468,17 @@ def _is_image(view: View, graph: Graph) -> bool:
     """Whether it can be copied, whole, and the copy stays true."""
     lasts = view.buffer not in mutated_buffers(graph)
     return lasts and len(view.shape) in _IMAGES and is_whole(view, graph)
+
+
+def _is_slice(view: View, graph: Graph) -> bool:
+    """Whether a view is some channels of an image."""
+    buffer = graph.buffers[view.buffer]
+    if len(buffer.shape) not in _IMAGES or not isinstance(view.offset, int):
+        return False
+    batch, _, *sizes = buffer.shape
+    alike = view.shape == (batch, view.shape[1], *sizes) and view.strides == buffer.strides
+    step = buffer.strides[1]
+    return alike and isinstance(step, int) and view.offset % step == 0
 
 
 def is_whole(view: View, graph: Graph) -> bool:

@@ -259,14 +259,15 @@ def _dimensions(side: _Side, contraction: Contraction, channel: str) -> list[_Di
 
 def _joined(dims: list[_Dimension], rows: Sequence[str]) -> list[_Dimension]:
     """The last two as one, where a copy would have too many: channels of groups, or of every
-    second pixel, side by side."""
+    second pixel, one after the other. Each step of the depth is within one of them."""
     if len(dims) <= MOST_DIMENSIONS:
         return dims
     *others, outer, inner = dims
-    if outer.stride != inner.extent * inner.stride or outer.name in rows:
+    if outer.name in rows or outer.stride % inner.stride:
         return dims
-    extent = outer.extent * inner.extent
-    start = f"({outer.start}) * {inner.extent} + {inner.start}"
+    apart = outer.stride // inner.stride
+    extent = (outer.extent - 1) * apart + inner.extent
+    start = f"({outer.start}) * {apart} + {inner.start}"
     return _joined([*others, replace(inner, extent=extent, start=start)], rows)
 
 

@@ -25,7 +25,8 @@ cuDNN's calls on an H100 with channels last, in times of those without (float32 
 One-dimensional ones in 16 bits gain on Hopper, where they are kernels of our own (66 us in place of
 301: 16 x 256 x 4096, windows of 5). Those that lose stay as they are, and so do float32 ones whose
 factors would lose more bits on their way to TF32 in this layout (`precision.py`). The one in three
-groups loses in bfloat16, too: cuDNN converts layouts for 768 us of a training step, without 293.
+groups loses in bfloat16, too: cuDNN converts layouts for 768 us of a training step, without 293. In
+inference those in 16 bits are products of our own.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def channels_last(
     trains = bool(frozenset(loose_outputs))
     reading = (n for n in graph.nodes if _reads_images(n, graph, table, trains))
     calls = {n.name: _CALLS[n.target] for n in reading}
-    if not _gains(calls, graph, table):
+    if not _gains(calls, graph, table, trains):
         return graph
     graph, loose = coarsened(graph, _images_read(calls, graph, table)), frozenset(loose_outputs)
     chosen = _chosen(graph, calls, loose, table)
@@ -137,24 +138,26 @@ def _reads_images(node: Node, graph: Graph, table: Target, trains: bool) -> bool
     return suits and not any(_loses_precision(n, graph) for n in asked)
 
 
-def _gains(calls: _Calls, graph: Graph, table: Target) -> bool:
+def _gains(calls: _Calls, graph: Graph, table: Target, trains: bool) -> bool:
     """Whether more of the arithmetic of convolutions is in such as are faster so than in such as
     are slower."""
     work = 0
     for node in graph.nodes:
         if isinstance(node, Extern) and node.target in _CONVOLUTIONS:
-            work += _gain(node, node.name in calls, graph, table) * _work(node, graph)
+            gain = _gain(node, node.name in calls, graph, table, trains)
+            work += gain * _work(node, graph)
     return work > 0
 
 
-def _gain(node: Extern, takes: bool, graph: Graph, table: Target) -> int:
+def _gain(node: Extern, takes: bool, graph: Graph, table: Target, trains: bool) -> int:
     """1: it is faster so; 0: as fast; -1: slower. `takes`: it may be given channels last."""
     weight = node.args[_CONVOLUTIONS[node.target]]
     dtype, groups = graph.buffers[weight.buffer].dtype, node.args[_groups_position(node)]
     if table.kind == "cuda":
         pixels = product(weight.shape[2:]) == 1
-        if takes and groups == 1 and pixels and not dtype.is_low_precision:
-            return 0  # a product of matrices in either layout
+        own = node.target == "aten.convolution.default" and not trains
+        if takes and pixels and (groups == 1) != dtype.is_low_precision:
+            return 0 if groups == 1 or own else -1  # products of matrices in either layout
         return 1 if takes and not (pixels and groups != 1) else -1
     alone = len(weight.shape) == 4 and (groups == 1 or weight.shape[1] == 1)
     faster = alone and dtype.is_low_precision and torch.backends.mkldnn.is_available()

@@ -47,7 +47,8 @@ class ProductRates:
     `convolution`: the share of its products' speed that the library's convolutions reach;
     `unsuited`: those of rows with their channels innermost; `few`: those of images of up to eight
     channels, and of images that overlap themselves; `gathered_fma`: as `computed_fma`, of elements
-    of windows on an image of two sides that are loaded one by one. `boxes`: by the bytes from one
+    of windows on an image of two sides that are loaded one by one; `group_us`: of each group of a
+    convolution by 1 x 1. `boxes`: by the bytes from one
     place of an image to the next, at least, what a tile of 128 rows that are places takes in Gluon,
     and each of its steps of the depth, in us."""
 
@@ -64,6 +65,7 @@ class ProductRates:
     unsuited: float = 0.1
     few: float = 0.062
     gathered_fma: float = 115.0
+    group_us: float = 10.0
     boxes: tuple[tuple[int, float, float], ...] = ((0, 0.0, 0.0),)
 
     def rate(self, form: str, width: int) -> Rate:

@@ -248,7 +248,8 @@ class Prices:
         if convolution is not None:
             work = self._convolved(node, convolution)
             start_s = self.device.products.rate("library", work.width).start_us * _MICRO
-            return library_s(work, self.device) + (start_s if work.more_bytes else 0.0)
+            seconds = library_s(work, self.device) + (start_s if work.more_bytes else 0.0)
+            return max(seconds, self._one_by_one_s(convolution))
         result, depth = self.graph.buffers[node.outputs[0]], left_operand(node).shape[-1]
         *outer, columns = (self._number(n) for n in result.shape)
         batch = outer[0] if is_batched(node) else 1
@@ -257,6 +258,11 @@ class Prices:
         wider = (result.dtype.bytes - width) * batch * rows * columns  # sums of 8-bit integers
         work = Work(batch, rows, columns, self._number(depth), more_bytes=wider, width=width)
         return library_s(work, self.device)
+
+    def _one_by_one_s(self, call: Call) -> float:
+        """Of groups that the library multiplies one after the other."""
+        apart = call.groups > 1 and prod(call.window) == 1
+        return call.groups * self.device.products.group_us * _MICRO if apart else 0.0
 
     def _convolved(self, node: Extern, call: Call) -> Work:
         buffers, made = self.graph.buffers, self.graph.buffers[node.outputs[0]]

@@ -125,20 +125,20 @@ def own_call(way: Way, case: Case, layer: Layer) -> Callable[[], None]:
 @torch.no_grad()
 def line(layer: Layer) -> str:
     calls, failed = library_calls(layer), [w.problem[:70] for w in layer.ways if w.problem]
-    graphs = {kind: Recorded.of([one] * REPEATS).graph for kind, one in calls.items()}
+    kept = {kind: Recorded.of([one] * REPEATS) for kind, one in calls.items()}
     for number, (way, case) in enumerate(zip(layer.ways, layer.cases)):
         try:
             one = own_call(way, case, layer) if way.bundle else None
             if one:
-                graphs[number] = Recorded.of([one] * REPEATS).graph
+                kept[number] = Recorded.of([one] * REPEATS)
         except Exception as error:
             failed.append(f"{layer.kinds[number]}: {error}"[:70])
-    times = _in_turn(graphs)
+    times = _in_turn({kind: recorded.graph for kind, recorded in kept.items()})
     us = {k: 1000 * statistics.median(spans) / REPEATS for k, spans in times.items()}
     best: dict[str, str] = {}
     for number in sorted((n for n in us if isinstance(n, int)), key=us.__getitem__):
         kind = layer.kinds[number]
-        best.setdefault(kind.split("x")[0], f"{kind} {us[number]:.1f}")
+        best.setdefault(kind.split(":")[0] + kind.split()[1], f"{kind} {us[number]:.1f}")
     cudnn = f"{us['first']:.1f} | {us['last']:.1f} ({layer.price_us:.1f})"
     return f"| {layer.name} | {cudnn} | {' | '.join(best.values())} | {'; '.join(failed[:2])}"
 

@@ -142,7 +142,7 @@ def halves(x, u, v, w):
 def test_some_channels_of_an_image_are_read_where_they_are():
     shapes = (2, 8, 9, 9), (40, 8, 3, 3), (16, 24, 3, 3), (16, 16, 3, 3)
     after = laid_out(halves, [torch.randn(s, dtype=bf16) for s in shapes])
-    first, *parts = (n for n in after.nodes if isinstance(n, Extern))
+    _, *parts = (n for n in after.nodes if isinstance(n, Extern))
     whole = after.buffers[parts[0].args[0].buffer]
     assert is_channels_last(whole.view) and whole.shape[1] == 40
     assert {n.args[0].buffer for n in parts} == {whole.name}

@@ -22,7 +22,7 @@ from gpu_products import Recorded, Way, _in_turn, _way, compile_all, kernel_call
 from image_cases import call
 from product_cases import parts
 from torchweld.ir.nodes import Graph
-from torchweld.passes.narrow_groups import _counts, _widened
+from torchweld.passes.narrow_groups import _widened
 from torchweld.targets.find import named_target
 from torchweld.templates.conv.comp import call_of, convolution_comp
 from torchweld.templates.gemm.hopper import generate as gluon
@@ -71,7 +71,7 @@ def layer_of(name: str, most: int) -> Layer:
     graph = Graph("layer", (), buffers, (node,), ("x", "w"), (buffers["y"].view,))
     table = named_target("H100")
     found = [(call_of(node).channels, Case(name, convolution_comp(node, buffers), buffers))]
-    for count in _counts(call_of(node)):
+    for count in _counts(groups, call_of(node).channels):
         _, weight, wide = _widened(node, call_of(node), graph, count)
         every = {**buffers, weight.name: weight}
         found.append((weight.shape[1], Case(name, convolution_comp(wide, every), every)))
@@ -87,6 +87,12 @@ def layer_of(name: str, most: int) -> Layer:
                 cases.append(case)
                 kinds.append(f"{width}: {s.form[0]} {s.block_m}x{s.block_n}x{s.block_k}")
     return Layer(name, found[0][1], ways, cases, kinds, Prices(graph, table).call_s(node) * 1e6)
+
+
+def _counts(groups: int, channels: int) -> list[int]:
+    """How many groups may become one: 16 channels to 128."""
+    every = (n for n in range(2, groups + 1) if groups % n == 0)
+    return [n for n in every if 16 <= n * channels <= 128]
 
 
 def tensors(case: Case) -> dict[str, torch.Tensor]:

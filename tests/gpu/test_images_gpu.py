@@ -39,6 +39,7 @@ def every(dtype: str) -> list[Case]:
         convolution(2, 64, (24, 24), 64, (3, 3), padding=2, dilation=2, dtype=dtype),
         convolution(2, 256, (12, 12), 96, (3, 3), padding=1, groups=4, dtype=dtype),
         convolution(3, 96, (12, 14), 144, (3, 3), stride=2, padding=1, groups=3, dtype=dtype),
+        convolution(3, 120, (12, 14), 120, (3, 3), stride=2, padding=1, groups=5, dtype=dtype),
         convolution(3, 120, (13, 11), 120, (3, 3), padding=1, groups=5, dtype=dtype),
         convolution(3, 64, (13, 11), 72, (3, 3), padding=1, behind=40, dtype=dtype),
         convolution(2, 32, (12, 8), 64, (3, 3), stride=2, padding=2, dilation=2, behind=32,

@@ -51,10 +51,11 @@ def converted(function, args, options=DEFAULT):
 
 CASES = [
     (net(8, padding=1), case(32, 32, 8, (9, 7), (3, 3)), 1),
-    (net(32, padding=1), case(128, 128, 32, (6, 8), (3, 3), torch.float16), 1),
-    (net(6, stride=2, padding=1), case(96, 48, 6, (8, 6), (3, 3)), 1),
-    (net(6, padding=2, dilation=2), case(144, 144, 6, (7, 9), (3, 3)), 2),
+    (net(32, padding=1), case(128, 128, 32, (6, 8), (3, 3), torch.float16), 2),
+    (net(6, stride=2, padding=1), case(96, 48, 6, (8, 6), (3, 3)), 2),
+    (net(6, padding=2, dilation=2), case(144, 144, 6, (7, 9), (3, 3)), 3),
     (net(5), case(40, 80, 5, (9, 9), (3, 5)), 1),
+    (net(5, padding=1), case(120, 120, 5, (9, 9), (3, 3)), 1),
     (net(4, padding=1), case(32, 48, 4, (3, 4, 5), (3, 3, 3)), 1),
 ]
 
@@ -87,7 +88,8 @@ def test_what_stays_with_the_library_keeps_its_groups(options, any_size):
 @pytest.mark.parametrize(("function", "args"), [
     (net(1, padding=1), case(32, 32, 1, (8, 8), (3, 3))),
     (net(32, padding=1), case(32, 32, 32, (8, 8), (3, 3))),  # channels apart
-    (net(2, padding=1), case(192, 192, 2, (8, 8), (3, 3))),  # wide enough
+    (net(2, padding=1), case(80, 80, 2, (8, 8), (3, 3))),  # wide enough
+    (net(4), case(32, 32, 4, (8, 8), (1, 1))),  # products
     (net(7, padding=1), case(21, 21, 7, (8, 8), (3, 3))),  # no pixels of whole 16 bytes
     (net(8, padding=1), case(32, 32, 8, (8, 8), (3, 3), torch.float32)),
     (net(8, stride=3, padding=1), case(32, 32, 8, (8, 8), (3, 3))),  # a side that no step divides

@@ -35,6 +35,8 @@ CASES = [
     (convolution(2, 128, (12, 10), 96, (3, 3), padding=1, groups=2), ALONE),
     # channels of several groups, and of every second pixel, in one dimension
     (convolution(2, 96, (12, 10), 96, (3, 3), stride=2, padding=1, groups=3), SHORT),
+    (convolution(2, 72, (12, 10), 72, (3, 3), stride=2, padding=1, groups=3), SHORT),
+    (convolution(1, 80, (12, 10), 96, (3, 3), stride=2, padding=1, groups=2), ALONE),
     (convolution(2, 64, (12, 10), 40, (3, 3), padding=1, behind=8), ALONE),
     (convolution(2, 32, (12, 8), 64, (3, 3), stride=2, padding=2, dilation=2, behind=32), SHORT),
     (convolution(3, 24, (70,), 40, (5,), padding=2), ALONE),
@@ -144,8 +146,6 @@ def test_results(case: Case, schedule: ProductSchedule):
         (convolution(2, 12, (8, 8), 16, (3, 3), padding=1), "not aligned"),
         (convolution(2, 64, (15, 15), 64, (3, 3), stride=2, padding=1), "no step divides"),
         (convolution(2, 72, (12, 12), 64, (2, 2), stride=2, padding=1), "NO CANDIDATE"),
-        # a step of the depth would be in two groups
-        (convolution(2, 48, (12, 12), 48, (3, 3), stride=2, padding=1, groups=2), "NO CANDIDATE"),
         (convolution(2, 64, (8, 8), 16, (3, 3), padding=1, behind=4), "not aligned"),
         (behind("x[n, c, 8*h+8*i-8]", ("h+i-1", 12), x=("bf16", 2, 64, 96)), "innermost"),
         (laid_out(convolution(2, 64, (9, 9), 64, (8, 1), padding=2), w=(0, 1, 3, 2)), "innermost"),

@@ -259,7 +259,7 @@ def _dimensions(side: _Side, contraction: Contraction, channel: str) -> list[_Di
 
 def _joined(dims: list[_Dimension], rows: Sequence[str]) -> list[_Dimension]:
     """The last two as one, where a copy would have too many: channels of groups, or of every
-    second pixel, one after the other. Each step of the depth is within one of them."""
+    second pixel, one after the other."""
     if len(dims) <= MOST_DIMENSIONS:
         return dims
     *others, outer, inner = dims

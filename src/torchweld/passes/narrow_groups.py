@@ -49,7 +49,7 @@ def wide_groups(graph: Graph, table: Target, options: Options) -> Graph:
         seen = replace(graph, buffers={**graph.buffers, weight.name: weight})
         alike = call.image.shape, call.image.strides, call.weight.shape, node.args[3:]
         if alike not in pays:
-            pays[alike] = _pays(node, [copy, wide], seen, table)
+            pays[alike] = _pays(node, wide, seen, table)
         if pays[alike]:
             nodes, buffers = [*nodes, copy, wide], {**buffers, weight.name: weight}
         else:
@@ -68,10 +68,13 @@ def _is_narrow(call: Call | None, graph: Graph) -> bool:
     return known and alike and prod(call.window) > 1
 
 
-def _pays(node: Extern, wide: list[Node], graph: Graph, table: Target) -> bool:
-    """Whether wider groups are faster than the library's call, and than our own as they are."""
-    now_s = min(Prices(graph, table).call_s(node), own_s([node], graph, table))
-    return is_faster(own_s(wide, graph, table), now_s)
+def _pays(node: Extern, wide: Extern, graph: Graph, table: Target) -> bool:
+    """Whether wider groups are faster than the library's call, and than our own as they are. All
+    of them want a copy of the weight, for its channels to lie innermost."""
+    seconds = own_s([wide], graph, table)
+    if not is_faster(seconds, Prices(graph, table).call_s(node)):
+        return False
+    return is_faster(seconds, own_s([node], graph, table))
 
 
 def _together(call: Call) -> int:

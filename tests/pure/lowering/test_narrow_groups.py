@@ -20,9 +20,11 @@ from torchweld.ir.nodes import Extern
 from torchweld.layout.channels import channels_last
 from torchweld.passes import narrow_groups
 from torchweld.passes.narrow_groups import wide_groups
+from torchweld.pipeline import plan_graph
 from torchweld.targets.find import named_target
 from torchweld.templates.conv.comp import call_of, convolution_comp
 from torchweld.templates.gemm.hopper.schedule import supports
+from torchweld.templates.gemm.triton import schedule as triton_schedule
 
 TABLE = named_target("H100")
 DEFAULT = Options()
@@ -76,6 +78,46 @@ def test_a_convolution_of_the_same_meaning(function, args, left, any_size):
     buffers = {n: replace(b, device="cuda:0") for n, b in after.buffers.items()}
     accesses = addressed(convolution_comp(call, buffers), buffers)
     assert supports(accesses, contraction_of(accesses), TABLE) is None
+
+
+def planned(groups, image, weight, table, dtype=torch.bfloat16, **how) -> list[str]:
+    """The templates that a plan has, and the library's convolutions."""
+    x, w = (torch.empty(s, dtype=dtype, device="meta") for s in (image, weight))
+    _, plan = plan_graph(capture(net(groups, **how), x, w, mode="real"), DEFAULT, table)
+    calls = [n.target for n in plan.graph.nodes if isinstance(n, Extern)]
+    return calls + [c.template for c in plan.choices if c.template.startswith("gemm")]
+
+
+@pytest.mark.parametrize(("groups", "image", "weight", "how"), [
+    (32, (16, 128, 56, 56), (128, 4, 3, 3), dict(padding=1)),
+    (32, (16, 1024, 14, 14), (1024, 32, 3, 3), dict(padding=1, stride=2)),
+    (5, (16, 120, 28, 28), (120, 24, 3, 3), dict(padding=1)),
+    (9, (16, 432, 14, 14), (432, 48, 3, 3), dict(padding=1)),  # as they are
+], ids=str)  # fmt: skip
+def test_windows_in_groups_are_kernels_of_ours_on_hopper(groups, image, weight, how):
+    assert planned(groups, image, weight, TABLE, **how) == ["gemm/hopper"]
+    call = ["aten.convolution.default"]
+    assert planned(groups, image, weight, named_target("A100"), **how) == call
+    assert planned(groups, image, weight, TABLE, torch.float32, **how) == call
+
+
+@pytest.mark.parametrize("device", ["H100", "A100"])
+def test_pixels_in_groups_are_products_of_ours(device):
+    """They were the library's, one group after the other."""
+    shapes = (16, 576, 14, 14), (576, 32, 1, 1)
+    assert planned(18, *shapes, named_target(device)) == ["gemm/triton"]
+    call = ["aten.convolution.default"]
+    assert planned(18, *shapes, named_target(device), torch.float32) == call
+
+
+def test_a_tile_has_no_more_columns_than_a_group():
+    x, w = case(576, 576, 18, (14, 14), (1, 1))
+    _, after = converted(net(18), (x.repeat(8, 1, 1, 1), w))
+    (call,) = (n for n in after.nodes if isinstance(n, Extern))
+    accesses = addressed(convolution_comp(call, after.buffers), after.buffers)
+    found = contraction_of(accesses)
+    every = list(triton_schedule.candidates(accesses, found, TABLE))
+    assert every and {(s.block_n, s.block_k) for s in every} == {(32, 32)}
 
 
 @pytest.mark.parametrize("options", [Options(numerics="eager"), Options(fuse=False)])

@@ -159,6 +159,8 @@ def main() -> None:
     deadline = time.monotonic() + args.seconds
     layers = [layer_of(name, args.candidates) for name in LAYERS if args.only in name]
     compile_all(layers, 90, deadline)
+    if not args.dry:
+        print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, bfloat16")
     print("| layer | cuDNN, channels first | last (predicted) | ours, by channels of a group |")
     for layer in layers:
         if args.dry:

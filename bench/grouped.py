@@ -118,14 +118,14 @@ def own_call(way: Way, case: Case, layer: Layer) -> Callable[[], None]:
     *_, window, step, groups = LAYERS[layer.name]
     t = tensors(case)
     wide, groups = t[case.comp.reads[1]], groups * layer.case.buffers["w"].shape[1]
-    call = kernel_call(case, way.bundle, t)
+    run = kernel_call(case, way.bundle, t)
     t["y"].fill_(float("nan"))
-    call()
+    run()
     want = torch.conv2d(t["x"], wide, None, step, window // 2, 1, groups // wide.shape[1]).float()
     error = float((t["y"].float() - want).norm() / want.norm())
     if not error < 5e-3:
         raise ValueError(f"wrong: L2 error {error:.1e}")
-    return call
+    return run
 
 
 @torch.no_grad()

@@ -47,7 +47,7 @@ def wide_groups(graph: Graph, table: Target, options: Options) -> Graph:
             continue
         copy, weight, wide = made
         seen = replace(graph, buffers={**graph.buffers, weight.name: weight})
-        alike = call.image.shape, call.image.strides, call.weight.shape, node.args[3:]
+        alike = replace(call.image, buffer=""), call.weight.shape, node.args[3:]
         if alike not in pays:
             pays[alike] = _pays(node, wide, seen, table)
         if pays[alike]:

@@ -284,7 +284,8 @@ class Prices:
         rows, columns, depth = map(self._number, sizes)
         seen = made.dtype.bytes * self._number(product(call.image.shape))
         read = min(image, seen, 2 * call.groups * rows * depth)
-        copied = 0 if is_dense(call.image) else 2 * seen
+        part = seen < image and not is_dense(call.image)  # which is copied first, as is
+        copied = 2 * seen if part or seen > image else 0  # what overlaps itself
         rates = self.device.products
         share = rates.unsuited if rows_last else rates.convolution
         share = rates.few if seen > image or few else share

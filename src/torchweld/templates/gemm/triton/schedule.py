@@ -46,12 +46,7 @@ _TILES = (
     (64, 64, 64, 4, 4),
     (64, 32, 64, 4, 4),
 )
-_PAIRED = (
-    (128, 128, 64, 8, 3),
-    (128, 64, 64, 4, 3),
-    (64, 64, 64, 4, 4),
-    (64, 32, 64, 4, 4),
-)
+_PAIRED = ((128, 128, 64, 8, 3), (128, 64, 64, 4, 3), (64, 64, 64, 4, 4), (64, 32, 64, 4, 4))
 # Of float32, which is split in registers (codegen/triton/wide.py): the largest spill on sm_80. For
 # wgmma a right factor that lies along the columns is turned, so that its tiles are narrow: 1024 x
 # 1024 with a depth of 4096 takes an H100 157 us in tiles of 128 x 32, 223 in 128 x 64.
@@ -62,8 +57,6 @@ _WIDE_FEW = ((64, 64, 32, 4), (64, 32, 32, 4))
 _WIDE_LEAST = 16  # rows, columns and depth: less fills no instruction
 _DEEPEST_BYTES = 1 << 17  # of 8-bit integers: sums stay below 2^31, where GPUs differ
 _VECTOR = 4  # numbers of float32 in a load of 16 bytes
-_LEAST_SIDE = 16  # of a tile, for an instruction
-_FOUR_WARPS = 128 * 64  # points of a tile that four warps hold
 _SMALL = 64 * 64  # points of a tile; smaller ones read too much
 # (block_m, block_n, block_k, warps) where there are few tiles.
 _FEW = ((64, 32, 64, 4), (128, 32, 64, 4), (128, 32, 64, 8), (64, 64, 64, 4), (64, 32, 128, 4))
@@ -111,18 +104,11 @@ class _Work:
         return tuple((m, n, k * packed, *rest) for m, n, k, *rest in found)
 
     def narrowed(self, s: ProductSchedule) -> ProductSchedule:
-        """`s` with no more columns and depth than there are, of 16-bit types: groups of 16 channels
-        are no tile of 128."""
+        """`s` with tiles of 16-bit types as narrow as what there is."""
         c = self.contraction
-        columns, depth = (extent(self.accesses, axes) for axes in (c.columns, c.depth))
-        known = isinstance(columns, int) and isinstance(depth, int)
-        dtype = _dtype_of(self.accesses, c)
-        if not known or dtype not in TENSOR_DTYPES or len(c.products) > 1:
-            return s
-        n, k = (max(_LEAST_SIDE, min(block, next_pow2(size)))
-                for block, size in ((s.block_n, columns), (s.block_k, depth)))  # fmt: skip
-        warps = s.num_warps if s.block_m * n > _FOUR_WARPS else min(s.num_warps, 4)
-        return replace(s, block_n=n, block_k=k, num_warps=warps)
+        sides = [extent(self.accesses, axes) for axes in (c.columns, c.depth)]
+        narrow = _dtype_of(self.accesses, c) in TENSOR_DTYPES and len(c.products) == 1
+        return s.within(*sides) if narrow and all(isinstance(n, int) for n in sides) else s
 
     def fits(self, s: ProductSchedule) -> bool:
         staged = staged_bytes(s, self.accesses, self.contraction, self.table)

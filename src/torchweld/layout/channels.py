@@ -251,10 +251,9 @@ def _free_buffers(
         if isinstance(node, Extern):
             images = set(_image_names(node, calls))
             held.update({*node.reads, *node.writes} - images, node.mutates)
-            read = views((*node.args, *(a for _, a in node.kwargs)))
-            sliced = table.kind == "cuda" and images
-            windows += [v for v in read if not (sliced and _is_slice(v, graph))]
-    held.update(v.buffer for v in windows if not is_whole(v, graph))
+            windows += views((*node.args, *(a for _, a in node.kwargs)))
+    parts = [v for v in windows if not is_whole(v, graph)]
+    held.update(v.buffer for v in parts if table.kind != "cuda" or not _is_slice(v, graph))
     free = {n for n, b in graph.buffers.items() if len(b.shape) in _IMAGES} - held
     for node in graph.nodes:
         if node.name in calls and not _follows(node, calls, graph, free):

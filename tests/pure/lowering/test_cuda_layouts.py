@@ -151,6 +151,23 @@ def test_some_channels_of_an_image_are_read_where_they_are():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("loose", [True, False])
+def test_some_channels_that_a_backward_sees_lie_so_too(loose):
+    def run(x, w, v):
+        part = F.conv2d(x, w).relu()[:, 24:]
+        return F.conv2d(part, v).sin().sum(), part
+
+    shapes = (2, 8, 9, 9), (40, 8, 3, 3), (16, 16, 3, 3)
+    args = [torch.randn(s, dtype=bf16) for s in shapes]
+    before = lower(capture(run, *args), Options()).graph
+    after = channels_last(before, TABLE, frozenset((1,)) if loose else frozenset())
+    check_graph(after)
+    _, part = after.outputs
+    assert (part.strides[1] == 1, part.offset == 24) == (loose, loose)
+    for one, other in zip(run_graph(before, args), run_graph(after, args), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
 def test_some_images_of_a_batch_are_not():
     """Which a call may read in any layout."""
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import product_cases as cases
+from image_cases import convolution, normalised
 from product_cases import parts
 from triton_cases import Case, title
 from triton_run import product_bundle
@@ -47,6 +48,9 @@ SHIPPED = [
     cases.int8_weight(1, 4096, 4096),
     cases.nibbles(16, 4096, 32, 64),
     cases.nibbles(64, 4096, 32, 64),
+    convolution(16, 576, (14, 14), 576, (1, 1), groups=18),
+    normalised(16, 384, (28, 28), 384, (1, 1), groups=24),
+    convolution(16, 1152, (7, 7), 288, (1, 1), groups=36),
 ]
 
 

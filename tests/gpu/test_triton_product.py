@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import product_cases as cases
+from image_cases import convolution, normalised
 from product_cases import parts, tiled_title
 from product_check import problems
 from torchweld.core import dtypes
@@ -40,6 +41,9 @@ def epilogues(dtype: str) -> list[Case]:
         cases.from_heads(3, 50, 4, 32, 130, dtype),
         cases.batched(6, 70, 90, 40, dtype),
         cases.batched(6, 70, 90, 40, dtype, "bnk"),
+        convolution(3, 64, (11, 13), 96, (1, 1), groups=2, dtype=dtype),
+        convolution(3, 72, (11, 13), 108, (1, 1), stride=2, groups=9, dtype=dtype),
+        normalised(3, 48, (9, 7), 48, (1, 1), groups=3, dtype=dtype),
         cases.gate_before(130, 100, 200, dtype),
         cases.scaled_before(130, 100, 77, dtype),
         cases.shifted(130, 100, 77, dtype),

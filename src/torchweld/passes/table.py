@@ -18,6 +18,7 @@ from torchweld.passes.depthwise import depthwise_written_out
 from torchweld.passes.few_channels import wide_windows
 from torchweld.passes.few_terms import few_terms_written_out
 from torchweld.passes.lone_functions import lone_functions_as_calls
+from torchweld.passes.narrow_groups import wide_groups
 from torchweld.passes.neighbours import neighbours_together
 from torchweld.passes.overwritten import overwrite_operands
 from torchweld.passes.patches import products_of_patches
@@ -103,6 +104,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: products_of_patches(g))),
         Pass("few channels", "windows on few channels -> windows whose rows are channels",
              _graph(lambda g, c: wide_windows(g, c.target, c.options))),
+        Pass("narrow groups", "convolutions in groups of few channels -> in fewer, wider groups",
+             _graph(lambda g, c: wide_groups(g, c.target, c.options))),
         Pass("depthwise", "convolutions of each channel alone -> pointwise work",
              _graph(lambda g, c: depthwise_written_out(g, c.options))),
         Pass("statistics", "norms over many pixels -> statistics, then their application",

@@ -14,8 +14,8 @@ _TEMPLATES = (
     "pointwise_reduce/gpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "slices", "biases", "channels last", "im2col", "few channels", "depthwise",
-    "statistics", "contiguous rows", "scores", "row totals", "plan", "row chunks",
+    "rewrite", "slices", "biases", "channels last", "im2col", "few channels", "narrow groups",
+    "depthwise", "statistics", "contiguous rows", "scores", "row totals", "plan", "row chunks",
     "align temporaries", "join products", "chains", "attention", "library calls (GPU)",
     "align rows", "align extents", "few terms", "taps apart", "neighbours", "overwrite operands",
     "side by side",

@@ -48,9 +48,11 @@ class ProductRates:
     `convolution`: the share of its products' speed that the library's convolutions reach;
     `unsuited`: those of rows with their channels innermost; `few`: those of images of up to eight
     channels, and of images that overlap themselves; `gathered_fma`: as `computed_fma`, of elements
-    of windows on an image of two sides that are loaded one by one. `boxes`: by the bytes from one
-    place of an image to the next, at least, what a tile of 128 rows that are places takes in Gluon,
-    and each of its steps of the depth, in us."""
+    of windows on an image of two sides that are loaded one by one; `grouped`: as `convolution`, of
+    groups that the library convolves at once; `groups_us`: of each that it does not, in windows of
+    one pixel and of more. `boxes`: by the bytes from one place of an image to the next, at least,
+    what a tile of 128 rows that are places takes in Gluon, and each of its steps of the depth, in
+    us."""
 
     forms: Mapping[str, Rate]
     wide: Mapping[str, Rate]
@@ -65,6 +67,8 @@ class ProductRates:
     unsuited: float = 0.1
     few: float = 0.062
     gathered_fma: float = 115.0
+    grouped: float = 0.31
+    groups_us: tuple[float, float] = (2.0, 8.0)
     boxes: tuple[tuple[int, float, float], ...] = ((0, 0.0, 0.0),)
 
     def rate(self, form: str, width: int, alignment: int = 16) -> Rate:
@@ -113,6 +117,11 @@ def _unaligned(
 # 256, 12500 31.9, 27.9; 512, 3100 29.7, 28.1; 16 -> 64, 373000 111 (in boxes of 32 x 2 x 2), 58;
 # windows of few channels: 3 x 3, 8 -> 64, 590000 126, 167 with channels last, 288 without;
 # 3 x 3 x 3, 3 -> 16, 948000 480, 390. One by one: 2.7 to 4.5 ps each (passes/few_channels.py).
+# Groups, H100, 16 images that the last-level cache holds, where ours take 0.7 of their price and so
+# does the library at 0.43 of its speed for one group (bench/grouped.py), us: 3 x 3, 32 groups of 4,
+# 8, 16, 32 in images of 56, 28, 14, 7 26.2, 17.5, 9.5, 6.6; 5 of 24, 28 x 28 76.7; 9 of 48, 14 x 14
+# 73.1; 4 of 64, 28 x 28 40.6; 1 x 1: 18 of 32, 14 x 14 44.6; 36 of 32, 7 x 7 58; 24 of 16, 28 x 28
+# 103; 4 of 64, 56 x 56 93.6.
 HOPPER = ProductRates(
     forms={
         "library": Rate(3.0, 800, 0.0, 0, 0.90, 0.46, 2.8),

@@ -32,6 +32,7 @@ from torchweld.ir.nodes import (
 )
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, hint, product
+from torchweld.ir.views import is_dense
 from torchweld.targets.products import Rate
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of
@@ -67,6 +68,9 @@ _MADE_FMA = 2.0
 _STORED_SINGLY = 1.3  # how often more results of 2 bytes cost than their bytes do
 _CONVOLVED_COLUMNS = 128  # of fewer, cuDNN's convolutions take as long
 _CONVOLVED_CHANNELS = 32  # and so of channels
+_GROUPED_CHANNELS = (4, 8, 16, 32)  # of groups that cuDNN convolves at once, as if each were of
+_GROUPED_DEPTH = 64
+_CUT = 4  # times that images pass memory more, where groups are cut out
 _FEW_CHANNELS = 8  # and fewer: cuDNN's kernels do without tensor cores, or pad them
 
 
@@ -272,7 +276,8 @@ class Prices:
         if convolution is not None:
             work = self._convolved(node, convolution)
             start_s = self.device.products.rate("library", work.width).start_us * _MICRO
-            return library_s(work, self.device) + (start_s if work.more_bytes else 0.0)
+            seconds = library_s(work, self.device) + (start_s if work.more_bytes else 0.0)
+            return max(seconds, self._one_by_one_s(node, convolution))
         work, copied = self._called(node)
         if copied is None:
             return library_s(work, self.device)
@@ -302,6 +307,16 @@ class Prices:
                     alignment=of_call(*matrices))  # fmt: skip
         return work, copied_for_call(*matrices, wider=node.target == "aten.mm.default")
 
+    def _one_by_one_s(self, node: Extern, call: Call) -> float:
+        """Of groups that the library cuts out of the image, and convolves one after the other."""
+        if call.groups == 1 or call.channels == 1 or _has_grouped_kernels(call):
+            return 0.0
+        rates, made = self.device.products, self.graph.buffers[node.outputs[0]]
+        each_us = rates.groups_us[prod(call.window) > 1]
+        elements = self._number(product(call.image.shape)) + self._number(product(made.shape))
+        cut_s = _CUT * elements * made.dtype.bytes / self.device.dram_bytes_per_s
+        return call.groups * each_us * _MICRO + cut_s
+
     def _convolved(self, node: Extern, call: Call) -> Work:
         buffers, made = self.graph.buffers, self.graph.buffers[node.outputs[0]]
         rows_last = len(call.window) == 1 and call.image.strides[1] == 1
@@ -311,12 +326,17 @@ class Prices:
                  product((_padded(call), *call.window)))  # fmt: skip
         image = bytes_of(buffers[call.image.buffer], self.graph.hints)
         rows, columns, depth = map(self._number, sizes)
-        read = min(image, 2 * call.groups * rows * depth)
         seen = made.dtype.bytes * self._number(product(call.image.shape))
-        copied = 2 * seen if seen > image else 0  # a window that overlaps itself is copied first
+        read = min(image, seen, 2 * call.groups * rows * depth)
+        part = seen < image and not is_dense(call.image)  # which is copied first, as is
+        copied = 2 * seen if part or seen > image else 0  # what overlaps itself
         rates = self.device.products
         share = rates.unsuited if rows_last else rates.convolution
-        share = rates.few if copied > 0 or few else share
+        share = rates.few if seen > image or few else share
+        if _has_grouped_kernels(call):
+            columns, depth = call.groups * columns, _GROUPED_DEPTH * prod(call.window)
+            return Work(1, rows, columns, depth, more_bytes=copied, image_bytes=read,
+                        share=rates.grouped)  # fmt: skip
         return Work(call.groups, rows, columns, depth, more_bytes=copied, image_bytes=read,
                     share=share)  # fmt: skip
 
@@ -333,6 +353,12 @@ class Prices:
             return node_bytes(node, self.graph.buffers, self.graph.hints)
 
         return self.memo.of("bytes", (node,), count) if isinstance(node, Comp) else count()
+
+
+def _has_grouped_kernels(call: Call) -> bool:
+    """Whether the library convolves all groups at once, on tensor cores."""
+    alike = call.channels == call.results and call.channels in _GROUPED_CHANNELS
+    return call.groups > 1 and alike and prod(call.window) > 1
 
 
 def _padded(call: Call) -> Size:

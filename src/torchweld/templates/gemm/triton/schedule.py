@@ -19,7 +19,7 @@ from torchweld.core.dtypes import DType
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
 from torchweld.ir.access import Accesses, linear
-from torchweld.ir.contraction import Contraction, bad_combining, operand
+from torchweld.ir.contraction import TENSOR_DTYPES, Contraction, bad_combining, operand
 from torchweld.ir.expand import TUPLES
 from torchweld.ir.nodes import Instr, Reduce, Value, needed, store_axes, value_axes
 from torchweld.targets.target import Target
@@ -47,12 +47,7 @@ _TILES = (
     (64, 64, 64, 4, 4),
     (64, 32, 64, 4, 4),
 )
-_PAIRED = (
-    (128, 128, 64, 8, 3),
-    (128, 64, 64, 4, 3),
-    (64, 64, 64, 4, 4),
-    (64, 32, 64, 4, 4),
-)
+_PAIRED = ((128, 128, 64, 8, 3), (128, 64, 64, 4, 3), (64, 64, 64, 4, 4), (64, 32, 64, 4, 4))
 # Of float32, which is split in registers (codegen/triton/wide.py): the largest spill on sm_80. For
 # wgmma a right factor that lies along the columns is turned, so that its tiles are narrow: 1024 x
 # 1024 with a depth of 4096 takes an H100 157 us in tiles of 128 x 32, 223 in 128 x 64.
@@ -108,6 +103,13 @@ class _Work:
         found = one if len(self.contraction.products) == 1 else pair
         packed = _packed(self.accesses, self.contraction)
         return tuple((m, n, k * packed, *rest) for m, n, k, *rest in found)
+
+    def narrowed(self, s: ProductSchedule) -> ProductSchedule:
+        """`s` with tiles of 16-bit types as narrow as what there is."""
+        c = self.contraction
+        sides = [extent(self.accesses, axes) for axes in (c.columns, c.depth)]
+        narrow = _dtype_of(self.accesses, c) in TENSOR_DTYPES and len(c.products) == 1
+        return s.within(*sides) if narrow and all(isinstance(n, int) for n in sides) else s
 
     def fits(self, s: ProductSchedule) -> bool:
         staged = staged_bytes(s, self.accesses, self.contraction, self.table)
@@ -317,13 +319,14 @@ def _tiles(work: _Work) -> Iterator[ProductSchedule]:
     fit = [s for shape in shapes if work.fits(s := ProductSchedule("triton", *shape))]
     enough = [s for s in fit if work.programs(s) >= work.table.units]
     if not enough or enough[0].block_m * enough[0].block_n < _SMALL:
-        yield from _in_one_wave(work, "triton", work.table_of(_FEW, _FEW, few, _WIDE_FEW))
+        few = work.table_of(_FEW, _FEW, few, _WIDE_FEW)
+        yield from map(work.narrowed, _in_one_wave(work, "triton", few))
         return
-    first, at = enough[0], fit.index(enough[0])
+    first, at = work.narrowed(enough[0]), fit.index(enough[0])
     yield first
-    yield from fit[max(0, at - 1) : at + 3]
+    yield from map(work.narrowed, fit[max(0, at - 1) : at + 3])
     yield from (replace(first, stages=n) for n in (first.stages - 1, first.stages + 1))
-    yield replace(first, block_k=32, stages=first.stages + 1)
+    yield replace(first, block_k=min(32, first.block_k), stages=first.stages + 1)
 
 
 def _streams(work: _Work) -> Iterator[ProductSchedule]:

@@ -20,6 +20,7 @@ from torchweld.capture import (
     small_products,
     torch_private,
     transformer,
+    trilinear,
 )
 from torchweld.capture.lowering.rows import ROWS
 
@@ -57,6 +58,6 @@ def table() -> dict:
     core = {op: fn for op, fn in core.items() if str(op) not in whole}
     own = (
         random, losses, transformer, complex_numbers, interpolation, small_products, pools,
-        scatters,
+        scatters, trilinear,
     )  # fmt: skip
     return core | {op: fn for part in own for op, fn in part.DECOMPOSITIONS.items()}

@@ -46,8 +46,8 @@ OUTER_BYTES = 8192  # of a tile whose rows are contiguous in memory, and have fe
 NARROW_POINT = 4  # bytes: one that is read and one that is written, of 16 bits
 _FEW_ACCESSES = 4  # of a tile of which each thread has 32 points: more would not fit in registers
 _FEW_TILES = 12
-# Elements of tiles for each thread. Windows of 5 x 5 with twice as many took 1.05 to 1.3 times as long
-# on an H100, windows of 3 x 3 with half of them 0.9 to 1.2.
+# Elements of tiles for each thread. Windows of 5 x 5 with twice as many took 1.05 to 1.3 times as
+# long on an H100, windows of 3 x 3 with half of them 0.9 to 1.2 times.
 _MOST_WAITING = 176
 _SHORT_RUN = 4  # of elements that are contiguous across a tile; below, nothing is transposed
 LOOPED_COLUMNS = 2048  # of a block: at 8 elements for each thread, enough threads hide the loads

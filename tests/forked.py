@@ -22,6 +22,7 @@ from unittest.mock import patch
 import pytest
 
 PRELOADED = ["torch._dynamo", "triton", "torchweld.api", "torchweld.pipeline"]
+_SECONDS = 300
 
 
 @cache
@@ -49,6 +50,9 @@ class Forked:
 
     def told(self) -> object:
         """The next of what it tells; None at the end."""
+        if not self._ours.poll(_SECONDS):
+            self.process.kill()
+            pytest.fail(f"a process has told nothing for {_SECONDS} s", pytrace=False)
         try:
             found = self._ours.recv()
         except (EOFError, ConnectionResetError):

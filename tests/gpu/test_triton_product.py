@@ -63,6 +63,7 @@ def wide() -> list[Case]:
         cases.linear(255, 129, 127, "f32"),
         cases.linear(300, 200, 72, "f32", "km", "kn"),
         cases.linear(129, 333, 100, "f32", gap=3),
+        cases.apart(cases.linear(195, 99, 70, "f32", "km", "kn")),
         cases.linear("s0", 136, 72, "f32", sizes={"s0": 201}),
         cases.linear(200, 264, 4096, "f32"),
         cases.bias_gelu(131, 257, 65, "f32"),

@@ -194,7 +194,7 @@ TOKENS = """graph g {
 
 def test_temporaries_are_aligned_before_anyone_makes_the_product():
     """Whatever the rest of the product is like, as long as it takes no copies."""
-    graph = align_temporaries(parse_graph(TOKENS), frozenset({1}))
+    graph = align_temporaries(parse_graph(TOKENS), H100, frozenset({1}))
     check_graph(graph)
     assert comps(graph) == ["v", "o"]
     assert graph.buffers["v"].strides == (64, 3, 1) and stride(graph, "z") == 200
@@ -203,5 +203,10 @@ def test_temporaries_are_aligned_before_anyone_makes_the_product():
 
 
 def test_temporaries_that_others_see_stay_as_they_are():
-    assert align_temporaries(parse_graph(TOKENS)).buffers["v"].strides == (63, 3, 1)
-    assert align_temporaries(product(dtype="f32")) == product(dtype="f32")
+    assert align_temporaries(parse_graph(TOKENS), H100).buffers["v"].strides == (63, 3, 1)
+    assert align_temporaries(product(dtype="f32"), H100) == product(dtype="f32")
+
+
+@pytest.mark.parametrize(("m", "k", "pitch"), [(64, 64, 1001), (8192, K, 1008)])
+def test_a_bias_that_a_call_would_write_first_must_be_worth_it(m, k, pitch):
+    assert stride(align_temporaries(product(m, k, 1001, target="addmm"), H100), "y") == pitch

@@ -64,16 +64,21 @@ class _Rows:
         return replace(buffer, strides=window.strides)
 
 
-def align_temporaries(graph: Graph, loose_outputs: Iterable[int] = frozenset()) -> Graph:
+def align_temporaries(
+    graph: Graph, table: Target, loose_outputs: Iterable[int] = frozenset()
+) -> Graph:
     """`graph` with strides that suit what its products read and write, where that takes no copies:
-    kernels of ours want aligned rows as the library does."""
+    kernels of ours want aligned rows as the library does. A call that would have to write a bias
+    there first must gain more by it."""
     uses = _Uses.of(graph, frozenset(loose_outputs))
     chosen: dict[str, _Rows] = {}
     for node in filter(_is_product, graph.nodes):
-        for view in _windows(node, graph):
-            if view.buffer not in uses.held and not _is_aligned(view, graph):
-                rows = _padded_rows(view, graph, uses)
-                chosen |= {view.buffer: rows} if rows else {}
+        off = [v for v in _windows(node, graph) if not _is_aligned(v, graph)]
+        for view in (v for v in off if v.buffer not in uses.held):
+            rows = _padded_rows(view, graph, uses)
+            cost_s = _cost_s(view.buffer, node, graph, uses, table)
+            if rows and cost_s <= max(0.0, Prices(graph, table).lost_s(node)):
+                chosen[view.buffer] = rows
     return _padded(graph, chosen)
 
 

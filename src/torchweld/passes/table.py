@@ -120,7 +120,7 @@ PASSES: dict[str, Pass] = {
         Pass("row chunks", "large results used row by row -> some rows at a time, never whole",
              lambda made, c: row_chunks(made, c.target)),
         Pass("align temporaries", "rows of what products read and write -> multiples of 16 bytes",
-             _graph(lambda g, c: align_temporaries(g, c.loose_outputs))),
+             _graph(lambda g, c: align_temporaries(g, c.target, c.loose_outputs))),
         Pass(JOIN, "library products and their readers -> one kernel, where that is faster",
              _joined),
         Pass("chains", "products in a row -> one kernel, whose intermediates stay on chip",

@@ -6,8 +6,8 @@ a tile: of a gradient of a weight, whose depth are all rows, they would keep few
 busy. Results that TMA cannot write, in lines that are not aligned or along the rows, Triton stores
 faster (50176 x 195 with a depth of 96: 22.5 against 77 us; of 196 columns 20.4 against 25; 3136 x
 384 with a depth of 1536 and a residual, both along the rows: 14.1 against 17.1, by rows 13.6
-against 11.4). Lines whose lengths alone are odd only TMA moves in whole. Windows
-of an image Triton's kernels would load element by element."""
+against 11.4). Lines whose lengths alone are odd only TMA moves in whole. Windows of an image
+Triton's kernels would load element by element."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import extent
 from torchweld.templates.template import NO_SCHEDULE
 
 _LITTLE = 8e6  # multiply-adds for each multiprocessor
-_LEAST_TILE = 64  # rows, and columns
+_LEAST_TILE, _SHARES = 64, 4  # rows, and columns; shares of a depth that are worth it
 _LANES = 8  # columns that are stored at once
 _FEW_COLUMNS = 32  # of fewer, results do not matter
 
@@ -78,7 +78,7 @@ def _forms(accesses: Accesses, contraction: Contraction, table: Target, hints):
     if any(is_image(accesses, p) for p in c.products):
         return product_gluon, product_triton
     scattered = columns >= _FEW_COLUMNS and not stores_whole_lines(accesses, c)
-    if 2 * tiles < table.units or scattered:
+    if _SHARES * tiles < table.units or scattered:
         return product_triton, product_gluon
     odd = of_loads(accesses, c) < NARROW or columns % _LANES != 0
     return (product_triton,) if little and not odd else (product_gluon, product_triton)

@@ -446,7 +446,8 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
         right_bytes=_bytes(packed, buffers, hints) if packed else None,
         right_fma=_MADE_FMA * sum(_is_made(*spans[v], form) for v in behind),
         gathered=max(2, len(form.rows) - 1) if in_windows else 0,
-        turned=lies_along_columns(accesses, form), alignment=of_loads(accesses, form),
+        turned=lies_along_columns(accesses, form),
+        alignment=WHOLE if in_windows else of_loads(accesses, form),
         narrow_bytes=_bytes(narrow, buffers, hints),
     )  # fmt: skip
 

@@ -31,7 +31,7 @@ STREAM_ROWS = 64
 _MOST_SHARED = 32  # rows of a left factor that something else reads, too
 MIN_STAGES, MAX_STAGES = 4, 12  # of streams; two are always correct
 MAX_SPLITS = 32  # their sums are written out: 64 take ptxas ten seconds
-_FEW_SPLITS, _LONG_SHARE = 16, 1024  # more only where each has so much of the depth
+FEW_SPLITS, _LONG_SHARE = 16, 1024  # more only where each has so much of the depth
 SHARED_REST = 4 << 10  # bytes for sums across warps
 _SHARED_COMPUTED = 8 << 10  # more, where a right factor is computed before it is multiplied
 _LEAST_OPPOSED = 64  # columns of a tile of right factors that lie in both directions (runtime/sass)
@@ -366,7 +366,7 @@ def _in_one_wave(work: _Work, form, shapes) -> Iterator[ProductSchedule]:
     of a multiprocessor, so that blocks of the next kernel, which begin early, do not crowd on those
     that are idle first."""
     units = work.table.units
-    many = min(MAX_SPLITS, max(_FEW_SPLITS, work.depth // _LONG_SHARE))
+    many = min(MAX_SPLITS, max(FEW_SPLITS, work.depth // _LONG_SHARE))
     most_shares = many if _has_known_sizes(work.accesses, work.contraction) else 1
     for shape in shapes:
         made = ProductSchedule(form, *shape, 2, 1, early=work.table.begins_early)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -27,9 +28,14 @@ class Layer(nn.Module):
         return self.norms[1](x + self.down(F.gelu(self.up(x))))
 
 
-def model(count: int) -> nn.Module:
+def small() -> nn.Module:
+    """A kernel of the plan has the work of two."""
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.GELU())
+
+
+def model(count: int, layer=Layer) -> nn.Module:
     torch.manual_seed(0)
-    made = nn.Sequential(*(Layer() for _ in range(count)))
+    made = nn.Sequential(*(layer() for _ in range(count)))
     for parameter in made.parameters():  # norms and biases of each layer unlike the others'
         nn.init.normal_(parameter, std=0.2)
     return made
@@ -39,8 +45,9 @@ def put_back(fused) -> list[bool]:
     return ["put layers back" in r.timings_s for r in torchweld.records(fused)]
 
 
-def test_inference_from_an_empty_and_from_a_full_cache(tmp_path):
-    made, x = model(16), torch.randn(2, 7, WIDTH)
+@pytest.mark.parametrize("layer, count", [(Layer, 10), (small, 21)])
+def test_inference_from_an_empty_and_from_a_full_cache(layer, count, tmp_path):
+    made, x = model(count, layer), torch.randn(2, 7, WIDTH)
     expected = copy.deepcopy(made).double()(x.double())
     for cached in (False, True):
         torch.compiler.reset()
@@ -57,7 +64,7 @@ def test_inference_from_an_empty_and_from_a_full_cache(tmp_path):
 
 
 def test_gradients_are_those_of_each_layer(tmp_path):
-    made, x = model(16), torch.randn(2, 7, WIDTH)
+    made, x = model(10), torch.randn(2, 7, WIDTH)
     wide = copy.deepcopy(made).double()
     wide(x.double()).square().sum().backward()
     fused = torchweld.fuse(made, cache_dir=tmp_path, calibrate="off")

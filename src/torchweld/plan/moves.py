@@ -113,12 +113,11 @@ class Mover:
         costs = self._refusal(move) or self._costs(move)
         if isinstance(costs, Refusal):
             return costs
-        before = [self.prices.cost(nodes[n]).seconds for n in move.others]
         times = self._times(move)
-        saved = sum(t * (b - c.seconds) for t, b, c in zip(times, before, costs))
+        before = sum(t * self.prices.cost(nodes[n]).seconds for t, n in zip(times, move.others))
         if move.kind != "repeat":
-            saved += self.prices.cost(nodes[move.first]).seconds
-        return _if_saves(move, saved)
+            before += self.prices.cost(nodes[move.first]).seconds
+        return _if_saves(move, before - sum(t * c.seconds for t, c in zip(times, costs)))
 
     def instead_of(self, move: Move) -> Iterator[Move]:
         """The priced move that would have been found, had `move` been tried and refused then."""

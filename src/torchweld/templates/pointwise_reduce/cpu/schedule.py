@@ -8,7 +8,7 @@ axis). lane "row": it runs along a block of adjacent rows, for reductions over a
 
 distribute  "rows"     each thread takes a fixed range of outer points
             "columns"  few rows: all threads share each row, and combine partial reductions
-            "inner"    scatter: each thread takes a range of the lane, so that no two meet
+            "inner"    scatter: each thread takes vectors of the lane, so that no two meet
             "serial"   colliding writes, or too little to share
             "given"    outer points first to last - 1, which the caller names
 
@@ -34,6 +34,7 @@ from torchweld.templates.pointwise_reduce.cpu.tiles import tiles
 FLAT_BLOCK = 2048  # elements of a flat loop handed out at a time
 TILE = 32  # both sides of a transposed tile: 32 lines of 128 bytes fit any first-level cache
 ROW_BLOCKS = (256, 128, 64, 32, 16)
+INNER_BLOCK = 16  # elements of a lane that no two threads share: each does all that is around them
 SHORT_LANE = 8  # pointwise lanes no longer than this run several points of the next axis abreast
 MOST_TERMS = 8  # of a reduction that is written out
 MOST_WRITTEN = 256  # instructions of all points of what is written out
@@ -241,7 +242,9 @@ def _collision(accesses: Accesses, lane: str) -> Literal["inner", "rows", "seria
     colliding = [c[1] for c in _colliders(accesses) if not _apart(c)]
     if not colliding:
         return None
-    if all(_lane_apart(accesses, a, lane) for a in colliding):
+    extent = accesses.comp.extent(lane)
+    divisible = not isinstance(extent, int) or extent >= 2 * INNER_BLOCK
+    if divisible and all(_lane_apart(accesses, a, lane) for a in colliding):
         return "inner"
     return "rows" if all(_rows_apart(accesses, a, lane) for a in colliding) else "serial"
 

@@ -264,6 +264,16 @@ def test_a_lane_of_few_points_is_written_out(j, extent, step, written):
     assert (found.abreast, found.nest) in ((None, ("j",)), ("j", ("i",)))
 
 
+def test_a_lane_of_few_points_is_written_out_where_rows_have_several_axes():
+    """To find the row would take divisions, for a few points each."""
+    comp = parse_comp("""comp copy [n:5, i:1000, j:8] {
+      %0 = load x[n, i, j] : f32
+      store y[n, i, j] %0
+    }""")
+    shapes = {"x": ((5, 1000, 8), (9900, 9, 1)), "y": ((5, 1000, 8),)}
+    assert schedule(comp, buffers(shapes), threads=4).abreast == "j"
+
+
 WITHIN_ROWS = """
 comp scatter [i:1000, j:8] {{
   %0 = load at[i, j] : i64

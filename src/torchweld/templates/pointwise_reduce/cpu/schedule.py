@@ -114,7 +114,7 @@ def _pointwise(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cp
     if _is_short(accesses, lane):
         if _count(accesses, others[-1:], hints) < 2 * SHORT_LANE:
             return _across(accesses, tuple(others), lane, hints)
-        if _in_groups(accesses, lane, others[-1]):
+        if len(others) > 1 or _in_groups(accesses, lane, others[-1]):
             short, lane, others = lane, others[-1], others[:-1]
     outer = tuple((a, 1) for a in others)
     if _count(accesses, others, hints) < 8 * threads:
@@ -133,7 +133,7 @@ def _in_groups(accesses: Accesses, short: str, lane: str) -> bool:
     """Whether the points of a short axis are elements of vectors where they are written out: gcc
     loads and stores groups of 3 and of powers of two, others one by one. 8 of 9 elements of a row
     took 7 times as long on a Zen 4 as with the short axis as the lane, exp of rows of 6 2.6 times.
-    Vectors of 2 or 3 hold too little."""
+    Vectors of 2 or 3 hold too little, and rows of several axes are found by divisions."""
     along = [a.offset for a in accesses.all if a.offset.coefficient(short) != 0]
     steps = [offset.coefficient(lane) for offset in along]
     whole = all(isinstance(n, int) and (n == 3 or n & (n - 1) == 0) for n in steps)

@@ -152,7 +152,7 @@ comp bias [n:16, c:64, s:784] {
 
 
 SCATTER = """
-comp scatter [i:40, j:32] {{
+comp scatter [i:40, j:{j}] {{
   %0 = load at[{at}] : i64
   %1 = load g[i, j] : f32
   store.add y[{to}] %1 init 0.0
@@ -161,12 +161,14 @@ comp scatter [i:40, j:32] {{
 
 
 @pytest.mark.parametrize(
-    ("at", "to", "distribute"), [("i", "%0, j", "inner"), ("i, j", "i, %0", "serial")]
+    ("at", "to", "j", "distribute"),
+    [("i", "%0, j", 32, "inner"), ("i", "%0, j", 31, "serial"), ("i, j", "i, %0", 32, "serial")],
 )
-def test_scatter_is_divided_where_no_two_threads_meet(at, to, distribute):
-    shape = (40,) if at == "i" else (40, 32)
-    shapes = {"at": (shape,), "g": ((40, 32),), "y": ((40, 32),)}
-    found = schedule(parse_comp(SCATTER.format(at=at, to=to)), buffers(shapes), threads=4)
+def test_scatter_is_divided_where_no_two_threads_meet(at, to, j, distribute):
+    """In whole vectors: a part of one takes as long."""
+    shape = (40,) if at == "i" else (40, j)
+    shapes = {"at": (shape,), "g": ((40, j),), "y": ((40, j),)}
+    found = schedule(parse_comp(SCATTER.format(at=at, to=to, j=j)), buffers(shapes), threads=4)
     assert found.distribute == distribute
 
 
@@ -260,6 +262,16 @@ def test_a_lane_of_few_points_is_written_out(j, extent, step, written):
     )
     assert (found.abreast is not None) == written
     assert (found.abreast, found.nest) in ((None, ("j",)), ("j", ("i",)))
+
+
+def test_a_lane_of_few_points_is_written_out_where_rows_have_several_axes():
+    """To find the row would take divisions, for a few points each."""
+    comp = parse_comp("""comp copy [n:5, i:1000, j:8] {
+      %0 = load x[n, i, j] : f32
+      store y[n, i, j] %0
+    }""")
+    shapes = {"x": ((5, 1000, 8), (9900, 9, 1)), "y": ((5, 1000, 8),)}
+    assert schedule(comp, buffers(shapes), threads=4).abreast == "j"
 
 
 WITHIN_ROWS = """

@@ -73,6 +73,7 @@ FOUND = {
         ("v0 = x0.clone()", "x1.index_add_(0, torch.tensor([0]), x1[:1])"), ("v0",), writes=True,
     ),
     "the variance of an empty row": program([(2, 0)], "y = x0.var(-1)"),
+    "windows of a scalar": program([(5,)], "y = x0.sin().sum().unfold(0, 1, 1) * 2"),
     "layers of no rows": program(
         [(1, 3), (96, 3), (65, 96)], "h = F.normalize(F.linear(x0[1:], x1), dim=-1)",
         "y = F.linear(h, x2)",

@@ -38,7 +38,7 @@ from torchweld.runtime.cache import open_cache
 from torchweld.runtime.load import Compilers
 
 BOUND = 1.1
-LEAST_S = 0.005
+LEAST_S = 0.05
 
 
 def mlp(width: int = 64) -> nn.Module:

@@ -37,12 +37,12 @@ def own_tensors(
     allowed = bound + int(_SLACK * bound) + ALIGNMENT * (len(temporaries) + len(scratch))
     ordered = sorted(temporaries, key=lambda v: (-v.bytes, v.first, v.name))
 
-    def suffices(count: int) -> bool:
+    def held(count: int) -> int:
         own, inside = ordered[:count], ordered[count:]
-        return fullest((*own, *others)) + assign((*inside, *scratch)).total <= allowed
+        return fullest((*own, *others)) + assign((*inside, *scratch)).total
 
-    low, high = 0, 0 if suffices(0) else len(ordered)  # mostly none
+    low, high = 0, 0 if held(0) <= bound else len(ordered)  # no others would need less
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if suffices(middle) else (middle + 1, high)
+        low, high = (low, middle) if held(middle) <= allowed else (middle + 1, high)
     return frozenset(v.name for v in ordered[:low])

@@ -3,6 +3,7 @@ schedule of each form of fused kernel.
 
     python bench/gpu_products.py [--only gated,stream] [--forms gluon,gluon stream,triton,stream]
                                  [--candidates 8] [--seconds 150]
+                                 [--unaligned] [--names]
 
 `library` is cuBLAS as torch calls it (gate and up merged into one product), and one generated
 pointwise kernel for what follows. Each way is a CUDA graph of one call for each set of inputs; sets
@@ -31,7 +32,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from product_cases import parts
-from product_kinds import KINDS, PAIRS, SHAPES
+from product_kinds import KINDS, PAIRS, SHAPES, UNALIGNED
 from torchweld.codegen.source import KernelBundle, KernelSource
 from torchweld.core import dtypes
 from torchweld.ir.size import product
@@ -64,6 +65,7 @@ class Way:
     ratio: float | None = None  # of the library's time to this, by rounds
     problem: str | None = None
     resources: list = field(default_factory=list)
+    kernels: list[str] = field(default_factory=list)  # of the library
 
     @property
     def record(self) -> dict:
@@ -81,6 +83,7 @@ class Work:
     ways: list[Way]
     problem: str | None = None
     done: bool = False
+    named: bool = False  # whether the library's kernels are to be named
 
     @property
     def label(self) -> str:
@@ -179,7 +182,8 @@ def tensors_of(work: Work, seed: int) -> dict[str, torch.Tensor]:
 
 def _random(buffer) -> torch.Tensor:
     dtype = dtypes.to_torch(buffer.dtype)
-    return torch.randn(buffer.shape, device="cuda", dtype=dtype)
+    made = torch.empty_strided(buffer.shape, buffer.strides, device="cuda", dtype=dtype)
+    return made.normal_()
 
 
 def library_call(work: Work, t: dict) -> Callable[[], None]:
@@ -264,6 +268,8 @@ def measure(work: Work) -> None:
                 way.problem = f"run: {type(error).__name__}: {error}"[:300]
                 torch.cuda.synchronize()
     times = _in_turn({n: r.graph for n, r in ready.items()})
+    if 0 in ready and work.named:
+        work.ways[0].kernels = _kernels_of(library_call(work, sets[0]))
     for number, spans in times.items():
         way = work.ways[number]
         way.us = 1000 * statistics.median(spans) / count
@@ -282,6 +288,15 @@ def _checked(work: Work, way: Way, sets: list[dict]) -> Recorded:
         if not error < 1e-2:
             raise ValueError(f"its result is wrong: L2 error {error:.1e}")
     return made
+
+
+def _kernels_of(call: Callable[[], None]) -> list[str]:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        call()
+        torch.cuda.synchronize()
+    return [e.key for e in seen.key_averages() if e.device_time_total]
 
 
 def _in_turn(graphs: dict[int, torch.cuda.CUDAGraph]) -> dict[int, list[float]]:
@@ -312,6 +327,7 @@ def table_of(works: list[Work], bytes_per_us: float) -> str:
         cells = [_cell(timed, name) for name in ("library", *forms)]
         best = min(timed, key=lambda w: w.us)
         lines.append(f"{work.label:34}" + "".join(cells) + f"   {_best(work, best, bytes_per_us)}")
+        lines += (f"{'':36}{name[:110]}" for name in work.ways[0].kernels)
     return "\n".join(lines)
 
 
@@ -380,13 +396,18 @@ def main() -> None:
     parser.add_argument("--forms", default=",".join(FORMS))
     parser.add_argument("--candidates", type=int, default=8, help="of each form at most")
     parser.add_argument("--seconds", type=float, default=150, help="in all")
+    parser.add_argument("--unaligned", action="store_true", help="sizes that are no multiples of 8")
+    parser.add_argument("--names", action="store_true", help="of the library's kernels")
     parser.add_argument("--dry", action="store_true", help="compile only; needs no GPU")
     asked = parser.parse_args()
     deadline = time.monotonic() + asked.seconds
     only = [part for part in asked.only.split(",") if part]
     device = named_target("H100") if asked.dry else target_of("cuda")
-    works = [work_of(*shape, asked.forms.split(","), asked.candidates, device) for shape in SHAPES]
+    shapes, forms = UNALIGNED if asked.unaligned else SHAPES, asked.forms.split(",")
+    works = [work_of(*shape, forms, asked.candidates, device) for shape in shapes]
     works = [w for w in works if not only or any(part in w.label for part in only)]
+    for work in works:
+        work.named = asked.names
     arch = 10 * device.capability[0] + device.capability[1]
     compile_all(works, arch, time.monotonic() + asked.seconds * 0.6)
     print(f"compiled in {time.monotonic() - deadline + asked.seconds:.0f} s", flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isqrt
 
 import torch
 
@@ -44,9 +45,9 @@ def _gelu(m: int, n: int) -> Case:
     return b.case("gelu")
 
 
-def _add(m: int, n: int) -> Case:
+def _add(m: int, n: int, order: str = "mn") -> Case:
     b = Body("bf16", m=m, n=n)
-    b.write("y", "mn", b.op("add", b.read("p", "mn"), b.read("r", "mn")))
+    b.write("y", order, b.op("add", b.read("p", "mn"), b.read("r", order)))
     return b.case("add")
 
 
@@ -67,16 +68,60 @@ def _addmm(t: dict) -> None:
     torch.addmm(t["b"], t["x"], t["w"].t(), out=t["p"])
 
 
+def _addmm_into(t: dict) -> None:
+    torch.addmm(t["b"], t["x"], t["w"].t(), out=t["y"])
+
+
 def _three(t: dict) -> None:
     for part in "012":
         torch.addmm(t[f"b{part}"], t["x"], t[f"w{part}"].t(), out=t[f"y{part}"])
 
 
+def _nt(t: dict) -> None:
+    torch.mm(t["x"], t["w"].t(), out=t["y"])
+
+
+def _nn(t: dict) -> None:
+    torch.mm(t["x"], t["w"], out=t["y"])
+
+
+def _tn(t: dict) -> None:
+    torch.mm(t["x"].t(), t["w"], out=t["y"])
+
+
+def _convolved(t: dict) -> None:
+    """A convolution by 1 x 1 of 16 square images, channels last; torch has no `out` for it."""
+    (m, k), n = t["x"].shape, t["w"].shape[0]
+    side = isqrt(m // 16)
+    image = t["x"].view(16, side, side, k).permute(0, 3, 1, 2)
+    made = torch.nn.functional.conv2d(image, t["w"].view(n, k, 1, 1), t["b"])
+    t["y"].set_(made.permute(0, 2, 3, 1).reshape(m, n))
+
+
+def _nn_case(m: int, n: int, k: int) -> Case:
+    return cases.linear(m, n, k, right="kn")
+
+
+def _tn_case(m: int, n: int, k: int) -> Case:
+    return cases.linear(m, n, k, left="km", right="kn")
+
+
 KINDS = {
-    "plain": Kind(cases.linear, lambda t: torch.mm(t["x"], t["w"].t(), out=t["y"])),
+    "plain": Kind(cases.linear, _nt),
+    "bias": Kind(cases.biased, _addmm_into),
+    "bias apart": Kind(lambda m, n, k: cases.apart(cases.biased(m, n, k), "xwy"), _addmm_into),
+    "pixels": Kind(cases.biased, _convolved),
+    # as gradients of the input and of the weight have their factors
+    "nn": Kind(_nn_case, _nn),
+    "tn": Kind(_tn_case, _tn),
+    "plain apart": Kind(lambda m, n, k: cases.apart(cases.linear(m, n, k)), _nt),
+    "nn apart": Kind(lambda m, n, k: cases.apart(_nn_case(m, n, k)), _nn),
+    "tn apart": Kind(lambda m, n, k: cases.apart(_tn_case(m, n, k)), _tn),
     "bias_gelu": Kind(cases.bias_gelu, _addmm, _gelu),
     "bias_residual": Kind(cases.bias_residual, _addmm, _add),
     "residual": Kind(cases.residual, _mm, _add),
+    "residual turned": Kind(lambda m, n, k: cases.residual(m, n, k, order="nm"), _mm,
+                            lambda m, n: _add(m, n, "nm")),
     "gated": Kind(cases.gated, _mm, _gate),
     "qkv": Kind(lambda m, n, k: cases.side_by_side(m, (n * 2 // 3, n // 6, n // 6), k), _three),
     "normed_pair": Kind(lambda m, n, k: cases.normed(m, n, k, pair=True), _mm, _gate, _norm),
@@ -101,4 +146,27 @@ SHAPES = (
     ("bias_residual", 4096, 768, 768), ("plain", 4096, 2304, 768),
     ("gated", 8192, 3072, 768), ("gated", 2048, 8192, 2048), ("residual", 2048, 2048, 8192),
     ("bias_gelu", 12608, 3072, 768), ("gated", 4096, 14336, 4096),
+)  # fmt: skip
+
+# Rows and lengths that are no multiples of 16 bytes, and aligned ones beside them.
+UNALIGNED = (
+    # a head of 2 C + 3 columns: forward, gradient of the input, of the weight
+    *(("bias", 50176, n, 96) for n in (192, 194, 195, 196)),
+    ("bias", 12544, 387, 192), ("bias", 3136, 771, 384), ("bias apart", 50176, 195, 96),
+    ("bias apart", 12544, 387, 192), ("bias apart", 3136, 771, 384),
+    *(("pixels", 50176, n, 96) for n in (192, 195)), ("pixels", 3136, 771, 384),
+    *(("nn", 50176, 96, n) for n in (192, 195, 196)), ("nn apart", 50176, 96, 195),
+    *(("tn", n, 96, 50176) for n in (192, 194, 195, 196)), ("tn apart", 195, 96, 50176),
+    # a short depth, and its gradients; few columns
+    *(("plain", 50176, 128, k) for k in (63, 64)), ("plain apart", 50176, 128, 63),
+    *(("tn", 128, k, 262144) for k in (63, 64)), ("tn apart", 128, 63, 262144),
+    *(("plain", 262144, n, 128) for n in (3, 4, 8)), ("nn", 262144, 128, 4),
+    ("tn", 4, 128, 262144), *(("tn", n, n, 262144) for n in (64, 128)), ("nn", 50176, 63, 128),
+    # along tokens; classes
+    ("residual", 3136, 384, 1536), ("residual turned", 3136, 384, 1536),
+    *(("plain", 6144, k, k) for k in (192, 196, 197)), ("plain apart", 6144, 197, 197),
+    *(("bias", 512, n, 768) for n in (1000, 1001)), ("nn", 512, 768, 1001),
+    ("nn apart", 512, 768, 1001), ("tn", 1001, 768, 512), ("tn apart", 1001, 768, 512),
+    ("plain", 512, 50257, 768), ("plain", 512, 512, 2047), ("plain", 2048, 2048, 2047),
+    ("plain apart", 2048, 2048, 2047), ("plain", 2048, 2047, 2048),
 )  # fmt: skip

@@ -1,14 +1,7 @@
-"""Runs every way of training on two processes, eager and fused, over gloo: one process of the two.
-
-    python distributed_run.py RANK FOLDER
-
-Rank 0 writes FOLDER/losses.json: by variant, the losses of eager and of the fused model, and what
-torchweld compiled."""
+"""Every way of training on two processes, eager and fused, over gloo: one process of the two."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,7 +108,9 @@ def measured(make: Callable, rank: int, whole_batch: bool) -> dict:
     return {"eager": eager, "fused": fused, "kinds": kinds, "graphs": len(graphs)}
 
 
-def main(rank: int, folder: Path) -> None:
+def train(tell: Callable, rank: int, folder: Path) -> None:
+    """Tells by variant the losses of eager and of the fused model, and what torchweld compiled.
+    Both processes meet in `folder`."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder / 'meet'}", rank=rank,
                             world_size=RANKS)  # fmt: skip
@@ -123,10 +118,5 @@ def main(rank: int, folder: Path) -> None:
     for name, make in VARIANTS.items():
         torch._dynamo.reset()
         found[name] = measured(make, rank, whole_batch="tensor parallel" in name)
-    if rank == 0:
-        (folder / "losses.json").write_text(json.dumps(found))
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    tell(found)

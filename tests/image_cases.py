@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torchweld.core import dtypes
 from torchweld.ir.affine import axis
 from torchweld.ir.build import BodyBuilder
@@ -22,16 +24,19 @@ def innermost(shape: tuple[int, ...]) -> tuple[int, ...]:
 def call(
     batch: int, channels: int, sides: tuple[int, ...], results: int, window: tuple[int, ...],
     stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1, dtype: str = "bf16",
+    behind: int = 0,
 ) -> tuple[Extern, dict[str, Buffer]]:
-    """A call of aten.convolution and its buffers: x, w and y."""
+    """A call of aten.convolution and its buffers: x, w and y. `behind`: other channels that x has
+    before those that are convolved."""
     made = tuple((n + 2 * padding - dilation * (k - 1) - 1) // stride + 1
                  for n, k in zip(sides, window))  # fmt: skip
-    shapes = {"x": (batch, channels, *sides), "w": (results, channels // groups, *window),
+    shapes = {"x": (batch, behind + channels, *sides), "w": (results, channels // groups, *window),
               "y": (batch, results, *made)}  # fmt: skip
     kind = dtypes.BY_NAME[dtype]
     buffers = {n: Buffer(n, s, kind, innermost(s), "cuda:0", n == "w") for n, s in shapes.items()}
     every = ((n,) * len(sides) for n in (stride, padding, dilation))
-    args = (buffers["x"].view, buffers["w"].view, None, *every, False, (0,) * len(sides), groups)
+    x = replace(buffers["x"].view, shape=(batch, channels, *sides), offset=behind)
+    args = (x, buffers["w"].view, None, *every, False, (0,) * len(sides), groups)
     return Extern("convolution", "aten.convolution.default", args, (), ("y",)), buffers
 
 

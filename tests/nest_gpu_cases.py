@@ -18,7 +18,7 @@ from torchweld.ir.access import unmerged
 from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Op, Reduce, Store, Value
-from torchweld.ir.online import normalised
+from torchweld.ir.normal_form import normalised
 from torchweld.ir.simplify import simplify
 from torchweld.ir.size import Size, evaluate, product, symbol
 from torchweld.targets.find import named_target

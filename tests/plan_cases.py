@@ -96,6 +96,24 @@ def small_mlp():
     return _in_bfloat16(made, 1 << 18, 64)
 
 
+class InvertedResidual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        wide = 4 * channels
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.GELU(),
+            nn.Conv2d(wide, wide, 3, padding=1, groups=wide, bias=False), nn.BatchNorm2d(wide),
+            nn.GELU(), nn.Conv2d(wide, channels, 1, bias=False), nn.BatchNorm2d(channels),
+        )  # fmt: skip
+
+    def forward(self, x):
+        return nn.functional.gelu(x + self.layers(x))
+
+
+def inverted_residuals():
+    return _in_bfloat16(lambda: nn.Sequential(*map(InvertedResidual, (64, 64))), 16, 64, 56, 56)
+
+
 def attention_by_hand():
     return _in_bfloat16(lambda: Attention(768, by_hand=True), 8, 512, 768)
 

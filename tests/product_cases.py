@@ -105,6 +105,20 @@ def linear(m, n, k, dtype="bf16", left="mk", right="nk", gap=0, fill=None, sizes
     return b.case("linear", fill, sizes)
 
 
+def apart(case: Case, names: str = "xw") -> Case:
+    """The rows of these matrices begin at multiples of eight elements, whatever their length."""
+    rows = {n: replace(b, strides=(-(-b.shape[1] // 8) * 8, 1))
+            for n, b in case.buffers.items() if n in names}  # fmt: skip
+    return replace(case, buffers=case.buffers | rows)
+
+
+def biased(m, n, k, dtype="bf16") -> Case:
+    b = Body(dtype, m=m, n=n, k=k)
+    made = b.dot(b.read("x", "mk"), b.read("w", "nk"))
+    b.write("y", "mn", b.op("add", made, b.read("b", "n")))
+    return b.case("biased")
+
+
 def bias_gelu(m, n, k, dtype="bf16", sizes=None, fill=None) -> Case:
     b = Body(dtype, m=m, n=n, k=k)
     made = b.dot(b.read("x", "mk"), b.read("w", "nk"))
@@ -119,9 +133,10 @@ def bias_residual(m, n, k, dtype="bf16", sizes=None) -> Case:
     return b.case("bias_residual", None, sizes)
 
 
-def residual(m, n, k, dtype="bf16") -> Case:
+def residual(m, n, k, dtype="bf16", order="mn") -> Case:
     b = Body(dtype, m=m, n=n, k=k)
-    b.write("y", "mn", b.op("add", b.dot(b.read("x", "mk"), b.read("w", "nk")), b.read("r", "mn")))
+    made = b.dot(b.read("x", "mk"), b.read("w", "nk"))
+    b.write("y", order, b.op("add", made, b.read("r", order)))
     return b.case("residual", None, None)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 import product_cases as cases
+from image_cases import convolution, normalised
 from product_check import problems
 from torchweld.core import dtypes
 from torchweld.templates.gemm.schedule import ProductSchedule
@@ -28,6 +29,7 @@ ALL = [
     (cases.batched(3, 20, 33, 24, "f32"), replace(TILE, splits=2)),
     (cases.linear(37, 50, 70, "f16"), TILE),
     (cases.linear(37, 50, 70, "f16", "km", "kn", gap=3), TILE),
+    (cases.apart(cases.linear(37, 51, 70, "f16", "km", "kn")), TILE),  # lines end in junk
     (cases.linear("s0", 40, 24, "f16", sizes={"s0": 37}), TILE),
     (cases.linear(37, 40, "s0", "f16", sizes={"s0": 29}), TILE),
     (cases.bias_gelu(33, 31, 17, "f16"), TILE),
@@ -41,6 +43,8 @@ ALL = [
     (cases.from_heads(3, 7, 2, 20, 24, "f16"), TILE),
     (cases.batched(3, 20, 33, 24, "f16"), TILE),
     (cases.batched(3, 5, 33, 100, "f16", "bnk"), SHARED),
+    (convolution(2, 40, (5, 7), 60, (1, 1), groups=5, dtype="f16"), TILE),
+    (normalised(3, 36, (4, 5), 24, (1, 1), groups=3, dtype="f16"), replace(TILE, block_n=16)),
     (cases.gate_before(33, 40, 20, "f16"), TILE),
     (cases.scaled_before(33, 40, 20, "f16"), TILE),
     (cases.shifted(33, 40, 20, "f16"), TILE),

@@ -6,35 +6,38 @@ and so must one that starts afterwards, with what is left.
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-WORK = """
-import warnings
-import torch, torchweld
-torch.manual_seed(0)
-x, w = torch.randn(33, 70), torch.randn(70)
+import torch
+
+import torchweld
+from forked import Forked
+
+
+def work(tell: Callable) -> None:
+    """Tells that it begins, then whether its results are right."""
+    torch.manual_seed(0)
+    x, w = torch.randn(33, 70), torch.randn(70)
+    tell("begins")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = torchweld.fuse(layer)(x, w)
+    told = [str(w.message) for w in told if w.category is torchweld.TorchweldWarning]
+    exact = layer(x.double(), w.double())
+    errors = [float((a.double() - b).norm() / b.norm()) for a, b in zip(found, exact)]
+    tell("right" if max(errors) < 1e-6 and not told else f"wrong: {errors} {told}")
+
 
 def layer(x, w):
     y = x.softmax(1) * w
     return torch.nn.functional.layer_norm(y + x, (70,)), y.sum(0)
-
-print("begins", flush=True)
-with warnings.catch_warnings(record=True) as told:
-    warnings.simplefilter("always")
-    found = torchweld.fuse(layer)(x, w)
-told = [str(w.message) for w in told if w.category is torchweld.TorchweldWarning]
-exact = layer(x.double(), w.double())
-errors = [float((a.double() - b).norm() / b.norm()) for a, b in zip(found, exact)]
-print("right" if max(errors) < 1e-6 and not told else f"wrong: {errors} {told}", flush=True)
-"""
 
 
 @dataclass(frozen=True)
@@ -52,23 +55,18 @@ def storm(processes: int, seed: int, root: Path) -> Outcome:
     """`root`: where the cache goes. The kills come while kernels are compiled and written."""
     rng, cache = random.Random(seed), root / "cache"
     workers = [_start(cache) for _ in range(processes)]
-    for worker in workers:
-        worker.stdout.readline()  # it begins
+    assert [worker.told() for worker in workers] == ["begins"] * processes
     for worker in rng.sample(workers, processes // 2):
         time.sleep(rng.random() * 2 / processes)
-        os.killpg(worker.pid, signal.SIGKILL)
-    said = [worker.communicate(timeout=300)[0].strip() for worker in workers]
-    after = _start(cache).communicate(timeout=300)[0].strip().removeprefix("begins\n")
+        worker.process.kill()
+    said = ["".join(worker.rest()) for worker in workers]
+    after = "".join(_start(cache).rest()).removeprefix("begins")
     wrong = [s for s in said if s not in ("right", "")]
     return Outcome(said.count(""), said.count("right"), wrong, after)
 
 
-def _start(cache: Path) -> subprocess.Popen:
-    around = dict(os.environ, TORCHWELD_CACHE_DIR=str(cache), OMP_NUM_THREADS="1")
-    command = [sys.executable, "-c", WORK]
-    return subprocess.Popen(
-        command, env=around, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+def _start(cache: Path) -> Forked:
+    return Forked(work, TORCHWELD_CACHE_DIR=str(cache))
 
 
 def main() -> int:

@@ -49,6 +49,11 @@ SHIPPED = [
     cases.gelu_backward(8192, 3072, 768),
     cases.side_by_side(2048, (2048, 512, 512), 2048),
     cases.side_by_side(2048, (1152, 4096), 1024, activated={1}),  # a parallel block's
+    cases.apart(cases.biased(50176, 195, 96), "y"),
+    cases.apart(cases.linear(50176, 96, 195, right="kn")),
+    normalised(16, 128, (56, 56), 128, (3, 3), padding=1, groups=2),
+    normalised(16, 1024, (14, 14), 1024, (3, 3), stride=2, padding=1, groups=32),
+    normalised(16, 32, (56, 56), 128, (3, 3), stride=2, padding=2, dilation=2, behind=32),
 ]
 
 

@@ -32,7 +32,9 @@ def found() -> dict[str, Plans]:
     asked = [Asked(case(n), GPUS) for n in names] + [Asked("geglu-mlp", GPUS, True, None, True)]
     asked.append(Asked(case("pools"), GPUS, True, "float32"))
     asked.append(Asked(case("small_mlp"), GPUS, True))
-    return dict(zip((*names, "training", "pools", "small_mlp"), plans(asked)))
+    asked.append(Asked(case("inverted_residuals"), GPUS))
+    last = ("training", "pools", "small_mlp", "inverted_residuals")
+    return dict(zip((*names, *last), plans(asked)))
 
 
 def on(found: dict[str, Plans], name: str, device: str) -> PlannedGraph:
@@ -87,6 +89,15 @@ def test_the_forward_of_a_small_mlp_is_one_kernel(found, device):
     graphs = [g for g in found["small_mlp"].graphs if g.device == device]
     assert [g.kind for g in graphs] == ["forward", "backward"]
     assert [k.template for k in graphs[0].kernels].count("chain") == 1 and not graphs[0].calls
+
+
+@pytest.mark.parametrize("device", GPUS)
+def test_a_chain_takes_in_no_window_of_an_image(found, device):
+    """Its nine loads of a tile spill: 1100 us in place of some 60 (TinyViT, H100). The products
+    around it may be a chain."""
+    graph = on(found, "inverted_residuals", device)
+    depthwise = [k for k in graph.kernels if k.template == "pointwise_reduce/gpu"]
+    assert sum("gelu" in k.name and "convolution" in k.name for k in depthwise) >= 2
 
 
 def test_every_step_says_what_it_is(found):

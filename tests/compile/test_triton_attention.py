@@ -9,8 +9,7 @@ from attention_cases import Sizes, bundle_of, case
 
 pytest.importorskip("triton")
 
-from test_triton_meaning import lines_of
-
+from forked import lines_of
 from torchweld.runtime.triton_compile import compile_source, resources
 from torchweld.targets.find import named_target
 

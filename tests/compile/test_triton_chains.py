@@ -10,8 +10,7 @@ from triton_cases import Case, title
 
 pytest.importorskip("triton")
 
-from test_triton_meaning import lines_of
-
+from forked import lines_of
 from torchweld.runtime.triton_compile import compile_source, resources
 from torchweld.targets.find import named_target
 from torchweld.templates.chain.form import chain_of

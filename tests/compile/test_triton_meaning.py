@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("triton")
 
-TESTS = Path(__file__).parents[1]
-
-
-def lines_of(script: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", TESTS / script],
-        env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
+from forked import lines_of
 
 
 def test_kernels_agree_with_the_interpreter():

@@ -7,8 +7,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from test_triton_meaning import lines_of
-
+from forked import lines_of
 from nest_gpu_cases import (
     ALIBI,
     BIAS,

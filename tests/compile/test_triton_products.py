@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 import product_cases as cases
+from image_cases import convolution, normalised
 from product_cases import parts
 from triton_cases import Case, title
 from triton_run import product_bundle
 
 pytest.importorskip("triton")
 
-from test_triton_meaning import lines_of
-
+from forked import lines_of
 from torchweld.core import dtypes
 from torchweld.core.errors import BuildError, InvalidIR
 from torchweld.runtime import sass
@@ -48,6 +48,9 @@ SHIPPED = [
     cases.int8_weight(1, 4096, 4096),
     cases.nibbles(16, 4096, 32, 64),
     cases.nibbles(64, 4096, 32, 64),
+    convolution(16, 576, (14, 14), 576, (1, 1), groups=18),
+    normalised(16, 384, (28, 28), 384, (1, 1), groups=24),
+    convolution(16, 1152, (7, 7), 288, (1, 1), groups=36),
 ]
 
 
@@ -74,6 +77,18 @@ def test_defaults_use_tensor_cores_and_do_not_spill(case: Case, arch: int):
     assert copies or resources(compiled).wide_loads > 0  # a single step has plain loads
     assert "cp.async.ca" not in ptx
     assert ("wgmma" if arch == 90 and chosen.block_m >= 64 else "mma.sync") in ptx
+
+
+@pytest.mark.parametrize("arch", TABLES)
+@pytest.mark.parametrize(("gap", "narrow"), [(5, False), (0, True)], ids=["apart", "odd rows"])
+def test_lines_that_begin_aligned_are_loaded_whole_to_their_end(gap: int, narrow: bool, arch: int):
+    """Of the gradient of a weight, with all shares of a long depth."""
+    case = cases.linear(195, 99, 50176, left="km", right="kn", gap=gap)
+    chosen = default(case, TABLES[arch])
+    source, *_ = generate(case.comp, case.buffers, chosen).sources
+    compiled = compile_source(source, arch)
+    assert chosen.splits > 1 and resources(compiled).spill_bytes == 0
+    assert ("ld.global.b16" in compiled.asm["ptx"]) == narrow
 
 
 @pytest.mark.parametrize("rows", (1, 16))

@@ -7,10 +7,9 @@ import pytest
 
 pytest.importorskip("triton")
 
-from test_triton_meaning import lines_of
-
 import runs_cases as cases
 import triton_run
+from forked import lines_of
 from torchweld.runtime.triton_compile import compile_source
 from triton_cases import case
 

@@ -17,7 +17,7 @@ from torchweld.ir.build import BodyBuilder
 from torchweld.ir.expand import with_values
 from torchweld.ir.interpret import run_comp
 from torchweld.ir.nodes import Axis, Buffer, Cast, Load
-from torchweld.ir.online import normalised
+from torchweld.ir.normal_form import normalised
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.simplify import simplify
 from torchweld.ir.size import symbol

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
+from own_cache import with_runtime
 from torchweld import pipeline
 from torchweld.calibration import gemm, waiting
 from torchweld.core.options import Options
@@ -89,13 +90,14 @@ def test_equal_prices_leave_the_library(monkeypatch):
 @pytest.fixture
 def empty_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(gemm, "_rejected_at", {})
-    return Options(cache_dir=tmp_path / "cache", calibrate="auto")
+    return Options(cache_dir=with_runtime(tmp_path / "cache"), calibrate="auto")
 
 
 @pytest.fixture(scope="module")
 def without_rates(tmp_path_factory):
     """A cache that comes to have kernels, which take seconds to compile, but no rates."""
-    return Options(cache_dir=tmp_path_factory.mktemp("rates") / "cache", calibrate="auto")
+    root = with_runtime(tmp_path_factory.mktemp("rates") / "cache")
+    return Options(cache_dir=root, calibrate="auto")
 
 
 @pytest.fixture

@@ -6,10 +6,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from torchweld.core.events import events
 from torchweld.exact.campaign import checks
 from torchweld.exact.programs import Input, Program
 
 F32, BF16, F16, I64 = torch.float32, torch.bfloat16, torch.float16, torch.int64
+
+KEYS_LEFT, QUERIES_LEFT = (Input((2, 1, *n), torch.bool) for n in ((1, 3), (31, 1)))
 
 
 def program(inputs, *lines: str, chunks: bool = False) -> Program:
@@ -70,6 +73,19 @@ FOUND = {
         ("v0 = x0.clone()", "x1.index_add_(0, torch.tensor([0]), x1[:1])"), ("v0",), writes=True,
     ),
     "the variance of an empty row": program([(2, 0)], "y = x0.var(-1)"),
+    "windows of a scalar": program([(5,)], "y = x0.sin().sum().unfold(0, 1, 1) * 2"),
+    "layers of no rows": program(
+        [(1, 3), (96, 3), (65, 96)], "h = F.normalize(F.linear(x0[1:], x1), dim=-1)",
+        "y = F.linear(h, x2)",
+    ),
+    "the gradient of keys whose weights a mask sets to zero, of queries that are NaN": program(
+        [Input((2, 1, 31, 4), F32, "plain", "hard"), (2, 1, 3, 4), (2, 1, 3, 7), KEYS_LEFT],
+        "w = F.silu(x0 @ x1.mT).masked_fill(x3, 0.0)", "y = w @ x2",
+    ),
+    "values that are NaN, of queries whose weights a mask sets to zero": program(
+        [(2, 1, 31, 4), (2, 1, 3, 4), Input((2, 1, 3, 7), F32, "plain", "hard", 1), QUERIES_LEFT],
+        "w = (x0 @ x1.mT).softmax(-1).masked_fill(x3, 0.0)", "y = w @ x2",
+    ),
     "an element beside what has none": Program(
         (Input((1, 1), F32),), ("v0 = x0.sin()", "v1 = v0.flatten()[1:] * 3"), ("v1", "v0")
     ),
@@ -95,6 +111,20 @@ def test_any_sizes_stay_right(name):
         assert checks.dynamic(ANY_SIZES[name], device) == []
 
 
+SCATTERS = "torch.select_scatter(e, x0[:, 0].exp(), -1, 0)", "torch.slice_scatter(e, x0[1:], 0, 1)"
+
+
+@pytest.mark.parametrize("scatter", (*SCATTERS, "torch.diagonal_scatter(e, x0.diagonal())"))
+def test_parts_of_what_is_expanded_stay_right(scatter, monkeypatch):
+    # shape functions before torch 2.13 give the result the strides of what is expanded
+    meta, strides = torch._meta_registrations, torch._prims_common.clone_preserve_strides
+    monkeypatch.setattr(meta, "_scatter_meta_output", strides, raising=False)
+    lines = "e = x0.amax(-1, keepdim=True).expand_as(x0)", f"z = {scatter}", "y = z.sin()"
+    before = len(events())
+    assert checks.interpreted(Program((Input((3, 3), F32),), lines, ("z", "y"))) == []
+    assert len(events()) == before  # not left to eager
+
+
 KERNELS = {
     "scores of 16 bits that are computed again for their gradient": program(
         [Input((2, 1, 5, 2), BF16, "expanded", "offset")],
@@ -112,6 +142,12 @@ KERNELS = {
         [(1, 1)], "v = x0.softmax(-1).index_select(0, torch.tensor([0, 0]))",
         "y = (v.unsqueeze(0) * v.unsqueeze(1)).sum(0)",
     ),
+    "a nest that calls what is not written out in place": program(
+        [Input((2, 1, 65, 40), F16), Input((2, 1, 2, 40), F16), Input((2, 1, 2, 7), F16),
+         Input((2, 1, 1, 2), torch.bool, "expanded")],
+        "w = F.silu((x0 @ x1.mT * 0.25).masked_fill(x3, -1e4)).tril()",
+        "y = (w @ x2).relu().square().sum((-1, -2))",
+    ),
     "short parts in front of an axis of two": program([(9, 2)], "y = torch.cat([x0, x0 * 2, x0])"),
     "differences of weights of 16 bits": program(
         [Input((3, 2, 7, 3), F16), Input((3, 2, 65, 3), F16, "plain", "offset", 2)],
@@ -121,6 +157,8 @@ KERNELS = {
 }  # fmt: skip
 KERNELS |= {
     name: FOUND[name] for name in (
+        "the gradient of keys whose weights a mask sets to zero, of queries that are NaN",
+        "values that are NaN, of queries whose weights a mask sets to zero",
         "weights of a masked row, set to zero", "the variance of an empty row",
         "an element beside what has none",
     )

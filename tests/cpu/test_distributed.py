@@ -3,15 +3,12 @@ gives, whichever of fusing and distributing comes first."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-RUN = Path(__file__).parents[1] / "distributed_run.py"
+from distributed_run import train
+from forked import Forked
+
 VARIANTS = ["DDP of a fused model", "a fused DDP model", "FSDP2 of fused blocks",
             "a fused FSDP2 model", "fused tensor parallel"]
 
@@ -23,12 +20,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict:
     folder = tmp_path_factory.mktemp("two")
-    both = [subprocess.Popen([sys.executable, str(RUN), str(rank), str(folder)],
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            for rank in (0, 1)]
-    said = [process.communicate(timeout=300)[0] for process in both]
-    assert [p.returncode for p in both] == [0, 0], "\n".join(said)[-4000:]
-    return json.loads((folder / "losses.json").read_text())
+    (found,), _ = [process.rest() for process in [Forked(train, rank, folder) for rank in (0, 1)]]
+    return found
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
+from own_cache import with_runtime
 from storm import storm
 from threads import in_threads
 from torchweld import pipeline
@@ -55,7 +56,7 @@ def told():
 
 
 @pytest.fixture
-def fresh(tmp_path, monkeypatch):
+def empty(tmp_path, monkeypatch):
     """A cache of its own, and nothing captured."""
     root = tmp_path / "cache"
     monkeypatch.setenv("TORCHWELD_CACHE_DIR", str(root))
@@ -64,6 +65,17 @@ def fresh(tmp_path, monkeypatch):
     yield root
     torch._dynamo.reset()
     build.find_compiler.cache_clear(), build.compiler_identity.cache_clear()
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    return with_runtime(tmp_path / "cache")
+
+
+@pytest.fixture
+def fresh(prepared, empty):
+    """The same with the runtime's own libraries, which are taken before."""
+    return empty
 
 
 def compiled() -> tuple:
@@ -157,21 +169,21 @@ def full(*_):
     raise OSError(28, "No space left on device")
 
 
-def test_a_full_disk_costs_the_cache_alone(fresh, monkeypatch):
+def test_a_full_disk_costs_the_cache_alone(empty, monkeypatch):
     """What is compiled goes to a folder of this process."""
     original = Artifacts._publish
     monkeypatch.setattr(
         Artifacts, "_publish",
-        lambda self, *a: full() if self.root == fresh else original(self, *a),
+        lambda self, *a: full() if self.root == empty else original(self, *a),
     )  # fmt: skip
     with told() as warned:
         fused = torchweld.fuse(layer)
         assert is_right(fused(X, W))
     assert len(warned) == 1 and "No space left" in warned[0]
-    assert not list(fresh.rglob("*.so"))
+    assert not list(empty.rglob("*.so"))
 
 
-def test_no_room_anywhere(fresh, monkeypatch):
+def test_no_room_anywhere(empty, monkeypatch):
     monkeypatch.setattr(Artifacts, "_publish", full)
     with told() as warned:
         assert is_right(compiled())

@@ -6,6 +6,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 import torchweld
+from own_cache import with_runtime
 from torchweld.core.events import events
 from torchweld.exact.budget import Budget
 from torchweld.exact.fuzz import differences, programs
@@ -21,9 +22,11 @@ QUIET = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_to
     ids=["inference", "training", "dynamic"],
 )
 def test_random_programs(tmp_path, train, dynamic, count):
+    cache = with_runtime(tmp_path / "cache")
+
     def fuse(function):
         torch.compiler.reset()  # each program is compiled once, and forgotten
-        return torchweld.fuse(function, cache_dir=tmp_path / "cache", dynamic=dynamic)
+        return torchweld.fuse(function, cache_dir=cache, dynamic=dynamic)
 
     @settings(max_examples=count, derandomize=True, deadline=None, suppress_health_check=QUIET)
     @given(programs())

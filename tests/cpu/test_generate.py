@@ -156,10 +156,10 @@ def test_a_cropped_cache_is_shorter(pair):
     with torch.no_grad():
         for one in (model, fused):
             cache = transformers.DynamicCache(config=model.config)
-            one(tokens(1, 9), past_key_values=cache)
-            one(tokens(1, 1), past_key_values=cache)
+            one(tokens(1, 9), past_key_values=cache, use_cache=True)
+            one(tokens(1, 1), past_key_values=cache, use_cache=True)
             cache.crop(-4)
-            results[one] = one(tokens(1, 1), past_key_values=cache).logits
+            results[one] = one(tokens(1, 1), past_key_values=cache, use_cache=True).logits
             assert cache.get_seq_length() == 7
     torch.testing.assert_close(results[fused], results[model])
 

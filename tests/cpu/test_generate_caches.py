@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -68,7 +69,9 @@ def lfm2():
     return transformers.Lfm2ForCausalLM(transformers.Lfm2Config(**sizes, **types))
 
 
-def pair_of(kind):
+@functools.cache
+def pair_of(kind, calls: str = ""):
+    """One for all tests of a model with equal `calls`: the graphs of one serve the others."""
     torch.manual_seed(0)
     model = kind().eval()
     for weight in model.parameters():  # what is predicted varies from token to token
@@ -114,7 +117,7 @@ CASES = [
     ("kind", "options"), CASES, ids=lambda x: x.__name__ if callable(x) else "-".join(x.values())
 )
 def test_two_graphs_serve_all_prompts(kind, options):
-    model, fused = pair_of(kind)
+    model, fused = pair_of(kind, *options.values())
     for batch, positions in PROMPTS:
         same(model, fused, **prompt(kind, batch, positions), **options)
     assert kinds(fused) == ["prefill", "step"]
@@ -187,7 +190,7 @@ SCRIPTS = [
 def test_a_window_that_was_filled_goes_on(how):
     """Steps around the ring, several tokens over its end, and what the user sees and does between:
     the tensors are in the order of positions."""
-    model, fused = pair_of(gemma2)
+    model, fused = pair_of(gemma2, "windows")
     with torch.no_grad():
         for script in SCRIPTS:
             for ours, theirs in zip(spoken(fused, how, script), spoken(model, how, script)):
@@ -196,22 +199,22 @@ def test_a_window_that_was_filled_goes_on(how):
 
 
 def test_a_window_takes_no_more_memory_than_it_has_positions():
-    _, fused = pair_of(gemma2)
+    _, fused = pair_of(gemma2, "windows")
     cache = transformers.DynamicCache(config=fused.config)
     with torch.no_grad():
-        fused(tokens(1, 40), past_key_values=cache, use_cache=True)
-        fused(tokens(1, 1), past_key_values=cache, use_cache=True)
+        fused(tokens(2, 40), past_key_values=cache, use_cache=True)
+        fused(tokens(2, 1), past_key_values=cache, use_cache=True)
     window, full = (part.tensors[0].shape[2] for part in layers.store_of(cache).room.parts[0])
     assert (window, full) == (8, 64)
 
 
 def test_a_static_window_stays_where_it_is():
-    _, fused = pair_of(gemma2)
+    _, fused = pair_of(gemma2, "windows")
     cache = transformers.StaticCache(config=fused.config, max_cache_len=32)
     with torch.no_grad():
-        fused(tokens(1, 11), past_key_values=cache, use_cache=True)
+        fused(tokens(2, 11), past_key_values=cache, use_cache=True)
         places = [layer.keys.data_ptr() for layer in cache.layers]
-        fused(tokens(1, 1), past_key_values=cache, use_cache=True)
+        fused(tokens(2, 1), past_key_values=cache, use_cache=True)
     room = layers.store_of(cache).room
     assert [part.tensors[0].data_ptr() for part in room.parts[0]] == places
     assert [layer.keys.data_ptr() for layer in cache.layers] == places

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from forked import Forked
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource
 from torchweld.core.errors import BuildError, EnvironmentProblem
 from torchweld.core.options import Options
@@ -126,26 +125,15 @@ def test_nothing_is_compiled_ahead_without_a_compiler(artifacts, monkeypatch):
     assert not list(artifacts.root.rglob("*.so"))
 
 
-_WORKER = """
-import sys, time
-from pathlib import Path
-from torchweld.runtime import build, dispatch, native
-from torchweld.runtime.cache import Artifacts
-original, log = build._run, Path(sys.argv[2])
-def run(*args):
-    with open(log, "a") as file:
-        file.write("compiled\\n")
-    original(*args)
-build._run = run
-path, _ = build.compile_cpp(sys.argv[3], Artifacts(Path(sys.argv[1])))
-build.load_function(path, "seven")
-"""
+def seven(tell, root: Path) -> None:
+    original = build._run
+    build._run = lambda *args: (tell("compiled"), original(*args))
+    path, _ = build.compile_cpp(SEVEN, Artifacts(root))
+    tell(call(path, "seven"))
 
 
 def test_processes_with_one_cold_cache_compile_once(tmp_path):
-    root, log = tmp_path / "cache", tmp_path / "log"
+    root = tmp_path / "cache"
     root.mkdir(mode=0o700)
-    command = [sys.executable, "-c", _WORKER, str(root), str(log), SEVEN]
-    workers = [subprocess.Popen(command) for _ in range(2)]
-    assert [w.wait() for w in workers] == [0, 0]
-    assert log.read_text() == "compiled\n"
+    told = [worker.rest() for worker in [Forked(seven, root) for _ in range(2)]]
+    assert sorted(told, key=len) == [[7], ["compiled", 7]]

@@ -52,6 +52,22 @@ class Branches(nn.Module):
         return torch.cat([part(x) for part in self.parts], 1)
 
 
+class Halves(nn.Module):
+    """Some channels of an image each, in windows of their own, and all of them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.before = Normed(width, width, 3, padding=1)
+        parts = (width // 2 + 8, width // 2 - 8)
+        self.parts = nn.ModuleList(Normed(n, width, 3, padding=d, dilation=d)
+                                   for n, d in zip(parts, (1, 2)))  # fmt: skip
+
+    def forward(self, x):
+        x = self.before(x)
+        first, second = x.split([part.convolution.in_channels for part in self.parts], 1)
+        return self.parts[0](first) + self.parts[1](second) + x
+
+
 class Diffusion(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -76,6 +92,10 @@ CASES = {
     "volumes": (Normed(32, 64, 3, sides=3, padding=1), (2, 32, 6, 10, 9)),
     "steps": (Normed(64, 128, 3, stride=2, padding=1), (3, 64, 28, 20)),
     "groups": (Normed(128, 128, 3, padding=1, groups=4), (3, 128, 15, 14)),
+    "narrow groups": (Normed(128, 128, 3, padding=1, groups=32), (3, 128, 15, 14)),
+    "narrow groups, steps": (Normed(120, 120, 3, stride=2, padding=1, groups=5), (3, 120, 16, 18)),
+    "groups of pixels": (Normed(96, 144, 1, groups=6), (3, 96, 15, 14)),
+    "halves": (Halves(64), (3, 64, 15, 14)),
     "holes": (Normed(64, 64, 3, padding=2, dilation=2, activation=F.gelu), (2, 64, 20, 23)),
     "block": (Block(64), (5, 64, 19, 21)),
     "branches": (Branches(64), (3, 64, 14, 14)),

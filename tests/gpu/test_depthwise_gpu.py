@@ -41,3 +41,31 @@ def test_as_exact_as_eager(channels, times, how, train, last, dtype):
     assert verify(model, fused, (x,), train=train, seeds=(0,)).ok
     calls = [n for r in records(fused) for n in r.graph.nodes if hasattr(n, "target")]
     assert not any(n.target == "aten.convolution.default" for n in calls)
+
+
+@pytest.mark.parametrize("how", [dict(kernel_size=3, padding=1), dict(kernel_size=5, padding=2),
+                                 dict(kernel_size=3, padding=1, stride=2)], ids=str)  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_neighbours_share_what_they_read(how, dtype):
+    """Images so large that each thread has several results; no count of them divides 57."""
+    torch.manual_seed(0)
+    model = Block(88, 1, how).to("cuda", dtype, memory_format=torch.channels_last).eval()
+    x = torch.randn(32, 88, 57, 39, device="cuda", dtype=dtype)
+    x = x.to(memory_format=torch.channels_last)
+    fused = torchweld.fuse(model)
+    assert verify(model, fused, (x,), seeds=(0,)).ok
+    comps = (n for r in records(fused) for n in r.graph.nodes if hasattr(n, "stores"))
+    assert any(len(comp.stores) > 1 for comp in comps)
+
+
+def test_branches_that_are_stacked_and_summed():
+    torch.manual_seed(0)
+
+    def branches(x, y, p):
+        return (torch.stack([x.relu(), y.sigmoid()], 1) * p.softmax(1)).sum(1)
+
+    x, y = torch.randn(2, 5, 24, 33, 35, device="cuda", dtype=torch.bfloat16)
+    x = x.to(memory_format=torch.channels_last)
+    p = torch.randn(5, 2, 24, 1, 1, device="cuda", dtype=torch.bfloat16)
+    fused = torchweld.fuse(branches)
+    assert verify(branches, fused, (x, y, p), seeds=(0,)).ok

@@ -46,6 +46,8 @@ def epilogues(dtype: str) -> list[Case]:
         cases.linear(304, 200, 72, dtype, "km", "kn"),
         cases.linear(129, 333, 104, dtype),
         cases.linear(129, 333, 104, dtype, gap=8),
+        cases.apart(cases.biased(255, 195, 63, dtype), "xwy"),
+        cases.apart(cases.linear(195, 99, 130, dtype, "km", "kn"), "xwy"),
         cases.linear("s0", 136, 72, dtype, sizes={"s0": 201}),
         cases.linear("s0", 136, 72, dtype, sizes={"s0": 1}),
         cases.linear(136, 72, 8 * symbol("s0"), dtype, sizes={"s0": 13}),

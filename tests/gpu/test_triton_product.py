@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import product_cases as cases
+from image_cases import convolution, normalised
 from product_cases import parts, tiled_title
 from product_check import problems
 from torchweld.core import dtypes
@@ -25,6 +26,8 @@ def epilogues(dtype: str) -> list[Case]:
         cases.linear(255, 129, 127, dtype),
         cases.linear(300, 200, 72, dtype, "km", "kn"),
         cases.linear(129, 333, 100, dtype, gap=3),
+        cases.apart(cases.linear(195, 99, 70, dtype, "km", "kn")),
+        cases.apart(cases.linear(130, 63, 195, dtype, "mk", "kn"), "xwy"),
         cases.linear("s0", 136, 72, dtype, sizes={"s0": 201}),
         cases.linear(136, 72, "s0", dtype, sizes={"s0": 100}),
         cases.bias_gelu(131, 257, 65, dtype),
@@ -38,6 +41,9 @@ def epilogues(dtype: str) -> list[Case]:
         cases.from_heads(3, 50, 4, 32, 130, dtype),
         cases.batched(6, 70, 90, 40, dtype),
         cases.batched(6, 70, 90, 40, dtype, "bnk"),
+        convolution(3, 64, (11, 13), 96, (1, 1), groups=2, dtype=dtype),
+        convolution(3, 72, (11, 13), 108, (1, 1), stride=2, groups=9, dtype=dtype),
+        normalised(3, 48, (9, 7), 48, (1, 1), groups=3, dtype=dtype),
         cases.gate_before(130, 100, 200, dtype),
         cases.scaled_before(130, 100, 77, dtype),
         cases.shifted(130, 100, 77, dtype),
@@ -57,6 +63,7 @@ def wide() -> list[Case]:
         cases.linear(255, 129, 127, "f32"),
         cases.linear(300, 200, 72, "f32", "km", "kn"),
         cases.linear(129, 333, 100, "f32", gap=3),
+        cases.apart(cases.linear(195, 99, 70, "f32", "km", "kn")),
         cases.linear("s0", 136, 72, "f32", sizes={"s0": 201}),
         cases.linear(200, 264, 4096, "f32"),
         cases.bias_gelu(131, 257, 65, "f32"),

@@ -20,3 +20,9 @@ def one_thread() -> Iterator[None]:
     yield
     torch.set_num_threads(before)
     time_guards(True)
+
+
+@pytest.fixture(autouse=True)
+def without_a_compiler(monkeypatch):
+    """This tier needs none, and what a fused object compiles ahead costs a second."""
+    monkeypatch.setenv("CXX", "no compiler in tests/pure")

@@ -10,7 +10,7 @@ from nest_cases import KEY_AXES, TEXTS, nest_case
 from torchweld.core import dtypes
 from torchweld.ir import affine
 from torchweld.ir.nodes import Buffer, Comp, Load
-from torchweld.ir.online import normalised
+from torchweld.ir.normal_form import normalised
 from torchweld.ir.views import contiguous_strides
 from torchweld.targets.cpu import cpu_target
 from torchweld.templates.attention.cpu.price import nest_s, share_seen

@@ -7,7 +7,7 @@ import pytest
 from nest_cases import KEY_AXES, SAVED, SCORES, TEXTS, nest_case
 from torchweld.ir.affine import axis
 from torchweld.ir.nodes import Load
-from torchweld.ir.online import normalised
+from torchweld.ir.normal_form import normalised
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.simplify import simplify
 from torchweld.templates.attention.nest import Bound, Nest, nest_of, nest_or_reason

@@ -3,9 +3,6 @@ moves one."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -45,14 +42,3 @@ def test_a_structure_goes_through_json():
     leaves, spec = torch_private.pytree.tree_flatten(tree)
     assert torch_private.pytree.treespec_loads(torch_private.pytree.treespec_dumps(spec)) == spec
     assert len(leaves) == 3
-
-
-_WITHOUT_DYNAMO = """
-import sys
-sys.modules["torch._dynamo"] = None
-import torchweld.deploy.load
-"""
-
-
-def test_an_archive_is_loaded_without_dynamo():
-    subprocess.run([sys.executable, "-c", _WITHOUT_DYNAMO], check=True, timeout=120)

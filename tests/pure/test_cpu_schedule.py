@@ -9,6 +9,7 @@ from torchweld.ir.expand import TUPLES, expanded
 from torchweld.ir.frame import frame_of
 from torchweld.ir.nodes import Buffer, Reduce
 from torchweld.ir.parser import parse_comp
+from torchweld.templates.pointwise_reduce.cpu.generate import generate
 from torchweld.templates.pointwise_reduce.cpu.schedule import TILE, schedule
 from torchweld.templates.pointwise_reduce.cpu.stages import FINAL, stages
 
@@ -151,7 +152,7 @@ comp bias [n:16, c:64, s:784] {
 
 
 SCATTER = """
-comp scatter [i:40, j:32] {{
+comp scatter [i:40, j:{j}] {{
   %0 = load at[{at}] : i64
   %1 = load g[i, j] : f32
   store.add y[{to}] %1 init 0.0
@@ -160,13 +161,35 @@ comp scatter [i:40, j:32] {{
 
 
 @pytest.mark.parametrize(
-    ("at", "to", "distribute"), [("i", "%0, j", "inner"), ("i, j", "i, %0", "serial")]
+    ("at", "to", "j", "distribute"),
+    [("i", "%0, j", 32, "inner"), ("i", "%0, j", 31, "serial"), ("i, j", "i, %0", 32, "serial")],
 )
-def test_scatter_is_divided_where_no_two_threads_meet(at, to, distribute):
-    shape = (40,) if at == "i" else (40, 32)
-    shapes = {"at": (shape,), "g": ((40, 32),), "y": ((40, 32),)}
-    found = schedule(parse_comp(SCATTER.format(at=at, to=to)), buffers(shapes), threads=4)
+def test_scatter_is_divided_where_no_two_threads_meet(at, to, j, distribute):
+    """In whole vectors: a part of one takes as long."""
+    shape = (40,) if at == "i" else (40, j)
+    shapes = {"at": (shape,), "g": ((40, j),), "y": ((40, j),)}
+    found = schedule(parse_comp(SCATTER.format(at=at, to=to, j=j)), buffers(shapes), threads=4)
     assert found.distribute == distribute
+
+
+def test_messages_along_edges_are_walked_once_with_their_columns_innermost():
+    """What is read and written by computed indices weighs as much as it has points. With the edges
+    innermost, their indices and weights were worked out for every column, none of it in vectors. A
+    thread that has all columns is told their number: 4 of a runtime's took 5 times as long."""
+    comp = parse_comp("""comp messages [e:8192, h:4, c:32] {
+      %0 = load from[e] : i64
+      %1 = load to[e] : i64
+      %2 = load x[%0, h, c] : f32
+      %3 = load w[%0, h] : f32
+      %4 = exp %3 : f32
+      %5 = mul %2 %4 : f32
+      store.add y[%1, h, c] %5 init 0.0
+    }""")
+    shapes = {n: ((64, 4, 32),) for n in "xy"} | {n: ((8192,),) for n in ("from", "to")}
+    found = buffers(shapes | {"w": ((64, 4),)})
+    planned = schedule(comp, found, threads=4)
+    assert (planned.outer, planned.nest) == ((("e", 1), ("h", 1)), ("c",))
+    assert "part(P, S, 0, 1, shared)" in generate(comp, found).sources[0].text
 
 
 def test_stages_keep_what_is_dear_and_recompute_what_is_cheap():
@@ -225,15 +248,30 @@ comp one [i:8, j:8] {{
     assert expanded(found) is found
 
 
-@pytest.mark.parametrize(("j", "extent"), [(2, 1000), (3, 1000), (8, 16), (9, 1000), (4, 15)])
-def test_a_lane_of_few_points_is_written_out(j, extent):
+@pytest.mark.parametrize(
+    ("j", "extent", "step", "written"),
+    [(2, 1000, 3, True), (3, 1000, 4, True), (8, 16, 16, True), (9, 1000, 16, False),
+     (4, 15, 8, False), (8, 1000, 9, False), (6, 1000, 8, False)],
+)  # fmt: skip
+def test_a_lane_of_few_points_is_written_out(j, extent, step, written):
+    """Where gcc makes vectors of what is so far apart."""
     found = schedule(
         parse_comp(COPY.format(i=extent, j=j)),
-        buffers({"x": ((extent, j), (j + 1, 1)), "y": ((extent, j),)}),
+        buffers({"x": ((extent, j), (step, 1)), "y": ((extent, j),)}),
         threads=4,
     )
-    assert (found.abreast is not None) == (j <= 8 and extent >= 16)
+    assert (found.abreast is not None) == written
     assert (found.abreast, found.nest) in ((None, ("j",)), ("j", ("i",)))
+
+
+def test_a_lane_of_few_points_is_written_out_where_rows_have_several_axes():
+    """To find the row would take divisions, for a few points each."""
+    comp = parse_comp("""comp copy [n:5, i:1000, j:8] {
+      %0 = load x[n, i, j] : f32
+      store y[n, i, j] %0
+    }""")
+    shapes = {"x": ((5, 1000, 8), (9900, 9, 1)), "y": ((5, 1000, 8),)}
+    assert schedule(comp, buffers(shapes), threads=4).abreast == "j"
 
 
 WITHIN_ROWS = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -43,9 +44,19 @@ def _nodes(module: str) -> list[ast.AST]:
 
 
 def _named(text: str) -> list[ast.AST]:
-    """Imports, and attributes of anything."""
+    """Imports; and attributes of anything, where the text may have a private name of torch."""
+    tree = ast.parse(text)
+    nodes = ast.walk(tree) if re.search(r"\btorch\b[\w.]*\._", text) else _statements(tree)
     kinds = ast.Import, ast.ImportFrom, ast.Attribute
-    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+    return [node for node in nodes if isinstance(node, kinds)]
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """All, without their expressions: a thirteenth of the nodes."""
+    bodies = ("body", "orelse", "finalbody", "handlers", "cases")
+    for node in (n for name in bodies for n in getattr(tree, name, ())):
+        yield node
+        yield from _statements(node)
 
 
 @cache

@@ -7,7 +7,7 @@ import pytest
 from torchweld.ir.check import check_graph
 from torchweld.ir.nodes import Comp, Graph, View
 from torchweld.ir.parser import parse_graph
-from torchweld.layout.rows import align_rows
+from torchweld.layout.rows import align_rows, align_temporaries
 from torchweld.targets.find import named_target
 
 H100 = named_target("H100")
@@ -165,3 +165,48 @@ def test_batches_of_matrices_keep_their_order():
     result = aligned(graph)
     assert result.buffers["y"].strides == (64 * 200, 200, 1)
     assert result.nodes[1].args[0] == View("y", (2, 64, 197), (3 * 64 * 200, 200, 1), 64 * 200)
+
+
+TOKENS = """graph g {
+  buffer x : bf16[64, 21, 3] strides [63, 3, 1] on cuda:0
+  buffer v : bf16[64, 21, 3] strides [63, 3, 1] on cuda:0
+  buffer w : bf16[128, 63] strides [63, 1] on cuda:0
+  buffer y : bf16[64, 128] strides [128, 1] on cuda:0
+  buffer u : bf16[128, 195] strides [195, 1] on cuda:0
+  buffer z : bf16[64, 195] strides [195, 1] on cuda:0
+  buffer o : bf16[64, 195] strides [195, 1] on cuda:0
+  input x, w, u
+  comp v [i:64, j:21, k:3] {
+    %0 = load x[i, j, k] : bf16
+    store v[i, j, k] %0
+  }
+  extern y y = "aten.mm.default"(view(v, [64, 63], [63, 1], 0), view(w, [63, 128], [1, 63], 0)) {
+  }
+  extern z z = "aten.mm.default"(view(y, [64, 128], [128, 1], 0), view(u, [128, 195], [195, 1], 0)) {
+  }
+  comp o [i:64, j:195] {
+    %0 = load z[i, j] : bf16
+    store o[i, j] %0
+  }
+  output view(o, [64, 195], [195, 1], 0), view(v, [64, 63], [63, 1], 0)
+}"""  # noqa: E501
+
+
+def test_temporaries_are_aligned_before_anyone_makes_the_product():
+    """Whatever the rest of the product is like, as long as it takes no copies."""
+    graph = align_temporaries(parse_graph(TOKENS), H100, frozenset({1}))
+    check_graph(graph)
+    assert comps(graph) == ["v", "o"]
+    assert graph.buffers["v"].strides == (64, 3, 1) and stride(graph, "z") == 200
+    assert graph.outputs[1].strides == (64, 1) and stride(graph, "o") == 195
+    assert [stride(graph, n) for n in "wu"] == [63, 195]
+
+
+def test_temporaries_that_others_see_stay_as_they_are():
+    assert align_temporaries(parse_graph(TOKENS), H100).buffers["v"].strides == (63, 3, 1)
+    assert align_temporaries(product(dtype="f32"), H100) == product(dtype="f32")
+
+
+@pytest.mark.parametrize(("m", "k", "pitch"), [(64, 64, 1001), (8192, K, 1008)])
+def test_a_bias_that_a_call_would_write_first_must_be_worth_it(m, k, pitch):
+    assert stride(align_temporaries(product(m, k, 1001, target="addmm"), H100), "y") == pitch

@@ -16,9 +16,11 @@ from torchweld.capture import (
     losses,
     pools,
     random,
+    scatters,
     small_products,
     torch_private,
     transformer,
+    trilinear,
 )
 from torchweld.capture.lowering.rows import ROWS
 
@@ -55,6 +57,7 @@ def table() -> dict:
     core = torch_private.core_decompositions()
     core = {op: fn for op, fn in core.items() if str(op) not in whole}
     own = (
-        random, losses, transformer, complex_numbers, interpolation, small_products, pools
+        random, losses, transformer, complex_numbers, interpolation, small_products, pools,
+        scatters, trilinear,
     )  # fmt: skip
     return core | {op: fn for part in own for op, fn in part.DECOMPOSITIONS.items()}

@@ -81,7 +81,9 @@ def in_pieces(
     run_eagerly: Callable[[GraphModule], Boxed],
 ) -> InPieces | None:  # fmt: skip
     """`captured` with all compiled but the operations that `compile_piece` raises NotLowered for,
-    the first of which is `failed`; None if nothing is left to compile."""
+    the first of which is `failed`; None if these are the results, or nothing is left to compile."""
+    if failed == captured.module.graph.output_node().name:
+        return None
     nodes = [n for n in captured.module.graph.nodes if n.op == "call_function"]
     rest = by_levels(nodes)
     if any(n.name == failed or depends_on_data(n) for n in rest):

@@ -20,7 +20,19 @@ from torchweld.core.errors import InvalidIR
 from torchweld.ir import affine, size
 from torchweld.ir.affine import Affine
 from torchweld.ir.frame import Frame, frame_of
-from torchweld.ir.nodes import Axis, Buffer, Comp, Index, IndexMap, Load, Reduce, Ref, Scan, Value
+from torchweld.ir.nodes import (
+    Axis,
+    Buffer,
+    Comp,
+    Index,
+    IndexMap,
+    Load,
+    Reduce,
+    Ref,
+    Scan,
+    Value,
+    value_axes,
+)
 from torchweld.ir.size import Size
 
 
@@ -59,8 +71,11 @@ class Accesses:
         return sum(self.touched(a, hints) for a in far)
 
     def touched(self, access: Access, hints: Mapping[str, int] | None = None) -> int:
-        """Bytes of one access over all its points: a broadcast vector weighs little."""
-        extents = [a.extent for a in self.comp.axes if a.name in access.offset.axes]
+        """Bytes of one access over all its points, those of computed indices among them: a
+        broadcast vector weighs little."""
+        known = value_axes(self.comp.body) if access.refs else ()
+        along = access.offset.axes.union(*(known[v] for v, _ in access.refs))
+        extents = [a.extent for a in self.comp.axes if a.name in along]
         return size.hint(size.product(extents), hints or {}) * access.bytes
 
 
@@ -232,10 +247,15 @@ def _by_stride(
 ) -> tuple[str, ...]:
     """Outermost first. Stable: equal axes keep the Comp's order."""
 
+    known = value_axes(accesses.comp.body)
+
     def span(axis: str) -> int:
-        return sum(
-            abs(size.hint(a.offset.coefficient(axis), hints)) * a.bytes for a in accesses.all
-        )
+        """Bytes from one point to the next; of a computed index, those of a step."""
+        moved = 0
+        for a in accesses.all:
+            steps = [a.offset.coefficient(axis), *(s for v, s in a.refs if axis in known[v])]
+            moved += sum(abs(size.hint(s, hints)) for s in steps) * a.bytes
+        return moved
 
     def contiguity(axis: str) -> tuple[int, int]:
         """What is contiguous along none is nearest together along the innermost."""

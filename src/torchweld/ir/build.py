@@ -66,7 +66,7 @@ class BodyBuilder:
         fill=0,
         exact=False,
     ) -> Value:
-        return self.emit(Load(buffer, index, dtype, guard, fill, exact))
+        return self.emit(Load(buffer, index, dtype, guard, 0 if guard is None else fill, exact))
 
     def op(self, name: str, *args: Value) -> Value:
         """An operation of the scalar table whose dtype follows from its arguments (all but `free`

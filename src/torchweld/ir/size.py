@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
+from math import gcd
 from typing import Union
 
 Monomial = tuple[str, ...]  # symbol names, sorted, repeated for powers; () is the constant
@@ -98,6 +99,11 @@ def divide(size: Size, divisor: Size) -> Size | None:
             return None
         quotient[rest] = coefficient // factor
     return _make(quotient)
+
+
+def known_factor(size: Size) -> int:
+    """The largest number known to divide a size."""
+    return size if isinstance(size, int) else gcd(*(c for _, c in size.terms))
 
 
 def hint(size: Size, values: Mapping[str, int], default: int = 8192) -> int:

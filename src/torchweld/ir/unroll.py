@@ -9,12 +9,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 
+from torchweld.ir import size
 from torchweld.ir.affine import Affine, constant
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Comp, Op, Reduce, Value, value_axes
 from torchweld.ir.substitute import move_store, substitute_axes, with_operands
 
+MOST_TERMS = 8  # of a reduction that is written out
+_MOST_WRITTEN = 256  # instructions of all its points
 _OPS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+
+
+def is_short(comp: Comp, axes: tuple[str, ...]) -> bool:
+    """Whether it can be unrolled, into a few instructions."""
+    terms = size.product(comp.extent(a) for a in axes)
+    few = isinstance(terms, int) and 1 < terms <= MOST_TERMS
+    return few and terms * len(comp.body) <= _MOST_WRITTEN and can_unroll(comp, axes)
 
 
 def can_unroll(comp: Comp, axes: tuple[str, ...]) -> bool:

@@ -25,7 +25,8 @@ cuDNN's calls on an H100 with channels last, in times of those without (float32 
 One-dimensional ones in 16 bits gain on Hopper, where they are kernels of our own (66 us in place of
 301: 16 x 256 x 4096, windows of 5). Those that lose stay as they are, and so do float32 ones whose
 factors would lose more bits on their way to TF32 in this layout (`precision.py`). The one in three
-groups loses in bfloat16, too: cuDNN converts layouts for 768 us of a training step, without 293.
+groups loses in bfloat16, too: cuDNN converts layouts for 768 us of a training step, without 293. In
+inference those in 16 bits are products of our own.
 """
 
 from __future__ import annotations
@@ -105,13 +106,13 @@ def channels_last(
     trains = bool(frozenset(loose_outputs))
     reading = (n for n in graph.nodes if _reads_images(n, graph, table, trains))
     calls = {n.name: _CALLS[n.target] for n in reading}
-    if not _gains(calls, graph, table):
+    if not _gains(calls, graph, table, trains):
         return graph
     graph, loose = coarsened(graph, _images_read(calls, graph, table)), frozenset(loose_outputs)
-    chosen = _chosen(graph, calls, loose)
+    chosen = _chosen(graph, calls, loose, table)
     if table.kind == "cuda":
         graph = _with_returned_apart(graph, calls, loose, chosen)
-        chosen = _chosen(graph, calls, loose)
+        chosen = _chosen(graph, calls, loose, table)
     return _laid_out(graph, calls, chosen)
 
 
@@ -137,24 +138,26 @@ def _reads_images(node: Node, graph: Graph, table: Target, trains: bool) -> bool
     return suits and not any(_loses_precision(n, graph) for n in asked)
 
 
-def _gains(calls: _Calls, graph: Graph, table: Target) -> bool:
+def _gains(calls: _Calls, graph: Graph, table: Target, trains: bool) -> bool:
     """Whether more of the arithmetic of convolutions is in such as are faster so than in such as
     are slower."""
     work = 0
     for node in graph.nodes:
         if isinstance(node, Extern) and node.target in _CONVOLUTIONS:
-            work += _gain(node, node.name in calls, graph, table) * _work(node, graph)
+            gain = _gain(node, node.name in calls, graph, table, trains)
+            work += gain * _work(node, graph)
     return work > 0
 
 
-def _gain(node: Extern, takes: bool, graph: Graph, table: Target) -> int:
+def _gain(node: Extern, takes: bool, graph: Graph, table: Target, trains: bool) -> int:
     """1: it is faster so; 0: as fast; -1: slower. `takes`: it may be given channels last."""
     weight = node.args[_CONVOLUTIONS[node.target]]
     dtype, groups = graph.buffers[weight.buffer].dtype, node.args[_groups_position(node)]
     if table.kind == "cuda":
         pixels = product(weight.shape[2:]) == 1
-        if takes and groups == 1 and pixels and not dtype.is_low_precision:
-            return 0  # a product of matrices in either layout
+        own = node.target == "aten.convolution.default" and not trains
+        if takes and pixels and (groups == 1) != dtype.is_low_precision:
+            return 0 if groups == 1 or own else -1  # products of matrices in either layout
         return 1 if takes and not (pixels and groups != 1) else -1
     alone = len(weight.shape) == 4 and (groups == 1 or weight.shape[1] == 1)
     faster = alone and dtype.is_low_precision and torch.backends.mkldnn.is_available()
@@ -238,15 +241,19 @@ def _images_read(
                 yield view.buffer, view.shape
 
 
-def _free_buffers(graph: Graph, calls: _Calls, loose: frozenset[int]) -> frozenset[str]:
-    """Images whose layout nobody outside sees, and that every call takes either way."""
+def _free_buffers(
+    graph: Graph, calls: _Calls, loose: frozenset[int], table: Target
+) -> frozenset[str]:
+    """Images whose layout nobody outside sees, and that every call takes either way; on a GPU some
+    channels of one, too: a library copies them in any layout, ours do not."""
     held, windows = fixed_buffers(graph, loose), views(graph.outputs)
     for node in graph.nodes:
         if isinstance(node, Extern):
             images = set(_image_names(node, calls))
             held.update({*node.reads, *node.writes} - images, node.mutates)
             windows += views((*node.args, *(a for _, a in node.kwargs)))
-    held.update(v.buffer for v in windows if not is_whole(v, graph))
+    parts = [v for v in windows if not is_whole(v, graph)]
+    held.update(v.buffer for v in parts if table.kind != "cuda" or not _is_slice(v, graph))
     free = {n for n, b in graph.buffers.items() if len(b.shape) in _IMAGES} - held
     for node in graph.nodes:
         if node.name in calls and not _follows(node, calls, graph, free):
@@ -260,9 +267,11 @@ def _follows(node: Extern, calls: _Calls, graph: Graph, free: Set[str]) -> bool:
     return leader.buffer in free or _is_last(leader) or _is_image(leader, graph)
 
 
-def _chosen(graph: Graph, calls: _Calls, loose: frozenset[int]) -> frozenset[str]:
+def _chosen(
+    graph: Graph, calls: _Calls, loose: frozenset[int], table: Target
+) -> frozenset[str]:
     """The buffers that are laid out channels last."""
-    return _connected(graph, calls, _free_buffers(graph, calls, loose))
+    return _connected(graph, calls, _free_buffers(graph, calls, loose, table))
 
 
 def _connected(graph: Graph, calls: _Calls, free: frozenset[str]) -> frozenset[str]:
@@ -365,28 +374,30 @@ def _gains_much(node: Node) -> bool:
 def _laid_out(graph: Graph, calls: _Calls, chosen: frozenset[str]) -> Graph:
     """Channels innermost in the chosen buffers; other images that their calls read are copied to
     that layout."""
-    buffers = {n: _innermost(b) if n in chosen else b for n, b in graph.buffers.items()}
+    buffers = {n: innermost(b) if n in chosen else b for n, b in graph.buffers.items()}
     changed = replace(graph, buffers=buffers)
     nodes: list[Node] = []
     copies: dict[str, Buffer] = {}
     for node in graph.nodes:
         if isinstance(node, Extern):
-            node = replace(node, args=_restrided(node.args, buffers, chosen))
+            node = replace(node, args=_restrided(node.args, graph, changed, chosen))
             if chosen.intersection(_image_names(node, calls)):
                 node = _with_copies(node, changed, copies, nodes)
         nodes.append(node)
-    outputs = _restrided(graph.outputs, buffers, chosen)
+    outputs = _restrided(graph.outputs, graph, changed, chosen)
     made = {b.name: b for b in copies.values()}
     return replace(graph, buffers={**buffers, **made}, nodes=tuple(nodes), outputs=outputs)
 
 
-def _restrided(args: tuple[Arg, ...], buffers, chosen: frozenset[str]) -> tuple[Arg, ...]:
-    return tuple(
-        replace(a, strides=buffers[a.buffer].strides)
-        if isinstance(a, View) and a.buffer in chosen
-        else a
-        for a in args
-    )
+def _restrided(
+    args: tuple[Arg, ...], graph: Graph, changed: Graph, chosen: frozenset[str]
+) -> tuple[Arg, ...]:
+    """Views of the chosen images, or of some of their channels, in `changed`."""
+    def moved(view: View) -> View:
+        first = view.offset and view.offset // graph.buffers[view.buffer].strides[1]
+        return replace(view, strides=changed.buffers[view.buffer].strides, offset=first)
+
+    return tuple(moved(a) if isinstance(a, View) and a.buffer in chosen else a for a in args)
 
 
 def _with_copies(
@@ -401,7 +412,7 @@ def _with_copies(
             continue
         if view.buffer not in copies:
             source = graph.buffers[view.buffer]
-            copy = replace(_innermost(source), name=f"{view.buffer}_channels_last", frozen=False)
+            copy = replace(innermost(source), name=f"{view.buffer}_channels_last", frozen=False)
             copies[view.buffer] = copy
             nodes.append(_copying(source, copy, node))
         args[k] = copies[view.buffer].view
@@ -434,7 +445,8 @@ def _copying(source: Buffer, target: Buffer, node: Extern) -> Comp:
     return Comp(f"copy_{target.name}", axes, body.body, (store,), node.origins)
 
 
-def _innermost(buffer: Buffer) -> Buffer:
+def innermost(buffer: Buffer) -> Buffer:
+    """An image, or a weight, with its channels innermost."""
     return replace(buffer, strides=_channels_last_strides(buffer.shape))
 
 
@@ -458,6 +470,17 @@ def _is_image(view: View, graph: Graph) -> bool:
     """Whether it can be copied, whole, and the copy stays true."""
     lasts = view.buffer not in mutated_buffers(graph)
     return lasts and len(view.shape) in _IMAGES and is_whole(view, graph)
+
+
+def _is_slice(view: View, graph: Graph) -> bool:
+    """Whether a view is some channels of an image."""
+    buffer = graph.buffers[view.buffer]
+    if len(buffer.shape) not in _IMAGES or not isinstance(view.offset, int):
+        return False
+    batch, _, *sizes = buffer.shape
+    alike = view.shape == (batch, view.shape[1], *sizes) and view.strides == buffer.strides
+    step = buffer.strides[1]
+    return alike and isinstance(step, int) and view.offset % step == 0
 
 
 def is_whole(view: View, graph: Graph) -> bool:

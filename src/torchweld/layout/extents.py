@@ -14,8 +14,9 @@ from torchweld.ir.affine import axis
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, View
 from torchweld.ir.size import divide, hint, product
-from torchweld.layout.rows import ALIGNMENT, MARGIN, TIME_LOST
+from torchweld.layout.rows import ALIGNMENT, MARGIN
 from torchweld.targets.target import Target
+from torchweld.templates.gemm.price import Prices
 
 _MM, _ADDMM = "aten.mm.default", "aten.addmm.default"
 
@@ -53,21 +54,19 @@ def align_extents(graph: Graph, table: Target) -> Graph:
     nodes: list[Node] = []
     buffers = dict(graph.buffers)
     for node in graph.nodes:
-        change = _change(node, buffers, graph.hints, table)
+        change = _change(node, replace(graph, buffers=buffers), table)
         nodes.extend(change.nodes if change else (node,))
         buffers |= {b.name: b for b in change.buffers} if change else {}
     return replace(graph, nodes=tuple(nodes), buffers=buffers)
 
 
-def _change(
-    node: Node, buffers: Mapping[str, Buffer], hints: Mapping[str, int], table: Target
-) -> _Change | None:
-    found = _product(node, buffers)
+def _change(node: Node, graph: Graph, table: Target) -> _Change | None:
+    found = _product(node, graph.buffers)
     if found is None:
         return None
-    change = _whole_columns(found, buffers, table) or _split_terms(found, hints, table)
-    size = hint(product((found.a.shape[0], found.terms, found.columns)), hints)
-    gain_s = TIME_LOST * size / table.tensor_fma_per_s
+    change = _whole_columns(found, graph.buffers, table)
+    change = change or _split_terms(found, graph.hints, table)
+    gain_s = Prices(graph, table).lost_s(node)
     return change if change and change.cost_s * MARGIN <= gain_s else None
 
 

@@ -21,11 +21,11 @@ from torchweld.ir.row_sums import ROW_SUMS
 from torchweld.ir.size import Size, divide, hint, product
 from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
 from torchweld.targets.target import Target
+from torchweld.templates.gemm.price import Prices
 
 ALIGNMENT = 16  # bytes that every row must start at a multiple of
 _LINE = 128  # bytes, where it adds little
 _LONG_ROW, _SHORT_ROW = 4096, 64  # bytes: padded to whole lines; not padded at all
-TIME_LOST = 4.0  # of unaligned products, in times of aligned ones
 MARGIN = 2.0  # a copy must gain that many times its cost
 
 # Where the two matrices are among the arguments.
@@ -64,11 +64,29 @@ class _Rows:
         return replace(buffer, strides=window.strides)
 
 
+def align_temporaries(
+    graph: Graph, table: Target, loose_outputs: Iterable[int] = frozenset()
+) -> Graph:
+    """`graph` with strides that suit what its products read and write, where that takes no copies:
+    kernels of ours want aligned rows as the library does. A call that would have to write a bias
+    there first must gain more by it."""
+    uses = _Uses.of(graph, frozenset(loose_outputs))
+    chosen: dict[str, _Rows] = {}
+    for node in filter(_is_product, graph.nodes):
+        off = [v for v in _windows(node, graph) if not _is_aligned(v, graph)]
+        for view in (v for v in off if v.buffer not in uses.held):
+            rows = _padded_rows(view, graph, uses)
+            cost_s = _cost_s(view.buffer, node, graph, uses, table)
+            if rows and cost_s <= max(0.0, Prices(graph, table).lost_s(node)):
+                chosen[view.buffer] = rows
+    return _padded(graph, chosen)
+
+
 def align_rows(
     graph: Graph, table: Target, loose_outputs: Iterable[int] = frozenset()
 ) -> Graph:
-    """`graph` with strides, and copies where they pay, that suit its products. `loose_outputs`:
-    positions of outputs that may have any strides, if they are numbers."""
+    """`graph` with strides, and copies where they pay, that suit the products that the library
+    makes. `loose_outputs`: positions of outputs that may have any strides, if they are numbers."""
     uses = _Uses.of(graph, frozenset(loose_outputs))
     chosen: dict[str, _Rows] = {}
     for node in graph.nodes:
@@ -110,18 +128,12 @@ def _worth_it(
 ) -> dict[str, _Rows]:
     """The buffers to pad for one product: all that are in its way, or none."""
     windows = _windows(node, graph)
-    dtype = graph.buffers[windows[-1].buffer].dtype
-    found: dict[str, _Rows] = {}
-    for view in windows:
-        if dtype.is_low_precision and not _is_aligned(view, dtype):
-            rows = _rows_of(graph.buffers[view.buffer])
-            if rows is None or view.buffer in uses.changing or not _helps(rows, view, graph):
-                return {}
-            found[view.buffer] = rows
+    found = {v.buffer: _padded_rows(v, graph, uses) for v in windows if not _is_aligned(v, graph)}
+    if None in found.values():
+        return {}
     new = [n for n in found if n not in chosen]
     cost_s = sum(_cost_s(n, node, graph, uses, table) for n in new)
-    multiply_adds = hint(product((*windows[-1].shape, windows[0].shape[-1])), graph.hints)
-    gain_s = TIME_LOST * multiply_adds / table.tensor_fma_per_s
+    gain_s = Prices(graph, table).lost_s(node)
     return found if cost_s * MARGIN <= gain_s else {}
 
 
@@ -131,33 +143,40 @@ def _windows(node: Extern, graph: Graph) -> list[View]:
     return [*operands, graph.buffers[node.outputs[0]].view]
 
 
-def _is_aligned(view: View, dtype: DType) -> bool:
+def _is_aligned(view: View, graph: Graph) -> bool:
+    """Whether each of its rows is; those of wider types, and of bytes, nobody pads."""
+    dtype = graph.buffers[view.buffer].dtype
+    return not dtype.is_low_precision or not _off_places(view, dtype)
+
+
+def _off_places(view: View, dtype: DType) -> list[Size]:
+    """Strides of a view, and its offset, that are not aligned."""
     places = [s for n, s in zip(view.shape, view.strides) if s != 1 and n != 1]
-    return all(divide(p * dtype.bytes, ALIGNMENT) is not None for p in (*places, view.offset))
+    return [p for p in (*places, view.offset) if divide(p * dtype.bytes, ALIGNMENT) is None]
 
 
-def _rows_of(buffer: Buffer) -> _Rows | None:
-    """The rows of a buffer that consists of rows, one after the other, worth padding."""
-    dense = [n for n, s in zip(buffer.shape, buffer.strides) if s == 1 and n != 1]
-    if len(dense) != 1 or not isinstance(dense[0], int):
-        return None
-    size = dense[0] * buffer.dtype.bytes
-    if size < _SHORT_ROW:
+def _padded_rows(view: View, graph: Graph, uses: _Uses) -> _Rows | None:
+    """The rows of a buffer that begin at multiples of the shortest stride that is not aligned, if
+    they are worth padding, and every view of it can follow."""
+    buffer = graph.buffers[view.buffer]
+    off = _off_places(view, buffer.dtype)
+    pitch = min((p for p in off if p in view.strides and isinstance(p, int)), default=0)
+    size = pitch * buffer.dtype.bytes
+    if view.buffer in uses.changing or size < _SHORT_ROW:
         return None
     unit = _LINE if size >= _LONG_ROW else ALIGNMENT
-    rows = _Rows(dense[0], -(-size // unit) * unit // buffer.dtype.bytes)
-    return rows if rows.move(buffer.view) is not None else None
+    rows = _Rows(pitch, -(-size // unit) * unit // buffer.dtype.bytes)
+    moves = rows.move(buffer.view) is not None and _helps(rows, view, graph)
+    return rows if moves else None
 
 
 def _helps(rows: _Rows, view: View, graph: Graph) -> bool:
     """Every window on the buffer can be moved, and this one is aligned then."""
     windows = [v for n in graph.nodes if _takes_strides(n) for v in views(n.args)]
     windows += views(graph.outputs)
-    here = [v for v in windows if v.buffer == view.buffer]
     moved = rows.move(view)
-    if moved is None or any(rows.move(v) is None for v in here):
-        return False
-    return _is_aligned(moved, graph.buffers[view.buffer].dtype)
+    here = [v for v in windows if v.buffer == view.buffer]
+    return moved is not None and _is_aligned(moved, graph) and None not in map(rows.move, here)
 
 
 def _cost_s(name: str, node: Extern, graph: Graph, uses: _Uses, table: Target) -> float:

@@ -36,9 +36,10 @@ _BACKWARD = "aten.convolution_backward.default"
 
 
 def separate_biases(graph: Graph, target: Target) -> Graph:
-    """`graph` with biases of convolutions added by Comps, where no call reads the result, and their
-    gradients summed by Comps."""
-    called = {name for n in graph.nodes if isinstance(n, Extern) for name in n.reads}
+    """`graph` with biases of convolutions added by Comps, where no call but another convolution
+    reads the result, and their gradients summed by Comps."""
+    calls = (n for n in graph.nodes if isinstance(n, Extern) and n.target != _CALL)
+    called = {name for n in calls for name in n.reads}
     buffers, nodes = dict(graph.buffers), []
     for node in graph.nodes:
         if _is_backward(node):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
 from torchweld.core.options import Options
 from torchweld.ir.access import addressed
@@ -55,20 +55,25 @@ def wide_windows(graph: Graph, table: Target, options: Options) -> Graph:
 
 
 def _is_taken(node: Extern, wide: list[Node], graph: Graph, table: Target) -> bool:
-    """Whether the template for images makes the convolution, in less time than the library's call:
-    a library would copy the wide image."""
-    *copies, last = wide
+    """Whether the convolution takes less time than the library's call: a library would copy the
+    wide image."""
+    return is_faster(own_s(wide, graph, table), Prices(graph, table).call_s(node))
+
+
+def own_s(nodes: Sequence[Node], graph: Graph, table: Target) -> float:
+    """Of a convolution by the template for images, after copies; infinite where it does not make
+    it."""
+    *copies, last = nodes
     comp = convolution_comp(last, graph.buffers)
     accesses = comp and addressed(comp, graph.buffers)
     found = accesses and contraction_of(accesses)
     if not found or supports(accesses, found, table) is not None:
-        return False
+        return inf
     chosen = next(candidates(accesses, found, table), None)
     if chosen is None:
-        return False
+        return inf
     prices = Prices(graph, table)
-    own_s = prices.fused_s(accesses, found, chosen) + sum(map(prices.comp_s, copies))
-    return is_faster(own_s, prices.call_s(node))
+    return prices.fused_s(accesses, found, chosen) + sum(map(prices.comp_s, copies))
 
 
 def is_faster(own_s: float, library_s: float) -> bool:

@@ -32,7 +32,8 @@ from torchweld.ir.size import Size, product
 from torchweld.layout.channels import is_channels_last, is_whole
 
 _CONVOLUTION = "aten.convolution.default"
-_ALIGNED = 8  # elements: 16 bytes, without which cuBLAS is several times slower
+_ALIGNED = 8  # elements: 16 bytes
+_LONG = 32  # elements of rows that can be padded to that (layout/rows.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,15 @@ def may_be_product(node: Extern, graph: Graph) -> bool:
     if graph.buffers[weight.buffer].dtype.bytes != 2 or tuple(stride) != tuple(weight.shape[2:]):
         return False
     static = all(isinstance(s, int) for s in (*weight.shape, *weight.strides))
-    return static and not weight.shape[0] % _ALIGNED and not product(weight.shape[1:]) % _ALIGNED
+    return static and _has_whole_rows(weight.shape)
+
+
+def _has_whole_rows(weight: tuple[Size, ...]) -> bool:
+    """Whether the rows of pixels, or of patches that are copied, are aligned or can be. How many
+    results there are does not matter: a kernel of ours stores any number, the library's are padded.
+    cuDNN's convolutions by 1 x 1 want aligned channels on both sides as well."""
+    depth = product(weight[1:])
+    return not depth % _ALIGNED or (weight[2:] == (1, 1) and depth >= _LONG)
 
 
 def _is_product(node: Extern, graph: Graph) -> bool:

@@ -12,11 +12,14 @@ from torchweld.layout.channel_groups import channels_before_groups
 from torchweld.layout.channels import channels_last
 from torchweld.layout.extents import align_extents
 from torchweld.layout.layouts import contiguous_rows
-from torchweld.layout.rows import align_rows
+from torchweld.layout.rows import align_rows, align_temporaries
 from torchweld.passes.biases import separate_biases
 from torchweld.passes.depthwise import depthwise_written_out
 from torchweld.passes.few_channels import wide_windows
+from torchweld.passes.few_terms import few_terms_written_out
 from torchweld.passes.lone_functions import lone_functions_as_calls
+from torchweld.passes.narrow_groups import wide_groups
+from torchweld.passes.neighbours import neighbours_together
 from torchweld.passes.overwritten import overwrite_operands
 from torchweld.passes.patches import products_of_patches
 from torchweld.passes.row_chunks import row_chunks
@@ -101,6 +104,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: products_of_patches(g))),
         Pass("few channels", "windows on few channels -> windows whose rows are channels",
              _graph(lambda g, c: wide_windows(g, c.target, c.options))),
+        Pass("narrow groups", "convolutions in groups of few channels -> in fewer, wider groups",
+             _graph(lambda g, c: wide_groups(g, c.target, c.options))),
         Pass("depthwise", "convolutions of each channel alone -> pointwise work",
              _graph(lambda g, c: depthwise_written_out(g, c.options))),
         Pass("statistics", "norms over many pixels -> statistics, then their application",
@@ -114,6 +119,8 @@ PASSES: dict[str, Pass] = {
         Pass("plan", "one computation an operation -> one a kernel", _planned),
         Pass("row chunks", "large results used row by row -> some rows at a time, never whole",
              lambda made, c: row_chunks(made, c.target)),
+        Pass("align temporaries", "rows of what products read and write -> multiples of 16 bytes",
+             _graph(lambda g, c: align_temporaries(g, c.target, c.loose_outputs))),
         Pass(JOIN, "library products and their readers -> one kernel, where that is faster",
              _joined),
         Pass("chains", "products in a row -> one kernel, whose intermediates stay on chip",
@@ -132,10 +139,14 @@ PASSES: dict[str, Pass] = {
              lambda made, c: cpu_calls(made, c.options, c.target)),
         Pass("library calls (GPU)", "products that stay calls -> cublasLt's, with activations",
              lambda made, c: gpu_calls(made, c.options, c.kind, c.target)),
-        Pass("align rows", "rows of temporaries -> multiples of 16 bytes",
+        Pass("align rows", "rows of the library's products -> the same, with copies",
              _graph(lambda g, c: align_rows(g, c.target, c.loose_outputs))),
+        Pass("few terms", "reductions of a few terms that lie apart -> pointwise work",
+             _graph(lambda g, c: few_terms_written_out(g))),
         Pass("taps apart", "weights read number by number -> lines of channels",
              _graph(lambda g, c: taps_apart(g))),
+        Pass("neighbours", "windows -> several neighbours a thread, which share what they read",
+             _graph(lambda g, c: neighbours_together(g, c.target))),
         Pass("overwrite operands", "pointwise results -> in the memory of operands that end there",
              _graph(lambda g, c: overwrite_operands(g))),
         Pass("side by side", "equal pointwise kernels on the caller's tensors -> one launch",

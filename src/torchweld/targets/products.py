@@ -37,7 +37,8 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class ProductRates:
-    """`forms`: of 16-bit types, by the form of a kernel, and "library"; `wide`: of float32.
+    """`forms`: of 16-bit types, by the form of a kernel, and "library", and where rows are aligned
+    to 2, 4 or 8 bytes alone, with that number behind; `wide`: of float32.
     `sustained`: flops per second that the power limit leaves a long kernel, whatever makes it.
     `gelu`: of the library's product with a gelu, in times of the product. `computed_fma`:
     multiply-adds that each element of a left factor costs if it is computed on the way (a norm), in
@@ -47,9 +48,11 @@ class ProductRates:
     `convolution`: the share of its products' speed that the library's convolutions reach;
     `unsuited`: those of rows with their channels innermost; `few`: those of images of up to eight
     channels, and of images that overlap themselves; `gathered_fma`: as `computed_fma`, of elements
-    of windows on an image of two sides that are loaded one by one. `boxes`: by the bytes from one
-    place of an image to the next, at least, what a tile of 128 rows that are places takes in Gluon,
-    and each of its steps of the depth, in us."""
+    of windows on an image of two sides that are loaded one by one; `grouped`: as `convolution`, of
+    groups that the library convolves at once; `groups_us`: of each that it does not, in windows of
+    one pixel and of more. `boxes`: by the bytes from one place of an image to the next, at least,
+    what a tile of 128 rows that are places takes in Gluon, and each of its steps of the depth, in
+    us."""
 
     forms: Mapping[str, Rate]
     wide: Mapping[str, Rate]
@@ -64,11 +67,14 @@ class ProductRates:
     unsuited: float = 0.1
     few: float = 0.062
     gathered_fma: float = 115.0
+    grouped: float = 0.31
+    groups_us: tuple[float, float] = (2.0, 8.0)
     boxes: tuple[tuple[int, float, float], ...] = ((0, 0.0, 0.0),)
 
-    def rate(self, form: str, width: int) -> Rate:
-        """Of elements of `width` bytes."""
-        found = (self.forms if width <= 2 else self.wide)[form]
+    def rate(self, form: str, width: int, alignment: int = 16) -> Rate:
+        """Of elements of `width` bytes, in rows at multiples of `alignment` bytes."""
+        forms = self.forms if width <= 2 else self.wide
+        found = forms.get(f"{form} {alignment}", forms[form])
         return replace(found, tflops=found.tflops * _OF_BYTES) if width == 1 else found
 
     def sustained_at(self, width: int) -> float:
@@ -84,6 +90,20 @@ class ProductRates:
         return replace(self, forms=forms, wide=wide, sustained=self.sustained * share)
 
 
+def _unaligned(
+    start_us: tuple[float, float], library: tuple[float, float], triton: tuple[float, float],
+    tile: int,
+) -> dict[str, Rate]:  # fmt: skip
+    """What the library and Triton make of rows aligned to less than 16 bytes. `library`, `triton`:
+    TFLOP/s for 2 bytes, and for 4 or 8."""
+    cutlass = (Rate(start_us[0], flops, 0.3, 0, share, 0.46, 2.8, _MMA_TILE)
+               for flops, share in zip(library, (0.35, 0.6)))  # fmt: skip
+    masked = (Rate(start_us[1], flops, 0.45, 0, 0.90, 0.8, 0.5, tile, step_ns)
+              for flops, step_ns in zip(triton, (30.0, 6.5)))  # fmt: skip
+    found = {"library": tuple(cutlass), "triton": tuple(masked)}
+    return {f"{form} {b}": of[b > 2] for form, of in found.items() for b in (2, 4, 8)}
+
+
 # H100, bf16: bench/gpu_products.py in a CUDA graph, weights from memory: fitted to 23 shapes of the
 # library (each within 14 %), to the better schedules of 26 shapes of Triton and of streams (rms 13
 # and 8 %), and to the two best tiles of 31 shapes in Gluon, in turn and not (5.5 and 6 %).
@@ -97,6 +117,13 @@ class ProductRates:
 # 256, 12500 31.9, 27.9; 512, 3100 29.7, 28.1; 16 -> 64, 373000 111 (in boxes of 32 x 2 x 2), 58;
 # windows of few channels: 3 x 3, 8 -> 64, 590000 126, 167 with channels last, 288 without;
 # 3 x 3 x 3, 3 -> 16, 948000 480, 390. One by one: 2.7 to 4.5 ps each (passes/few_channels.py).
+# Groups, H100, 16 images that the last-level cache holds, where ours take 0.7 of their price and so
+# does the library at 0.43 of its speed for one group (bench/grouped.py), us: 3 x 3, 32 groups of 4,
+# 8, 16, 32 in images of 56, 28, 14, 7 26.2, 17.5, 9.5, 6.6; 5 of 24, 28 x 28 76.7; 9 of 48, 14 x 14
+# 73.1; 4 of 64, 28 x 28 40.6; 1 x 1: 18 of 32, 14 x 14 44.6; 36 of 32, 7 x 7 58; 24 of 16, 28 x 28
+# 103; 4 of 64, 56 x 56 93.6.
+# Rows that are not aligned: 12 shapes of the library, each within 30 %; of Triton a small
+# tile takes 16 to 57 ns an element of the depth in odd rows, 5.5 to 7 in rows of 4 and 8 bytes.
 HOPPER = ProductRates(
     forms={
         "library": Rate(3.0, 800, 0.0, 0, 0.90, 0.46, 2.8),
@@ -105,6 +132,7 @@ HOPPER = ProductRates(
         "triton": Rate(2.6, 900, 0.45, 0, 0.90, 0.8, 0.5),
         "stream": Rate(2.8, 850, 0.37, 244, 0.96, 1.0, 0.6),
         "gluon stream": Rate(2.3, 850, 0.37, 0, 1.07, 1.0, 0.4),  # behind another stream
+        **_unaligned((3.0, 2.6), (85, 150), (450, 600), _WGMMA_TILE),
     },
     wide={
         "library": Rate(3.0, 51, 0.05, 0, 0.90, 0.46, 2.8, _MMA_TILE),
@@ -127,6 +155,7 @@ SM_80 = ProductRates(
         "library": Rate(3.5, 285, 0.15, 0, 0.90, 0.46, 2.8, _MMA_TILE),
         "triton": Rate(3.1, 257, 0.45, 0, 0.90, 0.4, 0.5, _MMA_TILE),
         "stream": Rate(3.3, 325, 0.37, 244, 0.96, 1.0, 0.6),
+        **_unaligned((3.5, 3.1), (70, 125), (150, 200), _MMA_TILE),
     },
     wide={
         "library": Rate(3.5, 16.5, 0.05, 0, 0.90, 0.46, 2.8, _MMA_TILE),

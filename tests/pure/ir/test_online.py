@@ -15,6 +15,7 @@ from torchweld.ir import online
 from torchweld.ir.affine import axis
 from torchweld.ir.interpret import run_comp
 from torchweld.ir.nodes import Axis, Buffer, Comp, Load, Store, value_axes
+from torchweld.ir.normal_form import normalised
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.substitute import substitute_comp
 from torchweld.ir.views import contiguous_strides
@@ -46,19 +47,19 @@ def keys_of(name: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_normal_form_means_the_same(name: str):
     comp = nest_case(name)
-    made, inputs = online.normalised(comp, keys_of(name)), inputs_of(comp)
+    made, inputs = normalised(comp, keys_of(name)), inputs_of(comp)
     for key, wanted in results(comp, inputs).items():
         torch.testing.assert_close(results(made, inputs)[key], wanted, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_one_walk_is_enough(name: str):
-    comp = online.normalised(nest_case(name), keys_of(name))
+    comp = normalised(nest_case(name), keys_of(name))
     assert len(online.walks(comp, keys_of(name))) == 1
 
 
 def test_sums_of_exponentials_are_rescaled_by_their_maximum():
-    comp = online.normalised(nest_case("forward"), "l")
+    comp = normalised(nest_case("forward"), "l")
     (walk,) = online.walks(comp, "l")
     top, total, mix = walk.reductions
     assert walk.rescaled == ((total, top), (mix, top))
@@ -83,7 +84,7 @@ OF_MEAN = TEXTS["forward"].replace("reduce.max[l]", "reduce.sum[l]")
 def test_what_is_not_online_is_walked_over_again(text: str):
     """A rounded weight is not proportional to exp(-max); the exponential of what the maximum is not
     of may be infinite before it is known; a running sum rescales nothing."""
-    comp = online.normalised(parse_comp(text), "l")
+    comp = normalised(parse_comp(text), "l")
     found = online.walks(comp, "l")
     assert len(found) > 1
     assert all(len(w.reductions) for w in found)
@@ -110,7 +111,7 @@ def state(comp: Comp, walk: online.Walk, inputs) -> dict[int, torch.Tensor]:
 @pytest.mark.parametrize("cuts", [(0, 17), (0, 1, 17), (0, 5, 6, 13, 17)])
 def test_states_of_tiles_merge_to_that_of_all(name: str, cuts: tuple[int, ...]):
     keys = keys_of(name)
-    comp = online.normalised(nest_case(name, i=17), keys)
+    comp = normalised(nest_case(name, i=17), keys)
     inputs = inputs_of(comp)
     (walk,) = online.walks(comp, keys)
     tiles = [state(tile(comp, keys[-1], a, b), walk, inputs) for a, b in pairwise(cuts)]
@@ -124,7 +125,7 @@ def test_states_of_tiles_merge_to_that_of_all(name: str, cuts: tuple[int, ...]):
 
 def test_tiles_that_see_nothing_change_nothing():
     """Of keys beyond l = i + 4, all are masked; so is each key of a row of -inf."""
-    comp = online.normalised(nest_case("forward", i=2), "l")
+    comp = normalised(nest_case("forward", i=2), "l")
     inputs = inputs_of(comp)
     (walk,) = online.walks(comp, "l")
     seen, unseen = (state(tile(comp, "l", a, b), walk, inputs) for a, b in ((0, 6), (6, 17)))
@@ -142,12 +143,12 @@ def test_a_row_without_keys_is_nan_as_by_hand(name: str):
     inputs = inputs_of(comp)
     inputs["q"][:, :1] = 0
     inputs["k"] = torch.full_like(inputs["k"], math.nan)
-    made = online.normalised(comp, "l")
+    made = normalised(comp, "l")
     assert torch.equal(results(made, inputs)["y"].isnan(), results(comp, inputs)["y"].isnan())
     low = parse_comp(TEXTS["forward"].replace("const 4 :", "const -1 :"))
     inputs = inputs_of(low)  # the first query sees nothing
     for key, wanted in results(low, inputs).items():
-        got = results(online.normalised(low, "l"), inputs)[key]
+        got = results(normalised(low, "l"), inputs)[key]
         torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12, equal_nan=True)
         assert wanted[:, :, :, 0].isnan().all() or key == "m"
 
@@ -155,7 +156,7 @@ def test_a_row_without_keys_is_nan_as_by_hand(name: str):
 def test_a_row_without_keys_has_its_sink():
     comp = parse_comp(TEXTS["sinks"].replace("const 4 :", "const -1 :"))
     inputs = inputs_of(comp)  # the first query sees nothing
-    got = results(online.normalised(comp, "l"), inputs)
+    got = results(normalised(comp, "l"), inputs)
     for key, wanted in results(comp, inputs).items():
         torch.testing.assert_close(got[key], wanted, rtol=1e-12, atol=1e-12)
     assert not got["y"][:, :, :, 0].any()
@@ -174,7 +175,7 @@ LOGSUMEXP = """comp lse [i:5, l:33] {
 
 def test_logsumexp_is_one_walk():
     comp = parse_comp(LOGSUMEXP)
-    made = online.normalised(comp, "l")
+    made = normalised(comp, "l")
     (walk,) = online.walks(made, "l")
     assert len(walk.reductions) == 2 and len(walk.rescaled) == 1
     inputs = inputs_of(comp)
@@ -206,7 +207,7 @@ SQUARES = """comp squares [i:5, l:33] {
 
 def test_a_square_has_a_factor_twice():
     comp = parse_comp(SQUARES)
-    made, inputs = online.normalised(comp, "l"), inputs_of(comp)
+    made, inputs = normalised(comp, "l"), inputs_of(comp)
     for key, wanted in results(comp, inputs).items():
         torch.testing.assert_close(results(made, inputs)[key], wanted, rtol=1e-12, atol=1e-12)
     assert sum(len(w.reductions) for w in online.walks(made, "l")) >= 4

@@ -69,6 +69,16 @@ def test_they_stay_where_a_call_reads_the_result():
     assert has_bias(after) == [True]
 
 
+def test_they_are_apart_where_another_convolution_reads_the_result():
+    """Which may be pointwise work, or a kernel of ours: neither is known yet."""
+    args = torch.randn(2, 4, 5, 5), torch.randn(4, 4, 3, 3), torch.randn(4), torch.randn(4, 1, 3, 3)
+    before, after = separated(
+        lambda x, w, b, v: F.conv2d(F.conv2d(x, w, b), v, groups=4).relu(), *args
+    )
+    assert has_bias(after) == [False, False]
+    torch.testing.assert_close(run_graph(after, list(args)), run_graph(before, list(args)))
+
+
 @pytest.mark.parametrize("channels, apart", [(8, True), (512, False)])
 def test_they_stay_in_products_that_take_more_arithmetic_than_memory(channels, apart):
     shapes = (2, channels, 8, 8), (channels, channels, 2, 2), (channels,)

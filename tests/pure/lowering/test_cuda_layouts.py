@@ -120,6 +120,67 @@ def test_groups_of_pixels_count_in_16_bits():
     assert layouts(laid_out(run, (x, v))) == [False]
 
 
+def test_pixels_in_groups_do_not_count_in_16_bits():
+    """They are products of our own in inference: the other convolution decides. In training, their
+    gradients are the library's."""
+
+    def run(x, v, w):
+        return F.conv2d(F.conv2d(x, v, groups=2).relu(), w, groups=64).relu()
+
+    shapes = (2, 64, 9, 9), (64, 32, 1, 1), (64, 1, 3, 3)
+    args = [torch.randn(s, dtype=bf16) for s in shapes]
+    graph = lower(capture(run, *args), Options()).graph
+    assert layouts(laid_out(run, args)) == [True, True]
+    assert layouts(channels_last(graph, TABLE, frozenset((0,)))) == [False, False]
+
+
+def halves(x, u, v, w):
+    y = F.conv2d(x, u).relu()
+    return F.conv2d(y[:, :24], v).relu() + F.conv2d(y[:, 24:], w).relu()
+
+
+def test_some_channels_of_an_image_are_read_where_they_are():
+    shapes = (2, 8, 9, 9), (40, 8, 3, 3), (16, 24, 3, 3), (16, 16, 3, 3)
+    after = laid_out(halves, [torch.randn(s, dtype=bf16) for s in shapes])
+    _, *parts = (n for n in after.nodes if isinstance(n, Extern))
+    whole = after.buffers[parts[0].args[0].buffer]
+    assert is_channels_last(whole.view) and whole.shape[1] == 40
+    assert {n.args[0].buffer for n in parts} == {whole.name}
+    assert [(n.args[0].strides, n.args[0].offset) for n in parts] == [
+        (whole.strides, 0), (whole.strides, 24)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("loose", [True, False])
+def test_some_channels_that_a_backward_sees_lie_so_too(loose):
+    def run(x, w, v):
+        part = F.conv2d(x, w).relu()[:, 24:]
+        return F.conv2d(part, v).sin().sum(), part
+
+    shapes = (2, 8, 9, 9), (40, 8, 3, 3), (16, 16, 3, 3)
+    args = [torch.randn(s, dtype=bf16) for s in shapes]
+    before = lower(capture(run, *args), Options()).graph
+    after = channels_last(before, TABLE, frozenset((1,)) if loose else frozenset())
+    check_graph(after)
+    _, part = after.outputs
+    assert (part.strides[1] == 1, part.offset == 24) == (loose, loose)
+    for one, other in zip(run_graph(before, args), run_graph(after, args), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_some_images_of_a_batch_are_not():
+    """Which a call may read in any layout."""
+
+    def run(x, w, v):
+        y = F.conv2d(x, w).relu()
+        return F.conv2d(y[1:], v).relu()
+
+    shapes = (3, 8, 9, 9), (16, 8, 3, 3), (16, 16, 3, 3)
+    after = laid_out(run, [torch.randn(s, dtype=bf16) for s in shapes])
+    *_, last = (n for n in after.nodes if isinstance(n, Extern))
+    assert last.args[0].strides == torch.empty(3, 16, 7, 7).stride()
+
+
 def gradients(g, x, w):
     back, (one, none) = torch.ops.aten.convolution_backward.default, ([1, 1], [0, 0])
     return back(g, x, w, [0], one, none, one, False, none, 1, [True, True, False])[:2]

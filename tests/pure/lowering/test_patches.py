@@ -29,11 +29,11 @@ def net(stride, bias=True, **how):
     return run
 
 
-def case(kernel, channels=8, size=(12, 20), groups=1, dtype=torch.bfloat16):
+def case(kernel, channels=8, size=(12, 20), groups=1, dtype=torch.bfloat16, results=16):
     torch.manual_seed(0)
     x = torch.randn(2, channels, *size, dtype=dtype)
-    w = torch.randn(16, channels // groups, *kernel, dtype=dtype)
-    return x, w, torch.randn(16, dtype=dtype)
+    w = torch.randn(results, channels // groups, *kernel, dtype=dtype)
+    return x, w, torch.randn(results, dtype=dtype)
 
 
 def converted(function, args):
@@ -63,13 +63,25 @@ def test_a_product_of_the_same_meaning(kernel, bias, last):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(("kernel", "channels", "results"), [
+    ((1, 1), 40, 67), ((4, 4), 8, 67), ((1, 1), 35, 16),
+])  # fmt: skip
+def test_odd_numbers_of_results_and_of_channels_that_can_be_padded(kernel, channels, results):
+    args = case(kernel, channels, results=results)
+    before, after = converted(net(kernel), args)
+    assert "aten.convolution.default" not in targets(after)
+    for one, other in zip(run_graph(after, list(args)), run_graph(before, list(args)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("function,args", [
+    (net((1, 1)), case((1, 1), channels=3)),  # rows of 6 bytes are not worth padding
     (net((3, 3)), case((4, 4))),  # windows with gaps between them
     (net((4, 4), padding=2), case((4, 4))),
     (net((4, 4), groups=2), case((4, 4), groups=2)),
     (net((3, 3)), case((3, 3), channels=3)),  # rows of 27 are not aligned
     (net((4, 4)), case((4, 4), dtype=torch.float32)),
-], ids=["stride", "padding", "groups", "odd depth", "float32"])  # fmt: skip
+], ids=["few channels", "stride", "padding", "groups", "odd depth", "float32"])  # fmt: skip
 def test_others_stay(function, args):
     _, after = converted(function, args)
     assert "aten.convolution.default" in targets(after)

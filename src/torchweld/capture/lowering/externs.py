@@ -173,7 +173,10 @@ def window(graph: GraphBuilder, tensor: Tensor, strides=None) -> View:
     ):
         return view if strides is None else replace(view, strides=tuple(strides))
     if strides is not None:
-        made = graph.view_of(stored(graph, _once(tensor, strides), strides))
+        once = _once(tensor, strides)
+        made = graph.view_of(stored(graph, once, strides))
+        if any(s == 0 and n != 1 for n, s in zip(once.shape, strides)):
+            raise NotLowered("a stride of zero along what does not repeat")
         return replace(made, shape=tensor.shape, strides=tuple(strides)) if 0 in strides else made
     return graph.view_of(_transposed_copy(graph, tensor) or stored(graph, tensor))
 

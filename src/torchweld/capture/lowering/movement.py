@@ -148,6 +148,8 @@ def diagonal(call: Call, x, offset=0, dim1=0, dim2=1):
 
 @lowers("aten.unfold.default")
 def unfold(call: Call, x, d, size, step):
+    if not x.rank:
+        return views.expand(x, call.out.shape)
     d = normal(d, x.rank)
     args = (d, call.out.shape[d], size, step)
     found = views.unfold(x, *args)

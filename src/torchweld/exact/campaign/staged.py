@@ -197,9 +197,12 @@ def _difference(wanted, given) -> str:
         return f"{count} of {wanted.numel()} elements differ" if count else ""
     given, wanted = given.double(), wanted.double()
     near = _NEAR * max(1.0, _largest(wanted))  # sums may cancel
-    same = torch.isclose(given, wanted, _NEAR, near, equal_nan=True)
-    count = int((~same).sum())
-    return f"{count} of {wanted.numel()} elements differ" if count else ""
+    wrong = ~torch.isclose(given, wanted, _NEAR, near, equal_nan=True)
+    count = int(wrong.sum())
+    finite = wrong & (wanted.isfinite() | given.isfinite())
+    # the class "infinite values" of docs/reliability.md: a sum in another order
+    note = "" if finite.any() else ", each infinite or NaN in both"
+    return f"{count} of {wanted.numel()} elements differ{note}" if count else ""
 
 
 def _largest(tensor: Tensor) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from torchweld.core.options import Options
 from torchweld.ir.memo import Memo
 from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Node
-from torchweld.ir.online import normalised
+from torchweld.ir.normal_form import normalised
 from torchweld.ir.simplify import simplify
 from torchweld.ir.size import hint, product
 from torchweld.ir.substitute import drop_unit_axes
@@ -82,6 +82,8 @@ class Desk:
     def _judged(self, written: Written, batched: bool) -> tuple[Comp, str, float] | Refusal:
         """The nest in its last form, its template and seconds; why there are none."""
         comp = self.finished(written)
+        if 0 in comp.extents.values():
+            return Refusal(Reason.SLOWER, "there are no scores")
         form = sums_or_reason if written.position is None else nest_or_reason
         nest = form(comp)
         if isinstance(nest, str):

@@ -12,7 +12,7 @@ from torchweld.core.options import Options
 from torchweld.ir.affine import axis
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Graph, Load, Store, Value, map_axes
-from torchweld.ir.online import normalised
+from torchweld.ir.normal_form import normalised
 from torchweld.ir.views import contiguous_strides
 from torchweld.plan.scores.offer import Desk
 from torchweld.targets.find import target_of

@@ -92,7 +92,7 @@ class Nest:
 
 
 def nest_of(comp: Comp) -> Nest | None:
-    """The score nest that `comp`, normalised by ir/online.py, is; None if it is anything else."""
+    """The score nest that `comp`, in its normal form, is; None if it is anything else."""
     found = nest_or_reason(comp)
     return found if isinstance(found, Nest) else None
 

@@ -92,6 +92,13 @@ def products_of(comp: Comp) -> list[tuple[Value, Value]]:
     return [(a, b) for a, b in pairs if axes[a] - axes[b] and axes[b] - axes[a]]
 
 
+def loads_of_a_width(comp: Comp, chain: Chain) -> int:
+    """The most tiles of rows that are loaded along one width."""
+    axes, rows = value_axes(comp.body), set(chain.rows)
+    tiles = [axes[v] for v, i in enumerate(comp.body) if isinstance(i, Load) and axes[v] & rows]
+    return max(sum(bool(along & set(width)) for along in tiles) for width in chain.widths)
+
+
 def extent(comp: Comp, axes: Iterable[str]) -> Size:
     """Points along `axes`."""
     return product(comp.extent(a) for a in axes)

@@ -76,7 +76,7 @@ def _as_comp(node: Extern, call: Call, buffers: Mapping[str, Buffer]) -> Comp | 
     windows, guard = (_walked_back if call.transposed else _walked)(b, call, outs, points)
     channel, at = g * call.channels + c, g * call.results + o
     factors = (channel, o) if call.transposed else (at, c)
-    image = on_buffer(call.image, buffers, (n, channel, *windows))
+    image = on_buffer(call.image, buffers, (n, channel, *windows), later=True)
     weights = on_buffer(call.weight, buffers, (*factors, *map(axis, points)))
     if image is None or weights is None:
         return None

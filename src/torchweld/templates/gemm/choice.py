@@ -1,8 +1,13 @@
 """Which form of kernel makes the products of a Comp, and how it is tiled: streams where there are
 few rows, Gluon's on Hopper, Triton's elsewhere and for what Gluon does not take. Gluon's kernels
 take longer to start: Triton's are faster where there is little to multiply (256 x 768 x 3072 on an
-H100: 8.4 against 10.2 us, but 512 x 768 x 3072: 16.3 against 11.2). Windows of an image they would
-load element by element."""
+H100: 8.4 against 10.2 us, but 512 x 768 x 3072: 16.3 against 11.2). Nor do they share the depth of
+a tile: of a gradient of a weight, whose depth are all rows, they would keep few multiprocessors
+busy. Results that TMA cannot write, in lines that are not aligned or along the rows, Triton stores
+faster (50176 x 195 with a depth of 96: 22.5 against 77 us; of 196 columns 20.4 against 25; 3136 x
+384 with a depth of 1536 and a residual, both along the rows: 14.1 against 17.1, by rows 13.6
+against 11.4). Lines whose lengths alone are odd only TMA moves in whole. Windows of an image
+Triton's kernels would load element by element."""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ from torchweld.ir.access import Accesses
 from torchweld.ir.contraction import Contraction
 from torchweld.ir.nodes import Buffer
 from torchweld.targets.target import Target
+from torchweld.templates.gemm.alignment import NARROW, of_loads, stores_whole_lines
 from torchweld.templates.gemm.hopper import schedule as product_gluon
 from torchweld.templates.gemm.hopper.images import is_image
 from torchweld.templates.gemm.schedule import ProductSchedule
@@ -24,6 +30,9 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import extent
 from torchweld.templates.template import NO_SCHEDULE
 
 _LITTLE = 8e6  # multiply-adds for each multiprocessor
+_LEAST_TILE, _SHARES = 64, 4  # rows, and columns; shares of a depth that are worth it
+_LANES = 8  # columns that are stored at once
+_FEW_COLUMNS = 32  # of fewer, results do not matter
 
 
 def choose(
@@ -65,5 +74,11 @@ def _forms(accesses: Accesses, contraction: Contraction, table: Target, hints):
     if rows <= STREAM_ROWS:
         return product_stream, product_triton
     little = batch * rows * columns * depth * len(c.products) < _LITTLE * table.units
-    little &= not any(is_image(accesses, p) for p in c.products)
-    return (product_triton,) if little else (product_gluon, product_triton)
+    tiles = batch * -(-rows // _LEAST_TILE) * -(-columns // _LEAST_TILE)
+    if any(is_image(accesses, p) for p in c.products):
+        return product_gluon, product_triton
+    scattered = columns >= _FEW_COLUMNS and not stores_whole_lines(accesses, c)
+    if _SHARES * tiles < table.units or scattered:
+        return product_triton, product_gluon
+    odd = of_loads(accesses, c) < NARROW or columns % _LANES != 0
+    return (product_triton,) if little and not odd else (product_gluon, product_triton)

@@ -26,15 +26,25 @@ from torchweld.ir.nodes import (
     Node,
     Op,
     Value,
+    View,
     needed,
     value_axes,
 )
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, hint, product
+from torchweld.ir.views import is_dense
 from torchweld.targets.products import Rate
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of
-from torchweld.templates.gemm.comp import is_batched, left_operand
+from torchweld.templates.gemm.alignment import (
+    NARROW,
+    WHOLE,
+    copied_for_call,
+    narrow_stores,
+    of_call,
+    of_loads,
+)
+from torchweld.templates.gemm.comp import is_batched, operands_of
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
 from torchweld.templates.gemm.hopper.images import image_load
 from torchweld.templates.gemm.hopper.schedule import walked_depth, walks_boxes
@@ -46,7 +56,7 @@ from torchweld.templates.traffic import node_bytes
 
 # Rows, columns of the library's tiles and shares of the depth, of which it picks the best.
 _LIBRARY_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64))
-_LIBRARY_SPLITS = (1, 2, 4, 8, 16)
+_LIBRARY_SPLITS = (1, 2, 4, 8, 16, 32, 64)
 _MICRO = 1e-6
 _WHOLE_TILE = 128 * 128
 _STEP = 0.75  # power of a tile's size that a step of the depth takes
@@ -55,8 +65,12 @@ _TURNED = 32  # columns of a right factor that are turned beside a step
 # 4096 in tiles of 64 x 128: int8 with a scale takes 14 us more than the product alone, int4 with
 # zero points 28.
 _MADE_FMA = 2.0
+_STORED_SINGLY = 1.3  # how often more results of 2 bytes cost than their bytes do
 _CONVOLVED_COLUMNS = 128  # of fewer, cuDNN's convolutions take as long
 _CONVOLVED_CHANNELS = 32  # and so of channels
+_GROUPED_CHANNELS = (4, 8, 16, 32)  # of groups that cuDNN convolves at once, as if each were of
+_GROUPED_DEPTH = 64
+_CUT = 4  # times that images pass memory more, where groups are cut out
 _FEW_CHANNELS = 8  # and fewer: cuDNN's kernels do without tensor cores, or pad them
 
 
@@ -69,7 +83,8 @@ class Work:
     `image_bytes`: of a left factor that is an image, whose windows overlap; `share`: of the speed
     of products that the library's convolutions reach; `gathered`: how many sides an image has whose
     elements are loaded singly; `tile_us`: what a tile of boxes takes for its copies;
-    `turned`: a right factor lies along the columns."""
+    `turned`: a right factor lies along the columns; `alignment`: see alignment.py;
+    `narrow_bytes`: of results that are stored in less than 4 bytes at once."""
 
     batch: int
     rows: int
@@ -88,6 +103,8 @@ class Work:
     gathered: int = 0
     tile_us: float = 0.0
     turned: bool = False
+    alignment: int = WHOLE
+    narrow_bytes: int = 0
 
     def tiles(self, block_m: int, block_n: int) -> int:
         """None holds columns of two matrices."""
@@ -101,7 +118,7 @@ class Work:
 
 def library_s(work: Work, device: Target) -> float:
     """Of one call, in the library's best tiles."""
-    rate = device.products.rate("library", work.width)
+    rate = device.products.rate("library", work.width, work.alignment)
     rate = replace(rate, tflops=rate.tflops * work.share)
     least = _CONVOLVED_COLUMNS if work.image_bytes is not None and work.batch == 1 else 0
     return min(
@@ -116,13 +133,24 @@ def kernel_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
     """Of one kernel that makes all products."""
     tile = schedule.block_m, schedule.block_n
     rates = device.products
-    rate = rates.rate("gluon in turn" if schedule.pingpong else schedule.form, work.width)
+    form = "gluon in turn" if schedule.pingpong else schedule.form
+    rate = rates.rate(form, work.width, work.alignment)
     if schedule.form != "gluon":
-        return _seconds(work, rate, *tile, schedule.splits, device)
+        seconds = _seconds(work, rate, *tile, schedule.splits, device)
+        return seconds if schedule.splits == 1 else _shared_s(seconds, work, schedule, device)
     if schedule.early:
         rate = replace(rate, start_us=rate.start_us - rates.early_us)
     seconds = _seconds(work, rate, *tile, schedule.splits, device)
     return max(seconds, _tiles_s(work, schedule, device))
+
+
+def _shared_s(seconds: float, work: Work, s: ProductSchedule, device: Target) -> float:
+    """Of tiles whose depth many programs share: copies of the factors from the last-level cache,
+    for each tile, are what bounds small ones; one program alone adds up all shares of a tile."""
+    read = work.rows * ceil(work.columns / s.block_n) + work.columns * ceil(work.rows / s.block_m)
+    read *= work.batch * work.depth * work.width * work.products
+    merged = 4 * s.splits * s.block_m * s.block_n * work.products * device.units
+    return max(seconds, read / device.llc_bytes_per_s) + merged / device.llc_bytes_per_s
 
 
 def _tiles_s(work: Work, schedule: ProductSchedule, device: Target) -> float:
@@ -191,7 +219,7 @@ def _image_s(work: Work, block_n: int, device: Target) -> float:
 
 
 def _epilogue_s(work: Work, device: Target) -> float:
-    moved = work.width * work.results + work.more_bytes
+    moved = work.width * work.results + work.more_bytes + _STORED_SINGLY * work.narrow_bytes
     return moved / device.dram_bytes_per_s + work.fma * work.results / device.fma_per_s
 
 
@@ -248,15 +276,46 @@ class Prices:
         if convolution is not None:
             work = self._convolved(node, convolution)
             start_s = self.device.products.rate("library", work.width).start_us * _MICRO
-            return library_s(work, self.device) + (start_s if work.more_bytes else 0.0)
-        result, depth = self.graph.buffers[node.outputs[0]], left_operand(node).shape[-1]
+            seconds = library_s(work, self.device) + (start_s if work.more_bytes else 0.0)
+            return max(seconds, self._one_by_one_s(node, convolution))
+        work, copied = self._called(node)
+        if copied is None:
+            return library_s(work, self.device)
+        moved = sum(2 * work.width * self._number(product(v.shape)) for v in copied)
+        copies_s = moved / self.device.dram_bytes_per_s + len(copied) * self.device.launch_s
+        return min(library_s(work, self.device), self._whole_s(work) + copies_s)
+
+    def lost_s(self, node: Extern) -> float:
+        """What a library's product would gain by aligned rows."""
+        work, _ = self._called(node)
+        return library_s(work, self.device) - self._whole_s(work)
+
+    def _whole_s(self, work: Work) -> float:
+        return library_s(replace(work, alignment=WHOLE), self.device)
+
+    def _called(self, node: Extern) -> tuple[Work, list[View] | None]:
+        """A product, and what would have to be copied for it to be aligned."""
+        left, right = operands_of(node)
+        result, depth = self.graph.buffers[node.outputs[0]], left.shape[-1]
         *outer, columns = (self._number(n) for n in result.shape)
         batch = outer[0] if is_batched(node) else 1
         rows = prod(outer) // max(1, batch)
-        width = self.graph.buffers[left_operand(node).buffer].dtype.bytes
+        width = self.graph.buffers[left.buffer].dtype.bytes
         wider = (result.dtype.bytes - width) * batch * rows * columns  # sums of 8-bit integers
-        work = Work(batch, rows, columns, self._number(depth), more_bytes=wider, width=width)
-        return library_s(work, self.device)
+        matrices = left, right, result.view, width
+        work = Work(batch, rows, columns, self._number(depth), more_bytes=wider, width=width,
+                    alignment=of_call(*matrices))  # fmt: skip
+        return work, copied_for_call(*matrices, wider=node.target == "aten.mm.default")
+
+    def _one_by_one_s(self, node: Extern, call: Call) -> float:
+        """Of groups that the library cuts out of the image, and convolves one after the other."""
+        if call.groups == 1 or call.channels == 1 or _has_grouped_kernels(call):
+            return 0.0
+        rates, made = self.device.products, self.graph.buffers[node.outputs[0]]
+        each_us = rates.groups_us[prod(call.window) > 1]
+        elements = self._number(product(call.image.shape)) + self._number(product(made.shape))
+        cut_s = _CUT * elements * made.dtype.bytes / self.device.dram_bytes_per_s
+        return call.groups * each_us * _MICRO + cut_s
 
     def _convolved(self, node: Extern, call: Call) -> Work:
         buffers, made = self.graph.buffers, self.graph.buffers[node.outputs[0]]
@@ -267,12 +326,17 @@ class Prices:
                  product((_padded(call), *call.window)))  # fmt: skip
         image = bytes_of(buffers[call.image.buffer], self.graph.hints)
         rows, columns, depth = map(self._number, sizes)
-        read = min(image, 2 * call.groups * rows * depth)
         seen = made.dtype.bytes * self._number(product(call.image.shape))
-        copied = 2 * seen if seen > image else 0  # a window that overlaps itself is copied first
+        read = min(image, seen, 2 * call.groups * rows * depth)
+        part = seen < image and not is_dense(call.image)  # which is copied first, as is
+        copied = 2 * seen if part or seen > image else 0  # what overlaps itself
         rates = self.device.products
         share = rates.unsuited if rows_last else rates.convolution
-        share = rates.few if copied > 0 or few else share
+        share = rates.few if seen > image or few else share
+        if _has_grouped_kernels(call):
+            columns, depth = call.groups * columns, _GROUPED_DEPTH * prod(call.window)
+            return Work(1, rows, columns, depth, more_bytes=copied, image_bytes=read,
+                        share=rates.grouped)  # fmt: skip
         return Work(call.groups, rows, columns, depth, more_bytes=copied, image_bytes=read,
                     share=share)  # fmt: skip
 
@@ -289,6 +353,12 @@ class Prices:
             return node_bytes(node, self.graph.buffers, self.graph.hints)
 
         return self.memo.of("bytes", (node,), count) if isinstance(node, Comp) else count()
+
+
+def _has_grouped_kernels(call: Call) -> bool:
+    """Whether the library convolves all groups at once, on tensor cores."""
+    alike = call.channels == call.results and call.channels in _GROUPED_CHANNELS
+    return call.groups > 1 and alike and prod(call.window) > 1
 
 
 def _padded(call: Call) -> Size:
@@ -367,6 +437,7 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
     fma = sum(TABLE[i.name].cost for i in after if isinstance(i, Op))
     in_windows = walks_boxes(accesses, form)
     computed = in_windows or any(p.left_load is None for p in form.products)
+    narrow = (comp.stores[p].buffer for p in narrow_stores(accesses, form, NARROW))
     made = (p.right for p in form.products if p.right_load is None)
     behind = needed(comp.body, made)
     packed = [comp.body[v].buffer for v in behind if isinstance(comp.body[v], Load)]
@@ -376,6 +447,8 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
         right_fma=_MADE_FMA * sum(_is_made(*spans[v], form) for v in behind),
         gathered=max(2, len(form.rows) - 1) if in_windows else 0,
         turned=lies_along_columns(accesses, form),
+        alignment=WHOLE if in_windows else of_loads(accesses, form),
+        narrow_bytes=_bytes(narrow, buffers, hints),
     )  # fmt: skip
 
 

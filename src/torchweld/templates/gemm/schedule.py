@@ -12,7 +12,7 @@ that choose one. Four forms of kernel:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -22,6 +22,8 @@ from torchweld.ir.contraction import Contraction, contraction_of
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.ir.size import Size, product
 
+_LEAST_SIDE = 16  # of a tile, for an instruction
+_FOUR_WARPS = 128 * 64  # points of a tile that four warps hold
 STREAMS = ("gluon stream", "stream")
 
 
@@ -47,6 +49,13 @@ class ProductSchedule:
     programs: int = 132
     pingpong: bool = False
     box: tuple[int, ...] = ()
+
+    def within(self, columns: int, depth: int) -> ProductSchedule:
+        """No wider and deeper than that: groups of 16 channels are no tile of 128 columns."""
+        n, k = (max(_LEAST_SIDE, min(block, 1 << (size - 1).bit_length()))
+                for block, size in ((self.block_n, columns), (self.block_k, depth)))  # fmt: skip
+        warps = 4 if self.block_m * n <= _FOUR_WARPS else self.num_warps
+        return replace(self, block_n=n, block_k=k, num_warps=min(self.num_warps, warps))
 
     def row_tiles(self, extents: Sequence[Size]) -> Size:
         """How many tiles cover rows of these extents; no fewer, where that is not known."""

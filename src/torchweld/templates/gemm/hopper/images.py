@@ -65,7 +65,7 @@ def image(accesses: Accesses, contraction: Contraction, value: Value) -> Window 
     dims = [d for s in sides for d in _dimensions(s, contraction, channel)]
     if any(d is None for d in dims):
         return f"{access.buffer} has sides that no step divides"
-    dims = _joined(sorted(dims, key=lambda d: -d.stride))
+    dims = _joined(sorted(dims, key=lambda d: -d.stride), contraction.rows)
     dims = _in_order(dims, contraction.rows)
     return _window(access.buffer, load.dtype, dims, "depth", offset)
 
@@ -257,16 +257,18 @@ def _dimensions(side: _Side, contraction: Contraction, channel: str) -> list[_Di
     ]  # fmt: skip
 
 
-def _joined(dims: list[_Dimension]) -> list[_Dimension]:
-    """The last two as one, where a copy would have too many: channels side by side."""
+def _joined(dims: list[_Dimension], rows: Sequence[str]) -> list[_Dimension]:
+    """The last two as one, where a copy would have too many: channels of groups, or of every
+    second pixel, one after the other."""
     if len(dims) <= MOST_DIMENSIONS:
         return dims
     *others, outer, inner = dims
-    if outer.stride != inner.extent or "_step" not in outer.name:
+    if outer.name in rows or outer.stride % inner.stride:
         return dims
-    extent = outer.extent * inner.extent
-    start = f"({outer.start}) * {inner.extent} + {inner.start}"
-    return [*others, replace(inner, extent=extent, start=start)]
+    apart = outer.stride // inner.stride
+    extent = (outer.extent - 1) * apart + inner.extent
+    start = f"({outer.start}) * {apart} + {inner.start}"
+    return _joined([*others, replace(inner, extent=extent, start=start)], rows)
 
 
 def _in_order(dims: Sequence[_Dimension], rows: Sequence[str]) -> list[_Dimension]:

@@ -279,7 +279,8 @@ def _has_fitting_box(
     schedule: ProductSchedule, accesses: Accesses, contraction: Contraction
 ) -> bool:
     """Whether rows that are places have a box of them; then steps of the depth that are whole
-    within a pixel, where a dimension has several side by side. Where columns are added up, there
+    within a pixel, where a dimension has several side by side. In groups, they may reach into the
+    next one: there is no weight there, which TMA reads as zero. Where columns are added up, there
     are as many boxes as the kernel without TMA has tiles."""
     if not walks_boxes(accesses, contraction):
         return not schedule.box
@@ -290,6 +291,7 @@ def _has_fitting_box(
     images = (left for left, _ in _windows(accesses, contraction))
     channels = accesses.comp.extent(contraction.depth[-1])
     whole = channels % schedule.block_k == 0 or all(w.shape[-1] == channels for w in images)
+    whole |= bool(contraction.batch)
     fits = len(schedule.box) == len(contraction.rows) and prod(schedule.box) == schedule.block_m
     return whole and fits
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import gcd
 
 from torchweld.core.dtypes import DType
 from torchweld.ir.access import Access, Accesses, linear
 from torchweld.ir.contraction import Contraction
-from torchweld.ir.size import Size, is_negative, product
+from torchweld.ir.size import Size, is_negative, known_factor, product
 
 TMA_BYTES = 16  # strides and addresses are multiples of it
 
@@ -98,13 +97,8 @@ def _aligned(
     if any(map(is_negative, steps)):
         return f"{access.buffer} is read backwards"
     lanes = TMA_BYTES // matrix.dtype.bytes
-    if any(_factor_of(s) % lanes for s in (*steps, matrix.offset)):
+    if any(known_factor(s) % lanes for s in (*steps, matrix.offset)):
         return f"{access.buffer} is not aligned to {TMA_BYTES} bytes in each row"
     extents = (*map(accesses.comp.extent, batch), *matrix.shape)
     return replace(
         matrix, dims=(*batch, *matrix.dims), shape=extents, strides=(*steps, 1))
-
-
-def _factor_of(size: Size) -> int:
-    """The largest number known to divide a size."""
-    return size if isinstance(size, int) else gcd(*(c for _, c in size.terms))

@@ -25,7 +25,7 @@ from torchweld.templates.gemm.concatenation import Piece, pieces_of
 from torchweld.templates.gemm.hopper.schedule import SHARED_BYTES
 from torchweld.templates.gemm.hopper.windows import Window, row_window, window
 from torchweld.templates.gemm.schedule import ProductSchedule
-from torchweld.templates.gemm.triton.schedule import MAX_SPLITS, STREAM_ROWS
+from torchweld.templates.gemm.triton.schedule import FEW_SPLITS, STREAM_ROWS
 from torchweld.templates.pointwise_reduce.gpu.schedule import extent, next_pow2
 
 MIN_ROWS = 8  # columns of wgmma
@@ -156,7 +156,7 @@ def _shared(
     accesses, c = pieces[0].accesses, pieces[0].contraction
     tiles = sum(-(-p.columns // shape.block_n) for p in pieces)
     steps = -(-extent(accesses, c.depth) // shape.block_k)
-    shares = min(MAX_SPLITS, steps // MIN_STEPS, table.units // tiles)
+    shares = min(FEW_SPLITS, steps // MIN_STEPS, table.units // tiles)
     blocks = (2, 1) if tiles > table.units else (1,)
     for wanted in dict.fromkeys((max(1, shares), max(1, shares // 2))):
         splits = -(-steps // -(-steps // wanted))  # without those that would have no steps
@@ -200,7 +200,7 @@ def valid(schedule: ProductSchedule, accesses: Accesses, contraction: Contractio
 def _splittable(s: ProductSchedule, accesses: Accesses, c: Contraction) -> bool:
     """Whether each share has some depth."""
     steps = -(-extent(accesses, c.depth) // s.block_k)
-    return 1 < s.splits <= MAX_SPLITS and -(-steps // s.splits) * (s.splits - 1) < steps
+    return 1 < s.splits <= FEW_SPLITS and -(-steps // s.splits) * (s.splits - 1) < steps
 
 
 def has_known_rows(accesses: Accesses, c: Contraction) -> bool:

@@ -28,7 +28,8 @@ from torchweld.ir.access import Access, Accesses, linear
 from torchweld.ir.affine import Affine
 from torchweld.ir.contraction import Contraction, operand
 from torchweld.ir.nodes import Buffer, Comp, Load, Value
-from torchweld.ir.size import Size
+from torchweld.ir.size import Size, known_factor
+from torchweld.templates.gemm.alignment import WHOLE
 from torchweld.templates.gemm.column_sums import sums_of
 from torchweld.templates.gemm.concatenation import parts_of
 from torchweld.templates.gemm.schedule import ProductSchedule, tiled
@@ -317,7 +318,7 @@ def _factor(t: _Template, face: Kernel, value: Value, depth: str) -> str:
     if value in face.known:
         return face.known[value]
     if (address := _address(t, face, value)) is not None:
-        mask = face.mask("rc")
+        mask = _bounds(t, face, value)
         zero = f", mask={mask}, other={_zero(face, value)}" if mask else ""
         return face.assign(value, f"tl.load({address}{zero})")
     text = face.value(value)
@@ -325,6 +326,23 @@ def _factor(t: _Template, face: Kernel, value: Value, depth: str) -> str:
         text = face.assign(value, f"tl.broadcast_to({text}, {face.shape('rc')})")
     inside = f"tl.where({depth}m, {text}, {_zero(face, value)})" if face.masked(depth) else text
     return face.assign(value, inside)
+
+
+def _bounds(t: _Template, face: Kernel, value: Value) -> str:
+    """The mask of a factor's tile. Of one that lies along the rows or columns, in lines that begin
+    at multiples of 16 bytes, the whole of the last 16 are loaded: Triton takes as many at once as
+    it knows to be in bounds together, and does not pipeline loads of less than 4 bytes."""
+    side, depth = ("r", "c") if face is t.left else ("c", "r")
+    axes = t.contraction.rows if face is t.left else t.contraction.columns
+    access, end = _access(t, value), t.extent(axes)
+    lanes, masked = WHOLE // face.body[value].dtype.bytes, face.masked(side)
+    if value in t.starts or access.refs or not masked or not isinstance(end, int):
+        return face.mask("rc")
+    offset = access.offset
+    steps = (offset.const, *(offset.coefficient(a) for a in set(offset.axes) - set(axes)))
+    if linear(face.accesses, offset, axes) != 1 or any(known_factor(n) % lanes for n in steps):
+        return face.mask("rc")
+    return face.mask(depth, f"({side} < {-(-end // lanes) * lanes})")
 
 
 def _zero(k: Kernel, value: Value) -> str:

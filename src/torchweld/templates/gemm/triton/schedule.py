@@ -19,7 +19,7 @@ from torchweld.core.dtypes import DType
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
 from torchweld.ir.access import Accesses, linear
-from torchweld.ir.contraction import Contraction, bad_combining, operand
+from torchweld.ir.contraction import TENSOR_DTYPES, Contraction, bad_combining, operand
 from torchweld.ir.expand import TUPLES
 from torchweld.ir.nodes import Instr, Reduce, Value, needed, store_axes, value_axes
 from torchweld.targets.target import Target
@@ -30,7 +30,8 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import MAX_GRID_Y, extent
 STREAM_ROWS = 64
 _MOST_SHARED = 32  # rows of a left factor that something else reads, too
 MIN_STAGES, MAX_STAGES = 4, 12  # of streams; two are always correct
-MAX_SPLITS = 16
+MAX_SPLITS = 32  # their sums are written out: 64 take ptxas ten seconds
+FEW_SPLITS, _LONG_SHARE = 16, 1024  # more only where each has so much of the depth
 SHARED_REST = 4 << 10  # bytes for sums across warps
 _SHARED_COMPUTED = 8 << 10  # more, where a right factor is computed before it is multiplied
 _LEAST_OPPOSED = 64  # columns of a tile of right factors that lie in both directions (runtime/sass)
@@ -46,12 +47,7 @@ _TILES = (
     (64, 64, 64, 4, 4),
     (64, 32, 64, 4, 4),
 )
-_PAIRED = (
-    (128, 128, 64, 8, 3),
-    (128, 64, 64, 4, 3),
-    (64, 64, 64, 4, 4),
-    (64, 32, 64, 4, 4),
-)
+_PAIRED = ((128, 128, 64, 8, 3), (128, 64, 64, 4, 3), (64, 64, 64, 4, 4), (64, 32, 64, 4, 4))
 # Of float32, which is split in registers (codegen/triton/wide.py): the largest spill on sm_80. For
 # wgmma a right factor that lies along the columns is turned, so that its tiles are narrow: 1024 x
 # 1024 with a depth of 4096 takes an H100 157 us in tiles of 128 x 32, 223 in 128 x 64.
@@ -107,6 +103,13 @@ class _Work:
         found = one if len(self.contraction.products) == 1 else pair
         packed = _packed(self.accesses, self.contraction)
         return tuple((m, n, k * packed, *rest) for m, n, k, *rest in found)
+
+    def narrowed(self, s: ProductSchedule) -> ProductSchedule:
+        """`s` with tiles of 16-bit types as narrow as what there is."""
+        c = self.contraction
+        sides = [extent(self.accesses, axes) for axes in (c.columns, c.depth)]
+        narrow = _dtype_of(self.accesses, c) in TENSOR_DTYPES and len(c.products) == 1
+        return s.within(*sides) if narrow and all(isinstance(n, int) for n in sides) else s
 
     def fits(self, s: ProductSchedule) -> bool:
         staged = staged_bytes(s, self.accesses, self.contraction, self.table)
@@ -316,13 +319,14 @@ def _tiles(work: _Work) -> Iterator[ProductSchedule]:
     fit = [s for shape in shapes if work.fits(s := ProductSchedule("triton", *shape))]
     enough = [s for s in fit if work.programs(s) >= work.table.units]
     if not enough or enough[0].block_m * enough[0].block_n < _SMALL:
-        yield from _in_one_wave(work, "triton", work.table_of(_FEW, _FEW, few, _WIDE_FEW))
+        few = work.table_of(_FEW, _FEW, few, _WIDE_FEW)
+        yield from map(work.narrowed, _in_one_wave(work, "triton", few))
         return
-    first, at = enough[0], fit.index(enough[0])
+    first, at = work.narrowed(enough[0]), fit.index(enough[0])
     yield first
-    yield from fit[max(0, at - 1) : at + 3]
+    yield from map(work.narrowed, fit[max(0, at - 1) : at + 3])
     yield from (replace(first, stages=n) for n in (first.stages - 1, first.stages + 1))
-    yield replace(first, block_k=32, stages=first.stages + 1)
+    yield replace(first, block_k=min(32, first.block_k), stages=first.stages + 1)
 
 
 def _streams(work: _Work) -> Iterator[ProductSchedule]:
@@ -362,7 +366,8 @@ def _in_one_wave(work: _Work, form, shapes) -> Iterator[ProductSchedule]:
     of a multiprocessor, so that blocks of the next kernel, which begin early, do not crowd on those
     that are idle first."""
     units = work.table.units
-    most_shares = MAX_SPLITS if _has_known_sizes(work.accesses, work.contraction) else 1
+    many = min(MAX_SPLITS, max(FEW_SPLITS, work.depth // _LONG_SHARE))
+    most_shares = many if _has_known_sizes(work.accesses, work.contraction) else 1
     for shape in shapes:
         made = ProductSchedule(form, *shape, 2, 1, early=work.table.begins_early)
         most = max(1, min(most_shares, work.depth // (2 * made.block_k)))

@@ -103,10 +103,13 @@ def launch(e: Emitter, k: Kernel, symbols) -> None:
     threads = "1" if serial else "omp_get_max_threads()"
     shared = f"(char*)malloc({threads} * {size_text(size_each)})" if size_each else "nullptr"
     e.line(f"char* const shared = {shared};")
+    alone, parallel = "part(P, S, 0, 1, shared);", f"{_work(k.accesses)} > {PARALLEL_WORK}"
     if serial:
-        e.line("part(P, S, 0, 1, shared);")
+        e.line(alone)
     else:
-        e.line(f"#pragma omp parallel if ({_work(k.accesses)} > {PARALLEL_WORK})")
+        if k.schedule.distribute == "inner":  # a lane of known length, where a thread has all of it
+            e.line(f"if ({threads} == 1 || !({parallel})) {alone} else")
+        e.line(f"#pragma omp parallel if ({parallel})")
         e.line("part(P, S, omp_get_thread_num(), omp_get_num_threads(), shared);")
     if size_each:
         e.line("free(shared);")

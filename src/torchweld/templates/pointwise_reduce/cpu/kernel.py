@@ -13,7 +13,7 @@ from torchweld.ir.access import Accesses
 from torchweld.ir.frame import Frame
 from torchweld.ir.nodes import Buffer, Comp, Instr, Load, Reduce, Scan, Value, needed, store_axes
 from torchweld.ir.size import Size
-from torchweld.templates.pointwise_reduce.cpu.schedule import CpuSchedule, jumps
+from torchweld.templates.pointwise_reduce.cpu.schedule import INNER_BLOCK, CpuSchedule, jumps
 from torchweld.templates.pointwise_reduce.cpu.stages import Stages, own_cost, stages
 from torchweld.templates.pointwise_reduce.cpu.tiles import Tiles, tiles
 
@@ -143,7 +143,11 @@ class Kernel:
         if dict(self.schedule.outer).get(axis, 1) > 1:
             return f"low_{name}", f"high_{name}"
         if axis == self.split_axis:
-            return f"{extent} * tid / parts", f"{extent} * (tid + 1) / parts"
+            if self.shares_rows:
+                return f"{extent} * tid / parts", f"{extent} * (tid + 1) / parts"
+            each = f"{extent} / {INNER_BLOCK} * {{}} / parts * {INNER_BLOCK}"
+            end = f"(tid + 1 == parts ? {extent} : {each.format('(tid + 1)')})"
+            return each.format("tid"), end
         return "0", extent
 
     def column_axes(self, value: Value) -> tuple[str, ...]:

@@ -114,6 +114,22 @@ def inverted_residuals():
     return _in_bfloat16(lambda: nn.Sequential(*map(InvertedResidual, (64, 64))), 16, 64, 56, 56)
 
 
+class OfChannels(nn.Module):
+    """A layer on images whose channels lie first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(384, 1536)
+
+    def forward(self, x):
+        return nn.functional.gelu(self.layer(x.sigmoid().flatten(2).transpose(1, 2)))
+
+
+def channels_first():
+    model, x = _in_bfloat16(OfChannels, 16, 384, 14, 14)
+    return model.requires_grad_(False), x
+
+
 def attention_by_hand():
     return _in_bfloat16(lambda: Attention(768, by_hand=True), 8, 512, 768)
 

@@ -33,7 +33,8 @@ def found() -> dict[str, Plans]:
     asked.append(Asked(case("pools"), GPUS, True, "float32"))
     asked.append(Asked(case("small_mlp"), GPUS, True))
     asked.append(Asked(case("inverted_residuals"), GPUS))
-    last = ("training", "pools", "small_mlp", "inverted_residuals")
+    asked.append(Asked(case("channels_first"), GPUS))
+    last = ("training", "pools", "small_mlp", "inverted_residuals", "channels_first")
     return dict(zip((*names, *last), plans(asked)))
 
 
@@ -98,6 +99,13 @@ def test_a_chain_takes_in_no_window_of_an_image(found, device):
     graph = on(found, "inverted_residuals", device)
     depthwise = [k for k in graph.kernels if k.template == "pointwise_reduce/gpu"]
     assert sum("gelu" in k.name and "convolution" in k.name for k in depthwise) >= 2
+
+
+@pytest.mark.parametrize("device, gemm", [("h100", "gemm/hopper"), ("a100", "gemm/triton")])
+def test_a_layer_on_turned_images_is_one_product_with_its_activation(found, device, gemm):
+    graph = on(found, "channels_first", device)
+    assert not graph.calls
+    assert [k.template for k in graph.kernels if "gelu" in k.name] == [gemm]
 
 
 def test_every_step_says_what_it_is(found):

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchweld
+from torchweld.capture import small_products
+
+aten = torch.ops.aten
 
 CASES = {
     "dots": (lambda a, b: torch.bmm(a, b).sin(), (7, 1, 33), (7, 33, 1)),
@@ -64,3 +69,35 @@ def test_other_products_stay():
     torch.testing.assert_close(made(a, b), torch.bmm(a, b))
     (record,) = torchweld.records(made)
     assert not any("mul" in n.name for n in record.graph.nodes)
+
+
+FOLDED = {
+    "rows of channels": (lambda x, w: F.linear(x.exp().transpose(1, 2), w), 0),
+    "a computed image": (lambda x, w: F.linear(x.cos().movedim(1, -1)[:, 1:], w), 0),
+    "as given": (lambda x, w: F.linear(x.transpose(1, 2), w), 1),
+    "a weight of each": (lambda x, w: torch.bmm(x.exp().mT, w.T.expand(3, 6, 5) * 2), 1),
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_batches_with_one_weight_are_one_product(name, monkeypatch):
+    """On a GPU. Where a copy would be needed of what the caller gives, they stay."""
+    monkeypatch.setattr(small_products, "_FOLDED_ON", "cpu")
+    function, batches = FOLDED[name]
+    args = torch.randn(3, 6, 7, dtype=torch.float64), torch.randn(5, 6, dtype=torch.float64)
+    gm = make_fx(function, tracing_mode="fake")(*args)
+    small_products.write_out_batches(gm)
+    gm.recompile()
+    torch.testing.assert_close(gm(*args), function(*args))
+    assert len(gm.graph.find_nodes(op="call_function", target=aten.bmm.default)) == batches
+
+
+def test_keys_that_heads_share_stay_in_a_batch(monkeypatch):
+    monkeypatch.setattr(small_products, "_FOLDED_ON", "cpu")
+
+    def scores(q, k):
+        return torch.bmm(q * 0.5, k[0].mT.expand(4, 8, 9))
+
+    gm = make_fx(scores, tracing_mode="fake")(torch.randn(4, 7, 8), torch.randn(1, 9, 8))
+    small_products.write_out_batches(gm)
+    assert gm.graph.find_nodes(op="call_function", target=aten.bmm.default)

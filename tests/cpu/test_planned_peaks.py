@@ -39,14 +39,17 @@ ABOVE = {  # a kernel of two gradients holds both; a copy of what the forward ha
 
 
 class WithoutNumbers(TorchFunctionMode):
-    """Weights stay as memory comes: to draw a billion of them takes seconds, and none is read."""
+    """Weights are as memory comes, or zero where a normal number is drawn until it lies between
+    bounds: to draw a billion of them takes seconds, and none is read."""
 
     DRAWN = torch.Tensor.normal_, torch.Tensor.uniform_
     DRAWING = "torch.nn.init", "transformers.initialization"
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if getattr(function, "__module__", "") in self.DRAWING or function in self.DRAWN:
+        if function in self.DRAWN:
+            return args[0].zero_()
+        if getattr(function, "__module__", "") in self.DRAWING:
             return kwargs["tensor"] if "tensor" in kwargs else args[0]
         return function(*args, **kwargs)
 

@@ -154,7 +154,8 @@ class _Arguments:
         view = self.graph.view_of(tensor) if layout in (ROWS, DENSE) else None
         if view is not None and view.strides[-1] == 1 and (layout == ROWS or views.is_dense(view)):
             return view
-        return window(self.graph, tensor, self.graph.sizes.many(fake.stride()))
+        strides = self.graph.sizes.many(fake.stride())
+        return window(self.graph, tensor, None if _overlaps(tensor, strides) else strides)
 
     def _target(self, tensor: Tensor) -> View:
         view = self.graph.view_of(tensor)
@@ -173,12 +174,18 @@ def window(graph: GraphBuilder, tensor: Tensor, strides=None) -> View:
     ):
         return view if strides is None else replace(view, strides=tuple(strides))
     if strides is not None:
-        once = _once(tensor, strides)
-        made = graph.view_of(stored(graph, once, strides))
-        if any(s == 0 and n != 1 for n, s in zip(once.shape, strides)):
+        if _overlaps(tensor, strides):
             raise NotLowered("a stride of zero along what does not repeat")
+        made = graph.view_of(stored(graph, _once(tensor, strides), strides))
         return replace(made, shape=tensor.shape, strides=tuple(strides)) if 0 in strides else made
     return graph.view_of(_transposed_copy(graph, tensor) or stored(graph, tensor))
+
+
+def _overlaps(tensor: Tensor, strides: Sequence[Size]) -> bool:
+    """Whether a dimension has stride zero whose elements may differ: torch knows that they do not
+    (the gradient of a sum, reshaped to sizes that vary), or has it wrong."""
+    shape = _once(tensor, strides).shape
+    return any(stride == 0 and extent != 1 for extent, stride in zip(shape, strides))
 
 
 def _once(tensor: Tensor, strides: Sequence[Size]) -> Tensor:

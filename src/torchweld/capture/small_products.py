@@ -30,14 +30,11 @@ from functools import partial
 
 import torch
 
+from torchweld.capture.torch_private import is_view
+
 aten = torch.ops.aten
 
 _FOLDED_ON = "cuda"  # on a CPU the library makes a product after the other anyhow
-_VIEWS = (
-    aten.view.default, aten.permute.default, aten.transpose.int, aten.t.default,
-    aten.expand.default, aten.slice.Tensor, aten.select.int, aten.unsqueeze.default,
-    aten.squeeze.dim, aten.squeeze.dims, aten.alias.default,
-)  # fmt: skip
 
 
 def product(a, b):
@@ -117,7 +114,7 @@ def _folds(a) -> bool:
 
 def _given(node: torch.fx.Node) -> torch.fx.Node | None:
     """What the caller gives, of which it is a view; None of what is computed."""
-    while node.op == "call_function" and node.target in _VIEWS:
+    while is_view(node):
         node = node.args[0]
     return node if node.op == "placeholder" else None
 

@@ -15,7 +15,7 @@ from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Comp, Op, Reduce, Value, value_axes
 from torchweld.ir.substitute import move_store, substitute_axes, with_operands
 
-MOST_TERMS = 8  # of a reduction that is written out
+_MOST_TERMS = 8  # of a reduction that is written out
 _MOST_WRITTEN = 256  # instructions of all its points
 _OPS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
@@ -23,7 +23,7 @@ _OPS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 def is_short(comp: Comp, axes: tuple[str, ...]) -> bool:
     """Whether it can be unrolled, into a few instructions."""
     terms = size.product(comp.extent(a) for a in axes)
-    few = isinstance(terms, int) and 1 < terms <= MOST_TERMS
+    few = isinstance(terms, int) and 1 < terms <= _MOST_TERMS
     return few and terms * len(comp.body) <= _MOST_WRITTEN and can_unroll(comp, axes)
 
 

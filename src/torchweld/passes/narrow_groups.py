@@ -110,4 +110,3 @@ def _widened(
     copy = Comp(f"{node.name}_weight_wide", axes, body.body, (store,), node.origins)
     args = (*node.args[:1], weight.view, *node.args[2:8], call.groups // count)
     return copy, weight, replace(node, args=args)
-

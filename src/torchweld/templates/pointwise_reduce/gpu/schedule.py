@@ -165,14 +165,11 @@ def _in_registers(found: Schedule, accesses: Accesses, hints: Mapping[str, int])
     other in registers (windows)."""
     points = size.hint(extent(accesses, accesses.frame.rows), hints)
     tiles = sum(8 * accesses.touched(a, hints) >= points * a.bytes for a in accesses.all)
-    while tiles > _FEW_TILES and found.points_per_thread * tiles > _MOST_WAITING:
-        if found.points_per_thread <= 1:
-            break
+    most = max(1, _MOST_WAITING // tiles) if tiles > _FEW_TILES else MAX_POINTS_PER_THREAD
+    while found.points_per_thread > most:
         wide = found.block_columns > 32 * found.num_warps or found.block_rows == 1
-        if wide:
-            found = replace(found, block_columns=found.block_columns // 2)
-        else:
-            found = replace(found, block_rows=found.block_rows // 2)
+        halved = "block_columns" if wide else "block_rows"
+        found = replace(found, **{halved: getattr(found, halved) // 2})
     return found
 
 

@@ -438,3 +438,21 @@ def test_a_backward_whose_trace_was_wrong_runs_in_eager(compiler):
     with pytest.warns(events.TorchweldWarning, match=r"traced as \(1, 1, 3\), and is \(2, 3\)"):
         (found,) = backward([torch.ones(2, 3), torch.full((3,), 4.0)])
     assert torch.equal(found, torch.full((2, 3), 4.0)) and compiler.captured == []
+
+
+def test_a_product_of_one_term_keeps_its_strides_without_dynamo(compiler):
+    """Written out as a * b it takes the strides of its factors, which no bmm has; the backward
+    takes it as it lies."""
+
+    class Products(nn.Module):
+        def forward(self, a, b):
+            return (torch.bmm(a.permute(2, 1, 0), b.mT).cumprod(1),)
+
+    a, b = torch.randn(1, 5, 2, requires_grad=True), torch.randn(2, 3, 1, requires_grad=True)
+    graph = torch.fx.symbolic_trace(Products())
+    (found,) = aot.make_backend(compiler, Options())(graph, [a, b])(a, b)
+    found.sum().backward()
+    (kept,) = (
+        n.meta["val"] for n in compiler.captured[-1].module.graph.nodes if n.name == "bmm"
+    )
+    assert kept.stride() == (3, 6, 1)  # contiguous, as traced: (15, 3, 1)

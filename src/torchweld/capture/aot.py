@@ -255,7 +255,8 @@ class _Session:
         outputs = gm.graph.output_node().args[0]
         results = torch_private.number_of_results()
         kept = range(len(outputs) if results is None else results, len(outputs))
-        self._kept_names = frozenset(getattr(outputs[i], "name", "") for i in kept)
+        asked = outputs[results:]  # all, where that is not known: without Dynamo
+        self._kept_names = frozenset(getattr(out, "name", "") for out in asked)
         self._plain = torch_private.plain_step()
         self._count = 0 if self._plain is None else len(example_inputs)
         self._compiled_forward = self._compile(gm, "forward", static, frozenset(kept))

@@ -16,12 +16,12 @@ import torch.nn.functional as F
 import torchweld
 from own_cache import with_runtime
 from torchweld import pipeline
-from torchweld.calibration import gemm, waiting
+from torchweld.calibration import convolutions, gemm, waiting
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Comp, Extern
 from torchweld.plan.decisions import Choice
 from torchweld.targets.find import target_of
-from torchweld.targets.rates import ROWS, WAYS, rate_at
+from torchweld.targets.rates import ROWS, WAYS, favouring_convolutions, rate_at
 
 CPU = target_of("cpu")
 
@@ -114,6 +114,17 @@ def test_rates_are_measured_once_and_kept(empty_cache, patient, monkeypatch):
     assert all(len(r) == len(ROWS) and min(r) > 0 for r in found.values())
     monkeypatch.setattr(gemm, "_measured", None)  # not asked again
     assert gemm.measured_rates(CPU, empty_cache) == found
+
+
+@pytest.mark.skipif("avx512" not in CPU.features, reason="no convolutions of our own")
+def test_rates_of_convolutions_are_measured_once_and_kept(empty_cache, patient, monkeypatch):
+    monkeypatch.setattr(convolutions, "_SECONDS", 600.0)
+    monkeypatch.setattr(convolutions, "waiting_share", lambda since: 0.0)
+    found = convolutions.measured_convolutions(CPU, empty_cache)
+    assert found.keys() == favouring_convolutions("own").keys()
+    assert all(len(r) == 2 and min(r) > 0 for r in found.values())
+    monkeypatch.setattr(convolutions, "_measured", None)  # not asked again
+    assert convolutions.measured_convolutions(CPU, empty_cache) == found
 
 
 @pytest.mark.parametrize(

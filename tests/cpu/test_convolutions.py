@@ -17,6 +17,7 @@ from torchweld.exact.verify import verify
 from torchweld.ir.nodes import Comp, Extern
 from torchweld.plan import convolutions
 from torchweld.targets.find import target_of
+from torchweld.targets.rates import favouring_convolutions
 
 CALL = "aten.convolution.default"
 
@@ -24,17 +25,18 @@ CALL = "aten.convolution.default"
 pytestmark = pytest.mark.filterwarnings("error::torchweld.core.events.TorchweldWarning")
 
 
-LONG_STEP = convolutions._LONG_STEP
-
-
 @pytest.fixture(autouse=True)
 def _on_any_machine(monkeypatch):
     """They are right without masked loads too, and where they do not pay."""
     torch._dynamo.reset()  # sizes that differ between tests are no symbols
     monkeypatch.setattr(convolutions, "_LEAST_WORK", 0)
-    monkeypatch.setattr(convolutions, "_LONG_STEP", 99)
-    with_vectors = replace(target_of("cpu"), features=("avx2", "avx512"))
-    monkeypatch.setattr(pipeline, "target_of", lambda device: with_vectors)
+    _with_rates(monkeypatch, favouring_convolutions("own"))
+
+
+def _with_rates(monkeypatch, rates) -> None:
+    cpu = target_of("cpu")
+    target = replace(cpu, features=("avx2", "avx512"), rates={**cpu.rates, **rates})
+    monkeypatch.setattr(pipeline, "target_of", lambda device: target)
 
 
 def _nodes(fused) -> list:
@@ -206,7 +208,7 @@ def test_random_geometries(seed):
     ids=["a long window", "a wide window", "groups of whole vectors", "long steps", "patches"],
 )
 def test_others_are_calls(monkeypatch, make, how):
-    monkeypatch.setattr(convolutions, "_LONG_STEP", LONG_STEP)
+    _with_rates(monkeypatch, favouring_convolutions("aten"))
     _check(make(32, 32, **how).eval(), torch.randn(1, 32, 40, 140), own=False)
 
 

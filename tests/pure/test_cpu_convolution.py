@@ -8,12 +8,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from torchweld.core import dtypes
 from torchweld.ir.interpret import run_comp
-from torchweld.ir.nodes import Comp, Extern
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph
 from torchweld.ir.parser import parse_graph
 from torchweld.plan import convolutions
 from torchweld.plan.refusals import Reason
+from torchweld.targets.find import target_of
+from torchweld.targets.rates import favouring_convolutions
 from torchweld.templates.conv.cpu.schedule import cpu_convolution
+
+OWN = replace(target_of("cpu"), rates=favouring_convolutions("own"))
 
 CALL = """
 graph one {{
@@ -66,7 +71,7 @@ def _transposed(stride=(1, 1), padding=(0, 0), dilation=(1, 1), more=(0, 0)):
 
 def _comp(graph) -> Comp:
     (node,) = graph.nodes
-    comp = convolutions._convolution_comp(node, graph)
+    comp = convolutions._convolution_comp(node, graph, OWN)
     assert comp is not None
     return comp
 
@@ -74,7 +79,6 @@ def _comp(graph) -> Comp:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setattr(convolutions, "_LEAST_WORK", 0)
-    monkeypatch.setattr(convolutions, "_LONG_STEP", 9)
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -180,5 +184,22 @@ def test_a_small_convolution_stays_a_call(monkeypatch):
     graph, _ = _call()
     (node,) = graph.nodes
     assert isinstance(node, Extern)
-    refusal = convolutions._convolution_comp(node, graph)
+    refusal = convolutions._convolution_comp(node, graph, OWN)
     assert refusal.reason is Reason.SLOWER and "multiply-adds" in refusal.evidence
+
+
+@pytest.mark.parametrize("channels, own", [(32, False), (20, True)])
+def test_the_rates_of_a_machine_decide(channels, own):
+    """A library that is 1.3 times as fast, but for the channels with which it fills vectors up; and
+    one that is half as fast."""
+    shapes = {"x": (1, channels, 64, 64), "w": (channels, channels, 5, 5),
+              "y": (1, channels, 60, 60)}  # fmt: skip
+    buffers = {n: Buffer(n, s, dtypes.f32, torch.empty(s).stride()) for n, s in shapes.items()}
+    numbers = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+    call = Extern("c", "aten.convolution.default",
+                  (buffers["x"].view, buffers["w"].view, None, *numbers), (), ("y",))  # fmt: skip
+    graph = Graph("g", (), buffers, (call,), ("x", "w"), (buffers["y"].view,))
+    for library, expected in ((1.3, own), (0.5, True)):
+        rates = {"channels aten": (library * 6e10,) * 2, "channels own": (6e10,) * 2}
+        made = convolutions._convolution_comp(call, graph, replace(OWN, rates=rates, units=1))
+        assert isinstance(made, Comp) == expected

@@ -50,15 +50,22 @@ _rejected_at: dict[str, float] = {}
 def measured_rates(target: Target, options: Options, renew: bool = False) -> Rates | None:
     """Multiply-adds a second by way, at each of ROWS; None while the machine is busy, or where no
     kernel can be compiled."""
-    key = _key()
-    kept = None if renew else kept_rates(options)
+    return measured_once("gemm rates", lambda: _measured(target, options), options, renew)
+
+
+def measured_once(
+    what: str, measure: Callable[[], Rates | None], options: Options, renew: bool = False
+) -> Rates | None:
+    """What `measure` gives, kept under the name `what`; None if it is None."""
+    key = _key(what)
+    kept = None if renew else kept_rates(options, what)
     if kept is not None:
         return kept
     if not renew and time.monotonic() < _rejected_at.get(key, -_AGAIN_S) + _AGAIN_S:
         return None
     try:
         with without_modes(), torch.no_grad():
-            found = _measured(target, options)
+            found = measure()
     except TorchweldError as error:
         logger("calibration").info("not measured: %s", error)
         found = None
@@ -69,19 +76,19 @@ def measured_rates(target: Target, options: Options, renew: bool = False) -> Rat
     return found
 
 
-def kept_rates(options: Options) -> Rates | None:
+def kept_rates(options: Options, what: str = "gemm rates") -> Rates | None:
     """What was measured before, if anything was."""
-    content = open_cache(options).get(_key(), ".json")
+    content = open_cache(options).get(_key(what), ".json")
     try:
         return content and {way: tuple(rates) for way, rates in json.loads(content).items()}
     except (ValueError, AttributeError, TypeError):
         return None
 
 
-def _key() -> str:
+def _key(what: str) -> str:
     """Of what rates depend on."""
     threads = str(torch.get_num_threads())
-    return digest("gemm rates", *cpu_identity(), threads, *code_identity())
+    return digest(what, *cpu_identity(), threads, *code_identity())
 
 
 def _measured(target: Target, options: Options) -> Rates | None:
@@ -89,9 +96,9 @@ def _measured(target: Target, options: Options) -> Rates | None:
     start = time.perf_counter()
     rates: dict[str, list[float]] = {way: [] for way in ways}
     for rows in reversed(ROWS):
-        before, x = Moment.now(), _drawn(rows, DEPTH)
-        times = _timed(ways, x)
-        why = _disturbance(times, waiting_share(before)) if rows == ROWS[-1] else None
+        before, x = Moment.now(), drawn(rows, DEPTH)
+        times = timed(ways, x)
+        why = disturbance(times, waiting_share(before)) if rows == ROWS[-1] else None
         if time.perf_counter() - start > _SECONDS:
             why = f"more than {_SECONDS:g} s"
         if why:
@@ -103,7 +110,7 @@ def _measured(target: Target, options: Options) -> Rates | None:
     return {f"float32 {way}": tuple(found) for way, found in rates.items()}
 
 
-def _disturbance(times: Mapping[str, list[float]], waiting: float) -> str | None:
+def disturbance(times: Mapping[str, list[float]], waiting: float) -> str | None:
     """What shows that the longest calls had not all processors to themselves."""
     if waiting > _MOST_WAITING:
         return f"a thread waited {waiting:.0%} of the time for a processor"
@@ -114,14 +121,14 @@ def _disturbance(times: Mapping[str, list[float]], waiting: float) -> str | None
     return None
 
 
-def _drawn(*sizes: int) -> torch.Tensor:
+def drawn(*sizes: int) -> torch.Tensor:
     """Random numbers that are not taken from the user's."""
     return torch.randn(sizes, generator=torch.Generator().manual_seed(0))
 
 
 def _calls(target: Target, options: Options) -> dict[str, Call]:
     """Each way to make x @ weight.T + bias."""
-    weight, bias = _drawn(COLUMNS, DEPTH), _drawn(COLUMNS)
+    weight, bias = drawn(COLUMNS, DEPTH), drawn(COLUMNS)
     few, many = (_own(rows, target, options) for rows in (_FEW, symbol("s0")))
 
     def own(x: torch.Tensor) -> object:
@@ -152,7 +159,7 @@ def _layer(rows: Size) -> Graph:
     return Graph("calibration", symbols, buffers, (call,), ("x", "w", "b"), (buffers["y"].view,))
 
 
-def _timed(ways: Mapping[str, Call], x: torch.Tensor) -> dict[str, list[float]]:
+def timed(ways: Mapping[str, Call], x: torch.Tensor) -> dict[str, list[float]]:
     """Seconds of each way, in turn: what disturbs the machine for a while disturbs them alike."""
     times: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(_ROUNDS + 1):

@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from torchweld.calibration.convolutions import measured_convolutions
 from torchweld.calibration.gemm import measured_rates
 from torchweld.core.errors import EnvironmentProblem
 from torchweld.core.files import write_whole
@@ -23,6 +24,8 @@ def calibrate(renew: bool, json_path: Path | None) -> None:
     EnvironmentProblem if other work takes the processor's time."""
     options, target = Options(), target_of("cpu")
     rates = measured_rates(target, options, renew)
+    if renew and "avx512" in target.features:
+        measured_convolutions(target, options, renew)
     if rates is None:
         why = "the machine is busy, or no kernel compiles here"
         raise EnvironmentProblem(f"not measured: {why}", do="try again when it is idle")

@@ -34,18 +34,16 @@ from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of, convolution_comp
 from torchweld.templates.conv.cpu.schedule import cpu_convolution
+from torchweld.templates.conv.price import LONG_STEP, convolution_s, knows_convolutions, work_of
 
 _CALL = "aten.convolution.default"
 _RANKS = (3, 4, 5)  # batch, channels, and one to three sides
 _LEAST_WORK = 1 << 19  # multiply-adds
 _FEW = 8  # output channels: for fewer, oneDNN reads an image once if windows are one pixel
 _WHOLE = 16  # channels of a group that fill a vector: oneDNN is faster where windows take steps
-# Points of overlapping windows, by the image's sides; above, oneDNN is 1.1 to 1.7 times as fast
-_WIDE_WINDOW = {1: 192, 2: 16, 3: 64}
-_WIDE_ALONE = 64  # the same for images of few channels (colours), which oneDNN pads
-_COLOURS = 8
-_LONG_STEP = 3  # of a window: oneDNN took 0.5 to 0.85 of the time on a Zen 4 (patches, too)
-_WIDE_WORK = 1 << 23  # from this many multiply-adds on
+# Points of a window of three sides; with fewer oneDNN had a quarter of our speed on a Xeon
+_WIDE_VOLUME = 64
+_SURE = 0.05  # of a price: what follows is free in a kernel of ours
 
 
 def own_convolutions(plan: Plan, table: Target, options: Options) -> Plan:
@@ -53,7 +51,7 @@ def own_convolutions(plan: Plan, table: Target, options: Options) -> Plan:
     if not options.fuse or "avx512" not in table.features:
         return plan
     graph = coarsened(plan.graph, _image_shapes(plan.graph))
-    found = {n.name: _convolution_comp(n, graph) for n in graph.nodes if call_of(n)}
+    found = {n.name: _convolution_comp(n, graph, table) for n in graph.nodes if call_of(n)}
     made = {name: f for name, f in found.items() if isinstance(f, Comp)}
     refused, read_by = {}, readers(graph.nodes)
     for node in graph.nodes:
@@ -78,16 +76,16 @@ def _image_shapes(graph: Graph) -> Iterator[tuple[str, tuple[Size, ...]]]:
 # -- a library call as a Comp --
 
 
-def _convolution_comp(node: Extern, graph: Graph) -> Comp | Refusal:
+def _convolution_comp(node: Extern, graph: Graph, table: Target) -> Comp | Refusal:
     """The kernel in the place of a convolution, or why it stays the library's."""
-    refusal = _refusal(call_of(node), node, graph)
+    refusal = _refusal(call_of(node), node, graph, table)
     if refusal is not None:
         return refusal
     comp = convolution_comp(node, graph.buffers)
     return comp if _runs(comp, graph) else Refusal(Reason.TEMPLATE, node.target)
 
 
-def _refusal(call: Call, node: Extern, graph: Graph) -> Refusal | None:
+def _refusal(call: Call, node: Extern, graph: Graph, table: Target) -> Refusal | None:
     """None for float32, whole buffers, and what is worth a kernel."""
     kinds = {graph.buffers[n].dtype for n in (*node.reads, *node.writes)}
     if kinds != {dtypes.f32}:
@@ -96,29 +94,44 @@ def _refusal(call: Call, node: Extern, graph: Graph) -> Refusal | None:
         return Refusal(Reason.TEMPLATE, "an operand is a part of a larger buffer")
     result = call.image if call.transposed else graph.buffers[node.outputs[0]]
     work = hint(product((*result.shape, *call.weight.shape[1:])), graph.hints)
-    if work >= _LEAST_WORK and not _is_better_in_library(call, work):
+    said = f"{work} multiply-adds in windows of {call.window}"
+    if work < _LEAST_WORK or _is_better_in_library(call):
+        return Refusal(Reason.SLOWER, said)
+    if not _has_two_ways(call) or not knows_convolutions(table):
         return None
-    return Refusal(Reason.SLOWER, f"{work} multiply-adds in windows of {call.window}")
+    asked = work_of(node, call, graph.buffers, graph.hints)
+    own_s, library_s = (convolution_s(way, asked, table) for way in ("own", "aten"))
+    if library_s > own_s * (1 - _SURE):
+        return None
+    seconds = f"{1e6 * own_s:.0f} us, the library's {1e6 * library_s:.0f} us"
+    return Refusal(Reason.SLOWER, f"{said}: {seconds}")
 
 
-def _is_better_in_library(call: Call, work: int) -> bool:
-    """As measured on Zen 5 with one thread, in eager."""
-    sides, few = len(call.window), call.results < _FEW
+def _is_better_in_library(call: Call) -> bool:
+    """Whether it is, whatever the machine's rates are."""
     if math.prod(call.window) == 1:
-        return few
-    if call.transposed:
+        return call.results < _FEW
+    steps = not call.transposed and max(call.stride) > 1
+    return steps and call.groups > 1 and call.channels % _WHOLE == 0
+
+
+def has_two_ways(node: object, graph: Graph) -> bool:
+    """Whether a node is a convolution of float32 images that either way may make faster."""
+    call = call_of(node)
+    if call is None or graph.buffers[node.outputs[0]].dtype != dtypes.f32:
         return False
-    if call.groups > 1 and call.channels % _WHOLE == 0 and max(call.stride) > 1:
-        return True
-    if call.groups == 1 and max(call.stride) >= _LONG_STEP and sides * call.channels > 1:
-        return True
-    widest = max(_WIDE_WINDOW[sides], _WIDE_ALONE if call.channels < _COLOURS else 0)
-    return _overlapping_points(call) > widest and work >= _WIDE_WORK and not few
+    return not _is_better_in_library(call) and _has_two_ways(call)
 
 
-def _overlapping_points(call: Call) -> int:
-    """Of a window that shares points of several channels with the next; 1 if it is apart."""
+def _has_two_ways(call: Call) -> bool:
+    """Whether either way may be the faster one. Ours is, by far, for what is transposed, and where
+    little is read several times: windows that are apart, and one channel."""
+    sides, points = len(call.window), math.prod(call.window)
+    if call.transposed or points == 1 or (sides == 1 and call.channels == 1):
+        return False
+    if max(call.stride) >= LONG_STEP:
+        return call.groups == 1
     apart = all(s >= n for s, n in zip(call.stride, call.window))
-    return 1 if apart or call.channels == 1 else math.prod(call.window)
-
-
+    if apart or call.channels == 1 or call.results < _FEW:
+        return False
+    return sides == 2 or (sides == 3 and points > _WIDE_VOLUME)

@@ -1,4 +1,4 @@
-"""How fast a CPU makes products of matrices, in each way that there is.
+"""How fast a CPU makes products of matrices and convolutions, in each way that there is.
 
     aten      the call that eager makes (MKL, OpenBLAS; oneDNN for 16-bit types)
     onednn    oneDNN on the weight as it lies, with an activation behind it
@@ -7,6 +7,11 @@
 Rates are multiply-adds a second of all threads, at products of so many rows (the shorter side of
 the result) with a weight of 3072 x 768; between them they are interpolated. Those of a machine are
 measured once (calibration/gemm.py); the ones here are priors of one thread, by vendor.
+
+Of convolutions of float32 images there are two ways, the library's ("aten") and the template conv
+("own"). Their rates are those of windows of so many points (POINTS), of images of many channels, of
+few (colours), and of windows that move in long steps (calibration/convolutions.py). The library's
+leaves out what it takes to lay out images and weights.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ from pathlib import Path
 
 ROWS = (1, 4, 16, 64, 256, 1024)
 WAYS = ("aten", "onednn", "own")
+CONVOLUTION_WAYS = ("aten", "own")
+POINTS = {"channels": (9, 49), "colours": (49, 121), "steps": (16, 121)}  # of windows
 Rates = Mapping[str, tuple[float, ...]]  # "float32 own" -> a rate for each of ROWS
 
 _G = 1e9
@@ -37,19 +44,46 @@ _OTHER: Rates = {
     "float32 onednn": (3 * _G, 6 * _G, 18 * _G, 27 * _G, 29 * _G, 29 * _G),
     "float32 own": (3 * _G, 7 * _G, 18 * _G, 26 * _G, 28 * _G, 28 * _G),
 }
+# One thread of a Xeon with AMX, 2026-11-26; of Zen 5 what agrees with where the two were equal:
+# windows of 16 points, 64 of colours; the library took 0.5 to 0.85 of the time for long steps.
+_INTEL_CONVOLUTIONS: Rates = {
+    "channels aten": (68 * _G, 66 * _G), "channels own": (68 * _G, 53 * _G),
+    "colours aten": (63 * _G, 66 * _G), "colours own": (57 * _G, 50 * _G),
+    "steps aten": (65 * _G, 66 * _G), "steps own": (55 * _G, 52 * _G),
+}  # fmt: skip
+_AMD_CONVOLUTIONS: Rates = {
+    "channels aten": (95 * _G, 115 * _G), "channels own": (115 * _G, 80 * _G),
+    "colours aten": (90 * _G, 105 * _G), "colours own": (100 * _G, 70 * _G),
+    "steps aten": (100 * _G, 100 * _G), "steps own": (60 * _G, 60 * _G),
+}  # fmt: skip
 _BY_VENDOR = {"GenuineIntel": _INTEL, "AuthenticAMD": _AMD}
 
 
 @cache
 def prior_rates(threads: int) -> Rates:
     """What is assumed of this machine's processor until it is measured."""
-    known = _BY_VENDOR.get(_vendor(), _OTHER)
+    vendor = _vendor()
+    known = {**_BY_VENDOR.get(vendor, _OTHER), **_INTEL_CONVOLUTIONS}
+    known |= _AMD_CONVOLUTIONS if vendor == "AuthenticAMD" else {}
     return {way: tuple(r * threads for r in rates) for way, rates in known.items()}
 
 
 def favouring(way: str, dtype: str = "float32") -> Rates:
     """Rates by which every product of `dtype` is made in one way: for tests, and to time a way."""
     return {f"{dtype} {w}": ((100 if w == way else 1) * _G,) * len(ROWS) for w in WAYS}
+
+
+def favouring_convolutions(way: str) -> Rates:
+    """Rates by which every convolution that has two ways is made in one."""
+    speeds = {w: (100 if w == way else 1) * _G for w in CONVOLUTION_WAYS}
+    return {f"{kind} {w}": (s, s) for kind in POINTS for w, s in speeds.items()}
+
+
+def convolution_rate(rates: Rates, kind: str, way: str, points: int) -> float:
+    """Multiply-adds a second for windows of `points`, interpolated along their logarithm."""
+    (few, many), (first, last) = POINTS[kind], rates[f"{kind} {way}"]
+    share = math.log(max(few, min(points, many)) / few) / math.log(many / few)
+    return first ** (1 - share) * last**share
 
 
 def rate_at(rates: Rates, way: str, rows: int) -> float:

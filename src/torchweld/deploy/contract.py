@@ -25,7 +25,6 @@ _RELATIONS = {
 _LOGIC = {"and": all, "or": any, "not": lambda parts: not all(parts)}
 _DERIVED = {"floor_div": "({} // {})", "mod": "({} % {})", "min": "min({}, {})",
             "max": "max({}, {})"}  # fmt: skip
-RELATIONS = frozenset(_RELATIONS)
 
 
 class Contract:

@@ -56,6 +56,7 @@ class LoadedModel(torch.nn.Module):
         return self._results(self._program([values[i] for i in self._order]))
 
     def train(self, mode: bool = True) -> LoadedModel:
+        """Itself, for mode False. Errors: UsageError for True: an archive has no gradients."""
         if mode:
             raise UsageError("an archive is for inference", do="train the model itself")
         return super().train(False)

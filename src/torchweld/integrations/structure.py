@@ -29,6 +29,8 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class RMSNorm:
+    """A norm over the last dimension; `eps`, `offset`, `casting` as of `ops.rms_norm`."""
+
     eps: float
     offset: float
     casting: str
@@ -46,6 +48,8 @@ class RMSNorm:
 
 @dataclass(frozen=True)
 class LayerNorm:
+    """A norm with mean over the last dimension; `eps` is added to the variance."""
+
     eps: float
 
     def __str__(self) -> str:

@@ -36,8 +36,6 @@ from torchweld.templates.conv.comp import Call, call_of, convolution_comp
 from torchweld.templates.conv.cpu.schedule import cpu_convolution
 from torchweld.templates.conv.price import LONG_STEP, convolution_s, knows_convolutions, work_of
 
-_CALL = "aten.convolution.default"
-_RANKS = (3, 4, 5)  # batch, channels, and one to three sides
 _LEAST_WORK = 1 << 19  # multiply-adds
 _FEW = 8  # output channels: for fewer, oneDNN reads an image once if windows are one pixel
 _WHOLE = 16  # channels of a group that fill a vector: oneDNN is faster where windows take steps

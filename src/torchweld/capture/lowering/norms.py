@@ -66,16 +66,14 @@ def _centred(nest: Nest, h: Expr, z: Expr, columns) -> Expr:
     return h - nest.mean(h, columns) - z * nest.mean(h * z, columns)
 
 
-def _parameter_gradients(
-    call: Call, nest: Nest, grad: Tensor, normalized, over, mask, first: int = 1
-) -> tuple:
-    """(dw, db), each None if masked or unused: results `first` and `first + 1`."""
+def _parameter_gradients(call: Call, nest: Nest, grad: Tensor, normalized, over, mask) -> tuple:
+    """(dw, db), each None if masked or unused: results 1 and 2."""
     dims = [d for d in range(len(nest.shape)) if d not in over]
     g, found = nest.read(grad).widen(), [None, None]
-    if mask[1] and first in call.used:
-        found[0] = nest.store(nest.reduce("sum", g * normalized(), over), call.specs[first], dims)
-    if mask[2] and first + 1 in call.used:
-        found[1] = nest.store(nest.reduce("sum", g, over), call.specs[first + 1], dims)
+    if mask[1] and 1 in call.used:
+        found[0] = nest.store(nest.reduce("sum", g * normalized(), over), call.specs[1], dims)
+    if mask[2] and 2 in call.used:
+        found[1] = nest.store(nest.reduce("sum", g, over), call.specs[2], dims)
     if nest.stores:
         nest.close()
     return tuple(found)

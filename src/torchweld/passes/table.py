@@ -21,6 +21,7 @@ from torchweld.passes.lone_functions import lone_functions_as_calls
 from torchweld.passes.narrow_groups import wide_groups
 from torchweld.passes.neighbours import neighbours_together
 from torchweld.passes.overwritten import overwrite_operands
+from torchweld.passes.pairs import pairs_written_out
 from torchweld.passes.patches import products_of_patches
 from torchweld.passes.row_chunks import row_chunks
 from torchweld.passes.row_totals import totals_by_rows
@@ -116,6 +117,8 @@ PASSES: dict[str, Pass] = {
              lambda made, c: score_nests(made, c.target, c.options, c.choose)),
         Pass("row totals", "reductions over everything of what rows were reduced for -> by rows",
              _graph(lambda g, c: totals_by_rows(g, c.target))),
+        Pass("pairs", "reductions of a few terms of pairs of points -> pointwise work",
+             _graph(lambda g, c: pairs_written_out(g))),
         Pass("plan", "one computation an operation -> one a kernel", _planned),
         Pass("row chunks", "large results used row by row -> some rows at a time, never whole",
              lambda made, c: row_chunks(made, c.target)),

@@ -37,6 +37,7 @@ def partition(
     columns.compute_apart(joint)
     pool_gradients.gather_gradients(joint)
     widen_statistics(joint)
+    drop_running_statistics(joint)
     random.gather_seeds(joint)
     random.recompute_masks(joint)
     losses.add_up_hits(joint)
@@ -102,6 +103,15 @@ def _insert_outputs(output: torch.fx.Node, start: int, nodes, end: int | None = 
         output.meta["desc"] = described
 
 
+def drop_running_statistics(joint: torch.fx.GraphModule) -> None:
+    """The gradient of a batch norm in training is given them and does not use them: the forward
+    would keep what it writes to its buffers."""
+    target = aten.native_batch_norm_backward.default
+    for node in joint.graph.find_nodes(op="call_function", target=target):
+        if node.args[7]:
+            node.args = (*node.args[:3], None, None, *node.args[5:])
+
+
 def hold_written(joint: torch.fx.GraphModule) -> None:
     """f(x); ...; copy_(x, y)  ->  held = clone(x); f(held); ...; copy_(x, y)
 
@@ -136,16 +146,12 @@ def _reached(starts) -> set[torch.fx.Node]:
 
 def _readers(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """Those that compute from `node`. Of a batch norm in training, running statistics give the next
-    ones alone, results 3 and 4, and its gradient does not use them."""
+    ones alone, results 3 and 4."""
     for user in node.users:
         if user.target is _BATCH_NORM and user.args[5] and node not in user.args[:3]:
             yield from (result for result in user.users if result.args[1] > 2)
-        elif not (_is_trained_backward(user) and node not in (*user.args[:3], *user.args[5:7])):
+        else:
             yield user
-
-
-def _is_trained_backward(node: torch.fx.Node) -> bool:
-    return node.target is aten.native_batch_norm_backward.default and bool(node.args[7])
 
 
 def _is_tangent(node: torch.fx.Node) -> bool:

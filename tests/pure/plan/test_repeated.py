@@ -113,7 +113,17 @@ class Layer(torch.nn.Module):
         return x + self.down(F.gelu(self.up(self.norm(x))))
 
 
-def trained(count: int) -> list[Captured]:
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.norm = torch.nn.BatchNorm2d(8)
+
+    def forward(self, x):
+        return torch.relu(x + self.norm(self.convolution(x)))
+
+
+def trained(count: int, layer=Layer, x=None) -> list[Captured]:
     """Forward and backward."""
     found = []
 
@@ -122,9 +132,10 @@ def trained(count: int) -> list[Captured]:
         return aot.run_eagerly(graph.module)
 
     torch.compiler.reset()
-    model = torch.nn.Sequential(*(Layer() for _ in range(count)))
+    model = torch.nn.Sequential(*(layer() for _ in range(count)))
     backend = aot.make_backend(compile_graph, OPTIONS)
-    torch.compile(model, backend=backend)(torch.randn(2, 64, WIDTH)).sum().backward()
+    x = torch.randn(2, 64, WIDTH) if x is None else x
+    torch.compile(model, backend=backend)(x).sum().backward()
     return found
 
 
@@ -219,3 +230,19 @@ def test_a_plan_with_layers_put_back_is_that_of_the_whole_graph(name, target, on
 def test_so_is_that_of_a_training_step(only_put_back):
     for graph, target in zip(trained(15), ("H100", "cpu"), strict=True):
         compared(graph, target)
+
+
+def test_so_is_the_backward_of_convolutions_with_batch_norms(only_put_back):
+    compared(trained(30, Block, torch.randn(2, 8, 8, 8))[1], "cpu")
+
+
+def test_running_statistics_are_written_together_and_not_kept_for_the_backward():
+    forward, backward = trained(6, Block, torch.randn(2, 8, 8, 8))
+    written = {n.args[1] for n in forward.module.graph.nodes if n.name.startswith("copy_")}
+    kept = forward.module.graph.output_node().args[0]
+    assert len(written) == 18 and not written.intersection(kept)
+    plan = finished_plan(forward, OPTIONS, device_of("cpu"))
+    assert sum("copy" in n.name for n in plan.graph.nodes) == 1
+    unused = torch.ops.aten.native_batch_norm_backward.default
+    calls = backward.module.graph.find_nodes(op="call_function", target=unused)
+    assert len(calls) == 6 and all(call.args[3:5] == (None, None) for call in calls)

@@ -39,7 +39,7 @@ from torchweld.ir.scalar import BITS, TABLE
 from torchweld.ir.size import Size, divide, product
 from torchweld.templates.pointwise_reduce.gpu.roundings import (
     divides_a_reduction,
-    shared_products,
+    rounded_products,
     sums_exponentials,
     values_added_to_one,
 )
@@ -95,7 +95,7 @@ class Kernel:
         self.index_type = "tl.int64" if wide else "tl.int32"
         self.fast = _stores_16_bits(accesses, buffers)
         self.near_one = values_added_to_one(self.body) if self.fast else frozenset()
-        self.rounded = shared_products(self.body, [s.value for s in self.comp.stores])
+        self.rounded = rounded_products(self.body, [s.value for s in self.comp.stores])
         self.row_start: RowStart | None = None
         self._lines = _Lines()
         self._pointers: dict[str, str] = {}

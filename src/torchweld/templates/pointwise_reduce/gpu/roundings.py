@@ -8,6 +8,34 @@ from collections.abc import Collection
 
 from torchweld.ir.nodes import Cast, Const, Instr, Op, Pick, Reduce, Value, operands
 from torchweld.ir.passes import maximum_of
+from torchweld.ir.scalar import TABLE
+
+
+def rounded_products(body: tuple[Instr, ...], stored: Collection[Value]) -> frozenset[Value]:
+    """Products of floats that the compiler must not make one operation with a sum."""
+    return shared_products(body, stored) | products_before_steps(body)
+
+
+def products_before_steps(body: tuple[Instr, ...]) -> frozenset[Value]:
+    """Products in sums from which a step is taken: an integer of a float, or a comparison. Eager
+    rounds the product. Where the last bit decides the step, a fused multiplication and addition
+    would give the next integer (quantised values), or the other truth."""
+    stepped, summed = set[Value](), set[Value]()
+    for number in reversed(range(len(body))):
+        instr = body[number]
+        if _is_step(body, instr) or (number in stepped and isinstance(instr, (Op, Cast))):
+            stepped.update(operands(instr))
+        if number in stepped and _is(instr, "add", "sub"):
+            summed.update(instr.args)
+    return frozenset(v for v in summed if _rounds(body, v))
+
+
+def _is_step(body: tuple[Instr, ...], instr: Instr) -> bool:
+    if isinstance(instr, Cast):
+        return body[instr.arg].dtype.is_float and not instr.dtype.is_float
+    if not isinstance(instr, Op) or not any(body[a].dtype.is_float for a in instr.args):
+        return False
+    return TABLE[instr.name].exact or not instr.dtype.is_float
 
 
 def shared_products(body: tuple[Instr, ...], stored: Collection[Value]) -> frozenset[Value]:
@@ -26,10 +54,15 @@ def shared_products(body: tuple[Instr, ...], stored: Collection[Value]) -> froze
             summed.update(instr.args)
         elif number in summed:
             summed.update(chosen)
-    return frozenset(
-        v for v in summed
-        if reads[v] > 1 and _is(body[v], "mul")
-        and body[v].dtype.is_float and not any(_is_power_of_two(body[a]) for a in body[v].args)
+    return frozenset(v for v in summed if reads[v] > 1 and _rounds(body, v))
+
+
+def _rounds(body: tuple[Instr, ...], value: Value) -> bool:
+    """Whether it is a product of floats, and not exact."""
+    instr = body[value]
+    return (
+        _is(instr, "mul") and instr.dtype.is_float
+        and not any(_is_power_of_two(body[a]) for a in instr.args)
     )  # fmt: skip
 
 

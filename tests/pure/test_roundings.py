@@ -12,6 +12,8 @@ from torchweld.ir.build import BodyBuilder
 from torchweld.templates.pointwise_reduce.gpu.roundings import (
     divides_a_reduction,
     products_before_steps,
+    products_in_differences,
+    rounded_products,
     shared_products,
 )
 
@@ -66,6 +68,21 @@ def test_products_in_sums_before_a_step_are_rounded(step):
     other = body.op("mul", y, y)
     body.op("add", other, x)  # no step is taken from it
     assert products_before_steps(body.body) == {scaled}
+
+
+def test_products_of_differences_are_rounded():
+    """The mean of a square less the square of a mean is zero for one element."""
+    body = BodyBuilder()
+    x, y = loaded(body, "x", "y")
+    square = body.op("mul", x, x)
+    body.op("sub", y, square)
+    negated, scaled = body.op("mul", body.op("neg", x), y), body.op("mul", x, body.const(-0.3, F32))
+    body.op("add", y, negated)
+    body.op("add", scaled, y)
+    body.op("add", body.op("mul", x, y), y)  # sums have nothing that cancels
+    assert products_in_differences(body.body) == {square, negated, scaled}
+    assert rounded_products(body.body, (), coarse=False) >= {square, negated, scaled}
+    assert not rounded_products(body.body, (), coarse=True)
 
 
 @pytest.mark.parametrize("factor,exact", [(0.5, True), (-4.0, True), (0.3, False), (0.0, False)])

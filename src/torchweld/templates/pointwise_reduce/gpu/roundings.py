@@ -11,9 +11,33 @@ from torchweld.ir.passes import maximum_of
 from torchweld.ir.scalar import TABLE
 
 
-def rounded_products(body: tuple[Instr, ...], stored: Collection[Value]) -> frozenset[Value]:
-    """Products of floats that the compiler must not make one operation with a sum."""
-    return shared_products(body, stored) | products_before_steps(body)
+def rounded_products(
+    body: tuple[Instr, ...], stored: Collection[Value], coarse: bool
+) -> frozenset[Value]:
+    """Products of floats that the compiler must not make one operation with a sum. `coarse`: what
+    is stored has 16 bits, beside which the rounding of a product in 32 is nothing."""
+    differences = frozenset() if coarse else products_in_differences(body)
+    return shared_products(body, stored) | products_before_steps(body) | differences
+
+
+def products_in_differences(body: tuple[Instr, ...]) -> frozenset[Value]:
+    """Both sides of a difference may be equal: the mean of a square and the square of a mean, the
+    products of a cross product or a determinant. Eager has rounded both, and gets zero; with one
+    of them exact, the rounding of the other is left."""
+    negative = {v for v, instr in enumerate(body) if _is_negative(body, instr)}
+
+    def taken_away(value: Value) -> bool:
+        return value in negative or any(v in negative for v in operands(body[value]))
+
+    return frozenset(
+        v for instr in body
+        if _is(instr, "sub") or (_is(instr, "add") and any(map(taken_away, instr.args)))
+        for v in instr.args if _rounds(body, v)
+    )  # fmt: skip
+
+
+def _is_negative(body: tuple[Instr, ...], instr: Instr) -> bool:
+    return _is(instr, "neg") or (isinstance(instr, Const) and instr.value < 0)
 
 
 def products_before_steps(body: tuple[Instr, ...]) -> frozenset[Value]:

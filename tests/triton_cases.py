@@ -13,6 +13,7 @@ from torchweld.ir.access import addressed
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.size import Size, evaluate, product, symbol
+from torchweld.templates.pointwise_reduce.gpu.prepare import prepared_comp
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
 
 
@@ -381,6 +382,23 @@ def equal_numbers(columns: int) -> torch.Tensor:
     return rows
 
 
+def places(monoid: str) -> list[Case]:
+    """Positions of extremes among ties and NaN, by rows in registers and by loops: along memory and
+    across it, and of two dimensions with one that is kept between them."""
+    rows = equal_numbers(101)
+    along = reduction(monoid, 4, 101, fill={"x": rows})
+    across = reduction(monoid, 101, 4, dim=0, fill={"x": rows.T})
+    around = case(f"{monoid}_around", "i:7, j:4, k:13", f"""
+      %0 = load x[i, j, k] : f32
+      %1 = index 13*i+k : i64
+      %2 = reduce.{monoid}[i, k] %0 %1 : f32
+      %3 = pick.1 %2 : i64
+      store z[j] %3""", fill={"x": equal_numbers(91).reshape(4, 7, 13).transpose(0, 1)},
+      x=("f32", 7, 4, 13), z=("i64", 4))  # fmt: skip
+    whole = [along, across, around]
+    return whole + [looped(c, 16, splits) for c in whole for splits in (1, 3)]
+
+
 def offset_moments(rows: int, columns: int) -> Case:
     """The sum of squares around a mean that is a thousand times the spread, told apart from one
     that lost a part in 10^5 of it."""
@@ -393,6 +411,11 @@ def looped(case: Case, block: int, splits: int = 1, block_rows: int = 2) -> Case
     frame = addressed(case.comp, case.buffers, case.sizes).frame
     schedule = Schedule("looped", frame.rows, frame.columns, block_rows, block, 4, splits)
     return replace(case, name=f"{case.name}_looped{splits}", schedule=schedule)
+
+
+def prepared(case: Case) -> Case:
+    """As it is generated of a plan: indices in 32 bits where they fit."""
+    return replace(case, comp=prepared_comp(case.comp, case.buffers, case.sizes))
 
 
 def flat(case: Case, block: int) -> Case:

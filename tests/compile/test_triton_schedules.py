@@ -277,6 +277,20 @@ def test_invalid_schedules_are_refused(one: Case, change: dict):
         generate(one.comp, one.buffers, wrong)
 
 
+@pytest.mark.parametrize("columns", [1001, 100003])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_positions_of_extremes_have_32_bits_until_they_are_stored(columns: int, dim: int):
+    """Lanes that meet columns in their order keep the column where something is better."""
+    shape = (3, columns) if dim else (columns, 3)
+    one = reduction("argmax", *shape, dim=dim)
+    bundle = registry.bundle_of(one.comp, one.buffers, H100, one.sizes)
+    sources = [s.text.partition("\ndef ")[2].partition(f"def {s.name}(")[2] for s in bundle.sources]
+    wide = [line for text in sources for line in text.splitlines() if "int64" in line]
+    assert len(wide) == 1 and "_1.to(tl.int64)" in wide[0]
+    assert all(b.dtype != dtypes.i64 for b in bundle.scratch)
+    assert all(("better = " in s) == ("for block" in s) for s in sources)
+
+
 def test_a_wide_grid_of_columns_is_refused():
     """The second grid dimension has 65535 blocks at most; of whichever there are fewer."""
     one = case("wide", "i:70000, j:3000000", "%0 = load b[j] : f32\nstore y[i, j] %0",

@@ -361,6 +361,23 @@ def reduction(
     )
 
 
+def middle(
+    monoid: str, outer: int, length: int, inner: int, dtype: str = "f32", fill=None
+) -> Case:
+    """A reduction over the middle dimension of x[outer, length, inner], in float32 and more: its
+    last result."""
+    wide = "f64" if dtype == "f64" else "f32"
+    position = monoid.startswith("arg")
+    last = "i64" if position else wide
+    several = position or monoid in ("welford", "logsumexp")
+    lines = [f"%0 = load x[i, k, j] : {dtype}", f"%1 = cast %0 : {wide}", "%2 = index k : i64",
+             f"%3 = reduce.{monoid}[k] %1{' %2' if position else ''} : {wide}"]  # fmt: skip
+    lines += [f"%4 = pick.1 %3 : {last}", "store y[i, j] %4"] if several else ["store y[i, j] %3"]
+    return case(f"{monoid}_{dtype}_middle", f"i:{outer}, k:{length}, j:{inner}", "\n".join(lines),
+                fill=fill, x=(dtype, outer, length, inner),
+                y=(last, outer, inner))  # fmt: skip
+
+
 def scaled_sum(rows: int, columns: int) -> Case:
     """A sum over the columns, and, of the same rows, a result that has none."""
     return case("scaled_sum", f"i:{rows}, j:{columns}", """

@@ -92,6 +92,8 @@ ALL = [
     *(looped(reduction(m, 4, 101, fill={"x": cases.equal_numbers(101)}), 16, splits, rows)
       for m in ("argmax", "argmin") for splits, rows in ((1, 2), (1, 1), (3, 1))),
     *(cases.prepared(c) for m in ("argmax", "argmin") for c in cases.places(m)),
+    *(cases.prepared(cases.middle(m, 3, n, j)) for m in ("sum", "argmax", "welford")
+      for n, j in ((17, 64), (31, 33))),
     looped(cases.offset_moments(5, 300), 32, 1, 1),
     *(looped(cases.exponentials(3, 150, {"m": m}, keeps), 32, splits)
       for m in (_MASKED, _ALL_MASKED, -_MASKED) for keeps in (False, True) for splits in (1, 2)),

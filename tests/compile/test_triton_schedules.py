@@ -11,6 +11,7 @@ import triton_cases as cases
 from torchweld.core import dtypes
 from torchweld.core.errors import InvalidIR
 from torchweld.ir.access import addressed
+from torchweld.runtime.triton_compile import compile_source, resources
 from torchweld.targets.find import named_target
 from torchweld.templates import registry
 from torchweld.templates.pointwise_reduce.gpu.generate import generate
@@ -217,6 +218,37 @@ def test_no_two_warps_share_rows_of_few_columns(dtype, columns):
     found = schedule(*_comp(reduction("max", columns, 1 << 22, dtype, dim=0)), H100)
     assert found.form == "persistent"
     assert found.block_rows * dtypes.BY_NAME[dtype].bytes >= 32 * found.num_warps * 16
+
+
+@pytest.mark.parametrize("terms", [17, 24, 31, 32])
+@pytest.mark.parametrize("inner", [1024, 1001])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f64"])
+def test_up_to_32_terms_across_memory_are_reduced_within_a_warp(terms, inner, dtype):
+    """Threads lie along what is kept, with sums of their own: no warp waits for another."""
+    one = cases.middle("sum", 512, terms, inner, dtype)
+    (source,) = bundle_of(one).sources
+    assert schedule(*_comp(one), H100).num_warps == source.num_warps == 1
+    compiled = compile_source(source, 90)
+    cost, ptx = resources(compiled), compiled.asm["ptx"]
+    assert cost.spill_bytes == 0 and cost.registers <= 176 and "bar.sync" not in ptx
+    if inner == 1024:
+        assert cost.wide_loads == ptx.count("ld.global") and ptx.count("shfl") <= 16
+
+
+def test_what_a_warp_reads_at_a_time_waits_in_registers():
+    """Four tensors of 32 terms: a quarter of the rows of one."""
+    names = [f"x{k}" for k in range(4)]
+    loads = "\n".join(f"%{k} = load {n}[i, k, j] : f32" for k, n in enumerate(names))
+    one = case("four", "i:512, k:32, j:1024", f"""{loads}
+      %4 = mul %0 %1 : f32
+      %5 = mul %2 %3 : f32
+      %6 = add %4 %5 : f32
+      %7 = reduce.sum[k] %6 : f32
+      store y[i, j] %7""", y=("f32", 512, 1024),
+      **{n: ("f32", 512, 32, 1024) for n in names})  # fmt: skip
+    found, single = schedule(*_comp(one), H100), cases.middle("sum", 512, 32, 1024)
+    assert found.num_warps == 1 and found.block_rows < schedule(*_comp(single), H100).block_rows
+    assert resources(compile_source(bundle_of(one).sources[0], 90)).spill_bytes == 0
 
 
 def test_points_of_few_bytes_are_many_in_a_block():

@@ -43,6 +43,9 @@ SMALL = 4 << 20  # points: a few microseconds
 LARGE = 16 << 20  # points: below, a last wave of large blocks leaves multiprocessors idle
 MOST_PADDED = 15 / 16  # of the lanes of a row's blocks are at work, at least
 OUTER_BYTES = 8192  # of a tile whose rows are contiguous in memory, and have few columns
+# Of rows that are contiguous in memory: so many are reduced by one warp, whose threads have 16
+# bytes along the rows, and sums of their own. Several warps would meet in shared memory.
+WARP_COLUMNS = 32
 NARROW_POINT = 4  # bytes: one that is read and one that is written, of 16 bits
 _FEW_ACCESSES = 4  # of a tile of which each thread has 32 points: more would not fit in registers
 _FEW_TILES = 12
@@ -545,8 +548,11 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
     if fits:
         block = next_pow2(length)
         warps = _warps(block * block_rows)
-        if block <= 16:  # each thread has 16 bytes along the rows: no two warps share a row
+        if block <= WARP_COLUMNS:
             warps = min(warps, max(1, block_rows * width // (32 * 16)))
+            words = block_rows * block * _width(accesses) // 4  # that wait in registers
+            while block_rows > 16 and words > _MOST_WAITING * 32 * warps:
+                block_rows, words = block_rows // 2, words // 2
         return Schedule("persistent", rows, columns, block_rows, block, warps)
     length = size.hint(length, hints)
     scans = any(isinstance(i, Scan) for i in accesses.comp.body)

@@ -378,6 +378,28 @@ def middle(
                 y=(last, outer, inner))  # fmt: skip
 
 
+def scaled_middle(outer: int, heads: int, length: int, inner: int) -> Case:
+    """Of x[outer, heads, length, inner], in another order in memory: a softmax over `length`, with
+    a factor for each head, and a number for each row of each head."""
+    return case("scaled_middle", f"b:{outer}, h:{heads}, k:{length}, j:{inner}", """
+      %0 = load x[h, b, k, j] : f32
+      %1 = load s[h] : f32
+      %2 = mul %0 %1 : f32
+      %3 = reduce.max[k] %2 : f32
+      %4 = sub %2 %3 : f32
+      %5 = exp %4 : f32
+      %6 = reduce.sum[k] %5 : f32
+      %7 = div %5 %6 : f32
+      %8 = load t[k, h] : f32
+      %9 = mul %7 %8 : f32
+      store y[b, h, k, j] %9
+      store m[j, b, h] %3
+      store u[b, h] %1""",
+      x=("f32", heads, outer, length, inner), s=("f32", heads), t=("f32", length, heads),
+      y=("f32", outer, heads, length, inner), m=("f32", inner, outer, heads),
+      u=("f32", outer, heads))  # fmt: skip
+
+
 def scaled_sum(rows: int, columns: int) -> Case:
     """A sum over the columns, and, of the same rows, a result that has none."""
     return case("scaled_sum", f"i:{rows}, j:{columns}", """
@@ -433,6 +455,14 @@ def looped(case: Case, block: int, splits: int = 1, block_rows: int = 2) -> Case
 def prepared(case: Case) -> Case:
     """As it is generated of a plan: indices in 32 bits where they fit."""
     return replace(case, comp=prepared_comp(case.comp, case.buffers, case.sizes))
+
+
+def apart(case: Case, form: str, block_rows: int, block: int, splits: int = 1) -> Case:
+    """The same with one point of all row axes but the last for each program."""
+    frame = addressed(case.comp, case.buffers, case.sizes).frame
+    *outer, inner = frame.rows
+    schedule = Schedule(form, (inner,), frame.columns, block_rows, block, 4, splits, 1, (*outer,))
+    return replace(case, name=f"{case.name}_{form}{splits}", schedule=schedule)
 
 
 def flat(case: Case, block: int) -> Case:

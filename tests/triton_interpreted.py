@@ -94,6 +94,12 @@ ALL = [
     *(cases.prepared(c) for m in ("argmax", "argmin") for c in cases.places(m)),
     *(cases.prepared(cases.middle(m, 3, n, j)) for m in ("sum", "argmax", "welford")
       for n, j in ((17, 64), (31, 33))),
+    *(cases.apart(cases.middle(m, 3, 37, 13), *how) for m in cases.MONOIDS
+      for how in (("persistent", 8, 64), ("looped", 4, 16), ("looped", 8, 8, 3))),
+    *(cases.apart(cases.scaled_middle(2, 3, 19, 7), *how)
+      for how in (("persistent", 8, 32), ("looped", 4, 8), ("looped", 2, 8))),
+    cases.middle("sum", 3, 24, 333),
+    cases.middle("max", 2, 300, 77),
     looped(cases.offset_moments(5, 300), 32, 1, 1),
     *(looped(cases.exponentials(3, 150, {"m": m}, keeps), 32, splits)
       for m in (_MASKED, _ALL_MASKED, -_MASKED) for keeps in (False, True) for splits in (1, 2)),

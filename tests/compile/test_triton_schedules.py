@@ -3,6 +3,7 @@ and that every candidate can be generated."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -235,6 +236,43 @@ def test_up_to_32_terms_across_memory_are_reduced_within_a_warp(terms, inner, dt
         assert cost.wide_loads == ptx.count("ld.global") and ptx.count("shfl") <= 16
 
 
+_LAYOUT = re.compile(r"threadsPerWarp = \[(\d+), \d+\].*?order = \[0, 1\]")
+
+
+@pytest.mark.parametrize("monoid", ["sum", "argmax", "logsumexp"])
+@pytest.mark.parametrize(("outer", "length", "inner"), [
+    (64, 1000, 333), (1024, 77, 77), (512, 24, 1001), (16, 5000, 13),
+])  # fmt: skip
+def test_lanes_lie_along_an_odd_number_of_neighbours(monoid, outer, length, inner):
+    """The axis before is a dimension of the grid: a remainder tells Triton of no neighbours."""
+    one = cases.prepared(cases.middle(monoid, outer, length, inner))
+    found = schedule(*_comp(one), H100)
+    assert (found.apart, found.rows, found.columns) == (("i",), ("j",), ("k",))
+    assert inner / (-(-inner // found.block_rows) * found.block_rows) >= 0.75
+    source = bundle_of(one).sources[0]
+    assert "%" not in source.text.partition(f"def {source.name}(")[2]
+    (layout, *_) = _LAYOUT.findall(compile_source(source, 90).asm["ttgir"])
+    assert int(layout) == min(32, found.block_rows)
+
+
+@pytest.mark.parametrize(("outer", "length", "inner"), [
+    (64, 1000, 334),  # two neighbours are known
+    (70000, 77, 77),  # more than the grid has in that dimension
+    (50000, 20, 3),  # a program would have 80 points
+    ("s0", 1000, 333),
+])  # fmt: skip
+def test_rows_are_one_dimension_of_the_grid_otherwise(outer, length, inner):
+    one = cases.middle("sum", outer, length, inner)
+    found = schedule(one.comp, one.buffers, H100, {"s0": 64})
+    assert not found.apart and found.rows == ("i", "j")
+
+
+def test_one_kernel_of_narrower_blocks_comes_before_two():
+    one = cases.middle("sum", 64, 1000, 333)
+    assert len(bundle_of(one).sources) == 1
+    assert len(bundle_of(cases.middle("sum", 4, 8000, 333)).sources) == 2
+
+
 def test_what_a_warp_reads_at_a_time_waits_in_registers():
     """Four tensors of 32 terms: a quarter of the rows of one."""
     names = [f"x{k}" for k in range(4)]
@@ -300,6 +338,9 @@ def test_every_candidate_is_valid_and_can_be_generated(one: Case):
         (cases.layer_norm_backward(9, 16384), {"stages": 3}),  # its rows fill shared memory
         (cases.gelu_mul(9, 768), {"form": "persistent"}),
         (cases.gelu_mul(9, 768), {"splits": 2}),
+        (cases.middle("sum", 64, 1000, 333), {"apart": ()}),
+        (cases.middle("sum", 64, 1000, 333), {"apart": ("j",), "rows": ("i",)}),
+        (cases.gelu_mul(9, 768), {"apart": ("i",)}),
     ],
 )
 def test_invalid_schedules_are_refused(one: Case, change: dict):

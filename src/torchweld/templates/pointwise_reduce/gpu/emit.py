@@ -191,6 +191,26 @@ class Kernel:
             name, axes = self._names["r"], self.schedule.rows
             self.define(name, start, lanes, axes, covered, one=self._one_of_rows)
 
+    def define_apart(self, dimension: int) -> list[GridDim]:
+        """The program's point of the row axes that it has one point of; their part of the grid, its
+        `dimension`."""
+        axes = self.schedule.apart
+        if not axes:
+            return []
+        self.line(f"outer = {self.program(dimension)}")
+        self.split_axes("outer", axes)
+        return [GridDim(extent(self.accesses, axes))]
+
+    @property
+    def kept_points(self) -> tuple[Size, str]:
+        """Of the rows: how many, and the linear index of those of this program, or ""."""
+        rows = extent(self.accesses, self.schedule.rows)
+        along = self._names["r"] if self.schedule.rows else ""
+        if not self.schedule.apart:
+            return rows, along
+        points = extent(self.accesses, self.schedule.apart) * rows
+        return points, f"outer * {self.size(rows)} + {along}"
+
     @property
     def _one_of_rows(self) -> bool:
         """Whether a block is one row, of several axes. Their indices are scalars then: a tile of

@@ -54,21 +54,24 @@ def persistent(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
         return _row_reducing(k, partials)
     s = k.schedule
     rows = extent(k.accesses, s.rows)
+    apart = k.define_apart(1)
     k.define_rows(k.program(0), rounded(rows, s.block_rows))
     k.define_columns("", s.block_columns)
     positions = range(len(k.comp.stores))
     _compute_block(k, stored(k, positions))
     for position in positions:
         k.store(position)
-    return [GridDim(rows, s.block_rows)]
+    return [GridDim(rows, s.block_rows), *apart]
 
 
 def looped(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     """As many passes over the columns as reductions depend on each other."""
     s = k.schedule
     rows = extent(k.accesses, s.rows)
+    split = [GridDim(s.splits)] if s.splits > 1 else []
+    apart = k.define_apart(1 + len(split))
     k.define_rows(k.program(0), rounded(rows, s.block_rows))
-    if s.splits > 1:
+    if split:
         k.line(f"share = {k.program(1)}")
     align_rows(k)
     pairs = online(k.body)
@@ -83,8 +86,7 @@ def looped(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
             _pass(k, here, stores, {m: v for v, m in pairs.items()}, backwards)
             backwards = backwards != _can_turn(k)
     _store_rest(k, partials, [p for p in range(len(k.comp.stores)) if p not in across])
-    split = [GridDim(s.splits)] if s.splits > 1 else []
-    return [GridDim(rows, s.block_rows), *split]
+    return [GridDim(rows, s.block_rows), *split, *apart]
 
 
 FORMS = {"grid": grid, "persistent": persistent, "looped": looped}
@@ -288,11 +290,11 @@ def _store_partial(k: Kernel, partial: Partial) -> None:
     over_rows = partial.value in k.accesses.frame.column_reductions
     along, kept = ("c", k.schedule.columns) if over_rows else ("r", k.schedule.rows)
     along = along if kept else ""
-    points = k.size(extent(k.accesses, kept))
-    lane = along or "tl.zeros([1, 1], tl.int32)"
+    points, lane = (extent(k.accesses, kept), along) if over_rows else k.kept_points
+    lane = lane or "tl.zeros([1, 1], tl.int32)"
     for buffer, text in zip(partial.scratch, k.partial_results[partial.value], strict=True):
         pointer = k.pointer(buffer.name)
-        k.write("store", f"{pointer} + (share * {points} + {lane})", text, k.mask(along))
+        k.write("store", f"{pointer} + (share * {k.size(points)} + {lane})", text, k.mask(along))
 
 
 def _store_stage(k: Kernel, position: int, at: list[int]) -> int:

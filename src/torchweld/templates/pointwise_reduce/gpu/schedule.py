@@ -46,6 +46,11 @@ OUTER_BYTES = 8192  # of a tile whose rows are contiguous in memory, and have fe
 # Of rows that are contiguous in memory: so many are reduced by one warp, whose threads have 16
 # bytes along the rows, and sums of their own. Several warps would meet in shared memory.
 WARP_COLUMNS = 32
+# Of rows whose last axis has an odd length, in blocks of it: points of a program, the share of its
+# lanes that are at work, and elements that a thread loads, each alone, at a time.
+LEAST_APART = 512
+LEAST_INSIDE = 3 / 4
+MOST_LOADED = 64
 NARROW_POINT = 4  # bytes: one that is read and one that is written, of 16 bits
 _FEW_ACCESSES = 4  # of a tile of which each thread has 32 points: more would not fit in registers
 _FEW_TILES = 12
@@ -73,7 +78,7 @@ COMBINABLE = {"add": ("i32", "i64", "f32", "f64"), "max": ("i32", "i64"), "min":
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """`rows` and `columns`: the axes (of `addressed(comp)`) that make up each tile dimension,
-    outermost first."""
+    outermost first. `apart`: row axes before them, of which each program has one point."""
 
     form: Literal["grid", "persistent", "looped"]
     rows: tuple[str, ...]
@@ -83,6 +88,7 @@ class Schedule:
     num_warps: int
     splits: int = 1
     stages: int = 1  # of a loop over blocks: loads run that many steps ahead
+    apart: tuple[str, ...] = ()
 
     @property
     def points_per_thread(self) -> int:
@@ -146,9 +152,20 @@ def valid(schedule: Schedule, accesses: Accesses) -> bool:
         and (schedule.stages == 1 or _staged_bytes(schedule, accesses) <= MAX_STAGED_BYTES)
         and schedule.block_rows >= 1
         and schedule.points_per_thread <= MAX_POINTS_PER_THREAD
-        and set(schedule.rows + schedule.columns) == {a.name for a in accesses.comp.axes}
+        and set(schedule.apart + schedule.rows + schedule.columns) == set(accesses.comp.extents)
+        and _apart_fits(schedule, accesses)
     )
     return tile_ok and _form_fits(schedule, accesses)
+
+
+def _apart_fits(schedule: Schedule, accesses: Accesses) -> bool:
+    """They are the last dimension of the grid; rows and partial results are in their order."""
+    points, reduces = extent(accesses, schedule.apart), accesses.frame.columns
+    few = isinstance(points, int) and points <= MAX_GRID_Y and not _scatters(accesses)
+    in_order = schedule.apart + schedule.rows == accesses.frame.rows
+    return not schedule.apart or bool(
+        few and in_order and reduces and not accesses.frame.column_reductions
+    )
 
 
 def default(
@@ -452,7 +469,8 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split
     rows, columns = frame.rows, frame.columns
     split = split and splittable(accesses)
     if _rows_contiguous(accesses, hints):
-        return _outer(accesses, hints, sm_count, split)
+        found = _outer(accesses, hints, sm_count, split)
+        return _odd_rows_apart(found, accesses, hints, sm_count, split)
     length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
     fits = isinstance(length, int) and length <= PERSISTENT_COLUMNS
     idle = split and count < sm_count // 4 and size.hint(length, hints) > 4096
@@ -561,6 +579,38 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
     wanted = 8 * sm_count
     splits = _splits(-(-count // block_rows), length, block, wanted) if split else 1
     return Schedule("looped", rows, columns, block_rows, block, warps, splits)
+
+
+def _odd_rows_apart(
+    found: Schedule, accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool
+) -> Schedule:
+    """Rows of several axes, the last of odd length: blocks within one step of the others. Of a
+    remainder by an odd number Triton knows no two neighbours to be contiguous, and would have lanes
+    lie along the columns, across memory."""
+    *outer, inner = found.rows
+    across, apart = accesses.comp.extent(inner), extent(accesses, tuple(outer))
+    length = size.hint(extent(accesses, found.columns), hints)
+    scans = any(isinstance(i, Scan) for i in accesses.comp.body)
+    if not outer or scans or not isinstance(across, int) or across % 2 == 0:
+        return found
+    block = min(found.block_rows, next_pow2(across))
+    while block > 16 and (
+        -(-across // block) * block * LEAST_INSIDE > across
+        or block * found.block_columns > MOST_LOADED * 32 * found.num_warps
+    ):
+        block //= 2
+    made = replace(found, rows=(inner,), apart=tuple(outer), block_rows=block)
+    if found.form == "looped":
+        wanted, made = 8 * sm_count, replace(made, splits=1)
+        programs = size.hint(apart, hints) * -(-across // made.block_rows)
+        while split and made.block_rows > 32 and 2 * programs < wanted:
+            made = replace(made, block_rows=made.block_rows // 2)  # before there is another kernel
+            programs = size.hint(apart, hints) * -(-across // made.block_rows)
+        columns = min(next_pow2(length), max(32, 2048 // made.block_rows))
+        splits = _splits(programs, length, columns, wanted) if split else 1
+        made = replace(made, block_columns=columns, splits=splits)
+    worth = made.block_rows * length >= LEAST_APART
+    return made if worth and valid(made, accesses) else found
 
 
 def _widest(accesses: Accesses) -> int:

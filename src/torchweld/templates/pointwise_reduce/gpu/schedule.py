@@ -31,7 +31,7 @@ from torchweld.ir.nodes import (
     store_operands,
     value_axes,
 )
-from torchweld.ir.passes import stages
+from torchweld.ir.passes import can_share_rows, stages
 from torchweld.ir.size import Size, divide, product
 from torchweld.targets.target import Target
 
@@ -209,24 +209,6 @@ def columns_first(schedule: Schedule, accesses: Accesses) -> bool:
     return bool(schedule.rows) and not turns and isinstance(rows, int) and rows <= most
 
 
-def splittable(accesses: Accesses) -> bool:
-    """Reductions that do not depend on each other. What else is stored lies along the columns, so
-    that each point belongs to one share, or along the rows alone: the second kernel has these."""
-    comp, columns = accesses.comp, set(accesses.frame.columns)
-    axes = value_axes(comp.body)
-    stage = stages(comp.body, accesses.frame.column_reductions)
-    return (
-        max(stage, default=0) == 1
-        and all(
-            not columns & a or max(stage[v] for v in store_operands(s)) == 0
-            for s, a in ((s, store_axes(comp, s, axes)) for s in comp.stores)
-        )
-        and not any(isinstance(i, Scan) for i in comp.body)
-        and not any(a.refs or comp.stores[k].combine for k, a in enumerate(accesses.stores))
-        and not any(a.refs for a in accesses.loads.values())
-    )
-
-
 def next_pow2(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
@@ -280,7 +262,8 @@ def _form_fits(schedule: Schedule, accesses: Accesses) -> bool:
         fits = isinstance(columns, int) and columns <= schedule.block_columns
         return reduces and fits and (schedule.splits == 1 or bool(accesses.frame.column_reductions))
     alone = not accesses.frame.column_reductions
-    return reduces and alone and (schedule.splits == 1 or splittable(accesses))
+    shared = schedule.splits == 1 or can_share_rows(accesses.comp, accesses.frame)
+    return reduces and alone and shared
 
 
 def _rows_contiguous(accesses: Accesses, hints: Mapping[str, int]) -> bool:
@@ -467,7 +450,7 @@ def _block_of_points(accesses: Accesses, points: int, hints: Mapping[str, int]) 
 def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool) -> Schedule:
     frame = accesses.frame
     rows, columns = frame.rows, frame.columns
-    split = split and splittable(accesses)
+    split = split and can_share_rows(accesses.comp, accesses.frame)
     if _rows_contiguous(accesses, hints):
         found = _outer(accesses, hints, sm_count, split)
         return _odd_rows_apart(found, accesses, hints, sm_count, split)

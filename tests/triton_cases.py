@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -376,6 +377,24 @@ def middle(
     return case(f"{monoid}_{dtype}_middle", f"i:{outer}, k:{length}, j:{inner}", "\n".join(lines),
                 fill=fill, x=(dtype, outer, length, inner),
                 y=(last, outer, inner))  # fmt: skip
+
+
+INVERSES = {
+    "reciprocal": "%1 = reciprocal %0 : f32\nstore y[i] %1",
+    "sigmoid": "%1 = sigmoid %0 : f32\nstore y[i] %1",
+    "one": "%1 = const 1.0 : f32\n%2 = div %1 %0 : f32\nstore y[i] %2",
+}
+
+
+def inverse(text: str, points: int, dtype: str = "f32") -> Case:
+    """A quotient of one, written as INVERSES are, of any numbers: infinite, zero, subnormal."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(points, generator=generator) * 2.0 ** torch.linspace(-150, 120, points)
+    x[:6] = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 2.0**-149])
+    text = f"%0 = load x[i] : f32\n{text}".replace("f32", dtype)
+    x = x.to(dtypes.to_torch(dtypes.BY_NAME[dtype]))
+    return case("inverse", f"i:{points}", text, fill={"x": x},
+                x=(dtype, points), y=(dtype, points))  # fmt: skip
 
 
 def scaled_middle(outer: int, heads: int, length: int, inner: int) -> Case:

@@ -42,6 +42,11 @@ def _product(x, y):
     return x * y
 
 
+@triton.jit
+def _inverse(x):
+    return tl.div_rn(tl.full((), 1, x.dtype), x)
+
+
 @triton.jit"""
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _MASKED = torch.zeros(150)
@@ -77,6 +82,7 @@ ALL = [
     *(looped(cases.group_norm(2, 3, 2, p), 32, block_rows=1) for p in (64, 40)),
     *(looped(cases.channel_sums(3, 2, 2, p), 32, 2, block_rows=1) for p in (64, 40)),
     cases.enlarged(2, 20, 24),
+    *(cases.inverse(text, 101) for text in cases.INVERSES.values()),
     looped(cases.softmax(3, 150), 32),
     looped(cases.softmax(3, 150, fill={"m": _MASKED}), 32),
     looped(cases.softmax(3, 150, fill={"m": _ALL_MASKED}), 32),
@@ -127,7 +133,8 @@ def renamed(text: str) -> str:
     products of float32 whole."""
     text = re.sub('"(bf16x6|tf32x3)"', '"ieee"', text).replace("_converts_float8():", "False:")
     text = _RENAMED.sub(r"tl.\1(", text)
-    for name, here in (("copysign", "_copysign"), ("mul_rn", "_product")):
+    own = ("copysign", "_copysign"), ("mul_rn", "_product"), ("rcp_rn", "_inverse")
+    for name, here in own:
         text = text.replace(f"libdevice.{name}(", f"{here}(")
     return _NARROWED.sub(r"= _nearest(\1)", text).replace("\n\n\n@triton.jit", _NEAREST, 1)
 

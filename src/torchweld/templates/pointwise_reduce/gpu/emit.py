@@ -425,6 +425,9 @@ class Kernel:
         args = [self._argument(instr, v) for v in instr.args]
         if instr.name == "div" and self.fast and sums_exponentials(self.body, instr.args[1]):
             return f"{args[0]} * (1 / {args[1]})"  # one division for each row; the sum is >= 1
+        above = self.body[instr.args[0]]
+        if instr.name == "div" and isinstance(above, Const) and above.value == 1:
+            return self.operation("reciprocal", kind, args[1])
         if divides_a_reduction(self.body, instr):
             return scalars.FLOAT["div"].format(*args)
         return self.operation(instr.name, "int" if kind == "uint" else kind, *args)

@@ -267,6 +267,15 @@ def test_rows_are_one_dimension_of_the_grid_otherwise(outer, length, inner):
     assert not found.apart and found.rows == ("i", "j")
 
 
+def test_rows_that_are_read_as_one_are_one():
+    """Only what is stored knows two axes."""
+    one = case("turned", "k:1000, i:64, j:333", "%0 = load x[k, i, j] : f32\n"
+               "%1 = reduce.sum[k] %0 : f32\nstore y[j, i] %1",
+               x=("f32", 1000, 64, 333), y=("f32", 333, 64))  # fmt: skip
+    found = schedule(*_comp(one), H100)
+    assert found.rows == ("i", "j") and not found.apart
+
+
 def test_one_kernel_of_narrower_blocks_comes_before_two():
     one = cases.middle("sum", 64, 1000, 333)
     assert len(bundle_of(one).sources) == 1

@@ -7,6 +7,9 @@ Every kernel works on tiles of [block_rows, block_columns] points. Three forms:
     looped      one program runs over its rows' columns in blocks, as often as the reductions depend
     on each other
 
+A block of rows is contiguous in their linear index, over all their axes; or over the last one, and
+each program has one point of the others (`apart`).
+
 `splits` > 1: with reductions over columns, programs that share the columns of a row; with
 reductions over rows (weight gradients), programs that share the rows. Each writes partial results
 and a second kernel merges them in a fixed order, so that results repeat from run to run."""
@@ -19,7 +22,7 @@ from typing import Literal
 
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
-from torchweld.ir.access import Access, Accesses, addressed
+from torchweld.ir.access import Access, Accesses, addressed, linear
 from torchweld.ir.frame import frame_of
 from torchweld.ir.nodes import (
     Buffer,
@@ -574,7 +577,8 @@ def _odd_rows_apart(
     across, apart = accesses.comp.extent(inner), extent(accesses, tuple(outer))
     length = size.hint(extent(accesses, found.columns), hints)
     scans = any(isinstance(i, Scan) for i in accesses.comp.body)
-    if not outer or scans or not isinstance(across, int) or across % 2 == 0:
+    odd = isinstance(across, int) and across % 2 == 1
+    if not outer or scans or not odd or not _divided(accesses, found):
         return found
     block = min(found.block_rows, next_pow2(across))
     while block > 16 and (
@@ -594,6 +598,13 @@ def _odd_rows_apart(
         made = replace(made, block_columns=columns, splits=splits)
     worth = made.block_rows * length >= LEAST_APART
     return made if worth and valid(made, accesses) else found
+
+
+def _divided(accesses: Accesses, schedule: Schedule) -> bool:
+    """Whether something along the columns is read at places that need each of the rows' axes."""
+    columns = set(schedule.columns)
+    along = (a.offset for a in accesses.loads.values() if not columns.isdisjoint(a.offset.axes))
+    return any(linear(accesses, offset, schedule.rows) is None for offset in along)
 
 
 def _widest(accesses: Accesses) -> int:

@@ -574,30 +574,43 @@ def _odd_rows_apart(
     remainder by an odd number Triton knows no two neighbours to be contiguous, and would have lanes
     lie along the columns, across memory."""
     *outer, inner = found.rows
-    across, apart = accesses.comp.extent(inner), extent(accesses, tuple(outer))
-    length = size.hint(extent(accesses, found.columns), hints)
+    across, length = accesses.comp.extent(inner), extent(accesses, found.columns)
     scans = any(isinstance(i, Scan) for i in accesses.comp.body)
     odd = isinstance(across, int) and across % 2 == 1
     if not outer or scans or not odd or not _divided(accesses, found):
         return found
+    block = _odd_block(found, across)
+    made = replace(found, rows=(inner,), apart=tuple(outer), block_rows=block)
+    if found.form == "looped":
+        made = _loop_apart(made, accesses, hints, sm_count, split)
+    worth = made.block_rows * size.hint(length, hints) >= LEAST_APART
+    return made if worth and valid(made, accesses) else found
+
+
+def _odd_block(found: Schedule, across: int) -> int:
+    """Rows of a block of so many: most of its lanes at work, few elements for each thread."""
     block = min(found.block_rows, next_pow2(across))
     while block > 16 and (
         -(-across // block) * block * LEAST_INSIDE > across
         or block * found.block_columns > MOST_LOADED * 32 * found.num_warps
     ):
         block //= 2
-    made = replace(found, rows=(inner,), apart=tuple(outer), block_rows=block)
-    if found.form == "looped":
-        wanted, made = 8 * sm_count, replace(made, splits=1)
-        programs = size.hint(apart, hints) * -(-across // made.block_rows)
-        while split and made.block_rows > 32 and 2 * programs < wanted:
-            made = replace(made, block_rows=made.block_rows // 2)  # before there is another kernel
-            programs = size.hint(apart, hints) * -(-across // made.block_rows)
-        columns = min(next_pow2(length), max(32, 2048 // made.block_rows))
-        splits = _splits(programs, length, columns, wanted) if split else 1
-        made = replace(made, block_columns=columns, splits=splits)
-    worth = made.block_rows * length >= LEAST_APART
-    return made if worth and valid(made, accesses) else found
+    return block
+
+
+def _loop_apart(
+    made: Schedule, accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool
+) -> Schedule:
+    """A loop with as many columns at a time as its rows leave; blocks are narrower before there is
+    another kernel."""
+    length = size.hint(extent(accesses, made.columns), hints)
+    across, apart = (size.hint(extent(accesses, a), hints) for a in (made.rows, made.apart))
+    block, wanted = made.block_rows, 8 * sm_count
+    while split and block > 32 and 2 * apart * -(-across // block) < wanted:
+        block //= 2
+    columns = min(next_pow2(length), max(32, 2048 // block))
+    splits = _splits(apart * -(-across // block), length, columns, wanted) if split else 1
+    return replace(made, block_rows=block, block_columns=columns, splits=splits)
 
 
 def _divided(accesses: Accesses, schedule: Schedule) -> bool:

@@ -142,6 +142,10 @@ WORKLOADS = (
 )  # fmt: skip
 
 
+def divergence(x, y):
+    return F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean")
+
+
 def _wide(*shape):
     return _randn(*shape, dtype=torch.float32)
 
@@ -175,6 +179,8 @@ REDUCTIONS = (
              lambda n, c: 4 * n * c, None, ((8192, 4000), (65536, 64))),
     Workload("log_softmax over 0", lambda x: x.log_softmax(0), lambda n, c: (_wide(n, c),),
              lambda n, c: 8 * n * c, None, ((8192, 4000),)),
+    Workload("divergence of logits", divergence, lambda n, c: (_wide(n, c), _wide(n, c)),
+             lambda n, c: 8 * n * c, None, ((4096, 32000),)),
     *(Workload(f"{name}, f32", function, lambda n, c: (_wide(n * c),), lambda n, c: 8 * n * c,
                lambda n, c, name=name: cases.inverse(cases.INVERSES[name], n * c), ((8192, 4000),))
       for name, function in (("sigmoid", torch.sigmoid), ("reciprocal", torch.reciprocal))),

@@ -1,6 +1,6 @@
 """Memory-bound kernels on a GPU: torchweld's, torch.compile's, and the floor that the bytes set.
 
-    python bench/gpu_kernels.py [--quick] [--no-sweep]
+    python bench/gpu_kernels.py [--quick | --reductions] [--no-sweep]
 
 For each operation and shape: `floor` = bytes read and written at copy speed, `kernel` = the
 generated kernel with its default schedule, `best` = the fastest of its neighbours, `fuse` =
@@ -139,6 +139,53 @@ WORKLOADS = (
                            _randn(n, 1, dtype=torch.float32) + 11,
                            _randn(n, 1, dtype=torch.float32)),
              lambda n, c: 4 * n * c + 16 * n, cases.cross_entropy_backward, VOCABULARY),
+)  # fmt: skip
+
+
+def divergence(x, y):
+    return F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean")
+
+
+def _wide(*shape):
+    return _randn(*shape, dtype=torch.float32)
+
+
+def _middle(name: str, monoid: str, function: Callable, terms: int, *shapes) -> Workload:
+    """Over the middle dimension of [rows, terms, columns], in float32."""
+    return Workload(
+        f"{name} of {terms} in the middle", function, lambda n, c: (_wide(n, terms, c),),
+        lambda n, c: 4 * n * c * terms + (8 if monoid == "argmax" else 4) * n * c,
+        lambda n, c: cases.prepared(cases.middle(monoid, n, terms, c)), shapes,
+    )  # fmt: skip
+
+
+def _rows(name: str, monoid: str, function: Callable, dim: int, *shapes) -> Workload:
+    """Over a dimension of [rows, columns], in float32."""
+    return Workload(
+        f"{name} over {dim}", function, lambda n, c: (_wide(n, c),), lambda n, c: 4 * n * c,
+        lambda n, c: cases.prepared(cases.reduction(monoid, n, c, dim=dim)), shapes,
+    )  # fmt: skip
+
+
+REDUCTIONS = (
+    *(_middle("sum", "sum", lambda x: x.sum(1), k, (512, 1024), (512, 1001)) for k in (16, 17, 32)),
+    _middle("sum", "sum", lambda x: x.sum(1), 1000, (64, 333), (64, 336)),
+    _middle("sum", "sum", lambda x: x.sum(1), 77, (4096, 77), (4096, 80)),
+    _middle("argmax", "argmax", lambda x: x.argmax(1), 32, (512, 1024)),
+    _middle("argmax", "argmax", lambda x: x.argmax(1), 1000, (64, 333), (64, 336)),
+    _rows("argmax", "argmax", lambda x: x.max(1), 1, (8192, 1001), (8192, 50001)),
+    _rows("argmax", "argmax", lambda x: x.max(0), 0, (8192, 4000)),
+    Workload("logsumexp over 0", lambda x: x.logsumexp(0), lambda n, c: (_wide(n, c),),
+             lambda n, c: 4 * n * c, None, ((8192, 4000), (65536, 64))),
+    Workload("log_softmax over 0", lambda x: x.log_softmax(0), lambda n, c: (_wide(n, c),),
+             lambda n, c: 8 * n * c, None, ((8192, 4000),)),
+    Workload("divergence of logits", divergence, lambda n, c: (_wide(n, c), _wide(n, c)),
+             lambda n, c: 8 * n * c, None, ((4096, 32000),)),
+    *(Workload(f"{name}, f32", function, lambda n, c: (_wide(n * c),), lambda n, c: 8 * n * c,
+               lambda n, c, name=name: cases.inverse(cases.INVERSES[name], n * c), ((8192, 4000),))
+      for name, function in (("sigmoid", torch.sigmoid), ("reciprocal", torch.reciprocal))),
+    Workload("five sigmoids, f32", lambda x: sum(torch.sigmoid(x * k) for k in range(1, 6)),
+             lambda n, c: (_wide(n * c),), lambda n, c: 8 * n * c, None, ((8192, 4000),)),
 )  # fmt: skip
 
 
@@ -306,10 +353,11 @@ def _cell(us: float | None, floor_us: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="the first four operations")
+    parser.add_argument("--reductions", action="store_true", help="and quotients of one, alone")
     parser.add_argument("--no-sweep", action="store_true", help="default schedules only")
     options = parser.parse_args()
     copy_speed = copy_bytes_per_us()
-    works = WORKLOADS[:4] if options.quick else WORKLOADS
+    works = WORKLOADS[:4] if options.quick else REDUCTIONS if options.reductions else WORKLOADS
     results = [
         measure(w, *shape, copy_speed, not options.no_sweep) for w in works for shape in w.shapes
     ]

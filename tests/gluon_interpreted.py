@@ -207,7 +207,7 @@ class Machine:
         )  # fmt: skip
         libdevice = SimpleNamespace(
             exp=torch.exp, log=torch.log, div_rn=torch.div, mul_rn=torch.mul,
-            copysign=torch.copysign,
+            rcp_rn=torch.reciprocal, copysign=torch.copysign,
         )  # fmt: skip
         mbarrier = SimpleNamespace(
             MBarrierLayout=lambda: "barriers", init=self.init, wait=self.wait,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +14,7 @@ from torchweld.ir.access import addressed
 from torchweld.ir.nodes import Buffer, Comp
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.size import Size, evaluate, product, symbol
+from torchweld.templates.pointwise_reduce.gpu.prepare import prepared_comp
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
 
 
@@ -360,6 +362,63 @@ def reduction(
     )
 
 
+def middle(
+    monoid: str, outer: int, length: int, inner: int, dtype: str = "f32", fill=None
+) -> Case:
+    """A reduction over the middle dimension of x[outer, length, inner], in float32 and more: its
+    last result."""
+    wide = "f64" if dtype == "f64" else "f32"
+    position = monoid.startswith("arg")
+    last = "i64" if position else wide
+    several = position or monoid in ("welford", "logsumexp")
+    lines = [f"%0 = load x[i, k, j] : {dtype}", f"%1 = cast %0 : {wide}", "%2 = index k : i64",
+             f"%3 = reduce.{monoid}[k] %1{' %2' if position else ''} : {wide}"]  # fmt: skip
+    lines += [f"%4 = pick.1 %3 : {last}", "store y[i, j] %4"] if several else ["store y[i, j] %3"]
+    return case(f"{monoid}_{dtype}_middle", f"i:{outer}, k:{length}, j:{inner}", "\n".join(lines),
+                fill=fill, x=(dtype, outer, length, inner),
+                y=(last, outer, inner))  # fmt: skip
+
+
+INVERSES = {
+    "reciprocal": "%1 = reciprocal %0 : f32\nstore y[i] %1",
+    "sigmoid": "%1 = sigmoid %0 : f32\nstore y[i] %1",
+    "one": "%1 = const 1.0 : f32\n%2 = div %1 %0 : f32\nstore y[i] %2",
+}
+
+
+def inverse(text: str, points: int, dtype: str = "f32") -> Case:
+    """A quotient of one, written as INVERSES are, of any numbers: infinite, zero, subnormal."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(points, generator=generator) * 2.0 ** torch.linspace(-150, 120, points)
+    x[:6] = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 2.0**-149])
+    text = f"%0 = load x[i] : f32\n{text}".replace("f32", dtype)
+    x = x.to(dtypes.to_torch(dtypes.BY_NAME[dtype]))
+    return case("inverse", f"i:{points}", text, fill={"x": x},
+                x=(dtype, points), y=(dtype, points))  # fmt: skip
+
+
+def scaled_middle(outer: int, heads: int, length: int, inner: int) -> Case:
+    """Of x[outer, heads, length, inner], in another order in memory: a softmax over `length`, with
+    a factor for each head, and a number for each row of each head."""
+    return case("scaled_middle", f"b:{outer}, h:{heads}, k:{length}, j:{inner}", """
+      %0 = load x[h, b, k, j] : f32
+      %1 = load s[h] : f32
+      %2 = mul %0 %1 : f32
+      %3 = reduce.max[k] %2 : f32
+      %4 = sub %2 %3 : f32
+      %5 = exp %4 : f32
+      %6 = reduce.sum[k] %5 : f32
+      %7 = div %5 %6 : f32
+      %8 = load t[k, h] : f32
+      %9 = mul %7 %8 : f32
+      store y[b, h, k, j] %9
+      store m[j, b, h] %3
+      store u[b, h] %1""",
+      x=("f32", heads, outer, length, inner), s=("f32", heads), t=("f32", length, heads),
+      y=("f32", outer, heads, length, inner), m=("f32", inner, outer, heads),
+      u=("f32", outer, heads))  # fmt: skip
+
+
 def scaled_sum(rows: int, columns: int) -> Case:
     """A sum over the columns, and, of the same rows, a result that has none."""
     return case("scaled_sum", f"i:{rows}, j:{columns}", """
@@ -381,6 +440,23 @@ def equal_numbers(columns: int) -> torch.Tensor:
     return rows
 
 
+def places(monoid: str) -> list[Case]:
+    """Positions of extremes among ties and NaN, by rows in registers and by loops: along memory and
+    across it, and of two dimensions with one that is kept between them."""
+    rows = equal_numbers(101)
+    along = reduction(monoid, 4, 101, fill={"x": rows})
+    across = reduction(monoid, 101, 4, dim=0, fill={"x": rows.T})
+    around = case(f"{monoid}_around", "i:7, j:4, k:13", f"""
+      %0 = load x[i, j, k] : f32
+      %1 = index 13*i+k : i64
+      %2 = reduce.{monoid}[i, k] %0 %1 : f32
+      %3 = pick.1 %2 : i64
+      store z[j] %3""", fill={"x": equal_numbers(91).reshape(4, 7, 13).transpose(0, 1)},
+      x=("f32", 7, 4, 13), z=("i64", 4))  # fmt: skip
+    whole = [along, across, around]
+    return whole + [looped(c, 16, splits) for c in whole for splits in (1, 3)]
+
+
 def offset_moments(rows: int, columns: int) -> Case:
     """The sum of squares around a mean that is a thousand times the spread, told apart from one
     that lost a part in 10^5 of it."""
@@ -393,6 +469,19 @@ def looped(case: Case, block: int, splits: int = 1, block_rows: int = 2) -> Case
     frame = addressed(case.comp, case.buffers, case.sizes).frame
     schedule = Schedule("looped", frame.rows, frame.columns, block_rows, block, 4, splits)
     return replace(case, name=f"{case.name}_looped{splits}", schedule=schedule)
+
+
+def prepared(case: Case) -> Case:
+    """As it is generated of a plan: indices in 32 bits where they fit."""
+    return replace(case, comp=prepared_comp(case.comp, case.buffers, case.sizes))
+
+
+def apart(case: Case, form: str, block_rows: int, block: int, splits: int = 1) -> Case:
+    """The same with one point of all row axes but the last for each program."""
+    frame = addressed(case.comp, case.buffers, case.sizes).frame
+    *outer, inner = frame.rows
+    schedule = Schedule(form, (inner,), frame.columns, block_rows, block, 4, splits, 1, (*outer,))
+    return replace(case, name=f"{case.name}_{form}{splits}", schedule=schedule)
 
 
 def flat(case: Case, block: int) -> Case:

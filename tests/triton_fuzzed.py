@@ -25,7 +25,7 @@ from torchweld.ir.nodes import Comp, Graph
 from torchweld.plan.search import plan
 from torchweld.rewrite.apply import rewrite
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, schedule, supports, valid
-from triton_cases import Case
+from triton_cases import Case, prepared
 from triton_run import H100, bundle_of, launches, prepare
 
 PROGRAMS = 40
@@ -74,6 +74,7 @@ def on(graph: Graph, device: str) -> Graph:
 def judged(case: Case, known, wanted) -> str:
     if reason := supports(case.comp, case.buffers):
         return f"skipped {case.name}: {reason}"
+    case = prepared(case)
     accesses = addressed(case.comp, case.buffers, case.sizes)
     default = schedule(case.comp, case.buffers, H100, case.sizes)
     bundle = bundle_of(case, _DRAW.choice([default, *small_tiles(accesses)]))
@@ -94,6 +95,10 @@ def small_tiles(accesses: Accesses) -> Iterator[Schedule]:
     tiles += [
         Schedule("grid", rows[:k], rows[k:], *t, 4) for t in sizes for k in range(1, len(rows))
     ]
+    tiles += [
+        Schedule("looped", rows[k:], columns, *t, 4, s, 1, rows[:k])
+        for t in sizes for s in (1, 3) for k in range(1, len(rows))
+    ]  # fmt: skip
     return (t for t in tiles if valid(t, accesses))
 
 

@@ -42,6 +42,11 @@ def _product(x, y):
     return x * y
 
 
+@triton.jit
+def _inverse(x):
+    return tl.div_rn(tl.full((), 1, x.dtype), x)
+
+
 @triton.jit"""
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _MASKED = torch.zeros(150)
@@ -77,6 +82,7 @@ ALL = [
     *(looped(cases.group_norm(2, 3, 2, p), 32, block_rows=1) for p in (64, 40)),
     *(looped(cases.channel_sums(3, 2, 2, p), 32, 2, block_rows=1) for p in (64, 40)),
     cases.enlarged(2, 20, 24),
+    *(cases.inverse(text, 101) for text in cases.INVERSES.values()),
     looped(cases.softmax(3, 150), 32),
     looped(cases.softmax(3, 150, fill={"m": _MASKED}), 32),
     looped(cases.softmax(3, 150, fill={"m": _ALL_MASKED}), 32),
@@ -91,6 +97,15 @@ ALL = [
     *(looped(reduction(m, 100, 12, dim=0), 8, 5, 8) for m in ("sum", "argmin", "welford")),
     *(looped(reduction(m, 4, 101, fill={"x": cases.equal_numbers(101)}), 16, splits, rows)
       for m in ("argmax", "argmin") for splits, rows in ((1, 2), (1, 1), (3, 1))),
+    *(cases.prepared(c) for m in ("argmax", "argmin") for c in cases.places(m)),
+    *(cases.prepared(cases.middle(m, 3, n, j)) for m in ("sum", "argmax", "welford")
+      for n, j in ((17, 64), (31, 33))),
+    *(cases.apart(cases.middle(m, 3, 37, 13), *how) for m in cases.MONOIDS
+      for how in (("persistent", 8, 64), ("looped", 4, 16), ("looped", 8, 8, 3))),
+    *(cases.apart(cases.scaled_middle(2, 3, 19, 7), *how)
+      for how in (("persistent", 8, 32), ("looped", 4, 8), ("looped", 2, 8))),
+    cases.middle("sum", 3, 24, 333),
+    cases.middle("max", 2, 300, 77),
     looped(cases.offset_moments(5, 300), 32, 1, 1),
     *(looped(cases.exponentials(3, 150, {"m": m}, keeps), 32, splits)
       for m in (_MASKED, _ALL_MASKED, -_MASKED) for keeps in (False, True) for splits in (1, 2)),
@@ -118,7 +133,8 @@ def renamed(text: str) -> str:
     products of float32 whole."""
     text = re.sub('"(bf16x6|tf32x3)"', '"ieee"', text).replace("_converts_float8():", "False:")
     text = _RENAMED.sub(r"tl.\1(", text)
-    for name, here in (("copysign", "_copysign"), ("mul_rn", "_product")):
+    own = ("copysign", "_copysign"), ("mul_rn", "_product"), ("rcp_rn", "_inverse")
+    for name, here in own:
         text = text.replace(f"libdevice.{name}(", f"{here}(")
     return _NARROWED.sub(r"= _nearest(\1)", text).replace("\n\n\n@triton.jit", _NEAREST, 1)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import triton_cases as cases
 from torchweld.codegen.triton import scalars
 from torchweld.codegen.triton.helpers import HELPERS
 from torchweld.core import dtypes
@@ -155,3 +156,24 @@ def test_a_product_that_two_read_is_one_product():
     (source,) = bundle_of(comp, buffers, named_target("h100"), {}).sources
     ptx = compile_source(source, 90).asm["ptx"]
     assert "fma" not in ptx and "mul.rn.f32" in ptx
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("name", cases.INVERSES)
+@pytest.mark.parametrize("arch", [80, 90])
+def test_a_quotient_of_one_is_a_reciprocal_that_is_rounded_alike(name, dtype, arch):
+    """To the nearest, no number flushed to zero: what a division gives."""
+    pytest.importorskip("triton")
+    made = cases.inverse(cases.INVERSES[name], 1000, dtype)
+    (source,) = bundle_of(made.comp, made.buffers, named_target("h100"), {}).sources
+    ptx = compile_source(source, arch).asm["ptx"]
+    assert f"rcp.rn.f{dtype[1:]}" in ptx and "div." not in ptx and "rcp.approx" not in ptx
+
+
+def test_other_quotients_are_divisions():
+    """2 / x is not 2 * (1 / x) where that is subnormal; x / 3 is not x * (1 / 3)."""
+    text = "%1 = const {} : f32\n%2 = div {} : f32\nstore y[i] %2"
+    for number, sides in (("2.0", "%1 %0"), ("3.0", "%0 %1"), ("1.0", "%0 %1")):
+        made = cases.inverse(text.format(number, sides), 1000)
+        (source,) = bundle_of(made.comp, made.buffers, named_target("h100"), {}).sources
+        assert "rcp_rn" not in source.text

@@ -3,6 +3,7 @@ and that every candidate can be generated."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ import triton_cases as cases
 from torchweld.core import dtypes
 from torchweld.core.errors import InvalidIR
 from torchweld.ir.access import addressed
+from torchweld.runtime.triton_compile import compile_source, resources
 from torchweld.targets.find import named_target
 from torchweld.templates import registry
 from torchweld.templates.pointwise_reduce.gpu.generate import generate
@@ -219,6 +221,83 @@ def test_no_two_warps_share_rows_of_few_columns(dtype, columns):
     assert found.block_rows * dtypes.BY_NAME[dtype].bytes >= 32 * found.num_warps * 16
 
 
+@pytest.mark.parametrize("terms", [17, 24, 31, 32])
+@pytest.mark.parametrize("inner", [1024, 1001])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f64"])
+def test_up_to_32_terms_across_memory_are_reduced_within_a_warp(terms, inner, dtype):
+    """Threads lie along what is kept, with sums of their own: no warp waits for another."""
+    one = cases.middle("sum", 512, terms, inner, dtype)
+    (source,) = bundle_of(one).sources
+    assert schedule(*_comp(one), H100).num_warps == source.num_warps == 1
+    compiled = compile_source(source, 90)
+    cost, ptx = resources(compiled), compiled.asm["ptx"]
+    assert cost.spill_bytes == 0 and cost.registers <= 176 and "bar.sync" not in ptx
+    if inner == 1024:
+        assert cost.wide_loads == ptx.count("ld.global") and ptx.count("shfl") <= 16
+
+
+_LAYOUT = re.compile(r"threadsPerWarp = \[(\d+), \d+\].*?order = \[0, 1\]")
+
+
+@pytest.mark.parametrize("monoid", ["sum", "argmax", "logsumexp"])
+@pytest.mark.parametrize(("outer", "length", "inner"), [
+    (64, 1000, 333), (1024, 77, 77), (512, 24, 1001), (16, 5000, 13),
+])  # fmt: skip
+def test_lanes_lie_along_an_odd_number_of_neighbours(monoid, outer, length, inner):
+    """The axis before is a dimension of the grid: a remainder tells Triton of no neighbours."""
+    one = cases.prepared(cases.middle(monoid, outer, length, inner))
+    found = schedule(*_comp(one), H100)
+    assert (found.apart, found.rows, found.columns) == (("i",), ("j",), ("k",))
+    assert inner / (-(-inner // found.block_rows) * found.block_rows) >= 0.75
+    source = bundle_of(one).sources[0]
+    assert "%" not in source.text.partition(f"def {source.name}(")[2]
+    (layout, *_) = _LAYOUT.findall(compile_source(source, 90).asm["ttgir"])
+    assert int(layout) == min(32, found.block_rows)
+
+
+@pytest.mark.parametrize(("outer", "length", "inner"), [
+    (64, 1000, 334),  # two neighbours are known
+    (70000, 77, 77),  # more than the grid has in that dimension
+    (50000, 20, 3),  # a program would have 80 points
+    ("s0", 1000, 333),
+])  # fmt: skip
+def test_rows_are_one_dimension_of_the_grid_otherwise(outer, length, inner):
+    one = cases.middle("sum", outer, length, inner)
+    found = schedule(one.comp, one.buffers, H100, {"s0": 64})
+    assert not found.apart and found.rows == ("i", "j")
+
+
+def test_rows_that_are_read_as_one_are_one():
+    """Only what is stored knows two axes."""
+    one = case("turned", "k:1000, i:64, j:333", "%0 = load x[k, i, j] : f32\n"
+               "%1 = reduce.sum[k] %0 : f32\nstore y[j, i] %1",
+               x=("f32", 1000, 64, 333), y=("f32", 333, 64))  # fmt: skip
+    found = schedule(*_comp(one), H100)
+    assert found.rows == ("i", "j") and not found.apart
+
+
+def test_one_kernel_of_narrower_blocks_comes_before_two():
+    one = cases.middle("sum", 64, 1000, 333)
+    assert len(bundle_of(one).sources) == 1
+    assert len(bundle_of(cases.middle("sum", 4, 8000, 333)).sources) == 2
+
+
+def test_what_a_warp_reads_at_a_time_waits_in_registers():
+    """Four tensors of 32 terms: a quarter of the rows of one."""
+    names = [f"x{k}" for k in range(4)]
+    loads = "\n".join(f"%{k} = load {n}[i, k, j] : f32" for k, n in enumerate(names))
+    one = case("four", "i:512, k:32, j:1024", f"""{loads}
+      %4 = mul %0 %1 : f32
+      %5 = mul %2 %3 : f32
+      %6 = add %4 %5 : f32
+      %7 = reduce.sum[k] %6 : f32
+      store y[i, j] %7""", y=("f32", 512, 1024),
+      **{n: ("f32", 512, 32, 1024) for n in names})  # fmt: skip
+    found, single = schedule(*_comp(one), H100), cases.middle("sum", 512, 32, 1024)
+    assert found.num_warps == 1 and found.block_rows < schedule(*_comp(single), H100).block_rows
+    assert resources(compile_source(bundle_of(one).sources[0], 90)).spill_bytes == 0
+
+
 def test_points_of_few_bytes_are_many_in_a_block():
     def copy(dtype: str) -> Schedule:
         body = f"%0 = load x[i] : {dtype}\nstore y[i] %0"
@@ -268,6 +347,9 @@ def test_every_candidate_is_valid_and_can_be_generated(one: Case):
         (cases.layer_norm_backward(9, 16384), {"stages": 3}),  # its rows fill shared memory
         (cases.gelu_mul(9, 768), {"form": "persistent"}),
         (cases.gelu_mul(9, 768), {"splits": 2}),
+        (cases.middle("sum", 64, 1000, 333), {"apart": ()}),
+        (cases.middle("sum", 64, 1000, 333), {"apart": ("j",), "rows": ("i",)}),
+        (cases.gelu_mul(9, 768), {"apart": ("i",)}),
     ],
 )
 def test_invalid_schedules_are_refused(one: Case, change: dict):
@@ -275,6 +357,20 @@ def test_invalid_schedules_are_refused(one: Case, change: dict):
     assert not valid(wrong, addressed(one.comp, one.buffers))
     with pytest.raises(InvalidIR, match="cannot be tiled"):
         generate(one.comp, one.buffers, wrong)
+
+
+@pytest.mark.parametrize("columns", [1001, 100003])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_positions_of_extremes_have_32_bits_until_they_are_stored(columns: int, dim: int):
+    """Lanes that meet columns in their order keep the column where something is better."""
+    shape = (3, columns) if dim else (columns, 3)
+    one = reduction("argmax", *shape, dim=dim)
+    bundle = registry.bundle_of(one.comp, one.buffers, H100, one.sizes)
+    sources = [s.text.partition("\ndef ")[2].partition(f"def {s.name}(")[2] for s in bundle.sources]
+    wide = [line for text in sources for line in text.splitlines() if "int64" in line]
+    assert len(wide) == 1 and "_1.to(tl.int64)" in wide[0]
+    assert all(b.dtype != dtypes.i64 for b in bundle.scratch)
+    assert all(("better = " in s) == ("for block" in s) for s in sources)
 
 
 def test_a_wide_grid_of_columns_is_refused():

@@ -3,6 +3,8 @@ arithmetic."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -75,6 +77,15 @@ ALL = [
     *(looped(reduction(m, 5, 150), 32) for m in cases.MONOIDS),
     *(looped(reduction(m, 3, 1500), 64, 4) for m in cases.MONOIDS),
     *(looped(reduction(m, 1000, 12, dim=0), 8, 5, 8) for m in cases.MONOIDS),
+    *(cases.prepared(c) for m in ("argmax", "argmin") for c in cases.places(m)),
+    *(cases.prepared(reduction(m, *shape, dim=d)) for m in ("argmax", "argmin")
+      for shape, d in (((3, 50001), 1), ((50001, 3), 0), ((33, 1001), 0))),
+    *(cases.prepared(cases.middle(m, 30, n, j, dtype)) for m in ("sum", "max", "argmin", "welford")
+      for n, j in ((17, 1024), (32, 1001), (24, 77), (300, 333), (77, 77), (5000, 13))
+      for dtype in ("f32", "bf16")),
+    cases.middle("sum", 4, 8000, 333),
+    *(cases.apart(cases.scaled_middle(2, 3, 19, 7), *how)
+      for how in (("persistent", 8, 32), ("looped", 4, 8), ("looped", 2, 8))),
 ]  # fmt: skip
 
 
@@ -176,3 +187,19 @@ def test_unaligned_pointers(compiled: dict):
     made["x"] = memory[1:].view(made["x"].shape).copy_(made["x"])
     launches(case, bundle, made, gpu_starter(compiled))
     assert torch.equal(made["y"].cpu(), run(case, compiled)["y"])
+
+
+@pytest.mark.parametrize("name", ["reciprocal", "one"])
+def test_a_quotient_of_one_has_the_bits_of_a_division(name: str):
+    """Of all fractions, at exponents where numbers or their inverses are normal, large and
+    subnormal."""
+    fractions = torch.arange(1 << 23, dtype=torch.int32)
+    exponents = (0, 1, 126, 127, 252, 253, 254, 255)
+    x = torch.cat([fractions + (e << 23) for e in exponents]).view(torch.float32)
+    made = cases.inverse(cases.INVERSES[name], x.numel())
+    made = replace(made, fill={"x": x})
+    got = run(made, compile_in_processes(bundle_of(made).sources))["y"]
+    wanted = (1.0 / x.cuda()).cpu()
+    nan = wanted.isnan()
+    assert torch.equal(got.isnan(), nan)
+    assert torch.equal(got[~nan].view(torch.int32), wanted[~nan].view(torch.int32))

@@ -94,10 +94,11 @@ class BodyBuilder:
         return self.emit(Scan(monoid, arg, axis, self._instrs[arg].dtype))
 
     def pick(self, value: Value, item: int) -> Value:
-        """Component `item` of a tuple reduction; the position of an argmax is i64."""
+        """Component `item` of a tuple reduction; the position of an argmax has its own type."""
         reduce = self._instrs[value]
         position = isinstance(reduce, Reduce) and reduce.monoid.startswith("arg") and item == 1
-        return self.emit(Pick(value, item, dtypes.i64 if position else reduce.dtype))
+        dtype = self._instrs[reduce.args[1]].dtype if position else reduce.dtype
+        return self.emit(Pick(value, item, dtype))
 
 
 def _key(instr: Instr) -> tuple:

@@ -254,8 +254,10 @@ class _Checker:
         self._require(i.axes and len(set(i.axes)) == len(i.axes), "axes, each once")
         self._check_axes(i.axes)
         types = [self._dtype(a) for a in i.args]
-        position = [dtypes.i64] if i.monoid.startswith("arg") else []
-        self._require(types == [i.dtype, *position], f"arguments of types {types}")
+        position = types[1:] if i.monoid.startswith("arg") else []
+        known = all(dtype in (dtypes.i32, dtypes.i64) for dtype in position)
+        counted = len(types) == 1 + i.monoid.startswith("arg")
+        self._require(known and counted and types[0] == i.dtype, f"arguments of types {types}")
         self._check_monoid_dtype(i.monoid, i.dtype)
 
     @_rule.register
@@ -271,7 +273,8 @@ class _Checker:
         self._require(self._is_tuple(i.arg), f"%{i.arg} has one result")
         self._require(0 <= i.item < monoid.TABLE[reduce.monoid].results, "no such result")
         position = reduce.monoid.startswith("arg") and i.item == 1
-        self._require(i.dtype == (dtypes.i64 if position else reduce.dtype), "of another type")
+        dtype = self._dtype(reduce.args[1]) if position else reduce.dtype
+        self._require(i.dtype == dtype, "of another type")
 
     def _check_monoid_dtype(self, name: str, dtype: DType) -> None:
         logical = name in ("any", "all")

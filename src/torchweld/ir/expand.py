@@ -33,7 +33,6 @@ from torchweld.ir.nodes import (
 from torchweld.ir.size import Size, product
 
 TUPLES = ("welford", "logsumexp", "argmax", "argmin")
-_LAST = 2**63 - 1
 _LONG = 4096  # elements, beyond which a mean near zero is not as exact as eager's otherwise
 
 
@@ -132,7 +131,8 @@ def _arg_extreme(comp: Comp, b: BodyBuilder, instr: Reduce, args):
     hit = b.op("eq", value, best)
     if instr.dtype.is_float:
         hit = b.op("bit_or", hit, b.op("isnan", value))
-    at = b.op("where", hit, position, b.const(_LAST, dtypes.i64))
+    kind = b[position].dtype
+    at = b.op("where", hit, position, b.const(2 ** (kind.bits - 1) - 1, kind))
     return best, b.reduce("min", (at,), instr.axes)
 
 

@@ -56,7 +56,7 @@ def _arg_extreme(fn):
         same = flat == best
         if flat.is_floating_point():
             same = torch.where(torch.isnan(best), torch.isnan(flat), same)
-        first = torch.where(same, position, torch.iinfo(torch.int64).max).amin(-1)
+        first = torch.where(same, position, torch.iinfo(position.dtype).max).amin(-1)
         return _unflatten(best[..., 0], dims), _unflatten(first, dims)
 
     return over

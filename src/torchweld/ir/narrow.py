@@ -3,6 +3,7 @@ times as long.
 
     i: 0 to 223;  cast (i * 0.5 : f32) : i64   ->   cast (i * 0.5 : f32) : i32      lies in 0 to 111
                   where (k < 0) (k + 112) k    ->   k                               for such a k
+    reduce.argmax[i] %0 i : (f32, i64)         ->   cast (reduce.argmax[i] %0 i : (f32, i32)) : i64
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 from torchweld.core import dtypes
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.interval import Bounds, bounds, type_bounds
-from torchweld.ir.nodes import Cast, Comp, Const, Index, Instr, Load, Op, Store, Value
+from torchweld.ir.nodes import Cast, Comp, Const, Index, Instr, Load, Op, Pick, Reduce, Store, Value
 from torchweld.ir.simplify import simplify
 from torchweld.ir.substitute import move_store, with_operands
 
@@ -53,6 +54,8 @@ class _Narrowing:
             found = self._narrow(instr)
             if found is not None:
                 return self.builder.emit(found)
+        if isinstance(instr, Reduce) and instr.monoid.startswith("arg"):
+            return self.builder.emit(replace(instr, args=self._placed(instr)))
         if self._compares_small(instr):
             return self.builder.emit(replace(instr, args=tuple(map(self.small, instr.args))))
         if isinstance(instr, Load):
@@ -88,9 +91,17 @@ class _Narrowing:
         within = instr.name in ("remainder", "fmod") and low >= 0 and high < least
         return left if within else None
 
+    def _placed(self, reduce: Reduce) -> tuple[Value, Value]:
+        """The arguments of an argmax. What is found is a position that was given."""
+        value, position = reduce.args
+        fits = _fits(self.known[position])
+        return self.wide(value), self.small(position) if fits else self.wide(position)
+
     def _narrow(self, instr: Instr) -> Instr | None:
         if isinstance(instr, (Const, Index)):
             return replace(instr, dtype=dtypes.i32)
+        if isinstance(instr, Pick):
+            return Pick(self.images[instr.arg], instr.item, dtypes.i32) if instr.item else None
         if isinstance(instr, Cast):
             return Cast(self.images[instr.arg], dtypes.i32, instr.must_round)
         if not isinstance(instr, Op) or instr.name not in _OPS or not self._all_fit(instr):

@@ -111,7 +111,8 @@ class Reduce:
     """A reduction of a value over `axes` by a monoid of ir.monoid.TABLE.
 
     One argument and one result for most. Tuple monoids have several results, read with `Pick`:
-    argmax, argmin: args (value, index i64) -> (value, index), the first of equal ones, NaN wins;
+    argmax, argmin: args (value, index) -> (value, index), the first of equal ones, NaN wins; an
+    index is i64, or i32 in a kernel where 32 bits hold it;
     welford: args (value,) -> (mean, M2), by Chan's merge;
     logsumexp: args (value,) -> (max, sum of exp(value - max)).
     `dtype` is that of result 0.

@@ -1,17 +1,42 @@
-"""How many passes over a row are needed for what is computed of it.
+"""Passes over a row that are needed for what is computed of it, and whether programs may share it.
 
 max(x) and sum(exp(x - max(x))) are pairs that one pass can do, the sum rescaled whenever the
-maximum rises."""
+maximum rises. A GPU's kernels are made so, and priced so."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from torchweld.core import dtypes
-from torchweld.ir.nodes import Const, Instr, Op, Reduce, Value, operands
+from torchweld.ir.frame import Frame
+from torchweld.ir.nodes import (
+    Comp,
+    Const,
+    Instr,
+    Load,
+    Op,
+    Reduce,
+    Ref,
+    Scan,
+    Value,
+    operands,
+    store_axes,
+    store_operands,
+    value_axes,
+)
 
 Body = tuple[Instr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Over the columns: the reductions that it does, of a pair the maximum alone, and the places of
+    the stores that it makes along them."""
+
+    reductions: tuple[Value, ...]
+    stores: tuple[int, ...]
 
 
 def maximum_of(body: Body, total: Reduce) -> Value | None:
@@ -70,3 +95,48 @@ def stages(body: Body, over_rows: Collection[Value] = ()) -> list[int]:
         stage = max((found[v] for v in operands(instr)), default=0)
         found.append(stage + (isinstance(instr, Reduce) and value not in over_rows))
     return found
+
+
+def passes(comp: Comp, frame: Frame) -> tuple[Pass, ...]:
+    """The passes over the columns of `frame`, in order: none waits for itself."""
+    at, pairs = stages(comp.body, frame.column_reductions), online(comp.body)
+    across = _stores_along(comp, frame.columns)
+    reductions = [
+        v for v, i in enumerate(comp.body)
+        if isinstance(i, Reduce) and v not in pairs and v not in frame.column_reductions
+    ]  # fmt: skip
+    found = (
+        Pass(
+            tuple(v for v in reductions if at[v] == stage + 1),
+            tuple(p for p in across if _store_stage(comp, p, at) == stage),
+        )
+        for stage in range(max(at, default=0) + 1)
+    )
+    return tuple(p for p in found if p.reductions or p.stores)
+
+
+def can_share_rows(comp: Comp, frame: Frame) -> bool:
+    """Whether several programs may share the columns of a row: reductions do not depend on each
+    other. What else is stored lies along the columns, so that each point belongs to one share, or
+    along the rows alone: a second kernel has these."""
+    at = stages(comp.body, frame.column_reductions)
+    indirect = [s.index for s in comp.stores]
+    indirect += [i.index for i in comp.body if isinstance(i, Load)]
+    return (
+        max(at, default=0) == 1
+        and all(_store_stage(comp, p, at) == 0 for p in _stores_along(comp, frame.columns))
+        and not any(isinstance(i, Scan) for i in comp.body)
+        and not any(s.combine for s in comp.stores)
+        and not any(isinstance(e, Ref) for index in indirect for e in index)
+    )
+
+
+def _stores_along(comp: Comp, columns: Collection[str]) -> list[int]:
+    """Their places."""
+    axes = value_axes(comp.body)
+    along = (store_axes(comp, s, axes).intersection(columns) for s in comp.stores)
+    return [place for place, found in enumerate(along) if found]
+
+
+def _store_stage(comp: Comp, place: int, at: list[int]) -> int:
+    return max(at[v] for v in store_operands(comp.stores[place]))

@@ -7,6 +7,7 @@ import torch
 
 from torchweld.core import dtypes
 from torchweld.ir.check import check_comp
+from torchweld.ir.expand import expanded
 from torchweld.ir.interpret import run_comp
 from torchweld.ir.narrow import narrowed
 from torchweld.ir.nodes import Buffer, Comp
@@ -91,6 +92,40 @@ def test_a_power_of_two_divides_by_bits():
 def test_what_is_loaded_has_64_bits():
     comp = comp_of(LOADED, "store y[i, j] %5")
     assert "add %0" in text(narrowed(comp)) and "remainder" in text(narrowed(comp))
+
+
+@pytest.mark.parametrize("extent, narrow", [(2**31, True), (2**31 + 1, False)])
+def test_the_position_of_an_extreme(extent, narrow):
+    """A loop keeps it in 32 bits, the store has 64."""
+    comp = parse_comp(f"""comp c [i:7, j:{extent}] {{
+      %0 = load x[i, 0] : f32
+      %1 = index j : i64
+      %2 = reduce.argmin[j] %0 %1 : f32
+      %3 = pick.1 %2 : i64
+      store at[i] %3
+    }}""")
+    small = narrowed(comp)
+    check_comp(small)
+    assert ("index j : i32" in text(small)) == ("pick.1 %2 : i32" in text(small)) == narrow
+    assert small.body[small.stores[0].value].dtype == dtypes.i64
+
+
+@pytest.mark.parametrize("monoid", ["argmax", "argmin"])
+def test_narrow_positions_are_those_of_the_first_of_equals_and_of_nan(monoid):
+    x = torch.arange(70.0).reshape(7, 10).remainder(3)
+    x[2, 3:9:2] = float("nan")
+    comp = parse_comp(f"""comp c [i:7, j:10] {{
+      %0 = load x[i, j] : f32
+      %1 = index 3*j+1 : i64
+      %2 = reduce.{monoid}[j] %0 %1 : f32
+      %3 = pick.1 %2 : i64
+      store at[i] %3
+    }}""")
+    layouts = {**LAYOUTS, "at": Buffer("at", (7,), dtypes.i64, (1,), "cpu")}
+    wanted = 3 * getattr(torch, monoid)(x, 1) + 1
+    assert torch.equal(run_comp(comp, {"x": x}, layouts, {})["at"], wanted)
+    assert torch.equal(run_comp(narrowed(comp), {"x": x}, layouts, {})["at"], wanted)
+    assert torch.equal(run_comp(expanded(narrowed(comp)), {"x": x}, layouts, {})["at"], wanted)
 
 
 @pytest.mark.parametrize("extent, narrow", [(2**31, True), (2**31 + 1, False)])

@@ -8,9 +8,12 @@ import pytest
 from plan_programs import H100
 
 from torchweld.core.dtypes import f32
+from torchweld.ir.frame import frame_of
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp
+from torchweld.ir.passes import passes
 from torchweld.targets.find import named_target, target_of
+from torchweld.templates.pointwise_reduce.gpu.schedule import schedule
 from torchweld.templates.pointwise_reduce.price import cost
 
 
@@ -163,3 +166,51 @@ def test_units_share_a_row_unless_something_along_it_waits():
     buffers = _buffers(x=(8, 65536), y=(8, 65536), s=(8,))
     free, waiting = (cost(parse_comp(text.format(v)), buffers, {}, H100) for v in (0, 2))
     assert free.seconds < 0.5 * waiting.seconds
+
+
+# Over the rows of x[i, j], which are many: each has its name, its text, and how many programs share
+# the columns of a row.
+PAIR = """%1 = reduce.max[i] %0 : f32
+      %2 = sub %0 %1 : f32
+      %3 = exp %2 : f32
+      %4 = reduce.sum[i] %3 : f32
+"""
+OVER_ROWS = {
+    "sum": "%1 = reduce.sum[i] %0 : f32\n store s[j] %1",
+    "pair": PAIR + "store m[j] %1\n store s[j] %4",
+    "logsumexp": PAIR + "%5 = log %4 : f32\n %6 = add %5 %1 : f32\n store s[j] %6",
+    "argmax": "%1 = index i : i64\n %2 = reduce.argmax[i] %0 %1 : f32\n"
+    "%3 = pick.0 %2 : f32\n store s[j] %3",
+    "softmax": PAIR + "%5 = div %3 %4 : f32\n store y[i, j] %5",
+    "deviation": "%1 = reduce.sum[i] %0 : f32\n %2 = sub %0 %1 : f32\n %3 = mul %2 %2 : f32\n"
+    "%4 = reduce.sum[i] %3 : f32\n store s[j] %4",
+}
+SHARED = ("sum", "pair", "logsumexp", "argmax")
+
+
+def _over_rows(name: str, rows: int, columns: int):
+    body = f"%0 = load x[i, j] : f32\n{OVER_ROWS[name]}"
+    comp = parse_comp(f"comp c [i:{rows}, j:{columns}] {{\n{body}\n}}")
+    shapes = {"x": (rows, columns), "y": (rows, columns), "s": (columns,), "m": (columns,)}
+    return comp, {n: b for n, b in _buffers(**shapes).items() if n in {*comp.reads, *comp.writes}}
+
+
+@pytest.mark.parametrize("name", OVER_ROWS)
+@pytest.mark.parametrize("shape", [(65537, 64), (8191, 515)])
+def test_the_price_knows_what_programs_share(name, shape):
+    """The kernel and its price ask one function."""
+    comp, buffers = _over_rows(name, *shape)
+    found = schedule(comp, buffers, H100)
+    seconds = cost(comp, buffers, {}, H100).seconds
+    total = cost(*_over_rows("sum", *shape), {}, H100).seconds
+    assert (found.splits > 1) == (name in SHARED)
+    assert (seconds < 1.2 * total) == (name in SHARED)
+
+
+@pytest.mark.parametrize(("name", "walks"), [("logsumexp", 1), ("softmax", 2), ("deviation", 2)])
+def test_a_pair_of_maximum_and_sum_is_one_pass_over_memory(name, walks):
+    comp, buffers = _over_rows(name, 8192, 4096)
+    assert len(passes(comp, frame_of(comp))) == walks
+    whole = 8192 * 4096 * 4
+    written = whole if name == "softmax" else 4096 * 4
+    assert cost(comp, buffers, {}, H100).bytes_moved == walks * whole + written

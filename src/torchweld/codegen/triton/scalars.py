@@ -53,6 +53,10 @@ _LIBDEVICE = [
     "exp",
 ]
 
+# The number nearest to 1 / x, as a division gives: both are rounded as IEEE 754 says. On sm_90
+# MUFU.RCP and three multiply-adds, where a division has five and FCHK; nvcc writes 1.0f / x so.
+RECIPROCAL = "libdevice.rcp_rn({0})"
+
 FLOAT = {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE} | {
     "neg": "-{0}",
     "abs": "tl.abs({0})",
@@ -61,9 +65,9 @@ FLOAT = {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE} | {
     "floor": "tl.floor({0})",
     "round": "libdevice.rint({0})",
     "sqrt": "libdevice.sqrt_rn({0})",
-    "reciprocal": "libdevice.div_rn(tl.full((), 1, {0}.dtype), {0})",
+    "reciprocal": RECIPROCAL,
     "erf": "tl.erf({0})",
-    "sigmoid": "libdevice.div_rn(tl.full((), 1, {0}.dtype), 1 + libdevice.exp(-{0}))",
+    "sigmoid": RECIPROCAL.format("1 + libdevice.exp(-{0})"),
     "isnan": "({0} != {0})",
     "isinf": '(tl.abs({0}) == float("inf"))',
     "add": "{0} + {1}",

@@ -34,6 +34,7 @@ from torchweld.ir.nodes import (
     value_axes,
 )
 from torchweld.ir.parts import parts
+from torchweld.ir.passes import can_share_rows, passes
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, hint
 from torchweld.targets.target import Target
@@ -234,7 +235,7 @@ def _passes_over_rows(comp: Comp, facts: _Facts, buffers, hints, device: Target)
     if device.kind == "cuda" and length > HELD_ACROSS:
         strides = (_stride(l, c, buffers[l.buffer], hints) for l in loads for c in columns)
         fits = fits and 1 in strides
-    return 1 if not columns or fits else _stages(comp, facts)
+    return 1 if not columns or fits else _passes(comp, facts, device)
 
 
 def _loads_along_columns(comp: Comp, facts: _Facts) -> list[Load]:
@@ -242,8 +243,13 @@ def _loads_along_columns(comp: Comp, facts: _Facts) -> list[Load]:
     return [i for v, i in enumerate(comp.body) if isinstance(i, Load) and facts.axes[v] & columns]
 
 
+def _passes(comp: Comp, facts: _Facts, device: Target) -> int:
+    """Over a row that does not fit on chip."""
+    return len(passes(comp, facts.frame)) if device.kind == "cuda" else _stages(comp, facts)
+
+
 def _stages(comp: Comp, facts: _Facts) -> int:
-    """Passes over a row: what varies along the columns waits for so many reductions, plus one."""
+    """Passes of a CPU: what varies along the columns waits for so many reductions, plus one."""
     columns = set(facts.frame.columns)
     depth, deepest = [0] * len(comp.body), 0
     for value, instr in enumerate(comp.body):
@@ -332,7 +338,7 @@ def _partials(facts: _Facts, device: Target) -> float:
 def _efficiency(comp: Comp, facts: _Facts, device: Target) -> float:
     """The share of the device that has work."""
     points = prod(facts.extents.values())
-    if facts.frame.columns and not _can_split_columns(comp, facts):
+    if facts.frame.columns and not _can_split_columns(comp, facts, device):
         tasks = prod(facts.extents[n] for n in facts.frame.rows)
         if facts.inner in facts.frame.rows:
             tasks /= max(1, min(_LANES[device.kind], facts.extents[facts.inner]))
@@ -341,8 +347,10 @@ def _efficiency(comp: Comp, facts: _Facts, device: Target) -> float:
     return max(min(1.0, tasks / device.units), 1.0 / device.units)
 
 
-def _can_split_columns(comp: Comp, facts: _Facts) -> bool:
+def _can_split_columns(comp: Comp, facts: _Facts, device: Target) -> bool:
     """Several units may share a row: nothing along it waits for its reductions, or is scattered."""
+    if device.kind == "cuda" and not facts.frame.column_reductions:
+        return can_share_rows(comp, facts.frame)
     waits = any(isinstance(i, Scan) for i in comp.body) or _stages(comp, facts) > 1
     return not waits and not any(isinstance(i, Ref) for a in _accesses(comp) for i in a.index)
 

@@ -194,6 +194,26 @@ class Kernel:
             name, axes = self._names["r"], self.schedule.rows
             self.define(name, start, lanes, axes, covered, one=self._one_of_rows)
 
+    def define_apart(self, dimension: int) -> list[GridDim]:
+        """The program's point of the row axes that it has one point of; their part of the grid, its
+        `dimension`."""
+        axes = self.schedule.apart
+        if not axes:
+            return []
+        self.line(f"outer = {self.program(dimension)}")
+        self.split_axes("outer", axes)
+        return [GridDim(extent(self.accesses, axes))]
+
+    @property
+    def kept_points(self) -> tuple[Size, str]:
+        """Of the rows: how many, and the linear index of those of this program, or ""."""
+        rows = extent(self.accesses, self.schedule.rows)
+        along = self._names["r"] if self.schedule.rows else ""
+        if not self.schedule.apart:
+            return rows, along
+        points = extent(self.accesses, self.schedule.apart) * rows
+        return points, f"outer * {self.size(rows)} + {along}"
+
     @property
     def _one_of_rows(self) -> bool:
         """Whether a block is one row, of several axes. Their indices are scalars then: a tile of
@@ -408,6 +428,9 @@ class Kernel:
         args = [self._argument(instr, v) for v in instr.args]
         if instr.name == "div" and self.fast and sums_exponentials(self.body, instr.args[1]):
             return f"{args[0]} * (1 / {args[1]})"  # one division for each row; the sum is >= 1
+        above = self.body[instr.args[0]]
+        if instr.name == "div" and isinstance(above, Const) and above.value == 1:
+            return self.operation("reciprocal", kind, args[1])
         if divides_a_reduction(self.body, instr):
             return scalars.FLOAT["div"].format(*args)
         return self.operation(instr.name, "int" if kind == "uint" else kind, *args)

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from torchweld.codegen.source import GridDim
 from torchweld.codegen.triton import scalars
 from torchweld.ir.nodes import Reduce, Scan, Value, store_operands
-from torchweld.ir.passes import keeps_infinity, online, stages
+from torchweld.ir.passes import Pass, keeps_infinity, online, passes
 from torchweld.templates.pointwise_reduce.gpu import lanes, reduce
 from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
 from torchweld.templates.pointwise_reduce.gpu.partials import Partial, dependents
@@ -54,37 +54,35 @@ def persistent(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
         return _row_reducing(k, partials)
     s = k.schedule
     rows = extent(k.accesses, s.rows)
+    apart = k.define_apart(1)
     k.define_rows(k.program(0), rounded(rows, s.block_rows))
     k.define_columns("", s.block_columns)
     positions = range(len(k.comp.stores))
     _compute_block(k, stored(k, positions))
     for position in positions:
         k.store(position)
-    return [GridDim(rows, s.block_rows)]
+    return [GridDim(rows, s.block_rows), *apart]
 
 
 def looped(k: Kernel, partials: Sequence[Partial]) -> list[GridDim]:
     """As many passes over the columns as reductions depend on each other."""
     s = k.schedule
     rows = extent(k.accesses, s.rows)
+    split = [GridDim(s.splits)] if s.splits > 1 else []
+    apart = k.define_apart(1 + len(split))
     k.define_rows(k.program(0), rounded(rows, s.block_rows))
-    if s.splits > 1:
+    if split:
         k.line(f"share = {k.program(1)}")
     align_rows(k)
-    pairs = online(k.body)
-    at = stages(k.body)
-    across = [p for p in range(len(k.comp.stores)) if "c" in k.along(k.store_axes(p))]
-    reductions = [v for v, i in enumerate(k.body) if isinstance(i, Reduce)]
+    sums = {top: total for total, top in online(k.body).items()}
+    across: list[int] = []
     backwards = k.scans_from_end
-    for stage in range(max(at, default=0) + 1):
-        here = [v for v in reductions if at[v] == stage + 1 and v not in pairs]
-        stores = [p for p in across if _store_stage(k, p, at) == stage]
-        if here or stores:
-            _pass(k, here, stores, {m: v for v, m in pairs.items()}, backwards)
-            backwards = backwards != _can_turn(k)
+    for here in passes(k.comp, k.accesses.frame):
+        _pass(k, here, sums, backwards)
+        across += here.stores
+        backwards = backwards != _can_turn(k)
     _store_rest(k, partials, [p for p in range(len(k.comp.stores)) if p not in across])
-    split = [GridDim(s.splits)] if s.splits > 1 else []
-    return [GridDim(rows, s.block_rows), *split]
+    return [GridDim(rows, s.block_rows), *split, *apart]
 
 
 FORMS = {"grid": grid, "persistent": persistent, "looped": looped}
@@ -169,12 +167,9 @@ def _can_turn(k: Kernel) -> bool:
     return not any(ordered)
 
 
-def _pass(
-    k: Kernel, reductions: list[Value], stores: list[int], sums: dict[Value, Value],
-    backwards: bool,
-) -> None:  # fmt: skip
-    """One loop over the columns: accumulates `reductions`, makes `stores`. `sums`: maximum -> the
-    sum of exponentials that runs with it."""
+def _pass(k: Kernel, here: Pass, sums: dict[Value, Value], backwards: bool) -> None:
+    """One loop over the columns. `sums`: maximum -> the sum of exponentials that runs with it."""
+    reductions, stores = here.reductions, here.stores
     targets = stored(k, stores) + [v for r in reductions for v in _arguments(k, r)]
     hoist(k, targets, "r")
     kinds = {v: _lanes(k, v, sums) for v in reductions}
@@ -288,12 +283,8 @@ def _store_partial(k: Kernel, partial: Partial) -> None:
     over_rows = partial.value in k.accesses.frame.column_reductions
     along, kept = ("c", k.schedule.columns) if over_rows else ("r", k.schedule.rows)
     along = along if kept else ""
-    points = k.size(extent(k.accesses, kept))
-    lane = along or "tl.zeros([1, 1], tl.int32)"
+    points, lane = (extent(k.accesses, kept), along) if over_rows else k.kept_points
+    lane = lane or "tl.zeros([1, 1], tl.int32)"
     for buffer, text in zip(partial.scratch, k.partial_results[partial.value], strict=True):
         pointer = k.pointer(buffer.name)
-        k.write("store", f"{pointer} + (share * {points} + {lane})", text, k.mask(along))
-
-
-def _store_stage(k: Kernel, position: int, at: list[int]) -> int:
-    return max(at[v] for v in stored(k, [position]))
+        k.write("store", f"{pointer} + (share * {k.size(points)} + {lane})", text, k.mask(along))

@@ -15,10 +15,17 @@ import torch
 
 from torchweld.codegen.triton import scalars
 from torchweld.core import dtypes
+from torchweld.core.dtypes import DType
 from torchweld.ir.access import linear
 from torchweld.ir.nodes import Index, Value
 from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
-from torchweld.templates.pointwise_reduce.gpu.reduce import carry_type, identity, masked, reduced
+from torchweld.templates.pointwise_reduce.gpu.reduce import (
+    carry_type,
+    identity,
+    masked,
+    nowhere,
+    reduced,
+)
 from torchweld.templates.pointwise_reduce.gpu.walks import Walk, first_column
 
 
@@ -63,19 +70,18 @@ def _column_factor(k: Kernel, value: Value):
     return factor if isinstance(factor, int) and factor > 0 else None
 
 
-def _position_type(k: Kernel, value: Value) -> str:
-    return "tl.int64" if _column_factor(k, value) is None else k.index_type
-
-
-def _nowhere(kind: str) -> str:
-    return str(2**63 - 1 if kind == "tl.int64" else 2**31 - 1)
+def _position_type(k: Kernel, value: Value) -> DType:
+    """Of what lanes keep."""
+    if _column_factor(k, value) is None:
+        return k.body[k.body[value].args[1]].dtype
+    return dtypes.i64 if k.index_type == "tl.int64" else dtypes.i32
 
 
 def _start_position(k: Kernel, value: Value) -> list[str]:
     instr, kind = k.body[value], _position_type(k, value)
     nothing = identity(instr.monoid, carry_type(instr.dtype))
     best = _full(k, f"acc{value}_0", value, nothing, _kind(k, value))
-    return [best, _full(k, f"acc{value}_1", value, _nowhere(kind), kind)]
+    return [best, _full(k, f"acc{value}_1", value, nowhere(kind), scalars.TYPES[kind])]
 
 
 def _run_position(k: Kernel, value: Value, running: list[str]) -> None:
@@ -95,7 +101,7 @@ def _merge_position(k: Kernel, value: Value, running: list[str]) -> None:
     here = k.column if _column_factor(k, value) is not None else k.value(instr.args[1])
     here = f"tl.broadcast_to({here}, {k.shape(_along(k, value))})"
     if mask := k.mask("c"):
-        here = f"tl.where({mask}, {here}, {_nowhere(kind)})"
+        here = f"tl.where({mask}, {here}, {nowhere(kind)})"
     names = ", ".join(running)
     k.line(k.helper(f"{names} = _{instr.monoid}({names}, x, {here})"))
 
@@ -109,8 +115,9 @@ def _end_position(k: Kernel, value: Value, running: list[str]) -> list[str]:
     if factor is not None:
         at, rest = running[1], k.offset(k.without_columns(k.body[instr.args[1]].map))
         # Nothing was better than the least of all numbers: the first is as good as any.
-        k.line(f"{at} = tl.where({at} == {_nowhere(k.index_type)}, {first_column(k)}, {at})")
-        k.line(f"{at} = {at}.to(tl.int64) * {factor} + {rest}")
+        kept, wanted = _position_type(k, value), k.body[instr.args[1]].dtype
+        k.line(f"{at} = tl.where({at} == {nowhere(kept)}, {first_column(k)}, {at})")
+        k.line(f"{at} = {scalars.cast(at, kept, wanted)} * {factor} + {rest}")
     return running
 
 

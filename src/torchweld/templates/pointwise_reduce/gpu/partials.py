@@ -13,7 +13,6 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.ir import affine
 from torchweld.ir.access import Accesses
@@ -111,17 +110,18 @@ def dependents(body: tuple[Instr, ...], on: Collection[Value]) -> set[Value]:
     return found
 
 
-def result_dtypes(instr: Reduce) -> tuple[DType, ...]:
-    """Of the partial results."""
+def result_dtypes(comp: Comp, value: Value) -> tuple[DType, ...]:
+    """Of the partial results of the Reduce `value`."""
+    instr = comp.body[value]
     if instr.monoid in ("argmax", "argmin"):
-        return instr.dtype, dtypes.i64
+        return instr.dtype, comp.body[instr.args[1]].dtype
     return (instr.dtype,) * {"welford": 3, "logsumexp": 2}.get(instr.monoid, 1)
 
 
 def _partial(comp: Comp, value: Value, splits: int, points: Size, device: str) -> Partial:
     scratch = tuple(
         Buffer(f"{comp.name}_part{value}_{k}", (splits * points,), dtype, (1,), device)
-        for k, dtype in enumerate(result_dtypes(comp.body[value]))
+        for k, dtype in enumerate(result_dtypes(comp, value))
     )
     return Partial(value, scratch)
 

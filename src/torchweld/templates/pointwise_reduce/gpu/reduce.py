@@ -60,6 +60,11 @@ def masked(k: Kernel, monoid: str, value: Value, along: str, over: str = "c") ->
     return text
 
 
+def nowhere(dtype: DType) -> str:
+    """Behind every position."""
+    return str(2 ** (dtype.bits - 1) - 1)
+
+
 def combined(k: Kernel, monoid: str, dtype: DType, a: str, b: str) -> str:
     return k.operation(_OPERATION[monoid], carry_type(dtype).kind, a, b)
 
@@ -141,7 +146,7 @@ def _position_block(k: Kernel, value: Value, instr: Reduce, along: str) -> list[
     best = masked(k, instr.monoid, instr.args[0], along)
     at = k.value(instr.args[1])
     if mask := k.mask("c"):
-        at = f"tl.where({mask}, {at}, {2**63 - 1})"
+        at = f"tl.where({mask}, {at}, {nowhere(k.body[instr.args[1]].dtype)})"
     if set(along) != set(k.along(k.axes[instr.args[1]])):
         at = f"tl.broadcast_to({at}, {k.shape(along)})"
     names = [f"v{value}_0", f"v{value}_1"]

@@ -7,6 +7,9 @@ Every kernel works on tiles of [block_rows, block_columns] points. Three forms:
     looped      one program runs over its rows' columns in blocks, as often as the reductions depend
     on each other
 
+A block of rows is contiguous in their linear index, over all their axes; or over the last one, and
+each program has one point of the others (`apart`).
+
 `splits` > 1: with reductions over columns, programs that share the columns of a row; with
 reductions over rows (weight gradients), programs that share the rows. Each writes partial results
 and a second kernel merges them in a fixed order, so that results repeat from run to run."""
@@ -19,7 +22,7 @@ from typing import Literal
 
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
-from torchweld.ir.access import Access, Accesses, addressed
+from torchweld.ir.access import Access, Accesses, addressed, linear
 from torchweld.ir.frame import frame_of
 from torchweld.ir.nodes import (
     Buffer,
@@ -31,7 +34,7 @@ from torchweld.ir.nodes import (
     store_operands,
     value_axes,
 )
-from torchweld.ir.passes import stages
+from torchweld.ir.passes import can_share_rows, stages
 from torchweld.ir.size import Size, divide, product
 from torchweld.targets.target import Target
 
@@ -43,6 +46,14 @@ SMALL = 4 << 20  # points: a few microseconds
 LARGE = 16 << 20  # points: below, a last wave of large blocks leaves multiprocessors idle
 MOST_PADDED = 15 / 16  # of the lanes of a row's blocks are at work, at least
 OUTER_BYTES = 8192  # of a tile whose rows are contiguous in memory, and have few columns
+# Of rows that are contiguous in memory: so many are reduced by one warp, whose threads have 16
+# bytes along the rows, and sums of their own. Several warps would meet in shared memory.
+WARP_COLUMNS = 32
+# Of rows whose last axis has an odd length, in blocks of it: points of a program, the share of its
+# lanes that are at work, and elements that a thread loads, each alone, at a time.
+LEAST_APART = 512
+LEAST_INSIDE = 3 / 4
+MOST_LOADED = 64
 NARROW_POINT = 4  # bytes: one that is read and one that is written, of 16 bits
 _FEW_ACCESSES = 4  # of a tile of which each thread has 32 points: more would not fit in registers
 _FEW_TILES = 12
@@ -70,7 +81,7 @@ COMBINABLE = {"add": ("i32", "i64", "f32", "f64"), "max": ("i32", "i64"), "min":
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """`rows` and `columns`: the axes (of `addressed(comp)`) that make up each tile dimension,
-    outermost first."""
+    outermost first. `apart`: row axes before them, of which each program has one point."""
 
     form: Literal["grid", "persistent", "looped"]
     rows: tuple[str, ...]
@@ -80,6 +91,7 @@ class Schedule:
     num_warps: int
     splits: int = 1
     stages: int = 1  # of a loop over blocks: loads run that many steps ahead
+    apart: tuple[str, ...] = ()
 
     @property
     def points_per_thread(self) -> int:
@@ -143,9 +155,20 @@ def valid(schedule: Schedule, accesses: Accesses) -> bool:
         and (schedule.stages == 1 or _staged_bytes(schedule, accesses) <= MAX_STAGED_BYTES)
         and schedule.block_rows >= 1
         and schedule.points_per_thread <= MAX_POINTS_PER_THREAD
-        and set(schedule.rows + schedule.columns) == {a.name for a in accesses.comp.axes}
+        and set(schedule.apart + schedule.rows + schedule.columns) == set(accesses.comp.extents)
+        and _apart_fits(schedule, accesses)
     )
     return tile_ok and _form_fits(schedule, accesses)
+
+
+def _apart_fits(schedule: Schedule, accesses: Accesses) -> bool:
+    """They are the last dimension of the grid; rows and partial results are in their order."""
+    points, reduces = extent(accesses, schedule.apart), accesses.frame.columns
+    few = isinstance(points, int) and points <= MAX_GRID_Y and not _scatters(accesses)
+    in_order = schedule.apart + schedule.rows == accesses.frame.rows
+    return not schedule.apart or bool(
+        few and in_order and reduces and not accesses.frame.column_reductions
+    )
 
 
 def default(
@@ -187,24 +210,6 @@ def columns_first(schedule: Schedule, accesses: Accesses) -> bool:
         if schedule.rows
     )
     return bool(schedule.rows) and not turns and isinstance(rows, int) and rows <= most
-
-
-def splittable(accesses: Accesses) -> bool:
-    """Reductions that do not depend on each other. What else is stored lies along the columns, so
-    that each point belongs to one share, or along the rows alone: the second kernel has these."""
-    comp, columns = accesses.comp, set(accesses.frame.columns)
-    axes = value_axes(comp.body)
-    stage = stages(comp.body, accesses.frame.column_reductions)
-    return (
-        max(stage, default=0) == 1
-        and all(
-            not columns & a or max(stage[v] for v in store_operands(s)) == 0
-            for s, a in ((s, store_axes(comp, s, axes)) for s in comp.stores)
-        )
-        and not any(isinstance(i, Scan) for i in comp.body)
-        and not any(a.refs or comp.stores[k].combine for k, a in enumerate(accesses.stores))
-        and not any(a.refs for a in accesses.loads.values())
-    )
 
 
 def next_pow2(n: int) -> int:
@@ -260,7 +265,8 @@ def _form_fits(schedule: Schedule, accesses: Accesses) -> bool:
         fits = isinstance(columns, int) and columns <= schedule.block_columns
         return reduces and fits and (schedule.splits == 1 or bool(accesses.frame.column_reductions))
     alone = not accesses.frame.column_reductions
-    return reduces and alone and (schedule.splits == 1 or splittable(accesses))
+    shared = schedule.splits == 1 or can_share_rows(accesses.comp, accesses.frame)
+    return reduces and alone and shared
 
 
 def _rows_contiguous(accesses: Accesses, hints: Mapping[str, int]) -> bool:
@@ -447,9 +453,10 @@ def _block_of_points(accesses: Accesses, points: int, hints: Mapping[str, int]) 
 def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool) -> Schedule:
     frame = accesses.frame
     rows, columns = frame.rows, frame.columns
-    split = split and splittable(accesses)
+    split = split and can_share_rows(accesses.comp, accesses.frame)
     if _rows_contiguous(accesses, hints):
-        return _outer(accesses, hints, sm_count, split)
+        found = _outer(accesses, hints, sm_count, split)
+        return _odd_rows_apart(found, accesses, hints, sm_count, split)
     length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
     fits = isinstance(length, int) and length <= PERSISTENT_COLUMNS
     idle = split and count < sm_count // 4 and size.hint(length, hints) > 4096
@@ -545,8 +552,11 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
     if fits:
         block = next_pow2(length)
         warps = _warps(block * block_rows)
-        if block <= 16:  # each thread has 16 bytes along the rows: no two warps share a row
+        if block <= WARP_COLUMNS:
             warps = min(warps, max(1, block_rows * width // (32 * 16)))
+            words = block_rows * block * _width(accesses) // 4  # that wait in registers
+            while block_rows > 16 and words > _MOST_WAITING * 32 * warps:
+                block_rows, words = block_rows // 2, words // 2
         return Schedule("persistent", rows, columns, block_rows, block, warps)
     length = size.hint(length, hints)
     scans = any(isinstance(i, Scan) for i in accesses.comp.body)
@@ -555,6 +565,59 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
     wanted = 8 * sm_count
     splits = _splits(-(-count // block_rows), length, block, wanted) if split else 1
     return Schedule("looped", rows, columns, block_rows, block, warps, splits)
+
+
+def _odd_rows_apart(
+    found: Schedule, accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool
+) -> Schedule:
+    """Rows of several axes, the last of odd length: blocks within one step of the others. Of a
+    remainder by an odd number Triton knows no two neighbours to be contiguous, and would have lanes
+    lie along the columns, across memory."""
+    *outer, inner = found.rows
+    across, length = accesses.comp.extent(inner), extent(accesses, found.columns)
+    scans = any(isinstance(i, Scan) for i in accesses.comp.body)
+    odd = isinstance(across, int) and across % 2 == 1
+    if not outer or scans or not odd or not _divided(accesses, found):
+        return found
+    block = _odd_block(found, across)
+    made = replace(found, rows=(inner,), apart=tuple(outer), block_rows=block)
+    if found.form == "looped":
+        made = _loop_apart(made, accesses, hints, sm_count, split)
+    worth = made.block_rows * size.hint(length, hints) >= LEAST_APART
+    return made if worth and valid(made, accesses) else found
+
+
+def _odd_block(found: Schedule, across: int) -> int:
+    """Rows of a block of so many: most of its lanes at work, few elements for each thread."""
+    block = min(found.block_rows, next_pow2(across))
+    while block > 16 and (
+        -(-across // block) * block * LEAST_INSIDE > across
+        or block * found.block_columns > MOST_LOADED * 32 * found.num_warps
+    ):
+        block //= 2
+    return block
+
+
+def _loop_apart(
+    made: Schedule, accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool
+) -> Schedule:
+    """A loop with as many columns at a time as its rows leave; blocks are narrower before there is
+    another kernel."""
+    length = size.hint(extent(accesses, made.columns), hints)
+    across, apart = (size.hint(extent(accesses, a), hints) for a in (made.rows, made.apart))
+    block, wanted = made.block_rows, 8 * sm_count
+    while split and block > 32 and 2 * apart * -(-across // block) < wanted:
+        block //= 2
+    columns = min(next_pow2(length), max(32, 2048 // block))
+    splits = _splits(apart * -(-across // block), length, columns, wanted) if split else 1
+    return replace(made, block_rows=block, block_columns=columns, splits=splits)
+
+
+def _divided(accesses: Accesses, schedule: Schedule) -> bool:
+    """Whether something along the columns is read at places that need each of the rows' axes."""
+    columns = set(schedule.columns)
+    along = (a.offset for a in accesses.loads.values() if not columns.isdisjoint(a.offset.axes))
+    return any(linear(accesses, offset, schedule.rows) is None for offset in along)
 
 
 def _widest(accesses: Accesses) -> int:

@@ -191,11 +191,19 @@ def planned(graph: Captured) -> dict[str, float]:
     return job.stages.seconds
 
 
+def planned_from_memory(graph: Captured) -> dict[str, float]:
+    """The same with cold caches. A small graph that is still in them takes up to a sixth less for
+    each node, which is a slope of 1.15 where every node takes as many steps."""
+    torch.zeros(1 << 25).add_(1)  # 128 MB
+    return planned(graph)
+
+
 def measured(name: str, size: int) -> dict[str, float]:
     """Seconds by stage, torch's, and "MB", the most that ours take."""
     start = time.thread_time()
     graph = captured(name, size)
-    torch_s, one, other = time.thread_time() - start, planned(graph), planned(graph)
+    torch_s = time.thread_time() - start
+    one, other = planned_from_memory(graph), planned_from_memory(graph)
     seconds = {"torch": torch_s} | {stage: min(one[stage], other[stage]) for stage in one}
     gc.collect()
     tracemalloc.start()

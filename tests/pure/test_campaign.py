@@ -117,4 +117,5 @@ def test_a_campaign_goes_on_where_it_was_stopped(tmp_path):
     lines = [json.loads(line) for line in campaign.log.read_text().splitlines()]
     assert [d["seed"] for d in lines] == list(range(5))
     assert Log(campaign.log).finished[:3] == first.finished
-    assert Finished(**{**lines[0], "found": tuple(lines[0]["found"])}) == first.finished[0]
+    lists = {name: tuple(lines[0][name]) for name in ("found", "limits")}
+    assert Finished(**{**lines[0], **lists}) == first.finished[0]

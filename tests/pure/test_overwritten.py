@@ -172,3 +172,28 @@ def test_a_call_that_changes_some_elements_does_so_in_place():
 
 def test_what_the_caller_gave_is_not_changed():
     assert overwrite_operands(changed("", "x, at, z")) == changed("", "x, at, z")
+
+
+def test_parts_that_are_stored_apart_keep_their_own():
+    """The first part is stored where the others' operand lies."""
+    text = """graph g {
+  buffer x : f32[4, 6] strides [6, 1] on cpu
+  buffer h : f32[2, 6] strides [6, 1] on cpu
+  buffer y : f32[2, 6] strides [6, 1] on cpu
+  input x
+  comp h [i:2, j:6] {
+    %0 = load x[i, j] : f32
+    %1 = add %0 %0 : f32
+    store h[i, j] %1
+  }
+  comp y [j:6] {
+    %0 = load h[0, j] : f32
+    %1 = exp %0 : f32
+    store y[0, j] %0
+    store y[1, j] %1
+  }
+  output view(y, [2, 6], [6, 1], 0)
+}"""
+    found = overwrite_operands(parse_graph(text))
+    check_graph(found)
+    assert set(found.nodes[1].writes) == {"y"}

@@ -11,7 +11,7 @@ same to the bit in any correct implementation: `exact` ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -169,13 +169,39 @@ def _weights(output: Tensor) -> Tensor:
 def _difference(
     name: str, fused: Tensor, eager: Tensor, oracle: Tensor, budget: Budget
 ) -> list[str]:
-    reason = compare(name, fused, eager, oracle, budget).reason
+    reason = _reason(name, fused, eager, oracle, budget)
     if not reason and not name.startswith("gradient") and _steps(fused) != _steps(eager):
         reason = f"strides {fused.stride()} instead of {eager.stride()}"
     return [f"{name}: {reason}"] if reason else []
 
 
+# Of a difference: wherever it is, one has an infinity and the other NaN.
+NO_NUMBERS = ", each infinite or NaN in both"
+
+
+def _reason(name: str, fused: Tensor, eager: Tensor, oracle: Tensor, budget: Budget) -> str:
+    """What is wrong; of what has no numbers only if nothing else is."""
+    reason = compare(name, fused, eager, oracle, budget).reason
+    if not reason or budget.bitwise or fused.shape != eager.shape or fused.dtype != eager.dtype:
+        return reason
+    both = no_numbers(fused, eager)
+    if not both.any():
+        return reason
+    rest = (t.masked_fill(both, 0) for t in (fused, eager, oracle))
+    return compare(name, *rest, budget).reason or reason + NO_NUMBERS
+
+
+def no_numbers(a: Tensor, b: Tensor) -> Tensor:
+    """Where one is infinite and the other NaN."""
+    if not a.is_floating_point():
+        return torch.zeros_like(a, dtype=torch.bool)
+    return (a.isnan() & b.isinf()) | (a.isinf() & b.isnan())
+
+
 def _steps(tensor: Tensor) -> list[int]:
-    """Strides that matter: of dimensions with more than one element, of a tensor that has any."""
-    sized = zip(tensor.shape, tensor.stride())
-    return [stride for extent, stride in sized if extent > 1 and tensor.numel()]
+    return strides_that_matter(tensor.shape, tensor.stride())
+
+
+def strides_that_matter(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """Of dimensions with more than one element, of a tensor that has any."""
+    return [s for extent, s in zip(shape, strides) if extent > 1 and 0 not in shape]

@@ -124,7 +124,10 @@ def _taken(comp: Comp, position: int, uses: _Uses) -> dict[str, str]:
 
 
 def _fits(comp: Comp, store: Store, operand: str, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether `comp` may store to `operand`, each point where it reads."""
+    """Whether `comp` may store to `operand`, each point where it reads. Not if it stores several
+    parts: one is stored where another's operand may be."""
+    if sum(s.buffer == store.buffer for s in comp.stores) > 1:
+        return False
     given, result = buffers[operand], buffers[store.buffer]
     if replace(given, name=result.name, frozen=result.frozen) != result:
         return False

@@ -32,14 +32,19 @@ print(CHECKS[{check!r}](case, {device!r}))
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`kind`: "" where the seed is no program. `found`: what is wrong. `file`: the smallest program
-    that shows it."""
+    """`kind`: "" where the seed is no program. `found`: what differs. `file`: the smallest program
+    that shows it. `limits`: names in campaign/listed.py if all that differs is listed there."""
 
     seed: int
     kind: str
     found: tuple[str, ...] = ()
     file: str = ""
     seconds: float = 0.0
+    limits: tuple[str, ...] = ()
+
+    @property
+    def wrong(self) -> bool:
+        return bool(self.found) and not self.limits
 
 
 class Log:
@@ -66,7 +71,8 @@ class Log:
 
 def _read(line: str) -> Finished:
     fields = json.loads(line)
-    return Finished(**{**fields, "found": tuple(fields["found"])})
+    lists = {name: tuple(fields.get(name, ())) for name in ("found", "limits")}
+    return Finished(**{**fields, **lists})
 
 
 def write_case(case: Case, found: list[str], folder: Path, check: str, device: str) -> Path:

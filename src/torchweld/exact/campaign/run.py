@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -19,6 +19,7 @@ import torch
 from torchweld.core.errors import one_line
 from torchweld.exact.campaign.cases import KINDS, kind_of
 from torchweld.exact.campaign.checks import CHECKS, Case, is_broken, is_fit, place_of, shrunk
+from torchweld.exact.campaign.listed import limits_of
 from torchweld.exact.campaign.record import Finished, Log, write_case
 
 _RENEW = 400  # seeds after which a process is replaced: torch keeps what it has traced
@@ -49,30 +50,34 @@ def run_seed(campaign: Campaign, seed: int) -> Finished:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found, file = _checked(campaign, kind, seed)
+            finished = _checked(campaign, kind, seed)
         except Exception as error:
-            found, file = [f"not checked: {type(error).__name__}: {one_line(error)}"], ""
-    if found is None:
-        return Finished(seed, "")
-    return Finished(seed, kind, tuple(found), file, time.perf_counter() - start)
+            text = f"not checked: {type(error).__name__}: {one_line(error)}"
+            finished = Finished(seed, kind, (text,))
+    return replace(finished, seconds=time.perf_counter() - start) if finished.kind else finished
 
 
-def _checked(campaign: Campaign, kind: str, seed: int) -> tuple[list[str] | None, str]:
-    case, place = KINDS[kind](seed), place_of(campaign.device)
+def _checked(campaign: Campaign, kind: str, seed: int) -> Finished:
+    case, device = KINDS[kind](seed), campaign.device
+    place = place_of(device)
     if case is None or not is_fit(case, place):
-        return None, ""
+        return Finished(seed, "")
 
     def check(case: Case) -> list[str]:
-        return CHECKS[campaign.check](case, campaign.device)
+        return CHECKS[campaign.check](case, device)
+
+    def wrong(case: Case) -> list[str]:
+        """None of what is at a limit, so that nothing wrong is made small to that."""
+        found = check(case) if is_fit(case, place) else []
+        return [] if found and limits_of(case, found, device) else found
 
     found = check(case)
-    if not found:
-        return [], ""
-    case, found = shrunk(
-        case, found, lambda c: check(c) if is_fit(c, place) else [], campaign.shrink_s
-    )
-    folder = campaign.folder / "failures"
-    return found, str(write_case(case, found, folder, campaign.check, campaign.device))
+    limits = limits_of(case, found, device) if found else ()
+    if limits or not found:
+        return Finished(seed, kind, tuple(found), limits=limits)
+    case, found = shrunk(case, found, wrong, campaign.shrink_s)
+    file = write_case(case, found, campaign.folder / "failures", campaign.check, device)
+    return Finished(seed, kind, tuple(found), str(file))
 
 
 def run(

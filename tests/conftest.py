@@ -12,6 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# What Inductor does before its first kernel, and no test is about: a program for each set of vector
+# instructions, to see whether they run, headers compiled ahead, and a pool of processes.
+INDUCTOR = {
+    "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+}
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """One cache for all workers of a run, and plans that repeat: set before any test imports
@@ -22,6 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )  # fmt: skip
     settings.load_profile("same")
     os.environ.setdefault("TORCHWELD_CALIBRATE", "off")
+    for name, value in INDUCTOR.items():
+        os.environ.setdefault(name, value)
     if "TORCHWELD_CACHE_DIR" not in os.environ:
         os.environ["TORCHWELD_CACHE_DIR"] = tempfile.mkdtemp(prefix="torchweld-test-cache-")
         config.add_cleanup(_remove_cache)

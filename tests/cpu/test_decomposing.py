@@ -379,6 +379,16 @@ def test_unlike_calls_are_traced_apart(traces):
     assert traces.count(aten.mul.Tensor) == 10
 
 
+def test_what_is_one_operation_already_is_not_traced(traces):
+    def function(m, x):
+        return torch.cat([x.unsqueeze(0), x.neg().expand(2, 3, 3)]).permute(2, 0, 1), x[1:].t()
+
+    made = program.decomposed(exported(Of(function), (randn(3, 3),)))
+    wanted = ["unsqueeze", "neg", "expand", "cat", "permute", "slice", "permute"]
+    assert [n.target.overloadpacket.__name__ for n in calls(made)] == wanted
+    assert traces == [aten.t.default]  # a permutation, by the table
+
+
 def test_every_draw_has_a_number_of_its_own():
     model = nn.Sequential(*(nn.Dropout(0.5) for _ in range(3)))
     made = program.decomposed(exported(model, X))

@@ -770,6 +770,61 @@ def functional_graph(
     return graph, nested
 
 
+# Views that torch's trace writes down as they are called.
+_VIEWS = frozenset({
+    torch.ops.aten.expand.default, torch.ops.aten.permute.default, torch.ops.aten.select.int,
+    torch.ops.aten.slice.Tensor, torch.ops.aten.unsqueeze.default, torch.ops.aten.view.default,
+})  # fmt: skip
+_ABOVE_BACKENDS = (
+    torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd,
+    torch._C.DispatchKey.AutogradCPU, torch._C.DispatchKey.AutogradCUDA,
+    torch._C.DispatchKey.Functionalize, torch._C.DispatchKey.ADInplaceOrView,
+)  # fmt: skip
+
+
+@functools.cache
+def _is_one_operation(target: Callable) -> bool:
+    """Whether torch makes one new tensor, or a view, by `target` itself: nothing takes it apart on
+    the way to a backend, as far as no table does."""
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
+        return False
+    if target is torch.ops.aten.lift_fresh_copy.default:  # a clone, where functions are traced
+        return False
+    schema = target._schema
+    if len(schema.returns) != 1 or str(schema.returns[0].type) != "Tensor":
+        return False
+    said = (*schema.arguments, *schema.returns)
+    aliased = any(each.alias_info is not None for each in said)
+    implicit = torch._C._dispatch_has_kernel_for_dispatch_key(
+        target.name(), torch._C.DispatchKey.CompositeImplicitAutograd
+    )
+    special = any(key in target.py_kernels for key in _ABOVE_BACKENDS)
+    return not (schema.is_mutable or implicit or special) and (not aliased or target in _VIEWS)
+
+
+def one_operation(
+    target: Callable, given: Callable, inputs: Sequence, decompositions: Decompositions
+) -> torch.Tensor | None:
+    """The fake result of a call that `functional_graph` would trace to `target` alone, made without
+    a trace. None: it has to be traced."""
+    tables = decompositions.plain, decompositions.composite, decompositions.native
+    if not _is_one_operation(target) or any(target in table for table in tables):
+        return None
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    if not tensors or any(map(_has_more, tensors)):
+        return None
+    args, kwargs = given(inputs)
+    with enable_python_dispatcher():
+        found = target(*args, **kwargs)
+    return found if is_plain_fake(found) and all(found is not each for each in tensors) else None
+
+
+def _has_more(value: torch.Tensor) -> bool:
+    """A constant's numbers, or a sign that reading it changes."""
+    signed = value.is_conj() or value.is_neg()
+    return not is_plain_fake(value) or value.constant is not None or signed
+
+
 def is_plain_fake(value) -> bool:
     """A fake tensor of torch's own class, with sizes, strides and a storage."""
     return type(value) is FakeTensor and value.layout == torch.strided and not value.is_quantized

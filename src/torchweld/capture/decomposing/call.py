@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from torchweld.capture import torch_private
+from torchweld.core.torch_private import pytree
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -66,6 +67,9 @@ class Call:
         may as a part of its program, and says best why it cannot."""
         values = [_another(node.meta["val"]) for node in self.nodes]
         try:
+            alone = torch_private.one_operation(self._target, self._given, values, table)
+            if alone is not None:
+                return self._of_one(values, alone)
             made = torch_private.functional_graph(self._target, self._given, values, table)
         except Exception as error:
             raise Unhandled from error
@@ -79,6 +83,17 @@ class Call:
         found = tuple(nodes[-1].args[0])
         leaves, written = found[: len(found) - len(inputs)], found[len(found) - len(inputs) :]
         return Little(inputs, body, leaves, nested, written, _memory(inputs, found))
+
+    def _of_one(self, values: Sequence, result: torch.Tensor) -> Little:
+        graph = Graph()
+        inputs = tuple(graph.placeholder(f"input_{place}") for place in range(len(values)))
+        args, kwargs = self._given(inputs)
+        node = graph.call_function(self._target, args, kwargs)
+        for each, value in zip((*inputs, node), (*values, result)):
+            each.meta["val"] = value
+        nested = pytree.tree_flatten(result)[1]
+        nothing = (None,) * len(inputs)
+        return Little(inputs, (node,), (node,), nested, nothing, _memory(inputs, (node, *nothing)))
 
     def _given(self, values: Sequence) -> tuple:
         return map_arg((self._args, self._kwargs), lambda node: values[self._places[node]])

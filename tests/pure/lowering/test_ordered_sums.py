@@ -64,11 +64,16 @@ def test_equal_indices_are_sorted_once():
     assert runs(result) == 3 and externs(result) == [SORT] * 2
 
 
-def test_keys_are_as_narrow_as_they_can_be():
-    for rows, dtype in ((32767, "i16"), (32768, "i32")):
-        result = lowered(lambda i, v, n=rows: put([i], v, n), AT[0], torch.randn(4))
-        (sort,) = (n for n in result.graph.nodes if getattr(n, "target", "") == SORT)
-        assert result.graph.buffers[sort.reads[0]].dtype.name == dtype
+@pytest.mark.parametrize(("rows", "dtype"), [
+    (255, "u8"), (256, "i16"), (32767, "i16"), (65535, "i16"), (65536, "i32"),
+])  # fmt: skip
+def test_keys_are_as_narrow_as_they_can_be(rows, dtype):
+    """Passes of the sort are as many as their bytes."""
+    at = torch.tensor([rows - 1, 0, -1, rows // 2 + 1, 5, 5, 300 % rows])
+    result = check(lambda i, v: put([i], v, rows), at, torch.randn(7), all_lowered=False)
+    assert runs(result) == 1
+    (sort,) = (n for n in result.graph.nodes if getattr(n, "target", "") == SORT)
+    assert result.graph.buffers[sort.reads[0]].dtype.name == dtype
 
 
 @pytest.mark.parametrize("function", [

@@ -11,13 +11,17 @@ from torchweld.capture.lowering.expr import where
 from torchweld.capture.lowering.nest import Nest, Spec, aligned
 from torchweld.capture.lowering.ranges import all_of, in_range, is_inside
 from torchweld.core import dtypes
+from torchweld.core.dtypes import DType
 from torchweld.core.errors import NotLowered
 from torchweld.ir import views
+from torchweld.ir.interval import type_bounds
 from torchweld.ir.nodes import Extern
 from torchweld.ir.size import product
 from torchweld.ir.views import Tensor, contiguous_strides
 
-_TWO_BYTES = 1 << 15  # keys below it are sorted in half as many passes
+# Types of keys: passes over them are as many as they have bytes. Each holds places from 0 on, less
+# its offset (ATen has no sort of uint16).
+_KEYS = ((dtypes.u8, 0), (dtypes.i16, 0), (dtypes.i16, 1 << 15), (dtypes.i32, 0))
 
 
 def sums_in_order(
@@ -33,11 +37,13 @@ def sums_in_order(
         raise NotLowered("sums in order of integers, or of sizes that are known at the call")
     if shape[d] == 1 or spec.shape[d] == 1:
         raise NotLowered("sums by one index, or to one place")
+    _, offset = key_type(spec.shape[d])
     keys, order = _sorted(call, index, spec.shape[d], wrap, ignored)
     flat = call.reshaped(values, shape)
     places = [None if k == d else k for k in range(len(shape))]
     nest = call.nest(shape, extra=[(keys, (d,)), (order, (d,)), (flat, tuple(places))])
     key, point = nest.read(keys, (d,)).to(dtypes.i64), nest.read(order, (d,))
+    key = key + offset if offset else key
     value = nest.read(flat, [point if k == d else k for k in range(len(shape))])
     buffer = call.graph.buffer(call.name, spec.shape, spec.dtype,
                                contiguous_strides(spec.shape), spec.device)  # fmt: skip
@@ -50,8 +56,8 @@ def sums_in_order(
 
 
 def _sorted(call: Call, index: Tensor, rows: int, wrap: bool, ignored: int) -> list[Tensor]:
-    """[places in ascending order, for each the number of the index that it is], of all elements of
-    `index`; place `rows` for what is nobody's. Once for the same."""
+    """[places in ascending order, less their offset, for each the number of the index that it is],
+    of all elements of `index`; place `rows` for what is nobody's. Once for the same."""
     graph = call.graph
     named = [(index, (name, rows, wrap, ignored)) for name in ("sorted", "order")]
     if named[0] not in graph.copies:
@@ -65,13 +71,22 @@ def _sorted(call: Call, index: Tensor, rows: int, wrap: bool, ignored: int) -> l
     return [graph.copies[name] for name in named]
 
 
+def key_type(rows: int) -> tuple[DType, int]:
+    """(type, offset) of keys from 0 to `rows`: a place is the key plus the offset."""
+    for dtype, offset in _KEYS:
+        if rows <= type_bounds(dtype)[1] + offset:
+            return dtype, offset
+    raise NotLowered("sums by an index of more than 31 bits")
+
+
 def _keys(call: Call, index: Tensor, rows: int, wrap: bool, ignored: int) -> Tensor:
     nest = Nest(call.graph, "keys", index.shape, [aligned(index, index.rank)])
     given = nest.read(index).to(dtypes.i64)
     inside = [is_inside(given, -rows if wrap else 0, rows)]
     inside += [given.ne(ignored)] if ignored >= 0 else []
     key = where(all_of(inside), in_range(given, rows, wrap), rows)
-    kind = dtypes.i16 if rows < _TWO_BYTES else dtypes.i32
+    kind, offset = key_type(rows)
+    key = key - offset if offset else key
     spec = Spec(index.shape, contiguous_strides(index.shape), kind, index.device)
     made = nest.store(key.to(kind), spec)
     nest.close()

@@ -58,6 +58,25 @@ def test_gradients_of_embeddings(shape, padding):
     assert runs(result) == 1 and externs(result) == [SORT]
 
 
+@pytest.mark.parametrize(("strides", "copies"), [
+    ((7, 0, 1), 0),  # one row for a bag
+    ((0, 7, 1), 0),
+    ((7, 21, 1), 0),  # bags along the first dimension
+    ((1, 5, 15), 1),  # no lines
+])  # fmt: skip
+def test_what_is_added_is_read_where_it_lies(strides, copies):
+    """A gradient of sums over bags of rows is never written out for all of their rows."""
+    at = torch.tensor([[4, 0, -1], [0, 0, -5], [1, 4, 1], [2, 0, 2], [4, 3, 2]])
+
+    def function(i, v):
+        return put([i], v.as_strided((5, 3, 7), strides), 5, 7)
+
+    result = check(function, at, torch.randn(140), all_lowered=False)
+    assert runs(result) == 1 and externs(result) == [SORT]
+    assert sum(not s.combine and s.buffer.startswith(("copy", "flatten"))
+               for c in comps(result) for s in c.stores) == copies  # fmt: skip
+
+
 def test_equal_indices_are_sorted_once():
     result = check(lambda i, v: [put([i], v, 5, 7), put([i], v.cos(), 5, 7), put([i + 0], v, 5, 7)],
                    AT, torch.randn(2, 4, 7), all_lowered=False)  # fmt: skip

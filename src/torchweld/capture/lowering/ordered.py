@@ -6,9 +6,12 @@ Where eager's operation sorts, so that a program in eager repeats, so does the c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from torchweld.capture.lowering.call import Call
-from torchweld.capture.lowering.expr import where
-from torchweld.capture.lowering.nest import Nest, Spec, aligned
+from torchweld.capture.lowering.expr import Expr, where
+from torchweld.capture.lowering.nest import Nest, Spec, aligned, stored
 from torchweld.capture.lowering.ranges import all_of, in_range, is_inside
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
@@ -17,7 +20,7 @@ from torchweld.ir import views
 from torchweld.ir.interval import type_bounds
 from torchweld.ir.nodes import Extern
 from torchweld.ir.size import product
-from torchweld.ir.views import Tensor, contiguous_strides
+from torchweld.ir.views import Tensor, contiguous_strides, merged
 
 # Types of keys: passes over them are as many as they have bytes. Each holds places from 0 on, less
 # its offset (ATen has no sort of uint16).
@@ -39,12 +42,13 @@ def sums_in_order(
         raise NotLowered("sums by one index, or to one place")
     _, offset = key_type(spec.shape[d])
     keys, order = _sorted(call, index, spec.shape[d], wrap, ignored)
-    flat = call.reshaped(values, shape)
-    places = [None if k == d else k for k in range(len(shape))]
-    nest = call.nest(shape, extra=[(keys, (d,)), (order, (d,)), (flat, tuple(places))])
+    given, loops = _by_loops(call, values, d, index.rank)
+    before, behind = range(d), range(d + 1, len(shape))
+    places = (*before, *[None] * len(loops), *behind)
+    nest = call.nest(shape, extra=[(keys, (d,)), (order, (d,)), (given, places)])
     key, point = nest.read(keys, (d,)).to(dtypes.i64), nest.read(order, (d,))
     key = key + offset if offset else key
-    value = nest.read(flat, [point if k == d else k for k in range(len(shape))])
+    value = nest.read(given, [*before, *_digits(point, loops), *behind])
     buffer = call.graph.buffer(call.name, spec.shape, spec.dtype,
                                contiguous_strides(spec.shape), spec.device)  # fmt: skip
     to = in_range(key, spec.shape[d], wrap=False)
@@ -53,6 +57,43 @@ def sums_in_order(
              guard=(key < spec.shape[d]).value)  # fmt: skip
     nest.close()
     return views.whole(buffer)
+
+
+def _by_loops(call: Call, values: Tensor, d: int, rank: int) -> tuple[Tensor, tuple[int, ...]]:
+    """`values` with a dimension for each loop in the place of `rank` dimensions from d on, and what
+    the loops count. They are read where they lie if that takes no more memory or has whole lines:
+    gradients of sums of rows are one element for all that were added; else they are copied."""
+    loops = merged([a for dim in values.dims[d : d + rank] for a in dim])
+    repeated = any(not a.steps for a in loops)
+    if len(loops) > 1 and not (repeated or _has_lines(call, values, d + rank)):
+        shape = (*values.shape[:d], product(values.shape[d : d + rank]), *values.shape[d + rank :])
+        values, rank = stored(call.graph, call.reshaped(values, shape)), 1
+        loops = values.dims[d]
+    apart = [(a,) for a in loops]
+    given = replace(values, dims=(*values.dims[:d], *apart, *values.dims[d + rank :]))
+    return given, tuple(a.extent for a in loops)
+
+
+def _has_lines(call: Call, values: Tensor, first: int) -> bool:
+    """Whether the dimensions from `first` on, if any, are contiguous in the last."""
+    view = call.graph.view_of(values)
+    if view is None:
+        return False
+    strides = [s for n, s in zip(view.shape[first:], view.strides[first:]) if n != 1]
+    return not strides or strides[-1] == 1
+
+
+def _digits(point: Expr, loops: Sequence[int]) -> list[Expr]:
+    """The index of each loop, the outermost first, at a point that has a number."""
+    if len(loops) == 1:
+        return [point]
+    if product(loops) < 1 << 31:
+        point = point.to(dtypes.i32).to(dtypes.i64)  # divided in 32 bits
+    found, point = [], point.maximum(0)
+    for count in loops[:0:-1]:
+        found.append(point.remainder(count))
+        point = point.floor_div(count)
+    return [point, *reversed(found)]
 
 
 def _sorted(call: Call, index: Tensor, rows: int, wrap: bool, ignored: int) -> list[Tensor]:

@@ -12,7 +12,8 @@ from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.externs import window
 from torchweld.capture.lowering.indexing import IndexLayout
 from torchweld.capture.lowering.nest import Nest, Spec, copied
-from torchweld.capture.lowering.ordered import sums_in_order
+from torchweld.capture.lowering.one_each import put_one_each, rows_of
+from torchweld.capture.lowering.ordered import Places, sums_in_order
 from torchweld.capture.lowering.ranges import (
     all_of,
     check_range,
@@ -187,7 +188,8 @@ def embedding_dense_backward(call: Call, grad, indices, rows, padding_idx, scale
         known = all(isinstance(n, int) for n in (count, *call.out.shape))
         if not known or count <= _FEW_INDICES or rows == 1:
             return _library_gradient(call, grad, indices, rows, padding_idx)
-        return sums_in_order(call, grad, indices, 0, ignored=padding_idx)
+        places = Places((indices,), (rows,), indices.shape, ignored=padding_idx)
+        return sums_in_order(call, grad, places, 0)
     zeros = views.filled(0.0, call.out.dtype, call.out.device, call.out.shape)
     target, init = _start(call, zeros, wide=True)
     last = grad.rank - 1
@@ -284,15 +286,19 @@ def index_put_in_place(call: Call, x, indices, values, accumulate=False):
 def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, checked: bool):
     if len(indices) == 1 and indices[0] is not None and indices[0].dtype == dtypes.b1:
         return _put_where(call, x, indices[0], values, accumulate)
+    layout, spec = IndexLayout(x, indices), call.out
+    shape, on_gpu = layout.shape(), spec.device.startswith("cuda")
+    if on_gpu and 0 not in shape and (rows := rows_of(layout)) is not None:
+        if checked:
+            layout.check(call)
+        return put_one_each(call, layout, rows, values, accumulate)
     if not accumulate and any(size != 1 for size in values.shape):
         raise NotLowered("the last of several writes to one element")
     _needs_float(call)
-    layout, spec = IndexLayout(x, indices), call.out
-    shape = layout.shape()
     if 0 in shape:  # a write of one value to one place would not run over the empty axis
         return call.fresh(x)
     if accumulate and not layout.is_single:
-        if checked and spec.dtype.is_float and spec.device.startswith("cuda"):
+        if checked and spec.dtype.is_float and on_gpu:
             return _put_in_order(call, layout, values)
         _needs_atomics(call, "add", shape)
     target, init = _start(call, x, wide=accumulate)
@@ -305,13 +311,14 @@ def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, check
 
 def _put_in_order(call: Call, layout: IndexLayout, values: Tensor) -> Tensor:
     """The gradient of x[index]. Eager sorts for it."""
-    x = layout.x
-    if not isinstance(x.source, Fill) or x.source.value != 0 or len(layout.indexed) != 1:
-        raise NotLowered("sums that eager sorts for, by several indices or to what is there")
-    (d,) = layout.indexed
+    x, first, indexed = layout.x, layout.first, layout.indexed
+    if not isinstance(x.source, Fill) or x.source.value != 0 or not layout.together:
+        raise NotLowered("sums that eager sorts for, to what is there or by indices that are apart")
     layout.check(call)
-    given = views.expand(values, layout.shape())
-    return sums_in_order(call, given, layout.indices[d], d, wrap=True)
+    shape = layout.shape()
+    indices, sizes = (tuple(given[d] for d in indexed) for given in (layout.indices, x.shape))
+    places = Places(indices, sizes, shape[first : first + layout.rank], wrap=True)
+    return sums_in_order(call, views.expand(values, shape), places, first)
 
 
 def _put_where(call: Call, x: Tensor, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:

@@ -130,6 +130,28 @@ def channels_first():
     return model.requires_grad_(False), x
 
 
+class Bags(nn.Module):
+    """Bags of 13 and of 8 rows. `others`: whose gradients a gather would not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_13 = nn.ModuleList(nn.EmbeddingBag(5003, 99, mode=m) for m in ("mean", "sum"))
+        half = torch.bfloat16
+        self.by_13.append(nn.EmbeddingBag(5003, 99, mode="sum", dtype=half))
+        self.by_8 = nn.EmbeddingBag(5003, 99, dtype=half)
+        self.others = nn.ModuleList([nn.EmbeddingBag(5003, 99, dtype=half),
+                                     nn.EmbeddingBag(5003, 99, mode="max")])  # fmt: skip
+
+    def forward(self, at):
+        bags = [bag(at) for bag in (*self.by_13, *self.others)] + [self.by_8(at[:, :8])]
+        return sum(x.float().sin().mean() for x in bags)
+
+
+def bags():
+    with torch.device("meta"):
+        return Bags(), torch.empty(2047, 13, dtype=torch.int64)
+
+
 def attention_by_hand():
     return _in_bfloat16(lambda: Attention(768, by_hand=True), 8, 512, 768)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from torchweld.capture.lowering.ordered import key_type
 from torchweld.codegen.source import KernelBundle
+from torchweld.core import dtypes
 from torchweld.targets.gpus import H100
 from torchweld.templates.gemm.choice import choose
 from torchweld.templates.runs import template
@@ -14,15 +16,17 @@ from triton_cases import Case, case
 
 _BODY = """%0 = load keys[i] : {keys}
 %1 = cast %0 : i64
-%2 = const 0 : i64
-%3 = maximum %1 %2 : i64
-%4 = const {last} : i64
-%5 = minimum %3 %4 : i64
-%6 = load order[i] : i64
-%7 = load x[a, %6, j] : {dtype}
-%8 = const {rows} : i64
-%9 = lt %1 %8 : b1
-store.add_runs y[a, %5, j] %7 init 0.0 if %9"""
+%2 = const {offset} : i64
+%3 = add %1 %2 : i64
+%4 = const 0 : i64
+%5 = maximum %3 %4 : i64
+%6 = const {last} : i64
+%7 = minimum %5 %6 : i64
+%8 = load order[i] : i64
+%9 = load x[a, %8, j] : {dtype}
+%10 = const {rows} : i64
+%11 = lt %3 %10 : b1
+store.add_runs y[a, %7, j] %9 init 0.0 if %11"""
 
 
 def runs(keys: torch.Tensor, rows: int, columns: tuple[int, int], dtype: str = "f32",
@@ -31,11 +35,12 @@ def runs(keys: torch.Tensor, rows: int, columns: tuple[int, int], dtype: str = "
     from `rows` on are nobody's."""
     n, order = len(keys), torch.randperm(len(keys), generator=torch.Generator().manual_seed(0))
     outer, inner = columns
-    kind = "i16" if rows < 2**15 else "i32"
-    text = _BODY.format(keys=kind, last=rows - 1, rows=rows, dtype=dtype)
+    kind, offset = key_type(rows)
+    text = _BODY.format(keys=kind, offset=offset, last=rows - 1, rows=rows, dtype=dtype)
+    keys = (keys.sort()[0] - offset).to(dtypes.to_torch(kind))
     return case(
         f"runs_{n}_{rows}_{outer}_{inner}_{dtype}", f"a:{outer}, i:{n}, j:{inner}", text,
-        fill={"keys": keys.sort()[0], "order": order, **(fill or {})}, keys=(kind, n),
+        fill={"keys": keys, "order": order, **(fill or {})}, keys=(kind.name, n),
         order=("i64", n), x=(dtype, outer, n, inner), y=(dtype, outer, rows, inner),
     )  # fmt: skip
 
@@ -61,6 +66,9 @@ ALL = [
     runs(drawn(37, 3), 3, (1, 6), "bf16"),
     runs(drawn(64, 40), 40, (3, 4), "f16"),
     runs(drawn(61, 40000), 40000, (1, 1), "f64"),
+    runs(torch.tensor([0] * 9 + [1, 32768, 32767] * 9 + [65534, 65535] * 9), 65535, (1, 3)),
+    runs(torch.tensor([255] * 19 + [254] * 20 + [0, 3] * 9), 255, (1, 3)),  # one byte
+    runs(drawn(61, 70000), 70000, (2, 3)),
     runs(torch.full((40,), 3), 9, (1, 4)),  # a run of many tiles
     runs(torch.tensor([5] * 16 + [6] * 8 + [7] * 9), 8, (1, 4)),  # that end where tiles do
     runs(drawn(5, 7), 7, (2, 3)),

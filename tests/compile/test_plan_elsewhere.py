@@ -32,9 +32,10 @@ def found() -> dict[str, Plans]:
     asked = [Asked(case(n), GPUS) for n in names] + [Asked("geglu-mlp", GPUS, True, None, True)]
     asked.append(Asked(case("pools"), GPUS, True, "float32"))
     asked.append(Asked(case("small_mlp"), GPUS, True))
+    asked.append(Asked(case("bags"), GPUS, True))
     asked.append(Asked(case("inverted_residuals"), GPUS))
     asked.append(Asked(case("channels_first"), GPUS))
-    last = ("training", "pools", "small_mlp", "inverted_residuals", "channels_first")
+    last = ("training", "pools", "small_mlp", "bags", "inverted_residuals", "channels_first")
     return dict(zip((*names, *last), plans(asked)))
 
 
@@ -90,6 +91,15 @@ def test_the_forward_of_a_small_mlp_is_one_kernel(found, device):
     graphs = [g for g in found["small_mlp"].graphs if g.device == device]
     assert [g.kind for g in graphs] == ["forward", "backward"]
     assert [k.template for k in graphs[0].kernels].count("chain") == 1 and not graphs[0].calls
+
+
+def test_gradients_of_bags_are_sums_of_runs(found):
+    """With one sort, and without a gradient for each row of a bag."""
+    for forward, backward in (found["bags"].graphs[k : k + 2] for k in (0, 2)):
+        calls = [c.template for c in forward.calls]
+        assert len(calls) == 2 and all("_embedding_bag" in c for c in calls)  # those left to ATen
+        assert [k.template for k in backward.kernels].count("runs") == 4
+        assert [c.template for c in backward.calls].count("aten.sort.stable") == 2
 
 
 @pytest.mark.parametrize("device", GPUS)

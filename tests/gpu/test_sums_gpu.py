@@ -54,6 +54,8 @@ BY_ATOMICS = {
     "index_add": lambda x, e, at: (x * 2).index_add(0, at, e.sin(), alpha=0.5),
     "scatter_add": lambda x, e, at: torch.zeros_like(x).scatter_add(0, wide(at, x), e * e).tanh(),
     "scatter_reduce": lambda x, e, at: x.scatter_reduce(0, wide(at, x), e.cos(), "sum"),
+    "means": lambda x, e, at: x.scatter_reduce(0, wide(at, x), e.cos(), "mean", include_self=False),
+    "means with what is there": lambda x, e, at: x.scatter_reduce(0, wide(at, x), e.cos(), "mean"),
     "index_select": lambda x, e, at: x.sin().index_select(0, at) * e,
     "gather": lambda x, e, at: (x * 2).gather(0, wide(at, x)) * e,
 }
@@ -61,6 +63,11 @@ IN_ORDER = {
     "index": lambda x, e, at: x.sin()[at] * e + x.cos()[at],
     "second dimension": lambda x, e, at: x.t().exp()[:, at] * e.t(),
     "embedding": lambda x, e, at: F.embedding(at, x, padding_idx=3) * e,
+    "two indices": lambda x, e, at: x.sin().view(20, 35, 40)[at // 35, at % 35] * e,
+    "sums of bags": lambda x, e, at: F.embedding_bag(at.view(-1, 5), x, mode="sum") * e[:4000],
+    "means of rows": lambda x, e, at: F.embedding(at.view(-1, 8), x).mean(1) * e[:2500],
+    "ones at indices": lambda x, e, at: F.one_hot(at, NODES).to(x.dtype) @ x * e,
+    "one of each row": lambda x, e, at: e[torch.arange(EDGES, device=x.device), at % 40] * x.sum(),
     "rows of two": lambda x, e, at: F.embedding(at.view(2, -1), x).flatten(0, 1) * e,
 }
 

@@ -23,6 +23,7 @@ from torchweld.capture import (
     interpolation,
     joint,
     losses,
+    one_hot,
     pieces,
     random,
     recurrent,
@@ -241,6 +242,7 @@ class _Session:
         joint.drop_detach(gm)
         experts.by_groups(gm)
         columns.compute_apart(gm)
+        one_hot.by_index(gm)
         random.gather_seeds(gm)
         joint.write_in_place(gm)
         compiled = self._compile(gm, "inference", torch_private.static_input_positions())

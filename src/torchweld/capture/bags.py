@@ -4,7 +4,8 @@
 
 ATen's call is given the places where bags begin, which it looks at one by one, and returns four
 tensors of which one is used. A gather and a reduction are one kernel, with what is around them.
-In inference only: the gradient of ATen's call is one pass, that of a gather is a scatter.
+In training on a GPU alone: there the gradient is a sum by sorted indices, as ATen's, in which all
+rows of a bag read one element. On a CPU ATen's gradient is one pass, that of a gather a scatter.
 """
 
 from __future__ import annotations
@@ -59,9 +60,23 @@ def _has_equal_bags(node: Node) -> bool:
     unusual = (given[n] for n in ("offsets", "max_norm", "padding_idx", "include_last_offset"))
     if index is None or weight is None or any(x not in (None, False) for x in unusual):
         return False
-    if torch.is_grad_enabled() and weight.requires_grad:
+    if torch.is_grad_enabled() and weight.requires_grad and not _has_equal_gradient(given):
         return False
     if given["per_sample_weights"] is not None and weight.dtype not in _WIDE:
         return False  # ATen rounds each product in 16 bits once, with the sum
     plain = index.dim() == weight.dim() == 2 and not index.is_floating_point()
     return plain and isinstance(index.shape[1], int) and index.shape[1] > 0
+
+
+def _has_equal_gradient(given: dict) -> bool:
+    """Whether the gradient of the gather is computed as that of the bags. The largest of equal rows
+    share theirs; a mean of 16 bits would be rounded for each row, unless the division is exact."""
+    index, weight, mode = example(given["input"]), example(given["weight"]), given["mode"]
+    if weight.device.type != "cuda" or mode == "max" or index.dim() != 2:
+        return False
+    if given["sparse"] or given["scale_grad_by_freq"]:
+        return False
+    bags, length = index.shape
+    if not (isinstance(bags, int) and isinstance(length, int)):
+        return False
+    return mode == "sum" or weight.dtype in _WIDE or length & (length - 1) == 0

@@ -31,6 +31,7 @@ from torchweld.capture import (
     fits,
     joint,
     losses,
+    one_hot,
     random,
     small_products,
     torch_private,
@@ -444,6 +445,7 @@ def clean(program: ExportedProgram) -> torch.fx.GraphModule:
     joint.drop_detach(module)
     experts.by_groups(module)
     columns.compute_apart(module)
+    one_hot.by_index(module)
     small_products.write_out_batches(module)
     random.gather_seeds(module)
     joint.write_in_place(module)

@@ -20,7 +20,16 @@ from typing import Literal
 
 import torch
 
-from torchweld.capture import columns, decompose, joint, losses, random, scores, torch_private
+from torchweld.capture import (
+    columns,
+    decompose,
+    joint,
+    losses,
+    one_hot,
+    random,
+    scores,
+    torch_private,
+)
 from torchweld.capture.captured import Captured
 
 aten = torch.ops.aten
@@ -164,6 +173,7 @@ def _clean(gm: torch.fx.GraphModule) -> None:
         gm.graph.erase_node(node)
     joint.drop_detach(gm)
     columns.compute_apart(gm)
+    one_hot.by_index(gm)
     losses.add_up_hits(gm)
     losses.picked_by_comparison(gm)
     random.gather_seeds(gm)

@@ -11,6 +11,7 @@ from torchweld.capture import (
     columns,
     experts,
     losses,
+    one_hot,
     pool_gradients,
     random,
     scores,
@@ -35,6 +36,7 @@ def partition(
     drop_detach(joint)
     experts.by_groups(joint)
     columns.compute_apart(joint)
+    one_hot.by_index(joint)
     pool_gradients.gather_gradients(joint)
     widen_statistics(joint)
     drop_running_statistics(joint)

@@ -80,5 +80,6 @@ class GraphBuilder:
 
     def forget_copies_of(self, buffer: str) -> None:
         """`buffer` has been written: copies and checks made before no longer speak of it."""
-        self.copies = {k: v for k, v in self.copies.items() if k[0].source != buffer}
+        made = {k: [t.source for t in k if isinstance(t, Tensor)] for k in self.copies}
+        self.copies = {k: v for k, v in self.copies.items() if buffer not in made[k]}
         self.checked = {k: None for k in self.checked if k[0].source != buffer}

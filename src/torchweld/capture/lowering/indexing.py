@@ -114,8 +114,8 @@ class IndexLayout:
             raise NotLowered("indexing by a mask")
         self.indexed = [d for d, t in enumerate(self.indices) if t is not None]
         self.rank = max(self.indices[d].rank for d in self.indexed)
-        together = self.indexed == list(range(self.indexed[0], self.indexed[-1] + 1))
-        self.first = self.indexed[0] if together else 0
+        self.together = self.indexed == list(range(self.indexed[0], self.indexed[-1] + 1))
+        self.first = self.indexed[0] if self.together else 0
 
     @property
     def is_single(self) -> bool:

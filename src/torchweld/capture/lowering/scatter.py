@@ -4,6 +4,7 @@ the order of writes is a Comp."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -11,8 +12,9 @@ from torchweld.capture.lowering.call import Call, normal
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.externs import window
 from torchweld.capture.lowering.indexing import IndexLayout
-from torchweld.capture.lowering.nest import Nest, Spec, copied
-from torchweld.capture.lowering.ordered import sums_in_order
+from torchweld.capture.lowering.nest import Nest, Spec, aligned, copied
+from torchweld.capture.lowering.one_each import put_one_each, rows_of
+from torchweld.capture.lowering.ordered import Places, sums_in_order
 from torchweld.capture.lowering.ranges import (
     all_of,
     check_range,
@@ -108,9 +110,19 @@ def scatter_add(call: Call, x, d, index, source):
 
 @lowers("aten.scatter_reduce.two")
 def scatter_reduce(call: Call, x, d, index, source, reduce, *, include_self=True):
-    if reduce not in _COMBINE or not include_self:
-        raise NotLowered(f"scatter_reduce by {reduce}")
-    return _scatter(call, x, d, index, source, _COMBINE[reduce])
+    if include_self and reduce in _COMBINE:
+        return _scatter(call, x, d, index, source, _COMBINE[reduce])
+    return _mean_or_sum(call, x, normal(d, x.rank), index, source, reduce, include_self)
+
+
+@lowers("aten.index_reduce.default")
+def index_reduce(call: Call, x, d, index, source, reduce, *, include_self=True):
+    d = normal(d, x.rank)
+    if index.rank != 1 or source.rank != x.rank:
+        raise NotLowered("index_reduce of a scalar")
+    dims = tuple(index.dims[0] if k == d else () for k in range(x.rank))
+    along = views.expand(replace(index, dims=dims), source.shape)
+    return _mean_or_sum(call, x, d, along, source, reduce, include_self)
 
 
 @lowers("aten.scatter.value")
@@ -158,6 +170,11 @@ def _scatter(call: Call, x: Tensor, d: int, index: Tensor, source, combine: str 
     if _one_each(x, d, index, source):
         return _chosen(call, x, d, index, source, combine)
     _needs_atomics(call, combine, index.shape)
+    return _narrowed(call, _combined(call, x, d, index, source, combine))
+
+
+def _combined(call: Call, x: Tensor, d: int, index: Tensor, source, combine: str | None) -> Tensor:
+    """The result of `_scatter`, of 16-bit floats in float32."""
     target, init = _start(call, x, wide=combine == "add")
     guarded = check_range(call, index, x.shape[d])
     free = [(source, [None] * x.rank)] if isinstance(source, Tensor) else []
@@ -167,7 +184,48 @@ def _scatter(call: Call, x: Tensor, d: int, index: Tensor, source, combine: str 
     every = [nest.at(k) for k in range(x.rank)]
     value = nest.read(source, every) if free else nest.number(source, target.dtype)
     places = [at if k == d else k for k in range(x.rank)]
-    return _narrowed(call, _write(call, nest, target, init, places, value, combine, guard))
+    return _write(call, nest, target, init, places, value, combine, guard)
+
+
+def _mean_or_sum(
+    call: Call, x: Tensor, d: int, index: Tensor, source: Tensor, reduce: str, include_self: bool
+) -> Tensor:
+    """Sums by index on a GPU that are divided by their numbers of terms, or that take the place of
+    what is there where there are any."""
+    spec = call.out
+    if not (spec.dtype.is_float and spec.device.startswith("cuda")):
+        raise NotLowered("numbers of terms of integers, or on a CPU")
+    if reduce not in ("mean", "sum") or 0 in (x.rank, *index.shape):
+        raise NotLowered(f"a reduction by index, by {reduce}")
+    _needs_atomics(call, "add", index.shape)
+    zeros = views.filled(0.0, spec.dtype, spec.device, spec.shape)
+    total = _combined(call, x if include_self else zeros, d, index, source, "add")
+    count = _counted(call, d, index)
+    nest = call.nest(spec.shape, total, count, x)
+    value, terms = nest.read(total), nest.read(count)
+    if reduce == "mean":
+        value = value / (terms + 1 if include_self else terms.maximum(1))
+    if not include_self:
+        value = where(terms > 0, value, nest.read(x).to(value.dtype))
+    return call.finish(nest, value.to(spec.dtype))
+
+
+def _counted(call: Call, d: int, index: Tensor) -> Tensor:
+    """How often each element is met, as a float: once for all along which the index is the same."""
+    spec = call.out
+    same = [
+        k != d and index.shape[k] == spec.shape[k] and not any(a.steps for a in index.dims[k])
+        for k in range(index.rank)
+    ]
+    once = replace(index, dims=tuple(() if s else dim for s, dim in zip(same, index.dims)))
+    shape = tuple(1 if s else n for s, n in zip(same, spec.shape))
+    kind, strides = dtypes.compute(spec.dtype), views.contiguous_strides(shape)
+    target = views.whole(call.graph.buffer("count", shape, kind, strides, spec.device))
+    nest = Nest(call.graph, "count", once.shape, [aligned(once, once.rank)])
+    given, extent = nest.read(once), spec.shape[d]
+    places = [in_range(given, extent, wrap=False) if k == d else k for k in range(once.rank)]
+    guard, one = is_inside(given, 0, extent), nest.number(1, kind)
+    return _write(call, nest, target, 0.0, places, one, "add", guard)
 
 
 def _guard(given: Expr, extent: Size, guarded: bool) -> Expr | None:
@@ -187,7 +245,8 @@ def embedding_dense_backward(call: Call, grad, indices, rows, padding_idx, scale
         known = all(isinstance(n, int) for n in (count, *call.out.shape))
         if not known or count <= _FEW_INDICES or rows == 1:
             return _library_gradient(call, grad, indices, rows, padding_idx)
-        return sums_in_order(call, grad, indices, 0, ignored=padding_idx)
+        places = Places((indices,), (rows,), indices.shape, ignored=padding_idx)
+        return sums_in_order(call, grad, places, 0)
     zeros = views.filled(0.0, call.out.dtype, call.out.device, call.out.shape)
     target, init = _start(call, zeros, wide=True)
     last = grad.rank - 1
@@ -284,15 +343,19 @@ def index_put_in_place(call: Call, x, indices, values, accumulate=False):
 def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, checked: bool):
     if len(indices) == 1 and indices[0] is not None and indices[0].dtype == dtypes.b1:
         return _put_where(call, x, indices[0], values, accumulate)
+    layout, spec = IndexLayout(x, indices), call.out
+    shape, on_gpu = layout.shape(), spec.device.startswith("cuda")
+    if on_gpu and 0 not in shape and (rows := rows_of(layout)) is not None:
+        if checked:
+            layout.check(call)
+        return put_one_each(call, layout, rows, values, accumulate)
     if not accumulate and any(size != 1 for size in values.shape):
         raise NotLowered("the last of several writes to one element")
     _needs_float(call)
-    layout, spec = IndexLayout(x, indices), call.out
-    shape = layout.shape()
     if 0 in shape:  # a write of one value to one place would not run over the empty axis
         return call.fresh(x)
     if accumulate and not layout.is_single:
-        if checked and spec.dtype.is_float and spec.device.startswith("cuda"):
+        if checked and spec.dtype.is_float and on_gpu:
             return _put_in_order(call, layout, values)
         _needs_atomics(call, "add", shape)
     target, init = _start(call, x, wide=accumulate)
@@ -305,13 +368,14 @@ def _put(call: Call, x: Tensor, indices, values: Tensor, accumulate: bool, check
 
 def _put_in_order(call: Call, layout: IndexLayout, values: Tensor) -> Tensor:
     """The gradient of x[index]. Eager sorts for it."""
-    x = layout.x
-    if not isinstance(x.source, Fill) or x.source.value != 0 or len(layout.indexed) != 1:
-        raise NotLowered("sums that eager sorts for, by several indices or to what is there")
-    (d,) = layout.indexed
+    x, first, indexed = layout.x, layout.first, layout.indexed
+    if not isinstance(x.source, Fill) or x.source.value != 0 or not layout.together:
+        raise NotLowered("sums that eager sorts for, to what is there or by indices that are apart")
     layout.check(call)
-    given = views.expand(values, layout.shape())
-    return sums_in_order(call, given, layout.indices[d], d, wrap=True)
+    shape = layout.shape()
+    indices, sizes = (tuple(given[d] for d in indexed) for given in (layout.indices, x.shape))
+    places = Places(indices, sizes, shape[first : first + layout.rank], wrap=True)
+    return sums_in_order(call, views.expand(values, shape), places, first)
 
 
 def _put_where(call: Call, x: Tensor, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:

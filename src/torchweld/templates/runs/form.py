@@ -9,10 +9,11 @@ Points of one place follow each other along `run`, so that each sum has one orde
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torchweld.ir.access import Accesses
-from torchweld.ir.nodes import Load, Reduce, Scan, Value, needed, value_axes
+from torchweld.ir.nodes import Const, Instr, Load, Op, Reduce, Scan, Value, needed, value_axes
 from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, extent, next_pow2
 
 _COLUMNS = 256  # of a warp, eight for each lane
@@ -33,14 +34,15 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """`keys`: the load of the sorted keys, along the axis `run`; `rows`: the places that there are,
-    `step` elements apart. Keys from `rows` on are nobody's."""
+    """`keys`: the load of the sorted keys, along the axis `run`, which are places less `offset`;
+    `rows`: the places that there are, `step` elements apart. Places from `rows` on are nobody's."""
 
     accesses: Accesses
     keys: Value
     run: str
     rows: int
     step: int
+    offset: int = 0
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -69,7 +71,8 @@ def runs_of(accesses: Accesses, shape: tuple) -> Runs | None:
     if len(access.refs) != 1 or any(isinstance(i, (Reduce, Scan)) for i in comp.body):
         return None
     place, step = access.refs[0]
-    loads = [v for v in needed(comp.body, [place]) if isinstance(comp.body[v], Load)]
+    made_of = needed(comp.body, [place])
+    loads = [v for v in made_of if isinstance(comp.body[v], Load)]
     along = value_axes(comp.body)[place]
     known = all(isinstance(a.extent, int) for a in comp.axes) and isinstance(step, int)
     if len(loads) != 1 or len(along) != 1 or not known or not shape:
@@ -79,7 +82,14 @@ def runs_of(accesses: Accesses, shape: tuple) -> Runs | None:
     plain = not keys.refs and keys.offset.coefficient(run) == 1 and keys.offset.const == 0
     if not plain or access.offset.coefficient(run) != 0:
         return None
-    return Runs(accesses, loads[0], run, shape[0], step)
+    return Runs(accesses, loads[0], run, shape[0], step, _offset(comp.body, made_of))
+
+
+def _offset(body: Sequence[Instr], values: Iterable[Value]) -> int:
+    """What is added to a key: minimum(maximum(key + 32768, 0), rows - 1)."""
+    sums = (body[v] for v in values if isinstance(body[v], Op) and body[v].name == "add")
+    terms = (body[a] for op in sums for a in op.args)
+    return sum(t.value for t in terms if isinstance(t, Const))
 
 
 def walk_of(runs: Runs, units: int) -> Walk:

@@ -40,7 +40,7 @@ def _walk(
     runs: Runs, steps: int, schedule: Schedule, buffers: Mapping[str, Buffer]
 ) -> KernelSource:
     k, width = _kernel(runs, schedule, buffers, "walk"), runs.width
-    keys, stretches = _keys_of(k, runs), schedule.block_rows
+    stretches = schedule.block_rows
     shape = f"[{stretches}, {schedule.block_columns}]"
     lanes = f" * {stretches} + tl.arange(0, {stretches})[:, None]"
     alone = stretches == 1 and runs.columns  # each lane would load a tile of one for itself
@@ -48,9 +48,9 @@ def _walk(
     k.line(f"first = stretch * {steps}")
     _define_columns(k, runs, 1)
     k.line(f"there = first < {runs.length}")
-    k.line(f"opening = tl.load({keys} + first, mask=there, other=-1).to({k.index_type})")
-    end = f"tl.minimum(first + {steps}, {runs.length}) - 1"
-    k.line(f"closing = tl.load({keys} + ({end}), mask=there, other=-1).to({k.index_type})")
+    k.line(f"opening = {_place(k, runs, 'first', 'there')}")
+    end = f"(tl.minimum(first + {steps}, {runs.length}) - 1)"
+    k.line(f"closing = {_place(k, runs, end, 'there')}")
     k.line(f"left = {k.pointer(_SCRATCH)} + (stretch * {2 * width} + c)")
     k.line("held = opening")
     k.line(f"s = tl.zeros({shape}, {_kind(buffers)})")
@@ -77,7 +77,7 @@ def _read(
     k.known.clear()
     k.define("r", f"(start + {point})", "first", (runs.run,), None if point == _AHEAD else covered)
     k.compute([runs.keys])
-    at = f"{k.value(runs.keys)}.to({k.index_type})"
+    at = _widened(k, runs, k.value(runs.keys))
     before = f"at{point - 1}" if point else "held"
     k.line(f"at{point} = " + (f"tl.where(rm, {at}, {before})" if k.masked("r") else at))
     if point == _AHEAD:
@@ -94,13 +94,13 @@ def _rest(
     """The sums of the runs that begin or end a stretch: of each the first, then the last unless
     they are one."""
     k, entries = _kernel(runs, schedule, buffers, "rest"), 2 * -(-runs.length // steps)
-    keys, rows = _keys_of(k, runs), schedule.block_rows
+    rows = schedule.block_rows
     _define_columns(k, runs, 0)
 
-    def key_of(entry: str) -> str:
-        """Where the key of an entry lies: at the first point of a stretch, or the last."""
+    def point_of(entry: str) -> str:
+        """The first point of a stretch, or the last."""
         point = f"tl.minimum(({entry} // 2 + {entry} % 2) * {steps}, {runs.length})"
-        return f"{keys} + ({point} - {entry} % 2)"
+        return f"({point} - {entry} % 2)"
 
     k.line(f"lane = tl.arange(0, {rows})[:, None]")
     k.line(f"held = tl.full((), -1, {k.index_type})")
@@ -111,9 +111,9 @@ def _rest(
         for name, entry, mask in (("key", "e", "there"),
                                   ("before", "(e - 1)", "(e > 0) & there"),
                                   ("after", "(e + 1)", f"e + 1 < {entries}")):  # fmt: skip
-            k.line(f"{name} = tl.load({key_of(entry)}, mask={mask}, other=-1)")
-        k.line(f"first = tl.load({keys} + e // 2 * {steps}, mask=there, other=-1)")
-        k.line(f"at = tl.where(there, key.to({k.index_type}), {_NOBODY})")
+            k.line(f"{name} = {_place(k, runs, point_of(entry), mask)}")
+        k.line(f"first = {_place(k, runs, f'e // 2 * {steps}', 'there')}")
+        k.line(f"at = tl.where(there, key, {_NOBODY})")
         mask = k.mask("c", "there & ((e % 2 == 0) | (key != first))")
         k.line(f"v = tl.load({k.pointer(_SCRATCH)} + (e * {runs.width} + c), mask={mask}, other=0)")
         k.line("v = tl.where((lane == 0) & (at == held), v + carried, v)")
@@ -135,8 +135,15 @@ def _define_columns(k: Kernel, runs: Runs, dimension: int) -> None:
     k.define_columns(f"{k.program(dimension)} * {block}", rounded(runs.width, block))
 
 
-def _keys_of(k: Kernel, runs: Runs) -> str:
-    return k.pointer(runs.accesses.loads[runs.keys].buffer)
+def _place(k: Kernel, runs: Runs, point: str, mask: str) -> str:
+    """That of a point; -1 where it is not there."""
+    keys = k.pointer(runs.accesses.loads[runs.keys].buffer)
+    key = f"tl.load({keys} + {point}, mask={mask}, other=0)"
+    return f"tl.where({mask}, {_widened(k, runs, key)}, -1)"
+
+
+def _widened(k: Kernel, runs: Runs, key: str) -> str:
+    return f"{key}.to({k.index_type})" + (f" + {runs.offset}" if runs.offset else "")
 
 
 def _kind(buffers: Mapping[str, Buffer]) -> str:

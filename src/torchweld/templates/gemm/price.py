@@ -43,6 +43,7 @@ from torchweld.templates.gemm.alignment import (
     narrow_stores,
     of_call,
     of_loads,
+    once_rows_are_apart,
 )
 from torchweld.templates.gemm.comp import is_batched, operands_of
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
@@ -289,6 +290,14 @@ class Prices:
         """What a library's product would gain by aligned rows."""
         work, _ = self._called(node)
         return library_s(work, self.device) - self._whole_s(work)
+
+    def apart_gain_s(self, node: Extern) -> float:
+        """What it would gain if its rows began at multiples of 16 bytes, whatever their lengths."""
+        work, _ = self._called(node)
+        matrices = *operands_of(node), self.graph.buffers[node.outputs[0]].view
+        reached = once_rows_are_apart(*matrices, work.width, node.target == "aten.mm.default")
+        after = replace(work, alignment=max(work.alignment, reached))
+        return library_s(work, self.device) - library_s(after, self.device)
 
     def _whole_s(self, work: Work) -> float:
         return library_s(replace(work, alignment=WHOLE), self.device)

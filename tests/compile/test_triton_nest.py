@@ -87,6 +87,11 @@ def test_float32_gradients_of_heads_of_256_stay_in_registers_but_for_little(grad
     assert found.shared_bytes <= TABLES[arch].shared_bytes
 
 
+def test_float32_gradients_of_heads_of_128_hardly_spill():
+    (source,) = generated(keys_gradient(LONG[128], CAUSAL, "f32")).sources
+    assert resources(compile_source(source, 90)).spill_bytes < 64
+
+
 @pytest.mark.parametrize("case", RARE, ids=lambda c: c.name)
 def test_rare_tiles_compile(case: NestCase):
     for source in generated(case).sources:

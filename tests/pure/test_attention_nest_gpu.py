@@ -30,11 +30,13 @@ from torchweld.targets.find import named_target
 from torchweld.templates import registry
 from torchweld.templates.attention.gpu import sums
 from torchweld.templates.attention.gpu.edges import Edge, edge_of, implied
-from torchweld.templates.attention.gpu.price import seconds
+from torchweld.templates.attention.gpu.price import loaded, seconds
 from torchweld.templates.attention.gpu.schedule import Work, candidates, shared_bytes
 from torchweld.templates.attention.gpu.template import TEMPLATE
 from torchweld.templates.attention.gpu.tiles import with_known
 from torchweld.templates.gemm.choice import choose
+from torchweld.templates.gemm.price import Work as Product
+from torchweld.templates.gemm.price import library_s
 from torchweld.templates.template import Kernel, Problem
 
 H100, A100, GENERIC = (named_target(n) for n in ("H100", "A100", "generic"))
@@ -161,6 +163,32 @@ def test_programs_of_one_row_each_are_priced_as_such():
     tiles = next(candidates(made))
     lone = replace(tiles, rows=(), block_rows=16)
     assert rows and seconds(apart, lone) > 8 * seconds(made, tiles)
+
+
+WIDE = Sizes(2, 8, 1, 1024, 1024, 256, 256)
+
+
+def test_float32_gradients_of_wide_heads_are_dearer_than_their_products_apart():
+    """In tiles of 16 rows, which mma.sync multiplies: no registers hold the parts of more."""
+    each_s = library_s(Product(16, 1024, 1024, 256, width=4), H100)
+    queries, keys = (kernel(f(WIDE, PLAIN, "f32")) for f in (queries_gradient, keys_gradient))
+    assert queries.schedule.block_rows == keys.schedule.block_rows == 16
+    assert queries.predicted_s > 3.5 * each_s and keys.predicted_s > 4.5 * each_s
+
+
+def test_warps_beside_each_other_make_the_same_float32_scores_again():
+    made = work(keys_gradient(WIDE, PLAIN, "f32"))
+    s = next(candidates(made))
+    few, many = (seconds(made, replace(s, num_warps=n)) for n in (4, 8))
+    assert many > 1.3 * few
+    assert seconds(made, replace(s, num_warps=8, block_keys=64)) == pytest.approx(few, rel=0.02)
+
+
+def test_a_factor_of_two_products_is_loaded_once():
+    made = work(keys_gradient(Z, PLAIN))
+    tiles = next(candidates(made))
+    each = Z.batch * Z.shared * Z.heads * Z.queries * 2 * Z.depth * 2  # queries and their gradients
+    assert loaded(made, tiles) == each * Z.keys / tiles.block_rows
 
 
 @pytest.mark.parametrize("case, target, why", [

@@ -10,7 +10,7 @@ dimension. What the caller gives, or wants back as it is, is copied, where the p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from torchweld.core.dtypes import DType
@@ -40,7 +40,7 @@ _WANTS_DENSE = "aten.addmm.default"
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class Rows:
     """Rows of `extent` elements, one after the other, to be `pitch` elements apart."""
 
     extent: int
@@ -70,9 +70,9 @@ def align_temporaries(
     """`graph` with strides that suit what its products read and write, where that takes no copies:
     kernels of ours want aligned rows as the library does. A call that would have to write a bias
     there first must gain more by it."""
-    uses = _Uses.of(graph, frozenset(loose_outputs))
-    chosen: dict[str, _Rows] = {}
-    for node in filter(_is_product, graph.nodes):
+    uses = Uses.of(graph, frozenset(loose_outputs))
+    chosen: dict[str, Rows] = {}
+    for node in filter(is_row_product, graph.nodes):
         off = [v for v in _windows(node, graph) if not _is_aligned(v, graph)]
         for view in (v for v in off if v.buffer not in uses.held):
             rows = _padded_rows(view, graph, uses)
@@ -87,19 +87,40 @@ def align_rows(
 ) -> Graph:
     """`graph` with strides, and copies where they pay, that suit the products that the library
     makes. `loose_outputs`: positions of outputs that may have any strides, if they are numbers."""
-    uses = _Uses.of(graph, frozenset(loose_outputs))
-    chosen: dict[str, _Rows] = {}
+    uses = Uses.of(graph, frozenset(loose_outputs))
+    chosen: dict[str, Rows] = {}
     for node in graph.nodes:
-        if _is_product(node):
+        if is_row_product(node):
             chosen |= _worth_it(node, graph, uses, table, chosen)
+    return with_rows(graph, chosen, uses)
+
+
+def with_rows(graph: Graph, chosen: Mapping[str, Rows], uses: Uses) -> Graph:
+    """`graph` whose products read and write these buffers with rows apart: copies of those that
+    others see."""
     for name in [n for n in chosen if n in uses.held]:
         graph = _with_copy(graph, name)
     names = {n: _copy_name(n) if n in uses.held else n for n in chosen}
     return _padded(graph, {names[n]: rows for n, rows in chosen.items()})
 
 
+def rows_to_copy(node: Extern, graph: Graph, uses: Uses) -> dict[str, Rows]:
+    """What others hold and a product reads in rows that are not aligned: how they are to be apart
+    in a copy. Empty where one of them cannot be so, or nothing is to be copied."""
+    off = [v for v in _operands(node) if not _is_aligned(v, graph)]
+    found = {v.buffer: _padded_rows(v, graph, uses) for v in off if v.buffer in uses.held}
+    return {} if None in found.values() else found
+
+
+def copy_s(name: str, graph: Graph, table: Target) -> float:
+    """Of a read and a write of a whole buffer."""
+    buffer = graph.buffers[name]
+    size = hint(product(buffer.shape), graph.hints) * buffer.dtype.bytes
+    return 2 * size / table.dram_bytes_per_s + table.launch_s
+
+
 @dataclass(frozen=True, slots=True)
-class _Uses:
+class Uses:
     """`held`: buffers that others see as they are. `changing`: written more than once, or by a call
     that changes them: neither padded nor copied."""
 
@@ -107,25 +128,25 @@ class _Uses:
     changing: frozenset[str]
 
     @classmethod
-    def of(cls, graph: Graph, loose: frozenset[int]) -> _Uses:
+    def of(cls, graph: Graph, loose: frozenset[int]) -> Uses:
         calls = [n for n in graph.nodes if isinstance(n, Extern) and not _takes_strides(n)]
         held = fixed_buffers(graph, loose).union(*((*n.reads, *n.writes) for n in calls))
         return cls(frozenset(held), mutated_buffers(graph))
 
 
-def _is_product(node: Node) -> bool:
+def is_row_product(node: Node) -> bool:
     return isinstance(node, Extern) and node.target in _OPERANDS and node.outputs[0] is not None
 
 
 def _takes_strides(node: Node) -> bool:
     """A product, or a call that adds one up over chunks of rows. That gains as well, but rows are
     not padded for it."""
-    return _is_product(node) or (isinstance(node, Extern) and node.target in ROW_SUMS)
+    return is_row_product(node) or (isinstance(node, Extern) and node.target in ROW_SUMS)
 
 
 def _worth_it(
-    node: Extern, graph: Graph, uses: _Uses, table: Target, chosen: dict[str, _Rows]
-) -> dict[str, _Rows]:
+    node: Extern, graph: Graph, uses: Uses, table: Target, chosen: dict[str, Rows]
+) -> dict[str, Rows]:
     """The buffers to pad for one product: all that are in its way, or none."""
     windows = _windows(node, graph)
     found = {v.buffer: _padded_rows(v, graph, uses) for v in windows if not _is_aligned(v, graph)}
@@ -133,14 +154,17 @@ def _worth_it(
         return {}
     new = [n for n in found if n not in chosen]
     cost_s = sum(_cost_s(n, node, graph, uses, table) for n in new)
-    gain_s = Prices(graph, table).lost_s(node)
+    gain_s = Prices(graph, table).apart_gain_s(node)
     return found if cost_s * MARGIN <= gain_s else {}
 
 
 def _windows(node: Extern, graph: Graph) -> list[View]:
     """Both operands and the result."""
-    operands = [node.args[i] for i in _OPERANDS[node.target]]
-    return [*operands, graph.buffers[node.outputs[0]].view]
+    return [*_operands(node), graph.buffers[node.outputs[0]].view]
+
+
+def _operands(node: Extern) -> list[View]:
+    return [node.args[i] for i in _OPERANDS[node.target]]
 
 
 def _is_aligned(view: View, graph: Graph) -> bool:
@@ -155,7 +179,7 @@ def _off_places(view: View, dtype: DType) -> list[Size]:
     return [p for p in (*places, view.offset) if divide(p * dtype.bytes, ALIGNMENT) is None]
 
 
-def _padded_rows(view: View, graph: Graph, uses: _Uses) -> _Rows | None:
+def _padded_rows(view: View, graph: Graph, uses: Uses) -> Rows | None:
     """The rows of a buffer that begin at multiples of the shortest stride that is not aligned, if
     they are worth padding, and every view of it can follow."""
     buffer = graph.buffers[view.buffer]
@@ -165,12 +189,12 @@ def _padded_rows(view: View, graph: Graph, uses: _Uses) -> _Rows | None:
     if view.buffer in uses.changing or size < _SHORT_ROW:
         return None
     unit = _LINE if size >= _LONG_ROW else ALIGNMENT
-    rows = _Rows(pitch, -(-size // unit) * unit // buffer.dtype.bytes)
+    rows = Rows(pitch, -(-size // unit) * unit // buffer.dtype.bytes)
     moves = rows.move(buffer.view) is not None and _helps(rows, view, graph)
     return rows if moves else None
 
 
-def _helps(rows: _Rows, view: View, graph: Graph) -> bool:
+def _helps(rows: Rows, view: View, graph: Graph) -> bool:
     """Every window on the buffer can be moved, and this one is aligned then."""
     windows = [v for n in graph.nodes if _takes_strides(n) for v in views(n.args)]
     windows += views(graph.outputs)
@@ -179,12 +203,10 @@ def _helps(rows: _Rows, view: View, graph: Graph) -> bool:
     return moved is not None and _is_aligned(moved, graph) and None not in map(rows.move, here)
 
 
-def _cost_s(name: str, node: Extern, graph: Graph, uses: _Uses, table: Target) -> float:
+def _cost_s(name: str, node: Extern, graph: Graph, uses: Uses, table: Target) -> float:
     """What padding a buffer adds: the time of copies, a read and a write each."""
     copies = int(name in uses.held) + int(name in node.writes and node.target == _WANTS_DENSE)
-    buffer = graph.buffers[name]
-    size = hint(product(buffer.shape), graph.hints) * buffer.dtype.bytes
-    return copies * (2 * size / table.dram_bytes_per_s + table.launch_s)
+    return copies * copy_s(name, graph, table)
 
 
 # -- the graph, changed --
@@ -199,7 +221,7 @@ def _with_copy(graph: Graph, name: str) -> Graph:
     after the one that makes it."""
     copy, nodes, made = _copy_name(name), [], False
     for node in graph.nodes:
-        touches = _is_product(node) and name in (*node.reads, *node.writes)
+        touches = is_row_product(node) and name in (*node.reads, *node.writes)
         makes = touches and name in node.writes
         if touches and not (makes or made):
             nodes.append(_copying(graph.buffers[name], name, copy, node))
@@ -227,7 +249,7 @@ def _renamed(node: Extern, name: str, copy: str) -> Extern:
     return replace(node, args=args, outputs=outputs)
 
 
-def _padded(graph: Graph, rows: dict[str, _Rows]) -> Graph:
+def _padded(graph: Graph, rows: dict[str, Rows]) -> Graph:
     """The rows of these buffers are apart, for everyone who names them."""
 
     def move(view: View) -> View:

@@ -40,6 +40,7 @@ from torchweld.plan.library_calls import cpu_calls, gpu_calls
 from torchweld.plan.own_attention import own_attention
 from torchweld.plan.products.form import form_products
 from torchweld.plan.products.kernel import Leeway, no_leeway
+from torchweld.plan.products.padded import pad_products
 from torchweld.plan.scores.form import score_nests
 from torchweld.plan.search import plan
 from torchweld.rewrite.apply import rewrite
@@ -125,6 +126,8 @@ PASSES: dict[str, Pass] = {
              lambda made, c: row_chunks(made, c.target)),
         Pass("align temporaries", "rows of what products read and write -> multiples of 16 bytes",
              _graph(lambda g, c: align_temporaries(g, c.target, c.loose_outputs))),
+        Pass("pad products", "unaligned rows of the caller's factors -> copies, where they pay",
+             _graph(lambda g, c: pad_products(g, c.target, c.options, c.choose, c.loose_outputs))),
         Pass(JOIN, "library products and their readers -> one kernel, where that is faster",
              _joined),
         Pass("chains", "products in a row -> one kernel, whose intermediates stay on chip",

@@ -96,8 +96,9 @@ def _unaligned(
 ) -> dict[str, Rate]:  # fmt: skip
     """What the library and Triton make of rows aligned to less than 16 bytes. `library`, `triton`:
     TFLOP/s for 2 bytes, and for 4 or 8."""
-    cutlass = (Rate(start_us[0], flops, 0.3, 0, share, 0.46, 2.8, _MMA_TILE)
-               for flops, share in zip(library, (0.35, 0.6)))  # fmt: skip
+    kinds = (0.15, 100, 0.36), (0.3, 0, 0.6)  # small tiles, half depth, memory
+    cutlass = (Rate(start_us[0], flops, *kind, 0.46, 2.8, _MMA_TILE)
+               for flops, kind in zip(library, kinds))  # fmt: skip
     masked = (Rate(start_us[1], flops, 0.45, 0, 0.90, 0.8, 0.5, tile, step_ns)
               for flops, step_ns in zip(triton, (30.0, 6.5)))  # fmt: skip
     found = {"library": tuple(cutlass), "triton": tuple(masked)}
@@ -122,7 +123,7 @@ def _unaligned(
 # 8, 16, 32 in images of 56, 28, 14, 7 26.2, 17.5, 9.5, 6.6; 5 of 24, 28 x 28 76.7; 9 of 48, 14 x 14
 # 73.1; 4 of 64, 28 x 28 40.6; 1 x 1: 18 of 32, 14 x 14 44.6; 36 of 32, 7 x 7 58; 24 of 16, 28 x 28
 # 103; 4 of 64, 56 x 56 93.6.
-# Rows that are not aligned: 12 shapes of the library, each within 30 %; of Triton a small
+# Rows that are not aligned: 14 shapes of the library, each within 30 %; of Triton a small
 # tile takes 16 to 57 ns an element of the depth in odd rows, 5.5 to 7 in rows of 4 and 8 bytes.
 HOPPER = ProductRates(
     forms={
@@ -132,7 +133,7 @@ HOPPER = ProductRates(
         "triton": Rate(2.6, 900, 0.45, 0, 0.90, 0.8, 0.5),
         "stream": Rate(2.8, 850, 0.37, 244, 0.96, 1.0, 0.6),
         "gluon stream": Rate(2.3, 850, 0.37, 0, 1.07, 1.0, 0.4),  # behind another stream
-        **_unaligned((3.0, 2.6), (85, 150), (450, 600), _WGMMA_TILE),
+        **_unaligned((3.0, 2.6), (115, 150), (450, 600), _WGMMA_TILE),
     },
     wide={
         "library": Rate(3.0, 51, 0.05, 0, 0.90, 0.46, 2.8, _MMA_TILE),
@@ -155,7 +156,7 @@ SM_80 = ProductRates(
         "library": Rate(3.5, 285, 0.15, 0, 0.90, 0.46, 2.8, _MMA_TILE),
         "triton": Rate(3.1, 257, 0.45, 0, 0.90, 0.4, 0.5, _MMA_TILE),
         "stream": Rate(3.3, 325, 0.37, 244, 0.96, 1.0, 0.6),
-        **_unaligned((3.5, 3.1), (70, 125), (150, 200), _MMA_TILE),
+        **_unaligned((3.5, 3.1), (95, 125), (150, 200), _MMA_TILE),
     },
     wide={
         "library": Rate(3.5, 16.5, 0.05, 0, 0.90, 0.46, 2.8, _MMA_TILE),

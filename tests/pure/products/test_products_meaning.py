@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from nets import calls, comps, same_meaning
+from nets import calls, captured, comps, formed, run, same_meaning
 
 M, K, N = 33, 24, 40
 
@@ -213,3 +213,17 @@ def test_siblings_whose_order_changes_while_the_plan_is_made():
 
     b, s, d, n = 1, 5, 32, 8
     same_meaning(steps, r(b, s, n), r(b, s, d), r(n, d), r(n, d), r(n, n), r(s, 4), r(s, 4))
+
+
+@pytest.mark.parametrize("scaled", [
+    lambda a, d: a @ torch.diag(d), lambda a, d: torch.diag(d) @ a,
+    lambda a, d: a @ torch.diag_embed(d), lambda a, d: torch.diag(d) @ a @ torch.diag(d),
+])  # fmt: skip
+def test_what_is_multiplied_with_a_diagonal_matrix_is_not_scaled(scaled):
+    """Zero times the infinity is NaN, all along its row or column."""
+    a, d = r(N, N), r(N)
+    a[1, 2] = torch.inf
+    _, after = formed(captured(scaled, a, d))
+    (found,) = run(after.graph, (a, d), exact=False)
+    torch.testing.assert_close(found, scaled(a, d), equal_nan=True, rtol=2**-7, atol=2**-7)
+    assert found.isnan().sum() >= N - 1

@@ -84,6 +84,7 @@ def test_the_gradient_of_a_weight_of_unaligned_rows_is_the_librarys():
     ((50176, 196, 96), 8, 25.9), ((12544, 387, 192), 2, 47.9), ((3136, 771, 384), 2, 41.9),
     ((50176, 96, 195), 2, 36.4), ((50176, 96, 196), 8, 26.7), ((50176, 128, 63), 2, 20.3),
     ((262144, 3, 128), 2, 75.3), ((262144, 4, 128), 8, 41.2), ((128, 63, 262144), 2, 84.2),
+    ((195, 96, 50176), 2, 31.5), ((8192, 50257, 768), 2, 6570),
 ])  # fmt: skip
 def test_the_library_as_measured(sizes, alignment, us):
     seconds = library_s(Work(1, *sizes, alignment=alignment), H100)

@@ -38,6 +38,17 @@ def copied_for_call(
     return [*off, right] if columns_too and right not in off else off
 
 
+def once_rows_are_apart(
+    left: View, right: View, result: View, width: int, parts: bool
+) -> int:
+    """What such a product is aligned to when all rows begin at multiples of 16 bytes. `parts`: its
+    depth may be cut, and columns added where they are rows of the right factor
+    (layout/extents.py)."""
+    columns = 0 if parts and right.strides[-2] == 1 else result.shape[-1]
+    depth = (0, 0) if parts else _lengths_along_the_depth(left, right)
+    return _common((columns, *depth), width)
+
+
 def _lengths_along_the_depth(left: View, right: View) -> tuple[Size, Size]:
     """Of lines along it; zero of a factor whose lines lie across."""
     return (left.shape[-1] if left.strides[-1] == 1 else 0,

@@ -43,6 +43,7 @@ from torchweld.templates.gemm.alignment import (
     narrow_stores,
     of_call,
     of_loads,
+    once_rows_are_apart,
 )
 from torchweld.templates.gemm.comp import is_batched, operands_of
 from torchweld.templates.gemm.concatenation import Piece, pieces_of
@@ -56,6 +57,8 @@ from torchweld.templates.traffic import node_bytes
 
 # Rows, columns of the library's tiles and shares of the depth, of which it picks the best.
 _LIBRARY_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64))
+# float32 has narrow ones, too (sgemm_32x128, sgemm_128x32): few rows wait for memory there.
+_LIBRARY_WIDE = (*_LIBRARY_TILES, (32, 128), (128, 32))
 _LIBRARY_SPLITS = (1, 2, 4, 8, 16, 32, 64)
 _MICRO = 1e-6
 _WHOLE_TILE = 128 * 128
@@ -123,7 +126,7 @@ def library_s(work: Work, device: Target) -> float:
     least = _CONVOLVED_COLUMNS if work.image_bytes is not None and work.batch == 1 else 0
     return min(
         _seconds(work, rate, *tile, splits, device)
-        for tile in _LIBRARY_TILES
+        for tile in (_LIBRARY_TILES if work.width <= 2 else _LIBRARY_WIDE)
         if tile[1] >= least
         for splits in _LIBRARY_SPLITS
     )
@@ -289,6 +292,14 @@ class Prices:
         """What a library's product would gain by aligned rows."""
         work, _ = self._called(node)
         return library_s(work, self.device) - self._whole_s(work)
+
+    def apart_gain_s(self, node: Extern) -> float:
+        """What it would gain if its rows began at multiples of 16 bytes, whatever their lengths."""
+        work, _ = self._called(node)
+        matrices = *operands_of(node), self.graph.buffers[node.outputs[0]].view
+        reached = once_rows_are_apart(*matrices, work.width, node.target == "aten.mm.default")
+        after = replace(work, alignment=max(work.alignment, reached))
+        return library_s(work, self.device) - library_s(after, self.device)
 
     def _whole_s(self, work: Work) -> float:
         return library_s(replace(work, alignment=WHOLE), self.device)

@@ -16,7 +16,12 @@ from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Cast, Load, Op, Reduce, value_axes
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import hint
-from torchweld.templates.attention.gpu.schedule import NestSchedule, Work, batch_of
+from torchweld.templates.attention.gpu.schedule import (
+    NestSchedule,
+    Work,
+    batch_of,
+    factor_name,
+)
 from torchweld.templates.pointwise_reduce.price import bytes_of
 
 # Of the tensor cores' rate, beside the work on scores: FlashAttention-2 in Triton reaches 400 to
@@ -24,12 +29,14 @@ from torchweld.templates.pointwise_reduce.price import bytes_of
 # with 1024 keys took 163 us there, of 128 340 us, in the best tile 289.
 _SHARE = 0.85
 _WIDE_SHARE = 0.55
+# Tiles of fewer rows than wgmma has are mma.sync's, which reaches that share of its rate on Hopper.
+_WGMMA_ROWS, _MMA_SYNC = 64, 0.62
+_MMA_COLUMNS = 8  # of one instruction
 _SAMPLES = 64
 
 
 def seconds(work: Work, s: NestSchedule) -> float:
-    share = _WIDE_SHARE / BF16_PRODUCTS if work.is_wide else _SHARE
-    pair_s = products_s(work, share) + scores_s(work)
+    pair_s = (_wide_s(work, s) if work.is_wide else products_s(work, _SHARE)) + scores_s(work)
     busy_s = work.points((*work.nest.batch, *work.nest.turns)) * pairs(work, s) * pair_s
     tiles = ceil(work.points(s.rows) / s.block_rows) * s.splits
     if work.nest.turns:
@@ -54,10 +61,21 @@ def moved(work: Work) -> int:
 def loaded(work: Work, s: NestSchedule) -> float:
     """Bytes of the keys' factors that all programs load: each does, for its rows."""
     body = work.comp.body
-    named = (*work.nest.inners, *work.nest.outers)
-    width = sum(w * body[p.key].dtype.bytes for p, w in zip(named, work.widths()))
+    named = zip((*work.nest.inners, *work.nest.outers), work.widths())
+    once = {factor_name(body[p.key], p.key): w * body[p.key].dtype.bytes for p, w in named}
     blocks = work.points(work.nest.batch) * pairs(work, s) / s.block_rows
-    return blocks * width
+    return blocks * sum(once.values())
+
+
+def _wide_s(work: Work, s: NestSchedule) -> float:
+    """As `products_s`, of float32. mma.sync's warps lie along the keys: with fewer keys than they
+    have columns, several make the same scores."""
+    share, again = _WIDE_SHARE / BF16_PRODUCTS, 1.0
+    if s.block_rows < _WGMMA_ROWS:
+        again = max(1.0, _MMA_COLUMNS * s.num_warps / s.block_keys)
+        share *= _MMA_SYNC if work.target.capability >= (9, 0) else 1.0
+    scores = sum(work.widths()[: len(work.nest.inners)])
+    return products_s(work, share) + (again - 1) * scores / (share * work.target.tensor_fma_per_s)
 
 
 def products_s(work: Work, share: float) -> float:

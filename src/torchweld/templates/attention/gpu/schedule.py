@@ -75,21 +75,24 @@ _SMALL: Table = {
     (2, 2): {128: (64, 32, 8, 2, 2), 256: (32, 32, 8, 2, 2)},
 }
 # float32 in parts of bfloat16 (codegen/triton/wide.py), which are in registers. Masks spill up to
-# 150 bytes of heads of 128, of the gradient of their keys 550.
+# 150 bytes of heads of 128, of the gradient of their keys 550. Below 64 rows each warp has the
+# parts of all rows: of 32 rows in two products with a depth of 256, 768 registers, for which ptxas
+# finds no place (8 to 9 KB of a thread in memory, 13 KB stored and 16 KB loaded in each block of
+# keys; in tiles of 16 rows up to 0.8 and 0.8).
 _FLOAT32_HOPPER: Table = {
     (1, 1): {64: (64, 32, 4, 2, 2), 128: (128, 32, 8, 2, 2), 256: (64, 16, 8, 2, 2)},
-    (2, 1): {64: (64, 32, 4, 2, 2), 128: (64, 32, 8, 2, 2), 256: (64, 16, 8, 2, 2)},
+    (2, 1): {64: (64, 32, 4, 2, 2), 128: (64, 32, 8, 2, 2), 256: (16, 32, 4, 2, 2)},
     (2, 2): {
         32: (64, 32, 4, 2, 2),
         64: (64, 16, 8, 2, 2),
-        128: (32, 32, 8, 2, 2),
-        256: (32, 16, 8, 2, 2),
+        128: (16, 32, 4, 2, 2),
+        256: (16, 32, 4, 2, 2),
     },
 }
 _FLOAT32_AMPERE: Table = {
     (1, 1): {64: (64, 16, 8, 2, 2), 128: (32, 32, 4, 2, 2), 256: (32, 16, 8, 2, 2)},
-    (2, 1): {64: (64, 16, 8, 2, 2), 128: (32, 16, 4, 2, 2), 256: (32, 16, 8, 2, 2)},
-    (2, 2): {128: (32, 32, 8, 2, 2), 256: (32, 16, 8, 2, 2)},
+    (2, 1): {64: (64, 16, 8, 2, 2), 128: (32, 16, 4, 2, 2), 256: (16, 32, 4, 2, 2)},
+    (2, 2): {128: (32, 32, 8, 2, 2), 256: (16, 32, 4, 2, 2)},
 }
 
 

@@ -26,7 +26,8 @@ One-dimensional ones in 16 bits gain on Hopper, where they are kernels of our ow
 301: 16 x 256 x 4096, windows of 5). Those that lose stay as they are, and so do float32 ones whose
 factors would lose more bits on their way to TF32 in this layout (`precision.py`). The one in three
 groups loses in bfloat16, too: cuDNN converts layouts for 768 us of a training step, without 293. In
-inference those in 16 bits are products of our own.
+inference those in 16 bits are products of our own. Volumes whose channels are convolved alone are
+ATen's kernels, which want eager's layout, or pointwise work in any (`passes/depthwise.py`).
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ from torchweld.layout.precision import loses_precision
 from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import call_of
+from torchweld.templates.conv.depthwise import is_pointwise
 
 _IMAGES = (3, 4, 5)  # ranks: batch, channels, one side to three
 _FEW = 8  # channels
@@ -130,6 +132,8 @@ def _reads_images(node: Node, graph: Graph, table: Target, trains: bool) -> bool
     weight = node.args[_CONVOLUTIONS[node.target]]
     if table.kind == "cpu":
         return len(weight.shape) == 4
+    if _is_depthwise_volume(node):
+        return is_pointwise(call_of(node), graph.buffers)
     dtype = graph.buffers[weight.buffer].dtype
     if len(weight.shape) == 3:
         return not trains and _is_own_row(node, graph, table)
@@ -156,6 +160,8 @@ def _gain(node: Extern, takes: bool, graph: Graph, table: Target, trains: bool) 
     if table.kind == "cuda":
         pixels = product(weight.shape[2:]) == 1
         own = node.target == "aten.convolution.default" and not trains
+        if takes and _is_depthwise_volume(node):
+            return 0  # pointwise work in either layout
         if takes and pixels and (groups == 1) != dtype.is_low_precision:
             return 0 if groups == 1 or own else -1  # products of matrices in either layout
         return 1 if takes and not (pixels and groups != 1) else -1
@@ -174,6 +180,15 @@ def _is_own_row(node: Extern, graph: Graph, table: Target) -> bool:
     kinds = {graph.buffers[v.buffer].dtype for v in (call.image, call.weight)}
     pieces = known and call.channels % _FEW == 0 and length % step == 0
     return pieces and kinds <= TENSOR_DTYPES and len(kinds) == 1
+
+
+def _is_depthwise_volume(node: Extern) -> bool:
+    """Whether it convolves each channel of volumes alone. As calls, these are ATen's own kernels in
+    eager's layout; with channels last they would be cuDNN's, which has none for single channels."""
+    weight, groups = node.args[_CONVOLUTIONS[node.target]], node.args[_groups_position(node)]
+    transposed = node.args[_groups_position(node) - 2]
+    alone = weight.shape[0] == groups if transposed else weight.shape[1] == 1
+    return len(weight.shape) == 5 and groups != 1 and alone
 
 
 def _suits_cudnn(node: Extern, weight: View, dtype: DType, graph: Graph) -> bool:

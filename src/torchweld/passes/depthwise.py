@@ -15,17 +15,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, reduce
 from itertools import product
-from math import prod
 
-from torchweld.core import dtypes
 from torchweld.core.options import Options
 from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, Value
 from torchweld.templates.conv.comp import Call, call_of, on_buffer
+from torchweld.templates.conv.depthwise import is_pointwise
 
-_MOST_TAPS = 25  # written out one by one: of more, registers spill
-_MOST_OF_SEVERAL = 49  # where a channel has several results, which libraries are slowest at
 _SIDES = "dhw"
 
 
@@ -35,20 +32,11 @@ def depthwise_written_out(graph: Graph, options: Options) -> Graph:
         return graph
     nodes: list[Node] = []
     for node in graph.nodes:
-        call = call_of(node)
-        made = _written_out(node, call, graph.buffers) if _is_depthwise(call, graph) else None
+        call, made = call_of(node), None
+        if is_pointwise(call, graph.buffers):
+            made = _written_out(node, call, graph.buffers)
         nodes.append(made or node)
     return replace(graph, nodes=tuple(nodes))
-
-
-def _is_depthwise(call: Call | None, graph: Graph) -> bool:
-    if call is None or call.transposed or call.groups == 1 or call.channels != 1:
-        return False
-    image, weight = graph.buffers[call.image.buffer], graph.buffers[call.weight.buffer]
-    known = all(isinstance(n, int) for n in call.image.shape[1:])
-    alike = image.dtype == weight.dtype and image.dtype.is_float
-    most = _MOST_TAPS if call.results == 1 else _MOST_OF_SEVERAL
-    return known and alike and image.dtype != dtypes.f64 and prod(call.window) <= most
 
 
 def _written_out(node: Extern, call: Call, buffers: dict[str, Buffer]) -> Comp | None:

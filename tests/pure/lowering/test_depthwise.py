@@ -23,6 +23,7 @@ CASES = [
     ((2, 3, 14, 9), (3, 1, 3, 3), dict(padding=4, dilation=2)),
     ((2, 4, 10), (12, 1, 7), dict(padding=5, stride=4)),
     ((1, 4, 5, 4, 6), (4, 1, 3, 2, 3), dict(padding=1)),
+    ((1, 4, 5, 4, 6), (4, 1, 3, 3, 3), dict(padding=(1, 2, 1), stride=(1, 2, 1))),
     ((2, 8, 4, 4), (8, 1, 1, 1), dict(stride=2)),
 ]
 

@@ -13,24 +13,43 @@ from collections.abc import Mapping
 from math import prod
 
 from torchweld.core import dtypes
-from torchweld.ir.nodes import Buffer
+from torchweld.ir.nodes import Buffer, Extern
 from torchweld.templates.conv.comp import Call
 
+BACKWARD = "aten.convolution_backward.default"
 _MOST_TAPS = 27
 _MOST_OF_SEVERAL = 49  # where a channel has several results, which libraries are slowest at
 
 
 def is_depthwise(call: Call | None) -> bool:
-    """Whether it convolves each channel alone."""
+    """Whether it convolves each channel alone, transposed or not."""
     return call is not None and call.groups > 1 and call.channels == 1
 
 
 def is_pointwise(call: Call | None, buffers: Mapping[str, Buffer]) -> bool:
     """Whether it is one that is written out, tap by tap."""
-    if not is_depthwise(call) or call.transposed:
+    if not is_depthwise(call):
         return False
+    several = call.results > 1 and not call.transposed
+    return _is_short(call, _MOST_OF_SEVERAL if several else _MOST_TAPS, buffers)
+
+
+def image_gradient(node: Extern, buffers: Mapping[str, Buffer]) -> Call | None:
+    """The convolution, turned around, that makes the gradient of the image of a depthwise
+    convolution, if it is written out; None of another call."""
+    if node.target != BACKWARD or node.kwargs or node.outputs[0] is None:
+        return None
+    gradient, _, weight, _, stride, padding, dilation, transposed, _, groups, _ = node.args
+    numbers = (*weight.shape, *stride, *padding, *dilation, groups)
+    if groups == 1 or not all(isinstance(n, int) for n in numbers):
+        return None
+    call = Call(gradient, weight, None, stride, padding, dilation, not transposed, groups)
+    return call if call.results == 1 and _is_short(call, _MOST_TAPS, buffers) else None
+
+
+def _is_short(call: Call, most: int, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether there are so few factors of known places, in float32 or 16 bits."""
     image, weight = buffers[call.image.buffer], buffers[call.weight.buffer]
     known = all(isinstance(n, int) for n in call.image.shape[1:])
-    alike = image.dtype == weight.dtype and image.dtype.is_float
-    most = _MOST_TAPS if call.results == 1 else _MOST_OF_SEVERAL
-    return known and alike and image.dtype != dtypes.f64 and prod(call.window) <= most
+    alike = image.dtype == weight.dtype and image.dtype.is_float and image.dtype != dtypes.f64
+    return known and alike and call.channels * prod(call.window) <= most

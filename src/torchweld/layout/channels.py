@@ -173,12 +173,12 @@ def _gain(node: Extern, takes: bool, graph: Graph, table: Target, trains: bool) 
 def _is_own_row(node: Extern, graph: Graph, table: Target) -> bool:
     """Whether a one-dimensional convolution will be a kernel of our own (gemm/hopper/images.py)."""
     call = call_of(node)
-    if call is None or call.transposed or table.capability[:1] != (9,):
+    if call is None or table.capability[:1] != (9,):
         return False
     (length,), (step,), sizes = call.image.shape[2:], call.stride, call.weight.shape
     known = all(isinstance(n, int) for n in (*call.image.shape, *sizes))
     kinds = {graph.buffers[v.buffer].dtype for v in (call.image, call.weight)}
-    pieces = known and call.channels % _FEW == 0 and length % step == 0
+    pieces = known and call.channels % _FEW == 0 and (call.transposed or length % step == 0)
     return pieces and kinds <= TENSOR_DTYPES and len(kinds) == 1
 
 

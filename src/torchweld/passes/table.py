@@ -41,6 +41,7 @@ from torchweld.plan.products.form import form_products
 from torchweld.plan.products.kernel import Leeway, no_leeway
 from torchweld.plan.scores.form import score_nests
 from torchweld.plan.search import plan
+from torchweld.plan.transposed import transposed_turned
 from torchweld.rewrite.apply import rewrite
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.choice import choose
@@ -124,6 +125,8 @@ PASSES: dict[str, Pass] = {
              lambda made, c: row_chunks(made, c.target)),
         Pass("align temporaries", "rows of what products read and write -> multiples of 16 bytes",
              _graph(lambda g, c: align_temporaries(g, c.target, c.loose_outputs))),
+        Pass("transposed", "transposed convolutions -> convolutions with phases of results",
+             lambda made, c: transposed_turned(made, c.target, c.options, c.choose)),
         Pass(JOIN, "library products and their readers -> one kernel, where that is faster",
              _joined),
         Pass("chains", "products in a row -> one kernel, whose intermediates stay on chip",

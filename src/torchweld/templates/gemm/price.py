@@ -323,7 +323,7 @@ class Prices:
         few = isinstance(call.channels, int) and call.channels <= _FEW_CHANNELS
         few &= call.groups == 1
         sizes = (product((made.shape[0], *made.shape[2:])), call.results,
-                 product((_padded(call), *call.window)))  # fmt: skip
+                 product((_padded(call), *_met(call))))  # fmt: skip
         image = bytes_of(buffers[call.image.buffer], self.graph.hints)
         rows, columns, depth = map(self._number, sizes)
         seen = made.dtype.bytes * self._number(product(call.image.shape))
@@ -359,6 +359,13 @@ def _has_grouped_kernels(call: Call) -> bool:
     """Whether the library convolves all groups at once, on tensor cores."""
     alike = call.channels == call.results and call.channels in _GROUPED_CHANNELS
     return call.groups > 1 and alike and prod(call.window) > 1
+
+
+def _met(call: Call) -> tuple[int, ...]:
+    """The elements of a window that one result meets: of a transposed convolution, one of each
+    step."""
+    steps = call.stride if call.transposed else (1,) * len(call.window)
+    return tuple(ceil(window / step) for window, step in zip(call.window, steps))
 
 
 def _padded(call: Call) -> Size:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 
 from torchweld.core.options import Options
 from torchweld.ir.affine import Affine, axis, constant
@@ -77,7 +78,8 @@ def _changed(
     before, rest = _with_reader(node, made, graph)
     prices = Prices(new, table)
     before_s = prices.call_s(node) + sum(map(prices.comp_s, before[1:]))
-    best = _best(made, rest, prices, Judge(new, table, choose))
+    shuffles = made.phases > 1 and len(before) == 1
+    best = _best(made, rest, prices, Judge(new, table, choose), shuffles)
     if best is None or best[0] >= (1 - MARGIN) * before_s:
         return graph
     nodes: list[Node] = []
@@ -102,25 +104,28 @@ def _with_reader(node: Extern, made: Turned, graph: Graph) -> tuple[list[Node], 
 
 
 def _best(
-    made: Turned, rest: list[Comp], prices: Prices, judge: Judge
+    made: Turned, rest: list[Comp], prices: Prices, judge: Judge, shuffles: bool
 ) -> tuple[float, Node] | None:
-    """Seconds of all, and the convolution: a call, which is the library's or will be joined with
-    its reader, or a kernel that stays apart."""
+    """Seconds of all by kernels of our own, and the convolution: a call, which will be joined with
+    its reader, or a kernel that stays apart. `shuffles`: what follows is a copy of the results,
+    which is for the convolution's kernel to make, not for one of its own."""
     comp = convolution_comp(made.convolution, prices.graph.buffers)
     alone = comp and judge.kernel(comp)
-    if not isinstance(alone, Kernel):
+    if not isinstance(alone, Kernel) or alone.schedule.form != "gluon":
         return None
     copy_s, rest_s = prices.comp_s(made.copy), sum(map(prices.comp_s, rest))
-    call_s = prices.call_s(made.convolution) + rest_s
+    library_s = prices.call_s(made.convolution)
     shapes = {name: b.shape for name, b in prices.graph.buffers.items()}
     merged = joined(comp, rest[0], Rules(frozenset(), shapes)) if rest else None
     together = judge.kernel(merged) if isinstance(merged, Comp) else None
-    if isinstance(together, Kernel) and together.seconds < (1 - MARGIN) * call_s:
-        call_s = together.seconds
     apart_s = alone.seconds + rest_s
-    if apart_s < call_s:
-        return copy_s + apart_s, comp
-    return copy_s + call_s, made.convolution
+    least_s = (1 - MARGIN) * (library_s + rest_s)
+    together_s = together.seconds if isinstance(together, Kernel) else inf
+    if together_s < (least_s if shuffles else min(least_s, apart_s)):
+        return copy_s + together_s, made.convolution
+    if shuffles:
+        return None
+    return copy_s + apart_s, comp if alone.seconds < library_s else made.convolution
 
 
 def _reader(node: Extern, graph: Graph) -> Comp | None:

@@ -9,7 +9,9 @@ from torchweld.ir.affine import axis
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Store
 from torchweld.plan.merge import Rules, merge
-from torchweld.templates.conv.comp import convolution_comp
+from torchweld.plan.transposed import over_phases
+from torchweld.plan.turned import turned
+from torchweld.templates.conv.comp import call_of, convolution_comp
 from triton_cases import Case
 
 
@@ -66,3 +68,33 @@ def normalised(*sizes, **more) -> Case:
     shapes = {n: b.shape for n, b in buffers.items()}
     both = merge(comp, reader, Rules(frozenset({"y"}), shapes))
     return Case("normalised", both, buffers)
+
+
+def phased(
+    batch: int, channels: int, sides: tuple[int, ...], results: int, window: int, groups: int = 1,
+    padding: int = 1,
+) -> Case:
+    """relu(y + b) of a transposed convolution in steps of two, with its phases as columns."""
+    made = tuple((n - 1) * 2 - 2 * padding + window for n in sides)
+    shapes = {"x": (batch, channels, *sides), "y": (batch, results, *made),
+              "w": (channels, results // groups, *(window,) * len(sides))}  # fmt: skip
+    buffers = {n: Buffer(n, s, dtypes.bf16, innermost(s), "cuda:0") for n, s in shapes.items()}
+    buffers["z"] = replace(buffers["y"], name="z")
+    buffers["b"] = Buffer("b", (results,), dtypes.bf16, (1,), "cuda:0")
+    every = ((n,) * len(sides) for n in (2, padding, 1))
+    args = (buffers["x"].view, buffers["w"].view, None, *every, True, (0,) * len(sides), groups)
+    node = Extern("transposed", "aten.convolution.default", args, (), ("y",))
+    names, body = "nohwd"[: len(shapes["y"])], BodyBuilder()
+    place = tuple(map(axis, names))
+    y, b = (body.load(n, at, dtypes.bf16) for n, at in (("y", place), ("b", place[1:2])))
+    total = body.op("add", body.widen(y), body.widen(b))
+    value = body.cast(body.op("maximum", total, body.const(0.0, dtypes.f32)), dtypes.bf16)
+    axes = tuple(Axis(n, e) for n, e in zip(names, shapes["y"]))
+    reader = Comp("reader", axes, body.body, (Store("z", place, value),))
+    found = turned(node, call_of(node), buffers)
+    buffers |= {b.name: b for b in (found.weight, found.made)}
+    rest = over_phases(reader, "y", found, buffers)
+    comp = convolution_comp(found.convolution, buffers)
+    merged = merge(comp, rest, Rules(shapes={n: b.shape for n, b in buffers.items()}))
+    used = {*merged.reads, *merged.writes}
+    return Case("phased", merged, {n: b for n, b in buffers.items() if n in used})

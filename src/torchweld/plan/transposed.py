@@ -22,6 +22,7 @@ from torchweld.ir.build import BodyBuilder
 from torchweld.ir.contraction import TENSOR_DTYPES
 from torchweld.ir.nodes import (
     Axis,
+    Buffer,
     Comp,
     Extern,
     Graph,
@@ -95,10 +96,10 @@ def _with_reader(node: Extern, made: Turned, graph: Graph) -> tuple[list[Node], 
     (result,), reader = node.writes, _reader(node, graph)
     if made.phases == 1:
         return ([node], []) if reader is None else ([node, reader], [reader])
-    after = reader and _over_phases(reader, result, made, graph)
+    after = reader and over_phases(reader, result, made, graph.buffers)
     if after is not None:
         return [node, reader], [after]
-    after = _over_phases(_copying(node, graph), result, made, graph)
+    after = over_phases(_copying(node, graph), result, made, graph.buffers)
     assert after is not None
     return [node], [after]
 
@@ -149,10 +150,12 @@ def _copying(node: Extern, graph: Graph) -> Comp:
     return Comp(f"{node.name}_shuffle", axes, body.body, (store,), node.origins)
 
 
-def _over_phases(comp: Comp, result: str, made: Turned, graph: Graph) -> Comp | None:
+def over_phases(
+    comp: Comp, result: str, made: Turned, buffers: Mapping[str, Buffer]
+) -> Comp | None:
     """`comp`, which reads `result` at each of its points, over places and phases; None where it
     does so otherwise."""
-    shape = graph.buffers[result].shape
+    shape = buffers[result].shape
     indices = {i.index for i in comp.body if isinstance(i, Load) and i.buffer == result}
     names = _names(indices, shape)
     if names is None or {n for n in names if n} != {a.name for a in comp.axes}:
@@ -170,7 +173,8 @@ def _over_phases(comp: Comp, result: str, made: Turned, graph: Graph) -> Comp | 
     body = BodyBuilder()
     inside = _inside(body, results, made)
     source = (at["n"], phase * made.results + at["o"], *places)
-    values = _moved(comp, body, images, inside, (result, made.made.name, source))
+    along = frozenset().union(*(place.axes for place in results))
+    values = _moved(comp, body, images, (inside, along), (result, made.made.name, source))
     stores = tuple(move_store(s, values.__getitem__, images) for s in comp.stores)
     stores = tuple(replace(s, guard=_both(body, s.guard, inside)) for s in stores)
     axes = tuple(Axis(f"p_{a}", size) for a, size in new.items() if size != 1)
@@ -203,18 +207,19 @@ def _inside(body: BodyBuilder, results: list[Affine], made: Turned) -> Value | N
 
 
 def _moved(
-    comp: Comp, body: BodyBuilder, images: Mapping[str, Affine], inside: Value | None,
-    source: tuple[str, str, tuple[Affine, ...]],
+    comp: Comp, body: BodyBuilder, images: Mapping[str, Affine],
+    inside: tuple[Value | None, frozenset[str]], source: tuple[str, str, tuple[Affine, ...]],
 ) -> list[Value]:  # fmt: skip
     """The values of `comp` at other points: those that read `source[0]` read `source[1]` at a place
-    that always is there, all others nothing outside."""
+    that always is there, others that vary along the axes of `inside` nothing outside."""
     values: list[Value] = []
+    guard, along = inside
     for instr in comp.body:
         made = with_operands(substitute_axes(instr, images), values.__getitem__)
         if isinstance(made, Load) and made.buffer == source[0]:
             made = replace(made, buffer=source[1], index=source[2])
-        elif isinstance(made, Load) and map_axes(made.index):
-            made = replace(made, guard=_both(body, made.guard, inside))
+        elif isinstance(made, Load) and map_axes(made.index) & along:
+            made = replace(made, guard=_both(body, made.guard, guard))
         values.append(body.emit(made))
     return values
 

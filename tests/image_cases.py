@@ -25,18 +25,20 @@ def innermost(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def call(
     batch: int, channels: int, sides: tuple[int, ...], results: int, window: tuple[int, ...],
-    stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1, dtype: str = "bf16",
-    behind: int = 0,
+    stride: int = 1, padding: int | tuple[int, ...] = 0, dilation: int = 1, groups: int = 1,
+    dtype: str = "bf16", behind: int = 0,
 ) -> tuple[Extern, dict[str, Buffer]]:
     """A call of aten.convolution and its buffers: x, w and y. `behind`: other channels that x has
     before those that are convolved."""
-    made = tuple((n + 2 * padding - dilation * (k - 1) - 1) // stride + 1
-                 for n, k in zip(sides, window))  # fmt: skip
+    around = padding if isinstance(padding, tuple) else (padding,) * len(sides)
+    made = tuple((n + 2 * p - dilation * (k - 1) - 1) // stride + 1
+                 for n, k, p in zip(sides, window, around))  # fmt: skip
     shapes = {"x": (batch, behind + channels, *sides), "w": (results, channels // groups, *window),
               "y": (batch, results, *made)}  # fmt: skip
     kind = dtypes.BY_NAME[dtype]
     buffers = {n: Buffer(n, s, kind, innermost(s), "cuda:0", n == "w") for n, s in shapes.items()}
-    every = ((n,) * len(sides) for n in (stride, padding, dilation))
+    stride, dilation = ((n,) * len(sides) for n in (stride, dilation))
+    every = stride, around, dilation
     x = replace(buffers["x"].view, shape=(batch, channels, *sides), offset=behind)
     args = (x, buffers["w"].view, None, *every, False, (0,) * len(sides), groups)
     return Extern("convolution", "aten.convolution.default", args, (), ("y",)), buffers

@@ -14,6 +14,7 @@ from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Extern
 from torchweld.layout.channels import channels_last
 from torchweld.passes.patches import products_of_patches
+from torchweld.pipeline import plan_graph
 from torchweld.targets.find import named_target
 
 TABLE = named_target("H100")
@@ -85,3 +86,18 @@ def test_odd_numbers_of_results_and_of_channels_that_can_be_padded(kernel, chann
 def test_others_stay(function, args):
     _, after = converted(function, args)
     assert "aten.convolution.default" in targets(after)
+
+
+def test_images_of_one_row():
+    """Products in a row on one: an axis of one point, along which nothing is stored."""
+
+    def run(x, w, v):
+        return F.conv2d(torch.relu(F.conv2d(x, w)), v)
+
+    shapes = (16, 64, 1, 512), (256, 64, 1, 1), (64, 256, 1, 1)
+    args = [torch.randn(s, dtype=torch.bfloat16) for s in shapes]
+    _, plan = plan_graph(capture(run, *args), Options(), TABLE)  # which checks the graph
+    assert not targets(plan.graph)
+    wide = [a.double() for a in args]
+    (found,) = run_graph(plan.graph, wide)
+    torch.testing.assert_close(found, run(*wide), rtol=1e-9, atol=1e-9)

@@ -40,6 +40,7 @@ CASES = [
     (convolution(2, 64, (12, 10), 40, (3, 3), padding=1, behind=8), ALONE),
     (convolution(2, 32, (12, 8), 64, (3, 3), stride=2, padding=2, dilation=2, behind=32), SHORT),
     (convolution(3, 24, (70,), 40, (5,), padding=2), ALONE),
+    (convolution(2, 64, (1, 70), 64, (1, 5), padding=(0, 2)), ALONE),  # one row
     (convolution(1, 64, (70,), 64, (4,), stride=2, padding=1), ALONE),
     (convolution(1, 32, (5, 6, 7), 64, (3, 3, 3), padding=1), SHORT),
     (normalised(2, 64, (12, 10), 72, (3, 3), padding=1), ALONE),

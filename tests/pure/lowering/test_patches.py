@@ -94,10 +94,8 @@ def test_images_of_one_row():
     def run(x, w, v):
         return F.conv2d(torch.relu(F.conv2d(x, w)), v)
 
-    shapes = (16, 64, 1, 512), (256, 64, 1, 1), (64, 256, 1, 1)
-    args = [torch.randn(s, dtype=torch.bfloat16) for s in shapes]
-    _, plan = plan_graph(capture(run, *args), Options(), TABLE)  # which checks the graph
-    assert not targets(plan.graph)
-    wide = [a.double() for a in args]
-    (found,) = run_graph(plan.graph, wide)
-    torch.testing.assert_close(found, run(*wide), rtol=1e-9, atol=1e-9)
+    shapes = (16, 64, 1, 4096), (256, 64, 1, 1), (64, 256, 1, 1)
+    args = [torch.empty(s, dtype=torch.bfloat16, device="meta") for s in shapes]
+    _, plan = plan_graph(capture(run, *args, mode="real"), Options(), TABLE)
+    check_graph(plan.graph)
+    assert [c.template for c in plan.choices] == ["chain"]

@@ -91,10 +91,10 @@ def test_others_stay(function, args):
 def test_images_of_one_row():
     """Products in a row on one: an axis of one point, along which nothing is stored."""
 
-    def run(x, w, v):
-        return F.conv2d(torch.relu(F.conv2d(x, w)), v)
+    def run(x, w, v, b, c):
+        return F.conv2d(torch.relu(F.conv2d(x, w, b)), v, c)
 
-    shapes = (16, 64, 1, 4096), (256, 64, 1, 1), (64, 256, 1, 1)
+    shapes = (16, 64, 1, 4096), (256, 64, 1, 1), (64, 256, 1, 1), (256,), (64,)
     args = [torch.empty(s, dtype=torch.bfloat16, device="meta") for s in shapes]
     _, plan = plan_graph(capture(run, *args, mode="real"), Options(), TABLE)
     check_graph(plan.graph)

@@ -67,7 +67,8 @@ def _has_bias_apart(node: Node, graph: Graph, called: set[str], target: Target) 
         return False
     if may_be_product(node, graph):
         return _waits_for_memory(weight, target)
-    alone = groups != 1 and len(weight.shape) != 4 and not transposed
+    depthwise = groups != 1 and weight.shape[1] == 1 and not transposed
+    alone = depthwise and len(weight.shape) != 4
     return not alone or not result.dtype.is_low_precision
 
 

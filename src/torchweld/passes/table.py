@@ -12,6 +12,7 @@ from torchweld.layout.channel_groups import channels_before_groups
 from torchweld.layout.channels import channels_last
 from torchweld.layout.extents import align_extents
 from torchweld.layout.layouts import contiguous_rows
+from torchweld.layout.one_row import rows_as_images
 from torchweld.layout.rows import align_rows, align_temporaries
 from torchweld.passes.biases import separate_biases
 from torchweld.passes.depthwise import depthwise_written_out
@@ -100,6 +101,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: slices_apart(g))),
         Pass("biases", "convolution with bias -> convolution, then an addition",
              _graph(lambda g, c: separate_biases(g, c.target))),
+        Pass("one row", "convolutions of rows -> of images of one row",
+             _graph(lambda g, c: rows_as_images(g, c.target, c.loose_outputs))),
         Pass("channels last", "images -> channels innermost, where convolutions gain by it",
              _graph(lambda g, c: channels_last(g, c.target, c.loose_outputs))),
         Pass("im2col", "convolutions whose windows do not overlap -> products of matrices",

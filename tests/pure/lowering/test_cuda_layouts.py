@@ -284,15 +284,15 @@ def rows(x, w):
 @pytest.mark.parametrize(
     ("dtype", "length", "loose", "last"),
     [
-        (torch.bfloat16, 20, (), True),
-        (torch.float32, 20, (), False),  # slower in cuDNN, and there is no other kernel
-        (torch.bfloat16, 21, (), False),  # the step does not divide it
-        (torch.bfloat16, 20, (0,), False),  # the backward is cuDNN's
+        (torch.bfloat16, 512, (), True),
+        (torch.float32, 512, (), False),  # slower in cuDNN, and there is no other kernel
+        (torch.bfloat16, 511, (), False),  # the step does not divide it
+        (torch.bfloat16, 512, (0,), False),  # the backward is cuDNN's
     ],
 )
 def test_rows_have_their_channels_innermost_where_the_kernel_is_ours(dtype, length, loose, last):
     torch.manual_seed(0)
-    args = torch.randn(2, 16, length, dtype=dtype), torch.randn(24, 16, 3, dtype=dtype)
+    args = torch.randn(16, 128, length, dtype=dtype), torch.randn(128, 128, 3, dtype=dtype)
     before = lower(capture(rows, *args), Options()).graph
     after = channels_last(before, named_target("H100"), loose)
     (call,) = (n for n in after.nodes if isinstance(n, Extern))

@@ -157,11 +157,6 @@ def test_the_reader_is_in_the_kernel_where_channels_are_innermost():
     assert len(made.graph.nodes) == 3  # the image, the weight, the rest
 
 
-def test_rows_are_kernels():
-    made = planned(net(stride=2, padding=1), (16, 128, 4096), (128, 64, 4))
-    assert not [n for n in made.graph.nodes if isinstance(n, Extern)]
-
-
 @pytest.mark.parametrize(("dtype", "device"), [
     (torch.float32, "H100"), (torch.bfloat16, "A100")], ids=str)  # fmt: skip
 def test_what_stays_the_library_s(dtype, device):

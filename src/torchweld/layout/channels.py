@@ -405,7 +405,7 @@ def _laid_out(graph: Graph, calls: _Calls, chosen: frozenset[str]) -> Graph:
     buffers = {n: innermost(b) if n in chosen else b for n, b in graph.buffers.items()}
     changed = replace(graph, buffers=buffers)
     nodes: list[Node] = []
-    copies: dict[str, Buffer] = {}
+    copies: dict[tuple[str, int], Buffer] = {}
     for node in graph.nodes:
         if isinstance(node, Extern):
             node = replace(node, args=_restrided(node.args, graph, changed, chosen))
@@ -429,7 +429,7 @@ def _restrided(
 
 
 def _with_copies(
-    node: Extern, graph: Graph, copies: dict[str, Buffer], nodes: list[Node]
+    node: Extern, graph: Graph, copies: dict[tuple[str, int], Buffer], nodes: list[Node]
 ) -> Extern:
     """`node` reading images with channels last; copies that it needs first are appended."""
     args = list(node.args)
@@ -438,12 +438,14 @@ def _with_copies(
         view = args[k]
         if _is_last(view) or not _is_image(view, graph):
             continue
-        if view.buffer not in copies:
+        key = view.buffer, len(view.shape)  # an image of one row, and the row
+        if key not in copies:
             source = graph.buffers[view.buffer]
-            copy = replace(source, name=f"{view.buffer}_channels_last", shape=view.shape)
-            copies[view.buffer] = copy = replace(innermost(copy), frozen=False)
+            row = "_row" if len(source.shape) < len(view.shape) else ""
+            copy = replace(source, name=f"{view.buffer}_channels_last{row}", shape=view.shape)
+            copies[key] = copy = replace(innermost(copy), frozen=False)
             nodes.append(_copying(source, copy, node))
-        args[k] = copies[view.buffer].view
+        args[k] = copies[key].view
     return replace(node, args=tuple(args))
 
 

@@ -101,6 +101,23 @@ def test_one_after_the_other(any_price):
     assert len([n for n in laid_out.nodes if isinstance(n, Comp)]) == 3  # a copy of the image
 
 
+def test_a_row_that_is_read_as_one_and_as_an_image(any_price):
+    """Both are copied to the other layout."""
+
+    def run(x, v, w):
+        y = F.conv1d(x, v, padding=32, groups=16)[:, :, 1:].sin()
+        return y + F.conv1d(x, w, padding=1)[:, :768].cos()
+
+    args = [torch.randn(n, dtype=bf16) for n in ((2, 768, 20), (768, 48, 64), (768, 768, 3))]
+    before, after = changed(run, args)
+    laid_out = channels_last(after, TABLE)
+    check_graph(laid_out)
+    read = [n.args[0] for n in laid_out.nodes if isinstance(n, Extern)]
+    assert sorted(len(v.shape) for v in read) == [3, 4]
+    assert all(v.strides[1] == 1 for v in read)
+    same(laid_out, before, args)
+
+
 @pytest.mark.parametrize(("function", "args", "loose"), [
     (net(padding=1), args_of((2, 16, 20), (24, 16, 3), dtype=torch.float32), ()),
     (net(padding=1, groups=16), args_of((2, 16, 20), (16, 1, 3)), ()),  # pointwise work

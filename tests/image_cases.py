@@ -74,23 +74,24 @@ def normalised(*sizes, **more) -> Case:
 
 def phased(
     batch: int, channels: int, sides: tuple[int, ...], results: int, window: int, groups: int = 1,
-    padding: int = 1,
+    padding: int = 1, dtype: str = "bf16",
 ) -> Case:
     """relu(y + b) of a transposed convolution in steps of two, with its phases as columns."""
     made = tuple((n - 1) * 2 - 2 * padding + window for n in sides)
     shapes = {"x": (batch, channels, *sides), "y": (batch, results, *made),
               "w": (channels, results // groups, *(window,) * len(sides))}  # fmt: skip
-    buffers = {n: Buffer(n, s, dtypes.bf16, innermost(s), "cuda:0") for n, s in shapes.items()}
+    kind = dtypes.BY_NAME[dtype]
+    buffers = {n: Buffer(n, s, kind, innermost(s), "cuda:0") for n, s in shapes.items()}
     buffers["z"] = replace(buffers["y"], name="z")
-    buffers["b"] = Buffer("b", (results,), dtypes.bf16, (1,), "cuda:0")
+    buffers["b"] = Buffer("b", (results,), kind, (1,), "cuda:0")
     every = ((n,) * len(sides) for n in (2, padding, 1))
     args = (buffers["x"].view, buffers["w"].view, None, *every, True, (0,) * len(sides), groups)
     node = Extern("transposed", "aten.convolution.default", args, (), ("y",))
     names, body = "nohwd"[: len(shapes["y"])], BodyBuilder()
     place = tuple(map(axis, names))
-    y, b = (body.load(n, at, dtypes.bf16) for n, at in (("y", place), ("b", place[1:2])))
+    y, b = (body.load(n, at, kind) for n, at in (("y", place), ("b", place[1:2])))
     total = body.op("add", body.widen(y), body.widen(b))
-    value = body.cast(body.op("maximum", total, body.const(0.0, dtypes.f32)), dtypes.bf16)
+    value = body.cast(body.op("maximum", total, body.const(0.0, dtypes.f32)), kind)
     axes = tuple(Axis(n, e) for n, e in zip(names, shapes["y"]))
     reader = Comp("reader", axes, body.body, (Store("z", place, value),))
     found = turned(node, call_of(node), buffers)

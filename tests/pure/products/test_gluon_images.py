@@ -43,6 +43,7 @@ CASES = [
     (convolution(2, 64, (1, 70), 64, (1, 5), padding=(0, 2)), ALONE),  # one row
     (convolution(1, 64, (70,), 64, (4,), stride=2, padding=1), ALONE),
     (convolution(1, 32, (5, 6, 7), 64, (3, 3, 3), padding=1), SHORT),
+    (convolution(1, 32, (4, 5, 6), 64, (3, 5, 7), padding=(1, 2, 3)), SHORT),
     (normalised(2, 64, (12, 10), 72, (3, 3), padding=1), ALONE),
     (normalised(2, 64, (11, 9), 64, (3, 3), padding=1), TOGETHER),
     (normalised(2, 64, (16, 16), 64, (3, 3), stride=2, padding=1), ALONE),

@@ -160,3 +160,15 @@ def test_a_library_is_given_images():
     _, plan = plan_graph(capture(net(padding=2), *args, mode="real"), Options(), table)
     (call,) = (n for n in plan.graph.nodes if isinstance(n, Extern))
     assert is_channels_last(call.args[0]) and call.args[0].shape == (16, 256, 1, 4096)
+
+
+def test_a_length_that_is_known_at_the_call():
+    torch.manual_seed(0)
+    w = torch.randn(256, 256, 5, dtype=bf16)
+    x = torch.randn(3, 256, 40, dtype=bf16)
+    found = lower(capture(lambda x: F.conv1d(x.tanh(), w).relu(), x, mode="symbolic"), Options())
+    after = channels_last(rows_as_images(found.graph, TABLE), TABLE)
+    check_graph(after)
+    (call,) = (n for n in after.nodes if isinstance(n, Extern))
+    assert call.args[0].shape[1:3] == (256, 1) and is_channels_last(call.args[0])
+    same(after, found.graph, [x, *found.constants.values()])

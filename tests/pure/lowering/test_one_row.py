@@ -162,7 +162,7 @@ def test_a_library_is_given_images():
     assert is_channels_last(call.args[0]) and call.args[0].shape == (16, 256, 1, 4096)
 
 
-def test_a_length_that_is_known_at_the_call():
+def test_a_length_that_is_known_at_the_call(any_price):
     torch.manual_seed(0)
     w = torch.randn(256, 256, 5, dtype=bf16)
     x = torch.randn(3, 256, 40, dtype=bf16)

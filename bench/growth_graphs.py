@@ -118,7 +118,7 @@ CASES: dict[str, tuple[Callable[[int], Case], int]] = {
     "outputs": (outputs, 200),
     "layers": (layers, 1000),
     "unequal": (lambda n: layers(n, unequal=True), 96),
-    "chain of 20,000": (chain, 20000),
+    "chain of 20000": (chain, 20000),
     "decoder": (decoder, 312),  # 20,000 nodes
     "attention": (attention, 96),
     "optimiser": (optimiser, 400),

@@ -165,6 +165,14 @@ def _causal(body: Body, s: Value) -> Value:
     return _later(body, _times(body, s))
 
 
+def _added(body: Body, s: Value) -> Value:
+    """A causal mask of 16 bits that is added, as models write it."""
+    b = body.b
+    later = b.op("lt", b.index(body.at["i"]), b.index(body.at["l"]))
+    mask = b.op("where", later, b.const(-math.inf, dtypes.bf16), b.const(0.0, dtypes.bf16))
+    return b.op("add", _times(body, s), b.cast(mask, dtypes.f32))
+
+
 WIDTH = 37
 
 
@@ -237,6 +245,7 @@ def _dropped(body: Body) -> Value:
 
 PLAIN = Score("plain", _times, _scaled_back)
 CAUSAL = Score("causal", _causal, _scaled_back)
+ADDED = Score("added", _added)
 WINDOW = Score("window", _window, _scaled_back)
 ALIBI = Score("alibi", _alibi, _scaled_back)
 SOFTCAP = Score("softcap", _softcap, _softcap_back)

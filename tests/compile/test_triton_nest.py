@@ -9,6 +9,7 @@ pytest.importorskip("triton")
 
 from forked import lines_of
 from nest_gpu_cases import (
+    ADDED,
     ALIBI,
     BIAS,
     CAUSAL,
@@ -22,6 +23,7 @@ from nest_gpu_cases import (
     forward,
     generated,
     keys_gradient,
+    on_hopper,
     queries_gradient,
 )
 from torchweld.runtime.triton_compile import compile_source, resources
@@ -53,6 +55,7 @@ SHIPPED = [
 ]
 RARE = [
     forward(Sizes(1, 1, 1, 1, 1100, 64, 64), CAUSAL),  # one query, shares of the keys
+    on_hopper(forward(Sizes(1, 9, 3, 200, 200, 48, 48), ADDED)),  # no mask in whole blocks
     *(keys_gradient(Sizes(1, 2, 1, 140, 150, n, n), WINDOW) for n in (16, 32, 48)),
 ]
 

@@ -180,3 +180,23 @@ def test_sums_of_integers_are_exact():
     fused = torchweld.fuse(sums, dynamic=False)
     for found, eager in zip(fused(x, w), sums(x, w)):
         assert torch.equal(found, eager)
+
+
+def quantised_by_group(x):
+    groups = x.unflatten(-1, (-1, 64))
+    scale = groups.abs().amax(-1, keepdim=True) / 127 + 1e-8
+    return (groups / scale).round().clamp(-128, 127).to(torch.int8)
+
+
+def rounded_sums(x):
+    return torch.round(x / 0.03 + 0.5), torch.floor(0.7 * x + 1.1), x * 0.3 - 0.1 > 0
+
+
+@pytest.mark.parametrize("function", [quantised_by_group, rounded_sums])
+def test_float32_before_a_step_has_eagers_bits(function):
+    """Millions of values: with a fused multiplication and addition, some dozens differ."""
+    torch.manual_seed(0)
+    x = torch.randn(4096, 4096, device="cuda")
+    with torch.no_grad():
+        expected, got = function(x), torchweld.fuse(function)(x)
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)

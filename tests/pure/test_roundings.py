@@ -11,6 +11,9 @@ from torchweld.ir import affine
 from torchweld.ir.build import BodyBuilder
 from torchweld.templates.pointwise_reduce.gpu.roundings import (
     divides_a_reduction,
+    products_before_steps,
+    products_in_differences,
+    rounded_products,
     shared_products,
 )
 
@@ -49,6 +52,37 @@ def test_who_reads_a_choice_reads_what_it_chooses_from():
     chosen = body.op("where", body.op("lt", x, y), left, right)
     body.op("sub", chosen, body.op("neg", body.op("where", body.op("lt", y, x), chosen, x)))
     assert shared_products(body.body, ()) == {left, right}
+
+
+@pytest.mark.parametrize("step", ["round", "floor", "lt", "i8"])
+def test_products_in_sums_before_a_step_are_rounded(step):
+    """Quantisation: `(x / (largest * scale + 1e-8)).round()`."""
+    body = BodyBuilder()
+    x, y = loaded(body, "x", "y")
+    scaled = body.op("mul", x, body.const(1 / 127, F32))
+    quotient = body.op("div", y, body.op("add", scaled, body.const(1e-8, F32)))
+    if step == "i8":
+        body.cast(quotient, dtypes.i8)
+    else:
+        body.op(step, quotient, *([x] if step == "lt" else []))
+    other = body.op("mul", y, y)
+    body.op("add", other, x)  # no step is taken from it
+    assert products_before_steps(body.body) == {scaled}
+
+
+def test_products_of_differences_are_rounded():
+    """The mean of a square less the square of a mean is zero for one element."""
+    body = BodyBuilder()
+    x, y = loaded(body, "x", "y")
+    square = body.op("mul", x, x)
+    body.op("sub", y, square)
+    negated, scaled = body.op("mul", body.op("neg", x), y), body.op("mul", x, body.const(-0.3, F32))
+    body.op("add", y, negated)
+    body.op("add", scaled, y)
+    body.op("add", body.op("mul", x, y), y)  # sums have nothing that cancels
+    assert products_in_differences(body.body) == {square, negated, scaled}
+    assert rounded_products(body.body, (), coarse=False) >= {square, negated, scaled}
+    assert not rounded_products(body.body, (), coarse=True)
 
 
 @pytest.mark.parametrize("factor,exact", [(0.5, True), (-4.0, True), (0.3, False), (0.0, False)])

@@ -60,11 +60,18 @@ def _together(node: Node, graph: Graph, target: Target) -> Node:
 
 def _is_window(comp: Comp) -> bool:
     """Whether it reads many elements, all at places that are known, and writes each of its own."""
-    bad = any(isinstance(i, (Reduce, Scan)) for i in comp.body)
+    return writes_each_point(comp) and _loads(comp) >= _LEAST_LOADS
+
+
+def writes_each_point(comp: Comp) -> bool:
+    """Whether it is pointwise, at places that are known, combines nothing and overwrites nothing
+    that it reads."""
+    bad = not {i.buffer for i in comp.body if isinstance(i, Load)}.isdisjoint(comp.writes)
+    bad |= any(isinstance(i, (Reduce, Scan)) for i in comp.body)
     bad |= any(isinstance(e, Ref) for i in comp.body if isinstance(i, Load) for e in i.index)
     bad |= any(s.combine or s.init is not None for s in comp.stores)
     bad |= any(isinstance(e, Ref) for s in comp.stores for e in s.index)
-    return not bad and _loads(comp) >= _LEAST_LOADS
+    return not bad
 
 
 def _loads(comp: Comp) -> int:
@@ -78,7 +85,7 @@ def _candidates(comp: Comp, graph: Graph, target: Target) -> Iterator[tuple[floa
     """(loads for each result, the Comp), for each axis and number of neighbours."""
     points = hint(product(a.extent for a in comp.axes), graph.hints)
     for along in comp.axes:
-        if not isinstance(along.extent, int) or not _lies_across(comp, along.name, graph.buffers):
+        if not isinstance(along.extent, int) or not lies_across(comp, along.name, graph.buffers):
             continue
         for count in _COUNTS:
             threads = points / (count * 8)
@@ -90,7 +97,7 @@ def _candidates(comp: Comp, graph: Graph, target: Target) -> Iterator[tuple[floa
                 yield _loads(made) * tiles / along.extent, made
 
 
-def _lies_across(comp: Comp, name: str, buffers: Mapping[str, Buffer]) -> bool:
+def lies_across(comp: Comp, name: str, buffers: Mapping[str, Buffer]) -> bool:
     """Whether all that is stored varies along an axis, and nothing is contiguous along it."""
     for access in (*(i for i in comp.body if isinstance(i, Load)), *comp.stores):
         strides = buffers[access.buffer].strides

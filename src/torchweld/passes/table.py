@@ -28,6 +28,7 @@ from torchweld.passes.row_chunks import row_chunks
 from torchweld.passes.row_totals import totals_by_rows
 from torchweld.passes.side_by_side import side_by_side
 from torchweld.passes.slices import slices_apart
+from torchweld.passes.stacks import stacks_at_once
 from torchweld.passes.statistics import statistics_apart
 from torchweld.passes.taps import taps_apart
 from torchweld.passes.widened import widened_convolutions
@@ -154,6 +155,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: few_terms_written_out(g))),
         Pass("taps apart", "weights read number by number -> lines of channels",
              _graph(lambda g, c: taps_apart(g))),
+        Pass("stacks", "a choice of what is stacked at each point -> all that is stacked at once",
+             _graph(lambda g, c: stacks_at_once(g))),
         Pass("neighbours", "windows -> several neighbours a thread, which share what they read",
              _graph(lambda g, c: neighbours_together(g, c.target))),
         Pass("overwrite operands", "pointwise results -> in the memory of operands that end there",

@@ -18,7 +18,7 @@ _PASSES = (
     "narrow groups", "depthwise", "statistics", "contiguous rows", "scores", "row totals",
     "pairs", "plan", "row chunks", "align temporaries", "transposed", "join products", "chains",
     "attention", "library calls (GPU)", "align rows", "align extents", "few terms", "taps apart",
-    "neighbours", "overwrite operands", "side by side",
+    "stacks", "neighbours", "overwrite operands", "side by side",
 )  # fmt: skip
 
 # Copy 3.02 TB/s and 687 TFLOP/s measured; launches inside a CUDA graph.

@@ -264,7 +264,10 @@ def tiles_of(
 
 
 def simplify_whole(face: Face, nest: Nest, s: NestSchedule) -> None:
-    """Where the bound holds, the conditions that it was made from are known."""
+    """Where the bound holds, the conditions that it was made from are known. Its variables have
+    names of their own: one that is a tile elsewhere may be a number here, and Triton takes a
+    variable that changes in a loop for one of the loop's, whose type must not."""
+    face.letter = "w"
     face.image, face.body = with_known(face.body, implied(face.comp, nest, s))
 
 

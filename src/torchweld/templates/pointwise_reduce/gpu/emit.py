@@ -39,7 +39,7 @@ from torchweld.ir.scalar import BITS, TABLE
 from torchweld.ir.size import Size, divide, product
 from torchweld.templates.pointwise_reduce.gpu.roundings import (
     divides_a_reduction,
-    shared_products,
+    rounded_products,
     sums_exponentials,
     values_added_to_one,
 )
@@ -73,7 +73,9 @@ class _Lines:
 
 class Kernel:
     """`rows`/`columns` below are the schedule's: the frame's, except in pointwise kernels, whose
-    frame has rows alone."""
+    frame has rows alone. `letter`: what names of variables begin with."""
+
+    letter = "v"
 
     def __init__(
         self,
@@ -95,7 +97,8 @@ class Kernel:
         self.index_type = "tl.int64" if wide else "tl.int32"
         self.fast = _stores_16_bits(accesses, buffers)
         self.near_one = values_added_to_one(self.body) if self.fast else frozenset()
-        self.rounded = shared_products(self.body, [s.value for s in self.comp.stores])
+        stored = [s.value for s in self.comp.stores]
+        self.rounded = rounded_products(self.body, stored, coarse=self.fast)
         self.row_start: RowStart | None = None
         self._lines = _Lines()
         self._pointers: dict[str, str] = {}
@@ -354,7 +357,7 @@ class Kernel:
 
     def assign(self, key, text: str) -> str:
         """A new variable for a result of a reduction."""
-        name = f"v{key}" if isinstance(key, int) else f"v{key[0]}_{key[1]}"
+        name = self.letter + (str(key) if isinstance(key, int) else f"{key[0]}_{key[1]}")
         if text != name:
             self.line(f"{name} = {text}")
         self.known[key] = name

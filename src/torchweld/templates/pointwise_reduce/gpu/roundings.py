@@ -8,6 +8,58 @@ from collections.abc import Collection
 
 from torchweld.ir.nodes import Cast, Const, Instr, Op, Pick, Reduce, Value, operands
 from torchweld.ir.passes import maximum_of
+from torchweld.ir.scalar import TABLE
+
+
+def rounded_products(
+    body: tuple[Instr, ...], stored: Collection[Value], coarse: bool
+) -> frozenset[Value]:
+    """Products of floats that the compiler must not make one operation with a sum. `coarse`: what
+    is stored has 16 bits, beside which the rounding of a product in 32 is nothing."""
+    differences = frozenset() if coarse else products_in_differences(body)
+    return shared_products(body, stored) | products_before_steps(body) | differences
+
+
+def products_in_differences(body: tuple[Instr, ...]) -> frozenset[Value]:
+    """Both sides of a difference may be equal: the mean of a square and the square of a mean, the
+    products of a cross product or a determinant. Eager has rounded both, and gets zero; with one
+    of them exact, the rounding of the other is left."""
+    negative = {v for v, instr in enumerate(body) if _is_negative(body, instr)}
+
+    def taken_away(value: Value) -> bool:
+        return value in negative or any(v in negative for v in operands(body[value]))
+
+    return frozenset(
+        v for instr in body
+        if _is(instr, "sub") or (_is(instr, "add") and any(map(taken_away, instr.args)))
+        for v in instr.args if _rounds(body, v)
+    )  # fmt: skip
+
+
+def _is_negative(body: tuple[Instr, ...], instr: Instr) -> bool:
+    return _is(instr, "neg") or (isinstance(instr, Const) and instr.value < 0)
+
+
+def products_before_steps(body: tuple[Instr, ...]) -> frozenset[Value]:
+    """Products in sums from which a step is taken: an integer of a float, or a comparison. Eager
+    rounds the product. Where the last bit decides the step, a fused multiplication and addition
+    would give the next integer (quantised values), or the other truth."""
+    stepped, summed = set[Value](), set[Value]()
+    for number in reversed(range(len(body))):
+        instr = body[number]
+        if _is_step(body, instr) or (number in stepped and isinstance(instr, (Op, Cast))):
+            stepped.update(operands(instr))
+        if number in stepped and _is(instr, "add", "sub"):
+            summed.update(instr.args)
+    return frozenset(v for v in summed if _rounds(body, v))
+
+
+def _is_step(body: tuple[Instr, ...], instr: Instr) -> bool:
+    if isinstance(instr, Cast):
+        return body[instr.arg].dtype.is_float and not instr.dtype.is_float
+    if not isinstance(instr, Op) or not any(body[a].dtype.is_float for a in instr.args):
+        return False
+    return TABLE[instr.name].exact or not instr.dtype.is_float
 
 
 def shared_products(body: tuple[Instr, ...], stored: Collection[Value]) -> frozenset[Value]:
@@ -26,10 +78,15 @@ def shared_products(body: tuple[Instr, ...], stored: Collection[Value]) -> froze
             summed.update(instr.args)
         elif number in summed:
             summed.update(chosen)
-    return frozenset(
-        v for v in summed
-        if reads[v] > 1 and _is(body[v], "mul")
-        and body[v].dtype.is_float and not any(_is_power_of_two(body[a]) for a in body[v].args)
+    return frozenset(v for v in summed if reads[v] > 1 and _rounds(body, v))
+
+
+def _rounds(body: tuple[Instr, ...], value: Value) -> bool:
+    """Whether it is a product of floats, and not exact."""
+    instr = body[value]
+    return (
+        _is(instr, "mul") and instr.dtype.is_float
+        and not any(_is_power_of_two(body[a]) for a in instr.args)
     )  # fmt: skip
 
 

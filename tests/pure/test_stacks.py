@@ -1,0 +1,54 @@
+"""Stacks whose parts share their work are made at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from products.nets import captured, on
+
+from torchweld.core.options import Options
+from torchweld.ir.check import check_graph
+from torchweld.ir.interpret import run_graph
+from torchweld.ir.nodes import Comp
+from torchweld.passes.table import PASSES, Context
+from torchweld.plan.decisions import Plan
+from torchweld.targets.find import named_target, target_of
+
+H100, CPU = named_target("H100"), target_of("cpu")
+
+
+def recurrence(x, rate):
+    state, seen = torch.zeros_like(x[:, 0]), []
+    for step in range(x.shape[1]):
+        state = torch.sigmoid(rate) * state + x[:, step]
+        seen.append(state * rate)
+    return torch.stack(seen, 1)
+
+
+def innermost(x, rate):
+    return torch.stack([x[:, step].exp() * rate for step in range(3)], -1)
+
+
+def planned(function, *shapes, target=H100):
+    torch.manual_seed(0)
+    args = [torch.randn(shape) for shape in shapes]
+    made = Plan(on(captured(function, *args), "cuda:0" if target is H100 else "cpu"), ())
+    for name in target.passes:
+        made = PASSES[name].run(made, Context(target, Options()))
+        check_graph(made.graph)
+    (result,) = run_graph(on(made.graph, "cpu"), list(args))
+    exact = function(*(a.double() for a in args))
+    torch.testing.assert_close(result.double(), exact, rtol=1e-6, atol=1e-6)
+    return [n for n in made.graph.nodes if isinstance(n, Comp)]
+
+
+@pytest.mark.parametrize("target", [H100, CPU], ids=["H100", "CPU"])
+@pytest.mark.parametrize("steps", [2, 7, 24])
+def test_the_steps_of_a_recurrence_are_made_at_one_point(steps, target):
+    *_, comp = planned(recurrence, (5, steps, 33), (33,), target=target)
+    assert len(comp.stores) == steps and len(comp.axes) == 2
+
+
+def test_what_is_contiguous_along_the_stack_stays_a_choice():
+    (comp,) = planned(innermost, (4000, 3, 33), (33,))
+    assert len(comp.stores) == 1

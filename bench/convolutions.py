@@ -5,7 +5,8 @@ kernels take of a call in a trace, and (networks) how long calls take one after 
 
 Each case: cuDNN's convolution alone, torch.compile (networks: in its mode reduce-overhead too) and
 torchweld, in inference. Images have their channels innermost, but those of networks, whose layout
-is the compiler's.
+is the compiler's. Rows, transposed and depthwise ones ("row", "transposed", "depthwise", alone and
+"between" two of 1 x 1) are given in eager's layout; "eager" is what its kernels take of all.
 """
 
 from __future__ import annotations
@@ -39,6 +40,46 @@ LAYERS = {
     "11x11 colours, step 4": (64, 3, 224, 96, 11, 4),
     "3x3 8": (32, 8, 128, 64, 3, 1),
 }
+
+
+# a convolution, the image's shape
+OTHERS = {
+    "row 5": (lambda: nn.Conv1d(256, 256, 5, padding=2), (16, 256, 4096)),
+    "row 3, dilated": (lambda: nn.Conv1d(128, 128, 3, padding=4, dilation=4), (16, 128, 4096)),
+    "row 3, step 2, odd": (lambda: nn.Conv1d(512, 512, 3, 2), (16, 512, 3199)),
+    "row 3, groups": (lambda: nn.Conv1d(256, 256, 3, padding=1, groups=4), (16, 256, 4096)),
+    "row 5, 80": (lambda: nn.Conv1d(80, 256, 5, padding=2), (16, 80, 1500)),
+    "row 1": (lambda: nn.Conv1d(64, 256, 1), (16, 64, 4096)),
+    "transposed row 4": (lambda: nn.ConvTranspose1d(128, 64, 4, 2, 1), (16, 128, 4096)),
+    "transposed 4": (lambda: nn.ConvTranspose2d(64, 128, 4, 2, 1), (16, 64, 56, 56)),
+    "transposed 4, groups": (
+        lambda: nn.ConvTranspose2d(64, 128, 4, 2, 1, groups=4), (16, 64, 56, 56)),
+    "transposed 2": (lambda: nn.ConvTranspose2d(64, 32, 2, 2), (16, 64, 56, 56)),
+    "transposed 3": (lambda: nn.ConvTranspose2d(128, 128, 3, 2, 1, 1), (16, 128, 28, 28)),
+    "transposed 4, depthwise": (
+        lambda: nn.ConvTranspose2d(64, 64, 4, 2, 1, groups=64), (16, 64, 56, 56)),
+    "transposed volume 3": (lambda: nn.ConvTranspose3d(32, 16, 3, 2), (8, 32, 12, 24, 24)),
+    "depthwise volume 3": (
+        lambda: nn.Conv3d(64, 64, 3, padding=1, groups=64), (8, 64, 16, 32, 32)),
+    "depthwise volume 5": (
+        lambda: nn.Conv3d(64, 64, 5, padding=2, groups=64), (8, 64, 16, 32, 32)),
+    "volume 3x5x7": (lambda: nn.Conv3d(32, 64, (3, 5, 7), padding=(1, 2, 3)), (8, 32, 16, 32, 32)),
+}  # fmt: skip
+
+
+class Other(nn.Module):
+    """A convolution and ReLU; `between` two of 1 x 1, with ReLU."""
+
+    def __init__(self, convolution: nn.Module, between: bool) -> None:
+        super().__init__()
+        pixels = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[convolution.weight.dim() - 3]
+        given, made = convolution.in_channels, convolution.out_channels
+        around = (pixels(n, n, 1) if between else nn.Identity() for n in (given, made))
+        self.first, self.last = around
+        self.convolution = convolution
+
+    def forward(self, x):
+        return self.last(F.relu(self.convolution(F.relu(self.first(x)))))
 
 
 class Layer(nn.Module):
@@ -122,6 +163,18 @@ def layer_line(name: str, dtype: torch.dtype) -> str:
     return f"| {name} | {told} | {times['inductor'] / times['torchweld']:.2f} |"
 
 
+def other_line(name: str, between: bool, dtype: torch.dtype) -> str:
+    make, shape = OTHERS[name]
+    model = Other(make(), between).cuda().to(dtype).eval()
+    x = torch.randn(shape, device="cuda", dtype=dtype)
+    ways = {"eager": model, "inductor": torch.compile(model), "torchweld": torchweld.fuse(model)}
+    times = {way: kernels_us(lambda f=f: f(x)) for way, f in ways.items()}
+    told = " | ".join(f"{us:.1f}" for us in times.values())
+    best = min(us for way, us in times.items() if way != "torchweld")
+    where = ", between" if between else ""
+    return f"| {name}{where} (eager) | {told} | {best / times['torchweld']:.2f} |"
+
+
 def network_line(name: str, dtype: torch.dtype) -> str:
     make, shapes = NETWORKS[name]
     model = make().cuda().to(dtype).eval()
@@ -143,6 +196,10 @@ def lines(wanted: Callable[[str], bool], dtype: torch.dtype) -> Iterator[str]:
     for name in filter(wanted, LAYERS):
         torch._dynamo.reset()
         yield layer_line(name, dtype)
+    for between in (False, True):
+        for name in filter(wanted, OTHERS):
+            torch._dynamo.reset()
+            yield other_line(name, between, dtype)
     for name in filter(wanted, NETWORKS):
         torch._dynamo.reset()
         yield network_line(name, dtype)

@@ -9,7 +9,9 @@ from torchweld.ir.affine import axis
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Store
 from torchweld.plan.merge import Rules, merge
-from torchweld.templates.conv.comp import convolution_comp
+from torchweld.plan.transposed import over_phases
+from torchweld.plan.turned import turned
+from torchweld.templates.conv.comp import call_of, convolution_comp
 from triton_cases import Case
 
 
@@ -23,18 +25,20 @@ def innermost(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def call(
     batch: int, channels: int, sides: tuple[int, ...], results: int, window: tuple[int, ...],
-    stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1, dtype: str = "bf16",
-    behind: int = 0,
+    stride: int = 1, padding: int | tuple[int, ...] = 0, dilation: int = 1, groups: int = 1,
+    dtype: str = "bf16", behind: int = 0,
 ) -> tuple[Extern, dict[str, Buffer]]:
     """A call of aten.convolution and its buffers: x, w and y. `behind`: other channels that x has
     before those that are convolved."""
-    made = tuple((n + 2 * padding - dilation * (k - 1) - 1) // stride + 1
-                 for n, k in zip(sides, window))  # fmt: skip
+    around = padding if isinstance(padding, tuple) else (padding,) * len(sides)
+    made = tuple((n + 2 * p - dilation * (k - 1) - 1) // stride + 1
+                 for n, k, p in zip(sides, window, around))  # fmt: skip
     shapes = {"x": (batch, behind + channels, *sides), "w": (results, channels // groups, *window),
               "y": (batch, results, *made)}  # fmt: skip
     kind = dtypes.BY_NAME[dtype]
     buffers = {n: Buffer(n, s, kind, innermost(s), "cuda:0", n == "w") for n, s in shapes.items()}
-    every = ((n,) * len(sides) for n in (stride, padding, dilation))
+    stride, dilation = ((n,) * len(sides) for n in (stride, dilation))
+    every = stride, around, dilation
     x = replace(buffers["x"].view, shape=(batch, channels, *sides), offset=behind)
     args = (x, buffers["w"].view, None, *every, False, (0,) * len(sides), groups)
     return Extern("convolution", "aten.convolution.default", args, (), ("y",)), buffers
@@ -66,3 +70,34 @@ def normalised(*sizes, **more) -> Case:
     shapes = {n: b.shape for n, b in buffers.items()}
     both = merge(comp, reader, Rules(frozenset({"y"}), shapes))
     return Case("normalised", both, buffers)
+
+
+def phased(
+    batch: int, channels: int, sides: tuple[int, ...], results: int, window: int, groups: int = 1,
+    padding: int = 1, dtype: str = "bf16",
+) -> Case:
+    """relu(y + b) of a transposed convolution in steps of two, with its phases as columns."""
+    made = tuple((n - 1) * 2 - 2 * padding + window for n in sides)
+    shapes = {"x": (batch, channels, *sides), "y": (batch, results, *made),
+              "w": (channels, results // groups, *(window,) * len(sides))}  # fmt: skip
+    kind = dtypes.BY_NAME[dtype]
+    buffers = {n: Buffer(n, s, kind, innermost(s), "cuda:0") for n, s in shapes.items()}
+    buffers["z"] = replace(buffers["y"], name="z")
+    buffers["b"] = Buffer("b", (results,), kind, (1,), "cuda:0")
+    every = ((n,) * len(sides) for n in (2, padding, 1))
+    args = (buffers["x"].view, buffers["w"].view, None, *every, True, (0,) * len(sides), groups)
+    node = Extern("transposed", "aten.convolution.default", args, (), ("y",))
+    names, body = "nohwd"[: len(shapes["y"])], BodyBuilder()
+    place = tuple(map(axis, names))
+    y, b = (body.load(n, at, kind) for n, at in (("y", place), ("b", place[1:2])))
+    total = body.op("add", body.widen(y), body.widen(b))
+    value = body.cast(body.op("maximum", total, body.const(0.0, dtypes.f32)), kind)
+    axes = tuple(Axis(n, e) for n, e in zip(names, shapes["y"]))
+    reader = Comp("reader", axes, body.body, (Store("z", place, value),))
+    found = turned(node, call_of(node), buffers)
+    buffers |= {b.name: b for b in (found.weight, found.made)}
+    rest = over_phases(reader, "y", found, buffers)
+    comp = convolution_comp(found.convolution, buffers)
+    merged = merge(comp, rest, Rules(shapes={n: b.shape for n, b in buffers.items()}))
+    used = {*merged.reads, *merged.writes}
+    return Case("phased", merged, {n: b for n, b in buffers.items() if n in used})

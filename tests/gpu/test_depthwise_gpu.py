@@ -41,6 +41,27 @@ def test_as_exact_as_eager(channels, times, how, train, last, dtype):
     assert verify(model, fused, (x,), train=train, seeds=(0,)).ok
     calls = [n for r in records(fused) for n in r.graph.nodes if hasattr(n, "target")]
     assert not any(n.target == "aten.convolution.default" for n in calls)
+    backward = [n for n in calls if n.target == "aten.convolution_backward.default"]
+    taps = times * model.convolution.weight[0].numel()
+    assert all(n.outputs[0] is None for n in backward) or taps > 27
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize(("convolution", "image"), [
+    (lambda: nn.Conv3d(24, 24, 3, padding=1, groups=24), (2, 24, 9, 13, 15)),
+    (lambda: nn.Conv3d(24, 24, 3, 2, 1, groups=24), (2, 24, 9, 13, 15)),
+    (lambda: nn.ConvTranspose2d(24, 24, 4, 2, 1, groups=24), (3, 24, 19, 23)),
+    (lambda: nn.Conv1d(24, 24, 9, padding=4, groups=24), (3, 24, 301)),
+])  # fmt: skip
+def test_volumes_and_transposed_ones(convolution, image, train, dtype):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Tanh(), convolution(), nn.SiLU()).to("cuda", dtype).train(train)
+    x = torch.randn(image, device="cuda", dtype=dtype)
+    fused = torchweld.fuse(model)
+    assert verify(model, fused, (x,), train=train, seeds=(0,)).ok
+    calls = [n for r in records(fused) for n in r.graph.nodes if hasattr(n, "target")]
+    assert not any(n.target == "aten.convolution.default" for n in calls)
 
 
 @pytest.mark.parametrize("how", [dict(kernel_size=3, padding=1), dict(kernel_size=5, padding=2),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from image_cases import convolution, normalised
+from image_cases import convolution, normalised, phased
 from product_cases import from_heads, parts, tiled_title
 from product_check import problems
 from torchweld.templates.gemm.hopper import schedule as product_gluon
@@ -47,6 +47,13 @@ def every(dtype: str) -> list[Case]:
         convolution(5, 24, (301,), 40, (5,), padding=2, dtype=dtype),
         convolution(3, 64, (302,), 64, (8,), stride=2, padding=3, dtype=dtype),
         convolution(2, 32, (9, 10, 11), 64, (3, 3, 3), padding=1, dtype=dtype),
+        convolution(2, 32, (9, 10, 11), 64, (3, 5, 7), padding=(1, 2, 3), dtype=dtype),
+        convolution(3, 64, (1, 301), 72, (1, 5), padding=(0, 2), dtype=dtype),  # one row
+        phased(3, 64, (13, 11), 72, 4, dtype=dtype),
+        phased(3, 64, (13, 11), 64, 3, padding=0, dtype=dtype),
+        phased(3, 128, (9, 10), 64, 4, groups=2, dtype=dtype),
+        phased(2, 32, (5, 6, 7), 16, 3, dtype=dtype),
+        phased(3, 64, (301,), 64, 4, dtype=dtype),
         normalised(3, 64, (20, 18), 72, (3, 3), padding=1, dtype=dtype),
         normalised(4, 64, (28, 28), 128, (3, 3), stride=2, padding=1, dtype=dtype),
         normalised(9, 256, (7, 7), 264, (3, 3), padding=1, dtype=dtype),

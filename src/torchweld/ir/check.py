@@ -334,7 +334,7 @@ class _Checker:
         """A value that varies along an axis is stored to a place that does too, or combined."""
         spans = value_axes(self.comp.body)
         place = map_axes(store.index).union(*(spans[v] for v in store_operands(store)[1:]))
-        missing = spans[store.value] - place
+        missing = {a for a in spans[store.value] - place if self.axes[a] != 1}
         self._require(
             store.combine or not missing, f"the place does not vary along {sorted(missing)}"
         )

@@ -22,23 +22,26 @@ cuDNN's calls on an H100 with channels last, in times of those without (float32 
     240 -> 60 -> 240 channels, 1 x 1, 3 groups, 28 x 28   1.4
     one-dimensional, 64 -> 128 channels, windows of 3     2.2   1.6
 
-One-dimensional ones in 16 bits gain on Hopper, where they are kernels of our own (66 us in place of
-301: 16 x 256 x 4096, windows of 5). Those that lose stay as they are, and so do float32 ones whose
-factors would lose more bits on their way to TF32 in this layout (`precision.py`). The one in three
-groups loses in bfloat16, too: cuDNN converts layouts for 768 us of a training step, without 293. In
-inference those in 16 bits are products of our own.
+One-dimensional ones in 16 bits are images of one row where that is faster (`one_row.py`); others
+gain on Hopper where they are kernels of our own. Those that lose stay as they are, and so do
+float32 ones whose factors would lose more bits on their way to TF32 in this layout
+(`precision.py`). The one in three groups loses in bfloat16, too: cuDNN converts layouts for 768 us
+of a training step, without 293. In inference those in 16 bits are products of our own. Volumes
+whose channels are convolved alone are ATen's kernels, which want eager's layout, or pointwise work
+in any (`passes/depthwise.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
+from math import inf
 
 import torch
 
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
-from torchweld.ir.affine import Affine, axis
+from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.contraction import TENSOR_DTYPES
 from torchweld.ir.nodes import (
@@ -62,6 +65,9 @@ from torchweld.layout.precision import loses_precision
 from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import call_of
+from torchweld.templates.conv.depthwise import is_pointwise
+from torchweld.templates.conv.own import own_s
+from torchweld.templates.gemm.price import Prices, has_grouped_kernels
 
 _IMAGES = (3, 4, 5)  # ranks: batch, channels, one side to three
 _FEW = 8  # channels
@@ -130,9 +136,11 @@ def _reads_images(node: Node, graph: Graph, table: Target, trains: bool) -> bool
     weight = node.args[_CONVOLUTIONS[node.target]]
     if table.kind == "cpu":
         return len(weight.shape) == 4
+    if _is_depthwise_volume(node):
+        return is_pointwise(call_of(node), graph.buffers)
     dtype = graph.buffers[weight.buffer].dtype
     if len(weight.shape) == 3:
-        return not trains and _is_own_row(node, graph, table)
+        return not trains and is_own_row(node, graph, table)
     asked = (node, *([_backward_of(node, graph)] if trains else []))
     suits = _suits_cudnn(node, weight, dtype, graph)
     return suits and not any(_loses_precision(n, graph) for n in asked)
@@ -156,6 +164,8 @@ def _gain(node: Extern, takes: bool, graph: Graph, table: Target, trains: bool) 
     if table.kind == "cuda":
         pixels = product(weight.shape[2:]) == 1
         own = node.target == "aten.convolution.default" and not trains
+        if takes and _is_depthwise_volume(node):
+            return 0  # pointwise work in either layout
         if takes and pixels and (groups == 1) != dtype.is_low_precision:
             return 0 if groups == 1 or own else -1  # products of matrices in either layout
         return 1 if takes and not (pixels and groups != 1) else -1
@@ -164,16 +174,34 @@ def _gain(node: Extern, takes: bool, graph: Graph, table: Target, trains: bool) 
     return 1 if takes and faster else -1
 
 
-def _is_own_row(node: Extern, graph: Graph, table: Target) -> bool:
-    """Whether a one-dimensional convolution will be a kernel of our own (gemm/hopper/images.py)."""
+def is_own_row(node: Extern, graph: Graph, table: Target) -> bool:
+    """Whether a one-dimensional convolution will be a kernel of our own (gemm/hopper/images.py):
+    long windows in groups always, of which the library is slower than its price."""
     call = call_of(node)
     if call is None or call.transposed or table.capability[:1] != (9,):
         return False
-    (length,), (step,), sizes = call.image.shape[2:], call.stride, call.weight.shape
-    known = all(isinstance(n, int) for n in (*call.image.shape, *sizes))
+    known = all(isinstance(n, int) for n in (*call.image.shape, *call.weight.shape))
     kinds = {graph.buffers[v.buffer].dtype for v in (call.image, call.weight)}
-    pieces = known and call.channels % _FEW == 0 and length % step == 0
-    return pieces and kinds <= TENSOR_DTYPES and len(kinds) == 1
+    if not known or len(kinds) != 1 or not kinds <= TENSOR_DTYPES:
+        return False
+    images = [replace(graph.buffers[v.buffer], name=f"{v.buffer}_row{k}", shape=v.shape)
+              for k, v in enumerate((call.image, call.weight))]  # fmt: skip
+    made = innermost(graph.buffers[node.outputs[0]])
+    buffers = {b.name: b for b in (*map(innermost, images), made)}
+    views = (buffers[b.name].view for b in images)
+    seen = replace(node, args=(*views, None, *node.args[3:]))
+    seconds = own_s([seen], replace(graph, buffers={**graph.buffers, **buffers}), table)
+    apart = call.groups > 1 and not has_grouped_kernels(call)
+    return seconds < (inf if apart else Prices(graph, table).call_s(node))
+
+
+def _is_depthwise_volume(node: Extern) -> bool:
+    """Whether it convolves each channel of volumes alone. As calls, these are ATen's own kernels in
+    eager's layout; with channels last they would be cuDNN's, which has none for single channels."""
+    weight, groups = node.args[_CONVOLUTIONS[node.target]], node.args[_groups_position(node)]
+    transposed = node.args[_groups_position(node) - 2]
+    alone = weight.shape[0] == groups if transposed else weight.shape[1] == 1
+    return len(weight.shape) == 5 and groups != 1 and alone
 
 
 def _suits_cudnn(node: Extern, weight: View, dtype: DType, graph: Graph) -> bool:
@@ -377,7 +405,7 @@ def _laid_out(graph: Graph, calls: _Calls, chosen: frozenset[str]) -> Graph:
     buffers = {n: innermost(b) if n in chosen else b for n, b in graph.buffers.items()}
     changed = replace(graph, buffers=buffers)
     nodes: list[Node] = []
-    copies: dict[str, Buffer] = {}
+    copies: dict[tuple[str, int], Buffer] = {}
     for node in graph.nodes:
         if isinstance(node, Extern):
             node = replace(node, args=_restrided(node.args, graph, changed, chosen))
@@ -401,7 +429,7 @@ def _restrided(
 
 
 def _with_copies(
-    node: Extern, graph: Graph, copies: dict[str, Buffer], nodes: list[Node]
+    node: Extern, graph: Graph, copies: dict[tuple[str, int], Buffer], nodes: list[Node]
 ) -> Extern:
     """`node` reading images with channels last; copies that it needs first are appended."""
     args = list(node.args)
@@ -410,12 +438,14 @@ def _with_copies(
         view = args[k]
         if _is_last(view) or not _is_image(view, graph):
             continue
-        if view.buffer not in copies:
+        key = view.buffer, len(view.shape)  # an image of one row, and the row
+        if key not in copies:
             source = graph.buffers[view.buffer]
-            copy = replace(innermost(source), name=f"{view.buffer}_channels_last", frozen=False)
-            copies[view.buffer] = copy
+            row = "_row" if len(source.shape) < len(view.shape) else ""
+            copy = replace(source, name=f"{view.buffer}_channels_last{row}", shape=view.shape)
+            copies[key] = copy = replace(innermost(copy), frozen=False)
             nodes.append(_copying(source, copy, node))
-        args[k] = copies[view.buffer].view
+        args[k] = copies[key].view
     return replace(node, args=tuple(args))
 
 
@@ -437,11 +467,12 @@ def _turns_weight(node: Extern, graph: Graph) -> bool:
 
 
 def _copying(source: Buffer, target: Buffer, node: Extern) -> Comp:
-    """target[...] = source[...]"""
+    """target[...] = source[...], which may lack the row of an image of one."""
     axes = tuple(Axis(f"i{d}", n) for d, n in enumerate(source.shape))
-    place = tuple(axis(a.name) for a in axes)
+    read = tuple(axis(a.name) for a in axes)
+    place = read if len(target.shape) == len(read) else (*read[:2], constant(0), *read[2:])
     body = BodyBuilder()
-    store = Store(target.name, place, body.load(source.name, place, source.dtype))
+    store = Store(target.name, place, body.load(source.name, read, source.dtype))
     return Comp(f"copy_{target.name}", axes, body.body, (store,), node.origins)
 
 
@@ -456,6 +487,13 @@ def _channels_last_strides(shape: tuple[Size, ...]) -> tuple[Size, ...]:
     return (product((channels, *sizes)), 1, *pixels)
 
 
+def one_row(view: View) -> View:
+    """[n, c, l] as [n, c, 1, l]."""
+    (batch, channels, length), (outer, inner, step) = view.shape, view.strides
+    return replace(view, shape=(batch, channels, 1, length),
+                   strides=(outer, inner, length * step, step))  # fmt: skip
+
+
 def is_channels_last(view: View) -> bool:
     """Whether it is an image of two or three sides with the channels innermost: rows of vectors are
     many things."""
@@ -468,8 +506,9 @@ def _is_last(view: View) -> bool:
 
 def _is_image(view: View, graph: Graph) -> bool:
     """Whether it can be copied, whole, and the copy stays true."""
-    lasts = view.buffer not in mutated_buffers(graph)
-    return lasts and len(view.shape) in _IMAGES and is_whole(view, graph)
+    lasts, buffer = view.buffer not in mutated_buffers(graph), graph.buffers[view.buffer]
+    whole = is_whole(view, graph) or (len(buffer.shape) == 3 and view == one_row(buffer.view))
+    return lasts and len(view.shape) in _IMAGES and whole
 
 
 def _is_slice(view: View, graph: Graph) -> bool:

@@ -59,7 +59,7 @@ def _has_bias_apart(node: Node, graph: Graph, called: set[str], target: Target) 
     (`channels.py`)."""
     if not isinstance(node, Extern) or node.target != _CALL or node.kwargs:
         return False
-    _, weight, bias, *_, groups = node.args
+    _, weight, bias, _, _, _, transposed, _, groups = node.args
     result = graph.buffers.get(node.outputs[0])
     if result is None or result.name in called or not isinstance(bias, View):
         return False
@@ -67,7 +67,9 @@ def _has_bias_apart(node: Node, graph: Graph, called: set[str], target: Target) 
         return False
     if may_be_product(node, graph):
         return _waits_for_memory(weight, target)
-    return groups == 1 or len(weight.shape) == 4 or not result.dtype.is_low_precision
+    depthwise = groups != 1 and weight.shape[1] == 1 and not transposed
+    alone = depthwise and len(weight.shape) != 4
+    return not alone or not result.dtype.is_low_precision
 
 
 def _waits_for_memory(weight: View, target: Target) -> bool:

@@ -7,6 +7,14 @@ added.
 There is nothing for tensor cores in them: each element of a window is multiplied by one number. As
 pointwise work they are fused with what is before and after them. cuDNN has a slow kernel for some
 of those whose channels lie innermost: of FastViT-T12 (16 images, bf16, H100) it took 7.1 of 8.4 ms.
+
+The gradient of such an image is a convolution that is turned around, and so are transposed ones:
+
+    before: dx, dv = convolution_backward(dy, x, v)
+    after:  dx[n, c, h, w] = dy[n, c, h+1, w+1] * v[c, 0, 0, 0] + ...;  dv = convolution_backward
+
+Where windows move in steps, each point makes a result of each phase, as many as a step has places:
+along a side in steps of two, dx[2*h] of every second element of a window, dx[2*h+1] of the others.
 """
 
 from __future__ import annotations
@@ -15,7 +23,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, reduce
 from itertools import product
-from math import prod
 
 from torchweld.core import dtypes
 from torchweld.core.options import Options
@@ -23,83 +30,136 @@ from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, Value
 from torchweld.templates.conv.comp import Call, call_of, on_buffer
+from torchweld.templates.conv.depthwise import image_gradient, is_pointwise
 
-_MOST_TAPS = 25  # written out one by one: of more, registers spill
-_MOST_OF_SEVERAL = 49  # where a channel has several results, which libraries are slowest at
 _SIDES = "dhw"
 
 
 def depthwise_written_out(graph: Graph, options: Options) -> Graph:
-    """`graph` with such convolutions as Comps."""
+    """`graph` with such convolutions, and gradients of their images, as Comps."""
     if not options.fuse or options.numerics != "contract":
         return graph
     nodes: list[Node] = []
     for node in graph.nodes:
-        call = call_of(node)
-        made = _written_out(node, call, graph.buffers) if _is_depthwise(call, graph) else None
-        nodes.append(made or node)
+        nodes += _changed(node, graph.buffers) if isinstance(node, Extern) else [node]
     return replace(graph, nodes=tuple(nodes))
 
 
-def _is_depthwise(call: Call | None, graph: Graph) -> bool:
-    if call is None or call.transposed or call.groups == 1 or call.channels != 1:
-        return False
-    image, weight = graph.buffers[call.image.buffer], graph.buffers[call.weight.buffer]
-    known = all(isinstance(n, int) for n in call.image.shape[1:])
-    alike = image.dtype == weight.dtype and image.dtype.is_float
-    most = _MOST_TAPS if call.results == 1 else _MOST_OF_SEVERAL
-    return known and alike and image.dtype != dtypes.f64 and prod(call.window) <= most
+def _changed(node: Extern, buffers: dict[str, Buffer]) -> list[Node]:
+    call = call_of(node)
+    if is_pointwise(call, buffers):
+        return [_written_out(node, call, buffers) or node]
+    call = image_gradient(node, buffers)
+    made = None if call is None else _written_out(node, call, buffers)
+    return [node] if made is None else [made, *_others(node)]
+
+
+def _others(node: Extern) -> list[Extern]:
+    """A call that makes gradients, without that of the image."""
+    *args, wanted = node.args
+    outputs = (None, *node.outputs[1:])
+    call = replace(
+        node, name=f"{node.name}_others", args=(*args, (False, *wanted[1:])), outputs=outputs
+    )
+    return [call] if any(outputs) else []
 
 
 def _written_out(node: Extern, call: Call, buffers: dict[str, Buffer]) -> Comp | None:
     """The Comp; None where a window on a buffer goes over several of its dimensions at once."""
     result, sides = buffers[node.outputs[0]], _SIDES[-len(call.window) :]
-    extents = {"n": result.shape[0], "g": call.groups, "o": call.results}
-    extents |= dict(zip(sides, result.shape[2:]))
+    apart = call.stride if call.transposed else (1,) * len(sides)  # results of one point
+    sizes = (-(-size // step) for size, step in zip(result.shape[2:], apart))
+    extents = {"n": result.shape[0], "g": call.groups, "o": call.results} | dict(zip(sides, sizes))
     at = {a: constant(0) if size == 1 else axis(a) for a, size in extents.items()}
-    channel, body = at["g"] * call.results + at["o"], BodyBuilder()
-    total = None
-
-    @cache  # when it is first needed: values that wait fill registers
-    def inside(d: int, k: int) -> tuple[Affine, Value | None]:
-        return _inside(body, call, d, k, at[sides[d]])
-
-    for tap in product(*map(range, call.window)):
-        places, guards = zip(*(inside(d, k) for d, k in enumerate(tap)))
-        guard = _all(body, [g for g in guards if g is not None])
-        image = on_buffer(call.image, buffers, (at["n"], at["g"], *places), later=True)
-        one = on_buffer(call.weight, buffers, (channel, constant(0), *map(constant, tap)))
-        if image is None or one is None:
+    sums, stores = _Sums(call, buffers, result, at, [extents[s] for s in sides]), []
+    body, channel = sums.body, at["g"] * call.results + at["o"]
+    for phase in product(*map(range, apart)):
+        total = sums.of(phase)
+        if total is None:
             return None
-        pixel = body.load(call.image.buffer, image, result.dtype, guard, 0.0, exact=True)
-        weight = body.load(call.weight.buffer, one, result.dtype, exact=True)
-        term = body.op("mul", body.widen(pixel), body.widen(weight))
-        total = term if total is None else body.op("add", total, term)
-    if call.bias is not None:
-        bias = body.load(call.bias.buffer, (channel,), result.dtype)
-        total = body.op("add", total, body.widen(bias))
+        places = [at[s] * step + r for s, step, r in zip(sides, apart, phase)]
+        ends = zip(places, phase, apart, result.shape[2:], sums.extents)
+        last = [body.op("lt", body.index(place), body.index(constant(size)))
+                for place, r, step, size, points in ends if (points - 1) * step + r >= size]
+        value = body.cast(total, result.dtype)
+        store = Store(result.name, (at["n"], channel, *places), value)
+        stores.append(replace(store, guard=_all(body, last)))
     axes = tuple(Axis(a, size) for a, size in extents.items() if size != 1)
-    store = Store(result.name, (at["n"], channel, *(at[s] for s in sides)),
-                  body.cast(total, result.dtype))  # fmt: skip
-    return Comp(node.name, axes, body.body, (store,), node.origins)
+    return Comp(node.name, axes, body.body, tuple(stores), node.origins)
+
+
+class _Sums:
+    """Of windows around the points `at` (of `extents` along each side), in float32."""
+
+    def __init__(
+        self, call: Call, buffers: dict[str, Buffer], result: Buffer, at: dict[str, Affine],
+        extents: Sequence[int],
+    ) -> None:  # fmt: skip
+        self.call, self.buffers, self.result, self.at = call, buffers, result, at
+        self.extents, self.body = extents, BodyBuilder()
+        # Made when they are first needed: what waits fills registers.
+        self._inside, self._pixel = cache(self._inside_now), cache(self._pixel_now)
+
+    def of(self, phase: tuple[int, ...]) -> Value | None:
+        """None where a window on a buffer goes over several of its dimensions at once."""
+        call, body, total = self.call, self.body, None
+        taps = product(*(_taps(call, d, r) for d, r in enumerate(phase)))
+        for channel, tap in product(range(call.channels), taps):
+            ks, firsts = zip(*tap)
+            pixel, weight = self._pixel(channel, firsts), self._weight(channel, ks)
+            if pixel is None or weight is None:
+                return None
+            term = body.op("mul", body.widen(pixel), body.widen(weight))
+            total = term if total is None else body.op("add", total, term)
+        if total is None:
+            total = body.const(0.0, dtypes.f32)
+        if call.bias is None:
+            return total
+        at = self.at["g"] * call.results + self.at["o"]
+        bias = body.load(call.bias.buffer, (at,), self.result.dtype)
+        return body.op("add", total, body.widen(bias))
+
+    def _weight(self, channel: int, ks: Sequence[int]) -> Value | None:
+        call, g, o = self.call, self.at["g"], self.at["o"]
+        factors = (g * call.results + o, constant(channel))
+        if call.transposed:
+            factors = (g * call.channels + channel, o)
+        place = on_buffer(call.weight, self.buffers, (*factors, *map(constant, ks)))
+        return place and self.body.load(call.weight.buffer, place, self.result.dtype, exact=True)
+
+    def _pixel_now(self, channel: int, firsts: Sequence[int]) -> Value | None:
+        call, body = self.call, self.body
+        places, guards = zip(*(self._inside(d, first) for d, first in enumerate(firsts)))
+        guard = _all(body, [g for g in guards if g is not None])
+        at = (self.at["n"], self.at["g"] * call.channels + channel, *places)
+        place = on_buffer(call.image, self.buffers, at, later=True)
+        return place and body.load(
+            call.image.buffer, place, self.result.dtype, guard, 0.0, exact=True
+        )
+
+    def _inside_now(self, d: int, first: int) -> tuple[Affine, Value | None]:
+        """Where in the image an element of a window along side `d` is that is at `first` for the
+        first point, and whether that is inside (None: always)."""
+        call, body = self.call, self.body
+        size, step = call.image.shape[2 + d], 1 if call.transposed else call.stride[d]
+        place, conditions = self.at[_SIDES[-len(call.window) :][d]] * step + first, []
+        if first < 0:
+            conditions.append(body.op("ge", body.index(place), body.index(constant(0))))
+        if (self.extents[d] - 1) * step + first >= size:
+            conditions.append(body.op("lt", body.index(place), body.index(constant(size))))
+        return place, _all(body, conditions)
+
+
+def _taps(call: Call, d: int, phase: int) -> list[tuple[int, int]]:
+    """The elements of a window along side `d`, and where in the image each is for the first point.
+    Of a transposed convolution those that meet the results of a phase: k, where
+    `phase + padding - k * dilation` is a multiple of the stride."""
+    step, dilation, padding = call.stride[d], call.dilation[d], call.padding[d]
+    if not call.transposed:
+        return [(k, k * dilation - padding) for k in range(call.window[d])]
+    offsets = [(k, phase + padding - k * dilation) for k in range(call.window[d])]
+    return [(k, offset // step) for k, offset in offsets if offset % step == 0]
 
 
 def _all(body: BodyBuilder, conditions: Sequence[Value]) -> Value | None:
     return reduce(lambda a, b: body.op("bit_and", a, b), conditions) if conditions else None
-
-
-def _inside(
-    body: BodyBuilder, call: Call, d: int, k: int, out: Affine
-) -> tuple[Affine, Value | None]:
-    """Where in the image the k-th element of a window along side `d` is, and whether that is
-    inside (None: always)."""
-    size, step, padding = call.image.shape[2 + d], call.stride[d], call.padding[d]
-    reach = call.dilation[d] * (call.window[d] - 1)
-    last = (size + 2 * padding - reach - 1) // step * step
-    first = k * call.dilation[d] - padding
-    place, conditions = out * step + first, []
-    if first < 0:
-        conditions.append(body.op("ge", body.index(place), body.index(constant(0))))
-    if last + first >= size:
-        conditions.append(body.op("lt", body.index(place), body.index(constant(size))))
-    return place, _all(body, conditions)

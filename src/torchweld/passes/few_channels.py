@@ -15,18 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf, prod
+from math import prod
 
 from torchweld.core.options import Options
-from torchweld.ir.access import addressed
 from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.contraction import TENSOR_DTYPES, contraction_of
+from torchweld.ir.contraction import TENSOR_DTYPES
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, Value, View
 from torchweld.targets.target import Target
-from torchweld.templates.conv.comp import Call, call_of, convolution_comp
+from torchweld.templates.conv.comp import Call, call_of
+from torchweld.templates.conv.own import own_s
 from torchweld.templates.gemm.hopper.images import MOST_DIMENSIONS
-from torchweld.templates.gemm.hopper.schedule import candidates, supports
 from torchweld.templates.gemm.price import Prices
 
 _LANES = 8  # elements of 16 bytes
@@ -58,22 +57,6 @@ def _is_taken(node: Extern, wide: list[Node], graph: Graph, table: Target) -> bo
     """Whether the convolution takes less time than the library's call: a library would copy the
     wide image."""
     return is_faster(own_s(wide, graph, table), Prices(graph, table).call_s(node))
-
-
-def own_s(nodes: Sequence[Node], graph: Graph, table: Target) -> float:
-    """Of a convolution by the template for images, after copies; infinite where it does not make
-    it."""
-    *copies, last = nodes
-    comp = convolution_comp(last, graph.buffers)
-    accesses = comp and addressed(comp, graph.buffers)
-    found = accesses and contraction_of(accesses)
-    if not found or supports(accesses, found, table) is not None:
-        return inf
-    chosen = next(candidates(accesses, found, table), None)
-    if chosen is None:
-        return inf
-    prices = Prices(graph, table)
-    return prices.fused_s(accesses, found, chosen) + sum(map(prices.comp_s, copies))
 
 
 def is_faster(own_s: float, library_s: float) -> bool:

@@ -19,9 +19,10 @@ from torchweld.ir.build import BodyBuilder
 from torchweld.ir.contraction import TENSOR_DTYPES
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store
 from torchweld.layout.channels import innermost
-from torchweld.passes.few_channels import is_faster, own_s
+from torchweld.passes.few_channels import is_faster
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of, on_buffer
+from torchweld.templates.conv.own import own_s
 from torchweld.templates.gemm.price import Prices
 
 # Channels of a wider group, and results: a step of the depth, and columns of a tile. H100, us, 16

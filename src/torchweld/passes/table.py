@@ -12,6 +12,7 @@ from torchweld.layout.channel_groups import channels_before_groups
 from torchweld.layout.channels import channels_last
 from torchweld.layout.extents import align_extents
 from torchweld.layout.layouts import contiguous_rows
+from torchweld.layout.one_row import rows_as_images
 from torchweld.layout.rows import align_rows, align_temporaries
 from torchweld.passes.biases import separate_biases
 from torchweld.passes.depthwise import depthwise_written_out
@@ -43,6 +44,7 @@ from torchweld.plan.products.kernel import Leeway, no_leeway
 from torchweld.plan.products.padded import pad_products
 from torchweld.plan.scores.form import score_nests
 from torchweld.plan.search import plan
+from torchweld.plan.transposed import transposed_turned
 from torchweld.rewrite.apply import rewrite
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.choice import choose
@@ -101,6 +103,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: slices_apart(g))),
         Pass("biases", "convolution with bias -> convolution, then an addition",
              _graph(lambda g, c: separate_biases(g, c.target))),
+        Pass("one row", "convolutions of rows -> of images of one row",
+             _graph(lambda g, c: rows_as_images(g, c.target, c.loose_outputs))),
         Pass("channels last", "images -> channels innermost, where convolutions gain by it",
              _graph(lambda g, c: channels_last(g, c.target, c.loose_outputs))),
         Pass("im2col", "convolutions whose windows do not overlap -> products of matrices",
@@ -128,6 +132,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: align_temporaries(g, c.target, c.loose_outputs))),
         Pass("pad products", "unaligned rows of the caller's factors -> copies, where they pay",
              _graph(lambda g, c: pad_products(g, c.target, c.options, c.choose, c.loose_outputs))),
+        Pass("transposed", "transposed convolutions -> convolutions with phases of results",
+             lambda made, c: transposed_turned(made, c.target, c.options, c.choose)),
         Pass(JOIN, "library products and their readers -> one kernel, where that is faster",
              _joined),
         Pass("chains", "products in a row -> one kernel, whose intermediates stay on chip",

@@ -46,7 +46,8 @@ class ProductRates:
     `sum_us`: to add up columns: in tiles, and then tiles. `tile_us`, `tile_fma_us`: what a tile of
     128 x 128 in Gluon takes however short its depth, and for each multiply-add of its epilogue.
     `convolution`: the share of its products' speed that the library's convolutions reach;
-    `unsuited`: those of rows with their channels innermost; `few`: those of images of up to eight
+    `rows`: those of rows, which take 2 to 3 times as long as images of one; `unsuited`: those of
+    rows with their channels innermost; `few`: those of images of up to eight
     channels, and of images that overlap themselves; `gathered_fma`: as `computed_fma`, of elements
     of windows on an image of two sides that are loaded one by one; `grouped`: as `convolution`, of
     groups that the library convolves at once; `groups_us`: of each that it does not, in windows of
@@ -64,6 +65,7 @@ class ProductRates:
     tile_us: float = 0.0
     tile_fma_us: float = 0.0
     convolution: float = 0.85
+    rows: float = 0.34
     unsuited: float = 0.1
     few: float = 0.062
     gathered_fma: float = 115.0

@@ -62,6 +62,7 @@ def layouts(graph) -> list[bool]:
     (True, dict(size=(7, 9), made=3)),
     (False, dict(size=(7, 9), made=3, dtype=f32)),
     (False, dict(size=(5, 4, 6), given=3)),
+    (False, dict(size=(5, 4, 6), groups=8)),
     (False, dict(size=(9,))),
     (False, dict(size=(7, 9), window=1, dtype=f32)),
     (True, dict(size=(7, 9), window=1)),
@@ -73,12 +74,26 @@ def test_who_is(expected, how):
 
 @pytest.mark.parametrize("how,copies", [
     (dict(size=(7, 9), groups=8), 2), (dict(size=(5, 4, 6)), 2), (dict(size=(7, 9)), 0),
+    (dict(size=(5, 4, 6), groups=8), 0), (dict(size=(7, 8, 9), groups=8, window=5), 0),
 ], ids=str)  # fmt: skip
 def test_a_result_that_the_caller_sees_is_copied_where_much_is_gained(how, copies):
     after = laid_out(*convolution(**how, after=False))
     assert len([n for n in after.nodes if isinstance(n, Comp)]) == copies
     (view,) = after.outputs
     assert view.strides == torch.empty(view.shape).stride()
+
+
+@pytest.mark.parametrize(("window", "expected"), [(3, [True] * 3), (5, [True, False, True])])
+def test_volumes_whose_channels_are_alone_do_not_decide(window, expected):
+    """Those that will be pointwise work read what the others make; calls are given eager's
+    layout."""
+
+    def run(x, u, v, w):
+        y = F.conv3d(F.conv3d(x, u).relu(), v, groups=16, padding=window // 2).relu()
+        return F.conv3d(y, w).relu()
+
+    shapes = (2, 8, 7, 8, 7), (16, 8, 3, 3, 3), (16, 1, *(window,) * 3), (8, 16, 3, 3, 3)
+    assert layouts(laid_out(run, [torch.randn(s, dtype=bf16) for s in shapes])) == expected
 
 
 def test_one_that_loses_stays_among_others():
@@ -269,15 +284,15 @@ def rows(x, w):
 @pytest.mark.parametrize(
     ("dtype", "length", "loose", "last"),
     [
-        (torch.bfloat16, 20, (), True),
-        (torch.float32, 20, (), False),  # slower in cuDNN, and there is no other kernel
-        (torch.bfloat16, 21, (), False),  # the step does not divide it
-        (torch.bfloat16, 20, (0,), False),  # the backward is cuDNN's
+        (torch.bfloat16, 512, (), True),
+        (torch.float32, 512, (), False),  # slower in cuDNN, and there is no other kernel
+        (torch.bfloat16, 511, (), False),  # the step does not divide it
+        (torch.bfloat16, 512, (0,), False),  # the backward is cuDNN's
     ],
 )
 def test_rows_have_their_channels_innermost_where_the_kernel_is_ours(dtype, length, loose, last):
     torch.manual_seed(0)
-    args = torch.randn(2, 16, length, dtype=dtype), torch.randn(24, 16, 3, dtype=dtype)
+    args = torch.randn(16, 128, length, dtype=dtype), torch.randn(128, 128, 3, dtype=dtype)
     before = lower(capture(rows, *args), Options()).graph
     after = channels_last(before, named_target("H100"), loose)
     (call,) = (n for n in after.nodes if isinstance(n, Extern))

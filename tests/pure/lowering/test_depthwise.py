@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,6 +25,7 @@ CASES = [
     ((2, 3, 14, 9), (3, 1, 3, 3), dict(padding=4, dilation=2)),
     ((2, 4, 10), (12, 1, 7), dict(padding=5, stride=4)),
     ((1, 4, 5, 4, 6), (4, 1, 3, 2, 3), dict(padding=1)),
+    ((1, 4, 5, 4, 6), (4, 1, 3, 3, 3), dict(padding=(1, 2, 1), stride=(1, 2, 1))),
     ((2, 8, 4, 4), (8, 1, 1, 1), dict(stride=2)),
 ]
 
@@ -108,3 +111,83 @@ def test_weights_are_lines_where_channels_are_innermost(weight, last):
     assert sum(name == b.name for name in loads for b in copies) == last * weight[2] * weight[3]
     for one, other in zip(run_graph(apart, args), run_graph(before, args), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+TRANSPOSE = {3: F.conv_transpose1d, 4: F.conv_transpose2d, 5: F.conv_transpose3d}
+
+
+@pytest.mark.parametrize(("shape", "weight", "how"), [
+    ((2, 6, 5, 7), (6, 1, 3, 3), dict(padding=1)),
+    ((2, 6, 5, 7), (6, 1, 4, 4), dict(padding=1, stride=2)),
+    ((2, 6, 5, 7), (6, 1, 3, 5), dict(padding=(1, 2), stride=2, output_padding=(1, 0))),
+    ((2, 6, 5, 7), (6, 2, 3, 3), dict(stride=(2, 3))),  # two results of a channel
+    ((2, 4, 9), (4, 1, 2), dict(stride=3)),  # places that nothing meets
+    ((1, 4, 3, 4, 5), (4, 1, 3, 3, 3), dict(stride=2, padding=1)),
+    ((2, 6, 5, 7), (6, 1, 3, 3), dict(padding=1, stride=2, dilation=2)),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+def test_transposed_ones(shape, weight, how, bias):
+    torch.manual_seed(0)
+    args = [torch.randn(shape), torch.randn(weight)]
+    args += [torch.randn(weight[0] * weight[1])] * bias
+
+    def function(x, w, b=None):
+        return torch.relu(TRANSPOSE[x.dim()](torch.tanh(x), w, b, groups=x.shape[1], **how))
+
+    before = lower(capture(function, *args), Options()).graph
+    after = depthwise_written_out(before, Options())
+    check_graph(after)
+    assert not any(isinstance(n, Extern) for n in after.nodes)
+    for one, other in zip(run_graph(after, args), run_graph(before, args), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def gradients(shape, weight, how, transposed=False, last=False):
+    """The graph of both gradients with and without the change, and inputs: the result's gradient,
+    image, weight."""
+    torch.manual_seed(0)
+    x, w = torch.randn(shape), torch.randn(weight)
+    x = x.to(memory_format=torch.channels_last) if last else x
+    sides = len(shape) - 2
+    convolve = (TRANSPOSE if transposed else CONVOLVE)[len(shape)]
+    y = torch.randn_like(convolve(x, w, groups=shape[1], **how))
+    every = [how.get(name, n) for name, n in (("stride", 1), ("padding", 0), ("dilation", 1))]
+    every = [n if isinstance(n, tuple) else (n,) * sides for n in every]
+    rest = (None, *every, transposed, (0,) * sides, shape[1], (True, True, False))
+
+    def function(y, x, w):
+        dx, dw, _ = torch.ops.aten.convolution_backward(torch.tanh(y), x, w, *rest)
+        return torch.relu(dx), dw
+
+    before = lower(capture(function, y, x, w), Options()).graph
+    after = depthwise_written_out(before, Options())
+    check_graph(after)
+    return before, after, [y, x, w]
+
+
+@pytest.mark.parametrize(("shape", "weight", "how"), [
+    *(case for case in CASES if prod(case[1]) <= 27 * case[0][1]),
+    ((2, 6, 9, 8), (6, 1, 3, 3), dict(padding=1, stride=2)),
+    ((2, 6, 8, 9), (6, 1, 5, 5), dict(padding=2, stride=2)),
+    ((2, 6, 9, 7), (12, 1, 3, 3), dict(padding=1)),  # two results of a channel
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_gradients_of_images(shape, weight, how, last):
+    before, after, args = gradients(shape, weight, how, last=last and len(shape) == 4)
+    (call,) = (n for n in after.nodes if isinstance(n, Extern))
+    assert call.outputs[0] is None and call.args[-1] == (False, True, False)
+    for one, other in zip(run_graph(after, args), run_graph(before, args), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_of_images_that_were_transposed():
+    before, after, args = gradients((2, 6, 5, 7), (6, 2, 3, 3), dict(stride=2), transposed=True)
+    (call,) = (n for n in after.nodes if isinstance(n, Extern))
+    assert call.outputs[0] is None
+    for one, other in zip(run_graph(after, args), run_graph(before, args), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_that_stay_a_call():
+    before, after, _ = gradients((2, 6, 9, 9), (6, 1, 6, 5), {})
+    assert before.nodes == after.nodes

@@ -14,6 +14,7 @@ from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Extern
 from torchweld.layout.channels import channels_last
 from torchweld.passes.patches import products_of_patches
+from torchweld.pipeline import plan_graph
 from torchweld.targets.find import named_target
 
 TABLE = named_target("H100")
@@ -85,3 +86,16 @@ def test_odd_numbers_of_results_and_of_channels_that_can_be_padded(kernel, chann
 def test_others_stay(function, args):
     _, after = converted(function, args)
     assert "aten.convolution.default" in targets(after)
+
+
+def test_images_of_one_row():
+    """Products in a row on one: an axis of one point, along which nothing is stored."""
+
+    def run(x, w, v, b, c):
+        return F.conv2d(torch.relu(F.conv2d(x, w, b)), v, c)
+
+    shapes = (16, 64, 1, 4096), (256, 64, 1, 1), (64, 256, 1, 1), (256,), (64,)
+    args = [torch.empty(s, dtype=torch.bfloat16, device="meta") for s in shapes]
+    _, plan = plan_graph(capture(run, *args, mode="real"), Options(), TABLE)
+    check_graph(plan.graph)
+    assert [c.template for c in plan.choices] == ["chain"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gluon_interpreted import interpret
-from image_cases import convolution, normalised
+from image_cases import convolution, normalised, phased
 from product_cases import from_heads, parts
 from product_check import problems
 from torchweld.targets.find import named_target
@@ -40,11 +40,18 @@ CASES = [
     (convolution(2, 64, (12, 10), 40, (3, 3), padding=1, behind=8), ALONE),
     (convolution(2, 32, (12, 8), 64, (3, 3), stride=2, padding=2, dilation=2, behind=32), SHORT),
     (convolution(3, 24, (70,), 40, (5,), padding=2), ALONE),
+    (convolution(2, 64, (1, 70), 64, (1, 5), padding=(0, 2)), ALONE),  # one row
     (convolution(1, 64, (70,), 64, (4,), stride=2, padding=1), ALONE),
     (convolution(1, 32, (5, 6, 7), 64, (3, 3, 3), padding=1), SHORT),
+    (convolution(1, 32, (4, 5, 6), 64, (3, 5, 7), padding=(1, 2, 3)), SHORT),
     (normalised(2, 64, (12, 10), 72, (3, 3), padding=1), ALONE),
     (normalised(2, 64, (11, 9), 64, (3, 3), padding=1), TOGETHER),
     (normalised(2, 64, (16, 16), 64, (3, 3), stride=2, padding=1), ALONE),
+    (phased(2, 64, (6, 7), 32, 4), ALONE),
+    (phased(2, 64, (6, 7), 48, 3, padding=0), TOGETHER),
+    (phased(1, 64, (6, 5), 32, 4, groups=2), SHORT),
+    (phased(1, 32, (3, 4, 5), 16, 3), SHORT),
+    (phased(2, 64, (70,), 32, 4), ALONE),
     (from_heads(3, 50, 4, 64, 128), ALONE),  # a head is a tap
     (from_heads(3, 50, 4, 32, 128), SHORT),
 ]
@@ -138,6 +145,15 @@ def test_results(case: Case, schedule: ProductSchedule):
     made = tensors(case)
     interpret(source, made, {})
     assert problems(case, made) == []
+
+
+def test_guarded_results_change_their_layout_before_they_are_stored():
+    """Neighbours in memory are then in one thread: accumulators hold two of them."""
+    made = phased(2, 64, (6, 7), 32, 4)
+    (source,) = generate(made.comp, made.buffers, boxed(made, ALONE)).sources
+    (stored,) = (line for line in source.text.splitlines() if "tl.store(" in line)
+    assert made.comp.stores[0].guard is not None and ", o" in stored
+    assert "gl.convert_layout(v" in source.text.partition("def finish")[2]
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,7 @@ class Prices:
 
     def _one_by_one_s(self, node: Extern, call: Call) -> float:
         """Of groups that the library cuts out of the image, and convolves one after the other."""
-        if call.groups == 1 or call.channels == 1 or _has_grouped_kernels(call):
+        if call.groups == 1 or call.channels == 1 or has_grouped_kernels(call):
             return 0.0
         rates, made = self.device.products, self.graph.buffers[node.outputs[0]]
         each_us = rates.groups_us[prod(call.window) > 1]
@@ -330,11 +330,12 @@ class Prices:
 
     def _convolved(self, node: Extern, call: Call) -> Work:
         buffers, made = self.graph.buffers, self.graph.buffers[node.outputs[0]]
-        rows_last = len(call.window) == 1 and call.image.strides[1] == 1
+        of_rows = len(call.window) == 1
+        rows_last = of_rows and call.image.strides[1] == 1
         few = isinstance(call.channels, int) and call.channels <= _FEW_CHANNELS
         few &= call.groups == 1
         sizes = (product((made.shape[0], *made.shape[2:])), call.results,
-                 product((_padded(call), *call.window)))  # fmt: skip
+                 product((_padded(call), *_met(call))))  # fmt: skip
         image = bytes_of(buffers[call.image.buffer], self.graph.hints)
         rows, columns, depth = map(self._number, sizes)
         seen = made.dtype.bytes * self._number(product(call.image.shape))
@@ -342,12 +343,14 @@ class Prices:
         part = seen < image and not is_dense(call.image)  # which is copied first, as is
         copied = 2 * seen if part or seen > image else 0  # what overlaps itself
         rates = self.device.products
-        share = rates.unsuited if rows_last else rates.convolution
+        share = rates.rows if of_rows else rates.convolution
+        share = rates.unsuited if rows_last else share
         share = rates.few if seen > image or few else share
-        if _has_grouped_kernels(call):
+        if has_grouped_kernels(call):
             columns, depth = call.groups * columns, _GROUPED_DEPTH * prod(call.window)
+            share = rates.grouped * (rates.rows / rates.convolution if of_rows else 1.0)
             return Work(1, rows, columns, depth, more_bytes=copied, image_bytes=read,
-                        share=rates.grouped)  # fmt: skip
+                        share=share)  # fmt: skip
         return Work(call.groups, rows, columns, depth, more_bytes=copied, image_bytes=read,
                     share=share)  # fmt: skip
 
@@ -366,10 +369,17 @@ class Prices:
         return self.memo.of("bytes", (node,), count) if isinstance(node, Comp) else count()
 
 
-def _has_grouped_kernels(call: Call) -> bool:
+def has_grouped_kernels(call: Call) -> bool:
     """Whether the library convolves all groups at once, on tensor cores."""
     alike = call.channels == call.results and call.channels in _GROUPED_CHANNELS
     return call.groups > 1 and alike and prod(call.window) > 1
+
+
+def _met(call: Call) -> tuple[int, ...]:
+    """The elements of a window that one result meets: of a transposed convolution, one of each
+    step."""
+    steps = call.stride if call.transposed else (1,) * len(call.window)
+    return tuple(ceil(window / step) for window, step in zip(call.window, steps))
 
 
 def _padded(call: Call) -> Size:

@@ -215,8 +215,13 @@ class Epilogue(LaidOut):
 
     def _is_whole(self, position: int) -> bool:
         store = self.comp.stores[position]
-        alone = store.guard is None and not self.accesses.stores[position].refs
+        alone = self._is_of_indices(store.guard) and not self.accesses.stores[position].refs
         return alone and self.along(self.axes[store.value]) == "rc"
+
+    def _is_of_indices(self, guard: Value | None) -> bool:
+        """Whether a condition can be told anew in another layout: it is of rows and columns."""
+        asked = () if guard is None else self.needed([guard])
+        return not any(isinstance(self.body[v], Load) or v in self.products for v in asked)
 
     def _load(self, value: Value, instr: Load) -> str:
         if value in self.roles.residuals:

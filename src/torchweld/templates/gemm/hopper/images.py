@@ -160,6 +160,8 @@ def _bounds(accesses: Accesses, guard: Value | None) -> dict[Affine, int] | None
         index, bound = (_index(body[v]) for v in instr.args)
         if index is None or bound is None or bound.terms or not isinstance(bound.const, int):
             return None
+        if index.terms == () and _holds(instr.name, index.const, bound.const):
+            continue  # of a side of one place
         if instr.name == "lt":
             high[index] = min(bound.const, high.get(index, bound.const))
         elif bound.const == 0:
@@ -167,6 +169,11 @@ def _bounds(accesses: Accesses, guard: Value | None) -> dict[Affine, int] | None
         else:
             return None
     return high if low == set(high) else None
+
+
+def _holds(name: str, index: Size, bound: int) -> bool:
+    known = isinstance(index, int)
+    return known and (index < bound if name == "lt" else index >= bound)
 
 
 def _index(instr: object) -> Affine | None:

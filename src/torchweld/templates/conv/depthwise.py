@@ -1,0 +1,55 @@
+"""Which convolutions of each channel alone a GPU makes as pointwise work (passes/depthwise.py).
+
+A thread reads each element of its windows, and what it has read waits in registers. The schedule
+therefore gives it fewer points the more it reads (pointwise_reduce/gpu/schedule.py): 4 where a
+window has up to 43 elements, 2 with 49. Compiled for sm_90, windows of 5 x 5 and of 3 x 3 x 3 take
+as many registers (56 to 255), and none spills. Those of 7 x 7 spilled when a thread had more
+points; now each of its loads is of 4 bytes, and neighbours share none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from torchweld.core import dtypes
+from torchweld.ir.nodes import Buffer, Extern
+from torchweld.templates.conv.comp import Call
+
+BACKWARD = "aten.convolution_backward.default"
+_MOST_TAPS = 27
+_MOST_OF_SEVERAL = 49  # where a channel has several results, which libraries are slowest at
+
+
+def is_depthwise(call: Call | None) -> bool:
+    """Whether it convolves each channel alone, transposed or not."""
+    return call is not None and call.groups > 1 and call.channels == 1
+
+
+def is_pointwise(call: Call | None, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether it is one that is written out, tap by tap."""
+    if not is_depthwise(call):
+        return False
+    several = call.results > 1 and not call.transposed
+    return _is_short(call, _MOST_OF_SEVERAL if several else _MOST_TAPS, buffers)
+
+
+def image_gradient(node: Extern, buffers: Mapping[str, Buffer]) -> Call | None:
+    """The convolution, turned around, that makes the gradient of the image of a depthwise
+    convolution, if it is written out; None of another call."""
+    if node.target != BACKWARD or node.kwargs or node.outputs[0] is None:
+        return None
+    gradient, _, weight, _, stride, padding, dilation, transposed, _, groups, _ = node.args
+    numbers = (*weight.shape, *stride, *padding, *dilation, groups)
+    if groups == 1 or not all(isinstance(n, int) for n in numbers):
+        return None
+    call = Call(gradient, weight, None, stride, padding, dilation, not transposed, groups)
+    return call if call.results == 1 and _is_short(call, _MOST_TAPS, buffers) else None
+
+
+def _is_short(call: Call, most: int, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether there are so few factors of known places, in float32 or 16 bits."""
+    image, weight = buffers[call.image.buffer], buffers[call.weight.buffer]
+    known = all(isinstance(n, int) for n in call.image.shape[1:])
+    alike = image.dtype == weight.dtype and image.dtype.is_float and image.dtype != dtypes.f64
+    return known and alike and call.channels * prod(call.window) <= most

@@ -562,9 +562,21 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
     scans = any(isinstance(i, Scan) for i in accesses.comp.body)
     points, warps = (4096, 8) if scans else (2048, 4)  # in a scan, blocks wait for each other
     block = min(next_pow2(length), max(32, points // block_rows))
-    wanted = 8 * sm_count
+    wanted = (8 if _in_wide_loads(accesses) else 16) * sm_count
     splits = _splits(-(-count // block_rows), length, block, wanted) if split else 1
     return Schedule("looped", rows, columns, block_rows, block, warps, splits)
+
+
+def _in_wide_loads(accesses: Accesses) -> bool:
+    """Whether what lies along the rows begins at multiples of 16 bytes. Number by number, a thread
+    has four loads under way, as ptxas compiles it (32 registers): twice as many threads are
+    wanted."""
+    inner = accesses.frame.rows[-1:]
+    beside = (a for a in accesses.loads.values() if a.offset.coefficient(*inner) == 1)
+    return all(
+        divide(a.offset.coefficient(n) * a.bytes, 16) is not None
+        for a in beside for n in a.offset.axes if n not in inner
+    )
 
 
 def _odd_rows_apart(

@@ -52,13 +52,10 @@ def tensors(output: Any) -> list[torch.Tensor]:
     """Every tensor of a model's output (tensor, tuple, list, dict or ModelOutput), in order."""
     if isinstance(output, torch.Tensor):
         return [output]
-    parts = (
-        output.values()
-        if hasattr(output, "values")
-        else output
-        if isinstance(output, (tuple, list))
-        else ()
-    )
+    if isinstance(output, (tuple, list)):  # first: results of `max` have a field named `values`
+        parts = output
+    else:
+        parts = output.values() if hasattr(output, "values") else ()
     return [t for part in parts for t in tensors(part)]
 
 

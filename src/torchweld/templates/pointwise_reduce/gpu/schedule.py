@@ -186,14 +186,19 @@ def default(
 def _in_registers(found: Schedule, accesses: Accesses, hints: Mapping[str, int]) -> Schedule:
     """With fewer points a thread, where so many tiles are read and written that they wait for each
     other in registers (windows)."""
-    points = size.hint(extent(accesses, accesses.frame.rows), hints)
-    tiles = sum(8 * accesses.touched(a, hints) >= points * a.bytes for a in accesses.all)
-    most = max(1, _MOST_WAITING // tiles) if tiles > _FEW_TILES else MAX_POINTS_PER_THREAD
+    most = _most_points(accesses, hints)
     while found.points_per_thread > most:
         wide = found.block_columns > 32 * found.num_warps or found.block_rows == 1
         halved = "block_columns" if wide else "block_rows"
         found = replace(found, **{halved: getattr(found, halved) // 2})
     return found
+
+
+def _most_points(accesses: Accesses, hints: Mapping[str, int]) -> int:
+    """Of a thread, for that."""
+    points = size.hint(product(a.extent for a in accesses.comp.axes), hints)
+    tiles = sum(8 * accesses.touched(a, hints) >= points * a.bytes for a in accesses.all)
+    return max(1, _MOST_WAITING // tiles) if tiles > _FEW_TILES else MAX_POINTS_PER_THREAD
 
 
 def extent(accesses: Accesses, axes: tuple[str, ...]) -> Size:
@@ -562,6 +567,8 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
     scans = any(isinstance(i, Scan) for i in accesses.comp.body)
     points, warps = (4096, 8) if scans else (2048, 4)  # in a scan, blocks wait for each other
     block = min(next_pow2(length), max(32, points // block_rows))
+    while block > 1 and block * block_rows > _most_points(accesses, hints) * 32 * warps:
+        block //= 2
     wanted = 8 * sm_count
     splits = _splits(-(-count // block_rows), length, block, wanted) if split else 1
     return Schedule("looped", rows, columns, block_rows, block, warps, splits)
@@ -609,6 +616,8 @@ def _loop_apart(
     while split and block > 32 and 2 * apart * -(-across // block) < wanted:
         block //= 2
     columns = min(next_pow2(length), max(32, 2048 // block))
+    while columns > 1 and columns * block > _most_points(accesses, hints) * 32 * made.num_warps:
+        columns //= 2
     splits = _splits(apart * -(-across // block), length, columns, wanted) if split else 1
     return replace(made, block_rows=block, block_columns=columns, splits=splits)
 

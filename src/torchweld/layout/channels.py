@@ -20,6 +20,8 @@ cuDNN's calls on an H100 with channels last, in times of those without (float32 
     volumes, transposed, 3 -> 16 channels, stride 2       0.72  0.08
     64 -> 3 channels, 3 x 3, 256 x 256                    6.1   0.59
     240 -> 60 -> 240 channels, 1 x 1, 3 groups, 28 x 28   1.4
+    60 -> 120 channels, 3 x 3, 5 groups, steps of two           1.7
+    volumes, 16 -> 32 channels, 3 x 3 x 3, 4 groups       1.2
     one-dimensional, 64 -> 128 channels, windows of 3     2.2   1.6
 
 One-dimensional ones in 16 bits are images of one row where that is faster (`one_row.py`); others
@@ -66,7 +68,7 @@ from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import call_of
 from torchweld.templates.conv.depthwise import is_pointwise
-from torchweld.templates.conv.own import own_s
+from torchweld.templates.conv.own import is_permuted, own_s
 from torchweld.templates.gemm.price import Prices, has_grouped_kernels
 
 _IMAGES = (3, 4, 5)  # ranks: batch, channels, one side to three
@@ -141,6 +143,8 @@ def _reads_images(node: Node, graph: Graph, table: Target, trains: bool) -> bool
     dtype = graph.buffers[weight.buffer].dtype
     if len(weight.shape) == 3:
         return not trains and is_own_row(node, graph, table)
+    if not trains and is_permuted(call_of(node), dtype):
+        return False
     asked = (node, *([_backward_of(node, graph)] if trains else []))
     suits = _suits_cudnn(node, weight, dtype, graph)
     return suits and not any(_loses_precision(n, graph) for n in asked)

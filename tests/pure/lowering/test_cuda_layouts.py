@@ -67,6 +67,10 @@ def layouts(graph) -> list[bool]:
     (False, dict(size=(7, 9), window=1, dtype=f32)),
     (True, dict(size=(7, 9), window=1)),
     (False, dict(size=(7, 9), given=16, made=16, window=1, groups=2, dtype=f32)),
+    (False, dict(size=(7, 9), given=60, made=120, groups=5)),
+    (False, dict(size=(5, 4, 6), given=16, made=32, groups=4, dtype=f32)),
+    (True, dict(size=(7, 9), given=96, made=96, groups=8)),  # four are one of 48
+    (True, dict(size=(7, 9), given=60, made=120, groups=5, transposed=True)),
 ], ids=str)  # fmt: skip
 def test_who_is(expected, how):
     assert layouts(laid_out(*convolution(**how))) == [expected]

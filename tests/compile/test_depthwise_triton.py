@@ -1,4 +1,4 @@
-"""Depthwise convolutions as pointwise kernels do not spill. No GPU is needed."""
+"""Depthwise convolutions and other windows as pointwise kernels do not spill. No GPU is needed."""
 
 from __future__ import annotations
 
@@ -66,6 +66,19 @@ def test_windows_are_not_read_beside_a_tile_of_products():
         return [both[:, :77] + F.conv2d(x, w)]
 
     check_registers(planned(run, x, u, v, w))
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("placed", [False, True])
+def test_maxima_of_volumes(placed, last):
+    layout = torch.channels_last_3d if last else torch.contiguous_format
+    x = torch.empty(8, 16, 31, 33, 35, device="meta").to(memory_format=layout)
+
+    def run(x):
+        found = F.max_pool3d_with_indices(x, 3, 2, 1)
+        return list(found) if placed else [found[0]]
+
+    check_registers(planned(run, x))
 
 
 def planned(run, *args) -> Plan:

@@ -26,18 +26,18 @@ cuDNN's calls on an H100 with channels last, in times of those without (float32 
 
 One-dimensional ones in 16 bits are images of one row where that is faster (`one_row.py`); others
 gain on Hopper where they are kernels of our own. Those that lose stay as they are, and so do
-float32 ones whose factors would lose more bits on their way to TF32 in this layout
-(`precision.py`). The one in three groups loses in bfloat16, too: cuDNN converts layouts for 768 us
-of a training step, without 293. In inference those in 16 bits are products of our own. Volumes
-whose channels are convolved alone are ATen's kernels, which want eager's layout, or pointwise work
-in any (`passes/depthwise.py`).
+float32 ones whose factors would lose more bits on their way to TF32 in this layout, or that cuDNN
+would not make by TF32 there (`precision.py`). The one in three groups loses in bfloat16, too: cuDNN
+converts layouts for 768 us of a training step, without 293. In inference those in 16 bits are
+products of our own. Volumes whose channels are convolved alone are ATen's kernels, which want
+eager's layout, or pointwise work in any (`passes/depthwise.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, prod
 
 import torch
 
@@ -63,7 +63,7 @@ from torchweld.ir.nodes import (
 from torchweld.ir.size import Size, hint, product
 from torchweld.ir.views import same_layout
 from torchweld.layout.coarse import coarsened
-from torchweld.layout.precision import loses_precision
+from torchweld.layout.precision import is_exact, loses_precision
 from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import call_of
@@ -146,8 +146,12 @@ def _reads_images(node: Node, graph: Graph, table: Target, trains: bool) -> bool
     if not trains and is_permuted(call_of(node), dtype):
         return False
     asked = (node, *([_backward_of(node, graph)] if trains else []))
-    suits = _suits_cudnn(node, weight, dtype, graph)
-    return suits and not any(_loses_precision(n, graph) for n in asked)
+    if not _suits_cudnn(node, weight, dtype, graph):
+        return False
+    if dtype != dtypes.f32:
+        return True
+    slow = not trains and _is_slow_if_exact(node) and is_exact(_given_last(node), graph)
+    return not slow and not any(loses_precision(n, _given_last(n), graph) for n in asked)
 
 
 def _gains(calls: _Calls, graph: Graph, table: Target, trains: bool) -> bool:
@@ -224,15 +228,18 @@ def _suits_cudnn(node: Extern, weight: View, dtype: DType, graph: Graph) -> bool
     return dtype.is_low_precision or by_tf32
 
 
-def _loses_precision(node: Extern, graph: Graph) -> bool:
-    """Whether more of float32 would be lost with channels last."""
-    weight = node.args[_CONVOLUTIONS[node.target]]
-    if graph.buffers[weight.buffer].dtype != dtypes.f32:
-        return False
+def _given_last(node: Extern) -> Extern:
+    """A convolution of images with channels last."""
     args = list(node.args)
     for k in _CALLS[node.target].args:
         args[k] = replace(args[k], strides=_channels_last_strides(args[k].shape))
-    return loses_precision(node, replace(node, args=tuple(args)), graph)
+    return replace(node, args=tuple(args))
+
+
+def _is_slow_if_exact(node: Extern) -> bool:
+    """Whether cuDNN has no good kernels for it with channels last but for tensor cores."""
+    call = call_of(node)
+    return call is not None and not call.transposed and call.groups == 1 and prod(call.window) > 1
 
 
 def _backward_of(node: Extern, graph: Graph) -> Extern:

@@ -66,9 +66,9 @@ from torchweld.layout.coarse import coarsened
 from torchweld.layout.precision import is_exact, loses_precision
 from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
 from torchweld.targets.target import Target
-from torchweld.templates.conv.comp import call_of
+from torchweld.templates.conv.comp import Call, call_of
 from torchweld.templates.conv.depthwise import is_pointwise
-from torchweld.templates.conv.own import is_permuted, own_s
+from torchweld.templates.conv.own import is_permuted, joined_groups, own_s
 from torchweld.templates.gemm.price import Prices, has_grouped_kernels
 
 _IMAGES = (3, 4, 5)  # ranks: batch, channels, one side to three
@@ -143,7 +143,7 @@ def _reads_images(node: Node, graph: Graph, table: Target, trains: bool) -> bool
     dtype = graph.buffers[weight.buffer].dtype
     if len(weight.shape) == 3:
         return not trains and is_own_row(node, graph, table)
-    if not trains and is_permuted(call_of(node), dtype):
+    if not trains and is_permuted(call_of(node)) and not _are_own_groups(node, graph, table):
         return False
     asked = (node, *([_backward_of(node, graph)] if trains else []))
     if not _suits_cudnn(node, weight, dtype, graph):
@@ -186,21 +186,36 @@ def is_own_row(node: Extern, graph: Graph, table: Target) -> bool:
     """Whether a one-dimensional convolution will be a kernel of our own (gemm/hopper/images.py):
     long windows in groups always, of which the library is slower than its price."""
     call = call_of(node)
-    if call is None or call.transposed or table.capability[:1] != (9,):
+    if call is None or call.transposed:
         return False
+    seconds = _own_last_s(node, call, graph, table)
+    apart = call.groups > 1 and not has_grouped_kernels(call)
+    return seconds < (inf if apart else Prices(graph, table).call_s(node))
+
+
+def _are_own_groups(node: Extern, graph: Graph, table: Target) -> bool:
+    """Whether a convolution in groups will be one, maybe with some of them joined."""
+    call = call_of(node)
+    counts = dict.fromkeys((1, joined_groups(call)))
+    return any(_own_last_s(node, call, graph, table, n) < inf for n in counts)
+
+
+def _own_last_s(node: Extern, call: Call, graph: Graph, table: Target, count: int = 1) -> float:
+    """Seconds of our kernel for it, once all lies channels last, with `count` groups as one;
+    infinite where there is none."""
     known = all(isinstance(n, int) for n in (*call.image.shape, *call.weight.shape))
     kinds = {graph.buffers[v.buffer].dtype for v in (call.image, call.weight)}
-    if not known or len(kinds) != 1 or not kinds <= TENSOR_DTYPES:
-        return False
-    images = [replace(graph.buffers[v.buffer], name=f"{v.buffer}_row{k}", shape=v.shape)
-              for k, v in enumerate((call.image, call.weight))]  # fmt: skip
+    if table.capability[:1] != (9,) or not known or len(kinds) != 1 or not kinds <= TENSOR_DTYPES:
+        return inf
+    rows, channels, *window = call.weight.shape
+    shapes = call.image.shape, (rows, count * channels, *window)
+    images = [replace(graph.buffers[v.buffer], name=f"{v.buffer}_last{k}", shape=shape)
+              for k, (v, shape) in enumerate(zip((call.image, call.weight), shapes))]  # fmt: skip
     made = innermost(graph.buffers[node.outputs[0]])
     buffers = {b.name: b for b in (*map(innermost, images), made)}
     views = (buffers[b.name].view for b in images)
-    seen = replace(node, args=(*views, None, *node.args[3:]))
-    seconds = own_s([seen], replace(graph, buffers={**graph.buffers, **buffers}), table)
-    apart = call.groups > 1 and not has_grouped_kernels(call)
-    return seconds < (inf if apart else Prices(graph, table).call_s(node))
+    seen = replace(node, args=(*views, None, *node.args[3:8], call.groups // count))
+    return own_s([seen], replace(graph, buffers={**graph.buffers, **buffers}), table)
 
 
 def _is_depthwise_volume(node: Extern) -> bool:

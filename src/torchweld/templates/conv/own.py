@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, prod
 
-from torchweld.core.dtypes import DType
 from torchweld.ir.access import addressed
-from torchweld.ir.contraction import TENSOR_DTYPES, contraction_of
+from torchweld.ir.contraction import contraction_of
 from torchweld.ir.nodes import Graph, Node
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, convolution_comp
@@ -21,7 +20,6 @@ from torchweld.templates.gemm.price import Prices, has_grouped_kernels
 # 6.0, 7.6; 5 groups of 24, 28 x 28 76.7, as they are 22.9, as one of 120 17.8.
 _WIDE, _WIDEST = 64, 128
 _NARROW = 32  # at most, of what gains by more than that
-_LANES = 8  # channels of 16 bytes
 
 
 def own_s(nodes: Sequence[Node], graph: Graph, table: Target) -> float:
@@ -50,15 +48,13 @@ def joined_groups(call: Call) -> int:
     return next((n for n in counts if n > 1 and n * width <= _WIDEST), 1)
 
 
-def is_permuted(call: Call | None, dtype: DType) -> bool:
+def is_permuted(call: Call | None) -> bool:
     """Whether narrow groups of a convolution with channels last are brought to another layout by
-    the library, slowly: it has no kernel for all of them, and neither have we. H100, us, eager and
-    with channels last: 5 groups of 12 to 24, 3 x 3 in steps of two, 64 images of 101 x 77, bf16 375
-    and 654; 4 groups of 4 to 8, 3 x 3 x 3, float32 177 and 221."""
+    the library, slowly: it has no kernel for all of them. H100, us, eager and with channels last:
+    5 groups of 12 to 24, 3 x 3 in steps of two, 64 images of 101 x 77, bf16 375 and 654; 4 groups
+    of 4 to 8, 3 x 3 x 3, float32 177 and 221; 16 groups of 6, 3 x 3 in steps of two, the
+    transformation alone, bf16 20 and 82."""
     if call is None or call.transposed or call.groups == 1 or call.channels == 1:
         return False
-    if prod(call.window) == 1 or has_grouped_kernels(call):
-        return False
-    if dtype not in TENSOR_DTYPES:
-        return call.channels < _NARROW
-    return call.channels % _LANES != 0 and call.channels * joined_groups(call) % _LANES != 0
+    narrow = call.channels < _NARROW and prod(call.window) > 1
+    return narrow and not has_grouped_kernels(call)

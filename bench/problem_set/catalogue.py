@@ -19,14 +19,18 @@ from problem_set import (
     reductions,
 )
 from problem_set.core import PROBLEMS, Problem
+from problem_set.second import basic, chains, fields
+from problem_set.second import blocks as second_blocks
 
+SECOND = (basic, chains, second_blocks, fields)  # a set that came later: names begin with u_
 FILES = (
     reductions, products, convolutions, compositions, blocks, networks, architectures, recurrences,
-    modules, objectives, operators, pretrained,
+    modules, objectives, operators, pretrained, *SECOND,
 )  # fmt: skip
 
 
-ONLY_ASKED = ("timm_families",)  # groups of many large models
+# Groups of many large models, and the second set.
+ONLY_ASKED = ("timm_families", *{p.group for p in PROBLEMS.values() if p.name.startswith("u_")})
 
 
 def chosen(words: Sequence[str], train: bool) -> list[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def one_measurement_of_the_device():
     """No test is about how fast this machine is, and workers keep it busy: what is measured first
     serves the others, seven seconds of a processor each. Users' is measured up to twice more."""

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from torchweld.capture import one_hot
 from torchweld.capture.one_hot import by_index
 from torchweld.capture.torch_private import core_decompositions
 
@@ -98,3 +99,25 @@ def test_other_ways_to_write_ones(made, bad):
 def test_others_stay_products(function):
     at, w = drawn(ROWS)
     assert products(graph_of(function, at, w)) == 1
+
+
+@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize(("device", "d", "comparisons", "counted"), [
+    ("cpu", 0, POINTS * 1031, True), ("cpu", -2, 0, True), ("cpu", 1, 0, False),
+    ("cuda", 0, 0, False), ("cpu", 0, POINTS * 1031 + 1, False),
+])  # fmt: skip
+def test_histograms_of_many_places(device, d, comparisons, counted, mean, monkeypatch):
+    """Counted on a GPU: here the device of the test stands for it."""
+    monkeypatch.setattr(one_hot, "_COUNTED_ON", device)
+    monkeypatch.setattr(one_hot, "_COMPARISONS", comparisons)
+
+    def histogram(at):
+        ones = (torch.arange(1031) == at.unsqueeze(-1)).float()
+        return ones.mean(d) if mean else ones.sum(d)
+
+    at = torch.randint(-3, 1033, (POINTS,))
+    at[:9] = 1030
+    made = graph_of(histogram, at)
+    found = made.graph.find_nodes(op="call_function", target=aten.scatter_add.default)
+    assert bool(found) == counted
+    torch.testing.assert_close(made(at), histogram(at))

@@ -9,7 +9,7 @@ from products.nets import captured, on
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
-from torchweld.ir.nodes import Comp
+from torchweld.ir.nodes import Comp, Index
 from torchweld.passes.table import PASSES, Context
 from torchweld.plan.decisions import Plan
 from torchweld.targets.find import named_target, target_of
@@ -47,6 +47,23 @@ def planned(function, *shapes, target=H100):
 def test_the_steps_of_a_recurrence_are_made_at_one_point(steps, target):
     *_, comp = planned(recurrence, (5, steps, 33), (33,), target=target)
     assert len(comp.stores) == steps and len(comp.axes) == 2
+
+
+def spread_of_steps(x, rate):
+    seen = recurrence(x, rate)
+    return ((seen - seen.mean()) * seen.std()).sum()
+
+
+def test_a_reduction_of_costly_steps_reads_them_from_memory():
+    stack, *rest = planned(spread_of_steps, (50, 16, 33), (33,))
+    assert len(stack.stores) == 16 and stack.name.endswith("steps")
+    assert not any(isinstance(i, Index) for comp in rest for i in comp.body)
+
+
+def test_a_reduction_of_cheap_steps_makes_them():
+    comps = planned(lambda x, rate: torch.stack([x[:, 0] + rate, x[:, 1]], 1).sum((1, 2)),
+                    (50, 2, 33), (33,))  # fmt: skip
+    assert [len(c.stores) for c in comps] == [1]
 
 
 def test_what_is_contiguous_along_the_stack_stays_a_choice():

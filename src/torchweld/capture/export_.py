@@ -358,7 +358,7 @@ def traced(
         warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of LeafSpec
         warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)  # see `assigned`
         with assigned.refused(model):
-            program = torch.export.export(
+            program = torch_private.exported(
                 model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
             )
         check_lstm(program)

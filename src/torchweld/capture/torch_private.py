@@ -874,6 +874,16 @@ def onednn_multiplies(dtype: torch.dtype) -> bool:
     return torch.backends.mkldnn.is_available() and known()
 
 
+def exported(
+    model: torch.nn.Module, args: tuple, kwargs: dict | None = None, **given
+) -> torch.export.ExportedProgram:
+    """torch.export.export, which writes out and compiles the code of each graph after each change.
+    Here that is done for those that are run: a tenth of the time of a trace is saved. Raises what
+    torch.export raises."""
+    with _use_lazy_graph_module(True):
+        return torch.export.export(model, args, kwargs, **given)
+
+
 @contextlib.contextmanager
 def any_sizes() -> Iterator[None]:
     """Symbols made inside stand for sizes from zero on. What torch itself would ask, such as

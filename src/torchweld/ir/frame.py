@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchweld.ir.affine import Affine
 from torchweld.ir.monoid import TABLE
 from torchweld.ir.nodes import (
     Comp,
+    Load,
     Reduce,
     Scan,
     map_axes,
@@ -45,12 +47,19 @@ def frame_of(comp: Comp) -> Frame | None:
     if len(reduced) > 2:
         return None
     for columns in sorted(
-        reduced, key=lambda axes: [names.index(a) for a in sorted(axes)], reverse=True
-    ):
+        reduced, reverse=True,
+        key=lambda axes: (_innermost(comp, axes), [names.index(a) for a in sorted(axes)]),
+    ):  # fmt: skip
         frame = _try_columns(comp, names, columns, reduced)
         if frame is not None:
             return frame
     return None
+
+
+def _innermost(comp: Comp, axes: frozenset[str]) -> int:
+    """How many loads have one of these axes in their last index, which is contiguous as a rule."""
+    last = (i.index[-1] for i in comp.body if isinstance(i, Load) and i.index)
+    return sum(isinstance(e, Affine) and not axes.isdisjoint(e.axes) for e in last)
 
 
 def _try_columns(

@@ -29,6 +29,18 @@ def test_a_sum_over_rows_beside_a_norm():
     assert (found.rows, found.columns, found.column_reductions) == (("i",), ("j",), (3,))
 
 
+def test_columns_are_what_lies_together_in_memory():
+    """Sums of rows and of columns: the axes may come in either order."""
+    body = """
+      %%0 = load x[%s] : f32
+      %%1 = reduce.sum[i] %%0 : f32
+      %%2 = reduce.sum[j] %%0 : f32
+      store y[j] %%1
+      store z[i] %%2"""
+    assert frame(body % "i, j").columns == ("j",)
+    assert frame(body % "j, i").columns == ("i",)
+
+
 REFUSED = {
     "reductions over three sets of axes": """
       %1 = reduce.sum[i] %0 : f32

@@ -277,7 +277,7 @@ def _exported(traced: _Model, inputs: Inputs, room: Room | None) -> ExportedProg
     with torch.no_grad(), torch_private.any_sizes(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of LeafSpec
         with no_garbage_collection(), assigned.refused(traced.model):
-            program = torch.export.export(traced, arguments, dynamic_shapes=dims, strict=False)
+            program = torch_private.exported(traced, arguments, dynamic_shapes=dims, strict=False)
         export_.check_lstm(program)
         export_.hold_squeezes(program)
         inline(program.graph_module)

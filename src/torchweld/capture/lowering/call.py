@@ -98,15 +98,15 @@ class Call:
 
     def reciprocal(self, divisor: object) -> float | None:
         """What torch's kernels for CUDA multiply by instead of dividing by a number
-        (BinaryDivTrueKernel.cu; means: ReduceMomentKernel.cu): its reciprocal, rounded as the
-        number and the quotient are. None where they divide."""
+        (BinaryDivTrueKernel.cu; means: ReduceMomentKernel.cu): its reciprocal in float64, rounded
+        once. None where they divide."""
         dtype = self.compute()
         if not isinstance(divisor, (int, float)) or not dtype.is_float:
             return None
         if not self.out.device.startswith("cuda"):
             return None
         exact = torch.float64 if dtype == dtypes.f64 else torch.float32
-        return torch.tensor(divisor, dtype=exact).reciprocal().item()
+        return torch.tensor(divisor, dtype=torch.float64).reciprocal().to(exact).item()
 
 
 def spec_of(graph: GraphBuilder, value: torch.Tensor) -> Spec:

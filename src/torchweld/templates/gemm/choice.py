@@ -77,8 +77,9 @@ def _forms(accesses: Accesses, contraction: Contraction, table: Target, hints):
     tiles = batch * -(-rows // _LEAST_TILE) * -(-columns // _LEAST_TILE)
     if any(is_image(accesses, p) for p in c.products):
         return product_gluon, product_triton
+    by_element = of_loads(accesses, c) < NARROW  # by Triton: TMA reads lines of any length
     scattered = columns >= _FEW_COLUMNS and not stores_whole_lines(accesses, c)
-    if _SHARES * tiles < table.units or scattered:
+    if _SHARES * tiles < table.units or (scattered and not by_element):
         return product_triton, product_gluon
-    odd = of_loads(accesses, c) < NARROW or columns % _LANES != 0
+    odd = by_element or columns % _LANES != 0
     return (product_triton,) if little and not odd else (product_gluon, product_triton)

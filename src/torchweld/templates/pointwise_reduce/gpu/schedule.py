@@ -597,9 +597,21 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
     block = min(next_pow2(length), max(32, points // block_rows))
     while block > 1 and block * block_rows > _most_points(accesses, hints) * 32 * warps:
         block //= 2
-    wanted = 8 * sm_count
+    wanted = (8 if _in_wide_loads(accesses) else 16) * sm_count
     splits = _splits(-(-count // block_rows), length, block, wanted) if split else 1
     return Schedule("looped", rows, columns, block_rows, block, warps, splits)
+
+
+def _in_wide_loads(accesses: Accesses) -> bool:
+    """Whether what lies along the rows begins at multiples of 16 bytes. Number by number, a thread
+    has four loads under way, as ptxas compiles it (32 registers): twice as many threads are
+    wanted."""
+    inner = accesses.frame.rows[-1:]
+    beside = (a for a in accesses.loads.values() if a.offset.coefficient(*inner) == 1)
+    return all(
+        divide(a.offset.coefficient(n) * a.bytes, 16) is not None
+        for a in beside for n in a.offset.axes if n not in inner
+    )
 
 
 def _odd_rows_apart(

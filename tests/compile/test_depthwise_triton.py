@@ -1,4 +1,4 @@
-"""Depthwise convolutions as pointwise kernels do not spill. No GPU is needed."""
+"""Depthwise convolutions and other windows as pointwise kernels do not spill. No GPU is needed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ pytest.importorskip("triton")
 
 from torchweld.capture.captured import Captured
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Extern
+from torchweld.ir.nodes import Extern, Reduce
 from torchweld.pipeline import plan_graph
+from torchweld.plan.decisions import Plan
 from torchweld.runtime.triton_compile import compile_source, resources
 from torchweld.targets.find import named_target
 from torchweld.templates.generate import generate_all
@@ -36,8 +37,56 @@ def test_no_register_is_spilled(image, window, last, dtype):
         y = CONVOLVE[x.dim()](x, w, padding=tuple(n // 2 for n in window), groups=x.shape[1])
         return [F.silu(y)]
 
-    captured = Captured(make_fx(run)(x, w), "test", "inference")
-    _, plan = plan_graph(captured, Options(), named_target("H100"))
+    check_registers(planned(run, x, w))
+
+
+@pytest.mark.parametrize("channels", [120, 121])
+def test_nor_where_a_mean_over_the_image_runs_along(channels):
+    x = torch.empty(16, channels, 45, 46, dtype=torch.bfloat16, device="meta")
+    w = torch.empty(channels, 1, 5, 5, dtype=torch.bfloat16, device="meta")
+
+    def run(x, w):
+        y = F.hardswish(F.conv2d(x, w, padding=2, groups=channels))
+        return [y * y.mean((2, 3), keepdim=True).sigmoid()]
+
+    plan = planned(run, x.to(memory_format=torch.channels_last), w)
+    reducing = [n for n in plan.graph.nodes if any(isinstance(i, Reduce) for i in n.body)]
+    assert [len(n.writes) for n in reducing] == [2]  # with the convolution inside
+    check_registers(plan)
+
+
+def test_windows_are_not_read_beside_a_tile_of_products():
+    """Of a concatenation that is added to one, half is a depthwise convolution."""
+    x, u, v, w = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in (
+        (16, 40, 55, 53), (39, 40, 1, 1), (39, 1, 3, 3), (77, 40, 1, 1)))  # fmt: skip
+
+    def run(x, u, v, w):
+        y = F.relu(F.conv2d(x, u))
+        both = torch.cat([y, F.relu(F.conv2d(y, v, padding=1, groups=39))], 1)
+        return [both[:, :77] + F.conv2d(x, w)]
+
+    check_registers(planned(run, x, u, v, w))
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("placed", [False, True])
+def test_maxima_of_volumes(placed, last):
+    layout = torch.channels_last_3d if last else torch.contiguous_format
+    x = torch.empty(8, 16, 31, 33, 35, device="meta").to(memory_format=layout)
+
+    def run(x):
+        found = F.max_pool3d_with_indices(x, 3, 2, 1)
+        return list(found) if placed else [found[0]]
+
+    check_registers(planned(run, x))
+
+
+def planned(run, *args) -> Plan:
+    captured = Captured(make_fx(run)(*args), "test", "inference")
+    return plan_graph(captured, Options(), named_target("H100"))[1]
+
+
+def check_registers(plan: Plan) -> None:
     assert not any(isinstance(n, Extern) for n in plan.graph.nodes)
     for bundle in generate_all(plan.kernels).values():
         for source in bundle.sources:

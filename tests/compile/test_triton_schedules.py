@@ -298,6 +298,20 @@ def test_what_a_warp_reads_at_a_time_waits_in_registers():
     assert resources(compile_source(bundle_of(one).sources[0], 90)).spill_bytes == 0
 
 
+@pytest.mark.parametrize(("rows", "deep", "shares"), [
+    (160, 4, 3), (64, 4, 3), (132, 4, 1), (260, 4, 1), (160, 1, 1),
+])  # fmt: skip
+def test_rows_of_much_work_are_shared_where_a_wave_would_leave_the_device_idle(rows, deep, shares):
+    chain = "\n".join(f"%{k} = tanh %{k - 1} : f32" for k in range(1, deep + 1))
+    one = case("heavy", f"i:{rows}, k:6138", f"""%0 = load x[i, k] : f32
+      {chain}
+      %{deep + 1} = reduce.sum[k] %{deep} : f32
+      store y[i] %{deep + 1}""", x=("f32", rows, 6138), y=("f32", rows))  # fmt: skip
+    found = schedule(*_comp(one), H100)
+    assert found.form == ("looped" if shares > 1 else "persistent") and found.splits == shares
+    assert len(bundle_of(one).sources) == 1 + (shares > 1)
+
+
 def test_points_of_few_bytes_are_many_in_a_block():
     def copy(dtype: str) -> Schedule:
         body = f"%0 = load x[i] : {dtype}\nstore y[i] %0"

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
-from torchweld.capture import interpolation
+from torchweld.capture import decompose, interpolation
 
 SIDES = {1: (13,), 2: (9, 14), 3: (5, 6, 7)}
 CASES = [
@@ -70,3 +70,27 @@ def test_windows_on_a_gpu_keep_their_gradient():
     torch.testing.assert_close(
         gradient, torch.autograd.grad(x.unfold(1, 3, 2).square().sum(), x)[0]
     )
+
+
+@pytest.mark.parametrize("sides", [1, 2, 3])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_the_operation_below_is_a_kernel_too(sides, aligned):
+    """What `F.interpolate` becomes where autograd does not take it apart."""
+    name = {1: "linear1d", 2: "bilinear2d", 3: "trilinear3d"}[sides]
+    op = getattr(torch.ops.aten, f"upsample_{name}").default
+    x, size = torch.randn(2, 3, *SIDES[sides]), [2 * n + 1 for n in SIDES[sides]]
+
+    def model(x):
+        return op(x, size, aligned) * 2
+
+    with torch.no_grad():
+        made = torchweld.fuse(model)
+        torch.testing.assert_close(made(x), model(x))
+    (record,) = torchweld.records(made)
+    assert [type(n).__name__ for n in record.graph.nodes] == ["Comp"]
+
+
+def test_linear_modes_are_taken_apart():
+    known = {str(op) for op in decompose.table()}
+    names = ("linear1d", "bilinear2d", "trilinear3d")
+    assert {f"aten.upsample_{n}.{how}" for n in names for how in ("default", "vec")} <= known

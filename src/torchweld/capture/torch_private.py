@@ -66,7 +66,10 @@ _TORCH = os.path.dirname(torch.__file__)
 flex_attention = _flex_attention  # what Dynamo calls
 flex_attention_by_parts = _math_attention  # the same in plain operations
 
-_NORMALISATIONS = [
+_LEFT_OUT = [  # interpolation in torch 2.11: as calls where autograd does not take it apart
+    torch.ops.aten.upsample_linear1d,
+    torch.ops.aten.upsample_bilinear2d,
+    torch.ops.aten.upsample_trilinear3d,
     torch.ops.aten.native_batch_norm,
     torch.ops.aten._batch_norm_with_update,
     torch.ops.aten._batch_norm_with_update_functional,
@@ -87,9 +90,9 @@ native_pad = torch._C._nn.pad
 
 
 def core_decompositions() -> dict:
-    """A fresh {OpOverload: function}: torch's core ATen table, and the normalisations that it
-    leaves out."""
-    return {**core_aten_decompositions(), **get_decompositions(_NORMALISATIONS)}
+    """A fresh {OpOverload: function}: torch's core ATen table, and the normalisations and
+    interpolations that it leaves out."""
+    return {**core_aten_decompositions(), **get_decompositions(_LEFT_OUT)}
 
 
 def trace_with_autograd(

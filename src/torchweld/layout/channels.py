@@ -20,22 +20,24 @@ cuDNN's calls on an H100 with channels last, in times of those without (float32 
     volumes, transposed, 3 -> 16 channels, stride 2       0.72  0.08
     64 -> 3 channels, 3 x 3, 256 x 256                    6.1   0.59
     240 -> 60 -> 240 channels, 1 x 1, 3 groups, 28 x 28   1.4
+    60 -> 120 channels, 3 x 3, 5 groups, steps of two           1.7
+    volumes, 16 -> 32 channels, 3 x 3 x 3, 4 groups       1.2
     one-dimensional, 64 -> 128 channels, windows of 3     2.2   1.6
 
 One-dimensional ones in 16 bits are images of one row where that is faster (`one_row.py`); others
 gain on Hopper where they are kernels of our own. Those that lose stay as they are, and so do
-float32 ones whose factors would lose more bits on their way to TF32 in this layout
-(`precision.py`). The one in three groups loses in bfloat16, too: cuDNN converts layouts for 768 us
-of a training step, without 293. In inference those in 16 bits are products of our own. Volumes
-whose channels are convolved alone are ATen's kernels, which want eager's layout, or pointwise work
-in any (`passes/depthwise.py`).
+float32 ones whose factors would lose more bits on their way to TF32 in this layout, or that cuDNN
+would not make by TF32 there (`precision.py`). The one in three groups loses in bfloat16, too: cuDNN
+converts layouts for 768 us of a training step, without 293. In inference those in 16 bits are
+products of our own. Volumes whose channels are convolved alone are ATen's kernels, which want
+eager's layout, or pointwise work in any (`passes/depthwise.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, prod
 
 import torch
 
@@ -61,12 +63,12 @@ from torchweld.ir.nodes import (
 from torchweld.ir.size import Size, hint, product
 from torchweld.ir.views import same_layout
 from torchweld.layout.coarse import coarsened
-from torchweld.layout.precision import loses_precision
+from torchweld.layout.precision import is_exact, loses_precision
 from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
 from torchweld.targets.target import Target
-from torchweld.templates.conv.comp import call_of
+from torchweld.templates.conv.comp import Call, call_of
 from torchweld.templates.conv.depthwise import is_pointwise
-from torchweld.templates.conv.own import own_s
+from torchweld.templates.conv.own import is_permuted, joined_groups, own_s
 from torchweld.templates.gemm.price import Prices, has_grouped_kernels
 
 _IMAGES = (3, 4, 5)  # ranks: batch, channels, one side to three
@@ -141,9 +143,15 @@ def _reads_images(node: Node, graph: Graph, table: Target, trains: bool) -> bool
     dtype = graph.buffers[weight.buffer].dtype
     if len(weight.shape) == 3:
         return not trains and is_own_row(node, graph, table)
+    if not trains and is_permuted(call_of(node)) and not _are_own_groups(node, graph, table):
+        return False
     asked = (node, *([_backward_of(node, graph)] if trains else []))
-    suits = _suits_cudnn(node, weight, dtype, graph)
-    return suits and not any(_loses_precision(n, graph) for n in asked)
+    if not _suits_cudnn(node, weight, dtype, graph):
+        return False
+    if dtype != dtypes.f32:
+        return True
+    slow = not trains and _is_slow_if_exact(node) and is_exact(_given_last(node), graph)
+    return not slow and not any(loses_precision(n, _given_last(n), graph) for n in asked)
 
 
 def _gains(calls: _Calls, graph: Graph, table: Target, trains: bool) -> bool:
@@ -178,21 +186,36 @@ def is_own_row(node: Extern, graph: Graph, table: Target) -> bool:
     """Whether a one-dimensional convolution will be a kernel of our own (gemm/hopper/images.py):
     long windows in groups always, of which the library is slower than its price."""
     call = call_of(node)
-    if call is None or call.transposed or table.capability[:1] != (9,):
+    if call is None or call.transposed:
         return False
+    seconds = _own_last_s(node, call, graph, table)
+    apart = call.groups > 1 and not has_grouped_kernels(call)
+    return seconds < (inf if apart else Prices(graph, table).call_s(node))
+
+
+def _are_own_groups(node: Extern, graph: Graph, table: Target) -> bool:
+    """Whether a convolution in groups will be one, maybe with some of them joined."""
+    call = call_of(node)
+    counts = dict.fromkeys((1, joined_groups(call)))
+    return any(_own_last_s(node, call, graph, table, n) < inf for n in counts)
+
+
+def _own_last_s(node: Extern, call: Call, graph: Graph, table: Target, count: int = 1) -> float:
+    """Seconds of our kernel for it, once all lies channels last, with `count` groups as one;
+    infinite where there is none."""
     known = all(isinstance(n, int) for n in (*call.image.shape, *call.weight.shape))
     kinds = {graph.buffers[v.buffer].dtype for v in (call.image, call.weight)}
-    if not known or len(kinds) != 1 or not kinds <= TENSOR_DTYPES:
-        return False
-    images = [replace(graph.buffers[v.buffer], name=f"{v.buffer}_row{k}", shape=v.shape)
-              for k, v in enumerate((call.image, call.weight))]  # fmt: skip
+    if table.capability[:1] != (9,) or not known or len(kinds) != 1 or not kinds <= TENSOR_DTYPES:
+        return inf
+    rows, channels, *window = call.weight.shape
+    shapes = call.image.shape, (rows, count * channels, *window)
+    images = [replace(graph.buffers[v.buffer], name=f"{v.buffer}_last{k}", shape=shape)
+              for k, (v, shape) in enumerate(zip((call.image, call.weight), shapes))]  # fmt: skip
     made = innermost(graph.buffers[node.outputs[0]])
     buffers = {b.name: b for b in (*map(innermost, images), made)}
     views = (buffers[b.name].view for b in images)
-    seen = replace(node, args=(*views, None, *node.args[3:]))
-    seconds = own_s([seen], replace(graph, buffers={**graph.buffers, **buffers}), table)
-    apart = call.groups > 1 and not has_grouped_kernels(call)
-    return seconds < (inf if apart else Prices(graph, table).call_s(node))
+    seen = replace(node, args=(*views, None, *node.args[3:8], call.groups // count))
+    return own_s([seen], replace(graph, buffers={**graph.buffers, **buffers}), table)
 
 
 def _is_depthwise_volume(node: Extern) -> bool:
@@ -220,15 +243,18 @@ def _suits_cudnn(node: Extern, weight: View, dtype: DType, graph: Graph) -> bool
     return dtype.is_low_precision or by_tf32
 
 
-def _loses_precision(node: Extern, graph: Graph) -> bool:
-    """Whether more of float32 would be lost with channels last."""
-    weight = node.args[_CONVOLUTIONS[node.target]]
-    if graph.buffers[weight.buffer].dtype != dtypes.f32:
-        return False
+def _given_last(node: Extern) -> Extern:
+    """A convolution of images with channels last."""
     args = list(node.args)
     for k in _CALLS[node.target].args:
         args[k] = replace(args[k], strides=_channels_last_strides(args[k].shape))
-    return loses_precision(node, replace(node, args=tuple(args)), graph)
+    return replace(node, args=tuple(args))
+
+
+def _is_slow_if_exact(node: Extern) -> bool:
+    """Whether cuDNN has no good kernels for it with channels last but for tensor cores."""
+    call = call_of(node)
+    return call is not None and not call.transposed and call.groups == 1 and prod(call.window) > 1
 
 
 def _backward_of(node: Extern, graph: Graph) -> Extern:

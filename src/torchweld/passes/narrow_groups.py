@@ -22,15 +22,8 @@ from torchweld.layout.channels import innermost
 from torchweld.passes.few_channels import is_faster
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of, on_buffer
-from torchweld.templates.conv.own import own_s
+from torchweld.templates.conv.own import joined_groups, own_s
 from torchweld.templates.gemm.price import Prices
-
-# Channels of a wider group, and results: a step of the depth, and columns of a tile. H100, us, 16
-# images, 3 x 3, cuDNN and ours with 32, 64 and 128: 32 groups of 4, 56 x 56 26.2, 30.2, 21.8, 25.8;
-# of 8, 28 x 28 17.5, 15.3, 12.0, 15.5; of 16, 14 x 14 9.5, 9.9, 8.7, 10.2; of 32, 7 x 7 6.6, 6.6,
-# 6.0, 7.6; 5 groups of 24, 28 x 28 76.7, as they are 22.9, as one of 120 17.8.
-_WIDE, _WIDEST = 64, 128
-_NARROW = 32  # at most, of what gains by more than that
 
 
 def wide_groups(graph: Graph, table: Target, options: Options) -> Graph:
@@ -41,7 +34,7 @@ def wide_groups(graph: Graph, table: Target, options: Options) -> Graph:
     buffers, pays = dict(graph.buffers), {}
     for node in graph.nodes:
         call = call_of(node)
-        count = _together(call) if _is_narrow(call, graph) else 1
+        count = joined_groups(call) if _is_narrow(call, graph) else 1
         made = _widened(node, call, graph, count) if count > 1 else None
         if made is None:
             nodes.append(node)
@@ -76,16 +69,6 @@ def _pays(node: Extern, wide: Extern, graph: Graph, table: Target) -> bool:
     if not is_faster(seconds, Prices(graph, table).call_s(node)):
         return False
     return is_faster(seconds, own_s([node], graph, table))
-
-
-def _together(call: Call) -> int:
-    """How many groups become one: as many as are not wide, else the fewest that are not narrow."""
-    width = max(call.channels, call.results)
-    counts = [n for n in range(1, call.groups + 1) if call.groups % n == 0]
-    fitting = max((n for n in counts if n * width <= _WIDE), default=1)
-    if fitting > 1 or width > _NARROW:
-        return fitting
-    return next((n for n in counts if n > 1 and n * width <= _WIDEST), 1)
 
 
 def _widened(

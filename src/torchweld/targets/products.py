@@ -49,11 +49,12 @@ class ProductRates:
     `rows`: those of rows, which take 2 to 3 times as long as images of one; `unsuited`: those of
     rows with their channels innermost; `few`: those of images of up to eight
     channels, and of images that overlap themselves; `gathered_fma`: as `computed_fma`, of elements
-    of windows on an image of two sides that are loaded one by one; `grouped`: as `convolution`, of
-    groups that the library convolves at once; `groups_us`: of each that it does not, in windows of
-    one pixel and of more. `boxes`: by the bytes from one place of an image to the next, at least,
-    what a tile of 128 rows that are places takes in Gluon, and each of its steps of the depth, in
-    us."""
+    of windows on an image of two sides that are loaded one by one; `spilled_fma`: what an element
+    costs of a tile that an epilogue reads and registers do not hold; `grouped`: as `convolution`,
+    of groups that the library convolves at once; `groups_us`: of each that it does not, in windows
+    of one pixel and of more. `boxes`: by the bytes from one place of an image to the next, at
+    least, what a tile of 128 rows that are places takes in Gluon, and each of its steps of the
+    depth, in us."""
 
     forms: Mapping[str, Rate]
     wide: Mapping[str, Rate]
@@ -69,6 +70,7 @@ class ProductRates:
     unsuited: float = 0.1
     few: float = 0.062
     gathered_fma: float = 115.0
+    spilled_fma: float = 600.0
     grouped: float = 0.31
     groups_us: tuple[float, float] = (2.0, 8.0)
     boxes: tuple[tuple[int, float, float], ...] = ((0, 0.0, 0.0),)
@@ -125,6 +127,9 @@ def _unaligned(
 # 8, 16, 32 in images of 56, 28, 14, 7 26.2, 17.5, 9.5, 6.6; 5 of 24, 28 x 28 76.7; 9 of 48, 14 x 14
 # 73.1; 4 of 64, 28 x 28 40.6; 1 x 1: 18 of 32, 14 x 14 44.6; 36 of 32, 7 x 7 58; 24 of 16, 28 x 28
 # 103; 4 of 64, 56 x 56 93.6.
+# Tiles beside a tile: 46640 x 77 with a depth of 40, and beside it a window of 3 x 3 in a
+# concatenation, which is ten: 460 us, without them 15 by this price. ptxas keeps 3.5 KB of each
+# thread in memory.
 # Rows that are not aligned: 14 shapes of the library, each within 30 %; of Triton a small
 # tile takes 16 to 57 ns an element of the depth in odd rows, 5.5 to 7 in rows of 4 and 8 bytes.
 HOPPER = ProductRates(

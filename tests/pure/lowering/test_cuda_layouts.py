@@ -21,7 +21,7 @@ f32, bf16 = torch.float32, torch.bfloat16
 
 
 def convolution(
-    size, given=8, made=8, window=3, groups=1, transposed=False, dtype=bf16, after=True
+    size, given=8, made=8, window=3, groups=1, transposed=False, dtype=bf16, after=True, **how
 ):
     """A function of an image and a weight, and these."""
     rank = len(size)
@@ -29,7 +29,7 @@ def convolution(
     shape = (given, made // groups) if transposed else (made, given // groups)
 
     def run(x, w):
-        y = call(x, w, groups=groups)
+        y = call(x, w, groups=groups, **how)
         return y.relu() if after else y
 
     return run, (torch.randn(2, given, *size, dtype=dtype),
@@ -67,6 +67,13 @@ def layouts(graph) -> list[bool]:
     (False, dict(size=(7, 9), window=1, dtype=f32)),
     (True, dict(size=(7, 9), window=1)),
     (False, dict(size=(7, 9), given=16, made=16, window=1, groups=2, dtype=f32)),
+    (False, dict(size=(7, 9), given=60, made=120, groups=5)),
+    (False, dict(size=(5, 4, 6), given=16, made=32, groups=4, dtype=f32)),
+    (True, dict(size=(7, 9), given=96, made=96, groups=8)),  # four are one of 48
+    (True, dict(size=(8, 6), given=96, made=96, groups=16, stride=2, padding=1)),
+    (False, dict(size=(7, 9), given=96, made=96, groups=16, stride=2)),  # sides that it divides not
+    (True, dict(size=(7, 9), given=96, made=192, groups=2)),
+    (True, dict(size=(7, 9), given=60, made=120, groups=5, transposed=True)),
 ], ids=str)  # fmt: skip
 def test_who_is(expected, how):
     assert layouts(laid_out(*convolution(**how))) == [expected]
@@ -237,10 +244,11 @@ def narrowing(eager, last):
 
 
 @pytest.mark.parametrize("eager,last,moved", [
-    (kept, near, False), (near, kept, True), (near, near, True), (near, below, False),
-    (below, near, True), (below, below, True), (kept, below, False),
+    (kept, near, False), (near, near, True), (near, below, False), (below, near, True),
+    (below, below, True), (kept, below, False), (near, kept, False), (kept, kept, False),
 ])  # fmt: skip
 def test_precision_is_not_lost(monkeypatch, eager, last, moved):
+    """Nor time, where cuDNN does without tensor cores."""
     precision._losses.cache_clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setitem(precision._CALLS, "aten.convolution.default", narrowing(eager, last))

@@ -20,6 +20,8 @@ from torchweld.ir.size import Size, divide
 from torchweld.ir.views import Tensor, contiguous_strides
 
 LARGEST_MAXIMUM, _LARGEST_AVERAGE = 25, 16  # elements of a window, each a read of its own
+# Maxima of 3 x 3 x 3: an H100 takes 159 us by ATen, for what memory moves in 31.
+_LARGEST_ON_GPU = 27
 _LARGEST_BY_ROWS = 64  # of float32 on a CPU: a template reads rows, then columns
 
 
@@ -133,7 +135,8 @@ def _max_pool(
     steps = _each(stride, rank) if stride else kernel
     spec, placed = call.specs[0], 1 in call.used
     by_rows = spec.device == "cpu" and spec.dtype == dtypes.f32 and not placed
-    largest = _LARGEST_BY_ROWS if by_rows else LARGEST_MAXIMUM
+    largest = LARGEST_MAXIMUM if spec.device == "cpu" else _LARGEST_ON_GPU
+    largest = _LARGEST_BY_ROWS if by_rows else largest
     if not spec.dtype.is_float or math.prod(kernel) > largest:
         raise NotLowered("a pooling of numbers that are no floats, or with a large window")
     if placed and not taps and spec.device == "cpu":

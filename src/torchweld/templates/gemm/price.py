@@ -74,6 +74,7 @@ _CONVOLVED_CHANNELS = 32  # and so of channels
 _GROUPED_CHANNELS = (4, 8, 16, 32)  # of groups that cuDNN convolves at once, as if each were of
 _GROUPED_DEPTH = 64
 _CUT = 4  # times that images pass memory more, where groups are cut out
+_HELD_TILES = 4  # that an epilogue reads beside a tile of results, and registers hold
 _FEW_CHANNELS = 8  # and fewer: cuDNN's kernels do without tensor cores, or pad them
 
 
@@ -87,7 +88,8 @@ class Work:
     of products that the library's convolutions reach; `gathered`: how many sides an image has whose
     elements are loaded singly; `tile_us`: what a tile of boxes takes for its copies;
     `turned`: a right factor lies along the columns; `alignment`: see alignment.py;
-    `narrow_bytes`: of results that are stored in less than 4 bytes at once."""
+    `narrow_bytes`: of results that are stored in less than 4 bytes at once; `spilled`: tiles that
+    the epilogue reads beyond those that registers hold (a window)."""
 
     batch: int
     rows: int
@@ -108,6 +110,7 @@ class Work:
     turned: bool = False
     alignment: int = WHOLE
     narrow_bytes: int = 0
+    spilled: int = 0
 
     def tiles(self, block_m: int, block_n: int) -> int:
         """None holds columns of two matrices."""
@@ -223,7 +226,8 @@ def _image_s(work: Work, block_n: int, device: Target) -> float:
 
 def _epilogue_s(work: Work, device: Target) -> float:
     moved = work.width * work.results + work.more_bytes + _STORED_SINGLY * work.narrow_bytes
-    return moved / device.dram_bytes_per_s + work.fma * work.results / device.fma_per_s
+    fma = work.fma + work.spilled * device.products.spilled_fma
+    return moved / device.dram_bytes_per_s + fma * work.results / device.fma_per_s
 
 
 def _partials_s(work: Work, splits: int, device: Target) -> float:
@@ -246,7 +250,7 @@ def _side_by_side(works: Sequence[Work]) -> Work:
     pieces = tuple(w.columns for w in works)
     return replace(
         works[0], columns=sum(pieces), more_bytes=sum(w.more_bytes for w in works),
-        fma=max(w.fma for w in works), pieces=pieces,
+        fma=max(w.fma for w in works), pieces=pieces, spilled=max(w.spilled for w in works),
     )  # fmt: skip
 
 
@@ -456,6 +460,9 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
     width = max(comp.body[operand(comp.body, p.left)].dtype.bytes for p in form.products)
     more = max(0, moved - width * batch * rows * columns)
     fma = sum(TABLE[i.name].cost for i in after if isinstance(i, Op))
+    beside = [axes for i, axes in spans if isinstance(i, Load) and not axes & {*form.depth}]
+    tiles = sum(not axes.isdisjoint(form.rows) and not axes.isdisjoint(form.columns)
+                for axes in beside)  # fmt: skip
     in_windows = walks_boxes(accesses, form)
     computed = in_windows or any(p.left_load is None for p in form.products)
     narrow = (comp.stores[p].buffer for p in narrow_stores(accesses, form, NARROW))
@@ -469,7 +476,7 @@ def _work(accesses: Accesses, form: Contraction, buffers, hints: Mapping[str, in
         gathered=max(2, len(form.rows) - 1) if in_windows else 0,
         turned=lies_along_columns(accesses, form),
         alignment=WHOLE if in_windows else of_loads(accesses, form),
-        narrow_bytes=_bytes(narrow, buffers, hints),
+        narrow_bytes=_bytes(narrow, buffers, hints), spilled=max(0, tiles - _HELD_TILES),
     )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from torchweld.ir.frame import frame_of
 from torchweld.ir.nodes import (
     Buffer,
     Comp,
+    Op,
     Scan,
     Store,
     map_axes,
@@ -35,6 +36,7 @@ from torchweld.ir.nodes import (
     value_axes,
 )
 from torchweld.ir.passes import can_share_rows, stages
+from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Size, divide, product
 from torchweld.targets.target import Target
 
@@ -74,6 +76,10 @@ RUN_AHEAD = {256: (16, 16, 2), 512: (4, 2, 4)}
 ROW_BYTES = 256 << 10  # of a row for each multiprocessor, that stay in cache between two passes
 MAX_POINTS_PER_THREAD = 128
 MAX_BLOCK = 8192  # of a loop's columns
+# Rows that a multiprocessor holds one at a time, of so many multiply-adds each, are shared where a
+# quarter of the device would idle in the last wave: 160 rows of 6138 maxima of four tanh take an
+# H100, whose multiprocessors are 132, 20.6 us in two waves.
+_HEAVY_ROW, _ALONE, _IDLE = 1 << 18, 4096, 1 / 4
 MIN_PIECE = 2048  # of columns; blocks of fewer have too little to load at a time
 COMBINABLE = {"add": ("i32", "i64", "f32", "f64"), "max": ("i32", "i64"), "min": ("i32", "i64")}
 
@@ -186,14 +192,19 @@ def default(
 def _in_registers(found: Schedule, accesses: Accesses, hints: Mapping[str, int]) -> Schedule:
     """With fewer points a thread, where so many tiles are read and written that they wait for each
     other in registers (windows)."""
-    points = size.hint(extent(accesses, accesses.frame.rows), hints)
-    tiles = sum(8 * accesses.touched(a, hints) >= points * a.bytes for a in accesses.all)
-    most = max(1, _MOST_WAITING // tiles) if tiles > _FEW_TILES else MAX_POINTS_PER_THREAD
+    most = _most_points(accesses, hints)
     while found.points_per_thread > most:
         wide = found.block_columns > 32 * found.num_warps or found.block_rows == 1
         halved = "block_columns" if wide else "block_rows"
         found = replace(found, **{halved: getattr(found, halved) // 2})
     return found
+
+
+def _most_points(accesses: Accesses, hints: Mapping[str, int]) -> int:
+    """Of a thread, for that."""
+    points = size.hint(product(a.extent for a in accesses.comp.axes), hints)
+    tiles = sum(8 * accesses.touched(a, hints) >= points * a.bytes for a in accesses.all)
+    return max(1, _MOST_WAITING // tiles) if tiles > _FEW_TILES else MAX_POINTS_PER_THREAD
 
 
 def extent(accesses: Accesses, axes: tuple[str, ...]) -> Size:
@@ -460,12 +471,34 @@ def _reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split
     length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
     fits = isinstance(length, int) and length <= PERSISTENT_COLUMNS
     idle = split and count < sm_count // 4 and size.hint(length, hints) > 4096
+    if fits and split and _is_heavy(accesses, length) and _idles(count, sm_count):
+        return _shared_rows(accesses, count, length, sm_count)
     if fits and not idle:
         block = next_pow2(length)
         block_rows = _rows_per_program(block, count, sm_count)
         warps = _row_warps(accesses, block_rows, block, hints)
         return Schedule("persistent", rows, columns, block_rows, block, warps)
     return _loop(accesses, count, size.hint(length, hints), sm_count, split)
+
+
+def _is_heavy(accesses: Accesses, length: int) -> bool:
+    """Whether a row fills a multiprocessor, and has that much work."""
+    axes, columns = value_axes(accesses.comp.body), set(accesses.frame.columns)
+    along = (i for i, a in zip(accesses.comp.body, axes) if isinstance(i, Op) and a & columns)
+    return length > _ALONE and length * sum(TABLE[i.name].cost for i in along) >= _HEAVY_ROW
+
+
+def _idles(count: int, sm_count: int) -> bool:
+    """Whether waves of one row for each multiprocessor leave much of the device without work."""
+    return 0 < count <= (1 - _IDLE) * sm_count * -(-count // sm_count)
+
+
+def _shared_rows(accesses: Accesses, count: int, length: int, sm_count: int) -> Schedule:
+    """Each row in shares of blocks; a second kernel merges them."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    blocks, most = -(-length // LOOPED_COLUMNS), -(-4 * sm_count // count)
+    shares = _equal_shares(blocks, most, most * 2 // 3)
+    return Schedule("looped", rows, columns, 1, LOOPED_COLUMNS, 8, shares)
 
 
 def _loop(accesses: Accesses, count: int, length: int, sm_count: int, split: bool) -> Schedule:
@@ -562,6 +595,8 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
     scans = any(isinstance(i, Scan) for i in accesses.comp.body)
     points, warps = (4096, 8) if scans else (2048, 4)  # in a scan, blocks wait for each other
     block = min(next_pow2(length), max(32, points // block_rows))
+    while block > 1 and block * block_rows > _most_points(accesses, hints) * 32 * warps:
+        block //= 2
     wanted = (8 if _in_wide_loads(accesses) else 16) * sm_count
     splits = _splits(-(-count // block_rows), length, block, wanted) if split else 1
     return Schedule("looped", rows, columns, block_rows, block, warps, splits)
@@ -621,6 +656,8 @@ def _loop_apart(
     while split and block > 32 and 2 * apart * -(-across // block) < wanted:
         block //= 2
     columns = min(next_pow2(length), max(32, 2048 // block))
+    while columns > 1 and columns * block > _most_points(accesses, hints) * 32 * made.num_warps:
+        columns //= 2
     splits = _splits(apart * -(-across // block), length, columns, wanted) if split else 1
     return replace(made, block_rows=block, block_columns=columns, splits=splits)
 

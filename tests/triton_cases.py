@@ -780,6 +780,24 @@ def cumulative(monoid: str, rows: int, columns: int, backwards: bool = False) ->
                 x=("f32", rows, columns), y=("f32", rows, columns))  # fmt: skip
 
 
+def running_extreme(monoid: str, rows: int, columns: int, **described) -> Case:
+    """The extreme so far, and the last place that reached it."""
+    return prepared(case(f"running_{monoid}", f"i:{rows}, j:{columns}", f"""
+      %0 = load x[i, j] : f32
+      %1 = scan.{monoid}[j] %0 : f32
+      %2 = index j : i64
+      %3 = eq %0 %1 : b1
+      %4 = ne %0 %0 : b1
+      %5 = bit_or %3 %4 : b1
+      %6 = const 0 : i64
+      %7 = where %5 %2 %6 : i64
+      %8 = scan.max[j] %7 : i64
+      store y[i, j] %1
+      store at[i, j] %8""",
+      **{"x": ("f32", rows, columns), "y": ("f32", rows, columns), "at": ("i64", rows, columns),
+         **described}))  # fmt: skip
+
+
 def group_norm(images: int, groups: int, channels: int, pixels: int) -> Case:
     """y = (x - mean) / spread * w of groups of channels of images, and the mean, in bf16: weights
     change with the first axis of the columns."""

@@ -52,6 +52,7 @@ FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _MASKED = torch.zeros(150)
 _MASKED[:70] = float("-inf")
 _ALL_MASKED = torch.full((150,), float("-inf"))
+TIES = {"fill": {"x": cases.equal_numbers(101)}}
 
 
 ALL = [
@@ -79,6 +80,8 @@ ALL = [
     looped(cases.cumulative("sum", 3, 96), 32),
     cases.cumulative("sum", 3, 100, backwards=True),
     looped(cases.cumulative("sum", 3, 101, backwards=True), 16, block_rows=1),
+    *(cases.running_extreme(m, 4, 101, **TIES) for m in ("max", "min")),
+    looped(cases.running_extreme("max", 4, 101, **TIES), 16),
     *(looped(cases.group_norm(2, 3, 2, p), 32, block_rows=1) for p in (64, 40)),
     *(looped(cases.channel_sums(3, 2, 2, p), 32, 2, block_rows=1) for p in (64, 40)),
     cases.enlarged(2, 20, 24),

@@ -43,6 +43,11 @@ def _product(x, y):
 
 
 @triton.jit
+def _log1p(x):
+    return tl.log(1 + x) - ((1 + x) - 1 - x) / (1 + x)
+
+
+@triton.jit
 def _inverse(x):
     return tl.div_rn(tl.full((), 1, x.dtype), x)
 
@@ -80,6 +85,10 @@ ALL = [
     looped(cases.cumulative("sum", 3, 96), 32),
     cases.cumulative("sum", 3, 100, backwards=True),
     looped(cases.cumulative("sum", 3, 101, backwards=True), 16, block_rows=1),
+    *(cases.cumulative("logaddexp", 4, 101, b, **TIES) for b in (False, True)),
+    *(looped(cases.cumulative("logaddexp", 4, 101, b, **TIES), 16) for b in (False, True)),
+    looped(cases.log_sums(24, 101), 16, block_rows=8),
+    looped(cases.log_sums(24, 101, "bf16"), 16, block_rows=8),
     *(cases.running_extreme(m, 4, 101, **TIES) for m in ("max", "min")),
     looped(cases.running_extreme("max", 4, 101, **TIES), 16),
     *(looped(cases.group_norm(2, 3, 2, p), 32, block_rows=1) for p in (64, 40)),
@@ -136,8 +145,8 @@ def renamed(text: str) -> str:
     products of float32 whole."""
     text = re.sub('"(bf16x6|tf32x3)"', '"ieee"', text).replace("_converts_float8():", "False:")
     text = _RENAMED.sub(r"tl.\1(", text)
-    own = ("copysign", "_copysign"), ("mul_rn", "_product"), ("rcp_rn", "_inverse")
-    for name, here in own:
+    own = {"copysign": "_copysign", "mul_rn": "_product", "rcp_rn": "_inverse", "log1p": "_log1p"}
+    for name, here in own.items():
         text = text.replace(f"libdevice.{name}(", f"{here}(")
     return _NARROWED.sub(r"= _nearest(\1)", text).replace("\n\n\n@triton.jit", _NEAREST, 1)
 

@@ -647,7 +647,7 @@ comp loss [i:60, j:301] {
 
 
 @pytest.mark.parametrize("strided", [False, True])
-@pytest.mark.parametrize("monoid", ["sum", "max"])
+@pytest.mark.parametrize("monoid", ["sum", "max", "logaddexp"])
 def test_scans(strided, monoid):
     text = f"""
 comp scan [i:30, j:211] {{

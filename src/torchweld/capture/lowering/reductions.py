@@ -221,6 +221,12 @@ def cumprod(call: Call, x, d, *, dtype=None):
     return _scan(call, "prod", x, d)
 
 
+@lowers("aten.logcumsumexp.default")
+def logcumsumexp(call: Call, x, d):
+    need_arithmetic(x.dtype, call.out.dtype)
+    return _scan(call, "logaddexp", x, d)
+
+
 @lowers("aten.cummax.default")
 def cummax(call: Call, x, d):
     return _running_extreme(call, "max", x, d)

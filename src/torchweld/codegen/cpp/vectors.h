@@ -178,3 +178,35 @@ TW void tw_running_sums(double& total, const float* from, int64_t count, float* 
   }
   for (; i < count; ++i) to[i] = (float)(total += from[i]);
 }
+
+// The logarithm of the sum of exponentials so far is top + log(1 + rest): the maximum, and the sum of
+// exp(x - top) of the others. NaN is in `rest`. Infinities of one sign are as far apart as equal numbers.
+template <class T> TW double tw_log_share(T top, T x) {
+  return x == top ? (T)1 : tw_exp_nonpositive(-tw_abs(x - top));
+}
+TW double tw_log_rest(bool more, double rest, double share) { return more ? (1.0 + rest) * share : rest + share; }
+template <class T> TW void tw_log_add(T& top, double& rest, T x) {
+  rest = tw_log_rest(x > top, rest, tw_log_share(top, x));
+  top = x > top ? x : top;
+}
+// For a block of elements, with what is before it and after it: only what each needs of the one before is
+// done one by one.
+template <class T> TW void tw_running_log_sums(T& top, double& rest, const T* from, int64_t count, T* to) {
+  enum { BLOCK = 64 };
+  T before[BLOCK], shares[BLOCK], rests[BLOCK];
+  for (int64_t low = 0; low < count; low += BLOCK, from += BLOCK, to += BLOCK) {
+    const int64_t n = count - low < BLOCK ? count - low : BLOCK;
+    for (int64_t i = 0; i < n; ++i) {
+      before[i] = top;
+      top = from[i] > top ? from[i] : top;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) shares[i] = (T)tw_log_share(before[i], from[i]);
+    for (int64_t i = 0; i < n; ++i) {
+      rest = tw_log_rest(from[i] > before[i], rest, shares[i]);
+      rests[i] = (T)rest;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) to[i] = (from[i] > before[i] ? from[i] : before[i]) + tw_log1p(rests[i]);
+  }
+}

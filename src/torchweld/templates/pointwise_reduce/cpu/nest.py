@@ -327,20 +327,25 @@ class _Nest:
         within = [needed(k.body, [k.body[v].arg], stop=self.texts) for v in scans]
         free = not k.row_lane and all(w.isdisjoint(scans) for w in within)
         work = sum(own_cost(k.body[v]) for v in self.values)
-        cheap = work <= CHEAP_SCAN * len(scans) and not all(map(self._is_running_sum, scans))
+        cheap = work <= CHEAP_SCAN * len(scans) and not all(map(self._of_block, scans))
         return scans if free and not cheap else ()
 
-    def _is_running_sum(self, value: Value) -> bool:
-        """Whether vectors make a scan: a sum of float32 that no later stage reads."""
+    def _of_block(self, value: Value) -> str:
+        """The function that makes a scan of a block in vectors, with what it runs with, where there
+        is one and no later stage reads the scan; empty if not."""
         k, scan = self.k, self.k.body[value]
-        known = scan.monoid == "sum" and scan.dtype == k.body[scan.arg].dtype == dtypes.f32
-        return known and value not in k.stages.kept
+        same = scan.dtype == k.body[scan.arg].dtype and value not in k.stages.kept
+        if same and scan.monoid == "sum" and scan.dtype == dtypes.f32:
+            return f"tw_running_sums(A{value}"
+        if same and scan.monoid == "logaddexp" and scan.dtype in (dtypes.f32, dtypes.f64):
+            return f"tw_running_log_sums(A{value}, R{value}"
+        return ""
 
     def _in_scan_blocks(self, name: str, low: str, high: str, scans: tuple[Value, ...]) -> None:
-        """For a block of elements: what is scanned, in vectors; the scans, one by one unless they
-        are running sums; the rest, in vectors."""
+        """For a block of elements: what is scanned, in vectors; the scans, one by one unless
+        there is a function for blocks; the rest, in vectors."""
         k, e, bounds = self.k, self.e, _loop(name, "from", "to")
-        single = [v for v in scans if not self._is_running_sum(v)]
+        single = [v for v in scans if not self._of_block(v)]
         given = sorted({k.body[v].arg for v in scans})
         with e.block(f"for (int64_t from = {low}; from < {high}; from += {SCAN_BLOCK})"):
             e.line(f"const int64_t end = from + {SCAN_BLOCK}, to = end < {high} ? end : {high};")
@@ -355,7 +360,7 @@ class _Nest:
                         self._value(value, texts, None)
                 e.lines(f"s{v}[{name} - from] = {texts[v]};" for v in given)
             for value in (v for v in scans if v not in single):
-                e.line(f"tw_running_sums(A{value}, s{k.body[value].arg}, to - from, c{value});")
+                e.line(f"{self._of_block(value)}, s{k.body[value].arg}, to - from, c{value});")
             if single:
                 with e.block(bounds):
                     texts = self.texts | {v: f"s{v}[{name} - from]" for v in given}

@@ -8,7 +8,8 @@ import torchweld
 from torchweld.codegen.cpp.headers import _indexed, common_header, kernel_alone, with_headers
 
 GIVEN = {"TW_ROWS", "TW_FEW", "TW_CACHE"}  # defined in front of a header, by its template
-PASTED = {"tw_halved_", "tw_join_", "tw_across_", "tw_merged_", "tw_running_"}  # what a macro adds a name to
+# What a macro adds a name to.
+PASTED = {"tw_halved_", "tw_join_", "tw_across_", "tw_merged_", "tw_running_"}
 
 
 def test_every_name_is_declared_by_something_that_is_found():

@@ -23,6 +23,7 @@ class Monoid:
     over: Callable | None
     exact: bool = False  # bitwise whatever the order
     scan: Callable | None = None
+    cost: float = 1.0  # multiply-adds of one merge
 
 
 def _flatten(t: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
@@ -104,7 +105,7 @@ _ROWS = (
     Monoid("argmax", 2, (-math.inf, 2**63 - 1), _arg_extreme(torch.argmax), True),
     Monoid("argmin", 2, (math.inf, 2**63 - 1), _arg_extreme(torch.argmin), True),
     Monoid("welford", 2, (0.0, 0.0), _welford),
-    Monoid("logaddexp", 1, (-math.inf,), None, scan=torch.logcumsumexp),
+    Monoid("logaddexp", 1, (-math.inf,), None, scan=torch.logcumsumexp, cost=22.0),
     Monoid("logsumexp", 2, (-math.inf, 0.0), _logsumexp),
 )
 

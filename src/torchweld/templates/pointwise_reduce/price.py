@@ -16,6 +16,7 @@ from math import prod
 
 from torchweld.ir.affine import Affine
 from torchweld.ir.frame import Frame, frame_of
+from torchweld.ir.monoid import TABLE as MONOIDS
 from torchweld.ir.nodes import (
     Buffer,
     Cast,
@@ -297,7 +298,10 @@ def _instruction_cost(instr: Instr) -> tuple[float, bool]:
         return TABLE[instr.name].cost, TABLE[instr.name].sfu
     if isinstance(instr, Cast):
         return 0.5, False
-    return (1.5, False) if isinstance(instr, (Reduce, Scan)) else (0.0, False)
+    if not isinstance(instr, (Reduce, Scan)):
+        return 0.0, False
+    merge = MONOIDS[instr.monoid].cost
+    return 1.5 * merge, merge > 1.0  # by exponentials
 
 
 def _times(facts: _Facts, value: Value) -> int:

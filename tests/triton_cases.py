@@ -794,6 +794,15 @@ def log_sums(rows: int, columns: int, dtype: str = "f32", fill=None) -> Case:
       fill, x=(dtype, columns, rows), y=(dtype, columns, rows))  # fmt: skip
 
 
+def middle_scan(monoid: str, outer: int, length: int, inner: int) -> Case:
+    """Along the middle dimension of three."""
+    shape = ("f32", outer, length, inner)
+    return prepared(case(f"middle_scan_{monoid}", f"i:{outer}, k:{length}, j:{inner}", f"""
+      %0 = load x[i, k, j] : f32
+      %1 = scan.{monoid}[k] %0 : f32
+      store y[i, k, j] %1""", x=shape, y=shape))  # fmt: skip
+
+
 def running_extreme(monoid: str, rows: int, columns: int, **described) -> Case:
     """The extreme so far, and the last place that reached it."""
     return prepared(case(f"running_{monoid}", f"i:{rows}, j:{columns}", f"""

@@ -89,6 +89,8 @@ ALL = [
     *(looped(cases.cumulative("logaddexp", 4, 101, b, **TIES), 16) for b in (False, True)),
     looped(cases.log_sums(24, 101), 16, block_rows=8),
     looped(cases.log_sums(24, 101, "bf16"), 16, block_rows=8),
+    *(cases.apart(cases.middle_scan(m, 3, 37, 13), *how) for m in ("sum", "logaddexp")
+      for how in (("persistent", 8, 64), ("looped", 4, 16))),
     *(cases.running_extreme(m, 4, 101, **TIES) for m in ("max", "min")),
     looped(cases.running_extreme("max", 4, 101, **TIES), 16),
     *(looped(cases.group_norm(2, 3, 2, p), 32, block_rows=1) for p in (64, 40)),

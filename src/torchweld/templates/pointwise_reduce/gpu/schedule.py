@@ -559,12 +559,17 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
                 block_rows, words = block_rows // 2, words // 2
         return Schedule("persistent", rows, columns, block_rows, block, warps)
     length = size.hint(length, hints)
-    scans = any(isinstance(i, Scan) for i in accesses.comp.body)
-    points, warps = (4096, 8) if scans else (2048, 4)  # in a scan, blocks wait for each other
+    points, warps = _points_of_loop(accesses)
     block = min(next_pow2(length), max(32, points // block_rows))
     wanted = 8 * sm_count
     splits = _splits(-(-count // block_rows), length, block, wanted) if split else 1
     return Schedule("looped", rows, columns, block_rows, block, warps, splits)
+
+
+def _points_of_loop(accesses: Accesses) -> tuple[int, int]:
+    """Of a block of a loop across memory, and its warps: in a scan, blocks wait for each other."""
+    scans = any(isinstance(i, Scan) for i in accesses.comp.body)
+    return (4096, 8) if scans else (2048, 4)
 
 
 def _odd_rows_apart(
@@ -575,9 +580,8 @@ def _odd_rows_apart(
     lie along the columns, across memory."""
     *outer, inner = found.rows
     across, length = accesses.comp.extent(inner), extent(accesses, found.columns)
-    scans = any(isinstance(i, Scan) for i in accesses.comp.body)
     odd = isinstance(across, int) and across % 2 == 1
-    if not outer or scans or not odd or not _divided(accesses, found):
+    if not outer or not odd or not _divided(accesses, found):
         return found
     block = _odd_block(found, across)
     made = replace(found, rows=(inner,), apart=tuple(outer), block_rows=block)
@@ -608,7 +612,7 @@ def _loop_apart(
     block, wanted = made.block_rows, 8 * sm_count
     while split and block > 32 and 2 * apart * -(-across // block) < wanted:
         block //= 2
-    columns = min(next_pow2(length), max(32, 2048 // block))
+    columns = min(next_pow2(length), max(32, _points_of_loop(accesses)[0] // block))
     splits = _splits(apart * -(-across // block), length, columns, wanted) if split else 1
     return replace(made, block_rows=block, block_columns=columns, splits=splits)
 

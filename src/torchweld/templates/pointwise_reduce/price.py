@@ -51,7 +51,7 @@ _PARTIAL_BYTES = 4
 # busy: softmax over 8192 x 4000 along the first takes 219 us on an H200, as two kernels 141.
 _LANES = {"cpu": 32, "cuda": 64}
 # In a scan, programs have eight warps with 16 elements for each thread on the way: one is enough.
-# The running sum of 6400 x 2000 along the first, in 125 programs of 16 rows, takes 40 us on an H100.
+# The running sum of 6400 x 2000 along the first, in 125 programs of 16, takes 40 us on an H100.
 _LANES_OF_SCAN = 16
 HELD_ACROSS = 256  # columns of rows across memory, many of which a GPU's registers hold at a time
 _SCALAR = 8.0  # of arithmetic that gcc does not vectorise

@@ -61,7 +61,7 @@ def layouts(comp, tensors, outputs) -> dict[str, Buffer]:
 
 
 def run(
-    comp, tensors, outputs, sizes=None, symbolic=None, schedule=None
+    comp, tensors, outputs, sizes=None, symbolic=None, schedule=None, flags=()
 ) -> dict[str, torch.Tensor]:
     """The buffers that the generated kernel writes. `symbolic`: layouts with symbols, by name."""
     concrete = layouts(comp, tensors, outputs)
@@ -77,7 +77,7 @@ def run(
             start
         )
     for source in bundle.sources:
-        call(source, {**tensors, **written}, sizes or {})
+        call(source, {**tensors, **written}, sizes or {}, flags)
     return written
 
 

@@ -773,11 +773,52 @@ def cross_entropy_backward(rows: int, columns: int) -> Case:
       log=("f32", rows), dx=("bf16", rows, columns))  # fmt: skip
 
 
-def cumulative(monoid: str, rows: int, columns: int, backwards: bool = False) -> Case:
+def cumulative(monoid: str, rows: int, columns: int, backwards: bool = False, fill=None) -> Case:
     at = f"-1*j+{columns - 1}" if backwards else "j"
     return case(f"cumulative_{monoid}{'_backwards' * backwards}", f"i:{rows}, j:{columns}",
                 f"%0 = load x[i, {at}] : f32\n%1 = scan.{monoid}[j] %0 : f32\nstore y[i, {at}] %1",
-                x=("f32", rows, columns), y=("f32", rows, columns))  # fmt: skip
+                fill, x=("f32", rows, columns), y=("f32", rows, columns))  # fmt: skip
+
+
+def log_sums(rows: int, columns: int, dtype: str = "f32", fill=None) -> Case:
+    """Down the columns of a matrix [columns, rows]: across memory."""
+    return case(f"log_sums_{dtype}", f"i:{rows}, j:{columns}", f"""
+      %0 = load x[j, i] : {dtype}
+      %1 = cast %0 : f32
+      %2 = scan.logaddexp[j] %1 : f32
+      %3 = cast %2 : {dtype}
+      store y[j, i] %3""" if dtype != "f32" else """
+      %0 = load x[j, i] : f32
+      %1 = scan.logaddexp[j] %0 : f32
+      store y[j, i] %1""",
+      fill, x=(dtype, columns, rows), y=(dtype, columns, rows))  # fmt: skip
+
+
+def middle_scan(monoid: str, outer: int, length: int, inner: int) -> Case:
+    """Along the middle dimension of three."""
+    shape = ("f32", outer, length, inner)
+    return prepared(case(f"middle_scan_{monoid}", f"i:{outer}, k:{length}, j:{inner}", f"""
+      %0 = load x[i, k, j] : f32
+      %1 = scan.{monoid}[k] %0 : f32
+      store y[i, k, j] %1""", x=shape, y=shape))  # fmt: skip
+
+
+def running_extreme(monoid: str, rows: int, columns: int, **described) -> Case:
+    """The extreme so far, and the last place that reached it."""
+    return prepared(case(f"running_{monoid}", f"i:{rows}, j:{columns}", f"""
+      %0 = load x[i, j] : f32
+      %1 = scan.{monoid}[j] %0 : f32
+      %2 = index j : i64
+      %3 = eq %0 %1 : b1
+      %4 = ne %0 %0 : b1
+      %5 = bit_or %3 %4 : b1
+      %6 = const 0 : i64
+      %7 = where %5 %2 %6 : i64
+      %8 = scan.max[j] %7 : i64
+      store y[i, j] %1
+      store at[i, j] %8""",
+      **{"x": ("f32", rows, columns), "y": ("f32", rows, columns), "at": ("i64", rows, columns),
+         **described}))  # fmt: skip
 
 
 def group_norm(images: int, groups: int, channels: int, pixels: int) -> Case:

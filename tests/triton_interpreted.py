@@ -43,6 +43,11 @@ def _product(x, y):
 
 
 @triton.jit
+def _log1p(x):
+    return tl.log(1 + x) - ((1 + x) - 1 - x) / (1 + x)
+
+
+@triton.jit
 def _inverse(x):
     return tl.div_rn(tl.full((), 1, x.dtype), x)
 
@@ -52,6 +57,7 @@ FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _MASKED = torch.zeros(150)
 _MASKED[:70] = float("-inf")
 _ALL_MASKED = torch.full((150,), float("-inf"))
+TIES = {"fill": {"x": cases.equal_numbers(101)}}
 
 
 ALL = [
@@ -79,6 +85,14 @@ ALL = [
     looped(cases.cumulative("sum", 3, 96), 32),
     cases.cumulative("sum", 3, 100, backwards=True),
     looped(cases.cumulative("sum", 3, 101, backwards=True), 16, block_rows=1),
+    *(cases.cumulative("logaddexp", 4, 101, b, **TIES) for b in (False, True)),
+    *(looped(cases.cumulative("logaddexp", 4, 101, b, **TIES), 16) for b in (False, True)),
+    looped(cases.log_sums(24, 101), 16, block_rows=8),
+    looped(cases.log_sums(24, 101, "bf16"), 16, block_rows=8),
+    *(cases.apart(cases.middle_scan(m, 3, 37, 13), *how) for m in ("sum", "logaddexp")
+      for how in (("persistent", 8, 64), ("looped", 4, 16))),
+    *(cases.running_extreme(m, 4, 101, **TIES) for m in ("max", "min")),
+    looped(cases.running_extreme("max", 4, 101, **TIES), 16),
     *(looped(cases.group_norm(2, 3, 2, p), 32, block_rows=1) for p in (64, 40)),
     *(looped(cases.channel_sums(3, 2, 2, p), 32, 2, block_rows=1) for p in (64, 40)),
     cases.enlarged(2, 20, 24),
@@ -133,8 +147,8 @@ def renamed(text: str) -> str:
     products of float32 whole."""
     text = re.sub('"(bf16x6|tf32x3)"', '"ieee"', text).replace("_converts_float8():", "False:")
     text = _RENAMED.sub(r"tl.\1(", text)
-    own = ("copysign", "_copysign"), ("mul_rn", "_product"), ("rcp_rn", "_inverse")
-    for name, here in own:
+    own = {"copysign": "_copysign", "mul_rn": "_product", "rcp_rn": "_inverse", "log1p": "_log1p"}
+    for name, here in own.items():
         text = text.replace(f"libdevice.{name}(", f"{here}(")
     return _NARROWED.sub(r"= _nearest(\1)", text).replace("\n\n\n@triton.jit", _NEAREST, 1)
 

@@ -255,6 +255,15 @@ def test_lanes_lie_along_an_odd_number_of_neighbours(monoid, outer, length, inne
     assert int(layout) == min(32, found.block_rows)
 
 
+@pytest.mark.parametrize(("monoid", "length"), [("sum", 128), ("sum", 1000), ("logaddexp", 128)])
+def test_scans_have_lanes_along_an_odd_number_of_neighbours_too(monoid, length):
+    one = cases.middle_scan(monoid, 64, length, 251)
+    assert schedule(*_comp(one), H100).apart == ("i",)
+    compiled = compile_source(bundle_of(one).sources[0], 90)
+    assert resources(compiled).spill_bytes == 0
+    assert int(_LAYOUT.findall(compiled.asm["ttgir"])[0]) >= 16
+
+
 @pytest.mark.parametrize(("outer", "length", "inner"), [
     (64, 1000, 334),  # two neighbours are known
     (70000, 77, 77),  # more than the grid has in that dimension

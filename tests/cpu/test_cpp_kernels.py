@@ -10,6 +10,7 @@ import torch
 
 from cpp_runner import error, layouts, reference, run
 from torchweld.core import dtypes as d
+from torchweld.core.dtypes import to_torch
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.size import symbol
@@ -647,7 +648,7 @@ comp loss [i:60, j:301] {
 
 
 @pytest.mark.parametrize("strided", [False, True])
-@pytest.mark.parametrize("monoid", ["sum", "max"])
+@pytest.mark.parametrize("monoid", ["sum", "max", "logaddexp"])
 def test_scans(strided, monoid):
     text = f"""
 comp scan [i:30, j:211] {{
@@ -677,6 +678,33 @@ comp sums [i:9, j:{columns}] {{
     found = run(parse_comp(text), {"x": x}, {"y": ((9, columns), d.f32)})["y"]
     exact = x.double().cumsum(-1).float()
     torch.testing.assert_close(found, exact, rtol=1e-7, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("machine", ["native", "haswell", "x86-64"])
+@pytest.mark.parametrize("monoid", ["max", "min", "logaddexp"])
+@pytest.mark.parametrize("dtype", [d.f32, d.f64, d.i32, d.i64], ids=str)
+def test_scans_of_blocks(monoid, dtype, machine):
+    """Vectors of every width; NaN in the first block, in a later one and in none."""
+    if monoid == "logaddexp" and not dtype.is_float:
+        pytest.skip("of floats")
+    for columns in (1, 15, 17, 64, 200):
+        text = f"""
+comp scans [i:5, j:{columns}] {{
+  %0 = load x[i, j] : {dtype}
+  %1 = scan.{monoid}[j] %0 : {dtype}
+  store y[i, j] %1
+}}
+"""
+        x = (randn(5, columns) * 20).to(to_torch(dtype))
+        if dtype.is_float:
+            x[1, columns // 3 :: 40], x[2, columns * 2 // 3] = math.nan, math.nan
+            x[3, :: 7], x[4, 1::5] = -math.inf, math.inf
+        outputs, comp = {"y": ((5, columns), dtype)}, parse_comp(text)
+        found = run(comp, {"x": x}, outputs, flags=(f"-march={machine}",))["y"]
+        exact = reference(comp, {"x": x}, outputs)["y"].to(x.dtype)
+        bits = monoid != "logaddexp"
+        close = dict(rtol=0, atol=0) if bits else dict(rtol=3e-7, atol=3e-7)
+        torch.testing.assert_close(found, exact, equal_nan=True, **close)
 
 
 def test_booleans_and_integers():

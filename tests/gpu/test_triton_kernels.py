@@ -48,6 +48,12 @@ ALL = [
     *(cases.cross_entropy_backward(6, c) for c in (300, 20001, 50257)),
     *(cases.cumulative("sum", 3, c, backwards=True) for c in (100, 20001)),
     *(cases.cumulative(m, 3, c) for m in ("sum", "prod", "max", "min") for c in (1, 100, 20000)),
+    *(cases.cumulative("logaddexp", 4, c, b, fill={"x": cases.equal_numbers(c)})
+      for b in (False, True) for c in (101, 20001)),
+    *(cases.log_sums(r, c, d) for r, c in ((333, 3001), (64, 77)) for d in ("f32", "bf16")),
+    *(cases.middle_scan(m, 64, n, 251) for m in ("sum", "max", "logaddexp") for n in (128, 1000)),
+    *(cases.running_extreme(m, 4, c, fill={"x": cases.equal_numbers(c)})
+      for m in ("max", "min") for c in (101, 20001)),
     *(reduction(m, 5, c) for c in (1, 127, 1024) for m in
       ("sum", "prod", "max", "min", "argmax", "argmin", "welford", "logsumexp")),
     *(reduction(m, 3, 50001) for m in ("sum", "max", "argmax", "argmin", "welford", "logsumexp")),

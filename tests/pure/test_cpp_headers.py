@@ -8,7 +8,8 @@ import torchweld
 from torchweld.codegen.cpp.headers import _indexed, common_header, kernel_alone, with_headers
 
 GIVEN = {"TW_ROWS", "TW_FEW", "TW_CACHE"}  # defined in front of a header, by its template
-PASTED = {"tw_halved_", "tw_join_", "tw_across_", "tw_merged_"}  # what a macro adds a name to
+# What a macro adds a name to.
+PASTED = {"tw_halved_", "tw_join_", "tw_across_", "tw_merged_", "tw_running_"}
 
 
 def test_every_name_is_declared_by_something_that_is_found():
@@ -32,3 +33,5 @@ def test_a_kernel_has_what_it_uses_and_no_more():
     lanes = with_headers("tw_across_max(b);")
     assert "TW_LANES(max," in lanes and "TW_LANES(sum," in lanes  # which adds up what is NaN
     assert "TW_LANES(min," not in lanes
+    running = with_headers("tw_running_max(A1, s0, to - from, c1);")
+    assert "TW_RUNNING(max," in running and "TW_RUNNING(min," not in running

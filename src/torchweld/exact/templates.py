@@ -156,6 +156,9 @@ ROWS = (
     "{x}.cumsum({d}) / {x}.abs().sum({d}, keepdim=True).add(1)",
     "{x}.softmax({d}).cumsum({d})",
     "{x}.cumsum(0).cumsum({d})",
+    "{x}.cummax({d})[0]",
+    "{x}.cummin({d})[0] * 2",
+    "{x}.logcumsumexp({d}) - {x}",
 )
 WINDOWS = (
     "F.avg_pool1d({x}, 3, 1, 1)",

@@ -250,7 +250,9 @@ class _Checker:
 
     @_rule.register
     def _(self, i: Reduce) -> None:
-        self._require(i.monoid in monoid.TABLE, f"unknown monoid {i.monoid}")
+        row = monoid.TABLE.get(i.monoid)
+        self._require(row is not None, f"unknown monoid {i.monoid}")
+        self._require(row.over is not None, f"no reduction by {i.monoid}")
         self._require(i.axes and len(set(i.axes)) == len(i.axes), "axes, each once")
         self._check_axes(i.axes)
         types = [self._dtype(a) for a in i.args]
@@ -266,6 +268,7 @@ class _Checker:
         self._require(row is not None and row.scan is not None, f"no scan by {i.monoid}")
         self._check_axes((i.axis,))
         self._require(self._dtype(i.arg) == i.dtype, "the result has its argument's type")
+        self._check_monoid_dtype(i.monoid, i.dtype)
 
     @_rule.register
     def _(self, i: Pick) -> None:
@@ -279,7 +282,7 @@ class _Checker:
     def _check_monoid_dtype(self, name: str, dtype: DType) -> None:
         logical = name in ("any", "all")
         self._require(not logical or dtype == dtypes.b1, f"{name} is of b1")
-        numeric = name in ("welford", "logsumexp")
+        numeric = name in ("welford", "logsumexp", "logaddexp")
         self._require(not numeric or dtype.is_float, f"{name} is of floats")
 
     def _check_values(self, values: Iterable[int], before: int) -> None:

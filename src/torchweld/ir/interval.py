@@ -17,7 +17,19 @@ import numpy as np
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.ir.affine import Affine
-from torchweld.ir.nodes import Cast, Comp, Const, Index, Instr, Load, Op, Pick, Reduce
+from torchweld.ir.nodes import (
+    Cast,
+    Comp,
+    Const,
+    Index,
+    Instr,
+    Load,
+    Op,
+    Pick,
+    Reduce,
+    Scan,
+    operands,
+)
 from torchweld.ir.size import Size
 
 Bounds = tuple[int, int]  # smallest and largest, both included; of floats they are floats
@@ -85,8 +97,8 @@ def _of(instr: Instr, comp: Comp, known: Known, extents, of_buffer: OfBuffer) ->
         return rule(*(known[a] for a in instr.args)) if rule else None
     if isinstance(instr, Pick):
         return _position(comp.body[instr.arg], instr.item, known)
-    extreme = isinstance(instr, Reduce) and instr.monoid in ("max", "min")
-    return known[instr.args[0]] if extreme else None
+    extreme = isinstance(instr, (Reduce, Scan)) and instr.monoid in ("max", "min")
+    return known[operands(instr)[0]] if extreme else None
 
 
 def _whole(known: Bounds) -> Bounds | None:

@@ -14,14 +14,16 @@ from torchweld.core.dtypes import DType, to_torch
 class Monoid:
     """`results`: number of components. `over(args, dims)` reduces tensors over `dims` (kept, with
     extent one) and returns the components. `identity`: of each component, for floats; integers use
-    their dtype's limits (see `identity_of`)."""
+    their dtype's limits (see `identity_of`). `scan(arg, dim)`: the prefixes; None where nothing
+    scans by it. logaddexp, the logarithm of the sum of exponentials, is of scans alone."""
 
     name: str
     results: int
     identity: tuple[float, ...]
-    over: Callable
+    over: Callable | None
     exact: bool = False  # bitwise whatever the order
     scan: Callable | None = None
+    cost: float = 1.0  # multiply-adds of one merge
 
 
 def _flatten(t: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
@@ -103,6 +105,7 @@ _ROWS = (
     Monoid("argmax", 2, (-math.inf, 2**63 - 1), _arg_extreme(torch.argmax), True),
     Monoid("argmin", 2, (math.inf, 2**63 - 1), _arg_extreme(torch.argmin), True),
     Monoid("welford", 2, (0.0, 0.0), _welford),
+    Monoid("logaddexp", 1, (-math.inf,), None, scan=torch.logcumsumexp, cost=22.0),
     Monoid("logsumexp", 2, (-math.inf, 0.0), _logsumexp),
 )
 

@@ -4,6 +4,7 @@ times as long.
     i: 0 to 223;  cast (i * 0.5 : f32) : i64   ->   cast (i * 0.5 : f32) : i32      lies in 0 to 111
                   where (k < 0) (k + 112) k    ->   k                               for such a k
     reduce.argmax[i] %0 i : (f32, i64)         ->   cast (reduce.argmax[i] %0 i : (f32, i32)) : i64
+    scan.max[i] (where p i 0) : i64            ->   cast (scan.max[i] (where p i 0) : i32) : i64
 """
 
 from __future__ import annotations
@@ -13,7 +14,20 @@ from dataclasses import replace
 from torchweld.core import dtypes
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.interval import Bounds, bounds, type_bounds
-from torchweld.ir.nodes import Cast, Comp, Const, Index, Instr, Load, Op, Pick, Reduce, Store, Value
+from torchweld.ir.nodes import (
+    Cast,
+    Comp,
+    Const,
+    Index,
+    Instr,
+    Load,
+    Op,
+    Pick,
+    Reduce,
+    Scan,
+    Store,
+    Value,
+)
 from torchweld.ir.simplify import simplify
 from torchweld.ir.substitute import move_store, with_operands
 
@@ -102,6 +116,8 @@ class _Narrowing:
             return replace(instr, dtype=dtypes.i32)
         if isinstance(instr, Pick):
             return Pick(self.images[instr.arg], instr.item, dtypes.i32) if instr.item else None
+        if isinstance(instr, Scan):
+            return replace(instr, arg=self.small(instr.arg), dtype=dtypes.i32)
         if isinstance(instr, Cast):
             return Cast(self.images[instr.arg], dtypes.i32, instr.must_round)
         if not isinstance(instr, Op) or instr.name not in _OPS or not self._all_fit(instr):

@@ -126,7 +126,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Inclusive prefix of a value along one axis by a monoid (sum, prod, max, min)."""
+    """Inclusive prefix of a value along one axis by a monoid (sum, prod, max, min, logaddexp)."""
 
     monoid: str
     arg: Value

@@ -102,6 +102,7 @@ def test_valid(body):
             "has one result",
         ),
         ("%1 = scan.welford[j] %0 : f32\n store y[i, j] %1", "no scan"),
+        ("%1 = reduce.logaddexp[j] %0 : f32\n store y[i, j] %1", "no reduction"),
         ("%0 = load y[j, i] : f32\n store y[i, j] %0", "written elsewhere by the same comp"),
         ("store y[i, j] %0\n store y[i, j] %0", "stored twice"),
         ("%0 = load w[i, j] : f32\n store y[i, j] %0", "unknown buffer w"),

@@ -94,6 +94,26 @@ def test_what_is_loaded_has_64_bits():
     assert "add %0" in text(narrowed(comp)) and "remainder" in text(narrowed(comp))
 
 
+def test_running_maxima_of_places():
+    x = torch.arange(70.0).reshape(7, 10).remainder(3)
+    comp = parse_comp("""comp c [i:7, j:10] {
+      %0 = load x[i, j] : f32
+      %1 = scan.max[j] %0 : f32
+      %2 = index j : i64
+      %3 = eq %0 %1 : b1
+      %4 = const 0 : i64
+      %5 = where %3 %2 %4 : i64
+      %6 = scan.max[j] %5 : i64
+      store at[i, j] %6
+    }""")
+    small = narrowed(comp)
+    check_comp(small)
+    assert "scan.max[j] %5 : i32" in text(small)
+    layouts = {**LAYOUTS, "at": Buffer("at", (7, 10), dtypes.i64, (10, 1), "cpu")}
+    for one in (comp, small):
+        assert torch.equal(run_comp(one, {"x": x}, layouts, {})["at"], x.cummax(1).indices)
+
+
 @pytest.mark.parametrize("extent, narrow", [(2**31, True), (2**31 + 1, False)])
 def test_the_position_of_an_extreme(extent, narrow):
     """A loop keeps it in 32 bits, the store has 64."""

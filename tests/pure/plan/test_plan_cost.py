@@ -214,3 +214,15 @@ def test_a_pair_of_maximum_and_sum_is_one_pass_over_memory(name, walks):
     whole = 8192 * 4096 * 4
     written = whole if name == "softmax" else 4096 * 4
     assert cost(comp, buffers, {}, H100).bytes_moved == walks * whole + written
+
+
+def test_a_program_with_a_scan_across_memory_keeps_a_multiprocessor_busy():
+    """Work around it is fused with it where there are as many programs as multiprocessors."""
+    text = "comp c [i:6400, j:{}] {{\n%0 = load x[i, j] : f32\n%1 = scan.sum[i] %0 : f32\n"
+    text += "store y[i, j] %1\n}}"
+    copied = text.replace("%1 = scan.sum[i] %0 : f32\n", "").replace("%1", "%0")
+    for columns, most in ((2048, 1.2), (500, 6.0)):
+        buffers = _buffers(x=(6400, columns), y=(6400, columns))
+        comps = (parse_comp(t.format(columns)) for t in (text, copied))
+        scan, copy = (cost(comp, buffers, {}, H100) for comp in comps)
+        assert scan.seconds < most * copy.seconds

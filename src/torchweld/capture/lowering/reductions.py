@@ -221,12 +221,47 @@ def cumprod(call: Call, x, d, *, dtype=None):
     return _scan(call, "prod", x, d)
 
 
+@lowers("aten.logcumsumexp.default")
+def logcumsumexp(call: Call, x, d):
+    need_arithmetic(x.dtype, call.out.dtype)
+    return _scan(call, "logaddexp", x, d)
+
+
+@lowers("aten.cummax.default")
+def cummax(call: Call, x, d):
+    return _running_extreme(call, "max", x, d)
+
+
+@lowers("aten.cummin.default")
+def cummin(call: Call, x, d):
+    return _running_extreme(call, "min", x, d)
+
+
+def _running_extreme(call: Call, monoid: str, x: Tensor, d: int) -> tuple:
+    """The extreme so far, and the last place that reached it. A place reaches it where its value is
+    the extreme or NaN, and places ascend: the last that did is their running maximum."""
+    if x.dtype == dtypes.b1:
+        raise NotLowered("running extremes of booleans")
+    nest, d = _scanning(call, x, d)
+    value = nest.read(x, exact=True).widen()
+    best, at = nest.scan(monoid, value, d), nest.position(d)
+    reached = value.eq(best)
+    if x.dtype.is_float:
+        reached = reached | value.ne(value)
+    return call.finish_all(nest, [(best, None), (nest.scan("max", where(reached, at, 0), d), None)])
+
+
 def _scan(call: Call, monoid: str, x: Tensor, d: int) -> Tensor:
+    nest, d = _scanning(call, x, d)
+    return call.finish(nest, nest.scan(monoid, nest.read(x).to(call.compute()), d))
+
+
+def _scanning(call: Call, x: Tensor, d: int) -> tuple[Nest, int]:
+    """A nest whose dimension `d`, given back counted from the first, is one axis."""
     if x.rank == 0:
         raise NotLowered("a scan of a scalar")
     d = normal(d, x.rank)
-    nest = call.nest(x.shape, x, single=(d,))
-    return call.finish(nest, nest.scan(monoid, nest.read(x).to(call.compute()), d))
+    return call.nest(x.shape, x, single=(d,)), d
 
 
 # -- softmax

@@ -142,7 +142,7 @@ def identity(monoid: str, dtype: DType) -> str:
     if monoid in ("prod", "all"):
         return "1"
     if dtype.is_float:
-        return "-TW_INF" if monoid == "max" else "TW_INF"
+        return "TW_INF" if monoid == "min" else "-TW_INF"
     if dtype == dtypes.b1:
         return "0" if monoid == "max" else "1"
     return (_LOWEST if monoid == "max" else _HIGHEST)[dtype.name]

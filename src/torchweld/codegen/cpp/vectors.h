@@ -178,3 +178,74 @@ TW void tw_running_sums(double& total, const float* from, int64_t count, float* 
   }
   for (; i < count; ++i) to[i] = (float)(total += from[i]);
 }
+
+// Running maxima and minima of a block: each element with the one 1, 2, 4 and 8 before it, or with itself.
+// Where there is NaN, the block is done one by one.
+template <int... I> struct tw_places {};
+template <int N, int... I> struct tw_upto : tw_upto<N - 1, N - 1, I...> {};
+template <int... I> struct tw_upto<0, I...> { typedef tw_places<I...> type; };
+template <int BY, class V, int... I> TW V tw_earlier(V v, tw_places<I...>) {
+  return __builtin_shufflevector(v, v, (I < BY ? I : I - BY)...);
+}
+template <class V, int... I> TW V tw_last(V v, tw_places<I...>) {
+  return __builtin_shufflevector(v, v, (I * 0 + (int)sizeof...(I) - 1)...);
+}
+#define TW_RUNNING(name, better, merge) \
+  template <class T> TW void tw_running_##name(T& total, const T* from, int64_t count, T* to) { \
+    enum { N = TW_BYTES / sizeof(T) }; \
+    typedef typename tw_some<T, N>::type V; \
+    const typename tw_upto<N>::type places; \
+    V t = V{} + total, w, v; \
+    auto bad = t != t; \
+    int64_t i = 0; \
+    for (; i + N <= count; i += N) { \
+      __builtin_memcpy(&v, from + i, sizeof v); \
+      bad |= v != v; \
+      w = tw_earlier<1>(v, places), v = w better v ? w : v; \
+      if (N > 2) w = tw_earlier<2 % N>(v, places), v = w better v ? w : v; \
+      if (N > 4) w = tw_earlier<4 % N>(v, places), v = w better v ? w : v; \
+      if (N > 8) w = tw_earlier<8 % N>(v, places), v = w better v ? w : v; \
+      v = t better v ? t : v; \
+      __builtin_memcpy(to + i, &v, sizeof v); \
+      t = tw_last(v, places); \
+    } \
+    bool any = false; \
+    for (int k = 0; k < N; ++k) any |= bad[k] != 0; \
+    if (any) i = 0; \
+    else total = t[0]; \
+    for (; i < count; ++i) to[i] = total = merge(total, from[i]); \
+  }
+TW_RUNNING(max, >, tw_maximum)
+TW_RUNNING(min, <, tw_minimum)
+
+// The logarithm of the sum of exponentials so far is top + log(1 + rest): the maximum, and the sum of
+// exp(x - top) of the others. NaN is in `rest`. Infinities of one sign are as far apart as equal numbers.
+template <class T> TW double tw_log_share(T top, T x) {
+  return x == top ? (T)1 : tw_exp_nonpositive(-tw_abs(x - top));
+}
+TW double tw_log_rest(bool more, double rest, double share) { return more ? (1.0 + rest) * share : rest + share; }
+template <class T> TW void tw_log_add(T& top, double& rest, T x) {
+  rest = tw_log_rest(x > top, rest, tw_log_share(top, x));
+  top = x > top ? x : top;
+}
+// For a block of elements, with what is before it and after it: only what each needs of the one before is
+// done one by one.
+template <class T> TW void tw_running_log_sums(T& top, double& rest, const T* from, int64_t count, T* to) {
+  enum { BLOCK = 64 };
+  T before[BLOCK], shares[BLOCK], rests[BLOCK];
+  for (int64_t low = 0; low < count; low += BLOCK, from += BLOCK, to += BLOCK) {
+    const int64_t n = count - low < BLOCK ? count - low : BLOCK;
+    for (int64_t i = 0; i < n; ++i) {
+      before[i] = top;
+      top = from[i] > top ? from[i] : top;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) shares[i] = (T)tw_log_share(before[i], from[i]);
+    for (int64_t i = 0; i < n; ++i) {
+      rest = tw_log_rest(from[i] > before[i], rest, shares[i]);
+      rests[i] = (T)rest;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) to[i] = (from[i] > before[i] ? from[i] : before[i]) + tw_log1p(rests[i]);
+  }
+}

@@ -1,6 +1,18 @@
 """Functions that generated Triton kernels call, by name; a source has those that it needs."""
 
-HELPERS = {
+_LOG_ADDED = '''
+@triton.jit
+def {name}(top, rest, top_too, rest_too):
+    """Two stretches, each as its maximum and the sum of the exponentials of what else it has less
+    the maximum. Infinities of one sign are as far apart as equal numbers."""
+    share = tl.where(top == top_too, 1.0, {exp}(-tl.abs(top - top_too)))
+    more = top_too > top
+    high, low = tl.where(more, rest_too, rest), tl.where(more, rest, rest_too)
+    return tl.where(more, top_too, top), high + share * (1.0 + low)
+'''
+_EXPONENTIALS = {"_log_added": "libdevice.exp", "_log_added_fast": "tl.exp"}
+
+HELPERS = {name: _LOG_ADDED.format(name=name, exp=exp) for name, exp in _EXPONENTIALS.items()} | {
     "_await_previous": '''
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 

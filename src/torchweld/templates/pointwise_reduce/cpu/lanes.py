@@ -122,11 +122,11 @@ def _over_rows(loops: _Loops, axes: frozenset[str]) -> float:
 
 def _reducing(instr: Reduce | Scan, loops: _Loops, axes: frozenset[str]) -> float:
     """Abreast, the results so far are in memory; along the columns, a vector of them is merged."""
-    each = loops.times(axes)
+    each, merge = loops.times(axes), MONOIDS[instr.monoid].cost
     if loops.lane not in loops.columns:
-        return 3 * each
+        return (2 + merge) * each
     if isinstance(instr, Scan):
-        return each * loops.vector  # one after the other
+        return each * (loops.vector + merge - 1)  # one after the other
     rows = prod(n for a, n in loops.extents.items() if a not in loops.columns)
     tail = _SHORT_TAIL if loops.extents[loops.lane] <= LONGEST else _TAIL
     return each + tail * MONOIDS[instr.monoid].results * rows

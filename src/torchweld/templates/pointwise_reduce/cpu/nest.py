@@ -54,6 +54,7 @@ from torchweld.templates.pointwise_reduce.cpu.partial import (
 )
 from torchweld.templates.pointwise_reduce.cpu.phases import TURN, Phases, phases
 from torchweld.templates.pointwise_reduce.cpu.pieces import copied, copied_most
+from torchweld.templates.pointwise_reduce.cpu.scans import levels, made, of_block
 from torchweld.templates.pointwise_reduce.cpu.schedule import combines_in_lane
 from torchweld.templates.pointwise_reduce.cpu.segments import Segment, segments
 from torchweld.templates.pointwise_reduce.cpu.stages import own_cost
@@ -320,49 +321,51 @@ class _Nest:
         self.values = values
 
     def _scans(self) -> tuple[Value, ...]:
-        """The scans to make along the lane, where none is made of another, and vectors save time
-        on what is around them."""
-        k, before = self.k, {v for loop in self.k.stages.loops[: self.stage] for v in loop}
-        scans = tuple(v for v in self.values if isinstance(k.body[v], Scan) and v not in before)
-        within = [needed(k.body, [k.body[v].arg], stop=self.texts) for v in scans]
-        free = not k.row_lane and all(w.isdisjoint(scans) for w in within)
-        work = sum(own_cost(k.body[v]) for v in self.values)
-        cheap = work <= CHEAP_SCAN * len(scans) and not all(map(self._is_running_sum, scans))
-        return scans if free and not cheap else ()
-
-    def _is_running_sum(self, value: Value) -> bool:
-        """Whether vectors make a scan: a sum of float32 that no later stage reads."""
-        k, scan = self.k, self.k.body[value]
-        known = scan.monoid == "sum" and scan.dtype == k.body[scan.arg].dtype == dtypes.f32
-        return known and value not in k.stages.kept
+        """The scans to make along the lane, where vectors save time on them or around them."""
+        found = () if self.k.row_lane else made(self.k, self.stage, self.values)
+        work = sum(own_cost(self.k.body[v]) for v in self.values)
+        cheap = work <= CHEAP_SCAN * len(found)
+        return () if cheap and not all(of_block(self.k, v) for v in found) else found
 
     def _in_scan_blocks(self, name: str, low: str, high: str, scans: tuple[Value, ...]) -> None:
-        """For a block of elements: what is scanned, in vectors; the scans, one by one unless they
-        are running sums; the rest, in vectors."""
-        k, e, bounds = self.k, self.e, _loop(name, "from", "to")
-        single = [v for v in scans if not self._is_running_sum(v)]
-        given = sorted({k.body[v].arg for v in scans})
+        """For a block of elements: what is scanned, in vectors; the scans, one by one unless
+        there is a function for blocks; the rest, in vectors."""
+        e, bounds, known = self.e, _loop(name, "from", "to"), {}
         with e.block(f"for (int64_t from = {low}; from < {high}; from += {SCAN_BLOCK})"):
             e.line(f"const int64_t end = from + {SCAN_BLOCK}, to = end < {high} ? end : {high};")
-            for prefix, values in (("s", given), ("c", scans)):
-                kinds = (x.ctype(k.body[v].dtype) for v in values)
-                e.lines(f"{t} {prefix}{v}[{SCAN_BLOCK}];" for t, v in zip(kinds, values))
+            for level in levels(self.k, scans, self.texts):
+                self._scan_level(name, level, known)
+                known |= {v: f"c{v}[{name} - from]" for v in level}
+            self._body(bounds, known=known)
+
+    def _scan_level(self, name: str, scans: list[Value], known: Texts) -> None:
+        """Scans of a block, into arrays c. What they are made of is in arrays s, or in those of
+        scans before (`known`)."""
+        k, e, bounds = self.k, self.e, _loop(name, "from", "to")
+        single = [v for v in scans if not of_block(k, v)]
+        given = sorted({k.body[v].arg for v in scans} - known.keys())
+        for prefix, values in (("s", given), ("c", scans)):
+            kinds = (x.ctype(k.body[v].dtype) for v in values)
+            e.lines(f"{t} {prefix}{v}[{SCAN_BLOCK}];" for t, v in zip(kinds, values))
+        if given:
             e.line("#pragma omp simd")
             with e.block(bounds):
-                texts, wanted = dict(self.texts), needed(k.body, given, stop=self.texts)
+                texts = self.texts | known
+                wanted = needed(k.body, given, stop=texts)
                 for value in self.values:
                     if value in wanted and value not in texts:
                         self._value(value, texts, None)
                 e.lines(f"s{v}[{name} - from] = {texts[v]};" for v in given)
-            for value in (v for v in scans if v not in single):
-                e.line(f"tw_running_sums(A{value}, s{k.body[value].arg}, to - from, c{value});")
-            if single:
-                with e.block(bounds):
-                    texts = self.texts | {v: f"s{v}[{name} - from]" for v in given}
-                    for value in single:
-                        self._value(value, texts, None)
-                        e.line(f"c{value}[{name} - from] = {texts[value]};")
-            self._body(bounds, known={v: f"c{v}[{name} - from]" for v in scans})
+        for value in (v for v in scans if v not in single):
+            arg = k.body[value].arg
+            array = f"c{arg}" if arg in known else f"s{arg}"
+            e.line(f"{of_block(k, value)}, {array}, to - from, c{value});")
+        if single:
+            with e.block(bounds):
+                texts = self.texts | known | {v: f"s{v}[{name} - from]" for v in given}
+                for value in single:
+                    self._value(value, texts, None)
+                    e.line(f"c{value}[{name} - from] = {texts[value]};")
 
     def _has_lanes(self) -> bool:
         reduces = bool(self.reductions) and self._vectorises()

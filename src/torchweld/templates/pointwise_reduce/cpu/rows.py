@@ -198,12 +198,17 @@ def _used_outside(k: Kernel, values: list[Value], stores: list[int]) -> list[Val
 
 def _declare_totals(k: Kernel, e: Emitter, values: list[Value]) -> None:
     for value in values:
-        kind, start = k.accumulator(value)[1], k.identity(value)
-        if k.row_lane:
-            e.line(f"alignas(64) {kind} A{value}[{k.lane_block}];")
-            e.line(f"for (int64_t l = 0; l < {k.lane_block}; ++l) A{value}[l] = {start};")
-        else:
-            e.line(f"{kind} A{value} = {start};")
+        _declare_total(k, e, f"A{value}", k.accumulator(value)[1], k.identity(value))
+        if k.body[value].monoid == "logaddexp":
+            _declare_total(k, e, f"R{value}", "double", "0")
+
+
+def _declare_total(k: Kernel, e: Emitter, name: str, kind: str, start: str) -> None:
+    if k.row_lane:
+        e.line(f"alignas(64) {kind} {name}[{k.lane_block}];")
+        e.line(f"for (int64_t l = 0; l < {k.lane_block}; ++l) {name}[l] = {start};")
+    else:
+        e.line(f"{kind} {name} = {start};")
 
 
 def _share(k: Kernel, e: Emitter, values: list[Value]) -> None:

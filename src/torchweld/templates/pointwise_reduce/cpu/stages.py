@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchweld.ir.frame import Frame
+from torchweld.ir.monoid import TABLE as MONOIDS
 from torchweld.ir.nodes import (
     Cast,
     Comp,
@@ -171,4 +172,6 @@ def own_cost(instr: Instr) -> float:
         return GATHER_COST if gathers else 1.0
     if isinstance(instr, Cast):
         return 4.0 if instr.dtype.is_low_precision else 0.5
+    if isinstance(instr, (Reduce, Scan)):
+        return MONOIDS[instr.monoid].cost
     return 0.0 if isinstance(instr, (Const, Index)) else 1.0

@@ -40,15 +40,27 @@ def define(k: Kernel, e: Emitter, value: Value, texts: Texts) -> None:
 def total(k: Kernel, value: Value) -> str:
     """The running accumulator of a reduction or scan. Along a lane of rows it is an array, all of
     one value where rows do not differ."""
+    return f"A{value}{_of_lane(k, value)}"
+
+
+def rest(k: Kernel, value: Value) -> str:
+    """What `logaddexp` runs with beside its maximum, which is its total: see vectors.h."""
+    return f"R{value}{_of_lane(k, value)}"
+
+
+def _of_lane(k: Kernel, value: Value) -> str:
     if not k.row_lane:
-        return f"A{value}"
-    return f"A{value}[{k.lane_position if k.row_lane in k.stages.axes[value] else '0'}]"
+        return ""
+    return f"[{k.lane_position if k.row_lane in k.stages.axes[value] else '0'}]"
 
 
 def result(k: Kernel, value: Value) -> str:
     """A finished reduction, or a scan so far, in its dtype."""
-    dtype = k.body[value].dtype
-    return x.narrowed(f"({x.ctype(dtypes.compute(dtype))}){total(k, value)}", dtype)
+    dtype, text = k.body[value].dtype, total(k, value)
+    kind = x.ctype(dtypes.compute(dtype))
+    if k.body[value].monoid == "logaddexp":
+        text = f"({text} + tw_log1p(({kind}){rest(k, value)}))"
+    return x.narrowed(f"({kind}){text}", dtype)
 
 
 def widened(k: Kernel, value: Value, texts: Texts) -> str:
@@ -95,8 +107,11 @@ def emit_lane(
 
 
 def _advance(k: Kernel, e: Emitter, value: Value, scan: Scan, texts: Texts) -> None:
-    state = total(k, value)
-    e.line(f"{state} = {k.merged(value, state, widened(k, scan.arg, texts))};")
+    state, arg = total(k, value), widened(k, scan.arg, texts)
+    if scan.monoid == "logaddexp":
+        e.line(f"tw_log_add({state}, {rest(k, value)}, {arg});")
+        return
+    e.line(f"{state} = {k.merged(value, state, arg)};")
 
 
 def _expression(k: Kernel, value: Value, instr: Instr, texts: Texts) -> str:

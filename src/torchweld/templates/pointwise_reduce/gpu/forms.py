@@ -13,7 +13,7 @@ from torchweld.codegen.source import GridDim
 from torchweld.codegen.triton import scalars
 from torchweld.ir.nodes import Reduce, Scan, Value, store_operands
 from torchweld.ir.passes import Pass, keeps_infinity, online, passes
-from torchweld.templates.pointwise_reduce.gpu import lanes, reduce
+from torchweld.templates.pointwise_reduce.gpu import lanes, reduce, scans
 from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
 from torchweld.templates.pointwise_reduce.gpu.partials import Partial, dependents
 from torchweld.templates.pointwise_reduce.gpu.schedule import columns_first, extent
@@ -105,7 +105,7 @@ def _compute_block(k: Kernel, targets: list[Value]) -> None:
         if isinstance(instr, Reduce):
             reduce.know(k, value, reduce.block(k, value))
         elif isinstance(instr, Scan):
-            k.assign(value, reduce.scan(k, value))
+            k.assign(value, scans.within(k, value))
         else:
             k.value(value)
 
@@ -174,9 +174,8 @@ def _pass(k: Kernel, here: Pass, sums: dict[Value, Value], backwards: bool) -> N
     hoist(k, targets, "r")
     kinds = {v: _lanes(k, v, sums) for v in reductions}
     running = {v: _start(k, v, kinds[v]) for v in reductions}
-    scans = [v for v in k.needed(targets) if isinstance(k.body[v], Scan)]
-    for value in scans:
-        reduce.start_scan(k, value)
+    for value in (v for v in k.needed(targets) if isinstance(k.body[v], Scan)):
+        scans.start(k, value)
     for walk in walks(k, backwards):
         for value in reductions:
             if kinds[value] is not None:
@@ -207,7 +206,7 @@ def _lanes(k: Kernel, value: Value, sums: dict[Value, Value]) -> lanes.Lanes | N
 def _compute_pass(k: Kernel, targets: list[Value]) -> None:
     for value in k.in_order(targets):
         if isinstance(k.body[value], Scan):
-            reduce.run_scan(k, value)
+            scans.run(k, value)
         else:
             k.value(value)
 

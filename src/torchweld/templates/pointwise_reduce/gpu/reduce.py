@@ -1,4 +1,4 @@
-"""Reductions and scans of a tile, by monoid.
+"""Reductions of a tile, by monoid.
 
 Single-result monoids run lane by lane in a loop: the accumulator is a tile, reduced once after it.
 Tuple monoids (of one block here, over several in lanes.py):
@@ -16,7 +16,7 @@ from torchweld.core.dtypes import DType
 from torchweld.ir.nodes import Reduce, Value
 from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
 
-_OPERATION = {
+OPERATION = {
     "sum": "add",
     "prod": "mul",
     "max": "maximum",
@@ -34,7 +34,7 @@ def carry_type(dtype: DType) -> DType:
 
 
 def identity(monoid: str, dtype: DType) -> str:
-    kind = _OPERATION.get(monoid, "maximum" if monoid != "argmin" else "minimum")
+    kind = OPERATION.get(monoid, "maximum" if monoid != "argmin" else "minimum")
     if kind in ("add", "mul"):
         return scalars.literal(0 if kind == "add" else 1, dtype)
     if monoid in ("any", "all"):
@@ -66,14 +66,14 @@ def nowhere(dtype: DType) -> str:
 
 
 def combined(k: Kernel, monoid: str, dtype: DType, a: str, b: str) -> str:
-    return k.operation(_OPERATION[monoid], carry_type(dtype).kind, a, b)
+    return k.operation(OPERATION[monoid], carry_type(dtype).kind, a, b)
 
 
 def reduced(k: Kernel, monoid: str, tile: str, dimension: int) -> str:
     """One dimension of a tile reduced, kept with extent one."""
     if monoid == "sum":
         return f"tl.sum({tile}, axis={dimension}, keep_dims=True)"
-    name = "_reduce_" + _OPERATION[monoid]
+    name = "_reduce_" + OPERATION[monoid]
     k.helper(f"{name}(")
     return f"tl.reduce({tile}, {dimension}, {name}, keep_dims=True)"
 
@@ -89,42 +89,6 @@ def block(k: Kernel, value: Value) -> list[str]:
     instr = k.body[value]
     tile_along = "".join(sorted(set(k.along(k.axes[instr.args[0]])) | {"c"}, reverse=True))
     return _BLOCKS.get(instr.monoid, _simple_block)(k, value, instr, tile_along)
-
-
-def start_scan(k: Kernel, value: Value) -> None:
-    """The prefix of the blocks before the first."""
-    instr = k.body[value]
-    carry = carry_type(instr.dtype)
-    shape = k.shape(k.along(k.axes[value]).replace("c", ""))
-    text = identity(instr.monoid, carry)
-    k.line(f"carry{value} = tl.full({shape}, {text}, {scalars.TYPES[carry]})")
-
-
-def scan(k: Kernel, value: Value) -> str:
-    """Prefixes within one block."""
-    instr = k.body[value]
-    return narrowed(_scanned(k, value, _scan_tile(k, value)), instr.dtype)
-
-
-def run_scan(k: Kernel, value: Value) -> None:
-    """Prefixes within a block, after those before it."""
-    instr = k.body[value]
-    k.line(f"x{value} = {_scan_tile(k, value)}")
-    text = combined(k, instr.monoid, instr.dtype, f"carry{value}", _scanned(k, value, f"x{value}"))
-    k.assign(value, narrowed(f"({text})", instr.dtype))
-    total = reduced(k, instr.monoid, f"x{value}", 1)
-    k.line(f"carry{value} = {combined(k, instr.monoid, instr.dtype, f'carry{value}', total)}")
-
-
-def _scan_tile(k: Kernel, value: Value) -> str:
-    return masked(k, k.body[value].monoid, k.body[value].arg, k.along(k.axes[value]))
-
-
-def _scanned(k: Kernel, value: Value, tile: str) -> str:
-    name = "_reduce_" + _OPERATION[k.body[value].monoid]
-    k.helper(f"{name}(")
-    backwards = ", reverse=True" if k.scans_from_end else ""
-    return f"tl.associative_scan({tile}, 1, {name}{backwards})"
 
 
 def know(k: Kernel, value: Value, names: list[str]) -> None:

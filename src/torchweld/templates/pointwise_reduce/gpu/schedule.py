@@ -592,8 +592,7 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
                 block_rows, words = block_rows // 2, words // 2
         return Schedule("persistent", rows, columns, block_rows, block, warps)
     length = size.hint(length, hints)
-    scans = any(isinstance(i, Scan) for i in accesses.comp.body)
-    points, warps = (4096, 8) if scans else (2048, 4)  # in a scan, blocks wait for each other
+    points, warps = _points_of_loop(accesses)
     block = min(next_pow2(length), max(32, points // block_rows))
     while block > 1 and block * block_rows > _most_points(accesses, hints) * 32 * warps:
         block //= 2
@@ -614,6 +613,12 @@ def _in_wide_loads(accesses: Accesses) -> bool:
     )
 
 
+def _points_of_loop(accesses: Accesses) -> tuple[int, int]:
+    """Of a block of a loop across memory, and its warps: in a scan, blocks wait for each other."""
+    scans = any(isinstance(i, Scan) for i in accesses.comp.body)
+    return (4096, 8) if scans else (2048, 4)
+
+
 def _odd_rows_apart(
     found: Schedule, accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool
 ) -> Schedule:
@@ -622,9 +627,8 @@ def _odd_rows_apart(
     lie along the columns, across memory."""
     *outer, inner = found.rows
     across, length = accesses.comp.extent(inner), extent(accesses, found.columns)
-    scans = any(isinstance(i, Scan) for i in accesses.comp.body)
     odd = isinstance(across, int) and across % 2 == 1
-    if not outer or scans or not odd or not _divided(accesses, found):
+    if not outer or not odd or not _divided(accesses, found):
         return found
     block = _odd_block(found, across)
     made = replace(found, rows=(inner,), apart=tuple(outer), block_rows=block)
@@ -655,7 +659,7 @@ def _loop_apart(
     block, wanted = made.block_rows, 8 * sm_count
     while split and block > 32 and 2 * apart * -(-across // block) < wanted:
         block //= 2
-    columns = min(next_pow2(length), max(32, 2048 // block))
+    columns = min(next_pow2(length), max(32, _points_of_loop(accesses)[0] // block))
     while columns > 1 and columns * block > _most_points(accesses, hints) * 32 * made.num_warps:
         columns //= 2
     splits = _splits(apart * -(-across // block), length, columns, wanted) if split else 1

@@ -9,7 +9,7 @@ from products.nets import captured, on
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
-from torchweld.ir.nodes import Comp
+from torchweld.ir.nodes import Comp, Load, Reduce
 from torchweld.passes.table import PASSES, Context
 from torchweld.plan.decisions import Plan
 from torchweld.targets.find import named_target, target_of
@@ -27,6 +27,13 @@ def recurrence(x, rate):
 
 def innermost(x, rate):
     return torch.stack([x[:, step].exp() * rate for step in range(3)], -1)
+
+
+def turned(u, v):
+    """Points about axes, with a sum of components, and a length."""
+    w = (u * v).sum(-1, keepdim=True)
+    t = 2 * torch.linalg.cross(u, v)
+    return v + w * t + torch.linalg.cross(torch.linalg.cross(t, u) * w.exp(), t)
 
 
 def planned(function, *shapes, target=H100):
@@ -51,4 +58,18 @@ def test_the_steps_of_a_recurrence_are_made_at_one_point(steps, target):
 
 def test_what_is_contiguous_along_the_stack_stays_a_choice():
     (comp,) = planned(innermost, (4000, 3, 33), (33,))
+    assert len(comp.stores) == 1
+
+
+@pytest.mark.parametrize("target", [H100, CPU], ids=["H100", "CPU"])
+@pytest.mark.parametrize("shape", [(4001, 3), (7, 143, 3)])
+def test_components_of_a_vector_are_made_by_one_thread(shape, target):
+    *_, comp = planned(turned, shape, shape, target=target)
+    assert len(comp.stores) == 3 and len(comp.axes) == len(shape) - 1
+    assert not any(isinstance(i, Reduce) for i in comp.body)
+    assert sum(isinstance(i, Load) for i in comp.body) == 6
+
+
+def test_little_work_on_a_vector_stays_a_choice():
+    (comp,) = planned(torch.linalg.cross, (4001, 3), (4001, 3))
     assert len(comp.stores) == 1

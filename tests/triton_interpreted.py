@@ -43,6 +43,11 @@ def _product(x, y):
 
 
 @triton.jit
+def _fused(x, y, z):
+    return (x.to(tl.float64) * y.to(tl.float64) + z.to(tl.float64)).to(x.dtype)
+
+
+@triton.jit
 def _inverse(x):
     return tl.div_rn(tl.full((), 1, x.dtype), x)
 
@@ -83,6 +88,7 @@ ALL = [
     *(looped(cases.channel_sums(3, 2, 2, p), 32, 2, block_rows=1) for p in (64, 40)),
     cases.enlarged(2, 20, 24),
     *(cases.inverse(text, 101) for text in cases.INVERSES.values()),
+    *(cases.inverse(cases.power(p), 101) for p in cases.POWERS),
     looped(cases.softmax(3, 150), 32),
     looped(cases.softmax(3, 150, fill={"m": _MASKED}), 32),
     looped(cases.softmax(3, 150, fill={"m": _ALL_MASKED}), 32),
@@ -133,8 +139,10 @@ def renamed(text: str) -> str:
     products of float32 whole."""
     text = re.sub('"(bf16x6|tf32x3)"', '"ieee"', text).replace("_converts_float8():", "False:")
     text = _RENAMED.sub(r"tl.\1(", text)
-    own = ("copysign", "_copysign"), ("mul_rn", "_product"), ("rcp_rn", "_inverse")
-    for name, here in own:
+    own = {
+        "copysign": "_copysign", "mul_rn": "_product", "rcp_rn": "_inverse", "fma_rn": "_fused",
+    }  # fmt: skip
+    for name, here in own.items():
         text = text.replace(f"libdevice.{name}(", f"{here}(")
     return _NARROWED.sub(r"= _nearest(\1)", text).replace("\n\n\n@triton.jit", _NEAREST, 1)
 
@@ -148,7 +156,7 @@ def _with_known_loops(source: KernelSource, arguments) -> str:
     def bounds(found: re.Match) -> str:
         return f"range({', '.join(map(str, eval(f'({found[1]},)', known)))}):"
 
-    return re.sub(r"range\((.*)\):", bounds, text)
+    return re.sub(r"(?<!\w)range\((.*)\):", bounds, text)
 
 
 def agree(got: torch.Tensor, eager: torch.Tensor) -> bool:

@@ -159,10 +159,19 @@ def _of_numpy(dtype):
         return np.where(test, one, other).astype(dtype)
 
     tl = SimpleNamespace(abs=np.abs, where=where, full=full, static_range=range, constexpr=object)
-    libdevice = SimpleNamespace(
-        mul_rn=np.multiply, fma_rn=fused, sqrt_rn=np.sqrt, rcp_rn=np.reciprocal
-    )
-    return {"tl": tl, "libdevice": libdevice}
+
+    def off(function):
+        """By two units in the last place."""
+
+        def rough(x):
+            y = function(x)
+            return np.where(np.isfinite(y) & (y != 0), y + 2 * np.spacing(y), y)
+
+        return rough
+
+    tl.sqrt = off(np.sqrt)
+    libdevice = SimpleNamespace(mul_rn=np.multiply, fma_rn=fused)
+    return {"tl": tl, "libdevice": libdevice, "inverse_of": off(np.reciprocal)}
 
 
 def _units(y, wanted):
@@ -185,14 +194,15 @@ def test_a_power_that_is_known_is_within_a_unit_of_any_number(exponent):
     names = _of_numpy(np.float32)
     with np.errstate(all="ignore"):
         x = names["x"] = np.concatenate([near, -near, bits, np.float64(ends)]).astype(np.float32)
-        exec(HELPERS["_power"].replace("@triton.jit", ""), names)
+        text = HELPERS["_power"].replace("@triton.jit", "")
+        exec(text.replace("1 / top", "inverse_of(top)"), names)
         y = eval(scalars.power("x", exponent, False), names)
         rough = eval(scalars.power("x", exponent, True), names)
         wanted = torch.from_numpy(x).double().pow(exponent).numpy()
         nearest = wanted.astype(np.float32)
         large, small = _units(y, wanted)
         assert large < 0.51 and small < 1.5
-        assert _units(rough, wanted)[0] < 4 * abs(exponent) + 2
+        assert _units(rough, wanted)[0] < 12 * abs(exponent) + 2
     special = ~np.isfinite(nearest) | (np.abs(wanted) < 2.0**-151)
     assert y.dtype == np.float32
     for found in (y, rough):

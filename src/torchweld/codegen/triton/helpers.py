@@ -113,16 +113,16 @@ def _power(
     CARRY: tl.constexpr
 ):
     """x to the power of N, or N / 2 for HALF, or one over that. N has BITS bits and is at least 2.
-    From the first bit on, by squaring. With CARRY, what the rounding of each factor misses is added
-    in the end, half a unit in the last place. Where that is no small number, a factor was infinite
-    or NaN, or has become zero: then so is the power."""
+    From the first bit on, by squaring. With CARRY, what each root, inverse and product misses is
+    added in the end, so they may be rough: half a unit in the last place. Where that is no small
+    number, a factor was infinite or NaN, or has become zero: then so is the power."""
     one = tl.full((), 1, x.dtype)
     EXACT: tl.constexpr = not (INVERSE or HALF)
     top = x
     if HALF:
-        top = libdevice.sqrt_rn(tl.where(x == float("-inf"), float("inf"), x + 0.0))
+        top = tl.sqrt(tl.where(x == float("-inf"), float("inf"), x + 0.0))
     if not EXACT:
-        inverse = libdevice.rcp_rn(top) if CARRY else 1 / top
+        inverse = 1 / top
     if HALF and CARRY:
         low = libdevice.fma_rn(-top, top, x) * (0.5 * inverse)
     if INVERSE:

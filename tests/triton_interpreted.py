@@ -15,6 +15,7 @@ import torch
 import quick_interpreter  # noqa: F401
 import triton_cases as cases
 from torchweld.codegen.source import KernelSource
+from torchweld.runtime.copies import copy_source
 from torchweld.runtime.triton_compile import jit_function
 from triton_cases import Case, expected, looped, reduction, tensors
 from triton_run import bundle_of, launches, prepare
@@ -168,7 +169,23 @@ def agree(got: torch.Tensor, eager: torch.Tensor) -> bool:
     return torch.allclose(got.double(), eager.double(), rtol=close, atol=close, equal_nan=True)
 
 
+def copies_agree(sizes: tuple[int, ...], vectors: bool) -> bool:
+    """Whether a copy of tensors of so many bytes copies them, and nothing behind them."""
+    source, count = copy_source(len(sizes), vectors), len(sizes)
+    given = [torch.randint(-100, 100, (n + 40,), dtype=torch.int8) for n in sizes]
+    taken = [torch.full_like(t, 111) for t in given]
+    grid = (max(sizes) // 4096 + 1, count)
+    flat = [t for pair in zip(taken, given) for t in pair]
+    jit_function(source)[grid](*flat, *sizes, **dict(source.constants))
+    return all(
+        torch.equal(a[:n], b[:n]) and bool((b[n:] == 111).all())
+        for a, b, n in zip(given, taken, sizes)
+    )
+
+
 def main() -> None:
+    for sizes, vectors in (((12291, 36, 16, 7, 0), False), ((4096, 16, 8224), True)):
+        print("agrees" if copies_agree(sizes, vectors) else "DIFFERS", "copies of", *sizes)
     for case in ALL:
         got, eager = interpret(case), expected(case, tensors(case), exact=False)
         good = all(agree(got[n], eager[n]) for n in got)

@@ -386,8 +386,16 @@ INVERSES = {
 }
 
 
+POWERS = (3, 4, 7, 12, 16, 31, 32, -3, -6, -7, -12, -32, 1.5, -1.5, 2.5, 15.5, -15.5)
+
+
+def power(exponent: float) -> str:
+    """As INVERSES are."""
+    return f"%1 = const {float(exponent)} : f32\n%2 = pow %0 %1 : f32\nstore y[i] %2"
+
+
 def inverse(text: str, points: int, dtype: str = "f32") -> Case:
-    """A quotient of one, written as INVERSES are, of any numbers: infinite, zero, subnormal."""
+    """A text as INVERSES are, of any numbers: infinite, zero, subnormal."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(points, generator=generator) * 2.0 ** torch.linspace(-150, 120, points)
     x[:6] = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 2.0**-149])

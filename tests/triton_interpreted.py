@@ -15,6 +15,7 @@ import torch
 import quick_interpreter  # noqa: F401
 import triton_cases as cases
 from torchweld.codegen.source import KernelSource
+from torchweld.runtime.copies import copy_source
 from torchweld.runtime.triton_compile import jit_function
 from triton_cases import Case, expected, looped, reduction, tensors
 from triton_run import bundle_of, launches, prepare
@@ -45,6 +46,11 @@ def _product(x, y):
 @triton.jit
 def _log1p(x):
     return tl.log(1 + x) - ((1 + x) - 1 - x) / (1 + x)
+
+
+@triton.jit
+def _fused(x, y, z):
+    return (x.to(tl.float64) * y.to(tl.float64) + z.to(tl.float64)).to(x.dtype)
 
 
 @triton.jit
@@ -97,6 +103,7 @@ ALL = [
     *(looped(cases.channel_sums(3, 2, 2, p), 32, 2, block_rows=1) for p in (64, 40)),
     cases.enlarged(2, 20, 24),
     *(cases.inverse(text, 101) for text in cases.INVERSES.values()),
+    *(cases.inverse(cases.power(p), 101) for p in cases.POWERS),
     looped(cases.softmax(3, 150), 32),
     looped(cases.softmax(3, 150, fill={"m": _MASKED}), 32),
     looped(cases.softmax(3, 150, fill={"m": _ALL_MASKED}), 32),
@@ -147,7 +154,10 @@ def renamed(text: str) -> str:
     products of float32 whole."""
     text = re.sub('"(bf16x6|tf32x3)"', '"ieee"', text).replace("_converts_float8():", "False:")
     text = _RENAMED.sub(r"tl.\1(", text)
-    own = {"copysign": "_copysign", "mul_rn": "_product", "rcp_rn": "_inverse", "log1p": "_log1p"}
+    own = {
+        "copysign": "_copysign", "mul_rn": "_product", "rcp_rn": "_inverse", "log1p": "_log1p",
+        "fma_rn": "_fused",
+    }  # fmt: skip
     for name, here in own.items():
         text = text.replace(f"libdevice.{name}(", f"{here}(")
     return _NARROWED.sub(r"= _nearest(\1)", text).replace("\n\n\n@triton.jit", _NEAREST, 1)
@@ -162,7 +172,7 @@ def _with_known_loops(source: KernelSource, arguments) -> str:
     def bounds(found: re.Match) -> str:
         return f"range({', '.join(map(str, eval(f'({found[1]},)', known)))}):"
 
-    return re.sub(r"range\((.*)\):", bounds, text)
+    return re.sub(r"(?<!\w)range\((.*)\):", bounds, text)
 
 
 def agree(got: torch.Tensor, eager: torch.Tensor) -> bool:
@@ -174,7 +184,23 @@ def agree(got: torch.Tensor, eager: torch.Tensor) -> bool:
     return torch.allclose(got.double(), eager.double(), rtol=close, atol=close, equal_nan=True)
 
 
+def copies_agree(sizes: tuple[int, ...], vectors: bool) -> bool:
+    """Whether a copy of tensors of so many bytes copies them, and nothing behind them."""
+    source, count = copy_source(len(sizes), vectors), len(sizes)
+    given = [torch.randint(-100, 100, (n + 40,), dtype=torch.int8) for n in sizes]
+    taken = [torch.full_like(t, 111) for t in given]
+    grid = (max(sizes) // 4096 + 1, count)
+    flat = [t for pair in zip(taken, given) for t in pair]
+    jit_function(source)[grid](*flat, *sizes, **dict(source.constants))
+    return all(
+        torch.equal(a[:n], b[:n]) and bool((b[n:] == 111).all())
+        for a, b, n in zip(given, taken, sizes)
+    )
+
+
 def main() -> None:
+    for sizes, vectors in (((12291, 36, 16, 7, 0), False), ((4096, 16, 8224), True)):
+        print("agrees" if copies_agree(sizes, vectors) else "DIFFERS", "copies of", *sizes)
     for case in ALL:
         got, eager = interpret(case), expected(case, tensors(case), exact=False)
         good = all(agree(got[n], eager[n]) for n in got)

@@ -145,6 +145,89 @@ def test_functions_without_branches(helper, function):
     assert np.array_equal(y[~finite], wanted[~finite].astype(np.float32), equal_nan=True)
 
 
+def _of_numpy(dtype):
+    """What `_power` calls, in numpy: products and sums of one rounding by way of more bits."""
+    wide = np.longdouble if dtype == np.float64 else np.float64
+
+    def fused(a, b, c):
+        return (wide(a) * wide(b) + wide(c)).astype(dtype)
+
+    def full(shape, value, dtype):
+        return np.full(shape, value, dtype)
+
+    def where(test, one, other):
+        return np.where(test, one, other).astype(dtype)
+
+    tl = SimpleNamespace(abs=np.abs, where=where, full=full, static_range=range, constexpr=object)
+
+    def off(function):
+        """By two units in the last place."""
+
+        def rough(x):
+            y = function(x)
+            return np.where(np.isfinite(y) & (y != 0), y + 2 * np.spacing(y), y)
+
+        return rough
+
+    tl.sqrt = off(np.sqrt)
+    libdevice = SimpleNamespace(mul_rn=np.multiply, fma_rn=fused)
+    return {"tl": tl, "libdevice": libdevice, "inverse_of": off(np.reciprocal)}
+
+
+def _units(y, wanted):
+    """The largest errors in units in the last place: where what rounding misses is a normal number,
+    and of smaller results."""
+    finite = np.isfinite(wanted) & np.isfinite(y)
+    size = np.abs(wanted[finite])
+    errors = np.abs(y[finite] - wanted[finite]) / np.spacing(size.astype(np.float32))
+    large = size >= 2.0**-101
+    return errors[large].max(), errors[~large].max(initial=0)
+
+
+@pytest.mark.parametrize("exponent", cases.POWERS)
+def test_a_power_that_is_known_is_within_a_unit_of_any_number(exponent):
+    """Torch's on a CPU is within 0.8 units; libdevice's is told to be within 4."""
+    draws = np.random.default_rng(0)
+    near = draws.uniform(0.1, 4, 100_000)
+    bits = draws.integers(0, 1 << 32, 400_000, dtype=np.uint32).view(np.float32)
+    ends = [0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 2.0**-149, -(2.0**-149), 2.0**-126, 3e38]
+    names = _of_numpy(np.float32)
+    with np.errstate(all="ignore"):
+        x = names["x"] = np.concatenate([near, -near, bits, np.float64(ends)]).astype(np.float32)
+        text = HELPERS["_power"].replace("@triton.jit", "")
+        exec(text.replace("1 / top", "inverse_of(top)"), names)
+        y = eval(scalars.power("x", exponent, False), names)
+        rough = eval(scalars.power("x", exponent, True), names)
+        wanted = torch.from_numpy(x).double().pow(exponent).numpy()
+        nearest = wanted.astype(np.float32)
+        large, small = _units(y, wanted)
+        assert large < 0.51 and small < 1.5
+        assert _units(rough, wanted)[0] < 12 * abs(exponent) + 2
+    special = ~np.isfinite(nearest) | (np.abs(wanted) < 2.0**-151)
+    assert y.dtype == np.float32
+    for found in (y, rough):
+        assert np.array_equal(found[special], nearest[special], equal_nan=True)
+        signed = special & ~np.isnan(nearest)
+        assert np.array_equal(np.signbit(found)[signed], np.signbit(nearest)[signed])
+
+
+@pytest.mark.parametrize("exponent", [0.3, 2.4, 33, -100, 0.5, 1, float("inf"), float("nan")])
+def test_other_powers_are_left_to_libdevice(exponent):
+    assert scalars.power("x", exponent, False) == ""
+
+
+@pytest.mark.parametrize("exponent", [3.0, -6, -12.0, 2.5])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_a_power_keeps_what_rounding_misses(exponent, dtype):
+    """Without contraction, which would leave no rounding to find, nor the branches of a call."""
+    pytest.importorskip("triton")
+    made = cases.inverse(cases.power(exponent), 1000, dtype)
+    (source,) = bundle_of(made.comp, made.buffers, named_target("h100"), {}).sources
+    ptx = compile_source(source, 90).asm["ptx"]
+    assert f"mul.rn.f{dtype[1:]}" in ptx and f"fma.rn.f{dtype[1:]}" in ptx
+    assert "lg2" not in ptx and "bra" not in ptx.split(".debug")[0]
+
+
 def test_a_product_that_two_read_is_one_product():
     """Without contraction, which would leave the rounding of x * x in x * x - x * x."""
     pytest.importorskip("triton")

@@ -64,11 +64,46 @@ def test_gradients_of_one_query_are_written_out():
 
 
 def test_other_products_stay():
-    a, b = torch.randn(3, 1, 4), torch.randn(3, 4, 2)
+    a, b = torch.randn(3, 1, 5), torch.randn(3, 5, 2)
     made = torchweld.fuse(lambda a, b: torch.bmm(a, b))
     torch.testing.assert_close(made(a, b), torch.bmm(a, b))
     (record,) = torchweld.records(made)
     assert not any("mul" in n.name for n in record.graph.nodes)
+
+
+FEW = {
+    "points by one matrix": (lambda a, b: (a @ b).sin(), (37, 5, 3), (3, 3)),
+    "points of each by its own": (lambda a, b: torch.bmm(a, b) * 2, (5, 33, 3), (5, 3, 4)),
+    "matrices": (lambda a, b: (a @ b).sin(), (41, 3, 3), (41, 3, 3)),
+    "turned": (lambda a, b: a.mT @ b, (7, 4, 3), (7, 4, 35)),
+    "columns": (lambda a, b: (a @ b).exp(), (3, 2), (2, 101)),
+    "with a bias": (lambda a, b: torch.addmm(b[0], a, b, alpha=2), (77, 4), (4, 3)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", FEW)
+def test_products_of_few_terms_are_as_exact_as_eager(name, dtype):
+    """Results are kernels; of their gradients those that add up many terms are products."""
+    torch.manual_seed(0)
+    model, *shapes = FEW[name]
+    a, b = (torch.randn(s, dtype=dtype, requires_grad=True) for s in shapes)
+    made = torchweld.fuse(model)
+    exact = _step(model, *(t.detach().double().requires_grad_() for t in (a, b)))
+    for got, eager, true in zip(_step(made, a, b), _step(model, a, b), exact):
+        assert got.dtype == eager.dtype and got.shape == eager.shape
+        error, allowed = ((t.double() - true).norm() for t in (got, eager))
+        assert error <= 1.5 * allowed + torch.finfo(dtype).eps * true.norm() / 2
+    forward = torchweld.records(made)[0].graph.nodes
+    assert not any("mm" in getattr(n, "target", "") for n in forward)
+
+
+def test_a_small_product_alone_stays():
+    a, b = torch.randn(8, 4), torch.randn(4, 4)
+    made = torchweld.fuse(lambda a, b: (a @ b).sin())
+    torch.testing.assert_close(made(a, b), (a @ b).sin())
+    (record,) = torchweld.records(made)
+    assert any("mm" in getattr(n, "target", "") for n in record.graph.nodes)
 
 
 FOLDED = {

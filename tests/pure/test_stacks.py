@@ -9,7 +9,9 @@ from products.nets import captured, on
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
-from torchweld.ir.nodes import Comp, Index
+from torchweld.ir.nodes import Comp, Index, Load, Reduce
+from torchweld.ir.parser import parse_graph
+from torchweld.passes.stacks import stacks_at_once
 from torchweld.passes.table import PASSES, Context
 from torchweld.plan.decisions import Plan
 from torchweld.targets.find import named_target, target_of
@@ -27,6 +29,13 @@ def recurrence(x, rate):
 
 def innermost(x, rate):
     return torch.stack([x[:, step].exp() * rate for step in range(3)], -1)
+
+
+def turned(u, v):
+    """Points about axes, with a sum of components, and a length."""
+    w = (u * v).sum(-1, keepdim=True)
+    t = 2 * torch.linalg.cross(u, v)
+    return v + w * t + torch.linalg.cross(torch.linalg.cross(t, u) * w.exp(), t)
 
 
 def planned(function, *shapes, target=H100):
@@ -69,3 +78,40 @@ def test_a_reduction_of_cheap_steps_makes_them():
 def test_what_is_contiguous_along_the_stack_stays_a_choice():
     (comp,) = planned(innermost, (4000, 3, 33), (33,))
     assert len(comp.stores) == 1
+
+
+@pytest.mark.parametrize("target", [H100, CPU], ids=["H100", "CPU"])
+@pytest.mark.parametrize("shape", [(4001, 3), (7, 143, 3)])
+def test_components_of_a_vector_are_made_by_one_thread(shape, target):
+    *_, comp = planned(turned, shape, shape, target=target)
+    assert len(comp.stores) == 3 and len(comp.axes) == len(shape) - 1
+    assert not any(isinstance(i, Reduce) for i in comp.body)
+    assert sum(isinstance(i, Load) for i in comp.body) == 6
+
+
+def test_little_work_on_a_vector_stays_a_choice():
+    (comp,) = planned(torch.linalg.cross, (4001, 3), (4001, 3))
+    assert len(comp.stores) == 1
+
+
+def test_what_is_read_at_computed_places_is_left_alone():
+    graph = parse_graph("""graph g {
+  buffer x : f32[50, 4] strides [4, 1] on cpu
+  buffer at : i64[50] strides [1] on cpu
+  buffer z : f32[50] strides [1] on cpu
+  input x, at
+  comp z [k:4, i:50] {
+    %0 = index k : i64
+    %1 = const 2 : i64
+    %2 = lt %0 %1 : b1
+    %3 = load at[i] : i64
+    %4 = load x[%3, 0] : f32
+    %5 = exp %4 : f32
+    %6 = where %2 %4 %5 : f32
+    %7 = reduce.sum[k] %6 : f32
+    store z[i] %7
+  }
+  output view(z, [50], [1], 0)
+}""")
+    check_graph(graph)
+    assert stacks_at_once(graph).nodes == graph.nodes

@@ -1,9 +1,12 @@
-"""Products of matrices that are none, or are one: of one term each, with a single column, and of a
-batch with one matrix.
+"""Products of matrices that are none, or are one: of a few terms each, with a single column, and of
+a batch with one matrix.
 
     [M, 1] x [1, N]          a * b, each element rounded once, as the library does
     [B, 1, 1] x [B, 1, N]    the same
     [B, M, 1] x [B, 1, N]    the same, later
+    [M, 3] x [3, 3]          a[:, 0] * b[0] + a[:, 1] * b[1] + a[:, 2] * b[2], and with up to four
+                             terms and four rows or columns; a bias is added to these
+    [B, M, 3] x [B, 3, 3]    the same, later
     [M, K] x [K, 1]          sums of a * b, in float32 at least, on a GPU; a bias is added to these
     [B, 1, K] x [B, K, 1]    the same, wherever
     [B, M, K] x [B, K, 1]    the same, later
@@ -17,7 +20,8 @@ is around. On a CPU, the library reads one matrix faster: 2048 x 2048 by one thr
 256 x 128 take 3.6 ms, as sums 0.27. A linear layer on images whose channels lie first becomes a
 batch of products with an expanded matrix in eager, which copies nothing for it. Here a copy is
 another layout of what made the image, and one product has an epilogue and a fast call (ResMLP on an
-H100: 12 batches took 400 of 768 us).
+H100: 12 batches took 400 of 768 us). Turns and projections of points are products of a few terms:
+640000 x 3 x 3 took cuBLAS 60 us on an H100, ten times as long as its bytes.
 
 Batches that chosen matrices, or their gradients, may be made of stay until those are found
 (capture/experts.py).
@@ -37,11 +41,17 @@ aten = torch.ops.aten
 _FOLDED_ON = "cuda"  # on a CPU the library makes a product after the other anyhow
 
 
+_FEW = 4  # terms of an element, and rows or columns
+_MANY = 32  # columns or rows of one matrix beside them: a smaller one is no work for anybody
+
+
 def product(a, b):
     """`a @ b` for such matrices [M, K] and [K, N], or batches of them; else the call stays."""
     if not a.is_floating_point() or a.dtype != b.dtype:
         return NotImplemented
     (rows, depth), columns = a.shape[-2:], b.shape[-1]
+    if a.dim() == 2 and _is_of_few(a, b):
+        return _rounded_terms(_run, a, b, a.dtype)
     if _is_one(depth) and (a.dim() == 2 or _is_one(rows) or _is_one(columns)):
         return a * b
     of_few = _is_one(rows) if a.dim() == 3 else a.device.type == "cuda"
@@ -49,11 +59,13 @@ def product(a, b):
 
 
 def product_with_bias(bias, a, b, *, beta=1, alpha=1):
-    """`beta * bias + alpha * (a @ b)`, rounded once, for a single column on a GPU."""
-    plain = a.device.type == "cuda" and a.is_floating_point() and a.dtype == b.dtype
-    if not (plain and _is_one(b.shape[-1])):
+    """`beta * bias + alpha * (a @ b)`, rounded once, for a few terms, or a single column on a
+    GPU."""
+    plain = a.is_floating_point() and a.dtype == b.dtype
+    few = plain and _is_of_few(a, b)
+    if not few and not (plain and a.device.type == "cuda" and _is_one(b.shape[-1])):
         return NotImplemented
-    sums = _sums(_run, a, b, a.dtype)
+    sums = (_terms if few else _sums)(_run, a, b, a.dtype)
     sums = sums if alpha == 1 else sums * alpha
     if beta == 0:
         return sums.to(a.dtype)
@@ -75,15 +87,51 @@ def _sums(call: Callable, a, b, dtype: torch.dtype):
     return call(aten.sum.dim_IntList, products, [-1], True)
 
 
+def _is_of_few(a, b) -> bool:
+    """Whether each element has a few terms, and one of the sides a few rows or columns, but there
+    are many elements."""
+    (rows, depth), columns = a.shape[-2:], b.shape[-1]
+    if not _is_few(depth) or not (_is_few(rows) or _is_few(columns)):
+        return False
+    return a.dim() > 2 or any(not isinstance(n, int) or n >= _MANY for n in (rows, columns))
+
+
+def _is_few(extent) -> bool:
+    return isinstance(extent, int) and 1 <= extent <= _FEW
+
+
+def _terms(call: Callable, a, b, dtype: torch.dtype):
+    """[..., M, N] of [..., M, K] and [..., K, N] of `dtype`, not rounded yet, term by term."""
+    kind = torch.promote_types(dtype, torch.float32)
+    if kind != dtype:
+        a, b = (call(aten._to_copy.default, t, dtype=kind) for t in (a, b))
+    depth = (a.meta["val"] if isinstance(a, torch.fx.Node) else a).shape[-1]
+    total = None
+    for k in range(depth):
+        column = call(aten.slice.Tensor, a, -1, k, k + 1)
+        row = call(aten.slice.Tensor, b, -2, k, k + 1)
+        term = call(aten.mul.Tensor, column, row)
+        total = term if total is None else call(aten.add.Tensor, total, term)
+    return total
+
+
+def _rounded_terms(call: Callable, a, b, dtype: torch.dtype):
+    return _rounded(call, _terms(call, a, b, dtype), dtype)
+
+
 def _rounded_sums(call: Callable, a, b, dtype: torch.dtype):
-    made = _sums(call, a, b, dtype)
+    return _rounded(call, _sums(call, a, b, dtype), dtype)
+
+
+def _rounded(call: Callable, made, dtype: torch.dtype):
+    """What has `dtype`, or is wider."""
     is_wide = torch.promote_types(dtype, torch.float32) == dtype
     return made if is_wide else call(aten._to_copy.default, made, dtype=dtype)
 
 
 def write_out_batches(gm: torch.fx.GraphModule) -> None:
-    """Batches of outer products, and of products with a single column, of a graph in which chosen
-    matrices are groups by now. Outer products that are added up by an index stay."""
+    """Batches of outer products, and of products of a few terms or a single column, of a graph in
+    which chosen matrices are groups by now. Products that are added up by an index stay."""
     for node in gm.graph.find_nodes(op="call_function", target=aten.bmm.default):
         a, b = (arg.meta.get("val") for arg in node.args)
         if a is None or b is None or not (a.is_floating_point() and a.dtype == b.dtype):
@@ -93,6 +141,8 @@ def write_out_batches(gm: torch.fx.GraphModule) -> None:
             _replace(node, lambda add, a, b: add(aten.mul.Tensor, a, b))
         elif _is_one(b.shape[2]):
             _replace(node, partial(_rounded_sums, dtype=a.dtype))
+        elif _is_of_few(a, b) and not added:
+            _replace(node, partial(_rounded_terms, dtype=a.dtype))
         elif _have_one_weight(*node.args) and (_folds(a) or _given(node.args[0]) is None):
             _replace(node, _with_one_matrix)
 

@@ -1,6 +1,7 @@
 """Reductions over a few points written out: what remains is pointwise.
 
     reduce.sum[k] x[i, k, j], k of 3    ->    ((0 + x[i, 0, j]) + x[i, 1, j]) + x[i, 2, j]
+    store y[i, k, j] %1                 ->    store y[i, 0, j] %1;  store y[i, 1, j] %5;  ...
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from itertools import product
 from torchweld.ir import size
 from torchweld.ir.affine import Affine, constant
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Comp, Op, Reduce, Value, value_axes
+from torchweld.ir.nodes import Comp, Op, Reduce, Value, store_axes, value_axes
 from torchweld.ir.substitute import move_store, substitute_axes, with_operands
 
 _MOST_TERMS = 8  # of a reduction that is written out
@@ -31,9 +32,13 @@ def can_unroll(comp: Comp, axes: tuple[str, ...]) -> bool:
     """Whether all reductions of `comp` are over exactly these axes, by an operation, and nothing
     that is stored varies along them."""
     known, wanted = value_axes(comp.body), set(axes)
-    reduces = [i for i in comp.body if isinstance(i, Reduce)]
-    good = all(set(i.axes) == wanted and i.monoid in _OPS for i in reduces)
+    good = all(reduces_over(i, wanted) for i in comp.body if isinstance(i, Reduce))
     return good and not any(known[s.value] & wanted or _reads(s, wanted) for s in comp.stores)
+
+
+def reduces_over(instr: Reduce, axes: set[str]) -> bool:
+    """Whether it is over exactly these axes, by an operation."""
+    return set(instr.axes) == axes and instr.monoid in _OPS
 
 
 def _reads(store, wanted: set[str]) -> bool:
@@ -41,8 +46,9 @@ def _reads(store, wanted: set[str]) -> bool:
 
 
 def unrolled(comp: Comp, axes: tuple[str, ...]) -> Comp:
-    """`comp`, which can be unrolled, without `axes`, whose extents are numbers. Terms are added in
-    the order of the points, the last axis first."""
+    """`comp`, whose reductions are all over these axes, without them. Their extents are numbers.
+    Terms are added in the order of the points, the last axis first. What is stored at each of them
+    is so still."""
     points = list(product(*(range(comp.extent(a)) for a in axes)))
     images = [{a: constant(n) for a, n in zip(axes, point)} for point in points]
     work, known = BodyBuilder(), value_axes(comp.body)
@@ -54,18 +60,22 @@ def unrolled(comp: Comp, axes: tuple[str, ...]) -> Comp:
         each = images if known[value] & set(axes) else images[:1]
         values.append([_at(work, instr, values, n, image) for n, image in enumerate(each)])
     rest = tuple(a for a in comp.axes if a.name not in axes)
-    stores = tuple(move_store(s, lambda v: values[v][0], {}) for s in comp.stores)
-    return replace(comp, axes=rest, body=work.body, stores=stores)
+    stores = []
+    for store in comp.stores:
+        each = images if store_axes(comp, store, known) & set(axes) else images[:1]
+        for n, image in enumerate(each):
+            stores.append(move_store(store, lambda v, n=n: _of_point(values[v], n), image))
+    return replace(comp, axes=rest, body=work.body, stores=tuple(stores))
+
+
+def _of_point(values: list[Value], number: int) -> Value:
+    return values[number] if len(values) > 1 else values[0]
 
 
 def _at(work: BodyBuilder, instr, values, number: int, image: Mapping[str, Affine]) -> Value:
     """An instruction at one of the points."""
-
-    def operand(value: Value) -> Value:
-        found = values[value]
-        return found[number] if len(found) > 1 else found[0]
-
-    return work.emit(with_operands(substitute_axes(instr, image), operand))
+    moved = substitute_axes(instr, image)
+    return work.emit(with_operands(moved, lambda v: _of_point(values[v], number)))
 
 
 def _chain(work: BodyBuilder, instr: Reduce, terms: list[Value], points: int) -> Value:

@@ -35,6 +35,7 @@ from torchweld.ir.nodes import (
 from torchweld.ir.simplify import simplify
 from torchweld.ir.size import hint, product
 from torchweld.ir.substitute import move_store, substitute_axes, with_operands
+from torchweld.ir.unroll import reduces_over
 from torchweld.targets.target import Target
 
 _COUNTS = (4, 3, 2)
@@ -63,11 +64,12 @@ def _is_window(comp: Comp) -> bool:
     return writes_each_point(comp) and _loads(comp) >= _LEAST_LOADS
 
 
-def writes_each_point(comp: Comp) -> bool:
+def writes_each_point(comp: Comp, along: str = "") -> bool:
     """Whether it is pointwise, at places that are known, combines nothing and overwrites nothing
-    that it reads."""
+    that it reads. `along`: it may be reduced over this one axis, which can be written out."""
     bad = not {i.buffer for i in comp.body if isinstance(i, Load)}.isdisjoint(comp.writes)
-    bad |= any(isinstance(i, (Reduce, Scan)) for i in comp.body)
+    reductions = (i for i in comp.body if isinstance(i, (Reduce, Scan)))
+    bad |= not all(isinstance(i, Reduce) and reduces_over(i, {along}) for i in reductions)
     bad |= any(isinstance(e, Ref) for i in comp.body if isinstance(i, Load) for e in i.index)
     bad |= any(s.combine or s.init is not None for s in comp.stores)
     bad |= any(isinstance(e, Ref) for s in comp.stores for e in s.index)

@@ -5,8 +5,10 @@
 
 A recurrence that a loop unrolls is a stack of its steps. As a choice by the place along the stack,
 each point computes every step, and reads all that they read. The parts lie along an axis that is
-not contiguous in memory, so that threads beside each other still write what is adjacent. It comes
-after the plan, which knows one result a point.
+not contiguous in memory, so that threads beside each other still write what is adjacent. Components
+of a vector that are much work may be contiguous (cross products, turns of points): a thread makes
+all of one vector, sums over its components included. It comes after the plan, which knows one
+result a point.
 
 A reduction of a stack (the mean of all steps) is left to read it from memory, if its elements are
 costly: then the stack is a kernel of its own.
@@ -14,11 +16,10 @@ costly: then the stack is a kernel of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from torchweld.ir.affine import axis, constant
-from torchweld.ir.build import BodyBuilder
+from torchweld.ir.affine import axis
 from torchweld.ir.nodes import (
     Axis,
     Buffer,
@@ -37,7 +38,7 @@ from torchweld.ir.nodes import (
 )
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.simplify import drop_dead, simplify
-from torchweld.ir.substitute import move_store, substitute_axes, with_operands
+from torchweld.ir.unroll import unrolled
 from torchweld.ir.views import contiguous_strides
 from torchweld.passes.neighbours import lies_across, writes_each_point
 from torchweld.plan.inline import fresh
@@ -45,7 +46,8 @@ from torchweld.plan.inline import fresh
 _MOST_PARTS = 64
 _MOST_INSTRUCTIONS = 1500  # of one kernel
 _WORTH = 0.5  # of the work is left, at most
-_MEMORY = 64.0  # writing and reading an element takes as long as so many operations, at most
+_MUCH = 64.0  # of work at a point: about what an H100 does in the time that it moves 8 bytes
+_MOST_COMPONENTS = 4  # of a vector in one thread: it writes whole sectors, one by one
 
 
 def stacks_at_once(graph: Graph) -> Graph:
@@ -61,13 +63,12 @@ def stacks_at_once(graph: Graph) -> Graph:
 
 
 def _at_once(comp: Comp, buffers: dict[str, Buffer], taken: set[str]) -> list[Comp]:
-    if writes_each_point(comp):
-        return [_whole(comp, buffers) or comp]
-    for along in comp.axes:
+    if (made := _whole(comp, buffers)) is not None:
+        return [made]
+    for along in comp.axes if not writes_each_point(comp) else ():
         if (split := _apart(comp, along, buffers, taken)) is not None:
             stack, rest, buffer = split
             buffers[buffer.name] = buffer
-            taken.update((stack.name, buffer.name))
             return [stack, rest]
     return [comp]
 
@@ -75,18 +76,41 @@ def _at_once(comp: Comp, buffers: dict[str, Buffer], taken: set[str]) -> list[Co
 def _whole(comp: Comp, buffers: Mapping[str, Buffer]) -> Comp | None:
     """All parts of a stack at one point, if it is one and that is less work."""
     for along in comp.axes:
-        if _is_stacked(comp, along) and lies_across(comp, along.name, buffers):
-            made = _parts(comp, along)
+        if not _is_stacked(comp, along):
+            continue
+        if _lies_across(comp, along, buffers) or _is_of_vectors(comp, along):
+            made = simplify(unrolled(comp, (along.name,)))
             if _work(made) <= _WORTH * along.extent * _work(comp):
                 return made if len(made.body) <= _MOST_INSTRUCTIONS else None
     return None
+
+
+def _is_stacked(comp: Comp, along: Axis) -> bool:
+    """Whether the place along an axis is compared."""
+    if not isinstance(along.extent, int) or not 1 < along.extent <= _MOST_PARTS:
+        return False
+    return any(isinstance(i, Index) and along.name in i.map.axes for i in comp.body)
+
+
+def _lies_across(comp: Comp, along: Axis, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether nothing is contiguous along the stack, and nothing that is read depends on it."""
+    if any(along.name in map_axes(i.index) for i in comp.body if isinstance(i, Load)):
+        return False
+    return writes_each_point(comp) and lies_across(comp, along.name, buffers)
+
+
+def _is_of_vectors(comp: Comp, along: Axis) -> bool:
+    """Whether a thread may make all components of a vector: there is more to compute than to wait
+    for in memory, where it writes them apart."""
+    few = along.extent <= _MOST_COMPONENTS and _work(comp) >= _MUCH
+    return few and writes_each_point(comp, along.name)
 
 
 def _apart(
     comp: Comp, along: Axis, buffers: Mapping[str, Buffer], taken: set[str]
 ) -> tuple[Comp, Comp, Buffer] | None:
     """The stack that `comp` reduces, what is left of `comp`, and the memory between them."""
-    top = _stacked_value(comp, along.name)
+    top = _stacked_value(comp, along.name) if _is_stacked(comp, along) else None
     if top is None:
         return None
     spans = value_axes(comp.body)[top]
@@ -104,7 +128,7 @@ def _apart(
     if made is None or any(isinstance(i, Index) and along.name in i.map.axes for i in rest.body):
         return None
     saved = _work(comp) - _work(rest) - _work(made) / along.extent
-    return (made, rest, buffer) if saved >= _MEMORY else None
+    return (made, rest, buffer) if saved >= _MUCH else None
 
 
 def _stacked_value(comp: Comp, name: str) -> Value | None:
@@ -120,34 +144,6 @@ def _stacked_value(comp: Comp, name: str) -> Value | None:
             is_choice = isinstance(instr, Op) and instr.name == "where" and name in axes[value]
             found = value if is_choice and instr.dtype.is_float else found
     return found
-
-
-def _is_stacked(comp: Comp, along: Axis) -> bool:
-    """Whether the place along an axis is compared, and nothing that is read depends on it."""
-    if not isinstance(along.extent, int) or not 1 < along.extent <= _MOST_PARTS:
-        return False
-    name = along.name
-    if any(name in map_axes(i.index) for i in comp.body if isinstance(i, Load)):
-        return False
-    return any(isinstance(i, Index) and name in i.map.axes for i in comp.body)
-
-
-def _parts(comp: Comp, along: Axis) -> Comp:
-    """`comp` without that axis, with the results of all places along it."""
-    work = BodyBuilder()
-    stores = [s for place in range(along.extent) for s in _at(comp, along.name, place, work)]
-    axes = tuple(a for a in comp.axes if a is not along)
-    return simplify(replace(comp, axes=axes, body=work.body, stores=tuple(stores)))
-
-
-def _at(comp: Comp, name: str, place: int, work: BodyBuilder) -> Iterator:
-    """The stores at one place; what they store is written to `work`."""
-    images = {name: constant(place)}
-    values: list[Value] = []
-    for instr in comp.body:
-        moved = with_operands(substitute_axes(instr, images), values.__getitem__)
-        values.append(work.emit(moved))
-    return (move_store(s, values.__getitem__, images) for s in comp.stores)
 
 
 def _work(comp: Comp) -> float:

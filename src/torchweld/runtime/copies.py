@@ -50,7 +50,7 @@ def span_bytes(tensor: torch.Tensor) -> int:
 
 @cache
 def _copy_kernel(count: int, vectors: bool):
-    """(source, launcher) for `count` tensors, whose sizes are multiples of 16 bytes if
+    """(source, launcher) for `count` tensors, whose sizes are all multiples of 16 bytes if
     `vectors`."""
     from torchweld.runtime.triton_compile import compile_triton
 
@@ -60,7 +60,8 @@ def _copy_kernel(count: int, vectors: bool):
 
 def copy_source(count: int, vectors: bool) -> KernelSource:
     """Its arguments: target and source of each tensor, then the bytes of each, symbols n0, n1,
-    ...; the symbol `most` is the largest of them."""
+    ...; the symbol `most` is the largest of them. Unless all are `vectors`, what is behind the last
+    whole vector goes byte by byte: a few odd bytes must not slow down what is large."""
     names, numbers = _pointers(count), [f"n{i}" for i in range(count)]
     lines = [
         "import triton",
@@ -72,17 +73,27 @@ def copy_source(count: int, vectors: bool) -> KernelSource:
         "    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
     ]
     for i in range(count):
-        lines += [
-            f"    if tl.program_id(1) == {i}:",
-            f"        value = tl.load(source{i} + place, mask=place < n{i})",
-            f"        tl.store(target{i} + place, value, mask=place < n{i})",
-        ]
+        lines.append(f"    if tl.program_id(1) == {i}:")
+        lines += _copied(i, "value", "place", f"n{i} // {_VECTOR} * {_VECTOR}")
+        if not vectors:
+            lines += [
+                "        if tl.program_id(0) == 0:",
+                f"            rest = n{i} // {_VECTOR} * {_VECTOR} + tl.arange(0, {_VECTOR})",
+                *(f"    {line}" for line in _copied(i, "odd", "rest", f"n{i}")),
+            ]
     sizes = tuple(SizeArg(symbol(n), divisible_by_16=vectors) for n in numbers)
     return KernelSource(
         "triton", f"copy{count}", "\n".join(lines) + "\n",
         (*map(BufferArg, names), *sizes), (GridDim(symbol("most"), _BLOCK), GridDim(count)),
         (("BLOCK", _BLOCK),), ("*i8",) * (2 * count) + ("i64",) * count,
     )  # fmt: skip
+
+
+def _copied(i: int, name: str, place: str, end: str) -> list[str]:
+    return [
+        f"        {name} = tl.load(source{i} + {place}, mask={place} < {end})",
+        f"        tl.store(target{i} + {place}, {name}, mask={place} < {end})",
+    ]
 
 
 def _pointers(count: int) -> list[str]:

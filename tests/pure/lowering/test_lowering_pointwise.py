@@ -422,3 +422,30 @@ def test_what_a_backward_makes_again_is_rounded_as_in_the_forward():
          if isinstance(i, Load) and i.buffer == f"mul{part}"] for part in ("", "_1")
     )  # fmt: skip
     assert again == [False] and gradient == [True]
+
+
+@pytest.mark.parametrize(
+    "x, y, dim",
+    [
+        (torch.randn(7, 3), torch.randn(1, 3), -1),
+        (torch.randn(5, 3, 11), torch.randn(5, 3, 1), 1),
+        (torch.randn(3, 13).bfloat16(), torch.randn(13, 3).T.bfloat16(), 0),
+        (torch.arange(12).view(4, 3), torch.arange(12).view(4, 3) ** 2 - 50, 1),
+        (torch.randn(0, 3), torch.randn(0, 3), -1),
+        (torch.randn(7, 4)[:, 1:], torch.randn(21).view(7, 3), -1),
+    ],
+)
+def test_a_cross_product_is_one_nest_that_reads_known_places(x, y, dim):
+    result = check(lambda a, b: [torch.linalg.cross(a, b, dim=dim)], x, y)
+    (comp,) = comps(result)
+    assert sum(isinstance(i, Load) for i in comp.body) == 6
+    assert not any(isinstance(i, Op) and i.name == "remainder" for i in comp.body)
+
+
+def test_the_gradients_of_a_cross_product_are_cross_products():
+    def gradients(x, y, g):
+        out, back = torch.func.vjp(torch.linalg.cross, x, y)
+        return [out, *back(g)]
+
+    result = check(gradients, *(torch.randn(9, 3) for _ in range(3)))
+    assert len(comps(result)) == 3

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from torchweld.capture.lowering.call import Call, need_arithmetic, promoted
+from torchweld.capture.lowering.call import Call, need_arithmetic, normal, promoted
 from torchweld.capture.lowering.creation import constant
 from torchweld.capture.lowering.expr import Expr, where
 from torchweld.capture.lowering.registry import ROWS, lowers
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
 from torchweld.core.errors import NotLowered
-from torchweld.ir import views
+from torchweld.ir import affine, views
 from torchweld.ir.nodes import Op
 from torchweld.ir.scalar import BITS
 from torchweld.ir.simplify import holds
@@ -233,6 +233,31 @@ def pow_of(call: Call, x, exponent):
     """x ** exponent, where either may be a number."""
     overload = "Tensor_Tensor" if isinstance(exponent, Tensor) else "Tensor_Scalar"
     return ROWS[f"aten.pow.{overload}"](call, x, exponent)
+
+
+@lowers("aten.linalg_cross.default")
+def cross(call: Call, x, y, *, dim=-1):
+    """Component k is x[k+1] y[k+2] - x[k+2] y[k+1], modulo 3. All three are written at each point,
+    from elements at places that are known, and one chosen: a reader at a known place needs but one,
+    and `passes/stacks.py` makes them together."""
+    need_arithmetic(call.out.dtype, x.dtype, y.dtype)
+    shape = call.out.shape
+    d = normal(dim, len(shape))
+    places = tuple(None if k == d else k for k in range(len(shape)))
+    nest = call.nest(shape, extra=[(x, places), (y, places)])
+
+    def component(of: Tensor, k: int) -> Expr:
+        here = [affine.constant(k % 3) if place is None else place for place in places]
+        return nest.read(of, here).to(call.compute())
+
+    def product(k: int) -> Expr:
+        ahead, behind = (k + 1, k + 2), (k + 2, k + 1)
+        first, second = (component(x, a) * component(y, b) for a, b in (ahead, behind))
+        return first - second
+
+    at = nest.position(d)
+    chosen = where(at.eq(0), product(0), where(at.eq(1), product(1), product(2)))
+    return call.finish(nest, chosen)
 
 
 @pointwise("aten.lerp.Scalar", "aten.lerp.Tensor")

@@ -118,6 +118,56 @@ def _pow_int(base, exponent):
         left = left >> 1
     return result
 ''',
+    "_power": '''
+@triton.jit
+def _power(
+    x, N: tl.constexpr, BITS: tl.constexpr, INVERSE: tl.constexpr, HALF: tl.constexpr,
+    CARRY: tl.constexpr
+):
+    """x to the power of N, or N / 2 for HALF, or one over that. N has BITS bits and is at least 2.
+    From the first bit on, by squaring. With CARRY, what each root, inverse and product misses is
+    added in the end, so they may be rough: half a unit in the last place. Where that is no small
+    number, a factor was infinite or NaN, or has become zero: then so is the power."""
+    one = tl.full((), 1, x.dtype)
+    EXACT: tl.constexpr = not (INVERSE or HALF)
+    top = x
+    if HALF:
+        top = tl.sqrt(tl.where(x == float("-inf"), float("inf"), x + 0.0))
+    if not EXACT:
+        inverse = 1 / top
+    if HALF and CARRY:
+        low = libdevice.fma_rn(-top, top, x) * (0.5 * inverse)
+    if INVERSE:
+        if CARRY:
+            left = libdevice.fma_rn(-top, inverse, one)
+            if HALF:
+                left = libdevice.fma_rn(-low, inverse, left)
+            low = left * inverse
+        top = inverse
+    base = top
+    if CARRY and not EXACT:
+        more = low
+    for step in tl.static_range(1, BITS):
+        square = libdevice.mul_rn(top, top)
+        if CARRY:
+            left = libdevice.fma_rn(top, top, -square)
+            if EXACT and step == 1:
+                low = left
+            else:
+                low = libdevice.fma_rn(top + top, low, left)
+        top = square
+        if (N >> (BITS - 1 - step)) & 1:
+            product = libdevice.mul_rn(top, base)
+            if CARRY:
+                left = libdevice.fma_rn(top, base, -product)
+                if not EXACT:
+                    left = libdevice.fma_rn(top, more, left)
+                low = libdevice.fma_rn(low, base, left)
+            top = product
+    if CARRY:
+        top = tl.where(tl.abs(low) < tl.abs(top), top + low, top)
+    return top
+''',
     "_erf_near_one": '''
 @triton.jit
 def _erf_near_one(x):

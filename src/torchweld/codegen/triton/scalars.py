@@ -152,6 +152,8 @@ BOOL = {
     "where": "tl.where({0}, {1}, {2})",
 }
 
+MOST_POWER = 32  # beyond it, what is missed by what is carried along shows
+
 # Operations whose constant arguments may be bare literals: the result keeps the other's dtype.
 LITERAL_ARGUMENTS = frozenset(("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge"))
 
@@ -161,6 +163,17 @@ def operation(name: str, kind: str, fast: bool) -> str:
     kind."""
     table = {"float": FLOAT, "bool": BOOL}.get(kind, INT)
     return FAST[name] if fast and table is FLOAT and name in FAST else table[name]
+
+
+def power(text: str, exponent: float, fast: bool) -> str:
+    """A float to a power that is known, where the exponent is a whole number or half of an odd one;
+    "" where it is another. libdevice's takes a logarithm and an exponential of more bits."""
+    half = not float(exponent).is_integer()
+    whole = abs(exponent) * 2 if half else abs(exponent)
+    if not float(whole).is_integer() or not 2 <= whole <= MOST_POWER:
+        return ""
+    flags = f"{exponent < 0}, {half}, {not fast}"
+    return f"_power({text}, {int(whole)}, {int(whole).bit_length()}, {flags})"
 
 
 def cast(text: str, source: DType, target: DType) -> str:

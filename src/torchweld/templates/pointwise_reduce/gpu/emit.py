@@ -425,6 +425,8 @@ class Kernel:
         kind = self.body[instr.args[-1]].dtype.kind
         if TABLE[instr.name].result == "bool":
             kind = self.body[instr.args[0]].dtype.kind
+        if power := self._power(instr):
+            return power
         args = [self._argument(instr, v) for v in instr.args]
         if instr.name == "div" and self.fast and sums_exponentials(self.body, instr.args[1]):
             return f"{args[0]} * (1 / {args[1]})"  # one division for each row; the sum is >= 1
@@ -434,6 +436,14 @@ class Kernel:
         if divides_a_reduction(self.body, instr):
             return scalars.FLOAT["div"].format(*args)
         return self.operation(instr.name, "int" if kind == "uint" else kind, *args)
+
+    def _power(self, instr: Op) -> str:
+        """A float to a power that is known and simple, or ""."""
+        exponent = self.body[instr.args[-1]]
+        if instr.name != "pow" or not isinstance(exponent, Const) or not instr.dtype.is_float:
+            return ""
+        base = self.value(instr.args[0])
+        return self.helper(scalars.power(base, exponent.value, self.fast))
 
     def _argument(self, instr: Op, value: Value) -> str:
         const = self.body[value]

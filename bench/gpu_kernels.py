@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import triton_cases as cases
 from torchweld.ir.access import addressed
 from torchweld.runtime.triton_compile import compile_triton, resources
+from torchweld.templates.pointwise_reduce.gpu.default import candidates
 from torchweld.templates.pointwise_reduce.gpu.generate import generate
-from torchweld.templates.pointwise_reduce.gpu.schedule import candidates
 from triton_cases import Case
 from triton_run import bundle_of, gpu_starter, launches, prepare
 

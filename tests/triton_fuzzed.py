@@ -24,7 +24,8 @@ from torchweld.ir.bind import bind
 from torchweld.ir.nodes import Comp, Graph
 from torchweld.plan.search import plan
 from torchweld.rewrite.apply import rewrite
-from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, schedule, supports, valid
+from torchweld.templates.pointwise_reduce.gpu.default import schedule
+from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, supports, valid
 from triton_cases import Case, prepared
 from triton_run import H100, bundle_of, launches, prepare
 

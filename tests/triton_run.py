@@ -20,8 +20,9 @@ from torchweld.targets.find import named_target
 from torchweld.templates.gemm.schedule import ProductSchedule
 from torchweld.templates.gemm.triton import generate as triton_product
 from torchweld.templates.gemm.triton import schedule as product_triton
+from torchweld.templates.pointwise_reduce.gpu.default import schedule
 from torchweld.templates.pointwise_reduce.gpu.generate import generate
-from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, schedule
+from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
 from triton_cases import Case
 
 H100 = named_target("H100")

@@ -1,4 +1,4 @@
-"""pointwise_reduce/gpu/schedule.py: what is refused and why, which form each kind of Comp gets,
+"""pointwise_reduce/gpu/schedule.py and default.py: what is refused and why, which form each kind of Comp gets,
 and that every candidate can be generated."""
 
 from __future__ import annotations
@@ -15,14 +15,9 @@ from torchweld.ir.access import addressed
 from torchweld.runtime.triton_compile import compile_source, resources
 from torchweld.targets.find import named_target
 from torchweld.templates import registry
+from torchweld.templates.pointwise_reduce.gpu.default import candidates, schedule
 from torchweld.templates.pointwise_reduce.gpu.generate import generate
-from torchweld.templates.pointwise_reduce.gpu.schedule import (
-    Schedule,
-    candidates,
-    schedule,
-    supports,
-    valid,
-)
+from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, supports, valid
 from triton_cases import Case, case, reduction
 from triton_run import H100, bundle_of
 

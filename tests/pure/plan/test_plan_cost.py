@@ -13,7 +13,7 @@ from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp
 from torchweld.ir.passes import passes
 from torchweld.targets.find import named_target, target_of
-from torchweld.templates.pointwise_reduce.gpu.schedule import schedule
+from torchweld.templates.pointwise_reduce.gpu.default import schedule
 from torchweld.templates.pointwise_reduce.price import cost
 
 

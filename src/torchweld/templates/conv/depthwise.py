@@ -1,7 +1,7 @@
 """Which convolutions of each channel alone a GPU makes as pointwise work (passes/depthwise.py).
 
 A thread reads each element of its windows, and what it has read waits in registers. The schedule
-therefore gives it fewer points the more it reads (pointwise_reduce/gpu/schedule.py): 4 where a
+therefore gives it fewer points the more it reads (pointwise_reduce/gpu/default.py): 4 where a
 window has up to 43 elements, 2 with 49. Compiled for sm_90, windows of 5 x 5 and of 3 x 3 x 3 take
 as many registers (56 to 255), and none spills. Those of 7 x 7 spilled when a thread had more
 points; now each of its loads is of 4 bytes, and neighbours share none.

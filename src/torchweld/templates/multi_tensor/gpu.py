@@ -17,9 +17,10 @@ from torchweld.codegen.triton import scalars
 from torchweld.ir.nodes import Comp
 from torchweld.targets.target import Target
 from torchweld.templates.multi_tensor.schedule import LENGTH, TensorList
+from torchweld.templates.pointwise_reduce.gpu.default import default
 from torchweld.templates.pointwise_reduce.gpu.emit import HEADER, Kernel
 from torchweld.templates.pointwise_reduce.gpu.forms import stored
-from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, default
+from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
 
 
 def generate(comp: Comp, tensors: TensorList, table: Target) -> KernelBundle:

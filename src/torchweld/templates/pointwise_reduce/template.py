@@ -11,6 +11,7 @@ from torchweld.templates.pointwise_reduce.cpu import generate as cpu_code
 from torchweld.templates.pointwise_reduce.cpu import schedule as cpu
 from torchweld.templates.pointwise_reduce.gpu import generate as gpu_code
 from torchweld.templates.pointwise_reduce.gpu import schedule as gpu
+from torchweld.templates.pointwise_reduce.gpu.default import candidates
 from torchweld.templates.pointwise_reduce.gpu.prepare import prepared
 from torchweld.templates.pointwise_reduce.price import cost
 from torchweld.templates.template import Problem, Template, no_reference
@@ -33,7 +34,7 @@ def cpu_candidates(frame: Frame, problem: Problem) -> Iterator[cpu.CpuSchedule]:
 
 
 def gpu_candidates(frame: Frame, problem: Problem) -> Iterator[gpu.Schedule]:
-    yield from gpu.candidates(prepared(problem).accesses, problem.hints, problem.target.units)
+    yield from candidates(prepared(problem).accesses, problem.hints, problem.target.units)
 
 
 def price(frame: Frame, schedule: object, problem: Problem) -> float:

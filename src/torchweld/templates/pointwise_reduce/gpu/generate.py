@@ -10,10 +10,11 @@ from torchweld.codegen.source import KernelBundle, KernelSource
 from torchweld.core.errors import InvalidIR
 from torchweld.ir.access import Accesses, addressed
 from torchweld.ir.nodes import Buffer, Comp
+from torchweld.templates.pointwise_reduce.gpu.default import default
 from torchweld.templates.pointwise_reduce.gpu.emit import Kernel
 from torchweld.templates.pointwise_reduce.gpu.forms import FORMS
 from torchweld.templates.pointwise_reduce.gpu.partials import Finish, Partial, finish
-from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, default, valid
+from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, valid
 
 _SM_COUNT = 132  # of an H100; it only shapes the small kernels that merge partial results
 

@@ -1,0 +1,365 @@
+"""Default tiles of kernels that reduce or scan, on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torchweld.ir import size
+from torchweld.ir.access import Access, Accesses, linear
+from torchweld.ir.nodes import (
+    Op,
+    Scan,
+    store_axes,
+    store_operands,
+    value_axes,
+)
+from torchweld.ir.passes import can_share_rows, stages
+from torchweld.ir.scalar import TABLE
+from torchweld.ir.size import divide, product
+from torchweld.templates.pointwise_reduce.gpu.schedule import (
+    LOOPED_COLUMNS,
+    MAX_POINTS_PER_THREAD,
+    PERSISTENT_COLUMNS,
+    Schedule,
+    extent,
+    next_pow2,
+    valid,
+    warps_of,
+)
+
+SMALL = 4 << 20  # points: a few microseconds
+OUTER_BYTES = 8192  # of a tile whose rows are contiguous in memory, and have few columns
+# Of rows that are contiguous in memory: so many are reduced by one warp, whose threads have 16
+# bytes along the rows, and sums of their own. Several warps would meet in shared memory.
+WARP_COLUMNS = 32
+# Of rows whose last axis has an odd length, in blocks of it: points of a program, the share of its
+# lanes that are at work, and elements that a thread loads, each alone, at a time.
+LEAST_APART = 512
+LEAST_INSIDE = 3 / 4
+MOST_LOADED = 64
+_FEW_TILES = 12
+# Elements of tiles for each thread. Windows of 5 x 5 with twice as many took 1.05 to 1.3 times as
+# long on an H100, windows of 3 x 3 with half of them 0.9 to 1.2 times.
+_MOST_WAITING = 176
+THREAD_BYTES = 32  # that a thread of a loop asks for at a time: two loads
+# Stages of a loop, as shared memory allows, with programs on each multiprocessor that keep memory
+# busy.
+AHEAD = ((4, 2), (3, 2), (1, 4))
+# Rows, warps and programs for each multiprocessor of sums over rows of so many columns, of 16 bits,
+# whose loads run ahead. With two rows for each of eight warps Triton moves the tile between layouts
+# in each step: 54 instructions for each of 256 columns in place of 23, and registers for one
+# program in place of two (H100, 65536 rows: 99 us, where 134 MB take 44).
+RUN_AHEAD = {256: (16, 16, 2), 512: (4, 2, 4)}
+ROW_BYTES = 256 << 10  # of a row for each multiprocessor, that stay in cache between two passes
+MAX_BLOCK = 8192  # of a loop's columns
+# Rows that a multiprocessor holds one at a time, of so many multiply-adds each, are shared where a
+# quarter of the device would idle in the last wave: 160 rows of 6138 maxima of four tanh take an
+# H100, whose multiprocessors are 132, 20.6 us in two waves.
+_HEAVY_ROW, _ALONE, _IDLE = 1 << 18, 4096, 1 / 4
+MIN_PIECE = 2048  # of columns; blocks of fewer have too little to load at a time
+
+
+def most_points(accesses: Accesses, hints: Mapping[str, int]) -> int:
+    """Of a thread, for that."""
+    points = size.hint(product(a.extent for a in accesses.comp.axes), hints)
+    tiles = sum(8 * accesses.touched(a, hints) >= points * a.bytes for a in accesses.all)
+    return max(1, _MOST_WAITING // tiles) if tiles > _FEW_TILES else MAX_POINTS_PER_THREAD
+
+
+def _rows_contiguous(accesses: Accesses, hints: Mapping[str, int]) -> bool:
+    """Whether the tensors that have columns are contiguous along a row axis rather than along the
+    last column; or nearer together, where they are along none."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    if not rows or not columns:
+        return False
+    across = max(_near_traffic(accesses, c, hints) for c in columns)
+    return _near_traffic(accesses, rows[-1], hints) > across
+
+
+def _near_traffic(accesses: Accesses, axis: str, hints: Mapping[str, int]) -> int:
+    """Bytes that are moved by accesses whose neighbours in memory are along `axis`."""
+    return sum(accesses.touched(a, hints) for a in accesses.all if axis in _nearest(a, hints))
+
+
+def _nearest(access: Access, hints: Mapping[str, int]) -> list[str]:
+    steps = {axis: abs(size.hint(step, hints)) for axis, step in access.offset.terms}
+    return [axis for axis, step in steps.items() if step == min(steps.values())]
+
+
+def reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool) -> Schedule:
+    frame = accesses.frame
+    rows, columns = frame.rows, frame.columns
+    split = split and can_share_rows(accesses.comp, accesses.frame)
+    if _rows_contiguous(accesses, hints):
+        found = _outer(accesses, hints, sm_count, split)
+        return _odd_rows_apart(found, accesses, hints, sm_count, split)
+    length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
+    fits = isinstance(length, int) and length <= PERSISTENT_COLUMNS
+    idle = split and count < sm_count // 4 and size.hint(length, hints) > 4096
+    if fits and split and _is_heavy(accesses, length) and _idles(count, sm_count):
+        return _shared_rows(accesses, count, length, sm_count)
+    if fits and not idle:
+        block = next_pow2(length)
+        block_rows = _rows_per_program(block, count, sm_count)
+        warps = _row_warps(accesses, block_rows, block, hints)
+        return Schedule("persistent", rows, columns, block_rows, block, warps)
+    return _loop(accesses, count, size.hint(length, hints), sm_count, split)
+
+
+def _is_heavy(accesses: Accesses, length: int) -> bool:
+    """Whether a row fills a multiprocessor, and has that much work."""
+    axes, columns = value_axes(accesses.comp.body), set(accesses.frame.columns)
+    along = (i for i, a in zip(accesses.comp.body, axes) if isinstance(i, Op) and a & columns)
+    return length > _ALONE and length * sum(TABLE[i.name].cost for i in along) >= _HEAVY_ROW
+
+
+def _idles(count: int, sm_count: int) -> bool:
+    """Whether waves of one row for each multiprocessor leave much of the device without work."""
+    return 0 < count <= (1 - _IDLE) * sm_count * -(-count // sm_count)
+
+
+def _shared_rows(accesses: Accesses, count: int, length: int, sm_count: int) -> Schedule:
+    """Each row in shares of blocks; a second kernel merges them."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    blocks, most = -(-length // LOOPED_COLUMNS), -(-4 * sm_count // count)
+    shares = _equal_shares(blocks, most, most * 2 // 3)
+    return Schedule("looped", rows, columns, 1, LOOPED_COLUMNS, 8, shares)
+
+
+def _loop(accesses: Accesses, count: int, length: int, sm_count: int, split: bool) -> Schedule:
+    """`count` rows of `length` columns, in blocks of these."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    block, warps = LOOPED_COLUMNS * (_loads_for_each(accesses) if split else 1), 8
+    row_bytes = length * _width(accesses)
+    alone = row_bytes <= ROW_BYTES or count <= 2 * sm_count
+    if alone and _returns(accesses) and _aligned(accesses):
+        block, warps = 8192, 32  # a row at a time on each multiprocessor, which stays in cache
+    apart = _read_by_piece(accesses)
+    piece = _piece(accesses) if apart else MAX_BLOCK
+    if MIN_PIECE <= piece < block and 2 * row_bytes <= ROW_BYTES:  # two rows at a time, then
+        block, warps = piece, max(8, warps * piece // block)
+    if block > length:
+        block, warps = next_pow2(length), max(1, warps * next_pow2(length) // block)
+    whole = Schedule("looped", rows, columns, 1, block, warps)
+    if not split:
+        return whole
+    shared = (
+        replace(whole, splits=_splits(count, length, block, programs * sm_count), stages=ahead)
+        for ahead, programs in AHEAD
+        if ahead == 1 or piece % block == 0 or all(a.bytes < 4 for a in apart)
+    )
+    found = next((s for s in shared if valid(s, accesses)), whole)
+    return found if found.splits > 1 else whole
+
+
+def _read_by_piece(accesses: Accesses) -> list[Access]:
+    """What is read along columns, but not along the last of their axes: a channel's weight amid
+    images. It is one number for a block within one image, else one for each lane. A loop that
+    copies ahead copies it so, too (H100, float32, 128 rows of 1.1 MB: 623 us)."""
+    *outer, last = accesses.frame.columns
+    loads = accesses.loads.values()
+    return [a for a in loads if last not in a.offset.axes and not a.offset.axes.isdisjoint(outer)]
+
+
+def _piece(accesses: Accesses) -> int:
+    """The largest block of columns that always lies within one step of all axes but the last."""
+    inner = accesses.comp.extent(accesses.frame.columns[-1])
+    return min(MAX_BLOCK, inner & -inner) if isinstance(inner, int) else 1
+
+
+def _returns(accesses: Accesses) -> bool:
+    """Whether something along the columns waits for a reduction, so that there is another pass."""
+    comp, columns, stage = accesses.comp, accesses.frame.columns, stages(accesses.comp.body)
+    axes = value_axes(comp.body)
+    across = [s for s in comp.stores if store_axes(comp, s, axes).intersection(columns)]
+    waiting = any(stage[v] for s in across for v in store_operands(s))
+    return waiting or max(stage) > 1
+
+
+def _aligned(accesses: Accesses) -> bool:
+    """Whether all rows begin at multiples of 16 bytes; loops have a way to read others."""
+    along, rows = accesses.frame.columns[-1], accesses.frame.rows
+    beside = (a for a in accesses.all if a.offset.coefficient(along) == 1)
+    steps = (a.offset.coefficient(r) * a.bytes for a in beside for r in rows)
+    return all(divide(step, 16) is not None for step in steps)
+
+
+def _width(accesses: Accesses) -> int:
+    """Bytes that are read of each row for each of its columns, and of no other."""
+    points = {a.name for a in accesses.comp.axes}
+    return sum(a.bytes for a in accesses.loads.values() if points <= a.offset.axes)
+
+
+def _loads_for_each(accesses: Accesses) -> int:
+    """Sets of eight elements that a thread takes in at a time: two where only one 16-bit tensor is
+    read along the columns."""
+    return 2 if 8 * _width(accesses) < THREAD_BYTES else 1
+
+
+def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool) -> Schedule:
+    """Memory runs along the rows: wide tiles of them, few columns at a time."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
+    few, width = size.hint(length, hints), _widest(accesses)
+    block_rows = min(next_pow2(count), max(64, OUTER_BYTES // (width * next_pow2(few))))
+    small = few <= 64 or (few <= 512 and few * count <= SMALL)
+    split = split and not small  # the second kernel would take longer
+    while block_rows > 16 and not split and count < block_rows * 2 * sm_count:
+        block_rows //= 2
+    fits = isinstance(length, int) and next_pow2(length) * block_rows <= 4096
+    if fits:
+        block = next_pow2(length)
+        warps = warps_of(block * block_rows)
+        if block <= WARP_COLUMNS:
+            warps = min(warps, max(1, block_rows * width // (32 * 16)))
+            words = block_rows * block * _width(accesses) // 4  # that wait in registers
+            while block_rows > 16 and words > _MOST_WAITING * 32 * warps:
+                block_rows, words = block_rows // 2, words // 2
+        return Schedule("persistent", rows, columns, block_rows, block, warps)
+    length = size.hint(length, hints)
+    points, warps = _points_of_loop(accesses)
+    block = min(next_pow2(length), max(32, points // block_rows))
+    while block > 1 and block * block_rows > most_points(accesses, hints) * 32 * warps:
+        block //= 2
+    wanted = (8 if _in_wide_loads(accesses) else 16) * sm_count
+    splits = _splits(-(-count // block_rows), length, block, wanted) if split else 1
+    return Schedule("looped", rows, columns, block_rows, block, warps, splits)
+
+
+def _in_wide_loads(accesses: Accesses) -> bool:
+    """Whether what lies along the rows begins at multiples of 16 bytes. Number by number, a thread
+    has four loads under way, as ptxas compiles it (32 registers): twice as many threads are
+    wanted."""
+    inner = accesses.frame.rows[-1:]
+    beside = (a for a in accesses.loads.values() if a.offset.coefficient(*inner) == 1)
+    return all(
+        divide(a.offset.coefficient(n) * a.bytes, 16) is not None
+        for a in beside for n in a.offset.axes if n not in inner
+    )
+
+
+def _points_of_loop(accesses: Accesses) -> tuple[int, int]:
+    """Of a block of a loop across memory, and its warps: in a scan, blocks wait for each other."""
+    scans = any(isinstance(i, Scan) for i in accesses.comp.body)
+    return (4096, 8) if scans else (2048, 4)
+
+
+def _odd_rows_apart(
+    found: Schedule, accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool
+) -> Schedule:
+    """Rows of several axes, the last of odd length: blocks within one step of the others. Of a
+    remainder by an odd number Triton knows no two neighbours to be contiguous, and would have lanes
+    lie along the columns, across memory."""
+    *outer, inner = found.rows
+    across, length = accesses.comp.extent(inner), extent(accesses, found.columns)
+    odd = isinstance(across, int) and across % 2 == 1
+    if not outer or not odd or not _divided(accesses, found):
+        return found
+    block = _odd_block(found, across)
+    made = replace(found, rows=(inner,), apart=tuple(outer), block_rows=block)
+    if found.form == "looped":
+        made = _loop_apart(made, accesses, hints, sm_count, split)
+    worth = made.block_rows * size.hint(length, hints) >= LEAST_APART
+    return made if worth and valid(made, accesses) else found
+
+
+def _odd_block(found: Schedule, across: int) -> int:
+    """Rows of a block of so many: most of its lanes at work, few elements for each thread."""
+    block = min(found.block_rows, next_pow2(across))
+    while block > 16 and (
+        -(-across // block) * block * LEAST_INSIDE > across
+        or block * found.block_columns > MOST_LOADED * 32 * found.num_warps
+    ):
+        block //= 2
+    return block
+
+
+def _loop_apart(
+    made: Schedule, accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool
+) -> Schedule:
+    """A loop with as many columns at a time as its rows leave; blocks are narrower before there is
+    another kernel."""
+    length = size.hint(extent(accesses, made.columns), hints)
+    across, apart = (size.hint(extent(accesses, a), hints) for a in (made.rows, made.apart))
+    block, wanted = made.block_rows, 8 * sm_count
+    while split and block > 32 and 2 * apart * -(-across // block) < wanted:
+        block //= 2
+    columns = min(next_pow2(length), max(32, _points_of_loop(accesses)[0] // block))
+    while columns > 1 and columns * block > most_points(accesses, hints) * 32 * made.num_warps:
+        columns //= 2
+    splits = _splits(apart * -(-across // block), length, columns, wanted) if split else 1
+    return replace(made, block_rows=block, block_columns=columns, splits=splits)
+
+
+def _divided(accesses: Accesses, schedule: Schedule) -> bool:
+    """Whether something along the columns is read at places that need each of the rows' axes."""
+    columns = set(schedule.columns)
+    along = (a.offset for a in accesses.loads.values() if not columns.isdisjoint(a.offset.axes))
+    return any(linear(accesses, offset, schedule.rows) is None for offset in along)
+
+
+def _widest(accesses: Accesses) -> int:
+    """Bytes of an element of what is read along rows and columns."""
+    points = {a.name for a in accesses.comp.axes}
+    return max((a.bytes for a in accesses.loads.values() if points <= a.offset.axes), default=4)
+
+
+def column_reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int) -> Schedule:
+    """Sums over rows beside whole rows: a fixed number of programs, each with a partial sum.
+    Several short rows at a time, loads as far ahead as shared memory allows. Two programs for each
+    multiprocessor, but one where rows are long and partial sums therefore large."""
+    rows, columns = accesses.frame.rows, accesses.frame.columns
+    block = next_pow2(extent(accesses, columns))
+    count = size.hint(extent(accesses, rows), hints)
+    wide = _width(accesses) >= 8  # float32: tiles that run ahead fill shared memory with few rows
+    dense = wide and block <= 256
+    points = 2048 if wide and not dense else 4096
+    block_rows = max(1, min(points // block, next_pow2(-(-count // sm_count))))
+    most = 4 if dense else 1 if block >= 2048 else 2
+    short_row_warps = min(8, max(1, block_rows, block // 256))
+    warps = short_row_warps if block <= 1024 else warps_of(block_rows * block)
+    if not wide and block in RUN_AHEAD and count > most * sm_count * block_rows:
+        block_rows, warps, most = RUN_AHEAD[block]
+    programs = most * sm_count
+    programs = _equal_shares(-(-count // block_rows), programs, programs * 9 // 10)
+    made = Schedule("persistent", rows, columns, block_rows, block, warps, programs)
+    several = count > programs * block_rows and not dense
+    ahead = (4, 3) if several else ()  # two are slower than none
+    deeper = (replace(made, stages=n) for n in ahead)
+    return next((s for s in deeper if valid(s, accesses)), made)
+
+
+def _equal_shares(blocks: int, most: int, least: int) -> int:
+    """As many programs as have equally many blocks, so that none needs masks; `most` where no
+    number above `least` divides."""
+    if blocks <= most:
+        return max(1, blocks)
+    return next((p for p in range(most, least, -1) if blocks % p == 0), most)
+
+
+def _rows_per_program(block: int, count: int, sm_count: int) -> int:
+    """Short rows share a program, as long as there are programs for all multiprocessors."""
+    rows = max(1, 1024 // block)
+    while rows > 1 and count < rows * sm_count * 2:
+        rows //= 2
+    return rows
+
+
+def _row_warps(accesses: Accesses, block_rows: int, block: int, hints: Mapping[str, int]) -> int:
+    """Rows of up to 1024 columns belong to one warp, which reduces without shared memory, unless
+    they move so much that the memory is what is waited for (8 bytes for each point)."""
+    points = block_rows * block
+    if block > 1024:
+        return warps_of(points)
+    traffic = sum(accesses.touched(a, hints) for a in accesses.all)
+    count = size.hint(extent(accesses, accesses.frame.rows + accesses.frame.columns), hints)
+    return max(1, points // 256) if traffic >= 8 * count else 1
+
+
+def _splits(programs: int, length: int, block: int, wanted: int) -> int:
+    """Shares of the columns that make `wanted` programs, unless half as many are there already."""
+    if 2 * programs >= wanted:
+        return 1
+    most = min(wanted // max(1, programs), 1024)
+    return _equal_shares(-(-length // block), most, most * 2 // 3)

@@ -1,4 +1,4 @@
-"""pointwise_reduce/gpu/schedule.py and default.py: what is refused and why, which form each kind of Comp gets,
+"""Schedules of pointwise_reduce/gpu: what is refused and why, which form each kind of Comp gets,
 and that every candidate can be generated."""
 
 from __future__ import annotations

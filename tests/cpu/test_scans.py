@@ -55,6 +55,15 @@ def test_blocks_are_taken_where_there_is_work():
     assert "to = end" in next(iter(record.bundles.values())).sources[0].text
 
 
+@pytest.mark.parametrize("running", [torch.cumsum, torch.logcumsumexp, lambda x, d: x.cummax(d)[0]])
+def test_a_short_scan_that_is_reduced_is_not_written_out(running):
+    torch.compiler.reset()
+    fused, x = torchweld.fuse(lambda x: running(x.sin(), 0).sum(0)), torch.linspace(-1, 1, 455)
+    report = verify(lambda x: running(x.sin(), 0).sum(0), fused, x.view(7, 65), train=False)
+    assert report.ok, str(report)
+    assert len(torchweld.records(fused)) == 1  # none is left to eager
+
+
 @pytest.mark.parametrize("shape", [(2, 13, 4), (1, 33, 40)])
 def test_scans_of_rows_that_a_second_pass_reads(shape):
     """Several rows are scanned abreast: each has its own values to keep."""

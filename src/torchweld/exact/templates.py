@@ -158,7 +158,6 @@ ROWS = (
     "{x}.cumsum(0).cumsum({d})",
     "{x}.cummax({d})[0]",
     "{x}.cummin({d})[0] * 2",
-    "{x}.logcumsumexp({d}) - {x}",
 )
 WINDOWS = (
     "F.avg_pool1d({x}, 3, 1, 1)",

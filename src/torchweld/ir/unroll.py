@@ -13,7 +13,7 @@ from itertools import product
 from torchweld.ir import size
 from torchweld.ir.affine import Affine, constant
 from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Comp, Op, Reduce, Value, store_axes, value_axes
+from torchweld.ir.nodes import Comp, Op, Reduce, Scan, Value, store_axes, value_axes
 from torchweld.ir.substitute import move_store, substitute_axes, with_operands
 
 _MOST_TERMS = 8  # of a reduction that is written out
@@ -30,9 +30,10 @@ def is_short(comp: Comp, axes: tuple[str, ...]) -> bool:
 
 def can_unroll(comp: Comp, axes: tuple[str, ...]) -> bool:
     """Whether all reductions of `comp` are over exactly these axes, by an operation, and nothing
-    that is stored varies along them."""
+    that is stored varies along them, nor is scanned."""
     known, wanted = value_axes(comp.body), set(axes)
     good = all(reduces_over(i, wanted) for i in comp.body if isinstance(i, Reduce))
+    good = good and not any(isinstance(i, Scan) and i.axis in wanted for i in comp.body)
     return good and not any(known[s.value] & wanted or _reads(s, wanted) for s in comp.stores)
 
 

@@ -13,8 +13,9 @@ so that a contiguous pointwise kernel of any rank is one flat loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import affine, size
@@ -24,9 +25,12 @@ from torchweld.ir.nodes import (
     Axis,
     Buffer,
     Comp,
+    Const,
     Index,
     IndexMap,
+    Instr,
     Load,
+    Op,
     Reduce,
     Ref,
     Scan,
@@ -131,22 +135,47 @@ def turned(accesses: Accesses) -> Accesses | None:
 
 def _flat(comp: Comp, frame: Frame, buffers: Mapping[str, Buffer]) -> Accesses:
     loads = {
-        v: _access(i.buffer, i.index, buffers)
+        v: _access(i.buffer, i.index, buffers, comp.body)
         for v, i in enumerate(comp.body)
         if isinstance(i, Load)
     }
-    stores = tuple(_access(s.buffer, s.index, buffers) for s in comp.stores)
+    stores = tuple(_access(s.buffer, s.index, buffers, comp.body) for s in comp.stores)
     return _rewritten(Accesses(comp, frame, loads, stores))
 
 
-def _access(name: str, index: IndexMap, buffers: Mapping[str, Buffer]) -> Access:
+def _access(
+    name: str, index: IndexMap, buffers: Mapping[str, Buffer], body: Sequence[Instr]
+) -> Access:
     buffer, offset, refs = buffers[name], affine.constant(0), []
     for entry, stride in zip(index, buffer.strides, strict=True):
         if isinstance(entry, Ref):
             refs.append((entry.value, stride))
         else:
             offset = offset + entry * stride
-    return Access(name, offset, tuple(refs), buffer.dtype.bytes)
+    return Access(name, offset, tuple(_undivided(refs, body)), buffer.dtype.bytes)
+
+
+def _undivided(refs: list[tuple[Value, Size]], body: Sequence[Instr]) -> list[tuple[Value, Size]]:
+    """p / n with a stride of n times that of p modulo n is p: a flat index of dimensions that are
+    contiguous."""
+    for quotient, rest in permutations(refs, 2):
+        above, below = body[quotient[0]], body[rest[0]]
+        count = _divisor(above, below, body)
+        if count is not None and quotient[1] == rest[1] * count:
+            others = [r for r in refs if r not in (quotient, rest)]
+            return _undivided([*others, (above.args[0], rest[1])], body)
+    return refs
+
+
+def _divisor(above: Instr, below: Instr, body: Sequence[Instr]) -> int | None:
+    """The number by which one is the quotient and the other the remainder of the same."""
+    if not (isinstance(above, Op) and isinstance(below, Op)) or above.args != below.args:
+        return None
+    by = body[above.args[-1]]
+    return by.value if (above.name, below.name) in _DIGITS and isinstance(by, Const) else None
+
+
+_DIGITS = {("floor_div", "remainder"), ("trunc_div", "fmod")}
 
 
 def _rewritten(accesses: Accesses) -> Accesses:

@@ -17,6 +17,7 @@ from torchweld.capture.lowering.call import spec_of
 from torchweld.capture.lowering.rows import ROWS
 from torchweld.core import dtypes, events
 from torchweld.core.options import Options
+from torchweld.ir.access import addressed
 from torchweld.ir.nodes import Load
 
 aten = torch.ops.aten
@@ -473,3 +474,43 @@ def test_a_write_to_no_place():
 
     check(writes, rand(4), torch.arange(3))
     check(lambda x, at: x.exp().scatter(0, at[:0], 1.5) * 2, torch.empty(0), torch.arange(3))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.flatten(1),
+        lambda x: x.transpose(1, 2).flatten(1),
+        lambda x: x[:, ::2, 1:].flatten(1),
+        lambda x: x.permute(0, 3, 1, 2).flatten(1),
+    ],
+)
+def test_an_index_into_merged_dimensions_reads_them_where_they_are(view):
+    """A dimension in pieces is not copied to be one: the index is taken apart."""
+    index = torch.tensor([0, 17, 5, 23, 11])
+    rows = torch.randint(0, 24, (3, 7))
+
+    def read(x):
+        flat = view(x)
+        return [flat.gather(1, rows), flat.index_select(1, index), flat[:, index] + 1]
+
+    result = check(read, rand(3, 4, 5, 6))
+    assert not any(c.name.startswith(("copy", "flatten")) for c in comps(result))
+
+
+@pytest.mark.parametrize(
+    ("shape", "view", "strides"),
+    [
+        ((3, 4, 5), lambda x: x.flatten(1), [1]),
+        ((3, 4, 5, 6), lambda x: x.flatten(1), [1]),
+        ((3, 8, 5), lambda x: x.permute(0, 2, 1).flatten(1), [1, 5]),
+        ((3, 4, 5), lambda x: x[:, :, 1:].flatten(1), [1, 5]),
+    ],
+)
+def test_a_flat_index_of_contiguous_memory_is_not_divided(shape, view, strides):
+    rows = torch.randint(0, 16, (3, 7))
+    result = lowered(lambda x, i: [view(x).gather(1, i)], rand(*shape), rows)
+    (comp,) = (c for c in comps(result) if "flat_1" in c.reads)
+    accesses = addressed(comp, result.graph.buffers)
+    found = [a.refs for a in accesses.loads.values() if a.refs]
+    assert [sorted(stride for _, stride in refs) for refs in found] == [strides]

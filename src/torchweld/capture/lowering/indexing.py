@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torchweld.capture.lowering.call import Call, normal
 from torchweld.capture.lowering.expr import Expr
-from torchweld.capture.lowering.nest import Nest
+from torchweld.capture.lowering.nest import COMPUTED, Nest
 from torchweld.capture.lowering.ranges import (
     check_range,
     in_range,
@@ -38,7 +38,8 @@ def gather(call: Call, x, d, index, *, sparse_grad=False):
         raise NotLowered("a gather from a scalar")
     d = normal(d, x.rank)
     guarded = check_range(call, index, x.shape[d])
-    nest = call.nest(index.shape, index, extra=[(x, [None] * x.rank)])
+    apart = [COMPUTED if k == d else None for k in range(x.rank)]
+    nest = call.nest(index.shape, index, extra=[(x, apart)])
     at, guards = _place(nest.read(index), x.shape[d], guarded)
     places = [at if k == d else nest.at(k) for k in range(x.rank)]
     return call.finish(nest, read_where(nest, x, places, guards))
@@ -50,7 +51,7 @@ def index_select(call: Call, x, d, index):
         raise NotLowered("a selection from a scalar")
     d = normal(d, x.rank)
     guarded = check_range(call, index, x.shape[d])
-    places = [None if k == d else k for k in range(x.rank)]
+    places = [COMPUTED if k == d else k for k in range(x.rank)]
     index = index if index.rank else views.unsqueeze(index, 0)
     nest = call.nest(call.out.shape, extra=[(x, places), (index, (d,))])
     at, guards = _place(nest.read(index, (d,)), x.shape[d], guarded)
@@ -100,7 +101,8 @@ def unsafe_index(call: Call, x, indices):
 
 def _read(call: Call, layout: IndexLayout, guarded: Sequence[int] = ()) -> Tensor:
     x = layout.x
-    nest = call.nest(call.out.shape, extra=[(x, layout.free_places()), *layout.index_operands()])
+    apart = [COMPUTED if place is None else place for place in layout.free_places()]
+    nest = call.nest(call.out.shape, extra=[(x, apart), *layout.index_operands()])
     guards = layout.guards(nest, guarded)
     return call.finish(nest, read_where(nest, x, layout.places(nest), guards))
 

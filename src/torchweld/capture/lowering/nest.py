@@ -4,7 +4,7 @@ maps, reductions over dimensions."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
@@ -37,6 +37,7 @@ Place = Union[int, Affine, Expr]
 Operand = tuple[
     Tensor, tuple[Union[int, None], ...]
 ]  # None: read at an index of its own, so kept in one piece
+COMPUTED = -1  # such an index, and a computed one: a dimension in pieces is read by its digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,8 @@ class Nest:
             elif isinstance(place, Affine):
                 _add_affine(sums, consts, dim[0], place)
             else:
-                _add_value(computed, dim[0], place)
+                for atom, digit in _digits(dim, place):
+                    _add_value(computed, atom, digit)
         maps = [affine.of(s, c) for s, c in zip(sums, consts)]
         return tuple(
             Ref(self._shift(computed[d], m).value) if d in computed else m
@@ -256,7 +258,9 @@ class Nest:
     def _refine(tensor: Tensor, places, extents, single) -> bool:
         found = {}
         for dim, place in zip(tensor.dims, places):
-            if place is None or place in single:
+            if place == COMPUTED and all(isinstance(a.extent, int) for a in dim):
+                continue
+            if place in (None, COMPUTED) or place in single:
                 if len(dim) > 1:
                     return False
             elif dim:
@@ -280,6 +284,14 @@ def _add_affine(sums: list[dict], consts: list[Size], atom: Atom, place: Affine)
         consts[d] = consts[d] + place.const * c
         for name, k in place.terms:
             sums[d][name] = sums[d].get(name, 0) + k * c
+
+
+def _digits(dim: Dim, place: Expr) -> Iterator[tuple[Atom, Expr]]:
+    """The atoms of a dimension with the index of each, from one that is not negative."""
+    for atom in reversed(dim[1:]):
+        yield atom, place.remainder(atom.extent)
+        place = place.floor_div(atom.extent)
+    yield dim[0], place
 
 
 def _add_value(computed: dict[int, Expr], atom: Atom, place: Expr) -> None:

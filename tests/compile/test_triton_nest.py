@@ -26,8 +26,10 @@ from nest_gpu_cases import (
     on_hopper,
     queries_gradient,
 )
+from torchweld.ir.parser import parse_graph
 from torchweld.runtime.triton_compile import compile_source, resources
 from torchweld.targets.find import named_target
+from torchweld.templates.generate import generate_all, kernels_of
 
 TABLES = {80: named_target("A100"), 90: named_target("H100")}
 BOTH = tuple(TABLES)
@@ -114,3 +116,53 @@ def test_a_gradient_loads_each_block_of_queries_once():
     (loop,) = text.split("for block in ")[1:]
     assert loop.count("tl.load(p_q +") == loop.count("tl.load(p_do +") == 1
     assert loop.count("tl.trans(") == 2
+
+
+ROWS_AND_RESULTS = """graph g {
+  buffer q : bf16[64, 1024, 64] strides [65536, 64, 1] on cuda:0
+  buffer x : bf16[64, 1024, 64] strides [65536, 64, 1] on cuda:0
+  buffer top : f32[64, 1024] strides [1024, 1] on cuda:0
+  buffer scale : f32[64, 1024] strides [1024, 1] on cuda:0
+  buffer empty : b1[64, 1024] strides [1024, 1] on cuda:0
+  buffer y : bf16[64, 1024, 64] strides [65536, 64, 1] on cuda:0
+  buffer z : f32[64, 1024] strides [1024, 1] on cuda:0
+  input q, x, top, scale, empty
+  comp attention [b:64, m:1024, n:64, k:1024, d:64] {
+    %0 = load q[b, m, d] : bf16
+    %1 = cast %0 : f32
+    %2 = load x[b, k, d] : bf16
+    %3 = cast %2 : f32
+    %4 = mul %1 %3 : f32
+    %5 = reduce.sum[d] %4 : f32
+    %6 = load top[b, m] : f32
+    %7 = sub %5 %6 : f32
+    %8 = exp %7 : f32
+    %9 = load scale[b, m] : f32
+    %10 = load empty[b, m] : b1
+    %11 = const 1.0 : f32
+    %12 = where %10 %11 %9 : f32
+    %13 = const 0.0 : f32
+    %14 = where %10 %13 %8 : f32
+    %15 = reduce.sum[k] %14 : f32
+    %16 = load x[b, k, n] : bf16
+    %17 = cast %16 : f32
+    %18 = mul %14 %17 : f32
+    %19 = reduce.sum[k] %18 : f32
+    %20 = mul %19 %12 : f32
+    %21 = cast %20 : bf16
+    %22 = mul %15 %12 : f32
+    store y[b, m, n] %21
+    store z[b, m] %22
+  }
+  output view(y, [64, 1024, 64], [65536, 64, 1], 0), view(z, [64, 1024], [1024, 1], 0)
+}"""
+
+
+def test_a_row_s_value_has_a_name_in_each_layout():
+    """Empty rows: what is loaded of a row decides the scores, the result and another store."""
+    graph = parse_graph(ROWS_AND_RESULTS)
+    (kernel,) = kernels_of(graph, TABLES[90])
+    assert kernel.template == "attention/hopper"
+    (bundle,) = generate_all((kernel,), lambda made: None).values()
+    for source in bundle.sources:
+        compile_source(source, 90)

@@ -53,4 +53,5 @@ def tiles_of(
         width = padded(extent(accesses, axes))
         ends[axes] = root.facing(tile(axes, width), f"r{n}r", f"e{n}c")
         ends[axes].layout = f"RESULT_{width}"
+        ends[axes].letter = f"e{n}v"  # a row's value is known by another name in the scores' layout
     return Tiles(accesses.comp, nest, s, batch_of(nest, s), (), score, whole, {}, {}, {}, ends)

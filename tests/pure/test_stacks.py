@@ -58,6 +58,16 @@ def test_the_steps_of_a_recurrence_are_made_at_one_point(steps, target):
     assert len(comp.stores) == steps and len(comp.axes) == 2
 
 
+def beside_steps(x, rate):
+    return recurrence(x, rate) + x
+
+
+@pytest.mark.parametrize(("target", "parts"), [(H100, 1), (CPU, 5)], ids=["H100", "CPU"])
+def test_what_is_added_to_a_stack_is_read_place_by_place_on_a_cpu(target, parts):
+    *_, comp = planned(beside_steps, (40, 5, 33), (33,), target=target)
+    assert len(comp.stores) == parts
+
+
 def spread_of_steps(x, rate):
     seen = recurrence(x, rate)
     return ((seen - seen.mean()) * seen.std()).sum()

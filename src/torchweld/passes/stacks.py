@@ -32,7 +32,6 @@ from torchweld.ir.nodes import (
     Scan,
     Store,
     Value,
-    map_axes,
     operands,
     value_axes,
 )
@@ -50,20 +49,23 @@ _MUCH = 64.0  # of work at a point: about what an H100 does in the time that it 
 _MOST_COMPONENTS = 4  # of a vector in one thread: it writes whole sectors, one by one
 
 
-def stacks_at_once(graph: Graph) -> Graph:
-    """`graph` with such kernels."""
+def stacks_at_once(graph: Graph, beside: bool = False) -> Graph:
+    """`graph` with such kernels. `beside`: also where something is read at each place of the stack.
+    A GPU would have fewer threads for it."""
     nodes, buffers = [], dict(graph.buffers)
     taken = {n.name for n in graph.nodes} | buffers.keys()
     for node in graph.nodes:
         if isinstance(node, Comp):
-            nodes += _at_once(node, buffers, taken)
+            nodes += _at_once(node, buffers, taken, beside)
         else:
             nodes.append(node)
     return replace(graph, nodes=tuple(nodes), buffers=buffers)
 
 
-def _at_once(comp: Comp, buffers: dict[str, Buffer], taken: set[str]) -> list[Comp]:
-    if (made := _whole(comp, buffers)) is not None:
+def _at_once(
+    comp: Comp, buffers: dict[str, Buffer], taken: set[str], beside: bool
+) -> list[Comp]:
+    if (made := _whole(comp, buffers, beside)) is not None:
         return [made]
     for along in comp.axes if not writes_each_point(comp) else ():
         if (split := _apart(comp, along, buffers, taken)) is not None:
@@ -73,12 +75,13 @@ def _at_once(comp: Comp, buffers: dict[str, Buffer], taken: set[str]) -> list[Co
     return [comp]
 
 
-def _whole(comp: Comp, buffers: Mapping[str, Buffer]) -> Comp | None:
+def _whole(comp: Comp, buffers: Mapping[str, Buffer], beside: bool = False) -> Comp | None:
     """All parts of a stack at one point, if it is one and that is less work."""
     for along in comp.axes:
         if not _is_stacked(comp, along):
             continue
-        if _lies_across(comp, along, buffers) or _is_of_vectors(comp, along):
+        across = _lies_across(comp, along, buffers, beside)
+        if across or _is_of_vectors(comp, along):
             made = simplify(unrolled(comp, (along.name,)))
             if _work(made) <= _WORTH * along.extent * _work(comp):
                 return made if len(made.body) <= _MOST_INSTRUCTIONS else None
@@ -92,11 +95,18 @@ def _is_stacked(comp: Comp, along: Axis) -> bool:
     return any(isinstance(i, Index) and along.name in i.map.axes for i in comp.body)
 
 
-def _lies_across(comp: Comp, along: Axis, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether nothing is contiguous along the stack, and nothing that is read depends on it."""
-    if any(along.name in map_axes(i.index) for i in comp.body if isinstance(i, Load)):
+def _lies_across(
+    comp: Comp, along: Axis, buffers: Mapping[str, Buffer], beside: bool
+) -> bool:
+    """Whether nothing is contiguous along the stack, and nothing that is read depends on it, or
+    (`beside`) is at its place there: neighbours of it are windows, not stacks."""
+    if not writes_each_point(comp):
         return False
-    return writes_each_point(comp) and lies_across(comp, along.name, buffers)
+    place = axis(along.name)
+    reads = (e for i in comp.body if isinstance(i, Load) for e in i.index if along.name in e.axes)
+    if any(not beside or e != place for e in reads):
+        return False
+    return lies_across(comp, along.name, buffers)
 
 
 def _is_of_vectors(comp: Comp, along: Axis) -> bool:

@@ -159,7 +159,7 @@ PASSES: dict[str, Pass] = {
         Pass("taps apart", "weights read number by number -> lines of channels",
              _graph(lambda g, c: taps_apart(g))),
         Pass("stacks", "a choice of what is stacked at each point -> all that is stacked at once",
-             _graph(lambda g, c: stacks_at_once(g))),
+             _graph(lambda g, c: stacks_at_once(g, beside=c.target.kind == "cpu"))),
         Pass("neighbours", "windows -> several neighbours a thread, which share what they read",
              _graph(lambda g, c: neighbours_together(g, c.target))),
         Pass("overwrite operands", "pointwise results -> in the memory of operands that end there",

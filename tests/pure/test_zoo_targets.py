@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torchweld.core.errors import UsageError
-from torchweld.zoo.targets import check_fits, load_target, regression_loss
+from torchweld.zoo.targets import check_fits, load_target, regression_loss, tensors
 
 GOOD = """
 import torch
@@ -112,3 +112,9 @@ def test_a_file_that_cannot_be_imported_is_told(tmp_path):
     (tmp_path / "bad.txt").write_text(GOOD)
     with pytest.raises(UsageError, match="no Python file"):
         load(f"{tmp_path}/bad.txt:make")
+
+
+def test_results_with_a_field_named_values_are_tuples():
+    x = torch.randn(3, 4)
+    found = tensors((x.max(1), {"a": x}))
+    assert [t.dtype for t in found] == [torch.float32, torch.int64, torch.float32]

@@ -30,13 +30,8 @@ def _step(model, a, b):
     return result, *torch.autograd.grad(result, (a, b), weights)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [
-    *((name, torch.float32) for name in CASES),
-    *((name, (torch.bfloat16, torch.float16)[at % 2]) for at, name in enumerate(CASES)),
-])  # fmt: skip
-def test_they_are_as_exact_as_eager(name, dtype):
-    torch.manual_seed(0)
-    model, *shapes = CASES[name]
+def _as_exact_as_eager(model, shapes, dtype):
+    """The fused `model`, whose results and gradients are compared."""
     a, b = (torch.randn(s, dtype=dtype, requires_grad=True) for s in shapes)
     made = torchweld.fuse(model)
     exact = _step(model, *(t.detach().double().requires_grad_() for t in (a, b)))
@@ -44,6 +39,17 @@ def test_they_are_as_exact_as_eager(name, dtype):
         assert got.dtype == eager.dtype and got.shape == eager.shape
         error, allowed = ((t.double() - true).norm() for t in (got, eager))
         assert error <= 1.5 * allowed + torch.finfo(dtype).eps * true.norm() / 2
+    return made
+
+
+@pytest.mark.parametrize(("name", "dtype"), [
+    *((name, torch.float32) for name in CASES),
+    *((name, (torch.bfloat16, torch.float16)[at % 2]) for at, name in enumerate(CASES)),
+])  # fmt: skip
+def test_they_are_as_exact_as_eager(name, dtype):
+    torch.manual_seed(0)
+    model, *shapes = CASES[name]
+    made = _as_exact_as_eager(model, shapes, dtype)
     records = torchweld.records(made)[: 1 if "term" in name else 2]  # gradients of one term: sums
     nodes = (n for r in records for n in r.graph.nodes)
     called = [getattr(n, "target", "") for n in nodes]
@@ -87,13 +93,7 @@ def test_products_of_few_terms_are_as_exact_as_eager(name, dtype):
     """Results are kernels; of their gradients those that add up many terms are products."""
     torch.manual_seed(0)
     model, *shapes = FEW[name]
-    a, b = (torch.randn(s, dtype=dtype, requires_grad=True) for s in shapes)
-    made = torchweld.fuse(model)
-    exact = _step(model, *(t.detach().double().requires_grad_() for t in (a, b)))
-    for got, eager, true in zip(_step(made, a, b), _step(model, a, b), exact):
-        assert got.dtype == eager.dtype and got.shape == eager.shape
-        error, allowed = ((t.double() - true).norm() for t in (got, eager))
-        assert error <= 1.5 * allowed + torch.finfo(dtype).eps * true.norm() / 2
+    made = _as_exact_as_eager(model, shapes, dtype)
     forward = torchweld.records(made)[0].graph.nodes
     assert not any("mm" in getattr(n, "target", "") for n in forward)
 

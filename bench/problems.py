@@ -26,6 +26,7 @@ from pathlib import Path
 from common import write_results
 from problem_board import Board, Task
 from problem_check import Asked
+from problem_set import FOLDERS
 from problem_table import error_text, rendered
 from problem_worker import Answer, serve
 from tables import ROOT
@@ -212,6 +213,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--processor", action="store_true",
                         help="one thread, and its processor time in place of the clock's")
     parser.add_argument("--against", default="eager,inductor", help="of report.ways")
+    parser.add_argument("--files", nargs="*", default=(), metavar="FOLDER",
+                        help="of problems in KernelBench's form, which are then run")
     parser.add_argument("--check", action="store_true", help="time nothing")
     parser.add_argument("--list", action="store_true", help="run nothing, print the names")
     return parser.parse_args()
@@ -219,9 +222,10 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
+    os.environ[FOLDERS] = os.pathsep.join(map(os.path.abspath, given.files))
     from problem_set.catalogue import chosen
 
-    problems = chosen(given.names, given.train)
+    problems = chosen(given.names or [Path(f).name for f in given.files], given.train)
     if given.list:
         return print("\n".join(f"{p.group:14} {p.name}" for p in problems))
     ways = () if given.check else tuple(w for w in given.against.split(",") if w)

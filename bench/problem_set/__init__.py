@@ -1,0 +1,1 @@
+FOLDERS = "TORCHWELD_PROBLEM_FOLDERS"  # folders of files, as paths are listed

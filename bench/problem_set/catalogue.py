@@ -19,6 +19,7 @@ from problem_set import (
     reductions,
 )
 from problem_set.core import PROBLEMS, Problem
+from problem_set.files import add_files
 from problem_set.second import basic, chains, fields
 from problem_set.second import blocks as second_blocks
 
@@ -31,6 +32,7 @@ FILES = (
 
 # Groups of many large models, and the second set.
 ONLY_ASKED = ("timm_families", *{p.group for p in PROBLEMS.values() if p.name.startswith("u_")})
+add_files()
 
 
 def chosen(words: Sequence[str], train: bool) -> list[Problem]:

@@ -103,5 +103,7 @@ def usual_dtype(problem: Problem, device: str) -> torch.dtype:
     return torch.bfloat16 if problem.low and device != "cpu" else torch.float32
 
 
-def _to(tensor: Tensor, device: str, dtype: torch.dtype) -> Tensor:
+def _to(tensor: object, device: str, dtype: torch.dtype) -> object:
+    if not isinstance(tensor, Tensor):  # a number, in a file of others
+        return tensor
     return tensor.to(device, dtype if tensor.is_floating_point() else None)

@@ -36,9 +36,13 @@ struct Config {
   unsigned count;
 };
 extern "C" {
+static void* recording;  // a graph, or none
+void record(void* graph, const Config* config, void* function, void** values);
 int cuLaunchKernelEx(const Config* config, void* f, void** parameters, void**) {
+  if (recording) return record(recording, config, f, parameters), 0;
   return ((int (*)(const Config*, void**))f)(config, parameters);
 }
+void begin(void* graph) { recording = graph; }
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void*) {
   memcpy((void*)to, (void*)from, bytes);
   return 0;
@@ -53,6 +57,8 @@ struct Node {
   void* function;
   bool last;
   std::vector<std::vector<char>> values;
+  std::vector<void*> places = {};
+  unsigned grid[3] = {};
   int run() {
     std::vector<void*> places;
     for (auto& value : values) places.push_back(value.data());
@@ -60,16 +66,35 @@ struct Node {
     return ((int (*)(const Config*, void**))function)(&config, places.data());
   }
 };
-static std::map<void*, std::vector<Node*>> joined;
+static std::map<void*, std::vector<Node*>> joined, recorded;
 int cuGraphGetNodes(void* graph, void** nodes, size_t* count) {
-  if (nodes) nodes[0] = graph;
   *count = 1;
+  if (nodes) nodes[0] = graph;
+  for (Node* node : recorded[graph]) {
+    if (nodes) nodes[*count] = node;
+    ++*count;
+  }
   return 0;
 }
 int cuGraphGetRootNodes(void* graph, void** nodes, size_t* count) {
   if (!nodes) joined.erase(graph);  // of an earlier one at the same address
   return cuGraphGetNodes(graph, nodes, count);
 }
+static bool is_recorded(void* node) {
+  for (auto& [graph, nodes] : recorded)
+    for (Node* other : nodes) if (other == node) return true;
+  return false;
+}
+int cuGraphNodeGetType(void* node, int* type) { *type = !is_recorded(node); return 0; }
+int cuGraphKernelNodeGetParams_v2(Node* node, KernelNode* kernel) {
+  node->places.clear();
+  for (auto& value : node->values) node->places.push_back(value.data());
+  *kernel = {node->function, {node->grid[0], node->grid[1], node->grid[2]}, {}, 0,
+             node->places.data()};
+  return 0;
+}
+static bool refuses;
+void refuse(bool on) { refuses = on; }
 int cuGraphNodeGetDependentNodes_v2(void*, void**, void*, size_t* count) { return *count = 0; }
 int cuGraphAddKernelNode_v2(Node** node, void* graph, void* const*, size_t after,
                             const KernelNode* kernel) {
@@ -79,17 +104,30 @@ int cuGraphAddKernelNode_v2(Node** node, void* graph, void* const*, size_t after
 }
 int cuGraphDestroyNode(void*) { return 1; }
 int cuGraphAddDependencies(void*, void* const*, void* const*, size_t) { return 0; }
-int cuGraphExecKernelNodeSetParams_v2(void*, Node* node, const KernelNode* kernel) {
+static void set(Node* node, const KernelNode* kernel) {
   node->values.clear();
   for (size_t i = 0; i < parameters[node->function].size(); ++i) {
     const char* value = (const char*)kernel->parameters[i];
     node->values.emplace_back(value, value + parameters[node->function][i]);
   }
+}
+int cuGraphExecKernelNodeSetParams_v2(void*, Node* node, const KernelNode* kernel) {
+  if (refuses) return 1;
+  set(node, kernel);
   return 0;
+}
+void record(void* graph, const Config* config, void* function, void** values) {
+  auto* grid = config->grid;
+  KernelNode kernel = {function, {grid[0], grid[1], grid[2]}, {}, 0, values};
+  Node* node = new Node{function, false, {}};
+  memcpy(node->grid, config->grid, sizeof node->grid);
+  set(node, &kernel);
+  recorded[graph].push_back(node);
 }
 int cuGraphLaunch(void* graph, void*) {
   int failed = 0;
   for (Node* node : joined[graph]) if (!node->last) failed |= node->run();
+  for (Node* node : recorded[graph]) failed |= node->run();
   failed |= ((int (*)())graph)();
   for (Node* node : joined[graph]) if (node->last) failed |= node->run();
   return failed;
@@ -150,6 +188,26 @@ def launched_as(function: Callable):
     """A kernel's handle: `function(config, addresses of the parameters)` gives 0."""
     addresses = ctypes.POINTER(ctypes.c_void_p)
     return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Config), addresses)(function)
+
+
+@contextmanager
+def recorded_in(graph: int) -> Iterator[None]:
+    """Kernels that are launched inside become part of a graph."""
+    _library[0].begin(ctypes.c_void_p(graph))
+    try:
+        yield
+    finally:
+        _library[0].begin(None)
+
+
+@contextmanager
+def no_new_parameters() -> Iterator[None]:
+    """Inside, the driver sets no kernel of a graph."""
+    _library[0].refuse(True)
+    try:
+        yield
+    finally:
+        _library[0].refuse(False)
 
 
 def parameters_of(function, sizes: list[int]) -> None:

@@ -12,7 +12,13 @@ from typing import ClassVar
 import pytest
 import torch
 
-from recorded import launched_as, native_with_stand_in, parameters_of
+from recorded import (
+    launched_as,
+    native_with_stand_in,
+    no_new_parameters,
+    parameters_of,
+    recorded_in,
+)
 from torchweld.codegen.source import BufferArg, DescriptorArg, GridDim, KernelSource, SizeArg
 from torchweld.core.errors import BuildError
 from torchweld.core.options import Options
@@ -24,6 +30,7 @@ from torchweld.runtime.copies import copy_source
 from torchweld.runtime.dispatch import Pointer
 from torchweld.runtime.launch_table import Handle, TileMap, launch_table
 from torchweld.runtime.launcher import launch_plan
+from torchweld.runtime.moved import Moved
 from torchweld.runtime.native import watch
 
 BYTES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "*fp32": ctypes.c_uint64,
@@ -392,6 +399,60 @@ def test_copies_are_nodes_of_the_graph(native, monkeypatch):
         buffer.zero_(), made.zero_()
     for other in (x[:3], x.double()):
         assert not launch(0, [other], [result]) and not made.any()
+
+
+def recorded_copies(native, slots: list[tuple[int, int]]):
+    """A graph of kernels that copy 96 bytes from one slot to another, its table, and the addresses
+    and tensors of slots as it was recorded."""
+    tensors = [torch.zeros(4, 6) for _ in range(4)]
+    bases = array("q", [t.data_ptr() for t in tensors])
+    graph, source = Doubling(torch.zeros(1), torch.zeros(1)), copy_source(1, vectors=False)
+    kernel, known = Copying(source), {"n0": 96, "most": 96}
+    names = [{"target0": Pointer(to), "source0": Pointer(start)} for start, to in slots]
+    table = launch_table([launch_plan(source, kernel, n.__getitem__, known) for n in names], 0,
+                         native)  # fmt: skip
+    with recorded_in(graph.raw_cuda_graph()):
+        native.launch(table.address, 0, len(slots), bases.buffer_info()[0], 0)
+    return graph, table, bases, tensors
+
+
+def test_kernels_of_a_graph_are_found(native):
+    graph, table, bases, _ = recorded_copies(native, [(0, 1), (1, 2), (0, 1)])
+    told = (table.address, 3)
+    address = bases.buffer_info()[0]
+    found = native.find(graph.raw_cuda_graph(), told, address)
+    rows, nodes = found[::2], found[1::2]
+    assert rows[0] == table.address and len(set(rows)) == 3
+    assert len(set(nodes)) == 3 and all(nodes)  # alike, but each its own
+    bases[1] += 16
+    assert native.find(graph.raw_cuda_graph(), told, address)[1::2] == [0, 0, 0]
+    other = Doubling(torch.zeros(1), torch.zeros(1)).raw_cuda_graph()
+    assert native.find(other, told, address)[1::2] == [0, 0, 0]
+
+
+def test_kernels_read_and_write_where_a_caller_has_it(native):
+    graph, table, bases, (_, between, *_) = recorded_copies(native, [(0, 1), (1, 2)])
+    found = native.find(graph.raw_cuda_graph(), (table.address, 2), bases.buffer_info()[0])
+    launch = recording.Launch(graph, [], [], native)
+    moved = Moved({0: 0}, {0: 2}, tuple(found))
+    launch.move(moved, bases, [torch.empty(4, 6)])
+    for _ in range(3):
+        x, result = torch.randn(4, 6), torch.zeros(4, 6)
+        assert launch(0, [x], [result]) and torch.equal(result, x) and torch.equal(between, x)
+    shifted = torch.empty(25)[1:].view(4, 6).copy_(x + 1)  # no multiple of 16 bytes
+    for given in (shifted, (x + 1).t().contiguous().t()):
+        result.zero_()
+        assert launch(0, [given], [result]) and torch.equal(result, x + 1)
+    for other in (x[:3], x.double()):
+        assert not launch(0, [other], [result])
+
+
+def test_a_driver_that_sets_no_recorded_kernel(native):
+    graph, table, bases, _ = recorded_copies(native, [(0, 1)])
+    found = native.find(graph.raw_cuda_graph(), (table.address, 1), bases.buffer_info()[0])
+    launch = recording.Launch(graph, [], [], native)
+    with no_new_parameters(), pytest.raises(recording.Refused):
+        launch.move(Moved({0: 0}, {0: 1}, tuple(found)), bases, [torch.empty(4, 6)])
 
 
 def test_no_replay_of_inputs_laid_out_otherwise(native):

@@ -28,10 +28,11 @@ from torchweld.runtime.externs import is_random
 from torchweld.runtime.graph_domain import Domain
 from torchweld.runtime.handout import HandedOut
 from torchweld.runtime.loaded import Loaded
+from torchweld.runtime.moved import Moved, moved_in
 from torchweld.runtime.program import Program
 from torchweld.runtime.record import note
 from torchweld.runtime.recordable import why_not_copied, why_not_recorded, why_not_worth_it
-from torchweld.runtime.recording import Reads, Recording, outputs_of
+from torchweld.runtime.recording import Reads, Recording, Refused, outputs_of
 from torchweld.runtime.torch_private import current_gpu, is_capturing
 from torchweld.runtime.warmth import Warmth
 from torchweld.targets.find import target_of
@@ -63,6 +64,7 @@ class GraphedProgram:
         self._is_known = False  # to the domain, with its needs
         self._worth: dict[tuple[int, ...], bool] = {}  # of recording, by what it would copy
         self._domain: Domain | None = None
+        self._moves = True
         self._flags = program.index_flags or None
 
     @property
@@ -141,7 +143,7 @@ class GraphedProgram:
         self._warmth.recorded(key)
         try:
             with torch.inference_mode(False), torch.no_grad():  # later calls may be of any mode
-                recording = self._make_recording(args, handed, domain)
+                recording = self._recorded(args, handed, domain)
         except RuntimeError as error:
             self._warmth.fail()
             note(self.record, "no_graph", self.loaded.graph.name, str(error).partition("\n")[0])
@@ -186,7 +188,18 @@ class GraphedProgram:
         known = domain.fixed_addresses()
         return tuple(p for p in self._program.moving_positions if args[p].data_ptr() in known)
 
-    def _make_recording(self, args: list, handed: tuple[int, ...], domain: Domain) -> Recording:
+    def _recorded(self, args: list, handed: tuple[int, ...], domain: Domain) -> Recording:
+        try:
+            return self._make_recording(args, handed, domain, self._moves)
+        except Refused:
+            self._moves = False
+            return self._make_recording(args, handed, domain, False)
+
+    def _make_recording(
+        self, args: list, handed: tuple[int, ...], domain: Domain, moves: bool
+    ) -> Recording:
+        """`moves`: its kernels are to read inputs and write outputs where a caller has them, as far
+        as nothing else does."""
         program, native = self._program, None if self._draws else self.loaded.native
         static, moving = program.static_positions, program.moving_positions
         reads = Reads(args, static, moving, handed, self.loaded.native)
@@ -199,7 +212,11 @@ class GraphedProgram:
         ):
             paused = program.run_head(arenas, given)
         outputs = outputs_of(self.loaded, paused.shaped.sizes, self._kind, self._loose)
-        return Recording(graph, reads, paused, outputs, arenas, native)
+        moved = Moved()
+        if moves and native is not None:
+            told = paused, (reads.positions, outputs.copied), native, target_of(self._device)
+            moved = moved_in(graph.raw_cuda_graph(), self.loaded, *told)
+        return Recording(graph, reads, paused, outputs, arenas, native, moved)
 
     def _arena_needs(self, args: list, domain: Domain) -> list[tuple[torch.device, int]]:
         """As much as others need that are to share it: programs of training, recordings of other

@@ -34,6 +34,11 @@ recorded(graph, buffers, row, node, made, row, node)   a graph, the copies into 
 replay(recorded, stream, sources, results)   copies, launches, copies; False, with nothing done,
                          where sources are not laid out like buffers, or a node has an address that
                          is not aligned
+find(graph, (rows, count, ...), bases)   of each row of tables, by turns, its address and the kernel
+                         that it is in a graph that is not instantiated yet; 0 if there is none
+move(recorded, (row, node, ...), addresses by slot, slots, tensors)   from now on `sources` and
+                         `results` of `replay` go on with what these kernels are told by slot: first
+                         inputs, laid out as the tensors; False if the driver refuses
 encode(...)              a TMA descriptor, at an address; False if the driver refuses
 """
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -14,6 +15,7 @@ from torchweld.runtime.copies import copy_table
 from torchweld.runtime.fixed import Fixed, addresses
 from torchweld.runtime.loaded import Loaded
 from torchweld.runtime.memory import Arena
+from torchweld.runtime.moved import Moved
 from torchweld.runtime.placement import LARGE_OUTPUT_BYTES
 from torchweld.runtime.program import Paused
 from torchweld.runtime.recordable import recorded_buffers, view_bytes
@@ -85,6 +87,15 @@ class Reads:
         self.buffers = [_maker(args[p])() for p in self.positions]
         copy_all(self.buffers, [args[p] for p in self.positions])
 
+    def set_apart(self, moved: Iterable[int]) -> list[torch.Tensor]:
+        """From now on the inputs at the positions `moved` come last, and have no buffers; those
+        that they had."""
+        buffers = dict(zip(self.positions, self.buffers))
+        copied, last = [p for p in self.positions if p not in set(moved)], tuple(moved)
+        self.positions = (*copied, *last)
+        self.buffers = [buffers[p] for p in copied]
+        return [buffers[p] for p in last]
+
     def recorded(self, args: list) -> list:
         """The inputs as the graph is to see them."""
         given = dict(zip(self.positions, self.buffers))
@@ -94,6 +105,10 @@ class Reads:
         """Whether what it reads where it is has stayed there."""
         handed = self._handed
         return self._fixed.hold(args) and (not handed or addresses(args, handed) == self._pointers)
+
+
+class Refused(RuntimeError):
+    """The driver does not take other addresses for recorded kernels."""
 
 
 class Launch:
@@ -106,6 +121,7 @@ class Launch:
         native: ModuleType | None,
     ) -> None:  # fmt: skip
         self._graph, self._buffers, self._made, self._native = graph, buffers, made, native
+        self._layouts = [_layout(b) for b in buffers]
         if native is not None:
             self._tables = [copy_table(tensors, native) for tensors in (buffers, made)]
             rows = [0 if t is None else t.address for t in self._tables]
@@ -114,17 +130,26 @@ class Launch:
             before, after = zip(rows, nodes)
             self._recorded = native.recorded(graph_handle(graph), buffers, *before, made, *after)
 
+    def move(self, moved: Moved, bases: array, buffers: list[torch.Tensor]) -> None:
+        """More sources and results come with each call, which its kernels read and write where they
+        are: sources laid out like `buffers`. `bases`: as recorded. Errors: Refused."""
+        slots = (*moved.inputs.values(), *moved.outputs.values())
+        told = moved.kernels, tuple(bases), slots, tuple(buffers)
+        if not self._native.move(self._recorded, *told):
+            raise Refused("the driver does not take other addresses for recorded kernels")
+        self._layouts += map(_layout, buffers)
+
     def __call__(self, stream: int, sources: list, results: list) -> bool:
         """On `stream`, the current one. False, with nothing done, if sources have other shapes or
         types than buffers."""
         native = self._native
         if native is not None and native.replay(self._recorded, stream, sources, results):
             return True
-        pairs = list(zip(self._buffers, sources))
-        if not all(b.shape == s.shape and b.dtype == s.dtype for b, s in pairs):
+        pairs = list(zip(sources, self._layouts))
+        if not all(s.shape == shape and s.dtype == dtype for s, (shape, _, dtype) in pairs):
             return False
         if native is not None:
-            alike = [in_layout(s, b.shape, b.stride()) for b, s in pairs]
+            alike = [in_layout(s, shape, strides) for s, (shape, strides, _) in pairs]
             return native.replay(self._recorded, stream, alike, results)
         copy_all(self._buffers, sources)
         self._graph.replay()
@@ -132,26 +157,37 @@ class Launch:
         return True
 
 
+def _layout(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...], torch.dtype]:
+    return tensor.shape, tensor.stride(), tensor.dtype
+
+
 class Recording:
     """`lent`: the tensors that it gives away, `lent_at`: (position among the outputs, number among
     these); what is one tensor stays one, for autograd copies a gradient that is given to two
     parameters. `paused`: the recorded call, before its tail. `arenas`: kept for as long as the
-    graph may write to them. `native`: see Launch."""
+    graph may write to them. `native`: see Launch. Errors: Refused, if `moved` has something."""
 
     def __init__(
         self, graph: torch.cuda.CUDAGraph, reads: Reads, paused: Paused, outputs: Outputs,
-        arenas: tuple[Arena, ...], native: ModuleType | None,
+        arenas: tuple[Arena, ...], native: ModuleType | None, moved: Moved,
     ) -> None:  # fmt: skip
         self.reads, self._arenas = reads, arenas
         self._outputs = outputs
         self._results, self._tail = _left(paused, outputs)
-        self._made = [self._results[p] for p in outputs.copied]
         self._given = [self._results[p] for p in outputs.given]
         self.lent = list({id(t): t for t in self._given}.values())
         numbers = {id(t): n for n, t in enumerate(self.lent)}
         self.lent_at = tuple((p, numbers[id(t)]) for p, t in zip(outputs.given, self._given))
-        self._makers = [_maker(t) for t in self._made]
+        copied = [p for p in outputs.copied if p not in moved.outputs]
+        self._fresh = (*copied, *moved.outputs)
+        self._makers = [_maker(self._results[p]) for p in self._fresh]
+        self._made = [self._results[p] for p in copied]
+        moving = reads.set_apart(moved.inputs)
         self._launch = Launch(graph, reads.buffers, self._made, native)
+        if moved.kernels:
+            self._launch.move(moved, paused.bases, moving)
+        for place in moved.outputs:
+            self._results[place] = None
         self.addresses = frozenset(t.data_ptr() for t in self._given) - {0}
 
     @property
@@ -168,7 +204,7 @@ class Recording:
         if not self._launch(stream, [args[p] for p in self.reads.positions], made):
             return None
         results = self._results.copy() if self._tail is None else self._tail.run_tail()
-        for place, tensor in zip(self._outputs.copied, made):
+        for place, tensor in zip(self._fresh, made):
             results[place] = tensor
         for place, position, shape, strides, offset in self._outputs.windows:
             tensor = args[position]

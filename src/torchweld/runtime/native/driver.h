@@ -54,7 +54,10 @@ struct GraphDriver {
   int (*remove)(void* node);
   int (*add_order)(void* graph, void* const* from, void* const* to, size_t count);
   int (*set_kernel)(void* recorded, void* node, const KernelNode*);
+  int (*type)(void* node, int* type);
+  int (*kernel)(void* node, KernelNode*);
 };
+enum { kIsKernel = 0 };  // CU_GRAPH_NODE_TYPE_KERNEL
 
 static Driver driver;
 static GraphDriver graphs;
@@ -78,6 +81,8 @@ static bool open_driver(const char* path) {
       {"cuGraphDestroyNode", (void**)&graphs.remove},
       {"cuGraphAddDependencies", (void**)&graphs.add_order},
       {"cuGraphExecKernelNodeSetParams_v2", (void**)&graphs.set_kernel},
+      {"cuGraphNodeGetType", (void**)&graphs.type},
+      {"cuGraphKernelNodeGetParams_v2", (void**)&graphs.kernel},
   };
   has_graphs = find_all(path, of_graphs);
   return find_all(path, wanted);

@@ -2,6 +2,7 @@
 // for; arguments are trusted.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <algorithm>
 
 #include "nodes.h"
 #include "steps.h"
@@ -141,9 +142,10 @@ struct Copies {
   Side by;
   std::vector<int64_t> addresses, bytes;
 
-  // False where a pair of tensors is not laid out alike.
+  // False where a pair of tensors is not laid out alike. Those in one list alone are not copied.
   bool fill(PyObject* targets, PyObject* sources) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(targets); ++i) {
+    Py_ssize_t count = std::min(PyList_GET_SIZE(targets), PyList_GET_SIZE(sources));
+    for (Py_ssize_t i = 0; i < count; ++i) {
       Tensor target, source;
       if (exchange->borrow(PyList_GET_ITEM(targets, i), &target)) return false;
       if (exchange->borrow(PyList_GET_ITEM(sources, i), &source)) return false;
@@ -178,10 +180,37 @@ static PyObject* join(PyObject*, PyObject* const* args, Py_ssize_t) {
   return Py_BuildValue("LL", (long long)ends.first, (long long)ends.last);
 }
 
+// Recorded kernels that read and write where a caller has it. `bases`: addresses by slot, most of
+// them as they were recorded; `slots`: of inputs, then of outputs; `words`: layouts of the inputs.
+struct Moved {
+  std::vector<Side> kernels;
+  std::vector<int64_t> bases, slots, words;
+
+  // Takes the tensors of both lists that are not copied; false where one is not as expected.
+  bool place(PyObject* sources, Py_ssize_t first, PyObject* results, Py_ssize_t first_result) {
+    const int64_t *next = words.data(), *slot = slots.data();
+    for (Py_ssize_t i = first; i < PyList_GET_SIZE(sources); ++i) {
+      View given(PyList_GET_ITEM(sources, i));
+      if (!given.take(next)) return false;
+      bases[*slot++] = given.data;
+    }
+    for (Py_ssize_t i = first_result; i < PyList_GET_SIZE(results); ++i)
+      bases[*slot++] = View(PyList_GET_ITEM(results, i)).data;
+    return true;
+  }
+
+  bool set(void* graph) const {
+    for (const Side& kernel : kernels)
+      if (!set_node(graph, kernel.node, kernel.row, bases.data())) return false;
+    return true;
+  }
+};
+
 struct Replay {
   void* graph;
   PyObject *buffers, *made;
   Side before, after;
+  Moved moved = {};
 
   Replay(void* graph, PyObject* buffers, PyObject* made, Side before, Side after)
       : graph(graph), buffers(buffers), made(made), before(before), after(after) {
@@ -203,19 +232,65 @@ static PyObject* recorded(PyObject*, PyObject* const* args, Py_ssize_t) {
   return PyCapsule_New(made, "replay", [](PyObject* capsule) { delete replay_in(capsule); });
 }
 
+// find(graph, (rows, count, rows, count, ...), bases): the address and the node of each row, by
+// turns; 0 for the node of what is not found
+static PyObject* find(PyObject*, PyObject* const* args, Py_ssize_t) {
+  PyObject* found = PyList_New(0);
+  if (!has_graphs) return found;
+  RecordedKernels kernels((void*)integer(args[0]));
+  for (Py_ssize_t i = 0; i + 1 < PyTuple_GET_SIZE(args[1]); i += 2) {
+    auto* row = (const int64_t*)integer(PyTuple_GET_ITEM(args[1], i));
+    int64_t count = integer(PyTuple_GET_ITEM(args[1], i + 1));
+    for (; count; --count, row = next_row(row)) {
+      void* node = kernels.take(row, (const int64_t*)integer(args[2]));
+      for (int64_t word : {(int64_t)row, (int64_t)node}) {
+        PyObject* number = PyLong_FromLongLong(word);
+        PyList_Append(found, number);
+        Py_DECREF(number);
+      }
+    }
+  }
+  return found;
+}
+
+static std::vector<int64_t> integers(PyObject* tuple) {
+  std::vector<int64_t> found;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
+    found.push_back(integer(PyTuple_GET_ITEM(tuple, i)));
+  return found;
+}
+
+// move(recorded, (row, node, row, node, ...), addresses by slot, slots, tensors laid out as inputs)
+static PyObject* move(PyObject*, PyObject* const* args, Py_ssize_t) {
+  Replay* graph = replay_in(args[0]);
+  if (!graph) return nullptr;
+  Moved moved{{}, integers(args[2]), integers(args[3]), {}};
+  auto kernels = integers(args[1]);
+  for (size_t i = 0; i + 1 < kernels.size(); i += 2)
+    moved.kernels.push_back({(const int64_t*)kernels[i], (void*)kernels[i + 1]});
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[4]); ++i)
+    View(PyTuple_GET_ITEM(args[4], i)).append_to(moved.words);
+  if (!moved.set(graph->graph)) Py_RETURN_FALSE;
+  graph->moved = std::move(moved);
+  Py_RETURN_TRUE;
+}
+
 static PyObject* replay(PyObject*, PyObject* const* args, Py_ssize_t) {
   Replay* graph = replay_in(args[0]);
   if (!graph) return nullptr;
   void* stream = (void*)integer(args[1]);
   Copies before{graph->before, {}, {}}, after{graph->after, {}, {}};
-  if (!before.fill(graph->buffers, args[2]) || !after.fill(args[3], graph->made)) {
+  Moved& moved = graph->moved;
+  if (!before.fill(graph->buffers, args[2]) || !after.fill(args[3], graph->made) ||
+      !moved.place(args[2], PyList_GET_SIZE(graph->buffers), args[3],
+                   PyList_GET_SIZE(graph->made))) {
     PyErr_Clear();
     Py_RETURN_FALSE;
   }
   bool started;
   Py_BEGIN_ALLOW_THREADS;
-  started = before.set(graph->graph) && after.set(graph->graph) && before.start(stream) &&
-            !driver.launch_graph(graph->graph, stream) && after.start(stream);
+  started = before.set(graph->graph) && after.set(graph->graph) && moved.set(graph->graph) &&
+            before.start(stream) && !driver.launch_graph(graph->graph, stream) && after.start(stream);
   Py_END_ALLOW_THREADS;
   return PyBool_FromLong(started);
 }
@@ -242,6 +317,7 @@ static PyMethodDef methods[] = {
     FAST(expect),    FAST(place),     ONE(hand_out),   ONE(in_use),
     FAST(launch),    FAST(join),      FAST(recorded),  FAST(replay),
     FAST(encode),    ONE(use_driver), FAST(use_torch), ONE(parameter_bytes),
+    FAST(find),      FAST(move),
     BIND(new_tensor), BIND(drop),     BIND(walk),      BIND(call),
     BIND(launches),  BIND(check),     BIND(window),    BIND(call_of),
     {}};

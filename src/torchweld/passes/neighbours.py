@@ -40,7 +40,9 @@ from torchweld.targets.target import Target
 
 _COUNTS = (4, 3, 2)
 _LEAST_LOADS = 6  # of a point: windows of fewer elements wait for memory
-_WORTH = 0.8  # of the loads are left, at most
+# Of the loads and stores are left, at most. What stores as much as it loads waits for that: 37
+# results of a window of 5 x 5 were half of the stores of a thread, of one point in place of two.
+_WORTH = 0.8
 _MOST_LOADS = 48  # of several results: of more, registers spill
 _THREADS = 256  # for each multiprocessor, at least, each with a vector of results
 
@@ -54,7 +56,7 @@ def neighbours_together(graph: Graph, target: Target) -> Graph:
 def _together(node: Node, graph: Graph, target: Target) -> Node:
     if not isinstance(node, Comp) or not _is_window(node):
         return node
-    most = _WORTH * _loads(node)
+    most = _WORTH * (_loads(node) + len(node.stores))
     found = min(_candidates(node, graph, target), key=lambda c: c[0], default=None)
     return found[1] if found and found[0] <= most else node
 
@@ -84,7 +86,7 @@ def _loads(comp: Comp) -> int:
 
 
 def _candidates(comp: Comp, graph: Graph, target: Target) -> Iterator[tuple[float, Comp]]:
-    """(loads for each result, the Comp), for each axis and number of neighbours."""
+    """(loads and stores of each point, the Comp), for each axis and number of neighbours."""
     points = hint(product(a.extent for a in comp.axes), graph.hints)
     for along in comp.axes:
         if not isinstance(along.extent, int) or not lies_across(comp, along.name, graph.buffers):
@@ -96,7 +98,7 @@ def _candidates(comp: Comp, graph: Graph, target: Target) -> Iterator[tuple[floa
             made = _written_out(comp, along, count, graph.buffers)
             if made is not None and _loads(made) <= _MOST_LOADS:
                 tiles = -(-along.extent // count)
-                yield _loads(made) * tiles / along.extent, made
+                yield (_loads(made) + len(made.stores)) * tiles / along.extent, made
 
 
 def lies_across(comp: Comp, name: str, buffers: Mapping[str, Buffer]) -> bool:

@@ -12,6 +12,7 @@ from torchweld.ir.nodes import (
     Comp,
 )
 from torchweld.targets.target import Target
+from torchweld.templates.pointwise_reduce.gpu.branches import thinned
 from torchweld.templates.pointwise_reduce.gpu.pointwise import (
     pointwise,
 )
@@ -71,6 +72,15 @@ def default(
     accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool = True
 ) -> Schedule:
     """The first guess. `split`: whether a second kernel may merge partial results."""
+    found = _default(accesses, hints, sm_count, split)
+    thin = thinned(found, accesses)
+    return thin if valid(thin, accesses) else found
+
+
+def _default(
+    accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: bool
+) -> Schedule:
+    """For any operations."""
     frame = accesses.frame
     if frame.column_reductions:
         return column_reducing(accesses, hints, sm_count)

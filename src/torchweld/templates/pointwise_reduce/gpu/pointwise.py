@@ -10,6 +10,7 @@ from torchweld.ir.nodes import (
     value_axes,
 )
 from torchweld.ir.size import Size, product
+from torchweld.templates.pointwise_reduce.gpu.branches import of_a_row
 from torchweld.templates.pointwise_reduce.gpu.schedule import (
     LOOPED_COLUMNS,
     Schedule,
@@ -22,6 +23,9 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import (
 
 LARGE = 16 << 20  # points: below, a last wave of large blocks leaves multiprocessors idle
 MOST_PADDED = 15 / 16  # of the lanes of a row's blocks are at work, at least
+# The same where a row has so many quotients and roots of its own (branches.py): at each point they
+# would take longer than what idle lanes leave out.
+PADDED_FOR_ROWS, BRANCHES_OF_ROWS = 3 / 4, 3
 NARROW_POINT = 4  # bytes: one that is read and one that is written, of 16 bits
 _FEW_ACCESSES = 4  # of a tile of which each thread has 32 points: more would not fit in registers
 _SHORT_RUN = 4  # of elements that are contiguous across a tile; below, nothing is transposed
@@ -81,10 +85,16 @@ def _padded_block(accesses: Accesses, length: Size, outer: tuple[str, ...]) -> i
     begin at multiples of 16 bytes."""
     along = set(outer)
     once = any(a.offset.axes and a.offset.axes <= along for a in accesses.loads.values())
-    if not once or not isinstance(length, int) or length % 8:
+    if not once or not isinstance(length, int):
         return None
-    blocks = (1024, 512, 256)
-    return next((b for b in blocks if -(-length // b) * b * MOST_PADDED <= length), None)
+    padded = {b: -(-length // b) * b for b in (1024, 512, 256)}
+    narrowest = min(a.bytes for a in accesses.all if not a.offset.axes <= along)
+    if length * narrowest % 16 == 0 and of_a_row(accesses, outer) >= BRANCHES_OF_ROWS:
+        least = min(padded, key=padded.__getitem__)
+        return least if padded[least] * PADDED_FOR_ROWS <= length else None
+    if length % 8:
+        return None
+    return next((b for b, points in padded.items() if points * MOST_PADDED <= length), None)
 
 
 def _transposed_points(accesses: Accesses, hints: Mapping[str, int]) -> int:

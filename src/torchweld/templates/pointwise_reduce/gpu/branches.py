@@ -1,0 +1,77 @@
+"""Operations that a GPU computes by a short way and, for few arguments, by a long one behind a
+branch: quotients and roots that are rounded as IEEE 754 says, sines. A thread takes one branch
+after the other, and each time waits for what is behind it, so other warps have to fill in. Where a
+point has many, a thread has few points: fewer registers, more warps, and code that fits in the
+cache of instructions (long ways are there once for each point)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from torchweld.ir.access import Accesses
+from torchweld.ir.nodes import Op, value_axes
+from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule
+
+# Sines have three times the code of quotients.
+_ALWAYS = {"sin": 2, "cos": 2, "tan": 2, "pow": 2, "lgamma": 2, "atan2": 1, "hypot": 1}
+_PRECISE = ("div", "sqrt", "reciprocal", "sigmoid", "tanh", "log1p", "sinh", "acosh", "asinh")
+_OF_FLOAT32 = {**_ALWAYS, **dict.fromkeys(_PRECISE, 1)}
+_FEW = 2  # of a point: they hide behind its memory
+# Of a thread. Gradients of option prices (nine quotients and a root), as ptxas compiles them for
+# sm_90: eight points take 190 registers, which leaves 8 warps to a multiprocessor, two take 59: 32.
+# Gradients of distances on a sphere (four sines, a root, a quotient): 32 points are 253 KB of code,
+# which took 244 us on an H200; two are 22 KB.
+MOST = 24
+_MOST_WARPS, _MOST_OF_SHARES = 8, 16
+
+
+def thinned(schedule: Schedule, accesses: Accesses) -> Schedule:
+    """`schedule` with no more points for each thread than their branches allow: more warps for a
+    tile first, since a program takes time to start."""
+    each = _of_a_point(schedule, accesses)
+    if each <= _FEW:
+        return schedule
+    while schedule.points_per_thread > 1 and schedule.points_per_thread * each > MOST:
+        smaller = _smaller(schedule)
+        if smaller == schedule:
+            break
+        schedule = smaller
+    return schedule
+
+
+def _of_a_point(schedule: Schedule, accesses: Accesses) -> int:
+    """The branches of each point of a tile: of what varies along its rows and its columns. Where a
+    tile is one row, what varies along the columns alone is computed for each row, too."""
+    rows, columns = set(schedule.rows), set(schedule.columns)
+    for_each_row = not rows or (schedule.form == "grid" and schedule.block_rows == 1)
+    return _branches(accesses, lambda axes: axes & columns and (for_each_row or axes & rows))
+
+
+def of_a_row(accesses: Accesses, rows: Collection[str]) -> int:
+    """The branches of what varies along `rows` alone."""
+    return _branches(accesses, lambda axes: axes and axes <= set(rows))
+
+
+def _branches(accesses: Accesses, counts: Callable[[frozenset[str]], object]) -> int:
+    """Of operations whose axes count."""
+    known = _OF_FLOAT32 if any(a.bytes > 2 for a in accesses.stores) else _ALWAYS
+    body = accesses.comp.body
+    return sum(
+        known.get(instr.name, 0)
+        for instr, axes in zip(body, value_axes(body), strict=True)
+        if isinstance(instr, Op) and instr.dtype.is_float and counts(axes)
+    )
+
+
+def _smaller(s: Schedule) -> Schedule:
+    """With half as many points for each thread, if it can be."""
+    shares_rows = s.form == "persistent" and s.splits > 1  # a fixed number of programs
+    if s.num_warps < (_MOST_OF_SHARES if shares_rows else _MOST_WARPS):
+        return replace(s, num_warps=2 * s.num_warps)
+    whole_rows = s.form == "persistent"
+    if not whole_rows and (s.block_columns > 32 * s.num_warps or s.block_rows == 1):
+        return replace(s, block_columns=s.block_columns // 2)
+    if s.form == "looped":
+        return replace(s, block_columns=max(1, s.block_columns // 2))
+    return replace(s, block_rows=max(1, s.block_rows // 2))

@@ -4,7 +4,7 @@ parameters are set for each replay."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import ModuleType
 
@@ -46,16 +46,15 @@ def moved_in(
         return Moved()
     launches = _launches(graph, paused, native)
     unknown = {slot for launch in launches if not launch.node for slot in launch.slots}
-    times = Counter(slot for launch in launches if launch.node for slot in launch.slots)
+    known = {slot for launch in launches for slot in launch.slots} - unknown
     slots = loaded.placement.slots
     sides = []
     for side in names:
-        known = {p: slots[n] for p, n in side.items() if n in may and slots[n] in times}
-        left = {p: slot for p, slot in known.items() if slot not in unknown}
+        left = {p: slots[n] for p, n in side.items() if n in may and slots[n] in known}
         copies_s = {p: _copy_s(loaded, paused, side[p], table) for p in left}
-        sides.append(_cheaper(left, times, copies_s, all_of_it=len(left) == len(side)))
+        sides.append(_cheaper(left, launches, copies_s, all_of_it=len(left) == len(side)))
     moving = {slot for side in sides for slot in side.values()}
-    kernels = [launch for launch in launches if moving.intersection(launch.slots)]
+    kernels = _touching(launches, moving)
     return Moved(*sides, tuple(word for k in kernels for word in (k.row, k.node)))
 
 
@@ -65,16 +64,22 @@ def _copy_s(loaded: Loaded, paused: Paused, name: str, table: Target) -> float:
 
 
 def _cheaper(
-    slots: Mapping[int, int], times: Mapping[int, int], copies_s: Mapping[int, float],
+    slots: Mapping[int, int], launches: Sequence[_Launch], copies_s: Mapping[int, float],
     all_of_it: bool,
-) -> dict[int, int]:
+) -> dict[int, int]:  # fmt: skip
     """Those of the inputs, or of the outputs, that are better not copied: all, where that saves the
     kernel of copies, too (`all_of_it`: there are no others), or some."""
-    sets_s = {p: times[slot] * _SET_S for p, slot in slots.items()}
-    saved_s = sum(copies_s.values()) + all_of_it * _COPIES_S
-    if sum(sets_s.values()) <= saved_s:
+
+    def sets_s(moving: Iterable[int]) -> float:
+        return _SET_S * len(_touching(launches, set(moving)))
+
+    if sets_s(slots.values()) <= sum(copies_s.values()) + all_of_it * _COPIES_S:
         return dict(slots)
-    return {p: slot for p, slot in slots.items() if sets_s[p] <= copies_s[p]}
+    return {p: slot for p, slot in slots.items() if sets_s((slot,)) <= copies_s[p]}
+
+
+def _touching(launches: Iterable[_Launch], slots: Set[int]) -> list[_Launch]:
+    return [launch for launch in launches if not slots.isdisjoint(launch.slots)]
 
 
 @dataclass(frozen=True)

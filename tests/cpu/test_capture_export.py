@@ -399,3 +399,22 @@ def test_recurrent_layers_are_exported_in_silence(kind):
         warnings.simplefilter("error")
         harness = Harness(kind(4, 8, 2).eval(), torch.randn(5, 3, 4))
     assert harness.check(torch.randn(5, 3, 4)) == (1, 0)
+
+
+class Literal(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.held = torch.tensor(3.0)
+
+    def forward(self, x):
+        return torch.minimum(x, torch.tensor(0.5)) * self.held
+
+
+def test_a_number_written_as_a_tensor_is_known_and_one_that_is_held_is_followed():
+    model = Literal()
+    h = Harness(model, X)
+    names = [n.name for n in h.captured[0].module.graph.nodes if n.op == "placeholder"]
+    assert len(names) == 2  # held, x
+    h.check(X)
+    model.held.fill_(5.0)
+    assert h.check(X) == (1, 0)

@@ -39,6 +39,7 @@ from torchweld.capture import (
 from torchweld.capture.captured import Captured
 from torchweld.capture.decomposing.program import decomposed
 from torchweld.capture.inline import inline
+from torchweld.capture.numbers import known_constant
 from torchweld.capture.results import Results
 from torchweld.capture.scores import Takes
 from torchweld.capture.written_out import write_out
@@ -54,6 +55,7 @@ _MAX_CHECKS = (
 )
 _WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 _SCALARS = (bool, int, float, str, type(None))
+_LITERALS = "lifted_tensor"  # torch's names of tensors that were written out in what was traced
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _numbers = itertools.count()
 
@@ -400,13 +402,29 @@ def wire_inputs(program: ExportedProgram, live: LiveState, values: int) -> tuple
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             order.append(live.positions[spec.target])
         elif spec.kind == InputKind.CONSTANT_TENSOR:
+            value = program.constants[spec.target]
+            if spec.target.startswith(_LITERALS) and known_constant(value) is not None:
+                _as_attribute(program.graph_module, node, spec.target, value)
+                continue
             order.append(values + len(constants))
-            constants.append(program.constants[spec.target])
+            constants.append(value)
         elif isinstance(node.meta["val"], torch.Tensor):
             order.append(next(user))
         else:
             program.graph_module.graph.erase_node(node)
     return order, constants
+
+
+def _as_attribute(
+    module: torch.fx.GraphModule, node: torch.fx.Node, name: str, value: torch.Tensor
+) -> None:
+    """What is read of an input from an attribute instead, as Dynamo has it: its value is known."""
+    module.register_buffer(name, value)
+    with module.graph.inserting_after(node):
+        read = module.graph.get_attr(name)
+    read.meta = dict(node.meta)
+    node.replace_all_uses_with(read)
+    module.graph.erase_node(node)
 
 
 def write_back(program: ExportedProgram, to_inputs: bool = False) -> None:

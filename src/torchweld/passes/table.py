@@ -37,6 +37,7 @@ from torchweld.plan.convolutions import own_convolutions
 from torchweld.plan.cpu_products import choose_products
 from torchweld.plan.decisions import Plan
 from torchweld.plan.dequantised import dequantised_weights
+from torchweld.plan.exact_windows import exact_windows
 from torchweld.plan.library_calls import cpu_calls, gpu_calls
 from torchweld.plan.own_attention import own_attention
 from torchweld.plan.products.form import form_products
@@ -132,6 +133,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: align_temporaries(g, c.target, c.loose_outputs))),
         Pass("pad products", "unaligned rows of the caller's factors -> copies, where they pay",
              _graph(lambda g, c: pad_products(g, c.target, c.options, c.choose, c.loose_outputs))),
+        Pass("exact windows", "float32 convolutions that cuDNN keeps exact -> products of our own",
+             lambda made, c: exact_windows(made, c.target, c.options, c.choose)),
         Pass("transposed", "transposed convolutions -> convolutions with phases of results",
              lambda made, c: transposed_turned(made, c.target, c.options, c.choose)),
         Pass(JOIN, "library products and their readers -> one kernel, where that is faster",

@@ -45,7 +45,8 @@ class ProductRates:
     every tile. `early_us`: what a kernel in Gluon gains by beginning while the one before it ends.
     `sum_us`: to add up columns: in tiles, and then tiles. `tile_us`, `tile_fma_us`: what a tile of
     128 x 128 in Gluon takes however short its depth, and for each multiply-add of its epilogue.
-    `convolution`: the share of its products' speed that the library's convolutions reach;
+    `convolution`: the share of its products' speed that the library's convolutions reach,
+    `exact_convolution` in float32 without tensor cores;
     `rows`: those of rows, which take 2 to 3 times as long as images of one; `unsuited`: those of
     rows with their channels innermost; `few`: those of images of up to eight
     channels, and of images that overlap themselves; `gathered_fma`: as `computed_fma`, of elements
@@ -66,6 +67,7 @@ class ProductRates:
     tile_us: float = 0.0
     tile_fma_us: float = 0.0
     convolution: float = 0.85
+    exact_convolution: float = 0.7
     rows: float = 0.34
     unsuited: float = 0.1
     few: float = 0.062

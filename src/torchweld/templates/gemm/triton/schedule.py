@@ -19,7 +19,7 @@ from torchweld.core.dtypes import DType
 from torchweld.core.errors import InvalidIR
 from torchweld.ir import size
 from torchweld.ir.access import Accesses, linear
-from torchweld.ir.contraction import TENSOR_DTYPES, Contraction, bad_combining, operand
+from torchweld.ir.contraction import Contraction, bad_combining, operand
 from torchweld.ir.expand import TUPLES
 from torchweld.ir.nodes import Instr, Reduce, Value, needed, store_axes, value_axes
 from torchweld.targets.target import Target
@@ -105,10 +105,10 @@ class _Work:
         return tuple((m, n, k * packed, *rest) for m, n, k, *rest in found)
 
     def narrowed(self, s: ProductSchedule) -> ProductSchedule:
-        """`s` with tiles of 16-bit types as narrow as what there is."""
+        """`s` with tiles as narrow as what there is."""
         c = self.contraction
         sides = [extent(self.accesses, axes) for axes in (c.columns, c.depth)]
-        narrow = _dtype_of(self.accesses, c) in TENSOR_DTYPES and len(c.products) == 1
+        narrow = _packed(self.accesses, c) == 1 and len(c.products) == 1
         return s.within(*sides) if narrow and all(isinstance(n, int) for n in sides) else s
 
     def fits(self, s: ProductSchedule) -> bool:

@@ -166,7 +166,8 @@ def test_a_cropped_cache_is_shorter(pair):
 
 
 def test_a_static_cache_is_written_in_place():
-    model = llama()
+    """Those of several layers: test_generate_caches.py."""
+    model = llama(layers=1)
     fused = torchweld.fuse(model)
     for batch, positions in PROMPTS:
         same(model, fused, tokens(batch, positions), cache_implementation="static")

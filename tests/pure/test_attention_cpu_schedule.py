@@ -44,7 +44,7 @@ def test_few_rows_are_one_group_and_many_are_whole_ones():
 
 def test_small_caches_and_many_threads_take_smaller_tiles():
     nest, _ = roles("sigmoid", i=4000, l=4000, d=256, e=256)
-    target = cpu_target(1)
+    target = replace(cpu_target(1), row_bytes=512 << 10)
     small = replace(target, row_bytes=128 << 10)
     assert tiles_of(nest, small, {}).rows < tiles_of(nest, target, {}).rows
     assert tiles_of(nest, replace(target, units=64), {}).rows < tiles_of(nest, target, {}).rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -89,6 +91,7 @@ def traced(function, *args) -> torch.fx.GraphModule:
     return gm
 
 
+@cache
 def core() -> dict:
     whole = {aten._softmax.default, aten._softmax_backward_data.default}
     whole |= {aten.slice_backward.default}

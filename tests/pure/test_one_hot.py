@@ -14,6 +14,7 @@ from torchweld.capture.one_hot import by_index
 from torchweld.capture.torch_private import core_decompositions
 
 aten = torch.ops.aten
+TABLE = core_decompositions()
 PRODUCTS = (aten.mm.default, aten.addmm.default)
 ROWS, COLUMNS, POINTS = 53, 7, 67
 
@@ -31,7 +32,7 @@ def scattered(at):
 
 
 def graph_of(function, *args) -> torch.fx.GraphModule:
-    made = make_fx(function, core_decompositions(), tracing_mode="fake")(*args)
+    made = make_fx(function, TABLE, tracing_mode="fake")(*args)
     by_index(made)
     made.recompile()
     return made

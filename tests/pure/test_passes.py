@@ -47,8 +47,9 @@ def test_each_pass_keeps_the_meaning(target):
     exact = geglu(*(a.double() for a in args))
     made = Plan(graph, ())
     for name in target.passes:
-        made = PASSES[name].run(made, Context(target, Options()))
-        check_graph(made.graph)
+        before, made = made, PASSES[name].run(made, Context(target, Options()))
+        if made.graph is not before.graph:
+            check_graph(made.graph)
     (result,) = run_graph(on(made.graph, "cpu"), [a for a in args])
     torch.testing.assert_close(result.double(), exact, rtol=2e-2, atol=2e-3)
 

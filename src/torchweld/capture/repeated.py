@@ -21,7 +21,7 @@ from torchweld.capture.torch_private import OpOverload, is_view
 from torchweld.ir.stretches import Run, Step, linked, longest
 
 # Calls at either end, but for views: the search tries moves over up to 16 nodes at once. With 12,
-# the plans of tests/pure/plan/test_repeated.py are still those of whole graphs.
+# the plans of tests/whole/test_repeated.py are still those of whole graphs.
 _KEPT = 24
 _PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.device))
 _SIZES = (torch.SymInt, torch.SymFloat, torch.SymBool)

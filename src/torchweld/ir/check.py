@@ -182,10 +182,17 @@ class _Checker:
         self.comp, self.buffers, self.sizes = comp, buffers, sizes
         self.axes = comp.extents
         self.written = written_elsewhere(comp)
-        self.where = ""
+        self.at: tuple[int, Instr] | Store | None = None
+
+    @property
+    def where(self) -> str:
+        """Written where a rule is broken alone: an instruction's text takes longer than its
+        rules."""
+        text = store_text(self.at) if isinstance(self.at, Store) else instr_text(*self.at)
+        return f"comp {self.comp.name}, {text}"
 
     def check_instr(self, position: int, instr: Instr) -> None:
-        self.where = f"comp {self.comp.name}, {instr_text(position, instr)}"
+        self.at = position, instr
         self._check_values(operands(instr), position)
         for value in operands(instr):
             whole = isinstance(instr, Pick) or not self._is_tuple(value)
@@ -193,7 +200,7 @@ class _Checker:
         self._rule(instr)
 
     def check_store(self, store: Store) -> None:
-        self.where = f"comp {self.comp.name}, {store_text(store)}"
+        self.at = store
         self._check_values(store_operands(store), len(self.comp.body))
         self._require(not self._is_tuple(store.value), f"%{store.value} has several results")
         self._require(store.combine in COMBINES, f"unknown combine {store.combine!r}")
@@ -345,6 +352,8 @@ class _Checker:
         self._require(len(same) == 1 or store.combine, "stored twice")
 
     def _known(self, size) -> int | None:
+        if isinstance(size, int):
+            return size
         return evaluate(size, self.sizes) if symbols(size) <= set(self.sizes) else None
 
     def _dtype(self, value: int) -> DType:
@@ -355,4 +364,5 @@ class _Checker:
         return isinstance(instr, Reduce) and monoid.TABLE[instr.monoid].results > 1
 
     def _require(self, condition, what: str) -> None:
-        _require(condition, what, self.where)
+        if not condition:
+            raise InvalidIR(what, where=self.where)

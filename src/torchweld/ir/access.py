@@ -110,11 +110,11 @@ def linear(accesses: Accesses, index: Affine, axes: tuple[str, ...]) -> Size | N
     """f where, along `axes` (outermost first), `index` is f times their linear index."""
     if not axes:
         return 0
-    factor = index.coefficient(axes[-1])
-    for k, axis in enumerate(axes):
-        inner = size.product(accesses.comp.extent(a) for a in axes[k + 1 :])
-        if index.coefficient(axis) != factor * inner:
+    factor = step = index.coefficient(axes[-1])
+    for axis in reversed(axes):
+        if index.coefficient(axis) != step:
             return None
+        step = step * accesses.comp.extent(axis)
     return factor
 
 

@@ -26,7 +26,10 @@ class Affine:
         return of({name: c * factor for name, c in self.terms}, self.const * factor)
 
     def coefficient(self, name: str) -> Size:
-        return dict(self.terms).get(name, 0)
+        for axis_name, coefficient in self.terms:
+            if axis_name == name:
+                return coefficient
+        return 0
 
     @property
     def axes(self) -> frozenset[str]:
@@ -43,11 +46,16 @@ class Affine:
         """Each axis replaced by its image; axes without one stay."""
         if not any(name in images for name, _ in self.terms):
             return self
-        result = Affine((), self.const)
+        sums: dict[str, Size] = {}
+        const = self.const
         for name, coefficient in self.terms:
             image = images.get(name)
-            result = result + (axis(name) if image is None else image) * coefficient
-        return result
+            terms = ((name, 1),) if image is None else image.terms
+            for own, factor in terms:
+                sums[own] = sums.get(own, 0) + factor * coefficient
+            if image is not None:
+                const = const + image.const * coefficient
+        return of(sums, const)
 
     def rename(self, names: Mapping[str, str]) -> Affine:
         return of({names.get(n, n): c for n, c in self.terms}, self.const)

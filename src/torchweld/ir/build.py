@@ -45,11 +45,10 @@ class BodyBuilder:
         return self._axes[value]
 
     def emit(self, instr: Instr) -> Value:
-        key = _key(instr)
-        if key not in self._known:
-            self._known[key] = len(self._instrs)
+        value = self._known.setdefault(_key(instr), len(self._instrs))
+        if value == len(self._instrs):
             self._instrs.append(instr)
-        return self._known[key]
+        return value
 
     def const(self, value: float | int | bool, dtype: DType) -> Value:
         return self.emit(Const(value, dtype))

@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchweld.core import dtypes
+from torchweld.core.once import once
 from torchweld.ir.access import Access, Accesses, linear
 from torchweld.ir.nodes import Cast, Instr, Load, Op, Reduce, Scan, Store, Value, value_axes
 
@@ -64,6 +65,7 @@ class Contraction:
         return None not in loads and not self.row_sums
 
 
+@once(64)  # asked of each of some fifty tiles
 def column_sums(accesses: Accesses, contraction: Contraction) -> tuple[int, ...]:
     """The stores, by position, that add up the columns of what a product has become, in float32
     (the gradient of a bias): `store.add s[n] v init 0.0` with v along rows and columns. A template

@@ -52,13 +52,13 @@ class Signatures:
 
     def _compute(self, comp: Comp) -> Signature:
         order: dict[str, int] = {}
-        constants: dict[Written, Const] = {}
+        constants: dict[Written, tuple[int, Const]] = {}  # in order
         body = tuple(_instr_key(i, order, constants) for i in comp.body)
         stores = tuple(_store_key(s, order) for s in comp.stores)
         facts = tuple(self._facts(name) for name in order)
         number = self._numbers.setdefault((comp.axes, body, stores, facts), len(self._numbers))
         guarded = any(isinstance(i, Load) and i.guard is not None for i in comp.body)
-        values = tuple(constants.values())
+        values = tuple(const for _, const in constants.values())
         return Signature(number, tuple(order), tuple(constants), guarded, values)
 
     def _facts(self, name: str) -> tuple:
@@ -103,12 +103,19 @@ class Memo:
     def __init__(self, buffers: Mapping[str, Buffer], any_constants: bool = False) -> None:
         self.signatures, self._any_constants = Signatures(buffers), any_constants
         self._found: dict[tuple, tuple[object, tuple[Signature, ...]]] = {}
+        self._of_one: dict[tuple[str, int], object] = {}  # Comps that `signatures` keeps alive
 
     def of(
         self, question: str, comps: tuple[Comp, ...], work: Callable[[], T], *facts: Hashable
     ) -> T:
-        """What `work()` gives for the first Comps like these. The answer has no names in it."""
-        return self.named(question, comps, work, *facts).answer
+        """What `work()` gives for the first Comps like these. The answer has no names in it: of one
+        Comp, asked of again and again, it is known by the object."""
+        if facts or len(comps) != 1:
+            return self.named(question, comps, work, *facts).answer
+        key = question, id(comps[0])
+        if key not in self._of_one:
+            self._of_one[key] = self.named(question, comps, work).answer
+        return self._of_one[key]
 
     def named(
         self, question: str, comps: tuple[Comp, ...], work: Callable[[], T], *facts: Hashable
@@ -154,13 +161,15 @@ def _number(name: str, order: dict[str, int]) -> int:
     return order.setdefault(name, len(order))
 
 
-def _instr_key(instr: Instr, buffers: dict[str, int], constants: dict[Written, Const]) -> tuple:
+def _instr_key(
+    instr: Instr, buffers: dict[str, int], constants: dict[Written, tuple[int, Const]]
+) -> tuple:
     if isinstance(instr, Load):
         number = _number(instr.buffer, buffers)
         return number, instr.index, instr.dtype, instr.guard, repr(instr.fill), instr.exact
     if isinstance(instr, Const):
-        constants.setdefault(_written(instr), instr)
-        return Const, instr.dtype, list(constants).index(_written(instr))
+        number, _ = constants.setdefault(_written(instr), (len(constants), instr))
+        return Const, instr.dtype, number
     return type(instr), instr
 
 

@@ -32,10 +32,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Union
 
 from torchweld.core.dtypes import DType
+from torchweld.core.once import once
 from torchweld.ir.affine import Affine
 from torchweld.ir.size import Size
 
@@ -208,7 +208,10 @@ class Comp:
         return {a.name: a.extent for a in self.axes}
 
     def extent(self, axis: str) -> Size:
-        return next(a.extent for a in self.axes if a.name == axis)
+        for own in self.axes:
+            if own.name == axis:
+                return own.extent
+        raise KeyError(axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,28 +410,15 @@ def map_axes(index: IndexMap) -> frozenset[str]:
     return frozenset().union(*(i.axes for i in index if isinstance(i, Affine)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Body:
-    """Known by being the same object: to compare two takes as long as what is worked out of one."""
-
-    instructions: tuple[Instr, ...]
-
-    def __hash__(self) -> int:
-        return id(self.instructions)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Body) and self.instructions is other.instructions
-
-
 def value_axes(body: tuple[Instr, ...]) -> tuple[frozenset[str], ...]:
     """For each value, the axes that it varies along."""
-    return _value_axes(_Body(tuple(body)))
+    return _value_axes(tuple(body))
 
 
-@lru_cache(maxsize=1024)
-def _value_axes(body: _Body) -> tuple[frozenset[str], ...]:
+@once(1024)
+def _value_axes(body: tuple[Instr, ...]) -> tuple[frozenset[str], ...]:
     found: list[frozenset[str]] = []
-    for instr in body.instructions:
+    for instr in body:
         found.append(instr_axes(instr, found))
     return tuple(found)
 

@@ -5,7 +5,7 @@ whichever is simplest, so code that handles sizes is written once, with Python's
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from math import gcd
@@ -76,8 +76,11 @@ def evaluate(size: Size, values: Mapping[str, int]) -> int:
     return sum(c * reduce(lambda a, name: a * values[name], m, 1) for m, c in size.terms)
 
 
-def product(sizes) -> Size:
-    return reduce(lambda a, b: a * b, sizes, 1)
+def product(sizes: Iterable[Size]) -> Size:
+    found: Size = 1
+    for size in sizes:
+        found = found * size
+    return found
 
 
 def divide(size: Size, divisor: Size) -> Size | None:
@@ -108,6 +111,8 @@ def known_factor(size: Size) -> int:
 
 def hint(size: Size, values: Mapping[str, int], default: int = 8192) -> int:
     """A typical value, for cost estimates: symbols without a value count as `default`."""
+    if isinstance(size, int):
+        return size
     known = {name: values.get(name, default) for name in symbols(size)}
     return evaluate(size, known)
 

@@ -115,7 +115,7 @@ def move_store(store: Store, value: Callable[[Value], Value], images: Images) ->
     """A store with its values renumbered and its axes replaced."""
     index = tuple(_move_entry(e, value, images) for e in store.index)
     guard = None if store.guard is None else value(store.guard)
-    return replace(store, index=index, value=value(store.value), guard=guard)
+    return Store(store.buffer, index, value(store.value), store.combine, store.init, guard)
 
 
 @singledispatch
@@ -130,7 +130,7 @@ def _(instr: Load, value) -> Load:
         return instr
     index = tuple(Ref(value(e.value)) if isinstance(e, Ref) else e for e in instr.index)
     guard = None if instr.guard is None else value(instr.guard)
-    return replace(instr, index=index, guard=guard)
+    return Load(instr.buffer, index, instr.dtype, guard, instr.fill, instr.exact)
 
 
 @with_operands.register
@@ -140,10 +140,14 @@ def _(instr: Op, value) -> Op:
 
 @with_operands.register
 def _(instr: Reduce, value) -> Reduce:
-    return replace(instr, args=tuple(map(value, instr.args)))
+    return Reduce(instr.monoid, tuple(map(value, instr.args)), instr.axes, instr.dtype)
 
 
-@with_operands.register(Cast)
+@with_operands.register
+def _(instr: Cast, value) -> Cast:
+    return Cast(value(instr.arg), instr.dtype, instr.must_round)
+
+
 @with_operands.register(Scan)
 @with_operands.register(Pick)
 def _(instr, value):
@@ -162,12 +166,13 @@ def substitute_axes(instr: Instr, images: Images) -> Instr:
 
 @substitute_axes.register
 def _(instr: Index, images: Images) -> Index:
-    return replace(instr, map=instr.map.substitute(images))
+    return Index(instr.map.substitute(images), instr.dtype)
 
 
 @substitute_axes.register
 def _(instr: Load, images: Images) -> Load:
-    return replace(instr, index=substitute_index(instr.index, images))
+    index = substitute_index(instr.index, images)
+    return Load(instr.buffer, index, instr.dtype, instr.guard, instr.fill, instr.exact)
 
 
 @substitute_axes.register

@@ -258,12 +258,18 @@ class Mover:
 
     def _companions(self, number: NodeId) -> list[NodeId]:
         """The nearest short nodes with the same axes on either side in the order."""
-        extents = self._extents(number)
         near = self.flow.near(number, _FARTHEST_SIBLING)
-        short = [n for n in near if n == number or self._is_short(n)]
-        like = [n for n in short if self._extents(n) == extents]
-        place = like.index(number)
-        return like[max(0, place - 1) : place] + like[place + 1 : place + 2]
+        place = near.index(number)
+        sides = reversed(near[:place]), near[place + 1 :]
+        firsts = (next((n for n in side if self._is_company(n, number)), None) for side in sides)
+        return [n for n in firsts if n is not None]
+
+    def _is_company(self, other: NodeId, number: NodeId) -> bool:
+        """Whether `other` is short, and has the axes of `number`. Its price is asked last: of all
+        nodes near by, few have these axes."""
+        node = self.flow.nodes[other]
+        alike = isinstance(node, Comp) and self._extents(other) == self._extents(number)
+        return alike and self._is_short(other)
 
     def _go_side_by_side(self, one: NodeId, other: NodeId) -> bool:
         """Equal kernels on tensors of the caller: they get one launch without sharing loops, in

@@ -139,6 +139,21 @@ def test_outputs_that_differ_in_a_number_are_no_more_work(worked):
     assert worked["merge"] < 1.5 * few["merge"]  # larger kernels of more outputs
 
 
+def test_company_is_looked_for_among_nodes_with_the_same_axes(monkeypatch):
+    """Of nodes near by, few have them: only of these it is asked what they cost."""
+    asked_of, of = Counter(), evaluate.Evaluator.cost
+
+    def cost(self, comp):
+        asked_of[comp.name] += 1
+        return of(self, comp)
+
+    monkeypatch.setattr(evaluate.Evaluator, "cost", cost)
+    tensors = [torch.randn(n) for n in range(2, 42)]
+    module = make_fx(lambda flat: [x.sin() for x in flat], tracing_mode="fake")(tensors)
+    planned(Captured(module, "test", "inference"), "cpu")
+    assert len(asked_of) == 40 and max(asked_of.values()) < 10
+
+
 # -- when answers are shared --
 
 _BUFFERS = parse_graph(
@@ -190,3 +205,10 @@ def test_an_answer_has_the_names_and_constants_of_who_asks():
     memo.named("?", (first,), lambda: first)
     found = memo.named("?", (second,), lambda: None)
     assert found.here(found.answer) == second
+
+
+def test_a_comp_asked_of_again_is_known_by_the_object(monkeypatch):
+    memo, one = Memo(_BUFFERS), comp("a", "b")
+    assert memo.of("?", (one,), lambda: 1) == 1
+    monkeypatch.setattr(Memo, "named", None)
+    assert memo.of("?", (one,), lambda: 2) == 1

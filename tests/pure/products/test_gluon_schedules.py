@@ -41,6 +41,23 @@ def test_candidates_are_valid_and_differ(case: Case):
         assert rules.roles(*parts(case), tiles).free_bytes >= 0
 
 
+def test_what_no_tile_changes_is_worked_out_once(monkeypatch):
+    """Some fifty tiles are tried: each factor, residual and result has one window."""
+    made = []
+
+    def window(accesses, contraction, access, *about):
+        made.append(access)
+        return of_access(accesses, contraction, access, *about)
+
+    of_access = rules.window
+    monkeypatch.setattr(rules, "window", window)
+    accesses, contraction = parts(cases.bias_residual(4096, 768, 3072))
+    assert rules.supports(accesses, contraction, H100) is None
+    found = list(rules.candidates(accesses, contraction, H100, {}))
+    assert all(rules.valid(tiles, accesses, contraction) for tiles in found)
+    assert len(made) == len({id(access) for access in made}) == 4
+
+
 def test_epilogues_take_place_beside_products():
     """Of the next tile, but where all tiles are made at once."""
     assert first(cases.bias_gelu(12608, 3072, 768)).pingpong

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from torchweld.core.once import once
 from torchweld.ir.access import Access, Accesses
 from torchweld.ir.affine import axis, constant
 from torchweld.ir.contraction import Contraction, contraction_of, factor
@@ -42,6 +43,7 @@ class Piece:
         return extent(self.accesses, self.contraction.columns)
 
 
+@once(64)  # asked of each of some fifty tiles
 def pieces_of(accesses: Accesses, contraction: Contraction) -> tuple[Piece, ...]:
     """The products of each part, from left to right; `accesses` itself where there is one part, or
     where what is done in its columns cannot be told apart."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import ceil, prod
 
+from torchweld.core.once import Same
 from torchweld.ir.access import Accesses
 from torchweld.ir.contraction import Contraction, column_sums, operand
 from torchweld.ir.memo import Memo
@@ -127,6 +129,12 @@ class Work:
 
 def library_s(work: Work, device: Target) -> float:
     """Of one call, in the library's best tiles."""
+    return _library_s(work, Same((device,)))
+
+
+@lru_cache(maxsize=1024)
+def _library_s(work: Work, same: Same) -> float:
+    (device,) = same.objects
     rate = device.products.rate("library", work.width, work.alignment)
     rate = replace(rate, tflops=rate.tflops * work.share)
     least = _CONVOLVED_COLUMNS if work.image_bytes is not None and work.batch == 1 else 0

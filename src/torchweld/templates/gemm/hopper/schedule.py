@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from torchweld.core.dtypes import DType
+from torchweld.core.once import once
 from torchweld.ir import size
 from torchweld.ir.access import Access, Accesses, linear
 from torchweld.ir.contraction import (
@@ -58,6 +59,7 @@ MOST_TOGETHER = (128, 64)
 MOST_IN_TURN = (192, 96)  # with pingpong, whose epilogue is a loop over short slices
 SLICE = 64  # columns that the epilogue has in registers at a time; twice as many spill with erf
 MIN_STAGES = 3
+_KEPT = 64  # answers that no tile changes: a schedule is chosen among some fifty
 _SUMMED_BYTES = 2 << 10  # where warps add up the columns of a slice
 
 
@@ -169,6 +171,7 @@ def roles(
                    residual_slots=fetched, result_slots=slots, free_bytes=left)  # fmt: skip
 
 
+@once(_KEPT)
 def _windows(
     accesses: Accesses, contraction: Contraction
 ) -> tuple[tuple[Window, Window], ...] | str:
@@ -179,6 +182,7 @@ def _windows(
     return next(reasons, None) or tuple(pairs)
 
 
+@once(_KEPT)
 def walks_boxes(accesses: Accesses, contraction: Contraction) -> bool:
     """Whether rows are places of an image, tiled along each of their axes: where they are not at
     equal distances, or some of what they read is outside of the image."""
@@ -221,6 +225,7 @@ def _slice(
     return min(schedule.block_n, SLICE, points * threads // schedule.block_m)
 
 
+@once(_KEPT)
 def _computes_indices(accesses: Accesses, contraction: Contraction) -> bool:
     """Whether an epilogue works with the numbers of its rows or columns."""
     body = accesses.comp.body
@@ -320,6 +325,7 @@ def candidates(
     yield from (first, *others, replace(first, early=not first.early), replace(first, group=16))
 
 
+@once(_KEPT)
 def _step(accesses: Accesses, contraction: Contraction) -> int:
     """Of the depth: 64, but for images with channels of which it would leave much empty."""
     channels = accesses.comp.extent(contraction.depth[-1])
@@ -424,6 +430,7 @@ def _read_bytes(schedule: ProductSchedule, products: int) -> int:
     return schedule.block_m // 64 * sum(64 + c for c in columns) * schedule.block_k * 2
 
 
+@once(_KEPT)
 def epilogue_cost(accesses: Accesses, contraction: Contraction) -> float:
     """Instructions for each point of the result."""
     body, axes = accesses.comp.body, value_axes(accesses.comp.body)
@@ -459,7 +466,8 @@ def _factor(
                    (side, "depth"))  # fmt: skip
 
 
-def _residuals(accesses: Accesses, contraction: Contraction) -> dict[Value, Window]:
+@once(_KEPT)
+def _residuals(accesses: Accesses, contraction: Contraction) -> Mapping[Value, Window]:
     """Loads in the epilogue of whole tiles that TMA can make."""
     factors = {v for p in contraction.products for v in (image_load(accesses, p), p.right_load)}
     body, axes = accesses.comp.body, value_axes(accesses.comp.body)
@@ -473,7 +481,8 @@ def _residuals(accesses: Accesses, contraction: Contraction) -> dict[Value, Wind
     return {v: w for v, w in found.items() if isinstance(w, Window)}
 
 
-def _results(accesses: Accesses, contraction: Contraction) -> dict[int, Window]:
+@once(_KEPT)
+def _results(accesses: Accesses, contraction: Contraction) -> Mapping[int, Window]:
     """Stores of whole tiles that TMA can make, by position."""
     found = {}
     for position, (store, access) in enumerate(zip(accesses.comp.stores, accesses.stores)):

@@ -86,3 +86,45 @@ def test_a_lane_of_rows_is_cut_too():
     }"""
     found = source(text, (300, 400))
     assert "] ? p" not in found and "true ? p" in found
+
+
+STENCIL = """
+comp stencil [n:40, i:60, j:70] {
+  %0 = index j-1 : i64
+  %1 = const 0 : i64
+  %2 = ge %0 %1 : b1
+  %3 = index j : i64
+  %4 = const 69 : i64
+  %5 = lt %3 %4 : b1
+  %6 = bit_and %2 %5 : b1
+  %7 = index i-1 : i64
+  %8 = ge %7 %1 : b1
+  %9 = index n-1 : i64
+  %10 = ge %9 %1 : b1
+  %11 = index 38-n : i64
+  %12 = ge %11 %1 : b1
+  %13 = bit_and %8 %10 : b1
+  %14 = bit_and %13 %12 : b1
+  %15 = bit_and %6 %14 : b1
+  %16 = load x[n, i, j-1] if %15 else 0.0 : f32
+  %17 = load x[n, i, j+1] if %15 else 0.0 : f32
+  %18 = load x[n, i-1, j] if %15 else 0.0 : f32
+  %19 = load x[n-1, i, j] if %15 else 0.0 : f32
+  %20 = add %16 %17 : f32
+  %21 = sub %20 %18 : f32
+  %22 = mul %21 %19 : f32
+  %23 = div %22 %21 : f32
+  %24 = const 0.0 : f32
+  %25 = where %15 %23 %24 : f32
+  store y[n, i, j] %25
+}
+"""
+
+
+def test_conditions_of_rows_are_asked_before_a_lane_in_segments():
+    """And few elements at its ends are computed one by one, not copied with the whole lane."""
+    text = source(STENCIL, (40, 60, 70))
+    (asked,) = [line for line in text.splitlines() if line.strip().startswith("if (v")]
+    assert asked.count("&&") == 2
+    assert "alignas(64) float m" not in text
+    assert "69 - 16 + l" in text  # what a vector leaves of the middle overlaps the one before

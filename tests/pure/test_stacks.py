@@ -126,3 +126,45 @@ def test_what_is_read_at_computed_places_is_left_alone():
 }""")
     check_graph(graph)
     assert stacks_at_once(graph).nodes == graph.nodes
+
+
+def filtered(x):
+    """Each step needs two before it, and is computed once."""
+    y1 = y2 = torch.zeros_like(x[:, 0])
+    seen = []
+    for step in range(x.shape[1]):
+        y1, y2 = x[:, step] + 0.3 * y1 - 0.1 * y2, y1
+        seen.append(y1)
+    return torch.stack(seen, 1)
+
+
+def mixed(x, weight):
+    """A product is between two steps."""
+    state, seen = torch.zeros_like(x[:, 0]), []
+    for step in range(x.shape[1]):
+        state = torch.tanh(x[:, step] + state @ weight)
+        seen.append(state)
+    return torch.stack(seen, 1)
+
+
+@pytest.mark.parametrize("shape", [(200, 12), (5, 12, 40), (3, 12, 4, 5)])
+def test_a_stack_and_its_steps_are_one_kernel_along_any_axis(shape):
+    (comp,) = planned(filtered, shape, target=CPU)
+    assert len(comp.stores) == 12 and len(comp.body) < 12 * 12
+
+
+def both(x):
+    y = filtered(x)
+    return torch.cat([y, y.square().mean(1, keepdim=True)], 1)
+
+
+def test_a_stack_that_others_read_is_still_stored():
+    *_, comp = planned(both, (200, 12), target=CPU)
+    assert comp.stores
+
+
+def test_steps_with_products_between_them_stay_apart():
+    made = Plan(on(captured(mixed, torch.randn(6, 5, 8), torch.randn(8, 8)), "cpu"), ())
+    for name in CPU.passes[: CPU.passes.index("steps")]:
+        made = PASSES[name].run(made, Context(CPU, Options()))
+    assert PASSES["steps"].run(made, Context(CPU, Options())).graph is made.graph

@@ -42,8 +42,8 @@ from torchweld.ir.views import contiguous_strides
 from torchweld.passes.neighbours import lies_across, writes_each_point
 from torchweld.plan.inline import fresh
 
-_MOST_PARTS = 64
-_MOST_INSTRUCTIONS = 1500  # of one kernel
+MOST_PARTS = 64
+MOST_INSTRUCTIONS = 1500  # of one kernel
 _WORTH = 0.5  # of the work is left, at most
 _MUCH = 64.0  # of work at a point: about what an H100 does in the time that it moves 8 bytes
 _MOST_COMPONENTS = 4  # of a vector in one thread: it writes whole sectors, one by one
@@ -83,14 +83,14 @@ def _whole(comp: Comp, buffers: Mapping[str, Buffer], beside: bool = False) -> C
         across = _lies_across(comp, along, buffers, beside)
         if across or _is_of_vectors(comp, along):
             made = simplify(unrolled(comp, (along.name,)))
-            if _work(made) <= _WORTH * along.extent * _work(comp):
-                return made if len(made.body) <= _MOST_INSTRUCTIONS else None
+            if work(made) <= _WORTH * along.extent * work(comp):
+                return made if len(made.body) <= MOST_INSTRUCTIONS else None
     return None
 
 
 def _is_stacked(comp: Comp, along: Axis) -> bool:
     """Whether the place along an axis is compared."""
-    if not isinstance(along.extent, int) or not 1 < along.extent <= _MOST_PARTS:
+    if not isinstance(along.extent, int) or not 1 < along.extent <= MOST_PARTS:
         return False
     return any(isinstance(i, Index) and along.name in i.map.axes for i in comp.body)
 
@@ -112,7 +112,7 @@ def _lies_across(
 def _is_of_vectors(comp: Comp, along: Axis) -> bool:
     """Whether a thread may make all components of a vector: there is more to compute than to wait
     for in memory, where it writes them apart."""
-    few = along.extent <= _MOST_COMPONENTS and _work(comp) >= _MUCH
+    few = along.extent <= _MOST_COMPONENTS and work(comp) >= _MUCH
     return few and writes_each_point(comp, along.name)
 
 
@@ -137,7 +137,7 @@ def _apart(
     made = _whole(drop_dead(stack), {**buffers, name: buffer})
     if made is None or any(isinstance(i, Index) and along.name in i.map.axes for i in rest.body):
         return None
-    saved = _work(comp) - _work(rest) - _work(made) / along.extent
+    saved = work(comp) - work(rest) - work(made) / along.extent
     return (made, rest, buffer) if saved >= _MUCH else None
 
 
@@ -156,6 +156,6 @@ def _stacked_value(comp: Comp, name: str) -> Value | None:
     return found
 
 
-def _work(comp: Comp) -> float:
+def work(comp: Comp) -> float:
     """Of a point, in units of one fused multiplication and addition."""
     return sum(TABLE[i.name].cost if isinstance(i, Op) else 1.0 for i in comp.body)

@@ -30,6 +30,7 @@ from torchweld.passes.side_by_side import side_by_side
 from torchweld.passes.slices import slices_apart
 from torchweld.passes.stacks import stacks_at_once
 from torchweld.passes.statistics import statistics_apart
+from torchweld.passes.steps import steps_with_stacks
 from torchweld.passes.taps import taps_apart
 from torchweld.passes.widened import widened_convolutions
 from torchweld.plan.chains.form import form_chains
@@ -161,6 +162,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: few_terms_written_out(g))),
         Pass("taps apart", "weights read number by number -> lines of channels",
              _graph(lambda g, c: taps_apart(g))),
+        Pass("steps", "a stack, and the steps that are made from each other -> one kernel",
+             _graph(lambda g, c: steps_with_stacks(g, c.options))),
         Pass("stacks", "a choice of what is stacked at each point -> all that is stacked at once",
              _graph(lambda g, c: stacks_at_once(g, beside=c.target.kind == "cpu"))),
         Pass("neighbours", "windows -> several neighbours a thread, which share what they read",

@@ -19,7 +19,8 @@ _TEMPLATES = (
 _PASSES = (
     "rewrite", "widen", "channels last", "contiguous rows", "scores", "row totals", "plan",
     "row chunks", "dequantised weights", "products", "own convolutions", "channel groups",
-    "activations in calls", "stacks", "overwrite operands", "side by side", "lone functions",
+    "activations in calls", "steps", "stacks", "overwrite operands", "side by side",
+    "lone functions",
 )  # fmt: skip
 
 # Per core, measured on Zen 4: what one thread streams from memory and from the last-level cache,

@@ -2,6 +2,8 @@
 
     for i: v = in_x ? x[..i] : 0;  w = in_z ? z[..i] : 0;  y[..i] = in_x ? v : w
     ->  if (in_x) for i: y[..i] = x[..i];   else for i: ...
+    for i: inside = 0 < i && i < 9 && 0 < row && row < 9;  v = inside ? x[..i] : 0;  y[..i] = v
+    ->  if (0 < row && row < 9) for i: inside = 0 < i && i < 9; ...   else for i: y[..i] = 0
 
 What concatenates images, or reads them beside their edges, asks where it is in rows and channels,
 not in the lane. gcc takes guarded loads one by one unless it knows the answer.
@@ -20,6 +22,7 @@ from torchweld.ir.affine import axis
 from torchweld.ir.nodes import Load, Op, Value, needed, operands
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
 from torchweld.templates.pointwise_reduce.cpu.phases import phases
+from torchweld.templates.pointwise_reduce.cpu.segments import segments
 from torchweld.templates.pointwise_reduce.cpu.values import Texts, element
 
 MOST = 4  # each case is another copy of the loop
@@ -95,21 +98,43 @@ def _fill(k: Kernel, value: Value) -> str:
 
 
 def cases(k: Kernel, values: tuple[Value, ...]) -> tuple[Case, ...]:
-    """Copies of the loop that computes `values`; none if no load in it has such a guard."""
+    """Copies of the loop that computes `values`; none if no load in it has such a guard, or one
+    whose other conditions the segments of the lane know (segments.py)."""
     guards = {
         i.guard for v in values if isinstance(i := k.body[v], Load) and i.guard is not None
     }
-    if all(_changes(k, g) for g in guards):
+    fixed = any(not _changes(k, g) for g in guards)
+    told = _told(k)
+    parts = {g: _conjuncts(k, g, told) for g in guards if _changes(k, g)}
+    left = (all(v in told or _is_fixed(k, v) for v in leaves) for leaves in parts.values())
+    if not guards or not (fixed or any(left)):
         return ()
     wanted = {u for v in values for u in operands(k.body[v]) if _is_fixed(k, u)}
     order = [v for v in sorted(needed(k.body, wanted)) if _is_fixed(k, v)]
     asked = [v for v in order if _derived(k, v, order) is None]
+    if not asked:
+        return ()
     if 2 ** len(asked) > MOST:  # within an image, and anywhere else
-        return _case(k, dict.fromkeys(asked, True), order), Case({}, {})
+        outside = {g: False for g, leaves in parts.items() if leaves.issuperset(asked)}
+        return _case(k, dict.fromkeys(asked, True), order), Case({}, outside)
     return tuple(
         _case(k, dict(zip(asked, answer)), order)
         for answer in itertools.product((True, False), repeat=len(asked))
     )
+
+
+def _conjuncts(k: Kernel, value: Value, told: frozenset[Value]) -> frozenset[Value]:
+    """The conditions that must all hold for `value` to hold, those of `told` as they are."""
+    instr = k.body[value]
+    if value not in told and isinstance(instr, Op) and instr.name == "bit_and":
+        return frozenset().union(*(_conjuncts(k, a, told) for a in instr.args))
+    return frozenset((value,))
+
+
+def _told(k: Kernel) -> frozenset[Value]:
+    """The conditions that each segment of the lane knows."""
+    known = [frozenset(piece.known) for piece in segments(k)]
+    return frozenset.intersection(*known) if known else frozenset()
 
 
 def _is_fixed(k: Kernel, value: Value) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from torchweld.codegen.cpp import expr as x
@@ -29,7 +29,8 @@ CHEAP_ROW = 6.0  # nor that of pointwise rows with less work (multiply-adds) per
 class Kernel:
     """`names`: the C++ variable of each axis; `pointers`: of each buffer; `kinds`: their dtypes.
     `alone`: loads that read through pointers of their own (values.py). `row_mask`: whether an
-    element of a vector is one of the row, where that is shorter."""
+    element of a vector is one of the row, where that is shorter. `turned`: where stores go, by
+    their positions, if that is a tile (turned_rows.py)."""
 
     accesses: Accesses
     schedule: CpuSchedule
@@ -39,6 +40,7 @@ class Kernel:
     kinds: Mapping[str, DType]
     alone: frozenset[Value] = frozenset()
     row_mask: str = ""
+    turned: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def comp(self) -> Comp:

@@ -58,6 +58,17 @@ from torchweld.templates.pointwise_reduce.cpu.scans import levels, made, of_bloc
 from torchweld.templates.pointwise_reduce.cpu.schedule import combines_in_lane
 from torchweld.templates.pointwise_reduce.cpu.segments import Segment, segments
 from torchweld.templates.pointwise_reduce.cpu.stages import own_cost
+from torchweld.templates.pointwise_reduce.cpu.turned_rows import (
+    FROM,
+    TO,
+    Rows,
+    declare_rows,
+    read_rows,
+    rows_of_block,
+    targets,
+    turned_rows,
+    write_rows,
+)
 from torchweld.templates.pointwise_reduce.cpu.turns import known_in, name_loads, turns_of_block
 from torchweld.templates.pointwise_reduce.cpu.values import Texts, define, store
 
@@ -203,7 +214,7 @@ class _Nest:
             with self.e.block(f"else {header}" if 0 < number < len(found) - 1 else header):
                 answers = {v: x.literal(a, dtypes.b1) for v, a in case.known.items()}
                 if not case.asked:
-                    answers = filled_loads(self.k, self.e, self.values, common)
+                    answers |= filled_loads(self.k, self.e, self.values, common)
                 self.texts = common | answers
                 self._loops()
         self.texts = common
@@ -215,6 +226,8 @@ class _Nest:
         name, bounds = self.k.names[self.axes[depth]], self._bounds(depth)
         if pattern := phases(self.k):
             return self._in_phases(name, *bounds, pattern)
+        if rows := turned_rows(self.k):
+            return self._in_turned_rows(name, *bounds, rows)
         found = halves(self.k, self.values, self.stores)
         if not found or (self.k.overlaps and self.k.frame.columns):
             return self._loop(name, *bounds)
@@ -280,12 +293,32 @@ class _Nest:
         return segments(self.k) if low == "0" or len(self.axes) == 1 else ()
 
     def _in_segments(self, name: str, low: str, high: str, pieces: tuple[Segment, ...]) -> None:
-        values = self.values
+        values, common, k = self.values, self.texts, self.k
         for piece in pieces:
-            if not self.k.frame.columns:
-                self.values = _unknown(self.k, self.stage, self.texts | piece.known)
-            self._body(_loop(name, *_clipped(piece, low, high)), known=piece.known)
+            bounds = _clipped(piece, low, high)
+            if not k.frame.columns:
+                self.values = _unknown(k, self.stage, common | piece.known)
+            if k.overlaps and low == "0" and piece.high - piece.low >= k.lanes:
+                self.texts = common | piece.known
+                with self.e.block():
+                    self._overlapping(name, *bounds)
+                self.texts = common
+            else:
+                self._body(_loop(name, *bounds), known=piece.known)
         self.values = values
+
+    def _in_turned_rows(self, name: str, low: str, high: str, rows: tuple[Rows, ...]) -> None:
+        """The loop over blocks whose rows are turned (turned_rows.py)."""
+        k, e, common, block = self.k, self.e, self.texts, rows_of_block(rows)
+        with e.block():
+            declare_rows(e, rows)
+            with e.block(f"for (int64_t {FROM} = {low}; {FROM} < {high}; {FROM} += {block})"):
+                e.line(f"const int64_t end = {FROM} + {block}, {TO} = end < {high} ? end : {high};")
+                self.texts = common | read_rows(k, e, rows)
+                self.k = replace(k, turned=targets(k, rows))
+                self._body(_loop(name, FROM, TO))
+                self.k, self.texts = k, common
+                write_rows(k, e, rows)
 
     def _in_phases(self, name: str, low: str, high: str, pattern: Phases) -> None:
         """Turns of a pattern, with what is before and after them."""

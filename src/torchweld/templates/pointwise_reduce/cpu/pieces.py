@@ -48,7 +48,16 @@ def copied(
     used |= {u for s in k.comp.stores for u in store_operands(s)}
     lane = k.schedule.nest[-1]
     ends = [v for v in values if v in moved & used - known and lane in k.stages.axes[v]]
-    return tuple(v for v in ends if not known.isdisjoint(needed(k.body, (v,))))
+    ends = [v for v in ends if not known.isdisjoint(needed(k.body, (v,)))]
+    return () if _is_longer(k, len(ends), rest, pieces) else tuple(ends)
+
+
+def _is_longer(k: Kernel, copies: int, rest: list[Value], pieces: tuple[Segment, ...]) -> bool:
+    """Whether copying the whole lane, in vectors, takes longer than to compute the elements of
+    short segments one by one: few of many copies, as at the ends of a row of a stencil."""
+    lengths = [p.high - p.low for p in pieces]
+    single = sum(n for n in lengths if n < k.lanes) * sum(own_cost(k.body[v]) for v in rest)
+    return k.overlaps and 2 * copies * sum(lengths) / k.lanes > single
 
 
 def _is_moved(k: Kernel, value: Value, moved: set[Value]) -> bool:

@@ -72,6 +72,7 @@ def store(k: Kernel, e: Emitter, position: int, texts: Texts) -> None:
     target, value, dtype = element(k, access, texts), texts[item.value], k.kinds[item.buffer]
     if k.tiles and position in k.tiles.stores:
         target = _in_tile(k, f"o{position}")
+    target = k.turned.get(position, target)
     if item.combine is not None:
         monoid = {"add": "sum", "mul": "prod"}.get(item.combine, item.combine)
         value = x.narrowed(

@@ -18,7 +18,7 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, extent, 
 
 _COLUMNS = 256  # of a warp, eight for each lane
 _STEPS = 64  # points that a program walks over, one after the other
-_FEWEST_STEPS = 8  # of few points, whose values are loaded together
+_FEWEST_STEPS = 16  # of few points: fewer leave the second kernel as much as the first took
 _PROGRAMS = 4  # of a warp each, for each multiprocessor, before a walk has more steps than those
 _STRETCHES = 4096  # about; more have more points
 _ENTRIES = 4096  # points of a tile of sums that are left

@@ -467,3 +467,11 @@ def test_shares_are_equal_and_enough():
     assert [_nearest_shares(512, n) for n in (22, 16, 40, 600)] == [32, 16, 32, 512]
     assert _nearest_shares(2000, 176) == 200
     assert _nearest_shares(1009, 264) == 264  # a prime number
+
+
+def test_few_long_rows_that_begin_anywhere_have_twice_the_threads():
+    """One or two rows on a multiprocessor, which are read again after the reduction."""
+    few, many = (schedule(c.comp, c.buffers, H100)
+                 for c in (cases.softmax(224, 24642), cases.softmax(4096, 24642)))  # fmt: skip
+    assert (few.form, few.num_warps, few.block_columns) == ("looped", 16, 4096)
+    assert (many.num_warps, many.block_columns) == (8, 2048)

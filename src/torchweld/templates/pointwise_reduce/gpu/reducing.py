@@ -280,12 +280,6 @@ def _in_shares(
     return replace(ahead if ahead and splits > 1 else whole, splits=splits)
 
 
-def _in_words(accesses: Accesses) -> bool:
-    """Whether loads run ahead that have an element each: of 4 bytes and more."""
-    columns = set(accesses.frame.columns)
-    return all(a.bytes >= 4 for a in accesses.loads.values() if a.offset.axes & columns)
-
-
 def _in_wide_loads(accesses: Accesses) -> bool:
     """Whether what lies along the rows begins at multiples of 16 bytes. Number by number, a thread
     has four loads under way, as ptxas compiles it (32 registers): twice as many threads are

@@ -420,3 +420,58 @@ def test_rows_begin_early_in_blocks_of_a_vector_and_more(columns: int, aligned: 
     one = reduction("sum", 5, 131, "f16")
     (source,) = bundle_of(one, Schedule("looped", ("i",), ("j",), 1, columns, 4)).sources
     assert ("row_shift" in source.text) == aligned
+
+
+@pytest.mark.parametrize("columns", [768, 333])
+def test_sums_across_memory_have_loads_under_way(columns):
+    """By plain loads, ptxas gives a thread registers for a few numbers at a time."""
+    summed = reduction("sum", 64000, columns, dim=0)
+    found = schedule(summed.comp, summed.buffers, H100)
+    assert found.splits > 1 and found.stages > 2
+    ptx = compile_source(bundle_of(summed).sources[0], 90).asm["ptx"]
+    assert ("cp.async.cg." if columns == 768 else "cp.async.ca.") in ptx
+    assert "ld.global" not in ptx
+
+
+def test_few_rows_across_memory_are_held():
+    """Columns that are read again after a reduction, of too few rows for loops to fill a device."""
+    middle = """%0 = load x[i, k, j] : f32
+      %1 = reduce.max[k] %0 : f32
+      %2 = sub %0 %1 : f32
+      store y[i, k, j] %2"""
+
+    def form(images: int, length: int) -> str:
+        one = case("less", f"i:{images}, k:{length}, j:100", middle,
+                   x=("f32", images, length, 100), y=("f32", images, length, 100))  # fmt: skip
+        return schedule(one.comp, one.buffers, H100).form
+
+    assert form(128, 333) == "persistent"
+    assert form(4096, 333) == form(128, 3333) == "looped"
+
+
+def test_a_mask_of_columns_is_read_once_for_a_block():
+    masked = """%0 = load x[i, k, j] : f32
+      %1 = load m[i, k] : f32
+      %2 = mul %0 %1 : f32
+      %3 = reduce.sum[k] %2 : f32
+      store y[i, j] %3"""
+    one = case("masked", "i:64, j:150, k:333", masked,
+               x=("f32", 64, 333, 150), m=("f32", 64, 333), y=("f32", 64, 150))  # fmt: skip
+    found = schedule(one.comp, one.buffers, H100)
+    assert found.apart == ("i",) and found.rows == ("j",)
+
+
+def test_shares_are_equal_and_enough():
+    from torchweld.templates.pointwise_reduce.gpu.reducing import _nearest_shares
+
+    assert [_nearest_shares(512, n) for n in (22, 16, 40, 600)] == [32, 16, 32, 512]
+    assert _nearest_shares(2000, 176) == 200
+    assert _nearest_shares(1009, 264) == 264  # a prime number
+
+
+def test_few_long_rows_that_begin_anywhere_have_twice_the_threads():
+    """One or two rows on a multiprocessor, which are read again after the reduction."""
+    few, many = (schedule(c.comp, c.buffers, H100)
+                 for c in (cases.softmax(224, 24642), cases.softmax(4096, 24642)))  # fmt: skip
+    assert (few.form, few.num_warps, few.block_columns) == ("looped", 16, 4096)
+    assert (many.num_warps, many.block_columns) == (8, 2048)

@@ -4,6 +4,7 @@ means what the program does."""
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from torchweld.passes.table import PASSES, Context
 from torchweld.plan.decisions import Plan
 from torchweld.targets.gpus import H100
 from torchweld.templates.generate import generate_all, kernels_of
+from torchweld.templates.runs.form import walk_of
 
 aten = torch.ops.aten
 NODES, EDGES = 40, 600
@@ -66,3 +68,12 @@ def test_terms_are_made_in_the_kernels_of_sums(planned):
     bundles = generate_all(kernels)
     assert [len(bundles[n.name].sources) for n in sums if n.stores[0].combine == "add_runs"] == [
         2, 2]  # fmt: skip
+
+
+@pytest.mark.parametrize(("length", "width", "steps"), [
+    (8000, 333, 16), (8000, 1, 16), (10000, 333, 32), (100000, 64, 64), (1 << 20, 1, 256),
+])  # fmt: skip
+def test_few_points_have_short_walks(length, width, steps):
+    """A warp walks over its points one after the other, so there must be several for each
+    multiprocessor."""
+    assert walk_of(SimpleNamespace(length=length, width=width), 132).steps == steps

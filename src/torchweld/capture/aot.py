@@ -27,6 +27,7 @@ from torchweld.capture import (
     pieces,
     random,
     recurrent,
+    running_products,
     small_products,
     steps,
     torch_private,
@@ -75,6 +76,7 @@ def make_backend(
             bags.write_out_bags(gm)
             circular.write_out_circular(gm)
             interpolation.keep_gradients(gm)
+            running_products.keep_short(gm)
             losses.say_margins(gm)
             return session.trace(gm, example_inputs)
         except torch_private.DynamoControl:

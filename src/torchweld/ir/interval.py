@@ -30,7 +30,7 @@ from torchweld.ir.nodes import (
     Scan,
     operands,
 )
-from torchweld.ir.size import Size
+from torchweld.ir.size import Size, product
 
 Bounds = tuple[int, int]  # smallest and largest, both included; of floats they are floats
 Known = Sequence[Bounds]  # of the values before
@@ -97,8 +97,20 @@ def _of(instr: Instr, comp: Comp, known: Known, extents, of_buffer: OfBuffer) ->
         return rule(*(known[a] for a in instr.args)) if rule else None
     if isinstance(instr, Pick):
         return _position(comp.body[instr.arg], instr.item, known)
-    extreme = isinstance(instr, (Reduce, Scan)) and instr.monoid in ("max", "min")
-    return known[operands(instr)[0]] if extreme else None
+    return _gathered(instr, known[operands(instr)[0]], extents)
+
+
+def _gathered(instr: Reduce | Scan, known: Bounds, extents: Mapping[str, Size]) -> Bounds | None:
+    """Of a reduction or a scan of values within `known`. A sum of n terms is at most n times one,
+    a running sum has between one and n."""
+    if instr.monoid in ("max", "min"):
+        return known
+    axes = instr.axes if isinstance(instr, Reduce) else (instr.axis,)
+    terms = product(extents[a] for a in axes)
+    if instr.monoid != "sum" or not isinstance(terms, int) or terms < 1:
+        return None
+    sums = (known[0] * terms, known[1] * terms)
+    return sums if isinstance(instr, Reduce) else (min(known[0], sums[0]), max(known[1], sums[1]))
 
 
 def _whole(known: Bounds) -> Bounds | None:

@@ -5,6 +5,7 @@ times as long.
                   where (k < 0) (k + 112) k    ->   k                               for such a k
     reduce.argmax[i] %0 i : (f32, i64)         ->   cast (reduce.argmax[i] %0 i : (f32, i32)) : i64
     scan.max[i] (where p i 0) : i64            ->   cast (scan.max[i] (where p i 0) : i32) : i64
+    reduce.sum[i] (cast p : i64) : i64         ->   cast (reduce.sum[i] (cast p : i32) : i32) : i64
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _OPS = frozenset((
     "remainder", "fmod",
 ))  # fmt: skip
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
+_GATHERED = frozenset(("sum", "max", "min"))
 _ROUNDED_DOWN = {"floor_div": "trunc_div", "remainder": "fmod"}  # the same for what is not negative
 
 
@@ -118,6 +120,8 @@ class _Narrowing:
             return Pick(self.images[instr.arg], instr.item, dtypes.i32) if instr.item else None
         if isinstance(instr, Scan):
             return replace(instr, arg=self.small(instr.arg), dtype=dtypes.i32)
+        if isinstance(instr, Reduce):
+            return self._gathered(instr)
         if isinstance(instr, Cast):
             return Cast(self.images[instr.arg], dtypes.i32, instr.must_round)
         if not isinstance(instr, Op) or instr.name not in _OPS or not self._all_fit(instr):
@@ -125,6 +129,12 @@ class _Narrowing:
         if instr.name in _ROUNDED_DOWN:
             return self._divided(instr)
         return Op(instr.name, tuple(map(self.small, instr.args)), dtypes.i32)
+
+    def _gathered(self, reduce: Reduce) -> Reduce | None:
+        """A count, or the largest of some."""
+        if reduce.monoid not in _GATHERED or not _fits(self.known[reduce.args[0]]):
+            return None
+        return replace(reduce, args=(self.small(reduce.args[0]),), dtype=dtypes.i32)
 
     def _divided(self, op: Op) -> Op:
         """A quotient that is rounded down, or its remainder, in the cheapest way there is."""

@@ -171,3 +171,45 @@ def test_a_float_that_may_be_nan_has_no_bounds():
       %6 = const 9 : i64
       %7 = minimum %5 %6 : i64""", "store k[i, j] %7")  # fmt: skip
     assert "minimum %5" in text(narrowed(comp))
+
+
+@pytest.mark.parametrize("extent, narrow", [(2**31 - 1, True), (2**31, False)])
+def test_a_count_has_32_bits_where_they_hold_it(extent, narrow):
+    comp = parse_comp(f"""comp c [i:7, j:{extent}] {{
+      %0 = load x[i, 0] : f32
+      %1 = const 0.0 : f32
+      %2 = lt %0 %1 : b1
+      %3 = cast %2 : i64
+      %4 = reduce.sum[j] %3 : i64
+      store at[i] %4
+    }}""")
+    small = narrowed(comp)
+    check_comp(small)
+    assert ("reduce.sum[j] %3 : i32" in text(small)) == narrow
+    assert small.body[small.stores[0].value].dtype == dtypes.i64
+
+
+def test_counts_and_running_counts():
+    x = torch.arange(70.0).reshape(7, 10).remainder(3)
+    comp = parse_comp("""comp c [i:7, j:10] {
+      %0 = load x[i, j] : f32
+      %1 = const 1.0 : f32
+      %2 = lt %0 %1 : b1
+      %3 = cast %2 : i64
+      %4 = reduce.sum[j] %3 : i64
+      %5 = scan.sum[j] %3 : i64
+      %6 = index j : i64
+      %7 = reduce.max[j] %6 : i64
+      %8 = add %4 %5 : i64
+      %9 = add %8 %7 : i64
+      store at[i, j] %9
+    }""")
+    small = narrowed(comp)
+    check_comp(small)
+    assert all(f"{kind}[j]" in text(small) for kind in ("reduce.sum", "scan.sum", "reduce.max"))
+    assert text(small).count(" : i64") == 1
+    layouts = {**LAYOUTS, "at": Buffer("at", (7, 10), dtypes.i64, (10, 1), "cpu")}
+    less = (x < 1).long()
+    wanted = less.sum(1, keepdim=True) + less.cumsum(1) + 9
+    for one in (comp, small):
+        assert torch.equal(run_comp(one, {"x": x}, layouts, {})["at"], wanted)

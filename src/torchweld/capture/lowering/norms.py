@@ -12,6 +12,9 @@ from torchweld.core.errors import NotLowered
 from torchweld.ir import views
 from torchweld.ir.views import Tensor
 
+# Points of a group that one program of a GPU holds in registers (templates/pointwise_reduce/gpu).
+_HELD_GROUP = 16384
+
 
 def _scaled(value: Expr, nest: Nest, weight: Tensor | None, bias: Tensor | None) -> Expr:
     if weight is not None:
@@ -182,25 +185,79 @@ def _store_as(call: Call, nest: Nest, value: Expr, k: int, grouped: Tensor) -> T
 def group_norm_backward(call: Call, grad, x, mean, rstd, weight, n, c, inner, groups, mask):
     g4, x4 = (_grouped(call, t, n, c, inner, groups) for t in (grad, x))
     m4, r4, w4 = _column(mean), _column(rstd), _per_channel(call, weight, groups)
-    dx = dw = db = None
-    if mask[0] and 0 in call.used:
-        nest = call.nest(g4.shape, g4, x4, m4, r4, w4)
+    given, dx = (g4, x4, m4, r4), None
+    wants_dx = mask[0] and 0 in call.used
+    if wants_dx and _by_channel(call, g4, inner):
+        dx, *parameters = _group_norm_by_channel(call, given, w4, mask)
+        return call.reshaped(dx, call.specs[0].shape), *parameters
+    if wants_dx:
+        nest = call.nest(g4.shape, *given, w4)
         h = _scaled(nest.read(g4).widen(), nest, w4, None)
         z, scale = _normalized(nest, x4, m4, r4)
         dx = _store_as(call, nest, _centred(nest, h, z, (2, 3)) * scale, 0, g4)
         nest.close()
         dx = call.reshaped(dx, call.specs[0].shape)
-    if call.used & {1, 2}:
-        nest = call.nest(g4.shape, g4, x4, m4, r4)
-        dw, db = _group_parameters(call, nest, g4, lambda: _normalized(nest, x4, m4, r4)[0], mask)
-    return dx, dw, db
+    if not call.used & {1, 2}:
+        return dx, None, None
+    nest = call.nest(g4.shape, *given)
+    g, z = nest.read(g4).widen(), _normalized(nest, x4, m4, r4)[0]
+    return dx, *_group_parameters(call, nest, (g * z, g), (0, 3), mask)
 
 
-def _group_parameters(call: Call, nest: Nest, grad: Tensor, normalized, mask) -> list:
-    g, found = nest.read(grad).widen(), [None, None]
-    for k, value in ((1, lambda: g * normalized()), (2, lambda: g)):
+def _by_channel(call: Call, grouped: Tensor, inner) -> bool:
+    """Whether the sums that a group's gradient needs are made for each channel first, on a GPU. A
+    group that no multiprocessor holds is read twice in any case. So both kinds of sums, over groups
+    and over images, are made of the channels', and what is left is pointwise: one pass over the
+    tensors fewer."""
+    held = isinstance(inner, int) and grouped.shape[2] * inner <= _HELD_GROUP
+    return call.specs[0].device.startswith("cuda") and not held
+
+
+def _group_norm_by_channel(call: Call, given, weight: Tensor | None, mask) -> tuple:
+    """(dx [N, G, C / G, inner], dw, db), by way of sums of g and of g * z over each channel."""
+    grad, x, mean, rstd = given
+    nest = call.nest(grad.shape, *given)
+    g, z = nest.read(grad).widen(), _normalized(nest, x, mean, rstd)[0]
+    kept = Spec(
+        grad.shape[:3], views.contiguous_strides(grad.shape[:3]), g.dtype, call.specs[0].device
+    )
+    sums = [nest.store(nest.reduce("sum", v, (3,)), kept, (0, 1, 2)) for v in (g * z, g)]
+    nest.close()
+    sums = [views.unsqueeze(s, 3) for s in sums]
+    means = _means_of_groups(call, sums, weight, kept, call.size(grad.shape[3]))
+    nest = call.nest(grad.shape, *given, weight, *means)
+    h = _scaled(nest.read(grad).widen(), nest, weight, None)
+    z, scale = _normalized(nest, x, mean, rstd)
+    of_z, of_h = map(nest.read, means)
+    dx = _store_as(call, nest, (h - of_h - z * of_z) * scale, 0, grad)
+    nest.close()
+    if not call.used & {1, 2}:
+        return dx, None, None
+    nest = call.nest(sums[0].shape, *sums)
+    return dx, *_group_parameters(call, nest, [nest.read(s) for s in sums], (0,), mask)
+
+
+def _means_of_groups(call: Call, sums, weight: Tensor | None, kept: Spec, inner) -> list[Tensor]:
+    """Over each group: [N, G, 1, 1]."""
+    nest = call.nest(sums[0].shape, *sums, weight)
+    shape = kept.shape[:2]
+    spec = Spec(shape, views.contiguous_strides(shape), kept.dtype, kept.device)
+    count = kept.shape[2] * inner
+    found = [
+        nest.store(nest.reduce("sum", _scaled(nest.read(s), nest, weight, None), (2,)) / count,
+                   spec, (0, 1))
+        for s in sums
+    ]  # fmt: skip
+    nest.close()
+    return [_column(t) for t in found]
+
+
+def _group_parameters(call: Call, nest: Nest, values, over, mask) -> list[Tensor | None]:
+    """(dw, db): sums of `values` over the dimensions `over`."""
+    found: list[Tensor | None] = [None, None]
+    for k, value in enumerate(values, 1):
         if mask[k] and k in call.used:
-            found[k - 1] = _store_pair(call, nest, nest.reduce("sum", value(), (0, 3)), k)
+            found[k - 1] = _store_pair(call, nest, nest.reduce("sum", value, over), k)
     if nest.stores:
         nest.close()
     return [None if t is None else call.reshaped(t, (t.shape[0] * t.shape[1],)) for t in found]

@@ -65,6 +65,9 @@ MAX_BLOCK = 8192  # of a loop's columns
 # quarter of the device would idle in the last wave: 160 rows of 6138 maxima of four tanh take an
 # H100, whose multiprocessors are 132, 20.6 us in two waves.
 _HEAVY_ROW, _ALONE, _IDLE = 1 << 18, 4096, 1 / 4
+# Of rows across memory that registers hold: bytes of a row's neighbours that are loaded together,
+# points of a program at least, of a thread, and words that wait in it.
+SEGMENT_BYTES, _HELD_POINTS, _HELD_BY_THREAD, _MOST_HELD = 64, 4096, 32, 64
 MIN_PIECE = 2048  # of columns; blocks of fewer have too little to load at a time
 
 
@@ -143,6 +146,8 @@ def _loop(accesses: Accesses, count: int, length: int, sm_count: int, split: boo
     alone = row_bytes <= ROW_BYTES or count <= 2 * sm_count
     if alone and _returns(accesses) and _aligned(accesses):
         block, warps = 8192, 32  # a row at a time on each multiprocessor, which stays in cache
+    elif not split and count <= 2 * sm_count and not _scans(accesses):
+        block, warps = 2 * block, 2 * warps  # else half of a multiprocessor's threads have no row
     apart = _read_by_piece(accesses)
     piece = _piece(accesses) if apart else MAX_BLOCK
     if MIN_PIECE <= piece < block and 2 * row_bytes <= ROW_BYTES:  # two rows at a time, then
@@ -211,8 +216,7 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
     length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
     few, width = size.hint(length, hints), _widest(accesses)
     block_rows = min(next_pow2(count), max(64, OUTER_BYTES // (width * next_pow2(few))))
-    small = few <= 64 or (few <= 512 and few * count <= SMALL)
-    split = split and not small  # the second kernel would take longer
+    split = split and not _is_small(few, count)
     while block_rows > 16 and not split and count < block_rows * 2 * sm_count:
         block_rows //= 2
     idle = not split and -(-count // block_rows) < sm_count
@@ -227,14 +231,53 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
             while block_rows > 16 and words > _MOST_WAITING * 32 * warps:
                 block_rows, words = block_rows // 2, words // 2
         return Schedule("persistent", rows, columns, block_rows, block, warps)
+    held = _held(accesses, count, block_rows, sm_count)
+    if held is not None:
+        return held
     length = size.hint(length, hints)
     points, warps = _points_of_loop(accesses)
     block = min(next_pow2(length), max(32, points // block_rows))
     while block > 1 and block * block_rows > most_points(accesses, hints) * 32 * warps:
         block //= 2
-    wanted = (8 if _in_wide_loads(accesses) else 16) * sm_count
-    splits = _splits(-(-count // block_rows), length, block, wanted) if split else 1
-    return Schedule("looped", rows, columns, block_rows, block, warps, splits)
+    whole = Schedule("looped", rows, columns, block_rows, block, warps)
+    programs = -(-count // block_rows)
+    return _in_shares(whole, accesses, programs, length, sm_count) if split else whole
+
+
+def _is_small(few: int, count: int) -> bool:
+    """Whether a second kernel for `count` rows of `few` columns would take longer than it saves."""
+    return few <= 64 or (few <= 512 and few * count <= SMALL)
+
+
+def _held(accesses: Accesses, count: int, loop_rows: int, sm_count: int) -> Schedule | None:
+    """Rows whose columns are read again for what waits for a reduction, and which are too few for
+    loops over blocks of `loop_rows` to keep memory busy: all columns in registers, and all loads
+    under way at once. None for others."""
+    columns, width = accesses.frame.columns, _widest(accesses)
+    length, few = extent(accesses, columns), -(-count // loop_rows) < 8 * sm_count
+    if _scans(accesses) or not (few and isinstance(length, int) and _returns(accesses)):
+        return None
+    block = next_pow2(length)
+    block_rows = min(loop_rows, max(SEGMENT_BYTES // width, _HELD_POINTS // block))
+    warps = max(1, block * block_rows // (32 * _HELD_BY_THREAD))
+    words = _width(accesses) * _HELD_BY_THREAD // 4  # of a thread
+    if warps > 16 or words > _MOST_HELD:
+        return None
+    return Schedule("persistent", accesses.frame.rows, columns, block_rows, block, warps)
+
+
+def _in_shares(
+    whole: Schedule, accesses: Accesses, programs: int, length: int, sm_count: int
+) -> Schedule:
+    """A loop across memory, by several programs for a block of rows. Where loads can run ahead they
+    do: ptxas gives a thread registers for four numbers under way, or for two times four that lie
+    together (sums of 64000 rows of 333 in float32, H200: 48 us, where memory takes 21)."""
+    wide = _in_wide_loads(accesses)
+    deeper = [replace(whole, stages=n) for n in (4, 3)] if wide or _in_words(accesses) else []
+    ahead = next((s for s in deeper if valid(s, accesses)), None)
+    wanted = (8 if wide or ahead else 16) * sm_count
+    splits = _splits(programs, length, whole.block_columns, wanted)
+    return replace(ahead if ahead and splits > 1 else whole, splits=splits)
 
 
 def _in_wide_loads(accesses: Accesses) -> bool:
@@ -251,8 +294,11 @@ def _in_wide_loads(accesses: Accesses) -> bool:
 
 def _points_of_loop(accesses: Accesses) -> tuple[int, int]:
     """Of a block of a loop across memory, and its warps: in a scan, blocks wait for each other."""
-    scans = any(isinstance(i, Scan) for i in accesses.comp.body)
-    return (4096, 8) if scans else (2048, 4)
+    return (4096, 8) if _scans(accesses) else (2048, 4)
+
+
+def _scans(accesses: Accesses) -> bool:
+    return any(isinstance(i, Scan) for i in accesses.comp.body)
 
 
 def _odd_rows_apart(
@@ -260,10 +306,11 @@ def _odd_rows_apart(
 ) -> Schedule:
     """Rows of several axes, the last of odd length: blocks within one step of the others. Of a
     remainder by an odd number Triton knows no two neighbours to be contiguous, and would have lanes
-    lie along the columns, across memory."""
+    lie along the columns, across memory. Also where all rows of a step share what they read along
+    the columns (a mask): a block within one has a number for each column, not for each point."""
     *outer, inner = found.rows
     across, length = accesses.comp.extent(inner), extent(accesses, found.columns)
-    odd = isinstance(across, int) and across % 2 == 1
+    odd = isinstance(across, int) and (across % 2 == 1 or _shared_by_rows(accesses, found))
     if not outer or not odd or not _divided(accesses, found):
         return found
     block = _odd_block(found, across)
@@ -293,6 +340,7 @@ def _loop_apart(
     length = size.hint(extent(accesses, made.columns), hints)
     across, apart = (size.hint(extent(accesses, a), hints) for a in (made.rows, made.apart))
     block, wanted = made.block_rows, 8 * sm_count
+    split = split and not _is_small(length, apart * across)
     while split and block > 32 and 2 * apart * -(-across // block) < wanted:
         block //= 2
     columns = min(next_pow2(length), max(32, _points_of_loop(accesses)[0] // block))
@@ -300,6 +348,15 @@ def _loop_apart(
         columns //= 2
     splits = _splits(apart * -(-across // block), length, columns, wanted) if split else 1
     return replace(made, block_rows=block, block_columns=columns, splits=splits)
+
+
+def _shared_by_rows(accesses: Accesses, schedule: Schedule) -> bool:
+    """Whether what is read along the columns is the same for all rows of a step of the outer
+    axes."""
+    *outer, inner = schedule.rows
+    columns = set(schedule.columns)
+    along = (a.offset.axes for a in accesses.loads.values() if a.offset.axes & columns)
+    return any(inner not in axes and not axes.isdisjoint(outer) for axes in along)
 
 
 def _divided(accesses: Accesses, schedule: Schedule) -> bool:
@@ -381,5 +438,15 @@ def _splits(programs: int, length: int, block: int, wanted: int) -> int:
     """Shares of the columns that make `wanted` programs, unless half as many are there already."""
     if 2 * programs >= wanted:
         return 1
-    most = min(wanted // max(1, programs), 1024)
-    return _equal_shares(-(-length // block), most, most * 2 // 3)
+    most, blocks = min(wanted // max(1, programs), 1024), -(-length // block)
+    return _nearest_shares(blocks, most)
+
+
+def _nearest_shares(blocks: int, wanted: int) -> int:
+    """A divisor of `blocks` from two thirds to three halves of `wanted`: the next above, as more
+    programs keep more loads under way, or the next below."""
+    if blocks <= wanted:
+        return max(1, blocks)
+    above = range(wanted, min(blocks, wanted * 3 // 2) + 1)
+    near = (*above, *range(wanted, wanted * 2 // 3, -1))
+    return next((p for p in near if blocks % p == 0), wanted)

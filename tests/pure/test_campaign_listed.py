@@ -14,7 +14,8 @@ from torchweld.exact.campaign import __main__ as command
 from torchweld.exact.campaign import listed, staged
 from torchweld.exact.campaign.cases import KINDS
 from torchweld.exact.campaign.checks import CHECKS, interpreted
-from torchweld.exact.campaign.listed import INFINITE, STRIDES, limits_of
+from torchweld.exact.campaign.listed import INFINITE, ROUNDING, STRIDES, limits_of
+from torchweld.exact.campaign.operators import Sample
 from torchweld.exact.campaign.record import Finished, Log
 from torchweld.exact.campaign.run import Campaign, run, run_seed
 from torchweld.exact.campaign.staged import Interpreter
@@ -59,6 +60,51 @@ def test_strides_that_cannot_be_predicted_excuse_nothing():
     """A shape that depends on data."""
     case = replace(TURNED, lines=("v0 = x0[x0 > 0].expand(3, -1).t()",), outputs=("v0",))
     assert limits_of(case, [STRIDED]) == ()
+
+
+def test_strides_of_samples_are_predicted_too():
+    """Whose inputs are drawn in the middle of their function."""
+    case = Sample("div", "floor_rounding", 3, torch.float16, 1, before="turned")
+    shape, predicted = listed._predicted(case, "result 0", "cpu")
+    assert shape == [10, 5]
+    found = f"result 0: strides ({predicted[0]}, {predicted[1]}) instead of (2, 7)"
+    assert limits_of(case, [found]) == (STRIDES,)
+    assert limits_of(case, [found.replace("strides (", "strides (1")]) == ()
+
+
+OFFSET = Input((64,), F32, "plain", "offset")
+ANGLE = Program((OFFSET,), ("v0 = x0.sum()", "v1 = v0.sin()"), ("v1",))
+MOVED = Program((Input((64,), F32),), ("v0 = x0.flip(0)", "v1 = x0 * 3"), ("v0", "v1"))
+SMALL = Program(
+    (Input((2, 1), torch.float16),),
+    ("v0 = ((x0 - x0) - 16.8).exp()", "v1 = v0 / v0.norm(dim=-1, keepdim=True)"),
+    ("v1",),
+)
+
+
+@pytest.mark.parametrize(("case", "found", "limits"), [
+    # sums of 6,400 have a last bit of 5e-4, which is an error of their sine and cosine
+    (ANGLE, "v1: relative L2 error 2.00e-05 above 1.00e-06", (ROUNDING,)),
+    (ANGLE, "gradient of x0: relative L2 error 2.00e-05 above 1.00e-06; largest error 1.00e-05 "
+            "above 1.00e-06", (ROUNDING,)),
+    (ANGLE, "gradient of x0: largest error 1.00e-05 above 1.00e-06", (ROUNDING,)),
+    (ANGLE, "gradient of x0: largest error 1.00e-02 above 1.00e-06", ()),
+    (ANGLE, "v1: relative L2 error 2.00e-05 above 1.00e-06; largest error 1.00e-01 above 1e-6", ()),
+    (ANGLE, "v1: relative L2 error nan above 1.00e-06", ()),
+    # what is moved, and products of numbers
+    (MOVED, "v0: relative L2 error 1.00e-09 above 1.00e-10", ()),
+    (MOVED, "v1: relative L2 error 5.00e-08 above 1.00e-10", (ROUNDING,)),
+    (MOVED, "v1: relative L2 error 5.00e-07 above 1.00e-10", ()),
+    (MOVED, "gradient of x0: largest error 1.00e-05 above 1.00e-10", ()),
+    # float16 has no number between zero and 6e-8
+    (SMALL, "v1: NaN: 2 elements, first at (0, 0): fused nan, eager 1.0", (ROUNDING,)),
+    (SMALL, "v1: NaN: 3 elements, first at (0, 0): fused nan, eager 1.0", ()),
+    (SMALL, "v1: infinity: 1 elements, first at (0, 0): fused inf, eager 1.0", ()),
+    (MOVED, "v1: NaN: 1 elements, first at (3,): fused nan, eager 1.0", ()),
+    (MOVED, "v7: NaN: 1 elements, first at (3,): fused nan, eager 1.0", ()),
+])  # fmt: skip
+def test_roundings_that_eager_may_have_made_are_listed(case, found, limits):
+    assert limits_of(case, [found]) == limits
 
 
 @pytest.mark.parametrize(("told", "limits"), [

@@ -159,7 +159,7 @@ def _bit_difference(fused: Tensor, eager: Tensor) -> str:
 def _misplaced(fused: Tensor, eager: Tensor, oracle: Tensor) -> str:
     """NaN or infinities where neither eager nor the oracle has them, or the other way round."""
     fused, eager, rounded = map(_tested, (fused, eager, oracle.to(eager.dtype)))
-    for what, test in _CLASSES:
+    for what, test in CLASSES:
         at = test(fused)
         wrong = (at != test(eager)) & (at != test(rounded))
         if wrong.any():
@@ -175,7 +175,7 @@ def _tested(t: Tensor) -> Tensor:
     return t.float() if t.dtype.itemsize == 1 else t
 
 
-_CLASSES = (
+CLASSES = (
     ("NaN", torch.isnan),
     ("infinity", torch.isposinf),
     ("negative infinity", torch.isneginf),

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from torchweld.core.events import events
+from torchweld.core.torch_private import without_modes
 from torchweld.exact.budget import Budget, compare
 from torchweld.exact.programs import Input, Program
 from torchweld.exact.templates import FLOATS, TEMPLATES, Scope
@@ -108,11 +109,11 @@ def differences(
     `device`.
     """
     inputs = _copies(program.make_inputs(), partial(Tensor.to, device=device))
-    eager = _results(program, program.function(device=device), inputs, train)
-    oracle = _results(program, program.function(exact=True, device=device), _wide(inputs), train)
+    eager = results_of(program, program.function(device=device), inputs, train)
+    oracle = results_of(program, program.function(exact=True, device=device), wide(inputs), train)
     before = len(events())
     try:
-        fused = _results(program, fuse(program.function(device=device)), inputs, train)
+        fused = results_of(program, fuse(program.function(device=device)), inputs, train)
         if device == "cuda":
             torch.cuda.synchronize()  # what a kernel did wrong is told here, not by the comparison
     except Exception as error:
@@ -124,7 +125,7 @@ def differences(
     return found
 
 
-def _wide(inputs: list[Tensor]) -> list[Tensor]:
+def wide(inputs: list[Tensor]) -> list[Tensor]:
     return _copies(inputs, lambda t: t.double() if t.is_floating_point() else t.clone())
 
 
@@ -142,7 +143,7 @@ def _copies(inputs: list[Tensor], copy: Callable = torch.clone) -> list[Tensor]:
     return found
 
 
-def _results(
+def results_of(
     program: Program, call: Callable, inputs: list[Tensor], train: bool
 ) -> dict[str, Tensor]:
     """Outputs by name; gradients of float inputs as well where some output has one."""
@@ -162,8 +163,9 @@ def _results(
 
 def _weights(output: Tensor) -> Tensor:
     """The same for eager, fused and float64: of several signs, so that no gradient vanishes."""
-    weights = torch.arange(output.numel(), device=output.device).mul(1.7).cos().to(torch.bfloat16)
-    return weights.to(output.dtype).view(output.shape)
+    with without_modes():
+        weights = torch.arange(output.numel(), device=output.device).mul(1.7).cos()
+        return weights.to(torch.bfloat16).to(output.dtype).view(output.shape)
 
 
 def _difference(

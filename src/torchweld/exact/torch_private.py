@@ -14,6 +14,9 @@ from importlib.util import find_spec
 from types import ModuleType
 
 import torch
+import torch.utils._python_dispatch
+
+DispatchMode = torch.utils._python_dispatch.TorchDispatchMode  # told of each operation of ATen
 
 
 @cache

@@ -114,7 +114,7 @@ def _told(case: Case, found: list[str], device: str = "cpu") -> list[str]:
 
 
 def _differences(case: Case, fuse: Callable, device: str = "cpu") -> list[str]:
-    return differences(case, fuse, BUDGET, train=_trains(case), device=device)
+    return differences(case, fuse, BUDGET, train=trains(case), device=device)
 
 
 def place_of(device: str) -> str:
@@ -135,7 +135,8 @@ def is_fit(case: Case, device: str = "cpu") -> bool:
         return False
 
 
-def _trains(case: Case) -> bool:
+def trains(case: Case) -> bool:
+    """Whether it runs backward, too."""
     writes = isinstance(case, Program) and case.writes
     return not writes and any(t.is_floating_point() for t in case.make_inputs())
 

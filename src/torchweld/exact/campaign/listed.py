@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torchweld.capture.torch_private import fakes_of
-from torchweld.exact.campaign.checks import Case, interpreted, place_of
+from torchweld.exact.campaign.checks import Case, interpreted, place_of, trains
+from torchweld.exact.campaign.moved import ERRORS, MISPLACED, errs_as_much, loses_as_many
 from torchweld.exact.fuzz import NO_NUMBERS, strides_that_matter
 
 # Those that put sums into another order. Others may not turn an infinity into NaN, or back.
@@ -68,9 +69,9 @@ def _as_torch_predicts(case: Case, match: re.Match[str], device: str) -> bool:
 def _predicted(case: Case, name: str, place: str) -> tuple[list[int], list[int]]:
     """Shape and strides of a result of the program on fake tensors."""
     fakes = fakes_of([t.to(place) for t in case.make_inputs()], ())
-    program = case.function(device=place)
+    program, names = case.function(device=place), case.outputs  # samples are copied: not as fakes
     with fakes[0].fake_mode:
-        fake = dict(zip(case.outputs, program(*fakes)))[name]
+        fake = dict(zip(names, program(*fakes)))[name]
     return [int(n) for n in fake.shape], [int(n) for n in fake.stride()]
 
 
@@ -81,10 +82,18 @@ def _as_interpreted(case: Case, match: re.Match[str], device: str) -> bool:
     return bool(named) and all(f in named or _AT_THE_END.fullmatch(f) for f in found)
 
 
+def _by_rounding(holds: Callable) -> Callable[[Case, re.Match[str], str], bool]:
+    """Whether roundings of eager's own operations do what was found."""
+    return lambda case, match, device: holds(case, match, place_of(device), trains(case))
+
+
 STRIDES = "strides as torch's shape functions predict them"
 INFINITE = "sums of infinite values"
+ROUNDING = "roundings of eager's own operations do as much"
 LIMITS = (
     Limit(STRIDES, _STRIDES, _as_torch_predicts),
     Limit(INFINITE, _AFTER_PASS, _always),
     Limit(INFINITE, _AT_THE_END, _as_interpreted),
+    Limit(ROUNDING, ERRORS, _by_rounding(errs_as_much)),
+    Limit(ROUNDING, MISPLACED, _by_rounding(loses_as_many)),
 )

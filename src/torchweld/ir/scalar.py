@@ -35,6 +35,20 @@ class ScalarOp:
     exact: bool = False  # it decides something discrete: its arguments must be the rounded ones
 
 
+def _of_any_quotient(function: Callable) -> Callable:
+    """A remainder. If the quotient is beyond float32 (6 / 1e-38), torch's vectors give NaN, and one
+    number by itself what is right: NaN is asked for again in float64, where both are right."""
+
+    def meaning(a, b):
+        found = function(a, b)
+        if not found.is_floating_point() or found.dtype == torch.float64:
+            return found
+        again = function(*(v.double() if isinstance(v, torch.Tensor) else v for v in (a, b)))
+        return torch.where(found.isnan(), again.to(found.dtype), found)
+
+    return meaning
+
+
 def _floor_div(a, b):
     return torch.div(a, b, rounding_mode="floor")
 
@@ -100,8 +114,9 @@ _ROWS = (
     _binary("div", torch.div, 4, kinds="f", sfu=True),
     _binary("floor_div", _floor_div, 8, exact=True),
     _binary("trunc_div", _trunc_div, 8, exact=True),
-    _binary("remainder", torch.remainder, 10, exact=True),  # the sign of the divisor, as in Python
-    _binary("fmod", torch.fmod, 10, exact=True),  # the sign of the dividend, as in C
+    # the sign of the divisor, as in Python, and of the dividend, as in C
+    _binary("remainder", _of_any_quotient(torch.remainder), 10, exact=True),
+    _binary("fmod", _of_any_quotient(torch.fmod), 10, exact=True),
     _binary("pow", torch.pow, 30, sfu=True),
     _binary("atan2", torch.atan2, 30, kinds="f"),
     _binary("copysign", torch.copysign, kinds="f"),

@@ -10,6 +10,7 @@ from torchweld.ir import interpret
 from torchweld.ir.interpret import run_comp, run_graph
 from torchweld.ir.nodes import Buffer
 from torchweld.ir.parser import parse_comp, parse_graph
+from torchweld.ir.scalar import TABLE
 
 
 def layout(name, *shape, dtype="f32"):
@@ -354,3 +355,17 @@ graph g {
 """)
     (found,) = run_graph(graph, [torch.empty(0), torch.empty(0, dtype=torch.int64)])
     assert found.shape == (0,)
+
+
+@pytest.mark.parametrize("name", ["remainder", "fmod"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_remainders_of_any_quotient(name, dtype):
+    """Vectors of torch's give NaN where the quotient is beyond float32."""
+    a = torch.tensor([6.0, -6.5, 0.0, float("inf"), float("nan")] * 16).to(dtype)
+    b = torch.full_like(a, torch.finfo(torch.float32).tiny)
+    found, one = TABLE[name].meaning(a, b), getattr(torch, name)
+    wanted = torch.stack([one(*pair) for pair in zip(a, b)])
+    assert torch.equal(found.isnan(), wanted.isnan()) and found.isnan().sum() == 32
+    assert torch.equal(found.nan_to_num(), wanted.nan_to_num()) and found.dtype == dtype
+    by_zero = TABLE[name].meaning(a, torch.zeros_like(a))
+    assert by_zero.isnan().all()

@@ -24,10 +24,11 @@ class Task:
 class Board:
     """`todo`: problems to check. `ready`: those that were checked, and the worker that holds each.
     `busy`: what each worker does. `lost`: problems that no process could hold. `timed`: whether
-    anything is timed at all."""
+    anything is timed at all. `most_held`: problems that are in memory at a time."""
 
     todo: deque[str]
     timed: bool = True
+    most_held: int = 1 << 30
     ready: dict[str, int] = field(default_factory=dict)
     busy: dict[int, Task] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
@@ -52,7 +53,8 @@ class Board:
 
     def _may_check(self) -> bool:
         alone = any(task.what == "time" for task in self.busy.values())
-        return bool(self.todo) and not alone and not self.crowded
+        full = len(self.ready) + len(self.busy) >= self.most_held
+        return bool(self.todo) and not (alone or full or self.crowded)
 
     def _begin(self, worker: int, task: Task) -> tuple[int, Task]:
         self.busy[worker] = task

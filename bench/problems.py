@@ -207,6 +207,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dtype", help="default: float32; whole models on a GPU bfloat16")
     parser.add_argument("--workers", type=int, default=2, help="processes that compile")
+    parser.add_argument("--held", type=int, default=1 << 30,
+                        help="problems in memory at a time, if they are large")
     parser.add_argument("--total", type=float, default=1500.0, help="seconds in all")
     parser.add_argument("--each", type=float, default=300.0, help="seconds, at most, of a problem")
     parser.add_argument("--seconds", type=float, default=1.0, help="of timing a problem")
@@ -235,7 +237,7 @@ def main() -> None:
     folder = Path(os.environ.get("OUT", ROOT / "out"))
     folder.mkdir(parents=True, exist_ok=True)
     name = f"problems-{given.device}-{'training' if given.train else 'inference'}"
-    board = Board(deque(p.name for p in problems), timed=bool(ways))
+    board = Board(deque(p.name for p in problems), timed=bool(ways), most_held=given.held)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         os.environ.setdefault("TORCHWELD_CACHE_DIR", cache)  # empty: first calls are cold
         crew = Crew(asked, folder, given.each)

@@ -343,3 +343,16 @@ def test_a_step_of_training_gives_all_gradients_and_keeps_the_inputs(bench):
     assert len(found) == 4 + 2 and all(g is not None for g in found)
     assert not any(t.requires_grad for t in built.inputs)
     assert not torch.is_grad_enabled() or built.module.out.weight.grad is None
+
+
+def test_large_problems_are_timed_before_more_are_checked(bench):
+    board, task = bench.board.Board(deque("abc"), most_held=2), bench.board.Task
+    assert [board.assign([0, 1, 2]) for _ in range(3)] == [
+        (0, task("check", "a")), (1, task("check", "b")), None
+    ]  # fmt: skip
+    board.answered(0, well=True)
+    assert board.assign([0, 1, 2]) is None
+    board.answered(1, well=True)
+    assert board.assign([0, 1, 2]) == (0, task("time", "a"))
+    board.answered(0, well=True)
+    assert board.assign([0, 1, 2])[1] == task("check", "c")

@@ -91,9 +91,9 @@ def _losses(target: str, args: tuple) -> tuple[int, ...]:
 
 def _results(target: str, args: tuple, value: float) -> list[torch.Tensor]:
     """Of the call with `value` everywhere in its first argument and ones in the others; the sums
-    of a bias are no products."""
+    of a bias are no products. A part of each result, so that the rest is free for the next call."""
     first, *others = args
     ones = (a.filled(1.0) if isinstance(a, _Given) else a for a in others)
     result = _CALLS[target](first.filled(value), *ones)
     results = result[:2] if isinstance(result, tuple) else (result,)
-    return [r for r in results if r is not None]
+    return [r[:1].clone() for r in results if r is not None]

@@ -218,9 +218,10 @@ def _in_small_tiles(facts: _Facts) -> bool:
 
 
 def _is_turned(access, facts: _Facts, buffer: Buffer, hints, device: Target) -> bool:
-    """Whether a pointwise kernel reads or writes it in tiles that are turned in registers: it is
-    contiguous along another axis, for a line and more. Those run at the rate of a copy."""
-    if facts.frame.columns or any(isinstance(entry, Ref) for entry in access.index):
+    """Whether a kernel reads or writes it in tiles that are turned in registers: it is contiguous
+    along another axis, for a line and more. Those run at the rate of a copy."""
+    whole = not facts.frame.columns or _in_small_tiles(facts)
+    if not whole or any(isinstance(entry, Ref) for entry in access.index):
         return False
     across = [n for n in facts.extents if n != facts.inner and facts.extents[n] > 1]
     strides = {n: _stride(access, n, buffer, hints) for n in across}

@@ -110,7 +110,8 @@ def flatten(names: tuple[str, ...], extents: Extents) -> Affine:
 
 def _solve_dimension(at: Affine, wanted, inner: Extents, outer: Extents):
     if not at.terms:
-        return {}
+        met = isinstance(wanted, Ref) or _is_always(wanted, at.const, outer)
+        return {} if met else Mismatch(f"{wanted!r} is not always {at!r}")
     if isinstance(wanted, Ref):
         name = at.as_axis
         return {name: wanted} if name else Mismatch(f"indirect read of {at!r}")
@@ -222,6 +223,11 @@ def _in_range(image: Affine, extent: Size, outer: Extents) -> bool:
         low, high = bounds(image, outer)
         return low is not None and low >= 0 and high < extent
     return image.const == 0 and _nested(image, outer) and _reach_divides(image, extent, outer)
+
+
+def _is_always(index: Affine, const: Size, extents: Extents) -> bool:
+    """Whether an index is `const` at every point."""
+    return index.const == const and all(extents[name] == 1 for name in index.axes)
 
 
 def bounds(index: Affine, extents: Extents) -> tuple[int | None, int | None]:

@@ -34,6 +34,13 @@ def test_a_flat_read_asks_for_a_split():
     assert solve((FLAT,), (axis("n"),), INNER, OUTER) == Split("n", 64)
 
 
+@pytest.mark.parametrize("load, meets", [(constant(3), True), (constant(2), False),
+                                         (axis("m"), False), (axis("one") + 3, True)])  # fmt: skip
+def test_a_place_is_met_where_it_is(load: Affine, meets):
+    found = solve((axis("h"), constant(3)), (axis("k"), load), INNER, OUTER | {"one": 1})
+    assert found == {"h": axis("k")} if meets else isinstance(found, Mismatch)
+
+
 @pytest.mark.parametrize(
     "load", [axis("k") * 64 + axis("e") + 1, axis("k") * 48 + axis("q"), axis("m") * 33 + axis("q")]
 )

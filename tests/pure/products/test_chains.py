@@ -191,6 +191,23 @@ def test_who_reads_an_intermediate_otherwise_gets_it_from_memory():
 # refusals and prices
 
 
+def first_added(x, w, v):
+    h = x @ w
+    return (h + h[:1]) @ v
+
+
+def last_added(x, w, v):
+    h = x @ w
+    return torch.addmm(h[-1:] @ v, h, v)
+
+
+@pytest.mark.parametrize("function", [first_added, last_added])
+@pytest.mark.parametrize("rows", [4, 100, 333])
+def test_a_row_that_others_read_is_not_their_own(function, rows):
+    """The campaign's 21444 and 21853: each row took itself for the first."""
+    same_meaning(function, r(rows, 64), r(64, 17), r(17, 33))
+
+
 def relu(body, x):
     return body.op("maximum", x, 0.0)
 

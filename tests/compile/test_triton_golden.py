@@ -22,7 +22,6 @@ from torchweld.runtime.triton_compile import compile_source, resources  # noqa: 
 
 GOLDEN = Path(__file__).parent / "golden"
 ROWS = 8192
-_COPIES_16_BYTES = "cp.async.cg."  # no other size
 _NARROW_LOAD = re.compile(r"ld\.global\S*\.[bu]16 ")
 
 # Most registers of any kernel of the bundle, on either architecture.
@@ -61,7 +60,7 @@ def test_cost(name: str, arch: int):
         cost = resources(compiled)
         assert cost.spill_bytes == 0
         assert cost.registers <= registers
-        assert cost.wide_loads > 0 or _COPIES_16_BYTES in compiled.asm["ptx"]
+        assert cost.wide_loads > 0
         assert cost.wide_stores > 0 or _stores_little(case) or source.name.endswith("_finish")
         assert not _NARROW_LOAD.search(compiled.asm["ptx"]) or name.startswith("cross_entropy")
 

@@ -422,17 +422,6 @@ def test_rows_begin_early_in_blocks_of_a_vector_and_more(columns: int, aligned: 
     assert ("row_shift" in source.text) == aligned
 
 
-@pytest.mark.parametrize("columns", [768, 333])
-def test_sums_across_memory_have_loads_under_way(columns):
-    """By plain loads, ptxas gives a thread registers for a few numbers at a time."""
-    summed = reduction("sum", 64000, columns, dim=0)
-    found = schedule(summed.comp, summed.buffers, H100)
-    assert found.splits > 1 and found.stages > 2
-    ptx = compile_source(bundle_of(summed).sources[0], 90).asm["ptx"]
-    assert ("cp.async.cg." if columns == 768 else "cp.async.ca.") in ptx
-    assert "ld.global" not in ptx
-
-
 def test_few_rows_across_memory_are_held():
     """Columns that are read again after a reduction, of too few rows for loops to fill a device."""
     middle = """%0 = load x[i, k, j] : f32

@@ -11,9 +11,9 @@ from torchweld.templates.generate import kernels_of
 H100 = named_target("H100")
 
 
-@pytest.mark.parametrize("columns", [336, 333])
-def test_loads_of_sums_over_rows_run_ahead(columns):
-    """A thread has few loads of four bytes under way, wherever rows begin."""
+@pytest.mark.parametrize(("columns", "programs"), [(336, 8), (333, 16)])
+def test_sums_over_rows_that_begin_anywhere_have_twice_the_programs(columns, programs):
+    """A thread has few loads of four bytes under way. Copies of them that run ahead are slower."""
     graph = parse_graph(f"""graph g {{
   buffer x : f32[64000, {columns}] strides [{columns}, 1] on cuda:0
   buffer y : f32[{columns}] strides [1] on cuda:0
@@ -27,4 +27,5 @@ def test_loads_of_sums_over_rows_run_ahead(columns):
 }}""")
     (kernel,) = kernels_of(graph, H100)
     made = kernel.schedule.splits * -(-columns // kernel.schedule.block_rows)
-    assert kernel.schedule.stages > 1 and 16 / 3 <= made / H100.units <= 12
+    assert kernel.schedule.stages == 1
+    assert 2 / 3 * programs <= made / H100.units <= programs * 1.5

@@ -188,6 +188,8 @@ class Recording:
             self._launch.move(moved, paused.bases, moving)
         for place in moved.outputs:
             self._results[place] = None
+        for slot in (*moved.inputs.values(), *moved.outputs.values()):
+            paused.tensors[slot] = None  # what the graph was recorded with; a tail does not read it
         self.addresses = frozenset(t.data_ptr() for t in self._given) - {0}
 
     @property

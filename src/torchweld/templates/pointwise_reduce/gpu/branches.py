@@ -24,6 +24,7 @@ _FEW = 2  # of a point: they hide behind its memory
 # which took 244 us on an H200; two are 22 KB.
 MOST = 24
 _MOST_WARPS, _MOST_OF_SHARES = 8, 16
+_LINE_OF_ROWS = 16  # rows across memory, of 64 bytes
 
 
 def thinned(schedule: Schedule, accesses: Accesses) -> Schedule:
@@ -32,8 +33,9 @@ def thinned(schedule: Schedule, accesses: Accesses) -> Schedule:
     each = _of_a_point(schedule, accesses)
     if each <= _FEW:
         return schedule
+    least = _LINE_OF_ROWS if _is_across(schedule, accesses) else 1
     while schedule.points_per_thread > 1 and schedule.points_per_thread * each > MOST:
-        smaller = _smaller(schedule)
+        smaller = _smaller(schedule, least)
         if smaller == schedule:
             break
         schedule = smaller
@@ -64,8 +66,15 @@ def _branches(accesses: Accesses, counts: Callable[[frozenset[str]], object]) ->
     )
 
 
-def _smaller(s: Schedule) -> Schedule:
-    """With half as many points for each thread, if it can be."""
+def _is_across(schedule: Schedule, accesses: Accesses) -> bool:
+    """Whether rows of a whole tile are neighbours in memory."""
+    inner, points = schedule.rows[-1:], {a.name for a in accesses.comp.axes}
+    tiles = (a.offset for a in accesses.loads.values() if points <= a.offset.axes)
+    return bool(inner) and any(offset.coefficient(*inner) == 1 for offset in tiles)
+
+
+def _smaller(s: Schedule, least: int) -> Schedule:
+    """With half as many points for each thread, if it can be; whole rows stay that many."""
     shares_rows = s.form == "persistent" and s.splits > 1  # a fixed number of programs
     if s.num_warps < (_MOST_OF_SHARES if shares_rows else _MOST_WARPS):
         return replace(s, num_warps=2 * s.num_warps)
@@ -74,4 +83,4 @@ def _smaller(s: Schedule) -> Schedule:
         return replace(s, block_columns=s.block_columns // 2)
     if s.form == "looped":
         return replace(s, block_columns=max(1, s.block_columns // 2))
-    return replace(s, block_rows=max(1, s.block_rows // 2))
+    return replace(s, block_rows=max(min(least, s.block_rows), s.block_rows // 2))

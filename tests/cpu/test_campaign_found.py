@@ -155,6 +155,11 @@ KERNELS = {
         "y = (w @ x1).sin() * 2",
     ),
 }  # fmt: skip
+KERNELS["scores of 100, which the forward has in memory in 16 bits, in the backward"] = program(
+    [Input((2, 2, 101, 2), F16, values="offset"), *[Input((2, 2, 101, 2), F16)] * 2],
+    "s = x0 @ x1.mT / 1.5", "s = (s * 0.5).to(torch.float32)", "t = s.log_softmax(-1).exp()",
+    "y = (t + t.flip(1)).to(x2.dtype) @ x2",
+)  # fmt: skip
 KERNELS |= {
     name: FOUND[name] for name in (
         "the gradient of keys whose weights a mask sets to zero, of queries that are NaN",

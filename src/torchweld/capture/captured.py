@@ -8,6 +8,8 @@ import torch
 
 # meta of a cast that is part of an operation that capture wrote out: nobody asked for its rounding
 INNER_CAST = "torchweld_inner_cast"
+# meta of an operation whose result of 16 bits is rounded wherever it is fused (capture/alike.py)
+ROUNDED = "torchweld_rounded"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import torch
 
 from torchweld.capture import (
     ahead,
+    alike,
     columns,
     experts,
     losses,
@@ -52,6 +53,7 @@ def partition(
     _hide_attention(joint)
     parts = _cut(joint, inputs, budget, **kwargs)
     scores.divide_once(parts[1])
+    alike.round_alike(*parts)
     for part in parts:
         _show_attention(part)
     return parts

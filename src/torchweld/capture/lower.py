@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from torchweld.capture import complex_numbers
-from torchweld.capture.captured import INNER_CAST, Captured
+from torchweld.capture.captured import INNER_CAST, ROUNDED, Captured
 from torchweld.capture.lowering import externs
 from torchweld.capture.lowering.build import GraphBuilder
 from torchweld.capture.lowering.call import Call, spec_of
@@ -55,7 +55,8 @@ def lower(
 class _Lowering:
     def __init__(self, captured: Captured, options: Options, layers: Repeated) -> None:
         self.captured, self.layers = captured, layers
-        self.graph = GraphBuilder(options.numerics == "eager")
+        self._rounds = options.numerics == "eager"
+        self.graph = GraphBuilder(self._rounds)
         self._gradients = _gradients(captured) if captured.kind == "backward" else frozenset()
         self.env: dict[torch.fx.Node, object] = {}
         self.inputs: list[str | None] = []
@@ -148,6 +149,7 @@ class _Lowering:
             self.graph.origin = origin_of(node)
             self.graph.of_gradient = node in self._gradients
             self.graph.is_inner_cast = INNER_CAST in node.meta
+            self.graph.round_always = self._rounds or ROUNDED in node.meta
             self.env[node] = self._lower_call(node)
 
     def _lower_call(self, node: torch.fx.Node):

@@ -70,7 +70,7 @@ def recompute_scores(joint: torch.fx.GraphModule, takes: Takes | None) -> None:
     """Tags what lies between two products in the joint graph, where that pays."""
     if takes is None:
         return
-    later = _depends_on_tangents(joint.graph)
+    later = depends_on_tangents(joint.graph)
     for outer in joint.graph.find_nodes(op="call_function", target=aten.bmm.default):
         if outer not in later:
             region = _region(outer, later)
@@ -79,7 +79,8 @@ def recompute_scores(joint: torch.fx.GraphModule, takes: Takes | None) -> None:
     joint.graph.lint()
 
 
-def _depends_on_tangents(graph: torch.fx.Graph) -> set[Node]:
+def depends_on_tangents(graph: torch.fx.Graph) -> set[Node]:
+    """Gradients; the rest of a joint graph or of a backward are values of the forward."""
     found: set[Node] = set()
     for node in graph.nodes:
         tangent = node.op == "placeholder" and "tangents" in str(node.target)

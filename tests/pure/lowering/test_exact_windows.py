@@ -16,6 +16,7 @@ from torchweld.ir.check import check_graph
 from torchweld.ir.contraction import contraction_of
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Extern
+from torchweld.passes.table import PASSES, Context
 from torchweld.plan import exact_windows as module
 from torchweld.plan.decisions import Plan
 from torchweld.plan.exact_windows import exact_windows
@@ -79,6 +80,15 @@ def test_a_product_of_the_same_meaning(function, args, table, asked):
 def test_what_follows_is_made_with_it(asked):
     _, after = converted(*CASES[0])
     assert [type(n) for n in after.nodes] == [Comp] * 3  # two copies, the product with all else
+
+
+@pytest.mark.parametrize("results, joined", [(16, True), (64, False)])
+def test_what_branches_at_many_points_of_a_thread_stays_apart(results, joined, asked):
+    args = case((2, 8, 80, 60), (results, 8, 3, 3))
+    graph = lower(capture(lambda x, w: F.mish(F.conv2d(x, w)), *args), Options()).graph
+    plan = PASSES["plan"].run(Plan(graph, ()), Context(H100, Options()))
+    after = exact_windows(plan, H100, Options(), choose).graph
+    assert len(after.nodes) == 3 + (not joined)
 
 
 @pytest.mark.parametrize(("function", "args"), [

@@ -50,6 +50,11 @@ def _of_a_point(schedule: Schedule, accesses: Accesses) -> int:
     return _branches(accesses, lambda axes: axes & columns and (for_each_row or axes & rows))
 
 
+def of_each(accesses: Accesses) -> int:
+    """The branches of all that a kernel computes, at one point."""
+    return _branches(accesses, lambda axes: True)
+
+
 def of_a_row(accesses: Accesses, rows: Collection[str]) -> int:
     """The branches of what varies along `rows` alone."""
     return _branches(accesses, lambda axes: axes and axes <= set(rows))

@@ -54,7 +54,8 @@ class ProductSchedule:
         """No wider and deeper than that: groups of 16 channels are no tile of 128 columns."""
         n, k = (max(_LEAST_SIDE, min(block, 1 << (size - 1).bit_length()))
                 for block, size in ((self.block_n, columns), (self.block_k, depth)))  # fmt: skip
-        warps = 4 if self.block_m * n <= _FOUR_WARPS else self.num_warps
+        few = n < self.block_n and self.block_m * n <= _FOUR_WARPS
+        warps = 4 if few else self.num_warps
         return replace(self, block_n=n, block_k=k, num_warps=min(self.num_warps, warps))
 
     def row_tiles(self, extents: Sequence[Size]) -> Size:

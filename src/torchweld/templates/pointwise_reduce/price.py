@@ -44,7 +44,7 @@ _MOST_STRIDED_COST = 4.0  # neighbouring iterations find part of a line in cache
 # Of single elements, by the last-level cache's rate of bytes that are read. H100: 35 million of
 # float32, along images into channels last, 261 us with 420 MB that are read.
 _STORED_LINES = 1.35
-_TURNED_COLUMNS = 64
+_TURNED_COLUMNS = 128
 _HIDDEN = 0.5  # of the shorter of memory and arithmetic: waits overlap in part only
 _PARTIAL_BYTES = 4
 # Adjacent rows that one unit takes together. On a GPU it needs four programs of 16 to keep memory

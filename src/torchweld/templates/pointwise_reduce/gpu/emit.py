@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from math import gcd
+from math import frexp, gcd
 
 from torchweld.codegen.source import BufferArg, GridDim, KernelArg, KernelSource, SizeArg
 from torchweld.codegen.triton import scalars
@@ -48,6 +48,7 @@ from torchweld.templates.pointwise_reduce.gpu.schedule import Schedule, extent
 _ONE = "1"  # along nothing, but a tile: [1, 1]
 _MOST_AHEAD = 24  # loads
 _DEEP = 40  # values that one is made of: more are printed in order, not by calls within calls
+_MOST_EXPONENT = 120  # of a power of two whose inverse is a normal float32, too
 _LITERAL_TYPES = (dtypes.f32, dtypes.i32, dtypes.i64)
 
 
@@ -433,9 +434,22 @@ class Kernel:
         above = self.body[instr.args[0]]
         if instr.name == "div" and isinstance(above, Const) and above.value == 1:
             return self.operation("reciprocal", kind, args[1])
+        if inverse := self._exact_inverse(instr):
+            return f"{args[0]} * {inverse}"
         if divides_a_reduction(self.body, instr):
             return scalars.FLOAT["div"].format(*args)
         return self.operation(instr.name, "int" if kind == "uint" else kind, *args)
+
+    def _exact_inverse(self, instr: Op) -> str:
+        """Of what is divided by, if it is a power of two: a product with it has the same bits, and
+        takes one instruction. "" if it is none."""
+        divisor = self.body[instr.args[-1]]
+        known = instr.name == "div" and isinstance(divisor, Const)
+        if not known or instr.dtype not in (dtypes.f32, dtypes.f64):
+            return ""
+        fraction, exponent = frexp(divisor.value)
+        exact = abs(fraction) == 0.5 and abs(exponent) < _MOST_EXPONENT
+        return scalars.literal(1 / divisor.value, divisor.dtype) if exact else ""
 
     def _power(self, instr: Op) -> str:
         """A float to a power that is known and simple, or ""."""

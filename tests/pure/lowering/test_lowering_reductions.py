@@ -8,6 +8,7 @@ from lowered import check, comps, externs, lowered
 from lowered import check_call as call
 
 from torchweld.ir.frame import frame_of
+from torchweld.ir.interpret import run_graph
 
 aten = torch.ops.aten
 FLOATS = [torch.float32, torch.bfloat16]
@@ -108,6 +109,16 @@ def test_norms_of_vectors(dtype):
         ],
         rand(3, 5, 7, dtype=dtype),
     )
+
+
+@pytest.mark.parametrize("order", [2, 3, 0.5, -1, 0, float("inf")])
+def test_norms_of_single_elements(order):
+    """Their powers may be out of range, as torch knows."""
+    x = torch.tensor([[[1e-30], [-1e30], [0.0], [-2.5], [float("nan")], [float("inf")]]])
+    graph = lowered(lambda x: torch.linalg.vector_norm(x, order, (0, 2)), x).graph
+    (found,) = run_graph(graph, [x], exact=False)
+    wanted = torch.linalg.vector_norm(x, order, (0, 2))
+    torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

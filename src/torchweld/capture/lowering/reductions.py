@@ -176,6 +176,8 @@ def vector_norm(call: Call, x, order=2, dims=None, keepdim=False, *, dtype=None)
     nest = _over(call, x)
     dims = normal_dims(dims, x.rank)
     value = nest.read(x).to(call.compute())
+    if order and all(x.shape[d] == 1 for d in dims):
+        order = 1  # as torch does: other powers of one element may be out of range
     return call.finish(nest, _norm(nest, value, order, dims), kept(x.rank, dims, keepdim))
 
 

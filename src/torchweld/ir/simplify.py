@@ -8,13 +8,16 @@ NaN, infinities or -0.0 give.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType, to_torch
+from torchweld.core.torch_private import without_modes
 from torchweld.ir import affine
 from torchweld.ir.affine import Affine
 from torchweld.ir.build import BodyBuilder
@@ -165,15 +168,32 @@ def _fold_constants(scope: Scope, op: Op) -> Value | None:
     args = [scope[v] for v in op.args]
     if op.name == "philox" or not all(isinstance(a, Const) for a in args):
         return None
-    tensors = [torch.tensor(a.value, dtype=to_torch(a.dtype)) for a in args]
-    try:
-        folded = TABLE[op.name].meaning(*tensors)
-    except (
-        ZeroDivisionError,
-        RuntimeError,
-    ):  # an integer divided by zero: left to the run, as in eager
-        return None
-    return scope.builder.const(folded.to(to_torch(op.dtype)).item(), op.dtype)
+    if op.name in _COMPARED and args[0].dtype.is_integral:
+        return scope.builder.const(_COMPARED[op.name](*(a.value for a in args)), op.dtype)
+    folded = _number(op.name, tuple(map(_told, args)), op.dtype)
+    return None if folded is None else scope.builder.const(folded, op.dtype)
+
+
+# Of integers, which need no rounding. Each place of a stack is compared with each other.
+_COMPARED = {name: getattr(operator, name) for name in ("lt", "le", "eq", "ne", "ge", "gt")}
+_Told = tuple[float | int | bool, float, DType]
+
+
+def _told(constant: Const) -> _Told:
+    """What tells it from others: -0.0 equals 0.0."""
+    return constant.value, math.copysign(1, constant.value), constant.dtype
+
+
+@lru_cache(maxsize=1 << 14)
+def _number(name: str, args: tuple[_Told, ...], dtype: DType) -> float | int | bool | None:
+    """An operation of numbers. In a trace, torch would make a tensor without memory of each, which
+    takes a hundred times as long as the operation."""
+    with without_modes():
+        tensors = [torch.tensor(value, dtype=to_torch(of)) for value, _, of in args]
+        try:
+            return TABLE[name].meaning(*tensors).to(to_torch(dtype)).item()
+        except (ZeroDivisionError, RuntimeError):
+            return None  # an integer divided by zero: left to the run, as in eager
 
 
 def _apply_identity(scope: Scope, op: Op) -> Value | None:
@@ -334,8 +354,14 @@ def _fold_cast(scope: Scope, cast: Cast) -> Value | None:
         return cast.arg
     if not isinstance(arg, Const):
         return None
-    stored = torch.tensor(arg.value, dtype=to_torch(arg.dtype))
-    return scope.builder.const(stored.to(to_torch(cast.dtype)).item(), cast.dtype)
+    return scope.builder.const(_converted(_told(arg), cast.dtype), cast.dtype)
+
+
+@lru_cache(maxsize=1 << 14)
+def _converted(arg: _Told, dtype: DType) -> float | int | bool:
+    """A number of another type."""
+    with without_modes():
+        return torch.tensor(arg[0], dtype=to_torch(arg[2])).to(to_torch(dtype)).item()
 
 
 def _merge_casts(scope: Scope, cast: Cast) -> Value | None:

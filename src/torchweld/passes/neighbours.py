@@ -22,6 +22,7 @@ from torchweld.ir.nodes import (
     Buffer,
     Comp,
     Graph,
+    Index,
     Load,
     Node,
     Op,
@@ -57,7 +58,7 @@ def _together(node: Node, graph: Graph, target: Target) -> Node:
     if not isinstance(node, Comp) or not _is_window(node):
         return node
     most = _WORTH * (_loads(node) + len(node.stores))
-    found = min(_candidates(node, graph, target), key=lambda c: c[0], default=None)
+    found = min(_candidates(node, graph, target, most), key=lambda c: c[0], default=None)
     return found[1] if found and found[0] <= most else node
 
 
@@ -85,8 +86,11 @@ def _loads(comp: Comp) -> int:
     return sum(isinstance(i, Load) and len(axes[v]) == most for v, i in enumerate(comp.body))
 
 
-def _candidates(comp: Comp, graph: Graph, target: Target) -> Iterator[tuple[float, Comp]]:
-    """(loads and stores of each point, the Comp), for each axis and number of neighbours."""
+def _candidates(
+    comp: Comp, graph: Graph, target: Target, most: float
+) -> Iterator[tuple[float, Comp]]:
+    """(loads and stores of each point, the Comp), for each axis and number of neighbours that may
+    have at most `most` of them."""
     points = hint(product(a.extent for a in comp.axes), graph.hints)
     for along in comp.axes:
         if not isinstance(along.extent, int) or not lies_across(comp, along.name, graph.buffers):
@@ -95,10 +99,32 @@ def _candidates(comp: Comp, graph: Graph, target: Target) -> Iterator[tuple[floa
             threads = points / (count * 8)
             if along.extent < count or threads < _THREADS * target.units:
                 continue
+            tiles = -(-along.extent // count)
+            least = _least_loads(comp, along, count)
+            touched = (least + count * len(comp.stores)) * tiles / along.extent
+            if least > _MOST_LOADS or touched > most:
+                continue
             made = _written_out(comp, along, count, graph.buffers)
             if made is not None and _loads(made) <= _MOST_LOADS:
-                tiles = -(-along.extent // count)
                 yield (_loads(made) + len(made.stores)) * tiles / along.extent, made
+
+
+def _least_loads(comp: Comp, along: Axis, count: int) -> int:
+    """How many loads `count` neighbours have at least: of different places, unless a condition on
+    the place decides which of them are done. Tells of parts of a concatenation, which have no
+    element in common, without writing them out."""
+    if any(isinstance(i, Index) and along.name in i.map.axes for i in comp.body):
+        return 0
+    axes = value_axes(comp.body)
+    widest = max(map(len, axes), default=0)
+    steps = [axis(along.name) * count + k for k in range(count)]
+    places = {
+        (load.buffer, tuple(e.substitute({along.name: step}) for e in load.index))
+        for value, load in enumerate(comp.body)
+        if isinstance(load, Load) and len(axes[value]) == widest
+        for step in steps
+    }
+    return len(places)
 
 
 def lies_across(comp: Comp, name: str, buffers: Mapping[str, Buffer]) -> bool:

@@ -64,6 +64,10 @@ class Flow:
         """Whether `b` must wait for `a`."""
         return a in self.before[b] or self.detour(a, b) is not None
 
+    def place(self, number: NodeId) -> int:
+        """In the order."""
+        return self._place[number]
+
     def comes_first(self, a: NodeId, b: NodeId) -> bool:
         return self._place[a] < self._place[b]
 

@@ -94,3 +94,18 @@ def test_windows_that_store_as_much_as_they_load_stay_as_they_are():
 
     before, after = together(weights, torch.randn(2, 8, 7), torch.randn(2, 9, 6, 5))
     assert stores(after) == stores(before)
+
+
+def test_parts_of_a_concatenation_share_nothing_and_are_not_written_out(monkeypatch):
+    """Neighbours of 24 parts were written out for each axis and count, and then refused: 20 of 40 s
+    of a plan of dense connections."""
+    tried = []
+    written_out = neighbours._written_out
+    monkeypatch.setattr(
+        neighbours, "_written_out", lambda *a: tried.append(a) or written_out(*a))
+    parts = [torch.randn(2, 8, 8, 4) for _ in range(9)]
+    before, after = together(lambda *p: torch.cat(p, -1).relu(), *parts)
+    assert after == before and not tried
+    image, window = torch.randn(2, 4, 8, 8), torch.randn(4, 1, 3, 3)
+    together(lambda x, w: F.conv2d(x, w, padding=1, groups=4), image, window)
+    assert tried

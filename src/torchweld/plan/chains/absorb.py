@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
+from torchweld.core.once import once
 from torchweld.ir.affine import Affine
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import (
@@ -28,6 +29,7 @@ from torchweld.plan.refusals import Reason, Refusal
 from torchweld.plan.unify import Mismatch, Split, covered, solve
 
 _MOST_SPLITS = 6
+_AT_ONCE = 256  # nodes of a graph that are offered to each other again and again
 Images = Mapping[str, Affine]
 
 
@@ -48,6 +50,7 @@ def absorbed(comp: Comp, other: Comp, keep: Collection[str]) -> Comp | Refusal:
     return found if isinstance(found, Refusal) else Refusal(Reason.MAPS, "too many splits")
 
 
+@once(_AT_ONCE)
 def prepared(comp: Comp) -> Comp:
     """`comp` for who reads its results in it: what it stores stays rounded, and an element that is
     read twice is loaded once."""

@@ -18,7 +18,15 @@ from torchweld.ir.nodes import Comp, Node
 from torchweld.plan.chains.absorb import absorbed
 from torchweld.plan.decisions import Plan
 from torchweld.plan.flow import NodeId
-from torchweld.plan.products.kernel import MARGIN, Judge, Offer, Workshop, is_call, overload
+from torchweld.plan.products.kernel import (
+    MARGIN,
+    Judge,
+    Offer,
+    Workshop,
+    crowded,
+    is_call,
+    overload,
+)
 from torchweld.plan.products.told import Pair, decisions
 from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
@@ -100,8 +108,7 @@ class _Bench:
         return self._in_order({r for b in flow.nodes[number].writes for r in flow.readers[b]})
 
     def _in_order(self, numbers: set[NodeId]) -> list[NodeId]:
-        places = {n: k for k, n in enumerate(self.shop.flow.order())}
-        return sorted(numbers, key=places.__getitem__)
+        return sorted(numbers, key=self.shop.flow.place)
 
     def is_product(self, number: NodeId) -> bool:
         """Whether a node makes products, and is no chain."""
@@ -117,9 +124,9 @@ class _Bench:
     def _offer(self, members: tuple[NodeId, ...]) -> Offer | Refusal:
         """The chain in the place of nodes, each of which is taken in by those before it."""
         flow, every = self.shop.flow, set(members)
-        hazard = self._hazard(every)
-        if hazard:
-            return hazard
+        refusal = crowded((flow.nodes[n] for n in members), self.target) or self._hazard(every)
+        if refusal:
+            return refusal
         made = [self._comp(flow.nodes[n]) for n in members]
         if not all(isinstance(comp, Comp) for comp in made):
             why = next((m for m in made if isinstance(m, Refusal)), None)

@@ -31,6 +31,7 @@ from torchweld.plan.products.kernel import (
     Leeway,
     Offer,
     Workshop,
+    crowded,
     is_call,
     left_of,
     no_leeway,
@@ -153,6 +154,9 @@ def _cuts(shop: Workshop, calls: tuple[NodeId, ...], number: NodeId) -> list[Hal
 def _merged(
     shop: Workshop, calls: tuple[NodeId, ...], number: NodeId, comp: Comp
 ) -> Comp | Refusal:
+    refusal = crowded((comp, *(shop.flow.nodes[c] for c in calls)), shop.target)
+    if refusal:
+        return refusal
     for call in calls:
         made = shop.product(shop.flow.nodes[call])
         refusal = made if isinstance(made, Refusal) else shop.hazard(call, number)

@@ -68,10 +68,10 @@ def _members(shop: Workshop, number: NodeId) -> list[_Member]:
     place, left = order.index(number), left_operand(nodes[number])
     near = [n for n in order[max(0, place - FARTHEST) : place + FARTHEST] if is_product(nodes[n])]
     alike = [n for n in near if left_operand(nodes[n]) == left]
-    if alike[0] != number or independent(shop, alike) != alike:
+    if len(alike) < 2 or alike[0] != number or independent(shop, alike) != alike:
         return []
     found = [_member(shop, n, alike) for n in alike]
-    if len(found) < 2 or None in found or not any(m.has_parts for m in found):
+    if None in found or not any(m.has_parts for m in found):
         return []
     return found
 

@@ -3,7 +3,7 @@ put together again from those that were taken."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from torchweld.core import dtypes
@@ -137,21 +137,35 @@ def overload(comp: Comp, target: Target) -> Refusal | None:
     both = set(comp.reads).intersection(comp.writes)
     if both:
         return Refusal(Reason.MUTATION, min(both))
-    touched = len({*comp.reads, *comp.writes})
-    if touched > target.max_buffers:
-        return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched}, at most {target.max_buffers}")
-    return None
+    return _too_many(len({*comp.reads, *comp.writes}), target)
+
+
+def crowded(nodes: Iterable[Node], target: Target) -> Refusal | None:
+    """That a kernel of all `nodes` would touch too many buffers, told before it is made: a stack of
+    a loop's results has as many operands as there are steps, and each of them would be merged."""
+    reads, writes = set[str](), set[str]()
+    for node in nodes:
+        reads.update(node.reads)
+        writes.update(node.writes)
+    return _too_many(len(reads ^ writes), target)
+
+
+def _too_many(touched: int, target: Target) -> Refusal | None:
+    if touched <= target.max_buffers:
+        return None
+    return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched}, at most {target.max_buffers}")
 
 
 class Workshop:
     """One graph in the making. `taken`: what became of nodes, by the new kernel's number."""
 
     def __init__(self, graph: Graph, judge: Judge) -> None:
-        self.graph, self.kernel = graph, judge.kernel
+        self.graph, self.kernel, self.target = graph, judge.kernel, judge.table
         self.flow, self.prices = Flow(graph), Prices(graph, judge.table)
         self.shapes = {name: b.shape for name, b in graph.buffers.items()}
         self.taken: dict[NodeId, Taken] = {}
         self._made: dict[NodeId, Kernel | Refusal | None] = {}
+        self._products: dict[int, tuple[Extern, Comp | Refusal]] = {}  # by address, with who has it
 
     def made(self, number: NodeId) -> Kernel | None:
         """The kernel that a product is, or would be."""
@@ -173,7 +187,12 @@ class Workshop:
         return self.prices.call_s(node) if is_call(node) else self.made(number).seconds
 
     def product(self, node: Extern) -> Comp | Refusal:
-        """The Comp of a library's product of matrices, or convolution."""
+        """The Comp of a library's product of matrices, or convolution: always the same object."""
+        if id(node) not in self._products:
+            self._products[id(node)] = node, self._product(node)
+        return self._products[id(node)][1]
+
+    def _product(self, node: Extern) -> Comp | Refusal:
         if call_of(node) is not None:
             return _convolution(node, self.graph)
         made = product_comp(node, self.graph.buffers)

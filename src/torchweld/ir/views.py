@@ -332,6 +332,13 @@ def contiguous_strides(shape: Sequence[Size]) -> tuple[Size, ...]:
     return tuple(reversed(strides))
 
 
+def dense_like(buffer: Buffer, name: str, shape: tuple[Size, ...]) -> Buffer:
+    """A new buffer of that shape in row-major order, else like `buffer`."""
+    return replace(
+        buffer, name=name, shape=shape, strides=contiguous_strides(shape), frozen=False
+    )
+
+
 def is_dense(view: View) -> bool:
     """Whether the window's elements fill one stretch of memory, each once. False where symbols
     hide it."""

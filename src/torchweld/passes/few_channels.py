@@ -22,6 +22,7 @@ from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.contraction import TENSOR_DTYPES
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, Value, View
+from torchweld.ir.views import dense_like
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of
 from torchweld.templates.conv.own import own_s
@@ -98,7 +99,7 @@ def _seen_wide(node: Extern, call: Call, graph: Graph, buffers: dict[str, Buffer
     others = _copy(f"{node.name}_weight", weight, pixel, taps, 0, node)
     for copy, source, width in ((ones, image, row), (others, weight, taps)):
         shape = (source.shape[0], *source.shape[2:-1], width * pixel)
-        buffers[copy.writes[0]] = _dense(copy.writes[0], shape, source)
+        buffers[copy.writes[0]] = dense_like(source, copy.writes[0], shape)
     wide, narrow = buffers[ones.writes[0]], buffers[others.writes[0]]
     seen = View(wide.name, (wide.shape[0], window, *wide.shape[1:-1], places),
                 (wide.strides[0], 1, *wide.strides[1:-1], step))  # fmt: skip
@@ -136,13 +137,6 @@ def _inside(body: BodyBuilder, places: Sequence[tuple[Affine, int]]) -> Value:
             guard = test if guard is None else body.op("bit_and", guard, test)
     return guard
 
-
-def _dense(name: str, shape: tuple[int, ...], like: Buffer) -> Buffer:
-    strides, step = [], 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= extent
-    return replace(like, name=name, shape=shape, strides=tuple(reversed(strides)), frozen=False)
 
 
 def _rounded(number: int, unit: int) -> int:

@@ -35,6 +35,7 @@ from torchweld.ir.nodes import (
     Value,
     View,
 )
+from torchweld.ir.views import dense_like
 from torchweld.layout.precision import is_exact
 from torchweld.plan.decisions import Plan
 from torchweld.plan.epilogues import Readers, named
@@ -158,8 +159,8 @@ def _written_out(node: Extern, call: Call, graph: Graph) -> _Made | None:
     result = graph.buffers[node.outputs[0]]
     reach = zip(result.shape[2:], call.stride, call.window, call.dilation)
     sides = tuple((n - 1) * step + (k - 1) * d + 1 for n, step, k, d in reach)
-    t = _dense(f"{node.name}_image", (image.shape[0], *sides, channels), image)
-    v = _dense(f"{node.name}_window", (call.results, *call.window, channels), weight)
+    t = dense_like(image, f"{node.name}_image", (image.shape[0], *sides, channels))
+    v = dense_like(weight, f"{node.name}_window", (call.results, *call.window, channels))
     copies = _image_copy(node, image, t, _around(call)), _window_copy(node, call, weight, v)
     zero = (0,) * len(sides)
     args = (_channels_first(t), _channels_first(v), call.bias, call.stride, zero, call.dilation,
@@ -221,11 +222,3 @@ def _channels_first(buffer: Buffer) -> View:
         view, shape=tuple(view.shape[d] for d in order),
         strides=tuple(view.strides[d] for d in order),
     )  # fmt: skip
-
-
-def _dense(name: str, shape: tuple[int, ...], like: Buffer) -> Buffer:
-    strides, step = [], 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= extent
-    return replace(like, name=name, shape=shape, strides=tuple(reversed(strides)), frozen=False)

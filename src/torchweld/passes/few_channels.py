@@ -138,6 +138,5 @@ def _inside(body: BodyBuilder, places: Sequence[tuple[Affine, int]]) -> Value:
     return guard
 
 
-
 def _rounded(number: int, unit: int) -> int:
     return -(-number // unit) * unit

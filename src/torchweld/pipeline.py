@@ -6,7 +6,7 @@ lower -> the target's passes, one after the other -> choose kernels -> generate 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from torchweld.calibration.target import calibrated
 from torchweld.capture.captured import Captured
 from torchweld.capture.lower import Lowered, lower
+from torchweld.capture.parts import WHOLE, Part, parts
 from torchweld.capture.repeated import NONE, Repeated, repeated
 from torchweld.codegen.source import KernelBundle
 from torchweld.core.errors import NotLowered
@@ -27,6 +28,7 @@ from torchweld.ir.printer import text
 from torchweld.passes.table import JOIN, PASSES, Context
 from torchweld.plan.chosen import told
 from torchweld.plan.decisions import Choice, Cut, Fusion, Plan, RefusalRecord
+from torchweld.plan.joined import joined
 from torchweld.plan.refusals import Reason
 from torchweld.plan.repeated import whole_plan
 from torchweld.runtime.cache import open_cache
@@ -78,6 +80,7 @@ class _Job:
     target: Target
     stages: Callable
     layers: Repeated = NONE
+    part: Part = WHOLE
 
     @classmethod
     def of(cls, captured: Captured, options: Options, target: Target | None = None) -> _Job:
@@ -89,8 +92,16 @@ class _Job:
         return _main(self.devices)
 
     def lowered(self) -> Lowered:
-        """The IR, without the `layers` that are left out."""
-        return self.stages("lower", lower, self.captured, self.options, self.layers)
+        """The IR of its part, without the `layers` that are left out."""
+        return self.stages("lower", lower, self.captured, self.options, self.layers, self.part)
+
+    def parts(self) -> tuple[_Job, _Job | None]:
+        """The writes at the end of the graph as a job of their own, if they are one."""
+        found = parts(self.captured)
+        if found is None:
+            return self, None
+        last = replace(self.captured, loose_outputs=frozenset())
+        return replace(self, part=found.main), replace(self, captured=last, part=found.last)
 
     def context(self, choices: Choices) -> Context:
         loose = frozenset(self.captured.loose_outputs)
@@ -159,24 +170,44 @@ def _stored(job: _Job, compilers: Compilers) -> Stored:
 def _without_repeats(job: _Job, compilers: Compilers) -> Stored | None:
     """The plan of the graph without most of its equal layers, with them put back; None where there
     are none, or its plan does not repeat as they do."""
-    layers = job.stages("find layers", repeated, job.captured)
+    main, last = job.stages("find layers", job.parts)
+    layers = job.stages("find layers", repeated, job.captured, main.part)
     if layers is None:
         return None
-    stored, constants, cached = _stored(replace(job, layers=layers), compilers)
+    stored, constants, cached = _stored(replace(main, layers=layers), compilers)
     whole = job.stages("put layers back", _with_layers, stored, layers, job.captured)
+    if whole is not None and last is not None:
+        written, _, _ = _stored(last, compilers)
+        whole = job.stages("put layers back", _joined, whole, written, len(last.part.given))
     return whole and (whole, constants, cached)
+
+
+def _joined(main: StoredPlan, last: StoredPlan, given: int) -> StoredPlan | None:
+    plans = (Plan(stored.graph, stored.decisions) for stored in (main, last))
+    whole = joined(*plans, given)
+    if whole is None:
+        return None
+    bundles = _renamed_bundles(last.bundles, whole.last)
+    return StoredPlan(whole.graph, {**main.bundles, **bundles}, whole.decisions)
 
 
 def _with_layers(stored: StoredPlan, layers: Repeated, captured: Captured) -> StoredPlan | None:
     whole = whole_plan(Plan(stored.graph, stored.decisions), layers, _inputs(captured))
     if whole is None:
         return None
-    bundles = {
-        name: renamed(stored.bundles[of], name, buffers)
-        for name, (of, buffers) in whole.nodes.items()
-        if of in stored.bundles
-    }
+    bundles = _renamed_bundles(stored.bundles, whole.nodes)
     return StoredPlan(whole.graph, bundles, whole.decisions)
+
+
+def _renamed_bundles(
+    bundles: Mapping[str, KernelBundle], nodes: Mapping[str, tuple[str, Mapping[str, str]]]
+) -> dict[str, KernelBundle]:
+    """By node, of each that has one: the kernels of what it was planned as."""
+    return {
+        name: renamed(bundles[of], name, buffers)
+        for name, (of, buffers) in nodes.items()
+        if of in bundles
+    }
 
 
 def _inputs(captured: Captured) -> list[str]:
@@ -198,14 +229,31 @@ def plan_graph(
 def finished_plan(captured: Captured, options: Options, target: Target | None = None) -> Plan:
     """The same plan, made as it is to be compiled: equal layers once."""
     job = _Job.of(captured, options, target)
-    layers = job.stages("find layers", repeated, captured)
-    if layers is not None:
-        job = replace(job, layers=layers)
-        made = _with_kernels(_through(Plan(job.lowered().graph, ()), job.target.passes, job), job)
-        whole = job.stages("put layers back", whole_plan, made, layers, _inputs(captured))
-        if whole is not None:
-            return Plan(whole.graph, whole.decisions, with_uses(made.kernels, whole.nodes))
-    return plan_graph(captured, options, target)[1]
+    return _finished_without_repeats(job) or plan_graph(captured, options, target)[1]
+
+
+def _finished_without_repeats(job: _Job) -> Plan | None:
+    main, last = job.parts()
+    layers = job.stages("find layers", repeated, job.captured, main.part)
+    if layers is None:
+        return None
+    made = _finished(replace(main, layers=layers))
+    whole = job.stages("put layers back", whole_plan, made, layers, _inputs(job.captured))
+    if whole is None:
+        return None
+    plan = Plan(whole.graph, whole.decisions, with_uses(made.kernels, whole.nodes))
+    if last is None:
+        return plan
+    written = _finished(last)
+    both = joined(plan, written, len(last.part.given))
+    if both is None:
+        return None
+    kernels = *plan.kernels, *with_uses(written.kernels, both.last)
+    return Plan(both.graph, both.decisions, kernels)
+
+
+def _finished(job: _Job) -> Plan:
+    return _with_kernels(_through(Plan(job.lowered().graph, ()), job.target.passes, job), job)
 
 
 def _make_plan(job: _Job, lowered: Lowered, tell: Made = _nobody) -> StoredPlan:

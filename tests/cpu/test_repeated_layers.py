@@ -72,3 +72,34 @@ def test_gradients_are_those_of_each_layer(tmp_path):
     assert put_back(fused) == [True, True]
     for one, other in zip(made.parameters(), wide.parameters()):
         torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-4, atol=1e-4)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(4, momentum=0.3)
+
+    def forward(self, x):
+        return torch.relu(x + self.norm(self.convolution(x)))
+
+
+def test_running_statistics_of_each_layer_are_written_in_each_step(tmp_path):
+    """Their writes are planned apart from the layers, for the cache of plans, too."""
+    made, steps = model(18, Block).double(), torch.randn(3, 2, 4, 6, 6).double()
+    wanted = copy.deepcopy(made)
+    fused = torchweld.fuse(made, cache_dir=tmp_path, calibrate="off")
+    for x in steps:
+        (fused(x) + fused(x + 1)).square().sum().backward()
+        (wanted(x) + wanted(x + 1)).square().sum().backward()
+        torch.testing.assert_close(made.state_dict(), wanted.state_dict())
+    assert all(put_back(fused))
+    written = torchweld.records(fused)[0].graph.nodes[-2:]
+    assert sorted(len(n.writes) for n in written) == [18, 36]
+    for one, other in zip(made.parameters(), wanted.parameters()):
+        torch.testing.assert_close(one.grad, other.grad)
+    torch.compiler.reset()
+    again = torchweld.fuse(copy.deepcopy(wanted), cache_dir=tmp_path, calibrate="off")
+    torch.testing.assert_close(again(steps[0]), wanted(steps[0]))
+    torch.testing.assert_close(torchweld.unfuse(again).state_dict(), wanted.state_dict())
+    assert [r.cached for r in torchweld.records(again)] == [True]

@@ -15,10 +15,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torchweld import pipeline
 from torchweld.capture import aot
 from torchweld.capture.captured import Captured
+from torchweld.capture.lower import lower
+from torchweld.capture.parts import parts
 from torchweld.capture.repeated import repeated
 from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
-from torchweld.ir.nodes import View
+from torchweld.ir.nodes import Comp, View
 from torchweld.ir.stretches import Run, linked, longest
 from torchweld.pipeline import finished_plan, plan_graph
 from torchweld.plan.decisions import Plan
@@ -234,6 +236,76 @@ def test_so_is_that_of_a_training_step(only_put_back):
 
 def test_so_is_the_backward_of_convolutions_with_batch_norms(only_put_back):
     compared(trained(18, Block, torch.randn(2, 8, 8, 8))[1], "cpu")
+
+
+def _main_and_writes(plan: Plan) -> tuple[list, list]:
+    """What is told of all but the writes to inputs, and the nodes that do these."""
+    inputs = {name for name in plan.graph.inputs if name}
+    writes = [n for n in plan.graph.nodes if inputs.intersection(n.writes)]
+    nodes = tuple(n for n in plan.graph.nodes if n not in writes)
+    return told(replace(plan, graph=replace(plan.graph, nodes=nodes))), writes
+
+
+@pytest.mark.parametrize("target", ["cpu", "H100"])
+def test_running_statistics_are_planned_apart_and_layers_put_back(target, monkeypatch):
+    forward = trained(18, Block, torch.randn(2, 8, 8, 8))[0]
+    whole = plan_graph(forward, OPTIONS, device_of(target))[1]
+    monkeypatch.setattr(pipeline, "plan_graph", None)
+    made = finished_plan(forward, OPTIONS, device_of(target))
+    check_graph(made.graph)
+    assert made.graph.inputs == whole.graph.inputs
+    assert all(made.graph.buffers[n].frozen == whole.graph.buffers[n].frozen
+               for n in made.graph.inputs if n)  # fmt: skip
+    (nodes, writes), (whole_nodes, whole_writes) = map(_main_and_writes, (made, whole))
+    assert nodes == whole_nodes
+    assert made.graph.nodes[-len(writes) :] == tuple(writes)
+    assert len(writes) <= len(whole_writes)
+    assert sorted(b for n in writes for b in n.writes) == sorted(
+        b for n in whole_writes for b in n.writes
+    )
+    assert {name for k in made.kernels for name, _ in k.uses} == {
+        n.name for n in made.graph.nodes if isinstance(n, Comp)
+    }
+    about = {d.kernel for d in made.choices}
+    assert about.issuperset(n.name for n in writes)
+
+
+def test_what_the_last_part_writes_is_no_parameter_that_stays():
+    """A kernel may read those before the kernels in front of it have ended."""
+    forward = trained(18, Block, torch.randn(2, 8, 8, 8))[0]
+    main = lower(forward, OPTIONS, part=parts(forward).main).graph
+    written = {n.args[0].name for n in forward.module.graph.nodes if n.name.startswith("copy_")}
+    read = written.intersection(main.inputs)
+    assert len(read) == 36 and not any(main.buffers[n].frozen for n in read)
+
+
+def written_at_the_end(run, *shapes) -> Captured:
+    """Of a function that writes to its first argument."""
+    args = [torch.randn(s) for s in shapes]
+    module = make_fx(functionalize(run), tracing_mode="fake")(*args)
+    return Captured(module, "test", "inference")
+
+
+def test_writes_are_apart_only_if_little_is_passed_on():
+    def average(state, x):
+        state.mul_(0.9).add_(x.exp().mean(0), alpha=0.1)
+        return [x.sin()]
+
+    found = parts(written_at_the_end(average, (4,), (64, 4)))
+    assert [n.name for n in found.last.given] == ["mean"] and len(found.main.results) == 2
+
+    def cache(state, x):
+        state[2:6] = x.exp()
+        return [state.sin()]
+
+    assert parts(written_at_the_end(cache, (64, 4), (4, 4))) is None
+
+    def replaced(state, x):
+        state.copy_(x.exp())
+        return [x.sin()]
+
+    assert parts(written_at_the_end(replaced, (64, 4), (64, 4))) is None
+    assert parts(captured(in_turn(gated), 2)) is None
 
 
 def test_running_statistics_are_written_together_and_not_kept_for_the_backward():

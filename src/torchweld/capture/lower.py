@@ -19,6 +19,7 @@ from torchweld.capture.lowering.call import Call, spec_of
 from torchweld.capture.lowering.nest import copied
 from torchweld.capture.lowering.rows import ROWS
 from torchweld.capture.numbers import known_constant, known_number
+from torchweld.capture.parts import WHOLE, Part
 from torchweld.capture.repeated import NONE, Repeated
 from torchweld.capture.returned import window_of_input
 from torchweld.capture.torch_private import OpOverload
@@ -44,17 +45,23 @@ class Lowered:
 
 
 def lower(
-    captured: Captured, options: Options | None = None, layers: Repeated = NONE
+    captured: Captured,
+    options: Options | None = None,
+    layers: Repeated = NONE,
+    part: Part = WHOLE,
 ) -> Lowered:
-    """The IR of a captured graph, without the `layers` that are left out: there, an input or output
-    is None. Raises NotLowered where a size depends on data or the graph holds a higher-order
-    operation."""
-    return _Lowering(captured, options or Options(), layers).run()
+    """The IR of a part of a captured graph, without the `layers` that are left out: there, an input
+    or output is None. What the part is given follows the graph's inputs. Raises NotLowered where a
+    size depends on data or the graph holds a higher-order operation."""
+    return _Lowering(captured, options or Options(), layers, part).run()
 
 
 class _Lowering:
-    def __init__(self, captured: Captured, options: Options, layers: Repeated) -> None:
-        self.captured, self.layers = captured, layers
+    def __init__(
+        self, captured: Captured, options: Options, layers: Repeated, part: Part
+    ) -> None:
+        self.captured, self.layers, self.part = captured, layers, part
+        self._left_out = layers.left_out | part.left_out
         self._rounds = options.numerics == "eager"
         self.graph = GraphBuilder(self._rounds)
         self._gradients = _gradients(captured) if captured.kind == "backward" else frozenset()
@@ -68,11 +75,14 @@ class _Lowering:
         nodes = list(self.captured.module.graph.nodes)
         self.graph.mutated = _mutated_inputs(nodes)
         self.graph.sizes.bind_inputs([n.meta.get("val") for n in nodes if n.op == "placeholder"])
+        given = frozenset(self.part.given)
         for node in nodes:
-            if node not in self.layers.left_out:
+            if node not in self._left_out:
                 self._lower(node)
             elif node.op == "placeholder":
                 self.inputs.append(None)
+            elif node in given:
+                self._given(node)
             if node in self.layers.stands_for:
                 self.env[self.layers.stands_for[node]] = self.env[node]
         inputs = (*self.inputs, *self.constants)
@@ -105,12 +115,18 @@ class _Lowering:
         if isinstance(value, torch.Tensor):
             if value.is_neg():
                 raise NotLowered(f"the input {node.name} is in memory with the other sign")
-            frozen = position in self.captured.static_inputs
+            static = position in self.captured.static_inputs
+            frozen = static and node not in self.part.changed
             self.env[node] = self._input(node.name, value, frozen)
             self.inputs.append(self.env[node].source)
         else:
             self.env[node] = self._number(value)
             self.inputs.append(None)
+
+    def _given(self, node: torch.fx.Node) -> None:
+        """What another part makes."""
+        self.env[node] = self._input(node.name, node.meta["val"], False)
+        self.inputs.append(node.name)
 
     def _input(self, name: str, value: torch.Tensor, frozen: bool) -> Tensor:
         spec = spec_of(self.graph, value)
@@ -183,7 +199,8 @@ class _Lowering:
     # -- outputs
 
     def _output(self, node: torch.fx.Node) -> None:
-        results = [None if r in self.layers.left_out else r for r in node.args[0]]
+        results = self.part.results_of(self.captured)
+        results = [None if r in self.layers.left_out else r for r in results]
         self._claimed = {i for i in self.inputs if i}
         for arg in results:  # what eager itself returns as views of something
             value = self.env.get(arg) if isinstance(arg, torch.fx.Node) else None

@@ -17,6 +17,7 @@ from torch.fx import Node
 from torchweld.capture.captured import INNER_CAST, Captured
 from torchweld.capture.decomposing.call import described, expression, form
 from torchweld.capture.numbers import known_constant
+from torchweld.capture.parts import WHOLE, Part
 from torchweld.capture.torch_private import OpOverload, is_view
 from torchweld.ir.stretches import Run, Step, linked, longest
 
@@ -53,12 +54,13 @@ class Repeated:
 NONE = Repeated(0, 0, (), (), (), frozenset(), {}, frozenset())
 
 
-def repeated(captured: Captured) -> Repeated | None:
-    """The layers that can be left out, if there are enough."""
+def repeated(captured: Captured, part: Part = WHOLE) -> Repeated | None:
+    """The layers of a part that can be left out, if there are enough."""
     calls = [n for n in captured.module.graph.nodes if n.op not in ("placeholder", "output")]
+    calls = [n for n in calls if n not in part.left_out]
     if len(calls) < 3 * _KEPT:
         return None
-    reader = _Reader(captured)
+    reader = _Reader(captured, part)
     steps = [reader.step(n) for n in calls]
     run = longest(linked(steps, reader.fact))
     if run is None or not run.count:
@@ -74,12 +76,12 @@ def repeated(captured: Captured) -> Repeated | None:
 class _Reader:
     """Calls as steps."""
 
-    def __init__(self, captured: Captured) -> None:
+    def __init__(self, captured: Captured, part: Part) -> None:
         self.captured, self.module = captured, captured.module
         given = captured.module.graph.find_nodes(op="placeholder")
         self.position = {node: k for k, node in enumerate(given)}
         self.returned: dict[Node, list[int]] = defaultdict(list)
-        for k, node in enumerate(captured.module.graph.output_node().args[0]):
+        for k, node in enumerate(part.results_of(captured)):
             if isinstance(node, Node):
                 self.returned[node].append(k)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Union
 
 from torchweld.ir.nodes import Graph, Origin
@@ -64,6 +65,19 @@ class Choice:
 
 
 Decision = Union[Fusion, Cut, RefusalRecord, Choice]
+
+
+def renamed_decision(decision: Decision, on: Callable[[str], str]) -> Decision:
+    """The same decision about kernels and members of other names."""
+    if isinstance(decision, Fusion):
+        members = tuple(map(on, decision.members))
+        return replace(decision, kernel=on(decision.kernel), members=members)
+    if isinstance(decision, Cut):
+        kernels = tuple(map(on, decision.kernels))
+        return replace(decision, member=on(decision.member), kernels=kernels)
+    if isinstance(decision, RefusalRecord):
+        return replace(decision, producer=on(decision.producer), consumer=on(decision.consumer))
+    return replace(decision, kernel=on(decision.kernel))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,14 @@ from torchweld.capture.repeated import Repeated
 from torchweld.ir.memo import Signatures
 from torchweld.ir.nodes import Arg, Buffer, Comp, Graph, Node, Origin, views
 from torchweld.ir.stretches import Run, Step, linked, longest
-from torchweld.plan.decisions import Cut, Decision, Fusion, Plan, RefusalRecord
+from torchweld.plan.decisions import (
+    Cut,
+    Decision,
+    Fusion,
+    Plan,
+    RefusalRecord,
+    renamed_decision,
+)
 from torchweld.rewrite.flow import rename, rename_arg
 
 
@@ -287,19 +294,10 @@ class _Whole:
 
     def _moved(self, decision: Decision, by: int, on: Callable[[str, int], str]) -> Decision:
         """A decision about the same so many layers on."""
-        if isinstance(decision, Fusion):
-            return replace(
-                decision, kernel=on(decision.kernel, by),
-                members=tuple(on(m, by) for m in decision.members),
-                origins=self._origins(decision.origins, by),
-            )  # fmt: skip
-        if isinstance(decision, Cut):
-            kernels = tuple(on(k, by) for k in decision.kernels)
-            return replace(decision, member=on(decision.member, by), kernels=kernels)
-        if isinstance(decision, RefusalRecord):
-            pair = on(decision.producer, by), on(decision.consumer, by)
-            return replace(decision, producer=pair[0], consumer=pair[1])
-        return replace(decision, kernel=on(decision.kernel, by))
+        moved = renamed_decision(decision, lambda name: on(name, by))
+        if isinstance(moved, Fusion):
+            return replace(moved, origins=self._origins(moved.origins, by))
+        return moved
 
 
 def _layout(buffer: Buffer) -> tuple:

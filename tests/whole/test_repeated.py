@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchweld import pipeline
 from torchweld.capture import aot
-from torchweld.capture.captured import Captured
+from torchweld.capture.captured import ROUNDED, Captured
 from torchweld.capture.lower import lower
 from torchweld.capture.parts import parts
 from torchweld.capture.repeated import repeated
@@ -222,6 +222,15 @@ def test_layers_that_something_behind_them_reads_are_not_left_out():
         return [torch.cat(found)]
 
     assert repeated(captured(run, 13)) is None
+
+
+def test_a_layer_whose_results_are_rounded_is_not_like_one_whose_are_not():
+    graph = captured(in_turn(gated), 13)
+    count = repeated(graph).count
+    products = graph.module.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default)
+    products[len(products) // 2].meta[ROUNDED] = True
+    found = repeated(graph)
+    assert found is None or found.count < count
 
 
 @pytest.mark.parametrize("name, target", [(n, t) for n, (_, *ts) in CASES.items() for t in ts])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Node
 
-from torchweld.capture.captured import INNER_CAST, Captured
+from torchweld.capture.captured import INNER_CAST, ROUNDED, Captured
 from torchweld.capture.decomposing.call import described, expression, form
 from torchweld.capture.numbers import known_constant
 from torchweld.capture.parts import WHOLE, Part
@@ -90,7 +90,8 @@ class _Reader:
         if node.op == "get_attr":
             return self._attribute(node), (node,)
         said = _said(node.args, things), _said(node.kwargs, things) if node.kwargs else ()
-        about = INNER_CAST in node.meta, self._returns(node), _form(node.meta.get("val"))
+        marks = tuple(mark in node.meta for mark in (INNER_CAST, ROUNDED))
+        about = marks, self._returns(node), _form(node.meta.get("val"))
         return (node.target, said, about), (*things, node)
 
     def fact(self, node: Node) -> Hashable:

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+from torchweld.capture import alike
 from torchweld.core.options import Options
-from torchweld.exact.campaign import checks, movement, operators, staged
+from torchweld.exact.campaign import checks, movement, operators, parts, staged
+from torchweld.exact.campaign.cases import KINDS, USUAL, kind_of
 from torchweld.exact.campaign.record import Finished, Log, write_case
 from torchweld.exact.campaign.run import Campaign, run
 from torchweld.exact.campaign.staged import _LEFT_OUT, Interpreter, steps, target_named
@@ -83,6 +85,35 @@ def test_what_kernels_of_a_gpu_are_generated_of_is_interpreted(monkeypatch):
     interpreter = Interpreter(device="H100")
     interpreter.fuse(lambda x: (x.sin(),))(torch.randn(5))
     assert interpreter.found == ["inference, pass 'prepared', result 0: 5 of 5 elements differ"]
+
+
+# The backward makes `s`, which the forward has in memory, again.
+SCORES = Program(
+    tuple(Input((2, 2, 17, 2), torch.float16, values=v) for v in ("offset", "normal", "normal")),
+    ("s = x0 @ x1.mT / 1.5", "s = (s * 0.5).to(torch.float32)", "t = s.log_softmax(-1).exp()",
+     "y = (t + t.flip(1)).to(x2.dtype) @ x2"), ("y",),
+)  # fmt: skip
+
+
+def test_what_kernels_round_differently_is_seen(monkeypatch):
+    """In float64, as passes are compared, it is not."""
+    assert checks.interpreted(SCORES) == []
+    monkeypatch.setattr(alike, "round_alike", lambda forward, backward: None)
+    found = checks.interpreted(SCORES)
+    assert found and all(f.startswith("planned, gradient of x") for f in found)
+
+
+def test_a_seed_is_what_it_was_before_kinds_were_added():
+    assert {kind_of(seed) for seed in range(300)} == set(USUAL)
+    assert set(KINDS) - set(USUAL) == {"part"} == {kind_of(s, ("part",)) for s in range(3)}
+    found = [kind_of(seed, ("part", "layer")) for seed in range(30)]
+    assert set(found) == {"part", "layer"}
+
+
+def test_most_programs_with_parts_run():
+    drawn = [parts.program(seed) for seed in range(60)]
+    assert drawn == [parts.program(seed) for seed in range(60)]
+    assert sum(p is not None for p in drawn) > 45
 
 
 def test_operators_have_samples():

@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from torchweld.exact.campaign.cases import KINDS
+from torchweld.exact.campaign.cases import KINDS, USUAL
 from torchweld.exact.campaign.checks import CHECKS
 from torchweld.exact.campaign.record import Finished, Log
 from torchweld.exact.campaign.run import Campaign, run
@@ -70,7 +70,8 @@ def _parser() -> argparse.ArgumentParser:
              "here (with --check compiled)")  # fmt: skip
     add("--shrink", type=float, default=math.inf, metavar="SECONDS",
         help="time for making each failure small (no limit)")  # fmt: skip
-    add("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of programs (all)")
+    add("--kinds", nargs="+", choices=KINDS, default=list(USUAL),
+        help="kinds of programs (all but 'part')")
     return parser
 
 

@@ -15,6 +15,7 @@ from torchweld.exact.campaign import (
     modules,
     movement,
     operators,
+    parts,
     written,
 )
 from torchweld.exact.campaign.checks import Case
@@ -48,12 +49,16 @@ KINDS: dict[str, Callable[[int], Case | None]] = {
     "loss": losses.program,
     "layer": layers.program,
     "written": written.program,
+    "part": parts.program,
 }
 _SHARES = (
     *("operator",) * 5, *("movement",) * 3, *("random",) * 2, "module", *("attention",) * 2, "loss",
     "layer", "written",
 )  # fmt: skip
+# Others must be asked for: a seed stands for the program that it stood for before they came.
+USUAL = tuple(dict.fromkeys(_SHARES))
 
 
-def kind_of(seed: int, kinds: tuple[str, ...] = tuple(KINDS)) -> str:
-    return Random(seed).choice([k for k in _SHARES if k in kinds])
+def kind_of(seed: int, kinds: tuple[str, ...] = USUAL) -> str:
+    added = tuple(k for k in kinds if k not in USUAL)
+    return Random(seed).choice([k for k in _SHARES + added if k in kinds])

@@ -21,6 +21,13 @@ class Lines:
         self.lines: list[str] = []
         self.refused = False
 
+    def given(self, one: Input) -> str:
+        """The name of one more input."""
+        name = f"x{len(self.inputs)}"
+        self.inputs = (*self.inputs, one)
+        self.values[name] = one.make()
+        return name
+
     def set(self, name: str, expression: str) -> None:
         """name = expression"""
         if expression != name:

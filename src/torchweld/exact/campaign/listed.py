@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torchweld.capture.torch_private import fakes_of
-from torchweld.exact.campaign.checks import Case, interpreted, place_of, trains
+from torchweld.exact.campaign.checks import PLANNED, Case, interpreted, place_of, trains
 from torchweld.exact.campaign.moved import ERRORS, MISPLACED, errs_as_much, loses_as_many
 from torchweld.exact.fuzz import NO_NUMBERS, strides_that_matter
 
@@ -44,7 +44,7 @@ def limits_of(case: Case, found: Sequence[str], device: str = "cpu") -> tuple[st
 
 def _limit_of(case: Case, finding: str, device: str) -> str:
     for limit in LIMITS:
-        match = limit.said.fullmatch(finding)
+        match = limit.said.fullmatch(finding.removeprefix(PLANNED))
         if match and limit.holds(case, match, device):
             return limit.name
     return ""

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 import torch
 
 from torchweld.core.errors import one_line
-from torchweld.exact.campaign.cases import KINDS, kind_of
+from torchweld.exact.campaign.cases import KINDS, USUAL, kind_of
 from torchweld.exact.campaign.checks import CHECKS, Case, is_broken, is_fit, place_of, shrunk
 from torchweld.exact.campaign.listed import limits_of
 from torchweld.exact.campaign.record import Finished, Log, write_case
@@ -36,7 +36,7 @@ class Campaign:
     folder: Path
     check: str = "interpreted"
     device: str = "cpu"
-    kinds: tuple[str, ...] = tuple(KINDS)
+    kinds: tuple[str, ...] = USUAL
     shrink_s: float = math.inf
 
     @property

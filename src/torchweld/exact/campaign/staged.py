@@ -2,6 +2,7 @@
 result names the pass that made it. Nothing is generated or compiled: about a hundred times cheaper.
 
     compare after        lower -> rewrite -> ... -> plan -> ... -> extents
+    in their own types   lower                                  -> extents
 """
 
 from __future__ import annotations
@@ -75,11 +76,14 @@ def target_named(device: str) -> Target:
 class Interpreter:
     """`backend`: of torch.compile, as torchweld's is, but every graph is interpreted, after each
     pass. `found`: what differs from the lowered graph, or could not be run. `device`: a name of
-    targets/target.py: whose plans are made. `plain`: what torch traces is run as it is."""
+    targets/target.py: whose plans are made. `plain`: what torch traces is run as it is. `planned`:
+    what calls give is of the last pass, in its own types, and nothing is compared; else of what was
+    lowered."""
 
     options: Options = field(default_factory=Options)
     device: str = "cpu"
     plain: bool = False
+    planned: bool = False
     found: list[str] = field(default_factory=list)
 
     def fuse(self, function: Callable) -> Callable:
@@ -112,11 +116,14 @@ class Interpreter:
         lowered = lower(captured, options)
         with folded_exactly():
             stages = list(self._stages(lowered.graph, captured, options))
+        last = stages[-1][1] if stages else lowered.graph
         held = list(lowered.constants.values())
 
         def run(args: list) -> list:
             inputs = [*args, *held]
             args.clear()
+            if self.planned:
+                return run_graph(last, inputs, exact=False, extern=_called)
             self._compare(captured.kind, lowered.graph, stages, inputs)
             return run_graph(lowered.graph, inputs, exact=False, extern=_called)
 

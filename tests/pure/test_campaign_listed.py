@@ -75,6 +75,7 @@ def test_strides_of_samples_are_predicted_too():
 OFFSET = Input((64,), F32, "plain", "offset")
 ANGLE = Program((OFFSET,), ("v0 = x0.sum()", "v1 = v0.sin()"), ("v1",))
 MOVED = Program((Input((64,), F32),), ("v0 = x0.flip(0)", "v1 = x0 * 3"), ("v0", "v1"))
+TURNED_FACTOR = Program((Input((100, 2), F32), Input((3, 2), F32)), ("v0 = x0 @ x1.mT",), ("v0",))
 SMALL = Program(
     (Input((2, 1), torch.float16),),
     ("v0 = ((x0 - x0) - 16.8).exp()", "v1 = v0 / v0.norm(dim=-1, keepdim=True)"),
@@ -96,6 +97,7 @@ SMALL = Program(
     (MOVED, "v1: relative L2 error 5.00e-08 above 1.00e-10", (ROUNDING,)),
     (MOVED, "v1: relative L2 error 5.00e-07 above 1.00e-10", ()),
     (MOVED, "gradient of x0: largest error 1.00e-05 above 1.00e-10", ()),
+    (TURNED_FACTOR, "v0: largest error 5.00e-08 above 1.00e-10", (ROUNDING,)),
     # float16 has no number between zero and 6e-8
     (SMALL, "v1: NaN: 2 elements, first at (0, 0): fused nan, eager 1.0", (ROUNDING,)),
     (SMALL, "v1: NaN: 3 elements, first at (0, 0): fused nan, eager 1.0", ()),

@@ -55,7 +55,8 @@ class _Moved(DispatchMode):
             return made
         held = made.isnan() | made.isinf() | (made == 0) | (made.abs() == 1)  # functions saturate
         for tensor in given:
-            held |= torch.isin(made.float(), tensor.float().to(made.device))
+            numbers = tensor.float().to(made.device).flatten()  # isin has views of its arguments
+            held |= torch.isin(made.float().contiguous(), numbers)
         drawn = torch.rand(made.shape, generator=self._generator).to(made.device)
         steps = (drawn < _OFTEN / 2).int() - (drawn > 1 - _OFTEN / 2).int()
         found, bits = made.clone(), _BITS[made.element_size()]

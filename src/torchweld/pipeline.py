@@ -96,8 +96,9 @@ class _Job:
         return self.stages("lower", lower, self.captured, self.options, self.layers, self.part)
 
     def parts(self) -> tuple[_Job, _Job | None]:
-        """The writes at the end of the graph as a job of their own, if they are one."""
-        found = parts(self.captured)
+        """The writes at the end of the graph as a job of their own, if they are one. Not on a GPU,
+        where lists of them that read temporaries have not run yet."""
+        found = parts(self.captured) if self.target.kind == "cpu" else None
         if found is None:
             return self, None
         last = replace(self.captured, loose_outputs=frozenset())

@@ -255,12 +255,11 @@ def _main_and_writes(plan: Plan) -> tuple[list, list]:
     return told(replace(plan, graph=replace(plan.graph, nodes=nodes))), writes
 
 
-@pytest.mark.parametrize("target", ["cpu", "H100"])
-def test_running_statistics_are_planned_apart_and_layers_put_back(target, monkeypatch):
+def test_running_statistics_are_planned_apart_and_layers_put_back(monkeypatch):
     forward = trained(18, Block, torch.randn(2, 8, 8, 8))[0]
-    whole = plan_graph(forward, OPTIONS, device_of(target))[1]
+    whole = plan_graph(forward, OPTIONS, device_of("cpu"))[1]
     monkeypatch.setattr(pipeline, "plan_graph", None)
-    made = finished_plan(forward, OPTIONS, device_of(target))
+    made = finished_plan(forward, OPTIONS, device_of("cpu"))
     check_graph(made.graph)
     assert made.graph.inputs == whole.graph.inputs
     assert all(made.graph.buffers[n].frozen == whole.graph.buffers[n].frozen

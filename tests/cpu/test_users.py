@@ -433,6 +433,21 @@ def test_windows_on_new_memory(no_fallback):
     same(lambda x: torch.as_strided(x.exp().flip(0), (3, 3), (8, 1), 3).exp(), sequence(6, 8))
 
 
+@pytest.mark.parametrize("train", [False, True])
+def test_windows_count_from_where_memory_begins(train):
+    """The same graph serves inputs that begin elsewhere in their memory."""
+    memory, fused = sequence(14), fuse(lambda x: windows(x))
+
+    def windows(x):
+        part = x.new_ones(2, 2)
+        return x.as_strided((2, 2), (1, 2), 1).sin(), x.as_strided_scatter(part, (2, 2), (3, 1), 4)
+
+    for begin in (0, 2, 3, 0):
+        inputs = [memory.clone().requires_grad_(train)[begin : begin + 11] for _ in range(2)]
+        for one, other in zip(fused(inputs[0]), windows(inputs[1]), strict=True):
+            torch.testing.assert_close(one, other)
+
+
 def test_gradients_of_a_view_of_one_value(no_fallback):
     def spread(x):
         return x.exp(), x.reshape(2, -1).sum().abs()

@@ -56,6 +56,13 @@ def lower(
     return _Lowering(captured, options or Options(), layers, part).run()
 
 
+# Where windows on memory have their offset among their arguments.
+_OFFSETS = {
+    torch.ops.aten.as_strided.default: 3, torch.ops.aten.as_strided_copy.default: 3,
+    torch.ops.aten.as_strided_scatter.default: 4,
+}  # fmt: skip
+
+
 class _Lowering:
     def __init__(
         self, captured: Captured, options: Options, layers: Repeated, part: Part
@@ -169,6 +176,8 @@ class _Lowering:
             self.env[node] = self._lower_call(node)
 
     def _lower_call(self, node: torch.fx.Node):
+        if self._counts_from_memory(node):
+            raise NotLowered("it counts from where the memory of an input begins")
         if (number := known_number(node, self.env)) is not None:
             return number
         call = Call(self.graph, node.name, node.meta.get("val"), _used(node))
@@ -188,6 +197,17 @@ class _Lowering:
                 warn_once(f"lower {node.target} {why}", f"{place} is left to ATen: {why}")
                 self.graph.back_to(mark)
         return externs.emit(call, node, self.env)
+
+    def _counts_from_memory(self, node: torch.fx.Node) -> bool:
+        """Whether a window begins where an offset from the memory of an input says. An input may
+        begin elsewhere in its memory at each call, and torch does not guard on where. A gradient's
+        memory is taken for its own."""
+        place = None if node in self._gradients else _OFFSETS.get(node.target)
+        if place is None or len(node.args) <= place or node.args[place] is None:
+            return False
+        value = self.env.get(node.args[0])
+        held = isinstance(value, Tensor) and value.buffer and not value.copied
+        return bool(held) and value.source in self.inputs
 
     def _argument(self, arg):
         if isinstance(arg, torch.fx.Node):

@@ -144,7 +144,9 @@ def _total(
     body = BodyBuilder()
     value = body.widen(body.load(image, tuple(axis(a.name) for a in axes), gradient.dtype))
     summed = tuple(a.name for a in axes if a not in channels)
-    total = body.cast(body.reduce("sum", (value,), summed), result.dtype)
+    if summed:  # the gradient of one pixel may be a scalar
+        value = body.reduce("sum", (value,), summed)
+    total = body.cast(value, result.dtype)
     place = constant(0)
     for a in channels:
         place = place * a.extent + axis(a.name)

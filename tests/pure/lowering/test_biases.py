@@ -44,6 +44,19 @@ def test_the_same_sums(convolve, size, window, batch):
     torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
+def test_the_gradient_of_one_pixel_may_be_a_scalar():
+    def gradients(t, x, w):
+        return torch.ops.aten.convolution_backward(
+            t.exp().view(1, 1, 1, 1), x, w, [1], [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
+            [True, True, True],
+        )  # fmt: skip
+
+    args = torch.randn(()), torch.randn(1, 2, 3, 3), torch.randn(1, 2, 3, 3)
+    before, after = separated(gradients, *args)
+    for one, other in zip(run_graph(before, args), run_graph(after, args), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
 def test_they_round_as_in_eager():
     """A 16-bit image is rounded before the bias is added, and after."""
     x, w, b = (torch.randn(s, dtype=torch.bfloat16) for s in ((2, 4, 5, 5), (4, 4, 3, 3), (4,)))

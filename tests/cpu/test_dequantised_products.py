@@ -52,6 +52,8 @@ def test_as_exact_as_eager(kind, shape, dtype):
     args = cases.inputs(kind, *shape, dtype)
     templates, program = compiled(kind, *args)
     fused = dtype == torch.float32 or rows <= 16
+    if kind is cases.table and "avx512" not in cases.CPU.features:
+        fused = False  # codes are looked up by AVX-512 alone
     assert ("gemm/dequantised" in templates) == fused
     ours, eagers = [], []
     for seed in range(3):

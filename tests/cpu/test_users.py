@@ -379,7 +379,10 @@ def test_inputs_that_share_memory(no_fallback):
         close(fused(x, y), x * 2 + y.sum(0))
 
 
-def test_changed_inputs_that_share_memory(no_fallback):
+@pytest.mark.filterwarnings("ignore::torchweld.core.events.TorchweldWarning")
+def test_changed_inputs_that_share_memory():
+    """The windows that AOTAutograd makes of their common base run unchanged, with a warning."""
+
     def changing(x, y):
         x.add_(1)
         return x * y

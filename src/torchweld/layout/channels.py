@@ -253,8 +253,8 @@ def _given_last(node: Extern) -> Extern:
 
 def _is_slow_if_exact(node: Extern) -> bool:
     """Whether cuDNN has no good kernels for it with channels last but for tensor cores: it turns
-    images to its own layout and back (H100, 2 x 2 groups of volumes, transposed, 2.6 ms in eager's
-    layout, 3.1 so)."""
+    images to its own layout and back (H200, transposed volumes in groups, 2.6 ms in eager's layout,
+    3.1 so)."""
     call = call_of(node)
     return call is not None and call.channels > 1 and prod(call.window) > 1
 

@@ -12,6 +12,7 @@ from torch import nn
 import torchweld
 from pairs import pairs
 from torchweld.ir.nodes import Extern
+from torchweld.targets.find import target_of
 
 WINDOWS = [  # kernel, stride, padding, dilation, rounded up, shape
     (3, 2, 1, 1, False, (2, 5, 17, 16)),
@@ -77,7 +78,8 @@ def test_what_follows_is_in_the_kernel(shape):
         torch.testing.assert_close(fused(x, other), function(x, other), rtol=0, atol=0)
     (record,) = torchweld.api.records(fused)
     (text,) = [s.text for b in record.bundles.values() for s in b.sources]
-    assert "tw_pool(a" in text
+    masked = "avx512" in target_of("cpu").features  # loads; without, it is a kernel like any other
+    assert ("tw_pool(a" in text) == masked
 
 
 ALONG_ROWS = [(2, 2, 0, 1), (3, 1, 1, 1), (5, 3, 2, 1), (8, 1, 4, 3), (4, 5, 1, 2)]

@@ -12,6 +12,7 @@ from torchweld.core import dtypes
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Extern
 from torchweld.ir.parser import parse_graph
+from torchweld.plan import cpu_products
 from torchweld.plan.cpu_products import choose_products
 from torchweld.plan.decisions import Plan
 from torchweld.runtime.load import load
@@ -134,6 +135,11 @@ def test_the_activation_moves_into_the_call():
     assert targets(chosen(layer(16, 768, 768))) == [LINEAR]
     assert activations(chosen(layer(16, 768, 768))) == [("swish", None)]
     assert activations(chosen(layer(16, 768, 768, body=GELU))) == [("gelu", "none")]
+
+
+def test_types_without_instructions_are_not_asked_for(monkeypatch):
+    monkeypatch.setattr(cpu_products, "narrow_types", lambda: frozenset((dtypes.bf16,)))
+    assert LINEAR not in targets(chosen(layer(1, 1031, 1024, "bf16")))
 
 
 @pytest.mark.parametrize("body", [CLAMPED, SCALED], ids=["clamped", "scaled"])

@@ -12,12 +12,13 @@ else is between two steps, such as a product, the stack stays as it is.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from torchweld.core.options import Options
 from torchweld.ir.nodes import Axis, Comp, Graph, Index, Load, Reduce, Scan
 from torchweld.ir.simplify import simplify
-from torchweld.ir.size import product
+from torchweld.ir.size import Size, product
 from torchweld.ir.unroll import unrolled
 from torchweld.passes.neighbours import writes_each_point
 from torchweld.passes.stacks import MOST_INSTRUCTIONS, MOST_PARTS, work
@@ -89,17 +90,20 @@ def _steps(flow: Flow, number: NodeId) -> list[NodeId]:
     """The pointwise kernels over the same points that make what a node reads, last ones first."""
     node = flow.nodes[number]
     makers = {w for b in node.reads for w in flow.writers[b]}
-    extents = sorted(a.extent for a in node.axes)
-    alike = [n for n in makers if _is_step(flow.nodes[n], extents)]
+    alike = [n for n in makers if _is_step(flow.nodes[n], _extents(node))]
     place = {n: k for k, n in enumerate(flow.order())}
     return sorted(alike, key=place.get, reverse=True)
 
 
-def _is_step(node: object, extents: list) -> bool:
+def _extents(comp: Comp) -> Counter[Size]:
+    return Counter(a.extent for a in comp.axes)  # which have no order: some are symbols
+
+
+def _is_step(node: object, extents: Counter[Size]) -> bool:
     if not isinstance(node, Comp) or any(isinstance(i, (Reduce, Scan)) for i in node.body):
         return False
     plain = all(s.combine is None and s.guard is None for s in node.stores)
-    return plain and sorted(a.extent for a in node.axes) == extents
+    return plain and _extents(node) == extents
 
 
 def _merged(

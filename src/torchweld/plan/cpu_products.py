@@ -112,7 +112,7 @@ class _Desk:
     def offers(self, node: Extern) -> list[Offer]:
         """The library's call first."""
         sizes = sizes_of(node, self.graph.buffers, self.graph.hints)
-        call, comp = linear_call(node, self.graph, self.packs), self._own(node, sizes)
+        call, comp = self._call(node, sizes), self._own(node, sizes)
         aten = self._seconds("aten", sizes, node, False)
         if aten is None:  # nothing is known of this type: as it was measured elsewhere
             return [Offer("aten", comp or call or node, 0.0)]
@@ -126,6 +126,11 @@ class _Desk:
             seconds = self._seconds("own", sizes, node, joins)
             found += [Offer("own", comp, seconds, saves=joins)] if seconds is not None else []
         return found
+
+    def _call(self, node: Extern, sizes: Sizes) -> Extern | None:
+        """oneDNN's, which refuses types that it has no instructions for."""
+        multiplies = sizes.dtype not in narrow_types()
+        return linear_call(node, self.graph, self.packs) if multiplies else None
 
     def _seconds(self, way: str, sizes: Sizes, node: Extern, joined: bool) -> float | None:
         product_s = way_s(way, sizes, self.target)

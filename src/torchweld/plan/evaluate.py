@@ -7,7 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from torchweld.ir.memo import Found, Memo
 from torchweld.ir.nodes import Buffer, Comp
-from torchweld.plan.legality import device_refusal, kernel_refusal, length_refusal
+from torchweld.plan.legality import (
+    buffers_refusal,
+    device_refusal,
+    kernel_refusal,
+    length_refusal,
+)
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.refusals import Refusal
 from torchweld.targets.target import Target
@@ -70,8 +75,10 @@ class Evaluator:
             "merge", (producer, consumer), lambda: self._merge(producer, consumer, keep), kept)
 
     def _merge(self, producer: Comp, consumer: Comp, keep: frozenset[str]) -> Merged | Refusal:
-        refusal = length_refusal(producer, consumer) or device_refusal(
-            producer, consumer, self.buffers
+        refusal = (
+            length_refusal(producer, consumer)
+            or device_refusal(producer, consumer, self.buffers)
+            or buffers_refusal(producer, consumer, keep, self.device)
         )
         if refusal:
             return refusal

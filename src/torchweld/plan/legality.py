@@ -39,6 +39,24 @@ def length_refusal(one: Comp, other: Comp) -> Refusal | None:
     return Refusal(Reason.TOO_LONG, f"{length} instructions, at most {MOST_INSTRUCTIONS}")
 
 
+def buffers_refusal(
+    first: Comp, second: Comp, keep: frozenset[str], device: Target
+) -> Refusal | None:
+    """What `kernel_refusal` would say of both as one kernel that keeps `keep`, told without making
+    it: what `second` touches beside the results of `first` stays, unless constants decide it."""
+    if not first.reads:
+        return None
+    touched = len({*second.reads, *second.writes, *keep} - ({*first.writes} - keep))
+    return too_many_buffers(touched, device)
+
+
+def too_many_buffers(touched: int, device: Target) -> Refusal | None:
+    """Why a kernel that touches as many is none."""
+    if touched <= device.max_buffers:
+        return None
+    return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched}, at most {device.max_buffers}")
+
+
 def repeat_refusal(
     flow: Flow, producer: NodeId, consumers: Iterable[NodeId] = ()
 ) -> Refusal | None:
@@ -55,12 +73,10 @@ def kernel_refusal(comp: Comp, live: int, device: Target) -> Refusal | None:
     hazard = _hazard(comp)
     if hazard is not None:
         return Refusal(Reason.MUTATION, hazard)
-    touched = len({*comp.reads, *comp.writes})
-    if touched > device.max_buffers:
-        return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched}, at most {device.max_buffers}")
-    if live > device.max_live:
-        return Refusal(Reason.SPILL, f"{live} live values, at most {device.max_live}")
-    return _scatter_refusal(comp) or _row_sums_refusal(comp, device)
+    refusal = too_many_buffers(len({*comp.reads, *comp.writes}), device)
+    if refusal is None and live > device.max_live:
+        refusal = Refusal(Reason.SPILL, f"{live} live values, at most {device.max_live}")
+    return refusal or _scatter_refusal(comp) or _row_sums_refusal(comp, device)
 
 
 def _scatter_refusal(comp: Comp) -> Refusal | None:

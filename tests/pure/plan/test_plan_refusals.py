@@ -9,6 +9,7 @@ from plan_programs import H100, kernels, planned, program
 
 from torchweld.core.errors import InvalidIR
 from torchweld.core.options import Options
+from torchweld.plan import evaluate
 from torchweld.plan.refusals import Reason
 from torchweld.plan.search import plan
 from torchweld.targets.find import target_of
@@ -279,6 +280,29 @@ def test_a_kernel_that_grows_too_large_is_refused(limit):
     result = planned(graph, device=small)
     assert len(kernels(result)) > 1
     assert _reasons(result) & {Reason.TOO_MANY_BUFFERS, Reason.SPILL}
+
+
+def test_a_sum_of_too_many_results_is_refused_before_it_is_made(monkeypatch):
+    """A stack reads the result of every step of a loop: each would be merged with it, and refused."""
+    made, merge = [], evaluate.merge
+    monkeypatch.setattr(evaluate, "merge", lambda *a: made.append(a[1].name) or merge(*a))
+    loads = "".join(f"%{k} = load t{k}[i] : f32\n" for k in range(6))
+    sums = "".join(f"%{k + 6} = add %{k + 5 if k else 0} %{k + 1} : f32\n" for k in range(5))
+    steps = "\n".join(
+        f"""
+        comp step{k} [i:64] {{
+          %0 = load x[i] : f32
+          %1 = scan.sum[i] %0 : f32
+          store t{k}[i] %1
+        }}"""
+        for k in range(6)
+    )
+    last = f"comp last [i:64] {{\n{loads}{sums}store y[i] %10\n}}"
+    kept = [f"t{k}" for k in range(6)]
+    buffers = "; ".join(f"{name} f32 64" for name in ("x", "y", *kept))
+    graph = program(buffers, "x", f"{steps}\n{last}", " ".join(("y", *kept)))
+    result = planned(graph, device=replace(H100, max_buffers=6))
+    assert Reason.TOO_MANY_BUFFERS in _reasons(result) and "last" not in made
 
 
 def test_no_frame_and_no_cut_is_an_error():

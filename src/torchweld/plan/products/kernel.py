@@ -15,6 +15,7 @@ from torchweld.ir.memo import Memo
 from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Node, View
 from torchweld.ir.size import Size, product
 from torchweld.plan.flow import Flow, NodeId
+from torchweld.plan.legality import too_many_buffers
 from torchweld.plan.names import kernel_names
 from torchweld.plan.products.told import Taken
 from torchweld.plan.refusals import Reason, Refusal
@@ -137,7 +138,7 @@ def overload(comp: Comp, target: Target) -> Refusal | None:
     both = set(comp.reads).intersection(comp.writes)
     if both:
         return Refusal(Reason.MUTATION, min(both))
-    return _too_many(len({*comp.reads, *comp.writes}), target)
+    return too_many_buffers(len({*comp.reads, *comp.writes}), target)
 
 
 def crowded(nodes: Iterable[Node], target: Target) -> Refusal | None:
@@ -147,13 +148,7 @@ def crowded(nodes: Iterable[Node], target: Target) -> Refusal | None:
     for node in nodes:
         reads.update(node.reads)
         writes.update(node.writes)
-    return _too_many(len(reads ^ writes), target)
-
-
-def _too_many(touched: int, target: Target) -> Refusal | None:
-    if touched <= target.max_buffers:
-        return None
-    return Refusal(Reason.TOO_MANY_BUFFERS, f"{touched}, at most {target.max_buffers}")
+    return too_many_buffers(len(reads ^ writes), target)
 
 
 class Workshop:

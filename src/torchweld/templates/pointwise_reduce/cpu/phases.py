@@ -18,7 +18,7 @@ import torch
 
 from torchweld.core.torch_private import without_modes
 from torchweld.ir.nodes import Load, Scan, Value
-from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
+from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel, once
 from torchweld.templates.pointwise_reduce.cpu.segments import LONGEST, decided, segments, text_of
 
 TURN = "w"  # the variable that counts turns of the pattern
@@ -43,6 +43,7 @@ class Phases:
     by_one: frozenset[Value]
 
 
+@once
 def phases(k: Kernel) -> Phases | None:
     """The pattern of the lane of a pointwise kernel; None if it has none, or needs none."""
     lane = k.schedule.nest[-1] if k.schedule.nest else None

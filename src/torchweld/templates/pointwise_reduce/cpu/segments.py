@@ -22,7 +22,7 @@ from torchweld.core import dtypes
 from torchweld.core.torch_private import without_modes
 from torchweld.ir.nodes import Cast, Const, Index, Op, Value, needed, operands, store_operands
 from torchweld.ir.scalar import TABLE
-from torchweld.templates.pointwise_reduce.cpu.kernel import LANES, Kernel
+from torchweld.templates.pointwise_reduce.cpu.kernel import LANES, Kernel, once
 
 MOST = 5  # each segment is another copy of the loop
 LONGEST = 1 << 20  # of a lane whose positions are looked at one by one
@@ -42,6 +42,7 @@ class Segment:
     known: dict[Value, str]
 
 
+@once
 def segments(k: Kernel) -> tuple[Segment, ...]:
     """The lane in pieces; none if nothing is gained."""
     lane = k.schedule.nest[-1] if k.schedule.nest else None

@@ -63,6 +63,8 @@ WHY = {
     "GenerationTracker": "what a call of torch.compile counts",
     "UserFunctionVariable": "methods that a program binds by hand and keeps in an object",
     "UserMethodVariable": "the same",
+    "with_effects": "checks of results, which are calls like others",
+    "check_linalg": "the same",
     "functorch_config": "views are recomputed, so that parameters reach the backward as themselves",
 }
 

@@ -63,6 +63,7 @@ def test_a_small_static_program_on_one_gpu_is_recorded():
         (loaded(device="cpu"), "inference", "not all of it is on one GPU"),
         (loaded(device="cuda:1"), "inference", "not all of it is on one GPU"),
         (loaded(target="aten.nonzero.default"), "inference", "waits for the GPU"),
+        (loaded(target="aten._linalg_check_errors.default"), "inference", "waits for the GPU"),
         (loaded(compiled=False), "inference", "not compiled"),
         (loaded(mutates="mutates x"), "inference", "changes its input x"),
         (loaded(n=str(10**9)), "inference", "copying inputs"),

@@ -19,6 +19,7 @@ from torchweld.capture import (
     columns,
     constant,
     decompose,
+    effects,
     experts,
     interpolation,
     joint,
@@ -308,6 +309,7 @@ class _Session:
             first()
             return self._compile_graph(captured, options)
 
+        effects.checks_as_calls(gm)
         if kind == "backward":
             turned.turn_gradients(gm)
         small_products.write_out_batches(gm)

@@ -27,6 +27,7 @@ from torchweld.capture import (
     circular,
     columns,
     constant,
+    effects,
     experts,
     fits,
     joint,
@@ -370,7 +371,9 @@ def traced(
         write_out(program.graph_module, takes)
         losses.say_margins(program.graph_module)
         circular.write_out_circular(program.graph_module)
-        return decomposed(program)
+        program = decomposed(program)
+        effects.without_tokens(program)
+        return program
 
 
 def hold_squeezes(program: ExportedProgram) -> None:

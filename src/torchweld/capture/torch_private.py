@@ -63,6 +63,8 @@ from torchweld.core.torch_private import pytree
 OpOverload = torch._ops.OpOverload
 OperatorBase = torch._ops.OperatorBase  # those of higher order too
 _TORCH = os.path.dirname(torch.__file__)
+with_effects = torch.ops.higher_order.with_effects  # (token, operation, ...) -> token, result
+check_linalg = torch.ops.aten._linalg_check_errors.default
 flex_attention = _flex_attention  # what Dynamo calls
 flex_attention_by_parts = _math_attention  # the same in plain operations
 

@@ -80,10 +80,11 @@ def is_pure(extern: Extern) -> bool:
 @cache
 def _is_pure_target(target: str) -> bool:
     """True of ATen's functional overloads that draw no random numbers; anything unknown may have
-    effects."""
+    effects, and what returns nothing (a check that raises) has one."""
     namespace, _, rest = target.partition(".")
     name, _, overload = rest.partition(".")
     if namespace != "aten" or not overload:
         return False
     op = getattr(getattr(torch.ops.aten, name), overload)
-    return not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
+    returns = bool(op._schema.returns) and not op._schema.is_mutable
+    return returns and torch.Tag.nondeterministic_seeded not in op.tags

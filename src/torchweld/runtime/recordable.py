@@ -20,6 +20,7 @@ _NOT_RECORDABLE = frozenset(
     for name in (
         "_local_scalar_dense", "item", "nonzero", "masked_select", "unique_dim", "_unique2",
         "unique_consecutive", "bincount", "repeat_interleave", "multinomial", "equal",
+        "_linalg_check_errors",
     )
 ).union(
     f"torchweld.{name}"

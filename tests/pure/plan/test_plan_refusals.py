@@ -283,7 +283,7 @@ def test_a_kernel_that_grows_too_large_is_refused(limit):
 
 
 def test_a_sum_of_too_many_results_is_refused_before_it_is_made(monkeypatch):
-    """A stack reads the result of every step of a loop: each would be merged with it, and refused."""
+    """A stack reads each step of a loop: all of them would be merged with it, and refused."""
     made, merge = [], evaluate.merge
     monkeypatch.setattr(evaluate, "merge", lambda *a: made.append(a[1].name) or merge(*a))
     loads = "".join(f"%{k} = load t{k}[i] : f32\n" for k in range(6))

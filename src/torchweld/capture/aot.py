@@ -21,6 +21,7 @@ from torchweld.capture import (
     decompose,
     effects,
     experts,
+    filled,
     interpolation,
     joint,
     losses,
@@ -244,6 +245,7 @@ class _Session:
     def inference(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         joint.drop_detach(gm)
         experts.by_groups(gm)
+        filled.put_together(gm)
         columns.compute_apart(gm)
         one_hot.by_index(gm)
         random.gather_seeds(gm)

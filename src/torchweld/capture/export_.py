@@ -29,6 +29,7 @@ from torchweld.capture import (
     constant,
     effects,
     experts,
+    filled,
     fits,
     joint,
     losses,
@@ -465,6 +466,7 @@ def clean(program: ExportedProgram) -> torch.fx.GraphModule:
     module = torch.fx.GraphModule(program.graph_module, graph)
     joint.drop_detach(module)
     experts.by_groups(module)
+    filled.put_together(module)
     columns.compute_apart(module)
     one_hot.by_index(module)
     small_products.write_out_batches(module)

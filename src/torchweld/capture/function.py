@@ -23,6 +23,7 @@ import torch
 from torchweld.capture import (
     columns,
     decompose,
+    filled,
     joint,
     losses,
     one_hot,
@@ -172,6 +173,7 @@ def _clean(gm: torch.fx.GraphModule) -> None:
     for node in gm.graph.find_nodes(op="call_function", target=checks):
         gm.graph.erase_node(node)
     joint.drop_detach(gm)
+    filled.put_together(gm)
     columns.compute_apart(gm)
     one_hot.by_index(gm)
     losses.add_up_hits(gm)

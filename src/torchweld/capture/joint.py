@@ -11,6 +11,7 @@ from torchweld.capture import (
     alike,
     columns,
     experts,
+    filled,
     losses,
     one_hot,
     pool_gradients,
@@ -36,6 +37,7 @@ def partition(
     in the backward. `budget`: of what the forward keeps for it (Options.memory_budget)."""
     drop_detach(joint)
     experts.by_groups(joint)
+    filled.put_together(joint)
     columns.compute_apart(joint)
     one_hot.by_index(joint)
     pool_gradients.gather_gradients(joint)

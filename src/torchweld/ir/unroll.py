@@ -47,15 +47,15 @@ def _reads(store, wanted: set[str]) -> bool:
 
 
 def unrolled(comp: Comp, axes: tuple[str, ...]) -> Comp:
-    """`comp`, whose reductions are all over these axes, without them. Their extents are numbers.
-    Terms are added in the order of the points, the last axis first. What is stored at each of them
-    is so still."""
+    """`comp`, whose reductions are over exactly these axes or none of them, without them. Their
+    extents are numbers. Terms are added in the order of the points, the last axis first. What is
+    stored at each of them is so still."""
     points = list(product(*(range(comp.extent(a)) for a in axes)))
     images = [{a: constant(n) for a, n in zip(axes, point)} for point in points]
     work, known = BodyBuilder(), value_axes(comp.body)
     values: list[list[Value]] = []  # at each point; of what is the same at all, one
     for value, instr in enumerate(comp.body):
-        if isinstance(instr, Reduce):
+        if isinstance(instr, Reduce) and set(instr.axes) & set(axes):
             values.append([_chain(work, instr, values[instr.args[0]], len(points))])
             continue
         each = images if known[value] & set(axes) else images[:1]

@@ -68,11 +68,16 @@ def _is_window(comp: Comp) -> bool:
 
 
 def writes_each_point(comp: Comp, along: str = "") -> bool:
-    """Whether it is pointwise, at places that are known, combines nothing and overwrites nothing
-    that it reads. `along`: it may be reduced over this one axis, which can be written out."""
-    bad = not {i.buffer for i in comp.body if isinstance(i, Load)}.isdisjoint(comp.writes)
+    """Whether it is pointwise, and `stores_plainly`. `along`: it may be reduced over this one axis,
+    which can be written out."""
     reductions = (i for i in comp.body if isinstance(i, (Reduce, Scan)))
-    bad |= not all(isinstance(i, Reduce) and reduces_over(i, {along}) for i in reductions)
+    known = all(isinstance(i, Reduce) and reduces_over(i, {along}) for i in reductions)
+    return known and stores_plainly(comp)
+
+
+def stores_plainly(comp: Comp) -> bool:
+    """Whether all places are known, nothing is combined, and nothing that it reads overwritten."""
+    bad = not {i.buffer for i in comp.body if isinstance(i, Load)}.isdisjoint(comp.writes)
     bad |= any(isinstance(e, Ref) for i in comp.body if isinstance(i, Load) for e in i.index)
     bad |= any(s.combine or s.init is not None for s in comp.stores)
     bad |= any(isinstance(e, Ref) for s in comp.stores for e in s.index)

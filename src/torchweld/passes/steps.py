@@ -16,17 +16,18 @@ from collections import Counter
 from dataclasses import replace
 
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Axis, Comp, Graph, Index, Load, Reduce, Scan
+from torchweld.ir.nodes import Axis, Comp, Graph, Index, Load, Reduce, Scan, map_axes
 from torchweld.ir.simplify import simplify
 from torchweld.ir.size import Size, product
 from torchweld.ir.unroll import unrolled
-from torchweld.passes.neighbours import writes_each_point
+from torchweld.passes.neighbours import stores_plainly
 from torchweld.passes.stacks import MOST_INSTRUCTIONS, MOST_PARTS, work
 from torchweld.plan.flow import Flow, NodeId
 from torchweld.plan.legality import order_refusal
 from torchweld.plan.merge import Rules, merge
 
 _WORTH = 0.5  # of the work is left, at most
+_MOST_SUMS = 8  # of a kernel, beside each other: each is a vector in a register, or several
 
 
 def steps_with_stacks(graph: Graph, options: Options) -> Graph:
@@ -35,28 +36,36 @@ def steps_with_stacks(graph: Graph, options: Options) -> Graph:
         return graph
     made = graph
     for comp in graph.nodes:
-        for stack in _written_out(comp, graph) if isinstance(comp, Comp) else ():
+        stack = _written_out(comp, graph) if isinstance(comp, Comp) else None
+        if stack is not None:
             made = _joined(made, comp, stack, options)
     return made
 
 
-def _written_out(comp: Comp, graph: Graph) -> list[Comp]:
-    """The stack with all parts at one point, if it is one."""
-    plain = len(comp.stores) == 1 and writes_each_point(comp)
-    pointwise = not any(isinstance(i, (Reduce, Scan)) for i in comp.body)
-    if not (plain and pointwise and graph.buffers[comp.writes[0]].device == "cpu"):
-        return []
-    along = next((a for a in comp.axes if _is_chosen(comp, a)), None)
+def _written_out(comp: Comp, graph: Graph) -> Comp | None:
+    """The stack with all parts at one point, if it is one. It may be reduced along other axes, one
+    sum for each part."""
+    scans = any(isinstance(i, Scan) for i in comp.body)
+    if scans or not stores_plainly(comp) or graph.buffers[comp.writes[0]].device != "cpu":
+        return None
+    reduces = any(isinstance(i, Reduce) for i in comp.body)
+    most = _MOST_SUMS if reduces else MOST_PARTS
+    along = next((a for a in comp.axes if _is_chosen(comp, a, most)), None)
     if along is None or along.extent * len(comp.body) > MOST_INSTRUCTIONS * MOST_PARTS:
-        return []
+        return None
     made = simplify(unrolled(comp, (along.name,)))
     less = work(made) <= _WORTH * along.extent * work(comp)
-    return [made] if less and len(made.body) <= MOST_INSTRUCTIONS else []
+    return made if less and len(made.body) <= MOST_INSTRUCTIONS else None
 
 
-def _is_chosen(comp: Comp, along: Axis) -> bool:
-    """Whether the place along an axis is compared, and nothing that is read depends on it."""
-    if not isinstance(along.extent, int) or not 1 < along.extent <= MOST_PARTS:
+def _is_chosen(comp: Comp, along: Axis, most: int) -> bool:
+    """Whether the place along an axis is compared, nothing that is read depends on it, and each
+    store does."""
+    if not isinstance(along.extent, int) or not 1 < along.extent <= most:
+        return False
+    if any(isinstance(i, Reduce) and along.name in i.axes for i in comp.body):
+        return False
+    if any(along.name not in map_axes(s.index) for s in comp.stores):
         return False
     reads = (e for i in comp.body if isinstance(i, Load) for e in i.index)
     compared = any(isinstance(i, Index) and along.name in i.map.axes for i in comp.body)

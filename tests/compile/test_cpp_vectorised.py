@@ -203,6 +203,39 @@ comp columns [i:1000, j:512] {
 """,
         {"x": ((1000, 512), d.f32), "y": ((512,), d.f32)},
     ),
+    "conditions of the lane that are worked out once": (
+        """
+comp wavefront [i:24, j:48] {
+  %0 = const 0.0 : f32
+  %1 = index j : i64
+  %2 = const 1 : i64
+  %3 = ge %1 %2 : b1
+  %4 = index j+-1 : i64
+  %5 = ge %4 %2 : b1
+  %6 = bit_and %5 %3 : b1
+  %7 = index j+-2 : i64
+  %8 = ge %7 %2 : b1
+  %9 = bit_and %8 %6 : b1
+  %10 = index (-1)*j+40 : i64
+  %11 = ge %10 %2 : b1
+  %12 = bit_and %11 %9 : b1
+  %13 = index (-1)*j+37 : i64
+  %14 = ge %13 %2 : b1
+  %15 = bit_and %14 %6 : b1
+  %16 = load x[i, j+-1] if %3 else 0.0 : f32
+  %17 = load x[i, j+-2] if %6 else 0.0 : f32
+  %18 = load x[i, j+-3] if %9 else 0.0 : f32
+  %19 = maximum %16 %17 : f32
+  %20 = where %12 %19 %0 : f32
+  %21 = maximum %20 %18 : f32
+  %22 = where %15 %21 %0 : f32
+  %23 = load x[i, j+-3] if %12 else 0.0 : f32
+  %24 = add %22 %23 : f32
+  store y[i, j] %24
+}
+""",
+        {"x": ((24, 48), d.f32), "y": ((24, 48), d.f32)},
+    ),
     "embedding": (
         """
 comp embedding [i:50, j:512] {

@@ -42,7 +42,8 @@ from torchweld.ir.views import contiguous_strides
 from torchweld.passes.neighbours import lies_across, writes_each_point
 from torchweld.plan.inline import fresh
 
-MOST_PARTS = 64
+MOST_PARTS = 128  # on a CPU
+_MOST_OF_A_THREAD = 64  # on a GPU
 MOST_INSTRUCTIONS = 1500  # of one kernel
 _WORTH = 0.5  # of the work is left, at most
 _MUCH = 64.0  # of work at a point: about what an H100 does in the time that it moves 8 bytes
@@ -78,7 +79,7 @@ def _at_once(
 def _whole(comp: Comp, buffers: Mapping[str, Buffer], beside: bool = False) -> Comp | None:
     """All parts of a stack at one point, if it is one and that is less work."""
     for along in comp.axes:
-        if not _is_stacked(comp, along):
+        if not _is_stacked(comp, along, MOST_PARTS if beside else _MOST_OF_A_THREAD):
             continue
         across = _lies_across(comp, along, buffers, beside)
         if across or _is_of_vectors(comp, along):
@@ -88,9 +89,9 @@ def _whole(comp: Comp, buffers: Mapping[str, Buffer], beside: bool = False) -> C
     return None
 
 
-def _is_stacked(comp: Comp, along: Axis) -> bool:
+def _is_stacked(comp: Comp, along: Axis, most: int = _MOST_OF_A_THREAD) -> bool:
     """Whether the place along an axis is compared."""
-    if not isinstance(along.extent, int) or not 1 < along.extent <= MOST_PARTS:
+    if not isinstance(along.extent, int) or not 1 < along.extent <= most:
         return False
     return any(isinstance(i, Index) and along.name in i.map.axes for i in comp.body)
 

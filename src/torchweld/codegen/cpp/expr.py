@@ -36,6 +36,11 @@ def memory_type(dtype: DType) -> str:
     return "uint8_t" if dtype == dtypes.b1 else ctype(dtype)
 
 
+def from_memory(element: str, dtype: DType) -> str:
+    """The value of an element of `memory_type`. gcc does not vectorise a loop that reads bools."""
+    return f"({element} != 0)" if dtype == dtypes.b1 else element
+
+
 def literal(value: float | int | bool, dtype: DType) -> str:
     if dtype.is_low_precision:
         return narrowed(literal(value, dtypes.f32), dtype)

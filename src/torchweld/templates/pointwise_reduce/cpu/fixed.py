@@ -29,14 +29,15 @@ def emit_fixed(k: Kernel, e: Emitter, texts: Texts) -> None:
     lane = k.schedule.nest[-1]
     name, local = k.names[lane], dict(texts)
     for value in values:
-        e.line(f"alignas(64) {x.ctype(k.body[value].dtype)} h{value}[{k.comp.extent(lane)}];")
+        kind = x.memory_type(k.body[value].dtype)
+        e.line(f"alignas(64) {kind} h{value}[{k.comp.extent(lane)}];")
     e.line("#pragma omp simd")
     with e.block(f"for (int64_t {name} = 0; {name} < {k.extent(lane)}; ++{name})"):
         for value in sorted(needed(k.body, values)):
             define(k, e, value, local)
         for value in values:
             e.line(f"h{value}[{name}] = v{value};")
-    texts.update({value: f"h{value}[{name}]" for value in values})
+    texts.update({v: x.from_memory(f"h{v}[{name}]", k.body[v].dtype) for v in values})
 
 
 def fixed_values(k: Kernel) -> list[Value]:

@@ -56,7 +56,7 @@ def _declare_kept(k: Kernel, e: Emitter) -> list[str]:
     """One row of scratch per kept value; gives the names to free."""
     frees = []
     for value in sorted(k.stages.kept):
-        kind, count = x.ctype(k.body[value].dtype), k.kept_count(value)
+        kind, count = x.memory_type(k.body[value].dtype), k.kept_count(value)
         if isinstance(count, int) and count * k.body[value].dtype.bytes <= STACK_BYTES:
             e.line(f"alignas(64) {kind} k{value}[{max(count, 1)}];")
         else:
@@ -176,14 +176,15 @@ def _in_lane(k: Kernel, e: Emitter, values: list[Value], stores: list[int], text
         return
     name, local, outside = k.names[k.row_lane], dict(texts), _used_outside(k, values, stores)
     for value in outside:
-        e.line(f"alignas(64) {x.ctype(k.body[value].dtype)} L{value}[{k.lane_block}];")
-        texts[value] = f"L{value}[{k.lane_position}]"
+        dtype, place = k.body[value].dtype, f"L{value}[{k.lane_position}]"
+        e.line(f"alignas(64) {x.memory_type(dtype)} L{value}[{k.lane_block}];")
+        texts[value] = x.from_memory(place, dtype)
     e.line("#pragma omp simd")
     with e.block(f"for (int64_t {name} = low_{name}; {name} < high_{name}; ++{name})"):
         for value in values:
             define(k, e, value, local)
             if value in outside:
-                e.line(f"{texts[value]} = v{value};")
+                e.line(f"L{value}[{k.lane_position}] = v{value};")
         _store_once(k, e, stores, local)
 
 

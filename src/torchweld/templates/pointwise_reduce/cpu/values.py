@@ -270,8 +270,7 @@ def _load(k: Kernel, value: Value, instr: Load, texts: Texts) -> str:
     if value in k.staged:
         across, lane = (k.names[a] for a in k.schedule.nest)
         text = f"t{value}[{across} - low_{across}][{lane} - low_{lane}]"
-    if instr.dtype == dtypes.b1:
-        text = f"({text} != 0)"
+    text = x.from_memory(text, instr.dtype)
     guards = [texts[instr.guard]] if instr.guard is not None and value not in k.staged else []
     if k.row_mask and k.schedule.nest[-1] in k.stages.axes[value]:
         guards.append(k.row_mask)

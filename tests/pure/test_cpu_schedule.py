@@ -264,14 +264,18 @@ def test_a_lane_of_few_points_is_written_out(j, extent, step, written):
     assert (found.abreast, found.nest) in ((None, ("j",)), ("j", ("i",)))
 
 
-def test_a_lane_of_few_points_is_written_out_where_rows_have_several_axes():
-    """To find the row would take divisions, for a few points each."""
-    comp = parse_comp("""comp copy [n:5, i:1000, j:8] {
+@pytest.mark.parametrize(
+    ("n", "i", "step", "nest"),
+    [(5, 1000, 9, ("i", "j")), (99, 30, 9, ("i", "j")), (5, 30, 9, ("j",))],
+)
+def test_rows_of_several_axes_are_found_without_divisions(n, i, step, nest):
+    """For a few points each, they would be much of the work."""
+    comp = parse_comp(f"""comp copy [n:{n}, i:{i}, j:8] {{
       %0 = load x[n, i, j] : f32
       store y[n, i, j] %0
-    }""")
-    shapes = {"x": ((5, 1000, 8), (9900, 9, 1)), "y": ((5, 1000, 8),)}
-    assert schedule(comp, buffers(shapes), threads=4).abreast == "j"
+    }}""")
+    shapes = {"x": ((n, i, 8), (9900, step, 1)), "y": ((n, i, 8), (9901, step, 1))}
+    assert schedule(comp, buffers(shapes), threads=4).nest == nest
 
 
 WITHIN_ROWS = """

@@ -109,12 +109,27 @@ def _pointwise(accesses: Accesses, hints: Mapping[str, int], threads: int) -> Cp
     if _is_short(accesses, lane):
         if _count(accesses, others[-1:], hints) < 2 * SHORT_LANE:
             return _across(accesses, tuple(others), lane, hints)
-        if len(others) > 1 or _in_groups(accesses, lane, others[-1]):
+        if _in_groups(accesses, lane, others[-1]):
             short, lane, others = lane, others[-1], others[:-1]
+        elif (nested := _short_rows(accesses, tuple(others), lane, hints, threads)) is not None:
+            return nested
     outer = tuple((a, 1) for a in others)
     if _count(accesses, others, hints) < 8 * threads:
         outer += ((lane, FLAT_BLOCK),)
     return CpuSchedule(outer, (lane,), "column", "rows", short)
+
+
+def _short_rows(
+    accesses: Accesses, rows: tuple[str, ...], lane: str, hints: Mapping[str, int], threads: int
+) -> CpuSchedule | None:
+    """One short lane after the other along the last of several axes of rows: no row is found by
+    divisions. None where there are too few rows for the threads."""
+    *others, last = rows
+    long = _count(accesses, [last], hints) >= 8 * ROW_BLOCKS[2]
+    if not others or (_count(accesses, others, hints) < 8 * threads and not long):
+        return None
+    outer = tuple((a, 1) for a in others) + (((last, ROW_BLOCKS[2]),) if long else ())
+    return CpuSchedule(outer, (last, lane), "column", "rows")
 
 
 def _is_short(accesses: Accesses, lane: str) -> bool:
@@ -128,7 +143,7 @@ def _in_groups(accesses: Accesses, short: str, lane: str) -> bool:
     """Whether the points of a short axis are elements of vectors where they are written out: gcc
     loads and stores groups of 3 and of powers of two, others one by one. 8 of 9 elements of a row
     took 7 times as long on a Zen 4 as with the short axis as the lane, exp of rows of 6 2.6 times.
-    Vectors of 2 or 3 hold too little, and rows of several axes are found by divisions."""
+    Vectors of 2 or 3 hold too little."""
     along = [a.offset for a in accesses.all if a.offset.coefficient(short) != 0]
     steps = [offset.coefficient(lane) for offset in along]
     whole = all(isinstance(n, int) and (n == 3 or n & (n - 1) == 0) for n in steps)

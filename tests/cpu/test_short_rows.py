@@ -1,4 +1,4 @@
-"""Rows of a few elements along several axes: B-spline bases, windows of a table for each feature."""
+"""Rows of a few elements along several axes: B-spline bases, a table for each feature."""
 
 from __future__ import annotations
 

@@ -321,3 +321,21 @@ def test_weights_of_float32_are_not_rounded_to_the_type_of_the_values():
     (comp,) = (n for n in record.graph.nodes if isinstance(n, Comp) and nest_of(n))
     (outer,) = nest_of(comp).outers
     assert comp.body[outer.key].dtype == dtypes.f32
+
+
+def test_a_projection_that_several_products_read_is_made_once():
+    """Slot attention: in each of them, it would be a product again."""
+    project = torch.nn.Linear(50, 50, bias=False)
+
+    def function(x, queries):
+        keys = project(x)
+        return [(q @ keys.mT).softmax(1) for q in queries.unbind()]
+
+    torch.compiler.reset()
+    x, queries = torch.randn(3, 289, 50), torch.randn(4, 3, 7, 50)
+    fused = torchweld.fuse(function)
+    with torch.no_grad():
+        torch.testing.assert_close(fused(x, queries), function(x, queries))
+    assert not sum(nests(fused).values())
+    weights = [n for r in torchweld.records(fused) for n in r.graph.nodes if "arg1_1" in n.reads]
+    assert len(weights) == 1

@@ -10,13 +10,14 @@ needed elsewhere. A statistic that others need (for a backward) is stored by the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import accumulate, chain, count
 
 from torchweld.core.options import Options
-from torchweld.ir.nodes import Comp, Graph, Node, Reduce, Store, readers, views
+from torchweld.ir.nodes import Cast, Comp, Graph, Load, Node, Op, Reduce, Store, readers, views
 from torchweld.plan.decisions import Fusion, Plan
 from torchweld.plan.products.told import explained
 from torchweld.plan.refusals import Reason, Refusal
@@ -112,15 +113,40 @@ def _taken(
 ) -> tuple[dict[str, Offer], Graph, dict[tuple[str, str], Refusal]]:
     """The offers that can be taken together, the graph with them, and why others cannot."""
     offers, refused = dict(offers), {}
+    made = _repeated(offers)
     while offers:
-        made = _with(graph, offers, desk)
+        made = made or _with(graph, offers, desk)
         if isinstance(made, Graph):
             return offers, made, refused
         for name, why in made.items():
             offer = offers.pop(name)
-            inside = (m for m, member in offer.written.members.items() if member.is_product)
-            refused |= {(m, name): why for m in inside}
+            refused |= {(m, name): why for m in _products(offer)}
+        made = None
     return {}, graph, refused
+
+
+def _products(offer: Offer) -> list[str]:
+    return [m for m, member in offer.written.members.items() if member.is_product]
+
+
+def _repeated(offers: Mapping[str, Offer]) -> dict[str, Refusal]:
+    """The offers that would compute a product again for each of them, with nothing done to it: a
+    projection that every step of a loop multiplies with. Nests of softmaxes share what they make
+    (`_joined`)."""
+    bare = {name: _products(o) for name, o in offers.items() if _is_bare(o.comp)}
+    uses = Counter(m for inside in bare.values() for m in inside)
+    return {
+        name: Refusal(Reason.READERS, f"{uses[m]} products read it")
+        for name, inside in bare.items()
+        for m in inside
+        if uses[m] > 1
+    }
+
+
+def _is_bare(comp: Comp) -> bool:
+    """Whether it is nothing but products of products."""
+    ops = (i for i in comp.body if not isinstance(i, (Load, Cast)))
+    return all(isinstance(i, Reduce) or (isinstance(i, Op) and i.name == "mul") for i in ops)
 
 
 def _with(graph: Graph, offers: Mapping[str, Offer], desk: Desk) -> Graph | dict[str, Refusal]:

@@ -125,3 +125,23 @@ def test_windows_far_from_each_other(stride):
 
     x = torch.randn(2, 3, 33 * min(stride, 20_000), generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(torchweld.fuse(call)(x), call(x))
+
+
+def boundary(target):
+    """The edges of each class of a mask, one_hot's with channels last, and how near they are."""
+    image = 1 - F.one_hot(target, 5).permute(0, 3, 1, 2).float()
+    edge = F.max_pool2d(image, 3, stride=1, padding=1) - image
+    near = F.max_pool2d(edge, 5, stride=1, padding=2)
+    return (near * edge).sum((2, 3)) / (edge.sum((2, 3)) + 1e-6), near.mean((2, 3))
+
+
+@pytest.mark.parametrize("shape", [(2, 84, 98), (1, 5, 7), (3, 1, 33)])
+def test_masks_of_classes_are_taken_apart_and_pooled_before_they_are_summed(shape):
+    torch.compiler.reset()
+    target, fused = torch.randint(0, 5, shape), torchweld.fuse(boundary)
+    for ours, eager in zip(fused(target), boundary(target)):
+        torch.testing.assert_close(ours, eager)
+    (record,) = torchweld.api.records(fused)
+    if "avx512" in target_of("cpu").features and shape == (2, 84, 98):
+        texts = [s.text for b in record.bundles.values() for s in b.sources]
+        assert sum("tw_pool(a" in text for text in texts) == 2

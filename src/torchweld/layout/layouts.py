@@ -7,7 +7,9 @@ contiguous rows.
 
 The layout of a temporary is free, so one that is reduced along rows becomes contiguous; the kernel
 that reads the convolution's result transposes, once. What the caller gets keeps its layout, and so
-do images with channels last.
+do images with channels last. On a CPU, those of a few channels (masks of classes, after `one_hot`)
+are taken apart for max pooling, whose neighbours else are as far from each other as there are
+channels.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ from torchweld.ir.size import Size
 from torchweld.ir.views import contiguous_strides
 from torchweld.layout.channels import is_channels_last
 from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
+from torchweld.templates.pooling.schedule import has_large_windows
+
+_FEW = 16  # channels: a vector
 
 
 def contiguous_rows(graph: Graph, loose_outputs: Iterable[int] = frozenset()) -> Graph:
@@ -116,17 +121,30 @@ def _orders(graph: Graph, held: frozenset[str]) -> dict[str, _Order]:
     """The buffers that can become contiguous."""
     made = {w for n in graph.nodes if isinstance(n, Comp) for w in n.writes}
     called = {w for n in graph.nodes if isinstance(n, Extern) for w in n.writes}
-    found = {}
+    found, pooled = {}, _pooled(graph)
     for name in sorted(made - called - held):
         buffer = graph.buffers[name]
         order = _Order.of(buffer)
         image = View(name, buffer.shape, buffer.strides)
-        if order is not None and not is_channels_last(image):
+        if order is not None and (name in pooled or not is_channels_last(image)):
             found[name] = order
     for view in _windows(graph):
         if view.buffer in found and found[view.buffer].move(view) is None:
             del found[view.buffer]
     return found
+
+
+def _pooled(graph: Graph) -> frozenset[str]:
+    """Images of a few channels on a CPU that are pooled, or made so."""
+    comps = (n for n in graph.nodes if isinstance(n, Comp) and has_large_windows(n))
+    images = (graph.buffers[b] for n in comps for b in (*n.reads, *n.writes))
+    return frozenset(b.name for b in images if b.device == "cpu" and _has_few_channels(b))
+
+
+def _has_few_channels(buffer: Buffer) -> bool:
+    channels = buffer.shape[1] if len(buffer.shape) in (4, 5) else None
+    few = isinstance(channels, int) and channels < _FEW
+    return few and is_channels_last(View(buffer.name, buffer.shape, buffer.strides))
 
 
 def _windows(graph: Graph) -> list[View]:
@@ -136,8 +154,8 @@ def _windows(graph: Graph) -> list[View]:
 
 def _preferences(graph: Graph, orders: dict[str, _Order]) -> tuple[set[str], set[str]]:
     """The buffers that some reduction would rather have contiguous, and rather as they are."""
-    wanted: set[str] = set()
-    kept: set[str] = set()
+    pooled = _pooled(graph) & orders.keys()
+    wanted, kept = set(pooled), set[str]()
     for comp in (n for n in graph.nodes if isinstance(n, Comp)):
         reduced = reduced_axes(comp)
         accesses = [i for i in comp.body if isinstance(i, Load)] + list(comp.stores)
@@ -147,7 +165,7 @@ def _preferences(graph: Graph, orders: dict[str, _Order]) -> tuple[set[str], set
             then = _runs_along(access.index, order.last, reduced)
             if now != then:
                 (wanted if then else kept).add(access.buffer)
-    return wanted, kept
+    return wanted, kept - pooled
 
 
 def _runs_along(index: IndexMap, dim: int, axes: set[str]) -> bool:

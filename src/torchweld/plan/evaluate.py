@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from torchweld.ir.memo import Found, Memo
-from torchweld.ir.nodes import Buffer, Comp
+from torchweld.ir.nodes import Buffer, Comp, Reduce, Scan
 from torchweld.plan.legality import (
     buffers_refusal,
     device_refusal,
@@ -14,10 +14,16 @@ from torchweld.plan.legality import (
     length_refusal,
 )
 from torchweld.plan.merge import Rules, merge
-from torchweld.plan.refusals import Refusal
+from torchweld.plan.refusals import Reason, Refusal
 from torchweld.targets.target import Target
+from torchweld.templates.gemm.choice import choose
 from torchweld.templates.pointwise_reduce.price import Cost, cost
+from torchweld.templates.pooling.schedule import has_large_windows
+from torchweld.templates.registry import tried
+from torchweld.templates.template import Kernel, Problem
 from torchweld.templates.traffic import node_bytes
+
+_POOLING = "pooling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,5 +92,16 @@ class Evaluator:
         comp = merge(producer, consumer, Rules(keep, shapes, self.eager))
         if isinstance(comp, Refusal):
             return comp
+        if self._is_pooling(producer) and any(isinstance(i, (Reduce, Scan)) for i in comp.body):
+            return Refusal(Reason.TEMPLATE, _POOLING)
         price = self.cost(comp)
         return kernel_refusal(comp, price.live, self.device) or Merged(comp, price)
+
+    def _is_pooling(self, comp: Comp) -> bool:
+        """Whether it has the kernel for max pooling, which goes along rows first and then along
+        columns. A reduction behind it would take every element of every window."""
+        if _POOLING not in self.device.templates or not has_large_windows(comp):
+            return False
+        problem = Problem(comp, self.buffers, self.device, self.hints, choose)
+        return self.memo.of(
+            "is pooling", (comp,), lambda: isinstance(tried(_POOLING, problem), Kernel))

@@ -28,6 +28,7 @@ from torchweld.templates.conv.cpu.schedule import MOST_SIDE, SUMS, Window, finis
 
 # Along a row. For longer steps than two, maxima are taken at every element, and most are dropped.
 _LONGEST_STEP = 16
+_LARGE = 8  # maxima: a window of 3 x 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,13 @@ class CpuPooling:
     windows: tuple[Window, ...]
     finish: Accesses
     total: Value
+
+
+def has_large_windows(comp: Comp) -> bool:
+    """Whether `comp` may be a max pooling that is worth more than a kernel like any other: it has
+    as many maxima. Quickly told."""
+    joins = sum(isinstance(i, Op) and _joins(i) for i in comp.body)
+    return joins >= _LARGE
 
 
 def cpu_pooling(comp: Comp, buffers: Mapping[str, Buffer]) -> CpuPooling | None:

@@ -291,3 +291,21 @@ comp chosen [i:4096] {{
 @pytest.mark.parametrize("name", CASES)
 def test_loops(name, tmp_path):
     assert missed(*CASES[name], tmp_path) == []
+
+
+@pytest.mark.parametrize("columns", [40, 57, 300])
+def test_masks_beside_floats_leave_vectors_whole(columns, tmp_path):
+    text = f"""
+comp pairs [i:19, j:{columns}] {{
+  %0 = load x[i, j] : f32
+  %1 = load valid[i, j] : b1
+  %2 = const 0.0 : f32
+  %3 = exp %0 : f32
+  %4 = where %1 %3 %2 : f32
+  %5 = reduce.sum[j] %4 : f32
+  store y[i] %5
+}}
+"""
+    shapes = {"x": ((19, columns), d.f32), "valid": ((19, columns), d.b1), "y": ((19,), d.f32)}
+    said = report(text, shapes, tmp_path, ("-fopt-info-vec",))
+    assert "loop vectorized" in said and "using 8 byte vectors" not in said

@@ -36,8 +36,15 @@ def memory_type(dtype: DType) -> str:
     return "uint8_t" if dtype == dtypes.b1 else ctype(dtype)
 
 
+def array_type(dtype: DType) -> str:
+    """The type of an element of an array of our own. A bool is as wide as what it decides about:
+    gcc 12 does not vectorise a loop that reads bools, and makes vectors of 8 bytes of one that
+    reads 16 bytes beside 16 floats."""
+    return "int32_t" if dtype == dtypes.b1 else ctype(dtype)
+
+
 def from_memory(element: str, dtype: DType) -> str:
-    """The value of an element of `memory_type`. gcc does not vectorise a loop that reads bools."""
+    """The value of an element of `memory_type` or `array_type`."""
     return f"({element} != 0)" if dtype == dtypes.b1 else element
 
 

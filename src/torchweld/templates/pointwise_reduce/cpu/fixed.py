@@ -29,7 +29,7 @@ def emit_fixed(k: Kernel, e: Emitter, texts: Texts) -> None:
     lane = k.schedule.nest[-1]
     name, local = k.names[lane], dict(texts)
     for value in values:
-        kind = x.memory_type(k.body[value].dtype)
+        kind = x.array_type(k.body[value].dtype)
         e.line(f"alignas(64) {kind} h{value}[{k.comp.extent(lane)}];")
     e.line("#pragma omp simd")
     with e.block(f"for (int64_t {name} = 0; {name} < {k.extent(lane)}; ++{name})"):

@@ -17,7 +17,7 @@ four times as long for a softmax over 127 columns.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ from torchweld.codegen.cpp import expr as x
 from torchweld.codegen.emitter import Emitter
 from torchweld.core import dtypes
 from torchweld.ir import size
-from torchweld.ir.nodes import Scan, Value, needed, store_operands
+from torchweld.ir.nodes import Load, Scan, Value, needed, store_operands
 from torchweld.templates.pointwise_reduce.cpu.blocks import stage_tile
 from torchweld.templates.pointwise_reduce.cpu.cases import cases, filled_loads
 from torchweld.templates.pointwise_reduce.cpu.columns import (
@@ -41,7 +41,7 @@ from torchweld.templates.pointwise_reduce.cpu.halves import (
     halves,
     in_blocks,
 )
-from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
+from torchweld.templates.pointwise_reduce.cpu.kernel import VECTOR_BYTES, Kernel
 from torchweld.templates.pointwise_reduce.cpu.partial import (
     advance_lanes,
     advance_partial,
@@ -438,19 +438,36 @@ class _Nest:
     def _abreast(self, position: str, mask: str | None = None, answer: str = "") -> None:
         """One vector at `position`. `mask`: as in _level; `answer`: what it is, where it is not
         whether an element lies behind the vector before."""
+        answer = answer or f"tw_lane[l] >= {self.k.lanes} - rest"
+        here = [position, *([f"const bool {mask} = {answer};"] if mask else [])]
         declare_lane_values(self.k, self.e, self.reductions)
+        widened = self._widened_masks(here)
         self.e.line("#pragma omp simd")
         with self.e.block(f"for (int64_t l = 0; l < {self.k.lanes}; ++l)"):
-            self.e.line(position)
-            texts = dict(self.texts)
-            if mask:
-                answer = answer or f"tw_lane[l] >= {self.k.lanes} - rest"
-                self.e.line(f"const bool {mask} = {answer};")
+            self.e.lines(here)
+            texts = self.texts | widened
             self._level(len(self.axes), texts, mask)
             for value in self.reductions:
                 set_lane_value(self.k, self.e, value, texts, mask)
         for value in self.reductions:
             advance_lanes(self.k, self.e, value)
+
+    def _widened_masks(self, here: list[str]) -> Texts:
+        """Bools of a vector that is read beside floats, as integers of their width: see
+        expr.array_type. `here`: what a loop over the vector begins with."""
+        k, e = self.k, self.e
+        masks = [v for v in self.values if v not in self.texts and _is_plain_mask(k, v, self.axes)]
+        if not masks or k.lanes >= VECTOR_BYTES:
+            return {}
+        for value in masks:
+            e.line(f"alignas(64) {x.array_type(dtypes.b1)} w{value}[{k.lanes}];")
+        e.line("#pragma omp simd")
+        with e.block(f"for (int64_t l = 0; l < {k.lanes}; ++l)"):
+            e.lines(here)
+            for value in masks:
+                define(k, e, value, dict(self.texts))
+                e.line(f"w{value}[l] = v{value};")
+        return {v: x.from_memory(f"w{v}[l]", dtypes.b1) for v in masks}
 
     def _overlapping(self, name: str, low: str, high: str) -> None:
         """Whole vectors, then one that ends where the lane ends; one by one if it is too short. The
@@ -508,6 +525,16 @@ class _Nest:
         scans = any(isinstance(k.body[v], Scan) for v in unknown) and not k.row_lane
         colliding = any(k.comp.stores[s].combine or k.accesses.stores[s].refs for s in self.stores)
         return not scans and not (colliding and combines_in_lane(k.accesses, self.axes[-1]))
+
+
+def _is_plain_mask(k: Kernel, value: Value, axes: Sequence[str]) -> bool:
+    """Whether it is a bool that is read at each point of the lane, at a place that is known, and
+    kept for no later stage."""
+    instr = k.body[value]
+    if not isinstance(instr, Load) or instr.dtype != dtypes.b1 or instr.guard is not None:
+        return False
+    plain = not k.accesses.loads[value].refs and value not in k.stages.kept
+    return plain and axes[-1] in k.stages.axes[value]
 
 
 def _clipped(piece: Segment, low: str, high: str) -> tuple[str, str]:

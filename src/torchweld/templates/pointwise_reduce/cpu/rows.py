@@ -56,7 +56,7 @@ def _declare_kept(k: Kernel, e: Emitter) -> list[str]:
     """One row of scratch per kept value; gives the names to free."""
     frees = []
     for value in sorted(k.stages.kept):
-        kind, count = x.memory_type(k.body[value].dtype), k.kept_count(value)
+        kind, count = x.array_type(k.body[value].dtype), k.kept_count(value)
         if isinstance(count, int) and count * k.body[value].dtype.bytes <= STACK_BYTES:
             e.line(f"alignas(64) {kind} k{value}[{max(count, 1)}];")
         else:
@@ -177,7 +177,7 @@ def _in_lane(k: Kernel, e: Emitter, values: list[Value], stores: list[int], text
     name, local, outside = k.names[k.row_lane], dict(texts), _used_outside(k, values, stores)
     for value in outside:
         dtype, place = k.body[value].dtype, f"L{value}[{k.lane_position}]"
-        e.line(f"alignas(64) {x.memory_type(dtype)} L{value}[{k.lane_block}];")
+        e.line(f"alignas(64) {x.array_type(dtype)} L{value}[{k.lane_block}];")
         texts[value] = x.from_memory(place, dtype)
     e.line("#pragma omp simd")
     with e.block(f"for (int64_t {name} = low_{name}; {name} < high_{name}; ++{name})"):

@@ -25,6 +25,7 @@ from torchweld.capture import (
     interpolation,
     joint,
     losses,
+    masked,
     one_hot,
     pieces,
     random,
@@ -245,6 +246,7 @@ class _Session:
     def inference(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         joint.drop_detach(gm)
         experts.by_groups(gm)
+        masked.choose_in_place(gm)
         filled.put_together(gm)
         columns.compute_apart(gm)
         one_hot.by_index(gm)

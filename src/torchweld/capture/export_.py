@@ -33,6 +33,7 @@ from torchweld.capture import (
     fits,
     joint,
     losses,
+    masked,
     one_hot,
     random,
     small_products,
@@ -466,6 +467,7 @@ def clean(program: ExportedProgram) -> torch.fx.GraphModule:
     module = torch.fx.GraphModule(program.graph_module, graph)
     joint.drop_detach(module)
     experts.by_groups(module)
+    masked.choose_in_place(module)
     filled.put_together(module)
     columns.compute_apart(module)
     one_hot.by_index(module)

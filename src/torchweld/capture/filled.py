@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 aten = torch.ops.aten
@@ -176,17 +176,16 @@ def _read(node: Node, filled: dict[Node, _Filled]) -> None:
         node.args = (what.base, *node.args[1:])
     elif len(near) == 1 and (near[0].start, near[0].end) == (start, end):
         (part,) = near
-        with node.graph.inserting_before(node):
-            value = part.value if part.flat == flat else _turned(node, part)
-            node.replace_all_uses_with(_laid_out_for(node, value))
+        value = part.value if part.flat == flat else _turned(node, part)
+        node.replace_all_uses_with(_laid_out_for(node, value))
 
 
 def _turned(node: Node, part: _Part) -> Node:
     """A part with the dimension that it lacks, or without that of one position."""
     dim = node.args[1] % node.args[0].meta["val"].dim()
     if part.flat:
-        return _call(node, aten.unsqueeze.default, (part.value, dim))
-    return _call(node, _SELECT, (part.value, dim, 0))
+        return add_call(node, aten.unsqueeze.default, (part.value, dim))
+    return add_call(node, _SELECT, (part.value, dim, 0))
 
 
 def _laid_out_for(node: Node, value: Node) -> Node:
@@ -194,7 +193,7 @@ def _laid_out_for(node: Node, value: Node) -> Node:
     made = value.meta["val"]
     if made.is_contiguous() or made.stride() == node.meta["val"].stride():
         return value
-    return _call(node, _CLONE, (value,), memory_format=torch.contiguous_format)
+    return add_call(node, _CLONE, (value,), memory_format=torch.contiguous_format)
 
 
 def _is_last(node: Node, filled: dict[Node, _Filled]) -> bool:
@@ -219,25 +218,25 @@ def _is_worth_it(node: Node, what: _Filled) -> bool:
 
 
 def _replace(node: Node, what: _Filled) -> None:
-    graph, pieces = node.graph, list[tuple[int, Node]]()
-    with graph.inserting_before(node):
-        for part in what.parts:
-            value = part.value
-            if part.flat:
-                value = _call(node, aten.unsqueeze.default, (value, what.dim))
-            pieces.append((part.start, value))
-        for start, end in what.gaps():
-            pieces.append((start, _call(node, _SLICE, (what.base, what.dim, start, end))))
-        whole = [value for _, value in sorted(pieces, key=lambda piece: piece[0])]
-        made = _call(node, aten.cat.default, (whole, what.dim))
+    pieces = list[tuple[int, Node]]()
+    for part in what.parts:
+        value = part.value
+        if part.flat:
+            value = add_call(node, aten.unsqueeze.default, (value, what.dim))
+        pieces.append((part.start, value))
+    for start, end in what.gaps():
+        pieces.append((start, add_call(node, _SLICE, (what.base, what.dim, start, end))))
+    whole = [value for _, value in sorted(pieces, key=lambda piece: piece[0])]
+    made = add_call(node, aten.cat.default, (whole, what.dim))
     made.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(made)
 
 
-def _call(like: Node, target, args: tuple, **kwargs) -> Node:
-    graph: Graph = like.graph
-    node = graph.call_function(target, args, kwargs)
-    with like.meta["val"].fake_mode:
+def add_call(before: Node, target, args: tuple, **kwargs) -> Node:
+    """A call in front of a node, of which it is said that it comes from the same place."""
+    with before.graph.inserting_before(before):
+        node = before.graph.call_function(target, args, kwargs)
+    with before.meta["val"].fake_mode:
         value = target(*map_arg(args, lambda n: n.meta["val"]), **kwargs)
-    node.meta = {k: like.meta[k] for k in _KEPT_META if k in like.meta} | {"val": value}
+    node.meta = {k: before.meta[k] for k in _KEPT_META if k in before.meta} | {"val": value}
     return node

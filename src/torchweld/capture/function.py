@@ -26,6 +26,7 @@ from torchweld.capture import (
     filled,
     joint,
     losses,
+    masked,
     one_hot,
     random,
     scores,
@@ -173,6 +174,7 @@ def _clean(gm: torch.fx.GraphModule) -> None:
     for node in gm.graph.find_nodes(op="call_function", target=checks):
         gm.graph.erase_node(node)
     joint.drop_detach(gm)
+    masked.choose_in_place(gm)
     filled.put_together(gm)
     columns.compute_apart(gm)
     one_hot.by_index(gm)

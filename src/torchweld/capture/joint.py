@@ -13,6 +13,7 @@ from torchweld.capture import (
     experts,
     filled,
     losses,
+    masked,
     one_hot,
     pool_gradients,
     random,
@@ -37,6 +38,7 @@ def partition(
     in the backward. `budget`: of what the forward keeps for it (Options.memory_budget)."""
     drop_detach(joint)
     experts.by_groups(joint)
+    masked.choose_in_place(joint)
     filled.put_together(joint)
     columns.compute_apart(joint)
     one_hot.by_index(joint)

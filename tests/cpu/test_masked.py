@@ -111,7 +111,13 @@ def integers(x, m):
     return out, n[m].sum()
 
 
-@pytest.mark.parametrize("function", [kept, integers])
+def of_several_ranks(x, m):
+    """Broadcast along what the mask left, not along the mask."""
+    rows, tables = m[0], torch.stack([x.t(), x.t() * 2], -1)
+    return x[m].sum() + tables[rows].sum(), tables[rows] * x[0][rows][:, None, None], x[0][rows] + 1
+
+
+@pytest.mark.parametrize("function", [kept, integers, of_several_ranks])
 @pytest.mark.filterwarnings("ignore::torchweld.TorchweldWarning")
 def test_what_else_is_done_with_them(function):
     torch.compiler.reset()

@@ -102,13 +102,13 @@ def _is_same(node: Node) -> bool:
     source = node.args[-1]
     if not isinstance(source, Node):
         return False
-    a, b = node.meta["val"], source.meta["val"]
-    return a.dtype == b.dtype and a.shape == b.shape and len(node.args) <= 2
+    a, b = node.meta["val"], source.meta.get("val")  # an attribute has none
+    return b is not None and (a.dtype, a.shape) == (b.dtype, b.shape) and len(node.args) <= 2
 
 
 def _written(node: Node, filled: dict[Node, _Filled]) -> _Filled | None:
     x, part, *place = node.args
-    found = _place(x.meta["val"], place, flat=_SCATTERS[node.target])
+    found = _place(x.meta.get("val"), place, flat=_SCATTERS[node.target])
     if found is None:
         return None
     dim, start, end = found
@@ -141,9 +141,11 @@ def _added(one: _Filled | None, other: _Filled | None) -> _Filled | None:
     return replace(one, parts=tuple(parts), writes=one.writes + other.writes)
 
 
-def _place(x: torch.Tensor, place: list, flat: bool) -> tuple[int, int, int] | None:
+def _place(x: torch.Tensor | None, place: list, flat: bool) -> tuple[int, int, int] | None:
     """(dimension, start, end) of a part of `x`, of the arguments of select or else slice. None
     where it is not known, empty, or has gaps."""
+    if x is None or not x.dim():
+        return None
     dim = (place[0] if place else 0) % x.dim()
     size = x.shape[dim]
     first, end, step = (place[1], None, 1) if flat else (*place[1:], *_WHOLE[len(place[1:]) :])

@@ -85,7 +85,7 @@ class _Choices:
     def _select(self, node: Node) -> None:
         x, places = node.args
         mask = places[0] if len(places) == 1 else None
-        if not isinstance(mask, Node) or not _selects(mask.meta["val"], x.meta["val"]):
+        if not isinstance(mask, Node) or not _selects(mask.meta.get("val"), x.meta.get("val")):
             return
         plain = mask.op == "call_function" and not mask.kwargs
         if plain and not any(isinstance(a, (list, tuple)) for a in mask.args):
@@ -93,17 +93,16 @@ class _Choices:
         self.found[node] = _Selected(x, mask)
 
     def _pointwise(self, node: Node) -> None:
-        inputs = [self.found.get(n) for n in node.all_input_nodes]
-        one = next((i for i in inputs if i is not None), None)
-        if one is None or any(
-            i.mask is not one.mask if i is not None else not _is_number(n)
-            for i, n in zip(inputs, node.all_input_nodes)
-        ):
+        selected = [self.found[n] for n in node.all_input_nodes if n in self.found]
+        others = (n for n in node.all_input_nodes if n not in self.found)
+        if not selected or not all(map(_is_number, others)):
+            return
+        one = selected[0]
+        if any(i.mask is not one.mask or _shape(i) != _shape(one) for i in selected):
             return
         args, kwargs = map_arg((node.args, dict(node.kwargs)), self._full)
         full = add_call(node, node.target, args, **kwargs)
-        if full.meta["val"].shape == one.full.meta["val"].shape:
-            self.found[node] = _Selected(full, one.mask)
+        self.found[node] = _Selected(full, one.mask)
 
     def _full(self, node: Node) -> Node:
         return self.found[node].full if node in self.found else node
@@ -149,7 +148,7 @@ class _Choices:
         x, places, _, *accumulates = node.args
         if len(places) != 1 or not _is_equal(places[0], value.mask):
             return
-        if x.meta["val"].shape != value.full.meta["val"].shape:
+        if x.meta["val"].shape != _shape(value):
             return
         full = value.full
         if accumulates and accumulates[0]:
@@ -161,7 +160,7 @@ class _Choices:
     def _total(self, node: Node, value: _Selected) -> None:
         """A sum or mean of all, in the type that eager adds up in."""
         dtype = node.meta["val"].dtype
-        if len(node.args) > 1 or node.kwargs or not dtype.is_floating_point:
+        if len(node.args) > 1 or node.kwargs or dtype.is_complex:
             return
         wide = torch.float32 if dtype.itemsize < 4 else dtype
         mask = _over(node, value.mask, value.full)
@@ -169,7 +168,7 @@ class _Choices:
         chosen = add_call(node, _WHERE, (mask, value.full, zero))
         total = add_call(node, _SUM, (chosen,), dtype=wide)
         if node.target is _MEAN:
-            rest = value.full.meta["val"].shape[value.mask.meta["val"].dim() :]
+            rest = _shape(value)[value.mask.meta["val"].dim() :]
             count = _count(node, value.mask, prod(rest), wide)
             total = add_call(node, aten.div.Tensor, (total, count))
         if wide != dtype:
@@ -183,15 +182,20 @@ def _is_equal(node: Node | None, mask: Node) -> bool:
     return (node.target, node.args, node.kwargs) == (mask.target, mask.args, mask.kwargs)
 
 
-def _selects(mask: torch.Tensor, x: torch.Tensor) -> bool:
-    """Whether it is a mask of the first dimensions of `x`, all of whose sizes are numbers."""
-    if mask.dtype != torch.bool or not mask.dim() or x.shape[: mask.dim()] != mask.shape:
+def _selects(mask: torch.Tensor | None, x: torch.Tensor | None) -> bool:
+    """Whether it is a mask of the first dimensions of `x`, all of whose sizes are numbers. What is
+    an attribute of the graph is not known here."""
+    if mask is None or x is None or mask.dtype != torch.bool or not mask.dim():
         return False
-    return all(isinstance(n, int) for n in x.shape)
+    return x.shape[: mask.dim()] == mask.shape and all(isinstance(n, int) for n in x.shape)
+
+
+def _shape(selected: _Selected) -> torch.Size:
+    return selected.full.meta["val"].shape
 
 
 def _is_number(node: Node) -> bool:
-    value = node.meta["val"]
+    value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and not value.dim()
 
 

@@ -97,7 +97,8 @@ def _library(path: Path) -> ctypes.CDLL:
 def _run(compiler: str, flags: tuple[str, ...], text: str, target: Path) -> None:
     source = target.with_suffix(".cpp")
     source.write_text(text)
-    command = [compiler, str(source), *flags, "-o", str(target)]  # libraries behind their users
+    more = (cpp_flags.NO_IVOPTS,) if cpp_flags.PLAIN_ADDRESSES in text else ()
+    command = [compiler, str(source), *more, *flags, "-o", str(target)]  # libraries behind users
     code, _, errors = _finished(command, _COMPILE_SECONDS)
     if code:
         raise BuildError(f"{Path(compiler).name} failed: " + " | ".join(errors.splitlines()[:6]))

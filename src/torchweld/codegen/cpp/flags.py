@@ -36,3 +36,7 @@ FLAGS = (
     *(("-mprefer-vector-width=512",) if _X86 else ()),
     *("-nostdlib", "-lgomp", "-lm", "-lc", "-lgcc"),
 )
+# In a source that has this line, addresses are computed as they are written. gcc 12 else makes one
+# pointer of another by their difference (-fivopts), forgets what `restrict` says, and moves loads
+# of rows that are read backwards past stores.
+PLAIN_ADDRESSES, NO_IVOPTS = "// plain addresses", "-fno-ivopts"

@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Mapping
 
 from torchweld.codegen.cpp.expr import memory_type, size_text
+from torchweld.codegen.cpp.flags import PLAIN_ADDRESSES
 from torchweld.codegen.cpp.headers import with_headers
 from torchweld.codegen.emitter import Emitter
 from torchweld.codegen.source import BufferArg, KernelBundle, KernelSource, SizeArg
@@ -74,6 +75,8 @@ def size_symbols(accesses: Accesses) -> frozenset[str]:
 def _text(accesses: Accesses, buffers, schedule: CpuSchedule, names, symbols) -> str:
     e = Emitter()
     k = kernel(accesses, schedule, buffers, {n: f"p{i}" for i, n in enumerate(names)})
+    if any(isinstance(c, int) and c < 0 for a in accesses.all for _, c in a.offset.terms):
+        e.line(PLAIN_ADDRESSES)
     with e.block(f"static void part({PART})"):
         declare(e, buffers, names, symbols, set(accesses.comp.writes))
         k = with_own_pointers(k, e)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, wraps
-from typing import TypeVar
+from functools import cached_property
 
 from torchweld.codegen.cpp import expr as x
 from torchweld.core.dtypes import DType
@@ -24,21 +23,6 @@ SHORT_VECTORS = (4, 8, 16)
 LONG_ROW = 256
 LONG_LANE = 4096  # the rest of a longer lane does not matter
 CHEAP_ROW = 6.0  # nor that of pointwise rows with less work (multiply-adds) per element
-
-
-Answer = TypeVar("Answer")
-
-
-def once(ask: Callable[[Kernel], Answer]) -> Callable[[Kernel], Answer]:
-    """`ask`, whose answer a kernel keeps: it is asked for each value that is written."""
-
-    @wraps(ask)
-    def asked(k: Kernel) -> Answer:
-        if ask not in k.answers:
-            k.answers[ask] = ask(k)
-        return k.answers[ask]
-
-    return asked
 
 
 @dataclass(frozen=True)
@@ -129,11 +113,6 @@ class Kernel:
         extent = self.comp.extent(self.schedule.nest[-1])
         short = isinstance(extent, int) and 2 < extent <= SHORT_VECTORS[-1]
         return short and bool(self.row_reductions)
-
-    @cached_property
-    def answers(self) -> dict[Callable, object]:
-        """What it was asked `once`; a changed copy begins anew."""
-        return {}
 
     @cached_property
     def tiles(self) -> Tiles | None:

@@ -16,10 +16,17 @@ from dataclasses import dataclass
 
 import torch
 
+from torchweld.core.once import once
 from torchweld.core.torch_private import without_modes
 from torchweld.ir.nodes import Load, Scan, Value
-from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel, once
-from torchweld.templates.pointwise_reduce.cpu.segments import LONGEST, decided, segments, text_of
+from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
+from torchweld.templates.pointwise_reduce.cpu.segments import (
+    KERNELS,
+    LONGEST,
+    decided,
+    segments,
+    text_of,
+)
 
 TURN = "w"  # the variable that counts turns of the pattern
 FEWEST = 8  # turns: a vector of half the width
@@ -43,7 +50,7 @@ class Phases:
     by_one: frozenset[Value]
 
 
-@once
+@once(KERNELS)
 def phases(k: Kernel) -> Phases | None:
     """The pattern of the lane of a pointwise kernel; None if it has none, or needs none."""
     lane = k.schedule.nest[-1] if k.schedule.nest else None

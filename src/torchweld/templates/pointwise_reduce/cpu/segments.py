@@ -19,11 +19,13 @@ import torch
 
 from torchweld.codegen.cpp import expr as x
 from torchweld.core import dtypes
+from torchweld.core.once import once
 from torchweld.core.torch_private import without_modes
 from torchweld.ir.nodes import Cast, Const, Index, Op, Value, needed, operands, store_operands
 from torchweld.ir.scalar import TABLE
-from torchweld.templates.pointwise_reduce.cpu.kernel import LANES, Kernel, once
+from torchweld.templates.pointwise_reduce.cpu.kernel import LANES, Kernel
 
+KERNELS = 8  # whose lanes are known: each is asked about for every value that is written
 MOST = 5  # each segment is another copy of the loop
 LONGEST = 1 << 20  # of a lane whose positions are looked at one by one
 # Operations on floats that are rounded as IEEE says.
@@ -42,7 +44,7 @@ class Segment:
     known: dict[Value, str]
 
 
-@once
+@once(KERNELS)
 def segments(k: Kernel) -> tuple[Segment, ...]:
     """The lane in pieces; none if nothing is gained."""
     lane = k.schedule.nest[-1] if k.schedule.nest else None

@@ -184,6 +184,28 @@ def test_warps_beside_each_other_make_the_same_float32_scores_again():
     assert seconds(made, replace(s, num_warps=8, block_keys=64)) == pytest.approx(few, rel=0.02)
 
 
+@pytest.mark.parametrize("heads, depth, tile", [
+    (1, 64, (16, 64)), (64, 64, (64, 32)), (1, 128, (16, 64)), (1, 256, (64, 64)),
+])  # fmt: skip
+def test_small_float32_tiles_where_others_leave_multiprocessors_idle(heads, depth, tile):
+    z = Sizes(2, heads, 1, 128, 128, depth, depth)
+    made = work(forward(z, PLAIN, "f32"))
+    first = next(candidates(made))
+    assert (first.block_rows, first.block_keys) == tile
+    ampere = next(candidates(work(forward(z, PLAIN, "f32"), A100)))
+    assert (ampere.block_rows, ampere.block_keys) != (16, 64)
+
+
+@pytest.mark.parametrize("batch, queries, keys, rows, block, measured_us", [
+    (2, 128, 128, 16, 64, 6.6), (2, 128, 128, 64, 32, 14.3), (8, 512, 512, 16, 64, 26.4),
+    (64, 512, 512, 64, 32, 84.8), (2, 1024, 1024, 16, 64, 46.0),
+])  # fmt: skip
+def test_float32_forward_as_measured_on_an_h100(batch, queries, keys, rows, block, measured_us):
+    made = work(forward(Sizes(batch, 1, 1, queries, keys, 64, 64), PLAIN, "f32"))
+    s = replace(next(candidates(made)), block_rows=rows, block_keys=block, splits=1)
+    assert seconds(made, s) * 1e6 == pytest.approx(measured_us, rel=0.25)
+
+
 def test_a_factor_of_two_products_is_loaded_once():
     made = work(keys_gradient(Z, PLAIN))
     tiles = next(candidates(made))

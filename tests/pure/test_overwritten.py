@@ -197,3 +197,43 @@ def test_parts_that_are_stored_apart_keep_their_own():
     found = overwrite_operands(parse_graph(text))
     check_graph(found)
     assert set(found.nodes[1].writes) == {"y"}
+
+
+def scattered(more: str = "", load: str = "v[k]") -> Graph:
+    """z = x * 2;  y = z, to which v is added at i"""
+    return parse_graph(f"""graph g {{
+  buffer x : f32[4] strides [1] on cpu
+  buffer i : i64[6] strides [1] on cpu
+  buffer v : f32[6] strides [1] on cpu
+  buffer z : f32[4] strides [1] on cpu
+  buffer y : f32[4] strides [1] on cpu
+  input x, i, v
+  comp z [j:4] {{
+    %0 = load x[j] : f32
+    %1 = add %0 %0 : f32
+    store z[j] %1
+  }}
+  comp y [k:6] {{
+    %0 = load i[k] : i64
+    %1 = load {load} : f32
+    store.add y[%0] %1 init copy z
+  }}
+  output view(y, [4], [1], 0){more}
+}}""")
+
+
+def test_a_scatter_goes_on_in_the_memory_of_what_it_begins_as():
+    before = scattered()
+    after = overwrite_operands(before)
+    check_graph(after)
+    assert after.nodes[0].writes == after.nodes[1].writes == ("y",) and "z" not in after.buffers
+    inputs = [torch.randn(4), torch.tensor([3, 0, 3, 3, 1, 0]), torch.randn(6)]
+    for was, now in zip(run_graph(before, inputs), run_graph(after, inputs)):
+        torch.testing.assert_close(now, was, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kept", [
+    scattered(", view(z, [4], [1], 0)"), scattered(load="z[0]"),
+], ids=["returned", "read"])  # fmt: skip
+def test_what_a_scatter_begins_as_is_kept_for_others(kept):
+    assert overwrite_operands(kept) == kept

@@ -1,5 +1,5 @@
-"""Biases of convolutions on a GPU, added by the kernels that read the result, and their gradients,
-summed by those that make the result's.
+"""Biases of convolutions and of small products on a GPU, added by the kernels that read the result,
+and their gradients, summed by those that make the result's.
 
     before: y = convolution(x, w, b);  z = relu(y)
     after:  t = convolution(x, w);  comp y = t + b;  comp z = relu(y)
@@ -15,16 +15,23 @@ H100, twice, whose bytes take 16.
 
 Products of matrices take a bias in, where arithmetic is what they take their time for. Else it
 doubles their time: 802816 x 64 by 64 x 128 in bfloat16 takes 82 us on an H200, with a bias 173.
+
+    before: y = addmm(b, x, w);         comp z = tanh(y)
+    after:  t = mm(x, w);               comp y = t + b;  comp z = tanh(y)
+
+Of small products in float32 cublasLt makes four kernels if there is a bias (targets/products.py has
+the figures), and rounds as the two operations do.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from torchweld.core import dtypes
 from torchweld.ir.affine import axis, constant
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, View
-from torchweld.ir.size import product
+from torchweld.ir.size import hint, product
 from torchweld.ir.substitute import drop_unit_axes
 from torchweld.ir.views import contiguous_strides
 from torchweld.layout.channels import is_whole
@@ -33,18 +40,19 @@ from torchweld.targets.target import Target
 
 _CALL = "aten.convolution.default"
 _BACKWARD = "aten.convolution_backward.default"
+_ADDMM, _MM = "aten.addmm.default", "aten.mm.default"
 
 
 def separate_biases(graph: Graph, target: Target) -> Graph:
-    """`graph` with biases of convolutions added by Comps, where no call but another convolution
-    reads the result, and their gradients summed by Comps."""
+    """`graph` with biases added by Comps: of convolutions where no call but another convolution
+    reads the result, and of small products. Gradients of the former are summed by Comps."""
     calls = (n for n in graph.nodes if isinstance(n, Extern) and n.target != _CALL)
     called = {name for n in calls for name in n.reads}
     buffers, nodes = dict(graph.buffers), []
     for node in graph.nodes:
         if _is_backward(node):
             nodes += _with_sum(node, graph)
-        elif _has_bias_apart(node, graph, called, target):
+        elif _has_bias_apart(node, graph, called, target) or _is_small(node, graph, target):
             call, total = _parts(node, graph)
             nodes += call, total
             made = replace(graph.buffers[node.outputs[0]], name=call.outputs[0])
@@ -79,11 +87,26 @@ def _waits_for_memory(weight: View, target: Target) -> bool:
     return flops_per_byte * target.dram_bytes_per_s < target.products.sustained
 
 
+def _is_small(node: Node, graph: Graph, target: Target) -> bool:
+    """A product of float32 that is faster without its bias, one number a column."""
+    if not isinstance(node, Extern) or node.target != _ADDMM or node.kwargs:
+        return False
+    bias, left, _ = node.args
+    result = graph.buffers[node.outputs[0]]
+    row = len(bias.shape) == 1 and bias.shape == result.shape[1:] and is_whole(bias, graph)
+    fma = hint(product((*result.shape, left.shape[1])), graph.hints)
+    return row and result.dtype == dtypes.f32 and fma < target.products.bias_fma
+
+
 def _parts(node: Extern, graph: Graph) -> tuple[Extern, Comp]:
-    image, weight, bias, *rest = node.args
     result = graph.buffers[node.outputs[0]]
     made = f"{result.name}_unbiased"
-    call = replace(node, args=(image, weight, None, *rest), outputs=(made,))
+    if node.target == _ADDMM:
+        bias, *factors = node.args
+        call = replace(node, target=_MM, args=tuple(factors), outputs=(made,))
+    else:
+        image, weight, bias, *rest = node.args
+        call = replace(node, args=(image, weight, None, *rest), outputs=(made,))
     return call, _sum(made, bias.buffer, result, node)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torchweld.ir.in_place import is_in_place
-from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Store, View, views
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Load, Store, View, views
 from torchweld.ir.parts import parts
 from torchweld.rewrite.flow import output_buffers, rename, rename_args, without_unused_buffers
 from torchweld.templates.gemm.comp import is_product
@@ -103,10 +103,13 @@ def _may_change(call: Extern, position: int, uses: _Uses) -> bool:
     if not uses.ends_at(operand.buffer, position) or not uses.begins_at(call.outputs[0], position):
         return False
     given, result = buffers[operand.buffer], buffers[call.outputs[0]]
-    alike = replace(given, name=result.name, frozen=result.frozen) == result
     whole = operand == View(given.name, given.shape, given.strides)
     others = (*call.args[1:], *(value for _, value in call.kwargs))
-    return alike and whole and given.name not in {v.buffer for v in views(others)}
+    return _alike(given, result) and whole and given.name not in {v.buffer for v in views(others)}
+
+
+def _alike(given: Buffer, result: Buffer) -> bool:
+    return replace(given, name=result.name, frozen=result.frozen) == result
 
 
 def _taken(comp: Comp, position: int, uses: _Uses) -> dict[str, str]:
@@ -115,8 +118,9 @@ def _taken(comp: Comp, position: int, uses: _Uses) -> dict[str, str]:
     found: dict[str, str] = {}
     for store in comp.stores:
         if uses.begins_at(store.buffer, position):
-            fits = (name for name in free if _fits(comp, store, name, uses.graph.buffers))
-            operand = next(fits, None)
+            fits = _goes_on if isinstance(store.init, str) else _fits
+            fitting = (name for name in free if fits(comp, store, name, uses.graph.buffers))
+            operand = next(fitting, None)
             if operand is not None:
                 free.remove(operand)
                 found[store.buffer] = operand
@@ -128,12 +132,19 @@ def _fits(comp: Comp, store: Store, operand: str, buffers: Mapping[str, Buffer])
     parts: one is stored where another's operand may be."""
     if sum(s.buffer == store.buffer for s in comp.stores) > 1:
         return False
-    given, result = buffers[operand], buffers[store.buffer]
-    if replace(given, name=result.name, frozen=result.frozen) != result:
+    if not _alike(buffers[operand], buffers[store.buffer]):
         return False
     moved = replace(store, buffer=operand)
     stores = tuple(moved if s is store else s for s in comp.stores)
     return is_in_place(replace(comp, stores=stores), moved)
+
+
+def _goes_on(comp: Comp, store: Store, operand: str, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether `operand` is what the result begins as, and nothing else in `comp`."""
+    same = {s.init for s in comp.stores if s.buffer == store.buffer} == {operand}
+    others = [i.buffer for i in comp.body if isinstance(i, Load)]
+    others += [s.init for s in comp.stores if s.buffer != store.buffer]
+    return same and operand not in others and _alike(buffers[operand], buffers[store.buffer])
 
 
 def _renamed(graph: Graph, names: Mapping[str, str], returned: frozenset[str]) -> Graph:

@@ -58,6 +58,11 @@ def _nothing(tensors: list) -> None:
     """The Fetch of no output."""
 
 
+def _filled(bundle: KernelBundle) -> list[tuple[str, float | int | str]]:
+    """What has to be filled before kernels run: not what goes on from what is in its memory."""
+    return [(name, init) for name, init in bundle.prefill if init != name]
+
+
 def _kind(call: NativeCall | Launch) -> int | None:
     """Calls of one kind can be made together: those of one GPU, or of the host."""
     return call.device if isinstance(call, Launch) else None
@@ -266,7 +271,7 @@ class _Shaper:
         for name in bundle.zeroed:
             size = buffer_bytes(self._layout_in(comp, name), self.sizes)
             self._queue(NativeCall(self.loaded.helpers.zero, (where(name),), (size,)))
-        for name, init in bundle.prefill:
+        for name, init in _filled(bundle):
             self._prefill_native(comp, name, init)
         for source in bundle.sources:
             pointers = tuple(
@@ -295,7 +300,7 @@ class _Shaper:
             self._prefill(comp, name, init)
 
     def _triton(self, comp: Comp, bundle: KernelBundle) -> None:
-        for name, init in bundle.prefill:
+        for name, init in _filled(bundle):
             self._prefill(comp, name, init)
         where, functions = self._where(comp.name), self.loaded.functions
         device = torch.device(self.buffers[comp.writes[0]].device).index or 0

@@ -53,9 +53,10 @@ class ProductRates:
     of windows on an image of two sides that are loaded one by one; `spilled_fma`: what an element
     costs of a tile that an epilogue reads and registers do not hold; `grouped`: as `convolution`,
     of groups that the library convolves at once; `groups_us`: of each that it does not, in windows
-    of one pixel and of more. `boxes`: by the bytes from one place of an image to the next, at
-    least, what a tile of 128 rows that are places takes in Gluon, and each of its steps of the
-    depth, in us."""
+    of one pixel and of more. `bias_fma`: multiply-adds of a float32 product that the library
+    makes slower with a bias than without, by more than a kernel takes to add it. `boxes`: by
+    the bytes from one place of an image to the next, at least, what a tile of 128 rows that are
+    places takes in Gluon, and each of its steps of the depth, in us."""
 
     forms: Mapping[str, Rate]
     wide: Mapping[str, Rate]
@@ -75,6 +76,7 @@ class ProductRates:
     spilled_fma: float = 600.0
     grouped: float = 0.31
     groups_us: tuple[float, float] = (2.0, 8.0)
+    bias_fma: float = 0.0
     boxes: tuple[tuple[int, float, float], ...] = ((0, 0.0, 0.0),)
 
     def rate(self, form: str, width: int, alignment: int = 16) -> Rate:
@@ -132,6 +134,8 @@ def _unaligned(
 # Tiles beside a tile: 46640 x 77 with a depth of 40, and beside it a window of 3 x 3 in a
 # concatenation, which is ten: 460 us, without them 15 by this price. ptxas keeps 3.5 KB of each
 # thread in memory.
+# A bias in float32, of 252 shapes of 24 to 4096 rows: below 2e6 multiply-adds cublasLt takes 12.5
+# to 18.9 us in four kernels, without a bias 3.2 to 11.1; above 3.7e6 the same with and without.
 # Rows that are not aligned: 14 shapes of the library, each within 30 %; of Triton a small
 # tile takes 16 to 57 ns an element of the depth in odd rows, 5.5 to 7 in rows of 4 and 8 bytes.
 HOPPER = ProductRates(
@@ -149,7 +153,7 @@ HOPPER = ProductRates(
         "triton": Rate(2.6, 86, 0.10, 0, 0.90, 0.8, 0.5, _HALF_TILE, 22.0, 1.45),
     },
     sustained=7.0e14, gelu=38.3 / 32.9, computed_fma=16.0, early_us=1.0, sum_us=3.5, tile_us=4.0,
-    tile_fma_us=0.23,
+    tile_fma_us=0.23, bias_fma=2.4e6,
     boxes=((0, 2.0, 0.62), (32, 1.3, 0.2), (128, 1.3, 0.31)),
 )  # fmt: skip
 

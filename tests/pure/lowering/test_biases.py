@@ -148,3 +148,19 @@ def test_a_slice_is_summed_by_the_call():
     g, x, w = torch.randn(2, 8, 5, 5), torch.randn(2, 4, 6, 6), torch.randn(4, 4, 2, 2)
     _, after = separated(lambda g, x, w: gradients(g[:, 4:], x, w), g, x, w)
     assert [n.args[-1] for n in calls_of(after)] == [(True, True, True)]
+
+
+@pytest.mark.parametrize("rows,depth,dtype,target,apart", [
+    (24, 64, torch.float32, "H100", True), (4096, 64, torch.float32, "H100", False),
+    (24, 64, torch.bfloat16, "H100", False), (24, 64, torch.float32, "A100", False),
+])  # fmt: skip
+def test_small_products_of_float32_are_made_without_their_bias(rows, depth, dtype, target, apart):
+    torch.manual_seed(0)
+    args = [torch.randn(*shape, dtype=dtype) for shape in ((33,), (rows, depth), (depth, 33))]
+    before = lower(capture(lambda b, x, w: torch.addmm(b, x, w).tanh(), *args), Options()).graph
+    after = separate_biases(before, named_target(target))
+    check_graph(after)
+    calls = [n.target for n in after.nodes if isinstance(n, Extern)]
+    assert calls == (["aten.mm.default"] if apart else ["aten.addmm.default"])
+    (one,), (other,) = (run_graph(g, args) for g in (before, after))
+    torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)

@@ -1,7 +1,8 @@
 """Predicted seconds of a score nest on a GPU.
 
     start + max(bytes / copy speed, bytes that programs load / the rate of the last-level cache,
-                pairs * (products + work on a score) / share of busy units)
+                pairs * (products + work on a score) / share of busy units,
+                blocks of keys of a program * what one takes alone)
 
 Scores are worked on between products of the same program: their times add up. `pairs`: of rows and
 keys in the blocks that the mask's bound leaves; rows of a block that do not exist count.
@@ -33,6 +34,11 @@ _WIDE_SHARE = 0.55
 _WGMMA_ROWS, _MMA_SYNC = 64, 0.62
 _MMA_COLUMNS = 8  # of one instruction
 _SAMPLES = 64
+# A block of keys of a float32 forward takes a program so long, alone or as one of two on a
+# multiprocessor, with depths and columns of 128 together: on an H100 1.8 to 3.0 us in tiles of 16 x
+# 64, 2.7 to 4.4 of 64 x 32 (8.3 with unaligned rows and a mask).
+_BLOCK_S, _BLOCK_WIDTH = 2.7e-6, 128
+_RESIDENT = 2
 
 
 def seconds(work: Work, s: NestSchedule) -> float:
@@ -44,8 +50,18 @@ def seconds(work: Work, s: NestSchedule) -> float:
     programs = work.points(batch_of(work.nest, s)) * tiles
     return start_s(work) + max(
         busy_s / busy(work, programs), moved(work) / work.target.dram_bytes_per_s,
-        loaded(work, s) / work.target.llc_bytes_per_s,
+        loaded(work, s) / work.target.llc_bytes_per_s, _in_turn_s(work, s, programs),
     )  # fmt: skip
+
+
+def _in_turn_s(work: Work, s: NestSchedule, programs: int) -> float:
+    """Of the blocks of keys of the programs of one multiprocessor, one after the other."""
+    if not work.is_wide or not work.is_forward:
+        return 0.0
+    rows = ceil(work.points(s.rows) / s.block_rows) * s.block_rows * work.points(_apart(work, s))
+    blocks = ceil(pairs(work, s) / max(1, rows) / s.block_keys / s.splits)
+    waves = ceil(programs / (_RESIDENT * work.target.units))
+    return waves * blocks * _BLOCK_S * max(1.0, sum(work.widths()) / _BLOCK_WIDTH)
 
 
 def start_s(work: Work) -> float:

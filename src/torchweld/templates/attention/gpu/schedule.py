@@ -94,6 +94,12 @@ _FLOAT32_AMPERE: Table = {
     (2, 1): {64: (64, 16, 8, 2, 2), 128: (32, 16, 4, 2, 2), 256: (16, 32, 4, 2, 2)},
     (2, 2): {128: (32, 32, 8, 2, 2), 256: (16, 32, 4, 2, 2)},
 }
+# Forward, of float32, where larger tiles leave multiprocessors idle: widest depth or columns ->
+# tile. A block of keys takes a program 2 to 3 us, in whatever tile, so what counts is how few there
+# are. H100, 2 heads of 64 with 128 keys: 14.3 us in tiles of 64 x 32, 6.6 of 16 x 64; of 141 keys,
+# with a bias and columns that are unaligned, 46 us in tiles of 128 x 32, 9.8; a depth of 201: 29 us
+# in tiles of 64 x 16, 9.4 of 64 x 64.
+_FLOAT32_IDLE = {128: (16, 64, 8, 2, 2), 256: (64, 64, 4, 2, 2)}
 
 
 def padded(points: Size) -> int:
@@ -119,6 +125,12 @@ class Work:
     hints: Mapping[str, int]
 
     @property
+    def is_forward(self) -> bool:
+        """Whether it has two products, one for the scores and one for the results."""
+        nest = self.nest
+        return len(nest.inners) == len(nest.outers) == 1 and not nest.turns
+
+    @property
     def is_wide(self) -> bool:
         """Whether some product is one of float32."""
         factors = (*(i.row for i in self.nest.inners), *(o.key for o in self.nest.outers))
@@ -138,6 +150,8 @@ def candidates(work: Work) -> Iterator[NestSchedule]:
     """The default first, then neighbours for a tuner."""
     rows, keys = tile_axes(work, work.nest.rows), tile_axes(work, work.nest.keys)
     first = _fitted(work, NestSchedule(rows, keys, *_tile(work)))
+    if _prefers_small(work, first):
+        first = _fitted(work, NestSchedule(rows, keys, *_FLOAT32_IDLE[_wider(work, _FLOAT32_IDLE)]))
     k, stages = first.block_keys, first.stages
     seen = []
     for change in ({}, {"block_keys": k // 2}, {"block_keys": 2 * k}, {"stages": stages + 1}):
@@ -145,6 +159,19 @@ def candidates(work: Work) -> Iterator[NestSchedule]:
         if s.block_keys >= LEAST and s not in seen:
             seen.append(s)
             yield s
+
+
+def _prefers_small(work: Work, s: NestSchedule) -> bool:
+    """Whether a float32 forward on Hopper, in the tiles of `s`, is for half of the multiprocessors
+    at most, shares of the keys counted."""
+    if not work.is_wide or not work.is_forward or work.target.capability < (9, 0):
+        return False
+    return 2 * tiles_of(work, s) * _splits(work, s) <= work.target.units
+
+
+def tiles_of(work: Work, s: NestSchedule) -> int:
+    """Of rows, over the batch."""
+    return work.points(batch_of(work.nest, s)) * -(-work.points(s.rows) // s.block_rows)
 
 
 def tile_axes(work: Work, axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -158,10 +185,13 @@ def tile_axes(work: Work, axes: tuple[str, ...]) -> tuple[str, ...]:
 
 def _tile(work: Work) -> tuple[int, int, int, int, int]:
     inners, outers = (min(2, len(part)) for part in (work.nest.inners, work.nest.outers))
-    table, widest = _table(work), max(work.widths())
-    outers = max(1, outers)
-    by_width = table[max(inners, outers), outers]
-    return by_width[min(w for w in by_width if w >= widest)]
+    by_width = _table(work)[max(inners, outers, 1), max(1, outers)]
+    return by_width[_wider(work, by_width)]
+
+
+def _wider(work: Work, by_width: Mapping[int, object]) -> int:
+    """The narrowest that holds the work's depths and columns."""
+    return min(w for w in by_width if w >= max(work.widths()))
 
 
 def _table(work: Work) -> Table:
@@ -237,8 +267,7 @@ def _splits(work: Work, s: NestSchedule) -> int:
     known = all(isinstance(work.comp.extent(a), int) for a in (*work.nest.batch, *work.nest.rows))
     if not known or work.nest.turns or len(work.nest.walks) > 1 or s.keys != work.nest.keys:
         return 1
-    tiles = work.points(batch_of(work.nest, s)) * -(-work.points(s.rows) // s.block_rows)
-    wanted = next_pow2(-(-work.target.units // (2 * max(1, tiles))))
+    wanted = next_pow2(-(-work.target.units // (2 * max(1, tiles_of(work, s)))))
     return max(1, min(_MOST_SPLITS, wanted, work.points(s.keys) // _LEAST_PER_SHARE))
 
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 
 from torchweld.ir import size
 from torchweld.ir.access import Access, Accesses
-from torchweld.ir.nodes import (
-    value_axes,
-)
+from torchweld.ir.nodes import value_axes
 from torchweld.ir.size import Size, product
 from torchweld.templates.pointwise_reduce.gpu.branches import of_a_row
 from torchweld.templates.pointwise_reduce.gpu.schedule import (
@@ -85,10 +83,11 @@ def _padded_block(accesses: Accesses, length: Size, outer: tuple[str, ...]) -> i
     begin at multiples of 16 bytes."""
     along = set(outer)
     once = any(a.offset.axes and a.offset.axes <= along for a in accesses.loads.values())
-    if not once or not isinstance(length, int):
+    widths = [a.bytes for a in accesses.all if not a.offset.axes <= along]
+    if not once or not widths or not isinstance(length, int):
         return None
     padded = {b: -(-length // b) * b for b in (1024, 512, 256)}
-    narrowest = min(a.bytes for a in accesses.all if not a.offset.axes <= along)
+    narrowest = min(widths)
     if length * narrowest % 16 == 0 and of_a_row(accesses, outer) >= BRANCHES_OF_ROWS:
         least = min(padded, key=padded.__getitem__)
         return least if padded[least] * PADDED_FOR_ROWS <= length else None

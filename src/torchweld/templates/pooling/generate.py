@@ -58,6 +58,7 @@ def _geometry(comp: Comp, pooling: CpuPooling) -> list[Size]:
 
 def _text(k: Kernel, comp: Comp, pooling: CpuPooling, buffers, names, symbols) -> str:
     e = Emitter()
+    e.lines(cpp.address_notes(k.accesses))
     with e.block(
         "TW void finish(void* const* P, const int64_t* S, tw_pool_place row, const float* maxima)"
     ):

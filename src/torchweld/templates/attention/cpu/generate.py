@@ -68,6 +68,7 @@ def _code(roles: NestRoles, tiles: NestTiles, buffers, pointers) -> Code:
 
 def _text(c: Code, buffers, names, symbols, emit: Emit) -> str:
     e, written = Emitter(), set(c.roles.comp.writes)
+    e.lines(cpp.address_notes(c.roles.accesses))
     e.line(f"enum {{ ROWS = {c.tiles.rows}, PART = {c.tiles.part}, KEYS = {c.tiles.keys} }};")
     with e.block(f"static void part({_PART})"):
         cpp.declare(e, buffers, names, symbols, written)

@@ -79,6 +79,7 @@ def _geometry(comp: Comp, c: CpuConvolution, buffers: Mapping[str, Buffer]) -> l
 
 def _text(k: Kernel, comp: Comp, convolution: CpuConvolution, buffers, names, symbols) -> str:
     e, parts = Emitter(), _parts(k, convolution)
+    e.lines(cpp.address_notes(k.accesses))
     with e.block(f"static void prepare({_PREPARE})"):
         cpp.declare(e, buffers, names, symbols, set(comp.writes))
         _emit_prepare(k, e, convolution, parts)

@@ -18,6 +18,7 @@ from torchweld.templates.gemm.cpu import emit
 from torchweld.templates.gemm.cpu.schedule import CpuProduct
 from torchweld.templates.pointwise_reduce.cpu.generate import (
     PART,
+    address_notes,
     declare,
     declare_sizes,
     launch,
@@ -81,6 +82,7 @@ def _text(accesses: Accesses, product: CpuProduct, buffers, names, symbols) -> s
     pointers = {n: f"p{i}" for i, n in enumerate(names)}
     k = emit.product_kernel(accesses, product, buffers, pointers)
     written = {*accesses.comp.writes, "packed", "sums"}
+    e.lines(address_notes(accesses))
     with e.block(f"static void finish({FINISH})"):
         declare(e, buffers, names, symbols, written)
         emit.emit_finish(k, e, product)

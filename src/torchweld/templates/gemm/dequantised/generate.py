@@ -29,7 +29,7 @@ from torchweld.templates.gemm.dequantised.schedule import (
     Geometry,
     geometry_of,
 )
-from torchweld.templates.pointwise_reduce.cpu.generate import PART, declare, launch
+from torchweld.templates.pointwise_reduce.cpu.generate import PART, address_notes, declare, launch
 from torchweld.templates.pointwise_reduce.cpu.kernel import Kernel
 
 _TERMS = "void* const* P, const int64_t* S, int64_t {0}, int64_t chunk, float* __restrict to"
@@ -85,6 +85,7 @@ def _text(accesses: Accesses, product: Dequantised, buffers, names, scratch: set
     pointers = {n: f"p{i}" for i, n in enumerate(names)}
     k = plain.product_kernel(accesses, product, buffers, pointers)
     written = {*accesses.comp.writes, *scratch}
+    e.lines(address_notes(accesses))
     functions = (
         (f"static void finish({FINISH})", plain.emit_finish),
         (f"static __attribute__((noinline)) void fill({_TERMS.format('column')})", emit.emit_fill),

@@ -75,8 +75,7 @@ def size_symbols(accesses: Accesses) -> frozenset[str]:
 def _text(accesses: Accesses, buffers, schedule: CpuSchedule, names, symbols) -> str:
     e = Emitter()
     k = kernel(accesses, schedule, buffers, {n: f"p{i}" for i, n in enumerate(names)})
-    if any(isinstance(c, int) and c < 0 for a in accesses.all for _, c in a.offset.terms):
-        e.line(PLAIN_ADDRESSES)
+    e.lines(address_notes(accesses))
     with e.block(f"static void part({PART})"):
         declare(e, buffers, names, symbols, set(accesses.comp.writes))
         k = with_own_pointers(k, e)
@@ -84,6 +83,14 @@ def _text(accesses: Accesses, buffers, schedule: CpuSchedule, names, symbols) ->
     with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):
         launch(e, k, symbols)
     return e.text
+
+
+def address_notes(accesses: Accesses) -> list[str]:
+    """The line that says how addresses are compiled, where something may be read backwards."""
+    maps = [a.offset for a in accesses.all]
+    maps += [i.map for i in accesses.comp.body if isinstance(i, Index)]
+    backwards = any(size.is_negative(step) for index in maps for _, step in index.terms)
+    return [PLAIN_ADDRESSES] if backwards else []
 
 
 def declare(e: Emitter, buffers, names, symbols, written: set[str]) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from torchweld.core.dtypes import DType
+from torchweld.ir.affine import Affine
 from torchweld.ir.nodes import Buffer, Comp, Const, Instr, Load, Store
 from torchweld.ir.substitute import rename_buffers
 
@@ -22,25 +23,32 @@ T = TypeVar("T")
 
 
 Written = tuple[str, DType]  # a constant: tells 0 from -0.0, and NaN equals itself
+Place = tuple[int, ...]  # in a buffer, a number for each dimension
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """`number` stands for everything but names and constants; `buffers` and `constants` are those,
-    in order of first use. `guarded`: a read has a condition, and so a number to read elsewhere."""
+    """`number` stands for everything but names, constants and places; `buffers` and `constants` are
+    those, in order of first use. `guarded`: a read has a condition, and so a number to read
+    elsewhere. `places`: of each buffer that is only read, where the first read begins along
+    dimensions in which all reads go the same way (`x[:, t]`, `x[i + t]`), and 0 along others; None
+    if it is written."""
 
     number: int
     buffers: tuple[str, ...]
     constants: tuple[Written, ...]
     guarded: bool
+    places: tuple[Place | None, ...]
     values: tuple[Const, ...] = field(compare=False)  # of the constants
 
 
 @dataclass(slots=True)
 class Signatures:
-    """Numbers given out so far."""
+    """Numbers given out so far. `any_places`: Comps may be equal that read other elements of their
+    buffers; else they have no places but zeros."""
 
     buffers: Mapping[str, Buffer]
+    any_places: bool = False
     _numbers: dict[tuple, int] = field(default_factory=dict)
     _known: dict[int, tuple[Comp, Signature]] = field(default_factory=dict)
 
@@ -53,13 +61,19 @@ class Signatures:
     def _compute(self, comp: Comp) -> Signature:
         order: dict[str, int] = {}
         constants: dict[Written, tuple[int, Const]] = {}  # in order
-        body = tuple(_instr_key(i, order, constants) for i in comp.body)
+        places = _places(comp) if self.any_places else {}
+        body = tuple(_instr_key(i, order, constants, places) for i in comp.body)
         stores = tuple(_store_key(s, order) for s in comp.stores)
         facts = tuple(self._facts(name) for name in order)
         number = self._numbers.setdefault((comp.axes, body, stores, facts), len(self._numbers))
         guarded = any(isinstance(i, Load) and i.guard is not None for i in comp.body)
         values = tuple(const for _, const in constants.values())
-        return Signature(number, tuple(order), tuple(constants), guarded, values)
+        written = {*comp.writes, *(s.init for s in comp.stores)}
+        starts = tuple(
+            None if n in written else places.get(n, (0,) * len(self.buffers[n].shape))
+            for n in order
+        )
+        return Signature(number, tuple(order), tuple(constants), guarded, starts, values)
 
     def _facts(self, name: str) -> tuple:
         b = self.buffers[name]
@@ -82,7 +96,8 @@ class Found:
         return {a: b for their, our in pairs for a, b in zip(their.buffers, our.buffers)}
 
     def here(self, comp: Comp) -> Comp:
-        """A Comp of the answer, on the buffers and with the constants of the Comps asked about."""
+        """A Comp of the answer, on the buffers, with the constants and at the places of the Comps
+        asked about. Errors: CannotMove if the answer computes where it reads."""
         if self.theirs == self.ours:
             return comp
         pairs = zip(self.theirs, self.ours)
@@ -92,16 +107,26 @@ class Found:
             for their, our, value in zip(t.constants, o.constants, o.values)
             if their != our
         }
-        return _with_constants(rename_buffers(comp, self.names), constants)
+        return _moved(_with_constants(rename_buffers(comp, self.names), constants), self._moves())
+
+    def _moves(self) -> dict[str, Place]:
+        """How much further our buffers are read than theirs."""
+        found = {}
+        for their, our in zip(self.theirs, self.ours):
+            for name, a, b in zip(our.buffers, their.places, our.places):
+                if a != b and a is not None and b is not None:
+                    found[name] = tuple(q - p for p, q in zip(a, b))
+        return found
 
 
 class Memo:
-    """Answers about Comps on the buffers of one graph. `any_constants`: the questions are about
-    more than constants: Comps that differ in the values of these alone are equal, as long as those
-    of one are the same where those of the other are."""
+    """Answers about Comps on the buffers of one graph. `loose`: the questions are about more than
+    constants and places. Comps that differ in the values of constants alone are equal, as long as
+    those of one are the same where those of the other are; so are those that read buffers which
+    none of them writes elsewhere, all equally far (the steps of a loop over `x[:, t]`)."""
 
-    def __init__(self, buffers: Mapping[str, Buffer], any_constants: bool = False) -> None:
-        self.signatures, self._any_constants = Signatures(buffers), any_constants
+    def __init__(self, buffers: Mapping[str, Buffer], loose: bool = False) -> None:
+        self.signatures, self._loose = Signatures(buffers, any_places=loose), loose
         self._found: dict[tuple, tuple[object, tuple[Signature, ...]]] = {}
         self._of_one: dict[tuple[str, int], object] = {}  # Comps that `signatures` keeps alive
 
@@ -130,16 +155,81 @@ class Memo:
     def _shared(self, signed: tuple[Signature, ...]) -> tuple:
         """What the Comps have in common, and their constants as far as they matter. A merge may
         write the number that a guarded read gives elsewhere: it may be one of the constants."""
-        names = _pattern(n for s in signed for n in s.buffers) if len(signed) > 1 else ()
+        several = len(signed) > 1
+        names = _pattern(n for s in signed for n in s.buffers) if several else ()
         constants = tuple(c for s in signed for c in s.constants)
-        loose = self._any_constants and not any(s.guarded for s in signed)
-        return names, _pattern(constants) if loose else constants
+        loose = self._loose and not any(s.guarded for s in signed)
+        places = _distances(signed) if several and self._loose else ()
+        return names, _pattern(constants) if loose else constants, places
 
 
 def _pattern(things: Iterable[Hashable]) -> tuple[int, ...]:
     """Which of them are the same: for each, the place of the first like it."""
     first: dict[Hashable, int] = {}
     return tuple(first.setdefault(thing, k) for k, thing in enumerate(things))
+
+
+def _distances(signed: Iterable[Signature]) -> tuple:
+    """Of each buffer that several Comps have: how far apart they read it, or where, if one writes
+    it."""
+    places: dict[str, list[Place | None]] = {}
+    for s in signed:
+        for name, place in zip(s.buffers, s.places):
+            places.setdefault(name, []).append(place)
+    return tuple(_apart(found) for found in places.values() if len(found) > 1)
+
+
+def _apart(places: list[Place | None]) -> tuple:
+    first = places[0]
+    if first is None or None in places:
+        return tuple(places)
+    return tuple(tuple(q - p for p, q in zip(first, place)) for place in places if place)
+
+
+def _places(comp: Comp) -> dict[str, Place]:
+    """Of buffers that are only read: see Signature."""
+    loads: dict[str, list[Load]] = {}
+    for load in (i for i in comp.body if isinstance(i, Load)):
+        loads.setdefault(load.buffer, []).append(load)
+    written = {*comp.writes, *(s.init for s in comp.stores)}
+    return {
+        name: tuple(map(_place, zip(*(i.index for i in same))))
+        for name, same in loads.items()
+        if name not in written
+    }
+
+
+def _place(entries: tuple) -> int:
+    """Of all that a dimension is read by, if they differ in where they begin alone."""
+    plain = all(isinstance(e, Affine) and isinstance(e.const, int) for e in entries)
+    return entries[0].const if plain and len({e.terms for e in entries}) == 1 else 0
+
+
+def _from(load: Load, place: Place) -> tuple:
+    """The index of `load`, counted from `place`."""
+    if not any(place):
+        return load.index
+    return tuple(e + -p if p else e for e, p in zip(load.index, place))
+
+
+class CannotMove(Exception):
+    """A Comp reads a buffer at computed places, of which where they begin is a part."""
+
+
+def _moved(comp: Comp, moves: Mapping[str, Place]) -> Comp:
+    """`comp` with those buffers read so much further."""
+    if not moves:
+        return comp
+
+    def moved(instr: Instr) -> Instr:
+        if not isinstance(instr, Load) or instr.buffer not in moves:
+            return instr
+        move = moves[instr.buffer]
+        if any(p and not isinstance(e, Affine) for e, p in zip(instr.index, move)):
+            raise CannotMove(instr.buffer)
+        return replace(instr, index=_from(instr, tuple(-p for p in move)))
+
+    return replace(comp, body=tuple(map(moved, comp.body)))
 
 
 def _with_constants(comp: Comp, constants: Mapping[Written, Const]) -> Comp:
@@ -162,11 +252,13 @@ def _number(name: str, order: dict[str, int]) -> int:
 
 
 def _instr_key(
-    instr: Instr, buffers: dict[str, int], constants: dict[Written, tuple[int, Const]]
-) -> tuple:
+    instr: Instr, buffers: dict[str, int], constants: dict[Written, tuple[int, Const]],
+    places: Mapping[str, Place],
+) -> tuple:  # fmt: skip
     if isinstance(instr, Load):
         number = _number(instr.buffer, buffers)
-        return number, instr.index, instr.dtype, instr.guard, repr(instr.fill), instr.exact
+        index = _from(instr, places.get(instr.buffer, ()))
+        return number, index, instr.dtype, instr.guard, repr(instr.fill), instr.exact
     if isinstance(instr, Const):
         number, _ = constants.setdefault(_written(instr), (len(constants), instr))
         return Const, instr.dtype, number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from torchweld.ir.memo import Found, Memo
+from torchweld.ir.memo import CannotMove, Found, Memo
 from torchweld.ir.nodes import Buffer, Comp, Reduce, Scan
 from torchweld.plan.legality import (
     buffers_refusal,
@@ -45,7 +45,7 @@ class Evaluator:
     memo: Memo = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "memo", Memo(self.buffers, any_constants=True))
+        object.__setattr__(self, "memo", Memo(self.buffers, loose=True))
 
     def with_buffers(self, more: list[Buffer]) -> Evaluator:
         """An evaluator that knows `more` buffers as well."""
@@ -72,7 +72,11 @@ class Evaluator:
         if isinstance(found.answer, Refusal):
             return found.answer
         origins = tuple(dict.fromkeys(producer.origins + consumer.origins))
-        return replace(found.here(found.answer.comp), name=consumer.name, origins=origins)
+        try:
+            comp = found.here(found.answer.comp)
+        except CannotMove:
+            comp = self._merge(producer, consumer, keep).comp
+        return replace(comp, name=consumer.name, origins=origins)
 
     def _pair(self, producer: Comp, consumer: Comp, keep: frozenset[str]) -> Found:
         """The merge of a pair like this, or why there is none."""

@@ -278,7 +278,7 @@ class Mover:
         if self._have_a_stream_in_common(*nodes):
             return False
         a, b = (self.prices.memo.signatures.of(n) for n in nodes)
-        equal = (a.number, a.constants) == (b.number, b.constants)
+        equal = (a.number, a.constants, a.places) == (b.number, b.constants, b.places)
         return equal and bool(nodes[0].axes) and all(map(self._is_on_theirs, nodes))
 
     def _have_a_stream_in_common(self, one: Comp, other: Comp) -> bool:

@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchweld.capture.captured import Captured
 from torchweld.core.options import Options
-from torchweld.ir.memo import Found, Memo
+from torchweld.ir.memo import CannotMove, Found, Memo
 from torchweld.ir.parser import parse_comp, parse_graph
 from torchweld.ir.printer import text
 from torchweld.pipeline import plan_graph
@@ -53,7 +53,19 @@ def outputs(x, w, count):
     return [(x * c + w[0]).sin() + c for c in numbers[:count]]
 
 
+def steps(x, w, count):
+    """Of a recurrence over rows of two matrices, which also looks back a row, and elsewhere."""
+    y, h, made = x.flatten(0, 1) @ w, x[:, 0] * 0.0, []
+    places = torch.arange(WIDTH).flip(0)
+    for t in range(1, count):
+        gate = torch.sigmoid(x[:, t] + y[t] * y[t + 7])
+        h = gate * h + x[:, t - 1] - x[:, t, places] * w[t - 1, t - 1]
+        made.append(torch.maximum(h, y[t + 3]))
+    return [torch.stack(made, 1), h]
+
+
 LAYERS = {"mlp": mlp, "attention": attention, "gated": gated, "block": block}
+PROGRAMS = {"outputs": outputs, "steps": steps}
 
 
 def captured(name: str, count: int) -> Captured:
@@ -62,8 +74,8 @@ def captured(name: str, count: int) -> Captured:
 
     def run(flat):
         x, *weights = flat
-        if name == "outputs":
-            return outputs(x, weights[0], count)
+        if name in PROGRAMS:
+            return PROGRAMS[name](x, weights[0], count)
         for w in weights:
             x = LAYERS[name](x, w)
         return [x]
@@ -88,10 +100,11 @@ def forgetful(self, question, comps, work, *facts):
 
 @pytest.mark.parametrize(
     "name, target",
-    [(n, "cpu") for n in (*LAYERS, "outputs")] + [("attention", "H100"), ("gated", "H100")],
+    [(n, "cpu") for n in (*LAYERS, *PROGRAMS)]
+    + [(n, "H100") for n in ("attention", "gated", "steps")],
 )
 def test_a_plan_is_that_without_a_memory(name, target, monkeypatch):
-    graph = captured(name, 7 if name == "outputs" else 3)
+    graph = captured(name, {"outputs": 7, "steps": 12}.get(name, 3))
     remembered = planned(graph, target)
     monkeypatch.setattr(Memo, "named", forgetful)
     assert planned(graph, target) == remembered
@@ -137,6 +150,14 @@ def test_outputs_that_differ_in_a_number_are_no_more_work(worked):
     worked.clear()
     planned(captured("outputs", 30), "cpu")
     assert worked["merge"] < 1.5 * few["merge"]  # larger kernels of more outputs
+
+
+def test_steps_that_read_one_row_further_are_hardly_more_work(worked):
+    planned(captured("steps", 17), "H100")
+    few = Counter(worked)
+    worked.clear()
+    planned(captured("steps", 33), "H100")
+    assert worked["merge"] < 1.3 * few["merge"]  # larger kernels, made by doubling
 
 
 def test_company_is_looked_for_among_nodes_with_the_same_axes(monkeypatch):
@@ -191,20 +212,65 @@ def test_names_do_not_matter_but_their_pattern_does():
 def test_constants_matter_unless_the_question_is_about_more():
     group, other = (comp("a", "b", 2.0),), (comp("a", "b", 3.0),)
     assert asked(Memo(_BUFFERS), group, other) == 2
-    assert asked(Memo(_BUFFERS, any_constants=True), group, other) == 1
+    assert asked(Memo(_BUFFERS, loose=True), group, other) == 1
     same = comp("a", "b", 2.0), comp("b", "c", 2.0)
     different = comp("a", "b", 2.0), comp("b", "c", 3.0)
-    assert asked(Memo(_BUFFERS, any_constants=True), same, different) == 2
+    assert asked(Memo(_BUFFERS, loose=True), same, different) == 2
     zeros = (comp("a", "b", 0.0), comp("b", "c", 0.0)), (comp("a", "b", 0.0), comp("b", "c", -0.0))
-    assert asked(Memo(_BUFFERS, any_constants=True), *zeros) == 2
+    assert asked(Memo(_BUFFERS, loose=True), *zeros) == 2
 
 
 def test_an_answer_has_the_names_and_constants_of_who_asks():
-    memo = Memo(_BUFFERS, any_constants=True)
+    memo = Memo(_BUFFERS, loose=True)
     first, second = comp("a", "b", 2.0), comp("d", "e", 3.0)
     memo.named("?", (first,), lambda: first)
     found = memo.named("?", (second,), lambda: None)
     assert found.here(found.answer) == second
+
+
+def step(read: str, written: str, at: int, other: str = "c", further: int = 0):
+    """written[i] = read[2 * i + at] * other[at + further] + read[2 * i + at - 1]"""
+    return parse_comp(
+        f"comp c [i:2] {{\n%0 = load {read}[2*i+{at}] : f32\n"
+        f"%1 = load {other}[{at + further}] : f32\n%2 = mul %0 %1 : f32\n"
+        f"%3 = load {read}[2*i+{at - 1}] : f32\n%4 = add %2 %3 : f32\n"
+        f"store {written}[i] %4\n}}"
+    )
+
+
+def test_places_matter_unless_the_question_is_about_more():
+    one, two, apart = step("a", "b", 1), step("a", "b", 2), step("a", "b", 2, further=1)
+    assert asked(Memo(_BUFFERS), (one,), (two,)) == 2
+    assert asked(Memo(_BUFFERS, loose=True), (one,), (two,)) == 1
+    assert asked(Memo(_BUFFERS, loose=True), (one,), (apart,)) == 1  # two buffers, each moved
+    same, other = step("a", "b", 1, "a"), step("a", "b", 2, "a", 1)  # one, read in two ways
+    assert asked(Memo(_BUFFERS, loose=True), (same,), (other,)) == 2
+
+
+def test_between_several_comps_distances_matter_and_places_of_what_they_write():
+    memo = Memo(_BUFFERS, loose=True)
+    alike = [(step("a", "b", t), step("a", "d", t + 1)) for t in (1, 2)]
+    farther = step("a", "b", 1), step("a", "d", 3)
+    assert asked(memo, *alike, farther) == 2
+    written = [(step("a", "b", 1), step("b", "d", t)) for t in (1, 2)]
+    assert asked(memo, *written) == 2
+
+
+def test_an_answer_reads_where_the_comps_asked_about_do():
+    memo, first = Memo(_BUFFERS, loose=True), step("a", "b", 1)
+    memo.named("?", (first,), lambda: first)
+    second = step("c", "d", 3, "e", 2)
+    found = memo.named("?", (second,), lambda: None)
+    assert found.here(found.answer) == second
+
+
+def test_an_answer_that_computes_where_it_reads_is_not_moved():
+    memo, first, second = Memo(_BUFFERS, loose=True), step("a", "b", 1), step("a", "b", 2)
+    answer = parse_comp(
+        "comp c [i:2] {\n%0 = index i : i64\n%1 = load a[%0] : f32\nstore b[i] %1\n}")
+    memo.named("?", (first,), lambda: answer)
+    with pytest.raises(CannotMove):
+        memo.named("?", (second,), lambda: None).here(answer)
 
 
 def test_a_comp_asked_of_again_is_known_by_the_object(monkeypatch):

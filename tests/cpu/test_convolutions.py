@@ -15,7 +15,6 @@ from pairs import pairs
 from torchweld import pipeline
 from torchweld.exact.verify import verify
 from torchweld.ir.nodes import Comp, Extern
-from torchweld.plan import convolutions
 from torchweld.targets.find import target_of
 from torchweld.targets.rates import favouring_convolutions
 
@@ -29,7 +28,6 @@ pytestmark = pytest.mark.filterwarnings("error::torchweld.core.events.TorchweldW
 def _on_any_machine(monkeypatch):
     """They are right without masked loads too, and where they do not pay."""
     torch._dynamo.reset()  # sizes that differ between tests are no symbols
-    monkeypatch.setattr(convolutions, "_LEAST_WORK", 0)
     _with_rates(monkeypatch, favouring_convolutions("own"))
 
 

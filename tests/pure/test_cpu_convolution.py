@@ -13,7 +13,6 @@ from torchweld.ir.interpret import run_comp
 from torchweld.ir.nodes import Buffer, Comp, Extern, Graph
 from torchweld.ir.parser import parse_graph
 from torchweld.plan import convolutions
-from torchweld.plan.refusals import Reason
 from torchweld.targets.find import target_of
 from torchweld.targets.rates import favouring_convolutions
 from torchweld.templates.conv.cpu.schedule import cpu_convolution
@@ -74,11 +73,6 @@ def _comp(graph) -> Comp:
     comp = convolutions._convolution_comp(node, graph, OWN)
     assert comp is not None
     return comp
-
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch):
-    monkeypatch.setattr(convolutions, "_LEAST_WORK", 0)
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -177,15 +171,6 @@ def test_other_layouts_are_no_convolutions(name, strides):
     graph, _ = _call()
     buffers = {**graph.buffers, name: replace(graph.buffers[name], strides=strides)}
     assert cpu_convolution(_comp(graph), buffers) is None
-
-
-def test_a_small_convolution_stays_a_call(monkeypatch):
-    monkeypatch.setattr(convolutions, "_LEAST_WORK", 1 << 19)
-    graph, _ = _call()
-    (node,) = graph.nodes
-    assert isinstance(node, Extern)
-    refusal = convolutions._convolution_comp(node, graph, OWN)
-    assert refusal.reason is Reason.SLOWER and "multiply-adds" in refusal.evidence
 
 
 @pytest.mark.parametrize("channels, own", [(32, False), (20, True)])

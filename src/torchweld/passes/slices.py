@@ -1,11 +1,17 @@
-"""Slices whose convolution is differentiated, as images of their own.
+"""Slices that calls of convolutions read, as images and weights of their own.
 
     before: y = convolution_backward(g[:, 8:24], x, w)
     after:  comp t = g[:, 8:24];  y = convolution_backward(t, x, w)
 
-The gradient of a concatenation's part is such a slice. ATen copies it by a general kernel, once for
-each call, at a fifth of the memory's rate. A Comp joins what makes the gradient, and its image has
-the layout that the call wants.
+On a GPU, of convolutions that are differentiated: the gradient of a concatenation's part is such a
+slice. ATen copies it by a general kernel, once for each call, at a fifth of the memory's rate. A
+Comp joins what makes the gradient, and its image has the layout that the call wants.
+
+    before: y = convolution(x[:, :3], g.expand(3, 1, 1, 11))
+    after:  comp t = x[:, :3];  comp w = g.expand(...);  y = convolution(t, w)
+
+On a CPU, of those that a kernel of ours makes, which takes whole tensors; the library copies what
+is no whole one, too.
 """
 
 from __future__ import annotations
@@ -17,34 +23,51 @@ from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, View
 from torchweld.ir.substitute import drop_unit_axes
 from torchweld.ir.views import Tensor, contiguous_strides, is_dense, strided
+from torchweld.layout.channels import is_whole
+from torchweld.plan.convolutions import is_always_own
 from torchweld.rewrite.flow import mutated_buffers
+from torchweld.targets.target import Target
 
-_CALL = "aten.convolution_backward.default"
-_IMAGES = (0, 1)
+_BACKWARD, _FORWARD = "aten.convolution_backward.default", "aten.convolution.default"
+_IMAGE, _WEIGHT = 0, 1  # places among the arguments of `_FORWARD`
 
 
-def slices_apart(graph: Graph) -> Graph:
+def slices_apart(graph: Graph, target: Target) -> Graph:
     """`graph` with the slices that such calls read in buffers of their own."""
     buffers, nodes = dict(graph.buffers), []
     copies: dict[View, Buffer] = {}
+    mutated = mutated_buffers(graph)
     for node in graph.nodes:
-        nodes += _with_copies(node, graph, copies, buffers) if _differentiates(node) else (node,)
+        places = _slices(node, graph, target)
+        wanted = [k for k in places if node.args[k].buffer not in mutated]
+        nodes += _with_copies(node, wanted, graph, copies, buffers)
     return replace(graph, nodes=tuple(nodes), buffers=buffers)
 
 
-def _differentiates(node: Node) -> bool:
-    return isinstance(node, Extern) and node.target == _CALL
+def _slices(node: Node, graph: Graph, target: Target) -> list[int]:
+    """The places of arguments that are slices."""
+    if not isinstance(node, Extern):
+        return []
+    if target.kind == "cuda":
+        images = (0, 1) if node.target == _BACKWARD else ()
+        return [k for k in images if not is_dense(node.args[k])]
+    if node.target != _FORWARD or not is_always_own(node, graph, target):
+        return []
+    image, weight = node.args[_IMAGE], node.args[_WEIGHT]
+    found = [] if is_dense(image) else [_IMAGE]
+    return found if is_whole(weight, graph) else [*found, _WEIGHT]
 
 
 def _with_copies(
-    node: Extern, graph: Graph, copies: dict[View, Buffer], buffers: dict[str, Buffer]
-) -> list[Node]:
-    """`node` after the copies that it is the first to read."""
+    node: Node, places: list[int], graph: Graph, copies: dict[View, Buffer],
+    buffers: dict[str, Buffer],
+) -> list[Node]:  # fmt: skip
+    """`node` after the copies that it is the first to read, of its arguments at `places`."""
+    if not places:
+        return [node]
     args, made = list(node.args), []
-    for k in _IMAGES:
+    for k in places:
         view = args[k]
-        if is_dense(view) or view.buffer in mutated_buffers(graph):
-            continue
         if view not in copies:
             source = graph.buffers[view.buffer]
             slice_ = strided(source, view.shape, view.strides, view.offset)

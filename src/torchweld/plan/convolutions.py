@@ -36,7 +36,6 @@ from torchweld.templates.conv.comp import Call, call_of, convolution_comp
 from torchweld.templates.conv.cpu.schedule import cpu_convolution
 from torchweld.templates.conv.price import LONG_STEP, convolution_s, knows_convolutions, work_of
 
-_LEAST_WORK = 1 << 19  # multiply-adds
 _FEW = 8  # output channels: for fewer, oneDNN reads an image once if windows are one pixel
 _WHOLE = 16  # channels of a group that fill a vector: oneDNN is faster where windows take steps
 # Points of a window of three sides; with fewer oneDNN had a quarter of our speed on a Xeon
@@ -93,7 +92,7 @@ def _refusal(call: Call, node: Extern, graph: Graph, table: Target) -> Refusal |
     result = call.image if call.transposed else graph.buffers[node.outputs[0]]
     work = hint(product((*result.shape, *call.weight.shape[1:])), graph.hints)
     said = f"{work} multiply-adds in windows of {call.window}"
-    if work < _LEAST_WORK or _is_better_in_library(call):
+    if _is_better_in_library(call):
         return Refusal(Reason.SLOWER, said)
     if not _has_two_ways(call) or not knows_convolutions(table):
         return None
@@ -111,6 +110,17 @@ def _is_better_in_library(call: Call) -> bool:
         return call.results < _FEW
     steps = not call.transposed and max(call.stride) > 1
     return steps and call.groups > 1 and call.channels % _WHOLE == 0
+
+
+def is_always_own(node: object, graph: Graph, target: Target) -> bool:
+    """Whether a node is a convolution of float32 images that a kernel of ours makes faster,
+    whatever the machine's rates are."""
+    call = call_of(node)
+    if call is None or "avx512" not in target.features:
+        return False
+    if graph.buffers[node.outputs[0]].dtype != dtypes.f32:
+        return False
+    return not _is_better_in_library(call) and not _has_two_ways(call)
 
 
 def has_two_ways(node: object, graph: Graph) -> bool:

@@ -17,8 +17,8 @@ _TEMPLATES = (
     "gemm/cpu", "pointwise_reduce/cpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "widen", "channels last", "contiguous rows", "scores", "row totals", "plan",
-    "row chunks", "dequantised weights", "products", "own convolutions", "channel groups",
+    "rewrite", "slices", "widen", "channels last", "contiguous rows", "scores", "row totals",
+    "plan", "row chunks", "dequantised weights", "products", "own convolutions", "channel groups",
     "activations in calls", "steps", "stacks", "overwrite operands", "side by side",
     "lone functions",
 )  # fmt: skip

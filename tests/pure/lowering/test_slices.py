@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+import torch.nn.functional as F
 from lowered import capture
 
 from torchweld.capture.lower import lower
@@ -12,6 +15,7 @@ from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Extern
 from torchweld.passes.slices import slices_apart
+from torchweld.targets.find import named_target, target_of
 
 
 def gradients(g, x, w):
@@ -21,9 +25,9 @@ def gradients(g, x, w):
     return back(g, x, w, [0], steps, none, steps, False, none, 1, [True, True, False])[:2]
 
 
-def apart(function, *args):
+def apart(function, *args, target=None):
     before = lower(capture(function, *args), Options()).graph
-    after = slices_apart(before)
+    after = slices_apart(before, target or named_target("H100"))
     check_graph(after)
     for one, other in zip(run_graph(before, args), run_graph(after, args), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
@@ -65,3 +69,19 @@ def test_two_calls_share_a_copy():
     g, x = torch.randn(2, 8, 6, 7), torch.randn(2, 5, 8, 9)
     copies, calls = apart(run, g, x, torch.randn(4, 3, 3, 3), torch.randn(4, 3, 3, 3))
     assert copies == 2 and calls[0].args[:2] == calls[1].args[:2]
+
+
+@pytest.mark.parametrize("function,copies", [
+    (lambda x, w: F.conv2d(x, w[:1].expand(8, 1, 3, 3), groups=8), 1),
+    (lambda x, w: F.conv2d(x[:, :4], w[:4].mT, groups=4), 2),
+    (lambda x, w: F.conv2d(x[:, ::2, 1:], w[:4] * 2, groups=4), 1),
+    (lambda x, w: F.conv2d(x, w, groups=8), 0),
+], ids=["weight", "both", "image", "whole"])  # fmt: skip
+def test_what_a_kernel_of_a_cpu_reads_is_whole(function, copies):
+    x, w = torch.randn(2, 8, 9, 7), torch.randn(8, 1, 3, 3)
+    cpu = replace(target_of("cpu"), features=("avx2", "avx512"))
+    found, (call,) = apart(function, x, w, target=cpu)
+    assert found == copies
+    assert all(k.strides == torch.empty(k.shape).stride() for k in call.args[:2])
+    plain = replace(cpu, features=("avx2",))
+    assert apart(function, x, w, target=plain)[0] == 0

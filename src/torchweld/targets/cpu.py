@@ -17,7 +17,7 @@ _TEMPLATES = (
     "gemm/cpu", "pointwise_reduce/cpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "slices", "widen", "channels last", "contiguous rows", "scores", "row totals",
+    "rewrite", "widen", "slices", "channels last", "contiguous rows", "scores", "row totals",
     "plan", "row chunks", "dequantised weights", "products", "own convolutions", "channel groups",
     "activations in calls", "steps", "stacks", "overwrite operands", "side by side",
     "lone functions",

@@ -4,16 +4,17 @@
 
 So kernels for some rows of a tensor and for others are one kernel, called with other addresses.
 A window is cut along the first dimension only: rows of a dense buffer are dense, and templates ask
-for that.
+for that. Pointwise kernels on a CPU, which do not, read windows along all dimensions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 
 from torchweld.ir.affine import Affine
-from torchweld.ir.nodes import Buffer, Comp, Load
+from torchweld.ir.nodes import Buffer, Comp, Load, Reduce, Scan
 
 _ALIGNED_BYTES = 16  # kernels of a GPU take addresses for multiples of that
 
@@ -32,35 +33,46 @@ class Windowed:
 
 
 def windowed(comp: Comp, buffers: Mapping[str, Buffer]) -> Windowed:
-    """`comp` on windows of what it only reads a part of, where those begin at a multiple of 16
+    """`comp` on windows of what it only reads a part of, which on a GPU begin at a multiple of 16
     bytes."""
     loads, written = _loads(comp), {*comp.writes, *(s.init for s in comp.stores)}
-    found = {n: _start(comp, buffers[n], loads[n]) for n in loads if n not in written}
-    starts = {
-        n: s for n, s in found.items()
-        if s or (s == 0 and _window(comp, buffers[n], loads[n]) != buffers[n])
-    }  # fmt: skip
-    if not starts:
-        return Windowed(comp, {}, {})
+    starts = {n: _start(comp, buffers[n], loads[n]) for n in loads if n not in written}
+    starts = {n: s for n, s in starts.items() if s is not None}
     body = tuple(_moved(i, starts[i.buffer]) if isinstance(i, Load) and i.buffer in starts else i
                  for i in comp.body)  # fmt: skip
-    offsets = {n: start * buffers[n].strides[0] for n, start in starts.items()}
     moved = replace(comp, body=body)
     loads = _loads(moved)
     windows = {n: _window(moved, buffers[n], loads[n]) for n in starts}
+    windows = {n: w for n, w in windows.items() if any(starts[n]) or w != buffers[n]}
+    if not windows:
+        return Windowed(comp, {}, {})
+    offsets = {n: sum(map(mul, starts[n], buffers[n].strides)) for n in windows}
     return Windowed(moved, offsets, windows)
 
 
-def _start(comp: Comp, buffer: Buffer, loads: Sequence[Load]) -> int | None:
-    """The first row that is read; None if there is nothing to gain, or not all is known."""
+def _start(comp: Comp, buffer: Buffer, loads: Sequence[Load]) -> tuple[int, ...] | None:
+    """The first element that is read along each dimension; None if there is nothing to gain, or not
+    all is known."""
     sizes = [a.extent for a in comp.axes]
     known = all(isinstance(n, int) for n in (*buffer.shape, *buffer.strides, *sizes))
     if not known or not buffer.shape or any(i.guard is not None for i in loads):
         return None
-    rows = [i.index[0] for i in loads]
-    start = min((e.const if _rises(e) else 0 for e in rows), default=0)
-    offset_bytes = start * buffer.strides[0] * buffer.dtype.bytes
-    return start if offset_bytes % _ALIGNED_BYTES == 0 else None
+    dims = _dims(comp, buffer)
+    entries = zip(*(i.index for i in loads))
+    start = tuple(_lowest(e) if d in dims else 0 for d, e in enumerate(entries))
+    offset_bytes = sum(map(mul, start, buffer.strides)) * buffer.dtype.bytes
+    anywhere = buffer.device == "cpu"
+    return start if anywhere or offset_bytes % _ALIGNED_BYTES == 0 else None
+
+
+def _dims(comp: Comp, buffer: Buffer) -> range:
+    """The dimensions along which `comp` may read windows of a buffer."""
+    pointwise = not any(isinstance(i, (Reduce, Scan)) for i in comp.body)
+    return range(len(buffer.shape) if pointwise and buffer.device == "cpu" else 1)
+
+
+def _lowest(entries: Sequence) -> int:
+    return min(e.const if _rises(e) else 0 for e in entries)
 
 
 def _loads(comp: Comp) -> dict[str, list[Load]]:
@@ -77,17 +89,17 @@ def _rises(entry) -> bool:
     return isinstance(entry, Affine) and all(isinstance(c, int) and c > 0 for _, c in entry.terms)
 
 
-def _moved(load: Load, start: int) -> Load:
-    first, *rest = load.index
-    return replace(load, index=(first + -start, *rest)) if start else load
+def _moved(load: Load, start: Sequence[int]) -> Load:
+    index = tuple(e + -s if s else e for e, s in zip(load.index, start))
+    return replace(load, index=index) if any(start) else load
 
 
 def _window(comp: Comp, buffer: Buffer, loads: Sequence[Load]) -> Buffer:
     """`buffer` as far as it is read."""
-    rows = [i.index[0] for i in loads]
-    extents = comp.extents
-    reach = max((_reach(e, extents, buffer.shape[0]) for e in rows), default=buffer.shape[0])
-    return replace(buffer, shape=(reach, *buffer.shape[1:]))
+    extents, shape = comp.extents, list(buffer.shape)
+    for d in _dims(comp, buffer):
+        shape[d] = max(_reach(i.index[d], extents, buffer.shape[d]) for i in loads)
+    return replace(buffer, shape=tuple(shape))
 
 
 def _reach(entry, extents: Mapping[str, int], whole: int) -> int:

@@ -34,7 +34,7 @@ _WIDE_SHARE = 0.55
 _WGMMA_ROWS, _MMA_SYNC = 64, 0.62
 _MMA_COLUMNS = 8  # of one instruction
 _SAMPLES = 64
-# A block of keys of a float32 forward takes a program so long, alone or as one of two on a
+# A block of keys of float32 takes a program with one result so long, alone or as one of two on a
 # multiprocessor, with depths and columns of 128 together: on an H100 1.8 to 3.0 us in tiles of 16 x
 # 64, 2.7 to 4.4 of 64 x 32 (8.3 with unaligned rows and a mask).
 _BLOCK_S, _BLOCK_WIDTH = 2.7e-6, 128
@@ -56,7 +56,7 @@ def seconds(work: Work, s: NestSchedule) -> float:
 
 def _in_turn_s(work: Work, s: NestSchedule, programs: int) -> float:
     """Of the blocks of keys of the programs of one multiprocessor, one after the other."""
-    if not work.is_wide or not work.is_forward:
+    if not work.is_wide or work.nest.turns or len(work.nest.outers) != 1:
         return 0.0
     rows = ceil(work.points(s.rows) / s.block_rows) * s.block_rows * work.points(_apart(work, s))
     blocks = ceil(pairs(work, s) / max(1, rows) / s.block_keys / s.splits)

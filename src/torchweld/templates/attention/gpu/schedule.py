@@ -125,12 +125,6 @@ class Work:
     hints: Mapping[str, int]
 
     @property
-    def is_forward(self) -> bool:
-        """Whether it has two products, one for the scores and one for the results."""
-        nest = self.nest
-        return len(nest.inners) == len(nest.outers) == 1 and not nest.turns
-
-    @property
     def is_wide(self) -> bool:
         """Whether some product is one of float32."""
         factors = (*(i.row for i in self.nest.inners), *(o.key for o in self.nest.outers))
@@ -164,7 +158,8 @@ def candidates(work: Work) -> Iterator[NestSchedule]:
 def _prefers_small(work: Work, s: NestSchedule) -> bool:
     """Whether a float32 forward on Hopper, in the tiles of `s`, is for half of the multiprocessors
     at most, shares of the keys counted."""
-    if not work.is_wide or not work.is_forward or work.target.capability < (9, 0):
+    forward = len(work.nest.inners) == len(work.nest.outers) == 1 and not work.nest.turns
+    if not work.is_wide or not forward or work.target.capability < (9, 0):
         return False
     return 2 * tiles_of(work, s) * _splits(work, s) <= work.target.units
 

@@ -351,20 +351,12 @@ class Kernel:
         return operands(self.body[value])
 
     def in_order(self, targets: Iterable[Value]) -> list[Value]:
-        """What `targets` need, loads that depend on nothing ahead of what is made of them, so that
-        many are in flight, but no more than registers hold (a window of 49 elements spilled 4 KB a
-        thread). A chain of 37 steps with three loads each, in their place, waited for every one:
-        67 us (H100). Constants appear at their first use as a variable."""
+        """What `targets` need, loads that depend on nothing first, so that many are in flight, but
+        for more than registers hold (a window of 49 elements spilled 4 KB a thread). Constants
+        appear at their first use as a variable."""
         needed = [v for v in self.needed(targets) if not isinstance(self.body[v], Const)]
         plain = [v for v in needed if isinstance(self.body[v], Load) and not self.operands(v)]
-        found, passed = plain[:_MOST_AHEAD], 0
-        for value in needed:
-            if passed < len(plain) and value == plain[passed]:
-                found += plain[passed + _MOST_AHEAD : passed + _MOST_AHEAD + 1]
-                passed += 1
-            else:
-                found.append(value)
-        return found
+        return list(dict.fromkeys(plain + needed)) if len(plain) <= _MOST_AHEAD else needed
 
     def compute(self, targets: Iterable[Value]) -> None:
         """Emits the pointwise values that `targets` need."""

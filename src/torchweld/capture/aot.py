@@ -16,17 +16,14 @@ from torchweld.capture import (
     attention,
     bags,
     circular,
-    columns,
     constant,
     decompose,
     effects,
     experts,
-    filled,
+    functional,
     interpolation,
     joint,
     losses,
-    masked,
-    one_hot,
     pieces,
     random,
     recurrent,
@@ -245,11 +242,7 @@ class _Session:
 
     def inference(self, gm: torch.fx.GraphModule, example_inputs) -> Boxed:
         joint.drop_detach(gm)
-        experts.by_groups(gm)
-        masked.choose_in_place(gm)
-        filled.put_together(gm)
-        columns.compute_apart(gm)
-        one_hot.by_index(gm)
+        functional.rewrite(gm)
         random.gather_seeds(gm)
         joint.write_in_place(gm)
         compiled = self._compile(gm, "inference", torch_private.static_input_positions())

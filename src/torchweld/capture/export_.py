@@ -25,16 +25,12 @@ from torchweld.capture import (
     assigned,
     attention,
     circular,
-    columns,
     constant,
     effects,
-    experts,
-    filled,
     fits,
+    functional,
     joint,
     losses,
-    masked,
-    one_hot,
     random,
     small_products,
     torch_private,
@@ -466,11 +462,7 @@ def clean(program: ExportedProgram) -> torch.fx.GraphModule:
         graph.erase_node(node)
     module = torch.fx.GraphModule(program.graph_module, graph)
     joint.drop_detach(module)
-    experts.by_groups(module)
-    masked.choose_in_place(module)
-    filled.put_together(module)
-    columns.compute_apart(module)
-    one_hot.by_index(module)
+    functional.rewrite(module)
     small_products.write_out_batches(module)
     random.gather_seeds(module)
     joint.write_in_place(module)

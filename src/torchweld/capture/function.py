@@ -21,13 +21,10 @@ from typing import Literal
 import torch
 
 from torchweld.capture import (
-    columns,
     decompose,
-    filled,
+    functional,
     joint,
     losses,
-    masked,
-    one_hot,
     random,
     scores,
     torch_private,
@@ -174,10 +171,7 @@ def _clean(gm: torch.fx.GraphModule) -> None:
     for node in gm.graph.find_nodes(op="call_function", target=checks):
         gm.graph.erase_node(node)
     joint.drop_detach(gm)
-    masked.choose_in_place(gm)
-    filled.put_together(gm)
-    columns.compute_apart(gm)
-    one_hot.by_index(gm)
+    functional.rewrite(gm)
     losses.add_up_hits(gm)
     losses.picked_by_comparison(gm)
     random.gather_seeds(gm)

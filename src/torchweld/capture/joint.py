@@ -9,12 +9,8 @@ import torch
 from torchweld.capture import (
     ahead,
     alike,
-    columns,
-    experts,
-    filled,
+    functional,
     losses,
-    masked,
-    one_hot,
     pool_gradients,
     random,
     scores,
@@ -37,11 +33,7 @@ def partition(
     """(forward, backward) of a joint graph. `takes`: which scores of attention are computed again
     in the backward. `budget`: of what the forward keeps for it (Options.memory_budget)."""
     drop_detach(joint)
-    experts.by_groups(joint)
-    masked.choose_in_place(joint)
-    filled.put_together(joint)
-    columns.compute_apart(joint)
-    one_hot.by_index(joint)
+    functional.rewrite(joint)
     pool_gradients.gather_gradients(joint)
     widen_statistics(joint)
     drop_running_statistics(joint)

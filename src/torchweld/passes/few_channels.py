@@ -13,18 +13,17 @@ TMA copies pieces of 16 bytes: pixels of three channels are none, but a row of a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
 from torchweld.core.options import Options
-from torchweld.ir.affine import Affine, axis, constant
+from torchweld.ir.affine import axis, constant
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.contraction import TENSOR_DTYPES
-from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, Value, View
+from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, View
 from torchweld.ir.views import dense_like
 from torchweld.targets.target import Target
-from torchweld.templates.conv.comp import Call, call_of
+from torchweld.templates.conv.comp import Call, call_of, inside
 from torchweld.templates.conv.own import own_s
 from torchweld.templates.gemm.hopper.images import MOST_DIMENSIONS
 from torchweld.templates.gemm.price import Prices
@@ -121,21 +120,11 @@ def _copy(name: str, source: Buffer, pixel: int, row: int, before: int, node: Ex
     extents = {"n": source.shape[0], **dict(zip(sides, source.shape[2:])), "w": row, "c": pixel}
     n, w, c, *outer = map(axis, ("n", "w", "c", *sides))
     body, at = BodyBuilder(), w + constant(-before)
-    guard = _inside(body, ((at, source.shape[-1]), (c, source.shape[1])))
+    guard = inside(body, (at, c), (source.shape[-1], source.shape[1]))
     value = body.load(source.name, (n, c, *outer, at), source.dtype, guard, 0.0)
     store = Store(f"{name}_wide", (n, *outer, w * pixel + c), value)
     axes = tuple(Axis(a, e) for a, e in extents.items())
     return Comp(name, axes, body.body, (store,), node.origins)
-
-
-def _inside(body: BodyBuilder, places: Sequence[tuple[Affine, int]]) -> Value:
-    """Whether each place is within its extent."""
-    guard, zero = None, body.index(constant(0))
-    for place, extent in places:
-        at = body.index(place)
-        for test in (body.op("ge", at, zero), body.op("lt", at, body.index(constant(extent)))):
-            guard = test if guard is None else body.op("bit_and", guard, test)
-    return guard
 
 
 def _rounded(number: int, unit: int) -> int:

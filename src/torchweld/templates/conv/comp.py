@@ -130,7 +130,7 @@ def _walked(b: BodyBuilder, call: Call, outs: str, points: str) -> tuple[IndexMa
     sizes, spans = call.image.shape[2:], zip(outs, points, call.stride, call.dilation, call.padding)
     places = [place(out, stride, kernel, dilation, p) for out, kernel, stride, dilation, p in spans]
     leaves = any(call.padding) or not all(isinstance(s, int) for s in sizes)
-    return tuple(places), _inside(b, places, sizes) if leaves else None
+    return tuple(places), inside(b, places, sizes) if leaves else None
 
 
 def _walked_back(b: BodyBuilder, call: Call, outs: str, points: str) -> tuple[IndexMap, Value]:
@@ -138,7 +138,7 @@ def _walked_back(b: BodyBuilder, call: Call, outs: str, points: str) -> tuple[In
     spans = zip(outs, points, call.dilation, call.padding)
     places = [place(out, 1, kernel, -dilation, -p) for out, kernel, dilation, p in spans]
     ends = [size * stride for size, stride in zip(call.image.shape[2:], call.stride)]
-    guard, indices = _inside(b, places, ends), list(places)
+    guard, indices = inside(b, places, ends), list(places)
     for k, stride in enumerate(call.stride):
         if stride > 1:
             at, number = b.index(places[k]), b.const(stride, dtypes.i64)
@@ -147,7 +147,7 @@ def _walked_back(b: BodyBuilder, call: Call, outs: str, points: str) -> tuple[In
     return tuple(indices), guard
 
 
-def _inside(b: BodyBuilder, indices: Sequence[Affine], sizes: Sequence[int]) -> Value:
+def inside(b: BodyBuilder, indices: Sequence[Affine], sizes: Sequence[int]) -> Value:
     """Whether each index is within its size."""
     zero, guard = b.index(constant(0)), None
     for index, size in zip(indices, sizes):

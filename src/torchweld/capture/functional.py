@@ -1,0 +1,17 @@
+"""What is done with every functional graph of ATen: a joint graph before it is cut, that of an
+inference before it is lowered."""
+
+from __future__ import annotations
+
+from torch.fx import GraphModule
+
+from torchweld.capture import columns, experts, filled, masked, one_hot
+
+
+def rewrite(gm: GraphModule) -> None:
+    """In place; each module says what it looks for."""
+    experts.by_groups(gm)
+    masked.choose_in_place(gm)
+    filled.put_together(gm)
+    columns.compute_apart(gm)
+    one_hot.by_index(gm)

@@ -407,3 +407,30 @@ def test_weights_may_change():
         fused(x)
         model.up.weight.mul_(2), model.norm_up.running_var.add_(1)
         torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+class KernelOfEachImage(nn.Module):
+    """Modulated convolutions: images are groups, and operands views of what is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.scale = nn.Parameter(torch.randn(12, 9, 3, 3)), nn.Linear(5, 9)
+
+    def forward(self, x, style):
+        images, channels, *sides = x.shape
+        weight = self.weight * self.scale(style)[:, None, :, None, None]
+        weight = weight.reshape(images * 12, channels, 3, 3)
+        bias = (style[:, :1] * torch.arange(12.0)).reshape(-1)
+        y = F.conv2d(x.reshape(1, -1, *sides), weight, bias, padding=1, groups=images)
+        return F.leaky_relu(y.view(images, 12, *sides), 0.1)
+
+
+def test_a_kernel_of_each_image():
+    torch.manual_seed(0)
+    model, x, style = KernelOfEachImage().eval(), torch.randn(4, 9, 21, 18), torch.randn(4, 5)
+    fused = torchweld.fuse(model)
+    with torch.no_grad():
+        report = verify(model, fused, x, style)
+        assert report.ok, str(report)
+        fused(x, style)
+    assert not _calls(fused)

@@ -4,7 +4,8 @@
 
 So kernels for some rows of a tensor and for others are one kernel, called with other addresses.
 A window is cut along the first dimension only: rows of a dense buffer are dense, and templates ask
-for that. Pointwise kernels on a CPU, which do not, read windows along all dimensions.
+for that. Pointwise kernels on a CPU may have others, too, of which they read one element, such as
+`x[:, t]`.
 """
 
 from __future__ import annotations
@@ -57,18 +58,19 @@ def _start(comp: Comp, buffer: Buffer, loads: Sequence[Load]) -> tuple[int, ...]
     known = all(isinstance(n, int) for n in (*buffer.shape, *buffer.strides, *sizes))
     if not known or not buffer.shape or any(i.guard is not None for i in loads):
         return None
-    dims = _dims(comp, buffer)
-    entries = zip(*(i.index for i in loads))
+    dims, entries = _dims(comp, buffer, loads), zip(*(i.index for i in loads))
     start = tuple(_lowest(e) if d in dims else 0 for d, e in enumerate(entries))
     offset_bytes = sum(map(mul, start, buffer.strides)) * buffer.dtype.bytes
     anywhere = buffer.device == "cpu"
     return start if anywhere or offset_bytes % _ALIGNED_BYTES == 0 else None
 
 
-def _dims(comp: Comp, buffer: Buffer) -> range:
+def _dims(comp: Comp, buffer: Buffer, loads: Sequence[Load]) -> list[int]:
     """The dimensions along which `comp` may read windows of a buffer."""
-    pointwise = not any(isinstance(i, (Reduce, Scan)) for i in comp.body)
-    return range(len(buffer.shape) if pointwise and buffer.device == "cpu" else 1)
+    if buffer.device != "cpu" or any(isinstance(i, (Reduce, Scan)) for i in comp.body):
+        return [0]
+    entries = enumerate(zip(*(i.index for i in loads)))
+    return [d for d, e in entries if d == 0 or all(_rises(x) and not x.terms for x in e)]
 
 
 def _lowest(entries: Sequence) -> int:
@@ -97,7 +99,7 @@ def _moved(load: Load, start: Sequence[int]) -> Load:
 def _window(comp: Comp, buffer: Buffer, loads: Sequence[Load]) -> Buffer:
     """`buffer` as far as it is read."""
     extents, shape = comp.extents, list(buffer.shape)
-    for d in _dims(comp, buffer):
+    for d in _dims(comp, buffer, loads):
         shape[d] = max(_reach(i.index[d], extents, buffer.shape[d]) for i in loads)
     return replace(buffer, shape=tuple(shape))
 

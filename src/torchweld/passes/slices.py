@@ -16,16 +16,12 @@ is no whole one, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from torchweld.ir.affine import Affine, axis, constant
-from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, View
-from torchweld.ir.size import Size
-from torchweld.ir.substitute import drop_unit_axes
-from torchweld.ir.views import contiguous_strides, is_dense, refine, strided
+from torchweld.ir.nodes import Buffer, Extern, Graph, Node, View
+from torchweld.ir.views import is_dense
 from torchweld.layout.channels import is_whole
+from torchweld.layout.whole import whole_copy
 from torchweld.plan.convolutions import is_always_own
 from torchweld.rewrite.flow import mutated_buffers
 from torchweld.targets.target import Target
@@ -71,60 +67,11 @@ def _with_copies(
     for k in places:
         view = args[k]
         if view not in copies:
-            source = graph.buffers[view.buffer]
-            name, strides = f"{node.name}_slice{k}", contiguous_strides(view.shape)
-            copy = replace(source, name=name, shape=view.shape, strides=strides, frozen=False)
-            comp = _copying(view, source, copy, node)
-            if comp is None:
+            found = whole_copy(view, f"{node.name}_slice{k}", graph, node)
+            if found is None:
                 continue
-            copies[view] = buffers[name] = copy
+            copy, comp = found
+            copies[view] = buffers[copy.name] = copy
             made.append(comp)
         args[k] = copies[view].view
     return [*made, replace(node, args=tuple(args))]
-
-
-def _copying(view: View, source: Buffer, target: Buffer, node: Extern) -> Comp | None:
-    """target[...] = view[...]; None where the dimensions of `source` do not describe the view."""
-    slice_ = strided(source, view.shape, view.strides, view.offset)
-    if slice_ is None:
-        return _reshaping(view, source, target, node)
-    axes = tuple(Axis(f"i{d}", n) for d, n in enumerate(target.shape))
-    place = list(map(constant, slice_.base))
-    for i, atom in ((i, atom) for i, dim in zip(axes, slice_.dims) for atom in dim):
-        for d, step in atom.steps:
-            place[d] = place[d] + axis(i.name) * step
-    return _copy(axes, place, [axis(i.name) for i in axes], source, target, node)
-
-
-def _reshaping(view: View, source: Buffer, target: Buffer, node: Extern) -> Comp | None:
-    """The same of all of a contiguous buffer in another shape."""
-    extents = refine(*([n for n in shape if n != 1] for shape in (source.shape, view.shape)))
-    whole = view.strides == target.strides and view.offset == 0
-    if not whole or source.strides != contiguous_strides(source.shape) or extents is None:
-        return None
-    axes = tuple(Axis(f"i{d}", n) for d, n in enumerate(extents))
-    places = (_grouped(axes, shape) for shape in (source.shape, target.shape))
-    return _copy(axes, *places, source, target, node)
-
-
-def _grouped(axes: Sequence[Axis], shape: Sequence[Size]) -> list[Affine]:
-    """Where the point of `axes` is in a tensor of `shape`, each of whose dimensions is some."""
-    left, places = list(axes), []
-    for size in shape:
-        place, extent = constant(0), 1
-        while extent != size:
-            place = place * left[0].extent + axis(left[0].name)
-            extent *= left.pop(0).extent
-        places.append(place)
-    return places
-
-
-def _copy(
-    axes: tuple[Axis, ...], place: Sequence[Affine], stored: Sequence[Affine], source: Buffer,
-    target: Buffer, node: Extern,
-) -> Comp:  # fmt: skip
-    body = BodyBuilder()
-    value = body.load(source.name, tuple(place), target.dtype)
-    store = Store(target.name, tuple(stored), value)
-    comp = Comp(f"{node.name}_slice", axes, body.body, (store,), node.origins)
-    return drop_unit_axes(comp)

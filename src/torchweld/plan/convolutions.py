@@ -4,7 +4,8 @@ library calls become Comps (templates/conv/cpu/schedule.py), and take in what fo
     before: t = convolution(x, w, b);  y = relu(batch_norm(t) + r), t used nowhere else
     after:  comp [n, o, h, w, c, i, j] { store y[n, o, h, w] relu(batch_norm(sum + b[o]) + r) }
 
-Images keep eager's layout and weights theirs, and nothing is kept. oneDNN with channels last
+Images keep eager's layout and weights theirs, and nothing is kept. Operands that are views are
+copied first (`x.view(1, b * c, h, w)` with a weight for each image). oneDNN with channels last
 adds up each window in one chain, for a window of 4608 terms with 5 times the error of eager's; the
 kernels here add up chains of at most 144 terms, with eager's error.
 """
@@ -27,10 +28,12 @@ from torchweld.ir.nodes import (
 from torchweld.ir.size import Size, hint, product
 from torchweld.layout.channels import is_whole
 from torchweld.layout.coarse import coarsened
+from torchweld.layout.whole import whole_copy
 from torchweld.plan.decisions import Plan
 from torchweld.plan.epilogues import with_readers
 from torchweld.plan.products.told import explained, of_call
 from torchweld.plan.refusals import Reason, Refusal
+from torchweld.rewrite.flow import mutated_buffers
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of, convolution_comp
 from torchweld.templates.conv.cpu.schedule import cpu_convolution
@@ -47,7 +50,7 @@ def own_convolutions(plan: Plan, table: Target, options: Options) -> Plan:
     """`plan` with convolutions made by kernels of our own where those are faster."""
     if not options.fuse or "avx512" not in table.features:
         return plan
-    graph = coarsened(plan.graph, _image_shapes(plan.graph))
+    graph = _with_copies(coarsened(plan.graph, _image_shapes(plan.graph)), table)
     found = {n.name: _convolution_comp(n, graph, table) for n in graph.nodes if call_of(n)}
     made = {name: f for name, f in found.items() if isinstance(f, Comp)}
     refused, read_by = {}, readers(graph.nodes)
@@ -68,6 +71,35 @@ def _image_shapes(graph: Graph) -> Iterator[tuple[str, tuple[Size, ...]]]:
         call = call_of(node)
         if call is not None and call.image.offset == 0:
             yield call.image.buffer, call.image.shape
+
+
+# -- operands that are views --
+
+
+def _with_copies(graph: Graph, table: Target) -> Graph:
+    """`graph` with copies of the views that convolutions read for which it then has a kernel."""
+    mutated = mutated_buffers(graph)
+    for node in graph.nodes:
+        if call_of(node) and not mutated.intersection(node.reads):
+            graph = _copied(node, graph, table) or graph
+    return graph
+
+
+def _copied(node: Extern, graph: Graph, table: Target) -> Graph | None:
+    """None where no operand of `node` is a view, or no kernel is made of it then."""
+    apart = [k for k, v in enumerate(node.args[:3]) if v is not None and not is_whole(v, graph)]
+    made = [whole_copy(node.args[k], f"{node.name}_whole{k}", graph, node) for k in apart]
+    if not made or None in made:
+        return None
+    args = list(node.args)
+    for k, (buffer, _) in zip(apart, made):
+        args[k] = buffer.view
+    call = replace(node, args=tuple(args))
+    at = graph.nodes.index(node)
+    nodes = (*graph.nodes[:at], *(comp for _, comp in made), call, *graph.nodes[at + 1 :])
+    buffers = {**graph.buffers, **{b.name: b for b, _ in made}}
+    copied = replace(graph, nodes=nodes, buffers=buffers)
+    return copied if isinstance(_convolution_comp(call, copied, table), Comp) else None
 
 
 # -- a library call as a Comp --

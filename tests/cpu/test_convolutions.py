@@ -430,7 +430,7 @@ def test_a_kernel_of_each_image():
     model, x, style = KernelOfEachImage().eval(), torch.randn(4, 9, 21, 18), torch.randn(4, 5)
     fused = torchweld.fuse(model)
     with torch.no_grad():
-        report = verify(model, fused, x, style)
+        report = verify(model, fused, (x, style))
         assert report.ok, str(report)
         fused(x, style)
     assert not _calls(fused)

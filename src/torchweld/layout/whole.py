@@ -10,7 +10,7 @@ from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Store, View
 from torchweld.ir.size import Size
 from torchweld.ir.substitute import drop_unit_axes
-from torchweld.ir.views import contiguous_strides, refine, strided
+from torchweld.ir.views import Tensor, contiguous_strides, refine, strided
 
 
 def whole_copy(view: View, name: str, graph: Graph, node: Extern) -> tuple[Buffer, Comp] | None:
@@ -25,7 +25,7 @@ def whole_copy(view: View, name: str, graph: Graph, node: Extern) -> tuple[Buffe
 def _copying(view: View, source: Buffer, target: Buffer, node: Extern) -> Comp | None:
     """target[...] = view[...]; None where the dimensions of `source` do not describe the view."""
     slice_ = strided(source, view.shape, view.strides, view.offset)
-    if slice_ is None:
+    if slice_ is None or not _stays_inside(slice_, source):
         return _reshaping(view, source, target, node)
     axes = tuple(Axis(f"i{d}", n) for d, n in enumerate(target.shape))
     place = list(map(constant, slice_.base))
@@ -33,6 +33,13 @@ def _copying(view: View, source: Buffer, target: Buffer, node: Extern) -> Comp |
         for d, step in atom.steps:
             place[d] = place[d] + axis(i.name) * step
     return _copy(axes, place, [axis(i.name) for i in axes], source, target, node)
+
+
+def _stays_inside(slice_: Tensor, source: Buffer) -> bool:
+    """Whether sizes that symbols name are those of the buffer's dimensions: of others it is not
+    known that they end there."""
+    atoms = [a for dim in slice_.dims for a in dim if not isinstance(a.extent, int)]
+    return all(a.extent == source.shape[d] and step == 1 for a in atoms for d, step in a.steps)
 
 
 def _reshaping(view: View, source: Buffer, target: Buffer, node: Extern) -> Comp | None:

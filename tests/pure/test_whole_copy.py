@@ -27,7 +27,8 @@ def copied(shape, view: View):
 
 @pytest.mark.parametrize("shape, size, stride, offset", [
     ((5, 46), (230,), (1,), 0), ((1, 5, 414), (230, 3, 3), (9, 3, 1), 0),
-    ((6, 1), (2, 3), (3, 1), 0), ((4, 6), (4, 2), (6, 2), 1), ((3,), (4, 1, 1, 3), (0, 3, 3, 1), 0), ((0, 5), (0,), (1,), 0),
+    ((6, 1), (2, 3), (3, 1), 0), ((4, 6), (4, 2), (6, 2), 1),
+    ((3,), (4, 1, 1, 3), (0, 3, 3, 1), 0), ((0, 5), (0,), (1,), 0),
 ])  # fmt: skip
 def test_as_torch_has_it(shape, size, stride, offset):
     graph, x = copied(shape, View("x", size, stride, offset)), torch.randn(shape)

@@ -107,13 +107,14 @@ class Found:
             for their, our, value in zip(t.constants, o.constants, o.values)
             if their != our
         }
-        return _moved(_with_constants(rename_buffers(comp, self.names), constants), self._moves())
+        return _with_constants(rename_buffers(_moved(comp, self.moves), self.names), constants)
 
-    def _moves(self) -> dict[str, Place]:
-        """How much further our buffers are read than theirs."""
+    @property
+    def moves(self) -> dict[str, Place]:
+        """Their buffers -> how much further ours are read."""
         found = {}
         for their, our in zip(self.theirs, self.ours):
-            for name, a, b in zip(our.buffers, their.places, our.places):
+            for name, a, b in zip(their.buffers, their.places, our.places):
                 if a != b and a is not None and b is not None:
                     found[name] = tuple(q - p for p, q in zip(a, b))
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from torchweld.ir.memo import CannotMove, Found, Memo
+from torchweld.ir.memo import Found, Memo
 from torchweld.ir.nodes import Buffer, Comp, Reduce, Scan
 from torchweld.plan.legality import (
     buffers_refusal,
@@ -15,6 +15,7 @@ from torchweld.plan.legality import (
 )
 from torchweld.plan.merge import Rules, merge
 from torchweld.plan.refusals import Reason, Refusal
+from torchweld.plan.room import Room, has_room, room_of
 from torchweld.targets.target import Target
 from torchweld.templates.gemm.choice import choose
 from torchweld.templates.pointwise_reduce.price import Cost, cost
@@ -28,10 +29,12 @@ _POOLING = "pooling"
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The result of a merge and its price."""
+    """The result of a merge and its price. `room`: how much further back and forth, along each
+    dimension, `comp` could read its buffers (plan/room.py)."""
 
     comp: Comp
     cost: Cost
+    room: Room
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +75,21 @@ class Evaluator:
         if isinstance(found.answer, Refusal):
             return found.answer
         origins = tuple(dict.fromkeys(producer.origins + consumer.origins))
-        try:
-            comp = found.here(found.answer.comp)
-        except CannotMove:
-            comp = self._merge(producer, consumer, keep).comp
-        return replace(comp, name=consumer.name, origins=origins)
+        return replace(found.here(found.answer.comp), name=consumer.name, origins=origins)
 
     def _pair(self, producer: Comp, consumer: Comp, keep: frozenset[str]) -> Found:
-        """The merge of a pair like this, or why there is none."""
-        kept = tuple(name in keep for name in self.memo.signatures.of(producer).buffers)
-        return self.memo.named(
-            "merge", (producer, consumer), lambda: self._merge(producer, consumer, keep), kept)
+        """The merge of a pair like this, or why there is none: of one that reads at the same places
+        where others would be beyond the ends of a buffer."""
+        pair, sign = (producer, consumer), self.memo.signatures.of
+        kept = tuple(name in keep for name in sign(producer).buffers)
+
+        def work() -> Merged | Refusal:
+            return self._merge(producer, consumer, keep)
+
+        found = self.memo.named("merge", pair, work, kept)
+        if isinstance(found.answer, Refusal) or has_room(found.answer.room, found.moves):
+            return found
+        return self.memo.named("merge", pair, work, kept, tuple(sign(c).places for c in pair))
 
     def _merge(self, producer: Comp, consumer: Comp, keep: frozenset[str]) -> Merged | Refusal:
         refusal = (
@@ -99,7 +106,8 @@ class Evaluator:
         if self._is_pooling(producer) and any(isinstance(i, (Reduce, Scan)) for i in comp.body):
             return Refusal(Reason.TEMPLATE, _POOLING)
         price = self.cost(comp)
-        return kernel_refusal(comp, price.live, self.device) or Merged(comp, price)
+        refusal = kernel_refusal(comp, price.live, self.device)
+        return refusal or Merged(comp, price, room_of(comp, self.buffers))
 
     def _is_pooling(self, comp: Comp) -> bool:
         """Whether it has the kernel for max pooling, which goes along rows first and then along

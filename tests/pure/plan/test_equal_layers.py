@@ -17,6 +17,7 @@ from torchweld.ir.parser import parse_comp, parse_graph
 from torchweld.ir.printer import text
 from torchweld.pipeline import plan_graph
 from torchweld.plan import evaluate
+from torchweld.plan.room import has_room, room_of
 from torchweld.plan.scores import offer
 from torchweld.targets.find import named_target, target_of
 from torchweld.templates import registry
@@ -64,8 +65,14 @@ def steps(x, w, count):
     return [torch.stack(made, 1), h]
 
 
+def padded_windows(x, w, count):
+    """Rows around which others are read, up to the last of all, and one beyond it."""
+    parts = [torch.sin(x[:, k : k + 3] * w[0]) for k in range(1, x.shape[1] - 2)]
+    return [F.pad(part, (0, 0, 1, 1)).exp().sum(1) for part in parts[-count:]]
+
+
 LAYERS = {"mlp": mlp, "attention": attention, "gated": gated, "block": block}
-PROGRAMS = {"outputs": outputs, "steps": steps}
+PROGRAMS = {"outputs": outputs, "steps": steps, "padded windows": padded_windows}
 
 
 def captured(name: str, count: int) -> Captured:
@@ -101,7 +108,7 @@ def forgetful(self, question, comps, work, *facts):
 @pytest.mark.parametrize(
     "name, target",
     [(n, "cpu") for n in (*LAYERS, *PROGRAMS)]
-    + [(n, "H100") for n in ("attention", "gated", "steps")],
+    + [(n, "H100") for n in ("attention", "gated", "steps", "padded windows")],
 )
 def test_a_plan_is_that_without_a_memory(name, target, monkeypatch):
     graph = captured(name, {"outputs": 7, "steps": 12}.get(name, 3))
@@ -278,3 +285,11 @@ def test_a_comp_asked_of_again_is_known_by_the_object(monkeypatch):
     assert memo.of("?", (one,), lambda: 1) == 1
     monkeypatch.setattr(Memo, "named", None)
     assert memo.of("?", (one,), lambda: 2) == 1
+
+
+def test_room_ends_where_a_buffer_does():
+    room = room_of(step("a", "b", 3), _BUFFERS)
+    assert room == {"a": ((-2, 2),), "c": ((-3, 4),)}  # reads of a from 2 to 5, of c at 3
+    assert has_room(room, {"a": (2,), "c": (-3,)}) and not has_room(room, {"a": (3,)})
+    guarded = room_of(comp("a", "b", guard=True), _BUFFERS)
+    assert guarded == {"a": ((0, 0),)}  # the first of its two reads has none

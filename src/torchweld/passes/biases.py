@@ -37,9 +37,9 @@ from torchweld.ir.views import contiguous_strides
 from torchweld.layout.channels import is_whole
 from torchweld.passes.patches import may_be_product
 from torchweld.targets.target import Target
+from torchweld.templates.conv.gradient import BACKWARD, BIAS, without
 
 _CALL = "aten.convolution.default"
-_BACKWARD = "aten.convolution_backward.default"
 _ADDMM, _MM = "aten.addmm.default", "aten.mm.default"
 
 
@@ -51,7 +51,7 @@ def separate_biases(graph: Graph, target: Target) -> Graph:
     buffers, nodes = dict(graph.buffers), []
     for node in graph.nodes:
         if _is_backward(node):
-            nodes += _with_sum(node, graph)
+            nodes += bias_gradient_apart(node, graph)
         elif _has_bias_apart(node, graph, called, target) or _is_small(node, graph, target):
             call, total = _parts(node, graph)
             nodes += call, total
@@ -126,20 +126,18 @@ def _sum(image: str, bias: str, result: Buffer, node: Extern) -> Comp:
 
 
 def _is_backward(node: Node) -> bool:
-    return isinstance(node, Extern) and node.target == _BACKWARD and node.outputs[2] is not None
+    return isinstance(node, Extern) and node.target == BACKWARD and node.outputs[BIAS] is not None
 
 
-def _with_sum(node: Extern, graph: Graph) -> list[Node]:
-    """`node` without the bias's gradient, and a Comp that makes it; `node` alone where the
-    gradient that it is given is a window that rows and columns do not describe."""
-    gradient, *rest, wanted = node.args
+def bias_gradient_apart(node: Extern, graph: Graph) -> list[Node]:
+    """A call of convolution_backward without the bias's gradient, and a Comp that makes it; `node`
+    alone where the gradient that it is given is a window that rows and columns do not describe."""
+    gradient = node.args[0]
     parts = _parts_of(gradient, graph.buffers[gradient.buffer])
     if parts is None:
         return [node]
-    outputs = (*node.outputs[:2], None)
-    call = replace(node, args=(gradient, *rest, (*wanted[:2], False)), outputs=outputs)
-    total = _total(gradient.buffer, graph.buffers[node.outputs[2]], parts, node, graph)
-    return [call, total] if any(outputs) else [total]
+    total = _total(gradient.buffer, graph.buffers[node.outputs[BIAS]], parts, node, graph)
+    return [*without(node, (BIAS,)), total]
 
 
 def _parts_of(image: View, buffer: Buffer) -> tuple[int, int] | None:

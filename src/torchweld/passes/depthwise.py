@@ -13,6 +13,8 @@ The gradient of such an image is a convolution that is turned around, and so are
     before: dx, dv = convolution_backward(dy, x, v)
     after:  dx[n, c, h, w] = dy[n, c, h+1, w+1] * v[c, 0, 0, 0] + ...;  dv = convolution_backward
 
+The gradient of the weight is a sum for each of its elements (depthwise_weights.py).
+
 Where windows move in steps, each point makes a result of each phase, as many as a step has places:
 along a side in steps of two, dx[2*h] of every second element of a window, dx[2*h+1] of the others.
 """
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, reduce
+from functools import cache
 from itertools import product
 
 from torchweld.core import dtypes
@@ -29,8 +31,10 @@ from torchweld.core.options import Options
 from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, Value
-from torchweld.templates.conv.comp import Call, call_of, on_buffer
-from torchweld.templates.conv.depthwise import image_gradient, is_pointwise
+from torchweld.passes.depthwise_weights import weight_sums
+from torchweld.templates.conv.comp import Call, all_of, call_of, edges, on_buffer
+from torchweld.templates.conv.depthwise import image_gradient, is_pointwise, is_summed
+from torchweld.templates.conv.gradient import IMAGE, WEIGHT, weight_gradient, without
 
 _SIDES = "dhw"
 
@@ -49,19 +53,13 @@ def _changed(node: Extern, buffers: dict[str, Buffer]) -> list[Node]:
     call = call_of(node)
     if is_pointwise(call, buffers):
         return [_written_out(node, call, buffers) or node]
-    call = image_gradient(node, buffers)
-    made = None if call is None else _written_out(node, call, buffers)
-    return [node] if made is None else [made, *_others(node)]
-
-
-def _others(node: Extern) -> list[Extern]:
-    """A call that makes gradients, without that of the image."""
-    *args, wanted = node.args
-    outputs = (None, *node.outputs[1:])
-    call = replace(
-        node, name=f"{node.name}_others", args=(*args, (False, *wanted[1:])), outputs=outputs
-    )
-    return [call] if any(outputs) else []
+    call, weight = image_gradient(node, buffers), weight_gradient(node)
+    made = {
+        IMAGE: None if call is None else _written_out(node, call, buffers),
+        WEIGHT: weight_sums(node, weight, buffers) if is_summed(weight, buffers) else None,
+    }
+    found = {k: comp for k, comp in made.items() if comp is not None}
+    return [*found.values(), *without(node, found)]
 
 
 def _written_out(node: Extern, call: Call, buffers: dict[str, Buffer]) -> Comp | None:
@@ -83,7 +81,7 @@ def _written_out(node: Extern, call: Call, buffers: dict[str, Buffer]) -> Comp |
                 for place, r, step, size, points in ends if (points - 1) * step + r >= size]
         value = body.cast(total, result.dtype)
         store = Store(result.name, (at["n"], channel, *places), value)
-        stores.append(replace(store, guard=_all(body, last)))
+        stores.append(replace(store, guard=all_of(body, last)))
     axes = tuple(Axis(a, size) for a, size in extents.items() if size != 1)
     return Comp(node.name, axes, body.body, tuple(stores), node.origins)
 
@@ -130,7 +128,7 @@ class _Sums:
     def _pixel_now(self, channel: int, firsts: Sequence[int]) -> Value | None:
         call, body = self.call, self.body
         places, guards = zip(*(self._inside(d, first) for d, first in enumerate(firsts)))
-        guard = _all(body, [g for g in guards if g is not None])
+        guard = all_of(body, [g for g in guards if g is not None])
         at = (self.at["n"], self.at["g"] * call.channels + channel, *places)
         place = on_buffer(call.image, self.buffers, at, later=True)
         return place and body.load(
@@ -140,14 +138,11 @@ class _Sums:
     def _inside_now(self, d: int, first: int) -> tuple[Affine, Value | None]:
         """Where in the image an element of a window along side `d` is that is at `first` for the
         first point, and whether that is inside (None: always)."""
-        call, body = self.call, self.body
-        size, step = call.image.shape[2 + d], 1 if call.transposed else call.stride[d]
-        place, conditions = self.at[_SIDES[-len(call.window) :][d]] * step + first, []
-        if first < 0:
-            conditions.append(body.op("ge", body.index(place), body.index(constant(0))))
-        if (self.extents[d] - 1) * step + first >= size:
-            conditions.append(body.op("lt", body.index(place), body.index(constant(size))))
-        return place, _all(body, conditions)
+        call = self.call
+        step = 1 if call.transposed else call.stride[d]
+        place = self.at[_SIDES[-len(call.window) :][d]] * step + first
+        found = edges(self.body, place, self.extents[d], call.image.shape[2 + d])
+        return place, all_of(self.body, found)
 
 
 def _taps(call: Call, d: int, phase: int) -> list[tuple[int, int]]:
@@ -159,7 +154,3 @@ def _taps(call: Call, d: int, phase: int) -> list[tuple[int, int]]:
         return [(k, k * dilation - padding) for k in range(call.window[d])]
     offsets = [(k, phase + padding - k * dilation) for k in range(call.window[d])]
     return [(k, offset // step) for k, offset in offsets if offset % step == 0]
-
-
-def _all(body: BodyBuilder, conditions: Sequence[Value]) -> Value | None:
-    return reduce(lambda a, b: body.op("bit_and", a, b), conditions) if conditions else None

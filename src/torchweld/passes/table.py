@@ -18,6 +18,7 @@ from torchweld.passes.biases import separate_biases
 from torchweld.passes.depthwise import depthwise_written_out
 from torchweld.passes.few_channels import wide_windows
 from torchweld.passes.few_terms import few_terms_written_out
+from torchweld.passes.gradients import gradients_apart
 from torchweld.passes.lone_functions import lone_functions_as_calls
 from torchweld.passes.narrow_groups import wide_groups
 from torchweld.passes.neighbours import neighbours_together
@@ -101,6 +102,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: rewrite(g))),
         Pass("widen", "16-bit convolutions without instructions -> float32 ones",
              _graph(lambda g, c: widened_convolutions(g))),
+        Pass("gradients", "gradients of convolutions that are kernels of ours -> one by one",
+             _graph(lambda g, c: gradients_apart(g, c.target, c.options))),
         Pass("slices", "slices that convolutions read -> images and weights of their own",
              _graph(lambda g, c: slices_apart(g, c.target))),
         Pass("biases", "convolution with bias -> convolution, then an addition",

@@ -8,6 +8,11 @@ Images keep eager's layout and weights theirs, and nothing is kept. Operands tha
 copied first (`x.view(1, b * c, h, w)` with a weight for each image). oneDNN with channels last
 adds up each window in one chain, for a window of 4608 terms with 5 times the error of eager's; the
 kernels here add up chains of at most 144 terms, with eager's error.
+
+So do gradients of weights, of convolutions in groups of few channels:
+
+    before: dw = convolution_backward(dy, x, w)
+    after:  comp dw [g, i, j, n, h, w] { store sum of dy[n, g, h, w] * x[n, g, h+i, w+j] }
 """
 
 from __future__ import annotations
@@ -37,13 +42,19 @@ from torchweld.plan.refusals import Reason, Refusal
 from torchweld.rewrite.flow import mutated_buffers
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import Call, call_of, convolution_comp
-from torchweld.templates.conv.cpu.schedule import cpu_convolution
+from torchweld.templates.conv.cpu.schedule import MOST_TAPS, cpu_convolution
+from torchweld.templates.conv.gradient import WeightGradient, weight_gradient
 from torchweld.templates.conv.price import LONG_STEP, convolution_s, knows_convolutions, work_of
+from torchweld.templates.weight_gradient.comp import weight_gradient_comp
+from torchweld.templates.weight_gradient.schedule import weight_sums
 
 _FEW = 8  # output channels: for fewer, oneDNN reads an image once if windows are one pixel
 _WHOLE = 16  # channels of a group that fill a vector: oneDNN is faster where windows take steps
 # Points of a window of three sides; with fewer oneDNN had a quarter of our speed on a Xeon
 _WIDE_VOLUME = 64
+# Channels of a group with which the library is slow at a weight's gradient; but it is not with
+# channels last and short windows (bench/convolution_gradients.py).
+_MOST_CHANNELS, _SHORT = 4, 9
 _SURE = 0.05  # of a price: what follows is free in a kernel of ours
 
 
@@ -53,6 +64,7 @@ def own_convolutions(plan: Plan, table: Target, options: Options) -> Plan:
         return plan
     graph = _with_copies(coarsened(plan.graph, _image_shapes(plan.graph)), table)
     found = {n.name: _convolution_comp(n, graph, table) for n in graph.nodes if call_of(n)}
+    found |= {n.name: _gradient_comp(n, graph) for n in graph.nodes if weight_gradient(n)}
     made = {name: f for name, f in found.items() if isinstance(f, Comp)}
     refused, read_by = {}, readers(graph.nodes)
     for node in graph.nodes:
@@ -63,7 +75,9 @@ def own_convolutions(plan: Plan, table: Target, options: Options) -> Plan:
 
 
 def _runs(comp: Comp, graph: Graph) -> bool:
-    return cpu_convolution(comp, graph.buffers, graph.hints) is not None
+    if cpu_convolution(comp, graph.buffers, graph.hints) is not None:
+        return True
+    return weight_sums(comp, graph.buffers) is not None
 
 
 def _image_shapes(graph: Graph) -> Iterator[tuple[str, tuple[Size, ...]]]:
@@ -72,6 +86,10 @@ def _image_shapes(graph: Graph) -> Iterator[tuple[str, tuple[Size, ...]]]:
         call = call_of(node)
         if call is not None and call.image.offset == 0:
             yield call.image.buffer, call.image.shape
+        gradient = weight_gradient(node)
+        for view in (gradient.points, gradient.image) if gradient is not None else ():
+            if view.offset == 0:
+                yield view.buffer, view.shape
 
 
 # -- operands that are views --
@@ -112,6 +130,36 @@ def _lies_by_pixel(image: View) -> bool:
 
 
 # -- a library call as a Comp --
+
+
+def is_own_gradient(node: object, graph: Graph, target: Target) -> bool:
+    """Whether the gradient that a node makes of a weight is made faster by a kernel of ours."""
+    call = weight_gradient(node)
+    own = call is not None and "avx512" in target.features
+    return own and _gradient_refusal(call, graph) is None
+
+
+def _gradient_comp(node: Extern, graph: Graph) -> Comp | Refusal:
+    """The kernel in the place of a call that makes a weight's gradient alone, or why it stays the
+    library's."""
+    refusal = _gradient_refusal(weight_gradient(node), graph)
+    if refusal is not None:
+        return refusal
+    comp = weight_gradient_comp(node, graph.buffers)
+    return comp if comp and _runs(comp, graph) else Refusal(Reason.TEMPLATE, node.target)
+
+
+def _gradient_refusal(call: WeightGradient, graph: Graph) -> Refusal | None:
+    kinds = {graph.buffers[v.buffer].dtype for v in (call.points, call.image)}
+    if kinds != {dtypes.f32}:
+        return Refusal(Reason.TEMPLATE, f"{min(k.name for k in kinds - {dtypes.f32})}, not f32")
+    points = math.prod(call.window)
+    if points > MOST_TAPS:
+        return Refusal(Reason.TEMPLATE, f"windows of {call.window}")
+    last = _lies_by_pixel(call.image) and (call.channels, call.results) == (1, 1)
+    if call.groups > 1 and call.channels <= _MOST_CHANNELS and not (last and points <= _SHORT):
+        return None
+    return Refusal(Reason.SLOWER, f"{call.channels} channels to a group, windows of {call.window}")
 
 
 def _convolution_comp(node: Extern, graph: Graph, table: Target) -> Comp | Refusal:

@@ -13,12 +13,12 @@ from torchweld.targets.rates import prior_rates
 from torchweld.targets.target import Target
 
 _TEMPLATES = (
-    "multi_tensor", "attention/cpu", "attention/cpu/sums", "conv", "pooling", "gemm/dequantised",
-    "gemm/cpu", "pointwise_reduce/cpu",
+    "multi_tensor", "attention/cpu", "attention/cpu/sums", "conv", "weight_gradient", "pooling",
+    "gemm/dequantised", "gemm/cpu", "pointwise_reduce/cpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "widen", "slices", "channels last", "contiguous rows", "scores", "row totals",
-    "plan", "row chunks", "dequantised weights", "products", "own convolutions", "channel groups",
+    "rewrite", "widen", "gradients", "slices", "channels last", "contiguous rows", "scores",
+    "row totals", "plan", "row chunks", "dequantised weights", "products", "own convolutions", "channel groups",
     "activations in calls", "steps", "stacks", "overwrite operands", "side by side",
     "lone functions",
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from torchweld.core import dtypes
 from torchweld.ir.affine import Affine, axis, constant
@@ -145,6 +146,24 @@ def _walked_back(b: BodyBuilder, call: Call, outs: str, points: str) -> tuple[In
             rest = b.op("eq", b.op("remainder", at, number), b.const(0, dtypes.i64))
             guard, indices[k] = b.op("bit_and", guard, rest), Ref(b.op("floor_div", at, number))
     return tuple(indices), guard
+
+
+def edges(b: BodyBuilder, at: Affine, points: int, size: int) -> list[Value]:
+    """The conditions for an index along one side to be inside an image of `size`, where it is not
+    anyhow: for the first and the last of so many points it leaves the image. Its terms are one
+    axis, or none."""
+    first, step = at.const, sum(c for _, c in at.terms)
+    conditions, index = [], b.index(at)
+    if first < 0:
+        conditions.append(b.op("ge", index, b.index(constant(0))))
+    if first + (points - 1) * step >= size:
+        conditions.append(b.op("lt", index, b.index(constant(size))))
+    return conditions
+
+
+def all_of(b: BodyBuilder, conditions: Sequence[Value]) -> Value | None:
+    """None if there are no conditions."""
+    return reduce(lambda a, other: b.op("bit_and", a, other), conditions) if conditions else None
 
 
 def inside(b: BodyBuilder, indices: Sequence[Affine], sizes: Sequence[int]) -> Value:

@@ -9,6 +9,7 @@ from torchweld.ir import size
 from torchweld.ir.access import Access, Accesses, linear
 from torchweld.ir.nodes import (
     Op,
+    Reduce,
     Scan,
     store_axes,
     store_operands,
@@ -42,6 +43,8 @@ _FEW_TILES = 12
 # Elements of tiles for each thread. Windows of 5 x 5 with twice as many took 1.05 to 1.3 times as
 # long on an H100, windows of 3 x 3 with half of them 0.9 to 1.2 times.
 _MOST_WAITING = 176
+# Running results of a thread: the sums for a window of 7 x 7, of one point each.
+_MOST_RUNNING, _FEW_SUMS = 64, 8
 THREAD_BYTES = 32  # that a thread of a loop asks for at a time: two loads
 # Stages of a loop, as shared memory allows, with programs on each multiprocessor that keep memory
 # busy.
@@ -76,7 +79,14 @@ def most_points(accesses: Accesses, hints: Mapping[str, int]) -> int:
     """Of a thread, for that."""
     points = size.hint(product(a.extent for a in accesses.comp.axes), hints)
     tiles = sum(8 * accesses.touched(a, hints) >= points * a.bytes for a in accesses.all)
-    return max(1, _MOST_WAITING // tiles) if tiles > _FEW_TILES else MAX_POINTS_PER_THREAD
+    most = max(1, _MOST_WAITING // tiles) if tiles > _FEW_TILES else MAX_POINTS_PER_THREAD
+    return min(most, _most_of_sums(accesses))
+
+
+def _most_of_sums(accesses: Accesses) -> int:
+    """Points of a thread of a loop whose many running results lie in registers."""
+    running = sum(isinstance(i, Reduce) for i in accesses.comp.body)
+    return max(1, _MOST_RUNNING // running) if running > _FEW_SUMS else MAX_POINTS_PER_THREAD
 
 
 def _rows_contiguous(accesses: Accesses, hints: Mapping[str, int]) -> bool:
@@ -107,7 +117,7 @@ def reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split:
         found = _outer(accesses, hints, sm_count, split)
         return _odd_rows_apart(found, accesses, hints, sm_count, split)
     length, count = extent(accesses, columns), size.hint(extent(accesses, rows), hints)
-    fits = isinstance(length, int) and length <= PERSISTENT_COLUMNS
+    fits = isinstance(length, int) and length <= min(PERSISTENT_COLUMNS, _most_held(accesses))
     idle = split and count < sm_count // 4 and size.hint(length, hints) > 4096
     if fits and split and _is_heavy(accesses, length) and _idles(count, sm_count):
         return _shared_rows(accesses, count, length, sm_count)
@@ -117,6 +127,12 @@ def reducing(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split:
         warps = _row_warps(accesses, block_rows, block, hints)
         return Schedule("persistent", rows, columns, block_rows, block, warps)
     return _loop(accesses, count, size.hint(length, hints), sm_count, split)
+
+
+def _most_held(accesses: Accesses) -> int:
+    """Columns that a program may hold at once, and have running results of them in registers."""
+    few = _most_of_sums(accesses)
+    return 32 * 8 * few if few < MAX_POINTS_PER_THREAD else PERSISTENT_COLUMNS
 
 
 def _is_heavy(accesses: Accesses, length: int) -> bool:
@@ -153,14 +169,18 @@ def _loop(accesses: Accesses, count: int, length: int, sm_count: int, split: boo
     piece = _piece(accesses) if apart else MAX_BLOCK
     if MIN_PIECE <= piece < block and 2 * row_bytes <= ROW_BYTES:  # two rows at a time, then
         block, warps = piece, max(8, warps * piece // block)
+    few = _most_of_sums(accesses)
+    while block > 32 * warps * few:
+        block //= 2
     if block > length:
         block, warps = next_pow2(length), max(1, warps * next_pow2(length) // block)
     whole = Schedule("looped", rows, columns, 1, block, warps)
     if not split:
         return whole
+    ways = AHEAD if few == MAX_POINTS_PER_THREAD else AHEAD[-1:]
     shared = (
         replace(whole, splits=_splits(count, length, block, programs * sm_count), stages=ahead)
-        for ahead, programs in AHEAD
+        for ahead, programs in ways
         if ahead == 1 or piece % block == 0 or all(a.bytes < 4 for a in apart)
     )
     found = next((s for s in shared if valid(s, accesses)), whole)
@@ -224,7 +244,7 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
     idle = not split and -(-count // block_rows) < sm_count
     most = _MOST_OF_FEW if idle else 4096  # a program has all loads under way, and others none
     fits = isinstance(length, int) and next_pow2(length) * block_rows <= most
-    if fits:
+    if fits and next_pow2(length) * block_rows <= 16 * _most_held(accesses) // 8:
         block = next_pow2(length)
         warps = warps_of(block * block_rows)
         if block <= WARP_COLUMNS:
@@ -283,6 +303,8 @@ def _in_shares(
     of four bytes each to shared memory are slow (sums of 64000 rows of 333 in float32 took an H200
     246 us with three on the way, 48 without)."""
     wanted = (8 if _in_wide_loads(accesses) else 16) * sm_count
+    if _most_of_sums(accesses) < MAX_POINTS_PER_THREAD:  # a program of them fills a quarter
+        wanted = 4 * sm_count
     return replace(whole, splits=_splits(programs, length, whole.block_columns, wanted))
 
 

@@ -20,7 +20,7 @@
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=fast")
 enum {
-  TW_CHAIN = 144, TW_CHANNELS = 24, TW_PANELS = 24, TW_STEPS = 8, TW_FEW_PIXELS = 4,
+  TW_CHAIN = 144, TW_CHANNELS = 24, TW_PANELS = 24, TW_FEW_PIXELS = 4,
   TW_PIXEL_SUMS = 10 * TW_RESULTS * TW_PANEL
 };
 
@@ -233,22 +233,6 @@ static void tw_sums(const tw_convolution& a, const float* x, tw_weights weights,
     }
     x += channels * a.x_channel, weights.first += channels * weights.channel;
   }
-}
-
-// The pixels of y that are `phase` modulo the stride, along one side, as a convolution at stride one: windows
-// that begin at `tap` and take each `step`th.
-TW tw_side tw_phase(const tw_side& side, int64_t phase, int64_t& tap, int64_t& step) {
-  tw_side to = side;
-  to.out = (side.out + side.stride - 1) / side.stride, to.stride = 1, to.taps = 0;
-  int64_t lowest = 0, last = -1, next = 0;
-  for (int64_t i = side.taps - 1; i >= 0; --i) {  // from the last tap on, places in x ascend
-    int64_t place = phase + side.padding - i * side.dilation;
-    if (place % side.stride) continue;
-    if (to.taps++ == 0) lowest = place / side.stride, last = i;
-    else if (to.taps == 2) next = i, to.dilation = place / side.stride - lowest;
-  }
-  to.padding = -lowest, tap = last < 0 ? 0 : last, step = to.taps > 1 ? next - last : 0;
-  return to;
 }
 
 // finish(image, result, nth, pixel, count, sums) for runs of pixels of one image; `nth` of the block.

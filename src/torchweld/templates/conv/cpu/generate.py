@@ -99,8 +99,7 @@ def _text(k: Kernel, comp: Comp, convolution: CpuConvolution, buffers, names, sy
 
 def _loops(convolution: CpuConvolution) -> tuple[str, str]:
     """The header and its function."""
-    plain = len(convolution.windows) < 3 and not convolution.transposed
-    if convolution.channels.depthwise and plain:
+    if convolution.channels.depthwise:
         return "depthwise", "tw_depthwise"
     return "convolution", "tw_convolve"
 

@@ -1,7 +1,8 @@
 // Images of float32 and windows on them: their geometry, and vectors gathered from them.
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=fast")
-enum { TW_TAPS = 192, TW_RESULTS = 256 };  // the most points of a window; output channels worked on together
+// The most points of a window; output channels worked on together; the longest stride of a transposed one along w.
+enum { TW_TAPS = 192, TW_RESULTS = 256, TW_STEPS = 8 };
 
 // One dimension of images and windows; of an absent one all numbers are 1, the padding 0.
 struct tw_side {
@@ -14,6 +15,21 @@ struct tw_convolution {
   tw_side d, h, w;
   int64_t transposed;
 };
+// The pixels of y that are `phase` modulo the stride, along one side, as a convolution at stride one: windows
+// that begin at `tap` and take each `step`th.
+TW tw_side tw_phase(const tw_side& side, int64_t phase, int64_t& tap, int64_t& step) {
+  tw_side to = side;
+  to.out = (side.out + side.stride - 1) / side.stride, to.stride = 1, to.taps = 0;
+  int64_t lowest = 0, last = -1, next = 0;
+  for (int64_t i = side.taps - 1; i >= 0; --i) {  // from the last tap on, places in x ascend
+    int64_t place = phase + side.padding - i * side.dilation;
+    if (place % side.stride) continue;
+    if (to.taps++ == 0) lowest = place / side.stride, last = i;
+    else if (to.taps == 2) next = i, to.dilation = place / side.stride - lowest;
+  }
+  to.padding = -lowest, tap = last < 0 ? 0 : last, step = to.taps > 1 ? next - last : 0;
+  return to;
+}
 // Lanes of a vector that lie in one row of y; `start`: the element of x, from the start of a channel,
 // that lane 0 would have at the first tap.
 struct tw_run {

@@ -52,7 +52,7 @@ from torchweld.ir.size import Size
 
 MOST_TAPS = 192  # of a window; images.h
 MOST_SIDE = 16  # of a window's side, in max pooling
-MOST_STEPS = 8  # stride of a transposed one along the width
+MOST_STEPS = 8  # stride of a transposed one along the width; images.h
 SUMS = "sums"
 _ZERO = constant(0)
 

@@ -72,6 +72,19 @@ def test_windows_on_a_gpu_keep_their_gradient():
     )
 
 
+def test_windows_that_rows_share_are_added_up_once():
+    """Of an istft, where torch makes an operation of each element of the window."""
+    window, frames = torch.hann_window(64), torch.randn(3, 33, 9, dtype=torch.complex64)
+
+    def model(frames):
+        return torch.istft(frames, 64, 16, window=window)
+
+    made = torchweld.fuse(model)
+    torch.testing.assert_close(made(frames), model(frames))
+    (record,) = torchweld.records(made)
+    assert len(record.graph.nodes) < 10
+
+
 @pytest.mark.parametrize("sides", [1, 2, 3])
 @pytest.mark.parametrize("aligned", [False, True])
 def test_the_operation_below_is_a_kernel_too(sides, aligned):

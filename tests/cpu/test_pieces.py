@@ -64,7 +64,7 @@ CASES = {
     "a number that depends on data": (lambda x: (x.exp() * x.sum().item() + 1).tanh(), 2),
     "higher-order": (chosen, 2),
     "an operation that writes": (incremented, 2),
-    "complex numbers": (lambda x: ((torch.fft.fft(x.exp() * 2) * 2j).abs() + 1).log(), 2),
+    "complex numbers": (lambda x: ((torch.fft.fft(x.exp() * 2) ** 2j).abs() + 1).log(), 2),
     "a check": (solved, 1),
 }
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from functools import cache
 
 from torchweld.capture import (
-    complex_numbers,
     interpolation,
     losses,
     pools,
@@ -57,7 +56,6 @@ def table() -> dict:
     core = torch_private.core_decompositions()
     core = {op: fn for op, fn in core.items() if str(op) not in whole}
     own = (
-        random, losses, transformer, complex_numbers, interpolation, small_products, pools,
-        scatters, trilinear,
+        random, losses, transformer, interpolation, small_products, pools, scatters, trilinear,
     )  # fmt: skip
     return core | {op: fn for part in own for op, fn in part.DECOMPOSITIONS.items()}

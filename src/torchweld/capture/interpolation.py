@@ -70,11 +70,16 @@ class _Interpolated(torch.autograd.Function):
 
 
 def _windows_backward(gradient, input_size, dim: int, size: int, step: int):
-    """On a CPU in steps, where windows that overlap are added up by a kernel."""
+    """On a CPU in steps, where windows that overlap are added up by a kernel. What all rows share
+    (the window of an istft) is added up once: else torch takes it apart element by element."""
     if gradient.is_cuda:
         return NotImplemented
     in_steps = torch_private.core_decompositions()[aten.unfold_backward.default]
-    return in_steps(gradient, input_size, dim, size, step)
+    dim, shared = dim % len(input_size), gradient.dim() == len(input_size) + 1
+    of_rows = [1 if shared and d != dim and gradient.shape[d] == 1 else n
+               for d, n in enumerate(input_size)]  # fmt: skip
+    made = in_steps(gradient, of_rows, dim, size, step)
+    return made if of_rows == list(input_size) else made.expand(input_size).clone()
 
 
 DECOMPOSITIONS = {aten.unfold_backward.default: _windows_backward}

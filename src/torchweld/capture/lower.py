@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from torchweld.capture import complex_numbers
 from torchweld.capture.captured import INNER_CAST, ROUNDED, Captured
 from torchweld.capture.lowering import externs
 from torchweld.capture.lowering.build import GraphBuilder
@@ -160,10 +159,6 @@ class _Lowering:
     def _call_function(self, node: torch.fx.Node) -> None:
         if node.target is operator.getitem:
             self.env[node] = self.env[node.args[0]][node.args[1]]
-        elif pairs := complex_numbers.returned_pairs(node):
-            self.env[node] = self.env[pairs]
-        elif complex_numbers.is_passed_by(node):
-            pass
         elif not isinstance(node.meta.get("val"), (torch.Tensor, tuple, list, type(None))):
             self.env[node] = self._number(node.meta["val"])
         elif not isinstance(node.target, OpOverload):

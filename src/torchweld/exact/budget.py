@@ -97,19 +97,25 @@ def compare(
 def measure(
     name: str, fused: Tensor, eager: Tensor, oracle: Tensor, bitwise: bool = False
 ) -> TensorError:
-    """Errors, not judged yet; what is wrong whatever the budget has its reason."""
+    """Errors, not judged yet; what is wrong whatever the budget has its reason. Complex numbers are
+    compared as pairs of real ones."""
     about = (name, str(eager.dtype).removeprefix("torch."), tuple(eager.shape))
     for what in ("shape", "dtype", "device"):
         if getattr(fused, what) != getattr(eager, what):
             found, expected = getattr(fused, what), getattr(eager, what)
             return TensorError(*about, reason=f"{what} {found} instead of {expected}")
-    fused, eager, oracle = fused.detach(), eager.detach(), oracle.detach()
+    fused, eager, oracle = (as_real_numbers(t.detach()) for t in (fused, eager, oracle))
     if bitwise or not eager.is_floating_point():
         return TensorError(*about, reason=_bit_difference(fused, eager))
     misplaced = _misplaced(fused, eager, oracle)
     if misplaced:
         return TensorError(*about, reason=misplaced)
     return _measured(about, fused, eager, oracle)
+
+
+def as_real_numbers(tensor: Tensor) -> Tensor:
+    """A tensor of complex numbers as [..., 2]; another as it is."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def pool(errors: Sequence[TensorError]) -> TensorError:
@@ -150,7 +156,7 @@ def judge(found: TensorError, budget: Budget = CONTRACT) -> TensorError:
 
 def _bit_difference(fused: Tensor, eager: Tensor) -> str:
     same = fused == eager
-    if eager.is_floating_point() or eager.is_complex():
+    if eager.is_floating_point():
         same |= fused.isnan() & eager.isnan()
     count = int((~same).sum())
     return f"{count} of {same.numel()} elements differ, and must not" if count else ""

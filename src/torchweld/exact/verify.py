@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 from torchweld.core.dtypes import torch_name
 from torchweld.core.errors import one_line
-from torchweld.exact.budget import CONTRACT, Budget, TensorError, judge, measure, pool
+from torchweld.exact.budget import (
+    CONTRACT,
+    Budget,
+    TensorError,
+    as_real_numbers,
+    judge,
+    measure,
+    pool,
+)
 from torchweld.exact.trees import as_arguments, map_tensors, tensors
 from torchweld.exact.wide import widened
 from torchweld.runtime.index_flags import raise_if_any_set
@@ -205,7 +213,7 @@ def _copy(model: Callable, dtype: torch.dtype, wide: bool) -> Callable:
     """`wide`: where it names a floating dtype itself, this is float64, too."""
     if not isinstance(model, nn.Module):
         return widened(model) if wide else model
-    copied = copy.deepcopy(model).to(dtype)
+    copied = copy.deepcopy(model)._apply(_to(dtype))
     if wide:
         copied.forward = widened(copied.forward)
     return copied
@@ -213,6 +221,8 @@ def _copy(model: Callable, dtype: torch.dtype, wide: bool) -> Callable:
 
 def _to(dtype: torch.dtype | None) -> Callable[[Tensor], Tensor]:
     def precision(tensor: Tensor) -> Tensor:
+        if dtype and tensor.is_complex():
+            return tensor.to(dtype.to_complex())
         return tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
 
     return precision
@@ -283,10 +293,12 @@ def _run(call: Callable, example_inputs, train: bool, seed: int) -> dict[str, Te
 def _leaf(tensor: Tensor, train: bool) -> Tensor:
     """A copy that the call may change, with the same strides."""
     fresh = tensor.detach().clone()
-    return fresh.requires_grad_() if train and tensor.is_floating_point() else fresh
+    numbers = tensor.is_floating_point() or tensor.is_complex()
+    return fresh.requires_grad_() if train and numbers else fresh
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
+    a, b = as_real_numbers(a), as_real_numbers(b)
     return torch.equal(a, b) or bool(
         a.is_floating_point()
         and (a.isnan() == b.isnan()).all()
@@ -303,10 +315,10 @@ def _gradients(call: Callable, inputs, outputs: dict[str, Tensor]) -> dict[str, 
     generator = torch.Generator().manual_seed(0)
     loss, weights = [], []
     for output in outputs.values():
-        if output.requires_grad and output.is_floating_point():
-            loss.append(output)
-            weight = torch.randn(output.shape, generator=generator).to(torch.bfloat16)
-            weights.append(weight.to(output.device, output.dtype))
+        if output.requires_grad:
+            loss.append(as_real_numbers(output))
+            weight = torch.randn(loss[-1].shape, generator=generator).to(torch.bfloat16)
+            weights.append(weight.to(output.device, loss[-1].dtype))
     if not loss or not targets:
         return {}
     grads = torch.autograd.grad(loss, list(targets.values()), weights, allow_unused=True)

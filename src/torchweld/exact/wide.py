@@ -29,8 +29,11 @@ class _Widen(TorchFunctionMode):
 
 
 def _wide(value):
-    floating = isinstance(value, torch.dtype) and value.is_floating_point
-    return torch.float64 if floating else value
+    if not isinstance(value, torch.dtype):
+        return value
+    if value.is_complex:
+        return torch.complex128
+    return torch.float64 if value.is_floating_point else value
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from torchweld.capture import recurrent
+from torchweld.capture import recurrent, spectra
 from torchweld.core import dtypes
 from torchweld.ir.index_check import CHECK_INDEX, check_index
 from torchweld.ir.nodes import Extern
@@ -109,8 +109,11 @@ def _row_sum(node: Extern, record) -> Callable:
     return ROW_SUMS[node.target]
 
 
-def _recurrent(node: Extern, record) -> Callable:
-    return recurrent.CALLS[node.target]
+_CALLS = recurrent.CALLS | spectra.CALLS
+
+
+def _of_tensors(node: Extern, record) -> Callable:
+    return _CALLS[node.target]
 
 
 def _check_index(node: Extern, record) -> Callable:
@@ -141,7 +144,7 @@ def _as_strided_scatter(node: Extern, record) -> Callable:
 LIBRARY: dict[str, Callable[[Extern, object], Callable]] = {
     CHECK_INDEX: _check_index,
     **{name: _row_sum for name in ROW_SUMS},
-    **{name: _recurrent for name in recurrent.CALLS},
+    **{name: _of_tensors for name in _CALLS},
     LINEAR: _linear,
     PACKED_LINEAR: _packed_linear,
     ODD_ROWS: mm_odd_rows,

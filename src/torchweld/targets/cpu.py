@@ -18,9 +18,9 @@ _TEMPLATES = (
 )  # fmt: skip
 _PASSES = (
     "rewrite", "widen", "gradients", "slices", "channels last", "contiguous rows", "scores",
-    "row totals", "plan", "row chunks", "dequantised weights", "products", "own convolutions", "channel groups",
-    "activations in calls", "steps", "stacks", "overwrite operands", "side by side",
-    "lone functions",
+    "row totals", "plan", "row chunks", "dequantised weights", "products", "own convolutions",
+    "channel groups", "activations in calls", "steps", "stacks", "overwrite operands",
+    "side by side", "lone functions",
 )  # fmt: skip
 
 # Per core, measured on Zen 4: what one thread streams from memory and from the last-level cache,

@@ -126,6 +126,7 @@ _EXACT_BINARY = {
 
 for _name in _UNARY.split():
     pointwise(f"aten.{_name}.default")(lambda x, _name=_name: x.op(_name))
+pointwise("aten._neg_view.default")(lambda x: x.op("neg"))
 pointwise("aten.sign.default", "aten.sgn.default")(
     lambda x: x if x.dtype == dtypes.b1 else x.op("sign")
 )

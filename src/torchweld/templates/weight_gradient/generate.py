@@ -23,11 +23,9 @@ def generate(comp: Comp, sums: WeightSums, buffers: Mapping[str, Buffer]) -> Ker
     """The C++ of `comp`, which is `sums`. All sizes but the window's are arguments."""
     names = tuple(dict.fromkeys((sums.points, sums.image, sums.weight)))
     numbers = {f"g{i}": n for i, n in enumerate(_geometry(comp, sums))}
-    *_, high, wide = (1, *(w.taps for w in sums.windows))
-    window = f"enum {{ TW_WINDOW_H = {high}, TW_WINDOW_W = {wide} }};\n"
     text = _text(sums, comp, buffers, names, tuple(numbers))
-    name = "tw_" + hashlib.sha256((window + text).encode()).hexdigest()[:16]
-    text = with_headers(text.replace("KERNEL", name), window + header(_LOOPS))
+    name = "tw_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    text = with_headers(text.replace("KERNEL", name), header(_LOOPS))
     args = (*map(BufferArg, names), *map(SizeArg, numbers.values()))
     return KernelBundle(comp.name, (KernelSource("cpp", name, text, args),))
 
@@ -52,12 +50,14 @@ def _strides(at: Layout, absent: int) -> list[Size]:
 def _text(sums: WeightSums, comp: Comp, buffers, names, symbols) -> str:
     e, pointers = Emitter(), {n: f"p{i}" for i, n in enumerate(names)}
     parts = [pointers[n] for n in (sums.points, sums.image, sums.weight)]
+    *_, high, wide = (1, *(w.taps for w in sums.windows))
+    threads = "omp_get_thread_num(), omp_get_num_threads()"
     with e.block('extern "C" void KERNEL(void* const* P, const int64_t* S)'):
         cpp.declare(e, buffers, names, symbols, set(comp.writes))
         e.line(f"const tw_weight_sums a = {{{', '.join([*parts, *(f'n_{s}' for s in symbols)])}}};")
         e.line("const int64_t threads = omp_get_max_threads();")
         e.line("float* sums = (float*)malloc(tw_weight_room(a, threads) * sizeof(float));")
         e.line("#pragma omp parallel")
-        e.line("tw_weight_gradient(a, omp_get_thread_num(), omp_get_num_threads(), threads, sums);")
+        e.line(f"tw_weight_gradient<{high}, {wide}>(a, {threads}, threads, sums);")
         e.line("free(sums);")
     return e.text

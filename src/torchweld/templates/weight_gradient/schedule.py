@@ -95,7 +95,7 @@ def _summed(comp: Comp) -> tuple[str, ...]:
 def _factors(comp: Comp) -> tuple[Load, Load] | None:
     """The loads of points and image, of a sum that is stored as it is."""
     found = [v for v, i in enumerate(comp.body) if isinstance(i, (Reduce, Scan))]
-    if len(found) != 1 or len(comp.stores) != 1:
+    if len(found) != 1 or len(comp.stores) != 1 or isinstance(comp.body[found[0]], Scan):
         return None
     (store,), instr = comp.stores, comp.body[found[0]]
     if store.value != found[0] or store.combine or store.guard is not None:

@@ -1,6 +1,6 @@
 // Gradients of the weights of convolutions in groups,
 //   dw[r, c, k, i, j] = sum over n, z, h, w of points[n, r, z, h, w] * image[n, g * channels + c, z', h', w'],
-// g the group of r. A vector has the same pixel of WIDTH results, and the pixels of the image that their groups have there:
+// g the group of r. A vector has the same pixel of WIDTH results, and those of the image that their groups have there:
 //
 //   for units of a thread's share (some rows of an image), for its blocks of WIDTH results:
 //     turn the rows of the points to vectors
@@ -23,7 +23,8 @@ struct tw_weight_sums {
   int64_t result_row, result_channel, result_plane, result_h, result_w;  // strides
   tw_side d, h, w;
 };
-enum { TW_UNIT = 2048, TW_SUMS_IN_REGISTERS = 28, TW_TERMS = 64 };  // vectors of the image in a unit: 128 KB; vectors; of a chain
+// Vectors of the image in a unit: 128 KB; vectors of sums in registers; terms of a chain.
+enum { TW_UNIT = 2048, TW_SUMS_IN_REGISTERS = 28, TW_TERMS = 64 };
 
 // `across`, `shares`: threads that share the blocks, and the units. `sums`: vectors of a block.
 struct tw_units {
@@ -62,7 +63,8 @@ static int64_t tw_weight_room(const tw_weight_sums& a, int64_t threads) {
   return u.shares * u.blocks * u.sums * TW_WIDTH;
 }
 
-// The channels of a vector's lanes; those behind the last result are not there. `apart`: from one to the next, 0: unequal.
+// The channels of a vector's lanes, of which those behind the last result are not there. `apart`: from one to the
+// next, 0 if that differs.
 struct tw_channels {
   int64_t count, first, apart, channel[TW_WIDTH];
 };
@@ -81,7 +83,8 @@ TW void tw_turn_row(const float* from, const tw_layout& at, const tw_channels& l
   int64_t column = 0;
   if (at.pixel == 1 && lanes.apart && lanes.count == TW_WIDTH)
     for (; column + TW_WIDTH <= columns; column += TW_WIDTH)
-      tw_turn(from + lanes.first * at.channel + column, lanes.apart * at.channel, to + column * TW_WIDTH, (int64_t)TW_WIDTH);
+      tw_turn(from + lanes.first * at.channel + column, lanes.apart * at.channel, to + column * TW_WIDTH,
+              (int64_t)TW_WIDTH);
   for (; at.pixel == 1 && column < columns; column += TW_WIDTH) {
     int64_t some = columns - column < TW_WIDTH ? columns - column : TW_WIDTH;
     for (int64_t l = 0; l < TW_WIDTH; ++l)
@@ -114,8 +117,8 @@ static void tw_turn_rows(const float* from, const tw_layout& at, const tw_channe
   }
 }
 
-// I x J elements of a window, over `count` pixels of a row. PLAIN: neighbouring pixels and elements.
-template <int I, int J, bool PLAIN>
+// A window of H x W. I x J elements of it, over `count` pixels of a row. PLAIN: neighbouring pixels and elements.
+template <int W, int I, int J, bool PLAIN>
 TW void tw_row_sums(const tw_weight_sums& a, const float* points, const float* x, int64_t pitch, int64_t count,
                     float* sums) {
   const int64_t step = (PLAIN ? 1 : a.w.stride) * TW_WIDTH, next = (PLAIN ? 1 : a.w.dilation) * TW_WIDTH;
@@ -136,41 +139,43 @@ TW void tw_row_sums(const tw_weight_sums& a, const float* points, const float* x
   for (int i = 0; i < I; ++i)
 #pragma GCC unroll 32
     for (int j = 0; j < J; ++j) {
-      float* to = sums + (i * TW_WINDOW_W + j) * TW_WIDTH;
+      float* to = sums + (i * W + j) * TW_WIDTH;
       tw_write(to, tw_read(to) + found[i][j]);
     }
 }
 // All J columns from the first on of a window, I rows of it at a time.
-template <int I, int J, bool PLAIN>
+template <int H, int W, int I, int J, bool PLAIN>
 TW void tw_column_sums(const tw_weight_sums& a, const float* points, const float* x, int64_t pitch, int64_t count,
                        float* sums) {
-  constexpr int ROWS = TW_WINDOW_H / I * I;
+  constexpr int ROWS = H / I * I;
   int64_t line = a.h.dilation * pitch * TW_WIDTH;
   for (int i = 0; i < ROWS; i += I)
-    tw_row_sums<I, J, PLAIN>(a, points, x + i * line, pitch, count, sums + i * TW_WINDOW_W * TW_WIDTH);
-  if constexpr (ROWS < TW_WINDOW_H)
-    tw_row_sums<TW_WINDOW_H - ROWS, J, PLAIN>(a, points, x + ROWS * line, pitch, count, sums + ROWS * TW_WINDOW_W * TW_WIDTH);
+    tw_row_sums<W, I, J, PLAIN>(a, points, x + i * line, pitch, count, sums + i * W * TW_WIDTH);
+  if constexpr (ROWS < H)
+    tw_row_sums<W, H - ROWS, J, PLAIN>(a, points, x + ROWS * line, pitch, count, sums + ROWS * W * TW_WIDTH);
 }
-template <int J> constexpr int tw_rows_abreast() {
-  return TW_SUMS_IN_REGISTERS / J < TW_WINDOW_H ? TW_SUMS_IN_REGISTERS / J : TW_WINDOW_H;
+template <int H, int J> constexpr int tw_rows_abreast() {
+  return TW_SUMS_IN_REGISTERS / J < H ? TW_SUMS_IN_REGISTERS / J : H;
 }
-template <bool PLAIN>
+template <int H, int W, bool PLAIN>
 static void tw_window_sums(const tw_weight_sums& a, const float* points, const float* x, int64_t pitch, int64_t count,
                            float* sums) {
-  constexpr int J = TW_WINDOW_W <= 8 ? TW_WINDOW_W : 8, COLUMNS = TW_WINDOW_W / J * J;
+  constexpr int J = W <= 8 ? W : 8, COLUMNS = W / J * J;
   int64_t next = a.w.dilation * TW_WIDTH;
   for (int j = 0; j < COLUMNS; j += J)
-    tw_column_sums<tw_rows_abreast<J>(), J, PLAIN>(a, points, x + j * next, pitch, count, sums + j * TW_WIDTH);
-  if constexpr (COLUMNS < TW_WINDOW_W) {
-    constexpr int REST = TW_WINDOW_W - COLUMNS;
-    tw_column_sums<tw_rows_abreast<REST>(), REST, PLAIN>(a, points, x + COLUMNS * next, pitch, count, sums + COLUMNS * TW_WIDTH);
+    tw_column_sums<H, W, tw_rows_abreast<H, J>(), J, PLAIN>(a, points, x + j * next, pitch, count, sums + j * TW_WIDTH);
+  if constexpr (COLUMNS < W) {
+    constexpr int REST = W - COLUMNS;
+    tw_column_sums<H, W, tw_rows_abreast<H, REST>(), REST, PLAIN>(
+        a, points, x + COLUMNS * next, pitch, count, sums + COLUMNS * TW_WIDTH);
   }
 }
 
 // Adds the sums of a unit for one block of results to `total`: [channel, k, i, j][WIDTH].
+template <int H, int W>
 static void tw_unit_sums(const tw_weight_sums& a, const tw_units& u, int64_t unit, int64_t block, float* room,
                          float* total) {
-  const int64_t all = a.groups * a.results, taps = TW_WINDOW_H * TW_WINDOW_W, parts = (a.h.out + u.rows - 1) / u.rows;
+  const int64_t all = a.groups * a.results, taps = H * W, parts = (a.h.out + u.rows - 1) / u.rows;
   float *x = room, *points = x + u.inputs * u.pitch * TW_WIDTH, *sums = points + u.rows * a.w.out * TW_WIDTH;
   const tw_side rows = {a.h.out, 0, 0, 0, 0, 0}, columns = {a.w.out, 0, 0, 0, 0, 0};
   const bool plain = a.w.stride == 1 && a.w.dilation == 1;
@@ -193,15 +198,17 @@ static void tw_unit_sums(const tw_weight_sums& a, const tw_units& u, int64_t uni
           const float *row = points + (r * a.w.out + w) * TW_WIDTH;
           const float *window = x + (r * a.h.stride * u.pitch + w * a.w.stride) * TW_WIDTH;
           int64_t count = a.w.out - w < TW_TERMS ? a.w.out - w : TW_TERMS;
-          if (plain) tw_window_sums<true>(a, row, window, u.pitch, count, sums);
-          else tw_window_sums<false>(a, row, window, u.pitch, count, sums);
+          if (plain) tw_window_sums<H, W, true>(a, row, window, u.pitch, count, sums);
+          else tw_window_sums<H, W, false>(a, row, window, u.pitch, count, sums);
         }
-      for (int64_t t = 0; t < taps * TW_WIDTH; t += TW_WIDTH) tw_write(total + t, tw_read(total + t) + tw_read(sums + t));
+      for (int64_t t = 0; t < taps * TW_WIDTH; t += TW_WIDTH)
+        tw_write(total + t, tw_read(total + t) + tw_read(sums + t));
     }
   }
 }
 // What the shares have of a block, `apart` from each other, to where the weight's gradient lies.
-static void tw_add_shares(const tw_weight_sums& a, const tw_units& u, int64_t block, const float* first, int64_t apart) {
+static void tw_add_shares(const tw_weight_sums& a, const tw_units& u, int64_t block, const float* first,
+                          int64_t apart) {
   int64_t count = a.groups * a.results - block * TW_WIDTH, taps = a.d.taps * a.h.taps * a.w.taps;
   if (count > TW_WIDTH) count = TW_WIDTH;
   for (int64_t t = 0; t < u.sums; ++t) {
@@ -213,16 +220,18 @@ static void tw_add_shares(const tw_weight_sums& a, const tw_units& u, int64_t bl
   }
 }
 // One of `parts` threads; `sums`: tw_weight_room floats for `threads`, at least so many, which the threads share.
+template <int H, int W>
 static void tw_weight_gradient(const tw_weight_sums& a, int64_t tid, int64_t parts, int64_t threads, float* sums) {
   const tw_units u = tw_units_of(a, threads);
-  int64_t vectors = u.inputs * u.pitch + u.rows * a.w.out + TW_WINDOW_H * TW_WINDOW_W, each = u.sums * TW_WIDTH;
+  int64_t vectors = u.inputs * u.pitch + u.rows * a.w.out + H * W, each = u.sums * TW_WIDTH;
   float* room = (float*)malloc(vectors * TW_WIDTH * sizeof(float));
   for (int64_t t = tid; t < u.across * u.shares; t += parts) {
-    int64_t share = t / u.across, begin = u.blocks * (t % u.across) / u.across, end = u.blocks * (t % u.across + 1) / u.across;
+    int64_t share = t / u.across, nth = t % u.across;
+    int64_t begin = u.blocks * nth / u.across, end = u.blocks * (nth + 1) / u.across;
     float* total = sums + (share * u.blocks + begin) * each;
     __builtin_memset(total, 0, (end - begin) * each * sizeof(float));
     for (int64_t unit = u.count * share / u.shares; unit < u.count * (share + 1) / u.shares; ++unit)
-      for (int64_t b = begin; b < end; ++b) tw_unit_sums(a, u, unit, b, room, total + (b - begin) * each);
+      for (int64_t b = begin; b < end; ++b) tw_unit_sums<H, W>(a, u, unit, b, room, total + (b - begin) * each);
   }
   free(room);
 #pragma omp barrier

@@ -53,7 +53,8 @@ def taken(fused) -> tuple[int, int]:
     nodes = [n for r in plans for n in r.graph.nodes if getattr(n, "target", "") == BACKWARD]
     calls = [n for n in nodes if n.outputs[1] is not None]
     texts = [s.text for r in plans for b in r.bundles.values() for s in b.sources]
-    return sum("tw_weight_gradient<" in text.split("omp parallel")[-1] for text in texts), len(calls)
+    entries = [text.split("omp parallel")[-1] for text in texts]
+    return sum("tw_weight_gradient<" in text for text in entries), len(calls)
 
 
 def gradients(function, tensors, dtype=torch.float32):

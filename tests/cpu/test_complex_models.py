@@ -38,3 +38,27 @@ def test_what_verify_compares_of_complex_numbers():
     x, model = torch.randn(3, 4, dtype=C64), Scaled(1 + 2j)
     assert verify(model, Scaled(1 + 2j), x, train=True).ok
     assert not verify(model, Scaled(1 + 2.0001j), x, train=True).ok
+
+
+ROOTS = torch.tensor([1 + 1j, 2 - 1j, 3j])
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sizes_that_vary_and_constants(dynamic):
+    def function(x, z):
+        kept = torch.zeros_like(z)
+        kept[:, :2] = z[:, :2] * ROOTS[:2]
+        spectrum = torch.fft.rfft(x)
+        spectrum = spectrum * torch.full_like(spectrum, 2 - 1j) + torch.ones(
+            spectrum.shape, dtype=C64, device=x.device
+        )
+        odd = (z * 2).tan()  # no rule knows it
+        return torch.fft.irfft(spectrum, n=x.shape[-1]), kept.abs(), odd * z + odd.tan()
+
+    torch._dynamo.reset()
+    fused = torchweld.fuse(function, dynamic=dynamic)
+    for n in (4, 6, 9):
+        x, z = torch.randn(3, n), torch.randn(n, n, dtype=C64)
+        for one, other in zip(fused(x, z), function(x, z), strict=True):
+            assert one.stride() == other.stride()
+            torch.testing.assert_close(one, other)

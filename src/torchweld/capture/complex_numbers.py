@@ -14,6 +14,7 @@ the call (spectra.py). What is not listed here gets complex numbers again, by a 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -33,7 +34,7 @@ _PAIRS = (aten.view_as_real.default, aten.view_as_real_copy.default)
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Real and imaginary part: nodes, or numbers."""
+    """Real and imaginary part: nodes, both of the whole shape, or numbers, both."""
 
     real: Node | float
     imag: Node | float
@@ -45,6 +46,10 @@ def as_real_numbers(gm: GraphModule) -> None:
     if not complex_ or any(n.meta["val"].dtype not in _REAL for n in complex_):
         return
     work = _Rewriting(gm.graph, complex_[0].meta["val"].fake_mode)
+    for node in gm.graph.find_nodes(op="get_attr"):
+        value = operator.attrgetter(node.target)(gm)
+        if "val" not in node.meta and isinstance(value, torch.Tensor):
+            node.meta["val"] = work.fake_mode.from_tensor(value)
     for node in list(gm.graph.nodes):
         work.look_at(node)
     gm.graph.eliminate_dead_code()
@@ -58,12 +63,14 @@ def _is_complex(node: object) -> bool:
 @dataclass
 class _Rewriting:
     """`parts`: of nodes of complex numbers. `pairs`: of them as tensors [..., 2], where there is
-    one. `whole`: complex again, for what knows nothing else."""
+    one. `gone`: those that nothing computes any more. `whole`: these as complex numbers again, for
+    what knows nothing else."""
 
     graph: torch.fx.Graph
     fake_mode: object
     parts: dict[Node, Parts] = field(default_factory=dict)
     pairs: dict[Node, Node] = field(default_factory=dict)
+    gone: set[Node] = field(default_factory=set)
     whole: dict[Node, Node] = field(default_factory=dict)
     like: Node | None = None  # what is looked at
 
@@ -75,6 +82,7 @@ class _Rewriting:
             made = self._rewritten(node)
             if isinstance(made, Parts):
                 self.parts[node] = made
+                self.gone.add(node)
                 return
             if made is not None:
                 node.replace_all_uses_with(made)
@@ -95,7 +103,7 @@ class _Rewriting:
     # -- what rules use --
 
     def call(self, target, *args, **kwargs) -> Node:
-        """A call in front of the node that is looked at; a number where it is of numbers alone."""
+        """A call in front of the node that is looked at."""
         node = self.graph.call_function(target, args, kwargs)
         try:
             with self.fake_mode:
@@ -114,7 +122,7 @@ class _Rewriting:
             number = complex(value)
             return Parts(number.real, number.imag)
         if not _is_complex(value):
-            return Parts(value, 0.0)
+            return Parts(value, self.call(aten.full_like.default, value, 0.0))
         if value not in self.parts:
             self.parts[value] = self.split(self.pairs_of(value))
         return self.parts[value]
@@ -135,12 +143,11 @@ class _Rewriting:
     def tensors(self, node: Node) -> Parts:
         """The parts of a node, both as tensors of its shape."""
         value, parts = node.meta["val"], self.parts_of(node)
-        how = dict(dtype=_REAL[value.dtype], device=value.device)
-        real, imag = (
-            p if isinstance(p, Node) else self.call(aten.full.default, value.shape, p, **how)
-            for p in (parts.real, parts.imag)
-        )
-        return Parts(real, imag)
+        if isinstance(parts.real, Node):
+            return parts
+        how = dict(dtype=_REAL[value.dtype], device=value.device)  # of a number's conjugate
+        both = (parts.real, parts.imag)
+        return Parts(*(self.call(aten.full.default, [], number, **how) for number in both))
 
     def keep_pairs(self, node: Node, pairs: Node) -> Parts:
         self.pairs[node] = pairs
@@ -154,7 +161,7 @@ class _Rewriting:
 
     def _complex_again(self, node: Node) -> Node:
         """What a call that stays reads in the place of a node that is parts now."""
-        if node not in self.parts or node.op != "call_function":
+        if node not in self.gone:
             return node
         if node not in self.whole:
             with self.graph.inserting_before(self.like):
@@ -368,7 +375,8 @@ def _to_pairs(w: _Rewriting, node: Node):
 
 @_rule(aten.complex.default)
 def _complex(w: _Rewriting, node: Node):
-    return Parts(*node.args)
+    alike = all(a.meta["val"].shape == node.meta["val"].shape for a in node.args)
+    return Parts(*node.args) if alike else None
 
 
 @_rule(aten.polar.default)
@@ -394,33 +402,42 @@ def _converted(w: _Rewriting, node: Node):
     kwargs.pop("memory_format", None)
     kwargs["dtype"] = _REAL.get(value.dtype, value.dtype)
     parts = w.parts_of(x)
-    converted = [w.call(aten._to_copy.default, p, **kwargs) if isinstance(p, Node) else p
-                 for p in (parts.real, parts.imag)]  # fmt: skip
-    return Parts(*converted) if value.is_complex() else converted[0]
+    if not value.is_complex():
+        return w.call(aten._to_copy.default, parts.real, **kwargs)
+    both = (parts.real, parts.imag)
+    return Parts(*(w.call(aten._to_copy.default, part, **kwargs) for part in both))
 
 
 @_rule(aten.full.default, aten.zeros.default, aten.ones.default)
 def _made(w: _Rewriting, node: Node):
     fill = {aten.zeros.default: 0, aten.ones.default: 1}.get(node.target)
-    return w.parts_of(node.args[1] if fill is None else fill)
+    parts = w.parts_of(node.args[1] if fill is None else fill)
+    how = dict(dtype=_REAL[node.meta["val"].dtype], device=node.meta["val"].device)
+    both = (parts.real, parts.imag)
+    return Parts(*(w.call(aten.full.default, node.args[0], number, **how) for number in both))
 
 
 @_rule(aten.full_like.default, aten.zeros_like.default, aten.ones_like.default,
        aten.new_zeros.default, aten.new_ones.default)  # fmt: skip
 def _made_like(w: _Rewriting, node: Node):
     """A real tensor like a complex one stays what it is."""
-    if not _is_complex(node):
+    x, value = node.args[0], node.meta["val"]
+    if not value.is_complex():
         return None
     fills = {aten.full_like.default: node.args[-1], aten.ones_like.default: 1,
              aten.new_ones.default: 1}  # fmt: skip
-    return w.parts_of(fills.get(node.target, 0))
+    parts, how = w.parts_of(fills.get(node.target, 0)), dict(dtype=_REAL[value.dtype])
+    target, args = aten.full_like.default, (w.parts_of(x).real,)
+    if node.target in (aten.new_zeros.default, aten.new_ones.default):
+        target, args, how = aten.full.default, (node.args[1],), how | {"device": value.device}
+    return Parts(*(w.call(target, *args, number, **how) for number in (parts.real, parts.imag)))
 
 
 # -- the same of each part --
 
 
 def _each(w: _Rewriting, node: Node, target=None):
-    """The parts of what they are read by; a number among them as a tensor."""
+    """The same operation on all real parts, and on all imaginary ones."""
     made = []
     for part in ("real", "imag"):
         args, kwargs = map_arg(

@@ -149,3 +149,10 @@ def test_real_numbers_are_left_alone():
     before = list(gm.graph.nodes)
     functional.rewrite(gm)
     assert list(gm.graph.nodes) == before
+
+
+def test_real_numbers_are_spread_over_complex_ones():
+    """A larger real tensor beside a smaller complex one, and the reverse."""
+    x, z = torch.randn(3, 4, 5), randn(4, 1)
+    check(lambda x, z: (x + z, z - x, x * z, z / x, torch.complex(x, z.real)), x, z,
+          left=("complex",))  # fmt: skip

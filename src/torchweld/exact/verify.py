@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from html import escape  # of a notebook
 from typing import Any
 
@@ -29,6 +30,12 @@ from torchweld.exact.wide import widened
 from torchweld.runtime.index_flags import raise_if_any_set
 
 NUDGES = 3
+_ORACLES: tuple[tuple[torch.dtype, Callable[[Callable], Callable]], ...] = (
+    (torch.float64, widened),
+    (torch.float64, lambda call: call),
+    (torch.float64, partial(widened, halves=True)),
+    (torch.float32, lambda call: call),
+)
 _COLUMNS = ("eager rel L2", "fused rel L2", "eager max", "fused max")
 
 
@@ -188,13 +195,15 @@ def _parameters(call: Callable | None) -> dict[str, Tensor]:
 
 def _oracle(model: Callable, example_inputs) -> tuple[Callable | None, Callable, list[str]]:
     """A copy of the model in the highest precision that it runs in, and what brings inputs
-    there. A result that is NaN there and a number in eager can judge nothing."""
+    there: first with all float32 in it wide, too, for else positions that it makes itself are as
+    rough as eager's, and judge what follows them. A result that is NaN there and a number in eager
+    can judge nothing."""
     notes: list[str] = []
     eager = _run(model, example_inputs, False, 0)
-    for dtype, wide in ((torch.float64, False), (torch.float64, True), (torch.float32, False)):
+    for dtype, change in _ORACLES:
         precision = _to(dtype)
         try:
-            oracle = _copy(model, dtype, wide)
+            oracle = _copy(model, dtype, change)
             found = _run(oracle, map_tensors(precision, example_inputs), False, 0)
             if lost := next((n for n, t in found.items() if _is_lost(t, eager.get(n))), None):
                 raise ArithmeticError(f"{lost} has NaN where eager has none")
@@ -209,13 +218,12 @@ def _is_lost(tensor: Tensor, eager: Tensor | None) -> bool:
     return same and bool((tensor.isnan() & ~eager.isnan()).any())
 
 
-def _copy(model: Callable, dtype: torch.dtype, wide: bool) -> Callable:
-    """`wide`: where it names a floating dtype itself, this is float64, too."""
+def _copy(model: Callable, dtype: torch.dtype, change: Callable[[Callable], Callable]) -> Callable:
+    """`change`: of what the model calls, where it names floating dtypes itself."""
     if not isinstance(model, nn.Module):
-        return widened(model) if wide else model
+        return change(model)
     copied = copy.deepcopy(model)._apply(_to(dtype))
-    if wide:
-        copied.forward = widened(copied.forward)
+    copied.forward = change(copied.forward)
     return copied
 
 

@@ -1,39 +1,47 @@
-"""A model that names float32 itself (`timesteps.float()`), run in float64 all the same."""
+"""A model that names float32 itself (`timesteps.float()`), or makes tensors of the default dtype
+(`torch.linspace`), run in float64 all the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-_CASTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+_WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+_HALVES = {torch.float16: torch.float64, torch.bfloat16: torch.float64}
+_CASTS = {torch.Tensor.float: torch.float32, torch.Tensor.half: torch.float16,
+          torch.Tensor.bfloat16: torch.bfloat16, torch.Tensor.cfloat: torch.complex64}  # fmt: skip
 
 
-def widened(call: Callable) -> Callable:
-    """`call`, in which every floating dtype that is named or a default is float64."""
+def widened(call: Callable, halves: bool = False) -> Callable:
+    """`call`, in which float32 is float64 where it is named or a default, and complex numbers of it
+    likewise; `halves`: types of 16 bits, too, which else round as they do in eager."""
+    images = _WIDE | (_HALVES if halves else {})
 
     def run(*args, **kwargs):
-        with _default_float64(), _Widen():
+        with _default_float64(), _Widen(images):
             return call(*args, **kwargs)
 
     return run
 
 
 class _Widen(TorchFunctionMode):
+    """`images`: what dtypes become."""
+
+    def __init__(self, images: Mapping[torch.dtype, torch.dtype]) -> None:
+        super().__init__()
+        self._images = images
+
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        func = torch.Tensor.double if func in _CASTS else func
-        named = {name: _wide(value) for name, value in (kwargs or {}).items()}
-        return func(*map(_wide, args), **named)
+        if _CASTS.get(func) in self._images:
+            func, args = torch.Tensor.to, (args[0], _CASTS[func])
+        named = {name: self._wide(value) for name, value in (kwargs or {}).items()}
+        return func(*map(self._wide, args), **named)
 
-
-def _wide(value):
-    if not isinstance(value, torch.dtype):
-        return value
-    if value.is_complex:
-        return torch.complex128
-    return torch.float64 if value.is_floating_point else value
+    def _wide(self, value):
+        return self._images.get(value, value) if isinstance(value, torch.dtype) else value
 
 
 @contextmanager

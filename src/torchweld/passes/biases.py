@@ -50,7 +50,7 @@ def separate_biases(graph: Graph, target: Target) -> Graph:
     called = {name for n in calls for name in n.reads}
     buffers, nodes = dict(graph.buffers), []
     for node in graph.nodes:
-        if _is_backward(node):
+        if isinstance(node, Extern) and node.target == BACKWARD:
             nodes += bias_gradient_apart(node, graph)
         elif _has_bias_apart(node, graph, called, target) or _is_small(node, graph, target):
             call, total = _parts(node, graph)
@@ -125,14 +125,13 @@ def _sum(image: str, bias: str, result: Buffer, node: Extern) -> Comp:
 # -- gradients --
 
 
-def _is_backward(node: Node) -> bool:
-    return isinstance(node, Extern) and node.target == BACKWARD and node.outputs[BIAS] is not None
-
-
 def bias_gradient_apart(node: Extern, graph: Graph) -> list[Node]:
     """A call of convolution_backward without the bias's gradient, and a Comp that makes it; `node`
-    alone where the gradient that it is given is a window that rows and columns do not describe."""
+    alone where it makes none, and where the gradient that it is given is a window that rows and
+    columns do not describe."""
     gradient = node.args[0]
+    if node.outputs[BIAS] is None:
+        return [node]
     parts = _parts_of(gradient, graph.buffers[gradient.buffer])
     if parts is None:
         return [node]

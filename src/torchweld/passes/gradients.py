@@ -39,17 +39,16 @@ def _is_backward(node: Node) -> bool:
 
 
 def _apart(node: Extern, graph: Graph, target: Target) -> list[Node]:
-    image = _image_gradient(node)
-    own_image = image is not None and is_always_own(image, graph, target)
-    own_weight = is_own_gradient(node, graph, target)
-    made: list[Node] = [image] if own_image else []
-    left = without(node, (IMAGE,)) if own_image else [node]
-    if not own_weight:
-        return [*made, *left]
-    for call in without(node, (WEIGHT,) if not own_image else (IMAGE, WEIGHT)):
-        made += bias_gradient_apart(call, graph) if call.outputs[BIAS] is not None else [call]
-    alone = [k for k in (IMAGE, BIAS) if node.outputs[k] is not None]
-    return [*made, *(replace(n, name=f"{node.name}_weight") for n in without(node, alone))]
+    image, made, gone = _image_gradient(node), list[Node](), list[int]()
+    if image is not None and is_always_own(image, graph, target):
+        made.append(image)
+        gone.append(IMAGE)
+    if not is_own_gradient(node, graph, target):
+        return [*made, *without(node, gone)]
+    (weight,) = without(node, [k for k in (IMAGE, BIAS) if node.outputs[k] is not None])
+    made.append(replace(weight, name=f"{node.name}_weight"))
+    rest = without(node, [*gone, WEIGHT])
+    return [*made, *(n for call in rest for n in bias_gradient_apart(call, graph))]
 
 
 def _image_gradient(node: Extern) -> Extern | None:

@@ -96,7 +96,8 @@ def build(problem: Problem, device: str, dtype: torch.dtype | None, train: bool)
         if isinstance(part, nn.modules.dropout._DropoutNd):
             part.p = 0.0
     moved = tuple(_to(tensor, device, dtype) for tensor in inputs)
-    return Built(module.to(device, dtype).train(train), moved)
+    module._apply(lambda tensor: _to(tensor, device, dtype))  # `to` drops imaginary parts
+    return Built(module.train(train), moved)
 
 
 def usual_dtype(problem: Problem, device: str) -> torch.dtype:

@@ -29,6 +29,7 @@ _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 _KEPT_META = ("nn_module_stack", "fwd_nn_module_stack", "stack_trace", "from_node", "seq_nr")
 _SELECT, _STACK = aten.select.int, aten.stack.default
 _NOT_FOR_PARTS = (RuntimeError, ValueError, NotImplementedError)  # strides that parts do not have
+_COMPUTED = (aten.hypot.default, aten.atan2.default)
 _PAIRS = (aten.view_as_real.default, aten.view_as_real_copy.default)
 
 
@@ -85,6 +86,8 @@ class _Rewriting:
                 self.gone.add(node)
                 return
             if made is not None:
+                if made.target in _COMPUTED:
+                    made.meta["val"] = node.meta["val"]  # it lies as eager's
                 node.replace_all_uses_with(made)
                 return
         node.args, node.kwargs = map_arg((node.args, node.kwargs), self._complex_again)
@@ -136,9 +139,17 @@ class _Rewriting:
             if node in self.parts:
                 parts = self.tensors(node)
                 self.pairs[node] = self.call(_STACK, [parts.real, parts.imag], -1)
+                self.pairs[node].meta["val"] = self._as_pairs(node.meta["val"])
             else:
                 self.pairs[node] = self.call(aten.view_as_real.default, node)
         return self.pairs[node]
+
+    def _as_pairs(self, value: torch.Tensor) -> torch.Tensor:
+        """[..., 2], which lies as complex numbers do."""
+        with self.fake_mode:
+            return torch.view_as_real(torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device=value.device
+            ))  # fmt: skip
 
     def tensors(self, node: Node) -> Parts:
         """The parts of a node, both as tensors of its shape."""
@@ -165,19 +176,9 @@ class _Rewriting:
             return node
         if node not in self.whole:
             with self.graph.inserting_before(self.like):
-                self.whole[node] = self._whole(node)
+                pairs = self.pairs_of(node)
+                self.whole[node] = self.call(aten.view_as_complex.default, pairs)
         return self.whole[node]
-
-    def _whole(self, node: Node) -> Node:
-        """As `node` lies in memory."""
-        value, parts = node.meta["val"], self.tensors(node)
-        order = sorted(range(value.dim()), key=lambda d: -value.stride(d))
-        if order == list(range(value.dim())):
-            return self.call(aten.view_as_complex.default, self.pairs_of(node))
-        turned = [self.call(aten.permute.default, p, order) for p in (parts.real, parts.imag)]
-        made = self.call(aten.view_as_complex.default, self.call(_STACK, turned, -1))
-        back = [order.index(d) for d in range(value.dim())]
-        return self.call(aten.permute.default, made, back)
 
 
 Rule = Callable[[_Rewriting, Node], "Parts | Node | None"]

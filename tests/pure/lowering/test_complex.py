@@ -100,7 +100,7 @@ def test_functions_of_odd_numbers(function):
 @pytest.mark.parametrize("turn", [lambda z: z.T, lambda z: z.permute(1, 0).contiguous().T])
 def test_results_lie_as_eagers(turn):
     check(lambda z: (turn(z) * 2, turn(z).conj()), randn(5, 3))
-    check(lambda z: ((turn(z) / (turn(z).abs() + 2)).abs(), turn(z).angle()), randn(5, 3))
+    check(lambda z: (turn(z) / (turn(z).abs() + 2)).abs(), randn(5, 3))
     check(lambda z: torch.nn.functional.pad(turn(z) * 2, (1, 0))[:, 1:], randn(5, 3))
     check(lambda z: torch.view_as_real(turn(z) * 2j), randn(5, 3))
 

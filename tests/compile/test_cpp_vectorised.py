@@ -309,3 +309,48 @@ comp pairs [i:19, j:{columns}] {{
     shapes = {"x": ((19, columns), d.f32), "valid": ((19, columns), d.b1), "y": ((19,), d.f32)}
     said = report(text, shapes, tmp_path, ("-fopt-info-vec",))
     assert "loop vectorized" in said and "using 8 byte vectors" not in said
+
+
+
+
+PADDED = {
+    "along both": """
+comp padded [i:40, j:34, k:34] {
+  %0 = index k : i64
+  %1 = const 33 : i64
+  %2 = lt %0 %1 : b1
+  %3 = index j : i64
+  %4 = lt %3 %1 : b1
+  %5 = bit_and %2 %4 : b1
+  %6 = load x[i, j, k] if %5 else 0 : f32
+  %7 = sigmoid %6 : f32
+  %8 = mul %6 %7 : f32
+  %9 = const 0.0 : f32
+  %10 = where %5 %8 %9 : f32
+  store y[i, j, k] %10
+}
+""",
+    "along rows": """
+comp padded [i:40, j:33, k:34] {
+  %0 = index k : i64
+  %1 = const 33 : i64
+  %2 = lt %0 %1 : b1
+  %3 = load x[i, j, k] if %2 else 0 : f32
+  %4 = sigmoid %3 : f32
+  %5 = mul %3 %4 : f32
+  %6 = const 0.0 : f32
+  %7 = where %2 %5 %6 : f32
+  store y[i, j, k] %7
+}
+""",
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_what_is_computed_before_a_padding(name, tmp_path):
+    """Conditions are copied with what they choose, and as wide: gcc makes no vectors of loops that
+    read bools, or compare 64-bit indices beside floats: silu before a padding of 2 x 48 x 33 x 33
+    took 594 and 215 us, 100 so. The column of the padding alone is no loop."""
+    rows = 33 if name == "along rows" else 34
+    shapes = {"x": ((40, 33, 33), d.f32), "y": ((40, rows, 34), d.f32)}
+    assert all("= 33;" in line for line in missed(PADDED[name], shapes, tmp_path))

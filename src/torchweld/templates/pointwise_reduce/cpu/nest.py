@@ -266,7 +266,8 @@ class _Nest:
         made = {v: f"m{v}[{name} - {low}]" for v in ends}
         with e.block():
             for value in ends:
-                e.line(f"alignas(64) {x.ctype(k.body[value].dtype)} m{value}[{copied_most(k)}];")
+                kind = x.array_type(k.body[value].dtype)
+                e.line(f"alignas(64) {kind} m{value}[{copied_most(k)}];")
             for piece in pieces:
                 texts = common | piece.known
                 wanted = needed(k.body, ends, stop=texts)
@@ -275,7 +276,8 @@ class _Nest:
                     for value in (v for v in values if v in wanted and v not in texts):
                         self._value(value, texts, None)
                     e.lines(f"{made[v]} = {texts[v]};" for v in ends)
-            self.texts = common | made
+            read = {v: x.from_memory(text, k.body[v].dtype) for v, text in made.items()}
+            self.texts = common | read
             self.values = _unknown(k, self.stage, self.texts)
             if k.overlaps:
                 self._overlapping(name, low, high)

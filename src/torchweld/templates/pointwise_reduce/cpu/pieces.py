@@ -32,7 +32,8 @@ _CHOICES = frozenset(("where", "bit_and", "bit_or", "logical_not"))
 def copied(
     k: Kernel, values: tuple[Value, ...], pieces: tuple[Segment, ...]
 ) -> tuple[Value, ...]:
-    """The values of a pointwise lane to copy; none where that gains nothing."""
+    """The values of a pointwise lane to copy; none where that gains nothing. Conditions that pieces
+    know are among them: a lane that compares its indices has vectors of half as many."""
     short = min(p.high - p.low for p in pieces) < LANES
     if k.frame.columns or k.schedule.abreast or not short or not copied_most(k):
         return ()
@@ -47,7 +48,7 @@ def copied(
     used = {u for v in rest for u in operands(k.body[v])}
     used |= {u for s in k.comp.stores for u in store_operands(s)}
     lane = k.schedule.nest[-1]
-    ends = [v for v in values if v in moved & used - known and lane in k.stages.axes[v]]
+    ends = [v for v in values if v in moved & used and lane in k.stages.axes[v]]
     ends = [v for v in ends if not known.isdisjoint(needed(k.body, (v,)))]
     return () if _is_longer(k, len(ends), rest, pieces) else tuple(ends)
 

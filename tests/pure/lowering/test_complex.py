@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 import torch
@@ -159,3 +160,36 @@ def test_real_numbers_are_spread_over_complex_ones():
     x, z = torch.randn(3, 4, 5), randn(4, 1)
     check(lambda x, z: (x + z, z - x, x * z, z / x, torch.complex(x, z.real)), x, z,
           left=("complex",))  # fmt: skip
+
+
+ONE = (
+    "{0}.conj()", "torch.exp({0} * 0.3)", "-{0}", "{0} * (0.5 - 2j)", "{0} / ({0}.abs() + 1)",
+    "{0}.mT", "{0}.flip(-1)", "{0}.roll(1, 0)", "torch.fft.fft({0}, norm='ortho')",
+    "torch.complex({0}.imag, {0}.real)", "torch.polar({0}.abs(), {0}.real)", "{0} + {0}.real",
+    "torch.cat([{0}[:1], {0}[1:] * 2], 0)", "torch.sgn({0})", "{0} ** 2", "1 / ({0} + 3)",
+    "torch.where({0}.real > 0, {0}, {0} * 2j)", "{0}.cumsum(1) * 0.3", "put({0}, {0})", "2 - {0}",
+    "torch.nn.functional.pad({0}, (1, 0))[:, 1:]", "{0}[[1, 0, 2, 3]]", "torch.log({0} + 4)",
+)  # fmt: skip
+TWO = ("{0} * {1}", "{0} + {1}", "{0} - {1}", "{0} / ({1}.abs() + 2)", "{0} * {1}.conj()",
+       "{0} @ {1} * 0.2", "torch.add({0}, {1}, alpha=0.5j)", "{0} * {1}.real")  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs(seed):
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    lines, names = [], ["z", "w"]
+    for number in range(draw.randint(3, 7)):
+        form = draw.choice(ONE if draw.random() < 0.65 else TWO)
+        lines.append(f"    v{number} = {form.format(draw.choice(names), draw.choice(names))}")
+        names.append(f"v{number}")
+    results = f"{names[-1]}, {names[-2]}.abs(), {draw.choice(names)} * 1"
+    program = "\n".join(["def function(z, w):", *lines, f"    return {results}"])
+    made = {"torch": torch, "put": put}
+    exec(program, made)
+    z, w = randn(4, 4), randn(4, 4).mT
+    found = run(lowered(made["function"], z, w), (z, w), exact=False)
+    exact = made["function"](z.to(C128), w.to(C128))
+    for one, eager, best in zip(found, made["function"](z, w), exact, strict=True):
+        assert one.stride() == eager.stride(), program
+        assert (one - best).norm() <= 4 * (eager - best).norm() + 2e-6 * best.norm(), program

@@ -62,3 +62,14 @@ def test_sizes_that_vary_and_constants(dynamic):
         for one, other in zip(fused(x, z), function(x, z), strict=True):
             assert one.stride() == other.stride()
             torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("function", [
+    lambda z: z * 2 + 1, lambda z: torch.fft.fft(z).abs(), lambda z: z @ z, lambda z: z.tan() + z,
+])  # fmt: skip
+def test_inputs_that_are_conjugates(function):
+    """Of which memory has the other sign."""
+    torch._dynamo.reset()
+    z, fused = torch.randn(4, 4, dtype=C64), torchweld.fuse(function)
+    for given in (z, z.conj(), z.mH):
+        torch.testing.assert_close(fused(given), function(given))

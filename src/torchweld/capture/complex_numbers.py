@@ -127,7 +127,8 @@ class _Rewriting:
         if not _is_complex(value):
             return Parts(value, self.call(aten.full_like.default, value, 0.0))
         if value not in self.parts:
-            self.parts[value] = self.split(self.pairs_of(value))
+            pairs = self.pairs_of(value)
+            self.parts.setdefault(value, self.split(pairs))
         return self.parts[value]
 
     def split(self, pairs: Node) -> Parts:
@@ -136,6 +137,9 @@ class _Rewriting:
     def pairs_of(self, node: Node) -> Node:
         """[..., 2], real."""
         if node not in self.pairs:
+            if node.meta["val"].is_conj() and node not in self.parts:  # given so by the caller
+                turned = self.parts_of(self.call(aten._conj_physical.default, node))
+                self.parts[node] = Parts(turned.real, _negative(self, turned.imag))
             if node in self.parts:
                 parts = self.tensors(node)
                 self.pairs[node] = self.call(_STACK, [parts.real, parts.imag], -1)

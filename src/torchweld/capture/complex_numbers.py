@@ -35,7 +35,7 @@ _PAIRS = (aten.view_as_real.default, aten.view_as_real_copy.default)
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Real and imaginary part: nodes, both of the whole shape, or numbers, both."""
+    """Real and imaginary part: nodes, both of the whole shape; of a number, two numbers."""
 
     real: Node | float
     imag: Node | float
@@ -59,6 +59,14 @@ def as_real_numbers(gm: GraphModule) -> None:
 def _is_complex(node: object) -> bool:
     value = node.meta.get("val") if isinstance(node, Node) else None
     return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+def _suit(parts: Parts, node: Node) -> bool:
+    """Whether tensors are the parts of a node: of its shape, and real numbers of its precision."""
+    value = node.meta["val"]
+    expected = value.shape, _REAL[value.dtype]
+    tensors = (part.meta["val"] for part in (parts.real, parts.imag))
+    return all((t.shape, t.dtype) == expected for t in tensors)
 
 
 @dataclass
@@ -99,9 +107,14 @@ class _Rewriting:
                 return self._on_pairs(node)
             rule = RULES.get(node.target)
             try:
-                return rule and rule(self, node)
+                made = rule and rule(self, node)
             except _NOT_FOR_PARTS:
                 return None
+            if not isinstance(made, Parts):
+                return made
+            if not isinstance(made.real, Node):
+                made = self._numbers(made, node)
+            return made if _suit(made, node) else None
 
     # -- what rules use --
 
@@ -141,7 +154,7 @@ class _Rewriting:
                 turned = self.parts_of(self.call(aten._conj_physical.default, node))
                 self.parts[node] = Parts(turned.real, _negative(self, turned.imag))
             if node in self.parts:
-                parts = self.tensors(node)
+                parts = self.parts[node]
                 self.pairs[node] = self.call(_STACK, [parts.real, parts.imag], -1)
                 self.pairs[node].meta["val"] = self._as_pairs(node.meta["val"])
             else:
@@ -155,12 +168,10 @@ class _Rewriting:
                 value.shape, value.stride(), dtype=value.dtype, device=value.device
             ))  # fmt: skip
 
-    def tensors(self, node: Node) -> Parts:
-        """The parts of a node, both as tensors of its shape."""
-        value, parts = node.meta["val"], self.parts_of(node)
-        if isinstance(parts.real, Node):
-            return parts
-        how = dict(dtype=_REAL[value.dtype], device=value.device)  # of a number's conjugate
+    def _numbers(self, parts: Parts, node: Node) -> Parts:
+        """Those of a number's conjugate as tensors, of the precision that torch gives it."""
+        value = node.meta["val"]
+        how = dict(dtype=_REAL[value.dtype], device=value.device)
         both = (parts.real, parts.imag)
         return Parts(*(self.call(aten.full.default, [], number, **how) for number in both))
 
@@ -265,10 +276,10 @@ def _reciprocal(w: _Rewriting, node: Node):
 
 def _quotient(w: _Rewriting, x: Parts, y: Parts) -> Parts | None:
     """By Smith's method: the larger part of the divisor divides the smaller one."""
-    if not isinstance(y.real, Node) or not isinstance(y.imag, Node):
-        if isinstance(y.imag, Node) or y.imag != 0.0:
+    if not isinstance(y.real, Node):
+        if y.imag != 0.0:
             return None
-        return Parts(_over(w, x.real, y.real), _over(w, x.imag, y.real))
+        return Parts(*(w.call(aten.div.Tensor, part, y.real) for part in (x.real, x.imag)))
     sizes = (w.call(aten.abs.default, part) for part in (y.real, y.imag))
     wide = w.call(aten.ge.Tensor, *sizes)
     large = w.call(aten.where.self, wide, y.real, y.imag)
@@ -283,12 +294,6 @@ def _quotient(w: _Rewriting, x: Parts, y: Parts) -> Parts | None:
     turned = _plus(w, second, _times(w, first, ratio), -1)
     imag = w.call(aten.where.self, wide, turned, w.call(aten.neg.default, turned))
     return Parts(*(w.call(aten.div.Tensor, part, below) for part in (real, imag)))
-
-
-def _over(w: _Rewriting, a, b):
-    if isinstance(a, Node):
-        return w.call(aten.div.Tensor, a, b)
-    return a / b if not isinstance(b, Node) else _times(w, w.call(aten.reciprocal.default, b), a)
 
 
 def _tensor(w: _Rewriting, part, like: Node) -> Node:
@@ -326,7 +331,7 @@ def _same(w: _Rewriting, node: Node):
 
 @_rule(aten.exp.default)
 def _exp(w: _Rewriting, node: Node):
-    x = w.tensors(node.args[0])
+    x = w.parts_of(node.args[0])
     size = w.call(aten.exp.default, x.real)
     turned = _times(w, size, w.call(aten.sin.default, x.imag))
     zero = w.call(aten.eq.Scalar, x.imag, 0)  # of a real number, also where its exp is infinite
@@ -337,26 +342,26 @@ def _exp(w: _Rewriting, node: Node):
 
 @_rule(aten.abs.default)
 def _abs(w: _Rewriting, node: Node):
-    x = w.tensors(node.args[0])
+    x = w.parts_of(node.args[0])
     return w.call(aten.hypot.default, x.real, x.imag)
 
 
 @_rule(aten.angle.default)
 def _angle(w: _Rewriting, node: Node):
-    x = w.tensors(node.args[0])
+    x = w.parts_of(node.args[0])
     return w.call(aten.atan2.default, x.imag, x.real)
 
 
 @_rule(aten.log.default)
 def _log(w: _Rewriting, node: Node):
-    x = w.tensors(node.args[0])
+    x = w.parts_of(node.args[0])
     size = w.call(aten.hypot.default, x.real, x.imag)
     return Parts(w.call(aten.log.default, size), w.call(aten.atan2.default, x.imag, x.real))
 
 
 @_rule(aten.sgn.default)
 def _sgn(w: _Rewriting, node: Node):
-    x = w.tensors(node.args[0])
+    x = w.parts_of(node.args[0])
     size = w.call(aten.hypot.default, x.real, x.imag)
     zero = w.call(aten.eq.Scalar, size, 0)
     return Parts(*(
@@ -393,12 +398,12 @@ def _polar(w: _Rewriting, node: Node):
 
 @_rule(aten.real.default)
 def _real(w: _Rewriting, node: Node):
-    return w.tensors(node.args[0]).real
+    return w.parts_of(node.args[0]).real
 
 
 @_rule(aten.imag.default)
 def _imag(w: _Rewriting, node: Node):
-    return w.tensors(node.args[0]).imag
+    return w.parts_of(node.args[0]).imag
 
 
 @_rule(aten._to_copy.default)
@@ -441,45 +446,54 @@ def _made_like(w: _Rewriting, node: Node):
 # -- the same of each part --
 
 
-def _each(w: _Rewriting, node: Node, target=None):
-    """The same operation on all real parts, and on all imaginary ones."""
-    made = []
-    for part in ("real", "imag"):
-        args, kwargs = map_arg(
-            (node.args, node.kwargs),
-            lambda n, part=part: getattr(w.tensors(n), part) if _is_complex(n) else n,
-        )
-        made.append(w.call(target or node.target, *args, **kwargs))
-    return Parts(*made)
+def _each(*places: int) -> Rule:
+    """The same operation on all real parts, and on all imaginary ones, of the arguments at
+    `places`. Others are read as they are (sizes, indices, conditions). None where one of these is
+    real, which ATen may convert, and where a dtype is asked for."""
+
+    def rule(w: _Rewriting, node: Node):
+        values = [node.args[k] for k in places]
+        if not all(map(_is_complex, values)) or node.kwargs.get("dtype") is not None:
+            return None
+        both, args = [w.parts_of(v) for v in values], list(node.args)
+        made = []
+        for part in ("real", "imag"):
+            for k, value in zip(places, both):
+                args[k] = getattr(value, part)
+            made.append(w.call(node.target, *args, **node.kwargs))
+        return Parts(*made)
+
+    return rule
 
 
 _rule(
     aten.permute.default, aten.transpose.int, aten.t.default, aten.expand.default, _SELECT,
     aten.slice.Tensor, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim,
-    aten.squeeze.dims, aten.cat.default, _STACK, aten.flip.default, aten.roll.default,
-    aten.index_select.default, aten.index.Tensor, aten.gather.default, aten.repeat.default,
-    aten.slice_backward.default, aten.select_backward.default, aten.sum.default,
-    aten.mean.default, aten.cumsum.default, aten.diagonal.default, aten.tril.default,
+    aten.squeeze.dims, aten.flip.default, aten.roll.default, aten.index_select.default,
+    aten.index.Tensor, aten.gather.default, aten.repeat.default, aten.slice_backward.default,
+    aten.select_backward.default, aten.sum.default, aten.sum.dim_IntList, aten.mean.default,
+    aten.mean.dim, aten.cumsum.default, aten.diagonal.default, aten.tril.default,
     aten.triu.default,
-)(_each)  # fmt: skip
+)(_each(0))  # fmt: skip
+_rule(aten.slice_scatter.default, aten.select_scatter.default, aten.copy.default)(_each(0, 1))
+_rule(aten.index_put.default)(_each(0, 2))
+_rule(aten.where.self)(_each(1, 2))
 
 
-@_rule(aten.slice_scatter.default, aten.select_scatter.default, aten.copy.default)
-def _written(w: _Rewriting, node: Node):
-    """What is written is complex, too."""
-    return _each(w, node) if all(map(_is_complex, node.args[:2])) else None
-
-
-@_rule(aten.index_put.default)
-def _put(w: _Rewriting, node: Node):
-    return _each(w, node) if _is_complex(node.args[0]) and _is_complex(node.args[2]) else None
+@_rule(aten.cat.default, _STACK)
+def _joined(w: _Rewriting, node: Node):
+    """Real tensors among them have an imaginary part of zero."""
+    tensors, *rest = node.args
+    parts = [w.parts_of(t) for t in tensors]
+    both = ([p.real for p in parts], [p.imag for p in parts])
+    return Parts(*(w.call(node.target, some, *rest, **node.kwargs) for some in both))
 
 
 @_rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 def _view(w: _Rewriting, node: Node):
     """Parts lie otherwise than the numbers did, and may have to be copied for it."""
     x, shape = node.args
-    parts, made = w.tensors(x), []
+    parts, made = w.parts_of(x), []
     for part in (parts.real, parts.imag):
         try:
             made.append(w.call(aten.view.default, part, shape))
@@ -489,32 +503,10 @@ def _view(w: _Rewriting, node: Node):
     return Parts(*made)
 
 
-@_rule(aten.sum.dim_IntList, aten.mean.dim)
-def _reduced(w: _Rewriting, node: Node):
-    return _each(w, node) if not node.kwargs else None
-
-
-@_rule(aten.constant_pad_nd.default)
-def _padded(w: _Rewriting, node: Node):
-    x, pad, *fill = node.args
-    fill, parts = w.parts_of(*fill or (0,)), w.tensors(x)
-    made = ((parts.real, fill.real), (parts.imag, fill.imag))
-    return Parts(*(w.call(aten.constant_pad_nd.default, p, pad, number) for p, number in made))
-
-
-@_rule(aten.where.self)
-def _where(w: _Rewriting, node: Node):
-    condition, *both = node.args
-    if not all(map(_is_complex, both)):
-        return None
-    x, y = map(w.tensors, both)
-    pairs = (x.real, y.real), (x.imag, y.imag)
-    return Parts(*(w.call(aten.where.self, condition, *pair) for pair in pairs))
-
-
-@_rule(aten.masked_fill.Scalar)
+@_rule(aten.constant_pad_nd.default, aten.masked_fill.Scalar)
 def _filled(w: _Rewriting, node: Node):
-    x, mask, number = node.args
-    parts, fill = w.tensors(x), w.parts_of(number)
+    """Where a number is put, zero if none is given."""
+    x, where, *number = node.args
+    fill, parts = w.parts_of(*number or (0,)), w.parts_of(x)
     made = (parts.real, fill.real), (parts.imag, fill.imag)
-    return Parts(*(w.call(aten.masked_fill.Scalar, p, mask, number) for p, number in made))
+    return Parts(*(w.call(node.target, part, where, some) for part, some in made))

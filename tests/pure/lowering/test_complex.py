@@ -193,3 +193,25 @@ def test_random_programs(seed):
     for one, eager, best in zip(found, made["function"](z, w), exact, strict=True):
         assert one.stride() == eager.stride(), program
         assert (one - best).norm() <= 4 * (eager - best).norm() + 2e-6 * best.norm(), program
+
+
+MIXED = {
+    "cat": lambda z, x, k: (torch.cat([z, x]), torch.cat([k, z * 2], 1)),
+    "stack": lambda z, x, k: torch.stack([x * 2, z * 1], -1),
+    "sums": lambda z, x, k: ((x * 2).sum(dtype=C64) * z, x.cumsum(1, dtype=C64) + z),
+    "wide sums": lambda z, x, k: ((z * 2).sum(dtype=C128), (z * 2).mean(1, dtype=C128)),
+    "wide scan": lambda z, x, k: (z * 2).cumsum(1, dtype=C128),
+    "masks": lambda z, x, k: (z * (x > 0), torch.where(x > 0, z, x), z.masked_fill(x > 0, 1j)),
+    "chosen": lambda z, x, k: (z * k, z + k, torch.gather(z * 2, 1, k % 4), z[k[0] % 3]),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_complex_and_other_numbers(name):
+    """What ATen converts has an imaginary part of zero; sums may be of another type."""
+    torch.manual_seed(0)
+    args = randn(3, 4), torch.randn(3, 4), torch.arange(12).view(3, 4)
+    expected, found = MIXED[name](*args), run(lowered(MIXED[name], *args), args, exact=False)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)

@@ -1,10 +1,13 @@
-"""Models of complex numbers, and the shapes of their inputs."""
+"""Models of complex numbers, the shapes of their inputs, and what is asked of them."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+import torchweld
+from torchweld.exact.verify import verify
 
 C64 = torch.complex64
 
@@ -106,3 +109,15 @@ MODELS = {
     "correlation": (Correlation, [(2, 12, 15), (2, 12, 15)]),
 }
 ON_COMPLEX = tuple(f"aten.{n}." for n in ("mul", "exp", "abs", "add", "div", "_conj", "bmm"))
+
+
+def check(name: str, train: bool, device: str) -> None:
+    """As exact as eager, and no call of the library but transforms and products."""
+    torch.manual_seed(0)
+    make, shapes = MODELS[name]
+    model, inputs = make().to(device), tuple(torch.randn(s, device=device) for s in shapes)
+    fused = torchweld.fuse(model)
+    report = verify(model, fused, inputs, train=train)
+    assert report.ok, str(report)
+    nodes = [n for r in torchweld.records(fused) for n in r.graph.nodes]
+    assert not [n for n in nodes if getattr(n, "target", "").startswith(ON_COMPLEX)]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import torchweld
-from complex_models import C64, MODELS, ON_COMPLEX
+from complex_models import C64, MODELS, check
 from torchweld.exact.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("error::torchweld.core.events.TorchweldWarning")
@@ -16,14 +16,7 @@ pytestmark = pytest.mark.filterwarnings("error::torchweld.core.events.TorchweldW
 @pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", MODELS)
 def test_as_exact_as_eager(name, train):
-    torch.manual_seed(0)
-    make, shapes = MODELS[name]
-    model, inputs = make(), tuple(torch.randn(shape) for shape in shapes)
-    fused = torchweld.fuse(model)
-    report = verify(model, fused, inputs, train=train)
-    assert report.ok, str(report)
-    nodes = [n for r in torchweld.records(fused) for n in r.graph.nodes]
-    assert not [n for n in nodes if getattr(n, "target", "").startswith(ON_COMPLEX)]
+    check(name, train, "cpu")
 
 
 def test_what_verify_compares_of_complex_numbers():

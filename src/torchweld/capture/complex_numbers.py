@@ -22,11 +22,12 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from torchweld.capture.calls import add_call
 from torchweld.capture.spectra import ON_PAIRS
+from torchweld.capture.torch_private import FakeTensorMode
 
 aten = torch.ops.aten
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-_KEPT_META = ("nn_module_stack", "fwd_nn_module_stack", "stack_trace", "from_node", "seq_nr")
 _SELECT, _STACK = aten.select.int, aten.stack.default
 _NOT_FOR_PARTS = (RuntimeError, ValueError, NotImplementedError)  # strides that parts do not have
 _COMPUTED = (aten.hypot.default, aten.atan2.default)
@@ -46,7 +47,7 @@ def as_real_numbers(gm: GraphModule) -> None:
     complex_ = [n for n in gm.graph.nodes if _is_complex(n)]
     if not complex_ or any(n.meta["val"].dtype not in _REAL for n in complex_):
         return
-    work = _Rewriting(gm.graph, complex_[0].meta["val"].fake_mode)
+    work = _Rewriting(complex_[0].meta["val"].fake_mode)
     for node in gm.graph.find_nodes(op="get_attr"):
         value = operator.attrgetter(node.target)(gm)
         if "val" not in node.meta and isinstance(value, torch.Tensor):
@@ -75,8 +76,7 @@ class _Rewriting:
     one. `gone`: those that nothing computes any more. `whole`: these as complex numbers again, for
     what knows nothing else."""
 
-    graph: torch.fx.Graph
-    fake_mode: object
+    fake_mode: FakeTensorMode
     parts: dict[Node, Parts] = field(default_factory=dict)
     pairs: dict[Node, Node] = field(default_factory=dict)
     gone: set[Node] = field(default_factory=set)
@@ -102,35 +102,24 @@ class _Rewriting:
 
     def _rewritten(self, node: Node) -> Parts | Node | None:
         """What takes the place of `node`; None: it stays."""
-        with self.graph.inserting_before(node):
-            if node.target in ON_PAIRS:
-                return self._on_pairs(node)
-            rule = RULES.get(node.target)
-            try:
-                made = rule and rule(self, node)
-            except _NOT_FOR_PARTS:
-                return None
-            if not isinstance(made, Parts):
-                return made
-            if not isinstance(made.real, Node):
-                made = self._numbers(made, node)
-            return made if _suit(made, node) else None
+        if node.target in ON_PAIRS:
+            return self._on_pairs(node)
+        rule = RULES.get(node.target)
+        try:
+            made = rule and rule(self, node)
+        except _NOT_FOR_PARTS:
+            return None
+        if not isinstance(made, Parts):
+            return made
+        if not isinstance(made.real, Node):
+            made = self._numbers(made, node)
+        return made if _suit(made, node) else None
 
     # -- what rules use --
 
     def call(self, target, *args, **kwargs) -> Node:
         """A call in front of the node that is looked at."""
-        node = self.graph.call_function(target, args, kwargs)
-        try:
-            with self.fake_mode:
-                values = map_arg((args, kwargs), lambda n: n.meta["val"])
-                value = target(*values[0], **values[1])
-        except Exception:
-            self.graph.erase_node(node)
-            raise
-        kept = {k: self.like.meta[k] for k in _KEPT_META if k in self.like.meta}
-        node.meta = kept | {"val": value}
-        return node
+        return add_call(self.like, target, args, self.fake_mode, **kwargs)
 
     def parts_of(self, value: object) -> Parts:
         """Of a tensor, complex or real, or of a number."""
@@ -190,9 +179,7 @@ class _Rewriting:
         if node not in self.gone:
             return node
         if node not in self.whole:
-            with self.graph.inserting_before(self.like):
-                pairs = self.pairs_of(node)
-                self.whole[node] = self.call(aten.view_as_complex.default, pairs)
+            self.whole[node] = self.call(aten.view_as_complex.default, self.pairs_of(node))
         return self.whole[node]
 
 

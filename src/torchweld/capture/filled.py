@@ -17,7 +17,8 @@ from itertools import pairwise
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.fx.node import map_arg
+
+from torchweld.capture.calls import add_call
 
 aten = torch.ops.aten
 _SELECT, _SLICE = aten.select.int, aten.slice.Tensor
@@ -25,7 +26,6 @@ _SCATTERS = {aten.select_scatter.default: True, aten.slice_scatter.default: Fals
 _GRADIENTS = {aten.select_backward.default: True, aten.slice_backward.default: False}
 _COPY, _CLONE, _ADD = aten.copy.default, aten.clone.default, aten.add.Tensor
 _WHOLE = (None, None, 1)  # a slice
-_KEPT_META = ("nn_module_stack", "fwd_nn_module_stack", "stack_trace", "from_node", "seq_nr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +232,3 @@ def _replace(node: Node, what: _Filled) -> None:
     made = add_call(node, aten.cat.default, (whole, what.dim))
     made.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(made)
-
-
-def add_call(before: Node, target, args: tuple, **kwargs) -> Node:
-    """A call in front of a node, of which it is said that it comes from the same place."""
-    with before.graph.inserting_before(before):
-        node = before.graph.call_function(target, args, kwargs)
-    with before.meta["val"].fake_mode:
-        value = target(*map_arg(args, lambda n: n.meta["val"]), **kwargs)
-    node.meta = {k: before.meta[k] for k in _KEPT_META if k in before.meta} | {"val": value}
-    return node

@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from torchweld.capture import torch_private
-from torchweld.capture.filled import add_call
+from torchweld.capture.calls import add_call
 
 aten = torch.ops.aten
 _INDEX, _PUT = aten.index.Tensor, aten.index_put.default

@@ -33,7 +33,7 @@ from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, Value
 from torchweld.passes.depthwise_weights import weight_sums
 from torchweld.templates.conv.comp import Call, all_of, call_of, edges, on_buffer
-from torchweld.templates.conv.depthwise import image_gradient, is_pointwise, is_summed
+from torchweld.templates.conv.depthwise import is_pointwise, is_summed, pointwise_gradient
 from torchweld.templates.conv.gradient import IMAGE, WEIGHT, weight_gradient, without
 
 _SIDES = "dhw"
@@ -53,7 +53,7 @@ def _changed(node: Extern, buffers: dict[str, Buffer]) -> list[Node]:
     call = call_of(node)
     if is_pointwise(call, buffers):
         return [_written_out(node, call, buffers) or node]
-    call, weight = image_gradient(node, buffers), weight_gradient(node)
+    call, weight = pointwise_gradient(node, buffers), weight_gradient(node)
     made = {
         IMAGE: None if call is None else _written_out(node, call, buffers),
         WEIGHT: weight_sums(node, weight, buffers) if is_summed(weight, buffers) else None,

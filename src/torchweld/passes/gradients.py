@@ -19,9 +19,8 @@ from torchweld.ir.nodes import Extern, Graph, Node
 from torchweld.passes.biases import bias_gradient_apart
 from torchweld.plan.convolutions import is_always_own, is_own_gradient
 from torchweld.targets.target import Target
-from torchweld.templates.conv.gradient import BACKWARD, BIAS, IMAGE, WEIGHT, without
-
-_FORWARD = "aten.convolution.default"
+from torchweld.templates.conv.comp import call_of
+from torchweld.templates.conv.gradient import BACKWARD, BIAS, IMAGE, WEIGHT, image_gradient, without
 
 
 def gradients_apart(graph: Graph, target: Target, options: Options) -> Graph:
@@ -39,8 +38,8 @@ def _is_backward(node: Node) -> bool:
 
 
 def _apart(node: Extern, graph: Graph, target: Target) -> list[Node]:
-    image, made, gone = _image_gradient(node), list[Node](), list[int]()
-    if image is not None and is_always_own(image, graph, target):
+    image, made, gone = image_gradient(node), list[Node](), list[int]()
+    if _is_depthwise(image) and is_always_own(image, graph, target):
         made.append(image)
         gone.append(IMAGE)
     if not is_own_gradient(node, graph, target):
@@ -51,21 +50,10 @@ def _apart(node: Extern, graph: Graph, target: Target) -> list[Node]:
     return [*made, *(n for call in rest for n in bias_gradient_apart(call, graph))]
 
 
-def _image_gradient(node: Extern) -> Extern | None:
-    """The convolution, turned around, that makes the gradient of the image of a convolution of each
-    channel alone; None of others, and where a size is not known."""
-    gradient, image, weight, _, stride, padding, dilation, transposed, _, groups, _ = node.args
-    sizes = (*gradient.shape[2:], *image.shape[2:], *weight.shape)
-    numbers = (*sizes, *stride, *padding, *dilation)
-    if node.outputs[IMAGE] is None or not all(isinstance(n, int) for n in numbers):
-        return None
-    if groups == 1 or weight.shape[0] != groups or weight.shape[1] != 1:
-        return None
-    spans = zip(image.shape[2:], gradient.shape[2:], stride, padding, dilation, weight.shape[2:])
-    rests = [size - ((points - 1) * step - 2 * p + apart * (taps - 1) + 1)
-             for size, points, step, p, apart, taps in spans]  # fmt: skip
-    more = [0] * len(rests) if transposed else rests
-    args = (gradient, weight, None, stride, padding, dilation, not transposed, more, groups)
-    return replace(
-        node, name=f"{node.name}_image", target=_FORWARD, args=args, outputs=(node.outputs[IMAGE],)
-    )
+def _is_depthwise(image: Extern | None) -> bool:
+    """Whether each channel is convolved alone, to one of the result, and all sizes are known."""
+    call = call_of(image)
+    if call is None or call.groups == 1 or (call.channels, call.results) != (1, 1):
+        return False
+    *_, more, _ = image.args
+    return all(isinstance(n, int) for n in (*call.image.shape[2:], *more))

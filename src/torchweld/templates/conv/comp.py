@@ -10,9 +10,10 @@ from torchweld.core import dtypes
 from torchweld.ir.affine import Affine, axis, constant
 from torchweld.ir.build import BodyBuilder
 from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, IndexMap, Ref, Store, Value, View
+from torchweld.ir.size import product
 from torchweld.templates.conv.cpu.schedule import place
 
-_CALL = "aten.convolution.default"
+CONVOLUTION = "aten.convolution.default"
 _RANKS = (3, 4, 5)  # batch, channels, and one to three sides
 
 
@@ -47,7 +48,7 @@ class Call:
 def call_of(node: object) -> Call | None:
     """The arguments of a call of a convolution, None for any other node, and where a number other
     than the image's sizes is not known."""
-    if not isinstance(node, Extern) or node.target != _CALL:
+    if not isinstance(node, Extern) or node.target != CONVOLUTION:
         return None
     if node.kwargs or node.outputs[0] is None:
         return None
@@ -56,6 +57,11 @@ def call_of(node: object) -> Call | None:
     if len(image.shape) not in _RANKS or not all(isinstance(n, int) for n in numbers):
         return None
     return Call(image, weight, bias, stride, padding, dilation, transposed, groups)
+
+
+def lies_by_pixel(image: View) -> bool:
+    """Whether the channels of a pixel lie beside each other in memory."""
+    return image.shape[1] != 1 and image.strides[1] == 1 and product(image.shape[2:]) != 1
 
 
 def convolution_comp(node: Extern, buffers: Mapping[str, Buffer]) -> Comp | None:

@@ -14,8 +14,8 @@ from math import prod
 
 from torchweld.core import dtypes
 from torchweld.ir.nodes import Buffer, Extern
-from torchweld.templates.conv.comp import Call
-from torchweld.templates.conv.gradient import BACKWARD, WeightGradient
+from torchweld.templates.conv.comp import Call, call_of, lies_by_pixel
+from torchweld.templates.conv.gradient import WeightGradient, image_gradient
 
 _MOST_TAPS = 27
 _MOST_SUMS, _SHORT_WINDOW = 49, 9
@@ -35,17 +35,13 @@ def is_pointwise(call: Call | None, buffers: Mapping[str, Buffer]) -> bool:
     return _is_short(call, _MOST_OF_SEVERAL if several else _MOST_TAPS, buffers)
 
 
-def image_gradient(node: Extern, buffers: Mapping[str, Buffer]) -> Call | None:
+def pointwise_gradient(node: Extern, buffers: Mapping[str, Buffer]) -> Call | None:
     """The convolution, turned around, that makes the gradient of the image of a depthwise
     convolution, if it is written out; None of another call."""
-    if node.target != BACKWARD or node.kwargs or node.outputs[0] is None:
+    call = call_of(image_gradient(node))
+    if call is None or call.groups == 1 or call.results != 1:
         return None
-    gradient, _, weight, _, stride, padding, dilation, transposed, _, groups, _ = node.args
-    numbers = (*weight.shape, *stride, *padding, *dilation, groups)
-    if groups == 1 or not all(isinstance(n, int) for n in numbers):
-        return None
-    call = Call(gradient, weight, None, stride, padding, dilation, not transposed, groups)
-    return call if call.results == 1 and _is_short(call, _MOST_TAPS, buffers) else None
+    return call if _is_short(call, _MOST_TAPS, buffers) else None
 
 
 def is_summed(call: WeightGradient | None, buffers: Mapping[str, Buffer]) -> bool:
@@ -66,7 +62,7 @@ def _cudnn_sums_fast(call: WeightGradient) -> bool:
     channels of 56 x 56, 7 x 7, 78 and 564; 3 x 3, 32 and 56; 192 of 28 x 28, 5 x 5, 23 and 56; but
     in steps of two 130 and 70, 3 x 3 so, 64 of 112 x 112, 39 and 68; two results of each of 32
     channels 221 and 45. With channels first ours take 0.19 to 0.6 of the time."""
-    last = call.image.strides[1] == 1 and prod(call.image.shape[2:]) > 1
+    last = lies_by_pixel(call.image)
     plain = len(call.window) == 2 and call.results == 1
     return last and plain and (max(call.stride) == 1 or prod(call.window) <= _SHORT_WINDOW)
 

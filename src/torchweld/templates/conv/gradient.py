@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from torchweld.ir.nodes import Extern, View
+from torchweld.templates.conv.comp import CONVOLUTION
 
 BACKWARD = "aten.convolution_backward.default"
 IMAGE, WEIGHT, BIAS = range(3)  # places among the outputs
@@ -48,6 +49,21 @@ def weight_gradient(node: object) -> WeightGradient | None:
     results, channels, *window = weight.shape
     sides = tuple(window), tuple(stride), tuple(padding), tuple(dilation)
     return WeightGradient(points, image, groups, results // groups, channels, *sides)
+
+
+def image_gradient(node: Extern) -> Extern | None:
+    """The convolution, turned around, that makes what a call makes of its image: of its results'
+    gradient, with the same weight. None of another node, and where the image's is not wanted."""
+    if node.target != BACKWARD or node.kwargs or node.outputs[IMAGE] is None:
+        return None
+    gradient, image, weight, _, stride, padding, dilation, transposed, _, groups, _ = node.args
+    spans = zip(image.shape[2:], gradient.shape[2:], stride, padding, dilation, weight.shape[2:])
+    rest = [size - ((points - 1) * step - 2 * p + apart * (taps - 1) + 1)
+            for size, points, step, p, apart, taps in spans]  # fmt: skip
+    more = (0,) * len(rest) if transposed else tuple(rest)  # results that no window begins at
+    args = (gradient, weight, None, stride, padding, dilation, not transposed, more, groups)
+    outputs = (node.outputs[IMAGE],)
+    return replace(node, name=f"{node.name}_image", target=CONVOLUTION, args=args, outputs=outputs)
 
 
 def without(node: Extern, gone: Collection[int]) -> list[Extern]:

@@ -243,8 +243,9 @@ def _outer(accesses: Accesses, hints: Mapping[str, int], sm_count: int, split: b
         block_rows //= 2
     idle = not split and -(-count // block_rows) < sm_count
     most = _MOST_OF_FEW if idle else 4096  # a program has all loads under way, and others none
+    most = min(most, 2 * _most_held(accesses))
     fits = isinstance(length, int) and next_pow2(length) * block_rows <= most
-    if fits and next_pow2(length) * block_rows <= 16 * _most_held(accesses) // 8:
+    if fits:
         block = next_pow2(length)
         warps = warps_of(block * block_rows)
         if block <= WARP_COLUMNS:

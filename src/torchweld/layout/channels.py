@@ -542,7 +542,8 @@ def _is_image(view: View, graph: Graph) -> bool:
 def _is_slice(view: View, graph: Graph) -> bool:
     """Whether a view is some channels of an image."""
     buffer = graph.buffers[view.buffer]
-    if len(buffer.shape) not in _IMAGES or not isinstance(view.offset, int):
+    unlike = len(view.shape) != len(buffer.shape) or len(buffer.shape) not in _IMAGES
+    if unlike or not isinstance(view.offset, int):
         return False
     batch, _, *sizes = buffer.shape
     alike = view.shape == (batch, view.shape[1], *sizes) and view.strides == buffer.strides

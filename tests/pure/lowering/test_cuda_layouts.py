@@ -190,6 +190,17 @@ def test_some_channels_that_a_backward_sees_lie_so_too(loose):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("place", [(0, 1, 2), (0, 1, 2, 3), (1,)])
+def test_an_image_of_which_the_caller_sees_a_row_stays_as_it_is(place):
+    def run(x, w, v):
+        y = F.conv2d(x, w).relu()
+        return F.conv2d(y, v).sin(), y[place]
+
+    shapes = (2, 8, 9, 9), (16, 8, 3, 3), (16, 16, 3, 3)
+    after = laid_out(run, [torch.randn(s, dtype=bf16) for s in shapes])
+    assert after.buffers[after.outputs[1].buffer].view.strides == (784, 49, 7, 1)
+
+
 def test_some_images_of_a_batch_are_not():
     """Which a call may read in any layout."""
 

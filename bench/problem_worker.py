@@ -36,6 +36,7 @@ def serve(connection: Connection, asked: Asked, log: Path) -> None:
     """Says None once it is ready. Then answers each Task until None comes in. What it prints goes
     to `log`. It ends after an error of the device, which no later call would survive."""
     _print_to(log)
+    os.environ.setdefault("TORCHWELD_LOG", "capture=debug")  # why a graph runs unfused
     _prepare_torch()
     held: dict[str, dict[str, Callable]] = {}
     connection.send(None)

@@ -12,9 +12,13 @@ import pytest
 import torch
 
 import torchweld
+from torchweld.capture.aot import compile_or_run_eagerly
+from torchweld.capture.captured import Captured
 from torchweld.core import events, logs
 from torchweld.core.errors import UsageError
+from torchweld.core.events import TorchweldWarning
 from torchweld.core.logs import levels_of
+from torchweld.core.options import Options
 from torchweld.runtime.record import note
 
 
@@ -45,6 +49,18 @@ def test_events_and_notes_are_logged():
     assert [(r.name, r.levelname, r.getMessage()) for r in logged.records] == [
         ("torchweld.events", "INFO", "it went otherwise"),
         ("torchweld.runtime", "DEBUG", "fallback: k7: g++ failed")]
+
+
+def test_why_a_graph_runs_unfused_is_logged_with_its_traceback():
+    def fails(captured, options):
+        raise ValueError("a pass went wrong")
+
+    module = torch.fx.symbolic_trace(torch.nn.ReLU())
+    captured = Captured(module, "graph0", "inference")
+    with TestCase().assertLogs("torchweld.capture", logging.DEBUG) as logged, \
+            pytest.warns(TorchweldWarning, match="a pass went wrong"):
+        compile_or_run_eagerly(fails, captured, Options())
+    assert "in fails" in logged.output[0] and "graph0" in logged.output[0]
 
 
 @pytest.mark.parametrize(("level", "said"), [("info", True), ("error", False)])

@@ -24,6 +24,7 @@ from torchweld.capture import (
     interpolation,
     joint,
     losses,
+    paddings,
     pieces,
     random,
     recurrent,
@@ -76,6 +77,7 @@ def make_backend(
             written_out.write_out(gm, takes)
             bags.write_out_bags(gm)
             circular.write_out_circular(gm)
+            paddings.take_in(gm)
             interpolation.keep_gradients(gm)
             running_products.keep_short(gm)
             losses.say_margins(gm)

@@ -31,6 +31,7 @@ from torchweld.capture import (
     functional,
     joint,
     losses,
+    paddings,
     random,
     small_products,
     torch_private,
@@ -369,6 +370,7 @@ def traced(
         write_out(program.graph_module, takes)
         losses.say_margins(program.graph_module)
         circular.write_out_circular(program.graph_module)
+        paddings.take_in(program.graph_module)
         program = decomposed(program)
         effects.without_tokens(program)
         return program

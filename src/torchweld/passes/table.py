@@ -23,6 +23,7 @@ from torchweld.passes.lone_functions import lone_functions_as_calls
 from torchweld.passes.narrow_groups import wide_groups
 from torchweld.passes.neighbours import neighbours_together
 from torchweld.passes.overwritten import overwrite_operands
+from torchweld.passes.paddings import paddings_taken_in
 from torchweld.passes.pairs import pairs_written_out
 from torchweld.passes.patches import products_of_patches
 from torchweld.passes.row_chunks import row_chunks
@@ -102,6 +103,8 @@ PASSES: dict[str, Pass] = {
              _graph(lambda g, c: rewrite(g))),
         Pass("widen", "16-bit convolutions without instructions -> float32 ones",
              _graph(lambda g, c: widened_convolutions(g))),
+        Pass("paddings", "zeros around an image, then a convolution -> the convolution's padding",
+             _graph(lambda g, c: paddings_taken_in(g, c.target, c.options))),
         Pass("gradients", "gradients of convolutions that are kernels of ours -> one by one",
              _graph(lambda g, c: gradients_apart(g, c.target, c.options))),
         Pass("slices", "slices that convolutions read -> images and weights of their own",

@@ -196,6 +196,13 @@ def _is_better_in_library(call: Call) -> bool:
     return steps and call.groups > 1 and call.channels % _WHOLE == 0
 
 
+def is_own(node: Extern, graph: Graph, target: Target) -> bool:
+    """Whether a node becomes a kernel of ours, if its operands stay as they are."""
+    if call_of(node) is None or "avx512" not in target.features:
+        return False
+    return isinstance(_convolution_comp(node, graph, target), Comp)
+
+
 def is_always_own(node: object, graph: Graph, target: Target) -> bool:
     """Whether a node is a convolution of float32 images that a kernel of ours makes faster,
     whatever the machine's rates are."""

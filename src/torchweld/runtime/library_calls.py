@@ -20,6 +20,7 @@ from torchweld.ir.row_sums import ROW_SUMS
 from torchweld.runtime import torch_private
 from torchweld.runtime.odd_rows import mm_odd_rows
 from torchweld.runtime.record import note
+from torchweld.templates.conv.comp import UNEVEN
 from torchweld.templates.library.calls import LINEAR, PACKED_LINEAR, linear_pieces
 from torchweld.templates.library.odd_rows import ODD_ROWS
 
@@ -121,6 +122,19 @@ def _check_index(node: Extern, record) -> Callable:
     return partial(check_index, node)
 
 
+def _uneven_convolution(node: Extern, record) -> Callable:
+    """aten.convolution with two numbers for each side of the padding. Only where no kernel of ours
+    was made of it after all (templates/conv/comp.py)."""
+
+    def call(image, weight, bias, stride, padding, dilation, *rest):
+        pairs = [padding[k : k + 2] for k in range(0, len(padding), 2)]
+        image = torch.constant_pad_nd(image, [n for pair in reversed(pairs) for n in pair])
+        none = [0] * len(pairs)
+        return torch.convolution(image, weight, bias, stride, none, dilation, *rest)
+
+    return call
+
+
 def _as_strided(node: Extern, record) -> Callable:
     """Offsets count from the tensor, not from the arena that it may be a part of."""
 
@@ -148,6 +162,7 @@ LIBRARY: dict[str, Callable[[Extern, object], Callable]] = {
     LINEAR: _linear,
     PACKED_LINEAR: _packed_linear,
     ODD_ROWS: mm_odd_rows,
+    UNEVEN: _uneven_convolution,
     "aten.as_strided_copy.default": _as_strided,
     "aten.as_strided_scatter.default": _as_strided_scatter,
 }

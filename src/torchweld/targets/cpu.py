@@ -17,10 +17,10 @@ _TEMPLATES = (
     "gemm/dequantised", "gemm/cpu", "pointwise_reduce/cpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "widen", "gradients", "slices", "channels last", "contiguous rows", "scores",
-    "row totals", "plan", "row chunks", "dequantised weights", "products", "own convolutions",
-    "channel groups", "activations in calls", "steps", "stacks", "overwrite operands",
-    "side by side", "lone functions",
+    "rewrite", "widen", "paddings", "gradients", "slices", "channels last", "contiguous rows",
+    "scores", "row totals", "plan", "row chunks", "dequantised weights", "products",
+    "own convolutions", "channel groups", "activations in calls", "steps", "stacks",
+    "overwrite operands", "side by side", "lone functions",
 )  # fmt: skip
 
 # Per core, measured on Zen 4: what one thread streams from memory and from the last-level cache,

@@ -14,9 +14,9 @@ _TEMPLATES = (
     "pointwise_reduce/gpu",
 )  # fmt: skip
 _PASSES = (
-    "rewrite", "slices", "biases", "one row", "channels last", "im2col", "few channels",
-    "narrow groups", "depthwise", "statistics", "contiguous rows", "scores", "row totals",
-    "pairs", "plan", "row chunks", "align temporaries", "pad products",
+    "rewrite", "paddings", "slices", "biases", "one row", "channels last", "im2col",
+    "few channels", "narrow groups", "depthwise", "statistics", "contiguous rows", "scores",
+    "row totals", "pairs", "plan", "row chunks", "align temporaries", "pad products",
     "exact windows", "transposed", "join products", "chains", "attention", "library calls (GPU)",
     "align rows", "align extents", "few terms", "taps apart", "stacks", "neighbours",
     "overwrite operands", "side by side",

@@ -14,12 +14,16 @@ from torchweld.ir.size import product
 from torchweld.templates.conv.cpu.schedule import place
 
 CONVOLUTION = "aten.convolution.default"
+# The same with two numbers for each side of the padding, before and after the image, flat.
+UNEVEN = "torchweld.uneven_convolution"
 _RANKS = (3, 4, 5)  # batch, channels, and one to three sides
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The arguments of an aten.convolution over images."""
+    """The arguments of an aten.convolution over images. `padding`: before the first point of each
+    side; behind the last it reaches as far as the result's size says. `uneven`: the two may
+    differ."""
 
     image: View
     weight: View
@@ -29,6 +33,7 @@ class Call:
     dilation: tuple[int, ...]
     transposed: bool
     groups: int
+    uneven: bool = False
 
     @property
     def channels(self) -> int:
@@ -48,7 +53,7 @@ class Call:
 def call_of(node: object) -> Call | None:
     """The arguments of a call of a convolution, None for any other node, and where a number other
     than the image's sizes is not known."""
-    if not isinstance(node, Extern) or node.target != CONVOLUTION:
+    if not isinstance(node, Extern) or node.target not in (CONVOLUTION, UNEVEN):
         return None
     if node.kwargs or node.outputs[0] is None:
         return None
@@ -56,7 +61,9 @@ def call_of(node: object) -> Call | None:
     numbers = (*weight.shape, *stride, *padding, *dilation, groups)
     if len(image.shape) not in _RANKS or not all(isinstance(n, int) for n in numbers):
         return None
-    return Call(image, weight, bias, stride, padding, dilation, transposed, groups)
+    uneven = node.target == UNEVEN
+    padding = padding[::2] if uneven else padding
+    return Call(image, weight, bias, stride, padding, dilation, transposed, groups, uneven)
 
 
 def lies_by_pixel(image: View) -> bool:
@@ -136,7 +143,7 @@ def _walked(b: BodyBuilder, call: Call, outs: str, points: str) -> tuple[IndexMa
     do."""
     sizes, spans = call.image.shape[2:], zip(outs, points, call.stride, call.dilation, call.padding)
     places = [place(out, stride, kernel, dilation, p) for out, kernel, stride, dilation, p in spans]
-    leaves = any(call.padding) or not all(isinstance(s, int) for s in sizes)
+    leaves = call.uneven or any(call.padding) or not all(isinstance(s, int) for s in sizes)
     return tuple(places), inside(b, places, sizes) if leaves else None
 
 

@@ -21,6 +21,8 @@ from torchweld.core.torch_private import without_modes
 from torchweld.ir import affine
 from torchweld.ir.affine import Affine
 from torchweld.ir.build import BodyBuilder
+from torchweld.ir.monoid import TABLE as MONOIDS
+from torchweld.ir.monoid import identity_of
 from torchweld.ir.nodes import (
     Cast,
     Comp,
@@ -35,8 +37,11 @@ from torchweld.ir.nodes import (
     Ref,
     Store,
     Value,
+    map_axes,
     operands,
+    reduced_axes,
     store_operands,
+    value_axes,
 )
 from torchweld.ir.scalar import TABLE
 from torchweld.ir.size import Poly, Size
@@ -55,7 +60,20 @@ def simplify(comp: Comp) -> Comp:
         _simplify_store(scope, move_store(s, values.__getitem__, {})) for s in comp.stores
     )
     used = drop_dead(replace(comp, body=scope.builder.body, stores=stores))
-    return drop_dead(_without_places(used))
+    return _without_empty_axes(drop_dead(_without_places(used)), reduced_axes(comp))
+
+
+def _without_empty_axes(comp: Comp, reduced: frozenset[str]) -> Comp:
+    """`comp` without the empty axes of sums that are numbers now: where nothing goes along an empty
+    axis, nothing would be stored either."""
+    empty = {a.name for a in comp.axes if a.extent == 0} & reduced
+    if not empty:
+        return comp
+    used = reduced_axes(comp).union(
+        *value_axes(comp.body), *(map_axes(s.index) for s in comp.stores)
+    )
+    gone = empty - used
+    return replace(comp, axes=tuple(a for a in comp.axes if a.name not in gone))
 
 
 def _without_places(comp: Comp) -> Comp:
@@ -384,6 +402,17 @@ def _direct_load(scope: Scope, load: Load) -> Value | None:
     return None if index == load.index else scope.emit(replace(load, index=index))
 
 
+def _of_nothing(scope: Scope, instr: Reduce | Pick) -> Value | None:
+    """reduce.sum over an empty axis -> 0. What it would read may not exist."""
+    reduced, item = (instr, 0) if isinstance(instr, Reduce) else (scope[instr.arg], instr.item)
+    tuples = isinstance(instr, Reduce) and len(MONOIDS[instr.monoid].identity) > 1
+    if not isinstance(reduced, Reduce) or tuples:
+        return None
+    if all(scope.extents[axis] != 0 for axis in reduced.axes):
+        return None
+    return scope.builder.const(identity_of(reduced.monoid, instr.dtype, item), instr.dtype)
+
+
 def _decide_guard(scope: Scope, load: Load) -> Value | None:
     """load x if true -> load x;  load x if false else f -> f"""
     guard = None if load.guard is None else scope.constant(load.guard)
@@ -408,6 +437,8 @@ RULES: dict[type, tuple[Callable[[Scope, Instr], Value | None], ...]] = {
     Cast: (_fold_cast, _merge_casts),
     Index: (_fold_index,),
     Load: (_direct_load, _decide_guard),
+    Reduce: (_of_nothing,),
+    Pick: (_of_nothing,),
 }
 
 

@@ -10,6 +10,7 @@ from torchweld.ir.nodes import Comp, Graph
 from torchweld.ir.simplify import simplify
 from torchweld.rewrite.copies import skip_copies
 from torchweld.rewrite.dead import drop_dead_nodes
+from torchweld.rewrite.empty import read_nothing_for_nothing
 from torchweld.rewrite.share import share_equal_nodes
 from torchweld.rewrite.turn import turn_axes
 
@@ -32,6 +33,7 @@ def simplify_bodies(graph: Graph) -> Graph:
 
 RULES = (
     Rule("simplify bodies", "y = where(c, x * 1, x)", "y = x", simplify_bodies),
+    Rule("read nothing for nothing", "y = f(x), of no elements", "y = 0", read_nothing_for_nothing),
     Rule("skip copies", "h = copy(x), laid out as x is; y = f(h)", "y = f(x)", skip_copies),
     Rule(
         "share equal nodes",

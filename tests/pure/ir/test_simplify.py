@@ -92,6 +92,39 @@ def test_symbolic_extents_decide_comparisons():
     assert len(simplified(body.replace("index s0", "index s1"), "i:s0")) == 4
 
 
+@pytest.mark.parametrize("monoid, dtype, identity", [
+    ("sum", "f32", "0.0"), ("prod", "f32", "1.0"), ("max", "f32", "-inf"), ("min", "f16", "inf"),
+    ("sum", "i64", "0"), ("max", "i32", "-2147483648"), ("min", "b1", "True"),
+    ("max", "b1", "False"),
+])  # fmt: skip
+def test_a_reduction_of_nothing_is_a_number(monoid, dtype, identity):
+    body = f"%0 = load x[i, 0] : {dtype}\n %1 = reduce.{monoid}[i] %0 : {dtype}\n store y[j] %1"
+    comp = simplify(parse_comp(f"comp c [i:0, j:6] {{\n{body}\n}}"))
+    assert f"const {identity}" in text(comp) and "load" not in text(comp)
+    assert [a.name for a in comp.axes] == ["j"]  # or nothing would be stored
+
+
+def test_picks_of_a_reduction_of_nothing_are_numbers():
+    body = """
+      %0 = load x[0] : f32
+      %1 = reduce.welford[i] %0 : f32
+      %2 = pick.0 %1 : f32
+      %3 = pick.1 %1 : f32
+      %4 = sub %2 %3 : f32
+      store y[j] %4"""
+    assert simplified(body, "i:0, j:6")[0] == "%0 = const 0.0 : f32"
+
+
+def test_an_empty_axis_that_a_store_goes_along_stays():
+    body = """
+      %0 = load x[0] : f32
+      %1 = reduce.sum[i] %0 : f32
+      %2 = load at[i] : i64
+      store.add y[%2] %1 init 0.0"""
+    comp = simplify(parse_comp(f"comp c [i:0] {{\n{body}\n}}"))
+    assert [a.name for a in comp.axes] == ["i"]
+
+
 def test_decided_guards_disappear():
     body = """
       %0 = index i : i64

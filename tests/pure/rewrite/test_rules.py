@@ -192,3 +192,29 @@ def test_what_reads_a_scan_backwards_writes_backwards():
     assert [repr(e) for e in of_a.body[0].index] == ["i", "j"]
     assert [repr(e) for e in of_a.stores[0].index] == ["i", "(-1)*j+5"]
     assert of_x == before.nodes[2]
+
+
+def test_what_stores_no_elements_reads_none():
+    """A kernel loads before its loops what is the same at all of their points: x may not exist."""
+    text = """graph g {
+      buffer x : f32[0, 4] strides [4, 1] on cpu
+      buffer y : f32[4, 0] strides [0, 1] on cpu
+      buffer z : f32[4] strides [1] on cpu
+      input x
+      comp a [i:4, j:0] {
+        %0 = load x[0, 0] : f32
+        %1 = exp %0 : f32
+        store y[i, j] %1
+      }
+      comp b [i:4, j:0] {
+        %0 = load x[0, 0] : f32
+        %1 = reduce.sum[j] %0 : f32
+        store z[i] %1
+      }
+      output view(y, [4, 0], [0, 1], 0), view(z, [4], [1], 0)
+    }"""
+    after = rewrite(parse_graph(text))
+    check_graph(after)
+    assert [n.reads for n in after.nodes] == [(), ()]
+    y, z = run_graph(after, (torch.empty(0, 4),), exact=False)
+    assert y.shape == (4, 0) and torch.equal(z, torch.zeros(4))

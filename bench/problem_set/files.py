@@ -4,6 +4,7 @@ functions `get_inputs` and `get_init_inputs`. A file is run as a program of your
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib.util import module_from_spec, spec_from_file_location
@@ -42,5 +43,6 @@ def _maker(path: Path) -> Callable[[int], Made]:
 def _loaded(path: Path) -> ModuleType:
     spec = spec_from_file_location(f"problem_{path.parent.name}_{path.stem}", path)
     file = module_from_spec(spec)
+    sys.modules[spec.name] = file  # where dataclasses and Dynamo look for it
     spec.loader.exec_module(file)
     return file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import pytest
 import torch
@@ -263,3 +264,69 @@ def test_an_error_of_a_ready_graph_leaves_nothing_behind():
     torch.testing.assert_close(made(ids), table[ids] * 2)
     with pytest.raises(TypeError, match="lambda"):
         made()
+
+
+# -- what Dynamo cannot compile --
+
+
+def _failing(error: Exception, told: list):
+    """A function whose compilation always fails, and how often that was tried."""
+    tried = []
+
+    def backend(gm, inputs):
+        tried.append(gm)
+        raise error
+
+    def function(x):
+        return x.sin() + 1
+
+    def failed(code, error):
+        told.append((code.co_name, error))
+        return len(told) >= 2
+
+    compiled = torch_private.compile_apart(function, backend, None)
+    return torch_private.quick(compiled, failed), function, tried
+
+
+def test_it_runs_in_eager_and_is_tried_no_more_than_told():
+    told, x = [], torch.randn(5)
+    call, function, tried = _failing(ValueError("no such graph"), told)
+    for count in (1, 2, 2, 2):
+        assert torch.equal(call(x), function(x))
+        assert len(tried) == len(told) == count
+    (name, error), _ = told
+    assert name == "function" and "no such graph" in str(error)
+
+
+def test_without_memory_it_fails_as_it_did():
+    call, _, _ = _failing(MemoryError(), told := [])
+    with pytest.raises(RuntimeError, match="MemoryError"):
+        call(torch.ones(3))
+    assert not told
+
+
+def test_a_fused_function_is_told_of_and_tried_again(monkeypatch):
+    torch._dynamo.reset()
+    fused = torchweld.fuse(lambda x, y: (x @ y).relu())
+    good, bad = (torch.randn(3, 4), torch.randn(4, 5)), (torch.randn(3, 4), torch.randn(5, 4))
+    with pytest.raises(RuntimeError, match="cannot be multiplied"), \
+            pytest.warns(torchweld.TorchweldWarning, match="runs in eager"):
+        fused(*bad)
+    torch.testing.assert_close(fused(*good), (good[0] @ good[1]).relu())
+    assert torchweld.records(fused)  # the next inputs are compiled
+
+
+def test_functions_of_functions_that_dynamo_fails_at():
+    def loss(w, x):
+        return (w * x).sum().tanh()
+
+    def step(w, x):
+        with torch.no_grad():
+            return torch.func.vmap(torch.func.hessian(loss), (0, 0))(w, x).relu() + 1
+
+    torch._dynamo.reset()
+    w, x = torch.randn(3, 4), torch.randn(3, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = torchweld.fuse(step)(w, x)
+    torch.testing.assert_close(found, step(w, x))

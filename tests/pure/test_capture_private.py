@@ -24,6 +24,8 @@ WHY = {
     "core_aten_decompositions": "the decomposition table",
     "OpOverload": "tells ATen operations from Python functions",
     "get_decompositions": "batch norms, which the core table leaves whole",
+    "ConvertFrameReturn": "what Dynamo fails at runs in eager, frame by frame",
+    "dynamo_errors": "the same: but not what the user asked for",
     "TorchDynamoException": "Dynamo's control flow passes through a backend",
     "TensorGuards": "one call that compares two hundred tensors with what was captured",
     "FakeTensorMode": "models without data, to be planned for a device that is not here",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 
@@ -21,11 +22,15 @@ from torch.utils.hooks import RemovableHandle
 
 from torchweld.capture import assigned, torch_private
 from torchweld.capture.functions import with_code
+from torchweld.core import events
+from torchweld.core.errors import one_line
+from torchweld.core.logs import logger
 from torchweld.core.options import Options
 
 Backend = Callable
 MakeBackend = Callable[[Options], Backend]
 
+_TRIES = 3  # of code that fails
 _numbers = itertools.count(1)
 _lock = threading.Lock()
 
@@ -36,8 +41,26 @@ class Entry:
 
     def __init__(self, function: Callable, backend: Backend, dynamic: bool | None) -> None:
         own = own_copy(function)
-        self.call = torch_private.quick(torch_private.compile_apart(own, backend, dynamic))
+        compiled = torch_private.compile_apart(own, backend, dynamic)
+        self.call = torch_private.quick(compiled, _Failures())
         weakref.finalize(self, torch_private.forget_compiled, own.__code__).atexit = False
+
+
+class _Failures:
+    """What Dynamo cannot compile runs in eager. Other inputs may go well, so it is tried again, but
+    not in every call of code that always fails."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[CodeType] = Counter()
+
+    def __call__(self, code: CodeType, error: Exception) -> bool:
+        name = getattr(code, "co_qualname", code.co_name)  # Python 3.10 has none
+        place = f"{name} ({code.co_filename}:{code.co_firstlineno})"
+        message = f"torch.compile cannot trace {place}, which runs in eager: {one_line(error)}"
+        logger("capture").debug("%s", message, exc_info=error)
+        events.warn_once(f"dynamo:{place}", message)
+        self._counts[code] += 1
+        return self._counts[code] >= _TRIES
 
 
 _entries: weakref.WeakValueDictionary = weakref.WeakValueDictionary()

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,10 +28,12 @@ from torch._C._dynamo.guards import TensorGuards
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import callback, eval_frame, guards, trace_rules
+from torch._dynamo import exc as dynamo_errors
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.eval_frame import reset_code
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis, TorchDynamoException
 from torch._dynamo.mutation_guard import GenerationTracker
+from torch._dynamo.types import ConvertFrameReturn
 from torch._dynamo.variables import UserFunctionVariable, UserMethodVariable
 from torch._export.utils import _compiling_state_context
 from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, to_fun
@@ -329,17 +332,24 @@ def compile_apart(function: Callable, backend: Callable, dynamic: bool | None) -
     return torch.compile(function, backend=backend, dynamic=dynamic, **_APART)
 
 
+# Told of code that Dynamo cannot compile; says whether to try no more.
+Failed = Callable[[CodeType, Exception], bool]
 _PARTS_OF_A_CALL = {"callback", "fn", "is_fx_symbolic_tracing", "is_jit_tracing", "self"}
 _READ = ("2.11.", "2.12.", "2.13.")  # releases whose wrapper was read for `quick`
 _SET_APART = getattr(eval_frame, "set_eval_frame_isolate_recompiles_id", None)  # from 2.13 on
 _STANCE = eval_frame._stance
 _OF_THREAD = torch._guards._TLS
+_LAYERS = torch._C._functorch.get_dynamic_layer_stack_depth  # transforms that are in force
+_INCLUDED = torch._C._dispatch_tls_local_include_set  # keys of the dispatcher
+_EXCLUDED = torch._C._dispatch_tls_local_exclude_set
+_POP_LAYERS = torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth
 _FX_FLAG = "_is_fx_tracing_flag"
 _GRAPH = "__compiled_fn_"  # globals that Dynamo's code calls
 
 
-def quick(compiled: Callable) -> Callable:
-    """`compiled`, made by torch.compile from a function, with less around each call.
+def quick(compiled: Callable, failed: Failed | None = None) -> Callable:
+    """`compiled`, made by torch.compile from a function, with less around each call. What Dynamo
+    cannot compile runs in eager, function by function, after `failed` was told.
 
     Torch looks in every call at what hardly ever is so: whether something traces or exports, which
     stance was chosen. Right after a kernel that code is no longer in the caches, and its calls take
@@ -359,11 +369,41 @@ def quick(compiled: Callable) -> Callable:
         return compiled  # chosen before torchweld was imported; other settings
     *settings, count = context.enter_exit_hooks
     count()  # patches Module.__init__, once; later calls only count
-    function, callback = parts["fn"].cell_contents, _lean(parts["callback"].cell_contents, settings)
+    function = parts["fn"].cell_contents
+    callback = _lean(parts["callback"].cell_contents, settings, failed)
     return functools.wraps(compiled)(_quick_call(compiled, function, callback, context))
 
 
-def _lean(callback: Callable, settings: Sequence[Callable]) -> Callable:
+# What the user asked for, or what other programs than this one must hear of.
+_NOT_SUPPRESSED = (
+    MemoryError, torch.OutOfMemoryError, dynamo_errors.FailOnRecompileLimitHit,
+    dynamo_errors.RecompileError, dynamo_errors.ResetRequired,
+)  # fmt: skip
+
+
+def _is_not_suppressed(error: Exception) -> bool:
+    return any(isinstance(e, _NOT_SUPPRESSED) for e in _with_causes(error))
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        error = waiting.pop()
+        if error is not None and id(error) not in seen:
+            seen.add(id(error))
+            yield error
+            inner = getattr(error, "inner_exception", None)  # of a backend
+            waiting += [error.__cause__, error.__context__, inner]
+
+
+def _forget_frames(error: Exception) -> None:
+    """Ends what the frames of `error` have begun: contexts that are left when they are freed."""
+    for cause in _with_causes(error):
+        traceback.clear_frames(cause.__traceback__)
+
+
+def _lean(callback: Callable, settings: Sequence[Callable], failed: Failed | None) -> Callable:
     """Dynamo's compiler of frames, with `settings` for as long as it compiles: torch sets them
     around each call, which costs 5 us, and nothing else reads them. What is compiled does not look
     for stances and exports again when it calls a graph."""
@@ -372,7 +412,7 @@ def _lean(callback: Callable, settings: Sequence[Callable]) -> Callable:
     def compile_frame(frame, *args, **kwargs):
         undo = [enter() for enter in settings]
         try:
-            made = callback(frame, *args, **kwargs)
+            made = _attempted(callback, failed, frame, *args, **kwargs)
         finally:
             for leave in reversed(undo):
                 leave()
@@ -384,6 +424,24 @@ def _lean(callback: Callable, settings: Sequence[Callable]) -> Callable:
 
     compile_frame._torchdynamo_orig_backend = callback  # by which Dynamo finds the backend
     return compile_frame
+
+
+def _attempted(callback: Callable, failed: Failed | None, frame, *args, **kwargs):
+    """What `callback` makes of a frame. Where it fails, nothing of the frame has run yet: it runs
+    in eager, as with Dynamo's `suppress_errors`."""
+    layers, gradients = _LAYERS(), torch.is_grad_enabled()
+    with torch._C._ForceDispatchKeyGuard(_INCLUDED(), _EXCLUDED()):
+        try:
+            return callback(frame, *args, **kwargs)
+        except Exception as error:
+            if failed is None or _is_not_suppressed(error):
+                raise
+            made = ConvertFrameReturn(apply_to_code=failed(frame.f_code, error))
+            # Dynamo leaves these as they were where it failed, or sets them when the error goes.
+            _forget_frames(error)
+            _POP_LAYERS(layers)
+            torch.set_grad_enabled(gradients)
+            return made
 
 
 def _out_of_sight(disabled: Callable) -> Callable:
@@ -415,13 +473,7 @@ def _is_unusual() -> bool:
 
 def _quick_call(compiled: Callable, function: Callable, callback, context) -> Callable:
     apart = getattr(context, "_isolate_recompiles_id", None)
-    set_callback, functorch = eval_frame.set_eval_frame, torch._C._functorch
-    depth_of, pop_to = (
-        functorch.get_dynamic_layer_stack_depth, functorch.pop_dynamic_layer_stack_and_undo_to_depth
-    )  # fmt: skip
-    included, excluded = (
-        torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
-    )  # fmt: skip
+    set_callback, depth_of, pop_to = eval_frame.set_eval_frame, _LAYERS, _POP_LAYERS
     locals_of = functions.locals_of(function)
     ready: tuple[_Ready, ...] = ()
     count = 0
@@ -446,7 +498,7 @@ def _quick_call(compiled: Callable, function: Callable, callback, context) -> Ca
         apart_before = None if _SET_APART is None else _SET_APART(apart)
         GenerationTracker.generation += 1
         try:
-            with torch._C._ForceDispatchKeyGuard(included(), excluded()):
+            with torch._C._ForceDispatchKeyGuard(_INCLUDED(), _EXCLUDED()):
                 set_callback(callback)
                 return function(*args, **kwargs)
         finally:

@@ -113,7 +113,8 @@ def _reductions(comp: Comp) -> set[Value]:
 
 @dataclass(slots=True)
 class _Walk:
-    """From what `comp` reads back through what is pointwise, to statistics."""
+    """From what `comp` reads back through what is pointwise, to statistics. Steps aside (x[i-1])
+    are left out: they grow in number with each stencil before, and rows are rows with them."""
 
     comp: Comp
     makers: Mapping[str, Comp]
@@ -121,7 +122,7 @@ class _Walk:
 
     def columns(self) -> Iterator[tuple[str, ...]]:
         """The axes of `comp` that each statistic was made along."""
-        todo = [(i.buffer, i.index) for i in self.comp.body if isinstance(i, Load)]
+        todo = list(_read(self.comp, {a.name: axis(a.name) for a in self.comp.axes}))
         while todo:
             place = todo.pop()
             maker = self.makers.get(place[0])
@@ -162,10 +163,11 @@ def _reduced(comp: Comp) -> frozenset[str]:
 
 
 def _read(comp: Comp, images: Mapping[str, Affine]) -> Iterator[tuple[str, IndexMap]]:
-    """What `comp` reads, and where, at `images` of its axes."""
+    """What `comp` reads, and where, at `images` of its axes, without steps aside."""
     for instr in comp.body:
         if isinstance(instr, Load) and all(isinstance(i, Affine) for i in instr.index):
-            yield instr.buffer, tuple(i.substitute(images) for i in instr.index)
+            places = (i.substitute(images) for i in instr.index)
+            yield instr.buffer, tuple(replace(place, const=0) for place in places)
 
 
 # -- the two --

@@ -15,7 +15,7 @@ from torchweld.core.options import Options
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
 from torchweld.ir.nodes import Comp, Graph
-from torchweld.passes.row_totals import totals_by_rows
+from torchweld.passes.row_totals import _Walk, totals_by_rows
 from torchweld.plan.search import plan
 from torchweld.rewrite.apply import rewrite
 from torchweld.targets.find import named_target
@@ -113,3 +113,20 @@ def test_few_or_short_rows_stay():
     few, short = graph_of(entropy, values(7)), graph_of(entropy, values()[:, :31])
     for graph in (few, short):
         assert totals_by_rows(graph, TABLE) == graph
+
+
+def test_steps_of_stencils_are_not_followed_one_by_one():
+    """After k of them, an element is made of all within k steps: 4 * k * k places of each image."""
+
+    def steps(x):
+        for _ in range(12):
+            x = x + 0.1 * (x.roll(1, 0) - x.roll(-1, 0)) * (x.roll(1, 1) - x.roll(-1, 1))
+        return x.softmax(1).square().sum()
+
+    x = torch.empty(ROWS, COLUMNS)
+    graph = rewrite(lower(capture(steps, x), Options()).graph)
+    makers = {n.writes[0]: n for n in graph.nodes}
+    (total,) = (n for n in graph.nodes if graph.buffers[n.writes[0]].shape == ())
+    walk = _Walk(total, makers)
+    assert list(walk.columns())
+    assert len(walk.seen) < 3 * len(graph.nodes)

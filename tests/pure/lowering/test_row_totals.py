@@ -119,14 +119,14 @@ def test_steps_of_stencils_are_not_followed_one_by_one():
     """After k of them, an element is made of all within k steps: 4 * k * k places of each image."""
 
     def steps(x):
-        for _ in range(12):
+        for _ in range(6):
             x = x + 0.1 * (x.roll(1, 0) - x.roll(-1, 0)) * (x.roll(1, 1) - x.roll(-1, 1))
-        return x.softmax(1).square().sum()
+        return x.square().sum()
 
     x = torch.empty(ROWS, COLUMNS)
     graph = rewrite(lower(capture(steps, x), Options()).graph)
     makers = {n.writes[0]: n for n in graph.nodes}
     (total,) = (n for n in graph.nodes if graph.buffers[n.writes[0]].shape == ())
     walk = _Walk(total, makers)
-    assert list(walk.columns())
-    assert len(walk.seen) < 3 * len(graph.nodes)
+    assert not list(walk.columns())
+    assert len(walk.seen) <= len(graph.nodes)

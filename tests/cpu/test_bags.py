@@ -59,6 +59,21 @@ def test_other_bags_are_left_to_aten(bag, args):
         torch.testing.assert_close(result, bag(*args))
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("padding", [0, 2])
+def test_entries_that_only_fill_bags_up_do_not_count(mode, padding):
+    """Also entry 0, which is equal to False in Python."""
+    torch.manual_seed(0)
+    bag = nn.EmbeddingBag(5, 8, mode=mode, padding_idx=padding)
+    bag.weight.data.normal_()
+    index = torch.randint(0, 5, (9, 3))
+    torch._dynamo.reset()
+    with torch.no_grad():
+        result = torch.compile(bag, backend="torchweld")(index)
+        torch.testing.assert_close(result, bag(index))
+        torch.testing.assert_close(fused_bag(bag, index)[0], bag(index))
+
+
 def test_a_row_that_is_not_there_is_an_error():
     bag = nn.EmbeddingBag(50, 8, mode="sum")
     with pytest.raises((IndexError, RuntimeError)):

@@ -58,7 +58,7 @@ def _has_equal_bags(node: Node) -> bool:
     given = _given(node)
     index, weight = example(given["input"]), example(given["weight"])
     unusual = (given[n] for n in ("offsets", "max_norm", "padding_idx", "include_last_offset"))
-    if index is None or weight is None or any(x not in (None, False) for x in unusual):
+    if index is None or weight is None or any(not (x is None or x is False) for x in unusual):
         return False
     if torch.is_grad_enabled() and weight.requires_grad and not _has_equal_gradient(given):
         return False

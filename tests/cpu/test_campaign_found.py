@@ -149,6 +149,9 @@ KERNELS = {
         "y = (w @ x2).relu().square().sum((-1, -2))",
     ),
     "short parts in front of an axis of two": program([(9, 2)], "y = torch.cat([x0, x0 * 2, x0])"),
+    "entries that fill bags up, without gradients": program(
+        [(5, 4)], "y = F.embedding_bag(torch.tensor([[1, 0], [2, 0]]), x0, padding_idx=0) * 2",
+    ),
     "differences of weights of 16 bits": program(
         [Input((3, 2, 7, 3), F16), Input((3, 2, 65, 3), F16, "plain", "offset", 2)],
         "s = x0 @ x1.mT / 3 ** 0.5", "w = s.softmax(-1) - 0.3 * (x0.flip(-1) @ x1.mT).softmax(-1)",

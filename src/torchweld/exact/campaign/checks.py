@@ -67,14 +67,19 @@ def _of_plans(
 
 
 def compiled(case: Case, device: str = "cpu") -> list[str]:
-    """Kernels, by Dynamo; `device`: "cpu" or "cuda", where all of it runs."""
+    """Kernels, by Dynamo; `device`: "cpu" or "cuda", where all of it runs. Forward and backward,
+    and then without gradients, which some operations are written out for in another way."""
 
     def fuse(function: Callable) -> Callable:
         torch.compiler.reset()
         return torch.compile(function, backend="torchweld")
 
     with _gates(case):
-        return _told(case, _differences(case, fuse, device), device)
+        found = _told(case, _differences(case, fuse, device), device)
+        if found or not trains(case):
+            return found
+        plain = _told(case, _differences(case, fuse, device, train=False), device, train=False)
+        return [f"without gradients, {f}" for f in plain]
 
 
 def dynamic(case: Case, device: str = "cpu") -> list[str]:
@@ -129,16 +134,22 @@ CHECKS = {
 }  # fmt: skip
 
 
-def _told(case: Case, found: list[str], device: str = "cpu") -> list[str]:
+def _told(
+    case: Case, found: list[str], device: str = "cpu", train: bool | None = None
+) -> list[str]:
     """Less what is none of ours: torch's tracing has it too."""
     found = [f for f in found if not any(reason in f for reason in _NO_GRAPH)]
     if not found or is_broken(found):
         return found
-    return [] if _differences(case, Interpreter(plain=True).fuse, device) else found
+    return [] if _differences(case, Interpreter(plain=True).fuse, device, train) else found
 
 
-def _differences(case: Case, fuse: Callable, device: str = "cpu") -> list[str]:
-    return differences(case, fuse, BUDGET, train=trains(case), device=device)
+def _differences(
+    case: Case, fuse: Callable, device: str = "cpu", train: bool | None = None
+) -> list[str]:
+    """`train`: None for what `trains` says."""
+    train = trains(case) if train is None else train
+    return differences(case, fuse, BUDGET, train=train, device=device)
 
 
 def place_of(device: str) -> str:

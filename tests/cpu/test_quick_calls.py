@@ -13,6 +13,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 import torchweld
 from torchweld.capture import aot, torch_private
+from torchweld.capture.entry import own_copy
 
 
 def _entry(fused):
@@ -284,6 +285,7 @@ def _failing(error: Exception, told: list):
         told.append((code.co_name, error))
         return len(told) >= 2
 
+    function = own_copy(function)  # Dynamo remembers code that failed
     compiled = torch_private.compile_apart(function, backend, None)
     return torch_private.quick(compiled, failed), function, tried
 
@@ -295,12 +297,12 @@ def test_it_runs_in_eager_and_is_tried_no_more_than_told():
         assert torch.equal(call(x), function(x))
         assert len(tried) == len(told) == count
     (name, error), _ = told
-    assert name == "function" and "no such graph" in str(error)
+    assert name.startswith("function") and "no such graph" in str(error)
 
 
 def test_without_memory_it_fails_as_it_did():
     call, _, _ = _failing(MemoryError(), told := [])
-    with pytest.raises((RuntimeError, MemoryError)):
+    with pytest.raises(RuntimeError, match="MemoryError"):
         call(torch.ones(3))
     assert not told
 

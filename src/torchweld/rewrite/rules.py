@@ -11,6 +11,7 @@ from torchweld.ir.simplify import simplify
 from torchweld.rewrite.copies import skip_copies
 from torchweld.rewrite.dead import drop_dead_nodes
 from torchweld.rewrite.empty import read_nothing_for_nothing
+from torchweld.rewrite.moved import make_where_used
 from torchweld.rewrite.share import share_equal_nodes
 from torchweld.rewrite.turn import turn_axes
 
@@ -33,6 +34,8 @@ def simplify_bodies(graph: Graph) -> Graph:
 
 RULES = (
     Rule("simplify bodies", "y = where(c, x * 1, x)", "y = x", simplify_bodies),
+    Rule("make where used", "a = arange on cpu; b = a to cuda", "b = arange on cuda",
+         make_where_used),
     Rule("read nothing for nothing", "y = f(x), of no elements", "y = 0", read_nothing_for_nothing),
     Rule("skip copies", "h = copy(x), laid out as x is; y = f(h)", "y = f(x)", skip_copies),
     Rule(

@@ -7,7 +7,7 @@ import torch
 
 from torchweld.ir.check import check_graph
 from torchweld.ir.interpret import run_graph
-from torchweld.ir.nodes import Graph, View
+from torchweld.ir.nodes import Extern, Graph, View
 from torchweld.ir.parser import parse_graph
 from torchweld.rewrite.apply import rewrite
 from torchweld.rewrite.rules import RULES
@@ -218,3 +218,64 @@ def test_what_stores_no_elements_reads_none():
     assert [n.reads for n in after.nodes] == [(), ()]
     y, z = run_graph(after, (torch.empty(0, 4),), exact=False)
     assert y.shape == (4, 0) and torch.equal(z, torch.zeros(4))
+
+
+def made_on_the_cpu(reads="exp", view="[8], [1], 0", device="cuda:0") -> Graph:
+    """A copy to `device` of part of what is made from nothing on the CPU."""
+    names = ("arange", "mul", "exp")
+    buffers = "\n".join(f"buffer {n} : f32[8] strides [1] on cpu" for n in names)
+    call = f'extern copy copy = "aten._to_copy.default"(view({reads}, {view})) {{\n}}\n'
+    return parse_graph(f"""graph g {{
+      {buffers}
+      buffer copy : f64[8] strides [1] on {device}
+      buffer x : f64[8] strides [1] on {device}
+      buffer y : f64[8] strides [1] on {device}
+      input x
+      comp arange [i0:8] {{
+        %0 = index i0 : i64
+        %1 = cast %0 : f32
+        store arange[i0] %1
+      }}
+      comp mul [i0:8] {{
+        %0 = load arange[i0] : f32
+        %1 = mul %0 %0 : f32
+        store mul[i0] %1
+      }}
+      comp exp [i0:8] {{
+        %0 = load mul[i0] : f32
+        %1 = load arange[i0] : f32
+        %2 = add %0 %1 : f32
+        store exp[i0] %2
+      }}
+      {call}
+      comp y [i0:8] {{
+        %0 = load copy[i0] : f64
+        %1 = load x[i0] : f64
+        %2 = add %0 %1 : f64
+        store y[i0] %2
+      }}
+      output view(y, [8], [1], 0)
+    }}""")
+
+
+def test_what_is_made_from_nothing_is_made_where_it_is_used():
+    before = made_on_the_cpu()
+    after = rewrite(before)
+    check_graph(after)
+    assert {b.device for b in after.buffers.values()} == {"cuda:0"}
+    assert not any(isinstance(n, Extern) for n in after.nodes)
+    x = torch.randn(8, dtype=torch.float64)
+    expected, got = (run_graph(on_the_cpu(g), (x,))[0] for g in (before, after))
+    assert torch.equal(expected, got)
+
+
+def on_the_cpu(graph: Graph) -> Graph:
+    buffers = {name: replace(b, device="cpu") for name, b in graph.buffers.items()}
+    return replace(graph, buffers=buffers)
+
+
+@pytest.mark.parametrize("how", [
+    dict(device="cpu"), dict(view="[8], [0], 3"), dict(reads="x", device="cuda:0"),
+])  # fmt: skip
+def test_other_copies_stay(how):
+    assert any(isinstance(n, Extern) for n in rewrite(made_on_the_cpu(**how)).nodes)

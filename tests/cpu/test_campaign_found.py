@@ -152,6 +152,16 @@ KERNELS = {
     "entries that fill bags up, without gradients": program(
         [(5, 4)], "y = F.embedding_bag(torch.tensor([[1, 0], [2, 0]]), x0, padding_idx=0) * 2",
     ),
+    "a gradient of one of two weights of a row": program(
+        [(2, 3, 64, 1), (2, 3, 64, 1)],
+        "w = torch.cat([x0, x1[..., :1].expand(2, 3, 64, 1)], -1).softmax(-1)[..., :-1]",
+    ),
+    "scores of 500 of queries that the whole batch shares": program(
+        [Input((2, 1, 31, 3), F16, "expanded", "offset"), Input((2, 1, 16, 3), F16),
+         Input((2, 1, 16, 7), F16)],
+        "s = x0 @ x1.mT + (x0 * 0.5).flip(-1) @ x1.mT", "w = s.softmax(-1).nan_to_num(0.0)",
+        "y = w @ x2",
+    ),
     "differences of weights of 16 bits": program(
         [Input((3, 2, 7, 3), F16), Input((3, 2, 65, 3), F16, "plain", "offset", 2)],
         "s = x0 @ x1.mT / 3 ** 0.5", "w = s.softmax(-1) - 0.3 * (x0.flip(-1) @ x1.mT).softmax(-1)",

@@ -100,6 +100,9 @@ def _region(outer: Node, later: set[Node]) -> _Region | None:
         return None
     if not finder.only_used_by(outer) or not finder.gradients:
         return None
+    factors = [a for inner in finder.inner for a in inner.args[-2:]]
+    if _value(weight).dtype in _NARROW and any(map(_is_repeated, factors)):
+        return None
     scores = Scores(
         _value(weight).dtype, _value(weight).device, batch, rows, keys,
         max(_depth(i) for i in finder.inner), shape_of(value)[-1], finder.is_softmax,
@@ -109,6 +112,14 @@ def _region(outer: Node, later: set[Node]) -> _Region | None:
     gradients = tuple(n for n in finder.gradients if n.target is _SOFTMAX_BACKWARD)
     return _Region(
         outer, tuple(finder.found), softmaxes, gradients, tuple(finder.rows), scores)
+
+
+def _is_repeated(factor: Node) -> bool:
+    """Whether a dimension is one element seen several times (`expand`). The backward's kernel may
+    not take that where the forward's does; scores of 16 bits would be rounded in one of them, and
+    what is saved of each row would not fit."""
+    value = _value(factor)
+    return any(step == 0 and size != 1 for size, step in zip(value.shape, value.stride()))
 
 
 def _value(node: Node) -> torch.Tensor | None:

@@ -204,10 +204,10 @@ class _Nest:
 
     def _lane(self) -> None:
         """The innermost loop, once for each answer to what it asks."""
-        found = () if phases(self.k) else cases(self.k, self.values)
-        if not found:
+        found, common = () if phases(self.k) else cases(self.k, self.values), self.texts
+        # What varies along columns that are walked inside of the lane is not known here.
+        if not found or not common.keys() >= set().union(*(case.asked for case in found)):
             return self._loops()
-        common = self.texts
         for number, case in enumerate(found):
             asked = (f"{'' if a else '!'}{common[v]}" for v, a in case.asked.items())
             header = "else" if case is found[-1] else f"if ({' && '.join(asked)})"

@@ -171,6 +171,8 @@ def _gain(node: Extern, takes: bool, graph: Graph, table: Target, trains: bool) 
     dtype, groups = graph.buffers[weight.buffer].dtype, node.args[_groups_position(node)]
     if table.kind == "cuda":
         pixels = product(weight.shape[2:]) == 1
+        if dtype == dtypes.f32 and groups == 1 and weight.shape[1] == 1:
+            return -1  # H100, rows of words, 6 x 1 x 17 x 68 in windows of 5 x 68, us: 170, 17
         own = node.target == "aten.convolution.default" and not trains
         if takes and _is_depthwise_volume(node):
             return 0  # pointwise work in either layout

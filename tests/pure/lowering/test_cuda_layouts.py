@@ -161,6 +161,21 @@ def halves(x, u, v, w):
     return F.conv2d(y[:, :24], v).relu() + F.conv2d(y[:, 24:], w).relu()
 
 
+def test_one_channel_alone_does_not_gain_in_float32():
+    """Rows of words, as a TextCNN reads them. Next to others it lies as they do."""
+    shapes = (6, 1, 17, 68), (14, 1, 5, 68)
+    x, w = (torch.randn(s) for s in shapes)
+    after = laid_out(lambda x, w: F.conv2d(x * 2, w, padding=(4, 0)).relu(), (x, w))
+    (node,) = (n for n in after.nodes if isinstance(n, Extern))
+    assert after.buffers[node.outputs[0]].strides == (294, 21, 1, 1)
+
+    def two(x, w, v):
+        return F.conv2d(F.conv2d(x * 2, w).relu(), v).relu()
+
+    args = torch.randn(2, 1, 20, 20), torch.randn(32, 1, 3, 3), torch.randn(64, 32, 3, 3)
+    assert layouts(laid_out(two, args))[1]
+
+
 def test_some_channels_of_an_image_are_read_where_they_are():
     shapes = (2, 8, 9, 9), (40, 8, 3, 3), (16, 24, 3, 3), (16, 16, 3, 3)
     after = laid_out(halves, [torch.randn(s, dtype=bf16) for s in shapes])

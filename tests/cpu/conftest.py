@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 
@@ -14,3 +16,16 @@ def one_measurement_of_the_device():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibrate, "_MOST_TIMES", 1)
         yield
+
+
+@pytest.fixture
+def convolutions_of_ours(monkeypatch):
+    """On a machine without AVX-512, too: which kernels are planned, not how fast they are."""
+    import torch
+
+    from torchweld import pipeline
+    from torchweld.targets.find import target_of
+
+    torch._dynamo.reset()
+    target = replace(target_of("cpu"), features=("avx2", "avx512"))
+    monkeypatch.setattr(pipeline, "target_of", lambda device: target)

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import torchweld
-from torchweld import pipeline
 from torchweld.ir.nodes import Comp, Extern, Graph
 from torchweld.runtime.library_calls import LIBRARY
-from torchweld.targets.find import target_of
 from torchweld.templates.conv.comp import UNEVEN
 
 CONVOLVE = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
-pytestmark = pytest.mark.filterwarnings("error::torchweld.core.events.TorchweldWarning")
-
-
-@pytest.fixture(autouse=True)
-def _on_any_machine(monkeypatch):
-    torch._dynamo.reset()
-    target = replace(target_of("cpu"), features=("avx2", "avx512"))
-    monkeypatch.setattr(pipeline, "target_of", lambda device: target)
+pytestmark = [
+    pytest.mark.filterwarnings("error::torchweld.core.events.TorchweldWarning"),
+    pytest.mark.usefixtures("convolutions_of_ours"),
+]
 
 
 # image, weight, zeros, arguments; groups follow from both

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 import torchweld
-from torchweld import pipeline
-from torchweld.targets.find import target_of
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 BACKWARD = "aten.convolution_backward.default"
 
-pytestmark = pytest.mark.filterwarnings("error::torchweld.core.events.TorchweldWarning")
-
-
-@pytest.fixture(autouse=True)
-def _on_any_machine(monkeypatch):
-    torch._dynamo.reset()
-    target = replace(target_of("cpu"), features=("avx2", "avx512"))
-    monkeypatch.setattr(pipeline, "target_of", lambda device: target)
+pytestmark = [
+    pytest.mark.filterwarnings("error::torchweld.core.events.TorchweldWarning"),
+    pytest.mark.usefixtures("convolutions_of_ours"),
+]
 
 
 # image, weight, arguments; groups follow from both

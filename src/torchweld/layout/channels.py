@@ -171,7 +171,7 @@ def _gain(node: Extern, takes: bool, graph: Graph, table: Target, trains: bool) 
     dtype, groups = graph.buffers[weight.buffer].dtype, node.args[_groups_position(node)]
     if table.kind == "cuda":
         pixels = product(weight.shape[2:]) == 1
-        if dtype == dtypes.f32 and groups == 1 and weight.shape[1] == 1:
+        if dtype == dtypes.f32 and groups == 1 and _are_alone(node):
             return -1  # H100, rows of words, 6 x 1 x 17 x 68 in windows of 5 x 68, us: 170, 17
         own = node.target == "aten.convolution.default" and not trains
         if takes and _is_depthwise_volume(node):
@@ -224,9 +224,14 @@ def _is_depthwise_volume(node: Extern) -> bool:
     """Whether it convolves each channel of volumes alone. As calls, these are ATen's own kernels in
     eager's layout; with channels last they would be cuDNN's, which has none for single channels."""
     weight, groups = node.args[_CONVOLUTIONS[node.target]], node.args[_groups_position(node)]
-    transposed = node.args[_groups_position(node) - 2]
-    alone = weight.shape[0] == groups if transposed else weight.shape[1] == 1
-    return len(weight.shape) == 5 and groups != 1 and alone
+    return len(weight.shape) == 5 and groups != 1 and _are_alone(node)
+
+
+def _are_alone(node: Extern) -> bool:
+    """Whether a group of a convolution reads one channel."""
+    weight, at = node.args[_CONVOLUTIONS[node.target]], _groups_position(node)
+    groups, transposed = node.args[at], node.args[at - 2]
+    return weight.shape[0] == groups if transposed else weight.shape[1] == 1
 
 
 def _suits_cudnn(node: Extern, weight: View, dtype: DType, graph: Graph) -> bool:

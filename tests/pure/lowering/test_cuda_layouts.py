@@ -169,6 +169,10 @@ def test_one_channel_alone_does_not_gain_in_float32():
     (node,) = (n for n in after.nodes if isinstance(n, Extern))
     assert after.buffers[node.outputs[0]].strides == (294, 21, 1, 1)
 
+    turned = laid_out(lambda x, w: F.conv_transpose2d(x * 2, w).relu(),
+                      (torch.randn(2, 1, 9, 9), torch.randn(1, 8, 3, 3)))
+    assert layouts(turned) == [False]
+
     def two(x, w, v):
         return F.conv2d(F.conv2d(x * 2, w).relu(), v).relu()
 

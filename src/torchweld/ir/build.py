@@ -5,18 +5,23 @@ from __future__ import annotations
 
 from torchweld.core import dtypes
 from torchweld.core.dtypes import DType
-from torchweld.ir.affine import Affine
+from torchweld.ir.affine import Affine, axis
 from torchweld.ir.nodes import (
+    Axis,
+    Buffer,
     Cast,
+    Comp,
     Const,
     Index,
     IndexMap,
     Instr,
     Load,
     Op,
+    Origin,
     Pick,
     Reduce,
     Scan,
+    Store,
     Value,
     instr_axes,
 )
@@ -107,3 +112,12 @@ def _key(instr: Instr) -> tuple:
     if isinstance(instr, Load):
         return (Load, instr.buffer, instr.index, instr.guard, repr(instr.fill), instr.exact)
     return (type(instr), instr)
+
+
+def copy_comp(name: str, source: Buffer, target: Buffer, origins: tuple[Origin, ...]) -> Comp:
+    """target[...] = source[...] in the target's type; each element of `source`, whose shape the
+    target's contains."""
+    axes = tuple(Axis(f"i{d}", n) for d, n in enumerate(source.shape))
+    place, body = tuple(axis(a.name) for a in axes), BodyBuilder()
+    value = body.cast(body.load(source.name, place, source.dtype), target.dtype)
+    return Comp(name, axes, body.body, (Store(target.name, place, value),), origins)

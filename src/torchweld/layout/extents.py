@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from torchweld.ir.affine import axis
-from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, View
+from torchweld.ir.build import copy_comp
+from torchweld.ir.nodes import Buffer, Extern, Graph, Node, View
 from torchweld.ir.size import divide, hint, product
 from torchweld.layout.rows import ALIGNMENT, MARGIN
 from torchweld.targets.target import Target
@@ -94,18 +93,10 @@ def _whole_columns(p: _Product, buffers: Mapping[str, Buffer], table) -> _Change
         frozen=False,
     )  # fmt: skip
     whole = View(longer.name, (p.terms, wide), (1, p.terms))
-    nodes = (_copy(weight, longer, p.node), replace(p.node, args=(p.a, whole)))
+    copy = copy_comp(f"copy_{longer.name}", weight, longer, p.node.origins)
+    nodes = (copy, replace(p.node, args=(p.a, whole)))
     result = replace(p.result, shape=(p.result.shape[0], wide))
     return _Change(nodes, (longer, result), _pass_s(weight.shape, weight, {}, table))
-
-
-def _copy(source: Buffer, target: Buffer, node: Extern) -> Comp:
-    axes = tuple(Axis(f"i{d}", n) for d, n in enumerate(source.shape))
-    place = tuple(axis(a.name) for a in axes)
-    body = BodyBuilder()
-    value = body.load(source.name, place, source.dtype)
-    return Comp(f"copy_{target.name}", axes, body.body, (Store(target.name, place, value),),
-                node.origins)  # fmt: skip
 
 
 def _split_terms(p: _Product, hints: Mapping[str, int], table) -> _Change | None:

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from torchweld.core.dtypes import DType
-from torchweld.ir.affine import axis
-from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Node, Store, View, views
+from torchweld.ir.build import copy_comp
+from torchweld.ir.nodes import Buffer, Extern, Graph, Node, View, views
 from torchweld.ir.row_sums import ROW_SUMS
 from torchweld.ir.size import Size, divide, hint, product
 from torchweld.rewrite.flow import fixed_buffers, mutated_buffers
@@ -219,28 +218,18 @@ def _copy_name(name: str) -> str:
 def _with_copy(graph: Graph, name: str) -> Graph:
     """Products read and write a copy of the buffer: made before the first of them, or copied back
     after the one that makes it."""
-    copy, nodes, made = _copy_name(name), [], False
+    whole, nodes, made = graph.buffers[name], [], False
+    copy = replace(whole, name=_copy_name(name), frozen=False)
     for node in graph.nodes:
         touches = is_row_product(node) and name in (*node.reads, *node.writes)
         makes = touches and name in node.writes
         if touches and not (makes or made):
-            nodes.append(_copying(graph.buffers[name], name, copy, node))
-        nodes.append(_renamed(node, name, copy) if touches else node)
+            nodes.append(copy_comp(f"copy_{copy.name}", whole, copy, node.origins))
+        nodes.append(_renamed(node, name, copy.name) if touches else node)
         if makes:
-            nodes.append(_copying(graph.buffers[name], copy, name, node))
+            nodes.append(copy_comp(f"copy_{name}", copy, whole, node.origins))
         made |= touches
-    buffers = {**graph.buffers, copy: replace(graph.buffers[name], name=copy, frozen=False)}
-    return replace(graph, nodes=tuple(nodes), buffers=buffers)
-
-
-def _copying(like: Buffer, source: str, target: str, node: Extern) -> Comp:
-    """target[...] = source[...]"""
-    axes = tuple(Axis(f"i{d}", n) for d, n in enumerate(like.shape))
-    place = tuple(axis(a.name) for a in axes)
-    body = BodyBuilder()
-    value = body.load(source, place, like.dtype)
-    store = Store(target, place, value)
-    return Comp(f"copy_{target}", axes, body.body, (store,), node.origins)
+    return replace(graph, nodes=tuple(nodes), buffers={**graph.buffers, copy.name: copy})
 
 
 def _renamed(node: Extern, name: str, copy: str) -> Extern:

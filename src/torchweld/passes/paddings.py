@@ -24,6 +24,7 @@ from torchweld.ir.size import Size
 from torchweld.layout.channels import is_whole
 from torchweld.layout.coarse import coarsened
 from torchweld.plan.convolutions import is_own
+from torchweld.plan.unify import writes_all
 from torchweld.rewrite.flow import mutated_buffers
 from torchweld.targets.target import Target
 from torchweld.templates.conv.comp import CONVOLUTION, UNEVEN, call_of
@@ -41,7 +42,7 @@ class Padded:
 
 def paddings_taken_in(graph: Graph, target: Target, options: Options) -> Graph:
     """`graph` with such convolutions, and without the images that nobody else reads."""
-    if not options.fuse:
+    if not options.fuse or not any(map(call_of, graph.nodes)):
         return graph
     seen = coarsened(graph, _shapes(graph))
     padded = dict(_padded(seen))
@@ -94,16 +95,10 @@ def padding_of(comp: Comp, buffers: Mapping[str, Buffer]) -> Padded | None:
             return None
         sides.append((-shift.const, larger - size + shift.const))
     places = list(zip(load.index, source.shape))
-    inside = is_inside(comp, load.guard, places) and min(map(min, sides)) >= 0
+    padded = is_inside(comp, load.guard, places) and min(map(min, sides)) >= 0
     before, after = zip(*sides[2:])
-    return Padded(source.view, before, after) if inside and _is_all(comp, store) else None
-
-
-def _is_all(comp: Comp, store) -> bool:
-    """Whether each element of a buffer is stored, each at its own place of the iteration."""
-    names = [a.name for a in comp.axes]
-    stored = [e.as_axis for e in store.index if isinstance(e, Affine) and e.axes]
-    return sorted(n for n in stored if n) == sorted(names)
+    whole = writes_all(store.index, comp.extents, result.shape)
+    return Padded(source.view, before, after) if padded and whole else None
 
 
 def _taken_in(

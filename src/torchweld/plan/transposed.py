@@ -18,7 +18,7 @@ from math import inf
 
 from torchweld.core.options import Options
 from torchweld.ir.affine import Affine, axis, constant
-from torchweld.ir.build import BodyBuilder
+from torchweld.ir.build import BodyBuilder, copy_comp
 from torchweld.ir.contraction import TENSOR_DTYPES
 from torchweld.ir.nodes import (
     Axis,
@@ -30,7 +30,6 @@ from torchweld.ir.nodes import (
     Node,
     Reduce,
     Scan,
-    Store,
     Value,
     map_axes,
     readers,
@@ -99,7 +98,9 @@ def _with_reader(node: Extern, made: Turned, graph: Graph) -> tuple[list[Node], 
     after = reader and over_phases(reader, result, made, graph.buffers)
     if after is not None:
         return [node, reader], [after]
-    after = over_phases(_copying(node, graph), result, made, graph.buffers)
+    (same,) = (graph.buffers[name] for name in node.writes)
+    copy = copy_comp(f"{node.name}_shuffle", same, same, node.origins)  # it reads another at last
+    after = over_phases(copy, result, made, graph.buffers)
     assert after is not None
     return [node], [after]
 
@@ -138,16 +139,6 @@ def _reader(node: Extern, graph: Graph) -> Comp | None:
     plain = not any(isinstance(i, (Reduce, Scan)) for i in found[0].body)
     plain &= not any(s.combine or s.init is not None for s in found[0].stores)
     return found[0] if plain else None
-
-
-def _copying(node: Extern, graph: Graph) -> Comp:
-    """y[...] = y[...], which reads another buffer in the end."""
-    (made,) = node.writes
-    buffer = graph.buffers[made]
-    axes = tuple(Axis(f"i{d}", n) for d, n in enumerate(buffer.shape))
-    place, body = tuple(axis(a.name) for a in axes), BodyBuilder()
-    store = Store(made, place, body.load(made, place, buffer.dtype))
-    return Comp(f"{node.name}_shuffle", axes, body.body, (store,), node.origins)
 
 
 def over_phases(

@@ -19,7 +19,7 @@ def _without_reads(comp: Comp, graph: Graph) -> Comp:
     results = [graph.buffers[s.buffer] for s in comp.stores]
     shapes = {tuple(b.shape) for b in results}
     reads = any(isinstance(i, Load) for i in comp.body)
-    if not reads or len(shapes) != 1 or 0 not in min(shapes) or any(s.init for s in comp.stores):
+    if not reads or len(shapes) != 1 or 0 not in min(shapes):
         return comp
     axes = tuple(Axis(f"i{d}", extent) for d, extent in enumerate(min(shapes)))
     index = tuple(axis(a.name) for a in axes)

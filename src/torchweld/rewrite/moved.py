@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from torchweld.ir.affine import axis, constant
-from torchweld.ir.build import BodyBuilder
-from torchweld.ir.nodes import Axis, Buffer, Comp, Extern, Graph, Load, Node, Store, View
+from torchweld.ir.build import copy_comp
+from torchweld.ir.nodes import Buffer, Comp, Extern, Graph, Node, View
+from torchweld.ir.substitute import drop_unit_axes
+from torchweld.rewrite.flow import rename
 
 _COPY = "aten._to_copy.default"
 
@@ -68,20 +69,6 @@ def _made_there(
     there = {name: f"{name}_on_{copy.name}" for name in order}
     for name, other in there.items():
         buffers[other] = replace(buffers[name], name=other, device=result.device)
-    comps = [_renamed(made[name], there) for name in order]
-    return [*comps, _copy_comp(copy, buffers[there[source]], result)]
-
-
-def _renamed(comp: Comp, names: Mapping[str, str]) -> Comp:
-    body = tuple(replace(i, buffer=names[i.buffer]) if isinstance(i, Load) else i
-                 for i in comp.body)  # fmt: skip
-    stores = tuple(replace(s, buffer=names[s.buffer]) for s in comp.stores)
-    return replace(comp, name=stores[0].buffer, body=body, stores=stores)
-
-
-def _copy_comp(copy: Extern, source: Buffer, result: Buffer) -> Comp:
-    b = BodyBuilder()
-    axes = tuple(Axis(f"i{d}", n) for d, n in enumerate(result.shape) if n != 1)
-    index = tuple(constant(0) if n == 1 else axis(f"i{d}") for d, n in enumerate(result.shape))
-    value = b.cast(b.load(source.name, index, source.dtype), result.dtype)
-    return Comp(copy.name, axes, b.body, (Store(result.name, index, value),), copy.origins)
+    comps = [replace(rename(made[name], there), name=there[name]) for name in order]
+    written = copy_comp(copy.name, buffers[there[source]], result, copy.origins)
+    return [*comps, drop_unit_axes(written)]

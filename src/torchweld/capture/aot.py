@@ -41,9 +41,9 @@ from torchweld.capture.captured import Captured
 from torchweld.capture.inline import inline
 from torchweld.capture.lower import origin_of, text_of
 from torchweld.capture.scores import Takes
+from torchweld.capture.told import warn_of
 from torchweld.core import events
 from torchweld.core.errors import IndexOutOfRange, NotLowered, one_line
-from torchweld.core.logs import logger
 from torchweld.core.options import Options
 
 Boxed = Callable[[list], Sequence]
@@ -88,7 +88,7 @@ def make_backend(
             if _has_sizes_from_data(gm):
                 tracing.trace_again_without_sizes()
             message = f"a graph was not traced, and runs in eager: {one_line(error)}"
-            _warn("trace", message, error)
+            warn_of(error, f"trace:{one_line(error)}", message)
             return gm.forward
 
     return backend
@@ -200,13 +200,7 @@ class _FirstCallGuarded:
 
 def _warn_unfused(stage: str, captured: Captured, error: Exception) -> None:
     message = f"{captured.name} ({captured.kind}) runs unfused: {one_line(error)}"
-    _warn(stage, message, error)
-
-
-def _warn(stage: str, message: str, error: Exception) -> None:
-    """Warns once for each cause; where it is logged, with the traceback."""
-    logger("capture").debug("%s", message, exc_info=error)
-    events.warn_once(f"{stage}:{one_line(error)}", message)
+    warn_of(error, f"{stage}:{one_line(error)}", message)
 
 
 def run_eagerly(module: torch.fx.GraphModule) -> Boxed:

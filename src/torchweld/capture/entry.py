@@ -22,9 +22,8 @@ from torch.utils.hooks import RemovableHandle
 
 from torchweld.capture import assigned, torch_private
 from torchweld.capture.functions import with_code
-from torchweld.core import events
+from torchweld.capture.told import warn_of
 from torchweld.core.errors import one_line
-from torchweld.core.logs import logger
 from torchweld.core.options import Options
 
 Backend = Callable
@@ -57,8 +56,7 @@ class _Failures:
         name = getattr(code, "co_qualname", code.co_name)  # Python 3.10 has none
         place = f"{name} ({code.co_filename}:{code.co_firstlineno})"
         message = f"torch.compile cannot trace {place}, which runs in eager: {one_line(error)}"
-        logger("capture").debug("%s", message, exc_info=error)
-        events.warn_once(f"dynamo:{place}", message)
+        warn_of(error, f"dynamo:{place}", message)
         self._counts[code] += 1
         return self._counts[code] >= _TRIES
 

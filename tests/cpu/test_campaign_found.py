@@ -29,6 +29,9 @@ def logits(*lines: str, dtype=F32, rows=33, classes=64, depth=2) -> Program:
 
 
 FOUND = {
+    "a pick of a scalar, traced": program([()], "y = x0.gather(0, torch.tensor(0)) * 2"),
+    "windows of a scalar, traced": program([()], "y = x0.unfold(0, 1, 1) * 2"),
+    "a sum by index in a scalar": program([(), ()], "y = x0.index_add(0, torch.tensor([0]), x1)"),
     "a product of attention by hand, inside another": program(
         [(3, 2, 101, 4), (3, 2, 7, 4), (3, 2, 7, 2)],
         "i = torch.arange(101)[:, None]", "j = torch.arange(7)", "s = (x0 + 1) @ (x1 * 0.1).mT",
@@ -155,6 +158,12 @@ KERNELS = {
     "a gradient of one of two weights of a row": program(
         [(2, 3, 64, 1), (2, 3, 64, 1)],
         "w = torch.cat([x0, x1[..., :1].expand(2, 3, 64, 1)], -1).softmax(-1)[..., :-1]",
+    ),
+    "a logsumexp of scores far below": program(
+        [(2, 3, 5, 6), (2, 3, 17, 6), (2, 3, 5, 17)],
+        "s = torch.where(torch.arange(17) <= x2, x0 @ x1.mT * 0.2, -1e9)",
+        "w = (s - s.logsumexp(-1, keepdim=True)).exp()",
+        "y = w / (w.sum(-1, keepdim=True) + 1e-6) @ x1",
     ),
     "scores of 500 of queries that the whole batch shares": program(
         [Input((2, 1, 31, 3), F16, "expanded", "offset"), Input((2, 1, 16, 3), F16),

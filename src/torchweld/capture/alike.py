@@ -1,4 +1,4 @@
-"""Scores of 16 bits that forward and backward both make, rounded in both.
+"""Numbers of 16 bits that forward and backward both make on the way to a softmax, rounded in both.
 
     forward:  s = (x * 0.5).half();  m, l = statistics of the rows of s        m and l are saved
     backward: s is made again from x;  w = exp(s - m - l)
@@ -31,8 +31,8 @@ def round_alike(forward: GraphModule, backward: GraphModule) -> None:
 
 
 def _mark(made: dict[str, Node], again: set[Node]) -> None:
-    """`again`: what weights are made of in the backward. If a product is among it, it is scores of
-    attention, which neither graph rounds."""
+    """`again`: what weights are made of in the backward. If a product of 16 bits is among it, it is
+    logits, which neither graph rounds (scores of attention are float32, see wide_scores.py)."""
     if any(n.target in _PRODUCTS for n in again):
         return
     saved = [made[n.name] for n in again if n.op == "placeholder" and n.name in made]

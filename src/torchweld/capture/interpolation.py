@@ -72,7 +72,7 @@ class _Interpolated(torch.autograd.Function):
 def _windows_backward(gradient, input_size, dim: int, size: int, step: int):
     """On a CPU in steps, where windows that overlap are added up by a kernel. What all rows share
     (the window of an istft) is added up once: else torch takes it apart element by element."""
-    if gradient.is_cuda:
+    if gradient.is_cuda or not input_size:
         return NotImplemented
     in_steps = torch_private.core_decompositions()[aten.unfold_backward.default]
     dim, shared = dim % len(input_size), gradient.dim() == len(input_size) + 1

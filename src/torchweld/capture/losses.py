@@ -178,8 +178,10 @@ def picked_by_comparison(joint: torch.fx.GraphModule) -> None:
 
 def _is_one_of_each(index: torch.fx.Node, source: torch.fx.Node, shape, dim: int) -> bool:
     """Whether one element is picked in each row along `dim`, and all rows are there."""
+    if not len(shape):
+        return False
     sizes = [tuple(n.meta["val"].shape) for n in (index, source)]
-    one = (*shape[:dim], 1, *shape[dim % len(shape) + 1 :]) if len(shape) else ()
+    one = (*shape[:dim], 1, *shape[dim % len(shape) + 1 :])
     return sizes == [one, one]
 
 

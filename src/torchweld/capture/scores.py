@@ -22,6 +22,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torchweld.capture import torch_private
 from torchweld.capture.captured import INNER_CAST
 from torchweld.capture.random import UNIFORM
+from torchweld.capture.wide_scores import NARROW, WIDE_PRODUCT, widen
 
 aten = torch.ops.aten
 
@@ -62,7 +63,7 @@ _SOFTMAX = aten._softmax.default
 _SOFTMAX_BACKWARD = aten._softmax_backward_data.default
 _WHOLE_ROWS = {aten.all.dim, aten.any.dim}  # rows that see nothing
 EQUAL = {aten.eq.Tensor, aten.ne.Tensor}
-_PRODUCTS = {aten.bmm.default, aten.baddbmm.default}
+_PRODUCTS = {aten.bmm.default, aten.baddbmm.default, WIDE_PRODUCT}
 _ROW_REDUCTIONS = {aten.amax.default, aten.sum.dim_IntList, aten.logsumexp.default}
 
 
@@ -100,9 +101,6 @@ def _region(outer: Node, later: set[Node]) -> _Region | None:
         return None
     if not finder.only_used_by(outer) or not finder.gradients:
         return None
-    factors = [a for inner in finder.inner for a in inner.args[-2:]]
-    if _value(weight).dtype in _NARROW and any(map(_is_repeated, factors)):
-        return None
     scores = Scores(
         _value(weight).dtype, _value(weight).device, batch, rows, keys,
         max(_depth(i) for i in finder.inner), shape_of(value)[-1], finder.is_softmax,
@@ -112,14 +110,6 @@ def _region(outer: Node, later: set[Node]) -> _Region | None:
     gradients = tuple(n for n in finder.gradients if n.target is _SOFTMAX_BACKWARD)
     return _Region(
         outer, tuple(finder.found), softmaxes, gradients, tuple(finder.rows), scores)
-
-
-def _is_repeated(factor: Node) -> bool:
-    """Whether a dimension is one element seen several times (`expand`). The backward's kernel may
-    not take that where the forward's does; scores of 16 bits would be rounded in one of them, and
-    what is saved of each row would not fit."""
-    value = _value(factor)
-    return any(step == 0 and size != 1 for size, step in zip(value.shape, value.stride()))
 
 
 def _value(node: Node) -> torch.Tensor | None:
@@ -265,7 +255,9 @@ class _Region:
         for total in self._totals():
             self._by_rows(total)
         made = [new for node in self.softmaxes for new in self._taken_apart(node)]
-        if _value(self.outer.args[0]).dtype in _NARROW:
+        made += [new for node in self.rows if node.target is aten.logsumexp.default
+                 for new in self._shares_of(node)]  # fmt: skip
+        if _value(self.outer.args[0]).dtype in NARROW:
             for share in filter(_is_share, (*self.found, *made)):
                 share.meta[_SHARE] = True
         copies = [c for p in (self.outer, *self.found) if p.target in _PRODUCTS
@@ -276,24 +268,43 @@ class _Region:
         for node in (self.outer, *self.rows):
             hits = any(a.target in EQUAL for a in node.all_input_nodes)
             node.meta["recompute"] = MUST_RECOMPUTE if hits else MUST_SAVE
+        left = {n for n in (*self.found, *made, *self.rows) if n not in self.softmaxes}
+        widen(left, self.outer if self.rows else None)
 
     def _taken_apart(self, softmax: Node) -> list[Node]:
-        """e / sum(e) with e = exp(x - max(x)), in float32, whose maximum and sum are saved."""
-        graph, x = softmax.graph, softmax.args[0]
-        result = _value(softmax).dtype
-        with graph.inserting_before(softmax):
+        made = self._share(softmax.args[0], softmax)
+        softmax.replace_all_uses_with(made[-1])
+        softmax.graph.erase_node(softmax)
+        return made
+
+    def _share(self, x: Node, before: Node) -> list[Node]:
+        """e / sum(e) with e = exp(x - max(x)), in float32, whose maximum and sum are saved; last,
+        in the type of `before`, in front of which it is made."""
+        graph, result = x.graph, _value(before).dtype
+        with graph.inserting_before(before):
             wide = self._wide(x)
-            top = call(graph, aten.amax.default, (wide, [-1], True), softmax)
-            below = call(graph, aten.sub.Tensor, (wide, top), softmax)
-            exp = call(graph, aten.exp.default, (below,), softmax)
-            total = call(graph, aten.sum.dim_IntList, (exp, [-1], True), softmax)
-            share = call(graph, aten.div.Tensor, (exp, total), softmax)
+            top = call(graph, aten.amax.default, (wide, [-1], True), before)
+            below = call(graph, aten.sub.Tensor, (wide, top), before)
+            exp = call(graph, aten.exp.default, (below,), before)
+            total = call(graph, aten.sum.dim_IntList, (exp, [-1], True), before)
+            share = call(graph, aten.div.Tensor, (exp, total), before)
             narrow = self._narrow(share, result)
         for saved in (top, total):
             saved.meta["recompute"] = MUST_SAVE
-        softmax.replace_all_uses_with(narrow)
-        graph.erase_node(softmax)
-        return [wide, below, exp, share, narrow]
+        return [wide, top, below, exp, total, share, narrow]
+
+    def _shares_of(self, row: Node) -> list[Node]:
+        """The same in the place of exp(x - logsumexp(x)). The forward's kernel makes that of it,
+        and keeps the digits that a large logsumexp has lost; the backward must, too."""
+        x = row.args[0]
+        found = [n for n in self.found if n.target is aten.exp.default
+                 and _is_difference(n.args[0], x, row)]  # fmt: skip
+        if not found:
+            return []
+        made = self._share(x, row)
+        for exp in found:
+            exp.replace_all_uses_with(made[-1])
+        return made
 
     def _take_gradient_apart(self, node: Node) -> None:
         """share * (g - D)"""
@@ -341,7 +352,7 @@ class _Region:
         """sum(do * o) over columns, if that is the sum of share * g over keys. Only where eager
         rounds to 16 bits in between: in float32, what a peaked softmax cancels in its gradient
         would be off by three times eager's error."""
-        if _value(node).dtype not in _NARROW and SHARE_SUM not in node.meta:
+        if _value(node).dtype not in NARROW and SHARE_SUM not in node.meta:
             return None
         forward = _chain(self.outer.args[0], lambda n: n is share)
         backward = _chain(grad, lambda n: n.target is aten.bmm.default)
@@ -358,6 +369,16 @@ class _Region:
         return call(graph, aten.view.default, (total, shape), node)
 
 
+def _is_difference(node: Node, x: Node, row: Node) -> bool:
+    """Whether it is `x` less a value for each of its rows, the last dimension kept or not."""
+    if node.target is not aten.sub.Tensor or node.kwargs or node.args[0] is not x:
+        return False
+    less = node.args[1]
+    while isinstance(less, Node) and less is not row and less.target in VIEWS:
+        less = less.args[0] if prod(shape_of(less)) == prod(shape_of(row)) else None
+    return less is row and shape_of(node.args[1]) == (*shape_of(x)[:-1], 1)
+
+
 def _is_share(node: Node) -> bool:
     """Whether it is divided by one number for each row."""
     wide = node.target is aten.div.Tensor and _value(node).dtype is torch.float32
@@ -367,7 +388,6 @@ def _is_share(node: Node) -> bool:
 _SHARE = "torchweld_share"  # meta of exp(x - max) / sum, of which max and sum are saved
 SHARE_SUM = "torchweld_share_sum"  # of sum(share * gradient) over keys, of a softmax of 16 bits
 _OWN_META = ("recompute", INNER_CAST, _SHARE, SHARE_SUM)  # of one node, not of what is made for it
-_NARROW = (torch.bfloat16, torch.float16)
 
 
 def divide_once(backward: torch.fx.GraphModule) -> None:

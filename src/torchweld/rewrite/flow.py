@@ -77,10 +77,15 @@ def is_pure(extern: Extern) -> bool:
     return not extern.mutates and _is_pure_target(extern.target)
 
 
+_OWN_PRODUCTS = ("torchweld.wide_product.default",)
+
+
 @cache
 def _is_pure_target(target: str) -> bool:
-    """True of ATen's functional overloads that draw no random numbers; anything unknown may have
-    effects, and what returns nothing (a check that raises) has one."""
+    """True of ATen's functional overloads that draw no random numbers, and of products of our own;
+    anything unknown may have effects, and what returns nothing (a check that raises) has one."""
+    if target in _OWN_PRODUCTS:
+        return True
     namespace, _, rest = target.partition(".")
     name, _, overload = rest.partition(".")
     if namespace != "aten" or not overload:

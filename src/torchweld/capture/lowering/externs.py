@@ -23,7 +23,7 @@ from torchweld.ir.views import Tensor
 _ANY_STRIDES = frozenset(
     f"aten.{name}.default"
     for name in ("mm", "addmm", "bmm", "baddbmm", "linear", "addmv", "mv", "matmul")
-)
+) | {"torchweld.wide_product.default"}
 # Attention reads keys and values (arguments 1 and 2) by their strides, the last of which must be
 # one. Its result is laid out
 # as a dense query is.

@@ -294,6 +294,8 @@ def _library_gradient(call: Call, grad: Tensor, indices: Tensor, rows, padding_i
 def index_add(call: Call, x, d, index, source, *, alpha=1):
     _needs_float(call)
     _needs_atomics(call, "add", source.shape)
+    if not x.rank:
+        raise NotLowered("indices of a scalar")
     d = normal(d, x.rank)
     target, init = _start(call, x, wide=True)
     guarded = check_range(call, index, x.shape[d])

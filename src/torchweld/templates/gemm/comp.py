@@ -59,11 +59,12 @@ def _plus(bias: View, left: View, right: View, *, alpha: float = 1, beta: float 
     return _Call(left, right, bias if beta != 0 else None, alpha, beta)
 
 
-_OF_INTEGERS = "aten._int_mm.default"
+_OF_INTEGERS, _WIDE = "aten._int_mm.default", "torchweld.wide_product.default"
 _READERS: Mapping[str, Callable[..., _Call]] = {
     _OF_INTEGERS: _Call,
     "aten.mm.default": _Call,
     "aten.bmm.default": _Call,
+    _WIDE: _Call,
     "aten.addmm.default": _plus,
     "aten.baddbmm.default": _plus,
     "aten.linear.default": lambda x, w, b=None: _Call(x, w.transposed, b),
@@ -104,7 +105,8 @@ def product_comp(node: Extern, buffers: Mapping[str, Buffer]) -> Comp | None:
     if not whole and not is_product(node):
         return None
     call, result = _READERS[node.target](*node.args, **dict(node.kwargs)), node.outputs[0]
-    named = [v.buffer for v in (call.left, call.right, call.bias) if v] + [result]
+    named = [v.buffer for v in (call.left, call.right, call.bias) if v]
+    named += [result] if node.target != _WIDE else []
     if not whole and not _alike([buffers[n].dtype for n in named]):
         return None
     operands = _operands(call, buffers, buffers[result])

@@ -1,0 +1,121 @@
+"""Scores of attention in 16 bits that forward and backward both make: float32 in the joint graph.
+
+    s = bmm(q, k) * c;  m = max(s)              ->  s = wide_product(q, k) * c;  m = max(s)
+    (s of 16 bits)                                  (s of float32)
+
+Of each row, the forward keeps statistics of the scores, and the backward makes the scores again.
+Both must make the same numbers: scores of 500 that only one of the two rounds to 16 bits are off by
+0.25, and weights that are off by a quarter no longer add up to one. What is fused is decided for
+each graph by itself, so that scores are alike in both must not hang on it: whatever holds them,
+their type says how they are rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch.fx import Node
+
+from torchweld.capture.captured import INNER_CAST
+
+aten = torch.ops.aten
+NARROW = (torch.bfloat16, torch.float16)
+
+_library = torch.library.Library("torchweld", "FRAGMENT")
+_library.define(
+    "wide_product(Tensor left, Tensor right) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,)
+)
+
+
+def _wide_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """`torch.bmm` of factors of 16 bits, with its sums in float32."""
+    return torch.bmm(left.float(), right.float())
+
+
+_library.impl("wide_product", _wide_product, "CompositeExplicitAutograd")
+torch.library.register_fake("torchweld::wide_product", _wide_product)
+WIDE_PRODUCT = torch.ops.torchweld.wide_product.default
+
+
+def widen(nodes: Collection[Node], narrowed: Node | None) -> None:
+    """Makes products of 16 bits among `nodes` float32, and what the others compute of them, up to
+    casts. For readers that are not among `nodes`, it is narrowed again; where `narrowed` reads it,
+    as eager rounds."""
+    graph = next(iter(nodes)).graph
+    wide: dict[Node, Node] = {}
+    for node in [n for n in graph.nodes if n in nodes]:
+        made = _again(node, wide)
+        if made is not None:
+            wide[node] = made
+    for node, made in wide.items():
+        readers = [u for u in node.users if u not in wide]
+        if made.meta["val"].dtype == node.meta["val"].dtype:
+            for reader in readers:
+                reader.replace_input_with(node, made)
+        elif readers:
+            _narrow_for(readers, node, made, narrowed)
+    for node in reversed(wide):
+        graph.erase_node(node)
+
+
+def _again(node: Node, wide: dict[Node, Node]) -> Node | None:
+    """The node over wide values, in front of it; None where it is as it was."""
+    if node.target in _PRODUCTS and node.meta["val"].dtype in NARROW:
+        return _PRODUCTS[node.target](node)
+    if not any(a in wide for a in node.all_input_nodes):
+        return None
+    with node.graph.inserting_before(node):
+        made = node.graph.node_copy(node, lambda a: wide.get(a, a))
+    return _with_value(made)
+
+
+def _with_value(node: Node) -> Node:
+    """`node`, described by what it gives for its arguments as they are now."""
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda a: a.meta["val"])
+    mode = next(a for a in node.all_input_nodes).meta["val"].fake_mode
+    with mode:
+        node.meta = node.meta | {"val": node.target(*args, **kwargs)}
+    return node
+
+
+def _product(node: Node) -> Node:
+    return _made(node, WIDE_PRODUCT, *node.args)
+
+
+def _product_and_more(node: Node) -> Node:
+    """beta * bias + alpha * product"""
+    bias, left, right = node.args
+    alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
+    made = _made(node, WIDE_PRODUCT, left, right)
+    if alpha != 1:
+        made = _made(node, aten.mul.Tensor, made, alpha)
+    return _made(node, aten.add.Tensor, made, bias, alpha=beta) if beta != 0 else made
+
+
+_PRODUCTS = {aten.bmm.default: _product, aten.baddbmm.default: _product_and_more}
+
+
+def _made(like: Node, target, *args, **kwargs) -> Node:
+    """A new node in front of `like`, with all that is known of it."""
+    kwargs = {name: value for name, value in kwargs.items() if value != 1}
+    with like.graph.inserting_before(like):
+        made = like.graph.call_function(target, args, kwargs)
+    made.meta = dict(like.meta)
+    return _with_value(made)
+
+
+def _narrow_for(readers: list[Node], node: Node, made: Node, narrowed: Node | None) -> None:
+    """What `readers` saw as `node`, out of what was `made` instead."""
+    asked = [r for r in readers if r is narrowed]
+    for some, is_inner in ((asked, False), ([r for r in readers if r is not narrowed], True)):
+        if not some:
+            continue
+        with node.graph.inserting_before(node):
+            cast = node.graph.call_function(
+                aten._to_copy.default, (made,), {"dtype": node.meta["val"].dtype})
+        cast.meta = dict(node.meta)
+        if is_inner:
+            cast.meta[INNER_CAST] = True
+        for reader in some:
+            reader.replace_input_with(node, cast)

@@ -30,6 +30,7 @@ from torchweld.capture import (
     recurrent,
     running_products,
     small_products,
+    softmaxes,
     steps,
     torch_private,
     tracing,
@@ -71,6 +72,8 @@ def make_backend(
         try:
             inline(gm)
             attention.simplify(gm)
+            if options.numerics != "eager":
+                softmaxes.say_softmax(gm)
             experts.said_by_groups(gm)
             recurrent.keep_whole(gm)
             unrolled.hoist_products(gm)
